@@ -1,0 +1,30 @@
+//! Wire formats only: Envoy's v3 API and Istio's API, generated from descriptor sets,
+//! and the few messages that neither set holds. No behaviour lives here.
+
+#![forbid(unsafe_code)]
+
+pub mod nds;
+pub mod reflect;
+
+/// Envoy's API, xds and udpa, in the module tree of their packages.
+#[allow(clippy::all, clippy::unwrap_used, rustdoc::all, missing_docs)]
+pub mod wire {
+    include!(concat!(env!("OUT_DIR"), "/envoy/envoy.rs"));
+}
+
+/// Istio's API, in the module tree of its packages.
+#[allow(clippy::all, clippy::unwrap_used, rustdoc::all, missing_docs)]
+mod istio_wire {
+    include!(concat!(env!("OUT_DIR"), "/istio/istio.rs"));
+}
+
+pub use istio_wire::istio;
+pub use wire::envoy;
+
+use prost::{Message, Name};
+pub use prost_types::{Any, Duration, Struct, Value, value};
+
+/// The message as an `Any`. prost's own conversion returns an error that cannot happen.
+pub fn any<M: Message + Name>(message: &M) -> Any {
+    Any { type_url: M::type_url(), value: message.encode_to_vec() }
+}
