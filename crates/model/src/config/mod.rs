@@ -1,0 +1,191 @@
+//! The table of config kinds, and an object of any of them.
+//! One row here plus one file beside this makes a new kind; exhaustive matches then show where it must be read.
+
+pub mod duration;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+use api::istio;
+
+use crate::labels::Labels;
+use crate::names::{Namespace, Text};
+use crate::problem::Place;
+use crate::shared::Shared;
+
+macro_rules! kinds {
+    ($($kind:ident, $group:literal, $plural:literal, $versions:expr, $message:literal, $type:ty;)*) => {
+        /// A kind of config object.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        pub enum Kind {
+            $($kind,)*
+        }
+
+        /// The meaning of an object, as its kind defines it.
+        #[derive(Clone, Debug, PartialEq, Eq, Hash)]
+        pub enum Spec {
+            $($kind(Shared<$type>),)*
+        }
+
+        impl Kind {
+            /// Every kind, in the order of the table.
+            pub const ALL: &'static [Kind] = &[$(Kind::$kind,)*];
+
+            /// The kind's name, as `kind:` in a document spells it.
+            pub fn as_str(self) -> &'static str {
+                match self {
+                    $(Kind::$kind => stringify!($kind),)*
+                }
+            }
+
+            /// The API group.
+            pub fn group(self) -> &'static str {
+                match self {
+                    $(Kind::$kind => $group,)*
+                }
+            }
+
+            /// The plural, as URLs and CRDs spell it.
+            pub fn plural(self) -> &'static str {
+                match self {
+                    $(Kind::$kind => $plural,)*
+                }
+            }
+
+            /// Versions that are read, the preferred one first; all mean the same.
+            pub fn versions(self) -> &'static [&'static str] {
+                match self {
+                    $(Kind::$kind => $versions,)*
+                }
+            }
+
+            /// The protobuf message of the spec.
+            pub fn message(self) -> &'static str {
+                match self {
+                    $(Kind::$kind => $message,)*
+                }
+            }
+
+            /// Decodes an encoded spec of this kind.
+            pub fn decode(self, bytes: &[u8]) -> Result<Spec, prost::DecodeError> {
+                match self {
+                    $(Kind::$kind => <$type as prost::Message>::decode(bytes).map(|m| Spec::$kind(Shared::new(m))),)*
+                }
+            }
+        }
+
+        impl Spec {
+            pub fn kind(&self) -> Kind {
+                match self {
+                    $(Spec::$kind(_) => Kind::$kind,)*
+                }
+            }
+
+            /// The spec's protobuf encoding.
+            pub fn encode(&self) -> Vec<u8> {
+                match self {
+                    $(Spec::$kind(m) => prost::Message::encode_to_vec(&**m),)*
+                }
+            }
+        }
+    };
+}
+
+const V1: &[&str] = &["v1", "v1beta1", "v1alpha3"];
+const SECURITY: &[&str] = &["v1", "v1beta1"];
+
+kinds! {
+    VirtualService, "networking.istio.io", "virtualservices", V1, "istio.networking.v1alpha3.VirtualService", istio::networking::v1alpha3::VirtualService;
+    DestinationRule, "networking.istio.io", "destinationrules", V1, "istio.networking.v1alpha3.DestinationRule", istio::networking::v1alpha3::DestinationRule;
+    Gateway, "networking.istio.io", "gateways", V1, "istio.networking.v1alpha3.Gateway", istio::networking::v1alpha3::Gateway;
+    ServiceEntry, "networking.istio.io", "serviceentries", V1, "istio.networking.v1alpha3.ServiceEntry", istio::networking::v1alpha3::ServiceEntry;
+    WorkloadEntry, "networking.istio.io", "workloadentries", V1, "istio.networking.v1alpha3.WorkloadEntry", istio::networking::v1alpha3::WorkloadEntry;
+    WorkloadGroup, "networking.istio.io", "workloadgroups", V1, "istio.networking.v1alpha3.WorkloadGroup", istio::networking::v1alpha3::WorkloadGroup;
+    Sidecar, "networking.istio.io", "sidecars", V1, "istio.networking.v1alpha3.Sidecar", istio::networking::v1alpha3::Sidecar;
+    EnvoyFilter, "networking.istio.io", "envoyfilters", &["v1alpha3"], "istio.networking.v1alpha3.EnvoyFilter", istio::networking::v1alpha3::EnvoyFilter;
+    ProxyConfig, "networking.istio.io", "proxyconfigs", &["v1beta1"], "istio.networking.v1beta1.ProxyConfig", istio::networking::v1beta1::ProxyConfig;
+    PeerAuthentication, "security.istio.io", "peerauthentications", SECURITY, "istio.security.v1beta1.PeerAuthentication", istio::security::v1beta1::PeerAuthentication;
+    RequestAuthentication, "security.istio.io", "requestauthentications", SECURITY, "istio.security.v1beta1.RequestAuthentication", istio::security::v1beta1::RequestAuthentication;
+    AuthorizationPolicy, "security.istio.io", "authorizationpolicies", SECURITY, "istio.security.v1beta1.AuthorizationPolicy", istio::security::v1beta1::AuthorizationPolicy;
+    Telemetry, "telemetry.istio.io", "telemetries", &["v1", "v1alpha1"], "istio.telemetry.v1alpha1.Telemetry", istio::telemetry::v1alpha1::Telemetry;
+    WasmPlugin, "extensions.istio.io", "wasmplugins", &["v1alpha1"], "istio.extensions.v1alpha1.WasmPlugin", istio::extensions::v1alpha1::WasmPlugin;
+    TrafficExtension, "extensions.istio.io", "trafficextensions", &["v1alpha1"], "istio.extensions.v1alpha1.TrafficExtension", istio::extensions::v1alpha1::TrafficExtension;
+}
+
+impl Kind {
+    /// The kind of a document, by its `apiVersion` and `kind`.
+    pub fn of(api_version: &str, kind: &str) -> Option<Kind> {
+        let (group, version) = api_version.split_once('/')?;
+        Kind::ALL.iter().copied().find(|k| k.as_str() == kind && k.group() == group && k.versions().contains(&version))
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// Which object: its kind, namespace and name.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Key {
+    pub kind: Kind,
+    pub namespace: Namespace,
+    pub name: Text,
+}
+
+impl fmt::Display for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}/{}", self.kind, self.namespace, self.name)
+    }
+}
+
+/// What is said about an object beside its spec.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Meta {
+    pub name: Text,
+    pub namespace: Namespace,
+    pub labels: Labels,
+    pub annotations: BTreeMap<Text, Text>,
+    /// Seconds since 1970; the older object wins a conflict.
+    pub created: i64,
+    pub resource_version: Text,
+    /// Where it was read, for messages.
+    pub place: Option<Place>,
+}
+
+/// A config object of any kind.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Object {
+    pub meta: Arc<Meta>,
+    pub spec: Spec,
+}
+
+impl Object {
+    pub fn key(&self) -> Key {
+        Key { kind: self.spec.kind(), namespace: self.meta.namespace.clone(), name: self.meta.name.clone() }
+    }
+
+    /// Whether the other object means the same to the mesh: resource version and place do not count.
+    pub fn means_the_same_as(&self, other: &Object) -> bool {
+        self.spec == other.spec
+            && self.meta.name == other.meta.name
+            && self.meta.namespace == other.meta.namespace
+            && self.meta.labels == other.meta.labels
+            && self.meta.created == other.meta.created
+            && meaningful(&self.meta.annotations).eq(meaningful(&other.meta.annotations))
+    }
+}
+
+/// Annotations that change behaviour; the rest is noise of other tools.
+fn meaningful(annotations: &BTreeMap<Text, Text>) -> impl Iterator<Item = (&Text, &Text)> {
+    annotations.iter().filter(|(key, _)| key.contains("istio.io/"))
+}
+
+/// An object of one known kind.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Config<T> {
+    pub meta: Arc<Meta>,
+    pub spec: Shared<T>,
+}

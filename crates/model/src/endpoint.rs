@@ -1,0 +1,110 @@
+//! One address that serves a port of a service, reduced to the fields that reach a proxy.
+
+use std::fmt;
+
+use crate::labels::Labels;
+use crate::names::{ClusterId, Namespace, NetworkId, Text};
+
+/// An endpoint of one service port.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Endpoint {
+    /// IP addresses (several for dual stack), or one DNS name, or one `unix://` path.
+    pub addresses: Vec<Text>,
+    pub port: u32,
+    /// The service port it serves, by name and number.
+    pub service_port: Text,
+    pub service_port_number: u16,
+    pub labels: Labels,
+    pub locality: Locality,
+    pub network: NetworkId,
+    pub cluster: ClusterId,
+    /// 0 where nothing was said.
+    pub weight: u32,
+    /// SPIFFE identity, or empty.
+    pub service_account: Text,
+    pub tls: TlsMode,
+    pub namespace: Namespace,
+    pub workload_name: Text,
+    pub health: Health,
+    pub node_name: Text,
+    /// Pod host name and subdomain, for names of single pods.
+    pub host_name: Text,
+    pub sub_domain: Text,
+    /// Whether it is reachable only from its own cluster.
+    pub cluster_local: bool,
+}
+
+impl Endpoint {
+    /// The first address; empty for an endpoint without any.
+    pub fn address(&self) -> &str {
+        self.addresses.first().map_or("", |a| a)
+    }
+}
+
+/// Whether the endpoint's side speaks mesh TLS (label `security.istio.io/tlsMode`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum TlsMode {
+    #[default]
+    Disabled,
+    Istio,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Health {
+    #[default]
+    Healthy,
+    Unhealthy,
+    Draining,
+    Terminating,
+}
+
+/// Where something runs, from wide to narrow; empty parts are unknown.
+#[derive(Clone, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Locality {
+    pub region: Option<Text>,
+    pub zone: Option<Text>,
+    pub sub_zone: Option<Text>,
+}
+
+impl Locality {
+    /// Reads `region/zone/subzone`, any tail of it missing.
+    pub fn parse(text: &str) -> Locality {
+        let mut parts = text.splitn(3, '/').map(|p| (!p.is_empty()).then(|| Text::from(p)));
+        Locality { region: parts.next().flatten(), zone: parts.next().flatten(), sub_zone: parts.next().flatten() }
+    }
+
+    pub fn is_unknown(&self) -> bool {
+        self.region.is_none() && self.zone.is_none() && self.sub_zone.is_none()
+    }
+
+    pub fn region(&self) -> &str {
+        self.region.as_deref().unwrap_or_default()
+    }
+
+    pub fn zone(&self) -> &str {
+        self.zone.as_deref().unwrap_or_default()
+    }
+
+    pub fn sub_zone(&self) -> &str {
+        self.sub_zone.as_deref().unwrap_or_default()
+    }
+}
+
+impl fmt::Display for Locality {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.region())?;
+        if self.zone.is_some() || self.sub_zone.is_some() {
+            write!(f, "/{}", self.zone())?;
+        }
+        if self.sub_zone.is_some() {
+            write!(f, "/{}", self.sub_zone())?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for Locality {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}", self.to_string())
+    }
+}

@@ -1,0 +1,18 @@
+//! The mesh as plain data. Sources fill it with `Change`s, `Snapshot` freezes it.
+//! Pure: no I/O, no async, no clock, no globals.
+
+#![forbid(unsafe_code)]
+
+pub mod change;
+pub mod config;
+pub mod endpoint;
+pub mod host;
+pub mod labels;
+pub mod names;
+pub mod port;
+pub mod problem;
+pub mod proxy;
+pub mod service;
+pub mod settings;
+pub mod shared;
+pub mod snapshot;

@@ -1,0 +1,104 @@
+//! Parsed-once names: a `Namespace` cannot be passed where a `Hostname` is wanted.
+//! Rules about host names (wildcards, matching) stand in `host`.
+
+use std::fmt;
+use std::ops::Deref;
+use std::sync::Arc;
+
+/// A shared, immutable piece of text with no further meaning.
+pub type Text = Arc<str>;
+
+macro_rules! name {
+    ($(#[$doc:meta])* $type:ident) => {
+        $(#[$doc])*
+        #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        pub struct $type(Text);
+
+        impl $type {
+            pub fn new(text: impl Into<Text>) -> Self {
+                Self(text.into())
+            }
+
+            pub fn as_str(&self) -> &str {
+                &self.0
+            }
+
+            pub fn text(&self) -> &Text {
+                &self.0
+            }
+        }
+
+        impl Deref for $type {
+            type Target = str;
+
+            fn deref(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl std::borrow::Borrow<str> for $type {
+            fn borrow(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl From<&str> for $type {
+            fn from(text: &str) -> Self {
+                Self(text.into())
+            }
+        }
+
+        impl From<String> for $type {
+            fn from(text: String) -> Self {
+                Self(text.into())
+            }
+        }
+
+        impl Default for $type {
+            fn default() -> Self {
+                Self("".into())
+            }
+        }
+
+        impl PartialEq<str> for $type {
+            fn eq(&self, other: &str) -> bool {
+                &*self.0 == other
+            }
+        }
+
+        impl PartialEq<&str> for $type {
+            fn eq(&self, other: &&str) -> bool {
+                &*self.0 == *other
+            }
+        }
+
+        impl fmt::Display for $type {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(&self.0)
+            }
+        }
+
+        impl fmt::Debug for $type {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                fmt::Debug::fmt(&self.0, f)
+            }
+        }
+    };
+}
+
+name! {
+    /// A service's host name, possibly a wildcard (`*.example.com`).
+    Hostname
+}
+name! {
+    /// The namespace of an object or a proxy.
+    Namespace
+}
+name! {
+    /// The cluster (registry instance) that something was found in, such as `Kubernetes`.
+    ClusterId
+}
+name! {
+    /// A network; endpoints of another network are reached through its gateways.
+    NetworkId
+}

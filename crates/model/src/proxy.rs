@@ -1,0 +1,252 @@
+//! Who asks: a proxy's identity from its node id and metadata, parsed once per stream.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use api::envoy::config::core::v3::{Locality as EnvoyLocality, Node};
+use api::{Struct, Value, value};
+
+use crate::endpoint::Locality;
+use crate::labels::Labels;
+use crate::names::{ClusterId, Namespace, NetworkId, Text};
+
+/// What kind of client asks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum ProxyKind {
+    Sidecar,
+    Router,
+    Waypoint,
+    Ztunnel,
+}
+
+/// How the proxy gets its traffic.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Interception {
+    #[default]
+    Redirect,
+    Tproxy,
+    /// No capture: clients call the proxy's own listeners.
+    None,
+}
+
+/// A proxy, from the node of its first request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Proxy {
+    pub kind: ProxyKind,
+    /// `name.namespace`, or whatever stands third in the node id.
+    pub id: Text,
+    pub ips: Vec<IpAddr>,
+    pub namespace: Namespace,
+    /// `namespace.svc.cluster.local`, or empty.
+    pub domain: Text,
+    pub cluster: ClusterId,
+    pub network: NetworkId,
+    pub locality: Locality,
+    pub labels: Labels,
+    pub interception: Interception,
+    /// Metadata values that are text, booleans or numbers, as text.
+    pub metadata: BTreeMap<Text, Text>,
+    /// The proxy's own ProxyConfig, as JSON text; empty if it sent none.
+    pub proxy_config: Text,
+    /// Extensions that this Envoy was built with; empty if it does not say.
+    pub extensions: BTreeSet<Text>,
+    /// Envoy's version as `major.minor.patch`; empty if it does not say.
+    pub envoy_version: Text,
+}
+
+/// Why a node cannot be served.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BadNode(pub String);
+
+impl Proxy {
+    /// Reads the node id `type~ip~id~domain` and the metadata beside it.
+    pub fn from_node(node: &Node) -> Result<Proxy, BadNode> {
+        let parts: Vec<&str> = node.id.split('~').collect();
+        let [kind, ip, id, domain] = parts[..] else {
+            return Err(BadNode(format!("node id {:?} does not have four parts separated by ~", clip(&node.id))));
+        };
+        let metadata = Metadata(node.metadata.as_ref());
+        let kind = kind_of(kind).ok_or_else(|| BadNode(format!("unknown node type {:?}", clip(kind))))?;
+        let ips = addresses(ip, &metadata)?;
+        let namespace = metadata.text("NAMESPACE").map_or_else(|| namespace_of(id), Namespace::from);
+        Ok(Proxy {
+            kind,
+            id: id.into(),
+            ips,
+            namespace,
+            domain: domain.into(),
+            cluster: metadata.text("CLUSTER_ID").unwrap_or_default().into(),
+            network: metadata.text("NETWORK").unwrap_or_default().into(),
+            locality: locality(node.locality.as_ref(), &metadata),
+            labels: metadata.labels("LABELS"),
+            interception: match metadata.text("INTERCEPTION_MODE") {
+                Some("TPROXY") => Interception::Tproxy,
+                Some("NONE") => Interception::None,
+                _ => Interception::Redirect,
+            },
+            proxy_config: metadata.json("PROXY_CONFIG"),
+            metadata: metadata.scalars(),
+            extensions: node.extensions.iter().map(|e| Text::from(e.name.as_str())).collect(),
+            envoy_version: envoy_version(node).into(),
+        })
+    }
+
+    /// A metadata value as text.
+    pub fn meta(&self, key: &str) -> Option<&str> {
+        self.metadata.get(key).map(|v| &**v)
+    }
+
+    /// Whether a metadata value is "true" (or "1"), as upstream reads booleans.
+    pub fn flag(&self, key: &str) -> bool {
+        matches!(self.meta(key), Some("true" | "1" | "t" | "T" | "TRUE" | "True"))
+    }
+
+    pub fn has_ipv4(&self) -> bool {
+        self.ips.iter().any(IpAddr::is_ipv4)
+    }
+
+    pub fn has_ipv6(&self) -> bool {
+        self.ips.iter().any(IpAddr::is_ipv6)
+    }
+
+    /// Whether it answers on several address families.
+    pub fn is_dual_stack(&self) -> bool {
+        self.has_ipv4() && self.has_ipv6()
+    }
+}
+
+fn clip(text: &str) -> &str {
+    let end = text.char_indices().nth(200).map_or(text.len(), |(i, _)| i);
+    &text[..end]
+}
+
+fn kind_of(text: &str) -> Option<ProxyKind> {
+    match text {
+        "sidecar" => Some(ProxyKind::Sidecar),
+        // Pilot 0.8 gave ingress proxies a type of their own.
+        "router" | "ingress" => Some(ProxyKind::Router),
+        "waypoint" => Some(ProxyKind::Waypoint),
+        "ztunnel" => Some(ProxyKind::Ztunnel),
+        _ => None,
+    }
+}
+
+/// All addresses of the proxy: those of the metadata, or else the one in the node id.
+fn addresses(ip: &str, metadata: &Metadata<'_>) -> Result<Vec<IpAddr>, BadNode> {
+    let listed = metadata.text("INSTANCE_IPS").unwrap_or_default();
+    let mut found: Vec<IpAddr> = listed.split(',').filter_map(|text| text.trim().parse().ok()).collect();
+    if let Ok(own) = ip.parse::<IpAddr>()
+        && !found.contains(&own)
+    {
+        found.insert(0, own);
+    }
+    if found.is_empty() {
+        return Err(BadNode(format!("node id names no IP address, got {:?}", clip(ip))));
+    }
+    Ok(found)
+}
+
+fn namespace_of(id: &str) -> Namespace {
+    id.split_once('.').map_or_else(Namespace::default, |(_, namespace)| Namespace::from(namespace))
+}
+
+/// The locality that Envoy was started with, or else the one in the metadata or a pod label.
+fn locality(node: Option<&EnvoyLocality>, metadata: &Metadata<'_>) -> Locality {
+    if let Some(l) = node.filter(|l| !l.region.is_empty() || !l.zone.is_empty() || !l.sub_zone.is_empty()) {
+        return Locality { region: part(&l.region), zone: part(&l.zone), sub_zone: part(&l.sub_zone) };
+    }
+    let labels = metadata.labels("LABELS");
+    // The label uses dots since a label value may not hold a slash.
+    labels.get("istio-locality").map(|text| Locality::parse(&text.replace('.', "/"))).unwrap_or_default()
+}
+
+fn part(text: &str) -> Option<Text> {
+    (!text.is_empty()).then(|| text.into())
+}
+
+fn envoy_version(node: &Node) -> String {
+    use api::envoy::config::core::v3::node::UserAgentVersionType;
+    match &node.user_agent_version_type {
+        Some(UserAgentVersionType::UserAgentBuildVersion(build)) => build
+            .version
+            .as_ref()
+            .map(|v| format!("{}.{}.{}", v.major_number, v.minor_number, v.patch))
+            .unwrap_or_default(),
+        Some(UserAgentVersionType::UserAgentVersion(text)) => text.clone(),
+        None => String::new(),
+    }
+}
+
+struct Metadata<'a>(Option<&'a Struct>);
+
+impl<'a> Metadata<'a> {
+    fn get(&self, key: &str) -> Option<&'a value::Kind> {
+        self.0?.fields.get(key)?.kind.as_ref()
+    }
+
+    fn text(&self, key: &str) -> Option<&'a str> {
+        match self.get(key)? {
+            value::Kind::StringValue(text) if !text.is_empty() => Some(text),
+            _ => None,
+        }
+    }
+
+    fn labels(&self, key: &str) -> Labels {
+        let Some(value::Kind::StructValue(map)) = self.get(key) else {
+            return Labels::default();
+        };
+        map.fields.iter().filter_map(|(k, v)| Some((k.as_str(), scalar(v)?))).collect()
+    }
+
+    fn scalars(&self) -> BTreeMap<Text, Text> {
+        let fields = self.0.map(|s| s.fields.iter()).into_iter().flatten();
+        fields.filter_map(|(k, v)| Some((Text::from(k.as_str()), Text::from(scalar(v)?)))).collect()
+    }
+
+    fn json(&self, key: &str) -> Text {
+        self.get(key).map_or_else(|| "".into(), |kind| to_json(kind).to_string().into())
+    }
+}
+
+fn scalar(value: &Value) -> Option<String> {
+    match value.kind.as_ref()? {
+        value::Kind::StringValue(text) => Some(text.clone()),
+        value::Kind::BoolValue(flag) => Some(flag.to_string()),
+        value::Kind::NumberValue(number) => Some(number.to_string()),
+        _ => None,
+    }
+}
+
+fn to_json(kind: &value::Kind) -> serde_json::Value {
+    let of = |v: &Value| v.kind.as_ref().map_or(serde_json::Value::Null, to_json);
+    match kind {
+        value::Kind::NullValue(_) => serde_json::Value::Null,
+        value::Kind::NumberValue(n) => serde_json::json!(n),
+        value::Kind::StringValue(s) => serde_json::json!(s),
+        value::Kind::BoolValue(b) => serde_json::json!(b),
+        value::Kind::StructValue(s) => s.fields.iter().map(|(k, v)| (k.clone(), of(v))).collect(),
+        value::Kind::ListValue(l) => l.values.iter().map(of).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Node, Proxy, ProxyKind};
+
+    fn proxy(id: &str) -> Result<Proxy, super::BadNode> {
+        Proxy::from_node(&Node { id: id.into(), ..Node::default() })
+    }
+
+    #[test]
+    fn node_id_gives_kind_address_and_namespace() {
+        let p = proxy("sidecar~10.0.0.1~cart-1.shop~shop.svc.cluster.local").expect("a good node");
+        assert_eq!((p.kind, &*p.id, p.namespace.as_str()), (ProxyKind::Sidecar, "cart-1.shop", "shop"));
+    }
+
+    #[test]
+    fn malformed_node_is_an_error_that_says_why() {
+        for id in ["", "sidecar", "sidecar~~a~b", "sidecar~1.2.3.4~a", "cart~1.2.3.4~a~b", "sidecar~x~a.b~c"] {
+            assert!(proxy(id).is_err(), "{id}");
+        }
+    }
+}

@@ -1,0 +1,170 @@
+//! Mesh-wide settings that change output: mesh config, networks, and the one table of knobs
+//! with upstream's environment names and defaults. `main` reads them once; pure code only sees values.
+
+use api::istio::mesh::v1alpha1::{MeshConfig, MeshNetworks};
+
+use crate::names::{ClusterId, Namespace, Text};
+use crate::service::ExportTo;
+use crate::shared::Shared;
+
+/// Mesh config with upstream's defaults filled in.
+pub type Mesh = Shared<MeshConfig>;
+/// Which endpoints stand in which network, and the gateways between them.
+pub type Networks = Shared<MeshNetworks>;
+
+/// All that holds for the whole mesh.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Settings {
+    pub mesh: Mesh,
+    pub networks: Networks,
+    pub knobs: Knobs,
+    /// DNS suffix of the mesh, `cluster.local`.
+    pub domain: Text,
+    /// The cluster this control plane stands in.
+    pub cluster: ClusterId,
+}
+
+impl Settings {
+    /// Where objects hold for the whole mesh.
+    pub fn root_namespace(&self) -> Namespace {
+        self.mesh.root_namespace.as_str().into()
+    }
+
+    pub fn default_service_export(&self) -> ExportTo {
+        ExportTo::parse(&self.mesh.default_service_export_to)
+    }
+
+    pub fn default_virtual_service_export(&self) -> ExportTo {
+        ExportTo::parse(&self.mesh.default_virtual_service_export_to)
+    }
+
+    pub fn default_destination_rule_export(&self) -> ExportTo {
+        ExportTo::parse(&self.mesh.default_destination_rule_export_to)
+    }
+}
+
+macro_rules! knobs {
+    ($($(#[$doc:meta])* $field:ident: $type:ty = $default:expr, $name:literal;)*) => {
+        /// Switches that upstream reads from its environment.
+        #[derive(Clone, Debug, PartialEq, Eq, Hash)]
+        pub struct Knobs {
+            $($(#[$doc])* pub $field: $type,)*
+        }
+
+        impl Default for Knobs {
+            fn default() -> Self {
+                Knobs { $($field: $default,)* }
+            }
+        }
+
+        impl Knobs {
+            /// Every environment name that is read.
+            pub const NAMES: &'static [&'static str] = &[$($name,)*];
+
+            /// Reads the knobs from a look-up of environment names. A value that does not parse
+            /// keeps the default and is returned by name.
+            pub fn read(look_up: impl Fn(&str) -> Option<String>) -> (Knobs, Vec<&'static str>) {
+                let mut knobs = Knobs::default();
+                let mut unreadable = Vec::new();
+                $(
+                    if let Some(text) = look_up($name) {
+                        match <$type as Knob>::parse(&text) {
+                            Some(value) => knobs.$field = value,
+                            None => unreadable.push($name),
+                        }
+                    }
+                )*
+                (knobs, unreadable)
+            }
+        }
+    };
+}
+
+knobs! {
+    /// Send Istio's own ALPN filter (only Istio's Envoy build has it).
+    alpn_filter: bool = true, "PILOT_ENABLE_ALPN_FILTER";
+    /// Send Istio's own metadata exchange filters.
+    metadata_exchange: bool = true, "PILOT_ENABLE_METADATA_EXCHANGE";
+    disable_mx_alpn: bool = false, "PILOT_DISABLE_MX_ALPN";
+    telemetry_label: bool = true, "PILOT_ENABLE_TELEMETRY_LABEL";
+    route_collapse: bool = true, "PILOT_ENABLE_ROUTE_COLLAPSE_OPTIMIZATION";
+    absolute_fqdn_domain: bool = true, "PILOT_ENABLE_ABSOLUTE_FQDN_VHOST_DOMAIN";
+    auto_send_unhealthy: bool = true, "PILOT_AUTO_SEND_UNHEALTHY_ENDPOINTS";
+    send_unhealthy: bool = false, "PILOT_SEND_UNHEALTHY_ENDPOINTS";
+    eds_for_headless: bool = false, "PILOT_ENABLE_EDS_FOR_HEADLESS_SERVICES";
+    headless_filter_chains: bool = false, "PILOT_ENABLE_HEADLESS_FILTER_CHAIN_LISTENER";
+    filter_gateway_clusters: bool = false, "PILOT_FILTER_GATEWAY_CLUSTER_CONFIG";
+    scope_gateway_to_namespace: bool = false, "PILOT_SCOPE_GATEWAY_TO_NAMESPACE";
+    http10: bool = false, "PILOT_HTTP10";
+    sidecar_use_remote_address: bool = false, "PILOT_SIDECAR_USE_REMOTE_ADDRESS";
+    continue_100_headers: bool = true, "ENABLE_100_CONTINUE_HEADERS";
+    prefer_rule_tls_for_external: bool = true, "PREFER_DESTINATIONRULE_TLS_FOR_EXTERNAL_SERVICES";
+    tls_on_sidecar_ingress: bool = false, "ENABLE_TLS_ON_SIDECAR_INGRESS";
+    dual_stack: bool = false, "ISTIO_DUAL_STACK";
+    quic_listeners: bool = false, "PILOT_ENABLE_QUIC_LISTENERS";
+    mongo_filter: bool = true, "PILOT_ENABLE_MONGO_FILTER";
+    mysql_filter: bool = false, "PILOT_ENABLE_MYSQL_FILTER";
+    redis_filter: bool = false, "PILOT_ENABLE_REDIS_FILTER";
+    /// Percent of requests to trace, in hundredths.
+    trace_sampling: Percent = Percent(100), "PILOT_TRACE_SAMPLING";
+    dns_jitter_ms: Milliseconds = Milliseconds(100), "PILOT_DNS_JITTER_DURATION";
+    dns_cares_udp_max_queries: u32 = 100, "PILOT_DNS_CARES_UDP_MAX_QUERIES";
+    locality_weighted_lb: bool = false, "ENABLE_LOCALITY_WEIGHTED_LB_CONFIG";
+    persistent_session: bool = false, "PILOT_ENABLE_PERSISTENT_SESSION_FILTER";
+    disable_shadow_host_suffix: bool = true, "DISABLE_SHADOW_HOST_SUFFIX";
+    ip_auto_allocate: bool = true, "PILOT_ENABLE_IP_AUTOALLOCATE";
+    enhanced_rule_merge: bool = true, "ENABLE_ENHANCED_DESTINATIONRULE_MERGE";
+    auto_inbound_ports: bool = true, "PILOT_ALLOW_SIDECAR_SERVICE_INBOUND_LISTENER_MERGE";
+    debounce_after: Milliseconds = Milliseconds(100), "PILOT_DEBOUNCE_AFTER";
+    debounce_max: Milliseconds = Milliseconds(10_000), "PILOT_DEBOUNCE_MAX";
+}
+
+/// A percentage in hundredths of a percent, so that settings can be hashed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Percent(pub u32);
+
+impl Percent {
+    pub fn value(self) -> f64 {
+        f64::from(self.0) / 100.0
+    }
+}
+
+/// A duration in whole milliseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Milliseconds(pub u64);
+
+trait Knob: Sized {
+    fn parse(text: &str) -> Option<Self>;
+}
+
+impl Knob for bool {
+    fn parse(text: &str) -> Option<bool> {
+        match text {
+            "1" | "t" | "T" | "TRUE" | "true" | "True" => Some(true),
+            "0" | "f" | "F" | "FALSE" | "false" | "False" => Some(false),
+            _ => None,
+        }
+    }
+}
+
+impl Knob for u32 {
+    fn parse(text: &str) -> Option<u32> {
+        text.parse().ok()
+    }
+}
+
+impl Knob for Percent {
+    fn parse(text: &str) -> Option<Percent> {
+        let percent = text.parse::<f64>().ok().filter(|p| (0.0..=100.0).contains(p))?;
+        Some(Percent((percent * 100.0).round() as u32))
+    }
+}
+
+impl Knob for Milliseconds {
+    fn parse(text: &str) -> Option<Milliseconds> {
+        crate::config::duration::parse(text).and_then(|d| {
+            let millis = i128::from(d.seconds) * 1000 + i128::from(d.nanos) / 1_000_000;
+            u64::try_from(millis).ok().map(Milliseconds)
+        })
+    }
+}

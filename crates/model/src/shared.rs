@@ -1,0 +1,81 @@
+//! A shared message with its hash taken once, so that plans that hold it hash in no time.
+
+use std::fmt;
+use std::hash::{Hash, Hasher};
+use std::ops::Deref;
+use std::sync::Arc;
+
+use prost::Message;
+use xxhash_rust::xxh3::{Xxh3, xxh3_128};
+
+/// An immutable message behind `Arc`, equal and hashed by its encoding.
+pub struct Shared<T> {
+    value: Arc<T>,
+    hash: u128,
+}
+
+impl<T: Message> Shared<T> {
+    pub fn new(value: T) -> Shared<T> {
+        let hash = xxh3_128(&value.encode_to_vec());
+        Shared { value: Arc::new(value), hash }
+    }
+}
+
+impl<T> Shared<T> {
+    pub fn as_arc(&self) -> &Arc<T> {
+        &self.value
+    }
+}
+
+impl<T> Clone for Shared<T> {
+    fn clone(&self) -> Self {
+        Shared { value: self.value.clone(), hash: self.hash }
+    }
+}
+
+impl<T> Deref for Shared<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.value
+    }
+}
+
+impl<T> PartialEq for Shared<T> {
+    fn eq(&self, other: &Self) -> bool {
+        self.hash == other.hash
+    }
+}
+
+impl<T> Eq for Shared<T> {}
+
+impl<T> Hash for Shared<T> {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        state.write_u128(self.hash);
+    }
+}
+
+impl<T: fmt::Debug> fmt::Debug for Shared<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.value.fmt(f)
+    }
+}
+
+/// The 128-bit fingerprint of anything that can be hashed; equal values give equal fingerprints.
+pub fn fingerprint<T: Hash + ?Sized>(value: &T) -> u128 {
+    let mut hasher = Fingerprint(Xxh3::new());
+    value.hash(&mut hasher);
+    hasher.0.digest128()
+}
+
+struct Fingerprint(Xxh3);
+
+impl Hasher for Fingerprint {
+    fn write(&mut self, bytes: &[u8]) {
+        self.0.update(bytes);
+    }
+
+    fn finish(&self) -> u64 {
+        self.0.digest()
+    }
+}

@@ -1,0 +1,1 @@
+//! The world frozen: immutable sections behind `Arc`.
