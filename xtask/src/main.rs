@@ -1,3 +1,33 @@
-//! Chores of the project.
+//! Chores of the project, run as `cargo xtask NAME`: the commands and nothing else.
+//! Each chore has a module of its own.
 
-fn main() {}
+#![forbid(unsafe_code)]
+
+mod tidy;
+mod workspace;
+
+use std::process::ExitCode;
+
+use anyhow::{Result, bail};
+
+const USAGE: &str = "\
+usage: cargo xtask COMMAND
+  tidy      check the project's invariants";
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    match run(&args.iter().map(String::as_str).collect::<Vec<_>>()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("xtask: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(args: &[&str]) -> Result<()> {
+    match args {
+        ["tidy"] => tidy::run(&workspace::root()),
+        _ => bail!("unknown command\n{USAGE}"),
+    }
+}
