@@ -5,6 +5,7 @@
 
 pub mod nds;
 pub mod reflect;
+pub mod resource;
 
 /// Envoy's API, xds and udpa, in the module tree of their packages.
 #[allow(clippy::all, clippy::unwrap_used, rustdoc::all, missing_docs)]
@@ -19,6 +20,7 @@ mod istio_wire {
 }
 
 pub use istio_wire::istio;
+pub use resource::{Resource, TypeUrl, Version};
 pub use wire::envoy;
 
 use prost::{Message, Name};
