@@ -3,6 +3,8 @@
 
 #![forbid(unsafe_code)]
 
+mod checks;
+mod setup;
 mod tidy;
 mod workspace;
 
@@ -12,6 +14,8 @@ use anyhow::{Result, bail};
 
 const USAGE: &str = "\
 usage: cargo xtask COMMAND
+  setup     obtain the real servers that tests run against
+  test      everything that CI checks
   tidy      check the project's invariants";
 
 fn main() -> ExitCode {
@@ -27,6 +31,8 @@ fn main() -> ExitCode {
 
 fn run(args: &[&str]) -> Result<()> {
     match args {
+        ["setup"] => setup::run(&workspace::root()).map(|_| ()),
+        ["test"] => checks::run(&workspace::root()),
         ["tidy"] => tidy::run(&workspace::root()),
         _ => bail!("unknown command\n{USAGE}"),
     }
