@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::config::{Key, Object};
 use crate::endpoint::Endpoint;
-use crate::names::{Hostname, Namespace, Text};
+use crate::names::{ServiceKey, Text};
 use crate::problem::Problem;
 use crate::service::Service;
 use crate::settings::{Mesh, Networks};
@@ -33,13 +33,6 @@ pub enum Change {
     Problems(Vec<Problem>),
     /// Everything that was there when the source started has been told.
     Synced,
-}
-
-/// Which service: several namespaces may claim one host name.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct ServiceKey {
-    pub hostname: Hostname,
-    pub namespace: Namespace,
 }
 
 /// Changes of one source that belong together and are applied at once.

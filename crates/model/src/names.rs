@@ -102,3 +102,10 @@ name! {
     /// A network; endpoints of another network are reached through its gateways.
     NetworkId
 }
+
+/// Which service: several namespaces may claim one host name.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ServiceKey {
+    pub hostname: Hostname,
+    pub namespace: Namespace,
+}

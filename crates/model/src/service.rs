@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use crate::labels::Labels;
-use crate::names::{ClusterId, Hostname, Namespace, Text};
+use crate::names::{ClusterId, Hostname, Namespace, ServiceKey, Text};
 use crate::port::{Port, Protocol};
 
 /// The address of a service that has none of its own.
@@ -45,6 +45,10 @@ pub struct Service {
 }
 
 impl Service {
+    pub fn key(&self) -> ServiceKey {
+        ServiceKey { hostname: self.hostname.clone(), namespace: self.namespace.clone() }
+    }
+
     pub fn port(&self, number: u16) -> Option<&Port> {
         self.ports.iter().find(|p| p.number == number)
     }

@@ -162,7 +162,7 @@ impl Knob for Percent {
 
 impl Knob for Milliseconds {
     fn parse(text: &str) -> Option<Milliseconds> {
-        crate::config::duration::parse(text).and_then(|d| {
+        crate::duration::parse(text).and_then(|d| {
             let millis = i128::from(d.seconds) * 1000 + i128::from(d.nanos) / 1_000_000;
             u64::try_from(millis).ok().map(Milliseconds)
         })

@@ -1,10 +1,9 @@
 //! The table of config kinds, and an object of any of them.
 //! One row here plus one file beside this makes a new kind; exhaustive matches then show where it must be read.
 
-pub mod duration;
-
 use std::collections::BTreeMap;
 use std::fmt;
+use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 use api::istio;
@@ -184,8 +183,35 @@ fn meaningful(annotations: &BTreeMap<Text, Text>) -> impl Iterator<Item = (&Text
 }
 
 /// An object of one known kind.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Config<T> {
     pub meta: Arc<Meta>,
     pub spec: Shared<T>,
+}
+
+// Written out since a derive would ask the same of the message itself.
+impl<T> Clone for Config<T> {
+    fn clone(&self) -> Self {
+        Config { meta: self.meta.clone(), spec: self.spec.clone() }
+    }
+}
+
+impl<T> PartialEq for Config<T> {
+    fn eq(&self, other: &Self) -> bool {
+        self.meta == other.meta && self.spec == other.spec
+    }
+}
+
+impl<T> Eq for Config<T> {}
+
+impl<T> Hash for Config<T> {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.meta.hash(state);
+        self.spec.hash(state);
+    }
+}
+
+impl<T: fmt::Debug> fmt::Debug for Config<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Config").field("meta", &self.meta).field("spec", &self.spec).finish()
+    }
 }

@@ -1,1 +1,178 @@
-//! The world frozen: immutable sections behind `Arc`.
+//! The world frozen: immutable sections behind `Arc`. Applying a batch gives a new snapshot that
+//! shares every untouched section, and tells which keys changed. One task writes; readers never wait.
+
+pub mod endpoints;
+mod entries;
+pub mod objects;
+pub mod routing;
+pub mod services;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use crate::change::{Batch, Change, SourceId};
+use crate::config::{Key, Kind, Object};
+use crate::names::ServiceKey;
+use crate::problem::Problem;
+use crate::settings::Settings;
+use endpoints::Endpoints;
+use objects::{Extensions, Gateways, Objects, Policy, Sidecars};
+use routing::Routing;
+use services::Services;
+
+/// The whole mesh at one moment.
+#[derive(Clone, Debug)]
+pub struct Snapshot {
+    pub settings: Arc<Settings>,
+    /// Every config object, for debug pages and for rebuilding sections.
+    pub objects: Arc<Objects>,
+    pub services: Arc<Services>,
+    pub endpoints: Arc<Endpoints>,
+    pub routing: Arc<Routing>,
+    pub policy: Arc<Policy>,
+    pub gateways: Arc<Gateways>,
+    pub sidecars: Arc<Sidecars>,
+    pub extensions: Arc<Extensions>,
+    /// What sources and joins found wrong, by who said it.
+    pub problems: Arc<BTreeMap<SourceId, Vec<Problem>>>,
+    /// Sources that have told all they had at their start.
+    pub synced: Arc<BTreeSet<SourceId>>,
+}
+
+/// Keys that mean something else now than in the snapshot before.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Delta {
+    pub settings: bool,
+    pub objects: BTreeSet<Key>,
+    pub services: BTreeSet<ServiceKey>,
+    pub endpoints: BTreeSet<ServiceKey>,
+}
+
+impl Delta {
+    pub fn is_empty(&self) -> bool {
+        *self == Delta::default()
+    }
+
+    /// Whether any object of this kind changed.
+    pub fn touches(&self, kind: Kind) -> bool {
+        self.objects.iter().any(|key| key.kind == kind)
+    }
+
+    pub fn merge(&mut self, other: Delta) {
+        self.settings |= other.settings;
+        self.objects.extend(other.objects);
+        self.services.extend(other.services);
+        self.endpoints.extend(other.endpoints);
+    }
+}
+
+impl Snapshot {
+    /// A mesh with nothing in it.
+    pub fn empty(settings: Settings) -> Snapshot {
+        Snapshot {
+            settings: Arc::new(settings),
+            objects: Arc::default(),
+            services: Arc::default(),
+            endpoints: Arc::default(),
+            routing: Arc::default(),
+            policy: Arc::default(),
+            gateways: Arc::default(),
+            sidecars: Arc::default(),
+            extensions: Arc::default(),
+            problems: Arc::default(),
+            synced: Arc::default(),
+        }
+    }
+
+    /// The mesh after these batches, and what changed. Sections that no change touches are shared.
+    pub fn apply(&self, batches: Vec<Batch>) -> (Snapshot, Delta) {
+        let mut next = self.clone();
+        let mut delta = Delta::default();
+        for batch in batches {
+            for change in batch.changes {
+                next.take(&batch.source, change, &mut delta);
+            }
+        }
+        next.rebuild(&mut delta);
+        (next, delta)
+    }
+
+    /// Stores one change. Sections that are derived from objects follow in `rebuild`.
+    fn take(&mut self, source: &SourceId, change: Change, delta: &mut Delta) {
+        match change {
+            Change::Applied(object) => self.put(object, delta),
+            Change::Deleted(key) => {
+                if Arc::make_mut(&mut self.objects).remove(&key).is_some() {
+                    delta.objects.insert(key);
+                }
+            }
+            Change::ServiceApplied(service) => {
+                if let Some(key) = Arc::make_mut(&mut self.services).register(source, service) {
+                    delta.services.insert(key);
+                }
+            }
+            Change::ServiceDeleted(key) => {
+                if Arc::make_mut(&mut self.services).unregister(source, &key) {
+                    delta.services.insert(key);
+                }
+            }
+            Change::Endpoints(key, list) => {
+                if Arc::make_mut(&mut self.endpoints).replace(&key, &source.0, list) {
+                    delta.endpoints.insert(key);
+                }
+            }
+            Change::Mesh(mesh) => {
+                if self.settings.mesh != mesh {
+                    Arc::make_mut(&mut self.settings).mesh = mesh;
+                    delta.settings = true;
+                }
+            }
+            Change::Networks(networks) => {
+                if self.settings.networks != networks {
+                    Arc::make_mut(&mut self.settings).networks = networks;
+                    delta.settings = true;
+                }
+            }
+            Change::Problems(list) => {
+                Arc::make_mut(&mut self.problems).insert(source.clone(), list);
+            }
+            Change::Synced => {
+                Arc::make_mut(&mut self.synced).insert(source.clone());
+            }
+        }
+    }
+
+    fn put(&mut self, object: Object, delta: &mut Delta) {
+        let key = object.key();
+        let same = self.objects.get(&key).is_some_and(|known| known.means_the_same_as(&object));
+        Arc::make_mut(&mut self.objects).insert(object);
+        if !same {
+            delta.objects.insert(key);
+        }
+    }
+
+    /// Brings the derived sections up to date with what changed.
+    fn rebuild(&mut self, delta: &mut Delta) {
+        entries::join(self, delta);
+        if delta.settings || delta.touches(Kind::VirtualService) || delta.touches(Kind::DestinationRule) {
+            self.routing = Arc::new(Routing::build(&self.objects, &self.settings));
+        }
+        if [Kind::PeerAuthentication, Kind::RequestAuthentication, Kind::AuthorizationPolicy]
+            .iter()
+            .any(|k| delta.touches(*k))
+        {
+            self.policy = Arc::new(Policy::build(&self.objects));
+        }
+        if delta.touches(Kind::Gateway) {
+            self.gateways = Arc::new(Gateways::build(&self.objects));
+        }
+        if delta.touches(Kind::Sidecar) {
+            self.sidecars = Arc::new(Sidecars::build(&self.objects));
+        }
+        let extensions =
+            [Kind::EnvoyFilter, Kind::WasmPlugin, Kind::TrafficExtension, Kind::Telemetry, Kind::ProxyConfig];
+        if extensions.iter().any(|k| delta.touches(*k)) {
+            self.extensions = Arc::new(Extensions::build(&self.objects));
+        }
+    }
+}

@@ -1,0 +1,86 @@
+//! Endpoints of every service, by who told them, with an index from address to services.
+
+use std::sync::Arc;
+
+use crate::endpoint::Endpoint;
+use crate::names::{ServiceKey, Text};
+
+/// Endpoints of all services. A service's shards are ordered by the name of who told them.
+#[derive(Clone, Debug, Default)]
+pub struct Endpoints {
+    by_service: imbl::OrdMap<ServiceKey, imbl::OrdMap<Text, Arc<[Endpoint]>>>,
+    by_address: imbl::HashMap<Text, Arc<[ServiceKey]>>,
+}
+
+impl Endpoints {
+    /// All endpoints of a service, every port.
+    pub fn of<'a>(&'a self, key: &ServiceKey) -> impl Iterator<Item = &'a Endpoint> + use<'a> {
+        self.by_service.get(key).into_iter().flat_map(|shards| shards.values().flat_map(|shard| shard.iter()))
+    }
+
+    /// Endpoints by who told them.
+    pub fn shards<'a>(&'a self, key: &ServiceKey) -> impl Iterator<Item = (&'a Text, &'a Arc<[Endpoint]>)> + use<'a> {
+        self.by_service.get(key).into_iter().flat_map(|shards| shards.iter())
+    }
+
+    /// Every service that has endpoints.
+    pub fn services(&self) -> impl Iterator<Item = &ServiceKey> {
+        self.by_service.keys()
+    }
+
+    /// Services with an endpoint at this address.
+    pub fn at(&self, address: &str) -> &[ServiceKey] {
+        self.by_address.get(address).map_or(&[], |keys| keys)
+    }
+
+    /// Replaces what `shard` says about a service. False if it said the same before.
+    pub(super) fn replace(&mut self, key: &ServiceKey, shard: &Text, list: Vec<Endpoint>) -> bool {
+        let before = self.by_service.get(key).and_then(|shards| shards.get(shard)).cloned();
+        if before.as_deref().unwrap_or_default() == list.as_slice() {
+            return false;
+        }
+        let mut shards = self.by_service.get(key).cloned().unwrap_or_default();
+        for endpoint in before.iter().flat_map(|list| list.iter()) {
+            self.forget(key, endpoint);
+        }
+        if list.is_empty() {
+            shards.remove(shard);
+        } else {
+            shards.insert(shard.clone(), list.into());
+        }
+        // Another shard may hold the same address, so every one of them is indexed again.
+        for endpoint in shards.values().flat_map(|list| list.iter()) {
+            self.remember(key, endpoint);
+        }
+        if shards.is_empty() {
+            self.by_service.remove(key);
+        } else {
+            self.by_service.insert(key.clone(), shards);
+        }
+        true
+    }
+
+    fn remember(&mut self, key: &ServiceKey, endpoint: &Endpoint) {
+        for address in &endpoint.addresses {
+            let known = self.by_address.get(address).map_or(&[][..], |keys| keys);
+            if !known.contains(key) {
+                let mut keys = known.to_vec();
+                keys.push(key.clone());
+                keys.sort();
+                self.by_address.insert(address.clone(), keys.into());
+            }
+        }
+    }
+
+    fn forget(&mut self, key: &ServiceKey, endpoint: &Endpoint) {
+        for address in &endpoint.addresses {
+            let Some(known) = self.by_address.get(address) else { continue };
+            let keys: Vec<ServiceKey> = known.iter().filter(|k| *k != key).cloned().collect();
+            if keys.is_empty() {
+                self.by_address.remove(address);
+            } else {
+                self.by_address.insert(address.clone(), keys.into());
+            }
+        }
+    }
+}

@@ -1,0 +1,332 @@
+//! ServiceEntry and WorkloadEntry as a registry: entries become services, workloads become endpoints.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use api::istio::networking::v1alpha3::service_entry::{Location, Resolution as EntryResolution};
+use api::istio::networking::v1alpha3::{ServiceEntry, ServicePort, WorkloadEntry};
+
+use super::{Delta, Snapshot};
+use crate::config::{Key, Kind, Meta, Object, Spec};
+use crate::endpoint::{Endpoint, Health, Locality, TlsMode};
+use crate::labels::{Labels, selects};
+use crate::names::{Namespace, NetworkId, ServiceKey, Text};
+use crate::port::{Port, Protocol};
+use crate::service::{ExportTo, Registry, Resolution, Service, TrafficDistribution, UNSPECIFIED};
+use crate::settings::Settings;
+
+const TLS_MODE_LABEL: &str = "security.istio.io/tlsMode";
+const LOCALITY_LABEL: &str = "istio-locality";
+const UNIX_PREFIX: &str = "unix://";
+
+/// Brings services and endpoints up to date with the entries that changed.
+pub(super) fn join(world: &mut Snapshot, delta: &mut Delta) {
+    let entries = affected_entries(world, delta);
+    if entries.is_empty() {
+        return;
+    }
+    let mut changed = Vec::new();
+    for key in entries {
+        let object = world.objects.get(&key).cloned();
+        let services = object.as_ref().map(services_of).unwrap_or_default();
+        replace_endpoints(world, &key, object.as_ref(), &services, delta);
+        let before = world.services.of_entry(&key);
+        if before.is_none_or(|known| **known != *services) {
+            let known = before.iter().flat_map(|list| list.iter());
+            delta.services.extend(known.chain(services.iter()).map(|s| s.key()));
+            changed.push((key, services));
+        }
+    }
+    if !changed.is_empty() {
+        Arc::make_mut(&mut world.services).replace_entries(changed);
+    }
+}
+
+/// Entries that changed themselves, or whose selector may see a workload that changed.
+fn affected_entries(world: &Snapshot, delta: &Delta) -> BTreeSet<Key> {
+    if delta.settings {
+        return world.objects.of(Kind::ServiceEntry).map(Object::key).collect();
+    }
+    let mut found: BTreeSet<Key> = delta.objects.iter().filter(|k| k.kind == Kind::ServiceEntry).cloned().collect();
+    let namespaces: BTreeSet<&Namespace> =
+        delta.objects.iter().filter(|k| k.kind == Kind::WorkloadEntry).map(|k| &k.namespace).collect();
+    for namespace in namespaces {
+        let selecting = world.objects.of_namespace(Kind::ServiceEntry, namespace);
+        found.extend(selecting.filter(|o| entry(o).is_some_and(|e| e.workload_selector.is_some())).map(Object::key));
+    }
+    found
+}
+
+fn entry(object: &Object) -> Option<&ServiceEntry> {
+    match &object.spec {
+        Spec::ServiceEntry(spec) => Some(spec),
+        _ => None,
+    }
+}
+
+/// One service per host and address.
+fn services_of(object: &Object) -> Vec<Arc<Service>> {
+    let Some(spec) = entry(object) else { return Vec::new() };
+    let resolution = match spec.resolution() {
+        EntryResolution::None => Resolution::Passthrough,
+        EntryResolution::Static => Resolution::ClientSide,
+        EntryResolution::Dns => Resolution::Dns,
+        EntryResolution::DnsRoundRobin => Resolution::DnsRoundRobin,
+        EntryResolution::DynamicDns => Resolution::DynamicDns,
+    };
+    let addresses = addresses_of(spec);
+    let meta = &object.meta;
+    let passthrough = |p: &&ServicePort| resolution == Resolution::Passthrough && p.target_port != 0;
+    let template = Service {
+        hostname: Default::default(),
+        namespace: meta.namespace.clone(),
+        name: "".into(),
+        object_name: meta.name.clone(),
+        registry: Registry::External,
+        ports: spec.ports.iter().map(port_of).collect(),
+        resolution,
+        mesh_external: spec.location() == Location::MeshExternal,
+        address: UNSPECIFIED.into(),
+        cluster_addresses: Vec::new(),
+        auto_ipv4: None,
+        auto_ipv6: None,
+        export_to: ExportTo::parse(&spec.export_to),
+        labels: service_labels(meta, spec),
+        selector: spec.workload_selector.as_ref().map(|s| Labels::from(&s.labels)).unwrap_or_default(),
+        service_accounts: spec.subject_alt_names.iter().map(|s| s.as_str().into()).collect(),
+        passthrough_ports: spec
+            .ports
+            .iter()
+            .filter(passthrough)
+            .map(|p| (p.number as u16, p.target_port as u16))
+            .collect(),
+        traffic_distribution: distribution_of(meta),
+        created: meta.created,
+    };
+    let of_host = |host: &String| {
+        let template = &template;
+        let host = Text::from(host.as_str());
+        addresses.iter().map(move |address| {
+            Arc::new(Service {
+                hostname: crate::names::Hostname::new(host.clone()),
+                name: host.clone(),
+                address: address.clone(),
+                ..template.clone()
+            })
+        })
+    };
+    spec.hosts.iter().flat_map(of_host).collect()
+}
+
+/// The entry's addresses, single-address blocks written as plain addresses. Text that is neither is left out.
+fn addresses_of(spec: &ServiceEntry) -> Vec<Text> {
+    if spec.addresses.is_empty() {
+        return vec![UNSPECIFIED.into()];
+    }
+    let parsed = |text: &String| {
+        if text.parse::<IpAddr>().is_ok() {
+            return Some(Text::from(text.as_str()));
+        }
+        let block: ipnet::IpNet = text.parse().ok()?;
+        Some(if block.prefix_len() == block.max_prefix_len() {
+            block.addr().to_string().into()
+        } else {
+            text.as_str().into()
+        })
+    };
+    spec.addresses.iter().filter_map(parsed).collect()
+}
+
+fn port_of(port: &ServicePort) -> Port {
+    Port { name: port.name.as_str().into(), number: port.number as u16, protocol: Protocol::parse(&port.protocol) }
+}
+
+/// External services are told apart in telemetry by a canonical name; the entry's own name if it has none.
+fn service_labels(meta: &Meta, spec: &ServiceEntry) -> Labels {
+    const NAME: &str = "service.istio.io/canonical-name";
+    const REVISION: &str = "service.istio.io/canonical-revision";
+    let labels = meta.labels.clone();
+    if spec.location() != Location::MeshExternal {
+        return labels;
+    }
+    let labels = if labels.get(NAME).is_some() { labels } else { labels.with(NAME, meta.name.clone()) };
+    if labels.get(REVISION).is_some() { labels } else { labels.with(REVISION, "latest") }
+}
+
+fn distribution_of(meta: &Meta) -> TrafficDistribution {
+    match meta.annotations.get("networking.istio.io/traffic-distribution").map(|v| &**v) {
+        Some("PreferClose" | "PreferSameZone") => TrafficDistribution::PreferSameZone,
+        Some("PreferSameNode") => TrafficDistribution::PreferSameNode,
+        _ => TrafficDistribution::Any,
+    }
+}
+
+/// Replaces the endpoints that this entry gives to each of its hosts.
+fn replace_endpoints(
+    world: &mut Snapshot,
+    key: &Key,
+    object: Option<&Object>,
+    services: &[Arc<Service>],
+    delta: &mut Delta,
+) {
+    let shard = Text::from(format!("ServiceEntry {}/{}", key.namespace, key.name));
+    let mut by_host: BTreeMap<ServiceKey, Vec<Endpoint>> = BTreeMap::new();
+    for known in world.services.of_entry(key).into_iter().flat_map(|list| list.iter()) {
+        by_host.insert(known.key(), Vec::new());
+    }
+    for service in services {
+        if let Some(object) = object {
+            by_host.insert(service.key(), endpoints_of(world, object, service));
+        }
+    }
+    for (service, list) in by_host {
+        if Arc::make_mut(&mut world.endpoints).replace(&service, &shard, list) {
+            delta.endpoints.insert(service);
+        }
+    }
+}
+
+fn endpoints_of(world: &Snapshot, object: &Object, service: &Service) -> Vec<Endpoint> {
+    let Some(spec) = entry(object) else { return Vec::new() };
+    let settings = &*world.settings;
+    if let Some(selector) = &spec.workload_selector {
+        let workloads = world.objects.of_namespace(Kind::WorkloadEntry, &object.meta.namespace);
+        let selected = workloads.filter_map(|w| match &w.spec {
+            Spec::WorkloadEntry(workload) if selects(&selector.labels, &workload_labels(w, workload)) => {
+                Some((w, workload))
+            }
+            _ => None,
+        });
+        // An address that is a name can only be resolved by Envoy itself.
+        let usable = selected.filter(|(_, w)| service.resolution.is_dns() || !is_name(&w.address));
+        return usable
+            .flat_map(|(w, workload)| {
+                on_ports(spec, &workload_endpoint(workload, &w.meta.name, &w.meta.namespace, settings), &workload.ports)
+            })
+            .collect();
+    }
+    if spec.endpoints.is_empty() && service.resolution.is_dns() {
+        return spec.ports.iter().map(|port| own_name(object, service, port, settings)).collect();
+    }
+    let listed = spec.endpoints.iter().enumerate().flat_map(|(index, workload)| {
+        let name = Text::from(format!("{}-{index}", object.meta.name));
+        on_ports(spec, &workload_endpoint(workload, &name, &object.meta.namespace, settings), &workload.ports)
+    });
+    listed.collect()
+}
+
+fn is_name(address: &str) -> bool {
+    !address.is_empty() && !address.starts_with(UNIX_PREFIX) && address.parse::<IpAddr>().is_err()
+}
+
+/// Labels that selectors look at: those of the spec, and those of the object.
+fn workload_labels(object: &Object, workload: &WorkloadEntry) -> Labels {
+    let own = object.meta.labels.iter().map(|(k, v)| (k.clone(), v.clone()));
+    own.chain(workload.labels.iter().map(|(k, v)| (Text::from(k.as_str()), Text::from(v.as_str())))).collect()
+}
+
+/// A DNS service without endpoints is its own endpoint.
+fn own_name(object: &Object, service: &Service, port: &ServicePort, settings: &Settings) -> Endpoint {
+    Endpoint {
+        addresses: vec![service.hostname.text().clone()],
+        port: if port.target_port > 0 { port.target_port } else { port.number },
+        service_port: port.name.as_str().into(),
+        service_port_number: port.number as u16,
+        labels: Labels::default(),
+        locality: Locality::default(),
+        network: NetworkId::default(),
+        cluster: settings.cluster.clone(),
+        weight: 0,
+        service_account: "".into(),
+        tls: TlsMode::Disabled,
+        namespace: object.meta.namespace.clone(),
+        workload_name: object.meta.name.clone(),
+        health: Health::Healthy,
+        node_name: "".into(),
+        host_name: "".into(),
+        sub_domain: "".into(),
+        cluster_local: false,
+    }
+}
+
+/// The workload as an endpoint of no port yet.
+fn workload_endpoint(workload: &WorkloadEntry, name: &Text, namespace: &Namespace, settings: &Settings) -> Endpoint {
+    let locality = match workload.labels.get(LOCALITY_LABEL) {
+        Some(label) if workload.locality.is_empty() => Locality::parse(&label.replace('.', "/")),
+        _ => Locality::parse(&workload.locality),
+    };
+    let network = NetworkId::from(workload.network.as_str());
+    let tls = match workload.labels.get(TLS_MODE_LABEL) {
+        Some(mode) if mode == "istio" => TlsMode::Istio,
+        Some(_) => TlsMode::Disabled,
+        None if !workload.service_account.is_empty() => TlsMode::Istio,
+        None => TlsMode::Disabled,
+    };
+    Endpoint {
+        addresses: vec![workload.address.as_str().into()],
+        port: 0,
+        service_port: "".into(),
+        service_port_number: 0,
+        labels: topology_labels(workload, &locality, &network, settings),
+        locality,
+        network,
+        cluster: settings.cluster.clone(),
+        weight: workload.weight,
+        service_account: spiffe(workload, namespace, settings),
+        tls,
+        namespace: namespace.clone(),
+        workload_name: name.clone(),
+        health: Health::Healthy,
+        node_name: "".into(),
+        host_name: "".into(),
+        sub_domain: "".into(),
+        cluster_local: false,
+    }
+}
+
+fn spiffe(workload: &WorkloadEntry, namespace: &Namespace, settings: &Settings) -> Text {
+    if workload.service_account.is_empty() {
+        return "".into();
+    }
+    format!("spiffe://{}/ns/{namespace}/sa/{}", settings.mesh.trust_domain, workload.service_account).into()
+}
+
+/// The workload's labels, and where it stands as labels, so that subsets and failover can select by place.
+fn topology_labels(workload: &WorkloadEntry, locality: &Locality, network: &NetworkId, settings: &Settings) -> Labels {
+    let place = [
+        ("topology.kubernetes.io/region", locality.region()),
+        ("topology.kubernetes.io/zone", locality.zone()),
+        ("topology.istio.io/subzone", locality.sub_zone()),
+        ("topology.istio.io/cluster", &settings.cluster),
+    ];
+    let mut labels: BTreeMap<&str, &str> = workload.labels.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();
+    labels.extend(place.into_iter().filter(|(_, value)| !value.is_empty()));
+    if !network.is_empty() {
+        labels.entry("topology.istio.io/network").or_insert(network);
+    }
+    labels.into_iter().collect()
+}
+
+/// The workload on every port of the entry. A port map of its own goes before the entry's target port.
+fn on_ports<'a>(
+    spec: &'a ServiceEntry,
+    workload: &Endpoint,
+    ports: &'a BTreeMap<String, u32>,
+) -> impl Iterator<Item = Endpoint> + use<'a> {
+    let workload = workload.clone();
+    spec.ports.iter().map(move |port| {
+        let mut endpoint = workload.clone();
+        endpoint.service_port = port.name.as_str().into();
+        endpoint.service_port_number = port.number as u16;
+        match endpoint.address().strip_prefix(UNIX_PREFIX) {
+            Some(path) => endpoint.addresses = vec![path.into()],
+            None => {
+                let own = ports.get(&port.name).copied().filter(|p| *p > 0);
+                let target = Some(port.target_port).filter(|p| *p > 0);
+                endpoint.port = own.or(target).unwrap_or(port.number);
+            }
+        }
+        endpoint
+    })
+}

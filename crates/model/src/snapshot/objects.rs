@@ -1,0 +1,140 @@
+//! All config objects, and the sections that are no more than the objects of some kinds in order of age.
+
+use api::istio::extensions::v1alpha1::{TrafficExtension, WasmPlugin};
+use api::istio::networking::v1alpha3::{EnvoyFilter, Gateway, Sidecar};
+use api::istio::networking::v1beta1::ProxyConfig;
+use api::istio::security::v1beta1::{AuthorizationPolicy, PeerAuthentication, RequestAuthentication};
+use api::istio::telemetry::v1alpha1::Telemetry;
+
+use crate::config::{Config, Key, Kind, Object, Spec};
+use crate::names::{Namespace, Text};
+
+/// Every config object by key.
+#[derive(Clone, Debug, Default)]
+pub struct Objects(imbl::OrdMap<Key, Object>);
+
+impl Objects {
+    pub fn get(&self, key: &Key) -> Option<&Object> {
+        self.0.get(key)
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = (&Key, &Object)> {
+        self.0.iter()
+    }
+
+    /// Objects of one kind, by namespace and name.
+    pub fn of(&self, kind: Kind) -> impl Iterator<Item = &Object> {
+        let first = Key { kind, namespace: Namespace::default(), name: Text::from("") };
+        self.0.range(first..).map(|(_, object)| object).take_while(move |o| o.spec.kind() == kind)
+    }
+
+    /// Objects of one kind in one namespace, by name.
+    pub fn of_namespace<'a>(&'a self, kind: Kind, namespace: &'a Namespace) -> impl Iterator<Item = &'a Object> {
+        let first = Key { kind, namespace: namespace.clone(), name: Text::from("") };
+        let objects = self.0.range(first..).map(|(_, object)| object);
+        objects.take_while(move |o| o.spec.kind() == kind && o.meta.namespace == *namespace)
+    }
+
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub(super) fn insert(&mut self, object: Object) {
+        self.0.insert(object.key(), object);
+    }
+
+    pub(super) fn remove(&mut self, key: &Key) -> Option<Object> {
+        self.0.remove(key)
+    }
+}
+
+macro_rules! by_age {
+    ($objects:expr, $kind:ident) => {{
+        let mut found: Vec<_> = $objects
+            .of(Kind::$kind)
+            .filter_map(|object| match &object.spec {
+                Spec::$kind(spec) => Some(Config { meta: object.meta.clone(), spec: spec.clone() }),
+                _ => None,
+            })
+            .collect();
+        sort_by_age(&mut found);
+        found
+    }};
+}
+pub(super) use by_age;
+
+/// Oldest first; names decide between objects of the same second.
+pub(super) fn sort_by_age<T>(configs: &mut [Config<T>]) {
+    configs.sort_by(|a, b| {
+        let key = |c: &Config<T>| (c.meta.created, c.meta.name.clone(), c.meta.namespace.clone());
+        key(a).cmp(&key(b))
+    });
+}
+
+/// Who may talk to whom.
+#[derive(Clone, Debug, Default)]
+pub struct Policy {
+    pub peer_authentications: Vec<Config<PeerAuthentication>>,
+    pub request_authentications: Vec<Config<RequestAuthentication>>,
+    pub authorization_policies: Vec<Config<AuthorizationPolicy>>,
+}
+
+impl Policy {
+    pub(super) fn build(objects: &Objects) -> Policy {
+        Policy {
+            peer_authentications: by_age!(objects, PeerAuthentication),
+            request_authentications: by_age!(objects, RequestAuthentication),
+            authorization_policies: by_age!(objects, AuthorizationPolicy),
+        }
+    }
+}
+
+/// Gateways, oldest first.
+#[derive(Clone, Debug, Default)]
+pub struct Gateways {
+    pub gateways: Vec<Config<Gateway>>,
+}
+
+impl Gateways {
+    pub(super) fn build(objects: &Objects) -> Gateways {
+        Gateways { gateways: by_age!(objects, Gateway) }
+    }
+}
+
+/// Sidecar resources, oldest first.
+#[derive(Clone, Debug, Default)]
+pub struct Sidecars {
+    pub sidecars: Vec<Config<Sidecar>>,
+}
+
+impl Sidecars {
+    pub(super) fn build(objects: &Objects) -> Sidecars {
+        Sidecars { sidecars: by_age!(objects, Sidecar) }
+    }
+}
+
+/// What changes or adds to generated config: filters, plugins, telemetry.
+#[derive(Clone, Debug, Default)]
+pub struct Extensions {
+    pub envoy_filters: Vec<Config<EnvoyFilter>>,
+    pub wasm_plugins: Vec<Config<WasmPlugin>>,
+    pub traffic_extensions: Vec<Config<TrafficExtension>>,
+    pub telemetries: Vec<Config<Telemetry>>,
+    pub proxy_configs: Vec<Config<ProxyConfig>>,
+}
+
+impl Extensions {
+    pub(super) fn build(objects: &Objects) -> Extensions {
+        Extensions {
+            envoy_filters: by_age!(objects, EnvoyFilter),
+            wasm_plugins: by_age!(objects, WasmPlugin),
+            traffic_extensions: by_age!(objects, TrafficExtension),
+            telemetries: by_age!(objects, Telemetry),
+            proxy_configs: by_age!(objects, ProxyConfig),
+        }
+    }
+}

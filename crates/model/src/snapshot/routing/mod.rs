@@ -1,0 +1,54 @@
+//! Routing rules made ready for look-up: names resolved, delegates merged, rules for one host consolidated.
+
+mod destination_rules;
+mod virtual_services;
+
+use std::sync::Arc;
+
+use api::istio::networking::v1alpha3::VirtualService;
+
+pub use destination_rules::ConsolidatedRule;
+use destination_rules::DestinationRules;
+
+use super::objects::Objects;
+use crate::config::Config;
+use crate::names::Namespace;
+use crate::service::{ExportTo, Service};
+use crate::settings::Settings;
+
+/// VirtualServices and DestinationRules of the whole mesh.
+#[derive(Clone, Debug, Default)]
+pub struct Routing {
+    /// Oldest first, host names resolved, delegates merged in.
+    pub virtual_services: Vec<Arc<VirtualServiceRule>>,
+    rules: DestinationRules,
+}
+
+/// A VirtualService with its host names resolved and its delegates merged in.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct VirtualServiceRule {
+    pub config: Config<VirtualService>,
+    /// As written; the mesh's default applies where it is unset.
+    pub export_to: ExportTo,
+}
+
+impl Routing {
+    /// The section for these objects.
+    pub(super) fn build(objects: &Objects, settings: &Settings) -> Routing {
+        Routing {
+            virtual_services: virtual_services::resolved(objects, settings),
+            rules: DestinationRules::build(objects, settings),
+        }
+    }
+
+    /// The DestinationRules for a client's calls to a service: its own namespace's before those of the
+    /// service's namespace before those of the root namespace, and the most specific host only.
+    pub fn destination_rules(
+        &self,
+        client: &Namespace,
+        service: &Service,
+        root: &Namespace,
+    ) -> Vec<Arc<ConsolidatedRule>> {
+        self.rules.for_service(client, service, root)
+    }
+}

@@ -1,0 +1,11 @@
+//! What one client may see: a `View` cut out of the snapshot, merged and selected.
+//! Pure: no I/O, no async, no clock. What becomes of it is translate's business.
+
+#![forbid(unsafe_code)]
+
+pub mod egress;
+pub mod inbound;
+pub mod rules;
+pub mod view;
+
+pub use view::View;

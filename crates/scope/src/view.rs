@@ -1,0 +1,112 @@
+//! The View: everything translation may read for one client.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use api::istio::networking::v1alpha3::{OutboundTrafficPolicy, Sidecar, outbound_traffic_policy};
+use model::config::Config;
+use model::endpoint::Endpoint;
+use model::names::{Hostname, ServiceKey};
+use model::proxy::Proxy;
+use model::service::Service;
+use model::settings::Settings;
+use model::shared::Shared;
+use model::snapshot::Snapshot;
+use model::snapshot::endpoints::Endpoints;
+use model::snapshot::objects::{Extensions, Gateways, Policy};
+use model::snapshot::routing::ConsolidatedRule;
+use model::snapshot::services::Services;
+
+use crate::egress::{self, EgressListener};
+use crate::inbound::{self, ServiceTarget};
+use crate::rules;
+
+/// What one client may see. Clients that are alike in all that scope reads share one.
+#[derive(Clone, Debug)]
+pub struct View {
+    pub proxy: Arc<Proxy>,
+    pub settings: Arc<Settings>,
+    /// The Sidecar resource that rules this client, if one does.
+    pub sidecar: Option<Config<Sidecar>>,
+    /// Where traffic to unknown destinations goes.
+    pub outbound_policy: Shared<OutboundTrafficPolicy>,
+    /// Egress listeners with the services and routes each imports; one catch-all without a Sidecar.
+    pub egress: Vec<EgressListener>,
+    /// Services of all egress listeners, each host once.
+    pub services: Vec<Arc<Service>>,
+    /// Services that this client itself is an endpoint of.
+    pub inbound: Vec<ServiceTarget>,
+    pub policy: Arc<Policy>,
+    pub gateways: Arc<Gateways>,
+    pub extensions: Arc<Extensions>,
+    /// Endpoints of the whole mesh; read them through `endpoints`.
+    mesh_endpoints: Arc<Endpoints>,
+    mesh_services: Arc<Services>,
+    by_host: BTreeMap<Hostname, usize>,
+    rules: BTreeMap<Hostname, Vec<Arc<ConsolidatedRule>>>,
+}
+
+impl View {
+    /// The view of one client.
+    pub fn new(world: &Snapshot, proxy: &Arc<Proxy>) -> View {
+        let sidecar = egress::sidecar_for(world, proxy);
+        let egress = egress::listeners(world, proxy, sidecar.as_ref());
+        let services = egress::imported_services(world, proxy, &egress);
+        let by_host = services.iter().enumerate().map(|(i, s)| (s.hostname.clone(), i)).collect();
+        View {
+            proxy: proxy.clone(),
+            settings: world.settings.clone(),
+            outbound_policy: outbound_policy(&world.settings, sidecar.as_ref()),
+            inbound: inbound::targets(world, proxy),
+            policy: world.policy.clone(),
+            gateways: world.gateways.clone(),
+            extensions: world.extensions.clone(),
+            mesh_endpoints: world.endpoints.clone(),
+            mesh_services: world.services.clone(),
+            rules: rules::for_services(world, proxy, &services),
+            by_host,
+            sidecar,
+            egress,
+            services,
+        }
+    }
+
+    /// The imported service of this host name.
+    pub fn service(&self, host: &str) -> Option<&Arc<Service>> {
+        self.by_host.get(host).map(|index| &self.services[*index])
+    }
+
+    /// The service of this host name that the client would see if it were imported: for inbound use and
+    /// for destinations that only a route names.
+    pub fn any_service(&self, key: &ServiceKey) -> Option<&Arc<Service>> {
+        self.mesh_services.get(key)
+    }
+
+    /// The rule for calls to this host, the one that selects this client before the one for all.
+    pub fn destination_rule(&self, host: &str) -> Option<&Arc<ConsolidatedRule>> {
+        rules::choose(self.rules.get(host)?, &self.proxy)
+    }
+
+    /// All endpoints of a service, every port, whatever their health.
+    pub fn endpoints<'a>(&'a self, service: &Service) -> impl Iterator<Item = &'a Endpoint> + use<'a> {
+        self.mesh_endpoints.of(&service.key())
+    }
+
+    /// Whether mesh config (or the Sidecar) lets unknown destinations through.
+    pub fn allows_any_outbound(&self) -> bool {
+        self.outbound_policy.mode() == outbound_traffic_policy::Mode::AllowAny
+    }
+}
+
+/// The Sidecar's policy, or the mesh's.
+fn outbound_policy(settings: &Settings, sidecar: Option<&Config<Sidecar>>) -> Shared<OutboundTrafficPolicy> {
+    if let Some(policy) = sidecar.and_then(|s| s.spec.outbound_traffic_policy.as_ref()) {
+        return Shared::new(policy.clone());
+    }
+    let mode = settings
+        .mesh
+        .outbound_traffic_policy
+        .as_ref()
+        .map_or(outbound_traffic_policy::Mode::AllowAny as i32, |p| p.mode);
+    Shared::new(OutboundTrafficPolicy { mode, ..OutboundTrafficPolicy::default() })
+}

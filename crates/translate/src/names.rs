@@ -1,0 +1,42 @@
+//! Every name that outsiders rely on: clusters, listeners, routes, filters.
+
+use model::names::Hostname;
+
+pub const BLACK_HOLE_CLUSTER: &str = "BlackHoleCluster";
+pub const PASSTHROUGH_CLUSTER: &str = "PassthroughCluster";
+pub const INBOUND_PASSTHROUGH_CLUSTER: &str = "InboundPassthroughCluster";
+pub const VIRTUAL_OUTBOUND: &str = "virtualOutbound";
+pub const VIRTUAL_INBOUND: &str = "virtualInbound";
+
+/// `outbound|80|v1|cart.shop.svc.cluster.local`
+pub fn outbound_cluster(port: u16, subset: &str, host: &str) -> String {
+    format!("outbound|{port}|{subset}|{host}")
+}
+
+/// `inbound|8080||`
+pub fn inbound_cluster(port: u32) -> String {
+    format!("inbound|{port}||")
+}
+
+/// The server name that a client of the mesh asks for: `outbound_.80_.v1_.cart.shop.svc.cluster.local`
+pub fn server_name(port: u16, subset: &str, host: &str) -> String {
+    format!("outbound_.{port}_.{subset}_.{host}")
+}
+
+/// An outbound cluster's name taken apart.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OutboundCluster {
+    pub port: u16,
+    pub subset: String,
+    pub host: Hostname,
+}
+
+/// Reads `outbound|port|subset|host`.
+pub fn parse_outbound_cluster(name: &str) -> Option<OutboundCluster> {
+    let mut parts = name.splitn(4, '|');
+    if parts.next() != Some("outbound") {
+        return None;
+    }
+    let port = parts.next()?.parse().ok()?;
+    Some(OutboundCluster { port, subset: parts.next()?.into(), host: parts.next()?.into() })
+}

@@ -1,0 +1,7 @@
+//! Plans written down as Envoy's protobuf. A renderer sees its plan and nothing else.
+
+pub mod cluster;
+pub mod endpoints;
+pub mod listener;
+pub mod names;
+pub mod route;
