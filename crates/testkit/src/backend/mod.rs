@@ -1,0 +1,28 @@
+//! Small servers to route traffic to. Each says who it is.
+
+mod http;
+mod tcp;
+
+pub use http::HttpBackend;
+pub use tcp::TcpBackend;
+
+use std::net::SocketAddr;
+
+use tokio::net::TcpListener;
+use tokio::task::JoinHandle;
+
+async fn listen(address: SocketAddr) -> (TcpListener, SocketAddr) {
+    let listener = TcpListener::bind(address).await;
+    let listener = listener.unwrap_or_else(|e| panic!("could not listen on {address}: {e}"));
+    let bound = listener.local_addr().unwrap_or(address);
+    (listener, bound)
+}
+
+/// A task that ends with its owner.
+struct Running(JoinHandle<()>);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}

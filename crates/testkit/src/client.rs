@@ -1,0 +1,69 @@
+//! A plain HTTP/1.1 client: one request, one connection.
+
+use std::net::SocketAddr;
+
+use bytes::Bytes;
+use http::{HeaderMap, Request, StatusCode};
+use http_body_util::{BodyExt, Full};
+use hyper::client::conn::http1;
+use hyper_util::rt::TokioIo;
+use serde_json::Value;
+use tokio::net::TcpStream;
+
+/// A whole answer.
+#[derive(Debug)]
+pub struct Reply {
+    pub status: StatusCode,
+    pub headers: HeaderMap,
+    pub body: String,
+}
+
+impl Reply {
+    /// The body as JSON; null when it is none.
+    pub fn json(&self) -> Value {
+        serde_json::from_str(&self.body).unwrap_or_default()
+    }
+
+    /// The name of the testkit backend that answered; empty when none did.
+    pub fn backend(&self) -> &str {
+        self.header("x-backend")
+    }
+
+    /// The text of a header; empty when absent.
+    pub fn header(&self, name: &str) -> &str {
+        self.headers.get(name).and_then(|v| v.to_str().ok()).unwrap_or_default()
+    }
+}
+
+/// GET of a path with this Host header.
+pub async fn get(address: SocketAddr, host: &str, path: &str) -> Result<Reply, String> {
+    get_with(address, host, path, &[]).await
+}
+
+/// GET with further headers.
+pub async fn get_with(address: SocketAddr, host: &str, path: &str, headers: &[(&str, &str)]) -> Result<Reply, String> {
+    let mut request = Request::get(path).header("host", host);
+    for (name, value) in headers {
+        request = request.header(*name, *value);
+    }
+    send(address, request.body(String::new()).map_err(|e| e.to_string())?).await
+}
+
+/// Sends a request as it is; the error says what the connection did.
+pub async fn send(address: SocketAddr, request: Request<String>) -> Result<Reply, String> {
+    exchange(address, request).await.map_err(|e| format!("no answer from {address}: {e}"))
+}
+
+async fn exchange(
+    address: SocketAddr,
+    request: Request<String>,
+) -> Result<Reply, Box<dyn std::error::Error + Send + Sync>> {
+    let stream = TcpStream::connect(address).await?;
+    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
+    let driver = tokio::spawn(connection);
+    let response = sender.send_request(request.map(|body| Full::new(Bytes::from(body)))).await?;
+    let (head, body) = response.into_parts();
+    let body = body.collect().await?.to_bytes();
+    driver.abort();
+    Ok(Reply { status: head.status, headers: head.headers, body: String::from_utf8_lossy(&body).into_owned() })
+}

@@ -1,0 +1,125 @@
+//! pilot-discovery as a process of its own, on a folder of configuration files.
+//! The caller passes the binary: `env!("CARGO_BIN_EXE_pilot-discovery")`.
+
+use std::fs;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+
+use tempfile::TempDir;
+
+use crate::process::Process;
+use crate::{client, ports, wait};
+
+/// What the server is started with.
+#[derive(Clone, Debug, Default)]
+pub struct Setup {
+    /// File name and text, below the watched folder.
+    pub files: Vec<(String, String)>,
+    /// MeshConfig; empty means defaults.
+    pub mesh: String,
+    /// MeshNetworks; empty means none.
+    pub networks: String,
+    pub env: Vec<(String, String)>,
+    /// Further arguments, at the end.
+    pub args: Vec<String>,
+}
+
+pub struct Discovery {
+    binary: PathBuf,
+    args: Vec<String>,
+    env: Vec<(String, String)>,
+    grpc: SocketAddr,
+    http: SocketAddr,
+    monitoring: SocketAddr,
+    folder: TempDir,
+    process: Process,
+}
+
+impl Discovery {
+    /// Starts the server and waits until it says that it is ready.
+    pub async fn start(binary: &str, setup: Setup) -> Discovery {
+        let folder = tempfile::tempdir().unwrap_or_else(|e| panic!("could not make a folder: {e}"));
+        let config = folder.path().join("config");
+        fs::create_dir(&config).unwrap_or_else(|e| panic!("could not make the config folder: {e}"));
+        let text_or = |text: &str, default: &str| if text.is_empty() { default.to_owned() } else { text.to_owned() };
+        let mesh = put(folder.path(), "mesh.yaml", &text_or(&setup.mesh, "{}\n"));
+        let networks = put(folder.path(), "networks.yaml", &text_or(&setup.networks, "networks: {}\n"));
+        for (name, text) in &setup.files {
+            put(&config, name, text);
+        }
+        let [grpc, http, monitoring] = [(); 3].map(|()| SocketAddr::from((Ipv4Addr::LOCALHOST, ports::free())));
+        let mut args = vec![
+            "discovery".to_owned(),
+            "--registries=".to_owned(),
+            format!("--configDir={}", config.display()),
+            format!("--meshConfig={}", mesh.display()),
+            format!("--networksConfig={}", networks.display()),
+            format!("--grpcAddr={grpc}"),
+            format!("--httpAddr={http}"),
+            format!("--monitoringAddr={monitoring}"),
+            "--secureGRPCAddr=".to_owned(),
+            "--httpsAddr=".to_owned(),
+            "--ctrlz_port=0".to_owned(),
+        ];
+        args.extend(setup.args);
+        let binary = PathBuf::from(binary);
+        let process = Process::start("pilot-discovery", &binary, &args, &setup.env);
+        let mut server = Discovery { binary, args, env: setup.env, grpc, http, monitoring, folder, process };
+        server.ready().await;
+        server
+    }
+
+    pub fn grpc(&self) -> SocketAddr {
+        self.grpc
+    }
+
+    pub fn http(&self) -> SocketAddr {
+        self.http
+    }
+
+    pub fn monitoring(&self) -> SocketAddr {
+        self.monitoring
+    }
+
+    /// The watched folder.
+    pub fn config(&self) -> PathBuf {
+        self.folder.path().join("config")
+    }
+
+    pub fn process(&mut self) -> &mut Process {
+        &mut self.process
+    }
+
+    /// Puts a file into the watched folder; the server never sees a half of it.
+    pub fn write(&self, name: &str, text: &str) {
+        let part = put(self.folder.path(), "part", text);
+        fs::rename(part, self.config().join(name)).unwrap_or_else(|e| panic!("could not move {name} in: {e}"));
+    }
+
+    /// Takes a file out of the watched folder.
+    pub fn remove(&self, name: &str) {
+        fs::remove_file(self.config().join(name)).unwrap_or_else(|e| panic!("could not remove {name}: {e}"));
+    }
+
+    /// Kills it and starts it again with the same arguments and ports.
+    pub async fn restart(&mut self) {
+        self.process.kill();
+        self.process = Process::start("pilot-discovery", &self.binary, &self.args, &self.env);
+        self.ready().await;
+    }
+
+    async fn ready(&mut self) {
+        wait::until("a ready pilot-discovery", async || {
+            self.process.check_alive();
+            let reply = client::get(self.http, "discovery", "/ready").await?;
+            if reply.status.is_success() { Ok(()) } else { Err(reply.status.to_string()) }
+        })
+        .await;
+    }
+}
+
+fn put(folder: &Path, name: &str, text: &str) -> PathBuf {
+    let path = folder.join(name);
+    fs::write(&path, text).unwrap_or_else(|e| panic!("could not write {name}: {e}"));
+    path
+}

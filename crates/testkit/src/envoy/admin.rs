@@ -1,0 +1,63 @@
+//! Questions to Envoy's admin port.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+
+use serde_json::Value;
+
+use crate::client;
+
+#[derive(Clone, Debug)]
+pub struct Admin {
+    address: SocketAddr,
+}
+
+impl Admin {
+    pub(super) fn new(address: SocketAddr) -> Admin {
+        Admin { address }
+    }
+
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// The text of an admin page.
+    pub async fn get(&self, path: &str) -> Result<String, String> {
+        let reply = client::get(self.address, "admin", path).await?;
+        if reply.status.is_success() { Ok(reply.body) } else { Err(format!("{}: {}", reply.status, reply.body)) }
+    }
+
+    /// An admin page as JSON.
+    pub async fn json(&self, path: &str) -> Result<Value, String> {
+        let text = self.get(path).await?;
+        serde_json::from_str(&text).map_err(|e| format!("{path} is no JSON: {e}"))
+    }
+
+    /// All configuration, endpoints too.
+    pub async fn config_dump(&self) -> Result<Value, String> {
+        self.json("/config_dump?include_eds").await
+    }
+
+    /// Names of the clusters it has, with the addresses of their endpoints and their health flags.
+    pub async fn clusters(&self) -> Result<Value, String> {
+        self.json("/clusters?format=json").await
+    }
+
+    /// Counters and gauges whose name matches the regular expression.
+    pub async fn stats(&self, filter: &str) -> Result<BTreeMap<String, u64>, String> {
+        let text = self.get(&format!("/stats?filter={filter}")).await?;
+        let pair = |line: &str| line.rsplit_once(": ").and_then(|(k, v)| Some((k.to_owned(), v.parse().ok()?)));
+        Ok(text.lines().filter_map(pair).collect())
+    }
+
+    /// What it still waits for: empty once everything is warm.
+    pub async fn warming(&self) -> Result<Vec<Value>, String> {
+        let dump = self.json("/init_dump").await?;
+        Ok(dump["unready_targets_dumps"].as_array().cloned().unwrap_or_default())
+    }
+
+    /// How many updates of any type it has refused.
+    pub async fn rejected(&self) -> Result<u64, String> {
+        Ok(self.stats("update_rejected").await?.values().sum())
+    }
+}

@@ -1,0 +1,96 @@
+//! The bootstrap of an Envoy that takes everything from one ADS server.
+
+use serde_json::{Value, json};
+
+/// Which of the two xDS protocols Envoy speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Transport {
+    Sotw,
+    Delta,
+}
+
+/// Who this Envoy is and whom it asks.
+pub struct Bootstrap {
+    /// Port of the ADS server on 127.0.0.1.
+    pub ads_port: u16,
+    pub transport: Transport,
+    /// `type~ip~pod.ns~domain`.
+    pub node_id: String,
+    pub cluster: String,
+    pub metadata: Value,
+    /// `{region, zone, sub_zone}`, or null.
+    pub locality: Value,
+}
+
+impl Bootstrap {
+    /// A sidecar of one namespace with the metadata that its injector would write.
+    pub fn sidecar(ads_port: u16, transport: Transport, name: &str, namespace: &str, labels: Value) -> Bootstrap {
+        Bootstrap {
+            ads_port,
+            transport,
+            node_id: format!("sidecar~127.0.0.1~{name}.{namespace}~{namespace}.svc.cluster.local"),
+            cluster: format!("{name}.{namespace}"),
+            metadata: json!({
+                "NAME": name,
+                "NAMESPACE": namespace,
+                "CLUSTER_ID": "Kubernetes",
+                "ISTIO_VERSION": "1.29.6",
+                "INSTANCE_IPS": "127.0.0.1",
+                "INTERCEPTION_MODE": "NONE",
+                "LABELS": labels,
+            }),
+            locality: Value::Null,
+        }
+    }
+
+    pub(super) fn json(&self) -> Value {
+        let mut node = json!({"id": self.node_id, "cluster": self.cluster, "metadata": self.metadata});
+        if !self.locality.is_null() {
+            node["locality"] = self.locality.clone();
+        }
+        let api_type = match self.transport {
+            Transport::Sotw => "GRPC",
+            Transport::Delta => "DELTA_GRPC",
+        };
+        // Envoy waits up to 30 s between attempts unless told otherwise.
+        let back_off = json!({"base_interval": "0.05s", "max_interval": "0.2s"});
+        let grpc = json!({"cluster_name": "xds-grpc", "retry_policy": {"retry_back_off": back_off}});
+        let ads = json!({"ads": {}, "initial_fetch_timeout": "0s", "resource_api_version": "V3"});
+        json!({
+            "node": node,
+            "dynamic_resources": {
+                "ads_config": {
+                    "api_type": api_type,
+                    "transport_api_version": "V3",
+                    "set_node_on_first_message_only": true,
+                    "grpc_services": [{"envoy_grpc": grpc}],
+                },
+                "cds_config": ads.clone(),
+                "lds_config": ads,
+            },
+            "static_resources": {"clusters": [self.ads_cluster()]},
+        })
+    }
+
+    fn ads_cluster(&self) -> Value {
+        let http = json!({
+            "@type": "type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions",
+            "explicit_http_config": {"http2_protocol_options": {}},
+        });
+        let endpoint = json!({"endpoint": {"address": address("127.0.0.1", self.ads_port)}});
+        json!({
+            "name": "xds-grpc",
+            "type": "STATIC",
+            "connect_timeout": "1s",
+            "typed_extension_protocol_options": {
+                "envoy.extensions.upstreams.http.v3.HttpProtocolOptions": http,
+            },
+            "load_assignment": {"cluster_name": "xds-grpc", "endpoints": [{"lb_endpoints": [endpoint]}]},
+        })
+    }
+}
+
+/// A socket address as Envoy writes it.
+pub(super) fn address(ip: &str, port: u16) -> Value {
+    json!({"socket_address": {"address": ip, "port_value": port}})
+}

@@ -1,0 +1,13 @@
+//! What tests share: guards for processes, real-server starters, small backends and a client.
+//! A dev-dependency only. Its functions panic with a readable reason: a test has no better answer.
+
+#![forbid(unsafe_code)]
+
+pub mod backend;
+pub mod client;
+pub mod discovery;
+pub mod envoy;
+pub mod ports;
+pub mod process;
+pub mod servers;
+pub mod wait;

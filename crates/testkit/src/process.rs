@@ -1,0 +1,137 @@
+//! A child process that cannot outlive its test: killed on drop, and by the kernel when the
+//! test program itself dies. Its output is kept for the reader of a failure.
+
+use std::env;
+use std::ffi::OsStr;
+use std::io::{self, BufRead, BufReader, Read};
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Arc, LazyLock, Mutex, PoisonError, mpsc};
+use std::thread;
+use std::time::Duration;
+
+use crate::wait;
+
+/// All that a child sees of the caller's environment.
+const INHERITED: &[&str] = &["PATH", "HOME", "TMPDIR", "RUST_LOG", "RUST_BACKTRACE"];
+
+pub struct Process {
+    name: String,
+    child: Child,
+    output: Arc<Mutex<String>>,
+}
+
+impl Process {
+    /// Starts a program with these arguments and environment variables and nothing else.
+    pub fn start<A: AsRef<OsStr>>(name: &str, program: &Path, args: &[A], env: &[(String, String)]) -> Process {
+        let mut command = dying_with_us(program);
+        command.args(args).env_clear();
+        command.envs(INHERITED.iter().filter_map(|k| Some((k, env::var_os(k)?))));
+        command.envs(env.iter().map(|(k, v)| (k, v)));
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = spawn(command).unwrap_or_else(|e| panic!("could not start {name}: {e}"));
+        let output = Arc::default();
+        if let (Some(out), Some(err)) = (child.stdout.take(), child.stderr.take()) {
+            collect(out, &output);
+            collect(err, &output);
+        }
+        Process { name: name.to_owned(), child, output }
+    }
+
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// What it has written so far, both streams in the order of their lines.
+    pub fn output(&self) -> String {
+        self.output.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Panics with the end of its output when the process is gone.
+    pub fn check_alive(&mut self) {
+        if let Ok(Some(status)) = self.child.try_wait() {
+            panic!("{} ended with {status}:\n{}", self.name, tail(&self.output()));
+        }
+    }
+
+    /// Asks it to stop, as a container runtime does, and gives its status.
+    pub async fn terminate(&mut self) -> ExitStatus {
+        // The shell's own kill: the command of that name is not everywhere.
+        let pid = self.id().to_string();
+        let sent = Command::new("sh").args(["-c", "kill -TERM \"$0\"", &pid]).status();
+        assert!(sent.is_ok_and(|s| s.success()), "could not signal {}", self.name);
+        let what = format!("the end of {}", self.name);
+        let child = &mut self.child;
+        wait::until(&what, async || child.try_wait().ok().flatten().ok_or("it still runs".to_owned())).await
+    }
+
+    /// Kills it at once, as a crash would.
+    pub fn kill(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+
+    /// Resident memory in KiB, where the kernel tells it.
+    pub fn memory_kib(&self) -> Option<u64> {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.id())).ok()?;
+        let line = status.lines().find_map(|l| l.strip_prefix("VmRSS:"))?;
+        line.split_whitespace().next()?.parse().ok()
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.kill();
+        if thread::panicking() {
+            eprintln!("--- end of {}'s output\n{}", self.name, tail(&self.output()));
+        }
+    }
+}
+
+/// The last lines, enough to see why.
+fn tail(text: &str) -> String {
+    let lines: Vec<&str> = text.lines().collect();
+    lines[lines.len().saturating_sub(30)..].join("\n")
+}
+
+fn collect(stream: impl Read + Send + 'static, output: &Arc<Mutex<String>>) {
+    let output = Arc::clone(output);
+    thread::spawn(move || {
+        for line in BufReader::new(stream).split(b'\n').map_while(Result::ok) {
+            let mut text = output.lock().unwrap_or_else(PoisonError::into_inner);
+            text.push_str(&String::from_utf8_lossy(&line));
+            text.push('\n');
+        }
+    });
+}
+
+/// A command whose process the kernel kills when the thread that spawned it ends.
+fn dying_with_us(program: &Path) -> Command {
+    let setpriv = Path::new("/usr/bin/setpriv");
+    if !setpriv.exists() {
+        return Command::new(program);
+    }
+    let mut command = Command::new(setpriv);
+    command.args(["--pdeathsig", "KILL", "--"]).arg(program);
+    command
+}
+
+type Order = (Command, mpsc::SyncSender<io::Result<Child>>);
+
+/// The kernel watches the spawning thread, and a test's own thread may end before its guard
+/// is dropped; so one thread that lives as long as the program spawns everything.
+static SPAWNER: LazyLock<mpsc::Sender<Order>> = LazyLock::new(|| {
+    let (orders, inbox) = mpsc::channel::<Order>();
+    thread::spawn(move || {
+        for (mut command, reply) in inbox {
+            let _ = reply.send(command.spawn());
+        }
+    });
+    orders
+});
+
+fn spawn(command: Command) -> io::Result<Child> {
+    let (reply, answer) = mpsc::sync_channel(1);
+    SPAWNER.send((command, reply)).map_err(io::Error::other)?;
+    answer.recv_timeout(Duration::from_secs(30)).map_err(io::Error::other)?
+}
