@@ -1,0 +1,302 @@
+//! JSON into a protobuf message, as leniently as upstream reads it: fields by either name, numbers
+//! in quotes, durations as Go writes them, enums by name or number. Unknown fields are findings, not failures.
+
+use std::collections::HashMap;
+use std::fmt::Write as _;
+
+use prost_reflect::{DynamicMessage, FieldDescriptor, Kind, MapKey, MessageDescriptor, ReflectMessage, Value as Field};
+use serde_json::{Map, Value};
+
+use super::text::clip;
+use super::timestamp;
+use crate::duration;
+use crate::problem::Severity;
+
+/// Something about one field.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Finding {
+    pub(super) severity: Severity,
+    /// Such as `spec.http[0].timeout`.
+    pub(super) path: String,
+    pub(super) message: String,
+}
+
+/// Reads a message of this type; `root` begins every path. Findings of severity error mean that
+/// part of the input was not understood.
+pub(super) fn read(descriptor: &MessageDescriptor, json: &Value, root: &str) -> (DynamicMessage, Vec<Finding>) {
+    let mut message = DynamicMessage::new(descriptor.clone());
+    let findings = read_into(&mut message, json, root);
+    (message, findings)
+}
+
+/// Reads fields into a message that has content already. A field that is given replaces the old
+/// one whole, nested messages too; `null` leaves it.
+pub(super) fn read_into(message: &mut DynamicMessage, json: &Value, root: &str) -> Vec<Finding> {
+    let mut reader = Reader { path: vec![Step::Field(root)], findings: Vec::new() };
+    if !json.is_null() {
+        reader.fields(message, json);
+    }
+    reader.findings
+}
+
+enum Step<'a> {
+    Field(&'a str),
+    Key(&'a str),
+    Index(usize),
+}
+
+struct Reader<'a> {
+    path: Vec<Step<'a>>,
+    findings: Vec<Finding>,
+}
+
+impl<'a> Reader<'a> {
+    fn fields(&mut self, message: &mut DynamicMessage, json: &'a Value) {
+        let Value::Object(entries) = json else {
+            return self.mismatch("an object", json);
+        };
+        let descriptor = message.descriptor();
+        for (name, value) in entries {
+            let Some(field) = field_of(&descriptor, entries, name) else {
+                self.unknown(name);
+                continue;
+            };
+            if value.is_null() && !accepts_null(&field) {
+                continue;
+            }
+            self.path.push(Step::Field(name));
+            if let Some(value) = self.field(&field, value) {
+                message.set_field(&field, value);
+            }
+            self.path.pop();
+        }
+    }
+
+    fn field(&mut self, field: &FieldDescriptor, json: &'a Value) -> Option<Field> {
+        if field.is_map() {
+            self.map(field, json)
+        } else if field.is_list() {
+            self.list(field, json)
+        } else {
+            self.single(&field.kind(), json)
+        }
+    }
+
+    fn list(&mut self, field: &FieldDescriptor, json: &'a Value) -> Option<Field> {
+        let Value::Array(items) = json else {
+            self.mismatch("a list", json);
+            return None;
+        };
+        let kind = field.kind();
+        let mut list = Vec::with_capacity(items.len());
+        for (index, item) in items.iter().enumerate() {
+            self.path.push(Step::Index(index));
+            list.extend(self.single(&kind, item));
+            self.path.pop();
+        }
+        Some(Field::List(list))
+    }
+
+    fn map(&mut self, field: &FieldDescriptor, json: &'a Value) -> Option<Field> {
+        let (Value::Object(entries), Kind::Message(entry)) = (json, field.kind()) else {
+            self.mismatch("an object", json);
+            return None;
+        };
+        let (key_kind, value_kind) = (entry.map_entry_key_field().kind(), entry.map_entry_value_field().kind());
+        let mut map = HashMap::with_capacity(entries.len());
+        for (name, value) in entries {
+            self.path.push(Step::Key(name));
+            match map_key(&key_kind, name) {
+                Some(key) => map.extend(self.single(&value_kind, value).map(|value| (key, value))),
+                None => self.error(format!("{:?} cannot be a key here", clip(name))),
+            }
+            self.path.pop();
+        }
+        Some(Field::Map(map))
+    }
+
+    /// One value. `null` inside a list or map stands for the type's default.
+    fn single(&mut self, kind: &Kind, json: &'a Value) -> Option<Field> {
+        if let Kind::Message(descriptor) = kind {
+            return self.message(descriptor, json).map(Field::Message);
+        }
+        if json.is_null() {
+            return Some(Field::default_value(kind));
+        }
+        let (value, expected) = match kind {
+            Kind::Bool => (json.as_bool().map(Field::Bool), "true or false"),
+            Kind::String => (json.as_str().map(|s| Field::String(s.to_owned())), "a string"),
+            Kind::Int32 | Kind::Sint32 | Kind::Sfixed32 => (integer(json).map(Field::I32), "a 32-bit integer"),
+            Kind::Int64 | Kind::Sint64 | Kind::Sfixed64 => (integer(json).map(Field::I64), "a 64-bit integer"),
+            Kind::Uint32 | Kind::Fixed32 => (integer(json).map(Field::U32), "an integer from 0 to 4294967295"),
+            Kind::Uint64 | Kind::Fixed64 => (integer(json).map(Field::U64), "an integer from 0"),
+            Kind::Float => (float(json).map(|f| Field::F32(f as f32)), "a number"),
+            Kind::Double => (float(json).map(Field::F64), "a number"),
+            Kind::Bytes => (bytes(json), "base64 text"),
+            Kind::Enum(values) => return self.enumeration(values, json),
+            Kind::Message(_) => (None, "an object"),
+        };
+        if value.is_none() {
+            self.mismatch(expected, json);
+        }
+        value
+    }
+
+    fn enumeration(&mut self, values: &prost_reflect::EnumDescriptor, json: &Value) -> Option<Field> {
+        let number = match json {
+            Value::String(name) => values.get_value_by_name(name).map(|value| value.number()),
+            other => integer::<i32>(other),
+        };
+        if number.is_none() {
+            let names: Vec<String> = values.values().map(|value| value.name().to_owned()).collect();
+            self.mismatch(&format!("one of {}", names.join(", ")), json);
+        }
+        number.map(Field::EnumNumber)
+    }
+
+    fn message(&mut self, descriptor: &MessageDescriptor, json: &'a Value) -> Option<DynamicMessage> {
+        let mut message = DynamicMessage::new(descriptor.clone());
+        match descriptor.full_name() {
+            "google.protobuf.Duration" => {
+                let Some(d) = text_or_null(json).and_then(duration::parse) else {
+                    self.mismatch("a duration such as 1m30s", json);
+                    return None;
+                };
+                message.set_field_by_number(1, Field::I64(d.seconds));
+                message.set_field_by_number(2, Field::I32(d.nanos));
+            }
+            "google.protobuf.Timestamp" => {
+                let Some((seconds, nanos)) = text_or_null(json).and_then(timestamp::parse) else {
+                    self.mismatch("a timestamp such as 2024-01-02T03:04:05Z", json);
+                    return None;
+                };
+                message.set_field_by_number(1, Field::I64(seconds));
+                message.set_field_by_number(2, Field::I32(nanos));
+            }
+            name if is_wrapper(name) => {
+                let inner = descriptor.get_field(1)?;
+                message.set_field(&inner, self.single(&inner.kind(), json)?);
+            }
+            "google.protobuf.Struct"
+            | "google.protobuf.Value"
+            | "google.protobuf.ListValue"
+            | "google.protobuf.Any"
+            | "google.protobuf.FieldMask" => match DynamicMessage::deserialize(descriptor.clone(), json.clone()) {
+                Ok(read) => message = read,
+                Err(error) => {
+                    self.error(clip(&error.to_string()).to_owned());
+                    return None;
+                }
+            },
+            _ if json.is_null() => {}
+            _ => self.fields(&mut message, json),
+        }
+        Some(message)
+    }
+
+    fn mismatch(&mut self, expected: &str, found: &Value) {
+        let found = match found {
+            Value::Null => "null".to_owned(),
+            Value::Bool(b) => format!("the boolean {b}"),
+            Value::Number(n) => format!("the number {n}"),
+            Value::String(s) => format!("{:?}", clip(s)),
+            Value::Array(_) => "a list".to_owned(),
+            Value::Object(_) => "an object".to_owned(),
+        };
+        self.error(format!("expected {expected}, found {found}"));
+    }
+
+    fn error(&mut self, message: String) {
+        self.findings.push(Finding { severity: Severity::Error, path: self.rendered(), message });
+    }
+
+    fn unknown(&mut self, name: &'a str) {
+        self.path.push(Step::Field(name));
+        let path = self.rendered();
+        self.path.pop();
+        self.findings.push(Finding { severity: Severity::Warning, path, message: "unknown field".to_owned() });
+    }
+
+    fn rendered(&self) -> String {
+        let mut path = String::new();
+        for step in &self.path {
+            let _ = match step {
+                Step::Field(name) if path.is_empty() => write!(path, "{}", clip(name)),
+                Step::Field(name) => write!(path, ".{}", clip(name)),
+                Step::Key(key) => write!(path, "[{:?}]", clip(key)),
+                Step::Index(index) => write!(path, "[{index}]"),
+            };
+        }
+        path
+    }
+}
+
+/// The field of this name, in camelCase or as the .proto spells it; camelCase wins if both are given.
+fn field_of(descriptor: &MessageDescriptor, entries: &Map<String, Value>, name: &str) -> Option<FieldDescriptor> {
+    descriptor.get_field_by_json_name(name).or_else(|| {
+        let field = descriptor.get_field_by_name(name)?;
+        (!entries.contains_key(field.json_name())).then_some(field)
+    })
+}
+
+/// Whether `null` is a value of the field rather than "not given".
+fn accepts_null(field: &FieldDescriptor) -> bool {
+    let kind = field.kind();
+    !field.is_list() && !field.is_map() && kind.as_message().is_some_and(|m| m.full_name() == "google.protobuf.Value")
+}
+
+fn is_wrapper(name: &str) -> bool {
+    const WRAPPED: &[&str] = &["Bool", "Bytes", "String", "Int32", "UInt32", "Float", "Int64", "UInt64", "Double"];
+    name.strip_prefix("google.protobuf.")
+        .and_then(|name| name.strip_suffix("Value"))
+        .is_some_and(|name| WRAPPED.contains(&name))
+}
+
+fn text_or_null(json: &Value) -> Option<&str> {
+    // A null in a list of durations is an empty message, which is zero.
+    if json.is_null() { Some("0") } else { json.as_str() }
+}
+
+/// An integer that fits, also in quotes or as a float without fraction: YAML's 80.0 reaches upstream as 80.
+fn integer<T: TryFrom<i128>>(json: &Value) -> Option<T> {
+    let wide = match json {
+        Value::String(text) => text.trim().parse::<i128>().ok().filter(|_| !text.trim().starts_with('+')),
+        Value::Number(number) => (number.as_i64().map(i128::from))
+            .or_else(|| number.as_u64().map(i128::from))
+            .or_else(|| number.as_f64().filter(|f| f.fract() == 0.0 && f.abs() < 1e20).map(|f| f as i128)),
+        _ => None,
+    };
+    wide.and_then(|wide| T::try_from(wide).ok())
+}
+
+fn float(json: &Value) -> Option<f64> {
+    match json {
+        Value::Number(number) => number.as_f64(),
+        Value::String(text) => match text.as_str() {
+            "NaN" => Some(f64::NAN),
+            "Infinity" => Some(f64::INFINITY),
+            "-Infinity" => Some(f64::NEG_INFINITY),
+            digits => digits.trim().parse::<f64>().ok().filter(|f| f.is_finite()),
+        },
+        _ => None,
+    }
+}
+
+/// Base64 text; prost-reflect knows how, through the wrapper type.
+fn bytes(json: &Value) -> Option<Field> {
+    let wrapper = api::reflect::istio().get_message_by_name("google.protobuf.BytesValue")?;
+    let message = DynamicMessage::deserialize(wrapper, json.clone()).ok()?;
+    message.get_field_by_number(1).map(|value| value.into_owned())
+}
+
+fn map_key(kind: &Kind, name: &str) -> Option<MapKey> {
+    match kind {
+        Kind::String => Some(MapKey::String(name.to_owned())),
+        Kind::Bool => name.parse().ok().map(MapKey::Bool),
+        Kind::Int32 | Kind::Sint32 | Kind::Sfixed32 => name.parse().ok().map(MapKey::I32),
+        Kind::Int64 | Kind::Sint64 | Kind::Sfixed64 => name.parse().ok().map(MapKey::I64),
+        Kind::Uint32 | Kind::Fixed32 => name.parse().ok().map(MapKey::U32),
+        Kind::Uint64 | Kind::Fixed64 => name.parse().ok().map(MapKey::U64),
+        _ => None,
+    }
+}

@@ -1,0 +1,83 @@
+//! The `metadata` of a document.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Map, Value};
+
+use super::{Meta, timestamp};
+use crate::names::Text;
+use crate::problem::Place;
+
+/// Reads metadata; the second value tells what in it was not understood.
+/// Without a namespace the object belongs to the empty one, as in upstream's file store.
+pub(super) fn read(json: Option<&Value>, place: Place) -> (Meta, Vec<String>) {
+    let mut mistakes = Vec::new();
+    let empty = Map::new();
+    let entries = match json {
+        Some(Value::Object(entries)) => entries,
+        None | Some(Value::Null) => &empty,
+        Some(_) => {
+            mistakes.push("metadata is not an object".to_owned());
+            &empty
+        }
+    };
+    let created = created(entries, &mut mistakes);
+    let mut text = |key: &str| scalar(entries.get(key), &format!("metadata.{key}"), &mut mistakes);
+    let (name, namespace, resource_version) = (text("name"), text("namespace"), text("resourceVersion"));
+    let labels = pairs(entries, "labels", &mut mistakes);
+    let annotations = pairs(entries, "annotations", &mut mistakes);
+    let meta = Meta {
+        name: name.into(),
+        namespace: namespace.into(),
+        labels: labels.into_iter().collect(),
+        annotations,
+        created,
+        resource_version: resource_version.into(),
+        place: Some(place),
+    };
+    (meta, mistakes)
+}
+
+fn created(entries: &Map<String, Value>, mistakes: &mut Vec<String>) -> i64 {
+    let text = match entries.get("creationTimestamp") {
+        None | Some(Value::Null) => return 0,
+        Some(value) => value.as_str().unwrap_or_default(),
+    };
+    let seconds = timestamp::parse(text).map(|(seconds, _)| seconds);
+    if seconds.is_none() {
+        mistakes.push("metadata.creationTimestamp is not an RFC 3339 timestamp".to_owned());
+    }
+    seconds.unwrap_or_default()
+}
+
+fn pairs(entries: &Map<String, Value>, key: &str, mistakes: &mut Vec<String>) -> BTreeMap<Text, Text> {
+    match entries.get(key) {
+        None | Some(Value::Null) => BTreeMap::new(),
+        Some(Value::Object(map)) => map
+            .iter()
+            .map(|(name, value)| {
+                let value = scalar(Some(value), &format!("metadata.{key}[{name:?}]"), mistakes);
+                (name.as_str().into(), value.into())
+            })
+            .collect(),
+        Some(_) => {
+            mistakes.push(format!("metadata.{key} is not an object"));
+            BTreeMap::new()
+        }
+    }
+}
+
+/// Text, also where YAML read a number or boolean: upstream knows that metadata holds strings,
+/// so `version: 1.10` is "1.1" there, too.
+fn scalar(value: Option<&Value>, path: &str, mistakes: &mut Vec<String>) -> String {
+    match value {
+        None | Some(Value::Null) => String::new(),
+        Some(Value::String(text)) => text.clone(),
+        Some(Value::Bool(value)) => value.to_string(),
+        Some(Value::Number(number)) => number.to_string(),
+        Some(_) => {
+            mistakes.push(format!("{path} is not a string"));
+            String::new()
+        }
+    }
+}

@@ -1,0 +1,279 @@
+//! Text into config objects. One bad document is a Problem with its file and line;
+//! everything else in the same text is returned.
+
+use std::sync::Arc;
+
+use serde_json::{Map, Value};
+
+use super::message::Finding;
+use super::text::{self, Unreadable, clip};
+use super::{Kind, Meta, Object, message, meta};
+use crate::names::Text;
+use crate::problem::{Place, Problem, Severity};
+
+/// Unknown fields told of one object; the rest is only counted.
+const MOST_FINDINGS: usize = 20;
+/// How deep a `List` may hold a `List`.
+const MOST_LISTS: usize = 4;
+
+/// What a text held.
+#[derive(Clone, Debug, Default)]
+pub struct Parsed {
+    /// In the order of the text.
+    pub objects: Vec<Object>,
+    pub problems: Vec<Problem>,
+}
+
+/// Reads every YAML or JSON document of a text; `file` names it in messages.
+/// Objects are not validated: see `validate`.
+pub fn documents(text: &str, file: &str) -> Parsed {
+    let mut parsed = Parsed::default();
+    let file: Text = file.into();
+    for document in text::read(text) {
+        let place = Place { file: file.clone(), line: document.line };
+        match document.content {
+            Ok(value) => parsed.document(&value, &place, MOST_LISTS),
+            Err(Unreadable { line, message }) => {
+                let line = if line == 0 { place.line } else { line };
+                let place = Place { file: file.clone(), line };
+                let message = format!("could not parse the document: {message}");
+                parsed.problems.push(Problem::error(file.clone(), message).at(Some(place)));
+            }
+        }
+    }
+    parsed
+}
+
+/// Reads one object that is JSON already, such as an answer of an API server.
+pub fn value(json: &Value, place: &Place) -> Parsed {
+    let mut parsed = Parsed::default();
+    parsed.document(json, place, MOST_LISTS);
+    parsed
+}
+
+impl Parsed {
+    fn document(&mut self, json: &Value, place: &Place, lists_left: usize) {
+        let Value::Object(entries) = json else {
+            return self.refuse(&place.file, place, "a document must be an object with apiVersion and kind");
+        };
+        let (api_version, kind) = (text_of(entries, "apiVersion"), text_of(entries, "kind"));
+        if kind.is_empty() {
+            return self.refuse(&place.file, place, "the document has no kind");
+        }
+        if let Some(kind) = Kind::of(api_version, kind) {
+            return self.object(kind, entries, place);
+        }
+        match entries.get("items") {
+            Some(Value::Array(items)) if kind.ends_with("List") && lists_left > 0 => {
+                for item in items {
+                    self.document(item, place, lists_left - 1);
+                }
+            }
+            _ => self.problems.push(not_known(api_version, kind, entries, place)),
+        }
+    }
+
+    fn object(&mut self, kind: Kind, entries: &Map<String, Value>, place: &Place) {
+        let (meta, mistakes) = meta::read(entries.get("metadata"), place.clone());
+        let about: Text = format!("{kind} {}/{}", meta.namespace, clip(&meta.name)).into();
+        let warn = |message: String| Problem::warning(about.clone(), message).at(Some(place.clone()));
+        self.problems.extend(mistakes.into_iter().map(warn));
+        if meta.name.is_empty() {
+            self.problems.push(warn("metadata.name is missing".to_owned()));
+        }
+        let strays = entries.keys().filter(|key| !KNOWN_KEYS.contains(&key.as_str()));
+        self.problems.extend(strays.take(MOST_FINDINGS).map(|key| warn(format!("unknown field {:?}", clip(key)))));
+        self.spec(kind, entries.get("spec").unwrap_or(&Value::Null), meta, &about);
+    }
+
+    fn spec(&mut self, kind: Kind, json: &Value, meta: Meta, about: &Text) {
+        let Some(descriptor) = api::reflect::istio().get_message_by_name(kind.message()) else {
+            return self.problems.push(Problem::error(about.clone(), "the kind has no descriptor").at(meta.place));
+        };
+        let (dynamic, findings) = message::read(&descriptor, json, "spec");
+        let refused = findings.iter().any(|finding| finding.severity == Severity::Error);
+        self.problems.extend(problems(findings, about, meta.place.as_ref()));
+        if refused {
+            return;
+        }
+        match kind.decode(&prost::Message::encode_to_vec(&dynamic)) {
+            Ok(spec) => self.objects.push(Object { meta: Arc::new(meta), spec }),
+            Err(error) => {
+                let message = format!("could not read the spec: {error}");
+                self.problems.push(Problem::error(about.clone(), message).at(meta.place));
+            }
+        }
+    }
+
+    fn refuse(&mut self, about: &Text, place: &Place, message: &str) {
+        self.problems.push(Problem::error(about.clone(), message).at(Some(place.clone())));
+    }
+}
+
+const KNOWN_KEYS: &[&str] = &["apiVersion", "kind", "metadata", "spec", "status"];
+
+/// Findings as problems of one object: errors first, and not endlessly many.
+pub(super) fn problems(mut findings: Vec<Finding>, about: &Text, place: Option<&Place>) -> Vec<Problem> {
+    findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
+    let more = findings.len().saturating_sub(MOST_FINDINGS);
+    let told = findings.into_iter().take(MOST_FINDINGS).map(|finding| Problem {
+        severity: finding.severity,
+        about: about.clone(),
+        place: place.cloned(),
+        message: match finding.severity {
+            Severity::Error => format!("could not read {}: {}", finding.path, finding.message).into(),
+            _ => format!("{} {:?}", finding.message, finding.path).into(),
+        },
+    });
+    let rest = (more > 0).then(|| Problem::warning(about.clone(), format!("and {more} more")).at(place.cloned()));
+    told.chain(rest).collect()
+}
+
+fn not_known(api_version: &str, kind: &str, entries: &Map<String, Value>, place: &Place) -> Problem {
+    let name = entries.get("metadata").and_then(|meta| meta.get("name")).and_then(Value::as_str).unwrap_or_default();
+    // One of our kinds under a wrong group or version is most likely a mistake; other kinds may belong to others.
+    let severity = match Kind::ALL.iter().any(|known| known.as_str() == kind && api_version.starts_with(known.group()))
+    {
+        true => Severity::Warning,
+        false => Severity::Info,
+    };
+    Problem {
+        severity,
+        about: format!("{} {}", clip(kind), clip(name)).trim_end().into(),
+        place: Some(place.clone()),
+        message: format!("kind {:?} of apiVersion {:?} is not read here", clip(kind), clip(api_version)).into(),
+    }
+}
+
+fn text_of<'a>(entries: &'a Map<String, Value>, key: &str) -> &'a str {
+    entries.get(key).and_then(Value::as_str).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Parsed, documents};
+    use crate::config::Spec;
+    use crate::problem::Severity;
+
+    const SERVICE: &str = "apiVersion: networking.istio.io/v1\nkind: VirtualService\n";
+
+    fn with_spec(spec: &str) -> Parsed {
+        documents(&format!("{SERVICE}metadata: {{name: a, namespace: shop}}\nspec: {spec}\n"), "f.yaml")
+    }
+
+    fn told(parsed: &Parsed) -> Vec<String> {
+        parsed.problems.iter().map(|p| format!("{:?} {p}", p.severity)).collect()
+    }
+
+    fn timeout_of(parsed: &Parsed) -> Option<(i64, i32)> {
+        match &parsed.objects.first()?.spec {
+            Spec::VirtualService(service) => service.http[0].timeout.map(|t| (t.seconds, t.nanos)),
+            _ => None,
+        }
+    }
+
+    #[test]
+    fn spellings_that_upstream_reads_are_read() {
+        let parsed = with_spec(
+            "{hosts: [h], http: [{timeout: 1h, match: [{port: '80', uri: null}], mirror_percentage: {value: 5},
+              retries: {attempts: 3.0}, route: [{weight: \"90\", destination: {host: b}}]}]}",
+        );
+        assert_eq!(told(&parsed), Vec::<String>::new());
+        assert_eq!(timeout_of(&parsed), Some((3600, 0)));
+        let Spec::VirtualService(service) = &parsed.objects[0].spec else { panic!("not a VirtualService") };
+        let http = &service.http[0];
+        assert_eq!((http.r#match[0].port, http.route[0].weight), (80, 90));
+        assert_eq!(http.mirror_percentage.map(|p| p.value), Some(5.0));
+        assert_eq!(http.retries.as_ref().map(|r| r.attempts), Some(3));
+    }
+
+    #[test]
+    fn unknown_fields_are_warned_about_by_path() {
+        let parsed = with_spec("{hosts: [h], htp: [], http: [{timeuot: 1s, route: [{destination: {hosst: x}}]}]}");
+        let about = "Warning f.yaml:1: VirtualService shop/a: unknown field";
+        let paths = ["spec.htp", "spec.http[0].timeuot", "spec.http[0].route[0].destination.hosst"];
+        assert_eq!(told(&parsed), paths.map(|path| format!("{about} {path:?}")));
+        assert_eq!(parsed.objects.len(), 1);
+    }
+
+    #[test]
+    fn every_wrong_value_is_told_and_the_object_left_out() {
+        let parsed =
+            with_spec("{hosts: [1.10], http: [{timeout: 5, match: [{port: -1}], retries: {attempts: 3000000000}}]}");
+        let about = "Error f.yaml:1: VirtualService shop/a: could not read";
+        let expected = [
+            "spec.hosts[0]: expected a string, found the number 1.1",
+            "spec.http[0].timeout: expected a duration such as 1m30s, found the number 5",
+            "spec.http[0].match[0].port: expected an integer from 0 to 4294967295, found the number -1",
+            "spec.http[0].retries.attempts: expected a 32-bit integer, found the number 3000000000",
+        ];
+        assert_eq!(told(&parsed), expected.map(|message| format!("{about} {message}")));
+        assert!(parsed.objects.is_empty());
+    }
+
+    #[test]
+    fn enums_are_read_by_name_or_number() {
+        let mode = |mode: &str| {
+            let text = format!(
+                "apiVersion: security.istio.io/v1\nkind: PeerAuthentication\nmetadata: {{name: a}}\nspec: {{mtls: {{mode: {mode}}}}}"
+            );
+            let parsed = documents(&text, "f");
+            match parsed.objects.first().map(|object| &object.spec) {
+                Some(Spec::PeerAuthentication(policy)) => Ok(policy.mtls.map(|mtls| mtls.mode)),
+                _ => Err(parsed.problems[0].message.to_string()),
+            }
+        };
+        assert_eq!(mode("STRICT"), Ok(Some(3)));
+        assert_eq!(mode("3"), Ok(Some(3)));
+        assert_eq!(
+            mode("strict"),
+            Err("could not read spec.mtls.mode: expected one of UNSET, DISABLE, PERMISSIVE, STRICT, found \"strict\""
+                .into())
+        );
+    }
+
+    #[test]
+    fn metadata_is_text_whatever_yaml_thinks() {
+        let text = format!(
+            "{SERVICE}metadata:\n  name: 7\n  namespace: shop\n  labels: {{version: 1.10, on: true, empty: }}\n  \
+             annotations: {{a: b}}\n  creationTimestamp: 2024-02-29T12:30:45Z\n  resourceVersion: '42'\n"
+        );
+        let parsed = documents(&text, "f");
+        assert_eq!(told(&parsed), Vec::<String>::new());
+        let meta = &parsed.objects[0].meta;
+        assert_eq!((&*meta.name, &*meta.namespace, &*meta.resource_version), ("7", "shop", "42"));
+        assert_eq!(meta.created, 1_709_209_845);
+        assert_eq!(meta.labels, [("version", "1.1"), ("on", "true"), ("empty", "")].into_iter().collect());
+        assert_eq!(meta.annotations.get("a").map(|v| &**v), Some("b"));
+    }
+
+    #[test]
+    fn one_bad_document_leaves_the_others() {
+        let good = |name| format!("{SERVICE}metadata: {{name: {name}}}\nspec: {{hosts: [h]}}\n");
+        let text = format!("{}---\na: [\n---\n{}---\n- 1\n---\nmetadata: {{}}\n", good("a"), good("b"));
+        let parsed = documents(&text, "dir/f.yaml");
+        let names: Vec<&str> = parsed.objects.iter().map(|object| &*object.meta.name).collect();
+        assert_eq!(names, ["a", "b"]);
+        assert_eq!(parsed.objects[1].meta.place.as_ref().map(|place| place.line), Some(8));
+        let lines: Vec<u32> = parsed.problems.iter().filter_map(|p| Some(p.place.as_ref()?.line)).collect();
+        assert!(parsed.problems.iter().all(|p| p.severity == Severity::Error), "{:?}", told(&parsed));
+        assert_eq!((lines.len(), lines[1], lines[2]), (3, 13, 15), "{:?}", told(&parsed));
+        assert!((6..=7).contains(&lines[0]));
+    }
+
+    #[test]
+    fn lists_are_opened() {
+        let item = "{apiVersion: networking.istio.io/v1beta1, kind: VirtualService, metadata: {name: a}}";
+        let parsed = documents(&format!("apiVersion: v1\nkind: List\nitems: [{item}, {{kind: Pod}}]"), "f");
+        assert_eq!(parsed.objects.len(), 1);
+        assert_eq!(told(&parsed), ["Info f:1: Pod: kind \"Pod\" of apiVersion \"\" is not read here"]);
+    }
+
+    #[test]
+    fn kinds_of_others_are_told_but_not_wrong() {
+        let parsed = documents("apiVersion: v1\nkind: Service\nmetadata: {name: s}\n", "f");
+        assert_eq!(told(&parsed), ["Info f:1: Service s: kind \"Service\" of apiVersion \"v1\" is not read here"]);
+        let parsed = documents("apiVersion: networking.istio.io/v9\nkind: Sidecar\nmetadata: {name: s}\n", "f");
+        assert_eq!(parsed.problems[0].severity, Severity::Warning);
+    }
+}
