@@ -1,17 +1,23 @@
-//! Which services and routes a client imports, by listener. Without a Sidecar resource there is one
-//! catch-all listener that imports everything exported to the client's namespace.
+//! Which services and routes a client imports, by egress listener. Without a Sidecar resource there is
+//! one catch-all listener that imports everything exported to the client's namespace.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use api::istio::networking::v1alpha3::{IstioEgressListener, Sidecar};
+use api::istio::networking::v1alpha3::{IstioEgressListener, Sidecar, VirtualService};
 use model::config::Config;
+use model::host::is_wildcard;
+use model::labels::selects;
 use model::names::{Hostname, Namespace, Text};
-use model::proxy::Proxy;
-use model::service::Service;
+use model::port::Protocol;
+use model::proxy::{Proxy, ProxyKind};
+use model::service::{Registry, Service};
 use model::shared::Shared;
 use model::snapshot::Snapshot;
 use model::snapshot::routing::VirtualServiceRule;
+
+use crate::imports::{Imports, Matching};
+use crate::visibility::{self, Exported};
 
 /// One egress listener and what it imports.
 #[derive(Clone, Debug)]
@@ -22,29 +28,252 @@ pub struct EgressListener {
     pub services: Vec<Arc<Service>>,
     /// Imported routes for in-mesh traffic, in order of precedence.
     pub virtual_services: Vec<Arc<VirtualServiceRule>>,
-    /// For each service host with no route of its own: the route (namespace, name) of the most specific
-    /// wildcard host that covers it.
-    pub wildcard_routes: BTreeMap<Hostname, (Namespace, Text)>,
+    /// For each service host that some route covers: the route (namespace, name) with the most specific host.
+    pub most_specific_routes: BTreeMap<Hostname, (Namespace, Text)>,
 }
 
-/// The Sidecar resource that rules this client.
-pub(crate) fn sidecar_for(_world: &Snapshot, _proxy: &Proxy) -> Option<Config<Sidecar>> {
-    None
+impl EgressListener {
+    /// The port of a listener of its own; `None` for a catch-all.
+    pub fn port(&self) -> Option<u32> {
+        self.spec.as_ref()?.port.as_ref().map(|p| p.number)
+    }
+
+    /// A listener with a port imports only that port of each service, unless it is a forward proxy.
+    fn only_port(&self) -> Option<u16> {
+        let port = self.spec.as_ref()?.port.as_ref()?;
+        let forward_proxy = Protocol::parse(&port.protocol) == Protocol::HttpProxy;
+        u16::try_from(port.number).ok().filter(|number| *number != 0 && !forward_proxy)
+    }
+}
+
+/// The Sidecar resource that rules this client: of its namespace one that selects it, then one without a
+/// selector, then the root namespace's. Gateways have none.
+pub(crate) fn sidecar_for(world: &Snapshot, proxy: &Proxy) -> Option<Config<Sidecar>> {
+    if proxy.kind != ProxyKind::Sidecar {
+        return None;
+    }
+    let own = world.sidecars.sidecars.iter().filter(|s| s.meta.namespace == proxy.namespace);
+    let (selecting, plain): (Vec<_>, Vec<_>) = own.partition(|s| s.spec.workload_selector.is_some());
+    let selects_proxy = |s: &&&Config<Sidecar>| {
+        s.spec.workload_selector.as_ref().is_some_and(|selector| selects(&selector.labels, &proxy.labels))
+    };
+    if let Some(found) = selecting.iter().find(selects_proxy).or(plain.first()) {
+        return Some(Config::clone(found));
+    }
+    let root = world.settings.root_namespace();
+    let mut of_root = world.sidecars.sidecars.iter().filter(|s| s.meta.namespace == root);
+    of_root.find(|s| s.spec.workload_selector.is_none()).cloned()
 }
 
 /// The client's egress listeners.
-pub(crate) fn listeners(world: &Snapshot, proxy: &Proxy, _sidecar: Option<&Config<Sidecar>>) -> Vec<EgressListener> {
-    let services: Vec<Arc<Service>> = world
-        .services
-        .iter()
-        .filter(|s| s.export_to.or(&world.settings.default_service_export()).admits(&s.namespace, &proxy.namespace))
-        .cloned()
-        .collect();
-    let virtual_services = world.routing.virtual_services.clone();
-    vec![EgressListener { spec: None, services, virtual_services, wildcard_routes: BTreeMap::new() }]
+pub(crate) fn listeners(world: &Snapshot, proxy: &Proxy, sidecar: Option<&Config<Sidecar>>) -> Vec<EgressListener> {
+    let exported = Exported::to(world, &proxy.namespace);
+    let specs = sidecar.map_or(&[][..], |s| &s.spec.egress);
+    if specs.is_empty() {
+        return vec![listener(None, &Imports::everything(), &exported, proxy)];
+    }
+    let own = |spec: &IstioEgressListener| {
+        let imports = Imports::parse(&spec.hosts, &proxy.namespace);
+        listener(Some(Shared::new(spec.clone())), &imports, &exported, proxy)
+    };
+    specs.iter().map(own).collect()
 }
 
-/// Services of all listeners, each host once.
-pub(crate) fn imported_services(_world: &Snapshot, _proxy: &Proxy, egress: &[EgressListener]) -> Vec<Arc<Service>> {
-    egress.iter().flat_map(|l| l.services.iter().cloned()).collect()
+fn listener(
+    spec: Option<Shared<IstioEgressListener>>,
+    imports: &Imports,
+    exported: &Exported,
+    proxy: &Proxy,
+) -> EgressListener {
+    let mut found = EgressListener {
+        spec,
+        services: Vec::new(),
+        virtual_services: Vec::new(),
+        most_specific_routes: BTreeMap::new(),
+    };
+    found.virtual_services = imported_routes(imports, exported);
+    // Gateways name every service they may reach, whatever namespace claims the host.
+    let wanted = exported.services.iter().filter(|s| imports.admits(&s.namespace, &s.hostname));
+    let on_port = wanted.filter_map(|s| with_port(s, found.only_port()));
+    found.services = if proxy.kind == ProxyKind::Sidecar {
+        one_owner(on_port.collect(), &proxy.namespace)
+    } else {
+        on_port.collect()
+    };
+    found.most_specific_routes = most_specific_routes(&found.virtual_services, &found.services);
+    found
+}
+
+fn imported_routes(imports: &Imports, exported: &Exported) -> Vec<Arc<VirtualServiceRule>> {
+    let admitted = exported.virtual_services.iter().filter(|rule| {
+        let matching = if visibility::has_gateway_semantics(rule) { Matching::Within } else { Matching::Overlap };
+        imports.admits_route(&rule.config.meta.namespace, &rule.config.spec.hosts, matching)
+    });
+    admitted.cloned().collect()
+}
+
+/// The service cut down to one port; `None` if it lacks that port.
+fn with_port(service: &Arc<Service>, port: Option<u16>) -> Option<Arc<Service>> {
+    let Some(number) = port else { return Some(service.clone()) };
+    let port = service.port(number)?;
+    if service.ports.len() == 1 {
+        return Some(service.clone());
+    }
+    Some(Arc::new(Service { ports: vec![port.clone()], ..Service::clone(service) }))
+}
+
+/// Of services that share a host name only those of one namespace stay: the client's own, else the first
+/// that Kubernetes has, else the first.
+fn one_owner(services: Vec<Arc<Service>>, own: &Namespace) -> Vec<Arc<Service>> {
+    let mut owners: BTreeMap<Hostname, (Namespace, bool)> = BTreeMap::new();
+    for service in &services {
+        let kubernetes = service.registry == Registry::Kubernetes;
+        let claim = (service.namespace.clone(), kubernetes);
+        match owners.get(&service.hostname) {
+            Some((namespace, of_kubernetes)) => {
+                let at_home = service.namespace == *own;
+                let better = !of_kubernetes && kubernetes && namespace != own;
+                if at_home || better {
+                    owners.insert(service.hostname.clone(), claim);
+                }
+            }
+            None => {
+                owners.insert(service.hostname.clone(), claim);
+            }
+        }
+    }
+    services.into_iter().filter(|s| owners.get(&s.hostname).is_some_and(|(ns, _)| *ns == s.namespace)).collect()
+}
+
+/// Which route has the most specific host for each service; of equal hosts the route that stands first.
+fn most_specific_routes(
+    routes: &[Arc<VirtualServiceRule>],
+    services: &[Arc<Service>],
+) -> BTreeMap<Hostname, (Namespace, Text)> {
+    let mut exact: BTreeMap<&str, &VirtualServiceRule> = BTreeMap::new();
+    let mut wildcards: Vec<(&str, &VirtualServiceRule)> = Vec::new();
+    for rule in routes {
+        for host in &rule.config.spec.hosts {
+            if !is_wildcard(host) {
+                exact.entry(host).or_insert(rule);
+            } else if !wildcards.iter().any(|(known, _)| known == host) {
+                wildcards.push((host, rule));
+            }
+        }
+    }
+    if exact.is_empty() && wildcards.is_empty() {
+        return BTreeMap::new();
+    }
+    // The longest covering wildcard is the most specific one.
+    wildcards.sort_by_key(|(host, _)| std::cmp::Reverse(host.len()));
+    let found = services.iter().filter_map(|service| {
+        let covering = || wildcards.iter().find(|(host, _)| service.hostname.is_subset_of(host)).map(|(_, rule)| *rule);
+        let rule = exact.get(service.hostname.as_str()).copied().or_else(covering)?;
+        let meta = &rule.config.meta;
+        Some((service.hostname.clone(), (meta.namespace.clone(), meta.name.clone())))
+    });
+    found.collect()
+}
+
+/// Services of all listeners, each host once, and services that only routes name as destinations.
+pub(crate) fn imported_services(world: &Snapshot, proxy: &Proxy, egress: &[EgressListener]) -> Vec<Arc<Service>> {
+    let mut all = Imported::default();
+    for listener in egress {
+        listener.services.iter().for_each(|service| all.add(service));
+        if proxy.kind != ProxyKind::Sidecar {
+            continue;
+        }
+        for rule in &listener.virtual_services {
+            for (host, ports) in destinations(&rule.config.spec, &proxy.namespace) {
+                let Some(service) = visibility::destination(world, host, &proxy.namespace) else { continue };
+                let cut = match listener.only_port() {
+                    Some(port) => with_port(service, Some(port)),
+                    None => with_ports(service, &ports),
+                };
+                cut.iter().for_each(|service| all.add(service));
+            }
+        }
+    }
+    all.services
+}
+
+/// Destinations of a route for clients of this namespace, with the ports it names; port 0 means all.
+fn destinations<'a>(rule: &'a VirtualService, client: &Namespace) -> BTreeMap<&'a str, BTreeSet<u32>> {
+    let for_client = rule.http.iter().filter(|route| {
+        let mut sources = route.r#match.iter().filter(|m| !m.source_namespace.is_empty()).peekable();
+        sources.peek().is_none() || sources.any(|m| m.source_namespace == client.as_str())
+    });
+    let http = for_client.flat_map(|route| {
+        let routed = route.route.iter().filter_map(|r| r.destination.as_ref());
+        let mirrored = route.mirror.iter().chain(route.mirrors.iter().filter_map(|m| m.destination.as_ref()));
+        routed.chain(mirrored)
+    });
+    let tcp = rule.tcp.iter().flat_map(|t| t.route.iter()).filter_map(|r| r.destination.as_ref());
+    let tls = rule.tls.iter().flat_map(|t| t.route.iter()).filter_map(|r| r.destination.as_ref());
+    let mut found: BTreeMap<&str, BTreeSet<u32>> = BTreeMap::new();
+    for destination in http.chain(tcp).chain(tls) {
+        let port = destination.port.as_ref().map_or(0, |p| p.number);
+        found.entry(&destination.host).or_default().insert(port);
+    }
+    found
+}
+
+/// The service cut down to the ports that routes name; `None` if it has none of them.
+fn with_ports(service: &Arc<Service>, ports: &BTreeSet<u32>) -> Option<Arc<Service>> {
+    if ports.contains(&0) {
+        return Some(service.clone());
+    }
+    let named: Vec<_> = service.ports.iter().filter(|p| ports.contains(&u32::from(p.number))).cloned().collect();
+    if named.len() == service.ports.len() {
+        return Some(service.clone());
+    }
+    (!named.is_empty()).then(|| Arc::new(Service { ports: named, ..Service::clone(service) }))
+}
+
+/// Services in the order they were first imported, those of one host merged.
+#[derive(Default)]
+struct Imported {
+    services: Vec<Arc<Service>>,
+    by_host: BTreeMap<Hostname, usize>,
+}
+
+impl Imported {
+    fn add(&mut self, service: &Arc<Service>) {
+        let Some(&index) = self.by_host.get(&service.hostname) else {
+            self.by_host.insert(service.hostname.clone(), self.services.len());
+            self.services.push(service.clone());
+            return;
+        };
+        let known = &self.services[index];
+        if Arc::ptr_eq(known, service) {
+            return;
+        }
+        match (known.registry, service.registry) {
+            (Registry::Kubernetes, other) if other != Registry::Kubernetes => {}
+            (other, Registry::Kubernetes) if other != Registry::Kubernetes => self.services[index] = service.clone(),
+            _ if known.ports != service.ports && mergeable(known, service) => {
+                self.services[index] = Arc::new(with_ports_of(known, service));
+            }
+            _ => {}
+        }
+    }
+}
+
+fn mergeable(a: &Service, b: &Service) -> bool {
+    a.namespace == b.namespace
+        && a.resolution == b.resolution
+        && a.registry == b.registry
+        && a.labels == b.labels
+        && a.selector == b.selector
+        && a.export_to == b.export_to
+}
+
+fn with_ports_of(known: &Service, addition: &Service) -> Service {
+    let mut merged = known.clone();
+    for port in &addition.ports {
+        if merged.port(port.number).is_none() {
+            merged.ports.push(port.clone());
+        }
+    }
+    merged
 }

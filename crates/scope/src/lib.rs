@@ -4,8 +4,10 @@
 #![forbid(unsafe_code)]
 
 pub mod egress;
+mod imports;
 pub mod inbound;
 pub mod rules;
 pub mod view;
+mod visibility;
 
 pub use view::View;

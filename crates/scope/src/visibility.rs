@@ -1,0 +1,72 @@
+//! What is exported to a namespace: services and routes of others, and one's own.
+
+use std::sync::Arc;
+
+use model::names::Namespace;
+use model::service::{Registry, Service};
+use model::snapshot::Snapshot;
+use model::snapshot::routing::VirtualServiceRule;
+
+const SEMANTICS: &str = "internal.istio.io/route-semantics";
+
+/// All that clients of one namespace may import.
+pub(crate) struct Exported {
+    /// Those exported to this namespace by name before public ones, each part oldest first.
+    pub(crate) services: Vec<Arc<Service>>,
+    /// In-mesh routes: the namespace's private ones, those exported to it by name, public ones.
+    pub(crate) virtual_services: Vec<Arc<VirtualServiceRule>>,
+}
+
+impl Exported {
+    pub(crate) fn to(world: &Snapshot, client: &Namespace) -> Exported {
+        let default = world.settings.default_service_export();
+        let visible = world.services.iter().filter(|s| s.export_to.or(&default).admits(&s.namespace, client));
+        let (public, named): (Vec<_>, Vec<_>) = visible.cloned().partition(|s| s.export_to.or(&default).is_public());
+        Exported { services: named.into_iter().chain(public).collect(), virtual_services: routes(world, client) }
+    }
+}
+
+fn routes(world: &Snapshot, client: &Namespace) -> Vec<Arc<VirtualServiceRule>> {
+    let default = world.settings.default_virtual_service_export();
+    let in_mesh = world.routing.virtual_services.iter().filter(|r| is_for_mesh(r));
+    let (mut private, mut named, mut public) = (Vec::new(), Vec::new(), Vec::new());
+    for rule in in_mesh {
+        let owner = &rule.config.meta.namespace;
+        let export_to = rule.export_to.or(&default);
+        if export_to.is_public() {
+            public.push(rule.clone());
+        } else if export_to.admits(owner, client) {
+            if owner == client { &mut private } else { &mut named }.push(rule.clone());
+        }
+    }
+    private.into_iter().chain(named).chain(own_first(public, client)).collect()
+}
+
+/// Routes that follow the gateway's semantics prefer those of the client's own namespace.
+fn own_first(rules: Vec<Arc<VirtualServiceRule>>, client: &Namespace) -> impl Iterator<Item = Arc<VirtualServiceRule>> {
+    let preferred = |r: &Arc<VirtualServiceRule>| has_gateway_semantics(r) && r.config.meta.namespace == *client;
+    let (own, rest): (Vec<_>, Vec<_>) = rules.into_iter().partition(preferred);
+    own.into_iter().chain(rest)
+}
+
+/// Whether the route was made from a Gateway API object.
+pub(crate) fn has_gateway_semantics(rule: &VirtualServiceRule) -> bool {
+    rule.config.meta.annotations.get(SEMANTICS).is_some_and(|v| **v == *"gateway")
+}
+
+fn is_for_mesh(rule: &VirtualServiceRule) -> bool {
+    let gateways = &rule.config.spec.gateways;
+    gateways.is_empty() || gateways.iter().any(|g| g == "mesh")
+}
+
+/// The service that a route of this client's means by a host: its own namespace's, else the best that it
+/// may see, Kubernetes' services before others and older ones before younger.
+pub(crate) fn destination<'a>(world: &'a Snapshot, host: &str, client: &Namespace) -> Option<&'a Arc<Service>> {
+    let owners = world.services.by_host(host)?;
+    if let Some(own) = owners.get(client) {
+        return Some(own);
+    }
+    let default = world.settings.default_service_export();
+    let visible = owners.values().filter(|s| s.export_to.or(&default).admits(&s.namespace, client));
+    visible.min_by_key(|s| (s.registry != Registry::Kubernetes, s.created, s.namespace.clone()))
+}
