@@ -51,6 +51,7 @@ const ENVOY_ROOTS: &[&str] = &[
     "envoy/extensions/http/stateful_session/cookie/v3/",
     "envoy/extensions/http/stateful_session/header/v3/",
     "envoy/extensions/load_balancing_policies/",
+    "envoy/extensions/network/dns_resolver/cares/v3/",
     "envoy/extensions/path/match/uri_template/v3/",
     "envoy/extensions/request_id/uuid/v3/",
     "envoy/extensions/retry/host/previous_hosts/v3/",
