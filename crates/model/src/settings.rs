@@ -114,7 +114,7 @@ knobs! {
     disable_shadow_host_suffix: bool = true, "DISABLE_SHADOW_HOST_SUFFIX";
     ip_auto_allocate: bool = true, "PILOT_ENABLE_IP_AUTOALLOCATE";
     enhanced_rule_merge: bool = true, "ENABLE_ENHANCED_DESTINATIONRULE_MERGE";
-    auto_inbound_ports: bool = true, "PILOT_ALLOW_SIDECAR_SERVICE_INBOUND_LISTENER_MERGE";
+    auto_inbound_ports: bool = false, "PILOT_ALLOW_SIDECAR_SERVICE_INBOUND_LISTENER_MERGE";
     debounce_after: Milliseconds = Milliseconds(100), "PILOT_DEBOUNCE_AFTER";
     debounce_max: Milliseconds = Milliseconds(10_000), "PILOT_DEBOUNCE_MAX";
 }
