@@ -51,7 +51,9 @@ pub enum TlsMode {
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Health {
+    /// Nobody checks it, as with workloads that only a config object names.
     #[default]
+    Unknown,
     Healthy,
     Unhealthy,
     Draining,
