@@ -114,7 +114,15 @@ knobs! {
     disable_shadow_host_suffix: bool = true, "DISABLE_SHADOW_HOST_SUFFIX";
     ip_auto_allocate: bool = true, "PILOT_ENABLE_IP_AUTOALLOCATE";
     enhanced_rule_merge: bool = true, "ENABLE_ENHANCED_DESTINATIONRULE_MERGE";
+    /// Beside a Sidecar's ingress listeners, serve the ports of the proxy's services too.
     auto_inbound_ports: bool = false, "PILOT_ALLOW_SIDECAR_SERVICE_INBOUND_LISTENER_MERGE";
+    /// Connections that a listener accepts in one go; 0 means all that wait.
+    connections_per_event: u32 = 1, "MAX_CONNECTIONS_PER_SOCKET_EVENT_LOOP";
+    handshake_timeout: Milliseconds = Milliseconds(15_000), "PILOT_GATEWAY_TRANSPORT_SOCKET_CONNECT_TIMEOUT";
+    skip_validate_trust_domain: bool = false, "PILOT_SKIP_VALIDATE_TRUST_DOMAIN";
+    /// Treat the addresses of mesh networks as internal in every connection manager.
+    internal_networks: bool = false, "ENABLE_HCM_INTERNAL_NETWORKS";
+    ipv4_outbound_on_ipv6: bool = false, "ISTIO_ENABLE_IPV4_OUTBOUND_LISTENER_FOR_IPV6_CLUSTERS";
     debounce_after: Milliseconds = Milliseconds(100), "PILOT_DEBOUNCE_AFTER";
     debounce_max: Milliseconds = Milliseconds(10_000), "PILOT_DEBOUNCE_MAX";
 }

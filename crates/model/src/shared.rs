@@ -61,6 +61,53 @@ impl<T: fmt::Debug> fmt::Debug for Shared<T> {
     }
 }
 
+/// Any value behind `Arc` with its fingerprint taken once: what many plans have in common.
+pub struct Part<T> {
+    value: Arc<T>,
+    hash: u128,
+}
+
+impl<T: Hash> Part<T> {
+    pub fn new(value: T) -> Part<T> {
+        let hash = fingerprint(&value);
+        Part { value: Arc::new(value), hash }
+    }
+}
+
+impl<T> Clone for Part<T> {
+    fn clone(&self) -> Self {
+        Part { value: self.value.clone(), hash: self.hash }
+    }
+}
+
+impl<T> Deref for Part<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.value
+    }
+}
+
+impl<T> PartialEq for Part<T> {
+    fn eq(&self, other: &Self) -> bool {
+        self.hash == other.hash
+    }
+}
+
+impl<T> Eq for Part<T> {}
+
+impl<T> Hash for Part<T> {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        state.write_u128(self.hash);
+    }
+}
+
+impl<T: fmt::Debug> fmt::Debug for Part<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.value.fmt(f)
+    }
+}
+
 /// The 128-bit fingerprint of anything that can be hashed; equal values give equal fingerprints.
 pub fn fingerprint<T: Hash + ?Sized>(value: &T) -> u128 {
     let mut hasher = Fingerprint(Xxh3::new());
