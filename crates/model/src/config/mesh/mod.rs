@@ -1,0 +1,265 @@
+//! Mesh config and mesh networks from text, merged over upstream's defaults the way upstream merges:
+//! a given field replaces the default whole, except proxy config, providers and trust domain aliases.
+
+mod defaults;
+
+use std::collections::BTreeSet;
+
+use api::istio::mesh::v1alpha1::mesh_config::{DefaultProviders, ExtensionProvider};
+use api::istio::mesh::v1alpha1::proxy_config::ProxyHeaders;
+use api::istio::mesh::v1alpha1::{MeshConfig, MeshNetworks, ProxyConfig};
+use prost::{Message, Name};
+use prost_reflect::DynamicMessage;
+use serde_json::Value;
+
+pub use defaults::{default_mesh, default_proxy_config};
+
+use super::message::{self, Finding};
+use super::{parse, text};
+use crate::names::Text;
+use crate::problem::{Place, Problem, Severity};
+use crate::settings::{Mesh, Networks};
+use crate::shared::Shared;
+
+/// Reads a MeshConfig document over the defaults. With an error among the problems the value is the
+/// defaults alone, and a caller that has an earlier value should keep that.
+pub fn parse_mesh(text: &str, file: &str) -> (Mesh, Vec<Problem>) {
+    let (json, place, mut problems) = single_document(text, file);
+    let about: Text = "MeshConfig".into();
+    let (mesh, findings) = mesh_over(default_mesh(), &json);
+    problems.extend(parse::problems(findings, &about, Some(&place)));
+    usable(mesh, default_mesh, problems)
+}
+
+/// Reads a MeshNetworks document. With an error among the problems there are no networks in the value.
+pub fn parse_networks(text: &str, file: &str) -> (Networks, Vec<Problem>) {
+    let (json, place, mut problems) = single_document(text, file);
+    let about: Text = "MeshNetworks".into();
+    let (networks, findings) = over(&MeshNetworks::default(), &json, "");
+    problems.extend(parse::problems(findings, &about, Some(&place)));
+    usable(networks, MeshNetworks::default, problems)
+}
+
+/// The settings that hold for one proxy: those it sent (JSON text, empty if none), else the mesh's.
+/// They are not merged: the proxy's agent merged the mesh's settings into what it sends.
+pub fn effective_proxy_config(mesh: &MeshConfig, sent: &str) -> ProxyConfig {
+    let json = serde_json::from_str(sent).ok().filter(Value::is_object);
+    match json {
+        Some(json) => over(&ProxyConfig::default(), &json, "").0,
+        None => mesh.default_config.clone().unwrap_or_else(default_proxy_config),
+    }
+}
+
+/// Lays given settings over a proxy config: fields replace, metadata is joined, and header settings
+/// that are not given stay. The second value tells what was wrong.
+pub fn merge_proxy_config(base: &ProxyConfig, given: &Value, about: &Text) -> (ProxyConfig, Vec<Problem>) {
+    let (merged, findings) = proxy_config_over(base, given, "");
+    (merged, parse::problems(findings, about, None))
+}
+
+fn mesh_over(base: MeshConfig, json: &Value) -> (MeshConfig, Vec<Finding>) {
+    let (mut mesh, findings) = over(&base, json, "");
+    let given = |key: &str| json.get(key).filter(|value| !value.is_null());
+    mesh.default_config = base.default_config;
+    if let Some(given) = given("defaultConfig") {
+        let before = mesh.default_config.unwrap_or_default();
+        // Its findings are those of the first reading.
+        mesh.default_config = Some(proxy_config_over(&before, given, "defaultConfig").0);
+    }
+    mesh.default_providers = base.default_providers;
+    if let Some(given) = given("defaultProviders") {
+        let before: DefaultProviders = mesh.default_providers.unwrap_or_default();
+        mesh.default_providers = Some(over(&before, given, "defaultProviders").0);
+    }
+    let providers = std::mem::take(&mut mesh.extension_providers);
+    mesh.extension_providers = joined_providers(base.extension_providers, providers);
+    let aliases: BTreeSet<String> = mesh.trust_domain_aliases.into_iter().chain(base.trust_domain_aliases).collect();
+    mesh.trust_domain_aliases = aliases.into_iter().collect();
+    (mesh, findings)
+}
+
+fn proxy_config_over(base: &ProxyConfig, json: &Value, root: &str) -> (ProxyConfig, Vec<Finding>) {
+    let (mut config, findings) = over(base, json, root);
+    let metadata = base.proxy_metadata.clone();
+    config.proxy_metadata = metadata.into_iter().chain(config.proxy_metadata).collect();
+    if let (Some(given), Some(before)) = (&mut config.proxy_headers, &base.proxy_headers) {
+        keep_headers(given, before);
+    }
+    (config, findings)
+}
+
+/// Upstream keeps these five of the header settings when others are given.
+fn keep_headers(given: &mut ProxyHeaders, before: &ProxyHeaders) {
+    if given.forwarded_client_cert == 0 {
+        given.forwarded_client_cert = before.forwarded_client_cert;
+    }
+    given.request_id = given.request_id.or(before.request_id);
+    given.attempt_count = given.attempt_count.or(before.attempt_count);
+    given.server = given.server.take().or_else(|| before.server.clone());
+    given.envoy_debug_headers = given.envoy_debug_headers.or(before.envoy_debug_headers);
+}
+
+/// Providers of the same name are replaced in their place, others follow.
+fn joined_providers(base: Vec<ExtensionProvider>, read: Vec<ExtensionProvider>) -> Vec<ExtensionProvider> {
+    let mut joined = base;
+    for provider in read {
+        match joined.iter_mut().find(|known| known.name == provider.name) {
+            Some(known) => known.provider = provider.provider,
+            None => joined.push(provider),
+        }
+    }
+    joined
+}
+
+/// Reads fields over a message that has content.
+fn over<M: Message + Name + Default + Clone>(base: &M, json: &Value, root: &str) -> (M, Vec<Finding>) {
+    let descriptor = api::reflect::istio().get_message_by_name(&M::full_name());
+    let dynamic = descriptor.and_then(|d| DynamicMessage::decode(d, base.encode_to_vec().as_slice()).ok());
+    let Some(mut dynamic) = dynamic else {
+        return (base.clone(), vec![failure("the descriptor is missing")]);
+    };
+    let mut findings = message::read_into(&mut dynamic, json, root);
+    let read = M::decode(dynamic.encode_to_vec().as_slice()).unwrap_or_else(|error| {
+        findings.push(failure(&error.to_string()));
+        base.clone()
+    });
+    (read, findings)
+}
+
+fn failure(message: &str) -> Finding {
+    Finding { severity: Severity::Error, path: String::new(), message: message.to_owned() }
+}
+
+/// The text's only document, null if it is empty.
+fn single_document(text: &str, file: &str) -> (Value, Place, Vec<Problem>) {
+    let file: Text = file.into();
+    let mut documents = text::read(text).into_iter();
+    let Some(first) = documents.next() else {
+        return (Value::Null, Place { file, line: 1 }, Vec::new());
+    };
+    let place = Place { file: file.clone(), line: first.line };
+    let mut problems = Vec::new();
+    if documents.next().is_some() {
+        problems.push(Problem::warning(file.clone(), "only the first document is read").at(Some(place.clone())));
+    }
+    let value = first.content.unwrap_or_else(|error| {
+        let place = Place { file: file.clone(), line: if error.line == 0 { first.line } else { error.line } };
+        problems.push(Problem::error(file, format!("could not parse the document: {}", error.message)).at(Some(place)));
+        Value::Null
+    });
+    (value, place, problems)
+}
+
+fn usable<M: Message>(read: M, fallback: fn() -> M, problems: Vec<Problem>) -> (Shared<M>, Vec<Problem>) {
+    let refused = problems.iter().any(|problem| problem.severity == Severity::Error);
+    (Shared::new(if refused { fallback() } else { read }), problems)
+}
+
+#[cfg(test)]
+mod tests {
+    use api::istio::mesh::v1alpha1::{MeshConfig, ProxyConfig};
+    use serde_json::json;
+
+    use super::{
+        default_mesh, default_proxy_config, effective_proxy_config, merge_proxy_config, parse_mesh, parse_networks,
+    };
+
+    fn mesh(text: &str) -> MeshConfig {
+        let (mesh, problems) = parse_mesh(text, "mesh.yaml");
+        assert_eq!(problems, [], "{text}");
+        MeshConfig::clone(&mesh)
+    }
+
+    #[test]
+    fn nothing_given_is_the_defaults() {
+        for text in ["", "---\n", "# none\n", "{}", "enableTracing: null\ndefaultConfig:\n"] {
+            assert_eq!(mesh(text), default_mesh(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_given_field_replaces_the_default_whole() {
+        let read =
+            mesh("enableTracing: false\nenableAutoMtls: false\nlocalityLbSetting: {}\ndefaultServiceExportTo: [.]\n");
+        assert!(!read.enable_tracing);
+        assert_eq!(read.enable_auto_mtls, Some(false));
+        assert_eq!(read.locality_lb_setting.map(|setting| setting.enabled), Some(None));
+        assert_eq!(read.default_service_export_to, ["."]);
+        assert_eq!(read.default_virtual_service_export_to, ["*"]);
+    }
+
+    #[test]
+    fn default_config_is_merged() {
+        let read =
+            mesh("defaultConfig: {concurrency: 3, proxyMetadata: {A: b}, discoveryAddress: 'x:1'}").default_config;
+        let mut expected = default_proxy_config();
+        expected.concurrency = Some(3);
+        expected.discovery_address = "x:1".to_owned();
+        expected.proxy_metadata.insert("A".to_owned(), "b".to_owned());
+        assert_eq!(read, Some(expected));
+    }
+
+    #[test]
+    fn providers_of_the_same_name_are_replaced() {
+        let read = mesh(
+            "extensionProviders:\n- {name: envoy, envoyFileAccessLog: {path: /tmp/a}}\n- {name: mine, zipkin: {service: z, port: 1}}\n\
+             defaultProviders: {metrics: [mine]}\ntrustDomainAliases: [b, a, b]\n",
+        );
+        let names: Vec<&str> = read.extension_providers.iter().map(|provider| provider.name.as_str()).collect();
+        assert_eq!(names, ["prometheus", "stackdriver", "envoy", "mine"]);
+        assert_ne!(read.extension_providers[2], default_mesh().extension_providers[2]);
+        assert_eq!(read.default_providers.map(|providers| providers.metrics), Some(vec!["mine".to_owned()]));
+        assert_eq!(read.trust_domain_aliases, ["a", "b"]);
+    }
+
+    #[test]
+    fn a_wrong_mesh_leaves_the_defaults() {
+        let (read, problems) = parse_mesh("\nconnectTimeout: 3\nrootNamespace: x\n", "m");
+        assert_eq!(*read, default_mesh());
+        let told: Vec<String> = problems.iter().map(ToString::to_string).collect();
+        assert_eq!(
+            told,
+            ["m:2: MeshConfig: could not read connectTimeout: expected a duration such as 1m30s, found the number 3"]
+        );
+    }
+
+    #[test]
+    fn unknown_settings_are_named() {
+        let (read, problems) = parse_mesh("rootNamespace: x\ndefaultConfig: {concurency: 1}\n", "m");
+        assert_eq!(read.root_namespace, "x");
+        let told: Vec<String> = problems.iter().map(ToString::to_string).collect();
+        assert_eq!(told, ["m:1: MeshConfig: unknown field \"defaultConfig.concurency\""]);
+    }
+
+    #[test]
+    fn header_settings_not_given_stay() {
+        let base = merge_proxy_config(
+            &ProxyConfig::default(),
+            &json!({"proxyMetadata": {"A": "1"}, "proxyHeaders": {"server": {"value": "s"}, "forwardedClientCert": "SANITIZE"}}),
+            &"p".into(),
+        );
+        let given = json!({"proxyMetadata": {"B": "2"}, "proxyHeaders": {"requestId": {"disabled": true}}});
+        let (merged, problems) = merge_proxy_config(&base.0, &given, &"p".into());
+        assert_eq!(problems, []);
+        let headers = merged.proxy_headers.expect("both sides have headers");
+        assert_eq!(headers.server.map(|server| server.value).as_deref(), Some("s"));
+        assert_eq!((headers.forwarded_client_cert, headers.request_id.and_then(|id| id.disabled)), (1, Some(true)));
+        assert_eq!(merged.proxy_metadata.keys().map(String::as_str).collect::<Vec<_>>(), ["A", "B"]);
+    }
+
+    #[test]
+    fn what_a_proxy_sends_is_taken_as_it_is() {
+        let mesh = default_mesh();
+        assert_eq!(effective_proxy_config(&mesh, ""), default_proxy_config());
+        let sent = effective_proxy_config(&mesh, r#"{"concurrency": 2, "drainDuration": "45s"}"#);
+        assert_eq!((sent.concurrency, sent.status_port), (Some(2), 0));
+    }
+
+    #[test]
+    fn networks_are_read() {
+        let text = "networks: {west: {endpoints: [{fromCidr: 10.4.0.0/16}], gateways: [{address: 198.51.100.1, port: 15443}]}}";
+        let (networks, problems) = parse_networks(text, "n");
+        assert_eq!(problems, []);
+        assert_eq!(networks.networks["west"].gateways[0].port, 15443);
+    }
+}
