@@ -1,4 +1,4 @@
-//! A shared message with its hash taken once, so that plans that hold it hash in no time.
+//! A shared value with its hash taken once, so that plans that hold it hash in no time.
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
@@ -8,7 +8,7 @@ use std::sync::Arc;
 use prost::Message;
 use xxhash_rust::xxh3::{Xxh3, xxh3_128};
 
-/// An immutable message behind `Arc`, equal and hashed by its encoding.
+/// An immutable value behind `Arc`, equal and hashed by the fingerprint taken when it was made.
 pub struct Shared<T> {
     value: Arc<T>,
     hash: u128,
@@ -21,7 +21,20 @@ impl<T: Message> Shared<T> {
     }
 }
 
+impl<T: Hash> Shared<T> {
+    /// Shares a value that is no message, by its own hash.
+    pub fn hashed(value: T) -> Shared<T> {
+        let hash = fingerprint(&value);
+        Shared { value: Arc::new(value), hash }
+    }
+}
+
 impl<T> Shared<T> {
+    /// The hash that stands for the value: equal values have equal fingerprints.
+    pub fn fingerprint(&self) -> u128 {
+        self.hash
+    }
+
     pub fn as_arc(&self) -> &Arc<T> {
         &self.value
     }
