@@ -3,6 +3,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod addresses;
 pub mod egress;
 mod imports;
 pub mod inbound;

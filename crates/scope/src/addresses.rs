@@ -1,0 +1,61 @@
+//! The virtual addresses of a service as one client dials them: those of the client's cluster, of its
+//! address families, or those that the mesh allocated for names without an address.
+
+use std::net::IpAddr;
+
+use model::names::Text;
+use model::proxy::{Proxy, ProxyKind};
+use model::service::{Service, UNSPECIFIED};
+use model::settings::Knobs;
+
+/// The first address a client dials; `UNSPECIFIED` where the service has none.
+pub fn address<'a>(service: &'a Service, proxy: &Proxy, knobs: &Knobs) -> &'a Text {
+    if let Some(own) = of_cluster(service, proxy).iter().find(|a| speaks(proxy, a)) {
+        return own;
+    }
+    if uses_allocated(proxy, knobs) && *service.address == *UNSPECIFIED {
+        let v4 = service.auto_ipv4.as_ref().filter(|_| proxy.has_ipv4());
+        if let Some(allocated) = v4.or(service.auto_ipv6.as_ref().filter(|_| proxy.has_ipv6())) {
+            return allocated;
+        }
+    }
+    &service.address
+}
+
+/// Every address a client may dial.
+pub fn addresses<'a>(service: &'a Service, proxy: &Proxy, knobs: &Knobs) -> Vec<&'a Text> {
+    let mut found: Vec<&Text> = of_cluster(service, proxy).iter().collect();
+    if found.is_empty() && uses_allocated(proxy, knobs) {
+        found.extend(service.auto_ipv4.iter().chain(&service.auto_ipv6));
+    }
+    found.retain(|a| speaks(proxy, a));
+    if !found.is_empty() {
+        return found;
+    }
+    // An address of another cluster may be of a family that this client cannot dial; one that a
+    // ServiceEntry names is matched whatever its family.
+    let usable = service.cluster_addresses.is_empty() || speaks(proxy, &service.address);
+    Some(&service.address).filter(|a| usable && !a.is_empty()).into_iter().collect()
+}
+
+fn of_cluster<'a>(service: &'a Service, proxy: &Proxy) -> &'a [Text] {
+    if proxy.cluster.is_empty() {
+        return &[];
+    }
+    service.cluster_addresses.iter().find(|(cluster, _)| *cluster == proxy.cluster).map_or(&[], |(_, list)| list)
+}
+
+fn uses_allocated(proxy: &Proxy, knobs: &Knobs) -> bool {
+    let allocated = proxy.flag("DNS_AUTO_ALLOCATE") || knobs.ip_auto_allocate;
+    allocated && (proxy.flag("DNS_CAPTURE") || proxy.kind == ProxyKind::Waypoint)
+}
+
+/// Whether the client has an address of the same family. Blocks are judged by their first address.
+fn speaks(proxy: &Proxy, address: &str) -> bool {
+    let ip = address.split('/').next().unwrap_or(address);
+    match ip.parse::<IpAddr>() {
+        Ok(IpAddr::V4(_)) => proxy.has_ipv4(),
+        Ok(IpAddr::V6(_)) => proxy.has_ipv6(),
+        Err(_) => false,
+    }
+}
