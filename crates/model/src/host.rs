@@ -1,5 +1,7 @@
 //! Rules about host names: wildcards, overlap, and the most specific match.
 
+use std::net::IpAddr;
+
 use crate::names::Hostname;
 
 impl Hostname {
@@ -38,9 +40,9 @@ pub fn is_wildcard(name: &str) -> bool {
 }
 
 /// Resolves a short host name against the namespace and domain of the object that used it.
-/// Names with a dot, and wildcards, are taken as they are.
+/// Names with a dot, wildcards and addresses are taken as they are.
 pub fn resolve_short_name(host: &str, namespace: &str, domain: &str) -> Hostname {
-    if host.contains('.') || is_wildcard(host) || host.is_empty() {
+    if host.contains('.') || is_wildcard(host) || host.is_empty() || host.parse::<IpAddr>().is_ok() {
         return Hostname::from(host);
     }
     if namespace.is_empty() {
@@ -74,5 +76,6 @@ mod tests {
         assert_eq!(resolve_short_name("cart", "shop", "cluster.local"), "cart.shop.svc.cluster.local");
         assert_eq!(resolve_short_name("cart.shop", "shop", "cluster.local"), "cart.shop");
         assert_eq!(resolve_short_name("*", "shop", "cluster.local"), "*");
+        assert_eq!(resolve_short_name("2001:db8::1", "shop", "cluster.local"), "2001:db8::1");
     }
 }

@@ -1,5 +1,6 @@
 //! Routing rules made ready for look-up: names resolved, delegates merged, rules for one host consolidated.
 
+mod delegates;
 mod destination_rules;
 mod virtual_services;
 
@@ -11,7 +12,7 @@ pub use destination_rules::ConsolidatedRule;
 use destination_rules::DestinationRules;
 
 use super::objects::Objects;
-use crate::config::Config;
+use crate::config::{Config, Meta};
 use crate::names::Namespace;
 use crate::service::{ExportTo, Service};
 use crate::settings::Settings;
@@ -30,6 +31,33 @@ pub struct VirtualServiceRule {
     pub config: Config<VirtualService>,
     /// As written; the mesh's default applies where it is unset.
     pub export_to: ExportTo,
+}
+
+/// How a route's conditions are read. Routes from other APIs keep some of their own meaning.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Semantics {
+    #[default]
+    VirtualService,
+    Ingress,
+    /// The Kubernetes Gateway API.
+    Gateway,
+}
+
+impl Semantics {
+    /// What the translation into a VirtualService noted on the object.
+    pub(crate) fn of(meta: &Meta) -> Semantics {
+        match meta.annotations.get("internal.istio.io/route-semantics").map(|s| &**s) {
+            Some("ingress") => Semantics::Ingress,
+            Some("gateway") => Semantics::Gateway,
+            _ => Semantics::VirtualService,
+        }
+    }
+}
+
+impl VirtualServiceRule {
+    pub fn semantics(&self) -> Semantics {
+        Semantics::of(&self.config.meta)
+    }
 }
 
 impl Routing {
