@@ -3,17 +3,21 @@
 
 #![forbid(unsafe_code)]
 
+mod cases;
 mod checks;
 mod setup;
 mod tidy;
 mod workspace;
 
+use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::{Result, bail};
 
 const USAGE: &str = "\
 usage: cargo xtask COMMAND
+  cases import DIR [TOPIC...]
+            copy recorded cases into tests/cases
   setup     obtain the real servers that tests run against
   test      everything that CI checks
   tidy      check the project's invariants";
@@ -31,6 +35,7 @@ fn main() -> ExitCode {
 
 fn run(args: &[&str]) -> Result<()> {
     match args {
+        ["cases", "import", from, topics @ ..] => cases::import(&workspace::root(), Path::new(from), topics),
         ["setup"] => setup::run(&workspace::root()).map(|_| ()),
         ["test"] => checks::run(&workspace::root()),
         ["tidy"] => tidy::run(&workspace::root()),
