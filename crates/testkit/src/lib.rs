@@ -4,7 +4,10 @@
 #![forbid(unsafe_code)]
 
 pub mod backend;
+pub mod canonical;
+pub mod cases;
 pub mod client;
+pub mod difference;
 pub mod discovery;
 pub mod envoy;
 pub mod ports;

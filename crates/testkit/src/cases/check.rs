@@ -1,0 +1,238 @@
+//! Runs the cases against a server and keeps the list of unequal ones honest: it can only shrink.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::{env, fs, thread};
+
+use serde_json::Value;
+
+use super::ask::{Answers, Forms, ask};
+use super::report::{self, Selection};
+use super::{Case, KINDS, Store, World};
+use crate::canonical;
+use crate::difference::{Difference, differences};
+
+const LIST: &str = "UNEQUAL.txt";
+
+/// How one case went.
+pub(super) struct Outcome {
+    pub(super) topic: String,
+    pub(super) label: String,
+    /// Type to (equal, all) of what was expected or received.
+    pub(super) counts: BTreeMap<&'static str, (usize, usize)>,
+    pub(super) faults: Vec<Fault>,
+}
+
+/// One resource that is not as recorded.
+pub(super) struct Fault {
+    pub(super) proxy: String,
+    pub(super) kind: &'static str,
+    pub(super) name: String,
+    pub(super) state: State,
+}
+
+pub(super) enum State {
+    Missing,
+    Extra,
+    Different(Vec<Difference>),
+    /// The server panicked.
+    Failed(String),
+}
+
+/// Runs every selected case and prints what a developer wants to know. `load` gives the server
+/// under test with a case loaded. Cases are selected by program arguments or `$PILOTAGE_CASES`:
+/// topics or labels, parted by commas.
+pub fn run(load: impl Fn(&Case) -> Answers + Sync) -> ExitCode {
+    let selection = Selection::from_caller();
+    let store = Store::read(|label| selection.accepts(label));
+    let outcomes = outcomes(&store.cases, &load);
+    let list = fs::read_to_string(store.folder.join(LIST)).unwrap_or_default();
+    let verdict = Verdict::of(&outcomes, &list, &selection);
+    report::print(&outcomes, &verdict, &selection);
+    if env::var_os("PILOTAGE_SHRINK").is_some() && !verdict.became_equal.is_empty() {
+        let text = without(&list, &verdict.became_equal);
+        fs::write(store.folder.join(LIST), text).unwrap_or_else(|e| panic!("could not write {LIST}: {e}"));
+        println!("{} taken out of {LIST}", verdict.became_equal.len());
+    }
+    if verdict.holds() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// What the list of unequal cases says about the outcomes.
+#[derive(Debug, Default, PartialEq)]
+pub(super) struct Verdict {
+    pub(super) listed: BTreeSet<String>,
+    /// Not listed, yet unequal.
+    pub(super) broken: Vec<String>,
+    /// Listed, yet equal.
+    pub(super) became_equal: Vec<String>,
+    /// Listed, but there is no such case.
+    pub(super) unknown: Vec<String>,
+}
+
+impl Verdict {
+    fn of(outcomes: &[Outcome], list: &str, selection: &Selection) -> Verdict {
+        let lines = list.lines().map(str::trim).filter(|l| !l.is_empty() && !l.starts_with('#'));
+        let listed: BTreeSet<String> = lines.filter(|l| selection.accepts(l)).map(str::to_owned).collect();
+        let mut verdict = Verdict { unknown: listed.iter().cloned().collect(), listed, ..Verdict::default() };
+        for outcome in outcomes {
+            verdict.unknown.retain(|l| *l != outcome.label);
+            match (outcome.faults.is_empty(), verdict.listed.contains(&outcome.label)) {
+                (true, true) => verdict.became_equal.push(outcome.label.clone()),
+                (false, false) => verdict.broken.push(outcome.label.clone()),
+                _ => {}
+            }
+        }
+        verdict
+    }
+
+    pub(super) fn holds(&self) -> bool {
+        self.broken.is_empty() && self.became_equal.is_empty() && self.unknown.is_empty()
+    }
+}
+
+fn without(list: &str, gone: &[String]) -> String {
+    list.lines().filter(|l| !gone.iter().any(|g| g == l.trim())).map(|l| format!("{l}\n")).collect()
+}
+
+/// Spreads the cases over the cores. Kubernetes cases need a server with that source.
+fn outcomes(cases: &[Case], load: &(impl Fn(&Case) -> Answers + Sync)) -> Vec<Outcome> {
+    let cases: Vec<&Case> = cases.iter().filter(|c| matches!(c.world, World::Files(_))).collect();
+    let (next, done, forms) = (AtomicUsize::new(0), Mutex::new(Vec::new()), Forms::default());
+    thread::scope(|scope| {
+        for _ in 0..thread::available_parallelism().map_or(2, usize::from) {
+            scope.spawn(|| {
+                while let Some(case) = cases.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    let outcome = outcome(case, load, &forms);
+                    done.lock().unwrap_or_else(PoisonError::into_inner).push(outcome);
+                }
+            });
+        }
+    });
+    let mut done = done.into_inner().unwrap_or_else(PoisonError::into_inner);
+    done.sort_by(|a, b| a.label.cmp(&b.label));
+    done
+}
+
+fn outcome(case: &Case, load: &impl Fn(&Case) -> Answers, forms: &Forms) -> Outcome {
+    let mut outcome =
+        Outcome { topic: case.topic.clone(), label: case.label(), counts: BTreeMap::new(), faults: Vec::new() };
+    let answers = catch_unwind(AssertUnwindSafe(|| load(case))).map_err(|e| panic_text(&*e));
+    for proxy in &case.proxies {
+        let got = answers.as_ref().map_err(Clone::clone).and_then(|answers| {
+            catch_unwind(AssertUnwindSafe(|| ask(answers, proxy, forms))).map_err(|e| panic_text(&*e))
+        });
+        let got = got.unwrap_or_else(|text| {
+            let state = State::Failed(text);
+            outcome.faults.push(Fault { proxy: proxy.name.clone(), kind: "all", name: String::new(), state });
+            BTreeMap::new()
+        });
+        for (kind, url) in KINDS {
+            let got = got.get(kind).map_or(&[][..], Vec::as_slice);
+            compare(&mut outcome, &proxy.name, kind, &case.expected(&proxy.name, &url), got);
+        }
+    }
+    outcome
+}
+
+fn panic_text(payload: &(dyn std::any::Any + Send)) -> String {
+    let text = payload.downcast_ref::<String>().map(String::as_str).or(payload.downcast_ref::<&str>().copied());
+    format!("panicked: {}", text.unwrap_or("without words"))
+}
+
+fn compare(outcome: &mut Outcome, proxy: &str, kind: &'static str, expected: &[Arc<Value>], got: &[Arc<Value>]) {
+    let (left, right) = (index(expected), index(got));
+    let names: BTreeSet<&String> = left.keys().chain(right.keys()).collect();
+    for name in names {
+        let count = outcome.counts.entry(kind).or_default();
+        count.1 += 1;
+        let state = match (left.get(name), right.get(name)) {
+            (Some(a), Some(b)) if a == b => {
+                count.0 += 1;
+                continue;
+            }
+            (Some(a), Some(b)) => State::Different(differences(a, b)),
+            (Some(_), None) => State::Missing,
+            _ => State::Extra,
+        };
+        outcome.faults.push(Fault { proxy: proxy.to_owned(), kind, name: name.clone(), state });
+    }
+}
+
+/// By name; a repeated name gets a number so that it is not hidden.
+fn index(resources: &[Arc<Value>]) -> BTreeMap<String, &Value> {
+    let mut out = BTreeMap::new();
+    for resource in resources {
+        let name = canonical::name(resource);
+        let fresh = (1..).map(|n| if n == 1 { name.to_owned() } else { format!("{name}#{n}") });
+        if let Some(key) = fresh.into_iter().find(|k| !out.contains_key(k)) {
+            out.insert(key, &**resource);
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use api::{Resource, TypeUrl};
+
+    use super::*;
+    use crate::cases::Proxy;
+
+    /// A server that answers what was recorded, after `change`.
+    fn replay(case: &Case, change: fn(&mut Value)) -> Answers {
+        let mut recorded: BTreeMap<(String, TypeUrl), Vec<Value>> = BTreeMap::new();
+        for (proxy, kind) in case.proxies.iter().flat_map(|p| KINDS.map(|(_, kind)| (p, kind))) {
+            let mut all: Vec<Value> = case.expected(&proxy.name, &kind).iter().map(|r| (**r).clone()).collect();
+            all.iter_mut().for_each(change);
+            recorded.insert((proxy.name.clone(), kind), all);
+        }
+        Box::new(move |proxy: &Proxy, kind: &TypeUrl, names: &[String]| {
+            let all = recorded[&(proxy.name.clone(), kind.clone())].iter();
+            let asked = all.filter(|r| names.is_empty() || names.iter().any(|n| n == canonical::name(r)));
+            asked.map(|r| Resource::encoded(canonical::name(r), canonical::encode(r).unwrap().into())).collect()
+        })
+    }
+
+    fn faults(topics: &[&str], change: fn(&mut Value)) -> Vec<(usize, String)> {
+        let store = Store::read(|label| topics.iter().any(|t| label.starts_with(t)));
+        let outcomes = outcomes(&store.cases, &|case: &Case| replay(case, change));
+        outcomes.iter().map(|o| (o.faults.len(), o.label.clone())).collect()
+    }
+
+    #[test]
+    fn a_server_that_answers_as_recorded_is_equal() {
+        let found = faults(&["dns", "envoyfilter", "gateway"], |_| {});
+        assert!(found.len() > 30 && found.iter().all(|(faults, _)| *faults == 0), "{found:?}");
+    }
+
+    #[test]
+    fn a_server_that_answers_otherwise_is_not() {
+        let found = faults(&["routing/timeout"], |r| match r.get_mut("connect_timeout") {
+            Some(timeout) if *timeout == "10s" => *timeout = "9s".into(),
+            _ => {}
+        });
+        assert!(found.iter().all(|(faults, _)| *faults > 0), "{found:?}");
+    }
+
+    fn outcome(label: &str, equal: bool) -> Outcome {
+        let fault = Fault { proxy: "p".into(), kind: "clusters", name: "c".into(), state: State::Missing };
+        let faults = if equal { vec![] } else { vec![fault] };
+        Outcome { topic: "t".into(), label: label.into(), counts: BTreeMap::new(), faults }
+    }
+
+    #[test]
+    fn the_list_can_only_shrink() {
+        let outcomes = [outcome("t/a", true), outcome("t/b", false), outcome("t/c", true), outcome("t/d", false)];
+        let verdict = Verdict::of(&outcomes, "# words\nt/c\nt/d\nt/gone\n", &Selection::default());
+        assert_eq!(
+            (&verdict.broken[..], &verdict.became_equal[..], &verdict.unknown[..]),
+            (&["t/b".to_owned()][..], &["t/c".to_owned()][..], &["t/gone".to_owned()][..])
+        );
+        assert!(!verdict.holds());
+        assert!(Verdict::of(&outcomes[2..], "t/d\n", &Selection::default()).holds());
+        assert_eq!(without("# words\nt/c\nt/d\n", &verdict.became_equal), "# words\nt/d\n");
+    }
+}

@@ -1,0 +1,114 @@
+//! Recorded cases: a piece of configuration, some proxies, and what each of them was answered.
+//! `store.rs` reads them, `ask.rs` asks as an Envoy does, `check.rs` compares, `report.rs` tells.
+
+mod ask;
+mod check;
+mod report;
+mod store;
+
+pub use ask::Answers;
+pub use check::run;
+pub use store::Store;
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use api::TypeUrl;
+use serde::Deserialize;
+use serde_json::Value;
+
+/// The types a proxy asks for, by the names that cases give them, in the order of asking.
+const KINDS: [(&str, TypeUrl); 6] = [
+    ("clusters", TypeUrl::CLUSTER),
+    ("endpoints", TypeUrl::ENDPOINT),
+    ("listeners", TypeUrl::LISTENER),
+    ("routes", TypeUrl::ROUTE),
+    ("extensions", TypeUrl::EXTENSION),
+    ("names", TypeUrl::NAME_TABLE),
+];
+
+/// The environment under which everything was recorded; a case's own variables come on top.
+pub const RECORDED_ENV: &[(&str, &str)] = &[
+    ("ENABLE_CA_SERVER", "false"),
+    ("PILOT_CERT_PROVIDER", "none"),
+    ("XDS_AUTH", "false"),
+    ("PILOT_ENABLE_ALPN_FILTER", "false"),
+    ("PILOT_ENABLE_METADATA_EXCHANGE", "false"),
+];
+
+/// One recorded case.
+#[derive(Debug)]
+pub struct Case {
+    pub topic: String,
+    pub name: String,
+    pub folder: PathBuf,
+    pub world: World,
+    /// MeshConfig, where the case has one.
+    pub mesh: Option<String>,
+    /// MeshNetworks, where the case has some.
+    pub networks: Option<String>,
+    /// All variables that the server sees, `RECORDED_ENV` included.
+    pub env: BTreeMap<String, String>,
+    pub proxies: Vec<Proxy>,
+    expected: Vec<Expected>,
+}
+
+/// What the server is fed with.
+#[derive(Debug)]
+pub enum World {
+    /// Documents of Istio's kinds, as one file.
+    Files(String),
+    /// Objects of a Kubernetes cluster.
+    Kubernetes(String),
+}
+
+/// Who asks.
+#[derive(Debug, Deserialize)]
+pub struct Proxy {
+    pub name: String,
+    /// `type~ip~pod.ns~domain`.
+    pub id: String,
+    #[serde(default)]
+    pub metadata: Value,
+    #[serde(default)]
+    pub locality: Locality,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct Locality {
+    pub region: String,
+    pub zone: String,
+    pub sub_zone: String,
+}
+
+#[derive(Debug)]
+struct Expected {
+    proxy: String,
+    kind: String,
+    resource: Arc<Value>,
+}
+
+impl Case {
+    pub fn label(&self) -> String {
+        format!("{}/{}", self.topic, self.name)
+    }
+
+    /// What this proxy was answered for a type, in the order of names.
+    pub fn expected(&self, proxy: &str, kind: &TypeUrl) -> Vec<Arc<Value>> {
+        let kind = KINDS.iter().find(|(_, url)| url == kind).map_or("", |(name, _)| name);
+        let of_kind = self.expected.iter().filter(|e| e.proxy == proxy && e.kind == kind);
+        of_kind.map(|e| Arc::clone(&e.resource)).collect()
+    }
+}
+
+impl Proxy {
+    /// Its agent answers DNS, so it asks for the name table.
+    fn wants_names(&self) -> bool {
+        match &self.metadata["DNS_CAPTURE"] {
+            Value::String(text) => text.eq_ignore_ascii_case("true"),
+            other => other.as_bool().unwrap_or_default(),
+        }
+    }
+}
