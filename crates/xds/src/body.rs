@@ -1,0 +1,121 @@
+//! gRPC messages over `http_body` without tonic's encoder, which would copy every response into a buffer
+//! of its stream. Here a response is a list of shared pieces, and the status goes out as trailers.
+
+use std::convert::Infallible;
+use std::marker::PhantomData;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use http_body::{Body, Frame};
+use prost::Message;
+use tokio::sync::mpsc;
+use tonic::codec::{DecodeBuf, Decoder};
+use tonic::{Code, Status};
+
+/// Where a stream's task puts its messages. An error is the stream's end; so is `Status::ok`.
+pub(crate) type Sender = mpsc::Sender<Result<Vec<Bytes>, Status>>;
+
+/// The response of one stream, in whatever pieces its task gives.
+pub(crate) struct MessageBody {
+    messages: mpsc::Receiver<Result<Vec<Bytes>, Status>>,
+    pieces: std::vec::IntoIter<Bytes>,
+    ended: bool,
+}
+
+impl MessageBody {
+    /// A body and the sender that feeds it. One message waits at most: the task learns of a slow reader at once.
+    pub(crate) fn new() -> (Sender, Self) {
+        let (sender, messages) = mpsc::channel(1);
+        (sender, Self { messages, pieces: Vec::new().into_iter(), ended: false })
+    }
+}
+
+impl Body for MessageBody {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        loop {
+            if let Some(piece) = self.pieces.next() {
+                return Poll::Ready(Some(Ok(Frame::data(piece))));
+            }
+            if self.ended {
+                return Poll::Ready(None);
+            }
+            let status = match ready!(self.messages.poll_recv(cx)) {
+                Some(Ok(pieces)) => {
+                    self.pieces = pieces.into_iter();
+                    continue;
+                }
+                Some(Err(status)) => status,
+                // Only a panic ends a task without a status.
+                None => Status::internal("the stream's task failed"),
+            };
+            self.ended = true;
+            return Poll::Ready(Some(Ok(Frame::trailers(trailers(&status)))));
+        }
+    }
+}
+
+fn trailers(status: &Status) -> http::HeaderMap {
+    let mut trailers = http::HeaderMap::new();
+    if status.add_header(&mut trailers).is_err() {
+        trailers.insert("grpc-status", http::HeaderValue::from(Code::Internal as i32));
+    }
+    trailers
+}
+
+/// Decodes protobuf messages; garbage is the client's fault and says so.
+pub(crate) struct Reader<M>(PhantomData<fn() -> M>);
+
+impl<M> Default for Reader<M> {
+    fn default() -> Self {
+        Self(PhantomData)
+    }
+}
+
+impl<M: Message + Default + 'static> Decoder for Reader<M> {
+    type Item = M;
+    type Error = Status;
+
+    fn decode(&mut self, buffer: &mut DecodeBuf<'_>) -> Result<Option<M>, Status> {
+        M::decode(buffer)
+            .map(Some)
+            .map_err(|error| Status::invalid_argument(format!("could not decode message: {error}")))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::poll_fn;
+
+    use super::{Body, Bytes, MessageBody, Pin, Status};
+
+    async fn frame(body: &mut MessageBody) -> Option<http_body::Frame<Bytes>> {
+        poll_fn(|cx| Pin::new(&mut *body).poll_frame(cx)).await.map(|frame| frame.unwrap())
+    }
+
+    #[tokio::test]
+    async fn pieces_leave_as_they_are_and_the_status_as_trailers() {
+        let (sender, mut body) = MessageBody::new();
+        let shared = Bytes::from(vec![7; 100]);
+        sender.send(Ok(vec![Bytes::from_static(b"head"), shared.clone()])).await.unwrap();
+        assert_eq!(frame(&mut body).await.unwrap().into_data().unwrap(), "head");
+        assert_eq!(frame(&mut body).await.unwrap().into_data().unwrap().as_ptr(), shared.as_ptr());
+        sender.send(Err(Status::unavailable("later"))).await.unwrap();
+        let trailers = frame(&mut body).await.unwrap().into_trailers().unwrap();
+        assert_eq!(
+            (&trailers["grpc-status"], &trailers["grpc-message"]),
+            (&"14".parse().unwrap(), &"later".parse().unwrap())
+        );
+        assert!(frame(&mut body).await.is_none());
+    }
+
+    #[tokio::test]
+    async fn task_that_died_is_an_internal_error() {
+        let (sender, mut body) = MessageBody::new();
+        drop(sender);
+        assert_eq!(frame(&mut body).await.unwrap().into_trailers().unwrap()["grpc-status"], "13");
+    }
+}

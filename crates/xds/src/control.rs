@@ -1,0 +1,63 @@
+//! What the protocol asks of a control plane: who a client is, what it may see now, and when that changed.
+
+use std::future::Future;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use api::envoy::config::core::v3::Node;
+use api::{TypeUrl, Version};
+use http::{Extensions, HeaderMap};
+use tonic::Status;
+
+use crate::set::ResourceSet;
+
+/// A control plane: admits clients.
+pub trait Control: Send + Sync + 'static {
+    type Client: Client;
+
+    /// Called with the first request of a stream, whose node has an id. An error ends the stream with its status;
+    /// `Unavailable` while the sources are not in sync makes clients try again.
+    fn connect(&self, node: Node, peer: Peer) -> impl Future<Output = Result<Self::Client, Status>> + Send;
+}
+
+/// One connected client as the control plane knows it; dropped when the stream ends.
+pub trait Client: Send + 'static {
+    /// Resolves when the world moved on, and adopts the newest world: until it resolves again, `current` answers
+    /// from that one, so that all types agree. Dropped and called anew at any time; must lose nothing by it.
+    fn changed(&mut self) -> impl Future<Output = ()> + Send;
+
+    /// This client's resources of one type. None when the type is not served: requests for it get no answer.
+    fn current(&mut self, kind: &TypeUrl) -> Option<Arc<ResourceSet>>;
+
+    /// Told of everything that happens on the stream, for debug pages and metrics.
+    fn observe(&mut self, event: &Event<'_>);
+}
+
+/// Where a stream comes from.
+#[derive(Debug, Default)]
+pub struct Peer {
+    /// The remote address, where tonic's transport or the acceptor gave one.
+    pub address: Option<SocketAddr>,
+    pub headers: HeaderMap,
+    /// What the acceptor and the layers above attached, such as a verified identity.
+    pub extensions: Extensions,
+}
+
+/// Something that happened on a stream.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Event<'a> {
+    /// The client began to watch a type, or changed what it wants of it.
+    Subscribed { kind: &'a TypeUrl, wildcard: bool, names: usize },
+    /// The client wants nothing of a type any more.
+    Unsubscribed { kind: &'a TypeUrl },
+    /// A response was handed to the transport.
+    Sent { kind: &'a TypeUrl, nonce: &'a str, version: Version, resources: usize, removed: usize, bytes: usize },
+    /// The client accepted its last response.
+    Acked { kind: &'a TypeUrl, nonce: &'a str, version: Version },
+    /// The client rejected its last response.
+    Nacked { kind: &'a TypeUrl, nonce: &'a str, version: Version, code: i32, message: &'a str },
+    /// An answer to a response that is not the last; ignored.
+    Stale { kind: &'a TypeUrl, nonce: &'a str },
+    /// An agent tells whether its workload is healthy.
+    Health { error: Option<&'a str> },
+}

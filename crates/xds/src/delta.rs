@@ -1,0 +1,130 @@
+//! Delta: requests change the list of names, responses carry what changed and what is gone.
+//! The state is `watch`'s; `sotw` is the other reader of it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use api::envoy::service::discovery::v3::{DeltaDiscoveryRequest, DeltaDiscoveryResponse};
+use api::{TypeUrl, Version};
+use tonic::Status;
+
+use crate::control::{Client, Event};
+use crate::session::{Head, Outcome, Session};
+use crate::set::{Protocol, ResourceSet};
+use crate::subscription::Subscription;
+use crate::watch::{Held, Plan, Watch};
+
+impl<C: Client> Session<C> {
+    /// Takes one request. What it asks for comes out of [`Session::next`].
+    pub(crate) fn delta(&mut self, request: DeltaDiscoveryRequest) -> Result<(), Status> {
+        let kind = self.kind(request.type_url)?;
+        if kind == TypeUrl::HEALTH {
+            self.client.observe(&Event::Health { error: request.error_detail.as_ref().map(|e| e.message.as_str()) });
+            return Ok(());
+        }
+        let subscribe = self.interned(&kind, request.resource_names_subscribe)?;
+        let unsubscribe = request.resource_names_unsubscribe;
+        let nonce = request.response_nonce;
+        if self.watch(&kind).is_none() {
+            if kind.is_debug() && !nonce.is_empty() {
+                return Ok(()); // the acknowledgement of a page that was sent once
+            }
+            return self.delta_begin(kind, subscribe, &unsubscribe, request.initial_resource_versions);
+        }
+        if !nonce.is_empty() {
+            // Stale or not, the names below count: no later request repeats them.
+            let error = request.error_detail.as_ref().map(|e| (e.code, e.message.as_str()));
+            self.answer(&kind, &nonce, error);
+        }
+        self.delta_modify(&kind, subscribe, &unsubscribe)
+    }
+
+    fn delta_begin(
+        &mut self,
+        kind: TypeUrl,
+        subscribe: Vec<Arc<str>>,
+        unsubscribe: &[String],
+        held: BTreeMap<String, String>,
+    ) -> Result<(), Status> {
+        let mut watch = Watch::new(kind.clone());
+        let (subscription, added) = Subscription::begin(&kind, subscribe, unsubscribe);
+        let held_names = self.interned(&kind, held.keys().cloned().collect())?;
+        for (name, version) in held_names.into_iter().zip(held.values()) {
+            if subscription.covers(&name) && !self.must_resend(&kind, &name) {
+                watch.holding.except.insert(name, Version::parse(version).map_or(Held::Unknown, Held::Version));
+            }
+        }
+        // A client that knows nothing waits for the first answer even if there is nothing to list.
+        watch.owed = added.wildcard;
+        watch.forced = added.names.into_iter().filter(|name| !watch.holding.except.contains_key(name)).collect();
+        watch.subscription = subscription;
+        if kind == TypeUrl::ENDPOINT {
+            self.warming = Default::default();
+        }
+        self.begin(watch)?;
+        self.report_subscription(&kind);
+        Ok(())
+    }
+
+    /// Whether a load assignment goes out although the client holds it. Either its cluster was sent on this stream,
+    /// or the client asks for endpoints before clusters: Envoy holds back its request for clusters while it warms
+    /// some, and which ones these are cannot be seen from here.
+    fn must_resend(&self, kind: &TypeUrl, name: &str) -> bool {
+        let aggregated = self.terms.only.is_none();
+        let clusters_asked = self.watches.iter().any(|watch| watch.kind == TypeUrl::CLUSTER);
+        *kind == TypeUrl::ENDPOINT && aggregated && (!clusters_asked || self.warming.contains(name))
+    }
+
+    fn delta_modify(&mut self, kind: &TypeUrl, subscribe: Vec<Arc<str>>, unsubscribe: &[String]) -> Result<(), Status> {
+        if subscribe.is_empty() && unsubscribe.is_empty() {
+            return Ok(());
+        }
+        let most = self.terms.limits.names;
+        let Some(watch) = self.watch(kind) else { return Ok(()) };
+        let added = watch.subscription.modify(subscribe, unsubscribe);
+        if watch.subscription.names.len() > most {
+            return Err(Status::resource_exhausted(format!("more than {most} resource names on a stream")));
+        }
+        if added.wildcard {
+            watch.forget();
+            watch.owed = true;
+        }
+        watch.forced.extend(added.names);
+        for name in unsubscribe {
+            watch.forced.remove(name.as_str());
+            let name: Arc<str> = Arc::from(name.as_str());
+            if watch.subscription.covers(&name) {
+                // Left by name but still wanted as part of everything: the client asks what is true of it.
+                watch.forced.insert(name);
+            } else {
+                watch.holding.except.remove(&name);
+            }
+        }
+        self.report_subscription(kind);
+        Ok(())
+    }
+}
+
+/// What to send for a plan; None when there is nothing to tell.
+pub(crate) fn outcome(watch: &Watch, plan: &Plan, target: &ResourceSet) -> Option<Outcome> {
+    let resources = plan.resource_count(target);
+    // Envoy drops an extension's configuration at once when told to; it is to go with its last user instead.
+    let removals = watch.kind != TypeUrl::EXTENSION;
+    let gone = plan.removed.iter().chain(&plan.absent).filter(|_| removals);
+    let removed: Vec<Arc<str>> = gone.cloned().collect();
+    if resources == 0 && removed.is_empty() && !watch.owed {
+        return None;
+    }
+    Some(Outcome { payload: plan.payload(target, Protocol::Delta), resources, removed })
+}
+
+pub(crate) fn head(head: &Head<'_>, removed: Vec<Arc<str>>) -> DeltaDiscoveryResponse {
+    DeltaDiscoveryResponse {
+        system_version_info: head.version.to_string(),
+        type_url: head.kind.to_string(),
+        nonce: head.nonce.to_owned(),
+        removed_resources: removed.iter().map(|name| name.to_string()).collect(),
+        control_plane: head.control_plane(),
+        ..DeltaDiscoveryResponse::default()
+    }
+}

@@ -1,0 +1,29 @@
+//! The xDS protocol, server and client: subscriptions, acknowledgements, push order and shared bodies.
+//! What the resources say is the control plane's business; it is asked through [`Control`] and [`Client`].
+//!
+//! `subscription` and `watch` hold the state of one type on one stream, `session` orders the types of a
+//! stream, `sotw` and `delta` read requests and write responses over that one state, `server` and `body`
+//! put it on gRPC. `session` does no I/O, so that histories can be tested as plain values.
+
+#![forbid(unsafe_code)]
+
+mod body;
+pub mod client;
+mod control;
+mod delta;
+mod limits;
+mod server;
+mod session;
+mod set;
+mod sotw;
+mod stream;
+mod subscription;
+mod watch;
+
+#[cfg(test)]
+mod tests;
+
+pub use control::{Client, Control, Event, Peer};
+pub use limits::Limits;
+pub use server::{Options, routes};
+pub use set::ResourceSet;

@@ -1,0 +1,28 @@
+//! Bounds on what one client may make the server hold.
+
+/// Bounds per request and per stream. A client beyond them is told so and its stream ends.
+#[derive(Clone, Debug)]
+pub struct Limits {
+    /// Bytes of one request, as upstream's server sets it.
+    pub request_bytes: usize,
+    /// Resource names of one type, in a request and on the stream.
+    pub names: usize,
+    /// Bytes of one resource name.
+    pub name_bytes: usize,
+    /// Bytes of the node's metadata. Kubernetes allows 256 KiB of annotations, which agents send along.
+    pub metadata_bytes: usize,
+    /// Types on one stream.
+    pub types: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            request_bytes: 4 * 1024 * 1024,
+            names: 50_000,
+            name_bytes: 4 * 1024,
+            metadata_bytes: 512 * 1024,
+            types: 64,
+        }
+    }
+}

@@ -1,0 +1,214 @@
+//! The gRPC services: the aggregated one and those of a single type, as tower services for tonic's router.
+
+use std::convert::Infallible;
+use std::future::{Ready, ready};
+use std::hash::{BuildHasher, RandomState};
+use std::marker::PhantomData;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll};
+
+use api::TypeUrl;
+use api::envoy::service::discovery::v3::{DeltaDiscoveryRequest, DiscoveryRequest};
+use http::{HeaderValue, Request as HttpRequest, Response as HttpResponse};
+use tokio_util::sync::CancellationToken;
+use tonic::server::NamedService;
+use tonic::service::Routes;
+use tonic::transport::server::TcpConnectInfo;
+use tonic::{Status, Streaming, body::Body};
+use tower::Service;
+
+use crate::body::{MessageBody, Reader};
+use crate::control::{Control, Peer};
+use crate::limits::Limits;
+use crate::session::Terms;
+use crate::set::Protocol;
+use crate::stream::{self, Request};
+
+/// How to serve.
+#[derive(Clone, Debug)]
+pub struct Options {
+    pub limits: Limits,
+    /// Sent to clients as the control plane's identifier.
+    pub identifier: String,
+    /// Ends every stream with `Unavailable`, so that clients go elsewhere.
+    pub stop: CancellationToken,
+}
+
+/// All services of the protocol, for a tonic server.
+pub fn routes<C: Control>(control: Arc<C>, options: Options) -> Routes {
+    let shared = Arc::new(Shared {
+        control,
+        limits: Arc::new(options.limits),
+        identifier: options.identifier.into(),
+        stop: options.stop,
+        seed: RandomState::new(),
+        streams: AtomicU64::new(0),
+    });
+    Routes::new(Discovery::<C, Aggregated>::new(&shared))
+        .add_service(Discovery::<C, Clusters>::new(&shared))
+        .add_service(Discovery::<C, Endpoints>::new(&shared))
+        .add_service(Discovery::<C, Listeners>::new(&shared))
+        .add_service(Discovery::<C, RouteConfigurations>::new(&shared))
+        .add_service(Discovery::<C, Secrets>::new(&shared))
+        .add_service(Discovery::<C, Extensions>::new(&shared))
+}
+
+/// The names of one service of the protocol.
+trait Family: Send + Sync + 'static {
+    const NAME: &'static str;
+    const STREAM: &'static str;
+    const DELTA: &'static str;
+    /// The only type served; None for all.
+    const ONLY: Option<TypeUrl>;
+}
+
+macro_rules! family {
+    ($marker:ident, $name:literal, $stream:literal, $delta:literal, $only:expr) => {
+        struct $marker;
+
+        impl Family for $marker {
+            const NAME: &'static str = $name;
+            const STREAM: &'static str = concat!("/", $name, "/", $stream);
+            const DELTA: &'static str = concat!("/", $name, "/", $delta);
+            const ONLY: Option<TypeUrl> = $only;
+        }
+    };
+}
+
+family!(
+    Aggregated,
+    "envoy.service.discovery.v3.AggregatedDiscoveryService",
+    "StreamAggregatedResources",
+    "DeltaAggregatedResources",
+    None
+);
+family!(
+    Clusters,
+    "envoy.service.cluster.v3.ClusterDiscoveryService",
+    "StreamClusters",
+    "DeltaClusters",
+    Some(TypeUrl::CLUSTER)
+);
+family!(
+    Endpoints,
+    "envoy.service.endpoint.v3.EndpointDiscoveryService",
+    "StreamEndpoints",
+    "DeltaEndpoints",
+    Some(TypeUrl::ENDPOINT)
+);
+family!(
+    Listeners,
+    "envoy.service.listener.v3.ListenerDiscoveryService",
+    "StreamListeners",
+    "DeltaListeners",
+    Some(TypeUrl::LISTENER)
+);
+family!(
+    RouteConfigurations,
+    "envoy.service.route.v3.RouteDiscoveryService",
+    "StreamRoutes",
+    "DeltaRoutes",
+    Some(TypeUrl::ROUTE)
+);
+family!(
+    Secrets,
+    "envoy.service.secret.v3.SecretDiscoveryService",
+    "StreamSecrets",
+    "DeltaSecrets",
+    Some(TypeUrl::SECRET)
+);
+family!(
+    Extensions,
+    "envoy.service.extension.v3.ExtensionConfigDiscoveryService",
+    "StreamExtensionConfigs",
+    "DeltaExtensionConfigs",
+    Some(TypeUrl::EXTENSION)
+);
+
+/// What all services share.
+struct Shared<C> {
+    control: Arc<C>,
+    limits: Arc<Limits>,
+    identifier: Arc<str>,
+    stop: CancellationToken,
+    /// Differs between processes, so that a nonce of one server means nothing to the next.
+    seed: RandomState,
+    streams: AtomicU64,
+}
+
+/// One service of the protocol.
+struct Discovery<C, F> {
+    shared: Arc<Shared<C>>,
+    family: PhantomData<fn() -> F>,
+}
+
+impl<C, F> Discovery<C, F> {
+    fn new(shared: &Arc<Shared<C>>) -> Self {
+        Self { shared: Arc::clone(shared), family: PhantomData }
+    }
+}
+
+impl<C, F> Clone for Discovery<C, F> {
+    fn clone(&self) -> Self {
+        Self::new(&self.shared)
+    }
+}
+
+impl<C, F: Family> NamedService for Discovery<C, F> {
+    const NAME: &'static str = F::NAME;
+}
+
+impl<C: Control, F: Family> Service<HttpRequest<Body>> for Discovery<C, F> {
+    type Response = HttpResponse<Body>;
+    type Error = Infallible;
+    type Future = Ready<Result<Self::Response, Infallible>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: HttpRequest<Body>) -> Self::Future {
+        let path = request.uri().path();
+        let response = if path == F::STREAM {
+            self.shared.open::<DiscoveryRequest>(request, Protocol::Sotw, F::ONLY)
+        } else if path == F::DELTA {
+            self.shared.open::<DeltaDiscoveryRequest>(request, Protocol::Delta, F::ONLY)
+        } else {
+            Status::unimplemented("").into_http()
+        };
+        ready(Ok(response))
+    }
+}
+
+impl<C: Control> Shared<C> {
+    /// Starts a stream's task and answers with the body it feeds.
+    fn open<R: Request>(
+        &self,
+        request: HttpRequest<Body>,
+        protocol: Protocol,
+        only: Option<TypeUrl>,
+    ) -> HttpResponse<Body> {
+        let (parts, body) = request.into_parts();
+        let requests = Streaming::new_request(Reader::<R>::default(), body, None, Some(self.limits.request_bytes));
+        let address = parts.extensions.get::<TcpConnectInfo>().and_then(TcpConnectInfo::remote_addr);
+        let peer = Peer { address, headers: parts.headers, extensions: parts.extensions };
+        let terms = Terms {
+            protocol,
+            only,
+            limits: Arc::clone(&self.limits),
+            identifier: Arc::clone(&self.identifier),
+            stream: self.seed.hash_one(self.streams.fetch_add(1, Ordering::Relaxed)),
+        };
+        let (responses, body) = MessageBody::new();
+        tokio::spawn(stream::run(Arc::clone(&self.control), requests, responses, peer, terms, self.stop.clone()));
+        grpc_response(body)
+    }
+}
+
+/// A gRPC response with this body.
+pub(crate) fn grpc_response(body: MessageBody) -> HttpResponse<Body> {
+    let mut response = HttpResponse::new(Body::new(body));
+    response.headers_mut().insert(http::header::CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
+    response
+}

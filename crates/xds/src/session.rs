@@ -1,0 +1,330 @@
+//! One stream as a value: all watched types, the order in which they are served, and what waits for what.
+//! No I/O happens here: requests and worlds go in, encoded responses come out.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use api::envoy::config::core::v3::ControlPlane;
+use api::{TypeUrl, Version};
+use bytes::{BufMut, Bytes, BytesMut};
+use prost::Message;
+use tonic::Status;
+
+use crate::control::{Client, Event};
+use crate::limits::Limits;
+use crate::set::{Payload, Protocol, ResourceSet};
+use crate::watch::{Epoch, Plan, Watch};
+
+/// What does not change while a stream lasts.
+#[derive(Clone, Debug)]
+pub(crate) struct Terms {
+    pub(crate) protocol: Protocol,
+    /// The type of a single-type service; None on an aggregated stream.
+    pub(crate) only: Option<TypeUrl>,
+    pub(crate) limits: Arc<Limits>,
+    /// Sent in every response's `control_plane`.
+    pub(crate) identifier: Arc<str>,
+    /// Makes nonces of different streams differ.
+    pub(crate) stream: u64,
+}
+
+/// The state of one stream.
+pub(crate) struct Session<C> {
+    pub(crate) client: C,
+    pub(crate) terms: Terms,
+    pub(crate) watches: Vec<Watch>,
+    pub(crate) warming: Warming,
+    epoch: Epoch,
+    responses: u64,
+}
+
+/// Clusters sent on this stream before the client asked for endpoints.
+/// Envoy warms them anew and needs their load assignments even if it says that it holds them.
+#[derive(Debug, Default)]
+pub(crate) enum Warming {
+    #[default]
+    Nothing,
+    Everything,
+    Names(BTreeSet<Arc<str>>),
+}
+
+impl Warming {
+    pub(crate) fn contains(&self, name: &str) -> bool {
+        match self {
+            Self::Nothing => false,
+            Self::Everything => true,
+            Self::Names(names) => names.contains(name),
+        }
+    }
+
+    fn add(&mut self, plan: &Plan) {
+        match self {
+            Self::Everything => {}
+            _ if plan.everything => *self = Self::Everything,
+            Self::Names(names) => names.extend(plan.changed.iter().map(|r| Arc::clone(&r.name))),
+            Self::Nothing => *self = Self::Names(plan.changed.iter().map(|r| Arc::clone(&r.name)).collect()),
+        }
+    }
+}
+
+/// One encoded message, ready for the transport.
+#[derive(Debug)]
+pub(crate) struct Response {
+    /// A gRPC message with its prefix; most pieces are shared with other streams.
+    pub(crate) chunks: Vec<Bytes>,
+}
+
+/// What a protocol makes of a plan.
+pub(crate) struct Outcome {
+    pub(crate) payload: Payload,
+    pub(crate) resources: usize,
+    pub(crate) removed: Vec<Arc<str>>,
+}
+
+impl<C: Client> Session<C> {
+    pub(crate) fn new(client: C, terms: Terms) -> Self {
+        Self { client, terms, watches: Vec::new(), warming: Warming::Nothing, epoch: 1, responses: 0 }
+    }
+
+    /// The client adopted a newer world.
+    pub(crate) fn world_moved(&mut self) {
+        self.epoch += 1;
+    }
+
+    /// The next response to send, or None until a request or a new world arrives.
+    /// Order: clusters, endpoints, listeners, routes, the rest; removals of clusters and endpoints last.
+    pub(crate) fn next(&mut self) -> Option<Response> {
+        loop {
+            let released = self.released();
+            for at in 0..self.watches.len() {
+                if let Some(response) = self.advance(at, released) {
+                    return Some(response);
+                }
+            }
+            // Listeners or routes without changes settle in the pass itself and may set removals free.
+            if self.released() == released {
+                return None;
+            }
+        }
+    }
+
+    pub(crate) fn watch(&mut self, kind: &TypeUrl) -> Option<&mut Watch> {
+        self.watches.iter_mut().find(|watch| watch.kind == *kind)
+    }
+
+    /// Starts to watch a type, at its place in the push order.
+    pub(crate) fn begin(&mut self, watch: Watch) -> Result<(), Status> {
+        if self.watches.len() >= self.terms.limits.types {
+            return Err(Status::resource_exhausted(format!("more than {} types on a stream", self.watches.len())));
+        }
+        let at = self.watches.partition_point(|other| push_order(&other.kind) <= push_order(&watch.kind));
+        self.watches.insert(at, watch);
+        Ok(())
+    }
+
+    /// The type a request is about: the stream's only one, or the one it names.
+    pub(crate) fn kind(&self, type_url: String) -> Result<TypeUrl, Status> {
+        match &self.terms.only {
+            Some(only) if type_url.is_empty() || type_url == only.as_str() => Ok(only.clone()),
+            Some(only) => Err(Status::invalid_argument(format!("this service serves {only}, not {type_url}"))),
+            None if type_url.is_empty() => Err(Status::invalid_argument("request without a type")),
+            None => Ok(type_url.into()),
+        }
+    }
+
+    /// The names as the current set spells them, so that streams share one allocation per name.
+    pub(crate) fn interned(&mut self, kind: &TypeUrl, names: Vec<String>) -> Result<Vec<Arc<str>>, Status> {
+        let limits = &self.terms.limits;
+        if names.len() > limits.names {
+            return Err(Status::resource_exhausted(format!(
+                "{} resource names, at most {}",
+                names.len(),
+                limits.names
+            )));
+        }
+        if let Some(long) = names.iter().map(String::len).find(|len| *len > limits.name_bytes) {
+            return Err(Status::invalid_argument(format!(
+                "resource name of {long} bytes, at most {}",
+                limits.name_bytes
+            )));
+        }
+        let current = if names.is_empty() { None } else { self.client.current(kind) };
+        let intern = |name: String| match current.as_ref().and_then(|set| set.listed(&name)) {
+            Some(resource) => Arc::clone(&resource.name),
+            None => Arc::from(name),
+        };
+        Ok(names.into_iter().map(intern).collect())
+    }
+
+    /// Reads a nonce as the answer to the watch's last response. Stale ones are counted and answer nothing.
+    pub(crate) fn answer(&mut self, kind: &TypeUrl, nonce: &str, error: Option<(i32, &str)>) -> Answer {
+        let stream = self.terms.stream;
+        let Some(watch) = self.watches.iter_mut().find(|watch| watch.kind == *kind) else { return Answer::Stale };
+        let Some(version) = watch.version.filter(|_| nonce == nonce_text(stream, watch.nonce)) else {
+            self.client.observe(&Event::Stale { kind, nonce });
+            return Answer::Stale;
+        };
+        if watch.in_flight {
+            watch.answered();
+            self.client.observe(&match error {
+                None => Event::Acked { kind, nonce, version },
+                Some((code, message)) => Event::Nacked { kind, nonce, version, code, message },
+            });
+        }
+        Answer::Current
+    }
+
+    pub(crate) fn report_subscription(&mut self, kind: &TypeUrl) {
+        let Some(watch) = self.watches.iter().find(|watch| watch.kind == *kind) else { return };
+        let subscription = &watch.subscription;
+        self.client.observe(&if subscription.is_empty() {
+            Event::Unsubscribed { kind }
+        } else {
+            Event::Subscribed { kind, wildcard: subscription.wildcard, names: subscription.names.len() }
+        });
+    }
+
+    /// The world up to which removals are free: listeners and routes of it were answered, or are not watched.
+    fn released(&self) -> Epoch {
+        let users = self.watches.iter().filter(|watch| refers_to_clusters(&watch.kind));
+        users.map(|watch| watch.settled).min().unwrap_or(Epoch::MAX)
+    }
+
+    /// Brings one type up to date if nothing stands in the way.
+    fn advance(&mut self, at: usize, released: Epoch) -> Option<Response> {
+        let clusters_first = self.clusters_unsent();
+        let watch = self.watches.get_mut(at)?;
+        let released = if outlives_its_users(&watch.kind) { released } else { Epoch::MAX };
+        if !watch.is_due(self.epoch, released) || (clusters_first && refers_to_clusters(&watch.kind)) {
+            return None;
+        }
+        let Some(target) = self.client.current(&watch.kind) else {
+            watch.carried_out_nothing(self.epoch);
+            return None;
+        };
+        let plan = watch.plan(&target, self.epoch, released);
+        let outcome = match self.terms.protocol {
+            Protocol::Sotw => crate::sotw::outcome(watch, &plan, &target),
+            Protocol::Delta => crate::delta::outcome(watch, &plan, &target),
+        };
+        match outcome {
+            Some(_) if watch.in_flight => None,
+            Some(outcome) => Some(self.send(at, plan, outcome, target)),
+            None => {
+                watch.carried_out(plan, target, self.epoch);
+                None
+            }
+        }
+    }
+
+    /// True while a new world's clusters could not be sent yet. What refers to them has to wait.
+    fn clusters_unsent(&self) -> bool {
+        self.watches.iter().any(|watch| watch.kind == TypeUrl::CLUSTER && watch.seen < self.epoch)
+    }
+
+    fn send(&mut self, at: usize, plan: Plan, outcome: Outcome, target: Arc<ResourceSet>) -> Response {
+        self.responses += 1;
+        let watch = &mut self.watches[at];
+        let kind = watch.kind.clone();
+        let nonce = nonce_text(self.terms.stream, self.responses);
+        let version = target.version();
+        let head = Head { kind: &kind, version, nonce: &nonce, identifier: &self.terms.identifier };
+        let removed = outcome.removed.len();
+        let chunks = match self.terms.protocol {
+            Protocol::Sotw => framed(&crate::sotw::head(&head), &outcome.payload),
+            Protocol::Delta => framed(&crate::delta::head(&head, outcome.removed), &outcome.payload),
+        };
+        if kind == TypeUrl::CLUSTER {
+            self.warm(&plan);
+        }
+        let watch = &mut self.watches[at];
+        watch.nonce = self.responses;
+        watch.version = Some(version);
+        watch.in_flight = true;
+        watch.carried_out(plan, target, self.epoch);
+        if kind.is_debug() {
+            // A debug page is an answer to a request, not a subscription.
+            self.watches.remove(at);
+        }
+        let bytes = chunks.iter().map(Bytes::len).sum();
+        let resources = outcome.resources;
+        self.client.observe(&Event::Sent { kind: &kind, nonce: &nonce, version, resources, removed, bytes });
+        Response { chunks }
+    }
+
+    /// A cluster that is sent is warmed anew, which ends only with its load assignment, changed or not.
+    /// Clusters and their load assignments have the same names.
+    fn warm(&mut self, clusters: &Plan) {
+        let Some(endpoints) = self.watch(&TypeUrl::ENDPOINT) else {
+            if self.terms.protocol == Protocol::Delta {
+                self.warming.add(clusters);
+            }
+            return;
+        };
+        if clusters.everything {
+            endpoints.forget();
+            endpoints.seen = 0;
+            return;
+        }
+        let names = clusters.changed.iter().map(|cluster| &cluster.name);
+        let covered: Vec<_> = names.filter(|name| endpoints.subscription.covers(name)).cloned().collect();
+        endpoints.forced.extend(covered);
+    }
+}
+
+/// Whether a request's nonce was that of the last response.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Answer {
+    Current,
+    Stale,
+}
+
+/// The fields of a response that are this stream's own.
+pub(crate) struct Head<'a> {
+    pub(crate) kind: &'a TypeUrl,
+    pub(crate) version: Version,
+    pub(crate) nonce: &'a str,
+    pub(crate) identifier: &'a str,
+}
+
+impl Head<'_> {
+    pub(crate) fn control_plane(&self) -> Option<ControlPlane> {
+        Some(ControlPlane { identifier: self.identifier.to_owned() })
+    }
+}
+
+fn nonce_text(stream: u64, response: u64) -> String {
+    format!("{stream:016x}-{response}")
+}
+
+/// A gRPC message: prefix and own fields first, shared bytes after. Protobuf leaves the order of fields free.
+fn framed(head: &impl Message, payload: &Payload) -> Vec<Bytes> {
+    const SMALL: usize = 4096;
+    let shared: usize = payload.chunks.iter().map(Bytes::len).sum();
+    let own = head.encoded_len();
+    let joined = shared <= SMALL;
+    let mut first = BytesMut::with_capacity(5 + own + if joined { shared } else { 0 });
+    first.put_u8(0);
+    first.put_u32(u32::try_from(own + shared).unwrap_or(u32::MAX));
+    head.encode_raw(&mut first);
+    if joined {
+        payload.chunks.iter().for_each(|chunk| first.put_slice(chunk));
+        return vec![first.freeze()];
+    }
+    std::iter::once(first.freeze()).chain(payload.chunks.iter().cloned()).collect()
+}
+
+fn push_order(kind: &TypeUrl) -> usize {
+    const ORDER: [TypeUrl; 5] =
+        [TypeUrl::CLUSTER, TypeUrl::ENDPOINT, TypeUrl::LISTENER, TypeUrl::ROUTE, TypeUrl::SECRET];
+    ORDER.iter().position(|first| first == kind).unwrap_or(ORDER.len())
+}
+
+fn refers_to_clusters(kind: &TypeUrl) -> bool {
+    [TypeUrl::LISTENER, TypeUrl::ROUTE].contains(kind)
+}
+
+/// Types whose removals wait until nothing on the client refers to them.
+fn outlives_its_users(kind: &TypeUrl) -> bool {
+    [TypeUrl::CLUSTER, TypeUrl::ENDPOINT].contains(kind)
+}

@@ -1,0 +1,170 @@
+//! The task of one stream: requests and new worlds go into the session, responses out of it,
+//! one at a time and only when the transport takes them.
+
+use std::sync::Arc;
+
+use api::TypeUrl;
+use api::envoy::config::core::v3::Node;
+use api::envoy::service::discovery::v3::{DeltaDiscoveryRequest, DiscoveryRequest};
+use prost::Message;
+use tokio_util::sync::CancellationToken;
+use tonic::{Code, Status, Streaming};
+
+use crate::body::Sender;
+use crate::control::{Client, Control, Peer};
+use crate::limits::Limits;
+use crate::session::{Session, Terms};
+
+/// The request message of a protocol.
+pub(crate) trait Request: Message + Default + 'static {
+    fn kind(&self) -> &str;
+    fn take_node(&mut self) -> Option<Node>;
+    fn apply<C: Client>(self, session: &mut Session<C>) -> Result<(), Status>;
+}
+
+impl Request for DiscoveryRequest {
+    fn kind(&self) -> &str {
+        &self.type_url
+    }
+
+    fn take_node(&mut self) -> Option<Node> {
+        self.node.take()
+    }
+
+    fn apply<C: Client>(self, session: &mut Session<C>) -> Result<(), Status> {
+        session.sotw(self)
+    }
+}
+
+impl Request for DeltaDiscoveryRequest {
+    fn kind(&self) -> &str {
+        &self.type_url
+    }
+
+    fn take_node(&mut self) -> Option<Node> {
+        self.node.take()
+    }
+
+    fn apply<C: Client>(self, session: &mut Session<C>) -> Result<(), Status> {
+        session.delta(self)
+    }
+}
+
+/// Runs a stream to its end and says how it ended.
+pub(crate) async fn run<C: Control, R: Request>(
+    control: Arc<C>,
+    mut requests: Streaming<R>,
+    responses: Sender,
+    peer: Peer,
+    terms: Terms,
+    stop: CancellationToken,
+) {
+    let status = tokio::select! {
+        biased;
+        () = stop.cancelled() => Status::unavailable("the server is shutting down"),
+        status = converse(&*control, &mut requests, &responses, peer, terms) => status,
+    };
+    // The client may be gone; then nobody asks how its stream ended.
+    let _ = responses.send(Err(status)).await;
+}
+
+async fn converse<C: Control, R: Request>(
+    control: &C,
+    requests: &mut Streaming<R>,
+    responses: &Sender,
+    peer: Peer,
+    terms: Terms,
+) -> Status {
+    match greet(control, requests, peer, terms).await {
+        Ok(Some((session, node_id))) => serve(session, &node_id, requests, responses).await,
+        Ok(None) => Status::ok(""),
+        Err(status) => status,
+    }
+}
+
+/// Reads the first request, which says who the client is. None if the client leaves before.
+async fn greet<C: Control, R: Request>(
+    control: &C,
+    requests: &mut Streaming<R>,
+    peer: Peer,
+    terms: Terms,
+) -> Result<Option<(Session<C::Client>, String)>, Status> {
+    let mut first = loop {
+        match receive(requests).await? {
+            // Agents may probe before their Envoy asks for anything.
+            Some(probe) if probe.kind() == TypeUrl::HEALTH.as_str() => {}
+            Some(request) => break request,
+            None => return Ok(None),
+        }
+    };
+    let node = first.take_node().filter(|node| !node.id.is_empty());
+    let node = node.ok_or_else(|| Status::invalid_argument("missing node information"))?;
+    check(&node, &terms.limits)?;
+    let node_id = node.id.clone();
+    let client = control.connect(node, peer).await?;
+    let mut session = Session::new(client, terms);
+    first.apply(&mut session)?;
+    Ok(Some((session, node_id)))
+}
+
+async fn serve<C: Client, R: Request>(
+    mut session: Session<C>,
+    node_id: &str,
+    requests: &mut Streaming<R>,
+    responses: &Sender,
+) -> Status {
+    let mut due = true;
+    loop {
+        tokio::select! {
+            biased;
+            request = receive(requests) => {
+                let outcome = match request {
+                    Ok(Some(request)) => accept(&mut session, node_id, request),
+                    Ok(None) => return Status::ok(""),
+                    Err(status) => Err(status),
+                };
+                if let Err(status) = outcome {
+                    return status;
+                }
+                due = true;
+            }
+            slot = responses.reserve(), if due => match slot {
+                Ok(slot) => match session.next() {
+                    Some(response) => slot.send(Ok(response.chunks)),
+                    None => due = false,
+                },
+                Err(_) => return Status::cancelled("the client left"),
+            },
+            () = session.client.changed() => {
+                session.world_moved();
+                due = true;
+            }
+        }
+    }
+}
+
+fn accept<C: Client, R: Request>(session: &mut Session<C>, node_id: &str, mut request: R) -> Result<(), Status> {
+    match request.take_node() {
+        Some(node) if !node.id.is_empty() && node.id != node_id => {
+            Err(Status::invalid_argument(format!("node changed from {node_id} to {} in mid-stream", node.id)))
+        }
+        _ => request.apply(session),
+    }
+}
+
+async fn receive<R>(requests: &mut Streaming<R>) -> Result<Option<R>, Status> {
+    requests.message().await.map_err(|status| match status.code() {
+        // What tonic says of a message over the limit; gRPC's own servers say it is too much.
+        Code::OutOfRange => Status::resource_exhausted(status.message().to_owned()),
+        _ => status,
+    })
+}
+
+fn check(node: &Node, limits: &Limits) -> Result<(), Status> {
+    let bytes = node.metadata.as_ref().map_or(0, Message::encoded_len);
+    if bytes > limits.metadata_bytes {
+        let most = limits.metadata_bytes;
+        return Err(Status::resource_exhausted(format!("node metadata of {bytes} bytes, at most {most}")));
+    }
+    Ok(())
+}

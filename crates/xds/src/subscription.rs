@@ -1,0 +1,180 @@
+//! What one client wants of one type, as a plain value. All wildcard rules of both protocols are here.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use api::TypeUrl;
+
+/// The name that stands for every resource of a type.
+pub(crate) const ANY: &str = "*";
+
+/// What a client wants of one type: everything, some names, or both.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Subscription {
+    pub(crate) wildcard: bool,
+    pub(crate) names: BTreeSet<Arc<str>>,
+    /// True once a SotW client named something: from then on an empty list means nothing, not everything.
+    named_before: bool,
+}
+
+/// What a request added to a subscription.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Added {
+    /// Everything is wanted now and was not before.
+    pub(crate) wildcard: bool,
+    pub(crate) names: Vec<Arc<str>>,
+}
+
+impl Added {
+    pub(crate) fn is_empty(&self) -> bool {
+        !self.wildcard && self.names.is_empty()
+    }
+}
+
+impl Subscription {
+    pub(crate) fn covers(&self, name: &str) -> bool {
+        self.wildcard || self.names.contains(name)
+    }
+
+    /// True when the client wants nothing.
+    pub(crate) fn is_empty(&self) -> bool {
+        !self.wildcard && self.names.is_empty()
+    }
+
+    /// SotW: the list in each request replaces the one before.
+    /// An empty list wants everything of a wildcard type, unless names were given before.
+    pub(crate) fn replace(&mut self, kind: &TypeUrl, names: Vec<Arc<str>>) -> Added {
+        let mut names: BTreeSet<Arc<str>> = names.into_iter().collect();
+        let explicit = names.remove(ANY);
+        self.named_before |= explicit || !names.is_empty();
+        let wildcard = explicit || (!self.named_before && is_wildcard_type(kind));
+        let added = Added {
+            wildcard: wildcard && !self.wildcard,
+            names: names.iter().filter(|name| !self.names.contains(&**name)).cloned().collect(),
+        };
+        self.wildcard = wildcard;
+        self.names = names;
+        added
+    }
+
+    /// Delta, first request of a type: a client that names nothing wants everything of a wildcard type.
+    /// Subscribing to `*` and unsubscribing from it at once is how to begin with nothing.
+    pub(crate) fn begin(kind: &TypeUrl, subscribe: Vec<Arc<str>>, unsubscribe: &[String]) -> (Self, Added) {
+        let mut subscription = Self { wildcard: subscribe.is_empty() && is_wildcard_type(kind), ..Self::default() };
+        let mut added = subscription.modify(subscribe, unsubscribe);
+        added.wildcard = subscription.wildcard;
+        (subscription, added)
+    }
+
+    /// Delta, later requests. A name asked for again counts as added: the client may have dropped the resource.
+    pub(crate) fn modify(&mut self, subscribe: Vec<Arc<str>>, unsubscribe: &[String]) -> Added {
+        let mut added = Added::default();
+        for name in subscribe {
+            if *name == *ANY {
+                added.wildcard = true;
+                self.wildcard = true;
+            } else {
+                self.names.insert(Arc::clone(&name));
+                added.names.push(name);
+            }
+        }
+        for name in unsubscribe {
+            if name == ANY {
+                added.wildcard = false;
+                self.wildcard = false;
+            } else {
+                self.names.remove(name.as_str());
+                added.names.retain(|added| **added != **name);
+            }
+        }
+        added
+    }
+}
+
+/// Types of which a client that names nothing wants everything: all but those that others refer to by name.
+fn is_wildcard_type(kind: &TypeUrl) -> bool {
+    ![TypeUrl::ENDPOINT, TypeUrl::ROUTE, TypeUrl::SECRET, TypeUrl::EXTENSION].contains(kind)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Added, Arc, Subscription, TypeUrl};
+
+    fn names(names: &[&str]) -> Vec<Arc<str>> {
+        names.iter().map(|name| Arc::from(*name)).collect()
+    }
+
+    fn unsubscribe(names: &[&str]) -> Vec<String> {
+        names.iter().map(|name| name.to_string()).collect()
+    }
+
+    fn added(wildcard: bool, list: &[&str]) -> Added {
+        Added { wildcard, names: names(list) }
+    }
+
+    #[test]
+    fn sotw_empty_list_wants_all_clusters_but_no_endpoints() {
+        let mut clusters = Subscription::default();
+        assert_eq!(clusters.replace(&TypeUrl::CLUSTER, vec![]), added(true, &[]));
+        assert_eq!(clusters.replace(&TypeUrl::CLUSTER, vec![]), added(false, &[]));
+        let mut endpoints = Subscription::default();
+        assert!(endpoints.replace(&TypeUrl::ENDPOINT, vec![]).is_empty());
+        assert!(endpoints.is_empty());
+    }
+
+    #[test]
+    fn sotw_empty_list_after_names_wants_nothing() {
+        let mut listeners = Subscription::default();
+        assert_eq!(listeners.replace(&TypeUrl::LISTENER, names(&["a"])), added(false, &["a"]));
+        assert!(listeners.replace(&TypeUrl::LISTENER, vec![]).is_empty());
+        assert!(listeners.is_empty());
+    }
+
+    #[test]
+    fn sotw_names_end_the_implied_wildcard_and_star_keeps_it() {
+        let mut clusters = Subscription::default();
+        clusters.replace(&TypeUrl::CLUSTER, vec![]);
+        assert_eq!(clusters.replace(&TypeUrl::CLUSTER, names(&["*", "a"])), added(false, &["a"]));
+        assert!(clusters.covers("b"));
+        clusters.replace(&TypeUrl::CLUSTER, names(&["a"]));
+        assert!(clusters.covers("a") && !clusters.covers("b"));
+    }
+
+    #[test]
+    fn sotw_lists_replace_each_other() {
+        let mut routes = Subscription::default();
+        routes.replace(&TypeUrl::ROUTE, names(&["a", "b"]));
+        assert_eq!(routes.replace(&TypeUrl::ROUTE, names(&["b", "c"])), added(false, &["c"]));
+        assert!(!routes.covers("a"));
+    }
+
+    #[test]
+    fn delta_begins_with_everything_unless_told_otherwise() {
+        let begin = |kind: &TypeUrl, subscribe: &[&str], leave: &[&str]| {
+            Subscription::begin(kind, names(subscribe), &unsubscribe(leave)).0
+        };
+        assert!(begin(&TypeUrl::CLUSTER, &[], &[]).wildcard);
+        assert!(!begin(&TypeUrl::CLUSTER, &["a"], &[]).wildcard);
+        assert!(begin(&TypeUrl::CLUSTER, &["*", "a"], &[]).wildcard);
+        assert!(begin(&TypeUrl::CLUSTER, &["*"], &["*"]).is_empty());
+        assert!(begin(&TypeUrl::ENDPOINT, &[], &[]).is_empty());
+        assert!(begin(&TypeUrl::ENDPOINT, &["*"], &[]).wildcard);
+    }
+
+    #[test]
+    fn delta_wildcard_stays_until_it_is_taken_back() {
+        let (mut clusters, _) = Subscription::begin(&TypeUrl::CLUSTER, vec![], &[]);
+        clusters.modify(names(&["a"]), &[]);
+        assert!(clusters.covers("b"));
+        clusters.modify(vec![], &unsubscribe(&["*"]));
+        assert!(clusters.covers("a") && !clusters.covers("b"));
+    }
+
+    #[test]
+    fn delta_name_asked_for_again_counts_as_added() {
+        let (mut routes, _) = Subscription::begin(&TypeUrl::ROUTE, names(&["a"]), &[]);
+        assert_eq!(routes.modify(names(&["a"]), &[]), added(false, &["a"]));
+        assert_eq!(routes.modify(names(&["b"]), &unsubscribe(&["b", "a"])), added(false, &[]));
+        assert!(routes.is_empty());
+    }
+}

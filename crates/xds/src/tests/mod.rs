@@ -1,0 +1,238 @@
+//! Tests of the protocol's rules on a session without a network, and the fixture they share.
+
+mod delta;
+mod order;
+mod sotw;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use api::envoy::service::discovery::v3::{
+    DeltaDiscoveryRequest, DeltaDiscoveryResponse, DiscoveryRequest, DiscoveryResponse,
+};
+use api::{Resource, TypeUrl};
+use prost::Message;
+
+use crate::control::{Client, Event};
+use crate::limits::Limits;
+use crate::session::{Response, Session, Terms};
+use crate::set::{Protocol, ResourceSet};
+
+/// What exists: for each type the names and contents.
+#[derive(Clone, Debug, Default)]
+struct World(BTreeMap<TypeUrl, BTreeMap<String, String>>);
+
+impl World {
+    /// `"CDS a=1 b=2"`, one type a line.
+    fn of(text: &str) -> Self {
+        let mut world = Self::default();
+        for line in text.split(';').map(str::trim).filter(|line| !line.is_empty()) {
+            let mut words = line.split_whitespace();
+            let resources = world.0.entry(kind(words.next().unwrap())).or_default();
+            for word in words {
+                let (name, content) = word.split_once('=').unwrap();
+                resources.insert(name.to_owned(), content.to_owned());
+            }
+        }
+        world
+    }
+}
+
+fn kind(short: &str) -> TypeUrl {
+    match short {
+        "CDS" => TypeUrl::CLUSTER,
+        "EDS" => TypeUrl::ENDPOINT,
+        "LDS" => TypeUrl::LISTENER,
+        "RDS" => TypeUrl::ROUTE,
+        "SDS" => TypeUrl::SECRET,
+        "ECDS" => TypeUrl::EXTENSION,
+        "NDS" => TypeUrl::NAME_TABLE,
+        other => TypeUrl::from(other.to_owned()),
+    }
+}
+
+/// The body of a test resource says its name, since SotW responses do not.
+fn resource(name: &str, content: &str) -> Resource {
+    Resource::encoded(name, format!("{name}={content}").into())
+}
+
+#[derive(Default)]
+struct Fake {
+    sets: BTreeMap<TypeUrl, Arc<ResourceSet>>,
+    events: Vec<String>,
+}
+
+impl Client for Fake {
+    async fn changed(&mut self) {
+        std::future::pending().await
+    }
+
+    fn current(&mut self, kind: &TypeUrl) -> Option<Arc<ResourceSet>> {
+        self.sets.get(kind).cloned()
+    }
+
+    fn observe(&mut self, event: &Event<'_>) {
+        let text = match event {
+            Event::Subscribed { kind, wildcard, names } => format!("{kind:?} wants {names} names, all: {wildcard}"),
+            Event::Unsubscribed { kind } => format!("{kind:?} wants nothing"),
+            Event::Sent { kind, resources, removed, .. } => format!("{kind:?} sent {resources}-{removed}"),
+            Event::Acked { kind, .. } => format!("{kind:?} acked"),
+            Event::Nacked { kind, message, .. } => format!("{kind:?} nacked: {message}"),
+            Event::Stale { kind, .. } => format!("{kind:?} stale"),
+            Event::Health { error } => format!("health: {error:?}"),
+        };
+        self.events.push(text);
+    }
+}
+
+/// A stream under test. Responses read as `"CDS a=1 b=2 -c"`.
+struct Stream {
+    session: Session<Fake>,
+    nonces: BTreeMap<TypeUrl, String>,
+    names: BTreeMap<TypeUrl, Vec<String>>,
+}
+
+impl Stream {
+    fn new(protocol: Protocol, world: &str) -> Self {
+        Self::with(protocol, None, Limits::default(), world)
+    }
+
+    fn with(protocol: Protocol, only: Option<TypeUrl>, limits: Limits, world: &str) -> Self {
+        let terms = Terms { protocol, only, limits: Arc::new(limits), identifier: "test".into(), stream: 7 };
+        let mut stream =
+            Self { session: Session::new(Fake::default(), terms), nonces: BTreeMap::new(), names: BTreeMap::new() };
+        stream.adopt(World::of(world));
+        stream
+    }
+
+    fn adopt(&mut self, world: World) {
+        let set = |(kind, resources): (&TypeUrl, &BTreeMap<String, String>)| {
+            let resources = resources.iter().map(|(name, content)| resource(name, content));
+            let set = ResourceSet::new(kind.clone(), resources);
+            let set = set.with_fallback(|name| name.starts_with('~').then(|| resource(name, "fallback")));
+            (kind.clone(), Arc::new(set))
+        };
+        self.session.client.sets = world.0.iter().map(set).collect();
+    }
+
+    /// The world is this from now on.
+    fn world(&mut self, world: &str) -> Vec<String> {
+        self.adopt(World::of(world));
+        self.session.world_moved();
+        self.responses()
+    }
+
+    /// All responses that are due, as text.
+    fn responses(&mut self) -> Vec<String> {
+        let mut texts = Vec::new();
+        while let Some(response) = self.session.next() {
+            texts.push(self.text(&response));
+        }
+        texts
+    }
+
+    fn text(&mut self, response: &Response) -> String {
+        let bytes = response.chunks.concat();
+        assert_eq!(bytes[0], 0);
+        assert_eq!(u32::from_be_bytes(bytes[1..5].try_into().unwrap()) as usize, bytes.len() - 5);
+        let (type_url, nonce, words) = match self.session.terms.protocol {
+            Protocol::Sotw => {
+                let response = DiscoveryResponse::decode(&bytes[5..]).unwrap();
+                assert_eq!(response.control_plane.unwrap().identifier, "test");
+                let words: Vec<_> = response.resources.iter().map(|any| any.value.clone()).collect();
+                (response.type_url, response.nonce, words)
+            }
+            Protocol::Delta => {
+                let response = DeltaDiscoveryResponse::decode(&bytes[5..]).unwrap();
+                let bodies = response.resources.into_iter().map(|r| r.resource.unwrap().value);
+                let removed = response.removed_resources.iter().map(|name| format!("-{name}").into_bytes());
+                (response.type_url, response.nonce, bodies.chain(removed).collect())
+            }
+        };
+        let kind = TypeUrl::from(type_url);
+        let words = words.into_iter().map(|word| format!(" {}", String::from_utf8(word).unwrap()));
+        let text = format!("{}{}", kind.short(), words.collect::<String>());
+        self.nonces.insert(kind, nonce);
+        text
+    }
+
+    /// SotW: wants these names, with the last nonce.
+    fn want(&mut self, short: &str, names: &[&str]) -> Vec<String> {
+        self.names.insert(kind(short), owned(names));
+        self.ack(short)
+    }
+
+    /// Answers the last response of a type with a yes.
+    fn ack(&mut self, short: &str) -> Vec<String> {
+        let nonce = self.nonces.get(&kind(short)).cloned().unwrap_or_default();
+        self.request(short, &nonce, None)
+    }
+
+    fn nack(&mut self, short: &str) -> Vec<String> {
+        let nonce = self.nonces[&kind(short)].clone();
+        self.request(short, &nonce, Some("bad"))
+    }
+
+    /// Acknowledges until the server has nothing more to say; all that it said meanwhile.
+    fn settle(&mut self) -> Vec<String> {
+        let mut said = self.responses();
+        let mut at = 0;
+        while at < said.len() {
+            let short = said[at].split_whitespace().next().unwrap().to_owned();
+            said.extend(self.ack(&short));
+            at += 1;
+            assert!(at < 100, "no end to {said:?}");
+        }
+        said
+    }
+
+    fn request(&mut self, short: &str, nonce: &str, error: Option<&str>) -> Vec<String> {
+        let error_detail = error.map(|message| api::wire::google::rpc::Status {
+            code: 3,
+            message: message.to_owned(),
+            details: Vec::new(),
+        });
+        let type_url = kind(short).to_string();
+        let response_nonce = nonce.to_owned();
+        match self.session.terms.protocol {
+            Protocol::Sotw => {
+                let resource_names = self.names.get(&kind(short)).cloned().unwrap_or_default();
+                let request =
+                    DiscoveryRequest { type_url, resource_names, response_nonce, error_detail, ..Default::default() };
+                self.session.sotw(request).unwrap();
+            }
+            Protocol::Delta => {
+                let request = DeltaDiscoveryRequest { type_url, response_nonce, error_detail, ..Default::default() };
+                self.session.delta(request).unwrap();
+            }
+        }
+        self.responses()
+    }
+
+    /// Delta: `"a b -c a@version"` subscribes to a and b, unsubscribes from c and says that a is held.
+    fn change(&mut self, short: &str, words: &str) -> Vec<String> {
+        let mut request = DeltaDiscoveryRequest { type_url: kind(short).to_string(), ..Default::default() };
+        for word in words.split_whitespace() {
+            if let Some(name) = word.strip_prefix('-') {
+                request.resource_names_unsubscribe.push(name.to_owned());
+            } else if let Some((name, content)) = word.split_once('@') {
+                let version = resource(name, content).version.to_string();
+                request.initial_resource_versions.insert(name.to_owned(), version);
+            } else {
+                request.resource_names_subscribe.push(word.to_owned());
+            }
+        }
+        self.session.delta(request).unwrap();
+        self.responses()
+    }
+
+    fn events(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.session.client.events)
+    }
+}
+
+fn owned(names: &[&str]) -> Vec<String> {
+    names.iter().map(|name| name.to_string()).collect()
+}
+
+const NOTHING: [&str; 0] = [];

@@ -1,0 +1,248 @@
+//! The state of one type on one stream: what the client wants, what it holds, what is on its way to it.
+//! Both protocols work on it; which response follows from a [`Plan`] is said in `sotw` and `delta`.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use api::{Resource, TypeUrl, Version};
+
+use crate::set::{Payload, Protocol, ResourceSet, Step};
+use crate::subscription::Subscription;
+
+/// A count of the worlds a stream has seen.
+pub(crate) type Epoch = u64;
+
+/// One type on one stream.
+#[derive(Debug)]
+pub(crate) struct Watch {
+    pub(crate) kind: TypeUrl,
+    pub(crate) subscription: Subscription,
+    pub(crate) holding: Holding,
+    /// Names to send even if the client holds them in this version.
+    pub(crate) forced: BTreeSet<Arc<str>>,
+    /// An answer is owed even if there is nothing to tell.
+    pub(crate) owed: bool,
+    /// Number of the last response; 0 before the first.
+    pub(crate) nonce: u64,
+    pub(crate) version: Option<Version>,
+    /// The last response was neither acknowledged nor rejected yet.
+    pub(crate) in_flight: bool,
+    /// The world as of which everything was sent that could be, removals aside.
+    pub(crate) seen: Epoch,
+    /// The world as of which the client has answered everything.
+    pub(crate) settled: Epoch,
+}
+
+/// What the client holds, or will when it has read all that was sent:
+/// the part of `base` that it subscribes to, with some exceptions.
+#[derive(Debug, Default)]
+pub(crate) struct Holding {
+    pub(crate) base: Option<Arc<ResourceSet>>,
+    pub(crate) except: BTreeMap<Arc<str>, Held>,
+}
+
+/// How one name differs from the base.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Held {
+    Nothing,
+    /// A version that this server cannot have sent.
+    Unknown,
+    Version(Version),
+    /// It exists no more, but routes to it may; its removal waits for the answers to world `since`.
+    Lingering {
+        resource: Option<Resource>,
+        since: Epoch,
+    },
+}
+
+impl Held {
+    fn version(&self) -> Option<Version> {
+        match self {
+            Self::Version(version) => Some(*version),
+            Self::Lingering { resource, .. } => resource.as_ref().map(|r| r.version),
+            Self::Nothing | Self::Unknown => None,
+        }
+    }
+}
+
+impl Holding {
+    fn get(&self, name: &str) -> Held {
+        match (self.except.get(name), &self.base) {
+            (Some(held), _) => held.clone(),
+            (None, Some(base)) => base.listed(name).map_or(Held::Nothing, |r| Held::Version(r.version)),
+            (None, None) => Held::Nothing,
+        }
+    }
+
+    fn lingering(&self, name: &Arc<str>, now: Epoch) -> Held {
+        match self.except.get(name) {
+            Some(held @ Held::Lingering { .. }) => held.clone(),
+            _ => {
+                let resource = self.base.as_ref().and_then(|base| base.listed(name)).cloned();
+                Held::Lingering { resource, since: now }
+            }
+        }
+    }
+}
+
+/// All that separates a client from the current set.
+#[derive(Debug, Default)]
+pub(crate) struct Plan {
+    /// The client holds nothing and wants everything; `changed` stays empty then.
+    pub(crate) everything: bool,
+    pub(crate) changed: Vec<Resource>,
+    /// Held, gone, and free to be removed.
+    pub(crate) removed: Vec<Arc<str>>,
+    /// Asked for just now, neither held nor in existence.
+    pub(crate) absent: Vec<Arc<str>>,
+    /// Exceptions of the client's holding once this plan is carried out.
+    except: BTreeMap<Arc<str>, Held>,
+    step: Option<Arc<Step>>,
+}
+
+impl Plan {
+    /// Resources that are gone but stay with the client for now.
+    pub(crate) fn lingering(&self) -> Vec<Resource> {
+        let resource = |held: &Held| match held {
+            Held::Lingering { resource, .. } => resource.clone(),
+            _ => None,
+        };
+        self.except.values().filter_map(resource).collect()
+    }
+
+    /// The changed resources, in bytes shared with other streams wherever these send the same.
+    pub(crate) fn payload(&self, target: &ResourceSet, protocol: Protocol) -> Payload {
+        if self.everything || same_names(&self.changed, target.resources()) {
+            return target.whole(protocol);
+        }
+        match &self.step {
+            Some(step) if same_names(&self.changed, &step.changed) => step.payload(target.kind(), protocol),
+            _ => Payload::of(target.kind(), &self.changed, protocol),
+        }
+    }
+
+    pub(crate) fn resource_count(&self, target: &ResourceSet) -> usize {
+        if self.everything { target.resources().len() } else { self.changed.len() }
+    }
+}
+
+fn same_names(left: &[Resource], right: &[Resource]) -> bool {
+    left.len() == right.len() && left.iter().zip(right).all(|(l, r)| l.name == r.name)
+}
+
+impl Watch {
+    pub(crate) fn new(kind: TypeUrl) -> Self {
+        Self {
+            kind,
+            subscription: Subscription::default(),
+            holding: Holding::default(),
+            forced: BTreeSet::new(),
+            owed: false,
+            nonce: 0,
+            version: None,
+            in_flight: false,
+            seen: 0,
+            settled: 0,
+        }
+    }
+
+    /// Treats the client as holding nothing.
+    pub(crate) fn forget(&mut self) {
+        self.holding = Holding::default();
+    }
+
+    /// The client dropped this name, or never had it.
+    pub(crate) fn forget_name(&mut self, name: &Arc<str>) {
+        if self.holding.base.is_some() || self.holding.except.contains_key(name) {
+            self.holding.except.insert(Arc::clone(name), Held::Nothing);
+        }
+    }
+
+    /// The client answered its last response, be it with a yes or a no.
+    pub(crate) fn answered(&mut self) {
+        self.in_flight = false;
+        self.settled = self.seen;
+    }
+
+    /// True when `plan` may find something to send.
+    pub(crate) fn is_due(&self, now: Epoch, released: Epoch) -> bool {
+        let may_remove = |held: &Held| matches!(held, Held::Lingering { since, .. } if *since <= released);
+        self.owed || self.seen < now || !self.forced.is_empty() || self.holding.except.values().any(may_remove)
+    }
+
+    /// Compares what the client wants and holds with the current set.
+    /// Removals noticed after world `released` are put off.
+    pub(crate) fn plan(&self, target: &ResourceSet, now: Epoch, released: Epoch) -> Plan {
+        let Holding { base, except } = &self.holding;
+        if base.is_none() && except.is_empty() && self.subscription.wildcard && self.subscription.names.is_empty() {
+            return Plan { everything: true, ..Plan::default() };
+        }
+        let step = base.as_ref().map(|base| target.step_from(base));
+        let mut plan = Plan::default();
+        for name in self.candidates(target, step.as_deref()) {
+            self.compare(&mut plan, name, target, now, released);
+        }
+        plan.step = step;
+        plan
+    }
+
+    /// Every covered name whose state may differ from what the client holds, in order.
+    fn candidates(&self, target: &ResourceSet, step: Option<&Step>) -> BTreeSet<Arc<str>> {
+        let mut names: BTreeSet<Arc<str>> = self.forced.iter().chain(self.holding.except.keys()).cloned().collect();
+        match step {
+            Some(step) => names.extend(step.changed.iter().map(|r| &r.name).chain(&step.removed).cloned()),
+            None => {
+                names.extend(self.subscription.names.iter().cloned());
+                if self.subscription.wildcard {
+                    names.extend(target.resources().iter().map(|r| Arc::clone(&r.name)));
+                }
+            }
+        }
+        names.retain(|name| self.subscription.covers(name));
+        names
+    }
+
+    fn compare(&self, plan: &mut Plan, name: Arc<str>, target: &ResourceSet, now: Epoch, released: Epoch) {
+        let listed = target.listed(&name);
+        let named = self.subscription.names.contains(&name);
+        let wanted = if named { target.get(&name) } else { listed.cloned() };
+        let held = self.holding.get(&name);
+        let forced = self.forced.contains(&name);
+        match wanted {
+            Some(resource) => {
+                if listed.is_none() {
+                    plan.except.insert(name, Held::Version(resource.version));
+                }
+                if forced || held.version() != Some(resource.version) {
+                    plan.changed.push(resource);
+                }
+            }
+            None if held == Held::Nothing => plan.absent.extend((forced && named).then_some(name)),
+            None => match self.holding.lingering(&name, now) {
+                Held::Lingering { since, .. } if since <= released => plan.removed.push(name),
+                lingering => {
+                    plan.except.insert(name, lingering);
+                }
+            },
+        }
+    }
+
+    /// Notes that the plan was sent, or that there was nothing in it to send.
+    pub(crate) fn carried_out(&mut self, plan: Plan, target: Arc<ResourceSet>, now: Epoch) {
+        self.holding = Holding { base: Some(target), except: plan.except };
+        self.forced.clear();
+        self.owed = false;
+        self.seen = now;
+        if !self.in_flight {
+            self.settled = now;
+        }
+    }
+
+    /// Notes that this type has no resources to serve.
+    pub(crate) fn carried_out_nothing(&mut self, now: Epoch) {
+        self.forced.clear();
+        self.owed = false;
+        self.seen = now;
+        self.settled = now;
+    }
+}
