@@ -1,0 +1,7 @@
+//! Everything that watches the outside: config stores, registries, mesh settings.
+//! Each source speaks only `model::change`; what the changes mean is the model's business.
+
+#![forbid(unsafe_code)]
+
+pub mod health;
+pub mod source;
