@@ -5,3 +5,5 @@
 
 pub mod health;
 pub mod source;
+pub mod store;
+mod watch;

@@ -1,4 +1,5 @@
 //! Sources against real folders, real files and real kernel events.
 
+mod files;
 mod follower;
 mod supervisor;
