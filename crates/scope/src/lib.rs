@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 pub mod addresses;
+pub mod affected;
 pub mod egress;
 mod imports;
 pub mod inbound;

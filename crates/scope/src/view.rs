@@ -18,7 +18,7 @@ use model::snapshot::routing::ConsolidatedRule;
 use model::snapshot::services::Services;
 
 use crate::egress::{self, EgressListener};
-use crate::inbound::{self, ServiceTarget};
+use crate::inbound::ServiceTarget;
 use crate::rules;
 
 /// What one client may see. Clients that are alike in all that scope reads share one.
@@ -47,8 +47,8 @@ pub struct View {
 }
 
 impl View {
-    /// The view of one client.
-    pub fn new(world: &Snapshot, proxy: &Arc<Proxy>) -> View {
+    /// The view of one client that serves `inbound`, as `inbound::targets` tells.
+    pub fn new(world: &Snapshot, proxy: &Arc<Proxy>, inbound: Vec<ServiceTarget>) -> View {
         let sidecar = egress::sidecar_for(world, proxy);
         let egress = egress::listeners(world, proxy, sidecar.as_ref());
         let services = egress::imported_services(world, proxy, &egress);
@@ -57,7 +57,7 @@ impl View {
             proxy: proxy.clone(),
             settings: world.settings.clone(),
             outbound_policy: outbound_policy(&world.settings, sidecar.as_ref()),
-            inbound: inbound::targets(world, proxy),
+            inbound,
             policy: world.policy.clone(),
             gateways: world.gateways.clone(),
             extensions: world.extensions.clone(),
@@ -69,6 +69,12 @@ impl View {
             egress,
             services,
         }
+    }
+
+    /// This view over a world in which only endpoints changed.
+    #[must_use]
+    pub fn refreshed(&self, world: &Snapshot, inbound: Vec<ServiceTarget>) -> View {
+        View { inbound, mesh_endpoints: world.endpoints.clone(), ..self.clone() }
     }
 
     /// The imported service of this host name.
