@@ -3,7 +3,9 @@
 
 #![forbid(unsafe_code)]
 
+mod disk;
 pub mod health;
+pub mod registry;
 pub mod source;
 pub mod store;
 mod watch;

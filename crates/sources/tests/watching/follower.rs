@@ -1,10 +1,14 @@
 //! A reader of one source that knows what the source told so far and waits for conditions.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use model::change::{Batch, Change};
 use model::config::{Object, Spec};
+use model::endpoint::Endpoint;
+use model::names::ServiceKey;
+use model::service::Service;
 use sources::health::Report;
 use sources::source::{Running, Source, spawn};
 use tokio::sync::mpsc;
@@ -17,6 +21,8 @@ pub(crate) struct Follower {
     batches: mpsc::Receiver<Batch>,
     running: Running,
     pub(crate) objects: BTreeMap<String, Object>,
+    pub(crate) services: BTreeMap<ServiceKey, Arc<Service>>,
+    pub(crate) endpoints: BTreeMap<ServiceKey, Vec<Endpoint>>,
     pub(crate) problems: Vec<String>,
     pub(crate) synced: usize,
     /// Keys applied and deleted, in order, since the start.
@@ -33,6 +39,8 @@ impl Follower {
             batches,
             running,
             objects: BTreeMap::new(),
+            services: BTreeMap::new(),
+            endpoints: BTreeMap::new(),
             problems: Vec::new(),
             synced: 0,
             log: Vec::new(),
@@ -90,6 +98,11 @@ impl Follower {
                 }
                 Change::Problems(problems) => self.problems = problems.iter().map(ToString::to_string).collect(),
                 Change::Synced => self.synced += 1,
+                Change::ServiceApplied(service) => {
+                    let key = ServiceKey { hostname: service.hostname.clone(), namespace: service.namespace.clone() };
+                    self.services.insert(key, service);
+                }
+                Change::Endpoints(key, endpoints) => _ = self.endpoints.insert(key, endpoints),
                 _ => {}
             }
         }

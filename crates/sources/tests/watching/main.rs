@@ -2,4 +2,5 @@
 
 mod files;
 mod follower;
+mod mock;
 mod supervisor;

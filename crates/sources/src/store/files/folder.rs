@@ -3,14 +3,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use model::change::Change;
 use model::problem::Problem;
 
 use super::reading::{self, Content, Reading};
 use super::shelf::Shelf;
-use super::walk::{self, Entry, Identity, Listing, Stamp};
+use super::walk::{self, Entry, Listing};
+use crate::disk::{Identity, Stamp, YOUNG};
 use crate::watch::{Interest, Seen, Watch};
 
 /// Files go for good when no other has come or gone for this long: `rm -r` takes the files first
@@ -18,8 +19,6 @@ use crate::watch::{Interest, Seen, Watch};
 const GONE_QUIET: Duration = Duration::from_millis(200);
 /// Under constant coming and going, files go for good after this long.
 const GONE_LIMIT: Duration = Duration::from_secs(2);
-/// Content this young may be half of what its writer has in mind.
-const YOUNG: Duration = Duration::from_millis(50);
 /// A file that loses objects is doubted while it is young, but not longer than this.
 const DOUBT_LIMIT: Duration = Duration::from_millis(200);
 /// How often a folder that cannot be read is tried again.
@@ -286,12 +285,7 @@ impl Folder {
 
     /// Whether a file is so young that its writer may not have finished; it is looked at again soon.
     fn doubt(&mut self, path: &Path, stamp: &Stamp) -> bool {
-        // A time in the future says nothing.
-        let is_young = SystemTime::now().duration_since(stamp.modified).is_ok_and(|age| age < YOUNG);
-        if !is_young {
-            return false;
-        }
-        self.put_off(path) < DOUBT_LIMIT
+        stamp.is_young() && self.put_off(path) < DOUBT_LIMIT
     }
 
     /// Has the file looked at again soon; gives how long it has been put off.

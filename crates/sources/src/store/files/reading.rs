@@ -1,8 +1,6 @@
 //! One config file's content: its good objects, what is wrong in it, and what the wrong parts were about.
 //! Knows nothing of earlier content; `shelf` does.
 
-use std::fs::File;
-use std::io::{self, Read};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::time::SystemTime;
@@ -12,11 +10,8 @@ use model::config::{Key, Object};
 use model::problem::{Problem, Severity};
 use xxhash_rust::xxh3::xxh3_128;
 
-use super::walk::{Stamp, is_absence};
+use crate::disk::{self, Stamp, is_absence};
 use crate::source::panic_text;
-
-/// Larger files are refused: a config folder with such a file is a mistake.
-const MAX_SIZE: u64 = 64 << 20;
 
 /// What reading a file gave.
 #[derive(Debug)]
@@ -44,7 +39,7 @@ pub(crate) struct Content {
 
 /// Reads a file; parses it unless its bytes still have `known_hash`.
 pub(crate) fn read(path: &Path, known_hash: Option<u128>) -> Reading {
-    let (stamp, bytes) = match bytes_of(path) {
+    let (stamp, bytes) = match disk::bytes(path) {
         Ok(Some(read)) => read,
         Ok(None) => return Reading::Unsettled,
         Err(e) if is_absence(&e) => return Reading::Gone,
@@ -79,23 +74,6 @@ pub(crate) fn concerns(problem: &Problem, key: &Key) -> bool {
 
 fn is_about_whole_file(problem: &Problem) -> bool {
     problem.place.as_ref().is_some_and(|place| place.file == problem.about)
-}
-
-/// The file's bytes, or nothing where it changed under our eyes.
-fn bytes_of(path: &Path) -> io::Result<Option<(Stamp, Vec<u8>)>> {
-    let mut file = File::open(path)?;
-    let before = file.metadata()?;
-    if !before.is_file() {
-        return Err(io::Error::other("not a regular file"));
-    }
-    if before.len() > MAX_SIZE {
-        return Err(io::Error::other(format!("larger than {} MiB", MAX_SIZE >> 20)));
-    }
-    let mut bytes = Vec::with_capacity(before.len() as usize);
-    Read::by_ref(&mut file).take(MAX_SIZE).read_to_end(&mut bytes)?;
-    let (before, after) = (Stamp::of(&before), Stamp::of(&file.metadata()?));
-    let settled = before == after && bytes.len() as u64 == after.size;
-    Ok(settled.then_some((after, bytes)))
 }
 
 fn objects_of(bytes: &[u8], file: &str) -> (Vec<Object>, Vec<Problem>) {

@@ -11,7 +11,7 @@ use model::config::{Key, Object};
 use model::problem::{Problem, Severity};
 
 use super::reading::{Content, concerns, whole_file};
-use super::walk::Stamp;
+use crate::disk::Stamp;
 
 /// File systems keep times coarsely: a file read this soon after its last change may have changed once more unseen.
 const COARSE_CLOCK: Duration = Duration::from_millis(100);

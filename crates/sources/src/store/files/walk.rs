@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, DirEntry, Metadata};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
+
+use crate::disk::{Identity, Stamp, is_absence};
 
 /// Deeper folders are not looked into.
 const MAX_DEPTH: usize = 64;
@@ -30,38 +31,6 @@ pub(crate) enum Entry {
         target: Option<PathBuf>,
     },
     Unreadable(String),
-}
-
-/// Differs when a file's content may differ.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Stamp {
-    pub(crate) size: u64,
-    pub(crate) modified: SystemTime,
-    pub(crate) identity: Identity,
-}
-
-/// Which file or folder it is, whatever its name: device and inode.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Identity(u64, u64);
-
-impl Stamp {
-    pub(crate) fn of(metadata: &Metadata) -> Stamp {
-        let modified = metadata.modified().unwrap_or(SystemTime::UNIX_EPOCH);
-        Stamp { size: metadata.len(), modified, identity: Identity::of(metadata) }
-    }
-}
-
-impl Identity {
-    #[cfg(unix)]
-    pub(crate) fn of(metadata: &Metadata) -> Identity {
-        use std::os::unix::fs::MetadataExt;
-        Identity(metadata.dev(), metadata.ino())
-    }
-
-    #[cfg(not(unix))]
-    pub(crate) fn of(_: &Metadata) -> Identity {
-        Identity::default()
-    }
 }
 
 /// Lists the folder and all below it. Fails only where the folder itself cannot be listed.
@@ -91,11 +60,6 @@ pub(crate) fn entry(path: &Path) -> Option<Entry> {
 pub(crate) fn is_config(path: &Path) -> bool {
     let ends_well = path.extension().is_some_and(|e| e == "yaml" || e == "yml");
     ends_well && !name_starts_with(path, ".#")
-}
-
-/// Whether an error says that the path is simply not there.
-pub(crate) fn is_absence(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
 }
 
 fn of_metadata(metadata: &Metadata, target: Option<PathBuf>) -> Entry {
