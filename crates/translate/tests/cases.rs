@@ -4,8 +4,7 @@
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use api::envoy::config::core::v3::{Locality, Node};
-use api::{Resource, Struct, TypeUrl};
+use api::{Resource, TypeUrl};
 use model::change::{Batch, Change, SourceId};
 use model::config::mesh::{parse_mesh, parse_networks};
 use model::config::parse::documents;
@@ -38,7 +37,7 @@ fn load(case: &Case) -> Answers {
 }
 
 fn answer(world: &Snapshot, proxy: &cases::Proxy, kind: &TypeUrl, names: &[String]) -> Vec<Resource> {
-    let proxy = Arc::new(Proxy::from_node(&node(proxy)).expect("recorded nodes are good"));
+    let proxy = Arc::new(Proxy::from_node(&proxy.node()).expect("recorded nodes are good"));
     let view = View::new(world, &proxy, inbound::targets(world, &proxy));
     match kind {
         k if *k == TypeUrl::CLUSTER => sidecar::clusters(&view)
@@ -64,34 +63,4 @@ fn answer(world: &Snapshot, proxy: &cases::Proxy, kind: &TypeUrl, names: &[Strin
         }
         _ => Vec::new(),
     }
-}
-
-fn node(proxy: &cases::Proxy) -> Node {
-    let l = &proxy.locality;
-    Node {
-        id: proxy.id.clone(),
-        metadata: Some(fields(&proxy.metadata)),
-        locality: Some(Locality { region: l.region.clone(), zone: l.zone.clone(), sub_zone: l.sub_zone.clone() }),
-        ..Node::default()
-    }
-}
-
-fn fields(json: &serde_json::Value) -> Struct {
-    let entries = json.as_object().into_iter().flatten();
-    Struct { fields: entries.map(|(k, v)| (k.clone(), value(v))).collect() }
-}
-
-fn value(json: &serde_json::Value) -> api::Value {
-    use api::value::Kind;
-    let kind = match json {
-        serde_json::Value::Null => Kind::NullValue(0),
-        serde_json::Value::Bool(b) => Kind::BoolValue(*b),
-        serde_json::Value::Number(n) => Kind::NumberValue(n.as_f64().unwrap_or_default()),
-        serde_json::Value::String(s) => Kind::StringValue(s.clone()),
-        serde_json::Value::Array(items) => {
-            Kind::ListValue(prost_types::ListValue { values: items.iter().map(value).collect() })
-        }
-        serde_json::Value::Object(_) => Kind::StructValue(fields(json)),
-    };
-    api::Value { kind: Some(kind) }
 }

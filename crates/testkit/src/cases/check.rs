@@ -9,9 +9,9 @@ use std::{env, fs, thread};
 
 use serde_json::Value;
 
-use super::ask::{Answers, Forms, ask};
+use super::ask::{Answers, Forms, ask, ask_recorded};
 use super::report::{self, Selection};
-use super::{Case, KINDS, Store, World};
+use super::{Case, KINDS, Proxy, Store, World};
 use crate::canonical;
 use crate::difference::{Difference, differences};
 
@@ -44,11 +44,15 @@ pub(super) enum State {
 
 /// Runs every selected case and prints what a developer wants to know. `load` gives the server
 /// under test with a case loaded. Cases are selected by program arguments or `$PILOTAGE_CASES`:
-/// topics or labels, parted by commas.
+/// topics or labels, parted by commas; types by `$PILOTAGE_TYPES`, which leaves the list alone.
 pub fn run(load: impl Fn(&Case) -> Answers + Sync) -> ExitCode {
     let selection = Selection::from_caller();
     let store = Store::read(|label| selection.accepts(label));
-    let outcomes = outcomes(&store.cases, &load);
+    let outcomes = outcomes(&store.cases, &load, &selection);
+    if selection.has_types() {
+        report::print_types(&outcomes);
+        return ExitCode::SUCCESS;
+    }
     let list = fs::read_to_string(store.folder.join(LIST)).unwrap_or_default();
     let verdict = Verdict::of(&outcomes, &list, &selection);
     report::print(&outcomes, &verdict, &selection);
@@ -98,14 +102,14 @@ fn without(list: &str, gone: &[String]) -> String {
 }
 
 /// Spreads the cases over the cores. Kubernetes cases need a server with that source.
-fn outcomes(cases: &[Case], load: &(impl Fn(&Case) -> Answers + Sync)) -> Vec<Outcome> {
+fn outcomes(cases: &[Case], load: &(impl Fn(&Case) -> Answers + Sync), selection: &Selection) -> Vec<Outcome> {
     let cases: Vec<&Case> = cases.iter().filter(|c| matches!(c.world, World::Files(_))).collect();
     let (next, done, forms) = (AtomicUsize::new(0), Mutex::new(Vec::new()), Forms::default());
     thread::scope(|scope| {
         for _ in 0..thread::available_parallelism().map_or(2, usize::from) {
             scope.spawn(|| {
                 while let Some(case) = cases.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    let outcome = outcome(case, load, &forms);
+                    let outcome = outcome(case, load, selection, &forms);
                     done.lock().unwrap_or_else(PoisonError::into_inner).push(outcome);
                 }
             });
@@ -116,20 +120,25 @@ fn outcomes(cases: &[Case], load: &(impl Fn(&Case) -> Answers + Sync)) -> Vec<Ou
     done
 }
 
-fn outcome(case: &Case, load: &impl Fn(&Case) -> Answers, forms: &Forms) -> Outcome {
+fn outcome(case: &Case, load: &impl Fn(&Case) -> Answers, selection: &Selection, forms: &Forms) -> Outcome {
     let mut outcome =
         Outcome { topic: case.topic.clone(), label: case.label(), counts: BTreeMap::new(), faults: Vec::new() };
     let answers = catch_unwind(AssertUnwindSafe(|| load(case))).map_err(|e| panic_text(&*e));
+    let ask = |answers: &Answers, proxy: &Proxy| match selection.has_types() {
+        true => ask_recorded(answers, case, proxy, forms, |kind| selection.has_type(kind)),
+        false => ask(answers, proxy, forms),
+    };
     for proxy in &case.proxies {
-        let got = answers.as_ref().map_err(Clone::clone).and_then(|answers| {
-            catch_unwind(AssertUnwindSafe(|| ask(answers, proxy, forms))).map_err(|e| panic_text(&*e))
-        });
+        let got = answers
+            .as_ref()
+            .map_err(Clone::clone)
+            .and_then(|answers| catch_unwind(AssertUnwindSafe(|| ask(answers, proxy))).map_err(|e| panic_text(&*e)));
         let got = got.unwrap_or_else(|text| {
             let state = State::Failed(text);
             outcome.faults.push(Fault { proxy: proxy.name.clone(), kind: "all", name: String::new(), state });
             BTreeMap::new()
         });
-        for (kind, url) in KINDS {
+        for (kind, url) in KINDS.into_iter().filter(|(kind, _)| selection.has_type(kind)) {
             let got = got.get(kind).map_or(&[][..], Vec::as_slice);
             compare(&mut outcome, &proxy.name, kind, &case.expected(&proxy.name, &url), got);
         }
@@ -179,7 +188,6 @@ mod tests {
     use api::{Resource, TypeUrl};
 
     use super::*;
-    use crate::cases::Proxy;
 
     /// A server that answers what was recorded, after `change`.
     fn replay(case: &Case, change: fn(&mut Value)) -> Answers {
@@ -198,7 +206,7 @@ mod tests {
 
     fn faults(topics: &[&str], change: fn(&mut Value)) -> Vec<(usize, String)> {
         let store = Store::read(|label| topics.iter().any(|t| label.starts_with(t)));
-        let outcomes = outcomes(&store.cases, &|case: &Case| replay(case, change));
+        let outcomes = outcomes(&store.cases, &|case: &Case| replay(case, change), &Selection::default());
         outcomes.iter().map(|o| (o.faults.len(), o.label.clone())).collect()
     }
 
