@@ -5,6 +5,7 @@
 
 mod disk;
 pub mod health;
+pub mod mesh;
 pub mod registry;
 pub mod source;
 pub mod store;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use model::change::{Change, SourceId};
 use model::endpoint::{Endpoint, Health, Locality, TlsMode};
 use model::labels::Labels;
-use model::names::{ClusterId, Hostname, Namespace, NetworkId, ServiceKey, Text};
+use model::names::{ClusterId, Hostname, Namespace, NetworkId, Text};
 use model::port::{Port, Protocol};
 use model::service::{ExportTo, Registry, Resolution, Service, TrafficDistribution};
 
@@ -42,7 +42,7 @@ impl Mock {
         let mut changes = Vec::new();
         for (name, address) in SERVICES {
             let service = self.service(name, address);
-            let key = ServiceKey { hostname: service.hostname.clone(), namespace: service.namespace.clone() };
+            let key = service.key();
             changes.push(Change::ServiceApplied(Arc::new(service)));
             changes.push(Change::Endpoints(key, self.endpoints(name, address)));
         }

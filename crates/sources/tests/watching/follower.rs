@@ -9,6 +9,7 @@ use model::config::{Object, Spec};
 use model::endpoint::Endpoint;
 use model::names::ServiceKey;
 use model::service::Service;
+use model::settings::{Mesh, Networks};
 use sources::health::Report;
 use sources::source::{Running, Source, spawn};
 use tokio::sync::mpsc;
@@ -23,6 +24,8 @@ pub(crate) struct Follower {
     pub(crate) objects: BTreeMap<String, Object>,
     pub(crate) services: BTreeMap<ServiceKey, Arc<Service>>,
     pub(crate) endpoints: BTreeMap<ServiceKey, Vec<Endpoint>>,
+    pub(crate) mesh: Option<Mesh>,
+    pub(crate) networks: Option<Networks>,
     pub(crate) problems: Vec<String>,
     pub(crate) synced: usize,
     /// Keys applied and deleted, in order, since the start.
@@ -41,6 +44,8 @@ impl Follower {
             objects: BTreeMap::new(),
             services: BTreeMap::new(),
             endpoints: BTreeMap::new(),
+            mesh: None,
+            networks: None,
             problems: Vec::new(),
             synced: 0,
             log: Vec::new(),
@@ -99,11 +104,13 @@ impl Follower {
                 Change::Problems(problems) => self.problems = problems.iter().map(ToString::to_string).collect(),
                 Change::Synced => self.synced += 1,
                 Change::ServiceApplied(service) => {
-                    let key = ServiceKey { hostname: service.hostname.clone(), namespace: service.namespace.clone() };
+                    let key = service.key();
                     self.services.insert(key, service);
                 }
                 Change::Endpoints(key, endpoints) => _ = self.endpoints.insert(key, endpoints),
-                _ => {}
+                Change::Mesh(mesh) => self.mesh = Some(mesh),
+                Change::Networks(networks) => self.networks = Some(networks),
+                Change::ServiceDeleted(key) => _ = self.services.remove(&key),
             }
         }
     }

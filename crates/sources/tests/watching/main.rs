@@ -2,5 +2,6 @@
 
 mod files;
 mod follower;
+mod mesh;
 mod mock;
 mod supervisor;
