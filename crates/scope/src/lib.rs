@@ -9,6 +9,7 @@ pub mod egress;
 mod imports;
 pub mod inbound;
 pub mod rules;
+pub mod select;
 pub mod view;
 mod visibility;
 

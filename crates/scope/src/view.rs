@@ -88,6 +88,15 @@ impl View {
         self.mesh_services.get(key)
     }
 
+    /// The service that mesh config names as `host` or `namespace/host`; `None` where that is not exactly one.
+    pub fn named_service(&self, name: &str) -> Option<&Arc<Service>> {
+        if let Some((namespace, host)) = name.split_once('/') {
+            return self.mesh_services.by_host(host)?.get(namespace);
+        }
+        let owners = self.mesh_services.by_host(name)?;
+        owners.values().next().filter(|_| owners.len() == 1)
+    }
+
     /// The rule for calls to this host, the one that selects this client before the one for all.
     pub fn destination_rule(&self, host: &str) -> Option<&Arc<ConsolidatedRule>> {
         rules::choose(self.rules.get(host)?, &self.proxy)
