@@ -3,8 +3,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use api::istio::mesh::v1alpha1::ProxyConfig;
 use api::istio::networking::v1alpha3::{OutboundTrafficPolicy, Sidecar, outbound_traffic_policy};
 use model::config::Config;
+use model::config::mesh::effective_proxy_config;
 use model::endpoint::Endpoint;
 use model::names::{Hostname, ServiceKey};
 use model::proxy::Proxy;
@@ -26,6 +28,8 @@ use crate::rules;
 pub struct View {
     pub proxy: Arc<Proxy>,
     pub settings: Arc<Settings>,
+    /// The client's own settings: those it sent, or the mesh's.
+    pub proxy_config: Shared<ProxyConfig>,
     /// The Sidecar resource that rules this client, if one does.
     pub sidecar: Option<Config<Sidecar>>,
     /// Where traffic to unknown destinations goes.
@@ -56,6 +60,7 @@ impl View {
         View {
             proxy: proxy.clone(),
             settings: world.settings.clone(),
+            proxy_config: Shared::new(effective_proxy_config(&world.settings.mesh, &proxy.proxy_config)),
             outbound_policy: outbound_policy(&world.settings, sidecar.as_ref()),
             inbound,
             policy: world.policy.clone(),
