@@ -1,7 +1,8 @@
 //! Runs the cases against a server and keeps the list of unequal ones honest: it can only shrink.
 
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::panic::{self, AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -16,6 +17,11 @@ use crate::canonical;
 use crate::difference::{Difference, differences};
 
 const LIST: &str = "UNEQUAL.txt";
+
+thread_local! {
+    /// What the hook heard of this thread's last panic: place and words, without a backtrace.
+    static LAST_PANIC: RefCell<String> = const { RefCell::new(String::new()) };
+}
 
 /// How one case went.
 pub(super) struct Outcome {
@@ -48,7 +54,9 @@ pub(super) enum State {
 pub fn run(load: impl Fn(&Case) -> Answers + Sync) -> ExitCode {
     let selection = Selection::from_caller();
     let store = Store::read(|label| selection.accepts(label));
+    panic::set_hook(Box::new(|info| LAST_PANIC.set(info.to_string().replace('\n', " "))));
     let outcomes = outcomes(&store.cases, &load, &selection);
+    let _ = panic::take_hook();
     if selection.has_types() {
         report::print_types(&outcomes);
         return ExitCode::SUCCESS;
@@ -123,7 +131,7 @@ fn outcomes(cases: &[Case], load: &(impl Fn(&Case) -> Answers + Sync), selection
 fn outcome(case: &Case, load: &impl Fn(&Case) -> Answers, selection: &Selection, forms: &Forms) -> Outcome {
     let mut outcome =
         Outcome { topic: case.topic.clone(), label: case.label(), counts: BTreeMap::new(), faults: Vec::new() };
-    let answers = catch_unwind(AssertUnwindSafe(|| load(case))).map_err(|e| panic_text(&*e));
+    let answers = catch_unwind(AssertUnwindSafe(|| load(case))).map_err(|_| LAST_PANIC.take());
     let ask = |answers: &Answers, proxy: &Proxy| match selection.has_types() {
         true => ask_recorded(answers, case, proxy, forms, |kind| selection.has_type(kind)),
         false => ask(answers, proxy, forms),
@@ -132,7 +140,7 @@ fn outcome(case: &Case, load: &impl Fn(&Case) -> Answers, selection: &Selection,
         let got = answers
             .as_ref()
             .map_err(Clone::clone)
-            .and_then(|answers| catch_unwind(AssertUnwindSafe(|| ask(answers, proxy))).map_err(|e| panic_text(&*e)));
+            .and_then(|answers| catch_unwind(AssertUnwindSafe(|| ask(answers, proxy))).map_err(|_| LAST_PANIC.take()));
         let got = got.unwrap_or_else(|text| {
             let state = State::Failed(text);
             outcome.faults.push(Fault { proxy: proxy.name.clone(), kind: "all", name: String::new(), state });
@@ -144,11 +152,6 @@ fn outcome(case: &Case, load: &impl Fn(&Case) -> Answers, selection: &Selection,
         }
     }
     outcome
-}
-
-fn panic_text(payload: &(dyn std::any::Any + Send)) -> String {
-    let text = payload.downcast_ref::<String>().map(String::as_str).or(payload.downcast_ref::<&str>().copied());
-    format!("panicked: {}", text.unwrap_or("without words"))
 }
 
 fn compare(outcome: &mut Outcome, proxy: &str, kind: &'static str, expected: &[Arc<Value>], got: &[Arc<Value>]) {
@@ -229,6 +232,14 @@ mod tests {
         let fault = Fault { proxy: "p".into(), kind: "clusters", name: "c".into(), state: State::Missing };
         let faults = if equal { vec![] } else { vec![fault] };
         Outcome { topic: "t".into(), label: label.into(), counts: BTreeMap::new(), faults }
+    }
+
+    #[test]
+    fn a_server_that_panics_lacks_everything() {
+        let store = Store::read(|label| label == "routing/timeout");
+        let outcomes = outcomes(&store.cases, &|_: &Case| panic!("no answer"), &Selection::default());
+        assert!(outcomes[0].counts.values().all(|(equal, all)| *equal == 0 && *all > 0));
+        assert!(matches!(outcomes[0].faults[0].state, State::Failed(_)));
     }
 
     #[test]

@@ -78,12 +78,15 @@ pub(super) fn print_types(outcomes: &[Outcome]) {
 
 fn print_differences(outcomes: &[&Outcome]) {
     let limit = if outcomes.len() == 1 { usize::MAX } else { LINES };
-    let unequal: Vec<&Outcome> = outcomes.iter().copied().filter(|o| !o.faults.is_empty()).collect();
-    for outcome in unequal.iter().take(CASES) {
-        print_faults(outcome, limit);
+    let mut unequal: Vec<&Outcome> = outcomes.iter().copied().filter(|o| !o.faults.is_empty()).collect();
+    // Those that lack least come last, beside the table.
+    unequal.sort_by_key(|o| std::cmp::Reverse(o.faults.len()));
+    let hidden = unequal.len().saturating_sub(CASES);
+    if hidden > 0 {
+        println!("… {hidden} more cases");
     }
-    if unequal.len() > CASES {
-        println!("… {} more cases", unequal.len() - CASES);
+    for outcome in &unequal[hidden..] {
+        print_faults(outcome, limit);
     }
     if unequal.len() > 1 {
         print_causes(&unequal);
