@@ -409,3 +409,63 @@ async fn the_last_of_many_fast_edits_arrives_and_none_reads_as_a_loss() {
     assert!(follower.log.iter().all(|line| line.starts_with('+')), "{:?}", follower.log);
     assert_eq!(follower.problems, Vec::<String>::new());
 }
+
+/// A small generator of our own: the same story each time a seed is used.
+struct Dice(u64);
+
+impl Dice {
+    fn roll(&mut self, sides: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % sides
+    }
+}
+
+/// One random change of the folder: written in place or renamed over, moved, deleted, whole folders removed.
+fn disturb(folder: &Folder, dice: &mut Dice, step: u64) {
+    let n = dice.roll(8);
+    let name = format!("{}/{n}.yaml", ["a", "b", "a/c"][dice.roll(3) as usize]);
+    let text = service(&format!("s{n}"), &format!("h{step}"));
+    let path = folder.path(&name);
+    match dice.roll(10) {
+        0..=3 => folder.write(&name, &text),
+        4..=6 => {
+            folder.write(&format!("{name}.tmp"), &text);
+            fs::rename(folder.path(&format!("{name}.tmp")), path).expect("rename over");
+        }
+        7 if path.exists() => fs::rename(&path, path.with_file_name("moved.yaml")).expect("move"),
+        8 if path.exists() => fs::remove_file(&path).expect("remove a file"),
+        9 if step % 7 == 0 && path.exists() => {
+            fs::remove_dir_all(path.parent().expect("a folder")).expect("remove a folder");
+        }
+        _ => {}
+    }
+}
+
+#[tokio::test]
+async fn after_any_story_the_state_is_that_of_a_fresh_start() {
+    for seed in 1..=5 {
+        let folder = Folder::new();
+        let mut follower = folder.followed().await;
+        let mut dice = Dice(seed * 0x9e37_79b9);
+        for step in 0..200 {
+            disturb(&folder, &mut dice, step);
+        }
+        let fresh = folder.followed().await;
+        let meaning = |f: &Follower| f.objects.iter().map(|(k, o)| (k.clone(), o.spec.clone())).collect::<Vec<_>>();
+        let (expected, problems) = (meaning(&fresh), fresh.problems);
+        let what = format!("the end of story {seed}: {expected:?}");
+        follower.until(&what, |f| meaning(f) == expected && f.problems == problems).await;
+    }
+}
+
+#[tokio::test]
+async fn a_pipe_is_not_waited_for() {
+    let folder = Folder::with(&[("b.yaml", &service("b", "b"))]);
+    let made = std::process::Command::new("mkfifo").arg(folder.path("a.yaml")).status().expect("run mkfifo");
+    assert!(made.success());
+    let follower = folder.followed().await;
+    assert_eq!(follower.names(), ["b"]);
+    assert!(follower.has_problem(&["a.yaml", "not a regular file"]), "{:?}", follower.problems);
+}
