@@ -206,6 +206,33 @@ async fn a_half_written_file_is_not_read() {
 }
 
 #[tokio::test]
+async fn a_file_moved_away_is_not_gone_while_the_new_one_is_written() {
+    let folder = Folder::with(&[("a.yaml", &service("a", "one")), ("b.yaml", &service("b", "b"))]);
+    let mut follower = folder.followed().await;
+    fs::rename(folder.path("a.yaml"), folder.path("a.yaml~")).expect("move away");
+    let mut file = File::create(folder.path("a.yaml")).expect("create the file");
+    folder.remove("b.yaml");
+    follower.until("another file's end", |f| f.host("b").is_none()).await;
+    assert_eq!(follower.host("a"), Some("one"));
+    file.write_all(service("a", "two").as_bytes()).expect("write");
+    drop(file);
+    follower.until("the new file", |f| f.host("a") == Some("two")).await;
+}
+
+#[tokio::test]
+async fn a_link_to_a_folder_takes_its_files_with_it() {
+    let folder = Folder::new();
+    let outside = tempfile::tempdir().expect("a temporary folder");
+    fs::write(outside.path().join("a.yaml"), service("a", "one")).expect("write");
+    symlink(outside.path(), folder.path("link")).expect("link");
+    let mut follower = folder.followed().await;
+    fs::write(outside.path().join("a.yaml"), service("a", "two")).expect("write");
+    follower.until("an edit behind the link", |f| f.host("a") == Some("two")).await;
+    folder.remove("link");
+    follower.until("the link's end", |f| f.objects.is_empty()).await;
+}
+
+#[tokio::test]
 async fn a_writer_that_never_closes_is_read_in_the_end() {
     let folder = Folder::with(&[("a.yaml", &service("a", "one"))]);
     let mut follower = folder.followed().await;
@@ -436,7 +463,7 @@ fn disturb(folder: &Folder, dice: &mut Dice, step: u64) {
         }
         7 if path.exists() => fs::rename(&path, path.with_file_name("moved.yaml")).expect("move"),
         8 if path.exists() => fs::remove_file(&path).expect("remove a file"),
-        9 if step % 7 == 0 && path.exists() => {
+        9 if step.is_multiple_of(7) && path.exists() => {
             fs::remove_dir_all(path.parent().expect("a folder")).expect("remove a folder");
         }
         _ => {}

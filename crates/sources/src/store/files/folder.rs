@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use model::change::Change;
 use model::problem::Problem;
@@ -34,7 +34,7 @@ pub(crate) struct Folder {
     watch: Watch,
     shelf: Shelf,
     /// The root when it was last good.
-    identity: Option<Identity>,
+    identity: Option<Birth>,
     /// Canonical paths of listed folders, to the paths people know.
     folders: BTreeMap<PathBuf, PathBuf>,
     /// Where symlinked files lead, to the paths people know.
@@ -47,6 +47,9 @@ pub(crate) struct Folder {
     /// Files that are there but cannot be read: what they wait for may make no event.
     unread: BTreeSet<PathBuf>,
 }
+
+/// Which folder it is; the time tells two apart that got the same inode one after the other.
+type Birth = (Identity, Option<SystemTime>);
 
 /// A file that is looked at again before it is believed.
 #[derive(Clone, Copy)]
@@ -132,6 +135,9 @@ impl Folder {
             let file = folder.join(name);
             if walk::is_config(&file) {
                 files.insert(file);
+            } else if self.folders.values().any(|known| *known == file) {
+                // A link to a folder was there.
+                return None;
             }
         }
         Some(files)
@@ -209,7 +215,7 @@ impl Folder {
 
     /// Refuses an empty folder that took the place of a full one: an unmounted disk looks like that.
     fn trusted(&mut self, listing: Listing) -> Result<Listing, String> {
-        let identity = self.root.metadata().ok().map(|metadata| Identity::of(&metadata));
+        let identity = self.root_identity();
         let is_other = self.trouble.is_some() || identity != self.identity;
         if is_other && listing.files.is_empty() && !self.shelf.is_empty() {
             return Err(format!("the folder {} was replaced by an empty one", self.root.display()));
@@ -258,7 +264,6 @@ impl Folder {
     fn vanished(&self, listed: &BTreeMap<PathBuf, Entry>) -> Vec<PathBuf> {
         let is_hidden = |path: &Path| self.unreadable.keys().any(|folder| path.starts_with(folder));
         let absent = self.shelf.paths().filter(|path| !listed.contains_key(*path) && !is_hidden(path));
-        // A folder in the place of a file is listed as a folder.
         absent.map(Path::to_path_buf).collect()
     }
 
@@ -309,6 +314,7 @@ impl Folder {
         }
         match walk::entry(&path) {
             None => self.missing.add(path),
+            // A folder in its place, for example, which is listed as a folder.
             Some(Entry::Unreadable(reason)) => self.unreadable(&path, &reason),
             // It came back after the listing; its event is on the way.
             Some(Entry::File { .. }) => {}
@@ -326,13 +332,21 @@ impl Folder {
             return;
         }
         // The folder's own end makes an event too, but that one may still be on the way.
-        if self.root.metadata().ok().map(|m| Identity::of(&m)) != self.identity {
+        if self.root_identity() != self.identity {
             return self.look_at_everything();
         }
         for path in std::mem::take(&mut self.missing).paths {
-            self.unread.remove(&path);
-            self.shelf.remove(&path);
+            // One that is there again is still being written.
+            if walk::entry(&path).is_none() {
+                self.unread.remove(&path);
+                self.shelf.remove(&path);
+            }
         }
+    }
+
+    fn root_identity(&self) -> Option<Birth> {
+        let metadata = self.root.metadata().ok()?;
+        Some((Identity::of(&metadata), metadata.created().ok()))
     }
 
     fn problems(&self) -> Vec<Problem> {
