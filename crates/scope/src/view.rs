@@ -16,12 +16,14 @@ use model::shared::Shared;
 use model::snapshot::Snapshot;
 use model::snapshot::endpoints::Endpoints;
 use model::snapshot::objects::{Extensions, Gateways, Policy};
-use model::snapshot::routing::ConsolidatedRule;
+use model::snapshot::routing::{ConsolidatedRule, Routing, VirtualServiceRule};
 use model::snapshot::services::Services;
 
 use crate::egress::{self, EgressListener};
+use crate::gateway::{self, MergedGateway};
 use crate::inbound::ServiceTarget;
 use crate::rules;
+use crate::visibility;
 
 /// What one client may see. Clients that are alike in all that scope reads share one.
 #[derive(Clone, Debug)]
@@ -40,12 +42,15 @@ pub struct View {
     pub services: Vec<Arc<Service>>,
     /// Services that this client itself is an endpoint of.
     pub inbound: Vec<ServiceTarget>,
+    /// Gateways that select this client, merged; routers only.
+    pub gateway: Option<MergedGateway>,
     pub policy: Arc<Policy>,
     pub gateways: Arc<Gateways>,
     pub extensions: Arc<Extensions>,
     /// Endpoints of the whole mesh; read them through `endpoints`.
     mesh_endpoints: Arc<Endpoints>,
     mesh_services: Arc<Services>,
+    mesh_routing: Arc<Routing>,
     by_host: BTreeMap<Hostname, usize>,
     rules: BTreeMap<Hostname, Vec<Arc<ConsolidatedRule>>>,
 }
@@ -62,12 +67,14 @@ impl View {
             settings: world.settings.clone(),
             proxy_config: Shared::new(effective_proxy_config(&world.settings.mesh, &proxy.proxy_config)),
             outbound_policy: outbound_policy(&world.settings, sidecar.as_ref()),
+            gateway: gateway::merged(world, proxy, &inbound),
             inbound,
             policy: world.policy.clone(),
             gateways: world.gateways.clone(),
             extensions: world.extensions.clone(),
             mesh_endpoints: world.endpoints.clone(),
             mesh_services: world.services.clone(),
+            mesh_routing: world.routing.clone(),
             rules: rules::for_services(world, proxy, &services),
             by_host,
             sidecar,
@@ -105,6 +112,11 @@ impl View {
     /// The rule for calls to this host, the one that selects this client before the one for all.
     pub fn destination_rule(&self, host: &str) -> Option<&Arc<ConsolidatedRule>> {
         rules::choose(self.rules.get(host)?, &self.proxy)
+    }
+
+    /// Routes bound to a gateway (`namespace/name`) that this client may see, in order of precedence.
+    pub fn gateway_routes(&self, gateway: &str) -> Vec<Arc<VirtualServiceRule>> {
+        visibility::routes(&self.mesh_routing, &self.settings, &self.proxy.namespace, gateway)
     }
 
     /// All endpoints of a service, every port, whatever their health.
