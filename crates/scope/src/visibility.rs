@@ -4,12 +4,9 @@ use std::sync::Arc;
 
 use model::names::Namespace;
 use model::service::{Registry, Service};
-use model::settings::Settings;
 use model::snapshot::Snapshot;
-use model::snapshot::routing::{Routing, VirtualServiceRule};
+use model::snapshot::routing::VirtualServiceRule;
 
-/// The reserved gateway that stands for all sidecars.
-const MESH: &str = "mesh";
 const SEMANTICS: &str = "internal.istio.io/route-semantics";
 
 /// All that clients of one namespace may import.
@@ -25,24 +22,15 @@ impl Exported {
         let default = world.settings.default_service_export();
         let visible = world.services.iter().filter(|s| s.export_to.or(&default).admits(&s.namespace, client));
         let (public, named): (Vec<_>, Vec<_>) = visible.cloned().partition(|s| s.export_to.or(&default).is_public());
-        Exported {
-            services: named.into_iter().chain(public).collect(),
-            virtual_services: routes(&world.routing, &world.settings, client, MESH),
-        }
+        Exported { services: named.into_iter().chain(public).collect(), virtual_services: routes(world, client) }
     }
 }
 
-/// Routes bound to this gateway that clients of a namespace may see.
-pub(crate) fn routes(
-    routing: &Routing,
-    settings: &Settings,
-    client: &Namespace,
-    gateway: &str,
-) -> Vec<Arc<VirtualServiceRule>> {
-    let default = settings.default_virtual_service_export();
-    let bound = routing.virtual_services.iter().filter(|r| is_bound(r, gateway));
+fn routes(world: &Snapshot, client: &Namespace) -> Vec<Arc<VirtualServiceRule>> {
+    let default = world.settings.default_virtual_service_export();
+    let in_mesh = world.routing.virtual_services.iter().filter(|r| is_for_mesh(r));
     let (mut private, mut named, mut public) = (Vec::new(), Vec::new(), Vec::new());
-    for rule in bound {
+    for rule in in_mesh {
         let owner = &rule.config.meta.namespace;
         let export_to = rule.export_to.or(&default);
         if export_to.is_public() {
@@ -66,10 +54,9 @@ pub(crate) fn has_gateway_semantics(rule: &VirtualServiceRule) -> bool {
     rule.config.meta.annotations.get(SEMANTICS).is_some_and(|v| **v == *"gateway")
 }
 
-/// A route that names no gateway is for sidecars.
-fn is_bound(rule: &VirtualServiceRule, gateway: &str) -> bool {
+fn is_for_mesh(rule: &VirtualServiceRule) -> bool {
     let gateways = &rule.config.spec.gateways;
-    if gateways.is_empty() { gateway == MESH } else { gateways.iter().any(|g| g == gateway) }
+    gateways.is_empty() || gateways.iter().any(|g| g == "mesh")
 }
 
 /// The service that a route of this client's means by a host: its own namespace's, else the best that it

@@ -7,4 +7,3 @@ pub mod client;
 pub mod names;
 pub mod plan;
 pub mod render;
-pub mod security;

@@ -46,6 +46,12 @@ impl<C: Client> Session<C> {
         unsubscribe: &[String],
         held: BTreeMap<String, String>,
     ) -> Result<(), Status> {
+        if kind == TypeUrl::ENDPOINT && !held.is_empty() {
+            self.returns_warming();
+        }
+        if kind == TypeUrl::CLUSTER && !held.is_empty() {
+            self.returns_with_clusters();
+        }
         let mut watch = Watch::new(kind.clone());
         let (subscription, added) = Subscription::begin(&kind, subscribe, unsubscribe);
         let held_names = self.interned(&kind, held.keys().cloned().collect())?;
@@ -105,17 +111,26 @@ impl<C: Client> Session<C> {
     }
 }
 
-/// What to send for a plan; None when there is nothing to tell.
-pub(crate) fn outcome(watch: &Watch, plan: &Plan, target: &ResourceSet) -> Option<Outcome> {
-    let resources = plan.resource_count(target);
-    // Envoy drops an extension's configuration at once when told to; it is to go with its last user instead.
-    let removals = watch.kind != TypeUrl::EXTENSION;
-    let gone = plan.removed.iter().chain(&plan.absent).filter(|_| removals);
-    let removed: Vec<Arc<str>> = gone.cloned().collect();
-    if resources == 0 && removed.is_empty() && !watch.owed {
-        return None;
+/// Whether a plan has anything to tell.
+pub(crate) fn is_news(watch: &Watch, plan: &Plan, target: &ResourceSet) -> bool {
+    watch.owed || plan.resource_count(target) > 0 || gone(watch, plan).next().is_some()
+}
+
+/// What to send for a plan.
+pub(crate) fn outcome(watch: &Watch, plan: &Plan, target: &ResourceSet) -> Outcome {
+    Outcome {
+        version: target.version(),
+        payload: plan.payload(target, Protocol::Delta),
+        resources: plan.resource_count(target),
+        removed: gone(watch, plan).cloned().collect(),
     }
-    Some(Outcome { payload: plan.payload(target, Protocol::Delta), resources, removed })
+}
+
+/// What the client is told not to exist. Of extensions nothing: Envoy would drop their configuration at once,
+/// while it is to go with its last user.
+fn gone<'a>(watch: &Watch, plan: &'a Plan) -> impl Iterator<Item = &'a Arc<str>> {
+    let told = watch.kind != TypeUrl::EXTENSION;
+    plan.removed.iter().chain(&plan.absent).filter(move |_| told)
 }
 
 pub(crate) fn head(head: &Head<'_>, removed: Vec<Arc<str>>) -> DeltaDiscoveryResponse {

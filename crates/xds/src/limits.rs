@@ -1,4 +1,6 @@
-//! Bounds on what one client may make the server hold.
+//! Bounds on what one client may make the server hold, and on how long it may make it wait.
+
+use std::time::Duration;
 
 /// Bounds per request and per stream. A client beyond them is told so and its stream ends.
 #[derive(Clone, Debug)]
@@ -13,6 +15,8 @@ pub struct Limits {
     pub metadata_bytes: usize,
     /// Types on one stream.
     pub types: usize,
+    /// How long a response waits for the answer to the one before it, if newer resources are there.
+    pub patience: Duration,
 }
 
 impl Default for Limits {
@@ -23,6 +27,7 @@ impl Default for Limits {
             name_bytes: 4 * 1024,
             metadata_bytes: 512 * 1024,
             types: 64,
+            patience: Duration::from_secs(30),
         }
     }
 }

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use api::envoy::config::core::v3::ControlPlane;
 use api::{TypeUrl, Version};
@@ -36,7 +37,15 @@ pub(crate) struct Session<C> {
     pub(crate) warming: Warming,
     epoch: Epoch,
     responses: u64,
+    began: Instant,
+    /// Listeners and routes wait for a request for clusters until then.
+    clusters_by: Option<Instant>,
+    /// Removals wait for requests for listeners and routes until then.
+    users_by: Option<Instant>,
 }
+
+/// How long a returning client has to repeat all its subscriptions. It sends them at once.
+const GRACE: Duration = Duration::from_secs(2);
 
 /// Clusters sent on this stream before the client asked for endpoints.
 /// Envoy warms them anew and needs their load assignments even if it says that it holds them.
@@ -76,14 +85,25 @@ pub(crate) struct Response {
 
 /// What a protocol makes of a plan.
 pub(crate) struct Outcome {
+    pub(crate) version: Version,
     pub(crate) payload: Payload,
     pub(crate) resources: usize,
     pub(crate) removed: Vec<Arc<str>>,
 }
 
 impl<C: Client> Session<C> {
-    pub(crate) fn new(client: C, terms: Terms) -> Self {
-        Self { client, terms, watches: Vec::new(), warming: Warming::Nothing, epoch: 1, responses: 0 }
+    pub(crate) fn new(client: C, terms: Terms, began: Instant) -> Self {
+        Self {
+            client,
+            terms,
+            watches: Vec::new(),
+            warming: Warming::Nothing,
+            epoch: 1,
+            responses: 0,
+            began,
+            clusters_by: None,
+            users_by: None,
+        }
     }
 
     /// The client adopted a newer world.
@@ -93,11 +113,12 @@ impl<C: Client> Session<C> {
 
     /// The next response to send, or None until a request or a new world arrives.
     /// Order: clusters, endpoints, listeners, routes, the rest; removals of clusters and endpoints last.
-    pub(crate) fn next(&mut self) -> Option<Response> {
+    pub(crate) fn next(&mut self, now: Instant) -> Option<Response> {
+        self.lose_patience(now);
         loop {
             let released = self.released();
             for at in 0..self.watches.len() {
-                if let Some(response) = self.advance(at, released) {
+                if let Some(response) = self.advance(at, released, now) {
                     return Some(response);
                 }
             }
@@ -105,6 +126,27 @@ impl<C: Client> Session<C> {
             if self.released() == released {
                 return None;
             }
+        }
+    }
+
+    /// When `next` may have something to say although nothing happened.
+    pub(crate) fn wakes_at(&self) -> Option<Instant> {
+        self.watches.iter().filter_map(|watch| watch.waits_until).chain(self.clusters_by).chain(self.users_by).min()
+    }
+
+    /// A client that returns with clusters of its own asks for endpoints first: it is warming some clusters and
+    /// will ask for all of them later. Until then it gets no listeners or routes, which might use newer ones.
+    pub(crate) fn returns_warming(&mut self) {
+        let asked = self.watches.iter().any(|watch| watch.kind == TypeUrl::CLUSTER);
+        if !asked && self.terms.only.is_none() {
+            self.clusters_by = Some(self.began + self.terms.limits.patience);
+        }
+    }
+
+    /// A client returns with clusters. Before its listeners and routes are known, none is safe to remove.
+    pub(crate) fn returns_with_clusters(&mut self) {
+        if self.terms.only.is_none() {
+            self.users_by = Some(self.began + GRACE);
         }
     }
 
@@ -116,6 +158,9 @@ impl<C: Client> Session<C> {
     pub(crate) fn begin(&mut self, watch: Watch) -> Result<(), Status> {
         if self.watches.len() >= self.terms.limits.types {
             return Err(Status::resource_exhausted(format!("more than {} types on a stream", self.watches.len())));
+        }
+        if watch.kind == TypeUrl::CLUSTER {
+            self.clusters_by = None;
         }
         let at = self.watches.partition_point(|other| push_order(&other.kind) <= push_order(&watch.kind));
         self.watches.insert(at, watch);
@@ -164,7 +209,7 @@ impl<C: Client> Session<C> {
             self.client.observe(&Event::Stale { kind, nonce });
             return Answer::Stale;
         };
-        if watch.in_flight {
+        if watch.unanswered {
             watch.answered();
             self.client.observe(&match error {
                 None => Event::Acked { kind, nonce, version },
@@ -186,12 +231,28 @@ impl<C: Client> Session<C> {
 
     /// The world up to which removals are free: listeners and routes of it were answered, or are not watched.
     fn released(&self) -> Epoch {
-        let users = self.watches.iter().filter(|watch| refers_to_clusters(&watch.kind));
-        users.map(|watch| watch.settled).min().unwrap_or(Epoch::MAX)
+        let users = || self.watches.iter().filter(|watch| refers_to_clusters(&watch.kind));
+        if self.users_by.is_some() && users().count() < USERS.len() {
+            return 0;
+        }
+        users().map(|watch| watch.settled).min().unwrap_or(Epoch::MAX)
+    }
+
+    /// Stops waiting for answers that are overdue. Envoy withholds its answer on clusters while one of them is
+    /// warming; should that never end, the others must not be cut off from news.
+    fn lose_patience(&mut self, now: Instant) {
+        let overdue = |until: &mut Instant| *until <= now;
+        for watch in &mut self.watches {
+            if watch.waits_until.as_mut().is_some_and(overdue) {
+                watch.go_on();
+            }
+        }
+        self.clusters_by.take_if(overdue);
+        self.users_by.take_if(overdue);
     }
 
     /// Brings one type up to date if nothing stands in the way.
-    fn advance(&mut self, at: usize, released: Epoch) -> Option<Response> {
+    fn advance(&mut self, at: usize, released: Epoch, now: Instant) -> Option<Response> {
         let clusters_first = self.clusters_unsent();
         let watch = self.watches.get_mut(at)?;
         let released = if outlives_its_users(&watch.kind) { released } else { Epoch::MAX };
@@ -203,44 +264,50 @@ impl<C: Client> Session<C> {
             return None;
         };
         let plan = watch.plan(&target, self.epoch, released);
-        let outcome = match self.terms.protocol {
-            Protocol::Sotw => crate::sotw::outcome(watch, &plan, &target),
-            Protocol::Delta => crate::delta::outcome(watch, &plan, &target),
+        let news = match self.terms.protocol {
+            Protocol::Sotw => crate::sotw::is_news(watch, &plan, &target),
+            Protocol::Delta => crate::delta::is_news(watch, &plan, &target),
         };
-        match outcome {
-            Some(_) if watch.in_flight => None,
-            Some(outcome) => Some(self.send(at, plan, outcome, target)),
-            None => {
-                watch.carried_out(plan, target, self.epoch);
-                None
-            }
+        if !news {
+            watch.carried_out(plan, target, self.epoch);
+            return None;
         }
+        if watch.waits_until.is_some() { None } else { Some(self.send(at, plan, target, now)) }
     }
 
     /// True while a new world's clusters could not be sent yet. What refers to them has to wait.
     fn clusters_unsent(&self) -> bool {
-        self.watches.iter().any(|watch| watch.kind == TypeUrl::CLUSTER && watch.seen < self.epoch)
+        let unsent = |watch: &Watch| watch.kind == TypeUrl::CLUSTER && watch.seen < self.epoch;
+        self.clusters_by.is_some() || self.watches.iter().any(unsent)
     }
 
-    fn send(&mut self, at: usize, plan: Plan, outcome: Outcome, target: Arc<ResourceSet>) -> Response {
+    fn send(&mut self, at: usize, mut plan: Plan, target: Arc<ResourceSet>, now: Instant) -> Response {
         self.responses += 1;
         let watch = &mut self.watches[at];
         let kind = watch.kind.clone();
         let nonce = nonce_text(self.terms.stream, self.responses);
-        let version = target.version();
+        let outcome = match self.terms.protocol {
+            Protocol::Sotw => crate::sotw::outcome(watch, &plan, &target),
+            Protocol::Delta => crate::delta::outcome(watch, &plan, &target),
+        };
+        let version = outcome.version;
         let head = Head { kind: &kind, version, nonce: &nonce, identifier: &self.terms.identifier };
         let removed = outcome.removed.len();
         let chunks = match self.terms.protocol {
             Protocol::Sotw => framed(&crate::sotw::head(&head), &outcome.payload),
             Protocol::Delta => framed(&crate::delta::head(&head, outcome.removed), &outcome.payload),
         };
+        if self.terms.protocol == Protocol::Sotw {
+            plan.lists_all();
+        }
         if kind == TypeUrl::CLUSTER {
             self.warm(&plan);
         }
         let watch = &mut self.watches[at];
         watch.nonce = self.responses;
         watch.version = Some(version);
-        watch.in_flight = true;
+        watch.unanswered = true;
+        watch.waits_until = Some(now + self.terms.limits.patience);
         watch.carried_out(plan, target, self.epoch);
         if kind.is_debug() {
             // A debug page is an answer to a request, not a subscription.
@@ -263,7 +330,6 @@ impl<C: Client> Session<C> {
         };
         if clusters.everything {
             endpoints.forget();
-            endpoints.seen = 0;
             return;
         }
         let names = clusters.changed.iter().map(|cluster| &cluster.name);
@@ -320,8 +386,11 @@ fn push_order(kind: &TypeUrl) -> usize {
     ORDER.iter().position(|first| first == kind).unwrap_or(ORDER.len())
 }
 
+/// Types that refer to clusters.
+const USERS: [TypeUrl; 2] = [TypeUrl::LISTENER, TypeUrl::ROUTE];
+
 fn refers_to_clusters(kind: &TypeUrl) -> bool {
-    [TypeUrl::LISTENER, TypeUrl::ROUTE].contains(kind)
+    USERS.contains(kind)
 }
 
 /// Types whose removals wait until nothing on the client refers to them.

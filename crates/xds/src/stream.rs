@@ -7,6 +7,7 @@ use api::TypeUrl;
 use api::envoy::config::core::v3::Node;
 use api::envoy::service::discovery::v3::{DeltaDiscoveryRequest, DiscoveryRequest};
 use prost::Message;
+use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 use tonic::{Code, Status, Streaming};
 
@@ -102,7 +103,7 @@ async fn greet<C: Control, R: Request>(
     check(&node, &terms.limits)?;
     let node_id = node.id.clone();
     let client = control.connect(node, peer).await?;
-    let mut session = Session::new(client, terms);
+    let mut session = Session::new(client, terms, Instant::now().into_std());
     first.apply(&mut session)?;
     Ok(Some((session, node_id)))
 }
@@ -115,6 +116,7 @@ async fn serve<C: Client, R: Request>(
 ) -> Status {
     let mut due = true;
     loop {
+        let wake = wake(session.wakes_at());
         tokio::select! {
             biased;
             request = receive(requests) => {
@@ -129,7 +131,7 @@ async fn serve<C: Client, R: Request>(
                 due = true;
             }
             slot = responses.reserve(), if due => match slot {
-                Ok(slot) => match session.next() {
+                Ok(slot) => match session.next(Instant::now().into_std()) {
                     Some(response) => slot.send(Ok(response.chunks)),
                     None => due = false,
                 },
@@ -139,7 +141,15 @@ async fn serve<C: Client, R: Request>(
                 session.world_moved();
                 due = true;
             }
+            () = wake => due = true,
         }
+    }
+}
+
+async fn wake(at: Option<std::time::Instant>) {
+    match at {
+        Some(at) => sleep_until(at.into()).await,
+        None => std::future::pending().await,
     }
 }
 

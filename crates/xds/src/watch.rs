@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Instant;
 
 use api::{Resource, TypeUrl, Version};
 
@@ -26,7 +27,9 @@ pub(crate) struct Watch {
     pub(crate) nonce: u64,
     pub(crate) version: Option<Version>,
     /// The last response was neither acknowledged nor rejected yet.
-    pub(crate) in_flight: bool,
+    pub(crate) unanswered: bool,
+    /// Nothing more is sent before the answer to the last response, or this moment.
+    pub(crate) waits_until: Option<Instant>,
     /// The world as of which everything was sent that could be, removals aside.
     pub(crate) seen: Epoch,
     /// The world as of which the client has answered everything.
@@ -45,7 +48,7 @@ pub(crate) struct Holding {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Held {
     Nothing,
-    /// A version that this server cannot have sent.
+    /// Perhaps nothing, perhaps a version that is none of ours: whatever exists is to be sent.
     Unknown,
     Version(Version),
     /// It exists no more, but routes to it may; its removal waits for the answers to world `since`.
@@ -110,6 +113,11 @@ impl Plan {
         self.except.values().filter_map(resource).collect()
     }
 
+    /// A listing of everything removes what it leaves out, so nothing but what it lists lingers.
+    pub(crate) fn lists_all(&mut self) {
+        self.except.retain(|_, held| !matches!(held, Held::Lingering { resource: None, .. }));
+    }
+
     /// The changed resources, in bytes shared with other streams wherever these send the same.
     pub(crate) fn payload(&self, target: &ResourceSet, protocol: Protocol) -> Payload {
         if self.everything || same_names(&self.changed, target.resources()) {
@@ -140,27 +148,46 @@ impl Watch {
             owed: false,
             nonce: 0,
             version: None,
-            in_flight: false,
+            unanswered: false,
+            waits_until: None,
             seen: 0,
             settled: 0,
         }
     }
 
-    /// Treats the client as holding nothing.
+    /// Everything is to be sent again. What was held stays known, or its removal would never be told.
     pub(crate) fn forget(&mut self) {
-        self.holding = Holding::default();
+        let Holding { base, except } = std::mem::take(&mut self.holding);
+        let listed = base.iter().flat_map(|base| base.resources()).map(|r| (Arc::clone(&r.name), Held::Unknown));
+        self.holding.except = listed.collect();
+        for (name, held) in except {
+            if let Held::Lingering { .. } = held {
+                self.forced.insert(Arc::clone(&name));
+                self.holding.except.insert(name, held);
+            } else {
+                self.holding.except.insert(name, Held::Unknown);
+            }
+        }
+        self.seen = 0;
     }
 
-    /// The client dropped this name, or never had it.
-    pub(crate) fn forget_name(&mut self, name: &Arc<str>) {
+    /// The client holds something else under this name than was noted.
+    pub(crate) fn correct(&mut self, name: &Arc<str>, held: Held) {
         if self.holding.base.is_some() || self.holding.except.contains_key(name) {
-            self.holding.except.insert(Arc::clone(name), Held::Nothing);
+            self.holding.except.insert(Arc::clone(name), held);
         }
+        self.seen = 0;
     }
 
     /// The client answered its last response, be it with a yes or a no.
     pub(crate) fn answered(&mut self) {
-        self.in_flight = false;
+        self.unanswered = false;
+        self.go_on();
+    }
+
+    /// No longer waits for an answer.
+    pub(crate) fn go_on(&mut self) {
+        self.waits_until = None;
         self.settled = self.seen;
     }
 
@@ -233,7 +260,7 @@ impl Watch {
         self.forced.clear();
         self.owed = false;
         self.seen = now;
-        if !self.in_flight {
+        if self.waits_until.is_none() {
             self.settled = now;
         }
     }

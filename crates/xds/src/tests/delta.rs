@@ -1,5 +1,7 @@
 //! Rules of the delta protocol, one test each.
 
+use std::time::Duration;
+
 use api::TypeUrl;
 use api::envoy::service::discovery::v3::DeltaDiscoveryRequest;
 use tonic::Code;
@@ -88,10 +90,12 @@ fn name_left_but_still_part_of_everything_is_confirmed() {
 
 #[test]
 fn reconnecting_client_gets_only_what_it_lacks() {
-    let mut stream = stream("CDS a=1 b=2 c=1");
-    assert_eq!(stream.change("CDS", "a@1 b@1 gone@1"), ["CDS b=2 c=1 -gone"]);
-    stream.ack("CDS");
-    assert_eq!(stream.change("EDS", ""), NOTHING);
+    let mut stream = stream("CDS a=1 b=2 c=1; LDS; RDS r=1");
+    assert_eq!(stream.change("CDS", "a@1 b@1 gone@1"), ["CDS b=2 c=1"]);
+    assert_eq!(stream.ack("CDS"), NOTHING);
+    assert_eq!(stream.change("LDS", "l@1"), ["LDS -l"]);
+    assert_eq!(stream.ack("LDS"), NOTHING);
+    assert_eq!(stream.change("RDS", "r r@1"), ["CDS -gone"]);
 }
 
 #[test]
@@ -111,7 +115,10 @@ fn version_of_another_server_is_replaced() {
     request.initial_resource_versions.insert("a".into(), "2026-11-15T00:00:00Z/3".into());
     request.initial_resource_versions.insert("old".into(), "".into());
     stream.session.delta(request).unwrap();
-    assert_eq!(stream.responses(), ["CDS a=1 -old"]);
+    assert_eq!(stream.responses(), ["CDS a=1"]);
+    stream.ack("CDS");
+    stream.now += Duration::from_secs(2);
+    assert_eq!(stream.responses(), ["CDS -old"], "the client shows no interest in listeners and routes");
 }
 
 #[test]

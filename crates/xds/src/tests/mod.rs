@@ -1,11 +1,14 @@
 //! Tests of the protocol's rules on a session without a network, and the fixture they share.
 
 mod delta;
+mod envoy;
+mod history;
 mod order;
 mod sotw;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Instant;
 
 use api::envoy::service::discovery::v3::{
     DeltaDiscoveryRequest, DeltaDiscoveryResponse, DiscoveryRequest, DiscoveryResponse,
@@ -35,6 +38,12 @@ impl World {
             }
         }
         world
+    }
+}
+
+impl World {
+    fn insert(&mut self, kind: TypeUrl, name: &str, content: &str) {
+        self.0.entry(kind).or_default().insert(name.to_owned(), content.to_owned());
     }
 }
 
@@ -88,6 +97,7 @@ impl Client for Fake {
 /// A stream under test. Responses read as `"CDS a=1 b=2 -c"`.
 struct Stream {
     session: Session<Fake>,
+    now: Instant,
     nonces: BTreeMap<TypeUrl, String>,
     names: BTreeMap<TypeUrl, Vec<String>>,
 }
@@ -99,20 +109,31 @@ impl Stream {
 
     fn with(protocol: Protocol, only: Option<TypeUrl>, limits: Limits, world: &str) -> Self {
         let terms = Terms { protocol, only, limits: Arc::new(limits), identifier: "test".into(), stream: 7 };
-        let mut stream =
-            Self { session: Session::new(Fake::default(), terms), nonces: BTreeMap::new(), names: BTreeMap::new() };
+        let now = Instant::now();
+        let mut stream = Self {
+            session: Session::new(Fake::default(), terms, now),
+            now,
+            nonces: BTreeMap::new(),
+            names: BTreeMap::new(),
+        };
         stream.adopt(World::of(world));
         stream
     }
 
     fn adopt(&mut self, world: World) {
-        let set = |(kind, resources): (&TypeUrl, &BTreeMap<String, String>)| {
-            let resources = resources.iter().map(|(name, content)| resource(name, content));
-            let set = ResourceSet::new(kind.clone(), resources);
-            let set = set.with_fallback(|name| name.starts_with('~').then(|| resource(name, "fallback")));
-            (kind.clone(), Arc::new(set))
+        self.adopt_with(world, |_, name| name.starts_with('~'));
+    }
+
+    /// Makes a world current in which some unlisted names have an answer too.
+    fn adopt_with(&mut self, world: World, answers: fn(&TypeUrl, &str) -> bool) {
+        let set = |(kind, resources): (TypeUrl, BTreeMap<String, String>)| {
+            let listed = resources.iter().map(|(name, content)| resource(name, content));
+            let set = ResourceSet::new(kind.clone(), listed);
+            let of = kind.clone();
+            let set = set.with_fallback(move |name| answers(&of, name).then(|| resource(name, "fallback")));
+            (kind, Arc::new(set))
         };
-        self.session.client.sets = world.0.iter().map(set).collect();
+        self.session.client.sets = world.0.into_iter().map(set).collect();
     }
 
     /// The world is this from now on.
@@ -125,35 +146,16 @@ impl Stream {
     /// All responses that are due, as text.
     fn responses(&mut self) -> Vec<String> {
         let mut texts = Vec::new();
-        while let Some(response) = self.session.next() {
+        while let Some(response) = self.session.next(self.now) {
             texts.push(self.text(&response));
         }
         texts
     }
 
     fn text(&mut self, response: &Response) -> String {
-        let bytes = response.chunks.concat();
-        assert_eq!(bytes[0], 0);
-        assert_eq!(u32::from_be_bytes(bytes[1..5].try_into().unwrap()) as usize, bytes.len() - 5);
-        let (type_url, nonce, words) = match self.session.terms.protocol {
-            Protocol::Sotw => {
-                let response = DiscoveryResponse::decode(&bytes[5..]).unwrap();
-                assert_eq!(response.control_plane.unwrap().identifier, "test");
-                let words: Vec<_> = response.resources.iter().map(|any| any.value.clone()).collect();
-                (response.type_url, response.nonce, words)
-            }
-            Protocol::Delta => {
-                let response = DeltaDiscoveryResponse::decode(&bytes[5..]).unwrap();
-                let bodies = response.resources.into_iter().map(|r| r.resource.unwrap().value);
-                let removed = response.removed_resources.iter().map(|name| format!("-{name}").into_bytes());
-                (response.type_url, response.nonce, bodies.chain(removed).collect())
-            }
-        };
-        let kind = TypeUrl::from(type_url);
-        let words = words.into_iter().map(|word| format!(" {}", String::from_utf8(word).unwrap()));
-        let text = format!("{}{}", kind.short(), words.collect::<String>());
-        self.nonces.insert(kind, nonce);
-        text
+        let told = Told::read(response, self.session.terms.protocol);
+        self.nonces.insert(told.kind.clone(), told.nonce.clone());
+        told.to_string()
     }
 
     /// SotW: wants these names, with the last nonce.
@@ -228,6 +230,59 @@ impl Stream {
 
     fn events(&mut self) -> Vec<String> {
         std::mem::take(&mut self.session.client.events)
+    }
+}
+
+/// A response as its client reads it.
+#[derive(Clone, Debug)]
+struct Told {
+    kind: TypeUrl,
+    nonce: String,
+    version: String,
+    resources: Vec<(String, String)>,
+    removed: Vec<String>,
+}
+
+impl Told {
+    fn read(response: &Response, protocol: Protocol) -> Self {
+        let bytes = response.chunks.concat();
+        assert_eq!(bytes[0], 0);
+        assert_eq!(u32::from_be_bytes(bytes[1..5].try_into().unwrap()) as usize, bytes.len() - 5);
+        let pair = |any: &api::Any| {
+            let text = String::from_utf8(any.value.clone()).unwrap();
+            text.split_once('=').map(|(name, content)| (name.to_owned(), content.to_owned())).unwrap()
+        };
+        match protocol {
+            Protocol::Sotw => {
+                let response = DiscoveryResponse::decode(&bytes[5..]).unwrap();
+                assert_eq!(response.control_plane.unwrap().identifier, "test");
+                Self {
+                    kind: response.type_url.into(),
+                    nonce: response.nonce,
+                    version: response.version_info,
+                    resources: response.resources.iter().map(pair).collect(),
+                    removed: Vec::new(),
+                }
+            }
+            Protocol::Delta => {
+                let response = DeltaDiscoveryResponse::decode(&bytes[5..]).unwrap();
+                Self {
+                    kind: response.type_url.into(),
+                    nonce: response.nonce,
+                    version: response.system_version_info,
+                    resources: response.resources.iter().map(|r| pair(r.resource.as_ref().unwrap())).collect(),
+                    removed: response.removed_resources,
+                }
+            }
+        }
+    }
+}
+
+impl std::fmt::Display for Told {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}", self.kind.short())?;
+        self.resources.iter().try_for_each(|(name, content)| write!(f, " {name}={content}"))?;
+        self.removed.iter().try_for_each(|name| write!(f, " -{name}"))
     }
 }
 

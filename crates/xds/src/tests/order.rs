@@ -1,6 +1,7 @@
 //! Order between types: clusters first, removals last, endpoints for every cluster that is warmed anew.
 
 use super::{NOTHING, Stream};
+use crate::limits::Limits;
 use crate::set::Protocol;
 
 /// A stream whose client follows all four types of an Envoy and has settled on this world.
@@ -72,8 +73,10 @@ fn delta_removes_a_cluster_after_the_routes_to_it() {
 fn sotw_lists_a_removed_cluster_until_the_routes_to_it_are_gone() {
     let mut stream = envoy(Protocol::Sotw, "CDS a=1 b=1; EDS a=1 b=1; LDS l=1; RDS r=1");
     assert_eq!(stream.world("CDS a=1 c=1; EDS a=1; LDS l=1; RDS r=2"), ["CDS a=1 c=1 b=1", "RDS r=2"]);
+    let lingering = stream.session.watches[0].version;
     assert_eq!(stream.ack("RDS"), NOTHING);
     assert_eq!(stream.ack("CDS"), ["CDS a=1 c=1"]);
+    assert_ne!(stream.session.watches[0].version, lingering, "two contents, two versions");
     assert_eq!(stream.ack("CDS"), NOTHING);
 }
 
@@ -121,4 +124,33 @@ fn routes_wait_for_clusters_that_could_not_be_sent_yet() {
         assert!(after[0].starts_with("CDS") && after[0].ends_with("d=1"), "{after:?}");
         assert_eq!(after[1..], ["RDS r=d"]);
     }
+}
+
+#[test]
+fn client_that_never_answers_is_not_cut_off_for_good() {
+    for protocol in [Protocol::Sotw, Protocol::Delta] {
+        let mut stream = envoy(protocol, "CDS a=1 b=1; EDS a=1 b=1; LDS l=1; RDS r=1");
+        assert_eq!(stream.world("CDS a=1 b=1; EDS a=1 b=1; LDS l=2; RDS r=1"), ["LDS l=2"]);
+        assert_eq!(stream.world("CDS a=1 b=1; EDS a=1 b=1; LDS l=3; RDS r=1"), NOTHING);
+        assert_eq!(stream.session.wakes_at(), Some(stream.now + Limits::default().patience));
+        stream.now += Limits::default().patience;
+        assert_eq!(stream.responses(), ["LDS l=3"]);
+    }
+}
+
+#[test]
+fn returning_client_that_is_warming_gets_routes_after_clusters() {
+    let mut stream = Stream::new(Protocol::Delta, "CDS a=1; EDS a=1; LDS l=1; RDS r=2");
+    assert_eq!(stream.change("EDS", "a a@1"), ["EDS a=1"]);
+    assert_eq!(stream.change("RDS", "r r@1"), NOTHING);
+    assert_eq!(stream.change("CDS", "a@1"), ["CDS", "RDS r=2"]);
+}
+
+#[test]
+fn returning_client_without_interest_in_clusters_gets_routes_in_the_end() {
+    let mut stream = Stream::new(Protocol::Delta, "CDS a=1; EDS a=1; LDS l=1; RDS r=2");
+    stream.change("EDS", "a a@1");
+    assert_eq!(stream.change("RDS", "r r@1"), NOTHING);
+    stream.now += Limits::default().patience;
+    assert_eq!(stream.responses(), ["RDS r=2"]);
 }

@@ -1,3 +1,0 @@
-//! The pilot-discovery binary.
-
-fn main() {}

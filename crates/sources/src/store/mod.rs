@@ -1,3 +1,0 @@
-//! Stores of config objects.
-
-pub mod files;
