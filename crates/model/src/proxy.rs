@@ -30,7 +30,7 @@ pub enum Interception {
 }
 
 /// A proxy, from the node of its first request.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Proxy {
     pub kind: ProxyKind,
     /// `name.namespace`, or whatever stands third in the node id.

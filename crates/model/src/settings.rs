@@ -123,6 +123,8 @@ knobs! {
     /// Treat the addresses of mesh networks as internal in every connection manager.
     internal_networks: bool = false, "ENABLE_HCM_INTERNAL_NETWORKS";
     ipv4_outbound_on_ipv6: bool = false, "ISTIO_ENABLE_IPV4_OUTBOUND_LISTENER_FOR_IPV6_CLUSTERS";
+    /// Let one workload ask several outside checkers.
+    several_custom_providers: bool = false, "PILOT_ENABLE_MULTIPLE_CUSTOM_AUTHZ_PROVIDERS";
     debounce_after: Milliseconds = Milliseconds(100), "PILOT_DEBOUNCE_AFTER";
     debounce_max: Milliseconds = Milliseconds(10_000), "PILOT_DEBOUNCE_MAX";
 }

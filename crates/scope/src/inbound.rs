@@ -17,7 +17,7 @@ pub struct ServiceTarget {
 }
 
 /// The proxy's own services: those of its namespace with an endpoint at one of its addresses.
-pub(crate) fn targets(world: &Snapshot, proxy: &Proxy) -> Vec<ServiceTarget> {
+pub fn targets(world: &Snapshot, proxy: &Proxy) -> Vec<ServiceTarget> {
     let mut found = Vec::new();
     for ip in &proxy.ips {
         let address = ip.to_string();

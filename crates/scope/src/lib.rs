@@ -4,10 +4,13 @@
 #![forbid(unsafe_code)]
 
 pub mod addresses;
+pub mod affected;
 pub mod egress;
+pub mod gateway;
 mod imports;
 pub mod inbound;
 pub mod rules;
+pub mod select;
 pub mod view;
 mod visibility;
 

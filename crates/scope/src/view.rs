@@ -3,8 +3,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use api::istio::mesh::v1alpha1::ProxyConfig;
 use api::istio::networking::v1alpha3::{OutboundTrafficPolicy, Sidecar, outbound_traffic_policy};
 use model::config::Config;
+use model::config::mesh::effective_proxy_config;
 use model::endpoint::Endpoint;
 use model::names::{Hostname, ServiceKey};
 use model::proxy::Proxy;
@@ -14,18 +16,22 @@ use model::shared::Shared;
 use model::snapshot::Snapshot;
 use model::snapshot::endpoints::Endpoints;
 use model::snapshot::objects::{Extensions, Gateways, Policy};
-use model::snapshot::routing::ConsolidatedRule;
+use model::snapshot::routing::{ConsolidatedRule, Routing, VirtualServiceRule};
 use model::snapshot::services::Services;
 
 use crate::egress::{self, EgressListener};
-use crate::inbound::{self, ServiceTarget};
+use crate::gateway::{self, MergedGateway};
+use crate::inbound::ServiceTarget;
 use crate::rules;
+use crate::visibility;
 
 /// What one client may see. Clients that are alike in all that scope reads share one.
 #[derive(Clone, Debug)]
 pub struct View {
     pub proxy: Arc<Proxy>,
     pub settings: Arc<Settings>,
+    /// The client's own settings: those it sent, or the mesh's.
+    pub proxy_config: Shared<ProxyConfig>,
     /// The Sidecar resource that rules this client, if one does.
     pub sidecar: Option<Config<Sidecar>>,
     /// Where traffic to unknown destinations goes.
@@ -36,19 +42,22 @@ pub struct View {
     pub services: Vec<Arc<Service>>,
     /// Services that this client itself is an endpoint of.
     pub inbound: Vec<ServiceTarget>,
+    /// Gateways that select this client, merged; routers only.
+    pub gateway: Option<MergedGateway>,
     pub policy: Arc<Policy>,
     pub gateways: Arc<Gateways>,
     pub extensions: Arc<Extensions>,
     /// Endpoints of the whole mesh; read them through `endpoints`.
     mesh_endpoints: Arc<Endpoints>,
     mesh_services: Arc<Services>,
+    mesh_routing: Arc<Routing>,
     by_host: BTreeMap<Hostname, usize>,
     rules: BTreeMap<Hostname, Vec<Arc<ConsolidatedRule>>>,
 }
 
 impl View {
-    /// The view of one client.
-    pub fn new(world: &Snapshot, proxy: &Arc<Proxy>) -> View {
+    /// The view of one client that serves `inbound`, as `inbound::targets` tells.
+    pub fn new(world: &Snapshot, proxy: &Arc<Proxy>, inbound: Vec<ServiceTarget>) -> View {
         let sidecar = egress::sidecar_for(world, proxy);
         let egress = egress::listeners(world, proxy, sidecar.as_ref());
         let services = egress::imported_services(world, proxy, &egress);
@@ -56,19 +65,28 @@ impl View {
         View {
             proxy: proxy.clone(),
             settings: world.settings.clone(),
+            proxy_config: Shared::new(effective_proxy_config(&world.settings.mesh, &proxy.proxy_config)),
             outbound_policy: outbound_policy(&world.settings, sidecar.as_ref()),
-            inbound: inbound::targets(world, proxy),
+            gateway: gateway::merged(world, proxy, &inbound),
+            inbound,
             policy: world.policy.clone(),
             gateways: world.gateways.clone(),
             extensions: world.extensions.clone(),
             mesh_endpoints: world.endpoints.clone(),
             mesh_services: world.services.clone(),
+            mesh_routing: world.routing.clone(),
             rules: rules::for_services(world, proxy, &services),
             by_host,
             sidecar,
             egress,
             services,
         }
+    }
+
+    /// This view over a world in which only endpoints changed.
+    #[must_use]
+    pub fn refreshed(&self, world: &Snapshot, inbound: Vec<ServiceTarget>) -> View {
+        View { inbound, mesh_endpoints: world.endpoints.clone(), ..self.clone() }
     }
 
     /// The imported service of this host name.
@@ -82,9 +100,23 @@ impl View {
         self.mesh_services.get(key)
     }
 
+    /// The service that mesh config names as `host` or `namespace/host`; `None` where that is not exactly one.
+    pub fn named_service(&self, name: &str) -> Option<&Arc<Service>> {
+        if let Some((namespace, host)) = name.split_once('/') {
+            return self.mesh_services.by_host(host)?.get(namespace);
+        }
+        let owners = self.mesh_services.by_host(name)?;
+        owners.values().next().filter(|_| owners.len() == 1)
+    }
+
     /// The rule for calls to this host, the one that selects this client before the one for all.
     pub fn destination_rule(&self, host: &str) -> Option<&Arc<ConsolidatedRule>> {
         rules::choose(self.rules.get(host)?, &self.proxy)
+    }
+
+    /// Routes bound to a gateway (`namespace/name`) that this client may see, in order of precedence.
+    pub fn gateway_routes(&self, gateway: &str) -> Vec<Arc<VirtualServiceRule>> {
+        visibility::routes(&self.mesh_routing, &self.settings, &self.proxy.namespace, gateway)
     }
 
     /// All endpoints of a service, every port, whatever their health.

@@ -4,9 +4,12 @@ use std::sync::Arc;
 
 use model::names::Namespace;
 use model::service::{Registry, Service};
+use model::settings::Settings;
 use model::snapshot::Snapshot;
-use model::snapshot::routing::VirtualServiceRule;
+use model::snapshot::routing::{Routing, VirtualServiceRule};
 
+/// The reserved gateway that stands for all sidecars.
+const MESH: &str = "mesh";
 const SEMANTICS: &str = "internal.istio.io/route-semantics";
 
 /// All that clients of one namespace may import.
@@ -22,15 +25,24 @@ impl Exported {
         let default = world.settings.default_service_export();
         let visible = world.services.iter().filter(|s| s.export_to.or(&default).admits(&s.namespace, client));
         let (public, named): (Vec<_>, Vec<_>) = visible.cloned().partition(|s| s.export_to.or(&default).is_public());
-        Exported { services: named.into_iter().chain(public).collect(), virtual_services: routes(world, client) }
+        Exported {
+            services: named.into_iter().chain(public).collect(),
+            virtual_services: routes(&world.routing, &world.settings, client, MESH),
+        }
     }
 }
 
-fn routes(world: &Snapshot, client: &Namespace) -> Vec<Arc<VirtualServiceRule>> {
-    let default = world.settings.default_virtual_service_export();
-    let in_mesh = world.routing.virtual_services.iter().filter(|r| is_for_mesh(r));
+/// Routes bound to this gateway that clients of a namespace may see.
+pub(crate) fn routes(
+    routing: &Routing,
+    settings: &Settings,
+    client: &Namespace,
+    gateway: &str,
+) -> Vec<Arc<VirtualServiceRule>> {
+    let default = settings.default_virtual_service_export();
+    let bound = routing.virtual_services.iter().filter(|r| is_bound(r, gateway));
     let (mut private, mut named, mut public) = (Vec::new(), Vec::new(), Vec::new());
-    for rule in in_mesh {
+    for rule in bound {
         let owner = &rule.config.meta.namespace;
         let export_to = rule.export_to.or(&default);
         if export_to.is_public() {
@@ -54,9 +66,10 @@ pub(crate) fn has_gateway_semantics(rule: &VirtualServiceRule) -> bool {
     rule.config.meta.annotations.get(SEMANTICS).is_some_and(|v| **v == *"gateway")
 }
 
-fn is_for_mesh(rule: &VirtualServiceRule) -> bool {
+/// A route that names no gateway is for sidecars.
+fn is_bound(rule: &VirtualServiceRule, gateway: &str) -> bool {
     let gateways = &rule.config.spec.gateways;
-    gateways.is_empty() || gateways.iter().any(|g| g == "mesh")
+    if gateways.is_empty() { gateway == MESH } else { gateways.iter().any(|g| g == gateway) }
 }
 
 /// The service that a route of this client's means by a host: its own namespace's, else the best that it

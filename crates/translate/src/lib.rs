@@ -7,3 +7,4 @@ pub mod client;
 pub mod names;
 pub mod plan;
 pub mod render;
+pub mod security;

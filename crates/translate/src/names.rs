@@ -7,6 +7,19 @@ pub const PASSTHROUGH_CLUSTER: &str = "PassthroughCluster";
 pub const INBOUND_PASSTHROUGH_CLUSTER: &str = "InboundPassthroughCluster";
 pub const VIRTUAL_OUTBOUND: &str = "virtualOutbound";
 pub const VIRTUAL_INBOUND: &str = "virtualInbound";
+/// Virtual host and route for hosts that nobody knows, by the outbound traffic policy.
+pub const ALLOW_ANY: &str = "allow_any";
+pub const ALLOW_ANY_DYNAMIC_DNS: &str = "allow_any_dynamic_dns";
+pub const BLOCK_ALL: &str = "block_all";
+pub const DYNAMIC_DNS_CLUSTER: &str = "AllowAnyDynamicDNSCluster";
+/// The cluster of a destination that names no host; it never exists.
+pub const UNKNOWN_SERVICE: &str = "UnknownService";
+/// The gateway name that means every sidecar.
+pub const MESH_GATEWAY: &str = "mesh";
+/// The route table of the mesh's forward proxy port.
+pub const HTTP_PROXY: &str = "http_proxy";
+/// Begins the route table's name of a listener on a Unix socket.
+pub const UNIX_PREFIX: &str = "unix://";
 
 /// `outbound|80|v1|cart.shop.svc.cluster.local`
 pub fn outbound_cluster(port: u16, subset: &str, host: &str) -> String {

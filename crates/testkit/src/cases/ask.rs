@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use api::{Resource, TypeUrl};
 use serde_json::Value;
 
-use super::{KINDS, Proxy};
+use super::{Case, KINDS, Proxy};
 use crate::canonical;
 
 /// The server under test, loaded with one case: what it answers a proxy that subscribes to
@@ -33,21 +33,20 @@ impl Forms {
     }
 }
 
-/// Every answer in canonical form, by type.
-pub(super) fn ask(answers: &Answers, proxy: &Proxy, forms: &Forms) -> BTreeMap<&'static str, Vec<Arc<Value>>> {
-    let fetch = |kind: &TypeUrl, names: &[String]| -> Vec<Arc<Value>> {
-        answers(proxy, kind, names).iter().map(|r| forms.of(kind, r)).collect()
-    };
-    let mut got: BTreeMap<&'static str, Vec<Arc<Value>>> = BTreeMap::new();
+/// Canonical answers by type.
+pub(super) type Got = BTreeMap<&'static str, Vec<Arc<Value>>>;
+
+/// Every answer that Envoy would ask for: names follow from the answers before.
+pub(super) fn ask(answers: &Answers, proxy: &Proxy, forms: &Forms) -> Got {
+    let mut got = Got::new();
     let mut wanted: BTreeMap<TypeUrl, BTreeSet<String>> = BTreeMap::new();
     for (name, kind) in KINDS {
         let names: Vec<String> = wanted.remove(&kind).unwrap_or_default().into_iter().collect();
-        let wildcard = [TypeUrl::CLUSTER, TypeUrl::LISTENER].contains(&kind)
-            || (kind == TypeUrl::NAME_TABLE && proxy.wants_names());
+        let wildcard = is_wildcard(&kind) || (kind == TypeUrl::NAME_TABLE && proxy.wants_names());
         if !wildcard && names.is_empty() {
             continue;
         }
-        let resources = fetch(&kind, &names);
+        let resources: Vec<Arc<Value>> = answers(proxy, &kind, &names).iter().map(|r| forms.of(&kind, r)).collect();
         if kind == TypeUrl::CLUSTER {
             wanted.entry(TypeUrl::ENDPOINT).or_default().extend(resources.iter().filter_map(|c| eds_name(c)));
         } else if kind == TypeUrl::LISTENER {
@@ -56,6 +55,32 @@ pub(super) fn ask(answers: &Answers, proxy: &Proxy, forms: &Forms) -> BTreeMap<&
         got.insert(name, resources);
     }
     got
+}
+
+/// Answers of these types alone, asked for by the recorded names: for work on one type while
+/// the one that would name its resources is not written yet.
+pub(super) fn ask_recorded(
+    answers: &Answers,
+    case: &Case,
+    proxy: &Proxy,
+    forms: &Forms,
+    wanted: impl Fn(&str) -> bool,
+) -> Got {
+    let mut got = Got::new();
+    for (name, kind) in KINDS.into_iter().filter(|(name, _)| wanted(name)) {
+        let recorded = case.expected(&proxy.name, &kind);
+        if recorded.is_empty() {
+            continue;
+        }
+        let names: Vec<String> = recorded.iter().map(|r| canonical::name(r).to_owned()).collect();
+        let names = if is_wildcard(&kind) || kind == TypeUrl::NAME_TABLE { &[][..] } else { &names };
+        got.insert(name, answers(proxy, &kind, names).iter().map(|r| forms.of(&kind, r)).collect());
+    }
+    got
+}
+
+fn is_wildcard(kind: &TypeUrl) -> bool {
+    [TypeUrl::CLUSTER, TypeUrl::LISTENER].contains(kind)
 }
 
 /// The name under which an EDS cluster's endpoints are asked for.

@@ -1,7 +1,8 @@
 //! Runs the cases against a server and keeps the list of unequal ones honest: it can only shrink.
 
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::panic::{self, AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,13 +10,18 @@ use std::{env, fs, thread};
 
 use serde_json::Value;
 
-use super::ask::{Answers, Forms, ask};
+use super::ask::{Answers, Forms, ask, ask_recorded};
 use super::report::{self, Selection};
-use super::{Case, KINDS, Store, World};
+use super::{Case, KINDS, Proxy, Store, World};
 use crate::canonical;
 use crate::difference::{Difference, differences};
 
 const LIST: &str = "UNEQUAL.txt";
+
+thread_local! {
+    /// What the hook heard of this thread's last panic: place and words, without a backtrace.
+    static LAST_PANIC: RefCell<String> = const { RefCell::new(String::new()) };
+}
 
 /// How one case went.
 pub(super) struct Outcome {
@@ -44,11 +50,17 @@ pub(super) enum State {
 
 /// Runs every selected case and prints what a developer wants to know. `load` gives the server
 /// under test with a case loaded. Cases are selected by program arguments or `$PILOTAGE_CASES`:
-/// topics or labels, parted by commas.
+/// topics or labels, parted by commas; types by `$PILOTAGE_TYPES`, which leaves the list alone.
 pub fn run(load: impl Fn(&Case) -> Answers + Sync) -> ExitCode {
     let selection = Selection::from_caller();
     let store = Store::read(|label| selection.accepts(label));
-    let outcomes = outcomes(&store.cases, &load);
+    panic::set_hook(Box::new(|info| LAST_PANIC.set(info.to_string().replace('\n', " "))));
+    let outcomes = outcomes(&store.cases, &load, &selection);
+    let _ = panic::take_hook();
+    if selection.has_types() {
+        report::print_types(&outcomes);
+        return ExitCode::SUCCESS;
+    }
     let list = fs::read_to_string(store.folder.join(LIST)).unwrap_or_default();
     let verdict = Verdict::of(&outcomes, &list, &selection);
     report::print(&outcomes, &verdict, &selection);
@@ -98,14 +110,14 @@ fn without(list: &str, gone: &[String]) -> String {
 }
 
 /// Spreads the cases over the cores. Kubernetes cases need a server with that source.
-fn outcomes(cases: &[Case], load: &(impl Fn(&Case) -> Answers + Sync)) -> Vec<Outcome> {
+fn outcomes(cases: &[Case], load: &(impl Fn(&Case) -> Answers + Sync), selection: &Selection) -> Vec<Outcome> {
     let cases: Vec<&Case> = cases.iter().filter(|c| matches!(c.world, World::Files(_))).collect();
     let (next, done, forms) = (AtomicUsize::new(0), Mutex::new(Vec::new()), Forms::default());
     thread::scope(|scope| {
         for _ in 0..thread::available_parallelism().map_or(2, usize::from) {
             scope.spawn(|| {
                 while let Some(case) = cases.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    let outcome = outcome(case, load, &forms);
+                    let outcome = outcome(case, load, selection, &forms);
                     done.lock().unwrap_or_else(PoisonError::into_inner).push(outcome);
                 }
             });
@@ -116,30 +128,30 @@ fn outcomes(cases: &[Case], load: &(impl Fn(&Case) -> Answers + Sync)) -> Vec<Ou
     done
 }
 
-fn outcome(case: &Case, load: &impl Fn(&Case) -> Answers, forms: &Forms) -> Outcome {
+fn outcome(case: &Case, load: &impl Fn(&Case) -> Answers, selection: &Selection, forms: &Forms) -> Outcome {
     let mut outcome =
         Outcome { topic: case.topic.clone(), label: case.label(), counts: BTreeMap::new(), faults: Vec::new() };
-    let answers = catch_unwind(AssertUnwindSafe(|| load(case))).map_err(|e| panic_text(&*e));
+    let answers = catch_unwind(AssertUnwindSafe(|| load(case))).map_err(|_| LAST_PANIC.take());
+    let ask = |answers: &Answers, proxy: &Proxy| match selection.has_types() {
+        true => ask_recorded(answers, case, proxy, forms, |kind| selection.has_type(kind)),
+        false => ask(answers, proxy, forms),
+    };
     for proxy in &case.proxies {
-        let got = answers.as_ref().map_err(Clone::clone).and_then(|answers| {
-            catch_unwind(AssertUnwindSafe(|| ask(answers, proxy, forms))).map_err(|e| panic_text(&*e))
-        });
+        let got = answers
+            .as_ref()
+            .map_err(Clone::clone)
+            .and_then(|answers| catch_unwind(AssertUnwindSafe(|| ask(answers, proxy))).map_err(|_| LAST_PANIC.take()));
         let got = got.unwrap_or_else(|text| {
             let state = State::Failed(text);
             outcome.faults.push(Fault { proxy: proxy.name.clone(), kind: "all", name: String::new(), state });
             BTreeMap::new()
         });
-        for (kind, url) in KINDS {
+        for (kind, url) in KINDS.into_iter().filter(|(kind, _)| selection.has_type(kind)) {
             let got = got.get(kind).map_or(&[][..], Vec::as_slice);
             compare(&mut outcome, &proxy.name, kind, &case.expected(&proxy.name, &url), got);
         }
     }
     outcome
-}
-
-fn panic_text(payload: &(dyn std::any::Any + Send)) -> String {
-    let text = payload.downcast_ref::<String>().map(String::as_str).or(payload.downcast_ref::<&str>().copied());
-    format!("panicked: {}", text.unwrap_or("without words"))
 }
 
 fn compare(outcome: &mut Outcome, proxy: &str, kind: &'static str, expected: &[Arc<Value>], got: &[Arc<Value>]) {
@@ -179,7 +191,6 @@ mod tests {
     use api::{Resource, TypeUrl};
 
     use super::*;
-    use crate::cases::Proxy;
 
     /// A server that answers what was recorded, after `change`.
     fn replay(case: &Case, change: fn(&mut Value)) -> Answers {
@@ -198,7 +209,7 @@ mod tests {
 
     fn faults(topics: &[&str], change: fn(&mut Value)) -> Vec<(usize, String)> {
         let store = Store::read(|label| topics.iter().any(|t| label.starts_with(t)));
-        let outcomes = outcomes(&store.cases, &|case: &Case| replay(case, change));
+        let outcomes = outcomes(&store.cases, &|case: &Case| replay(case, change), &Selection::default());
         outcomes.iter().map(|o| (o.faults.len(), o.label.clone())).collect()
     }
 
@@ -221,6 +232,14 @@ mod tests {
         let fault = Fault { proxy: "p".into(), kind: "clusters", name: "c".into(), state: State::Missing };
         let faults = if equal { vec![] } else { vec![fault] };
         Outcome { topic: "t".into(), label: label.into(), counts: BTreeMap::new(), faults }
+    }
+
+    #[test]
+    fn a_server_that_panics_lacks_everything() {
+        let store = Store::read(|label| label == "routing/timeout");
+        let outcomes = outcomes(&store.cases, &|_: &Case| panic!("no answer"), &Selection::default());
+        assert!(outcomes[0].counts.values().all(|(equal, all)| *equal == 0 && *all > 0));
+        assert!(matches!(outcomes[0].faults[0].state, State::Failed(_)));
     }
 
     #[test]

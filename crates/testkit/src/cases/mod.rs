@@ -14,9 +14,10 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use api::TypeUrl;
+use api::envoy::config::core::v3::{Locality as EnvoyLocality, Node};
+use api::{Struct, TypeUrl, value};
 use serde::Deserialize;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 /// The types a proxy asks for, by the names that cases give them, in the order of asking.
 const KINDS: [(&str, TypeUrl); 6] = [
@@ -104,6 +105,18 @@ impl Case {
 }
 
 impl Proxy {
+    /// The node of its first request.
+    pub fn node(&self) -> Node {
+        let Locality { region, zone, sub_zone } = &self.locality;
+        let locality = EnvoyLocality { region: region.clone(), zone: zone.clone(), sub_zone: sub_zone.clone() };
+        Node {
+            id: self.id.clone(),
+            metadata: self.metadata.as_object().map(structure),
+            locality: (locality != EnvoyLocality::default()).then_some(locality),
+            ..Node::default()
+        }
+    }
+
     /// Its agent answers DNS, so it asks for the name table.
     fn wants_names(&self) -> bool {
         match &self.metadata["DNS_CAPTURE"] {
@@ -111,4 +124,22 @@ impl Proxy {
             other => other.as_bool().unwrap_or_default(),
         }
     }
+}
+
+fn structure(map: &Map<String, Value>) -> Struct {
+    Struct { fields: map.iter().map(|(k, v)| (k.clone(), metadata_value(v))).collect() }
+}
+
+fn metadata_value(value: &Value) -> api::Value {
+    let kind = match value {
+        Value::Null => value::Kind::NullValue(0),
+        Value::Bool(b) => value::Kind::BoolValue(*b),
+        Value::Number(n) => value::Kind::NumberValue(n.as_f64().unwrap_or_default()),
+        Value::String(s) => value::Kind::StringValue(s.clone()),
+        Value::Array(items) => {
+            value::Kind::ListValue(prost_types::ListValue { values: items.iter().map(metadata_value).collect() })
+        }
+        Value::Object(map) => value::Kind::StructValue(structure(map)),
+    };
+    api::Value { kind: Some(kind) }
 }

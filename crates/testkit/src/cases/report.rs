@@ -9,43 +9,52 @@ use super::check::{Fault, Outcome, State, Verdict};
 
 /// Lines of differences per case when more than one case is shown.
 const LINES: usize = 6;
+/// Cases whose differences are shown.
+const CASES: usize = 20;
 /// Rows of the list of most frequent differences.
 const CAUSES: usize = 15;
 
-/// The cases a developer asked for; empty means all of them.
+/// The cases and types a developer asked for; empty means all of them.
 #[derive(Debug, Default)]
-pub(super) struct Selection(Vec<String>);
+pub(super) struct Selection {
+    cases: Vec<String>,
+    types: Vec<String>,
+}
 
 impl Selection {
     /// From the program's arguments (options belong to the standard test runner) and the environment.
     pub(super) fn from_caller() -> Selection {
-        let words = env::args().skip(1).filter(|a| !a.starts_with('-')).chain(env::var("PILOTAGE_CASES").ok());
-        let split = words.flat_map(|w| w.split(',').map(|p| p.trim().to_owned()).collect::<Vec<_>>());
-        Selection(split.filter(|p| !p.is_empty()).collect())
+        let arguments = env::args().skip(1).filter(|a| !a.starts_with('-'));
+        let cases = arguments.chain(env::var("PILOTAGE_CASES").ok()).flat_map(|w| words(&w)).collect();
+        Selection { cases, types: env::var("PILOTAGE_TYPES").map(|w| words(&w)).unwrap_or_default() }
     }
 
     pub(super) fn accepts(&self, label: &str) -> bool {
         let matches = |wanted: &String| label == wanted || label.split('/').next() == Some(wanted) || wanted == "all";
-        self.0.is_empty() || self.0.iter().any(matches)
+        self.cases.is_empty() || self.cases.iter().any(matches)
     }
 
-    fn is_given(&self) -> bool {
-        !self.0.is_empty()
+    pub(super) fn has_types(&self) -> bool {
+        !self.types.is_empty()
+    }
+
+    pub(super) fn has_type(&self, kind: &str) -> bool {
+        self.types.is_empty() || self.types.iter().any(|t| t == kind)
+    }
+
+    fn has_cases(&self) -> bool {
+        !self.cases.is_empty()
     }
 }
 
+fn words(text: &str) -> Vec<String> {
+    text.split(',').map(|w| w.trim().to_owned()).filter(|w| !w.is_empty()).collect()
+}
+
+/// The differences of selected and broken cases, the table, and what the list says.
 pub(super) fn print(outcomes: &[Outcome], verdict: &Verdict, selection: &Selection) {
-    let shown: Vec<&Outcome> = outcomes
-        .iter()
-        .filter(|o| !o.faults.is_empty() && (selection.is_given() || verdict.broken.contains(&o.label)))
-        .collect();
-    let limit = if outcomes.len() == 1 { usize::MAX } else { LINES };
-    for outcome in &shown {
-        print_faults(outcome, limit);
-    }
-    if shown.len() > 1 {
-        print_causes(&shown);
-    }
+    let wanted = |o: &&Outcome| selection.has_cases() || verdict.broken.contains(&o.label);
+    print_differences(&outcomes.iter().filter(wanted).collect::<Vec<_>>());
     print_table(outcomes);
     for label in &verdict.became_equal {
         println!("EQUAL NOW, take it out of UNEQUAL.txt (or run with PILOTAGE_SHRINK=1): {label}");
@@ -53,19 +62,35 @@ pub(super) fn print(outcomes: &[Outcome], verdict: &Verdict, selection: &Selecti
     for label in &verdict.unknown {
         println!("UNEQUAL.txt names a case that does not exist: {label}");
     }
-    let equal = outcomes.iter().filter(|o| o.faults.is_empty()).count();
-    let listed = verdict.listed.len() - verdict.unknown.len();
-    println!(
-        "cases: {equal} of {} equal, {listed} listed as unequal, {} unequal and not listed",
-        outcomes.len(),
-        verdict.broken.len()
-    );
-    let word = if verdict.holds() { "ok" } else { "FAILED" };
-    let failed = verdict.broken.len() + verdict.became_equal.len() + verdict.unknown.len();
-    println!(
-        "test result: {word}. {equal} passed; {failed} failed; {} ignored",
-        outcomes.len() - equal - verdict.broken.len()
-    );
+    let (all, equal) = (outcomes.len(), outcomes.iter().filter(|o| o.faults.is_empty()).count());
+    let (listed, broken) = (verdict.listed.len() - verdict.unknown.len(), verdict.broken.len());
+    println!("cases: {equal} of {all} equal, {listed} listed as unequal, {broken} unequal and not listed");
+    let failed = broken + verdict.became_equal.len() + verdict.unknown.len();
+    let word = if failed == 0 { "ok" } else { "FAILED" };
+    println!("test result: {word}. {equal} passed; {failed} failed; {} ignored", all - equal - broken);
+}
+
+/// A run over some types only: differences and table.
+pub(super) fn print_types(outcomes: &[Outcome]) {
+    print_differences(&outcomes.iter().collect::<Vec<_>>());
+    print_table(outcomes);
+}
+
+fn print_differences(outcomes: &[&Outcome]) {
+    let limit = if outcomes.len() == 1 { usize::MAX } else { LINES };
+    let mut unequal: Vec<&Outcome> = outcomes.iter().copied().filter(|o| !o.faults.is_empty()).collect();
+    // Those that lack least come last, beside the table.
+    unequal.sort_by_key(|o| std::cmp::Reverse(o.faults.len()));
+    let hidden = unequal.len().saturating_sub(CASES);
+    if hidden > 0 {
+        println!("… {hidden} more cases");
+    }
+    for outcome in &unequal[hidden..] {
+        print_faults(outcome, limit);
+    }
+    if unequal.len() > 1 {
+        print_causes(&unequal);
+    }
 }
 
 fn print_faults(outcome: &Outcome, limit: usize) {
@@ -166,7 +191,7 @@ fn row(outcomes: &[&Outcome]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{Selection, unlabelled};
+    use super::{Selection, unlabelled, words};
 
     #[test]
     fn labels_are_taken_out_of_paths() {
@@ -175,7 +200,7 @@ mod tests {
 
     #[test]
     fn topics_and_labels_select() {
-        let selection = Selection(vec!["routing".into(), "dns/a".into()]);
+        let selection = Selection { cases: words("routing, dns/a"), types: vec![] };
         let accepted = ["routing/x", "dns/a", "dns/ab", "routing2/x"].map(|l| selection.accepts(l));
         assert_eq!(accepted, [true, true, false, false]);
     }

@@ -5,8 +5,9 @@ use scope::View;
 use crate::plan::cluster::ClusterPlan;
 use crate::plan::endpoints::EndpointsPlan;
 use crate::plan::listener::ListenerPlan;
-use crate::plan::names::NameTablePlan;
+use crate::plan::names::{self, NameTablePlan};
 use crate::plan::route::RoutePlan;
+use crate::plan::route::sidecar::RouteTables;
 
 /// All clusters, by name.
 pub fn clusters(_view: &View) -> Vec<ClusterPlan> {
@@ -23,12 +24,19 @@ pub fn listeners(_view: &View) -> Vec<ListenerPlan> {
     Vec::new()
 }
 
-/// The route table of this name; `None` where this client has no use for it.
-pub fn route(_view: &View, _name: &str) -> Option<RoutePlan> {
-    None
+/// The route table of this name; a sidecar gets one for every name. Whoever wants several of them asks
+/// `routes`, which shares their work.
+pub fn route(view: &View, name: &str) -> Option<RoutePlan> {
+    Some(RouteTables::new(view).table(name))
+}
+
+/// The route tables of these names, in their order.
+pub fn routes<'a>(view: &View, names: impl IntoIterator<Item = &'a str>) -> Vec<RoutePlan> {
+    let mut tables = RouteTables::new(view);
+    names.into_iter().map(|name| tables.table(name)).collect()
 }
 
 /// The DNS name table.
-pub fn name_table(_view: &View) -> NameTablePlan {
-    NameTablePlan { name: "".into() }
+pub fn name_table(view: &View) -> NameTablePlan {
+    names::name_table(view)
 }

@@ -1,0 +1,3 @@
+//! The pilot-discovery binary.
+
+fn main() {}

@@ -1,0 +1,42 @@
+//! The answers that clients would get, without a server: the same apply, cut and render as when serving.
+
+use std::sync::Arc;
+
+use api::envoy::config::core::v3::Node;
+use model::change::{Batch, Change, SourceId};
+use model::config::Object;
+use model::proxy::{BadNode, Proxy};
+use model::settings::Settings;
+use model::snapshot::Snapshot;
+use scope::View;
+use scope::inbound;
+
+use crate::serve::renderings::Renderings;
+use crate::serve::views::Cut;
+
+/// A mesh made of a fixed set of objects.
+#[derive(Debug)]
+pub struct Offline {
+    world: Snapshot,
+    renderings: Arc<Renderings>,
+}
+
+impl Offline {
+    pub fn new(settings: Settings, objects: Vec<Object>) -> Offline {
+        let changes = objects.into_iter().map(Change::Applied).collect();
+        let batch = Batch { source: SourceId("files".into()), changes };
+        let (world, _) = Snapshot::empty(settings).apply(vec![batch]);
+        Offline { world, renderings: Arc::default() }
+    }
+
+    pub fn world(&self) -> &Snapshot {
+        &self.world
+    }
+
+    /// What a client with this node is served.
+    pub fn cut(&self, node: &Node) -> Result<Cut, BadNode> {
+        let proxy = Arc::new(Proxy::from_node(node)?);
+        let inbound = inbound::targets(&self.world, &proxy);
+        Ok(Cut::new(0, View::new(&self.world, &proxy, inbound), self.renderings.clone()))
+    }
+}

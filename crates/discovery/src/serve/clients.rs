@@ -1,0 +1,119 @@
+//! Who is connected, and what each client was sent, accepted and refused: read by debug pages and metrics.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::SystemTime;
+
+use api::{TypeUrl, Version};
+use model::proxy::Proxy;
+
+use crate::serve::views::Cut;
+
+/// Every connected client, by connection.
+#[derive(Debug, Default)]
+pub struct Clients {
+    next: AtomicU64,
+    connected: Mutex<BTreeMap<u64, Arc<Connection>>>,
+}
+
+/// One stream.
+#[derive(Debug)]
+pub struct Connection {
+    /// `name.namespace-7`, as upstream numbers its streams.
+    pub id: String,
+    pub proxy: Arc<Proxy>,
+    pub peer: Option<SocketAddr>,
+    pub since: SystemTime,
+    number: u64,
+    types: Mutex<BTreeMap<TypeUrl, Watched>>,
+    cut: Mutex<Option<Arc<Cut>>>,
+}
+
+/// What became of one type on one stream.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Watched {
+    pub wildcard: bool,
+    pub names: usize,
+    pub sent: Option<Answer>,
+    pub acked: Option<Answer>,
+    /// The last refusal, until something newer is accepted.
+    pub refused: Option<Refusal>,
+    pub sent_at: Option<SystemTime>,
+    pub bytes: u64,
+    pub pushes: u64,
+}
+
+/// One response.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Answer {
+    pub nonce: String,
+    pub version: Version,
+}
+
+/// A response that the client did not take.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Refusal {
+    pub answer: Answer,
+    pub code: i32,
+    pub message: String,
+}
+
+impl Clients {
+    /// Adds a stream; it is taken out again by `disconnect`.
+    pub fn connect(&self, proxy: Arc<Proxy>, peer: Option<SocketAddr>) -> Arc<Connection> {
+        let number = self.next.fetch_add(1, Ordering::Relaxed) + 1;
+        let connection = Arc::new(Connection {
+            id: format!("{}-{number}", proxy.id),
+            proxy,
+            peer,
+            since: SystemTime::now(),
+            number,
+            types: Mutex::default(),
+            cut: Mutex::default(),
+        });
+        lock(&self.connected).insert(number, connection.clone());
+        connection
+    }
+
+    pub fn disconnect(&self, connection: &Connection) {
+        lock(&self.connected).remove(&connection.number);
+    }
+
+    /// All streams, oldest first.
+    pub fn all(&self) -> Vec<Arc<Connection>> {
+        lock(&self.connected).values().cloned().collect()
+    }
+
+    /// The newest stream of a proxy, by `name.namespace` or connection id.
+    pub fn find(&self, proxy: &str) -> Option<Arc<Connection>> {
+        lock(&self.connected).values().rev().find(|c| *c.proxy.id == *proxy || c.id == proxy).cloned()
+    }
+}
+
+impl Connection {
+    /// What became of each type.
+    pub fn watched(&self) -> BTreeMap<TypeUrl, Watched> {
+        lock(&self.types).clone()
+    }
+
+    /// Changes what is known of one type.
+    pub fn note(&self, kind: &TypeUrl, change: impl FnOnce(&mut Watched)) {
+        change(lock(&self.types).entry(kind.clone()).or_default());
+    }
+
+    /// What this client is served from now.
+    pub fn cut(&self) -> Option<Arc<Cut>> {
+        lock(&self.cut).clone()
+    }
+
+    pub(crate) fn adopt(&self, cut: Arc<Cut>) {
+        *lock(&self.cut) = Some(cut);
+    }
+}
+
+/// A panic elsewhere leaves these maps whole, so a poisoned lock is still good to read.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,8 @@
+//! From changes to responses: `world` applies batches and publishes epochs, `views` cuts and renders them
+//! once per class of clients, `session` hands them to the protocol, `clients` remembers who is connected.
+
+pub mod clients;
+pub mod renderings;
+pub mod session;
+pub mod views;
+pub mod world;

@@ -1,0 +1,263 @@
+//! What each class of clients is served. Clients that scope cannot tell apart share one `Cut` per epoch:
+//! their view and its rendered sets, made on first use and taken over where a change cannot have touched them.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+
+use api::{Resource, TypeUrl};
+use model::proxy::{Proxy, ProxyKind};
+use model::service::Registry;
+use model::shared::fingerprint;
+use model::snapshot::{Delta, Snapshot};
+use scope::View;
+use scope::affected::{Affected, AffectedEndpoints, affected, is_endpoints_only};
+use scope::inbound::{self, ServiceTarget};
+use translate::client::sidecar;
+use translate::names::parse_outbound_cluster;
+use translate::render;
+use xds::ResourceSet;
+
+use crate::serve::renderings::Renderings;
+use crate::serve::world::Epoch;
+
+/// All classes of clients that are connected.
+#[derive(Debug, Default)]
+pub struct Views {
+    slots: Mutex<HashMap<(u128, u128), Weak<Slot>>>,
+    renderings: Arc<Renderings>,
+}
+
+/// One class of clients and what it is served now. Dropped with its last client.
+#[derive(Debug)]
+pub struct Slot {
+    proxy: Arc<Proxy>,
+    cut: Mutex<Option<Arc<Cut>>>,
+}
+
+impl Views {
+    /// What this proxy is served in this epoch. The slot keeps it for others of its class.
+    pub fn cut(&self, epoch: &Epoch, proxy: &Proxy) -> (Arc<Slot>, Arc<Cut>) {
+        let inbound = inbound::targets(&epoch.snapshot, proxy);
+        let class = class_of(proxy, &epoch.snapshot);
+        let key = (fingerprint(&class), fingerprint(&inbound));
+        let slot = self.slot(key, class);
+        let cut = slot.advance(epoch, inbound, &self.renderings);
+        (slot, cut)
+    }
+
+    fn slot(&self, key: (u128, u128), class: Proxy) -> Arc<Slot> {
+        let mut slots = lock(&self.slots);
+        if let Some(slot) = slots.get(&key).and_then(Weak::upgrade) {
+            return slot;
+        }
+        slots.retain(|_, slot| slot.strong_count() > 0);
+        let slot = Arc::new(Slot { proxy: Arc::new(class), cut: Mutex::default() });
+        slots.insert(key, Arc::downgrade(&slot));
+        slot
+    }
+
+    pub fn renderings(&self) -> &Renderings {
+        &self.renderings
+    }
+
+    /// How many classes are connected.
+    pub fn len(&self) -> usize {
+        lock(&self.slots).values().filter(|slot| slot.strong_count() > 0).count()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// The proxy without what tells it from its replicas. Its addresses stay only where a headless service
+/// could make a listener of its own for each of them.
+fn class_of(proxy: &Proxy, world: &Snapshot) -> Proxy {
+    const OWN: &[&str] = &["NAME", "INSTANCE_IPS", "POD_UID", "UID"];
+    let mut class = proxy.clone();
+    class.id = "".into();
+    class.metadata.retain(|key, _| !OWN.contains(&&**key));
+    let headless = |s: &Arc<model::service::Service>| s.registry == Registry::Kubernetes && s.is_headless();
+    if !world.services.iter().any(headless) {
+        class.ips = families(proxy);
+    }
+    class
+}
+
+/// One address per family, in the proxy's order: all that output depends on.
+fn families(proxy: &Proxy) -> Vec<std::net::IpAddr> {
+    let mut found: Vec<std::net::IpAddr> = Vec::new();
+    for ip in &proxy.ips {
+        if !found.iter().any(|known| known.is_ipv4() == ip.is_ipv4()) {
+            let any: std::net::IpAddr = if ip.is_ipv4() { [0, 0, 0, 0].into() } else { [0u16; 8].into() };
+            found.push(any);
+        }
+    }
+    found
+}
+
+impl Slot {
+    fn advance(&self, epoch: &Epoch, inbound: Vec<ServiceTarget>, renderings: &Arc<Renderings>) -> Arc<Cut> {
+        let mut held = lock(&self.cut);
+        let next = match held.as_ref() {
+            Some(cut) if cut.epoch >= epoch.number => return cut.clone(),
+            Some(cut) => cut.next(epoch, inbound),
+            None => Cut::new(epoch.number, View::new(&epoch.snapshot, &self.proxy, inbound), renderings.clone()),
+        };
+        let next = Arc::new(next);
+        *held = Some(next.clone());
+        next
+    }
+}
+
+/// The config of one class of clients in one epoch.
+pub struct Cut {
+    pub epoch: u64,
+    pub view: Arc<View>,
+    renderings: Arc<Renderings>,
+    clusters: OnceLock<Arc<ResourceSet>>,
+    endpoints: OnceLock<Arc<ResourceSet>>,
+    listeners: OnceLock<Arc<ResourceSet>>,
+    routes: OnceLock<Arc<ResourceSet>>,
+    names: OnceLock<Arc<ResourceSet>>,
+}
+
+impl fmt::Debug for Cut {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Cut").field("epoch", &self.epoch).finish_non_exhaustive()
+    }
+}
+
+impl Cut {
+    pub fn new(epoch: u64, view: View, renderings: Arc<Renderings>) -> Cut {
+        Cut {
+            epoch,
+            view: Arc::new(view),
+            renderings,
+            clusters: OnceLock::new(),
+            endpoints: OnceLock::new(),
+            listeners: OnceLock::new(),
+            routes: OnceLock::new(),
+            names: OnceLock::new(),
+        }
+    }
+
+    /// The same class in a later epoch.
+    fn next(&self, epoch: &Epoch, inbound: Vec<ServiceTarget>) -> Cut {
+        let delta = epoch.since(self.epoch);
+        let view = match &delta {
+            Some(delta) if is_endpoints_only(delta) => self.view.refreshed(&epoch.snapshot, inbound),
+            _ => View::new(&epoch.snapshot, &self.view.proxy, inbound),
+        };
+        let affected = delta.map_or_else(Affected::everything, |delta: Delta| affected(&delta, &self.view, &view));
+        let next = Cut::new(epoch.number, view, self.renderings.clone());
+        take_over(&self.clusters, &next.clusters, !affected.clusters);
+        take_over(&self.listeners, &next.listeners, !affected.listeners);
+        take_over(&self.routes, &next.routes, !affected.routes);
+        take_over(&self.names, &next.names, !affected.names);
+        if let (false, Some(before)) = (affected.clusters, self.endpoints.get()) {
+            let set = match affected.endpoints {
+                AffectedEndpoints::None => Some(before.clone()),
+                AffectedEndpoints::Of(keys) => {
+                    let hosts: Vec<&str> = keys.iter().map(|k| k.hostname.as_str()).collect();
+                    Some(next.endpoints_renewed(before, &hosts))
+                }
+                AffectedEndpoints::All => None,
+            };
+            set.map(|set| next.endpoints.set(set));
+        }
+        next
+    }
+
+    /// This class's resources of one type; `None` for types that are not served.
+    pub fn set(&self, kind: &TypeUrl) -> Option<Arc<ResourceSet>> {
+        let made = match kind {
+            k if *k == TypeUrl::CLUSTER => self.clusters.get_or_init(|| self.make_clusters()),
+            k if *k == TypeUrl::ENDPOINT => self.endpoints.get_or_init(|| self.make_endpoints()),
+            k if *k == TypeUrl::LISTENER => self.listeners.get_or_init(|| self.make_listeners()),
+            k if *k == TypeUrl::ROUTE => self.routes.get_or_init(|| self.make_routes()),
+            k if *k == TypeUrl::NAME_TABLE => self.names.get_or_init(|| self.make_names()),
+            _ => return None,
+        };
+        Some(made.clone())
+    }
+
+    fn make_clusters(&self) -> Arc<ResourceSet> {
+        let plans = sidecar::clusters(&self.view);
+        let rendered = plans.iter().map(|plan| {
+            self.renderings.get(fingerprint(plan), || Resource::new(plan.name.clone(), &render::cluster::cluster(plan)))
+        });
+        Arc::new(ResourceSet::new(TypeUrl::CLUSTER, rendered))
+    }
+
+    fn make_listeners(&self) -> Arc<ResourceSet> {
+        let plans = sidecar::listeners(&self.view);
+        let rendered = plans.iter().map(|plan| {
+            self.renderings
+                .get(fingerprint(plan), || Resource::new(plan.name.clone(), &render::listener::listener(plan)))
+        });
+        Arc::new(ResourceSet::new(TypeUrl::LISTENER, rendered))
+    }
+
+    fn make_endpoints(&self) -> Arc<ResourceSet> {
+        let clusters = self.clusters.get_or_init(|| self.make_clusters());
+        let assignments = clusters.resources().iter().filter_map(|c| assignment(&self.view, &self.renderings, &c.name));
+        self.endpoint_set(assignments.collect())
+    }
+
+    /// The load assignments of before, those of some hosts made again.
+    fn endpoints_renewed(&self, before: &ResourceSet, hosts: &[&str]) -> Arc<ResourceSet> {
+        let stale = |name: &str| parse_outbound_cluster(name).is_some_and(|c| hosts.contains(&c.host.as_str()));
+        let renewed = before.resources().iter().filter_map(|resource| {
+            if stale(&resource.name) {
+                assignment(&self.view, &self.renderings, &resource.name)
+            } else {
+                Some(resource.clone())
+            }
+        });
+        self.endpoint_set(renewed.collect())
+    }
+
+    fn endpoint_set(&self, assignments: Vec<Resource>) -> Arc<ResourceSet> {
+        let (view, renderings) = (self.view.clone(), self.renderings.clone());
+        let set = ResourceSet::new(TypeUrl::ENDPOINT, assignments);
+        Arc::new(set.with_fallback(move |name| assignment(&view, &renderings, name)))
+    }
+
+    fn make_routes(&self) -> Arc<ResourceSet> {
+        let (view, renderings) = (self.view.clone(), self.renderings.clone());
+        let set = ResourceSet::new(TypeUrl::ROUTE, []);
+        Arc::new(set.with_fallback(move |name| {
+            let plan = sidecar::route(&view, name)?;
+            Some(renderings.get(fingerprint(&plan), || Resource::new(plan.name.clone(), &render::route::route(&plan))))
+        }))
+    }
+
+    fn make_names(&self) -> Arc<ResourceSet> {
+        let plan = sidecar::name_table(&self.view);
+        let table = self.renderings.get(fingerprint(&plan), || Resource::new("", &render::names::name_table(&plan)));
+        Arc::new(ResourceSet::new(TypeUrl::NAME_TABLE, [table]))
+    }
+}
+
+fn assignment(view: &View, renderings: &Renderings, cluster: &str) -> Option<Resource> {
+    let plan = sidecar::endpoints(view, cluster)?;
+    let render = || Resource::new(plan.name.clone(), &render::endpoints::endpoints(&plan));
+    Some(renderings.get(fingerprint(&plan), render))
+}
+
+fn take_over<T: Clone>(before: &OnceLock<T>, now: &OnceLock<T>, unchanged: bool) {
+    if let (true, Some(value)) = (unchanged, before.get()) {
+        let _ = now.set(value.clone());
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Whether this kind of proxy is served at all.
+pub fn is_served(kind: ProxyKind) -> bool {
+    matches!(kind, ProxyKind::Sidecar | ProxyKind::Router)
+}

@@ -1,0 +1,127 @@
+//! The one task that writes the snapshot. A first change is applied at once; changes that follow closely
+//! are gathered for a few milliseconds, so that a burst costs one push and nobody waits for a quiet gap.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+use model::change::{Batch, SourceId};
+use model::settings::Settings;
+use model::snapshot::{Delta, Snapshot};
+use tokio::sync::{mpsc, watch};
+use tokio_util::sync::CancellationToken;
+use tracing::{debug, info};
+
+/// How many steps back a client may be and still be moved forward by differences alone.
+const REMEMBERED: usize = 64;
+
+/// Changes after the first of a burst are gathered this long, and longer when applying takes longer.
+const GATHER: Duration = Duration::from_millis(5);
+const GATHER_AT_MOST: Duration = Duration::from_millis(50);
+
+/// The world at one moment, and how it came from the moments before.
+#[derive(Debug)]
+pub struct Epoch {
+    /// Counted from 0, the empty world.
+    pub number: u64,
+    pub snapshot: Arc<Snapshot>,
+    /// What changed in the last steps: the last one leads to this epoch.
+    deltas: Arc<VecDeque<Arc<Delta>>>,
+    pub at: SystemTime,
+}
+
+impl Epoch {
+    /// All that changed since an earlier epoch; `None` if that is too long ago to tell.
+    pub fn since(&self, earlier: u64) -> Option<Delta> {
+        let steps = usize::try_from(self.number.checked_sub(earlier)?).ok()?;
+        let first = self.deltas.len().checked_sub(steps)?;
+        let mut all = Delta::default();
+        for delta in self.deltas.iter().skip(first) {
+            all.merge(Delta::clone(delta));
+        }
+        Some(all)
+    }
+
+    /// Whether every one of these sources has told all that it had at its start.
+    pub fn is_synced(&self, sources: &BTreeSet<SourceId>) -> bool {
+        sources.is_subset(&self.snapshot.synced)
+    }
+}
+
+/// Where sources send their changes and everybody else reads the world.
+#[derive(Clone, Debug)]
+pub struct World {
+    changes: mpsc::Sender<Batch>,
+    epochs: watch::Receiver<Arc<Epoch>>,
+}
+
+impl World {
+    /// Starts the writer. It ends when cancelled.
+    pub fn start(settings: Settings, cancel: CancellationToken) -> World {
+        let first = Epoch {
+            number: 0,
+            snapshot: Arc::new(Snapshot::empty(settings)),
+            deltas: Arc::default(),
+            at: SystemTime::now(),
+        };
+        let (changes, incoming) = mpsc::channel(1024);
+        let (publish, epochs) = watch::channel(Arc::new(first));
+        tokio::spawn(async move {
+            tokio::select! {
+                () = cancel.cancelled() => {}
+                () = write(incoming, publish) => {}
+            }
+        });
+        World { changes, epochs }
+    }
+
+    /// Where a source sends its batches.
+    pub fn changes(&self) -> mpsc::Sender<Batch> {
+        self.changes.clone()
+    }
+
+    /// The newest epoch, and a wait for the next.
+    pub fn epochs(&self) -> watch::Receiver<Arc<Epoch>> {
+        self.epochs.clone()
+    }
+
+    /// The newest epoch.
+    pub fn now(&self) -> Arc<Epoch> {
+        self.epochs.borrow().clone()
+    }
+}
+
+async fn write(mut incoming: mpsc::Receiver<Batch>, publish: watch::Sender<Arc<Epoch>>) {
+    while let Some(first) = incoming.recv().await {
+        let mut batches = vec![first];
+        while let Ok(more) = incoming.try_recv() {
+            batches.push(more);
+        }
+        let begun = Instant::now();
+        apply(batches, &publish);
+        let pause = (begun.elapsed() * 2).clamp(GATHER, GATHER_AT_MOST);
+        tokio::time::sleep(pause).await;
+    }
+}
+
+fn apply(batches: Vec<Batch>, publish: &watch::Sender<Arc<Epoch>>) {
+    let before = publish.borrow().clone();
+    let (snapshot, delta) = before.snapshot.apply(batches);
+    let newly_synced: Vec<_> = snapshot.synced.difference(&before.snapshot.synced).cloned().collect();
+    for source in newly_synced {
+        info!(source = &*source.0, objects = snapshot.objects.len(), services = snapshot.services.len(), "in sync");
+    }
+    debug!(epoch = before.number + 1, objects = delta.objects.len(), endpoints = delta.endpoints.len(), "applied");
+    let mut deltas = VecDeque::clone(&before.deltas);
+    if deltas.len() == REMEMBERED {
+        deltas.pop_front();
+    }
+    deltas.push_back(Arc::new(delta));
+    let epoch = Epoch {
+        number: before.number + 1,
+        snapshot: Arc::new(snapshot),
+        deltas: Arc::new(deltas),
+        at: SystemTime::now(),
+    };
+    publish.send_replace(Arc::new(epoch));
+}

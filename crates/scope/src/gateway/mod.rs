@@ -1,0 +1,146 @@
+//! Gateways of one router workload merged into one: which ports it opens, which servers share a port,
+//! and under which route name their virtual hosts are asked for.
+
+mod merge;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use api::istio::networking::v1alpha3::Server;
+use api::istio::networking::v1alpha3::server_tls_settings::TlSmode;
+use model::config::Config;
+use model::labels::selects;
+use model::names::Text;
+use model::port::Protocol;
+use model::proxy::{Proxy, ProxyKind};
+use model::shared::Shared;
+use model::snapshot::Snapshot;
+
+use crate::inbound::ServiceTarget;
+
+const GATEWAY_SERVICE: &str = "internal.istio.io/gateway-service";
+const PARENT_NAMESPACE: &str = "internal.istio.io/parent-namespace";
+
+/// All gateways that select a workload, as one.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct MergedGateway {
+    /// Ports to open, in the order in which gateways ask for them.
+    pub ports: Vec<GatewayPort>,
+    /// Servers whose virtual hosts stand in the route table of this name.
+    pub servers_by_route: BTreeMap<Text, Vec<Arc<GatewayServer>>>,
+    /// Hosts that clients of other networks may reach by server name alone; `None` if no server asks for it.
+    pub auto_passthrough_hosts: Option<BTreeSet<Text>>,
+}
+
+/// One port of one address, with the servers that share it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct GatewayPort {
+    pub number: u32,
+    pub protocol: Protocol,
+    /// The address to bind; empty for all.
+    pub bind: Text,
+    /// The route table of plain-text HTTP servers; TLS servers have one each.
+    pub route: Text,
+    pub servers: Vec<Arc<GatewayServer>>,
+}
+
+/// One server of one gateway.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct GatewayServer {
+    /// As written, but hosts are `host` or `namespace/host` only.
+    pub spec: Shared<Server>,
+    /// `namespace/name` of the gateway.
+    pub gateway: Text,
+    /// The name its virtual hosts are asked for; empty for TCP.
+    pub route: Text,
+    /// Server names that its TLS connections ask for, sorted.
+    pub sni_hosts: Vec<Text>,
+}
+
+impl GatewayServer {
+    pub fn protocol(&self) -> Protocol {
+        protocol(&self.spec)
+    }
+
+    /// The port as the gateway writes it, before a Service maps it to another.
+    pub fn port(&self) -> u32 {
+        self.spec.port.as_ref().map_or(0, |p| p.number)
+    }
+
+    /// TLS goes through unread.
+    pub fn is_passthrough(&self) -> bool {
+        is_passthrough(&self.spec)
+    }
+
+    /// HTTPS whose TLS ends here.
+    pub fn terminates_https(&self) -> bool {
+        self.spec.tls.is_some() && self.protocol() == Protocol::Https && !self.is_passthrough()
+    }
+}
+
+fn protocol(server: &Server) -> Protocol {
+    server.port.as_ref().map_or(Protocol::Unknown, |p| Protocol::parse(&p.protocol))
+}
+
+fn is_passthrough(server: &Server) -> bool {
+    server.tls.as_ref().is_some_and(|tls| matches!(tls.mode(), TlSmode::Passthrough | TlSmode::AutoPassthrough))
+}
+
+/// The merged gateway of this client; `None` if it is no router or no gateway selects it.
+pub(crate) fn merged(world: &Snapshot, proxy: &Proxy, inbound: &[ServiceTarget]) -> Option<MergedGateway> {
+    if proxy.kind != ProxyKind::Router {
+        return None;
+    }
+    let scoped = world.settings.knobs.scope_gateway_to_namespace;
+    let gateways = world.gateways.gateways.iter().filter(|g| !scoped || g.meta.namespace == proxy.namespace);
+    let mut merge = merge::Merge::default();
+    let mut any = false;
+    for gateway in gateways {
+        let Some(ports) = ports_of(gateway, proxy, inbound) else { continue };
+        any = true;
+        merge.add(gateway, &ports);
+    }
+    any.then(|| merge.finish())
+}
+
+/// How a gateway's ports map to the workload's.
+struct PortMap<'a> {
+    targets: Vec<&'a ServiceTarget>,
+    /// A gateway that selects by labels may name ports that no service has.
+    by_labels: bool,
+}
+
+impl PortMap<'_> {
+    /// Ports that the workload really listens on for a port that the gateway names.
+    fn resolve(&self, number: u32) -> Vec<u32> {
+        const OPT_OUT: &str = "experimental.istio.io/disable-gateway-port-translation";
+        let translated = self.targets.iter().filter(|t| !self.by_labels || t.service.labels.get(OPT_OUT).is_none());
+        let mut found: Vec<u32> =
+            translated.filter(|t| u32::from(t.port.number) == number).map(|t| t.target_port).collect();
+        if self.by_labels {
+            return vec![found.first().copied().unwrap_or(number)];
+        }
+        found.sort_unstable();
+        found.dedup();
+        found
+    }
+}
+
+/// The ports of a gateway that applies to this workload; `None` for one that does not.
+fn ports_of<'a>(
+    gateway: &Config<api::istio::networking::v1alpha3::Gateway>,
+    proxy: &Proxy,
+    inbound: &'a [ServiceTarget],
+) -> Option<PortMap<'a>> {
+    if let Some(services) = gateway.meta.annotations.get(GATEWAY_SERVICE) {
+        let parent = gateway.meta.annotations.get(PARENT_NAMESPACE).filter(|ns| !ns.is_empty());
+        let namespace = parent.map_or(gateway.meta.namespace.as_str(), |ns| ns);
+        let named = |t: &&ServiceTarget| {
+            t.service.namespace == namespace && services.split(',').any(|s| t.service.hostname == s)
+        };
+        let targets: Vec<&ServiceTarget> = inbound.iter().filter(named).collect();
+        return (!targets.is_empty()).then_some(PortMap { targets, by_labels: false });
+    }
+    let selected = selects(&gateway.spec.selector, &proxy.labels);
+    selected.then(|| PortMap { targets: inbound.iter().collect(), by_labels: true })
+}

@@ -1,0 +1,62 @@
+//! Which policies attach to a workload: those of the root namespace and of its own, by selector or target.
+
+use api::istio::r#type::v1beta1::{PolicyTargetReference, WorkloadSelector};
+use model::config::Config;
+use model::labels::{Labels, selects};
+use model::names::Namespace;
+
+use crate::View;
+
+const GATEWAY_NAME: &str = "gateway.networking.k8s.io/gateway-name";
+
+/// A policy that names its workloads by labels or by reference.
+pub trait Targeted {
+    fn selector(&self) -> Option<&WorkloadSelector>;
+    fn targets(&self) -> Vec<&PolicyTargetReference>;
+}
+
+macro_rules! targeted {
+    ($($policy:ty),*) => {
+        $(impl Targeted for $policy {
+            fn selector(&self) -> Option<&WorkloadSelector> {
+                self.selector.as_ref()
+            }
+
+            fn targets(&self) -> Vec<&PolicyTargetReference> {
+                // The single reference is the older spelling; the list goes before it.
+                if self.target_refs.is_empty() { self.target_ref.iter().collect() } else { self.target_refs.iter().collect() }
+            }
+        })*
+    };
+}
+
+targeted!(
+    api::istio::security::v1beta1::AuthorizationPolicy,
+    api::istio::security::v1beta1::RequestAuthentication,
+    api::istio::telemetry::v1alpha1::Telemetry,
+    api::istio::extensions::v1alpha1::WasmPlugin
+);
+
+/// Policies that attach to this client: the root namespace's first, then its own, each oldest first.
+pub fn attached<'a, T: Targeted>(view: &View, policies: &'a [Config<T>]) -> Vec<&'a Config<T>> {
+    let root = view.settings.root_namespace();
+    let own = &view.proxy.namespace;
+    let of = |namespace: &Namespace| {
+        let namespace = namespace.clone();
+        policies.iter().filter(move |p| p.meta.namespace == namespace)
+    };
+    let elsewhere = (root != *own).then(|| of(own));
+    let candidates = of(&root).chain(elsewhere.into_iter().flatten());
+    candidates.filter(|p| attaches(&*p.spec, &p.meta.namespace, own, &view.proxy.labels)).collect()
+}
+
+fn attaches(policy: &impl Targeted, namespace: &Namespace, workload: &Namespace, labels: &Labels) -> bool {
+    let targets = policy.targets();
+    if targets.is_empty() {
+        return policy.selector().is_none_or(|s| selects(&s.match_labels, labels));
+    }
+    let Some(gateway) = labels.get(GATEWAY_NAME) else { return false };
+    let is_gateway = |t: &&PolicyTargetReference| t.group == "gateway.networking.k8s.io" && t.kind == "Gateway";
+    let here = |t: &&PolicyTargetReference| t.namespace.is_empty() || t.namespace == workload.as_str();
+    namespace == workload && targets.iter().copied().filter(is_gateway).filter(here).any(|t| *t.name == **gateway)
+}

@@ -1,0 +1,131 @@
+//! How a source is doing, for debug pages and metrics. Written by the source and its supervisor,
+//! read by anyone at any time; no reader ever waits for the source.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::SystemTime;
+
+use model::change::{Change, SourceId};
+
+/// Whether what a source told is what is out there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum State {
+    /// It has not told everything yet.
+    Syncing,
+    /// It told everything and follows changes.
+    Live,
+    /// It told everything once, but cannot see the outside any more: the last good state is served.
+    Stale { since: SystemTime, reason: String },
+}
+
+/// A source's last failure and when it happened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure {
+    pub at: SystemTime,
+    pub message: String,
+}
+
+/// What a source did so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    pub batches: u64,
+    /// Objects, services, endpoint lists and settings told, repeats included.
+    pub changes: u64,
+    /// Problems in the source's input now.
+    pub problems: usize,
+    /// How often the source failed and was started again.
+    pub restarts: u64,
+}
+
+/// A source's health at one moment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Report {
+    pub source: SourceId,
+    pub state: State,
+    pub last_failure: Option<Failure>,
+    pub counts: Counts,
+}
+
+/// A shared handle on one source's health.
+#[derive(Clone, Debug)]
+pub struct Health(Arc<Mutex<Report>>);
+
+impl Health {
+    pub fn new(source: SourceId) -> Health {
+        let report = Report { source, state: State::Syncing, last_failure: None, counts: Counts::default() };
+        Health(Arc::new(Mutex::new(report)))
+    }
+
+    pub fn report(&self) -> Report {
+        self.lock().clone()
+    }
+
+    /// Notes that the outside cannot be seen. A source that never was in sync stays `Syncing`.
+    pub fn lost(&self, reason: impl Into<String>) {
+        let (now, reason) = (SystemTime::now(), reason.into());
+        let mut report = self.lock();
+        report.last_failure = Some(Failure { at: now, message: reason.clone() });
+        report.state = match &report.state {
+            State::Syncing => State::Syncing,
+            State::Live => State::Stale { since: now, reason },
+            State::Stale { since, .. } => State::Stale { since: *since, reason },
+        };
+    }
+
+    /// Notes that the outside is seen again.
+    pub fn regained(&self) {
+        let mut report = self.lock();
+        if matches!(report.state, State::Stale { .. }) {
+            report.state = State::Live;
+        }
+    }
+
+    pub(crate) fn told(&self, changes: &[Change]) {
+        let mut report = self.lock();
+        report.counts.batches += 1;
+        for change in changes {
+            match change {
+                Change::Synced => report.state = State::Live,
+                Change::Problems(problems) => report.counts.problems = problems.len(),
+                _ => report.counts.changes += 1,
+            }
+        }
+    }
+
+    pub(crate) fn restarted(&self) {
+        self.lock().counts.restarts += 1;
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Report> {
+        // Every write above leaves the report whole, so a poisoned lock still guards a good value.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use model::problem::Problem;
+
+    use super::{Health, State};
+    use model::change::{Change, SourceId};
+
+    #[test]
+    fn a_source_that_never_was_in_sync_does_not_become_stale() {
+        let health = Health::new(SourceId("files".into()));
+        health.lost("no folder");
+        assert_eq!(health.report().state, State::Syncing);
+        assert_eq!(health.report().last_failure.map(|f| f.message).as_deref(), Some("no folder"));
+    }
+
+    #[test]
+    fn a_stale_source_remembers_since_when() {
+        let health = Health::new(SourceId("files".into()));
+        health.told(&[Change::Problems(vec![Problem::error("a", "b")]), Change::Synced]);
+        health.lost("first");
+        let State::Stale { since: first, .. } = health.report().state else { panic!("not stale") };
+        health.lost("second");
+        assert_eq!(health.report().state, State::Stale { since: first, reason: "second".into() });
+        health.regained();
+        assert_eq!(health.report().state, State::Live);
+        assert_eq!(health.report().counts.problems, 1);
+    }
+}

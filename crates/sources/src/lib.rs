@@ -1,0 +1,12 @@
+//! Everything that watches the outside: config stores, registries, mesh settings.
+//! Each source speaks only `model::change`; what the changes mean is the model's business.
+
+#![forbid(unsafe_code)]
+
+mod disk;
+pub mod health;
+pub mod mesh;
+pub mod registry;
+pub mod source;
+pub mod store;
+mod watch;

@@ -1,0 +1,210 @@
+//! `--meshConfig` and `--networksConfig`: settings of the whole mesh, each in a watched file.
+//! A file that is not there at the start means defaults; whatever happens to it later, the last
+//! good settings stay until new good ones come.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use api::istio::mesh::v1alpha1::{MeshConfig, MeshNetworks};
+use model::change::{Change, SourceId};
+use model::config::mesh::{parse_mesh, parse_networks};
+use model::problem::{Place, Problem, Severity};
+use model::shared::Shared;
+
+use crate::disk::{self, YOUNG};
+use crate::source::{Outlet, Source, Stopped, panic_text};
+use crate::watch::{Interest, Waiter, Watch};
+
+/// How often the file is read in case an event was lost.
+const SAFETY_NET: Duration = Duration::from_secs(10);
+/// The same where the kernel tells nothing.
+const POLL: Duration = Duration::from_millis(500);
+const COALESCE: Duration = Duration::from_millis(5);
+const KEEPING: &str = "; keeping the last good version";
+
+/// Text and the file's name, into settings over the defaults and what is wrong.
+type Parse<T> = fn(&str, &str) -> (Shared<T>, Vec<Problem>);
+
+/// One file that holds settings.
+pub struct SettingsFile<T> {
+    source: &'static str,
+    path: PathBuf,
+    parse: Parse<T>,
+    change: fn(Shared<T>) -> Change,
+    watch: Arc<Mutex<Watch>>,
+    waiter: Waiter,
+    /// What was told; the bytes it came from, where there were any.
+    told: Option<Shared<T>>,
+    bytes: Option<Vec<u8>>,
+    problems: Vec<Problem>,
+}
+
+/// The mesh config in this file.
+pub fn mesh_config(path: &Path) -> SettingsFile<MeshConfig> {
+    SettingsFile::new("meshConfig", path, parse_mesh, Change::Mesh)
+}
+
+/// The mesh's networks in this file.
+pub fn networks(path: &Path) -> SettingsFile<MeshNetworks> {
+    SettingsFile::new("networksConfig", path, parse_networks, Change::Networks)
+}
+
+/// What is in the file now.
+enum Sight {
+    Absent,
+    Unreadable(String),
+    Bytes { bytes: Vec<u8>, is_young: bool },
+    Unsettled,
+}
+
+impl<T> SettingsFile<T> {
+    fn new(source: &'static str, path: &Path, parse: Parse<T>, change: fn(Shared<T>) -> Change) -> SettingsFile<T> {
+        // Fails only for an empty path or without a working folder; reading then says why.
+        let path = std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf());
+        let watch = Watch::new();
+        let waiter = watch.waiter();
+        let watch = Arc::new(Mutex::new(watch));
+        SettingsFile { source, path, parse, change, watch, waiter, told: None, bytes: None, problems: Vec::new() }
+    }
+
+    /// Reads the file off the async threads. Also gives whether the kernel tells of changes.
+    async fn look(&self) -> Result<(Sight, bool), Stopped> {
+        let (path, watch) = (self.path.clone(), self.watch.clone());
+        let look = tokio::task::spawn_blocking(move || {
+            let mut watch = watch.lock().unwrap_or_else(PoisonError::into_inner);
+            let interest = interest(&path);
+            let can_watch = !interest.paths.is_empty();
+            let (_, failure) = watch.follow(interest);
+            (sight(&path), can_watch && failure.is_none())
+        });
+        look.await.map_err(|e| Stopped::Failed(format!("could not look at {}: {e}", self.path.display())))
+    }
+
+    /// What the sight changes, or nothing where it should be looked at again soon.
+    fn take_in(&mut self, sight: Sight) -> Option<Vec<Change>> {
+        match sight {
+            Sight::Unsettled => None,
+            Sight::Bytes { bytes, .. } if self.bytes.as_ref() == Some(&bytes) && self.told.is_some() => {
+                Some(Vec::new())
+            }
+            Sight::Bytes { bytes, is_young } => self.take_in_bytes(bytes, is_young),
+            Sight::Absent if self.told.is_none() => {
+                let (value, _) = (self.parse)("", &self.name());
+                Some(self.tell(Some(value), Vec::new()))
+            }
+            Sight::Absent => Some(self.keep("the file is gone")),
+            Sight::Unreadable(reason) => Some(self.keep(&format!("could not read the file: {reason}"))),
+        }
+    }
+
+    fn take_in_bytes(&mut self, bytes: Vec<u8>, is_young: bool) -> Option<Vec<Change>> {
+        let (value, problems) = match std::str::from_utf8(&bytes) {
+            Ok("") if self.told.is_some() => (None, vec![self.problem("the file is empty")]),
+            Ok(text) => self.parsed(text),
+            Err(_) => (None, vec![self.problem("could not parse the file: not UTF-8")]),
+        };
+        if value.is_none() && is_young && self.told.is_some() {
+            return None;
+        }
+        self.bytes = Some(bytes);
+        let value = if self.told.is_none() { value.or_else(|| Some((self.parse)("", "").0)) } else { value };
+        Some(self.tell(value, problems))
+    }
+
+    fn parsed(&self, text: &str) -> (Option<Shared<T>>, Vec<Problem>) {
+        // A parser's bug must not keep the source from being in sync.
+        let (value, problems) = match catch_unwind(AssertUnwindSafe(|| (self.parse)(text, &self.name()))) {
+            Ok(parsed) => parsed,
+            Err(panic) => {
+                return (None, vec![self.problem(&format!("could not parse the file: {}", panic_text(&*panic)))]);
+            }
+        };
+        let is_good = problems.iter().all(|problem| problem.severity < Severity::Error);
+        (is_good.then_some(value), problems)
+    }
+
+    /// Keeps what was told, or defaults where nothing was, and says why.
+    fn keep(&mut self, reason: &str) -> Vec<Change> {
+        self.bytes = None;
+        let default = self.told.is_none().then(|| (self.parse)("", &self.name()).0);
+        let problems = vec![self.problem(reason)];
+        self.tell(default, problems)
+    }
+
+    fn tell(&mut self, value: Option<Shared<T>>, mut problems: Vec<Problem>) -> Vec<Change> {
+        let mut changes = Vec::new();
+        if self.told.is_some() && value.is_none() {
+            for problem in problems.iter_mut().filter(|p| p.severity == Severity::Error) {
+                problem.message = format!("{}{KEEPING}", problem.message).into();
+            }
+        }
+        if let Some(value) = value.filter(|value| self.told.as_ref() != Some(value)) {
+            self.told = Some(value.clone());
+            changes.push((self.change)(value));
+        }
+        if problems != self.problems {
+            self.problems.clone_from(&problems);
+            changes.push(Change::Problems(problems));
+        }
+        changes
+    }
+
+    fn problem(&self, message: &str) -> Problem {
+        let place = Place { file: self.name().into(), line: 0 };
+        Problem::error(place.file.clone(), message).at(Some(place))
+    }
+
+    fn name(&self) -> String {
+        self.path.to_string_lossy().into_owned()
+    }
+}
+
+impl<T: Send + Sync + 'static> Source for SettingsFile<T> {
+    fn id(&self) -> SourceId {
+        SourceId(self.source.into())
+    }
+
+    async fn run(&mut self, outlet: Outlet) -> Result<(), Stopped> {
+        let mut is_synced = false;
+        loop {
+            let (sight, is_watched) = self.look().await?;
+            let found = self.take_in(sight);
+            let pause = match &found {
+                None => YOUNG,
+                Some(_) if is_watched => SAFETY_NET,
+                Some(_) => POLL,
+            };
+            if let Some(mut changes) = found {
+                if !std::mem::replace(&mut is_synced, true) {
+                    changes.push(Change::Synced);
+                }
+                outlet.send(changes).await?;
+            }
+            tokio::time::sleep(COALESCE).await;
+            self.waiter.seen(Instant::now() + pause).await;
+        }
+    }
+}
+
+fn sight(path: &Path) -> Sight {
+    match disk::bytes(path) {
+        Ok(Some((stamp, bytes))) => Sight::Bytes { bytes, is_young: stamp.is_young() },
+        Ok(None) => Sight::Unsettled,
+        Err(e) if disk::is_absence(&e) => Sight::Absent,
+        Err(e) => Sight::Unreadable(e.to_string()),
+    }
+}
+
+/// The file, where it leads if it is a symlink, and the link that Kubernetes swaps beside it.
+/// Empty while its folder is not there.
+fn interest(path: &Path) -> Interest {
+    let mut interest = Interest::default();
+    let folder = path.parent().and_then(|folder| folder.canonicalize().ok());
+    if let (Some(folder), Some(name)) = (folder, path.file_name()) {
+        interest.paths.extend([folder.join(name), folder.join("..data")]);
+        interest.paths.extend(path.canonicalize().ok());
+    }
+    interest
+}

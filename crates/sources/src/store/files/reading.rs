@@ -1,0 +1,99 @@
+//! One config file's content: its good objects, what is wrong in it, and what the wrong parts were about.
+//! Knows nothing of earlier content; `shelf` does.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+use std::time::SystemTime;
+
+use model::config::parse::{self, Parsed};
+use model::config::{Key, Object};
+use model::problem::{Problem, Severity};
+use xxhash_rust::xxh3::xxh3_128;
+
+use crate::disk::{self, Stamp, is_absence};
+use crate::source::panic_text;
+
+/// What reading a file gave.
+#[derive(Debug)]
+pub(crate) enum Reading {
+    Gone,
+    Unreadable(String),
+    /// It changed while it was read.
+    Unsettled,
+    /// The same bytes as last time.
+    Same(Stamp),
+    Content(Content),
+}
+
+/// A file's content, parsed and validated.
+#[derive(Debug)]
+pub(crate) struct Content {
+    pub(crate) stamp: Stamp,
+    pub(crate) hash: u128,
+    pub(crate) read_at: SystemTime,
+    /// The file holds no byte.
+    pub(crate) is_empty: bool,
+    pub(crate) objects: Vec<Object>,
+    pub(crate) problems: Vec<Problem>,
+}
+
+/// Reads a file; parses it unless its bytes still have `known_hash`.
+pub(crate) fn read(path: &Path, known_hash: Option<u128>) -> Reading {
+    let (stamp, bytes) = match disk::bytes(path) {
+        Ok(Some(read)) => read,
+        Ok(None) => return Reading::Unsettled,
+        Err(e) if is_absence(&e) => return Reading::Gone,
+        Err(e) => return Reading::Unreadable(e.to_string()),
+    };
+    let hash = xxh3_128(&bytes);
+    if known_hash == Some(hash) {
+        return Reading::Same(stamp);
+    }
+    let (objects, problems) = objects_of(&bytes, &path.to_string_lossy());
+    let read_at = SystemTime::now();
+    Reading::Content(Content { stamp, hash, read_at, is_empty: bytes.is_empty(), objects, problems })
+}
+
+impl Content {
+    /// Whether one of the problems may be all that is left of this object.
+    pub(crate) fn may_have_broken(&self, key: &Key) -> bool {
+        self.problems.iter().any(|problem| concerns(problem, key))
+    }
+}
+
+/// Whether a problem may be about this object: by name, or because it cannot be told about which one it is.
+pub(crate) fn concerns(problem: &Problem, key: &Key) -> bool {
+    let about = &*problem.about;
+    match problem.severity {
+        Severity::Info => false,
+        // A document of one of our kinds in a version that nobody knows is named without its namespace.
+        Severity::Warning => about == format!("{} {}", key.kind, key.name),
+        Severity::Error => is_about_whole_file(problem) || about == key.to_string(),
+    }
+}
+
+fn is_about_whole_file(problem: &Problem) -> bool {
+    problem.place.as_ref().is_some_and(|place| place.file == problem.about)
+}
+
+fn objects_of(bytes: &[u8], file: &str) -> (Vec<Object>, Vec<Problem>) {
+    let text = match std::str::from_utf8(bytes) {
+        Ok(text) => text,
+        Err(e) => {
+            let line = 1 + bytes[..e.valid_up_to()].iter().filter(|b| **b == b'\n').count();
+            return (Vec::new(), vec![whole_file(file, line as u32, "could not parse the file: not UTF-8")]);
+        }
+    };
+    // A parser's bug must cost one file, not the folder.
+    let parsed = catch_unwind(AssertUnwindSafe(|| parse::documents(text, file))).unwrap_or_else(|panic| {
+        let message = format!("could not parse the file: {}", panic_text(&*panic));
+        Parsed { objects: Vec::new(), problems: vec![whole_file(file, 0, &message)] }
+    });
+    (parsed.objects, parsed.problems)
+}
+
+/// A problem that may hide any object of the file.
+pub(crate) fn whole_file(file: &str, line: u32, message: &str) -> Problem {
+    let place = model::problem::Place { file: file.into(), line };
+    Problem::error(place.file.clone(), message).at(Some(place))
+}

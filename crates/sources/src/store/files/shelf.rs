@@ -1,0 +1,227 @@
+//! What each config file last gave, and what that makes of the folder as a whole:
+//! the last good version of broken objects, one winner among duplicates, changes since last told.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use model::change::Change;
+use model::config::{Key, Object};
+use model::problem::{Problem, Severity};
+
+use super::reading::{Content, concerns, whole_file};
+use crate::disk::Stamp;
+
+/// File systems keep times coarsely: a file read this soon after its last change may have changed once more unseen.
+const COARSE_CLOCK: Duration = Duration::from_millis(100);
+const KEEPING: &str = "; keeping the last good version";
+
+/// All files, all objects in them, and what was told of them.
+#[derive(Debug, Default)]
+pub(crate) struct Shelf {
+    files: BTreeMap<Arc<Path>, Volume>,
+    claims: BTreeMap<Key, BTreeMap<Claim, Object>>,
+    contested: BTreeSet<Key>,
+    touched: BTreeSet<Key>,
+    told: BTreeMap<Key, Object>,
+    told_problems: Vec<Problem>,
+}
+
+/// One file as last read.
+#[derive(Debug, Default)]
+struct Volume {
+    /// Absent where the file could not be read.
+    bytes: Option<Bytes>,
+    keys: Vec<Key>,
+    problems: Vec<Problem>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Bytes {
+    stamp: Stamp,
+    hash: u128,
+    read_at: SystemTime,
+}
+
+/// A place that holds an object; the first one wins.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Claim {
+    /// The last good version of a document that is broken now: any good one is better.
+    is_kept: bool,
+    file: Arc<Path>,
+    position: usize,
+}
+
+impl Shelf {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.files.is_empty()
+    }
+
+    pub(crate) fn paths(&self) -> impl Iterator<Item = &Path> {
+        self.files.keys().map(|path| &**path)
+    }
+
+    pub(crate) fn holds(&self, path: &Path) -> bool {
+        self.files.contains_key(path)
+    }
+
+    pub(crate) fn objects(&self) -> usize {
+        self.told.len()
+    }
+
+    /// The hash of the file's bytes, where it could be read.
+    pub(crate) fn hash(&self, path: &Path) -> Option<u128> {
+        Some(self.files.get(path)?.bytes?.hash)
+    }
+
+    /// Whether a file with this stamp certainly holds what it held.
+    pub(crate) fn is_current(&self, path: &Path, stamp: &Stamp) -> bool {
+        let Some(bytes) = self.files.get(path).and_then(|file| file.bytes) else { return false };
+        let age = bytes.read_at.duration_since(bytes.stamp.modified).unwrap_or_default();
+        bytes.stamp == *stamp && age >= COARSE_CLOCK
+    }
+
+    /// Notes that the bytes are the same under a new stamp.
+    pub(crate) fn restamp(&mut self, path: &Path, stamp: Stamp) {
+        if let Some(bytes) = self.files.get_mut(path).and_then(|file| file.bytes.as_mut()) {
+            *bytes = Bytes { stamp, read_at: SystemTime::now(), ..*bytes };
+        }
+    }
+
+    /// Whether taking this content would lose an object or break one.
+    pub(crate) fn is_loss(&self, path: &Path, content: &Content) -> bool {
+        let Some(file) = self.files.get(path) else { return content.is_empty };
+        let kept = |key: &Key| content.objects.iter().any(|object| object.key() == *key);
+        !file.keys.iter().all(kept)
+    }
+
+    /// Replaces what the file gave, keeping the last good version of what broke.
+    pub(crate) fn put(&mut self, path: &Path, mut content: Content) {
+        let (path, before) = self.take(path);
+        let good: BTreeSet<Key> = content.objects.iter().map(Object::key).collect();
+        if content.is_empty && !before.is_empty() {
+            // A full disk or a writer that died leaves this; who wants the objects gone deletes the file.
+            content.problems.push(whole_file(&path.to_string_lossy(), 0, "the file is empty"));
+        }
+        let kept: Vec<(Key, Object)> =
+            before.into_iter().filter(|(key, _)| !good.contains(key) && content.may_have_broken(key)).collect();
+        for problem in &mut content.problems {
+            if kept.iter().any(|(key, _)| concerns(problem, key)) {
+                problem.message = format!("{}{KEEPING}", problem.message).into();
+            }
+        }
+        let fresh = content.objects.into_iter().map(|object| (object.key(), object, false));
+        let objects = fresh.chain(kept.into_iter().map(|(key, object)| (key, object, true)));
+        let keys = self.claim(&path, objects);
+        let bytes = Bytes { stamp: content.stamp, hash: content.hash, read_at: content.read_at };
+        self.files.insert(path, Volume { bytes: Some(bytes), keys, problems: content.problems });
+    }
+
+    /// Notes that the file is there but cannot be read: its objects stay.
+    pub(crate) fn put_unreadable(&mut self, path: &Path, reason: &str) {
+        let (path, before) = self.take(path);
+        let keeping = if before.is_empty() { "" } else { KEEPING };
+        let message = format!("could not read the file: {reason}{keeping}");
+        let problems = vec![whole_file(&path.to_string_lossy(), 0, &message)];
+        let keys = self.claim(&path, before.into_iter().map(|(key, object)| (key, object, true)));
+        self.files.insert(path, Volume { bytes: None, keys, problems });
+    }
+
+    /// Forgets a file and all in it.
+    pub(crate) fn remove(&mut self, path: &Path) {
+        self.take(path);
+    }
+
+    /// Changes since the last call. `more` is what is wrong with the folder itself.
+    pub(crate) fn changes(&mut self, more: Vec<Problem>) -> Vec<Change> {
+        let mut changes = Vec::new();
+        for key in std::mem::take(&mut self.touched) {
+            self.settle(key, &mut changes);
+        }
+        let problems = self.problems(more);
+        if problems != self.told_problems {
+            self.told_problems.clone_from(&problems);
+            changes.push(Change::Problems(problems));
+        }
+        changes
+    }
+
+    /// Makes the next `changes` tell everything, what is gone included.
+    pub(crate) fn tell_again(&mut self) {
+        self.touched.extend(self.told.keys().chain(self.claims.keys()).cloned());
+        self.told.retain(|key, _| !self.claims.contains_key(key));
+        self.told_problems.clear();
+    }
+
+    /// Takes a file out, with its objects as they were used. Gives its path as shared here.
+    fn take(&mut self, path: &Path) -> (Arc<Path>, Vec<(Key, Object)>) {
+        let Some((path, volume)) = self.files.remove_entry(path) else { return (path.into(), Vec::new()) };
+        let mut objects = Vec::new();
+        let keys: BTreeSet<Key> = volume.keys.into_iter().collect();
+        for key in keys {
+            let Some(claims) = self.claims.get_mut(&key) else { continue };
+            // Of duplicates in one file the first is the one that counted.
+            let own: Vec<Object> = claims.extract_if(.., |claim, _| claim.file == path).map(|(_, o)| o).collect();
+            if claims.is_empty() {
+                self.claims.remove(&key);
+            }
+            objects.extend(own.into_iter().next().map(|object| (key.clone(), object)));
+            self.touched.insert(key);
+        }
+        (path, objects)
+    }
+
+    fn claim(&mut self, file: &Arc<Path>, objects: impl Iterator<Item = (Key, Object, bool)>) -> Vec<Key> {
+        let mut keys = Vec::new();
+        for (position, (key, object, is_kept)) in objects.enumerate() {
+            let claim = Claim { is_kept, file: file.clone(), position };
+            self.claims.entry(key.clone()).or_default().insert(claim, object);
+            self.touched.insert(key.clone());
+            keys.push(key);
+        }
+        keys
+    }
+
+    /// Finds the winner of one key and tells it if it means something new.
+    fn settle(&mut self, key: Key, changes: &mut Vec<Change>) {
+        let claims = self.claims.get(&key);
+        let is_contested = claims.is_some_and(|c| c.keys().filter(|claim| !claim.is_kept).count() > 1);
+        match is_contested {
+            true => self.contested.insert(key.clone()),
+            false => self.contested.remove(&key),
+        };
+        match claims.and_then(|claims| claims.values().next()) {
+            None => {
+                if self.told.remove(&key).is_some() {
+                    changes.push(Change::Deleted(key));
+                }
+            }
+            Some(winner) => {
+                let before = self.told.insert(key, winner.clone());
+                if !before.is_some_and(|before| before.means_the_same_as(winner)) {
+                    changes.push(Change::Applied(winner.clone()));
+                }
+            }
+        }
+    }
+
+    fn problems(&self, folder: Vec<Problem>) -> Vec<Problem> {
+        let of_files = self.files.values().flat_map(|file| file.problems.iter().cloned());
+        let duplicates = self.contested.iter().flat_map(|key| self.duplicates(key));
+        folder.into_iter().chain(of_files).chain(duplicates).collect()
+    }
+
+    /// One problem for each place that lost.
+    fn duplicates<'a>(&'a self, key: &'a Key) -> impl Iterator<Item = Problem> + 'a {
+        let good = self.claims.get(key).into_iter().flatten().filter(|(claim, _)| !claim.is_kept);
+        let mut places = good.map(|(_, object)| object.meta.place.clone());
+        let winner = places.next().flatten().map_or_else(String::new, |place| place.to_string());
+        places.map(move |place| Problem {
+            severity: Severity::Error,
+            about: key.to_string().into(),
+            place,
+            message: format!("the object also stands at {winner}, which is used instead").into(),
+        })
+    }
+}

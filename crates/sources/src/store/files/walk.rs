@@ -1,0 +1,132 @@
+//! What stands in the config folder: its config files with their stamps, and the folders to watch.
+//! Opens no file; reading is in `reading`.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{self, DirEntry, Metadata};
+use std::io;
+use std::path::{Path, PathBuf};
+
+use crate::disk::{Identity, Stamp, is_absence};
+
+/// Deeper folders are not looked into.
+const MAX_DEPTH: usize = 64;
+
+/// One look at the whole folder.
+#[derive(Debug, Default)]
+pub(crate) struct Listing {
+    /// Config files, by the path that people know them under.
+    pub(crate) files: BTreeMap<PathBuf, Entry>,
+    /// Folders that were listed: their canonical path, and the one that people know.
+    pub(crate) folders: BTreeMap<PathBuf, PathBuf>,
+    /// Folders that are there but cannot be listed, and why.
+    pub(crate) unreadable: BTreeMap<PathBuf, String>,
+}
+
+/// A config file, as far as one can tell without opening it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Entry {
+    File {
+        stamp: Stamp,
+        /// Where a symlink leads.
+        target: Option<PathBuf>,
+    },
+    Unreadable(String),
+}
+
+/// Lists the folder and all below it. Fails only where the folder itself cannot be listed.
+pub(crate) fn walk(root: &Path) -> io::Result<Listing> {
+    let mut walk = Walk::default();
+    walk.folder(root, 0)?;
+    Ok(walk.listing)
+}
+
+/// The config file at `path`; `None` when nothing stands there.
+pub(crate) fn entry(path: &Path) -> Option<Entry> {
+    let here = match path.symlink_metadata() {
+        Ok(here) => here,
+        Err(e) if is_absence(&e) => return None,
+        Err(e) => return Some(Entry::Unreadable(e.to_string())),
+    };
+    if !here.is_symlink() {
+        return Some(of_metadata(&here, None));
+    }
+    Some(match path.metadata() {
+        Ok(there) => of_metadata(&there, path.canonicalize().ok()),
+        Err(e) => Entry::Unreadable(format!("the symlink leads nowhere: {e}")),
+    })
+}
+
+/// Whether the name is that of a config file. `.#x.yaml` is an editor's lock, not a file.
+pub(crate) fn is_config(path: &Path) -> bool {
+    let ends_well = path.extension().is_some_and(|e| e == "yaml" || e == "yml");
+    ends_well && !name_starts_with(path, ".#")
+}
+
+fn of_metadata(metadata: &Metadata, target: Option<PathBuf>) -> Entry {
+    match metadata {
+        m if m.is_file() => Entry::File { stamp: Stamp::of(m), target },
+        m if m.is_dir() => Entry::Unreadable("a folder stands in its place".into()),
+        _ => Entry::Unreadable("not a regular file".into()),
+    }
+}
+
+#[derive(Default)]
+struct Walk {
+    listing: Listing,
+    visited: BTreeSet<Identity>,
+}
+
+impl Walk {
+    fn folder(&mut self, path: &Path, depth: usize) -> io::Result<()> {
+        if depth > MAX_DEPTH {
+            return Err(io::Error::other("too deep"));
+        }
+        let identity = Identity::of(&path.metadata()?);
+        // Symlinks may lead in circles, or twice to one folder. Where there is no identity, none is followed.
+        if identity != Identity::default() && !self.visited.insert(identity) {
+            return Ok(());
+        }
+        let mut entries = fs::read_dir(path)?.collect::<io::Result<Vec<_>>>()?;
+        entries.sort_by_key(DirEntry::file_name);
+        self.listing.folders.insert(path.canonicalize()?, path.to_path_buf());
+        for entry in entries {
+            self.entry(&entry, depth);
+        }
+        Ok(())
+    }
+
+    fn entry(&mut self, entry: &DirEntry, depth: usize) {
+        let path = entry.path();
+        if is_folder(entry, &path) {
+            self.subfolder(path, depth + 1);
+        } else if is_config(&path)
+            && let Some(file) = self::entry(&path)
+        {
+            self.listing.files.insert(path, file);
+        }
+    }
+
+    fn subfolder(&mut self, path: PathBuf, depth: usize) {
+        // Kubernetes keeps generations of a mounted ConfigMap under such names and links to the current one.
+        if name_starts_with(&path, "..") {
+            return;
+        }
+        match self.folder(&path, depth) {
+            Ok(()) => {}
+            Err(e) if is_absence(&e) => {}
+            Err(e) => _ = self.listing.unreadable.insert(path, e.to_string()),
+        }
+    }
+}
+
+fn is_folder(entry: &DirEntry, path: &Path) -> bool {
+    match entry.file_type() {
+        Ok(t) if t.is_symlink() => cfg!(unix) && path.is_dir(),
+        Ok(t) => t.is_dir(),
+        Err(_) => false,
+    }
+}
+
+fn name_starts_with(path: &Path, prefix: &str) -> bool {
+    path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(prefix.as_bytes()))
+}

@@ -1,0 +1,3 @@
+//! Stores of config objects.
+
+pub mod files;

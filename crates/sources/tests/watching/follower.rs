@@ -1,0 +1,117 @@
+//! A reader of one source that knows what the source told so far and waits for conditions.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use model::change::{Batch, Change};
+use model::config::{Object, Spec};
+use model::endpoint::Endpoint;
+use model::names::ServiceKey;
+use model::service::Service;
+use model::settings::{Mesh, Networks};
+use sources::health::Report;
+use sources::source::{Running, Source, spawn};
+use tokio::sync::mpsc;
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+/// Only a hang takes this long.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+pub(crate) struct Follower {
+    batches: mpsc::Receiver<Batch>,
+    running: Running,
+    pub(crate) objects: BTreeMap<String, Object>,
+    pub(crate) services: BTreeMap<ServiceKey, Arc<Service>>,
+    pub(crate) endpoints: BTreeMap<ServiceKey, Vec<Endpoint>>,
+    pub(crate) mesh: Option<Mesh>,
+    pub(crate) networks: Option<Networks>,
+    pub(crate) problems: Vec<String>,
+    pub(crate) synced: usize,
+    /// Keys applied and deleted, in order, since the start.
+    pub(crate) log: Vec<String>,
+    _stop: DropGuard,
+}
+
+impl Follower {
+    pub(crate) fn new(source: impl Source) -> Follower {
+        let (sender, batches) = mpsc::channel(16);
+        let cancel = CancellationToken::new();
+        let running = spawn(source, sender, cancel.clone());
+        Follower {
+            batches,
+            running,
+            objects: BTreeMap::new(),
+            services: BTreeMap::new(),
+            endpoints: BTreeMap::new(),
+            mesh: None,
+            networks: None,
+            problems: Vec::new(),
+            synced: 0,
+            log: Vec::new(),
+            _stop: cancel.drop_guard(),
+        }
+    }
+
+    pub(crate) async fn synced(source: impl Source) -> Follower {
+        let mut follower = Follower::new(source);
+        follower.until("in sync", |f| f.synced > 0).await;
+        follower
+    }
+
+    /// Takes in batches until the condition holds.
+    pub(crate) async fn until(&mut self, what: &str, holds: impl Fn(&Follower) -> bool) {
+        while !holds(self) {
+            match tokio::time::timeout(PATIENCE, self.batches.recv()).await {
+                Ok(Some(batch)) => self.take_in(batch),
+                Ok(None) => panic!("the source ended before: {what}"),
+                Err(_) => panic!("never came: {what}\n{:#?}\n{:#?}", self.log, self.problems),
+            }
+        }
+    }
+
+    pub(crate) fn report(&self) -> Report {
+        self.running.health.report()
+    }
+
+    /// The first host of a VirtualService.
+    pub(crate) fn host(&self, name: &str) -> Option<&str> {
+        match &self.objects.get(&format!("VirtualService shop/{name}"))?.spec {
+            Spec::VirtualService(service) => service.hosts.first().map(String::as_str),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn names(&self) -> Vec<&str> {
+        self.objects.values().map(|object| &*object.meta.name).collect()
+    }
+
+    pub(crate) fn has_problem(&self, parts: &[&str]) -> bool {
+        self.problems.iter().any(|problem| parts.iter().all(|part| problem.contains(part)))
+    }
+
+    fn take_in(&mut self, batch: Batch) {
+        for change in batch.changes {
+            match change {
+                Change::Applied(object) => {
+                    self.log.push(format!("+{}", object.key()));
+                    self.objects.insert(object.key().to_string(), object);
+                }
+                Change::Deleted(key) => {
+                    self.log.push(format!("-{key}"));
+                    self.objects.remove(&key.to_string());
+                }
+                Change::Problems(problems) => self.problems = problems.iter().map(ToString::to_string).collect(),
+                Change::Synced => self.synced += 1,
+                Change::ServiceApplied(service) => {
+                    let key = service.key();
+                    self.services.insert(key, service);
+                }
+                Change::Endpoints(key, endpoints) => _ = self.endpoints.insert(key, endpoints),
+                Change::Mesh(mesh) => self.mesh = Some(mesh),
+                Change::Networks(networks) => self.networks = Some(networks),
+                Change::ServiceDeleted(key) => _ = self.services.remove(&key),
+            }
+        }
+    }
+}

@@ -1,0 +1,7 @@
+//! Sources against real folders, real files and real kernel events.
+
+mod files;
+mod follower;
+mod mesh;
+mod mock;
+mod supervisor;

@@ -1,0 +1,72 @@
+//! A source that fails or panics is started again and does not disturb others.
+
+use model::change::{Change, SourceId};
+use model::problem::Problem;
+use sources::health::State;
+use sources::source::{Outlet, Source, Stopped};
+
+use crate::follower::Follower;
+
+/// Fails in every way it can before it works.
+struct Clumsy {
+    runs: usize,
+}
+
+impl Source for Clumsy {
+    fn id(&self) -> SourceId {
+        SourceId("clumsy".into())
+    }
+
+    async fn run(&mut self, outlet: Outlet) -> Result<(), Stopped> {
+        self.runs += 1;
+        match self.runs {
+            1 => panic!("tripped"),
+            2 => return Err(Stopped::Failed("fell".into())),
+            _ => {}
+        }
+        outlet.send(vec![Change::Problems(vec![Problem::error("clumsy", "tired")]), Change::Synced]).await?;
+        outlet.closed().await;
+        Ok(())
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_source_that_panics_or_fails_is_started_again() {
+    let follower = Follower::synced(Clumsy { runs: 0 }).await;
+    let report = follower.report();
+    assert_eq!(report.counts.restarts, 2);
+    assert_eq!(report.counts.problems, 1);
+    assert_eq!(report.state, State::Live);
+    assert_eq!(report.last_failure.map(|f| f.message).as_deref(), Some("fell"));
+}
+
+/// Works once, then breaks for good.
+struct Brittle {
+    runs: usize,
+}
+
+impl Source for Brittle {
+    fn id(&self) -> SourceId {
+        SourceId("brittle".into())
+    }
+
+    async fn run(&mut self, outlet: Outlet) -> Result<(), Stopped> {
+        self.runs += 1;
+        if self.runs == 1 {
+            outlet.send(vec![Change::Synced]).await?;
+        }
+        panic!("snapped");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_source_that_broke_after_sync_is_stale_and_waits_longer_each_time() {
+    let follower = Follower::synced(Brittle { runs: 0 }).await;
+    let began = tokio::time::Instant::now();
+    while follower.report().counts.restarts < 8 {
+        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+    }
+    // 100 ms doubled eight times.
+    assert!(began.elapsed() > std::time::Duration::from_secs(25));
+    assert!(matches!(follower.report().state, State::Stale { reason, .. } if reason == "panicked: snapped"));
+}

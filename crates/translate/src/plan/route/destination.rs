@@ -1,0 +1,76 @@
+//! Where a destination leads: the cluster's name, and by what requests to it stick to an endpoint.
+
+use api::istio::networking::v1alpha3::load_balancer_settings::{ConsistentHashLb, LbPolicy};
+use api::istio::networking::v1alpha3::traffic_policy::PortTrafficPolicy;
+use api::istio::networking::v1alpha3::{Destination, LoadBalancerSettings, TrafficPolicy};
+use model::names::Text;
+use model::service::Service;
+use model::shared::Shared;
+use scope::View;
+
+use super::{Hashing, SessionState};
+use crate::names;
+
+const SESSION_LABEL: &str = "istio.io/persistent-session";
+const SESSION_HEADER_LABEL: &str = "istio.io/persistent-session-header";
+
+/// The cluster that a destination means when it is called on `listener_port`. Ports that are not said are
+/// the service's only port, or else the port called.
+pub(super) fn cluster(destination: Option<&Destination>, service: Option<&Service>, listener_port: u16) -> Text {
+    let Some(destination) = destination.filter(|d| !d.host.is_empty()) else {
+        return names::UNKNOWN_SERVICE.into();
+    };
+    let only_port = service.and_then(|s| if let [port] = &s.ports[..] { Some(port.number) } else { None });
+    let port = match &destination.port {
+        Some(port) => port.number as u16,
+        None => only_port.unwrap_or(listener_port),
+    };
+    names::outbound_cluster(port, &destination.subset, &destination.host).into()
+}
+
+/// The hash of a service's own DestinationRule for one port.
+pub(super) fn hashing_of_service(view: &View, host: &str, port: u16) -> Option<Hashing> {
+    let rule = view.destination_rule(host)?;
+    let policy = rule.rule.spec.traffic_policy.as_ref()?;
+    let of_port = at_port(&policy.port_level_settings, u32::from(port)).and_then(|p| hash(p.load_balancer.as_ref()));
+    of_port.or_else(|| hash(policy.load_balancer.as_ref())).map(|h| Shared::new(h.clone()))
+}
+
+/// The hash for a destination: of its subset before that of the whole rule, of its port before all ports.
+pub(super) fn hashing(view: &View, destination: &Destination) -> Option<Hashing> {
+    let rule = view.destination_rule(&destination.host)?;
+    let subset = rule.rule.spec.subsets.iter().find(|s| s.name == destination.subset);
+    let subset = subset.and_then(|s| s.traffic_policy.as_ref());
+    let whole = rule.rule.spec.traffic_policy.as_ref();
+    let of_port = |policy: Option<&TrafficPolicy>| {
+        let port = destination.port.as_ref()?.number;
+        hash(at_port(&policy?.port_level_settings, port)?.load_balancer.as_ref()).cloned()
+    };
+    let of_all = |policy: Option<&TrafficPolicy>| hash(policy?.load_balancer.as_ref()).cloned();
+    let found = of_port(subset).or_else(|| of_all(subset)).or_else(|| of_port(whole)).or_else(|| of_all(whole));
+    found.map(Shared::new)
+}
+
+fn at_port(settings: &[PortTrafficPolicy], port: u32) -> Option<&PortTrafficPolicy> {
+    settings.iter().find(|s| s.port.as_ref().map_or(0, |p| p.number) == port)
+}
+
+fn hash(settings: Option<&LoadBalancerSettings>) -> Option<&ConsistentHashLb> {
+    match settings?.lb_policy.as_ref()? {
+        LbPolicy::ConsistentHash(hash) => Some(hash),
+        LbPolicy::Simple(_) => None,
+    }
+}
+
+/// The session that a service's labels ask for, where the mesh allows sessions at all.
+pub(super) fn session(view: &View, service: &Service) -> Option<SessionState> {
+    if !view.settings.knobs.persistent_session {
+        return None;
+    }
+    let label = |key: &str| service.labels.get(key).filter(|v| !v.is_empty());
+    if let Some(cookie) = label(SESSION_LABEL) {
+        let (name, path) = cookie.split_once(':').unwrap_or((cookie, "/"));
+        return Some(SessionState::Cookie { name: name.into(), path: path.into() });
+    }
+    label(SESSION_HEADER_LABEL).map(|name| SessionState::Header(name.clone()))
+}

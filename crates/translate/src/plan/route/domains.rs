@@ -1,0 +1,141 @@
+//! The host names under which a client may call a service.
+
+use std::net::IpAddr;
+
+use model::names::Text;
+use model::service::{Service, UNSPECIFIED};
+
+/// How a client writes host names.
+pub(super) struct Spelling<'a> {
+    /// The DNS domain in which the client looks up short names.
+    pub(super) domain: &'a str,
+    /// Whether names with a closing dot are known too.
+    pub(super) absolute: bool,
+    /// The port that names bear; `None` where Envoy ignores it.
+    pub(super) port: Option<u16>,
+}
+
+/// The domains of a virtual host: first the names that nobody else can mean, and which of all are
+/// shortened ones that give way to a host of that very name.
+pub(super) struct Domains {
+    pub(super) all: Vec<Text>,
+    pub(super) short: Vec<Text>,
+}
+
+/// All names and addresses of a service.
+pub(super) fn of_service(service: &Service, host: &str, addresses: &[&Text], spelling: &Spelling<'_>) -> Domains {
+    let mut all = Vec::with_capacity(8);
+    push(&mut all, host, spelling.port);
+    let mut short = Vec::with_capacity(4);
+    alternatives(&mut short, host, spelling);
+    all.extend(short.iter().cloned());
+    if service.is_headless() {
+        // Pods of a headless service have names of their own below the service's.
+        let pods: Vec<Text> = all.iter().map(|domain| format!("*.{domain}").into()).collect();
+        all.extend(pods);
+    }
+    for address in addresses.iter().filter(|a| !a.is_empty() && ****a != *UNSPECIFIED) {
+        push(&mut all, address, spelling.port);
+    }
+    Domains { all, short }
+}
+
+/// `host:port`, an IPv6 address in brackets.
+pub(crate) fn with_port(host: &str, port: u16) -> String {
+    if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
+}
+
+/// The host as it stands in a Host header without a port.
+pub(super) fn bracketed(host: &str) -> Text {
+    if host.contains(':') { format!("[{host}]").into() } else { host.into() }
+}
+
+fn push(domains: &mut Vec<Text>, host: &str, port: Option<u16>) {
+    domains.push(bracketed(host));
+    if let Some(port) = port {
+        domains.push(with_port(host, port).into());
+    }
+}
+
+/// Other spellings of a host: absolute, and shortened by what it shares with the client's domain.
+fn alternatives(out: &mut Vec<Text>, host: &str, spelling: &Spelling<'_>) {
+    if spelling.absolute && host.parse::<IpAddr>().is_err() {
+        push(out, &format!("{host}."), spelling.port);
+    }
+    match spelling.domain.find(".svc.") {
+        Some(at) => {
+            // Only names of the same cluster can be shortened: others might clash with its services.
+            if host.ends_with(&spelling.domain[at..]) {
+                in_kubernetes(out, host, &spelling.domain[..at], spelling.port);
+            }
+        }
+        None => by_shared_suffix(out, host, spelling),
+    }
+}
+
+/// `cart`, `cart.shop`, `cart.shop.svc`; the first only for clients of the same namespace.
+fn in_kubernetes(out: &mut Vec<Text>, host: &str, client_namespace: &str, port: Option<u16>) {
+    let Some(end) = host.find(".svc.").filter(|end| *end > 0) else { return };
+    let Some(dot) = host.find('.').filter(|dot| dot + 1 < host.len() && dot < &end) else { return };
+    let (named, in_service) = (&host[..end], &host[..end + ".svc".len()]);
+    if &host[dot + 1..end] == client_namespace {
+        push(out, &host[..dot], port);
+        push(out, in_service, port);
+        push(out, named, port);
+    } else {
+        push(out, named, port);
+        push(out, in_service, port);
+    }
+}
+
+fn by_shared_suffix(out: &mut Vec<Text>, host: &str, spelling: &Spelling<'_>) {
+    let parts: Vec<&str> = host.split('.').collect();
+    let shared = parts.iter().rev().zip(spelling.domain.rsplit('.')).take_while(|(a, b)| **a == *b).count();
+    let own = &parts[..parts.len() - shared];
+    if shared == 0 || own.is_empty() {
+        return;
+    }
+    push(out, &own.join("."), spelling.port);
+    if own.len() == 2 {
+        push(out, &parts[..3].join("."), spelling.port);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Spelling, Text, alternatives};
+
+    fn of(host: &str, domain: &str, port: Option<u16>) -> Vec<Text> {
+        let mut out = Vec::new();
+        alternatives(&mut out, host, &Spelling { domain, absolute: false, port });
+        out
+    }
+
+    fn texts(expected: &[&str]) -> Vec<Text> {
+        expected.iter().map(|t| Text::from(*t)).collect()
+    }
+
+    #[test]
+    fn the_bare_name_is_for_clients_of_the_same_namespace() {
+        let host = "cart.shop.svc.cluster.local";
+        assert_eq!(of(host, "shop.svc.cluster.local", None), texts(&["cart", "cart.shop.svc", "cart.shop"]));
+        assert_eq!(of(host, "front.svc.cluster.local", None), texts(&["cart.shop", "cart.shop.svc"]));
+    }
+
+    #[test]
+    fn names_of_elsewhere_are_not_shortened() {
+        assert!(of("www.example.com", "shop.svc.cluster.local", None).is_empty());
+        assert!(of("cart.shop.svc.other.local", "shop.svc.cluster.local", None).is_empty());
+        assert!(of("www.example.com", "", None).is_empty());
+    }
+
+    #[test]
+    fn outside_kubernetes_the_shared_suffix_is_cut() {
+        let host = "foo.local.campus.net";
+        assert_eq!(of(host, "local.campus.net", Some(80)), texts(&["foo", "foo:80"]));
+        assert_eq!(
+            of(host, "remote.campus.net", Some(80)),
+            texts(&["foo.local", "foo.local:80", "foo.local.campus", "foo.local.campus:80"])
+        );
+    }
+}

@@ -1,0 +1,140 @@
+//! One route table, made of virtual hosts that are shared and bear a fingerprint each: a table can be put
+//! together from encoded virtual hosts that are already at hand.
+
+mod destination;
+mod domains;
+mod registry;
+mod rules;
+pub(crate) mod sidecar;
+
+use api::istio::networking::v1alpha3::load_balancer_settings::ConsistentHashLb;
+use api::istio::networking::v1alpha3::{HttpMatchRequest, HttpRetry, HttpRoute, VirtualService};
+use model::names::{Namespace, Text};
+use model::shared::Shared;
+use model::snapshot::routing::Semantics;
+
+/// One route table.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct RoutePlan {
+    pub name: Text,
+    /// In the order they are sent.
+    pub virtual_hosts: Vec<Shared<VirtualHostPlan>>,
+    pub purpose: Purpose,
+}
+
+/// Whether a table serves a listener.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Purpose {
+    Listener,
+    /// The client asked for a name that nothing stands behind. It is told so with an empty table, since an
+    /// Envoy that gets no answer waits.
+    Unknown,
+}
+
+/// The routes of some host names.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct VirtualHostPlan {
+    pub name: Text,
+    pub domains: Vec<Text>,
+    /// In the order they are tried. Hosts of one VirtualService share them.
+    pub routes: Shared<Vec<RouteEntry>>,
+    /// Whether retried requests tell how often they were tried.
+    pub attempt_count: bool,
+    pub session: Option<SessionState>,
+}
+
+/// One entry of a virtual host.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum RouteEntry {
+    /// What a service gets without a VirtualService.
+    Default(DefaultRoute),
+    /// One condition of one route of a VirtualService.
+    Rule(Box<RuleRoute>),
+    /// Unknown hosts are let through.
+    Passthrough { name: &'static str, cluster: Text, forwarded_host: bool },
+    /// Unknown hosts are refused.
+    BlackHole,
+}
+
+/// All requests to one cluster.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct DefaultRoute {
+    pub cluster: Text,
+    /// What the request is called in traces.
+    pub operation: Text,
+    pub hash: Option<Hashing>,
+    pub mesh_retries: Option<Shared<HttpRetry>>,
+}
+
+/// By what requests stick to an endpoint.
+pub type Hashing = Shared<ConsistentHashLb>;
+
+/// A route of a VirtualService under one of its conditions, with all that the VirtualService does not say.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct RuleRoute {
+    pub spec: Shared<VirtualService>,
+    /// Which of `spec.http`.
+    pub index: usize,
+    /// Which of its conditions; `None` for a route without any.
+    pub condition: Option<usize>,
+    /// The object it came from.
+    pub namespace: Namespace,
+    pub object: Text,
+    pub semantics: Semantics,
+    /// The port that the client listens on.
+    pub port: u16,
+    /// For each destination, in the order of the route.
+    pub destinations: Vec<DestinationPlan>,
+    /// The cluster of `mirror`.
+    pub mirror: Option<Text>,
+    /// The clusters of `mirrors`; `None` for one that names no destination.
+    pub mirrors: Vec<Option<Text>>,
+    pub mesh_retries: Option<Shared<HttpRetry>>,
+    pub session: Option<SessionState>,
+    pub traits: Traits,
+}
+
+/// Settings of the client and the mesh that change how a rule is written down.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Traits {
+    /// The listener terminates TLS.
+    pub tls: bool,
+    /// Clients are told that HTTP/3 is spoken here.
+    pub advertise_http3: bool,
+    /// A rewritten host is kept in x-forwarded-host.
+    pub forwarded_host: bool,
+    /// Mirrored requests keep their host as it is, without `-shadow`.
+    pub plain_mirror_host: bool,
+}
+
+/// Where one destination of a rule leads.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct DestinationPlan {
+    pub cluster: Text,
+    pub hash: Option<Hashing>,
+}
+
+/// How a session remembers its endpoint.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum SessionState {
+    Cookie { name: Text, path: Text },
+    Header(Text),
+}
+
+impl RuleRoute {
+    /// The route; its index was taken from the same VirtualService.
+    pub fn route(&self) -> &HttpRoute {
+        &self.spec.http[self.index]
+    }
+
+    pub fn condition(&self) -> Option<&HttpMatchRequest> {
+        self.condition.map(|index| &self.route().r#match[index])
+    }
+}
+
+impl RoutePlan {
+    /// The answer to a name that nothing stands behind.
+    pub fn unknown(name: &str) -> RoutePlan {
+        RoutePlan { name: name.into(), virtual_hosts: Vec::new(), purpose: Purpose::Unknown }
+    }
+}

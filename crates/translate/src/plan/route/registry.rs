@@ -1,0 +1,126 @@
+//! Services of one egress listener by host name, as far as they serve one port.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use model::host::is_wildcard;
+use model::names::{Hostname, Namespace, Text};
+use model::port::Port;
+use model::service::Service;
+use model::snapshot::routing::{Semantics, VirtualServiceRule};
+use scope::egress::EgressListener;
+
+/// Services that share a listener port, oldest first. The map is only for look-up, so its order never shows.
+pub(super) struct Registry<'a> {
+    pub(super) entries: Vec<Entry<'a>>,
+    by_host: HashMap<Cow<'a, str>, usize>,
+    wildcards: Vec<usize>,
+}
+
+/// One service and the ports that are looked at.
+pub(super) struct Entry<'a> {
+    pub(super) host: Cow<'a, str>,
+    pub(super) service: &'a Arc<Service>,
+    /// `None` where every port counts.
+    port: Option<&'a Port>,
+}
+
+impl<'a> Entry<'a> {
+    /// Ports that carry HTTP, or may.
+    pub(super) fn http_ports(&self) -> impl Iterator<Item = &'a Port> + use<'a> {
+        let all = if self.port.is_none() { &self.service.ports[..] } else { &[] };
+        self.port.into_iter().chain(all).filter(|p| p.protocol.is_http() || p.protocol.is_unknown())
+    }
+}
+
+/// The hosts of a VirtualService: those that are services here, and others.
+pub(super) struct Claimed {
+    pub(super) services: Vec<usize>,
+    pub(super) others: Vec<String>,
+}
+
+impl<'a> Registry<'a> {
+    /// Services with this port, or all of them for port 0. Of several services of one host the last counts.
+    pub(super) fn new(services: &'a [Arc<Service>], port: u16) -> Registry<'a> {
+        let mut registry =
+            Registry { entries: Vec::new(), by_host: HashMap::with_capacity(services.len()), wildcards: Vec::new() };
+        for service in services {
+            if port == 0 {
+                registry.add(Cow::Borrowed(&*service.hostname), service, None);
+            } else if let Some(found) = service.port(port) {
+                registry.add(lower(&service.hostname), service, Some(found));
+            }
+        }
+        registry
+    }
+
+    fn add(&mut self, host: Cow<'a, str>, service: &'a Arc<Service>, port: Option<&'a Port>) {
+        let entry = Entry { host: host.clone(), service, port };
+        if let Some(index) = self.by_host.get(&host) {
+            self.entries[*index] = entry;
+            return;
+        }
+        if is_wildcard(&host) {
+            self.wildcards.push(self.entries.len());
+        }
+        self.by_host.insert(host, self.entries.len());
+        self.entries.push(entry);
+    }
+
+    pub(super) fn get(&self, host: &str) -> Option<&'a Service> {
+        self.by_host.get(host).map(|index| &**self.entries[*index].service)
+    }
+
+    /// Whether any host of the VirtualService overlaps with a service.
+    pub(super) fn touches(&self, rule: &VirtualServiceRule) -> bool {
+        rule.config.spec.hosts.iter().any(|host| {
+            let host = lower(host);
+            if self.by_host.contains_key(&host) {
+                return true;
+            }
+            let name = Hostname::from(&*host);
+            if name.is_wildcard() {
+                return self.entries.iter().any(|e| name.overlaps(&e.host));
+            }
+            self.wildcards.iter().any(|index| name.overlaps(&self.entries[*index].host))
+        })
+    }
+
+    /// Sorts the hosts of a VirtualService. A wildcard claims those services for which no other route is
+    /// more specific.
+    pub(super) fn claimed(&self, rule: &VirtualServiceRule, listener: &EgressListener) -> Claimed {
+        let mut claimed = Claimed { services: Vec::new(), others: Vec::new() };
+        let (wildcards, plain): (Vec<_>, Vec<_>) = rule.config.spec.hosts.iter().partition(|h| is_wildcard(h));
+        for host in plain {
+            match self.by_host.get(&lower(host)) {
+                Some(index) => claimed.services.push(*index),
+                None => claimed.others.push(host.to_lowercase()),
+            }
+        }
+        let own: (&Namespace, &Text) = (&rule.config.meta.namespace, &rule.config.meta.name);
+        for wildcard in wildcards {
+            let name = Hostname::from(wildcard.to_lowercase());
+            let is_gateway = rule.semantics() == Semantics::Gateway;
+            let mut covered = false;
+            for (index, entry) in self.entries.iter().enumerate() {
+                if is_gateway || !name.overlaps(&entry.host) {
+                    continue;
+                }
+                covered = true;
+                let winner = listener.most_specific_routes.get(&*entry.host);
+                if winner.is_some_and(|(namespace, name)| (namespace, name) == own) {
+                    claimed.services.push(index);
+                }
+            }
+            if !covered {
+                claimed.others.push(name.to_string());
+            }
+        }
+        claimed
+    }
+}
+
+fn lower(text: &str) -> Cow<'_, str> {
+    if text.bytes().any(|b| b.is_ascii_uppercase()) { Cow::Owned(text.to_lowercase()) } else { Cow::Borrowed(text) }
+}

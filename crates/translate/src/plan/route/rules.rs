@@ -1,0 +1,132 @@
+//! Routes of a VirtualService for one client on one port. Sidecars and gateways share this; they differ
+//! in the gateway names they answer to and in the services they can look up.
+
+use api::istio::networking::v1alpha3::string_match::MatchType;
+use api::istio::networking::v1alpha3::{HttpMatchRequest, HttpRetry, HttpRoute};
+use model::labels::selects;
+use model::service::Service;
+use model::shared::Shared;
+use model::snapshot::routing::{Semantics, VirtualServiceRule};
+use scope::View;
+
+use super::destination;
+use super::{DestinationPlan, RouteEntry, RuleRoute, SessionState, Traits};
+
+/// What routes are made for.
+pub(super) struct Target<'a> {
+    pub(super) view: &'a View,
+    /// The port that the client listens on.
+    pub(super) port: u16,
+    /// Names under which conditions may address the client: `mesh`, or gateways.
+    pub(super) gateways: &'a [&'a str],
+    /// A service that destinations may name.
+    pub(super) service: &'a dyn Fn(&str) -> Option<&'a Service>,
+    pub(super) mesh_retries: Option<Shared<HttpRetry>>,
+    pub(super) traits: Traits,
+}
+
+/// The routes that apply, in order. What stands behind a route that takes every request is left out.
+pub(super) fn routes(target: &Target<'_>, rule: &VirtualServiceRule) -> Vec<RouteEntry> {
+    let semantics = rule.semantics();
+    let mut out = Vec::with_capacity(rule.config.spec.http.len());
+    for (index, route) in rule.config.spec.http.iter().enumerate() {
+        if route.r#match.is_empty() {
+            out.push(entry(target, rule, semantics, index, None));
+            break;
+        }
+        for (condition, request) in route.r#match.iter().enumerate() {
+            if !applies(target, request) {
+                continue;
+            }
+            out.push(entry(target, rule, semantics, index, Some(condition)));
+            if takes_everything(request, semantics) {
+                return out;
+            }
+        }
+    }
+    out
+}
+
+/// Whether the condition can hold for this client at all.
+fn applies(target: &Target<'_>, request: &HttpMatchRequest) -> bool {
+    if request.port != 0 && request.port != u32::from(target.port) {
+        return false;
+    }
+    if !request.gateways.is_empty() {
+        return request.gateways.iter().any(|g| target.gateways.contains(&g.as_str()));
+    }
+    let proxy = &target.view.proxy;
+    selects(&request.source_labels, &proxy.labels)
+        && (request.source_namespace.is_empty() || proxy.namespace == request.source_namespace.as_str())
+}
+
+/// Whether every request fits, so that no later route is ever reached.
+fn takes_everything(request: &HttpMatchRequest, semantics: Semantics) -> bool {
+    let any_path = match request.uri.as_ref().and_then(|uri| uri.match_type.as_ref()) {
+        None => true,
+        Some(MatchType::Prefix(prefix)) => prefix == "/" || (semantics != Semantics::VirtualService && prefix == "//"),
+        Some(MatchType::Regex(regex)) => regex == ".*",
+        Some(MatchType::Exact(_)) => false,
+    };
+    any_path
+        && request.headers.is_empty()
+        && request.without_headers.is_empty()
+        && request.query_params.is_empty()
+        && request.method.is_none()
+        && request.authority.is_none()
+        && request.scheme.is_none()
+}
+
+fn entry(
+    target: &Target<'_>,
+    rule: &VirtualServiceRule,
+    semantics: Semantics,
+    index: usize,
+    condition: Option<usize>,
+) -> RouteEntry {
+    let config = &rule.config;
+    let route = &config.spec.http[index];
+    let cluster = |d: &_| destination::cluster(Some(d), (target.service)(&d.host), target.port);
+    let destinations = route.route.iter().map(|weighted| {
+        let destination = weighted.destination.as_ref();
+        let host = destination.map_or("", |d| &d.host);
+        DestinationPlan {
+            cluster: destination::cluster(destination, (target.service)(host), target.port),
+            hash: destination.and_then(|d| destination::hashing(target.view, d)),
+        }
+    });
+    RouteEntry::Rule(Box::new(RuleRoute {
+        spec: config.spec.clone(),
+        index,
+        condition,
+        namespace: config.meta.namespace.clone(),
+        object: config.meta.name.clone(),
+        semantics,
+        port: target.port,
+        destinations: destinations.collect(),
+        mirror: route.mirror.as_ref().map(cluster),
+        mirrors: route.mirrors.iter().map(|m| m.destination.as_ref().map(cluster)).collect(),
+        mesh_retries: target.mesh_retries.clone(),
+        session: session(target, route),
+        traits: target.traits,
+    }))
+}
+
+/// The session of the last destination that is called at all. Two that ask for one after another cannot
+/// both have it: the first does.
+fn session(target: &Target<'_>, route: &HttpRoute) -> Option<SessionState> {
+    if route.redirect.is_some() || route.direct_response.is_some() {
+        return None;
+    }
+    let alone = route.route.len() == 1;
+    let mut chosen = None;
+    for weighted in route.route.iter().filter(|d| alone || d.weight != 0) {
+        let host = weighted.destination.as_ref().map_or("", |d| &d.host);
+        let wanted = (target.service)(host).and_then(|service| destination::session(target.view, service));
+        if wanted.is_some() && chosen.is_some() {
+            break;
+        }
+        chosen = wanted;
+    }
+    chosen
+}

@@ -1,0 +1,158 @@
+//! A route plan as Envoy's RouteConfiguration. Virtual hosts are rendered one by one, so that whoever
+//! keeps their encodings can put a table together: repeated fields concatenate.
+
+mod action;
+mod filters;
+mod hashing;
+mod headers;
+mod matches;
+mod retry;
+
+use api::envoy::config::core::v3::Metadata;
+use api::envoy::config::route::v3::route::Action;
+use api::envoy::config::route::v3::route_action::ClusterSpecifier;
+use api::envoy::config::route::v3::{
+    Decorator, DirectResponseAction, Route, RouteAction, RouteConfiguration, VirtualHost,
+};
+use api::{Duration, Struct, Value, value};
+
+use crate::names;
+use crate::plan::route::{DefaultRoute, Purpose, RouteEntry, RoutePlan, RuleRoute, VirtualHostPlan};
+
+/// A body of a direct response may be as large as the API lets users write; Envoy's own limit is 4 KiB.
+const DIRECT_RESPONSE_LIMIT: u32 = 1024 * 1024;
+/// What a refused request is answered.
+const BAD_GATEWAY: u32 = 502;
+const DEFAULT_ROUTE: &str = "default";
+
+/// The route table.
+pub fn route(plan: &RoutePlan) -> RouteConfiguration {
+    let virtual_hosts = plan.virtual_hosts.iter().map(|host| virtual_host(host)).collect();
+    RouteConfiguration { virtual_hosts, ..shell(plan) }
+}
+
+/// The route table without its virtual hosts.
+pub fn shell(plan: &RoutePlan) -> RouteConfiguration {
+    let serves = plan.purpose == Purpose::Listener;
+    RouteConfiguration {
+        name: plan.name.to_string(),
+        validate_clusters: Some(false),
+        max_direct_response_body_size_bytes: serves.then_some(DIRECT_RESPONSE_LIMIT),
+        ignore_port_in_host_matching: serves,
+        ..RouteConfiguration::default()
+    }
+}
+
+/// One virtual host.
+pub fn virtual_host(plan: &VirtualHostPlan) -> VirtualHost {
+    let session = plan.session.as_ref().map(filters::session);
+    VirtualHost {
+        name: plan.name.to_string(),
+        domains: plan.domains.iter().map(|d| d.to_string()).collect(),
+        routes: plan.routes.iter().map(entry).collect(),
+        include_request_attempt_count: plan.attempt_count,
+        typed_per_filter_config: session.into_iter().collect(),
+        ..VirtualHost::default()
+    }
+}
+
+fn entry(plan: &RouteEntry) -> Route {
+    match plan {
+        RouteEntry::Default(plan) => default_route(plan),
+        RouteEntry::Rule(plan) => rule(plan),
+        RouteEntry::Passthrough { name, cluster, forwarded_host } => {
+            let action = RouteAction { append_x_forwarded_host: *forwarded_host, ..to_cluster(cluster) };
+            Route { action: Some(Action::Route(action)), ..named(name) }
+        }
+        RouteEntry::BlackHole => {
+            let action = DirectResponseAction { status: BAD_GATEWAY, ..DirectResponseAction::default() };
+            Route { action: Some(Action::DirectResponse(action)), ..named(names::BLOCK_ALL) }
+        }
+    }
+}
+
+fn named(name: &str) -> Route {
+    Route { name: name.into(), r#match: Some(matches::any_path()), ..Route::default() }
+}
+
+fn default_route(plan: &DefaultRoute) -> Route {
+    let action = RouteAction {
+        retry_policy: retry::policy(plan.mesh_retries.as_deref(), retry::Hosts::Any),
+        hash_policy: plan.hash.as_ref().and_then(|h| hashing::policy(h)).into_iter().collect(),
+        ..to_cluster(&plan.cluster)
+    };
+    Route {
+        decorator: Some(decorator(plan.operation.to_string())),
+        action: Some(Action::Route(action)),
+        ..named(DEFAULT_ROUTE)
+    }
+}
+
+/// Everything to one cluster, without any limit of time.
+fn to_cluster(cluster: &str) -> RouteAction {
+    RouteAction {
+        cluster_specifier: Some(ClusterSpecifier::Cluster(cluster.into())),
+        timeout: Some(Duration::default()),
+        max_grpc_timeout: Some(Duration::default()),
+        ..RouteAction::default()
+    }
+}
+
+fn decorator(operation: String) -> Decorator {
+    Decorator { operation, ..Decorator::default() }
+}
+
+fn rule(plan: &RuleRoute) -> Route {
+    let route = plan.route();
+    let condition = plan.condition();
+    let mut out = Route {
+        name: rule_name(plan),
+        r#match: Some(condition.map_or_else(matches::any_path, |c| matches::route_match(c, plan.semantics))),
+        metadata: Some(origin(plan)),
+        stat_prefix: condition.map(|c| c.stat_prefix.clone()).unwrap_or_default(),
+        ..Route::default()
+    };
+    let authority = route.headers.as_ref().map(|h| headers::extend_route(&mut out, h)).unwrap_or_default();
+    if let Some(redirect) = &route.redirect {
+        out.action = action::redirect(redirect, plan).map(Action::Redirect);
+    } else if let Some(response) = &route.direct_response {
+        out.action = Some(Action::DirectResponse(action::direct_response(response)));
+    } else {
+        let action = action::forward(plan, authority, &mut out);
+        out.action = Some(Action::Route(action));
+    }
+    out.decorator = Some(decorator(operation(plan, &out)));
+    out.typed_per_filter_config = filters::of_rule(plan);
+    if plan.traits.advertise_http3 {
+        out.response_headers_to_add.push(headers::http3_offer(plan.port));
+    }
+    out
+}
+
+fn rule_name(plan: &RuleRoute) -> String {
+    let name = &plan.route().name;
+    match plan.condition() {
+        Some(condition) if !condition.name.is_empty() => format!("{name}.{}", condition.name),
+        _ => name.clone(),
+    }
+}
+
+/// Which object a route was made from, for people who read the config of a proxy.
+fn origin(plan: &RuleRoute) -> Metadata {
+    let path = format!("/apis/networking.istio.io/v1/namespaces/{}/virtual-service/{}", plan.namespace, plan.object);
+    let config = Value { kind: Some(value::Kind::StringValue(path)) };
+    let istio = Struct { fields: [("config".to_owned(), config)].into() };
+    Metadata { filter_metadata: [("istio".to_owned(), istio)].into(), ..Metadata::default() }
+}
+
+/// What the request is called in traces: by its destination if there is one, else by the VirtualService.
+fn operation(plan: &RuleRoute, out: &Route) -> String {
+    let path = out.r#match.as_ref().map_or_else(|| "/*".to_owned(), matches::path_text);
+    if let Some(Action::Route(action)) = &out.action
+        && let Some(ClusterSpecifier::Cluster(cluster)) = &action.cluster_specifier
+        && let Some(found) = names::parse_outbound_cluster(cluster)
+    {
+        return format!("{}:{}{path}", found.host, found.port);
+    }
+    format!("{}:{}{path}", plan.object, plan.port)
+}

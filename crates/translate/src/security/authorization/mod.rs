@@ -1,0 +1,211 @@
+//! AuthorizationPolicies of one workload, made ready for Envoy's RBAC: who may do what, by action.
+//! `rbac` writes rules down, `ext_authz` the calls to outside checkers.
+
+mod attribute;
+mod ext_authz;
+mod matchers;
+mod rbac;
+mod trust;
+
+use std::collections::BTreeMap;
+
+use api::istio::security::v1beta1::authorization_policy::{Action, ActionDetail};
+use api::istio::security::v1beta1::{AuthorizationPolicy, Rule as PolicyRule};
+use model::config::Config;
+use model::names::{Namespace, Text};
+use scope::View;
+use scope::select::attached;
+
+use attribute::Attribute;
+pub use ext_authz::Provider;
+pub use rbac::{http_filters, network_filters};
+
+const DRY_RUN: &str = "istio.io/dry-run";
+const CUSTOM_PREFIX: &str = "istio-ext-authz";
+
+/// Everything that the policies of one workload ask for.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Authorization {
+    /// Rules whose verdict an outside checker gives, by its name.
+    pub custom: Vec<Custom>,
+    pub audit: Option<RuleSet>,
+    pub deny: Option<RuleSet>,
+    pub allow: Option<RuleSet>,
+}
+
+/// Rules for one outside checker.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Custom {
+    pub name: Text,
+    /// `None` if mesh config has no usable provider of that name: then what the rules match is denied.
+    pub provider: Option<Provider>,
+    pub enforced: BTreeMap<Text, Rule>,
+    pub dry_run: BTreeMap<Text, Rule>,
+}
+
+/// Rules of one action by name; dry runs are only counted.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct RuleSet {
+    pub enforced: Option<BTreeMap<Text, Rule>>,
+    pub dry_run: Option<BTreeMap<Text, Rule>>,
+}
+
+/// One rule: any of the operations, by any of the sources.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Rule {
+    /// A policy without rules matches nothing.
+    Never,
+    Matching {
+        /// All conditions of one list must hold.
+        operations: Vec<Vec<Condition>>,
+        sources: Vec<Vec<Condition>>,
+    },
+}
+
+/// What one attribute must be, and must not be.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Condition {
+    pub attribute: Attribute,
+    pub values: Vec<Text>,
+    pub not_values: Vec<Text>,
+}
+
+/// The policies that attach to this client; `None` if there are none.
+pub fn authorization(view: &View) -> Option<Authorization> {
+    let policies = attached(view, &view.policy.authorization_policies);
+    if policies.is_empty() {
+        return None;
+    }
+    let trust_domains = trust::domains(&view.settings.mesh);
+    let of = |action: Action| -> Vec<&Config<AuthorizationPolicy>> {
+        policies.iter().copied().filter(|p| p.spec.action() == action).collect()
+    };
+    Some(Authorization {
+        custom: custom(view, &of(Action::Custom), &trust_domains),
+        audit: rule_set(&of(Action::Audit), &trust_domains),
+        deny: rule_set(&of(Action::Deny), &trust_domains),
+        allow: rule_set(&of(Action::Allow), &trust_domains),
+    })
+}
+
+fn rule_set(policies: &[&Config<AuthorizationPolicy>], trust_domains: &[String]) -> Option<RuleSet> {
+    if policies.is_empty() {
+        return None;
+    }
+    let mut set = RuleSet::default();
+    for policy in policies {
+        let slot = if is_dry_run(policy) { &mut set.dry_run } else { &mut set.enforced };
+        slot.get_or_insert_default().extend(rules(policy, "", trust_domains));
+    }
+    Some(set)
+}
+
+fn custom(view: &View, policies: &[&Config<AuthorizationPolicy>], trust_domains: &[String]) -> Vec<Custom> {
+    let mut by_name: BTreeMap<&str, Custom> = BTreeMap::new();
+    for policy in policies {
+        let name = match &policy.spec.action_detail {
+            Some(ActionDetail::Provider(provider)) => provider.name.as_str(),
+            None => "",
+        };
+        let entry = by_name.entry(name).or_insert_with(|| Custom {
+            name: name.into(),
+            provider: ext_authz::provider(view, name),
+            enforced: BTreeMap::new(),
+            dry_run: BTreeMap::new(),
+        });
+        let prefix = if name.is_empty() { format!("{CUSTOM_PREFIX}-") } else { format!("{CUSTOM_PREFIX}-{name}-") };
+        let slot = if is_dry_run(policy) { &mut entry.dry_run } else { &mut entry.enforced };
+        slot.extend(rules(policy, &prefix, trust_domains));
+    }
+    let several = by_name.len() > 1 && !view.settings.knobs.several_custom_providers;
+    let mut found: Vec<Custom> = by_name.into_values().collect();
+    if several {
+        // One request cannot be put to several checkers, and no one of them may be preferred.
+        found.iter_mut().for_each(|custom| custom.provider = None);
+    }
+    found
+}
+
+fn is_dry_run(policy: &Config<AuthorizationPolicy>) -> bool {
+    let value = policy.meta.annotations.get(DRY_RUN).map(|v| &**v);
+    matches!(value, Some("true" | "1" | "t" | "T" | "TRUE" | "True"))
+}
+
+/// A policy's rules by the names that metrics and logs show.
+fn rules(policy: &Config<AuthorizationPolicy>, prefix: &str, trust_domains: &[String]) -> Vec<(Text, Rule)> {
+    let meta = &policy.meta;
+    let named =
+        |index: usize| Text::from(format!("{prefix}ns[{}]-policy[{}]-rule[{index}]", meta.namespace, meta.name));
+    if policy.spec.rules.is_empty() {
+        return vec![(named(0), Rule::Never)];
+    }
+    let numbered = policy.spec.rules.iter().enumerate();
+    // A rule with an attribute nobody knows is left out; validation reports it.
+    numbered.filter_map(|(i, rule)| Some((named(i), matching(rule, &meta.namespace, trust_domains)?))).collect()
+}
+
+fn matching(rule: &PolicyRule, namespace: &Namespace, trust_domains: &[String]) -> Option<Rule> {
+    let mut on_operation = Vec::new();
+    let mut on_source = Vec::new();
+    for when in &rule.when {
+        let attribute = Attribute::parse(&when.key, namespace)?;
+        let side = if attribute.is_of_operation() { &mut on_operation } else { &mut on_source };
+        push(side, attribute, &when.values, &when.not_values);
+    }
+    let mut sources: Vec<Vec<Condition>> = rule
+        .from
+        .iter()
+        .map(|from| {
+            let mut all = from.source.as_ref().map(|s| of_source(s, namespace)).unwrap_or_default();
+            all.extend(on_source.iter().cloned());
+            all
+        })
+        .collect();
+    let mut operations: Vec<Vec<Condition>> = rule
+        .to
+        .iter()
+        .map(|to| {
+            let mut all = to.operation.as_ref().map(of_operation).unwrap_or_default();
+            all.extend(on_operation.iter().cloned());
+            all
+        })
+        .collect();
+    if sources.is_empty() {
+        sources.push(on_source);
+    }
+    if operations.is_empty() {
+        operations.push(on_operation);
+    }
+    sources.iter_mut().flatten().for_each(|condition| trust::widen(condition, trust_domains));
+    Some(Rule::Matching { operations, sources })
+}
+
+fn of_source(source: &api::istio::security::v1beta1::Source, namespace: &Namespace) -> Vec<Condition> {
+    let mut all = Vec::new();
+    push(&mut all, Attribute::Principal, &source.principals, &source.not_principals);
+    push(&mut all, Attribute::RequestPrincipal, &source.request_principals, &source.not_request_principals);
+    let account = Attribute::ServiceAccount(namespace.clone());
+    push(&mut all, account, &source.service_accounts, &source.not_service_accounts);
+    push(&mut all, Attribute::TrustDomain, &source.trust_domains, &source.not_trust_domains);
+    push(&mut all, Attribute::Namespace, &source.namespaces, &source.not_namespaces);
+    push(&mut all, Attribute::RemoteIp, &source.remote_ip_blocks, &source.not_remote_ip_blocks);
+    push(&mut all, Attribute::SourceIp, &source.ip_blocks, &source.not_ip_blocks);
+    all
+}
+
+fn of_operation(operation: &api::istio::security::v1beta1::Operation) -> Vec<Condition> {
+    let mut all = Vec::new();
+    push(&mut all, Attribute::Host, &operation.hosts, &operation.not_hosts);
+    push(&mut all, Attribute::Method, &operation.methods, &operation.not_methods);
+    push(&mut all, Attribute::Path, &operation.paths, &operation.not_paths);
+    push(&mut all, Attribute::DestinationPort, &operation.ports, &operation.not_ports);
+    all
+}
+
+fn push(conditions: &mut Vec<Condition>, attribute: Attribute, values: &[String], not_values: &[String]) {
+    if values.is_empty() && not_values.is_empty() {
+        return;
+    }
+    let texts = |list: &[String]| list.iter().map(|v| Text::from(v.as_str())).collect();
+    conditions.push(Condition { attribute, values: texts(values), not_values: texts(not_values) });
+}

@@ -1,0 +1,414 @@
+//! Authorization rules as Envoy's RBAC filters. On a TCP connection what only HTTP knows cannot be asked:
+//! an ALLOW rule that asks it is left out, any other rule does without that condition.
+
+use api::Any;
+use api::envoy::config::core::v3::{CidrRange, TypedExtensionConfig};
+use api::envoy::config::rbac::v3::rbac::Action;
+use api::envoy::config::rbac::v3::{Permission, Policy, Principal, Rbac, permission, principal};
+use api::envoy::extensions::filters::http::rbac::v3::Rbac as HttpRbac;
+use api::envoy::extensions::filters::network::rbac::v3::Rbac as NetworkRbac;
+use api::envoy::extensions::path::r#match::uri_template::v3::UriTemplateMatchConfig;
+use api::envoy::r#type::matcher::v3::{MetadataMatcher, PathMatcher, StringMatcher, path_matcher};
+use ipnet::IpNet;
+use model::names::Text;
+use std::collections::BTreeMap;
+
+use super::attribute::Attribute;
+use super::matchers::{self, Case};
+use super::{Authorization, Condition, Custom, Rule, RuleSet, ext_authz};
+
+pub(super) const HTTP_RBAC: &str = "envoy.filters.http.rbac";
+pub(super) const NETWORK_RBAC: &str = "envoy.filters.network.rbac";
+const JWT_FILTER: &str = "envoy.filters.http.jwt_authn";
+const JWT_PAYLOAD: &str = "payload";
+const TCP_STATS: &str = "tcp.";
+const CUSTOM_STATS: &str = "istio_ext_authz_";
+const BAD_CUSTOM: &str = "-deny-due-to-bad-CUSTOM-action";
+
+/// What a rule may ask.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Layer {
+    Http,
+    Tcp,
+}
+
+/// A condition that cannot be asked here.
+struct Unaskable;
+
+/// Filters by name and config for HTTP connections: outside checkers first, then audit, deny, allow.
+pub fn http_filters(plan: &Authorization) -> (Vec<(&'static str, Any)>, Vec<(&'static str, Any)>) {
+    let custom = plan.custom.iter().flat_map(|custom| {
+        let rbac = |rules, shadow_rules, prefix: &str| {
+            api::any(&HttpRbac {
+                rules,
+                shadow_rules,
+                shadow_rules_stat_prefix: prefix.to_owned(),
+                ..HttpRbac::default()
+            })
+        };
+        let Some(provider) = &custom.provider else {
+            return vec![(HTTP_RBAC, rbac(Some(denied(custom, Layer::Http)), None, ""))];
+        };
+        let (shadow, dry_run) = custom_rules(custom, Layer::Http);
+        vec![
+            (HTTP_RBAC, rbac(dry_run, Some(shadow), CUSTOM_STATS)),
+            (ext_authz::HTTP, ext_authz::http(provider, &custom.name)),
+        ]
+    });
+    let own = sets(plan).map(|(set, action)| {
+        let (rules, shadow_rules) = both(set, action, Layer::Http);
+        let shadow_rules_stat_prefix = dry_run_stats(shadow_rules.as_ref()).to_owned();
+        let rbac = HttpRbac { rules, shadow_rules, shadow_rules_stat_prefix, ..HttpRbac::default() };
+        (HTTP_RBAC, api::any(&rbac))
+    });
+    (custom.collect(), own.collect())
+}
+
+/// The same for TCP connections; checkers that speak only HTTP cannot be asked.
+pub fn network_filters(plan: &Authorization) -> (Vec<(&'static str, Any)>, Vec<(&'static str, Any)>) {
+    let rbac = |rules, shadow_rules, prefix: &str| {
+        let rbac = NetworkRbac {
+            rules,
+            shadow_rules,
+            shadow_rules_stat_prefix: prefix.to_owned(),
+            stat_prefix: TCP_STATS.to_owned(),
+            ..NetworkRbac::default()
+        };
+        (NETWORK_RBAC, api::any(&rbac))
+    };
+    let custom = plan.custom.iter().flat_map(|custom| {
+        let Some(provider) = &custom.provider else {
+            return vec![rbac(Some(denied(custom, Layer::Tcp)), None, "")];
+        };
+        let Some(check) = ext_authz::network(provider, &custom.name) else { return Vec::new() };
+        let (shadow, dry_run) = custom_rules(custom, Layer::Tcp);
+        vec![rbac(dry_run, Some(shadow), CUSTOM_STATS), (ext_authz::NETWORK, check)]
+    });
+    let own = sets(plan).map(|(set, action)| {
+        let (rules, shadow_rules) = both(set, action, Layer::Tcp);
+        let prefix = dry_run_stats(shadow_rules.as_ref());
+        rbac(rules, shadow_rules, prefix)
+    });
+    (custom.collect(), own.collect())
+}
+
+fn sets(plan: &Authorization) -> impl Iterator<Item = (&RuleSet, Action)> {
+    let all = [(&plan.audit, Action::Log), (&plan.deny, Action::Deny), (&plan.allow, Action::Allow)];
+    all.into_iter().filter_map(|(set, action)| Some((set.as_ref()?, action)))
+}
+
+fn both(set: &RuleSet, action: Action, layer: Layer) -> (Option<Rbac>, Option<Rbac>) {
+    let written = |rules: &Option<BTreeMap<Text, Rule>>| rules.as_ref().map(|rules| rbac(rules, action, layer, ""));
+    (written(&set.enforced), written(&set.dry_run))
+}
+
+fn dry_run_stats(shadow: Option<&Rbac>) -> &'static str {
+    match shadow.map(Rbac::action) {
+        Some(Action::Allow) => "istio_dry_run_allow_",
+        Some(Action::Deny) => "istio_dry_run_deny_",
+        _ => "",
+    }
+}
+
+/// Rules only mark the request; the checker's filter then asks for marked ones.
+fn custom_rules(custom: &Custom, layer: Layer) -> (Rbac, Option<Rbac>) {
+    let dry_run = Some(rbac(&custom.dry_run, Action::Deny, layer, "")).filter(|r| !r.policies.is_empty());
+    (rbac(&custom.enforced, Action::Deny, layer, ""), dry_run)
+}
+
+fn denied(custom: &Custom, layer: Layer) -> Rbac {
+    rbac(&custom.enforced, Action::Deny, layer, BAD_CUSTOM)
+}
+
+fn rbac(rules: &BTreeMap<Text, Rule>, action: Action, layer: Layer, suffix: &str) -> Rbac {
+    let policies =
+        rules.iter().filter_map(|(name, rule)| Some((format!("{name}{suffix}"), policy(rule, action, layer)?)));
+    Rbac { action: action as i32, policies: policies.collect(), ..Rbac::default() }
+}
+
+fn policy(rule: &Rule, action: Action, layer: Layer) -> Option<Policy> {
+    let Rule::Matching { operations, sources } = rule else { return Some(never()) };
+    let permissions: Result<Vec<Permission>, Unaskable> = operations
+        .iter()
+        .map(|conditions| all_of(conditions, action, layer, operation, not_permission, or_permissions))
+        .map(|all| all.map(and_permissions))
+        .collect();
+    let principals: Result<Vec<Principal>, Unaskable> = sources
+        .iter()
+        .map(|conditions| all_of(conditions, action, layer, source, not_principal, or_principals))
+        .map(|all| all.map(and_principals))
+        .collect();
+    Some(Policy { permissions: permissions.ok()?, principals: principals.ok()?, ..Policy::default() })
+}
+
+/// Every condition of a list as matchers that must all hold.
+fn all_of<M>(
+    conditions: &[Condition],
+    action: Action,
+    layer: Layer,
+    written: impl Fn(&Attribute, &[Text]) -> (Vec<M>, bool),
+    not: impl Fn(M) -> M,
+    or: impl Fn(Vec<M>) -> M,
+) -> Result<Vec<M>, Unaskable> {
+    let mut all = Vec::new();
+    for condition in conditions {
+        let unaskable = layer == Layer::Tcp && condition.attribute.is_http_only();
+        if unaskable && action == Action::Allow {
+            return Err(Unaskable);
+        }
+        if unaskable {
+            continue;
+        }
+        for (values, negated) in [(&condition.values, false), (&condition.not_values, true)] {
+            if values.is_empty() {
+                continue;
+            }
+            let (mut found, complete) = written(&condition.attribute, values);
+            if !complete && action == Action::Allow {
+                return Err(Unaskable);
+            }
+            let one = match (found.len(), condition.attribute.stands_alone()) {
+                (0, _) => continue,
+                (1, true) => found.remove(0),
+                _ => or(found),
+            };
+            all.push(if negated { not(one) } else { one });
+        }
+    }
+    Ok(all)
+}
+
+impl Attribute {
+    /// Attributes whose values make up one matcher, so that nothing has to be joined.
+    fn stands_alone(&self) -> bool {
+        matches!(
+            self,
+            Attribute::FilterMetadata(..)
+                | Attribute::RequestPrincipal
+                | Attribute::Audience
+                | Attribute::Presenter
+                | Attribute::Claim(_)
+        )
+    }
+}
+
+/// One matcher per value that can be read; false if some could not be.
+fn operation(attribute: &Attribute, values: &[Text]) -> (Vec<Permission>, bool) {
+    use permission::Rule as Is;
+    let one = |value: &Text| -> Option<Is> {
+        Some(match attribute {
+            Attribute::Host => Is::Header(matchers::header(":authority", value, Case::Ignored)),
+            Attribute::Method => Is::Header(matchers::header(":method", value, Case::Exact)),
+            Attribute::Path => path(value),
+            Attribute::DestinationIp => Is::DestinationIp(cidr(value)?),
+            Attribute::DestinationPort => Is::DestinationPort(value.parse::<u16>().ok()?.into()),
+            Attribute::ServerName => Is::RequestedServerName(matchers::text(value, "")),
+            _ => return None,
+        })
+    };
+    if let Attribute::FilterMetadata(filter, key) = attribute {
+        let found = matchers::any_of(values.iter().map(|v| list_or_text(v)).collect());
+        return (vec![permission(Is::Metadata(matchers::metadata(filter, &[key], found)))], true);
+    }
+    let found: Vec<Permission> = values.iter().filter_map(one).map(permission).collect();
+    let complete = found.len() == values.len();
+    (found, complete)
+}
+
+/// `[v]` means a list that holds v.
+fn list_or_text(value: &str) -> api::envoy::r#type::matcher::v3::ValueMatcher {
+    match value.strip_prefix('[').and_then(|v| v.strip_suffix(']')) {
+        Some(inner) => matchers::list_of(matchers::value(matchers::text(inner.trim_matches(['[', ']']), ""))),
+        None => matchers::value(matchers::text(value, "")),
+    }
+}
+
+fn path(value: &str) -> permission::Rule {
+    if value.contains("{*}") || value.contains("{**}") {
+        let path_template = value.replace("{**}", "**").replace("{*}", "*");
+        let config = TypedExtensionConfig {
+            name: "uri-template".to_owned(),
+            typed_config: Some(api::any(&UriTemplateMatchConfig { path_template })),
+        };
+        return permission::Rule::UriTemplate(config);
+    }
+    permission::Rule::UrlPath(PathMatcher { rule: Some(path_matcher::Rule::Path(matchers::text(value, ""))) })
+}
+
+fn source(attribute: &Attribute, values: &[Text]) -> (Vec<Principal>, bool) {
+    use principal::Identifier as Is;
+    let one = |value: &Text| -> Option<Is> {
+        Some(match attribute {
+            Attribute::SourceIp => Is::DirectRemoteIp(cidr(value)?),
+            Attribute::RemoteIp => Is::RemoteIp(cidr(value)?),
+            Attribute::Namespace => authenticated(matchers::regex(namespace_regex(value))),
+            Attribute::TrustDomain => authenticated(trust_domain(value)),
+            Attribute::ServiceAccount(namespace) => authenticated(matchers::regex(account_regex(namespace, value))),
+            Attribute::Principal => authenticated(matchers::text(value, "spiffe://")),
+            Attribute::Header(name) => Is::Header(matchers::header(name, value, Case::Exact)),
+            _ => return None,
+        })
+    };
+    let claimed = |path: &[&str]| {
+        let value = matchers::any_of(values.iter().map(|v| matchers::value(matchers::text(v, ""))).collect());
+        (vec![principal(Is::Metadata(claim_or_list(path, value)))], true)
+    };
+    match attribute {
+        Attribute::RequestPrincipal => {
+            let each: Vec<Principal> = values.iter().map(|v| request_principal(v)).collect();
+            let one = if each.len() == 1 { each } else { vec![or_principals(each)] };
+            (one, true)
+        }
+        Attribute::Audience => claimed(&["aud"]),
+        Attribute::Presenter => claimed(&["azp"]),
+        Attribute::Claim(path) => claimed(&path.iter().map(|p| &**p).collect::<Vec<_>>()),
+        _ => {
+            let found: Vec<Principal> = values.iter().filter_map(one).map(principal).collect();
+            let complete = found.len() == values.len();
+            (found, complete)
+        }
+    }
+}
+
+/// `issuer/subject`; the issuer may be a URL, so the last slash parts them.
+fn request_principal(value: &str) -> Principal {
+    let (issuer, subject, parted) = match value.rsplit_once('/') {
+        Some((issuer, subject)) => (issuer, subject, true),
+        None => (value, "", false),
+    };
+    let (issuer, subject) = if value == "*" {
+        (matchers::present(), matchers::present())
+    } else if let Some(end) = value.strip_prefix('*') {
+        if parted {
+            let of_issuer = issuer.strip_prefix('*').unwrap_or(issuer);
+            let issuer = if issuer == "*" { matchers::present() } else { matchers::suffix(of_issuer) };
+            (issuer, matchers::exact(subject))
+        } else {
+            (matchers::present(), matchers::suffix(end))
+        }
+    } else if let Some(start) = value.strip_suffix('*') {
+        if parted {
+            let of_subject = subject.strip_suffix('*').unwrap_or(subject);
+            let subject = if subject == "*" { matchers::present() } else { matchers::prefix(of_subject) };
+            (matchers::exact(issuer), subject)
+        } else {
+            (matchers::prefix(start), matchers::present())
+        }
+    } else {
+        (matchers::exact(issuer), matchers::exact(subject))
+    };
+    let claim = |name: &str, matcher: StringMatcher| {
+        principal(principal::Identifier::Metadata(matchers::metadata(
+            JWT_FILTER,
+            &[JWT_PAYLOAD, name],
+            matchers::value(matcher),
+        )))
+    };
+    and_principals(vec![claim("iss", issuer), claim("sub", subject)])
+}
+
+/// A claim is one value or a list of them.
+fn claim_or_list(path: &[&str], value: api::envoy::r#type::matcher::v3::ValueMatcher) -> MetadataMatcher {
+    let path: Vec<&str> = std::iter::once(JWT_PAYLOAD).chain(path.iter().copied()).collect();
+    matchers::metadata(JWT_FILTER, &path, matchers::any_of(vec![matchers::list_of(value.clone()), value]))
+}
+
+fn namespace_regex(value: &str) -> String {
+    let literal: Vec<String> = value.split('*').map(regex::escape).collect();
+    format!(".*/ns/{}/.*", literal.join(".*"))
+}
+
+/// The account's identity may carry further pairs before and after, but nothing glued to its name.
+fn account_regex(own: &str, value: &str) -> String {
+    let (namespace, account) = value.split_once('/').unwrap_or((own, value));
+    format!("spiffe://.+/ns/{}/(.+/|)sa/{}(/.+)?", regex::escape(namespace), regex::escape(account))
+}
+
+fn trust_domain(value: &str) -> StringMatcher {
+    match value.split_once('*') {
+        Some(("", "")) => matchers::prefix("spiffe://"),
+        None => matchers::prefix(&format!("spiffe://{value}/")),
+        Some((start, end)) => {
+            matchers::regex(format!("spiffe://{}[^/]*{}/.*", regex::escape(start), regex::escape(end)))
+        }
+    }
+}
+
+fn authenticated(name: StringMatcher) -> principal::Identifier {
+    principal::Identifier::Authenticated(principal::Authenticated { principal_name: Some(name) })
+}
+
+fn cidr(value: &str) -> Option<CidrRange> {
+    let block: IpNet = value.parse().or_else(|_| value.parse::<std::net::IpAddr>().map(IpNet::from)).ok()?;
+    Some(CidrRange { address_prefix: block.addr().to_string(), prefix_len: Some(block.prefix_len().into()) })
+}
+
+fn never() -> Policy {
+    let any = permission(permission::Rule::Any(true));
+    let anybody = principal(principal::Identifier::Any(true));
+    Policy { permissions: vec![not_permission(any)], principals: vec![not_principal(anybody)], ..Policy::default() }
+}
+
+fn permission(rule: permission::Rule) -> Permission {
+    Permission { rule: Some(rule) }
+}
+
+fn and_permissions(mut rules: Vec<Permission>) -> Permission {
+    if rules.is_empty() {
+        rules.push(permission(permission::Rule::Any(true)));
+    }
+    permission(permission::Rule::AndRules(permission::Set { rules }))
+}
+
+fn or_permissions(rules: Vec<Permission>) -> Permission {
+    permission(permission::Rule::OrRules(permission::Set { rules }))
+}
+
+fn not_permission(rule: Permission) -> Permission {
+    permission(permission::Rule::NotRule(Box::new(rule)))
+}
+
+fn principal(identifier: principal::Identifier) -> Principal {
+    Principal { identifier: Some(identifier) }
+}
+
+fn and_principals(mut ids: Vec<Principal>) -> Principal {
+    if ids.is_empty() {
+        ids.push(principal(principal::Identifier::Any(true)));
+    }
+    principal(principal::Identifier::AndIds(principal::Set { ids }))
+}
+
+fn or_principals(ids: Vec<Principal>) -> Principal {
+    principal(principal::Identifier::OrIds(principal::Set { ids }))
+}
+
+fn not_principal(id: Principal) -> Principal {
+    principal(principal::Identifier::NotId(Box::new(id)))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::{prop_assert_eq, proptest};
+
+    use super::{account_regex, namespace_regex};
+
+    /// Envoy matches the whole text.
+    fn matches(expression: &str, text: &str) -> bool {
+        regex::Regex::new(&format!("^(?:{expression})$")).expect("a regex of ours").is_match(text)
+    }
+
+    proptest! {
+        #[test]
+        fn account_matches_itself_only(a in "[a-z.+-]{1,6}", b in "[a-z.+-]{1,6}") {
+            let identity = format!("spiffe://td/ns/shop/sa/{b}");
+            prop_assert_eq!(matches(&account_regex("shop", &a), &identity), a == b);
+        }
+
+        #[test]
+        fn namespace_matches_itself_only(a in "[a-z.+-]{1,6}", b in "[a-z.+-]{1,6}") {
+            let identity = format!("spiffe://td/ns/{b}/sa/x");
+            prop_assert_eq!(matches(&namespace_regex(&a), &identity), a == b);
+        }
+    }
+}

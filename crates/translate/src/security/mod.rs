@@ -1,0 +1,4 @@
+//! Identity and permission: mutual TLS modes, tokens, who may do what.
+
+pub mod authorization;
+pub mod request_authentication;

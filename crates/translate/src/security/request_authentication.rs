@@ -1,0 +1,135 @@
+//! RequestAuthentication as Envoy's jwt_authn filter: a token that is there must be good; none is fine.
+
+use std::collections::BTreeMap;
+
+use api::envoy::config::core::v3::{DataSource, data_source};
+use api::envoy::config::route::v3::RouteMatch;
+use api::envoy::config::route::v3::route_match::PathSpecifier;
+use api::envoy::extensions::filters::http::jwt_authn::v3::jwt_provider::{JwksSourceSpecifier, NormalizePayload};
+use api::envoy::extensions::filters::http::jwt_authn::v3::jwt_requirement::RequiresType;
+use api::envoy::extensions::filters::http::jwt_authn::v3::requirement_rule::RequirementType;
+use api::envoy::extensions::filters::http::jwt_authn::v3::{
+    JwtAuthentication, JwtClaimToHeader, JwtHeader, JwtProvider, JwtRequirement, JwtRequirementAndList,
+    JwtRequirementOrList, RequirementRule,
+};
+use api::istio::security::v1beta1::JwtRule;
+use model::names::Text;
+use model::shared::Shared;
+use scope::View;
+use scope::select::attached;
+
+pub const FILTER: &str = "envoy.filters.http.jwt_authn";
+const PAYLOAD: &str = "payload";
+
+/// Keys of an issuer whose keys are not known: no token of its can be good.
+const NO_KEYS: &str = r#"{"keys":[]}"#;
+
+/// Rules of all policies that attach to one workload, by issuer.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct RequestAuthentication {
+    pub rules: Vec<KeyedRule>,
+    /// Routes look at claims, so they are chosen again once the token is read.
+    pub clear_route_cache: bool,
+}
+
+/// A rule and the keys that its tokens are signed with.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct KeyedRule {
+    pub rule: Shared<JwtRule>,
+    pub keys: Text,
+}
+
+/// The rules that attach to this client; `None` if there are none.
+pub fn request_authentication(view: &View, clear_route_cache: bool) -> Option<RequestAuthentication> {
+    let policies = attached(view, &view.policy.request_authentications);
+    let mut rules: Vec<&JwtRule> = policies.iter().flat_map(|p| p.spec.jwt_rules.iter()).collect();
+    rules.sort_by(|a, b| a.issuer.cmp(&b.issuer));
+    if rules.is_empty() {
+        return None;
+    }
+    let keyed = |rule: &JwtRule| KeyedRule { rule: Shared::new(rule.clone()), keys: keys(rule) };
+    Some(RequestAuthentication { rules: rules.into_iter().map(keyed).collect(), clear_route_cache })
+}
+
+/// Keys behind a URI are not fetched (issue 4), so tokens of such an issuer are refused, never waved through.
+fn keys(rule: &JwtRule) -> Text {
+    if rule.jwks.is_empty() { NO_KEYS.into() } else { rule.jwks.as_str().into() }
+}
+
+/// The filter's config.
+pub fn render(plan: &RequestAuthentication) -> JwtAuthentication {
+    let named = |i: usize| format!("origins-{i}");
+    let providers: BTreeMap<String, JwtProvider> =
+        plan.rules.iter().enumerate().map(|(i, rule)| (named(i), provider(rule, plan.clear_route_cache))).collect();
+    let names: Vec<String> = (0..plan.rules.len()).map(named).collect();
+    let rule = RequirementRule {
+        r#match: Some(RouteMatch {
+            path_specifier: Some(PathSpecifier::Prefix("/".to_owned())),
+            ..RouteMatch::default()
+        }),
+        requirement_type: Some(RequirementType::Requires(requirement(&names))),
+    };
+    JwtAuthentication { providers, rules: vec![rule], bypass_cors_preflight: true, ..JwtAuthentication::default() }
+}
+
+fn provider(keyed: &KeyedRule, clear_route_cache: bool) -> JwtProvider {
+    let rule = &keyed.rule;
+    let keys = DataSource {
+        specifier: Some(data_source::Specifier::InlineString(keyed.keys.to_string())),
+        ..DataSource::default()
+    };
+    let header = |h: &api::istio::security::v1beta1::JwtHeader| JwtHeader {
+        name: h.name.clone(),
+        value_prefix: h.prefix.clone(),
+    };
+    let claim = |c: &api::istio::security::v1beta1::ClaimToHeader| JwtClaimToHeader {
+        header_name: c.header.clone(),
+        claim_name: c.claim.clone(),
+        ..JwtClaimToHeader::default()
+    };
+    JwtProvider {
+        issuer: rule.issuer.clone(),
+        audiences: rule.audiences.clone(),
+        forward: rule.forward_original_token,
+        forward_payload_header: rule.output_payload_to_header.clone(),
+        payload_in_metadata: PAYLOAD.to_owned(),
+        normalize_payload_in_metadata: Some(NormalizePayload { space_delimited_claims: spaced_claims(rule) }),
+        clear_route_cache,
+        claim_to_headers: rule.output_claim_to_headers.iter().map(claim).collect(),
+        from_headers: rule.from_headers.iter().map(header).collect(),
+        from_params: rule.from_params.clone(),
+        from_cookies: rule.from_cookies.clone(),
+        jwks_source_specifier: Some(JwksSourceSpecifier::LocalJwks(keys)),
+        ..JwtProvider::default()
+    }
+}
+
+/// Claims whose value is a list parted by spaces; two are by custom.
+fn spaced_claims(rule: &JwtRule) -> Vec<String> {
+    let mut claims: Vec<String> = rule.space_delimited_claims.clone();
+    claims.extend(["permission".to_owned(), "scope".to_owned()]);
+    claims.sort();
+    claims.dedup();
+    claims
+}
+
+/// One issuer: its token or none. Several: any issuer's token, or no bad token of any. The first part is
+/// for issuers that share a place in the request, where the second would always find a bad one.
+fn requirement(names: &[String]) -> JwtRequirement {
+    let of = |name: &String| required(RequiresType::ProviderName(name.clone()));
+    let or_missing = |name: &String| any_of(vec![of(name), required(RequiresType::AllowMissing(()))]);
+    if let [only] = names {
+        return or_missing(only);
+    }
+    let none_bad = JwtRequirementAndList { requirements: names.iter().map(or_missing).collect() };
+    let each = names.iter().map(of);
+    any_of(each.chain([required(RequiresType::RequiresAll(none_bad))]).collect())
+}
+
+fn any_of(requirements: Vec<JwtRequirement>) -> JwtRequirement {
+    required(RequiresType::RequiresAny(JwtRequirementOrList { requirements }))
+}
+
+fn required(kind: RequiresType) -> JwtRequirement {
+    JwtRequirement { requires_type: Some(kind) }
+}

@@ -1,0 +1,66 @@
+//! The recorded cases, answered in process: documents, snapshot, view, plans, renderings.
+//! `PILOTAGE_CASES=routing/timeout cargo test -p translate --test cases` shows the differences of one case.
+
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use api::{Resource, TypeUrl};
+use model::change::{Batch, Change, SourceId};
+use model::config::mesh::{parse_mesh, parse_networks};
+use model::config::parse::documents;
+use model::proxy::Proxy;
+use model::settings::{Knobs, Settings};
+use model::snapshot::Snapshot;
+use scope::{View, inbound};
+use testkit::cases::{self, Answers, Case, World};
+use translate::client::sidecar;
+use translate::render;
+
+fn main() -> ExitCode {
+    cases::run(load)
+}
+
+fn load(case: &Case) -> Answers {
+    let World::Files(text) = &case.world else { return Box::new(|_, _, _| Vec::new()) };
+    let (knobs, _) = Knobs::read(|name| case.env.get(name).cloned());
+    let settings = Settings {
+        mesh: parse_mesh(case.mesh.as_deref().unwrap_or_default(), "mesh.yaml").0,
+        networks: parse_networks(case.networks.as_deref().unwrap_or_default(), "networks.yaml").0,
+        knobs,
+        domain: "cluster.local".into(),
+        cluster: "Kubernetes".into(),
+    };
+    let changes = documents(text, "config.yaml").objects.into_iter().map(Change::Applied).collect();
+    let batch = Batch { source: SourceId("files".into()), changes };
+    let (world, _) = Snapshot::empty(settings).apply(vec![batch]);
+    Box::new(move |proxy, kind, names| answer(&world, proxy, kind, names))
+}
+
+fn answer(world: &Snapshot, proxy: &cases::Proxy, kind: &TypeUrl, names: &[String]) -> Vec<Resource> {
+    let proxy = Arc::new(Proxy::from_node(&proxy.node()).expect("recorded nodes are good"));
+    let view = View::new(world, &proxy, inbound::targets(world, &proxy));
+    match kind {
+        k if *k == TypeUrl::CLUSTER => sidecar::clusters(&view)
+            .iter()
+            .map(|p| Resource::new(p.name.clone(), &render::cluster::cluster(p)))
+            .collect(),
+        k if *k == TypeUrl::LISTENER => sidecar::listeners(&view)
+            .iter()
+            .map(|p| Resource::new(p.name.clone(), &render::listener::listener(p)))
+            .collect(),
+        k if *k == TypeUrl::ENDPOINT => names
+            .iter()
+            .filter_map(|name| sidecar::endpoints(&view, name))
+            .map(|p| Resource::new(p.name.clone(), &render::endpoints::endpoints(&p)))
+            .collect(),
+        k if *k == TypeUrl::ROUTE => names
+            .iter()
+            .filter_map(|name| sidecar::route(&view, name))
+            .map(|p| Resource::new(p.name.clone(), &render::route::route(&p)))
+            .collect(),
+        k if *k == TypeUrl::NAME_TABLE => {
+            vec![Resource::new("", &render::names::name_table(&sidecar::name_table(&view)))]
+        }
+        _ => Vec::new(),
+    }
+}
