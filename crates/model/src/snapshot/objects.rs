@@ -1,5 +1,7 @@
 //! All config objects, and the sections that are no more than the objects of some kinds in order of age.
 
+use std::collections::BTreeMap;
+
 use api::istio::extensions::v1alpha1::{TrafficExtension, WasmPlugin};
 use api::istio::networking::v1alpha3::{EnvoyFilter, Gateway, Sidecar};
 use api::istio::networking::v1beta1::ProxyConfig;
@@ -81,15 +83,27 @@ pub struct Policy {
     pub peer_authentications: Vec<Config<PeerAuthentication>>,
     pub request_authentications: Vec<Config<RequestAuthentication>>,
     pub authorization_policies: Vec<Config<AuthorizationPolicy>>,
+    peers_by_namespace: BTreeMap<Namespace, Vec<Config<PeerAuthentication>>>,
 }
 
 impl Policy {
     pub(super) fn build(objects: &Objects) -> Policy {
+        let peer_authentications: Vec<Config<PeerAuthentication>> = by_age!(objects, PeerAuthentication);
+        let mut peers_by_namespace: BTreeMap<Namespace, Vec<_>> = BTreeMap::new();
+        for config in &peer_authentications {
+            peers_by_namespace.entry(config.meta.namespace.clone()).or_default().push(config.clone());
+        }
         Policy {
-            peer_authentications: by_age!(objects, PeerAuthentication),
+            peer_authentications,
             request_authentications: by_age!(objects, RequestAuthentication),
             authorization_policies: by_age!(objects, AuthorizationPolicy),
+            peers_by_namespace,
         }
+    }
+
+    /// PeerAuthentications of one namespace, oldest first.
+    pub fn peer_authentications_in(&self, namespace: &str) -> &[Config<PeerAuthentication>] {
+        self.peers_by_namespace.get(namespace).map_or(&[], |list| list)
     }
 }
 
