@@ -30,5 +30,10 @@ pub(crate) fn choose<'a>(rules: &'a [Arc<ConsolidatedRule>], proxy: &Proxy) -> O
         let selector = r.rule.spec.workload_selector.as_ref();
         r.rule.meta.namespace == proxy.namespace && selector.is_some_and(|s| selects(&s.match_labels, &proxy.labels))
     });
-    selected.or_else(|| rules.iter().rfind(|r| r.rule.spec.workload_selector.is_none()))
+    selected.or_else(|| for_all(rules))
+}
+
+/// The rule without a selector.
+pub(crate) fn for_all(rules: &[Arc<ConsolidatedRule>]) -> Option<&Arc<ConsolidatedRule>> {
+    rules.iter().rfind(|r| r.rule.spec.workload_selector.is_none())
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use api::istio::mesh::v1alpha1::ProxyConfig;
+use api::istio::mesh::v1alpha1::{ProxyConfig, mesh_config};
 use api::istio::networking::v1alpha3::{OutboundTrafficPolicy, Sidecar, outbound_traffic_policy};
 use model::config::Config;
 use model::config::mesh::effective_proxy_config;
@@ -119,6 +119,11 @@ impl View {
         visibility::routes(&self.mesh_routing, &self.settings, &self.proxy.namespace, gateway)
     }
 
+    /// The rule that also holds for the server's side of this host: never one that selects clients.
+    pub fn inbound_rule(&self, host: &str) -> Option<&Arc<ConsolidatedRule>> {
+        rules::for_all(self.rules.get(host)?)
+    }
+
     /// All endpoints of a service, every port, whatever their health.
     pub fn endpoints<'a>(&'a self, service: &Service) -> impl Iterator<Item = &'a Endpoint> + use<'a> {
         self.mesh_endpoints.of(&service.key())
@@ -127,6 +132,11 @@ impl View {
     /// Whether mesh config (or the Sidecar) lets unknown destinations through.
     pub fn allows_any_outbound(&self) -> bool {
         self.outbound_policy.mode() == outbound_traffic_policy::Mode::AllowAny
+    }
+
+    /// Whether unknown destinations are resolved by the host that a request names.
+    pub fn resolves_any_outbound(&self) -> bool {
+        self.outbound_policy.mode == mesh_config::outbound_traffic_policy::Mode::AllowAnyDynamicDns as i32
     }
 }
 
