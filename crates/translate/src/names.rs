@@ -5,6 +5,10 @@ use model::names::Hostname;
 pub const BLACK_HOLE_CLUSTER: &str = "BlackHoleCluster";
 pub const PASSTHROUGH_CLUSTER: &str = "PassthroughCluster";
 pub const INBOUND_PASSTHROUGH_CLUSTER: &str = "InboundPassthroughCluster";
+/// Where ALLOW_ANY_DYNAMIC_DNS sends what no route knows.
+pub const ALLOW_ANY_DYNAMIC_DNS_CLUSTER: &str = "AllowAnyDynamicDNSCluster";
+/// The agent's socket for secrets of other providers.
+pub const EXTERNAL_SDS_CLUSTER: &str = "sds-external";
 pub const VIRTUAL_OUTBOUND: &str = "virtualOutbound";
 pub const VIRTUAL_INBOUND: &str = "virtualInbound";
 /// Virtual host and route for hosts that nobody knows, by the outbound traffic policy.
@@ -42,14 +46,36 @@ pub struct OutboundCluster {
     pub port: u16,
     pub subset: String,
     pub host: Hostname,
+    pub form: ClusterForm,
 }
 
-/// Reads `outbound|port|subset|host`.
-pub fn parse_outbound_cluster(name: &str) -> Option<OutboundCluster> {
-    let mut parts = name.splitn(4, '|');
-    if parts.next() != Some("outbound") {
-        return None;
+/// How an outbound cluster's name is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ClusterForm {
+    /// `outbound|80|v1|host`: what routes name.
+    Plain,
+    /// `outbound_.80_.v1_.host`: what gateways pick by the server name of TLS that passes through.
+    ServerName,
+}
+
+impl ClusterForm {
+    /// The name of a cluster.
+    pub fn name(self, port: u16, subset: &str, host: &str) -> String {
+        match self {
+            ClusterForm::Plain => outbound_cluster(port, subset, host),
+            ClusterForm::ServerName => server_name(port, subset, host),
+        }
     }
+}
+
+/// Reads `outbound|port|subset|host` or `outbound_.port_.subset_.host`.
+pub fn parse_outbound_cluster(name: &str) -> Option<OutboundCluster> {
+    let (form, separator, rest) = if let Some(rest) = name.strip_prefix("outbound|") {
+        (ClusterForm::Plain, "|", rest)
+    } else {
+        (ClusterForm::ServerName, "_.", name.strip_prefix("outbound_.")?)
+    };
+    let mut parts = rest.splitn(3, separator);
     let port = parts.next()?.parse().ok()?;
-    Some(OutboundCluster { port, subset: parts.next()?.into(), host: parts.next()?.into() })
+    Some(OutboundCluster { port, subset: parts.next()?.into(), host: parts.next()?.into(), form })
 }

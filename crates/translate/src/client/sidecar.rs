@@ -1,22 +1,29 @@
 //! What a sidecar is sent: which clusters, listeners, routes and endpoints its View asks for.
 
+use std::sync::Arc;
+
 use scope::View;
 
-use crate::plan::cluster::ClusterPlan;
-use crate::plan::endpoints::EndpointsPlan;
+use crate::names::{ClusterForm, parse_outbound_cluster};
+use crate::plan::cluster::{self, ClusterPlan, inbound, outbound};
+use crate::plan::endpoints::{self, EndpointsPlan};
 use crate::plan::listener::ListenerPlan;
 use crate::plan::names::{self, NameTablePlan};
 use crate::plan::route::RoutePlan;
 use crate::plan::route::sidecar::RouteTables;
 
 /// All clusters, by name.
-pub fn clusters(_view: &View) -> Vec<ClusterPlan> {
-    Vec::new()
+pub fn clusters(view: &View) -> Vec<ClusterPlan> {
+    let context = Arc::new(cluster::Context::new(view));
+    let mut found = outbound::plans(view, &context, &view.services, ClusterForm::Plain);
+    found.extend(cluster::sidecar_fixed(view, &context));
+    found.extend(inbound::plans(view, &context));
+    cluster::by_name(found)
 }
 
 /// The endpoints of an EDS cluster; `None` for a name that is not an outbound cluster.
-pub fn endpoints(_view: &View, _cluster: &str) -> Option<EndpointsPlan> {
-    None
+pub fn endpoints(view: &View, cluster: &str) -> Option<EndpointsPlan> {
+    Some(endpoints::discovered(view, cluster, &parse_outbound_cluster(cluster)?))
 }
 
 /// All listeners, in upstream's order.

@@ -5,3 +5,4 @@ pub mod endpoints;
 pub mod listener;
 pub mod names;
 pub mod route;
+pub mod secrets;

@@ -1,4 +1,5 @@
 //! Identity and permission: mutual TLS modes, tokens, who may do what.
 
 pub mod authorization;
+pub mod mtls;
 pub mod request_authentication;

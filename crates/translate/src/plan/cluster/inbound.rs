@@ -1,0 +1,245 @@
+//! Clusters of the workload's own ports: those its services name, or those its Sidecar lists.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use api::istio::mesh::v1alpha1::mesh_config::inbound_traffic_policy::Mode;
+use api::istio::networking::v1alpha3::{ConnectionPoolSettings, IstioIngressListener, Sidecar};
+use model::labels::Labels;
+use model::names::{Hostname, Text};
+use model::port::{Port, Protocol};
+use model::proxy::{Interception, Proxy};
+use model::service::{ExportTo, Registry, Resolution, Service, TrafficDistribution, UNSPECIFIED};
+use model::shared::Shared;
+use scope::View;
+use scope::inbound::ServiceTarget;
+
+use super::{AppliedRule, ClusterKind, ClusterPlan, Context, ServiceLabel, stat_name};
+use crate::names;
+
+const LOCALHOST_V4: &str = "127.0.0.1";
+const LOCALHOST_V6: &str = "::1";
+/// Source addresses that iptables lets pass to the workload.
+const PASSTHROUGH_V4: &str = "127.0.0.6";
+const PASSTHROUGH_V6: &str = "::6";
+const UNIX_PREFIX: &str = "unix://";
+
+/// A cluster of one port of the workload.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Inbound {
+    /// Services on the port, for telemetry; the first one owns the port.
+    pub services: Vec<ServiceLabel>,
+    /// The service port that a rule's port settings name.
+    pub port: u16,
+    pub protocol: Protocol,
+    /// What the mesh's pattern makes of the name; the name itself without one.
+    pub stat_name: Option<Text>,
+    pub destination: Destination,
+    /// Only its connection pool counts: the server needs room for what its clients may send.
+    pub rule: Option<AppliedRule>,
+    /// The Sidecar's word goes before the rule's.
+    pub pool: Option<Shared<ConnectionPoolSettings>>,
+    /// Source addresses, so that iptables does not send the connection back; none needed for localhost.
+    pub bind: Vec<Text>,
+}
+
+/// Where the workload listens.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Destination {
+    /// Wherever the connection was meant to go, at another port if one is given.
+    Original { port_override: Option<u16> },
+    /// An address, or a path if the port is 0.
+    Fixed { address: Text, port: u32 },
+}
+
+/// All inbound clusters.
+pub fn plans(view: &View, context: &Arc<Context>) -> Vec<ClusterPlan> {
+    let sidecar = view.sidecar.as_ref().map(|s| &*s.spec).filter(|s| !s.ingress.is_empty());
+    let Some(sidecar) = sidecar else {
+        // Without capture, listeners on the workload's own ports would take them from the workload.
+        if view.proxy.interception == Interception::None {
+            return Vec::new();
+        }
+        return of_services(view, context, None);
+    };
+    let mut found = Vec::new();
+    if view.settings.knobs.auto_inbound_ports {
+        found = of_services(view, context, Some(sidecar));
+    }
+    found.extend(sidecar.ingress.iter().filter_map(|listener| of_listener(view, context, listener)));
+    found
+}
+
+/// One cluster per port that services name, except those that the Sidecar lists itself.
+fn of_services(view: &View, context: &Arc<Context>, sidecar: Option<&Sidecar>) -> Vec<ClusterPlan> {
+    let mut by_port: BTreeMap<u32, Vec<&ServiceTarget>> = BTreeMap::new();
+    for target in &view.inbound {
+        by_port.entry(target.target_port).or_default().push(target);
+    }
+    let listed = |port: u32| sidecar.is_some_and(|s| s.ingress.iter().any(|l| listener_port(l) == port));
+    let plan = |(port, targets): (u32, Vec<&ServiceTarget>)| {
+        let owner = targets.first()?;
+        let destination = if sends_to_localhost(context) {
+            Destination::Fixed { address: localhosts(&view.proxy)[0].into(), port: owner.target_port }
+        } else {
+            original(&owner.service, &owner.port)
+        };
+        Some(cluster(view, context, port, &owner.service, &owner.port, labels(&targets), destination))
+    };
+    by_port.into_iter().filter(|(port, _)| !listed(*port)).filter_map(plan).collect()
+}
+
+fn sends_to_localhost(context: &Context) -> bool {
+    context.mesh.inbound_traffic_policy.as_ref().is_some_and(|p| p.mode() != Mode::Passthrough)
+}
+
+/// The cluster of one ingress listener; `None` if its default endpoint cannot be read.
+fn of_listener(view: &View, context: &Arc<Context>, listener: &IstioIngressListener) -> Option<ClusterPlan> {
+    let spec = listener.port.as_ref()?;
+    let port = Port {
+        name: spec.name.as_str().into(),
+        number: u16::try_from(spec.number).ok()?,
+        protocol: Protocol::parse(&spec.protocol),
+    };
+    let served = view.inbound.iter().find(|t| t.target_port == spec.number).map(|t| &t.service);
+    let unnamed;
+    let service = match served {
+        Some(service) => service,
+        None => {
+            unnamed = nameless(view);
+            &unnamed
+        }
+    };
+    let destination = match default_endpoint(&view.proxy, &listener.default_endpoint)? {
+        Some((address, port)) => Destination::Fixed { address, port },
+        None => original(service, &port),
+    };
+    let services = if service.mesh_external { Vec::new() } else { vec![ServiceLabel::of(service)] };
+    Some(cluster(view, context, spec.number, service, &port, services, destination))
+}
+
+fn listener_port(listener: &IstioIngressListener) -> u32 {
+    listener.port.as_ref().map_or(0, |p| p.number)
+}
+
+fn cluster(
+    view: &View,
+    context: &Arc<Context>,
+    number: u32,
+    service: &Service,
+    port: &Port,
+    services: Vec<ServiceLabel>,
+    destination: Destination,
+) -> ClusterPlan {
+    let pattern = &context.mesh.inbound_cluster_stat_name;
+    let to_localhost = matches!(&destination, Destination::Fixed { address, .. } if [LOCALHOST_V4, LOCALHOST_V6].contains(&&**address));
+    let mut bind = passthrough_addresses(&view.proxy);
+    if !view.settings.knobs.dual_stack {
+        bind.truncate(1);
+    }
+    let inbound = Inbound {
+        services,
+        port: port.number,
+        protocol: port.protocol,
+        stat_name: (!pattern.is_empty()).then(|| stat_name(pattern, service, "", port, number)),
+        destination,
+        rule: view.inbound_rule(&service.hostname).map(|rule| AppliedRule::new(rule, None)),
+        pool: sidecar_pool(view, number).map(|pool| Shared::new(pool.clone())),
+        bind: if to_localhost { Vec::new() } else { bind },
+    };
+    let kind = ClusterKind::Inbound(Box::new(inbound));
+    ClusterPlan { name: names::inbound_cluster(number).into(), context: context.clone(), kind }
+}
+
+/// The pool of the Sidecar's listener on this port, or of all its inbound traffic.
+fn sidecar_pool(view: &View, port: u32) -> Option<&ConnectionPoolSettings> {
+    let sidecar = &view.sidecar.as_ref()?.spec;
+    let own = sidecar.ingress.iter().filter(|l| listener_port(l) == port).find_map(|l| l.connection_pool.as_ref());
+    own.or(sidecar.inbound_connection_pool.as_ref())
+}
+
+/// Services that share the owner's service port, each host once. An external owner is not named.
+fn labels(targets: &[&ServiceTarget]) -> Vec<ServiceLabel> {
+    let Some(owner) = targets.first().filter(|t| !t.service.mesh_external) else { return Vec::new() };
+    let mut found: Vec<ServiceLabel> = Vec::new();
+    for target in targets.iter().filter(|t| t.port.number == owner.port.number) {
+        if !found.iter().any(|label| label.host == target.service.hostname) {
+            found.push(ServiceLabel::of(&target.service));
+        }
+    }
+    found
+}
+
+fn original(service: &Service, port: &Port) -> Destination {
+    let ports = &service.passthrough_ports;
+    let port_override = ports.iter().find(|(number, _)| *number == port.number).map(|(_, target)| *target);
+    Destination::Original { port_override }
+}
+
+/// Stands for the service of a port that only the Sidecar names.
+fn nameless(view: &View) -> Arc<Service> {
+    let name = view.sidecar.as_ref().map_or_else(Text::default, |s| s.meta.name.clone());
+    let namespace = view.proxy.namespace.clone();
+    Arc::new(Service {
+        hostname: Hostname::from(format!("{name}.{namespace}")),
+        namespace,
+        object_name: name.clone(),
+        name,
+        registry: Registry::External,
+        ports: Vec::new(),
+        resolution: Resolution::ClientSide,
+        mesh_external: true,
+        address: UNSPECIFIED.into(),
+        cluster_addresses: Vec::new(),
+        auto_ipv4: None,
+        auto_ipv6: None,
+        export_to: ExportTo::default(),
+        labels: Labels::default(),
+        selector: Labels::default(),
+        service_accounts: Vec::new(),
+        passthrough_ports: Vec::new(),
+        traffic_distribution: TrafficDistribution::Any,
+        created: 0,
+    })
+}
+
+/// Where a listener's default endpoint points; the inner `None` means where the connection was meant to go.
+/// Hosts other than localhost and the unspecified address, which stands for the workload's own, are not known.
+fn default_endpoint(proxy: &Proxy, text: &str) -> Option<Option<(Text, u32)>> {
+    if text.is_empty() {
+        return Some(None);
+    }
+    if text.starts_with(UNIX_PREFIX) {
+        return Some(Some((text.into(), 0)));
+    }
+    let (host, port) = text.rsplit_once(':')?;
+    let port: u32 = port.parse().ok()?;
+    let address = match host.trim_matches(['[', ']']) {
+        "0.0.0.0" => own_address(proxy, IpAddr::is_ipv4).unwrap_or_else(|| LOCALHOST_V4.into()),
+        "::" => own_address(proxy, IpAddr::is_ipv6).unwrap_or_else(|| LOCALHOST_V6.into()),
+        LOCALHOST_V4 => localhosts(proxy)[0].into(),
+        LOCALHOST_V6 => Text::from(localhosts(proxy).last().copied().unwrap_or(LOCALHOST_V6)),
+        _ => return Some(None),
+    };
+    Some(Some((address, port)))
+}
+
+fn own_address(proxy: &Proxy, family: fn(&IpAddr) -> bool) -> Option<Text> {
+    proxy.ips.iter().find(|ip| family(ip)).map(|ip| ip.to_string().into())
+}
+
+/// The loopback addresses that the workload has, IPv4 first.
+fn localhosts(proxy: &Proxy) -> &'static [&'static str] {
+    match (proxy.has_ipv4(), proxy.has_ipv6()) {
+        (true, true) => &[LOCALHOST_V4, LOCALHOST_V6],
+        (false, true) => &[LOCALHOST_V6],
+        _ => &[LOCALHOST_V4],
+    }
+}
+
+/// Source addresses that iptables lets pass, one for each family of the proxy.
+pub(super) fn passthrough_addresses(proxy: &Proxy) -> Vec<Text> {
+    let families = [(proxy.has_ipv4(), PASSTHROUGH_V4), (proxy.has_ipv6(), PASSTHROUGH_V6)];
+    families.into_iter().filter(|(has, _)| *has).map(|(_, address)| address.into()).collect()
+}

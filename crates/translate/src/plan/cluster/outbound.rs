@@ -1,0 +1,296 @@
+//! Clusters of services that a client calls: one per port, and one per port and subset.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use api::istio::networking::v1alpha3::{Subset, TrafficPolicy};
+use model::endpoint::TlsMode;
+use model::names::Text;
+use model::port::{Port, Protocol};
+use model::proxy::ProxyKind;
+use model::service::{Registry, Resolution, Service, TrafficDistribution};
+use model::settings::Milliseconds;
+use model::snapshot::routing::ConsolidatedRule;
+use scope::View;
+
+use super::{AppliedRule, ClusterKind, ClusterPlan, Context, DnsFamily, ServiceLabel, effective, stat_name};
+use crate::names::ClusterForm;
+use crate::plan::endpoints::{Choice, LocalityEndpoints, PERSISTENT_SESSION_LABEL};
+use crate::plan::locality::{Group, Setting};
+use crate::plan::policy::{self, Effective};
+use crate::security::mtls::{MutualTls, PeerPolicies};
+
+const PERSISTENT_SESSION_HEADER_LABEL: &str = "istio.io/persistent-session-header";
+const SPIFFE_SCHEME: &str = "spiffe://";
+
+/// A cluster of a service port.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Outbound {
+    pub service: ServiceLabel,
+    /// Whether the service comes from a ServiceEntry, which may list subject names itself.
+    pub from_entry: bool,
+    /// Outside the mesh.
+    pub external: bool,
+    pub distribution: TrafficDistribution,
+    /// Whether sessions may stick to endpoints that drain.
+    pub keeps_sessions: bool,
+    pub port: u16,
+    pub protocol: Protocol,
+    /// What the mesh's pattern makes of the name; the name itself without one.
+    pub stat_name: Option<Text>,
+    pub discovery: Discovery,
+    pub rule: Option<AppliedRule>,
+    pub security: Security,
+}
+
+/// How the client finds endpoints.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Discovery {
+    Eds,
+    Dns {
+        /// One address at a time.
+        logical: bool,
+        family: DnsFamily,
+        jitter: Milliseconds,
+        udp_max_queries: u32,
+        endpoints: Vec<LocalityEndpoints>,
+    },
+    OriginalDestination {
+        port_override: Option<u16>,
+    },
+    /// By the host of each request.
+    DynamicForwardProxy(DnsFamily),
+}
+
+/// How the client secures its connections where the rule leaves the choice.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Security {
+    /// TLS passes through as it came.
+    AsReceived,
+    Originate {
+        /// Mutual TLS to each endpoint that speaks it.
+        automatic: bool,
+        /// The name that the client asks the server for under the mesh's own TLS.
+        server_name: Option<Text>,
+        /// Whom the server must prove to be.
+        accounts: Arc<[Text]>,
+    },
+}
+
+/// All outbound clusters of these services.
+pub fn plans<'a>(
+    view: &View,
+    context: &Arc<Context>,
+    services: impl IntoIterator<Item = &'a Arc<Service>>,
+    form: ClusterForm,
+) -> Vec<ClusterPlan> {
+    let peers = PeerPolicies::new(&view.policy, &view.settings.mesh.root_namespace);
+    let mut found = Vec::new();
+    for service in services {
+        if service.resolution == Resolution::Alias {
+            continue;
+        }
+        let rule = view.destination_rule(&service.hostname);
+        let planner = Planner { view, context, service, rule, form, peers, accounts: accounts(view, service) };
+        for port in service.proxied_ports() {
+            planner.port(port, &mut found);
+        }
+    }
+    found
+}
+
+/// Everything about one service.
+struct Planner<'a> {
+    view: &'a View,
+    context: &'a Arc<Context>,
+    service: &'a Service,
+    rule: Option<&'a Arc<ConsolidatedRule>>,
+    form: ClusterForm,
+    peers: PeerPolicies<'a>,
+    accounts: Arc<[Text]>,
+}
+
+impl Planner<'_> {
+    /// The port's own cluster and those of its subsets.
+    fn port(&self, port: &Port, found: &mut Vec<ClusterPlan>) {
+        if self.is_resolved_per_request() {
+            // Only protocols that carry a host name can be resolved by it.
+            let named = matches!(port.protocol, Protocol::Http | Protocol::Tls | Protocol::Grpc | Protocol::Http2);
+            if named && self.form == ClusterForm::Plain {
+                let family = DnsFamily::of(&self.view.proxy, self.view.settings.knobs.dual_stack);
+                found.push(self.cluster(port, None, Discovery::DynamicForwardProxy(family)));
+            }
+            return;
+        }
+        // A service without endpoints to resolve has no cluster, and no subset of it has.
+        let Some(discovery) = self.discovery(port, None) else { return };
+        found.push(self.cluster(port, None, discovery));
+        for index in 0..self.rule.map_or(0, |r| r.rule.spec.subsets.len()) {
+            if let Some(discovery) = self.discovery(port, Some(index)) {
+                found.push(self.cluster(port, Some(index), discovery));
+            }
+        }
+    }
+
+    fn is_resolved_per_request(&self) -> bool {
+        self.service.resolution == Resolution::DynamicDns && self.service.hostname.is_wildcard()
+    }
+
+    fn cluster(&self, port: &Port, subset: Option<usize>, discovery: Discovery) -> ClusterPlan {
+        let service = self.service;
+        let subset_name = self.subset(subset).map_or("", |s| s.name.as_str());
+        let session = |label| service.labels.get(label).is_some_and(|v| !v.is_empty());
+        let forwarded = matches!(discovery, Discovery::DynamicForwardProxy(_));
+        let pattern = &self.context.mesh.outbound_cluster_stat_name;
+        let named = !pattern.is_empty() && !forwarded;
+        let outbound = Outbound {
+            service: ServiceLabel::of(service),
+            from_entry: service.registry == Registry::External,
+            external: service.mesh_external,
+            distribution: service.traffic_distribution,
+            keeps_sessions: subset.is_none()
+                && (session(PERSISTENT_SESSION_LABEL) || session(PERSISTENT_SESSION_HEADER_LABEL)),
+            port: port.number,
+            protocol: port.protocol,
+            stat_name: named.then(|| stat_name(pattern, service, subset_name, port, 0)),
+            security: self.security(port, subset, forwarded),
+            rule: self.rule.map(|rule| AppliedRule::new(rule, subset)),
+            discovery,
+        };
+        ClusterPlan {
+            name: self.form.name(port.number, subset_name, &service.hostname).into(),
+            context: self.context.clone(),
+            kind: ClusterKind::Outbound(Box::new(outbound)),
+        }
+    }
+
+    fn subset(&self, index: Option<usize>) -> Option<&Subset> {
+        self.rule?.rule.spec.subsets.get(index?)
+    }
+
+    /// How endpoints are found; `None` if Envoy would have to resolve but has nothing to resolve.
+    fn discovery(&self, port: &Port, subset: Option<usize>) -> Option<Discovery> {
+        let service = self.service;
+        if subset.is_some() && self.skips_balancing(port, subset) {
+            return Some(self.original_destination(port));
+        }
+        match service.resolution {
+            Resolution::Dns | Resolution::DnsRoundRobin => self.resolved(port, subset),
+            Resolution::Passthrough if self.follows_original_destination() => Some(self.original_destination(port)),
+            _ => Some(Discovery::Eds),
+        }
+    }
+
+    /// Whether the subset's own policy, or that of the whole service, sends connections where they were meant to go.
+    fn skips_balancing(&self, port: &Port, subset: Option<usize>) -> bool {
+        let own = self.subset(subset).and_then(|s| s.traffic_policy.as_ref());
+        let own = policy::simple(own.and_then(|p| p.load_balancer.as_ref()));
+        let whole = self.rule.map(|r| Effective::of(&r.rule.spec, None, port.number)).unwrap_or_default();
+        own == api::istio::networking::v1alpha3::load_balancer_settings::SimpleLb::Passthrough || whole.is_passthrough()
+    }
+
+    /// A gateway has no original destination to follow.
+    fn follows_original_destination(&self) -> bool {
+        let as_endpoints = self.service.is_headless() && self.view.settings.knobs.eds_for_headless;
+        self.context.client != ProxyKind::Router && !as_endpoints
+    }
+
+    fn original_destination(&self, port: &Port) -> Discovery {
+        let ports = &self.service.passthrough_ports;
+        let port_override = ports.iter().find(|(number, _)| *number == port.number).map(|(_, target)| *target);
+        Discovery::OriginalDestination { port_override }
+    }
+
+    fn resolved(&self, port: &Port, subset: Option<usize>) -> Option<Discovery> {
+        let rule = self.rule.map(|r| &*r.rule.spec);
+        let name = self.subset(subset).map_or("", |s| s.name.as_str());
+        let choice = Choice::new(self.view, self.service, port, rule, name, self.form);
+        let groups = choice.groups(|_| true);
+        if groups.is_empty() {
+            return None;
+        }
+        let knobs = &self.view.settings.knobs;
+        Some(Discovery::Dns {
+            logical: self.service.resolution == Resolution::DnsRoundRobin,
+            family: DnsFamily::of(&self.view.proxy, knobs.dual_stack),
+            jitter: knobs.dns_jitter_ms,
+            udp_max_queries: knobs.dns_cares_udp_max_queries,
+            endpoints: self.placed(port, subset, &choice, groups),
+        })
+    }
+
+    /// Unlike EDS, an inlined list also follows the outlier detection that only the mesh asks for.
+    fn placed(
+        &self,
+        port: &Port,
+        subset: Option<usize>,
+        choice: &Choice<'_>,
+        groups: Vec<Group<'_>>,
+    ) -> Vec<LocalityEndpoints> {
+        let rule = self.rule.map(|rule| AppliedRule::new(rule, subset));
+        let policy = effective(rule.as_ref(), &self.context.mesh, port.number);
+        match Setting::of(policy.balancer, self.service.traffic_distribution, &self.context.mesh) {
+            Some(setting) => setting.apply(groups, choice.place(), policy.outlier.is_some()),
+            None => groups.into_iter().map(Group::finish).collect(),
+        }
+    }
+
+    fn security(&self, port: &Port, subset: Option<usize>, forwarded: bool) -> Security {
+        if self.form == ClusterForm::ServerName {
+            return Security::AsReceived;
+        }
+        let policy = match subset {
+            Some(_) => self.subset(subset).and_then(|s| s.traffic_policy.as_ref()),
+            None => self.rule.and_then(|r| r.rule.spec.traffic_policy.as_ref()),
+        };
+        let subset_name = self.subset(subset).map_or("", |s| s.name.as_str());
+        let host = &self.service.hostname;
+        Security::Originate {
+            automatic: self.is_mutual_tls_automatic(port, policy),
+            server_name: (!forwarded).then(|| ClusterForm::ServerName.name(port.number, subset_name, host).into()),
+            accounts: if forwarded { Arc::default() } else { self.accounts.clone() },
+        }
+    }
+
+    /// Whether endpoints of the service may be called with mutual TLS without a rule that says so.
+    fn is_mutual_tls_automatic(&self, port: &Port, policy: Option<&TrafficPolicy>) -> bool {
+        let service = self.service;
+        if service.mesh_external || !self.context.mesh.enable_auto_mtls.unwrap_or(true) {
+            return false;
+        }
+        let balancer = policy.and_then(|p| p.load_balancer.as_ref());
+        let unbalanced = Effective { balancer, ..Effective::default() }.is_passthrough();
+        // Without load balancing the client cannot tell endpoints apart, so all of them must speak it.
+        if (service.resolution == Resolution::Passthrough || unbalanced) && !self.all_speak_mutual_tls(port) {
+            return false;
+        }
+        self.peers.of_namespace(&service.namespace) != MutualTls::Disable
+    }
+
+    fn all_speak_mutual_tls(&self, port: &Port) -> bool {
+        let mut of_port = self.view.endpoints(self.service).filter(|e| e.service_port == port.name).peekable();
+        of_port.peek().is_some() && of_port.all(|e| e.tls == TlsMode::Istio)
+    }
+}
+
+/// Everybody who may answer for a service: its endpoints' accounts and those it names, under every trust domain.
+fn accounts(view: &View, service: &Service) -> Arc<[Text]> {
+    let mut found: BTreeSet<&Text> = service.service_accounts.iter().collect();
+    found.extend(view.endpoints(service).map(|e| &e.service_account).filter(|account| !account.is_empty()));
+    if found.is_empty() {
+        return Arc::default();
+    }
+    let aliases = &view.settings.mesh.trust_domain_aliases;
+    if aliases.is_empty() {
+        return found.into_iter().cloned().collect();
+    }
+    let mut all: BTreeSet<Text> = found.iter().map(|account| (*account).clone()).collect();
+    for account in found {
+        let path = account.strip_prefix(SPIFFE_SCHEME).and_then(|rest| rest.split_once('/')).map(|(_, path)| path);
+        all.extend(
+            path.into_iter()
+                .flat_map(|path| aliases.iter().map(move |alias| Text::from(format!("{SPIFFE_SCHEME}{alias}/{path}")))),
+        );
+    }
+    all.into_iter().collect()
+}

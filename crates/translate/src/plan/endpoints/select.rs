@@ -1,0 +1,226 @@
+//! Which endpoints of a service a client is told about, and how each is to be called.
+
+use std::borrow::Cow;
+use std::net::IpAddr;
+
+use api::istio::networking::v1alpha3::client_tls_settings::TlSmode;
+use api::istio::networking::v1alpha3::{DestinationRule, Subset, TrafficPolicy};
+use model::endpoint::{Endpoint, Health, TlsMode};
+use model::labels::{Labels, selects};
+use model::names::Text;
+use model::port::Port;
+use model::service::{Service, TrafficDistribution};
+use scope::View;
+
+use super::networks::Gateways;
+use super::{EndpointsPlan, LbEndpoint, LocalityEndpoints, WorkloadLabel, reach};
+use crate::names::{ClusterForm, OutboundCluster};
+use crate::plan::locality::{Group, Member, Place, Setting};
+use crate::plan::policy::{self, Effective};
+use crate::security::mtls::{MutualTls, PeerPolicies};
+
+/// Services with this label keep endpoints that drain, for sessions that stick to them.
+pub const PERSISTENT_SESSION_LABEL: &str = "istio.io/persistent-session";
+const DRAINING_LABEL: &str = "istio.io/draining";
+const NAME_LABELS: [&str; 3] = ["service.istio.io/canonical-name", "app.kubernetes.io/name", "app"];
+const REVISION_LABELS: [&str; 3] = ["service.istio.io/canonical-revision", "app.kubernetes.io/version", "version"];
+
+/// The endpoints of an EDS cluster. A cluster whose service this client does not see has none.
+pub fn discovered(view: &View, name: &str, cluster: &OutboundCluster) -> EndpointsPlan {
+    let localities = view.service(&cluster.host).and_then(|service| {
+        let port = service.port(cluster.port).filter(|_| !service.resolution.is_dns())?;
+        let rule = view.destination_rule(&service.hostname).map(|r| &*r.rule.spec);
+        let choice = Choice::new(view, service, port, rule, &cluster.subset, cluster.form);
+        Some(choice.localities(choice.groups(|e| e.port == 0 || is_ip_or_unknown(e.address()))))
+    });
+    EndpointsPlan { name: name.into(), localities: localities.unwrap_or_default() }
+}
+
+fn is_ip_or_unknown(address: &str) -> bool {
+    address.is_empty() || address.parse::<IpAddr>().is_ok()
+}
+
+/// What decides over the endpoints of one cluster.
+pub struct Choice<'a> {
+    view: &'a View,
+    service: &'a Service,
+    port: &'a Port,
+    rule: Option<&'a DestinationRule>,
+    subset: Option<&'a Subset>,
+    form: ClusterForm,
+    /// The mode that the rule prescribes, whatever the endpoint's side accepts.
+    prescribed: Option<TlSmode>,
+}
+
+impl<'a> Choice<'a> {
+    pub fn new(
+        view: &'a View,
+        service: &'a Service,
+        port: &'a Port,
+        rule: Option<&'a DestinationRule>,
+        subset: &str,
+        form: ClusterForm,
+    ) -> Choice<'a> {
+        let prescribed = rule.and_then(|r| prescribed_mode(r, subset, port.number));
+        let subset = rule.and_then(|r| policy::subset(r, subset));
+        Choice { view, service, port, rule, subset, form, prescribed }
+    }
+
+    /// Endpoints of the port and subset that `usable` admits, by locality.
+    pub fn groups(&self, usable: impl Fn(&Endpoint) -> bool) -> Vec<Group<'a>> {
+        let gateways = Gateways::new(&self.view.settings.networks, self.service.resolution.is_dns());
+        let peers = PeerPolicies::new(&self.view.policy, &self.view.settings.mesh.root_namespace);
+        let mut groups: Vec<(Group<'a>, Vec<&'a Endpoint>)> = Vec::new();
+        let sends_unhealthy = self.sends_unhealthy();
+        let mut confined = None;
+        for endpoint in self.view.endpoints(self.service).filter(|e| self.is_asked_for(e) && usable(e)) {
+            let confined = || *confined.get_or_insert_with(|| reach::is_cluster_local(self.view, self.service));
+            if !self.is_sent(endpoint, sends_unhealthy, confined, &gateways) {
+                continue;
+            }
+            let member = Member { labels: Cow::Borrowed(&endpoint.labels), endpoint: self.seen(endpoint, &peers) };
+            match groups.iter_mut().find(|(group, _)| group.locality == endpoint.locality) {
+                Some((group, origins)) => {
+                    group.members.push(member);
+                    origins.push(endpoint);
+                }
+                None => {
+                    let locality = endpoint.locality.clone();
+                    let group = Group { locality, priority: 0, weight: None, members: vec![member] };
+                    groups.push((group, vec![endpoint]));
+                }
+            }
+        }
+        groups.sort_by(|a, b| a.0.locality.cmp(&b.0.locality));
+        let reachable = groups.into_iter().map(|(group, origins)| {
+            let group = gateways.replace_unreachable(&self.view.proxy, group, &origins);
+            self.only_mutual_tls(group).weighed()
+        });
+        reachable.collect()
+    }
+
+    /// The groups with the priorities and weights that they have for this client.
+    pub fn localities(&self, groups: Vec<Group<'_>>) -> Vec<LocalityEndpoints> {
+        let policy = self.rule.map(|r| Effective::of(r, self.subset, self.port.number)).unwrap_or_default();
+        let distribution = self.service.traffic_distribution;
+        match Setting::of(policy.balancer, distribution, &self.view.settings.mesh) {
+            Some(setting) => setting.apply(groups, self.place(), policy.outlier.is_some()),
+            None => groups.into_iter().map(Group::finish).collect(),
+        }
+    }
+
+    /// Where the client stands.
+    pub fn place(&self) -> Place<'a> {
+        Place { locality: &self.view.proxy.locality, labels: &self.view.proxy.labels }
+    }
+
+    /// Whether the endpoint serves this port and carries the subset's labels.
+    fn is_asked_for(&self, endpoint: &Endpoint) -> bool {
+        endpoint.service_port == self.port.name && self.subset.is_none_or(|s| selects(&s.labels, &endpoint.labels))
+    }
+
+    fn is_sent(
+        &self,
+        endpoint: &Endpoint,
+        sends_unhealthy: bool,
+        mut confined: impl FnMut() -> bool,
+        gateways: &Gateways<'_>,
+    ) -> bool {
+        let proxy = &self.view.proxy;
+        let same_cluster = endpoint.cluster == proxy.cluster;
+        let in_cluster = same_cluster || endpoint.cluster.is_empty() || proxy.cluster.is_empty();
+        let in_network = reach::same_or_unknown(&endpoint.network, &proxy.network);
+        let gone = endpoint.health == Health::Terminating;
+        let sick = endpoint.health == Health::Unhealthy && !sends_unhealthy;
+        let leaving = is_draining(endpoint) && !self.keeps_sessions();
+        !(gone || sick || leaving)
+            && reach::is_requested(proxy, endpoint)
+            && (in_cluster || !endpoint.cluster_local)
+            && (same_cluster || !confined())
+            && !(endpoint.addresses.is_empty() && (gateways.is_empty() || in_network))
+    }
+
+    /// Unhealthy endpoints let Envoy see how much of a cluster is well, unless a panic threshold would use them.
+    fn sends_unhealthy(&self) -> bool {
+        let knobs = &self.view.settings.knobs;
+        if knobs.send_unhealthy || self.service.traffic_distribution != TrafficDistribution::Any {
+            return true;
+        }
+        let policy = self.rule.map(|r| Effective::of(r, self.subset, self.port.number)).unwrap_or_default();
+        knobs.auto_send_unhealthy && policy.outlier.is_none_or(|o| o.min_health_percent <= 0)
+    }
+
+    fn keeps_sessions(&self) -> bool {
+        self.service.labels.get(PERSISTENT_SESSION_LABEL).is_some_and(|v| !v.is_empty())
+    }
+
+    /// The endpoint as the client sees it.
+    fn seen(&self, endpoint: &Endpoint, peers: &PeerPolicies<'_>) -> LbEndpoint {
+        let settings = &self.view.settings;
+        let more = if settings.knobs.dual_stack { endpoint.addresses.get(1..) } else { None };
+        LbEndpoint {
+            address: endpoint.addresses.first().cloned().unwrap_or_default(),
+            more_addresses: more.unwrap_or_default().to_vec(),
+            port: endpoint.port,
+            weight: endpoint.weight.max(1),
+            health: if is_draining(endpoint) { Health::Draining } else { endpoint.health },
+            mutual_tls: self.is_called_with_mutual_tls(endpoint, peers),
+            workload: settings.knobs.telemetry_label.then(|| workload(endpoint)),
+        }
+    }
+
+    fn is_called_with_mutual_tls(&self, endpoint: &Endpoint, peers: &PeerPolicies<'_>) -> bool {
+        endpoint.tls == TlsMode::Istio
+            && match self.prescribed {
+                Some(mode) => mode == TlSmode::IstioMutual,
+                None => peers.of_workload(&endpoint.namespace, &endpoint.labels, endpoint.port) != MutualTls::Disable,
+            }
+    }
+
+    /// A gateway that passes TLS through cannot see whose it is, so only mesh endpoints stand behind it.
+    fn only_mutual_tls(&self, mut group: Group<'a>) -> Group<'a> {
+        if self.form == ClusterForm::ServerName {
+            group.members.retain(|m| m.endpoint.mutual_tls);
+        }
+        group
+    }
+}
+
+fn is_draining(endpoint: &Endpoint) -> bool {
+    endpoint.health == Health::Draining || endpoint.labels.get(DRAINING_LABEL).is_some_and(|v| !v.is_empty())
+}
+
+fn workload(endpoint: &Endpoint) -> WorkloadLabel {
+    let revision = first_of(&endpoint.labels, REVISION_LABELS).filter(|r| &***r != "latest");
+    WorkloadLabel {
+        name: endpoint.workload_name.clone(),
+        namespace: endpoint.namespace.clone(),
+        canonical_name: first_of(&endpoint.labels, NAME_LABELS).unwrap_or(&endpoint.workload_name).clone(),
+        canonical_revision: revision.cloned().unwrap_or_default(),
+        cluster: endpoint.cluster.clone(),
+    }
+}
+
+fn first_of<'a>(labels: &'a Labels, keys: [&str; 3]) -> Option<&'a Text> {
+    keys.iter().find_map(|key| labels.get(key))
+}
+
+/// The TLS mode that a rule prescribes for a port: the subset's before the rule's own.
+fn prescribed_mode(rule: &DestinationRule, subset: &str, port: u16) -> Option<TlSmode> {
+    let own = rule.traffic_policy.as_ref();
+    if subset.is_empty() {
+        return mode_on_port(own, port);
+    }
+    let subset = policy::subset(rule, subset)?;
+    mode_on_port(subset.traffic_policy.as_ref(), port).or_else(|| mode_on_port(own, port))
+}
+
+/// Unlike other parts of a policy, TLS set for all ports holds where a port's own settings do not name it.
+fn mode_on_port(policy: Option<&TrafficPolicy>, port: u16) -> Option<TlSmode> {
+    let policy = policy?;
+    let of_port = policy.port_level_settings.iter().find_map(|settings| {
+        let number = settings.port.as_ref().map(|p| p.number);
+        settings.tls.as_ref().filter(|_| number == Some(u32::from(port)))
+    });
+    of_port.or(policy.tls.as_ref()).map(|tls| tls.mode())
+}

@@ -1,0 +1,272 @@
+//! Load balancing by place: which setting holds for a cluster, and what it makes of groups of
+//! endpoints (their priorities and weights) for a client that stands somewhere.
+
+use std::borrow::Cow;
+use std::collections::{BTreeMap, BTreeSet};
+
+use api::istio::networking::v1alpha3::locality_load_balancer_setting::{Distribute, Failover};
+use api::istio::networking::v1alpha3::{
+    LoadBalancerSettings, LocalityLoadBalancerSetting, ZoneAwareLoadBalancerSetting, zone_aware_load_balancer_setting,
+};
+use model::endpoint::Locality;
+use model::labels::Labels;
+use model::service::TrafficDistribution;
+use model::settings::Mesh;
+
+use crate::plan::endpoints::{LbEndpoint, LocalityEndpoints};
+
+const NETWORK: &str = "topology.istio.io/network";
+const REGION: &str = "topology.kubernetes.io/region";
+const ZONE: &str = "topology.kubernetes.io/zone";
+const SUB_ZONE: &str = "topology.istio.io/subzone";
+const NODE: &str = "kubernetes.io/hostname";
+
+/// What holds for a cluster: its rule's word goes before the service's, that before the mesh's.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Setting<'a> {
+    Locality(&'a LocalityLoadBalancerSetting),
+    ZoneAware(&'a ZoneAwareLoadBalancerSetting),
+    /// The service itself wants traffic to stay near.
+    Near(TrafficDistribution),
+}
+
+impl<'a> Setting<'a> {
+    /// The setting, unless there is none or it is switched off.
+    pub fn of(
+        balancer: Option<&'a LoadBalancerSettings>,
+        distribution: TrafficDistribution,
+        mesh: &'a Mesh,
+    ) -> Option<Setting<'a>> {
+        if let Some(zone_aware) = balancer.and_then(|b| b.zone_aware_lb_setting.as_ref()) {
+            return Some(Setting::ZoneAware(zone_aware));
+        }
+        if let Some(locality) = balancer.and_then(|b| b.locality_lb_setting.as_ref()) {
+            return enabled(locality);
+        }
+        if distribution != TrafficDistribution::Any {
+            return Some(Setting::Near(distribution));
+        }
+        if let Some(zone_aware) = &mesh.zone_aware_lb_setting {
+            return Some(Setting::ZoneAware(zone_aware));
+        }
+        enabled(mesh.locality_lb_setting.as_ref()?)
+    }
+
+    /// Whether groups fall back on each other even if no outlier detection finds sick endpoints.
+    pub fn forces_failover(&self) -> bool {
+        match self {
+            Setting::Locality(_) => false,
+            Setting::ZoneAware(setting) => setting.enabled.unwrap_or(true),
+            Setting::Near(_) => true,
+        }
+    }
+
+    /// Gives groups of endpoints the priorities and weights that they have for this client.
+    /// `detects_outliers` says whether the cluster can find out that an endpoint is sick.
+    pub fn apply(&self, groups: Vec<Group<'_>>, client: Place<'_>, detects_outliers: bool) -> Vec<LocalityEndpoints> {
+        let groups = match self {
+            Setting::Locality(setting) if !setting.distribute.is_empty() => {
+                distribute(groups, client.locality, &setting.distribute)
+            }
+            Setting::Locality(setting) if detects_outliers => {
+                failover(groups, client, &setting.failover_priority, &setting.failover)
+            }
+            Setting::Near(distribution) => by_labels(groups, client.labels, near(*distribution)),
+            Setting::ZoneAware(setting) if setting.enabled.unwrap_or(true) => {
+                let groups = by_labels(groups, client.labels, &setting.failover_priority);
+                by_region(groups, client.locality, &setting.failover)
+            }
+            _ => groups,
+        };
+        groups.into_iter().map(Group::finish).collect()
+    }
+}
+
+fn enabled(setting: &LocalityLoadBalancerSetting) -> Option<Setting<'_>> {
+    setting.enabled.unwrap_or(true).then_some(Setting::Locality(setting))
+}
+
+/// Labels that endpoints near the client share with it, the most important first.
+fn near(distribution: TrafficDistribution) -> &'static [&'static str] {
+    match distribution {
+        TrafficDistribution::Any => &[],
+        TrafficDistribution::PreferSameZone => &[NETWORK, REGION, ZONE],
+        TrafficDistribution::PreferSameNode => &[NETWORK, REGION, ZONE, SUB_ZONE, NODE],
+    }
+}
+
+/// Where the client stands.
+#[derive(Clone, Copy, Debug)]
+pub struct Place<'a> {
+    pub locality: &'a Locality,
+    pub labels: &'a Labels,
+}
+
+/// Endpoints of one locality, and their labels while they still matter.
+#[derive(Clone, Debug)]
+pub struct Group<'a> {
+    pub locality: Locality,
+    pub priority: u32,
+    pub weight: Option<u32>,
+    pub members: Vec<Member<'a>>,
+}
+
+/// An endpoint and the labels that failover may look at.
+#[derive(Clone, Debug)]
+pub struct Member<'a> {
+    pub labels: Cow<'a, Labels>,
+    pub endpoint: LbEndpoint,
+}
+
+impl Group<'_> {
+    /// The group with its weight made the sum of its members'; a group without members has none.
+    #[must_use]
+    pub fn weighed(mut self) -> Self {
+        let sum = self.members.iter().fold(0u32, |sum, m| sum.saturating_add(m.endpoint.weight));
+        self.weight = (!self.members.is_empty()).then_some(sum);
+        self
+    }
+
+    pub fn finish(self) -> LocalityEndpoints {
+        LocalityEndpoints {
+            locality: self.locality,
+            priority: self.priority,
+            weight: self.weight,
+            endpoints: self.members.into_iter().map(|m| m.endpoint).collect(),
+        }
+    }
+}
+
+/// Shares of traffic by locality. Groups that no share names lose their endpoints.
+fn distribute<'a>(mut groups: Vec<Group<'a>>, client: &Locality, shares: &[Distribute]) -> Vec<Group<'a>> {
+    let Some(share) = shares.iter().find(|d| matches(client, &d.from)) else { return groups };
+    let mut unnamed: BTreeSet<usize> = (0..groups.len()).collect();
+    for (pattern, percent) in &share.to {
+        let named: Vec<usize> = unnamed.iter().copied().filter(|i| matches(&groups[*i].locality, pattern)).collect();
+        let total: u64 = named.iter().map(|i| u64::from(groups[*i].weight.unwrap_or(1))).sum();
+        for index in named {
+            unnamed.remove(&index);
+            let part = u64::from(groups[index].weight.unwrap_or(1)) * u64::from(*percent);
+            if part > 0 && total > 0 {
+                groups[index].weight = Some(u32::try_from(part.div_ceil(total)).unwrap_or(u32::MAX));
+            }
+        }
+    }
+    for index in unnamed {
+        groups[index].members.clear();
+    }
+    groups
+}
+
+/// Whether a locality fits `region/zone/subzone`, where `*` and missing parts fit anything.
+fn matches(locality: &Locality, pattern: &str) -> bool {
+    let mut parts = pattern.split('/');
+    let region = parts.next().unwrap_or_default();
+    let fits = |part: Option<&str>, own: &str| part.is_none_or(|p| p == "*" || p.is_empty() || p == own);
+    (region == "*" || region == locality.region())
+        && fits(parts.next(), locality.zone())
+        && fits(parts.next(), locality.sub_zone())
+}
+
+/// Priorities by shared labels, or by place, or by labels and then place where both are asked for.
+fn failover<'a>(groups: Vec<Group<'a>>, client: Place<'_>, labels: &[String], pairs: &[Failover]) -> Vec<Group<'a>> {
+    if labels.is_empty() {
+        return by_place(groups, client.locality, pairs);
+    }
+    let groups = by_labels(groups, client.labels, labels);
+    if pairs.is_empty() { groups } else { by_place(groups, client.locality, pairs) }
+}
+
+/// Same subzone first, then same zone, same region, the region named as fallback, the rest.
+fn by_place<'a>(groups: Vec<Group<'a>>, client: &Locality, pairs: &[Failover]) -> Vec<Group<'a>> {
+    let fallback = pairs.iter().find(|pair| pair.from == client.region()).map(|pair| pair.to.as_str());
+    let rank = |locality: &Locality| match distance(client, locality) {
+        3 if fallback.is_some_and(|to| to != locality.region()) => 4,
+        distance => distance,
+    };
+    ranked(groups, 5, rank)
+}
+
+/// Same region first, then the region named as fallback, then the rest.
+fn by_region<'a>(
+    groups: Vec<Group<'a>>,
+    client: &Locality,
+    pairs: &[zone_aware_load_balancer_setting::Failover],
+) -> Vec<Group<'a>> {
+    let fallback = pairs.iter().find(|pair| pair.from == client.region()).map(|pair| pair.to.as_str());
+    ranked(groups, 3, |locality| match locality.region() {
+        region if region == client.region() => 0,
+        region if fallback == Some(region) => 1,
+        _ => 2,
+    })
+}
+
+fn distance(a: &Locality, b: &Locality) -> u32 {
+    if a.region() != b.region() {
+        3
+    } else if a.zone() != b.zone() {
+        2
+    } else if a.sub_zone() != b.sub_zone() {
+        1
+    } else {
+        0
+    }
+}
+
+/// Orders groups by their rank below the priority they already have; `ranks` is how many ranks there are.
+fn ranked<'a>(mut groups: Vec<Group<'a>>, ranks: u32, rank: impl Fn(&Locality) -> u32) -> Vec<Group<'a>> {
+    for group in &mut groups {
+        group.priority = group.priority * ranks + rank(&group.locality);
+    }
+    without_gaps(groups)
+}
+
+/// Envoy wants priorities from 0 upwards without a gap.
+fn without_gaps(mut groups: Vec<Group<'_>>) -> Vec<Group<'_>> {
+    let used: BTreeSet<u32> = groups.iter().map(|g| g.priority).collect();
+    for group in &mut groups {
+        group.priority = used.range(..group.priority).count() as u32;
+    }
+    groups
+}
+
+/// Splits each group by how many of the leading labels its endpoints share with the client.
+/// A label may be written with the value to look for in place of the client's own.
+fn by_labels<'a, S: AsRef<str>>(groups: Vec<Group<'a>>, client: &Labels, wanted: &[S]) -> Vec<Group<'a>> {
+    if client.is_empty() || wanted.is_empty() {
+        return groups;
+    }
+    let network_first = wanted[0].as_ref() == NETWORK;
+    let wanted: Vec<(&str, Cow<'_, str>)> = wanted.iter().map(|w| wanted_label(w.as_ref(), client)).collect();
+    let split = groups.into_iter().flat_map(|group| {
+        let mut by_priority: BTreeMap<u32, Vec<Member<'a>>> = BTreeMap::new();
+        let Group { locality, members, .. } = group;
+        for member in members {
+            by_priority.entry(label_rank(&member.labels, &wanted, network_first)).or_default().push(member);
+        }
+        by_priority.into_iter().map(move |(priority, members)| {
+            Group { locality: locality.clone(), priority, weight: None, members }.weighed()
+        })
+    });
+    without_gaps(split.collect())
+}
+
+fn wanted_label<'a>(text: &'a str, client: &'a Labels) -> (&'a str, Cow<'a, str>) {
+    let mut parts = text.split('=');
+    let key = parts.next().unwrap_or_default();
+    match (parts.next(), parts.next()) {
+        (Some(value), None) => (key, value.into()),
+        _ => (key, client.get(key).map_or("", |v| v).into()),
+    }
+}
+
+/// 0 where all labels agree, more the earlier one differs. Another network comes after all the
+/// ranks of the own one, but is ranked within itself.
+fn label_rank(labels: &Labels, wanted: &[(&str, Cow<'_, str>)], network_first: bool) -> u32 {
+    let count = wanted.len() as u32;
+    let differs = |(key, value): &(&str, Cow<'_, str>)| labels.get(key).map_or("", |v| v) != &**value;
+    let abroad = network_first && wanted.first().is_some_and(differs);
+    let skipped = usize::from(abroad);
+    let first_difference = wanted.iter().skip(skipped).position(differs).map(|i| (i + skipped) as u32);
+    first_difference.map_or(0, |index| count - index) + if abroad { count } else { 0 }
+}

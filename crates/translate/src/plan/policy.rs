@@ -1,0 +1,109 @@
+//! Traffic policy: which parts of a DestinationRule, of its subset, of their port settings and of the
+//! mesh's defaults hold for one cluster. Parts are borrowed, never copied.
+
+use api::istio::mesh::v1alpha1::mesh_config::DefaultTrafficPolicy;
+use api::istio::networking::v1alpha3::load_balancer_settings::{LbPolicy, SimpleLb};
+use api::istio::networking::v1alpha3::traffic_policy::{PortTrafficPolicy, ProxyProtocol, RetryBudget};
+use api::istio::networking::v1alpha3::{
+    ClientTlsSettings, ConnectionPoolSettings, DestinationRule, LoadBalancerSettings, OutlierDetection, Subset,
+    TrafficPolicy,
+};
+
+/// The parts that hold for one cluster.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Effective<'a> {
+    pub pool: Option<&'a ConnectionPoolSettings>,
+    pub outlier: Option<&'a OutlierDetection>,
+    pub balancer: Option<&'a LoadBalancerSettings>,
+    pub tls: Option<&'a ClientTlsSettings>,
+    pub proxy_protocol: Option<&'a ProxyProtocol>,
+    pub retry_budget: Option<&'a RetryBudget>,
+}
+
+impl<'a> Effective<'a> {
+    /// What a rule, with one of its subsets, says about a service port.
+    pub fn of(rule: &'a DestinationRule, subset: Option<&'a Subset>, port: u16) -> Effective<'a> {
+        let base = rule.traffic_policy.as_ref().map(|policy| on_port(policy, port).0).unwrap_or_default();
+        base.with_subset(subset, port)
+    }
+
+    /// These parts, with what a subset says about a service port in their place.
+    #[must_use]
+    pub fn with_subset(self, subset: Option<&'a Subset>, port: u16) -> Effective<'a> {
+        let Some(policy) = subset.and_then(|s| s.traffic_policy.as_ref()) else { return self };
+        let (own, port_level) = on_port(policy, port);
+        // A port setting stands for the whole: what it leaves out is not inherited.
+        let inherit = !port_level;
+        Effective {
+            pool: own.pool.or(self.pool.filter(|_| inherit)),
+            outlier: own.outlier.or(self.outlier.filter(|_| inherit)),
+            balancer: own.balancer.or(self.balancer.filter(|_| inherit)),
+            tls: own.tls.or(self.tls.filter(|_| inherit)),
+            proxy_protocol: own.proxy_protocol.or(self.proxy_protocol),
+            retry_budget: own.retry_budget.or(self.retry_budget),
+        }
+    }
+
+    /// These parts, with the mesh's where they say nothing.
+    #[must_use]
+    pub fn or_mesh(self, mesh: Option<&'a DefaultTrafficPolicy>) -> Effective<'a> {
+        Effective {
+            pool: self.pool.or(mesh.and_then(|m| m.connection_pool.as_ref())),
+            outlier: self.outlier.or(mesh.and_then(|m| m.outlier_detection.as_ref())),
+            ..self
+        }
+    }
+
+    /// Whether connections go where the client meant them to go, without load balancing.
+    pub fn is_passthrough(&self) -> bool {
+        simple(self.balancer) == SimpleLb::Passthrough
+    }
+}
+
+/// The simple algorithm asked for, or `Unspecified`.
+pub fn simple(balancer: Option<&LoadBalancerSettings>) -> SimpleLb {
+    match balancer.and_then(|b| b.lb_policy.as_ref()) {
+        Some(LbPolicy::Simple(value)) => SimpleLb::try_from(*value).unwrap_or_default(),
+        _ => SimpleLb::Unspecified,
+    }
+}
+
+/// A rule's subset of this name.
+pub fn subset<'a>(rule: &'a DestinationRule, name: &str) -> Option<&'a Subset> {
+    rule.subsets.iter().find(|s| s.name == name)
+}
+
+/// A policy's parts for a service port, and whether they come from its port settings.
+pub fn on_port(policy: &TrafficPolicy, port: u16) -> (Effective<'_>, bool) {
+    match port_settings(policy, port) {
+        Some(own) => (of_port(own), true),
+        None => (of_policy(policy), false),
+    }
+}
+
+/// The first settings for this port.
+fn port_settings(policy: &TrafficPolicy, port: u16) -> Option<&PortTrafficPolicy> {
+    let wanted = |p: &&PortTrafficPolicy| p.port.as_ref().is_some_and(|s| s.number == u32::from(port));
+    policy.port_level_settings.iter().find(wanted)
+}
+
+fn of_port(policy: &PortTrafficPolicy) -> Effective<'_> {
+    Effective {
+        pool: policy.connection_pool.as_ref(),
+        outlier: policy.outlier_detection.as_ref(),
+        balancer: policy.load_balancer.as_ref(),
+        tls: policy.tls.as_ref(),
+        ..Effective::default()
+    }
+}
+
+fn of_policy(policy: &TrafficPolicy) -> Effective<'_> {
+    Effective {
+        pool: policy.connection_pool.as_ref(),
+        outlier: policy.outlier_detection.as_ref(),
+        balancer: policy.load_balancer.as_ref(),
+        tls: policy.tls.as_ref(),
+        proxy_protocol: policy.proxy_protocol.as_ref(),
+        retry_budget: policy.retry_budget.as_ref(),
+    }
+}

@@ -1,0 +1,86 @@
+//! Names that Envoy resolves: DNS clusters, and the dynamic forward proxy that resolves by request.
+
+use api::envoy::config::cluster::v3::Cluster;
+use api::envoy::config::cluster::v3::cluster::{ClusterDiscoveryType, CustomClusterType, DnsLookupFamily, LbPolicy};
+use api::envoy::config::core::v3::TypedExtensionConfig;
+use api::envoy::extensions::clusters::dynamic_forward_proxy::v3::ClusterConfig;
+use api::envoy::extensions::clusters::dynamic_forward_proxy::v3::cluster_config::ClusterImplementationSpecifier;
+use api::envoy::extensions::common::dynamic_forward_proxy::v3::DnsCacheConfig;
+use api::envoy::extensions::network::dns_resolver::cares::v3::CaresDnsResolverConfig;
+use api::{Duration, any};
+use model::settings::Milliseconds;
+
+use crate::plan::cluster::{Context, DnsCache, DnsFamily};
+use crate::render::endpoints::address;
+
+const CARES: &str = "envoy.network.dns_resolver.cares";
+const FORWARD_PROXY: &str = "envoy.clusters.dynamic_forward_proxy";
+
+/// Lets Envoy resolve a cluster's endpoints.
+pub(super) fn resolve(
+    cluster: &mut Cluster,
+    context: &Context,
+    family: DnsFamily,
+    jitter: Milliseconds,
+    udp_max_queries: u32,
+) {
+    let resolver = CaresDnsResolverConfig { udp_max_queries: Some(udp_max_queries), ..Default::default() };
+    cluster.typed_dns_resolver_config =
+        Some(TypedExtensionConfig { name: CARES.to_owned(), typed_config: Some(any(&resolver)) });
+    cluster.set_dns_lookup_family(lookup_family(family));
+    cluster.dns_jitter = Some(duration(jitter));
+    cluster.dns_refresh_rate = context.mesh.dns_refresh_rate;
+    cluster.respect_dns_ttl = true;
+}
+
+/// Makes a cluster resolve the host of each request. `insecure` lets TLS go unchecked.
+pub(super) fn forward(cluster: &mut Cluster, cache: DnsCacheConfig, insecure: bool) {
+    let config = ClusterConfig {
+        cluster_implementation_specifier: Some(ClusterImplementationSpecifier::DnsCacheConfig(cache)),
+        allow_insecure_cluster_options: insecure,
+        ..ClusterConfig::default()
+    };
+    cluster.set_lb_policy(LbPolicy::ClusterProvided);
+    cluster.cluster_discovery_type = Some(ClusterDiscoveryType::ClusterType(CustomClusterType {
+        name: FORWARD_PROXY.to_owned(),
+        typed_config: Some(any(&config)),
+    }));
+}
+
+/// The cache of one wildcard host.
+pub(super) fn host_cache(host: &str, family: DnsFamily) -> DnsCacheConfig {
+    DnsCacheConfig {
+        name: format!("{host}_dfp_dns_cache"),
+        dns_lookup_family: lookup_family(family) as i32,
+        ..DnsCacheConfig::default()
+    }
+}
+
+/// The cache of all names that no service has.
+pub(super) fn any_name_cache(cache: &DnsCache) -> DnsCacheConfig {
+    let resolver = cache.resolver.as_ref().map(|(host, port)| {
+        let config =
+            CaresDnsResolverConfig { resolvers: vec![address(host, *port)], ..CaresDnsResolverConfig::default() };
+        TypedExtensionConfig { name: CARES.to_owned(), typed_config: Some(any(&config)) }
+    });
+    DnsCacheConfig {
+        name: "allow_any_dfp_dns_cache".to_owned(),
+        dns_lookup_family: lookup_family(cache.family) as i32,
+        max_hosts: Some(cache.max_hosts),
+        typed_dns_resolver_config: resolver,
+        ..DnsCacheConfig::default()
+    }
+}
+
+fn lookup_family(family: DnsFamily) -> DnsLookupFamily {
+    match family {
+        DnsFamily::V4 => DnsLookupFamily::V4Only,
+        DnsFamily::V6 => DnsLookupFamily::V6Only,
+        DnsFamily::All => DnsLookupFamily::All,
+    }
+}
+
+fn duration(time: Milliseconds) -> Duration {
+    let seconds = i64::try_from(time.0 / 1000).unwrap_or(i64::MAX);
+    Duration { seconds, nanos: (time.0 % 1000) as i32 * 1_000_000 }
+}

@@ -1,0 +1,124 @@
+//! Which HTTP the client speaks to a cluster, and the options that go with it.
+
+use api::Any;
+use api::envoy::config::core::v3::http1_protocol_options::HeaderKeyFormat;
+use api::envoy::config::core::v3::http1_protocol_options::header_key_format::HeaderFormat;
+use api::envoy::config::core::v3::{Http1ProtocolOptions, Http2ProtocolOptions, TypedExtensionConfig};
+use api::envoy::extensions::upstreams::http::v3::HttpProtocolOptions;
+use api::envoy::extensions::upstreams::http::v3::http_protocol_options::explicit_http_config::ProtocolConfig;
+use api::envoy::extensions::upstreams::http::v3::http_protocol_options::{
+    ExplicitHttpConfig, UpstreamProtocolOptions, UseDownstreamHttpConfig,
+};
+use api::istio::mesh::v1alpha1::mesh_config;
+use api::istio::networking::v1alpha3::ConnectionPoolSettings;
+use api::istio::networking::v1alpha3::connection_pool_settings::http_settings::H2UpgradePolicy;
+use model::port::Protocol;
+use model::proxy::ProxyKind;
+
+use super::Draft;
+use crate::plan::cluster::Context;
+
+const PRESERVE_CASE: &str =
+    "type.googleapis.com/envoy.extensions.http.header_formatters.preserve_case.v3.PreserveCaseFormatterConfig";
+
+/// The HTTP version that the port's protocol asks for.
+pub(super) fn speak(draft: &mut Draft, context: &Context, protocol: Protocol) {
+    if protocol.is_http2() {
+        return speak_http2(draft);
+    }
+    if context.preserve_case && (protocol.is_http() || protocol.is_unknown()) {
+        draft.http().upstream_protocol_options = Some(explicit(ProtocolConfig::HttpProtocolOptions(case_preserving())));
+    }
+    // A gateway's clients always offer HTTP/2, which says nothing about the server; so it never follows them.
+    if protocol.is_unknown() && context.client != ProxyKind::Router {
+        follow_client(draft);
+    }
+}
+
+/// HTTP/2, unless something else was settled before.
+pub(super) fn speak_http2(draft: &mut Draft) {
+    let config = || explicit(ProtocolConfig::Http2ProtocolOptions(Http2ProtocolOptions::default()));
+    draft.http().upstream_protocol_options.get_or_insert_with(config);
+}
+
+/// Whatever the client speaks.
+pub(super) fn follow_client(draft: &mut Draft) {
+    let options = draft.http();
+    let http1 = match options.upstream_protocol_options.take() {
+        Some(UpstreamProtocolOptions::ExplicitHttpConfig(ExplicitHttpConfig {
+            protocol_config: Some(ProtocolConfig::HttpProtocolOptions(http1)),
+        })) => http1,
+        _ => Http1ProtocolOptions::default(),
+    };
+    options.upstream_protocol_options = Some(following(http1));
+}
+
+/// What a cluster without a service speaks.
+pub(super) fn passthrough_options(context: &Context) -> HttpProtocolOptions {
+    let http1 = if context.preserve_case { case_preserving() } else { Http1ProtocolOptions::default() };
+    let common = api::envoy::config::core::v3::HttpProtocolOptions {
+        idle_timeout: Some(api::Duration { seconds: 300, nanos: 0 }),
+        ..Default::default()
+    };
+    HttpProtocolOptions {
+        common_http_protocol_options: Some(common),
+        upstream_protocol_options: Some(following(http1)),
+        ..HttpProtocolOptions::default()
+    }
+}
+
+/// The options with the version that Envoy wants to see named: HTTP/1 where nothing was settled.
+pub(super) fn with_protocol(mut options: HttpProtocolOptions) -> HttpProtocolOptions {
+    let config = || explicit(ProtocolConfig::HttpProtocolOptions(Http1ProtocolOptions::default()));
+    options.upstream_protocol_options.get_or_insert_with(config);
+    options
+}
+
+/// The HTTP/2 options, if HTTP/2 is all the client speaks.
+pub(super) fn http2_options(draft: &mut Draft) -> Option<&mut Http2ProtocolOptions> {
+    match draft.http.as_mut()?.upstream_protocol_options.as_mut()? {
+        UpstreamProtocolOptions::ExplicitHttpConfig(ExplicitHttpConfig {
+            protocol_config: Some(ProtocolConfig::Http2ProtocolOptions(options)),
+        }) => Some(options),
+        _ => None,
+    }
+}
+
+/// Whether HTTP/1 traffic to this port is carried as HTTP/2. A rule may ask for it on any port, the mesh only
+/// where the port is known to be HTTP.
+pub(super) fn is_upgraded(context: &Context, protocol: Protocol, pool: Option<&ConnectionPoolSettings>) -> bool {
+    if let Some(http) = pool.and_then(|p| p.http.as_ref()) {
+        if http.use_client_protocol {
+            return false;
+        }
+        match http.h2_upgrade_policy() {
+            H2UpgradePolicy::Upgrade => return true,
+            H2UpgradePolicy::DoNotUpgrade => return false,
+            H2UpgradePolicy::Default => {}
+        }
+    }
+    protocol.is_http() && context.mesh.h2_upgrade_policy() == mesh_config::H2UpgradePolicy::Upgrade
+}
+
+fn explicit(config: ProtocolConfig) -> UpstreamProtocolOptions {
+    UpstreamProtocolOptions::ExplicitHttpConfig(ExplicitHttpConfig { protocol_config: Some(config) })
+}
+
+fn following(http1: Http1ProtocolOptions) -> UpstreamProtocolOptions {
+    UpstreamProtocolOptions::UseDownstreamProtocolConfig(UseDownstreamHttpConfig {
+        http_protocol_options: Some(http1),
+        http2_protocol_options: Some(Http2ProtocolOptions::default()),
+        http3_protocol_options: None,
+    })
+}
+
+fn case_preserving() -> Http1ProtocolOptions {
+    let formatter = TypedExtensionConfig {
+        name: "preserve_case".to_owned(),
+        typed_config: Some(Any { type_url: PRESERVE_CASE.to_owned(), value: Vec::new() }),
+    };
+    Http1ProtocolOptions {
+        header_key_format: Some(HeaderKeyFormat { header_format: Some(HeaderFormat::StatefulFormatter(formatter)) }),
+        ..Http1ProtocolOptions::default()
+    }
+}

@@ -1,0 +1,111 @@
+//! The cluster of a service that the client calls. Order matters: protocol, policy, load balancing, TLS.
+
+use api::Duration;
+use api::envoy::config::cluster::v3::Cluster;
+use api::envoy::config::cluster::v3::cluster::{
+    CommonLbConfig, DiscoveryType, EdsClusterConfig, LbConfig, LbPolicy, OriginalDstLbConfig,
+};
+use api::envoy::config::core::v3::{HealthStatus, HealthStatusSet};
+use api::envoy::r#type::v3::Percent;
+use model::service::TrafficDistribution;
+
+use super::{Draft, delimited, discovery, dns, fixed, http, lb, metadata, outlier, pool, tls};
+use crate::plan::cluster::outbound::{Discovery, Outbound};
+use crate::plan::cluster::{Context, effective};
+use crate::plan::policy::Effective;
+use crate::render::{endpoints, secrets};
+
+/// The cluster.
+pub(super) fn cluster(name: &str, context: &Context, plan: &Outbound) -> Cluster {
+    let policy = effective(plan.rule.as_ref(), &context.mesh, plan.port);
+    let forwarded = matches!(plan.discovery, Discovery::DynamicForwardProxy(_));
+    let mut draft = start(name, context, plan);
+    http::speak(&mut draft, context, plan.protocol);
+    if http::is_upgraded(context, plan.protocol, policy.pool) {
+        http::speak_http2(&mut draft);
+    }
+    pool::apply(&mut draft, context, policy.pool, policy.retry_budget);
+    detect_outliers(&mut draft, context, plan, &policy);
+    if !forwarded {
+        lb::apply(&mut draft, context, plan, &policy);
+    }
+    tls::apply(&mut draft, context, plan, &policy);
+    if draft.cluster.cluster_discovery_type == discovery(DiscoveryType::Eds) {
+        draft.cluster.eds_cluster_config = Some(EdsClusterConfig {
+            service_name: name.to_owned(),
+            eds_config: Some(secrets::from_us(Some(Duration::default()))),
+        });
+    }
+    if context.features.metadata_exchange {
+        draft.cluster.filters.push(fixed::metadata_exchange());
+    }
+    describe(&mut draft.cluster, context, plan, &policy, forwarded);
+    draft.finish()
+}
+
+/// The cluster as far as its discovery goes.
+fn start(name: &str, context: &Context, plan: &Outbound) -> Draft {
+    let mut draft = Draft::default();
+    let cluster = &mut draft.cluster;
+    cluster.name = name.to_owned();
+    cluster.alt_stat_name = delimited(plan.stat_name.as_deref().unwrap_or(name));
+    cluster.common_lb_config = Some(CommonLbConfig::default());
+    match &plan.discovery {
+        Discovery::Eds => cluster.cluster_discovery_type = discovery(DiscoveryType::Eds),
+        Discovery::Dns { logical, family, jitter, udp_max_queries, endpoints: groups } => {
+            let kind = if *logical { DiscoveryType::LogicalDns } else { DiscoveryType::StrictDns };
+            cluster.cluster_discovery_type = discovery(kind);
+            dns::resolve(cluster, context, *family, *jitter, *udp_max_queries);
+            cluster.load_assignment = Some(endpoints::assignment(name, groups));
+        }
+        Discovery::OriginalDestination { port_override } => {
+            cluster.cluster_discovery_type = discovery(DiscoveryType::OriginalDst);
+            cluster.set_lb_policy(LbPolicy::ClusterProvided);
+            cluster.lb_config = original_destination(*port_override);
+        }
+        Discovery::DynamicForwardProxy(family) => {
+            cluster.common_lb_config = None;
+            dns::forward(cluster, dns::host_cache(&plan.service.host, *family), false);
+        }
+    }
+    draft
+}
+
+/// The port to dial in place of the one that the connection was meant for.
+pub(super) fn original_destination(port_override: Option<u16>) -> Option<LbConfig> {
+    let config = |port: u16| OriginalDstLbConfig { upstream_port_override: Some(port.into()), ..Default::default() };
+    port_override.map(|port| LbConfig::OriginalDstLbConfig(config(port)))
+}
+
+fn detect_outliers(draft: &mut Draft, context: &Context, plan: &Outbound, policy: &Effective<'_>) {
+    let always_sends_unhealthy =
+        context.features.always_sends_unhealthy || plan.distribution != TrafficDistribution::Any;
+    if let Some(settings) = policy.outlier {
+        draft.cluster.outlier_detection = Some(outlier::detection(settings));
+        if let Some(common) = &mut draft.cluster.common_lb_config {
+            let threshold = outlier::panic_threshold(settings, always_sends_unhealthy);
+            common.healthy_panic_threshold = threshold.map(|value| Percent { value });
+        }
+    }
+    if plan.keeps_sessions
+        && let Some(common) = &mut draft.cluster.common_lb_config
+    {
+        // A session may hold on to an endpoint that drains; new requests never go there.
+        let kept = [HealthStatus::Healthy, HealthStatus::Draining, HealthStatus::Unknown, HealthStatus::Degraded];
+        common.override_host_status = Some(HealthStatusSet { statuses: kept.map(|s| s as i32).to_vec() });
+    }
+}
+
+fn describe(cluster: &mut Cluster, context: &Context, plan: &Outbound, policy: &Effective<'_>, forwarded: bool) {
+    if context.features.telemetry_label && !forwarded {
+        metadata::add_services(cluster, [&plan.service]);
+    }
+    let subset = plan.rule.as_ref().and_then(|r| r.subset());
+    if plan.external && subset.is_none() {
+        metadata::add_external(cluster);
+    }
+    if let Some(rule) = &plan.rule {
+        metadata::add_rule(cluster, rule);
+        metadata::add_alpn_override(cluster, policy.tls.map(|t| t.mode()));
+    }
+}
