@@ -44,6 +44,12 @@ pub enum ProviderKind {
     Grpc(Shared<EnvoyExternalAuthorizationGrpcProvider>),
 }
 
+impl Provider {
+    pub(super) fn speaks_grpc(&self) -> bool {
+        matches!(self.kind, ProviderKind::Grpc(_))
+    }
+}
+
 /// The provider of this name. `None` if mesh config lacks it, has it twice, or it cannot be called:
 /// guessing would let requests through.
 pub(super) fn provider(view: &View, name: &str) -> Option<Provider> {
@@ -121,17 +127,20 @@ pub(super) fn http(provider: &Provider, name: &str) -> Any {
     })
 }
 
-/// The network filter; `None` for a checker that speaks HTTP only.
-pub(super) fn network(provider: &Provider, name: &str) -> Option<Any> {
-    let ProviderKind::Grpc(config) = &provider.kind else { return None };
-    Some(api::any(&NetworkExtAuthz {
+/// The network filter. It speaks gRPC; a checker that does not is never planned for it.
+pub(super) fn network(provider: &Provider, name: &str) -> Any {
+    let (fail_open, service) = match &provider.kind {
+        ProviderKind::Grpc(config) => (config.fail_open, Some(grpc_service(provider, config))),
+        ProviderKind::Http(_) => (false, None),
+    };
+    api::any(&NetworkExtAuthz {
         stat_prefix: "tcp.".to_owned(),
-        failure_mode_allow: config.fail_open,
+        failure_mode_allow: fail_open,
         transport_api_version: ApiVersion::V3 as i32,
-        grpc_service: Some(grpc_service(provider, config)),
+        grpc_service: service,
         filter_enabled_metadata: Some(marked(NETWORK_RBAC, name)),
         ..NetworkExtAuthz::default()
-    }))
+    })
 }
 
 /// Requests that a rule for this checker matched.

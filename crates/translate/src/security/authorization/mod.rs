@@ -18,7 +18,7 @@ use scope::select::attached;
 
 use attribute::Attribute;
 pub use ext_authz::Provider;
-pub use rbac::{http_filters, network_filters};
+pub use rbac::{http_filter, network_filter};
 
 const DRY_RUN: &str = "istio.io/dry-run";
 const CUSTOM_PREFIX: &str = "istio-ext-authz";
@@ -33,21 +33,68 @@ pub struct Authorization {
     pub allow: Option<RuleSet>,
 }
 
+/// Rules by the names that metrics and logs show.
+pub type Rules = BTreeMap<Text, Rule>;
+
+/// What one filter does.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Check {
+    Enforce(Verdict, RuleSet),
+    /// Marks requests for an outside checker.
+    Mark(Custom),
+    /// Asks the checker about marked requests.
+    Ask(Custom, Provider),
+    /// Denies what should have been asked.
+    Refuse(Custom),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Verdict {
+    Audit,
+    Deny,
+    Allow,
+}
+
+/// Which connections a filter is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Layer {
+    Http,
+    Tcp,
+}
+
+impl Authorization {
+    /// Filters for outside checkers; they run before tokens are read.
+    pub fn custom_checks(&self, layer: Layer) -> Vec<Check> {
+        let of = |custom: &Custom| match &custom.provider {
+            None => vec![Check::Refuse(custom.clone())],
+            Some(provider) if layer == Layer::Tcp && !provider.speaks_grpc() => Vec::new(),
+            Some(provider) => vec![Check::Mark(custom.clone()), Check::Ask(custom.clone(), provider.clone())],
+        };
+        self.custom.iter().flat_map(of).collect()
+    }
+
+    /// Filters for our own verdicts, in the order in which they are given.
+    pub fn checks(&self) -> Vec<Check> {
+        let all = [(Verdict::Audit, &self.audit), (Verdict::Deny, &self.deny), (Verdict::Allow, &self.allow)];
+        all.into_iter().filter_map(|(verdict, set)| Some(Check::Enforce(verdict, set.clone()?))).collect()
+    }
+}
+
 /// Rules for one outside checker.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Custom {
     pub name: Text,
     /// `None` if mesh config has no usable provider of that name: then what the rules match is denied.
     pub provider: Option<Provider>,
-    pub enforced: BTreeMap<Text, Rule>,
-    pub dry_run: BTreeMap<Text, Rule>,
+    pub enforced: Rules,
+    pub dry_run: Rules,
 }
 
 /// Rules of one action by name; dry runs are only counted.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct RuleSet {
-    pub enforced: Option<BTreeMap<Text, Rule>>,
-    pub dry_run: Option<BTreeMap<Text, Rule>>,
+    pub enforced: Option<Rules>,
+    pub dry_run: Option<Rules>,
 }
 
 /// One rule: any of the operations, by any of the sources.

@@ -11,11 +11,10 @@ use api::envoy::extensions::path::r#match::uri_template::v3::UriTemplateMatchCon
 use api::envoy::r#type::matcher::v3::{MetadataMatcher, PathMatcher, StringMatcher, path_matcher};
 use ipnet::IpNet;
 use model::names::Text;
-use std::collections::BTreeMap;
 
 use super::attribute::Attribute;
 use super::matchers::{self, Case};
-use super::{Authorization, Condition, Custom, Rule, RuleSet, ext_authz};
+use super::{Check, Condition, Layer, Rule, Rules, Verdict, ext_authz};
 
 pub(super) const HTTP_RBAC: &str = "envoy.filters.http.rbac";
 pub(super) const NETWORK_RBAC: &str = "envoy.filters.network.rbac";
@@ -25,102 +24,62 @@ const TCP_STATS: &str = "tcp.";
 const CUSTOM_STATS: &str = "istio_ext_authz_";
 const BAD_CUSTOM: &str = "-deny-due-to-bad-CUSTOM-action";
 
-/// What a rule may ask.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Layer {
-    Http,
-    Tcp,
-}
-
 /// A condition that cannot be asked here.
 struct Unaskable;
 
-/// Filters by name and config for HTTP connections: outside checkers first, then audit, deny, allow.
-pub fn http_filters(plan: &Authorization) -> (Vec<(&'static str, Any)>, Vec<(&'static str, Any)>) {
-    let custom = plan.custom.iter().flat_map(|custom| {
-        let rbac = |rules, shadow_rules, prefix: &str| {
-            api::any(&HttpRbac {
-                rules,
-                shadow_rules,
-                shadow_rules_stat_prefix: prefix.to_owned(),
-                ..HttpRbac::default()
-            })
-        };
-        let Some(provider) = &custom.provider else {
-            return vec![(HTTP_RBAC, rbac(Some(denied(custom, Layer::Http)), None, ""))];
-        };
-        let (shadow, dry_run) = custom_rules(custom, Layer::Http);
-        vec![
-            (HTTP_RBAC, rbac(dry_run, Some(shadow), CUSTOM_STATS)),
-            (ext_authz::HTTP, ext_authz::http(provider, &custom.name)),
-        ]
-    });
-    let own = sets(plan).map(|(set, action)| {
-        let (rules, shadow_rules) = both(set, action, Layer::Http);
-        let shadow_rules_stat_prefix = dry_run_stats(shadow_rules.as_ref()).to_owned();
-        let rbac = HttpRbac { rules, shadow_rules, shadow_rules_stat_prefix, ..HttpRbac::default() };
-        (HTTP_RBAC, api::any(&rbac))
-    });
-    (custom.collect(), own.collect())
+/// The filter for HTTP connections, by name and config.
+pub fn http_filter(check: &Check) -> (&'static str, Any) {
+    if let Check::Ask(custom, provider) = check {
+        return (ext_authz::HTTP, ext_authz::http(provider, &custom.name));
+    }
+    let (rules, shadow_rules, prefix) = written(check, Layer::Http);
+    let shadow_rules_stat_prefix = prefix.to_owned();
+    (HTTP_RBAC, api::any(&HttpRbac { rules, shadow_rules, shadow_rules_stat_prefix, ..HttpRbac::default() }))
 }
 
-/// The same for TCP connections; checkers that speak only HTTP cannot be asked.
-pub fn network_filters(plan: &Authorization) -> (Vec<(&'static str, Any)>, Vec<(&'static str, Any)>) {
-    let rbac = |rules, shadow_rules, prefix: &str| {
-        let rbac = NetworkRbac {
-            rules,
-            shadow_rules,
-            shadow_rules_stat_prefix: prefix.to_owned(),
-            stat_prefix: TCP_STATS.to_owned(),
-            ..NetworkRbac::default()
-        };
-        (NETWORK_RBAC, api::any(&rbac))
+/// The filter for TCP connections.
+pub fn network_filter(check: &Check) -> (&'static str, Any) {
+    if let Check::Ask(custom, provider) = check {
+        return (ext_authz::NETWORK, ext_authz::network(provider, &custom.name));
+    }
+    let (rules, shadow_rules, prefix) = written(check, Layer::Tcp);
+    let rbac = NetworkRbac {
+        rules,
+        shadow_rules,
+        shadow_rules_stat_prefix: prefix.to_owned(),
+        stat_prefix: TCP_STATS.to_owned(),
+        ..NetworkRbac::default()
     };
-    let custom = plan.custom.iter().flat_map(|custom| {
-        let Some(provider) = &custom.provider else {
-            return vec![rbac(Some(denied(custom, Layer::Tcp)), None, "")];
-        };
-        let Some(check) = ext_authz::network(provider, &custom.name) else { return Vec::new() };
-        let (shadow, dry_run) = custom_rules(custom, Layer::Tcp);
-        vec![rbac(dry_run, Some(shadow), CUSTOM_STATS), (ext_authz::NETWORK, check)]
-    });
-    let own = sets(plan).map(|(set, action)| {
-        let (rules, shadow_rules) = both(set, action, Layer::Tcp);
-        let prefix = dry_run_stats(shadow_rules.as_ref());
-        rbac(rules, shadow_rules, prefix)
-    });
-    (custom.collect(), own.collect())
+    (NETWORK_RBAC, api::any(&rbac))
 }
 
-fn sets(plan: &Authorization) -> impl Iterator<Item = (&RuleSet, Action)> {
-    let all = [(&plan.audit, Action::Log), (&plan.deny, Action::Deny), (&plan.allow, Action::Allow)];
-    all.into_iter().filter_map(|(set, action)| Some((set.as_ref()?, action)))
-}
-
-fn both(set: &RuleSet, action: Action, layer: Layer) -> (Option<Rbac>, Option<Rbac>) {
-    let written = |rules: &Option<BTreeMap<Text, Rule>>| rules.as_ref().map(|rules| rbac(rules, action, layer, ""));
-    (written(&set.enforced), written(&set.dry_run))
-}
-
-fn dry_run_stats(shadow: Option<&Rbac>) -> &'static str {
-    match shadow.map(Rbac::action) {
-        Some(Action::Allow) => "istio_dry_run_allow_",
-        Some(Action::Deny) => "istio_dry_run_deny_",
-        _ => "",
+/// Rules that are enforced, rules that are only counted or marked, and under which prefix.
+fn written(check: &Check, layer: Layer) -> (Option<Rbac>, Option<Rbac>, &'static str) {
+    match check {
+        Check::Enforce(verdict, set) => {
+            let action = match verdict {
+                Verdict::Audit => Action::Log,
+                Verdict::Deny => Action::Deny,
+                Verdict::Allow => Action::Allow,
+            };
+            let of = |rules: &Option<Rules>| rules.as_ref().map(|rules| rbac(rules, action, layer, ""));
+            let prefix = match verdict {
+                Verdict::Allow if set.dry_run.is_some() => "istio_dry_run_allow_",
+                Verdict::Deny if set.dry_run.is_some() => "istio_dry_run_deny_",
+                _ => "",
+            };
+            (of(&set.enforced), of(&set.dry_run), prefix)
+        }
+        // Rules only mark the request; the checker's filter then asks for marked ones.
+        Check::Mark(custom) | Check::Ask(custom, _) => {
+            let dry_run = Some(rbac(&custom.dry_run, Action::Deny, layer, "")).filter(|r| !r.policies.is_empty());
+            (dry_run, Some(rbac(&custom.enforced, Action::Deny, layer, "")), CUSTOM_STATS)
+        }
+        Check::Refuse(custom) => (Some(rbac(&custom.enforced, Action::Deny, layer, BAD_CUSTOM)), None, ""),
     }
 }
 
-/// Rules only mark the request; the checker's filter then asks for marked ones.
-fn custom_rules(custom: &Custom, layer: Layer) -> (Rbac, Option<Rbac>) {
-    let dry_run = Some(rbac(&custom.dry_run, Action::Deny, layer, "")).filter(|r| !r.policies.is_empty());
-    (rbac(&custom.enforced, Action::Deny, layer, ""), dry_run)
-}
-
-fn denied(custom: &Custom, layer: Layer) -> Rbac {
-    rbac(&custom.enforced, Action::Deny, layer, BAD_CUSTOM)
-}
-
-fn rbac(rules: &BTreeMap<Text, Rule>, action: Action, layer: Layer, suffix: &str) -> Rbac {
+fn rbac(rules: &Rules, action: Action, layer: Layer, suffix: &str) -> Rbac {
     let policies =
         rules.iter().filter_map(|(name, rule)| Some((format!("{name}{suffix}"), policy(rule, action, layer)?)));
     Rbac { action: action as i32, policies: policies.collect(), ..Rbac::default() }
