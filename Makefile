@@ -1,4 +1,8 @@
-.PHONY: test setup tidy
+.PHONY: run test setup tidy
+
+run: setup ## a small shop on this machine, behind real Envoys
+	cargo build -p discovery -p ctl
+	target/debug/pilotctl demo
 
 test: ## everything that CI checks
 	cargo xtask test

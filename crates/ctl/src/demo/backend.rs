@@ -1,0 +1,83 @@
+//! The shop's business: each workload says who it is, and the front asks the others through its sidecar.
+
+use std::convert::Infallible;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use bytes::Bytes;
+use http::{HeaderMap, Request, Response};
+use http_body_util::{BodyExt, Empty, Full};
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use tokio::net::{TcpListener, TcpStream};
+
+use super::Workload;
+
+/// Workload n listens on this port plus n; its sidecar knows it from the shop's files.
+const FIRST_PORT: u16 = 28080;
+/// Where a workload's own calls go out through its sidecar.
+const OUT_PORT: u16 = 19080;
+/// Headers that follow a request on its way through the shop.
+const FORWARDED: &[&str] = &["x-canary", "x-request-id"];
+
+/// Serves one workload for as long as the demo runs.
+pub(super) async fn start(workload: &'static Workload, number: u8) -> Result<()> {
+    let address = SocketAddr::from((Ipv4Addr::LOCALHOST, FIRST_PORT + u16::from(number)));
+    let listener = TcpListener::bind(address)
+        .await
+        .with_context(|| format!("could not listen on {address} for {}", workload.name()))?;
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            let service = service_fn(move |request| answer(workload, number, request));
+            tokio::spawn(hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service));
+        }
+    });
+    Ok(())
+}
+
+async fn answer(
+    workload: &Workload,
+    number: u8,
+    request: Request<Incoming>,
+) -> Result<Response<Full<Bytes>>, Infallible> {
+    let mut text = format!("{} {}\n", workload.app, workload.version);
+    let sidecar = SocketAddr::from((Ipv4Addr::new(127, 0, 80, number), OUT_PORT));
+    for callee in workload.calls {
+        let host = format!("{callee}.shop.svc.cluster.local");
+        match get(sidecar, "/", &host, &forwarded(request.headers())).await {
+            Ok(said) => text.push_str(&format!("  {}\n", said.trim_end())),
+            Err(error) => text.push_str(&format!("  {callee}: {error:#}\n")),
+        }
+    }
+    Ok(Response::new(Full::from(text)))
+}
+
+fn forwarded(headers: &HeaderMap) -> Vec<(&'static str, String)> {
+    let text = |name: &'static str| Some((name, headers.get(name)?.to_str().ok()?.to_owned()));
+    FORWARDED.iter().filter_map(|name| text(name)).collect()
+}
+
+/// The body of a good answer; anything else is an error.
+pub(super) async fn get(address: SocketAddr, path: &str, host: &str, headers: &[(&str, String)]) -> Result<String> {
+    let limit = Duration::from_secs(5);
+    tokio::time::timeout(limit, fetch(address, path, host, headers)).await.context("no answer within 5 s")?
+}
+
+async fn fetch(address: SocketAddr, path: &str, host: &str, headers: &[(&str, String)]) -> Result<String> {
+    let stream = TcpStream::connect(address).await.with_context(|| format!("could not reach {address}"))?;
+    let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
+    tokio::spawn(connection);
+    let mut request = Request::get(path).header("host", host);
+    for (name, value) in headers {
+        request = request.header(*name, value);
+    }
+    let response = sender.send_request(request.body(Empty::<Bytes>::new())?).await?;
+    let status = response.status();
+    let body = response.into_body().collect().await?.to_bytes();
+    if !status.is_success() {
+        bail!("{status}");
+    }
+    Ok(String::from_utf8_lossy(&body).into_owned())
+}

@@ -1,0 +1,142 @@
+//! `pilotctl demo`: the shop of `samples/shop` with everything real but the business. Ctrl-C removes it all.
+
+mod backend;
+mod envoy;
+mod process;
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+
+use process::Process;
+
+/// Where clients call the shop: the front's sidecar.
+const SHOP: (Ipv4Addr, u16) = (Ipv4Addr::new(127, 0, 80, 1), 18080);
+
+/// The workloads as `samples/shop/config` describes them, in the order of their addresses.
+const WORKLOADS: &[Workload] = &[
+    Workload { app: "front", version: "v1", calls: &["catalog", "cart", "reviews"] },
+    Workload { app: "catalog", version: "v1", calls: &[] },
+    Workload { app: "cart", version: "v1", calls: &[] },
+    Workload { app: "reviews", version: "v1", calls: &[] },
+    Workload { app: "reviews", version: "v2", calls: &[] },
+];
+
+#[derive(Args)]
+pub(crate) struct Options {
+    /// The Envoy binary; found in $PILOTAGE_ENVOY, the cache folder or the PATH if not given
+    #[arg(long)]
+    envoy: Option<PathBuf>,
+    /// The pilot-discovery binary; found beside this one if not given
+    #[arg(long)]
+    discovery: Option<PathBuf>,
+    /// The folder with the shop's files
+    #[arg(long, default_value = "samples/shop")]
+    shop: PathBuf,
+    /// Stop after one good answer instead of waiting for Ctrl-C
+    #[arg(long)]
+    once: bool,
+}
+
+/// One workload of the shop.
+struct Workload {
+    app: &'static str,
+    version: &'static str,
+    calls: &'static [&'static str],
+}
+
+impl Workload {
+    fn name(&self) -> String {
+        format!("{}-{}", self.app, self.version)
+    }
+}
+
+/// Starts everything, waits for a first answer, and cleans up when it ends.
+pub(crate) async fn run(options: Options) -> Result<()> {
+    let envoy = envoy::find(options.envoy.as_deref())?;
+    let discovery = match options.discovery {
+        Some(path) => path,
+        None => std::env::current_exe().context("could not find this program")?.with_file_name("pilot-discovery"),
+    };
+    if !options.shop.join("config").is_dir() {
+        bail!("no shop at {}: run from the project's folder or give --shop", options.shop.display());
+    }
+    let folder = tempfile::tempdir().context("could not make a folder for logs")?;
+    for (index, workload) in WORKLOADS.iter().enumerate() {
+        backend::start(workload, index as u8 + 1).await?;
+    }
+    let grpc = free_port().await?;
+    let http = free_port().await?;
+    let mut processes = vec![start_discovery(&discovery, &options.shop, folder.path(), grpc, http)?];
+    wait_for("pilot-discovery", &mut processes, async || backend::get(local(http), "/ready", "pilot", &[]).await)
+        .await?;
+    for (index, workload) in WORKLOADS.iter().enumerate() {
+        processes.push(envoy::start(&envoy, workload, index as u8 + 1, grpc, folder.path())?);
+    }
+    let answer =
+        wait_for("the shop", &mut processes, async || backend::get(SHOP.into(), "/", "shop", &[]).await).await?;
+    tell(&options.shop, http, folder.path(), &answer);
+    if options.once {
+        return Ok(());
+    }
+    tokio::signal::ctrl_c().await.context("could not wait for Ctrl-C")?;
+    println!("\nstopping");
+    Ok(())
+}
+
+fn local(port: u16) -> SocketAddr {
+    (Ipv4Addr::LOCALHOST, port).into()
+}
+
+async fn free_port() -> Result<u16> {
+    let listener = tokio::net::TcpListener::bind(local(0)).await.context("could not find a free port")?;
+    Ok(listener.local_addr()?.port())
+}
+
+fn start_discovery(binary: &Path, shop: &Path, logs: &Path, grpc: u16, http: u16) -> Result<Process> {
+    let args = [
+        "discovery".to_owned(),
+        "--registries=".to_owned(),
+        format!("--configDir={}", shop.join("config").display()),
+        format!("--meshConfig={}", shop.join("mesh.yaml").display()),
+        format!("--grpcAddr=127.0.0.1:{grpc}"),
+        format!("--httpAddr=127.0.0.1:{http}"),
+        "--monitoringAddr=".to_owned(),
+        "--secureGRPCAddr=".to_owned(),
+        "--httpsAddr=".to_owned(),
+    ];
+    Process::start("pilot-discovery", binary, &args, logs)
+}
+
+/// Tries until it answers. Gives up when one of the processes ends or half a minute has passed.
+async fn wait_for(
+    what: &str,
+    processes: &mut [Process],
+    mut attempt: impl AsyncFnMut() -> Result<String>,
+) -> Result<String> {
+    let deadline = tokio::time::Instant::now() + std::time::Duration::from_secs(30);
+    loop {
+        match attempt().await {
+            Ok(answer) => return Ok(answer),
+            Err(error) if tokio::time::Instant::now() > deadline => {
+                return Err(error.context(format!("{what} did not answer within 30 s")));
+            }
+            Err(_) => {}
+        }
+        processes.iter_mut().try_for_each(Process::check)?;
+        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+    }
+}
+
+fn tell(shop: &Path, http: u16, logs: &Path, answer: &str) {
+    let (ip, port) = SHOP;
+    println!("The shop is open at http://{ip}:{port}/ and answers:\n");
+    answer.lines().for_each(|line| println!("    {line}"));
+    println!("\nOne answer in ten comes from reviews v2:\n");
+    println!("    for i in $(seq 50); do curl -s http://{ip}:{port}/ | grep reviews; done | sort | uniq -c\n");
+    println!("Always v2, by a header:\n\n    curl -H 'x-canary: yes' http://{ip}:{port}/\n");
+    println!("Change the weights in {} and try again.", shop.join("config/canary.yaml").display());
+    println!("Control plane: http://127.0.0.1:{http}/debug   Logs: {}   Ctrl-C ends it.", logs.display());
+}

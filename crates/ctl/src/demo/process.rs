@@ -1,0 +1,41 @@
+//! A process of the demo: its output goes to a file, and it ends with the demo.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use tokio::process::{Child, Command};
+
+/// A running process; killed on drop.
+pub(super) struct Process {
+    name: String,
+    child: Child,
+    log: PathBuf,
+}
+
+impl Process {
+    pub(super) fn start(name: &str, binary: &Path, args: &[String], logs: &Path) -> Result<Process> {
+        let log = logs.join(format!("{name}.log"));
+        let out = File::create(&log).with_context(|| format!("could not write {}", log.display()))?;
+        let errors = out.try_clone().with_context(|| format!("could not write {}", log.display()))?;
+        let child = Command::new(binary)
+            .args(args)
+            .stdin(std::process::Stdio::null())
+            .stdout(out)
+            .stderr(errors)
+            .kill_on_drop(true)
+            .spawn()
+            .with_context(|| format!("could not start {}", binary.display()))?;
+        Ok(Process { name: name.to_owned(), child, log })
+    }
+
+    /// An error with the end of its output if the process has ended.
+    pub(super) fn check(&mut self) -> Result<()> {
+        if let Some(status) = self.child.try_wait().context("could not look after a process")? {
+            let output = std::fs::read_to_string(&self.log).unwrap_or_default();
+            let lines: Vec<&str> = output.lines().collect();
+            bail!("{} ended with {status}:\n{}", self.name, lines[lines.len().saturating_sub(10)..].join("\n"));
+        }
+        Ok(())
+    }
+}
