@@ -10,7 +10,7 @@ use std::{env, fs, thread};
 
 use serde_json::Value;
 
-use super::ask::{Answers, Forms, ask, ask_recorded};
+use super::ask::{Answers, Forms, Got, ask, ask_recorded};
 use super::report::{self, Selection};
 use super::{Case, KINDS, Proxy, Store, World};
 use crate::canonical;
@@ -30,6 +30,12 @@ pub(super) struct Outcome {
     /// Type to (equal, all) of what was expected or received.
     pub(super) counts: BTreeMap<&'static str, (usize, usize)>,
     pub(super) faults: Vec<Fault>,
+}
+
+impl Outcome {
+    fn new(case: &Case) -> Outcome {
+        Outcome { topic: case.topic.clone(), label: case.label(), counts: BTreeMap::new(), faults: Vec::new() }
+    }
 }
 
 /// One resource that is not as recorded.
@@ -109,28 +115,54 @@ fn without(list: &str, gone: &[String]) -> String {
     list.lines().filter(|l| !gone.iter().any(|g| g == l.trim())).map(|l| format!("{l}\n")).collect()
 }
 
-/// Spreads the cases over the cores. Kubernetes cases need a server with that source.
 fn outcomes(cases: &[Case], load: &(impl Fn(&Case) -> Answers + Sync), selection: &Selection) -> Vec<Outcome> {
-    let cases: Vec<&Case> = cases.iter().filter(|c| matches!(c.world, World::Files(_))).collect();
-    let (next, done, forms) = (AtomicUsize::new(0), Mutex::new(Vec::new()), Forms::default());
-    thread::scope(|scope| {
-        for _ in 0..thread::available_parallelism().map_or(2, usize::from) {
-            scope.spawn(|| {
-                while let Some(case) = cases.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    let outcome = outcome(case, load, selection, &forms);
-                    done.lock().unwrap_or_else(PoisonError::into_inner).push(outcome);
-                }
-            });
-        }
-    });
-    let mut done = done.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let forms = Forms::default();
+    let mut done = on_all_cores(cases, |case| outcome(case, load, selection, &forms));
     done.sort_by(|a, b| a.label.cmp(&b.label));
     done
 }
 
+/// Where two servers answer otherwise, as lines to read; over the cases whose label is wanted.
+pub fn disagreements(
+    wanted: impl Fn(&str) -> bool,
+    one: impl Fn(&Case) -> Answers + Sync,
+    other: impl Fn(&Case) -> Answers + Sync,
+) -> Vec<String> {
+    let forms = Forms::default();
+    let lines = on_all_cores(&Store::read(wanted).cases, |case| {
+        let mut outcome = Outcome::new(case);
+        let (one, other) = (one(case), other(case));
+        for proxy in &case.proxies {
+            let (left, right) = (ask(&one, proxy, &forms), ask(&other, proxy, &forms));
+            for (kind, _) in KINDS {
+                let of = |got: &Got| got.get(kind).cloned().unwrap_or_default();
+                compare(&mut outcome, &proxy.name, kind, &of(&left), &of(&right));
+            }
+        }
+        outcome.faults.iter().flat_map(report::lines).map(|l| format!("{} {l}", outcome.label)).collect::<Vec<_>>()
+    });
+    lines.concat()
+}
+
+/// Spreads the cases over the cores. Kubernetes cases need a server with that source.
+fn on_all_cores<T: Send>(cases: &[Case], run: impl Fn(&Case) -> T + Sync) -> Vec<T> {
+    let cases: Vec<&Case> = cases.iter().filter(|c| matches!(c.world, World::Files(_))).collect();
+    let (next, done) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+    thread::scope(|scope| {
+        for _ in 0..thread::available_parallelism().map_or(2, usize::from) {
+            scope.spawn(|| {
+                while let Some(case) = cases.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    let result = run(case);
+                    done.lock().unwrap_or_else(PoisonError::into_inner).push(result);
+                }
+            });
+        }
+    });
+    done.into_inner().unwrap_or_else(PoisonError::into_inner)
+}
+
 fn outcome(case: &Case, load: &impl Fn(&Case) -> Answers, selection: &Selection, forms: &Forms) -> Outcome {
-    let mut outcome =
-        Outcome { topic: case.topic.clone(), label: case.label(), counts: BTreeMap::new(), faults: Vec::new() };
+    let mut outcome = Outcome::new(case);
     let answers = catch_unwind(AssertUnwindSafe(|| load(case))).map_err(|_| LAST_PANIC.take());
     let ask = |answers: &Answers, proxy: &Proxy| match selection.has_types() {
         true => ask_recorded(answers, case, proxy, forms, |kind| selection.has_type(kind)),

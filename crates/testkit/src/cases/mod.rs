@@ -1,14 +1,17 @@
 //! Recorded cases: a piece of configuration, some proxies, and what each of them was answered.
-//! `store.rs` reads them, `ask.rs` asks as an Envoy does, `check.rs` compares, `report.rs` tells.
+//! `store.rs` reads them, `ask.rs` asks as an Envoy does (`stream.rs` over the wire), `check.rs` compares,
+//! `report.rs` tells.
 
 mod ask;
 mod check;
 mod report;
 mod store;
+mod stream;
 
 pub use ask::Answers;
-pub use check::run;
+pub use check::{disagreements, run};
 pub use store::Store;
+pub use stream::over_stream;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

@@ -105,7 +105,8 @@ fn print_faults(outcome: &Outcome, limit: usize) {
     }
 }
 
-fn lines(fault: &Fault) -> Vec<String> {
+/// A fault as lines to read.
+pub(super) fn lines(fault: &Fault) -> Vec<String> {
     let Fault { proxy, kind, name, .. } = fault;
     match &fault.state {
         State::Missing => vec![format!("{proxy} {kind} {name}: missing")],

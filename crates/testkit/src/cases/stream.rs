@@ -1,0 +1,94 @@
+//! Answers of a running server, asked over one xDS stream per proxy.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use api::envoy::config::core::v3::Node;
+use api::{Any, Resource, TypeUrl};
+use tokio::runtime::Handle;
+use tokio::time::timeout;
+use tonic::Status;
+use tonic::transport::Endpoint;
+use xds::client::{DeltaClient, Held, SotwClient};
+
+use super::Answers;
+use crate::envoy::Transport;
+
+/// A server may keep silent on names it does not know.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+enum Stream {
+    Sotw(SotwClient),
+    Delta(DeltaClient),
+}
+
+/// The answers of the server at this address. Not to be called from a task of the runtime.
+pub fn over_stream(runtime: Handle, address: SocketAddr, transport: Transport) -> Answers {
+    let streams: RefCell<BTreeMap<String, Stream>> = RefCell::default();
+    Box::new(move |proxy, kind, names| {
+        let mut streams = streams.borrow_mut();
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        let answer = runtime.block_on(async {
+            let stream = match streams.get_mut(&proxy.name) {
+                Some(stream) => {
+                    stream.subscribe(kind, &names);
+                    stream
+                }
+                None => {
+                    let stream = Stream::open(address, transport, proxy.node(), kind, &names).await?;
+                    streams.entry(proxy.name.clone()).or_insert(stream)
+                }
+            };
+            timeout(PATIENCE, stream.answer(kind)).await.unwrap_or(Ok(Vec::new()))
+        });
+        let resources = answer.unwrap_or_else(|status: Status| panic!("the stream of {} broke: {status}", proxy.name));
+        resources.into_iter().map(|any| Resource::encoded("", any.value.into())).collect()
+    })
+}
+
+impl Stream {
+    async fn open(
+        address: SocketAddr,
+        transport: Transport,
+        node: Node,
+        kind: &TypeUrl,
+        names: &[&str],
+    ) -> Result<Stream, Status> {
+        let endpoint = Endpoint::from_shared(format!("http://{address}"));
+        let channel = endpoint.map_err(|e| Status::internal(e.to_string()))?.connect_lazy();
+        Ok(match transport {
+            Transport::Sotw => Stream::Sotw(SotwClient::open(channel, node, kind, names).await?),
+            Transport::Delta => Stream::Delta(DeltaClient::open(channel, node, Held::new(), kind, names).await?),
+        })
+    }
+
+    fn subscribe(&mut self, kind: &TypeUrl, names: &[&str]) {
+        match self {
+            Stream::Sotw(client) => client.subscribe(kind, names),
+            Stream::Delta(client) => client.subscribe(kind, names),
+        }
+    }
+
+    /// The next answer of this type; those of other types on the way are accepted too.
+    async fn answer(&mut self, kind: &TypeUrl) -> Result<Vec<Any>, Status> {
+        loop {
+            let (url, resources) = match self {
+                Stream::Sotw(client) => {
+                    let Some(response) = client.next().await? else { return Ok(Vec::new()) };
+                    client.ack(&response);
+                    (response.type_url, response.resources)
+                }
+                Stream::Delta(client) => {
+                    let Some(response) = client.next().await? else { return Ok(Vec::new()) };
+                    client.ack(&response);
+                    (response.type_url, response.resources.into_iter().filter_map(|r| r.resource).collect())
+                }
+            };
+            if url == kind.as_str() {
+                return Ok(resources);
+            }
+        }
+    }
+}
