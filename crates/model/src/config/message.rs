@@ -1,9 +1,10 @@
-//! JSON into a protobuf message, as leniently as upstream reads it: fields by either name, numbers
+//! JSON into a protobuf message of any descriptor pool, as leniently as upstream reads it: fields by either name, numbers
 //! in quotes, durations as Go writes them, enums by name or number. Unknown fields are findings, not failures.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
 
+use prost::Message as _;
 use prost_reflect::{DynamicMessage, FieldDescriptor, Kind, MapKey, MessageDescriptor, ReflectMessage, Value as Field};
 use serde_json::{Map, Value};
 
@@ -14,16 +15,16 @@ use crate::problem::Severity;
 
 /// Something about one field.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Finding {
-    pub(super) severity: Severity,
+pub struct Finding {
+    pub severity: Severity,
     /// Such as `spec.http[0].timeout`.
-    pub(super) path: String,
-    pub(super) message: String,
+    pub path: String,
+    pub message: String,
 }
 
 /// Reads a message of this type; `root` begins every path. Findings of severity error mean that
 /// part of the input was not understood.
-pub(super) fn read(descriptor: &MessageDescriptor, json: &Value, root: &str) -> (DynamicMessage, Vec<Finding>) {
+pub fn read(descriptor: &MessageDescriptor, json: &Value, root: &str) -> (DynamicMessage, Vec<Finding>) {
     let mut message = DynamicMessage::new(descriptor.clone());
     let findings = read_into(&mut message, json, root);
     (message, findings)
@@ -31,13 +32,16 @@ pub(super) fn read(descriptor: &MessageDescriptor, json: &Value, root: &str) -> 
 
 /// Reads fields into a message that has content already. A field that is given replaces the old
 /// one whole, nested messages too; `null` leaves it.
-pub(super) fn read_into(message: &mut DynamicMessage, json: &Value, root: &str) -> Vec<Finding> {
+pub fn read_into(message: &mut DynamicMessage, json: &Value, root: &str) -> Vec<Finding> {
     let mut reader = Reader { path: vec![Step::Field(root)], findings: Vec::new() };
     if !json.is_null() {
         reader.fields(message, json);
     }
     reader.findings
 }
+
+/// Where an `Any` names its type.
+const TYPE: &str = "@type";
 
 enum Step<'a> {
     Field(&'a str),
@@ -58,7 +62,9 @@ impl<'a> Reader<'a> {
         let descriptor = message.descriptor();
         for (name, value) in entries {
             let Some(field) = field_of(&descriptor, entries, name) else {
-                self.unknown(name);
+                if name != TYPE {
+                    self.unknown(name);
+                }
                 continue;
             };
             if value.is_null() && !accepts_null(&field) {
@@ -180,7 +186,6 @@ impl<'a> Reader<'a> {
             "google.protobuf.Struct"
             | "google.protobuf.Value"
             | "google.protobuf.ListValue"
-            | "google.protobuf.Any"
             | "google.protobuf.FieldMask" => match DynamicMessage::deserialize(descriptor.clone(), json.clone()) {
                 Ok(read) => message = read,
                 Err(error) => {
@@ -189,16 +194,43 @@ impl<'a> Reader<'a> {
                 }
             },
             _ if json.is_null() => {}
+            "google.protobuf.Any" => {
+                let (name, inner) = self.any(descriptor, json)?;
+                message.set_field_by_number(1, Field::String(name));
+                message.set_field_by_number(2, Field::Bytes(inner.encode_to_vec().into()));
+            }
             _ => self.fields(&mut message, json),
         }
         Some(message)
     }
 
+    /// The type URL and content of an `Any`, whose type is looked up in the pool of its holder.
+    fn any(&mut self, holder: &MessageDescriptor, json: &'a Value) -> Option<(String, DynamicMessage)> {
+        let Some(url) = json.get(TYPE).and_then(Value::as_str) else {
+            self.error("an Any needs the name of its type in \"@type\"".to_owned());
+            return None;
+        };
+        let name = url.rsplit('/').next().unwrap_or(url);
+        let Some(descriptor) = holder.parent_pool().get_message_by_name(name) else {
+            self.error(format!("could not resolve Any message type: {}", clip(url)));
+            return None;
+        };
+        let inner = match is_well_known(name) {
+            true => self.message(&descriptor, json.get("value").unwrap_or(&Value::Null))?,
+            false => {
+                let mut inner = DynamicMessage::new(descriptor);
+                self.fields(&mut inner, json);
+                inner
+            }
+        };
+        Some((url.to_owned(), inner))
+    }
+
     fn mismatch(&mut self, expected: &str, found: &Value) {
         let found = match found {
             Value::Null => "null".to_owned(),
-            Value::Bool(b) => format!("the boolean {b}"),
-            Value::Number(n) => format!("the number {n}"),
+            Value::Bool(b) => format!("the boolean {b}{}", quotes_help(expected)),
+            Value::Number(n) => format!("the number {n}{}", quotes_help(expected)),
             Value::String(s) => format!("{:?}", clip(s)),
             Value::Array(_) => "a list".to_owned(),
             Value::Object(_) => "an object".to_owned(),
@@ -231,6 +263,12 @@ impl<'a> Reader<'a> {
     }
 }
 
+/// YAML reads an unquoted `y` or `1.10` as something else than text.
+fn quotes_help(expected: &str) -> &'static str {
+    let is_text = expected == "a string" || expected.starts_with("one of ");
+    if is_text { " (text needs quotes)" } else { "" }
+}
+
 /// The field of this name, in camelCase or as the .proto spells it; camelCase wins if both are given.
 fn field_of(descriptor: &MessageDescriptor, entries: &Map<String, Value>, name: &str) -> Option<FieldDescriptor> {
     descriptor.get_field_by_json_name(name).or_else(|| {
@@ -250,6 +288,12 @@ fn is_wrapper(name: &str) -> bool {
     name.strip_prefix("google.protobuf.")
         .and_then(|name| name.strip_suffix("Value"))
         .is_some_and(|name| WRAPPED.contains(&name))
+}
+
+/// Whether a message has a JSON form of its own, which an `Any` holds under `value`.
+fn is_well_known(name: &str) -> bool {
+    let others = ["Any", "Duration", "Timestamp", "Struct", "Value", "ListValue", "FieldMask", "Empty"];
+    is_wrapper(name) || name.strip_prefix("google.protobuf.").is_some_and(|name| others.contains(&name))
 }
 
 fn text_or_null(json: &Value) -> Option<&str> {

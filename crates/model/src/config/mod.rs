@@ -2,12 +2,13 @@
 //! One row here plus one file beside this makes a new kind; exhaustive matches then show where it must be read.
 
 pub mod mesh;
-mod message;
+pub mod message;
 mod meta;
 pub mod parse;
 pub mod print;
 mod text;
 pub mod timestamp;
+pub mod validate;
 
 use std::collections::BTreeMap;
 use std::fmt;

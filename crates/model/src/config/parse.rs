@@ -202,7 +202,7 @@ mod tests {
             with_spec("{hosts: [1.10], http: [{timeout: 5, match: [{port: -1}], retries: {attempts: 3000000000}}]}");
         let about = "Error f.yaml:1: VirtualService shop/a: could not read";
         let expected = [
-            "spec.hosts[0]: expected a string, found the number 1.1",
+            "spec.hosts[0]: expected a string, found the number 1.1 (text needs quotes)",
             "spec.http[0].timeout: expected a duration such as 1m30s, found the number 5",
             "spec.http[0].match[0].port: expected an integer from 0 to 4294967295, found the number -1",
             "spec.http[0].retries.attempts: expected a 32-bit integer, found the number 3000000000",

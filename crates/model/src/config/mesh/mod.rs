@@ -15,7 +15,7 @@ use serde_json::Value;
 pub use defaults::{default_mesh, default_proxy_config};
 
 use super::message::{self, Finding};
-use super::{parse, text};
+use super::{parse, text, validate};
 use crate::names::Text;
 use crate::problem::{Place, Problem, Severity};
 use crate::settings::{Mesh, Networks};
@@ -28,6 +28,7 @@ pub fn parse_mesh(text: &str, file: &str) -> (Mesh, Vec<Problem>) {
     let about: Text = "MeshConfig".into();
     let (mesh, findings) = mesh_over(default_mesh(), &json);
     problems.extend(parse::problems(findings, &about, Some(&place)));
+    problems.extend(validate::validate_mesh(&mesh, Some(place)));
     usable(mesh, default_mesh, problems)
 }
 
@@ -37,6 +38,7 @@ pub fn parse_networks(text: &str, file: &str) -> (Networks, Vec<Problem>) {
     let about: Text = "MeshNetworks".into();
     let (networks, findings) = over(&MeshNetworks::default(), &json, "");
     problems.extend(parse::problems(findings, &about, Some(&place)));
+    problems.extend(validate::validate_networks(&networks, Some(place)));
     usable(networks, MeshNetworks::default, problems)
 }
 

@@ -1,0 +1,209 @@
+//! Rules of EnvoyFilter.
+
+use api::istio::networking::v1alpha3::EnvoyFilter;
+use api::istio::networking::v1alpha3::envoy_filter::envoy_config_object_match::ObjectTypes;
+use api::istio::networking::v1alpha3::envoy_filter::listener_match::FilterMatch;
+use api::istio::networking::v1alpha3::envoy_filter::patch::Operation;
+use api::istio::networking::v1alpha3::envoy_filter::{
+    ApplyTo, EnvoyConfigObjectMatch, EnvoyConfigObjectPatch, PatchContext,
+};
+use api::{Struct, Value, value};
+use serde_json::{Map, Number};
+
+use super::report::{Report, Rule};
+use super::{pattern, selector};
+use crate::config::message;
+use crate::problem::Severity;
+
+const CONNECTION_MANAGER: &str = "envoy.filters.network.http_connection_manager";
+
+/// Filter names of old and what they are called now.
+const OLD_NAMES: &[(&str, &str)] = &[
+    ("envoy.buffer", "envoy.filters.http.buffer"),
+    ("envoy.cors", "envoy.filters.http.cors"),
+    ("envoy.csrf", "envoy.filters.http.csrf"),
+    ("envoy.http_dynamo_filter", "envoy.filters.http.dynamo"),
+    ("envoy.ext_authz", "envoy.filters.http.ext_authz"),
+    ("envoy.fault", "envoy.filters.http.fault"),
+    ("envoy.grpc_http1_bridge", "envoy.filters.http.grpc_http1_bridge"),
+    ("envoy.grpc_json_transcoder", "envoy.filters.http.grpc_json_transcoder"),
+    ("envoy.grpc_web", "envoy.filters.http.grpc_web"),
+    ("envoy.gzip", "envoy.filters.http.gzip"),
+    ("envoy.health_check", "envoy.filters.http.health_check"),
+    ("envoy.ip_tagging", "envoy.filters.http.ip_tagging"),
+    ("envoy.lua", "envoy.filters.http.lua"),
+    ("envoy.rate_limit", "envoy.filters.http.ratelimit"),
+    ("envoy.router", "envoy.filters.http.router"),
+    ("envoy.squash", "envoy.filters.http.squash"),
+    ("envoy.listener.http_inspector", "envoy.filters.listener.http_inspector"),
+    ("envoy.listener.original_dst", "envoy.filters.listener.original_dst"),
+    ("envoy.listener.original_src", "envoy.filters.listener.original_src"),
+    ("envoy.listener.proxy_protocol", "envoy.filters.listener.proxy_protocol"),
+    ("envoy.listener.tls_inspector", "envoy.filters.listener.tls_inspector"),
+    ("envoy.client_ssl_auth", "envoy.filters.network.client_ssl_auth"),
+    ("envoy.http_connection_manager", CONNECTION_MANAGER),
+    ("envoy.mongo_proxy", "envoy.filters.network.mongo_proxy"),
+    ("envoy.ratelimit", "envoy.filters.network.ratelimit"),
+    ("envoy.redis_proxy", "envoy.filters.network.redis_proxy"),
+    ("envoy.tcp_proxy", "envoy.filters.network.tcp_proxy"),
+];
+
+pub(super) fn check(filter: &EnvoyFilter, report: &mut Report) {
+    selector::networking(filter.workload_selector.as_ref().map(|selector| &selector.labels), "Envoy filter", report);
+    report.each("configPatches", &filter.config_patches, |report, patch| {
+        // Upstream checks nothing that a waypoint reads.
+        let context = patch.r#match.as_ref().map(EnvoyConfigObjectMatch::context);
+        if context != Some(PatchContext::Waypoint) {
+            report.check(config_patch(patch).map_err(|message| format!("Envoy filter: {message}")));
+            warnings(patch, report);
+        }
+    });
+}
+
+/// The first thing that makes a patch meaningless.
+fn config_patch(it: &EnvoyConfigObjectPatch) -> Rule {
+    let broken = |text: &str| Err(text.to_owned());
+    if it.apply_to() == ApplyTo::Invalid {
+        return broken("missing applyTo");
+    }
+    let Some(patch) = &it.patch else {
+        return broken("missing patch");
+    };
+    if patch.operation() == Operation::Invalid {
+        return broken("missing patch operation");
+    }
+    if patch.operation() != Operation::Remove && patch.value.is_none() {
+        return broken("missing patch value for non-remove operation");
+    }
+    let Some(one) = &it.r#match else {
+        return Ok(());
+    };
+    let version = one.proxy.as_ref().map_or("", |proxy| proxy.proxy_version.as_str());
+    if version.len() <= pattern::LONGEST {
+        pattern::compiles(version).map_err(|error| format!("invalid regex for proxy version, [{error}]"))?;
+    }
+    match it.apply_to() {
+        ApplyTo::Listener | ApplyTo::FilterChain | ApplyTo::NetworkFilter | ApplyTo::HttpFilter => {
+            listener_match(it.apply_to(), one)
+        }
+        ApplyTo::RouteConfiguration | ApplyTo::VirtualHost | ApplyTo::HttpRoute => match &one.object_types {
+            None | Some(ObjectTypes::RouteConfiguration(_)) => Ok(()),
+            _ => broken("applyTo for http route class objects cannot have non route configuration match"),
+        },
+        ApplyTo::Cluster => match &one.object_types {
+            None | Some(ObjectTypes::Cluster(_)) => Ok(()),
+            _ => broken("applyTo for cluster class objects cannot have non cluster match"),
+        },
+        _ => Ok(()),
+    }
+}
+
+fn listener_match(apply_to: ApplyTo, one: &EnvoyConfigObjectMatch) -> Rule {
+    let broken = |text: &str| Err(text.to_owned());
+    if !matches!(one.object_types, None | Some(ObjectTypes::Listener(_))) {
+        return broken("applyTo for listener class objects cannot have non listener match");
+    }
+    let Some(filter) = filter_of(one) else {
+        return Ok(());
+    };
+    if filter.name.is_empty() {
+        return broken("filter match has no name to match on");
+    }
+    let Some(inner) = &filter.sub_filter else {
+        return Ok(());
+    };
+    if apply_to != ApplyTo::HttpFilter {
+        return broken("subfilter match can be used with applyTo HTTP_FILTER only");
+    }
+    if filter.name != CONNECTION_MANAGER && filter.name != "envoy.http_connection_manager" {
+        return Err(format!("subfilter match requires filter match with {CONNECTION_MANAGER}"));
+    }
+    if inner.name.is_empty() { broken("subfilter match has no name to match on") } else { Ok(()) }
+}
+
+fn filter_of(one: &EnvoyConfigObjectMatch) -> Option<&FilterMatch> {
+    match &one.object_types {
+        Some(ObjectTypes::Listener(listener)) => listener.filter_chain.as_ref()?.filter.as_ref(),
+        _ => None,
+    }
+}
+
+/// What leaves the object in use: parts without effect and old names.
+fn warnings(it: &EnvoyConfigObjectPatch, report: &mut Report) {
+    if let Some(one) = &it.r#match {
+        let version = one.proxy.as_ref().map_or(0, |proxy| proxy.proxy_version.len());
+        let too_long = "Envoy filter: proxyVersion match exceeds 1024 characters and will be ignored";
+        report.warn_if(version > pattern::LONGEST, too_long);
+        if let Some(filter) = filter_of(one) {
+            let apply_to = it.apply_to();
+            report.warn_if(
+                matches!(apply_to, ApplyTo::Listener | ApplyTo::FilterChain),
+                format_args!("Envoy filter: filter match has no effect when used with {}", apply_to.as_str_name()),
+            );
+            old_name(&filter.name, report);
+            old_name(filter.sub_filter.as_ref().map_or("", |inner| inner.name.as_str()), report);
+        }
+    }
+    if let Some(value) = it.patch.as_ref().and_then(|patch| patch.value.as_ref()) {
+        patch_value(it.apply_to(), value, report);
+    }
+}
+
+fn old_name(name: &str, report: &mut Report) {
+    if let Some((_, now)) = OLD_NAMES.iter().find(|(old, _)| *old == name) {
+        report.warn(format_args!("using deprecated filter name {name:?}; use {now:?} instead"));
+    }
+}
+
+/// A value that is not the message it should be leaves only its own patch without effect.
+fn patch_value(apply_to: ApplyTo, value: &Struct, report: &mut Report) {
+    let Some(descriptor) = envoy_message(apply_to).and_then(|name| api::reflect::envoy().get_message_by_name(name))
+    else {
+        return;
+    };
+    let json = serde_json::Value::Object(json_object(value));
+    let (_, findings) = message::read(&descriptor, &json, "patch.value");
+    for finding in findings {
+        match finding.severity {
+            Severity::Error => {
+                report.warn(format_args!("the patch has no effect: {}: {}", finding.path, finding.message))
+            }
+            _ => report.warn(format_args!("{} {:?}", finding.message, finding.path)),
+        }
+    }
+}
+
+/// The message that a patch of this kind holds.
+pub(super) fn envoy_message(apply_to: ApplyTo) -> Option<&'static str> {
+    Some(match apply_to {
+        ApplyTo::Invalid => return None,
+        ApplyTo::Cluster => "envoy.config.cluster.v3.Cluster",
+        ApplyTo::Listener => "envoy.config.listener.v3.Listener",
+        ApplyTo::FilterChain => "envoy.config.listener.v3.FilterChain",
+        ApplyTo::NetworkFilter => "envoy.config.listener.v3.Filter",
+        ApplyTo::ListenerFilter => "envoy.config.listener.v3.ListenerFilter",
+        ApplyTo::HttpFilter => "envoy.extensions.filters.network.http_connection_manager.v3.HttpFilter",
+        ApplyTo::RouteConfiguration => "envoy.config.route.v3.RouteConfiguration",
+        ApplyTo::VirtualHost => "envoy.config.route.v3.VirtualHost",
+        ApplyTo::HttpRoute => "envoy.config.route.v3.Route",
+        ApplyTo::ExtensionConfig => "envoy.config.core.v3.TypedExtensionConfig",
+        ApplyTo::Bootstrap => "envoy.config.bootstrap.v3.Bootstrap",
+    })
+}
+
+fn json_object(value: &Struct) -> Map<String, serde_json::Value> {
+    value.fields.iter().map(|(key, value)| (key.clone(), json(value))).collect()
+}
+
+fn json(value: &Value) -> serde_json::Value {
+    match &value.kind {
+        None | Some(value::Kind::NullValue(_)) => serde_json::Value::Null,
+        Some(value::Kind::BoolValue(value)) => (*value).into(),
+        Some(value::Kind::NumberValue(value)) => {
+            Number::from_f64(*value).map_or(serde_json::Value::Null, serde_json::Value::Number)
+        }
+        Some(value::Kind::StringValue(text)) => text.as_str().into(),
+        Some(value::Kind::ListValue(list)) => list.values.iter().map(json).collect(),
+        Some(value::Kind::StructValue(value)) => serde_json::Value::Object(json_object(value)),
+    }
+}

@@ -1,0 +1,131 @@
+//! Whether an object makes sense, by upstream's rules and in its words where users know them.
+//! An error means that upstream's admission and file store refuse the object. Upstream uses what a
+//! Kubernetes API server already stores whatever these rules say, so sources decide what to do with it.
+
+mod authentication;
+mod authorization_policy;
+mod connection_pool;
+mod destination_rule;
+mod envoy_filter;
+mod extension_provider;
+mod extensions;
+mod gateway;
+mod headers;
+mod http_route;
+mod http_status;
+mod load_balancer;
+mod mesh;
+mod names;
+mod pattern;
+mod report;
+mod selector;
+mod service_entry;
+mod sidecar;
+mod telemetry;
+mod tls;
+mod unreachable;
+mod virtual_service;
+mod workload;
+
+use api::istio::mesh::v1alpha1::{MeshConfig, MeshNetworks};
+use api::istio::security::v1beta1::authorization_policy::Action;
+
+use self::report::{Report, Rule};
+use super::{Object, Spec};
+use crate::names::Text;
+use crate::problem::{Place, Problem};
+
+/// All that is wrong with mesh config; with an error upstream keeps what it had.
+pub fn validate_mesh(mesh: &MeshConfig, place: Option<Place>) -> Vec<Problem> {
+    let mut report = Report::default();
+    mesh::config(mesh, &mut report);
+    problems(report, "MeshConfig".into(), place)
+}
+
+/// All that is wrong with mesh networks.
+pub fn validate_networks(networks: &MeshNetworks, place: Option<Place>) -> Vec<Problem> {
+    let mut report = Report::default();
+    mesh::networks(networks, &mut report);
+    problems(report, "MeshNetworks".into(), place)
+}
+
+/// All that is wrong with the object: errors if it cannot be used, warnings if part of it has no effect.
+pub fn validate(object: &Object) -> Vec<Problem> {
+    let mut report = Report::default();
+    match annotations(object) {
+        Err(message) => report.error(message),
+        Ok(()) => spec(object, &mut report),
+    }
+    problems(report, object.key().to_string().into(), object.meta.place.clone())
+}
+
+fn problems(report: Report, about: Text, place: Option<Place>) -> Vec<Problem> {
+    let problem = |(severity, message): (_, String)| Problem {
+        severity,
+        about: about.clone(),
+        place: place.clone(),
+        message: message.into(),
+    };
+    report.into_findings().into_iter().map(problem).collect()
+}
+
+fn spec(object: &Object, report: &mut Report) {
+    let meta = &object.meta;
+    match &object.spec {
+        Spec::VirtualService(it) => virtual_service::check(meta, it, report),
+        Spec::DestinationRule(it) => destination_rule::check(meta, it, report),
+        Spec::Gateway(it) => gateway::check(meta, it, report),
+        Spec::ServiceEntry(it) => service_entry::check(meta, it, report),
+        Spec::WorkloadEntry(it) => workload::entry(it, report),
+        Spec::WorkloadGroup(it) => workload::group(it, report),
+        Spec::Sidecar(it) => sidecar::check(meta, it, report),
+        Spec::EnvoyFilter(it) => envoy_filter::check(it, report),
+        Spec::ProxyConfig(it) => telemetry::proxy_config(it, report),
+        Spec::PeerAuthentication(it) => authentication::peer(it, report),
+        Spec::RequestAuthentication(it) => authentication::request(it, report),
+        Spec::AuthorizationPolicy(it) => authorization_policy::check(it, report),
+        Spec::Telemetry(it) => telemetry::check(it, report),
+        Spec::WasmPlugin(it) => extensions::wasm_plugin(it, report),
+        Spec::TrafficExtension(it) => extensions::traffic_extension(it, report),
+    }
+}
+
+/// Annotations that a user may not set, and the one for trying out a policy.
+fn annotations(object: &Object) -> Rule {
+    let meta = &object.meta;
+    const ALWAYS_REJECT: &str = "internal.istio.io/webhook-always-reject";
+    if let Some(value) = meta.annotations.get("istio.io/dry-run") {
+        dry_run(object, value)?;
+    }
+    if meta.annotations.contains_key(ALWAYS_REJECT) {
+        return Err(format!("{ALWAYS_REJECT:?} annotation found, rejecting"));
+    }
+    for internal in ["internal.istio.io/parent-namespace", "internal.istio.io/parents"] {
+        if meta.annotations.contains_key(internal) {
+            return Err(format!("{internal:?} annotation found, this may not be set by users"));
+        }
+    }
+    Ok(())
+}
+
+fn dry_run(object: &Object, value: &str) -> Rule {
+    const NAME: &str = "istio.io/dry-run";
+    let name = format!("{}/{}", object.meta.namespace, object.meta.name);
+    let Spec::AuthorizationPolicy(policy) = &object.spec else {
+        return Err(format!("{name} has unsupported annotation {NAME}, please remove the annotation"));
+    };
+    let action = policy.action();
+    if !matches!(action, Action::Allow | Action::Deny) {
+        let found = action.as_str_name();
+        return Err(format!(
+            "the annotation {NAME} currently only supports action ALLOW/DENY, found action {found} in {name}"
+        ));
+    }
+    match value {
+        "1" | "t" | "T" | "TRUE" | "true" | "True" | "0" | "f" | "F" | "FALSE" | "false" | "False" => Ok(()),
+        _ => Err(format!("{name} has annotation {NAME} with invalid value ({value})")),
+    }
+}
+
+#[cfg(test)]
+mod tests;

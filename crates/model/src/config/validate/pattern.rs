@@ -1,0 +1,242 @@
+//! Regular expressions in RE2's syntax, as Envoy will compile them. Checked with the `regex` crate
+//! under a size limit, after rewriting the few spellings that only RE2 knows.
+
+use regex::bytes::RegexBuilder;
+
+use super::report::Rule;
+
+/// RE2's program size cannot be known here; upstream bounds the length of the text instead.
+pub(super) const LONGEST: usize = 1024;
+/// Memory a compiled expression may take: stops `((a{1000}){1000})`.
+const SIZE_LIMIT: usize = 4 << 20;
+/// As deep as RE2 itself goes.
+const NEST_LIMIT: u32 = 1000;
+
+/// Whether an expression compiles; `place` names the field.
+pub(super) fn check(pattern: &str, place: &str) -> Rule {
+    if pattern.len() > LONGEST {
+        return Err(format!("{place:?}: regex is too large, max length allowed is 1024"));
+    }
+    compiles(pattern).map_err(|error| {
+        format!(
+            "{place:?}: {error}; Istio uses RE2 style regex-based match (https://github.com/google/re2/wiki/Syntax)"
+        )
+    })
+}
+
+/// Compiles the expression and says in a line why it does not.
+pub(super) fn compiles(pattern: &str) -> Rule {
+    let compiled =
+        RegexBuilder::new(&translated(pattern)).size_limit(SIZE_LIMIT).nest_limit(NEST_LIMIT).octal(true).build();
+    compiled.map(|_| ()).map_err(|error| match error {
+        regex::Error::CompiledTooBig(_) => "expression too large".to_owned(),
+        other => {
+            let text = other.to_string();
+            let reason = text.lines().rev().find_map(|line| line.trim().strip_prefix("error: "));
+            format!("error parsing regexp: {}", reason.unwrap_or("syntax error"))
+        }
+    })
+}
+
+/// RE2 takes a brace that opens no repetition, and a bracket inside a class, as itself; knows `\Q…\E`;
+/// and means ASCII by `\w`, `\d` and `\s`.
+fn translated(pattern: &str) -> String {
+    let mut out = String::with_capacity(pattern.len() + 16);
+    let mut rest = pattern;
+    while let Some(c) = rest.chars().next() {
+        let after = &rest[c.len_utf8()..];
+        rest = match c {
+            '\\' => escape(after, Where::Outside, &mut out),
+            '[' => class(after, &mut out),
+            '{' => brace(after, &mut out),
+            '}' => {
+                out.push_str(r"\}");
+                after
+            }
+            _ => {
+                out.push(c);
+                after
+            }
+        };
+    }
+    out
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Where {
+    Outside,
+    InClass,
+}
+
+/// Copies what follows a backslash.
+fn escape<'a>(rest: &'a str, place: Where, out: &mut String) -> &'a str {
+    let Some(c) = rest.chars().next() else {
+        out.push('\\');
+        return rest;
+    };
+    let after = &rest[c.len_utf8()..];
+    let ascii = match c {
+        'd' => Some("0-9"),
+        'w' => Some("0-9A-Za-z_"),
+        's' => Some(r"\t\n\f\r "),
+        _ => None,
+    };
+    match (c, ascii, place) {
+        ('Q', _, Where::Outside) => return quoted(after, out),
+        (_, Some(set), Where::InClass) => out.push_str(set),
+        (_, Some(set), Where::Outside) => {
+            out.push('[');
+            out.push_str(set);
+            out.push(']');
+        }
+        // RE2 takes these as themselves, the `regex` crate as edges of words.
+        ('<' | '>', _, _) => out.push(c),
+        ('p' | 'P' | 'x', _, _) if after.starts_with('{') => {
+            let end = after.find('}').map_or(after.len(), |end| end + 1);
+            out.push('\\');
+            out.push(c);
+            out.push_str(&after[..end]);
+            return &after[end..];
+        }
+        _ => {
+            out.push('\\');
+            out.push(c);
+        }
+    }
+    after
+}
+
+/// Literal text up to `\E` or the end.
+fn quoted<'a>(rest: &'a str, out: &mut String) -> &'a str {
+    let (literal, after) = rest.split_once(r"\E").unwrap_or((rest, ""));
+    out.push_str(&regex::escape(literal));
+    after
+}
+
+/// A class from behind its `[` to its `]`.
+fn class<'a>(rest: &'a str, out: &mut String) -> &'a str {
+    out.push('[');
+    let mut rest = rest;
+    if let Some(after) = rest.strip_prefix('^') {
+        out.push('^');
+        rest = after;
+    }
+    let mut first = true;
+    while let Some(c) = rest.chars().next() {
+        let after = &rest[c.len_utf8()..];
+        rest = match c {
+            ']' if !first => {
+                out.push(']');
+                return after;
+            }
+            '\\' => escape(after, Where::InClass, out),
+            '[' if after.starts_with(':') && after.contains(":]") => {
+                let end = after.find(":]").map_or(after.len(), |end| end + 2);
+                out.push('[');
+                out.push_str(&after[..end]);
+                &after[end..]
+            }
+            // Nested classes and set operations of the `regex` crate, plain characters to RE2.
+            '[' | ']' | '&' | '~' => {
+                out.push('\\');
+                out.push(c);
+                after
+            }
+            '-' if after.starts_with('-') => {
+                out.push_str(r"\-");
+                after
+            }
+            _ => {
+                out.push(c);
+                after
+            }
+        };
+        first = false;
+    }
+    rest
+}
+
+/// A repetition such as `{2,5}` stays; any other brace is a character.
+fn brace<'a>(rest: &'a str, out: &mut String) -> &'a str {
+    let inside = rest.split_once('}').map(|(inside, _)| inside);
+    let is_count = inside.is_some_and(|inside| {
+        let (least, most) = inside.split_once(',').unwrap_or((inside, ""));
+        let digits = |text: &str| text.bytes().all(|b| b.is_ascii_digit());
+        !least.is_empty() && digits(least) && digits(most)
+    });
+    match inside.filter(|_| is_count) {
+        Some(inside) => {
+            out.push('{');
+            out.push_str(inside);
+            out.push('}');
+            &rest[inside.len() + 1..]
+        }
+        None => {
+            out.push_str(r"\{");
+            rest
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::proptest;
+
+    use super::{check, compiles};
+
+    #[test]
+    fn what_re2_knows_is_accepted() {
+        for pattern in [
+            ".*",
+            "^/api/v[0-9]+$",
+            "/items/{id}",
+            "a{2,5}",
+            "a{2}b{3,}",
+            r"\Qa.b[\E.*",
+            "[[a-z]+",
+            "[a&&b]",
+            r"[\w.-]+",
+            r"\d{100}",
+            r"(?i)foo",
+            "(?P<name>x)",
+            r"\pL\p{Greek}\x{10FFFF}",
+            "[[:alpha:]_]",
+            "[]a]",
+            "[^]a]",
+            r"\012",
+            "}",
+            "x{,3}",
+            r"\<b\>",
+            r"[a\]b]",
+            r"\w{1000}",
+            "[--/]",
+            "(a|b|)",
+        ] {
+            assert_eq!(compiles(pattern), Ok(()), "{pattern}");
+        }
+    }
+
+    #[test]
+    fn what_re2_refuses_is_refused() {
+        for pattern in ["(", "a)", "[a", r"\8", "(?=a)", "(?<!a)", "*a", r"[b-a]", "\\", r"a(?Qb)"] {
+            assert!(compiles(pattern).is_err(), "{pattern}");
+        }
+    }
+
+    #[test]
+    fn programs_that_would_be_huge_are_refused() {
+        assert_eq!(compiles("((a{1000}){1000}){1000}"), Err("expression too large".to_owned()));
+        assert!(check(&"a".repeat(1025), "uri").is_err());
+        let nested = |depth| format!("{}a{}", "(".repeat(depth), ")".repeat(depth));
+        assert_eq!(check(&nested(500), "uri"), Ok(()));
+        assert!(compiles(&nested(100_000)).is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_judged(pattern in ".{0,60}", marks in r"[\\\[\]{}(),0-9a-zQEpx:^&~|*+?-]{0,40}") {
+            let _ = compiles(&pattern);
+            let _ = compiles(&marks);
+        }
+    }
+}

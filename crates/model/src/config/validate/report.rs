@@ -1,0 +1,91 @@
+//! What validation finds in one object, with the path to it.
+
+use std::fmt::{Display, Write as _};
+
+use crate::problem::Severity;
+
+/// A rule that a value keeps, or the sentence that says how it does not.
+pub(super) type Rule = Result<(), String>;
+
+/// Findings told of one object; a hostile object must not make endless messages.
+const MOST_FINDINGS: usize = 50;
+
+/// Findings of one object, in the order of the rules.
+#[derive(Default)]
+pub(super) struct Report {
+    path: String,
+    found: Vec<(Severity, String)>,
+}
+
+impl Report {
+    /// The object is not used.
+    pub(super) fn error(&mut self, message: impl Display) {
+        self.add(Severity::Error, message);
+    }
+
+    /// The object is used, but part of it has no effect.
+    pub(super) fn warn(&mut self, message: impl Display) {
+        self.add(Severity::Warning, message);
+    }
+
+    pub(super) fn error_if(&mut self, broken: bool, message: impl Display) {
+        if broken {
+            self.error(message);
+        }
+    }
+
+    pub(super) fn warn_if(&mut self, broken: bool, message: impl Display) {
+        if broken {
+            self.warn(message);
+        }
+    }
+
+    /// Adds what a rule has to say.
+    pub(super) fn check(&mut self, rule: Rule) {
+        if let Err(message) = rule {
+            self.error(message);
+        }
+    }
+
+    /// Runs checks on a part of the object; their findings carry its path.
+    pub(super) fn within(&mut self, part: impl Display, checks: impl FnOnce(&mut Report)) {
+        let before = self.path.len();
+        let _ = match before {
+            0 => write!(self.path, "{part}"),
+            _ => write!(self.path, ".{part}"),
+        };
+        checks(self);
+        self.path.truncate(before);
+    }
+
+    /// Runs checks on every item of a list.
+    pub(super) fn each<T>(&mut self, name: &str, items: &[T], mut checks: impl FnMut(&mut Report, &T)) {
+        for (index, item) in items.iter().enumerate() {
+            self.within(format_args!("{name}[{index}]"), |report| checks(report, item));
+        }
+    }
+
+    /// Runs checks on a message that may be absent.
+    pub(super) fn given<T>(&mut self, name: &str, part: Option<&T>, checks: impl FnOnce(&mut Report, &T)) {
+        if let Some(part) = part {
+            self.within(name, |report| checks(report, part));
+        }
+    }
+
+    pub(super) fn into_findings(self) -> Vec<(Severity, String)> {
+        self.found
+    }
+
+    fn add(&mut self, severity: Severity, message: impl Display) {
+        // An error decides about the object, so it is never left out for many warnings.
+        let room = self.found.len() < MOST_FINDINGS;
+        if !room && (severity < Severity::Error || self.found.iter().any(|(known, _)| *known == Severity::Error)) {
+            return;
+        }
+        let text = match self.path.is_empty() {
+            true => message.to_string(),
+            false => format!("{}: {message}", self.path),
+        };
+        self.found.push((severity, text));
+    }
+}
