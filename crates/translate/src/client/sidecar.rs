@@ -31,16 +31,9 @@ pub fn listeners(_view: &View) -> Vec<ListenerPlan> {
     Vec::new()
 }
 
-/// The route table of this name; a sidecar gets one for every name. Whoever wants several of them asks
-/// `routes`, which shares their work.
+/// The route table of this name; a sidecar gets one for every name, if only an empty one.
 pub fn route(view: &View, name: &str) -> Option<RoutePlan> {
     Some(RouteTables::new(view).table(name))
-}
-
-/// The route tables of these names, in their order.
-pub fn routes<'a>(view: &View, names: impl IntoIterator<Item = &'a str>) -> Vec<RoutePlan> {
-    let mut tables = RouteTables::new(view);
-    names.into_iter().map(|name| tables.table(name)).collect()
 }
 
 /// The DNS name table.

@@ -1,6 +1,7 @@
 //! One route table, made of virtual hosts that are shared and bear a fingerprint each: a table can be put
 //! together from encoded virtual hosts that are already at hand.
 
+mod assembly;
 mod destination;
 mod domains;
 mod registry;

@@ -16,6 +16,14 @@ pub(super) struct Registry<'a> {
     pub(super) entries: Vec<Entry<'a>>,
     by_host: HashMap<Cow<'a, str>, usize>,
     wildcards: Vec<usize>,
+    /// Where services beside the entries are looked up, for a registry of a single host.
+    elsewhere: Option<Elsewhere<'a>>,
+}
+
+struct Elsewhere<'a> {
+    only: &'a str,
+    services: &'a [Arc<Service>],
+    port: u16,
 }
 
 /// One service and the ports that are looked at.
@@ -43,16 +51,32 @@ pub(super) struct Claimed {
 impl<'a> Registry<'a> {
     /// Services with this port, or all of them for port 0. Of several services of one host the last counts.
     pub(super) fn new(services: &'a [Arc<Service>], port: u16) -> Registry<'a> {
-        let mut registry =
-            Registry { entries: Vec::new(), by_host: HashMap::with_capacity(services.len()), wildcards: Vec::new() };
+        let mut registry = Registry {
+            entries: Vec::new(),
+            by_host: HashMap::with_capacity(services.len()),
+            wildcards: Vec::new(),
+            elsewhere: None,
+        };
+        registry.add_all(services.iter(), port);
+        registry
+    }
+
+    /// The services of one host. Destinations of its routes are still found among all services.
+    pub(super) fn only(host: &'a str, services: &'a [Arc<Service>], port: u16) -> Registry<'a> {
+        let elsewhere = Some(Elsewhere { only: host, services, port });
+        let mut registry = Registry { entries: Vec::new(), by_host: HashMap::new(), wildcards: Vec::new(), elsewhere };
+        registry.add_all(services.iter().filter(|s| s.hostname.eq_ignore_ascii_case(host)), port);
+        registry
+    }
+
+    fn add_all(&mut self, services: impl Iterator<Item = &'a Arc<Service>>, port: u16) {
         for service in services {
             if port == 0 {
-                registry.add(Cow::Borrowed(&*service.hostname), service, None);
+                self.add(Cow::Borrowed(&*service.hostname), service, None);
             } else if let Some(found) = service.port(port) {
-                registry.add(lower(&service.hostname), service, Some(found));
+                self.add(lower(&service.hostname), service, Some(found));
             }
         }
-        registry
     }
 
     fn add(&mut self, host: Cow<'a, str>, service: &'a Arc<Service>, port: Option<&'a Port>) {
@@ -69,11 +93,26 @@ impl<'a> Registry<'a> {
     }
 
     pub(super) fn get(&self, host: &str) -> Option<&'a Service> {
-        self.by_host.get(host).map(|index| &**self.entries[*index].service)
+        if let Some(index) = self.by_host.get(host) {
+            return Some(self.entries[*index].service);
+        }
+        let Elsewhere { services, port, .. } = self.elsewhere.as_ref()?;
+        services.iter().rfind(|s| lower(&s.hostname) == host && s.port(*port).is_some()).map(|s| &**s)
+    }
+
+    /// Whether routes of the VirtualService are wanted: for services, or also for hosts that are none.
+    pub(super) fn wants(&self, rule: &VirtualServiceRule, other_hosts: bool) -> bool {
+        let other = match &self.elsewhere {
+            None => other_hosts,
+            Some(Elsewhere { only, .. }) => {
+                other_hosts && rule.config.spec.hosts.iter().any(|h| h.eq_ignore_ascii_case(only))
+            }
+        };
+        other || self.touches(rule)
     }
 
     /// Whether any host of the VirtualService overlaps with a service.
-    pub(super) fn touches(&self, rule: &VirtualServiceRule) -> bool {
+    fn touches(&self, rule: &VirtualServiceRule) -> bool {
         rule.config.spec.hosts.iter().any(|host| {
             let host = lower(host);
             if self.by_host.contains_key(&host) {

@@ -1,0 +1,151 @@
+//! Turns groups of hosts that share routes into virtual hosts, each domain once.
+
+use std::borrow::Cow;
+use std::collections::HashSet;
+
+use model::names::Text;
+use model::shared::Shared;
+use scope::View;
+use scope::addresses::{address, addresses};
+
+use super::domains::{self, Domains, Spelling, with_port};
+use super::registry::{Entry, Registry};
+use super::{RouteEntry, VirtualHostPlan, destination};
+
+/// The port that a Host header leaves out, and the only one on which routes are sent for hosts that are no
+/// service.
+pub(super) const HTTP_PORT: u16 = 80;
+
+/// Hosts on one port that share their routes.
+pub(super) struct Group {
+    pub(super) port: u16,
+    /// Services, as indexes into the registry.
+    pub(super) services: Vec<usize>,
+    /// Hosts that are no service.
+    pub(super) others: Vec<String>,
+    pub(super) routes: Shared<Vec<RouteEntry>>,
+}
+
+/// Turns groups into virtual hosts, each domain once: the first one to claim it keeps it.
+pub(super) struct Assembly<'a> {
+    view: &'a View,
+    attempt_count: bool,
+    registry: &'a Registry<'a>,
+    port: u16,
+    names: HashSet<Text>,
+    domains: HashSet<Text>,
+    /// Full names of services, before which shortened names of others give way.
+    full_names: HashSet<Cow<'a, str>>,
+}
+
+impl<'a> Assembly<'a> {
+    pub(super) fn new(
+        view: &'a View,
+        attempt_count: bool,
+        registry: &'a Registry<'a>,
+        port: u16,
+        groups: &[Group],
+    ) -> Assembly<'a> {
+        let services =
+            groups.iter().flat_map(|g| g.services.iter().map(|index| (&*registry.entries[*index].host, g.port)));
+        let mut full_names = HashSet::with_capacity(groups.len());
+        for (host, own_port) in services {
+            full_names.insert(Cow::Borrowed(host));
+            if port == 0 {
+                full_names.insert(Cow::Owned(with_port(host, own_port)));
+            }
+        }
+        Assembly {
+            view,
+            attempt_count,
+            registry,
+            port,
+            names: HashSet::with_capacity(groups.len()),
+            domains: HashSet::with_capacity(groups.len() * 6),
+            full_names,
+        }
+    }
+
+    pub(super) fn virtual_hosts(mut self, groups: &[Group]) -> Vec<Shared<VirtualHostPlan>> {
+        let mut out = Vec::with_capacity(groups.len());
+        for group in groups {
+            for host in &group.others {
+                let domains = Domains { all: vec![domains::bracketed(host)], short: Vec::new() };
+                out.extend(self.virtual_host(group, host, domains, None));
+            }
+            for index in &group.services {
+                let entry = &self.registry.entries[*index];
+                let domains = self.service_domains(entry, group.port);
+                out.extend(self.virtual_host(group, &entry.host, domains, Some(entry)));
+            }
+        }
+        out
+    }
+
+    fn service_domains(&self, entry: &Entry<'_>, port: u16) -> Domains {
+        let view = self.view;
+        let knobs = &view.settings.knobs;
+        let spelling = Spelling {
+            domain: &view.proxy.domain,
+            absolute: knobs.absolute_fqdn_domain,
+            port: (self.port == 0).then_some(port),
+        };
+        let service = entry.service;
+        // On a port of its own a service without cluster addresses answers to the first one only.
+        let dialled = if self.port != 0 && service.cluster_addresses.is_empty() {
+            vec![address(service, &view.proxy, knobs)]
+        } else {
+            addresses(service, &view.proxy, knobs)
+        };
+        domains::of_service(service, &entry.host, &dialled, &spelling)
+    }
+
+    /// `None` if the name, or every domain of it, is taken.
+    fn virtual_host(
+        &mut self,
+        group: &Group,
+        host: &str,
+        domains: Domains,
+        entry: Option<&Entry<'_>>,
+    ) -> Option<Shared<VirtualHostPlan>> {
+        let name = Text::from(with_port(host, group.port));
+        if !self.names.insert(name.clone()) {
+            return None;
+        }
+        let mut free = self.free(domains);
+        if self.port == 0 && group.port != HTTP_PORT {
+            // Only port 80 may be left out of a Host header.
+            free.retain(|domain| domain.contains(':'));
+        }
+        if free.is_empty() {
+            return None;
+        }
+        Some(Shared::hashed(VirtualHostPlan {
+            name,
+            domains: free,
+            routes: group.routes.clone(),
+            attempt_count: self.attempt_count,
+            session: entry.and_then(|e| destination::session(self.view, e.service)),
+        }))
+    }
+
+    fn free(&mut self, domains: Domains) -> Vec<Text> {
+        let Domains { mut all, short } = domains;
+        all.retain(|domain| {
+            let key = if domain.bytes().any(|b| b.is_ascii_uppercase()) {
+                domain.to_lowercase().into()
+            } else {
+                domain.clone()
+            };
+            if self.domains.contains(&key) {
+                return false;
+            }
+            let of_another = short.contains(domain) && self.full_names.contains(&**domain);
+            if !of_another {
+                self.domains.insert(key);
+            }
+            !of_another
+        });
+        all
+    }
+}
