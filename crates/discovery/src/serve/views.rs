@@ -8,13 +8,14 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use api::{Resource, TypeUrl};
 use model::proxy::{Proxy, ProxyKind};
 use model::service::Registry;
-use model::shared::fingerprint;
+use model::shared::{Shared, fingerprint};
 use model::snapshot::{Delta, Snapshot};
 use scope::View;
 use scope::affected::{Affected, AffectedEndpoints, affected, is_endpoints_only};
 use scope::inbound::{self, ServiceTarget};
 use translate::client::sidecar;
 use translate::names::parse_outbound_cluster;
+use translate::plan::route::{RoutePlan, VirtualHostPlan};
 use translate::render;
 use xds::ResourceSet;
 
@@ -230,7 +231,7 @@ impl Cut {
         let set = ResourceSet::new(TypeUrl::ROUTE, []);
         Arc::new(set.with_fallback(move |name| {
             let plan = sidecar::route(&view, name)?;
-            Some(renderings.get(fingerprint(&plan), || Resource::new(plan.name.clone(), &render::route::route(&plan))))
+            Some(renderings.get(fingerprint(&plan), || route_table(&plan, &renderings)))
         }))
     }
 
@@ -239,6 +240,15 @@ impl Cut {
         let table = self.renderings.get(fingerprint(&plan), || Resource::new("", &render::names::name_table(&plan)));
         Arc::new(ResourceSet::new(TypeUrl::NAME_TABLE, [table]))
     }
+}
+
+/// A route table joined from virtual hosts, of which most are at hand after a change.
+fn route_table(plan: &RoutePlan, renderings: &Renderings) -> Resource {
+    let encoded = |host: &Shared<VirtualHostPlan>| {
+        let render = || Resource::new(host.name.clone(), &render::route::virtual_host(host));
+        renderings.get(host.fingerprint(), render).body
+    };
+    Resource::encoded(plan.name.clone(), render::route::joined(plan, encoded))
 }
 
 fn assignment(view: &View, renderings: &Renderings, cluster: &str) -> Option<Resource> {

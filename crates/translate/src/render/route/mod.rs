@@ -15,6 +15,10 @@ use api::envoy::config::route::v3::{
     Decorator, DirectResponseAction, Route, RouteAction, RouteConfiguration, VirtualHost,
 };
 use api::{Duration, Struct, Value, value};
+use bytes::{Bytes, BytesMut};
+use model::shared::Shared;
+use prost::Message;
+use prost::encoding::{WireType, encode_key, encode_varint};
 
 use crate::names;
 use crate::plan::route::{DefaultRoute, Purpose, RouteEntry, RoutePlan, RuleRoute, VirtualHostPlan};
@@ -24,11 +28,30 @@ const DIRECT_RESPONSE_LIMIT: u32 = 1024 * 1024;
 /// What a refused request is answered.
 const BAD_GATEWAY: u32 = 502;
 const DEFAULT_ROUTE: &str = "default";
+/// The number of RouteConfiguration's field `virtual_hosts`.
+const VIRTUAL_HOSTS_FIELD: u32 = 2;
+/// Room for a field's key and length.
+const LENGTH_PREFIX: usize = 6;
 
 /// The route table.
 pub fn route(plan: &RoutePlan) -> RouteConfiguration {
     let virtual_hosts = plan.virtual_hosts.iter().map(|host| virtual_host(host)).collect();
     RouteConfiguration { virtual_hosts, ..shell(plan) }
+}
+
+/// The encoded route table, made of encoded virtual hosts: those that the caller kept, or fresh ones.
+pub fn joined(plan: &RoutePlan, mut encoded: impl FnMut(&Shared<VirtualHostPlan>) -> Bytes) -> Bytes {
+    let hosts: Vec<Bytes> = plan.virtual_hosts.iter().map(&mut encoded).collect();
+    let shell = shell(plan);
+    let size = hosts.iter().map(|h| h.len() + LENGTH_PREFIX).sum::<usize>() + shell.encoded_len();
+    let mut out = BytesMut::with_capacity(size);
+    shell.encode_raw(&mut out);
+    for host in hosts {
+        encode_key(VIRTUAL_HOSTS_FIELD, WireType::LengthDelimited, &mut out);
+        encode_varint(host.len() as u64, &mut out);
+        out.extend_from_slice(&host);
+    }
+    out.freeze()
 }
 
 /// The route table without its virtual hosts.
@@ -155,4 +178,35 @@ fn operation(plan: &RuleRoute, out: &Route) -> String {
         return format!("{}:{}{path}", found.host, found.port);
     }
     format!("{}:{}{path}", plan.object, plan.port)
+}
+
+#[cfg(test)]
+mod tests {
+    use prost::Message;
+
+    use super::{DefaultRoute, Purpose, RouteConfiguration, RouteEntry, RoutePlan, Shared, VirtualHostPlan};
+
+    fn host(name: &str) -> Shared<VirtualHostPlan> {
+        let route = DefaultRoute {
+            cluster: format!("outbound|80||{name}").into(),
+            operation: name.into(),
+            hash: None,
+            mesh_retries: None,
+        };
+        Shared::hashed(VirtualHostPlan {
+            name: name.into(),
+            domains: vec![name.into()],
+            routes: Shared::hashed(vec![RouteEntry::Default(route)]),
+            attempt_count: true,
+            session: None,
+        })
+    }
+
+    #[test]
+    fn joined_virtual_hosts_are_the_same_table() {
+        let virtual_hosts = vec![host("cart"), host("orders")];
+        let plan = RoutePlan { name: "80".into(), virtual_hosts, purpose: Purpose::Listener };
+        let joined = super::joined(&plan, |h| super::virtual_host(h).encode_to_vec().into());
+        assert_eq!(RouteConfiguration::decode(joined), Ok(super::route(&plan)));
+    }
 }
