@@ -3,8 +3,13 @@
 
 #![forbid(unsafe_code)]
 
+pub mod class;
 pub mod client;
+pub mod http_filters;
 pub mod names;
+pub mod network_filters;
 pub mod plan;
 pub mod render;
 pub mod security;
+pub mod structs;
+pub mod telemetry;

@@ -1,0 +1,52 @@
+//! Istio's ALPN filter: tells the other sidecar which HTTP version comes inside mTLS.
+//! Only Istio's Envoy build has it.
+
+use api::Any;
+use api::envoy::extensions::filters::network::http_connection_manager::v3::HttpFilter as EnvoyFilter;
+use prost::Message;
+
+use super::{Connection, HttpFilter, named};
+use crate::class::Class;
+
+const NAME: &str = "istio.alpn";
+
+pub(super) fn add(connection: &Connection<'_>, filters: &mut Vec<HttpFilter>) {
+    let view = connection.view;
+    if view.settings.knobs.alpn_filter
+        && connection.class != Class::SidecarInbound
+        && view.proxy.extensions.contains(NAME)
+    {
+        filters.push(HttpFilter::Alpn);
+    }
+}
+
+/// `istio.envoy.config.filter.http.alpn.v2alpha1.FilterConfig`, which no descriptor set holds.
+#[derive(Clone, PartialEq, Message)]
+struct FilterConfig {
+    #[prost(message, repeated, tag = "1")]
+    alpn_override: Vec<AlpnOverride>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct AlpnOverride {
+    /// 0, 1 and 2: HTTP/1.0, HTTP/1.1, HTTP/2.
+    #[prost(int32, tag = "1")]
+    upstream_protocol: i32,
+    #[prost(string, repeated, tag = "2")]
+    alpn_override: Vec<String>,
+}
+
+pub(super) fn render() -> EnvoyFilter {
+    let versions = [
+        (0, ["istio-http/1.0", "istio", "http/1.0"]),
+        (1, ["istio-http/1.1", "istio", "http/1.1"]),
+        (2, ["istio-h2", "istio", "h2"]),
+    ];
+    let overrides = versions.into_iter().map(|(upstream_protocol, alpn)| AlpnOverride {
+        upstream_protocol,
+        alpn_override: alpn.iter().map(|a| (*a).into()).collect(),
+    });
+    let config = FilterConfig { alpn_override: overrides.collect() };
+    let type_url = "type.googleapis.com/istio.envoy.config.filter.http.alpn.v2alpha1.FilterConfig";
+    named(NAME, Any { type_url: type_url.into(), value: config.encode_to_vec() })
+}

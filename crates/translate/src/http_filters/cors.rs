@@ -1,0 +1,15 @@
+//! CORS. Always there; routes hold the policy.
+
+use api::any;
+use api::envoy::extensions::filters::http::cors::v3::Cors;
+use api::envoy::extensions::filters::network::http_connection_manager::v3::HttpFilter as EnvoyFilter;
+
+use super::{Connection, HttpFilter, named};
+
+pub(super) fn add(_connection: &Connection<'_>, filters: &mut Vec<HttpFilter>) {
+    filters.push(HttpFilter::Cors);
+}
+
+pub(super) fn render() -> EnvoyFilter {
+    named("envoy.filters.http.cors", any(&Cors {}))
+}

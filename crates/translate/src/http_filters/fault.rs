@@ -1,0 +1,15 @@
+//! Fault injection. Always there; routes hold the faults.
+
+use api::any;
+use api::envoy::extensions::filters::http::fault::v3::HttpFault;
+use api::envoy::extensions::filters::network::http_connection_manager::v3::HttpFilter as EnvoyFilter;
+
+use super::{Connection, HttpFilter, named};
+
+pub(super) fn add(_connection: &Connection<'_>, filters: &mut Vec<HttpFilter>) {
+    filters.push(HttpFilter::Fault);
+}
+
+pub(super) fn render() -> EnvoyFilter {
+    named("envoy.filters.http.fault", any(&HttpFault::default()))
+}

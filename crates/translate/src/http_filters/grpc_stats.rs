@@ -1,0 +1,20 @@
+//! Counts of gRPC messages, which telemetry reads from filter state.
+
+use api::any;
+use api::envoy::extensions::filters::http::grpc_stats::v3::{FilterConfig, filter_config};
+use api::envoy::extensions::filters::network::http_connection_manager::v3::HttpFilter as EnvoyFilter;
+
+use super::{Connection, HttpFilter, named};
+
+pub(super) fn add(_connection: &Connection<'_>, filters: &mut Vec<HttpFilter>) {
+    filters.push(HttpFilter::GrpcStats);
+}
+
+pub(super) fn render() -> EnvoyFilter {
+    let config = FilterConfig {
+        emit_filter_state: true,
+        per_method_stat_specifier: Some(filter_config::PerMethodStatSpecifier::StatsForAllMethods(false)),
+        ..FilterConfig::default()
+    };
+    named("envoy.filters.http.grpc_stats", any(&config))
+}

@@ -1,0 +1,18 @@
+//! gRPC-Web, for ports that declare it. Upstream looks only at the first service of a shared port.
+
+use api::any;
+use api::envoy::extensions::filters::http::grpc_web::v3::GrpcWeb;
+use api::envoy::extensions::filters::network::http_connection_manager::v3::HttpFilter as EnvoyFilter;
+use model::port::Protocol;
+
+use super::{Connection, HttpFilter, named};
+
+pub(super) fn add(connection: &Connection<'_>, filters: &mut Vec<HttpFilter>) {
+    if connection.protocol == Protocol::GrpcWeb {
+        filters.push(HttpFilter::GrpcWeb);
+    }
+}
+
+pub(super) fn render() -> EnvoyFilter {
+    named("envoy.filters.http.grpc_web", any(&GrpcWeb {}))
+}

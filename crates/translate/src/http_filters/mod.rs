@@ -1,0 +1,90 @@
+//! HTTP filters, one file each: what asks for the filter, what a plan holds of it, how it is written down.
+//! To add a filter: a file, a variant, and a row in `ORDER` where Envoy shall run it.
+
+mod alpn;
+mod cors;
+mod fault;
+mod grpc_stats;
+mod grpc_web;
+mod metadata_exchange;
+mod router;
+mod stateful_session;
+
+use api::Any;
+use api::envoy::extensions::filters::network::http_connection_manager::v3::{HttpFilter as EnvoyFilter, http_filter};
+use model::port::Protocol;
+use scope::View;
+
+use crate::class::Class;
+
+/// One filter of a connection manager.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum HttpFilter {
+    MetadataExchange(metadata_exchange::MetadataExchange),
+    GrpcWeb,
+    GrpcStats,
+    Alpn,
+    Fault,
+    Cors,
+    StatefulSession,
+    Router(router::Router),
+}
+
+/// What a filter may look at to decide whether it is wanted.
+pub struct Connection<'a> {
+    pub view: &'a View,
+    pub class: Class,
+    /// The port that clients call; for inbound, the one that the workload listens on.
+    pub port: u32,
+    pub protocol: Protocol,
+    /// Leave out what would tell clients about the proxy.
+    pub suppress_debug_headers: bool,
+    /// Do not send metadata headers outside the mesh.
+    pub hide_metadata: bool,
+}
+
+/// Adds its filters, if they are wanted, to those before it.
+type Row = fn(&Connection<'_>, &mut Vec<HttpFilter>);
+
+/// Filters in the order in which Envoy runs them.
+const ORDER: &[Row] = &[
+    metadata_exchange::add,
+    grpc_web::add,
+    grpc_stats::add,
+    alpn::add,
+    fault::add,
+    cors::add,
+    stateful_session::add,
+    router::add,
+];
+
+/// All filters of a connection manager, in order.
+pub fn wanted(connection: &Connection<'_>) -> Vec<HttpFilter> {
+    let mut filters = Vec::with_capacity(ORDER.len());
+    for add in ORDER {
+        add(connection, &mut filters);
+    }
+    filters
+}
+
+/// The filter as Envoy's message.
+pub fn render(filter: &HttpFilter) -> EnvoyFilter {
+    match filter {
+        HttpFilter::MetadataExchange(plan) => metadata_exchange::render(plan),
+        HttpFilter::GrpcWeb => grpc_web::render(),
+        HttpFilter::GrpcStats => grpc_stats::render(),
+        HttpFilter::Alpn => alpn::render(),
+        HttpFilter::Fault => fault::render(),
+        HttpFilter::Cors => cors::render(),
+        HttpFilter::StatefulSession => stateful_session::render(),
+        HttpFilter::Router(plan) => router::render(plan),
+    }
+}
+
+fn named(name: &str, config: Any) -> EnvoyFilter {
+    EnvoyFilter {
+        name: name.into(),
+        config_type: Some(http_filter::ConfigType::TypedConfig(config)),
+        ..EnvoyFilter::default()
+    }
+}

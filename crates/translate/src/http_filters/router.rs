@@ -1,0 +1,21 @@
+//! The router: the last filter of every connection manager.
+
+use api::any;
+use api::envoy::extensions::filters::http::router::v3::Router as EnvoyRouter;
+use api::envoy::extensions::filters::network::http_connection_manager::v3::HttpFilter as EnvoyFilter;
+
+use super::{Connection, HttpFilter, named};
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Router {
+    pub suppress_debug_headers: bool,
+}
+
+pub(super) fn add(connection: &Connection<'_>, filters: &mut Vec<HttpFilter>) {
+    filters.push(HttpFilter::Router(Router { suppress_debug_headers: connection.suppress_debug_headers }));
+}
+
+pub(super) fn render(plan: &Router) -> EnvoyFilter {
+    let config = EnvoyRouter { suppress_envoy_headers: plan.suppress_debug_headers, ..EnvoyRouter::default() };
+    named("envoy.filters.http.router", any(&config))
+}

@@ -1,0 +1,18 @@
+//! Sticky sessions. Empty here; routes of services that want them hold the config.
+
+use api::any;
+use api::envoy::extensions::filters::http::stateful_session::v3::StatefulSession;
+use api::envoy::extensions::filters::network::http_connection_manager::v3::HttpFilter as EnvoyFilter;
+
+use super::{Connection, HttpFilter, named};
+use crate::class::Class;
+
+pub(super) fn add(connection: &Connection<'_>, filters: &mut Vec<HttpFilter>) {
+    if connection.view.settings.knobs.persistent_session && connection.class != Class::SidecarInbound {
+        filters.push(HttpFilter::StatefulSession);
+    }
+}
+
+pub(super) fn render() -> EnvoyFilter {
+    named("envoy.filters.http.stateful_session", any(&StatefulSession::default()))
+}

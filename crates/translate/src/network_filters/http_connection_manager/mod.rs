@@ -1,0 +1,45 @@
+//! The HTTP connection manager: the network filter that speaks HTTP and runs HTTP filters.
+//! `settings` says what all managers of a class have in common.
+
+mod inbound_route;
+mod render;
+mod settings;
+
+use model::names::Text;
+use model::port::Protocol;
+use model::shared::Part;
+
+pub use inbound_route::InboundRoute;
+pub(super) use render::render;
+pub use settings::{
+    CertDetails, ForwardClientCert, Http1, HttpSettings, PathNormalization, ServerHeader, http_proxy, inbound, outbound,
+};
+
+use crate::http_filters::HttpFilter;
+
+/// One connection manager.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct HttpConnectionManager {
+    pub stat_prefix: Text,
+    pub routes: Routes,
+    /// Declared as HTTP/2: Envoy's defaults for it are spelt out.
+    pub http2: bool,
+    pub settings: Part<HttpSettings>,
+    pub filters: Part<Vec<HttpFilter>>,
+}
+
+/// Where the routes are.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Routes {
+    /// In the route table of this name.
+    Rds(Text),
+    /// All requests go to the workload.
+    Inbound(InboundRoute),
+}
+
+impl HttpConnectionManager {
+    /// Whether a port's manager must be told that it speaks HTTP/2.
+    pub fn declares_http2(protocol: Protocol) -> bool {
+        protocol.is_http2()
+    }
+}

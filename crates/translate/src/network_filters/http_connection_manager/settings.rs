@@ -1,0 +1,201 @@
+//! What all connection managers of one class have in common, read once per client.
+
+use api::Duration;
+use api::istio::mesh::v1alpha1::mesh_config::proxy_path_normalization::NormalizationType;
+use api::istio::mesh::v1alpha1::proxy_config::proxy_headers::SetCurrentClientCertDetails;
+use api::istio::mesh::v1alpha1::proxy_config::{ConnectionSettings, ProxyHeaders};
+use api::istio::mesh::v1alpha1::{ForwardClientCertDetails, ProxyConfig};
+use ipnet::IpNet;
+use model::names::Text;
+use model::shared::Shared;
+use scope::View;
+
+use crate::class::Class;
+use crate::telemetry::access_log::{AccessLog, Logged, access_logs};
+use crate::telemetry::tracing::{Tracing, tracing};
+
+/// Settings of a connection manager that do not depend on the port.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct HttpSettings {
+    pub server_header: ServerHeader,
+    pub generate_request_id: bool,
+    /// Traces are sampled by the request's id.
+    pub sample_by_request_id: bool,
+    pub forward_client_cert: Option<(ForwardClientCert, CertDetails)>,
+    pub http1: Option<Http1>,
+    pub append_x_forwarded_port: bool,
+    pub path: PathNormalization,
+    pub use_remote_address: bool,
+    pub idle_timeout: Option<Duration>,
+    /// The client's own limits, over the defaults.
+    pub connection: Option<Shared<ConnectionSettings>>,
+    /// Addresses that count as internal, in order.
+    pub internal_networks: Vec<IpNet>,
+    pub proxy_100_continue: bool,
+    pub access_log: Vec<AccessLog>,
+    pub tracing: Option<Tracing>,
+}
+
+/// The `server` header of responses.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum ServerHeader {
+    /// Overwritten with this name; Envoy's own where empty.
+    Overwrite(Text),
+    PassThrough,
+}
+
+/// What becomes of client certificates in headers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ForwardClientCert {
+    Sanitize,
+    ForwardOnly,
+    AppendForward,
+    SanitizeSet,
+    AlwaysForwardOnly,
+}
+
+/// Which parts of a client's certificate are told to the workload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct CertDetails {
+    pub subject: bool,
+    pub cert: bool,
+    pub chain: bool,
+    pub dns: bool,
+    pub uri: bool,
+}
+
+/// HTTP/1 beyond the defaults.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Http1 {
+    pub accept_http_10: bool,
+    pub allow_absolute_url: bool,
+    pub preserve_header_case: bool,
+}
+
+/// How paths are read before routes look at them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum PathNormalization {
+    None,
+    Base,
+    MergeSlashes,
+    DecodeAndMergeSlashes,
+}
+
+/// For requests of the workload.
+pub fn outbound(view: &View, config: &ProxyConfig) -> HttpSettings {
+    let mut settings = base(view, config, Class::SidecarOutbound);
+    settings.use_remote_address = view.settings.knobs.sidecar_use_remote_address;
+    settings.internal_networks = internal_networks(view, settings.use_remote_address);
+    settings
+}
+
+/// For the port where the workload uses the sidecar as a forward proxy.
+pub fn http_proxy(view: &View, config: &ProxyConfig) -> HttpSettings {
+    let mut settings = base(view, config, Class::SidecarOutbound);
+    settings.http1 = Some(Http1 { allow_absolute_url: true, ..settings.http1.unwrap_or_default() });
+    settings
+}
+
+/// For requests to the workload.
+pub fn inbound(view: &View, config: &ProxyConfig) -> HttpSettings {
+    let headers = config.proxy_headers.clone().unwrap_or_default();
+    let forward = forward_client_cert(headers.forwarded_client_cert()).unwrap_or(ForwardClientCert::AppendForward);
+    let details = cert_details(headers.set_current_client_cert_details.as_ref());
+    HttpSettings { forward_client_cert: Some((forward, details)), ..base(view, config, Class::SidecarInbound) }
+}
+
+fn base(view: &View, config: &ProxyConfig, class: Class) -> HttpSettings {
+    let headers = config.proxy_headers.clone().unwrap_or_default();
+    HttpSettings {
+        server_header: server_header(&headers, class),
+        generate_request_id: !headers.request_id.is_some_and(|id| id.disabled.unwrap_or(false)),
+        sample_by_request_id: true,
+        forward_client_cert: None,
+        http1: http1(view, &headers),
+        append_x_forwarded_port: headers.x_forwarded_port.is_some_and(|p| p.enabled.unwrap_or(false)),
+        path: path_normalization(view),
+        use_remote_address: false,
+        idle_timeout: view.proxy.meta("IDLE_TIMEOUT").and_then(model::duration::parse),
+        connection: connection_settings(view, config),
+        internal_networks: internal_networks(view, false),
+        proxy_100_continue: view.settings.knobs.continue_100_headers,
+        access_log: access_logs(view, class, Logged::Http),
+        tracing: tracing(view, config, class),
+    }
+}
+
+fn server_header(headers: &ProxyHeaders, class: Class) -> ServerHeader {
+    // Outbound keeps Envoy's own name, an old difference that clients may rely on.
+    let default = if class == Class::SidecarOutbound { "" } else { "istio-envoy" };
+    match &headers.server {
+        Some(server) if server.disabled.unwrap_or(false) => ServerHeader::PassThrough,
+        Some(server) if !server.value.is_empty() => ServerHeader::Overwrite(server.value.as_str().into()),
+        _ => ServerHeader::Overwrite(default.into()),
+    }
+}
+
+fn http1(view: &View, headers: &ProxyHeaders) -> Option<Http1> {
+    let accept_http_10 = view.settings.knobs.http10 || view.proxy.meta("HTTP10") == Some("1");
+    let preserve_header_case = headers.preserve_http1_header_case.unwrap_or(false);
+    let wanted = Http1 { accept_http_10, preserve_header_case, allow_absolute_url: false };
+    (wanted != Http1::default()).then_some(wanted)
+}
+
+fn path_normalization(view: &View) -> PathNormalization {
+    let wanted = view.settings.mesh.path_normalization.unwrap_or_default();
+    match wanted.normalization() {
+        NormalizationType::None => PathNormalization::None,
+        NormalizationType::Base | NormalizationType::Default => PathNormalization::Base,
+        NormalizationType::MergeSlashes => PathNormalization::MergeSlashes,
+        NormalizationType::DecodeAndMergeSlashes => PathNormalization::DecodeAndMergeSlashes,
+    }
+}
+
+/// The client's own connection settings, or the mesh's.
+fn connection_settings(view: &View, config: &ProxyConfig) -> Option<Shared<ConnectionSettings>> {
+    let mesh = || view.settings.mesh.default_config.as_ref().and_then(|c| c.connection_settings);
+    config.connection_settings.or_else(mesh).map(Shared::new)
+}
+
+/// Ranges of mesh networks, where they count as internal. Envoy takes none for internal by itself, and would
+/// strip internal headers of every client once it looks at remote addresses.
+fn internal_networks(view: &View, use_remote_address: bool) -> Vec<IpNet> {
+    use api::istio::mesh::v1alpha1::network::network_endpoints::Ne;
+    if !view.settings.knobs.internal_networks && !use_remote_address {
+        return Vec::new();
+    }
+    let endpoints = view.settings.networks.networks.values().flat_map(|network| &network.endpoints);
+    let ranges = endpoints.filter_map(|endpoint| match endpoint.ne.as_ref()? {
+        Ne::FromCidr(cidr) => parse_prefix(cidr),
+        Ne::FromRegistry(_) => None,
+    });
+    let mut found: Vec<IpNet> = ranges.collect();
+    found.sort_by_key(|net| (net.addr(), net.prefix_len()));
+    found
+}
+
+fn parse_prefix(text: &str) -> Option<IpNet> {
+    text.parse().ok().or_else(|| text.parse().ok().map(|ip: std::net::IpAddr| ip.into()))
+}
+
+fn forward_client_cert(wanted: ForwardClientCertDetails) -> Option<ForwardClientCert> {
+    match wanted {
+        ForwardClientCertDetails::Undefined => None,
+        ForwardClientCertDetails::Sanitize => Some(ForwardClientCert::Sanitize),
+        ForwardClientCertDetails::ForwardOnly => Some(ForwardClientCert::ForwardOnly),
+        ForwardClientCertDetails::AppendForward => Some(ForwardClientCert::AppendForward),
+        ForwardClientCertDetails::SanitizeSet => Some(ForwardClientCert::SanitizeSet),
+        ForwardClientCertDetails::AlwaysForwardOnly => Some(ForwardClientCert::AlwaysForwardOnly),
+    }
+}
+
+fn cert_details(wanted: Option<&SetCurrentClientCertDetails>) -> CertDetails {
+    let wanted = wanted.copied().unwrap_or_default();
+    CertDetails {
+        subject: wanted.subject.unwrap_or(true),
+        uri: wanted.uri.unwrap_or(true),
+        dns: wanted.dns.unwrap_or(true),
+        cert: wanted.cert.unwrap_or(false),
+        chain: wanted.chain.unwrap_or(false),
+    }
+}

@@ -1,0 +1,27 @@
+//! Istio's metadata exchange for connections: tells the server end who the client is.
+//! Only Istio's Envoy build has it. Clients speak it from their clusters, so listeners have it inbound only.
+
+use api::envoy::config::listener::v3::Filter;
+use scope::View;
+use serde_json::json;
+
+use super::{Connection, NetworkFilter, named};
+use crate::class::Class;
+use crate::structs::typed_struct;
+
+/// Whether connections to this proxy begin with an exchange of metadata.
+pub fn exchanged(view: &View) -> bool {
+    view.settings.knobs.metadata_exchange && view.proxy.extensions.contains("envoy.filters.network.metadata_exchange")
+}
+
+pub(super) fn add(connection: &Connection<'_>, filters: &mut Vec<NetworkFilter>) {
+    if connection.class == Class::SidecarInbound && exchanged(connection.view) {
+        filters.push(NetworkFilter::MetadataExchange);
+    }
+}
+
+pub(super) fn render() -> Filter {
+    let config = json!({"protocol": "istio-peer-exchange", "enable_discovery": true});
+    let type_url = "type.googleapis.com/envoy.tcp.metadataexchange.config.MetadataExchange";
+    named("istio.metadata_exchange", typed_struct(type_url, &config))
+}

@@ -1,0 +1,102 @@
+//! Network filters, one file each: what asks for the filter, what a plan holds of it, how it is written down.
+//! To add a filter: a file, a variant, and a row in `BEFORE` where Envoy shall run it.
+
+pub mod http_connection_manager;
+pub mod metadata_exchange;
+mod mongo;
+mod mysql;
+mod redis;
+pub mod tcp_proxy;
+
+use api::Any;
+use api::envoy::config::listener::v3::{Filter, filter};
+use model::names::Text;
+use model::port::Protocol;
+use model::settings::Knobs;
+use scope::View;
+
+use crate::class::Class;
+use http_connection_manager::HttpConnectionManager;
+use tcp_proxy::TcpProxy;
+
+/// One filter of a filter chain.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum NetworkFilter {
+    MetadataExchange,
+    Mongo { stat_prefix: Text },
+    MySql { stat_prefix: Text },
+    Redis { stat_prefix: Text, cluster: Text },
+    TcpProxy(TcpProxy),
+    Http(Box<HttpConnectionManager>),
+}
+
+/// What a filter may look at to decide whether it is wanted.
+pub struct Connection<'a> {
+    pub view: &'a View,
+    pub class: Class,
+    /// The service port.
+    pub port: u32,
+    pub ending: Ending,
+}
+
+/// What ends a chain, and so who enforces policies and counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// Bytes to a known destination: network filters enforce and count.
+    Bytes,
+    /// HTTP: the connection manager's filters do it.
+    Http,
+    /// Bytes to an unknown destination or to nowhere: they are only counted.
+    Unknown,
+}
+
+/// Adds its filters, if they are wanted, to those before it.
+type Row = fn(&Connection<'_>, &mut Vec<NetworkFilter>);
+
+/// Filters that come before the one that ends the chain, in the order in which Envoy runs them.
+const BEFORE: &[Row] = &[metadata_exchange::add];
+
+/// Filters of a chain that ends in `last`, in order.
+pub fn chain(connection: &Connection<'_>, last: Vec<NetworkFilter>) -> Vec<NetworkFilter> {
+    let mut filters = Vec::with_capacity(last.len());
+    for add in BEFORE {
+        add(connection, &mut filters);
+    }
+    filters.extend(last);
+    filters
+}
+
+/// What ends a chain of bytes, by the port's protocol: the TCP proxy, with or instead of a filter that
+/// understands the protocol.
+pub fn for_protocol(knobs: &Knobs, protocol: Protocol, proxy: TcpProxy) -> Vec<NetworkFilter> {
+    let stat_prefix = proxy.stat_prefix.clone();
+    match protocol {
+        Protocol::Mongo if knobs.mongo_filter => {
+            vec![NetworkFilter::Mongo { stat_prefix }, NetworkFilter::TcpProxy(proxy)]
+        }
+        Protocol::MySql if knobs.mysql_filter => {
+            vec![NetworkFilter::MySql { stat_prefix }, NetworkFilter::TcpProxy(proxy)]
+        }
+        // The Redis proxy routes by itself.
+        Protocol::Redis if knobs.redis_filter => {
+            vec![NetworkFilter::Redis { stat_prefix, cluster: proxy.first_cluster().clone() }]
+        }
+        _ => vec![NetworkFilter::TcpProxy(proxy)],
+    }
+}
+
+/// The filter as Envoy's message.
+pub fn render(filter: &NetworkFilter) -> Filter {
+    match filter {
+        NetworkFilter::MetadataExchange => metadata_exchange::render(),
+        NetworkFilter::Mongo { stat_prefix } => mongo::render(stat_prefix),
+        NetworkFilter::MySql { stat_prefix } => mysql::render(stat_prefix),
+        NetworkFilter::Redis { stat_prefix, cluster } => redis::render(stat_prefix, cluster),
+        NetworkFilter::TcpProxy(plan) => tcp_proxy::render(plan),
+        NetworkFilter::Http(plan) => http_connection_manager::render(plan),
+    }
+}
+
+fn named(name: &str, config: Any) -> Filter {
+    Filter { name: name.into(), config_type: Some(filter::ConfigType::TypedConfig(config)) }
+}

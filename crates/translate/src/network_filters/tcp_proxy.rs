@@ -1,0 +1,98 @@
+//! The TCP proxy: carries bytes to one cluster or to several by weight.
+
+use api::envoy::config::listener::v3::Filter;
+use api::envoy::extensions::filters::network::tcp_proxy::v3::{TcpProxy as EnvoyProxy, tcp_proxy};
+use api::envoy::r#type::v3::{HashPolicy, hash_policy};
+use api::{Duration, any};
+use model::names::Text;
+use model::shared::Part;
+
+use super::named;
+use crate::telemetry::access_log::{self, AccessLog};
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct TcpProxy {
+    pub stat_prefix: Text,
+    pub to: Destination,
+    pub idle_timeout: Option<Duration>,
+    pub max_connection_duration: Option<Duration>,
+    /// Connections of one address go to one endpoint.
+    pub hash_source_ip: bool,
+    pub tunnel: Option<Tunnel>,
+    pub access_log: Part<Vec<AccessLog>>,
+}
+
+/// Where the bytes go.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Destination {
+    Cluster(Text),
+    /// Clusters with their weights, at least one.
+    Weighted(Vec<(Text, u32)>),
+}
+
+/// The bytes go inside an HTTP request to this `host:port`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Tunnel {
+    pub host: Text,
+    /// POST instead of CONNECT.
+    pub post: bool,
+}
+
+impl TcpProxy {
+    /// A proxy to one cluster that is also the name of its statistics.
+    pub fn to_cluster(cluster: &str, access_log: Part<Vec<AccessLog>>) -> TcpProxy {
+        TcpProxy {
+            stat_prefix: cluster.into(),
+            to: Destination::Cluster(cluster.into()),
+            idle_timeout: None,
+            max_connection_duration: None,
+            hash_source_ip: false,
+            tunnel: None,
+            access_log,
+        }
+    }
+
+    /// The only cluster, or the first of several.
+    pub fn first_cluster(&self) -> &Text {
+        match &self.to {
+            Destination::Cluster(cluster) => cluster,
+            Destination::Weighted(clusters) => clusters.first().map_or(&self.stat_prefix, |(cluster, _)| cluster),
+        }
+    }
+}
+
+pub(super) fn render(plan: &TcpProxy) -> Filter {
+    let hash =
+        || HashPolicy { policy_specifier: Some(hash_policy::PolicySpecifier::SourceIp(hash_policy::SourceIp {})) };
+    let tunnel = |tunnel: &Tunnel| tcp_proxy::TunnelingConfig {
+        hostname: tunnel.host.to_string(),
+        use_post: tunnel.post,
+        ..tcp_proxy::TunnelingConfig::default()
+    };
+    let config = EnvoyProxy {
+        stat_prefix: plan.stat_prefix.to_string(),
+        cluster_specifier: Some(destination(&plan.to)),
+        idle_timeout: plan.idle_timeout,
+        max_downstream_connection_duration: plan.max_connection_duration,
+        hash_policy: plan.hash_source_ip.then(hash).into_iter().collect(),
+        tunneling_config: plan.tunnel.as_ref().map(tunnel),
+        access_log: access_log::render(&plan.access_log),
+        ..EnvoyProxy::default()
+    };
+    named("envoy.filters.network.tcp_proxy", any(&config))
+}
+
+fn destination(to: &Destination) -> tcp_proxy::ClusterSpecifier {
+    use tcp_proxy::weighted_cluster::ClusterWeight;
+    match to {
+        Destination::Cluster(cluster) => tcp_proxy::ClusterSpecifier::Cluster(cluster.to_string()),
+        Destination::Weighted(clusters) => {
+            let weighted = clusters.iter().map(|(name, weight)| ClusterWeight {
+                name: name.to_string(),
+                weight: *weight,
+                ..ClusterWeight::default()
+            });
+            tcp_proxy::ClusterSpecifier::WeightedClusters(tcp_proxy::WeightedCluster { clusters: weighted.collect() })
+        }
+    }
+}

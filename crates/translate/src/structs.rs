@@ -1,0 +1,33 @@
+//! JSON as protobuf's Struct, and as the TypedStruct that carries config of Istio's own filters.
+
+use api::wire::xds::r#type::v3::TypedStruct;
+use api::{Any, Struct, Value, value};
+use prost::Message;
+use serde_json::{Map, Value as Json};
+
+/// A JSON object as a Struct.
+pub fn struct_of(fields: &Map<String, Json>) -> Struct {
+    Struct { fields: fields.iter().map(|(key, json)| (key.clone(), value_of(json))).collect() }
+}
+
+fn value_of(json: &Json) -> Value {
+    let kind = match json {
+        Json::Null => value::Kind::NullValue(0),
+        Json::Bool(flag) => value::Kind::BoolValue(*flag),
+        Json::Number(number) => value::Kind::NumberValue(number.as_f64().unwrap_or_default()),
+        Json::String(text) => value::Kind::StringValue(text.clone()),
+        Json::Array(items) => {
+            value::Kind::ListValue(prost_types::ListValue { values: items.iter().map(value_of).collect() })
+        }
+        Json::Object(fields) => value::Kind::StructValue(struct_of(fields)),
+    };
+    Value { kind: Some(kind) }
+}
+
+/// Config of a message type that we have no descriptor of.
+pub fn typed_struct(type_url: &str, config: &Json) -> Any {
+    let value = config.as_object().map(struct_of);
+    let message = TypedStruct { type_url: type_url.into(), value };
+    // udpa's message has the same fields; upstream uses it, so proxies of all ages know it.
+    Any { type_url: "type.googleapis.com/udpa.type.v1.TypedStruct".into(), value: message.encode_to_vec() }
+}
