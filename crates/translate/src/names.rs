@@ -1,5 +1,6 @@
 //! Every name that outsiders rely on: clusters, listeners, routes, filters.
 
+use model::config::Kind;
 use model::names::Hostname;
 
 pub const BLACK_HOLE_CLUSTER: &str = "BlackHoleCluster";
@@ -11,6 +12,12 @@ pub const ALLOW_ANY_DYNAMIC_DNS_CLUSTER: &str = "AllowAnyDynamicDNSCluster";
 pub const EXTERNAL_SDS_CLUSTER: &str = "sds-external";
 pub const VIRTUAL_OUTBOUND: &str = "virtualOutbound";
 pub const VIRTUAL_INBOUND: &str = "virtualInbound";
+/// The chain of an outbound listener for connections that no other takes.
+pub const PASSTHROUGH_CHAIN: &str = "PassthroughFilterChain";
+pub const VIRTUAL_OUTBOUND_BLACKHOLE_CHAIN: &str = "virtualOutbound-blackhole";
+pub const VIRTUAL_OUTBOUND_CATCH_ALL_CHAIN: &str = "virtualOutbound-catchall-tcp";
+pub const VIRTUAL_INBOUND_BLACKHOLE_CHAIN: &str = "virtualInbound-blackhole";
+pub const VIRTUAL_INBOUND_CATCH_ALL_HTTP_CHAIN: &str = "virtualInbound-catchall-http";
 /// Virtual host and route for hosts that nobody knows, by the outbound traffic policy.
 pub const ALLOW_ANY: &str = "allow_any";
 pub const ALLOW_ANY_DYNAMIC_DNS: &str = "allow_any_dynamic_dns";
@@ -24,6 +31,30 @@ pub const MESH_GATEWAY: &str = "mesh";
 pub const HTTP_PROXY: &str = "http_proxy";
 /// Begins the route table's name of a listener on a Unix socket.
 pub const UNIX_PREFIX: &str = "unix://";
+
+/// `0.0.0.0_80`
+pub fn listener(bind: &str, port: u32) -> String {
+    format!("{bind}_{port}")
+}
+
+/// Where a config object stands, as metadata names it:
+/// `/apis/networking.istio.io/v1/namespaces/shop/virtual-service/cart`
+pub fn config_path(kind: Kind, namespace: &str, name: &str) -> String {
+    let (group, version) = (kind.group(), kind.versions()[0]);
+    format!("/apis/{group}/{version}/namespaces/{namespace}/{}/{name}", kebab(kind.as_str()))
+}
+
+/// `VirtualService` as `virtual-service`.
+fn kebab(kind: &str) -> String {
+    let mut text = String::with_capacity(kind.len() + 2);
+    for letter in kind.chars() {
+        if letter.is_ascii_uppercase() && !text.is_empty() {
+            text.push('-');
+        }
+        text.push(letter.to_ascii_lowercase());
+    }
+    text
+}
 
 /// `outbound|80|v1|cart.shop.svc.cluster.local`
 pub fn outbound_cluster(port: u16, subset: &str, host: &str) -> String {

@@ -7,7 +7,7 @@ use scope::View;
 use crate::names::{ClusterForm, parse_outbound_cluster};
 use crate::plan::cluster::{self, ClusterPlan, inbound, outbound};
 use crate::plan::endpoints::{self, EndpointsPlan};
-use crate::plan::listener::ListenerPlan;
+use crate::plan::listener::{self, ListenerPlan};
 use crate::plan::names::{self, NameTablePlan};
 use crate::plan::route::RoutePlan;
 use crate::plan::route::sidecar::RouteTables;
@@ -27,8 +27,8 @@ pub fn endpoints(view: &View, cluster: &str) -> Option<EndpointsPlan> {
 }
 
 /// All listeners, in upstream's order.
-pub fn listeners(_view: &View) -> Vec<ListenerPlan> {
-    Vec::new()
+pub fn listeners(view: &View) -> Vec<ListenerPlan> {
+    listener::sidecar(view)
 }
 
 /// The route table of this name; a sidecar gets one for every name, if only an empty one.

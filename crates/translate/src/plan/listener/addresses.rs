@@ -1,0 +1,123 @@
+//! Addresses that listeners bind to: wildcards by family, a service's address as one proxy sees it,
+//! and ports that are taken already.
+
+use std::net::IpAddr;
+
+use model::names::Text;
+use model::port::Protocol;
+use model::proxy::{Proxy, ProxyKind};
+use model::service::{Service, UNSPECIFIED};
+use model::settings::{Knobs, Settings};
+
+/// The IPv6 address that means "any".
+pub(super) const UNSPECIFIED_V6: &str = "::";
+
+/// Addresses that mean "any", IPv4 first.
+pub(super) fn wildcards(proxy: &Proxy) -> Vec<Text> {
+    by_family(proxy, UNSPECIFIED, UNSPECIFIED_V6)
+}
+
+/// Loopback addresses, IPv4 first.
+pub(super) fn localhosts(proxy: &Proxy) -> Vec<Text> {
+    by_family(proxy, "127.0.0.1", "::1")
+}
+
+fn by_family(proxy: &Proxy, v4: &str, v6: &str) -> Vec<Text> {
+    match (proxy.has_ipv4(), proxy.has_ipv6()) {
+        (true, true) => vec![v4.into(), v6.into()],
+        (false, true) => vec![v6.into()],
+        _ => vec![v4.into()],
+    }
+}
+
+/// Where a sidecar's own ingress listeners bind by default: its first address that others can route to.
+pub(super) fn ingress(proxy: &Proxy) -> Vec<Text> {
+    let global = proxy.ips.iter().find(|ip| is_global_unicast(ip));
+    global.map_or_else(|| wildcards(proxy), |ip| vec![ip.to_string().into()])
+}
+
+/// As Go's net package means it: private addresses count.
+fn is_global_unicast(ip: &IpAddr) -> bool {
+    let link_local = match ip {
+        IpAddr::V4(v4) => v4.is_link_local() || v4.is_broadcast(),
+        IpAddr::V6(v6) => v6.is_unicast_link_local(),
+    };
+    !ip.is_unspecified() && !ip.is_loopback() && !ip.is_multicast() && !link_local
+}
+
+/// The address that a proxy calls a service at.
+pub(super) fn of_service(service: &Service, proxy: &Proxy, knobs: &Knobs) -> Text {
+    if let Some(first) = in_cluster(service, proxy).find(|a| of_family(a, proxy)) {
+        return first.clone();
+    }
+    if *service.address == *UNSPECIFIED && uses_allocated(proxy, knobs) {
+        let allocated = [(proxy.has_ipv4(), &service.auto_ipv4), (proxy.has_ipv6(), &service.auto_ipv6)];
+        let found = allocated.into_iter().filter(|(wanted, _)| *wanted).find_map(|(_, address)| address.clone());
+        return found.unwrap_or_else(|| service.address.clone());
+    }
+    service.address.clone()
+}
+
+/// Further addresses of the service beside the one that `of_service` gives.
+pub(super) fn extra_of_service(service: &Service, proxy: &Proxy, knobs: &Knobs) -> Vec<Text> {
+    let mut all: Vec<Text> = in_cluster(service, proxy).cloned().collect();
+    if all.is_empty() && uses_allocated(proxy, knobs) {
+        all.extend(service.auto_ipv4.iter().chain(&service.auto_ipv6).cloned());
+    }
+    if !knobs.dual_stack || !proxy.is_dual_stack() {
+        all.retain(|a| of_family(a, proxy));
+    }
+    all.into_iter().skip(1).collect()
+}
+
+fn in_cluster<'a>(service: &'a Service, proxy: &Proxy) -> impl Iterator<Item = &'a Text> {
+    let own = service.cluster_addresses.iter().find(|(cluster, _)| *cluster == proxy.cluster);
+    let own = own.filter(|_| !proxy.cluster.is_empty());
+    own.into_iter().flat_map(|(_, addresses)| addresses)
+}
+
+/// Whether the address is of a family that the proxy has. Names and blocks that do not parse are kept out.
+fn of_family(address: &str, proxy: &Proxy) -> bool {
+    let ip = address.split('/').next().unwrap_or_default();
+    match ip.parse::<IpAddr>() {
+        Ok(IpAddr::V4(_)) => proxy.has_ipv4(),
+        Ok(IpAddr::V6(_)) => proxy.has_ipv6(),
+        Err(_) => false,
+    }
+}
+
+/// Whether the proxy's workload is told of allocated addresses, so that it may call them.
+fn uses_allocated(proxy: &Proxy, knobs: &Knobs) -> bool {
+    let allocates = knobs.ip_auto_allocate || proxy.flag("DNS_AUTO_ALLOCATE");
+    allocates && (proxy.flag("DNS_CAPTURE") || proxy.kind == ProxyKind::Waypoint)
+}
+
+/// A place for a listener.
+pub(super) struct Socket<'a> {
+    pub(super) opens_port: bool,
+    /// Empty means the service's address, which is a wildcard for HTTP.
+    pub(super) bind: &'a str,
+    pub(super) port: u32,
+    pub(super) protocol: Protocol,
+}
+
+/// Whether a listener can be there: unprivileged proxies cannot open low ports, and ports of the proxy's
+/// own listeners are taken.
+pub(super) fn is_free(proxy: &Proxy, captured_by: Option<&Settings>, socket: &Socket<'_>, wildcard: &str) -> bool {
+    if socket.opens_port && (1..1024).contains(&socket.port) && proxy.flag("UNPRIVILEGED_POD") {
+        return false;
+    }
+    let at_wildcard = if socket.bind.is_empty() { socket.protocol.is_http() } else { socket.bind == wildcard };
+    !at_wildcard || !is_reserved(proxy, captured_by, socket.port)
+}
+
+fn is_reserved(proxy: &Proxy, captured_by: Option<&Settings>, port: u32) -> bool {
+    let own =
+        ["ENVOY_STATUS_PORT", "ENVOY_PROMETHEUS_PORT", "ENVOY_SECURE_METRICS_PORT", "ENVOY_SECURE_MERGED_METRICS_PORT"];
+    let of_proxy = own.iter().any(|key| proxy.meta(key).and_then(|v| v.parse().ok()) == Some(port) && port != 0);
+    let capturing = |settings: &Settings| {
+        let ports = [settings.mesh.proxy_listen_port, settings.mesh.proxy_inbound_listen_port];
+        ports.iter().any(|p| u32::try_from(*p) == Ok(port))
+    };
+    of_proxy || captured_by.is_some_and(capturing)
+}

@@ -1,0 +1,94 @@
+//! What all listeners of one client have in common, worked out once.
+
+use api::Duration;
+use api::istio::mesh::v1alpha1::ProxyConfig;
+use model::names::Text;
+use model::port::Protocol;
+use model::settings::{Knobs, Milliseconds};
+use model::shared::Part;
+use scope::View;
+
+use super::addresses;
+use crate::class::Class;
+use crate::http_filters::{self, HttpFilter};
+use crate::network_filters::http_connection_manager::{self as hcm, HttpSettings};
+use crate::telemetry::access_log::{AccessLog, Logged, access_logs};
+
+pub(super) struct Basis<'a> {
+    pub(super) view: &'a View,
+    pub(super) proxy_config: ProxyConfig,
+    /// Addresses that mean "any", one per family the proxy has; never empty.
+    pub(super) wildcards: Vec<Text>,
+    /// Loopback addresses, likewise.
+    pub(super) localhosts: Vec<Text>,
+    pub(super) outbound_http: Part<HttpSettings>,
+    pub(super) inbound_http: Part<HttpSettings>,
+    pub(super) outbound_tcp_log: Part<Vec<AccessLog>>,
+    pub(super) inbound_tcp_log: Part<Vec<AccessLog>>,
+    pub(super) no_log: Part<Vec<AccessLog>>,
+    /// From the node's metadata.
+    pub(super) idle_timeout: Option<Duration>,
+    pub(super) handshake_timeout: Option<Duration>,
+}
+
+impl<'a> Basis<'a> {
+    pub(super) fn new(view: &'a View) -> Basis<'a> {
+        let proxy_config = view.settings.mesh.default_config.clone().unwrap_or_default();
+        let tcp_log = |class| Part::new(access_logs(view, class, Logged::Tcp));
+        Basis {
+            view,
+            wildcards: addresses::wildcards(&view.proxy),
+            localhosts: addresses::localhosts(&view.proxy),
+            outbound_http: Part::new(hcm::outbound(view, &proxy_config)),
+            inbound_http: Part::new(hcm::inbound(view, &proxy_config)),
+            outbound_tcp_log: tcp_log(Class::SidecarOutbound),
+            inbound_tcp_log: tcp_log(Class::SidecarInbound),
+            no_log: Part::new(Vec::new()),
+            idle_timeout: view.proxy.meta("IDLE_TIMEOUT").and_then(model::duration::parse),
+            handshake_timeout: duration(view.settings.knobs.handshake_timeout),
+            proxy_config,
+        }
+    }
+
+    pub(super) fn knobs(&self) -> &'a Knobs {
+        &self.view.settings.knobs
+    }
+
+    /// The wildcard of the proxy's first family.
+    pub(super) fn wildcard(&self) -> &Text {
+        &self.wildcards[0]
+    }
+
+    pub(super) fn connections_per_event(&self) -> Option<u32> {
+        Some(self.knobs().connections_per_event).filter(|limit| *limit > 0)
+    }
+
+    pub(super) fn listener_log(&self, class: Class) -> Part<Vec<AccessLog>> {
+        Part::new(access_logs(self.view, class, Logged::Listener))
+    }
+
+    /// The HTTP filters for one port.
+    pub(super) fn http_filters(&self, class: Class, port: u32, protocol: Protocol) -> Part<Vec<HttpFilter>> {
+        use api::istio::mesh::v1alpha1::proxy_config::proxy_headers::MetadataExchangeMode;
+        let headers = self.proxy_config.proxy_headers.as_ref();
+        let hide_debug = headers.and_then(|h| h.envoy_debug_headers.as_ref()).and_then(|d| d.disabled);
+        let metadata = headers.and_then(|h| h.metadata_exchange_headers.as_ref());
+        Part::new(http_filters::wanted(&http_filters::Connection {
+            view: self.view,
+            class,
+            port,
+            protocol,
+            suppress_debug_headers: hide_debug.unwrap_or(false),
+            hide_metadata: metadata.is_some_and(|m| m.mode() == MetadataExchangeMode::InMesh),
+        }))
+    }
+}
+
+/// `None` for no limit.
+fn duration(limit: Milliseconds) -> Option<Duration> {
+    let Milliseconds(millis) = limit;
+    let seconds = i64::try_from(millis / 1000).ok()?;
+    // Below a thousand, so the product fits.
+    let nanos = (millis % 1000) as i32 * 1_000_000;
+    (millis > 0).then_some(Duration { seconds, nanos })
+}

@@ -1,0 +1,245 @@
+//! Services that meet on one outbound listener: which chains live together, and who yields.
+//! HTTP services share a listener by their routes; bytes must differ in what their chains match.
+
+use std::collections::{BTreeSet, HashSet};
+
+use ipnet::IpNet;
+use model::names::Text;
+use model::port::Protocol;
+use model::service::UNSPECIFIED;
+
+use super::{ChainMatch, ConfigRef, Transport};
+use crate::network_filters::NetworkFilter;
+
+/// How a listener treats the bytes of a port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Mode {
+    Http,
+    Tcp,
+    /// The proxy finds out.
+    Auto,
+}
+
+impl Mode {
+    /// `None` for ports that are not proxied.
+    pub(super) fn of(protocol: Protocol) -> Option<Mode> {
+        match protocol {
+            Protocol::Udp => None,
+            p if p.is_http() => Some(Mode::Http),
+            p if p.is_tcp() => Some(Mode::Tcp),
+            _ => Some(Mode::Auto),
+        }
+    }
+}
+
+/// A filter chain in the making.
+#[derive(Clone, Debug)]
+pub(super) struct Chain {
+    pub(super) server_names: Vec<Text>,
+    /// Addresses and blocks as written.
+    pub(super) ranges: Vec<Text>,
+    /// HTTP versions that the HTTP inspector must have seen.
+    pub(super) alpn: Vec<Text>,
+    pub(super) transport: Option<Transport>,
+    pub(super) config: Option<ConfigRef>,
+    pub(super) body: Body,
+}
+
+#[derive(Clone, Debug)]
+pub(super) enum Body {
+    /// A connection manager with the route table of this name.
+    Http {
+        routes: Text,
+        protocol: Protocol,
+    },
+    Network(Vec<NetworkFilter>),
+}
+
+impl Chain {
+    pub(super) fn new(body: Body) -> Chain {
+        Chain { server_names: Vec::new(), ranges: Vec::new(), alpn: Vec::new(), transport: None, config: None, body }
+    }
+
+    pub(super) fn takes_everything(&self) -> bool {
+        let any_name = self.server_names.is_empty() || self.server_names.iter().any(|n| **n == *"*");
+        any_name && self.alpn.is_empty() && self.transport.is_none() && self.ranges.is_empty()
+    }
+
+    /// The conditions as Envoy gets them.
+    pub(super) fn matching(&self) -> ChainMatch {
+        let mut server_names = self.server_names.clone();
+        server_names.sort();
+        if server_names.iter().any(|n| **n == *"*") {
+            server_names.clear();
+        }
+        let mut written = self.ranges.clone();
+        written.sort();
+        let ranges = written.iter().filter_map(|r| prefix(r)).filter(|net| !is_everywhere(net));
+        ChainMatch {
+            port: None,
+            ranges: ranges.collect(),
+            server_names,
+            transport: self.transport,
+            alpn: self.alpn.clone(),
+        }
+    }
+
+    /// Equal for chains that Envoy could not tell apart.
+    fn conditions(&self) -> Conditions {
+        let names = self.server_names.iter().filter(|n| ***n != *"*");
+        let nets = self.ranges.iter().filter_map(|r| prefix(r)).filter(|net| !is_everywhere(net));
+        Conditions {
+            transport: self.transport,
+            alpn: self.alpn.clone(),
+            names: names.cloned().collect(),
+            nets: nets.map(|net| net.trunc()).collect(),
+        }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Conditions {
+    transport: Option<Transport>,
+    alpn: Vec<Text>,
+    names: BTreeSet<Text>,
+    nets: BTreeSet<IpNet>,
+}
+
+/// An address or a block of them.
+fn prefix(text: &str) -> Option<IpNet> {
+    if text.contains('/') { text.parse().ok() } else { text.parse::<std::net::IpAddr>().ok().map(IpNet::from) }
+}
+
+/// Upstream leaves out blocks that begin at 0.0.0.0, whatever their length.
+fn is_everywhere(net: &IpNet) -> bool {
+    net.addr().to_string() == UNSPECIFIED
+}
+
+/// Where a listener binds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Bind {
+    /// The first is the listener's own; the rest are further addresses.
+    pub(super) addresses: Vec<Text>,
+    pub(super) opens_port: bool,
+}
+
+impl Bind {
+    /// Empty where the service's address decides.
+    pub(super) fn primary(&self) -> &str {
+        self.addresses.first().map_or("", |a| a)
+    }
+}
+
+/// An outbound listener in the making.
+#[derive(Debug)]
+pub(super) struct Entry {
+    pub(super) port: u32,
+    pub(super) bind: Bind,
+    pub(super) chains: Vec<Chain>,
+    /// `Unknown` once bytes and HTTP share it.
+    protocol: Protocol,
+    known: HashSet<Conditions>,
+    /// Made for a Sidecar's own port: later services do not join.
+    pub(super) locked: bool,
+}
+
+impl Entry {
+    pub(super) fn new(port: u32, bind: Bind, protocol: Protocol, chains: Vec<Chain>) -> Entry {
+        let known = chains.iter().map(Chain::conditions).collect();
+        Entry { port, bind, chains, protocol, known, locked: false }
+    }
+
+    /// Adds chains whose conditions are new. Of chains with the same conditions the first stays.
+    fn merge(&mut self, incoming: Vec<Chain>) {
+        for chain in incoming {
+            if self.known.insert(chain.conditions()) {
+                self.chains.push(chain);
+            }
+        }
+    }
+}
+
+/// What happens when a service meets a listener that is there already.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Meeting {
+    /// It has nothing to add, or may not.
+    Skip,
+    Replace,
+    Merge,
+}
+
+impl Entry {
+    /// What a port of this protocol does to the listener.
+    pub(super) fn meet(&self, incoming: Protocol, mode: Mode) -> Meeting {
+        let meeting = match mode {
+            Mode::Http if self.protocol.is_tcp() => Meeting::Merge,
+            Mode::Http => Meeting::Skip,
+            Mode::Tcp => Meeting::Merge,
+            Mode::Auto if self.protocol.is_http() => Meeting::Replace,
+            Mode::Auto if self.protocol.is_tcp() => Meeting::Merge,
+            Mode::Auto => Meeting::Skip,
+        };
+        // Servers of these protocols speak first, so the port cannot wait for an inspector.
+        let speaks_first = |p| matches!(p, Protocol::Mongo | Protocol::MySql);
+        if incoming != self.protocol && (speaks_first(incoming) || speaks_first(self.protocol)) {
+            return Meeting::Skip;
+        }
+        meeting
+    }
+
+    /// Lets the chains of another port in.
+    pub(super) fn join(&mut self, mode: Mode, chains: Vec<Chain>) {
+        let mixed = if mode == Mode::Tcp { self.protocol.is_http() } else { self.protocol.is_tcp() };
+        if mixed {
+            self.protocol = Protocol::Unknown;
+        }
+        self.merge(chains);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use model::port::Protocol;
+
+    use super::{Bind, Body, Chain, Entry, Meeting, Mode};
+
+    fn entry(protocol: Protocol) -> Entry {
+        let bind = Bind { addresses: vec!["0.0.0.0".into()], opens_port: false };
+        Entry::new(80, bind, protocol, vec![bytes(&[])])
+    }
+
+    fn bytes(ranges: &[&str]) -> Chain {
+        let ranges = ranges.iter().map(|r| (*r).into()).collect();
+        Chain { ranges, ..Chain::new(Body::Network(Vec::new())) }
+    }
+
+    #[test]
+    fn http_joins_bytes_but_adds_nothing_to_http() {
+        assert_eq!(entry(Protocol::Tcp).meet(Protocol::Http, Mode::Http), Meeting::Merge);
+        assert_eq!(entry(Protocol::Http).meet(Protocol::Http2, Mode::Http), Meeting::Skip);
+        assert_eq!(entry(Protocol::Unknown).meet(Protocol::Http, Mode::Http), Meeting::Skip);
+    }
+
+    #[test]
+    fn undeclared_port_replaces_http_and_joins_bytes() {
+        assert_eq!(entry(Protocol::Http).meet(Protocol::Unknown, Mode::Auto), Meeting::Replace);
+        assert_eq!(entry(Protocol::Tcp).meet(Protocol::Unknown, Mode::Auto), Meeting::Merge);
+        assert_eq!(entry(Protocol::Unknown).meet(Protocol::Unknown, Mode::Auto), Meeting::Skip);
+    }
+
+    #[test]
+    fn server_first_protocols_share_with_their_like_only() {
+        assert_eq!(entry(Protocol::Mongo).meet(Protocol::Tcp, Mode::Tcp), Meeting::Skip);
+        assert_eq!(entry(Protocol::Tcp).meet(Protocol::MySql, Mode::Tcp), Meeting::Skip);
+        assert_eq!(entry(Protocol::Mongo).meet(Protocol::Mongo, Mode::Tcp), Meeting::Merge);
+    }
+
+    #[test]
+    fn chains_that_envoy_could_not_tell_apart_stay_out() {
+        let mut entry = entry(Protocol::Tcp);
+        entry.join(Mode::Tcp, vec![bytes(&[]), bytes(&["10.0.0.0/8"])]);
+        entry.join(Mode::Tcp, vec![bytes(&["10.9.9.9/8"]), bytes(&["10.0.0.0/16"])]);
+        let ranges: Vec<_> = entry.chains.iter().map(|c| c.ranges.clone()).collect();
+        assert_eq!(ranges, [vec![], vec!["10.0.0.0/8".into()], vec!["10.0.0.0/16".into()]]);
+    }
+}

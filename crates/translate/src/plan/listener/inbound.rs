@@ -1,0 +1,346 @@
+//! Listeners for what reaches the workload: one that captures everything, with filter chains for each
+//! port, and one more for each port that a Sidecar opens by itself.
+
+use std::collections::BTreeMap;
+
+use api::istio::networking::v1alpha3::{CaptureMode, IstioIngressListener, ServerTlsSettings};
+use model::config::{Config, Kind};
+use model::names::Text;
+use model::port::{Port, Protocol};
+use model::proxy::Interception;
+use model::shared::{Part, Shared};
+use scope::inbound::ServiceTarget;
+
+use super::basis::Basis;
+use super::conflicts::Mode;
+use super::mtls::{Accepted, Alpn};
+use super::server_tls::{self, ServerTls};
+use super::{
+    Address, Binding, ChainMatch, ChainPlan, ConfigRef, Direction, ListenerPlan, addresses, inspectors, mtls, outbound,
+};
+use crate::class::Class;
+use crate::names;
+use crate::network_filters::http_connection_manager::{HttpConnectionManager, InboundRoute, Routes};
+use crate::network_filters::tcp_proxy::TcpProxy;
+use crate::network_filters::{self, Connection, Ending, NetworkFilter};
+use crate::security::peer_authentication::{self, MtlsMode, MtlsModes};
+use crate::telemetry::stat_name::{StatName, kubernetes_name};
+
+/// A port that the workload serves.
+struct Served {
+    port: Port,
+    target_port: u32,
+    cluster: Text,
+    /// Where it binds; for captured ports this only gives names.
+    bind: Vec<Text>,
+    opens_port: bool,
+    /// The host that telemetry calls it by.
+    host: Text,
+    kubernetes: Option<(Text, Text)>,
+    /// The Sidecar's own TLS.
+    tls: Option<Shared<ServerTlsSettings>>,
+    config: Option<ConfigRef>,
+    /// Stands for all ports that have no chains of their own.
+    passthrough: bool,
+}
+
+/// TLS contexts of mTLS chains.
+struct Contexts {
+    http: Part<ServerTls>,
+    bytes: Part<ServerTls>,
+}
+
+/// The inbound listeners.
+pub(super) fn listeners(basis: &Basis<'_>) -> Vec<ListenerPlan> {
+    let modes = peer_authentication::modes(basis.view);
+    let contexts = Contexts {
+        http: Part::new(server_tls::mesh_mtls(basis.view, false)),
+        bytes: Part::new(server_tls::mesh_mtls(basis.view, true)),
+    };
+    let mut captured = captured_elsewhere(basis, &modes, &contexts);
+    let mut own = Vec::new();
+    for served in served_ports(basis) {
+        let chains = chains(basis, &served, modes.of_port(served.target_port), &contexts);
+        if served.opens_port {
+            let name = names::listener(&served.bind[0], served.target_port);
+            own.push(listener(basis, name.into(), &served.bind, served.target_port, Binding::Port, chains));
+        } else {
+            captured.extend(chains);
+        }
+    }
+    let mut listeners = Vec::with_capacity(own.len() + 1);
+    if basis.view.proxy.interception != Interception::None {
+        let name = names::VIRTUAL_INBOUND.into();
+        listeners.push(listener(basis, name, &basis.wildcards, capture_port(basis), Binding::Virtual, captured));
+    }
+    listeners.extend(own);
+    listeners
+}
+
+fn capture_port(basis: &Basis<'_>) -> u32 {
+    u32::try_from(basis.view.settings.mesh.proxy_inbound_listen_port).unwrap_or_default()
+}
+
+fn listener(
+    basis: &Basis<'_>,
+    name: Text,
+    bind: &[Text],
+    port: u32,
+    binding: Binding,
+    chains: Vec<ChainPlan>,
+) -> ListenerPlan {
+    let proxy = &basis.view.proxy;
+    let further: &[Text] = if basis.knobs().dual_stack { bind.get(1..).unwrap_or_default() } else { &[] };
+    ListenerPlan {
+        name,
+        address: Address::new(bind.first().map_or("", |a| a), port),
+        additional_addresses: further.iter().map(|a| Address::new(a, port)).collect(),
+        direction: Direction::Inbound,
+        // The capturing listener opens its port too; it is Virtual only in what it looks at.
+        binding: Binding::Port,
+        use_original_dst: false,
+        transparent: binding == Binding::Virtual && proxy.interception == Interception::Tproxy,
+        exact_balance: proxy.flag("INBOUND_LISTENER_EXACT_BALANCE"),
+        connections_per_event: basis.connections_per_event(),
+        filters: inspectors::listener_filters(proxy, &chains, binding),
+        filters_timeout: basis.view.settings.mesh.protocol_detection_timeout,
+        continue_on_filters_timeout: true,
+        access_log: basis.listener_log(Class::SidecarInbound),
+        chains,
+        default_chain: None,
+    }
+}
+
+/// Ports by number: those of the Sidecar's ingress listeners, or else of the proxy's services.
+fn served_ports(basis: &Basis<'_>) -> Vec<Served> {
+    let view = basis.view;
+    let sidecar = view.sidecar.as_ref().filter(|s| !s.spec.ingress.is_empty());
+    let mut served = BTreeMap::new();
+    match sidecar {
+        // Without capture the workload has these ports itself.
+        None if view.proxy.interception == Interception::None => {}
+        None => of_services(basis, &mut served, &[]),
+        Some(sidecar) => {
+            if basis.knobs().auto_inbound_ports {
+                of_services(basis, &mut served, &sidecar.spec.ingress);
+            }
+            for ingress in &sidecar.spec.ingress {
+                if let Some(port) = of_ingress(basis, sidecar, ingress) {
+                    served.entry(port.target_port).or_insert(port);
+                }
+            }
+        }
+    }
+    served.into_values().collect()
+}
+
+/// Ports of the proxy's own services; of two on one port the older service's counts.
+fn of_services(basis: &Basis<'_>, served: &mut BTreeMap<u32, Served>, ingress: &[IstioIngressListener]) {
+    let opens_port = basis.view.proxy.interception == Interception::None;
+    let mut targets: Vec<&ServiceTarget> = basis.view.inbound.iter().collect();
+    targets.sort_by_key(|t| (t.service.created, t.service.hostname.clone()));
+    for target in targets {
+        let of_sidecar = ingress.iter().any(|i| i.port.as_ref().is_some_and(|p| p.number == target.target_port));
+        let socket = addresses::Socket {
+            opens_port,
+            bind: basis.wildcard(),
+            port: target.target_port,
+            protocol: target.port.protocol,
+        };
+        let free = addresses::is_free(&basis.view.proxy, Some(&basis.view.settings), &socket, basis.wildcard());
+        if of_sidecar || !free {
+            continue;
+        }
+        let kubernetes = kubernetes_name(&target.service).map(|(name, ns)| (name.into(), ns.into()));
+        served.entry(target.target_port).or_insert_with(|| Served {
+            port: target.port.clone(),
+            target_port: target.target_port,
+            cluster: names::inbound_cluster(target.target_port).into(),
+            bind: basis.wildcards.clone(),
+            opens_port,
+            host: target.service.hostname.text().clone(),
+            kubernetes,
+            tls: None,
+            config: None,
+            passthrough: false,
+        });
+    }
+}
+
+fn of_ingress(
+    basis: &Basis<'_>,
+    sidecar: &Config<api::istio::networking::v1alpha3::Sidecar>,
+    ingress: &IstioIngressListener,
+) -> Option<Served> {
+    let proxy = &basis.view.proxy;
+    let port = ingress.port.as_ref()?;
+    let protocol = Protocol::parse(&port.protocol);
+    let opens_port = match ingress.capture_mode() {
+        CaptureMode::Default => proxy.interception == Interception::None,
+        explicit => explicit == CaptureMode::None,
+    };
+    let socket = addresses::Socket { opens_port, bind: &ingress.bind, port: port.number, protocol };
+    if !addresses::is_free(proxy, None, &socket, basis.wildcard()) {
+        return None;
+    }
+    let tls = ingress.tls.clone().filter(|_| basis.knobs().tls_on_sidecar_ingress).map(Shared::new);
+    let meta = &sidecar.meta;
+    Some(Served {
+        port: Port {
+            name: port.name.as_str().into(),
+            number: u16::try_from(port.number).unwrap_or_default(),
+            protocol: if tls.is_some() { after_tls(protocol) } else { protocol },
+        },
+        target_port: port.number,
+        cluster: names::inbound_cluster(port.number).into(),
+        bind: if ingress.bind.is_empty() { addresses::ingress(proxy) } else { vec![ingress.bind.as_str().into()] },
+        opens_port,
+        host: format!("{}.{}", meta.name, meta.namespace).into(),
+        kubernetes: None,
+        tls,
+        config: Some(ConfigRef { kind: Kind::Sidecar, namespace: meta.namespace.clone(), name: meta.name.clone() }),
+        passthrough: false,
+    })
+}
+
+/// What comes out when TLS is taken off.
+fn after_tls(protocol: Protocol) -> Protocol {
+    match protocol {
+        Protocol::Https => Protocol::Http,
+        Protocol::Tls => Protocol::Tcp,
+        other => other,
+    }
+}
+
+/// Chains for the capturing port itself and for ports that no service or Sidecar names.
+fn captured_elsewhere(basis: &Basis<'_>, modes: &MtlsModes, contexts: &Contexts) -> Vec<ChainPlan> {
+    let mut all = vec![black_hole(basis)];
+    let undeclared = modes.ports.keys().copied().filter(|port| !is_declared(basis, *port));
+    for port in std::iter::once(0).chain(undeclared) {
+        all.extend(chains(basis, &passthrough(port), modes.of_port(port), contexts));
+    }
+    all
+}
+
+fn is_declared(basis: &Basis<'_>, port: u32) -> bool {
+    let ingress = basis.view.sidecar.as_ref().map_or(&[][..], |s| &s.spec.ingress);
+    if ingress.is_empty() {
+        return basis.view.inbound.iter().any(|t| t.target_port == port);
+    }
+    ingress.iter().any(|i| i.port.as_ref().is_some_and(|p| p.number == port))
+}
+
+fn passthrough(target_port: u32) -> Served {
+    Served {
+        port: Port { name: names::VIRTUAL_INBOUND.into(), number: 0, protocol: Protocol::Unknown },
+        target_port,
+        cluster: names::INBOUND_PASSTHROUGH_CLUSTER.into(),
+        bind: Vec::new(),
+        opens_port: false,
+        host: "".into(),
+        kubernetes: None,
+        tls: None,
+        config: None,
+        passthrough: true,
+    }
+}
+
+/// Connections to the capturing port itself would come back to it without end.
+fn black_hole(basis: &Basis<'_>) -> ChainPlan {
+    let proxy = TcpProxy::to_cluster(names::BLACK_HOLE_CLUSTER, basis.no_log.clone());
+    let connection = Connection { view: basis.view, class: Class::SidecarInbound, port: 0, ending: Ending::Unknown };
+    ChainPlan {
+        name: names::VIRTUAL_INBOUND_BLACKHOLE_CHAIN.into(),
+        matching: Some(ChainMatch { port: Some(capture_port(basis)), ..ChainMatch::default() }),
+        config: None,
+        tls: None,
+        handshake_timeout: None,
+        filters: network_filters::chain(&connection, vec![NetworkFilter::TcpProxy(proxy)]),
+    }
+}
+
+/// The chains of one port, one for each kind of connection that it accepts.
+fn chains(basis: &Basis<'_>, served: &Served, mtls_mode: MtlsMode, contexts: &Contexts) -> Vec<ChainPlan> {
+    let Some(mode) = Mode::of(served.port.protocol) else { return Vec::new() };
+    if let Some(tls) = served.tls.as_deref().filter(|_| mtls_mode == MtlsMode::Disable) {
+        let context = Part::new(server_tls::terminated(basis.view, tls));
+        let accepted = mtls::terminated(mode);
+        return accepted.iter().map(|a| chain(basis, served, a, Some(context.clone()))).collect();
+    }
+    let context = |accepted: &Accepted| if accepted.http { &contexts.http } else { &contexts.bytes };
+    let accepted = mtls::accepted(mtls_mode, mode);
+    accepted.iter().map(|a| chain(basis, served, a, a.terminates.then(|| context(a).clone()))).collect()
+}
+
+fn chain(basis: &Basis<'_>, served: &Served, accepted: &Accepted, tls: Option<Part<ServerTls>>) -> ChainPlan {
+    let alpn = match accepted.alpn {
+        Alpn::PlainHttp => outbound::plaintext_alpn(basis),
+        other => other.values().iter().map(|v| (*v).into()).collect(),
+    };
+    ChainPlan {
+        name: chain_name(served, accepted.http),
+        matching: Some(ChainMatch {
+            port: Some(served.target_port).filter(|port| *port > 0),
+            transport: Some(accepted.transport),
+            alpn,
+            ..ChainMatch::default()
+        }),
+        config: served.config.clone(),
+        tls,
+        handshake_timeout: None,
+        filters: if accepted.http { http(basis, served) } else { bytes(basis, served) },
+    }
+}
+
+fn chain_name(served: &Served, http: bool) -> Text {
+    match (served.passthrough, http) {
+        (true, true) => names::VIRTUAL_INBOUND_CATCH_ALL_HTTP_CHAIN.into(),
+        (true, false) => names::VIRTUAL_INBOUND.into(),
+        (false, _) => names::listener(served.bind.first().map_or("", |a| a), served.target_port).into(),
+    }
+}
+
+fn http(basis: &Basis<'_>, served: &Served) -> Vec<NetworkFilter> {
+    let stat_prefix = if served.passthrough {
+        format!("{};", served.cluster)
+    } else {
+        format!("inbound_{};", chain_name(served, true))
+    };
+    let protocol = served.port.protocol;
+    let manager = HttpConnectionManager {
+        stat_prefix: stat_prefix.into(),
+        routes: Routes::Inbound(InboundRoute {
+            cluster: served.cluster.clone(),
+            host: served.host.clone(),
+            port: served.port.number,
+            retry: !matches!(protocol, Protocol::Grpc | Protocol::GrpcWeb),
+        }),
+        http2: protocol.is_http2(),
+        settings: basis.inbound_http.clone(),
+        filters: basis.http_filters(Class::SidecarInbound, served.target_port, protocol),
+    };
+    let port = served.target_port;
+    let connection = Connection { view: basis.view, class: Class::SidecarInbound, port, ending: Ending::Http };
+    network_filters::chain(&connection, vec![NetworkFilter::Http(Box::new(manager))])
+}
+
+fn bytes(basis: &Basis<'_>, served: &Served) -> Vec<NetworkFilter> {
+    let mut proxy = TcpProxy::to_cluster(&served.cluster, basis.inbound_tcp_log.clone());
+    proxy.idle_timeout = basis.idle_timeout;
+    let pattern = &basis.view.settings.mesh.inbound_cluster_stat_name;
+    if !pattern.is_empty() {
+        let name = StatName {
+            host: &served.host,
+            kubernetes: served.kubernetes.as_ref().map(|(name, ns)| (&**name, &**ns)),
+            subset: "",
+            port: served.port.number,
+            port_name: &served.port.name,
+            target_port: None,
+        };
+        proxy.stat_prefix = name.fill(pattern).into();
+    }
+    let last = network_filters::for_protocol(basis.knobs(), served.port.protocol, proxy);
+    let port = served.port.number.into();
+    let connection = Connection { view: basis.view, class: Class::SidecarInbound, port, ending: Ending::Bytes };
+    network_filters::chain(&connection, last)
+}

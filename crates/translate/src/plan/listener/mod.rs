@@ -1,0 +1,150 @@
+//! One listener: where it listens, how a connection finds its filter chain, what the chain does.
+//! `sidecar` lists the listeners of a sidecar; the files beside it plan them.
+
+mod addresses;
+mod basis;
+mod conflicts;
+mod inbound;
+mod inspectors;
+mod mtls;
+mod outbound;
+mod server_tls;
+mod tcp_routes;
+mod tls_routes;
+mod virtual_outbound;
+
+use api::Duration;
+use ipnet::IpNet;
+use model::names::{Namespace, Text};
+use model::shared::Part;
+use scope::View;
+
+use crate::names::UNIX_PREFIX;
+use crate::network_filters::NetworkFilter;
+use crate::telemetry::access_log::AccessLog;
+use basis::Basis;
+pub use server_tls::{Secret, SecretSource, ServerTls, TlsParams, TlsVersion, Validation};
+
+/// One listener.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct ListenerPlan {
+    pub name: Text,
+    pub address: Address,
+    /// Further addresses of a dual-stack listener.
+    pub additional_addresses: Vec<Address>,
+    pub direction: Direction,
+    pub binding: Binding,
+    /// Hands connections on to the listener of their original destination.
+    pub use_original_dst: bool,
+    /// Keeps the client's address towards the workload.
+    pub transparent: bool,
+    pub exact_balance: bool,
+    /// Connections accepted in one go, where that is limited.
+    pub connections_per_event: Option<u32>,
+    pub filters: Vec<ListenerFilter>,
+    pub filters_timeout: Option<Duration>,
+    pub continue_on_filters_timeout: bool,
+    pub access_log: Part<Vec<AccessLog>>,
+    pub chains: Vec<ChainPlan>,
+    pub default_chain: Option<ChainPlan>,
+}
+
+/// Where something listens.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Address {
+    Socket { ip: Text, port: u32 },
+    Pipe(Text),
+}
+
+impl Address {
+    /// A socket, or the Unix path where there is no port.
+    fn new(bind: &str, port: u32) -> Address {
+        if port == 0 {
+            return Address::Pipe(bind.strip_prefix(UNIX_PREFIX).unwrap_or(bind).into());
+        }
+        Address::Socket { ip: bind.into(), port }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Direction {
+    Inbound,
+    Outbound,
+}
+
+/// Whether a listener opens a port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Binding {
+    Port,
+    /// Connections come from a listener that captures them.
+    Virtual,
+}
+
+/// What looks at a connection before its filter chain is chosen.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum ListenerFilter {
+    OriginalDst,
+    OriginalSrc,
+    TlsInspector(Ports),
+    HttpInspector(Ports),
+}
+
+/// Destination ports that an inspector looks at.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Ports {
+    All,
+    /// At least one, ascending.
+    AllBut(Vec<u32>),
+    /// At least one, ascending.
+    Only(Vec<u32>),
+}
+
+/// One filter chain.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct ChainPlan {
+    pub name: Text,
+    pub matching: Option<ChainMatch>,
+    /// The object that asked for it.
+    pub config: Option<ConfigRef>,
+    pub tls: Option<Part<ServerTls>>,
+    pub handshake_timeout: Option<Duration>,
+    pub filters: Vec<NetworkFilter>,
+}
+
+/// Which connections a chain takes; all conditions must hold.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct ChainMatch {
+    pub port: Option<u32>,
+    pub ranges: Vec<IpNet>,
+    pub server_names: Vec<Text>,
+    pub transport: Option<Transport>,
+    pub alpn: Vec<Text>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Transport {
+    Raw,
+    Tls,
+}
+
+/// A config object, as metadata names it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct ConfigRef {
+    pub kind: model::config::Kind,
+    pub namespace: Namespace,
+    pub name: Text,
+}
+
+/// All listeners of a sidecar: outbound ones, the forward proxy, the one that captures outbound
+/// connections, then the inbound ones. Empty if the mesh does without capture.
+pub fn sidecar(view: &View) -> Vec<ListenerPlan> {
+    if view.settings.mesh.proxy_listen_port <= 0 {
+        return Vec::new();
+    }
+    let basis = Basis::new(view);
+    let mut listeners = outbound::listeners(&basis);
+    listeners.extend(outbound::http_proxy(&basis));
+    listeners.extend(virtual_outbound::listener(&basis));
+    listeners.extend(inbound::listeners(&basis));
+    listeners
+}

@@ -1,0 +1,86 @@
+//! Which connections an inbound port accepts, by mTLS mode and protocol, as conditions of filter chains.
+
+use super::Transport;
+use super::conflicts::Mode;
+use crate::security::peer_authentication::MtlsMode;
+
+/// One kind of connection to an inbound port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Accepted {
+    pub(super) alpn: Alpn,
+    pub(super) transport: Transport,
+    /// Whether HTTP comes, or bytes.
+    pub(super) http: bool,
+    /// Whether the proxy terminates TLS.
+    pub(super) terminates: bool,
+}
+
+/// What the client says, or what the HTTP inspector finds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Alpn {
+    Any,
+    /// HTTP of a sidecar.
+    MeshHttp,
+    /// Bytes of a sidecar.
+    MeshBytes,
+    /// Anything of a sidecar.
+    Mesh,
+    /// HTTP in plain text.
+    PlainHttp,
+}
+
+impl Alpn {
+    /// The values; plain text depends on whether HTTP/1.0 is served.
+    pub(super) fn values(self) -> &'static [&'static str] {
+        match self {
+            Alpn::Any | Alpn::PlainHttp => &[],
+            Alpn::MeshHttp => &["istio-http/1.0", "istio-http/1.1", "istio-h2"],
+            Alpn::MeshBytes => &["istio-peer-exchange", "istio"],
+            Alpn::Mesh => &["istio", "istio-peer-exchange", "istio-http/1.0", "istio-http/1.1", "istio-h2"],
+        }
+    }
+}
+
+fn mtls(alpn: Alpn, http: bool) -> Accepted {
+    Accepted { alpn, transport: Transport::Tls, http, terminates: true }
+}
+
+fn plain(alpn: Alpn, http: bool) -> Accepted {
+    Accepted { alpn, transport: Transport::Raw, http, terminates: false }
+}
+
+/// TLS of the application's own, carried as bytes.
+const OTHER_TLS: Accepted = Accepted { alpn: Alpn::Any, transport: Transport::Tls, http: false, terminates: false };
+
+/// The kinds of connections that a port accepts.
+pub(super) fn accepted(mtls_mode: MtlsMode, mode: Mode) -> Vec<Accepted> {
+    const HTTP: bool = true;
+    const BYTES: bool = false;
+    match (mode, mtls_mode) {
+        (Mode::Http, MtlsMode::Strict) => vec![mtls(Alpn::Any, HTTP)],
+        (Mode::Http, MtlsMode::Permissive) => vec![mtls(Alpn::Mesh, HTTP), plain(Alpn::Any, HTTP)],
+        (Mode::Http, MtlsMode::Disable) => vec![plain(Alpn::Any, HTTP)],
+        (Mode::Auto, MtlsMode::Strict) => vec![mtls(Alpn::MeshHttp, HTTP), mtls(Alpn::Any, BYTES)],
+        (Mode::Auto, MtlsMode::Permissive) => vec![
+            mtls(Alpn::MeshHttp, HTTP),
+            plain(Alpn::PlainHttp, HTTP),
+            mtls(Alpn::MeshBytes, BYTES),
+            plain(Alpn::Any, BYTES),
+            OTHER_TLS,
+        ],
+        (Mode::Auto, MtlsMode::Disable) => vec![plain(Alpn::PlainHttp, HTTP), plain(Alpn::Any, BYTES)],
+        (Mode::Tcp, MtlsMode::Strict) => vec![mtls(Alpn::Any, BYTES)],
+        (Mode::Tcp, MtlsMode::Permissive) => vec![mtls(Alpn::Mesh, BYTES), OTHER_TLS, plain(Alpn::Any, BYTES)],
+        (Mode::Tcp, MtlsMode::Disable) => vec![plain(Alpn::Any, BYTES)],
+    }
+}
+
+/// A port whose TLS the proxy terminates by the Sidecar's own settings.
+pub(super) fn terminated(mode: Mode) -> Option<Accepted> {
+    match mode {
+        Mode::Http => Some(mtls(Alpn::Any, true)),
+        Mode::Tcp => Some(mtls(Alpn::Any, false)),
+        // Upstream has no chain for a protocol it would have to detect inside TLS.
+        Mode::Auto => None,
+    }
+}

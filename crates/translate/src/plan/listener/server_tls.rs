@@ -1,0 +1,240 @@
+//! TLS as a listener serves it: certificates by name, versions, and how clients are checked.
+
+use api::istio::mesh::v1alpha1::mesh_config::tls_config::TlsProtocol;
+use api::istio::networking::v1alpha3::ServerTlsSettings;
+use api::istio::networking::v1alpha3::server_tls_settings::{TlSmode, TlsProtocol as ServerProtocol};
+use model::names::Text;
+use model::proxy::Proxy;
+use scope::View;
+
+use crate::network_filters::metadata_exchange;
+
+/// What a filter chain that terminates TLS is told.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct ServerTls {
+    pub alpn: Vec<Text>,
+    pub params: Option<TlsParams>,
+    pub certificates: Vec<Secret>,
+    /// How client certificates are checked, if they are.
+    pub validation: Option<Validation>,
+    pub require_client_certificate: bool,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct TlsParams {
+    pub min: Option<TlsVersion>,
+    pub max: Option<TlsVersion>,
+    pub ciphers: Vec<Text>,
+    pub curves: Vec<Text>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum TlsVersion {
+    V1_0,
+    V1_1,
+    V1_2,
+    V1_3,
+}
+
+/// A certificate or a root by the name it is asked for.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Secret {
+    pub name: Text,
+    pub source: SecretSource,
+}
+
+/// Who is asked for a secret.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum SecretSource {
+    /// The agent beside the proxy.
+    Agent,
+    /// A server of files beside the proxy.
+    Files,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Validation {
+    /// Names of which a client must have one.
+    pub exact_names: Vec<Text>,
+    /// The same by prefix.
+    pub name_prefixes: Vec<Text>,
+    pub roots: Secret,
+    /// A file of revoked certificates, or empty.
+    pub revoked: Text,
+    pub accept_untrusted: bool,
+}
+
+/// Ciphers of mesh TLS, where mesh config has no list.
+const MESH_CIPHERS: &[&str] = &[
+    "ECDHE-ECDSA-AES256-GCM-SHA384",
+    "ECDHE-RSA-AES256-GCM-SHA384",
+    "ECDHE-ECDSA-AES128-GCM-SHA256",
+    "ECDHE-RSA-AES128-GCM-SHA256",
+    "AES256-GCM-SHA384",
+    "AES128-GCM-SHA256",
+];
+
+pub(super) const ALPN_HTTP: &[&str] = &["h2", "http/1.1"];
+const ALPN_EXCHANGE: &[&str] = &["istio-peer-exchange", "h2", "http/1.1"];
+
+/// mTLS between sidecars.
+pub(super) fn mesh_mtls(view: &View, bytes: bool) -> ServerTls {
+    let mesh = &view.settings.mesh;
+    let exchange = bytes && metadata_exchange::exchanged(view) && !view.settings.knobs.disable_mx_alpn;
+    let of_mesh = mesh.mesh_m_tls.clone().unwrap_or_default();
+    let ciphers = if of_mesh.cipher_suites.is_empty() { texts(MESH_CIPHERS) } else { texts(&of_mesh.cipher_suites) };
+    let min = match of_mesh.min_protocol_version() {
+        TlsProtocol::Tlsv13 => TlsVersion::V1_3,
+        TlsProtocol::TlsAuto | TlsProtocol::Tlsv12 => TlsVersion::V1_2,
+    };
+    let files = Files::of_proxy(&view.proxy);
+    let trusted = trust_domains(view).into_iter().map(|domain| format!("spiffe://{domain}/").into());
+    ServerTls {
+        alpn: texts(if exchange { ALPN_EXCHANGE } else { ALPN_HTTP }),
+        params: Some(TlsParams { min: Some(min), max: Some(TlsVersion::V1_3), ciphers, curves: Vec::new() }),
+        certificates: vec![files.certificate()],
+        validation: Some(Validation {
+            exact_names: Vec::new(),
+            name_prefixes: trusted.collect(),
+            roots: files.roots(),
+            revoked: "".into(),
+            accept_untrusted: false,
+        }),
+        require_client_certificate: true,
+    }
+}
+
+/// TLS that a Sidecar's ingress listener terminates for its clients.
+pub(super) fn terminated(view: &View, settings: &ServerTlsSettings) -> ServerTls {
+    let mode = settings.mode();
+    let require = matches!(mode, TlSmode::Mutual | TlSmode::IstioMutual);
+    let files = if mode == TlSmode::IstioMutual {
+        Files::of_proxy(&view.proxy)
+    } else {
+        Files::of_settings(settings, &view.proxy)
+    };
+    let mut certificates = files.pairs(settings);
+    if certificates.is_empty() {
+        certificates.push(files.certificate());
+    }
+    let validation = (require || mode == TlSmode::OptionalMutual).then(|| Validation {
+        exact_names: texts(&settings.subject_alt_names),
+        name_prefixes: Vec::new(),
+        roots: files.roots(),
+        revoked: settings.ca_crl.as_str().into(),
+        accept_untrusted: settings.insecure_skip_verify.unwrap_or(false),
+    });
+    let own = matches!(mode, TlSmode::Simple | TlSmode::Mutual | TlSmode::OptionalMutual);
+    ServerTls {
+        alpn: texts(ALPN_HTTP),
+        params: if own { params(view, settings) } else { None },
+        certificates,
+        validation,
+        require_client_certificate: require,
+    }
+}
+
+/// The mesh's defaults, each replaced by what the listener says itself.
+fn params(view: &View, settings: &ServerTlsSettings) -> Option<TlsParams> {
+    let defaults = view.settings.mesh.tls_defaults.clone().unwrap_or_default();
+    let default_min = match defaults.min_protocol_version() {
+        TlsProtocol::TlsAuto => None,
+        TlsProtocol::Tlsv12 => Some(TlsVersion::V1_2),
+        TlsProtocol::Tlsv13 => Some(TlsVersion::V1_3),
+    };
+    let ciphers: &[String] =
+        if settings.cipher_suites.is_empty() { &defaults.cipher_suites } else { &settings.cipher_suites };
+    let params = TlsParams {
+        min: version(settings.min_protocol_version()).or(default_min),
+        max: version(settings.max_protocol_version()),
+        ciphers: texts(ciphers),
+        curves: texts(&defaults.ecdh_curves),
+    };
+    (params != TlsParams::default()).then_some(params)
+}
+
+fn version(wanted: ServerProtocol) -> Option<TlsVersion> {
+    match wanted {
+        ServerProtocol::TlsAuto => None,
+        ServerProtocol::Tlsv10 => Some(TlsVersion::V1_0),
+        ServerProtocol::Tlsv11 => Some(TlsVersion::V1_1),
+        ServerProtocol::Tlsv12 => Some(TlsVersion::V1_2),
+        ServerProtocol::Tlsv13 => Some(TlsVersion::V1_3),
+    }
+}
+
+/// Trust domains whose workloads are let in, each once.
+fn trust_domains(view: &View) -> Vec<Text> {
+    if view.settings.knobs.skip_validate_trust_domain {
+        return Vec::new();
+    }
+    let mesh = &view.settings.mesh;
+    let of_certificates = mesh.ca_certificates.iter().flat_map(|c| &c.trust_domains);
+    let all = std::iter::once(&mesh.trust_domain).chain(&mesh.trust_domain_aliases).chain(of_certificates);
+    let mut domains: Vec<Text> = Vec::new();
+    for domain in all.filter(|d| !d.is_empty()) {
+        if !domains.iter().any(|known| **known == **domain) {
+            domains.push(domain.as_str().into());
+        }
+    }
+    domains
+}
+
+/// Files that certificates are read from, served by name; the agent's own where there are none.
+struct Files {
+    chain: Text,
+    key: Text,
+    roots: Text,
+    source: SecretSource,
+}
+
+impl Files {
+    fn of_proxy(proxy: &Proxy) -> Files {
+        let file = |key| proxy.meta(key).unwrap_or_default().into();
+        Files {
+            chain: file("TLS_SERVER_CERT_CHAIN"),
+            key: file("TLS_SERVER_KEY"),
+            roots: file("TLS_SERVER_ROOT_CERT"),
+            source: file_source(proxy),
+        }
+    }
+
+    fn of_settings(settings: &ServerTlsSettings, proxy: &Proxy) -> Files {
+        Files {
+            chain: settings.server_certificate.as_str().into(),
+            key: settings.private_key.as_str().into(),
+            roots: settings.ca_certificates.as_str().into(),
+            source: file_source(proxy),
+        }
+    }
+
+    fn certificate(&self) -> Secret {
+        self.pair(&self.chain, &self.key)
+    }
+
+    fn pairs(&self, settings: &ServerTlsSettings) -> Vec<Secret> {
+        settings.tls_certificates.iter().map(|c| self.pair(&c.server_certificate, &c.private_key)).collect()
+    }
+
+    fn pair(&self, chain: &str, key: &str) -> Secret {
+        if chain.is_empty() || key.is_empty() {
+            return Secret { name: "default".into(), source: SecretSource::Agent };
+        }
+        Secret { name: format!("file-cert:{chain}~{key}").into(), source: self.source }
+    }
+
+    fn roots(&self) -> Secret {
+        if self.roots.is_empty() {
+            return Secret { name: "ROOTCA".into(), source: SecretSource::Agent };
+        }
+        Secret { name: format!("file-root:{}", self.roots).into(), source: self.source }
+    }
+}
+
+fn file_source(proxy: &Proxy) -> SecretSource {
+    if proxy.meta("file-credential") == Some("true") { SecretSource::Files } else { SecretSource::Agent }
+}
+
+fn texts<S: AsRef<str>>(items: &[S]) -> Vec<Text> {
+    items.iter().map(|item| item.as_ref().into()).collect()
+}

@@ -1,0 +1,187 @@
+//! Chains of bytes to a service, as the TCP routes of VirtualServices or the service itself direct them.
+
+use api::Duration;
+use api::istio::networking::v1alpha3::load_balancer_settings::consistent_hash_lb::HashKey;
+use api::istio::networking::v1alpha3::load_balancer_settings::{ConsistentHashLb, LbPolicy};
+use api::istio::networking::v1alpha3::{
+    DestinationRule, L4MatchAttributes, LoadBalancerSettings, RouteDestination, TrafficPolicy,
+};
+use model::config::{Config, Kind};
+use model::labels::selects;
+use model::names::Text;
+use model::port::Port;
+use model::service::Service;
+use model::snapshot::routing::VirtualServiceRule;
+
+use super::ConfigRef;
+use super::basis::Basis;
+use super::conflicts::{Body, Chain};
+use crate::class::Class;
+use crate::names;
+use crate::network_filters::tcp_proxy::{Destination, TcpProxy, Tunnel};
+use crate::network_filters::{self, Connection, Ending, NetworkFilter};
+use crate::telemetry::stat_name::StatName;
+
+/// The port of a service that a listener stands for.
+pub(super) struct Wanted<'a> {
+    pub(super) service: &'a Service,
+    pub(super) port: &'a Port,
+    /// Blocks that the service claims instead of one address.
+    pub(super) ranges: &'a [Text],
+    /// VirtualServices for the service's host.
+    pub(super) routes: &'a [&'a VirtualServiceRule],
+}
+
+/// Chains by TCP routes, most important first; the last takes what none of the others matches.
+pub(super) fn chains(basis: &Basis<'_>, wanted: &Wanted<'_>) -> Vec<Chain> {
+    let mut chains = Vec::new();
+    let mut has_default = false;
+    'routes: for rule in wanted.routes {
+        for route in rule.config.spec.tcp.iter().filter(|r| !r.route.is_empty()) {
+            let Some(filters) = routed(basis, &route.route, wanted.port, &rule.config) else { continue };
+            let matching = || route.r#match.iter().filter(|m| admits(basis, m, wanted.port));
+            let unbounded = |m: &L4MatchAttributes| m.destination_subnets.is_empty() || wanted.port.number == 0;
+            if route.r#match.is_empty() || matching().any(unbounded) {
+                let config = Some(config_ref(&rule.config));
+                chains.push(Chain { ranges: wanted.ranges.to_vec(), config, ..Chain::new(Body::Network(filters)) });
+                has_default = true;
+                break 'routes;
+            }
+            let subnets = matching().flat_map(|m| &m.destination_subnets).map(|s| Text::from(s.as_str()));
+            let subnets: Vec<Text> = subnets.collect();
+            if subnets.is_empty() {
+                continue;
+            }
+            // Envoy refuses two chains with the same conditions.
+            has_default |= sorted(&subnets) == sorted(wanted.ranges);
+            chains.push(Chain { ranges: subnets, ..Chain::new(Body::Network(filters)) });
+        }
+    }
+    if !has_default {
+        chains.push(to_service(basis, wanted, Vec::new()));
+    }
+    chains
+}
+
+fn sorted(ranges: &[Text]) -> Vec<Text> {
+    let mut ranges = ranges.to_vec();
+    ranges.sort();
+    ranges
+}
+
+/// The chain straight to the service.
+pub(super) fn to_service(basis: &Basis<'_>, wanted: &Wanted<'_>, server_names: Vec<Text>) -> Chain {
+    let service = wanted.service;
+    // A Sidecar's listener may have a port that the service lacks; its only port is then meant.
+    let port = if let [only] = &service.ports[..] { only.number } else { wanted.port.number };
+    let cluster = names::outbound_cluster(port, "", &service.hostname);
+    let rule = basis.view.destination_rule(&service.hostname).map(|r| &*r.rule.spec);
+    let mut proxy = TcpProxy::to_cluster(&cluster, basis.outbound_tcp_log.clone());
+    if let Some(name) = stat_prefix(basis, service, "", port, "") {
+        proxy.stat_prefix = name;
+    }
+    apply_rule(&mut proxy, rule, "", basis.idle_timeout);
+    let filters = stack(basis, wanted.port, proxy);
+    Chain { server_names, ranges: wanted.ranges.to_vec(), ..Chain::new(Body::Network(filters)) }
+}
+
+/// Filters that carry bytes to a route's destinations; `None` if no destination has any weight.
+pub(super) fn routed(
+    basis: &Basis<'_>,
+    routes: &[RouteDestination],
+    port: &Port,
+    config: &Config<api::istio::networking::v1alpha3::VirtualService>,
+) -> Option<Vec<NetworkFilter>> {
+    let first = routes.first()?.destination.as_ref()?;
+    let rule = basis.view.service(&first.host).and_then(|s| basis.view.destination_rule(&s.hostname));
+    let rule = rule.map(|r| &*r.rule.spec);
+    if routes.len() > 1 {
+        let clusters: Vec<(Text, u32)> = routes.iter().filter_map(|r| weighted(basis, r, port)).collect();
+        let (first, _) = clusters.first()?;
+        let mut proxy = TcpProxy::to_cluster(first, basis.outbound_tcp_log.clone());
+        proxy.stat_prefix = format!("{}.{}", config.meta.name, config.meta.namespace).into();
+        proxy.to = Destination::Weighted(clusters);
+        apply_rule(&mut proxy, rule, "", basis.idle_timeout);
+        return Some(stack(basis, port, proxy));
+    }
+    let service = basis.view.service(&first.host);
+    let cluster = destination_cluster(first, service.map(|s| &**s), port.number);
+    let mut proxy = TcpProxy::to_cluster(&cluster, basis.outbound_tcp_log.clone());
+    let named = service.and_then(|s| stat_prefix(basis, s, &first.subset, port.number, &port.name));
+    proxy.stat_prefix = named.unwrap_or(proxy.stat_prefix);
+    apply_rule(&mut proxy, rule, &first.subset, basis.idle_timeout);
+    Some(stack(basis, port, proxy))
+}
+
+fn weighted(basis: &Basis<'_>, route: &RouteDestination, port: &Port) -> Option<(Text, u32)> {
+    let destination = route.destination.as_ref()?;
+    let weight = u32::try_from(route.weight).ok().filter(|w| *w > 0)?;
+    let service = basis.view.service(&destination.host);
+    Some((destination_cluster(destination, service.map(|s| &**s), port.number), weight))
+}
+
+/// The cluster of a destination: the port it names, or the service's only one, or the listener's.
+pub(super) fn destination_cluster(
+    destination: &api::istio::networking::v1alpha3::Destination,
+    service: Option<&Service>,
+    listener_port: u16,
+) -> Text {
+    if destination.host.is_empty() {
+        // An unusable reference of the Gateway API.
+        return names::UNKNOWN_SERVICE.into();
+    }
+    let named = destination.port.as_ref().map(|p| u16::try_from(p.number).unwrap_or_default());
+    let only = service.and_then(|s| if let [only] = &s.ports[..] { Some(only.number) } else { None });
+    let port = named.or(only).unwrap_or(listener_port);
+    names::outbound_cluster(port, &destination.subset, &destination.host).into()
+}
+
+/// The name of statistics, where the mesh has a pattern for it.
+fn stat_prefix(basis: &Basis<'_>, service: &Service, subset: &str, port: u16, port_name: &str) -> Option<Text> {
+    let pattern = &basis.view.settings.mesh.outbound_cluster_stat_name;
+    (!pattern.is_empty()).then(|| StatName::outbound(service, subset, port, port_name).fill(pattern).into())
+}
+
+fn stack(basis: &Basis<'_>, port: &Port, proxy: TcpProxy) -> Vec<NetworkFilter> {
+    let last = network_filters::for_protocol(basis.knobs(), port.protocol, proxy);
+    let class = Class::SidecarOutbound;
+    let connection = Connection { view: basis.view, class, port: port.number.into(), ending: Ending::Bytes };
+    network_filters::chain(&connection, last)
+}
+
+/// What a DestinationRule says about connections to a subset, or to the host where that is empty.
+fn apply_rule(proxy: &mut TcpProxy, rule: Option<&DestinationRule>, subset: &str, idle: Option<Duration>) {
+    proxy.idle_timeout = idle;
+    let Some(rule) = rule else { return };
+    let policy = rule.traffic_policy.as_ref();
+    let tcp = policy.and_then(|p| p.connection_pool.as_ref()).and_then(|p| p.tcp.as_ref());
+    proxy.idle_timeout = tcp.and_then(|t| t.idle_timeout).or(idle);
+    proxy.max_connection_duration = tcp.and_then(|t| t.max_connection_duration);
+    let of_subset = rule.subsets.iter().find(|s| s.name == subset).and_then(|s| s.traffic_policy.as_ref());
+    let balancer = |policy: Option<&TrafficPolicy>| policy.and_then(|p| p.load_balancer.clone());
+    proxy.hash_source_ip = balancer(of_subset).or_else(|| balancer(policy)).is_some_and(|lb| hashes_source_ip(&lb));
+    let tunnel = if subset.is_empty() { policy } else { of_subset }.and_then(|p| p.tunnel.as_ref());
+    proxy.tunnel = tunnel.map(|t| {
+        let (host, port) = (&t.target_host, t.target_port);
+        let host = if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") };
+        Tunnel { host: host.into(), post: t.protocol == "POST" }
+    });
+}
+
+fn hashes_source_ip(balancer: &LoadBalancerSettings) -> bool {
+    let hash = |hash: &ConsistentHashLb| matches!(hash.hash_key, Some(HashKey::UseSourceIp(true)));
+    matches!(&balancer.lb_policy, Some(LbPolicy::ConsistentHash(h)) if hash(h))
+}
+
+fn admits(basis: &Basis<'_>, matching: &L4MatchAttributes, port: &Port) -> bool {
+    let proxy = &basis.view.proxy;
+    (matching.gateways.is_empty() || matching.gateways.iter().any(|g| g == names::MESH_GATEWAY))
+        && selects(&matching.source_labels, &proxy.labels)
+        && (matching.port == 0 || matching.port == u32::from(port.number))
+        && (matching.source_namespace.is_empty() || proxy.namespace == *matching.source_namespace)
+}
+
+pub(super) fn config_ref(config: &Config<api::istio::networking::v1alpha3::VirtualService>) -> ConfigRef {
+    let meta = &config.meta;
+    ConfigRef { kind: Kind::VirtualService, namespace: meta.namespace.clone(), name: meta.name.clone() }
+}

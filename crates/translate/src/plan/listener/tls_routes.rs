@@ -1,0 +1,70 @@
+//! Chains of TLS bytes to a service, told apart by server name as the TLS routes of VirtualServices direct them.
+
+use std::collections::HashSet;
+
+use api::istio::networking::v1alpha3::TlsMatchAttributes;
+use model::labels::selects;
+use model::names::Text;
+use model::port::Port;
+use model::service::{Registry, Resolution, UNSPECIFIED};
+
+use super::addresses::{self, UNSPECIFIED_V6};
+use super::basis::Basis;
+use super::conflicts::{Body, Chain};
+use super::tcp_routes::{Wanted, config_ref, routed, to_service};
+use crate::names;
+
+/// Chains by TLS routes, or the one to the service where no route fits.
+pub(super) fn chains(basis: &Basis<'_>, wanted: &Wanted<'_>, bind: &str) -> Vec<Chain> {
+    let mut chains = Vec::new();
+    let mut seen = HashSet::new();
+    let mut ranges = wanted.ranges.to_vec();
+    for rule in wanted.routes {
+        for route in rule.config.spec.tls.iter().filter(|r| !r.route.is_empty()) {
+            for matching in route.r#match.iter().filter(|m| admits(basis, m, wanted.port)) {
+                // Upstream lets the subnets of one match hold for those after it that have none.
+                if !matching.destination_subnets.is_empty() && wanted.port.number > 0 {
+                    ranges = matching.destination_subnets.iter().map(|s| Text::from(s.as_str())).collect();
+                }
+                if !seen.insert((&matching.sni_hosts, &matching.destination_subnets)) {
+                    continue;
+                }
+                let Some(filters) = routed(basis, &route.route, wanted.port, &rule.config) else { continue };
+                chains.push(Chain {
+                    server_names: matching.sni_hosts.iter().map(|h| Text::from(h.as_str())).collect(),
+                    ranges: ranges.clone(),
+                    config: Some(config_ref(&rule.config)),
+                    ..Chain::new(Body::Network(filters))
+                });
+            }
+        }
+    }
+    if chains.is_empty() {
+        chains.push(to_service(basis, wanted, default_names(basis, wanted, bind)));
+    }
+    chains
+}
+
+/// The host as server name, where the address does not tell the service from others.
+fn default_names(basis: &Basis<'_>, wanted: &Wanted<'_>, bind: &str) -> Vec<Text> {
+    let service = wanted.service;
+    let mut address = addresses::of_service(service, &basis.view.proxy, basis.knobs());
+    if service.registry == Registry::External && !basis.view.proxy.has_ipv4() && *address == *UNSPECIFIED {
+        address = UNSPECIFIED_V6.into();
+    }
+    let wildcard = basis.wildcard();
+    let unaddressed = address.is_empty() || address.contains('/') || (address == *wildcard && bind == &**wildcard);
+    let by_name = service.hostname.is_wildcard() && service.resolution == Resolution::DynamicDns;
+    if !wanted.ranges.is_empty() || unaddressed || by_name {
+        return vec![service.hostname.text().clone()];
+    }
+    Vec::new()
+}
+
+fn admits(basis: &Basis<'_>, matching: &TlsMatchAttributes, port: &Port) -> bool {
+    let proxy = &basis.view.proxy;
+    (matching.gateways.is_empty() || matching.gateways.iter().any(|g| g == names::MESH_GATEWAY))
+        && selects(&matching.source_labels, &proxy.labels)
+        && (matching.port == 0 || matching.port == u32::from(port.number))
+        && (matching.source_namespace.is_empty() || proxy.namespace == *matching.source_namespace)
+}

@@ -1,0 +1,84 @@
+//! The listener that captures what the workload sends, and where connections go that no other listener takes.
+
+use model::proxy::Interception;
+
+use super::basis::Basis;
+use super::tcp_routes::destination_cluster;
+use super::{Address, Binding, ChainMatch, ChainPlan, Direction, ListenerPlan};
+use crate::class::Class;
+use crate::names;
+use crate::network_filters::tcp_proxy::TcpProxy;
+use crate::network_filters::{self, Connection, Ending, NetworkFilter};
+
+/// The listener; `None` if nothing is captured.
+pub(super) fn listener(basis: &Basis<'_>) -> Option<ListenerPlan> {
+    let proxy = &basis.view.proxy;
+    if proxy.interception == Interception::None {
+        return None;
+    }
+    let port = u32::try_from(basis.view.settings.mesh.proxy_listen_port).unwrap_or_default();
+    let further: &[_] = if basis.knobs().dual_stack { &basis.wildcards[1..] } else { &[] };
+    let ipv4 = || Address::new(model::service::UNSPECIFIED, port);
+    let for_ipv6_only = basis.knobs().ipv4_outbound_on_ipv6 && !proxy.has_ipv4();
+    let mut additional: Vec<Address> = further.iter().map(|a| Address::new(a, port)).collect();
+    additional.extend(for_ipv6_only.then(ipv4));
+    Some(ListenerPlan {
+        name: names::VIRTUAL_OUTBOUND.into(),
+        address: Address::new(basis.wildcard(), port),
+        additional_addresses: additional,
+        direction: Direction::Outbound,
+        binding: Binding::Port,
+        use_original_dst: true,
+        transparent: proxy.interception == Interception::Tproxy,
+        exact_balance: false,
+        connections_per_event: basis.connections_per_event(),
+        filters: Vec::new(),
+        filters_timeout: None,
+        continue_on_filters_timeout: false,
+        access_log: basis.listener_log(Class::SidecarOutbound),
+        chains: vec![black_hole(basis, port), catch_all(basis)],
+        default_chain: None,
+    })
+}
+
+/// Connections to the capturing port itself would come back to it without end.
+fn black_hole(basis: &Basis<'_>, port: u32) -> ChainPlan {
+    let proxy = TcpProxy::to_cluster(names::BLACK_HOLE_CLUSTER, basis.no_log.clone());
+    ChainPlan {
+        name: names::VIRTUAL_OUTBOUND_BLACKHOLE_CHAIN.into(),
+        matching: Some(ChainMatch { port: Some(port), ..ChainMatch::default() }),
+        config: None,
+        tls: None,
+        handshake_timeout: None,
+        filters: stack(basis, proxy),
+    }
+}
+
+fn catch_all(basis: &Basis<'_>) -> ChainPlan {
+    ChainPlan {
+        name: names::VIRTUAL_OUTBOUND_CATCH_ALL_CHAIN.into(),
+        matching: None,
+        config: None,
+        tls: None,
+        handshake_timeout: None,
+        filters: catch_all_filters(basis),
+    }
+}
+
+/// Unknown destinations: through to where they wanted, to the Sidecar's egress proxy, or nowhere.
+pub(super) fn catch_all_filters(basis: &Basis<'_>) -> Vec<NetworkFilter> {
+    let view = basis.view;
+    let cluster = match &view.outbound_policy.egress_proxy {
+        _ if !view.allows_any_outbound() => names::BLACK_HOLE_CLUSTER.into(),
+        Some(destination) => destination_cluster(destination, None, 0),
+        None => names::PASSTHROUGH_CLUSTER.into(),
+    };
+    let proxy = TcpProxy::to_cluster(&cluster, basis.outbound_tcp_log.clone());
+    stack(basis, TcpProxy { idle_timeout: basis.idle_timeout, ..proxy })
+}
+
+fn stack(basis: &Basis<'_>, proxy: TcpProxy) -> Vec<NetworkFilter> {
+    // No policy holds for unknown destinations; metrics count them.
+    let connection = Connection { view: basis.view, class: Class::SidecarOutbound, port: 0, ending: Ending::Unknown };
+    network_filters::chain(&connection, vec![NetworkFilter::TcpProxy(proxy)])
+}

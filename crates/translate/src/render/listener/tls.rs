@@ -1,0 +1,114 @@
+//! Server TLS as Envoy's transport socket.
+
+use api::envoy::config::core::v3::{
+    ApiConfigSource, ApiVersion, ConfigSource, DataSource, GrpcService, TransportSocket, api_config_source,
+    config_source, data_source, grpc_service, transport_socket,
+};
+use api::envoy::extensions::transport_sockets::tls::v3::{
+    CertificateValidationContext, CommonTlsContext, DownstreamTlsContext, SdsSecretConfig, TlsParameters,
+    certificate_validation_context, common_tls_context, tls_parameters,
+};
+use api::envoy::r#type::matcher::v3::{StringMatcher, string_matcher};
+use api::{Duration, any};
+use model::names::Text;
+
+use crate::plan::listener::{Secret, SecretSource, ServerTls, TlsParams, TlsVersion, Validation};
+
+pub(super) fn transport_socket(plan: &ServerTls) -> TransportSocket {
+    let context = DownstreamTlsContext {
+        common_tls_context: Some(CommonTlsContext {
+            tls_params: plan.params.as_ref().map(params),
+            tls_certificate_sds_secret_configs: plan.certificates.iter().map(secret).collect(),
+            alpn_protocols: texts(&plan.alpn),
+            validation_context_type: plan.validation.as_ref().map(validation),
+            ..CommonTlsContext::default()
+        }),
+        require_client_certificate: Some(plan.require_client_certificate),
+        ..DownstreamTlsContext::default()
+    };
+    TransportSocket {
+        name: "envoy.transport_sockets.tls".into(),
+        config_type: Some(transport_socket::ConfigType::TypedConfig(any(&context))),
+    }
+}
+
+fn texts(items: &[Text]) -> Vec<String> {
+    items.iter().map(|item| item.to_string()).collect()
+}
+
+fn params(params: &TlsParams) -> TlsParameters {
+    use tls_parameters::TlsProtocol;
+    let version = |version: Option<TlsVersion>| match version {
+        None => TlsProtocol::TlsAuto,
+        Some(TlsVersion::V1_0) => TlsProtocol::TlSv10,
+        Some(TlsVersion::V1_1) => TlsProtocol::TlSv11,
+        Some(TlsVersion::V1_2) => TlsProtocol::TlSv12,
+        Some(TlsVersion::V1_3) => TlsProtocol::TlSv13,
+    };
+    TlsParameters {
+        tls_minimum_protocol_version: version(params.min).into(),
+        tls_maximum_protocol_version: version(params.max).into(),
+        cipher_suites: texts(&params.ciphers),
+        ecdh_curves: texts(&params.curves),
+        ..TlsParameters::default()
+    }
+}
+
+fn validation(plan: &Validation) -> common_tls_context::ValidationContextType {
+    use certificate_validation_context::TrustChainVerification;
+    use string_matcher::MatchPattern;
+    let matcher = |pattern| StringMatcher { match_pattern: Some(pattern), ..StringMatcher::default() };
+    let exact = plan.exact_names.iter().map(|n| matcher(MatchPattern::Exact(n.to_string())));
+    let prefixes = plan.name_prefixes.iter().map(|n| matcher(MatchPattern::Prefix(n.to_string())));
+    let file = || DataSource {
+        specifier: Some(data_source::Specifier::Filename(plan.revoked.to_string())),
+        ..DataSource::default()
+    };
+    let verification = if plan.accept_untrusted {
+        TrustChainVerification::AcceptUntrusted
+    } else {
+        TrustChainVerification::VerifyTrustChain
+    };
+    let default = CertificateValidationContext {
+        match_subject_alt_names: exact.chain(prefixes).collect(),
+        crl: (!plan.revoked.is_empty()).then(file),
+        trust_chain_verification: verification.into(),
+        ..CertificateValidationContext::default()
+    };
+    let combined = common_tls_context::CombinedCertificateValidationContext {
+        default_validation_context: Some(default),
+        validation_context_sds_secret_config: Some(secret(&plan.roots)),
+        ..common_tls_context::CombinedCertificateValidationContext::default()
+    };
+    common_tls_context::ValidationContextType::CombinedValidationContext(combined)
+}
+
+fn secret(secret: &Secret) -> SdsSecretConfig {
+    let cluster = match secret.source {
+        SecretSource::Agent => "sds-grpc",
+        SecretSource::Files => "sds-files-grpc",
+    };
+    let envoy = grpc_service::EnvoyGrpc { cluster_name: cluster.into(), ..grpc_service::EnvoyGrpc::default() };
+    let service = GrpcService {
+        target_specifier: Some(grpc_service::TargetSpecifier::EnvoyGrpc(envoy)),
+        ..GrpcService::default()
+    };
+    let source = ApiConfigSource {
+        api_type: api_config_source::ApiType::Grpc.into(),
+        transport_api_version: ApiVersion::V3.into(),
+        grpc_services: vec![service],
+        set_node_on_first_message_only: true,
+        ..ApiConfigSource::default()
+    };
+    // A listener without its certificate is of no use, so Envoy waits for these two without end.
+    let waits = matches!(&*secret.name, "default" | "ROOTCA");
+    SdsSecretConfig {
+        name: secret.name.to_string(),
+        sds_config: Some(ConfigSource {
+            config_source_specifier: Some(config_source::ConfigSourceSpecifier::ApiConfigSource(source)),
+            resource_api_version: ApiVersion::V3.into(),
+            initial_fetch_timeout: waits.then_some(Duration { seconds: 0, nanos: 0 }),
+            ..ConfigSource::default()
+        }),
+    }
+}
