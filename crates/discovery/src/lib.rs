@@ -1,7 +1,17 @@
 //! pilot-discovery: joins sources, model, scope and translate and serves the result over xDS.
-//! Start-up stands in `wire`, what happens on a change in `serve`.
+//! Start-up stands in `wire`, what happens on a change in `serve`, what is shown of it in `http`.
 
 #![forbid(unsafe_code)]
 
+pub mod args;
+mod flags;
+mod grpc;
+mod http;
+mod listener;
+pub mod log;
 pub mod offline;
+pub mod request;
 pub mod serve;
+pub mod tls;
+pub mod version;
+pub mod wire;

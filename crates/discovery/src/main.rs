@@ -1,3 +1,67 @@
-//! The pilot-discovery binary.
+//! The pilot-discovery binary: reads the command line and runs one command.
 
-fn main() {}
+#![forbid(unsafe_code)]
+
+use std::io::Write;
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+use discovery::args::{Cli, Command, Discovery, Version};
+use discovery::{log, request, version, wire};
+use tracing::error;
+
+#[global_allocator]
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+
+fn main() -> ExitCode {
+    let cli = match Cli::read(std::env::args()) {
+        Ok(cli) => cli,
+        Err(error) => {
+            // Help goes to standard output and is no failure; clap knows.
+            let code = if error.use_stderr() { ExitCode::from(2) } else { ExitCode::SUCCESS };
+            let _ = error.print();
+            return code;
+        }
+    };
+    let done = match cli.command {
+        Command::Discovery(args) => discovery(&args),
+        Command::Request(request) => ask(&request),
+        Command::Version(args) => print(&version_text(&args)),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("pilot-discovery: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn discovery(args: &Discovery) -> Result<()> {
+    let environment = |name: &str| std::env::var(name).ok();
+    log::start(&args.logging, environment("RUST_LOG").as_deref())?;
+    let run = runtime()?.block_on(wire::run(args, &environment));
+    // Told in the log too: who reads a server's end reads its log.
+    run.inspect_err(|failure| error!("{failure:#}"))
+}
+
+fn ask(args: &discovery::args::Request) -> Result<()> {
+    let body = runtime()?.block_on(request::send(args))?;
+    std::io::stdout().write_all(&body).context("could not write the answer")
+}
+
+fn version_text(args: &Version) -> String {
+    match (&*args.output, args.short) {
+        ("json", _) => version::info().to_string(),
+        (_, true) => version::VERSION.to_owned(),
+        _ => version::line(),
+    }
+}
+
+fn print(text: &str) -> Result<()> {
+    writeln!(std::io::stdout(), "{text}").context("could not write the answer")
+}
+
+fn runtime() -> Result<tokio::runtime::Runtime> {
+    tokio::runtime::Builder::new_multi_thread().enable_all().build().context("could not start threads")
+}

@@ -1,0 +1,253 @@
+//! The command line: every flag of upstream's, from Pilot 0.8 to today, as plain values.
+//! `flags` sets aside what cannot be understood before clap sees it; `wire` gives the values their meaning.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{ArgAction, Args, CommandFactory, FromArgMatches, Parser, Subcommand};
+
+use crate::flags;
+
+/// The control plane of the mesh: serves Envoys over xDS.
+#[derive(Debug, Parser)]
+#[command(name = "pilot-discovery", disable_version_flag = true, args_override_self = true)]
+pub struct Cli {
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Start the discovery service
+    Discovery(Box<Discovery>),
+    /// Make an HTTP request to a running discovery service's debug port
+    Request(Request),
+    /// Print the version
+    Version(Version),
+}
+
+/// Flags of `pilot-discovery discovery`.
+#[derive(Clone, Debug, Args)]
+#[command(args_override_self = true)]
+pub struct Discovery {
+    /// Platform service registries to read from, separated by commas; empty for none
+    #[arg(long, value_delimiter = ',', default_value = "Kubernetes", action = ArgAction::Set)]
+    pub registries: Vec<String>,
+
+    /// Folder to watch for configuration in YAML files
+    #[arg(long = "configDir")]
+    pub config_dir: Option<PathBuf>,
+
+    /// File with the mesh configuration
+    #[arg(long = "meshConfig", default_value = "./etc/istio/config/mesh")]
+    pub mesh_config: PathBuf,
+
+    /// File with the mesh networks
+    #[arg(long = "networksConfig", default_value = "./etc/istio/config/meshNetworks")]
+    pub networks_config: PathBuf,
+
+    /// Kubernetes client configuration; inside a cluster not needed
+    #[arg(long, default_value = "")]
+    pub kubeconfig: String,
+
+    /// DNS suffix of the mesh
+    #[arg(long, default_value = "cluster.local")]
+    pub domain: String,
+
+    /// Name of the cluster this instance stands in; else $CLUSTER_ID, else Kubernetes
+    #[arg(long = "clusterID", default_value = "")]
+    pub cluster_id: String,
+
+    /// Namespace this instance stands in; else $POD_NAMESPACE, else istio-system
+    #[arg(long, short = 'n', default_value = "")]
+    pub namespace: String,
+
+    /// Where to serve readiness and debug pages; empty for nowhere
+    #[arg(long = "httpAddr", default_value = ":8080")]
+    pub http_addr: String,
+
+    /// Where to serve webhooks; empty for nowhere
+    #[arg(long = "httpsAddr", default_value = ":15017")]
+    pub https_addr: String,
+
+    /// Where to serve xDS in plain text; empty for nowhere
+    #[arg(long = "grpcAddr", default_value = ":15010")]
+    pub grpc_addr: String,
+
+    /// Where to serve xDS with TLS; empty for nowhere
+    #[arg(long = "secureGRPCAddr", alias = "secureGrpcAddr", default_value = ":15012")]
+    pub secure_grpc_addr: String,
+
+    /// Where to serve metrics, the version and debug pages; empty for nowhere
+    #[arg(long = "monitoringAddr", default_value = ":15014")]
+    pub monitoring_addr: String,
+
+    /// How long clients may take to go elsewhere when the server is asked to stop
+    #[arg(long = "shutdownDuration", default_value = "10s", value_parser = duration)]
+    pub shutdown_duration: Duration,
+
+    #[command(flatten)]
+    pub tls: Tls,
+
+    #[command(flatten)]
+    pub keepalive: Keepalive,
+
+    #[command(flatten)]
+    pub logging: Logging,
+
+    /// Flags that were set aside; told once the log is there.
+    #[arg(skip)]
+    pub set_aside: flags::SetAside,
+}
+
+/// Certificates of the TLS port. All of them are read again when they change.
+#[derive(Clone, Debug, Default, Args)]
+pub struct Tls {
+    /// Certificate chain of the server
+    #[arg(long = "tlsCertFile", default_value = "")]
+    pub cert_file: String,
+
+    /// Private key of the server
+    #[arg(long = "tlsKeyFile", default_value = "")]
+    pub key_file: String,
+
+    /// Certificates that client certificates are checked against
+    #[arg(long = "caCertFile", default_value = "")]
+    pub ca_file: String,
+}
+
+/// How long connections live and how their other end is watched.
+#[derive(Clone, Debug, Args)]
+pub struct Keepalive {
+    /// Ping a client that was silent this long
+    #[arg(long = "keepaliveInterval", default_value = "30s", value_parser = duration)]
+    pub interval: Duration,
+
+    /// Hang up on a client that does not answer a ping in this time
+    #[arg(long = "keepaliveTimeout", default_value = "10s", value_parser = duration)]
+    pub timeout: Duration,
+
+    /// Ask a client to connect anew after this time; without it, never
+    #[arg(long = "keepaliveMaxServerConnectionAge", value_parser = duration)]
+    pub max_connection_age: Option<Duration>,
+}
+
+/// What is logged and how.
+#[derive(Clone, Debug, Default, Args)]
+pub struct Logging {
+    /// Level, or levels by scope: `default:info,ads:debug`; else $RUST_LOG
+    #[arg(long = "log_output_level")]
+    pub output_level: Option<String>,
+
+    /// Write each log line as JSON
+    #[arg(long = "log_as_json", num_args = 0..=1, require_equals = true, default_value = "false",
+        default_missing_value = "true", action = ArgAction::Set)]
+    pub as_json: bool,
+}
+
+/// Flags of `pilot-discovery request`.
+#[derive(Clone, Debug, Args)]
+pub struct Request {
+    /// GET, POST, PUT or DELETE
+    pub method: String,
+    /// Such as /debug/syncz
+    pub path: String,
+    /// Sent with the request
+    pub body: Option<String>,
+    /// Where the debug port is
+    #[arg(long, default_value = "127.0.0.1:15014")]
+    pub address: String,
+    /// How long to wait for the answer
+    #[arg(long, default_value = "60s", value_parser = duration)]
+    pub timeout: Duration,
+}
+
+/// Flags of `pilot-discovery version`.
+#[derive(Clone, Debug, Args)]
+pub struct Version {
+    /// `json` for JSON
+    #[arg(long, short, default_value = "")]
+    pub output: String,
+    /// Print the version and nothing else
+    #[arg(long, short)]
+    pub short: bool,
+}
+
+impl Cli {
+    /// Reads a command line. Flags of `discovery` that nobody knows are set aside, as upstream does.
+    pub fn read(args: impl IntoIterator<Item = String>) -> Result<Cli, clap::Error> {
+        let command = Cli::command();
+        let (args, set_aside) = flags::sort(&command, args);
+        let mut cli = Cli::from_arg_matches(&command.try_get_matches_from(args)?)?;
+        if let Command::Discovery(discovery) = &mut cli.command {
+            discovery.set_aside = set_aside;
+            discovery.registries.retain(|name| !name.is_empty());
+        }
+        Ok(cli)
+    }
+}
+
+/// A duration as Go writes it.
+fn duration(text: &str) -> Result<Duration, String> {
+    let parsed = model::duration::parse(text).ok_or("not a duration such as 30s or 1h30m")?;
+    Duration::try_from(parsed).map_err(|_| "a duration must not be negative".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::{Cli, Command, Discovery};
+
+    fn discovery(args: &[&str]) -> Discovery {
+        let line = ["pilot-discovery", "discovery"].iter().chain(args).map(|a| a.to_string());
+        match Cli::read(line).unwrap().command {
+            Command::Discovery(discovery) => *discovery,
+            other => panic!("not discovery: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn defaults_are_upstreams() {
+        let args = discovery(&[]);
+        assert_eq!(args.registries, ["Kubernetes"]);
+        assert_eq!(
+            [&args.http_addr, &args.https_addr, &args.grpc_addr, &args.secure_grpc_addr, &args.monitoring_addr],
+            [":8080", ":15017", ":15010", ":15012", ":15014"]
+        );
+        assert_eq!((&*args.domain, args.shutdown_duration), ("cluster.local", Duration::from_secs(10)));
+        assert_eq!(args.keepalive.max_connection_age, None);
+    }
+
+    #[test]
+    fn both_spellings_of_a_value_and_of_an_era_are_read() {
+        let args = discovery(&["--secureGrpcAddr", ":1", "--grpcAddr=:2", "-n", "mesh", "--meshConfig", "m.yaml"]);
+        assert_eq!((&*args.secure_grpc_addr, &*args.grpc_addr, &*args.namespace), (":1", ":2", "mesh"));
+        assert_eq!(args.mesh_config.to_str(), Some("m.yaml"));
+    }
+
+    #[test]
+    fn empty_values_count_and_the_last_of_several_wins() {
+        let args = discovery(&["--registries=", "--secureGRPCAddr=", "--grpcAddr=:1", "--grpcAddr=:2"]);
+        assert!(args.registries.is_empty() && args.secure_grpc_addr.is_empty());
+        assert_eq!(args.grpc_addr, ":2");
+        assert_eq!(discovery(&["--registries=Mock,Consul"]).registries, ["Mock", "Consul"]);
+    }
+
+    #[test]
+    fn durations_are_go_durations() {
+        let args = discovery(&["--keepaliveMaxServerConnectionAge=30m", "--shutdownDuration=1m30s"]);
+        assert_eq!(args.keepalive.max_connection_age, Some(Duration::from_secs(1800)));
+        assert_eq!(args.shutdown_duration, Duration::from_secs(90));
+        for bad in ["--shutdownDuration=soon", "--shutdownDuration=-1s"] {
+            let line = ["pilot-discovery", "discovery", bad].map(String::from);
+            assert!(Cli::read(line).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_switch_needs_no_value_and_takes_one() {
+        assert!(discovery(&["--log_as_json"]).logging.as_json);
+        assert!(!discovery(&["--log_as_json=false"]).logging.as_json);
+    }
+}

@@ -1,0 +1,86 @@
+//! What is served as pages: readiness, the version, metrics, debug pages and the old REST list of services.
+//! Reading never waits for serving and never holds it up: pages are made off the async threads.
+
+mod answer;
+mod debug;
+mod ready;
+mod registration;
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::routing::get;
+use axum::{Json, Router};
+use http::StatusCode;
+use serde_json::json;
+use sources::health::Health;
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+
+use crate::serve::session::Pilot;
+use crate::version;
+use answer::Answer;
+
+/// Pages made at the same time. A dump of a large mesh takes memory while it is made.
+const AT_ONCE: usize = 4;
+
+/// What pages are made from.
+#[derive(Clone)]
+pub(crate) struct Pages(Arc<Inside>);
+
+struct Inside {
+    pilot: Arc<Pilot>,
+    sources: Vec<Health>,
+    stop: CancellationToken,
+    turns: Semaphore,
+}
+
+impl Pages {
+    pub(crate) fn new(pilot: Arc<Pilot>, sources: Vec<Health>, stop: CancellationToken) -> Pages {
+        Pages(Arc::new(Inside { pilot, sources, stop, turns: Semaphore::new(AT_ONCE) }))
+    }
+
+    fn pilot(&self) -> &Pilot {
+        &self.0.pilot
+    }
+
+    fn sources(&self) -> &[Health] {
+        &self.0.sources
+    }
+
+    fn is_stopping(&self) -> bool {
+        self.0.stop.is_cancelled()
+    }
+
+    /// Makes a page off the async threads. A mistake in making it costs that page alone.
+    async fn make(&self, page: impl FnOnce(&Pages) -> Answer + Send + 'static) -> Answer {
+        let Ok(_turn) = self.0.turns.acquire().await else { return Answer::failed("the server is stopping") };
+        let pages = self.clone();
+        let made = tokio::task::spawn_blocking(move || page(&pages)).await;
+        made.unwrap_or_else(|_| Answer::failed("could not make this page"))
+    }
+}
+
+/// Port 8080: readiness, debug pages, the old REST interface.
+pub(crate) fn discovery_router(pages: &Pages) -> Router {
+    Router::new()
+        .route("/ready", get(ready::page))
+        .route("/v1/registration", get(registration::page))
+        .merge(debug::router())
+        .fallback(nothing_here)
+        .with_state(pages.clone())
+}
+
+/// Port 15014: metrics, the version, debug pages.
+pub(crate) fn monitoring_router(pages: &Pages) -> Router {
+    Router::new()
+        .route("/version", get(async || version::line()))
+        .route("/ready", get(ready::page))
+        .merge(debug::router())
+        .fallback(nothing_here)
+        .with_state(pages.clone())
+}
+
+async fn nothing_here(State(_): State<Pages>) -> (StatusCode, Json<serde_json::Value>) {
+    (StatusCode::NOT_FOUND, Json(json!({"error": "there is no such page; /debug lists those there are"})))
+}

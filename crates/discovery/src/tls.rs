@@ -1,0 +1,128 @@
+//! Certificates of the TLS port, read from files and read again when they change: connections that
+//! stand keep what they began with, new ones get the new. A bad file keeps the last good certificates.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use arc_swap::ArcSwap;
+use rustls::RootCertStore;
+use rustls::ServerConfig;
+use rustls::crypto::aws_lc_rs;
+use rustls::server::WebPkiClientVerifier;
+use rustls_pki_types::pem::PemObject;
+use rustls_pki_types::{CertificateDer, PrivateKeyDer};
+use tokio_rustls::TlsAcceptor;
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+use xxhash_rust::xxh3::xxh3_128;
+
+use crate::args::Tls;
+
+/// How often files are looked at. Certificates are replaced hours before the old ones end.
+const LOOK: Duration = Duration::from_millis(500);
+
+/// Certificates a client showed, checked against the CA; an extension of each of its requests.
+#[derive(Clone, Debug)]
+pub struct ClientCertificates(pub Arc<[CertificateDer<'static>]>);
+
+/// Where certificates are read, and what was read last.
+pub struct Certificates {
+    files: Files,
+    config: ArcSwap<ServerConfig>,
+}
+
+#[derive(Clone, Debug)]
+struct Files {
+    chain: PathBuf,
+    key: PathBuf,
+    authorities: Option<PathBuf>,
+}
+
+impl Certificates {
+    /// Reads the files for the first time; `None` where none are named.
+    pub fn load(tls: &Tls) -> Result<Option<Arc<Certificates>>> {
+        let files = match (&*tls.cert_file, &*tls.key_file) {
+            ("", "") => return Ok(None),
+            ("", _) | (_, "") => bail!("could not use one of --tlsCertFile and --tlsKeyFile without the other"),
+            (chain, key) => Files {
+                chain: chain.into(),
+                key: key.into(),
+                authorities: (!tls.ca_file.is_empty()).then(|| PathBuf::from(&tls.ca_file)),
+            },
+        };
+        let config = ArcSwap::from(config(&files)?);
+        Ok(Some(Arc::new(Certificates { files, config })))
+    }
+
+    /// Makes handshakes with the newest certificates.
+    pub fn acceptor(&self) -> TlsAcceptor {
+        TlsAcceptor::from(self.config.load_full())
+    }
+
+    /// Follows the files until cancelled.
+    pub async fn watch(self: Arc<Self>, cancel: CancellationToken) {
+        let mut seen = digest(&self.files);
+        while cancel.run_until_cancelled(tokio::time::sleep(LOOK)).await.is_some() {
+            let now = digest(&self.files);
+            if now == seen {
+                continue;
+            }
+            // Only a good set counts as seen: of a pair that is replaced one by one, the second makes it good.
+            match config(&self.files) {
+                Ok(config) => {
+                    self.config.store(config);
+                    info!(file = %self.files.chain.display(), "certificates replaced");
+                }
+                Err(error) => warn!("{error:#}; the last good certificates stay"),
+            }
+            seen = now;
+        }
+    }
+}
+
+impl Files {
+    fn all(&self) -> impl Iterator<Item = &Path> {
+        [Some(&self.chain), Some(&self.key), self.authorities.as_ref()].into_iter().flatten().map(PathBuf::as_path)
+    }
+}
+
+/// The content of the files, so that links, copies and renames all count alike.
+fn digest(files: &Files) -> Vec<Option<u128>> {
+    files.all().map(|file| fs::read(file).ok().map(|text| xxh3_128(&text))).collect()
+}
+
+fn config(files: &Files) -> Result<Arc<ServerConfig>> {
+    let chain = certificates(&files.chain)?;
+    let key = PrivateKeyDer::from_pem_file(&files.key);
+    let key = key.with_context(|| format!("could not read a private key from {}", files.key.display()))?;
+    let provider = Arc::new(aws_lc_rs::default_provider());
+    let builder = ServerConfig::builder_with_provider(provider.clone()).with_safe_default_protocol_versions()?;
+    let builder = match &files.authorities {
+        None => builder.with_no_client_auth(),
+        Some(file) => {
+            let mut roots = RootCertStore::empty();
+            for certificate in certificates(file)? {
+                roots.add(certificate).with_context(|| format!("could not use a CA of {}", file.display()))?;
+            }
+            // Agents show a certificate only once they have one; until then they show a token.
+            let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
+            builder.with_client_cert_verifier(verifier.allow_unauthenticated().build()?)
+        }
+    };
+    let config = builder.with_single_cert(chain, key);
+    let mut config = config.with_context(|| format!("could not use the certificate {}", files.chain.display()))?;
+    config.alpn_protocols = vec![b"h2".to_vec()];
+    Ok(Arc::new(config))
+}
+
+fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>> {
+    let read = || CertificateDer::pem_file_iter(file)?.collect::<Result<Vec<_>, _>>();
+    let found = read().with_context(|| format!("could not read certificates from {}", file.display()))?;
+    if found.is_empty() {
+        bail!("could not find a certificate in {}", file.display());
+    }
+    Ok(found)
+}

@@ -1,0 +1,259 @@
+//! Start-up, read top to bottom: settings, world, sources, pilot, listeners; then the wait for a signal
+//! and the way down in the opposite order.
+
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use api::istio::mesh::v1alpha1::MeshNetworks;
+use model::change::{Batch, SourceId};
+use model::config::mesh::default_mesh;
+use model::service::Registry;
+use model::settings::{Knobs, Settings};
+use model::shared::Shared;
+use sources::mesh;
+use sources::registry::mock::Mock;
+use sources::registry::{self, Support};
+use sources::source::{Running, Source, spawn};
+use sources::store::files::Files;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::mpsc;
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tonic::service::Routes;
+use tracing::{info, warn};
+
+use crate::args::{Discovery, Keepalive};
+use crate::flags::SetAside;
+use crate::http::{self, Pages};
+use crate::listener::{Listener, Protocol, Terms};
+use crate::serve::session::Pilot;
+use crate::serve::world::World;
+use crate::tls::Certificates;
+use crate::{grpc, version};
+
+/// Reads environment variables, so that no test touches the process environment.
+pub type Environment<'a> = &'a dyn Fn(&str) -> Option<String>;
+
+/// Where the server really listens; `None` where a port is switched off.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Addresses {
+    pub grpc: Option<SocketAddr>,
+    pub secure_grpc: Option<SocketAddr>,
+    pub http: Option<SocketAddr>,
+    pub monitoring: Option<SocketAddr>,
+}
+
+/// A server at work.
+pub struct Server {
+    pub addresses: Addresses,
+    pub pilot: Arc<Pilot>,
+    sources: Vec<Running>,
+    listeners: TaskTracker,
+    stop: CancellationToken,
+    /// Ends sources and the world, after the last stream.
+    end: CancellationToken,
+}
+
+/// Serves until a signal asks to stop.
+pub async fn run(args: &Discovery, environment: Environment<'_>) -> Result<()> {
+    let mut terminate = signal(SignalKind::terminate()).context("could not wait for SIGTERM")?;
+    let mut interrupt = signal(SignalKind::interrupt()).context("could not wait for SIGINT")?;
+    let server = start(args, environment).await?;
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+    }
+    info!(at_most = ?args.shutdown_duration, "stopping");
+    server.stop(args.shutdown_duration).await;
+    info!("stopped");
+    Ok(())
+}
+
+/// Starts everything.
+pub async fn start(args: &Discovery, environment: Environment<'_>) -> Result<Server> {
+    info!(version = version::line(), "starting");
+    tell_set_aside(&args.set_aside);
+    let settings = settings(args, environment);
+    let registries = registries(args)?;
+    let certificates = Certificates::load(&args.tls)?;
+
+    let (stop, end) = (CancellationToken::new(), CancellationToken::new());
+    let cluster = settings.cluster.clone();
+    let world = World::start(settings, end.clone());
+    let mut watching = Watching { changes: world.changes(), end: end.clone(), ids: BTreeSet::new(), running: vec![] };
+    watching.start(mesh::mesh_config(&args.mesh_config));
+    watching.start(mesh::networks(&args.networks_config));
+    if let Some(folder) = &args.config_dir {
+        watching.start(Files::new(folder));
+    }
+    for registry in registries {
+        match registry {
+            Registry::Mock => watching.start(Mock::new(args.domain.as_str(), cluster.clone())),
+            other => bail!("could not start the registry {}", other.as_str()),
+        }
+    }
+    let Watching { ids, running: sources, .. } = watching;
+    let pilot = Arc::new(Pilot::new(world, ids));
+
+    let instance = environment("POD_NAME").or_else(|| environment("HOSTNAME")).unwrap_or_default();
+    let routes = grpc::routes(pilot.clone(), version::identifier(&instance), stop.clone())?;
+    let pages = Pages::new(pilot.clone(), sources.iter().map(|s| s.health.clone()).collect(), stop.clone());
+    let ports = Ports::bind(args, certificates.is_some()).await?;
+    let addresses = ports.addresses();
+    let listeners = ports.serve(&args.keepalive, routes, &pages, certificates, &stop);
+    Ok(Server { addresses, pilot, sources, listeners, stop, end })
+}
+
+impl Server {
+    /// Stops accepting, ends streams so that clients go elsewhere, and waits for them, but not for ever.
+    pub async fn stop(self, at_most: Duration) {
+        self.stop.cancel();
+        if timeout(at_most, self.listeners.wait()).await.is_err() {
+            warn!("some clients did not go in time");
+        }
+        self.end.cancel();
+        for source in self.sources {
+            source.stopped().await;
+        }
+    }
+}
+
+fn tell_set_aside(flags: &SetAside) {
+    for flag in &flags.unknown {
+        warn!(flag, "ignoring a flag that nobody knows");
+    }
+    for flag in &flags.without_effect {
+        info!(flag, "accepting a flag that has no effect");
+    }
+}
+
+/// Settings that do not come from a watched file.
+fn settings(args: &Discovery, environment: Environment<'_>) -> Settings {
+    let (knobs, unreadable) = Knobs::read(environment);
+    for name in unreadable {
+        warn!(name, value = environment(name), "ignoring a variable that could not be read");
+    }
+    let cluster = Some(args.cluster_id.clone()).filter(|id| !id.is_empty()).or_else(|| environment("CLUSTER_ID"));
+    Settings {
+        mesh: Shared::new(default_mesh()),
+        networks: Shared::new(MeshNetworks::default()),
+        knobs,
+        domain: args.domain.as_str().into(),
+        cluster: cluster.as_deref().unwrap_or(Registry::Kubernetes.as_str()).into(),
+    }
+}
+
+/// The registries to watch. One that is asked for and cannot be watched is an error that says what can be;
+/// but Kubernetes is upstream's default, so with a folder of files it is only told that it is not served.
+fn registries(args: &Discovery) -> Result<Vec<Registry>> {
+    let is_default = args.registries == [Registry::Kubernetes.as_str()] && args.kubeconfig.is_empty();
+    if is_default && args.config_dir.is_some() {
+        warn!("Kubernetes is not served yet: configuration and services come from the files of --configDir alone");
+        return Ok(Vec::new());
+    }
+    let (rows, problems) = registry::chosen(args.registries.iter().map(String::as_str));
+    if let Some(problem) = problems.first() {
+        let supported = registry::ROWS.iter().filter(|row| row.support == Support::Yes);
+        let names: Vec<&str> = supported.map(|row| row.registry.as_str()).collect();
+        bail!(
+            "could not use --registries={}: {}; there are: {}, and --registries= with --configDir=FOLDER for \
+             services and configuration from files",
+            args.registries.join(","),
+            problem.message,
+            names.join(", "),
+        );
+    }
+    if rows.is_empty() && args.config_dir.is_none() {
+        bail!("could not find anything to serve: give --configDir=FOLDER or --registries=NAME");
+    }
+    Ok(rows.iter().map(|row| row.registry).collect())
+}
+
+/// Sources as they are started.
+struct Watching {
+    changes: mpsc::Sender<Batch>,
+    end: CancellationToken,
+    ids: BTreeSet<SourceId>,
+    running: Vec<Running>,
+}
+
+impl Watching {
+    fn start(&mut self, source: impl Source) {
+        self.ids.insert(source.id());
+        self.running.push(spawn(source, self.changes.clone(), self.end.clone()));
+    }
+}
+
+/// The bound ports; `None` where one is switched off.
+struct Ports {
+    grpc: Option<Listener>,
+    secure_grpc: Option<Listener>,
+    http: Option<Listener>,
+    monitoring: Option<Listener>,
+}
+
+impl Ports {
+    /// Binds them all before the first is served: a server with half of its ports is no server.
+    async fn bind(args: &Discovery, has_certificates: bool) -> Result<Ports> {
+        if !has_certificates && !args.secure_grpc_addr.is_empty() {
+            info!("the secure gRPC port is off: neither --tlsCertFile nor --tlsKeyFile is given");
+        }
+        let secure = if has_certificates { &*args.secure_grpc_addr } else { "" };
+        Ok(Ports {
+            grpc: bind("grpc", &args.grpc_addr).await?,
+            secure_grpc: bind("secureGRPC", secure).await?,
+            http: bind("http", &args.http_addr).await?,
+            monitoring: bind("monitoring", &args.monitoring_addr).await?,
+        })
+    }
+
+    fn addresses(&self) -> Addresses {
+        let address = |listener: &Option<Listener>| listener.as_ref().map(Listener::address);
+        Addresses {
+            grpc: address(&self.grpc),
+            secure_grpc: address(&self.secure_grpc),
+            http: address(&self.http),
+            monitoring: address(&self.monitoring),
+        }
+    }
+
+    fn serve(
+        self,
+        keepalive: &Keepalive,
+        routes: Routes,
+        pages: &Pages,
+        certificates: Option<Arc<Certificates>>,
+        stop: &CancellationToken,
+    ) -> TaskTracker {
+        let ping = Some((keepalive.interval, keepalive.timeout));
+        let terms = Terms { protocol: Protocol::Grpc, ping, age: keepalive.max_connection_age };
+        let tasks = TaskTracker::new();
+        if let Some(listener) = self.grpc {
+            tasks.spawn(listener.serve(routes.clone(), terms.clone(), None, stop.clone()));
+        }
+        if let (Some(listener), Some(certificates)) = (self.secure_grpc, certificates) {
+            tokio::spawn(certificates.clone().watch(stop.clone()));
+            tasks.spawn(listener.serve(routes, terms, Some(certificates), stop.clone()));
+        }
+        if let Some(listener) = self.http {
+            tasks.spawn(listener.serve(http::discovery_router(pages), Terms::pages(), None, stop.clone()));
+        }
+        if let Some(listener) = self.monitoring {
+            tasks.spawn(listener.serve(http::monitoring_router(pages), Terms::pages(), None, stop.clone()));
+        }
+        tasks.close();
+        tasks
+    }
+}
+
+/// Binds one port; an empty address switches it off.
+async fn bind(name: &'static str, address: &str) -> Result<Option<Listener>> {
+    if address.is_empty() {
+        return Ok(None);
+    }
+    Listener::bind(name, address).await.map(Some)
+}
