@@ -8,10 +8,13 @@
 #![forbid(unsafe_code)]
 
 mod body;
+mod call;
 pub mod client;
 mod control;
 mod delta;
+mod health;
 mod limits;
+pub mod reflection;
 mod server;
 mod session;
 mod set;
@@ -24,6 +27,7 @@ mod watch;
 mod tests;
 
 pub use control::{Client, Control, Event, Peer};
+pub use health::Health;
 pub use limits::Limits;
-pub use server::{Options, routes};
+pub use server::{Options, SERVICES, routes};
 pub use set::ResourceSet;

@@ -10,15 +10,15 @@ use std::task::{Context, Poll};
 
 use api::TypeUrl;
 use api::envoy::service::discovery::v3::{DeltaDiscoveryRequest, DiscoveryRequest};
-use http::{HeaderValue, Request as HttpRequest, Response as HttpResponse};
+use http::{Request as HttpRequest, Response as HttpResponse};
 use tokio_util::sync::CancellationToken;
 use tonic::server::NamedService;
 use tonic::service::Routes;
 use tonic::transport::server::TcpConnectInfo;
-use tonic::{Status, Streaming, body::Body};
+use tonic::{Status, body::Body};
 use tower::Service;
 
-use crate::body::{MessageBody, Reader};
+use crate::call;
 use crate::control::{Control, Peer};
 use crate::limits::Limits;
 use crate::session::Terms;
@@ -53,6 +53,17 @@ pub fn routes<C: Control>(control: Arc<C>, options: Options) -> Routes {
         .add_service(Discovery::<C, Secrets>::new(&shared))
         .add_service(Discovery::<C, Extensions>::new(&shared))
 }
+
+/// The services of [`routes`], for health and reflection.
+pub const SERVICES: &[&str] = &[
+    Aggregated::NAME,
+    Clusters::NAME,
+    Endpoints::NAME,
+    Listeners::NAME,
+    RouteConfigurations::NAME,
+    Secrets::NAME,
+    Extensions::NAME,
+];
 
 /// The names of one service of the protocol.
 trait Family: Send + Sync + 'static {
@@ -185,14 +196,14 @@ impl<C: Control> Shared<C> {
     /// Starts a stream's task and answers with the body it feeds.
     fn open<R: Request>(
         &self,
-        request: HttpRequest<Body>,
+        mut request: HttpRequest<Body>,
         protocol: Protocol,
         only: Option<TypeUrl>,
     ) -> HttpResponse<Body> {
-        let (parts, body) = request.into_parts();
-        let requests = Streaming::new_request(Reader::<R>::default(), body, None, Some(self.limits.request_bytes));
-        let address = parts.extensions.get::<TcpConnectInfo>().and_then(TcpConnectInfo::remote_addr);
-        let peer = Peer { address, headers: parts.headers, extensions: parts.extensions };
+        let headers = std::mem::take(request.headers_mut());
+        let extensions = std::mem::take(request.extensions_mut());
+        let address = extensions.get::<TcpConnectInfo>().and_then(TcpConnectInfo::remote_addr);
+        let peer = Peer { address, headers, extensions };
         let terms = Terms {
             protocol,
             only,
@@ -200,15 +211,9 @@ impl<C: Control> Shared<C> {
             identifier: Arc::clone(&self.identifier),
             stream: self.seed.hash_one(self.streams.fetch_add(1, Ordering::Relaxed)),
         };
-        let (responses, body) = MessageBody::new();
-        tokio::spawn(stream::run(Arc::clone(&self.control), requests, responses, peer, terms, self.stop.clone()));
-        grpc_response(body)
+        let (control, stop) = (Arc::clone(&self.control), self.stop.clone());
+        call::spawn(request, self.limits.request_bytes, |requests, responses| {
+            stream::run::<C, R>(control, requests, responses, peer, terms, stop)
+        })
     }
-}
-
-/// A gRPC response with this body.
-pub(crate) fn grpc_response(body: MessageBody) -> HttpResponse<Body> {
-    let mut response = HttpResponse::new(Body::new(body));
-    response.headers_mut().insert(http::header::CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
-    response
 }

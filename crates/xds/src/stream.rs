@@ -59,14 +59,12 @@ pub(crate) async fn run<C: Control, R: Request>(
     peer: Peer,
     terms: Terms,
     stop: CancellationToken,
-) {
-    let status = tokio::select! {
+) -> Status {
+    tokio::select! {
         biased;
         () = stop.cancelled() => Status::unavailable("the server is shutting down"),
         status = converse(&*control, &mut requests, &responses, peer, terms) => status,
-    };
-    // The client may be gone; then nobody asks how its stream ended.
-    let _ = responses.send(Err(status)).await;
+    }
 }
 
 async fn converse<C: Control, R: Request>(
@@ -122,7 +120,7 @@ async fn serve<C: Client, R: Request>(
             request = receive(requests) => {
                 let outcome = match request {
                     Ok(Some(request)) => accept(&mut session, node_id, request),
-                    Ok(None) => return Status::ok(""),
+                    Ok(None) => return finish(session, responses).await,
                     Err(status) => Err(status),
                 };
                 if let Err(status) = outcome {
@@ -144,6 +142,17 @@ async fn serve<C: Client, R: Request>(
             () = wake => due = true,
         }
     }
+}
+
+/// The client has nothing more to say; it still gets what it asked for.
+async fn finish<C: Client>(mut session: Session<C>, responses: &Sender) -> Status {
+    while let Ok(slot) = responses.reserve().await {
+        match session.next(Instant::now().into_std()) {
+            Some(response) => slot.send(Ok(response.chunks)),
+            None => break,
+        }
+    }
+    Status::ok("")
 }
 
 async fn wake(at: Option<std::time::Instant>) {

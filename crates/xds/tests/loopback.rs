@@ -6,8 +6,11 @@ use std::time::Duration;
 
 use api::TypeUrl;
 use api::envoy::config::core::v3::Node;
-use api::envoy::service::discovery::v3::{DeltaDiscoveryRequest, DiscoveryRequest};
+use api::envoy::service::discovery::v3::{
+    DeltaDiscoveryRequest, DeltaDiscoveryResponse, DiscoveryRequest, DiscoveryResponse,
+};
 use api::{Struct, Value, value::Kind};
+use prost::Message;
 use tokio::time::timeout;
 use tonic::Code;
 use xds::client::{DeltaClient, SotwClient};
@@ -111,7 +114,53 @@ async fn panic_while_generating_ends_its_own_stream_only() {
 #[tokio::test]
 async fn garbage_is_refused() {
     let server = Server::start(Mesh::new(&[(TypeUrl::CLUSTER, &["a=1"])])).await;
-    assert_eq!(server.send_garbage().await, Code::InvalidArgument);
+    let path = "/envoy.service.discovery.v3.AggregatedDiscoveryService/StreamAggregatedResources";
+    assert_eq!(server.call(path, b"\xff\xff\xff").await.1, Code::InvalidArgument);
+}
+
+#[tokio::test]
+async fn single_type_services_answer_from_the_same_world() {
+    let server = Server::start(Mesh::new(&[(TypeUrl::ROUTE, &["a=1"]), (TypeUrl::CLUSTER, &["c=1"])])).await;
+    let node = Some(node("one"));
+    let request = DiscoveryRequest { node: node.clone(), resource_names: vec!["a".into()], ..Default::default() };
+    let path = "/envoy.service.route.v3.RouteDiscoveryService/StreamRoutes";
+    let (bytes, code) = server.call(path, &request.encode_to_vec()).await;
+    assert_eq!(code, Code::Ok, "the client left after one request");
+    assert_eq!(bodies(&DiscoveryResponse::decode(&*bytes).unwrap().resources), ["a=1"]);
+
+    let request = DeltaDiscoveryRequest { node, ..Default::default() };
+    let (bytes, _) =
+        server.call("/envoy.service.cluster.v3.ClusterDiscoveryService/DeltaClusters", &request.encode_to_vec()).await;
+    assert_eq!(DeltaDiscoveryResponse::decode(&*bytes).unwrap().resources[0].name, "c");
+    let fetch = "/envoy.service.cluster.v3.ClusterDiscoveryService/FetchClusters";
+    assert_eq!(server.call(fetch, &[]).await.1, Code::Unimplemented);
+}
+
+#[tokio::test]
+async fn health_follows_the_server() {
+    let server = Server::start(Mesh::new(&[])).await;
+    let check = async |service: &str| {
+        let mut request = vec![0x0a, service.len() as u8];
+        request.extend_from_slice(service.as_bytes());
+        server.call("/grpc.health.v1.Health/Check", &request).await
+    };
+    assert_eq!(check("").await, (vec![8, 1], Code::Ok));
+    assert_eq!(check("envoy.service.discovery.v3.AggregatedDiscoveryService").await, (vec![8, 1], Code::Ok));
+    assert_eq!(check("unknown").await, (vec![], Code::NotFound));
+    server.serving.send_replace(false);
+    assert_eq!(check("").await, (vec![8, 2], Code::Ok));
+}
+
+#[tokio::test]
+async fn reflection_lists_the_services() {
+    let server = Server::start(Mesh::new(&[])).await;
+    for edition in ["v1", "v1alpha"] {
+        let path = format!("/grpc.reflection.{edition}.ServerReflection/ServerReflectionInfo");
+        let (bytes, code) = server.call(&path, b"\x3a\x01*").await;
+        let text = String::from_utf8_lossy(&bytes).into_owned();
+        assert!(xds::SERVICES.iter().all(|service| text.contains(service)), "{text}");
+        assert_eq!(code, Code::Ok);
+    }
 }
 
 #[tokio::test]

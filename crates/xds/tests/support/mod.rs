@@ -17,7 +17,8 @@ use tokio_util::sync::CancellationToken;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Status};
 use tower::{Service, ServiceExt};
-use xds::{Client, Control, Event, Limits, Options, Peer, ResourceSet};
+use xds::reflection::{Reflection, V1, V1Alpha};
+use xds::{Client, Control, Event, Health, Limits, Options, Peer, ResourceSet, SERVICES};
 
 type Sets = BTreeMap<TypeUrl, Arc<ResourceSet>>;
 
@@ -102,6 +103,7 @@ impl Drop for Member {
 pub(crate) struct Server {
     pub(crate) mesh: Arc<Mesh>,
     pub(crate) stop: CancellationToken,
+    pub(crate) serving: watch::Sender<bool>,
     address: SocketAddr,
 }
 
@@ -110,30 +112,38 @@ impl Server {
         let mesh = Arc::new(mesh);
         let stop = CancellationToken::new();
         let options = Options { limits: Limits::default(), identifier: "loopback".into(), stop: stop.clone() };
-        let routes = xds::routes(Arc::clone(&mesh), options);
+        let serving = watch::Sender::new(true);
+        let routes = xds::routes(Arc::clone(&mesh), options)
+            .add_service(Health::new(serving.subscribe(), SERVICES))
+            .add_service(Reflection::<V1>::new(SERVICES))
+            .add_service(Reflection::<V1Alpha>::new(SERVICES));
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let server = tonic::transport::Server::builder().add_routes(routes);
         tokio::spawn(server.serve_with_incoming(TcpListenerStream::new(listener)));
-        Self { mesh, stop, address }
+        Self { mesh, stop, serving, address }
     }
 
     pub(crate) async fn channel(&self) -> Channel {
         Endpoint::from_shared(format!("http://{}", self.address)).unwrap().connect().await.unwrap()
     }
 
-    /// Sends a gRPC message that is no protobuf and returns the status.
-    pub(crate) async fn send_garbage(&self) -> Code {
+    /// Calls a method with one message of these bytes; the bytes of the first answer and the status.
+    pub(crate) async fn call(&self, path: &str, message: &[u8]) -> (Vec<u8>, Code) {
         let mut channel = self.channel().await;
-        let body = Full::new(Bytes::from_static(b"\0\0\0\0\x03\xff\xff\xff"));
-        let request = Request::post("/envoy.service.discovery.v3.AggregatedDiscoveryService/StreamAggregatedResources")
+        let mut frame = vec![0];
+        frame.extend_from_slice(&(message.len() as u32).to_be_bytes());
+        frame.extend_from_slice(message);
+        let request = Request::post(path)
             .header("content-type", "application/grpc")
             .header("te", "trailers")
-            .body(tonic::body::Body::new(body))
+            .body(tonic::body::Body::new(Full::new(Bytes::from(frame))))
             .unwrap();
         let response = channel.ready().await.unwrap().call(request).await.unwrap();
+        let headers = Status::from_header_map(response.headers());
         let collected = http_body_util::BodyExt::collect(response.into_body()).await.unwrap();
-        Status::from_header_map(collected.trailers().unwrap()).unwrap().code()
+        let status = collected.trailers().and_then(Status::from_header_map).or(headers).unwrap();
+        (collected.to_bytes().get(5..).unwrap_or_default().to_vec(), status.code())
     }
 }
 
