@@ -13,7 +13,7 @@ use model::settings::{Knobs, Settings};
 use model::snapshot::Snapshot;
 use scope::{View, inbound};
 use testkit::cases::{self, Answers, Case, World};
-use translate::client::sidecar;
+use translate::client::{self, sidecar};
 use translate::render;
 
 fn main() -> ExitCode {
@@ -40,7 +40,7 @@ fn answer(world: &Snapshot, proxy: &cases::Proxy, kind: &TypeUrl, names: &[Strin
     let proxy = Arc::new(Proxy::from_node(&proxy.node()).expect("recorded nodes are good"));
     let view = View::new(world, &proxy, inbound::targets(world, &proxy));
     match kind {
-        k if *k == TypeUrl::CLUSTER => sidecar::clusters(&view)
+        k if *k == TypeUrl::CLUSTER => client::clusters(&view)
             .iter()
             .map(|p| Resource::new(p.name.clone(), &render::cluster::cluster(p)))
             .collect(),

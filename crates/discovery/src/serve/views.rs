@@ -13,7 +13,7 @@ use model::snapshot::{Delta, Snapshot};
 use scope::View;
 use scope::affected::{Affected, AffectedEndpoints, affected, is_endpoints_only};
 use scope::inbound::{self, ServiceTarget};
-use translate::client::sidecar;
+use translate::client::{self, sidecar};
 use translate::names::parse_outbound_cluster;
 use translate::plan::route::{RoutePlan, VirtualHostPlan};
 use translate::render;
@@ -185,7 +185,7 @@ impl Cut {
     }
 
     fn make_clusters(&self) -> Arc<ResourceSet> {
-        let plans = sidecar::clusters(&self.view);
+        let plans = client::clusters(&self.view);
         let rendered = plans.iter().map(|plan| {
             self.renderings.get(fingerprint(plan), || Resource::new(plan.name.clone(), &render::cluster::cluster(plan)))
         });

@@ -1,3 +1,17 @@
 //! Who asks: each kind of client turns its View into plans.
 
+pub mod gateway;
 pub mod sidecar;
+
+use model::proxy::ProxyKind;
+use scope::View;
+
+use crate::plan::cluster::ClusterPlan;
+
+/// All clusters of this client, by name.
+pub fn clusters(view: &View) -> Vec<ClusterPlan> {
+    match view.proxy.kind {
+        ProxyKind::Router => gateway::clusters(view),
+        _ => sidecar::clusters(view),
+    }
+}

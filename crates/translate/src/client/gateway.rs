@@ -1,0 +1,96 @@
+//! What a gateway is sent: clusters of the services it may forward to, and their endpoints.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use api::istio::mesh::v1alpha1::mesh_config::extension_provider::Provider;
+use api::istio::networking::v1alpha3::{Destination, VirtualService};
+use model::service::Service;
+use scope::View;
+
+use crate::names::ClusterForm;
+use crate::plan::cluster::{self, ClusterPlan, outbound};
+
+/// All clusters, by name.
+pub fn clusters(view: &View) -> Vec<ClusterPlan> {
+    let context = Arc::new(cluster::Context::new(view));
+    let mut found = if view.settings.knobs.filter_gateway_clusters {
+        let wanted = Wanted::new(view);
+        let services = view.services.iter().filter(|service| wanted.includes(service));
+        outbound::plans(view, &context, services, ClusterForm::Plain)
+    } else {
+        outbound::plans(view, &context, &view.services, ClusterForm::Plain)
+    };
+    if view.gateway.as_ref().is_some_and(|g| g.auto_passthrough_hosts.is_some()) {
+        let inside = view.services.iter().filter(|service| !service.mesh_external);
+        found.extend(outbound::plans(view, &context, inside, ClusterForm::ServerName));
+    }
+    found.extend(cluster::router_fixed(&context));
+    cluster::by_name(found)
+}
+
+/// Hosts that a gateway's own config names: destinations of its routes, and services that filters call.
+#[derive(Debug, Default)]
+struct Wanted {
+    hosts: BTreeSet<String>,
+    /// Namespace and host.
+    namespaced: BTreeSet<(String, String)>,
+}
+
+impl Wanted {
+    fn new(view: &View) -> Wanted {
+        let mut wanted = Wanted::default();
+        for provider in &view.settings.mesh.extension_providers {
+            match provider.provider.as_ref().and_then(called_service).map(|s| s.split_once('/').ok_or(s)) {
+                Some(Ok((namespace, host))) => _ = wanted.namespaced.insert((namespace.to_owned(), host.to_owned())),
+                Some(Err(host)) => _ = wanted.hosts.insert(host.to_owned()),
+                None => {}
+            }
+        }
+        let servers = view.gateway.iter().flat_map(|g| g.ports.iter()).flat_map(|port| port.servers.iter());
+        let gateways: BTreeSet<&str> = servers.map(|server| &*server.gateway).collect();
+        for gateway in gateways {
+            for rule in view.gateway_routes(gateway) {
+                wanted.hosts.extend(destinations(&rule.config.spec).map(|d| d.host.clone()));
+            }
+        }
+        wanted
+    }
+
+    fn includes(&self, service: &Service) -> bool {
+        let (namespace, host) = (service.namespace.to_string(), service.hostname.to_string());
+        self.hosts.contains(&host) || self.namespaced.contains(&(namespace, host))
+    }
+}
+
+/// The service, as `host` or `namespace/host`, that an extension's filter calls.
+fn called_service(provider: &Provider) -> Option<&str> {
+    match provider {
+        Provider::EnvoyExtAuthzHttp(p) => Some(&p.service),
+        Provider::EnvoyExtAuthzGrpc(p) => Some(&p.service),
+        Provider::Zipkin(p) => Some(&p.service),
+        Provider::Datadog(p) => Some(&p.service),
+        Provider::Skywalking(p) => Some(&p.service),
+        Provider::Opentelemetry(p) => Some(&p.service),
+        Provider::EnvoyHttpAls(p) => Some(&p.service),
+        Provider::EnvoyTcpAls(p) => Some(&p.service),
+        Provider::EnvoyOtelAls(p) => Some(&p.service),
+        Provider::Sds(p) => Some(&p.service),
+        Provider::Lightstep(_)
+        | Provider::Opencensus(_)
+        | Provider::Stackdriver(_)
+        | Provider::Prometheus(_)
+        | Provider::EnvoyFileAccessLog(_) => None,
+    }
+}
+
+/// Everywhere that a route sends traffic, mirrors included.
+fn destinations(rule: &VirtualService) -> impl Iterator<Item = &Destination> {
+    let http = rule.http.iter().flat_map(|route| {
+        let routed = route.route.iter().filter_map(|r| r.destination.as_ref());
+        routed.chain(route.mirror.iter()).chain(route.mirrors.iter().filter_map(|m| m.destination.as_ref()))
+    });
+    let tcp = rule.tcp.iter().flat_map(|t| t.route.iter()).filter_map(|r| r.destination.as_ref());
+    let tls = rule.tls.iter().flat_map(|t| t.route.iter()).filter_map(|r| r.destination.as_ref());
+    http.chain(tcp).chain(tls)
+}
