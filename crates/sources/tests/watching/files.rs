@@ -161,6 +161,20 @@ async fn an_object_that_breaks_keeps_its_last_good_version() {
 }
 
 #[tokio::test]
+async fn an_object_that_is_not_valid_is_told_and_left_out() {
+    let invalid = service("a", "h").replace("route: [{destination: {host: h}}]", "retries: {attempts: -1}");
+    let folder = Folder::with(&[("a.yaml", &format!("{invalid}---\n{}", service("b", "b")))]);
+    let mut follower = folder.followed().await;
+    assert_eq!(follower.names(), ["b"]);
+    assert!(follower.has_problem(&["a.yaml:1", "VirtualService shop/a"]), "{:?}", follower.problems);
+    folder.write("a.yaml", &service("a", "good"));
+    follower.until("the repair", |f| f.host("a") == Some("good")).await;
+    folder.write("a.yaml", &invalid);
+    follower.until("the problem", |f| f.has_problem(&["shop/a", "keeping the last good version"])).await;
+    assert_eq!(follower.host("a"), Some("good"));
+}
+
+#[tokio::test]
 async fn a_new_broken_object_does_not_keep_others_that_left_the_file() {
     let folder = Folder::with(&[("a.yaml", &service("a", "a"))]);
     let mut follower = folder.followed().await;

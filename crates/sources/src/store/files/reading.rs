@@ -6,6 +6,7 @@ use std::path::Path;
 use std::time::SystemTime;
 
 use model::config::parse::{self, Parsed};
+use model::config::validate::validate;
 use model::config::{Key, Object};
 use model::problem::{Problem, Severity};
 use xxhash_rust::xxh3::xxh3_128;
@@ -85,15 +86,26 @@ fn objects_of(bytes: &[u8], file: &str) -> (Vec<Object>, Vec<Problem>) {
         }
     };
     // A parser's bug must cost one file, not the folder.
-    let parsed = catch_unwind(AssertUnwindSafe(|| parse::documents(text, file))).unwrap_or_else(|panic| {
+    catch_unwind(AssertUnwindSafe(|| validated(parse::documents(text, file)))).unwrap_or_else(|panic| {
         let message = format!("could not parse the file: {}", panic_text(&*panic));
-        Parsed { objects: Vec::new(), problems: vec![whole_file(file, 0, &message)] }
-    });
-    (parsed.objects, parsed.problems)
+        (Vec::new(), vec![whole_file(file, 0, &message)])
+    })
 }
 
 /// A problem that may hide any object of the file.
 pub(crate) fn whole_file(file: &str, line: u32, message: &str) -> Problem {
     let place = model::problem::Place { file: file.into(), line };
     Problem::error(place.file.clone(), message).at(Some(place))
+}
+
+/// Leaves out objects that upstream's file store would refuse.
+fn validated(parsed: Parsed) -> (Vec<Object>, Vec<Problem>) {
+    let Parsed { mut objects, mut problems } = parsed;
+    objects.retain(|object| {
+        let found = validate(object);
+        let is_good = found.iter().all(|problem| problem.severity < Severity::Error);
+        problems.extend(found);
+        is_good
+    });
+    (objects, problems)
 }
