@@ -1,3 +1,4 @@
 //! Stores of config objects.
 
 pub mod files;
+pub mod memory;

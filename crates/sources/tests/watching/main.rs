@@ -2,6 +2,7 @@
 
 mod files;
 mod follower;
+mod memory;
 mod mesh;
 mod mock;
 mod supervisor;

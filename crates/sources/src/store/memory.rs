@@ -1,0 +1,284 @@
+//! Config objects in memory, with the whole contract of upstream's config store: schemas, get, list,
+//! create, update, delete, event handlers, run and has-synced. It is a source like any other.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use model::change::{Change, SourceId};
+use model::config::validate::validate;
+use model::config::{Key, Kind, Meta, Object};
+use model::names::{Namespace, Text};
+use model::problem::{Problem, Severity};
+use tokio::sync::Notify;
+use tracing::error;
+
+use crate::source::{Outlet, Source, Stopped, panic_text};
+
+/// Why the store refused.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    #[error("the store does not take kind {0}")]
+    UnknownKind(Kind),
+    #[error("{0} already exists")]
+    AlreadyExists(Key),
+    #[error("{0} was not found")]
+    NotFound(Key),
+    /// Somebody else changed it: read it again and try again.
+    #[error("{key} is at resource version {found}, not {expected}")]
+    Conflict { key: Key, expected: Text, found: Text },
+    #[error("{key} is not valid: {}", .problems.iter().map(|p| &*p.message).collect::<Vec<_>>().join("; "))]
+    Invalid { key: Key, problems: Vec<Problem> },
+}
+
+/// What happened to an object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    Add,
+    Update,
+    Delete,
+}
+
+/// Called with the object before (only on update), the object now (on delete: the last one), and what happened.
+pub type Handler = dyn Fn(Option<&Object>, &Object, Event) + Send + Sync;
+
+/// A handle on the store; clones share it.
+#[derive(Clone)]
+pub struct Memory(Arc<Store>);
+
+struct Store {
+    source: SourceId,
+    kinds: BTreeSet<Kind>,
+    state: Mutex<State>,
+    wake: Notify,
+}
+
+#[derive(Default)]
+struct State {
+    objects: BTreeMap<Key, Object>,
+    last_version: u64,
+    handlers: BTreeMap<Kind, Vec<Arc<Handler>>>,
+    /// Not yet handed to handlers.
+    events: VecDeque<Occurrence>,
+    is_dispatching: bool,
+    /// What the outlet was given, and keys that may differ from it.
+    told: BTreeMap<Key, Object>,
+    untold: BTreeSet<Key>,
+    is_synced: bool,
+}
+
+struct Occurrence {
+    old: Option<Object>,
+    object: Object,
+    event: Event,
+}
+
+impl Memory {
+    /// An empty store that takes these kinds.
+    pub fn new(source: impl Into<Text>, kinds: impl IntoIterator<Item = Kind>) -> Memory {
+        Memory(Arc::new(Store {
+            source: SourceId(source.into()),
+            kinds: kinds.into_iter().collect(),
+            state: Mutex::default(),
+            wake: Notify::new(),
+        }))
+    }
+
+    /// The kinds that the store takes.
+    pub fn schemas(&self) -> impl Iterator<Item = Kind> + '_ {
+        self.0.kinds.iter().copied()
+    }
+
+    pub fn get(&self, key: &Key) -> Option<Object> {
+        self.state().objects.get(key).cloned()
+    }
+
+    /// Objects of one kind by namespace and name; of all namespaces where none is given.
+    pub fn list(&self, kind: Kind, namespace: Option<&Namespace>) -> Vec<Object> {
+        let first = Key { kind, namespace: namespace.cloned().unwrap_or_default(), name: "".into() };
+        let state = self.state();
+        let from_first = state.objects.range(first..);
+        let wanted = |key: &Key| key.kind == kind && namespace.is_none_or(|n| key.namespace == *n);
+        from_first.take_while(|(key, _)| wanted(key)).map(|(_, object)| object.clone()).collect()
+    }
+
+    /// Adds an object. Gives its resource version: its own, or a new one where it has none.
+    pub fn create(&self, object: Object) -> Result<Text, Error> {
+        let key = self.acceptable(&object)?;
+        let mut state = self.state();
+        if state.objects.contains_key(&key) {
+            return Err(Error::AlreadyExists(key));
+        }
+        let version = match &object.meta.resource_version {
+            given if !given.is_empty() => given.clone(),
+            _ => state.next_version(),
+        };
+        let created = if object.meta.created == 0 { seconds_since_1970() } else { object.meta.created };
+        let object = stamped(object, &version, created);
+        state.store(key, object, Event::Add);
+        self.published(state);
+        Ok(version)
+    }
+
+    /// Replaces an object. With a resource version, only if it is the one stored. Gives the new version.
+    pub fn update(&self, object: Object) -> Result<Text, Error> {
+        let key = self.acceptable(&object)?;
+        let mut state = self.state();
+        let created = state.expect_version(&key, &object.meta.resource_version)?.created;
+        let created = if object.meta.created == 0 { created } else { object.meta.created };
+        let version = state.next_version();
+        let object = stamped(object, &version, created);
+        state.store(key, object, Event::Update);
+        self.published(state);
+        Ok(version)
+    }
+
+    /// Removes an object. With a resource version, only if it is the one stored.
+    pub fn delete(&self, key: &Key, resource_version: Option<&str>) -> Result<(), Error> {
+        self.taken(key.kind)?;
+        let mut state = self.state();
+        state.expect_version(key, resource_version.unwrap_or_default())?;
+        if let Some(object) = state.objects.remove(key) {
+            state.untold.insert(key.clone());
+            state.events.push_back(Occurrence { old: None, object, event: Event::Delete });
+        }
+        self.published(state);
+        Ok(())
+    }
+
+    /// Has the handler called for every later event of a kind, in the order of the events.
+    /// It runs in the thread that changed the store, and may itself change the store.
+    pub fn register_event_handler(
+        &self,
+        kind: Kind,
+        handler: impl Fn(Option<&Object>, &Object, Event) + Send + Sync + 'static,
+    ) -> Result<(), Error> {
+        self.taken(kind)?;
+        self.state().handlers.entry(kind).or_default().push(Arc::new(handler));
+        Ok(())
+    }
+
+    /// Whether all that was there at the start has been told.
+    pub fn has_synced(&self) -> bool {
+        self.state().is_synced
+    }
+
+    fn taken(&self, kind: Kind) -> Result<(), Error> {
+        if self.0.kinds.contains(&kind) { Ok(()) } else { Err(Error::UnknownKind(kind)) }
+    }
+
+    fn acceptable(&self, object: &Object) -> Result<Key, Error> {
+        let key = object.key();
+        self.taken(key.kind)?;
+        let problems: Vec<Problem> = validate(object).into_iter().filter(|p| p.severity == Severity::Error).collect();
+        if problems.is_empty() { Ok(key) } else { Err(Error::Invalid { key, problems }) }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // Every change above is complete before the lock is let go, and handlers run without it.
+        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Lets the lock go and has everybody learn of what was stored.
+    fn published(&self, state: MutexGuard<'_, State>) {
+        drop(state);
+        self.0.wake.notify_one();
+        self.dispatch();
+    }
+
+    /// Hands out events one by one. One thread at a time does, so order holds; a handler that
+    /// changes the store adds to the queue and returns.
+    fn dispatch(&self) {
+        if std::mem::replace(&mut self.state().is_dispatching, true) {
+            return;
+        }
+        loop {
+            // Bound first: in the head of a loop the lock would be held for its whole body.
+            let next = self.state().next_event();
+            let Some((occurrence, handlers)) = next else { return };
+            let Occurrence { old, object, event } = &occurrence;
+            for handler in handlers {
+                let call = AssertUnwindSafe(|| handler(old.as_ref(), object, *event));
+                if let Err(panic) = catch_unwind(call) {
+                    error!(source = %self.0.source.0, object = %object.key(), error = panic_text(&*panic), "handler panicked");
+                }
+            }
+        }
+    }
+}
+
+impl State {
+    fn next_version(&mut self) -> Text {
+        self.last_version += 1;
+        self.last_version.to_string().into()
+    }
+
+    /// What is stored, if it is at this version; an empty version is any.
+    fn expect_version(&self, key: &Key, version: &str) -> Result<&Meta, Error> {
+        let stored = self.objects.get(key).ok_or_else(|| Error::NotFound(key.clone()))?;
+        let found = &stored.meta.resource_version;
+        if version.is_empty() || **found == *version {
+            return Ok(&stored.meta);
+        }
+        Err(Error::Conflict { key: key.clone(), expected: version.into(), found: found.clone() })
+    }
+
+    fn store(&mut self, key: Key, object: Object, event: Event) {
+        let old = self.objects.insert(key.clone(), object.clone());
+        self.untold.insert(key);
+        self.events.push_back(Occurrence { old, object, event });
+    }
+
+    /// The next event and who wants it. Without one, the dispatcher's place is free again.
+    fn next_event(&mut self) -> Option<(Occurrence, Vec<Arc<Handler>>)> {
+        let Some(occurrence) = self.events.pop_front() else {
+            self.is_dispatching = false;
+            return None;
+        };
+        let handlers = self.handlers.get(&occurrence.object.spec.kind()).cloned().unwrap_or_default();
+        Some((occurrence, handlers))
+    }
+
+    fn changes(&mut self) -> Vec<Change> {
+        let untold = std::mem::take(&mut self.untold);
+        untold.into_iter().filter_map(|key| self.change(key)).collect()
+    }
+
+    fn change(&mut self, key: Key) -> Option<Change> {
+        let Some(object) = self.objects.get(&key) else {
+            return self.told.remove(&key).map(|_| Change::Deleted(key));
+        };
+        let before = self.told.insert(key, object.clone());
+        let is_news = before.is_none_or(|before| !before.means_the_same_as(object));
+        is_news.then(|| Change::Applied(object.clone()))
+    }
+}
+
+impl Source for Memory {
+    fn id(&self) -> SourceId {
+        self.0.source.clone()
+    }
+
+    async fn run(&mut self, outlet: Outlet) -> Result<(), Stopped> {
+        let mut changes = self.state().changes();
+        changes.push(Change::Synced);
+        outlet.send(changes).await?;
+        self.state().is_synced = true;
+        loop {
+            self.0.wake.notified().await;
+            let changes = self.state().changes();
+            outlet.send(changes).await?;
+        }
+    }
+}
+
+fn stamped(object: Object, version: &Text, created: i64) -> Object {
+    let meta = Meta { resource_version: version.clone(), created, ..Meta::clone(&object.meta) };
+    Object { meta: Arc::new(meta), spec: object.spec }
+}
+
+fn seconds_since_1970() -> i64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(since.as_secs()).unwrap_or(i64::MAX)
+}
