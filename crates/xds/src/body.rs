@@ -6,7 +6,7 @@ use std::marker::PhantomData;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::Bytes;
 use http_body::{Body, Frame};
 use prost::Message;
 use tokio::sync::mpsc;
@@ -64,16 +64,6 @@ fn trailers(status: &Status) -> http::HeaderMap {
         trailers.insert("grpc-status", http::HeaderValue::from(Code::Internal as i32));
     }
     trailers
-}
-
-/// One message as a gRPC frame.
-pub(crate) fn message(message: &impl Message) -> Vec<Bytes> {
-    let len = message.encoded_len();
-    let mut frame = BytesMut::with_capacity(5 + len);
-    frame.put_u8(0);
-    frame.put_u32(u32::try_from(len).unwrap_or(u32::MAX));
-    message.encode_raw(&mut frame);
-    vec![frame.freeze()]
 }
 
 /// Decodes protobuf messages; garbage is the client's fault and says so.

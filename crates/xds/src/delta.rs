@@ -1,18 +1,17 @@
-//! Delta: requests change the list of names, responses carry what changed and what is gone.
-//! The state is `watch`'s; `sotw` is the other reader of it.
+//! Requests of the delta protocol: each changes the list of names that are wanted.
+//! The state is `session`'s; `sotw` is the other reader of requests.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use api::envoy::service::discovery::v3::{DeltaDiscoveryRequest, DeltaDiscoveryResponse};
+use api::envoy::service::discovery::v3::DeltaDiscoveryRequest;
 use api::{TypeUrl, Version};
 use tonic::Status;
 
 use crate::control::{Client, Event};
-use crate::session::{Head, Outcome, Session};
-use crate::set::{Protocol, ResourceSet};
+use crate::session::Session;
 use crate::subscription::Subscription;
-use crate::watch::{Held, Plan, Watch};
+use crate::watch::{Held, Watch};
 
 impl<C: Client> Session<C> {
     /// Takes one request. What it asks for comes out of [`Session::next`].
@@ -46,6 +45,7 @@ impl<C: Client> Session<C> {
         unsubscribe: &[String],
         held: BTreeMap<String, String>,
     ) -> Result<(), Status> {
+        self.returning |= !held.is_empty();
         if kind == TypeUrl::ENDPOINT && !held.is_empty() {
             self.returns_warming();
         }
@@ -108,38 +108,5 @@ impl<C: Client> Session<C> {
         }
         self.report_subscription(kind);
         Ok(())
-    }
-}
-
-/// Whether a plan has anything to tell.
-pub(crate) fn is_news(watch: &Watch, plan: &Plan, target: &ResourceSet) -> bool {
-    watch.owed || plan.resource_count(target) > 0 || gone(watch, plan).next().is_some()
-}
-
-/// What to send for a plan.
-pub(crate) fn outcome(watch: &Watch, plan: &Plan, target: &ResourceSet) -> Outcome {
-    Outcome {
-        version: target.version(),
-        payload: plan.payload(target, Protocol::Delta),
-        resources: plan.resource_count(target),
-        removed: gone(watch, plan).cloned().collect(),
-    }
-}
-
-/// What the client is told not to exist. Of extensions nothing: Envoy would drop their configuration at once,
-/// while it is to go with its last user.
-fn gone<'a>(watch: &Watch, plan: &'a Plan) -> impl Iterator<Item = &'a Arc<str>> {
-    let told = watch.kind != TypeUrl::EXTENSION;
-    plan.removed.iter().chain(&plan.absent).filter(move |_| told)
-}
-
-pub(crate) fn head(head: &Head<'_>, removed: Vec<Arc<str>>) -> DeltaDiscoveryResponse {
-    DeltaDiscoveryResponse {
-        system_version_info: head.version.to_string(),
-        type_url: head.kind.to_string(),
-        nonce: head.nonce.to_owned(),
-        removed_resources: removed.iter().map(|name| name.to_string()).collect(),
-        control_plane: head.control_plane(),
-        ..DeltaDiscoveryResponse::default()
     }
 }

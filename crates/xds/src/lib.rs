@@ -2,19 +2,18 @@
 //! What the resources say is the control plane's business; it is asked through [`Control`] and [`Client`].
 //!
 //! `subscription` and `watch` hold the state of one type on one stream, `session` orders the types of a
-//! stream, `sotw` and `delta` read requests and write responses over that one state, `server` and `body`
-//! put it on gRPC. `session` does no I/O, so that histories can be tested as plain values.
+//! stream, `sotw` and `delta` read requests into that one state, `response` writes what comes out of it,
+//! `server`, `stream` and `body` put it on gRPC. Up to there nothing does I/O, so that histories can be
+//! tested as plain values.
 
 #![forbid(unsafe_code)]
 
 mod body;
-mod call;
 pub mod client;
 mod control;
 mod delta;
-mod health;
 mod limits;
-pub mod reflection;
+mod response;
 mod server;
 mod session;
 mod set;
@@ -27,7 +26,6 @@ mod watch;
 mod tests;
 
 pub use control::{Client, Control, Event, Peer};
-pub use health::Health;
 pub use limits::Limits;
-pub use server::{Options, SERVICES, routes};
+pub use server::{Options, routes};
 pub use set::ResourceSet;

@@ -10,15 +10,16 @@ use std::task::{Context, Poll};
 
 use api::TypeUrl;
 use api::envoy::service::discovery::v3::{DeltaDiscoveryRequest, DiscoveryRequest};
+use http::header::{CONTENT_TYPE, HeaderValue};
 use http::{Request as HttpRequest, Response as HttpResponse};
 use tokio_util::sync::CancellationToken;
 use tonic::server::NamedService;
 use tonic::service::Routes;
 use tonic::transport::server::TcpConnectInfo;
-use tonic::{Status, body::Body};
+use tonic::{Status, Streaming, body::Body};
 use tower::Service;
 
-use crate::call;
+use crate::body::{MessageBody, Reader};
 use crate::control::{Control, Peer};
 use crate::limits::Limits;
 use crate::session::Terms;
@@ -53,17 +54,6 @@ pub fn routes<C: Control>(control: Arc<C>, options: Options) -> Routes {
         .add_service(Discovery::<C, Secrets>::new(&shared))
         .add_service(Discovery::<C, Extensions>::new(&shared))
 }
-
-/// The services of [`routes`], for health and reflection.
-pub const SERVICES: &[&str] = &[
-    Aggregated::NAME,
-    Clusters::NAME,
-    Endpoints::NAME,
-    Listeners::NAME,
-    RouteConfigurations::NAME,
-    Secrets::NAME,
-    Extensions::NAME,
-];
 
 /// The names of one service of the protocol.
 trait Family: Send + Sync + 'static {
@@ -211,9 +201,12 @@ impl<C: Control> Shared<C> {
             identifier: Arc::clone(&self.identifier),
             stream: self.seed.hash_one(self.streams.fetch_add(1, Ordering::Relaxed)),
         };
-        let (control, stop) = (Arc::clone(&self.control), self.stop.clone());
-        call::spawn(request, self.limits.request_bytes, |requests, responses| {
-            stream::run::<C, R>(control, requests, responses, peer, terms, stop)
-        })
+        let requests =
+            Streaming::new_request(Reader::<R>::default(), request.into_body(), None, Some(self.limits.request_bytes));
+        let (responses, body) = MessageBody::new();
+        tokio::spawn(stream::run(Arc::clone(&self.control), requests, responses, peer, terms, self.stop.clone()));
+        let mut response = HttpResponse::new(Body::new(body));
+        response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
+        response
     }
 }

@@ -5,15 +5,14 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use api::envoy::config::core::v3::ControlPlane;
-use api::{TypeUrl, Version};
-use bytes::{BufMut, Bytes, BytesMut};
-use prost::Message;
+use api::TypeUrl;
+use bytes::Bytes;
 use tonic::Status;
 
 use crate::control::{Client, Event};
 use crate::limits::Limits;
-use crate::set::{Payload, Protocol, ResourceSet};
+use crate::response::{Head, Response, is_news, response};
+use crate::set::{Protocol, ResourceSet};
 use crate::watch::{Epoch, Plan, Watch};
 
 /// What does not change while a stream lasts.
@@ -38,6 +37,8 @@ pub(crate) struct Session<C> {
     epoch: Epoch,
     responses: u64,
     began: Instant,
+    /// The client was connected before, to this server or another.
+    pub(crate) returning: bool,
     /// Listeners and routes wait for a request for clusters until then.
     clusters_by: Option<Instant>,
     /// Removals wait for requests for listeners and routes until then.
@@ -76,21 +77,6 @@ impl Warming {
     }
 }
 
-/// One encoded message, ready for the transport.
-#[derive(Debug)]
-pub(crate) struct Response {
-    /// A gRPC message with its prefix; most pieces are shared with other streams.
-    pub(crate) chunks: Vec<Bytes>,
-}
-
-/// What a protocol makes of a plan.
-pub(crate) struct Outcome {
-    pub(crate) version: Version,
-    pub(crate) payload: Payload,
-    pub(crate) resources: usize,
-    pub(crate) removed: Vec<Arc<str>>,
-}
-
 impl<C: Client> Session<C> {
     pub(crate) fn new(client: C, terms: Terms, began: Instant) -> Self {
         Self {
@@ -101,6 +87,7 @@ impl<C: Client> Session<C> {
             epoch: 1,
             responses: 0,
             began,
+            returning: false,
             clusters_by: None,
             users_by: None,
         }
@@ -253,10 +240,12 @@ impl<C: Client> Session<C> {
 
     /// Brings one type up to date if nothing stands in the way.
     fn advance(&mut self, at: usize, released: Epoch, now: Instant) -> Option<Response> {
-        let clusters_first = self.clusters_unsent();
+        if self.waits_for_clusters(&self.watches.get(at)?.kind) {
+            return None;
+        }
         let watch = self.watches.get_mut(at)?;
         let released = if outlives_its_users(&watch.kind) { released } else { Epoch::MAX };
-        if !watch.is_due(self.epoch, released) || (clusters_first && refers_to_clusters(&watch.kind)) {
+        if !watch.is_due(self.epoch, released) {
             return None;
         }
         let Some(target) = self.client.current(&watch.kind) else {
@@ -264,39 +253,31 @@ impl<C: Client> Session<C> {
             return None;
         };
         let plan = watch.plan(&target, self.epoch, released);
-        let news = match self.terms.protocol {
-            Protocol::Sotw => crate::sotw::is_news(watch, &plan, &target),
-            Protocol::Delta => crate::delta::is_news(watch, &plan, &target),
-        };
-        if !news {
+        if !is_news(self.terms.protocol, watch, &plan, &target) {
             watch.carried_out(plan, target, self.epoch);
             return None;
         }
         if watch.waits_until.is_some() { None } else { Some(self.send(at, plan, target, now)) }
     }
 
-    /// True while a new world's clusters could not be sent yet. What refers to them has to wait.
-    fn clusters_unsent(&self) -> bool {
-        let unsent = |watch: &Watch| watch.kind == TypeUrl::CLUSTER && watch.seen < self.epoch;
-        self.clusters_by.is_some() || self.watches.iter().any(unsent)
+    /// Whether listeners or routes have to wait because clusters of the current world are on their way to the client.
+    /// Envoy says yes to new clusters when they are warm, and answers 503 for a route to one that is not.
+    /// A new client, whose first clusters these are, has no traffic yet and may ask in any order.
+    fn waits_for_clusters(&self, kind: &TypeUrl) -> bool {
+        let pending = |clusters: &Watch| {
+            let in_use = self.returning || clusters.answered_before;
+            clusters.seen < self.epoch || (in_use && clusters.introduced && clusters.waits_until.is_some())
+        };
+        let clusters = self.watches.iter().find(|watch| watch.kind == TypeUrl::CLUSTER);
+        refers_to_clusters(kind) && (self.clusters_by.is_some() || clusters.is_some_and(pending))
     }
 
     fn send(&mut self, at: usize, mut plan: Plan, target: Arc<ResourceSet>, now: Instant) -> Response {
         self.responses += 1;
-        let watch = &mut self.watches[at];
-        let kind = watch.kind.clone();
         let nonce = nonce_text(self.terms.stream, self.responses);
-        let outcome = match self.terms.protocol {
-            Protocol::Sotw => crate::sotw::outcome(watch, &plan, &target),
-            Protocol::Delta => crate::delta::outcome(watch, &plan, &target),
-        };
-        let version = outcome.version;
-        let head = Head { kind: &kind, version, nonce: &nonce, identifier: &self.terms.identifier };
-        let removed = outcome.removed.len();
-        let chunks = match self.terms.protocol {
-            Protocol::Sotw => framed(&crate::sotw::head(&head), &outcome.payload),
-            Protocol::Delta => framed(&crate::delta::head(&head, outcome.removed), &outcome.payload),
-        };
+        let head = Head { nonce: &nonce, identifier: &self.terms.identifier };
+        let kind = self.watches[at].kind.clone();
+        let response = response(self.terms.protocol, &self.watches[at], &plan, &target, &head);
         if self.terms.protocol == Protocol::Sotw {
             plan.lists_all();
         }
@@ -304,19 +285,16 @@ impl<C: Client> Session<C> {
             self.warm(&plan);
         }
         let watch = &mut self.watches[at];
-        watch.nonce = self.responses;
-        watch.version = Some(version);
-        watch.unanswered = true;
-        watch.waits_until = Some(now + self.terms.limits.patience);
+        watch.sent(self.responses, response.version, plan.introduces, now + self.terms.limits.patience);
         watch.carried_out(plan, target, self.epoch);
         if kind.is_debug() {
             // A debug page is an answer to a request, not a subscription.
             self.watches.remove(at);
         }
+        let Response { version, resources, removed, ref chunks } = response;
         let bytes = chunks.iter().map(Bytes::len).sum();
-        let resources = outcome.resources;
         self.client.observe(&Event::Sent { kind: &kind, nonce: &nonce, version, resources, removed, bytes });
-        Response { chunks }
+        response
     }
 
     /// A cluster that is sent is warmed anew, which ends only with its load assignment, changed or not.
@@ -345,39 +323,8 @@ pub(crate) enum Answer {
     Stale,
 }
 
-/// The fields of a response that are this stream's own.
-pub(crate) struct Head<'a> {
-    pub(crate) kind: &'a TypeUrl,
-    pub(crate) version: Version,
-    pub(crate) nonce: &'a str,
-    pub(crate) identifier: &'a str,
-}
-
-impl Head<'_> {
-    pub(crate) fn control_plane(&self) -> Option<ControlPlane> {
-        Some(ControlPlane { identifier: self.identifier.to_owned() })
-    }
-}
-
 fn nonce_text(stream: u64, response: u64) -> String {
     format!("{stream:016x}-{response}")
-}
-
-/// A gRPC message: prefix and own fields first, shared bytes after. Protobuf leaves the order of fields free.
-fn framed(head: &impl Message, payload: &Payload) -> Vec<Bytes> {
-    const SMALL: usize = 4096;
-    let shared: usize = payload.chunks.iter().map(Bytes::len).sum();
-    let own = head.encoded_len();
-    let joined = shared <= SMALL;
-    let mut first = BytesMut::with_capacity(5 + own + if joined { shared } else { 0 });
-    first.put_u8(0);
-    first.put_u32(u32::try_from(own + shared).unwrap_or(u32::MAX));
-    head.encode_raw(&mut first);
-    if joined {
-        payload.chunks.iter().for_each(|chunk| first.put_slice(chunk));
-        return vec![first.freeze()];
-    }
-    std::iter::once(first.freeze()).chain(payload.chunks.iter().cloned()).collect()
 }
 
 fn push_order(kind: &TypeUrl) -> usize {

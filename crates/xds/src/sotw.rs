@@ -1,17 +1,17 @@
-//! State of the world: every request lists all names wanted, every response replaces the one before.
-//! The state is `watch`'s; `delta` is the other reader of it.
+//! Requests of the state-of-the-world protocol: each lists all names that are wanted.
+//! The state is `session`'s; `delta` is the other reader of requests.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use api::envoy::service::discovery::v3::{DiscoveryRequest, DiscoveryResponse};
-use api::{Resource, TypeUrl, Version};
+use api::TypeUrl;
+use api::envoy::service::discovery::v3::DiscoveryRequest;
 use tonic::Status;
 
 use crate::control::{Client, Event};
-use crate::session::{Answer, Head, Outcome, Session};
-use crate::set::{Payload, Protocol, ResourceSet};
-use crate::watch::{Held, Plan, Watch};
+use crate::response::lists_everything;
+use crate::session::{Answer, Session};
+use crate::watch::{Held, Watch};
 
 impl<C: Client> Session<C> {
     /// Takes one request. What it asks for comes out of [`Session::next`].
@@ -29,6 +29,7 @@ impl<C: Client> Session<C> {
             return Ok(()); // the acknowledgement of a page that was sent once
         }
         if first {
+            self.returning |= !version_info.is_empty();
             if kind == TypeUrl::ENDPOINT && !version_info.is_empty() {
                 self.returns_warming();
             }
@@ -69,73 +70,5 @@ impl<C: Client> Session<C> {
         for name in dropped.cloned().collect::<Vec<_>>() {
             watch.correct(&name, Held::Unknown);
         }
-    }
-}
-
-/// Whether a plan has anything to tell.
-pub(crate) fn is_news(watch: &Watch, plan: &Plan, target: &ResourceSet) -> bool {
-    if lists_everything(&watch.kind) {
-        watch.owed || plan.everything || !plan.changed.is_empty() || !plan.removed.is_empty()
-    } else {
-        plan.resource_count(target) > 0
-    }
-}
-
-/// What to send for a plan.
-pub(crate) fn outcome(watch: &Watch, plan: &Plan, target: &ResourceSet) -> Outcome {
-    if !lists_everything(&watch.kind) {
-        // Only what changed: the protocol allows it for types that others refer to, and a removal has no form.
-        return Outcome {
-            version: target.version(),
-            payload: plan.payload(target, Protocol::Sotw),
-            resources: plan.resource_count(target),
-            removed: Vec::new(),
-        };
-    }
-    let lingering = plan.lingering();
-    let (payload, resources) = whole(watch, target);
-    Outcome {
-        version: version_with(target, &lingering),
-        payload: payload.followed_by(&Payload::of(&watch.kind, &lingering, Protocol::Sotw)),
-        resources: resources + lingering.len(),
-        removed: Vec::new(),
-    }
-}
-
-/// Everything the client subscribes to.
-fn whole(watch: &Watch, target: &ResourceSet) -> (Payload, usize) {
-    let names = &watch.subscription.names;
-    let unlisted = names.iter().filter(|name| target.listed(name).is_none()).filter_map(|name| target.get(name));
-    if watch.subscription.wildcard {
-        let unlisted: Vec<_> = unlisted.collect();
-        let more = Payload::of(&watch.kind, &unlisted, Protocol::Sotw);
-        return (target.whole(Protocol::Sotw).followed_by(&more), target.resources().len() + unlisted.len());
-    }
-    let named: Vec<_> = names.iter().filter_map(|name| target.get(name)).collect();
-    (Payload::of(&watch.kind, &named, Protocol::Sotw), named.len())
-}
-
-/// The version of a listing; what lingers in it is part of it.
-fn version_with(target: &ResourceSet, lingering: &[Resource]) -> Version {
-    let mut text = target.version().to_bytes().to_vec();
-    for resource in lingering {
-        text.extend_from_slice(resource.name.as_bytes());
-        text.extend_from_slice(&resource.version.to_bytes());
-    }
-    if lingering.is_empty() { target.version() } else { Version::of(&text) }
-}
-
-/// Types whose responses list every resource, so that leaving one out removes it.
-fn lists_everything(kind: &TypeUrl) -> bool {
-    ![TypeUrl::ENDPOINT, TypeUrl::ROUTE, TypeUrl::SECRET, TypeUrl::EXTENSION].contains(kind)
-}
-
-pub(crate) fn head(head: &Head<'_>) -> DiscoveryResponse {
-    DiscoveryResponse {
-        version_info: head.version.to_string(),
-        type_url: head.kind.to_string(),
-        nonce: head.nonce.to_owned(),
-        control_plane: head.control_plane(),
-        ..DiscoveryResponse::default()
     }
 }

@@ -51,7 +51,7 @@ impl Request for DeltaDiscoveryRequest {
     }
 }
 
-/// Runs a stream to its end and says how it ended.
+/// Runs a stream to its end and tells its client how it ended.
 pub(crate) async fn run<C: Control, R: Request>(
     control: Arc<C>,
     mut requests: Streaming<R>,
@@ -59,12 +59,14 @@ pub(crate) async fn run<C: Control, R: Request>(
     peer: Peer,
     terms: Terms,
     stop: CancellationToken,
-) -> Status {
-    tokio::select! {
+) {
+    let status = tokio::select! {
         biased;
         () = stop.cancelled() => Status::unavailable("the server is shutting down"),
         status = converse(&*control, &mut requests, &responses, peer, terms) => status,
-    }
+    };
+    // The client may be gone; then nobody asks how its stream ended.
+    let _ = responses.send(Err(status)).await;
 }
 
 async fn converse<C: Control, R: Request>(

@@ -28,6 +28,10 @@ pub(crate) struct Watch {
     pub(crate) version: Option<Version>,
     /// The last response was neither acknowledged nor rejected yet.
     pub(crate) unanswered: bool,
+    /// Some response was.
+    pub(crate) answered_before: bool,
+    /// The last response held resources that were new to the client.
+    pub(crate) introduced: bool,
     /// Nothing more is sent before the answer to the last response, or this moment.
     pub(crate) waits_until: Option<Instant>,
     /// The world as of which everything was sent that could be, removals aside.
@@ -94,6 +98,8 @@ pub(crate) struct Plan {
     /// The client holds nothing and wants everything; `changed` stays empty then.
     pub(crate) everything: bool,
     pub(crate) changed: Vec<Resource>,
+    /// Some of it is new to the client.
+    pub(crate) introduces: bool,
     /// Held, gone, and free to be removed.
     pub(crate) removed: Vec<Arc<str>>,
     /// Asked for just now, neither held nor in existence.
@@ -149,6 +155,8 @@ impl Watch {
             nonce: 0,
             version: None,
             unanswered: false,
+            answered_before: false,
+            introduced: false,
             waits_until: None,
             seen: 0,
             settled: 0,
@@ -179,9 +187,19 @@ impl Watch {
         self.seen = 0;
     }
 
+    /// A response left: its number, its version, and until when to wait for the answer.
+    pub(crate) fn sent(&mut self, nonce: u64, version: Version, introduced: bool, waits_until: Instant) {
+        self.nonce = nonce;
+        self.version = Some(version);
+        self.introduced = introduced;
+        self.unanswered = true;
+        self.waits_until = Some(waits_until);
+    }
+
     /// The client answered its last response, be it with a yes or a no.
     pub(crate) fn answered(&mut self) {
         self.unanswered = false;
+        self.answered_before = true;
         self.go_on();
     }
 
@@ -202,7 +220,7 @@ impl Watch {
     pub(crate) fn plan(&self, target: &ResourceSet, now: Epoch, released: Epoch) -> Plan {
         let Holding { base, except } = &self.holding;
         if base.is_none() && except.is_empty() && self.subscription.wildcard && self.subscription.names.is_empty() {
-            return Plan { everything: true, ..Plan::default() };
+            return Plan { everything: true, introduces: true, ..Plan::default() };
         }
         let step = base.as_ref().map(|base| target.step_from(base));
         let mut plan = Plan::default();
@@ -241,6 +259,7 @@ impl Watch {
                     plan.except.insert(name, Held::Version(resource.version));
                 }
                 if forced || held.version() != Some(resource.version) {
+                    plan.introduces |= matches!(held, Held::Nothing | Held::Unknown);
                     plan.changed.push(resource);
                 }
             }

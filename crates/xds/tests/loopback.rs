@@ -137,33 +137,6 @@ async fn single_type_services_answer_from_the_same_world() {
 }
 
 #[tokio::test]
-async fn health_follows_the_server() {
-    let server = Server::start(Mesh::new(&[])).await;
-    let check = async |service: &str| {
-        let mut request = vec![0x0a, service.len() as u8];
-        request.extend_from_slice(service.as_bytes());
-        server.call("/grpc.health.v1.Health/Check", &request).await
-    };
-    assert_eq!(check("").await, (vec![8, 1], Code::Ok));
-    assert_eq!(check("envoy.service.discovery.v3.AggregatedDiscoveryService").await, (vec![8, 1], Code::Ok));
-    assert_eq!(check("unknown").await, (vec![], Code::NotFound));
-    server.serving.send_replace(false);
-    assert_eq!(check("").await, (vec![8, 2], Code::Ok));
-}
-
-#[tokio::test]
-async fn reflection_lists_the_services() {
-    let server = Server::start(Mesh::new(&[])).await;
-    for edition in ["v1", "v1alpha"] {
-        let path = format!("/grpc.reflection.{edition}.ServerReflection/ServerReflectionInfo");
-        let (bytes, code) = server.call(&path, b"\x3a\x01*").await;
-        let text = String::from_utf8_lossy(&bytes).into_owned();
-        assert!(xds::SERVICES.iter().all(|service| text.contains(service)), "{text}");
-        assert_eq!(code, Code::Ok);
-    }
-}
-
-#[tokio::test]
 async fn streams_end_when_the_server_stops() {
     let server = Server::start(Mesh::new(&[(TypeUrl::CLUSTER, &["a=1"])])).await;
     let channel = server.channel().await;

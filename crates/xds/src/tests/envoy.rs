@@ -74,6 +74,8 @@ struct Envoy {
     held: BTreeMap<TypeUrl, BTreeMap<String, String>>,
     nonces: BTreeMap<TypeUrl, String>,
     warming: BTreeSet<String>,
+    /// Clusters that were warm once and can take requests, also while a newer version is warming.
+    active: BTreeSet<String>,
     /// What it has to say about clusters once none is warming.
     withheld: Vec<Request>,
     subscribed: BTreeSet<String>,
@@ -225,6 +227,9 @@ impl Play {
         } else if told.kind == TypeUrl::ENDPOINT {
             let told_of = told.resources.iter().map(|(name, _)| name).chain(&told.removed);
             self.envoy.warming = &self.envoy.warming - &told_of.cloned().collect();
+            let clusters = self.envoy.held[&TypeUrl::CLUSTER].keys();
+            let warm = clusters.filter(|name| !self.envoy.warming.contains(*name));
+            self.envoy.active.extend(warm.cloned());
         } else if told.kind == TypeUrl::LISTENER && !self.envoy.wants_route {
             self.envoy.wants_route = true;
             let routes = self.request(TypeUrl::ROUTE, &["r".to_owned()], &[], true);
@@ -248,6 +253,7 @@ impl Play {
         let changed = held.iter().filter(|(name, content)| before.get(*name) != Some(content));
         self.envoy.warming.extend(changed.map(|(name, _)| name.clone()));
         self.envoy.warming.retain(|name| held.contains_key(name));
+        self.envoy.active.retain(|name| held.contains_key(name));
         let now: BTreeSet<String> = held.keys().cloned().collect();
         let add: Vec<String> = now.difference(&self.envoy.subscribed).cloned().collect();
         let remove: Vec<String> = self.envoy.subscribed.difference(&now).cloned().collect();
@@ -272,14 +278,13 @@ impl Play {
         self.say(request);
     }
 
-    /// At no time does a route point at a cluster that is not there.
+    /// At no time does a route point at a cluster that is not there, or not warm yet.
     fn check_route(&self) {
         if self.envoy.unsure {
             return;
         }
         let Some(target) = self.envoy.held.get(&TypeUrl::ROUTE).and_then(|routes| routes.get("r")) else { return };
-        let clusters = &self.envoy.held[&TypeUrl::CLUSTER];
-        assert!(clusters.contains_key(target), "route to {target}, clusters {clusters:?}");
+        assert!(self.envoy.active.contains(target), "route to {target}, warm are {:?}", self.envoy.active);
     }
 
     fn settle(&mut self) {

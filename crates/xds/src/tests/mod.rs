@@ -18,7 +18,8 @@ use prost::Message;
 
 use crate::control::{Client, Event};
 use crate::limits::Limits;
-use crate::session::{Response, Session, Terms};
+use crate::response::Response;
+use crate::session::{Session, Terms};
 use crate::set::{Protocol, ResourceSet};
 
 /// What exists: for each type the names and contents.

@@ -1,9 +1,10 @@
 //! A control plane of a few lines, served on a free loopback port.
 #![allow(clippy::unwrap_used)] // a fixture that cannot be built is a failed test
+#![allow(dead_code)] // each test file uses its part of it
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use api::envoy::config::core::v3::Node;
 use api::{Resource, TypeUrl};
@@ -12,30 +13,46 @@ use http::Request;
 use http_body_util::Full;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
+use tokio::task::JoinHandle;
 use tokio_stream::wrappers::TcpListenerStream;
 use tokio_util::sync::CancellationToken;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Status};
 use tower::{Service, ServiceExt};
-use xds::reflection::{Reflection, V1, V1Alpha};
-use xds::{Client, Control, Event, Health, Limits, Options, Peer, ResourceSet, SERVICES};
+use xds::{Client, Control, Event, Limits, Options, Peer, ResourceSet};
 
+pub(crate) type World = Vec<(TypeUrl, Vec<Resource>)>;
 type Sets = BTreeMap<TypeUrl, Arc<ResourceSet>>;
 
 /// A control plane that shows everyone the same.
 pub(crate) struct Mesh {
     world: watch::Sender<Arc<Sets>>,
     connected: watch::Sender<usize>,
+    sent: Arc<Mutex<BTreeMap<TypeUrl, usize>>>,
 }
 
 impl Mesh {
+    /// A mesh of resources that are `name=content`.
     pub(crate) fn new(world: &[(TypeUrl, &[&str])]) -> Self {
-        Self { world: watch::Sender::new(Arc::new(sets(world))), connected: watch::Sender::new(0) }
+        Self::of(texts(world))
     }
 
-    /// Replaces the world. Each resource is `name=content`.
+    pub(crate) fn of(world: World) -> Self {
+        Self { world: watch::Sender::new(sets(world)), connected: watch::Sender::new(0), sent: Arc::default() }
+    }
+
+    /// Replaces the world by resources that are `name=content`.
     pub(crate) fn publish(&self, world: &[(TypeUrl, &[&str])]) {
-        self.world.send_replace(Arc::new(sets(world)));
+        self.replace(texts(world));
+    }
+
+    pub(crate) fn replace(&self, world: World) {
+        self.world.send_replace(sets(world));
+    }
+
+    /// How many resources and removals were sent of each type since the last call.
+    pub(crate) fn sent(&self) -> BTreeMap<TypeUrl, usize> {
+        std::mem::take(&mut self.sent.lock().unwrap())
     }
 
     /// How many clients are connected.
@@ -44,15 +61,17 @@ impl Mesh {
     }
 }
 
-fn sets(world: &[(TypeUrl, &[&str])]) -> Sets {
+fn texts(world: &[(TypeUrl, &[&str])]) -> World {
     let resource = |text: &&str| {
         let name = text.split('=').next().unwrap_or_default();
         Resource::encoded(name, Bytes::from(text.to_string()))
     };
-    let set = |(kind, texts): &(TypeUrl, &[&str])| {
-        (kind.clone(), Arc::new(ResourceSet::new(kind.clone(), texts.iter().map(resource))))
-    };
-    world.iter().map(set).collect()
+    world.iter().map(|(kind, texts)| (kind.clone(), texts.iter().map(resource).collect())).collect()
+}
+
+fn sets(world: World) -> Arc<Sets> {
+    let set = |(kind, resources): (TypeUrl, Vec<Resource>)| (kind.clone(), Arc::new(ResourceSet::new(kind, resources)));
+    Arc::new(world.into_iter().map(set).collect())
 }
 
 impl Control for Mesh {
@@ -66,7 +85,7 @@ impl Control for Mesh {
         self.connected.send_modify(|count| *count += 1);
         let mut world = self.world.subscribe();
         let adopted = world.borrow_and_update().clone();
-        Ok(Member { id: node.id, world, adopted, connected: self.connected.clone() })
+        Ok(Member { id: node.id, world, adopted, connected: self.connected.clone(), sent: self.sent.clone() })
     }
 }
 
@@ -75,6 +94,7 @@ pub(crate) struct Member {
     world: watch::Receiver<Arc<Sets>>,
     adopted: Arc<Sets>,
     connected: watch::Sender<usize>,
+    sent: Arc<Mutex<BTreeMap<TypeUrl, usize>>>,
 }
 
 impl Client for Member {
@@ -90,7 +110,11 @@ impl Client for Member {
         self.adopted.get(kind).cloned()
     }
 
-    fn observe(&mut self, _: &Event<'_>) {}
+    fn observe(&mut self, event: &Event<'_>) {
+        if let Event::Sent { kind, resources, removed, .. } = *event {
+            *self.sent.lock().unwrap().entry(kind.clone()).or_default() += resources + removed;
+        }
+    }
 }
 
 impl Drop for Member {
@@ -103,25 +127,36 @@ impl Drop for Member {
 pub(crate) struct Server {
     pub(crate) mesh: Arc<Mesh>,
     pub(crate) stop: CancellationToken,
-    pub(crate) serving: watch::Sender<bool>,
     address: SocketAddr,
+    running: JoinHandle<Result<(), tonic::transport::Error>>,
 }
 
 impl Server {
     pub(crate) async fn start(mesh: Mesh) -> Self {
-        let mesh = Arc::new(mesh);
+        Self::start_at(Arc::new(mesh), 0).await
+    }
+
+    async fn start_at(mesh: Arc<Mesh>, port: u16) -> Self {
         let stop = CancellationToken::new();
         let options = Options { limits: Limits::default(), identifier: "loopback".into(), stop: stop.clone() };
-        let serving = watch::Sender::new(true);
-        let routes = xds::routes(Arc::clone(&mesh), options)
-            .add_service(Health::new(serving.subscribe(), SERVICES))
-            .add_service(Reflection::<V1>::new(SERVICES))
-            .add_service(Reflection::<V1Alpha>::new(SERVICES));
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let routes = xds::routes(Arc::clone(&mesh), options);
+        let listener = TcpListener::bind(("127.0.0.1", port)).await.unwrap();
         let address = listener.local_addr().unwrap();
         let server = tonic::transport::Server::builder().add_routes(routes);
-        tokio::spawn(server.serve_with_incoming(TcpListenerStream::new(listener)));
-        Self { mesh, stop, serving, address }
+        let stopped = stop.clone().cancelled_owned();
+        let running = tokio::spawn(server.serve_with_incoming_shutdown(TcpListenerStream::new(listener), stopped));
+        Self { mesh, stop, address, running }
+    }
+
+    /// Ends this server and starts another on the same port, with nothing but the mesh in common.
+    pub(crate) async fn restart(self) -> Self {
+        self.stop.cancel();
+        self.running.await.unwrap().unwrap();
+        Self::start_at(self.mesh, self.address.port()).await
+    }
+
+    pub(crate) fn port(&self) -> u16 {
+        self.address.port()
     }
 
     pub(crate) async fn channel(&self) -> Channel {
