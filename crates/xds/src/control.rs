@@ -1,5 +1,6 @@
 //! What the protocol asks of a control plane: who a client is, what it may see now, and when that changed.
 
+use std::collections::BTreeSet;
 use std::future::Future;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -47,7 +48,7 @@ pub struct Peer {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Event<'a> {
     /// The client began to watch a type, or changed what it wants of it.
-    Subscribed { kind: &'a TypeUrl, wildcard: bool, names: usize },
+    Subscribed { kind: &'a TypeUrl, wildcard: bool, names: &'a Arc<BTreeSet<Arc<str>>> },
     /// The client wants nothing of a type any more.
     Unsubscribed { kind: &'a TypeUrl },
     /// A response was handed to the transport.

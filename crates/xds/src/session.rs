@@ -212,7 +212,7 @@ impl<C: Client> Session<C> {
         self.client.observe(&if subscription.is_empty() {
             Event::Unsubscribed { kind }
         } else {
-            Event::Subscribed { kind, wildcard: subscription.wildcard, names: subscription.names.len() }
+            Event::Subscribed { kind, wildcard: subscription.wildcard, names: &subscription.names }
         });
     }
 

@@ -12,7 +12,8 @@ pub(crate) const ANY: &str = "*";
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Subscription {
     pub(crate) wildcard: bool,
-    pub(crate) names: BTreeSet<Arc<str>>,
+    /// Shared with whoever observes the stream, so that showing it costs no second copy.
+    pub(crate) names: Arc<BTreeSet<Arc<str>>>,
     /// True once a SotW client named something: from then on an empty list means nothing, not everything.
     named_before: bool,
 }
@@ -53,7 +54,7 @@ impl Subscription {
             names: names.iter().filter(|name| !self.names.contains(&**name)).cloned().collect(),
         };
         self.wildcard = wildcard;
-        self.names = names;
+        self.names = Arc::new(names);
         added
     }
 
@@ -74,7 +75,7 @@ impl Subscription {
                 added.wildcard = true;
                 self.wildcard = true;
             } else {
-                self.names.insert(Arc::clone(&name));
+                Arc::make_mut(&mut self.names).insert(Arc::clone(&name));
                 added.names.push(name);
             }
         }
@@ -83,7 +84,7 @@ impl Subscription {
                 added.wildcard = false;
                 self.wildcard = false;
             } else {
-                self.names.remove(name.as_str());
+                Arc::make_mut(&mut self.names).remove(name.as_str());
                 added.names.retain(|added| **added != **name);
             }
         }

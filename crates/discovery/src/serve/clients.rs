@@ -1,6 +1,6 @@
 //! Who is connected, and what each client was sent, accepted and refused: read by debug pages and metrics.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -35,7 +35,8 @@ pub struct Connection {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Watched {
     pub wildcard: bool,
-    pub names: usize,
+    /// Names asked for, shared with the stream.
+    pub names: Arc<BTreeSet<Arc<str>>>,
     pub sent: Option<Answer>,
     pub acked: Option<Answer>,
     /// The last refusal, until something newer is accepted.

@@ -104,11 +104,11 @@ impl Client for Session {
         match *event {
             Event::Subscribed { kind, wildcard, names } => self.connection.note(kind, |w| {
                 w.wildcard = wildcard;
-                w.names = names;
+                w.names = names.clone();
             }),
             Event::Unsubscribed { kind } => self.connection.note(kind, |w| {
                 w.wildcard = false;
-                w.names = 0;
+                w.names = Arc::default();
             }),
             Event::Sent { kind, nonce, version, bytes, .. } => self.connection.note(kind, |w| {
                 w.sent = Some(Answer { nonce: nonce.to_owned(), version });

@@ -83,7 +83,9 @@ impl Client for Fake {
 
     fn observe(&mut self, event: &Event<'_>) {
         let text = match event {
-            Event::Subscribed { kind, wildcard, names } => format!("{kind:?} wants {names} names, all: {wildcard}"),
+            Event::Subscribed { kind, wildcard, names } => {
+                format!("{kind:?} wants {} names, all: {wildcard}", names.len())
+            }
             Event::Unsubscribed { kind } => format!("{kind:?} wants nothing"),
             Event::Sent { kind, resources, removed, .. } => format!("{kind:?} sent {resources}-{removed}"),
             Event::Acked { kind, .. } => format!("{kind:?} acked"),
