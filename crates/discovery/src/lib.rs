@@ -9,6 +9,7 @@ mod grpc;
 mod http;
 mod listener;
 pub mod log;
+pub mod metrics;
 pub mod offline;
 pub mod request;
 pub mod serve;

@@ -83,7 +83,7 @@ pub async fn start(args: &Discovery, environment: Environment<'_>) -> Result<Ser
 
     let (stop, end) = (CancellationToken::new(), CancellationToken::new());
     let cluster = settings.cluster.clone();
-    let world = World::start(settings, end.clone());
+    let world = World::start(settings, Arc::default(), end.clone());
     let mut watching = Watching { changes: world.changes(), end: end.clone(), ids: BTreeSet::new(), running: vec![] };
     watching.start(mesh::mesh_config(&args.mesh_config));
     watching.start(mesh::networks(&args.networks_config));
@@ -100,7 +100,7 @@ pub async fn start(args: &Discovery, environment: Environment<'_>) -> Result<Ser
     let pilot = Arc::new(Pilot::new(world, ids));
 
     let instance = environment("POD_NAME").or_else(|| environment("HOSTNAME")).unwrap_or_default();
-    let routes = grpc::routes(pilot.clone(), version::identifier(&instance), stop.clone())?;
+    let routes = grpc::routes(pilot.clone(), version::identifier(&instance), stop.clone());
     let pages = Pages::new(pilot.clone(), sources.iter().map(|s| s.health.clone()).collect(), stop.clone());
     let ports = Ports::bind(args, certificates.is_some()).await?;
     let addresses = ports.addresses();

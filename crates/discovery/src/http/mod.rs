@@ -3,6 +3,7 @@
 
 mod answer;
 mod debug;
+mod metrics;
 mod ready;
 mod registration;
 
@@ -12,6 +13,7 @@ use axum::extract::State;
 use axum::routing::get;
 use axum::{Json, Router};
 use http::StatusCode;
+use prometheus_client::registry::Registry;
 use serde_json::json;
 use sources::health::Health;
 use tokio::sync::Semaphore;
@@ -33,11 +35,14 @@ struct Inside {
     sources: Vec<Health>,
     stop: CancellationToken,
     turns: Semaphore,
+    /// Metrics that are read when they are asked for.
+    current: Registry,
 }
 
 impl Pages {
     pub(crate) fn new(pilot: Arc<Pilot>, sources: Vec<Health>, stop: CancellationToken) -> Pages {
-        Pages(Arc::new(Inside { pilot, sources, stop, turns: Semaphore::new(AT_ONCE) }))
+        let current = metrics::current(pilot.clone());
+        Pages(Arc::new(Inside { pilot, sources, stop, turns: Semaphore::new(AT_ONCE), current }))
     }
 
     fn pilot(&self) -> &Pilot {
@@ -46,6 +51,10 @@ impl Pages {
 
     fn sources(&self) -> &[Health] {
         &self.0.sources
+    }
+
+    fn current(&self) -> &Registry {
+        &self.0.current
     }
 
     fn is_stopping(&self) -> bool {
@@ -74,6 +83,7 @@ pub(crate) fn discovery_router(pages: &Pages) -> Router {
 /// Port 15014: metrics, the version, debug pages.
 pub(crate) fn monitoring_router(pages: &Pages) -> Router {
     Router::new()
+        .route("/metrics", get(metrics::page))
         .route("/version", get(async || version::line()))
         .route("/ready", get(ready::page))
         .merge(debug::router())

@@ -2,6 +2,7 @@
 //! once per class of clients, `session` hands them to the protocol, `clients` remembers who is connected.
 
 pub mod clients;
+mod pace;
 pub mod renderings;
 pub mod session;
 pub mod views;

@@ -13,7 +13,9 @@ use tonic::Status;
 use tracing::{info, warn};
 use xds::{Client, Control, Event, Peer, ResourceSet};
 
+use crate::metrics::Metrics;
 use crate::serve::clients::{Answer, Clients, Connection, Refusal};
+use crate::serve::pace::Pace;
 use crate::serve::views::{Cut, Slot, Views, is_served};
 use crate::serve::world::{Epoch, World};
 
@@ -38,6 +40,11 @@ impl Pilot {
 
     pub fn views(&self) -> &Arc<Views> {
         &self.views
+    }
+
+    /// Where to record.
+    pub fn metrics(&self) -> &Arc<Metrics> {
+        self.world.metrics()
     }
 
     pub fn clients(&self) -> &Arc<Clients> {
@@ -69,7 +76,9 @@ impl Control for Pilot {
         let connection = self.clients.connect(proxy, peer.address);
         connection.adopt(cut.clone());
         info!(connection = connection.id, peer = ?peer.address, "connected");
-        Ok(Session { epochs, views: self.views.clone(), clients: self.clients.clone(), connection, _slot: slot, cut })
+        let (views, clients) = (self.views.clone(), self.clients.clone());
+        let pace = Pace::new(self.metrics().clone());
+        Ok(Session { epochs, views, clients, connection, _slot: slot, cut, pace })
     }
 }
 
@@ -83,20 +92,24 @@ pub struct Session {
     /// Keeps the class alive as long as one of its clients is connected.
     _slot: Arc<Slot>,
     cut: Arc<Cut>,
+    pace: Pace,
 }
 
 impl Client for Session {
     async fn changed(&mut self) {
+        self.pace.idle();
         if self.epochs.changed().await.is_err() {
             // The writer has ended: the server is stopping, and nothing new will come.
             return std::future::pending().await;
         }
         let epoch = self.epochs.borrow_and_update().clone();
+        self.pace.takes_up(epoch.at);
         (self._slot, self.cut) = self.views.cut(&epoch, &self.connection.proxy);
         self.connection.adopt(self.cut.clone());
     }
 
     fn current(&mut self, kind: &TypeUrl) -> Option<Arc<ResourceSet>> {
+        self.pace.asks();
         self.cut.set(kind)
     }
 
@@ -110,22 +123,27 @@ impl Client for Session {
                 w.wildcard = false;
                 w.names = Arc::default();
             }),
-            Event::Sent { kind, nonce, version, bytes, .. } => self.connection.note(kind, |w| {
-                w.sent = Some(Answer { nonce: nonce.to_owned(), version });
-                w.sent_at = Some(SystemTime::now());
-                w.bytes += bytes as u64;
-                w.pushes += 1;
-            }),
+            Event::Sent { kind, nonce, version, bytes, .. } => {
+                self.pace.sent(kind, bytes);
+                self.connection.note(kind, |w| {
+                    w.sent = Some(Answer { nonce: nonce.to_owned(), version });
+                    w.sent_at = Some(SystemTime::now());
+                    w.bytes += bytes as u64;
+                    w.pushes += 1;
+                });
+            }
             Event::Acked { kind, nonce, version } => self.connection.note(kind, |w| {
                 w.acked = Some(Answer { nonce: nonce.to_owned(), version });
                 w.refused = None;
             }),
             Event::Nacked { kind, nonce, version, code, message } => {
                 warn!(connection = self.connection.id, kind = kind.short(), message, "rejected");
+                self.pace.refused(kind, &self.connection.proxy.id, code);
                 let answer = Answer { nonce: nonce.to_owned(), version };
                 self.connection.note(kind, |w| w.refused = Some(Refusal { answer, code, message: message.to_owned() }));
             }
-            Event::Stale { .. } | Event::Health { .. } => {}
+            Event::Stale { kind, .. } => self.pace.expired(kind),
+            Event::Health { .. } => {}
         }
     }
 }

@@ -12,6 +12,8 @@ use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info};
 
+use crate::metrics::Metrics;
+
 /// How many steps back a client may be and still be moved forward by differences alone.
 const REMEMBERED: usize = 64;
 
@@ -53,11 +55,12 @@ impl Epoch {
 pub struct World {
     changes: mpsc::Sender<Batch>,
     epochs: watch::Receiver<Arc<Epoch>>,
+    metrics: Arc<Metrics>,
 }
 
 impl World {
     /// Starts the writer. It ends when cancelled.
-    pub fn start(settings: Settings, cancel: CancellationToken) -> World {
+    pub fn start(settings: Settings, metrics: Arc<Metrics>, cancel: CancellationToken) -> World {
         let first = Epoch {
             number: 0,
             snapshot: Arc::new(Snapshot::empty(settings)),
@@ -66,13 +69,19 @@ impl World {
         };
         let (changes, incoming) = mpsc::channel(1024);
         let (publish, epochs) = watch::channel(Arc::new(first));
+        let recorded = metrics.clone();
         tokio::spawn(async move {
             tokio::select! {
                 () = cancel.cancelled() => {}
-                () = write(incoming, publish) => {}
+                () = write(incoming, publish, &recorded) => {}
             }
         });
-        World { changes, epochs }
+        World { changes, epochs, metrics }
+    }
+
+    /// Where to record.
+    pub fn metrics(&self) -> &Arc<Metrics> {
+        &self.metrics
     }
 
     /// Where a source sends its batches.
@@ -91,22 +100,25 @@ impl World {
     }
 }
 
-async fn write(mut incoming: mpsc::Receiver<Batch>, publish: watch::Sender<Arc<Epoch>>) {
+async fn write(mut incoming: mpsc::Receiver<Batch>, publish: watch::Sender<Arc<Epoch>>, metrics: &Metrics) {
     while let Some(first) = incoming.recv().await {
         let mut batches = vec![first];
         while let Ok(more) = incoming.try_recv() {
             batches.push(more);
         }
         let begun = Instant::now();
-        apply(batches, &publish);
+        metrics.received(&batches);
+        apply(batches, &publish, metrics);
         let pause = (begun.elapsed() * 2).clamp(GATHER, GATHER_AT_MOST);
         tokio::time::sleep(pause).await;
     }
 }
 
-fn apply(batches: Vec<Batch>, publish: &watch::Sender<Arc<Epoch>>) {
+fn apply(batches: Vec<Batch>, publish: &watch::Sender<Arc<Epoch>>, metrics: &Metrics) {
+    let begun = Instant::now();
     let before = publish.borrow().clone();
     let (snapshot, delta) = before.snapshot.apply(batches);
+    metrics.applied(&before.snapshot, &snapshot, &delta, begun.elapsed());
     let newly_synced: Vec<_> = snapshot.synced.difference(&before.snapshot.synced).cloned().collect();
     for source in newly_synced {
         info!(source = &*source.0, objects = snapshot.objects.len(), services = snapshot.services.len(), "in sync");

@@ -1,6 +1,13 @@
 //! The `/debug` pages: one table of pages, each a function of what is known now.
 //! Shapes are upstream's, so that istioctl, Kiali and scripts read them unchanged.
 
+mod clients;
+mod dump;
+mod mesh;
+mod objects;
+mod own;
+mod scope;
+
 use axum::Router;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Path, Query, Request, State};
@@ -8,7 +15,7 @@ use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use http::StatusCode;
-use serde_json::json;
+use serde_json::{Value, json};
 use tonic::transport::server::TcpConnectInfo;
 
 use super::Pages;
@@ -21,11 +28,41 @@ struct Page {
     make: fn(&Pages, &Asked) -> Answer,
 }
 
-/// Every page, by name.
+/// Every page, by name. `bug-report` of istioctl reads most of them and takes a missing one for a fault.
 const PAGES: &[Page] = &[
+    Page { name: "adsz", help: "Connected clients and what each watches", make: clients::adsz },
+    Page { name: "ambientz", help: "Workloads of ambient mode, which is not served", make: nothing_of_ambient },
+    Page { name: "authorizationz", help: "Authorization policies by namespace", make: mesh::authorizationz },
+    Page { name: "cachez", help: "How many rendered resources are shared", make: own::cachez },
+    Page { name: "clusterz", help: "Remote clusters", make: empty_list },
+    Page {
+        name: "config_dump",
+        help: "What a proxy is served, as Envoy would dump it: ?proxyID=",
+        make: dump::config_dump,
+    },
+    Page { name: "configz", help: "Configuration objects", make: mesh::configz },
+    Page { name: "connections", help: "Connected clients", make: clients::connections },
+    Page { name: "ecdsz", help: "Extension configuration of a proxy: ?proxyID=", make: dump::ecdsz },
+    Page { name: "edsz", help: "Endpoints of a proxy: ?proxyID=", make: dump::edsz },
+    Page { name: "endpointShardz", help: "Endpoints by service and by who told them", make: mesh::endpoint_shards },
+    Page { name: "endpointz", help: "The same under its old name", make: mesh::endpoint_shards },
+    Page { name: "inject", help: "Injection templates, of which there are none", make: empty_map },
+    Page { name: "instancesz", help: "Services that each connected proxy serves", make: clients::instancesz },
+    Page { name: "krtz", help: "Internal state of upstream, of which there is none", make: empty_list },
     Page { name: "list", help: "All debug pages by name", make: list },
-    Page { name: "problems", help: "What is wrong with the configuration, with file and line", make: problems },
-    Page { name: "sources", help: "How each source of configuration and services is doing", make: sources },
+    Page { name: "mcsz", help: "Multi-cluster services", make: empty_list },
+    Page { name: "mesh", help: "Mesh configuration", make: mesh::mesh },
+    Page { name: "ndsz", help: "DNS names of a proxy: ?proxyID=", make: dump::ndsz },
+    Page { name: "networkz", help: "Gateways between networks", make: empty_list },
+    Page { name: "problems", help: "What is wrong with the configuration, with file and line", make: own::problems },
+    Page { name: "push_status", help: "Details of the last push", make: empty_map },
+    Page { name: "pushcontext", help: "What the current push is made from", make: mesh::pushcontext },
+    Page { name: "registryz", help: "Services of all registries", make: mesh::registryz },
+    Page { name: "resourcesz", help: "Kinds of configuration objects that are watched", make: mesh::resourcesz },
+    Page { name: "sidecarz", help: "What a proxy may see: ?proxyID=", make: scope::sidecarz },
+    Page { name: "sources", help: "How each source of configuration and services is doing", make: own::sources },
+    Page { name: "syncz", help: "What each proxy was sent and accepted", make: clients::syncz },
+    Page { name: "telemetryz", help: "Telemetry objects by namespace", make: mesh::telemetryz },
 ];
 
 /// The query of a request.
@@ -46,7 +83,7 @@ pub(super) fn router() -> Router<Pages> {
     Router::new()
         .route("/debug", get(index))
         .route("/debug/", get(index))
-        .route("/debug/{page}", get(page).post(page))
+        .route("/debug/{page}", get(page))
         .layer(middleware::from_fn(loopback_only))
 }
 
@@ -93,34 +130,30 @@ fn list(_: &Pages, _: &Asked) -> Answer {
     Answer::json(names.collect())
 }
 
-fn problems(pages: &Pages, _: &Asked) -> Answer {
-    let epoch = pages.pilot().world().now();
-    let of_all = epoch.snapshot.problems.iter().flat_map(|(source, list)| list.iter().map(move |p| (source, p)));
-    let found = of_all.map(|(source, problem)| {
-        json!({
-            "source": &*source.0,
-            "severity": format!("{:?}", problem.severity).to_lowercase(),
-            "about": &*problem.about,
-            "file": problem.place.as_ref().map(|place| &*place.file),
-            "line": problem.place.as_ref().map(|place| place.line),
-            "message": &*problem.message,
-        })
-    });
-    Answer::json(found.collect())
+fn empty_list(_: &Pages, _: &Asked) -> Answer {
+    Answer::json(json!([]))
 }
 
-fn sources(pages: &Pages, _: &Asked) -> Answer {
-    let reports = pages.sources().iter().map(|health| {
-        let report = health.report();
-        json!({
-            "source": &*report.source.0,
-            "state": format!("{:?}", report.state),
-            "lastFailure": report.last_failure.map(|failure| failure.message),
-            "batches": report.counts.batches,
-            "changes": report.counts.changes,
-            "problems": report.counts.problems,
-            "restarts": report.counts.restarts,
-        })
-    });
-    Answer::json(reports.collect())
+fn empty_map(_: &Pages, _: &Asked) -> Answer {
+    Answer::json(json!({}))
+}
+
+fn nothing_of_ambient(_: &Pages, _: &Asked) -> Answer {
+    Answer::json(json!({"workloads": null, "services": null, "policies": null}))
+}
+
+/// A time as upstream prints it.
+fn time(at: std::time::SystemTime) -> Value {
+    let seconds = at.duration_since(std::time::UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    json!(model::config::timestamp::format(i64::try_from(seconds).unwrap_or_default()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::PAGES;
+
+    #[test]
+    fn pages_are_listed_by_name_and_each_once() {
+        assert!(PAGES.is_sorted_by(|one, next| one.name < next.name));
+    }
 }

@@ -1,0 +1,178 @@
+//! Pages on connected clients: who they are, what they watch, what they were sent and accepted.
+
+use std::sync::Arc;
+
+use api::TypeUrl;
+use http::StatusCode;
+use model::endpoint::Locality;
+use model::proxy::{Proxy, ProxyKind};
+use serde_json::{Map, Value, json};
+
+use super::{Answer, Asked, Pages, objects, time};
+use crate::serve::clients::{Connection, Watched};
+
+/// The client that `proxyID` names, or upstream's sentence that it is not here: istioctl looks for it
+/// and asks the next replica.
+pub(super) fn asked_for(pages: &Pages, asked: &Asked) -> Result<Arc<Connection>, Answer> {
+    match asked.get("proxyID").filter(|id| !id.is_empty()) {
+        None => {
+            Err(Answer::Text(StatusCode::BAD_REQUEST, "You must provide a proxyID in the query string\n".to_owned()))
+        }
+        Some(id) => pages.pilot().clients().find(id).ok_or_else(|| {
+            let sentence = "Proxy not connected to this Pilot instance. It may be connected to another instance.\n";
+            Answer::Text(StatusCode::NOT_FOUND, sentence.to_owned())
+        }),
+    }
+}
+
+/// Whether each proxy has what it was sent: equal nonces mean that it has.
+pub(super) fn syncz(pages: &Pages, asked: &Asked) -> Answer {
+    let namespace = asked.get("namespace").unwrap_or_default();
+    let is_asked_for = |c: &&Arc<Connection>| namespace.is_empty() || c.proxy.namespace.as_str() == namespace;
+    Answer::json(sorted(pages).iter().filter(is_asked_for).map(|c| sync_status(c)).collect())
+}
+
+/// Upstream's names of the types that have fields of their own beside `resources`.
+const SYNCED: &[(TypeUrl, &str)] = &[
+    (TypeUrl::CLUSTER, "cluster"),
+    (TypeUrl::LISTENER, "listener"),
+    (TypeUrl::ROUTE, "route"),
+    (TypeUrl::ENDPOINT, "endpoint"),
+    (TypeUrl::EXTENSION, "extensionconfig"),
+];
+
+fn sync_status(connection: &Connection) -> Value {
+    let proxy = &connection.proxy;
+    let watched = connection.watched();
+    let mut fields = Map::new();
+    let mut put = |name: &str, value: &str| {
+        if !value.is_empty() {
+            fields.insert(name.to_owned(), json!(value));
+        }
+    };
+    put("cluster_id", proxy.cluster.as_str());
+    put("proxy", &proxy.id);
+    put("proxy_type", kind(proxy.kind));
+    put("istio_version", proxy.meta("ISTIO_VERSION").unwrap_or_default());
+    for (url, name) in SYNCED {
+        if let Some(watched) = watched.get(url) {
+            put(&format!("{name}_sent"), watched.sent.as_ref().map_or("", |sent| &sent.nonce));
+            put(&format!("{name}_acked"), watched.acked.as_ref().map_or("", |acked| &acked.nonce));
+        }
+    }
+    let resources: Map<String, Value> =
+        watched.iter().map(|(url, watched)| (url.to_string(), resource_status(watched))).collect();
+    if !resources.is_empty() {
+        fields.insert("resources".to_owned(), Value::Object(resources));
+    }
+    Value::Object(fields)
+}
+
+fn resource_status(watched: &Watched) -> Value {
+    let mut fields = Map::new();
+    let mut put = |name: &str, value: Option<Value>| value.map(|value| fields.insert(name.to_owned(), value));
+    put("sent", watched.sent.as_ref().map(|sent| json!(sent.nonce)));
+    put("acked", watched.acked.as_ref().map(|acked| json!(acked.nonce)));
+    put("sentTime", watched.sent_at.map(time));
+    put("lastError", watched.refused.as_ref().map(|refused| json!(refused.message)));
+    Value::Object(fields)
+}
+
+/// Who is connected and what each client watches.
+pub(super) fn adsz(pages: &Pages, asked: &Asked) -> Answer {
+    let connections = match asked.get("proxyID").filter(|id| !id.is_empty()) {
+        None => sorted(pages),
+        Some(_) => match asked_for(pages, asked) {
+            Ok(connection) => vec![connection],
+            Err(answer) => return answer,
+        },
+    };
+    Answer::json(clients(&connections, |connection| {
+        let proxy = &connection.proxy;
+        let mut fields = connection_fields(connection);
+        if !proxy.labels.is_empty() {
+            fields.insert("labels".to_owned(), objects::labels(&proxy.labels));
+        }
+        fields.insert("metadata".to_owned(), metadata(proxy));
+        fields.insert("locality".to_owned(), locality(&proxy.locality));
+        fields.insert("watches".to_owned(), Value::Object(watches(connection)));
+        Value::Object(fields)
+    }))
+}
+
+/// Who is connected.
+pub(super) fn connections(pages: &Pages, _: &Asked) -> Answer {
+    Answer::json(clients(&sorted(pages), |connection| Value::Object(connection_fields(connection))))
+}
+
+fn clients(connections: &[Arc<Connection>], shown: impl Fn(&Connection) -> Value) -> Value {
+    let mut page = json!({"totalClients": connections.len()});
+    if !connections.is_empty() {
+        page["clients"] = connections.iter().map(|connection| shown(connection)).collect();
+    }
+    page
+}
+
+fn connection_fields(connection: &Connection) -> Map<String, Value> {
+    let address = connection.peer.map(|peer| peer.to_string()).unwrap_or_default();
+    [
+        ("connectionId".to_owned(), json!(connection.id)),
+        ("connectedAt".to_owned(), time(connection.since)),
+        ("address".to_owned(), json!(address)),
+    ]
+    .into_iter()
+    .collect()
+}
+
+fn metadata(proxy: &Proxy) -> Value {
+    let mut fields: Map<String, Value> =
+        proxy.metadata.iter().map(|(key, value)| (key.to_string(), json!(&**value))).collect();
+    if !proxy.labels.is_empty() {
+        fields.insert("LABELS".to_owned(), objects::labels(&proxy.labels));
+    }
+    Value::Object(fields)
+}
+
+fn locality(locality: &Locality) -> Value {
+    let parts = [("region", locality.region()), ("zone", locality.zone()), ("sub_zone", locality.sub_zone())];
+    let known = parts.into_iter().filter(|(_, part)| !part.is_empty());
+    known.map(|(name, part)| (name.to_owned(), json!(part))).collect::<Map<_, _>>().into()
+}
+
+/// Names by type; all of a type appear as an empty list, as in upstream.
+fn watches(connection: &Connection) -> Map<String, Value> {
+    let names = |watched: &Watched| watched.names.iter().map(|name| json!(&**name)).collect::<Value>();
+    connection.watched().iter().map(|(url, watched)| (url.to_string(), names(watched))).collect()
+}
+
+/// The services that each proxy is an endpoint of.
+pub(super) fn instancesz(pages: &Pages, _: &Asked) -> Answer {
+    let shown = |connection: &Arc<Connection>| {
+        let targets = connection.cut().map(|cut| {
+            let shown = cut.view.inbound.iter().map(|target| {
+                let mut port = objects::port(&target.port);
+                port["TargetPort"] = json!(target.target_port);
+                json!({"Service": objects::service(&target.service), "Port": port})
+            });
+            shown.collect::<Value>()
+        });
+        (connection.proxy.id.to_string(), targets.unwrap_or_default())
+    };
+    Answer::json(sorted(pages).iter().map(shown).collect::<Map<_, _>>().into())
+}
+
+/// All clients by connection id.
+fn sorted(pages: &Pages) -> Vec<Arc<Connection>> {
+    let mut all = pages.pilot().clients().all();
+    all.sort_by(|one, other| one.id.cmp(&other.id));
+    all
+}
+
+fn kind(kind: ProxyKind) -> &'static str {
+    match kind {
+        ProxyKind::Sidecar => "sidecar",
+        ProxyKind::Router => "router",
+        ProxyKind::Waypoint => "waypoint",
+        ProxyKind::Ztunnel => "ztunnel",
+    }
+}

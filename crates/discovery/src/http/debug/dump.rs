@@ -1,0 +1,195 @@
+//! What one proxy is served, in the form of Envoy's own `config_dump`: made from the same shared resources
+//! that the proxy's stream is fed from, so that it can be compared with what Envoy says it has.
+
+use std::sync::Arc;
+
+use api::nds::NameTable;
+use api::{Resource, TypeUrl};
+use prost::Message;
+use prost_reflect::DynamicMessage;
+use serde_json::{Map, Value, json};
+
+use super::{Answer, Asked, Pages, clients};
+use crate::serve::clients::Connection;
+
+/// Everything the proxy watches, or with `types=cds,lds` only some of it.
+pub(super) fn config_dump(pages: &Pages, asked: &Asked) -> Answer {
+    let connection = match clients::asked_for(pages, asked) {
+        Ok(connection) => connection,
+        Err(answer) => return answer,
+    };
+    match asked.get("types").filter(|types| !types.is_empty()) {
+        Some(types) => of_types(&connection, types.split(',').filter_map(type_of)),
+        None => Answer::json(whole(&connection, asked.get("include_eds").is_some())),
+    }
+}
+
+pub(super) fn edsz(pages: &Pages, asked: &Asked) -> Answer {
+    of_one_type(pages, asked, TypeUrl::ENDPOINT)
+}
+
+pub(super) fn ndsz(pages: &Pages, asked: &Asked) -> Answer {
+    of_one_type(pages, asked, TypeUrl::NAME_TABLE)
+}
+
+pub(super) fn ecdsz(pages: &Pages, asked: &Asked) -> Answer {
+    of_one_type(pages, asked, TypeUrl::EXTENSION)
+}
+
+fn of_one_type(pages: &Pages, asked: &Asked, kind: TypeUrl) -> Answer {
+    match clients::asked_for(pages, asked) {
+        Ok(connection) => of_types(&connection, [kind]),
+        Err(answer) => answer,
+    }
+}
+
+fn of_types(connection: &Connection, kinds: impl IntoIterator<Item = TypeUrl>) -> Answer {
+    let shown = |kind: TypeUrl| served(connection, &kind).resources.iter().map(|r| any(&kind, r)).collect::<Vec<_>>();
+    let configs: Vec<Value> = kinds.into_iter().flat_map(shown).collect();
+    Answer::json(if configs.is_empty() { json!({}) } else { json!({"configs": configs}) })
+}
+
+/// Upstream's short names of types, and whole ones.
+fn type_of(name: &str) -> Option<TypeUrl> {
+    let known = [
+        ("cds", TypeUrl::CLUSTER),
+        ("eds", TypeUrl::ENDPOINT),
+        ("lds", TypeUrl::LISTENER),
+        ("rds", TypeUrl::ROUTE),
+        ("nds", TypeUrl::NAME_TABLE),
+        ("sds", TypeUrl::SECRET),
+        ("ecds", TypeUrl::EXTENSION),
+    ];
+    let name = name.trim();
+    known.into_iter().find(|(short, url)| short.eq_ignore_ascii_case(name) || url.as_str() == name).map(|(_, url)| url)
+}
+
+/// What a client gets of one type.
+#[derive(Default)]
+struct Served {
+    version: String,
+    resources: Vec<Resource>,
+}
+
+/// Resources that the client watches: all, or the names it asked for. Nothing of a type it does not watch.
+fn served(connection: &Connection, kind: &TypeUrl) -> Served {
+    let watched = connection.watched().remove(kind);
+    let set = connection.cut().and_then(|cut| cut.set(kind));
+    let (Some(watched), Some(set)) = (watched, set) else { return Served::default() };
+    let resources = match watched.wildcard {
+        true => set.resources().to_vec(),
+        false => watched.names.iter().filter_map(|name| set.get(name)).collect(),
+    };
+    Served { version: set.version().to_string(), resources }
+}
+
+/// The sections of Envoy's dump, in its order.
+fn whole(connection: &Arc<Connection>, include_endpoints: bool) -> Value {
+    let mut configs = vec![section("BootstrapConfigDump", Map::new()), clusters(connection)];
+    if include_endpoints {
+        configs.push(listed(
+            connection,
+            &TypeUrl::ENDPOINT,
+            "EndpointsConfigDump",
+            "dynamicEndpointConfigs",
+            "endpointConfig",
+        ));
+    }
+    configs.push(listeners(connection));
+    configs.push(section("ScopedRoutesConfigDump", Map::new()));
+    configs.push(listed(connection, &TypeUrl::ROUTE, "RoutesConfigDump", "dynamicRouteConfigs", "routeConfig"));
+    configs.push(listed(connection, &TypeUrl::SECRET, "SecretsConfigDump", "dynamicActiveSecrets", "secret"));
+    configs.push(listed(connection, &TypeUrl::EXTENSION, "EcdsConfigDump", "ecdsFilters", "ecdsFilter"));
+    json!({ "configs": configs })
+}
+
+fn clusters(connection: &Connection) -> Value {
+    let served = served(connection, &TypeUrl::CLUSTER);
+    let mut fields = version_info(&served.version);
+    let active = served.resources.iter().map(|r| json!({"cluster": any(&TypeUrl::CLUSTER, r)}));
+    put_list(&mut fields, "dynamicActiveClusters", active.collect());
+    section("ClustersConfigDump", fields)
+}
+
+fn listeners(connection: &Connection) -> Value {
+    let served = served(connection, &TypeUrl::LISTENER);
+    let mut fields = version_info(&served.version);
+    let dynamic = served.resources.iter().map(|r| {
+        let mut state = version_info(&served.version);
+        state.insert("listener".to_owned(), any(&TypeUrl::LISTENER, r));
+        json!({"name": &*r.name, "activeState": state})
+    });
+    put_list(&mut fields, "dynamicListeners", dynamic.collect());
+    section("ListenersConfigDump", fields)
+}
+
+/// A section that is one list of versioned resources.
+fn listed(connection: &Connection, kind: &TypeUrl, message: &str, list: &str, item: &str) -> Value {
+    let served = served(connection, kind);
+    let items = served.resources.iter().map(|resource| {
+        let mut fields = version_info(&served.version);
+        fields.insert(item.to_owned(), any(kind, resource));
+        Value::Object(fields)
+    });
+    let mut fields = Map::new();
+    put_list(&mut fields, list, items.collect());
+    section(message, fields)
+}
+
+fn version_info(version: &str) -> Map<String, Value> {
+    let told = (!version.is_empty()).then(|| ("versionInfo".to_owned(), json!(version)));
+    told.into_iter().collect()
+}
+
+/// Protobuf's JSON leaves empty lists out.
+fn put_list(fields: &mut Map<String, Value>, name: &str, list: Vec<Value>) {
+    if !list.is_empty() {
+        fields.insert(name.to_owned(), Value::Array(list));
+    }
+}
+
+fn section(message: &str, mut fields: Map<String, Value>) -> Value {
+    fields.shift_insert(0, "@type".to_owned(), json!(format!("type.googleapis.com/envoy.admin.v3.{message}")));
+    Value::Object(fields)
+}
+
+/// A resource as protobuf's JSON writes an `Any`. What cannot be shown says so instead of hiding the rest.
+fn any(kind: &TypeUrl, resource: &Resource) -> Value {
+    let shown = match kind {
+        kind if *kind == TypeUrl::NAME_TABLE => name_table(&resource.body),
+        kind => message(kind, &resource.body),
+    };
+    let mut fields = match shown {
+        Ok(Value::Object(fields)) => fields,
+        Ok(_) => Map::new(),
+        Err(error) => {
+            [("name".to_owned(), json!(&*resource.name)), ("error".to_owned(), json!(error))].into_iter().collect()
+        }
+    };
+    fields.shift_insert(0, "@type".to_owned(), json!(kind.as_str()));
+    Value::Object(fields)
+}
+
+fn message(kind: &TypeUrl, body: &[u8]) -> Result<Value, String> {
+    let name = kind.as_str().rsplit('/').next().unwrap_or_default();
+    let descriptor =
+        api::reflect::envoy().get_message_by_name(name).ok_or_else(|| format!("no type {name} is known"))?;
+    let message = DynamicMessage::decode(descriptor, body).map_err(|error| error.to_string())?;
+    serde_json::to_value(&message).map_err(|error| error.to_string())
+}
+
+/// The name table is in no descriptor set; upstream's JSON of it is this.
+fn name_table(body: &[u8]) -> Result<Value, String> {
+    let table = NameTable::decode(body).map_err(|error| error.to_string())?;
+    let names = table.table.into_iter().map(|(name, info)| {
+        let mut fields = Map::new();
+        put_list(&mut fields, "ips", info.ips.into_iter().map(Value::from).collect());
+        for (key, text) in [("registry", info.registry), ("shortname", info.shortname), ("namespace", info.namespace)] {
+            if !text.is_empty() {
+                fields.insert(key.to_owned(), json!(text));
+            }
+        }
+        (name, Value::Object(fields))
+    });
+    Ok(json!({"table": names.collect::<Map<_, _>>()}))
+}

@@ -1,0 +1,123 @@
+//! Pages on the mesh as a whole: objects, services, endpoints, mesh config.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use model::config::print::{message_to_json, to_json};
+use model::config::{Kind, Object};
+use model::names::ServiceKey;
+use model::snapshot::Snapshot;
+use prost::Message;
+use serde_json::{Map, Value, json};
+
+use super::{Answer, Asked, Pages, objects};
+
+/// All objects, as Kubernetes would print them.
+pub(super) fn configz(pages: &Pages, _: &Asked) -> Answer {
+    Answer::json(world(pages).objects.iter().map(|(_, object)| to_json(object)).collect())
+}
+
+/// The kinds that are watched.
+pub(super) fn resourcesz(_: &Pages, _: &Asked) -> Answer {
+    let shown = |kind: &Kind| {
+        let version = kind.versions().first().copied().unwrap_or_default();
+        json!({"group": kind.group(), "version": version, "kind": kind.as_str()})
+    };
+    Answer::json(Kind::ALL.iter().map(shown).collect())
+}
+
+/// All services.
+pub(super) fn registryz(pages: &Pages, _: &Asked) -> Answer {
+    Answer::json(world(pages).services.iter().map(|service| objects::service(service)).collect())
+}
+
+/// Endpoints by host name, namespace and `registry/cluster` or whoever told them.
+pub(super) fn endpoint_shards(pages: &Pages, _: &Asked) -> Answer {
+    let world = world(pages);
+    let mut hosts: BTreeMap<&str, Map<String, Value>> = BTreeMap::new();
+    for key in world.endpoints.services() {
+        let of_host = hosts.entry(key.hostname.as_str()).or_default();
+        of_host.insert(key.namespace.to_string(), shards(&world, key));
+    }
+    Answer::json(hosts.into_iter().map(|(host, namespaces)| (host.to_owned(), Value::Object(namespaces))).collect())
+}
+
+fn shards(world: &Snapshot, key: &ServiceKey) -> Value {
+    let shown = |(shard, list): (&model::names::Text, &Arc<[model::endpoint::Endpoint]>)| {
+        (shard.to_string(), list.iter().map(objects::endpoint).collect::<Value>())
+    };
+    let accounts = world.endpoints.of(key).map(|endpoint| &*endpoint.service_account).filter(|a| !a.is_empty());
+    let accounts: Map<String, Value> = accounts.map(|account| (account.to_owned(), json!({}))).collect();
+    json!({
+        "Shards": world.endpoints.shards(key).map(shown).collect::<Map<_, _>>(),
+        "ServiceAccounts": accounts,
+    })
+}
+
+/// Mesh config with its defaults.
+pub(super) fn mesh(pages: &Pages, _: &Asked) -> Answer {
+    let mesh = world(pages).settings.mesh.encode_to_vec();
+    Answer::json(message_to_json("istio.mesh.v1alpha1.MeshConfig", &mesh))
+}
+
+/// Authorization policies by namespace.
+pub(super) fn authorizationz(pages: &Pages, _: &Asked) -> Answer {
+    Answer::json(json!({"authorization_policies": authorization_policies(&world(pages))}))
+}
+
+/// What upstream shows of its push context.
+pub(super) fn pushcontext(pages: &Pages, _: &Asked) -> Answer {
+    Answer::json(json!({
+        "AuthorizationPolicies": authorization_policies(&world(pages)),
+        "NetworkGateways": [],
+        "UnresolvedGateways": [],
+    }))
+}
+
+/// Telemetry objects by namespace.
+pub(super) fn telemetryz(pages: &Pages, _: &Asked) -> Answer {
+    let world = world(pages);
+    let by_namespace = by_namespace(
+        &world,
+        Kind::Telemetry,
+        |object| json!({"name": &*object.meta.name, "namespace": object.meta.namespace.as_str(), "spec": spec(object)}),
+    );
+    let root = world.settings.root_namespace();
+    Answer::json(json!({"telemetries": {
+        "namespace_to_telemetries": by_namespace,
+        "root_namespace": root.as_str(),
+    }}))
+}
+
+fn authorization_policies(world: &Snapshot) -> Value {
+    let by_namespace = by_namespace(world, Kind::AuthorizationPolicy, |object| {
+        let annotations: Map<String, Value> =
+            object.meta.annotations.iter().map(|(key, value)| (key.to_string(), json!(&**value))).collect();
+        json!({
+            "name": &*object.meta.name,
+            "namespace": object.meta.namespace.as_str(),
+            "annotations": annotations,
+            "spec": spec(object),
+        })
+    });
+    json!({"namespace_to_policies": by_namespace, "root_namespace": world.settings.root_namespace().as_str()})
+}
+
+fn by_namespace(world: &Snapshot, kind: Kind, shown: impl Fn(&Object) -> Value) -> Value {
+    let mut found: Map<String, Value> = Map::new();
+    for object in world.objects.of(kind) {
+        let list = found.entry(object.meta.namespace.to_string()).or_insert_with(|| json!([]));
+        if let Some(list) = list.as_array_mut() {
+            list.push(shown(object));
+        }
+    }
+    Value::Object(found)
+}
+
+fn spec(object: &Object) -> Value {
+    message_to_json(object.spec.kind().message(), &object.spec.encode())
+}
+
+fn world(pages: &Pages) -> Arc<Snapshot> {
+    pages.pilot().world().now().snapshot.clone()
+}

@@ -1,0 +1,49 @@
+//! `sidecarz`: what one proxy may see, in the shape of upstream's sidecar scope.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use model::config::Kind;
+use model::config::print::message_to_json;
+use model::service::Service;
+use prost::Message;
+use serde_json::{Map, Value, json};
+
+use super::{Answer, Asked, Pages, clients, objects};
+
+pub(super) fn sidecarz(pages: &Pages, asked: &Asked) -> Answer {
+    let connection = match clients::asked_for(pages, asked) {
+        Ok(connection) => connection,
+        Err(answer) => return answer,
+    };
+    let Some(cut) = connection.cut() else { return Answer::json(json!({})) };
+    let view = &cut.view;
+    let sidecar = view.sidecar.as_ref();
+    let services = |list: &[Arc<Service>]| list.iter().map(|service| objects::service(service)).collect::<Value>();
+    let mut by_host: BTreeMap<String, Value> = BTreeMap::new();
+    for service in &view.services {
+        by_host.insert(service.hostname.to_string(), objects::service(service));
+    }
+    let policy = view.outbound_policy.encode_to_vec();
+    Answer::json(json!({
+        "version": cut.epoch.to_string(),
+        "name": sidecar.map_or("default-sidecar", |sidecar| &*sidecar.meta.name),
+        "namespace": sidecar.map_or(view.proxy.namespace.as_str(), |sidecar| sidecar.meta.namespace.as_str()),
+        "outboundTrafficPolicy": message_to_json("istio.networking.v1alpha3.OutboundTrafficPolicy", &policy),
+        "services": services(&view.services),
+        "egressListenerServices": view.egress.iter().map(|listener| services(&listener.services)).collect::<Value>(),
+        "servicesByHostname": by_host.into_iter().collect::<Map<_, _>>(),
+        "sidecar": sidecar.map(|sidecar| message_to_json(Kind::Sidecar.message(), &sidecar.spec.encode_to_vec())),
+        "destinationRules": destination_rules(view),
+    }))
+}
+
+/// The rules that apply to calls of this proxy, by host.
+fn destination_rules(view: &::scope::View) -> Value {
+    let rules = view.services.iter().filter_map(|service| {
+        let rule = view.destination_rule(service.hostname.as_str())?;
+        let from = rule.from.iter().map(|(namespace, name)| json!(format!("{namespace}/{name}")));
+        Some((service.hostname.to_string(), from.collect::<Value>()))
+    });
+    rules.collect::<Map<_, _>>().into()
+}

@@ -1,0 +1,141 @@
+//! `/metrics` in Prometheus' text format: what was recorded while serving, and what can be read now.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::fs;
+use std::sync::Arc;
+use std::time::{Instant, SystemTime};
+
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use http::header::CONTENT_TYPE;
+use model::config::Kind;
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::text::{encode, encode_registry};
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::registry::Registry;
+
+use super::{Answer, Pages};
+use crate::serve::session::Pilot;
+use crate::version;
+
+/// Counters without `_total` are allowed here, and not in OpenMetrics.
+const FORMAT: &str = "text/plain; version=0.0.4; charset=utf-8";
+
+pub(super) async fn page(State(pages): State<Pages>) -> Response {
+    let text = tokio::task::spawn_blocking(move || text(&pages)).await.ok().and_then(Result::ok);
+    match text {
+        Some(text) => ([(CONTENT_TYPE, FORMAT)], text).into_response(),
+        None => Answer::failed("could not write the metrics").into_response(),
+    }
+}
+
+fn text(pages: &Pages) -> Result<String, fmt::Error> {
+    let mut text = String::new();
+    encode_registry(&mut text, pages.pilot().metrics().registry())?;
+    encode(&mut text, pages.current())?;
+    Ok(text)
+}
+
+/// A registry of what can be read at any time.
+pub(super) fn current(pilot: Arc<Pilot>) -> Registry {
+    let mut registry = Registry::default();
+    registry.register_collector(Box::new(Current { pilot, started: Instant::now() }));
+    registry
+}
+
+struct Current {
+    pilot: Arc<Pilot>,
+    started: Instant,
+}
+
+impl fmt::Debug for Current {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Current").finish_non_exhaustive()
+    }
+}
+
+impl Collector for Current {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+        let world = self.pilot.world().now().snapshot.clone();
+        let routes = world.objects.of(Kind::VirtualService).count();
+        gauge(&mut encoder, "pilot_services", "Services known", world.services.len() as f64)?;
+        gauge(&mut encoder, "pilot_virt_services", "VirtualServices known", routes as f64)?;
+        let uptime = self.started.elapsed().as_secs_f64();
+        gauge(&mut encoder, "istiod_uptime_seconds", "Seconds since the start", uptime)?;
+        let line = version::line();
+        labelled(&mut encoder, "pilot_info", "Version of this server", &[(&[("version", &line)], 1.0)])?;
+        let build: &[(&str, &str)] = &[("component", "pilot"), ("tag", version::VERSION)];
+        labelled(&mut encoder, "istio_build", "Version of a component", &[(build, 1.0)])?;
+        self.clients(&mut encoder)?;
+        let problems = world.problems.values().map(Vec::len).sum::<usize>();
+        gauge(&mut encoder, "pilot_total_rejected_configs", "Problems in configuration", problems as f64)?;
+        process(&mut encoder)
+    }
+}
+
+impl Current {
+    fn clients(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let mut versions: BTreeMap<String, u32> = BTreeMap::new();
+        for connection in self.pilot.clients().all() {
+            let version = connection.proxy.meta("ISTIO_VERSION").unwrap_or("unknown").to_owned();
+            *versions.entry(version).or_default() += 1;
+        }
+        let labels: Vec<[(&str, &str); 1]> = versions.keys().map(|version| [("version", version.as_str())]).collect();
+        let counts = versions.values().map(|count| f64::from(*count));
+        let values: Vec<Labelled<'_>> = labels.iter().map(|labels| &labels[..]).zip(counts).collect();
+        labelled(encoder, "pilot_xds", "Connected clients, by version", &values)
+    }
+}
+
+/// Labels and the value they stand for.
+type Labelled<'a> = (&'a [(&'a str, &'a str)], f64);
+
+fn gauge(encoder: &mut DescriptorEncoder<'_>, name: &str, help: &str, value: f64) -> fmt::Result {
+    let gauge = ConstGauge::new(value);
+    gauge.encode(encoder.encode_descriptor(name, help, None, MetricType::Gauge)?)
+}
+
+fn labelled(encoder: &mut DescriptorEncoder<'_>, name: &str, help: &str, values: &[Labelled<'_>]) -> fmt::Result {
+    let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+    for (labels, value) in values {
+        ConstGauge::new(*value).encode(metric.encode_family(labels)?)?;
+    }
+    Ok(())
+}
+
+/// Kernel clock ticks per second: 100 on every Linux there is, whatever the kernel's own rate.
+const TICKS: f64 = 100.0;
+const PAGE: f64 = 4096.0;
+
+/// What the kernel tells of this process; nothing where it tells nothing.
+fn process(encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+    let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    // The name of the process stands in parentheses and may hold spaces.
+    let fields: Vec<f64> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().skip(1).map(number).collect();
+    // Counted from the field after the state: user and system time, start, virtual and resident size.
+    if let [user, system, .., start, virtual_size, resident] = fields.get(10..=20).unwrap_or_default() {
+        let (name, help) = ("process_cpu_seconds_total", "CPU time in seconds");
+        let mut cpu = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+        cpu.encode_gauge(&((user + system) / TICKS))?;
+        gauge(encoder, "process_resident_memory_bytes", "Resident memory", resident * PAGE)?;
+        gauge(encoder, "process_virtual_memory_bytes", "Virtual memory", *virtual_size)?;
+        gauge(encoder, "process_start_time_seconds", "When the process started", started(*start))?;
+    }
+    let open = fs::read_dir("/proc/self/fd").map_or(0, Iterator::count);
+    gauge(encoder, "process_open_fds", "Open file descriptors", open as f64)
+}
+
+fn number(text: &str) -> f64 {
+    text.parse().unwrap_or_default()
+}
+
+/// The kernel counts the start from its own.
+fn started(ticks: f64) -> f64 {
+    let uptime = fs::read_to_string("/proc/uptime").unwrap_or_default();
+    let since_boot = uptime.split_whitespace().next().map_or(0.0, number);
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0.0, |now| now.as_secs_f64());
+    now - since_boot + ticks / TICKS
+}

@@ -1,0 +1,275 @@
+//! What is counted and timed while serving, under upstream's names, labels and bucket edges, so that its
+//! dashboards and Kiali work unchanged. Values that can be read at any time are in `http::metrics`.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use api::TypeUrl;
+use model::change::{Batch, Change};
+use model::snapshot::{Delta, Snapshot};
+use prometheus_client::encoding::{EncodeLabelSet, EncodeMetric, MetricEncoder};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::registry::Registry;
+
+/// A count that only grows. Upstream's counters have no `_total` at their end, which the library would add.
+#[derive(Clone, Debug, Default)]
+pub struct Tally(Arc<AtomicU64>);
+
+impl Tally {
+    fn add(&self, more: u64) {
+        self.0.fetch_add(more, Ordering::Relaxed);
+    }
+}
+
+impl EncodeMetric for Tally {
+    fn encode(&self, mut encoder: MetricEncoder<'_>) -> Result<(), fmt::Error> {
+        encoder.encode_gauge(&self.0.load(Ordering::Relaxed))
+    }
+
+    fn metric_type(&self) -> MetricType {
+        MetricType::Counter
+    }
+}
+
+impl prometheus_client::metrics::TypedMetric for Tally {
+    const TYPE: MetricType = MetricType::Counter;
+}
+
+/// `{type="cds"}`
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OfType {
+    r#type: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OfEvent {
+    r#type: String,
+    event: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OfNode {
+    node: String,
+    err: String,
+}
+
+type Tallies<L> = Family<L, Tally>;
+type Timings<L> = Family<L, Histogram, fn() -> Histogram>;
+
+const PUSH_SECONDS: [f64; 8] = [0.01, 0.1, 1.0, 3.0, 5.0, 10.0, 20.0, 30.0];
+const PROXY_SECONDS: [f64; 8] = [0.1, 0.5, 1.0, 3.0, 5.0, 10.0, 20.0, 30.0];
+const INIT_SECONDS: [f64; 6] = [0.01, 0.1, 0.5, 1.0, 3.0, 5.0];
+const SIZES: [f64; 6] = [1.0, 10e3, 1e6, 4e6, 10e6, 40e6];
+
+/// All that is recorded.
+#[derive(Debug)]
+pub struct Metrics {
+    registry: Registry,
+    pushes: Tallies<OfType>,
+    push_time: Timings<OfType>,
+    send_size: Timings<OfType>,
+    queue_time: Histogram,
+    convergence_time: Histogram,
+    debounce_time: Histogram,
+    init_time: Histogram,
+    triggers: Tallies<OfType>,
+    inbound_updates: Tallies<OfType>,
+    config_events: Tallies<OfEvent>,
+    rejects: Tallies<OfType>,
+    rejects_by_node: [(TypeUrl, Tallies<OfNode>); 4],
+    expired_nonces: Tallies<OfType>,
+}
+
+impl Default for Metrics {
+    fn default() -> Metrics {
+        let timings = |edges: fn() -> Histogram| Timings::new_with_constructor(edges);
+        let rejects_by_node = [TypeUrl::CLUSTER, TypeUrl::ENDPOINT, TypeUrl::LISTENER, TypeUrl::ROUTE];
+        let mut metrics = Metrics {
+            registry: Registry::default(),
+            pushes: Family::default(),
+            push_time: timings(|| Histogram::new(PUSH_SECONDS)),
+            send_size: timings(|| Histogram::new(SIZES)),
+            queue_time: Histogram::new(PROXY_SECONDS),
+            convergence_time: Histogram::new(PROXY_SECONDS),
+            debounce_time: Histogram::new(PUSH_SECONDS),
+            init_time: Histogram::new(INIT_SECONDS),
+            triggers: Family::default(),
+            inbound_updates: Family::default(),
+            config_events: Family::default(),
+            rejects: Family::default(),
+            rejects_by_node: rejects_by_node.map(|kind| (kind, Family::default())),
+            expired_nonces: Family::default(),
+        };
+        metrics.register();
+        metrics
+    }
+}
+
+impl Metrics {
+    fn register(&mut self) {
+        let all = &mut self.registry;
+        all.register("pilot_xds_pushes", "Responses sent to clients, by type", self.pushes.clone());
+        all.register("pilot_xds_push_time", "Seconds to make and send a response", self.push_time.clone());
+        all.register("pilot_xds_config_size_bytes", "Bytes of responses", self.send_size.clone());
+        all.register("pilot_proxy_queue_time", "Seconds until a client takes up a change", self.queue_time.clone());
+        let help = "Seconds between a change and its being sent to a client";
+        all.register("pilot_proxy_convergence_time", help, self.convergence_time.clone());
+        all.register("pilot_debounce_time", "Seconds to gather and apply changes", self.debounce_time.clone());
+        all.register("pilot_pushcontext_init_seconds", "Seconds to apply changes", self.init_time.clone());
+        all.register("pilot_push_triggers", "Changes that were pushed, by reason", self.triggers.clone());
+        all.register("pilot_inbound_updates", "Updates received from sources", self.inbound_updates.clone());
+        all.register("pilot_k8s_cfg_events", "Changes of configuration objects", self.config_events.clone());
+        all.register("pilot_total_xds_rejects", "Responses that clients refused", self.rejects.clone());
+        for (kind, rejects) in &self.rejects_by_node {
+            let (name, help) = (format!("pilot_xds_{}_reject", short(kind)), format!("Refused {}", kind.short()));
+            all.register(name, help, rejects.clone());
+        }
+        all.register(
+            "pilot_xds_expired_nonce",
+            "Answers to responses that are not the last",
+            self.expired_nonces.clone(),
+        );
+    }
+
+    /// All of it, in the order of registration.
+    pub fn registry(&self) -> &Registry {
+        &self.registry
+    }
+
+    /// A response went out that took this long to make.
+    pub fn sent(&self, kind: &TypeUrl, bytes: usize, took: Option<Duration>) {
+        self.pushes.get_or_create(&of_type(kind)).add(1);
+        let whole = OfType { r#type: kind.to_string() };
+        self.send_size.get_or_create(&whole).observe(bytes as f64);
+        if let Some(took) = took {
+            self.push_time.get_or_create(&of_type(kind)).observe(took.as_secs_f64());
+        }
+    }
+
+    /// A client refused a response.
+    pub fn refused(&self, kind: &TypeUrl, node: &str, code: i32) {
+        self.rejects.get_or_create(&of_type(kind)).add(1);
+        if let Some((_, rejects)) = self.rejects_by_node.iter().find(|(known, _)| known == kind) {
+            let err = tonic::Code::from_i32(code);
+            rejects.get_or_create(&OfNode { node: node.to_owned(), err: format!("{err:?}") }).add(1);
+        }
+    }
+
+    /// A client answered a response that is not the last.
+    pub fn expired(&self, kind: &TypeUrl) {
+        self.expired_nonces.get_or_create(&of_type(kind)).add(1);
+    }
+
+    /// A client takes up a change this long after it was published.
+    pub fn taken_up(&self, after: Duration) {
+        self.queue_time.observe(after.as_secs_f64());
+    }
+
+    /// A client was sent all of a change this long after it was published.
+    pub fn converged(&self, after: Duration) {
+        self.convergence_time.observe(after.as_secs_f64());
+    }
+
+    /// These batches came from sources.
+    pub fn received(&self, batches: &[Batch]) {
+        let (mut config, mut eds, mut svc, mut svcdelete) = (0, 0, 0, 0);
+        for change in batches.iter().flat_map(|batch| &batch.changes) {
+            match change {
+                Change::Applied(_) | Change::Deleted(_) | Change::Mesh(_) | Change::Networks(_) => config += 1,
+                Change::Endpoints(..) => eds += 1,
+                Change::ServiceApplied(_) => svc += 1,
+                Change::ServiceDeleted(_) => svcdelete += 1,
+                Change::Problems(_) | Change::Synced => {}
+            }
+        }
+        add(&self.inbound_updates, &[("config", config), ("eds", eds), ("svc", svc), ("svcdelete", svcdelete)]);
+    }
+
+    /// Batches were applied.
+    pub fn applied(&self, before: &Snapshot, after: &Snapshot, delta: &Delta, took: Duration) {
+        self.debounce_time.observe(took.as_secs_f64());
+        self.init_time.observe(took.as_secs_f64());
+        for key in &delta.objects {
+            let event = match (before.objects.get(key), after.objects.get(key)) {
+                (None, _) => "add",
+                (Some(_), Some(_)) => "update",
+                (Some(_), None) => "delete",
+            };
+            let labels = OfEvent { r#type: key.kind.as_str().to_owned(), event: event.to_owned() };
+            self.config_events.get_or_create(&labels).add(1);
+        }
+        let reasons = [
+            ("config", u64::from(!delta.objects.is_empty())),
+            ("endpoint", u64::from(!delta.endpoints.is_empty())),
+            ("service", u64::from(!delta.services.is_empty())),
+            ("global", u64::from(delta.settings)),
+        ];
+        add(&self.triggers, &reasons);
+    }
+}
+
+fn add(tallies: &Tallies<OfType>, counts: &[(&str, u64)]) {
+    for (name, count) in counts.iter().filter(|(_, count)| *count > 0) {
+        tallies.get_or_create(&OfType { r#type: (*name).to_owned() }).add(*count);
+    }
+}
+
+fn of_type(kind: &TypeUrl) -> OfType {
+    OfType { r#type: short(kind) }
+}
+
+/// `cds`, or the whole type where there is no abbreviation.
+fn short(kind: &TypeUrl) -> String {
+    let short = kind.short();
+    if short == kind.as_str() { short.to_owned() } else { short.to_lowercase() }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use api::TypeUrl;
+    use prometheus_client::encoding::text::encode;
+
+    use super::Metrics;
+
+    fn text(metrics: &Metrics) -> String {
+        let mut text = String::new();
+        encode(&mut text, metrics.registry()).unwrap();
+        text
+    }
+
+    #[test]
+    fn names_and_labels_are_upstreams_to_the_letter() {
+        let metrics = Metrics::default();
+        metrics.sent(&TypeUrl::CLUSTER, 12_000, Some(Duration::from_millis(50)));
+        metrics.refused(&TypeUrl::LISTENER, "web.shop", 13);
+        metrics.expired(&TypeUrl::ROUTE);
+        metrics.converged(Duration::from_millis(200));
+        let text = text(&metrics);
+        for line in [
+            "# TYPE pilot_xds_pushes counter",
+            r#"pilot_xds_pushes{type="cds"} 1"#,
+            r#"pilot_xds_push_time_bucket{le="0.01",type="cds"} 0"#,
+            r#"pilot_xds_push_time_bucket{le="0.1",type="cds"} 1"#,
+            r#"pilot_xds_config_size_bytes_bucket{le="1000000.0",type="type.googleapis.com/envoy.config.cluster.v3.Cluster"} 1"#,
+            r#"pilot_total_xds_rejects{type="lds"} 1"#,
+            r#"pilot_xds_lds_reject{node="web.shop",err="Internal"} 1"#,
+            r#"pilot_xds_expired_nonce{type="rds"} 1"#,
+            r#"pilot_proxy_convergence_time_bucket{le="0.5"} 1"#,
+        ] {
+            assert!(text.lines().any(|l| l == line), "no line {line} in\n{text}");
+        }
+    }
+
+    #[test]
+    fn a_type_without_abbreviation_is_named_in_full() {
+        let metrics = Metrics::default();
+        metrics.sent(&TypeUrl::from("type.googleapis.com/x.Y".to_owned()), 1, None);
+        assert!(text(&metrics).contains(r#"pilot_xds_pushes{type="type.googleapis.com/x.Y"} 1"#));
+    }
+}

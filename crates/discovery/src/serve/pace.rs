@@ -1,0 +1,70 @@
+//! How fast one client is served, for metrics: when a change reached it, and when all of it had been sent.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+use api::TypeUrl;
+
+use crate::metrics::Metrics;
+
+/// The clock of one stream.
+#[derive(Debug)]
+pub(crate) struct Pace {
+    metrics: Arc<Metrics>,
+    /// When the resources of the next response were asked for.
+    asked: Option<Instant>,
+    change: Option<Underway>,
+}
+
+/// A change on its way to the client.
+#[derive(Debug)]
+struct Underway {
+    published: SystemTime,
+    last_sent: Option<Duration>,
+}
+
+impl Pace {
+    pub(crate) fn new(metrics: Arc<Metrics>) -> Pace {
+        Pace { metrics, asked: None, change: None }
+    }
+
+    /// The stream has nothing to send. What it had of the last change is sent now, but for types that wait
+    /// for the client; a change that did not concern the client is not counted.
+    pub(crate) fn idle(&mut self) {
+        if let Some(took) = self.change.take().and_then(|change| change.last_sent) {
+            self.metrics.converged(took);
+        }
+    }
+
+    /// The client takes up a change of that time.
+    pub(crate) fn takes_up(&mut self, published: SystemTime) {
+        self.metrics.taken_up(since(published));
+        self.change = Some(Underway { published, last_sent: None });
+    }
+
+    /// Resources are about to be made.
+    pub(crate) fn asks(&mut self) {
+        self.asked = Some(Instant::now());
+    }
+
+    /// A response went out.
+    pub(crate) fn sent(&mut self, kind: &TypeUrl, bytes: usize) {
+        self.metrics.sent(kind, bytes, self.asked.take().map(|asked| asked.elapsed()));
+        if let Some(change) = &mut self.change {
+            change.last_sent = Some(since(change.published));
+        }
+    }
+
+    pub(crate) fn refused(&self, kind: &TypeUrl, node: &str, code: i32) {
+        self.metrics.refused(kind, node, code);
+    }
+
+    pub(crate) fn expired(&self, kind: &TypeUrl) {
+        self.metrics.expired(kind);
+    }
+}
+
+/// The clock may have been set back meanwhile.
+fn since(time: SystemTime) -> Duration {
+    time.elapsed().unwrap_or_default()
+}
