@@ -1,12 +1,17 @@
 //! Descriptor pools for reading and writing messages as JSON.
 //! Each pool costs memory, so it is built on first use.
 
+use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
+use prost::Message;
 use prost_reflect::DescriptorPool;
+use prost_types::{FileDescriptorProto, FileDescriptorSet};
+
+const ENVOY_SET: &[u8] = include_bytes!("../descriptors/envoy.binpb");
 
 static ISTIO: LazyLock<DescriptorPool> = LazyLock::new(|| pool(include_bytes!("../descriptors/istio.binpb")));
-static ENVOY: LazyLock<DescriptorPool> = LazyLock::new(|| pool(include_bytes!("../descriptors/envoy.binpb")));
+static ENVOY: LazyLock<DescriptorPool> = LazyLock::new(|| pool(ENVOY_SET));
 
 /// Istio's API: every config kind, mesh config and networks.
 pub fn istio() -> &'static DescriptorPool {
@@ -16,6 +21,23 @@ pub fn istio() -> &'static DescriptorPool {
 /// Envoy's whole API with contrib, xds and udpa.
 pub fn envoy() -> &'static DescriptorPool {
     &ENVOY
+}
+
+/// One file of Envoy's API with all that it imports, for gRPC reflection. Nothing of it is kept.
+pub fn envoy_files(root: &str) -> FileDescriptorSet {
+    let all =
+        FileDescriptorSet::decode(ENVOY_SET).expect("the committed descriptor set is complete; a test decodes it");
+    let mut by_name: BTreeMap<String, FileDescriptorProto> =
+        all.file.into_iter().map(|file| (file.name().to_owned(), file)).collect();
+    let mut wanted = vec![root.to_owned()];
+    let mut set = FileDescriptorSet::default();
+    while let Some(name) = wanted.pop() {
+        // A file that others imported before is there already.
+        let Some(file) = by_name.remove(&name) else { continue };
+        wanted.extend(file.dependency.iter().cloned());
+        set.file.push(file);
+    }
+    set
 }
 
 fn pool(set: &[u8]) -> DescriptorPool {
@@ -28,5 +50,13 @@ mod tests {
     fn committed_sets_are_complete() {
         assert!(super::istio().get_message_by_name("istio.networking.v1alpha3.VirtualService").is_some());
         assert!(super::envoy().get_message_by_name("envoy.config.cluster.v3.Cluster").is_some());
+    }
+
+    #[test]
+    fn files_come_with_all_they_import() {
+        let set = super::envoy_files("envoy/service/discovery/v3/ads.proto");
+        let pool = prost_reflect::DescriptorPool::from_file_descriptor_set(set).unwrap();
+        assert!(pool.get_service_by_name("envoy.service.discovery.v3.AggregatedDiscoveryService").is_some());
+        assert!(pool.get_message_by_name("envoy.config.cluster.v3.Cluster").is_none());
     }
 }

@@ -2,36 +2,42 @@
 
 use std::sync::Arc;
 
-use tokio::sync::watch;
+use anyhow::{Context, Result};
 use tokio_util::sync::CancellationToken;
 use tonic::service::Routes;
-use xds::reflection::{Reflection, V1, V1Alpha};
-use xds::{Health, Limits, Options, SERVICES};
+use tonic_health::ServingStatus;
+use tonic_health::server::HealthReporter;
+use xds::{Limits, Options};
 
 use crate::serve::session::Pilot;
 
+const ADS_FILE: &str = "envoy/service/discovery/v3/ads.proto";
+const ADS: &str = "envoy.service.discovery.v3.AggregatedDiscoveryService";
+
 /// All gRPC services. Cancelling ends every stream, so that clients go elsewhere.
-pub(crate) fn routes(pilot: Arc<Pilot>, identifier: String, stop: CancellationToken) -> Routes {
-    let (serving, health) = watch::channel(false);
-    tokio::spawn(follow(pilot.clone(), serving, stop.clone()));
+pub(crate) fn routes(pilot: Arc<Pilot>, identifier: String, stop: CancellationToken) -> Result<Routes> {
+    let (reporter, health) = tonic_health::server::health_reporter();
+    tokio::spawn(report(reporter, pilot.clone(), stop.clone()));
+    let reflection = tonic_reflection::server::Builder::configure()
+        .register_file_descriptor_set(api::reflect::envoy_files(ADS_FILE))
+        .build_v1()
+        .context("could not make the reflection service")?;
     let options = Options { limits: Limits::default(), identifier, stop };
-    xds::routes(pilot, options)
-        .add_service(Health::new(health, SERVICES))
-        .add_service(Reflection::<V1>::new(SERVICES))
-        .add_service(Reflection::<V1Alpha>::new(SERVICES))
+    Ok(xds::routes(pilot, options).add_service(health).add_service(reflection))
 }
 
-/// Keeps health at what readiness says.
-async fn follow(pilot: Arc<Pilot>, serving: watch::Sender<bool>, stop: CancellationToken) {
+/// Keeps the health service at what readiness says.
+async fn report(reporter: HealthReporter, pilot: Arc<Pilot>, stop: CancellationToken) {
     let mut epochs = pilot.world().epochs();
-    while !stop.is_cancelled() {
-        serving.send_replace(pilot.missing_sources().is_empty());
+    loop {
+        let is_ready = pilot.missing_sources().is_empty() && !stop.is_cancelled();
+        let status = if is_ready { ServingStatus::Serving } else { ServingStatus::NotServing };
+        for service in ["", ADS] {
+            reporter.set_service_status(service, status).await;
+        }
         tokio::select! {
-            () = stop.cancelled() => {}
-            changed = epochs.changed() => if changed.is_err() { break },
+            () = stop.cancelled(), if !stop.is_cancelled() => {}
+            changed = epochs.changed() => if changed.is_err() { return },
         }
     }
-    serving.send_replace(false);
-    // Whoever watches gets the news before the channel goes.
-    serving.closed().await;
 }

@@ -100,7 +100,7 @@ pub async fn start(args: &Discovery, environment: Environment<'_>) -> Result<Ser
     let pilot = Arc::new(Pilot::new(world, ids));
 
     let instance = environment("POD_NAME").or_else(|| environment("HOSTNAME")).unwrap_or_default();
-    let routes = grpc::routes(pilot.clone(), version::identifier(&instance), stop.clone());
+    let routes = grpc::routes(pilot.clone(), version::identifier(&instance), stop.clone())?;
     let pages = Pages::new(pilot.clone(), sources.iter().map(|s| s.health.clone()).collect(), stop.clone());
     let ports = Ports::bind(args, certificates.is_some()).await?;
     let addresses = ports.addresses();
