@@ -189,6 +189,7 @@ impl<C: Client> Session<C> {
     }
 
     /// Reads a nonce as the answer to the watch's last response. Stale ones are counted and answer nothing.
+    /// A rejected response counts as delivered: clients keep what they could use of it, and would refuse the rest again.
     pub(crate) fn answer(&mut self, kind: &TypeUrl, nonce: &str, error: Option<(i32, &str)>) -> Answer {
         let stream = self.terms.stream;
         let Some(watch) = self.watches.iter_mut().find(|watch| watch.kind == *kind) else { return Answer::Stale };

@@ -16,59 +16,81 @@ use crate::watch::{Held, Watch};
 impl<C: Client> Session<C> {
     /// Takes one request. What it asks for comes out of [`Session::next`].
     pub(crate) fn sotw(&mut self, request: DiscoveryRequest) -> Result<(), Status> {
-        let DiscoveryRequest { type_url, resource_names, response_nonce: nonce, version_info, error_detail, .. } =
-            request;
-        let kind = self.kind(type_url)?;
+        let kind = self.kind(request.type_url)?;
+        let error = request.error_detail.as_ref();
         if kind == TypeUrl::HEALTH {
-            self.client.observe(&Event::Health { error: error_detail.as_ref().map(|e| e.message.as_str()) });
+            self.client.observe(&Event::Health { error: error.map(|e| e.message.as_str()) });
             return Ok(());
         }
-        let names = self.interned(&kind, resource_names)?;
-        let first = self.watch(&kind).is_none();
-        if first && kind.is_debug() && !nonce.is_empty() {
-            return Ok(()); // the acknowledgement of a page that was sent once
-        }
-        if first {
-            self.returning |= !version_info.is_empty();
-            if kind == TypeUrl::ENDPOINT && !version_info.is_empty() {
-                self.returns_warming();
-            }
+        let (nonce, names) = (request.response_nonce, request.resource_names);
+        let Some(watch) = self.watch(&kind) else {
             // With or without a nonce: it may come from a stream to another server.
-            self.begin(Watch::new(kind.clone()))?;
-        } else if !nonce.is_empty() {
-            let error = error_detail.as_ref().map(|e| (e.code, e.message.as_str()));
-            if self.answer(&kind, &nonce, error) == Answer::Stale {
+            return self.sotw_begin(kind, names, &nonce, !request.version_info.is_empty());
+        };
+        let repeated = watch.subscription.is_repeated_by(&names);
+        if !nonce.is_empty() {
+            if self.answer(&kind, &nonce, error.map(|e| (e.code, e.message.as_str()))) == Answer::Stale {
                 // The client answers the newer response too, with its names as they are then.
                 self.dropped(&kind, &names);
                 return Ok(());
             }
+            if repeated {
+                return Ok(());
+            }
         }
+        let names = self.interned(&kind, names)?;
         let Some(watch) = self.watch(&kind) else { return Ok(()) };
-        let before = watch.subscription.clone();
-        let added = watch.subscription.replace(&kind, names);
-        let again = !first && nonce.is_empty() && watch.waits_until.is_none();
-        if added.wildcard || again {
+        if nonce.is_empty() && watch.waits_until.is_none() {
             watch.forget();
-        }
-        added.names.iter().for_each(|name| watch.correct(name, Held::Nothing));
-        if !watch.subscription.is_empty() && (first || again || !added.is_empty()) {
-            // Types that list everything say by an answer that a name does not exist.
             watch.owed |= lists_everything(&kind);
-            watch.seen = 0;
         }
-        if first || before != watch.subscription {
+        watch.wants(names);
+        watch.owed &= !watch.subscription.is_empty();
+        if !repeated {
             self.report_subscription(&kind);
         }
         Ok(())
     }
 
+    fn sotw_begin(&mut self, kind: TypeUrl, names: Vec<String>, nonce: &str, returning: bool) -> Result<(), Status> {
+        if kind.is_debug() && !nonce.is_empty() {
+            return Ok(()); // the acknowledgement of a page that was sent once
+        }
+        let names = self.interned(&kind, names)?;
+        self.returning |= returning;
+        if kind == TypeUrl::ENDPOINT && returning {
+            self.returns_warming();
+        }
+        let mut watch = Watch::new(kind.clone());
+        watch.wants(names);
+        self.begin(watch)?;
+        self.report_subscription(&kind);
+        Ok(())
+    }
+
     /// A name left out for a moment may be back in the next request, but the client has dropped its resource.
-    fn dropped(&mut self, kind: &TypeUrl, names: &[Arc<str>]) {
+    fn dropped(&mut self, kind: &TypeUrl, names: &[String]) {
         let Some(watch) = self.watch(kind) else { return };
-        let names: BTreeSet<&str> = names.iter().map(|name| &**name).collect();
+        let names: BTreeSet<&str> = names.iter().map(String::as_str).collect();
         let dropped = watch.subscription.names.iter().filter(|name| !names.contains(&***name));
         for name in dropped.cloned().collect::<Vec<_>>() {
             watch.correct(&name, Held::Unknown);
+        }
+    }
+}
+
+impl Watch {
+    /// These names are wanted from now on; what is new among them is due.
+    fn wants(&mut self, names: Vec<Arc<str>>) {
+        let added = self.subscription.replace(&self.kind, names);
+        if added.wildcard {
+            self.forget();
+        }
+        added.names.iter().for_each(|name| self.correct(name, Held::Nothing));
+        if !added.is_empty() {
+            // Types that list everything say by an answer that a name does not exist.
+            self.owed |= lists_everything(&self.kind);
+            self.seen = 0;
         }
     }
 }

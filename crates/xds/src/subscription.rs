@@ -42,6 +42,14 @@ impl Subscription {
         !self.wildcard && self.names.is_empty()
     }
 
+    /// SotW: whether a request repeats the list of the one before, as every plain answer does.
+    pub(crate) fn is_repeated_by(&self, names: &[String]) -> bool {
+        let star = names.iter().any(|name| name == ANY);
+        star == (self.wildcard && self.named_before)
+            && names.len() == self.names.len() + usize::from(star)
+            && names.iter().all(|name| name == ANY || self.names.contains(name.as_str()))
+    }
+
     /// SotW: the list in each request replaces the one before.
     /// An empty list wants everything of a wildcard type, unless names were given before.
     pub(crate) fn replace(&mut self, kind: &TypeUrl, names: Vec<Arc<str>>) -> Added {
@@ -139,6 +147,25 @@ mod tests {
         assert!(clusters.covers("b"));
         clusters.replace(&TypeUrl::CLUSTER, names(&["a"]));
         assert!(clusters.covers("a") && !clusters.covers("b"));
+    }
+
+    #[test]
+    fn sotw_repeated_list_is_recognised() {
+        let check = |kind: &TypeUrl, first: &[&str], second: &[&str], expected: bool| {
+            let mut subscription = Subscription::default();
+            subscription.replace(kind, names(first));
+            assert_eq!(subscription.is_repeated_by(&unsubscribe(second)), expected, "{first:?} then {second:?}");
+            let added = subscription.clone().replace(kind, names(second));
+            assert!(!expected || added.is_empty(), "a repeated list adds nothing");
+        };
+        check(&TypeUrl::ROUTE, &["a", "b"], &["b", "a"], true);
+        check(&TypeUrl::ROUTE, &["a", "b"], &["a"], false);
+        check(&TypeUrl::ROUTE, &["a"], &["b"], false);
+        check(&TypeUrl::CLUSTER, &[], &[], true);
+        check(&TypeUrl::CLUSTER, &[], &["*"], false);
+        check(&TypeUrl::CLUSTER, &["*", "a"], &["a", "*"], true);
+        check(&TypeUrl::CLUSTER, &["*"], &[], false);
+        check(&TypeUrl::CLUSTER, &["a"], &["*", "a"], false);
     }
 
     #[test]

@@ -64,6 +64,30 @@ async fn delta_client_reconnects_with_what_it_holds() {
 }
 
 #[tokio::test]
+async fn client_that_does_not_read_gets_the_newest_world_in_the_end() {
+    let world = |content: usize| format!("a={content}{}", "x".repeat(200_000));
+    let server = Server::start(Mesh::new(&[(TypeUrl::CLUSTER, &[&world(0)])])).await;
+    let channel = server.channel().await;
+    let mut client = DeltaClient::open(channel, node("one"), Default::default(), &TypeUrl::CLUSTER, &[]).await.unwrap();
+    let mut connected = server.mesh.connected();
+    connected.wait_for(|count| *count == 1).await.unwrap();
+    for content in 1..=100 {
+        server.mesh.publish(&[(TypeUrl::CLUSTER, &[&world(content)])]);
+        tokio::task::yield_now().await;
+    }
+    let mut responses = 0;
+    loop {
+        let response = timeout(SOON, client.next()).await.unwrap().unwrap().unwrap();
+        client.ack(&response);
+        responses += 1;
+        if client.held[&TypeUrl::CLUSTER]["a"].resource.value == world(100).as_bytes() {
+            break;
+        }
+    }
+    assert!(responses <= 2, "{responses} responses: the first and the newest are enough");
+}
+
+#[tokio::test]
 async fn large_worlds_arrive_whole() {
     let large = format!("a={}", "x".repeat(3_000_000));
     let server = Server::start(Mesh::new(&[(TypeUrl::CLUSTER, &[&large, "b=1"])])).await;

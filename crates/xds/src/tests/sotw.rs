@@ -117,6 +117,14 @@ fn empty_names_end_a_named_subscription() {
 }
 
 #[test]
+fn asking_again_for_nothing_gets_nothing() {
+    let mut stream = stream("LDS a=1");
+    stream.want("LDS", &["a"]);
+    assert_eq!(stream.want("LDS", &[]), NOTHING);
+    assert_eq!(stream.request("LDS", "", None), NOTHING);
+}
+
+#[test]
 fn endpoint_change_carries_the_changed_cluster_only() {
     let mut stream = stream("EDS a=1 b=1");
     stream.want("EDS", &["a", "b"]);
