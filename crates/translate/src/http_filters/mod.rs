@@ -2,10 +2,12 @@
 //! To add a filter: a file, a variant, and a row in `ORDER` where Envoy shall run it.
 
 mod alpn;
+mod authorization;
 mod cors;
 mod fault;
 mod grpc_stats;
 mod grpc_web;
+mod jwt_authn;
 mod metadata_exchange;
 mod router;
 mod stateful_session;
@@ -13,14 +15,19 @@ mod stateful_session;
 use api::Any;
 use api::envoy::extensions::filters::network::http_connection_manager::v3::{HttpFilter as EnvoyFilter, http_filter};
 use model::port::Protocol;
+use model::shared::Part;
 use scope::View;
 
 use crate::class::Class;
+use crate::security::authorization::Check;
+use crate::security::request_authentication::RequestAuthentication;
 
 /// One filter of a connection manager.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum HttpFilter {
     MetadataExchange(metadata_exchange::MetadataExchange),
+    Authorization(Part<Check>),
+    JwtAuthn(Part<RequestAuthentication>),
     GrpcWeb,
     GrpcStats,
     Alpn,
@@ -49,6 +56,9 @@ type Row = fn(&Connection<'_>, &mut Vec<HttpFilter>);
 /// Filters in the order in which Envoy runs them.
 const ORDER: &[Row] = &[
     metadata_exchange::add,
+    authorization::add_custom,
+    jwt_authn::add,
+    authorization::add_own,
     grpc_web::add,
     grpc_stats::add,
     alpn::add,
@@ -71,6 +81,8 @@ pub fn wanted(connection: &Connection<'_>) -> Vec<HttpFilter> {
 pub fn render(filter: &HttpFilter) -> EnvoyFilter {
     match filter {
         HttpFilter::MetadataExchange(plan) => metadata_exchange::render(plan),
+        HttpFilter::Authorization(check) => authorization::render(check),
+        HttpFilter::JwtAuthn(plan) => jwt_authn::render(plan),
         HttpFilter::GrpcWeb => grpc_web::render(),
         HttpFilter::GrpcStats => grpc_stats::render(),
         HttpFilter::Alpn => alpn::render(),

@@ -1,6 +1,7 @@
 //! Network filters, one file each: what asks for the filter, what a plan holds of it, how it is written down.
 //! To add a filter: a file, a variant, and a row in `BEFORE` where Envoy shall run it.
 
+mod authorization;
 pub mod http_connection_manager;
 pub mod metadata_exchange;
 mod mongo;
@@ -13,9 +14,11 @@ use api::envoy::config::listener::v3::{Filter, filter};
 use model::names::Text;
 use model::port::Protocol;
 use model::settings::Knobs;
+use model::shared::Part;
 use scope::View;
 
 use crate::class::Class;
+use crate::security::authorization::Check;
 use http_connection_manager::HttpConnectionManager;
 use tcp_proxy::TcpProxy;
 
@@ -23,6 +26,7 @@ use tcp_proxy::TcpProxy;
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum NetworkFilter {
     MetadataExchange,
+    Authorization(Part<Check>),
     Mongo { stat_prefix: Text },
     MySql { stat_prefix: Text },
     Redis { stat_prefix: Text, cluster: Text },
@@ -54,7 +58,7 @@ pub enum Ending {
 type Row = fn(&Connection<'_>, &mut Vec<NetworkFilter>);
 
 /// Filters that come before the one that ends the chain, in the order in which Envoy runs them.
-const BEFORE: &[Row] = &[metadata_exchange::add];
+const BEFORE: &[Row] = &[metadata_exchange::add, authorization::add];
 
 /// Filters of a chain that ends in `last`, in order.
 pub fn chain(connection: &Connection<'_>, last: Vec<NetworkFilter>) -> Vec<NetworkFilter> {
@@ -89,6 +93,7 @@ pub fn for_protocol(knobs: &Knobs, protocol: Protocol, proxy: TcpProxy) -> Vec<N
 pub fn render(filter: &NetworkFilter) -> Filter {
     match filter {
         NetworkFilter::MetadataExchange => metadata_exchange::render(),
+        NetworkFilter::Authorization(check) => authorization::render(check),
         NetworkFilter::Mongo { stat_prefix } => mongo::render(stat_prefix),
         NetworkFilter::MySql { stat_prefix } => mysql::render(stat_prefix),
         NetworkFilter::Redis { stat_prefix, cluster } => redis::render(stat_prefix, cluster),

@@ -63,10 +63,12 @@ fn written(check: &Check, layer: Layer) -> (Option<Rbac>, Option<Rbac>, &'static
                 Verdict::Allow => Action::Allow,
             };
             let of = |rules: &Option<Rules>| rules.as_ref().map(|rules| rbac(rules, action, layer, ""));
+            // Upstream names the prefix of ALLOW where there is no dry run at all.
             let prefix = match verdict {
-                Verdict::Allow if set.dry_run.is_some() => "istio_dry_run_allow_",
-                Verdict::Deny if set.dry_run.is_some() => "istio_dry_run_deny_",
-                _ => "",
+                _ if set.dry_run.is_none() => "istio_dry_run_allow_",
+                Verdict::Allow => "istio_dry_run_allow_",
+                Verdict::Deny => "istio_dry_run_deny_",
+                Verdict::Audit => "",
             };
             (of(&set.enforced), of(&set.dry_run), prefix)
         }
@@ -273,14 +275,14 @@ fn claim_or_list(path: &[&str], value: api::envoy::r#type::matcher::v3::ValueMat
 }
 
 fn namespace_regex(value: &str) -> String {
-    let literal: Vec<String> = value.split('*').map(regex::escape).collect();
+    let literal: Vec<String> = value.split('*').map(matchers::literal).collect();
     format!(".*/ns/{}/.*", literal.join(".*"))
 }
 
 /// The account's identity may carry further pairs before and after, but nothing glued to its name.
 fn account_regex(own: &str, value: &str) -> String {
     let (namespace, account) = value.split_once('/').unwrap_or((own, value));
-    format!("spiffe://.+/ns/{}/(.+/|)sa/{}(/.+)?", regex::escape(namespace), regex::escape(account))
+    format!("spiffe://.+/ns/{}/(.+/|)sa/{}(/.+)?", matchers::literal(namespace), matchers::literal(account))
 }
 
 fn trust_domain(value: &str) -> StringMatcher {
@@ -288,7 +290,7 @@ fn trust_domain(value: &str) -> StringMatcher {
         Some(("", "")) => matchers::prefix("spiffe://"),
         None => matchers::prefix(&format!("spiffe://{value}/")),
         Some((start, end)) => {
-            matchers::regex(format!("spiffe://{}[^/]*{}/.*", regex::escape(start), regex::escape(end)))
+            matchers::regex(format!("spiffe://{}[^/]*{}/.*", matchers::literal(start), matchers::literal(end)))
         }
     }
 }
