@@ -92,7 +92,7 @@ fn services_of(object: &Object) -> Vec<Arc<Service>> {
         auto_ipv4: None,
         auto_ipv6: None,
         export_to: ExportTo::parse(&spec.export_to),
-        labels: service_labels(meta, spec),
+        labels: meta.labels.clone(),
         selector: spec.workload_selector.as_ref().map(|s| Labels::from(&s.labels)).unwrap_or_default(),
         service_accounts: spec.subject_alt_names.iter().map(|s| s.as_str().into()).collect(),
         passthrough_ports: spec
@@ -142,18 +142,6 @@ fn port_of(port: &ServicePort) -> Port {
     Port { name: port.name.as_str().into(), number: port.number as u16, protocol: Protocol::parse(&port.protocol) }
 }
 
-/// External services are told apart in telemetry by a canonical name; the entry's own name if it has none.
-fn service_labels(meta: &Meta, spec: &ServiceEntry) -> Labels {
-    const NAME: &str = "service.istio.io/canonical-name";
-    const REVISION: &str = "service.istio.io/canonical-revision";
-    let labels = meta.labels.clone();
-    if spec.location() != Location::MeshExternal {
-        return labels;
-    }
-    let labels = if labels.get(NAME).is_some() { labels } else { labels.with(NAME, meta.name.clone()) };
-    if labels.get(REVISION).is_some() { labels } else { labels.with(REVISION, "latest") }
-}
-
 fn distribution_of(meta: &Meta) -> TrafficDistribution {
     match meta.annotations.get("networking.istio.io/traffic-distribution").map(|v| &**v) {
         Some("PreferClose" | "PreferSameZone") => TrafficDistribution::PreferSameZone,
@@ -177,7 +165,8 @@ fn replace_endpoints(
     }
     for service in services {
         if let Some(object) = object {
-            by_host.insert(service.key(), endpoints_of(world, object, service));
+            // Every address of a host is a service of its own, and lists the endpoints again.
+            by_host.entry(service.key()).or_default().extend(endpoints_of(world, object, service));
         }
     }
     for (service, list) in by_host {
