@@ -16,7 +16,8 @@ pub struct ServiceTarget {
     pub target_port: u32,
 }
 
-/// The proxy's own services: those of its namespace with an endpoint at one of its addresses.
+/// The proxy's own services: those of its namespace with an endpoint at one of its addresses, oldest first.
+/// Where several share a port the first one owns it.
 pub fn targets(world: &Snapshot, proxy: &Proxy) -> Vec<ServiceTarget> {
     let mut found = Vec::new();
     for ip in &proxy.ips {
@@ -35,5 +36,7 @@ pub fn targets(world: &Snapshot, proxy: &Proxy) -> Vec<ServiceTarget> {
             }
         }
     }
+    let age = |t: &ServiceTarget| (t.service.created, t.service.hostname.clone());
+    found.sort_by_cached_key(age);
     found
 }
