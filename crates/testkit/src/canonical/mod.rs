@@ -1,16 +1,22 @@
 //! The canonical JSON of an encoded resource, in which two servers can be compared.
 //! ProtoJSON with proto field names; `Any` is opened; nothing is lost: an `Any` of an unknown
 //! type stays `@type` + `@base64`, unknown fields stay under `@unknown`.
-//! `order.rs` says which lists are sorted, `types.rs` which messages are known.
+//! `order.rs` says which lists are sorted, `types.rs` which messages are known; `recorded.rs` brings
+//! forms of another writer to ours.
 
 mod order;
+mod recorded;
 mod types;
+
+pub use recorded::opened;
 
 use std::collections::BTreeMap;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use prost_reflect::{DynamicMessage, EnumDescriptor, FieldDescriptor, Kind, MapKey, ReflectMessage, UnknownField};
+use prost_reflect::{
+    DynamicMessage, EnumDescriptor, FieldDescriptor, Kind, MapKey, MessageDescriptor, ReflectMessage, UnknownField,
+};
 use serde_json::{Map, Value, json};
 
 /// Messages with a JSON form of their own.
@@ -103,7 +109,10 @@ fn message(message: &DynamicMessage) -> Value {
 }
 
 fn is_well_known(message: &DynamicMessage) -> bool {
-    let descriptor = message.descriptor();
+    is_well_known_name(&message.descriptor())
+}
+
+fn is_well_known_name(descriptor: &MessageDescriptor) -> bool {
     descriptor.package_name() == "google.protobuf" && WELL_KNOWN.contains(&descriptor.name())
 }
 

@@ -45,7 +45,7 @@ impl Admin {
 
     /// Counters and gauges whose name matches the regular expression.
     pub async fn stats(&self, filter: &str) -> Result<BTreeMap<String, u64>, String> {
-        let text = self.get(&format!("/stats?filter={filter}")).await?;
+        let text = self.get(&format!("/stats?filter={}", escaped(filter))).await?;
         let pair = |line: &str| line.rsplit_once(": ").and_then(|(k, v)| Some((k.to_owned(), v.parse().ok()?)));
         Ok(text.lines().filter_map(pair).collect())
     }
@@ -60,4 +60,10 @@ impl Admin {
     pub async fn rejected(&self) -> Result<u64, String> {
         Ok(self.stats("update_rejected").await?.values().sum())
     }
+}
+
+/// A regular expression as part of a URL.
+fn escaped(text: &str) -> String {
+    let plain = |b: u8| b.is_ascii_alphanumeric() || b"._-".contains(&b);
+    text.bytes().map(|b| if plain(b) { char::from(b).to_string() } else { format!("%{b:02X}") }).collect()
 }
