@@ -180,7 +180,7 @@ fn brace<'a>(rest: &'a str, out: &mut String) -> &'a str {
 
 #[cfg(test)]
 mod tests {
-    use proptest::prelude::proptest;
+    use proptest::prelude::{ProptestConfig, proptest};
 
     use super::{check, compiles};
 
@@ -233,6 +233,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
         #[test]
         fn any_text_is_judged(pattern in ".{0,60}", marks in r"[\\\[\]{}(),0-9a-zQEpx:^&~|*+?-]{0,40}") {
             let _ = compiles(&pattern);

@@ -1,6 +1,8 @@
 //! The rules, each by the smallest object that breaks it: kind, spec, and what is said about it.
 //! An empty third column means that nothing may be said.
 
+mod virtual_service;
+
 use crate::config::{Kind, parse};
 use crate::problem::Severity;
 
@@ -25,137 +27,6 @@ fn check(kind: Kind, table: &[(&str, &str)]) {
             text => assert!(found.iter().any(|line| line.contains(text)), "{kind} {spec}: {found:#?}"),
         }
     }
-}
-
-#[test]
-fn virtual_services() {
-    let route = "http: [{route: [{destination: {host: b}}]}]";
-    let with = |rest: &str| format!("{{hosts: [b.com], {rest}}}");
-    let http = |rest: &str| with(&format!("http: [{{route: [{{destination: {{host: b}}}}], {rest}}}]"));
-    let table = [
-        (with(route), ""),
-        ("{hosts: [b.com]}".into(), "error: http, tcp or tls must be provided in virtual service"),
-        (
-            format!("{{hosts: ['*'], {route}}}"),
-            "error: wildcard host * is not allowed for virtual services bound to the mesh gateway",
-        ),
-        (format!("{{hosts: ['*'], gateways: [ns/edge], {route}}}"), ""),
-        (format!("{{hosts: [10.0.0.1, '::1'], {route}}}"), ""),
-        (format!("{{hosts: [a_b.com], {route}}}"), "error: domain name \"a_b.com\" invalid (label \"a_b\" invalid)"),
-        (format!("{{hosts: ['*.com', a.com], {route}}}"), "error: duplicate hosts in virtual service: *.com & a.com"),
-        (format!("{{hosts: [a.com, '*.com'], {route}}}"), "error: duplicate hosts in virtual service: a.com & *.com"),
-        (format!("{{hosts: [a.com, b.com], {route}}}"), ""),
-        (format!("{{gateways: [edge], {route}}}"), "error: delegate virtual service must have no gateways specified"),
-        (format!("{{{route}}}"), ""),
-        (
-            with(&format!("gateways: [edge.shop], {route}")),
-            "warning: using legacy gatewayName format \"edge.shop\"; prefer the <namespace>/<name> format: \"shop/edge\"",
-        ),
-        (with(&format!("gateways: [shop/a_b], {route}")), "error: invalid value for gateway name: \"a_b\""),
-        (
-            with(&format!("exportTo: [., shop], {route}")),
-            "error: exportTo: duplicate entries in exportTo for entry shop",
-        ),
-        (
-            with(&format!("exportTo: ['*', shop], {route}")),
-            "cannot have both public (*) and non-public exportTo values",
-        ),
-        (with(&format!("exportTo: ['~'], {route}")), "exportTo ~ (none) is not allowed"),
-        (
-            with("tcp: [{match: [{port: 70000}], route: [{destination: {host: b}}]}]"),
-            "error: tcp[0].match[0]: port number 70000 must be in the range 1..65535",
-        ),
-        (with("tcp: [{}]"), "error: tcp[0]: TCP route is required"),
-        (
-            with("tls: [{match: [{sniHosts: [c.com]}], route: [{destination: {host: b}}]}]"),
-            "SNI host \"c.com\" is not a compatible subset of any of the virtual service hosts: [b.com]",
-        ),
-        (with("tls: [{match: [{sniHosts: [b.com]}], route: [{destination: {host: b}}]}]"), ""),
-        (
-            with("tls: [{route: [{destination: {host: b}}]}]"),
-            "error: tls[0]: TLS route must have at least one match condition",
-        ),
-        (with("http: [{}]"), "error: http[0]: HTTP route, redirect or direct_response is required"),
-        (
-            with("http: [{delegate: {name: x}, redirect: {uri: /x}}]"),
-            "error: http[0]: root HTTP route  must not specify redirect",
-        ),
-        (http("redirect: {uri: /x}"), "error: http[0]: HTTP route cannot contain both route and redirect"),
-        (
-            with("http: [{redirect: {redirectCode: 200, uri: /x}}]"),
-            "error: http[0].redirect: 200 is not a valid redirect code, must be 3xx",
-        ),
-        (with("http: [{redirect: {}}]"), "redirect must specify URI, authority, scheme, or port"),
-        (with("http: [{directResponse: {status: 700}}]"), "HTTP status 700 is not in range 200-599"),
-        (http("match: [{uri: {regex: '('}}]"), "error: http[0].match[0]: \"uri\": error parsing regexp"),
-        (http("match: [{uri: {regex: '(a{1000}){1000}'}}]"), "\"uri\": expression too large; Istio uses RE2 style"),
-        (http("match: [{uri: {prefix: ''}}]"), ""),
-        (http("match: [{method: {prefix: ''}}]"), "\"method\": prefix string match should not be empty"),
-        (http("match: [{headers: {'a b': {exact: x}}}]"), "header name a b is not a valid header name"),
-        (
-            http("match: [{headers: {'@request.auth.claims.x': {exact: x}}}]"),
-            "JWT claim based routing (key: @request.auth.claims.x) is only supported for gateway",
-        ),
-        (http("match: [{withoutHeaders: {x: {regex: '*'}}}]"), ""),
-        (http("match: [{sourceNamespace: a/b}]"), "sourceNamespace match a/b is invalid"),
-        (http("match: [{sourceLabels: {'a b': c}}]"), "invalid tag key: \"a b\""),
-        (http("timeout: 0s"), "error: http[0].timeout: duration must be greater than 1ms"),
-        (http("timeout: 1.0005s"), "only durations to ms precision are supported"),
-        (
-            http("retries: {attempts: 0, retryOn: 5xx}"),
-            "http retry policy configured when attempts are set to 0 (disabled)",
-        ),
-        (http("retries: {attempts: 2, retryOn: '5xx,503,nope'}"), "\"nope\" is not a valid retryOn policy"),
-        (http("retries: {attempts: 2, retryOn: '5xx,503,reset'}"), ""),
-        (http("rewrite: {}"), "rewrite must specify at least one of URI"),
-        (
-            http("rewrite: {authority: x}, headers: {request: {set: {Host: z}}}"),
-            "authority header cannot be set multiple times: have \"x\", attempting to set \"z\"",
-        ),
-        (http("headers: {response: {remove: [':path']}}"), "header cannot have \":\" prefix"),
-        (http("headers: {request: {add: {x: '%A'}}}"), "Un-terminated variable expression '%A'"),
-        (http("corsPolicy: {allowMethods: [GRAB]}"), "\"GRAB\" is not a supported HTTP method"),
-        (http("corsPolicy: {maxAge: 1.5s}"), "max_age duration is accurate only to seconds precision"),
-        (http("fault: {}"), "HTTP fault injection must have an abort and/or a delay"),
-        (http("fault: {abort: {grpcStatus: NOPE, percentage: {value: 5}}}"), "gRPC status \"NOPE\" is not supported"),
-        (
-            http("fault: {delay: {fixedDelay: 1s, percentage: {value: 101}}}"),
-            "percentage 101 is neither 0.0, nor in range [0.0001, 100.0]",
-        ),
-        (http("mirrorPercent: 5"), "warning: http[0]: using deprecated setting \"mirrorPercent\""),
-        (http("mirror: {host: c}, mirrorPercentage: {value: -1}"), "mirror_percentage must have a min value of 0"),
-        (
-            with("http: [{route: [{destination: {host: '*'}}]}]"),
-            "error: http[0].route[0].destination: invalid destination host *",
-        ),
-        (with("http: [{route: [{destination: {host: b, subset: a.b}}]}]"), "subset name is invalid: a.b"),
-        (with("http: [{route: [{destination: {host: b}, weight: -1}]}]"), "error: http[0].route[0]: weight -1 < 0"),
-        (with("http: [{route: [{destination: {host: b}}, {destination: {host: c}}]}]"), "total destination weight = 0"),
-        (with(&format!("{route}, tcp: []")), ""),
-        (
-            with("http: [{route: [{destination: {host: b}}]}, {route: [{destination: {host: b}}]}]"),
-            "warning: virtualService rule #1 not used (only the last rule can have no matches)",
-        ),
-        (
-            with(
-                "http: [{name: all, route: [{destination: {host: b}}]}, {match: [{port: 1}], route: [{destination: {host: b}}]}]",
-            ),
-            "rule #1 not used (route without matches defined before)",
-        ),
-        (
-            with(
-                "http: [{match: [{port: 1}], route: [{destination: {host: b}}]}, {match: [{name: m, port: 1}], route: [{destination: {host: b}}]}]",
-            ),
-            "rule #1 match \"m\" is not used (duplicate/overlapping match in rule #0)",
-        ),
-        (
-            with(
-                "http: [{match: [{uri: {prefix: /a}}], route: [{destination: {host: b}}]}, {match: [{uri: {prefix: /ab}}], route: [{destination: {host: b}}]}]",
-            ),
-            "rule #1 match #0 of prefix /ab is not used (duplicate/overlapping match in rule #0 of prefix /a on #0)",
-        ),
-    ];
-    check(Kind::VirtualService, &table.iter().map(|(spec, told)| (spec.as_str(), *told)).collect::<Vec<_>>());
 }
 
 #[test]
@@ -275,7 +146,7 @@ fn gateways() {
 }
 
 #[test]
-fn service_entries_and_workloads() {
+fn service_entries() {
     check(
         Kind::ServiceEntry,
         &[
@@ -332,6 +203,10 @@ fn service_entries_and_workloads() {
             ),
         ],
     );
+}
+
+#[test]
+fn workloads() {
     check(
         Kind::WorkloadEntry,
         &[
