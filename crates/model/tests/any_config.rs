@@ -52,7 +52,7 @@ fn spec_of(descriptor: &MessageDescriptor, choices: &mut impl Iterator<Item = u3
     let mut entries = Map::new();
     for field in descriptor.fields() {
         // Recursion and oneofs make some fields impossible together; the rest is left to chance.
-        let taken = choices.next().unwrap_or(0) % 4 == 0;
+        let taken = choices.next().unwrap_or(0).is_multiple_of(4);
         let rival =
             field.containing_oneof().is_some_and(|oneof| oneof.fields().any(|f| entries.contains_key(f.json_name())));
         if taken && !rival {

@@ -19,6 +19,8 @@ pub struct Finding {
     pub severity: Severity,
     /// Such as `spec.http[0].timeout`.
     pub path: String,
+    /// The same as single steps, by which its line is found.
+    pub steps: Vec<String>,
     pub message: String,
 }
 
@@ -239,14 +241,22 @@ impl<'a> Reader<'a> {
     }
 
     fn error(&mut self, message: String) {
-        self.findings.push(Finding { severity: Severity::Error, path: self.rendered(), message });
+        self.find(Severity::Error, message);
     }
 
     fn unknown(&mut self, name: &'a str) {
         self.path.push(Step::Field(name));
-        let path = self.rendered();
+        self.find(Severity::Warning, "unknown field".to_owned());
         self.path.pop();
-        self.findings.push(Finding { severity: Severity::Warning, path, message: "unknown field".to_owned() });
+    }
+
+    fn find(&mut self, severity: Severity, message: String) {
+        let steps = self.path.iter().filter_map(|step| match step {
+            Step::Field("") => None,
+            Step::Field(name) | Step::Key(name) => Some((*name).to_owned()),
+            Step::Index(index) => Some(index.to_string()),
+        });
+        self.findings.push(Finding { severity, path: self.rendered(), steps: steps.collect(), message });
     }
 
     fn rendered(&self) -> String {

@@ -1,6 +1,7 @@
 //! The table of config kinds, and an object of any of them.
 //! One row here plus one file beside this makes a new kind; exhaustive matches then show where it must be read.
 
+mod lines;
 pub mod mesh;
 pub mod message;
 mod meta;

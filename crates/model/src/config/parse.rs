@@ -1,12 +1,14 @@
 //! Text into config objects. One bad document is a Problem with its file and line;
 //! everything else in the same text is returned.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
+use super::lines::{Steps, lines_of};
 use super::message::Finding;
-use super::text::{self, Unreadable, clip};
+use super::text::{self, Chunk, Unreadable, clip};
 use super::{Kind, Meta, Object, message, meta};
 use crate::names::Text;
 use crate::problem::{Place, Problem, Severity};
@@ -32,7 +34,7 @@ pub fn documents(text: &str, file: &str) -> Parsed {
     for document in text::read(text) {
         let place = Place { file: file.clone(), line: document.line };
         match document.content {
-            Ok(value) => parsed.document(&value, &place, MOST_LISTS),
+            Ok(value) => parsed.add(Reading::of(&value, &place), document.source),
             Err(Unreadable { line, message }) => {
                 let line = if line == 0 { place.line } else { line };
                 let place = Place { file: file.clone(), line };
@@ -47,89 +49,137 @@ pub fn documents(text: &str, file: &str) -> Parsed {
 /// Reads one object that is JSON already, such as an answer of an API server.
 pub fn value(json: &Value, place: &Place) -> Parsed {
     let mut parsed = Parsed::default();
-    parsed.document(json, place, MOST_LISTS);
+    parsed.add(Reading::of(json, place), None);
     parsed
 }
 
 impl Parsed {
-    fn document(&mut self, json: &Value, place: &Place, lists_left: usize) {
+    /// Adds what a document held, each part with its own line where the text is at hand.
+    fn add(&mut self, reading: Reading<'_>, source: Option<Chunk<'_>>) {
+        self.problems.extend(located(reading.problems, source));
+        let items: HashSet<Steps> =
+            reading.objects.iter().map(|(_, steps)| steps.clone()).filter(|s| !s.is_empty()).collect();
+        let lines = source.filter(|_| !items.is_empty()).map(|chunk| lines_of(chunk, &items)).unwrap_or_default();
+        for (mut object, steps) in reading.objects {
+            if let (Some(line), Some(meta)) = (lines.get(&steps), Arc::get_mut(&mut object.meta)) {
+                meta.place = Some(Place { file: reading.place.file.clone(), line: *line });
+            }
+            self.objects.push(object);
+        }
+    }
+}
+
+/// Problems with the lines of the fields that they are about, as far as these can be found.
+pub(super) fn located(problems: Vec<(Problem, Steps)>, source: Option<Chunk<'_>>) -> Vec<Problem> {
+    let wanted: HashSet<Steps> = problems.iter().map(|(_, steps)| steps.clone()).filter(|s| !s.is_empty()).collect();
+    let lines = source.filter(|_| !wanted.is_empty()).map(|chunk| lines_of(chunk, &wanted)).unwrap_or_default();
+    let located = |(mut problem, steps): (Problem, Steps)| {
+        if let (Some(line), Some(place)) = (lines.get(&steps), &mut problem.place) {
+            place.line = *line;
+        }
+        problem
+    };
+    problems.into_iter().map(located).collect()
+}
+
+/// One document while it is read; everything found carries the way to it.
+struct Reading<'a> {
+    place: &'a Place,
+    /// The way to the object being read: into the items of lists.
+    steps: Steps,
+    objects: Vec<(Object, Steps)>,
+    problems: Vec<(Problem, Steps)>,
+}
+
+impl<'a> Reading<'a> {
+    fn of(json: &Value, place: &'a Place) -> Reading<'a> {
+        let mut reading = Reading { place, steps: Vec::new(), objects: Vec::new(), problems: Vec::new() };
+        reading.document(json, MOST_LISTS);
+        reading
+    }
+
+    fn document(&mut self, json: &Value, lists_left: usize) {
+        let about = self.place.file.clone();
         let Value::Object(entries) = json else {
-            return self.refuse(&place.file, place, "a document must be an object with apiVersion and kind");
+            return self.tell(Problem::error(about, "a document must be an object with apiVersion and kind"));
         };
         let (api_version, kind) = (text_of(entries, "apiVersion"), text_of(entries, "kind"));
         if kind.is_empty() {
-            return self.refuse(&place.file, place, "the document has no kind");
+            return self.tell(Problem::error(about, "the document has no kind"));
         }
         if let Some(kind) = Kind::of(api_version, kind) {
-            return self.object(kind, entries, place);
+            return self.object(kind, entries);
         }
         match entries.get("items") {
             Some(Value::Array(items)) if kind.ends_with("List") && lists_left > 0 => {
-                for item in items {
-                    self.document(item, place, lists_left - 1);
+                for (index, item) in items.iter().enumerate() {
+                    self.steps.extend(["items".to_owned(), index.to_string()]);
+                    self.document(item, lists_left - 1);
+                    self.steps.truncate(self.steps.len() - 2);
                 }
             }
-            _ => self.problems.push(not_known(api_version, kind, entries, place)),
+            _ => self.tell(not_known(api_version, kind, entries)),
         }
     }
 
-    fn object(&mut self, kind: Kind, entries: &Map<String, Value>, place: &Place) {
-        let (meta, mistakes) = meta::read(entries.get("metadata"), place.clone());
+    fn object(&mut self, kind: Kind, entries: &Map<String, Value>) {
+        let (meta, mistakes) = meta::read(entries.get("metadata"), self.place.clone());
         let about: Text = format!("{kind} {}/{}", meta.namespace, clip(&meta.name)).into();
-        let warn = |message: String| Problem::warning(about.clone(), message).at(Some(place.clone()));
-        self.problems.extend(mistakes.into_iter().map(warn));
-        if meta.name.is_empty() {
-            self.problems.push(warn("metadata.name is missing".to_owned()));
+        for mistake in mistakes {
+            self.tell(Problem::warning(about.clone(), mistake));
         }
-        let strays = entries.keys().filter(|key| !KNOWN_KEYS.contains(&key.as_str()));
-        self.problems.extend(strays.take(MOST_FINDINGS).map(|key| warn(format!("unknown field {:?}", clip(key)))));
+        if meta.name.is_empty() {
+            self.tell(Problem::warning(about.clone(), "metadata.name is missing"));
+        }
+        for key in entries.keys().filter(|key| !KNOWN_KEYS.contains(&key.as_str())).take(MOST_FINDINGS) {
+            self.tell(Problem::warning(about.clone(), format!("unknown field {:?}", clip(key))));
+        }
         self.spec(kind, entries.get("spec").unwrap_or(&Value::Null), meta, &about);
     }
 
     fn spec(&mut self, kind: Kind, json: &Value, meta: Meta, about: &Text) {
         let Some(descriptor) = api::reflect::istio().get_message_by_name(kind.message()) else {
-            return self.problems.push(Problem::error(about.clone(), "the kind has no descriptor").at(meta.place));
+            return self.tell(Problem::error(about.clone(), "the kind has no descriptor"));
         };
         let (dynamic, findings) = message::read(&descriptor, json, "spec");
         let refused = findings.iter().any(|finding| finding.severity == Severity::Error);
-        self.problems.extend(problems(findings, about, meta.place.as_ref()));
+        let told = problems(findings, about, self.place);
+        self.problems
+            .extend(told.into_iter().map(|(problem, steps)| (problem, [self.steps.as_slice(), &steps].concat())));
         if refused {
             return;
         }
         match kind.decode(&prost::Message::encode_to_vec(&dynamic)) {
-            Ok(spec) => self.objects.push(Object { meta: Arc::new(meta), spec }),
-            Err(error) => {
-                let message = format!("could not read the spec: {error}");
-                self.problems.push(Problem::error(about.clone(), message).at(meta.place));
-            }
+            Ok(spec) => self.objects.push((Object { meta: Arc::new(meta), spec }, self.steps.clone())),
+            Err(error) => self.tell(Problem::error(about.clone(), format!("could not read the spec: {error}"))),
         }
     }
 
-    fn refuse(&mut self, about: &Text, place: &Place, message: &str) {
-        self.problems.push(Problem::error(about.clone(), message).at(Some(place.clone())));
+    /// Says something about the object as a whole.
+    fn tell(&mut self, problem: Problem) {
+        self.problems.push((problem.at(Some(self.place.clone())), self.steps.clone()));
     }
 }
 
 const KNOWN_KEYS: &[&str] = &["apiVersion", "kind", "metadata", "spec", "status"];
 
 /// Findings as problems of one object: errors first, and not endlessly many.
-pub(super) fn problems(mut findings: Vec<Finding>, about: &Text, place: Option<&Place>) -> Vec<Problem> {
+pub(super) fn problems(mut findings: Vec<Finding>, about: &Text, place: &Place) -> Vec<(Problem, Steps)> {
     findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
     let more = findings.len().saturating_sub(MOST_FINDINGS);
-    let told = findings.into_iter().take(MOST_FINDINGS).map(|finding| Problem {
-        severity: finding.severity,
-        about: about.clone(),
-        place: place.cloned(),
-        message: match finding.severity {
-            Severity::Error => format!("could not read {}: {}", finding.path, finding.message).into(),
-            _ => format!("{} {:?}", finding.message, finding.path).into(),
-        },
+    let told = findings.into_iter().take(MOST_FINDINGS).map(|finding| {
+        let message = match finding.severity {
+            Severity::Error => format!("could not read {}: {}", finding.path, finding.message),
+            _ => format!("{} {:?}", finding.message, finding.path),
+        };
+        let place = Some(place.clone());
+        (Problem { severity: finding.severity, about: about.clone(), place, message: message.into() }, finding.steps)
     });
-    let rest = (more > 0).then(|| Problem::warning(about.clone(), format!("and {more} more")).at(place.cloned()));
-    told.chain(rest).collect()
+    let rest = Problem::warning(about.clone(), format!("and {more} more")).at(Some(place.clone()));
+    told.chain((more > 0).then_some((rest, Steps::new()))).collect()
 }
 
-fn not_known(api_version: &str, kind: &str, entries: &Map<String, Value>, place: &Place) -> Problem {
+fn not_known(api_version: &str, kind: &str, entries: &Map<String, Value>) -> Problem {
     let name = entries.get("metadata").and_then(|meta| meta.get("name")).and_then(Value::as_str).unwrap_or_default();
     // One of our kinds under a wrong group or version is most likely a mistake; other kinds may belong to others.
     let severity = match Kind::ALL.iter().any(|known| known.as_str() == kind && api_version.starts_with(known.group()))
@@ -140,7 +190,7 @@ fn not_known(api_version: &str, kind: &str, entries: &Map<String, Value>, place:
     Problem {
         severity,
         about: format!("{} {}", clip(kind), clip(name)).trim_end().into(),
-        place: Some(place.clone()),
+        place: None,
         message: format!("kind {:?} of apiVersion {:?} is not read here", clip(kind), clip(api_version)).into(),
     }
 }
@@ -190,7 +240,7 @@ mod tests {
     #[test]
     fn unknown_fields_are_warned_about_by_path() {
         let parsed = with_spec("{hosts: [h], htp: [], http: [{timeuot: 1s, route: [{destination: {hosst: x}}]}]}");
-        let about = "Warning f.yaml:1: VirtualService shop/a: unknown field";
+        let about = "Warning f.yaml:4: VirtualService shop/a: unknown field";
         let paths = ["spec.htp", "spec.http[0].timeuot", "spec.http[0].route[0].destination.hosst"];
         assert_eq!(told(&parsed), paths.map(|path| format!("{about} {path:?}")));
         assert_eq!(parsed.objects.len(), 1);
@@ -200,7 +250,7 @@ mod tests {
     fn every_wrong_value_is_told_and_the_object_left_out() {
         let parsed =
             with_spec("{hosts: [1.10], http: [{timeout: 5, match: [{port: -1}], retries: {attempts: 3000000000}}]}");
-        let about = "Error f.yaml:1: VirtualService shop/a: could not read";
+        let about = "Error f.yaml:4: VirtualService shop/a: could not read";
         let expected = [
             "spec.hosts[0]: expected a string, found the number 1.1 (text needs quotes)",
             "spec.http[0].timeout: expected a duration such as 1m30s, found the number 5",
@@ -266,7 +316,28 @@ mod tests {
         let item = "{apiVersion: networking.istio.io/v1beta1, kind: VirtualService, metadata: {name: a}}";
         let parsed = documents(&format!("apiVersion: v1\nkind: List\nitems: [{item}, {{kind: Pod}}]"), "f");
         assert_eq!(parsed.objects.len(), 1);
-        assert_eq!(told(&parsed), ["Info f:1: Pod: kind \"Pod\" of apiVersion \"\" is not read here"]);
+        assert_eq!(told(&parsed), ["Info f:3: Pod: kind \"Pod\" of apiVersion \"\" is not read here"]);
+    }
+
+    #[test]
+    fn fields_and_items_are_told_with_their_own_line() {
+        let item = |name: &str| {
+            format!(
+                "- apiVersion: networking.istio.io/v1\n  kind: VirtualService\n  metadata:\n    name: {name}\n  spec:\n    hosts: [h]\n    htp: 1\n"
+            )
+        };
+        let text = format!("# list\nx: 1\n---\nkind: List\nitems:\n{}{}", item("a"), item("b"));
+        let parsed = documents(&text, "f");
+        let lines: Vec<u32> = parsed.objects.iter().filter_map(|o| Some(o.meta.place.as_ref()?.line)).collect();
+        assert_eq!(lines, [6, 13]);
+        let told = told(&parsed);
+        assert_eq!(
+            told[1..],
+            [
+                "Warning f:12: VirtualService /a: unknown field \"spec.htp\"",
+                "Warning f:19: VirtualService /b: unknown field \"spec.htp\""
+            ]
+        );
     }
 
     #[test]

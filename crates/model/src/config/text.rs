@@ -8,10 +8,12 @@ use serde_json::{Map, Number, Value};
 
 /// One document of a file.
 #[derive(Debug)]
-pub(super) struct Document {
+pub(super) struct Document<'a> {
     /// Where its content begins, counted from 1.
     pub(super) line: u32,
     pub(super) content: Result<Value, Unreadable>,
+    /// Its text, unless it shares that with others.
+    pub(super) source: Option<Chunk<'a>>,
 }
 
 /// Why a document is not a value.
@@ -23,16 +25,17 @@ pub(super) struct Unreadable {
 }
 
 /// Every document of the text that is not empty.
-pub(super) fn read(text: &str) -> Vec<Document> {
+pub(super) fn read(text: &str) -> Vec<Document<'_>> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     chunks(text).into_iter().flat_map(|chunk| chunk.read()).collect()
 }
 
 /// A run of lines between two document separators.
-struct Chunk<'a> {
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Chunk<'a> {
     /// The line that its text begins on.
-    line: u32,
-    text: &'a str,
+    pub(super) line: u32,
+    pub(super) text: &'a str,
 }
 
 /// Splits at lines that are `---` or `...`, as Kubernetes does before it parses:
@@ -59,8 +62,8 @@ fn is_separator(line: &str) -> bool {
         .is_some_and(|rest| rest.is_empty() || rest.starts_with([' ', '\t', '\r', '\n']))
 }
 
-impl Chunk<'_> {
-    fn read(&self) -> Vec<Document> {
+impl<'a> Chunk<'a> {
+    fn read(self) -> Vec<Document<'a>> {
         let Some(first) = self.first_line() else {
             return Vec::new();
         };
@@ -71,8 +74,8 @@ impl Chunk<'_> {
         }
         match yaml(self.text) {
             Ok(Value::Null) => Vec::new(),
-            Ok(value) => vec![Document { line: first, content: Ok(value) }],
-            Err(error) => vec![Document { line: first, content: Err(self.unreadable(&error)) }],
+            Ok(value) => vec![Document { line: first, content: Ok(value), source: Some(self) }],
+            Err(error) => vec![Document { line: first, content: Err(self.unreadable(&error)), source: None }],
         }
     }
 
@@ -86,19 +89,23 @@ impl Chunk<'_> {
     }
 
     /// JSON objects one after another; nothing if the text is not JSON throughout.
-    fn read_json(&self) -> Option<Vec<Document>> {
+    fn read_json(self) -> Option<Vec<Document<'a>>> {
         let mut documents = Vec::new();
         let mut stream = serde_json::Deserializer::from_str(self.text).into_iter::<Unique>();
         loop {
             let before = stream.byte_offset();
             match stream.next() {
                 Some(Ok(Unique(value))) => {
-                    documents.push(Document { line: self.line_at(before), content: Ok(value) });
+                    documents.push(Document { line: self.line_at(before), content: Ok(value), source: None });
                 }
                 Some(Err(_)) => return None,
-                None => return Some(documents),
+                None => break,
             }
         }
+        if let [only] = documents.as_mut_slice() {
+            only.source = Some(self);
+        }
+        Some(documents)
     }
 
     /// The line of the first character at or after a byte that is not space.

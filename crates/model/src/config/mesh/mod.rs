@@ -15,7 +15,8 @@ use serde_json::Value;
 pub use defaults::{default_mesh, default_proxy_config};
 
 use super::message::{self, Finding};
-use super::{parse, text, validate};
+use super::text::{self, Chunk};
+use super::{parse, validate};
 use crate::names::Text;
 use crate::problem::{Place, Problem, Severity};
 use crate::settings::{Mesh, Networks};
@@ -24,20 +25,20 @@ use crate::shared::Shared;
 /// Reads a MeshConfig document over the defaults. With an error among the problems the value is the
 /// defaults alone, and a caller that has an earlier value should keep that.
 pub fn parse_mesh(text: &str, file: &str) -> (Mesh, Vec<Problem>) {
-    let (json, place, mut problems) = single_document(text, file);
+    let (json, place, source, mut problems) = single_document(text, file);
     let about: Text = "MeshConfig".into();
     let (mesh, findings) = mesh_over(default_mesh(), &json);
-    problems.extend(parse::problems(findings, &about, Some(&place)));
+    problems.extend(parse::located(parse::problems(findings, &about, &place), source));
     problems.extend(validate::validate_mesh(&mesh, Some(place)));
     usable(mesh, default_mesh, problems)
 }
 
 /// Reads a MeshNetworks document. With an error among the problems there are no networks in the value.
 pub fn parse_networks(text: &str, file: &str) -> (Networks, Vec<Problem>) {
-    let (json, place, mut problems) = single_document(text, file);
+    let (json, place, source, mut problems) = single_document(text, file);
     let about: Text = "MeshNetworks".into();
     let (networks, findings) = over(&MeshNetworks::default(), &json, "");
-    problems.extend(parse::problems(findings, &about, Some(&place)));
+    problems.extend(parse::located(parse::problems(findings, &about, &place), source));
     problems.extend(validate::validate_networks(&networks, Some(place)));
     usable(networks, MeshNetworks::default, problems)
 }
@@ -56,7 +57,9 @@ pub fn effective_proxy_config(mesh: &MeshConfig, sent: &str) -> ProxyConfig {
 /// that are not given stay. The second value tells what was wrong.
 pub fn merge_proxy_config(base: &ProxyConfig, given: &Value, about: &Text) -> (ProxyConfig, Vec<Problem>) {
     let (merged, findings) = proxy_config_over(base, given, "");
-    (merged, parse::problems(findings, about, None))
+    let place = Place { file: about.clone(), line: 0 };
+    let told = parse::problems(findings, about, &place).into_iter().map(|(problem, _)| problem.at(None));
+    (merged, told.collect())
 }
 
 fn mesh_over(base: MeshConfig, json: &Value) -> (MeshConfig, Vec<Finding>) {
@@ -129,15 +132,15 @@ fn over<M: Message + Name + Default + Clone>(base: &M, json: &Value, root: &str)
 }
 
 fn failure(message: &str) -> Finding {
-    Finding { severity: Severity::Error, path: String::new(), message: message.to_owned() }
+    Finding { severity: Severity::Error, path: String::new(), steps: Vec::new(), message: message.to_owned() }
 }
 
 /// The text's only document, null if it is empty.
-fn single_document(text: &str, file: &str) -> (Value, Place, Vec<Problem>) {
+fn single_document<'a>(text: &'a str, file: &str) -> (Value, Place, Option<Chunk<'a>>, Vec<Problem>) {
     let file: Text = file.into();
     let mut documents = text::read(text).into_iter();
     let Some(first) = documents.next() else {
-        return (Value::Null, Place { file, line: 1 }, Vec::new());
+        return (Value::Null, Place { file, line: 1 }, None, Vec::new());
     };
     let place = Place { file: file.clone(), line: first.line };
     let mut problems = Vec::new();
@@ -149,7 +152,7 @@ fn single_document(text: &str, file: &str) -> (Value, Place, Vec<Problem>) {
         problems.push(Problem::error(file, format!("could not parse the document: {}", error.message)).at(Some(place)));
         Value::Null
     });
-    (value, place, problems)
+    (value, place, first.source, problems)
 }
 
 fn usable<M: Message>(read: M, fallback: fn() -> M, problems: Vec<Problem>) -> (Shared<M>, Vec<Problem>) {
@@ -230,7 +233,7 @@ mod tests {
         let (read, problems) = parse_mesh("rootNamespace: x\ndefaultConfig: {concurency: 1}\n", "m");
         assert_eq!(read.root_namespace, "x");
         let told: Vec<String> = problems.iter().map(ToString::to_string).collect();
-        assert_eq!(told, ["m:1: MeshConfig: unknown field \"defaultConfig.concurency\""]);
+        assert_eq!(told, ["m:2: MeshConfig: unknown field \"defaultConfig.concurency\""]);
     }
 
     #[test]

@@ -1,0 +1,142 @@
+//! Which line a field of a document stands on. Asked only when there is something to say about a field.
+
+use std::collections::{HashMap, HashSet};
+
+use serde_saphyr::granit_parser::{Event, Parser};
+
+use super::text::Chunk;
+
+/// Fields and list positions on the way from a document's root, such as `spec`, `http`, `0`.
+pub(super) type Steps = Vec<String>;
+
+/// The lines in the file of the wanted places. A place that is not written there, since an alias
+/// brought it in, has the line of the nearest one around it.
+pub(super) fn lines_of(chunk: Chunk<'_>, wanted: &HashSet<Steps>) -> HashMap<Steps, u32> {
+    let around: HashSet<&[String]> = wanted.iter().flat_map(|steps| (1..=steps.len()).map(|n| &steps[..n])).collect();
+    let mut walk = Walk { around, steps: Vec::new(), frames: Vec::new(), found: HashMap::new() };
+    // The text was parsed before, so it is well-formed and not too deep.
+    for (event, span) in Parser::new_from_str(chunk.text).map_while(Result::ok) {
+        let within = u32::try_from(span.start.line()).unwrap_or(u32::MAX);
+        walk.event(&event, chunk.line.saturating_add(within.saturating_sub(1)));
+    }
+    let nearest = |steps: &Steps| (1..=steps.len()).rev().find_map(|n| walk.found.get(&steps[..n]).copied());
+    wanted.iter().filter_map(|steps| Some((steps.clone(), nearest(steps)?))).collect()
+}
+
+/// A mapping or sequence that is being read.
+enum Frame {
+    Key,
+    Value,
+    Item(usize),
+}
+
+struct Walk<'a> {
+    around: HashSet<&'a [String]>,
+    steps: Steps,
+    frames: Vec<Frame>,
+    found: HashMap<Steps, u32>,
+}
+
+impl Walk<'_> {
+    fn event(&mut self, event: &Event<'_>, line: u32) {
+        match event {
+            Event::Scalar(text, ..) if matches!(self.frames.last(), Some(Frame::Key)) => self.key(text, line),
+            Event::Scalar(..) | Event::Alias(_) => {
+                self.begin(line);
+                self.end();
+            }
+            Event::MappingStart(..) => {
+                self.begin(line);
+                self.frames.push(Frame::Key);
+            }
+            Event::SequenceStart(..) => {
+                self.begin(line);
+                self.frames.push(Frame::Item(0));
+            }
+            Event::MappingEnd | Event::SequenceEnd => {
+                self.frames.pop();
+                self.end();
+            }
+            _ => {}
+        }
+    }
+
+    fn key(&mut self, key: &str, line: u32) {
+        self.steps.push(key.to_owned());
+        self.note(line);
+        self.set(Frame::Value);
+    }
+
+    /// A node begins: as an item it is a step of its own, as a value its key was.
+    fn begin(&mut self, line: u32) {
+        match self.frames.last() {
+            Some(Frame::Item(index)) => {
+                self.steps.push(index.to_string());
+                self.note(line);
+            }
+            // A key that is no scalar; nothing of ours has one.
+            Some(Frame::Key) => self.steps.push(String::new()),
+            Some(Frame::Value) | None => {}
+        }
+    }
+
+    fn end(&mut self) {
+        let next = match self.frames.last() {
+            Some(Frame::Item(index)) => Frame::Item(index + 1),
+            Some(Frame::Value) => Frame::Key,
+            Some(Frame::Key) => return self.set(Frame::Value),
+            None => return,
+        };
+        self.steps.pop();
+        self.set(next);
+    }
+
+    fn set(&mut self, frame: Frame) {
+        if let Some(last) = self.frames.last_mut() {
+            *last = frame;
+        }
+    }
+
+    fn note(&mut self, line: u32) {
+        if self.around.contains(self.steps.as_slice()) {
+            self.found.entry(self.steps.clone()).or_insert(line);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Chunk, lines_of};
+
+    fn line(text: &str, path: &str) -> Option<u32> {
+        let steps: Vec<String> = path.split('.').map(str::to_owned).collect();
+        lines_of(Chunk { line: 1, text }, &[steps.clone()].into()).get(&steps).copied()
+    }
+
+    #[test]
+    fn fields_and_items_are_found() {
+        let text = "spec:\n  hosts: [a,\n    b]\n  http:\n  - match:\n    - port: 1\n    timeout: 5\n  - timeout: 6\n";
+        for (path, expected) in [
+            ("spec", 1),
+            ("spec.hosts.1", 3),
+            ("spec.http.0.match.0.port", 6),
+            ("spec.http.0.timeout", 7),
+            ("spec.http.1.timeout", 8),
+        ] {
+            assert_eq!(line(text, path), Some(expected), "{path}");
+        }
+    }
+
+    #[test]
+    fn what_an_alias_brought_in_has_the_line_of_its_use() {
+        let text = "a: &a\n  x: {y: 1}\nb:\n  c: *a\nd: 1\n";
+        assert_eq!(line(text, "b.c.x.y"), Some(4));
+        assert_eq!(line(text, "d"), Some(5));
+        assert_eq!(line(text, "nowhere"), None);
+    }
+
+    #[test]
+    fn json_has_lines_too() {
+        assert_eq!(line("{\"a\": {\n  \"b\": [1,\n 2]}}", "a.b.1"), Some(3));
+    }
+}
