@@ -92,12 +92,14 @@ impl<'a> Chunk<'a> {
     fn read_json(self) -> Option<Vec<Document<'a>>> {
         let mut documents = Vec::new();
         let mut stream = serde_json::Deserializer::from_str(self.text).into_iter::<Unique>();
+        let (mut line, mut counted) = (self.line, 0);
         loop {
-            let before = stream.byte_offset();
+            let rest = &self.text[stream.byte_offset()..];
+            let begin = self.text.len() - rest.trim_start().len();
+            line = line.saturating_add(newlines(&self.text[counted..begin]));
+            counted = begin;
             match stream.next() {
-                Some(Ok(Unique(value))) => {
-                    documents.push(Document { line: self.line_at(before), content: Ok(value), source: None });
-                }
+                Some(Ok(Unique(value))) => documents.push(Document { line, content: Ok(value), source: None }),
                 Some(Err(_)) => return None,
                 None => break,
             }
@@ -106,14 +108,6 @@ impl<'a> Chunk<'a> {
             only.source = Some(self);
         }
         Some(documents)
-    }
-
-    /// The line of the first character at or after a byte that is not space.
-    fn line_at(&self, offset: usize) -> u32 {
-        let rest = &self.text[offset..];
-        let at = offset + (rest.len() - rest.trim_start().len());
-        let newlines = self.text.as_bytes()[..at].iter().filter(|byte| **byte == b'\n').count();
-        self.line.saturating_add(u32::try_from(newlines).unwrap_or(u32::MAX))
     }
 
     fn unreadable(&self, error: &serde_saphyr::Error) -> Unreadable {
@@ -128,6 +122,10 @@ impl<'a> Chunk<'a> {
         };
         Unreadable { line, message }
     }
+}
+
+fn newlines(text: &str) -> u32 {
+    u32::try_from(text.bytes().filter(|byte| *byte == b'\n').count()).unwrap_or(u32::MAX)
 }
 
 /// The parser counts lines from the start of the document, so its own position would mislead.
