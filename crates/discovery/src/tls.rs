@@ -32,7 +32,12 @@ pub struct ClientCertificates(pub Arc<[CertificateDer<'static>]>);
 pub struct Certificates {
     files: Files,
     config: ArcSwap<ServerConfig>,
+    /// What was in the files when they were read for the first time.
+    first: Digest,
 }
+
+/// The content of each file, so that links, copies and renames all count alike.
+type Digest = Vec<Option<u128>>;
 
 #[derive(Clone, Debug)]
 struct Files {
@@ -53,8 +58,10 @@ impl Certificates {
                 authorities: (!tls.ca_file.is_empty()).then(|| PathBuf::from(&tls.ca_file)),
             },
         };
+        // Taken before reading: a change in between is then seen as one.
+        let first = digest(&files);
         let config = ArcSwap::from(config(&files)?);
-        Ok(Some(Arc::new(Certificates { files, config })))
+        Ok(Some(Arc::new(Certificates { files, config, first })))
     }
 
     /// Makes handshakes with the newest certificates.
@@ -64,13 +71,13 @@ impl Certificates {
 
     /// Follows the files until cancelled.
     pub async fn watch(self: Arc<Self>, cancel: CancellationToken) {
-        let mut seen = digest(&self.files);
+        let mut seen = self.first.clone();
         while cancel.run_until_cancelled(tokio::time::sleep(LOOK)).await.is_some() {
             let now = digest(&self.files);
             if now == seen {
                 continue;
             }
-            // Only a good set counts as seen: of a pair that is replaced one by one, the second makes it good.
+            // Of a pair that is replaced one by one, the first makes a bad pair and the second a good one.
             match config(&self.files) {
                 Ok(config) => {
                     self.config.store(config);
@@ -89,8 +96,7 @@ impl Files {
     }
 }
 
-/// The content of the files, so that links, copies and renames all count alike.
-fn digest(files: &Files) -> Vec<Option<u128>> {
+fn digest(files: &Files) -> Digest {
     files.all().map(|file| fs::read(file).ok().map(|text| xxh3_128(&text))).collect()
 }
 

@@ -1,0 +1,112 @@
+//! What is shown of a connected client.
+
+use std::net::SocketAddr;
+
+use api::envoy::config::core::v3::Node;
+use api::{Struct, TypeUrl, Value, value};
+use serde_json::json;
+use testkit::{client, wait};
+use tonic::transport::Endpoint;
+use xds::client::SotwClient;
+
+use crate::started::Started;
+
+const NODE: &str = "sidecar~10.0.0.1~web.shop~shop.svc.cluster.local";
+
+fn node() -> Node {
+    let text = |text: &str| Value { kind: Some(value::Kind::StringValue(text.to_owned())) };
+    let fields = [("NAMESPACE", "shop"), ("CLUSTER_ID", "Kubernetes"), ("ISTIO_VERSION", "1.29.6")];
+    let fields = fields.map(|(key, value)| (key.to_owned(), text(value))).into_iter().collect();
+    Node { id: NODE.to_owned(), metadata: Some(Struct { fields }), ..Node::default() }
+}
+
+/// A stream of the web proxy that has all clusters and endpoints of the web service.
+pub(crate) async fn connect(grpc: SocketAddr) -> SotwClient {
+    let channel = Endpoint::from_shared(format!("http://{grpc}")).unwrap().connect().await.unwrap();
+    let mut stream = SotwClient::open(channel, node(), &TypeUrl::CLUSTER, &[]).await.unwrap();
+    let clusters = stream.next().await.unwrap().unwrap();
+    assert!(!clusters.resources.is_empty());
+    stream.ack(&clusters);
+    stream.subscribe(&TypeUrl::ENDPOINT, &["outbound|80||web.shop.example"]);
+    let endpoints = stream.next().await.unwrap().unwrap();
+    stream.ack(&endpoints);
+    stream
+}
+
+#[tokio::test]
+async fn a_client_is_shown_with_what_it_has_and_watches() {
+    let mut server = Started::new(&["--registries="]);
+    server.ready().await;
+    let http = server.port("http").await;
+    let _stream = connect(server.port("grpc").await).await;
+
+    let status = wait::until("an accepted answer", async || {
+        let page = client::get(http, "discovery", "/debug/syncz?namespace=shop").await?.json();
+        let status = &page[0];
+        let acked = status["endpoint_acked"].is_string() && status["cluster_acked"].is_string();
+        if acked { Ok(status.clone()) } else { Err(page.to_string()) }
+    })
+    .await;
+    assert_eq!((&status["proxy"], &status["proxy_type"]), (&json!("web.shop"), &json!("sidecar")));
+    assert_eq!((&status["cluster_id"], &status["istio_version"]), (&json!("Kubernetes"), &json!("1.29.6")));
+    assert_eq!(status["cluster_sent"], status["cluster_acked"]);
+    assert_eq!(status["resources"][TypeUrl::CLUSTER.as_str()]["sent"], status["cluster_sent"]);
+    assert_eq!(server.get("/debug/syncz?namespace=other").await.json(), json!([]));
+
+    let page = server.get("/debug/adsz").await.json();
+    assert_eq!(page["totalClients"], 1);
+    let watches = &page["clients"][0]["watches"];
+    assert_eq!(watches[TypeUrl::CLUSTER.as_str()], json!([]));
+    assert_eq!(watches[TypeUrl::ENDPOINT.as_str()], json!(["outbound|80||web.shop.example"]));
+
+    let own = server.get("/debug/instancesz").await.json();
+    assert_eq!(own["web.shop"][0]["Service"]["hostname"], "web.shop.example");
+    let scope = server.get("/debug/sidecarz?proxyID=web.shop").await.json();
+    assert!(scope["servicesByHostname"]["pay.example"].is_object(), "{scope}");
+}
+
+#[tokio::test]
+async fn a_dump_is_in_envoys_form_and_holds_what_the_client_watches() {
+    let mut server = Started::new(&["--registries="]);
+    server.ready().await;
+    let _stream = connect(server.port("grpc").await).await;
+
+    let dump = server.get("/debug/config_dump?proxyID=web.shop&include_eds").await.json();
+    let sections: Vec<&str> = dump["configs"].as_array().unwrap().iter().filter_map(|c| c["@type"].as_str()).collect();
+    let expected = ["Bootstrap", "Clusters", "Endpoints", "Listeners", "ScopedRoutes", "Routes", "Secrets", "Ecds"];
+    assert_eq!(sections, expected.map(|name| format!("type.googleapis.com/envoy.admin.v3.{name}ConfigDump")));
+    let clusters = dump["configs"][1]["dynamicActiveClusters"].as_array().unwrap();
+    let web = clusters.iter().find(|c| c["cluster"]["name"] == "outbound|80||web.shop.example").unwrap();
+    assert_eq!(web["cluster"]["@type"], TypeUrl::CLUSTER.as_str());
+    assert_eq!(web["cluster"]["type"], "EDS");
+
+    let endpoints = server.get("/debug/edsz?proxyID=web.shop").await.json();
+    let address = &endpoints["configs"][0]["endpoints"][0]["lbEndpoints"][0]["endpoint"]["address"];
+    assert_eq!(address["socketAddress"]["address"], "10.0.0.1");
+}
+
+#[tokio::test]
+async fn a_refusal_is_shown_and_counted() {
+    let mut server = Started::new(&["--registries="]);
+    server.ready().await;
+    let (http, monitoring) = (server.port("http").await, server.port("monitoring").await);
+    let channel = Endpoint::from_shared(format!("http://{}", server.port("grpc").await)).unwrap().connect().await;
+    let mut stream = SotwClient::open(channel.unwrap(), node(), &TypeUrl::CLUSTER, &[]).await.unwrap();
+    let clusters = stream.next().await.unwrap().unwrap();
+    stream.nack(&clusters, "no such extension");
+    wait::until("the refusal", async || {
+        let page = client::get(http, "discovery", "/debug/syncz").await?.json();
+        let error = &page[0]["resources"][TypeUrl::CLUSTER.as_str()]["lastError"];
+        if error == "no such extension" { Ok(()) } else { Err(page.to_string()) }
+    })
+    .await;
+    let metrics = client::get(monitoring, "discovery", "/metrics").await.unwrap().body;
+    for line in [
+        "pilot_xds_pushes{type=\"cds\"} 1",
+        "pilot_total_xds_rejects{type=\"cds\"} 1",
+        "pilot_xds{version=\"1.29.6\"} 1.0",
+    ] {
+        assert!(metrics.lines().any(|l| l == line), "no {line} in\n{metrics}");
+    }
+    assert!(metrics.contains("pilot_xds_cds_reject{node=\"web.shop\",err="), "{metrics}");
+}

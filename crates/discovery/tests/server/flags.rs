@@ -1,0 +1,111 @@
+//! The command line: what is accepted, what is refused and how that is told.
+
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+use crate::started::{BINARY, Started, folder};
+
+fn run(args: &[&str]) -> Output {
+    Command::new(BINARY).args(args).env_clear().output().unwrap()
+}
+
+fn stdout(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+#[tokio::test]
+async fn unknown_flag_is_told_and_not_fatal() {
+    let mut server = Started::new(&["--registries=", "--brandNew=1", "--alsoNew", "x", "--ctrlz_port=0"]);
+    server.ready().await;
+    for flag in ["brandNew", "alsoNew"] {
+        server.says(&format!("warn\tdefault\tignoring a flag that nobody knows flag=\"{flag}\"")).await;
+    }
+    server.says("info\tdefault\taccepting a flag that has no effect flag=\"ctrlz_port\"").await;
+}
+
+#[tokio::test]
+async fn files_are_served_where_upstreams_default_registry_is_not() {
+    let mut server = Started::new(&[]);
+    server.ready().await;
+    server.says("Kubernetes is not served yet").await;
+}
+
+#[test]
+fn registry_that_cannot_be_watched_is_refused_with_what_can() {
+    for args in [&["--registries=Kubernetes,Mock"][..], &["--registries=Nonsense"], &["--kubeconfig=/x"]] {
+        let folder = folder();
+        let config = format!("--configDir={}", folder.path().display());
+        let output = run(&[&["discovery", &config], args].concat());
+        let error = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success() && error.contains("--registries="), "{args:?}: {error}");
+        assert!(error.contains("Mock") && error.contains("--configDir"), "{args:?}: {error}");
+    }
+}
+
+#[test]
+fn nothing_to_serve_is_refused() {
+    let output = run(&["discovery", "--registries="]);
+    assert!(!output.status.success());
+    assert!(String::from_utf8_lossy(&output.stderr).contains("could not find anything to serve"));
+}
+
+#[test]
+fn unreadable_value_is_refused() {
+    for bad in ["--shutdownDuration=soon", "--log_output_level=loud"] {
+        let output = run(&["discovery", "--registries=Mock", bad]);
+        assert!(!output.status.success(), "{bad}");
+    }
+}
+
+#[tokio::test]
+async fn port_that_is_taken_is_an_error_that_names_it() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = format!("--grpcAddr={}", taken.local_addr().unwrap());
+    let output = run(&["discovery", "--registries=Mock", &address]);
+    let error = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success() && error.contains("could not listen on 127.0.0.1:"), "{error}");
+}
+
+#[tokio::test]
+async fn mock_registry_is_served_without_files() {
+    let mut server = Started::new(&["--registries=Mock"]);
+    server.ready().await;
+    let services = server.get("/debug/registryz").await.json();
+    let hosts: Vec<&str> = services.as_array().unwrap().iter().filter_map(|s| s["hostname"].as_str()).collect();
+    assert!(hosts.contains(&"hello.default.svc.cluster.local"), "{hosts:?}");
+}
+
+#[test]
+fn version_is_printed_as_text_and_as_json() {
+    let line = stdout(&run(&["version"]));
+    assert_eq!(line.trim_end().splitn(3, '-').count(), 3, "{line}");
+    let json: Value = serde_json::from_str(&stdout(&run(&["version", "-o", "json"]))).unwrap();
+    assert_eq!(json["version"], stdout(&run(&["version", "--short"])).trim_end());
+    for field in ["revision", "golang_version", "status", "tag"] {
+        assert!(json[field].is_string(), "{field}");
+    }
+}
+
+#[tokio::test]
+async fn request_prints_a_page_of_a_running_server() {
+    let mut server = Started::new(&["--registries="]);
+    server.ready().await;
+    let address = server.port("monitoring").await.to_string();
+    let page = run(&["request", "GET", "debug/list", "--address", &address]);
+    assert!(page.status.success() && stdout(&page).contains("\"syncz\""), "{page:?}");
+    let missing = run(&["request", "GET", "/debug/nothing", "--address", &address]);
+    assert!(!missing.status.success());
+    assert!(String::from_utf8_lossy(&missing.stderr).contains("received 404"), "{missing:?}");
+}
+
+#[tokio::test]
+async fn log_can_be_json() {
+    let mut server = Started::new(&["--registries=", "--log_as_json"]);
+    server.says("\"message\":\"starting\"").await;
+    let output = server.process.output();
+    for line in output.lines() {
+        let json: Value = serde_json::from_str(line).unwrap_or_else(|e| panic!("{e}: {line}"));
+        assert!(json["timestamp"].is_string() && json["level"].is_string(), "{line}");
+    }
+}
