@@ -94,6 +94,8 @@ impl<T> SettingsFile<T> {
                 let (value, _) = (self.parse)("", &self.name());
                 Some(self.tell(Some(value), Vec::new()))
             }
+            // It was never there, or its absence has been told.
+            Sight::Absent if self.bytes.is_none() => Some(Vec::new()),
             Sight::Absent => Some(self.keep("the file is gone")),
             Sight::Unreadable(reason) => Some(self.keep(&format!("could not read the file: {reason}"))),
         }
@@ -207,4 +209,24 @@ fn interest(path: &Path) -> Interest {
         interest.paths.extend(path.canonicalize().ok());
     }
     interest
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use model::change::Change;
+
+    use super::{Sight, mesh_config};
+
+    #[test]
+    fn absence_is_told_only_of_a_file_that_was_there() {
+        let mut file = mesh_config(Path::new("/nowhere/mesh.yaml"));
+        assert!(matches!(file.take_in(Sight::Absent).as_deref(), Some([Change::Mesh(_)])));
+        assert!(file.take_in(Sight::Absent).is_some_and(|changes| changes.is_empty()));
+        let bytes = b"rootNamespace: mesh".to_vec();
+        assert!(file.take_in(Sight::Bytes { bytes, is_young: false }).is_some_and(|changes| changes.len() == 1));
+        assert!(matches!(file.take_in(Sight::Absent).as_deref(), Some([Change::Problems(list)]) if list.len() == 1));
+        assert!(file.take_in(Sight::Absent).is_some_and(|changes| changes.is_empty()));
+    }
 }
