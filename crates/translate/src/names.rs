@@ -110,3 +110,27 @@ pub fn parse_outbound_cluster(name: &str) -> Option<OutboundCluster> {
     let port = parts.next()?.parse().ok()?;
     Some(OutboundCluster { port, subset: parts.next()?.into(), host: parts.next()?.into(), form })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::{ClusterForm, parse_outbound_cluster};
+
+    #[test]
+    fn both_forms_of_a_name_are_read_back() {
+        for form in [ClusterForm::Plain, ClusterForm::ServerName] {
+            for subset in ["", "v1"] {
+                let name = form.name(80, subset, "cart.shop.svc.cluster.local");
+                let cluster = parse_outbound_cluster(&name).expect("a name of our own");
+                assert_eq!((cluster.port, cluster.subset.as_str(), cluster.form), (80, subset, form), "{name}");
+                assert_eq!(cluster.host, "cart.shop.svc.cluster.local");
+            }
+        }
+    }
+
+    #[test]
+    fn other_names_are_no_outbound_clusters() {
+        for name in ["inbound|80||", "BlackHoleCluster", "outbound|x||a", "outbound|80|a", "outbound_.80_.a"] {
+            assert_eq!(parse_outbound_cluster(name), None, "{name}");
+        }
+    }
+}

@@ -88,17 +88,20 @@ pub struct Policy {
 
 impl Policy {
     pub(super) fn build(objects: &Objects) -> Policy {
-        let peer_authentications: Vec<Config<PeerAuthentication>> = by_age!(objects, PeerAuthentication);
+        Policy {
+            request_authentications: by_age!(objects, RequestAuthentication),
+            authorization_policies: by_age!(objects, AuthorizationPolicy),
+            ..Policy::of_peers(by_age!(objects, PeerAuthentication))
+        }
+    }
+
+    /// Only PeerAuthentications, oldest first.
+    pub fn of_peers(peer_authentications: Vec<Config<PeerAuthentication>>) -> Policy {
         let mut peers_by_namespace: BTreeMap<Namespace, Vec<_>> = BTreeMap::new();
         for config in &peer_authentications {
             peers_by_namespace.entry(config.meta.namespace.clone()).or_default().push(config.clone());
         }
-        Policy {
-            peer_authentications,
-            request_authentications: by_age!(objects, RequestAuthentication),
-            authorization_policies: by_age!(objects, AuthorizationPolicy),
-            peers_by_namespace,
-        }
+        Policy { peer_authentications, peers_by_namespace, ..Policy::default() }
     }
 
     /// PeerAuthentications of one namespace, oldest first.

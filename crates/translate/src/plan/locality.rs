@@ -270,3 +270,6 @@ fn label_rank(labels: &Labels, wanted: &[(&str, Cow<'_, str>)], network_first: b
     let first_difference = wanted.iter().skip(skipped).position(differs).map(|i| (i + skipped) as u32);
     first_difference.map_or(0, |index| count - index) + if abroad { count } else { 0 }
 }
+
+#[cfg(test)]
+mod tests;

@@ -107,3 +107,96 @@ fn of_policy(policy: &TrafficPolicy) -> Effective<'_> {
         retry_budget: policy.retry_budget.as_ref(),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use api::istio::mesh::v1alpha1::mesh_config::DefaultTrafficPolicy;
+    use api::istio::networking::v1alpha3::load_balancer_settings::{LbPolicy, SimpleLb};
+    use api::istio::networking::v1alpha3::traffic_policy::{PortTrafficPolicy, ProxyProtocol};
+    use api::istio::networking::v1alpha3::{
+        ConnectionPoolSettings, DestinationRule, LoadBalancerSettings, OutlierDetection, PortSelector, Subset,
+        TrafficPolicy,
+    };
+
+    use super::{Effective, simple};
+
+    fn balancer(algorithm: SimpleLb) -> Option<LoadBalancerSettings> {
+        let lb_policy = Some(LbPolicy::Simple(algorithm as i32));
+        Some(LoadBalancerSettings { lb_policy, ..LoadBalancerSettings::default() })
+    }
+
+    fn outlier(percent: i32) -> Option<OutlierDetection> {
+        Some(OutlierDetection { min_health_percent: percent, ..OutlierDetection::default() })
+    }
+
+    fn on_port(number: u32, load_balancer: Option<LoadBalancerSettings>) -> PortTrafficPolicy {
+        PortTrafficPolicy { port: Some(PortSelector { number }), load_balancer, ..PortTrafficPolicy::default() }
+    }
+
+    fn rule(policy: TrafficPolicy, subset: Option<TrafficPolicy>) -> DestinationRule {
+        let subset = Subset { name: "v1".to_owned(), traffic_policy: subset, ..Subset::default() };
+        DestinationRule { traffic_policy: Some(policy), subsets: vec![subset], ..DestinationRule::default() }
+    }
+
+    #[test]
+    fn port_settings_inherit_nothing() {
+        let policy = TrafficPolicy {
+            outlier_detection: outlier(10),
+            load_balancer: balancer(SimpleLb::Random),
+            proxy_protocol: Some(ProxyProtocol::default()),
+            port_level_settings: vec![on_port(80, None)],
+            ..TrafficPolicy::default()
+        };
+        let rule = rule(policy, None);
+        assert_eq!(Effective::of(&rule, None, 80), Effective::default());
+        let other = Effective::of(&rule, None, 81);
+        assert_eq!(simple(other.balancer), SimpleLb::Random);
+        assert!(other.outlier.is_some() && other.proxy_protocol.is_some());
+    }
+
+    #[test]
+    fn subset_goes_before_the_rule_part_by_part() {
+        let whole = TrafficPolicy {
+            outlier_detection: outlier(10),
+            load_balancer: balancer(SimpleLb::Random),
+            ..TrafficPolicy::default()
+        };
+        let own = TrafficPolicy { load_balancer: balancer(SimpleLb::RoundRobin), ..TrafficPolicy::default() };
+        let rule = rule(whole, Some(own));
+        let policy = Effective::of(&rule, rule.subsets.first(), 80);
+        assert_eq!(simple(policy.balancer), SimpleLb::RoundRobin);
+        assert_eq!(policy.outlier.map(|o| o.min_health_percent), Some(10));
+    }
+
+    #[test]
+    fn port_settings_of_a_subset_drop_what_the_rule_says() {
+        let whole = TrafficPolicy {
+            outlier_detection: outlier(10),
+            proxy_protocol: Some(ProxyProtocol::default()),
+            ..TrafficPolicy::default()
+        };
+        let own = TrafficPolicy {
+            port_level_settings: vec![on_port(80, balancer(SimpleLb::Random))],
+            ..TrafficPolicy::default()
+        };
+        let rule = rule(whole, Some(own));
+        let policy = Effective::of(&rule, rule.subsets.first(), 80);
+        assert_eq!((simple(policy.balancer), policy.outlier), (SimpleLb::Random, None));
+        assert!(policy.proxy_protocol.is_some(), "port settings cannot name it, so it stays");
+    }
+
+    #[test]
+    fn mesh_fills_what_the_rule_leaves_out_before_the_subset_speaks() {
+        let mesh = DefaultTrafficPolicy {
+            connection_pool: Some(ConnectionPoolSettings::default()),
+            outlier_detection: outlier(50),
+        };
+        let own = TrafficPolicy { outlier_detection: outlier(7), ..TrafficPolicy::default() };
+        let rule = rule(TrafficPolicy::default(), Some(own));
+        let whole = Effective::of(&rule, None, 80).or_mesh(Some(&mesh));
+        assert_eq!(whole.outlier.map(|o| o.min_health_percent), Some(50));
+        let subset = whole.with_subset(rule.subsets.first(), 80);
+        assert_eq!(subset.outlier.map(|o| o.min_health_percent), Some(7));
+        assert!(subset.pool.is_some());
+    }
+}

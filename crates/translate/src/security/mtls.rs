@@ -77,3 +77,86 @@ fn mode(setting: Option<&MutualTlsSetting>) -> Option<MutualTls> {
         Mode::Strict => Some(MutualTls::Strict),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use api::istio::security::v1beta1::PeerAuthentication;
+    use api::istio::security::v1beta1::peer_authentication::MutualTls as MutualTlsSetting;
+    use api::istio::security::v1beta1::peer_authentication::mutual_tls::Mode;
+    use api::istio::r#type::v1beta1::WorkloadSelector;
+    use model::config::{Config, Meta};
+    use model::labels::Labels;
+    use model::shared::Shared;
+    use model::snapshot::objects::Policy;
+
+    use super::{MutualTls, PeerPolicies};
+
+    fn setting(mode: Mode) -> MutualTlsSetting {
+        MutualTlsSetting { mode: mode as i32 }
+    }
+
+    /// A policy of a namespace for all workloads, or for those of one app.
+    fn peer(namespace: &str, app: Option<&str>, mode: Mode, ports: &[(u32, Mode)]) -> Config<PeerAuthentication> {
+        let label = |app: &str| [("app".to_owned(), app.to_owned())].into_iter().collect();
+        let spec = PeerAuthentication {
+            selector: app.map(|app| WorkloadSelector { match_labels: label(app) }),
+            mtls: Some(setting(mode)),
+            port_level_mtls: ports.iter().map(|(port, mode)| (*port, setting(*mode))).collect(),
+        };
+        let meta = Meta { namespace: namespace.into(), ..Meta::default() };
+        Config { meta: Arc::new(meta), spec: Shared::new(spec) }
+    }
+
+    /// The mode of `app: cart` of namespace shop on a port.
+    fn check(peers: Vec<Config<PeerAuthentication>>, port: u32, expected: MutualTls) {
+        let policy = Policy::of_peers(peers);
+        let labels: Labels = [("app", "cart")].into_iter().collect();
+        let found = PeerPolicies::new(&policy, "istio-system").of_workload(&"shop".into(), &labels, port);
+        assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn without_policies_servers_are_permissive() {
+        check(vec![], 80, MutualTls::Permissive);
+    }
+
+    #[test]
+    fn narrowest_policy_wins() {
+        let mesh = || peer("istio-system", None, Mode::Strict, &[]);
+        let namespace = || peer("shop", None, Mode::Disable, &[]);
+        check(vec![mesh()], 80, MutualTls::Strict);
+        check(vec![mesh(), namespace()], 80, MutualTls::Disable);
+        check(vec![mesh(), namespace(), peer("shop", Some("cart"), Mode::Permissive, &[])], 80, MutualTls::Permissive);
+        check(vec![mesh(), namespace(), peer("shop", Some("orders"), Mode::Permissive, &[])], 80, MutualTls::Disable);
+    }
+
+    #[test]
+    fn unset_means_as_the_wider_policy_says() {
+        let peers = vec![
+            peer("istio-system", None, Mode::Strict, &[]),
+            peer("shop", None, Mode::Unset, &[]),
+            peer("shop", Some("cart"), Mode::Unset, &[(80, Mode::Unset), (81, Mode::Disable)]),
+        ];
+        check(peers.clone(), 80, MutualTls::Strict);
+        check(peers, 81, MutualTls::Disable);
+    }
+
+    #[test]
+    fn oldest_of_equals_wins() {
+        let peers = vec![peer("shop", None, Mode::Strict, &[]), peer("shop", None, Mode::Disable, &[])];
+        check(peers, 80, MutualTls::Strict);
+    }
+
+    #[test]
+    fn selector_in_the_root_namespace_selects_nothing() {
+        check(vec![peer("istio-system", Some("cart"), Mode::Strict, &[])], 80, MutualTls::Permissive);
+    }
+
+    #[test]
+    fn namespace_mode_ignores_workload_policies() {
+        let policy = Policy::of_peers(vec![peer("shop", Some("cart"), Mode::Disable, &[])]);
+        assert_eq!(PeerPolicies::new(&policy, "istio-system").of_namespace(&"shop".into()), MutualTls::Permissive);
+    }
+}

@@ -134,3 +134,120 @@ fn least_common_multiple(a: u32, b: u32) -> u32 {
 fn greatest_common_divisor(a: u32, b: u32) -> u32 {
     if b == 0 { a } else { greatest_common_divisor(b, a % b) }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use api::envoy::config::core::v3::Node;
+    use api::istio::mesh::v1alpha1::network::{IstioNetworkGateway, istio_network_gateway::Gw};
+    use api::istio::mesh::v1alpha1::{MeshNetworks, Network};
+    use api::{Struct, Value, value};
+    use model::endpoint::{Endpoint, Health, Locality, TlsMode};
+    use model::labels::Labels;
+    use model::proxy::Proxy;
+    use model::settings::Networks;
+    use model::shared::Shared;
+
+    use super::{Gateways, Group, LbEndpoint, Member};
+
+    fn networks(gateways: &[(&str, &str)]) -> Networks {
+        let mut found = MeshNetworks::default();
+        for (network, address) in gateways {
+            let gw = Some(Gw::Address((*address).to_owned()));
+            let gateway = IstioNetworkGateway { gw, port: 15443, ..IstioNetworkGateway::default() };
+            found.networks.entry((*network).to_owned()).or_insert_with(Network::default).gateways.push(gateway);
+        }
+        Shared::new(found)
+    }
+
+    fn proxy(network: &str) -> Arc<Proxy> {
+        let network = Value { kind: Some(value::Kind::StringValue(network.to_owned())) };
+        let metadata = Struct { fields: [("NETWORK".to_owned(), network)].into_iter().collect() };
+        let id = "sidecar~10.0.0.1~a.b~c".to_owned();
+        Arc::new(Proxy::from_node(&Node { id, metadata: Some(metadata), ..Node::default() }).expect("a good node"))
+    }
+
+    fn endpoint(address: &str, network: &str) -> Endpoint {
+        Endpoint {
+            addresses: vec![address.into()],
+            port: 80,
+            service_port: "http".into(),
+            service_port_number: 80,
+            labels: Labels::default(),
+            locality: Locality::default(),
+            network: network.into(),
+            cluster: "".into(),
+            weight: 1,
+            service_account: "".into(),
+            tls: TlsMode::Istio,
+            namespace: "b".into(),
+            workload_name: "".into(),
+            health: Health::Unknown,
+            node_name: "".into(),
+            host_name: "".into(),
+            sub_domain: "".into(),
+            cluster_local: false,
+        }
+    }
+
+    /// Addresses and weights that a proxy of `network` sees of endpoints (address, network, mutual TLS).
+    fn seen(gateways: &[(&str, &str)], network: &str, endpoints: &[(&str, &str, bool)]) -> Vec<(String, u32)> {
+        let networks = networks(gateways);
+        let origins: Vec<Endpoint> = endpoints.iter().map(|(address, net, _)| endpoint(address, net)).collect();
+        let member = |(address, _, mutual_tls): &(&str, &str, bool)| Member {
+            labels: std::borrow::Cow::Owned(Labels::default()),
+            endpoint: LbEndpoint {
+                address: (*address).into(),
+                more_addresses: Vec::new(),
+                port: 80,
+                weight: 1,
+                health: Health::Unknown,
+                mutual_tls: *mutual_tls,
+                workload: None,
+            },
+        };
+        let members = endpoints.iter().map(member).collect();
+        let group = Group { locality: Locality::default(), priority: 0, weight: None, members };
+        let origins: Vec<&Endpoint> = origins.iter().collect();
+        let group = Gateways::new(&networks, false).replace_unreachable(&proxy(network), group, &origins);
+        group.members.iter().map(|m| (m.endpoint.address.to_string(), m.endpoint.weight)).collect()
+    }
+
+    fn check(found: &[(String, u32)], expected: &[(&str, u32)]) {
+        let found: Vec<(&str, u32)> = found.iter().map(|(address, weight)| (address.as_str(), *weight)).collect();
+        assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn gateways_share_the_weight_of_those_behind_them() {
+        let gateways = [("n2", "192.0.2.1"), ("n2", "192.0.2.2"), ("n3", "192.0.2.3")];
+        let endpoints =
+            [("10.1.0.1", "n1", true), ("10.2.0.1", "n2", true), ("10.2.0.2", "n2", true), ("10.3.0.1", "n3", true)];
+        let expected = [("10.1.0.1", 2), ("192.0.2.1", 2), ("192.0.2.2", 2), ("192.0.2.3", 2)];
+        check(&seen(&gateways, "n1", &endpoints), &expected);
+    }
+
+    #[test]
+    fn what_speaks_no_mutual_tls_cannot_pass_a_gateway() {
+        check(&seen(&[("n2", "192.0.2.1")], "n1", &[("10.2.0.1", "n2", false)]), &[]);
+    }
+
+    #[test]
+    fn network_without_gateways_is_called_directly() {
+        check(&seen(&[("n2", "192.0.2.1")], "n1", &[("10.3.0.1", "n3", false)]), &[("10.3.0.1", 1)]);
+        check(&seen(&[], "n1", &[("10.2.0.1", "n2", false)]), &[("10.2.0.1", 1)]);
+    }
+
+    #[test]
+    fn proxy_of_no_known_network_goes_through_gateways() {
+        check(&seen(&[("n2", "192.0.2.1")], "", &[("10.2.0.1", "n2", true)]), &[("192.0.2.1", 1)]);
+        check(&seen(&[("n2", "192.0.2.1")], "", &[("10.2.0.1", "", true)]), &[("10.2.0.1", 1)]);
+    }
+
+    #[test]
+    fn names_and_other_families_are_no_gateways_for_eds() {
+        check(&seen(&[("n2", "gw.example.com")], "n1", &[("10.2.0.1", "n2", true)]), &[("10.2.0.1", 1)]);
+        check(&seen(&[("n2", "2001:db8::1")], "n1", &[("10.2.0.1", "n2", true)]), &[]);
+    }
+}
