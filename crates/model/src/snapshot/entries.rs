@@ -1,5 +1,6 @@
 //! ServiceEntry and WorkloadEntry as a registry: entries become services, workloads become endpoints.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -10,7 +11,7 @@ use api::istio::networking::v1alpha3::{ServiceEntry, ServicePort, WorkloadEntry}
 use super::{Delta, Snapshot};
 use crate::config::{Key, Kind, Meta, Object, Spec};
 use crate::endpoint::{Endpoint, Health, Locality, TlsMode};
-use crate::labels::{Labels, selects};
+use crate::labels::Labels;
 use crate::names::{Namespace, NetworkId, ServiceKey, Text};
 use crate::port::{Port, Protocol};
 use crate::service::{ExportTo, Registry, Resolution, Service, TrafficDistribution, UNSPECIFIED};
@@ -19,6 +20,7 @@ use crate::settings::Settings;
 const TLS_MODE_LABEL: &str = "security.istio.io/tlsMode";
 const LOCALITY_LABEL: &str = "istio-locality";
 const UNIX_PREFIX: &str = "unix://";
+const HEALTH_CHECKS: &str = "proxy.istio.io/health-checks-enabled";
 
 /// Brings services and endpoints up to date with the entries that changed.
 pub(super) fn join(world: &mut Snapshot, delta: &mut Delta) {
@@ -181,17 +183,15 @@ fn endpoints_of(world: &Snapshot, object: &Object, service: &Service) -> Vec<End
     let settings = &*world.settings;
     if let Some(selector) = &spec.workload_selector {
         let workloads = world.objects.of_namespace(Kind::WorkloadEntry, &object.meta.namespace);
-        let selected = workloads.filter_map(|w| match &w.spec {
-            Spec::WorkloadEntry(workload) if selects(&selector.labels, &workload_labels(w, workload)) => {
-                Some((w, workload))
-            }
-            _ => None,
+        let selected = workloads.filter_map(|w| Some((w, labelled(w)?))).filter(|(w, workload)| {
+            let chosen = selector.labels.iter().all(|(key, value)| workload.labels.get(key) == Some(value));
+            // Only Envoy itself can resolve a name, and only a DNS service makes it do so.
+            chosen && !awaits_probes(&w.meta) && (service.resolution.is_dns() || is_ip_or_unknown(&workload.address))
         });
-        // An address that is a name can only be resolved by Envoy itself.
-        let usable = selected.filter(|(_, w)| service.resolution.is_dns() || !is_name(&w.address));
-        return usable
+        return selected
             .flat_map(|(w, workload)| {
-                on_ports(spec, &workload_endpoint(workload, &w.meta.name, &w.meta.namespace, settings), &workload.ports)
+                let endpoint = workload_endpoint(&workload, &workload_name(&w.meta), &w.meta.namespace, settings);
+                on_ports(spec, &endpoint, &workload.ports).collect::<Vec<_>>()
             })
             .collect();
     }
@@ -205,14 +205,30 @@ fn endpoints_of(world: &Snapshot, object: &Object, service: &Service) -> Vec<End
     listed.collect()
 }
 
-fn is_name(address: &str) -> bool {
-    !address.is_empty() && !address.starts_with(UNIX_PREFIX) && address.parse::<IpAddr>().is_err()
+fn is_ip_or_unknown(address: &str) -> bool {
+    address.is_empty() || address.parse::<IpAddr>().is_ok()
 }
 
-/// Labels that selectors look at: those of the spec, and those of the object.
-fn workload_labels(object: &Object, workload: &WorkloadEntry) -> Labels {
-    let own = object.meta.labels.iter().map(|(k, v)| (k.clone(), v.clone()));
-    own.chain(workload.labels.iter().map(|(k, v)| (Text::from(k.as_str()), Text::from(v.as_str())))).collect()
+/// The workload with the labels of its object beside those of its spec; the object's win.
+fn labelled(object: &Object) -> Option<Cow<'_, WorkloadEntry>> {
+    let Spec::WorkloadEntry(workload) = &object.spec else { return None };
+    if object.meta.labels.is_empty() {
+        return Some(Cow::Borrowed(workload));
+    }
+    let mut merged = WorkloadEntry::clone(workload);
+    merged.labels.extend(object.meta.labels.iter().map(|(k, v)| (k.to_string(), v.to_string())));
+    Some(Cow::Owned(merged))
+}
+
+/// Whether an agent probes the workload. It is not used before a probe succeeds, which no source tells us yet.
+fn awaits_probes(meta: &Meta) -> bool {
+    matches!(meta.annotations.get(HEALTH_CHECKS).map(|v| &**v), Some("true" | "1" | "t" | "T" | "TRUE" | "True"))
+}
+
+/// The group that registered the workload, or the name it is labelled with, or its own.
+fn workload_name(meta: &Meta) -> Text {
+    let group = meta.annotations.get("istio.io/autoRegistrationGroup");
+    group.or_else(|| meta.labels.get("service.istio.io/workload-name")).unwrap_or(&meta.name).clone()
 }
 
 /// A DNS service without endpoints is its own endpoint.
@@ -318,4 +334,49 @@ fn on_ports<'a>(
         }
         endpoint
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use api::istio::networking::v1alpha3::WorkloadEntry;
+
+    use super::{HEALTH_CHECKS, Labels, Meta, Object, Spec, awaits_probes, labelled, workload_name};
+    use crate::shared::Shared;
+
+    fn meta(labels: &[(&str, &str)], annotations: &[(&str, &str)]) -> Meta {
+        Meta {
+            name: "vm-1".into(),
+            labels: labels.iter().copied().collect::<Labels>(),
+            annotations: annotations.iter().map(|(k, v)| ((*k).into(), (*v).into())).collect(),
+            ..Meta::default()
+        }
+    }
+
+    #[test]
+    fn labels_of_the_object_go_before_those_of_the_spec() {
+        let labels = [("app", "spec"), ("tier", "gold")].map(|(k, v)| (k.to_owned(), v.to_owned()));
+        let workload = WorkloadEntry { labels: labels.into_iter().collect(), ..WorkloadEntry::default() };
+        let spec = Spec::WorkloadEntry(Shared::new(workload));
+        let object = Object { meta: Arc::new(meta(&[("app", "object")], &[])), spec };
+        let found = labelled(&object).expect("a workload entry");
+        let found: Vec<_> = found.labels.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();
+        assert_eq!(found, [("app", "object"), ("tier", "gold")]);
+    }
+
+    #[test]
+    fn workload_is_named_after_its_group_then_its_label() {
+        let label = ("service.istio.io/workload-name", "label");
+        let group = ("istio.io/autoRegistrationGroup", "group");
+        assert_eq!(&*workload_name(&meta(&[label], &[group])), "group");
+        assert_eq!(&*workload_name(&meta(&[label], &[])), "label");
+        assert_eq!(&*workload_name(&meta(&[], &[])), "vm-1");
+    }
+
+    #[test]
+    fn probed_workload_waits_for_its_first_probe() {
+        assert!(awaits_probes(&meta(&[], &[(HEALTH_CHECKS, "true")])));
+        assert!(!awaits_probes(&meta(&[], &[(HEALTH_CHECKS, "no")])));
+    }
 }
