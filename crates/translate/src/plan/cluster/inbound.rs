@@ -28,6 +28,8 @@ const UNIX_PREFIX: &str = "unix://";
 /// A cluster of one port of the workload.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Inbound {
+    /// Hosts of all services on the workload's port, whatever port of theirs: what an EnvoyFilter may name.
+    pub hosts: Vec<Hostname>,
     /// Services on the port, for telemetry; the first one owns the port.
     pub services: Vec<ServiceLabel>,
     /// The service port that a rule's port settings name.
@@ -85,7 +87,10 @@ fn of_services(view: &View, context: &Arc<Context>, sidecar: Option<&Sidecar>) -
         } else {
             original(&owner.service, &owner.port)
         };
-        Some(cluster(view, context, port, &owner.service, &owner.port, labels(&targets), destination))
+        let hosts = targets.iter().map(|t| t.service.hostname.clone()).collect();
+        let served =
+            Served { number: port, service: &owner.service, port: &owner.port, hosts, labels: labels(&targets) };
+        Some(cluster(view, context, served, destination))
     };
     by_port.into_iter().filter(|(port, _)| !listed(*port)).filter_map(plan).collect()
 }
@@ -115,23 +120,29 @@ fn of_listener(view: &View, context: &Arc<Context>, listener: &IstioIngressListe
         Some((address, port)) => Destination::Fixed { address, port },
         None => original(service, &port),
     };
-    let services = if service.mesh_external { Vec::new() } else { vec![ServiceLabel::of(service)] };
-    Some(cluster(view, context, spec.number, service, &port, services, destination))
+    let labels = if service.mesh_external { Vec::new() } else { vec![ServiceLabel::of(service)] };
+    let hosts = vec![service.hostname.clone()];
+    let served = Served { number: spec.number, service, port: &port, hosts, labels };
+    Some(cluster(view, context, served, destination))
+}
+
+/// What a cluster serves.
+struct Served<'a> {
+    /// The port in the cluster's name.
+    number: u32,
+    /// Who owns it, and the service port that goes with it.
+    service: &'a Service,
+    port: &'a Port,
+    hosts: Vec<Hostname>,
+    labels: Vec<ServiceLabel>,
 }
 
 fn listener_port(listener: &IstioIngressListener) -> u32 {
     listener.port.as_ref().map_or(0, |p| p.number)
 }
 
-fn cluster(
-    view: &View,
-    context: &Arc<Context>,
-    number: u32,
-    service: &Service,
-    port: &Port,
-    services: Vec<ServiceLabel>,
-    destination: Destination,
-) -> ClusterPlan {
+fn cluster(view: &View, context: &Arc<Context>, served: Served<'_>, destination: Destination) -> ClusterPlan {
+    let Served { number, service, port, hosts, labels } = served;
     let pattern = &context.mesh.inbound_cluster_stat_name;
     let to_localhost = matches!(&destination, Destination::Fixed { address, .. } if [LOCALHOST_V4, LOCALHOST_V6].contains(&&**address));
     let mut bind = passthrough_addresses(&view.proxy);
@@ -139,13 +150,14 @@ fn cluster(
         bind.truncate(1);
     }
     let inbound = Inbound {
-        services,
+        hosts,
+        services: labels,
         port: port.number,
         protocol: port.protocol,
         stat_name: (!pattern.is_empty()).then(|| stat_name(pattern, service, "", port, number)),
         destination,
         rule: view.inbound_rule(&service.hostname).map(|rule| AppliedRule::new(rule, None)),
-        pool: sidecar_pool(view, number).map(|pool| Shared::new(pool.clone())),
+        pool: sidecar_pool(view, number).copied().map(Shared::new),
         bind: if to_localhost { Vec::new() } else { bind },
     };
     let kind = ClusterKind::Inbound(Box::new(inbound));

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use api::istio::networking::v1alpha3::{Subset, TrafficPolicy};
 use model::endpoint::TlsMode;
+use model::labels::Labels;
 use model::names::Text;
 use model::port::{Port, Protocol};
 use model::proxy::ProxyKind;
@@ -16,7 +17,7 @@ use scope::View;
 use super::{AppliedRule, ClusterKind, ClusterPlan, Context, DnsFamily, ServiceLabel, effective, stat_name};
 use crate::names::ClusterForm;
 use crate::plan::endpoints::{Choice, LocalityEndpoints, PERSISTENT_SESSION_LABEL};
-use crate::plan::locality::{Group, Setting};
+use crate::plan::locality::{Group, Place, Setting};
 use crate::plan::policy::{self, Effective};
 use crate::security::mtls::{MutualTls, PeerPolicies};
 
@@ -219,7 +220,8 @@ impl Planner<'_> {
         })
     }
 
-    /// Unlike EDS, an inlined list also follows the outlier detection that only the mesh asks for.
+    /// Unlike EDS, an inlined list also follows the outlier detection that only the mesh asks for, and upstream
+    /// does not rank the endpoints of a subset by labels.
     fn placed(
         &self,
         port: &Port,
@@ -230,7 +232,12 @@ impl Planner<'_> {
         let rule = self.rule.map(|rule| AppliedRule::new(rule, subset));
         let policy = effective(rule.as_ref(), &self.context.mesh, port.number);
         match Setting::of(policy.balancer, self.service.traffic_distribution, &self.context.mesh) {
-            Some(setting) => setting.apply(groups, choice.place(), policy.outlier.is_some()),
+            Some(setting) => {
+                let unlabelled = Labels::default();
+                let place = choice.place();
+                let place = if subset.is_some() { Place { labels: &unlabelled, ..place } } else { place };
+                setting.apply(groups, place, policy.outlier.is_some())
+            }
             None => groups.into_iter().map(Group::finish).collect(),
         }
     }

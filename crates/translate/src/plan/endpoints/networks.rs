@@ -59,6 +59,7 @@ impl<'a> Gateways<'a> {
             return group;
         }
         let Group { locality, priority, members, .. } = group;
+        let labelled = members.iter().any(|m| m.endpoint.workload.is_some());
         let mut kept = Vec::new();
         let mut through: BTreeMap<Gateway<'_>, u32> = BTreeMap::new();
         for (mut member, origin) in members.into_iter().zip(origins) {
@@ -80,7 +81,7 @@ impl<'a> Gateways<'a> {
                 *through.entry(*gateway).or_default() += share;
             }
         }
-        kept.extend(through.into_iter().map(|(gateway, weight)| gateway.member(weight)));
+        kept.extend(through.into_iter().map(|(gateway, weight)| gateway.member(weight, labelled)));
         Group { locality, priority, weight: None, members: kept }
     }
 
@@ -90,7 +91,7 @@ impl<'a> Gateways<'a> {
 }
 
 impl Gateway<'_> {
-    fn member<'b>(&self, weight: u32) -> Member<'b> {
+    fn member<'b>(&self, weight: u32, labelled: bool) -> Member<'b> {
         let labels: Labels = [("topology.istio.io/network", self.network)].into_iter().collect();
         Member {
             labels: Cow::Owned(labels),
@@ -101,7 +102,7 @@ impl Gateway<'_> {
                 weight: weight.max(1),
                 health: Health::Unknown,
                 mutual_tls: true,
-                workload: Some(WorkloadLabel::default()),
+                workload: labelled.then(WorkloadLabel::default),
             },
         }
     }

@@ -77,7 +77,7 @@ fn algorithm(draft: &mut Draft, balancer: Option<&LoadBalancerSettings>) {
     let (algorithm, config) = match policy::simple(balancer) {
         SimpleLb::Random => (LbPolicy::Random, None),
         SimpleLb::RoundRobin => {
-            let config = |slow_start_config| RoundRobinLbConfig { slow_start_config, ..Default::default() };
+            let config = |slow_start_config| RoundRobinLbConfig { slow_start_config };
             (LbPolicy::RoundRobin, slow_start.map(|s| LbConfig::RoundRobinLbConfig(config(Some(s)))))
         }
         _ => {
