@@ -55,7 +55,7 @@ fn answer(world: &Snapshot, proxy: &cases::Proxy, kind: &TypeUrl, names: &[Strin
             .collect(),
         k if *k == TypeUrl::ROUTE => names
             .iter()
-            .filter_map(|name| sidecar::route(&view, name))
+            .filter_map(|name| client::route(&view, name))
             .map(|p| Resource::new(p.name.clone(), &render::route::route(&p)))
             .collect(),
         k if *k == TypeUrl::NAME_TABLE => {

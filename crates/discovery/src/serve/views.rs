@@ -230,7 +230,7 @@ impl Cut {
         let (view, renderings) = (self.view.clone(), self.renderings.clone());
         let set = ResourceSet::new(TypeUrl::ROUTE, []);
         Arc::new(set.with_fallback(move |name| {
-            let plan = sidecar::route(&view, name)?;
+            let plan = client::route(&view, name)?;
             Some(renderings.get(fingerprint(&plan), || route_table(&plan, &renderings)))
         }))
     }

@@ -10,6 +10,7 @@ use scope::View;
 
 use crate::names::ClusterForm;
 use crate::plan::cluster::{self, ClusterPlan, outbound};
+use crate::plan::route::{self, RoutePlan};
 
 /// All clusters, by name.
 pub fn clusters(view: &View) -> Vec<ClusterPlan> {
@@ -27,6 +28,11 @@ pub fn clusters(view: &View) -> Vec<ClusterPlan> {
     }
     found.extend(cluster::router_fixed(&context));
     cluster::by_name(found)
+}
+
+/// The route table of this name, if only an empty one.
+pub fn route(view: &View, name: &str) -> Option<RoutePlan> {
+    Some(route::gateway::table(view, name))
 }
 
 /// Hosts that a gateway's own config names: destinations of its routes, and services that filters call.

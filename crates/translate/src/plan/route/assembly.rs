@@ -126,6 +126,7 @@ impl<'a> Assembly<'a> {
             routes: group.routes.clone(),
             attempt_count: self.attempt_count,
             session: entry.and_then(|e| destination::session(self.view, e.service)),
+            require_tls: false,
         }))
     }
 

@@ -4,6 +4,8 @@
 mod assembly;
 mod destination;
 mod domains;
+pub(crate) mod gateway;
+mod headers;
 mod registry;
 mod rules;
 pub(crate) mod sidecar;
@@ -42,6 +44,8 @@ pub struct VirtualHostPlan {
     /// Whether retried requests tell how often they were tried.
     pub attempt_count: bool,
     pub session: Option<SessionState>,
+    /// Plain-text requests are redirected to HTTPS.
+    pub require_tls: bool,
 }
 
 /// One entry of a virtual host.

@@ -47,6 +47,14 @@ pub(super) fn routes(target: &Target<'_>, rule: &VirtualServiceRule) -> Vec<Rout
     out
 }
 
+/// Whether the route takes every request, so that it belongs behind all others.
+pub(super) fn is_catch_all(entry: &RouteEntry) -> bool {
+    match entry {
+        RouteEntry::Rule(rule) => rule.condition().is_none_or(|request| takes_everything(request, rule.semantics)),
+        RouteEntry::Default(_) | RouteEntry::Passthrough { .. } | RouteEntry::BlackHole => true,
+    }
+}
+
 /// Whether the condition can hold for this client at all.
 fn applies(target: &Target<'_>, request: &HttpMatchRequest) -> bool {
     if request.port != 0 && request.port != u32::from(target.port) {

@@ -16,19 +16,14 @@ use super::assembly::{Assembly, Group, HTTP_PORT};
 use super::domains::with_port;
 use super::registry::{Entry, Registry};
 use super::rules::{self, Target};
-use super::{DefaultRoute, Purpose, RouteEntry, RoutePlan, Traits, VirtualHostPlan, destination};
+use super::{DefaultRoute, Purpose, RouteEntry, RoutePlan, Traits, VirtualHostPlan, destination, headers};
 use crate::names;
 
 /// What all route tables of one client have in common.
 pub(crate) struct RouteTables<'a> {
     view: &'a View,
-    headers: ProxyHeaders,
+    headers: headers::ProxyHeaders,
     retries: Option<Shared<HttpRetry>>,
-}
-
-struct ProxyHeaders {
-    attempt_count: bool,
-    forwarded_host: bool,
 }
 
 /// What a table's name says.
@@ -46,7 +41,7 @@ enum RouteName<'a> {
 impl<'a> RouteTables<'a> {
     pub(crate) fn new(view: &'a View) -> RouteTables<'a> {
         let retries = view.settings.mesh.default_http_retry_policy.clone().map(Shared::new);
-        RouteTables { view, headers: proxy_headers(view), retries }
+        RouteTables { view, headers: headers::of_client(view), retries }
     }
 
     /// The table of this name.
@@ -175,6 +170,7 @@ impl<'a> RouteTables<'a> {
             routes: Shared::hashed(vec![route]),
             attempt_count: self.headers.attempt_count,
             session: None,
+            require_tls: false,
         }
     }
 }
@@ -218,14 +214,4 @@ fn egress_listener<'a>(view: &'a View, port: u16, name: &str) -> Option<&'a Egre
 fn is_forward_proxy(listener: &EgressListener) -> bool {
     let port = listener.spec.as_ref().and_then(|spec| spec.port.as_ref());
     port.is_some_and(|p| Protocol::parse(&p.protocol) == Protocol::HttpProxy)
-}
-
-fn proxy_headers(view: &View) -> ProxyHeaders {
-    let headers = view.proxy_config.proxy_headers.as_ref();
-    let attempt_count = headers.and_then(|h| h.attempt_count.as_ref());
-    let forwarded_host = headers.and_then(|h| h.x_forwarded_host.as_ref());
-    ProxyHeaders {
-        attempt_count: !attempt_count.and_then(|a| a.disabled).unwrap_or(false),
-        forwarded_host: forwarded_host.and_then(|f| f.enabled).unwrap_or(false),
-    }
 }

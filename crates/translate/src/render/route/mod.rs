@@ -11,6 +11,7 @@ mod retry;
 use api::envoy::config::core::v3::Metadata;
 use api::envoy::config::route::v3::route::Action;
 use api::envoy::config::route::v3::route_action::ClusterSpecifier;
+use api::envoy::config::route::v3::virtual_host::TlsRequirementType;
 use api::envoy::config::route::v3::{
     Decorator, DirectResponseAction, Route, RouteAction, RouteConfiguration, VirtualHost,
 };
@@ -74,6 +75,7 @@ pub fn virtual_host(plan: &VirtualHostPlan) -> VirtualHost {
         domains: plan.domains.iter().map(|d| d.to_string()).collect(),
         routes: plan.routes.iter().map(entry).collect(),
         include_request_attempt_count: plan.attempt_count,
+        require_tls: if plan.require_tls { TlsRequirementType::All } else { TlsRequirementType::None } as i32,
         typed_per_filter_config: session.into_iter().collect(),
         ..VirtualHost::default()
     }
@@ -199,6 +201,7 @@ mod tests {
             routes: Shared::hashed(vec![RouteEntry::Default(route)]),
             attempt_count: true,
             session: None,
+            require_tls: false,
         })
     }
 

@@ -1,0 +1,270 @@
+//! Route tables of a gateway: the hosts that its servers and the VirtualServices bound to them share.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use api::istio::networking::v1alpha3::{HttpRetry, Server};
+use model::host::is_wildcard;
+use model::names::{Hostname, Namespace, ServiceKey, Text};
+use model::service::Service;
+use model::shared::Shared;
+use model::snapshot::routing::VirtualServiceRule;
+use scope::View;
+use scope::gateway::GatewayServer;
+
+use super::domains::with_port;
+use super::rules::{self, Target};
+use super::{Purpose, RouteEntry, RoutePlan, SessionState, Traits, VirtualHostPlan, destination, headers};
+
+/// The table of this name; an empty one if no server stands behind it, as while a listener drains.
+pub(crate) fn table(view: &View, name: &str) -> RoutePlan {
+    let servers = view.gateway.as_ref().and_then(|gateway| gateway.servers_by_route.get(name));
+    let Some((first, _)) = servers.and_then(|s| s.split_first()) else { return RoutePlan::unknown(name) };
+    let mut hosts = Hosts::new(view);
+    for server in servers.into_iter().flatten() {
+        hosts.add_server(server);
+    }
+    let mut virtual_hosts = hosts.virtual_hosts();
+    if virtual_hosts.is_empty() {
+        virtual_hosts.push(Shared::hashed(nothing_here(number(first))));
+    }
+    virtual_hosts.sort_by(|a, b| a.name.cmp(&b.name));
+    RoutePlan { name: name.into(), virtual_hosts, purpose: Purpose::Listener }
+}
+
+/// A virtual host without routes: Envoy answers 404.
+fn nothing_here(port: u16) -> VirtualHostPlan {
+    VirtualHostPlan {
+        name: with_port("blackhole", port).into(),
+        domains: vec!["*".into()],
+        routes: Shared::hashed(Vec::new()),
+        attempt_count: false,
+        session: None,
+        require_tls: false,
+    }
+}
+
+/// Virtual hosts by host, while servers add to them.
+struct Hosts<'a> {
+    view: &'a View,
+    headers: headers::ProxyHeaders,
+    retries: Option<Shared<HttpRetry>>,
+    /// VirtualServices of each gateway.
+    bound: BTreeMap<Text, Arc<[Arc<VirtualServiceRule>]>>,
+    /// Routes of each VirtualService as bound to a gateway: made for the first server that uses them.
+    made: Vec<Shared<Vec<RouteEntry>>>,
+    made_for: BTreeMap<(Text, Namespace, Text), usize>,
+    hosts: BTreeMap<Rank, Host>,
+}
+
+/// Hosts from specific to general, the order in which they are collapsed: plain ones before wildcards,
+/// long ones before short ones.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+struct Rank {
+    wildcard: bool,
+    length: Reverse<usize>,
+    host: Text,
+}
+
+struct Host {
+    port: u16,
+    domains: Vec<Text>,
+    /// Routes, as indexes into those made.
+    routes: Vec<usize>,
+    session: Option<SessionState>,
+    require_tls: bool,
+}
+
+impl<'a> Hosts<'a> {
+    fn new(view: &'a View) -> Hosts<'a> {
+        Hosts {
+            view,
+            headers: headers::of_client(view),
+            retries: view.settings.mesh.default_http_retry_policy.clone().map(Shared::new),
+            bound: BTreeMap::new(),
+            made: Vec::new(),
+            made_for: BTreeMap::new(),
+            hosts: BTreeMap::new(),
+        }
+    }
+
+    fn add_server(&mut self, server: &GatewayServer) {
+        let view = self.view;
+        let gateway = &server.gateway;
+        let rules = self.bound.entry(gateway.clone()).or_insert_with(|| view.gateway_routes(gateway).into()).clone();
+        for rule in rules.iter() {
+            let shared = shared_hosts(&server.spec, rule);
+            if shared.is_empty() {
+                continue;
+            }
+            if let Some(routes) = self.routes(server, rule) {
+                shared.into_iter().for_each(|host| self.add_routes(host, server, rule, routes));
+            }
+        }
+        if redirects_to_https(&server.spec) {
+            server.spec.hosts.iter().for_each(|host| self.require_tls(host, server));
+        }
+    }
+
+    /// The routes of a VirtualService behind this server; `None` if none applies.
+    fn routes(&mut self, server: &GatewayServer, rule: &VirtualServiceRule) -> Option<usize> {
+        let meta = &rule.config.meta;
+        let key = (server.gateway.clone(), meta.namespace.clone(), meta.name.clone());
+        if let Some(known) = self.made_for.get(&key) {
+            return Some(*known);
+        }
+        let view = self.view;
+        let target = Target {
+            view,
+            port: number(server),
+            gateways: &[&server.gateway],
+            service: &|host| service(view, host, &meta.namespace),
+            mesh_retries: self.retries.clone(),
+            traits: Traits {
+                tls: server.spec.tls.is_some(),
+                forwarded_host: self.headers.forwarded_host,
+                plain_mirror_host: view.settings.knobs.disable_shadow_host_suffix,
+                ..Traits::default()
+            },
+        };
+        let routes = Some(rules::routes(&target, rule)).filter(|routes| !routes.is_empty())?;
+        self.made.push(Shared::hashed(routes));
+        self.made_for.insert(key, self.made.len() - 1);
+        Some(self.made.len() - 1)
+    }
+
+    fn add_routes(&mut self, host: Hostname, server: &GatewayServer, rule: &VirtualServiceRule, routes: usize) {
+        let view = self.view;
+        let host = Text::from(host.to_lowercase());
+        let entry = self.hosts.entry(rank(&host)).or_insert_with(|| Host {
+            port: number(server),
+            session: named_service(view, rule, &host).and_then(|s| destination::session(view, s)),
+            domains: vec![host],
+            routes: Vec::new(),
+            require_tls: false,
+        });
+        entry.routes.push(routes);
+        entry.require_tls |= redirects_to_https(&server.spec);
+    }
+
+    /// A server that redirects to HTTPS does so for hosts without routes too.
+    fn require_tls(&mut self, host: &str, server: &GatewayServer) {
+        let host = Text::from(host.to_lowercase());
+        let entry = self.hosts.entry(rank(&host)).or_insert_with(|| Host {
+            port: number(server),
+            domains: vec![host],
+            routes: Vec::new(),
+            session: None,
+            require_tls: true,
+        });
+        entry.require_tls = true;
+    }
+
+    fn virtual_hosts(self) -> Vec<Shared<VirtualHostPlan>> {
+        let attempt_count = self.headers.attempt_count;
+        let collapse = self.view.settings.knobs.route_collapse;
+        let hosts = self.hosts.into_values();
+        let hosts: Vec<Host> = if collapse { collapsed(hosts) } else { hosts.collect() };
+        let plan = |host: Host| {
+            Shared::hashed(VirtualHostPlan {
+                name: with_port(&host.domains[0], host.port).into(),
+                routes: joined(&host.routes, &self.made),
+                domains: host.domains,
+                attempt_count,
+                session: host.session,
+                require_tls: host.require_tls,
+            })
+        };
+        hosts.into_iter().map(plan).collect()
+    }
+}
+
+/// Hosts with the same routes as one, named after the most specific of them.
+fn collapsed(hosts: impl Iterator<Item = Host>) -> Vec<Host> {
+    let mut out: Vec<Host> = Vec::new();
+    let mut newest: BTreeMap<Vec<usize>, usize> = BTreeMap::new();
+    for host in hosts {
+        match newest.get(&host.routes) {
+            Some(known) if out[*known].require_tls == host.require_tls => out[*known].domains.extend(host.domains),
+            _ => {
+                newest.insert(host.routes.clone(), out.len());
+                out.push(host);
+            }
+        }
+    }
+    out
+}
+
+/// Routes of several VirtualServices in order of age, those that take every request behind all others.
+fn joined(indexes: &[usize], made: &[Shared<Vec<RouteEntry>>]) -> Shared<Vec<RouteEntry>> {
+    if let [only] = indexes {
+        return made[*only].clone();
+    }
+    let all = indexes.iter().flat_map(|index| made[*index].iter().cloned());
+    let (last, mut routes): (Vec<_>, Vec<_>) = all.partition(rules::is_catch_all);
+    routes.extend(last);
+    Shared::hashed(routes)
+}
+
+fn rank(host: &Text) -> Rank {
+    Rank { wildcard: is_wildcard(host), length: Reverse(host.len()), host: host.clone() }
+}
+
+fn number(server: &GatewayServer) -> u16 {
+    server.port() as u16
+}
+
+fn redirects_to_https(server: &Server) -> bool {
+    server.tls.as_ref().is_some_and(|tls| tls.https_redirect)
+}
+
+/// Hosts that both the server and the VirtualService cover, in the narrower of the two spellings. Hosts that
+/// the server keeps to another namespace do not count.
+fn shared_hosts(server: &Server, rule: &VirtualServiceRule) -> Vec<Hostname> {
+    let mut out: Vec<Hostname> = Vec::new();
+    let namespace = &rule.config.meta.namespace;
+    for ours in server.hosts.iter().filter_map(|host| in_namespace(host, namespace)) {
+        let ours = Hostname::from(ours);
+        for theirs in &rule.config.spec.hosts {
+            let theirs = Hostname::from(theirs.as_str());
+            let narrower = if ours.is_subset_of(&theirs) {
+                ours.clone()
+            } else if theirs.is_subset_of(&ours) {
+                theirs
+            } else {
+                continue;
+            };
+            if !out.contains(&narrower) {
+                out.push(narrower);
+            }
+        }
+    }
+    out
+}
+
+/// The host of `host` or `namespace/host`; `None` if it is for another namespace.
+fn in_namespace<'h>(host: &'h str, namespace: &str) -> Option<&'h str> {
+    match host.split_once('/') {
+        None => Some(host),
+        Some((owner, host)) => (owner == namespace || owner == "*").then_some(host),
+    }
+}
+
+/// The service that a route means: of its own namespace if the gateway may see it, else any that it sees.
+fn service<'v>(view: &'v View, host: &str, namespace: &Namespace) -> Option<&'v Service> {
+    let own = view.any_service(&ServiceKey { hostname: host.into(), namespace: namespace.clone() });
+    let default = view.settings.default_service_export();
+    let visible = own.filter(|s| s.export_to.or(&default).admits(&s.namespace, &view.proxy.namespace));
+    visible.or_else(|| view.service(host)).map(|s| &**s)
+}
+
+/// The service of this very host, if the VirtualService also sends requests there.
+fn named_service<'v>(view: &'v View, rule: &VirtualServiceRule, host: &str) -> Option<&'v Service> {
+    let spec = &rule.config.spec;
+    let destinations = spec.http.iter().flat_map(|http| {
+        let weighted = http.route.iter().filter_map(|d| d.destination.as_ref());
+        weighted.chain(&http.mirror).chain(http.mirrors.iter().filter_map(|m| m.destination.as_ref()))
+    });
+    destinations.into_iter().find(|d| d.host == host).and_then(|_| service(view, host, &rule.config.meta.namespace))
+}
