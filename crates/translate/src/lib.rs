@@ -6,6 +6,7 @@
 pub mod class;
 pub mod client;
 pub mod http_filters;
+pub mod literal;
 pub mod names;
 pub mod network_filters;
 pub mod plan;

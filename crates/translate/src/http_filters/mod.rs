@@ -20,6 +20,7 @@ use scope::View;
 
 use crate::class::Class;
 use crate::security::authorization::Check;
+use crate::security::policies::Policies;
 use crate::security::request_authentication::RequestAuthentication;
 
 /// One filter of a connection manager.
@@ -41,6 +42,7 @@ pub enum HttpFilter {
 pub struct Connection<'a> {
     pub view: &'a View,
     pub class: Class,
+    pub policies: &'a Policies,
     /// The port that clients call; for inbound, the one that the workload listens on.
     pub port: u32,
     pub protocol: Protocol,
@@ -58,7 +60,7 @@ const ORDER: &[Row] = &[
     metadata_exchange::add,
     authorization::add_custom,
     jwt_authn::add,
-    authorization::add_own,
+    authorization::add,
     grpc_web::add,
     grpc_stats::add,
     alpn::add,

@@ -19,6 +19,7 @@ use scope::View;
 
 use crate::class::Class;
 use crate::security::authorization::Check;
+use crate::security::policies::Policies;
 use http_connection_manager::HttpConnectionManager;
 use tcp_proxy::TcpProxy;
 
@@ -38,6 +39,7 @@ pub enum NetworkFilter {
 pub struct Connection<'a> {
     pub view: &'a View,
     pub class: Class,
+    pub policies: &'a Policies,
     /// The service port.
     pub port: u32,
     pub ending: Ending,

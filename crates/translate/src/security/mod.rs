@@ -2,5 +2,5 @@
 
 pub mod authorization;
 pub mod mtls;
-pub mod peer_authentication;
+pub mod policies;
 pub mod request_authentication;

@@ -1,6 +1,8 @@
 //! Which mutual TLS mode holds for a namespace, a workload or a port, by PeerAuthentication.
 //! The narrowest policy wins, the oldest among equals, and UNSET means "as the wider one says".
 
+use std::collections::BTreeMap;
+
 use api::istio::security::v1beta1::PeerAuthentication;
 use api::istio::security::v1beta1::peer_authentication::MutualTls as MutualTlsSetting;
 use api::istio::security::v1beta1::peer_authentication::mutual_tls::Mode;
@@ -45,6 +47,13 @@ impl<'a> PeerPolicies<'a> {
         }
     }
 
+    /// Modes of ports that the workload's own policy names, by the port that it listens on.
+    pub fn ports_of_workload(&self, namespace: &Namespace, labels: &Labels) -> BTreeMap<u32, MutualTls> {
+        let own = self.selecting(namespace, labels).map(|config| &config.spec.port_level_mtls);
+        let ports = own.into_iter().flat_map(BTreeMap::keys);
+        ports.map(|port| (*port, self.of_workload(namespace, labels, *port))).collect()
+    }
+
     fn of_mesh(&self) -> MutualTls {
         let root = self.widest(self.root);
         root.and_then(|config| mode(config.spec.mtls.as_ref())).unwrap_or(MutualTls::Permissive)
@@ -65,7 +74,7 @@ impl<'a> PeerPolicies<'a> {
     }
 }
 
-fn selector(config: &Config<PeerAuthentication>) -> Option<&std::collections::BTreeMap<String, String>> {
+fn selector(config: &Config<PeerAuthentication>) -> Option<&BTreeMap<String, String>> {
     config.spec.selector.as_ref().map(|s| &s.match_labels).filter(|labels| !labels.is_empty())
 }
 

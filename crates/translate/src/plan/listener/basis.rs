@@ -12,11 +12,14 @@ use super::addresses;
 use crate::class::Class;
 use crate::http_filters::{self, HttpFilter};
 use crate::network_filters::http_connection_manager::{self as hcm, HttpSettings};
+use crate::network_filters::{Connection, Ending};
+use crate::security::policies::Policies;
 use crate::telemetry::access_log::{AccessLog, Logged, access_logs};
 
 pub(super) struct Basis<'a> {
     pub(super) view: &'a View,
     pub(super) proxy_config: ProxyConfig,
+    pub(super) policies: Policies,
     /// Addresses that mean "any", one per family the proxy has; never empty.
     pub(super) wildcards: Vec<Text>,
     /// Loopback addresses, likewise.
@@ -37,6 +40,8 @@ impl<'a> Basis<'a> {
         let tcp_log = |class| Part::new(access_logs(view, class, Logged::Tcp));
         Basis {
             view,
+            // Routes of a sidecar do not look at tokens.
+            policies: Policies::new(view, false),
             wildcards: addresses::wildcards(&view.proxy),
             localhosts: addresses::localhosts(&view.proxy),
             outbound_http: Part::new(hcm::outbound(view, &proxy_config)),
@@ -67,6 +72,11 @@ impl<'a> Basis<'a> {
         Part::new(access_logs(self.view, class, Logged::Listener))
     }
 
+    /// What network filters of one port are chosen by.
+    pub(super) fn connection(&self, class: Class, port: u32, ending: Ending) -> Connection<'_> {
+        Connection { view: self.view, class, policies: &self.policies, port, ending }
+    }
+
     /// The HTTP filters for one port.
     pub(super) fn http_filters(&self, class: Class, port: u32, protocol: Protocol) -> Part<Vec<HttpFilter>> {
         use api::istio::mesh::v1alpha1::proxy_config::proxy_headers::MetadataExchangeMode;
@@ -76,6 +86,7 @@ impl<'a> Basis<'a> {
         Part::new(http_filters::wanted(&http_filters::Connection {
             view: self.view,
             class,
+            policies: &self.policies,
             port,
             protocol,
             suppress_debug_headers: hide_debug.unwrap_or(false),

@@ -9,6 +9,7 @@ use model::names::Text;
 use model::port::{Port, Protocol};
 use model::proxy::Interception;
 use model::shared::{Part, Shared};
+use scope::View;
 use scope::inbound::ServiceTarget;
 
 use super::basis::Basis;
@@ -22,8 +23,8 @@ use crate::class::Class;
 use crate::names;
 use crate::network_filters::http_connection_manager::{HttpConnectionManager, InboundRoute, Routes};
 use crate::network_filters::tcp_proxy::TcpProxy;
-use crate::network_filters::{self, Connection, Ending, NetworkFilter};
-use crate::security::peer_authentication::{self, MtlsMode, MtlsModes};
+use crate::network_filters::{self, Ending, NetworkFilter};
+use crate::security::mtls::{MutualTls, PeerPolicies};
 use crate::telemetry::stat_name::{StatName, kubernetes_name};
 
 /// A port that the workload serves.
@@ -50,9 +51,32 @@ struct Contexts {
     bytes: Part<ServerTls>,
 }
 
+/// What the workload accepts: on any port, and on ports that its policy names.
+struct Modes {
+    any: MutualTls,
+    ports: BTreeMap<u32, MutualTls>,
+}
+
+impl Modes {
+    fn of(view: &View) -> Modes {
+        let root = view.settings.root_namespace();
+        let policies = PeerPolicies::new(&view.policy, &root);
+        let (namespace, labels) = (&view.proxy.namespace, &view.proxy.labels);
+        Modes {
+            // No workload listens on port 0, so no policy names it.
+            any: policies.of_workload(namespace, labels, 0),
+            ports: policies.ports_of_workload(namespace, labels),
+        }
+    }
+
+    fn of_port(&self, port: u32) -> MutualTls {
+        self.ports.get(&port).copied().unwrap_or(self.any)
+    }
+}
+
 /// The inbound listeners.
 pub(super) fn listeners(basis: &Basis<'_>) -> Vec<ListenerPlan> {
-    let modes = peer_authentication::modes(basis.view);
+    let modes = Modes::of(basis.view);
     let contexts = Contexts {
         http: Part::new(server_tls::mesh_mtls(basis.view, false)),
         bytes: Part::new(server_tls::mesh_mtls(basis.view, true)),
@@ -213,7 +237,7 @@ fn after_tls(protocol: Protocol) -> Protocol {
 }
 
 /// Chains for the capturing port itself and for ports that no service or Sidecar names.
-fn captured_elsewhere(basis: &Basis<'_>, modes: &MtlsModes, contexts: &Contexts) -> Vec<ChainPlan> {
+fn captured_elsewhere(basis: &Basis<'_>, modes: &Modes, contexts: &Contexts) -> Vec<ChainPlan> {
     let mut all = vec![black_hole(basis)];
     let undeclared = modes.ports.keys().copied().filter(|port| !is_declared(basis, *port));
     for port in std::iter::once(0).chain(undeclared) {
@@ -248,7 +272,7 @@ fn passthrough(target_port: u32) -> Served {
 /// Connections to the capturing port itself would come back to it without end.
 fn black_hole(basis: &Basis<'_>) -> ChainPlan {
     let proxy = TcpProxy::to_cluster(names::BLACK_HOLE_CLUSTER, basis.no_log.clone());
-    let connection = Connection { view: basis.view, class: Class::SidecarInbound, port: 0, ending: Ending::Unknown };
+    let connection = basis.connection(Class::SidecarInbound, 0, Ending::Unknown);
     ChainPlan {
         name: names::VIRTUAL_INBOUND_BLACKHOLE_CHAIN.into(),
         matching: Some(ChainMatch { port: Some(capture_port(basis)), ..ChainMatch::default() }),
@@ -260,9 +284,9 @@ fn black_hole(basis: &Basis<'_>) -> ChainPlan {
 }
 
 /// The chains of one port, one for each kind of connection that it accepts.
-fn chains(basis: &Basis<'_>, served: &Served, mtls_mode: MtlsMode, contexts: &Contexts) -> Vec<ChainPlan> {
+fn chains(basis: &Basis<'_>, served: &Served, mtls_mode: MutualTls, contexts: &Contexts) -> Vec<ChainPlan> {
     let Some(mode) = Mode::of(served.port.protocol) else { return Vec::new() };
-    if let Some(tls) = served.tls.as_deref().filter(|_| mtls_mode == MtlsMode::Disable) {
+    if let Some(tls) = served.tls.as_deref().filter(|_| mtls_mode == MutualTls::Disable) {
         let context = Part::new(server_tls::terminated(basis.view, tls));
         let accepted = mtls::terminated(mode);
         return accepted.iter().map(|a| chain(basis, served, a, Some(context.clone()))).collect();
@@ -319,8 +343,7 @@ fn http(basis: &Basis<'_>, served: &Served) -> Vec<NetworkFilter> {
         settings: basis.inbound_http.clone(),
         filters: basis.http_filters(Class::SidecarInbound, served.target_port, protocol),
     };
-    let port = served.target_port;
-    let connection = Connection { view: basis.view, class: Class::SidecarInbound, port, ending: Ending::Http };
+    let connection = basis.connection(Class::SidecarInbound, served.target_port, Ending::Http);
     network_filters::chain(&connection, vec![NetworkFilter::Http(Box::new(manager))])
 }
 
@@ -340,7 +363,6 @@ fn bytes(basis: &Basis<'_>, served: &Served) -> Vec<NetworkFilter> {
         proxy.stat_prefix = name.fill(pattern).into();
     }
     let last = network_filters::for_protocol(basis.knobs(), served.port.protocol, proxy);
-    let port = served.port.number.into();
-    let connection = Connection { view: basis.view, class: Class::SidecarInbound, port, ending: Ending::Bytes };
+    let connection = basis.connection(Class::SidecarInbound, served.port.number.into(), Ending::Bytes);
     network_filters::chain(&connection, last)
 }

@@ -2,7 +2,7 @@
 
 use super::Transport;
 use super::conflicts::Mode;
-use crate::security::peer_authentication::MtlsMode;
+use crate::security::mtls::MutualTls;
 
 /// One kind of connection to an inbound port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,25 +53,25 @@ fn plain(alpn: Alpn, http: bool) -> Accepted {
 const OTHER_TLS: Accepted = Accepted { alpn: Alpn::Any, transport: Transport::Tls, http: false, terminates: false };
 
 /// The kinds of connections that a port accepts.
-pub(super) fn accepted(mtls_mode: MtlsMode, mode: Mode) -> Vec<Accepted> {
+pub(super) fn accepted(mtls_mode: MutualTls, mode: Mode) -> Vec<Accepted> {
     const HTTP: bool = true;
     const BYTES: bool = false;
     match (mode, mtls_mode) {
-        (Mode::Http, MtlsMode::Strict) => vec![mtls(Alpn::Any, HTTP)],
-        (Mode::Http, MtlsMode::Permissive) => vec![mtls(Alpn::Mesh, HTTP), plain(Alpn::Any, HTTP)],
-        (Mode::Http, MtlsMode::Disable) => vec![plain(Alpn::Any, HTTP)],
-        (Mode::Auto, MtlsMode::Strict) => vec![mtls(Alpn::MeshHttp, HTTP), mtls(Alpn::Any, BYTES)],
-        (Mode::Auto, MtlsMode::Permissive) => vec![
+        (Mode::Http, MutualTls::Strict) => vec![mtls(Alpn::Any, HTTP)],
+        (Mode::Http, MutualTls::Permissive) => vec![mtls(Alpn::Mesh, HTTP), plain(Alpn::Any, HTTP)],
+        (Mode::Http, MutualTls::Disable) => vec![plain(Alpn::Any, HTTP)],
+        (Mode::Auto, MutualTls::Strict) => vec![mtls(Alpn::MeshHttp, HTTP), mtls(Alpn::Any, BYTES)],
+        (Mode::Auto, MutualTls::Permissive) => vec![
             mtls(Alpn::MeshHttp, HTTP),
             plain(Alpn::PlainHttp, HTTP),
             mtls(Alpn::MeshBytes, BYTES),
             plain(Alpn::Any, BYTES),
             OTHER_TLS,
         ],
-        (Mode::Auto, MtlsMode::Disable) => vec![plain(Alpn::PlainHttp, HTTP), plain(Alpn::Any, BYTES)],
-        (Mode::Tcp, MtlsMode::Strict) => vec![mtls(Alpn::Any, BYTES)],
-        (Mode::Tcp, MtlsMode::Permissive) => vec![mtls(Alpn::Mesh, BYTES), OTHER_TLS, plain(Alpn::Any, BYTES)],
-        (Mode::Tcp, MtlsMode::Disable) => vec![plain(Alpn::Any, BYTES)],
+        (Mode::Auto, MutualTls::Disable) => vec![plain(Alpn::PlainHttp, HTTP), plain(Alpn::Any, BYTES)],
+        (Mode::Tcp, MutualTls::Strict) => vec![mtls(Alpn::Any, BYTES)],
+        (Mode::Tcp, MutualTls::Permissive) => vec![mtls(Alpn::Mesh, BYTES), OTHER_TLS, plain(Alpn::Any, BYTES)],
+        (Mode::Tcp, MutualTls::Disable) => vec![plain(Alpn::Any, BYTES)],
     }
 }
 

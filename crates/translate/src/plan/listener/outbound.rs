@@ -24,7 +24,7 @@ use super::{
 use crate::class::Class;
 use crate::names;
 use crate::network_filters::http_connection_manager::{self as hcm, HttpConnectionManager, HttpSettings, Routes};
-use crate::network_filters::{self, Connection, Ending, NetworkFilter};
+use crate::network_filters::{self, Ending, NetworkFilter};
 
 /// Listeners by address and port.
 type Entries = BTreeMap<(Text, u32), Entry>;
@@ -316,7 +316,7 @@ fn chain_plan(basis: &Basis<'_>, chain: Chain, listener: &str, port: u32, settin
                 settings: settings.clone(),
                 filters: basis.http_filters(Class::SidecarOutbound, port, protocol),
             };
-            let connection = Connection { view: basis.view, class: Class::SidecarOutbound, port, ending: Ending::Http };
+            let connection = basis.connection(Class::SidecarOutbound, port, Ending::Http);
             network_filters::chain(&connection, vec![NetworkFilter::Http(Box::new(manager))])
         }
     };

@@ -19,7 +19,8 @@ use super::conflicts::{Body, Chain};
 use crate::class::Class;
 use crate::names;
 use crate::network_filters::tcp_proxy::{Destination, TcpProxy, Tunnel};
-use crate::network_filters::{self, Connection, Ending, NetworkFilter};
+use crate::network_filters::{self, Ending, NetworkFilter};
+use crate::plan::route::destination;
 use crate::telemetry::stat_name::StatName;
 
 /// The port of a service that a listener stands for.
@@ -105,7 +106,7 @@ pub(super) fn routed(
         return Some(stack(basis, port, proxy));
     }
     let service = basis.view.service(&first.host);
-    let cluster = destination_cluster(first, service.map(|s| &**s), port.number);
+    let cluster = destination::cluster(Some(first), service.map(|s| &**s), port.number);
     let mut proxy = TcpProxy::to_cluster(&cluster, basis.outbound_tcp_log.clone());
     let named = service.and_then(|s| stat_prefix(basis, s, &first.subset, port.number, &port.name));
     proxy.stat_prefix = named.unwrap_or(proxy.stat_prefix);
@@ -117,23 +118,7 @@ fn weighted(basis: &Basis<'_>, route: &RouteDestination, port: &Port) -> Option<
     let destination = route.destination.as_ref()?;
     let weight = u32::try_from(route.weight).ok().filter(|w| *w > 0)?;
     let service = basis.view.service(&destination.host);
-    Some((destination_cluster(destination, service.map(|s| &**s), port.number), weight))
-}
-
-/// The cluster of a destination: the port it names, or the service's only one, or the listener's.
-pub(super) fn destination_cluster(
-    destination: &api::istio::networking::v1alpha3::Destination,
-    service: Option<&Service>,
-    listener_port: u16,
-) -> Text {
-    if destination.host.is_empty() {
-        // An unusable reference of the Gateway API.
-        return names::UNKNOWN_SERVICE.into();
-    }
-    let named = destination.port.as_ref().map(|p| u16::try_from(p.number).unwrap_or_default());
-    let only = service.and_then(|s| if let [only] = &s.ports[..] { Some(only.number) } else { None });
-    let port = named.or(only).unwrap_or(listener_port);
-    names::outbound_cluster(port, &destination.subset, &destination.host).into()
+    Some((destination::cluster(Some(destination), service.map(|s| &**s), port.number), weight))
 }
 
 /// The name of statistics, where the mesh has a pattern for it.
@@ -144,8 +129,7 @@ fn stat_prefix(basis: &Basis<'_>, service: &Service, subset: &str, port: u16, po
 
 fn stack(basis: &Basis<'_>, port: &Port, proxy: TcpProxy) -> Vec<NetworkFilter> {
     let last = network_filters::for_protocol(basis.knobs(), port.protocol, proxy);
-    let class = Class::SidecarOutbound;
-    let connection = Connection { view: basis.view, class, port: port.number.into(), ending: Ending::Bytes };
+    let connection = basis.connection(Class::SidecarOutbound, port.number.into(), Ending::Bytes);
     network_filters::chain(&connection, last)
 }
 

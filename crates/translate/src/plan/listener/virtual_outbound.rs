@@ -3,12 +3,12 @@
 use model::proxy::Interception;
 
 use super::basis::Basis;
-use super::tcp_routes::destination_cluster;
 use super::{Address, Binding, ChainMatch, ChainPlan, Direction, ListenerPlan};
 use crate::class::Class;
 use crate::names;
 use crate::network_filters::tcp_proxy::TcpProxy;
-use crate::network_filters::{self, Connection, Ending, NetworkFilter};
+use crate::network_filters::{self, Ending, NetworkFilter};
+use crate::plan::route::destination;
 
 /// The listener; `None` if nothing is captured.
 pub(super) fn listener(basis: &Basis<'_>) -> Option<ListenerPlan> {
@@ -70,7 +70,7 @@ pub(super) fn catch_all_filters(basis: &Basis<'_>) -> Vec<NetworkFilter> {
     let view = basis.view;
     let cluster = match &view.outbound_policy.egress_proxy {
         _ if !view.allows_any_outbound() => names::BLACK_HOLE_CLUSTER.into(),
-        Some(destination) => destination_cluster(destination, None, 0),
+        Some(destination) => destination::cluster(Some(destination), None, 0),
         None => names::PASSTHROUGH_CLUSTER.into(),
     };
     let proxy = TcpProxy::to_cluster(&cluster, basis.outbound_tcp_log.clone());
@@ -79,6 +79,6 @@ pub(super) fn catch_all_filters(basis: &Basis<'_>) -> Vec<NetworkFilter> {
 
 fn stack(basis: &Basis<'_>, proxy: TcpProxy) -> Vec<NetworkFilter> {
     // No policy holds for unknown destinations; metrics count them.
-    let connection = Connection { view: basis.view, class: Class::SidecarOutbound, port: 0, ending: Ending::Unknown };
+    let connection = basis.connection(Class::SidecarOutbound, 0, Ending::Unknown);
     network_filters::chain(&connection, vec![NetworkFilter::TcpProxy(proxy)])
 }

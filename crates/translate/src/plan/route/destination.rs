@@ -16,7 +16,11 @@ const SESSION_HEADER_LABEL: &str = "istio.io/persistent-session-header";
 
 /// The cluster that a destination means when it is called on `listener_port`. Ports that are not said are
 /// the service's only port, or else the port called.
-pub(super) fn cluster(destination: Option<&Destination>, service: Option<&Service>, listener_port: u16) -> Text {
+pub(in crate::plan) fn cluster(
+    destination: Option<&Destination>,
+    service: Option<&Service>,
+    listener_port: u16,
+) -> Text {
     let Some(destination) = destination.filter(|d| !d.host.is_empty()) else {
         return names::UNKNOWN_SERVICE.into();
     };

@@ -2,7 +2,7 @@
 //! together from encoded virtual hosts that are already at hand.
 
 mod assembly;
-mod destination;
+pub(super) mod destination;
 mod domains;
 pub(crate) mod gateway;
 mod headers;

@@ -1,18 +1,16 @@
 //! Server TLS as Envoy's transport socket.
 
-use api::envoy::config::core::v3::{
-    ApiConfigSource, ApiVersion, ConfigSource, DataSource, GrpcService, TransportSocket, api_config_source,
-    config_source, data_source, grpc_service, transport_socket,
-};
+use api::any;
+use api::envoy::config::core::v3::{DataSource, TransportSocket, data_source, transport_socket};
 use api::envoy::extensions::transport_sockets::tls::v3::{
     CertificateValidationContext, CommonTlsContext, DownstreamTlsContext, SdsSecretConfig, TlsParameters,
     certificate_validation_context, common_tls_context, tls_parameters,
 };
 use api::envoy::r#type::matcher::v3::{StringMatcher, string_matcher};
-use api::{Duration, any};
 use model::names::Text;
 
 use crate::plan::listener::{Secret, SecretSource, ServerTls, TlsParams, TlsVersion, Validation};
+use crate::render::secrets;
 
 pub(super) fn transport_socket(plan: &ServerTls) -> TransportSocket {
     let context = DownstreamTlsContext {
@@ -84,31 +82,5 @@ fn validation(plan: &Validation) -> common_tls_context::ValidationContextType {
 }
 
 fn secret(secret: &Secret) -> SdsSecretConfig {
-    let cluster = match secret.source {
-        SecretSource::Agent => "sds-grpc",
-        SecretSource::Files => "sds-files-grpc",
-    };
-    let envoy = grpc_service::EnvoyGrpc { cluster_name: cluster.into(), ..grpc_service::EnvoyGrpc::default() };
-    let service = GrpcService {
-        target_specifier: Some(grpc_service::TargetSpecifier::EnvoyGrpc(envoy)),
-        ..GrpcService::default()
-    };
-    let source = ApiConfigSource {
-        api_type: api_config_source::ApiType::Grpc.into(),
-        transport_api_version: ApiVersion::V3.into(),
-        grpc_services: vec![service],
-        set_node_on_first_message_only: true,
-        ..ApiConfigSource::default()
-    };
-    // A listener without its certificate is of no use, so Envoy waits for these two without end.
-    let waits = matches!(&*secret.name, "default" | "ROOTCA");
-    SdsSecretConfig {
-        name: secret.name.to_string(),
-        sds_config: Some(ConfigSource {
-            config_source_specifier: Some(config_source::ConfigSourceSpecifier::ApiConfigSource(source)),
-            resource_api_version: ApiVersion::V3.into(),
-            initial_fetch_timeout: waits.then_some(Duration { seconds: 0, nanos: 0 }),
-            ..ConfigSource::default()
-        }),
-    }
+    secrets::from_files(&secret.name, secret.source == SecretSource::Files)
 }

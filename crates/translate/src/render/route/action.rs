@@ -23,6 +23,7 @@ use model::snapshot::routing::Semantics;
 use super::filters::{millionths, percent};
 use super::matches::regex_matcher;
 use super::{hashing, headers, retry};
+use crate::literal::quoted;
 use crate::plan::route::{DestinationPlan, RuleRoute};
 
 /// Forwards to the rule's destinations. Headers of a single destination become the route's own.
@@ -130,7 +131,7 @@ fn rewrite_path(action: &mut RouteAction, rewrite: &HttpRewrite, semantics: Sema
             Some(PathSpecifier::PathSeparatedPrefix(prefix)) => prefix.as_str(),
             _ => "",
         };
-        action.regex_rewrite = Some(substitution(&format!("^{}(/?)(.*)", regex::escape(prefix)), r"/\2"));
+        action.regex_rewrite = Some(substitution(&format!("^{}(/?)(.*)", quoted(prefix)), r"/\2"));
     } else {
         action.prefix_rewrite.clone_from(&rewrite.uri);
     }

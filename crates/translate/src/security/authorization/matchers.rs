@@ -1,5 +1,5 @@
 //! Envoy's matchers for the values that users write: `*`, `*suffix`, `prefix*` or the exact text.
-//! Literal text goes into a regular expression only through `literal`.
+//! Literal text goes into a regular expression only through `literal::quoted`.
 
 use api::envoy::config::route::v3::HeaderMatcher;
 use api::envoy::config::route::v3::header_matcher::HeaderMatchSpecifier;
@@ -9,6 +9,8 @@ use api::envoy::r#type::matcher::v3::value_matcher::MatchPattern as ValuePattern
 use api::envoy::r#type::matcher::v3::{
     ListMatcher, MetadataMatcher, OrMatcher, RegexMatcher, StringMatcher, ValueMatcher, list_matcher,
 };
+
+use crate::literal::quoted;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Case {
@@ -33,20 +35,6 @@ pub(super) fn regex(expression: String) -> StringMatcher {
     pattern(MatchPattern::SafeRegex(regex), Case::Exact)
 }
 
-/// Text that stands for itself in a regular expression. Escapes what RE2 gives a meaning and no more, so that
-/// the result reads as upstream's does.
-pub(super) fn literal(text: &str) -> String {
-    const SPECIAL: &str = r"\.+*?()|[]{}^$";
-    let mut escaped = String::with_capacity(text.len());
-    for c in text.chars() {
-        if SPECIAL.contains(c) {
-            escaped.push('\\');
-        }
-        escaped.push(c);
-    }
-    escaped
-}
-
 /// Anything but nothing: Envoy refuses an empty prefix.
 pub(super) fn present() -> StringMatcher {
     regex(".+".to_owned())
@@ -59,7 +47,7 @@ pub(super) fn text(value: &str, beginning: &str) -> StringMatcher {
     }
     if let Some(end) = value.strip_prefix('*') {
         let fixed = !beginning.is_empty();
-        return if fixed { regex(format!("{beginning}.*{}", literal(end))) } else { suffix(end) };
+        return if fixed { regex(format!("{beginning}.*{}", quoted(end))) } else { suffix(end) };
     }
     match value.strip_suffix('*') {
         Some(start) => prefix(&format!("{beginning}{start}")),

@@ -15,6 +15,7 @@ use model::names::Text;
 use super::attribute::Attribute;
 use super::matchers::{self, Case};
 use super::{Check, Condition, Layer, Rule, Rules, Verdict, ext_authz};
+use crate::literal::quoted;
 
 pub(super) const HTTP_RBAC: &str = "envoy.filters.http.rbac";
 pub(super) const NETWORK_RBAC: &str = "envoy.filters.network.rbac";
@@ -275,23 +276,21 @@ fn claim_or_list(path: &[&str], value: api::envoy::r#type::matcher::v3::ValueMat
 }
 
 fn namespace_regex(value: &str) -> String {
-    let literal: Vec<String> = value.split('*').map(matchers::literal).collect();
+    let literal: Vec<String> = value.split('*').map(quoted).collect();
     format!(".*/ns/{}/.*", literal.join(".*"))
 }
 
 /// The account's identity may carry further pairs before and after, but nothing glued to its name.
 fn account_regex(own: &str, value: &str) -> String {
     let (namespace, account) = value.split_once('/').unwrap_or((own, value));
-    format!("spiffe://.+/ns/{}/(.+/|)sa/{}(/.+)?", matchers::literal(namespace), matchers::literal(account))
+    format!("spiffe://.+/ns/{}/(.+/|)sa/{}(/.+)?", quoted(namespace), quoted(account))
 }
 
 fn trust_domain(value: &str) -> StringMatcher {
     match value.split_once('*') {
         Some(("", "")) => matchers::prefix("spiffe://"),
         None => matchers::prefix(&format!("spiffe://{value}/")),
-        Some((start, end)) => {
-            matchers::regex(format!("spiffe://{}[^/]*{}/.*", matchers::literal(start), matchers::literal(end)))
-        }
+        Some((start, end)) => matchers::regex(format!("spiffe://{}[^/]*{}/.*", quoted(start), quoted(end))),
     }
 }
 
