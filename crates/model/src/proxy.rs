@@ -40,6 +40,8 @@ pub struct Proxy {
     /// `namespace.svc.cluster.local`, or empty.
     pub domain: Text,
     pub cluster: ClusterId,
+    /// The service that the node says it belongs to (Envoy's `--service-cluster`), or empty.
+    pub service_cluster: Text,
     pub network: NetworkId,
     pub locality: Locality,
     pub labels: Labels,
@@ -75,6 +77,7 @@ impl Proxy {
             ips,
             namespace,
             domain: domain.into(),
+            service_cluster: node.cluster.as_str().into(),
             cluster: metadata.text("CLUSTER_ID").unwrap_or_default().into(),
             network: metadata.text("NETWORK").unwrap_or_default().into(),
             locality: locality(node.locality.as_ref(), &metadata),
@@ -101,6 +104,15 @@ impl Proxy {
         matches!(self.meta(key), Some("true" | "1" | "t" | "T" | "TRUE" | "True"))
     }
 
+    /// Whether the proxy is of this version of Istio or newer. One that does not say counts as newest.
+    pub fn is_at_least(&self, major: u32, minor: u32) -> bool {
+        let mut parts = self.meta("ISTIO_VERSION").unwrap_or_default().split('.').map(leading_number);
+        match (parts.next().flatten(), parts.next().flatten()) {
+            (Some(own_major), Some(own_minor)) => (own_major, own_minor) >= (major, minor),
+            _ => true,
+        }
+    }
+
     pub fn has_ipv4(&self) -> bool {
         self.ips.iter().any(IpAddr::is_ipv4)
     }
@@ -113,6 +125,12 @@ impl Proxy {
     pub fn is_dual_stack(&self) -> bool {
         self.has_ipv4() && self.has_ipv6()
     }
+}
+
+/// The digits that a text begins with.
+fn leading_number(text: &str) -> Option<u32> {
+    let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    text[..end].parse().ok()
 }
 
 fn clip(text: &str) -> &str {
