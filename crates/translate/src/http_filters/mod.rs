@@ -11,6 +11,7 @@ mod jwt_authn;
 mod metadata_exchange;
 mod router;
 mod stateful_session;
+mod stats;
 
 use api::Any;
 use api::envoy::extensions::filters::network::http_connection_manager::v3::{HttpFilter as EnvoyFilter, http_filter};
@@ -22,6 +23,7 @@ use crate::class::Class;
 use crate::security::authorization::Check;
 use crate::security::policies::Policies;
 use crate::security::request_authentication::RequestAuthentication;
+use crate::telemetry::metrics::Stats;
 
 /// One filter of a connection manager.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -34,6 +36,7 @@ pub enum HttpFilter {
     Alpn,
     Fault,
     Cors,
+    Stats(Part<Stats>),
     StatefulSession,
     Router(router::Router),
 }
@@ -43,6 +46,8 @@ pub struct Connection<'a> {
     pub view: &'a View,
     pub class: Class,
     pub policies: &'a Policies,
+    /// Metrics that listeners of this class keep.
+    pub stats: &'a [Part<Stats>],
     /// The port that clients call; for inbound, the one that the workload listens on.
     pub port: u32,
     pub protocol: Protocol,
@@ -66,6 +71,7 @@ const ORDER: &[Row] = &[
     alpn::add,
     fault::add,
     cors::add,
+    stats::add,
     stateful_session::add,
     router::add,
 ];
@@ -90,6 +96,7 @@ pub fn render(filter: &HttpFilter) -> EnvoyFilter {
         HttpFilter::Alpn => alpn::render(),
         HttpFilter::Fault => fault::render(),
         HttpFilter::Cors => cors::render(),
+        HttpFilter::Stats(plan) => stats::render(plan),
         HttpFilter::StatefulSession => stateful_session::render(),
         HttpFilter::Router(plan) => router::render(plan),
     }

@@ -7,6 +7,7 @@ pub mod metadata_exchange;
 mod mongo;
 mod mysql;
 mod redis;
+mod stats;
 pub mod tcp_proxy;
 
 use api::Any;
@@ -20,6 +21,7 @@ use scope::View;
 use crate::class::Class;
 use crate::security::authorization::Check;
 use crate::security::policies::Policies;
+use crate::telemetry::metrics::Stats;
 use http_connection_manager::HttpConnectionManager;
 use tcp_proxy::TcpProxy;
 
@@ -28,6 +30,7 @@ use tcp_proxy::TcpProxy;
 pub enum NetworkFilter {
     MetadataExchange,
     Authorization(Part<Check>),
+    Stats(Part<Stats>),
     Mongo { stat_prefix: Text },
     MySql { stat_prefix: Text },
     Redis { stat_prefix: Text, cluster: Text },
@@ -40,6 +43,8 @@ pub struct Connection<'a> {
     pub view: &'a View,
     pub class: Class,
     pub policies: &'a Policies,
+    /// Metrics that listeners of this class keep.
+    pub stats: &'a [Part<Stats>],
     /// The service port.
     pub port: u32,
     pub ending: Ending,
@@ -60,7 +65,7 @@ pub enum Ending {
 type Row = fn(&Connection<'_>, &mut Vec<NetworkFilter>);
 
 /// Filters that come before the one that ends the chain, in the order in which Envoy runs them.
-const BEFORE: &[Row] = &[metadata_exchange::add, authorization::add];
+const BEFORE: &[Row] = &[metadata_exchange::add, authorization::add, stats::add];
 
 /// Filters of a chain that ends in `last`, in order.
 pub fn chain(connection: &Connection<'_>, last: Vec<NetworkFilter>) -> Vec<NetworkFilter> {
@@ -96,6 +101,7 @@ pub fn render(filter: &NetworkFilter) -> Filter {
     match filter {
         NetworkFilter::MetadataExchange => metadata_exchange::render(),
         NetworkFilter::Authorization(check) => authorization::render(check),
+        NetworkFilter::Stats(plan) => stats::render(plan),
         NetworkFilter::Mongo { stat_prefix } => mongo::render(stat_prefix),
         NetworkFilter::MySql { stat_prefix } => mysql::render(stat_prefix),
         NetworkFilter::Redis { stat_prefix, cluster } => redis::render(stat_prefix, cluster),

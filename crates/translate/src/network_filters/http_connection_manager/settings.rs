@@ -106,10 +106,11 @@ pub fn inbound(view: &View, config: &ProxyConfig) -> HttpSettings {
 
 fn base(view: &View, config: &ProxyConfig, class: Class) -> HttpSettings {
     let headers = config.proxy_headers.clone().unwrap_or_default();
+    let tracing = tracing(view, config, class);
     HttpSettings {
         server_header: server_header(&headers, class),
         generate_request_id: !headers.request_id.is_some_and(|id| id.disabled.unwrap_or(false)),
-        sample_by_request_id: true,
+        sample_by_request_id: tracing.as_ref().is_none_or(|t| t.sample_by_request_id),
         forward_client_cert: None,
         http1: http1(view, &headers),
         append_x_forwarded_port: headers.x_forwarded_port.is_some_and(|p| p.enabled.unwrap_or(false)),
@@ -120,7 +121,7 @@ fn base(view: &View, config: &ProxyConfig, class: Class) -> HttpSettings {
         internal_networks: internal_networks(view, false),
         proxy_100_continue: view.settings.knobs.continue_100_headers,
         access_log: access_logs(view, class, Logged::Http),
-        tracing: tracing(view, config, class),
+        tracing,
     }
 }
 

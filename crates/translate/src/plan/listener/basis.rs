@@ -15,11 +15,14 @@ use crate::network_filters::http_connection_manager::{self as hcm, HttpSettings}
 use crate::network_filters::{Connection, Ending};
 use crate::security::policies::Policies;
 use crate::telemetry::access_log::{AccessLog, Logged, access_logs};
+use crate::telemetry::metrics::{Stats, stats};
 
 pub(super) struct Basis<'a> {
     pub(super) view: &'a View,
     pub(super) proxy_config: ProxyConfig,
     pub(super) policies: Policies,
+    outbound_stats: Vec<Part<Stats>>,
+    inbound_stats: Vec<Part<Stats>>,
     /// Addresses that mean "any", one per family the proxy has; never empty.
     pub(super) wildcards: Vec<Text>,
     /// Loopback addresses, likewise.
@@ -42,6 +45,8 @@ impl<'a> Basis<'a> {
             view,
             // Routes of a sidecar do not look at tokens.
             policies: Policies::new(view, false),
+            outbound_stats: stats(view, Class::SidecarOutbound).into_iter().map(Part::new).collect(),
+            inbound_stats: stats(view, Class::SidecarInbound).into_iter().map(Part::new).collect(),
             wildcards: addresses::wildcards(&view.proxy),
             localhosts: addresses::localhosts(&view.proxy),
             outbound_http: Part::new(hcm::outbound(view, &proxy_config)),
@@ -72,9 +77,13 @@ impl<'a> Basis<'a> {
         Part::new(access_logs(self.view, class, Logged::Listener))
     }
 
+    fn stats(&self, class: Class) -> &[Part<Stats>] {
+        if class == Class::SidecarInbound { &self.inbound_stats } else { &self.outbound_stats }
+    }
+
     /// What network filters of one port are chosen by.
     pub(super) fn connection(&self, class: Class, port: u32, ending: Ending) -> Connection<'_> {
-        Connection { view: self.view, class, policies: &self.policies, port, ending }
+        Connection { view: self.view, class, policies: &self.policies, stats: self.stats(class), port, ending }
     }
 
     /// The HTTP filters for one port.
@@ -87,6 +96,7 @@ impl<'a> Basis<'a> {
             view: self.view,
             class,
             policies: &self.policies,
+            stats: self.stats(class),
             port,
             protocol,
             suppress_debug_headers: hide_debug.unwrap_or(false),

@@ -1,0 +1,244 @@
+//! Which logs a client keeps: by Telemetry and the mesh's default providers, or else by mesh config alone.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use api::istio::mesh::v1alpha1::mesh_config::extension_provider::{
+    EnvoyFileAccessLogProvider, EnvoyHttpGrpcV3LogProvider, EnvoyOpenTelemetryLogProvider, EnvoyTcpGrpcV3LogProvider,
+    Provider, envoy_file_access_log_provider,
+};
+use api::istio::mesh::v1alpha1::{MeshConfig, mesh_config};
+use api::istio::telemetry::v1alpha1::{AccessLogging, WorkloadMode};
+use model::names::Text;
+use model::shared::Shared;
+use scope::View;
+
+use super::formats::{DEFAULT_TEXT, default_json, json_format, text_format};
+use super::{AccessLog, Format, LogFilter, LogService, Logged, LoggedHeaders, Sink};
+use crate::class::Class;
+use crate::telemetry::applicable::applicable;
+use crate::telemetry::{Collector, collector, holds_for, provider, provider_names, side};
+
+/// The logs that a client keeps of some traffic.
+pub fn access_logs(view: &View, class: Class, logged: Logged) -> Vec<AccessLog> {
+    let mesh = &view.settings.mesh;
+    if logged == Logged::Listener && mesh.disable_envoy_listener_log {
+        return Vec::new();
+    }
+    let filters = match logged {
+        Logged::Listener => vec![LogFilter::ResponseFlags(vec!["NR".into()])],
+        Logged::Http | Logged::Tcp => Vec::new(),
+    };
+    if let Some(asked) = by_telemetry(view, class) {
+        let with_filter = |(sink, expression): (Sink, Option<Text>)| {
+            let filters = filters.iter().cloned().chain(expression.map(LogFilter::Expression)).collect();
+            AccessLog { sink, filters }
+        };
+        return asked.into_iter().map(with_filter).collect();
+    }
+    let file = (!mesh.access_log_file.is_empty()).then(|| mesh_file(&mesh.access_log_file, mesh));
+    let service = mesh.enable_envoy_access_log_service.then(|| mesh_service(logged));
+    let sinks = file.into_iter().chain(service);
+    sinks.map(|sink| AccessLog { sink, filters: filters.clone() }).collect()
+}
+
+/// Logs of providers, by their names; `None` where no usable provider is asked for, and mesh config decides.
+fn by_telemetry(view: &View, class: Class) -> Option<Vec<(Sink, Option<Text>)>> {
+    let logging = applicable(view).logging;
+    let defaults = view.settings.mesh.default_providers.clone().unwrap_or_default().access_logging;
+    let defaults: Vec<&str> = defaults.iter().map(String::as_str).collect();
+    let mut found: Vec<(&str, Sink, Wish)> = Vec::new();
+    for (name, wish) in merge(&logging, &defaults, side(class)) {
+        let known = provider(view, name);
+        let sink = known.and_then(|p| sink(view, &p.name, p.provider.as_ref()?));
+        found.extend(known.zip(sink).map(|(p, sink)| (p.name.as_str(), sink, wish)));
+    }
+    if found.is_empty() {
+        return None;
+    }
+    found.sort_by_key(|(name, _, _)| *name);
+    let enabled = found.into_iter().filter_map(|(_, sink, wish)| match wish {
+        Wish::Disabled => None,
+        Wish::Enabled(expression) => Some((sink, expression.map(Text::from))),
+    });
+    Some(enabled.collect())
+}
+
+/// What is asked of one provider.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Wish<'a> {
+    Disabled,
+    /// With the expression that chooses lines.
+    Enabled(Option<&'a str>),
+}
+
+/// Providers of the narrowest object that names any for this side; objects that name none speak of the
+/// providers before them.
+fn merge<'a>(objects: &[&'a [AccessLogging]], defaults: &[&'a str], side: WorkloadMode) -> BTreeMap<&'a str, Wish<'a>> {
+    if objects.is_empty() {
+        return defaults.iter().map(|name| (*name, Wish::Enabled(None))).collect();
+    }
+    let here = |item: &&AccessLogging| holds_for(item.r#match.unwrap_or_default().mode(), side);
+    let mut wanted: BTreeSet<&str> = defaults.iter().copied().collect();
+    let mut expressions: BTreeMap<&str, Option<&str>> = BTreeMap::new();
+    for object in objects {
+        let mut named = BTreeSet::new();
+        for item in object.iter().filter(here) {
+            let names = provider_names(&item.providers);
+            let expression = item.filter.as_ref().map(|f| f.expression.as_str());
+            expressions.extend(names.iter().map(|name| (*name, expression)));
+            named.extend(names);
+        }
+        if !named.is_empty() {
+            wanted = named;
+        }
+    }
+    let mut wishes = BTreeMap::new();
+    let mut inherited = defaults.to_vec();
+    for item in objects.iter().copied().flatten() {
+        let names = provider_names(&item.providers);
+        inherited = if names.is_empty() { inherited } else { names };
+        for name in inherited.iter().copied().filter(|name| wanted.contains(name) && here(&item)) {
+            let wish = if item.disabled == Some(true) {
+                Wish::Disabled
+            } else {
+                Wish::Enabled(expressions.get(name).copied().flatten())
+            };
+            wishes.insert(name, wish);
+        }
+    }
+    wishes
+}
+
+/// Where a provider's lines go; `None` if it keeps no logs or its service is not known.
+fn sink(view: &View, name: &str, provider: &Provider) -> Option<Sink> {
+    match provider {
+        // The built-in provider is formatted as mesh config says.
+        Provider::EnvoyFileAccessLog(file)
+            if name == "envoy" && file.log_format.is_none() && !file.omit_empty_values =>
+        {
+            Some(mesh_file(&file.path, &view.settings.mesh))
+        }
+        Provider::EnvoyFileAccessLog(file) => Some(provider_file(file)),
+        Provider::EnvoyHttpAls(als) => http_service(view, als),
+        Provider::EnvoyTcpAls(als) => tcp_service(view, als),
+        Provider::EnvoyOtelAls(als) => open_telemetry(view, als),
+        _ => None,
+    }
+}
+
+/// A file in the format that mesh config asks for.
+fn mesh_file(path: &str, mesh: &MeshConfig) -> Sink {
+    let format = match mesh.access_log_encoding() {
+        mesh_config::AccessLogEncoding::Text => Format::Text(text_format(&mesh.access_log_format)),
+        mesh_config::AccessLogEncoding::Json => Format::Json(Shared::new(json_format(&mesh.access_log_format))),
+    };
+    Sink::File { path: path.into(), format, omit_empty: false }
+}
+
+fn provider_file(file: &EnvoyFileAccessLogProvider) -> Sink {
+    use envoy_file_access_log_provider::log_format::LogFormat;
+    let format = match file.log_format.as_ref().and_then(|f| f.log_format.as_ref()) {
+        Some(LogFormat::Labels(labels)) if labels.fields.is_empty() => Format::Json(Shared::new(default_json())),
+        Some(LogFormat::Labels(labels)) => Format::Json(Shared::new(labels.clone())),
+        Some(LogFormat::Text(text)) => Format::Text(text_format(text)),
+        None => Format::Text(text_format("")),
+    };
+    let path = if file.path.is_empty() { "/dev/stdout" } else { &file.path };
+    Sink::File { path: path.into(), format, omit_empty: file.omit_empty_values }
+}
+
+/// Envoy's access log service, as proxies are started with it.
+fn mesh_service(logged: Logged) -> Sink {
+    let service = |log_name: &str| LogService {
+        log_name: log_name.into(),
+        collector: Collector { host: "".into(), cluster: "envoy_accesslog_service".into() },
+        state: texts(PEERS_OF_ALL_AGES),
+    };
+    match logged {
+        Logged::Http => Sink::Http { service: service(HTTP_LOG), headers: LoggedHeaders::default() },
+        Logged::Tcp => Sink::Tcp(service(TCP_LOG)),
+        Logged::Listener => Sink::Tcp(service("listener_envoy_accesslog")),
+    }
+}
+
+const HTTP_LOG: &str = "http_envoy_accesslog";
+const TCP_LOG: &str = "tcp_envoy_accesslog";
+/// Who the other end is.
+const PEERS: &[&str] = &["upstream_peer", "downstream_peer"];
+/// The same, and how older proxies call it.
+const PEERS_OF_ALL_AGES: &[&str] = &[
+    "upstream_peer",
+    "downstream_peer",
+    "wasm.upstream_peer",
+    "wasm.upstream_peer_id",
+    "wasm.downstream_peer",
+    "wasm.downstream_peer_id",
+];
+
+fn http_service(view: &View, als: &EnvoyHttpGrpcV3LogProvider) -> Option<Sink> {
+    let collector = collector(view, &als.service, als.port)?;
+    let state =
+        if als.filter_state_objects_to_log.is_empty() { texts(PEERS) } else { texts(&als.filter_state_objects_to_log) };
+    let headers = LoggedHeaders {
+        request: texts(&als.additional_request_headers_to_log),
+        response: texts(&als.additional_response_headers_to_log),
+        trailers: texts(&als.additional_response_trailers_to_log),
+    };
+    Some(Sink::Http { service: LogService { log_name: or(&als.log_name, HTTP_LOG), collector, state }, headers })
+}
+
+fn tcp_service(view: &View, als: &EnvoyTcpGrpcV3LogProvider) -> Option<Sink> {
+    let collector = collector(view, &als.service, als.port)?;
+    let state =
+        if als.filter_state_objects_to_log.is_empty() { texts(PEERS) } else { texts(&als.filter_state_objects_to_log) };
+    Some(Sink::Tcp(LogService { log_name: or(&als.log_name, TCP_LOG), collector, state }))
+}
+
+fn open_telemetry(view: &View, als: &EnvoyOpenTelemetryLogProvider) -> Option<Sink> {
+    let collector = collector(view, &als.service, als.port)?;
+    let format = als.log_format.clone().unwrap_or_default();
+    let attributes = format.labels.filter(|labels| !labels.fields.is_empty()).map(Shared::new);
+    let service =
+        LogService { log_name: or(&als.log_name, "otel_envoy_accesslog"), collector, state: texts(PEERS_OF_ALL_AGES) };
+    Some(Sink::OpenTelemetry { service, body: or(&format.text, DEFAULT_TEXT), attributes })
+}
+
+fn or(text: &str, default: &str) -> Text {
+    Text::from(if text.is_empty() { default } else { text })
+}
+
+fn texts<S: AsRef<str>>(items: &[S]) -> Vec<Text> {
+    items.iter().map(|item| item.as_ref().into()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use api::istio::telemetry::v1alpha1::access_logging::LogSelector;
+    use api::istio::telemetry::v1alpha1::{AccessLogging, ProviderRef, WorkloadMode};
+
+    use super::{Wish, merge};
+
+    fn logging(providers: &[&str], mode: WorkloadMode, disabled: bool) -> AccessLogging {
+        AccessLogging {
+            r#match: Some(LogSelector { mode: mode.into() }),
+            providers: providers.iter().map(|name| ProviderRef { name: (*name).into() }).collect(),
+            disabled: Some(disabled),
+            ..AccessLogging::default()
+        }
+    }
+
+    #[test]
+    fn narrower_object_replaces_the_providers_of_its_side_only() {
+        let wide = [logging(&["a"], WorkloadMode::ClientAndServer, false)];
+        let narrow = [logging(&["b"], WorkloadMode::Server, false)];
+        let of = |side| merge(&[&wide, &narrow], &[], side).into_keys().collect::<Vec<_>>();
+        assert_eq!(of(WorkloadMode::Server), ["b"]);
+        assert_eq!(of(WorkloadMode::Client), ["a"]);
+    }
+
+    #[test]
+    fn object_without_providers_speaks_of_those_before_it() {
+        let off = [logging(&[], WorkloadMode::ClientAndServer, true)];
+        assert_eq!(merge(&[&off], &["a"], WorkloadMode::Client)["a"], Wish::Disabled);
+    }
+}

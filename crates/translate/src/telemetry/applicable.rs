@@ -1,0 +1,35 @@
+//! Which Telemetry objects hold for a client: the mesh's, its namespace's, then those that select it.
+
+use api::istio::telemetry::v1alpha1::{AccessLogging, Metrics, Telemetry, Tracing};
+use model::config::Config;
+use scope::View;
+use scope::select::{Targeted, attached};
+
+/// What they say, the widest first; later ones win.
+pub(super) struct Applicable<'a> {
+    pub(super) metrics: Vec<&'a Metrics>,
+    /// One list per object.
+    pub(super) logging: Vec<&'a [AccessLogging]>,
+    pub(super) tracing: Vec<&'a Tracing>,
+}
+
+pub(super) fn applicable(view: &View) -> Applicable<'_> {
+    let all = &view.extensions.telemetries;
+    let (root, own) = (view.settings.root_namespace(), &view.proxy.namespace);
+    let wide_of = |namespace: &str| all.iter().find(|t| t.meta.namespace == *namespace && is_wide(t));
+    let of_mesh = wide_of(&root);
+    let of_namespace = if root == *own { None } else { wide_of(own) };
+    let selecting = attached(view, all).into_iter().filter(|t| t.meta.namespace == *own && !is_wide(t));
+    let chosen: Vec<&Telemetry> =
+        of_mesh.into_iter().chain(of_namespace).chain(selecting).map(|config| &*config.spec).collect();
+    Applicable {
+        metrics: chosen.iter().flat_map(|t| &t.metrics).collect(),
+        logging: chosen.iter().map(|t| &t.access_logging[..]).filter(|list| !list.is_empty()).collect(),
+        tracing: chosen.iter().flat_map(|t| &t.tracing).collect(),
+    }
+}
+
+/// Whether it holds for a whole namespace, or the mesh.
+fn is_wide(config: &Config<Telemetry>) -> bool {
+    config.spec.selector().is_none_or(|s| s.match_labels.is_empty()) && config.spec.targets().is_empty()
+}

@@ -1,0 +1,257 @@
+//! Traces: which requests are traced, what each span is tagged with and where spans go.
+//! `tracer` holds the services that spans are sent to, `render` writes tracing down.
+
+mod render;
+mod tracer;
+
+use std::collections::BTreeMap;
+
+use api::istio::mesh::v1alpha1::{ProxyConfig, tracing as mesh_tracing};
+use api::istio::telemetry::v1alpha1::{Tracing as Asked, WorkloadMode, tracing as telemetry_tracing};
+use model::names::Text;
+use model::proxy::Proxy;
+use scope::View;
+
+pub use render::render;
+pub use tracer::{Header, OpenTelemetry, Tracer, Zipkin};
+
+use super::applicable::applicable;
+use super::{holds_for, provider, provider_names, side};
+use crate::class::Class;
+
+/// How a connection manager traces.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Tracing {
+    /// The bits of the percentage of requests that start a trace; a float itself has no hash.
+    sampling: u64,
+    /// By name.
+    pub tags: Vec<Tag>,
+    pub max_path_tag_length: Option<u32>,
+    /// Where spans go; the proxy's own choice if nothing is said.
+    pub tracer: Option<Tracer>,
+    /// A span of its own for what the proxy sends on.
+    pub spawn_upstream_span: bool,
+    pub hide_context: bool,
+    pub sample_by_request_id: bool,
+}
+
+impl Tracing {
+    /// Percent of requests that start a trace.
+    pub fn sampling(&self) -> f64 {
+        f64::from_bits(self.sampling)
+    }
+}
+
+/// One tag of every span.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Tag {
+    pub name: Text,
+    pub value: TagValue,
+}
+
+/// Where a tag's value comes from.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum TagValue {
+    Literal(Text),
+    Environment {
+        name: Text,
+        default: Text,
+    },
+    Header {
+        name: Text,
+        default: Text,
+    },
+    /// A pattern as access logs have it.
+    Formatted(Text),
+    /// What the RBAC filter left in the request's metadata under this key.
+    Rbac(Text),
+}
+
+/// How this client traces requests of a class; `None` if it does not.
+pub fn tracing(view: &View, config: &ProxyConfig, class: Class) -> Option<Tracing> {
+    let asked = applicable(view).tracing;
+    let defaults = view.settings.mesh.default_providers.clone().unwrap_or_default().tracing;
+    if asked.is_empty() && defaults.is_empty() {
+        return view.settings.mesh.enable_tracing.then(|| by_proxy_config(view, config));
+    }
+    let wish = merge(&asked, defaults.first().map(String::as_str), side(class));
+    by_telemetry(view, config, &wish)
+}
+
+/// The older way: all that the proxy's own config says.
+fn by_proxy_config(view: &View, config: &ProxyConfig) -> Tracing {
+    let wanted = config.tracing.clone().unwrap_or_default();
+    let own = wanted.enable_istio_tags.unwrap_or(true);
+    Tracing {
+        sampling: default_sampling(view, config).to_bits(),
+        tags: tags(&view.proxy, own, proxy_tags(&wanted.custom_tags)),
+        max_path_tag_length: Some(wanted.max_path_tag_length).filter(|length| *length != 0),
+        tracer: None,
+        spawn_upstream_span: false,
+        hide_context: false,
+        sample_by_request_id: true,
+    }
+}
+
+/// All that Telemetry asks for on one side, later objects over earlier ones, field by field.
+struct Wish<'a> {
+    provider: Option<&'a str>,
+    disabled: bool,
+    sampling: Option<f64>,
+    tags: Option<&'a BTreeMap<String, telemetry_tracing::CustomTag>>,
+    sample_by_request_id: bool,
+    own_tags: bool,
+    hide_context: bool,
+}
+
+fn merge<'a>(asked: &[&'a Asked], default: Option<&'a str>, side: WorkloadMode) -> Wish<'a> {
+    let mut wish = Wish {
+        provider: default,
+        disabled: false,
+        sampling: None,
+        tags: None,
+        sample_by_request_id: true,
+        own_tags: true,
+        hide_context: false,
+    };
+    let here = |item: &&&Asked| holds_for(item.r#match.unwrap_or_default().mode(), side);
+    for item in asked.iter().filter(here) {
+        wish.provider = provider_names(&item.providers).first().copied().or(wish.provider);
+        wish.disabled = item.disable_span_reporting.unwrap_or(wish.disabled);
+        wish.sampling = item.random_sampling_percentage.or(wish.sampling);
+        wish.tags = Some(&item.custom_tags).filter(|tags| !tags.is_empty()).or(wish.tags);
+        wish.sample_by_request_id = item.use_request_id_for_trace_sampling.unwrap_or(wish.sample_by_request_id);
+        wish.own_tags = item.enable_istio_tags.unwrap_or(wish.own_tags);
+        wish.hide_context = item.disable_context_propagation.unwrap_or(wish.hide_context);
+    }
+    wish
+}
+
+/// `None` if tracing is off, or the provider is not known or cannot trace.
+fn by_telemetry(view: &View, config: &ProxyConfig, wish: &Wish<'_>) -> Option<Tracing> {
+    let provider = provider(view, wish.provider?).filter(|_| !wish.disabled)?;
+    let found = tracer::of_provider(view, provider.provider.as_ref()?)?;
+    let of_proxy = config.tracing.clone().unwrap_or_default();
+    let custom = match wish.tags {
+        Some(tags) => telemetry_tags(&view.proxy, tags),
+        None => proxy_tags(&of_proxy.custom_tags),
+    };
+    let sampling = wish.sampling.unwrap_or_else(|| default_sampling(view, config));
+    let length = if found.max_tag_length == 0 { of_proxy.max_path_tag_length } else { found.max_tag_length };
+    Some(Tracing {
+        sampling: sampling.to_bits(),
+        tags: tags(&view.proxy, wish.own_tags, custom),
+        max_path_tag_length: Some(length).filter(|length| *length != 0),
+        tracer: Some(found.tracer),
+        spawn_upstream_span: found.spawn_upstream_span,
+        hide_context: wish.hide_context && view.proxy.is_at_least(1, 30),
+        sample_by_request_id: wish.sample_by_request_id,
+    })
+}
+
+fn default_sampling(view: &View, config: &ProxyConfig) -> f64 {
+    let wanted = config.tracing.as_ref().map_or(0.0, |t| t.sampling);
+    sampling(wanted, view.settings.knobs.trace_sampling.value())
+}
+
+/// Mesh config's percentage, or the knob's where none is set. Upstream turns more than all into one percent.
+fn sampling(wanted: f64, default: f64) -> f64 {
+    match wanted {
+        0.0 => default,
+        too_many if too_many > 100.0 => 1.0,
+        percent => percent,
+    }
+}
+
+/// The mesh's own tags, if they are wanted, and the users', by name.
+fn tags(proxy: &Proxy, own: bool, custom: Vec<Tag>) -> Vec<Tag> {
+    let mut tags = custom;
+    if own {
+        tags.extend(service_tags(proxy));
+        tags.extend(dry_run_tags());
+    }
+    tags.sort_by(|a, b| a.name.cmp(&b.name));
+    tags
+}
+
+/// Who reported the span.
+fn service_tags(proxy: &Proxy) -> Vec<Tag> {
+    let or = |text: &str, default: &str| Text::from(if text.is_empty() { default } else { text });
+    let label = |key: &str, default: &str| or(proxy.labels.get(key).map_or("", |v| v), default);
+    let meta = |key: &str, default: &str| or(proxy.meta(key).unwrap_or_default(), default);
+    let tag = |name: &str, value: Text| Tag { name: name.into(), value: TagValue::Literal(value) };
+    vec![
+        tag("istio.canonical_revision", label("service.istio.io/canonical-revision", "latest")),
+        tag("istio.canonical_service", label("service.istio.io/canonical-name", "unknown")),
+        tag("istio.mesh_id", meta("MESH_ID", "unknown")),
+        tag("istio.namespace", meta("NAMESPACE", "default")),
+        tag("istio.cluster_id", or(&proxy.cluster, "unknown")),
+    ]
+}
+
+/// What policies on trial would have decided.
+fn dry_run_tags() -> impl Iterator<Item = Tag> {
+    let tags = [
+        ("istio.authorization.dry_run.allow_policy.name", "istio_dry_run_allow_shadow_effective_policy_id"),
+        ("istio.authorization.dry_run.allow_policy.result", "istio_dry_run_allow_shadow_engine_result"),
+        ("istio.authorization.dry_run.deny_policy.name", "istio_dry_run_deny_shadow_effective_policy_id"),
+        ("istio.authorization.dry_run.deny_policy.result", "istio_dry_run_deny_shadow_engine_result"),
+    ];
+    tags.into_iter().map(|(name, key)| Tag { name: name.into(), value: TagValue::Rbac(key.into()) })
+}
+
+fn proxy_tags(wanted: &BTreeMap<String, mesh_tracing::CustomTag>) -> Vec<Tag> {
+    use mesh_tracing::custom_tag::Type;
+    let tag = |(name, tag): (&String, &mesh_tracing::CustomTag)| {
+        let value = match tag.r#type.as_ref()? {
+            Type::Literal(literal) => TagValue::Literal(text(&literal.value)),
+            Type::Environment(e) => TagValue::Environment { name: text(&e.name), default: text(&e.default_value) },
+            Type::Header(h) => TagValue::Header { name: text(&h.name), default: text(&h.default_value) },
+        };
+        Some(Tag { name: text(name), value })
+    };
+    wanted.iter().filter_map(tag).collect()
+}
+
+fn telemetry_tags(proxy: &Proxy, wanted: &BTreeMap<String, telemetry_tracing::CustomTag>) -> Vec<Tag> {
+    use telemetry_tracing::custom_tag::Type;
+    let tag = |(name, tag): (&String, &telemetry_tracing::CustomTag)| {
+        let value = match tag.r#type.as_ref()? {
+            Type::Literal(literal) => TagValue::Literal(text(&literal.value)),
+            Type::Environment(e) => TagValue::Environment { name: text(&e.name), default: text(&e.default_value) },
+            Type::Header(h) => TagValue::Header { name: text(&h.name), default: text(&h.default_value) },
+            Type::Formatter(_) if !proxy.is_at_least(1, 29) => return None,
+            Type::Formatter(formatter) => TagValue::Formatted(text(&formatter.value)),
+        };
+        Some(Tag { name: text(name), value })
+    };
+    wanted.iter().filter_map(tag).collect()
+}
+
+fn text(text: &str) -> Text {
+    text.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use api::istio::telemetry::v1alpha1::{ProviderRef, Tracing as Asked, WorkloadMode};
+
+    use super::{merge, sampling};
+
+    #[test]
+    fn unset_sampling_falls_back_and_too_much_becomes_one_percent() {
+        assert_eq!([sampling(0.0, 1.0), sampling(12.5, 1.0), sampling(150.0, 7.0)], [1.0, 12.5, 1.0]);
+    }
+
+    #[test]
+    fn narrower_object_changes_only_what_it_names() {
+        let wide = Asked {
+            providers: vec![ProviderRef { name: "zip".into() }],
+            random_sampling_percentage: Some(3.0),
+            ..Asked::default()
+        };
+        let narrow = Asked { disable_span_reporting: Some(true), ..Asked::default() };
+        let wish = merge(&[&wide, &narrow], Some("default"), WorkloadMode::Client);
+        assert_eq!((wish.provider, wish.sampling, wish.disabled), (Some("zip"), Some(3.0), true));
+    }
+}

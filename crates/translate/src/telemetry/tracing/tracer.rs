@@ -1,0 +1,170 @@
+//! Where spans go: tracing providers of mesh config, with the services they are called at.
+
+use api::Duration;
+use api::istio::mesh::v1alpha1::mesh_config::extension_provider::zipkin_tracing_provider::TraceContextOption;
+use api::istio::mesh::v1alpha1::mesh_config::extension_provider::{
+    HttpHeader, OpenTelemetryTracingProvider, Provider, ServiceAttributeEnrichment, ZipkinTracingProvider, http_header,
+};
+use model::names::Text;
+use model::proxy::{Proxy, ProxyKind};
+use scope::View;
+
+use crate::telemetry::{Collector, collector};
+
+/// A service that spans are sent to.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Tracer {
+    Zipkin(Zipkin),
+    OpenTelemetry(OpenTelemetry),
+    Datadog { collector: Collector, service: Text },
+    SkyWalking(Collector),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Zipkin {
+    pub collector: Collector,
+    pub path: Text,
+    pub trace_id_128bit: bool,
+    /// Send W3C's headers beside B3's.
+    pub w3c: bool,
+    /// Limits and headers, for proxies that understand them.
+    pub limits: Option<(Duration, Vec<Header>)>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct OpenTelemetry {
+    pub collector: Collector,
+    /// By HTTP to this address, or else by gRPC.
+    pub uri: Option<Text>,
+    pub timeout: Option<Duration>,
+    pub headers: Vec<Header>,
+    /// Who sends the spans.
+    pub service: Text,
+    /// Attributes from the proxy's environment, and from Dynatrace's files.
+    pub detect_environment: bool,
+    pub detect_dynatrace: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Header {
+    pub name: Text,
+    pub value: Text,
+}
+
+/// A tracer and what it asks of connection managers.
+pub(super) struct Found {
+    pub(super) tracer: Tracer,
+    /// 0 for no limit of its own.
+    pub(super) max_tag_length: u32,
+    pub(super) spawn_upstream_span: bool,
+}
+
+/// The provider's tracer; `None` if it has none, or its service is not known.
+pub(super) fn of_provider(view: &View, provider: &Provider) -> Option<Found> {
+    let is_gateway = view.proxy.kind == ProxyKind::Router;
+    let found = |tracer, max_tag_length| Found { tracer, max_tag_length, spawn_upstream_span: is_gateway };
+    match provider {
+        Provider::Zipkin(zipkin) => Some(found(self::zipkin(view, zipkin)?, zipkin.max_tag_length)),
+        Provider::Opentelemetry(otel) => Some(found(open_telemetry(view, otel)?, otel.max_tag_length)),
+        Provider::Datadog(datadog) => {
+            let collector = collector(view, &datadog.service, datadog.port)?;
+            let service = view.proxy.service_cluster.clone();
+            Some(found(Tracer::Datadog { collector, service }, datadog.max_tag_length))
+        }
+        Provider::Skywalking(skywalking) => {
+            let collector = collector(view, &skywalking.service, skywalking.port)?;
+            Some(Found { tracer: Tracer::SkyWalking(collector), max_tag_length: 0, spawn_upstream_span: true })
+        }
+        _ => None,
+    }
+}
+
+fn zipkin(view: &View, zipkin: &ZipkinTracingProvider) -> Option<Tracer> {
+    /// Envoy asks for a limit.
+    const LIMIT: Duration = Duration { seconds: 5, nanos: 0 };
+    let limits = || (zipkin.timeout.unwrap_or(LIMIT), headers(&zipkin.headers));
+    Some(Tracer::Zipkin(Zipkin {
+        collector: collector(view, &zipkin.service, zipkin.port)?,
+        path: if zipkin.path.is_empty() { "/api/v2/spans".into() } else { zipkin.path.as_str().into() },
+        trace_id_128bit: !zipkin.enable_64bit_trace_id,
+        w3c: zipkin.trace_context_option() == TraceContextOption::UseB3WithW3cPropagation
+            && view.proxy.is_at_least(1, 28),
+        limits: view.proxy.is_at_least(1, 29).then(limits),
+    }))
+}
+
+fn open_telemetry(view: &View, otel: &OpenTelemetryTracingProvider) -> Option<Tracer> {
+    if otel.sampling.is_some() {
+        // Only Dynatrace's own Envoy filter set is served by its sampler; without it nothing would decide.
+        return None;
+    }
+    let collector = collector(view, &otel.service, otel.port)?;
+    let conventional = otel.service_attribute_enrichment() == ServiceAttributeEnrichment::OtelSemanticConventions;
+    let detectors = otel.resource_detectors.unwrap_or_default();
+    let grpc = otel.grpc.clone().unwrap_or_default();
+    let (uri, timeout, sent) = match &otel.http {
+        Some(http) => (Some(joined(&collector.host, &http.path).into()), http.timeout, headers(&http.headers)),
+        None => (None, grpc.timeout, headers(&grpc.initial_metadata)),
+    };
+    Some(Tracer::OpenTelemetry(OpenTelemetry {
+        collector,
+        uri,
+        timeout,
+        headers: sent,
+        service: if conventional { conventional_name(&view.proxy) } else { view.proxy.service_cluster.clone() },
+        detect_environment: detectors.environment.is_some() || conventional,
+        detect_dynatrace: detectors.dynatrace.is_some(),
+    }))
+}
+
+/// Values from the control plane's environment are not read: what a proxy gets depends on config alone.
+fn headers(headers: &[HttpHeader]) -> Vec<Header> {
+    let value = |header: &HttpHeader| match &header.header_value {
+        Some(http_header::HeaderValue::Value(value)) => Text::from(value.as_str()),
+        Some(http_header::HeaderValue::EnvName(_)) | None => "".into(),
+    };
+    headers.iter().map(|header| Header { name: header.name.as_str().into(), value: value(header) }).collect()
+}
+
+/// Host and path with single slashes between; a slash at the end stays.
+fn joined(host: &str, path: &str) -> String {
+    let mut parts = vec![host];
+    for part in path.split('/').filter(|part| !part.is_empty() && *part != ".") {
+        if part != ".." {
+            parts.push(part);
+        } else if parts.len() > 1 {
+            parts.pop();
+        }
+    }
+    let mut uri = parts.join("/");
+    if path.ends_with('/') {
+        uri.push('/');
+    }
+    uri
+}
+
+/// The service's name by OpenTelemetry's conventions for Kubernetes.
+fn conventional_name(proxy: &Proxy) -> Text {
+    let label = |key: &str| proxy.labels.get(key).filter(|v| !v.is_empty()).cloned();
+    let pod = proxy.id.split_once('.').map(|(pod, _)| pod).filter(|pod| !pod.is_empty());
+    let container = proxy.meta("APP_CONTAINERS").filter(|list| !list.is_empty() && !list.contains(','));
+    label("app.kubernetes.io/instance")
+        .or_else(|| label("app.kubernetes.io/name"))
+        .or_else(|| proxy.meta("WORKLOAD_NAME").filter(|name| !name.is_empty()).map(Text::from))
+        .or_else(|| pod.map(Text::from))
+        .or_else(|| container.map(Text::from))
+        .unwrap_or_else(|| "unknown_service".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::joined;
+
+    #[test]
+    fn paths_join_with_single_slashes() {
+        assert_eq!(joined("host", "/v1/traces"), "host/v1/traces");
+        assert_eq!(joined("host", "v1//traces/"), "host/v1/traces/");
+        assert_eq!(joined("host", ""), "host");
+        assert_eq!(joined("host", "../../v1"), "host/v1");
+    }
+}
