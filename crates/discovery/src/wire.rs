@@ -18,7 +18,7 @@ use sources::registry::mock::Mock;
 use sources::registry::{self, Support};
 use sources::source::{Running, Source, spawn};
 use sources::store::files::Files;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
@@ -60,17 +60,36 @@ pub struct Server {
 
 /// Serves until a signal asks to stop.
 pub async fn run(args: &Discovery, environment: Environment<'_>) -> Result<()> {
-    let mut terminate = signal(SignalKind::terminate()).context("could not wait for SIGTERM")?;
-    let mut interrupt = signal(SignalKind::interrupt()).context("could not wait for SIGINT")?;
+    let mut signals = Signals::new()?;
     let server = start(args, environment).await?;
-    tokio::select! {
-        _ = terminate.recv() => {}
-        _ = interrupt.recv() => {}
-    }
+    signals.next().await;
     info!(at_most = ?args.shutdown_duration, "stopping");
-    server.stop(args.shutdown_duration).await;
-    info!("stopped");
+    tokio::select! {
+        () = server.stop(args.shutdown_duration) => info!("stopped"),
+        () = signals.next() => warn!("stopped at once by a second signal"),
+    }
     Ok(())
+}
+
+/// The signals that ask to stop.
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Signals {
+    fn new() -> Result<Signals> {
+        let terminate = signal(SignalKind::terminate()).context("could not wait for SIGTERM")?;
+        let interrupt = signal(SignalKind::interrupt()).context("could not wait for SIGINT")?;
+        Ok(Signals { terminate, interrupt })
+    }
+
+    async fn next(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
+    }
 }
 
 /// Starts everything.

@@ -69,7 +69,13 @@ async fn a_client_is_shown_with_what_it_has_and_watches() {
 async fn a_dump_is_in_envoys_form_and_holds_what_the_client_watches() {
     let mut server = Started::new(&["--registries="]);
     server.ready().await;
-    let _stream = connect(server.port("grpc").await).await;
+    let mut stream = connect(server.port("grpc").await).await;
+    for (kind, names) in [(TypeUrl::LISTENER, &[][..]), (TypeUrl::ROUTE, &["80"])] {
+        stream.subscribe(&kind, names);
+        let answer = stream.next().await.unwrap().unwrap();
+        assert_eq!(answer.type_url, kind.as_str());
+        stream.ack(&answer);
+    }
 
     let dump = server.get("/debug/config_dump?proxyID=web.shop&include_eds").await.json();
     let sections: Vec<&str> = dump["configs"].as_array().unwrap().iter().filter_map(|c| c["@type"].as_str()).collect();
@@ -79,6 +85,11 @@ async fn a_dump_is_in_envoys_form_and_holds_what_the_client_watches() {
     let web = clusters.iter().find(|c| c["cluster"]["name"] == "outbound|80||web.shop.example").unwrap();
     assert_eq!(web["cluster"]["@type"], TypeUrl::CLUSTER.as_str());
     assert_eq!(web["cluster"]["type"], "EDS");
+    let listeners = dump["configs"][3]["dynamicListeners"].as_array().unwrap();
+    let virtual_outbound = listeners.iter().find(|l| l["name"] == "virtualOutbound").unwrap();
+    assert!(virtual_outbound["activeState"]["listener"]["filterChains"].is_array(), "{virtual_outbound:#}");
+    assert_eq!(dump["configs"][5]["dynamicRouteConfigs"][0]["routeConfig"]["name"], "80");
+    assert!(!dump.to_string().contains("\"error\""), "{dump:#}");
 
     let endpoints = server.get("/debug/edsz?proxyID=web.shop").await.json();
     let address = &endpoints["configs"][0]["endpoints"][0]["lbEndpoints"][0]["endpoint"]["address"];

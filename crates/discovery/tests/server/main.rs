@@ -1,5 +1,8 @@
 //! The binary as its users meet it: flags, ports, pages, certificates, signals.
 
+// clippy knows tests by their attribute, and not the functions that they share.
+#![allow(clippy::unwrap_used)]
+
 mod clients;
 mod flags;
 mod pages;
