@@ -7,6 +7,9 @@ use api::{Struct, TypeUrl, Value, value};
 use serde_json::json;
 use testkit::{client, wait};
 use tonic::transport::Endpoint;
+use tonic_health::pb::HealthCheckRequest;
+use tonic_health::pb::health_check_response::ServingStatus;
+use tonic_health::pb::health_client::HealthClient;
 use xds::client::SotwClient;
 
 use crate::started::Started;
@@ -120,4 +123,20 @@ async fn a_refusal_is_shown_and_counted() {
         assert!(metrics.lines().any(|l| l == line), "no {line} in\n{metrics}");
     }
     assert!(metrics.contains("pilot_xds_cds_reject{node=\"web.shop\",err="), "{metrics}");
+}
+
+#[tokio::test]
+async fn health_says_serving_once_ready() {
+    let mut server = Started::new(&["--registries="]);
+    server.ready().await;
+    let channel = Endpoint::from_shared(format!("http://{}", server.port("grpc").await)).unwrap();
+    let mut health = HealthClient::new(channel.connect().await.unwrap());
+    for service in ["", "envoy.service.discovery.v3.AggregatedDiscoveryService"] {
+        let asked = HealthCheckRequest { service: service.to_owned() };
+        wait::until("a serving server", async || {
+            let answer = health.check(asked.clone()).await.map_err(|status| status.to_string())?.into_inner();
+            if answer.status() == ServingStatus::Serving { Ok(()) } else { Err(format!("{answer:?}")) }
+        })
+        .await;
+    }
 }

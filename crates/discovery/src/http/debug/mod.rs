@@ -150,7 +150,55 @@ fn time(at: std::time::SystemTime) -> Value {
 
 #[cfg(test)]
 mod tests {
-    use super::PAGES;
+    use std::collections::BTreeSet;
+    use std::net::SocketAddr;
+    use std::sync::Arc;
+
+    use axum::body::Body;
+    use axum::extract::Request;
+    use http::StatusCode;
+    use model::config::mesh::default_mesh;
+    use model::settings::{Knobs, Settings};
+    use model::shared::Shared;
+    use tokio_util::sync::CancellationToken;
+    use tonic::transport::server::TcpConnectInfo;
+    use tower::ServiceExt;
+
+    use super::{PAGES, Pages, router};
+    use crate::serve::session::Pilot;
+    use crate::serve::world::World;
+
+    async fn status_for(caller: Option<&str>) -> StatusCode {
+        let settings = Settings {
+            mesh: Shared::new(default_mesh()),
+            networks: Shared::new(Default::default()),
+            knobs: Knobs::default(),
+            domain: "cluster.local".into(),
+            cluster: "Kubernetes".into(),
+        };
+        let stop = CancellationToken::new();
+        let pilot = Pilot::new(World::start(settings, Arc::default(), stop.clone()), BTreeSet::new());
+        let pages = Pages::new(Arc::new(pilot), Vec::new(), stop);
+        let mut request = Request::get("/debug/mesh").body(Body::empty()).unwrap();
+        if let Some(caller) = caller {
+            let remote_addr = Some(caller.parse::<SocketAddr>().unwrap());
+            request.extensions_mut().insert(TcpConnectInfo { local_addr: None, remote_addr });
+        }
+        router().with_state(pages).oneshot(request).await.unwrap().status()
+    }
+
+    #[tokio::test]
+    async fn only_callers_of_the_same_machine_may_look() {
+        for (caller, expected) in [
+            (Some("127.0.0.1:1000"), StatusCode::OK),
+            (Some("[::1]:1000"), StatusCode::OK),
+            (Some("10.0.0.1:1000"), StatusCode::UNAUTHORIZED),
+            (Some("[2001:db8::1]:1000"), StatusCode::UNAUTHORIZED),
+            (None, StatusCode::UNAUTHORIZED),
+        ] {
+            assert_eq!(status_for(caller).await, expected, "{caller:?}");
+        }
+    }
 
     #[test]
     fn pages_are_listed_by_name_and_each_once() {
