@@ -4,6 +4,7 @@
 mod alpn;
 mod authorization;
 mod cors;
+mod dynamic_forward_proxy;
 mod fault;
 mod grpc_stats;
 mod grpc_web;
@@ -20,6 +21,7 @@ use model::shared::Part;
 use scope::View;
 
 use crate::class::Class;
+use crate::dns_cache::DnsCache;
 use crate::security::authorization::Check;
 use crate::security::policies::Policies;
 use crate::security::request_authentication::RequestAuthentication;
@@ -38,6 +40,7 @@ pub enum HttpFilter {
     Cors,
     Stats(Part<Stats>),
     StatefulSession,
+    DynamicForwardProxy(DnsCache),
     Router(router::Router),
 }
 
@@ -51,6 +54,8 @@ pub struct Connection<'a> {
     /// The port that clients call; for inbound, the one that the workload listens on.
     pub port: u32,
     pub protocol: Protocol,
+    /// Set for a wildcard host whose requests are resolved one by one.
+    pub resolved_by: Option<&'a DnsCache>,
     /// Leave out what would tell clients about the proxy.
     pub suppress_debug_headers: bool,
     /// Do not send metadata headers outside the mesh.
@@ -73,6 +78,7 @@ const ORDER: &[Row] = &[
     cors::add,
     stats::add,
     stateful_session::add,
+    dynamic_forward_proxy::add,
     router::add,
 ];
 
@@ -98,6 +104,7 @@ pub fn render(filter: &HttpFilter) -> EnvoyFilter {
         HttpFilter::Cors => cors::render(),
         HttpFilter::Stats(plan) => stats::render(plan),
         HttpFilter::StatefulSession => stateful_session::render(),
+        HttpFilter::DynamicForwardProxy(cache) => dynamic_forward_proxy::render(cache),
         HttpFilter::Router(plan) => router::render(plan),
     }
 }

@@ -7,6 +7,7 @@ pub mod metadata_exchange;
 mod mongo;
 mod mysql;
 mod redis;
+mod sni_forward_proxy;
 mod stats;
 pub mod tcp_proxy;
 
@@ -19,6 +20,7 @@ use model::shared::Part;
 use scope::View;
 
 use crate::class::Class;
+use crate::dns_cache::DnsCache;
 use crate::security::authorization::Check;
 use crate::security::policies::Policies;
 use crate::telemetry::metrics::Stats;
@@ -31,6 +33,7 @@ pub enum NetworkFilter {
     MetadataExchange,
     Authorization(Part<Check>),
     Stats(Part<Stats>),
+    SniForwardProxy { cache: DnsCache, port: u32 },
     Mongo { stat_prefix: Text },
     MySql { stat_prefix: Text },
     Redis { stat_prefix: Text, cluster: Text },
@@ -102,6 +105,7 @@ pub fn render(filter: &NetworkFilter) -> Filter {
         NetworkFilter::MetadataExchange => metadata_exchange::render(),
         NetworkFilter::Authorization(check) => authorization::render(check),
         NetworkFilter::Stats(plan) => stats::render(plan),
+        NetworkFilter::SniForwardProxy { cache, port } => sni_forward_proxy::render(cache, *port),
         NetworkFilter::Mongo { stat_prefix } => mongo::render(stat_prefix),
         NetworkFilter::MySql { stat_prefix } => mysql::render(stat_prefix),
         NetworkFilter::Redis { stat_prefix, cluster } => redis::render(stat_prefix, cluster),

@@ -1,6 +1,7 @@
 //! The HTTP connection manager: the network filter that speaks HTTP and runs HTTP filters.
 //! `settings` says what all managers of a class have in common.
 
+mod any_name_route;
 mod inbound_route;
 mod render;
 mod settings;
@@ -9,6 +10,7 @@ use model::names::Text;
 use model::port::Protocol;
 use model::shared::Part;
 
+pub use any_name_route::AnyNameRoute;
 pub use inbound_route::InboundRoute;
 pub(super) use render::render;
 pub use settings::{
@@ -35,6 +37,8 @@ pub enum Routes {
     Rds(Text),
     /// All requests go to the workload.
     Inbound(InboundRoute),
+    /// All requests go where their host resolves to.
+    AnyName(AnyNameRoute),
 }
 
 impl HttpConnectionManager {

@@ -14,7 +14,7 @@ use api::{Any, Duration, any};
 
 use super::{
     CertDetails, ForwardClientCert, Http1, HttpConnectionManager, HttpSettings, PathNormalization, Routes,
-    ServerHeader, inbound_route,
+    ServerHeader, any_name_route, inbound_route,
 };
 use crate::http_filters;
 use crate::network_filters::named;
@@ -83,6 +83,7 @@ fn routes(routes: &Routes) -> hcm::RouteSpecifier {
             }),
             route_config_name: name.to_string(),
         }),
+        Routes::AnyName(route) => hcm::RouteSpecifier::RouteConfig(any_name_route::render(*route)),
         Routes::Inbound(route) => hcm::RouteSpecifier::RouteConfig(inbound_route::render(route)),
     }
 }

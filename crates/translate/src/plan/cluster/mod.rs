@@ -15,6 +15,7 @@ use model::shared::Shared;
 use model::snapshot::routing::ConsolidatedRule;
 use scope::View;
 
+use crate::dns_cache::DnsCache;
 use crate::names;
 use crate::plan::policy::Effective;
 use inbound::Inbound;
@@ -83,23 +84,6 @@ pub struct ClientCertificates {
     pub root: Text,
 }
 
-/// Which addresses a name is resolved to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum DnsFamily {
-    V4,
-    V6,
-    All,
-}
-
-/// How the dynamic forward proxy resolves names.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct DnsCache {
-    pub family: DnsFamily,
-    pub max_hosts: u32,
-    /// The agent's DNS proxy; Envoy's own resolver without one.
-    pub resolver: Option<(Text, u32)>,
-}
-
 /// A service as telemetry names it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ServiceLabel {
@@ -160,35 +144,6 @@ impl ClientCertificates {
             ClientCertificates { chain, key: text("TLS_CLIENT_KEY"), root: text("TLS_CLIENT_ROOT_CERT") };
         (!certificates.chain.is_empty()).then_some(certificates)
     }
-}
-
-impl DnsFamily {
-    /// The family that a proxy with these addresses can call.
-    pub fn of(proxy: &Proxy, dual_stack: bool) -> DnsFamily {
-        match (proxy.has_ipv4(), proxy.has_ipv6()) {
-            (true, true) if dual_stack => DnsFamily::All,
-            (false, true) => DnsFamily::V6,
-            _ => DnsFamily::V4,
-        }
-    }
-}
-
-impl DnsCache {
-    /// The cache that serves names no service has.
-    pub fn for_any_name(view: &View) -> DnsCache {
-        /// Envoy's own default, written down so that it can be seen.
-        const MAX_HOSTS: u32 = 1024;
-        let family = DnsFamily::of(&view.proxy, view.settings.knobs.dual_stack);
-        let resolver = view.proxy.flag("DNS_CAPTURE").then(|| resolver_address(view.proxy.meta("DNS_PROXY_ADDR")));
-        DnsCache { family, max_hosts: MAX_HOSTS, resolver }
-    }
-}
-
-fn resolver_address(text: Option<&str>) -> (Text, u32) {
-    let parsed = text.and_then(|t| t.rsplit_once(':')).and_then(|(host, port)| Some((host, port.parse().ok()?)));
-    let (host, port) = parsed.unwrap_or(("127.0.0.1", 15053));
-    let host = if host == "localhost" { "127.0.0.1" } else { host };
-    (host.trim_matches(['[', ']']).into(), port)
 }
 
 impl ServiceLabel {

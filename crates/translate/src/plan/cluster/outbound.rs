@@ -14,7 +14,8 @@ use model::settings::Milliseconds;
 use model::snapshot::routing::ConsolidatedRule;
 use scope::View;
 
-use super::{AppliedRule, ClusterKind, ClusterPlan, Context, DnsFamily, ServiceLabel, effective, stat_name};
+use super::{AppliedRule, ClusterKind, ClusterPlan, Context, ServiceLabel, effective, stat_name};
+use crate::dns_cache::DnsFamily;
 use crate::names::ClusterForm;
 use crate::plan::endpoints::{Choice, LocalityEndpoints, PERSISTENT_SESSION_LABEL};
 use crate::plan::locality::{Group, Place, Setting};

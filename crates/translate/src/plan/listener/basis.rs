@@ -1,15 +1,16 @@
 //! What all listeners of one client have in common, worked out once.
 
 use api::Duration;
-use api::istio::mesh::v1alpha1::ProxyConfig;
 use model::names::Text;
 use model::port::Protocol;
+use model::service::{Resolution, Service};
 use model::settings::{Knobs, Milliseconds};
 use model::shared::Part;
 use scope::View;
 
 use super::addresses;
 use crate::class::Class;
+use crate::dns_cache::{DnsCache, DnsFamily};
 use crate::http_filters::{self, HttpFilter};
 use crate::network_filters::http_connection_manager::{self as hcm, HttpSettings};
 use crate::network_filters::{Connection, Ending};
@@ -19,7 +20,6 @@ use crate::telemetry::metrics::{Stats, stats};
 
 pub(super) struct Basis<'a> {
     pub(super) view: &'a View,
-    pub(super) proxy_config: ProxyConfig,
     pub(super) policies: Policies,
     outbound_stats: Vec<Part<Stats>>,
     inbound_stats: Vec<Part<Stats>>,
@@ -39,7 +39,7 @@ pub(super) struct Basis<'a> {
 
 impl<'a> Basis<'a> {
     pub(super) fn new(view: &'a View) -> Basis<'a> {
-        let proxy_config = view.settings.mesh.default_config.clone().unwrap_or_default();
+        let proxy_config = &*view.proxy_config;
         let tcp_log = |class| Part::new(access_logs(view, class, Logged::Tcp));
         Basis {
             view,
@@ -49,15 +49,21 @@ impl<'a> Basis<'a> {
             inbound_stats: stats(view, Class::SidecarInbound).into_iter().map(Part::new).collect(),
             wildcards: addresses::wildcards(&view.proxy),
             localhosts: addresses::localhosts(&view.proxy),
-            outbound_http: Part::new(hcm::outbound(view, &proxy_config)),
-            inbound_http: Part::new(hcm::inbound(view, &proxy_config)),
+            outbound_http: Part::new(hcm::outbound(view, proxy_config)),
+            inbound_http: Part::new(hcm::inbound(view, proxy_config)),
             outbound_tcp_log: tcp_log(Class::SidecarOutbound),
             inbound_tcp_log: tcp_log(Class::SidecarInbound),
             no_log: Part::new(Vec::new()),
             idle_timeout: view.proxy.meta("IDLE_TIMEOUT").and_then(model::duration::parse),
             handshake_timeout: duration(view.settings.knobs.handshake_timeout),
-            proxy_config,
         }
+    }
+
+    /// The cache of names, for a wildcard host that has no endpoints of its own.
+    pub(super) fn dns_cache(&self, service: &Service) -> Option<DnsCache> {
+        let resolved = service.hostname.is_wildcard() && service.resolution == Resolution::DynamicDns;
+        let family = DnsFamily::of(&self.view.proxy, self.knobs().dual_stack);
+        resolved.then(|| DnsCache::of_host(&service.hostname, family))
     }
 
     pub(super) fn knobs(&self) -> &'a Knobs {
@@ -88,8 +94,19 @@ impl<'a> Basis<'a> {
 
     /// The HTTP filters for one port.
     pub(super) fn http_filters(&self, class: Class, port: u32, protocol: Protocol) -> Part<Vec<HttpFilter>> {
+        self.http_filters_resolving(class, port, protocol, None)
+    }
+
+    /// The same for a wildcard host whose requests are resolved one by one.
+    pub(super) fn http_filters_resolving(
+        &self,
+        class: Class,
+        port: u32,
+        protocol: Protocol,
+        resolved_by: Option<&DnsCache>,
+    ) -> Part<Vec<HttpFilter>> {
         use api::istio::mesh::v1alpha1::proxy_config::proxy_headers::MetadataExchangeMode;
-        let headers = self.proxy_config.proxy_headers.as_ref();
+        let headers = self.view.proxy_config.proxy_headers.as_ref();
         let hide_debug = headers.and_then(|h| h.envoy_debug_headers.as_ref()).and_then(|d| d.disabled);
         let metadata = headers.and_then(|h| h.metadata_exchange_headers.as_ref());
         Part::new(http_filters::wanted(&http_filters::Connection {
@@ -99,6 +116,7 @@ impl<'a> Basis<'a> {
             stats: self.stats(class),
             port,
             protocol,
+            resolved_by,
             suppress_debug_headers: hide_debug.unwrap_or(false),
             hide_metadata: metadata.is_some_and(|m| m.mode() == MetadataExchangeMode::InMesh),
         }))

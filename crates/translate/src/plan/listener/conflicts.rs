@@ -9,6 +9,7 @@ use model::port::Protocol;
 use model::service::UNSPECIFIED;
 
 use super::{ChainMatch, ConfigRef, Transport};
+use crate::dns_cache::DnsCache;
 use crate::network_filters::NetworkFilter;
 
 /// How a listener treats the bytes of a port.
@@ -51,6 +52,7 @@ pub(super) enum Body {
     Http {
         routes: Text,
         protocol: Protocol,
+        resolved_by: Option<DnsCache>,
     },
     Network(Vec<NetworkFilter>),
 }
@@ -58,6 +60,12 @@ pub(super) enum Body {
 impl Chain {
     pub(super) fn new(body: Body) -> Chain {
         Chain { server_names: Vec::new(), ranges: Vec::new(), alpn: Vec::new(), transport: None, config: None, body }
+    }
+
+    /// Whether the server name says where to go.
+    pub(super) fn resolves_server_names(&self) -> bool {
+        let filters: &[NetworkFilter] = if let Body::Network(filters) = &self.body { filters } else { &[] };
+        filters.iter().any(|f| matches!(f, NetworkFilter::SniForwardProxy { .. }))
     }
 
     pub(super) fn takes_everything(&self) -> bool {

@@ -32,9 +32,10 @@ type Entries = BTreeMap<(Text, u32), Entry>;
 /// The outbound listeners, by address and port.
 pub(super) fn listeners(basis: &Basis<'_>) -> Vec<ListenerPlan> {
     let mut entries = Entries::new();
-    for egress in &basis.view.egress {
-        let bind = bind_of(basis, egress);
-        match egress.spec.as_ref().and_then(|spec| spec.port.as_ref()) {
+    for listener in &basis.view.egress {
+        let egress = &Egress::of(listener);
+        let bind = bind_of(basis, listener);
+        match listener.spec.as_ref().and_then(|spec| spec.port.as_ref()) {
             Some(port) => {
                 let port = Port {
                     name: port.name.as_str().into(),
@@ -55,10 +56,24 @@ pub(super) fn http_proxy(basis: &Basis<'_>) -> Option<ListenerPlan> {
     let of_mesh = u32::try_from(basis.view.settings.mesh.proxy_http_port).unwrap_or_default();
     let of_node = basis.view.proxy.meta("HTTP_PROXY_PORT").and_then(|port| port.parse().ok());
     let port = Some(of_node.unwrap_or(of_mesh)).filter(|port| *port != 0)?;
-    let chain = Chain::new(Body::Http { routes: names::HTTP_PROXY.into(), protocol: Protocol::HttpProxy });
+    let chain =
+        Chain::new(Body::Http { routes: names::HTTP_PROXY.into(), protocol: Protocol::HttpProxy, resolved_by: None });
     let bind = Bind { addresses: basis.localhosts.clone(), opens_port: true };
-    let settings = Part::new(hcm::http_proxy(basis.view, &basis.proxy_config));
+    let settings = Part::new(hcm::http_proxy(basis.view, &basis.view.proxy_config));
     Some(plan(basis, Entry::new(port, bind, Protocol::HttpProxy, vec![chain]), &settings, &[]))
+}
+
+/// An egress listener and those of its routes that direct bytes.
+struct Egress<'a> {
+    listener: &'a EgressListener,
+    rules: Vec<&'a VirtualServiceRule>,
+}
+
+impl<'a> Egress<'a> {
+    fn of(listener: &'a EgressListener) -> Egress<'a> {
+        let directs = |rule: &&VirtualServiceRule| !rule.config.spec.tcp.is_empty() || !rule.config.spec.tls.is_empty();
+        Egress { listener, rules: listener.virtual_services.iter().map(|r| &**r).filter(directs).collect() }
+    }
 }
 
 /// Where an egress listener binds: its own address; else loopback if it opens ports; else where services are.
@@ -76,18 +91,18 @@ fn bind_of(basis: &Basis<'_>, egress: &EgressListener) -> Bind {
 }
 
 /// A Sidecar's listener with a port of its own.
-fn own_port(basis: &Basis<'_>, egress: &EgressListener, bind: &Bind, port: &Port, entries: &mut Entries) {
+fn own_port(basis: &Basis<'_>, egress: &Egress<'_>, bind: &Bind, port: &Port, entries: &mut Entries) {
     if can_bind(basis, bind, port) {
-        for service in &egress.services {
+        for service in &egress.listener.services {
             add(basis, egress, service, port, bind.clone(), entries);
         }
     }
 }
 
 /// A listener for each port of each service, but not where a Sidecar has one of its own.
-fn every_port(basis: &Basis<'_>, egress: &EgressListener, bind: &Bind, entries: &mut Entries) {
+fn every_port(basis: &Basis<'_>, egress: &Egress<'_>, bind: &Bind, entries: &mut Entries) {
     entries.values_mut().for_each(|entry| entry.locked = true);
-    for service in &egress.services {
+    for service in &egress.listener.services {
         for port in service.ports.iter().filter(|port| can_bind(basis, bind, port)) {
             match instances(basis, service, port, bind) {
                 None => add(basis, egress, service, port, bind.clone(), entries),
@@ -135,7 +150,7 @@ fn instances(basis: &Basis<'_>, service: &Service, port: &Port, bind: &Bind) -> 
 }
 
 /// Adds one port of one service to the listener it belongs to.
-fn add(basis: &Basis<'_>, egress: &EgressListener, service: &Service, port: &Port, bind: Bind, entries: &mut Entries) {
+fn add(basis: &Basis<'_>, egress: &Egress<'_>, service: &Service, port: &Port, bind: Bind, entries: &mut Entries) {
     let Some(mode) = Mode::of(port.protocol).filter(|_| service.resolution != Resolution::Alias) else { return };
     let (bind, ranges) = placed(basis, service, mode, bind);
     let key = (Text::from(bind.primary()), u32::from(port.number));
@@ -190,7 +205,7 @@ fn placed(basis: &Basis<'_>, service: &Service, mode: Mode, bind: Bind) -> (Bind
 }
 
 struct Joining<'a> {
-    egress: &'a EgressListener,
+    egress: &'a Egress<'a>,
     service: &'a Service,
     port: &'a Port,
     ranges: &'a [Text],
@@ -201,7 +216,8 @@ struct Joining<'a> {
 fn chains(basis: &Basis<'_>, wanted: &Joining<'_>, mode: Mode, at_wildcard: bool) -> Vec<Chain> {
     let http = || {
         let routes = route_name(wanted, mode, at_wildcard);
-        Chain::new(Body::Http { routes, protocol: wanted.port.protocol })
+        let resolved_by = basis.dns_cache(wanted.service);
+        Chain::new(Body::Http { routes, protocol: wanted.port.protocol, resolved_by })
     };
     match mode {
         Mode::Http if at_wildcard && wanted.port.protocol != Protocol::HttpProxy => vec![detected(basis, http())],
@@ -241,8 +257,7 @@ fn route_name(wanted: &Joining<'_>, mode: Mode, at_wildcard: bool) -> Text {
 fn bytes(basis: &Basis<'_>, wanted: &Joining<'_>) -> Vec<Chain> {
     let host = &wanted.service.hostname;
     let for_host = |rule: &&VirtualServiceRule| rule.config.spec.hosts.iter().any(|h| host.overlaps(h));
-    let routes: Vec<&VirtualServiceRule> =
-        wanted.egress.virtual_services.iter().map(|r| &**r).filter(for_host).collect();
+    let routes: Vec<&VirtualServiceRule> = wanted.egress.rules.iter().copied().filter(for_host).collect();
     let bytes = Wanted { service: wanted.service, port: wanted.port, ranges: wanted.ranges, routes: &routes };
     if wanted.port.protocol.is_tls() {
         return tls_routes::chains(basis, &bytes, wanted.bind.primary());
@@ -254,7 +269,7 @@ fn bytes(basis: &Basis<'_>, wanted: &Joining<'_>) -> Vec<Chain> {
 fn plan(basis: &Basis<'_>, entry: Entry, settings: &Part<HttpSettings>, fallthrough: &[NetworkFilter]) -> ListenerPlan {
     let port = entry.port;
     let name: Text = names::listener(entry.bind.primary(), port).into();
-    let needs_tls = entry.chains.iter().any(|c| !c.server_names.is_empty());
+    let needs_tls = entry.chains.iter().any(|c| !c.server_names.is_empty() || c.resolves_server_names());
     let needs_http = entry.chains.iter().any(|c| !c.alpn.is_empty());
     let mut chains = Vec::with_capacity(entry.chains.len());
     let mut default_chain = None;
@@ -308,13 +323,13 @@ fn chain_plan(basis: &Basis<'_>, chain: Chain, listener: &str, port: u32, settin
     let matching = chain.matching();
     let filters = match chain.body {
         Body::Network(filters) => filters,
-        Body::Http { routes, protocol } => {
+        Body::Http { routes, protocol, resolved_by } => {
             let manager = HttpConnectionManager {
                 stat_prefix: format!("outbound_{listener};").into(),
                 routes: Routes::Rds(routes),
                 http2: false,
                 settings: settings.clone(),
-                filters: basis.http_filters(Class::SidecarOutbound, port, protocol),
+                filters: basis.http_filters_resolving(Class::SidecarOutbound, port, protocol, resolved_by.as_ref()),
             };
             let connection = basis.connection(Class::SidecarOutbound, port, Ending::Http);
             network_filters::chain(&connection, vec![NetworkFilter::Http(Box::new(manager))])

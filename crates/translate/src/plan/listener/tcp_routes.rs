@@ -17,6 +17,7 @@ use super::ConfigRef;
 use super::basis::Basis;
 use super::conflicts::{Body, Chain};
 use crate::class::Class;
+use crate::dns_cache::DnsCache;
 use crate::names;
 use crate::network_filters::tcp_proxy::{Destination, TcpProxy, Tunnel};
 use crate::network_filters::{self, Ending, NetworkFilter};
@@ -82,7 +83,8 @@ pub(super) fn to_service(basis: &Basis<'_>, wanted: &Wanted<'_>, server_names: V
         proxy.stat_prefix = name;
     }
     apply_rule(&mut proxy, rule, "", basis.idle_timeout);
-    let filters = stack(basis, wanted.port, proxy);
+    let resolving = basis.dns_cache(service);
+    let filters = stack(basis, wanted.port, proxy, resolving);
     Chain { server_names, ranges: wanted.ranges.to_vec(), ..Chain::new(Body::Network(filters)) }
 }
 
@@ -103,7 +105,7 @@ pub(super) fn routed(
         proxy.stat_prefix = format!("{}.{}", config.meta.name, config.meta.namespace).into();
         proxy.to = Destination::Weighted(clusters);
         apply_rule(&mut proxy, rule, "", basis.idle_timeout);
-        return Some(stack(basis, port, proxy));
+        return Some(stack(basis, port, proxy, None));
     }
     let service = basis.view.service(&first.host);
     let cluster = destination::cluster(Some(first), service.map(|s| &**s), port.number);
@@ -111,7 +113,7 @@ pub(super) fn routed(
     let named = service.and_then(|s| stat_prefix(basis, s, &first.subset, port.number, &port.name));
     proxy.stat_prefix = named.unwrap_or(proxy.stat_prefix);
     apply_rule(&mut proxy, rule, &first.subset, basis.idle_timeout);
-    Some(stack(basis, port, proxy))
+    Some(stack(basis, port, proxy, None))
 }
 
 fn weighted(basis: &Basis<'_>, route: &RouteDestination, port: &Port) -> Option<(Text, u32)> {
@@ -127,8 +129,11 @@ fn stat_prefix(basis: &Basis<'_>, service: &Service, subset: &str, port: u16, po
     (!pattern.is_empty()).then(|| StatName::outbound(service, subset, port, port_name).fill(pattern).into())
 }
 
-fn stack(basis: &Basis<'_>, port: &Port, proxy: TcpProxy) -> Vec<NetworkFilter> {
-    let last = network_filters::for_protocol(basis.knobs(), port.protocol, proxy);
+/// All filters of a chain of bytes; where names are resolved one by one, that comes last before the proxy.
+fn stack(basis: &Basis<'_>, port: &Port, proxy: TcpProxy, resolving: Option<DnsCache>) -> Vec<NetworkFilter> {
+    let resolver = |cache| NetworkFilter::SniForwardProxy { cache, port: port.number.into() };
+    let mut last: Vec<NetworkFilter> = resolving.map(resolver).into_iter().collect();
+    last.extend(network_filters::for_protocol(basis.knobs(), port.protocol, proxy));
     let connection = basis.connection(Class::SidecarOutbound, port.number.into(), Ending::Bytes);
     network_filters::chain(&connection, last)
 }

@@ -1,11 +1,13 @@
 //! The listener that captures what the workload sends, and where connections go that no other listener takes.
 
+use model::port::Protocol;
 use model::proxy::Interception;
 
 use super::basis::Basis;
-use super::{Address, Binding, ChainMatch, ChainPlan, Direction, ListenerPlan};
+use super::{Address, Binding, ChainMatch, ChainPlan, Direction, ListenerFilter, ListenerPlan, Ports, outbound};
 use crate::class::Class;
 use crate::names;
+use crate::network_filters::http_connection_manager::{AnyNameRoute, HttpConnectionManager, Routes};
 use crate::network_filters::tcp_proxy::TcpProxy;
 use crate::network_filters::{self, Ending, NetworkFilter};
 use crate::plan::route::destination;
@@ -22,6 +24,10 @@ pub(super) fn listener(basis: &Basis<'_>) -> Option<ListenerPlan> {
     let for_ipv6_only = basis.knobs().ipv4_outbound_on_ipv6 && !proxy.has_ipv4();
     let mut additional: Vec<Address> = further.iter().map(|a| Address::new(a, port)).collect();
     additional.extend(for_ipv6_only.then(ipv4));
+    let resolves = basis.view.resolves_any_outbound();
+    let mut chains = vec![black_hole(basis, port)];
+    chains.extend(resolves.then(|| any_name(basis)));
+    chains.push(catch_all(basis));
     Some(ListenerPlan {
         name: names::VIRTUAL_OUTBOUND.into(),
         address: Address::new(basis.wildcard(), port),
@@ -32,11 +38,11 @@ pub(super) fn listener(basis: &Basis<'_>) -> Option<ListenerPlan> {
         transparent: proxy.interception == Interception::Tproxy,
         exact_balance: false,
         connections_per_event: basis.connections_per_event(),
-        filters: Vec::new(),
+        filters: resolves.then_some(ListenerFilter::HttpInspector(Ports::All)).into_iter().collect(),
         filters_timeout: None,
         continue_on_filters_timeout: false,
         access_log: basis.listener_log(Class::SidecarOutbound),
-        chains: vec![black_hole(basis, port), catch_all(basis)],
+        chains,
         default_chain: None,
     })
 }
@@ -51,6 +57,29 @@ fn black_hole(basis: &Basis<'_>, port: u32) -> ChainPlan {
         tls: None,
         handshake_timeout: None,
         filters: stack(basis, proxy),
+    }
+}
+
+/// HTTP to hosts that no service has goes where their names resolve to.
+fn any_name(basis: &Basis<'_>) -> ChainPlan {
+    let headers = basis.view.proxy_config.proxy_headers.clone().unwrap_or_default();
+    let manager = HttpConnectionManager {
+        stat_prefix: "outbound_virtualOutbound_allow_any_dynamic_dns;".into(),
+        routes: Routes::AnyName(AnyNameRoute {
+            attempt_count: !headers.attempt_count.and_then(|a| a.disabled).unwrap_or(false),
+            append_forwarded_host: headers.x_forwarded_host.and_then(|h| h.enabled).unwrap_or(false),
+        }),
+        http2: false,
+        settings: basis.outbound_http.clone(),
+        filters: basis.http_filters(Class::SidecarOutbound, 0, Protocol::Http),
+    };
+    ChainPlan {
+        name: format!("{}-http", names::VIRTUAL_OUTBOUND_CATCH_ALL_CHAIN).into(),
+        matching: Some(ChainMatch { alpn: outbound::plaintext_alpn(basis), ..ChainMatch::default() }),
+        config: None,
+        tls: None,
+        handshake_timeout: None,
+        filters: vec![NetworkFilter::Http(Box::new(manager))],
     }
 }
 
@@ -69,7 +98,7 @@ fn catch_all(basis: &Basis<'_>) -> ChainPlan {
 pub(super) fn catch_all_filters(basis: &Basis<'_>) -> Vec<NetworkFilter> {
     let view = basis.view;
     let cluster = match &view.outbound_policy.egress_proxy {
-        _ if !view.allows_any_outbound() => names::BLACK_HOLE_CLUSTER.into(),
+        _ if !view.allows_any_outbound() && !view.resolves_any_outbound() => names::BLACK_HOLE_CLUSTER.into(),
         Some(destination) => destination::cluster(Some(destination), None, 0),
         None => names::PASSTHROUGH_CLUSTER.into(),
     };

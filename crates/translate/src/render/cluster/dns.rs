@@ -1,7 +1,7 @@
 //! Names that Envoy resolves: DNS clusters, and the dynamic forward proxy that resolves by request.
 
 use api::envoy::config::cluster::v3::Cluster;
-use api::envoy::config::cluster::v3::cluster::{ClusterDiscoveryType, CustomClusterType, DnsLookupFamily, LbPolicy};
+use api::envoy::config::cluster::v3::cluster::{ClusterDiscoveryType, CustomClusterType, LbPolicy};
 use api::envoy::config::core::v3::TypedExtensionConfig;
 use api::envoy::extensions::clusters::dynamic_forward_proxy::v3::ClusterConfig;
 use api::envoy::extensions::clusters::dynamic_forward_proxy::v3::cluster_config::ClusterImplementationSpecifier;
@@ -10,10 +10,9 @@ use api::envoy::extensions::network::dns_resolver::cares::v3::CaresDnsResolverCo
 use api::{Duration, any};
 use model::settings::Milliseconds;
 
-use crate::plan::cluster::{Context, DnsCache, DnsFamily};
-use crate::render::endpoints::address;
+use crate::dns_cache::{CARES, DnsFamily, lookup_family};
+use crate::plan::cluster::Context;
 
-const CARES: &str = "envoy.network.dns_resolver.cares";
 const FORWARD_PROXY: &str = "envoy.clusters.dynamic_forward_proxy";
 
 /// Lets Envoy resolve a cluster's endpoints.
@@ -45,39 +44,6 @@ pub(super) fn forward(cluster: &mut Cluster, cache: DnsCacheConfig, insecure: bo
         name: FORWARD_PROXY.to_owned(),
         typed_config: Some(any(&config)),
     }));
-}
-
-/// The cache of one wildcard host.
-pub(super) fn host_cache(host: &str, family: DnsFamily) -> DnsCacheConfig {
-    DnsCacheConfig {
-        name: format!("{host}_dfp_dns_cache"),
-        dns_lookup_family: lookup_family(family) as i32,
-        ..DnsCacheConfig::default()
-    }
-}
-
-/// The cache of all names that no service has.
-pub(super) fn any_name_cache(cache: &DnsCache) -> DnsCacheConfig {
-    let resolver = cache.resolver.as_ref().map(|(host, port)| {
-        let config =
-            CaresDnsResolverConfig { resolvers: vec![address(host, *port)], ..CaresDnsResolverConfig::default() };
-        TypedExtensionConfig { name: CARES.to_owned(), typed_config: Some(any(&config)) }
-    });
-    DnsCacheConfig {
-        name: "allow_any_dfp_dns_cache".to_owned(),
-        dns_lookup_family: lookup_family(cache.family) as i32,
-        max_hosts: Some(cache.max_hosts),
-        typed_dns_resolver_config: resolver,
-        ..DnsCacheConfig::default()
-    }
-}
-
-fn lookup_family(family: DnsFamily) -> DnsLookupFamily {
-    match family {
-        DnsFamily::V4 => DnsLookupFamily::V4Only,
-        DnsFamily::V6 => DnsLookupFamily::V6Only,
-        DnsFamily::All => DnsLookupFamily::All,
-    }
 }
 
 fn duration(time: Milliseconds) -> Duration {

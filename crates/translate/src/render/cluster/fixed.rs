@@ -13,8 +13,9 @@ use model::names::Text;
 
 use super::inbound::{bind_config, one_endpoint};
 use super::{Draft, HTTP_OPTIONS, delimited, discovery, dns, http, pool, tls};
+use crate::dns_cache::{self, DnsCache};
 use crate::names;
-use crate::plan::cluster::{Context, DnsCache};
+use crate::plan::cluster::Context;
 use crate::render::endpoints::{fields, text};
 
 const CREDENTIAL_SOCKET: &str = "./var/run/secrets/credential-uds/socket";
@@ -72,7 +73,7 @@ pub(super) fn allow_any_dynamic_dns(name: &str, context: &Context, cache: &DnsCa
     pool::apply(&mut draft, context, None, None);
     let settings = context.mesh.outbound_traffic_policy.as_ref().and_then(|p| p.tls.as_ref());
     let settings = settings.filter(|t| t.mode() != TlSmode::Disable);
-    dns::forward(&mut draft.cluster, dns::any_name_cache(cache), settings.is_none());
+    dns::forward(&mut draft.cluster, dns_cache::render(cache), settings.is_none());
     let options = any(&http::passthrough_options(context));
     draft.cluster.typed_extension_protocol_options.insert(HTTP_OPTIONS.to_owned(), options);
     if let Some(settings) = settings {

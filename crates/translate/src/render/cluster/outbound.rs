@@ -10,6 +10,7 @@ use api::envoy::r#type::v3::Percent;
 use model::service::TrafficDistribution;
 
 use super::{Draft, delimited, discovery, dns, fixed, http, lb, metadata, outlier, pool, tls};
+use crate::dns_cache::{self, DnsCache};
 use crate::plan::cluster::outbound::{Discovery, Outbound};
 use crate::plan::cluster::{Context, effective};
 use crate::plan::policy::Effective;
@@ -65,7 +66,7 @@ fn start(name: &str, context: &Context, plan: &Outbound) -> Draft {
         }
         Discovery::DynamicForwardProxy(family) => {
             cluster.common_lb_config = None;
-            dns::forward(cluster, dns::host_cache(&plan.service.host, *family), false);
+            dns::forward(cluster, dns_cache::render(&DnsCache::of_host(&plan.service.host, *family)), false);
         }
     }
     draft

@@ -26,6 +26,7 @@ use model::names::Text;
 use model::proxy::ProxyKind;
 
 use super::{Draft, dns, http};
+use crate::dns_cache::{self, DnsCache};
 use crate::plan::cluster::outbound::{Discovery, Outbound, Security};
 use crate::plan::cluster::{ClientCertificates, Context};
 use crate::plan::policy::Effective;
@@ -267,7 +268,7 @@ impl Origin<'_> {
             && let Discovery::DynamicForwardProxy(family) = plan.discovery
             && !(asks && checks)
         {
-            dns::forward(&mut draft.cluster, dns::host_cache(&plan.service.host, family), true);
+            dns::forward(&mut draft.cluster, dns_cache::render(&DnsCache::of_host(&plan.service.host, family)), true);
         }
         if asks || checks {
             let options = draft.http().upstream_http_protocol_options.get_or_insert_default();

@@ -1,0 +1,26 @@
+//! The dynamic forward proxy: resolves the host of each request, for wildcard hosts whose endpoints nobody
+//! knows and, if the mesh allows it, for hosts that no service has.
+
+use api::any;
+use api::envoy::extensions::filters::http::dynamic_forward_proxy::v3::{FilterConfig, filter_config};
+use api::envoy::extensions::filters::network::http_connection_manager::v3::HttpFilter as EnvoyFilter;
+
+use super::{Connection, HttpFilter, named};
+use crate::class::Class;
+use crate::dns_cache::{self, DnsCache};
+
+pub(super) fn add(connection: &Connection<'_>, filters: &mut Vec<HttpFilter>) {
+    if connection.class != Class::SidecarOutbound {
+        return;
+    }
+    let of_host = connection.resolved_by.cloned();
+    // Every route table may end in the route for unknown hosts.
+    let of_any = connection.view.resolves_any_outbound().then(|| DnsCache::for_any_name(connection.view));
+    filters.extend(of_host.into_iter().chain(of_any).map(HttpFilter::DynamicForwardProxy));
+}
+
+pub(super) fn render(cache: &DnsCache) -> EnvoyFilter {
+    let specifier = filter_config::ImplementationSpecifier::DnsCacheConfig(dns_cache::render(cache));
+    let config = FilterConfig { implementation_specifier: Some(specifier), ..FilterConfig::default() };
+    named("envoy.filters.http.dynamic_forward_proxy", any(&config))
+}

@@ -1,0 +1,28 @@
+//! The dynamic forward proxy for TLS: resolves the server name that a client asks for.
+
+use api::Any;
+use api::envoy::config::listener::v3::Filter;
+use api::envoy::extensions::common::dynamic_forward_proxy::v3::DnsCacheConfig;
+use prost::Message;
+
+use super::named;
+use crate::dns_cache::{self, DnsCache};
+
+/// `envoy.extensions.filters.network.sni_dynamic_forward_proxy.v3.FilterConfig`, as far as we set it.
+#[derive(Clone, PartialEq, Message)]
+struct FilterConfig {
+    #[prost(message, optional, tag = "1")]
+    dns_cache_config: Option<DnsCacheConfig>,
+    /// Alone in a oneof, so it is written even if it were 0.
+    #[prost(uint32, optional, tag = "2")]
+    port_value: Option<u32>,
+}
+
+pub(super) fn render(cache: &DnsCache, port: u32) -> Filter {
+    let config = FilterConfig { dns_cache_config: Some(dns_cache::render(cache)), port_value: Some(port) };
+    let type_url = "type.googleapis.com/envoy.extensions.filters.network.sni_dynamic_forward_proxy.v3.FilterConfig";
+    named(
+        "envoy.filters.network.sni_dynamic_forward_proxy",
+        Any { type_url: type_url.into(), value: config.encode_to_vec() },
+    )
+}
