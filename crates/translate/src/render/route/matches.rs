@@ -123,7 +123,9 @@ fn claim(name: &str, text: &StringMatch) -> Option<MetadataMatcher> {
     let claims = claim_path(name)?;
     let keys = std::iter::once(JWT_PAYLOAD).chain(claims);
     let segment = |key: &str| PathSegment { segment: Some(path_segment::Segment::Key(key.into())) };
-    let value = ValueMatcher { match_pattern: string_matcher(text).map(value_matcher::MatchPattern::StringMatch) };
+    // Presence cannot be asked for here: a condition without a value is sent as it is, and Envoy refuses it.
+    let text = string_matcher(text).unwrap_or_default();
+    let value = ValueMatcher { match_pattern: Some(value_matcher::MatchPattern::StringMatch(text)) };
     let one_of = ListMatcher { match_pattern: Some(list_matcher::MatchPattern::OneOf(Box::new(value.clone()))) };
     let in_list = ValueMatcher { match_pattern: Some(value_matcher::MatchPattern::ListMatch(Box::new(one_of))) };
     let either = OrMatcher { value_matchers: vec![in_list, value] };
@@ -148,7 +150,7 @@ fn claim_path(name: &str) -> Option<Vec<&str>> {
 
 #[cfg(test)]
 mod tests {
-    use super::claim_path;
+    use super::{StringMatch, claim, claim_path};
 
     #[test]
     fn claims_are_named_with_dots_or_brackets() {
@@ -157,5 +159,12 @@ mod tests {
         for other in ["x-group", "@request.auth.claims", "@request.auth.claims.", "@request.auth.claims[]"] {
             assert_eq!(claim_path(other), None, "{other}");
         }
+    }
+
+    #[test]
+    fn claim_without_a_value_still_asks_for_text() {
+        let matcher = claim("@request.auth.claims.group", &StringMatch::default()).expect("a claim");
+        let written = format!("{:?}", matcher.value);
+        assert_eq!(written.matches("StringMatch(").count(), 2, "{written}");
     }
 }
