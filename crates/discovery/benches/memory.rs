@@ -1,0 +1,71 @@
+//! What a server weighs: empty, and with 1000 services of 10 endpoints each, before and after a client
+//! has read all of it. `cargo bench -p discovery --bench memory`
+
+use std::fmt::Write as _;
+
+use api::TypeUrl;
+use api::envoy::config::core::v3::Node;
+use testkit::discovery::{Discovery, Setup};
+use tonic::transport::Endpoint;
+use xds::client::{DeltaClient, Held};
+
+const SERVICES: usize = 1000;
+const ENDPOINTS: usize = 10;
+
+#[tokio::main]
+async fn main() {
+    let mut empty = Discovery::start(env!("CARGO_BIN_EXE_pilot-discovery"), Setup::default()).await;
+    println!("empty: {} KiB", weight(&mut empty));
+    let files = vec![("services.yaml".to_owned(), services())];
+    let mut full = Discovery::start(env!("CARGO_BIN_EXE_pilot-discovery"), Setup { files, ..Setup::default() }).await;
+    println!("{SERVICES} services of {ENDPOINTS} endpoints: {} KiB", weight(&mut full));
+    let (clusters, endpoints) = read_all(&full).await;
+    println!("and a client that holds {clusters} clusters, {endpoints} load assignments: {} KiB", weight(&mut full));
+}
+
+fn weight(server: &mut Discovery) -> u64 {
+    server.process().memory_kib().unwrap_or_default()
+}
+
+fn services() -> String {
+    let mut text = String::new();
+    for s in 0..SERVICES {
+        let (high, low) = (s / 250, s % 250 + 1);
+        let _ = write!(
+            text,
+            "---\napiVersion: networking.istio.io/v1\nkind: ServiceEntry\nmetadata: {{name: s{s}, namespace: n{}}}\n\
+             spec:\n  hosts: [s{s}.n{}.svc.cluster.local]\n  addresses: [10.96.{high}.{low}]\n  location: MESH_INTERNAL\n  \
+             resolution: STATIC\n  ports: [{{name: http, number: 80, targetPort: 8080, protocol: HTTP}}]\n  endpoints:\n",
+            s % 50,
+            s % 50
+        );
+        for e in 0..ENDPOINTS {
+            let _ = writeln!(
+                text,
+                "  - {{address: 10.{e}.{high}.{low}, labels: {{app: s{s}, version: v1}}, serviceAccount: s{s}}}"
+            );
+        }
+    }
+    text
+}
+
+/// Everything that an Envoy would ask for.
+async fn read_all(server: &Discovery) -> (usize, usize) {
+    let node = Node { id: "sidecar~10.0.0.1~client.n1~n1.svc.cluster.local".to_owned(), ..Node::default() };
+    let endpoint = Endpoint::from_shared(format!("http://{}", server.grpc())).expect("an address");
+    let channel = endpoint.connect().await.expect("a connection");
+    let mut client = DeltaClient::open(channel, node, Held::default(), &TypeUrl::CLUSTER, &[]).await.expect("a stream");
+    let clusters = client.next().await.expect("clusters").expect("an open stream");
+    client.ack(&clusters);
+    let names: Vec<&str> = clusters.resources.iter().map(|r| &*r.name).filter(|n| n.starts_with("outbound|")).collect();
+    client.subscribe(&TypeUrl::ENDPOINT, &names);
+    let mut held = 0;
+    while held < names.len() {
+        let answer = client.next().await.expect("endpoints").expect("an open stream");
+        if answer.type_url == TypeUrl::ENDPOINT.as_str() {
+            held += answer.resources.len();
+        }
+        client.ack(&answer);
+    }
+    (clusters.resources.len(), held)
+}

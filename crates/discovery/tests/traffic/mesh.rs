@@ -1,0 +1,127 @@
+//! The stage: pilot-discovery, one Envoy that calls out for a client, and backends it may reach.
+
+use std::collections::BTreeMap;
+use std::net::{Ipv4Addr, SocketAddr};
+
+use serde_json::json;
+use testkit::backend::HttpBackend;
+use testkit::client::{self, Reply};
+use testkit::discovery::{Discovery, Setup};
+use testkit::envoy::{Bootstrap, Envoy, Transport};
+use testkit::{ports, wait};
+
+/// Nothing hands out certificates here, so sidecars talk plain text.
+const MESH: &str = "enableAutoMtls: false\n";
+
+/// A running mesh. The client stands in a namespace of its own, so it is no endpoint of what it calls.
+pub(crate) struct Mesh {
+    pub(crate) discovery: Discovery,
+    pub(crate) envoy: Envoy,
+    /// Where the client's Envoy takes calls to port `port` of any service.
+    pub(crate) address: SocketAddr,
+}
+
+/// The port that services of a test have: free when the test begins.
+pub(crate) fn service_port() -> u16 {
+    ports::free()
+}
+
+/// A service `NAME.shop` whose endpoints are backends, each with a version label of its own name's tail.
+pub(crate) fn http_service(name: &str, port: u16, backends: &[&HttpBackend], versions: &[&str]) -> String {
+    let endpoints: Vec<String> = backends
+        .iter()
+        .zip(versions)
+        .map(|(b, version)| {
+            format!("  - {{address: 127.0.0.1, ports: {{http: {}}}, labels: {{version: {version}}}}}", b.port())
+        })
+        .collect();
+    service(name, port, "HTTP", "http", &endpoints.join("\n"))
+}
+
+/// A ServiceEntry document; `endpoints` are its lines.
+pub(crate) fn service(name: &str, port: u16, protocol: &str, port_name: &str, endpoints: &str) -> String {
+    let endpoints =
+        if endpoints.is_empty() { "  endpoints: []".to_owned() } else { format!("  endpoints:\n{endpoints}") };
+    format!(
+        "apiVersion: networking.istio.io/v1\nkind: ServiceEntry\nmetadata: {{name: {name}, namespace: shop}}\n\
+         spec:\n  hosts: [{name}.shop.svc.cluster.local]\n  location: MESH_INTERNAL\n  resolution: STATIC\n  \
+         ports: [{{name: {port_name}, number: {port}, protocol: {protocol}}}]\n{endpoints}\n"
+    )
+}
+
+/// A VirtualService document for `NAME.shop`; `routes` are the lines of its spec after the hosts.
+pub(crate) fn virtual_service(name: &str, routes: &str) -> String {
+    format!(
+        "apiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {{name: {name}, namespace: shop}}\n\
+         spec:\n  hosts: [{name}.shop.svc.cluster.local]\n{routes}\n"
+    )
+}
+
+/// A DestinationRule document for `NAME.shop`; `rest` are the lines of its spec after the host.
+pub(crate) fn destination_rule(name: &str, rest: &str) -> String {
+    format!(
+        "apiVersion: networking.istio.io/v1\nkind: DestinationRule\nmetadata: {{name: {name}, namespace: shop}}\n\
+         spec:\n  host: {name}.shop.svc.cluster.local\n{rest}\n"
+    )
+}
+
+/// Subsets v1 and v2 of a service by label.
+pub(crate) const SUBSETS: &str =
+    "  subsets:\n  - {name: v1, labels: {version: v1}}\n  - {name: v2, labels: {version: v2}}";
+
+impl Mesh {
+    /// Starts everything on these documents and waits until the client's Envoy is ready.
+    pub(crate) async fn start(transport: Transport, port: u16, documents: &[String]) -> Mesh {
+        let files = vec![("mesh.yaml".to_owned(), documents.join("---\n"))];
+        let setup = Setup { files, mesh: MESH.to_owned(), ..Setup::default() };
+        let discovery = Discovery::start(env!("CARGO_BIN_EXE_pilot-discovery"), setup).await;
+        let labels = json!({"app": "client"});
+        let bootstrap = Bootstrap::sidecar(discovery.grpc().port(), transport, "client", "outside", labels);
+        let mut envoy = Envoy::start(&bootstrap).await;
+        envoy.ready().await;
+        Mesh { discovery, envoy, address: (Ipv4Addr::LOCALHOST, port).into() }
+    }
+
+    /// GET of a path of a service, by its short name.
+    pub(crate) async fn get(&self, service: &str, path: &str) -> Reply {
+        self.get_with(service, path, &[]).await
+    }
+
+    pub(crate) async fn get_with(&self, service: &str, path: &str, headers: &[(&str, &str)]) -> Reply {
+        let host = host(service);
+        client::get_with(self.address, &host, path, headers).await.unwrap_or_else(|e| panic!("{service}{path}: {e}"))
+    }
+
+    /// Waits until this backend answers for the service.
+    pub(crate) async fn answered_by(&self, service: &str, backend: &str) {
+        wait::until(&format!("an answer of {backend}"), async || {
+            let reply = client::get(self.address, &host(service), "/").await?;
+            if reply.backend() == backend { Ok(()) } else { Err(format!("{} {}", reply.status, reply.body)) }
+        })
+        .await;
+    }
+
+    /// How many of so many requests each backend answered.
+    pub(crate) async fn counted(&self, service: &str, requests: usize) -> BTreeMap<String, usize> {
+        let mut counts = BTreeMap::new();
+        for _ in 0..requests {
+            let reply = self.get(service, "/").await;
+            *counts.entry(reply.backend().to_owned()).or_default() += 1;
+        }
+        counts
+    }
+
+    /// The end of every test: Envoy refused nothing and waits for nothing.
+    pub(crate) async fn assert_settled(&self) {
+        wait::until("nothing warming", async || {
+            let warming = self.envoy.admin().warming().await?;
+            if warming.is_empty() { Ok(()) } else { Err(format!("{warming:?}")) }
+        })
+        .await;
+        assert_eq!(self.envoy.admin().rejected().await, Ok(0), "updates that Envoy refused");
+    }
+}
+
+pub(crate) fn host(service: &str) -> String {
+    format!("{service}.shop.svc.cluster.local")
+}

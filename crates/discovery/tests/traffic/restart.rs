@@ -1,0 +1,65 @@
+//! The control plane dies and comes back under traffic: nobody notices, and nothing unchanged is sent again.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use testkit::backend::HttpBackend;
+use testkit::client;
+use testkit::envoy::Transport;
+use testkit::wait;
+
+use crate::mesh::{Mesh, host, http_service, service_port};
+
+crate::over_both!(killed_and_restarted_under_traffic);
+
+async fn killed_and_restarted_under_traffic(transport: Transport) {
+    let backend = HttpBackend::start("v1").await;
+    let port = service_port();
+    let mut mesh = Mesh::start(transport, port, &[http_service("cart", port, &[&backend], &["v1"])]).await;
+    mesh.answered_by("cart", "v1").await;
+    mesh.assert_settled().await;
+    let (stop, sent, failed) =
+        (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+    let traffic = tokio::spawn({
+        let (stop, sent, failed, address) = (stop.clone(), sent.clone(), failed.clone(), mesh.address);
+        async move {
+            while !stop.load(Ordering::Relaxed) {
+                sent.fetch_add(1, Ordering::Relaxed);
+                let good = client::get(address, &host("cart"), "/").await.is_ok_and(|r| r.status.is_success());
+                if !good {
+                    failed.fetch_add(1, Ordering::Relaxed);
+                }
+            }
+        }
+    });
+    let before = mesh.envoy.admin().stats("update_success").await.expect("stats");
+    mesh.discovery.restart().await;
+    let connection = wait::until("the client's stream", async || {
+        let page = client::get(mesh.discovery.http(), "pilot", "/debug/syncz").await?;
+        let clients = page.json();
+        match clients.as_array().and_then(|all| all.first()) {
+            Some(client) if client["proxy"] == "client.outside" => Ok(client.clone()),
+            _ => Err(page.body),
+        }
+    })
+    .await;
+    // A change after the restart arrives, so the stream is alive in both directions.
+    let second = HttpBackend::start("second").await;
+    mesh.discovery.write("mesh.yaml", &http_service("cart", port, &[&backend, &second], &["v1", "v1"]));
+    mesh.answered_by("cart", "second").await;
+    stop.store(true, Ordering::Relaxed);
+    traffic.await.expect("the traffic task ends");
+    let (sent, failed) = (sent.load(Ordering::Relaxed), failed.load(Ordering::Relaxed));
+    println!("{sent} requests during the restart, {failed} failed; stream {connection}");
+    assert!(sent > 10, "{sent}");
+    assert_eq!(failed, 0);
+    if transport == Transport::Delta {
+        // Only the one changed load assignment counts as an update of a resource.
+        let after = mesh.envoy.admin().stats("update_success").await.expect("stats");
+        let updates = |stats: &std::collections::BTreeMap<String, u64>, name: &str| -> u64 {
+            stats.iter().filter(|(key, _)| key.contains(name)).map(|(_, count)| *count).sum()
+        };
+        assert_eq!(updates(&after, "cluster.outbound") - updates(&before, "cluster.outbound"), 1, "{after:?}");
+    }
+    mesh.assert_settled().await;
+}
