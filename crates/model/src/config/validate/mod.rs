@@ -22,7 +22,7 @@ mod selector;
 mod service_entry;
 mod sidecar;
 mod telemetry;
-mod tls;
+pub mod tls;
 mod unreachable;
 mod virtual_service;
 mod workload;

@@ -42,6 +42,17 @@ pub(super) fn server(report: &mut Report, tls: &ServerTlsSettings) {
     }
 }
 
+/// The suites that Envoy understands, each once; one that it does not would make it refuse the listener.
+pub fn usable_cipher_suites(suites: &[String]) -> Vec<&str> {
+    let mut usable: Vec<&str> = Vec::new();
+    for suite in suites.iter().map(String::as_str).filter(|suite| is_cipher_suite(suite)) {
+        if !usable.contains(&suite) {
+            usable.push(suite);
+        }
+    }
+    usable
+}
+
 fn is_cipher_suite(suite: &str) -> bool {
     // Operators such as `-` and `+` are left to Envoy.
     let is_expression = !suite.starts_with(char::is_alphanumeric);

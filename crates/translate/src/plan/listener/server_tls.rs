@@ -3,6 +3,7 @@
 use api::istio::mesh::v1alpha1::mesh_config::tls_config::TlsProtocol;
 use api::istio::networking::v1alpha3::ServerTlsSettings;
 use api::istio::networking::v1alpha3::server_tls_settings::{TlSmode, TlsProtocol as ServerProtocol};
+use model::config::validate::tls::usable_cipher_suites;
 use model::names::Text;
 use model::proxy::Proxy;
 use scope::View;
@@ -142,12 +143,14 @@ fn params(view: &View, settings: &ServerTlsSettings) -> Option<TlsParams> {
         TlsProtocol::Tlsv12 => Some(TlsVersion::V1_2),
         TlsProtocol::Tlsv13 => Some(TlsVersion::V1_3),
     };
-    let ciphers: &[String] =
-        if settings.cipher_suites.is_empty() { &defaults.cipher_suites } else { &settings.cipher_suites };
+    let mut ciphers = texts(&usable_cipher_suites(&settings.cipher_suites));
+    if ciphers.is_empty() {
+        ciphers = texts(&defaults.cipher_suites);
+    }
     let params = TlsParams {
         min: version(settings.min_protocol_version()).or(default_min),
         max: version(settings.max_protocol_version()),
-        ciphers: texts(ciphers),
+        ciphers,
         curves: texts(&defaults.ecdh_curves),
     };
     (params != TlsParams::default()).then_some(params)
