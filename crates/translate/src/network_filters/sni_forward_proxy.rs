@@ -22,7 +22,7 @@ pub(super) fn render(cache: &DnsCache, port: u32) -> Filter {
     let config = FilterConfig { dns_cache_config: Some(dns_cache::render(cache)), port_value: Some(port) };
     let type_url = "type.googleapis.com/envoy.extensions.filters.network.sni_dynamic_forward_proxy.v3.FilterConfig";
     named(
-        "envoy.filters.network.sni_dynamic_forward_proxy",
+        "envoy.extensions.filters.network.sni_dynamic_forward_proxy",
         Any { type_url: type_url.into(), value: config.encode_to_vec() },
     )
 }
