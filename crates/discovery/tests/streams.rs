@@ -1,7 +1,6 @@
 //! The recorded cases over real streams: a server on a folder of files answers, in either protocol, what
 //! the same objects give in process. Whether that equals the recording is the business of translate's test.
 
-use std::collections::BTreeSet;
 use std::fs;
 use std::time::Duration;
 
@@ -18,21 +17,11 @@ use testkit::envoy::Transport;
 use testkit::wait;
 use tokio::runtime::{Handle, Runtime};
 
-/// Known to be wrong: chains of a Sidecar's ingress listeners are named after the proxy's own address, but
-/// served after 0.0.0.0, as if addresses did not part classes of clients. May only get shorter.
-const KNOWN: &[&str] = &[
-    "sidecar/inbound-connection-pool",
-    "sidecar/ingress-bind",
-    "sidecar/ingress-tls",
-    "sidecar/ingress-unix-endpoint",
-];
-
 fn check(transport: Transport) {
     let runtime = Runtime::new().unwrap();
     let streamed = |case: &Case| served(case, runtime.handle(), transport);
     let found = disagreements(|_| true, in_process, streamed);
-    let cases: BTreeSet<&str> = found.iter().filter_map(|line| line.split(' ').next()).collect();
-    assert!(cases.iter().eq(KNOWN), "{cases:?}, among them:\n{}", found[..found.len().min(20)].join("\n"));
+    assert!(found.is_empty(), "{} disagree, among them:\n{}", found.len(), found[..found.len().min(20)].join("\n"));
 }
 
 #[test]

@@ -7,9 +7,8 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use api::{Resource, TypeUrl};
 use model::proxy::{Proxy, ProxyKind};
-use model::service::Registry;
 use model::shared::{Shared, fingerprint};
-use model::snapshot::{Delta, Snapshot};
+use model::snapshot::Delta;
 use scope::View;
 use scope::affected::{Affected, AffectedEndpoints, affected, is_endpoints_only};
 use scope::inbound::{self, ServiceTarget};
@@ -40,7 +39,7 @@ impl Views {
     /// What this proxy is served in this epoch. The slot keeps it for others of its class.
     pub fn cut(&self, epoch: &Epoch, proxy: &Proxy) -> (Arc<Slot>, Arc<Cut>) {
         let inbound = inbound::targets(&epoch.snapshot, proxy);
-        let class = class_of(proxy, &epoch.snapshot);
+        let class = class_of(proxy, epoch);
         let key = (fingerprint(&class), fingerprint(&inbound));
         let slot = self.slot(key, class);
         let cut = slot.advance(epoch, inbound, &self.renderings);
@@ -72,15 +71,13 @@ impl Views {
     }
 }
 
-/// The proxy without what tells it from its replicas. Its addresses stay only where a headless service
-/// could make a listener of its own for each of them.
-fn class_of(proxy: &Proxy, world: &Snapshot) -> Proxy {
+/// The proxy without what tells it from its replicas. Its addresses stay only where output depends on them.
+fn class_of(proxy: &Proxy, epoch: &Epoch) -> Proxy {
     const OWN: &[&str] = &["NAME", "INSTANCE_IPS", "POD_UID", "UID"];
     let mut class = proxy.clone();
     class.id = "".into();
     class.metadata.retain(|key, _| !OWN.contains(&&**key));
-    let headless = |s: &Arc<model::service::Service>| s.registry == Registry::Kubernetes && s.is_headless();
-    if !world.services.iter().any(headless) {
+    if !epoch.addresses_matter() {
         class.ips = families(proxy);
     }
     class

@@ -2,10 +2,11 @@
 //! are gathered for a few milliseconds, so that a burst costs one push and nobody waits for a quiet gap.
 
 use std::collections::{BTreeSet, VecDeque};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant, SystemTime};
 
 use model::change::{Batch, SourceId};
+use model::service::Resolution;
 use model::settings::Settings;
 use model::snapshot::{Delta, Snapshot};
 use tokio::sync::{mpsc, watch};
@@ -30,6 +31,7 @@ pub struct Epoch {
     /// What changed in the last steps: the last one leads to this epoch.
     deltas: Arc<VecDeque<Arc<Delta>>>,
     pub at: SystemTime,
+    addresses_matter: OnceLock<bool>,
 }
 
 impl Epoch {
@@ -42,6 +44,15 @@ impl Epoch {
             all.merge(Delta::clone(delta));
         }
         Some(all)
+    }
+
+    /// Whether a proxy's own addresses show in its config: a service without an address may give each endpoint
+    /// a listener, but not to itself, and a Sidecar's ingress listeners bind to them.
+    pub fn addresses_matter(&self) -> bool {
+        *self.addresses_matter.get_or_init(|| {
+            let unaddressed = self.snapshot.services.iter().any(|s| s.resolution == Resolution::Passthrough);
+            unaddressed || self.snapshot.sidecars.sidecars.iter().any(|s| !s.spec.ingress.is_empty())
+        })
     }
 
     /// Whether every one of these sources has told all that it had at its start.
@@ -66,6 +77,7 @@ impl World {
             snapshot: Arc::new(Snapshot::empty(settings)),
             deltas: Arc::default(),
             at: SystemTime::now(),
+            addresses_matter: OnceLock::new(),
         };
         let (changes, incoming) = mpsc::channel(1024);
         let (publish, epochs) = watch::channel(Arc::new(first));
@@ -134,6 +146,7 @@ fn apply(batches: Vec<Batch>, publish: &watch::Sender<Arc<Epoch>>, metrics: &Met
         snapshot: Arc::new(snapshot),
         deltas: Arc::new(deltas),
         at: SystemTime::now(),
+        addresses_matter: OnceLock::new(),
     };
     publish.send_replace(Arc::new(epoch));
 }
