@@ -10,6 +10,11 @@ use crate::endpoint::Locality;
 use crate::labels::Labels;
 use crate::names::{ClusterId, Namespace, NetworkId, Text};
 
+/// Labels that tell a region, a zone and a subzone.
+const TOPOLOGY: [&str; 3] =
+    ["topology.kubernetes.io/region", "topology.kubernetes.io/zone", "topology.istio.io/subzone"];
+const NETWORK_LABEL: &str = "topology.istio.io/network";
+
 /// What kind of client asks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum ProxyKind {
@@ -70,6 +75,8 @@ impl Proxy {
         let metadata = Metadata(node.metadata.as_ref());
         let kind = kind_of(kind).ok_or_else(|| BadNode(format!("unknown node type {:?}", clip(kind))))?;
         let ips = addresses(ip, &metadata)?;
+        let labels = metadata.labels("LABELS");
+        let locality = locality(node.locality.as_ref(), &labels);
         let namespace = metadata.text("NAMESPACE").map_or_else(|| namespace_of(id), Namespace::from);
         Ok(Proxy {
             kind,
@@ -80,8 +87,8 @@ impl Proxy {
             service_cluster: node.cluster.as_str().into(),
             cluster: metadata.text("CLUSTER_ID").unwrap_or_default().into(),
             network: metadata.text("NETWORK").unwrap_or_default().into(),
-            locality: locality(node.locality.as_ref(), &metadata),
-            labels: metadata.labels("LABELS"),
+            labels: placed(&labels, &locality, &metadata),
+            locality,
             interception: match metadata.text("INTERCEPTION_MODE") {
                 Some("TPROXY") => Interception::Tproxy,
                 Some("NONE") => Interception::None,
@@ -168,14 +175,35 @@ fn namespace_of(id: &str) -> Namespace {
     id.split_once('.').map_or_else(Namespace::default, |(_, namespace)| Namespace::from(namespace))
 }
 
-/// The locality that Envoy was started with, or else the one in the metadata or a pod label.
-fn locality(node: Option<&EnvoyLocality>, metadata: &Metadata<'_>) -> Locality {
-    if let Some(l) = node.filter(|l| !l.region.is_empty() || !l.zone.is_empty() || !l.sub_zone.is_empty()) {
-        return Locality { region: part(&l.region), zone: part(&l.zone), sub_zone: part(&l.sub_zone) };
+/// The locality that the workload's labels tell, or else the one that Envoy was started with.
+fn locality(node: Option<&EnvoyLocality>, labels: &Labels) -> Locality {
+    let [region, zone, sub_zone] = TOPOLOGY.map(|key| labels.get(key));
+    if region.is_some() || zone.is_some() || sub_zone.is_some() {
+        let known = |text: Option<&Text>| text.filter(|t| !t.is_empty()).cloned();
+        return Locality { region: known(region), zone: known(zone), sub_zone: known(sub_zone) };
     }
-    let labels = metadata.labels("LABELS");
-    // The label uses dots since a label value may not hold a slash.
-    labels.get("istio-locality").map(|text| Locality::parse(&text.replace('.', "/"))).unwrap_or_default()
+    // A label value may not hold a slash, so this one uses dots.
+    if let Some(text) = labels.get("istio-locality").filter(|text| !text.is_empty()) {
+        return Locality::parse(&text.replace('.', "/"));
+    }
+    let node = node.cloned().unwrap_or_default();
+    Locality { region: part(&node.region), zone: part(&node.zone), sub_zone: part(&node.sub_zone) }
+}
+
+/// The labels with where the proxy stands among them, so that rules can select and rank by place.
+fn placed(labels: &Labels, locality: &Locality, metadata: &Metadata<'_>) -> Labels {
+    let [region, zone, sub_zone] = TOPOLOGY;
+    let place = [
+        (region, locality.region()),
+        (zone, locality.zone()),
+        (sub_zone, locality.sub_zone()),
+        ("topology.istio.io/cluster", metadata.text("CLUSTER_ID").unwrap_or_default()),
+        ("kubernetes.io/hostname", metadata.text("NODE_NAME").unwrap_or_default()),
+    ];
+    let network = metadata.text("NETWORK").filter(|_| labels.get(NETWORK_LABEL).is_none_or(|n| n.is_empty()));
+    let own = labels.iter().map(|(k, v)| (k.clone(), v.clone()));
+    let known = place.into_iter().filter(|(_, value)| !value.is_empty()).chain(network.map(|n| (NETWORK_LABEL, n)));
+    own.chain(known.map(|(k, v)| (Text::from(k), Text::from(v)))).collect()
 }
 
 fn part(text: &str) -> Option<Text> {
@@ -249,7 +277,7 @@ fn to_json(kind: &value::Kind) -> serde_json::Value {
 
 #[cfg(test)]
 mod tests {
-    use super::{Node, Proxy, ProxyKind};
+    use super::{EnvoyLocality, Node, Proxy, ProxyKind, Struct, Value, value};
 
     fn proxy(id: &str) -> Result<Proxy, super::BadNode> {
         Proxy::from_node(&Node { id: id.into(), ..Node::default() })
@@ -259,6 +287,41 @@ mod tests {
     fn node_id_gives_kind_address_and_namespace() {
         let p = proxy("sidecar~10.0.0.1~cart-1.shop~shop.svc.cluster.local").expect("a good node");
         assert_eq!((p.kind, &*p.id, p.namespace.as_str()), (ProxyKind::Sidecar, "cart-1.shop", "shop"));
+    }
+
+    fn of_labels(labels: &[(&str, &str)]) -> Proxy {
+        let text = |v: &str| Value { kind: Some(value::Kind::StringValue(v.to_owned())) };
+        let labels = labels.iter().map(|(k, v)| ((*k).to_owned(), text(v))).collect();
+        let labels = Value { kind: Some(value::Kind::StructValue(Struct { fields: labels })) };
+        let fields = [("LABELS".to_owned(), labels), ("NETWORK".to_owned(), text("n1"))];
+        Proxy::from_node(&Node {
+            id: "sidecar~10.0.0.1~a.b~c".into(),
+            metadata: Some(Struct { fields: fields.into_iter().collect() }),
+            locality: Some(EnvoyLocality { region: "r".into(), zone: "z".into(), sub_zone: "s".into() }),
+            ..Node::default()
+        })
+        .expect("a good node")
+    }
+
+    #[test]
+    fn labels_tell_the_locality_before_the_node_does() {
+        assert_eq!(of_labels(&[]).locality.to_string(), "r/z/s");
+        assert_eq!(of_labels(&[("topology.kubernetes.io/region", "r2")]).locality.to_string(), "r2");
+        assert_eq!(of_labels(&[("istio-locality", "r3.z3")]).locality.to_string(), "r3/z3");
+    }
+
+    #[test]
+    fn place_of_the_proxy_stands_among_its_labels() {
+        let proxy = of_labels(&[("app", "cart")]);
+        let found: Vec<_> = proxy.labels.iter().map(|(k, v)| format!("{k}={v}")).collect();
+        let expected = [
+            "app=cart",
+            "topology.istio.io/network=n1",
+            "topology.istio.io/subzone=s",
+            "topology.kubernetes.io/region=r",
+            "topology.kubernetes.io/zone=z",
+        ];
+        assert_eq!(found, expected);
     }
 
     #[test]
