@@ -28,7 +28,8 @@ struct Gateway<'a> {
 }
 
 impl<'a> Gateways<'a> {
-    /// The gateways of mesh networks. Only clusters that Envoy resolves by DNS can use a gateway's name.
+    /// The gateways of mesh networks. Only clusters that Envoy resolves by DNS can use a gateway's name; upstream
+    /// gives them gateways only where no gateway at all has an address.
     pub(super) fn new(networks: &'a Networks, resolves_names: bool) -> Gateways<'a> {
         let mut by_network: BTreeMap<&str, Vec<Gateway<'_>>> = BTreeMap::new();
         for (network, config) in &networks.networks {
@@ -39,6 +40,10 @@ impl<'a> Gateways<'a> {
                     by_network.entry(network).or_default().push(Gateway { address, port: gateway.port, network });
                 }
             }
+        }
+        let addressed = |g: &Gateway<'_>| g.address.parse::<IpAddr>().is_ok();
+        if resolves_names && by_network.values().flatten().any(addressed) {
+            by_network.clear();
         }
         for list in by_network.values_mut() {
             list.sort();
@@ -244,6 +249,12 @@ mod tests {
     fn proxy_of_no_known_network_goes_through_gateways() {
         check(&seen(&[("n2", "192.0.2.1")], "", &[("10.2.0.1", "n2", true)]), &[("192.0.2.1", 1)]);
         check(&seen(&[("n2", "192.0.2.1")], "", &[("10.2.0.1", "", true)]), &[("10.2.0.1", 1)]);
+    }
+
+    #[test]
+    fn dns_clusters_use_gateways_only_where_none_has_an_address() {
+        assert!(Gateways::new(&networks(&[("n2", "192.0.2.1"), ("n3", "gw.example.com")]), true).is_empty());
+        assert!(!Gateways::new(&networks(&[("n3", "gw.example.com")]), true).is_empty());
     }
 
     #[test]

@@ -73,7 +73,9 @@ pub(super) fn allow_any_dynamic_dns(name: &str, context: &Context, cache: &DnsCa
     pool::apply(&mut draft, context, None, None);
     let settings = context.mesh.outbound_traffic_policy.as_ref().and_then(|p| p.tls.as_ref());
     let settings = settings.filter(|t| t.mode() != TlSmode::Disable);
-    dns::forward(&mut draft.cluster, dns_cache::render(cache), settings.is_none());
+    // Envoy wants to hear that nothing checks whether the server is the one that was asked for.
+    let unchecked = settings.is_none_or(|t| t.insecure_skip_verify.unwrap_or(false) || !t.sni.is_empty());
+    dns::forward(&mut draft.cluster, dns_cache::render(cache), unchecked);
     let options = any(&http::passthrough_options(context));
     draft.cluster.typed_extension_protocol_options.insert(HTTP_OPTIONS.to_owned(), options);
     if let Some(settings) = settings {
