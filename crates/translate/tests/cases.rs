@@ -44,7 +44,7 @@ fn answer(world: &Snapshot, proxy: &cases::Proxy, kind: &TypeUrl, names: &[Strin
             .iter()
             .map(|p| Resource::new(p.name.clone(), &render::cluster::cluster(p)))
             .collect(),
-        k if *k == TypeUrl::LISTENER => sidecar::listeners(&view)
+        k if *k == TypeUrl::LISTENER => client::listeners(&view)
             .iter()
             .map(|p| Resource::new(p.name.clone(), &render::listener::listener(p)))
             .collect(),

@@ -190,7 +190,7 @@ impl Cut {
     }
 
     fn make_listeners(&self) -> Arc<ResourceSet> {
-        let plans = sidecar::listeners(&self.view);
+        let plans = client::listeners(&self.view);
         let rendered = plans.iter().map(|plan| {
             self.renderings
                 .get(fingerprint(plan), || Resource::new(plan.name.clone(), &render::listener::listener(plan)))

@@ -7,6 +7,7 @@ use model::proxy::ProxyKind;
 use scope::View;
 
 use crate::plan::cluster::ClusterPlan;
+use crate::plan::listener::{self, ListenerPlan};
 use crate::plan::route::RoutePlan;
 
 /// All clusters of this client, by name.
@@ -14,6 +15,14 @@ pub fn clusters(view: &View) -> Vec<ClusterPlan> {
     match view.proxy.kind {
         ProxyKind::Router => gateway::clusters(view),
         _ => sidecar::clusters(view),
+    }
+}
+
+/// All listeners of this client.
+pub fn listeners(view: &View) -> Vec<ListenerPlan> {
+    match view.proxy.kind {
+        ProxyKind::Router => listener::gateway(view),
+        _ => sidecar::listeners(view),
     }
 }
 

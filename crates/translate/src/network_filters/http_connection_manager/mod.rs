@@ -14,7 +14,8 @@ pub use any_name_route::AnyNameRoute;
 pub use inbound_route::InboundRoute;
 pub(super) use render::render;
 pub use settings::{
-    CertDetails, ForwardClientCert, Http1, HttpSettings, PathNormalization, ServerHeader, http_proxy, inbound, outbound,
+    CertDetails, ForwardClientCert, Http1, HttpSettings, PathNormalization, ServerHeader, gateway, http_proxy, inbound,
+    outbound,
 };
 
 use crate::http_filters::HttpFilter;

@@ -54,13 +54,16 @@ fn from_settings(settings: &HttpSettings) -> EnvoyManager {
         generate_request_id: (!settings.generate_request_id).then_some(false),
         request_id_extension: Some(RequestIdExtension { typed_config: Some(any(&sampling)) }),
         forward_client_cert_details: settings.forward_client_cert.map_or(0, |(forward, _)| forwarding(forward).into()),
-        set_current_client_cert_details: settings.forward_client_cert.map(|(_, details)| cert_details(details)),
+        set_current_client_cert_details: settings
+            .forward_client_cert
+            .and_then(|(_, details)| details.map(cert_details)),
         http_protocol_options: settings.http1.map(http1),
         append_x_forwarded_port: settings.append_x_forwarded_port,
         normalize_path: Some(path.normalize),
         merge_slashes: path.merge_slashes,
         path_with_escaped_slashes_action: path.escaped.into(),
         use_remote_address: Some(settings.use_remote_address),
+        xff_num_trusted_hops: settings.trusted_hops,
         common_http_protocol_options: settings.idle_timeout.map(idle),
         stream_idle_timeout: Some(ZERO),
         internal_address_config: internal_addresses(settings),

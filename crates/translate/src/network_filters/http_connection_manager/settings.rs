@@ -21,11 +21,13 @@ pub struct HttpSettings {
     pub generate_request_id: bool,
     /// Traces are sampled by the request's id.
     pub sample_by_request_id: bool,
-    pub forward_client_cert: Option<(ForwardClientCert, CertDetails)>,
+    pub forward_client_cert: Option<(ForwardClientCert, Option<CertDetails>)>,
     pub http1: Option<Http1>,
     pub append_x_forwarded_port: bool,
     pub path: PathNormalization,
     pub use_remote_address: bool,
+    /// How many proxies in front of this one may be believed about the client's address.
+    pub trusted_hops: u32,
     pub idle_timeout: Option<Duration>,
     /// The client's own limits, over the defaults.
     pub connection: Option<Shared<ConnectionSettings>>,
@@ -101,7 +103,23 @@ pub fn inbound(view: &View, config: &ProxyConfig) -> HttpSettings {
     let headers = config.proxy_headers.clone().unwrap_or_default();
     let forward = forward_client_cert(headers.forwarded_client_cert()).unwrap_or(ForwardClientCert::AppendForward);
     let details = cert_details(headers.set_current_client_cert_details.as_ref());
-    HttpSettings { forward_client_cert: Some((forward, details)), ..base(view, config, Class::SidecarInbound) }
+    HttpSettings { forward_client_cert: Some((forward, Some(details))), ..base(view, config, Class::SidecarInbound) }
+}
+
+/// For requests to a gateway. Clients are strangers, so what they say of themselves is overwritten.
+pub fn gateway(view: &View, config: &ProxyConfig) -> HttpSettings {
+    let topology = config.gateway_topology.as_ref();
+    let wanted = topology.and_then(|t| forward_client_cert(t.forward_client_cert_details()));
+    let forward = wanted.unwrap_or(ForwardClientCert::SanitizeSet);
+    let details = CertDetails { subject: true, cert: true, chain: false, dns: true, uri: true };
+    let mut settings = base(view, config, Class::Gateway);
+    settings.http1 = Some(settings.http1.unwrap_or_default());
+    // Envoy takes details only where it writes the header itself.
+    let writes = matches!(forward, ForwardClientCert::AppendForward | ForwardClientCert::SanitizeSet);
+    settings.forward_client_cert = Some((forward, writes.then_some(details)));
+    settings.trusted_hops = topology.map_or(0, |t| t.num_trusted_proxies);
+    settings.use_remote_address = true;
+    settings
 }
 
 fn base(view: &View, config: &ProxyConfig, class: Class) -> HttpSettings {
@@ -116,6 +134,7 @@ fn base(view: &View, config: &ProxyConfig, class: Class) -> HttpSettings {
         append_x_forwarded_port: headers.x_forwarded_port.is_some_and(|p| p.enabled.unwrap_or(false)),
         path: path_normalization(view),
         use_remote_address: false,
+        trusted_hops: 0,
         idle_timeout: view.proxy.meta("IDLE_TIMEOUT").and_then(model::duration::parse),
         connection: connection_settings(view, config),
         internal_networks: internal_networks(view, false),

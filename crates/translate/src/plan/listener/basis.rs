@@ -3,6 +3,7 @@
 use api::Duration;
 use model::names::Text;
 use model::port::Protocol;
+use model::proxy::ProxyKind;
 use model::service::{Resolution, Service};
 use model::settings::{Knobs, Milliseconds};
 use model::shared::Part;
@@ -32,6 +33,8 @@ pub(super) struct Basis<'a> {
     pub(super) outbound_tcp_log: Part<Vec<AccessLog>>,
     pub(super) inbound_tcp_log: Part<Vec<AccessLog>>,
     pub(super) no_log: Part<Vec<AccessLog>>,
+    /// Which side the listeners for outgoing calls stand on.
+    pub(super) outbound_class: Class,
     /// From the node's metadata.
     pub(super) idle_timeout: Option<Duration>,
     pub(super) handshake_timeout: Option<Duration>,
@@ -40,20 +43,25 @@ pub(super) struct Basis<'a> {
 impl<'a> Basis<'a> {
     pub(super) fn new(view: &'a View) -> Basis<'a> {
         let proxy_config = &*view.proxy_config;
+        let outbound_class = match view.proxy.kind {
+            ProxyKind::Router => Class::Gateway,
+            _ => Class::SidecarOutbound,
+        };
         let tcp_log = |class| Part::new(access_logs(view, class, Logged::Tcp));
         Basis {
             view,
-            // Routes of a sidecar do not look at tokens.
-            policies: Policies::new(view, false),
-            outbound_stats: stats(view, Class::SidecarOutbound).into_iter().map(Part::new).collect(),
+            // Only a gateway's routes look at tokens.
+            policies: Policies::new(view, outbound_class == Class::Gateway),
+            outbound_stats: stats(view, outbound_class).into_iter().map(Part::new).collect(),
             inbound_stats: stats(view, Class::SidecarInbound).into_iter().map(Part::new).collect(),
             wildcards: addresses::wildcards(&view.proxy),
             localhosts: addresses::localhosts(&view.proxy),
             outbound_http: Part::new(hcm::outbound(view, proxy_config)),
             inbound_http: Part::new(hcm::inbound(view, proxy_config)),
-            outbound_tcp_log: tcp_log(Class::SidecarOutbound),
+            outbound_tcp_log: tcp_log(outbound_class),
             inbound_tcp_log: tcp_log(Class::SidecarInbound),
             no_log: Part::new(Vec::new()),
+            outbound_class,
             idle_timeout: view.proxy.meta("IDLE_TIMEOUT").and_then(model::duration::parse),
             handshake_timeout: duration(view.settings.knobs.handshake_timeout),
         }

@@ -4,6 +4,7 @@
 mod addresses;
 mod basis;
 mod conflicts;
+mod gateway;
 mod inbound;
 mod inspectors;
 mod mtls;
@@ -23,6 +24,7 @@ use crate::names::UNIX_PREFIX;
 use crate::network_filters::NetworkFilter;
 use crate::telemetry::access_log::AccessLog;
 use basis::Basis;
+pub use gateway::gateway;
 pub use server_tls::{Secret, SecretSource, ServerTls, TlsParams, TlsVersion, Validation};
 
 /// One listener.
@@ -85,6 +87,7 @@ pub enum Binding {
 pub enum ListenerFilter {
     OriginalDst,
     OriginalSrc,
+    ProxyProtocol,
     TlsInspector(Ports),
     HttpInspector(Ports),
 }

@@ -51,6 +51,8 @@ pub enum SecretSource {
     Agent,
     /// A server of files beside the proxy.
     Files,
+    /// The control plane, or a socket for credentials beside the proxy where it has one.
+    Credential { own_socket: bool },
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -133,6 +135,30 @@ pub(super) fn terminated(view: &View, settings: &ServerTlsSettings) -> ServerTls
         validation,
         require_client_certificate: require,
     }
+}
+
+/// TLS that a gateway's server terminates; bytes inside may begin with an exchange of metadata.
+pub(super) fn of_gateway(view: &View, settings: &ServerTlsSettings, bytes: bool) -> ServerTls {
+    let mut tls = terminated(view, settings);
+    let mode = settings.mode();
+    if mode == TlSmode::IstioMutual && bytes {
+        let exchange = !view.settings.knobs.disable_mx_alpn;
+        tls.alpn = if exchange { texts(ALPN_EXCHANGE) } else { texts(ALPN_HTTP) };
+    }
+    let named: Vec<&String> = match &settings.credential_names[..] {
+        [] => Some(&settings.credential_name).filter(|name| !name.is_empty()).into_iter().collect(),
+        names => names.iter().collect(),
+    };
+    let Some(first) = named.first().filter(|_| mode != TlSmode::IstioMutual) else { return tls };
+    let authority = Some(settings.ca_cert_credential_name.clone()).filter(|name| !name.is_empty());
+    let authority = authority.unwrap_or_else(|| format!("{first}-cacert"));
+    let source = SecretSource::Credential { own_socket: view.proxy.meta("credential") == Some("true") };
+    tls.certificates = named.iter().map(|name| Secret { name: name.as_str().into(), source }).collect();
+    if let Some(validation) = &mut tls.validation {
+        validation.roots = Secret { name: authority.into(), source };
+        validation.revoked = "".into();
+    }
+    tls
 }
 
 /// The mesh's defaults, each replaced by what the listener says itself.

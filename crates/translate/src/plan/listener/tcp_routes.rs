@@ -16,7 +16,6 @@ use model::snapshot::routing::VirtualServiceRule;
 use super::ConfigRef;
 use super::basis::Basis;
 use super::conflicts::{Body, Chain};
-use crate::class::Class;
 use crate::dns_cache::DnsCache;
 use crate::names;
 use crate::network_filters::tcp_proxy::{Destination, TcpProxy, Tunnel};
@@ -88,6 +87,25 @@ pub(super) fn to_service(basis: &Basis<'_>, wanted: &Wanted<'_>, server_names: V
     Chain { server_names, ranges: wanted.ranges.to_vec(), ..Chain::new(Body::Network(filters)) }
 }
 
+/// Filters that carry bytes to one cluster of a service, under the name that other networks ask for.
+pub(super) fn to_cluster(
+    basis: &Basis<'_>,
+    service: &Service,
+    port: &Port,
+    subset: &str,
+    cluster: &str,
+) -> Vec<NetworkFilter> {
+    let mut proxy = TcpProxy::to_cluster(cluster, basis.outbound_tcp_log.clone());
+    if let Some(name) = stat_prefix(basis, service, subset, port.number, "") {
+        proxy.stat_prefix = name;
+    }
+    let rule = basis.view.destination_rule(&service.hostname).map(|r| &*r.rule.spec);
+    apply_rule(&mut proxy, rule, subset, basis.idle_timeout);
+    proxy.tunnel = None;
+    // The TLS inside carries what policies look at, so none are asked here.
+    network_filters::for_protocol(basis.knobs(), port.protocol, proxy)
+}
+
 /// Filters that carry bytes to a route's destinations; `None` if no destination has any weight.
 pub(super) fn routed(
     basis: &Basis<'_>,
@@ -134,7 +152,7 @@ fn stack(basis: &Basis<'_>, port: &Port, proxy: TcpProxy, resolving: Option<DnsC
     let resolver = |cache| NetworkFilter::SniForwardProxy { cache, port: port.number.into() };
     let mut last: Vec<NetworkFilter> = resolving.map(resolver).into_iter().collect();
     last.extend(network_filters::for_protocol(basis.knobs(), port.protocol, proxy));
-    let connection = basis.connection(Class::SidecarOutbound, port.number.into(), Ending::Bytes);
+    let connection = basis.connection(basis.outbound_class, port.number.into(), Ending::Bytes);
     network_filters::chain(&connection, last)
 }
 

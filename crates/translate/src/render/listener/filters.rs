@@ -7,6 +7,7 @@ use api::envoy::config::listener::v3::{
 use api::envoy::extensions::filters::listener::http_inspector::v3::HttpInspector;
 use api::envoy::extensions::filters::listener::original_dst::v3::OriginalDst;
 use api::envoy::extensions::filters::listener::original_src::v3::OriginalSrc;
+use api::envoy::extensions::filters::listener::proxy_protocol::v3::ProxyProtocol;
 use api::envoy::extensions::filters::listener::tls_inspector::v3::TlsInspector;
 use api::envoy::r#type::v3::Int32Range;
 use api::{Any, any};
@@ -24,6 +25,9 @@ pub(super) fn listener_filter(filter: &ListenerFilter) -> EnvoyFilter {
         ListenerFilter::OriginalSrc => {
             let config = OriginalSrc { mark: PROXY_MARK, ..OriginalSrc::default() };
             named("envoy.filters.listener.original_src", any(&config), &Ports::All)
+        }
+        ListenerFilter::ProxyProtocol => {
+            named("envoy.filters.listener.proxy_protocol", any(&ProxyProtocol::default()), &Ports::All)
         }
         ListenerFilter::TlsInspector(ports) => {
             let config = TlsInspector { initial_read_buffer_size: Some(INITIAL_BUFFER), ..TlsInspector::default() };

@@ -82,5 +82,9 @@ fn validation(plan: &Validation) -> common_tls_context::ValidationContextType {
 }
 
 fn secret(secret: &Secret) -> SdsSecretConfig {
-    secrets::from_files(&secret.name, secret.source == SecretSource::Files)
+    match secret.source {
+        SecretSource::Agent => secrets::from_files(&secret.name, false),
+        SecretSource::Files => secrets::from_files(&secret.name, true),
+        SecretSource::Credential { own_socket } => secrets::from_credential(&secret.name, own_socket),
+    }
 }

@@ -1,0 +1,261 @@
+//! Listeners of a gateway: one per address and port that its merged servers ask for.
+
+use std::collections::BTreeMap;
+
+use api::istio::networking::v1alpha3::server_tls_settings::TlSmode;
+use api::istio::networking::v1alpha3::{L4MatchAttributes, TlsMatchAttributes};
+use model::names::{Hostname, Text};
+use model::port::{Port, Protocol};
+use model::shared::Part;
+use model::snapshot::routing::VirtualServiceRule;
+use scope::View;
+use scope::gateway::{GatewayPort, GatewayServer};
+
+use super::basis::Basis;
+use super::{
+    Address, Binding, ChainMatch, ChainPlan, Direction, ListenerFilter, ListenerPlan, Ports, server_tls, tcp_routes,
+};
+use crate::class::Class;
+use crate::names;
+use crate::network_filters::NetworkFilter;
+use crate::network_filters::http_connection_manager::{self as hcm, HttpConnectionManager, HttpSettings, Routes};
+
+/// ALPN of every kind of mesh TLS: what a client of another network must speak.
+const MESH_ALPN: &[&str] = &["istio", "istio-peer-exchange", "istio-h2", "istio-http/1.0", "istio-http/1.1"];
+
+/// Server names that chains of a port already match, with the address they are matched on.
+type Claimed = BTreeMap<u32, BTreeMap<String, Text>>;
+
+/// All listeners of a gateway; none if no gateway selects it.
+pub fn gateway(view: &View) -> Vec<ListenerPlan> {
+    let Some(merged) = &view.gateway else { return Vec::new() };
+    let basis = Basis::new(view);
+    let settings = Part::new(hcm::gateway(view, &view.proxy_config));
+    let build = Build { basis: &basis, settings };
+    let mut claimed = Claimed::new();
+    let mut listeners: Vec<ListenerPlan> = Vec::new();
+    for port in merged.ports.iter().filter(|port| port.number >= 1024 || !view.proxy.flag("UNPRIVILEGED_POD")) {
+        let chains = build.chains(port, &mut claimed);
+        let fresh = build.listener(port, chains);
+        match listeners.iter_mut().find(|l| l.name == fresh.name) {
+            Some(known) => known.chains.extend(fresh.chains),
+            None => listeners.push(fresh),
+        }
+    }
+    listeners.retain(|l| !l.chains.is_empty());
+    listeners.iter_mut().for_each(add_inspector);
+    listeners
+}
+
+/// What all listeners of one gateway share.
+struct Build<'a> {
+    basis: &'a Basis<'a>,
+    settings: Part<HttpSettings>,
+}
+
+impl Build<'_> {
+    fn bind(&self, port: &GatewayPort) -> Text {
+        if port.bind.is_empty() { self.basis.wildcard().clone() } else { port.bind.clone() }
+    }
+
+    fn listener(&self, port: &GatewayPort, chains: Vec<ChainPlan>) -> ListenerPlan {
+        let bind = self.bind(port);
+        let dual = self.basis.knobs().dual_stack && port.bind.is_empty();
+        let further = self.basis.wildcards.iter().skip(1).filter(|_| dual);
+        let proxy_protocol =
+            self.basis.view.proxy_config.gateway_topology.as_ref().is_some_and(|t| t.proxy_protocol.is_some());
+        ListenerPlan {
+            name: format!("{bind}_{}", port.number).into(),
+            address: Address::new(&bind, port.number),
+            additional_addresses: further.map(|ip| Address::new(ip, port.number)).collect(),
+            direction: Direction::Outbound,
+            binding: Binding::Port,
+            use_original_dst: false,
+            transparent: false,
+            exact_balance: self.basis.view.proxy.flag("OUTBOUND_LISTENER_EXACT_BALANCE"),
+            connections_per_event: self.basis.connections_per_event(),
+            filters: proxy_protocol.then_some(ListenerFilter::ProxyProtocol).into_iter().collect(),
+            filters_timeout: None,
+            continue_on_filters_timeout: false,
+            access_log: self.basis.listener_log(Class::Gateway),
+            chains,
+            default_chain: None,
+        }
+    }
+
+    fn chains(&self, port: &GatewayPort, claimed: &mut Claimed) -> Vec<ChainPlan> {
+        if port.protocol.is_http() {
+            return vec![self.http(port, None)];
+        }
+        let of = |server: &std::sync::Arc<GatewayServer>| {
+            if server.terminates_https() {
+                vec![self.http(port, Some(server))]
+            } else {
+                self.bytes(port, server, claimed)
+            }
+        };
+        port.servers.iter().flat_map(of).collect()
+    }
+
+    /// A connection manager: for all plain servers of a port, or for one server whose TLS ends here.
+    fn http(&self, port: &GatewayPort, server: Option<&GatewayServer>) -> ChainPlan {
+        let protocol = server.map_or(port.protocol, GatewayServer::protocol);
+        let named = server.map(|s| s.spec.name.as_str()).filter(|name| !name.is_empty());
+        let default = format!("outbound_{}_{};", self.bind(port), port.number);
+        let manager = HttpConnectionManager {
+            stat_prefix: named.map_or_else(|| default.into(), Text::from),
+            routes: Routes::Rds(server.map_or(&port.route, |s| &s.route).clone()),
+            // A gateway detects the version; only sidecars are told.
+            http2: false,
+            settings: self.settings.clone(),
+            filters: self.basis.http_filters(Class::Gateway, port.number, protocol),
+        };
+        let filters = vec![NetworkFilter::Http(Box::new(manager))];
+        match server {
+            Some(server) => self.chain(&server.sni_hosts, Some(server), filters),
+            None => self.chain(&[], None, filters),
+        }
+    }
+
+    /// Chains of bytes: in plain text, out of TLS that ends here, or of TLS that goes through.
+    fn bytes(&self, port: &GatewayPort, server: &GatewayServer, claimed: &mut Claimed) -> Vec<ChainPlan> {
+        let tls_mode = server.spec.tls.as_ref().map(|tls| tls.mode());
+        match tls_mode {
+            Some(TlSmode::AutoPassthrough) => self.by_cluster_name(server),
+            Some(TlSmode::Passthrough) => self.by_tls_routes(port, server, claimed),
+            _ => {
+                let Some(filters) = self.tcp_routes(server) else { return Vec::new() };
+                vec![self.chain(&server.sni_hosts, tls_mode.map(|_| server), filters)]
+            }
+        }
+    }
+
+    /// Filters of the first TCP route that fits the server.
+    fn tcp_routes(&self, server: &GatewayServer) -> Option<Vec<NetworkFilter>> {
+        let port = port_of(server);
+        for rule in self.routes(server) {
+            let fits = |m: &L4MatchAttributes| is_for(m.port, &m.gateways, server);
+            let mut tcp = rule.config.spec.tcp.iter().filter(|t| !t.route.is_empty());
+            if let Some(route) = tcp.find(|t| t.r#match.is_empty() || t.r#match.iter().any(fits)) {
+                return tcp_routes::routed(self.basis, &route.route, &port, &rule.config);
+            }
+            // A TLSRoute of the Gateway API keeps its routes under TLS even where TLS ends here.
+            let parents = rule.config.meta.annotations.get("internal.istio.io/parents");
+            if parents.is_some_and(|p| p.starts_with("TLSRoute/")) {
+                let fits = |m: &TlsMatchAttributes| is_for(m.port, &m.gateways, server);
+                if let Some(route) = rule.config.spec.tls.iter().find(|t| t.r#match.iter().any(fits)) {
+                    return tcp_routes::routed(self.basis, &route.route, &port, &rule.config);
+                }
+            }
+        }
+        None
+    }
+
+    /// A chain per server name that TLS routes direct.
+    fn by_tls_routes(&self, port: &GatewayPort, server: &GatewayServer, claimed: &mut Claimed) -> Vec<ChainPlan> {
+        let own = port_of(server);
+        let mut chains = Vec::new();
+        for rule in self.routes(server) {
+            for route in rule.config.spec.tls.iter().filter(|t| !t.route.is_empty()) {
+                for matching in route.r#match.iter().filter(|m| is_for(m.port, &m.gateways, server)) {
+                    let known = claimed.entry(port.number).or_default();
+                    // Envoy refuses two chains with the same server name.
+                    if matching.sni_hosts.iter().any(|host| known.get(host) == Some(&port.bind)) {
+                        continue;
+                    }
+                    known.extend(matching.sni_hosts.iter().map(|host| (host.clone(), port.bind.clone())));
+                    let Some(filters) = tcp_routes::routed(self.basis, &route.route, &own, &rule.config) else {
+                        continue;
+                    };
+                    let names: Vec<Text> = matching.sni_hosts.iter().map(|h| Text::from(h.as_str())).collect();
+                    chains.push(self.chain(&names, None, filters));
+                }
+            }
+        }
+        chains
+    }
+
+    /// A chain per cluster that clients of other networks may ask for by server name. Only mesh TLS gets in,
+    /// and only endpoints that speak it are behind, so nobody passes without it.
+    fn by_cluster_name(&self, server: &GatewayServer) -> Vec<ChainPlan> {
+        let view = self.basis.view;
+        let exposed = view
+            .services
+            .iter()
+            .filter(|s| !s.mesh_external && server.sni_hosts.iter().any(|host| s.hostname.is_subset_of(host)));
+        let mut chains = Vec::new();
+        for service in exposed {
+            let rule = view.destination_rule(&service.hostname);
+            let subsets = rule.iter().flat_map(|r| r.rule.spec.subsets.iter().map(|s| s.name.as_str()));
+            let subsets: Vec<&str> = std::iter::once("").chain(subsets).collect();
+            for port in service.proxied_ports() {
+                for subset in &subsets {
+                    let cluster = names::server_name(port.number, subset, &service.hostname);
+                    let filters = tcp_routes::to_cluster(self.basis, service, port, subset, &cluster);
+                    let mut chain = self.chain(&[cluster.as_str().into()], None, filters);
+                    if let Some(matching) = &mut chain.matching {
+                        matching.alpn = MESH_ALPN.iter().map(|a| Text::from(*a)).collect();
+                    }
+                    chains.push(chain);
+                }
+            }
+        }
+        chains
+    }
+
+    /// Routes bound to the server's gateway for hosts that the server has.
+    fn routes(&self, server: &GatewayServer) -> Vec<std::sync::Arc<VirtualServiceRule>> {
+        let mut routes = self.basis.view.gateway_routes(&server.gateway);
+        routes.retain(|rule| {
+            let hosts = &rule.config.spec.hosts;
+            hosts.iter().any(|h| server.spec.hosts.iter().any(|own| has_host(own, h, &rule.config.meta.namespace)))
+        });
+        routes
+    }
+
+    fn chain(&self, names: &[Text], terminated: Option<&GatewayServer>, filters: Vec<NetworkFilter>) -> ChainPlan {
+        let any = names.is_empty() || names.iter().any(|n| **n == *"*");
+        let matching =
+            ChainMatch { server_names: if any { Vec::new() } else { names.to_vec() }, ..ChainMatch::default() };
+        let tls = terminated.and_then(|server| {
+            let bytes = !server.protocol().is_http() && server.protocol() != Protocol::Https;
+            server.spec.tls.as_ref().map(|tls| server_tls::of_gateway(self.basis.view, tls, bytes))
+        });
+        ChainPlan {
+            name: "".into(),
+            matching: (matching != ChainMatch::default()).then_some(matching),
+            config: None,
+            tls: tls.map(Part::new),
+            handshake_timeout: self.basis.handshake_timeout,
+            filters,
+        }
+    }
+}
+
+fn port_of(server: &GatewayServer) -> Port {
+    let name = server.spec.port.as_ref().map_or("", |p| &p.name);
+    Port { name: name.into(), number: u16::try_from(server.port()).unwrap_or_default(), protocol: server.protocol() }
+}
+
+/// Whether a route's condition names this server's port and gateway, or none.
+fn is_for(port: u32, gateways: &[String], server: &GatewayServer) -> bool {
+    (port == 0 || port == server.port()) && (gateways.is_empty() || gateways.iter().any(|g| **g == *server.gateway))
+}
+
+/// Whether a server's host, `host` or `namespace/host`, covers a host of a route of this namespace.
+fn has_host(own: &str, host: &str, namespace: &str) -> bool {
+    let own = match own.split_once('/') {
+        Some((required, own)) if required == namespace => own,
+        Some(_) => return false,
+        None => own,
+    };
+    Hostname::from(own).overlaps(host)
+}
+
+/// Server names and ALPN can only be matched once TLS is inspected.
+fn add_inspector(listener: &mut ListenerPlan) {
+    let needed = |c: &ChainPlan| c.tls.is_some() || c.matching.as_ref().is_some_and(|m| !m.server_names.is_empty());
+    if listener.chains.iter().any(needed) {
+        listener.filters.push(ListenerFilter::TlsInspector(Ports::All));
+    }
+}
