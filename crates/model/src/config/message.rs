@@ -4,10 +4,10 @@
 use std::collections::HashMap;
 use std::fmt::Write as _;
 
-use prost::Message as _;
 use prost_reflect::{DynamicMessage, FieldDescriptor, Kind, MapKey, MessageDescriptor, ReflectMessage, Value as Field};
 use serde_json::{Map, Value};
 
+use super::encode;
 use super::text::clip;
 use super::timestamp;
 use crate::duration;
@@ -199,7 +199,7 @@ impl<'a> Reader<'a> {
             "google.protobuf.Any" => {
                 let (name, inner) = self.any(descriptor, json)?;
                 message.set_field_by_number(1, Field::String(name));
-                message.set_field_by_number(2, Field::Bytes(inner.encode_to_vec().into()));
+                message.set_field_by_number(2, Field::Bytes(encode::encode(&inner).into()));
             }
             _ => self.fields(&mut message, json),
         }

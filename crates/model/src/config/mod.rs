@@ -1,11 +1,13 @@
 //! The table of config kinds, and an object of any of them.
 //! One row here plus one file beside this makes a new kind; exhaustive matches then show where it must be read.
 
+pub mod encode;
 mod lines;
 pub mod mesh;
 pub mod message;
 mod meta;
 pub mod parse;
+pub mod patches;
 pub mod print;
 mod text;
 pub mod timestamp;

@@ -172,7 +172,7 @@ impl Snapshot {
         let extensions =
             [Kind::EnvoyFilter, Kind::WasmPlugin, Kind::TrafficExtension, Kind::Telemetry, Kind::ProxyConfig];
         if extensions.iter().any(|k| delta.touches(*k)) {
-            self.extensions = Arc::new(Extensions::build(&self.objects));
+            self.extensions = Arc::new(Extensions::build(&self.objects, &self.extensions));
         }
     }
 }

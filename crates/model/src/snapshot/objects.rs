@@ -8,6 +8,7 @@ use api::istio::networking::v1beta1::ProxyConfig;
 use api::istio::security::v1beta1::{AuthorizationPolicy, PeerAuthentication, RequestAuthentication};
 use api::istio::telemetry::v1alpha1::Telemetry;
 
+use crate::config::patches::PatchSet;
 use crate::config::{Config, Key, Kind, Object, Spec};
 use crate::names::{Namespace, Text};
 
@@ -137,7 +138,7 @@ impl Sidecars {
 /// What changes or adds to generated config: filters, plugins, telemetry.
 #[derive(Clone, Debug, Default)]
 pub struct Extensions {
-    pub envoy_filters: Vec<Config<EnvoyFilter>>,
+    pub envoy_filters: Vec<PatchSet>,
     pub wasm_plugins: Vec<Config<WasmPlugin>>,
     pub traffic_extensions: Vec<Config<TrafficExtension>>,
     pub telemetries: Vec<Config<Telemetry>>,
@@ -145,9 +146,10 @@ pub struct Extensions {
 }
 
 impl Extensions {
-    pub(super) fn build(objects: &Objects) -> Extensions {
+    pub(super) fn build(objects: &Objects, before: &Extensions) -> Extensions {
+        let filters: Vec<Config<EnvoyFilter>> = by_age!(objects, EnvoyFilter);
         Extensions {
-            envoy_filters: by_age!(objects, EnvoyFilter),
+            envoy_filters: filters.into_iter().map(|f| PatchSet::new(f, &before.envoy_filters)).collect(),
             wasm_plugins: by_age!(objects, WasmPlugin),
             traffic_extensions: by_age!(objects, TrafficExtension),
             telemetries: by_age!(objects, Telemetry),

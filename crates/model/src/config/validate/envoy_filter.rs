@@ -1,5 +1,6 @@
 //! Rules of EnvoyFilter.
 
+use api::Struct;
 use api::istio::networking::v1alpha3::EnvoyFilter;
 use api::istio::networking::v1alpha3::envoy_filter::envoy_config_object_match::ObjectTypes;
 use api::istio::networking::v1alpha3::envoy_filter::listener_match::FilterMatch;
@@ -7,12 +8,10 @@ use api::istio::networking::v1alpha3::envoy_filter::patch::Operation;
 use api::istio::networking::v1alpha3::envoy_filter::{
     ApplyTo, EnvoyConfigObjectMatch, EnvoyConfigObjectPatch, PatchContext,
 };
-use api::{Struct, Value, value};
-use serde_json::{Map, Number};
 
 use super::report::{Report, Rule};
 use super::{pattern, selector};
-use crate::config::message;
+use crate::config::patches;
 use crate::problem::Severity;
 
 const CONNECTION_MANAGER: &str = "envoy.filters.network.http_connection_manager";
@@ -157,12 +156,9 @@ fn old_name(name: &str, report: &mut Report) {
 
 /// A value that is not the message it should be leaves only its own patch without effect.
 fn patch_value(apply_to: ApplyTo, value: &Struct, report: &mut Report) {
-    let Some(descriptor) = envoy_message(apply_to).and_then(|name| api::reflect::envoy().get_message_by_name(name))
-    else {
+    let Some((_, findings)) = patches::read_value(apply_to, value) else {
         return;
     };
-    let json = serde_json::Value::Object(json_object(value));
-    let (_, findings) = message::read(&descriptor, &json, "patch.value");
     for finding in findings {
         match finding.severity {
             Severity::Error => {
@@ -170,40 +166,5 @@ fn patch_value(apply_to: ApplyTo, value: &Struct, report: &mut Report) {
             }
             _ => report.warn(format_args!("{} {:?}", finding.message, finding.path)),
         }
-    }
-}
-
-/// The message that a patch of this kind holds.
-pub(super) fn envoy_message(apply_to: ApplyTo) -> Option<&'static str> {
-    Some(match apply_to {
-        ApplyTo::Invalid => return None,
-        ApplyTo::Cluster => "envoy.config.cluster.v3.Cluster",
-        ApplyTo::Listener => "envoy.config.listener.v3.Listener",
-        ApplyTo::FilterChain => "envoy.config.listener.v3.FilterChain",
-        ApplyTo::NetworkFilter => "envoy.config.listener.v3.Filter",
-        ApplyTo::ListenerFilter => "envoy.config.listener.v3.ListenerFilter",
-        ApplyTo::HttpFilter => "envoy.extensions.filters.network.http_connection_manager.v3.HttpFilter",
-        ApplyTo::RouteConfiguration => "envoy.config.route.v3.RouteConfiguration",
-        ApplyTo::VirtualHost => "envoy.config.route.v3.VirtualHost",
-        ApplyTo::HttpRoute => "envoy.config.route.v3.Route",
-        ApplyTo::ExtensionConfig => "envoy.config.core.v3.TypedExtensionConfig",
-        ApplyTo::Bootstrap => "envoy.config.bootstrap.v3.Bootstrap",
-    })
-}
-
-fn json_object(value: &Struct) -> Map<String, serde_json::Value> {
-    value.fields.iter().map(|(key, value)| (key.clone(), json(value))).collect()
-}
-
-fn json(value: &Value) -> serde_json::Value {
-    match &value.kind {
-        None | Some(value::Kind::NullValue(_)) => serde_json::Value::Null,
-        Some(value::Kind::BoolValue(value)) => (*value).into(),
-        Some(value::Kind::NumberValue(value)) => {
-            Number::from_f64(*value).map_or(serde_json::Value::Null, serde_json::Value::Number)
-        }
-        Some(value::Kind::StringValue(text)) => text.as_str().into(),
-        Some(value::Kind::ListValue(list)) => list.values.iter().map(json).collect(),
-        Some(value::Kind::StructValue(value)) => serde_json::Value::Object(json_object(value)),
     }
 }

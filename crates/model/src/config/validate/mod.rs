@@ -16,7 +16,7 @@ mod http_status;
 mod load_balancer;
 mod mesh;
 mod names;
-mod pattern;
+pub(super) mod pattern;
 mod report;
 mod selector;
 mod service_entry;

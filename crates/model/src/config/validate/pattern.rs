@@ -1,7 +1,7 @@
 //! Regular expressions in RE2's syntax, as Envoy will compile them. Checked with the `regex` crate
 //! under a size limit, after rewriting the few spellings that only RE2 knows.
 
-use regex::bytes::RegexBuilder;
+use regex::bytes::{Regex, RegexBuilder};
 
 use super::report::Rule;
 
@@ -26,9 +26,7 @@ pub(super) fn check(pattern: &str, place: &str) -> Rule {
 
 /// Compiles the expression and says in a line why it does not.
 pub(super) fn compiles(pattern: &str) -> Rule {
-    let compiled =
-        RegexBuilder::new(&translated(pattern)).size_limit(SIZE_LIMIT).nest_limit(NEST_LIMIT).octal(true).build();
-    compiled.map(|_| ()).map_err(|error| match error {
+    build(pattern).map(|_| ()).map_err(|error| match error {
         regex::Error::CompiledTooBig(_) => "expression too large".to_owned(),
         other => {
             let text = other.to_string();
@@ -36,6 +34,18 @@ pub(super) fn compiles(pattern: &str) -> Rule {
             format!("error parsing regexp: {}", reason.unwrap_or("syntax error"))
         }
     })
+}
+
+/// The expression, unless it is too long or does not compile.
+pub(in crate::config) fn compiled(pattern: &str) -> Option<Regex> {
+    if pattern.len() > LONGEST {
+        return None;
+    }
+    build(pattern).ok()
+}
+
+fn build(pattern: &str) -> Result<Regex, regex::Error> {
+    RegexBuilder::new(&translated(pattern)).size_limit(SIZE_LIMIT).nest_limit(NEST_LIMIT).octal(true).build()
 }
 
 /// RE2 takes a brace that opens no repetition, and a bracket inside a class, as itself; knows `\Q…\E`;

@@ -1,0 +1,176 @@
+//! EnvoyFilters taken apart into patches that can be applied: values read as Envoy's messages, once per object.
+//! Which of them hold for a client is scope's business, what they do is translate's.
+
+use std::sync::Arc;
+
+use api::istio::networking::v1alpha3::EnvoyFilter;
+use api::istio::networking::v1alpha3::envoy_filter::patch::Operation;
+use api::istio::networking::v1alpha3::envoy_filter::{
+    ApplyTo, EnvoyConfigObjectMatch, EnvoyConfigObjectPatch, PatchContext,
+};
+use api::{Struct, Value, value};
+use prost_reflect::DynamicMessage;
+use regex::bytes::Regex;
+use serde_json::{Map, Number};
+
+use super::message::{self, Finding};
+use super::validate::pattern;
+use super::{Config, encode};
+use crate::problem::Severity;
+use crate::proxy::Proxy;
+use crate::shared::{Part, Shared};
+
+/// Services that a gateway needs only because a patch names them: `host` or `namespace/host`, with commas between.
+const REFERENCED_SERVICES: &str = "envoyfilter.istio.io/referenced-services";
+
+/// One change to generated config.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Patch {
+    pub apply_to: ApplyTo,
+    pub operation: Operation,
+    pub matching: Shared<EnvoyConfigObjectMatch>,
+    /// The encoded message of the type that `apply_to` stands for; `None` for removals only.
+    pub value: Option<Vec<u8>>,
+}
+
+impl Patch {
+    pub fn context(&self) -> PatchContext {
+        self.matching.context()
+    }
+}
+
+/// An EnvoyFilter and the patches of it that can be understood, in its order.
+#[derive(Clone, Debug)]
+pub struct PatchSet {
+    pub config: Config<EnvoyFilter>,
+    patches: Arc<[Candidate]>,
+}
+
+/// A patch and the proxies it is meant for.
+#[derive(Debug)]
+struct Candidate {
+    patch: Part<Patch>,
+    version: Option<Regex>,
+}
+
+impl PatchSet {
+    /// Reads all values, unless that was done for the same filter before.
+    pub fn new(config: Config<EnvoyFilter>, before: &[PatchSet]) -> PatchSet {
+        let known = before.iter().find(|known| known.config.spec == config.spec);
+        let patches = match known {
+            Some(known) => known.patches.clone(),
+            None => config.spec.config_patches.iter().filter_map(candidate).collect(),
+        };
+        PatchSet { config, patches }
+    }
+
+    /// Patches that this proxy's version and metadata allow.
+    pub fn for_proxy<'a>(&'a self, proxy: &'a Proxy) -> impl Iterator<Item = &'a Part<Patch>> {
+        self.patches.iter().filter(|candidate| candidate.allows(proxy)).map(|candidate| &candidate.patch)
+    }
+
+    /// Keys of a proxy's metadata that some patch looks at.
+    pub fn metadata_keys(&self) -> impl Iterator<Item = &str> {
+        let proxies = self.patches.iter().filter_map(|candidate| candidate.patch.matching.proxy.as_ref());
+        proxies.flat_map(|proxy| proxy.metadata.keys()).map(String::as_str)
+    }
+
+    /// Services that a gateway gets clusters of for this filter's sake.
+    pub fn referenced_services(&self) -> impl Iterator<Item = &str> {
+        let listed = self.config.meta.annotations.get(REFERENCED_SERVICES);
+        listed.into_iter().flat_map(|text| text.split(',')).filter(|name| !name.is_empty())
+    }
+}
+
+impl Candidate {
+    fn allows(&self, proxy: &Proxy) -> bool {
+        let Some(wanted) = &self.patch.matching.proxy else { return true };
+        // A proxy that does not tell its version is none of those that an expression names.
+        let version = proxy.meta("ISTIO_VERSION").filter(|version| !version.is_empty());
+        self.version.as_ref().is_none_or(|regex| version.is_some_and(|version| regex.is_match(version.as_bytes())))
+            && wanted.metadata.iter().all(|(key, value)| proxy.meta(key) == Some(value))
+    }
+}
+
+/// `None` for a patch that cannot be applied to anything; validation says why.
+fn candidate(spec: &EnvoyConfigObjectPatch) -> Option<Candidate> {
+    let patch = spec.patch.as_ref()?;
+    let apply_to = ApplyTo::try_from(spec.apply_to).ok().filter(|kind| *kind != ApplyTo::Invalid)?;
+    let operation = Operation::try_from(patch.operation).ok().filter(|it| *it != Operation::Invalid)?;
+    let value = match &patch.value {
+        Some(value) => Some(encoded(apply_to, value)?),
+        None if operation == Operation::Remove => None,
+        None => return None,
+    };
+    let matching = spec.r#match.clone().unwrap_or_default();
+    let expression = matching.proxy.as_ref().map_or("", |proxy| proxy.proxy_version.as_str());
+    let version = match expression {
+        "" => None,
+        expression => Some(pattern::compiled(expression)?),
+    };
+    let matching = Shared::new(matching);
+    Some(Candidate {
+        patch: Part::new(Patch { apply_to, operation: normal(apply_to, operation), matching, value }),
+        version,
+    })
+}
+
+/// Only lists whose order matters know where to insert; for all others inserting is adding.
+fn normal(apply_to: ApplyTo, operation: Operation) -> Operation {
+    let inserts = matches!(operation, Operation::InsertBefore | Operation::InsertAfter | Operation::InsertFirst);
+    let ordered =
+        [ApplyTo::ListenerFilter, ApplyTo::NetworkFilter, ApplyTo::HttpFilter, ApplyTo::HttpRoute].contains(&apply_to);
+    if inserts && !ordered { Operation::Add } else { operation }
+}
+
+fn encoded(apply_to: ApplyTo, value: &Struct) -> Option<Vec<u8>> {
+    let (message, findings) = read_value(apply_to, value)?;
+    // Unknown fields may be of another Envoy's API; anything else is a mistake.
+    let broken = findings.iter().any(|finding| finding.severity == Severity::Error);
+    (!broken).then(|| encode::encode(&message))
+}
+
+/// A patch's value as the message that it should be; `root` of its findings is `patch.value`.
+pub(super) fn read_value(apply_to: ApplyTo, value: &Struct) -> Option<(DynamicMessage, Vec<Finding>)> {
+    let descriptor = api::reflect::envoy().get_message_by_name(envoy_message(apply_to)?)?;
+    let json = serde_json::Value::Object(json_object(value));
+    Some(message::read(&descriptor, &json, "patch.value"))
+}
+
+/// The message that a patch of this kind holds.
+fn envoy_message(apply_to: ApplyTo) -> Option<&'static str> {
+    Some(match apply_to {
+        ApplyTo::Invalid => return None,
+        ApplyTo::Cluster => "envoy.config.cluster.v3.Cluster",
+        ApplyTo::Listener => "envoy.config.listener.v3.Listener",
+        ApplyTo::FilterChain => "envoy.config.listener.v3.FilterChain",
+        ApplyTo::NetworkFilter => "envoy.config.listener.v3.Filter",
+        ApplyTo::ListenerFilter => "envoy.config.listener.v3.ListenerFilter",
+        ApplyTo::HttpFilter => "envoy.extensions.filters.network.http_connection_manager.v3.HttpFilter",
+        ApplyTo::RouteConfiguration => "envoy.config.route.v3.RouteConfiguration",
+        ApplyTo::VirtualHost => "envoy.config.route.v3.VirtualHost",
+        ApplyTo::HttpRoute => "envoy.config.route.v3.Route",
+        ApplyTo::ExtensionConfig => "envoy.config.core.v3.TypedExtensionConfig",
+        ApplyTo::Bootstrap => "envoy.config.bootstrap.v3.Bootstrap",
+    })
+}
+
+fn json_object(value: &Struct) -> Map<String, serde_json::Value> {
+    value.fields.iter().map(|(key, value)| (key.clone(), json(value))).collect()
+}
+
+fn json(value: &Value) -> serde_json::Value {
+    match &value.kind {
+        None | Some(value::Kind::NullValue(_)) => serde_json::Value::Null,
+        Some(value::Kind::BoolValue(value)) => (*value).into(),
+        Some(value::Kind::NumberValue(value)) => {
+            Number::from_f64(*value).map_or(serde_json::Value::Null, serde_json::Value::Number)
+        }
+        Some(value::Kind::StringValue(text)) => text.as_str().into(),
+        Some(value::Kind::ListValue(list)) => list.values.iter().map(json).collect(),
+        Some(value::Kind::StructValue(value)) => serde_json::Value::Object(json_object(value)),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,83 @@
+//! Which patches of an EnvoyFilter can be used, and for whom.
+
+use super::{ApplyTo, EnvoyFilter, Operation, Patch, PatchSet};
+use crate::config::parse::documents;
+use crate::config::{Config, Spec};
+use crate::proxy::Proxy;
+use api::envoy::config::core::v3::Node;
+use api::{Struct, Value, value};
+
+fn filter(patches: &str) -> Config<EnvoyFilter> {
+    let text = format!(
+        "apiVersion: networking.istio.io/v1alpha3\nkind: EnvoyFilter\nmetadata: {{name: f, namespace: shop}}\nspec:\n  configPatches: [{patches}]\n"
+    );
+    let object = documents(&text, "config.yaml").objects.remove(0);
+    match &object.spec {
+        Spec::EnvoyFilter(spec) => Config { meta: object.meta.clone(), spec: spec.clone() },
+        other => panic!("not a filter: {other:?}"),
+    }
+}
+
+fn proxy(metadata: &[(&str, &str)]) -> Proxy {
+    let text = |text: &str| Value { kind: Some(value::Kind::StringValue(text.to_owned())) };
+    let fields = metadata.iter().map(|(key, value)| ((*key).to_owned(), text(value))).collect();
+    let node = Node {
+        id: "sidecar~10.0.0.1~cart.shop~shop.svc.cluster.local".into(),
+        metadata: Some(Struct { fields }),
+        ..Node::default()
+    };
+    Proxy::from_node(&node).unwrap()
+}
+
+fn patches(patches: &str, metadata: &[(&str, &str)]) -> Vec<Patch> {
+    let set = PatchSet::new(filter(patches), &[]);
+    set.for_proxy(&proxy(metadata)).map(|patch| Patch::clone(patch)).collect()
+}
+
+#[test]
+fn a_patch_that_cannot_be_read_leaves_its_siblings() {
+    let bad = "{applyTo: CLUSTER, patch: {operation: MERGE, value: {connect_timeout: [1]}}}";
+    let untyped = "{applyTo: HTTP_FILTER, patch: {operation: ADD, value: {typed_config: {'@type': no.such.Type}}}}";
+    let empty = "{applyTo: CLUSTER, patch: {operation: ADD}}";
+    let good = "{applyTo: CLUSTER, patch: {operation: MERGE, value: {name: x, no_such_field: 1}}}";
+    let found = patches(&[bad, untyped, empty, good].join(","), &[]);
+    assert_eq!(found.len(), 1);
+    assert_eq!(found[0].value.as_deref(), Some(&b"\x0a\x01x"[..]));
+}
+
+#[test]
+fn inserting_where_no_order_counts_is_adding() {
+    let found = patches(
+        "{applyTo: CLUSTER, patch: {operation: INSERT_FIRST, value: {name: x}}}, \
+         {applyTo: HTTP_ROUTE, patch: {operation: INSERT_FIRST, value: {name: x}}}",
+        &[],
+    );
+    let kinds: Vec<_> = found.iter().map(|patch| (patch.apply_to, patch.operation)).collect();
+    assert_eq!(kinds, [(ApplyTo::Cluster, Operation::Add), (ApplyTo::HttpRoute, Operation::InsertFirst)]);
+}
+
+#[test]
+fn patches_choose_proxies_by_version_and_metadata() {
+    let of = |matching: &str, metadata: &[(&str, &str)]| {
+        let patch = format!(
+            "{{applyTo: CLUSTER, match: {{proxy: {matching}}}, patch: {{operation: ADD, value: {{name: x}}}}}}"
+        );
+        patches(&patch, metadata).len()
+    };
+    let version = r"{proxyVersion: '^1\.2[89].*'}";
+    assert_eq!(of(version, &[("ISTIO_VERSION", "1.29.3")]), 1);
+    assert_eq!(of(version, &[("ISTIO_VERSION", "1.31.0")]), 0);
+    assert_eq!(of(version, &[]), 0);
+    assert_eq!(of("{proxyVersion: '('}", &[("ISTIO_VERSION", "1.31.0")]), 0);
+    assert_eq!(of("{metadata: {TEAM: a}}", &[("TEAM", "a")]), 1);
+    assert_eq!(of("{metadata: {TEAM: a}}", &[("TEAM", "b")]), 0);
+    assert_eq!(of("{metadata: {TEAM: a}}", &[]), 0);
+}
+
+#[test]
+fn an_unchanged_filter_is_not_read_again() {
+    let patch = "{applyTo: CLUSTER, patch: {operation: ADD, value: {name: x}}}";
+    let before = [PatchSet::new(filter(patch), &[])];
+    let after = PatchSet::new(filter(patch), &before);
+    assert!(std::sync::Arc::ptr_eq(&before[0].patches, &after.patches));
+}
