@@ -9,6 +9,7 @@ pub mod egress;
 pub mod gateway;
 mod imports;
 pub mod inbound;
+pub mod patches;
 pub mod rules;
 pub mod select;
 pub mod view;

@@ -1,6 +1,9 @@
 //! Which policies attach to a workload: those of the root namespace and of its own, by selector or target.
 
-use api::istio::r#type::v1beta1::{PolicyTargetReference, WorkloadSelector};
+use std::collections::BTreeMap;
+
+use api::istio::networking::v1alpha3::EnvoyFilter;
+use api::istio::r#type::v1beta1::PolicyTargetReference;
 use model::config::Config;
 use model::labels::{Labels, selects};
 use model::names::Namespace;
@@ -11,15 +14,15 @@ const GATEWAY_NAME: &str = "gateway.networking.k8s.io/gateway-name";
 
 /// A policy that names its workloads by labels or by reference.
 pub trait Targeted {
-    fn selector(&self) -> Option<&WorkloadSelector>;
+    fn selector(&self) -> Option<&BTreeMap<String, String>>;
     fn targets(&self) -> Vec<&PolicyTargetReference>;
 }
 
 macro_rules! targeted {
     ($($policy:ty),*) => {
         $(impl Targeted for $policy {
-            fn selector(&self) -> Option<&WorkloadSelector> {
-                self.selector.as_ref()
+            fn selector(&self) -> Option<&BTreeMap<String, String>> {
+                self.selector.as_ref().map(|selector| &selector.match_labels)
             }
 
             fn targets(&self) -> Vec<&PolicyTargetReference> {
@@ -37,6 +40,16 @@ targeted!(
     api::istio::extensions::v1alpha1::WasmPlugin
 );
 
+impl Targeted for EnvoyFilter {
+    fn selector(&self) -> Option<&BTreeMap<String, String>> {
+        self.workload_selector.as_ref().map(|selector| &selector.labels)
+    }
+
+    fn targets(&self) -> Vec<&PolicyTargetReference> {
+        self.target_refs.iter().collect()
+    }
+}
+
 /// Policies that attach to this client: the root namespace's first, then its own, each oldest first.
 pub fn attached<'a, T: Targeted>(view: &View, policies: &'a [Config<T>]) -> Vec<&'a Config<T>> {
     let root = view.settings.root_namespace();
@@ -50,10 +63,10 @@ pub fn attached<'a, T: Targeted>(view: &View, policies: &'a [Config<T>]) -> Vec<
     candidates.filter(|p| attaches(&*p.spec, &p.meta.namespace, own, &view.proxy.labels)).collect()
 }
 
-fn attaches(policy: &impl Targeted, namespace: &Namespace, workload: &Namespace, labels: &Labels) -> bool {
+pub(crate) fn attaches(policy: &impl Targeted, namespace: &Namespace, workload: &Namespace, labels: &Labels) -> bool {
     let targets = policy.targets();
     if targets.is_empty() {
-        return policy.selector().is_none_or(|s| selects(&s.match_labels, labels));
+        return policy.selector().is_none_or(|wanted| selects(wanted, labels));
     }
     let Some(gateway) = labels.get(GATEWAY_NAME) else { return false };
     let is_gateway = |t: &&PolicyTargetReference| t.group == "gateway.networking.k8s.io" && t.kind == "Gateway";

@@ -22,6 +22,7 @@ use model::snapshot::services::Services;
 use crate::egress::{self, EgressListener};
 use crate::gateway::{self, MergedGateway};
 use crate::inbound::ServiceTarget;
+use crate::patches::Patches;
 use crate::rules;
 use crate::visibility;
 
@@ -47,6 +48,8 @@ pub struct View {
     pub policy: Arc<Policy>,
     pub gateways: Arc<Gateways>,
     pub extensions: Arc<Extensions>,
+    /// What EnvoyFilters change in this client's config.
+    pub patches: Arc<Patches>,
     /// Endpoints of the whole mesh; read them through `endpoints`.
     mesh_endpoints: Arc<Endpoints>,
     mesh_services: Arc<Services>,
@@ -72,6 +75,7 @@ impl View {
             policy: world.policy.clone(),
             gateways: world.gateways.clone(),
             extensions: world.extensions.clone(),
+            patches: Arc::new(Patches::new(world, proxy)),
             mesh_endpoints: world.endpoints.clone(),
             mesh_services: world.services.clone(),
             mesh_routing: world.routing.clone(),

@@ -31,5 +31,5 @@ pub(super) fn applicable(view: &View) -> Applicable<'_> {
 
 /// Whether it holds for a whole namespace, or the mesh.
 fn is_wide(config: &Config<Telemetry>) -> bool {
-    config.spec.selector().is_none_or(|s| s.match_labels.is_empty()) && config.spec.targets().is_empty()
+    config.spec.selector().is_none_or(|labels| labels.is_empty()) && config.spec.targets().is_empty()
 }
