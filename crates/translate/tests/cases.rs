@@ -14,7 +14,7 @@ use model::snapshot::Snapshot;
 use scope::{View, inbound};
 use testkit::cases::{self, Answers, Case, World};
 use translate::client::{self, sidecar};
-use translate::render;
+use translate::{patch, render};
 
 fn main() -> ExitCode {
     cases::run(load)
@@ -40,14 +40,8 @@ fn answer(world: &Snapshot, proxy: &cases::Proxy, kind: &TypeUrl, names: &[Strin
     let proxy = Arc::new(Proxy::from_node(&proxy.node()).expect("recorded nodes are good"));
     let view = View::new(world, &proxy, inbound::targets(world, &proxy));
     match kind {
-        k if *k == TypeUrl::CLUSTER => client::clusters(&view)
-            .iter()
-            .map(|p| Resource::new(p.name.clone(), &render::cluster::cluster(p)))
-            .collect(),
-        k if *k == TypeUrl::LISTENER => client::listeners(&view)
-            .iter()
-            .map(|p| Resource::new(p.name.clone(), &render::listener::listener(p)))
-            .collect(),
+        k if *k == TypeUrl::CLUSTER => client::clusters(&view).iter().map(patch::cluster::resource).collect(),
+        k if *k == TypeUrl::LISTENER => client::listeners(&view).iter().map(patch::listener::resource).collect(),
         k if *k == TypeUrl::ENDPOINT => names
             .iter()
             .filter_map(|name| sidecar::endpoints(&view, name))
@@ -56,8 +50,9 @@ fn answer(world: &Snapshot, proxy: &cases::Proxy, kind: &TypeUrl, names: &[Strin
         k if *k == TypeUrl::ROUTE => names
             .iter()
             .filter_map(|name| client::route(&view, name))
-            .map(|p| Resource::new(p.name.clone(), &render::route::route(&p)))
+            .map(|wanted| patch::route::resource(&wanted, render::route::resource))
             .collect(),
+        k if *k == TypeUrl::EXTENSION => client::extensions(&view),
         k if *k == TypeUrl::NAME_TABLE => {
             vec![Resource::new("", &render::names::name_table(&sidecar::name_table(&view)))]
         }

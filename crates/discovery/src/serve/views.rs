@@ -15,7 +15,7 @@ use scope::inbound::{self, ServiceTarget};
 use translate::client::{self, sidecar};
 use translate::names::parse_outbound_cluster;
 use translate::plan::route::{RoutePlan, VirtualHostPlan};
-use translate::render;
+use translate::{patch, render};
 use xds::ResourceSet;
 
 use crate::serve::renderings::Renderings;
@@ -76,7 +76,9 @@ fn class_of(proxy: &Proxy, epoch: &Epoch) -> Proxy {
     const OWN: &[&str] = &["NAME", "INSTANCE_IPS", "POD_UID", "UID"];
     let mut class = proxy.clone();
     class.id = "".into();
-    class.metadata.retain(|key, _| !OWN.contains(&&**key));
+    let filters = &epoch.snapshot.extensions.envoy_filters;
+    let read = |key: &str| filters.iter().any(|filter| filter.metadata_keys().any(|name| name == key));
+    class.metadata.retain(|key, _| !OWN.contains(&&**key) || read(key));
     if !epoch.addresses_matter() {
         class.ips = families(proxy);
     }
@@ -118,6 +120,7 @@ pub struct Cut {
     endpoints: OnceLock<Arc<ResourceSet>>,
     listeners: OnceLock<Arc<ResourceSet>>,
     routes: OnceLock<Arc<ResourceSet>>,
+    extensions: OnceLock<Arc<ResourceSet>>,
     names: OnceLock<Arc<ResourceSet>>,
 }
 
@@ -137,6 +140,7 @@ impl Cut {
             endpoints: OnceLock::new(),
             listeners: OnceLock::new(),
             routes: OnceLock::new(),
+            extensions: OnceLock::new(),
             names: OnceLock::new(),
         }
     }
@@ -153,6 +157,7 @@ impl Cut {
         take_over(&self.clusters, &next.clusters, !affected.clusters);
         take_over(&self.listeners, &next.listeners, !affected.listeners);
         take_over(&self.routes, &next.routes, !affected.routes);
+        take_over(&self.extensions, &next.extensions, !affected.extensions);
         take_over(&self.names, &next.names, !affected.names);
         if let (false, Some(before)) = (affected.clusters, self.endpoints.get()) {
             let set = match affected.endpoints {
@@ -175,6 +180,7 @@ impl Cut {
             k if *k == TypeUrl::ENDPOINT => self.endpoints.get_or_init(|| self.make_endpoints()),
             k if *k == TypeUrl::LISTENER => self.listeners.get_or_init(|| self.make_listeners()),
             k if *k == TypeUrl::ROUTE => self.routes.get_or_init(|| self.make_routes()),
+            k if *k == TypeUrl::EXTENSION => self.extensions.get_or_init(|| self.make_extensions()),
             k if *k == TypeUrl::NAME_TABLE => self.names.get_or_init(|| self.make_names()),
             _ => return None,
         };
@@ -182,19 +188,17 @@ impl Cut {
     }
 
     fn make_clusters(&self) -> Arc<ResourceSet> {
-        let plans = client::clusters(&self.view);
-        let rendered = plans.iter().map(|plan| {
-            self.renderings.get(fingerprint(plan), || Resource::new(plan.name.clone(), &render::cluster::cluster(plan)))
-        });
+        let clusters = client::clusters(&self.view);
+        let rendered =
+            clusters.iter().map(|wanted| self.renderings.get(fingerprint(wanted), || patch::cluster::resource(wanted)));
         Arc::new(ResourceSet::new(TypeUrl::CLUSTER, rendered))
     }
 
     fn make_listeners(&self) -> Arc<ResourceSet> {
-        let plans = client::listeners(&self.view);
-        let rendered = plans.iter().map(|plan| {
-            self.renderings
-                .get(fingerprint(plan), || Resource::new(plan.name.clone(), &render::listener::listener(plan)))
-        });
+        let listeners = client::listeners(&self.view);
+        let rendered = listeners
+            .iter()
+            .map(|wanted| self.renderings.get(fingerprint(wanted), || patch::listener::resource(wanted)));
         Arc::new(ResourceSet::new(TypeUrl::LISTENER, rendered))
     }
 
@@ -227,9 +231,14 @@ impl Cut {
         let (view, renderings) = (self.view.clone(), self.renderings.clone());
         let set = ResourceSet::new(TypeUrl::ROUTE, []);
         Arc::new(set.with_fallback(move |name| {
-            let plan = client::route(&view, name)?;
-            Some(renderings.get(fingerprint(&plan), || route_table(&plan, &renderings)))
+            let wanted = client::route(&view, name)?;
+            let plain = |plan: &RoutePlan| route_table(plan, &renderings);
+            Some(renderings.get(fingerprint(&wanted), || patch::route::resource(&wanted, plain)))
         }))
+    }
+
+    fn make_extensions(&self) -> Arc<ResourceSet> {
+        Arc::new(ResourceSet::new(TypeUrl::EXTENSION, client::extensions(&self.view)))
     }
 
     fn make_names(&self) -> Arc<ResourceSet> {

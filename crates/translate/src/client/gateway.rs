@@ -46,11 +46,12 @@ struct Wanted {
 impl Wanted {
     fn new(view: &View) -> Wanted {
         let mut wanted = Wanted::default();
-        for provider in &view.settings.mesh.extension_providers {
-            match provider.provider.as_ref().and_then(called_service).map(|s| s.split_once('/').ok_or(s)) {
-                Some(Ok((namespace, host))) => _ = wanted.namespaced.insert((namespace.to_owned(), host.to_owned())),
-                Some(Err(host)) => _ = wanted.hosts.insert(host.to_owned()),
-                None => {}
+        let providers = view.settings.mesh.extension_providers.iter().filter_map(|p| p.provider.as_ref());
+        let patches = view.patches.referenced_services.iter().map(|name| &**name);
+        for name in providers.filter_map(called_service).chain(patches) {
+            match name.split_once('/') {
+                Some((namespace, host)) => _ = wanted.namespaced.insert((namespace.to_owned(), host.to_owned())),
+                None => _ = wanted.hosts.insert(name.to_owned()),
             }
         }
         let servers = view.gateway.iter().flat_map(|g| g.ports.iter()).flat_map(|port| port.servers.iter());

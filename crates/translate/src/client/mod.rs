@@ -3,33 +3,43 @@
 pub mod gateway;
 pub mod sidecar;
 
+use api::Resource;
 use model::proxy::ProxyKind;
 use scope::View;
 
+use crate::patch::{self, Wanted};
 use crate::plan::cluster::ClusterPlan;
 use crate::plan::listener::{self, ListenerPlan};
 use crate::plan::route::RoutePlan;
 
-/// All clusters of this client, by name.
-pub fn clusters(view: &View) -> Vec<ClusterPlan> {
-    match view.proxy.kind {
+/// All clusters of this client, by name; what EnvoyFilters add comes last.
+pub fn clusters(view: &View) -> Vec<Wanted<ClusterPlan>> {
+    let plans = match view.proxy.kind {
         ProxyKind::Router => gateway::clusters(view),
         _ => sidecar::clusters(view),
-    }
+    };
+    patch::cluster::wanted(view, plans)
 }
 
-/// All listeners of this client.
-pub fn listeners(view: &View) -> Vec<ListenerPlan> {
-    match view.proxy.kind {
+/// All listeners of this client; what EnvoyFilters add comes last.
+pub fn listeners(view: &View) -> Vec<Wanted<ListenerPlan>> {
+    let plans = match view.proxy.kind {
         ProxyKind::Router => listener::gateway(view),
         _ => sidecar::listeners(view),
-    }
+    };
+    patch::listener::wanted(view, plans)
 }
 
 /// The route table of this name, for whatever kind of client asks.
-pub fn route(view: &View, name: &str) -> Option<RoutePlan> {
-    match view.proxy.kind {
+pub fn route(view: &View, name: &str) -> Option<Wanted<RoutePlan>> {
+    let plan = match view.proxy.kind {
         ProxyKind::Router => gateway::route(view, name),
         _ => sidecar::route(view, name),
-    }
+    };
+    plan.map(|plan| patch::route::wanted(view, plan))
+}
+
+/// Configs of extensions that this client may ask for by name.
+pub fn extensions(view: &View) -> Vec<Resource> {
+    patch::extension::resources(view)
 }

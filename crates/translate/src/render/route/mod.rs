@@ -15,7 +15,7 @@ use api::envoy::config::route::v3::virtual_host::TlsRequirementType;
 use api::envoy::config::route::v3::{
     Decorator, DirectResponseAction, Route, RouteAction, RouteConfiguration, VirtualHost,
 };
-use api::{Duration, Struct, Value, value};
+use api::{Duration, Resource, Struct, Value, value};
 use bytes::{Bytes, BytesMut};
 use model::shared::Shared;
 use prost::Message;
@@ -38,6 +38,11 @@ const LENGTH_PREFIX: usize = 6;
 pub fn route(plan: &RoutePlan) -> RouteConfiguration {
     let virtual_hosts = plan.virtual_hosts.iter().map(|host| virtual_host(host)).collect();
     RouteConfiguration { virtual_hosts, ..shell(plan) }
+}
+
+/// The route table, encoded.
+pub fn resource(plan: &RoutePlan) -> Resource {
+    Resource::new(plan.name.clone(), &route(plan))
 }
 
 /// The encoded route table, made of encoded virtual hosts: those that the caller kept, or fresh ones.

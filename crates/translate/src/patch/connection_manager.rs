@@ -1,0 +1,89 @@
+//! Patches to what is inside a connection manager: HTTP filters, and the routes of an inbound one.
+
+use api::any;
+use api::envoy::config::listener::v3::{Filter, filter};
+use api::envoy::extensions::filters::network::http_connection_manager::v3::http_connection_manager::RouteSpecifier;
+use api::envoy::extensions::filters::network::http_connection_manager::v3::{
+    HttpConnectionManager, HttpFilter, http_filter,
+};
+use api::istio::networking::v1alpha3::envoy_filter::ApplyTo;
+use api::istio::networking::v1alpha3::envoy_filter::patch::Operation;
+use model::config::patches::Patch;
+use model::shared::Part;
+use prost::{Message, Name};
+
+use super::filter_chain::{filter_match, names};
+use super::{list, merge, of, route, value};
+
+const CONNECTION_MANAGER: &str = "envoy.filters.network.http_connection_manager";
+
+/// Whether a patch is for route tables.
+pub(super) fn changes_routes(patch: &Patch) -> bool {
+    matches!(patch.apply_to, ApplyTo::RouteConfiguration | ApplyTo::VirtualHost | ApplyTo::HttpRoute)
+}
+
+/// Applies patches of route tables to the one that this filter holds, if it holds one.
+pub(super) fn apply_to_routes(filter: &mut Filter, patches: &[Part<Patch>]) {
+    edit(filter, |manager| {
+        let Some(RouteSpecifier::RouteConfig(table)) = &mut manager.route_specifier else { return };
+        let matching =
+            patches.iter().filter(|patch| changes_routes(patch) && route::matches_sidecar(patch, &table.name));
+        let matching: Vec<Part<Patch>> = matching.cloned().collect();
+        route::apply(table, &matching);
+    });
+}
+
+/// Applies patches that match the filter chain to the HTTP filters of this network filter.
+pub(super) fn apply(filter: &mut Filter, patches: &[Part<Patch>]) {
+    let matching: Vec<&Patch> = of(patches, ApplyTo::HttpFilter).filter(|patch| names(patch, filter)).collect();
+    if matching.is_empty() {
+        return;
+    }
+    edit(filter, |manager| {
+        for patch in &matching {
+            let named = http_filter_name(patch);
+            let matches = |filter: &HttpFilter| named == Some(&*filter.name);
+            let matches: Option<&dyn Fn(&HttpFilter) -> bool> = if named.is_some() { Some(&matches) } else { None };
+            list::edit(&mut manager.http_filters, patch.operation, value(patch), matches);
+        }
+        for filter in &mut manager.http_filters {
+            for patch in matching.iter().filter(|patch| patch.operation == Operation::Merge) {
+                if http_filter_name(patch).is_none_or(|name| name == filter.name) {
+                    merge_filter(filter, patch);
+                }
+            }
+        }
+    });
+}
+
+/// Changes the settings of a connection manager; any other filter is left alone.
+fn edit(filter: &mut Filter, change: impl FnOnce(&mut HttpConnectionManager)) {
+    let Some(filter::ConfigType::TypedConfig(config)) = &mut filter.config_type else { return };
+    if filter.name != CONNECTION_MANAGER || config.type_url != HttpConnectionManager::type_url() {
+        return;
+    }
+    if let Ok(mut manager) = HttpConnectionManager::decode(&*config.value) {
+        change(&mut manager);
+        *config = any(&manager);
+    }
+}
+
+/// The HTTP filter that a patch names.
+fn http_filter_name(patch: &Patch) -> Option<&str> {
+    Some(&filter_match(patch)?.sub_filter.as_ref()?.name)
+}
+
+/// Renames the filter if the patch has another name, and merges its settings if both have any.
+fn merge_filter(filter: &mut HttpFilter, patch: &Patch) {
+    use http_filter::ConfigType::TypedConfig;
+    let Some(new): Option<HttpFilter> = value(patch) else { return };
+    let Some(TypedConfig(old)) = &filter.config_type else { return };
+    if let Some(TypedConfig(new)) = &new.config_type
+        && let Some(merged) = merge::merge_any(old, new)
+    {
+        filter.config_type = Some(TypedConfig(merged));
+    }
+    if !new.name.is_empty() {
+        filter.name = new.name;
+    }
+}

@@ -1,0 +1,128 @@
+//! Patches to filter chains and network filters. What is inside a connection manager stands in its own file.
+
+use api::envoy::config::listener::v3::{Filter, FilterChain, Listener, filter};
+use api::istio::networking::v1alpha3::envoy_filter::ApplyTo;
+use api::istio::networking::v1alpha3::envoy_filter::listener_match::FilterMatch;
+use api::istio::networking::v1alpha3::envoy_filter::patch::Operation;
+use model::config::patches::Patch;
+use model::shared::Part;
+
+use super::listener::captures;
+use super::{cluster, connection_manager, holds, list, listener_match, merge, merge_value, merging, of, value};
+
+/// Whether a chain is still wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fate {
+    Kept,
+    Removed,
+}
+
+/// Applies patches that match the listener to its chains. Chains without filters go.
+pub(super) fn apply(listener: &mut Listener, patches: &[Part<Patch>]) {
+    let captures = captures(&listener.name);
+    let mut keep =
+        |chain: &mut FilterChain| !chain.filters.is_empty() && apply_to_chain(chain, captures, patches) == Fate::Kept;
+    listener.filter_chains.retain_mut(&mut keep);
+    if listener.default_filter_chain.as_mut().is_some_and(|chain| !keep(chain)) {
+        listener.default_filter_chain = None;
+    }
+    for patch in of(patches, ApplyTo::FilterChain).filter(|patch| patch.operation == Operation::Add) {
+        listener.filter_chains.extend(value(patch).filter(|chain: &FilterChain| !chain.filters.is_empty()));
+    }
+}
+
+/// Applies patches of route tables to those that inbound connection managers hold.
+pub(super) fn apply_to_routes(listener: &mut Listener, patches: &[Part<Patch>]) {
+    if !patches.iter().any(|patch| connection_manager::changes_routes(patch)) {
+        return;
+    }
+    let chains = listener.filter_chains.iter_mut().chain(listener.default_filter_chain.as_mut());
+    for filter in chains.flat_map(|chain| chain.filters.iter_mut()) {
+        connection_manager::apply_to_routes(filter, patches);
+    }
+}
+
+fn apply_to_chain(chain: &mut FilterChain, captures: bool, patches: &[Part<Patch>]) -> Fate {
+    for patch in of(patches, ApplyTo::FilterChain) {
+        if !matches(patch, captures, chain) {
+            continue;
+        }
+        if patch.operation == Operation::Remove {
+            return Fate::Removed;
+        }
+        if merging(patch).is_some() {
+            merge_chain(chain, patch);
+        }
+    }
+    // What matches the chain is known here once for all filters.
+    let matching = |patch: &&Part<Patch>| {
+        [ApplyTo::NetworkFilter, ApplyTo::HttpFilter].contains(&patch.apply_to) && matches(patch, captures, chain)
+    };
+    let patches: Vec<Part<Patch>> = patches.iter().filter(matching).cloned().collect();
+    for patch in of(&patches, ApplyTo::NetworkFilter) {
+        let named = filter_match(patch);
+        let matches = |filter: &Filter| named.is_some_and(|wanted| wanted.name == filter.name);
+        let matches: Option<&dyn Fn(&Filter) -> bool> = if named.is_some() { Some(&matches) } else { None };
+        list::edit(&mut chain.filters, patch.operation, value(patch), matches);
+    }
+    for filter in &mut chain.filters {
+        for patch in of(&patches, ApplyTo::NetworkFilter).filter(|patch| patch.operation == Operation::Merge) {
+            if names(patch, filter) {
+                merge_filter(filter, patch);
+            }
+        }
+        connection_manager::apply(filter, &patches);
+    }
+    Fate::Kept
+}
+
+/// A patch with a transport socket of the chain's own kind changes that and nothing else.
+fn merge_chain(chain: &mut FilterChain, patch: &Patch) {
+    let socket = value::<FilterChain>(patch).and_then(|value| value.transport_socket);
+    match (&mut chain.transport_socket, socket) {
+        (Some(old), Some(new)) if old.name == new.name => cluster::merge_socket(old, &new),
+        _ => merge_value(chain, patch),
+    }
+}
+
+/// Renames the filter if the patch has another name, and merges its settings if both have any.
+fn merge_filter(filter: &mut Filter, patch: &Patch) {
+    use filter::ConfigType::TypedConfig;
+    let Some(new): Option<Filter> = value(patch) else { return };
+    let Some(TypedConfig(old)) = &filter.config_type else { return };
+    if let Some(TypedConfig(new)) = &new.config_type
+        && let Some(merged) = merge::merge_any(old, new)
+    {
+        filter.config_type = Some(TypedConfig(merged));
+    }
+    if !new.name.is_empty() {
+        filter.name = new.name;
+    }
+}
+
+/// Whether the patch is for this filter.
+pub(super) fn names(patch: &Patch, filter: &Filter) -> bool {
+    filter_match(patch).is_none_or(|wanted| wanted.name == filter.name)
+}
+
+/// The network filter that a patch names.
+pub(super) fn filter_match(patch: &Patch) -> Option<&FilterMatch> {
+    listener_match(patch)?.filter_chain.as_ref()?.filter.as_ref()
+}
+
+fn matches(patch: &Patch, captures: bool, chain: &FilterChain) -> bool {
+    let Some(listener) = listener_match(patch) else { return true };
+    let none = Default::default();
+    let found = chain.filter_chain_match.as_ref().unwrap_or(&none);
+    let port = found.destination_port.unwrap_or(0);
+    if captures && listener.port_number > 0 && listener.port_number != port {
+        return false;
+    }
+    let Some(wanted) = &listener.filter_chain else { return true };
+    let alpn = |wanted: &str| found.application_protocols.iter().any(|protocol| protocol == wanted);
+    holds(&wanted.name, &chain.name)
+        && (wanted.sni.is_empty() || found.server_names.contains(&wanted.sni))
+        && holds(&wanted.transport_protocol, &found.transport_protocol)
+        && (wanted.application_protocols.is_empty() || wanted.application_protocols.split(',').all(alpn))
+        && (wanted.destination_port == 0 || wanted.destination_port == port)
+}

@@ -1,0 +1,110 @@
+//! Patches to listeners and all that is in them.
+
+use api::Resource;
+use api::envoy::config::listener::v3::{Listener, ListenerFilter, listener_filter};
+use api::istio::networking::v1alpha3::envoy_filter::patch::Operation;
+use api::istio::networking::v1alpha3::envoy_filter::{ApplyTo, PatchContext};
+use model::config::patches::Patch;
+use model::shared::Part;
+use scope::View;
+
+use super::{Wanted, added, context, filter_chain, holds, list, listener_match, merge, merge_value, of, value};
+use crate::names;
+use crate::plan::listener::{Address, Direction, ListenerPlan};
+use crate::render;
+
+/// What patches can change in a listener.
+const KINDS: &[ApplyTo] =
+    &[ApplyTo::Listener, ApplyTo::ListenerFilter, ApplyTo::FilterChain, ApplyTo::NetworkFilter, ApplyTo::HttpFilter];
+/// What they can change in the route table that an inbound connection manager holds.
+const ROUTES: &[ApplyTo] = &[ApplyTo::RouteConfiguration, ApplyTo::VirtualHost, ApplyTo::HttpRoute];
+
+/// The planned listeners without those that are removed, with those that are added.
+pub(crate) fn wanted(view: &View, plans: Vec<ListenerPlan>) -> Vec<Wanted<ListenerPlan>> {
+    let mut found: Vec<Wanted<ListenerPlan>> = plans.into_iter().filter_map(|plan| patched(view, plan)).collect();
+    found.extend(added(view, ApplyTo::Listener, |listener: Listener| listener.name));
+    found
+}
+
+fn patched(view: &View, plan: ListenerPlan) -> Option<Wanted<ListenerPlan>> {
+    let context = context(view, plan.direction == Direction::Inbound);
+    let matching = view.patches.to(KINDS, context).filter(|patch| matches(patch, &plan));
+    let mut patches: Vec<Part<Patch>> = matching.cloned().collect();
+    if patches.iter().any(|patch| patch.apply_to == ApplyTo::Listener && patch.operation == Operation::Remove) {
+        return None;
+    }
+    if context == PatchContext::SidecarInbound {
+        patches.extend(view.patches.to(ROUTES, context).cloned());
+    }
+    Some(Wanted::Planned { plan, patches })
+}
+
+fn matches(patch: &Patch, plan: &ListenerPlan) -> bool {
+    let Some(wanted) = listener_match(patch) else { return true };
+    if !holds(&wanted.name, &plan.name) {
+        return false;
+    }
+    // Listeners that capture all ports have chains for single ones, which are matched instead.
+    if patch.apply_to != ApplyTo::Listener && captures(&plan.name) {
+        return true;
+    }
+    let port = match &plan.address {
+        Address::Socket { port, .. } => Some(*port),
+        Address::Pipe(_) => None,
+    };
+    wanted.port_number == 0 || port == Some(wanted.port_number)
+}
+
+/// Whether connections to any port may come here.
+pub(super) fn captures(listener: &str) -> bool {
+    [names::VIRTUAL_INBOUND, names::VIRTUAL_OUTBOUND].contains(&listener)
+}
+
+/// The listener, encoded.
+pub fn resource(wanted: &Wanted<ListenerPlan>) -> Resource {
+    match wanted {
+        Wanted::Planned { plan, patches } => {
+            let mut listener = render::listener::listener(plan);
+            if !patches.is_empty() {
+                apply(&mut listener, patches);
+            }
+            Resource::new(listener.name.clone(), &listener)
+        }
+        Wanted::Added { name, patch } => {
+            Resource::encoded(name.clone(), patch.value.clone().unwrap_or_default().into())
+        }
+    }
+}
+
+/// Applies patches that match the listener, each level after the one around it.
+pub(super) fn apply(listener: &mut Listener, patches: &[Part<Patch>]) {
+    filter_chain::apply_to_routes(listener, patches);
+    for patch in of(patches, ApplyTo::Listener) {
+        merge_value(listener, patch);
+    }
+    for patch in of(patches, ApplyTo::ListenerFilter) {
+        apply_to_filters(&mut listener.listener_filters, patch);
+    }
+    filter_chain::apply(listener, patches);
+}
+
+fn apply_to_filters(filters: &mut Vec<ListenerFilter>, patch: &Patch) {
+    let named = listener_match(patch).map(|wanted| wanted.listener_filter.as_str()).filter(|name| !name.is_empty());
+    let matches = |filter: &ListenerFilter| named == Some(&*filter.name);
+    if patch.operation == Operation::Merge {
+        let found = filters.iter_mut().filter(|filter| matches(filter));
+        return found.for_each(|filter| merge_filter(filter, patch));
+    }
+    let matches: Option<&dyn Fn(&ListenerFilter) -> bool> = if named.is_some() { Some(&matches) } else { None };
+    list::edit(filters, patch.operation, value(patch), matches);
+}
+
+/// Upstream merges into every filter of the listener and gives up at the first of another type.
+fn merge_filter(filter: &mut ListenerFilter, patch: &Patch) {
+    use listener_filter::ConfigType::TypedConfig;
+    let Some(ListenerFilter { config_type: Some(TypedConfig(new)), .. }) = value(patch) else { return };
+    let Some(TypedConfig(old)) = &filter.config_type else { return };
+    if let Some(merged) = merge::merge_any(old, &new) {
+        filter.config_type = Some(TypedConfig(merged));
+    }
+}

@@ -1,0 +1,75 @@
+//! Messages merged as upstream merges them: scalars are overwritten, messages merged field by field, lists
+//! appended to or replaced, entries of maps and durations replaced whole. What is in an `Any` is merged only
+//! where a patch is meant for just that.
+
+use api::Any;
+use model::config::encode::encode;
+use prost::{Message, Name};
+use prost_reflect::{DynamicMessage, MessageDescriptor, ReflectMessage, Value};
+
+/// What becomes of a list that both sides have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Lists {
+    Append,
+    Replace,
+}
+
+/// Merges an encoded message of the same type into this one.
+pub(super) fn merge<M: Message + Name + Default>(into: &mut M, from: &[u8], lists: Lists) {
+    let Some(descriptor) = described(&M::full_name()) else { return };
+    let merged = merged(&descriptor, &into.encode_to_vec(), from, lists);
+    if let Some(merged) = merged.and_then(|merged| M::decode(&*merged.encode_to_vec()).ok()) {
+        *into = merged;
+    }
+}
+
+/// Both contents merged; `None` if they are of different types or of one that nobody knows.
+pub(super) fn merge_any(into: &Any, from: &Any) -> Option<Any> {
+    let name = type_name(&into.type_url);
+    if name != type_name(&from.type_url) {
+        return None;
+    }
+    let merged = merged(&described(name)?, &into.value, &from.value, Lists::Append)?;
+    Some(Any { type_url: format!("type.googleapis.com/{name}"), value: encode(&merged) })
+}
+
+fn merged(descriptor: &MessageDescriptor, into: &[u8], from: &[u8], lists: Lists) -> Option<DynamicMessage> {
+    let mut merged = DynamicMessage::decode(descriptor.clone(), into).ok()?;
+    merge_fields(&mut merged, &DynamicMessage::decode(descriptor.clone(), from).ok()?, lists);
+    Some(merged)
+}
+
+fn described(name: &str) -> Option<MessageDescriptor> {
+    api::reflect::envoy().get_message_by_name(name)
+}
+
+fn type_name(url: &str) -> &str {
+    url.rsplit('/').next().unwrap_or(url)
+}
+
+fn merge_fields(into: &mut DynamicMessage, from: &DynamicMessage, lists: Lists) {
+    for (field, value) in from.fields() {
+        if !into.has_field(&field) {
+            into.set_field(&field, value.clone());
+            continue;
+        }
+        match (into.get_field_mut(&field), value) {
+            (Value::List(old), Value::List(new)) => {
+                if lists == Lists::Replace {
+                    old.clear();
+                }
+                old.extend(new.iter().cloned());
+            }
+            (Value::Map(old), Value::Map(new)) => {
+                old.extend(new.iter().map(|(key, value)| (key.clone(), value.clone())));
+            }
+            (Value::Message(old), Value::Message(new)) if !is_duration(new) => merge_fields(old, new, lists),
+            (old, new) => *old = new.clone(),
+        }
+    }
+}
+
+/// Seconds of one and nanoseconds of the other would make a third.
+fn is_duration(message: &DynamicMessage) -> bool {
+    message.descriptor().full_name() == "google.protobuf.Duration"
+}

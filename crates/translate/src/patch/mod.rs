@@ -1,0 +1,110 @@
+//! EnvoyFilter: what users change in generated config. One file per kind of resource; `merge` and `list` hold
+//! the rules that all have in common. A patch that cannot be applied is skipped and nothing else changes.
+
+pub mod cluster;
+mod connection_manager;
+pub mod extension;
+mod filter_chain;
+mod list;
+pub mod listener;
+mod merge;
+pub mod route;
+
+use api::istio::networking::v1alpha3::envoy_filter::envoy_config_object_match::ObjectTypes;
+use api::istio::networking::v1alpha3::envoy_filter::patch::Operation;
+use api::istio::networking::v1alpha3::envoy_filter::{
+    ApplyTo, ClusterMatch, ListenerMatch, PatchContext, RouteConfigurationMatch,
+};
+use model::config::patches::Patch;
+use model::names::Text;
+use model::proxy::ProxyKind;
+use model::shared::Part;
+use prost::{Message, Name};
+use scope::View;
+
+use merge::Lists;
+
+/// One resource of a client, with all that its rendering depends on.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Wanted<P> {
+    /// Rendered from its plan, then changed by the patches that match it.
+    Planned { plan: P, patches: Vec<Part<Patch>> },
+    /// The value of a patch.
+    Added { name: Text, patch: Part<Patch> },
+}
+
+/// Whose config this is, as patches tell it apart; `inbound` counts for sidecars only.
+fn context(view: &View, inbound: bool) -> PatchContext {
+    match (view.proxy.kind, inbound) {
+        (ProxyKind::Router, _) => PatchContext::Gateway,
+        (_, true) => PatchContext::SidecarInbound,
+        (_, false) => PatchContext::SidecarOutbound,
+    }
+}
+
+/// What patches of this kind add to a client. Those that name no context add to calls that leave.
+fn added<M: Message + Default, P>(view: &View, kind: ApplyTo, name: impl Fn(M) -> String) -> Vec<Wanted<P>> {
+    let here = |patch: &&Part<Patch>| match (patch.context(), view.proxy.kind) {
+        (PatchContext::Any, _) | (PatchContext::Gateway, ProxyKind::Router) => true,
+        (PatchContext::SidecarInbound | PatchContext::SidecarOutbound, client) => client == ProxyKind::Sidecar,
+        _ => false,
+    };
+    let found = view.patches.adding(kind).filter(here).filter_map(|patch| {
+        let name = name(value(patch)?);
+        (!name.is_empty()).then(|| Wanted::Added { name: name.into(), patch: patch.clone() })
+    });
+    found.collect()
+}
+
+/// Patches to one kind of object, out of those that match its resource.
+fn of(patches: &[Part<Patch>], kind: ApplyTo) -> impl Iterator<Item = &Patch> {
+    patches.iter().map(|patch| &**patch).filter(move |patch| patch.apply_to == kind)
+}
+
+/// A patch's value; `None` for a removal without one.
+fn value<M: Message + Default>(patch: &Patch) -> Option<M> {
+    M::decode(patch.value.as_deref()?).ok()
+}
+
+/// Merges a patch's value into a message, if merging is what it asks for.
+fn merge_value<M: Message + Name + Default>(message: &mut M, patch: &Patch) {
+    if let (Some(lists), Some(value)) = (merging(patch), &patch.value) {
+        merge::merge(message, value, lists);
+    }
+}
+
+/// How a patch that merges treats lists; `None` for one that does not merge.
+fn merging(patch: &Patch) -> Option<Lists> {
+    match patch.operation {
+        Operation::Merge => Some(Lists::Append),
+        Operation::MergeAndReplaceList => Some(Lists::Replace),
+        _ => None,
+    }
+}
+
+/// What the patch says about clusters, listeners or route tables; `None` means every one.
+fn cluster_match(patch: &Patch) -> Option<&ClusterMatch> {
+    match patch.matching.object_types.as_ref()? {
+        ObjectTypes::Cluster(found) => Some(found),
+        _ => None,
+    }
+}
+
+fn listener_match(patch: &Patch) -> Option<&ListenerMatch> {
+    match patch.matching.object_types.as_ref()? {
+        ObjectTypes::Listener(found) => Some(found),
+        _ => None,
+    }
+}
+
+fn route_match(patch: &Patch) -> Option<&RouteConfigurationMatch> {
+    match patch.matching.object_types.as_ref()? {
+        ObjectTypes::RouteConfiguration(found) => Some(found),
+        _ => None,
+    }
+}
+
+/// Whether a condition that may be left out holds.
+fn holds(wanted: &str, found: &str) -> bool {
+    wanted.is_empty() || wanted == found
+}

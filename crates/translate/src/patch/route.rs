@@ -1,0 +1,190 @@
+//! Patches to route tables, virtual hosts and routes.
+
+use std::collections::BTreeSet;
+
+use api::Resource;
+use api::envoy::config::route::v3::route::Action;
+use api::envoy::config::route::v3::{Route, RouteConfiguration, VirtualHost};
+use api::istio::networking::v1alpha3::envoy_filter::patch::Operation;
+use api::istio::networking::v1alpha3::envoy_filter::route_configuration_match::{
+    RouteMatch, VirtualHostMatch, route_match as wanted_action,
+};
+use api::istio::networking::v1alpha3::envoy_filter::{ApplyTo, PatchContext};
+use model::config::patches::Patch;
+use model::shared::Part;
+use scope::View;
+use scope::gateway::MergedGateway;
+
+use super::{Wanted, context, holds, list, merge_value, of, route_match, value};
+use crate::plan::route::{Purpose, RoutePlan};
+use crate::render;
+
+const KINDS: &[ApplyTo] = &[ApplyTo::RouteConfiguration, ApplyTo::VirtualHost, ApplyTo::HttpRoute];
+
+/// The planned route table and what changes it.
+pub(crate) fn wanted(view: &View, plan: RoutePlan) -> Wanted<RoutePlan> {
+    let context = context(view, false);
+    let matches = |patch: &&Part<Patch>| match context {
+        PatchContext::Gateway => matches_gateway(patch, &plan.name, view.gateway.as_ref()),
+        // Upstream does not answer for a table that nothing stands behind.
+        _ => plan.purpose != Purpose::Unknown && matches_sidecar(patch, &plan.name),
+    };
+    let patches = view.patches.to(KINDS, context).filter(matches).cloned().collect();
+    Wanted::Planned { plan, patches }
+}
+
+/// The route table, encoded; `plain` encodes one that no patch changes.
+pub fn resource(wanted: &Wanted<RoutePlan>, plain: impl FnOnce(&RoutePlan) -> Resource) -> Resource {
+    match wanted {
+        Wanted::Planned { plan, patches } if patches.is_empty() => plain(plan),
+        Wanted::Planned { plan, patches } => {
+            let mut table = render::route::route(plan);
+            apply(&mut table, patches);
+            Resource::new(plan.name.clone(), &table)
+        }
+        Wanted::Added { name, patch } => {
+            Resource::encoded(name.clone(), patch.value.clone().unwrap_or_default().into())
+        }
+    }
+}
+
+/// Whether a patch is for this table of a sidecar: `80`, or `inbound|8080||`.
+pub(super) fn matches_sidecar(patch: &Patch, table: &str) -> bool {
+    let Some(wanted) = route_match(patch) else { return true };
+    let port = if table.starts_with("inbound|") { table.split('|').nth(1) } else { Some(table) };
+    let port: u32 = port.and_then(|port| port.parse().ok()).unwrap_or(0);
+    holds(&wanted.name, table) && (wanted.port_number == 0 || wanted.port_number == port)
+}
+
+/// Whether a patch is for this table of a gateway. Its port is the one that the Gateway writes, which a Service
+/// may map to another that the table is named after.
+fn matches_gateway(patch: &Patch, table: &str, gateway: Option<&MergedGateway>) -> bool {
+    let Some(wanted) = route_match(patch) else { return true };
+    let name = GatewayTable::parse(table);
+    let ports = || -> BTreeSet<u32> {
+        let tables = gateway.into_iter().flat_map(|gateway| gateway.servers_by_route.iter());
+        let same_port = tables.filter(|(route, _)| GatewayTable::parse(route).port == name.port);
+        same_port.flat_map(|(_, servers)| servers.iter().map(|server| server.port())).collect()
+    };
+    let is_port = |number: u32| {
+        let ports = ports();
+        if ports.is_empty() { number == name.port } else { ports.contains(&number) }
+    };
+    holds(&wanted.name, table)
+        && holds(&wanted.port_name, name.port_name)
+        && holds(&wanted.gateway, &name.gateway)
+        && (wanted.port_number == 0 || is_port(wanted.port_number))
+}
+
+/// A gateway's table taken apart: `http.80`, or `https.443.port.gateway.namespace`.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct GatewayTable<'a> {
+    port: u32,
+    port_name: &'a str,
+    /// `namespace/name`
+    gateway: String,
+}
+
+impl GatewayTable<'_> {
+    fn parse(name: &str) -> GatewayTable<'_> {
+        let parts: Vec<&str> = name.split('.').collect();
+        match parts[..] {
+            ["http", port] => GatewayTable { port: port.parse().unwrap_or(0), ..GatewayTable::default() },
+            ["https", port, port_name, gateway, namespace] => {
+                GatewayTable { port: port.parse().unwrap_or(0), port_name, gateway: format!("{namespace}/{gateway}") }
+            }
+            _ => GatewayTable::default(),
+        }
+    }
+}
+
+/// Applies patches that match the table.
+pub(super) fn apply(table: &mut RouteConfiguration, patches: &[Part<Patch>]) {
+    for patch in of(patches, ApplyTo::RouteConfiguration) {
+        merge_value(table, patch);
+    }
+    let mut removed = BTreeSet::new();
+    for host in &mut table.virtual_hosts {
+        if !apply_to_host(host, patches) {
+            removed.insert(host.name.clone());
+        }
+    }
+    for patch in of(patches, ApplyTo::VirtualHost).filter(|patch| patch.operation == Operation::Add) {
+        table.virtual_hosts.extend(value::<VirtualHost>(patch));
+    }
+    table.virtual_hosts.retain(|host| !removed.contains(&host.name));
+}
+
+/// Whether the host stays.
+fn apply_to_host(host: &mut VirtualHost, patches: &[Part<Patch>]) -> bool {
+    for patch in of(patches, ApplyTo::VirtualHost) {
+        if !matches_host(patch, host) {
+            continue;
+        }
+        match (patch.operation, value(patch)) {
+            (Operation::Remove, _) => return false,
+            (Operation::Replace, Some(other)) => *host = other,
+            _ => merge_value(host, patch),
+        }
+    }
+    let matching = |patch: &&Part<Patch>| patch.apply_to == ApplyTo::HttpRoute && matches_host(patch, host);
+    let patches: Vec<Part<Patch>> = patches.iter().filter(matching).cloned().collect();
+    host.routes.retain_mut(|route| apply_to_route(route, &patches));
+    for patch in of(&patches, ApplyTo::HttpRoute) {
+        insert(&mut host.routes, patch);
+    }
+    true
+}
+
+/// Whether the route stays.
+fn apply_to_route(route: &mut Route, patches: &[Part<Patch>]) -> bool {
+    for patch in of(patches, ApplyTo::HttpRoute) {
+        if wanted_route(patch).is_some_and(|wanted| !matches_route(wanted, route)) {
+            continue;
+        }
+        if patch.operation == Operation::Remove {
+            return false;
+        }
+        merge_value(route, patch);
+    }
+    true
+}
+
+fn insert(routes: &mut Vec<Route>, patch: &Patch) {
+    let wanted = wanted_route(patch);
+    let matches = |route: &Route| wanted.is_some_and(|wanted| matches_route(wanted, route));
+    match patch.operation {
+        Operation::Add | Operation::InsertAfter | Operation::InsertBefore => {}
+        // A route that is named only says whether to insert at all.
+        Operation::InsertFirst if wanted.is_none() || routes.iter().any(matches) => {}
+        _ => return,
+    }
+    let matches: Option<&dyn Fn(&Route) -> bool> = if wanted.is_some() { Some(&matches) } else { None };
+    list::edit(routes, patch.operation, value(patch), matches);
+}
+
+fn wanted_host(patch: &Patch) -> Option<&VirtualHostMatch> {
+    route_match(patch)?.vhost.as_ref()
+}
+
+fn wanted_route(patch: &Patch) -> Option<&RouteMatch> {
+    wanted_host(patch)?.route.as_ref()
+}
+
+fn matches_host(patch: &Patch, host: &VirtualHost) -> bool {
+    wanted_host(patch).is_none_or(|wanted| {
+        holds(&wanted.name, &host.name) && (wanted.domain_name.is_empty() || host.domains.contains(&wanted.domain_name))
+    })
+}
+
+fn matches_route(wanted: &RouteMatch, route: &Route) -> bool {
+    use wanted_action::Action as Kind;
+    let kind = match &route.action {
+        Some(Action::Route(_)) => Kind::Route,
+        Some(Action::Redirect(_)) => Kind::Redirect,
+        Some(Action::DirectResponse(_)) => Kind::DirectResponse,
+        // Upstream takes all others as whatever is asked for.
+        _ => wanted.action(),
+    };
+    holds(&wanted.name, &route.name) && [Kind::Any, kind].contains(&wanted.action())
+}
