@@ -80,7 +80,7 @@ pub fn resource(wanted: &Wanted<ClusterPlan>) -> Resource {
 }
 
 /// A patch with a transport socket changes that and nothing else.
-fn apply(cluster: &mut Cluster, patch: &Patch) {
+pub(super) fn apply(cluster: &mut Cluster, patch: &Patch) {
     if merging(patch).is_none() {
         return;
     }

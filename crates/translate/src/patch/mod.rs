@@ -108,3 +108,6 @@ fn route_match(patch: &Patch) -> Option<&RouteConfigurationMatch> {
 fn holds(wanted: &str, found: &str) -> bool {
     wanted.is_empty() || wanted == found
 }
+
+#[cfg(test)]
+mod tests;

@@ -188,3 +188,17 @@ fn matches_route(wanted: &RouteMatch, route: &Route) -> bool {
     };
     holds(&wanted.name, &route.name) && [Kind::Any, kind].contains(&wanted.action())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::GatewayTable;
+
+    #[test]
+    fn names_of_gateway_tables_are_taken_apart() {
+        let table = |port, port_name, gateway: &str| GatewayTable { port, port_name, gateway: gateway.into() };
+        assert_eq!(GatewayTable::parse("http.8080"), table(8080, "", ""));
+        assert_eq!(GatewayTable::parse("https.443.web.gw.shop"), table(443, "web", "shop/gw"));
+        assert_eq!(GatewayTable::parse("https.443.web"), table(0, "", ""));
+        assert_eq!(GatewayTable::parse("8080"), table(0, "", ""));
+    }
+}
