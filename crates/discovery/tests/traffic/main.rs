@@ -24,6 +24,7 @@ pub(crate) use over_both;
 
 mod changes;
 mod mesh;
+mod patches;
 mod resilience;
 mod restart;
 mod routes;
