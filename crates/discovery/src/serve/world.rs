@@ -6,12 +6,13 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant, SystemTime};
 
 use model::change::{Batch, SourceId};
+use model::problem::Severity;
 use model::service::Resolution;
 use model::settings::Settings;
 use model::snapshot::{Delta, Snapshot};
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
-use tracing::{debug, info};
+use tracing::{debug, info, warn};
 
 use crate::metrics::Metrics;
 
@@ -20,6 +21,8 @@ const REMEMBERED: usize = 64;
 
 /// Changes after the first of a burst are gathered this long, and longer when applying takes longer.
 const GATHER: Duration = Duration::from_millis(5);
+/// Problems logged at once; a folder of broken files must not flood the log.
+const MOST_TOLD: usize = 20;
 const GATHER_AT_MOST: Duration = Duration::from_millis(50);
 
 /// The world at one moment, and how it came from the moments before.
@@ -135,6 +138,7 @@ fn apply(batches: Vec<Batch>, publish: &watch::Sender<Arc<Epoch>>, metrics: &Met
     for source in newly_synced {
         info!(source = &*source.0, objects = snapshot.objects.len(), services = snapshot.services.len(), "in sync");
     }
+    tell_new_problems(&before.snapshot, &snapshot);
     debug!(epoch = before.number + 1, objects = delta.objects.len(), endpoints = delta.endpoints.len(), "applied");
     let mut deltas = VecDeque::clone(&before.deltas);
     if deltas.len() == REMEMBERED {
@@ -149,4 +153,24 @@ fn apply(batches: Vec<Batch>, publish: &watch::Sender<Arc<Epoch>>, metrics: &Met
         addresses_matter: OnceLock::new(),
     };
     publish.send_replace(Arc::new(epoch));
+}
+
+/// Logs what was not wrong before. All that is wrong stands on the page of problems.
+fn tell_new_problems(before: &Snapshot, now: &Snapshot) {
+    if Arc::ptr_eq(&before.problems, &now.problems) {
+        return;
+    }
+    for (source, problems) in now.problems.iter() {
+        let known = before.problems.get(source).map_or(&[][..], |list| list);
+        let fresh: Vec<_> = problems.iter().filter(|p| !known.contains(p)).collect();
+        for problem in fresh.iter().take(MOST_TOLD) {
+            match problem.severity {
+                Severity::Info => info!(source = &*source.0, "{problem}"),
+                Severity::Warning | Severity::Error => warn!(source = &*source.0, "{problem}"),
+            }
+        }
+        if fresh.len() > MOST_TOLD {
+            warn!(source = &*source.0, more = fresh.len() - MOST_TOLD, "further problems stand at /debug/problems");
+        }
+    }
 }
