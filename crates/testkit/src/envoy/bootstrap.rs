@@ -25,10 +25,19 @@ pub struct Bootstrap {
 impl Bootstrap {
     /// A sidecar of one namespace with the metadata that its injector would write.
     pub fn sidecar(ads_port: u16, transport: Transport, name: &str, namespace: &str, labels: Value) -> Bootstrap {
+        Self::node("sidecar", ads_port, transport, name, namespace, labels)
+    }
+
+    /// A gateway; the labels are what Gateway selectors look at.
+    pub fn router(ads_port: u16, transport: Transport, name: &str, namespace: &str, labels: Value) -> Bootstrap {
+        Self::node("router", ads_port, transport, name, namespace, labels)
+    }
+
+    fn node(kind: &str, ads_port: u16, transport: Transport, name: &str, namespace: &str, labels: Value) -> Bootstrap {
         Bootstrap {
             ads_port,
             transport,
-            node_id: format!("sidecar~127.0.0.1~{name}.{namespace}~{namespace}.svc.cluster.local"),
+            node_id: format!("{kind}~127.0.0.1~{name}.{namespace}~{namespace}.svc.cluster.local"),
             cluster: format!("{name}.{namespace}"),
             metadata: json!({
                 "NAME": name,
