@@ -23,6 +23,7 @@ macro_rules! over_both {
 pub(crate) use over_both;
 
 mod changes;
+mod gateway;
 mod mesh;
 mod patches;
 mod resilience;

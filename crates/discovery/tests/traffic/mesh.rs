@@ -72,12 +72,22 @@ pub(crate) const SUBSETS: &str =
 impl Mesh {
     /// Starts everything on these documents and waits until the client's Envoy is ready.
     pub(crate) async fn start(transport: Transport, port: u16, documents: &[String]) -> Mesh {
-        let files = vec![("mesh.yaml".to_owned(), documents.join("---\n"))];
-        let setup = Setup { files, mesh: MESH.to_owned(), ..Setup::default() };
-        let discovery = Discovery::start(env!("CARGO_BIN_EXE_pilot-discovery"), setup).await;
+        let discovery = discovery(documents).await;
         let labels = json!({"app": "client"});
         let bootstrap = Bootstrap::sidecar(discovery.grpc().port(), transport, "client", "outside", labels);
-        let mut envoy = Envoy::start(&bootstrap).await;
+        Self::of(discovery, &bootstrap, port).await
+    }
+
+    /// The Envoy is a gateway that opens this port, with the label `istio: ingressgateway`.
+    pub(crate) async fn edge(transport: Transport, port: u16, documents: &[String]) -> Mesh {
+        let discovery = discovery(documents).await;
+        let labels = json!({"istio": "ingressgateway"});
+        let bootstrap = Bootstrap::router(discovery.grpc().port(), transport, "edge", "istio-system", labels);
+        Self::of(discovery, &bootstrap, port).await
+    }
+
+    async fn of(discovery: Discovery, bootstrap: &Bootstrap, port: u16) -> Mesh {
+        let mut envoy = Envoy::start(bootstrap).await;
         envoy.ready().await;
         Mesh { discovery, envoy, address: (Ipv4Addr::LOCALHOST, port).into() }
     }
@@ -120,6 +130,12 @@ impl Mesh {
         .await;
         assert_eq!(self.envoy.admin().rejected().await, Ok(0), "updates that Envoy refused");
     }
+}
+
+async fn discovery(documents: &[String]) -> Discovery {
+    let files = vec![("mesh.yaml".to_owned(), documents.join("---\n"))];
+    let setup = Setup { files, mesh: MESH.to_owned(), ..Setup::default() };
+    Discovery::start(env!("CARGO_BIN_EXE_pilot-discovery"), setup).await
 }
 
 pub(crate) fn host(service: &str) -> String {
