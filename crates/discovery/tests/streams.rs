@@ -1,6 +1,9 @@
 //! The recorded cases over real streams: a server on a folder of files answers, in either protocol, what
 //! the same objects give in process. Whether that equals the recording is the business of translate's test.
 
+// clippy knows tests by their attribute, and not the functions that they share.
+#![allow(clippy::unwrap_used)]
+
 use std::fs;
 use std::time::Duration;
 
