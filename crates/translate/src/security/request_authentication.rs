@@ -21,8 +21,11 @@ use scope::select::attached;
 pub const FILTER: &str = "envoy.filters.http.jwt_authn";
 const PAYLOAD: &str = "payload";
 
-/// Keys of an issuer whose keys are not known: no token of its can be good.
-const NO_KEYS: &str = r#"{"keys":[]}"#;
+/// Keys of an issuer whose keys are not known: no token of its can be good. Envoy refuses a listener
+/// with an empty set, so there is one entry: the number 2, which is no point of the curve Ed25519.
+/// It has no private half, and no signature verifies against it.
+const NO_KEYS: &str =
+    r#"{"keys":[{"kty":"OKP","crv":"Ed25519","alg":"EdDSA","x":"AgAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA"}]}"#;
 
 /// Rules of all policies that attach to one workload, by issuer.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
