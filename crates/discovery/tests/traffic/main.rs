@@ -26,6 +26,7 @@ mod changes;
 mod gateway;
 mod mesh;
 mod patches;
+mod policies;
 mod resilience;
 mod restart;
 mod routes;

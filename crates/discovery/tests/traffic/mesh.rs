@@ -72,7 +72,7 @@ pub(crate) const SUBSETS: &str =
 impl Mesh {
     /// Starts everything on these documents and waits until the client's Envoy is ready.
     pub(crate) async fn start(transport: Transport, port: u16, documents: &[String]) -> Mesh {
-        let discovery = discovery(documents).await;
+        let discovery = discovery(documents, "").await;
         let labels = json!({"app": "client"});
         let bootstrap = Bootstrap::sidecar(discovery.grpc().port(), transport, "client", "outside", labels);
         Self::of(discovery, &bootstrap, port).await
@@ -80,9 +80,17 @@ impl Mesh {
 
     /// The Envoy is a gateway that opens this port, with the label `istio: ingressgateway`.
     pub(crate) async fn edge(transport: Transport, port: u16, documents: &[String]) -> Mesh {
-        let discovery = discovery(documents).await;
+        let discovery = discovery(documents, "").await;
         let labels = json!({"istio": "ingressgateway"});
         let bootstrap = Bootstrap::router(discovery.grpc().port(), transport, "edge", "istio-system", labels);
+        Self::of(discovery, &bootstrap, port).await
+    }
+
+    /// The Envoy stands before `cart.shop` and takes its calls on this port; `settings` are lines of MeshConfig.
+    pub(crate) async fn server(transport: Transport, port: u16, documents: &[String], settings: &str) -> Mesh {
+        let discovery = discovery(documents, settings).await;
+        let labels = json!({"app": "cart"});
+        let bootstrap = Bootstrap::sidecar(discovery.grpc().port(), transport, "cart", "shop", labels);
         Self::of(discovery, &bootstrap, port).await
     }
 
@@ -132,9 +140,9 @@ impl Mesh {
     }
 }
 
-async fn discovery(documents: &[String]) -> Discovery {
+async fn discovery(documents: &[String], settings: &str) -> Discovery {
     let files = vec![("mesh.yaml".to_owned(), documents.join("---\n"))];
-    let setup = Setup { files, mesh: MESH.to_owned(), ..Setup::default() };
+    let setup = Setup { files, mesh: format!("{MESH}{settings}"), ..Setup::default() };
     Discovery::start(env!("CARGO_BIN_EXE_pilot-discovery"), setup).await
 }
 

@@ -1,0 +1,229 @@
+//! Methods, paths, hosts, headers and addresses; no tokens.
+
+use testkit::envoy::Transport;
+use testkit::wait;
+
+use super::{Guarded, Row, annotated_policy, policy};
+
+crate::over_both!(
+    spelling_of_a_request_does_not_open_it,
+    slashes_are_decoded_and_merged_on_request,
+    sources_without_identity_are_told_apart,
+    policy_takes_effect_and_is_withdrawn,
+);
+
+const ALLOWED: &str = "
+  - to:
+    - operation: {methods: [GET, HEAD], paths: [/api/*, /exact, '*/end']}
+    - operation: {methods: [POST], paths: ['/orders/{*}/items', '/files/{**}/meta']}
+    - operation: {hosts: [admin.example, '*.ops.example'], notPaths: [/secret*], notMethods: [TRACE]}
+  - when:
+    - {key: 'request.headers[x-role]', values: [ops, lead-*], notValues: [lead-guest]}";
+
+const DENIED: &str = "
+  - to:
+    - operation: {paths: [/api/private, /api/private/*]}
+  - when:
+    - {key: 'request.headers[x-blocked]', values: ['*']}";
+
+/// Paths are normalised as by default: dot segments and back slashes, but no escaped or double slashes.
+const SPELLINGS: &[Row<'_>] = &[
+    // Methods and simple paths.
+    (200, "GET /api/", &[]),
+    (200, "GET /api/x", &[]),
+    (200, "HEAD /api/x", &[]),
+    (403, "POST /api/x", &[]),
+    (403, "OPTIONS /api/x", &[]),
+    (403, "GET /api", &[]),
+    (403, "GET /API/x", &[]),
+    (403, "GET /", &[]),
+    (200, "GET /exact", &[]),
+    (403, "GET /exact/", &[]),
+    (403, "GET /EXACT", &[]),
+    (403, "GET /exact.", &[]),
+    (403, "GET /exact;v=1", &[]),
+    (403, "GET /exact%20", &[]),
+    (200, "GET /x/end", &[]),
+    (403, "GET /x/end/", &[]),
+    (403, "GET /x/endless", &[]),
+    // A query is no part of the path.
+    (200, "GET /api/x?y=/api/private", &[]),
+    (200, "GET /exact?x", &[]),
+    (403, "GET /other?p=/exact", &[]),
+    (403, "GET /other?x/end", &[]),
+    (403, "GET /api/private?x=1", &[]),
+    // What is denied stays denied in every spelling of the same path.
+    (403, "GET /api/private", &[]),
+    (403, "GET /api/private/", &[]),
+    (403, "GET /api/private/key", &[]),
+    (403, "GET /api/./private", &[]),
+    (403, "GET /api/x/../private", &[]),
+    (403, "GET /api/%2e/private", &[]),
+    (403, "GET /api/x/%2E%2e/private", &[]),
+    (403, "GET /api\\private", &[]),
+    (403, "GET /api/x/..\\private", &[]),
+    (403, "GET http://cart.example/api/private", &[]),
+    // Other paths, in our eyes as in the workload's.
+    (200, "GET /api/Private", &[]),
+    (200, "GET /api/private;v=1", &[]),
+    (200, "GET /api/private.", &[]),
+    (200, "GET /api//private", &[]),
+    (200, "GET /api/%2Fprivate", &[]),
+    (403, "GET //api/x", &[]),
+    (403, "GET /api%2Fx", &[]),
+    (403, "GET /x/../../exact/..", &[]),
+    (200, "GET /../exact", &[]),
+    (400, "GET /api/x#fragment", &[]),
+    // Templates: one segment, or any number.
+    (200, "POST /orders/7/items", &[]),
+    (200, "POST /orders/7/items?x=1", &[]),
+    (403, "POST /orders/7/8/items", &[]),
+    (403, "POST /orders//items", &[]),
+    (403, "POST /orders/7/items/", &[]),
+    (403, "GET /orders/7/items", &[]),
+    (200, "POST /files/a/b/meta", &[]),
+    (403, "POST /files/a/b/metadata", &[]),
+    // Hosts.
+    (200, "PUT /x", &["host: admin.example"]),
+    (200, "PUT /x", &["host: ADMIN.Example"]),
+    (200, "PUT http://admin.example/x", &[]),
+    (403, "PUT /x", &["host: admin.example.evil.example"]),
+    (403, "PUT /x", &["host: evil-admin.example"]),
+    (403, "PUT /x", &["x-forwarded-host: admin.example"]),
+    (200, "PUT /x", &["host: db.ops.example"]),
+    (200, "PUT /x", &["host: DB.OPS.EXAMPLE"]),
+    (403, "PUT /x", &["host: ops.example"]),
+    (403, "PUT /secret", &["host: admin.example"]),
+    (403, "PUT /secrets?x", &["host: admin.example"]),
+    (403, "PUT /x/../secret", &["host: admin.example"]),
+    (200, "PUT /SECRET", &["host: admin.example"]),
+    (403, "GET /api/private", &["host: admin.example"]),
+    // Headers.
+    (200, "DELETE /z", &["x-role: ops"]),
+    (200, "DELETE /z", &["X-ROLE: ops"]),
+    (403, "DELETE /z", &["x-role: OPS"]),
+    (403, "DELETE /z", &["x-role: opsy"]),
+    (200, "DELETE /z", &["x-role: lead-db"]),
+    (403, "DELETE /z", &["x-role: lead-guest"]),
+    (403, "DELETE /z", &["x-role: lead"]),
+    (403, "DELETE /z", &["x-role:"]),
+    (403, "DELETE /z", &["x-role: ops", "x-role: lead-guest"]),
+    (403, "DELETE /api/private", &["x-role: ops"]),
+    (403, "GET /api/x", &["x-blocked: yes"]),
+    (403, "GET /api/x", &["X-Blocked:  1", "x-blocked: 2"]),
+];
+
+async fn spelling_of_a_request_does_not_open_it(transport: Transport) {
+    let watched = "  - to: [{operation: {paths: ['*']}}]";
+    let policies = [
+        policy("allowed", "ALLOW", ALLOWED),
+        policy("denied", "DENY", DENIED),
+        policy("watched", "AUDIT", watched),
+        annotated_policy("rehearsed", "DENY", "{istio.io/dry-run: 'true'}", "  - to: [{operation: {paths: [/api/*]}}]"),
+    ];
+    let guarded = Guarded::start(transport, &policies, "").await;
+    guarded.check(SPELLINGS).await;
+    // The rehearsal denied nothing, but says what it would have denied.
+    let counters = guarded.mesh.envoy.admin().stats("rbac.*shadow_denied").await.expect("counters");
+    assert!(counters.values().sum::<u64>() > 0, "{counters:?}");
+    guarded.mesh.assert_settled().await;
+}
+
+async fn slashes_are_decoded_and_merged_on_request(transport: Transport) {
+    let settings = "pathNormalization: {normalization: DECODE_AND_MERGE_SLASHES}\n";
+    let denied = "  - to: [{operation: {paths: [/admin, /admin/*]}}]";
+    // With no way in but /public, whatever its spelling.
+    let closed = "  - to: [{operation: {methods: [POST], notPaths: [/public/*]}}]";
+    let policies = [policy("denied", "DENY", denied), policy("closed", "DENY", closed)];
+    let guarded = Guarded::start(transport, &policies, settings).await;
+    let rows: &[Row<'_>] = &[
+        (200, "GET /", &[]),
+        (200, "GET /administrator", &[]),
+        (200, "GET /x//admin", &[]),
+        (403, "GET /admin", &[]),
+        (403, "GET //admin", &[]),
+        (403, "GET ///admin//x", &[]),
+        (403, "GET /%2Fadmin", &[]),
+        (403, "GET /%2fadmin%2fx", &[]),
+        (403, "GET /admin%2Fx", &[]),
+        (403, "GET /x/..//admin", &[]),
+        (403, "GET /x/..%2Fadmin", &[]),
+        (403, "GET /x%2F..%2Fadmin", &[]),
+        (403, "GET /%5Cadmin", &[]),
+        (403, "GET /x%5c..%5cadmin", &[]),
+        (200, "POST /public/x", &[]),
+        (200, "POST //public//x", &[]),
+        (200, "POST /public%2Fx", &[]),
+        (403, "POST /public", &[]),
+        (403, "POST /public/../x", &[]),
+        (403, "POST /public%2F..%2Fx", &[]),
+        (403, "POST /x?/public/", &[]),
+    ];
+    guarded.check(rows).await;
+    guarded.mesh.assert_settled().await;
+}
+
+/// Callers in plain text have an address but no identity, so no rule about identities holds for them.
+async fn sources_without_identity_are_told_apart(transport: Transport) {
+    let allowed = "
+  - from: [{source: {ipBlocks: [127.0.0.0/8]}}]
+    to: [{operation: {paths: [/near]}}]
+  - from: [{source: {ipBlocks: [10.0.0.0/8]}}]
+    to: [{operation: {paths: [/far]}}]
+  - from: [{source: {notIpBlocks: [127.0.0.1]}}]
+    to: [{operation: {paths: [/not-here]}}]
+  - from: [{source: {principals: ['*']}}]
+    to: [{operation: {paths: [/known]}}]
+  - from: [{source: {namespaces: [shop, '*']}}]
+    to: [{operation: {paths: [/neighbour]}}]
+  - from: [{source: {notNamespaces: [evil]}}]
+    to: [{operation: {paths: [/not-evil, /no-identity]}}]
+  - to: [{operation: {paths: [/open]}}]";
+    let denied = "
+  - from: [{source: {notPrincipals: ['*']}}]
+    to: [{operation: {paths: [/no-identity]}}]
+  - from: [{source: {principals: ['*']}}]
+    to: [{operation: {paths: [/open]}}]";
+    let policies = [policy("allowed", "ALLOW", allowed), policy("denied", "DENY", denied)];
+    let guarded = Guarded::start(transport, &policies, "").await;
+    let rows: &[Row<'_>] = &[
+        (200, "GET /near", &[]),
+        (200, "GET /near", &["x-forwarded-for: 10.1.1.1"]),
+        (403, "GET /far", &[]),
+        (403, "GET /far", &["x-forwarded-for: 10.1.1.1"]),
+        (403, "GET /not-here", &[]),
+        (403, "GET /known", &[]),
+        (
+            403,
+            "GET /known",
+            &[
+                "x-forwarded-client-cert: By=spiffe://cluster.local/ns/shop/sa/cart;URI=spiffe://cluster.local/ns/shop/sa/a",
+            ],
+        ),
+        (403, "GET /neighbour", &[]),
+        (200, "GET /not-evil", &[]),
+        (403, "GET /no-identity", &[]),
+        (200, "GET /open", &[]),
+        (403, "GET /elsewhere", &[]),
+    ];
+    guarded.check(rows).await;
+    guarded.mesh.assert_settled().await;
+}
+
+async fn policy_takes_effect_and_is_withdrawn(transport: Transport) {
+    let guarded = Guarded::start(transport, &[], "").await;
+    let becomes = async |wanted: u16| {
+        wait::until(&format!("status {wanted}"), async || {
+            let got = super::raw_request(guarded.mesh.address, "GET /x", &[]).await?;
+            if got == wanted { Ok(()) } else { Err(got.to_string()) }
+        })
+        .await;
+    };
+    becomes(200).await;
+    // An ALLOW policy without rules allows nothing.
+    guarded.mesh.discovery.write("closed.yaml", &policy("closed", "ALLOW", "    []"));
+    becomes(403).await;
+    guarded.mesh.discovery.remove("closed.yaml");
+    becomes(200).await;
+    guarded.mesh.assert_settled().await;
+}
