@@ -10,7 +10,16 @@ use serde_json::{Map, Value, json};
 
 /// Names that lead the parser on.
 const FIELDS: &[&str] =
-    &["hosts", "http", "route", "match", "spec", "metadata", "name", "servers", "tls", "port", "rules"];
+    &["hosts", "http", "route", "match", "spec", "metadata", "name", "annotations", "servers", "tls", "port", "rules"];
+/// Kinds that are read as others.
+const OLD: &[(&str, &str)] = &[
+    ("config.istio.io/v1alpha2", "RouteRule"),
+    ("config.istio.io/v1alpha2", "EgressRule"),
+    ("config.istio.io/v1alpha2", "DestinationPolicy"),
+    ("config.istio.io/v1alpha2", "IngressRule"),
+    ("authentication.istio.io/v1alpha1", "Policy"),
+    ("authentication.istio.io/v1alpha1", "MeshPolicy"),
+];
 /// How deep generated specs go: deeper parts are left out.
 const DEPTH: u32 = 6;
 
@@ -117,6 +126,11 @@ proptest! {
             let api_version = format!("{}/{}", kind.group(), kind.versions()[0]);
             let parsed = parse::value(&json!({"apiVersion": api_version, "kind": kind.as_str(), "metadata": {"name": "a"}, "spec": json}), &place());
             parsed.objects.iter().for_each(|object| drop(validate::validate(object)));
+        }
+        for (api_version, kind) in OLD {
+            for (metadata, spec) in [(&json!({"name": "a"}), &json), (&json, &json!({"destination": {"name": "r"}}))] {
+                parse::value(&json!({"apiVersion": api_version, "kind": kind, "metadata": metadata, "spec": spec}), &place());
+            }
         }
     }
 

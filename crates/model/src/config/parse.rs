@@ -10,6 +10,7 @@ use super::lines::{Steps, lines_of};
 use super::message::Finding;
 use super::text::{self, Chunk, Unreadable, clip};
 use super::{Kind, Meta, Object, message, meta};
+use crate::lower::{self, Old};
 use crate::names::Text;
 use crate::problem::{Place, Problem, Severity};
 
@@ -43,6 +44,7 @@ pub fn documents(text: &str, file: &str) -> Parsed {
             }
         }
     }
+    lower::join(&mut parsed.objects);
     parsed
 }
 
@@ -50,6 +52,7 @@ pub fn documents(text: &str, file: &str) -> Parsed {
 pub fn value(json: &Value, place: &Place) -> Parsed {
     let mut parsed = Parsed::default();
     parsed.add(Reading::of(json, place), None);
+    lower::join(&mut parsed.objects);
     parsed
 }
 
@@ -110,6 +113,9 @@ impl<'a> Reading<'a> {
         if let Some(kind) = Kind::of(api_version, kind) {
             return self.object(kind, entries);
         }
+        if let Some(old) = lower::kind(api_version, kind) {
+            return self.old(old, kind, entries);
+        }
         match entries.get("items") {
             Some(Value::Array(items)) if kind.ends_with("List") && lists_left > 0 => {
                 for (index, item) in items.iter().enumerate() {
@@ -120,6 +126,28 @@ impl<'a> Reading<'a> {
             }
             _ => self.tell(not_known(api_version, kind, entries)),
         }
+    }
+
+    /// Reads an object of a kind that is no more: as the documents that mean the same today.
+    fn old(&mut self, old: Old, kind: &str, entries: &Map<String, Value>) {
+        let (meta, _) = meta::read(entries.get("metadata"), self.place.clone());
+        let about: Text = format!("{kind} {}/{}", meta.namespace, clip(&meta.name)).into();
+        let lowered = match lower::lower(old, entries) {
+            Ok(lowered) => lowered,
+            Err(refused) => return self.tell(Problem::error(about, refused.0)),
+        };
+        for note in lowered.notes {
+            self.tell(Problem::warning(about.clone(), note));
+        }
+        if lowered.documents.is_empty() {
+            return;
+        }
+        for document in &lowered.documents {
+            self.document(document, 0);
+        }
+        let text = lower::print(&lowered.documents);
+        let message = format!("the kind is Istio 0.8's{}; write instead:\n{text}", old.hint());
+        self.tell(Problem { severity: Severity::Info, about, place: None, message: message.into() });
     }
 
     fn object(&mut self, kind: Kind, entries: &Map<String, Value>) {
