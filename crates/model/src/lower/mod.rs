@@ -17,6 +17,8 @@ pub(crate) enum Old {
     IngressRule,
     Policy,
     MeshPolicy,
+    /// Roles, their bindings and the switch for both.
+    Rbac,
     /// Mixer's kinds: there is no Mixer any more.
     Mixer,
 }
