@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
+use bytes::Bytes;
 use prost::Message;
 use prost_reflect::DescriptorPool;
 use prost_types::{FileDescriptorProto, FileDescriptorSet};
@@ -23,21 +24,39 @@ pub fn envoy() -> &'static DescriptorPool {
     &ENVOY
 }
 
-/// One file of Envoy's API with all that it imports, for gRPC reflection. Nothing of it is kept.
+/// One file of Envoy's API with all that it imports, for gRPC reflection. Nothing of it is kept, and files that
+/// are not wanted are not decoded: the whole set would cost megabytes for a moment.
 pub fn envoy_files(root: &str) -> FileDescriptorSet {
-    let all =
-        FileDescriptorSet::decode(ENVOY_SET).expect("the committed descriptor set is complete; a test decodes it");
-    let mut by_name: BTreeMap<String, FileDescriptorProto> =
-        all.file.into_iter().map(|file| (file.name().to_owned(), file)).collect();
+    const COMPLETE: &str = "the committed descriptor set is complete; a test decodes it";
+    let all = Files::decode(Bytes::from_static(ENVOY_SET)).expect(COMPLETE);
+    let outlines = all.file.into_iter().map(|file| (Outline::decode(file.clone()).expect(COMPLETE), file));
+    let mut by_name: BTreeMap<String, (Vec<String>, Bytes)> =
+        outlines.map(|(outline, file)| (outline.name, (outline.dependency, file))).collect();
     let mut wanted = vec![root.to_owned()];
     let mut set = FileDescriptorSet::default();
     while let Some(name) = wanted.pop() {
         // A file that others imported before is there already.
-        let Some(file) = by_name.remove(&name) else { continue };
-        wanted.extend(file.dependency.iter().cloned());
-        set.file.push(file);
+        let Some((imports, file)) = by_name.remove(&name) else { continue };
+        wanted.extend(imports);
+        set.file.push(FileDescriptorProto::decode(file).expect(COMPLETE));
     }
     set
+}
+
+/// A descriptor set whose files are left as they lie.
+#[derive(Clone, PartialEq, Message)]
+struct Files {
+    #[prost(bytes = "bytes", repeated, tag = "1")]
+    file: Vec<Bytes>,
+}
+
+/// What must be known of a file to find it and what it imports.
+#[derive(Clone, PartialEq, Message)]
+struct Outline {
+    #[prost(string, tag = "1")]
+    name: String,
+    #[prost(string, repeated, tag = "3")]
+    dependency: Vec<String>,
 }
 
 fn pool(set: &[u8]) -> DescriptorPool {

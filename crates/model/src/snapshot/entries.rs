@@ -179,6 +179,37 @@ fn replace_endpoints(
 }
 
 fn endpoints_of(world: &Snapshot, object: &Object, service: &Service) -> Vec<Endpoint> {
+    let mut list = told_endpoints(world, object, service);
+    // Endpoints of one service are alike but for the address: equal parts of neighbours are kept once.
+    for i in 1..list.len() {
+        let (before, rest) = list.split_at_mut(i);
+        if let (Some(known), Some(next)) = (before.last(), rest.first_mut()) {
+            share(known, next);
+        }
+    }
+    list
+}
+
+fn share(known: &Endpoint, next: &mut Endpoint) {
+    fn same<T: Clone + PartialEq>(known: &T, next: &mut T) {
+        if known == next {
+            *next = known.clone();
+        }
+    }
+    same(&known.service_port, &mut next.service_port);
+    same(&known.labels, &mut next.labels);
+    same(&known.locality, &mut next.locality);
+    same(&known.network, &mut next.network);
+    same(&known.cluster, &mut next.cluster);
+    same(&known.service_account, &mut next.service_account);
+    same(&known.namespace, &mut next.namespace);
+    same(&known.workload_name, &mut next.workload_name);
+    same(&known.node_name, &mut next.node_name);
+    same(&known.host_name, &mut next.host_name);
+    same(&known.sub_domain, &mut next.sub_domain);
+}
+
+fn told_endpoints(world: &Snapshot, object: &Object, service: &Service) -> Vec<Endpoint> {
     let Some(spec) = entry(object) else { return Vec::new() };
     let settings = &*world.settings;
     if let Some(selector) = &spec.workload_selector {
