@@ -9,7 +9,6 @@ pub mod duration;
 pub mod endpoint;
 pub mod host;
 pub mod labels;
-mod lower;
 pub mod names;
 pub mod port;
 pub mod problem;

@@ -3,6 +3,7 @@
 
 pub mod encode;
 mod lines;
+mod lower;
 pub mod mesh;
 pub mod message;
 mod meta;

@@ -10,7 +10,7 @@ use super::lines::{Steps, lines_of};
 use super::message::Finding;
 use super::text::{self, Chunk, Unreadable, clip};
 use super::{Kind, Meta, Object, message, meta};
-use crate::lower::{self, Old};
+use crate::config::lower::{self, Old};
 use crate::names::Text;
 use crate::problem::{Place, Problem, Severity};
 

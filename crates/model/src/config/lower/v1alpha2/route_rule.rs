@@ -51,7 +51,7 @@ fn noted(mut document: Value, precedence: i64) -> Value {
 }
 
 /// The document without what is only noted on it for `join`.
-pub(in crate::lower) fn shown(document: &Value) -> Value {
+pub(in crate::config::lower) fn shown(document: &Value) -> Value {
     let mut document = document.clone();
     if let Some(metadata) = document["metadata"].as_object_mut() {
         let left = metadata.get_mut("annotations").and_then(Value::as_object_mut).map(|annotations| {
