@@ -8,7 +8,7 @@ use std::time::{Duration, Instant, SystemTime};
 use model::change::{Batch, SourceId};
 use model::problem::Severity;
 use model::service::Resolution;
-use model::settings::Settings;
+use model::settings::{Knobs, Settings};
 use model::snapshot::{Delta, Snapshot};
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
@@ -124,9 +124,16 @@ async fn write(mut incoming: mpsc::Receiver<Batch>, publish: watch::Sender<Arc<E
         let begun = Instant::now();
         metrics.received(&batches);
         apply(batches, &publish, metrics);
-        let pause = (begun.elapsed() * 2).clamp(GATHER, GATHER_AT_MOST);
+        let pause = gathering(begun.elapsed(), &publish.borrow().snapshot.settings.knobs);
         tokio::time::sleep(pause).await;
     }
+}
+
+/// How long changes are gathered after a batch that took this long to apply. Upstream's debounce settings, which
+/// wait for quiet, are upper bounds here.
+fn gathering(applied_in: Duration, knobs: &Knobs) -> Duration {
+    let bound = knobs.debounce_after.0.min(knobs.debounce_max.0);
+    (applied_in * 2).clamp(GATHER, GATHER_AT_MOST).min(Duration::from_millis(bound))
 }
 
 fn apply(batches: Vec<Batch>, publish: &watch::Sender<Arc<Epoch>>, metrics: &Metrics) {
@@ -172,5 +179,25 @@ fn tell_new_problems(before: &Snapshot, now: &Snapshot) {
         if fresh.len() > MOST_TOLD {
             warn!(source = &*source.0, more = fresh.len() - MOST_TOLD, "further problems stand at /debug/problems");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use model::settings::{Knobs, Milliseconds};
+
+    use super::gathering;
+
+    #[test]
+    fn gathering_is_short_and_bounded_by_upstreams_settings() {
+        let millis = |applied, knobs: &Knobs| gathering(Duration::from_millis(applied), knobs).as_millis();
+        let knobs = Knobs::default();
+        assert_eq!([millis(0, &knobs), millis(10, &knobs), millis(1000, &knobs)], [5, 20, 50]);
+        let eager = Knobs { debounce_after: Milliseconds(2), ..Knobs::default() };
+        assert_eq!([millis(0, &eager), millis(1000, &eager)], [2, 2]);
+        let none = Knobs { debounce_max: Milliseconds(0), ..Knobs::default() };
+        assert_eq!(millis(10, &none), 0);
     }
 }
