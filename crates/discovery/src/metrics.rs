@@ -183,7 +183,8 @@ impl Metrics {
                 Change::Endpoints(..) => eds += 1,
                 Change::ServiceApplied(_) => svc += 1,
                 Change::ServiceDeleted(_) => svcdelete += 1,
-                Change::Problems(_) | Change::Synced => {}
+                Change::WorkloadApplied(_) | Change::WorkloadDeleted(_) => eds += 1,
+                Change::Namespace(..) | Change::Credential(..) | Change::Problems(_) | Change::Synced => {}
             }
         }
         add(&self.inbound_updates, &[("config", config), ("eds", eds), ("svc", svc), ("svcdelete", svcdelete)]);

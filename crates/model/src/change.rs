@@ -1,13 +1,16 @@
 //! The vocabulary of sources: every registry and every config store speaks only this.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use crate::config::{Key, Object};
 use crate::endpoint::Endpoint;
-use crate::names::{ServiceKey, Text};
+use crate::labels::Labels;
+use crate::names::{Namespace, ServiceKey, Text};
 use crate::problem::Problem;
 use crate::service::Service;
 use crate::settings::{Mesh, Networks};
+use crate::workload::{Workload, WorkloadKey};
 
 /// Who speaks, such as `files`, `memory` or `consul/dc1`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -26,6 +29,14 @@ pub enum Change {
     ServiceDeleted(ServiceKey),
     /// All endpoints that this source knows of a service.
     Endpoints(ServiceKey, Vec<Endpoint>),
+    /// A platform runs this workload, new or changed.
+    WorkloadApplied(Arc<Workload>),
+    /// A platform no longer runs this workload.
+    WorkloadDeleted(WorkloadKey),
+    /// A namespace with its labels, or none where it is gone.
+    Namespace(Namespace, Option<Labels>),
+    /// What a Secret or ConfigMap could be used for, or none where it is gone.
+    Credential(CredentialKey, Option<Arc<Credential>>),
     /// Mesh-wide settings.
     Mesh(Mesh),
     Networks(Networks),
@@ -33,6 +44,30 @@ pub enum Change {
     Problems(Vec<Problem>),
     /// Everything that was there when the source started has been told.
     Synced,
+}
+
+/// Where a credential lies.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct CredentialKey {
+    pub holder: Holder,
+    pub namespace: Namespace,
+    pub name: Text,
+}
+
+/// The kind of object that holds a credential.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Holder {
+    Secret,
+    ConfigMap,
+}
+
+/// What is known of a Secret or ConfigMap without its content.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Credential {
+    /// Names of the entries that are not empty.
+    pub entries: BTreeSet<Text>,
+    /// Why its certificate and key cannot be served, if they cannot.
+    pub fault: Option<Text>,
 }
 
 /// Changes of one source that belong together and are applied at once.

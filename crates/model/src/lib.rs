@@ -17,3 +17,4 @@ pub mod service;
 pub mod settings;
 pub mod shared;
 pub mod snapshot;
+pub mod workload;

@@ -2,10 +2,12 @@
 //! Its endpoints change far more often and stand apart, in `endpoint`.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use crate::labels::Labels;
 use crate::names::{ClusterId, Hostname, Namespace, ServiceKey, Text};
 use crate::port::{Port, Protocol};
+use crate::workload::Transport;
 
 /// The address of a service that has none of its own.
 pub const UNSPECIFIED: &str = "0.0.0.0";
@@ -42,6 +44,39 @@ pub struct Service {
     pub traffic_distribution: TrafficDistribution,
     /// Seconds since 1970; older services win conflicts.
     pub created: i64,
+    /// What only a Kubernetes Service says.
+    pub kubernetes: Option<Arc<KubernetesService>>,
+}
+
+/// The parts of a Service that have meaning in Kubernetes only.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct KubernetesService {
+    /// Of an ExternalName: the host that it is another name of.
+    pub alias_of: Option<Hostname>,
+    /// What each of the service's ports is called in a pod, in the order of the ports.
+    pub targets: Vec<TargetPort>,
+    /// Clients may use endpoints of their own node only.
+    pub node_local: bool,
+    /// Names of single pods are told before the pods are ready.
+    pub publish_not_ready: bool,
+    /// Where load balancers and nodes answer for it, per cluster.
+    pub external_addresses: Vec<(ClusterId, Vec<Text>)>,
+    /// Of a service reached through nodes: service port to node port.
+    pub node_ports: Vec<(u16, u16)>,
+}
+
+/// The port of a pod that a service port leads to.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct TargetPort {
+    pub target: Target,
+    pub transport: Transport,
+}
+
+/// A pod's port by number, or by the name that a container gives it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Target {
+    Number(u16),
+    Name(Text),
 }
 
 impl Service {

@@ -105,6 +105,7 @@ fn services_of(object: &Object) -> Vec<Arc<Service>> {
             .collect(),
         traffic_distribution: distribution_of(meta),
         created: meta.created,
+        kubernetes: None,
     };
     let of_host = |host: &String| {
         let template = &template;

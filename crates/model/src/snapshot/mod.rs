@@ -6,19 +6,22 @@ mod entries;
 pub mod objects;
 pub mod routing;
 pub mod services;
+pub mod workloads;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use crate::change::{Batch, Change, SourceId};
+use crate::change::{Batch, Change, CredentialKey, SourceId};
 use crate::config::{Key, Kind, Object};
-use crate::names::ServiceKey;
+use crate::names::{Namespace, ServiceKey};
 use crate::problem::Problem;
 use crate::settings::Settings;
+use crate::workload::WorkloadKey;
 use endpoints::Endpoints;
 use objects::{Extensions, Gateways, Objects, Policy, Sidecars};
 use routing::Routing;
 use services::Services;
+use workloads::{Credentials, Namespaces, Workloads};
 
 /// The whole mesh at one moment.
 #[derive(Clone, Debug)]
@@ -33,6 +36,10 @@ pub struct Snapshot {
     pub gateways: Arc<Gateways>,
     pub sidecars: Arc<Sidecars>,
     pub extensions: Arc<Extensions>,
+    /// What platforms run, and how they label namespaces.
+    pub workloads: Arc<Workloads>,
+    pub namespaces: Arc<Namespaces>,
+    pub credentials: Arc<Credentials>,
     /// What sources and joins found wrong, by who said it.
     pub problems: Arc<BTreeMap<SourceId, Vec<Problem>>>,
     /// Sources that have told all they had at their start.
@@ -46,6 +53,9 @@ pub struct Delta {
     pub objects: BTreeSet<Key>,
     pub services: BTreeSet<ServiceKey>,
     pub endpoints: BTreeSet<ServiceKey>,
+    pub workloads: BTreeSet<WorkloadKey>,
+    pub namespaces: BTreeSet<Namespace>,
+    pub credentials: BTreeSet<CredentialKey>,
 }
 
 impl Delta {
@@ -63,6 +73,9 @@ impl Delta {
         self.objects.extend(other.objects);
         self.services.extend(other.services);
         self.endpoints.extend(other.endpoints);
+        self.workloads.extend(other.workloads);
+        self.namespaces.extend(other.namespaces);
+        self.credentials.extend(other.credentials);
     }
 }
 
@@ -79,6 +92,9 @@ impl Snapshot {
             gateways: Arc::default(),
             sidecars: Arc::default(),
             extensions: Arc::default(),
+            workloads: Arc::default(),
+            namespaces: Arc::default(),
+            credentials: Arc::default(),
             problems: Arc::default(),
             synced: Arc::default(),
         }
@@ -119,6 +135,27 @@ impl Snapshot {
             Change::Endpoints(key, list) => {
                 if Arc::make_mut(&mut self.endpoints).replace(&key, &source.0, list) {
                     delta.endpoints.insert(key);
+                }
+            }
+            Change::WorkloadApplied(workload) => {
+                let key = workload.key.clone();
+                if Arc::make_mut(&mut self.workloads).insert(workload) {
+                    delta.workloads.insert(key);
+                }
+            }
+            Change::WorkloadDeleted(key) => {
+                if Arc::make_mut(&mut self.workloads).remove(&key) {
+                    delta.workloads.insert(key);
+                }
+            }
+            Change::Namespace(namespace, labels) => {
+                if Arc::make_mut(&mut self.namespaces).put(&namespace, labels) {
+                    delta.namespaces.insert(namespace);
+                }
+            }
+            Change::Credential(key, credential) => {
+                if Arc::make_mut(&mut self.credentials).put(&key, credential) {
+                    delta.credentials.insert(key);
                 }
             }
             Change::Mesh(mesh) => {

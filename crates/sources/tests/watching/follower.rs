@@ -111,6 +111,10 @@ impl Follower {
                 Change::Mesh(mesh) => self.mesh = Some(mesh),
                 Change::Networks(networks) => self.networks = Some(networks),
                 Change::ServiceDeleted(key) => _ = self.services.remove(&key),
+                Change::WorkloadApplied(_)
+                | Change::WorkloadDeleted(_)
+                | Change::Namespace(..)
+                | Change::Credential(..) => {}
             }
         }
     }

@@ -1,0 +1,107 @@
+//! Workloads and namespaces of all clusters, as far as other objects select them by labels.
+
+use std::sync::Arc;
+
+use crate::change::{Credential, CredentialKey};
+use crate::labels::Labels;
+use crate::names::{ClusterId, Namespace};
+use crate::workload::{Workload, WorkloadKey};
+
+/// Every workload that a platform told of.
+#[derive(Clone, Debug, Default)]
+pub struct Workloads(imbl::OrdMap<WorkloadKey, Arc<Workload>>);
+
+impl Workloads {
+    pub fn get(&self, key: &WorkloadKey) -> Option<&Arc<Workload>> {
+        self.0.get(key)
+    }
+
+    /// The workload of this name: of the given cluster, or of any where none is given.
+    pub fn named(&self, namespace: &Namespace, name: &str, cluster: &ClusterId) -> Option<&Arc<Workload>> {
+        let key = WorkloadKey { namespace: namespace.clone(), name: name.into(), cluster: cluster.clone() };
+        if !cluster.is_empty() {
+            return self.0.get(&key);
+        }
+        let (found, workload) = self.0.range(key..).next()?;
+        (found.namespace == *namespace && *found.name == *name).then_some(workload)
+    }
+
+    /// Workloads of one namespace, by name.
+    pub fn of_namespace<'a>(&'a self, namespace: &'a Namespace) -> impl Iterator<Item = &'a Arc<Workload>> {
+        let first = WorkloadKey { namespace: namespace.clone(), name: "".into(), cluster: ClusterId::default() };
+        self.0.range(first..).map(|(_, workload)| workload).take_while(move |w| w.key.namespace == *namespace)
+    }
+
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// False if it was told like this before.
+    pub(super) fn insert(&mut self, workload: Arc<Workload>) -> bool {
+        if self.0.get(&workload.key) == Some(&workload) {
+            return false;
+        }
+        self.0.insert(workload.key.clone(), workload);
+        true
+    }
+
+    pub(super) fn remove(&mut self, key: &WorkloadKey) -> bool {
+        self.0.remove(key).is_some()
+    }
+}
+
+/// The labels of every namespace that a platform told of.
+#[derive(Clone, Debug, Default)]
+pub struct Namespaces(imbl::OrdMap<Namespace, Labels>);
+
+impl Namespaces {
+    pub fn labels(&self, namespace: &str) -> Option<&Labels> {
+        self.0.get(namespace)
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = (&Namespace, &Labels)> {
+        self.0.iter()
+    }
+
+    /// False if it was told like this before.
+    pub(super) fn put(&mut self, namespace: &Namespace, labels: Option<Labels>) -> bool {
+        if self.0.get(namespace) == labels.as_ref() {
+            return false;
+        }
+        match labels {
+            Some(labels) => self.0.insert(namespace.clone(), labels),
+            None => self.0.remove(namespace),
+        };
+        true
+    }
+}
+
+/// What is known of Secrets and ConfigMaps: never their content.
+#[derive(Clone, Debug, Default)]
+pub struct Credentials(imbl::OrdMap<CredentialKey, Arc<Credential>>);
+
+impl Credentials {
+    pub fn get(&self, key: &CredentialKey) -> Option<&Arc<Credential>> {
+        self.0.get(key)
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = (&CredentialKey, &Arc<Credential>)> {
+        self.0.iter()
+    }
+
+    /// False if it was told like this before.
+    pub(super) fn put(&mut self, key: &CredentialKey, credential: Option<Arc<Credential>>) -> bool {
+        if self.0.get(key) == credential.as_ref() {
+            return false;
+        }
+        match credential {
+            Some(credential) => self.0.insert(key.clone(), credential),
+            None => self.0.remove(key),
+        };
+        true
+    }
+}

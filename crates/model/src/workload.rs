@@ -1,0 +1,98 @@
+//! One running copy of a program as a platform names it: a Kubernetes Pod, reduced to what the mesh reads.
+//! Where it serves which service stands in `endpoint`.
+
+use crate::endpoint::{Endpoint, Health, Locality, TlsMode};
+use crate::labels::Labels;
+use crate::names::{ClusterId, Namespace, NetworkId, Text};
+
+/// Which workload.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct WorkloadKey {
+    pub namespace: Namespace,
+    pub name: Text,
+    pub cluster: ClusterId,
+}
+
+/// A workload.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Workload {
+    pub key: WorkloadKey,
+    /// Its own labels, and where it stands: region, zone, subzone, cluster, node, network.
+    pub labels: Labels,
+    /// IP addresses, the first one first told by the platform.
+    pub addresses: Vec<Text>,
+    /// The named ports of its containers.
+    pub ports: Vec<NamedPort>,
+    pub locality: Locality,
+    pub network: NetworkId,
+    /// SPIFFE identity.
+    pub service_account: Text,
+    pub tls: TlsMode,
+    /// The Deployment, StatefulSet … that made it, or its own name.
+    pub workload_name: Text,
+    pub node_name: Text,
+    /// Host name and subdomain, for names of single pods; empty without a subdomain.
+    pub host_name: Text,
+    pub sub_domain: Text,
+    /// It runs and says that it is ready.
+    pub is_ready: bool,
+}
+
+/// A port that a container gave a name.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct NamedPort {
+    pub name: Text,
+    pub transport: Transport,
+    pub number: u16,
+}
+
+/// What carries a port's bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Transport {
+    #[default]
+    Tcp,
+    Udp,
+    Sctp,
+}
+
+impl Transport {
+    /// Reads Kubernetes' spelling; nothing said means TCP.
+    pub fn parse(text: &str) -> Transport {
+        match text {
+            "UDP" => Transport::Udp,
+            "SCTP" => Transport::Sctp,
+            _ => Transport::Tcp,
+        }
+    }
+}
+
+impl Workload {
+    /// The port of this name and transport.
+    pub fn port(&self, name: &str, transport: Transport) -> Option<u16> {
+        self.ports.iter().find(|p| *p.name == *name && p.transport == transport).map(|p| p.number)
+    }
+
+    /// The workload as an endpoint of no port yet.
+    pub fn endpoint(&self) -> Endpoint {
+        Endpoint {
+            addresses: self.addresses.iter().take(1).cloned().collect(),
+            port: 0,
+            service_port: "".into(),
+            service_port_number: 0,
+            labels: self.labels.clone(),
+            locality: self.locality.clone(),
+            network: self.network.clone(),
+            cluster: self.key.cluster.clone(),
+            weight: 0,
+            service_account: self.service_account.clone(),
+            tls: self.tls,
+            namespace: self.key.namespace.clone(),
+            workload_name: self.workload_name.clone(),
+            health: Health::Healthy,
+            node_name: self.node_name.clone(),
+            host_name: self.host_name.clone(),
+            sub_domain: self.sub_domain.clone(),
+            cluster_local: false,
+        }
+    }
+}
