@@ -1,2 +1,5 @@
 //! The `pilot-agent` binary: stands beside one Envoy and keeps it.
+
+#![forbid(unsafe_code)]
+
 fn main() {}
