@@ -1,6 +1,7 @@
 .PHONY: run test setup tidy
 
-run: setup ## a small shop on this machine, behind real Envoys
+run: ## a small shop on this machine, behind real Envoys
+	cargo xtask setup envoy
 	cargo build -p discovery -p ctl
 	target/debug/pilotctl demo
 

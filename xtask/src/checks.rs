@@ -33,7 +33,7 @@ struct Counts {
 
 /// Runs every check; an error when one failed.
 pub(crate) fn run(root: &Path) -> Result<()> {
-    let missing = setup::run(root)?;
+    let missing = setup::run(root, &[])?;
     let mut counts = Counts::default();
     let steps = [
         step("fmt", || cargo(root, &["fmt", "--all", "--check"])),

@@ -18,7 +18,8 @@ const USAGE: &str = "\
 usage: cargo xtask COMMAND
   cases import DIR [TOPIC...]
             copy recorded cases into tests/cases
-  setup     obtain the real servers that tests run against
+  setup [NAME...]
+            obtain the real servers that tests run against, or those named
   test      everything that CI checks
   tidy      check the project's invariants";
 
@@ -36,7 +37,7 @@ fn main() -> ExitCode {
 fn run(args: &[&str]) -> Result<()> {
     match args {
         ["cases", "import", from, topics @ ..] => cases::import(&workspace::root(), Path::new(from), topics),
-        ["setup"] => setup::run(&workspace::root()).map(|_| ()),
+        ["setup", names @ ..] => setup::run(&workspace::root(), names).map(|_| ()),
         ["test"] => checks::run(&workspace::root()),
         ["tidy"] => tidy::run(&workspace::root()),
         _ => bail!("unknown command\n{USAGE}"),

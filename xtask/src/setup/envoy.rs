@@ -19,7 +19,7 @@ pub(crate) fn get(root: &Path, cache: &Path) -> Result<PathBuf> {
     if binary.is_file() {
         return Ok(binary);
     }
-    let scratch = Scratch::new(cache)?;
+    let scratch = Scratch::new(cache, "envoy")?;
     let unpacked = download(&pins, &scratch.0)?;
     fs::set_permissions(&unpacked, fs::Permissions::from_mode(0o755))?;
     fs::create_dir_all(&folder)?;

