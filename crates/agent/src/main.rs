@@ -1,5 +1,66 @@
-//! The `pilot-agent` binary: stands beside one Envoy and keeps it.
+//! The `pilot-agent` binary: stands beside one Envoy and keeps it. Reads the command line and runs one command.
 
 #![forbid(unsafe_code)]
 
-fn main() {}
+use std::io::Write;
+use std::process::ExitCode;
+
+use agent::args::{Cli, Command, Proxy, Version};
+use agent::environment::Environment;
+use agent::process::keep;
+use agent::{ask, log, version, wire};
+use anyhow::{Context, Result};
+use tracing::error;
+
+fn main() -> ExitCode {
+    let cli = match Cli::read(std::env::args()) {
+        Ok(cli) => cli,
+        Err(error) => {
+            // Help goes to standard output and is no failure; clap knows.
+            let code = if error.use_stderr() { ExitCode::from(2) } else { ExitCode::SUCCESS };
+            let _ = error.print();
+            return code;
+        }
+    };
+    let done = match cli.command {
+        Command::Proxy(args) => proxy(&args),
+        Command::Request(request) => runtime().and_then(|r| r.block_on(ask::request(&request))).and_then(|b| print(&b)),
+        Command::Wait(wait) => runtime().and_then(|r| r.block_on(ask::wait(&wait))).map(|()| ExitCode::SUCCESS),
+        Command::Version(args) => print(version_text(&args).as_bytes()),
+        Command::IstioIptables { args } => agent::capture::run(&args).map(|()| ExitCode::SUCCESS),
+        Command::Keep(args) => Err(keep::become_program(&args)),
+    };
+    done.unwrap_or_else(|error| {
+        eprintln!("pilot-agent: {error:#}");
+        ExitCode::FAILURE
+    })
+}
+
+fn proxy(args: &Proxy) -> Result<ExitCode> {
+    let environment = Environment::of_process();
+    log::start(&args.logging, environment.get("RUST_LOG"))?;
+    let cause = runtime()?.block_on(wire::run(args, &environment));
+    // Told in the log too: who reads an agent's end reads its log.
+    let cause = cause.inspect_err(|failure| error!("{failure:#}"))?;
+    Ok(ExitCode::from(cause.code()))
+}
+
+fn version_text(args: &Version) -> String {
+    let text = match (&*args.output, args.short) {
+        ("json", _) => version::info().to_string(),
+        (_, true) => version::VERSION.to_owned(),
+        _ => version::line(),
+    };
+    text + "\n"
+}
+
+fn print(text: &[u8]) -> Result<ExitCode> {
+    std::io::stdout().write_all(text).context("could not write the answer")?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// One thread is enough for an agent. It is also the thread that Envoy is started from: the kernel ends
+/// Envoy when that thread ends.
+fn runtime() -> Result<tokio::runtime::Runtime> {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().context("could not start the agent")
+}

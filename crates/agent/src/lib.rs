@@ -1,0 +1,14 @@
+//! pilot-agent as a library: `wire` starts everything, the other modules do one thing each.
+
+#![forbid(unsafe_code)]
+
+pub mod args;
+pub mod ask;
+pub mod capture;
+pub mod certificates;
+pub mod environment;
+mod flags;
+pub mod log;
+pub mod process;
+pub mod version;
+pub mod wire;

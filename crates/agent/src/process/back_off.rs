@@ -1,0 +1,73 @@
+//! How long to wait before a failed Envoy is started again, and when to give up.
+
+use std::time::Duration;
+
+/// Delays that double, as many as the budget allows: 0.2, 0.4 … 102.4 s with upstream's figures.
+#[derive(Clone, Debug)]
+pub struct BackOff {
+    first: Duration,
+    budget: u32,
+    used: u32,
+    /// An Envoy that lived this long was well: its end begins a new count.
+    healthy_after: Duration,
+}
+
+impl BackOff {
+    /// Pilot 0.8's figures: 200 ms, ten restarts.
+    pub fn upstream() -> BackOff {
+        BackOff::new(Duration::from_millis(200), 10)
+    }
+
+    pub fn new(first: Duration, budget: u32) -> BackOff {
+        // Longer than the longest delay. 0.8 never forgot: a crash a month ended the agent within a year.
+        BackOff { first, budget, used: 0, healthy_after: Duration::from_secs(300) }
+    }
+
+    /// The delay after an Envoy that lived this long; `None` when the budget is used up.
+    pub fn next(&mut self, lived: Duration) -> Option<Duration> {
+        if lived >= self.healthy_after {
+            self.reset();
+        }
+        if self.used >= self.budget {
+            return None;
+        }
+        let delay = self.first.saturating_mul(2u32.saturating_pow(self.used));
+        self.used += 1;
+        Some(delay)
+    }
+
+    /// Begins a new count: something else is asked of Envoy now.
+    pub fn reset(&mut self) {
+        self.used = 0;
+    }
+
+    /// Restarts left.
+    pub fn left(&self) -> u32 {
+        self.budget - self.used
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::BackOff;
+
+    #[test]
+    fn delays_double_until_the_budget_is_used() {
+        let mut back_off = BackOff::upstream();
+        let delays: Vec<u128> =
+            std::iter::from_fn(|| back_off.next(Duration::ZERO)).map(|delay| delay.as_millis()).collect();
+        assert_eq!(delays, [200, 400, 800, 1600, 3200, 6400, 12800, 25600, 51200, 102400]);
+        assert_eq!(back_off.next(Duration::from_secs(299)), None);
+    }
+
+    #[test]
+    fn a_long_life_or_a_new_wish_begins_a_new_count() {
+        let mut back_off = BackOff::new(Duration::from_secs(1), 1);
+        assert!(back_off.next(Duration::ZERO).is_some() && back_off.next(Duration::ZERO).is_none());
+        assert_eq!(back_off.next(Duration::from_secs(300)), Some(Duration::from_secs(1)));
+        back_off.reset();
+        assert_eq!(back_off.left(), 1);
+    }
+}

@@ -1,0 +1,200 @@
+//! Envoy's command line. The arguments are upstream's; those of hot restart are Pilot 0.8's.
+
+use std::ffi::OsString;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+
+/// What all epochs of one Envoy are started with.
+#[derive(Clone, Debug)]
+pub struct Launch {
+    /// Our own binary, which turns itself into Envoy.
+    pub agent: PathBuf,
+    /// The Envoy binary.
+    pub binary: PathBuf,
+    /// How long an Envoy that is replaced or told to drain lets requests finish.
+    pub drain: Duration,
+    /// Arguments that no epoch changes, at the end.
+    pub fixed: Vec<String>,
+    pub takeover: Takeover,
+}
+
+/// How a new epoch follows an old one.
+#[derive(Clone, Debug)]
+pub enum Takeover {
+    /// There is one Envoy at a time, which starts the quicker for it.
+    None,
+    /// A new Envoy takes sockets and counters over from the old one.
+    HotRestart {
+        /// The old Envoy lives at most this long.
+        parent_shutdown: Duration,
+        /// Where the id is written under which epochs find each other.
+        base_id: PathBuf,
+    },
+}
+
+/// Arguments by choice of the user.
+#[derive(Clone, Debug, Default)]
+pub struct Choices {
+    pub ipv6_only: bool,
+    pub flush_interval_ms: Option<u64>,
+    pub flush_min_size_kb: u32,
+    /// Such as `info` or `info,upstream:debug`.
+    pub log_level: String,
+    pub component_log_level: String,
+    pub skip_deprecated_logs: bool,
+    pub core_dump: bool,
+    /// JSON or YAML that Envoy merges into its bootstrap.
+    pub override_yaml: Option<String>,
+    /// 0 for one thread per core.
+    pub concurrency: i32,
+    /// Cluster and id of the node, for a bootstrap that says neither.
+    pub node: Option<(String, String)>,
+}
+
+impl Choices {
+    /// The arguments that stand after those of the epoch.
+    pub fn arguments(&self) -> Vec<String> {
+        let mut args =
+            vec!["--local-address-ip-version".to_owned(), if self.ipv6_only { "v6" } else { "v4" }.to_owned()];
+        let mut add = |words: &[&str]| args.extend(words.iter().map(|word| (*word).to_owned()));
+        // Envoy's own 10 s make users wait for the first line of an access log.
+        add(&["--file-flush-interval-msec", &self.flush_interval_ms.unwrap_or(1000).to_string()]);
+        add(&["--allow-unknown-static-fields"]);
+        if self.flush_min_size_kb > 0 {
+            add(&["--file-flush-min-size-kb", &self.flush_min_size_kb.to_string()]);
+        }
+        let (level, components) = levels(&self.log_level);
+        if let Some(level) = level {
+            add(&["-l", level]);
+        }
+        match (&*components, &*self.component_log_level) {
+            ([], "") => {}
+            ([], old) => add(&["--component-log-level", old]),
+            (components, _) => add(&["--component-log-level", &components.join(",")]),
+        }
+        if self.skip_deprecated_logs {
+            add(&["--skip-deprecated-logs"]);
+        }
+        if self.core_dump {
+            add(&["--enable-core-dump"]);
+        }
+        if let Some(text) = &self.override_yaml {
+            add(&["--config-yaml", text]);
+        }
+        if let Some((cluster, id)) = &self.node {
+            add(&["--service-cluster", cluster, "--service-node", id]);
+        }
+        if self.concurrency > 0 {
+            add(&["--concurrency", &self.concurrency.to_string()]);
+        }
+        args
+    }
+}
+
+/// `info,upstream:debug` as one level and those of components.
+fn levels(text: &str) -> (Option<&str>, Vec<&str>) {
+    let parts = || text.split(',').filter(|part| !part.is_empty());
+    let level = parts().rfind(|part| !part.contains(':'));
+    (level, parts().filter(|part| part.matches(':').count() == 1).collect())
+}
+
+impl Launch {
+    /// The whole command line of an epoch: our own binary, which becomes Envoy.
+    pub(super) fn line(&self, epoch: u32, bootstrap: &Path) -> Result<Vec<OsString>> {
+        let mut line: Vec<OsString> = vec![
+            "keep".into(),
+            "--parent".into(),
+            std::process::id().to_string().into(),
+            "--".into(),
+            self.binary.clone().into(),
+            "-c".into(),
+            bootstrap.into(),
+        ];
+        let mut add = |words: &[&str]| line.extend(words.iter().map(OsString::from));
+        add(&["--drain-time-s", &self.drain.as_secs().to_string(), "--drain-strategy", "immediate"]);
+        match &self.takeover {
+            Takeover::None => add(&["--disable-hot-restart"]),
+            Takeover::HotRestart { parent_shutdown, base_id } => {
+                add(&["--restart-epoch", &epoch.to_string()]);
+                add(&["--parent-shutdown-time-s", &parent_shutdown.as_secs().to_string()]);
+                // Ids are the machine's, so only Envoy can find a free one.
+                match epoch {
+                    0 => {
+                        add(&["--use-dynamic-base-id", "--base-id-path"]);
+                        line.push(base_id.clone().into());
+                    }
+                    _ => add(&["--base-id", read_id(base_id)?.trim()]),
+                }
+            }
+        }
+        line.extend(self.fixed.iter().map(OsString::from));
+        Ok(line)
+    }
+}
+
+fn read_id(path: &Path) -> Result<String> {
+    fs::read_to_string(path)
+        .with_context(|| format!("could not read the id of the running Envoy in {}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+    use std::time::Duration;
+
+    use super::{Choices, Launch, Takeover};
+
+    fn launch(takeover: Takeover) -> Launch {
+        let fixed = vec!["--concurrency".to_owned(), "1".to_owned()];
+        let drain = Duration::from_secs(45);
+        Launch { agent: "agent".into(), binary: "/bin/envoy".into(), drain, fixed, takeover }
+    }
+
+    fn line(launch: &Launch, epoch: u32) -> String {
+        let words = launch.line(epoch, Path::new("b.json")).unwrap();
+        let words: Vec<_> = words.iter().map(|word| word.to_string_lossy()).collect();
+        words[3..].join(" ")
+    }
+
+    #[test]
+    fn one_envoy_at_a_time_needs_no_hot_restart() {
+        assert_eq!(
+            line(&launch(Takeover::None), 0),
+            "-- /bin/envoy -c b.json --drain-time-s 45 --drain-strategy immediate --disable-hot-restart --concurrency 1"
+        );
+    }
+
+    #[test]
+    fn epochs_find_each_other_by_the_id_that_the_first_one_chose() {
+        let folder = tempfile::tempdir().unwrap();
+        let base_id = folder.path().join("id");
+        let takeover = Takeover::HotRestart { parent_shutdown: Duration::from_secs(60), base_id: base_id.clone() };
+        let launch = launch(takeover);
+        assert!(line(&launch, 0).contains("--restart-epoch 0 --parent-shutdown-time-s 60 --use-dynamic-base-id"));
+        assert!(launch.line(1, Path::new("b.json")).is_err());
+        std::fs::write(&base_id, "17\n").unwrap();
+        assert!(line(&launch, 1).contains("--restart-epoch 1 --parent-shutdown-time-s 60 --base-id 17 --concurrency"));
+    }
+
+    #[test]
+    fn choices_become_arguments_in_upstreams_order() {
+        let choices = Choices {
+            log_level: "info,upstream:debug,http:trace".to_owned(),
+            component_log_level: "ignored:debug".to_owned(),
+            skip_deprecated_logs: true,
+            flush_min_size_kb: 8,
+            concurrency: 2,
+            node: Some(("c".to_owned(), "n".to_owned())),
+            ..Choices::default()
+        };
+        assert_eq!(
+            choices.arguments().join(" "),
+            "--local-address-ip-version v4 --file-flush-interval-msec 1000 --allow-unknown-static-fields \
+             --file-flush-min-size-kb 8 -l info --component-log-level upstream:debug,http:trace \
+             --skip-deprecated-logs --service-cluster c --service-node n --concurrency 2"
+        );
+    }
+}

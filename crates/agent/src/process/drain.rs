@@ -1,0 +1,128 @@
+//! Letting an Envoy's clients go: listeners are drained through the admin port, then there is some time.
+
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use anyhow::Result;
+use http::Method;
+use tokio::time::{interval, sleep};
+use tracing::{info, warn};
+
+use crate::ask;
+
+/// An admin port that does not answer in this time belongs to an Envoy that hangs.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// Questions about open connections that may fail before they are no longer asked.
+const ERRORS: u32 = 5;
+
+/// How an Envoy is drained.
+#[derive(Clone, Debug)]
+pub struct Drain {
+    /// Envoy's admin port.
+    pub admin: SocketAddr,
+    /// A sidecar's own calls go on: its application still works.
+    pub inbound_only: bool,
+    /// How long clients have.
+    pub time: Duration,
+    /// Wait until no connection is left, at least this long, instead of a fixed time.
+    pub until_idle: Option<Duration>,
+    /// Ports of the agent's own listeners, whose connections do not count.
+    pub own_ports: BTreeSet<u16>,
+}
+
+impl Drain {
+    /// Asks Envoy to drain its listeners. With `Stay::Forever` it does not end when that is done.
+    pub(super) async fn begin(&self, stay: Stay) {
+        let mut query = "graceful".to_owned();
+        if self.inbound_only {
+            query.insert_str(0, "inboundonly&");
+        }
+        if stay == Stay::Forever {
+            query.push_str("&skip_exit");
+        }
+        if let Err(error) = self.ask(Method::POST, &format!("/drain_listeners?{query}")).await {
+            warn!("could not drain Envoy: {error:#}");
+        }
+    }
+
+    /// Returns when clients have had their time.
+    pub(super) async fn wait(&self) {
+        let Some(minimum) = self.until_idle else { return sleep(self.time).await };
+        sleep(minimum).await;
+        let mut tick = interval(Duration::from_secs(1));
+        let mut errors = 0;
+        while errors < ERRORS {
+            tick.tick().await;
+            match self.ask(Method::GET, "/stats?usedonly&filter=downstream_cx_active$").await {
+                Ok(stats) => match self.active(&stats) {
+                    None | Some(0) => return,
+                    Some(left) => info!(connections = left, "waiting for connections to end"),
+                },
+                Err(error) => {
+                    errors += 1;
+                    warn!("could not count Envoy's connections: {error:#}");
+                }
+            }
+        }
+    }
+
+    async fn ask(&self, method: Method, path: &str) -> Result<String> {
+        let body = ask::send(PATIENCE, method, &self.admin.to_string(), path, String::new()).await?;
+        Ok(String::from_utf8_lossy(&body).into_owned())
+    }
+
+    /// Connections of clients. `None` where Envoy counts none at all.
+    fn active(&self, stats: &str) -> Option<u64> {
+        let count = |line: &str| {
+            let (name, value) = line.rsplit_once(':')?;
+            let listener = name.strip_prefix("listener.")?.strip_suffix(".downstream_cx_active")?;
+            self.is_for_clients(listener).then(|| value.trim().parse::<u64>().ok())?
+        };
+        (!stats.trim().is_empty()).then(|| stats.lines().filter_map(count).sum())
+    }
+
+    /// Not the admin port, not per worker, not inside Envoy, not one of ours.
+    fn is_for_clients(&self, listener: &str) -> bool {
+        let own = listener.rsplit_once('_').and_then(|(_, port)| port.parse().ok());
+        !listener.starts_with("admin")
+            && !listener.starts_with("envoy_internal_")
+            && !listener.contains("worker_")
+            && !own.is_some_and(|port: u16| self.own_ports.contains(&port))
+    }
+}
+
+/// What Envoy does once it is drained.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stay {
+    Forever,
+    UntilDrained,
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::Drain;
+
+    #[test]
+    fn only_connections_of_clients_count() {
+        let drain = Drain {
+            admin: ([127, 0, 0, 1], 15000).into(),
+            inbound_only: true,
+            time: Duration::ZERO,
+            until_idle: None,
+            own_ports: [15021, 15090].into(),
+        };
+        let stats = "http.10.0.0.1_80.downstream_cx_active: 7\n\
+                     listener.0.0.0.0_15006.downstream_cx_active: 2\n\
+                     listener.0.0.0.0_15006.worker_0.downstream_cx_active: 2\n\
+                     listener.0.0.0.0_15090.downstream_cx_active: 1\n\
+                     listener.admin.downstream_cx_active: 1\n\
+                     listener.admin.main_thread.downstream_cx_active: 1\n\
+                     listener.envoy_internal_x.downstream_cx_active: 4\n\
+                     listener.[__]_8080.downstream_cx_active: 3\n";
+        assert_eq!(drain.active(stats), Some(5));
+        assert_eq!(drain.active("\n"), None);
+    }
+}

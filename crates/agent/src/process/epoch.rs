@@ -1,0 +1,66 @@
+//! One Envoy process, from its start to its end. It can be aborted; it cannot be left behind.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use tokio::process::{Child, Command};
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+use tracing::warn;
+
+use super::exit::Ended;
+
+/// Time to write the last log lines; a stopped or stubborn Envoy is killed after it.
+const GRACE: Duration = Duration::from_secs(1);
+
+/// Starts our own binary, which becomes the program on the line.
+pub(super) fn start(agent: &Path, line: &[OsString]) -> Result<Child> {
+    let mut command = Command::new(agent);
+    // Envoy's lines go where the agent's go. Its terminal's signals are the agent's to deal with.
+    command.args(line).process_group(0).kill_on_drop(true);
+    command.spawn().with_context(|| format!("could not start {}", agent.display()))
+}
+
+/// Waits for the end of the process, or brings it about when aborted.
+pub(super) async fn wait(mut child: Child, abort: CancellationToken) -> Ended {
+    tokio::select! {
+        status = child.wait() => match status {
+            Ok(status) => Ended::from_status(status),
+            Err(error) => Ended::NotStarted(format!("could not be watched: {error}")),
+        },
+        () = abort.cancelled() => end(child).await,
+    }
+}
+
+async fn end(mut child: Child) -> Ended {
+    if let Some(id) = child.id().and_then(|id| i32::try_from(id).ok()) {
+        let _ = kill(Pid::from_raw(id), Signal::SIGTERM);
+    }
+    if timeout(GRACE, child.wait()).await.is_err()
+        && let Err(error) = child.kill().await
+    {
+        warn!("could not kill Envoy: {error}");
+    }
+    Ended::Aborted
+}
+
+/// A bootstrap file; removed on drop if it was generated.
+#[derive(Debug)]
+pub struct Configured {
+    pub path: PathBuf,
+    pub remove: bool,
+}
+
+impl Drop for Configured {
+    fn drop(&mut self) {
+        if self.remove
+            && let Err(error) = std::fs::remove_file(&self.path)
+        {
+            warn!("could not remove {}: {error}", self.path.display());
+        }
+    }
+}
