@@ -44,7 +44,9 @@ impl Affected {
 
 /// Whether only endpoints changed, so that the view before can be refreshed instead of cut anew.
 pub fn is_endpoints_only(delta: &Delta) -> bool {
-    let entries = |kind| matches!(kind, Kind::ServiceEntry | Kind::WorkloadEntry | Kind::WorkloadGroup);
+    let entries = |kind: Kind| {
+        kind.is_lowered() || matches!(kind, Kind::ServiceEntry | Kind::WorkloadEntry | Kind::WorkloadGroup)
+    };
     !delta.settings && delta.services.is_empty() && delta.objects.iter().all(|key| entries(key.kind))
 }
 
@@ -88,6 +90,19 @@ fn add_kind(found: &mut Affected, kind: Kind) {
         }
         // These reach a client through services and endpoints only.
         Kind::ServiceEntry | Kind::WorkloadEntry | Kind::WorkloadGroup => {}
+        // These reach a client as Gateways, VirtualServices and DestinationRules, which are told on their own.
+        Kind::GatewayClass
+        | Kind::KubernetesGateway
+        | Kind::ListenerSet
+        | Kind::HttpRoute
+        | Kind::GrpcRoute
+        | Kind::TcpRoute
+        | Kind::TlsRoute
+        | Kind::ReferenceGrant
+        | Kind::BackendTlsPolicy
+        | Kind::BackendTrafficPolicy
+        | Kind::Ingress
+        | Kind::IngressClass => {}
     }
 }
 

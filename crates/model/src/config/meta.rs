@@ -33,6 +33,7 @@ pub(super) fn read(json: Option<&Value>, place: Place) -> (Meta, Vec<String>) {
         annotations,
         created,
         resource_version: resource_version.into(),
+        generation: entries.get("generation").and_then(Value::as_i64).unwrap_or_default(),
         place: Some(place),
     };
     (meta, mistakes)

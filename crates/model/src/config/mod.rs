@@ -2,6 +2,7 @@
 //! One row here plus one file beside this makes a new kind; exhaustive matches then show where it must be read.
 
 pub mod encode;
+pub mod gateway_api;
 mod lines;
 mod lower;
 pub mod mesh;
@@ -27,27 +28,33 @@ use crate::problem::Place;
 use crate::shared::Shared;
 
 macro_rules! kinds {
-    ($($kind:ident, $group:literal, $plural:literal, $versions:expr, $message:literal, $type:ty;)*) => {
+    (
+        messages { $($kind:ident, $group:literal, $plural:literal, $versions:expr, $message:literal, $type:ty;)* }
+        documents { $($plain:ident, $name:literal, $p_group:literal, $p_plural:literal, $p_versions:expr, $p_type:ty;)* }
+    ) => {
         /// A kind of config object.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         pub enum Kind {
             $($kind,)*
+            $($plain,)*
         }
 
         /// The meaning of an object, as its kind defines it.
         #[derive(Clone, Debug, PartialEq, Eq, Hash)]
         pub enum Spec {
             $($kind(Shared<$type>),)*
+            $($plain(Shared<$p_type>),)*
         }
 
         impl Kind {
             /// Every kind, in the order of the table.
-            pub const ALL: &'static [Kind] = &[$(Kind::$kind,)*];
+            pub const ALL: &'static [Kind] = &[$(Kind::$kind,)* $(Kind::$plain,)*];
 
             /// The kind's name, as `kind:` in a document spells it.
             pub fn as_str(self) -> &'static str {
                 match self {
                     $(Kind::$kind => stringify!($kind),)*
+                    $(Kind::$plain => $name,)*
                 }
             }
 
@@ -55,6 +62,7 @@ macro_rules! kinds {
             pub fn group(self) -> &'static str {
                 match self {
                     $(Kind::$kind => $group,)*
+                    $(Kind::$plain => $p_group,)*
                 }
             }
 
@@ -62,6 +70,7 @@ macro_rules! kinds {
             pub fn plural(self) -> &'static str {
                 match self {
                     $(Kind::$kind => $plural,)*
+                    $(Kind::$plain => $p_plural,)*
                 }
             }
 
@@ -69,13 +78,15 @@ macro_rules! kinds {
             pub fn versions(self) -> &'static [&'static str] {
                 match self {
                     $(Kind::$kind => $versions,)*
+                    $(Kind::$plain => $p_versions,)*
                 }
             }
 
-            /// The protobuf message of the spec.
-            pub fn message(self) -> &'static str {
+            /// The protobuf message of the spec; `None` for a kind of Kubernetes, whose specs are plain documents.
+            pub fn message(self) -> Option<&'static str> {
                 match self {
-                    $(Kind::$kind => $message,)*
+                    $(Kind::$kind => Some($message),)*
+                    $(Kind::$plain => None,)*
                 }
             }
 
@@ -83,6 +94,15 @@ macro_rules! kinds {
             pub fn decode(self, bytes: &[u8]) -> Result<Spec, prost::DecodeError> {
                 match self {
                     $(Kind::$kind => <$type as prost::Message>::decode(bytes).map(|m| Spec::$kind(Shared::new(m))),)*
+                    $(Kind::$plain => Err(prost::DecodeError::new_unexpected_type_url($name, "a message of Istio")),)*
+                }
+            }
+
+            /// Reads the spec of a kind that has no message; the error completes "could not read the spec".
+            fn read(self, spec: &serde_json::Value) -> Result<Spec, String> {
+                match self {
+                    $(Kind::$plain => gateway_api::read(spec).map(|it| Spec::$plain(Shared::hashed(it))),)*
+                    $(Kind::$kind => Err(format!("{} is a message", $message)),)*
                 }
             }
         }
@@ -91,13 +111,15 @@ macro_rules! kinds {
             pub fn kind(&self) -> Kind {
                 match self {
                     $(Spec::$kind(_) => Kind::$kind,)*
+                    $(Spec::$plain(_) => Kind::$plain,)*
                 }
             }
 
-            /// The spec's protobuf encoding.
-            pub fn encode(&self) -> Vec<u8> {
+            /// The spec as JSON: protobuf's where the kind has a message.
+            pub fn to_json(&self) -> serde_json::Value {
                 match self {
-                    $(Spec::$kind(m) => prost::Message::encode_to_vec(&**m),)*
+                    $(Spec::$kind(m) => print::message_to_json($message, &prost::Message::encode_to_vec(&**m)),)*
+                    $(Spec::$plain(it) => serde_json::to_value(&**it).unwrap_or_default(),)*
                 }
             }
         }
@@ -106,23 +128,41 @@ macro_rules! kinds {
 
 const V1: &[&str] = &["v1", "v1beta1", "v1alpha3"];
 const SECURITY: &[&str] = &["v1", "v1beta1"];
+const BETA: &[&str] = &["v1", "v1beta1"];
+const ALPHA: &[&str] = &["v1", "v1alpha3", "v1alpha2"];
 
 kinds! {
-    VirtualService, "networking.istio.io", "virtualservices", V1, "istio.networking.v1alpha3.VirtualService", istio::networking::v1alpha3::VirtualService;
-    DestinationRule, "networking.istio.io", "destinationrules", V1, "istio.networking.v1alpha3.DestinationRule", istio::networking::v1alpha3::DestinationRule;
-    Gateway, "networking.istio.io", "gateways", V1, "istio.networking.v1alpha3.Gateway", istio::networking::v1alpha3::Gateway;
-    ServiceEntry, "networking.istio.io", "serviceentries", V1, "istio.networking.v1alpha3.ServiceEntry", istio::networking::v1alpha3::ServiceEntry;
-    WorkloadEntry, "networking.istio.io", "workloadentries", V1, "istio.networking.v1alpha3.WorkloadEntry", istio::networking::v1alpha3::WorkloadEntry;
-    WorkloadGroup, "networking.istio.io", "workloadgroups", V1, "istio.networking.v1alpha3.WorkloadGroup", istio::networking::v1alpha3::WorkloadGroup;
-    Sidecar, "networking.istio.io", "sidecars", V1, "istio.networking.v1alpha3.Sidecar", istio::networking::v1alpha3::Sidecar;
-    EnvoyFilter, "networking.istio.io", "envoyfilters", &["v1alpha3"], "istio.networking.v1alpha3.EnvoyFilter", istio::networking::v1alpha3::EnvoyFilter;
-    ProxyConfig, "networking.istio.io", "proxyconfigs", &["v1beta1"], "istio.networking.v1beta1.ProxyConfig", istio::networking::v1beta1::ProxyConfig;
-    PeerAuthentication, "security.istio.io", "peerauthentications", SECURITY, "istio.security.v1beta1.PeerAuthentication", istio::security::v1beta1::PeerAuthentication;
-    RequestAuthentication, "security.istio.io", "requestauthentications", SECURITY, "istio.security.v1beta1.RequestAuthentication", istio::security::v1beta1::RequestAuthentication;
-    AuthorizationPolicy, "security.istio.io", "authorizationpolicies", SECURITY, "istio.security.v1beta1.AuthorizationPolicy", istio::security::v1beta1::AuthorizationPolicy;
-    Telemetry, "telemetry.istio.io", "telemetries", &["v1", "v1alpha1"], "istio.telemetry.v1alpha1.Telemetry", istio::telemetry::v1alpha1::Telemetry;
-    WasmPlugin, "extensions.istio.io", "wasmplugins", &["v1alpha1"], "istio.extensions.v1alpha1.WasmPlugin", istio::extensions::v1alpha1::WasmPlugin;
-    TrafficExtension, "extensions.istio.io", "trafficextensions", &["v1alpha1"], "istio.extensions.v1alpha1.TrafficExtension", istio::extensions::v1alpha1::TrafficExtension;
+    messages {
+        VirtualService, "networking.istio.io", "virtualservices", V1, "istio.networking.v1alpha3.VirtualService", istio::networking::v1alpha3::VirtualService;
+        DestinationRule, "networking.istio.io", "destinationrules", V1, "istio.networking.v1alpha3.DestinationRule", istio::networking::v1alpha3::DestinationRule;
+        Gateway, "networking.istio.io", "gateways", V1, "istio.networking.v1alpha3.Gateway", istio::networking::v1alpha3::Gateway;
+        ServiceEntry, "networking.istio.io", "serviceentries", V1, "istio.networking.v1alpha3.ServiceEntry", istio::networking::v1alpha3::ServiceEntry;
+        WorkloadEntry, "networking.istio.io", "workloadentries", V1, "istio.networking.v1alpha3.WorkloadEntry", istio::networking::v1alpha3::WorkloadEntry;
+        WorkloadGroup, "networking.istio.io", "workloadgroups", V1, "istio.networking.v1alpha3.WorkloadGroup", istio::networking::v1alpha3::WorkloadGroup;
+        Sidecar, "networking.istio.io", "sidecars", V1, "istio.networking.v1alpha3.Sidecar", istio::networking::v1alpha3::Sidecar;
+        EnvoyFilter, "networking.istio.io", "envoyfilters", &["v1alpha3"], "istio.networking.v1alpha3.EnvoyFilter", istio::networking::v1alpha3::EnvoyFilter;
+        ProxyConfig, "networking.istio.io", "proxyconfigs", &["v1beta1"], "istio.networking.v1beta1.ProxyConfig", istio::networking::v1beta1::ProxyConfig;
+        PeerAuthentication, "security.istio.io", "peerauthentications", SECURITY, "istio.security.v1beta1.PeerAuthentication", istio::security::v1beta1::PeerAuthentication;
+        RequestAuthentication, "security.istio.io", "requestauthentications", SECURITY, "istio.security.v1beta1.RequestAuthentication", istio::security::v1beta1::RequestAuthentication;
+        AuthorizationPolicy, "security.istio.io", "authorizationpolicies", SECURITY, "istio.security.v1beta1.AuthorizationPolicy", istio::security::v1beta1::AuthorizationPolicy;
+        Telemetry, "telemetry.istio.io", "telemetries", &["v1", "v1alpha1"], "istio.telemetry.v1alpha1.Telemetry", istio::telemetry::v1alpha1::Telemetry;
+        WasmPlugin, "extensions.istio.io", "wasmplugins", &["v1alpha1"], "istio.extensions.v1alpha1.WasmPlugin", istio::extensions::v1alpha1::WasmPlugin;
+        TrafficExtension, "extensions.istio.io", "trafficextensions", &["v1alpha1"], "istio.extensions.v1alpha1.TrafficExtension", istio::extensions::v1alpha1::TrafficExtension;
+    }
+    documents {
+        GatewayClass, "GatewayClass", "gateway.networking.k8s.io", "gatewayclasses", BETA, gateway_api::GatewayClass;
+        KubernetesGateway, "Gateway", "gateway.networking.k8s.io", "gateways", BETA, gateway_api::Gateway;
+        ListenerSet, "ListenerSet", "gateway.networking.k8s.io", "listenersets", &["v1"], gateway_api::ListenerSet;
+        HttpRoute, "HTTPRoute", "gateway.networking.k8s.io", "httproutes", BETA, gateway_api::HttpRoute;
+        GrpcRoute, "GRPCRoute", "gateway.networking.k8s.io", "grpcroutes", &["v1"], gateway_api::GrpcRoute;
+        TcpRoute, "TCPRoute", "gateway.networking.k8s.io", "tcproutes", ALPHA, gateway_api::StreamRoute;
+        TlsRoute, "TLSRoute", "gateway.networking.k8s.io", "tlsroutes", ALPHA, gateway_api::StreamRoute;
+        ReferenceGrant, "ReferenceGrant", "gateway.networking.k8s.io", "referencegrants", &["v1beta1", "v1"], gateway_api::ReferenceGrant;
+        BackendTlsPolicy, "BackendTLSPolicy", "gateway.networking.k8s.io", "backendtlspolicies", ALPHA, gateway_api::BackendTlsPolicy;
+        BackendTrafficPolicy, "XBackendTrafficPolicy", "gateway.networking.x-k8s.io", "xbackendtrafficpolicies", &["v1alpha1"], gateway_api::BackendTrafficPolicy;
+        Ingress, "Ingress", "networking.k8s.io", "ingresses", &["v1"], gateway_api::Ingress;
+        IngressClass, "IngressClass", "networking.k8s.io", "ingressclasses", &["v1"], gateway_api::IngressClass;
+    }
 }
 
 impl Kind {
@@ -130,6 +170,19 @@ impl Kind {
     pub fn of(api_version: &str, kind: &str) -> Option<Kind> {
         let (group, version) = api_version.split_once('/')?;
         Kind::ALL.iter().copied().find(|k| k.as_str() == kind && k.group() == group && k.versions().contains(&version))
+    }
+}
+
+impl Kind {
+    /// Whether objects of this kind reach clients only as what they are lowered to. Their status tells the
+    /// generation that it was made for, so that one matters too.
+    pub fn is_lowered(self) -> bool {
+        self.message().is_none()
+    }
+
+    /// Whether objects of this kind stand in no namespace.
+    pub fn is_cluster_wide(self) -> bool {
+        matches!(self, Kind::GatewayClass | Kind::IngressClass)
     }
 }
 
@@ -163,6 +216,8 @@ pub struct Meta {
     /// Seconds since 1970; the older object wins a conflict.
     pub created: i64,
     pub resource_version: Text,
+    /// How often the spec was written, as an API server counts; 0 elsewhere.
+    pub generation: i64,
     /// Where it was read, for messages.
     pub place: Option<Place>,
 }
@@ -186,13 +241,14 @@ impl Object {
             && self.meta.namespace == other.meta.namespace
             && self.meta.labels == other.meta.labels
             && self.meta.created == other.meta.created
+            && (!self.spec.kind().is_lowered() || self.meta.generation == other.meta.generation)
             && meaningful(&self.meta.annotations).eq(meaningful(&other.meta.annotations))
     }
 }
 
 /// Annotations that change behaviour; the rest is noise of other tools.
 fn meaningful(annotations: &BTreeMap<Text, Text>) -> impl Iterator<Item = (&Text, &Text)> {
-    annotations.iter().filter(|(key, _)| key.contains("istio.io/"))
+    annotations.iter().filter(|(key, _)| key.contains("istio.io/") || &***key == "kubernetes.io/ingress.class")
 }
 
 /// An object of one known kind.

@@ -166,7 +166,13 @@ impl<'a> Reading<'a> {
     }
 
     fn spec(&mut self, kind: Kind, json: &Value, meta: Meta, about: &Text) {
-        let Some(descriptor) = api::reflect::istio().get_message_by_name(kind.message()) else {
+        let Some(message) = kind.message() else {
+            return match kind.read(json) {
+                Ok(spec) => self.objects.push((Object { meta: Arc::new(meta), spec }, self.steps.clone())),
+                Err(error) => self.tell(Problem::error(about.clone(), format!("could not read the spec: {error}"))),
+            };
+        };
+        let Some(descriptor) = api::reflect::istio().get_message_by_name(message) else {
             return self.tell(Problem::error(about.clone(), "the kind has no descriptor"));
         };
         let (dynamic, findings) = message::read(&descriptor, json, "spec");

@@ -13,7 +13,7 @@ pub fn to_json(object: &Object) -> Value {
         "apiVersion": format!("{}/{version}", kind.group()),
         "kind": kind.as_str(),
         "metadata": metadata(&object.meta),
-        "spec": message_to_json(kind.message(), &object.spec.encode()),
+        "spec": object.spec.to_json(),
     });
     document.sort_all_objects();
     document
@@ -48,6 +48,9 @@ fn metadata(meta: &Meta) -> Value {
     }
     if meta.created != 0 {
         put("creationTimestamp", json!(timestamp::format(meta.created)));
+    }
+    if meta.generation != 0 {
+        put("generation", json!(meta.generation));
     }
     if !meta.resource_version.is_empty() {
         put("resourceVersion", json!(&*meta.resource_version));

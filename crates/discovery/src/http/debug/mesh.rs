@@ -115,7 +115,7 @@ fn by_namespace(world: &Snapshot, kind: Kind, shown: impl Fn(&Object) -> Value) 
 }
 
 fn spec(object: &Object) -> Value {
-    message_to_json(object.spec.kind().message(), &object.spec.encode())
+    object.spec.to_json()
 }
 
 fn world(pages: &Pages) -> Arc<Snapshot> {

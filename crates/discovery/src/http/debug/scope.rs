@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use model::config::Kind;
 use model::config::print::message_to_json;
 use model::service::Service;
 use prost::Message;
@@ -33,7 +32,7 @@ pub(super) fn sidecarz(pages: &Pages, asked: &Asked) -> Answer {
         "services": services(&view.services),
         "egressListenerServices": view.egress.iter().map(|listener| services(&listener.services)).collect::<Value>(),
         "servicesByHostname": by_host.into_iter().collect::<Map<_, _>>(),
-        "sidecar": sidecar.map(|sidecar| message_to_json(Kind::Sidecar.message(), &sidecar.spec.encode_to_vec())),
+        "sidecar": sidecar.map(|sidecar| message_to_json("istio.networking.v1alpha3.Sidecar", &sidecar.spec.encode_to_vec())),
         "destinationRules": destination_rules(view),
     }))
 }

@@ -87,6 +87,19 @@ fn spec(object: &Object, report: &mut Report) {
         Spec::Telemetry(it) => telemetry::check(it, report),
         Spec::WasmPlugin(it) => extensions::wasm_plugin(it, report),
         Spec::TrafficExtension(it) => extensions::traffic_extension(it, report),
+        // What is wrong with these is told in their status, by what lowers them.
+        Spec::GatewayClass(_)
+        | Spec::KubernetesGateway(_)
+        | Spec::ListenerSet(_)
+        | Spec::HttpRoute(_)
+        | Spec::GrpcRoute(_)
+        | Spec::TcpRoute(_)
+        | Spec::TlsRoute(_)
+        | Spec::ReferenceGrant(_)
+        | Spec::BackendTlsPolicy(_)
+        | Spec::BackendTrafficPolicy(_)
+        | Spec::Ingress(_)
+        | Spec::IngressClass(_) => {}
     }
 }
 
