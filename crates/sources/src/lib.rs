@@ -5,6 +5,7 @@
 
 mod disk;
 pub mod health;
+pub mod http;
 pub mod mesh;
 pub mod registry;
 pub mod source;

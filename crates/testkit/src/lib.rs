@@ -12,5 +12,6 @@ pub mod discovery;
 pub mod envoy;
 pub mod ports;
 pub mod process;
+pub mod scripted;
 pub mod servers;
 pub mod wait;

@@ -2,6 +2,7 @@
 
 mod files;
 mod follower;
+mod http;
 mod memory;
 mod mesh;
 mod mock;

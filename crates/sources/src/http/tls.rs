@@ -1,0 +1,67 @@
+//! What the client believes and what it shows of itself. Files are read when a client is made.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use hyper_rustls::ConfigBuilderExt;
+use rustls::crypto::aws_lc_rs;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::{ClientConfig, RootCertStore};
+
+use super::Error;
+
+/// Whose certificates are believed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Roots {
+    /// Those of the operating system.
+    System,
+    /// Those of a PEM file, and no others.
+    File(PathBuf),
+    /// Nobody's: TLS always fails, plain text works.
+    None,
+}
+
+/// A certificate chain and its key, as PEM files.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Identity {
+    pub chain: PathBuf,
+    pub key: PathBuf,
+}
+
+pub(super) fn config(roots: &Roots, identity: Option<&Identity>) -> Result<ClientConfig, Error> {
+    let builder = ClientConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
+        .with_safe_default_protocol_versions()
+        .map_err(|e| Error::Tls(e.to_string()))?;
+    let builder = match roots {
+        Roots::System => builder.with_native_roots().map_err(|e| Error::Tls(e.to_string()))?,
+        Roots::File(file) => builder.with_root_certificates(store(certificates(file)?, file)?),
+        Roots::None => builder.with_root_certificates(RootCertStore::empty()),
+    };
+    let Some(Identity { chain, key }) = identity else { return Ok(builder.with_no_client_auth()) };
+    let private = PrivateKeyDer::from_pem_file(key).map_err(|e| unreadable(key, &e))?;
+    builder
+        .with_client_auth_cert(certificates(chain)?, private)
+        .map_err(|e| Error::Tls(format!("could not use {} with {}: {e}", chain.display(), key.display())))
+}
+
+fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, Error> {
+    let all: Result<Vec<_>, _> = CertificateDer::pem_file_iter(file).and_then(Iterator::collect);
+    let all = all.map_err(|e| unreadable(file, &e))?;
+    if all.is_empty() {
+        return Err(Error::Tls(format!("there is no certificate in {}", file.display())));
+    }
+    Ok(all)
+}
+
+fn store(certificates: Vec<CertificateDer<'static>>, file: &Path) -> Result<RootCertStore, Error> {
+    let mut roots = RootCertStore::empty();
+    for certificate in certificates {
+        roots.add(certificate).map_err(|e| unreadable(file, &e))?;
+    }
+    Ok(roots)
+}
+
+fn unreadable(file: &Path, error: &dyn std::fmt::Display) -> Error {
+    Error::Tls(format!("could not read {}: {error}", file.display()))
+}

@@ -1,0 +1,67 @@
+//! The HTTP client against a server that answers as the test says.
+
+use std::time::Duration;
+
+use http::{HeaderMap, HeaderValue, Response, StatusCode};
+use sources::http::{Client, Error, Limits, Options, Roots};
+use testkit::scripted::Scripted;
+
+const LIMITS: Limits = Limits { time: Duration::from_secs(60), bytes: 100 };
+
+fn client() -> Client {
+    Client::new(&Options { roots: Roots::None, ..Options::default() }).unwrap()
+}
+
+async fn server() -> Scripted {
+    Scripted::start(async |asked| match asked.path.as_str() {
+        "/long" => Response::new("x".repeat(101)),
+        "/never" => std::future::pending().await,
+        "/elsewhere" => {
+            let reply = Response::builder().status(302).header("location", "http://127.0.0.1:1/");
+            reply.body(String::new()).unwrap()
+        }
+        "/header" => Response::new(format!("{:?}", asked.headers.get("x-consul-token"))),
+        _ => Response::new("hello".to_owned()),
+    })
+    .await
+}
+
+#[tokio::test]
+async fn one_connection_serves_many_requests() {
+    let (server, client) = (server().await, client());
+    for _ in 0..5 {
+        let reply = client.get(&format!("{}/", server.url()), &HeaderMap::new(), LIMITS).await.unwrap();
+        assert_eq!((reply.status, &*reply.body), (StatusCode::OK, &b"hello"[..]));
+    }
+    assert_eq!((server.connections(), server.asked().len()), (1, 5));
+}
+
+#[tokio::test]
+async fn answers_are_bounded_in_size_and_time() {
+    let (server, client) = (server().await, client());
+    let long = client.get(&format!("{}/long", server.url()), &HeaderMap::new(), LIMITS).await.unwrap_err();
+    assert!(matches!(long, Error::TooLong { limit: 100, .. }), "{long}");
+    let short = Limits { time: Duration::from_millis(50), ..LIMITS };
+    let late = client.get(&format!("{}/never", server.url()), &HeaderMap::new(), short).await.unwrap_err();
+    assert!(matches!(late, Error::Late { .. }), "{late}");
+}
+
+#[tokio::test]
+async fn a_redirect_is_told_and_not_followed() {
+    let (server, client) = (server().await, client());
+    let reply = client.get(&format!("{}/elsewhere", server.url()), &HeaderMap::new(), LIMITS).await.unwrap();
+    assert_eq!((reply.status, reply.header("location")), (StatusCode::FOUND, Some("http://127.0.0.1:1/")));
+    assert_eq!(server.asked().len(), 1);
+}
+
+#[tokio::test]
+async fn headers_are_sent_and_an_absent_server_is_named() {
+    let (server, client) = (server().await, client());
+    let mut headers = HeaderMap::new();
+    headers.insert("x-consul-token", HeaderValue::from_static("t"));
+    let reply = client.get(&format!("{}/header", server.url()), &headers, LIMITS).await.unwrap();
+    assert_eq!(&*reply.body, b"Some(\"t\")");
+    let absent = format!("http://127.0.0.1:{}/", testkit::ports::free());
+    let error = client.get(&absent, &headers, LIMITS).await.unwrap_err();
+    assert!(matches!(&error, Error::Unreachable { url, .. } if *url == absent), "{error}");
+}
