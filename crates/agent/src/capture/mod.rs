@@ -1,8 +1,39 @@
-//! Capture of a workload's traffic: the rules that send it through Envoy.
+//! `pilot-agent istio-iptables`: iptables rules that lead a pod's traffic through Envoy.
+//! `flags` reads what shall be captured, `rules` says it as rules, `apply` puts them into the kernel.
 
-use anyhow::{Result, bail};
+mod apply;
+mod flags;
+mod machine;
+mod options;
+mod rule;
+mod rules;
+mod state;
 
-/// Runs `pilot-agent istio-iptables` with these arguments.
-pub fn run(_args: &[String]) -> Result<()> {
-    bail!("could not write rules: not written yet")
+use anyhow::Result;
+
+use self::options::Options;
+use self::rules::Family;
+
+/// Runs the command with what follows its name; what it prints goes to standard output.
+pub fn run(arguments: &[String]) -> Result<()> {
+    if arguments.iter().any(|argument| argument == "--help" || argument == "-h") {
+        print!("{}", flags::help());
+        return Ok(());
+    }
+    let options = flags::options(arguments, &|name| std::env::var(name).ok(), &machine::Here)?;
+    if options.action.skip_apply {
+        return Ok(());
+    }
+    if options.action.dry_run {
+        print!("{}", text(&options));
+        return Ok(());
+    }
+    apply::apply(&options)
+}
+
+/// The input of iptables-restore, and of ip6tables-restore where it is used.
+fn text(options: &Options) -> String {
+    let of = |tool, family| format!("# {tool} --noflush\n{}", rule::restore(&rules::rules(options, family)));
+    let v4 = of("iptables-restore", Family::V4);
+    if options.ipv6 { v4 + &of("ip6tables-restore", Family::V6) } else { v4 }
 }

@@ -1,0 +1,87 @@
+//! What iptables-save says is there, and whether it is what we want.
+//! Rules come back from the kernel reworded, so only chains and counts are compared here; each rule
+//! is then asked for with `iptables -C`.
+
+use std::collections::BTreeMap;
+
+use super::rule::PREFIX;
+
+const TABLES: [&str; 4] = ["filter", "nat", "mangle", "raw"];
+
+/// How many rules each of our chains has, by table, and how many jumps lead into them from others.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct State {
+    chains: BTreeMap<(String, String), usize>,
+    jumps: usize,
+}
+
+impl State {
+    /// Reads the output of iptables-save or the input of iptables-restore.
+    pub(super) fn read(text: &str) -> State {
+        let mut state = State::default();
+        let mut table = "";
+        for line in text.lines() {
+            if let Some(name) = line.strip_prefix('*') {
+                table = name.trim();
+            } else if TABLES.contains(&table) {
+                state.line(table, line);
+            }
+        }
+        state
+    }
+
+    fn line(&mut self, table: &str, line: &str) {
+        let mut words = line.split_whitespace();
+        let (operation, chain) = match words.next() {
+            Some("-A" | "-I") => ("rule", words.next()),
+            Some("-N") => ("chain", words.next()),
+            Some(word) => ("chain", word.strip_prefix(':')),
+            None => return,
+        };
+        let Some(chain) = chain else { return };
+        if chain.starts_with(PREFIX) {
+            let rules = self.chains.entry((table.to_owned(), chain.to_owned())).or_default();
+            *rules += usize::from(operation == "rule");
+        } else if operation == "rule" && words.any(|word| word.starts_with(PREFIX)) {
+            self.jumps += 1;
+        }
+    }
+
+    /// Nothing of ours is there.
+    pub(super) fn is_clean(&self) -> bool {
+        self.chains.is_empty() && self.jumps == 0
+    }
+
+    /// Our chains are the same, with as many rules each.
+    pub(super) fn has_chains_of(&self, other: &State) -> bool {
+        self.chains == other.chains
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::State;
+
+    const WANTED: &str = "* nat\n-N ISTIO_OUTPUT\n-A OUTPUT -j ISTIO_OUTPUT\n-A ISTIO_OUTPUT -j RETURN\nCOMMIT\n";
+
+    #[test]
+    fn kernel_wording_compares_equal() {
+        let saved = "# Generated\n*nat\n:OUTPUT ACCEPT [0:0]\n:ISTIO_OUTPUT - [0:0]\n-A OUTPUT -j ISTIO_OUTPUT\n\
+                     -A ISTIO_OUTPUT -j RETURN\nCOMMIT\n";
+        assert_eq!(State::read(saved), State::read(WANTED));
+    }
+
+    #[test]
+    fn rules_of_others_do_not_count() {
+        let saved = "*nat\n:OUTPUT ACCEPT [0:0]\n-A OUTPUT -j KUBE_SERVICES\n-A OUTPUT -j RETURN\nCOMMIT\n";
+        assert!(State::read(saved).is_clean());
+    }
+
+    #[test]
+    fn missing_rule_or_further_chain_is_a_difference() {
+        let wanted = State::read(WANTED);
+        assert!(!wanted.is_clean());
+        assert!(!State::read("*nat\n:ISTIO_OUTPUT - [0:0]\n").has_chains_of(&wanted));
+        assert!(!State::read(&format!("{WANTED}*nat\n-N ISTIO_MORE\n")).has_chains_of(&wanted));
+    }
+}
