@@ -1,0 +1,264 @@
+//! The names of the mesh as a lookup table: every spelling under which a client may ask for a host,
+//! and the addresses it stands for. Made anew from each name table the control plane sends.
+
+use std::collections::{BTreeSet, HashMap};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::Arc;
+
+use api::nds::{NameInfo, NameTable};
+
+/// Names of this registry have short forms.
+const KUBERNETES: &str = "Kubernetes";
+
+/// Where the asking workload stands: it decides which short names mean what.
+#[derive(Clone, Debug, Default)]
+pub struct Place {
+    namespace: String,
+    /// What follows `name.namespace.`, such as `svc.cluster.local`.
+    domain: String,
+    /// The first search domain of resolv.conf, which clients try before the name itself.
+    search: Option<String>,
+}
+
+impl Place {
+    /// The domain may begin with the namespace, as proxies' domains do.
+    pub fn new(namespace: &str, domain: &str, search: Option<&str>) -> Place {
+        let rest = match domain.split_once('.') {
+            Some((first, rest)) if first == namespace => rest,
+            None if domain == namespace => "",
+            _ => domain,
+        };
+        let search = search.map(|domain| domain.trim_end_matches('.').to_lowercase());
+        Place { namespace: namespace.to_owned(), domain: rest.to_owned(), search }
+    }
+
+    /// All names of a host, lower case, each with a dot at its end.
+    fn names(&self, host: &str, info: &NameInfo) -> BTreeSet<String> {
+        let full = format!("{}.", host.trim_end_matches('.').to_lowercase());
+        let mut names = BTreeSet::from([full]);
+        // Of another domain, hence another cluster, nobody can tell which host a short name means.
+        let is_ours = !self.domain.is_empty() && host.ends_with(&self.domain);
+        if info.registry != KUBERNETES || !is_ours {
+            return names;
+        }
+        let (short, namespace) = (info.shortname.to_lowercase(), info.namespace.to_lowercase());
+        let first = self.domain.split('.').next().unwrap_or_default();
+        names.insert(format!("{short}.{namespace}."));
+        names.insert(format!("{short}.{namespace}.{first}."));
+        if info.namespace == self.namespace {
+            names.insert(format!("{short}."));
+        }
+        names
+    }
+}
+
+/// Which addresses are asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    A,
+    Aaaa,
+}
+
+/// What a name stands for.
+#[derive(Debug, Default)]
+struct Addresses {
+    v4: Vec<Ipv4Addr>,
+    v6: Vec<Ipv6Addr>,
+}
+
+/// Every known name.
+#[derive(Debug, Default)]
+pub struct Table {
+    hosts: HashMap<String, Arc<Addresses>>,
+    /// A name with the search domain appended, and the name that is meant.
+    searched: HashMap<String, String>,
+}
+
+/// The mesh knows the name. No addresses: it has none of the kind asked for.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Found {
+    /// The name that the asked one is an alias of.
+    pub alias: Option<String>,
+    pub addresses: Vec<IpAddr>,
+}
+
+impl Table {
+    pub fn new(names: &NameTable, place: &Place) -> Table {
+        let mut table = Table::default();
+        for (host, info) in &names.table {
+            let addresses = Arc::new(Addresses::parse(&info.ips));
+            if !addresses.is_empty() {
+                table.add(place.names(host, info), &addresses, place);
+            }
+        }
+        table
+    }
+
+    fn add(&mut self, names: BTreeSet<String>, addresses: &Arc<Addresses>, place: &Place) {
+        for name in &names {
+            self.hosts.insert(name.clone(), Arc::clone(addresses));
+            let Some(search) = &place.search else { continue };
+            if name.ends_with(&format!("{search}.")) {
+                continue;
+            }
+            let searched = format!("{name}{search}.");
+            // `cart` with the search domain is `cart.shop.svc.cluster.local`, a name of its own.
+            if !names.contains(&searched) {
+                self.searched.insert(searched, name.clone());
+            }
+        }
+    }
+
+    pub fn len(&self) -> usize {
+        self.hosts.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.hosts.is_empty()
+    }
+
+    /// Looks a name up: lower case, with a dot at its end. None: others may know it.
+    /// A wildcard host answers for every name below it that has no entry of its own.
+    pub fn find(&self, name: &str, kind: Kind) -> Option<Found> {
+        let known = |name: &str| self.searched.contains_key(name) || self.hosts.contains_key(name);
+        if known(name) {
+            return self.found(name, kind);
+        }
+        let mut below = name;
+        while let Some((_, rest)) = below.split_once('.') {
+            let wildcard = format!("*.{rest}");
+            if !rest.is_empty() && known(&wildcard) {
+                return self.found(&wildcard, kind);
+            }
+            below = rest;
+        }
+        None
+    }
+
+    fn found(&self, name: &str, kind: Kind) -> Option<Found> {
+        let alias = self.searched.get(name);
+        let addresses = self.hosts.get(alias.map_or(name, String::as_str))?;
+        Some(Found { alias: alias.cloned(), addresses: addresses.of(kind) })
+    }
+}
+
+impl Addresses {
+    /// What cannot be read is left out.
+    fn parse(texts: &[String]) -> Addresses {
+        let mut addresses = Addresses::default();
+        for address in texts.iter().filter_map(|text| text.parse::<IpAddr>().ok()) {
+            match address {
+                IpAddr::V4(v4) => addresses.v4.push(v4),
+                IpAddr::V6(v6) => addresses.v6.push(v6),
+            }
+        }
+        addresses
+    }
+
+    fn is_empty(&self) -> bool {
+        self.v4.is_empty() && self.v6.is_empty()
+    }
+
+    fn of(&self, kind: Kind) -> Vec<IpAddr> {
+        match kind {
+            Kind::A => self.v4.iter().copied().map(IpAddr::V4).collect(),
+            Kind::Aaaa => self.v6.iter().copied().map(IpAddr::V6).collect(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Found, Kind, NameInfo, NameTable, Place, Table};
+
+    fn info(ips: &[&str], registry: &str, shortname: &str, namespace: &str) -> NameInfo {
+        NameInfo {
+            ips: ips.iter().map(ToString::to_string).collect(),
+            registry: registry.to_owned(),
+            shortname: shortname.to_owned(),
+            namespace: namespace.to_owned(),
+        }
+    }
+
+    fn table() -> Table {
+        let names = NameTable {
+            table: [
+                ("cart.shop.svc.cluster.local", info(&["10.0.0.1", "10.0.0.2"], "Kubernetes", "cart", "shop")),
+                ("pay.bank.svc.cluster.local", info(&["10.0.0.3", "2001:db8::3"], "Kubernetes", "pay", "bank")),
+                ("far.shop.svc.other.local", info(&["10.0.0.4"], "Kubernetes", "far", "shop")),
+                ("Outside.Example.com", info(&["10.0.0.5"], "External", "", "")),
+                ("*.wild.example.com", info(&["10.0.0.6"], "External", "", "")),
+                ("bad.example.com", info(&["junk"], "External", "", "")),
+            ]
+            .map(|(host, info)| (host.to_owned(), info))
+            .into(),
+        };
+        Table::new(&names, &Place::new("shop", "shop.svc.cluster.local", Some("shop.svc.cluster.local")))
+    }
+
+    fn addresses(name: &str, kind: Kind) -> Option<(Option<String>, Vec<String>)> {
+        let Found { alias, addresses } = table().find(name, kind)?;
+        Some((alias, addresses.iter().map(ToString::to_string).collect()))
+    }
+
+    fn plain(ips: &[&str]) -> Option<(Option<String>, Vec<String>)> {
+        Some((None, ips.iter().map(ToString::to_string).collect()))
+    }
+
+    fn alias(of: &str, ips: &[&str]) -> Option<(Option<String>, Vec<String>)> {
+        Some((Some(of.to_owned()), ips.iter().map(ToString::to_string).collect()))
+    }
+
+    #[test]
+    fn short_forms_of_own_namespace_and_others() {
+        let cart = plain(&["10.0.0.1", "10.0.0.2"]);
+        for name in ["cart.", "cart.shop.", "cart.shop.svc.", "cart.shop.svc.cluster.local."] {
+            assert_eq!(addresses(name, Kind::A), cart, "{name}");
+        }
+        assert_eq!(addresses("pay.bank.", Kind::A), plain(&["10.0.0.3"]));
+        assert_eq!(addresses("pay.", Kind::A), None);
+    }
+
+    #[test]
+    fn host_of_another_domain_has_its_full_name_only() {
+        assert_eq!(addresses("far.shop.svc.other.local.", Kind::A), plain(&["10.0.0.4"]));
+        assert_eq!(addresses("far.", Kind::A), None);
+        assert_eq!(addresses("far.shop.", Kind::A), None);
+    }
+
+    #[test]
+    fn known_name_without_addresses_of_the_kind_is_found_empty() {
+        assert_eq!(addresses("cart.", Kind::Aaaa), plain(&[]));
+        assert_eq!(addresses("pay.bank.", Kind::Aaaa), plain(&["2001:db8::3"]));
+        assert_eq!(addresses("bad.example.com.", Kind::A), None);
+    }
+
+    #[test]
+    fn searched_name_is_an_alias_unless_it_is_a_name_of_its_own() {
+        assert_eq!(
+            addresses("outside.example.com.shop.svc.cluster.local.", Kind::A),
+            alias("outside.example.com.", &["10.0.0.5"])
+        );
+        assert_eq!(addresses("cart.shop.svc.cluster.local.", Kind::A), plain(&["10.0.0.1", "10.0.0.2"]));
+        assert_eq!(
+            addresses("cart.shop.svc.shop.svc.cluster.local.", Kind::A),
+            alias("cart.shop.svc.", &["10.0.0.1", "10.0.0.2"])
+        );
+    }
+
+    #[test]
+    fn wildcard_answers_for_names_below_it() {
+        assert_eq!(addresses("a.b.wild.example.com.", Kind::A), plain(&["10.0.0.6"]));
+        assert_eq!(addresses("wild.example.com.", Kind::A), None);
+        assert_eq!(
+            addresses("a.wild.example.com.shop.svc.cluster.local.", Kind::A),
+            alias("*.wild.example.com.", &["10.0.0.6"])
+        );
+    }
+
+    #[test]
+    fn unknown_names_are_left_to_others() {
+        assert_eq!(addresses("www.example.org.", Kind::A), None);
+        assert_eq!(addresses(".", Kind::A), None);
+    }
+}

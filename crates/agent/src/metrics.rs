@@ -1,0 +1,175 @@
+//! The agent's own metrics, under upstream's names, written as Prometheus text.
+//! A handful of counters needs no library: an idle agent shall stay small.
+
+use std::fmt::Write;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+/// Upper bounds of the buckets of a duration, in seconds.
+const BUCKETS: [f64; 6] = [0.001, 0.005, 0.01, 0.1, 1.0, 5.0];
+
+/// A count that only grows.
+#[derive(Debug, Default)]
+pub struct Counter(AtomicU64);
+
+impl Counter {
+    pub fn add(&self) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// A value that comes and goes.
+#[derive(Debug, Default)]
+pub struct Gauge(AtomicU64);
+
+impl Gauge {
+    pub fn set(&self, value: f64) {
+        self.0.store(value.to_bits(), Ordering::Relaxed);
+    }
+
+    pub fn get(&self) -> f64 {
+        f64::from_bits(self.0.load(Ordering::Relaxed))
+    }
+}
+
+/// How long something takes, in buckets.
+#[derive(Debug, Default)]
+pub struct Durations {
+    buckets: [Counter; BUCKETS.len() + 1],
+    micros: AtomicU64,
+}
+
+impl Durations {
+    pub fn observe(&self, took: Duration) {
+        let bucket = BUCKETS.iter().position(|bound| took.as_secs_f64() <= *bound);
+        self.buckets[bucket.unwrap_or(BUCKETS.len())].add();
+        self.micros.fetch_add(u64::try_from(took.as_micros()).unwrap_or(u64::MAX), Ordering::Relaxed);
+    }
+}
+
+/// Everything the agent counts.
+#[derive(Debug, Default)]
+pub struct Metrics {
+    pub xds_requests: Counter,
+    pub xds_responses: Counter,
+    /// Streams that Envoy opened.
+    pub envoy_connections: Counter,
+    pub envoy_terminations: Counter,
+    /// Streams to the control plane that stood.
+    pub pilot_connections: Counter,
+    /// Those of them that came after one that was lost.
+    pub pilot_reconnections: Counter,
+    pub pilot_connection_failures: Counter,
+    /// Streams that the control plane or the network ended.
+    pub pilot_terminations: Counter,
+    /// How many streams to the control plane stand now.
+    pub pilot_connected: Gauge,
+    pub dns_requests: Counter,
+    pub dns_upstream_requests: Counter,
+    pub dns_upstream_failures: Counter,
+    pub dns_upstream_duration: Durations,
+    pub startup_seconds: Gauge,
+    pub scrapes: Counter,
+    pub envoy_scrape_failures: Counter,
+    pub application_scrape_failures: Counter,
+}
+
+impl Metrics {
+    /// All of them as Prometheus text.
+    pub fn text(&self) -> String {
+        let mut page = Page::default();
+        page.counter("xds_proxy_requests", "Requests of Envoy sent on to the control plane", &self.xds_requests);
+        page.counter("xds_proxy_responses", "Responses of the control plane", &self.xds_responses);
+        page.counter("envoy_connections", "xDS streams that Envoy opened", &self.envoy_connections);
+        page.counter("envoy_connection_terminations", "xDS streams that Envoy ended", &self.envoy_terminations);
+        page.counter("istiod_connections", "Streams to the control plane that stood", &self.pilot_connections);
+        page.counter("istiod_reconnections", "Streams that replaced a lost one", &self.pilot_reconnections);
+        let failures = "Attempts to reach the control plane that failed";
+        page.counter("istiod_connection_failures", failures, &self.pilot_connection_failures);
+        let terminations = "Streams that the control plane or the network ended";
+        page.counter("istiod_connection_terminations", terminations, &self.pilot_terminations);
+        page.gauge("istiod_connected", "Streams to the control plane that stand", self.pilot_connected.get());
+        page.counter("dns_requests_total", "DNS queries", &self.dns_requests);
+        let forwarded = "DNS queries sent on to servers of resolv.conf";
+        page.counter("dns_upstream_requests_total", forwarded, &self.dns_upstream_requests);
+        page.counter("dns_upstream_failures_total", "DNS queries nobody answered", &self.dns_upstream_failures);
+        let took = "Time that servers of resolv.conf took";
+        page.durations("dns_upstream_request_duration_seconds", took, &self.dns_upstream_duration);
+        let startup = "Time from start to the first positive readiness";
+        page.gauge("startup_duration_seconds", startup, self.startup_seconds.get());
+        page.counter("scrapes_total", "Scrapes of merged metrics", &self.scrapes);
+        page.head("scrape_failures_total", "counter", "Scrapes of one source that failed");
+        page.line("scrape_failures_total", "{type=\"application\"}", self.application_scrape_failures.get() as f64);
+        page.line("scrape_failures_total", "{type=\"envoy\"}", self.envoy_scrape_failures.get() as f64);
+        page.0
+    }
+}
+
+#[derive(Default)]
+struct Page(String);
+
+impl Page {
+    fn head(&mut self, name: &str, kind: &str, help: &str) {
+        // Writing to a string cannot fail.
+        let _ = writeln!(self.0, "# HELP istio_agent_{name} {help}\n# TYPE istio_agent_{name} {kind}");
+    }
+
+    fn line(&mut self, name: &str, labels: &str, value: f64) {
+        let _ = writeln!(self.0, "istio_agent_{name}{labels} {value}");
+    }
+
+    fn counter(&mut self, name: &str, help: &str, counter: &Counter) {
+        self.head(name, "counter", help);
+        self.line(name, "", counter.get() as f64);
+    }
+
+    fn gauge(&mut self, name: &str, help: &str, value: f64) {
+        self.head(name, "gauge", help);
+        self.line(name, "", value);
+    }
+
+    fn durations(&mut self, name: &str, help: &str, durations: &Durations) {
+        self.head(name, "histogram", help);
+        let mut total = 0;
+        for (at, bucket) in durations.buckets.iter().enumerate() {
+            total += bucket.get();
+            let bound = BUCKETS.get(at).map_or("+Inf".to_owned(), f64::to_string);
+            self.line(&format!("{name}_bucket"), &format!("{{le=\"{bound}\"}}"), total as f64);
+        }
+        let seconds = durations.micros.load(Ordering::Relaxed) as f64 / 1e6;
+        self.line(&format!("{name}_sum"), "", seconds);
+        self.line(&format!("{name}_count"), "", total as f64);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::Metrics;
+
+    #[test]
+    fn text_has_upstream_names_and_cumulative_buckets() {
+        let metrics = Metrics::default();
+        metrics.xds_requests.add();
+        metrics.startup_seconds.set(0.25);
+        metrics.dns_upstream_duration.observe(Duration::from_millis(4));
+        metrics.dns_upstream_duration.observe(Duration::from_secs(9));
+        let text = metrics.text();
+        for line in [
+            "istio_agent_xds_proxy_requests 1",
+            "istio_agent_startup_duration_seconds 0.25",
+            "istio_agent_dns_upstream_request_duration_seconds_bucket{le=\"0.001\"} 0",
+            "istio_agent_dns_upstream_request_duration_seconds_bucket{le=\"5\"} 1",
+            "istio_agent_dns_upstream_request_duration_seconds_bucket{le=\"+Inf\"} 2",
+            "istio_agent_dns_upstream_request_duration_seconds_count 2",
+            "istio_agent_scrape_failures_total{type=\"envoy\"} 0",
+        ] {
+            assert!(text.lines().any(|l| l == line), "no {line} in\n{text}");
+        }
+    }
+}
