@@ -33,6 +33,17 @@ pub fn parse_mesh(text: &str, file: &str) -> (Mesh, Vec<Problem>) {
     usable(mesh, default_mesh, problems)
 }
 
+/// Reads a ProxyConfig document over a base. With an error among the problems the value is the base alone.
+pub fn parse_proxy_config(base: &ProxyConfig, text: &str, file: &str) -> (ProxyConfig, Vec<Problem>) {
+    let (json, place, source, mut problems) = single_document(text, file);
+    let about: Text = "ProxyConfig".into();
+    let (config, findings) = proxy_config_over(base, &json, "");
+    problems.extend(parse::located(parse::problems(findings, &about, &place), source));
+    problems.extend(validate::validate_proxy_config(&config, Some(place)));
+    let refused = problems.iter().any(|problem| problem.severity == Severity::Error);
+    (if refused { base.clone() } else { config }, problems)
+}
+
 /// Reads a MeshNetworks document. With an error among the problems there are no networks in the value.
 pub fn parse_networks(text: &str, file: &str) -> (Networks, Vec<Problem>) {
     let (json, place, source, mut problems) = single_document(text, file);
@@ -167,6 +178,7 @@ mod tests {
 
     use super::{
         default_mesh, default_proxy_config, effective_proxy_config, merge_proxy_config, parse_mesh, parse_networks,
+        parse_proxy_config,
     };
 
     fn mesh(text: &str) -> MeshConfig {
@@ -250,6 +262,16 @@ mod tests {
         assert_eq!(headers.server.map(|server| server.value).as_deref(), Some("s"));
         assert_eq!((headers.forwarded_client_cert, headers.request_id.and_then(|id| id.disabled)), (1, Some(true)));
         assert_eq!(merged.proxy_metadata.keys().map(String::as_str).collect::<Vec<_>>(), ["A", "B"]);
+    }
+
+    #[test]
+    fn settings_of_one_proxy_are_read_over_a_base() {
+        let base = default_proxy_config();
+        let (read, problems) = parse_proxy_config(&base, "concurrency: 3\ndiscoveryAddress: x:1\n", "env");
+        assert_eq!((read.concurrency, &*read.discovery_address, problems.len()), (Some(3), "x:1", 0));
+        let (kept, problems) = parse_proxy_config(&base, "statusPort: 99999\nconcurrency: 3\n", "env");
+        assert_eq!(kept, base);
+        assert!(problems[0].to_string().starts_with("env:1: ProxyConfig: "), "{}", problems[0]);
     }
 
     #[test]

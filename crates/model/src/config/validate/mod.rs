@@ -27,7 +27,7 @@ mod unreachable;
 mod virtual_service;
 mod workload;
 
-use api::istio::mesh::v1alpha1::{MeshConfig, MeshNetworks};
+use api::istio::mesh::v1alpha1::{MeshConfig, MeshNetworks, ProxyConfig};
 use api::istio::security::v1beta1::authorization_policy::Action;
 
 use self::report::{Report, Rule};
@@ -40,6 +40,13 @@ pub fn validate_mesh(mesh: &MeshConfig, place: Option<Place>) -> Vec<Problem> {
     let mut report = Report::default();
     mesh::config(mesh, &mut report);
     problems(report, "MeshConfig".into(), place)
+}
+
+/// All that is wrong with the settings of one proxy.
+pub fn validate_proxy_config(config: &ProxyConfig, place: Option<Place>) -> Vec<Problem> {
+    let mut report = Report::default();
+    mesh::proxy_config(config, &mut report);
+    problems(report, "ProxyConfig".into(), place)
 }
 
 /// All that is wrong with mesh networks.
