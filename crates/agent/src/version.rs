@@ -5,6 +5,9 @@ use serde_json::{Value, json};
 /// The release of this build.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 
+/// The release of Istio whose proxies this agent's Envoy behaves like. Control planes decide by it what they send.
+pub const ISTIO: &str = "1.31.0";
+
 const REVISION: &str = match option_env!("PILOTAGE_REVISION") {
     Some(revision) => revision,
     None => "unknown",

@@ -1,0 +1,196 @@
+//! Who this proxy is: role, addresses, name and domain, which make the node id `type~ip~id~domain`.
+//! The rules per registry are Pilot 0.8's; today's are those of Kubernetes. `metadata` has the rest of the node.
+
+pub mod addresses;
+pub mod metadata;
+pub mod pod;
+
+use std::net::{IpAddr, Ipv4Addr};
+
+use anyhow::{Context, Result, bail};
+
+use crate::args::{Identity, ProxyType};
+use crate::environment::Environment;
+
+/// Who asks the control plane.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Role {
+    pub kind: Kind,
+    /// The first one is the one in the node id; never empty.
+    pub ips: Vec<IpAddr>,
+    pub id: String,
+    pub domain: String,
+    /// Empty where nobody says.
+    pub namespace: String,
+}
+
+/// The first part of a node id.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Sidecar,
+    Router,
+    Waypoint,
+}
+
+impl Kind {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Kind::Sidecar => "sidecar",
+            Kind::Router => "router",
+            Kind::Waypoint => "waypoint",
+        }
+    }
+}
+
+impl Role {
+    /// The node id.
+    pub fn node_id(&self) -> String {
+        let ip = self.ips.first().map_or_else(String::new, IpAddr::to_string);
+        format!("{}~{ip}~{}~{}", self.kind.as_str(), self.id, self.domain)
+    }
+
+    pub fn is_ipv6_only(&self) -> bool {
+        self.ips.iter().all(IpAddr::is_ipv6)
+    }
+}
+
+/// Whose rules name a proxy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Registry {
+    Kubernetes,
+    Consul,
+    Other,
+}
+
+impl Registry {
+    fn read(name: &str) -> Result<Registry> {
+        match name.to_ascii_lowercase().as_str() {
+            "kubernetes" => Ok(Registry::Kubernetes),
+            "consul" => Ok(Registry::Consul),
+            "eureka" | "cloudfoundry" | "mock" | "config" | "other" => Ok(Registry::Other),
+            _ => bail!(
+                "could not read --serviceregistry {name:?}: it is none of Kubernetes, Consul, Eureka, CloudFoundry, \
+                 Mock, Config, Other"
+            ),
+        }
+    }
+}
+
+/// The role by flags, environment and the addresses of this machine.
+pub fn role(kind: ProxyType, flags: &Identity, environment: &Environment, own: &[IpAddr]) -> Result<Role> {
+    let registry = Registry::read(&flags.registry)?;
+    let pod = |name: &str| environment.get(name).unwrap_or_default();
+    let ips = ips(registry, flags, environment, own)?;
+    let ip = ips.first().map_or_else(String::new, IpAddr::to_string);
+    let id = match registry {
+        _ if !flags.id.is_empty() => flags.id.clone(),
+        Registry::Kubernetes => format!("{}.{}", pod("POD_NAME"), pod("POD_NAMESPACE")),
+        Registry::Consul => format!("{ip}.service.consul"),
+        Registry::Other => ip,
+    };
+    // The control plane reads the namespace of a proxy that does not say it from its id.
+    let namespace = match (registry, environment.get("POD_NAMESPACE")) {
+        (_, Some(namespace)) => namespace.to_owned(),
+        (Registry::Kubernetes, None) => id.split_once('.').map_or_else(String::new, |(_, rest)| rest.to_owned()),
+        _ => String::new(),
+    };
+    let domain = match registry {
+        _ if !flags.domain.is_empty() => flags.domain.clone(),
+        Registry::Kubernetes => format!("{namespace}.svc.cluster.local"),
+        Registry::Consul => "service.consul".to_owned(),
+        Registry::Other => String::new(),
+    };
+    let kind = match kind {
+        ProxyType::Sidecar => Kind::Sidecar,
+        // 0.8's ingress proxy is a gateway today.
+        ProxyType::Router | ProxyType::Ingress => Kind::Router,
+        ProxyType::Waypoint => Kind::Waypoint,
+    };
+    Ok(Role { kind, ips, id, domain, namespace })
+}
+
+/// `--ip` alone, else `$INSTANCE_IP` before all others of this machine. Registries but Kubernetes know one address.
+fn ips(registry: Registry, flags: &Identity, environment: &Environment, own: &[IpAddr]) -> Result<Vec<IpAddr>> {
+    let read = |text: &str, from: &str| text.parse().with_context(|| format!("could not read {from} {text:?}"));
+    if !flags.ip.is_empty() {
+        return Ok(vec![read(&flags.ip, "--ip")?]);
+    }
+    let mut ips: Vec<IpAddr> = Vec::new();
+    if let Some(text) = environment.get("INSTANCE_IP") {
+        ips.push(read(text, "$INSTANCE_IP")?);
+    }
+    for ip in own {
+        if !ips.contains(ip) {
+            ips.push(*ip);
+        }
+    }
+    if ips.is_empty() {
+        ips.push(Ipv4Addr::LOCALHOST.into());
+    }
+    if registry != Registry::Kubernetes {
+        ips.truncate(1);
+    }
+    Ok(ips)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Identity, ProxyType, role};
+    use crate::environment::Environment;
+
+    fn check(registry: &str, flags: &[(&str, &str)], env: &[(&str, &str)], own: &[&str], expected: &str) {
+        let mut identity = Identity { registry: registry.to_owned(), ..Identity::default() };
+        for (name, value) in flags {
+            match *name {
+                "ip" => identity.ip = (*value).to_owned(),
+                "id" => identity.id = (*value).to_owned(),
+                _ => identity.domain = (*value).to_owned(),
+            }
+        }
+        let env: Environment = env.iter().copied().collect();
+        let own: Vec<_> = own.iter().map(|ip| ip.parse().unwrap()).collect();
+        let role = role(ProxyType::Sidecar, &identity, &env, &own).map(|role| role.node_id());
+        assert_eq!(role.unwrap_or_else(|e| e.to_string()), expected, "{registry} {flags:?}");
+    }
+
+    #[test]
+    fn kubernetes_names_a_pod() {
+        let pod = [("POD_NAME", "a-1"), ("POD_NAMESPACE", "shop"), ("INSTANCE_IP", "10.0.0.1")];
+        check("Kubernetes", &[], &pod, &["10.0.0.2"], "sidecar~10.0.0.1~a-1.shop~shop.svc.cluster.local");
+        check("Kubernetes", &[], &pod[..2], &["10.0.0.2"], "sidecar~10.0.0.2~a-1.shop~shop.svc.cluster.local");
+        check("Kubernetes", &[], &pod[..2], &[], "sidecar~127.0.0.1~a-1.shop~shop.svc.cluster.local");
+        check("Kubernetes", &[("id", "b.cart")], &[], &[], "sidecar~127.0.0.1~b.cart~cart.svc.cluster.local");
+    }
+
+    #[test]
+    fn other_registries_name_an_address() {
+        check("Consul", &[], &[], &["10.0.0.2"], "sidecar~10.0.0.2~10.0.0.2.service.consul~service.consul");
+        check("Consul", &[], &[], &[], "sidecar~127.0.0.1~127.0.0.1.service.consul~service.consul");
+        check("Other", &[], &[], &["10.0.0.2", "10.0.0.3"], "sidecar~10.0.0.2~10.0.0.2~");
+        check("Eureka", &[], &[("INSTANCE_IP", "10.0.0.9")], &["10.0.0.2"], "sidecar~10.0.0.9~10.0.0.9~");
+    }
+
+    #[test]
+    fn flags_win() {
+        let flags = [("ip", "1.2.3.4"), ("id", "a-1.shop"), ("domain", "shop.svc.cluster.local")];
+        let env = [("POD_NAME", "x"), ("POD_NAMESPACE", "y"), ("INSTANCE_IP", "10.0.0.1")];
+        check("Kubernetes", &flags, &env, &["10.0.0.2"], "sidecar~1.2.3.4~a-1.shop~shop.svc.cluster.local");
+    }
+
+    #[test]
+    fn mistakes_are_named() {
+        check("Kubernetes", &[("ip", "10.0.0.x")], &[], &[], "could not read --ip \"10.0.0.x\"");
+        let known = "Kubernetes, Consul, Eureka, CloudFoundry, Mock, Config, Other";
+        check("Etcd", &[], &[], &[], &format!("could not read --serviceregistry \"Etcd\": it is none of {known}"));
+    }
+
+    #[test]
+    fn a_machine_with_both_families_keeps_all_addresses() {
+        let own = ["10.0.0.2".parse().unwrap(), "fd00::2".parse().unwrap()];
+        let identity = Identity { registry: "Kubernetes".to_owned(), ..Identity::default() };
+        let env: Environment = [("INSTANCE_IP", "fd00::1")].into_iter().collect();
+        let role = role(ProxyType::Ingress, &identity, &env, &own).unwrap();
+        assert_eq!(role.ips.len(), 3);
+        assert!(role.node_id().starts_with("router~fd00::1~") && !role.is_ipv6_only());
+    }
+}

@@ -1,0 +1,190 @@
+//! What is asked of Envoy: ProxyConfig from defaults, mesh file, environment, annotation and flags, each over the
+//! one before it, as upstream merges them. Flags come last: Pilot 0.8 had nothing else.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+use api::istio::mesh::v1alpha1::proxy_config::ClusterName;
+use api::istio::mesh::v1alpha1::tracing::{Datadog, Lightstep, Tracer, Zipkin};
+use api::istio::mesh::v1alpha1::{AuthenticationPolicy, ProxyConfig, Tracing};
+use model::config::mesh::{default_proxy_config, parse_mesh, parse_proxy_config};
+use model::problem::{Problem, Severity};
+use tracing::warn;
+
+use crate::args::Settings;
+
+const ANNOTATION: &str = "proxy.istio.io/config";
+
+/// Texts that say something about ProxyConfig; empty where there is none.
+#[derive(Debug, Default)]
+pub struct Sources<'a> {
+    /// The mesh file's name and text.
+    pub mesh: (&'a str, &'a str),
+    /// `$PROXY_CONFIG`.
+    pub environment: &'a str,
+    /// `$ISTIO_CPU_LIMIT`, 0 for none.
+    pub cpu_limit: i32,
+}
+
+/// The settings of this proxy. A text that cannot be used is an error, as upstream has it: an Envoy with other
+/// settings than asked for could be worse than none.
+pub fn proxy_config(
+    sources: &Sources<'_>,
+    annotations: &BTreeMap<String, String>,
+    flags: &Settings,
+) -> Result<ProxyConfig> {
+    let mut config = default_proxy_config();
+    let (file, text) = sources.mesh;
+    if !text.is_empty() {
+        let (mesh, problems) = parse_mesh(text, file);
+        told(problems)?;
+        config = mesh.default_config.clone().unwrap_or(config);
+    }
+    let annotation = annotations.get(ANNOTATION).map_or("", String::as_str);
+    for (name, text) in [("$PROXY_CONFIG", sources.environment), (ANNOTATION, annotation)] {
+        if !text.is_empty() {
+            let (read, problems) = parse_proxy_config(&config, text, name);
+            told(problems)?;
+            config = read;
+        }
+    }
+    if config.concurrency.is_none() && sources.cpu_limit > 0 {
+        config.concurrency = Some(sources.cpu_limit);
+    }
+    apply_annotations(&mut config, annotations);
+    apply_flags(&mut config, flags)?;
+    Ok(config)
+}
+
+/// Warnings are logged; errors are one error.
+fn told(problems: Vec<Problem>) -> Result<()> {
+    let (errors, others): (Vec<_>, Vec<_>) = problems.into_iter().partition(|p| p.severity == Severity::Error);
+    others.iter().for_each(|problem| warn!("{problem}"));
+    if !errors.is_empty() {
+        let lines: Vec<String> = errors.iter().map(ToString::to_string).collect();
+        bail!("could not use the proxy's settings: {}", lines.join("; "));
+    }
+    Ok(())
+}
+
+fn apply_annotations(config: &mut ProxyConfig, annotations: &BTreeMap<String, String>) {
+    if let Some(address) = annotations.get("sidecar.istio.io/discoveryAddress") {
+        config.discovery_address.clone_from(address);
+    }
+    if let Some(text) = annotations.get("status.sidecar.istio.io/port") {
+        match text.parse::<u16>() {
+            Ok(port) => config.status_port = port.into(),
+            Err(error) => warn!("annotation status.sidecar.istio.io/port={text:?} is no port: {error}"),
+        }
+    }
+}
+
+fn apply_flags(config: &mut ProxyConfig, flags: &Settings) -> Result<()> {
+    let texts = [
+        (&mut config.discovery_address, &flags.discovery_address),
+        (&mut config.config_path, &flags.config_path),
+        (&mut config.binary_path, &flags.binary_path),
+        (&mut config.custom_config_file, &flags.custom_config_file),
+        (&mut config.statsd_udp_address, &flags.statsd_udp_address),
+    ];
+    for (field, flag) in texts {
+        if let Some(text) = flag {
+            field.clone_from(text);
+        }
+    }
+    if let Some(name) = &flags.service_cluster {
+        config.cluster_name = Some(ClusterName::ServiceCluster(name.clone()));
+    }
+    if let Some(policy) = &flags.control_plane_auth_policy {
+        config.control_plane_auth_policy = match policy.as_str() {
+            "NONE" => AuthenticationPolicy::None.into(),
+            "MUTUAL_TLS" => AuthenticationPolicy::MutualTls.into(),
+            other => bail!("could not read --controlPlaneAuthPolicy {other:?}: neither NONE nor MUTUAL_TLS"),
+        };
+    }
+    if let Some(port) = flags.proxy_admin_port {
+        config.proxy_admin_port = port.into();
+    }
+    if let Some(port) = flags.status_port {
+        config.status_port = port.into();
+    }
+    config.concurrency = flags.concurrency.filter(|n| *n != 0).or(config.concurrency);
+    if let Some(time) = flags.drain_duration {
+        config.drain_duration = Some(duration(time));
+    }
+    if let Some(tracer) = tracer(flags) {
+        config.tracing = Some(Tracing { tracer: Some(tracer), ..config.tracing.take().unwrap_or_default() });
+    }
+    Ok(())
+}
+
+fn tracer(flags: &Settings) -> Option<Tracer> {
+    let given = |flag: &Option<String>| flag.clone().filter(|address| !address.is_empty());
+    if let Some(address) = given(&flags.zipkin_address) {
+        return Some(Tracer::Zipkin(Zipkin { address }));
+    }
+    if let Some(address) = given(&flags.lightstep_address) {
+        let access_token = flags.lightstep_access_token.clone().unwrap_or_default();
+        return Some(Tracer::Lightstep(Lightstep { address, access_token }));
+    }
+    given(&flags.datadog_agent_address).map(|address| Tracer::Datadog(Datadog { address }))
+}
+
+fn duration(time: Duration) -> api::Duration {
+    api::Duration { seconds: i64::try_from(time.as_secs()).unwrap_or(i64::MAX), nanos: 0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use api::istio::mesh::v1alpha1::proxy_config::ClusterName;
+
+    use super::{Settings, Sources, proxy_config};
+
+    #[test]
+    fn each_source_goes_over_the_one_before_it() {
+        let sources = Sources {
+            mesh: (
+                "mesh",
+                "defaultConfig: {discoveryAddress: 'file:1', statusPort: 1, concurrency: 1, drainDuration: 7s}",
+            ),
+            environment: "discoveryAddress: env:1\nstatusPort: 2\n",
+            cpu_limit: 8,
+        };
+        let annotations = BTreeMap::from([("proxy.istio.io/config".to_owned(), "statusPort: 3".to_owned())]);
+        let read = proxy_config(&sources, &annotations, &Settings::default()).unwrap();
+        assert_eq!((&*read.discovery_address, read.status_port, read.concurrency), ("env:1", 3, Some(1)));
+        let flags = Settings {
+            status_port: Some(4),
+            service_cluster: Some("a".to_owned()),
+            control_plane_auth_policy: Some("NONE".to_owned()),
+            ..Settings::default()
+        };
+        let read = proxy_config(&sources, &annotations, &flags).unwrap();
+        assert_eq!((read.status_port, read.control_plane_auth_policy), (4, 0));
+        assert_eq!(read.cluster_name, Some(ClusterName::ServiceCluster("a".to_owned())));
+        assert_eq!(read.drain_duration.map(|d| d.seconds), Some(7));
+    }
+
+    #[test]
+    fn a_mistake_is_told_with_its_place() {
+        let check = |environment, expected: &str| {
+            let sources = Sources { environment, ..Sources::default() };
+            let error = proxy_config(&sources, &BTreeMap::new(), &Settings::default()).unwrap_err().to_string();
+            assert!(error.contains(expected), "{error}");
+        };
+        check("concurrency: many", "$PROXY_CONFIG:1: ProxyConfig: could not read concurrency");
+        check("{", "$PROXY_CONFIG:");
+        let flags = Settings { control_plane_auth_policy: Some("SOME".to_owned()), ..Settings::default() };
+        assert!(proxy_config(&Sources::default(), &BTreeMap::new(), &flags).is_err());
+    }
+
+    #[test]
+    fn a_cpu_limit_counts_where_nobody_says_how_many_threads() {
+        let sources = Sources { cpu_limit: 2, ..Sources::default() };
+        let read = proxy_config(&sources, &BTreeMap::new(), &Settings::default()).unwrap();
+        assert_eq!(read.concurrency, Some(2));
+    }
+}
