@@ -1,7 +1,9 @@
-//! A shared value with its hash taken once, so that plans that hold it hash in no time.
+//! Shared values with their hash taken once, so that plans that hold them hash in no time, and
+//! messages kept encoded.
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
+use std::marker::PhantomData;
 use std::ops::Deref;
 use std::sync::Arc;
 
@@ -18,6 +20,10 @@ impl<T: Message> Shared<T> {
     pub fn new(value: T) -> Shared<T> {
         let hash = xxh3_128(&value.encode_to_vec());
         Shared { value: Arc::new(value), hash }
+    }
+
+    pub fn encode(&self) -> Vec<u8> {
+        self.value.encode_to_vec()
     }
 }
 
@@ -71,6 +77,54 @@ impl<T> Hash for Shared<T> {
 impl<T: fmt::Debug> fmt::Debug for Shared<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.value.fmt(f)
+    }
+}
+
+/// A message kept encoded, far smaller than its structs: for what is held long and read seldom.
+/// Encoding is deterministic, so equal bytes are equal messages.
+pub struct Packed<T> {
+    bytes: Arc<[u8]>,
+    message: PhantomData<fn() -> T>,
+}
+
+impl<T: Message + Default> Packed<T> {
+    pub fn new(message: T) -> Packed<T> {
+        Packed { bytes: message.encode_to_vec().into(), message: PhantomData }
+    }
+
+    pub fn encode(&self) -> Vec<u8> {
+        self.bytes.to_vec()
+    }
+
+    /// The message.
+    pub fn open(&self) -> T {
+        T::decode(&*self.bytes).expect("these bytes were encoded from a message of this type")
+    }
+}
+
+impl<T> Clone for Packed<T> {
+    fn clone(&self) -> Self {
+        Packed { bytes: self.bytes.clone(), message: PhantomData }
+    }
+}
+
+impl<T> PartialEq for Packed<T> {
+    fn eq(&self, other: &Self) -> bool {
+        self.bytes == other.bytes
+    }
+}
+
+impl<T> Eq for Packed<T> {}
+
+impl<T> Hash for Packed<T> {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.bytes.hash(state);
+    }
+}
+
+impl<T: Message + Default + fmt::Debug> fmt::Debug for Packed<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.open().fmt(f)
     }
 }
 

@@ -80,7 +80,7 @@ fn report(written: &[Instant], arrived: &[Option<Instant>]) {
 fn version(batch: &Batch) -> Option<usize> {
     batch.changes.iter().rev().find_map(|change| match change {
         Change::Applied(object) => match &object.spec {
-            Spec::ServiceEntry(entry) => entry.hosts.first()?.split('.').next()?.strip_prefix('v')?.parse().ok(),
+            Spec::ServiceEntry(entry) => entry.open().hosts.first()?.split('.').next()?.strip_prefix('v')?.parse().ok(),
             _ => None,
         },
         _ => None,

@@ -25,11 +25,11 @@ use api::istio;
 use crate::labels::Labels;
 use crate::names::{Namespace, Text};
 use crate::problem::Place;
-use crate::shared::Shared;
+use crate::shared::{Packed, Shared};
 
 macro_rules! kinds {
     (
-        messages { $($kind:ident, $group:literal, $plural:literal, $versions:expr, $message:literal, $type:ty;)* }
+        messages { $($kind:ident, $group:literal, $plural:literal, $versions:expr, $message:literal, $holder:ident<$type:ty>;)* }
         documents { $($plain:ident, $name:literal, $p_group:literal, $p_plural:literal, $p_versions:expr, $p_type:ty;)* }
     ) => {
         /// A kind of config object.
@@ -42,7 +42,7 @@ macro_rules! kinds {
         /// The meaning of an object, as its kind defines it.
         #[derive(Clone, Debug, PartialEq, Eq, Hash)]
         pub enum Spec {
-            $($kind(Shared<$type>),)*
+            $($kind($holder<$type>),)*
             $($plain(Shared<$p_type>),)*
         }
 
@@ -93,7 +93,7 @@ macro_rules! kinds {
             /// Decodes an encoded spec of this kind.
             pub fn decode(self, bytes: &[u8]) -> Result<Spec, prost::DecodeError> {
                 match self {
-                    $(Kind::$kind => <$type as prost::Message>::decode(bytes).map(|m| Spec::$kind(Shared::new(m))),)*
+                    $(Kind::$kind => <$type as prost::Message>::decode(bytes).map(|m| Spec::$kind($holder::new(m))),)*
                     $(Kind::$plain => Err(prost::DecodeError::new_unexpected_type_url($name, "a message of Istio")),)*
                 }
             }
@@ -118,7 +118,7 @@ macro_rules! kinds {
             /// The spec as JSON: protobuf's where the kind has a message.
             pub fn to_json(&self) -> serde_json::Value {
                 match self {
-                    $(Spec::$kind(m) => print::message_to_json($message, &prost::Message::encode_to_vec(&**m)),)*
+                    $(Spec::$kind(m) => print::message_to_json($message, &m.encode()),)*
                     $(Spec::$plain(it) => serde_json::to_value(&**it).unwrap_or_default(),)*
                 }
             }
@@ -133,21 +133,21 @@ const ALPHA: &[&str] = &["v1", "v1alpha3", "v1alpha2"];
 
 kinds! {
     messages {
-        VirtualService, "networking.istio.io", "virtualservices", V1, "istio.networking.v1alpha3.VirtualService", istio::networking::v1alpha3::VirtualService;
-        DestinationRule, "networking.istio.io", "destinationrules", V1, "istio.networking.v1alpha3.DestinationRule", istio::networking::v1alpha3::DestinationRule;
-        Gateway, "networking.istio.io", "gateways", V1, "istio.networking.v1alpha3.Gateway", istio::networking::v1alpha3::Gateway;
-        ServiceEntry, "networking.istio.io", "serviceentries", V1, "istio.networking.v1alpha3.ServiceEntry", istio::networking::v1alpha3::ServiceEntry;
-        WorkloadEntry, "networking.istio.io", "workloadentries", V1, "istio.networking.v1alpha3.WorkloadEntry", istio::networking::v1alpha3::WorkloadEntry;
-        WorkloadGroup, "networking.istio.io", "workloadgroups", V1, "istio.networking.v1alpha3.WorkloadGroup", istio::networking::v1alpha3::WorkloadGroup;
-        Sidecar, "networking.istio.io", "sidecars", V1, "istio.networking.v1alpha3.Sidecar", istio::networking::v1alpha3::Sidecar;
-        EnvoyFilter, "networking.istio.io", "envoyfilters", &["v1alpha3"], "istio.networking.v1alpha3.EnvoyFilter", istio::networking::v1alpha3::EnvoyFilter;
-        ProxyConfig, "networking.istio.io", "proxyconfigs", &["v1beta1"], "istio.networking.v1beta1.ProxyConfig", istio::networking::v1beta1::ProxyConfig;
-        PeerAuthentication, "security.istio.io", "peerauthentications", SECURITY, "istio.security.v1beta1.PeerAuthentication", istio::security::v1beta1::PeerAuthentication;
-        RequestAuthentication, "security.istio.io", "requestauthentications", SECURITY, "istio.security.v1beta1.RequestAuthentication", istio::security::v1beta1::RequestAuthentication;
-        AuthorizationPolicy, "security.istio.io", "authorizationpolicies", SECURITY, "istio.security.v1beta1.AuthorizationPolicy", istio::security::v1beta1::AuthorizationPolicy;
-        Telemetry, "telemetry.istio.io", "telemetries", &["v1", "v1alpha1"], "istio.telemetry.v1alpha1.Telemetry", istio::telemetry::v1alpha1::Telemetry;
-        WasmPlugin, "extensions.istio.io", "wasmplugins", &["v1alpha1"], "istio.extensions.v1alpha1.WasmPlugin", istio::extensions::v1alpha1::WasmPlugin;
-        TrafficExtension, "extensions.istio.io", "trafficextensions", &["v1alpha1"], "istio.extensions.v1alpha1.TrafficExtension", istio::extensions::v1alpha1::TrafficExtension;
+        VirtualService, "networking.istio.io", "virtualservices", V1, "istio.networking.v1alpha3.VirtualService", Shared<istio::networking::v1alpha3::VirtualService>;
+        DestinationRule, "networking.istio.io", "destinationrules", V1, "istio.networking.v1alpha3.DestinationRule", Shared<istio::networking::v1alpha3::DestinationRule>;
+        Gateway, "networking.istio.io", "gateways", V1, "istio.networking.v1alpha3.Gateway", Shared<istio::networking::v1alpha3::Gateway>;
+        ServiceEntry, "networking.istio.io", "serviceentries", V1, "istio.networking.v1alpha3.ServiceEntry", Packed<istio::networking::v1alpha3::ServiceEntry>;
+        WorkloadEntry, "networking.istio.io", "workloadentries", V1, "istio.networking.v1alpha3.WorkloadEntry", Packed<istio::networking::v1alpha3::WorkloadEntry>;
+        WorkloadGroup, "networking.istio.io", "workloadgroups", V1, "istio.networking.v1alpha3.WorkloadGroup", Shared<istio::networking::v1alpha3::WorkloadGroup>;
+        Sidecar, "networking.istio.io", "sidecars", V1, "istio.networking.v1alpha3.Sidecar", Shared<istio::networking::v1alpha3::Sidecar>;
+        EnvoyFilter, "networking.istio.io", "envoyfilters", &["v1alpha3"], "istio.networking.v1alpha3.EnvoyFilter", Shared<istio::networking::v1alpha3::EnvoyFilter>;
+        ProxyConfig, "networking.istio.io", "proxyconfigs", &["v1beta1"], "istio.networking.v1beta1.ProxyConfig", Shared<istio::networking::v1beta1::ProxyConfig>;
+        PeerAuthentication, "security.istio.io", "peerauthentications", SECURITY, "istio.security.v1beta1.PeerAuthentication", Shared<istio::security::v1beta1::PeerAuthentication>;
+        RequestAuthentication, "security.istio.io", "requestauthentications", SECURITY, "istio.security.v1beta1.RequestAuthentication", Shared<istio::security::v1beta1::RequestAuthentication>;
+        AuthorizationPolicy, "security.istio.io", "authorizationpolicies", SECURITY, "istio.security.v1beta1.AuthorizationPolicy", Shared<istio::security::v1beta1::AuthorizationPolicy>;
+        Telemetry, "telemetry.istio.io", "telemetries", &["v1", "v1alpha1"], "istio.telemetry.v1alpha1.Telemetry", Shared<istio::telemetry::v1alpha1::Telemetry>;
+        WasmPlugin, "extensions.istio.io", "wasmplugins", &["v1alpha1"], "istio.extensions.v1alpha1.WasmPlugin", Shared<istio::extensions::v1alpha1::WasmPlugin>;
+        TrafficExtension, "extensions.istio.io", "trafficextensions", &["v1alpha1"], "istio.extensions.v1alpha1.TrafficExtension", Shared<istio::extensions::v1alpha1::TrafficExtension>;
     }
     documents {
         GatewayClass, "GatewayClass", "gateway.networking.k8s.io", "gatewayclasses", BETA, gateway_api::GatewayClass;

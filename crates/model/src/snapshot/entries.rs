@@ -1,6 +1,5 @@
 //! ServiceEntry and WorkloadEntry as a registry: entries become services, workloads become endpoints.
 
-use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -30,9 +29,9 @@ pub(super) fn join(world: &mut Snapshot, delta: &mut Delta) {
     }
     let mut changed = Vec::new();
     for key in entries {
-        let object = world.objects.get(&key).cloned();
-        let services = object.as_ref().map(services_of).unwrap_or_default();
-        replace_endpoints(world, &key, object.as_ref(), &services, delta);
+        let told = world.objects.get(&key).and_then(Told::of);
+        let services = told.as_ref().map(services_of).unwrap_or_default();
+        replace_endpoints(world, &key, told.as_ref(), &services, delta);
         let before = world.services.of_entry(&key);
         if before.is_none_or(|known| **known != *services) {
             let known = before.iter().flat_map(|list| list.iter());
@@ -55,21 +54,30 @@ fn affected_entries(world: &Snapshot, delta: &Delta) -> BTreeSet<Key> {
         delta.objects.iter().filter(|k| k.kind == Kind::WorkloadEntry).map(|k| &k.namespace).collect();
     for namespace in namespaces {
         let selecting = world.objects.of_namespace(Kind::ServiceEntry, namespace);
-        found.extend(selecting.filter(|o| entry(o).is_some_and(|e| e.workload_selector.is_some())).map(Object::key));
+        let selects = |o: &&Object| Told::of(o).is_some_and(|told| told.spec.workload_selector.is_some());
+        found.extend(selecting.filter(selects).map(Object::key));
     }
     found
 }
 
-fn entry(object: &Object) -> Option<&ServiceEntry> {
-    match &object.spec {
-        Spec::ServiceEntry(spec) => Some(spec),
-        _ => None,
+/// A ServiceEntry while it is read.
+struct Told {
+    meta: Arc<Meta>,
+    spec: ServiceEntry,
+}
+
+impl Told {
+    fn of(object: &Object) -> Option<Told> {
+        match &object.spec {
+            Spec::ServiceEntry(spec) => Some(Told { meta: object.meta.clone(), spec: spec.open() }),
+            _ => None,
+        }
     }
 }
 
 /// One service per host and address.
-fn services_of(object: &Object) -> Vec<Arc<Service>> {
-    let Some(spec) = entry(object) else { return Vec::new() };
+fn services_of(told: &Told) -> Vec<Arc<Service>> {
+    let Told { meta, spec } = told;
     let resolution = match spec.resolution() {
         EntryResolution::None => Resolution::Passthrough,
         EntryResolution::Static => Resolution::ClientSide,
@@ -78,7 +86,6 @@ fn services_of(object: &Object) -> Vec<Arc<Service>> {
         EntryResolution::DynamicDns => Resolution::DynamicDns,
     };
     let addresses = addresses_of(spec);
-    let meta = &object.meta;
     let passthrough = |p: &&ServicePort| resolution == Resolution::Passthrough && p.target_port != 0;
     let template = Service {
         hostname: Default::default(),
@@ -157,7 +164,7 @@ fn distribution_of(meta: &Meta) -> TrafficDistribution {
 fn replace_endpoints(
     world: &mut Snapshot,
     key: &Key,
-    object: Option<&Object>,
+    told: Option<&Told>,
     services: &[Arc<Service>],
     delta: &mut Delta,
 ) {
@@ -167,9 +174,9 @@ fn replace_endpoints(
         by_host.insert(known.key(), Vec::new());
     }
     for service in services {
-        if let Some(object) = object {
+        if let Some(told) = told {
             // Every address of a host is a service of its own, and lists the endpoints again.
-            by_host.entry(service.key()).or_default().extend(endpoints_of(world, object, service));
+            by_host.entry(service.key()).or_default().extend(endpoints_of(world, told, service));
         }
     }
     for (service, list) in by_host {
@@ -179,8 +186,8 @@ fn replace_endpoints(
     }
 }
 
-fn endpoints_of(world: &Snapshot, object: &Object, service: &Service) -> Vec<Endpoint> {
-    let mut list = told_endpoints(world, object, service);
+fn endpoints_of(world: &Snapshot, told: &Told, service: &Service) -> Vec<Endpoint> {
+    let mut list = told_endpoints(world, told, service);
     // Endpoints of one service are alike but for the address: equal parts of neighbours are kept once.
     for i in 1..list.len() {
         let (before, rest) = list.split_at_mut(i);
@@ -210,11 +217,11 @@ fn share(known: &Endpoint, next: &mut Endpoint) {
     same(&known.sub_domain, &mut next.sub_domain);
 }
 
-fn told_endpoints(world: &Snapshot, object: &Object, service: &Service) -> Vec<Endpoint> {
-    let Some(spec) = entry(object) else { return Vec::new() };
+fn told_endpoints(world: &Snapshot, told: &Told, service: &Service) -> Vec<Endpoint> {
+    let Told { meta, spec } = told;
     let settings = &*world.settings;
     if let Some(selector) = &spec.workload_selector {
-        let workloads = world.objects.of_namespace(Kind::WorkloadEntry, &object.meta.namespace);
+        let workloads = world.objects.of_namespace(Kind::WorkloadEntry, &meta.namespace);
         let selected = workloads.filter_map(|w| Some((w, labelled(w)?))).filter(|(w, workload)| {
             let chosen = selector.labels.iter().all(|(key, value)| workload.labels.get(key) == Some(value));
             // Only Envoy itself can resolve a name, and only a DNS service makes it do so.
@@ -228,11 +235,11 @@ fn told_endpoints(world: &Snapshot, object: &Object, service: &Service) -> Vec<E
             .collect();
     }
     if spec.endpoints.is_empty() && service.resolution.is_dns() {
-        return spec.ports.iter().map(|port| own_name(object, service, port, settings)).collect();
+        return spec.ports.iter().map(|port| own_name(meta, service, port, settings)).collect();
     }
     let listed = spec.endpoints.iter().enumerate().flat_map(|(index, workload)| {
-        let name = Text::from(format!("{}-{index}", object.meta.name));
-        on_ports(spec, &workload_endpoint(workload, &name, &object.meta.namespace, settings), &workload.ports)
+        let name = Text::from(format!("{}-{index}", meta.name));
+        on_ports(spec, &workload_endpoint(workload, &name, &meta.namespace, settings), &workload.ports)
     });
     listed.collect()
 }
@@ -242,14 +249,11 @@ fn is_ip_or_unknown(address: &str) -> bool {
 }
 
 /// The workload with the labels of its object beside those of its spec; the object's win.
-fn labelled(object: &Object) -> Option<Cow<'_, WorkloadEntry>> {
+fn labelled(object: &Object) -> Option<WorkloadEntry> {
     let Spec::WorkloadEntry(workload) = &object.spec else { return None };
-    if object.meta.labels.is_empty() {
-        return Some(Cow::Borrowed(workload));
-    }
-    let mut merged = WorkloadEntry::clone(workload);
+    let mut merged = workload.open();
     merged.labels.extend(object.meta.labels.iter().map(|(k, v)| (k.to_string(), v.to_string())));
-    Some(Cow::Owned(merged))
+    Some(merged)
 }
 
 /// Whether an agent probes the workload. It is not used before a probe succeeds, which no source tells us yet.
@@ -264,7 +268,7 @@ fn workload_name(meta: &Meta) -> Text {
 }
 
 /// A DNS service without endpoints is its own endpoint.
-fn own_name(object: &Object, service: &Service, port: &ServicePort, settings: &Settings) -> Endpoint {
+fn own_name(meta: &Meta, service: &Service, port: &ServicePort, settings: &Settings) -> Endpoint {
     Endpoint {
         addresses: vec![service.hostname.text().clone()],
         port: if port.target_port > 0 { port.target_port } else { port.number },
@@ -277,8 +281,8 @@ fn own_name(object: &Object, service: &Service, port: &ServicePort, settings: &S
         weight: 0,
         service_account: "".into(),
         tls: TlsMode::Disabled,
-        namespace: object.meta.namespace.clone(),
-        workload_name: object.meta.name.clone(),
+        namespace: meta.namespace.clone(),
+        workload_name: meta.name.clone(),
         health: Health::Unknown,
         node_name: "".into(),
         host_name: "".into(),
@@ -375,7 +379,7 @@ mod tests {
     use api::istio::networking::v1alpha3::WorkloadEntry;
 
     use super::{HEALTH_CHECKS, Labels, Meta, Object, Spec, awaits_probes, labelled, workload_name};
-    use crate::shared::Shared;
+    use crate::shared::Packed;
 
     fn meta(labels: &[(&str, &str)], annotations: &[(&str, &str)]) -> Meta {
         Meta {
@@ -390,7 +394,7 @@ mod tests {
     fn labels_of_the_object_go_before_those_of_the_spec() {
         let labels = [("app", "spec"), ("tier", "gold")].map(|(k, v)| (k.to_owned(), v.to_owned()));
         let workload = WorkloadEntry { labels: labels.into_iter().collect(), ..WorkloadEntry::default() };
-        let spec = Spec::WorkloadEntry(Shared::new(workload));
+        let spec = Spec::WorkloadEntry(Packed::new(workload));
         let object = Object { meta: Arc::new(meta(&[("app", "object")], &[])), spec };
         let found = labelled(&object).expect("a workload entry");
         let found: Vec<_> = found.labels.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();

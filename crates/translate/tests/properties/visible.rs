@@ -12,12 +12,12 @@ use scope::View;
 use crate::mesh::{clients, objects, view, world};
 
 /// The entry that a service was made from.
-fn entry<'a>(objects: &'a [Object], service: &Service) -> Option<&'a ServiceEntry> {
+fn entry(objects: &[Object], service: &Service) -> Option<ServiceEntry> {
     objects.iter().find_map(|object| match &object.spec {
         Spec::ServiceEntry(spec)
             if object.meta.namespace == service.namespace && object.meta.name == service.object_name =>
         {
-            Some(&**spec)
+            Some(spec.open())
         }
         _ => None,
     })
@@ -103,6 +103,7 @@ proptest! {
             let view = view(&world, &proxy);
             for object in &objects {
                 let Spec::ServiceEntry(entry) = &object.spec else { continue };
+                let entry = entry.open();
                 if is_exported(&entry.export_to, &object.meta.namespace, &proxy.namespace) {
                     let missing = entry.hosts.iter().find(|host| view.service(host).is_none());
                     prop_assert!(missing.is_none(), "{} lacks {:?}", proxy.id, missing);
