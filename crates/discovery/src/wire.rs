@@ -10,6 +10,7 @@ use anyhow::{Context, Result, bail};
 use api::istio::mesh::v1alpha1::MeshNetworks;
 use model::change::{Batch, SourceId};
 use model::config::mesh::default_mesh;
+use model::conflict::Conflicts;
 use model::service::Registry;
 use model::settings::{Knobs, Settings};
 use model::shared::Shared;
@@ -163,6 +164,7 @@ fn settings(args: &Discovery, environment: Environment<'_>) -> Settings {
         knobs,
         domain: args.domain.as_str().into(),
         cluster: cluster.as_deref().unwrap_or(Registry::Kubernetes.as_str()).into(),
+        conflicts: Conflicts::default(),
     }
 }
 

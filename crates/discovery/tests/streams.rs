@@ -51,6 +51,7 @@ fn in_process(case: &Case) -> Answers {
         knobs,
         domain: "cluster.local".into(),
         cluster: "Kubernetes".into(),
+        conflicts: Default::default(),
     };
     let mesh = Offline::new(settings, documents(config(case), "config.yaml").objects);
     Box::new(move |proxy, kind, names| {

@@ -5,6 +5,7 @@
 
 pub mod change;
 pub mod config;
+pub mod conflict;
 pub mod duration;
 pub mod endpoint;
 pub mod host;

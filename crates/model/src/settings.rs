@@ -3,6 +3,7 @@
 
 use api::istio::mesh::v1alpha1::{MeshConfig, MeshNetworks};
 
+use crate::conflict::Conflicts;
 use crate::names::{ClusterId, Namespace, Text};
 use crate::service::ExportTo;
 use crate::shared::Shared;
@@ -22,6 +23,8 @@ pub struct Settings {
     pub domain: Text,
     /// The cluster this control plane stands in.
     pub cluster: ClusterId,
+    /// What to do with host names that several registries have.
+    pub conflicts: Conflicts,
 }
 
 impl Settings {

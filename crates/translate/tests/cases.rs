@@ -29,6 +29,7 @@ fn load(case: &Case) -> Answers {
         knobs,
         domain: "cluster.local".into(),
         cluster: "Kubernetes".into(),
+        conflicts: Default::default(),
     };
     let changes = documents(text, "config.yaml").objects.into_iter().map(Change::Applied).collect();
     let batch = Batch { source: SourceId("files".into()), changes };

@@ -1,15 +1,26 @@
 //! Endpoints of every service, by who told them, with an index from address to services.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use crate::endpoint::Endpoint;
 use crate::names::{ServiceKey, Text};
+
+use super::conflicts::Placements;
 
 /// Endpoints of all services. A service's shards are ordered by the name of who told them.
 #[derive(Clone, Debug, Default)]
 pub struct Endpoints {
     by_service: imbl::OrdMap<ServiceKey, imbl::OrdMap<Text, Arc<[Endpoint]>>>,
     by_address: imbl::HashMap<Text, Arc<[ServiceKey]>>,
+    /// What was told of services that several registries have, and where it shows instead.
+    placed: imbl::OrdMap<(ServiceKey, Text), Placed>,
+}
+
+#[derive(Clone, Debug)]
+struct Placed {
+    target: Option<ServiceKey>,
+    told: Arc<[Endpoint]>,
 }
 
 impl Endpoints {
@@ -58,6 +69,54 @@ impl Endpoints {
             self.by_service.insert(key.clone(), shards);
         }
         true
+    }
+
+    /// Takes what a registry told of a service; gives the key whose endpoints changed by that.
+    pub(super) fn told(&mut self, key: &ServiceKey, shard: &Text, list: Vec<Endpoint>) -> Option<ServiceKey> {
+        let Some(placed) = self.placed.get_mut(&(key.clone(), shard.clone())) else {
+            return self.replace(key, shard, list).then(|| key.clone());
+        };
+        placed.told = list.clone().into();
+        let target = placed.target.clone()?;
+        self.replace(&target, shard, list).then_some(target)
+    }
+
+    /// Moves endpoints to where they show from now on; gives the keys whose endpoints changed.
+    pub(super) fn place(&mut self, placements: &Placements) -> BTreeSet<ServiceKey> {
+        let before: Vec<_> = self.placed.keys().filter(|slot| !placements.contains_key(*slot)).cloned().collect();
+        let mut changed = BTreeSet::new();
+        for slot in before {
+            self.move_to(&slot, None, &mut changed);
+        }
+        for (slot, target) in placements {
+            if self.placed.get(slot).is_none_or(|placed| placed.target != *target) {
+                self.move_to(slot, Some(target.clone()), &mut changed);
+            }
+        }
+        changed
+    }
+
+    /// `None` moves a shard back to where its source said.
+    fn move_to(
+        &mut self,
+        slot: &(ServiceKey, Text),
+        target: Option<Option<ServiceKey>>,
+        changed: &mut BTreeSet<ServiceKey>,
+    ) {
+        let (key, shard) = slot;
+        let (source, told) = match self.placed.remove(slot) {
+            Some(placed) => (placed.target, placed.told),
+            None => {
+                let told = self.by_service.get(key).and_then(|shards| shards.get(shard)).cloned();
+                (Some(key.clone()), told.unwrap_or_default())
+            }
+        };
+        changed.extend(source.filter(|source| self.replace(source, shard, Vec::new())));
+        let shown = target.clone().unwrap_or_else(|| Some(key.clone()));
+        changed.extend(shown.filter(|shown| self.replace(shown, shard, told.to_vec())));
+        if let Some(target) = target {
+            self.placed.insert(slot.clone(), Placed { target, told });
+        }
     }
 
     fn remember(&mut self, key: &ServiceKey, endpoint: &Endpoint) {

@@ -1,6 +1,7 @@
 //! The world frozen: immutable sections behind `Arc`. Applying a batch gives a new snapshot that
 //! shares every untouched section, and tells which keys changed. One task writes; readers never wait.
 
+mod conflicts;
 pub mod endpoints;
 mod entries;
 pub mod objects;
@@ -133,9 +134,7 @@ impl Snapshot {
                 }
             }
             Change::Endpoints(key, list) => {
-                if Arc::make_mut(&mut self.endpoints).replace(&key, &source.0, list) {
-                    delta.endpoints.insert(key);
-                }
+                delta.endpoints.extend(Arc::make_mut(&mut self.endpoints).told(&key, &source.0, list));
             }
             Change::WorkloadApplied(workload) => {
                 let key = workload.key.clone();
@@ -191,6 +190,7 @@ impl Snapshot {
     /// Brings the derived sections up to date with what changed.
     fn rebuild(&mut self, delta: &mut Delta) {
         entries::join(self, delta);
+        self.settle(delta);
         if delta.settings || delta.touches(Kind::VirtualService) || delta.touches(Kind::DestinationRule) {
             self.routing = Arc::new(Routing::build(&self.objects, &self.settings));
         }
@@ -210,6 +210,24 @@ impl Snapshot {
             [Kind::EnvoyFilter, Kind::WasmPlugin, Kind::TrafficExtension, Kind::Telemetry, Kind::ProxyConfig];
         if extensions.iter().any(|k| delta.touches(*k)) {
             self.extensions = Arc::new(Extensions::build(&self.objects, &self.extensions));
+        }
+    }
+
+    /// Settles what several registries have, and indexes services once for all that was told of them.
+    fn settle(&mut self, delta: &mut Delta) {
+        if !self.services.is_unsettled() {
+            return;
+        }
+        let services = Arc::make_mut(&mut self.services);
+        let Some(settled) = services.settle(&self.settings.conflicts) else { return };
+        let touched = settled.placements.iter().filter(|((key, _), _)| delta.services.contains(key));
+        let shown: Vec<ServiceKey> = touched.filter_map(|(_, target)| target.clone()).collect();
+        let moved = Arc::make_mut(&mut self.endpoints).place(&settled.placements);
+        delta.services.extend(moved.iter().cloned().chain(shown));
+        delta.endpoints.extend(moved);
+        let speaker = SourceId("conflicts".into());
+        if self.problems.get(&speaker).map_or(&[][..], |known| known) != settled.problems {
+            Arc::make_mut(&mut self.problems).insert(speaker, settled.problems);
         }
     }
 }

@@ -5,17 +5,22 @@ use std::sync::Arc;
 
 use crate::change::SourceId;
 use crate::config::Key;
+use crate::conflict::Conflicts;
 use crate::names::{Hostname, Namespace, ServiceKey};
 use crate::service::{Registry, Service};
+
+use super::conflicts::{self, Registered, Settled};
 
 /// Every service, oldest first, with an index by host name.
 #[derive(Clone, Debug, Default)]
 pub struct Services {
-    registered: imbl::OrdMap<(SourceId, ServiceKey), Arc<Service>>,
+    registered: Registered,
     /// Services of each ServiceEntry, in the order of its hosts and addresses.
     entries: imbl::OrdMap<Key, Arc<[Arc<Service>]>>,
     all: Arc<[Arc<Service>]>,
     by_host: BTreeMap<Hostname, BTreeMap<Namespace, Arc<Service>>>,
+    /// Something was told since the last `settle`.
+    is_unsettled: bool,
 }
 
 impl Services {
@@ -53,15 +58,13 @@ impl Services {
             return None;
         }
         self.registered.insert(slot, service);
-        self.index();
+        self.is_unsettled = true;
         Some(key)
     }
 
     pub(super) fn unregister(&mut self, source: &SourceId, key: &ServiceKey) -> bool {
         let known = self.registered.remove(&(source.clone(), key.clone())).is_some();
-        if known {
-            self.index();
-        }
+        self.is_unsettled |= known;
         known
     }
 
@@ -74,12 +77,25 @@ impl Services {
                 self.entries.insert(entry, services.into());
             }
         }
-        self.index();
+        self.is_unsettled = true;
     }
 
-    fn index(&mut self) {
-        let from_entries = self.entries.values().flat_map(|services| services.iter());
-        let mut all: Vec<Arc<Service>> = self.registered.values().chain(from_entries).cloned().collect();
+    /// Indexes what was told since the last time. `None` where nothing was.
+    pub(super) fn settle(&mut self, conflicts: &Conflicts) -> Option<Settled> {
+        if !std::mem::take(&mut self.is_unsettled) {
+            return None;
+        }
+        let mut settled = conflicts::settle(&self.registered, conflicts);
+        self.index(std::mem::take(&mut settled.services));
+        Some(settled)
+    }
+
+    pub(super) fn is_unsettled(&self) -> bool {
+        self.is_unsettled
+    }
+
+    fn index(&mut self, mut all: Vec<Arc<Service>>) {
+        all.extend(self.entries.values().flat_map(|services| services.iter()).cloned());
         // Ties are broken by name and namespace, so the order is the same on every replica.
         all.sort_by(|a, b| (a.created, &a.name, &a.namespace).cmp(&(b.created, &b.name, &b.namespace)));
         self.by_host.clear();

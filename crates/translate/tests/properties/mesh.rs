@@ -167,6 +167,7 @@ pub(crate) fn empty() -> Snapshot {
         knobs: Knobs::default(),
         domain: "cluster.local".into(),
         cluster: "Kubernetes".into(),
+        conflicts: Default::default(),
     })
 }
 

@@ -175,6 +175,7 @@ mod tests {
             knobs: Knobs::default(),
             domain: "cluster.local".into(),
             cluster: "Kubernetes".into(),
+            conflicts: Default::default(),
         };
         let stop = CancellationToken::new();
         let pilot = Pilot::new(World::start(settings, Arc::default(), stop.clone()), BTreeSet::new());

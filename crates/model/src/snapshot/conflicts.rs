@@ -1,0 +1,122 @@
+//! Settles which registry serves a host name that several have, and where the endpoints of the others go.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use crate::change::SourceId;
+use crate::conflict::{Conflicts, Policy};
+use crate::names::{Namespace, ServiceKey, Text};
+use crate::port::Port;
+use crate::problem::{Problem, Severity};
+use crate::service::{Registry, Service};
+
+/// Services as registries told them.
+pub(super) type Registered = imbl::OrdMap<(SourceId, ServiceKey), Arc<Service>>;
+
+/// Where the endpoints go that a source told of a service: to the service of this key, or nowhere.
+/// What is not listed goes where the source said.
+pub(super) type Placements = BTreeMap<(ServiceKey, Text), Option<ServiceKey>>;
+
+/// What is left when all conflicts are settled.
+#[derive(Debug, Default)]
+pub(super) struct Settled {
+    pub(super) services: Vec<Arc<Service>>,
+    pub(super) placements: Placements,
+    pub(super) problems: Vec<Problem>,
+}
+
+/// One claim on a host name.
+type Claim<'a> = (&'a SourceId, &'a Arc<Service>);
+
+pub(super) fn settle(registered: &Registered, conflicts: &Conflicts) -> Settled {
+    let mut settled = Settled::default();
+    let only_one = registered.get_min().map(|(key, _)| &key.0) == registered.get_max().map(|(key, _)| &key.0);
+    if only_one {
+        settled.services = registered.values().cloned().collect();
+        return settled;
+    }
+    let mut claims: BTreeMap<&ServiceKey, Vec<Claim<'_>>> = BTreeMap::new();
+    for ((source, key), service) in registered {
+        claims.entry(key).or_default().push((source, service));
+    }
+    for (key, mut of_key) in claims {
+        // Clusters of one Kubernetes mesh share their host names by intent.
+        if of_key.iter().all(|(_, service)| service.registry == Registry::Kubernetes) || of_key.len() == 1 {
+            settled.services.extend(of_key.into_iter().map(|(_, service)| service.clone()));
+            continue;
+        }
+        of_key.sort_by_key(|(source, service)| conflicts.rank(&source.0, service.registry));
+        settle_one(key, &of_key, conflicts.policy_of(&key.hostname), &mut settled);
+    }
+    settled
+}
+
+fn settle_one(key: &ServiceKey, claims: &[Claim<'_>], policy: Policy, settled: &mut Settled) {
+    let Some((first, described)) = claims.first() else { return };
+    let with_first = |claim: &&Claim<'_>| {
+        let both_kubernetes = [claim.1, described].iter().all(|s| s.registry == Registry::Kubernetes);
+        claim.0 == *first || both_kubernetes
+    };
+    let (winners, others): (Vec<_>, Vec<_>) = claims.iter().partition(with_first);
+    settled.problems.push(problem(key, claims, policy, described, &others));
+    if policy != Policy::Reject {
+        settled.services.extend(winners.iter().map(|(_, service)| (*service).clone()));
+    }
+    let nowhere = |(source, _): &Claim<'_>| ((key.clone(), source.0.clone()), None);
+    match policy {
+        Policy::Merge => {}
+        Policy::Order => settled.placements.extend(others.into_iter().map(nowhere)),
+        Policy::Reject => settled.placements.extend(claims.iter().map(nowhere)),
+        Policy::Isolate => {
+            for (source, service) in others {
+                let service = Service { namespace: own_namespace(source), ..Service::clone(service) };
+                settled.placements.insert((key.clone(), source.0.clone()), Some(service.key()));
+                settled.services.push(Arc::new(service));
+            }
+        }
+    }
+}
+
+/// The namespace that a source gets for itself: its name as a DNS label.
+fn own_namespace(source: &SourceId) -> Namespace {
+    let plain = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' };
+    Namespace::from(source.0.chars().map(plain).collect::<String>())
+}
+
+fn problem(key: &ServiceKey, claims: &[Claim<'_>], policy: Policy, first: &Service, others: &[&Claim<'_>]) -> Problem {
+    let names: Vec<&str> = claims.iter().map(|(source, _)| &*source.0).collect();
+    let winner = names.first().copied().unwrap_or_default();
+    let (severity, outcome) = match policy {
+        Policy::Merge => match foreign_port(first, others) {
+            None => (Severity::Info, format!("endpoints of all serve it as {winner} describes it")),
+            Some((source, port)) => (
+                Severity::Warning,
+                format!(
+                    "endpoints of all serve it as {winner} describes it, which has no port {} ({} {}) of {}",
+                    port.number,
+                    port.name,
+                    port.protocol.as_str(),
+                    source.0
+                ),
+            ),
+        },
+        Policy::Order => (Severity::Warning, format!("{winner} serves it and the others do not")),
+        Policy::Isolate => {
+            let spaces: Vec<String> = others.iter().map(|(source, _)| own_namespace(source).to_string()).collect();
+            (Severity::Warning, format!("{winner} keeps namespace {}, others get {}", key.namespace, spaces.join(", ")))
+        }
+        Policy::Reject => (Severity::Error, "nobody serves it until only one has it".to_owned()),
+    };
+    let about = format!("service {}/{}", key.namespace, key.hostname);
+    let message = format!("registries {} all have it: {outcome}", names.join(", "));
+    Problem { severity, about: about.into(), place: None, message: message.into() }
+}
+
+/// A port of another registry that the first one does not have: endpoints there would be lost in silence.
+fn foreign_port<'a>(first: &Service, others: &[&Claim<'a>]) -> Option<(&'a SourceId, &'a Port)> {
+    let all = others.iter().flat_map(|(source, service)| service.ports.iter().map(move |port| (*source, port)));
+    all.into_iter().find(|(_, port)| !first.ports.contains(port))
+}
+
+#[cfg(test)]
+mod tests;

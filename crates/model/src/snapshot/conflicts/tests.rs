@@ -1,0 +1,172 @@
+//! Two registries with one host name, under every policy and in every order of arrival.
+
+use std::sync::Arc;
+
+use super::super::Snapshot;
+use crate::change::{Batch, Change, SourceId};
+use crate::config::mesh::default_mesh;
+use crate::conflict::{Conflicts, Policy};
+use crate::endpoint::{Endpoint, Health, Locality, TlsMode};
+use crate::labels::Labels;
+use crate::names::ServiceKey;
+use crate::port::{Port, Protocol};
+use crate::service::{ExportTo, Registry, Resolution, Service, TrafficDistribution, UNSPECIFIED};
+use crate::settings::{Knobs, Settings};
+use crate::shared::Shared;
+
+fn service(registry: Registry, port: u16) -> Service {
+    Service {
+        hostname: "cart.mesh".into(),
+        namespace: "default".into(),
+        name: "cart".into(),
+        object_name: "cart".into(),
+        registry,
+        ports: vec![Port { name: "http".into(), number: port, protocol: Protocol::Http }],
+        resolution: Resolution::ClientSide,
+        mesh_external: false,
+        address: UNSPECIFIED.into(),
+        cluster_addresses: Vec::new(),
+        auto_ipv4: None,
+        auto_ipv6: None,
+        export_to: ExportTo::default(),
+        labels: Labels::default(),
+        selector: Labels::default(),
+        service_accounts: Vec::new(),
+        passthrough_ports: Vec::new(),
+        traffic_distribution: TrafficDistribution::Any,
+        created: 0,
+        kubernetes: Default::default(),
+    }
+}
+
+fn endpoint(address: &str) -> Endpoint {
+    Endpoint {
+        addresses: vec![address.into()],
+        port: 80,
+        service_port: "http".into(),
+        service_port_number: 80,
+        labels: Labels::default(),
+        locality: Locality::default(),
+        network: "".into(),
+        cluster: "".into(),
+        weight: 0,
+        service_account: "".into(),
+        tls: TlsMode::Disabled,
+        namespace: "default".into(),
+        workload_name: "".into(),
+        health: Health::Healthy,
+        node_name: "".into(),
+        host_name: "".into(),
+        sub_domain: "".into(),
+        cluster_local: false,
+    }
+}
+
+fn told(source: &str, registry: Registry, address: &str) -> Batch {
+    let service = service(registry, 80);
+    let endpoints = Change::Endpoints(service.key(), vec![endpoint(address)]);
+    Batch { source: SourceId(source.into()), changes: vec![Change::ServiceApplied(Arc::new(service)), endpoints] }
+}
+
+fn gone(source: &str) -> Batch {
+    let key = service(Registry::Mock, 80).key();
+    let changes = vec![Change::Endpoints(key.clone(), Vec::new()), Change::ServiceDeleted(key)];
+    Batch { source: SourceId(source.into()), changes }
+}
+
+fn world(policy: Policy) -> Snapshot {
+    let order = vec!["Eureka".into()];
+    Snapshot::empty(Settings {
+        mesh: Shared::new(default_mesh()),
+        networks: Shared::new(Default::default()),
+        knobs: Knobs::default(),
+        domain: "cluster.local".into(),
+        cluster: "Kubernetes".into(),
+        conflicts: Conflicts { policy, hosts: Vec::new(), order },
+    })
+}
+
+/// `namespace registry: addresses` of every service, and the messages.
+fn shown(world: &Snapshot) -> (Vec<String>, usize) {
+    let line = |service: &Arc<Service>| {
+        let key = ServiceKey { hostname: service.hostname.clone(), namespace: service.namespace.clone() };
+        let addresses: Vec<&str> = world.endpoints.of(&key).map(Endpoint::address).collect();
+        format!("{} {}: {}", service.namespace, service.registry.as_str(), addresses.join(" "))
+    };
+    let mut lines: Vec<String> = world.services.iter().map(line).collect();
+    lines.sort();
+    (lines, world.problems.values().flatten().count())
+}
+
+fn check(policy: Policy, expected: &[&str]) {
+    let consul = || told("Consul", Registry::Consul, "10.0.0.1");
+    let eureka = || told("Eureka/a", Registry::Eureka, "10.0.0.2");
+    let arrivals = [
+        vec![vec![consul(), eureka()]],
+        vec![vec![eureka(), consul()]],
+        vec![vec![consul()], vec![eureka()]],
+        vec![vec![eureka()], vec![consul()]],
+    ];
+    for batches in arrivals {
+        let both = batches.into_iter().fold(world(policy), |world, step| world.apply(step).0);
+        assert_eq!(shown(&both), (expected.iter().map(|l| (*l).to_owned()).collect(), 1), "{policy:?}");
+        let (alone, delta) = both.apply(vec![gone("Eureka/a")]);
+        assert_eq!(shown(&alone), (vec!["default Consul: 10.0.0.1".to_owned()], 0), "{policy:?}");
+        let key = service(Registry::Consul, 80).key();
+        assert!(delta.services.contains(&key) && delta.endpoints.contains(&key), "{policy:?}: {delta:?}");
+        let (none, _) = alone.apply(vec![gone("Consul")]);
+        assert_eq!(shown(&none), (Vec::new(), 0), "{policy:?}");
+    }
+}
+
+#[test]
+fn each_policy_gives_one_answer_whoever_comes_first() {
+    check(Policy::Merge, &["default Eureka: 10.0.0.1 10.0.0.2"]);
+    check(Policy::Order, &["default Eureka: 10.0.0.2"]);
+    check(Policy::Isolate, &["consul Consul: 10.0.0.1", "default Eureka: 10.0.0.2"]);
+    check(Policy::Reject, &[]);
+}
+
+#[test]
+fn changes_of_a_registry_that_lost_show_where_it_was_put() {
+    let batches = || vec![told("Consul", Registry::Consul, "10.0.0.1"), told("Eureka", Registry::Eureka, "10.0.0.2")];
+    let key = service(Registry::Consul, 80).key();
+    let moved = Change::Endpoints(key.clone(), vec![endpoint("10.0.0.9")]);
+    let edit = || vec![Batch { source: SourceId("Consul".into()), changes: vec![moved.clone()] }];
+
+    let (silent, delta) = world(Policy::Order).apply(batches()).0.apply(edit());
+    assert!(delta.is_empty(), "{delta:?}");
+    assert_eq!(shown(&silent.apply(vec![gone("Eureka")]).0).0, ["default Consul: 10.0.0.9"]);
+
+    let (apart, delta) = world(Policy::Isolate).apply(batches()).0.apply(edit());
+    assert_eq!(shown(&apart).0, ["consul Consul: 10.0.0.9", "default Eureka: 10.0.0.2"]);
+    assert_eq!(delta.endpoints.iter().map(|k| k.namespace.as_str()).collect::<Vec<_>>(), ["consul"]);
+}
+
+#[test]
+fn a_merged_port_that_nobody_describes_is_told() {
+    let mut other = told("Consul", Registry::Consul, "10.0.0.1");
+    other.changes[0] = Change::ServiceApplied(Arc::new(service(Registry::Consul, 81)));
+    let (world, _) = world(Policy::Merge).apply(vec![other, told("Eureka", Registry::Eureka, "10.0.0.2")]);
+    let messages: Vec<String> = world.problems.values().flatten().map(ToString::to_string).collect();
+    assert_eq!(
+        messages,
+        ["service default/cart.mesh: registries Eureka, Consul all have it: endpoints of all serve it as Eureka \
+          describes it, which has no port 81 (http HTTP) of Consul"]
+    );
+}
+
+#[test]
+fn clusters_of_kubernetes_are_no_conflict() {
+    let batches = ["a", "b"].map(|c| told(c, Registry::Kubernetes, "10.0.0.1")).to_vec();
+    let (world, _) = world(Policy::Reject).apply(batches);
+    assert_eq!((world.services.len(), world.problems.values().flatten().count()), (2, 0));
+}
+
+#[test]
+fn the_first_pattern_that_covers_a_host_decides() {
+    let hosts = vec![("*.mesh".into(), Policy::Order), ("*".into(), Policy::Reject)];
+    let conflicts = Conflicts { hosts, ..Conflicts::default() };
+    assert_eq!(conflicts.policy_of(&"cart.mesh".into()), Policy::Order);
+    assert_eq!(conflicts.policy_of(&"cart.other".into()), Policy::Reject);
+}
