@@ -34,6 +34,13 @@ pub struct Counts {
     pub problems: usize,
     /// How often the source failed and was started again.
     pub restarts: u64,
+    /// Services and endpoints of a registry that are told now.
+    pub services: usize,
+    pub endpoints: usize,
+    /// Questions to the outside that are waiting for a change now.
+    pub watches: usize,
+    /// Questions asked so far.
+    pub requests: u64,
 }
 
 /// A source's health at one moment.
@@ -42,6 +49,8 @@ pub struct Report {
     pub source: SourceId,
     pub state: State,
     pub last_failure: Option<Failure>,
+    /// When the outside was last seen to be as told. Its age is how old the told state may be.
+    pub last_seen: Option<SystemTime>,
     pub counts: Counts,
 }
 
@@ -51,7 +60,8 @@ pub struct Health(Arc<Mutex<Report>>);
 
 impl Health {
     pub fn new(source: SourceId) -> Health {
-        let report = Report { source, state: State::Syncing, last_failure: None, counts: Counts::default() };
+        let report =
+            Report { source, state: State::Syncing, last_failure: None, last_seen: None, counts: Counts::default() };
         Health(Arc::new(Mutex::new(report)))
     }
 
@@ -71,12 +81,29 @@ impl Health {
         };
     }
 
-    /// Notes that the outside is seen again.
+    /// Notes that the outside is seen, again or still.
     pub fn regained(&self) {
         let mut report = self.lock();
+        report.last_seen = Some(SystemTime::now());
         if matches!(report.state, State::Stale { .. }) {
             report.state = State::Live;
         }
+    }
+
+    /// Notes how much a registry tells now.
+    pub fn holds(&self, services: usize, endpoints: usize) {
+        let mut report = self.lock();
+        (report.counts.services, report.counts.endpoints) = (services, endpoints);
+    }
+
+    /// Notes how many questions wait for a change.
+    pub fn watches(&self, watches: usize) {
+        self.lock().counts.watches = watches;
+    }
+
+    /// Notes a question to the outside.
+    pub fn asked(&self) {
+        self.lock().counts.requests += 1;
     }
 
     pub(crate) fn told(&self, changes: &[Change]) {
@@ -84,7 +111,10 @@ impl Health {
         report.counts.batches += 1;
         for change in changes {
             match change {
-                Change::Synced => report.state = State::Live,
+                Change::Synced => {
+                    report.state = State::Live;
+                    report.last_seen = Some(SystemTime::now());
+                }
                 Change::Problems(problems) => report.counts.problems = problems.len(),
                 _ => report.counts.changes += 1,
             }

@@ -1,7 +1,9 @@
 //! The list of service registries, by the names that `--registries` takes.
 //! One row here and one file beside this make a new registry.
 
+pub mod ledger;
 pub mod mock;
+pub mod shape;
 
 use model::problem::Problem;
 use model::service::Registry;

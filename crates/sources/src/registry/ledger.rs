@@ -1,0 +1,217 @@
+//! What a registry has told so far: adapters say what they see, and only differences go out.
+//! It also holds back what looks like an accident of the registry rather than a wish of its users.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use model::change::Change;
+use model::endpoint::Endpoint;
+use model::names::{ServiceKey, Text};
+use model::problem::Problem;
+use model::service::Service;
+use tokio::time::Instant;
+
+use crate::source::{Outlet, Stopped};
+
+/// One service as a registry has it now. Endpoints that are not well are listed too, with their health:
+/// a service with none at all is another thing than one whose endpoints all fail.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listing {
+    pub service: Arc<Service>,
+    pub endpoints: Arc<[Endpoint]>,
+}
+
+/// When the sudden loss of most of a registry is not believed at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Protection {
+    /// A loss of this share of all endpoints at one moment is held back; 0 for none ever.
+    pub lost_percent: u8,
+    /// Registries with fewer endpoints may lose them all.
+    pub at_least: usize,
+    /// A loss that lasts this long is believed.
+    pub hold_for: Duration,
+}
+
+impl Default for Protection {
+    fn default() -> Protection {
+        Protection { lost_percent: 90, at_least: 10, hold_for: Duration::from_secs(60) }
+    }
+}
+
+/// Services by the name that they have in the registry.
+#[derive(Debug, Default)]
+pub struct Ledger {
+    protection: Protection,
+    listed: BTreeMap<Text, Listing>,
+    /// Which of the registry's names stand for a host. More than one is a mistake; the first is told.
+    claims: BTreeMap<ServiceKey, BTreeSet<Text>>,
+    endpoints: usize,
+    pending: Vec<Change>,
+    /// Since when a loss is held back, and what was lost.
+    held: Option<(Instant, Problem)>,
+    problems: Vec<Problem>,
+    is_synced: bool,
+}
+
+impl Ledger {
+    pub fn new(protection: Protection) -> Ledger {
+        Ledger { protection, ..Ledger::default() }
+    }
+
+    /// Names that are listed.
+    pub fn names(&self) -> impl Iterator<Item = &Text> {
+        self.listed.keys()
+    }
+
+    pub fn get(&self, name: &str) -> Option<&Listing> {
+        self.listed.get(name)
+    }
+
+    /// Lists a service, new or changed. `None` where the registry has it but it cannot be told.
+    pub fn put(&mut self, name: &Text, listing: Option<Listing>) {
+        if self.listed.get(name) == listing.as_ref() {
+            return;
+        }
+        let before = self.listed.get(name).map(|listing| listing.service.key());
+        let after = listing.as_ref().map(|listing| listing.service.key());
+        let keys: BTreeSet<ServiceKey> = before.iter().chain(&after).cloned().collect();
+        let told: Vec<_> = keys.into_iter().map(|key| (self.told(&key).cloned(), key)).collect();
+        self.exchange(name, before, listing);
+        for (before, key) in told {
+            let after = self.told(&key).cloned();
+            difference(&key, before.as_ref(), after.as_ref(), &mut self.pending);
+        }
+    }
+
+    /// Takes the whole list of a registry: what is not in it is gone. False where the loss is held back.
+    pub fn replace(&mut self, all: BTreeMap<Text, Listing>, now: Instant) -> bool {
+        let left = all.values().map(|listing| listing.endpoints.len()).sum();
+        if !self.believes(left, now) {
+            return false;
+        }
+        let gone: Vec<Text> = self.listed.keys().filter(|name| !all.contains_key(*name)).cloned().collect();
+        for name in gone {
+            self.put(&name, None);
+        }
+        for (name, listing) in all {
+            self.put(&name, Some(listing));
+        }
+        true
+    }
+
+    /// Takes the whole list of names: what is not in it is gone. False where the loss is held back.
+    pub fn retain(&mut self, names: &BTreeSet<Text>, now: Instant) -> bool {
+        let kept = self.listed.iter().filter(|(name, _)| names.contains(*name));
+        let left = kept.map(|(_, listing)| listing.endpoints.len()).sum();
+        if !self.believes(left, now) {
+            return false;
+        }
+        let gone: Vec<Text> = self.listed.keys().filter(|name| !names.contains(*name)).cloned().collect();
+        for name in gone {
+            self.put(&name, None);
+        }
+        true
+    }
+
+    /// When a loss that is held back will be believed.
+    pub fn held_until(&self) -> Option<Instant> {
+        self.held.as_ref().map(|(since, _)| *since + self.protection.hold_for)
+    }
+
+    /// Sends what is new, with the problems of the adapter and of the list itself.
+    pub async fn send(&mut self, outlet: &Outlet, problems: Vec<Problem>) -> Result<(), Stopped> {
+        self.note(problems);
+        outlet.health().holds(self.claims.len(), self.endpoints);
+        outlet.send(std::mem::take(&mut self.pending)).await
+    }
+
+    /// As `send`, and tells that everything was told. Once is enough, whatever happens later.
+    pub async fn send_synced(&mut self, outlet: &Outlet, problems: Vec<Problem>) -> Result<(), Stopped> {
+        if !std::mem::replace(&mut self.is_synced, true) {
+            self.note(problems.clone());
+            self.pending.push(Change::Synced);
+        }
+        self.send(outlet, problems).await
+    }
+
+    fn note(&mut self, mut problems: Vec<Problem>) {
+        problems.extend(self.held.iter().map(|(_, problem)| problem.clone()));
+        problems.extend(self.claims.iter().filter(|(_, names)| names.len() > 1).map(|(key, names)| {
+            let names: Vec<&str> = names.iter().map(|name| &**name).collect();
+            let message = format!("{} all give this host: only {} is used", names.join(", "), names[0]);
+            Problem::error(format!("service {}/{}", key.namespace, key.hostname), message)
+        }));
+        if problems != self.problems {
+            self.problems = problems.clone();
+            self.pending.push(Change::Problems(problems));
+        }
+    }
+
+    fn told(&self, key: &ServiceKey) -> Option<&Listing> {
+        self.listed.get(self.claims.get(key)?.first()?)
+    }
+
+    fn exchange(&mut self, name: &Text, before: Option<ServiceKey>, listing: Option<Listing>) {
+        if let Some(key) = before {
+            let of_key = self.claims.entry(key.clone()).or_default();
+            of_key.remove(name);
+            if of_key.is_empty() {
+                self.claims.remove(&key);
+            }
+        }
+        let removed = match listing {
+            Some(listing) => {
+                self.claims.entry(listing.service.key()).or_default().insert(name.clone());
+                self.endpoints += listing.endpoints.len();
+                self.listed.insert(name.clone(), listing)
+            }
+            None => self.listed.remove(name),
+        };
+        self.endpoints -= removed.map_or(0, |listing| listing.endpoints.len());
+    }
+
+    fn believes(&mut self, left: usize, now: Instant) -> bool {
+        let Protection { lost_percent, at_least, hold_for } = self.protection;
+        let lost = self.endpoints.saturating_sub(left);
+        let is_sudden = lost_percent > 0
+            && self.endpoints >= at_least.max(1)
+            && lost * 100 >= usize::from(lost_percent) * self.endpoints;
+        if !is_sudden {
+            self.held = None;
+            return true;
+        }
+        let since = self.held.as_ref().map_or(now, |(since, _)| *since);
+        if now.duration_since(since) >= hold_for {
+            self.held = None;
+            return true;
+        }
+        let message = format!(
+            "{lost} of {} endpoints vanished at once: all are kept until the registry says so for {hold_for:?}",
+            self.endpoints
+        );
+        self.held = Some((since, Problem::warning("registry", message)));
+        false
+    }
+}
+
+fn difference(key: &ServiceKey, before: Option<&Listing>, after: Option<&Listing>, changes: &mut Vec<Change>) {
+    match (before, after) {
+        (None, None) => {}
+        (Some(_), None) => {
+            changes.push(Change::Endpoints(key.clone(), Vec::new()));
+            changes.push(Change::ServiceDeleted(key.clone()));
+        }
+        (before, Some(after)) => {
+            if before.is_none_or(|before| before.service != after.service) {
+                changes.push(Change::ServiceApplied(after.service.clone()));
+            }
+            if before.is_none_or(|before| before.endpoints != after.endpoints) {
+                changes.push(Change::Endpoints(key.clone(), after.endpoints.to_vec()));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

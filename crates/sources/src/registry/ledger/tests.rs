@@ -1,0 +1,92 @@
+//! Only differences go out, two names of one host do not fight, and a sudden loss is held back.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use model::change::{Change, SourceId};
+use model::names::{Namespace, Text};
+use model::service::Registry;
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::{Ledger, Listing, Protection};
+use crate::registry::shape;
+use crate::source::Outlet;
+
+fn listing(host: &str, addresses: &[&str]) -> Listing {
+    let namespace = Namespace::from("default");
+    let service = shape::service(Registry::Mock, host.into(), &namespace, host, Vec::new());
+    let endpoints = addresses.iter().map(|a| shape::endpoint(a, &namespace, &"".into())).collect();
+    Listing { service: Arc::new(service), endpoints }
+}
+
+/// What was sent, as short words.
+async fn sent(ledger: &mut Ledger) -> Vec<String> {
+    let (batches, mut received) = mpsc::channel(4);
+    let outlet = Outlet::new(SourceId("mock".into()), batches, CancellationToken::new());
+    ledger.send(&outlet, Vec::new()).await.unwrap();
+    let changes = received.try_recv().map(|batch| batch.changes).unwrap_or_default();
+    let word = |change: &Change| match change {
+        Change::ServiceApplied(service) => format!("+{}", service.hostname),
+        Change::ServiceDeleted(key) => format!("-{}", key.hostname),
+        Change::Endpoints(key, list) => format!("{}={}", key.hostname, list.len()),
+        Change::Problems(list) => format!("problems={}", list.len()),
+        other => format!("{other:?}"),
+    };
+    changes.iter().map(word).collect()
+}
+
+#[tokio::test]
+async fn only_differences_are_sent() {
+    let mut ledger = Ledger::new(Protection::default());
+    ledger.put(&"a".into(), Some(listing("a", &["10.0.0.1"])));
+    assert_eq!(sent(&mut ledger).await, ["+a", "a=1"]);
+    ledger.put(&"a".into(), Some(listing("a", &["10.0.0.1"])));
+    assert!(sent(&mut ledger).await.is_empty());
+    ledger.put(&"a".into(), Some(listing("a", &[])));
+    assert_eq!(sent(&mut ledger).await, ["a=0"]);
+    assert!(ledger.retain(&BTreeSet::new(), Instant::now()));
+    assert_eq!(sent(&mut ledger).await, ["a=0", "-a"]);
+}
+
+#[tokio::test]
+async fn two_names_of_one_host_are_told_once_and_named() {
+    let mut ledger = Ledger::new(Protection::default());
+    ledger.put(&"a_b".into(), Some(listing("a-b", &["10.0.0.2"])));
+    ledger.put(&"a-b".into(), Some(listing("a-b", &["10.0.0.1", "10.0.0.3"])));
+    assert_eq!(sent(&mut ledger).await, ["+a-b", "a-b=1", "a-b=2", "problems=1"]);
+    ledger.put(&"a-b".into(), None);
+    assert_eq!(sent(&mut ledger).await, ["a-b=1", "problems=0"]);
+}
+
+#[tokio::test]
+async fn a_sudden_loss_is_held_back_until_it_lasts() {
+    let protection = Protection { lost_percent: 50, at_least: 4, hold_for: Duration::from_secs(60) };
+    let mut ledger = Ledger::new(protection);
+    let begun = Instant::now();
+    let picture = |names: &[&str]| -> BTreeMap<Text, Listing> {
+        names.iter().map(|n| ((*n).into(), listing(n, &["10.0.0.1", "10.0.0.2"]))).collect()
+    };
+    assert!(ledger.replace(picture(&["a", "b", "c"]), begun));
+    sent(&mut ledger).await;
+    assert!(!ledger.replace(picture(&["a"]), begun));
+    assert_eq!(sent(&mut ledger).await, ["problems=1"]);
+    assert_eq!(ledger.held_until(), Some(begun + protection.hold_for));
+    // What comes back in time never was away.
+    assert!(ledger.replace(picture(&["a", "b"]), begun + Duration::from_secs(30)));
+    assert_eq!(sent(&mut ledger).await, ["c=0", "-c", "problems=0"]);
+    let names = BTreeSet::new();
+    assert!(!ledger.retain(&names, begun + Duration::from_secs(40)));
+    assert!(!ledger.retain(&names, begun + Duration::from_secs(90)));
+    assert!(ledger.retain(&names, begun + Duration::from_secs(100)));
+    assert_eq!(sent(&mut ledger).await, ["a=0", "-a", "b=0", "-b"]);
+}
+
+#[tokio::test]
+async fn few_endpoints_may_all_go() {
+    let mut ledger = Ledger::new(Protection::default());
+    ledger.put(&"a".into(), Some(listing("a", &["10.0.0.1"])));
+    assert!(ledger.retain(&BTreeSet::new(), Instant::now()));
+}

@@ -1,0 +1,177 @@
+//! What adapters share when they shape a service: host names, labels, places, identities.
+//! A registry of names and tags has looser rules than the mesh; what does not fit is bent or refused here.
+
+use std::collections::BTreeMap;
+
+use model::endpoint::{Endpoint, Health, Locality, TlsMode};
+use model::labels::Labels;
+use model::names::{ClusterId, Hostname, Namespace, NetworkId, Text};
+use model::port::Port;
+use model::service::{ExportTo, Registry, Resolution, Service, TrafficDistribution, UNSPECIFIED};
+
+/// Where a source stands and what it knows of the mesh.
+#[derive(Clone, Debug)]
+pub struct Mesh {
+    /// Names endpoints of this registry belong to.
+    pub cluster: ClusterId,
+    /// The first part of identities, `cluster.local`.
+    pub trust_domain: Text,
+}
+
+const TLS_MODE_LABEL: &str = "security.istio.io/tlsMode";
+
+/// A host name from a template: `{name}` stands for the value of that name. Lower case, underscores become
+/// hyphens, empty parts go. `None` where the result is no name that DNS could carry.
+pub fn hostname(template: &str, values: &[(&str, &str)]) -> Option<Hostname> {
+    let mut text = template.to_owned();
+    for (name, value) in values {
+        text = text.replace(&format!("{{{name}}}"), value);
+    }
+    let text = text.to_ascii_lowercase().replace('_', "-");
+    let parts: Vec<&str> = text.split('.').filter(|part| !part.is_empty()).collect();
+    let text = parts.join(".");
+    let fits = !parts.is_empty() && text.len() <= 253 && parts.iter().all(|part| is_dns_label(part));
+    fits.then(|| Hostname::new(text))
+}
+
+fn is_dns_label(part: &str) -> bool {
+    let inner = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+    part.len() <= 63 && part.chars().all(inner) && !part.starts_with('-') && !part.ends_with('-')
+}
+
+/// Labels in Kubernetes' syntax: what does not fit is bent, and left out where nothing is left.
+pub fn labels<'a>(pairs: impl IntoIterator<Item = (&'a str, &'a str)>) -> BTreeMap<String, String> {
+    let fitting = |(key, value): (&str, &str)| {
+        let (prefix, name) = key.rsplit_once('/').map_or(("", key), |(prefix, name)| (prefix, name));
+        let name = label_text(name);
+        let prefix = prefix.to_ascii_lowercase();
+        let is_prefix = prefix.len() <= 253 && prefix.split('.').all(|part| !part.is_empty() && is_dns_label(part));
+        let key = if is_prefix { format!("{prefix}/{name}") } else { name.clone() };
+        (!name.is_empty()).then(|| (key, label_text(value)))
+    };
+    pairs.into_iter().filter_map(fitting).collect()
+}
+
+fn label_text(text: &str) -> String {
+    let plain = |c: char| if c.is_ascii_alphanumeric() || "-_.".contains(c) { c } else { '-' };
+    let text: String = text.chars().map(plain).take(63).collect();
+    text.trim_matches(|c: char| !c.is_ascii_alphanumeric()).to_owned()
+}
+
+/// Labels with the place and cluster beside them, so that subsets and failover can select by place.
+pub fn topology(mut labels: BTreeMap<String, String>, locality: &Locality, cluster: &ClusterId) -> Labels {
+    let place = [
+        ("topology.kubernetes.io/region", locality.region()),
+        ("topology.kubernetes.io/zone", locality.zone()),
+        ("topology.istio.io/subzone", locality.sub_zone()),
+        ("topology.istio.io/cluster", cluster.as_str()),
+    ];
+    for (key, value) in place.into_iter().filter(|(_, value)| !value.is_empty()) {
+        labels.insert(key.to_owned(), value.to_owned());
+    }
+    Labels::from(&labels)
+}
+
+/// Whether the endpoint's side speaks mesh TLS: as labelled, else where it has an identity.
+pub fn tls_mode(labels: &BTreeMap<String, String>, has_account: bool) -> TlsMode {
+    match labels.get(TLS_MODE_LABEL).map(String::as_str) {
+        Some("istio") => TlsMode::Istio,
+        Some(_) => TlsMode::Disabled,
+        None if has_account => TlsMode::Istio,
+        None => TlsMode::Disabled,
+    }
+}
+
+/// An endpoint of a service of the mesh, with nothing said about its port, place and labels.
+pub fn endpoint(address: &str, namespace: &Namespace, cluster: &ClusterId) -> Endpoint {
+    Endpoint {
+        addresses: vec![address.into()],
+        port: 0,
+        service_port: "".into(),
+        service_port_number: 0,
+        labels: Labels::default(),
+        locality: Locality::default(),
+        network: NetworkId::default(),
+        cluster: cluster.clone(),
+        weight: 0,
+        service_account: "".into(),
+        tls: TlsMode::Disabled,
+        namespace: namespace.clone(),
+        workload_name: "".into(),
+        health: Health::Healthy,
+        node_name: "".into(),
+        host_name: "".into(),
+        sub_domain: "".into(),
+        cluster_local: false,
+    }
+}
+
+/// A service inside the mesh that has endpoints and no address of its own.
+pub fn service(registry: Registry, hostname: Hostname, namespace: &Namespace, name: &str, ports: Vec<Port>) -> Service {
+    Service {
+        hostname,
+        namespace: namespace.clone(),
+        name: name.into(),
+        object_name: name.into(),
+        registry,
+        ports,
+        resolution: Resolution::ClientSide,
+        mesh_external: false,
+        address: UNSPECIFIED.into(),
+        cluster_addresses: Vec::new(),
+        auto_ipv4: None,
+        auto_ipv6: None,
+        export_to: ExportTo::default(),
+        labels: Labels::default(),
+        selector: Labels::default(),
+        service_accounts: Vec::new(),
+        passthrough_ports: Vec::new(),
+        traffic_distribution: TrafficDistribution::Any,
+        created: 0,
+        kubernetes: None,
+    }
+}
+
+/// Endpoints in an order that does not depend on the registry's, with what neighbours share kept once.
+pub fn in_order(mut endpoints: Vec<Endpoint>) -> Vec<Endpoint> {
+    endpoints.sort_by(|a, b| {
+        let key = |e: &Endpoint| (e.service_port_number, e.addresses.clone(), e.port, e.workload_name.clone());
+        key(a).cmp(&key(b))
+    });
+    endpoints.dedup_by(|next, known| {
+        if known.labels == next.labels {
+            next.labels = known.labels.clone();
+        }
+        if known.locality == next.locality {
+            next.locality = known.locality.clone();
+        }
+        if known.service_port == next.service_port {
+            next.service_port = known.service_port.clone();
+        }
+        next == known
+    });
+    endpoints
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{hostname, labels};
+
+    #[test]
+    fn host_names_come_out_as_dns_can_carry_them() {
+        let name = |service| hostname("{service}.service.{dc}.consul", &[("service", service), ("dc", "")]);
+        assert_eq!(name("Web_API").as_deref(), Some("web-api.service.consul"));
+        assert_eq!(name("a.b").as_deref(), Some("a.b.service.consul"));
+        for bad in ["-a", "a b", "ä", &"x".repeat(64), "a/b"] {
+            assert_eq!(name(bad), None, "{bad}");
+        }
+        assert_eq!(hostname("", &[]), None);
+    }
+
+    #[test]
+    fn labels_are_bent_to_kubernetes_syntax() {
+        let bent = labels([("version", "v 1"), ("a b", "-x-"), ("Example.com/tier", "gold"), ("!", "x"), ("e", "")]);
+        let expected = [("a-b", "x"), ("e", ""), ("example.com/tier", "gold"), ("version", "v-1")];
+        assert_eq!(bent.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect::<Vec<_>>(), expected);
+    }
+}
