@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use api::envoy::config::core::v3::Node;
-use api::{TypeUrl, Version};
+use api::{Resource, TypeUrl, Version};
 use http::{Extensions, HeaderMap};
 use tonic::Status;
 
@@ -32,6 +32,46 @@ pub trait Client: Send + 'static {
 
     /// Told of everything that happens on the stream, for debug pages and metrics.
     fn observe(&mut self, event: &Event<'_>);
+
+    /// The client refused its last response. To send the same again would only be refused again, so unless
+    /// `current` leaves out the reason from now on, what was refused counts as delivered.
+    fn rejected(&mut self, _rejection: &Rejection<'_>) -> Verdict {
+        Verdict::Unchanged
+    }
+}
+
+/// What a client refused.
+#[derive(Debug)]
+pub struct Rejection<'a> {
+    pub kind: &'a TypeUrl,
+    pub message: &'a str,
+    /// What the client had not accepted before, in the order of names. One of it is to blame.
+    pub offered: &'a [Offered],
+}
+
+/// A resource that was in a response.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Offered {
+    pub resource: Resource,
+    pub former: Former,
+}
+
+/// What a client held under a name before a response.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Former {
+    Nothing,
+    /// Something whose bytes are not at hand.
+    Unknown,
+    Known(Resource),
+}
+
+/// What a rejection led to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// `current` answers as before.
+    Unchanged,
+    /// `current` leaves out the reason: whatever else was refused is to be sent again.
+    Changed,
 }
 
 /// Where a stream comes from.

@@ -25,7 +25,7 @@ mod watch;
 #[cfg(test)]
 mod tests;
 
-pub use control::{Client, Control, Event, Peer};
+pub use control::{Client, Control, Event, Former, Offered, Peer, Rejection, Verdict};
 pub use limits::Limits;
 pub use server::{Options, routes};
 pub use set::ResourceSet;

@@ -9,11 +9,11 @@ use api::TypeUrl;
 use bytes::Bytes;
 use tonic::Status;
 
-use crate::control::{Client, Event};
+use crate::control::{Client, Event, Rejection, Verdict};
 use crate::limits::Limits;
 use crate::response::{Head, Response, is_news, response};
 use crate::set::{Protocol, ResourceSet};
-use crate::watch::{Epoch, Plan, Watch};
+use crate::watch::{Epoch, Offer, Plan, Watch};
 
 /// What does not change while a stream lasts.
 #[derive(Clone, Debug)]
@@ -189,7 +189,8 @@ impl<C: Client> Session<C> {
     }
 
     /// Reads a nonce as the answer to the watch's last response. Stale ones are counted and answer nothing.
-    /// A rejected response counts as delivered: clients keep what they could use of it, and would refuse the rest again.
+    /// A rejected response counts as delivered, unless the control plane takes out what was wrong with it: to send
+    /// the same again would only have it refused again.
     pub(crate) fn answer(&mut self, kind: &TypeUrl, nonce: &str, error: Option<(i32, &str)>) -> Answer {
         let stream = self.terms.stream;
         let Some(watch) = self.watches.iter_mut().find(|watch| watch.kind == *kind) else { return Answer::Stale };
@@ -199,12 +200,27 @@ impl<C: Client> Session<C> {
         };
         if watch.unanswered {
             watch.answered();
+            let offer = watch.offer.take();
             self.client.observe(&match error {
                 None => Event::Acked { kind, nonce, version },
                 Some((code, message)) => Event::Nacked { kind, nonce, version, code, message },
             });
+            if let (Some((_, message)), Some(offer)) = (error, offer) {
+                self.rejected(kind, message, offer);
+            }
         }
         Answer::Current
+    }
+
+    fn rejected(&mut self, kind: &TypeUrl, message: &str, offer: Offer) {
+        let rejection = Rejection { kind, message, offered: &offer.resources() };
+        if self.client.rejected(&rejection) == Verdict::Unchanged {
+            return;
+        }
+        if let Some(watch) = self.watch(kind) {
+            watch.retract(offer);
+        }
+        self.world_moved();
     }
 
     pub(crate) fn report_subscription(&mut self, kind: &TypeUrl) {
@@ -287,7 +303,7 @@ impl<C: Client> Session<C> {
         }
         let watch = &mut self.watches[at];
         watch.sent(self.responses, response.version, plan.introduces, now + self.terms.limits.patience);
-        watch.carried_out(plan, target, self.epoch);
+        watch.offered(plan, target, self.epoch);
         if kind.is_debug() {
             // A debug page is an answer to a request, not a subscription.
             self.watches.remove(at);

@@ -1,6 +1,7 @@
 //! All resources of one type that a class of clients may see, with the bytes that go on the wire for them.
 //! A set is shared by every stream with the same view, so each body is encoded once, not once per stream.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
@@ -30,6 +31,7 @@ pub struct ResourceSet {
     version: Version,
     resources: Box<[Resource]>,
     fallback: Option<Fallback>,
+    withheld: BTreeSet<Arc<str>>,
     whole: [OnceLock<Payload>; 2],
     steps: Mutex<Vec<(Version, Arc<Step>)>>,
 }
@@ -45,6 +47,7 @@ impl ResourceSet {
             version: version_of(&resources),
             resources: resources.into(),
             fallback: None,
+            withheld: BTreeSet::new(),
             whole: Default::default(),
             steps: Mutex::default(),
         }
@@ -55,6 +58,17 @@ impl ResourceSet {
     pub fn with_fallback(mut self, answer: impl Fn(&str) -> Option<Resource> + Send + Sync + 'static) -> Self {
         self.fallback = Some(Arc::new(answer));
         self
+    }
+
+    /// The set with names of which nothing is said: clients keep what they have.
+    /// A SotW listing has no form for that, and removes them.
+    pub fn with_withheld(mut self, names: impl IntoIterator<Item = Arc<str>>) -> Self {
+        self.withheld.extend(names);
+        self
+    }
+
+    pub(crate) fn withholds(&self, name: &str) -> bool {
+        self.withheld.contains(name)
     }
 
     pub fn kind(&self) -> &TypeUrl {

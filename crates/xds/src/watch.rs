@@ -7,6 +7,7 @@ use std::time::Instant;
 
 use api::{Resource, TypeUrl, Version};
 
+use crate::control::{Former, Offered};
 use crate::set::{Payload, Protocol, ResourceSet, Step};
 use crate::subscription::Subscription;
 
@@ -28,6 +29,8 @@ pub(crate) struct Watch {
     pub(crate) version: Option<Version>,
     /// The last response was neither acknowledged nor rejected yet.
     pub(crate) unanswered: bool,
+    /// What the last response offered, until it is answered.
+    pub(crate) offer: Option<Offer>,
     /// Some response was.
     pub(crate) answered_before: bool,
     /// The last response held resources that were new to the client.
@@ -81,6 +84,19 @@ impl Holding {
         }
     }
 
+    /// What is held under a name, with its bytes where the base still has them.
+    fn resource(&self, name: &str) -> Former {
+        let held = self.get(name);
+        if held == Held::Nothing {
+            return Former::Nothing;
+        }
+        if let Held::Lingering { resource: Some(resource), .. } = held {
+            return Former::Known(resource);
+        }
+        let known = self.base.as_ref().and_then(|base| base.get(name)).filter(|r| held.version() == Some(r.version));
+        known.map_or(Former::Unknown, Former::Known)
+    }
+
     fn lingering(&self, name: &Arc<str>, now: Epoch) -> Held {
         match self.except.get(name) {
             Some(held @ Held::Lingering { .. }) => held.clone(),
@@ -89,6 +105,25 @@ impl Holding {
                 Held::Lingering { resource, since: now }
             }
         }
+    }
+}
+
+/// What a response told, and what the client held before.
+#[derive(Debug)]
+pub(crate) struct Offer {
+    /// All of the target, rather than what changed.
+    everything: bool,
+    changed: Vec<Resource>,
+    removed: Vec<Arc<str>>,
+    target: Arc<ResourceSet>,
+    former: Holding,
+}
+
+impl Offer {
+    /// The resources that the client had not accepted before.
+    pub(crate) fn resources(&self) -> Vec<Offered> {
+        let all = if self.everything { self.target.resources() } else { &self.changed };
+        all.iter().map(|r| Offered { resource: r.clone(), former: self.former.resource(&r.name) }).collect()
     }
 }
 
@@ -155,6 +190,7 @@ impl Watch {
             nonce: 0,
             version: None,
             unanswered: false,
+            offer: None,
             answered_before: false,
             introduced: false,
             waits_until: None,
@@ -263,6 +299,9 @@ impl Watch {
                     plan.changed.push(resource);
                 }
             }
+            None if target.withholds(&name) => {
+                plan.except.insert(name, held);
+            }
             None if held == Held::Nothing => plan.absent.extend((forced && named).then_some(name)),
             None => match self.holding.lingering(&name, now) {
                 Held::Lingering { since, .. } if since <= released => plan.removed.push(name),
@@ -273,9 +312,29 @@ impl Watch {
         }
     }
 
-    /// Notes that the plan was sent, or that there was nothing in it to send.
+    /// Notes that the plan was sent. What the client held before is kept until it answers.
+    pub(crate) fn offered(&mut self, plan: Plan, target: Arc<ResourceSet>, now: Epoch) {
+        let former = std::mem::take(&mut self.holding);
+        let Plan { everything, changed, removed, except, .. } = plan;
+        self.offer = Some(Offer { everything, changed, removed, target: Arc::clone(&target), former });
+        self.adopt(except, target, now);
+    }
+
+    /// The client refused its last response. What it took of it is not known, so all of it is due again.
+    pub(crate) fn retract(&mut self, offer: Offer) {
+        let all = if offer.everything { offer.target.resources() } else { &offer.changed };
+        let names = all.iter().map(|r| &r.name).chain(&offer.removed).cloned();
+        self.holding.except.extend(names.map(|name| (name, Held::Unknown)));
+        self.seen = 0;
+    }
+
+    /// Notes that there was nothing in the plan to send.
     pub(crate) fn carried_out(&mut self, plan: Plan, target: Arc<ResourceSet>, now: Epoch) {
-        self.holding = Holding { base: Some(target), except: plan.except };
+        self.adopt(plan.except, target, now);
+    }
+
+    fn adopt(&mut self, except: BTreeMap<Arc<str>, Held>, target: Arc<ResourceSet>, now: Epoch) {
+        self.holding = Holding { base: Some(target), except };
         self.forced.clear();
         self.owed = false;
         self.seen = now;

@@ -4,6 +4,7 @@ mod delta;
 mod envoy;
 mod history;
 mod order;
+mod rejection;
 mod sotw;
 
 use std::collections::BTreeMap;
@@ -16,7 +17,7 @@ use api::envoy::service::discovery::v3::{
 use api::{Resource, TypeUrl};
 use prost::Message;
 
-use crate::control::{Client, Event};
+use crate::control::{Client, Event, Former, Rejection, Verdict};
 use crate::limits::Limits;
 use crate::response::Response;
 use crate::session::{Session, Terms};
@@ -70,6 +71,8 @@ fn resource(name: &str, content: &str) -> Resource {
 struct Fake {
     sets: BTreeMap<TypeUrl, Arc<ResourceSet>>,
     events: Vec<String>,
+    /// What `sets` become when a response is refused.
+    instead: Option<BTreeMap<TypeUrl, Arc<ResourceSet>>>,
 }
 
 impl Client for Fake {
@@ -94,6 +97,21 @@ impl Client for Fake {
             Event::Health { error } => format!("health: {error:?}"),
         };
         self.events.push(text);
+    }
+
+    fn rejected(&mut self, rejection: &Rejection<'_>) -> Verdict {
+        let Some(sets) = self.instead.take() else { return Verdict::Unchanged };
+        self.sets = sets;
+        let content = |resource: &Resource| String::from_utf8(resource.body.to_vec()).unwrap();
+        for offered in rejection.offered {
+            let former = match &offered.former {
+                Former::Nothing => "nothing".to_owned(),
+                Former::Unknown => "something".to_owned(),
+                Former::Known(resource) => content(resource),
+            };
+            self.events.push(format!("{} after {former}", content(&offered.resource)));
+        }
+        Verdict::Changed
     }
 }
 
@@ -129,6 +147,10 @@ impl Stream {
 
     /// Makes a world current in which some unlisted names have an answer too.
     fn adopt_with(&mut self, world: World, answers: fn(&TypeUrl, &str) -> bool) {
+        self.session.client.sets = Self::sets(world, answers);
+    }
+
+    fn sets(world: World, answers: fn(&TypeUrl, &str) -> bool) -> BTreeMap<TypeUrl, Arc<ResourceSet>> {
         let set = |(kind, resources): (TypeUrl, BTreeMap<String, String>)| {
             let listed = resources.iter().map(|(name, content)| resource(name, content));
             let set = ResourceSet::new(kind.clone(), listed);
@@ -136,7 +158,7 @@ impl Stream {
             let set = set.with_fallback(move |name| answers(&of, name).then(|| resource(name, "fallback")));
             (kind, Arc::new(set))
         };
-        self.session.client.sets = world.0.into_iter().map(set).collect();
+        world.0.into_iter().map(set).collect()
     }
 
     /// The world is this from now on.
