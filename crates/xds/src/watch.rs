@@ -100,6 +100,8 @@ impl Holding {
     fn lingering(&self, name: &Arc<str>, now: Epoch) -> Held {
         match self.except.get(name) {
             Some(held @ Held::Lingering { .. }) => held.clone(),
+            // What the base has under this name may be what the client refused.
+            Some(Held::Unknown) => Held::Lingering { resource: None, since: now },
             _ => {
                 let resource = self.base.as_ref().and_then(|base| base.listed(name)).cloned();
                 Held::Lingering { resource, since: now }

@@ -72,6 +72,12 @@ impl Collector for Current {
         self.clients(&mut encoder)?;
         let problems = world.problems.values().map(Vec::len).sum::<usize>();
         gauge(&mut encoder, "pilot_total_rejected_configs", "Problems in configuration", problems as f64)?;
+        let register = self.pilot.register();
+        let objects: &[(&str, &str)] = &[("what", "object")];
+        let resources: &[(&str, &str)] = &[("what", "resource")];
+        let (many, few) = (register.objects(&world).len() as f64, register.resources().len() as f64);
+        let help = "What is kept from clients that refused it";
+        labelled(&mut encoder, "pilotage_quarantined", help, &[(objects, many), (resources, few)])?;
         process(&mut encoder)
     }
 }

@@ -1,8 +1,11 @@
 //! From changes to responses: `world` applies batches and publishes epochs, `views` cuts and renders them
-//! once per class of clients, `session` hands them to the protocol, `clients` remembers who is connected.
+//! once per class of clients, `session` hands them to the protocol, `clients` remembers who is connected,
+//! `quarantine` keeps from a client what it refuses.
 
 pub mod clients;
+pub mod history;
 mod pace;
+pub mod quarantine;
 pub mod renderings;
 pub mod session;
 pub mod views;

@@ -11,11 +11,12 @@ use model::proxy::Proxy;
 use tokio::sync::watch;
 use tonic::Status;
 use tracing::{info, warn};
-use xds::{Client, Control, Event, Peer, ResourceSet};
+use xds::{Client, Control, Event, Peer, Rejection, ResourceSet, Verdict};
 
 use crate::metrics::Metrics;
 use crate::serve::clients::{Answer, Clients, Connection, Refusal};
 use crate::serve::pace::Pace;
+use crate::serve::quarantine::{Judgement, Quarantine, Register, Scene};
 use crate::serve::views::{Cut, Slot, Views, is_served};
 use crate::serve::world::{Epoch, World};
 
@@ -25,13 +26,15 @@ pub struct Pilot {
     world: World,
     views: Arc<Views>,
     clients: Arc<Clients>,
+    register: Arc<Register>,
     /// Sources that must be in sync before anybody is served.
     sources: BTreeSet<SourceId>,
 }
 
 impl Pilot {
     pub fn new(world: World, sources: BTreeSet<SourceId>) -> Pilot {
-        Pilot { world, views: Arc::default(), clients: Arc::default(), sources }
+        let register = Arc::new(Register::new(world.changes()));
+        Pilot { world, views: Arc::default(), clients: Arc::default(), register, sources }
     }
 
     pub fn world(&self) -> &World {
@@ -49,6 +52,11 @@ impl Pilot {
 
     pub fn clients(&self) -> &Arc<Clients> {
         &self.clients
+    }
+
+    /// What is kept from clients that refused it.
+    pub fn register(&self) -> &Register {
+        &self.register
     }
 
     /// Sources that have not told all they had at their start.
@@ -72,13 +80,16 @@ impl Control for Pilot {
         let proxy = Arc::new(proxy);
         let mut epochs = self.world.epochs();
         let epoch = epochs.borrow_and_update().clone();
-        let (slot, cut) = self.views.cut(&epoch, &proxy);
+        let pins = self.register.pins(&epoch.snapshot, Some(&proxy.id));
+        let quarantine = Quarantine::new(epoch.number, pins);
+        let (slot, cut) = self.views.cut(&epoch, &proxy, quarantine.pins());
         let connection = self.clients.connect(proxy, peer.address);
         connection.adopt(cut.clone());
         info!(connection = connection.id, peer = ?peer.address, "connected");
         let (views, clients) = (self.views.clone(), self.clients.clone());
         let pace = Pace::new(self.metrics().clone());
-        Ok(Session { epochs, views, clients, connection, _slot: slot, cut, pace })
+        let register = self.register.clone();
+        Ok(Session { epochs, epoch, views, clients, register, connection, _slot: slot, cut, quarantine, pace })
     }
 }
 
@@ -86,13 +97,24 @@ impl Control for Pilot {
 #[derive(Debug)]
 pub struct Session {
     epochs: watch::Receiver<Arc<Epoch>>,
+    epoch: Arc<Epoch>,
     views: Arc<Views>,
     clients: Arc<Clients>,
+    register: Arc<Register>,
     connection: Arc<Connection>,
     /// Keeps the class alive as long as one of its clients is connected.
     _slot: Arc<Slot>,
     cut: Arc<Cut>,
+    quarantine: Quarantine,
     pace: Pace,
+}
+
+impl Session {
+    /// Takes what this client is served from its epoch, with its pins.
+    fn recut(&mut self) {
+        (self._slot, self.cut) = self.views.cut(&self.epoch, &self.connection.proxy, self.quarantine.pins());
+        self.connection.adopt(self.cut.clone());
+    }
 }
 
 impl Client for Session {
@@ -102,15 +124,24 @@ impl Client for Session {
             // The writer has ended: the server is stopping, and nothing new will come.
             return std::future::pending().await;
         }
-        let epoch = self.epochs.borrow_and_update().clone();
-        self.pace.takes_up(epoch.at);
-        (self._slot, self.cut) = self.views.cut(&epoch, &self.connection.proxy);
-        self.connection.adopt(self.cut.clone());
+        self.epoch = self.epochs.borrow_and_update().clone();
+        self.pace.takes_up(self.epoch.at);
+        if self.quarantine.follow(self.epoch.number, &self.epoch.snapshot) {
+            self.register.follow(&self.epoch.snapshot);
+        }
+        self.recut();
     }
 
     fn current(&mut self, kind: &TypeUrl) -> Option<Arc<ResourceSet>> {
         self.pace.asks();
-        self.cut.set(kind)
+        let set = self.cut.set(kind)?;
+        let withheld = self.quarantine.withheld().count();
+        let set = self.quarantine.overlay(kind, set);
+        if self.quarantine.withheld().count() < withheld {
+            let (world, client) = (&self.epoch.snapshot, &self.connection.proxy.id);
+            self.register.set_resources(world, client, "", self.quarantine.withheld());
+        }
+        Some(set)
     }
 
     fn observe(&mut self, event: &Event<'_>) {
@@ -125,6 +156,7 @@ impl Client for Session {
             }),
             Event::Sent { kind, nonce, version, bytes, .. } => {
                 self.pace.sent(kind, bytes);
+                self.quarantine.sent(kind, self.cut.epoch);
                 self.connection.note(kind, |w| {
                     w.sent = Some(Answer { nonce: nonce.to_owned(), version });
                     w.sent_at = Some(SystemTime::now());
@@ -132,10 +164,13 @@ impl Client for Session {
                     w.pushes += 1;
                 });
             }
-            Event::Acked { kind, nonce, version } => self.connection.note(kind, |w| {
-                w.acked = Some(Answer { nonce: nonce.to_owned(), version });
-                w.refused = None;
-            }),
+            Event::Acked { kind, nonce, version } => {
+                self.quarantine.accepted(kind);
+                self.connection.note(kind, |w| {
+                    w.acked = Some(Answer { nonce: nonce.to_owned(), version });
+                    w.refused = None;
+                });
+            }
             Event::Nacked { kind, nonce, version, code, message } => {
                 warn!(connection = self.connection.id, kind = kind.short(), message, "rejected");
                 self.pace.refused(kind, &self.connection.proxy.id, code);
@@ -146,11 +181,43 @@ impl Client for Session {
             Event::Health { .. } => {}
         }
     }
+
+    fn rejected(&mut self, rejection: &Rejection<'_>) -> Verdict {
+        let (kind, message) = (rejection.kind, rejection.message);
+        if rejection.offered.is_empty() {
+            // Refused was only that something is gone; there is nothing to keep from the client.
+            return Verdict::Unchanged;
+        }
+        let Some(current) = self.current(kind) else { return Verdict::Unchanged };
+        let (epoch, proxy) = (self.epoch.clone(), self.connection.proxy.clone());
+        let client = &proxy.id;
+        let scene =
+            Scene { epoch: &epoch, proxy: &proxy, views: &self.views, register: &self.register, current: &current };
+        match self.quarantine.judge(rejection, &scene) {
+            Judgement::Overtaken => {}
+            Judgement::Objects(pins) => {
+                for key in pins.keys() {
+                    warn!(connection = self.connection.id, object = %key, "quarantined");
+                }
+                self.register.add_objects(&epoch.snapshot, client, kind, message, &pins);
+                self.recut();
+            }
+            Judgement::Resources(names) => {
+                warn!(connection = self.connection.id, kind = kind.short(), resources = ?names, "withheld");
+                self.register.set_resources(&epoch.snapshot, client, message, self.quarantine.withheld());
+            }
+        }
+        Verdict::Changed
+    }
 }
 
 impl Drop for Session {
     fn drop(&mut self) {
         self.clients.disconnect(&self.connection);
+        if self.quarantine.withheld().next().is_some() {
+            let client = &self.connection.proxy.id;
+            self.register.set_resources(&self.epoch.snapshot, client, "", std::iter::empty());
+        }
         info!(connection = self.connection.id, "disconnected");
     }
 }

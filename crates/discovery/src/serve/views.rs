@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use api::{Resource, TypeUrl};
 use model::proxy::{Proxy, ProxyKind};
 use model::shared::{Shared, fingerprint};
-use model::snapshot::Delta;
+use model::snapshot::{Delta, Snapshot};
 use scope::View;
 use scope::affected::{Affected, AffectedEndpoints, affected, is_endpoints_only};
 use scope::inbound::{self, ServiceTarget};
@@ -18,15 +18,21 @@ use translate::plan::route::{RoutePlan, VirtualHostPlan};
 use translate::{patch, render};
 use xds::ResourceSet;
 
+use crate::serve::quarantine::{Pins, pinned};
 use crate::serve::renderings::Renderings;
 use crate::serve::world::Epoch;
 
 /// All classes of clients that are connected.
 #[derive(Debug, Default)]
 pub struct Views {
-    slots: Mutex<HashMap<(u128, u128), Weak<Slot>>>,
+    slots: Mutex<HashMap<SlotKey, Weak<Slot>>>,
     renderings: Arc<Renderings>,
+    /// The newest epoch's mesh as clients with these pins see it.
+    pinned: Mutex<Vec<(u64, u128, Arc<Snapshot>)>>,
 }
+
+/// Fingerprints of a class, of what its clients serve themselves, and of their pins.
+type SlotKey = (u128, u128, u128);
 
 /// One class of clients and what it is served now. Dropped with its last client.
 #[derive(Debug)]
@@ -36,17 +42,40 @@ pub struct Slot {
 }
 
 impl Views {
-    /// What this proxy is served in this epoch. The slot keeps it for others of its class.
-    pub fn cut(&self, epoch: &Epoch, proxy: &Proxy) -> (Arc<Slot>, Arc<Cut>) {
-        let inbound = inbound::targets(&epoch.snapshot, proxy);
+    /// What this proxy is served in this epoch. The slot keeps it for others of its class with the same pins.
+    pub fn cut(&self, epoch: &Epoch, proxy: &Proxy, pins: &Pins) -> (Arc<Slot>, Arc<Cut>) {
+        let pins_key = fingerprint(pins);
+        let world = if pins.is_empty() { epoch.snapshot.clone() } else { self.pinned(epoch, pins_key, pins) };
+        let inbound = inbound::targets(&world, proxy);
         let class = class_of(proxy, epoch);
-        let key = (fingerprint(&class), fingerprint(&inbound));
-        let slot = self.slot(key, class);
-        let cut = slot.advance(epoch, inbound, &self.renderings);
+        let slot = self.slot((fingerprint(&class), fingerprint(&inbound), pins_key), class);
+        let cut = slot.advance(epoch, &world, inbound, &self.renderings);
         (slot, cut)
     }
 
-    fn slot(&self, key: (u128, u128), class: Proxy) -> Arc<Slot> {
+    /// What this proxy would be served with these pins; nobody shares it.
+    pub fn trial(&self, epoch: &Epoch, proxy: &Proxy, pins: &Pins) -> Cut {
+        let world = pinned(&epoch.snapshot, pins);
+        let inbound = inbound::targets(&world, proxy);
+        let class = Arc::new(class_of(proxy, epoch));
+        Cut::new(epoch.number, View::new(&world, &class, inbound), self.renderings.clone())
+    }
+
+    fn pinned(&self, epoch: &Epoch, key: u128, pins: &Pins) -> Arc<Snapshot> {
+        let find = |made: &[(u64, u128, Arc<Snapshot>)]| {
+            made.iter().find(|(number, of, _)| (*number, *of) == (epoch.number, key)).map(|(_, _, world)| world.clone())
+        };
+        if let Some(world) = find(&lock(&self.pinned)) {
+            return world;
+        }
+        let world = Arc::new(pinned(&epoch.snapshot, pins));
+        let mut made = lock(&self.pinned);
+        made.retain(|(number, _, _)| *number >= epoch.number);
+        made.push((epoch.number, key, world.clone()));
+        world
+    }
+
+    fn slot(&self, key: SlotKey, class: Proxy) -> Arc<Slot> {
         let mut slots = lock(&self.slots);
         if let Some(slot) = slots.get(&key).and_then(Weak::upgrade) {
             return slot;
@@ -98,12 +127,18 @@ fn families(proxy: &Proxy) -> Vec<std::net::IpAddr> {
 }
 
 impl Slot {
-    fn advance(&self, epoch: &Epoch, inbound: Vec<ServiceTarget>, renderings: &Arc<Renderings>) -> Arc<Cut> {
+    fn advance(
+        &self,
+        epoch: &Epoch,
+        world: &Snapshot,
+        inbound: Vec<ServiceTarget>,
+        renderings: &Arc<Renderings>,
+    ) -> Arc<Cut> {
         let mut held = lock(&self.cut);
         let next = match held.as_ref() {
             Some(cut) if cut.epoch >= epoch.number => return cut.clone(),
-            Some(cut) => cut.next(epoch, inbound),
-            None => Cut::new(epoch.number, View::new(&epoch.snapshot, &self.proxy, inbound), renderings.clone()),
+            Some(cut) => cut.next(epoch, world, inbound),
+            None => Cut::new(epoch.number, View::new(world, &self.proxy, inbound), renderings.clone()),
         };
         let next = Arc::new(next);
         *held = Some(next.clone());
@@ -146,11 +181,11 @@ impl Cut {
     }
 
     /// The same class in a later epoch.
-    fn next(&self, epoch: &Epoch, inbound: Vec<ServiceTarget>) -> Cut {
+    fn next(&self, epoch: &Epoch, world: &Snapshot, inbound: Vec<ServiceTarget>) -> Cut {
         let delta = epoch.since(self.epoch);
         let view = match &delta {
-            Some(delta) if is_endpoints_only(delta) => self.view.refreshed(&epoch.snapshot, inbound),
-            _ => View::new(&epoch.snapshot, &self.view.proxy, inbound),
+            Some(delta) if is_endpoints_only(delta) => self.view.refreshed(world, inbound),
+            _ => View::new(world, &self.view.proxy, inbound),
         };
         let affected = delta.map_or_else(Affected::everything, |delta: Delta| affected(&delta, &self.view, &view));
         let next = Cut::new(epoch.number, view, self.renderings.clone());

@@ -6,6 +6,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant, SystemTime};
 
 use model::change::{Batch, SourceId};
+use model::config::Key;
 use model::problem::Severity;
 use model::service::Resolution;
 use model::settings::{Knobs, Settings};
@@ -15,6 +16,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
 use crate::metrics::Metrics;
+use crate::serve::history::{History, Replaced};
 
 /// How many steps back a client may be and still be moved forward by differences alone.
 const REMEMBERED: usize = 64;
@@ -33,6 +35,8 @@ pub struct Epoch {
     pub snapshot: Arc<Snapshot>,
     /// What changed in the last steps: the last one leads to this epoch.
     deltas: Arc<VecDeque<Arc<Delta>>>,
+    /// What objects were before they changed.
+    pub history: Arc<History>,
     pub at: SystemTime,
     addresses_matter: OnceLock<bool>,
 }
@@ -79,6 +83,7 @@ impl World {
             number: 0,
             snapshot: Arc::new(Snapshot::empty(settings)),
             deltas: Arc::default(),
+            history: Arc::default(),
             at: SystemTime::now(),
             addresses_matter: OnceLock::new(),
         };
@@ -147,6 +152,7 @@ fn apply(batches: Vec<Batch>, publish: &watch::Sender<Arc<Epoch>>, metrics: &Met
     }
     tell_new_problems(&before.snapshot, &snapshot);
     debug!(epoch = before.number + 1, objects = delta.objects.len(), endpoints = delta.endpoints.len(), "applied");
+    let history = history(&before, &delta);
     let mut deltas = VecDeque::clone(&before.deltas);
     if deltas.len() == REMEMBERED {
         deltas.pop_front();
@@ -156,10 +162,19 @@ fn apply(batches: Vec<Batch>, publish: &watch::Sender<Arc<Epoch>>, metrics: &Met
         number: before.number + 1,
         snapshot: Arc::new(snapshot),
         deltas: Arc::new(deltas),
+        history,
         at: SystemTime::now(),
         addresses_matter: OnceLock::new(),
     };
     publish.send_replace(Arc::new(epoch));
+}
+
+fn history(before: &Epoch, delta: &Delta) -> Arc<History> {
+    if delta.objects.is_empty() {
+        return before.history.clone();
+    }
+    let replaced = |key: &Key| -> Replaced { (key.clone(), before.snapshot.objects.get(key).cloned()) };
+    Arc::new(before.history.with(before.number + 1, delta.objects.iter().map(replaced).collect()))
 }
 
 /// Logs what was not wrong before. All that is wrong stands on the page of problems.

@@ -114,9 +114,12 @@ async fn a_refusal_is_shown_and_counted() {
         if error == "no such extension" { Ok(()) } else { Err(page.to_string()) }
     })
     .await;
+    let instead = stream.next().await.unwrap().unwrap();
+    assert!(instead.resources.is_empty(), "what was refused is not sent again");
     let metrics = client::get(monitoring, "discovery", "/metrics").await.unwrap().body;
     for line in [
-        "pilot_xds_pushes{type=\"cds\"} 1",
+        "pilot_xds_pushes{type=\"cds\"} 2",
+        "pilotage_quarantined{what=\"resource\"} 6.0",
         "pilot_total_xds_rejects{type=\"cds\"} 1",
         "pilot_xds{version=\"1.29.6\"} 1.0",
     ] {
@@ -139,4 +142,33 @@ async fn health_says_serving_once_ready() {
         })
         .await;
     }
+}
+
+#[tokio::test]
+async fn a_client_that_refuses_everything_is_left_in_peace() {
+    let mut server = Started::new(&["--registries="]);
+    server.ready().await;
+    let grpc = server.port("grpc").await;
+    let channel = Endpoint::from_shared(format!("http://{grpc}")).unwrap().connect().await.unwrap();
+    let mut stream = SotwClient::open(channel, node(), &TypeUrl::CLUSTER, &[]).await.unwrap();
+    let mut refused = 0;
+    // What it is told about listeners comes after all that there is to say about clusters.
+    loop {
+        let answer = stream.next().await.unwrap().unwrap();
+        if answer.type_url == TypeUrl::LISTENER.as_str() {
+            break;
+        }
+        stream.nack(&answer, "no reason");
+        refused += 1;
+        assert!(refused < 10, "the server does not stop");
+        if answer.resources.is_empty() {
+            stream.subscribe(&TypeUrl::LISTENER, &[]);
+        }
+    }
+    assert!((1..=3).contains(&refused), "{refused} refusals");
+    let page = server.get("/debug/quarantinez").await.json();
+    assert_eq!(page["objects"], json!([]), "nothing tells which object is to blame");
+    assert!(page["resources"].as_array().is_some_and(|list| !list.is_empty()), "{page}");
+    let status = server.get("/debug/syncz").await.json();
+    assert_eq!(status[0]["resources"][TypeUrl::CLUSTER.as_str()]["lastError"], "no reason", "{status}");
 }

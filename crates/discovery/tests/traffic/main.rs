@@ -27,6 +27,7 @@ mod gateway;
 mod mesh;
 mod patches;
 mod policies;
+mod refused;
 mod resilience;
 mod restart;
 mod routes;

@@ -9,7 +9,7 @@ use crate::mesh::{Mesh, host, http_service, service_port};
 crate::over_both!(lua_filter_runs_beside_broken_patches);
 
 /// An EnvoyFilter of the client's namespace.
-fn filter(name: &str, patches: &[String]) -> String {
+pub(crate) fn filter(name: &str, patches: &[String]) -> String {
     format!(
         "apiVersion: networking.istio.io/v1alpha3\nkind: EnvoyFilter\nmetadata: {{name: {name}, namespace: outside}}\n\
          spec:\n  configPatches:\n{}\n",
@@ -18,7 +18,7 @@ fn filter(name: &str, patches: &[String]) -> String {
 }
 
 /// A patch that puts an HTTP filter before the router of calls that leave.
-fn before_router(value: &str) -> String {
+pub(crate) fn before_router(value: &str) -> String {
     format!(
         "  - applyTo: HTTP_FILTER\n    match:\n      context: SIDECAR_OUTBOUND\n      listener:\n        filterChain:\n          \
          filter: {{name: envoy.filters.network.http_connection_manager, subFilter: {{name: envoy.filters.http.router}}}}\n    \
@@ -27,7 +27,7 @@ fn before_router(value: &str) -> String {
 }
 
 /// The settings of a Lua filter that adds a header to answers.
-fn lua(header: &str) -> String {
+pub(crate) fn lua(header: &str) -> String {
     format!(
         "{{'@type': type.googleapis.com/envoy.extensions.filters.http.lua.v3.Lua, default_source_code: \
          {{inline_string: \"function envoy_on_response(h) h:headers():add('{header}', 'yes') end\"}}}}"

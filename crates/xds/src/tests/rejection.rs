@@ -80,6 +80,18 @@ fn other_types_follow_what_was_taken_out() {
 }
 
 #[test]
+fn refused_cluster_that_is_taken_out_is_not_listed_while_its_users_are_updated() {
+    let mut stream = Stream::new(Protocol::Sotw, "CDS x=1; LDS a=1");
+    for short in ["CDS", "LDS"] {
+        stream.want(short, &[]);
+        stream.ack(short);
+    }
+    assert_eq!(stream.world("CDS x=1 y=1; LDS a=2"), ["CDS x=1 y=1"]);
+    assert_eq!(stream.refused("CDS", "CDS x=1; LDS a=1"), ["CDS x=1"]);
+    assert_eq!(stream.settle(), NOTHING);
+}
+
+#[test]
 fn withheld_name_stays_as_the_client_has_it() {
     let mut stream = Stream::new(Protocol::Delta, "LDS a=2 b=1");
     assert_eq!(stream.change("LDS", "a@1"), ["LDS a=2 b=1"]);

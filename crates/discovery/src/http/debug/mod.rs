@@ -57,6 +57,7 @@ const PAGES: &[Page] = &[
     Page { name: "problems", help: "What is wrong with the configuration, with file and line", make: own::problems },
     Page { name: "push_status", help: "Details of the last push", make: empty_map },
     Page { name: "pushcontext", help: "What the current push is made from", make: mesh::pushcontext },
+    Page { name: "quarantinez", help: "What is kept from clients that refused it", make: own::quarantinez },
     Page { name: "registryz", help: "Services of all registries", make: mesh::registryz },
     Page { name: "resourcesz", help: "Kinds of configuration objects that are watched", make: mesh::resourcesz },
     Page { name: "sidecarz", help: "What a proxy may see: ?proxyID=", make: scope::sidecarz },

@@ -1,10 +1,11 @@
 //! Pages that upstream does not have, or has in a shape of its own insides.
 
 use model::problem::Severity;
-use serde_json::json;
+use serde_json::{Value, json};
 use sources::health::State;
 
 use super::{Answer, Asked, Pages, time};
+use crate::serve::quarantine::Affected;
 
 /// Everything that is wrong with what sources read.
 pub(super) fn problems(pages: &Pages, _: &Asked) -> Answer {
@@ -55,4 +56,33 @@ pub(super) fn sources(pages: &Pages, _: &Asked) -> Answer {
 pub(super) fn cachez(pages: &Pages, _: &Asked) -> Answer {
     let views = pages.pilot().views();
     Answer::json(json!({"renderings": views.renderings().len(), "views": views.len()}))
+}
+
+/// Objects and resources whose current version some client refused.
+pub(super) fn quarantinez(pages: &Pages, _: &Asked) -> Answer {
+    let (register, epoch) = (pages.pilot().register(), pages.pilot().world().now());
+    let objects = register.objects(&epoch.snapshot).into_iter().map(|(key, pin, affected)| {
+        let place = pin.bad.as_ref().and_then(|bad| bad.meta.place.as_ref());
+        let mut shown = refusal(&affected);
+        shown["object"] = json!(key.to_string());
+        shown["file"] = json!(place.map(|place| &*place.file));
+        shown["line"] = json!(place.map(|place| place.line));
+        shown
+    });
+    let resources = register.resources().into_iter().map(|(name, affected)| {
+        let mut shown = refusal(&affected);
+        shown["resource"] = json!(&*name);
+        shown
+    });
+    Answer::json(json!({"objects": objects.collect::<Value>(), "resources": resources.collect::<Value>()}))
+}
+
+fn refusal(affected: &Affected) -> Value {
+    json!({
+        "type": affected.kind.short(),
+        "since": time(affected.since),
+        "message": affected.message,
+        "proxies": affected.clients.iter().map(|client| &**client).collect::<Vec<_>>(),
+        "served": if affected.replaced { "the version before" } else { "nothing" },
+    })
 }

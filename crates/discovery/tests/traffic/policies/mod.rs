@@ -49,7 +49,7 @@ impl Guarded {
 }
 
 /// The listener that takes calls in, in plain text: nobody hands out certificates here.
-fn workload(port: u16, backend: u16) -> String {
+pub(crate) fn workload(port: u16, backend: u16) -> String {
     format!(
         "apiVersion: security.istio.io/v1\nkind: PeerAuthentication\n\
          metadata: {{name: plain-text, namespace: istio-system}}\nspec: {{mtls: {{mode: DISABLE}}}}\n---\n\

@@ -1,0 +1,129 @@
+//! What Envoy's messages tell: the names of refused resources, and texts that come from an object.
+
+use api::envoy::config::route::v3::RouteConfiguration;
+use api::{Resource, TypeUrl};
+use model::config::Object;
+use prost::Message;
+use serde_json::Value;
+use xds::Offered;
+
+/// Shorter texts stand in too many objects to tell anything.
+const SHORTEST: usize = 6;
+/// What a message quotes it quotes from somewhere.
+const SHORTEST_QUOTED: usize = 3;
+
+/// The offered resources that a message names.
+/// Envoy writes `Error adding/updating listener(s) NAME: why, NAME: why`, and quotes names elsewhere.
+pub(super) fn named<'a>(message: &str, offered: &[&'a Offered]) -> Vec<&'a Offered> {
+    let is_named = |offered: &&&'a Offered| {
+        let name = &*offered.resource.name;
+        !name.is_empty() && message.match_indices(name).any(|(at, _)| is_whole(message, at, name.len()))
+    };
+    offered.iter().filter(is_named).copied().collect()
+}
+
+fn is_whole(message: &str, at: usize, len: usize) -> bool {
+    let (before, after) = (&message[..at], &message[at + len..]);
+    let listed = (before.ends_with("(s) ") || before.ends_with(", ") || before.ends_with('\n'))
+        && (after.starts_with(": ") || after.starts_with(" - "));
+    let quoted = |mark: char| before.ends_with(mark) && after.starts_with(mark);
+    listed || quoted('\'') || quoted('"')
+}
+
+/// Texts by which objects are recognised.
+#[derive(Debug)]
+pub(super) struct Clues {
+    message: String,
+    quoted: Vec<String>,
+}
+
+impl Clues {
+    pub(super) fn read(message: &str, kind: &TypeUrl, refused: &[&Offered]) -> Clues {
+        let mut text = message.to_owned();
+        if *kind == TypeUrl::ROUTE {
+            for host in refused.iter().filter_map(|offered| virtual_host(message, &offered.resource)) {
+                text.push('\n');
+                text.push_str(&host);
+            }
+        }
+        Clues { message: text, quoted: quoted(message) }
+    }
+
+    /// How much of the message comes from this object: the length of the longest text they share.
+    pub(super) fn score(&self, object: &Object) -> usize {
+        let mut longest = 0;
+        texts(&object.spec.to_json(), &mut |text| {
+            if text.len() >= SHORTEST && self.message.contains(text) {
+                longest = longest.max(text.len());
+            }
+            let shared = self.quoted.iter().filter(|quoted| text.contains(quoted.as_str())).map(String::len);
+            longest = longest.max(shared.max().unwrap_or_default());
+        });
+        longest
+    }
+}
+
+/// Every text in a document, but for keys.
+fn texts(value: &Value, found: &mut impl FnMut(&str)) {
+    match value {
+        Value::String(text) => found(text),
+        Value::Array(list) => list.iter().for_each(|value| texts(value, found)),
+        Value::Object(map) => map.values().for_each(|value| texts(value, found)),
+        Value::Null | Value::Bool(_) | Value::Number(_) => {}
+    }
+}
+
+/// What stands between quotation marks.
+fn quoted(message: &str) -> Vec<String> {
+    let between = |mark: char| message.split(mark).skip(1).step_by(2);
+    let long = |text: &&str| text.len() >= SHORTEST_QUOTED;
+    between('\'').chain(between('"')).filter(long).map(str::to_owned).collect()
+}
+
+/// The host of `VirtualHosts[3]`, as messages on violated constraints number it.
+fn virtual_host(message: &str, table: &Resource) -> Option<String> {
+    let (_, rest) = message.split_once("VirtualHosts[")?;
+    let number: usize = rest.split_once(']')?.0.parse().ok()?;
+    let table = RouteConfiguration::decode(&*table.body).ok()?;
+    Some(table.virtual_hosts.get(number)?.name.clone())
+}
+
+#[cfg(test)]
+mod tests {
+    use api::Resource;
+    use xds::{Former, Offered};
+
+    use super::{named, quoted};
+
+    fn check(message: &str, names: &[&str], expected: &[&str]) {
+        let offered: Vec<Offered> = names
+            .iter()
+            .map(|name| Offered { resource: Resource::encoded(*name, "".into()), former: Former::Nothing })
+            .collect();
+        let offered: Vec<&Offered> = offered.iter().collect();
+        let found: Vec<&str> = named(message, &offered).iter().map(|offered| &*offered.resource.name).collect();
+        assert_eq!(found, expected, "{message}");
+    }
+
+    #[test]
+    fn names_are_read_where_envoy_puts_them() {
+        let listeners = ["0.0.0.0_80", "0.0.0.0_8080", "virtualInbound"];
+        check("Error adding/updating listener(s) 0.0.0.0_8080: no filter\n", &listeners, &["0.0.0.0_8080"]);
+        let two = "Error adding/updating listener(s) 0.0.0.0_80: bad, virtualInbound: worse\n";
+        check(two, &listeners, &["0.0.0.0_80", "virtualInbound"]);
+        let clusters = ["outbound|80||a.shop", "outbound|80|v1|a.shop", "outbound|8080||a.shop"];
+        check("Error adding/updating cluster(s) outbound|80||a.shop: bad", &clusters, &["outbound|80||a.shop"]);
+    }
+
+    #[test]
+    fn a_number_in_a_message_is_no_route_table() {
+        check("regex program size of 180 > 80, see 80", &["80", "8080"], &[]);
+        check("Duplicate route table '80'", &["80", "8080"], &["80"]);
+    }
+
+    #[test]
+    fn quotations_are_read_from_either_mark() {
+        assert_eq!(quoted("regex 'a.*b' of \"x-header\", it's 'c'"), ["a.*b", "x-header"]);
+        assert!(quoted("nothing is quoted").is_empty());
+    }
+}

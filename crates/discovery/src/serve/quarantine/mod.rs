@@ -1,0 +1,267 @@
+//! When an Envoy refuses a response: which configuration object is to blame (`blame`, `clues`), what this client
+//! is served instead of it (here), and who was affected (`register`, for pages, metrics and problems).
+//!
+//! An object is pinned: the client sees the mesh with the version of the object that it accepted before, or
+//! without it. Where no object can be blamed a single resource is withheld. Either ends with the next version.
+//! Every refusal pins or withholds something more, so that refusals of an unchanged world come to an end.
+
+mod blame;
+mod clues;
+mod register;
+
+pub use blame::Scene;
+pub use register::{Affected, Register};
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use api::envoy::config::endpoint::v3::ClusterLoadAssignment;
+use api::envoy::config::route::v3::RouteConfiguration;
+use api::{Resource, TypeUrl, Version};
+use model::change::{Batch, Change, SourceId};
+use model::config::{Key, Object};
+use model::snapshot::Snapshot;
+use xds::{Former, Offered, Rejection, ResourceSet};
+
+/// Refusals of one type in a row after which no object is looked for any more.
+const STRIKES: u32 = 4;
+
+/// Objects of which a client is served another version.
+pub type Pins = BTreeMap<Key, Pin>;
+
+/// An object whose current version is kept from a client.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Pin {
+    /// The version that was refused; `None` if refused was that it is gone.
+    pub bad: Option<Object>,
+    /// What is served instead; `None` for nothing.
+    pub good: Option<Object>,
+}
+
+impl Pin {
+    /// Whether the refused version is the one that the mesh has.
+    fn holds_in(&self, key: &Key, world: &Snapshot) -> bool {
+        match (&self.bad, world.objects.get(key)) {
+            (Some(bad), Some(now)) => bad.means_the_same_as(now),
+            (None, None) => true,
+            _ => false,
+        }
+    }
+}
+
+/// The mesh as a client with these pins sees it.
+pub fn pinned(world: &Snapshot, pins: &Pins) -> Snapshot {
+    let change = |(key, pin): (&Key, &Pin)| match &pin.good {
+        Some(good) => Change::Applied(good.clone()),
+        None => Change::Deleted(key.clone()),
+    };
+    let changes = pins.iter().map(change).collect();
+    world.apply(vec![Batch { source: SourceId("quarantine".into()), changes }]).0
+}
+
+/// A resource whose current version is kept from a client.
+#[derive(Clone, Debug)]
+struct Withheld {
+    bad: Version,
+    instead: Instead,
+}
+
+#[derive(Clone, Debug)]
+enum Instead {
+    /// This one is served.
+    Served(Resource),
+    /// There is none.
+    Nothing,
+    /// The client has one, which is left alone.
+    Untouched,
+}
+
+impl Instead {
+    fn of(kind: &TypeUrl, offered: &Offered) -> Instead {
+        let name = offered.resource.name.to_string();
+        match &offered.former {
+            Former::Known(resource) => Instead::Served(resource.clone()),
+            Former::Unknown => Instead::Untouched,
+            // Envoy waits for what it asked for by name, and for ever if nothing comes.
+            Former::Nothing if *kind == TypeUrl::ROUTE => {
+                let table = RouteConfiguration { name: name.clone(), ..RouteConfiguration::default() };
+                Instead::Served(Resource::new(name, &table))
+            }
+            Former::Nothing if *kind == TypeUrl::ENDPOINT => {
+                let none = ClusterLoadAssignment { cluster_name: name.clone(), ..ClusterLoadAssignment::default() };
+                Instead::Served(Resource::new(name, &none))
+            }
+            Former::Nothing => Instead::Nothing,
+        }
+    }
+}
+
+/// What is kept from one client, and how far it has followed.
+#[derive(Debug, Default)]
+pub struct Quarantine {
+    pins: Pins,
+    /// Pins that a new version lifted: in which epoch, and what was served until then.
+    lifted: BTreeMap<Key, (u64, Option<Object>)>,
+    withheld: BTreeMap<TypeUrl, BTreeMap<Arc<str>, Withheld>>,
+    /// Sets with resources withheld, and from what they were made.
+    overlaid: BTreeMap<TypeUrl, (Arc<ResourceSet>, Arc<ResourceSet>)>,
+    progress: BTreeMap<TypeUrl, Progress>,
+    connected_in: u64,
+}
+
+/// How far a client has followed one type.
+#[derive(Clone, Copy, Debug, Default)]
+struct Progress {
+    /// The epoch of the last response.
+    sent: u64,
+    /// The epoch of the last response that was accepted.
+    accepted: Option<u64>,
+    /// Refusals since.
+    strikes: u32,
+}
+
+impl Quarantine {
+    /// The state of a client that connects in this epoch with these objects known to be refused by it.
+    pub fn new(epoch: u64, pins: Pins) -> Quarantine {
+        Quarantine { pins, connected_in: epoch, ..Quarantine::default() }
+    }
+
+    pub fn pins(&self) -> &Pins {
+        &self.pins
+    }
+
+    /// A response went out in this epoch.
+    pub fn sent(&mut self, kind: &TypeUrl, epoch: u64) {
+        self.progress.entry(kind.clone()).or_default().sent = epoch;
+    }
+
+    /// The last response was accepted.
+    pub fn accepted(&mut self, kind: &TypeUrl) {
+        let progress = self.progress.entry(kind.clone()).or_default();
+        progress.accepted = Some(progress.sent);
+        progress.strikes = 0;
+    }
+
+    /// Lets new versions through. True if that lifted a pin.
+    pub fn follow(&mut self, epoch: u64, world: &Snapshot) -> bool {
+        if self.pins.is_empty() {
+            return false;
+        }
+        let kept = self.pins.len();
+        for (key, pin) in std::mem::take(&mut self.pins) {
+            if pin.holds_in(&key, world) {
+                self.pins.insert(key, pin);
+            } else {
+                self.lifted.insert(key, (epoch, pin.good));
+            }
+        }
+        self.pins.len() < kept
+    }
+
+    /// The epoch up to which the client is known to have accepted a type.
+    fn accepted_in(&self, kind: &TypeUrl) -> u64 {
+        self.progress.get(kind).and_then(|progress| progress.accepted).unwrap_or(self.connected_in)
+    }
+
+    /// Counts a refusal; true while it makes sense to look for an object.
+    fn strike(&mut self, kind: &TypeUrl) -> bool {
+        let progress = self.progress.entry(kind.clone()).or_default();
+        progress.strikes += 1;
+        progress.strikes <= STRIKES
+    }
+
+    /// What a client accepted of an object before it was pinned, if the client accepted nothing of this type since.
+    fn good_before(&self, key: &Key, kind: &TypeUrl) -> Option<&Option<Object>> {
+        let (lifted, good) = self.lifted.get(key)?;
+        (self.accepted_in(kind) < *lifted).then_some(good)
+    }
+
+    fn withhold(&mut self, kind: &TypeUrl, refused: &[&Offered]) {
+        let of_kind = self.withheld.entry(kind.clone()).or_default();
+        for offered in refused {
+            let Resource { name, version, .. } = &offered.resource;
+            // The former version is that of before the first refusal, if there were several.
+            let instead = match of_kind.remove(name) {
+                Some(earlier) if earlier.bad != *version => earlier.instead,
+                _ => Instead::of(kind, offered),
+            };
+            of_kind.insert(name.clone(), Withheld { bad: *version, instead });
+        }
+        self.overlaid.remove(kind);
+    }
+
+    /// Names of one type that are withheld, with what stands for them.
+    pub fn withheld(&self) -> impl Iterator<Item = (&TypeUrl, &Arc<str>, bool)> {
+        let is_served = |withheld: &Withheld| matches!(withheld.instead, Instead::Served(_) | Instead::Untouched);
+        self.withheld
+            .iter()
+            .flat_map(move |(kind, names)| names.iter().map(move |(name, w)| (kind, name, is_served(w))))
+    }
+
+    /// The set with what stands for withheld resources. A new version of a resource is let through.
+    pub fn overlay(&mut self, kind: &TypeUrl, set: Arc<ResourceSet>) -> Arc<ResourceSet> {
+        let Some(withheld) = self.withheld.get_mut(kind) else { return set };
+        if let Some((_, made)) = self.overlaid.get(kind).filter(|(from, _)| Arc::ptr_eq(from, &set)) {
+            return made.clone();
+        }
+        withheld.retain(|name, withheld| set.get(name).is_some_and(|now| now.version == withheld.bad));
+        if withheld.is_empty() {
+            self.withheld.remove(kind);
+            self.overlaid.remove(kind);
+            return set;
+        }
+        let made = Arc::new(overlay(&set, withheld.clone()));
+        self.overlaid.insert(kind.clone(), (set, made.clone()));
+        made
+    }
+}
+
+fn overlay(set: &Arc<ResourceSet>, withheld: BTreeMap<Arc<str>, Withheld>) -> ResourceSet {
+    let served = |resource: &Resource| match withheld.get(&resource.name).map(|withheld| &withheld.instead) {
+        None => Some(resource.clone()),
+        Some(Instead::Served(instead)) => Some(instead.clone()),
+        Some(Instead::Nothing | Instead::Untouched) => None,
+    };
+    let resources: Vec<Resource> = set.resources().iter().filter_map(served).collect();
+    let untouched = withheld.iter().filter(|(_, withheld)| matches!(withheld.instead, Instead::Untouched));
+    let untouched: Vec<Arc<str>> = untouched.map(|(name, _)| name.clone()).collect();
+    let below = set.clone();
+    let answer = move |name: &str| match withheld.get(name).map(|withheld| &withheld.instead) {
+        None => below.get(name),
+        Some(Instead::Served(instead)) => Some(instead.clone()),
+        Some(Instead::Nothing | Instead::Untouched) => None,
+    };
+    ResourceSet::new(set.kind().clone(), resources).with_fallback(answer).with_withheld(untouched)
+}
+
+/// What a refusal led to.
+#[derive(Debug)]
+pub enum Judgement {
+    /// Newer resources replace what was refused.
+    Overtaken,
+    /// These objects are pinned from now on.
+    Objects(Pins),
+    /// These resources are withheld from now on.
+    Resources(Vec<Arc<str>>),
+}
+
+impl Quarantine {
+    /// Finds what made the client refuse a response, and keeps it from the client from now on.
+    pub fn judge(&mut self, rejection: &Rejection<'_>, scene: &Scene<'_>) -> Judgement {
+        let is_current = |offered: &&Offered| scene.is_current(&offered.resource);
+        let offered: Vec<&Offered> = rejection.offered.iter().filter(is_current).collect();
+        if offered.is_empty() {
+            return Judgement::Overtaken;
+        }
+        let may_look = self.strike(rejection.kind);
+        let named = clues::named(rejection.message, &offered);
+        let refused = if named.is_empty() || !may_look { offered } else { named };
+        let pins = if may_look { scene.culprits(self, rejection, &refused) } else { Pins::new() };
+        if pins.is_empty() {
+            self.withhold(rejection.kind, &refused);
+            return Judgement::Resources(refused.iter().map(|offered| offered.resource.name.clone()).collect());
+        }
+        self.pins.extend(pins.clone());
+        Judgement::Objects(pins)
+    }
+}

@@ -1,0 +1,255 @@
+//! Configuration that passes every check here and that Envoy refuses: its object is kept from that Envoy, named,
+//! and everything else goes on.
+
+use serde_json::Value;
+use testkit::backend::HttpBackend;
+use testkit::envoy::Transport;
+use testkit::{client, wait};
+
+use crate::mesh::{Mesh, host, http_service, service_port, virtual_service};
+use crate::patches::{before_router, filter, lua};
+
+crate::over_both!(
+    refused_virtual_service_keeps_its_version_before,
+    virtual_service_refused_at_the_start_is_left_out,
+    refused_filter_leaves_the_one_beside_it,
+    filter_refused_at_the_start_is_left_out,
+    refused_clusters_reach_the_client_without_the_culprit,
+    clusters_refused_at_the_start_without_a_word_are_served_unpatched,
+    policy_refused_at_the_start_keeps_its_listener_shut,
+);
+
+/// Compiles, but to more instructions than a stock Envoy takes.
+const TOO_LARGE: &str = "/(basket|order|payment|delivery)/[a-z]{1,40}/[0-9]{1,40}/(open|closed)";
+
+/// A VirtualService whose answers carry this version.
+fn versioned(name: &str, version: &str) -> String {
+    let routes = format!(
+        "  http:\n  - route: [{{destination: {{host: {}}}}}]\n    headers: {{response: {{set: {{x-version: '{version}'}}}}}}",
+        host(name)
+    );
+    virtual_service(name, &routes)
+}
+
+/// The same with a match that Envoy refuses.
+fn refused(name: &str, version: &str) -> String {
+    let to = format!("route: [{{destination: {{host: {}}}}}]", host(name));
+    let header = format!("headers: {{response: {{set: {{x-version: '{version}'}}}}}}");
+    let routes = format!("  http:\n  - match: [{{uri: {{regex: '{TOO_LARGE}'}}}}]\n    {to}\n  - {to}\n    {header}");
+    virtual_service(name, &routes)
+}
+
+async fn page(mesh: &Mesh, path: &str) -> String {
+    client::get(mesh.discovery.monitoring(), "pilot", path).await.unwrap_or_else(|e| panic!("{path}: {e}")).body
+}
+
+async fn metric(mesh: &Mesh, series: &str) -> u64 {
+    let text = page(mesh, "/metrics").await;
+    let value = text.lines().find_map(|line| line.strip_prefix(series)?.trim().parse::<f64>().ok());
+    value.map_or(0, |value| value as u64)
+}
+
+/// Responses of a type that were sent, and refused.
+async fn pushes(mesh: &Mesh, kind: &str) -> (u64, u64) {
+    let sent = metric(mesh, &format!("pilot_xds_pushes{{type=\"{kind}\"}}")).await;
+    (sent, metric(mesh, &format!("pilot_total_xds_rejects{{type=\"{kind}\"}}")).await)
+}
+
+async fn quarantined(mesh: &Mesh) -> Value {
+    serde_json::from_str(&page(mesh, "/debug/quarantinez").await).expect("the page is JSON")
+}
+
+fn objects(page: &Value) -> Vec<&str> {
+    page["objects"].as_array().expect("a list").iter().filter_map(|entry| entry["object"].as_str()).collect()
+}
+
+async fn version(mesh: &Mesh, service: &str, wanted: &str) {
+    wait::until(&format!("{service} in version {wanted:?}"), async || {
+        let reply = client::get(mesh.address, &host(service), "/").await?;
+        let got = reply.header("x-version");
+        if reply.status == 200 && got == wanted { Ok(()) } else { Err(format!("{} {got:?}", reply.status)) }
+    })
+    .await;
+}
+
+async fn refused_virtual_service_keeps_its_version_before(transport: Transport) {
+    let (cart, reviews) = (HttpBackend::start("cart").await, HttpBackend::start("reviews").await);
+    let port = service_port();
+    let services = [http_service("cart", port, &[&cart], &["v1"]), http_service("reviews", port, &[&reviews], &["v1"])];
+    let mesh = Mesh::start(transport, port, &services).await;
+    mesh.discovery.write("routes.yaml", &[versioned("cart", "one"), versioned("reviews", "one")].join("---\n"));
+    version(&mesh, "cart", "one").await;
+    version(&mesh, "reviews", "one").await;
+    let (before, none) = pushes(&mesh, "rds").await;
+    assert_eq!(none, 0);
+
+    // Both are in one route table and change in one step.
+    mesh.discovery.write("routes.yaml", &[refused("cart", "two"), versioned("reviews", "two")].join("---\n"));
+    version(&mesh, "reviews", "two").await;
+    version(&mesh, "cart", "one").await;
+    let (after, rejects) = pushes(&mesh, "rds").await;
+    assert_eq!(rejects, 1);
+    assert!(after - before <= 1 + 2, "{} pushes around one refusal", after - before);
+    let shown = quarantined(&mesh).await;
+    assert_eq!(objects(&shown), ["VirtualService shop/cart"], "{shown}");
+    assert_eq!(shown["objects"][0]["served"], "the version before");
+    assert!(shown["objects"][0]["message"].as_str().is_some_and(|message| message.contains("regex")), "{shown}");
+    assert_eq!(metric(&mesh, "pilotage_quarantined{what=\"object\"}").await, 1);
+    let problems = page(&mesh, "/debug/problems").await;
+    assert!(problems.contains("VirtualService shop/cart") && problems.contains("routes.yaml"), "{problems}");
+
+    // Others go on, with no more refusals.
+    mesh.discovery.write("routes.yaml", &[refused("cart", "two"), versioned("reviews", "three")].join("---\n"));
+    version(&mesh, "reviews", "three").await;
+    version(&mesh, "cart", "one").await;
+    assert_eq!(pushes(&mesh, "rds").await.1, 1);
+
+    // Another bad version is refused once more, and what was good stays.
+    mesh.discovery.write("routes.yaml", &[refused("cart", "three"), versioned("reviews", "four")].join("---\n"));
+    version(&mesh, "reviews", "four").await;
+    version(&mesh, "cart", "one").await;
+    assert_eq!(pushes(&mesh, "rds").await.1, 2);
+
+    mesh.discovery.write("routes.yaml", &[versioned("cart", "five"), versioned("reviews", "four")].join("---\n"));
+    version(&mesh, "cart", "five").await;
+    version(&mesh, "reviews", "four").await;
+    wait::until("an empty quarantine", async || {
+        let (shown, problems) = (quarantined(&mesh).await, page(&mesh, "/debug/problems").await);
+        if objects(&shown).is_empty() && problems == "[]" { Ok(()) } else { Err(format!("{shown} {problems}")) }
+    })
+    .await;
+    assert_eq!(pushes(&mesh, "rds").await.1, 2);
+}
+
+async fn virtual_service_refused_at_the_start_is_left_out(transport: Transport) {
+    let (cart, reviews) = (HttpBackend::start("cart").await, HttpBackend::start("reviews").await);
+    let port = service_port();
+    let documents = [
+        http_service("cart", port, &[&cart], &["v1"]),
+        http_service("reviews", port, &[&reviews], &["v1"]),
+        refused("cart", "one"),
+        versioned("reviews", "one"),
+    ];
+    let mesh = Mesh::start(transport, port, &documents).await;
+    version(&mesh, "reviews", "one").await;
+    version(&mesh, "cart", "").await;
+    let (sent, rejects) = pushes(&mesh, "rds").await;
+    assert!(rejects == 1 && sent <= 1 + 2, "{sent} pushes, {rejects} refused");
+    let shown = quarantined(&mesh).await;
+    assert_eq!(
+        (objects(&shown), &shown["objects"][0]["served"]),
+        (vec!["VirtualService shop/cart"], &"nothing".into())
+    );
+}
+
+async fn answers_with(mesh: &Mesh, expected: &str) {
+    wait::until(&format!("header {expected}"), async || {
+        let reply = client::get(mesh.address, &host("cart"), "/").await?;
+        if reply.header(expected) == "yes" { Ok(()) } else { Err(format!("{reply:?}")) }
+    })
+    .await;
+}
+
+fn good_filter(header: &str) -> String {
+    filter("good", &[before_router(&format!("{{name: lua.good, typed_config: {}}}", lua(header)))])
+}
+
+/// Its settings are well-formed; only Envoy's own compiler finds that the script is none.
+fn bad_filter() -> String {
+    let script = "{'@type': type.googleapis.com/envoy.extensions.filters.http.lua.v3.Lua, default_source_code: \
+                  {inline_string: \"function envoy_on_response(h) end end\"}}";
+    filter("bad", &[before_router(&format!("{{name: lua.bad, typed_config: {script}}}"))])
+}
+
+async fn refused_filter_leaves_the_one_beside_it(transport: Transport) {
+    let cart = HttpBackend::start("cart").await;
+    let port = service_port();
+    let mesh = Mesh::start(transport, port, &[http_service("cart", port, &[&cart], &["v1"])]).await;
+    mesh.discovery.write("filters.yaml", &good_filter("x-one"));
+    answers_with(&mesh, "x-one").await;
+    let before = pushes(&mesh, "lds").await.0;
+    mesh.discovery.write("bad.yaml", &bad_filter());
+    wait::until("the quarantine", async || {
+        let shown = quarantined(&mesh).await;
+        if objects(&shown) == ["EnvoyFilter outside/bad"] { Ok(()) } else { Err(shown.to_string()) }
+    })
+    .await;
+    answers_with(&mesh, "x-one").await;
+    mesh.discovery.write("filters.yaml", &good_filter("x-two"));
+    answers_with(&mesh, "x-two").await;
+    let (after, rejects) = pushes(&mesh, "lds").await;
+    assert_eq!(rejects, 1);
+    // The refused one, at most two that follow, and the edit after it.
+    assert!(after - before <= 1 + 2 + 1, "{} pushes", after - before);
+}
+
+async fn filter_refused_at_the_start_is_left_out(transport: Transport) {
+    let cart = HttpBackend::start("cart").await;
+    let port = service_port();
+    let documents = [http_service("cart", port, &[&cart], &["v1"]), good_filter("x-one"), bad_filter()];
+    let mesh = Mesh::start(transport, port, &documents).await;
+    answers_with(&mesh, "x-one").await;
+    let shown = quarantined(&mesh).await;
+    assert_eq!(objects(&shown), ["EnvoyFilter outside/bad"], "{shown}");
+    let (sent, rejects) = pushes(&mesh, "lds").await;
+    assert!(rejects <= 2 && sent <= 1 + 2 * rejects, "{sent} pushes, {rejects} refused");
+}
+
+/// Clusters with a value that Envoy's constraints forbid.
+fn never_connects() -> String {
+    let patch = "  - applyTo: CLUSTER\n    match: {context: SIDECAR_OUTBOUND}\n    \
+                 patch: {operation: MERGE, value: {connect_timeout: -1s}}\n";
+    filter("bad", &[patch.to_owned()])
+}
+
+/// Envoy checks constraints before it takes anything, so one cluster costs a whole response, and none is named.
+async fn refused_clusters_reach_the_client_without_the_culprit(transport: Transport) {
+    let (cart, reviews) = (HttpBackend::start("cart").await, HttpBackend::start("reviews").await);
+    let port = service_port();
+    let first = http_service("cart", port, &[&cart], &["v1"]);
+    let mesh = Mesh::start(transport, port, std::slice::from_ref(&first)).await;
+    mesh.answered_by("cart", "cart").await;
+    let before = pushes(&mesh, "cds").await.0;
+    let second = http_service("reviews", port, &[&reviews], &["v1"]);
+    mesh.discovery.write("mesh.yaml", &[first, second, never_connects()].join("---\n"));
+    mesh.answered_by("reviews", "reviews").await;
+    mesh.answered_by("cart", "cart").await;
+    let (after, rejects) = pushes(&mesh, "cds").await;
+    assert_eq!(rejects, 1);
+    assert!(after - before <= 1 + 2, "{} pushes around one refusal", after - before);
+    assert!(objects(&quarantined(&mesh).await).contains(&"EnvoyFilter outside/bad"));
+}
+
+/// Nothing was accepted before, and the message names neither a cluster nor anything of the filter.
+async fn clusters_refused_at_the_start_without_a_word_are_served_unpatched(transport: Transport) {
+    let cart = HttpBackend::start("cart").await;
+    let port = service_port();
+    let documents = [http_service("cart", port, &[&cart], &["v1"]), never_connects()];
+    let mesh = Mesh::start(transport, port, &documents).await;
+    mesh.answered_by("cart", "cart").await;
+    let (sent, rejects) = pushes(&mesh, "cds").await;
+    assert!(rejects == 1 && sent <= 1 + 2, "{sent} pushes, {rejects} refused");
+    let shown = quarantined(&mesh).await;
+    assert_eq!(objects(&shown), ["EnvoyFilter outside/bad"], "{shown}");
+}
+
+/// To leave a policy out would let in whom it keeps away.
+async fn policy_refused_at_the_start_keeps_its_listener_shut(transport: Transport) {
+    let cart = HttpBackend::start("cart").await;
+    let port = service_port();
+    // Namespaces become regular expressions, and of this one Envoy says that it is too large.
+    let policy = format!(
+        "apiVersion: security.istio.io/v1\nkind: AuthorizationPolicy\nmetadata: {{name: bad, namespace: shop}}\n\
+         spec:\n  action: DENY\n  rules: [{{from: [{{source: {{namespaces: [{}]}}}}]}}]\n",
+        "n".repeat(120)
+    );
+    let sidecar = crate::policies::workload(port, cart.port());
+    let mesh = Mesh::server(transport, port, &[sidecar.clone(), policy], "").await;
+    let shown = quarantined(&mesh).await;
+    assert_eq!((objects(&shown).len(), shown["resources"][0]["type"].as_str()), (0, Some("LDS")), "{shown}");
+    let reply = client::get(mesh.address, "cart.example", "/").await;
+    assert!(reply.is_err(), "{reply:?}");
+    mesh.discovery.write("mesh.yaml", &sidecar);
+    wait::until("an open door", async || client::get(mesh.address, "cart.example", "/").await.map(drop)).await;
+    assert_eq!(cart.requests(), 1);
+}
