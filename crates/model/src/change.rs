@@ -68,6 +68,10 @@ pub struct Credential {
     pub entries: BTreeSet<Text>,
     /// Why its certificate and key cannot be served, if they cannot.
     pub fault: Option<Text>,
+    /// Why there is no certificate of an authority in it, if there is none.
+    pub authority_fault: Option<Text>,
+    /// Why the certificate of an authority cannot be read, if it cannot.
+    pub bundle_fault: Option<Text>,
 }
 
 /// Changes of one source that belong together and are applied at once.

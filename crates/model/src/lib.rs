@@ -6,6 +6,7 @@
 pub mod change;
 pub mod config;
 pub mod conflict;
+pub mod credential;
 pub mod duration;
 pub mod endpoint;
 pub mod host;

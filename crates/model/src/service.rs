@@ -59,6 +59,8 @@ pub struct KubernetesService {
     pub node_local: bool,
     /// Names of single pods are told before the pods are ready.
     pub publish_not_ready: bool,
+    /// A load balancer is to answer for it.
+    pub load_balanced: bool,
     /// Where load balancers and nodes answer for it, per cluster.
     pub external_addresses: Vec<(ClusterId, Vec<Text>)>,
     /// Of a service reached through nodes: service port to node port.

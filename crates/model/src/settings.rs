@@ -128,6 +128,17 @@ knobs! {
     ipv4_outbound_on_ipv6: bool = false, "ISTIO_ENABLE_IPV4_OUTBOUND_LISTENER_FOR_IPV6_CLUSTERS";
     /// Let one workload ask several outside checkers.
     several_custom_providers: bool = false, "PILOT_ENABLE_MULTIPLE_CUSTOM_AUTHZ_PROVIDERS";
+    /// Read the Kubernetes Gateway API.
+    gateway_api: bool = true, "PILOT_ENABLE_GATEWAY_API";
+    alpha_gateway_api: bool = false, "PILOT_ENABLE_ALPHA_GATEWAY_API";
+    /// Write what became of Gateway API objects into their status.
+    gateway_api_status: bool = true, "PILOT_ENABLE_GATEWAY_API_STATUS";
+    /// Let addresses of a Gateway name the Service that a user runs for it.
+    manual_gateways: bool = true, "ENABLE_GATEWAY_API_MANUAL_DEPLOYMENT";
+    gateway_class: Text = "istio".into(), "PILOT_GATEWAY_API_DEFAULT_GATEWAYCLASS_NAME";
+    gateway_controller: Text = "istio.io/gateway-controller".into(), "PILOT_GATEWAY_API_CONTROLLER_NAME";
+    /// Where the proxies that serve Ingress run.
+    ingress_namespace: Text = "istio-system".into(), "K8S_INGRESS_NS";
     debounce_after: Milliseconds = Milliseconds(100), "PILOT_DEBOUNCE_AFTER";
     debounce_max: Milliseconds = Milliseconds(10_000), "PILOT_DEBOUNCE_MAX";
 }
@@ -157,6 +168,12 @@ impl Knob for bool {
             "0" | "f" | "F" | "FALSE" | "false" | "False" => Some(false),
             _ => None,
         }
+    }
+}
+
+impl Knob for Text {
+    fn parse(text: &str) -> Option<Text> {
+        Some(text.into())
     }
 }
 

@@ -4,6 +4,7 @@
 mod conflicts;
 pub mod endpoints;
 mod entries;
+pub mod lower;
 pub mod objects;
 pub mod routing;
 pub mod services;
@@ -19,7 +20,8 @@ use crate::problem::Problem;
 use crate::settings::Settings;
 use crate::workload::WorkloadKey;
 use endpoints::Endpoints;
-use objects::{Extensions, Gateways, Objects, Policy, Sidecars};
+use lower::Lowered;
+use objects::{Extensions, Gateways, Objects, Policy, Sidecars, Sight};
 use routing::Routing;
 use services::Services;
 use workloads::{Credentials, Namespaces, Workloads};
@@ -30,6 +32,8 @@ pub struct Snapshot {
     pub settings: Arc<Settings>,
     /// Every config object, for debug pages and for rebuilding sections.
     pub objects: Arc<Objects>,
+    /// What objects of the Gateway API and Ingress became, and their statuses.
+    pub lowered: Arc<Lowered>,
     pub services: Arc<Services>,
     pub endpoints: Arc<Endpoints>,
     pub routing: Arc<Routing>,
@@ -86,6 +90,7 @@ impl Snapshot {
         Snapshot {
             settings: Arc::new(settings),
             objects: Arc::default(),
+            lowered: Arc::default(),
             services: Arc::default(),
             endpoints: Arc::default(),
             routing: Arc::default(),
@@ -191,8 +196,14 @@ impl Snapshot {
     fn rebuild(&mut self, delta: &mut Delta) {
         entries::join(self, delta);
         self.settle(delta);
+        if self.lowered.is_stale(delta) {
+            let fresh = Lowered::build(self);
+            delta.objects.extend(fresh.changed(&self.lowered));
+            self.lowered = Arc::new(fresh);
+        }
+        let sight = Sight { written: &self.objects, lowered: &self.lowered.objects };
         if delta.settings || delta.touches(Kind::VirtualService) || delta.touches(Kind::DestinationRule) {
-            self.routing = Arc::new(Routing::build(&self.objects, &self.settings));
+            self.routing = Arc::new(Routing::build(&sight, &self.settings));
         }
         if [Kind::PeerAuthentication, Kind::RequestAuthentication, Kind::AuthorizationPolicy]
             .iter()
@@ -201,7 +212,7 @@ impl Snapshot {
             self.policy = Arc::new(Policy::build(&self.objects));
         }
         if delta.touches(Kind::Gateway) {
-            self.gateways = Arc::new(Gateways::build(&self.objects));
+            self.gateways = Arc::new(Gateways::build(&sight));
         }
         if delta.touches(Kind::Sidecar) {
             self.sidecars = Arc::new(Sidecars::build(&self.objects));

@@ -26,7 +26,7 @@ impl Objects {
     }
 
     /// Objects of one kind, by namespace and name.
-    pub fn of(&self, kind: Kind) -> impl Iterator<Item = &Object> {
+    pub fn of(&self, kind: Kind) -> impl Iterator<Item = &Object> + use<'_> {
         let first = Key { kind, namespace: Namespace::default(), name: Text::from("") };
         self.0.range(first..).map(|(_, object)| object).take_while(move |o| o.spec.kind() == kind)
     }
@@ -52,6 +52,19 @@ impl Objects {
 
     pub(super) fn remove(&mut self, key: &Key) -> Option<Object> {
         self.0.remove(key)
+    }
+}
+
+/// Objects that users wrote, and those that foreign ones were lowered to.
+pub(super) struct Sight<'a> {
+    pub(super) written: &'a Objects,
+    pub(super) lowered: &'a Objects,
+}
+
+impl<'a> Sight<'a> {
+    /// Objects of one kind.
+    pub(super) fn of(&self, kind: Kind) -> impl Iterator<Item = &'a Object> + use<'a> {
+        self.written.of(kind).chain(self.lowered.of(kind))
     }
 }
 
@@ -118,7 +131,7 @@ pub struct Gateways {
 }
 
 impl Gateways {
-    pub(super) fn build(objects: &Objects) -> Gateways {
+    pub(super) fn build(objects: &Sight<'_>) -> Gateways {
         Gateways { gateways: by_age!(objects, Gateway) }
     }
 }

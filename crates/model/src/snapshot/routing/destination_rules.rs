@@ -6,13 +6,14 @@ use std::sync::Arc;
 
 use api::istio::networking::v1alpha3::DestinationRule;
 
+use super::backend_policies;
 use crate::config::{Config, Kind, Spec};
 use crate::host::{is_wildcard, resolve_short_name};
 use crate::names::{Hostname, Namespace, Text};
 use crate::service::{ExportTo, Service, Visibility};
 use crate::settings::Settings;
 use crate::shared::Shared;
-use crate::snapshot::objects::{Objects, by_age, sort_by_age};
+use crate::snapshot::objects::{Sight, by_age, sort_by_age};
 
 /// DestinationRules for one host that act as one.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -39,7 +40,7 @@ pub(super) struct DestinationRules {
 }
 
 impl DestinationRules {
-    pub(super) fn build(objects: &Objects, settings: &Settings) -> DestinationRules {
+    pub(super) fn build(objects: &Sight<'_>, settings: &Settings) -> DestinationRules {
         let mut index = DestinationRules::default();
         let root = settings.root_namespace();
         let private_by_default = settings.default_destination_rule_export().iter().any(|v| *v == Visibility::Private);
@@ -94,7 +95,7 @@ fn exported_to(export_to: &ExportTo, client: &Namespace) -> bool {
 }
 
 /// Rules with a workload selector first, then by age: the first one wins where two disagree.
-fn by_selector_and_age(objects: &Objects) -> Vec<Config<DestinationRule>> {
+fn by_selector_and_age(objects: &Sight<'_>) -> Vec<Config<DestinationRule>> {
     let mut found: Vec<Config<DestinationRule>> = by_age!(objects, DestinationRule);
     found.sort_by_key(|c| c.spec.workload_selector.is_none());
     found
@@ -159,9 +160,13 @@ fn merged(known: &ConsolidatedRule, addition: &Config<DestinationRule>) -> Conso
             spec.subsets.push(subset.clone());
         }
     }
-    if spec.traffic_policy.is_none() {
-        spec.traffic_policy = addition.spec.traffic_policy.clone();
-    }
+    let (ours, theirs) = (spec.traffic_policy.as_ref(), addition.spec.traffic_policy.as_ref());
+    spec.traffic_policy =
+        match (backend_policies::is_lowered(&known.rule.meta), backend_policies::is_lowered(&addition.meta)) {
+            (false, true) => backend_policies::filled(ours, theirs),
+            (true, false) => backend_policies::filled(theirs, ours),
+            _ => ours.or(theirs).cloned(),
+        };
     let mut from = known.from.clone();
     from.push((addition.meta.namespace.clone(), addition.meta.name.clone()));
     ConsolidatedRule {

@@ -1,5 +1,6 @@
 //! Routing rules made ready for look-up: names resolved, delegates merged, rules for one host consolidated.
 
+mod backend_policies;
 mod delegates;
 mod destination_rules;
 mod virtual_services;
@@ -11,7 +12,7 @@ use api::istio::networking::v1alpha3::VirtualService;
 pub use destination_rules::ConsolidatedRule;
 use destination_rules::DestinationRules;
 
-use super::objects::Objects;
+use super::objects::Sight;
 use crate::config::{Config, Meta};
 use crate::names::Namespace;
 use crate::service::{ExportTo, Service};
@@ -62,7 +63,7 @@ impl VirtualServiceRule {
 
 impl Routing {
     /// The section for these objects.
-    pub(super) fn build(objects: &Objects, settings: &Settings) -> Routing {
+    pub(super) fn build(objects: &Sight<'_>, settings: &Settings) -> Routing {
         Routing {
             virtual_services: virtual_services::resolved(objects, settings),
             rules: DestinationRules::build(objects, settings),

@@ -13,7 +13,7 @@ use crate::names::{Namespace, Text};
 use crate::service::ExportTo;
 use crate::settings::Settings;
 use crate::shared::Shared;
-use crate::snapshot::objects::{Objects, by_age, sort_by_age};
+use crate::snapshot::objects::{Sight, by_age, sort_by_age};
 
 /// The gateway name that means every sidecar.
 const MESH: &str = "mesh";
@@ -22,7 +22,7 @@ const MESH: &str = "mesh";
 type Delegates = BTreeMap<(Namespace, Text), Config<VirtualService>>;
 
 /// Every VirtualService that has hosts of its own.
-pub(super) fn resolved(objects: &Objects, settings: &Settings) -> Vec<Arc<VirtualServiceRule>> {
+pub(super) fn resolved(objects: &Sight<'_>, settings: &Settings) -> Vec<Arc<VirtualServiceRule>> {
     let found: Vec<Config<VirtualService>> = by_age!(objects, VirtualService);
     let (roots, delegates): (Vec<_>, Vec<_>) = found.into_iter().partition(|c| !c.spec.hosts.is_empty());
     let delegates: Delegates = delegates

@@ -1,0 +1,215 @@
+//! What a Secret or ConfigMap can be used for, told from its content, which is then forgotten. The words are those
+//! that statuses of gateways show.
+
+use std::collections::BTreeMap;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+
+use crate::change::Credential;
+use crate::names::Text;
+
+/// Entries of a certificate with its key: those of generic Secrets, then those of TLS Secrets.
+const PAIRS: [(&str, &str); 2] = [("cert", "key"), ("tls.crt", "tls.key")];
+const AUTHORITIES: [&str; 2] = ["cacert", "ca.crt"];
+/// Entries that a message names.
+const MOST_NAMED: usize = 3;
+
+/// Entries by name, decoded.
+type Entries<'a> = BTreeMap<&'a str, &'a [u8]>;
+
+impl Credential {
+    /// What these entries can be used for.
+    pub fn of<'a>(entries: impl IntoIterator<Item = (&'a str, &'a [u8])>) -> Credential {
+        let entries: Entries<'_> = entries.into_iter().collect();
+        let authority = authority(&entries);
+        let bundle = authority.as_ref().ok().copied();
+        Credential {
+            entries: entries.iter().filter(|(_, v)| !v.is_empty()).map(|(name, _)| Text::from(*name)).collect(),
+            fault: pair(&entries).err().map(Text::from),
+            bundle_fault: bundle.filter(|text| !has_certificate(text)).map(|_| "the bundle is malformed".into()),
+            authority_fault: authority.err().map(Text::from),
+        }
+    }
+}
+
+fn has_value(entries: &Entries<'_>, name: &str) -> bool {
+    entries.get(name).is_some_and(|value| !value.is_empty())
+}
+
+/// Why there is no certificate and key that can be served.
+fn pair(entries: &Entries<'_>) -> Result<(), String> {
+    for (certificate, key) in PAIRS {
+        if has_value(entries, certificate) && has_value(entries, key) {
+            return check(entries[certificate], entries[key])
+                .map_err(|why| format!("the certificate is malformed: {why}"));
+        }
+    }
+    for (certificate, key) in PAIRS {
+        if entries.contains_key(certificate) && entries.contains_key(key) {
+            return Err(format!("found keys {certificate:?} and {key:?}, but they were empty"));
+        }
+    }
+    Err(format!(
+        "found secret, but didn't have expected keys (cert and key) or (tls.crt and tls.key); found: {}",
+        names(entries)
+    ))
+}
+
+/// The certificates of an authority.
+fn authority<'a>(entries: &Entries<'a>) -> Result<&'a [u8], String> {
+    if let Some(name) = AUTHORITIES.into_iter().find(|name| has_value(entries, name)) {
+        return Ok(entries[name]);
+    }
+    if let Some(name) = AUTHORITIES.into_iter().find(|name| entries.contains_key(name)) {
+        return Err(format!("found key {name:?}, but it was empty"));
+    }
+    let found = names(entries);
+    Err(format!("found secret, but didn't have expected keys cacert or ca.crt; found: {found}"))
+}
+
+fn names(entries: &Entries<'_>) -> String {
+    let names: Vec<&str> = entries.keys().copied().collect();
+    if names.len() < MOST_NAMED {
+        return names.join(", ");
+    }
+    format!("{}, and {} more...", names[..MOST_NAMED].join(", "), names.len() - MOST_NAMED)
+}
+
+/// A block of PEM text: its label and content.
+struct Block {
+    label: String,
+    content: Vec<u8>,
+}
+
+/// Whether the text of a certificate and a key can be read; the words of the error are Go's.
+fn check(certificate: &[u8], key: &[u8]) -> Result<(), String> {
+    let blocks = blocks(certificate);
+    let labels: Vec<&str> = blocks.iter().map(|block| block.label.as_str()).collect();
+    match blocks.iter().find(|block| block.label == "CERTIFICATE") {
+        Some(block) if is_sequence(&block.content) => {}
+        Some(_) => return Err("x509: malformed certificate".to_owned()),
+        None if labels.is_empty() => return Err("tls: failed to find any PEM data in certificate input".to_owned()),
+        None if labels.len() == 1 && labels[0].ends_with("PRIVATE KEY") => {
+            return Err("tls: failed to find certificate PEM data in certificate input, but did find a private key; \
+                        PEM inputs may have been switched"
+                .to_owned());
+        }
+        None => {
+            return Err(format!(
+                "tls: failed to find \"CERTIFICATE\" PEM block in certificate input after skipping PEM blocks of the \
+                 following types: [{}]",
+                labels.join(" ")
+            ));
+        }
+    }
+    check_key(key)
+}
+
+fn check_key(key: &[u8]) -> Result<(), String> {
+    let blocks = blocks(key);
+    let labels: Vec<&str> = blocks.iter().map(|block| block.label.as_str()).collect();
+    let is_key = |block: &&Block| block.label == "PRIVATE KEY" || block.label.ends_with(" PRIVATE KEY");
+    match blocks.iter().find(is_key) {
+        Some(block) if is_sequence(&block.content) => Ok(()),
+        Some(_) => Err("tls: failed to parse private key".to_owned()),
+        None if labels.is_empty() => Err("tls: failed to find any PEM data in key input".to_owned()),
+        None if labels == ["CERTIFICATE"] => {
+            Err("tls: found a certificate rather than a key in the PEM for the private key".to_owned())
+        }
+        None => Err(format!(
+            "tls: failed to find PEM block with type ending in \"PRIVATE KEY\" in key input after skipping PEM blocks \
+             of the following types: [{}]",
+            labels.join(" ")
+        )),
+    }
+}
+
+fn has_certificate(text: &[u8]) -> bool {
+    blocks(text).iter().any(|block| block.label == "CERTIFICATE" && is_sequence(&block.content))
+}
+
+/// Blocks of PEM text; what is not well formed is passed over.
+fn blocks(text: &[u8]) -> Vec<Block> {
+    let text = String::from_utf8_lossy(text);
+    let mut found = Vec::new();
+    let mut lines = text.lines().map(str::trim);
+    while let Some(line) = lines.next() {
+        let Some(label) = line.strip_prefix("-----BEGIN ").and_then(|l| l.strip_suffix("-----")) else { continue };
+        let end = format!("-----END {label}-----");
+        let body: String = lines.by_ref().take_while(|line| *line != end).filter(|line| !line.contains(':')).collect();
+        if let Ok(content) = STANDARD.decode(body) {
+            found.push(Block { label: label.to_owned(), content });
+        }
+    }
+    found
+}
+
+/// Whether bytes are one DER sequence, as certificates and keys are.
+fn is_sequence(der: &[u8]) -> bool {
+    let [0x30, first, rest @ ..] = der else { return false };
+    if *first < 0x80 {
+        return rest.len() == usize::from(*first);
+    }
+    let size = usize::from(first & 0x7F);
+    if size == 0 || size > 4 || rest.len() < size {
+        return false;
+    }
+    let length = rest[..size].iter().fold(0usize, |length, byte| (length << 8) | usize::from(*byte));
+    rest.len() - size == length
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Credential;
+
+    /// A block around the smallest sequence that is one.
+    fn pem(label: &str) -> String {
+        format!("-----BEGIN {label}-----\nMAMCAQE=\n-----END {label}-----\n")
+    }
+
+    fn fault(entries: &[(&str, &str)]) -> Option<String> {
+        Credential::of(entries.iter().map(|(k, v)| (*k, v.as_bytes()))).fault.map(|why| why.to_string())
+    }
+
+    #[test]
+    fn a_certificate_with_its_key_can_be_served() {
+        let (certificate, key) = (pem("CERTIFICATE"), pem("EC PRIVATE KEY"));
+        assert_eq!(fault(&[("tls.crt", &certificate), ("tls.key", &key)]), None);
+        assert_eq!(fault(&[("cert", &certificate), ("key", &key)]), None);
+    }
+
+    #[test]
+    fn what_is_missing_or_wrong_is_named() {
+        let (certificate, key) = (pem("CERTIFICATE"), pem("PRIVATE KEY"));
+        let cases = [
+            (vec![("tls.crt", ""), ("tls.key", "")], "found keys \"tls.crt\" and \"tls.key\", but they were empty"),
+            (
+                vec![("a", "1"), ("b", "2")],
+                "found secret, but didn't have expected keys (cert and key) or (tls.crt and tls.key); found: a, b",
+            ),
+            (
+                vec![("tls.crt", "no"), ("tls.key", &key)],
+                "the certificate is malformed: tls: failed to find any PEM data in certificate input",
+            ),
+            (
+                vec![("tls.crt", &certificate), ("tls.key", &certificate)],
+                "the certificate is malformed: tls: found a certificate rather than a key in the PEM for the private key",
+            ),
+        ];
+        for (entries, expected) in cases {
+            assert_eq!(fault(&entries).as_deref(), Some(expected));
+        }
+    }
+
+    #[test]
+    fn an_authority_needs_a_certificate_only() {
+        let certificate = pem("CERTIFICATE");
+        let good = Credential::of([("ca.crt", certificate.as_bytes())]);
+        assert_eq!((good.authority_fault, good.bundle_fault), (None, None));
+        let bad = Credential::of([("ca.crt", &b"x"[..])]);
+        assert_eq!((bad.authority_fault, bad.bundle_fault.as_deref()), (None, Some("the bundle is malformed")));
+        let none = Credential::of([]);
+        assert!(none.authority_fault.is_some_and(|why| why.ends_with("expected keys cacert or ca.crt; found: ")));
+    }
+}

@@ -1,0 +1,69 @@
+//! What the author of a route is told, one entry for each of its references that is ours.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
+
+use super::conditions::{Conditions, Fault};
+use super::parents::{Attachment, Denial, sort_key};
+use super::world::World;
+use crate::config::Meta;
+
+/// Faults of the rules of a route, which may differ by who is to use them.
+pub(super) struct Faults<'a> {
+    pub(super) mesh: Option<&'a Fault>,
+    pub(super) gateway: Option<&'a Fault>,
+}
+
+/// The status of a route. A reference that leads to several listeners is told of once: attaching to one is enough.
+pub(super) fn status(world: &World<'_>, meta: &Meta, attachments: &[Attachment<'_>], faults: &Faults<'_>) -> Value {
+    let mut by_reference: BTreeMap<usize, Vec<&Attachment<'_>>> = BTreeMap::new();
+    for attachment in attachments {
+        by_reference.entry(attachment.index).or_default().push(attachment);
+    }
+    let mut parents: Vec<(String, Value)> = by_reference
+        .values()
+        .filter_map(|same| {
+            let first = same.first()?;
+            let key = sort_key(first.reference, &meta.namespace);
+            Some((key, parent(world, meta, first, same, faults)))
+        })
+        .collect();
+    parents.sort_by(|(a, _), (b, _)| b.cmp(a));
+    json!({"parents": parents.into_iter().map(|(_, parent)| parent).collect::<Vec<Value>>()})
+}
+
+fn parent(
+    world: &World<'_>,
+    meta: &Meta,
+    first: &Attachment<'_>,
+    same: &[&Attachment<'_>],
+    faults: &Faults<'_>,
+) -> Value {
+    let bound = same.iter().filter(|a| a.denied.is_none()).count();
+    let message = match bound {
+        0 | 1 => "Route was valid".to_owned(),
+        many => format!("Route was valid, bound to {many} parents"),
+    };
+    let mut conditions = Conditions::default();
+    conditions.hold("Accepted", "Accepted", message);
+    conditions.hold("ResolvedRefs", "ResolvedRefs", "All references resolved");
+    let fault = if first.is_mesh() { faults.mesh } else { faults.gateway };
+    conditions.fail_if("ResolvedRefs", fault.cloned());
+    if bound == 0 {
+        conditions.fail_if("Accepted", nearest_miss(same));
+    }
+    json!({
+        "parentRef": first.reference,
+        "controllerName": &*world.settings().knobs.gateway_controller,
+        "conditions": conditions.json(meta.generation),
+    })
+}
+
+/// The denial that is nearest to success, with the words of all of its kind.
+fn nearest_miss(same: &[&Attachment<'_>]) -> Option<Fault> {
+    let denials = || same.iter().filter_map(|a| a.denied.as_ref());
+    let nearest: Denial = denials().map(|(denial, _)| *denial).min()?;
+    let words: Vec<&str> = denials().filter(|(d, _)| *d == nearest).map(|(_, words)| words.as_str()).collect();
+    Some(Fault::new(nearest.reason(), words.join("; ")))
+}

@@ -1,0 +1,168 @@
+//! What lowering may look at. Every look is noted, so that a change of anything else costs nothing.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use api::istio::networking::v1alpha3::ServiceEntry;
+
+use super::grants::Grants;
+use crate::change::{Credential, CredentialKey, Holder};
+use crate::config::gateway_api::LabelSelector;
+use crate::config::{Config, Key, Kind, Spec};
+use crate::endpoint::Endpoint;
+use crate::labels::Labels;
+use crate::names::{Hostname, Namespace, ServiceKey, Text};
+use crate::service::Service;
+use crate::settings::Settings;
+use crate::shared::Shared;
+use crate::snapshot::Snapshot;
+use crate::snapshot::objects::Objects;
+
+const NAMESPACE_NAME: &str = "kubernetes.io/metadata.name";
+
+/// What was looked at.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Reads {
+    pub(super) hosts: BTreeSet<Hostname>,
+    pub(super) endpoints: BTreeSet<ServiceKey>,
+    pub(super) credentials: BTreeSet<CredentialKey>,
+    entries: BTreeSet<Key>,
+    pub(super) namespaces: bool,
+}
+
+impl Reads {
+    /// Whether this ServiceEntry was looked for.
+    pub(super) fn has_entry(&self, key: &Key) -> bool {
+        self.entries.contains(key)
+    }
+}
+
+/// The mesh as lowering sees it.
+pub(super) struct World<'a> {
+    snapshot: &'a Snapshot,
+    pub(super) grants: Grants,
+    reads: RefCell<Reads>,
+}
+
+impl<'a> World<'a> {
+    pub(super) fn new(snapshot: &'a Snapshot) -> World<'a> {
+        World { snapshot, grants: Grants::new(&snapshot.objects), reads: RefCell::default() }
+    }
+
+    pub(super) fn into_reads(self) -> Reads {
+        self.reads.into_inner()
+    }
+
+    pub(super) fn objects(&self) -> &'a Objects {
+        &self.snapshot.objects
+    }
+
+    pub(super) fn settings(&self) -> &'a Settings {
+        &self.snapshot.settings
+    }
+
+    /// The host name of a Kubernetes Service.
+    pub(super) fn host_of(&self, namespace: &str, name: &str) -> String {
+        format!("{name}.{namespace}.svc.{}", self.settings().domain)
+    }
+
+    /// A Service by its name.
+    pub(super) fn service(&self, namespace: &str, name: &str) -> Option<&'a Arc<Service>> {
+        self.host(&self.host_of(namespace, name), namespace)
+    }
+
+    /// The service of a host that this namespace owns.
+    pub(super) fn host(&self, host: &str, namespace: &str) -> Option<&'a Arc<Service>> {
+        self.owners(host)?.get(namespace)
+    }
+
+    /// The service of a host in each namespace that has one.
+    pub(super) fn owners(&self, host: &str) -> Option<&'a BTreeMap<Namespace, Arc<Service>>> {
+        self.reads.borrow_mut().hosts.insert(host.into());
+        self.snapshot.services.by_host(host)
+    }
+
+    pub(super) fn endpoints(&self, service: &Service) -> impl Iterator<Item = &'a Endpoint> + use<'a> {
+        let key = service.key();
+        let found = self.snapshot.endpoints.of(&key);
+        self.reads.borrow_mut().endpoints.insert(key);
+        found
+    }
+
+    pub(super) fn service_entry(&self, namespace: &str, name: &str) -> Option<ServiceEntry> {
+        let key = Key { kind: Kind::ServiceEntry, namespace: namespace.into(), name: name.into() };
+        let found = self.snapshot.objects.get(&key);
+        self.reads.borrow_mut().entries.insert(key);
+        match &found?.spec {
+            Spec::ServiceEntry(entry) => Some(entry.open()),
+            _ => None,
+        }
+    }
+
+    pub(super) fn credential(&self, holder: Holder, namespace: &str, name: &str) -> Option<&'a Arc<Credential>> {
+        let key = CredentialKey { holder, namespace: namespace.into(), name: name.into() };
+        let found = self.snapshot.credentials.get(&key);
+        self.reads.borrow_mut().credentials.insert(key);
+        found
+    }
+
+    /// Whether a selector takes this namespace. A namespace that nobody told of is taken by none.
+    pub(super) fn selects_namespace(&self, selector: &LabelSelector, namespace: &str) -> bool {
+        self.reads.borrow_mut().namespaces = true;
+        let labels = self.snapshot.namespaces.labels(namespace);
+        labels.is_some_and(|labels| selects(selector, &named(labels, namespace)))
+    }
+
+    /// Namespaces that a selector takes, sorted.
+    pub(super) fn selected_namespaces(&self, selector: &LabelSelector) -> Vec<&'a Namespace> {
+        self.reads.borrow_mut().namespaces = true;
+        let all = self.snapshot.namespaces.iter();
+        all.filter(|(name, labels)| selects(selector, &named(labels, name))).map(|(name, _)| name).collect()
+    }
+
+    /// Objects of one kind by namespace and name.
+    pub(super) fn all<T: 'a>(&self, kind: Kind, spec: impl Fn(&'a Spec) -> Option<&'a Shared<T>>) -> Vec<Config<T>> {
+        let objects = self.snapshot.objects.of(kind);
+        let config = |object: &'a crate::config::Object| {
+            spec(&object.spec).map(|spec| Config { meta: object.meta.clone(), spec: spec.clone() })
+        };
+        objects.filter_map(config).collect()
+    }
+}
+
+/// Every object of one kind: `all!(world, HttpRoute)`.
+macro_rules! all {
+    ($world:expr, $kind:ident) => {
+        $world.all($crate::config::Kind::$kind, |spec| match spec {
+            $crate::config::Spec::$kind(it) => Some(it),
+            _ => None,
+        })
+    };
+}
+pub(super) use all;
+
+/// The labels of a namespace, its name among them as newer clusters set it.
+fn named(labels: &Labels, namespace: &str) -> Labels {
+    match labels.get(NAMESPACE_NAME) {
+        Some(name) if **name == *namespace => labels.clone(),
+        _ => labels.with(NAMESPACE_NAME, namespace),
+    }
+}
+
+/// Kubernetes' rule of selectors. One that is not well formed selects nothing.
+fn selects(selector: &LabelSelector, labels: &Labels) -> bool {
+    let equal = selector.match_labels.iter().all(|(key, value)| labels.get(key).is_some_and(|l| **l == **value));
+    equal
+        && selector.match_expressions.iter().all(|expression| {
+            let label: Option<&Text> = labels.get(&expression.key);
+            let listed = label.is_some_and(|label| expression.values.iter().any(|value| **value == **label));
+            match expression.operator.as_str() {
+                "In" => listed,
+                "NotIn" => !listed,
+                "Exists" => label.is_some(),
+                "DoesNotExist" => label.is_none(),
+                _ => false,
+            }
+        })
+}
