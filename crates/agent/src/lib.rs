@@ -4,6 +4,7 @@
 
 pub mod args;
 pub mod ask;
+pub mod bootstrap;
 pub mod capture;
 pub mod certificates;
 pub mod dns;

@@ -1,6 +1,8 @@
 //! The workload's certificates: what is current, and who is told when it changes.
 //! `files` watches them on disk; SDS and the process keeper read what is published here.
 
+pub mod files;
+
 use std::fmt;
 use std::sync::Arc;
 

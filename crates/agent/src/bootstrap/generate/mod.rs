@@ -1,0 +1,258 @@
+//! The generated bootstrap: upstream's, as JSON values. Clusters and listeners have files of their own.
+
+mod clusters;
+mod listeners;
+
+use std::time::Duration;
+
+use anyhow::Result;
+use serde_json::{Map, Value, json};
+
+use super::families::Families;
+use super::stats::Stats;
+use super::tracers::{Collector, collector};
+use super::{Ingredients, Transport, Xds, socket_address};
+
+/// Flags of Envoy that upstream sets, which ProxyConfig may change or take out.
+const RUNTIME: &[(&str, Flag)] = &[
+    ("re2.max_program_size.error_level", Flag::Text("32768")),
+    (
+        "envoy.deprecated_features:envoy.config.listener.v3.Listener.hidden_envoy_deprecated_use_original_dst",
+        Flag::On(true),
+    ),
+    ("envoy.reloadable_features.http_reject_path_with_fragment", Flag::On(false)),
+    ("envoy.reloadable_features.fixed_heap_use_allocated", Flag::On(true)),
+    // envoyproxy/envoy#45212
+    ("envoy.reloadable_features.coalesce_lb_rebuilds_on_batch_update", Flag::On(false)),
+];
+const MAX_CONNECTIONS: &str = "overload.global_downstream_max_connections";
+const MAX_CONNECTIONS_METADATA: &str = "ISTIO_META_GLOBAL_DOWNSTREAM_MAX_CONNECTIONS";
+
+enum Flag {
+    Text(&'static str),
+    On(bool),
+}
+
+/// The bootstrap that these ingredients make.
+pub fn generate(ingredients: &Ingredients) -> Result<Value> {
+    let families = Families::of(&ingredients.ips, ingredients.switches.dual_stack);
+    let collector = collector(ingredients)?;
+    let mut bootstrap = json!({
+        "application_log_config": {"log_format": log_format(ingredients.log_as_json)},
+        "node": node(ingredients),
+        "layered_runtime": {"layers": [
+            {"name": "global config", "static_layer": runtime(ingredients)},
+            {"name": "admin", "admin_layer": {}},
+        ]},
+        "bootstrap_extensions": extensions(ingredients),
+        "admin": admin(ingredients, families),
+        "dynamic_resources": dynamic_resources(ingredients.transport),
+        "static_resources": {
+            "clusters": clusters::all(ingredients, families, collector.as_ref())?,
+            "listeners": listeners::all(ingredients, families),
+        },
+        "overload_manager": overload_manager(ingredients),
+        "deferred_stat_options": {"enable_deferred_creation_stats": true},
+    });
+    add_stats(&mut bootstrap, ingredients)?;
+    if let Some(Collector { tracing, .. }) = collector {
+        bootstrap["tracing"] = tracing;
+    }
+    if let Some(manager) = cluster_manager(ingredients) {
+        bootstrap["cluster_manager"] = manager;
+    }
+    Ok(bootstrap)
+}
+
+fn log_format(as_json: bool) -> Value {
+    match as_json {
+        true => json!({"json_format": {
+            "time": "%Y-%m-%dT%T.%fZ",
+            "level": "%l",
+            "scope": "envoy %n",
+            "msg": "%j",
+            "caller": "%g:%#",
+            "thread": "%t",
+        }}),
+        false => json!({"text_format": "%Y-%m-%dT%T.%fZ\t%l\tenvoy %n %g:%#\t%v\tthread=%t"}),
+    }
+}
+
+fn node(ingredients: &Ingredients) -> Value {
+    let node = &ingredients.node;
+    let parts = ["region", "zone", "sub_zone"].into_iter().zip(&node.locality).filter(|(_, text)| !text.is_empty());
+    let locality: Map<String, Value> = parts.map(|(key, text)| (key.to_owned(), text.as_str().into())).collect();
+    json!({"id": node.id, "cluster": node.cluster, "locality": locality, "metadata": node.metadata})
+}
+
+/// Envoy takes booleans as such and everything else as text; an empty text takes a flag of ours out.
+pub(super) fn runtime(ingredients: &Ingredients) -> Map<String, Value> {
+    let own = RUNTIME.iter().map(|(name, flag)| match flag {
+        Flag::Text(text) => ((*name).to_owned(), Value::from(*text)),
+        Flag::On(on) => ((*name).to_owned(), Value::from(*on)),
+    });
+    let mut flags: Map<String, Value> = own.collect();
+    if ingredients.switches.keep_path_fragment {
+        let name = "envoy.reloadable_features.http_strip_fragment_from_path_unsafe_if_disabled";
+        flags.insert(name.to_owned(), "false".into());
+    }
+    for (name, value) in &ingredients.config.runtime_values {
+        match value.as_str() {
+            "" => flags.remove(name),
+            "true" => flags.insert(name.clone(), true.into()),
+            "false" => flags.insert(name.clone(), false.into()),
+            text => flags.insert(name.clone(), text.into()),
+        };
+    }
+    flags
+}
+
+fn extensions(ingredients: &Ingredients) -> Value {
+    let extension = |name: &str, message: &str, value: Value| {
+        let config = json!({
+            "@type": "type.googleapis.com/udpa.type.v1.TypedStruct",
+            "type_url": format!("type.googleapis.com/{message}"),
+            "value": value,
+        });
+        json!({"name": name, "typed_config": config})
+    };
+    let internal_listener = extension(
+        "envoy.bootstrap.internal_listener",
+        "envoy.extensions.bootstrap.internal_listener.v3.InternalListener",
+        json!({"buffer_size_kb": 64}),
+    );
+    let discovery = ingredients.switches.metadata_discovery.then(|| {
+        let source = json!({"config_source": {"ads": {}}});
+        extension("metadata_discovery", "istio.workload.BootstrapExtension", source)
+    });
+    discovery.into_iter().chain([internal_listener]).collect()
+}
+
+fn admin(ingredients: &Ingredients, families: Families) -> Value {
+    json!({
+        "access_log": [{
+            "name": "envoy.access_loggers.file",
+            "typed_config": {
+                "@type": "type.googleapis.com/envoy.extensions.access_loggers.file.v3.FileAccessLog",
+                "path": "/dev/null",
+            },
+        }],
+        "profile_path": "/var/lib/istio/data/envoy.prof",
+        "address": address(families.localhost, ingredients.config.proxy_admin_port),
+    })
+}
+
+/// No time limit on the first answer: an Envoy that serves without its configuration is worse than one that waits.
+fn dynamic_resources(transport: Transport) -> Value {
+    let from_ads = json!({"ads": {}, "initial_fetch_timeout": "0s", "resource_api_version": "V3"});
+    let api_type = match transport {
+        Transport::Delta => "DELTA_GRPC",
+        Transport::Sotw => "GRPC",
+    };
+    json!({
+        "lds_config": from_ads.clone(),
+        "cds_config": from_ads,
+        "ads_config": {
+            "api_type": api_type,
+            "set_node_on_first_message_only": true,
+            "transport_api_version": "V3",
+            "grpc_services": [{"envoy_grpc": {"cluster_name": "xds-grpc"}}],
+        },
+    })
+}
+
+fn overload_manager(ingredients: &Ingredients) -> Value {
+    json!({"resource_monitors": [{
+        "name": "envoy.resource_monitors.global_downstream_max_connections",
+        "typed_config": {
+            "@type": "type.googleapis.com/envoy.extensions.resource_monitors.downstream_connections.v3.DownstreamConnectionsConfig",
+            "max_active_downstream_connections": max_connections(ingredients),
+        },
+    }]})
+}
+
+/// By metadata, else by the runtime value that was used for it once, else as many as can be.
+pub(super) fn max_connections(ingredients: &Ingredients) -> i64 {
+    let config = &ingredients.config;
+    let metadata = config.proxy_metadata.get(MAX_CONNECTIONS_METADATA);
+    let number = |text: Option<&String>| text.and_then(|text| text.parse().ok());
+    number(metadata).or_else(|| number(config.runtime_values.get(MAX_CONNECTIONS))).unwrap_or(i32::MAX.into())
+}
+
+fn add_stats(bootstrap: &mut Value, ingredients: &Ingredients) -> Result<()> {
+    let stats = Stats::of(ingredients);
+    bootstrap["stats_config"] = stats.json(ingredients.switches.metadata_discovery);
+    for (name, interval) in [("stats_flush_interval", stats.flush), ("stats_eviction_interval", stats.eviction)] {
+        if let Some(interval) = interval {
+            bootstrap[name] = seconds(interval).into();
+        }
+    }
+    let mut sinks = Vec::new();
+    if !clusters::metrics_service(ingredients).is_empty() {
+        sinks.push(json!({
+            "name": "envoy.stat_sinks.metrics_service",
+            "typed_config": {
+                "@type": "type.googleapis.com/envoy.config.metrics.v3.MetricsServiceConfig",
+                "transport_api_version": "V3",
+                "grpc_service": {"envoy_grpc": {"cluster_name": clusters::METRICS_SERVICE}},
+            },
+        }));
+    }
+    let statsd = &ingredients.config.statsd_udp_address;
+    if !statsd.is_empty() {
+        let address = socket_address("statsd", statsd, ingredients.host_ip.as_deref())?;
+        sinks.push(json!({
+            "name": "envoy.stat_sinks.statsd",
+            "typed_config": {
+                "@type": "type.googleapis.com/envoy.config.metrics.v3.StatsdSink",
+                "address": {"socket_address": address},
+            },
+        }));
+    }
+    if !sinks.is_empty() {
+        bootstrap["stats_sinks"] = sinks.into();
+    }
+    Ok(())
+}
+
+fn cluster_manager(ingredients: &Ingredients) -> Option<Value> {
+    let load_stats = ingredients.node.metadata.get("LOAD_STATS_CONFIG_JSON").and_then(Value::as_str);
+    let load_stats = load_stats.and_then(|text| serde_json::from_str::<Value>(text).ok());
+    let has_log = !ingredients.outlier_log_path.is_empty();
+    if !has_log && load_stats.is_none() && !ingredients.switches.self_discovery {
+        return None;
+    }
+    let mut manager = json!({"enable_deferred_cluster_creation": true});
+    if ingredients.switches.self_discovery {
+        manager["local_cluster_name"] = clusters::LOCAL.into();
+    }
+    if has_log {
+        manager["outlier_detection"] = json!({"event_log_path": ingredients.outlier_log_path});
+    }
+    if let Some(config) = load_stats {
+        manager["load_stats_config"] = config;
+    }
+    Some(manager)
+}
+
+/// A duration as protobuf's JSON has it.
+fn seconds(duration: Duration) -> String {
+    match duration.subsec_nanos() {
+        0 => format!("{}s", duration.as_secs()),
+        nanos => format!("{}.{nanos:09}s", duration.as_secs()),
+    }
+}
+
+fn address(ip: &str, port: impl Into<i64>) -> Value {
+    json!({"socket_address": {"protocol": "TCP", "address": ip, "port_value": port.into()}})
+}
+
+impl Xds {
+    /// The socket of the relay, if that is whom Envoy asks.
+    pub(super) fn socket(&self) -> Option<&str> {
+        match self {
+            Xds::Relay(path) => Some(path),
+            Xds::Direct(_) => None,
+        }
+    }
+}

@@ -1,0 +1,208 @@
+//! What Envoy starts with, in one of three ways: a file as it is, a template that is rendered, or generated.
+//! To add a setting: a field in `Ingredients` (filled in `wire`), its JSON in the file of `generate/` it belongs to,
+//! and a row in `tests/bootstrap.rs`, which shows every setting to a real Envoy.
+
+mod families;
+mod generate;
+mod stats;
+mod template;
+mod tls;
+mod tracers;
+
+use std::fs;
+use std::net::IpAddr;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use api::istio::mesh::v1alpha1::ProxyConfig;
+
+use crate::identity::metadata::Node;
+
+pub use generate::generate;
+pub use template::render;
+
+/// All that a bootstrap is made of.
+#[derive(Clone, Debug)]
+pub struct Ingredients {
+    pub node: Node,
+    pub config: ProxyConfig,
+    /// Addresses of this proxy; they decide which families are listened on.
+    pub ips: Vec<IpAddr>,
+    pub ports: Ports,
+    pub xds: Xds,
+    /// Which of the two xDS protocols Envoy speaks.
+    pub transport: Transport,
+    /// Socket of the agent's SDS server.
+    pub sds_socket: String,
+    /// Socket of an SDS server for files, where a custom SDS server takes the other one.
+    pub sds_files_socket: Option<String>,
+    pub log_as_json: bool,
+    pub outlier_log_path: String,
+    /// Replaces `$(HOST_IP)` in addresses.
+    pub host_ip: Option<String>,
+    pub switches: Switches,
+}
+
+/// Ports of static listeners; 0 for none.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Ports {
+    /// Readiness, answered by the agent.
+    pub status: u16,
+    /// Envoy's own counters.
+    pub prometheus: u16,
+    /// The same over mTLS.
+    pub secure_metrics: u16,
+    /// Counters of Envoy, agent and application over mTLS.
+    pub secure_merged_metrics: u16,
+}
+
+/// Where Envoy gets its configuration.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Xds {
+    /// From the agent, through this socket.
+    Relay(String),
+    /// From the control plane itself.
+    Direct(Security),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Security {
+    Plain,
+    MutualTls,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Transport {
+    Delta,
+    Sotw,
+}
+
+/// Settings that are on or off, by upstream's environment names.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Switches {
+    /// ISTIO_DUAL_STACK
+    pub dual_stack: bool,
+    /// EXIT_ON_ZERO_ACTIVE_CONNECTIONS
+    pub exit_on_zero_active_connections: bool,
+    /// ENVOY_STATUS_PORT_ENABLE_PROXY_PROTOCOL
+    pub status_proxy_protocol: bool,
+    /// ISTIO_META_ENABLE_SELF_DISCOVERY
+    pub self_discovery: bool,
+    /// PEER_METADATA_DISCOVERY; an extension that only Istio's build of Envoy has
+    pub metadata_discovery: bool,
+    /// HTTP_STRIP_FRAGMENT_FROM_PATH_UNSAFE_IF_DISABLED=false
+    pub keep_path_fragment: bool,
+}
+
+/// How a bootstrap comes about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Way {
+    Custom(PathBuf),
+    Template(PathBuf),
+    Generated,
+}
+
+impl Way {
+    /// `$ISTIO_BOOTSTRAP` before a custom file before a template by flag or setting.
+    pub fn choose(config: &ProxyConfig, template_flag: &str, override_path: Option<&str>) -> Way {
+        let named = |path: &str| (!path.is_empty()).then(|| PathBuf::from(path));
+        if let Some(path) = override_path.and_then(named) {
+            return Way::Template(path);
+        }
+        if let Some(path) = named(&config.custom_config_file) {
+            return Way::Custom(path);
+        }
+        let template = named(template_flag).or_else(|| named(&config.proxy_bootstrap_template_path));
+        template.map_or(Way::Generated, Way::Template)
+    }
+}
+
+/// A bootstrap on disk.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Written {
+    pub path: PathBuf,
+    /// It was made for this epoch and goes with it.
+    pub is_ours: bool,
+}
+
+/// Makes the bootstrap of an epoch: `envoy-rev0.json` and so on, below the config path.
+pub fn write(way: &Way, ingredients: &Ingredients, epoch: u32) -> Result<Written> {
+    let (text, extension) = match way {
+        Way::Generated => (generate(ingredients)?.to_string(), "json"),
+        Way::Custom(path) => match read(path)? {
+            // Upstream renders custom files too; one that has nothing to render is used where it lies.
+            text if text.contains("{{") => (rendered(path, &text, ingredients)?, extension(path)),
+            _ => return Ok(Written { path: path.clone(), is_ours: false }),
+        },
+        Way::Template(path) => (rendered(path, &read(path)?, ingredients)?, extension(path)),
+    };
+    let folder = Path::new(&ingredients.config.config_path);
+    fs::create_dir_all(folder).with_context(|| format!("could not make the folder {}", folder.display()))?;
+    let path = folder.join(format!("envoy-rev{epoch}.{extension}"));
+    put(&path, &text).with_context(|| format!("could not write {}", path.display()))?;
+    Ok(Written { path, is_ours: true })
+}
+
+fn read(path: &Path) -> Result<String> {
+    fs::read_to_string(path).with_context(|| format!("could not read the bootstrap {}", path.display()))
+}
+
+fn rendered(path: &Path, text: &str, ingredients: &Ingredients) -> Result<String> {
+    render(text, ingredients).with_context(|| format!("could not render {}", path.display()))
+}
+
+/// Envoy goes by the name's end.
+fn extension(path: &Path) -> &'static str {
+    let name = path.to_string_lossy();
+    let is_yaml = [".yaml", ".yaml.tmpl", ".yml", ".yml.tmpl"].iter().any(|end| name.ends_with(end));
+    if is_yaml { "yaml" } else { "json" }
+}
+
+/// A tracer's token may stand in it, so others do not read it.
+fn put(path: &Path, text: &str) -> std::io::Result<()> {
+    use std::io::Write;
+    let mut options = fs::OpenOptions::new();
+    options.write(true).create(true).truncate(true).mode(0o600);
+    options.open(path)?.write_all(text.as_bytes())
+}
+
+/// `host:port` as Envoy's socket address. `$(HOST_IP)` is replaced.
+fn socket_address(what: &str, address: &str, host_ip: Option<&str>) -> Result<serde_json::Value> {
+    let parsed = address.rsplit_once(':').and_then(|(host, port)| Some((host, port.parse::<u16>().ok()?)));
+    let (host, port) = parsed.with_context(|| format!("could not read the {what} address {address:?}"))?;
+    let host = match (host, host_ip) {
+        ("$(HOST_IP)", Some(ip)) => ip,
+        (host, _) => host.trim_start_matches('[').trim_end_matches(']'),
+    };
+    Ok(serde_json::json!({"address": host, "port_value": port}))
+}
+
+#[cfg(test)]
+mod tests {
+    use model::config::mesh::default_proxy_config;
+    use serde_json::json;
+
+    use super::{Way, extension, socket_address};
+
+    #[test]
+    fn the_way_is_chosen_as_upstream_does() {
+        let mut config = default_proxy_config();
+        let choose = |config: &_, flag, over| Way::choose(config, flag, over);
+        assert_eq!(choose(&config, "", None), Way::Generated);
+        assert_eq!(choose(&config, "flag.tmpl", None), Way::Template("flag.tmpl".into()));
+        config.custom_config_file = "own.yaml".to_owned();
+        assert_eq!(choose(&config, "flag.tmpl", Some("")), Way::Custom("own.yaml".into()));
+        assert_eq!(choose(&config, "", Some("over.json")), Way::Template("over.json".into()));
+        assert_eq!((extension("a.yaml.tmpl".as_ref()), extension("a.tmpl".as_ref())), ("yaml", "json"));
+    }
+
+    #[test]
+    fn addresses_are_split_and_filled_in() {
+        let of = |text| socket_address("test", text, Some("10.1.1.1")).ok();
+        assert_eq!(of("zipkin.istio-system:9411"), Some(json!({"address": "zipkin.istio-system", "port_value": 9411})));
+        assert_eq!(of("[fd00::1]:80"), Some(json!({"address": "fd00::1", "port_value": 80})));
+        assert_eq!(of("$(HOST_IP):8126"), Some(json!({"address": "10.1.1.1", "port_value": 8126})));
+        assert!(of("zipkin").is_none() && of("zipkin:many").is_none());
+    }
+}

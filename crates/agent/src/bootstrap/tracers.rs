@@ -1,0 +1,91 @@
+//! Tracing by ProxyConfig. Lightstep and OpenCensus are gone from Envoy; both take OpenTelemetry's protocol today,
+//! so that is what is spoken to them.
+
+use anyhow::Result;
+use api::istio::mesh::v1alpha1::tracing::Tracer;
+use serde_json::{Value, json};
+use tracing::warn;
+
+use super::tls::{Inside, transport_socket};
+use super::{Ingredients, socket_address};
+
+/// A collector and what Envoy is told to do with it.
+pub(super) struct Collector {
+    /// Name of its cluster.
+    pub name: &'static str,
+    pub address: Value,
+    pub inside: Inside,
+    pub transport_socket: Option<Value>,
+    /// `tracing` of the bootstrap.
+    pub tracing: Value,
+}
+
+/// The collector asked for; `None` where there is none or Envoy cannot speak to it.
+pub(super) fn collector(ingredients: &Ingredients) -> Result<Option<Collector>> {
+    let Some(asked) = &ingredients.config.tracing else { return Ok(None) };
+    let service = &ingredients.node.cluster;
+    let (name, address, inside, provider) = match &asked.tracer {
+        Some(Tracer::Zipkin(it)) => ("zipkin", &it.address, Inside::Http1, zipkin()),
+        Some(Tracer::Datadog(it)) => ("datadog_agent", &it.address, Inside::Http1, datadog(service)),
+        Some(Tracer::Lightstep(it)) => {
+            let token = [("lightstep-access-token", it.access_token.as_str())];
+            ("lightstep", &it.address, Inside::Http2, opentelemetry("lightstep", service, &token))
+        }
+        Some(Tracer::OpenCensusAgent(it)) => {
+            ("opentelemetry", &it.address, Inside::Http2, opentelemetry("opentelemetry", service, &[]))
+        }
+        Some(Tracer::Stackdriver(_)) => {
+            warn!("tracing to Stackdriver has no effect: Envoy has no such tracer any more");
+            return Ok(None);
+        }
+        None => return Ok(None),
+    };
+    if address.is_empty() {
+        return Ok(None);
+    }
+    let tls = asked.tls_settings.as_ref();
+    let transport_socket = tls.and_then(|tls| transport_socket(tls, "tracer", &ingredients.node.metadata, inside));
+    let address = socket_address("tracing", address, ingredients.host_ip.as_deref())?;
+    Ok(Some(Collector { name, address, inside, transport_socket, tracing: json!({"http": provider}) }))
+}
+
+fn zipkin() -> Value {
+    json!({
+        "name": "envoy.tracers.zipkin",
+        "typed_config": {
+            "@type": "type.googleapis.com/envoy.config.trace.v3.ZipkinConfig",
+            "collector_cluster": "zipkin",
+            "collector_endpoint": "/api/v2/spans",
+            "collector_endpoint_version": "HTTP_JSON",
+            "trace_id_128bit": true,
+            "shared_span_context": false,
+        },
+    })
+}
+
+fn datadog(service: &str) -> Value {
+    json!({
+        "name": "envoy.tracers.datadog",
+        "typed_config": {
+            "@type": "type.googleapis.com/envoy.config.trace.v3.DatadogConfig",
+            "collector_cluster": "datadog_agent",
+            "service_name": service,
+        },
+    })
+}
+
+fn opentelemetry(cluster: &str, service: &str, headers: &[(&str, &str)]) -> Value {
+    let headers: Vec<Value> = headers.iter().map(|(key, value)| json!({"key": key, "value": value})).collect();
+    json!({
+        "name": "envoy.tracers.opentelemetry",
+        "typed_config": {
+            "@type": "type.googleapis.com/envoy.config.trace.v3.OpenTelemetryConfig",
+            "grpc_service": {
+                "envoy_grpc": {"cluster_name": cluster},
+                "timeout": "1s",
+                "initial_metadata": headers,
+            },
+            "service_name": service,
+        },
+    })
+}

@@ -1,0 +1,161 @@
+//! Certificates that lie on disk: found where upstream looks for them, watched by content.
+//! They are looked at again and again: mounted secrets are symbolic links that change underneath a file watch.
+
+use std::collections::BTreeMap;
+use std::fs::{self, Metadata};
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use bytes::Bytes;
+use tokio::time::{MissedTickBehavior, interval, sleep};
+use tracing::{info, warn};
+
+use super::{Material, Store};
+
+/// Folders with `cert-chain.pem`, `key.pem` and `root-cert.pem`: of a workload's identity, and Pilot 0.8's.
+const FOLDERS: [&str; 3] = ["./var/run/secrets/workload-spiffe-credentials", "./etc/certs", "/etc/certs"];
+
+/// How closely files are watched.
+#[derive(Clone, Copy, Debug)]
+pub struct Pace {
+    /// Time between two looks.
+    pub period: Duration,
+    /// How long files must be left alone before they count: three are not written at once.
+    pub settle: Duration,
+}
+
+/// Where the parts of a workload's material lie.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Files {
+    pub chain: PathBuf,
+    pub key: PathBuf,
+    pub root: PathBuf,
+}
+
+impl Files {
+    /// The usual names in a folder.
+    pub fn in_folder(folder: &Path) -> Files {
+        let [chain, key, root] = ["cert-chain.pem", "key.pem", "root-cert.pem"].map(|name| folder.join(name));
+        Files { chain, key, root }
+    }
+
+    /// Paths by node metadata (TLS_CLIENT_CERT_CHAIN and so on), else the first known folder that has a chain.
+    pub fn find(metadata: impl Fn(&str) -> Option<String>) -> Option<Files> {
+        let named = |name: &str| metadata(name).filter(|path| !path.is_empty()).map(PathBuf::from);
+        let by_metadata =
+            named("TLS_CLIENT_CERT_CHAIN").zip(named("TLS_CLIENT_KEY")).zip(named("TLS_CLIENT_ROOT_CERT"));
+        if let Some(((chain, key), root)) = by_metadata {
+            return Some(Files { chain, key, root });
+        }
+        FOLDERS.iter().map(|folder| Files::in_folder(Path::new(folder))).find(|files| files.chain.exists())
+    }
+
+    /// The whole material as it is now.
+    pub fn read(&self) -> Result<Material> {
+        let read = |path: &Path| {
+            fs::read(path)
+                .map(Bytes::from)
+                .with_context(|| format!("could not read the certificate {}", path.display()))
+        };
+        Ok(Material { chain: read(&self.chain)?, key: read(&self.key)?, root: read(&self.root)? })
+    }
+
+    fn all(&self) -> [&Path; 3] {
+        [&self.chain, &self.key, &self.root]
+    }
+
+    /// Publishes what the files hold, and every change of it, for as long as it is polled.
+    pub async fn watch(self, store: Store, pace: Pace) {
+        let mut ticks = interval(pace.period);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut seen = Marks::new();
+        let mut told = String::new();
+        loop {
+            ticks.tick().await;
+            let mut now = self.marks();
+            if now == seen {
+                continue;
+            }
+            while !seen.is_empty() {
+                sleep(pace.settle).await;
+                let later = self.marks();
+                if later == now {
+                    break;
+                }
+                now = later;
+            }
+            seen = now;
+            match self.read() {
+                Ok(material) => {
+                    told.clear();
+                    if store.publish(material) {
+                        info!(chain = %self.chain.display(), "certificates are new");
+                    }
+                }
+                // What was good before stays in use.
+                Err(error) => {
+                    let text = format!("{error:#}");
+                    if text != told {
+                        warn!("{text}; what is in use stays");
+                        told = text;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Cheap to ask, and different whenever a file may be.
+    fn marks(&self) -> Marks {
+        let mark = |data: Metadata| (data.ino(), data.len(), data.mtime(), data.mtime_nsec());
+        self.all().iter().map(|path| (path.to_path_buf(), fs::metadata(path).map(mark).map_err(|e| e.kind()))).collect()
+    }
+}
+
+type Mark = (u64, u64, i64, i64);
+type Marks = BTreeMap<PathBuf, Result<Mark, io::ErrorKind>>;
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::time::Duration;
+
+    use super::super::Store;
+    use super::{Files, Pace};
+
+    fn write(folder: &std::path::Path, version: &str) {
+        for name in ["cert-chain.pem", "key.pem", "root-cert.pem"] {
+            fs::write(folder.join(name), format!("{name} {version}")).unwrap();
+        }
+    }
+
+    #[tokio::test]
+    async fn a_change_of_content_is_published_once() {
+        let folder = tempfile::tempdir().unwrap();
+        write(folder.path(), "1");
+        let store = Store::new();
+        let mut reader = store.subscribe();
+        let pace = Pace { period: Duration::from_millis(5), settle: Duration::from_millis(5) };
+        let watch = tokio::spawn(Files::in_folder(folder.path()).watch(store.clone(), pace));
+        reader.changed().await.unwrap();
+        assert_eq!(reader.borrow_and_update().as_ref().unwrap().key, "key.pem 1");
+        // The same content in new files is no change, and a file that vanishes leaves what was there.
+        write(folder.path(), "1");
+        fs::remove_file(folder.path().join("key.pem")).unwrap();
+        tokio::time::sleep(20 * pace.period).await;
+        assert!(!reader.has_changed().unwrap() && store.current().is_some());
+        write(folder.path(), "2");
+        reader.changed().await.unwrap();
+        assert_eq!(reader.borrow_and_update().as_ref().unwrap().chain, "cert-chain.pem 2");
+        watch.abort();
+    }
+
+    #[test]
+    fn metadata_names_files_before_any_folder() {
+        let named = |name: &str| Some(format!("/x/{name}"));
+        let files = Files::find(named).unwrap();
+        assert_eq!(files.key.to_str(), Some("/x/TLS_CLIENT_KEY"));
+    }
+}
