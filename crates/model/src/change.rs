@@ -10,6 +10,7 @@ use crate::names::{Namespace, ServiceKey, Text};
 use crate::problem::Problem;
 use crate::service::Service;
 use crate::settings::{Mesh, Networks};
+use crate::wanted::KeySource;
 use crate::workload::{Workload, WorkloadKey};
 
 /// Who speaks, such as `files`, `memory` or `consul/dc1`.
@@ -40,6 +41,8 @@ pub enum Change {
     /// Mesh-wide settings.
     Mesh(Mesh),
     Networks(Networks),
+    /// The keys of an issuer of tokens; `None` where they are no longer wanted.
+    Keys(KeySource, Option<Text>),
     /// All that is wrong in this source's input now; replaces what it said before.
     Problems(Vec<Problem>),
     /// Everything that was there when the source started has been told.

@@ -19,4 +19,5 @@ pub mod service;
 pub mod settings;
 pub mod shared;
 pub mod snapshot;
+pub mod wanted;
 pub mod workload;

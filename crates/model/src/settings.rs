@@ -1,7 +1,10 @@
 //! Mesh-wide settings that change output: mesh config, networks, and the one table of knobs
 //! with upstream's environment names and defaults. `main` reads them once; pure code only sees values.
 
+use std::net::IpAddr;
+
 use api::istio::mesh::v1alpha1::{MeshConfig, MeshNetworks};
+use ipnet::IpNet;
 
 use crate::conflict::Conflicts;
 use crate::names::{ClusterId, Namespace, Text};
@@ -139,6 +142,12 @@ knobs! {
     gateway_controller: Text = "istio.io/gateway-controller".into(), "PILOT_GATEWAY_API_CONTROLLER_NAME";
     /// Where the proxies that serve Ingress run.
     ingress_namespace: Text = "istio-system".into(), "K8S_INGRESS_NS";
+    /// How often keys behind a `jwksUri` are fetched again.
+    key_refresh: Milliseconds = Milliseconds(20 * 60 * 1000), "PILOT_JWT_PUB_KEY_REFRESH_INTERVAL";
+    /// Further blocks that keys are never fetched from.
+    blocked_key_blocks: Blocks = Blocks::default(), "BLOCKED_CIDRS_IN_JWKS_URIS";
+    /// Blocks that keys are fetched from although they are loopback, link-local or otherwise special.
+    allowed_key_blocks: Blocks = Blocks::default(), "PILOTAGE_JWKS_ALLOWED_CIDRS";
     debounce_after: Milliseconds = Milliseconds(100), "PILOT_DEBOUNCE_AFTER";
     debounce_max: Milliseconds = Milliseconds(10_000), "PILOT_DEBOUNCE_MAX";
 }
@@ -156,6 +165,16 @@ impl Percent {
 /// A duration in whole milliseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Milliseconds(pub u64);
+
+/// Blocks of addresses, parted by commas.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Blocks(pub Vec<IpNet>);
+
+impl Blocks {
+    pub fn contains(&self, address: IpAddr) -> bool {
+        self.0.iter().any(|block| block.contains(&address))
+    }
+}
 
 trait Knob: Sized {
     fn parse(text: &str) -> Option<Self>;
@@ -180,6 +199,13 @@ impl Knob for Text {
 impl Knob for u32 {
     fn parse(text: &str) -> Option<u32> {
         text.parse().ok()
+    }
+}
+
+impl Knob for Blocks {
+    fn parse(text: &str) -> Option<Blocks> {
+        let blocks = text.split(',').map(str::trim).filter(|block| !block.is_empty()).map(|block| block.parse().ok());
+        blocks.collect::<Option<Vec<IpNet>>>().map(Blocks)
     }
 }
 

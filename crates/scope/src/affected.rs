@@ -47,7 +47,8 @@ pub fn is_endpoints_only(delta: &Delta) -> bool {
     let entries = |kind: Kind| {
         kind.is_lowered() || matches!(kind, Kind::ServiceEntry | Kind::WorkloadEntry | Kind::WorkloadGroup)
     };
-    !delta.settings && delta.services.is_empty() && delta.objects.iter().all(|key| entries(key.kind))
+    let is_other = delta.settings || delta.keys || !delta.services.is_empty();
+    !is_other && delta.objects.iter().all(|key| entries(key.kind))
 }
 
 /// What a change means for one client, given its view before and after.
@@ -55,7 +56,7 @@ pub fn affected(delta: &Delta, before: &View, after: &View) -> Affected {
     if delta.settings || !delta.services.is_empty() || before.inbound != after.inbound {
         return Affected::everything();
     }
-    let mut found = Affected::default();
+    let mut found = Affected { listeners: delta.keys, ..Affected::default() };
     for kind in delta.objects.iter().map(|key| key.kind) {
         add_kind(&mut found, kind);
     }

@@ -18,6 +18,7 @@ use model::snapshot::endpoints::Endpoints;
 use model::snapshot::objects::{Extensions, Gateways, Policy};
 use model::snapshot::routing::{ConsolidatedRule, Routing, VirtualServiceRule};
 use model::snapshot::services::Services;
+use model::wanted::Keys;
 
 use crate::egress::{self, EgressListener};
 use crate::gateway::{self, MergedGateway};
@@ -46,6 +47,8 @@ pub struct View {
     /// Gateways that select this client, merged; routers only.
     pub gateway: Option<MergedGateway>,
     pub policy: Arc<Policy>,
+    /// Keys that were fetched for request authentication.
+    pub keys: Arc<Keys>,
     pub gateways: Arc<Gateways>,
     pub extensions: Arc<Extensions>,
     /// What EnvoyFilters change in this client's config.
@@ -73,6 +76,7 @@ impl View {
             gateway: gateway::merged(world, proxy, &inbound),
             inbound,
             policy: world.policy.clone(),
+            keys: world.keys.clone(),
             gateways: world.gateways.clone(),
             extensions: world.extensions.clone(),
             patches: Arc::new(Patches::new(world, proxy)),

@@ -18,6 +18,7 @@ use crate::config::{Key, Kind, Object};
 use crate::names::{Namespace, ServiceKey};
 use crate::problem::Problem;
 use crate::settings::Settings;
+use crate::wanted::{Keys, Wanted};
 use crate::workload::WorkloadKey;
 use endpoints::Endpoints;
 use lower::Lowered;
@@ -45,6 +46,8 @@ pub struct Snapshot {
     pub workloads: Arc<Workloads>,
     pub namespaces: Arc<Namespaces>,
     pub credentials: Arc<Credentials>,
+    /// Keys that tokens are checked with, as far as they were fetched.
+    pub keys: Arc<Keys>,
     /// What sources and joins found wrong, by who said it.
     pub problems: Arc<BTreeMap<SourceId, Vec<Problem>>>,
     /// Sources that have told all they had at their start.
@@ -61,6 +64,8 @@ pub struct Delta {
     pub workloads: BTreeSet<WorkloadKey>,
     pub namespaces: BTreeSet<Namespace>,
     pub credentials: BTreeSet<CredentialKey>,
+    /// Fetched keys changed.
+    pub keys: bool,
 }
 
 impl Delta {
@@ -81,6 +86,7 @@ impl Delta {
         self.workloads.extend(other.workloads);
         self.namespaces.extend(other.namespaces);
         self.credentials.extend(other.credentials);
+        self.keys |= other.keys;
     }
 }
 
@@ -101,9 +107,15 @@ impl Snapshot {
             workloads: Arc::default(),
             namespaces: Arc::default(),
             credentials: Arc::default(),
+            keys: Arc::default(),
             problems: Arc::default(),
             synced: Arc::default(),
         }
+    }
+
+    /// What this mesh needs from outside, by name.
+    pub fn wanted(&self) -> Wanted {
+        Wanted::of(&self.policy.request_authentications)
     }
 
     /// The mesh after these batches, and what changed. Sections that no change touches are shared.
@@ -172,6 +184,16 @@ impl Snapshot {
                 if self.settings.networks != networks {
                     Arc::make_mut(&mut self.settings).networks = networks;
                     delta.settings = true;
+                }
+            }
+            Change::Keys(source, found) => {
+                if self.keys.get(&source) != found.as_ref() {
+                    let keys = Arc::make_mut(&mut self.keys);
+                    match found {
+                        Some(set) => _ = keys.insert(source, set),
+                        None => _ = keys.remove(&source),
+                    }
+                    delta.keys = true;
                 }
             }
             Change::Problems(list) => {

@@ -15,6 +15,7 @@ use api::envoy::extensions::filters::http::jwt_authn::v3::{
 use api::istio::security::v1beta1::JwtRule;
 use model::names::Text;
 use model::shared::Shared;
+use model::wanted::KeySource;
 use scope::View;
 use scope::select::attached;
 
@@ -50,13 +51,17 @@ pub fn request_authentication(view: &View, clear_route_cache: bool) -> Option<Re
     if rules.is_empty() {
         return None;
     }
-    let keyed = |rule: &JwtRule| KeyedRule { rule: Shared::new(rule.clone()), keys: keys(rule) };
+    let keyed = |rule: &JwtRule| KeyedRule { rule: Shared::new(rule.clone()), keys: keys(view, rule) };
     Some(RequestAuthentication { rules: rules.into_iter().map(keyed).collect(), clear_route_cache })
 }
 
-/// Keys behind a URI are not fetched (issue 4), so tokens of such an issuer are refused, never waved through.
-fn keys(rule: &JwtRule) -> Text {
-    if rule.jwks.is_empty() { NO_KEYS.into() } else { rule.jwks.as_str().into() }
+/// The rule's own keys, or those fetched for it. Until they are, tokens of its issuer are refused, never
+/// waved through.
+fn keys(view: &View, rule: &JwtRule) -> Text {
+    if !rule.jwks.is_empty() {
+        return rule.jwks.as_str().into();
+    }
+    KeySource::of(rule).and_then(|source| view.keys.get(&source).cloned()).unwrap_or_else(|| NO_KEYS.into())
 }
 
 /// The filter's config.

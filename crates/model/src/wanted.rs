@@ -1,0 +1,123 @@
+//! What the mesh needs from outside by name: the single arrow that points from the model back to sources.
+//! Only names leave; what was found comes in as a `Change` like everything else.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use api::istio::security::v1beta1::{JwtRule, RequestAuthentication};
+
+use crate::config::{Config, Key, Kind};
+use crate::names::Text;
+
+/// How long a fetch may take where the rule does not say, as in upstream.
+const KEY_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Everything that somebody must fetch.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Wanted {
+    pub keys: BTreeMap<KeySource, KeyWish>,
+}
+
+/// Where the keys of an issuer of tokens are found.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum KeySource {
+    /// At this address.
+    Uri(Text),
+    /// At the address that this issuer's OpenID configuration names.
+    Issuer(Text),
+}
+
+/// Who wants a key set, and how long getting it may take.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct KeyWish {
+    pub timeout: Duration,
+    pub by: BTreeSet<Key>,
+}
+
+/// Key sets that were found, by where.
+pub type Keys = BTreeMap<KeySource, Text>;
+
+impl Wanted {
+    /// What these policies need.
+    pub fn of(policies: &[Config<RequestAuthentication>]) -> Wanted {
+        let mut wanted = Wanted::default();
+        for policy in policies {
+            let kind = Kind::RequestAuthentication;
+            let key = Key { kind, namespace: policy.meta.namespace.clone(), name: policy.meta.name.clone() };
+            for rule in &policy.spec.jwt_rules {
+                let Some(source) = KeySource::of(rule) else { continue };
+                let wish = wanted.keys.entry(source).or_default();
+                wish.timeout = wish.timeout.max(timeout(rule));
+                wish.by.insert(key.clone());
+            }
+        }
+        wanted
+    }
+}
+
+impl KeySource {
+    /// Where a rule's keys are; `None` where it holds them itself or names no place at all.
+    pub fn of(rule: &JwtRule) -> Option<KeySource> {
+        if !rule.jwks.is_empty() {
+            return None;
+        }
+        match (rule.jwks_uri.as_str(), rule.issuer.as_str()) {
+            ("", "") => None,
+            ("", issuer) => Some(KeySource::Issuer(issuer.into())),
+            (uri, _) => Some(KeySource::Uri(uri.into())),
+        }
+    }
+}
+
+impl std::fmt::Display for KeySource {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            KeySource::Uri(uri) => f.write_str(uri),
+            KeySource::Issuer(issuer) => write!(f, "issuer {issuer}"),
+        }
+    }
+}
+
+fn timeout(rule: &JwtRule) -> Duration {
+    let told = rule.timeout.and_then(|told| Duration::try_from(told).ok());
+    told.filter(|told| !told.is_zero()).unwrap_or(KEY_TIMEOUT)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use api::istio::security::v1beta1::{JwtRule, RequestAuthentication};
+
+    use super::{KeySource, Wanted};
+    use crate::config::{Config, Meta};
+    use crate::shared::Shared;
+
+    fn policy(name: &str, rules: Vec<JwtRule>) -> Config<RequestAuthentication> {
+        let meta = Meta { name: name.into(), namespace: "shop".into(), ..Meta::default() };
+        let spec = RequestAuthentication { jwt_rules: rules, ..RequestAuthentication::default() };
+        Config { meta: meta.into(), spec: Shared::new(spec) }
+    }
+
+    #[test]
+    fn only_rules_without_keys_of_their_own_want_some() {
+        let rule = |issuer: &str, uri: &str, jwks: &str| JwtRule {
+            issuer: issuer.into(),
+            jwks_uri: uri.into(),
+            jwks: jwks.into(),
+            ..JwtRule::default()
+        };
+        let slow = JwtRule {
+            timeout: Some(prost_types::Duration { seconds: 9, nanos: 0 }),
+            ..rule("b", "https://b.example/keys", "")
+        };
+        let wanted = Wanted::of(&[
+            policy("one", vec![rule("a", "", "{}"), rule("b", "https://b.example/keys", ""), rule("", "", "")]),
+            policy("two", vec![slow, rule("https://c.example", "", "")]),
+        ]);
+        let keys: Vec<String> = wanted.keys.keys().map(KeySource::to_string).collect();
+        assert_eq!(keys, ["https://b.example/keys", "issuer https://c.example"]);
+        let shared = &wanted.keys[&KeySource::Uri("https://b.example/keys".into())];
+        assert_eq!((shared.timeout, shared.by.len()), (Duration::from_secs(9), 2));
+    }
+}
