@@ -6,6 +6,7 @@
 pub mod addresses;
 pub mod affected;
 pub mod egress;
+pub mod extensions;
 pub mod gateway;
 mod imports;
 pub mod inbound;

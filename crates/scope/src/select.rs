@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use api::istio::extensions::v1alpha1::TrafficExtension;
 use api::istio::networking::v1alpha3::EnvoyFilter;
 use api::istio::r#type::v1beta1::PolicyTargetReference;
 use model::config::Config;
@@ -36,9 +37,18 @@ macro_rules! targeted {
 targeted!(
     api::istio::security::v1beta1::AuthorizationPolicy,
     api::istio::security::v1beta1::RequestAuthentication,
-    api::istio::telemetry::v1alpha1::Telemetry,
-    api::istio::extensions::v1alpha1::WasmPlugin
+    api::istio::telemetry::v1alpha1::Telemetry
 );
+
+impl Targeted for TrafficExtension {
+    fn selector(&self) -> Option<&BTreeMap<String, String>> {
+        self.selector.as_ref().map(|selector| &selector.match_labels)
+    }
+
+    fn targets(&self) -> Vec<&PolicyTargetReference> {
+        self.target_refs.iter().collect()
+    }
+}
 
 impl Targeted for EnvoyFilter {
     fn selector(&self) -> Option<&BTreeMap<String, String>> {

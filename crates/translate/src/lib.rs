@@ -7,6 +7,7 @@
 pub mod class;
 pub mod client;
 pub mod dns_cache;
+pub mod extension;
 pub mod http_filters;
 pub mod literal;
 pub mod names;

@@ -24,6 +24,30 @@ fn value_of(json: &Json) -> Value {
     Value { kind: Some(kind) }
 }
 
+/// A Struct as JSON; whole numbers are written without a point.
+pub fn json_of(message: &Struct) -> Json {
+    Json::Object(message.fields.iter().map(|(key, value)| (key.clone(), json_value(value))).collect())
+}
+
+fn json_value(value: &Value) -> Json {
+    match &value.kind {
+        None | Some(value::Kind::NullValue(_)) => Json::Null,
+        Some(value::Kind::BoolValue(flag)) => Json::Bool(*flag),
+        Some(value::Kind::NumberValue(number)) => number_of(*number),
+        Some(value::Kind::StringValue(text)) => Json::String(text.clone()),
+        Some(value::Kind::ListValue(list)) => Json::Array(list.values.iter().map(json_value).collect()),
+        Some(value::Kind::StructValue(fields)) => json_of(fields),
+    }
+}
+
+fn number_of(number: f64) -> Json {
+    const EXACT: f64 = 9_007_199_254_740_992.0;
+    if number.fract() == 0.0 && number.abs() <= EXACT {
+        return Json::from(number as i64);
+    }
+    serde_json::Number::from_f64(number).map_or(Json::Null, Json::Number)
+}
+
 /// Config of a message type that we have no descriptor of.
 pub fn typed_struct(type_url: &str, config: &Json) -> Any {
     let value = config.as_object().map(struct_of);

@@ -53,7 +53,10 @@ fn answer(world: &Snapshot, proxy: &cases::Proxy, kind: &TypeUrl, names: &[Strin
             .filter_map(|name| client::route(&view, name))
             .map(|wanted| patch::route::resource(&wanted, render::route::resource))
             .collect(),
-        k if *k == TypeUrl::EXTENSION => client::extensions(&view),
+        k if *k == TypeUrl::EXTENSION => {
+            let asked_for = |resource: &Resource| names.iter().any(|name| **name == *resource.name);
+            client::extensions(&view).into_iter().filter(asked_for).collect()
+        }
         k if *k == TypeUrl::NAME_TABLE => {
             vec![Resource::new("", &render::names::name_table(&sidecar::name_table(&view)))]
         }

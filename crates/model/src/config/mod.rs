@@ -184,6 +184,11 @@ impl Kind {
     pub fn is_cluster_wide(self) -> bool {
         matches!(self, Kind::GatewayClass | Kind::IngressClass)
     }
+
+    /// Whether the resource version of such an object reaches clients.
+    fn has_version(self) -> bool {
+        matches!(self, Kind::WasmPlugin | Kind::TrafficExtension)
+    }
 }
 
 impl fmt::Display for Kind {
@@ -234,7 +239,8 @@ impl Object {
         Key { kind: self.spec.kind(), namespace: self.meta.namespace.clone(), name: self.meta.name.clone() }
     }
 
-    /// Whether the other object means the same to the mesh: resource version and place do not count.
+    /// Whether the other object means the same to the mesh: resource version and place do not count. Only an
+    /// extension's version does: users touch it to have an image pulled again.
     pub fn means_the_same_as(&self, other: &Object) -> bool {
         self.spec == other.spec
             && self.meta.name == other.meta.name
@@ -242,6 +248,7 @@ impl Object {
             && self.meta.labels == other.meta.labels
             && self.meta.created == other.meta.created
             && (!self.spec.kind().is_lowered() || self.meta.generation == other.meta.generation)
+            && (!self.spec.kind().has_version() || self.meta.resource_version == other.meta.resource_version)
             && meaningful(&self.meta.annotations).eq(meaningful(&other.meta.annotations))
     }
 }

@@ -6,6 +6,7 @@ pub mod endpoints;
 mod entries;
 pub mod lower;
 pub mod objects;
+mod plugins;
 pub mod routing;
 pub mod services;
 pub mod workloads;

@@ -8,6 +8,7 @@ use api::istio::networking::v1beta1::ProxyConfig;
 use api::istio::security::v1beta1::{AuthorizationPolicy, PeerAuthentication, RequestAuthentication};
 use api::istio::telemetry::v1alpha1::Telemetry;
 
+use super::plugins;
 use crate::config::patches::PatchSet;
 use crate::config::{Config, Key, Kind, Object, Spec};
 use crate::names::{Namespace, Text};
@@ -152,7 +153,7 @@ impl Sidecars {
 #[derive(Clone, Debug, Default)]
 pub struct Extensions {
     pub envoy_filters: Vec<PatchSet>,
-    pub wasm_plugins: Vec<Config<WasmPlugin>>,
+    /// WasmPlugins among them.
     pub traffic_extensions: Vec<Config<TrafficExtension>>,
     pub telemetries: Vec<Config<Telemetry>>,
     pub proxy_configs: Vec<Config<ProxyConfig>>,
@@ -160,11 +161,14 @@ pub struct Extensions {
 
 impl Extensions {
     pub(super) fn build(objects: &Objects, before: &Extensions) -> Extensions {
+        let plugins: Vec<Config<WasmPlugin>> = by_age!(objects, WasmPlugin);
+        let mut traffic_extensions: Vec<Config<TrafficExtension>> = by_age!(objects, TrafficExtension);
+        traffic_extensions.extend(plugins.iter().map(plugins::extension));
+        sort_by_age(&mut traffic_extensions);
         let filters: Vec<Config<EnvoyFilter>> = by_age!(objects, EnvoyFilter);
         Extensions {
             envoy_filters: filters.into_iter().map(|f| PatchSet::new(f, &before.envoy_filters)).collect(),
-            wasm_plugins: by_age!(objects, WasmPlugin),
-            traffic_extensions: by_age!(objects, TrafficExtension),
+            traffic_extensions,
             telemetries: by_age!(objects, Telemetry),
             proxy_configs: by_age!(objects, ProxyConfig),
         }

@@ -7,6 +7,7 @@ use api::Resource;
 use model::proxy::ProxyKind;
 use scope::View;
 
+use crate::extension;
 use crate::patch::{self, Wanted};
 use crate::plan::cluster::ClusterPlan;
 use crate::plan::listener::{self, ListenerPlan};
@@ -41,5 +42,7 @@ pub fn route(view: &View, name: &str) -> Option<Wanted<RoutePlan>> {
 
 /// Configs of extensions that this client may ask for by name.
 pub fn extensions(view: &View) -> Vec<Resource> {
-    patch::extension::resources(view)
+    let mut found = patch::extension::resources(view);
+    found.extend(extension::modules(view).iter().map(extension::resource));
+    found
 }

@@ -5,6 +5,7 @@ mod alpn;
 mod authorization;
 mod cors;
 mod dynamic_forward_proxy;
+mod extension;
 mod fault;
 mod grpc_stats;
 mod grpc_web;
@@ -22,6 +23,7 @@ use scope::View;
 
 use crate::class::Class;
 use crate::dns_cache::DnsCache;
+use crate::extension::Extension;
 use crate::security::authorization::Check;
 use crate::security::policies::Policies;
 use crate::security::request_authentication::RequestAuthentication;
@@ -33,6 +35,7 @@ pub enum HttpFilter {
     MetadataExchange(metadata_exchange::MetadataExchange),
     Authorization(Part<Check>),
     JwtAuthn(Part<RequestAuthentication>),
+    Extension(Extension),
     GrpcWeb,
     GrpcStats,
     Alpn,
@@ -69,8 +72,11 @@ type Row = fn(&Connection<'_>, &mut Vec<HttpFilter>);
 const ORDER: &[Row] = &[
     metadata_exchange::add,
     authorization::add_custom,
+    extension::add_authn,
     jwt_authn::add,
+    extension::add_authz,
     authorization::add,
+    extension::add_rest,
     grpc_web::add,
     grpc_stats::add,
     alpn::add,
@@ -97,6 +103,7 @@ pub fn render(filter: &HttpFilter) -> EnvoyFilter {
         HttpFilter::MetadataExchange(plan) => metadata_exchange::render(plan),
         HttpFilter::Authorization(check) => authorization::render(check),
         HttpFilter::JwtAuthn(plan) => jwt_authn::render(plan),
+        HttpFilter::Extension(extension) => extension::render(extension),
         HttpFilter::GrpcWeb => grpc_web::render(),
         HttpFilter::GrpcStats => grpc_stats::render(),
         HttpFilter::Alpn => alpn::render(),

@@ -6,12 +6,21 @@ use super::{Connection, Ending, NetworkFilter, named};
 use crate::class::Class;
 use crate::security::authorization::{Check, Layer, network_filter};
 
-pub(super) fn add(connection: &Connection<'_>, filters: &mut Vec<NetworkFilter>) {
-    if connection.class == Class::SidecarOutbound || connection.ending != Ending::Bytes {
-        return;
+/// Outside checkers come first.
+pub(super) fn add_custom(connection: &Connection<'_>, filters: &mut Vec<NetworkFilter>) {
+    if is_enforced(connection) {
+        filters.extend(connection.policies.custom(Layer::Tcp).iter().cloned().map(NetworkFilter::Authorization));
     }
-    let checks = connection.policies.custom(Layer::Tcp).iter().chain(connection.policies.own());
-    filters.extend(checks.cloned().map(NetworkFilter::Authorization));
+}
+
+pub(super) fn add(connection: &Connection<'_>, filters: &mut Vec<NetworkFilter>) {
+    if is_enforced(connection) {
+        filters.extend(connection.policies.own().iter().cloned().map(NetworkFilter::Authorization));
+    }
+}
+
+fn is_enforced(connection: &Connection<'_>) -> bool {
+    connection.class != Class::SidecarOutbound && connection.ending == Ending::Bytes
 }
 
 pub(super) fn render(check: &Check) -> Filter {

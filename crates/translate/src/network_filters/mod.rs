@@ -2,6 +2,7 @@
 //! To add a filter: a file, a variant, and a row in `BEFORE` where Envoy shall run it.
 
 mod authorization;
+mod extension;
 pub mod http_connection_manager;
 pub mod metadata_exchange;
 mod mongo;
@@ -21,6 +22,7 @@ use scope::View;
 
 use crate::class::Class;
 use crate::dns_cache::DnsCache;
+use crate::extension::Extension;
 use crate::security::authorization::Check;
 use crate::security::policies::Policies;
 use crate::telemetry::metrics::Stats;
@@ -32,6 +34,7 @@ use tcp_proxy::TcpProxy;
 pub enum NetworkFilter {
     MetadataExchange,
     Authorization(Part<Check>),
+    Extension(Extension),
     Stats(Part<Stats>),
     SniForwardProxy { cache: DnsCache, port: u32 },
     Mongo { stat_prefix: Text },
@@ -68,7 +71,14 @@ pub enum Ending {
 type Row = fn(&Connection<'_>, &mut Vec<NetworkFilter>);
 
 /// Filters that come before the one that ends the chain, in the order in which Envoy runs them.
-const BEFORE: &[Row] = &[metadata_exchange::add, authorization::add, stats::add];
+const BEFORE: &[Row] = &[
+    metadata_exchange::add,
+    authorization::add_custom,
+    extension::add_checks,
+    authorization::add,
+    extension::add_rest,
+    stats::add,
+];
 
 /// Filters of a chain that ends in `last`, in order.
 pub fn chain(connection: &Connection<'_>, last: Vec<NetworkFilter>) -> Vec<NetworkFilter> {
@@ -104,6 +114,7 @@ pub fn render(filter: &NetworkFilter) -> Filter {
     match filter {
         NetworkFilter::MetadataExchange => metadata_exchange::render(),
         NetworkFilter::Authorization(check) => authorization::render(check),
+        NetworkFilter::Extension(extension) => extension::render(extension),
         NetworkFilter::Stats(plan) => stats::render(plan),
         NetworkFilter::SniForwardProxy { cache, port } => sni_forward_proxy::render(cache, *port),
         NetworkFilter::Mongo { stat_prefix } => mongo::render(stat_prefix),

@@ -17,8 +17,8 @@ use super::{
 };
 use crate::class::Class;
 use crate::names;
-use crate::network_filters::NetworkFilter;
 use crate::network_filters::http_connection_manager::{self as hcm, HttpConnectionManager, HttpSettings, Routes};
+use crate::network_filters::{self, Ending, NetworkFilter};
 
 /// ALPN of every kind of mesh TLS: what a client of another network must speak.
 const MESH_ALPN: &[&str] = &["istio", "istio-peer-exchange", "istio-h2", "istio-http/1.0", "istio-http/1.1"];
@@ -110,7 +110,8 @@ impl Build<'_> {
             settings: self.settings.clone(),
             filters: self.basis.http_filters(Class::Gateway, port.number, protocol),
         };
-        let filters = vec![NetworkFilter::Http(Box::new(manager))];
+        let connection = self.basis.connection(Class::Gateway, port.number, Ending::Http);
+        let filters = network_filters::chain(&connection, vec![NetworkFilter::Http(Box::new(manager))]);
         match server {
             Some(server) => self.chain(&server.sni_hosts, Some(server), filters),
             None => self.chain(&[], None, filters),

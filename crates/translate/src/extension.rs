@@ -1,0 +1,265 @@
+//! TrafficExtensions: users' own code in the chain of filters. Lua goes into the listener; a Wasm module is named
+//! there, and its config is served to whoever asks for the name.
+
+use std::collections::BTreeMap;
+
+use api::envoy::config::core::v3::{
+    AggregatedConfigSource, ApiVersion, AsyncDataSource, ConfigSource, DataSource, ExtensionConfigSource, HttpUri,
+    RemoteDataSource, TypedExtensionConfig, async_data_source, config_source, data_source, http_uri,
+};
+use api::envoy::extensions::filters::http::wasm::v3::Wasm as HttpWasm;
+use api::envoy::extensions::filters::network::wasm::v3::Wasm as NetworkWasm;
+use api::envoy::extensions::wasm::v3::plugin_config::Vm;
+use api::envoy::extensions::wasm::v3::{EnvironmentVariables, FailurePolicy, PluginConfig, VmConfig};
+use api::istio::extensions::v1alpha1::traffic_extension::{ExecutionPhase, FilterConfig};
+use api::istio::extensions::v1alpha1::{EnvValueSource, FailStrategy, PluginType, TrafficExtension, WasmConfig};
+use api::{Any, Resource, any};
+use model::config::{Config, Meta};
+use model::names::Text;
+use model::shared::Shared;
+use prost::{Message, Name};
+use prost_types::Duration;
+use scope::View;
+use scope::extensions::{Side, askable, of_phase};
+
+use crate::class::Class;
+use crate::structs::json_of;
+
+/// Where an extension's filter stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Level {
+    Http,
+    Network,
+}
+
+/// One extension in a chain of filters.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Extension {
+    Lua {
+        name: Text,
+        code: Text,
+    },
+    /// Its config is asked for by name.
+    Wasm {
+        name: Text,
+    },
+}
+
+/// Extensions of a phase for one listener, in the order of their running.
+pub fn extensions(view: &View, phase: ExecutionPhase, level: Level, class: Class, port: u32) -> Vec<Extension> {
+    let side = if class == Class::SidecarInbound { Side::Server } else { Side::Client };
+    of_phase(view, phase, side, port).into_iter().filter_map(|e| extension(view, e, level)).collect()
+}
+
+fn extension(view: &View, config: &Config<TrafficExtension>, level: Level) -> Option<Extension> {
+    let name: Text = name(&config.meta).into();
+    match config.spec.filter_config.as_ref()? {
+        FilterConfig::Lua(lua) if level == Level::Http && has(view, "envoy.filters.http.lua") => {
+            Some(Extension::Lua { name, code: lua.inline_code.as_str().into() })
+        }
+        FilterConfig::Wasm(wasm) if level_of(wasm) == level && has(view, wasm_filter(level)) => {
+            Some(Extension::Wasm { name })
+        }
+        FilterConfig::Lua(_) | FilterConfig::Wasm(_) => None,
+    }
+}
+
+/// Whether this Envoy has a filter. One that does not say what it has gets what the official builds have.
+fn has(view: &View, filter: &str) -> bool {
+    view.proxy.extensions.is_empty() || view.proxy.extensions.contains(filter)
+}
+
+fn wasm_filter(level: Level) -> &'static str {
+    match level {
+        Level::Http => "envoy.filters.http.wasm",
+        Level::Network => "envoy.filters.network.wasm",
+    }
+}
+
+fn level_of(wasm: &WasmConfig) -> Level {
+    if wasm.r#type() == PluginType::Network { Level::Network } else { Level::Http }
+}
+
+fn name(meta: &Meta) -> String {
+    format!("extensions.istio.io/trafficextension/{}.{}", meta.namespace, meta.name)
+}
+
+/// What a filter's config may turn out to be: the agent puts RBAC in the place of a module that it cannot load.
+fn discovered(level: Level) -> ExtensionConfigSource {
+    use api::envoy::extensions::filters::http::rbac::v3::Rbac as HttpRbac;
+    use api::envoy::extensions::filters::network::rbac::v3::Rbac as NetworkRbac;
+    let type_urls = match level {
+        Level::Http => [HttpWasm::type_url(), HttpRbac::type_url()],
+        Level::Network => [NetworkWasm::type_url(), NetworkRbac::type_url()],
+    };
+    ExtensionConfigSource {
+        config_source: Some(ConfigSource {
+            config_source_specifier: Some(config_source::ConfigSourceSpecifier::Ads(AggregatedConfigSource {})),
+            resource_api_version: ApiVersion::V3 as i32,
+            // A listener waits for them without end: extensions may be what protects the workload.
+            initial_fetch_timeout: Some(Duration::default()),
+            ..ConfigSource::default()
+        }),
+        type_urls: type_urls.into(),
+        ..ExtensionConfigSource::default()
+    }
+}
+
+/// How a filter gets its config.
+pub enum Source {
+    Typed(Any),
+    Discovered(ExtensionConfigSource),
+}
+
+impl Extension {
+    pub fn name(&self) -> &Text {
+        match self {
+            Extension::Lua { name, .. } | Extension::Wasm { name } => name,
+        }
+    }
+
+    /// The filter's config, or where it is found.
+    pub fn source(&self, level: Level) -> Source {
+        match self {
+            Extension::Wasm { .. } => Source::Discovered(discovered(level)),
+            Extension::Lua { code, .. } => {
+                let code = data_source::Specifier::InlineString(code.to_string());
+                let lua =
+                    Lua { default_source_code: Some(DataSource { specifier: Some(code), ..DataSource::default() }) };
+                Source::Typed(Any { type_url: LUA.to_owned(), value: lua.encode_to_vec() })
+            }
+        }
+    }
+}
+
+const LUA: &str = "type.googleapis.com/envoy.extensions.filters.http.lua.v3.Lua";
+
+/// The one field of Envoy's Lua filter that is written; the rest of it is not generated.
+#[derive(Clone, PartialEq, Message)]
+struct Lua {
+    #[prost(message, optional, tag = "3")]
+    default_source_code: Option<DataSource>,
+}
+
+/// What goes into the config of one module.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct WasmPlan {
+    resource: Text,
+    plugin: Text,
+    version: Text,
+    wasm: Shared<WasmConfig>,
+}
+
+/// All modules that this client may ask for.
+pub fn modules(view: &View) -> Vec<WasmPlan> {
+    let found = askable(view).filter_map(|config| match config.spec.filter_config.as_ref()? {
+        FilterConfig::Lua(_) => None,
+        FilterConfig::Wasm(wasm) => Some(WasmPlan {
+            resource: name(&config.meta).into(),
+            plugin: format!("{}.{}", config.meta.namespace, config.meta.name).into(),
+            version: config.meta.resource_version.clone(),
+            wasm: Shared::new(wasm.clone()),
+        }),
+    });
+    found.collect()
+}
+
+/// The config that answers a module's name.
+pub fn resource(plan: &WasmPlan) -> Resource {
+    let config = Some(plugin_config(plan));
+    let typed = match level_of(&plan.wasm) {
+        Level::Http => any(&HttpWasm { config }),
+        Level::Network => any(&NetworkWasm { config }),
+    };
+    let extension = TypedExtensionConfig { name: plan.resource.to_string(), typed_config: Some(typed) };
+    Resource::new(plan.resource.clone(), &extension)
+}
+
+fn plugin_config(plan: &WasmPlan) -> PluginConfig {
+    let wasm = &plan.wasm;
+    let failure_policy = match wasm.fail_strategy() {
+        FailStrategy::FailClose => FailurePolicy::FailClosed,
+        FailStrategy::FailOpen => FailurePolicy::FailOpen,
+        FailStrategy::FailReload => FailurePolicy::FailReload,
+    };
+    PluginConfig {
+        name: plan.plugin.to_string(),
+        root_id: wasm.plugin_name.clone(),
+        configuration: Some(configuration(wasm)),
+        failure_policy: failure_policy as i32,
+        vm: Some(Vm::VmConfig(VmConfig {
+            runtime: "envoy.wasm.runtime.v8".to_owned(),
+            code: Some(code(wasm)),
+            environment_variables: Some(environment(plan)),
+            ..VmConfig::default()
+        })),
+        ..PluginConfig::default()
+    }
+}
+
+/// The plugin's own config as JSON text, the form that modules read.
+fn configuration(wasm: &WasmConfig) -> Any {
+    match wasm.plugin_config.as_ref().filter(|config| !config.fields.is_empty()) {
+        None => Any::default(),
+        Some(config) => Any {
+            type_url: "type.googleapis.com/google.protobuf.StringValue".to_owned(),
+            value: escaped(&json_of(config).to_string()).encode_to_vec(),
+        },
+    }
+}
+
+/// The same JSON with what Go's encoder escapes: it also means to be safe inside HTML.
+fn escaped(json: &str) -> String {
+    let mut text = String::with_capacity(json.len());
+    for letter in json.chars() {
+        match letter {
+            '<' | '>' | '&' | '\u{2028}' | '\u{2029}' => text.push_str(&format!("\\u{:04x}", u32::from(letter))),
+            other => text.push(other),
+        }
+    }
+    text
+}
+
+/// A file of the proxy's machine, or what the agent fetches before Envoy sees this; no cluster is needed for that.
+fn code(wasm: &WasmConfig) -> AsyncDataSource {
+    let url = wasm.url.as_str();
+    let specifier = match url.strip_prefix("file://") {
+        Some(path) => {
+            let file = data_source::Specifier::Filename(path.to_owned());
+            async_data_source::Specifier::Local(DataSource { specifier: Some(file), ..DataSource::default() })
+        }
+        None => async_data_source::Specifier::Remote(RemoteDataSource {
+            http_uri: Some(HttpUri {
+                uri: if url.contains("://") { url.to_owned() } else { format!("oci://{url}") },
+                timeout: Some(Duration { seconds: 30, nanos: 0 }),
+                http_upstream_type: Some(http_uri::HttpUpstreamType::Cluster("_".to_owned())),
+            }),
+            sha256: wasm.sha256.clone(),
+            ..RemoteDataSource::default()
+        }),
+    };
+    AsyncDataSource { specifier: Some(specifier) }
+}
+
+/// What the module finds in its environment, and what the agent reads there and takes out.
+fn environment(plan: &WasmPlan) -> EnvironmentVariables {
+    let wasm = &plan.wasm;
+    let mut key_values = BTreeMap::new();
+    if !wasm.image_pull_secret.is_empty() {
+        // The secret's content would stand here; without Kubernetes there is none, and the image is pulled without.
+        key_values.insert("ISTIO_META_WASM_IMAGE_PULL_SECRET".to_owned(), String::new());
+    }
+    if wasm.image_pull_policy != 0 {
+        let policy = wasm.image_pull_policy().as_str_name().to_owned();
+        key_values.insert("ISTIO_META_WASM_IMAGE_PULL_POLICY".to_owned(), policy);
+    }
+    key_values.insert("ISTIO_META_WASM_PLUGIN_RESOURCE_VERSION".to_owned(), plan.version.to_string());
+    let mut host_env_keys = Vec::new();
+    for variable in wasm.vm_config.iter().flat_map(|vm| &vm.env) {
+        match variable.value_from() {
+            EnvValueSource::Inline => _ = key_values.insert(variable.name.clone(), variable.value.clone()),
+            EnvValueSource::Host => host_env_keys.push(variable.name.clone()),
+        }
+    }
+    EnvironmentVariables { host_env_keys, key_values }
+}
