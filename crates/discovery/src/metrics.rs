@@ -184,7 +184,11 @@ impl Metrics {
                 Change::ServiceApplied(_) => svc += 1,
                 Change::ServiceDeleted(_) => svcdelete += 1,
                 Change::WorkloadApplied(_) | Change::WorkloadDeleted(_) => eds += 1,
-                Change::Namespace(..) | Change::Credential(..) | Change::Keys(..) | Change::Problems(_) | Change::Synced => {}
+                Change::Namespace(..)
+                | Change::Credential(..)
+                | Change::Keys(..)
+                | Change::Problems(_)
+                | Change::Synced => {}
             }
         }
         add(&self.inbound_updates, &[("config", config), ("eds", eds), ("svc", svc), ("svcdelete", svcdelete)]);

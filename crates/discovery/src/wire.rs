@@ -14,13 +14,15 @@ use model::conflict::Conflicts;
 use model::service::Registry;
 use model::settings::{Knobs, Settings};
 use model::shared::Shared;
+use sources::fetched::jwks::Jwks;
+use sources::http::Reach;
 use sources::mesh;
 use sources::registry::mock::Mock;
 use sources::registry::{self, Support};
 use sources::source::{Running, Source, spawn};
 use sources::store::files::Files;
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -32,6 +34,7 @@ use crate::flags::SetAside;
 use crate::http::{self, Pages};
 use crate::listener::{Listener, Protocol, Terms};
 use crate::serve::session::Pilot;
+use crate::serve::wanted;
 use crate::serve::world::World;
 use crate::tls::Certificates;
 use crate::{grpc, version};
@@ -102,7 +105,7 @@ pub async fn start(args: &Discovery, environment: Environment<'_>) -> Result<Ser
     let certificates = Certificates::load(&args.tls)?;
 
     let (stop, end) = (CancellationToken::new(), CancellationToken::new());
-    let cluster = settings.cluster.clone();
+    let (cluster, knobs) = (settings.cluster.clone(), settings.knobs.clone());
     let world = World::start(settings, Arc::default(), end.clone());
     let mut watching = Watching { changes: world.changes(), end: end.clone(), ids: BTreeSet::new(), running: vec![] };
     watching.start(mesh::mesh_config(&args.mesh_config));
@@ -116,6 +119,7 @@ pub async fn start(args: &Discovery, environment: Environment<'_>) -> Result<Ser
             other => bail!("could not start the registry {}", other.as_str()),
         }
     }
+    watching.start_fetching(&world, &knobs);
     let Watching { ids, running: sources, .. } = watching;
     let pilot = Arc::new(Pilot::new(world, ids));
 
@@ -206,6 +210,16 @@ impl Watching {
     fn start(&mut self, source: impl Source) {
         self.ids.insert(source.id());
         self.running.push(spawn(source, self.changes.clone(), self.end.clone()));
+    }
+
+    /// Starts what fetches things that the other sources' objects name; they must all be started before.
+    fn start_fetching(&mut self, world: &World, knobs: &Knobs) {
+        let (tell, wanted) = watch::channel(None);
+        let reach =
+            Reach::Except { allowed: knobs.allowed_key_blocks.clone(), blocked: knobs.blocked_key_blocks.clone() };
+        let refresh = Duration::from_millis(knobs.key_refresh.0);
+        tokio::spawn(wanted::follow(world.clone(), self.ids.clone(), tell));
+        self.start(Jwks::new(wanted, refresh, reach));
     }
 }
 

@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 mod disk;
+pub mod fetched;
 pub mod health;
 pub mod http;
 pub mod mesh;

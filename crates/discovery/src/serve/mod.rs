@@ -1,6 +1,6 @@
 //! From changes to responses: `world` applies batches and publishes epochs, `views` cuts and renders them
 //! once per class of clients, `session` hands them to the protocol, `clients` remembers who is connected,
-//! `quarantine` keeps from a client what it refuses.
+//! `quarantine` keeps from a client what it refuses, `wanted` tells sources what to fetch.
 
 pub mod clients;
 pub mod history;
@@ -9,4 +9,5 @@ pub mod quarantine;
 pub mod renderings;
 pub mod session;
 pub mod views;
+pub mod wanted;
 pub mod world;

@@ -72,7 +72,7 @@ pub(crate) const SUBSETS: &str =
 impl Mesh {
     /// Starts everything on these documents and waits until the client's Envoy is ready.
     pub(crate) async fn start(transport: Transport, port: u16, documents: &[String]) -> Mesh {
-        let discovery = discovery(documents, "").await;
+        let discovery = discovery(documents, "", &[]).await;
         let labels = json!({"app": "client"});
         let bootstrap = Bootstrap::sidecar(discovery.grpc().port(), transport, "client", "outside", labels);
         Self::of(discovery, &bootstrap, port).await
@@ -80,7 +80,7 @@ impl Mesh {
 
     /// The Envoy is a gateway that opens this port, with the label `istio: ingressgateway`.
     pub(crate) async fn edge(transport: Transport, port: u16, documents: &[String]) -> Mesh {
-        let discovery = discovery(documents, "").await;
+        let discovery = discovery(documents, "", &[]).await;
         let labels = json!({"istio": "ingressgateway"});
         let bootstrap = Bootstrap::router(discovery.grpc().port(), transport, "edge", "istio-system", labels);
         Self::of(discovery, &bootstrap, port).await
@@ -88,7 +88,18 @@ impl Mesh {
 
     /// The Envoy stands before `cart.shop` and takes its calls on this port; `settings` are lines of MeshConfig.
     pub(crate) async fn server(transport: Transport, port: u16, documents: &[String], settings: &str) -> Mesh {
-        let discovery = discovery(documents, settings).await;
+        Self::server_with(transport, port, documents, settings, &[]).await
+    }
+
+    /// The same with variables in the environment of the control plane.
+    pub(crate) async fn server_with(
+        transport: Transport,
+        port: u16,
+        documents: &[String],
+        settings: &str,
+        env: &[(&str, &str)],
+    ) -> Mesh {
+        let discovery = discovery(documents, settings, env).await;
         let labels = json!({"app": "cart"});
         let bootstrap = Bootstrap::sidecar(discovery.grpc().port(), transport, "cart", "shop", labels);
         Self::of(discovery, &bootstrap, port).await
@@ -140,9 +151,10 @@ impl Mesh {
     }
 }
 
-async fn discovery(documents: &[String], settings: &str) -> Discovery {
+async fn discovery(documents: &[String], settings: &str, env: &[(&str, &str)]) -> Discovery {
     let files = vec![("mesh.yaml".to_owned(), documents.join("---\n"))];
-    let setup = Setup { files, mesh: format!("{MESH}{settings}"), ..Setup::default() };
+    let env = env.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+    let setup = Setup { files, mesh: format!("{MESH}{settings}"), env, ..Setup::default() };
     Discovery::start(env!("CARGO_BIN_EXE_pilot-discovery"), setup).await
 }
 

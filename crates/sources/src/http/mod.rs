@@ -109,7 +109,7 @@ pub struct Client {
 impl Client {
     /// Reads the files that the options name.
     pub fn new(options: &Options) -> Result<Client, Error> {
-        let mut plain = HttpConnector::new_with_resolver(Resolver::new(options.reach));
+        let mut plain = HttpConnector::new_with_resolver(Resolver::new(options.reach.clone()));
         plain.enforce_http(false);
         plain.set_nodelay(true);
         plain.set_connect_timeout(Some(options.connect_timeout));
@@ -129,7 +129,7 @@ impl Client {
             .pool_max_idle_per_host(options.idle_connections)
             .timer(TokioTimer::new())
             .build(connector);
-        Ok(Client { inner, reach: options.reach })
+        Ok(Client { inner, reach: options.reach.clone() })
     }
 
     /// The whole answer to a GET. A redirect is an answer like any other.

@@ -9,10 +9,11 @@ use std::task::{Context, Poll};
 use std::vec;
 
 use hyper_util::client::legacy::connect::dns::Name;
+use model::settings::Blocks;
 use tower::Service;
 
 /// Which addresses may be connected to.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Reach {
     /// What an operator wrote down: every address.
     #[default]
@@ -22,15 +23,20 @@ pub enum Reach {
     Remote,
     /// As `Remote`, and no private network either.
     Public,
+    /// As `Remote`, with blocks that may be reached all the same, and blocks that may never be.
+    Except { allowed: Blocks, blocked: Blocks },
 }
 
 impl Reach {
-    pub fn admits(self, address: IpAddr) -> bool {
+    pub fn admits(&self, address: IpAddr) -> bool {
         let address = address.to_canonical();
         match self {
             Reach::Anywhere => true,
             Reach::Remote => !is_own(address),
             Reach::Public => !is_own(address) && !is_private(address),
+            Reach::Except { allowed, blocked } => {
+                !blocked.contains(address) && (allowed.contains(address) || !is_own(address))
+            }
         }
     }
 }
@@ -75,7 +81,7 @@ impl fmt::Display for Refused {
 impl std::error::Error for Refused {}
 
 /// The system's resolver, with what may not be reached left out.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Resolver(Reach);
 
 impl Resolver {
@@ -96,7 +102,7 @@ impl Service<Name> for Resolver {
     }
 
     fn call(&mut self, name: Name) -> Self::Future {
-        let reach = self.0;
+        let reach = self.0.clone();
         Box::pin(async move {
             let found: Vec<SocketAddr> = tokio::net::lookup_host((name.as_str(), 0)).await?.collect();
             let (admitted, refused): (Vec<_>, Vec<_>) = found.into_iter().partition(|a| reach.admits(a.ip()));
@@ -110,7 +116,28 @@ impl Service<Name> for Resolver {
 
 #[cfg(test)]
 mod tests {
+    use model::settings::Blocks;
+
     use super::Reach;
+
+    #[test]
+    fn exceptions_widen_and_narrow_what_is_remote() {
+        let blocks = |texts: &[&str]| Blocks(texts.iter().map(|text| text.parse().unwrap()).collect());
+        let reach =
+            Reach::Except { allowed: blocks(&["127.0.0.0/8"]), blocked: blocks(&["10.0.0.0/8", "127.0.0.2/32"]) };
+        for (address, admitted) in [
+            ("127.0.0.1", true),
+            ("::ffff:127.0.0.1", true),
+            ("192.168.0.1", true),
+            ("127.0.0.2", false),
+            ("10.1.2.3", false),
+            ("::ffff:10.1.2.3", false),
+            ("::1", false),
+            ("169.254.169.254", false),
+        ] {
+            assert_eq!(reach.admits(address.parse().unwrap()), admitted, "{address}");
+        }
+    }
 
     #[test]
     fn addresses_are_admitted_by_what_they_stand_for() {

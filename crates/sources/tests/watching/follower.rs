@@ -10,6 +10,7 @@ use model::endpoint::Endpoint;
 use model::names::ServiceKey;
 use model::service::Service;
 use model::settings::{Mesh, Networks};
+use model::wanted::Keys;
 use sources::health::Report;
 use sources::source::{Running, Source, spawn};
 use tokio::sync::mpsc;
@@ -26,6 +27,7 @@ pub(crate) struct Follower {
     pub(crate) endpoints: BTreeMap<ServiceKey, Vec<Endpoint>>,
     pub(crate) mesh: Option<Mesh>,
     pub(crate) networks: Option<Networks>,
+    pub(crate) keys: Keys,
     pub(crate) problems: Vec<String>,
     pub(crate) synced: usize,
     /// Keys applied and deleted, in order, since the start.
@@ -46,6 +48,7 @@ impl Follower {
             endpoints: BTreeMap::new(),
             mesh: None,
             networks: None,
+            keys: Keys::new(),
             problems: Vec::new(),
             synced: 0,
             log: Vec::new(),
@@ -111,6 +114,8 @@ impl Follower {
                 Change::Mesh(mesh) => self.mesh = Some(mesh),
                 Change::Networks(networks) => self.networks = Some(networks),
                 Change::ServiceDeleted(key) => _ = self.services.remove(&key),
+                Change::Keys(source, Some(keys)) => _ = self.keys.insert(source, keys),
+                Change::Keys(source, None) => _ = self.keys.remove(&source),
                 Change::WorkloadApplied(_)
                 | Change::WorkloadDeleted(_)
                 | Change::Namespace(..)

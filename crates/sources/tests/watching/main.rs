@@ -3,6 +3,7 @@
 mod files;
 mod follower;
 mod http;
+mod jwks;
 mod memory;
 mod mesh;
 mod mock;

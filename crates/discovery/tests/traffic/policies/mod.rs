@@ -1,6 +1,7 @@
 //! Policies in force: an Envoy before a workload lets exactly the right requests through.
 //! This file is the stage; tables of requests are in its neighbours.
 
+mod fetched;
 mod jwt;
 mod operations;
 mod tokens;
@@ -8,7 +9,9 @@ mod tokens;
 use std::net::SocketAddr;
 
 use testkit::backend::HttpBackend;
+use testkit::client;
 use testkit::envoy::Transport;
+use testkit::wait;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
 
@@ -26,11 +29,25 @@ struct Guarded {
 
 impl Guarded {
     async fn start(transport: Transport, policies: &[String], settings: &str) -> Guarded {
+        Self::start_with(transport, policies, settings, &[]).await
+    }
+
+    /// The same with variables in the environment of the control plane.
+    async fn start_with(transport: Transport, policies: &[String], settings: &str, env: &[(&str, &str)]) -> Guarded {
         let backend = HttpBackend::start("cart").await;
         let port = service_port();
         let mut documents = vec![workload(port, backend.port())];
         documents.extend_from_slice(policies);
-        Guarded { mesh: Mesh::server(transport, port, &documents, settings).await, backend }
+        Guarded { mesh: Mesh::server_with(transport, port, &documents, settings, env).await, backend }
+    }
+
+    /// Waits until the control plane says that something is wrong.
+    async fn has_problem(&self, part: &str) {
+        wait::until(part, async || {
+            let page = client::get(self.mesh.discovery.http(), "discovery", "/debug/problems").await?;
+            if page.body.contains(part) { Ok(()) } else { Err(page.body) }
+        })
+        .await;
     }
 
     /// Sends every row and fails with all that were answered otherwise.
