@@ -1,8 +1,12 @@
 //! The list of service registries, by the names that `--registries` takes.
 //! One row here and one file beside this make a new registry.
 
+pub mod config;
+pub mod consul;
+pub mod eureka;
 pub mod ledger;
 pub mod mock;
+pub mod pace;
 pub mod shape;
 
 use model::problem::Problem;
@@ -29,8 +33,8 @@ pub enum Support {
 /// Kubernetes first, as upstream does.
 pub const ROWS: &[Row] = &[
     Row { registry: Registry::Kubernetes, flags: &["kubeconfig", "clusterID"], support: Support::NotYet },
-    Row { registry: Registry::Consul, flags: &["consulserverURL", "consulserverInterval"], support: Support::NotYet },
-    Row { registry: Registry::Eureka, flags: &["eurekaserverURL", "eurekaserverInterval"], support: Support::NotYet },
+    Row { registry: Registry::Consul, flags: &["consulserverURL", "consulserverInterval"], support: Support::Yes },
+    Row { registry: Registry::Eureka, flags: &["eurekaserverURL", "eurekaserverInterval"], support: Support::Yes },
     Row { registry: Registry::CloudFoundry, flags: &["cfConfig"], support: Support::NotYet },
     Row { registry: Registry::Mcp, flags: &["mcpServerAddrs"], support: Support::NotYet },
     Row { registry: Registry::Mock, flags: &[], support: Support::Yes },
@@ -80,6 +84,7 @@ mod tests {
         check("Mock", &[Registry::Mock], &[]);
         check("Mock, Config,Mock", &[Registry::Mock], &[]);
         check("Zookeeper,Mock", &[Registry::Mock], &["no registry is called \"Zookeeper\""]);
-        check("Eureka,Mock", &[Registry::Mock], &["registry Eureka is not supported yet"]);
+        check("Mock,Eureka,Consul", &[Registry::Consul, Registry::Eureka, Registry::Mock], &[]);
+        check("CloudFoundry,Mock", &[Registry::Mock], &["registry CloudFoundry is not supported yet"]);
     }
 }

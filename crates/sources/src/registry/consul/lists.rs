@@ -1,0 +1,248 @@
+//! Many services through few connections: the list of names wakes us when anything is registered, the list of
+//! checks that do not pass when anyone's health changes. Both together say which services to read again;
+//! nodes tell which of their services changed by the index that each bears.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use futures_util::StreamExt;
+use futures_util::stream;
+use model::names::Text;
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
+
+use super::agents::{Agents, Answer, Question, escaped, next_index};
+use super::options::Options;
+use super::wire::{Check, Instance, Names, NodeName, NodeServices};
+use super::{Seen, instances_of};
+use crate::registry::pace::{Pace, Retry};
+
+/// Connections used at the same time to read what changed.
+const AT_ONCE: usize = 16;
+const CHECKS: &str = "/v1/health/state/any";
+const NODES: &str = "/v1/catalog/nodes";
+
+/// The names there are now, with their tags.
+type Known = Arc<BTreeMap<Text, Vec<String>>>;
+/// Checks by node and id.
+type Checks = BTreeMap<(String, String), Check>;
+
+/// The task that follows the lists; it ends with this.
+pub(super) struct Lists {
+    names: watch::Sender<Known>,
+    _tasks: JoinSet<()>,
+}
+
+impl Lists {
+    pub(super) fn start(agents: Arc<Agents>, events: mpsc::Sender<Seen>, options: &Options) -> Lists {
+        let (names, wanted) = watch::channel(Known::default());
+        let (failing, checks) = watch::channel(None);
+        let mut tasks = JoinSet::new();
+        tasks.spawn(watch_checks(agents.clone(), events.clone(), failing, options.clone()));
+        let reader = Reader {
+            agents,
+            events,
+            options: options.clone(),
+            names: Known::default(),
+            by_node: BTreeMap::new(),
+            checks: Checks::new(),
+            due: BTreeSet::new(),
+            sweep: true,
+        };
+        tasks.spawn(reader.run(wanted, checks));
+        Lists { names, _tasks: tasks }
+    }
+
+    /// Called for every answer about names, changed or not: the answer itself says that something was registered.
+    pub(super) fn follow(&self, names: Names, selected: &BTreeSet<Text>) {
+        let known = selected.iter().map(|name| (name.clone(), names.get(&**name).cloned().unwrap_or_default()));
+        self.names.send_replace(Arc::new(known.collect()));
+    }
+}
+
+async fn watch_checks(
+    agents: Arc<Agents>,
+    events: mpsc::Sender<Seen>,
+    failing: watch::Sender<Option<Checks>>,
+    options: Options,
+) {
+    let parameters = format!("&filter={}", escaped("Status != \"passing\""));
+    let (mut index, mut retry, mut pace) = (0, Retry::default(), Pace::new(options.interval.0));
+    loop {
+        pace.turn().await;
+        let question = Question { path: CHECKS, parameters: &parameters, index };
+        let event = match agents.ask::<Vec<Check>>(question).await {
+            Ok(answer) if answer.index < index => {
+                index = 0;
+                continue;
+            }
+            Ok(answer) => {
+                retry.succeeded();
+                index = next_index(index, answer.index);
+                let by_id = answer.value.into_iter().map(|check| ((check.node.clone(), check.check_id.clone()), check));
+                failing.send_replace(Some(by_id.collect()));
+                Seen::Same(CHECKS.into())
+            }
+            Err(reason) => {
+                index = 0;
+                Seen::Unread(CHECKS.into(), reason)
+            }
+        };
+        let is_unread = matches!(event, Seen::Unread(..));
+        if events.send(event).await.is_err() {
+            return;
+        }
+        if is_unread {
+            retry.wait().await;
+        }
+    }
+}
+
+/// Finds out what changed and reads it.
+struct Reader {
+    agents: Arc<Agents>,
+    events: mpsc::Sender<Seen>,
+    options: Options,
+    names: Known,
+    /// Of every node: its instances by id, each with its service and the index of its last change.
+    by_node: BTreeMap<String, BTreeMap<String, (Text, u64)>>,
+    checks: Checks,
+    /// Services to read.
+    due: BTreeSet<Text>,
+    /// Something was registered somewhere.
+    sweep: bool,
+}
+
+impl Reader {
+    async fn run(mut self, mut names: watch::Receiver<Known>, mut checks: watch::Receiver<Option<Checks>>) {
+        let (mut retry, mut pace) = (Retry::default(), Pace::new(self.options.interval.0));
+        loop {
+            let is_idle = self.due.is_empty() && !self.sweep;
+            tokio::select! {
+                changed = names.changed() => if changed.is_err() { return },
+                changed = checks.changed() => if changed.is_err() { return },
+                () = retry.wait(), if !is_idle => {}
+            }
+            pace.turn().await;
+            let now = names.borrow_and_update().clone();
+            self.renamed(now);
+            let failing = checks.borrow_and_update().clone();
+            self.rechecked(failing.unwrap_or_default());
+            if self.work().await.is_err() {
+                return;
+            }
+            if self.due.is_empty() && !self.sweep {
+                retry.succeeded();
+            }
+        }
+    }
+
+    fn renamed(&mut self, now: Known) {
+        if Arc::ptr_eq(&self.names, &now) {
+            return;
+        }
+        self.sweep = true;
+        let is_new = |(name, tags): &(&Text, &Vec<String>)| self.names.get(*name) != Some(*tags);
+        self.due.extend(now.iter().filter(is_new).map(|(name, _)| name.clone()));
+        self.names = now;
+    }
+
+    /// A check that appeared, went or changed makes its service due; one of a node, all services there.
+    fn rechecked(&mut self, now: Checks) {
+        let before = std::mem::replace(&mut self.checks, now);
+        let changed = self.checks.iter().filter(|(id, check)| before.get(*id) != Some(*check)).map(|(_, check)| check);
+        let gone = before.iter().filter(|(id, _)| !self.checks.contains_key(*id)).map(|(_, check)| check);
+        for check in changed.chain(gone) {
+            if check.service_id.is_empty() {
+                let there = self.by_node.get(&check.node).into_iter().flat_map(|ids| ids.values());
+                self.due.extend(there.map(|(name, _)| name.clone()));
+            } else {
+                self.due.insert(check.service_name.as_str().into());
+            }
+        }
+    }
+
+    async fn work(&mut self) -> Result<(), ()> {
+        if self.sweep {
+            match self.swept().await {
+                Ok(()) => {
+                    self.sweep = false;
+                    self.tell(Seen::Same(NODES.into())).await?;
+                }
+                Err(reason) => self.tell(Seen::Unread(NODES.into(), reason)).await?,
+            }
+        }
+        let due: Vec<Text> = std::mem::take(&mut self.due).into_iter().filter(|n| self.names.contains_key(n)).collect();
+        let (agents, options) = (&self.agents, &self.options);
+        let mut reading = stream::iter(due)
+            .map(async |name| {
+                let (path, parameters) = instances_of(&name, options);
+                let question = Question { path: &path, parameters: &parameters, index: 0 };
+                let answer: Result<Answer<Vec<Instance>>, String> = agents.ask(question).await;
+                (name, answer)
+            })
+            .buffer_unordered(AT_ONCE);
+        let mut unread = BTreeSet::new();
+        while let Some((name, answer)) = reading.next().await {
+            let event = match answer {
+                Ok(answer) => Seen::Instances(name, answer),
+                Err(reason) => {
+                    unread.insert(name.clone());
+                    Seen::Unread(name, reason)
+                }
+            };
+            self.events.send(event).await.map_err(|_| ())?;
+        }
+        drop(reading);
+        self.due.extend(unread);
+        Ok(())
+    }
+
+    async fn tell(&self, event: Seen) -> Result<(), ()> {
+        self.events.send(event).await.map_err(|_| ())
+    }
+
+    /// Makes due every service of which an instance came, went or changed since the last time.
+    async fn swept(&mut self) -> Result<(), String> {
+        let question = Question { path: NODES, parameters: "", index: 0 };
+        let nodes: Answer<Vec<NodeName>> = self.agents.ask(question).await?;
+        // Where nodes outnumber services it is cheaper to read the services.
+        if nodes.value.len() > self.names.len() {
+            self.due.extend(self.names.keys().cloned());
+            return Ok(());
+        }
+        let agents = &self.agents;
+        let mut reading = stream::iter(nodes.value)
+            .map(async |NodeName { node }| {
+                let path = format!("/v1/catalog/node-services/{}", escaped(&node));
+                let answer =
+                    agents.ask::<Option<NodeServices>>(Question { path: &path, parameters: "", index: 0 }).await;
+                answer.map(|answer| (node, answer.value.unwrap_or_default()))
+            })
+            .buffer_unordered(AT_ONCE);
+        let mut by_node = BTreeMap::new();
+        while let Some(read) = reading.next().await {
+            let (node, NodeServices { services }) = read?;
+            let ids = services.into_iter().map(|s| (s.id, (Text::from(s.service), s.modify_index)));
+            by_node.insert(node, ids.collect::<BTreeMap<_, _>>());
+        }
+        drop(reading);
+        let before = std::mem::replace(&mut self.by_node, by_node);
+        differing(&before, &self.by_node, &mut self.due);
+        differing(&self.by_node, &before, &mut self.due);
+        Ok(())
+    }
+}
+
+/// Services of instances in `one` that are not the same in `other`.
+fn differing(
+    one: &BTreeMap<String, BTreeMap<String, (Text, u64)>>,
+    other: &BTreeMap<String, BTreeMap<String, (Text, u64)>>,
+    due: &mut BTreeSet<Text>,
+) {
+    for (node, ids) in one {
+        let there = other.get(node);
+        let changed = ids.iter().filter(|(id, state)| there.and_then(|ids| ids.get(*id)) != Some(*state));
+        due.extend(changed.map(|(_, (name, _))| name.clone()));
+    }
+}

@@ -1,0 +1,117 @@
+//! What a Consul registry can be told.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde::Deserialize;
+
+use crate::registry::config::{Period, Tls};
+use crate::registry::shape;
+
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase", default)]
+pub struct Options {
+    /// URLs of agents. One is asked at a time; the next one when it fails.
+    pub addresses: Vec<String>,
+    /// Holds the ACL token; read again for every question, so it can be replaced.
+    pub token_file: Option<PathBuf>,
+    pub tls: Tls,
+    pub datacenter: String,
+    /// Consul's namespace and partition, which only its enterprise edition has.
+    pub consul_namespace: String,
+    pub partition: String,
+    /// The peer whose imported services are read.
+    pub peer: String,
+    /// A filter expression on instances, in Consul's language.
+    pub filter: String,
+    /// Read only services that have this tag.
+    pub tag: String,
+    /// Let any server answer, not only the leader.
+    pub stale: bool,
+    /// Ask the leader when the answer of another server is older than this.
+    pub max_stale: Period,
+    /// How long Consul may hold a question back while nothing changes; at most ten minutes.
+    pub wait: Period,
+    /// The least time between two readings of one list while it keeps changing.
+    pub interval: Period,
+    /// Services that are watched one by one. An agent takes 200 connections from one address unless
+    /// told otherwise; with more services than this, lists of all of them are watched instead.
+    pub watches: usize,
+    /// Instances with a check that warns serve too, with their weight for that.
+    pub warning_serves: bool,
+    pub profile: Profile,
+    /// The host name of a service: `{service}`, `{datacenter}`, `{namespace}` and `{partition}` are filled in.
+    pub host: String,
+    /// The mesh's namespace of its services.
+    pub namespace: String,
+    /// One port for all instances of a service, whatever port each really has.
+    pub service_port: Option<u16>,
+    /// What ports speak that say nothing; empty to find out from the traffic.
+    pub protocol: String,
+    /// The tagged address to use, such as `wan`, where an instance has it.
+    pub tagged_address: String,
+    /// Take in sidecar proxies and gateways of Consul's own mesh.
+    pub proxies: bool,
+    /// The first part of identities.
+    pub trust_domain: String,
+}
+
+/// How instances become services of the mesh.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Profile {
+    #[default]
+    Standard,
+    /// As Pilot 1.1 to 1.7 did it: labels from `key|value` tags alone, ports named after their protocol,
+    /// TCP unless said otherwise, the datacenter as region. Health is still heeded.
+    Compat,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            addresses: Vec::new(),
+            token_file: None,
+            tls: Tls::default(),
+            datacenter: String::new(),
+            consul_namespace: String::new(),
+            partition: String::new(),
+            peer: String::new(),
+            filter: String::new(),
+            tag: String::new(),
+            stale: true,
+            max_stale: Period(Duration::from_secs(10)),
+            wait: Period(Duration::from_secs(300)),
+            interval: Period(Duration::from_secs(1)),
+            watches: 100,
+            warning_serves: false,
+            profile: Profile::Standard,
+            host: "{service}.service.consul".to_owned(),
+            namespace: "default".to_owned(),
+            service_port: None,
+            protocol: String::new(),
+            tagged_address: String::new(),
+            proxies: false,
+            trust_domain: "cluster.local".to_owned(),
+        }
+    }
+}
+
+impl Options {
+    /// What the flags of Pilot say: addresses, separated by commas, and an interval.
+    pub fn of_flags(addresses: &str, interval: Duration) -> Options {
+        let addresses = addresses.split(',').map(str::trim).filter(|address| !address.is_empty());
+        Options { addresses: addresses.map(str::to_owned).collect(), interval: Period(interval), ..Options::default() }
+    }
+
+    pub(crate) fn check(&self) -> Result<(), String> {
+        if self.addresses.is_empty() {
+            return Err("there is no address".to_owned());
+        }
+        if !self.host.contains("{service}") {
+            return Err(format!("the host {:?} does not contain {{service}}", self.host));
+        }
+        let sample = [("service", "a"), ("datacenter", "a"), ("namespace", "a"), ("partition", "a")];
+        shape::hostname(&self.host, &sample).map(|_| ()).ok_or(format!("{:?} makes no host name", self.host))
+    }
+}

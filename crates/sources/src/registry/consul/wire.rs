@@ -1,0 +1,116 @@
+//! Consul's JSON, reduced to what is read. Go writes absent lists and maps as null.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Deserializer};
+
+/// Names of services with all tags of their instances.
+pub(super) type Names = BTreeMap<String, Vec<String>>;
+
+/// One instance of a service with the checks of its node and of itself.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub(super) struct Instance {
+    pub(super) node: Node,
+    pub(super) service: Service,
+    #[serde(deserialize_with = "or_default")]
+    pub(super) checks: Vec<Check>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub(super) struct Node {
+    pub(super) node: String,
+    pub(super) address: String,
+    pub(super) datacenter: String,
+    #[serde(deserialize_with = "or_default")]
+    pub(super) tagged_addresses: BTreeMap<String, String>,
+    #[serde(deserialize_with = "or_default")]
+    pub(super) meta: BTreeMap<String, String>,
+    pub(super) locality: Option<Locality>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub(super) struct Service {
+    #[serde(rename = "ID")]
+    pub(super) id: String,
+    pub(super) service: String,
+    pub(super) kind: String,
+    #[serde(deserialize_with = "or_default")]
+    pub(super) tags: Vec<String>,
+    pub(super) address: String,
+    #[serde(deserialize_with = "or_default")]
+    pub(super) tagged_addresses: BTreeMap<String, Address>,
+    #[serde(deserialize_with = "or_default")]
+    pub(super) meta: BTreeMap<String, String>,
+    pub(super) port: u16,
+    /// Since 1.22: several ports of one instance.
+    #[serde(deserialize_with = "or_default")]
+    pub(super) ports: Vec<NamedPort>,
+    pub(super) weights: Option<Weights>,
+    pub(super) locality: Option<Locality>,
+    pub(super) namespace: String,
+    pub(super) partition: String,
+    pub(super) modify_index: u64,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub(super) struct NamedPort {
+    pub(super) name: String,
+    pub(super) port: u16,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub(super) struct Address {
+    pub(super) address: String,
+    pub(super) port: u16,
+}
+
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub(super) struct Weights {
+    pub(super) passing: u32,
+    pub(super) warning: u32,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub(super) struct Locality {
+    pub(super) region: String,
+    pub(super) zone: String,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub(super) struct Check {
+    pub(super) node: String,
+    #[serde(rename = "CheckID")]
+    pub(super) check_id: String,
+    pub(super) status: String,
+    #[serde(rename = "ServiceID")]
+    pub(super) service_id: String,
+    pub(super) service_name: String,
+    pub(super) modify_index: u64,
+}
+
+/// One row of the list of nodes.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub(super) struct NodeName {
+    pub(super) node: String,
+}
+
+/// All services of one node.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub(super) struct NodeServices {
+    #[serde(deserialize_with = "or_default")]
+    pub(super) services: Vec<Service>,
+}
+
+fn or_default<'de, T: Default + Deserialize<'de>, D: Deserializer<'de>>(deserializer: D) -> Result<T, D::Error> {
+    Ok(Option::deserialize(deserializer)?.unwrap_or_default())
+}

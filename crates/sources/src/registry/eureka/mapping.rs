@@ -1,0 +1,136 @@
+//! From instances in Eureka to services of the mesh. Pure: the same instances give the same.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use model::endpoint::{Endpoint, Health, Locality};
+use model::names::{ClusterId, Namespace, Text};
+use model::port::{Port, Protocol};
+use model::problem::Problem;
+use model::service::{Registry, Resolution};
+
+use super::options::{Options, ServicePer};
+use super::wire::Instance;
+use crate::registry::ledger::Listing;
+use crate::registry::shape;
+
+const NETWORK_LABEL: &str = "topology.istio.io/network";
+
+/// All services of these instances by their name in Eureka, and what is wrong with them.
+pub(super) fn listings<'a>(
+    instances: impl Iterator<Item = &'a Instance>,
+    options: &Options,
+    cluster: &ClusterId,
+) -> (BTreeMap<Text, Listing>, Vec<Problem>) {
+    let mut by_name: BTreeMap<Text, Vec<&Instance>> = BTreeMap::new();
+    for instance in instances {
+        for name in names(instance, options.service_per) {
+            by_name.entry(name).or_default().push(instance);
+        }
+    }
+    let mut problems = Vec::new();
+    let listed = by_name.into_iter().filter_map(|(name, instances)| {
+        let listing = listing(&name, &instances, options, cluster);
+        if listing.is_none() {
+            let about = format!("Eureka service {name}");
+            problems.push(Problem::error(about, "its name makes no host name: it is left out"));
+        }
+        Some((name, listing?))
+    });
+    let listed = listed.collect();
+    (listed, problems)
+}
+
+fn names(instance: &Instance, per: ServicePer) -> Vec<Text> {
+    let text = match per {
+        ServicePer::App => &instance.app,
+        ServicePer::VipAddress => &instance.vip_address,
+        ServicePer::HostName => &instance.host_name,
+    };
+    // An instance may stand behind several virtual addresses; they carry a port now and then.
+    let plain = |name: &str| name.trim().split(':').next().unwrap_or_default().to_ascii_lowercase();
+    text.split(',').map(plain).filter(|name| !name.is_empty()).map(Text::from).collect()
+}
+
+fn listing(name: &str, instances: &[&Instance], options: &Options, cluster: &ClusterId) -> Option<Listing> {
+    let template = if options.service_per == ServicePer::HostName { "{name}" } else { &options.host };
+    let hostname = shape::hostname(template, &[("name", name)])?;
+    let namespace = Namespace::from(options.namespace.as_str());
+    let mut ports: BTreeMap<u16, Port> = BTreeMap::new();
+    let mut endpoints = Vec::new();
+    for instance in instances {
+        let Some(template) = endpoint(instance, options, &namespace, cluster) else { continue };
+        for (number, target, protocol) in targets(instance, options) {
+            let port =
+                ports.entry(number).or_insert_with(|| Port { name: port_name(protocol, number), number, protocol });
+            let (service_port, port) = (port.name.clone(), u32::from(target));
+            endpoints.push(Endpoint { service_port, service_port_number: number, port, ..template.clone() });
+        }
+    }
+    let ports = ports.into_values().collect();
+    let mut service = shape::service(Registry::Eureka, hostname, &namespace, name, ports);
+    if endpoints.iter().any(|e| e.address().parse::<IpAddr>().is_err()) {
+        service.resolution = Resolution::Dns;
+    }
+    let mut accounts: Vec<Text> = endpoints.iter().map(|e| e.service_account.clone()).collect();
+    accounts.sort();
+    accounts.dedup();
+    accounts.retain(|account| !account.is_empty());
+    service.service_accounts = accounts;
+    Some(Listing { service: Arc::new(service), endpoints: shape::in_order(endpoints).into() })
+}
+
+/// Service port, port of the instance and protocol of each port that is switched on.
+fn targets(instance: &Instance, options: &Options) -> Vec<(u16, u16, Protocol)> {
+    let said = instance.metadata.get("istio.protocol").or_else(|| instance.metadata.get("protocol"));
+    let protocol = Protocol::parse(said.map_or(options.protocol.as_str(), String::as_str));
+    let number = |field: &Option<super::wire::PortField>| field.as_ref().and_then(super::wire::PortField::number);
+    let plain = number(&instance.port).map(|port| (options.service_port.unwrap_or(port), port, protocol));
+    let secure = number(&instance.secure_port).map(|port| (port, port, Protocol::Https));
+    plain.into_iter().chain(secure).collect()
+}
+
+fn port_name(protocol: Protocol, number: u16) -> Text {
+    let word = match protocol {
+        Protocol::Unknown => "port".to_owned(),
+        known => known.as_str().to_ascii_lowercase(),
+    };
+    format!("{word}-{number}").into()
+}
+
+/// The instance as an endpoint of no port yet; `None` where it has no address.
+fn endpoint(instance: &Instance, options: &Options, namespace: &Namespace, cluster: &ClusterId) -> Option<Endpoint> {
+    let address = [&instance.ip_addr, &instance.host_name].into_iter().find(|address| !address.is_empty())?;
+    let locality = locality(instance);
+    let labels = shape::labels(instance.metadata.iter().map(|(k, v)| (k.as_str(), v.as_str())));
+    let account = instance.metadata.get("service-account").map(|account| {
+        let namespace = instance.metadata.get("namespace").map_or(options.namespace.as_str(), String::as_str);
+        format!("spiffe://{}/ns/{namespace}/sa/{account}", options.trust_domain)
+    });
+    let health = if instance.effective_status() == "UP" { Health::Healthy } else { Health::Unhealthy };
+    Some(Endpoint {
+        tls: shape::tls_mode(&labels, account.is_some()),
+        network: labels.get(NETWORK_LABEL).map(|n| n.as_str().into()).unwrap_or_default(),
+        weight: instance.metadata.get("weight").and_then(|w| w.parse().ok()).filter(|w| *w != 1).unwrap_or(0),
+        labels: shape::topology(labels, &locality, cluster),
+        locality,
+        service_account: account.unwrap_or_default().into(),
+        workload_name: instance.id().into(),
+        health,
+        ..shape::endpoint(address, namespace, cluster)
+    })
+}
+
+/// What the instance says of its place, else where Amazon says it runs.
+fn locality(instance: &Instance) -> Locality {
+    let zone_of_amazon = instance.data_center_info.metadata.get("availability-zone").map(String::as_str);
+    let zone = instance.metadata.get("zone").map(String::as_str).or(zone_of_amazon).unwrap_or_default();
+    // Zone eu-west-1a is one of region eu-west-1.
+    let region_of_amazon = zone_of_amazon.map(|zone| zone.trim_end_matches(|c: char| c.is_ascii_lowercase()));
+    let region = instance.metadata.get("region").map(String::as_str).or(region_of_amazon).unwrap_or_default();
+    Locality::parse(&format!("{region}/{zone}"))
+}
+
+#[cfg(test)]
+mod tests;

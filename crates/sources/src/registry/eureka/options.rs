@@ -1,0 +1,84 @@
+//! What a Eureka registry can be told.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde::Deserialize;
+
+use crate::registry::config::{Period, Tls};
+use crate::registry::shape;
+
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase", default)]
+pub struct Options {
+    /// URLs of peers that copy each other, with or without `/eureka` and `/v2`. One is asked as long as it answers.
+    pub addresses: Vec<String>,
+    pub username: String,
+    /// Holds the password; read again for every question, so it can be replaced.
+    pub password_file: Option<PathBuf>,
+    pub tls: Tls,
+    /// How often changes are asked for.
+    pub interval: Period,
+    /// What makes a service.
+    pub service_per: ServicePer,
+    /// The host name of a service: `{name}` is filled in.
+    pub host: String,
+    /// The mesh's namespace of its services.
+    pub namespace: String,
+    /// One port for all instances of a service, whatever plain port each really has.
+    pub service_port: Option<u16>,
+    /// What plain ports speak that say nothing; empty to find out from the traffic.
+    pub protocol: String,
+    /// The first part of identities.
+    pub trust_domain: String,
+    /// An instance that another peer, or a restarted one, does not know is kept this long: as long as leases last.
+    pub lease: Period,
+}
+
+/// Which instances are one service.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum ServicePer {
+    #[default]
+    App,
+    VipAddress,
+    /// As Pilot 0.8 did it: the host name of an instance is the service, as it is.
+    HostName,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            addresses: Vec::new(),
+            username: String::new(),
+            password_file: None,
+            tls: Tls::default(),
+            interval: Period(Duration::from_secs(5)),
+            service_per: ServicePer::App,
+            host: "{name}.eureka".to_owned(),
+            namespace: "default".to_owned(),
+            service_port: None,
+            protocol: String::new(),
+            trust_domain: "cluster.local".to_owned(),
+            lease: Period(Duration::from_secs(90)),
+        }
+    }
+}
+
+impl Options {
+    /// What the flags of Pilot say: addresses, separated by commas, and an interval.
+    pub fn of_flags(addresses: &str, interval: Duration) -> Options {
+        let addresses = addresses.split(',').map(str::trim).filter(|address| !address.is_empty());
+        Options { addresses: addresses.map(str::to_owned).collect(), interval: Period(interval), ..Options::default() }
+    }
+
+    pub(crate) fn check(&self) -> Result<(), String> {
+        if self.addresses.is_empty() {
+            return Err("there is no address".to_owned());
+        }
+        if !self.host.contains("{name}") {
+            return Err(format!("the host {:?} does not contain {{name}}", self.host));
+        }
+        shape::hostname(&self.host, &[("name", "a")]).map(|_| ()).ok_or(format!("{:?} makes no host name", self.host))
+    }
+}

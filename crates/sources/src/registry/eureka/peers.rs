@@ -1,0 +1,108 @@
+//! Questions to Eureka's peers: which one is asked, and under which path it serves.
+
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
+use http::{HeaderMap, HeaderValue, StatusCode};
+use std::time::Duration;
+
+use super::options::Options;
+use super::wire::{Applications, Envelope};
+use crate::health::Health;
+use crate::http::{self as client, Client, Limits};
+
+const LIMITS: Limits = Limits { time: Duration::from_secs(30), bytes: 256 << 20 };
+/// Where peers serve below the URL that was given: Spring Cloud's path, Netflix' path, and both when the URL
+/// names the server alone.
+const LAYOUTS: [&str; 4] = ["", "/v2", "/eureka", "/eureka/v2"];
+
+/// Peers that hold copies of one registry.
+#[derive(Debug)]
+pub(super) struct Peers {
+    client: Client,
+    bases: Vec<String>,
+    current: usize,
+    /// The path that the current peer serves, once found.
+    layout: Option<&'static str>,
+    options: Options,
+    health: Health,
+}
+
+impl Peers {
+    pub(super) fn new(options: &Options, health: Health) -> Result<Peers, client::Error> {
+        let bases: Vec<String> = options.addresses.iter().map(|a| a.trim_end_matches('/').to_owned()).collect();
+        let client = Client::new(&options.tls.options(&bases, 2)?)?;
+        Ok(Peers { client, bases, current: 0, layout: None, options: options.clone(), health })
+    }
+
+    /// All applications, from the current peer.
+    pub(super) async fn all(&mut self) -> Result<Applications, String> {
+        if let Some(layout) = self.layout {
+            return self.get(layout, "/apps").await?.ok_or_else(|| "there is no list of applications".to_owned());
+        }
+        let mut failure = String::new();
+        for layout in LAYOUTS {
+            match self.get(layout, "/apps").await {
+                Ok(Some(applications)) => {
+                    self.layout = Some(layout);
+                    return Ok(applications);
+                }
+                Ok(None) => failure = format!("{} serves no list of applications", self.base()),
+                Err(reason) => return Err(reason),
+            }
+        }
+        Err(failure)
+    }
+
+    /// What changed lately, from the current peer; `None` where it does not tell that.
+    pub(super) async fn delta(&mut self) -> Result<Option<Applications>, String> {
+        match self.layout {
+            Some(layout) => self.get(layout, "/apps/delta").await,
+            None => Ok(None),
+        }
+    }
+
+    /// Turns to the next peer.
+    pub(super) fn turn(&mut self) {
+        self.current = (self.current + 1) % self.bases.len();
+        self.layout = None;
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.bases.len()
+    }
+
+    fn base(&self) -> &str {
+        &self.bases[self.current]
+    }
+
+    /// `None` where the path is not served, or not to us.
+    async fn get(&self, layout: &str, path: &str) -> Result<Option<Applications>, String> {
+        let url = format!("{}{layout}{path}", self.base());
+        self.health.asked();
+        let reply = self.client.get(&url, &self.headers()?, LIMITS).await.map_err(|e| e.to_string())?;
+        match reply.status {
+            status if status.is_success() => {
+                let read: Envelope = serde_json::from_slice(&reply.body)
+                    .map_err(|e| format!("could not read the answer of {url}: {e}"))?;
+                Ok(Some(read.applications))
+            }
+            StatusCode::NOT_FOUND => Ok(None),
+            // A delta that is switched off is forbidden; a whole list is while a peer starts.
+            StatusCode::FORBIDDEN if path == "/apps/delta" => Ok(None),
+            status => Err(format!("{url} answered {}: {}", status.as_u16(), reply.excerpt())),
+        }
+    }
+
+    fn headers(&self) -> Result<HeaderMap, String> {
+        let mut headers = HeaderMap::new();
+        headers.insert(http::header::ACCEPT, HeaderValue::from_static("application/json"));
+        if let Some(file) = &self.options.password_file {
+            let password = std::fs::read_to_string(file)
+                .map_err(|e| format!("could not read the password in {}: {e}", file.display()))?;
+            let pair = format!("{}:{}", self.options.username, password.trim_end_matches(['\r', '\n']));
+            let value = format!("Basic {}", BASE64_STANDARD.encode(pair));
+            headers.extend([client::header("authorization", &value).map_err(|e| e.to_string())?]);
+        }
+        Ok(headers)
+    }
+}

@@ -1,0 +1,99 @@
+//! How fast adapters ask: at once while that is rare, less often in a burst, later each time after failures,
+//! and never all at the same moment.
+
+use std::hash::{BuildHasher, RandomState};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+const FIRST_RETRY: Duration = Duration::from_millis(100);
+const LAST_RETRY: Duration = Duration::from_secs(15);
+/// Questions that may follow each other at once.
+const BURST: u32 = 2;
+
+/// Waits between failures, longer each time.
+#[derive(Debug)]
+pub struct Retry {
+    next: Duration,
+}
+
+impl Default for Retry {
+    fn default() -> Retry {
+        Retry { next: FIRST_RETRY }
+    }
+}
+
+impl Retry {
+    pub async fn wait(&mut self) {
+        tokio::time::sleep(jittered(self.next)).await;
+        self.next = (self.next * 2).min(LAST_RETRY);
+    }
+
+    pub fn succeeded(&mut self) {
+        self.next = FIRST_RETRY;
+    }
+}
+
+/// Lets a few questions pass at once and then one in every interval.
+#[derive(Debug)]
+pub struct Pace {
+    interval: Duration,
+    /// When the next question would be allowed if there were no burst.
+    due: Instant,
+}
+
+impl Pace {
+    pub fn new(interval: Duration) -> Pace {
+        Pace { interval, due: Instant::now() }
+    }
+
+    pub async fn turn(&mut self) {
+        let now = Instant::now();
+        self.due = self.due.max(now) + self.interval;
+        // The last of a burst has the whole burst's intervals before it.
+        let allowed = self.due.checked_sub(self.interval * BURST).unwrap_or(now);
+        if allowed > now {
+            tokio::time::sleep_until(allowed).await;
+        }
+    }
+}
+
+/// A duration within a quarter of the one given.
+pub fn jittered(around: Duration) -> Duration {
+    // Every RandomState has keys of its own, which makes its hash of anything a random number.
+    let thousandths = RandomState::new().hash_one(()) % 500;
+    around * (750 + u32::try_from(thousandths).unwrap_or_default()) / 1000
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tokio::time::Instant;
+
+    use super::{Pace, jittered};
+
+    #[tokio::test(start_paused = true)]
+    async fn a_burst_passes_and_then_one_in_every_interval() {
+        let mut pace = Pace::new(Duration::from_secs(1));
+        let begun = Instant::now();
+        let mut moments = Vec::new();
+        for _ in 0..5 {
+            pace.turn().await;
+            moments.push(begun.elapsed().as_secs());
+        }
+        assert_eq!(moments, [0, 0, 1, 2, 3]);
+        tokio::time::sleep(Duration::from_secs(10)).await;
+        let rested = Instant::now();
+        pace.turn().await;
+        assert_eq!(rested.elapsed(), Duration::ZERO);
+    }
+
+    #[test]
+    fn jitter_stays_near() {
+        for _ in 0..100 {
+            let found = jittered(Duration::from_secs(1));
+            assert!((Duration::from_millis(750)..=Duration::from_millis(1250)).contains(&found), "{found:?}");
+        }
+    }
+}
