@@ -87,6 +87,9 @@ pub struct Discovery {
     pub shutdown_duration: Duration,
 
     #[command(flatten)]
+    pub registry_flags: RegistryFlags,
+
+    #[command(flatten)]
     pub tls: Tls,
 
     #[command(flatten)]
@@ -98,6 +101,30 @@ pub struct Discovery {
     /// Flags that were set aside; told once the log is there.
     #[arg(skip)]
     pub set_aside: flags::SetAside,
+}
+
+/// Where registries are.
+#[derive(Clone, Debug, Default, Args)]
+pub struct RegistryFlags {
+    /// File that describes registries with all their options
+    #[arg(long = "registryConfig")]
+    pub config: Option<PathBuf>,
+
+    /// URLs of Consul's agents, separated by commas
+    #[arg(long = "consulserverURL", default_value = "")]
+    pub consul_url: String,
+
+    /// Least time between two readings of one of Consul's lists while it keeps changing
+    #[arg(long = "consulserverInterval", default_value = "2s", value_parser = duration)]
+    pub consul_interval: Duration,
+
+    /// URLs of Eureka's peers, separated by commas
+    #[arg(long = "eurekaserverURL", default_value = "")]
+    pub eureka_url: String,
+
+    /// How often Eureka is asked for changes
+    #[arg(long = "eurekaserverInterval", default_value = "2s", value_parser = duration)]
+    pub eureka_interval: Duration,
 }
 
 /// Certificates of the TLS port. All of them are read again when they change.

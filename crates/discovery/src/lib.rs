@@ -11,6 +11,7 @@ mod listener;
 pub mod log;
 pub mod metrics;
 pub mod offline;
+mod registries;
 pub mod request;
 pub mod serve;
 pub mod tls;

@@ -1,22 +1,26 @@
 //! Start-up, read top to bottom: settings, world, sources, pilot, listeners; then the wait for a signal
 //! and the way down in the opposite order.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use api::istio::mesh::v1alpha1::MeshNetworks;
 use model::change::{Batch, SourceId};
 use model::config::mesh::default_mesh;
 use model::conflict::Conflicts;
+use model::names::ClusterId;
 use model::service::Registry;
 use model::settings::{Knobs, Settings};
 use model::shared::Shared;
 use sources::fetched::jwks::Jwks;
 use sources::http::Reach;
 use sources::mesh;
+use sources::registry::config::{Adapter, Entry};
+use sources::registry::consul::Consul;
+use sources::registry::eureka::Eureka;
 use sources::registry::mock::Mock;
 use sources::registry::{self, Support};
 use sources::source::{Running, Source, spawn};
@@ -33,6 +37,7 @@ use crate::args::{Discovery, Keepalive};
 use crate::flags::SetAside;
 use crate::http::{self, Pages};
 use crate::listener::{Listener, Protocol, Terms};
+use crate::registries::{self, Registries};
 use crate::serve::session::Pilot;
 use crate::serve::wanted;
 use crate::serve::world::World;
@@ -100,14 +105,21 @@ impl Signals {
 pub async fn start(args: &Discovery, environment: Environment<'_>) -> Result<Server> {
     info!(version = version::line(), "starting");
     tell_set_aside(&args.set_aside);
-    let settings = settings(args, environment);
     let registries = registries(args)?;
+    let Registries { entries, conflicts } = registries::read(args, &registries)?;
+    let settings = Settings { conflicts, ..settings(args, environment) };
     let certificates = Certificates::load(&args.tls)?;
 
     let (stop, end) = (CancellationToken::new(), CancellationToken::new());
     let (cluster, knobs) = (settings.cluster.clone(), settings.knobs.clone());
     let world = World::start(settings, Arc::default(), end.clone());
-    let mut watching = Watching { changes: world.changes(), end: end.clone(), ids: BTreeSet::new(), running: vec![] };
+    let mut watching = Watching {
+        changes: world.changes(),
+        end: end.clone(),
+        ids: BTreeSet::new(),
+        running: vec![],
+        deadlines: BTreeMap::new(),
+    };
     watching.start(mesh::mesh_config(&args.mesh_config));
     watching.start(mesh::networks(&args.networks_config));
     if let Some(folder) = &args.config_dir {
@@ -116,12 +128,16 @@ pub async fn start(args: &Discovery, environment: Environment<'_>) -> Result<Ser
     for registry in registries {
         match registry {
             Registry::Mock => watching.start(Mock::new(args.domain.as_str(), cluster.clone())),
+            Registry::Consul | Registry::Eureka => {} // described by an entry
             other => bail!("could not start the registry {}", other.as_str()),
         }
     }
+    for entry in entries {
+        watching.start_registry(&entry, &cluster)?;
+    }
     watching.start_fetching(&world, &knobs);
-    let Watching { ids, running: sources, .. } = watching;
-    let pilot = Arc::new(Pilot::new(world, ids));
+    let Watching { ids, running: sources, deadlines, .. } = watching;
+    let pilot = Arc::new(Pilot::new(world, ids).with_deadlines(deadlines));
 
     let instance = environment("POD_NAME").or_else(|| environment("HOSTNAME")).unwrap_or_default();
     let routes = grpc::routes(pilot.clone(), version::identifier(&instance), stop.clone())?;
@@ -176,7 +192,8 @@ fn settings(args: &Discovery, environment: Environment<'_>) -> Settings {
 /// but Kubernetes is upstream's default, so with a folder of files it is only told that it is not served.
 fn registries(args: &Discovery) -> Result<Vec<Registry>> {
     let is_default = args.registries == [Registry::Kubernetes.as_str()] && args.kubeconfig.is_empty();
-    if is_default && args.config_dir.is_some() {
+    let has_other = args.config_dir.is_some() || args.registry_flags.config.is_some();
+    if is_default && has_other {
         warn!("Kubernetes is not served yet: configuration and services come from the files of --configDir alone");
         return Ok(Vec::new());
     }
@@ -192,7 +209,7 @@ fn registries(args: &Discovery) -> Result<Vec<Registry>> {
             names.join(", "),
         );
     }
-    if rows.is_empty() && args.config_dir.is_none() {
+    if rows.is_empty() && !has_other {
         bail!("could not find anything to serve: give --configDir=FOLDER or --registries=NAME");
     }
     Ok(rows.iter().map(|row| row.registry).collect())
@@ -204,9 +221,24 @@ struct Watching {
     end: CancellationToken,
     ids: BTreeSet<SourceId>,
     running: Vec<Running>,
+    /// Until when sources are waited for that need not be there.
+    deadlines: BTreeMap<SourceId, Instant>,
 }
 
 impl Watching {
+    fn start_registry(&mut self, entry: &Entry, cluster: &ClusterId) -> Result<()> {
+        let id = entry.id().map_err(|reason| anyhow!(reason))?;
+        if !entry.required {
+            self.deadlines.insert(id.clone(), Instant::now() + entry.startup_deadline.0);
+        }
+        let (cluster, protection) = (cluster.clone(), entry.protection());
+        match entry.adapter().map_err(|reason| anyhow!(reason))? {
+            Adapter::Consul(options) => self.start(Consul::new(id, options, cluster, protection)),
+            Adapter::Eureka(options) => self.start(Eureka::new(id, options, cluster, protection)),
+        }
+        Ok(())
+    }
+
     fn start(&mut self, source: impl Source) {
         self.ids.insert(source.id());
         self.running.push(spawn(source, self.changes.clone(), self.end.clone()));

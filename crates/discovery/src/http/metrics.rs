@@ -17,6 +17,8 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
 
+use sources::health::{self, Health, Report};
+
 use super::{Answer, Pages};
 use crate::serve::session::Pilot;
 use crate::version;
@@ -40,14 +42,15 @@ fn text(pages: &Pages) -> Result<String, fmt::Error> {
 }
 
 /// A registry of what can be read at any time.
-pub(super) fn current(pilot: Arc<Pilot>) -> Registry {
+pub(super) fn current(pilot: Arc<Pilot>, sources: Vec<Health>) -> Registry {
     let mut registry = Registry::default();
-    registry.register_collector(Box::new(Current { pilot, started: Instant::now() }));
+    registry.register_collector(Box::new(Current { pilot, sources, started: Instant::now() }));
     registry
 }
 
 struct Current {
     pilot: Arc<Pilot>,
+    sources: Vec<Health>,
     started: Instant,
 }
 
@@ -78,11 +81,48 @@ impl Collector for Current {
         let (many, few) = (register.objects(&world).len() as f64, register.resources().len() as f64);
         let help = "What is kept from clients that refused it";
         labelled(&mut encoder, "pilotage_quarantined", help, &[(objects, many), (resources, few)])?;
+        self.sources(&mut encoder)?;
         process(&mut encoder)
     }
 }
 
+/// A number of each source.
+type OfSource = (&'static str, &'static str, fn(&Report) -> f64);
+
+const OF_SOURCES: [OfSource; 8] = [
+    ("pilotage_source_synced", "Whether a source told all it had", |r| number_of(r.state != health::State::Syncing)),
+    ("pilotage_source_stale", "Whether the last good state is served", |r| number_of(is_stale(r))),
+    ("pilotage_source_age_seconds", "Seconds since a source was last seen to be as told", age),
+    ("pilotage_source_services", "Services that a registry tells", |r| r.counts.services as f64),
+    ("pilotage_source_endpoints", "Endpoints that a registry tells", |r| r.counts.endpoints as f64),
+    ("pilotage_source_watches", "Questions that wait for a change", |r| r.counts.watches as f64),
+    ("pilotage_source_requests", "Questions asked so far", |r| r.counts.requests as f64),
+    ("pilotage_source_restarts", "Failures so far that started a source again", |r| r.counts.restarts as f64),
+];
+
+fn number_of(holds: bool) -> f64 {
+    f64::from(u8::from(holds))
+}
+
+fn is_stale(report: &Report) -> bool {
+    matches!(report.state, health::State::Stale { .. })
+}
+
+fn age(report: &Report) -> f64 {
+    report.last_seen.and_then(|seen| seen.elapsed().ok()).map_or(0.0, |age| age.as_secs_f64())
+}
+
 impl Current {
+    fn sources(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let reports: Vec<Report> = self.sources.iter().map(Health::report).collect();
+        let labels: Vec<[(&str, &str); 1]> = reports.iter().map(|r| [("source", &*r.source.0)]).collect();
+        for (name, help, of) in OF_SOURCES {
+            let values: Vec<Labelled<'_>> = labels.iter().map(|l| &l[..]).zip(reports.iter().map(of)).collect();
+            labelled(encoder, name, help, &values)?;
+        }
+        Ok(())
+    }
+
     fn clients(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let mut versions: BTreeMap<String, u32> = BTreeMap::new();
         for connection in self.pilot.clients().all() {

@@ -41,7 +41,7 @@ struct Inside {
 
 impl Pages {
     pub(crate) fn new(pilot: Arc<Pilot>, sources: Vec<Health>, stop: CancellationToken) -> Pages {
-        let current = metrics::current(pilot.clone());
+        let current = metrics::current(pilot.clone(), sources.clone());
         Pages(Arc::new(Inside { pilot, sources, stop, turns: Semaphore::new(AT_ONCE), current }))
     }
 

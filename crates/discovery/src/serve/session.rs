@@ -1,8 +1,8 @@
 //! One client as the protocol sees it: its place in the world, and what it is served from there.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Instant, SystemTime};
 
 use api::TypeUrl;
 use api::envoy::config::core::v3::Node;
@@ -29,12 +29,20 @@ pub struct Pilot {
     register: Arc<Register>,
     /// Sources that must be in sync before anybody is served.
     sources: BTreeSet<SourceId>,
+    /// Of sources that need not be there: until when they are waited for.
+    deadlines: BTreeMap<SourceId, Instant>,
 }
 
 impl Pilot {
     pub fn new(world: World, sources: BTreeSet<SourceId>) -> Pilot {
         let register = Arc::new(Register::new(world.changes()));
-        Pilot { world, views: Arc::default(), clients: Arc::default(), register, sources }
+        Pilot { world, views: Arc::default(), clients: Arc::default(), register, sources, deadlines: BTreeMap::new() }
+    }
+
+    /// Waits for these sources no longer than that.
+    #[must_use]
+    pub fn with_deadlines(self, deadlines: BTreeMap<SourceId, Instant>) -> Pilot {
+        Pilot { deadlines, ..self }
     }
 
     pub fn world(&self) -> &World {
@@ -59,9 +67,11 @@ impl Pilot {
         &self.register
     }
 
-    /// Sources that have not told all they had at their start.
+    /// Sources that are waited for: they have not told all they had at their start.
     pub fn missing_sources(&self) -> Vec<SourceId> {
-        self.sources.difference(&self.world.now().snapshot.synced).cloned().collect()
+        let is_waited_for =
+            |source: &&SourceId| self.deadlines.get(*source).is_none_or(|until| *until > Instant::now());
+        self.sources.difference(&self.world.now().snapshot.synced).filter(is_waited_for).cloned().collect()
     }
 }
 

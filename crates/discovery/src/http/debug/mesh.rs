@@ -10,7 +10,7 @@ use model::snapshot::Snapshot;
 use prost::Message;
 use serde_json::{Map, Value, json};
 
-use super::{Answer, Asked, Pages, objects};
+use super::{Answer, Asked, Pages, objects, own};
 
 /// All objects, as Kubernetes would print them.
 pub(super) fn configz(pages: &Pages, _: &Asked) -> Answer {
@@ -26,8 +26,11 @@ pub(super) fn resourcesz(_: &Pages, _: &Asked) -> Answer {
     Answer::json(Kind::ALL.iter().map(shown).collect())
 }
 
-/// All services.
-pub(super) fn registryz(pages: &Pages, _: &Asked) -> Answer {
+/// All services; with `?health`, how each registry and other source is doing.
+pub(super) fn registryz(pages: &Pages, asked: &Asked) -> Answer {
+    if asked.get("health").is_some() {
+        return own::sources(pages, asked);
+    }
     Answer::json(world(pages).services.iter().map(|service| objects::service(service)).collect())
 }
 

@@ -58,7 +58,11 @@ const PAGES: &[Page] = &[
     Page { name: "push_status", help: "Details of the last push", make: empty_map },
     Page { name: "pushcontext", help: "What the current push is made from", make: mesh::pushcontext },
     Page { name: "quarantinez", help: "What is kept from clients that refused it", make: own::quarantinez },
-    Page { name: "registryz", help: "Services of all registries", make: mesh::registryz },
+    Page {
+        name: "registryz",
+        help: "Services of all registries; ?health: how each registry is doing",
+        make: mesh::registryz,
+    },
     Page { name: "resourcesz", help: "Kinds of configuration objects that are watched", make: mesh::resourcesz },
     Page { name: "sidecarz", help: "What a proxy may see: ?proxyID=", make: scope::sidecarz },
     Page { name: "sources", help: "How each source of configuration and services is doing", make: own::sources },

@@ -2,7 +2,7 @@
 
 use model::problem::Severity;
 use serde_json::{Value, json};
-use sources::health::State;
+use sources::health::{Report, State};
 
 use super::{Answer, Asked, Pages, time};
 use crate::serve::quarantine::Affected;
@@ -30,26 +30,32 @@ pub(super) fn problems(pages: &Pages, _: &Asked) -> Answer {
 
 /// The health of every source.
 pub(super) fn sources(pages: &Pages, _: &Asked) -> Answer {
-    let reports = pages.sources().iter().map(|health| {
-        let report = health.report();
-        let (state, since, reason) = match report.state {
-            State::Syncing => ("syncing", None, None),
-            State::Live => ("live", None, None),
-            State::Stale { since, reason } => ("stale", Some(time(since)), Some(reason)),
-        };
-        json!({
-            "source": &*report.source.0,
-            "state": state,
-            "since": since,
-            "reason": reason,
-            "lastFailure": report.last_failure.map(|f| json!({"at": time(f.at), "message": f.message})),
-            "batches": report.counts.batches,
-            "changes": report.counts.changes,
-            "problems": report.counts.problems,
-            "restarts": report.counts.restarts,
-        })
-    });
-    Answer::json(reports.collect())
+    Answer::json(pages.sources().iter().map(|health| shown(health.report())).collect())
+}
+
+fn shown(report: Report) -> Value {
+    let (state, since, reason) = match report.state {
+        State::Syncing => ("syncing", None, None),
+        State::Live => ("live", None, None),
+        State::Stale { since, reason } => ("stale", Some(time(since)), Some(reason)),
+    };
+    let age = report.last_seen.and_then(|seen| seen.elapsed().ok());
+    json!({
+        "source": &*report.source.0,
+        "state": state,
+        "since": since,
+        "reason": reason,
+        "lastFailure": report.last_failure.map(|f| json!({"at": time(f.at), "message": f.message})),
+        "ageSeconds": age.map(|age| age.as_secs()),
+        "services": report.counts.services,
+        "endpoints": report.counts.endpoints,
+        "watches": report.counts.watches,
+        "requests": report.counts.requests,
+        "batches": report.counts.batches,
+        "changes": report.counts.changes,
+        "problems": report.counts.problems,
+        "restarts": report.counts.restarts,
+    })
 }
 
 /// How much is shared between clients.

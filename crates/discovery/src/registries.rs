@@ -1,0 +1,50 @@
+//! Which registries are watched beside Kubernetes: those that flags name, and those of `--registryConfig`.
+
+use std::collections::BTreeSet;
+use std::fs;
+
+use anyhow::{Context, Result, anyhow, bail};
+use model::conflict::Conflicts;
+use model::service::Registry;
+use sources::registry::config::{Adapter, Config, Entry};
+use sources::registry::{consul, eureka};
+
+use crate::args::Discovery;
+
+/// Registries with all they were told, and what holds between them.
+#[derive(Debug, Default)]
+pub(crate) struct Registries {
+    pub(crate) entries: Vec<Entry>,
+    pub(crate) conflicts: Conflicts,
+}
+
+/// Reads the file and the flags. A registry that the file describes is watched whether or not `--registries`
+/// names its kind; one that is named and not described is described by flags.
+pub(crate) fn read(args: &Discovery, named: &[Registry]) -> Result<Registries> {
+    let config = config(args)?;
+    let mut found = Registries { conflicts: config.conflicts(), entries: config.registries };
+    let described: BTreeSet<Registry> =
+        found.entries.iter().filter_map(|e| Some(e.adapter().ok()?.registry())).collect();
+    for registry in named.iter().filter(|registry| !described.contains(registry)) {
+        let flags = &args.registry_flags;
+        let adapter = match registry {
+            Registry::Consul if flags.consul_url.is_empty() => bail!(missing("Consul", "consulserverURL")),
+            Registry::Consul => Adapter::Consul(consul::Options::of_flags(&flags.consul_url, flags.consul_interval)),
+            Registry::Eureka if flags.eureka_url.is_empty() => bail!(missing("Eureka", "eurekaserverURL")),
+            Registry::Eureka => Adapter::Eureka(eureka::Options::of_flags(&flags.eureka_url, flags.eureka_interval)),
+            _ => continue,
+        };
+        found.entries.push(Entry::of(adapter));
+    }
+    Ok(found)
+}
+
+fn config(args: &Discovery) -> Result<Config> {
+    let Some(file) = &args.registry_flags.config else { return Ok(Config::default()) };
+    let text = fs::read_to_string(file).with_context(|| format!("could not read {}", file.display()))?;
+    Config::parse(&text).map_err(|reason| anyhow!("could not use {}: {reason}", file.display()))
+}
+
+fn missing(registry: &str, flag: &str) -> String {
+    format!("could not watch {registry}: give --{flag}=URL, or describe it in the file of --registryConfig")
+}

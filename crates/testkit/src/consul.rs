@@ -1,0 +1,175 @@
+//! A real Consul: one server with its data on disk, or several that elect a leader.
+//! Nothing but loopback is used.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::Path;
+
+use http::{Method, Request};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::process::Process;
+use crate::{client, ports, servers, wait};
+
+/// One server. Its state outlives a kill.
+pub struct Consul {
+    process: Process,
+    args: Vec<String>,
+    http: SocketAddr,
+    token: Option<String>,
+    _folder: TempDir,
+}
+
+/// The ports of one server.
+#[derive(Clone, Copy)]
+struct Ports {
+    http: u16,
+    server: u16,
+    serf: u16,
+}
+
+impl Consul {
+    /// Starts one server and waits until it leads.
+    pub async fn start() -> Consul {
+        Self::start_with(json!({})).await
+    }
+
+    /// Starts one server with further settings.
+    pub async fn start_with(settings: Value) -> Consul {
+        let mut consul = Self::spawn("consul", fresh_ports(), &[], 1, settings);
+        consul.ready().await;
+        consul
+    }
+
+    /// Starts servers that know each other, and waits until one leads.
+    pub async fn cluster(size: usize) -> Vec<Consul> {
+        let ports: Vec<Ports> = (0..size).map(|_| fresh_ports()).collect();
+        let mut servers: Vec<Consul> = ports
+            .iter()
+            .enumerate()
+            .map(|(i, own)| Self::spawn(&format!("consul-{i}"), *own, &ports, size, json!({})))
+            .collect();
+        for server in &mut servers {
+            server.ready().await;
+        }
+        servers
+    }
+
+    fn spawn(name: &str, own: Ports, others: &[Ports], expected: usize, settings: Value) -> Consul {
+        let folder = tempfile::tempdir().unwrap_or_else(|e| panic!("could not make a folder: {e}"));
+        let join: Vec<String> = others.iter().map(|p| format!("127.0.0.1:{}", p.serf)).collect();
+        let mut config = json!({
+            "node_name": name,
+            "server": true,
+            "bootstrap_expect": expected,
+            "data_dir": folder.path().join("data"),
+            "bind_addr": "127.0.0.1",
+            "client_addr": "127.0.0.1",
+            "advertise_addr": "127.0.0.1",
+            "ports": {
+                "http": own.http, "server": own.server, "serf_lan": own.serf,
+                "dns": -1, "grpc": -1, "grpc_tls": -1, "serf_wan": -1,
+            },
+            "retry_join": join,
+            "retry_interval": "250ms",
+            "disable_update_check": true,
+            "leave_on_terminate": false,
+            // Elections and failure detection as quick as a developer's server has them.
+            "performance": {"raft_multiplier": 1},
+            "log_level": "warn",
+        });
+        if let (Some(config), Value::Object(more)) = (config.as_object_mut(), settings) {
+            config.extend(more);
+        }
+        let file = folder.path().join("consul.json");
+        std::fs::write(&file, config.to_string()).unwrap_or_else(|e| panic!("could not write {name}'s file: {e}"));
+        let args = vec!["agent".to_owned(), format!("-config-file={}", path(&file))];
+        let process = Process::start(name, &servers::binary("consul"), &args, &[]);
+        let http = SocketAddr::from((Ipv4Addr::LOCALHOST, own.http));
+        Consul { process, args, http, token: None, _folder: folder }
+    }
+
+    pub fn url(&self) -> String {
+        format!("http://{}", self.http)
+    }
+
+    pub fn process(&mut self) -> &mut Process {
+        &mut self.process
+    }
+
+    /// Shows this token from now on.
+    pub fn use_token(&mut self, token: &str) {
+        self.token = Some(token.to_owned());
+    }
+
+    /// Kills it as a crash would.
+    pub fn kill(&mut self) {
+        self.process.kill();
+    }
+
+    /// Starts it again with the state it had.
+    pub async fn restart(&mut self) {
+        self.process = Process::start("consul", &servers::binary("consul"), &self.args, &[]);
+        self.ready().await;
+    }
+
+    pub async fn ready(&mut self) {
+        wait::until_within(wait::PATIENCE * 3, "a Consul with a leader", async || {
+            self.process.check_alive();
+            let reply = client::get(self.http, "consul", "/v1/status/leader").await?;
+            let is_led = reply.status.is_success() && reply.json().as_str().is_some_and(|leader| !leader.is_empty());
+            if is_led { Ok(()) } else { Err(format!("{} {}", reply.status, reply.body)) }
+        })
+        .await;
+    }
+
+    /// Whether this server leads now.
+    pub async fn leads(&self) -> bool {
+        let own = self.call(Method::GET, "/v1/agent/self", None).await;
+        own.is_ok_and(|text| {
+            serde_json::from_str::<Value>(&text).unwrap_or_default()["Stats"]["consul"]["leader"] == "true"
+        })
+    }
+
+    /// One request that must succeed; gives the body.
+    pub async fn call(&self, method: Method, path: &str, body: Option<Value>) -> Result<String, String> {
+        let mut request = Request::builder().method(method).uri(path).header("host", "consul");
+        if let Some(token) = &self.token {
+            request = request.header("x-consul-token", token);
+        }
+        let body = body.map(|body| body.to_string()).unwrap_or_default();
+        let reply = client::send(self.http, request.body(body).map_err(|e| e.to_string())?).await?;
+        if reply.status.is_success() { Ok(reply.body) } else { Err(format!("{path}: {} {}", reply.status, reply.body)) }
+    }
+
+    /// PUT that must succeed.
+    pub async fn put(&self, path: &str, body: Value) -> String {
+        self.call(Method::PUT, path, Some(body)).await.unwrap_or_else(|e| panic!("{e}"))
+    }
+
+    /// Registers an instance with a check of its own in the catalog, as an outside node would.
+    pub async fn register(&self, node: &str, service: &Value, status: &str) {
+        let (id, name) = (&service["ID"], &service["Service"]);
+        let check = json!({
+            "Node": node, "CheckID": format!("check-{}", id.as_str().unwrap_or_default()), "Name": "own",
+            "ServiceID": id, "ServiceName": name, "Status": status,
+        });
+        let body = json!({
+            "Node": node, "Address": "127.0.0.1", "SkipNodeUpdate": false, "Service": service, "Check": check,
+        });
+        self.put("/v1/catalog/register", body).await;
+    }
+
+    /// Takes an instance out of the catalog.
+    pub async fn deregister(&self, node: &str, id: &str) {
+        self.put("/v1/catalog/deregister", json!({"Node": node, "ServiceID": id})).await;
+    }
+}
+
+fn fresh_ports() -> Ports {
+    Ports { http: ports::free(), server: ports::free(), serf: ports::free() }
+}
+
+fn path(path: &Path) -> String {
+    path.to_string_lossy().into_owned()
+}
