@@ -10,5 +10,6 @@ pub mod http;
 pub mod mesh;
 pub mod registry;
 pub mod source;
+pub mod status;
 pub mod store;
 mod watch;

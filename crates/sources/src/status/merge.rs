@@ -1,0 +1,153 @@
+//! A wanted status over the one that is there: what others wrote stays, and times change only with what they date.
+
+use serde_json::{Map, Value, json};
+
+/// Names under which we write entries of lists that controllers share.
+#[derive(Clone, Debug)]
+pub struct Controllers(pub Vec<String>);
+
+impl Controllers {
+    fn own(&self, entry: &Value) -> bool {
+        entry.get("controllerName").and_then(Value::as_str).is_some_and(|name| self.0.iter().any(|own| own == name))
+    }
+}
+
+/// Lists that controllers share, by what an entry is about.
+const SHARED: [(&str, &str); 2] = [("parents", "parentRef"), ("ancestors", "ancestorRef")];
+/// Fields that only we write, and that go away when we no longer want them.
+const OWN_FIELDS: [&str; 2] = ["listeners", "attachedListenerSets"];
+/// Conditions of ours that need not be there.
+const PASSING: [&str; 1] = ["InsecureFrontendValidationMode"];
+
+/// The status to write.
+pub(super) fn merged(current: Option<&Value>, wanted: &Value, controllers: &Controllers, now: &str) -> Value {
+    let mut out: Map<String, Value> = current.and_then(Value::as_object).cloned().unwrap_or_default();
+    for field in OWN_FIELDS {
+        if wanted.get(field).is_none() {
+            out.remove(field);
+        }
+    }
+    for (field, value) in wanted.as_object().into_iter().flatten() {
+        let before = out.get(field).and_then(Value::as_array).cloned().unwrap_or_default();
+        let shared = SHARED.iter().find(|(name, _)| name == field);
+        let merged = match (field.as_str(), shared) {
+            ("conditions", _) => conditions(&before, value, Others::Kept, now),
+            ("listeners", _) => entries(&before, value, |a, b| a.get("name") == b.get("name"), now).into(),
+            (_, Some((_, about))) => shared_entries(&before, value, about, controllers, now),
+            _ => value.clone(),
+        };
+        out.insert(field.clone(), merged);
+    }
+    Value::Object(out)
+}
+
+/// Whether conditions that are not wanted stay.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Others {
+    Kept,
+    Dropped,
+}
+
+fn shared_entries(before: &[Value], wanted: &Value, about: &str, controllers: &Controllers, now: &str) -> Value {
+    let (own, others): (Vec<Value>, Vec<Value>) = before.iter().cloned().partition(|entry| controllers.own(entry));
+    let same =
+        |a: &Value, b: &Value| a.get(about) == b.get(about) && a.get("controllerName") == b.get("controllerName");
+    let ours = entries(&own, wanted, same, now);
+    others.into_iter().chain(ours).collect()
+}
+
+/// Wanted entries, each with the times of its conditions where it was there before.
+fn entries(before: &[Value], wanted: &Value, same: impl Fn(&Value, &Value) -> bool, now: &str) -> Vec<Value> {
+    let entry = |wanted: &Value| {
+        let known = before.iter().find(|known| same(known, wanted));
+        let known = known.and_then(|k| k.get("conditions")).and_then(Value::as_array).cloned().unwrap_or_default();
+        let mut out = wanted.clone();
+        if let Some(list) = wanted.get("conditions") {
+            out["conditions"] = conditions(&known, list, Others::Dropped, now);
+        }
+        out
+    };
+    wanted.as_array().into_iter().flatten().map(entry).collect()
+}
+
+fn conditions(before: &[Value], wanted: &Value, others: Others, now: &str) -> Value {
+    let wanted: Vec<&Value> = wanted.as_array().into_iter().flatten().collect();
+    let find = |kind: &Value| before.iter().find(|known| known.get("type") == Some(kind));
+    let dated = |condition: &Value| {
+        let known = condition.get("type").and_then(find);
+        let same = known.filter(|known| known.get("status") == condition.get("status"));
+        let since = same.and_then(|known| known.get("lastTransitionTime")).cloned().unwrap_or_else(|| json!(now));
+        let mut out = condition.clone();
+        out["lastTransitionTime"] = since;
+        out
+    };
+    let is_passing = |known: &Value| PASSING.iter().any(|kind| known.get("type") == Some(&json!(kind)));
+    // Those that are there keep their place, so that equal statuses are equal.
+    let mut out = Vec::new();
+    for known in before {
+        match wanted.iter().find(|w| w.get("type") == known.get("type")) {
+            Some(wanted) => out.push(dated(wanted)),
+            None if others == Others::Kept && !is_passing(known) => out.push(known.clone()),
+            None => {}
+        }
+    }
+    out.extend(wanted.iter().filter(|w| w.get("type").and_then(find).is_none()).map(|w| dated(w)));
+    Value::Array(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::{Controllers, merged};
+
+    fn merge(current: Value, wanted: Value) -> Value {
+        merged(Some(&current), &wanted, &Controllers(vec!["ours".to_owned()]), "now")
+    }
+
+    fn condition(kind: &str, status: &str, time: Option<&str>) -> Value {
+        let mut condition = json!({"type": kind, "status": status, "reason": "R", "message": "m"});
+        if let Some(time) = time {
+            condition["lastTransitionTime"] = json!(time);
+        }
+        condition
+    }
+
+    #[test]
+    fn what_is_as_wanted_is_not_touched() {
+        let current =
+            json!({"conditions": [condition("B", "True", Some("then")), condition("A", "True", Some("then"))]});
+        let wanted = json!({"conditions": [condition("A", "True", None), condition("B", "True", None)]});
+        assert_eq!(merge(current.clone(), wanted), current);
+    }
+
+    #[test]
+    fn a_condition_that_turns_gets_a_new_time() {
+        let current = json!({"conditions": [condition("A", "Unknown", Some("1970"))]});
+        let wanted = json!({"conditions": [condition("A", "True", None)]});
+        assert_eq!(merge(current, wanted), json!({"conditions": [condition("A", "True", Some("now"))]}));
+    }
+
+    #[test]
+    fn entries_of_other_controllers_stay_and_old_ones_of_ours_go() {
+        let parent = |controller: &str, name: &str| json!({"controllerName": controller, "parentRef": {"name": name}, "conditions": []});
+        let current = json!({"parents": [parent("ours", "gone"), parent("theirs", "a")]});
+        let wanted = json!({"parents": [parent("ours", "a")]});
+        assert_eq!(merge(current, wanted), json!({"parents": [parent("theirs", "a"), parent("ours", "a")]}));
+    }
+
+    #[test]
+    fn a_listener_forgets_conditions_but_an_address_is_never_taken_back() {
+        let listener = |conditions: Value| json!({"name": "web", "conditions": conditions});
+        let current = json!({
+            "addresses": [{"value": "10.0.0.1"}],
+            "listeners": [listener(json!([condition("Old", "True", Some("then"))]))],
+        });
+        let wanted = json!({"listeners": [listener(json!([condition("A", "True", None)]))]});
+        let expected = json!({
+            "addresses": [{"value": "10.0.0.1"}],
+            "listeners": [listener(json!([condition("A", "True", Some("now"))]))],
+        });
+        assert_eq!(merge(current, wanted), expected);
+    }
+}

@@ -1,0 +1,167 @@
+//! Writes statuses back to an API server: what the model has to say to the authors of objects. One replica of many
+//! does it, chosen by a Lease (`lease`); only what differs is written, and entries of other controllers are kept
+//! (`merge`).
+
+mod lease;
+mod merge;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use futures_util::StreamExt as _;
+use futures_util::stream;
+use kube::Client;
+use kube::api::{Api, ApiResource, DynamicObject, PostParams};
+use model::config::{Key, Kind, timestamp};
+use model::snapshot::lower::Lowered;
+use serde_json::Value;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+
+pub use lease::{Election, elect};
+pub use merge::Controllers;
+
+/// The name that the API server notes for our changes.
+const FIELD_MANAGER: &str = "pilot-discovery";
+/// Objects written at the same time.
+const AT_ONCE: usize = 8;
+/// How often a write is tried again at once, when another writer came between.
+const TRIES: usize = 4;
+const FIRST_PAUSE: Duration = Duration::from_secs(1);
+const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+
+/// Statuses by object.
+type Statuses = BTreeMap<Key, Arc<Value>>;
+
+/// Keeps the statuses in the API server as the model wants them, while this replica leads.
+pub async fn write(
+    client: Client,
+    controllers: Controllers,
+    mut wanted: watch::Receiver<Arc<Lowered>>,
+    mut leads: watch::Receiver<bool>,
+    stop: CancellationToken,
+) {
+    let mut written = Statuses::new();
+    let mut pause = FIRST_PAUSE;
+    loop {
+        let now = wanted.borrow_and_update().clone();
+        let leading = *leads.borrow_and_update();
+        let mut failed = false;
+        if leading {
+            written.retain(|key, _| now.statuses.contains_key(key));
+            let pending = now.statuses.iter().filter(|(key, status)| written.get(*key) != Some(*status));
+            let pending: Vec<_> = pending.map(|(key, status)| (key.clone(), status.clone())).collect();
+            let writes = pending.into_iter().map(|(key, status)| {
+                let (client, controllers) = (&client, &controllers);
+                async move { (write_one(client, controllers, &key, &status).await, key, status) }
+            });
+            let mut writes = stream::iter(writes).buffer_unordered(AT_ONCE);
+            while let Some((result, key, status)) = writes.next().await {
+                match result {
+                    Ok(()) => {
+                        written.insert(key, status);
+                    }
+                    Err(error) => {
+                        failed = true;
+                        warn!(object = %key, %error, "could not write the status");
+                    }
+                }
+            }
+        } else {
+            // The leader may have written anything; all is compared again once we lead.
+            written.clear();
+        }
+        let again = async {
+            match failed {
+                true => tokio::time::sleep(pause).await,
+                false => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            () = stop.cancelled() => return,
+            changed = wanted.changed() => if changed.is_err() { return },
+            changed = leads.changed() => if changed.is_err() { return },
+            () = again => {}
+        }
+        pause = if failed { (pause * 2).min(LONGEST_PAUSE) } else { FIRST_PAUSE };
+    }
+}
+
+/// Brings one object's status up to date; writes nothing where it is already.
+async fn write_one(client: &Client, controllers: &Controllers, key: &Key, status: &Value) -> Result<(), kube::Error> {
+    let api = api(client, key);
+    for left in (0..TRIES).rev() {
+        let Some(mut object) = api.get_opt(&key.name).await? else { return Ok(()) };
+        let current = object.data.get("status");
+        let merged = merge::merged(current, status, controllers, &now());
+        if current == Some(&merged) {
+            return Ok(());
+        }
+        object.data["status"] = merged;
+        let parameters = PostParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PostParams::default() };
+        match api.replace_status(&key.name, &parameters, &object).await {
+            Ok(_) => return Ok(()),
+            Err(kube::Error::Api(answer)) if answer.is_not_found() => return Ok(()),
+            Err(kube::Error::Api(answer)) if answer.is_conflict() && left > 0 => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+fn api(client: &Client, key: &Key) -> Api<DynamicObject> {
+    let resource = resource(key.kind);
+    match key.kind.is_cluster_wide() {
+        true => Api::all_with(client.clone(), &resource),
+        false => Api::namespaced_with(client.clone(), &key.namespace, &resource),
+    }
+}
+
+fn resource(kind: Kind) -> ApiResource {
+    let (group, version) = (kind.group().to_owned(), kind.versions().first().copied().unwrap_or("v1").to_owned());
+    ApiResource {
+        api_version: format!("{group}/{version}"),
+        group,
+        version,
+        kind: kind.as_str().to_owned(),
+        plural: kind.plural().to_owned(),
+    }
+}
+
+/// Makes the classes of our controllers, as users expect to find them; one that is there is left as it is.
+pub async fn make_classes(client: &Client, class: &str, controller: &str) -> Result<(), kube::Error> {
+    let classes = [
+        (class, controller, "The default Istio GatewayClass"),
+        (
+            "istio-remote",
+            "istio.io/unmanaged-gateway",
+            "Remote to this cluster. Does not deploy or affect configuration.",
+        ),
+    ];
+    let resource = resource(Kind::GatewayClass);
+    let api: Api<DynamicObject> = Api::all_with(client.clone(), &resource);
+    for (name, controller, description) in classes {
+        if api.get_opt(name).await?.is_some() {
+            continue;
+        }
+        let spec = serde_json::json!({"controllerName": controller, "description": description});
+        let object = DynamicObject::new(name, &resource).data(serde_json::json!({"spec": spec}));
+        match api.create(&PostParams::default(), &object).await {
+            Ok(_) => info!(class = name, "made a GatewayClass"),
+            Err(kube::Error::Api(answer)) if answer.is_already_exists() => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// The time, as conditions tell it.
+fn now() -> String {
+    timestamp::format(since_1970().as_secs() as i64)
+}
+
+fn since_1970() -> Duration {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
+}
