@@ -140,6 +140,8 @@ knobs! {
     manual_gateways: bool = true, "ENABLE_GATEWAY_API_MANUAL_DEPLOYMENT";
     gateway_class: Text = "istio".into(), "PILOT_GATEWAY_API_DEFAULT_GATEWAYCLASS_NAME";
     gateway_controller: Text = "istio.io/gateway-controller".into(), "PILOT_GATEWAY_API_CONTROLLER_NAME";
+    /// Policies that select by labels reach proxies of the Gateway API too.
+    selectors_reach_gateways: bool = true, "ENABLE_SELECTOR_BASED_K8S_GATEWAY_POLICY";
     /// Where the proxies that serve Ingress run.
     ingress_namespace: Text = "istio-system".into(), "K8S_INGRESS_NS";
     /// How often keys behind a `jwksUri` are fetched again.

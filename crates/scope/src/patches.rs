@@ -11,7 +11,7 @@ use model::proxy::Proxy;
 use model::shared::Part;
 use model::snapshot::Snapshot;
 
-use crate::select;
+use crate::select::{Selectors, attaches};
 
 /// Patches for one client, in the order of their application.
 #[derive(Clone, Debug, Default)]
@@ -25,7 +25,8 @@ impl Patches {
     /// The patches of this proxy: by priority, the root namespace's first, then by age and name.
     pub fn new(world: &Snapshot, proxy: &Proxy) -> Patches {
         let root = world.settings.root_namespace();
-        let held = world.extensions.envoy_filters.iter().filter(|set| holds(set, &root, proxy));
+        let selectors = Selectors::of(&world.settings.knobs);
+        let held = world.extensions.envoy_filters.iter().filter(|set| holds(set, &root, proxy, selectors));
         let mut held: Vec<&PatchSet> = held.collect();
         held.sort_by_cached_key(|set| {
             let (meta, spec) = (&set.config.meta, &set.config.spec);
@@ -54,8 +55,8 @@ impl Patches {
     }
 }
 
-fn holds(set: &PatchSet, root: &Namespace, proxy: &Proxy) -> bool {
+fn holds(set: &PatchSet, root: &Namespace, proxy: &Proxy, selectors: Selectors) -> bool {
     let (spec, namespace): (&EnvoyFilter, _) = (&set.config.spec, &set.config.meta.namespace);
     let near = namespace == root || *namespace == proxy.namespace;
-    near && select::attaches(spec, namespace, &proxy.namespace, &proxy.labels)
+    near && attaches(spec, namespace, &proxy.namespace, &proxy.labels, selectors)
 }

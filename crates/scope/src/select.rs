@@ -8,6 +8,7 @@ use api::istio::r#type::v1beta1::PolicyTargetReference;
 use model::config::Config;
 use model::labels::{Labels, selects};
 use model::names::Namespace;
+use model::settings::Knobs;
 
 use crate::View;
 
@@ -70,13 +71,34 @@ pub fn attached<'a, T: Targeted>(view: &View, policies: &'a [Config<T>]) -> Vec<
     };
     let elsewhere = (root != *own).then(|| of(own));
     let candidates = of(&root).chain(elsewhere.into_iter().flatten());
-    candidates.filter(|p| attaches(&*p.spec, &p.meta.namespace, own, &view.proxy.labels)).collect()
+    let selectors = Selectors::of(&view.settings.knobs);
+    candidates.filter(|p| attaches(&*p.spec, &p.meta.namespace, own, &view.proxy.labels, selectors)).collect()
 }
 
-pub(crate) fn attaches(policy: &impl Targeted, namespace: &Namespace, workload: &Namespace, labels: &Labels) -> bool {
+/// Whether policies without a target reach proxies of the Gateway API.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Selectors {
+    ForAll,
+    NotForGateways,
+}
+
+impl Selectors {
+    pub(crate) fn of(knobs: &Knobs) -> Selectors {
+        if knobs.selectors_reach_gateways { Selectors::ForAll } else { Selectors::NotForGateways }
+    }
+}
+
+pub(crate) fn attaches(
+    policy: &impl Targeted,
+    namespace: &Namespace,
+    workload: &Namespace,
+    labels: &Labels,
+    selectors: Selectors,
+) -> bool {
     let targets = policy.targets();
     if targets.is_empty() {
-        return policy.selector().is_none_or(|wanted| selects(wanted, labels));
+        let reached = selectors == Selectors::ForAll || labels.get(GATEWAY_NAME).is_none();
+        return reached && policy.selector().is_none_or(|wanted| selects(wanted, labels));
     }
     let Some(gateway) = labels.get(GATEWAY_NAME) else { return false };
     let is_gateway = |t: &&PolicyTargetReference| t.group == "gateway.networking.k8s.io" && t.kind == "Gateway";
