@@ -9,7 +9,7 @@ use model::proxy::{BadNode, Proxy};
 use model::settings::Settings;
 use model::snapshot::Snapshot;
 use scope::View;
-use scope::inbound;
+use scope::{identity, inbound};
 
 use crate::serve::renderings::Renderings;
 use crate::serve::views::Cut;
@@ -35,7 +35,8 @@ impl Offline {
 
     /// What a client with this node is served.
     pub fn cut(&self, node: &Node) -> Result<Cut, BadNode> {
-        let proxy = Arc::new(Proxy::from_node(node)?);
+        let proxy = Proxy::from_node(node)?;
+        let proxy = Arc::new(identity::resolved(&self.world, &proxy).into_owned());
         let inbound = inbound::targets(&self.world, &proxy);
         Ok(Cut::new(0, View::new(&self.world, &proxy, inbound), self.renderings.clone()))
     }

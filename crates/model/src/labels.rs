@@ -27,6 +27,11 @@ impl Labels {
         self.0.iter().all(|(key, value)| other.get(key) == Some(value))
     }
 
+    /// Whether nobody else holds this very set.
+    pub fn is_unshared(&self) -> bool {
+        Arc::strong_count(&self.0) == 1
+    }
+
     /// These labels with one set or replaced.
     #[must_use]
     pub fn with(&self, key: impl Into<Text>, value: impl Into<Text>) -> Labels {

@@ -9,6 +9,7 @@ use api::{Struct, Value, value};
 use crate::endpoint::Locality;
 use crate::labels::Labels;
 use crate::names::{ClusterId, Namespace, NetworkId, Text};
+use crate::workload::{NamedPort, Transport, Workload};
 
 /// Labels that tell a region, a zone and a subzone.
 const TOPOLOGY: [&str; 3] =
@@ -50,7 +51,11 @@ pub struct Proxy {
     pub network: NetworkId,
     pub locality: Locality,
     pub labels: Labels,
+    /// Labels that hold whatever the platform says.
+    pub static_labels: Labels,
     pub interception: Interception,
+    /// Named ports of its pod, as its injector told them.
+    pub pod_ports: Vec<NamedPort>,
     /// Metadata values that are text, booleans or numbers, as text.
     pub metadata: BTreeMap<Text, Text>,
     /// The proxy's own ProxyConfig, as JSON text; empty if it sent none.
@@ -88,12 +93,14 @@ impl Proxy {
             cluster: metadata.text("CLUSTER_ID").unwrap_or_default().into(),
             network: metadata.text("NETWORK").unwrap_or_default().into(),
             labels: placed(&labels, &locality, &metadata),
+            static_labels: metadata.labels("STATIC_LABELS"),
             locality,
             interception: match metadata.text("INTERCEPTION_MODE") {
                 Some("TPROXY") => Interception::Tproxy,
                 Some("NONE") => Interception::None,
                 _ => Interception::Redirect,
             },
+            pod_ports: pod_ports(&metadata),
             proxy_config: metadata.json("PROXY_CONFIG"),
             metadata: metadata.scalars(),
             extensions: node.extensions.iter().map(|e| Text::from(e.name.as_str())).collect(),
@@ -118,6 +125,25 @@ impl Proxy {
             (Some(own_major), Some(own_minor)) => (own_major, own_minor) >= (major, minor),
             _ => true,
         }
+    }
+
+    /// The proxy as its platform knows it: the workload's labels go before those that the proxy told.
+    #[must_use]
+    pub fn running_as(&self, workload: &Workload) -> Proxy {
+        let told = self.static_labels.iter().map(|(k, v)| (k.clone(), v.clone()));
+        let known = workload.labels.iter().map(|(k, v)| (k.clone(), v.clone()));
+        let mut labels: Labels = told.chain(known).collect();
+        let placed = TOPOLOGY.iter().any(|key| labels.get(key).is_some());
+        let locality = if placed { locality(None, &labels) } else { self.locality.clone() };
+        let place =
+            [(TOPOLOGY[0], locality.region()), (TOPOLOGY[1], locality.zone()), (TOPOLOGY[2], locality.sub_zone())];
+        for (key, value) in place.into_iter().filter(|(_, value)| !value.is_empty()) {
+            labels = labels.with(key, value);
+        }
+        if labels.get(NETWORK_LABEL).is_none_or(|n| n.is_empty()) && !self.network.is_empty() {
+            labels = labels.with(NETWORK_LABEL, self.network.text().clone());
+        }
+        Proxy { labels, locality, ..self.clone() }
     }
 
     pub fn has_ipv4(&self) -> bool {
@@ -204,6 +230,26 @@ fn placed(labels: &Labels, locality: &Locality, metadata: &Metadata<'_>) -> Labe
     let own = labels.iter().map(|(k, v)| (k.clone(), v.clone()));
     let known = place.into_iter().filter(|(_, value)| !value.is_empty()).chain(network.map(|n| (NETWORK_LABEL, n)));
     own.chain(known.map(|(k, v)| (Text::from(k), Text::from(v)))).collect()
+}
+
+/// Reads `POD_PORTS`: a list, or a text that holds one.
+fn pod_ports(metadata: &Metadata<'_>) -> Vec<NamedPort> {
+    let told = match metadata.get("POD_PORTS") {
+        Some(value::Kind::StringValue(text)) => serde_json::from_str(text).unwrap_or_default(),
+        Some(other) => to_json(other),
+        None => serde_json::Value::Null,
+    };
+    let port = |port: &serde_json::Value| {
+        let number = &port["containerPort"];
+        // Metadata knows numbers with a fraction only.
+        let number = number.as_u64().or_else(|| number.as_f64().map(|n| n as u64))?;
+        Some(NamedPort {
+            name: port["name"].as_str().unwrap_or_default().into(),
+            transport: Transport::parse(port["protocol"].as_str().unwrap_or_default()),
+            number: u16::try_from(number).ok()?,
+        })
+    };
+    told.as_array().into_iter().flatten().filter_map(port).collect()
 }
 
 fn part(text: &str) -> Option<Text> {

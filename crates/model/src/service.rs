@@ -44,6 +44,8 @@ pub struct Service {
     pub traffic_distribution: TrafficDistribution,
     /// Seconds since 1970; older services win conflicts.
     pub created: i64,
+    /// Services that are other names of this one; joins fill it in.
+    pub aliases: Vec<ServiceKey>,
     /// What only a Kubernetes Service says.
     pub kubernetes: Option<Arc<KubernetesService>>,
 }

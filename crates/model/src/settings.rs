@@ -118,6 +118,10 @@ knobs! {
     locality_weighted_lb: bool = false, "ENABLE_LOCALITY_WEIGHTED_LB_CONFIG";
     persistent_session: bool = false, "PILOT_ENABLE_PERSISTENT_SESSION_FILTER";
     disable_shadow_host_suffix: bool = true, "DISABLE_SHADOW_HOST_SUFFIX";
+    /// Let ServiceEntries choose pods by labels.
+    entries_select_pods: bool = true, "PILOT_ENABLE_SERVICEENTRY_SELECT_PODS";
+    /// Let Kubernetes services choose WorkloadEntries by labels.
+    services_select_entries: bool = true, "PILOT_ENABLE_K8S_SELECT_WORKLOAD_ENTRIES";
     ip_auto_allocate: bool = true, "PILOT_ENABLE_IP_AUTOALLOCATE";
     enhanced_rule_merge: bool = true, "ENABLE_ENHANCED_DESTINATIONRULE_MERGE";
     /// Beside a Sidecar's ingress listeners, serve the ports of the proxy's services too.

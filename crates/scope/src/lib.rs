@@ -8,6 +8,7 @@ pub mod affected;
 pub mod egress;
 pub mod extensions;
 pub mod gateway;
+pub mod identity;
 mod imports;
 pub mod inbound;
 pub mod patches;

@@ -7,6 +7,7 @@ mod disk;
 pub mod fetched;
 pub mod health;
 pub mod http;
+pub mod kubernetes;
 pub mod mesh;
 pub mod registry;
 pub mod source;

@@ -11,6 +11,7 @@ use model::shared::{Shared, fingerprint};
 use model::snapshot::{Delta, Snapshot};
 use scope::View;
 use scope::affected::{Affected, AffectedEndpoints, affected, is_endpoints_only};
+use scope::identity;
 use scope::inbound::{self, ServiceTarget};
 use translate::client::{self, sidecar};
 use translate::names::parse_outbound_cluster;
@@ -46,8 +47,9 @@ impl Views {
     pub fn cut(&self, epoch: &Epoch, proxy: &Proxy, pins: &Pins) -> (Arc<Slot>, Arc<Cut>) {
         let pins_key = fingerprint(pins);
         let world = if pins.is_empty() { epoch.snapshot.clone() } else { self.pinned(epoch, pins_key, pins) };
-        let inbound = inbound::targets(&world, proxy);
-        let class = class_of(proxy, epoch);
+        let proxy = identity::resolved(&world, proxy);
+        let inbound = inbound::targets(&world, &proxy);
+        let class = class_of(&proxy, epoch);
         let slot = self.slot((fingerprint(&class), fingerprint(&inbound), pins_key), class);
         let cut = slot.advance(epoch, &world, inbound, &self.renderings);
         (slot, cut)
@@ -56,8 +58,9 @@ impl Views {
     /// What this proxy would be served with these pins; nobody shares it.
     pub fn trial(&self, epoch: &Epoch, proxy: &Proxy, pins: &Pins) -> Cut {
         let world = pinned(&epoch.snapshot, pins);
-        let inbound = inbound::targets(&world, proxy);
-        let class = Arc::new(class_of(proxy, epoch));
+        let proxy = identity::resolved(&world, proxy);
+        let inbound = inbound::targets(&world, &proxy);
+        let class = Arc::new(class_of(&proxy, epoch));
         Cut::new(epoch.number, View::new(&world, &class, inbound), self.renderings.clone())
     }
 

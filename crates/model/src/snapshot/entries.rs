@@ -10,11 +10,12 @@ use api::istio::networking::v1alpha3::{ServiceEntry, ServicePort, WorkloadEntry}
 use super::{Delta, Snapshot};
 use crate::config::{Key, Kind, Meta, Object, Spec};
 use crate::endpoint::{Endpoint, Health, Locality, TlsMode};
-use crate::labels::Labels;
+use crate::labels::{Labels, selects};
 use crate::names::{Namespace, NetworkId, ServiceKey, Text};
 use crate::port::{Port, Protocol};
 use crate::service::{ExportTo, Registry, Resolution, Service, TrafficDistribution, UNSPECIFIED};
 use crate::settings::Settings;
+use crate::workload::Transport;
 
 const TLS_MODE_LABEL: &str = "security.istio.io/tlsMode";
 const LOCALITY_LABEL: &str = "istio-locality";
@@ -50,8 +51,8 @@ fn affected_entries(world: &Snapshot, delta: &Delta) -> BTreeSet<Key> {
         return world.objects.of(Kind::ServiceEntry).map(Object::key).collect();
     }
     let mut found: BTreeSet<Key> = delta.objects.iter().filter(|k| k.kind == Kind::ServiceEntry).cloned().collect();
-    let namespaces: BTreeSet<&Namespace> =
-        delta.objects.iter().filter(|k| k.kind == Kind::WorkloadEntry).map(|k| &k.namespace).collect();
+    let entries = delta.objects.iter().filter(|k| k.kind == Kind::WorkloadEntry).map(|k| &k.namespace);
+    let namespaces: BTreeSet<&Namespace> = entries.chain(delta.workloads.iter().map(|k| &k.namespace)).collect();
     for namespace in namespaces {
         let selecting = world.objects.of_namespace(Kind::ServiceEntry, namespace);
         let selects = |o: &&Object| Told::of(o).is_some_and(|told| told.spec.workload_selector.is_some());
@@ -112,6 +113,7 @@ fn services_of(told: &Told) -> Vec<Arc<Service>> {
             .collect(),
         traffic_distribution: distribution_of(meta),
         created: meta.created,
+        aliases: Vec::new(),
         kubernetes: None,
     };
     let of_host = |host: &String| {
@@ -227,12 +229,11 @@ fn told_endpoints(world: &Snapshot, told: &Told, service: &Service) -> Vec<Endpo
             // Only Envoy itself can resolve a name, and only a DNS service makes it do so.
             chosen && !awaits_probes(&w.meta) && (service.resolution.is_dns() || is_ip_or_unknown(&workload.address))
         });
-        return selected
-            .flat_map(|(w, workload)| {
-                let endpoint = workload_endpoint(&workload, &workload_name(&w.meta), &w.meta.namespace, settings);
-                on_ports(spec, &endpoint, &workload.ports).collect::<Vec<_>>()
-            })
-            .collect();
+        let entries = selected.flat_map(|(w, workload)| {
+            let endpoint = workload_endpoint(&workload, &workload_name(&w.meta), &w.meta.namespace, settings);
+            on_ports(spec, &endpoint, &workload.ports).collect::<Vec<_>>()
+        });
+        return entries.chain(pods(world, spec, &meta.namespace)).collect();
     }
     if spec.endpoints.is_empty() && service.resolution.is_dns() {
         return spec.ports.iter().map(|port| own_name(meta, service, port, settings)).collect();
@@ -244,12 +245,28 @@ fn told_endpoints(world: &Snapshot, told: &Told, service: &Service) -> Vec<Endpo
     listed.collect()
 }
 
+/// Ready pods of the namespace that the entry selects, on its ports. A named port of the pod goes first.
+fn pods<'a>(
+    world: &'a Snapshot,
+    spec: &'a ServiceEntry,
+    namespace: &'a Namespace,
+) -> impl Iterator<Item = Endpoint> + use<'a> {
+    let selector = spec.workload_selector.as_ref().filter(|_| world.settings.knobs.entries_select_pods);
+    let ready = world.workloads.of_namespace(namespace).filter(|pod| pod.is_ready);
+    let chosen = ready.filter(move |pod| selector.is_some_and(|s| selects(&s.labels, &pod.labels)));
+    chosen.flat_map(move |pod| {
+        let named = pod.ports.iter().filter(|p| p.transport == Transport::Tcp);
+        let ports = named.map(|p| (p.name.to_string(), u32::from(p.number))).collect();
+        on_ports(spec, &pod.endpoint(), &ports).collect::<Vec<_>>()
+    })
+}
+
 fn is_ip_or_unknown(address: &str) -> bool {
     address.is_empty() || address.parse::<IpAddr>().is_ok()
 }
 
 /// The workload with the labels of its object beside those of its spec; the object's win.
-fn labelled(object: &Object) -> Option<WorkloadEntry> {
+pub(super) fn labelled(object: &Object) -> Option<WorkloadEntry> {
     let Spec::WorkloadEntry(workload) = &object.spec else { return None };
     let mut merged = workload.open();
     merged.labels.extend(object.meta.labels.iter().map(|(k, v)| (k.to_string(), v.to_string())));
@@ -257,12 +274,12 @@ fn labelled(object: &Object) -> Option<WorkloadEntry> {
 }
 
 /// Whether an agent probes the workload. It is not used before a probe succeeds, which no source tells us yet.
-fn awaits_probes(meta: &Meta) -> bool {
+pub(super) fn awaits_probes(meta: &Meta) -> bool {
     matches!(meta.annotations.get(HEALTH_CHECKS).map(|v| &**v), Some("true" | "1" | "t" | "T" | "TRUE" | "True"))
 }
 
 /// The group that registered the workload, or the name it is labelled with, or its own.
-fn workload_name(meta: &Meta) -> Text {
+pub(super) fn workload_name(meta: &Meta) -> Text {
     let group = meta.annotations.get("istio.io/autoRegistrationGroup");
     group.or_else(|| meta.labels.get("service.istio.io/workload-name")).unwrap_or(&meta.name).clone()
 }
@@ -292,7 +309,12 @@ fn own_name(meta: &Meta, service: &Service, port: &ServicePort, settings: &Setti
 }
 
 /// The workload as an endpoint of no port yet.
-fn workload_endpoint(workload: &WorkloadEntry, name: &Text, namespace: &Namespace, settings: &Settings) -> Endpoint {
+pub(super) fn workload_endpoint(
+    workload: &WorkloadEntry,
+    name: &Text,
+    namespace: &Namespace,
+    settings: &Settings,
+) -> Endpoint {
     let locality = match workload.labels.get(LOCALITY_LABEL) {
         Some(label) if workload.locality.is_empty() => Locality::parse(&label.replace('.', "/")),
         _ => Locality::parse(&workload.locality),
@@ -353,9 +375,9 @@ fn topology_labels(workload: &WorkloadEntry, locality: &Locality, network: &Netw
 fn on_ports<'a>(
     spec: &'a ServiceEntry,
     workload: &Endpoint,
-    ports: &'a BTreeMap<String, u32>,
+    ports: &BTreeMap<String, u32>,
 ) -> impl Iterator<Item = Endpoint> + use<'a> {
-    let workload = workload.clone();
+    let (workload, ports) = (workload.clone(), ports.clone());
     spec.ports.iter().map(move |port| {
         let mut endpoint = workload.clone();
         endpoint.service_port = port.name.as_str().into();

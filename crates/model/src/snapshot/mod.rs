@@ -8,6 +8,7 @@ pub mod lower;
 pub mod objects;
 mod plugins;
 pub mod routing;
+mod selected;
 pub mod services;
 pub mod workloads;
 
@@ -219,6 +220,7 @@ impl Snapshot {
     fn rebuild(&mut self, delta: &mut Delta) {
         entries::join(self, delta);
         self.settle(delta);
+        selected::join(self, delta);
         if self.lowered.is_stale(delta) {
             let fresh = Lowered::build(self);
             delta.objects.extend(fresh.changed(&self.lowered));

@@ -1,13 +1,14 @@
-//! All services of all registries, joined: what ServiceEntries say stands beside what registries found.
+//! All services of all registries, joined: what ServiceEntries say stands beside what registries found, and a
+//! service that several clusters have is one.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::change::SourceId;
 use crate::config::Key;
 use crate::conflict::Conflicts;
 use crate::names::{Hostname, Namespace, ServiceKey};
-use crate::service::{Registry, Service};
+use crate::service::{KubernetesService, Registry, Resolution, Service};
 
 use super::conflicts::{self, Registered, Settled};
 
@@ -19,6 +20,8 @@ pub struct Services {
     entries: imbl::OrdMap<Key, Arc<[Arc<Service>]>>,
     all: Arc<[Arc<Service>]>,
     by_host: BTreeMap<Hostname, BTreeMap<Namespace, Arc<Service>>>,
+    /// Services of Kubernetes that select pods, oldest first.
+    selecting: BTreeMap<Namespace, Vec<Arc<Service>>>,
     /// Something was told since the last `settle`.
     is_unsettled: bool,
 }
@@ -44,6 +47,11 @@ impl Services {
 
     pub fn get(&self, key: &ServiceKey) -> Option<&Arc<Service>> {
         self.by_host.get(&key.hostname)?.get(&key.namespace)
+    }
+
+    /// Services of Kubernetes in a namespace that select pods by labels, oldest first.
+    pub fn selecting(&self, namespace: &str) -> &[Arc<Service>] {
+        self.selecting.get(namespace).map_or(&[], |list| list)
     }
 
     /// Services that a ServiceEntry gave.
@@ -94,19 +102,88 @@ impl Services {
         self.is_unsettled
     }
 
-    fn index(&mut self, mut all: Vec<Arc<Service>>) {
+    fn index(&mut self, registered: Vec<Arc<Service>>) {
+        let mut all = merged(registered);
         all.extend(self.entries.values().flat_map(|services| services.iter()).cloned());
         // Ties are broken by name and namespace, so the order is the same on every replica.
         all.sort_by(|a, b| (a.created, &a.name, &a.namespace).cmp(&(b.created, &b.name, &b.namespace)));
+        name_aliases(&mut all);
         self.by_host.clear();
+        self.selecting.clear();
         for service in &all {
             let owners = self.by_host.entry(service.hostname.clone()).or_default();
             let taken = owners.get(&service.namespace).is_some_and(|owner| !yields(owner, service));
             if !taken {
                 owners.insert(service.namespace.clone(), service.clone());
             }
+            if service.registry == Registry::Kubernetes && !service.selector.is_empty() {
+                self.selecting.entry(service.namespace.clone()).or_default().push(service.clone());
+            }
         }
         self.all = all.into();
+    }
+}
+
+/// Services of Kubernetes clusters that have the same host name are one service: of the first cluster by name
+/// of its source, with the addresses and accounts of all.
+fn merged(registered: Vec<Arc<Service>>) -> Vec<Arc<Service>> {
+    let mut found: Vec<Arc<Service>> = Vec::new();
+    let mut by_host: BTreeMap<Hostname, usize> = BTreeMap::new();
+    for service in registered {
+        if service.registry != Registry::Kubernetes {
+            found.push(service);
+            continue;
+        }
+        match by_host.get(&service.hostname) {
+            None => {
+                by_host.insert(service.hostname.clone(), found.len());
+                found.push(service);
+            }
+            Some(index) => add(Arc::make_mut(&mut found[*index]), &service),
+        }
+    }
+    found
+}
+
+/// Adds what another cluster says of the same service.
+fn add(service: &mut Service, other: &Service) {
+    for (cluster, addresses) in &other.cluster_addresses {
+        if !service.cluster_addresses.iter().any(|(known, _)| known == cluster) {
+            service.cluster_addresses.push((cluster.clone(), addresses.clone()));
+        }
+    }
+    for account in &other.service_accounts {
+        if !service.service_accounts.contains(account) {
+            service.service_accounts.push(account.clone());
+        }
+    }
+    if let Some(theirs) = other.kubernetes.as_ref().filter(|k| !k.external_addresses.is_empty()) {
+        let ours = Arc::make_mut(service.kubernetes.get_or_insert_default());
+        ours.external_addresses.extend(theirs.external_addresses.iter().cloned());
+    }
+}
+
+/// Tells each service by which other names it is known. A chain of names ends at its last; a ring has no end.
+fn name_aliases(all: &mut [Arc<Service>]) {
+    let target = |s: &Service| s.kubernetes.as_ref().and_then(|k: &Arc<KubernetesService>| k.alias_of.clone());
+    let aliases = all.iter().filter(|s| s.resolution == Resolution::Alias);
+    let named: BTreeMap<Hostname, (ServiceKey, Hostname)> =
+        aliases.filter_map(|s| Some((s.hostname.clone(), (s.key(), target(s)?)))).collect();
+    let mut known_as: BTreeMap<Hostname, BTreeSet<ServiceKey>> = BTreeMap::new();
+    for (alias, first) in named.values() {
+        let mut seen = BTreeSet::from([&alias.hostname]);
+        let mut host = first;
+        while let Some((_, next)) = named.get(host).filter(|_| seen.insert(host)) {
+            host = next;
+        }
+        if !named.contains_key(host) {
+            known_as.entry(host.clone()).or_default().insert(alias.clone());
+        }
+    }
+    for service in all.iter_mut() {
+        if let Some(names) = known_as.get(&service.hostname) {
+            Arc::make_mut(service).aliases = names.iter().cloned().collect();
+        }
     }
 }
 

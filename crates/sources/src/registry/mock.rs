@@ -71,6 +71,7 @@ impl Mock {
             passthrough_ports: Vec::new(),
             traffic_distribution: TrafficDistribution::Any,
             created: 0,
+            aliases: Vec::new(),
             kubernetes: None,
         }
     }

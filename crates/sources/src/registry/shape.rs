@@ -128,6 +128,7 @@ pub fn service(registry: Registry, hostname: Hostname, namespace: &Namespace, na
         passthrough_ports: Vec::new(),
         traffic_distribution: TrafficDistribution::Any,
         created: 0,
+        aliases: Vec::new(),
         kubernetes: None,
     }
 }

@@ -35,6 +35,7 @@ fn service(registry: Registry, port: u16) -> Service {
         passthrough_ports: Vec::new(),
         traffic_distribution: TrafficDistribution::Any,
         created: 0,
+        aliases: Vec::new(),
         kubernetes: Default::default(),
     }
 }

@@ -213,6 +213,7 @@ fn nameless(view: &View) -> Arc<Service> {
         passthrough_ports: Vec::new(),
         traffic_distribution: TrafficDistribution::Any,
         created: 0,
+        aliases: Vec::new(),
         kubernetes: None,
     })
 }

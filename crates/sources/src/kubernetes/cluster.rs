@@ -1,0 +1,560 @@
+//! One cluster, joined in memory: objects go in in any order, changes come out. What is known decides, never
+//! what came first: an endpoint whose pod is not known yet is told with the pod.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::sync::Arc;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use model::change::{Change, Credential, CredentialKey, Holder};
+use model::config::Object;
+use model::endpoint::Locality;
+use model::labels::{Labels, selects};
+use model::names::{ClusterId, Namespace, NetworkId, ServiceKey, Text};
+use model::problem::Place;
+use model::service::Service;
+use model::settings::Settings;
+use model::workload::{Workload, WorkloadKey};
+
+use super::config::{DocumentId, Documents, kind_id};
+use super::interner::Interner;
+use super::place::{self, NETWORK};
+use super::pod::{self, Pod, Surroundings};
+use super::selector::is_discovered;
+use super::service::{self, Around, Kept};
+use super::slice::{self, Join, SERVICE_NAME, Slice, Standing};
+use super::wire::{self, Item};
+
+const REVISION: &str = "istio.io/rev";
+
+/// Namespace and name.
+type Name = (Namespace, Text);
+
+/// What does not change while a cluster is watched.
+#[derive(Clone, Debug)]
+pub struct Options {
+    pub cluster: ClusterId,
+    /// DNS suffix, `cluster.local`.
+    pub domain: Text,
+    /// Where the control plane and objects for the whole mesh stand.
+    pub system_namespace: Namespace,
+    /// Objects labelled for another revision are not read; empty reads all.
+    pub revision: Text,
+}
+
+/// A collection of objects, as one watch lists it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Collection {
+    Service,
+    EndpointSlice,
+    Pod,
+    Node,
+    Namespace,
+    Secret,
+    ConfigMap,
+    /// `apiVersion` and `kind` of documents.
+    Config(Text, Text),
+}
+
+/// All that is known of one cluster.
+#[derive(Clone, Debug)]
+pub struct Cluster {
+    options: Options,
+    settings: Settings,
+    interner: Interner,
+    namespaces: BTreeMap<Namespace, NamespaceFacts>,
+    nodes: BTreeMap<Text, Node>,
+    pods: BTreeMap<Name, Running>,
+    /// Usable pods by address: those that an endpoint may mean that names none.
+    pods_at: HashMap<Text, BTreeSet<Name>>,
+    services: BTreeMap<Name, Serving>,
+    /// By service, then by the name of the slice.
+    slices: BTreeMap<Name, BTreeMap<Text, Slice>>,
+    service_of_slice: BTreeMap<Name, Text>,
+    credentials: BTreeMap<CredentialKey, Arc<Credential>>,
+    documents: Documents,
+    dirty: Dirty,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct NamespaceFacts {
+    labels: Labels,
+    /// The wish of its services for near endpoints.
+    near: Option<Text>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Node {
+    locality: Locality,
+    labels: Labels,
+    external: Option<Text>,
+}
+
+#[derive(Clone, Debug)]
+struct Running {
+    pod: Pod,
+    /// As it was told last.
+    workload: Option<Arc<Workload>>,
+}
+
+#[derive(Clone, Debug)]
+struct Serving {
+    kept: Kept,
+    /// As it was told last.
+    service: Option<Arc<Service>>,
+}
+
+/// What must be looked at again.
+#[derive(Clone, Debug, Default)]
+struct Dirty {
+    everything: bool,
+    namespaces: BTreeSet<Namespace>,
+    pods: BTreeSet<Name>,
+    /// Addresses at which usable pods came or went.
+    addresses: HashSet<Text>,
+    services: BTreeSet<Name>,
+    endpoints: BTreeSet<Name>,
+    credentials: BTreeSet<CredentialKey>,
+}
+
+impl Cluster {
+    pub fn new(options: Options, settings: Settings) -> Cluster {
+        Cluster {
+            options,
+            settings,
+            interner: Interner::default(),
+            namespaces: BTreeMap::new(),
+            nodes: BTreeMap::new(),
+            pods: BTreeMap::new(),
+            pods_at: HashMap::new(),
+            services: BTreeMap::new(),
+            slices: BTreeMap::new(),
+            service_of_slice: BTreeMap::new(),
+            credentials: BTreeMap::new(),
+            documents: Documents::default(),
+            dirty: Dirty::default(),
+        }
+    }
+
+    /// Settings that decide what is watched and how endpoints are placed.
+    pub fn adopt(&mut self, settings: Settings) {
+        let same = self.settings.mesh == settings.mesh && self.settings.networks == settings.networks;
+        self.settings = settings;
+        if !same {
+            self.dirty.everything = true;
+        }
+    }
+
+    /// Takes an object in, new or changed. One that means the same as before changes nothing.
+    pub fn apply(&mut self, item: Item) {
+        match item {
+            Item::Service(service) => self.put_service(*service),
+            Item::EndpointSlice(slice) => self.put_slice(&slice),
+            Item::Pod(pod) => self.put_pod(&pod),
+            Item::Node(node) => self.put_node(&node),
+            Item::Namespace(namespace) => self.put_namespace(&namespace.metadata),
+            Item::Secret(holding) => self.put_credential(Holder::Secret, &holding),
+            Item::ConfigMap(holding) => self.put_credential(Holder::ConfigMap, &holding),
+            Item::Config(json) => {
+                let place = Place { file: format!("cluster {}", self.options.cluster).into(), line: 0 };
+                self.documents.put(&json, &place);
+            }
+        }
+    }
+
+    /// Forgets an object.
+    pub fn delete(&mut self, collection: &Collection, namespace: &str, name: &str) {
+        let key: Name = (namespace.into(), name.into());
+        match collection {
+            Collection::Service => {
+                if self.services.remove(&key).is_some() {
+                    self.dirty.services.insert(key);
+                }
+            }
+            Collection::EndpointSlice => self.remove_slice(&key),
+            Collection::Pod => self.remove_pod(&key),
+            Collection::Node => {
+                if self.nodes.remove(name).is_some() {
+                    self.touch_node(name);
+                }
+            }
+            Collection::Namespace => {
+                let namespace = Namespace::from(name);
+                if self.namespaces.remove(&namespace).is_some() {
+                    self.touch_namespace(&namespace);
+                }
+            }
+            Collection::Secret => self.remove_credential(Holder::Secret, key),
+            Collection::ConfigMap => self.remove_credential(Holder::ConfigMap, key),
+            Collection::Config(api_version, kind) => {
+                let id = DocumentId { kind: kind_id(api_version, kind), namespace: key.0, name: key.1 };
+                self.documents.remove(&id);
+            }
+        }
+    }
+
+    /// Forgets the objects of a collection that a complete list does not have.
+    pub fn retain(&mut self, collection: &Collection, listed: &HashSet<(String, String)>) {
+        for (namespace, name) in self.known(collection) {
+            if !listed.contains(&(namespace.to_string(), name.to_string())) {
+                self.delete(collection, &namespace, &name);
+            }
+        }
+    }
+
+    fn known(&self, collection: &Collection) -> Vec<Name> {
+        let held = |holder: Holder| {
+            let of = self.credentials.keys().filter(move |key| key.holder == holder);
+            of.map(|key| (key.namespace.clone(), key.name.clone())).collect()
+        };
+        match collection {
+            Collection::Service => self.services.keys().cloned().collect(),
+            Collection::EndpointSlice => self.service_of_slice.keys().cloned().collect(),
+            Collection::Pod => self.pods.keys().cloned().collect(),
+            Collection::Node => self.nodes.keys().map(|name| (Namespace::default(), name.clone())).collect(),
+            Collection::Namespace => self.namespaces.keys().map(|n| (Namespace::default(), n.text().clone())).collect(),
+            Collection::Secret => held(Holder::Secret),
+            Collection::ConfigMap => held(Holder::ConfigMap),
+            Collection::Config(api_version, kind) => {
+                let kind = kind_id(api_version, kind);
+                self.documents.of_kind(&kind).map(|id| (id.namespace.clone(), id.name.clone())).collect()
+            }
+        }
+    }
+
+    fn put_service(&mut self, service: wire::Service) {
+        let key = name_of(&service.metadata);
+        let kept = Kept::of(service);
+        match self.services.get_mut(&key) {
+            Some(known) if known.kept == kept => return,
+            Some(known) => known.kept = kept,
+            None => _ = self.services.insert(key.clone(), Serving { kept, service: None }),
+        }
+        self.dirty.services.insert(key);
+    }
+
+    fn put_slice(&mut self, slice: &wire::EndpointSlice) {
+        let key = name_of(&slice.metadata);
+        let labels = slice.metadata.labels.as_ref();
+        let service = labels.and_then(|all| all.get(SERVICE_NAME)).filter(|name| !name.is_empty());
+        let (Some(service), Some(kept)) = (service, Slice::of(slice, &mut self.interner)) else {
+            return self.remove_slice(&key);
+        };
+        let service: Text = self.interner.text(service);
+        if self.service_of_slice.get(&key).is_some_and(|before| *before != service) {
+            self.remove_slice(&key);
+        }
+        let owner = (key.0.clone(), service.clone());
+        let slices = self.slices.entry(owner.clone()).or_default();
+        if slices.get(&key.1) == Some(&kept) {
+            return;
+        }
+        slices.insert(key.1.clone(), kept);
+        self.service_of_slice.insert(key, service);
+        self.dirty.endpoints.insert(owner);
+    }
+
+    fn remove_slice(&mut self, key: &Name) {
+        let Some(service) = self.service_of_slice.remove(key) else { return };
+        let owner = (key.0.clone(), service);
+        if let Some(slices) = self.slices.get_mut(&owner) {
+            slices.remove(&key.1);
+            if slices.is_empty() {
+                self.slices.remove(&owner);
+            }
+        }
+        self.dirty.endpoints.insert(owner);
+    }
+
+    fn put_pod(&mut self, pod: &wire::Pod) {
+        let key = name_of(&pod.metadata);
+        let pod = Pod::of(pod, &mut self.interner);
+        if pod.is_failed() {
+            return self.remove_pod(&key);
+        }
+        let before = self.pods.get(&key);
+        if before.is_some_and(|before| before.pod == pod) {
+            return;
+        }
+        let workload = before.and_then(|before| before.workload.clone());
+        self.forget_addresses(&key);
+        if pod.is_usable() {
+            if let Some(address) = pod.addresses.first() {
+                self.dirty.addresses.insert(address.clone());
+                self.pods_at.entry(address.clone()).or_default().insert(key.clone());
+            }
+        }
+        self.pods.insert(key.clone(), Running { pod, workload });
+        self.dirty.pods.insert(key);
+    }
+
+    fn remove_pod(&mut self, key: &Name) {
+        self.forget_addresses(key);
+        if self.pods.remove(key).is_some() {
+            self.dirty.pods.insert(key.clone());
+        }
+    }
+
+    fn forget_addresses(&mut self, key: &Name) {
+        for address in self.pods.get(key).iter().flat_map(|before| before.pod.addresses.iter()) {
+            if let Some(pods) = self.pods_at.get_mut(address)
+                && pods.remove(key)
+            {
+                self.dirty.addresses.insert(address.clone());
+                if pods.is_empty() {
+                    self.pods_at.remove(address);
+                }
+            }
+        }
+    }
+
+    fn put_node(&mut self, node: &wire::Node) {
+        let name = node.metadata.name.as_deref().unwrap_or_default();
+        let external = node.status.addresses.iter().find(|a| a.kind == "ExternalIP" && !a.address.is_empty());
+        let facts = Node {
+            locality: place::of_node(&node.metadata, &mut self.interner),
+            labels: wire::labels(&node.metadata),
+            external: external.map(|a| a.address.as_str().into()),
+        };
+        if self.nodes.get(name) != Some(&facts) {
+            self.nodes.insert(self.interner.text(name), facts);
+            self.touch_node(name);
+        }
+    }
+
+    fn touch_node(&mut self, name: &str) {
+        let there = self.pods.iter().filter(|(_, running)| *running.pod.node == *name).map(|(key, _)| key.clone());
+        self.dirty.pods.extend(there);
+        let by_nodes = self.services.iter().filter(|(_, s)| s.kept.node_selector().is_some());
+        self.dirty.services.extend(by_nodes.map(|(key, _)| key.clone()));
+    }
+
+    fn put_namespace(&mut self, meta: &ObjectMeta) {
+        let name = Namespace::from(meta.name.as_deref().unwrap_or_default());
+        let facts = NamespaceFacts { labels: wire::labels(meta), near: service::namespace_wish(meta) };
+        let before = self.namespaces.insert(name.clone(), facts.clone());
+        if before.as_ref() != Some(&facts) {
+            self.touch_namespace(&name);
+        }
+    }
+
+    fn touch_namespace(&mut self, name: &Namespace) {
+        self.dirty.namespaces.insert(name.clone());
+        let first = (name.clone(), Text::from(""));
+        let pods = self.pods.range(first.clone()..).take_while(|((ns, _), _)| ns == name);
+        self.dirty.pods.extend(pods.map(|(key, _)| key.clone()));
+        let services = self.services.range(first..).take_while(|((ns, _), _)| ns == name);
+        self.dirty.services.extend(services.map(|(key, _)| key.clone()));
+        self.documents.touch(name);
+        self.dirty.credentials.extend(self.credentials.keys().filter(|key| key.namespace == *name).cloned());
+        if *name == self.options.system_namespace {
+            // Its label is the network of the whole cluster.
+            self.dirty.everything = true;
+        }
+    }
+
+    fn put_credential(&mut self, holder: Holder, holding: &wire::Holding) {
+        let (namespace, name) = name_of(&holding.metadata);
+        let key = CredentialKey { holder, namespace, name };
+        let entries = holding.data.iter().filter(|(_, value)| !value.is_empty());
+        let credential = Credential { entries: entries.map(|(k, _)| self.interner.text(k)).collect(), fault: None };
+        if self.credentials.get(&key).is_none_or(|known| **known != credential) {
+            self.credentials.insert(key.clone(), Arc::new(credential));
+            self.dirty.credentials.insert(key);
+        }
+    }
+
+    fn remove_credential(&mut self, holder: Holder, (namespace, name): Name) {
+        let key = CredentialKey { holder, namespace, name };
+        if self.credentials.remove(&key).is_some() {
+            self.dirty.credentials.insert(key);
+        }
+    }
+}
+
+/// What comes out.
+impl Cluster {
+    /// All that is to be told since the last question. Nothing that means the same as before is told again.
+    pub fn changes(&mut self) -> Vec<Change> {
+        let mut dirty = std::mem::take(&mut self.dirty);
+        if dirty.everything {
+            dirty.namespaces.extend(self.namespaces.keys().cloned());
+            dirty.pods.extend(self.pods.keys().cloned());
+            dirty.services.extend(self.services.keys().cloned());
+            dirty.endpoints.extend(self.slices.keys().cloned());
+            dirty.credentials.extend(self.credentials.keys().cloned());
+            self.documents.touch_all();
+        }
+        let mut changes = Vec::new();
+        for namespace in std::mem::take(&mut dirty.namespaces) {
+            let labels = self.namespaces.get(&namespace).map(|facts| facts.labels.clone());
+            changes.push(Change::Namespace(namespace, labels));
+        }
+        let moved = self.tell_pods(&dirty.pods, &mut changes);
+        self.find_readers(&moved, &mut dirty);
+        self.tell_services(&mut dirty, &mut changes);
+        self.tell_endpoints(&dirty.endpoints, &mut changes);
+        for key in dirty.credentials {
+            let credential = self.credentials.get(&key).filter(|_| self.is_discovered(&key.namespace)).cloned();
+            changes.push(Change::Credential(key, credential));
+        }
+        let mut documents = std::mem::take(&mut self.documents);
+        documents.changes(|object| self.reads(object), &mut changes);
+        self.documents = documents;
+        changes
+    }
+
+    /// Whether discovery selectors let this namespace be seen.
+    fn is_discovered(&self, namespace: &Namespace) -> bool {
+        let selectors = &self.settings.mesh.discovery_selectors;
+        if selectors.is_empty() || namespace.is_empty() {
+            return true;
+        }
+        self.namespaces.get(namespace).is_some_and(|facts| is_discovered(selectors, &facts.labels))
+    }
+
+    fn reads(&self, object: &Object) -> bool {
+        let revision = object.meta.labels.get(REVISION);
+        let ours = self.options.revision.is_empty() || revision.is_none_or(|r| *r == self.options.revision);
+        ours && self.is_discovered(&object.meta.namespace)
+    }
+
+    /// The workloads of these pods; gives those that are not as they were.
+    fn tell_pods(&mut self, keys: &BTreeSet<Name>, changes: &mut Vec<Change>) -> HashSet<Name> {
+        let mut moved = HashSet::new();
+        for key in keys {
+            let workload = self.workload(key);
+            let told = match self.pods.get_mut(key) {
+                Some(running) if running.workload == workload => continue,
+                Some(running) => std::mem::replace(&mut running.workload, workload.clone()).is_some(),
+                None => true,
+            };
+            match workload {
+                Some(workload) => changes.push(Change::WorkloadApplied(workload)),
+                None if told => changes.push(Change::WorkloadDeleted(self.workload_key(key))),
+                None => continue,
+            }
+            moved.insert(key.clone());
+        }
+        moved
+    }
+
+    fn workload_key(&self, (namespace, name): &Name) -> WorkloadKey {
+        WorkloadKey { namespace: namespace.clone(), name: name.clone(), cluster: self.options.cluster.clone() }
+    }
+
+    fn workload(&mut self, key: &Name) -> Option<Arc<Workload>> {
+        let running = self.pods.get(key).filter(|_| self.is_discovered(&key.0))?;
+        let pod = &running.pod;
+        let network = self.network(&pod.labels, pod.addresses.first().map_or("", |a| a));
+        let node = self.nodes.get(&pod.node).map(|node| &node.locality);
+        let around = Surroundings {
+            cluster: &self.options.cluster,
+            trust_domain: &self.settings.mesh.trust_domain,
+            node,
+            network,
+        };
+        Some(pod::workload(&key.0, &key.1, pod, around, &mut self.interner))
+    }
+
+    /// The network of an address: of the pod's label, of the whole cluster, or as mesh networks say.
+    fn network(&self, labels: &Labels, address: &str) -> NetworkId {
+        if let Some(own) = labels.get(NETWORK).filter(|n| !n.is_empty()) {
+            return NetworkId::new(own.clone());
+        }
+        let system = self.namespaces.get(&self.options.system_namespace);
+        if let Some(whole) = system.and_then(|facts| facts.labels.get(NETWORK)).filter(|n| !n.is_empty()) {
+            return NetworkId::new(whole.clone());
+        }
+        place::network_of(&self.settings.networks, &self.options.cluster, address)
+    }
+
+    /// Adds the services whose slices name one of these pods or an address where one came or went.
+    fn find_readers(&self, moved: &HashSet<Name>, dirty: &mut Dirty) {
+        if moved.is_empty() && dirty.addresses.is_empty() {
+            return;
+        }
+        let reads = |item: &slice::Item| match &item.pod {
+            Some(pod) => moved.contains(pod),
+            None => item.addresses.iter().any(|a| dirty.addresses.contains(a)),
+        };
+        let touched = self.slices.iter().filter(|(_, slices)| slices.values().any(|s| s.items.iter().any(reads)));
+        dirty.endpoints.extend(touched.map(|(key, _)| key.clone()).collect::<Vec<_>>());
+    }
+
+    fn tell_services(&mut self, dirty: &mut Dirty, changes: &mut Vec<Change>) {
+        for key in &dirty.services {
+            let service = self.service(key).map(Arc::new);
+            let told = match self.services.get_mut(key) {
+                Some(serving) if serving.service == service => continue,
+                Some(serving) => std::mem::replace(&mut serving.service, service.clone()).is_some(),
+                None => true,
+            };
+            match service {
+                Some(service) => changes.push(Change::ServiceApplied(service)),
+                None if told => changes.push(Change::ServiceDeleted(self.service_key(key))),
+                None => continue,
+            }
+            dirty.endpoints.insert(key.clone());
+        }
+    }
+
+    fn service_key(&self, (namespace, name): &Name) -> ServiceKey {
+        let hostname = service::hostname(namespace, name, &self.options.domain);
+        ServiceKey { hostname, namespace: namespace.clone() }
+    }
+
+    fn service(&self, key: &Name) -> Option<Service> {
+        let serving = self.services.get(key).filter(|_| self.is_discovered(&key.0))?;
+        let selector = serving.kept.node_selector();
+        let answering = |wanted: &BTreeMap<String, String>| {
+            let nodes = self.nodes.values().filter(|node| selects(wanted, &node.labels));
+            nodes.filter_map(|node| node.external.clone()).collect()
+        };
+        let around = Around {
+            domain: &self.options.domain,
+            cluster: &self.options.cluster,
+            trust_domain: &self.settings.mesh.trust_domain,
+            near: self.namespaces.get(&key.0).and_then(|facts| facts.near.as_deref()),
+            nodes: selector.as_ref().map(answering).unwrap_or_default(),
+        };
+        Some(service::convert(&key.0, &key.1, &serving.kept, around))
+    }
+
+    fn tell_endpoints(&self, keys: &BTreeSet<Name>, changes: &mut Vec<Change>) {
+        for key in keys {
+            let endpoints = match self.services.get(key) {
+                Some(Serving { kept, service: Some(service) }) => {
+                    let join = Join {
+                        service,
+                        keeps_sessions: kept.keeps_sessions(),
+                        dual_stack: self.settings.knobs.dual_stack,
+                        pod: |name: &Name| self.pods.get(name).and_then(|running| running.workload.clone()),
+                        at: |address: &str| self.standing(&key.0, address),
+                    };
+                    self.slices.get(key).map(|slices| join.endpoints(slices)).unwrap_or_default()
+                }
+                _ => Vec::new(),
+            };
+            changes.push(Change::Endpoints(self.service_key(key), endpoints));
+        }
+    }
+
+    /// A pod of this namespace at the address, or nobody.
+    fn standing(&self, namespace: &Namespace, address: &str) -> Standing {
+        let pods = self.pods_at.get(address).into_iter().flatten();
+        let here = pods.filter(|(ns, _)| ns == namespace).find_map(|key| self.pods.get(key)?.workload.clone());
+        here.map(Standing::Pod).unwrap_or_else(|| {
+            let network = self.network(&Labels::default(), address);
+            let locality = Locality::default();
+            let place =
+                place::Place { locality: &locality, cluster: &self.options.cluster, node: "", network: &network };
+            let labels = place::placed(&Labels::default(), &place);
+            Standing::Nobody(Box::new(slice::bare(self.options.cluster.clone(), network, labels)))
+        })
+    }
+}
+
+fn name_of(meta: &ObjectMeta) -> Name {
+    let namespace = meta.namespace.as_deref().unwrap_or_default().into();
+    (namespace, meta.name.as_deref().unwrap_or_default().into())
+}

@@ -1,0 +1,131 @@
+//! Config objects of one cluster: parsed, judged, and used even where validation objects, as upstream uses
+//! whatever an API server stores.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use model::change::Change;
+use model::config::parse::{self, Parsed};
+use model::config::validate::validate;
+use model::config::{Key, Object};
+use model::names::{Namespace, Text};
+use model::problem::{Place, Problem};
+use serde_json::Value;
+
+/// Which document: its group and kind, its namespace and its name.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct DocumentId {
+    /// `group/Kind`: an object is the same in every version.
+    pub(super) kind: Text,
+    pub(super) namespace: Namespace,
+    pub(super) name: Text,
+}
+
+impl DocumentId {
+    pub(super) fn of(json: &Value) -> DocumentId {
+        let word = |json: &Value, key: &str| json.get(key).and_then(Value::as_str).unwrap_or_default().to_owned();
+        let meta = json.get("metadata").unwrap_or(&Value::Null);
+        DocumentId {
+            kind: kind_id(&word(json, "apiVersion"), &word(json, "kind")),
+            namespace: word(meta, "namespace").into(),
+            name: word(meta, "name").into(),
+        }
+    }
+}
+
+/// How a kind is called here, whatever its version.
+pub(super) fn kind_id(api_version: &str, kind: &str) -> Text {
+    let group = api_version.split_once('/').map_or("", |(group, _)| group);
+    format!("{group}/{kind}").into()
+}
+
+/// All documents of a cluster.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Documents {
+    all: BTreeMap<DocumentId, Document>,
+    dirty: BTreeSet<DocumentId>,
+    told: BTreeMap<DocumentId, Vec<Key>>,
+    problems_changed: bool,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Document {
+    objects: Vec<Object>,
+    problems: Vec<Problem>,
+}
+
+impl Documents {
+    /// Takes a document in, new or changed.
+    pub(super) fn put(&mut self, json: &Value, place: &Place) {
+        let id = DocumentId::of(json);
+        let document = read(json, place, &id);
+        let before = self.all.get(&id);
+        let same = before.is_some_and(|before| {
+            before.objects.len() == document.objects.len()
+                && before.objects.iter().zip(&document.objects).all(|(a, b)| a.means_the_same_as(b))
+        });
+        self.problems_changed |= before.map_or(&[][..], |b| &b.problems) != document.problems;
+        self.all.insert(id.clone(), document);
+        if !same {
+            self.dirty.insert(id);
+        }
+    }
+
+    pub(super) fn remove(&mut self, id: &DocumentId) {
+        if let Some(gone) = self.all.remove(id) {
+            self.problems_changed |= !gone.problems.is_empty();
+            self.dirty.insert(id.clone());
+        }
+    }
+
+    /// Documents of a kind.
+    pub(super) fn of_kind<'a>(&'a self, kind: &'a str) -> impl Iterator<Item = &'a DocumentId> {
+        self.all.keys().filter(move |id| *id.kind == *kind)
+    }
+
+    /// Judges every document of a namespace anew.
+    pub(super) fn touch(&mut self, namespace: &Namespace) {
+        self.dirty.extend(self.all.keys().filter(|id| id.namespace == *namespace).cloned());
+    }
+
+    pub(super) fn touch_all(&mut self) {
+        self.dirty.extend(self.all.keys().cloned());
+        self.problems_changed = true;
+    }
+
+    /// What must be told, of objects that `wanted` accepts.
+    pub(super) fn changes(&mut self, wanted: impl Fn(&Object) -> bool, changes: &mut Vec<Change>) {
+        for id in std::mem::take(&mut self.dirty) {
+            let objects = self.all.get(&id).into_iter().flat_map(|d| &d.objects).filter(|o| wanted(o));
+            let objects: Vec<Object> = objects.cloned().collect();
+            let keys: Vec<Key> = objects.iter().map(Object::key).collect();
+            let before = match keys.is_empty() {
+                true => self.told.remove(&id),
+                false => self.told.insert(id, keys.clone()),
+            };
+            changes.extend(before.into_iter().flatten().filter(|key| !keys.contains(key)).map(Change::Deleted));
+            changes.extend(objects.into_iter().map(Change::Applied));
+        }
+        if std::mem::take(&mut self.problems_changed) {
+            let problems = self.all.values().flat_map(|document| &document.problems);
+            changes.push(Change::Problems(problems.cloned().collect()));
+        }
+    }
+}
+
+fn read(json: &Value, place: &Place, id: &DocumentId) -> Document {
+    // A parser's bug must cost one object only.
+    let parsed = catch_unwind(AssertUnwindSafe(|| {
+        let mut parsed = parse::value(json, place);
+        parsed.problems.extend(parsed.objects.iter().flat_map(validate).collect::<Vec<_>>());
+        parsed
+    }));
+    let Parsed { objects, problems } = parsed.unwrap_or_else(|_| Parsed {
+        objects: Vec::new(),
+        problems: vec![Problem::error(
+            format!("{} {}/{}", id.kind, id.namespace, id.name),
+            "could not read the object: a bug in the parser",
+        )],
+    });
+    Document { objects, problems }
+}

@@ -1,0 +1,212 @@
+//! A Pod reduced to what the mesh reads, and the workload that it is on its node.
+
+use std::sync::Arc;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use model::endpoint::{Locality, TlsMode};
+use model::labels::Labels;
+use model::names::{ClusterId, Namespace, NetworkId, Text};
+use model::workload::{NamedPort, Transport, Workload, WorkloadKey};
+
+use super::interner::Interner;
+use super::place::{self, Place};
+use super::wire;
+
+const TLS_MODE: &str = "security.istio.io/tlsMode";
+const WORKLOAD_NAME: &str = "service.istio.io/workload-name";
+
+/// A pod as it is kept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Pod {
+    pub(super) labels: Labels,
+    pub(super) addresses: Box<[Text]>,
+    ports: Box<[NamedPort]>,
+    pub(super) node: Text,
+    service_account: Text,
+    workload_name: Text,
+    host_name: Text,
+    sub_domain: Text,
+    phase: Phase,
+    is_ready: bool,
+    is_going: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Running,
+    Succeeded,
+    Failed,
+}
+
+impl Pod {
+    pub(super) fn of(pod: &wire::Pod, interner: &mut Interner) -> Pod {
+        let labels = interner.labels(pod.metadata.labels.as_ref());
+        let sub_domain = interner.text(&pod.spec.subdomain);
+        let name = pod.metadata.name.as_deref().unwrap_or_default();
+        let host_name = match (pod.spec.subdomain.is_empty(), pod.spec.hostname.as_str()) {
+            (true, _) => interner.text(""),
+            (false, "") => name.into(),
+            (false, own) => own.into(),
+        };
+        Pod {
+            addresses: addresses(&pod.status),
+            ports: named_ports(&pod.spec, interner),
+            node: interner.text(&pod.spec.node_name),
+            service_account: interner.text(&pod.spec.service_account_name),
+            workload_name: interner.text(&workload_name(&pod.metadata, name, &labels)),
+            host_name,
+            sub_domain,
+            phase: match pod.status.phase.as_str() {
+                "Failed" => Phase::Failed,
+                "Succeeded" => Phase::Succeeded,
+                _ => Phase::Running,
+            },
+            is_ready: pod.status.conditions.iter().any(|c| c.kind == "Ready" && c.status == "True"),
+            is_going: pod.metadata.deletion_timestamp.is_some(),
+            labels,
+        }
+    }
+
+    /// Failed pods are as good as deleted, though the API server still has them.
+    pub(super) fn is_failed(&self) -> bool {
+        self.phase == Phase::Failed
+    }
+
+    /// Whether what selects pods by itself may use it: it runs, is ready and is not about to go.
+    pub(super) fn is_usable(&self) -> bool {
+        self.phase == Phase::Running && self.is_ready && !self.is_going && !self.addresses.is_empty()
+    }
+}
+
+/// All that a pod's surroundings add to it.
+pub(super) struct Surroundings<'a> {
+    pub(super) cluster: &'a ClusterId,
+    pub(super) trust_domain: &'a str,
+    pub(super) node: Option<&'a Locality>,
+    pub(super) network: NetworkId,
+}
+
+/// The workload that the pod is where it stands.
+pub(super) fn workload(
+    namespace: &Namespace,
+    name: &Text,
+    pod: &Pod,
+    around: Surroundings<'_>,
+    interner: &mut Interner,
+) -> Arc<Workload> {
+    let locality = place::of_pod(&pod.labels).or_else(|| around.node.cloned()).unwrap_or_default();
+    let place = Place { locality: &locality, cluster: around.cluster, node: &pod.node, network: &around.network };
+    let labels = place::placed(&pod.labels, &place);
+    let labels = labels.iter().map(|(k, v)| (interner.text(k), interner.text(v))).collect();
+    let account = format!("spiffe://{}/ns/{namespace}/sa/{}", around.trust_domain, pod.service_account);
+    Arc::new(Workload {
+        key: WorkloadKey { namespace: namespace.clone(), name: name.clone(), cluster: around.cluster.clone() },
+        labels: interner.set(labels),
+        addresses: pod.addresses.to_vec(),
+        ports: pod.ports.to_vec(),
+        network: around.network,
+        service_account: interner.text(&account),
+        tls: match pod.labels.get(TLS_MODE) {
+            Some(mode) if **mode == *"istio" => TlsMode::Istio,
+            _ => TlsMode::Disabled,
+        },
+        workload_name: pod.workload_name.clone(),
+        node_name: pod.node.clone(),
+        host_name: pod.host_name.clone(),
+        sub_domain: pod.sub_domain.clone(),
+        is_ready: pod.is_usable(),
+        locality,
+    })
+}
+
+fn addresses(status: &wire::PodStatus) -> Box<[Text]> {
+    let mut found: Vec<Text> = Vec::new();
+    for ip in std::iter::once(&status.pod_ip).chain(status.pod_ips.iter().map(|p| &p.ip)) {
+        if !ip.is_empty() && !found.iter().any(|known| **known == **ip) {
+            found.push(ip.as_str().into());
+        }
+    }
+    found.into()
+}
+
+/// Named ports of containers, and of init containers that keep running beside them; the first of a name wins.
+fn named_ports(spec: &wire::PodSpec, interner: &mut Interner) -> Box<[NamedPort]> {
+    let beside = spec.init_containers.iter().filter(|c| c.restart_policy.as_deref() == Some("Always"));
+    let ports = spec.containers.iter().chain(beside).flat_map(|c| &c.ports).filter(|p| !p.name.is_empty());
+    let mut found: Vec<NamedPort> = Vec::new();
+    for port in ports {
+        let transport = Transport::parse(&port.protocol);
+        if !found.iter().any(|known| *known.name == *port.name && known.transport == transport) {
+            found.push(NamedPort { name: interner.text(&port.name), transport, number: port.container_port });
+        }
+    }
+    found.into()
+}
+
+/// The name of what made the pod. Owners are asked only where the pod's own name was made up.
+fn workload_name(meta: &ObjectMeta, name: &str, labels: &Labels) -> String {
+    if let Some(told) = labels.get(WORKLOAD_NAME) {
+        return told.to_string();
+    }
+    let generated = meta.generate_name.as_deref().is_some_and(|prefix| !prefix.is_empty());
+    let mut owners = meta.owner_references.iter().flatten();
+    let Some(owner) = owners.find(|o| o.controller == Some(true)).filter(|_| generated) else {
+        return name.to_owned();
+    };
+    let without_hash = |label: &str| {
+        let hash = labels.get(label).filter(|hash| !hash.is_empty())?;
+        let shorter = owner.name.strip_suffix(&**hash)?;
+        Some(shorter.strip_suffix('-').unwrap_or(&owner.name).to_owned())
+    };
+    let found = match owner.kind.as_str() {
+        "ReplicaSet" => without_hash("pod-template-hash").or_else(|| without_hash("rollouts-pod-template-hash")),
+        "ReplicationController" => labels.get("deploymentconfig").filter(|n| !n.is_empty()).map(|n| n.to_string()),
+        "Job" => cron_job(&owner.name).map(str::to_owned),
+        _ => None,
+    };
+    found.unwrap_or_else(|| owner.name.clone())
+}
+
+/// The CronJob whose run a Job is: its name without the time at its end.
+fn cron_job(job: &str) -> Option<&str> {
+    let (name, time) = job.rsplit_once('-')?;
+    let is_time = (8..=10).contains(&time.len()) && time.bytes().all(|b| b.is_ascii_digit());
+    (is_time && !name.is_empty()).then_some(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::super::interner::Interner;
+    use super::{Pod, cron_job};
+
+    fn workload(owner: serde_json::Value, labels: serde_json::Value) -> String {
+        let pod = json!({"metadata": {"name": "p-1", "generateName": "p-", "labels": labels,
+            "ownerReferences": [owner]}});
+        let pod = serde_json::from_value(pod).expect("a pod");
+        Pod::of(&pod, &mut Interner::default()).workload_name.to_string()
+    }
+
+    fn owner(kind: &str, name: &str) -> serde_json::Value {
+        json!({"apiVersion": "v1", "kind": kind, "name": name, "uid": "1", "controller": true})
+    }
+
+    #[test]
+    fn workload_is_named_after_what_made_the_pod() {
+        assert_eq!(workload(owner("ReplicaSet", "cart-7d9"), json!({"pod-template-hash": "7d9"})), "cart");
+        assert_eq!(workload(owner("ReplicaSet", "cart-7d9"), json!({"rollouts-pod-template-hash": "7d9"})), "cart");
+        assert_eq!(workload(owner("ReplicaSet", "bare"), json!({})), "bare");
+        assert_eq!(workload(owner("StatefulSet", "db"), json!({})), "db");
+        assert_eq!(workload(owner("Job", "tidy-12345678"), json!({})), "tidy");
+        assert_eq!(workload(owner("Job", "tidy-123"), json!({})), "tidy-123");
+        assert_eq!(workload(owner("Job", "x"), json!({"service.istio.io/workload-name": "told"})), "told");
+    }
+
+    #[test]
+    fn only_a_time_is_taken_off_a_job() {
+        assert_eq!(cron_job("a-b-1234567890"), Some("a-b"));
+        assert_eq!(cron_job("a-12345678901"), None);
+        assert_eq!(cron_job("-12345678"), None);
+    }
+}

@@ -1,0 +1,234 @@
+//! A Kubernetes Service as a service of the mesh.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use model::labels::Labels;
+use model::names::{ClusterId, Hostname, Namespace, Text};
+use model::port::{Port, Protocol};
+use model::service::{
+    ExportTo, KubernetesService, Registry, Resolution, Service, Target, TargetPort, TrafficDistribution, UNSPECIFIED,
+};
+use model::workload::Transport;
+
+use super::wire;
+
+const DISTRIBUTION: &str = "networking.istio.io/traffic-distribution";
+const NODE_SELECTOR: &str = "traffic.istio.io/nodeSelector";
+/// Ports whose server speaks first, so that sniffing would hang.
+const SERVER_FIRST: [u16; 4] = [25, 53, 3306, 27017];
+
+/// A Service as it is kept: noise of other tools is left out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Kept {
+    pub(super) spec: wire::ServiceSpec,
+    labels: Labels,
+    annotations: BTreeMap<Text, Text>,
+    created: i64,
+    balancers: Vec<Text>,
+}
+
+impl Kept {
+    pub(super) fn of(service: wire::Service) -> Kept {
+        let annotations = service.metadata.annotations.iter().flatten().filter(|(k, _)| k.contains("istio.io/"));
+        let ingress = service.status.load_balancer.ingress.iter();
+        let address = |i: &wire::Ingress| if i.ip.is_empty() { i.hostname.clone() } else { i.ip.clone() };
+        Kept {
+            labels: wire::labels(&service.metadata),
+            annotations: annotations.map(|(k, v)| (k.as_str().into(), v.as_str().into())).collect(),
+            created: wire::created(&service.metadata),
+            balancers: ingress.map(address).filter(|a| !a.is_empty()).map(Text::from).collect(),
+            spec: service.spec,
+        }
+    }
+
+    fn annotation(&self, key: &str) -> Option<&str> {
+        self.annotations.get(key).map(|v| &**v).filter(|v| !v.is_empty())
+    }
+
+    /// Whether endpoints that go away keep their old sessions.
+    pub(super) fn keeps_sessions(&self) -> bool {
+        let is_set = |key: &str| self.labels.get(key).is_some_and(|v| !v.is_empty());
+        is_set("istio.io/persistent-session") || is_set("istio.io/persistent-session-header")
+    }
+
+    /// The labels that a node must have to answer for the service; `None` where nodes do not.
+    pub(super) fn node_selector(&self) -> Option<BTreeMap<String, String>> {
+        let text = self.annotations.get(NODE_SELECTOR).filter(|_| self.spec.kind == "NodePort")?;
+        Some(serde_json::from_str(text).unwrap_or_default())
+    }
+}
+
+/// What the surroundings of a Service add to it.
+pub(super) struct Around<'a> {
+    pub(super) domain: &'a str,
+    pub(super) cluster: &'a ClusterId,
+    pub(super) trust_domain: &'a str,
+    /// The namespace's wish for near endpoints, if it has one.
+    pub(super) near: Option<&'a str>,
+    /// Addresses of nodes that answer for it.
+    pub(super) nodes: Vec<Text>,
+}
+
+/// The host name of a Service.
+pub(super) fn hostname(namespace: &Namespace, name: &str, domain: &str) -> Hostname {
+    Hostname::from(format!("{name}.{namespace}.svc.{domain}"))
+}
+
+/// The service as the mesh knows it.
+pub(super) fn convert(namespace: &Namespace, name: &Text, kept: &Kept, around: Around<'_>) -> Service {
+    let spec = &kept.spec;
+    let alias = Some(spec.external_name.as_str()).filter(|n| spec.kind == "ExternalName" && !n.is_empty());
+    let addresses = addresses(spec);
+    let resolution = match (spec.cluster_ip.as_str(), alias) {
+        ("None", _) => Resolution::Passthrough,
+        (_, Some(_)) => Resolution::Alias,
+        _ => Resolution::ClientSide,
+    };
+    let export = kept.annotation("networking.istio.io/exportTo").map(|list| list.split(',').map(str::trim));
+    Service {
+        hostname: hostname(namespace, name, around.domain),
+        namespace: namespace.clone(),
+        name: name.clone(),
+        object_name: name.clone(),
+        registry: Registry::Kubernetes,
+        ports: spec.ports.iter().map(port).collect(),
+        resolution,
+        mesh_external: alias.is_some(),
+        address: addresses[0].clone(),
+        cluster_addresses: vec![(around.cluster.clone(), addresses)],
+        auto_ipv4: None,
+        auto_ipv6: None,
+        export_to: export.map(ExportTo::parse).unwrap_or_default(),
+        labels: kept.labels.clone(),
+        selector: spec.selector.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect(),
+        service_accounts: accounts(namespace, kept, around.trust_domain),
+        passthrough_ports: Vec::new(),
+        traffic_distribution: distribution(kept, around.near),
+        created: kept.created,
+        aliases: Vec::new(),
+        kubernetes: Some(Arc::new(own(kept, alias, around))),
+    }
+}
+
+fn own(kept: &Kept, alias: Option<&str>, around: Around<'_>) -> KubernetesService {
+    let spec = &kept.spec;
+    let mut external = if spec.kind == "LoadBalancer" { kept.balancers.clone() } else { Vec::new() };
+    external.extend(around.nodes);
+    external.extend(spec.external_ips.iter().map(|ip| Text::from(ip.as_str())));
+    let by_nodes = kept.node_selector().is_some();
+    KubernetesService {
+        alias_of: alias.map(Hostname::from),
+        targets: spec.ports.iter().map(target).collect(),
+        node_local: spec.internal_traffic_policy.as_deref() == Some("Local"),
+        publish_not_ready: spec.publish_not_ready_addresses,
+        external_addresses: match external.is_empty() {
+            true => Vec::new(),
+            false => vec![(around.cluster.clone(), external)],
+        },
+        node_ports: spec.ports.iter().filter(|_| by_nodes).map(|p| (p.port, p.node_port)).collect(),
+    }
+}
+
+/// The virtual addresses, at least one.
+fn addresses(spec: &wire::ServiceSpec) -> Vec<Text> {
+    match spec.cluster_ip.as_str() {
+        "" | "None" => vec![UNSPECIFIED.into()],
+        _ if spec.cluster_ips.len() > 1 => spec.cluster_ips.iter().map(|ip| ip.as_str().into()).collect(),
+        single => vec![single.into()],
+    }
+}
+
+fn port(port: &wire::ServicePort) -> Port {
+    Port { name: port.name.as_str().into(), number: port.port, protocol: protocol(port) }
+}
+
+/// Without a target the port has the same number in the pod.
+fn target(port: &wire::ServicePort) -> TargetPort {
+    let target = match &port.target_port {
+        Some(wire::IntOrText::Text(name)) if !name.is_empty() => Target::Name(name.as_str().into()),
+        Some(wire::IntOrText::Int(number)) if *number > 0 => Target::Number(*number),
+        _ => Target::Number(port.port),
+    };
+    TargetPort { target, transport: Transport::parse(&port.protocol) }
+}
+
+/// What the port speaks: by its appProtocol, or else by its name up to the first hyphen.
+fn protocol(port: &wire::ServicePort) -> Protocol {
+    if port.protocol == "UDP" {
+        return Protocol::Udp;
+    }
+    let word = port.app_protocol.as_deref().unwrap_or(&port.name);
+    match port.app_protocol.as_deref() {
+        Some("kubernetes.io/h2c") => return Protocol::Http2,
+        Some("kubernetes.io/ws") => return Protocol::Http,
+        Some("kubernetes.io/wss") => return Protocol::Https,
+        _ => {}
+    }
+    const WEB: &str = "grpc-web";
+    if word.get(..WEB.len()).is_some_and(|start| start.eq_ignore_ascii_case(WEB)) {
+        return Protocol::GrpcWeb;
+    }
+    let word = word.split('-').next().unwrap_or_default();
+    match Protocol::parse(word) {
+        Protocol::Unknown if SERVER_FIRST.contains(&port.port) => Protocol::Tcp,
+        known => known,
+    }
+}
+
+fn accounts(namespace: &Namespace, kept: &Kept, trust_domain: &str) -> Vec<Text> {
+    let listed = |key: &str| kept.annotation(key).into_iter().flat_map(|list| list.split(','));
+    let canonical = listed("alpha.istio.io/canonical-serviceaccounts").map(Text::from);
+    let kubernetes = listed("alpha.istio.io/kubernetes-serviceaccounts")
+        .map(|name| format!("spiffe://{trust_domain}/ns/{namespace}/sa/{name}").into());
+    canonical.chain(kubernetes).collect()
+}
+
+/// The field goes before the service's annotation, and that before the namespace's, whatever it says.
+fn distribution(kept: &Kept, of_namespace: Option<&str>) -> TrafficDistribution {
+    match kept.spec.traffic_distribution.as_deref() {
+        Some("PreferClose" | "PreferSameZone") => return TrafficDistribution::PreferSameZone,
+        Some("PreferSameNode") => return TrafficDistribution::PreferSameNode,
+        _ => {}
+    }
+    let wish = kept.annotation(DISTRIBUTION).or(of_namespace).unwrap_or_default();
+    match wish.to_ascii_lowercase().as_str() {
+        "preferclose" | "prefersamezone" => TrafficDistribution::PreferSameZone,
+        "prefersamenode" => TrafficDistribution::PreferSameNode,
+        _ => TrafficDistribution::Any,
+    }
+}
+
+/// What a namespace's annotations wish for its services.
+pub(super) fn namespace_wish(meta: &k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta) -> Option<Text> {
+    Some(wire::annotation(meta, DISTRIBUTION)).filter(|v| !v.is_empty()).map(Text::from)
+}
+
+#[cfg(test)]
+mod tests {
+    use model::port::Protocol;
+
+    use super::super::wire::ServicePort;
+    use super::protocol;
+
+    #[test]
+    fn protocol_is_told_by_app_protocol_then_by_name() {
+        let check = |name: &str, app: Option<&str>, transport: &str, number: u16, expected: Protocol| {
+            let port = ServicePort {
+                name: name.to_owned(),
+                app_protocol: app.map(str::to_owned),
+                protocol: transport.to_owned(),
+                port: number,
+                ..ServicePort::default()
+            };
+            assert_eq!(protocol(&port), expected, "{name} {app:?} {transport} {number}");
+        };
+        check("http-web", None, "TCP", 80, Protocol::Http);
+        check("http-web", Some("tcp"), "TCP", 80, Protocol::Tcp);
+        check("x", Some("kubernetes.io/h2c"), "TCP", 80, Protocol::Http2);
+        check("GRPC-WEB-x", None, "TCP", 80, Protocol::GrpcWeb);
+        check("dns", None, "UDP", 53, Protocol::Udp);
+        check("", None, "TCP", 3306, Protocol::Tcp);
+        check("httpx", None, "TCP", 80, Protocol::Unknown);
+    }
+}

@@ -1,0 +1,178 @@
+//! EndpointSlices as they are kept, and the endpoints that they give a service.
+
+use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
+
+use model::endpoint::{Endpoint, Health, TlsMode};
+use model::labels::Labels;
+use model::names::{Namespace, Text};
+use model::service::Service;
+use model::workload::Workload;
+
+use super::interner::Interner;
+use super::wire;
+
+/// Names the service that a slice belongs to.
+pub(super) const SERVICE_NAME: &str = "kubernetes.io/service-name";
+/// Slices with this label are of services that another cluster exports.
+pub(super) const IMPORTED: &str = "multicluster.kubernetes.io/service-name";
+
+/// A slice as it is kept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Slice {
+    is_ipv6: bool,
+    pub(super) items: Box<[Item]>,
+    ports: Box<[(Text, u16)]>,
+}
+
+/// One endpoint of a slice.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Item {
+    pub(super) addresses: Box<[Text]>,
+    conditions: wire::Conditions,
+    /// The pod that it says it is.
+    pub(super) pod: Option<(Namespace, Text)>,
+}
+
+impl Slice {
+    /// `None` for slices that nobody reads: names instead of addresses, and services of elsewhere.
+    pub(super) fn of(slice: &wire::EndpointSlice, interner: &mut Interner) -> Option<Slice> {
+        let labels = slice.metadata.labels.as_ref();
+        if slice.address_type == "FQDN" || labels.is_some_and(|all| all.contains_key(IMPORTED)) {
+            return None;
+        }
+        let port =
+            |p: &wire::SlicePort| (interner.text(p.name.as_deref().unwrap_or_default()), p.port.unwrap_or_default());
+        let ports = slice.ports.iter().map(port).collect();
+        let mut item = |e: &wire::SliceEndpoint| Item {
+            addresses: e.addresses.iter().map(|a| Text::from(a.as_str())).collect(),
+            conditions: e.conditions,
+            pod: e
+                .target_ref
+                .as_ref()
+                .filter(|target| target.kind == "Pod")
+                .map(|target| (Namespace::new(interner.text(&target.namespace)), target.name.as_str().into())),
+        };
+        let items = slice.endpoints.iter().map(&mut item).collect();
+        Some(Slice { is_ipv6: slice.address_type == "IPv6", items, ports })
+    }
+}
+
+/// What endpoints of one service are joined with.
+pub(super) struct Join<'a, P, N> {
+    pub(super) service: &'a Service,
+    pub(super) keeps_sessions: bool,
+    pub(super) dual_stack: bool,
+    /// The pod of a name.
+    pub(super) pod: P,
+    /// The pod at an address, and what stands there without one.
+    pub(super) at: N,
+}
+
+impl<P, N> Join<'_, P, N>
+where
+    P: Fn(&(Namespace, Text)) -> Option<Arc<Workload>>,
+    N: Fn(&str) -> Standing,
+{
+    /// The endpoints of all slices, each address and port once.
+    pub(super) fn endpoints(&self, slices: &BTreeMap<Text, Slice>) -> Vec<Endpoint> {
+        let mut found = Vec::new();
+        let mut known: HashSet<(Text, Text)> = HashSet::new();
+        for slice in slices.values() {
+            for item in &slice.items {
+                self.add(slice, item, &mut |endpoint| {
+                    if known.insert((endpoint.address().into(), endpoint.service_port.clone())) {
+                        found.push(endpoint);
+                    }
+                });
+            }
+        }
+        found
+    }
+
+    fn add(&self, slice: &Slice, item: &Item, tell: &mut impl FnMut(Endpoint)) {
+        let health = self.health(item.conditions);
+        for address in &item.addresses {
+            let base = match &item.pod {
+                Some(key) => match (self.pod)(key) {
+                    Some(pod) => pod.endpoint(),
+                    // Its identity and labels are not known yet: it is told when the pod is.
+                    None => continue,
+                },
+                None => match (self.at)(address) {
+                    Standing::Pod(pod) => pod.endpoint(),
+                    Standing::Nobody(endpoint) => *endpoint,
+                },
+            };
+            let mut addresses = vec![address.clone()];
+            if let Some(pod) = self.both_families(item) {
+                if slice.is_ipv6 {
+                    continue;
+                }
+                addresses = pod.addresses.clone();
+            }
+            for (name, number) in &slice.ports {
+                let service_port = self.service.port_by_name(name);
+                tell(Endpoint {
+                    addresses: addresses.clone(),
+                    port: u32::from(*number),
+                    service_port: service_port.map_or_else(|| name.clone(), |p| p.name.clone()),
+                    service_port_number: service_port.map_or(0, |p| p.number),
+                    health,
+                    ..base.clone()
+                });
+            }
+        }
+    }
+
+    /// The pod, where service and pod have addresses of both families: its endpoint then has all of them.
+    fn both_families(&self, item: &Item) -> Option<Arc<Workload>> {
+        let several = |(_, list): &(_, Vec<Text>)| list.len() > 1;
+        if !self.dual_stack || !self.service.cluster_addresses.iter().any(several) {
+            return None;
+        }
+        (self.pod)(item.pod.as_ref()?).filter(|pod| pod.addresses.len() > 1)
+    }
+
+    /// What is not said about going away counts as said, as upstream reads it.
+    fn health(&self, told: wire::Conditions) -> Health {
+        let is_going = told.terminating.unwrap_or(true);
+        match told.ready {
+            None | Some(true) => Health::Healthy,
+            _ if self.keeps_sessions && told.serving.unwrap_or(true) && is_going => Health::Draining,
+            _ if is_going => Health::Terminating,
+            _ => Health::Unhealthy,
+        }
+    }
+}
+
+/// What stands at an address that names no pod.
+pub(super) enum Standing {
+    Pod(Arc<Workload>),
+    /// No pod: an endpoint of which nothing but the place is known.
+    Nobody(Box<Endpoint>),
+}
+
+/// An endpoint of which nothing but the place is known.
+pub(super) fn bare(cluster: model::names::ClusterId, network: model::names::NetworkId, labels: Labels) -> Endpoint {
+    Endpoint {
+        addresses: Vec::new(),
+        port: 0,
+        service_port: "".into(),
+        service_port_number: 0,
+        labels,
+        locality: Default::default(),
+        network,
+        cluster,
+        weight: 0,
+        service_account: "".into(),
+        tls: TlsMode::Disabled,
+        namespace: Namespace::default(),
+        workload_name: "".into(),
+        health: Health::Healthy,
+        node_name: "".into(),
+        host_name: "".into(),
+        sub_domain: "".into(),
+        cluster_local: false,
+    }
+}

@@ -1,0 +1,322 @@
+//! Objects of the API server as far as the mesh reads them. They live only while one is taken in.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::core::{ApiResource, DynamicResourceScope, Resource};
+use model::labels::Labels;
+use serde::{Deserialize, Deserializer};
+use serde_json::Value;
+
+/// One object of any kind that is read.
+#[derive(Clone, Debug)]
+pub enum Item {
+    Service(Box<Service>),
+    EndpointSlice(EndpointSlice),
+    Pod(Box<Pod>),
+    Node(Node),
+    Namespace(NamespaceObject),
+    Secret(Holding),
+    ConfigMap(Holding),
+    /// An object of a kind that the model reads as a document.
+    Config(Box<Value>),
+}
+
+impl Item {
+    /// Reads an object by its `apiVersion` and `kind`. A reason is given for one that cannot be read.
+    pub fn read(json: Value) -> Result<Item, String> {
+        fn body<T: for<'de> Deserialize<'de>>(json: Value) -> Result<T, String> {
+            serde_json::from_value(json).map_err(|e| e.to_string())
+        }
+        let word = |key: &str| json.get(key).and_then(Value::as_str).unwrap_or_default().to_owned();
+        match (word("apiVersion").as_str(), word("kind").as_str()) {
+            ("v1", "Service") => body(json).map(Item::Service),
+            ("discovery.k8s.io/v1", "EndpointSlice") => body(json).map(Item::EndpointSlice),
+            ("v1", "Pod") => body(json).map(Item::Pod),
+            ("v1", "Node") => body(json).map(Item::Node),
+            ("v1", "Namespace") => body(json).map(Item::Namespace),
+            ("v1", "Secret") => body(json).map(Item::Secret),
+            ("v1", "ConfigMap") => body(json).map(Item::ConfigMap),
+            _ => Ok(Item::Config(Box::new(json))),
+        }
+    }
+}
+
+macro_rules! objects {
+    ($($type:ident),*) => {
+        $(impl Resource for $type {
+            type DynamicType = ApiResource;
+            type Scope = DynamicResourceScope;
+
+            fn kind(known: &ApiResource) -> Cow<'_, str> {
+                known.kind.as_str().into()
+            }
+
+            fn group(known: &ApiResource) -> Cow<'_, str> {
+                known.group.as_str().into()
+            }
+
+            fn version(known: &ApiResource) -> Cow<'_, str> {
+                known.version.as_str().into()
+            }
+
+            fn api_version(known: &ApiResource) -> Cow<'_, str> {
+                known.api_version.as_str().into()
+            }
+
+            fn plural(known: &ApiResource) -> Cow<'_, str> {
+                known.plural.as_str().into()
+            }
+
+            fn meta(&self) -> &ObjectMeta {
+                &self.metadata
+            }
+
+            fn meta_mut(&mut self) -> &mut ObjectMeta {
+                &mut self.metadata
+            }
+        })*
+    };
+}
+
+objects!(Service, EndpointSlice, Pod, Node, NamespaceObject, Holding);
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct Service {
+    pub metadata: ObjectMeta,
+    #[serde(deserialize_with = "or_default")]
+    pub spec: ServiceSpec,
+    #[serde(deserialize_with = "or_default")]
+    pub status: ServiceStatus,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct ServiceSpec {
+    #[serde(rename = "type")]
+    pub kind: String,
+    #[serde(rename = "clusterIP")]
+    pub cluster_ip: String,
+    #[serde(rename = "clusterIPs", deserialize_with = "or_default")]
+    pub cluster_ips: Vec<String>,
+    #[serde(rename = "externalIPs", deserialize_with = "or_default")]
+    pub external_ips: Vec<String>,
+    pub external_name: String,
+    pub internal_traffic_policy: Option<String>,
+    pub traffic_distribution: Option<String>,
+    pub publish_not_ready_addresses: bool,
+    #[serde(deserialize_with = "or_default")]
+    pub ports: Vec<ServicePort>,
+    #[serde(deserialize_with = "or_default")]
+    pub selector: BTreeMap<String, String>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct ServicePort {
+    pub name: String,
+    pub port: u16,
+    pub protocol: String,
+    pub app_protocol: Option<String>,
+    pub target_port: Option<IntOrText>,
+    pub node_port: u16,
+}
+
+/// A port by number or by name.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(untagged)]
+pub enum IntOrText {
+    Int(u16),
+    Text(String),
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct ServiceStatus {
+    #[serde(deserialize_with = "or_default")]
+    pub load_balancer: LoadBalancer,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct LoadBalancer {
+    #[serde(deserialize_with = "or_default")]
+    pub ingress: Vec<Ingress>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct Ingress {
+    pub ip: String,
+    pub hostname: String,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct EndpointSlice {
+    pub metadata: ObjectMeta,
+    pub address_type: String,
+    #[serde(deserialize_with = "or_default")]
+    pub endpoints: Vec<SliceEndpoint>,
+    #[serde(deserialize_with = "or_default")]
+    pub ports: Vec<SlicePort>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct SliceEndpoint {
+    #[serde(deserialize_with = "or_default")]
+    pub addresses: Vec<String>,
+    #[serde(deserialize_with = "or_default")]
+    pub conditions: Conditions,
+    pub target_ref: Option<TargetRef>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct Conditions {
+    pub ready: Option<bool>,
+    pub serving: Option<bool>,
+    pub terminating: Option<bool>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct TargetRef {
+    pub kind: String,
+    pub name: String,
+    pub namespace: String,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct SlicePort {
+    pub name: Option<String>,
+    pub port: Option<u16>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct Pod {
+    pub metadata: ObjectMeta,
+    #[serde(deserialize_with = "or_default")]
+    pub spec: PodSpec,
+    #[serde(deserialize_with = "or_default")]
+    pub status: PodStatus,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct PodSpec {
+    pub node_name: String,
+    pub service_account_name: String,
+    pub hostname: String,
+    pub subdomain: String,
+    #[serde(deserialize_with = "or_default")]
+    pub containers: Vec<Container>,
+    #[serde(deserialize_with = "or_default")]
+    pub init_containers: Vec<Container>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct Container {
+    pub restart_policy: Option<String>,
+    #[serde(deserialize_with = "or_default")]
+    pub ports: Vec<ContainerPort>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct ContainerPort {
+    pub name: String,
+    pub container_port: u16,
+    pub protocol: String,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct PodStatus {
+    pub phase: String,
+    #[serde(rename = "podIP")]
+    pub pod_ip: String,
+    #[serde(rename = "podIPs", deserialize_with = "or_default")]
+    pub pod_ips: Vec<PodIp>,
+    #[serde(deserialize_with = "or_default")]
+    pub conditions: Vec<Condition>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct PodIp {
+    pub ip: String,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct Condition {
+    #[serde(rename = "type")]
+    pub kind: String,
+    pub status: String,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct Node {
+    pub metadata: ObjectMeta,
+    #[serde(deserialize_with = "or_default")]
+    pub status: NodeStatus,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct NodeStatus {
+    #[serde(deserialize_with = "or_default")]
+    pub addresses: Vec<NodeAddress>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct NodeAddress {
+    #[serde(rename = "type")]
+    pub kind: String,
+    pub address: String,
+}
+
+/// A Namespace; called so since the model has a name of that name.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct NamespaceObject {
+    pub metadata: ObjectMeta,
+}
+
+/// A Secret or a ConfigMap. Values of a Secret are in base64.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct Holding {
+    pub metadata: ObjectMeta,
+    #[serde(deserialize_with = "or_default")]
+    pub data: BTreeMap<String, String>,
+}
+
+/// `null` where a list, a map or a part is expected means that there is none.
+fn or_default<'de, T: Default + Deserialize<'de>, D: Deserializer<'de>>(deserializer: D) -> Result<T, D::Error> {
+    Option::<T>::deserialize(deserializer).map(Option::unwrap_or_default)
+}
+
+/// The labels of an object.
+pub(super) fn labels(meta: &ObjectMeta) -> Labels {
+    meta.labels.as_ref().map(Labels::from).unwrap_or_default()
+}
+
+/// The value of an annotation; empty where there is none.
+pub(super) fn annotation<'a>(meta: &'a ObjectMeta, key: &str) -> &'a str {
+    meta.annotations.as_ref().and_then(|all| all.get(key)).map_or("", String::as_str)
+}
+
+/// Seconds since 1970.
+pub(super) fn created(meta: &ObjectMeta) -> i64 {
+    meta.creation_timestamp.as_ref().map_or(0, |time| time.0.as_second())
+}
