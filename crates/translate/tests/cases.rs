@@ -11,7 +11,9 @@ use model::config::parse::documents;
 use model::proxy::Proxy;
 use model::settings::{Knobs, Settings};
 use model::snapshot::Snapshot;
-use scope::{View, inbound};
+use scope::{View, identity, inbound};
+use sources::kubernetes::cluster::{Cluster, Options};
+use sources::kubernetes::wire::Item;
 use testkit::cases::{self, Answers, Case, World};
 use translate::client::{self, sidecar};
 use translate::{patch, render};
@@ -21,7 +23,6 @@ fn main() -> ExitCode {
 }
 
 fn load(case: &Case) -> Answers {
-    let World::Files(text) = &case.world else { return Box::new(|_, _, _| Vec::new()) };
     let (knobs, _) = Knobs::read(|name| case.env.get(name).cloned());
     let settings = Settings {
         mesh: parse_mesh(case.mesh.as_deref().unwrap_or_default(), "mesh.yaml").0,
@@ -31,14 +32,33 @@ fn load(case: &Case) -> Answers {
         cluster: "Kubernetes".into(),
         conflicts: Default::default(),
     };
-    let changes = documents(text, "config.yaml").objects.into_iter().map(Change::Applied).collect();
-    let batch = Batch { source: SourceId("files".into()), changes };
+    let changes = match &case.world {
+        World::Files(text) => documents(text, "config.yaml").objects.into_iter().map(Change::Applied).collect(),
+        World::Kubernetes(text) => cluster_changes(case, &settings, text),
+    };
+    let batch = Batch { source: SourceId("source".into()), changes };
     let (world, _) = Snapshot::empty(settings).apply(vec![batch]);
     Box::new(move |proxy, kind, names| answer(&world, proxy, kind, names))
 }
 
+/// What the Kubernetes source would tell of the case's objects. They go in backwards: the order means nothing.
+fn cluster_changes(case: &Case, settings: &Settings, text: &str) -> Vec<Change> {
+    let options = Options {
+        cluster: settings.cluster.clone(),
+        domain: settings.domain.clone(),
+        system_namespace: "istio-system".into(),
+        revision: case.env.get("REVISION").map_or("", String::as_str).into(),
+    };
+    let mut cluster = Cluster::new(options, settings.clone());
+    for object in cases::objects(text).into_iter().rev() {
+        cluster.apply(Item::read(object).unwrap_or_else(|e| panic!("{}: {e}", case.label())));
+    }
+    cluster.changes()
+}
+
 fn answer(world: &Snapshot, proxy: &cases::Proxy, kind: &TypeUrl, names: &[String]) -> Vec<Resource> {
-    let proxy = Arc::new(Proxy::from_node(&proxy.node()).expect("recorded nodes are good"));
+    let proxy = Proxy::from_node(&proxy.node()).expect("recorded nodes are good");
+    let proxy = Arc::new(identity::resolved(world, &proxy).into_owned());
     let view = View::new(world, &proxy, inbound::targets(world, &proxy));
     match kind {
         k if *k == TypeUrl::CLUSTER => client::clusters(&view).iter().map(patch::cluster::resource).collect(),

@@ -4,6 +4,8 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use model::change::{Change, Credential, CredentialKey, Holder};
 use model::config::Object;
@@ -355,8 +357,7 @@ impl Cluster {
     fn put_credential(&mut self, holder: Holder, holding: &wire::Holding) {
         let (namespace, name) = name_of(&holding.metadata);
         let key = CredentialKey { holder, namespace, name };
-        let entries = holding.data.iter().filter(|(_, value)| !value.is_empty());
-        let credential = Credential { entries: entries.map(|(k, _)| self.interner.text(k)).collect(), fault: None };
+        let credential = credential(holder, &holding.data);
         if self.credentials.get(&key).is_none_or(|known| **known != credential) {
             self.credentials.insert(key.clone(), Arc::new(credential));
             self.dirty.credentials.insert(key);
@@ -552,6 +553,16 @@ impl Cluster {
             Standing::Nobody(Box::new(slice::bare(self.options.cluster.clone(), network, labels)))
         })
     }
+}
+
+/// What the entries can be used for. A value that is not in base64, as a Secret's must be, counts as empty.
+fn credential(holder: Holder, data: &BTreeMap<String, String>) -> Credential {
+    let bytes = |value: &String| match holder {
+        Holder::Secret => BASE64_STANDARD.decode(value).unwrap_or_default(),
+        Holder::ConfigMap => value.clone().into_bytes(),
+    };
+    let entries: Vec<(&str, Vec<u8>)> = data.iter().map(|(key, value)| (key.as_str(), bytes(value))).collect();
+    Credential::of(entries.iter().map(|(key, value)| (*key, value.as_slice())))
 }
 
 fn name_of(meta: &ObjectMeta) -> Name {

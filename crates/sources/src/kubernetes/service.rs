@@ -122,6 +122,7 @@ fn own(kept: &Kept, alias: Option<&str>, around: Around<'_>) -> KubernetesServic
         targets: spec.ports.iter().map(target).collect(),
         node_local: spec.internal_traffic_policy.as_deref() == Some("Local"),
         publish_not_ready: spec.publish_not_ready_addresses,
+        load_balanced: spec.kind == "LoadBalancer",
         external_addresses: match external.is_empty() {
             true => Vec::new(),
             false => vec![(around.cluster.clone(), external)],

@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use super::ask::{Answers, Forms, Got, ask, ask_recorded};
 use super::report::{self, Selection};
-use super::{Case, KINDS, Proxy, Store, World};
+use super::{Case, KINDS, Proxy, Store};
 use crate::canonical;
 use crate::difference::{Difference, differences};
 
@@ -122,14 +122,16 @@ fn outcomes(cases: &[Case], load: &(impl Fn(&Case) -> Answers + Sync), selection
     done
 }
 
-/// Where two servers answer otherwise, as lines to read; over the cases whose label is wanted.
+/// Where two servers answer otherwise, as lines to read; over the wanted cases.
 pub fn disagreements(
-    wanted: impl Fn(&str) -> bool,
+    wanted: impl Fn(&Case) -> bool,
     one: impl Fn(&Case) -> Answers + Sync,
     other: impl Fn(&Case) -> Answers + Sync,
 ) -> Vec<String> {
     let forms = Forms::default();
-    let lines = on_all_cores(&Store::read(wanted).cases, |case| {
+    let mut cases = Store::read(|_| true).cases;
+    cases.retain(wanted);
+    let lines = on_all_cores(&cases, |case| {
         let mut outcome = Outcome::new(case);
         let (one, other) = (one(case), other(case));
         for proxy in &case.proxies {
@@ -144,9 +146,8 @@ pub fn disagreements(
     lines.concat()
 }
 
-/// Spreads the cases over the cores. Kubernetes cases need a server with that source.
+/// Spreads the cases over the cores.
 fn on_all_cores<T: Send>(cases: &[Case], run: impl Fn(&Case) -> T + Sync) -> Vec<T> {
-    let cases: Vec<&Case> = cases.iter().filter(|c| matches!(c.world, World::Files(_))).collect();
     let (next, done) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
     thread::scope(|scope| {
         for _ in 0..thread::available_parallelism().map_or(2, usize::from) {

@@ -1,15 +1,18 @@
 //! Recorded cases: a piece of configuration, some proxies, and what each of them was answered.
-//! `store.rs` reads them, `ask.rs` asks as an Envoy does (`stream.rs` over the wire), `check.rs` compares,
+//! `store.rs` reads them, `objects.rs` does to objects of a cluster
+//! what an API server would, `ask.rs` asks as an Envoy does (`stream.rs` over the wire), `check.rs` compares,
 //! `report.rs` tells.
 
 mod ask;
 mod check;
+mod objects;
 mod report;
 mod store;
 mod stream;
 
 pub use ask::Answers;
 pub use check::{disagreements, run};
+pub use objects::objects;
 pub use store::Store;
 pub use stream::over_stream;
 
