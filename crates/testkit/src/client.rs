@@ -8,6 +8,7 @@ use http_body_util::{BodyExt, Full};
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 use serde_json::Value;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 
 /// A whole answer.
@@ -54,11 +55,17 @@ pub async fn send(address: SocketAddr, request: Request<String>) -> Result<Reply
     exchange(address, request).await.map_err(|e| format!("no answer from {address}: {e}"))
 }
 
-async fn exchange(
-    address: SocketAddr,
+type Failure = Box<dyn std::error::Error + Send + Sync>;
+
+async fn exchange(address: SocketAddr, request: Request<String>) -> Result<Reply, Failure> {
+    send_over(TcpStream::connect(address).await?, request).await
+}
+
+/// Sends a request over an open connection, which ends with it.
+pub(crate) async fn send_over(
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     request: Request<String>,
-) -> Result<Reply, Box<dyn std::error::Error + Send + Sync>> {
-    let stream = TcpStream::connect(address).await?;
+) -> Result<Reply, Failure> {
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
     let driver = tokio::spawn(connection);
     let response = sender.send_request(request.map(|body| Full::new(Bytes::from(body)))).await?;

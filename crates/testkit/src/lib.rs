@@ -3,9 +3,11 @@
 
 #![forbid(unsafe_code)]
 
+pub mod agent;
 pub mod backend;
 pub mod canonical;
 pub mod cases;
+pub mod certificates;
 pub mod client;
 pub mod consul;
 pub mod difference;
@@ -16,4 +18,5 @@ pub mod ports;
 pub mod process;
 pub mod scripted;
 pub mod servers;
+pub mod tls;
 pub mod wait;

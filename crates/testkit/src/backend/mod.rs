@@ -1,8 +1,10 @@
 //! Small servers to route traffic to. Each says who it is.
 
+mod checker;
 mod http;
 mod tcp;
 
+pub use checker::{Checker, TICKET};
 pub use http::HttpBackend;
 pub use tcp::TcpBackend;
 

@@ -20,6 +20,8 @@ pub struct Bootstrap {
     pub metadata: Value,
     /// `{region, zone, sub_zone}`, or null.
     pub locality: Value,
+    /// Port of its agent on 127.0.0.1, which hands out certificates; without one it has none.
+    pub agent_port: Option<u16>,
 }
 
 impl Bootstrap {
@@ -49,6 +51,7 @@ impl Bootstrap {
                 "LABELS": labels,
             }),
             locality: Value::Null,
+            agent_port: None,
         }
     }
 
@@ -77,26 +80,31 @@ impl Bootstrap {
                 "cds_config": ads.clone(),
                 "lds_config": ads,
             },
-            "static_resources": {"clusters": [self.ads_cluster()]},
+            "static_resources": {"clusters": self.clusters()},
         })
     }
 
-    fn ads_cluster(&self) -> Value {
-        let http = json!({
-            "@type": "type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions",
-            "explicit_http_config": {"http2_protocol_options": {}},
-        });
-        let endpoint = json!({"endpoint": {"address": address("127.0.0.1", self.ads_port)}});
-        json!({
-            "name": "xds-grpc",
-            "type": "STATIC",
-            "connect_timeout": "1s",
-            "typed_extension_protocol_options": {
-                "envoy.extensions.upstreams.http.v3.HttpProtocolOptions": http,
-            },
-            "load_assignment": {"cluster_name": "xds-grpc", "endpoints": [{"lb_endpoints": [endpoint]}]},
-        })
+    fn clusters(&self) -> Value {
+        let ads = grpc_cluster("xds-grpc", self.ads_port);
+        std::iter::once(ads).chain(self.agent_port.map(|port| grpc_cluster("sds-grpc", port))).collect()
     }
+}
+
+fn grpc_cluster(name: &str, port: u16) -> Value {
+    let http = json!({
+        "@type": "type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions",
+        "explicit_http_config": {"http2_protocol_options": {}},
+    });
+    let endpoint = json!({"endpoint": {"address": address("127.0.0.1", port)}});
+    json!({
+        "name": name,
+        "type": "STATIC",
+        "connect_timeout": "1s",
+        "typed_extension_protocol_options": {
+            "envoy.extensions.upstreams.http.v3.HttpProtocolOptions": http,
+        },
+        "load_assignment": {"cluster_name": name, "endpoints": [{"lb_endpoints": [endpoint]}]},
+    })
 }
 
 /// A socket address as Envoy writes it.

@@ -1,0 +1,115 @@
+//! What an agent beside Envoy does for it: hands out keys and certificates by name over SDS.
+
+use std::collections::BTreeMap;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+
+use api::envoy::config::core::v3::{DataSource, Node, data_source};
+use api::envoy::extensions::transport_sockets::tls::v3::secret::Type;
+use api::envoy::extensions::transport_sockets::tls::v3::{CertificateValidationContext, Secret, TlsCertificate};
+use api::{Resource, TypeUrl};
+use tokio::net::TcpListener;
+use tokio::task::JoinHandle;
+use tokio_stream::wrappers::TcpListenerStream;
+use tokio_util::sync::CancellationToken;
+use tonic::Status;
+use xds::{Client, Control, Event, Limits, Options, Peer, ResourceSet};
+
+use crate::certificates::{Authority, Certificate};
+
+/// A running agent; gone on drop.
+pub struct Agent {
+    address: SocketAddr,
+    task: JoinHandle<()>,
+}
+
+/// What an agent has, by name.
+#[derive(Clone, Debug, Default)]
+pub struct Secrets(BTreeMap<String, Type>);
+
+impl Secrets {
+    /// The certificate of a workload and the roots it trusts, under the names that sidecars ask for.
+    pub fn of_workload(own: &Certificate, trusted: &Authority) -> Secrets {
+        Secrets::default().with_certificate("default", own).with_roots("ROOTCA", trusted)
+    }
+
+    #[must_use]
+    pub fn with_certificate(mut self, name: &str, certificate: &Certificate) -> Secrets {
+        let pair = TlsCertificate {
+            certificate_chain: inline(&certificate.chain),
+            private_key: inline(&certificate.key),
+            ..TlsCertificate::default()
+        };
+        self.0.insert(name.to_owned(), Type::TlsCertificate(pair));
+        self
+    }
+
+    #[must_use]
+    pub fn with_roots(mut self, name: &str, trusted: &Authority) -> Secrets {
+        let context = CertificateValidationContext {
+            trusted_ca: inline(&trusted.root()),
+            ..CertificateValidationContext::default()
+        };
+        self.0.insert(name.to_owned(), Type::ValidationContext(context));
+        self
+    }
+}
+
+fn inline(text: &str) -> Option<DataSource> {
+    let specifier = Some(data_source::Specifier::InlineString(text.to_owned()));
+    Some(DataSource { specifier, ..DataSource::default() })
+}
+
+impl Agent {
+    pub async fn start(secrets: Secrets) -> Agent {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await;
+        let listener = listener.unwrap_or_else(|e| panic!("could not listen: {e}"));
+        let address = listener.local_addr().unwrap_or_else(|e| panic!("a bound socket has an address: {e}"));
+        let resources = secrets
+            .0
+            .into_iter()
+            .map(|(name, content)| Resource::new(name.as_str(), &Secret { name: name.clone(), r#type: Some(content) }));
+        let control = Arc::new(Held(Arc::new(ResourceSet::new(TypeUrl::SECRET, resources))));
+        let stop = CancellationToken::new();
+        let routes = xds::routes(control, Options { limits: Limits::default(), identifier: "agent".to_owned(), stop });
+        let server = tonic::transport::Server::builder().add_routes(routes);
+        let task = tokio::spawn(async move {
+            let _ = server.serve_with_incoming(TcpListenerStream::new(listener)).await;
+        });
+        Agent { address, task }
+    }
+
+    pub fn port(&self) -> u16 {
+        self.address.port()
+    }
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+/// Secrets that never change.
+#[derive(Clone)]
+struct Held(Arc<ResourceSet>);
+
+impl Control for Held {
+    type Client = Held;
+
+    async fn connect(&self, _: Node, _: Peer) -> Result<Held, Status> {
+        Ok(self.clone())
+    }
+}
+
+impl Client for Held {
+    async fn changed(&mut self) {
+        std::future::pending().await
+    }
+
+    fn current(&mut self, kind: &TypeUrl) -> Option<Arc<ResourceSet>> {
+        (*kind == TypeUrl::SECRET).then(|| self.0.clone())
+    }
+
+    fn observe(&mut self, _: &Event<'_>) {}
+}

@@ -1,0 +1,62 @@
+//! A TLS client: whom it trusts, who it is, and HTTP over it.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+
+use http::Request;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::{ClientConfig, RootCertStore};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+
+use crate::certificates::{Authority, Certificate};
+use crate::client::{self, Reply};
+
+/// What sidecars say that they speak inside TLS, by which servers tell them from others.
+pub const MESH_HTTP: &[&str] = &["istio-http/1.1", "http/1.1"];
+pub const MESH_BYTES: &[&str] = &["istio"];
+
+/// A client with or without a certificate.
+#[derive(Clone)]
+pub struct TlsClient(TlsConnector);
+
+impl TlsClient {
+    /// Trusts the authority; `protocols` are offered by ALPN.
+    pub fn new(trusted: &Authority, own: Option<&Certificate>, protocols: &[&str]) -> TlsClient {
+        let mut roots = RootCertStore::empty();
+        let root = CertificateDer::from_pem_slice(trusted.root().as_bytes());
+        roots.add(root.unwrap_or_else(|e| panic!("no root: {e}"))).unwrap_or_else(|e| panic!("no root: {e}"));
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+        let builder = builder.unwrap_or_else(|e| panic!("no TLS: {e}")).with_root_certificates(roots);
+        let mut config = match own {
+            None => builder.with_no_client_auth(),
+            Some(own) => {
+                let chain = CertificateDer::pem_slice_iter(own.chain.as_bytes()).filter_map(Result::ok).collect();
+                let key = PrivateKeyDer::from_pem_slice(own.key.as_bytes()).unwrap_or_else(|e| panic!("no key: {e}"));
+                builder.with_client_auth_cert(chain, key).unwrap_or_else(|e| panic!("no certificate: {e}"))
+            }
+        };
+        config.alpn_protocols = protocols.iter().map(|name| name.as_bytes().to_vec()).collect();
+        TlsClient(TlsConnector::from(Arc::new(config)))
+    }
+
+    /// A connection to a verified host; an empty name stands for the address itself, and sends no SNI.
+    pub async fn connect(&self, address: SocketAddr, name: &str) -> Result<TlsStream<TcpStream>, String> {
+        let name = match name {
+            "" => ServerName::from(IpAddr::V4(Ipv4Addr::LOCALHOST)),
+            name => ServerName::try_from(name.to_owned()).map_err(|e| e.to_string())?,
+        };
+        let stream = TcpStream::connect(address).await.map_err(|e| e.to_string())?;
+        self.0.connect(name, stream).await.map_err(|e| e.to_string())
+    }
+
+    /// GET of a path over a new connection to a verified host.
+    pub async fn get(&self, address: SocketAddr, name: &str, host: &str, path: &str) -> Result<Reply, String> {
+        let stream = self.connect(address, name).await?;
+        let request = Request::get(path).header("host", host).body(String::new()).map_err(|e| e.to_string())?;
+        client::send_over(stream, request).await.map_err(|e| e.to_string())
+    }
+}
