@@ -1,5 +1,5 @@
 //! Requests from outside through an Envoy that is a gateway. Sidecars are in `routes.rs`.
-//! Termination of TLS is not here: its certificates come from an agent's SDS.
+//! Gateways that terminate TLS are in `tls/gateway.rs`.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -36,14 +36,14 @@ fn gateway(port: u16, protocol: &str, rest: &str) -> String {
 }
 
 /// A VirtualService document of that Gateway for one host; `routes` are the lines of its spec after those.
-fn bound(name: &str, host: &str, routes: &str) -> String {
+pub(crate) fn bound(name: &str, host: &str, routes: &str) -> String {
     format!(
         "apiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {{name: {name}, namespace: shop}}\n\
          spec:\n  hosts: ['{host}']\n  gateways: [istio-system/edge]\n{routes}\n"
     )
 }
 
-fn all_to(service: &str) -> String {
+pub(crate) fn all_to(service: &str) -> String {
     format!("  http:\n  - route: [{{destination: {{host: {}}}}}]", host(service))
 }
 

@@ -32,3 +32,4 @@ mod resilience;
 mod restart;
 mod routes;
 mod tcp;
+mod tls;

@@ -4,14 +4,15 @@ use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
 
 use serde_json::json;
+use testkit::agent::{Agent, Secrets};
 use testkit::backend::HttpBackend;
 use testkit::client::{self, Reply};
 use testkit::discovery::{Discovery, Setup};
 use testkit::envoy::{Bootstrap, Envoy, Transport};
 use testkit::{ports, wait};
 
-/// Nothing hands out certificates here, so sidecars talk plain text.
-const MESH: &str = "enableAutoMtls: false\n";
+/// Where nothing hands out certificates, sidecars talk plain text.
+pub(crate) const MESH: &str = "enableAutoMtls: false\n";
 
 /// A running mesh. The client stands in a namespace of its own, so it is no endpoint of what it calls.
 pub(crate) struct Mesh {
@@ -19,6 +20,8 @@ pub(crate) struct Mesh {
     pub(crate) envoy: Envoy,
     /// Where the client's Envoy takes calls to port `port` of any service.
     pub(crate) address: SocketAddr,
+    /// Hands out the Envoy's certificates, if it has any.
+    _agent: Option<Agent>,
 }
 
 /// The port that services of a test have: free when the test begins.
@@ -72,18 +75,27 @@ pub(crate) const SUBSETS: &str =
 impl Mesh {
     /// Starts everything on these documents and waits until the client's Envoy is ready.
     pub(crate) async fn start(transport: Transport, port: u16, documents: &[String]) -> Mesh {
-        let discovery = discovery(documents, "", &[]).await;
-        let labels = json!({"app": "client"});
-        let bootstrap = Bootstrap::sidecar(discovery.grpc().port(), transport, "client", "outside", labels);
-        Self::of(discovery, &bootstrap, port).await
+        let discovery = discovery(documents, MESH, &[]).await;
+        let bootstrap = caller(&discovery, transport);
+        Self::of(discovery, bootstrap, port, None).await
     }
 
     /// The Envoy is a gateway that opens this port, with the label `istio: ingressgateway`.
     pub(crate) async fn edge(transport: Transport, port: u16, documents: &[String]) -> Mesh {
-        let discovery = discovery(documents, "", &[]).await;
+        Self::edge_with(transport, port, documents, None).await
+    }
+
+    /// The same with certificates.
+    pub(crate) async fn edge_with(
+        transport: Transport,
+        port: u16,
+        documents: &[String],
+        secrets: Option<Secrets>,
+    ) -> Mesh {
+        let discovery = discovery(documents, MESH, &[]).await;
         let labels = json!({"istio": "ingressgateway"});
         let bootstrap = Bootstrap::router(discovery.grpc().port(), transport, "edge", "istio-system", labels);
-        Self::of(discovery, &bootstrap, port).await
+        Self::of(discovery, bootstrap, port, secrets).await
     }
 
     /// The Envoy stands before `cart.shop` and takes its calls on this port; `settings` are lines of MeshConfig.
@@ -99,16 +111,27 @@ impl Mesh {
         settings: &str,
         env: &[(&str, &str)],
     ) -> Mesh {
-        let discovery = discovery(documents, settings, env).await;
-        let labels = json!({"app": "cart"});
-        let bootstrap = Bootstrap::sidecar(discovery.grpc().port(), transport, "cart", "shop", labels);
-        Self::of(discovery, &bootstrap, port).await
+        let discovery = discovery(documents, &format!("{MESH}{settings}"), env).await;
+        let bootstrap = callee(&discovery, transport);
+        Self::of(discovery, bootstrap, port, None).await
     }
 
-    async fn of(discovery: Discovery, bootstrap: &Bootstrap, port: u16) -> Mesh {
-        let mut envoy = Envoy::start(bootstrap).await;
-        envoy.ready().await;
-        Mesh { discovery, envoy, address: (Ipv4Addr::LOCALHOST, port).into() }
+    /// The same with certificates; `mesh` is the whole MeshConfig.
+    pub(crate) async fn secured(
+        transport: Transport,
+        port: u16,
+        documents: &[String],
+        mesh: &str,
+        secrets: Secrets,
+    ) -> Mesh {
+        let discovery = discovery(documents, mesh, &[]).await;
+        let bootstrap = callee(&discovery, transport);
+        Self::of(discovery, bootstrap, port, Some(secrets)).await
+    }
+
+    async fn of(discovery: Discovery, bootstrap: Bootstrap, port: u16, secrets: Option<Secrets>) -> Mesh {
+        let (envoy, agent) = envoy(bootstrap, secrets).await;
+        Mesh { discovery, envoy, address: (Ipv4Addr::LOCALHOST, port).into(), _agent: agent }
     }
 
     /// GET of a path of a service, by its short name.
@@ -151,10 +174,32 @@ impl Mesh {
     }
 }
 
-async fn discovery(documents: &[String], settings: &str, env: &[(&str, &str)]) -> Discovery {
+/// The client's Envoy.
+pub(crate) fn caller(discovery: &Discovery, transport: Transport) -> Bootstrap {
+    Bootstrap::sidecar(discovery.grpc().port(), transport, "client", "outside", json!({"app": "client"}))
+}
+
+/// The Envoy before `cart.shop`.
+fn callee(discovery: &Discovery, transport: Transport) -> Bootstrap {
+    Bootstrap::sidecar(discovery.grpc().port(), transport, "cart", "shop", json!({"app": "cart"}))
+}
+
+/// An Envoy that is ready, with its agent if there are secrets for it.
+pub(crate) async fn envoy(mut bootstrap: Bootstrap, secrets: Option<Secrets>) -> (Envoy, Option<Agent>) {
+    let agent = match secrets {
+        Some(secrets) => Some(Agent::start(secrets).await),
+        None => None,
+    };
+    bootstrap.agent_port = agent.as_ref().map(Agent::port);
+    let mut envoy = Envoy::start(&bootstrap).await;
+    envoy.ready().await;
+    (envoy, agent)
+}
+
+async fn discovery(documents: &[String], mesh: &str, env: &[(&str, &str)]) -> Discovery {
     let files = vec![("mesh.yaml".to_owned(), documents.join("---\n"))];
     let env = env.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
-    let setup = Setup { files, mesh: format!("{MESH}{settings}"), env, ..Setup::default() };
+    let setup = Setup { files, mesh: mesh.to_owned(), env, ..Setup::default() };
     Discovery::start(env!("CARGO_BIN_EXE_pilot-discovery"), setup).await
 }
 

@@ -1,0 +1,125 @@
+//! Policies that ask a server of the mesh whether a request may pass.
+
+use testkit::backend::{Checker, HttpBackend, TICKET};
+use testkit::client;
+use testkit::envoy::Transport;
+use testkit::wait;
+
+use super::mode;
+use crate::mesh::{Mesh, service_port};
+
+crate::over_both!(grpc_server_is_asked, http_server_is_asked, unreachable_server_lets_nobody_in_unless_told);
+
+/// The status wanted, the path and headers.
+type Row<'a> = (u16, &'a str, &'a [(&'a str, &'a str)]);
+
+/// A workload whose policy asks `checker.shop` through a provider of this name.
+struct Checked {
+    mesh: Mesh,
+    backend: HttpBackend,
+    checker: Checker,
+}
+
+impl Checked {
+    async fn start(transport: Transport, provider: &str) -> Checked {
+        let (backend, checker) = (HttpBackend::start("cart").await, Checker::start().await);
+        let [port, grpc, http] = [(); 3].map(|()| service_port());
+        let documents =
+            [mode("DISABLE"), workload(port, backend.port()), service(grpc, http, checker.port()), policy(provider)];
+        let mesh = Mesh::server(transport, port, &documents, &providers(grpc, http)).await;
+        Checked { mesh, backend, checker }
+    }
+
+    async fn status(&self, path: &str, headers: &[(&str, &str)]) -> u16 {
+        let reply = client::get_with(self.mesh.address, "cart.example", path, headers).await;
+        reply.unwrap_or_else(|e| panic!("{path}: {e}")).status.as_u16()
+    }
+}
+
+/// Takes calls in, and may call the checker.
+fn workload(port: u16, backend: u16) -> String {
+    super::inbound(port, "HTTP", backend).replace("'~/*'", "shop/checker.shop.svc.cluster.local")
+}
+
+fn service(grpc: u16, http: u16, checker: u16) -> String {
+    format!(
+        "apiVersion: networking.istio.io/v1\nkind: ServiceEntry\nmetadata: {{name: checker, namespace: shop}}\nspec:\n  \
+         hosts: [checker.shop.svc.cluster.local]\n  location: MESH_INTERNAL\n  resolution: STATIC\n  ports:\n  \
+         - {{name: grpc, number: {grpc}, protocol: GRPC}}\n  - {{name: http, number: {http}, protocol: HTTP}}\n  \
+         endpoints: [{{address: 127.0.0.1, ports: {{grpc: {checker}, http: {checker}}}}}]\n"
+    )
+}
+
+fn providers(grpc: u16, http: u16) -> String {
+    let service = "service: checker.shop.svc.cluster.local";
+    format!(
+        "extensionProviders:\n- {{name: by-grpc, envoyExtAuthzGrpc: {{{service}, port: {grpc}, timeout: 5s}}}}\n\
+         - {{name: by-http, envoyExtAuthzHttp: {{{service}, port: {http}, timeout: 5s, pathPrefix: /check, \
+         includeRequestHeadersInCheck: [{}]}}}}\n\
+         - {{name: careless, envoyExtAuthzHttp: {{{service}, port: {http}, timeout: 5s, failOpen: true, \
+         includeRequestHeadersInCheck: [{}]}}}}\n",
+        TICKET.0, TICKET.0
+    )
+}
+
+fn policy(provider: &str) -> String {
+    format!(
+        "apiVersion: security.istio.io/v1\nkind: AuthorizationPolicy\nmetadata: {{name: ask, namespace: shop}}\n\
+         spec:\n  selector: {{matchLabels: {{app: cart}}}}\n  action: CUSTOM\n  provider: {{name: {provider}}}\n  \
+         rules: [{{to: [{{operation: {{paths: [/asked*]}}}}]}}]\n---\n\
+         apiVersion: security.istio.io/v1\nkind: AuthorizationPolicy\nmetadata: {{name: never, namespace: shop}}\n\
+         spec:\n  selector: {{matchLabels: {{app: cart}}}}\n  action: DENY\n  \
+         rules: [{{to: [{{operation: {{paths: [/asked/never]}}}}]}}]\n"
+    )
+}
+
+async fn grpc_server_is_asked(transport: Transport) {
+    is_asked(transport, "by-grpc").await;
+}
+
+async fn http_server_is_asked(transport: Transport) {
+    is_asked(transport, "by-http").await;
+}
+
+async fn is_asked(transport: Transport, provider: &str) {
+    let checked = Checked::start(transport, provider).await;
+    wait::until("the checker to be reached", async || match checked.status("/asked", &[TICKET]).await {
+        200 => Ok(()),
+        other => Err(other.to_string()),
+    })
+    .await;
+    let (asked, reached) = (checked.checker.asked(), checked.backend.requests());
+    let rows: &[Row<'_>] = &[
+        (200, "/asked", &[TICKET]),
+        (403, "/asked", &[]),
+        (403, "/asked", &[(TICKET.0, "out")]),
+        (200, "/asked/more", &[TICKET]),
+        (403, "/asked/more", &[]),
+        (200, "/free", &[]),
+        (200, "/free", &[TICKET]),
+        // A yes does not overrule a DENY policy.
+        (403, "/asked/never", &[TICKET]),
+        (403, "/asked/never", &[]),
+    ];
+    for (wanted, path, headers) in rows {
+        assert_eq!(checked.status(path, headers).await, *wanted, "{path} {headers:?}");
+    }
+    assert_eq!(checked.checker.asked() - asked, 7, "only what the policy is about is asked");
+    assert_eq!(checked.backend.requests() - reached, 4);
+    checked.mesh.assert_settled().await;
+}
+
+async fn unreachable_server_lets_nobody_in_unless_told(transport: Transport) {
+    for (provider, wanted) in [("by-http", 403), ("careless", 200)] {
+        let Checked { mesh, backend, checker } = Checked::start(transport, provider).await;
+        drop(checker);
+        wait::until("the checker to be gone", async || {
+            let got = client::get(mesh.address, "cart.example", "/asked").await?.status.as_u16();
+            if got == wanted { Ok(()) } else { Err(got.to_string()) }
+        })
+        .await;
+        let got = client::get_with(mesh.address, "cart.example", "/asked", &[TICKET]).await.map(|r| r.status.as_u16());
+        assert_eq!(got, Ok(wanted), "{provider}");
+        assert_eq!(backend.requests() > 0, wanted == 200);
+    }
+}

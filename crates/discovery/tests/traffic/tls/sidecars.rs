@@ -1,0 +1,114 @@
+//! Two sidecars and the certificates between them.
+
+use testkit::agent::{Agent, Secrets};
+use testkit::backend::HttpBackend;
+use testkit::certificates::Authority;
+use testkit::client;
+use testkit::envoy::{Envoy, Transport};
+use testkit::tls::{MESH_HTTP, TlsClient};
+use testkit::wait;
+
+use super::{inbound, mode};
+use crate::mesh::{Mesh, caller, envoy, host, service, service_port};
+
+crate::over_both!(modes_say_who_may_call_and_how, server_with_another_identity_is_not_trusted);
+
+const CALLER: &str = "spiffe://cluster.local/ns/outside/sa/client";
+
+/// A sidecar that calls, and one that takes the calls.
+struct Pair {
+    server: Mesh,
+    /// Where the caller's sidecar takes calls to `cart.shop`.
+    outbound: std::net::SocketAddr,
+    backend: HttpBackend,
+    authority: Authority,
+    _caller: (Envoy, Option<Agent>),
+}
+
+impl Pair {
+    /// The server shows the certificate of this service account of `shop`; the mesh expects `cart`.
+    async fn start(transport: Transport, account: &str, first: &str) -> Pair {
+        let (backend, authority) = (HttpBackend::start("cart").await, Authority::new());
+        let (port, inside) = (service_port(), service_port());
+        let endpoint = format!(
+            "  - {{address: 127.0.0.1, ports: {{http: {inside}}}, serviceAccount: cart, \
+             labels: {{app: cart, security.istio.io/tlsMode: istio}}}}"
+        );
+        let documents = [service("cart", port, "HTTP", "http", &endpoint), inbound(inside, "HTTP", backend.port())];
+        let own = authority.workload(&format!("spiffe://cluster.local/ns/shop/sa/{account}"));
+        let secrets = Secrets::of_workload(&own, &authority);
+        let server = Mesh::secured(transport, inside, &documents, "{}\n", secrets).await;
+        // It changes later, so it has a file of its own.
+        server.discovery.write("mode.yaml", &mode(first));
+        let secrets = Secrets::of_workload(&authority.workload(CALLER), &authority);
+        let caller = envoy(caller(&server.discovery, transport), Some(secrets)).await;
+        let outbound = ([127, 0, 0, 1], port).into();
+        Pair { server, outbound, backend, authority, _caller: caller }
+    }
+
+    /// The status through the caller's sidecar, and whom the workload was told to be calling.
+    async fn call(&self) -> Result<(u16, String), String> {
+        let reply = client::get(self.outbound, &host("cart"), "/").await?;
+        let seen = reply.json()["headers"]["x-forwarded-client-cert"].as_str().unwrap_or_default().to_owned();
+        let caller = seen.split(';').find_map(|part| part.strip_prefix("URI=")).unwrap_or_default().to_owned();
+        Ok((reply.status.as_u16(), caller))
+    }
+
+    async fn calls_as(&self, wanted: &str) {
+        wait::until(&format!("a call as {wanted:?}"), async || {
+            let got = self.call().await?;
+            if got == (200, wanted.to_owned()) { Ok(()) } else { Err(format!("{got:?}")) }
+        })
+        .await;
+    }
+
+    /// What a caller without a sidecar gets in plain text, and one with a certificate of the mesh.
+    async fn direct(&self) -> (Option<u16>, Option<u16>) {
+        let plain = client::get(self.server.address, &host("cart"), "/").await;
+        let own = self.authority.workload(CALLER);
+        let tls = TlsClient::new(&self.authority, Some(&own), MESH_HTTP);
+        let tls = tls.get(self.server.address, "", &host("cart"), "/").await;
+        let status = |reply: Result<client::Reply, String>| reply.ok().map(|reply| reply.status.as_u16());
+        (status(plain), status(tls))
+    }
+
+    async fn takes(&self, wanted: (Option<u16>, Option<u16>)) {
+        wait::until(&format!("plain text and TLS {wanted:?}"), async || {
+            let got = self.direct().await;
+            if got == wanted { Ok(()) } else { Err(format!("{got:?}")) }
+        })
+        .await;
+    }
+}
+
+async fn modes_say_who_may_call_and_how(transport: Transport) {
+    let pair = Pair::start(transport, "cart", "STRICT").await;
+    pair.calls_as(CALLER).await;
+    pair.takes((None, Some(200))).await;
+
+    pair.server.discovery.write("mode.yaml", &mode("PERMISSIVE"));
+    pair.takes((Some(200), Some(200))).await;
+    pair.calls_as(CALLER).await;
+
+    pair.server.discovery.write("mode.yaml", &mode("DISABLE"));
+    pair.takes((Some(200), None)).await;
+    pair.calls_as("").await;
+
+    pair.server.discovery.write("mode.yaml", &mode("STRICT"));
+    pair.takes((None, Some(200))).await;
+    pair.calls_as(CALLER).await;
+    pair.server.assert_settled().await;
+}
+
+async fn server_with_another_identity_is_not_trusted(transport: Transport) {
+    let pair = Pair::start(transport, "impostor", "STRICT").await;
+    // The server itself is up, and takes calls of those who do not ask who it is.
+    pair.takes((None, Some(200))).await;
+    let reached = pair.backend.requests();
+    wait::until("an answer of the sidecar", async || {
+        let (status, _) = pair.call().await?;
+        if status == 503 { Ok(()) } else { Err(status.to_string()) }
+    })
+    .await;
+    assert_eq!(pair.backend.requests(), reached);
+}
