@@ -14,6 +14,8 @@ pub mod identity;
 pub mod log;
 pub mod metrics;
 pub mod process;
+pub mod relay;
 pub mod settings;
+mod socket;
 pub mod version;
 pub mod wire;

@@ -36,6 +36,24 @@ impl Gauge {
     }
 }
 
+/// How many of something there are now.
+#[derive(Debug, Default)]
+pub struct Level(AtomicU64);
+
+impl Level {
+    pub fn rise(&self) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub fn fall(&self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    pub fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
 /// How long something takes, in buckets.
 #[derive(Debug, Default)]
 pub struct Durations {
@@ -67,7 +85,7 @@ pub struct Metrics {
     /// Streams that the control plane or the network ended.
     pub pilot_terminations: Counter,
     /// How many streams to the control plane stand now.
-    pub pilot_connected: Gauge,
+    pub pilot_connected: Level,
     pub dns_requests: Counter,
     pub dns_upstream_requests: Counter,
     pub dns_upstream_failures: Counter,
@@ -92,7 +110,7 @@ impl Metrics {
         page.counter("istiod_connection_failures", failures, &self.pilot_connection_failures);
         let terminations = "Streams that the control plane or the network ended";
         page.counter("istiod_connection_terminations", terminations, &self.pilot_terminations);
-        page.gauge("istiod_connected", "Streams to the control plane that stand", self.pilot_connected.get());
+        page.gauge("istiod_connected", "Streams to the control plane that stand", self.pilot_connected.get() as f64);
         page.counter("dns_requests_total", "DNS queries", &self.dns_requests);
         let forwarded = "DNS queries sent on to servers of resolv.conf";
         page.counter("dns_upstream_requests_total", forwarded, &self.dns_upstream_requests);

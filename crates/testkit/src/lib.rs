@@ -5,6 +5,7 @@
 
 pub mod agent;
 pub mod backend;
+pub mod built;
 pub mod canonical;
 pub mod cases;
 pub mod certificates;

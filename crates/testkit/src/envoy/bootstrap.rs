@@ -1,5 +1,7 @@
 //! The bootstrap of an Envoy that takes everything from one ADS server.
 
+use std::path::Path;
+
 use serde_json::{Value, json};
 
 /// Which of the two xDS protocols Envoy speaks.
@@ -53,6 +55,17 @@ impl Bootstrap {
             locality: Value::Null,
             agent_port: None,
         }
+    }
+
+    /// The bootstrap of an Envoy that asks on a Unix socket instead of a port.
+    pub fn over_socket(&self, socket: &Path) -> Value {
+        let mut bootstrap = self.json();
+        let endpoint = "/static_resources/clusters/0/load_assignment/endpoints/0/lb_endpoints/0/endpoint/address";
+        match bootstrap.pointer_mut(endpoint) {
+            Some(address) => *address = json!({"pipe": {"path": socket}}),
+            None => panic!("the bootstrap has no endpoint to ask"),
+        }
+        bootstrap
     }
 
     pub(super) fn json(&self) -> Value {

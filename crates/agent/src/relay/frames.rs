@@ -1,0 +1,211 @@
+//! gRPC messages inside a byte stream: where one ends and the next begins, and which type it speaks of.
+//! Nothing is decoded that need not be: a message's type is found by walking over its fields.
+
+use bytes::{Buf, BufMut, Bytes, BytesMut};
+
+/// Compression flag and length.
+const HEAD: usize = 5;
+
+/// Larger messages are none: what claims more is broken, and must not make us reserve memory.
+const MAX: usize = 1 << 30;
+
+/// Follows the boundaries of messages without keeping their bytes.
+#[derive(Debug, Default)]
+pub(super) struct Walker {
+    head: Vec<u8>,
+    /// Bytes of the current message that are still to come.
+    rest: usize,
+}
+
+impl Walker {
+    /// Takes in the next bytes and tells how many messages begin in them.
+    pub(super) fn advance(&mut self, mut bytes: &[u8]) -> u64 {
+        let mut begun = 0;
+        loop {
+            let passed = self.rest.min(bytes.len());
+            self.rest -= passed;
+            bytes = &bytes[passed..];
+            if bytes.is_empty() {
+                return begun;
+            }
+            let wanted = (HEAD - self.head.len()).min(bytes.len());
+            self.head.extend_from_slice(&bytes[..wanted]);
+            bytes = &bytes[wanted..];
+            if self.head.len() < HEAD {
+                return begun;
+            }
+            self.rest = length(&self.head);
+            self.head.clear();
+            begun += 1;
+        }
+    }
+
+    /// No message is under way: here another one may be put in.
+    pub(super) fn at_boundary(&self) -> bool {
+        self.rest == 0 && self.head.is_empty()
+    }
+}
+
+fn length(head: &[u8]) -> usize {
+    match head {
+        [_, a, b, c, d, ..] => u32::from_be_bytes([*a, *b, *c, *d]) as usize,
+        _ => 0,
+    }
+}
+
+/// Cuts a byte stream into whole messages.
+#[derive(Debug, Default)]
+pub(super) struct Splitter {
+    pending: BytesMut,
+}
+
+/// A message with the head it came with.
+#[derive(Debug)]
+pub(super) struct Framed(Bytes);
+
+impl Framed {
+    /// As it travels.
+    pub(super) fn bytes(&self) -> Bytes {
+        self.0.clone()
+    }
+
+    /// The protobuf message; None when it is compressed, which no peer of ours does unasked.
+    pub(super) fn body(&self) -> Option<Bytes> {
+        (self.0.first() == Some(&0)).then(|| self.0.slice(HEAD..))
+    }
+}
+
+/// Bytes that are no gRPC messages.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct NoMessage;
+
+impl Splitter {
+    /// Takes in the next bytes and gives the messages that are whole by now.
+    pub(super) fn feed(&mut self, bytes: &[u8]) -> Result<Vec<Framed>, NoMessage> {
+        self.pending.extend_from_slice(bytes);
+        let mut whole = Vec::new();
+        while self.pending.len() >= HEAD {
+            let length = length(&self.pending);
+            if length > MAX {
+                return Err(NoMessage);
+            }
+            if self.pending.len() < HEAD + length {
+                break;
+            }
+            whole.push(Framed(self.pending.split_to(HEAD + length).freeze()));
+        }
+        if self.pending.is_empty() {
+            // A large message must not keep its room for ever.
+            self.pending = BytesMut::new();
+        }
+        Ok(whole)
+    }
+}
+
+/// A protobuf message as it travels.
+pub(super) fn framed(message: &impl prost::Message) -> Bytes {
+    let length = message.encoded_len();
+    let mut bytes = BytesMut::with_capacity(HEAD + length);
+    bytes.put_u8(0);
+    bytes.put_u32(u32::try_from(length).unwrap_or(u32::MAX));
+    bytes.extend_from_slice(&message.encode_to_vec());
+    bytes.freeze()
+}
+
+/// The text of a field of a message, found without decoding the others. None when absent or malformed.
+pub(super) fn text_field(mut message: Bytes, wanted: u64) -> Option<String> {
+    while message.has_remaining() {
+        let key = varint(&mut message)?;
+        let (field, wire) = (key >> 3, key & 7);
+        let skipped = match wire {
+            0 => {
+                varint(&mut message)?;
+                0
+            }
+            1 => 8,
+            5 => 4,
+            2 => {
+                let length = usize::try_from(varint(&mut message)?).ok()?;
+                if length > message.remaining() {
+                    return None;
+                }
+                if field == wanted {
+                    return String::from_utf8(message.split_to(length).to_vec()).ok();
+                }
+                length
+            }
+            _ => return None,
+        };
+        if skipped > message.remaining() {
+            return None;
+        }
+        message.advance(skipped);
+    }
+    None
+}
+
+fn varint(bytes: &mut Bytes) -> Option<u64> {
+    prost::encoding::decode_varint(bytes).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use api::envoy::service::discovery::v3::DiscoveryResponse;
+    use prost::Message;
+
+    use super::{Bytes, NoMessage, Splitter, Walker, framed, text_field};
+
+    fn response(kind: &str, size: usize) -> DiscoveryResponse {
+        let any = api::Any { type_url: "t".into(), value: vec![7; size] };
+        DiscoveryResponse {
+            version_info: "1".into(),
+            resources: vec![any],
+            type_url: kind.into(),
+            ..Default::default()
+        }
+    }
+
+    #[test]
+    fn messages_are_found_however_the_bytes_come() {
+        let messages: Vec<Bytes> = [0, 3, 300].map(|size| framed(&response("kind", size))).into();
+        let stream = messages.concat();
+        for piece in [1, 2, 5, 7, 64, stream.len()] {
+            let (mut walker, mut splitter) = (Walker::default(), Splitter::default());
+            let (mut begun, mut whole) = (0, Vec::new());
+            for bytes in stream.chunks(piece) {
+                begun += walker.advance(bytes);
+                whole.extend(splitter.feed(bytes).unwrap().into_iter().map(|message| message.bytes()));
+            }
+            assert_eq!((begun, &whole), (3, &messages), "{piece} bytes at a time");
+            assert!(walker.at_boundary());
+        }
+    }
+
+    #[test]
+    fn inside_a_message_is_no_boundary() {
+        let mut walker = Walker::default();
+        let bytes = framed(&response("kind", 10));
+        assert!(walker.at_boundary());
+        walker.advance(&bytes[..3]);
+        assert!(!walker.at_boundary());
+        walker.advance(&bytes[3..bytes.len() - 1]);
+        assert!(!walker.at_boundary());
+    }
+
+    #[test]
+    fn type_is_found_behind_other_fields_and_garbage_has_none() {
+        let message = Bytes::from(response("kind", 5000).encode_to_vec());
+        assert_eq!(text_field(message.clone(), 4).as_deref(), Some("kind"));
+        assert_eq!(text_field(message.clone(), 5), None);
+        for cut in 0..message.len() {
+            let found = text_field(message.slice(..cut), 4);
+            assert!(found.is_none(), "{cut}");
+        }
+        assert_eq!(text_field(Bytes::from_static(&[0xff; 20]), 4), None);
+    }
+
+    #[test]
+    fn absurd_length_is_refused() {
+        assert_eq!(Splitter::default().feed(&[0, 0xff, 0xff, 0xff, 0xff]).map(|w| w.len()), Err(NoMessage));
+    }
+}

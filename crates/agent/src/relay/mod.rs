@@ -1,0 +1,214 @@
+//! The xDS relay: Envoy asks the agent on a Unix socket, the agent asks the control plane. One stream and
+//! one connection up for each stream of Envoy's; bytes pass as they are, both variants of the protocol.
+//!
+//! When the stream above is lost, Envoy's ends too, with a status: Envoy keeps serving what it has, connects
+//! anew at once, and says in its first requests what it holds. So the relay has no protocol state that could
+//! go wrong, and no request is lost: until the control plane is reached again (with growing, random pauses),
+//! Envoy's requests wait unread in its stream.
+
+mod frames;
+mod names;
+mod requests;
+mod responses;
+mod standing;
+mod upstream;
+
+use std::convert::Infallible;
+use std::hash::{BuildHasher, RandomState};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use http::header::{AUTHORIZATION, CONTENT_TYPE, TE, USER_AGENT};
+use http::{HeaderValue, Request, Response};
+use hyper::body::Incoming;
+use hyper::client::conn::http2::SendRequest;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep};
+use tokio_util::sync::CancellationToken;
+use tonic::Status;
+use tonic::body::Body;
+use tracing::{debug, info, warn};
+
+use self::frames::Splitter;
+pub use self::names::Names;
+use self::names::Protocol;
+use self::requests::Requests;
+use self::responses::{Connection, Responses, Sieve, causes};
+use self::standing::{History, Standing};
+pub use self::upstream::{Pings, Tls, Upstream};
+use crate::metrics::Metrics;
+use crate::socket;
+
+const SOTW: &str = "/envoy.service.discovery.v3.AggregatedDiscoveryService/StreamAggregatedResources";
+const DELTA: &str = "/envoy.service.discovery.v3.AggregatedDiscoveryService/DeltaAggregatedResources";
+
+/// Pauses between attempts to reach the control plane: at most this, doubled each time, up to the limit.
+const FIRST_PAUSE: Duration = Duration::from_millis(200);
+const MAX_PAUSE: Duration = Duration::from_secs(2);
+
+/// How to relay.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The Unix socket for Envoy.
+    pub socket: PathBuf,
+    pub upstream: Upstream,
+    /// How long Envoy's stream waits for the control plane before it is told that there is none. Envoy counts
+    /// a waiting stream as connected, so this must end.
+    pub patience: Duration,
+}
+
+impl Options {
+    pub fn new(socket: PathBuf, upstream: Upstream) -> Options {
+        Options { socket, upstream, patience: Duration::from_secs(10) }
+    }
+}
+
+/// The open socket.
+pub struct Relay {
+    listener: UnixListener,
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    options: Options,
+    /// Asks for the name table too and puts it here.
+    names: Option<Arc<Names>>,
+    history: Arc<History>,
+    metrics: Arc<Metrics>,
+}
+
+impl Relay {
+    /// Opens the socket. With `names`, the relay asks for the name table beside what Envoy asks for.
+    pub fn bind(options: Options, names: Option<Names>, metrics: Arc<Metrics>) -> Result<Relay> {
+        let listener = socket::listen(&options.socket)?;
+        info!(socket = %options.socket.display(), upstream = %options.upstream.address, "relaying xDS");
+        let names = names.map(Arc::new);
+        Ok(Relay { listener, shared: Arc::new(Shared { options, names, history: Arc::default(), metrics }) })
+    }
+
+    /// Where Envoy connects.
+    pub fn socket(&self) -> &Path {
+        &self.shared.options.socket
+    }
+
+    /// Relays until cancelled.
+    pub async fn serve(self, stop: CancellationToken) {
+        let mut connections = JoinSet::new();
+        while let Some(accepted) = stop.run_until_cancelled(self.listener.accept()).await {
+            while connections.try_join_next().is_some() {}
+            match accepted {
+                Ok((stream, _)) => {
+                    connections.spawn(connection(stream, Arc::clone(&self.shared)));
+                }
+                Err(error) => {
+                    debug!(%error, "could not accept");
+                    sleep(FIRST_PAUSE).await;
+                }
+            }
+        }
+    }
+}
+
+async fn connection(stream: UnixStream, shared: Arc<Shared>) {
+    let service = service_fn(move |request| {
+        let shared = Arc::clone(&shared);
+        async move { Ok::<_, Infallible>(shared.answer(request).await.unwrap_or_else(|status| status.into_http())) }
+    });
+    let served = hyper::server::conn::http2::Builder::new(TokioExecutor::new())
+        .timer(TokioTimer::new())
+        .serve_connection(TokioIo::new(stream), service)
+        .await;
+    if let Err(error) = served {
+        debug!(error = %causes(&error), "Envoy's connection ended");
+    }
+}
+
+impl Shared {
+    async fn answer(&self, request: Request<Incoming>) -> Result<Response<Body>, Status> {
+        let protocol = match request.uri().path() {
+            SOTW => Protocol::Sotw,
+            DELTA => Protocol::Delta,
+            other => return Err(Status::unimplemented(format!("{other} is not relayed"))),
+        };
+        self.metrics.envoy_connections.add();
+        let (sender, connection) = self.reach().await?;
+        self.relay(protocol, request, sender, connection).await
+    }
+
+    /// Tries to connect until it works or Envoy must be told that it does not.
+    async fn reach(&self) -> Result<(SendRequest<Requests>, Connection), Status> {
+        let upstream = &self.options.upstream;
+        let end = Instant::now() + self.options.patience;
+        let mut pause = FIRST_PAUSE;
+        loop {
+            let error = match upstream.connect().await {
+                Ok(connected) => return Ok(connected),
+                Err(error) => error,
+            };
+            self.metrics.pilot_connection_failures.add();
+            let pause_now = jittered(pause);
+            if Instant::now() + pause_now >= end {
+                warn!("{error:#}");
+                return Err(Status::unavailable(format!("no control plane: {error:#}")));
+            }
+            debug!("{error:#}; trying again in {pause_now:?}");
+            sleep(pause_now).await;
+            pause = (pause * 2).min(MAX_PAUSE);
+        }
+    }
+
+    async fn relay(
+        &self,
+        protocol: Protocol,
+        request: Request<Incoming>,
+        mut sender: SendRequest<Requests>,
+        connection: Connection,
+    ) -> Result<Response<Body>, Status> {
+        let (head, body) = request.into_parts();
+        let (requests, insert) = Requests::new(body, protocol, self.names.is_some(), Arc::clone(&self.metrics));
+        let request = self.request(&head, requests).map_err(|error| Status::internal(format!("{error:#}")))?;
+        let address = &self.options.upstream.address;
+        let response = sender.send_request(request).await.map_err(|error| {
+            self.metrics.pilot_connection_failures.add();
+            Status::unavailable(format!("no stream to {address}: {}", causes(&error)))
+        })?;
+        let (head, body) = response.into_parts();
+        let standing = Standing::begin(&self.history, &self.metrics, address);
+        let sieve = self.names.as_ref().map(|names| Sieve {
+            protocol,
+            names: Arc::clone(names),
+            insert,
+            splitter: Splitter::default(),
+        });
+        let mut response = Response::new(Body::new(Responses::new(body, connection, standing, sieve)));
+        *response.status_mut() = head.status;
+        *response.headers_mut() = head.headers;
+        Ok(response)
+    }
+
+    fn request(&self, envoy: &http::request::Parts, body: Requests) -> Result<Request<Requests>> {
+        let upstream = &self.options.upstream;
+        let path = envoy.uri.path();
+        let uri = format!("{}://{}{path}", upstream.scheme(), upstream.address);
+        let mut request = Request::post(uri).body(body).context("could not make a request")?;
+        let headers = request.headers_mut();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
+        headers.insert(TE, HeaderValue::from_static("trailers"));
+        headers.extend(envoy.headers.get(USER_AGENT).map(|agent| (USER_AGENT, agent.clone())));
+        headers.extend(upstream.authorization().map(|token| (AUTHORIZATION, token)));
+        for (name, value) in &upstream.headers {
+            headers.append(name, value.clone());
+        }
+        Ok(request)
+    }
+}
+
+/// Anything up to the pause, so that agents that lost the control plane together do not come back together.
+fn jittered(pause: Duration) -> Duration {
+    pause.mul_f64(RandomState::new().hash_one(pause) as f64 / u64::MAX as f64)
+}

@@ -1,0 +1,90 @@
+//! What goes up: Envoy's requests as they come, with the agent's own between them.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use api::TypeUrl;
+use bytes::Bytes;
+use http_body::{Body, Frame};
+use hyper::body::Incoming;
+use tokio::sync::mpsc;
+
+use super::frames::{Splitter, Walker};
+use super::names::Protocol;
+use crate::metrics::Metrics;
+
+/// Adds requests of the agent's own to a stream. Never waits: they are few and small.
+pub(super) type Insert = mpsc::UnboundedSender<Bytes>;
+
+/// The body of the request to the control plane.
+pub(super) struct Requests {
+    envoy: Incoming,
+    inserted: mpsc::UnboundedReceiver<Bytes>,
+    walker: Walker,
+    /// Looks for Envoy's first request for listeners, after which the name table is asked for.
+    trigger: Option<Trigger>,
+    metrics: Arc<Metrics>,
+}
+
+struct Trigger {
+    splitter: Splitter,
+    protocol: Protocol,
+    insert: Insert,
+}
+
+impl Requests {
+    /// Envoy's requests. With `names`, the name table is asked for too.
+    pub(super) fn new(envoy: Incoming, protocol: Protocol, names: bool, metrics: Arc<Metrics>) -> (Requests, Insert) {
+        let (insert, inserted) = mpsc::unbounded_channel();
+        let trigger = names.then(|| Trigger { splitter: Splitter::default(), protocol, insert: insert.clone() });
+        (Requests { envoy, inserted, walker: Walker::default(), trigger, metrics }, insert)
+    }
+
+    fn pass(&mut self, bytes: &Bytes) {
+        for _ in 0..self.walker.advance(bytes) {
+            self.metrics.xds_requests.add();
+        }
+        if self.trigger.as_mut().is_some_and(|trigger| trigger.fires(bytes)) {
+            self.trigger = None;
+        }
+    }
+}
+
+impl Trigger {
+    /// True once there is nothing more to look for.
+    fn fires(&mut self, bytes: &Bytes) -> bool {
+        let Ok(messages) = self.splitter.feed(bytes) else { return true };
+        let kind = |request: Bytes| self.protocol.request_kind(request);
+        let listeners = |message: &super::frames::Framed| {
+            message.body().and_then(kind).is_some_and(|kind| kind == TypeUrl::LISTENER.as_str())
+        };
+        let seen = messages.iter().any(listeners);
+        if seen {
+            // The stream cannot be gone: it is being read.
+            let _ = self.insert.send(self.protocol.subscription());
+        }
+        seen
+    }
+}
+
+impl Body for Requests {
+    type Data = Bytes;
+    type Error = hyper::Error;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        if self.walker.at_boundary()
+            && let Poll::Ready(Some(own)) = self.inserted.poll_recv(cx)
+        {
+            return Poll::Ready(Some(Ok(Frame::data(own))));
+        }
+        let polled = Pin::new(&mut self.envoy).poll_frame(cx);
+        if let Poll::Ready(Some(Ok(frame))) = &polled
+            && let Some(bytes) = frame.data_ref()
+        {
+            let bytes = bytes.clone();
+            self.pass(&bytes);
+        }
+        polled
+    }
+}

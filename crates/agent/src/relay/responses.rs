@@ -1,0 +1,166 @@
+//! What comes down: the control plane's responses as they come, but for those meant for the agent.
+//! However the stream above ends, Envoy gets a status: then it connects anew and says what it holds.
+
+use std::collections::VecDeque;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use api::TypeUrl;
+use bytes::Bytes;
+use http::HeaderMap;
+use http_body::{Body, Frame};
+use hyper::body::Incoming;
+use tokio::task::AbortHandle;
+use tonic::Status;
+use tracing::info;
+
+use super::frames::{Splitter, Walker};
+use super::names::{Names, Protocol};
+use super::requests::Insert;
+use super::standing::Standing;
+
+/// The body of the response to Envoy.
+pub(super) struct Responses {
+    pilot: Incoming,
+    /// Ends with this body: each stream has a connection of its own.
+    connection: Connection,
+    standing: Standing,
+    walker: Walker,
+    sieve: Option<Sieve>,
+    ready: VecDeque<Bytes>,
+    ended: bool,
+}
+
+/// The task that drives the connection to the control plane.
+pub(super) struct Connection(pub(super) AbortHandle);
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// Takes out what is meant for the agent.
+pub(super) struct Sieve {
+    pub(super) protocol: Protocol,
+    pub(super) names: Arc<Names>,
+    pub(super) insert: Insert,
+    pub(super) splitter: Splitter,
+}
+
+impl Responses {
+    pub(super) fn new(pilot: Incoming, connection: Connection, standing: Standing, sieve: Option<Sieve>) -> Responses {
+        Responses {
+            pilot,
+            connection,
+            standing,
+            walker: Walker::default(),
+            sieve,
+            ready: VecDeque::new(),
+            ended: false,
+        }
+    }
+
+    fn pass(&mut self, bytes: Bytes) -> Result<(), Status> {
+        for _ in 0..self.walker.advance(&bytes) {
+            self.standing.metrics().xds_responses.add();
+        }
+        match &mut self.sieve {
+            None => self.ready.push_back(bytes),
+            Some(sieve) => self.ready.extend(sieve.keep(&bytes)?),
+        }
+        Ok(())
+    }
+
+    fn end(&mut self, status: &Status) -> Frame<Bytes> {
+        self.ended = true;
+        self.standing.lost(status.message());
+        self.connection.0.abort();
+        Frame::trailers(trailers(status))
+    }
+}
+
+impl Sieve {
+    /// The bytes that go on to Envoy.
+    fn keep(&mut self, bytes: &[u8]) -> Result<Vec<Bytes>, Status> {
+        let messages = self.splitter.feed(bytes).map_err(|_| Status::internal("the control plane sent no gRPC"))?;
+        let mut kept = Vec::new();
+        for message in messages {
+            match message.body().filter(|body| self.is_ours(body)) {
+                Some(body) => {
+                    let answer = self.protocol.consume(body, &self.names);
+                    // A stream that has ended needs no answer.
+                    let _ = self.insert.send(answer);
+                }
+                None => kept.push(message.bytes()),
+            }
+        }
+        Ok(kept)
+    }
+
+    fn is_ours(&self, body: &Bytes) -> bool {
+        let kind = self.protocol.response_kind(body.clone());
+        kind.as_deref() == Some(TypeUrl::NAME_TABLE.as_str())
+    }
+}
+
+impl Body for Responses {
+    type Data = Bytes;
+    type Error = hyper::Error;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        loop {
+            if let Some(bytes) = self.ready.pop_front() {
+                return Poll::Ready(Some(Ok(Frame::data(bytes))));
+            }
+            if self.ended {
+                return Poll::Ready(None);
+            }
+            let status = match ready!(Pin::new(&mut self.pilot).poll_frame(cx)) {
+                Some(Ok(frame)) => match frame.into_data() {
+                    Ok(bytes) => match self.pass(bytes) {
+                        Ok(()) => continue,
+                        Err(status) => status,
+                    },
+                    Err(frame) => {
+                        self.ended = true;
+                        let trailers = frame.into_trailers().unwrap_or_default();
+                        self.standing.lost(&told(&trailers));
+                        return Poll::Ready(Some(Ok(Frame::trailers(trailers))));
+                    }
+                },
+                Some(Err(error)) => Status::unavailable(format!("lost the control plane: {}", causes(&error))),
+                None => Status::unavailable("the control plane ended the stream without a status"),
+            };
+            let frame = self.end(&status);
+            return Poll::Ready(Some(Ok(frame)));
+        }
+    }
+}
+
+/// What a status in trailers says.
+fn told(trailers: &HeaderMap) -> String {
+    let text = |name| trailers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default().to_owned();
+    format!("status {} {}", text("grpc-status"), text("grpc-message"))
+}
+
+fn trailers(status: &Status) -> HeaderMap {
+    let mut trailers = HeaderMap::new();
+    if status.add_header(&mut trailers).is_err() {
+        info!(%status, "a status that cannot be sent");
+        trailers.insert("grpc-status", http::HeaderValue::from(tonic::Code::Unavailable as i32));
+    }
+    trailers
+}
+
+/// An error with what lies under it; hyper's own texts say little.
+pub(super) fn causes(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text = format!("{text}: {cause}");
+        source = cause.source();
+    }
+    text
+}

@@ -1,0 +1,61 @@
+//! What is known of streams to the control plane across their ends: counted, and told in the log.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use tracing::{info, warn};
+
+use crate::metrics::Metrics;
+
+/// Shared by all streams of a relay.
+#[derive(Debug, Default)]
+pub(super) struct History {
+    /// A stream was lost and none replaced it yet.
+    lost: AtomicBool,
+}
+
+/// A stream that stands; ends when dropped.
+pub(super) struct Standing {
+    history: Arc<History>,
+    metrics: Arc<Metrics>,
+    /// The other side ended it, not Envoy.
+    lost: bool,
+}
+
+impl Standing {
+    /// The control plane accepted a stream.
+    pub(super) fn begin(history: &Arc<History>, metrics: &Arc<Metrics>, address: &str) -> Standing {
+        metrics.pilot_connections.add();
+        metrics.pilot_connected.rise();
+        if history.lost.swap(false, Ordering::Relaxed) {
+            metrics.pilot_reconnections.add();
+            info!(%address, "connected to the control plane again");
+        } else {
+            info!(%address, "connected to the control plane");
+        }
+        Standing { history: Arc::clone(history), metrics: Arc::clone(metrics), lost: false }
+    }
+
+    pub(super) fn metrics(&self) -> &Metrics {
+        &self.metrics
+    }
+
+    /// The control plane or the network ended the stream.
+    pub(super) fn lost(&mut self, reason: &str) {
+        if !self.lost {
+            self.lost = true;
+            self.metrics.pilot_terminations.add();
+            self.history.lost.store(true, Ordering::Relaxed);
+            warn!(%reason, "the stream to the control plane ended; Envoy keeps what it has");
+        }
+    }
+}
+
+impl Drop for Standing {
+    fn drop(&mut self) {
+        self.metrics.pilot_connected.fall();
+        if !self.lost {
+            self.metrics.envoy_terminations.add();
+        }
+    }
+}
