@@ -13,6 +13,7 @@ mod flags;
 pub mod identity;
 pub mod log;
 pub mod metrics;
+pub mod plan;
 pub mod process;
 pub mod relay;
 pub mod settings;

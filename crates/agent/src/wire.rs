@@ -1,21 +1,195 @@
-//! Start-up, read top to bottom: who we are, what is asked of Envoy, what is served to it, and Envoy itself.
+//! Start-up, read top to bottom: who we are, what is asked of Envoy, what is served to it, and Envoy itself;
+//! then the wait for a reason to end.
 
-use anyhow::{Result, bail};
+use std::fs;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
+use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use crate::args::Proxy;
+use crate::bootstrap;
+use crate::certificates::Store;
+use crate::dns;
 use crate::environment::Environment;
+use crate::flags::SetAside;
+use crate::metrics::Metrics;
+use crate::plan::{Plan, plan};
+use crate::process::back_off::BackOff;
 use crate::process::exit::Cause;
+use crate::process::keeper::{Configured, Keeper};
+use crate::process::orders::{Order, Orders};
+use crate::relay::{self, Relay};
 use crate::version;
 
+/// Signals this close to each other are one.
+const SAME_WISH: Duration = Duration::from_secs(1);
+
 /// Runs an Envoy until there is a reason to end.
-pub async fn run(args: &Proxy, _environment: &Environment) -> Result<Cause> {
+pub async fn run(args: &Proxy, environment: &Environment) -> Result<Cause> {
     info!("pilot-agent {}", version::line());
-    for name in &args.set_aside.unknown {
-        warn!("flag --{name} is not known and was ignored");
+    tell(&args.set_aside);
+    let plan = plan(args, environment)?;
+    info!(node = plan.ingredients.node.id, cluster = plan.ingredients.node.cluster, "this proxy");
+    let folder = &plan.ingredients.config.config_path;
+    fs::create_dir_all(folder).with_context(|| format!("could not make the folder {folder}"))?;
+    let orders = Orders::default();
+    let signals = Signals::new().context("could not wait for signals")?;
+
+    let mut services = Services::default();
+    services.spawn(signals.obey(orders.clone()));
+    let store = certificates(&plan, &mut services);
+    let metrics = Arc::new(Metrics::default());
+    serve(&plan, &store, &metrics, &orders, &mut services).await?;
+
+    let cause = match plan.without_envoy {
+        true => until_stopped(&orders).await,
+        false => keep(&plan, &store, &orders, &mut services).await,
+    };
+    services.stop().await;
+    info!(code = cause.code(), "{cause}");
+    Ok(cause)
+}
+
+/// Tasks beside Envoy.
+#[derive(Default)]
+struct Services {
+    tasks: JoinSet<()>,
+    stop: CancellationToken,
+}
+
+impl Services {
+    fn spawn(&mut self, task: impl Future<Output = ()> + Send + 'static) {
+        self.tasks.spawn(task);
     }
-    for name in &args.set_aside.without_effect {
-        warn!("flag --{name} has no effect");
+
+    async fn stop(mut self) {
+        self.stop.cancel();
+        self.tasks.shutdown().await;
     }
-    bail!("could not make a bootstrap: not written yet")
+}
+
+fn tell(set_aside: &SetAside) {
+    set_aside.unknown.iter().for_each(|name| warn!("flag --{name} is not known and was ignored"));
+    set_aside.without_effect.iter().for_each(|name| warn!("flag --{name} has no effect"));
+}
+
+/// What asks the agent to end.
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Signals {
+    fn new() -> std::io::Result<Signals> {
+        Ok(Signals { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? })
+    }
+
+    async fn next(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
+    }
+
+    /// The first one asks to drain and end, a later one to end at once. Some supervisors signal the process and its
+    /// group, so that one wish arrives twice.
+    async fn obey(mut self, orders: Orders) {
+        self.next().await;
+        orders.give(Order::Stop);
+        sleep(SAME_WISH).await;
+        while timeout(Duration::ZERO, self.next()).await.is_ok() {}
+        self.next().await;
+        orders.give(Order::Quit);
+    }
+}
+
+/// Certificates from disk: read before Envoy asks for them, then watched.
+fn certificates(plan: &Plan, services: &mut Services) -> Store {
+    let store = Store::new();
+    if let Some(files) = &plan.certificates {
+        match files.read() {
+            Ok(material) => {
+                store.publish(material);
+            }
+            Err(error) => warn!("{error:#}; Envoy waits for certificates until it can be read"),
+        }
+        services.spawn(files.clone().watch(store.clone(), plan.pace));
+    }
+    store
+}
+
+/// All that Envoy and the workload ask of the agent.
+async fn serve(
+    plan: &Plan,
+    _store: &Store,
+    metrics: &Arc<Metrics>,
+    _orders: &Orders,
+    services: &mut Services,
+) -> Result<()> {
+    let names = watch::Sender::new(None);
+    if let Some(address) = plan.dns {
+        let options = dns_options(plan, address);
+        let server = dns::Server::bind(options, names.subscribe(), Arc::clone(metrics)).await;
+        let server = server.with_context(|| format!("could not answer DNS on {address}"))?;
+        services.spawn(server.serve(services.stop.clone()));
+    }
+    if let (Some(upstream), bootstrap::Xds::Relay(socket)) = (&plan.upstream, &plan.ingredients.xds) {
+        let options = relay::Options::new(socket.into(), upstream.clone());
+        let relay = Relay::bind(options, plan.dns.map(|_| names), Arc::clone(metrics))?;
+        services.spawn(relay.serve(services.stop.clone()));
+    }
+    Ok(())
+}
+
+fn dns_options(plan: &Plan, address: SocketAddr) -> dns::Options {
+    let resolv = dns::resolv::Config::parse(&fs::read_to_string("/etc/resolv.conf").unwrap_or_default());
+    let search = resolv.search.first().map(String::as_str);
+    dns::Options {
+        address,
+        place: dns::Place::new(&plan.role.namespace, &plan.role.domain, search),
+        servers: resolv.servers.iter().map(|ip| SocketAddr::new(*ip, 53)).collect(),
+        patience: plan.dns_patience,
+        parallel: plan.dns_parallel,
+    }
+}
+
+/// Runs Envoy. Its bootstrap is made anew for each epoch.
+async fn keep(plan: &Plan, store: &Store, orders: &Orders, services: &mut Services) -> Cause {
+    let configure = |epoch| {
+        let written = bootstrap::write(&plan.way, &plan.ingredients, epoch)?;
+        Ok(Configured { path: written.path, remove: written.is_ours })
+    };
+    let wanted = watch::Sender::new(0);
+    let changes = wanted.subscribe();
+    if plan.restart_on_change {
+        services.spawn(follow(store.clone(), wanted.clone()));
+    }
+    let keeper = Keeper::new(plan.launch.clone(), plan.drain.clone(), BackOff::upstream(), configure);
+    keeper.run(orders.subscribe(), changes).await
+}
+
+/// Turns changed certificates into the wish for a new Envoy. The first ones are those it starts with.
+async fn follow(store: Store, wanted: watch::Sender<u128>) {
+    let mut current = store.subscribe();
+    let mut has_some = current.borrow_and_update().is_some();
+    while current.changed().await.is_ok() {
+        let fingerprint = current.borrow_and_update().as_ref().map_or(0, |material| material.fingerprint());
+        if std::mem::replace(&mut has_some, true) {
+            wanted.send_replace(fingerprint);
+        }
+    }
+}
+
+async fn until_stopped(orders: &Orders) -> Cause {
+    let mut orders = orders.subscribe();
+    let _ = orders.wait_for(|order| *order >= Order::Stop).await;
+    Cause::Signalled
 }

@@ -28,12 +28,6 @@ impl Orders {
         });
     }
 
-    /// Drains if nothing was asked before, otherwise ends at once: what a second Ctrl-C means.
-    pub fn stop_or_quit(&self) {
-        let next = if *self.0.borrow() < Order::Stop { Order::Stop } else { Order::Quit };
-        self.give(next);
-    }
-
     pub fn subscribe(&self) -> watch::Receiver<Order> {
         self.0.subscribe()
     }
@@ -50,9 +44,8 @@ mod tests {
         orders.give(Order::Drain);
         orders.give(Order::Run);
         assert_eq!(*seen.borrow(), Order::Drain);
-        orders.stop_or_quit();
-        assert_eq!(*seen.borrow(), Order::Stop);
-        orders.stop_or_quit();
+        orders.give(Order::Quit);
+        orders.give(Order::Stop);
         assert_eq!(*seen.borrow(), Order::Quit);
     }
 }

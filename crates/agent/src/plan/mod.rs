@@ -1,0 +1,282 @@
+//! What the agent will do, decided before anything starts: who the proxy is, how Envoy is started and drained, and
+//! what is served to it. Reads files and the environment; opens no port.
+
+mod upstream;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::io::ErrorKind;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use api::istio::mesh::v1alpha1::ProxyConfig;
+use serde_json::{Map, Value};
+
+use crate::args::Proxy;
+use crate::bootstrap::{Ingredients, Ports, Security, Switches, Transport, Way, Xds};
+use crate::certificates::files::{Files, Pace};
+use crate::environment::Environment;
+use crate::identity::metadata::{Known, Node, node};
+use crate::identity::{Kind, Role, addresses, pod, role};
+use crate::process::command::{Choices, Launch, Takeover};
+use crate::process::drain::Drain;
+use crate::relay::Upstream;
+use crate::settings::{Sources, proxy_config};
+
+/// Where an injected pod has its folder for SDS sockets.
+const SDS_FOLDER: &str = "./var/run/secrets/workload-spiffe-uds";
+const EXCLUDED_INTERFACES: &str = "traffic.sidecar.istio.io/excludeInterfaces";
+
+/// Everything decided.
+#[derive(Debug)]
+pub struct Plan {
+    pub role: Role,
+    pub way: Way,
+    pub ingredients: Ingredients,
+    pub launch: Launch,
+    pub drain: Drain,
+    /// The control plane, if the agent relays it.
+    pub upstream: Option<Upstream>,
+    /// The workload's certificates, if they lie on disk.
+    pub certificates: Option<Files>,
+    pub pace: Pace,
+    /// Start a new Envoy when certificates change.
+    pub restart_on_change: bool,
+    /// No Envoy at all: the workload speaks xDS itself.
+    pub without_envoy: bool,
+    /// Where DNS is answered, if it is.
+    pub dns: Option<SocketAddr>,
+    /// How long another DNS server may take, and whether all are asked at once.
+    pub dns_patience: Duration,
+    pub dns_parallel: bool,
+}
+
+/// Decides by flags, environment and files.
+pub fn plan(args: &Proxy, environment: &Environment) -> Result<Plan> {
+    let annotations = pod::read(Path::new(pod::ANNOTATIONS));
+    let settings = settings(args, environment, annotations.as_ref())?;
+    let excluded = annotations.as_ref().and_then(|all| all.get(EXCLUDED_INTERFACES)).map_or("", String::as_str);
+    let excluded: BTreeSet<&str> = excluded.split(',').filter(|name| !name.is_empty()).collect();
+    let role = role(args.kind, &args.identity, environment, &addresses::own(&excluded))?;
+    let ports = Ports {
+        status: environment.number("ENVOY_STATUS_PORT", 15021)?,
+        prometheus: environment.number("ENVOY_PROMETHEUS_PORT", 15090)?,
+        secure_metrics: environment.number("ENVOY_SECURE_METRICS_PORT", 0)?,
+        secure_merged_metrics: environment.number("ENVOY_SECURE_MERGED_METRICS_PORT", 0)?,
+    };
+    let switches = switches(environment)?;
+    let node = node(Known {
+        role: &role,
+        config: &settings,
+        environment,
+        labels: pod::read(Path::new(pod::LABELS)),
+        annotations,
+        locality: &args.identity.availability_zone,
+        own: own_metadata(ports, switches, args),
+    });
+    let way = Way::choose(&settings, &args.template_file, environment.get("ISTIO_BOOTSTRAP"));
+    let ingredients = ingredients(args, environment, &role, node, settings, ports, switches)?;
+    Ok(Plan {
+        launch: launch(args, environment, &role, &way, &ingredients)?,
+        drain: drain(environment, &role, &ingredients)?,
+        upstream: args.xds_relay.then(|| upstream::upstream(&ingredients, environment)).transpose()?,
+        certificates: Files::find(|name| text(&ingredients.node, name)),
+        pace: Pace {
+            period: Duration::from_secs(1),
+            settle: environment.duration("FILE_DEBOUNCE_DURATION", Duration::from_millis(100))?,
+        },
+        restart_on_change: args.hot_restart,
+        without_envoy: environment.flag("DISABLE_ENVOY", false)?,
+        dns: dns(&ingredients.node, &role, environment)?,
+        dns_patience: environment.duration("DNS_FORWARD_TIMEOUT", Duration::from_secs(5))?,
+        dns_parallel: environment.flag("DNS_FORWARD_PARALLEL", false)?,
+        role,
+        way,
+        ingredients,
+    })
+}
+
+fn settings(
+    args: &Proxy,
+    environment: &Environment,
+    annotations: Option<&BTreeMap<String, String>>,
+) -> Result<ProxyConfig> {
+    let path = &args.mesh_config;
+    let mesh = match fs::read_to_string(path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == ErrorKind::NotFound => String::new(),
+        Err(error) => return Err(error).with_context(|| format!("could not read {}", path.display())),
+    };
+    let sources = Sources {
+        mesh: (&path.to_string_lossy(), &mesh),
+        environment: environment.get("PROXY_CONFIG").unwrap_or_default(),
+        cpu_limit: environment.number("ISTIO_CPU_LIMIT", 0)?,
+    };
+    proxy_config(&sources, annotations.unwrap_or(&BTreeMap::new()), &args.settings)
+}
+
+fn switches(environment: &Environment) -> Result<Switches> {
+    let strips = environment.flag("HTTP_STRIP_FRAGMENT_FROM_PATH_UNSAFE_IF_DISABLED", true)?;
+    Ok(Switches {
+        dual_stack: environment.flag("ISTIO_DUAL_STACK", false)?,
+        exit_on_zero_active_connections: environment.flag("EXIT_ON_ZERO_ACTIVE_CONNECTIONS", false)?,
+        status_proxy_protocol: environment.flag("ENVOY_STATUS_PORT_ENABLE_PROXY_PROTOCOL", false)?,
+        self_discovery: environment.flag("ISTIO_META_ENABLE_SELF_DISCOVERY", false)?,
+        metadata_discovery: environment.flag("PEER_METADATA_DISCOVERY", false)?,
+        keep_path_fragment: !strips,
+    })
+}
+
+/// Metadata about the agent itself.
+fn own_metadata(ports: Ports, switches: Switches, args: &Proxy) -> Map<String, Value> {
+    let numbers = [
+        ("ENVOY_STATUS_PORT", ports.status),
+        ("ENVOY_PROMETHEUS_PORT", ports.prometheus),
+        ("ENVOY_SECURE_METRICS_PORT", ports.secure_metrics),
+        ("ENVOY_SECURE_MERGED_METRICS_PORT", ports.secure_merged_metrics),
+    ];
+    let given = numbers.into_iter().filter(|(_, port)| *port != 0);
+    let mut own: Map<String, Value> = given.map(|(name, port)| (name.to_owned(), port.into())).collect();
+    if switches.exit_on_zero_active_connections {
+        own.insert("EXIT_ON_ZERO_ACTIVE_CONNECTIONS".to_owned(), "true".into());
+    }
+    if !args.outlier_log_path.is_empty() {
+        own.insert("OUTLIER_LOG_PATH".to_owned(), args.outlier_log_path.as_str().into());
+    }
+    own
+}
+
+fn ingredients(
+    args: &Proxy,
+    environment: &Environment,
+    role: &Role,
+    node: Node,
+    config: ProxyConfig,
+    ports: Ports,
+    switches: Switches,
+) -> Result<Ingredients> {
+    let folder = Path::new(&config.config_path);
+    let xds = match args.xds_relay {
+        true => Xds::Relay(folder.join("XDS").to_string_lossy().into_owned()),
+        false if upstream::is_plain(&config) => Xds::Direct(Security::Plain),
+        false => Xds::Direct(Security::MutualTls),
+    };
+    // Waypoints are only served deltas.
+    let is_delta = environment.flag("ISTIO_DELTA_XDS", true)? || role.kind == Kind::Waypoint;
+    Ok(Ingredients {
+        ips: role.ips.clone(),
+        ports,
+        xds,
+        transport: if is_delta { Transport::Delta } else { Transport::Sotw },
+        sds_socket: sds_socket(folder, environment).to_string_lossy().into_owned(),
+        sds_files_socket: None,
+        log_as_json: args.logging.as_json,
+        outlier_log_path: args.outlier_log_path.clone(),
+        host_ip: environment.get("HOST_IP").map(str::to_owned),
+        switches,
+        node,
+        config,
+    })
+}
+
+/// In the folder that an injected pod has for it; elsewhere beside the agent's other files, so that nothing is
+/// written outside of the config path.
+fn sds_socket(folder: &Path, environment: &Environment) -> PathBuf {
+    match Path::new(SDS_FOLDER).is_dir() {
+        true => Path::new(SDS_FOLDER).join(environment.get("WORKLOAD_IDENTITY_SOCKET_FILE").unwrap_or("socket")),
+        false => folder.join("SDS"),
+    }
+}
+
+fn launch(
+    args: &Proxy,
+    environment: &Environment,
+    role: &Role,
+    way: &Way,
+    ingredients: &Ingredients,
+) -> Result<Launch> {
+    let config = &ingredients.config;
+    let choices = Choices {
+        ipv6_only: role.is_ipv6_only(),
+        flush_interval_ms: config.file_flush_interval.and_then(|it| Duration::try_from(it).ok()).map(milliseconds),
+        flush_min_size_kb: config.file_flush_min_size_kb,
+        log_level: args.proxy_log_level.clone(),
+        component_log_level: args.proxy_component_log_level.clone(),
+        skip_deprecated_logs: environment.flag("ENVOY_SKIP_DEPRECATED_LOGS", true)?,
+        core_dump: environment.flag("ISTIO_ENVOY_ENABLE_CORE_DUMP", false)?,
+        override_yaml: environment
+            .get("ISTIO_BOOTSTRAP_OVERRIDE")
+            .map(|path| overriding(path, environment))
+            .transpose()?,
+        concurrency: config.concurrency.unwrap_or_default(),
+        node: needs_node(way)?.then(|| (ingredients.node.cluster.clone(), ingredients.node.id.clone())),
+    };
+    let drain = seconds(config.drain_duration);
+    let takeover = match args.hot_restart {
+        false => Takeover::None,
+        true => Takeover::HotRestart {
+            // Pilot 0.8 gave a little more than the time to drain.
+            parent_shutdown: args.settings.parent_shutdown_duration.unwrap_or(drain + Duration::from_secs(1)),
+            base_id: Path::new(&config.config_path).join("envoy-base-id"),
+        },
+    };
+    let (agent, binary) = ("/proc/self/exe".into(), PathBuf::from(&config.binary_path));
+    Ok(Launch { agent, binary, drain, fixed: choices.arguments(), takeover })
+}
+
+/// A custom bootstrap of Pilot 0.8's time leaves the node to the command line.
+fn needs_node(way: &Way) -> Result<bool> {
+    let (Way::Custom(path) | Way::Template(path)) = way else { return Ok(false) };
+    let text = fs::read_to_string(path).with_context(|| format!("could not read the bootstrap {}", path.display()))?;
+    let has_node = text.contains("\"node\"") || text.lines().any(|line| line.starts_with("node:"));
+    Ok(!has_node)
+}
+
+/// What Envoy merges into its bootstrap.
+fn overriding(path: &str, environment: &Environment) -> Result<String> {
+    let text = fs::read_to_string(path).with_context(|| format!("could not read $ISTIO_BOOTSTRAP_OVERRIDE {path}"))?;
+    let ip = environment.get("HOST_IP").unwrap_or_default();
+    let bracketed = if ip.contains(':') { format!("[{ip}]") } else { ip.to_owned() };
+    Ok(text.replace("[$(HOST_IP)]", &bracketed).replace("$(HOST_IP)", &bracketed))
+}
+
+fn drain(environment: &Environment, role: &Role, ingredients: &Ingredients) -> Result<Drain> {
+    let config = &ingredients.config;
+    let minimum = environment.duration("MINIMUM_DRAIN_DURATION", Duration::from_secs(5))?;
+    let localhost: IpAddr = if role.is_ipv6_only() { Ipv6Addr::LOCALHOST.into() } else { Ipv4Addr::LOCALHOST.into() };
+    let ports = ingredients.ports;
+    Ok(Drain {
+        admin: SocketAddr::new(
+            localhost,
+            u16::try_from(config.proxy_admin_port).context("could not use proxyAdminPort")?,
+        ),
+        inbound_only: role.kind == Kind::Sidecar,
+        time: seconds(config.termination_drain_duration),
+        until_idle: ingredients.switches.exit_on_zero_active_connections.then_some(minimum),
+        own_ports: [ports.status, ports.prometheus, ports.secure_metrics, ports.secure_merged_metrics].into(),
+    })
+}
+
+/// DNS is answered where iptables lead it here, and at gateways that ask for it.
+fn dns(node: &Node, role: &Role, environment: &Environment) -> Result<Option<SocketAddr>> {
+    let is_on = |name: &str| text(node, name).is_some_and(|value| value == "true" || value == "1");
+    if !is_on("DNS_CAPTURE") && !(role.kind == Kind::Router && is_on("ENABLE_DNS_SERVER")) {
+        return Ok(None);
+    }
+    let address = environment.get("DNS_PROXY_ADDR").unwrap_or("localhost:15053").replace("localhost", "127.0.0.1");
+    Ok(Some(address.parse().with_context(|| format!("could not read $DNS_PROXY_ADDR {address:?}"))?))
+}
+
+fn text(node: &Node, name: &str) -> Option<String> {
+    node.metadata.get(name).and_then(Value::as_str).map(str::to_owned)
+}
+
+fn seconds(duration: Option<api::Duration>) -> Duration {
+    duration.and_then(|duration| Duration::try_from(duration).ok()).unwrap_or_default()
+}
+
+fn milliseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}

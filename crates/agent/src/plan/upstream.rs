@@ -1,0 +1,74 @@
+//! The control plane as the agent reaches it: plain or with TLS, which root, which token. Upstream's rules and paths.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use api::istio::mesh::v1alpha1::{AuthenticationPolicy, ProxyConfig};
+use http::{HeaderName, HeaderValue};
+use serde_json::Value;
+
+use crate::bootstrap::Ingredients;
+use crate::environment::Environment;
+use crate::relay::{Pings, Tls, Upstream};
+
+/// Tokens by audience and by account, in the order they are looked for.
+const TOKENS: [&str; 2] =
+    ["./var/run/secrets/tokens/istio-token", "/var/run/secrets/kubernetes.io/serviceaccount/token"];
+/// Where the mesh's root is mounted.
+const ROOT: &str = "./var/run/secrets/istio/root-cert.pem";
+/// Roots of this machine, for a control plane with a public certificate.
+const SYSTEM_ROOTS: &str = "/etc/ssl/certs/ca-certificates.crt";
+
+/// No TLS: by policy, or by the port that never has it.
+pub(super) fn is_plain(config: &ProxyConfig) -> bool {
+    config.control_plane_auth_policy == i32::from(AuthenticationPolicy::None)
+        || config.discovery_address.ends_with(":15010")
+}
+
+pub(super) fn upstream(ingredients: &Ingredients, environment: &Environment) -> Result<Upstream> {
+    let config = &ingredients.config;
+    let tls = (!is_plain(config)).then(|| tls(ingredients, environment));
+    let tokens = || TOKENS.iter().map(PathBuf::from).find(|path| path.exists());
+    Ok(Upstream {
+        address: config.discovery_address.clone(),
+        token: if tls.is_some() { tokens() } else { None },
+        tls,
+        headers: headers(ingredients, environment)?,
+        connect_timeout: Duration::from_secs(5),
+        pings: Pings::default(),
+    })
+}
+
+fn tls(ingredients: &Ingredients, environment: &Environment) -> Tls {
+    let metadata = |name: &str| ingredients.node.metadata.get(name).and_then(Value::as_str);
+    let provided = environment.get("PROV_CERT").map(Path::new);
+    let roots = match environment.get("XDS_ROOT_CA") {
+        Some("SYSTEM") => PathBuf::from(SYSTEM_ROOTS),
+        Some(path) => PathBuf::from(path),
+        None => match (provided, metadata("TLS_CLIENT_ROOT_CERT")) {
+            (Some(folder), _) => folder.join("root-cert.pem"),
+            (None, Some(path)) => PathBuf::from(path),
+            (None, None) => PathBuf::from(ROOT),
+        },
+    };
+    let by_metadata = || Some((metadata("TLS_CLIENT_CERT_CHAIN")?.into(), metadata("TLS_CLIENT_KEY")?.into()));
+    let client = provided.map(|folder| (folder.join("cert-chain.pem"), folder.join("key.pem"))).or_else(by_metadata);
+    Tls { roots, server_name: server_name(&ingredients.config, environment), client }
+}
+
+/// A control plane on this machine shows the certificate that it has in the cluster.
+fn server_name(config: &ProxyConfig, environment: &Environment) -> Option<String> {
+    let host = config.discovery_address.rsplit_once(':').map_or("", |(host, _)| host);
+    let known = (host == "localhost").then_some("istiod.istio-system.svc");
+    environment.get("ISTIOD_SAN").or(known).map(str::to_owned)
+}
+
+fn headers(ingredients: &Ingredients, environment: &Environment) -> Result<Vec<(HeaderName, HeaderValue)>> {
+    let cluster = ingredients.node.metadata.get("CLUSTER_ID").and_then(Value::as_str).map(|id| ("clusterid", id));
+    let pair = |(name, value): (&str, &str)| -> Result<(HeaderName, HeaderValue)> {
+        let read = || -> Result<_> { Ok((name.to_ascii_lowercase().parse()?, value.parse()?)) };
+        read().with_context(|| format!("could not send the header {name:?}"))
+    };
+    cluster.into_iter().chain(environment.with_prefix("XDS_HEADER_")).map(pair).collect()
+}
