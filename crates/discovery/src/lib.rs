@@ -7,6 +7,7 @@ pub mod args;
 mod flags;
 mod grpc;
 mod http;
+mod kubernetes;
 mod listener;
 pub mod log;
 pub mod metrics;

@@ -42,7 +42,7 @@ use crate::serve::session::Pilot;
 use crate::serve::wanted;
 use crate::serve::world::World;
 use crate::tls::Certificates;
-use crate::{grpc, version};
+use crate::{grpc, kubernetes, version};
 
 /// Reads environment variables, so that no test touches the process environment.
 pub type Environment<'a> = &'a dyn Fn(&str) -> Option<String>;
@@ -105,7 +105,8 @@ impl Signals {
 pub async fn start(args: &Discovery, environment: Environment<'_>) -> Result<Server> {
     info!(version = version::line(), "starting");
     tell_set_aside(&args.set_aside);
-    let registries = registries(args)?;
+    let access = kubernetes::access(args, environment)?;
+    let registries = registries(args, access.is_some())?;
     let Registries { entries, conflicts } = registries::read(args, &registries)?;
     let settings = Settings { conflicts, ..settings(args, environment) };
     let certificates = Certificates::load(&args.tls)?;
@@ -120,14 +121,22 @@ pub async fn start(args: &Discovery, environment: Environment<'_>) -> Result<Ser
         running: vec![],
         deadlines: BTreeMap::new(),
     };
-    watching.start(mesh::mesh_config(&args.mesh_config));
-    watching.start(mesh::networks(&args.networks_config));
+    let by_cluster = registries.contains(&Registry::Kubernetes) && kubernetes::holds_mesh_config(args);
+    if !by_cluster {
+        watching.start(mesh::mesh_config(&args.mesh_config));
+        watching.start(mesh::networks(&args.networks_config));
+    }
+    let of_settings = watching.ids.clone();
     if let Some(folder) = &args.config_dir {
         watching.start(Files::new(folder));
     }
     for registry in registries {
         match registry {
             Registry::Mock => watching.start(Mock::new(args.domain.as_str(), cluster.clone())),
+            Registry::Kubernetes => {
+                let access = access.clone().context("could not find an API server: give --kubeconfig=FILE")?;
+                watching.start(kubernetes::source(args, environment, access, &world, of_settings.clone()));
+            }
             Registry::Consul | Registry::Eureka => {} // described by an entry
             other => bail!("could not start the registry {}", other.as_str()),
         }
@@ -189,12 +198,12 @@ fn settings(args: &Discovery, environment: Environment<'_>) -> Settings {
 }
 
 /// The registries to watch. One that is asked for and cannot be watched is an error that says what can be;
-/// but Kubernetes is upstream's default, so with a folder of files it is only told that it is not served.
-fn registries(args: &Discovery) -> Result<Vec<Registry>> {
-    let is_default = args.registries == [Registry::Kubernetes.as_str()] && args.kubeconfig.is_empty();
+/// but Kubernetes is upstream's default, so where no API server is known other things are served without it.
+fn registries(args: &Discovery, has_api_server: bool) -> Result<Vec<Registry>> {
+    let is_default = args.registries == [Registry::Kubernetes.as_str()] && !has_api_server;
     let has_other = args.config_dir.is_some() || args.registry_flags.config.is_some();
     if is_default && has_other {
-        warn!("Kubernetes is not served yet: configuration and services come from the files of --configDir alone");
+        info!("no API server is known: configuration and services come from elsewhere alone");
         return Ok(Vec::new());
     }
     let (rows, problems) = registry::chosen(args.registries.iter().map(String::as_str));
@@ -209,8 +218,8 @@ fn registries(args: &Discovery) -> Result<Vec<Registry>> {
             names.join(", "),
         );
     }
-    if rows.is_empty() && !has_other {
-        bail!("could not find anything to serve: give --configDir=FOLDER or --registries=NAME");
+    if is_default || rows.is_empty() && !has_other {
+        bail!("could not find anything to serve: give --kubeconfig=FILE, --configDir=FOLDER or --registries=NAME");
     }
     Ok(rows.iter().map(|row| row.registry).collect())
 }

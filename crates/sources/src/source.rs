@@ -76,6 +76,11 @@ impl Outlet {
         }
     }
 
+    /// Where a source that this one starts puts what it saw, and when it must stop.
+    pub(crate) fn shared(&self) -> (mpsc::Sender<Batch>, CancellationToken) {
+        (self.batches.clone(), self.cancel.clone())
+    }
+
     pub fn health(&self) -> &Health {
         &self.health
     }

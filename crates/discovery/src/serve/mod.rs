@@ -1,9 +1,11 @@
 //! From changes to responses: `world` applies batches and publishes epochs, `views` cuts and renders them
 //! once per class of clients, `session` hands them to the protocol, `clients` remembers who is connected,
-//! `quarantine` keeps from a client what it refuses, `wanted` tells sources what to fetch.
+//! `quarantine` keeps from a client what it refuses, `wanted` tells sources what to fetch
+//! and `mesh` by which settings to place what they see.
 
 pub mod clients;
 pub mod history;
+pub(crate) mod mesh;
 mod pace;
 pub mod quarantine;
 pub mod renderings;

@@ -28,12 +28,12 @@ async fn unknown_flag_is_told_and_not_fatal() {
 async fn files_are_served_where_upstreams_default_registry_is_not() {
     let mut server = Started::new(&[]);
     server.ready().await;
-    server.says("Kubernetes is not served yet").await;
+    server.says("no API server is known").await;
 }
 
 #[test]
 fn registry_that_cannot_be_watched_is_refused_with_what_can() {
-    for args in [&["--registries=Kubernetes,Mock"][..], &["--registries=Nonsense"], &["--kubeconfig=/x"]] {
+    for args in [&["--registries=CloudFoundry,Mock"][..], &["--registries=Nonsense"]] {
         let folder = folder();
         let config = format!("--configDir={}", folder.path().display());
         let output = run(&[&["discovery", &config], args].concat());
@@ -41,6 +41,13 @@ fn registry_that_cannot_be_watched_is_refused_with_what_can() {
         assert!(!output.status.success() && error.contains("--registries="), "{args:?}: {error}");
         assert!(error.contains("Mock") && error.contains("--configDir"), "{args:?}: {error}");
     }
+}
+
+#[test]
+fn kubeconfig_that_is_not_there_is_refused() {
+    let output = run(&["discovery", "--kubeconfig=/nowhere/kubeconfig"]);
+    assert!(!output.status.success());
+    assert!(String::from_utf8_lossy(&output.stderr).contains("could not read the kubeconfig /nowhere/kubeconfig"));
 }
 
 #[test]

@@ -9,10 +9,11 @@ use base64::prelude::BASE64_STANDARD;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use model::change::{Change, Credential, CredentialKey, Holder};
 use model::config::Object;
+use model::config::mesh::{parse_mesh, parse_networks};
 use model::endpoint::Locality;
 use model::labels::{Labels, selects};
 use model::names::{ClusterId, Namespace, NetworkId, ServiceKey, Text};
-use model::problem::Place;
+use model::problem::{Place, Problem, Severity};
 use model::service::Service;
 use model::settings::Settings;
 use model::workload::{Workload, WorkloadKey};
@@ -41,10 +42,14 @@ pub struct Options {
     pub system_namespace: Namespace,
     /// Objects labelled for another revision are not read; empty reads all.
     pub revision: Text,
+    /// Whether namespaces and config of this cluster count for the whole mesh.
+    pub is_primary: bool,
+    /// The ConfigMap of the system namespace that holds settings of the mesh, where no file does.
+    pub mesh_config: Option<Text>,
 }
 
 /// A collection of objects, as one watch lists it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Collection {
     Service,
     EndpointSlice,
@@ -55,6 +60,9 @@ pub enum Collection {
     ConfigMap,
     /// `apiVersion` and `kind` of documents.
     Config(Text, Text),
+    /// Definitions of kinds, and Secrets that name other clusters: read while watching, not joined.
+    Definition,
+    Remote,
 }
 
 /// All that is known of one cluster.
@@ -109,6 +117,8 @@ struct Serving {
 #[derive(Clone, Debug, Default)]
 struct Dirty {
     everything: bool,
+    /// Settings of the mesh came from the cluster.
+    settings: bool,
     namespaces: BTreeSet<Namespace>,
     pods: BTreeSet<Name>,
     /// Addresses at which usable pods came or went.
@@ -191,7 +201,17 @@ impl Cluster {
                 let id = DocumentId { kind: kind_id(api_version, kind), namespace: key.0, name: key.1 };
                 self.documents.remove(&id);
             }
+            Collection::Definition | Collection::Remote => {}
         }
+    }
+
+    /// Forgets everything.
+    pub fn clear(&mut self) {
+        use Collection::{ConfigMap, EndpointSlice, Namespace, Node, Pod, Secret, Service};
+        for collection in [Service, EndpointSlice, Pod, Node, Namespace, Secret, ConfigMap] {
+            self.retain(&collection, &HashSet::new());
+        }
+        self.documents.clear();
     }
 
     /// Forgets the objects of a collection that a complete list does not have.
@@ -220,6 +240,7 @@ impl Cluster {
                 let kind = kind_id(api_version, kind);
                 self.documents.of_kind(&kind).map(|id| (id.namespace.clone(), id.name.clone())).collect()
             }
+            Collection::Definition | Collection::Remote => Vec::new(),
         }
     }
 
@@ -356,12 +377,41 @@ impl Cluster {
 
     fn put_credential(&mut self, holder: Holder, holding: &wire::Holding) {
         let (namespace, name) = name_of(&holding.metadata);
+        let is_mesh = holder == Holder::ConfigMap && namespace == self.options.system_namespace;
+        if is_mesh && self.options.mesh_config.as_ref() == Some(&name) {
+            self.put_mesh(&holding.data);
+        }
         let key = CredentialKey { holder, namespace, name };
         let credential = credential(holder, &holding.data);
         if self.credentials.get(&key).is_none_or(|known| **known != credential) {
             self.credentials.insert(key.clone(), Arc::new(credential));
             self.dirty.credentials.insert(key);
         }
+    }
+
+    /// Settings of the mesh that a ConfigMap holds. Where it says nothing good, what is known stays.
+    fn put_mesh(&mut self, data: &BTreeMap<String, String>) {
+        let usable = |problems: &[Problem]| !problems.iter().any(|p| p.severity == Severity::Error);
+        let file = format!("ConfigMap {}", self.options.mesh_config.as_deref().unwrap_or_default());
+        let mut found = Vec::new();
+        let mut settings = self.settings.clone();
+        if let Some(text) = data.get("mesh") {
+            let (mesh, problems) = parse_mesh(text, &file);
+            if usable(&problems) {
+                settings.mesh = mesh;
+            }
+            found.extend(problems);
+        }
+        if let Some(text) = data.get("meshNetworks") {
+            let (networks, problems) = parse_networks(text, &file);
+            if usable(&problems) {
+                settings.networks = networks;
+            }
+            found.extend(problems);
+        }
+        self.documents.note(found);
+        self.dirty.settings = true;
+        self.adopt(settings);
     }
 
     fn remove_credential(&mut self, holder: Holder, (namespace, name): Name) {
@@ -386,6 +436,12 @@ impl Cluster {
             self.documents.touch_all();
         }
         let mut changes = Vec::new();
+        if dirty.settings {
+            changes.push(Change::Mesh(self.settings.mesh.clone()));
+            changes.push(Change::Networks(self.settings.networks.clone()));
+        }
+        let told = |namespace: &Namespace| self.options.is_primary && !namespace.is_empty();
+        dirty.namespaces.retain(told);
         for namespace in std::mem::take(&mut dirty.namespaces) {
             let labels = self.namespaces.get(&namespace).map(|facts| facts.labels.clone());
             changes.push(Change::Namespace(namespace, labels));

@@ -46,6 +46,8 @@ pub(super) struct Documents {
     dirty: BTreeSet<DocumentId>,
     told: BTreeMap<DocumentId, Vec<Key>>,
     problems_changed: bool,
+    /// Problems of what is no document.
+    notes: Vec<Problem>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -78,6 +80,18 @@ impl Documents {
         }
     }
 
+    pub(super) fn clear(&mut self) {
+        for id in self.all.keys().cloned().collect::<Vec<_>>() {
+            self.remove(&id);
+        }
+    }
+
+    /// Problems beside those of documents; they replace those noted before.
+    pub(super) fn note(&mut self, problems: Vec<Problem>) {
+        self.problems_changed |= self.notes != problems;
+        self.notes = problems;
+    }
+
     /// Documents of a kind.
     pub(super) fn of_kind<'a>(&'a self, kind: &'a str) -> impl Iterator<Item = &'a DocumentId> {
         self.all.keys().filter(move |id| *id.kind == *kind)
@@ -108,7 +122,7 @@ impl Documents {
         }
         if std::mem::take(&mut self.problems_changed) {
             let problems = self.all.values().flat_map(|document| &document.problems);
-            changes.push(Change::Problems(problems.cloned().collect()));
+            changes.push(Change::Problems(problems.chain(&self.notes).cloned().collect()));
         }
     }
 }

@@ -1,12 +1,15 @@
 //! Kubernetes as a registry and a config store. `wire` decodes what the API server sends, `cluster` joins it
-//! in memory into the model's words, whatever the order of arrival; neither does I/O.
+//! in memory into the model's words, whatever the order of arrival; neither does I/O. `live` feeds them from watches.
 
 pub mod cluster;
 mod config;
 mod interner;
+pub mod live;
 mod place;
 mod pod;
+mod remote;
 mod selector;
 mod service;
 mod slice;
+mod watching;
 pub mod wire;

@@ -80,7 +80,7 @@ macro_rules! objects {
     };
 }
 
-objects!(Service, EndpointSlice, Pod, Node, NamespaceObject, Holding);
+objects!(Service, EndpointSlice, Pod, Node, NamespaceObject, Holding, Definition);
 
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
@@ -319,4 +319,51 @@ pub(super) fn annotation<'a>(meta: &'a ObjectMeta, key: &str) -> &'a str {
 /// Seconds since 1970.
 pub(super) fn created(meta: &ObjectMeta) -> i64 {
     meta.creation_timestamp.as_ref().map_or(0, |time| time.0.as_second())
+}
+
+/// A CustomResourceDefinition.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct Definition {
+    pub metadata: ObjectMeta,
+    pub spec: DefinitionSpec,
+    #[serde(deserialize_with = "or_default")]
+    pub status: DefinitionStatus,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct DefinitionSpec {
+    pub group: String,
+    pub names: DefinitionNames,
+    pub versions: Vec<DefinitionVersion>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct DefinitionNames {
+    pub kind: String,
+    pub plural: String,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct DefinitionVersion {
+    pub name: String,
+    pub served: bool,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct DefinitionStatus {
+    #[serde(deserialize_with = "or_default")]
+    pub conditions: Vec<Condition>,
+}
+
+impl Definition {
+    /// Whether objects of the kind can be watched.
+    pub fn is_usable(&self) -> bool {
+        let established = |c: &Condition| c.kind == "Established" && c.status == "True";
+        self.metadata.deletion_timestamp.is_none() && self.status.conditions.iter().any(established)
+    }
 }

@@ -32,7 +32,7 @@ pub enum Support {
 /// Every registry that upstream ever had, in the order in which services of one host are merged:
 /// Kubernetes first, as upstream does.
 pub const ROWS: &[Row] = &[
-    Row { registry: Registry::Kubernetes, flags: &["kubeconfig", "clusterID"], support: Support::NotYet },
+    Row { registry: Registry::Kubernetes, flags: &["kubeconfig", "clusterID"], support: Support::Yes },
     Row { registry: Registry::Consul, flags: &["consulserverURL", "consulserverInterval"], support: Support::Yes },
     Row { registry: Registry::Eureka, flags: &["eurekaserverURL", "eurekaserverInterval"], support: Support::Yes },
     Row { registry: Registry::CloudFoundry, flags: &["cfConfig"], support: Support::NotYet },

@@ -1,0 +1,62 @@
+//! How Kubernetes is watched: which API server, as whom, and where settings of the mesh come from.
+
+use std::collections::BTreeSet;
+
+use anyhow::{Context, Result};
+use model::change::SourceId;
+use model::settings::Settings;
+use sources::kubernetes::cluster::Options;
+use sources::kubernetes::live::{Access, Kubernetes};
+use tokio::sync::watch;
+
+use crate::args::Discovery;
+use crate::serve::mesh;
+use crate::serve::world::World;
+
+type Environment<'a> = &'a dyn Fn(&str) -> Option<String>;
+
+/// The ConfigMap that holds settings of the mesh where no file does.
+const MESH_CONFIG: &str = "istio";
+
+/// How the API server is reached: by the flag, by the environment, or as a pod of the cluster.
+pub(crate) fn access(args: &Discovery, environment: Environment<'_>) -> Result<Option<Access>> {
+    let told = Some(args.kubeconfig.clone()).filter(|path| !path.is_empty());
+    let Some(path) = told.or_else(|| environment("KUBECONFIG").filter(|path| !path.is_empty())) else {
+        return Ok(environment("KUBERNETES_SERVICE_HOST").map(|_| Access::InCluster));
+    };
+    std::fs::metadata(&path).with_context(|| format!("could not read the kubeconfig {path}"))?;
+    Ok(Some(Access::Kubeconfig(path.into())))
+}
+
+/// Whether settings of the mesh are the cluster's: then there is no file of them.
+pub(crate) fn holds_mesh_config(args: &Discovery) -> bool {
+    !args.mesh_config.exists()
+}
+
+/// The source. `settings` are the sources of settings that it waits for.
+pub(crate) fn source(
+    args: &Discovery,
+    environment: Environment<'_>,
+    access: Access,
+    world: &World,
+    settings: BTreeSet<SourceId>,
+) -> Kubernetes {
+    let initial = Settings::clone(&world.now().snapshot.settings);
+    let namespace = Some(args.namespace.clone()).filter(|n| !n.is_empty()).or_else(|| environment("POD_NAMESPACE"));
+    let revision = environment("REVISION").unwrap_or_default();
+    let name = match revision.as_str() {
+        "" | "default" => MESH_CONFIG.to_owned(),
+        other => format!("{MESH_CONFIG}-{other}"),
+    };
+    let options = Options {
+        cluster: initial.cluster.clone(),
+        domain: initial.domain.clone(),
+        system_namespace: namespace.as_deref().unwrap_or("istio-system").into(),
+        revision: revision.into(),
+        is_primary: true,
+        mesh_config: holds_mesh_config(args).then(|| name.into()),
+    };
+    let (tell, told) = watch::channel(None);
+    tokio::spawn(mesh::follow(world.clone(), settings, tell));
+    Kubernetes::primary(access, options, told, initial)
+}

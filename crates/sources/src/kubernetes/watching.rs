@@ -1,0 +1,199 @@
+//! One watch of one collection: list, follow, and begin again after whatever happens. What is heard goes into
+//! one channel, reduced to the fields that matter; errors are told and never end a watch.
+
+use std::fmt::Debug;
+use std::pin::pin;
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use kube::api::{Api, DynamicObject};
+use kube::core::{ApiResource, GroupVersionKind, Resource};
+use kube::runtime::watcher::{self, Event, watcher};
+use kube::{Client, ResourceExt};
+use serde::de::DeserializeOwned;
+use tokio::sync::mpsc;
+use tokio::time::{Instant, sleep, timeout};
+use tracing::debug;
+
+use super::cluster::Collection;
+use super::wire::{self, Item};
+
+const FIRST_WAIT: Duration = Duration::from_millis(100);
+const LONGEST_WAIT: Duration = Duration::from_secs(5);
+/// A server that accepts a streaming list and then says nothing for this long does not know them.
+const SILENCE: Duration = Duration::from_secs(20);
+/// How long a definition is trusted to be there after it was seen.
+const TRUST: Duration = Duration::from_millis(500);
+
+/// Something that a watch heard.
+#[derive(Debug)]
+pub(super) struct Heard {
+    /// Which round of watches: after new credentials a new one begins.
+    pub(super) round: u64,
+    pub(super) collection: Collection,
+    pub(super) what: What,
+}
+
+#[derive(Debug)]
+pub(super) enum What {
+    /// A complete list begins.
+    Begun,
+    /// An object of that list.
+    Listed(Seen),
+    /// The list is complete.
+    Complete,
+    Applied(Seen),
+    Deleted(Seen),
+    /// The API server could not be asked. `code` is 0 where it did not answer.
+    Failed {
+        message: String,
+        code: u16,
+    },
+}
+
+/// An object with its name.
+#[derive(Debug)]
+pub(super) struct Seen {
+    pub(super) namespace: String,
+    pub(super) name: String,
+    pub(super) object: Object,
+}
+
+#[derive(Debug)]
+pub(super) enum Object {
+    Item(Item),
+    Definition(Box<wire::Definition>),
+    /// A Secret that holds the way to other clusters.
+    Remote(wire::Holding),
+}
+
+/// Where one watch looks and what it makes of what it sees.
+pub(super) struct Watch<K> {
+    pub(super) round: u64,
+    pub(super) collection: Collection,
+    pub(super) api: Api<K>,
+    pub(super) config: watcher::Config,
+    pub(super) object: fn(&ApiResource, K) -> Object,
+    pub(super) resource: ApiResource,
+    /// For custom kinds: their definition, which takes all objects with it when it goes.
+    pub(super) definition: Option<(Client, String)>,
+}
+
+impl<K> Watch<K>
+where
+    K: Resource + Clone + DeserializeOwned + Debug + Send + Sync + 'static,
+{
+    /// Watches until nobody listens.
+    pub(super) async fn run(self, tell: mpsc::Sender<Heard>) {
+        let mut streaming = true;
+        while self.follow(&tell, streaming).await == Ended::NoStreaming {
+            streaming = false;
+        }
+    }
+
+    async fn follow(&self, tell: &mpsc::Sender<Heard>, streaming: bool) -> Ended {
+        let config = if streaming { self.config.clone().streaming_lists() } else { self.config.clone() };
+        let mut events = pin!(watcher(self.api.clone(), config));
+        let (mut wait, mut listed) = (FIRST_WAIT, false);
+        let mut trusted_until = Instant::now();
+        loop {
+            let patience = if streaming && !listed { SILENCE } else { Duration::MAX };
+            let Ok(event) = timeout(patience, events.next()).await else { return Ended::NoStreaming };
+            let what = match event {
+                None => return Ended::Over,
+                Some(Ok(event)) => {
+                    wait = FIRST_WAIT;
+                    listed |= matches!(event, Event::InitDone);
+                    if matches!(event, Event::Delete(_)) && Instant::now() >= trusted_until {
+                        if self.is_undefined().await {
+                            return Ended::Over;
+                        }
+                        trusted_until = Instant::now() + TRUST;
+                    }
+                    self.what(event)
+                }
+                Some(Err(error)) => {
+                    let code = code(&error);
+                    debug!(collection = ?self.collection, %error, "watch failed");
+                    // Older servers, and those on an old etcd, refuse streaming lists.
+                    if streaming && !listed && [400, 422, 501].contains(&code) {
+                        return Ended::NoStreaming;
+                    }
+                    What::Failed { message: error.to_string(), code }
+                }
+            };
+            let failed = matches!(what, What::Failed { .. });
+            let heard = Heard { round: self.round, collection: self.collection.clone(), what };
+            if tell.send(heard).await.is_err() {
+                return Ended::Over;
+            }
+            if failed {
+                sleep(wait).await;
+                wait = (wait * 2).min(LONGEST_WAIT);
+            }
+        }
+    }
+
+    fn what(&self, event: Event<K>) -> What {
+        let seen = |object: K| Seen {
+            namespace: object.namespace().unwrap_or_default(),
+            name: object.name_any(),
+            object: (self.object)(&self.resource, object),
+        };
+        match event {
+            Event::Init => What::Begun,
+            Event::InitApply(object) => What::Listed(seen(object)),
+            Event::InitDone => What::Complete,
+            Event::Apply(object) => What::Applied(seen(object)),
+            Event::Delete(object) => What::Deleted(seen(object)),
+        }
+    }
+
+    /// Whether the definition of the kind is going or gone: then its objects go with it, by nobody's wish.
+    async fn is_undefined(&self) -> bool {
+        let Some((client, name)) = &self.definition else { return false };
+        let definitions: Api<wire::Definition> = Api::all_with(client.clone(), &definitions());
+        match definitions.get_opt(name).await {
+            Ok(Some(definition)) => definition.metadata.deletion_timestamp.is_some(),
+            Ok(None) => true,
+            Err(_) => false,
+        }
+    }
+}
+
+#[derive(PartialEq, Eq)]
+enum Ended {
+    Over,
+    NoStreaming,
+}
+
+fn code(error: &watcher::Error) -> u16 {
+    match error {
+        watcher::Error::InitialListFailed(kube::Error::Api(status))
+        | watcher::Error::WatchStartFailed(kube::Error::Api(status))
+        | watcher::Error::WatchFailed(kube::Error::Api(status))
+        | watcher::Error::WatchError(status) => status.code,
+        _ => 0,
+    }
+}
+
+/// The kind of definitions of kinds.
+pub(super) fn definitions() -> ApiResource {
+    resource("apiextensions.k8s.io", "v1", "CustomResourceDefinition", "customresourcedefinitions")
+}
+
+/// A kind by its names.
+pub(super) fn resource(group: &str, version: &str, kind: &str, plural: &str) -> ApiResource {
+    ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(group, version, kind), plural)
+}
+
+/// An object of a kind that the model reads as a document.
+pub(super) fn document(resource: &ApiResource, mut object: DynamicObject) -> Object {
+    object.metadata.managed_fields = None;
+    object.types = None;
+    let mut json = serde_json::to_value(&object).unwrap_or_default();
+    // Lists leave these out of their items.
+    json["apiVersion"] = resource.api_version.as_str().into();
+    json["kind"] = resource.kind.as_str().into();
+    Object::Item(Item::Config(Box::new(json)))
+}
