@@ -69,12 +69,9 @@ pub fn affected(delta: &Delta, before: &View, after: &View) -> Affected {
 /// What objects of a kind are read for.
 fn add_kind(found: &mut Affected, kind: Kind) {
     match kind {
-        Kind::VirtualService
-        | Kind::DestinationRule
-        | Kind::Gateway
-        | Kind::Sidecar
-        | Kind::EnvoyFilter
-        | Kind::ProxyConfig => *found = Affected::everything(),
+        Kind::VirtualService | Kind::DestinationRule | Kind::Gateway | Kind::Sidecar | Kind::EnvoyFilter => {
+            *found = Affected::everything()
+        }
         Kind::PeerAuthentication => {
             found.clusters = true;
             found.listeners = true;
@@ -89,9 +86,11 @@ fn add_kind(found: &mut Affected, kind: Kind) {
             found.listeners = true;
             found.extensions = true;
         }
+        // Injection reads it; what a client runs with, it says itself.
+        Kind::ProxyConfig => {}
         // These reach a client through services and endpoints only.
         Kind::ServiceEntry | Kind::WorkloadEntry | Kind::WorkloadGroup => {}
-        // These reach a client as Gateways, VirtualServices and DestinationRules, which are told on their own.
+        // These reach a client as the objects they are lowered to, which are told on their own.
         Kind::GatewayClass
         | Kind::KubernetesGateway
         | Kind::ListenerSet
@@ -103,7 +102,11 @@ fn add_kind(found: &mut Affected, kind: Kind) {
         | Kind::BackendTlsPolicy
         | Kind::BackendTrafficPolicy
         | Kind::Ingress
-        | Kind::IngressClass => {}
+        | Kind::IngressClass
+        | Kind::ServiceRole
+        | Kind::ServiceRoleBinding
+        | Kind::RbacConfig
+        | Kind::ClusterRbacConfig => {}
     }
 }
 

@@ -4,13 +4,14 @@
 pub mod encode;
 pub mod gateway_api;
 mod lines;
-mod lower;
+pub(crate) mod lower;
 pub mod mesh;
 pub mod message;
 mod meta;
 pub mod parse;
 pub mod patches;
 pub mod print;
+pub mod rbac;
 mod text;
 pub mod timestamp;
 pub mod validate;
@@ -82,7 +83,7 @@ macro_rules! kinds {
                 }
             }
 
-            /// The protobuf message of the spec; `None` for a kind of Kubernetes, whose specs are plain documents.
+            /// The protobuf message of the spec; `None` for foreign and old kinds, whose specs are plain documents.
             pub fn message(self) -> Option<&'static str> {
                 match self {
                     $(Kind::$kind => Some($message),)*
@@ -162,6 +163,10 @@ kinds! {
         BackendTrafficPolicy, "XBackendTrafficPolicy", "gateway.networking.x-k8s.io", "xbackendtrafficpolicies", &["v1alpha1"], gateway_api::BackendTrafficPolicy;
         Ingress, "Ingress", "networking.k8s.io", "ingresses", &["v1"], gateway_api::Ingress;
         IngressClass, "IngressClass", "networking.k8s.io", "ingressclasses", &["v1"], gateway_api::IngressClass;
+        ServiceRole, "ServiceRole", "rbac.istio.io", "serviceroles", &["v1alpha1"], rbac::ServiceRole;
+        ServiceRoleBinding, "ServiceRoleBinding", "rbac.istio.io", "servicerolebindings", &["v1alpha1"], rbac::ServiceRoleBinding;
+        RbacConfig, "RbacConfig", "rbac.istio.io", "rbacconfigs", &["v1alpha1"], rbac::RbacConfig;
+        ClusterRbacConfig, "ClusterRbacConfig", "rbac.istio.io", "clusterrbacconfigs", &["v1alpha1"], rbac::RbacConfig;
     }
 }
 
@@ -182,7 +187,7 @@ impl Kind {
 
     /// Whether objects of this kind stand in no namespace.
     pub fn is_cluster_wide(self) -> bool {
-        matches!(self, Kind::GatewayClass | Kind::IngressClass)
+        matches!(self, Kind::GatewayClass | Kind::IngressClass | Kind::ClusterRbacConfig)
     }
 
     /// Whether the resource version of such an object reaches clients.

@@ -102,7 +102,7 @@ pub struct Policy {
 }
 
 impl Policy {
-    pub(super) fn build(objects: &Objects) -> Policy {
+    pub(super) fn build(objects: &Sight<'_>) -> Policy {
         Policy {
             request_authentications: by_age!(objects, RequestAuthentication),
             authorization_policies: by_age!(objects, AuthorizationPolicy),

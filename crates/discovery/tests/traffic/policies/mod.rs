@@ -4,6 +4,7 @@
 mod fetched;
 mod jwt;
 mod operations;
+mod roles;
 mod tokens;
 
 use std::net::SocketAddr;

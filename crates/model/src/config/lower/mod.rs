@@ -17,8 +17,6 @@ pub(crate) enum Old {
     IngressRule,
     Policy,
     MeshPolicy,
-    /// Roles, their bindings and the switch for both.
-    Rbac,
     /// Mixer's kinds: there is no Mixer any more.
     Mixer,
 }

@@ -94,7 +94,7 @@ fn spec(object: &Object, report: &mut Report) {
         Spec::Telemetry(it) => telemetry::check(it, report),
         Spec::WasmPlugin(it) => extensions::wasm_plugin(it, report),
         Spec::TrafficExtension(it) => extensions::traffic_extension(it, report),
-        // What is wrong with these is told in their status, by what lowers them.
+        // What is wrong with these is told by what lowers them.
         Spec::GatewayClass(_)
         | Spec::KubernetesGateway(_)
         | Spec::ListenerSet(_)
@@ -106,7 +106,11 @@ fn spec(object: &Object, report: &mut Report) {
         | Spec::BackendTlsPolicy(_)
         | Spec::BackendTrafficPolicy(_)
         | Spec::Ingress(_)
-        | Spec::IngressClass(_) => {}
+        | Spec::IngressClass(_)
+        | Spec::ServiceRole(_)
+        | Spec::ServiceRoleBinding(_)
+        | Spec::RbacConfig(_)
+        | Spec::ClusterRbacConfig(_) => {}
     }
 }
 

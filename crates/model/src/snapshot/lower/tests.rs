@@ -37,7 +37,7 @@ spec:
   - {matches: [{path: {value: /a}}, {path: {type: Exact, value: /b}}], backendRefs: [{name: cart, port: 80}]}
 ";
 
-fn empty() -> Snapshot {
+pub(super) fn empty() -> Snapshot {
     Snapshot::empty(Settings {
         mesh: parse_mesh("", "mesh").0,
         networks: parse_networks("", "networks").0,

@@ -29,6 +29,8 @@ pub(super) struct Reads {
     pub(super) credentials: BTreeSet<CredentialKey>,
     entries: BTreeSet<Key>,
     pub(super) namespaces: bool,
+    /// Every service was looked at.
+    pub(super) services: bool,
 }
 
 impl Reads {
@@ -65,6 +67,12 @@ impl<'a> World<'a> {
     /// The host name of a Kubernetes Service.
     pub(super) fn host_of(&self, namespace: &str, name: &str) -> String {
         format!("{name}.{namespace}.svc.{}", self.settings().domain)
+    }
+
+    /// Every service, oldest first.
+    pub(super) fn services(&self) -> impl Iterator<Item = &'a Arc<Service>> + use<'a> {
+        self.reads.borrow_mut().services = true;
+        self.snapshot.services.iter()
     }
 
     /// A Service by its name.

@@ -13,6 +13,7 @@ use api::istio::security::v1beta1::authorization_policy::{Action, ActionDetail};
 use api::istio::security::v1beta1::{AuthorizationPolicy, Rule as PolicyRule};
 use model::config::Config;
 use model::names::{Namespace, Text};
+use model::proxy::ProxyKind;
 use scope::View;
 use scope::select::attached;
 
@@ -21,6 +22,8 @@ pub use ext_authz::Provider;
 pub use rbac::{http_filter, network_filter};
 
 const DRY_RUN: &str = "istio.io/dry-run";
+/// Marks policies from an API that never held for gateways.
+const SIDECARS_ONLY: &str = "internal.istio.io/sidecars-only";
 const CUSTOM_PREFIX: &str = "istio-ext-authz";
 
 /// Everything that the policies of one workload ask for.
@@ -119,7 +122,10 @@ pub struct Condition {
 
 /// The policies that attach to this client; `None` if there are none.
 pub fn authorization(view: &View) -> Option<Authorization> {
-    let policies = attached(view, &view.policy.authorization_policies);
+    let mut policies = attached(view, &view.policy.authorization_policies);
+    if view.proxy.kind == ProxyKind::Router {
+        policies.retain(|policy| !policy.meta.annotations.contains_key(SIDECARS_ONLY));
+    }
     if policies.is_empty() {
         return None;
     }

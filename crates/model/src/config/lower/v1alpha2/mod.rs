@@ -15,7 +15,6 @@ pub(super) use route_rule::shown;
 
 const CONFIG: &str = "config.istio.io/v1alpha2";
 const AUTHENTICATION: &str = "authentication.istio.io/v1alpha1";
-const RBAC: &str = "rbac.istio.io/v1alpha1";
 
 /// The old kind of a document, by its `apiVersion` and `kind`.
 pub(crate) fn kind(api_version: &str, kind: &str) -> Option<Old> {
@@ -26,7 +25,6 @@ pub(crate) fn kind(api_version: &str, kind: &str) -> Option<Old> {
         (CONFIG, "IngressRule") => Old::IngressRule,
         (AUTHENTICATION, "Policy") => Old::Policy,
         (AUTHENTICATION, "MeshPolicy") => Old::MeshPolicy,
-        (RBAC, "ServiceRole" | "ServiceRoleBinding" | "RbacConfig" | "ClusterRbacConfig") => Old::Rbac,
         (CONFIG, "HTTPAPISpec" | "HTTPAPISpecBinding" | "QuotaSpec" | "QuotaSpecBinding") => Old::Mixer,
         _ => return None,
     };
@@ -41,10 +39,6 @@ pub(super) fn lower(old: Old, source: &Source<'_>) -> Result<Lowered, Refused> {
         Old::IngressRule => ingress_rule::lower(source),
         Old::Policy => authentication::policy(source),
         Old::MeshPolicy => authentication::mesh_policy(source),
-        // An error, not a remark: whoever wrote it believes that something is protected.
-        Old::Rbac => Err(Refused(
-            "could not lower the kind: it protects nothing; write an AuthorizationPolicy instead".to_owned(),
-        )),
         Old::Mixer => Ok(Lowered {
             notes: vec!["has no effect: it is for Mixer, which Istio dropped in 1.8".to_owned()],
             ..Lowered::default()

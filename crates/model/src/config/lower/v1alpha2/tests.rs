@@ -246,13 +246,3 @@ fn mixers_kinds_have_no_effect() {
         assert_eq!((complaints(&parsed), parsed.objects.len()), (vec![expected], 0));
     }
 }
-
-#[test]
-fn roles_that_protect_nothing_are_an_error() {
-    for kind in ["ServiceRole", "ServiceRoleBinding", "RbacConfig", "ClusterRbacConfig"] {
-        let parsed = of("rbac.istio.io/v1alpha1", kind, "{}");
-        let message = "could not lower the kind: it protects nothing; write an AuthorizationPolicy instead";
-        assert_eq!(complaints(&parsed), [format!("Error old.yaml:1: {kind} shop/a: {message}")]);
-        assert!(parsed.objects.is_empty());
-    }
-}

@@ -1,0 +1,98 @@
+//! Istio 0.8's access control: roles, who has them, and the switch for both. A field that is not known refuses the
+//! whole object: without it a role might allow more than was meant.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+/// What may be done with some services of the role's namespace.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default, deny_unknown_fields)]
+pub struct ServiceRole {
+    pub rules: Vec<AccessRule>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default, deny_unknown_fields)]
+pub struct AccessRule {
+    pub services: Vec<String>,
+    pub hosts: Vec<String>,
+    pub not_hosts: Vec<String>,
+    pub paths: Vec<String>,
+    pub not_paths: Vec<String>,
+    pub methods: Vec<String>,
+    pub not_methods: Vec<String>,
+    pub ports: Vec<u16>,
+    pub not_ports: Vec<u16>,
+    pub constraints: Vec<Constraint>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Constraint {
+    pub key: String,
+    pub values: Vec<String>,
+}
+
+/// Who has a role.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default, deny_unknown_fields)]
+pub struct ServiceRoleBinding {
+    pub subjects: Vec<Subject>,
+    #[serde(alias = "role_ref")]
+    pub role_ref: RoleReference,
+    pub mode: Enforcement,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Subject {
+    pub user: String,
+    pub group: String,
+    pub properties: BTreeMap<String, String>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct RoleReference {
+    pub kind: String,
+    pub name: String,
+}
+
+/// What access control holds for. RbacConfig and ClusterRbacConfig mean the same.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default, deny_unknown_fields)]
+pub struct RbacConfig {
+    pub mode: Mode,
+    pub inclusion: Targets,
+    pub exclusion: Targets,
+    #[serde(alias = "enforcement_mode")]
+    pub enforcement_mode: Enforcement,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "SCREAMING_SNAKE_CASE")]
+pub enum Mode {
+    #[default]
+    Off,
+    On,
+    OnWithInclusion,
+    OnWithExclusion,
+}
+
+/// Services by host name, and whole namespaces.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Targets {
+    pub services: Vec<String>,
+    pub namespaces: Vec<String>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "SCREAMING_SNAKE_CASE")]
+pub enum Enforcement {
+    #[default]
+    Enforced,
+    /// Only counted.
+    Permissive,
+}
