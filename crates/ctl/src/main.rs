@@ -2,6 +2,7 @@
 
 #![forbid(unsafe_code)]
 
+mod analyze;
 mod demo;
 
 use std::process::ExitCode;
@@ -17,6 +18,8 @@ struct Args {
 
 #[derive(Subcommand)]
 enum Command {
+    /// Tell what is likely wrong with configuration in files
+    Analyze(analyze::Options),
     /// Run a small shop on this machine: pilot-discovery, four services, a real Envoy beside each
     Demo(demo::Options),
 }
@@ -24,10 +27,11 @@ enum Command {
 #[tokio::main]
 async fn main() -> ExitCode {
     let done = match Args::parse().command {
-        Command::Demo(options) => demo::run(options).await,
+        Command::Analyze(options) => analyze::run(&options),
+        Command::Demo(options) => demo::run(options).await.map(|()| 0),
     };
     match done {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(status) => ExitCode::from(status),
         Err(error) => {
             eprintln!("pilotctl: {error:#}");
             ExitCode::FAILURE

@@ -3,6 +3,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod analysis;
 pub mod change;
 pub mod config;
 pub mod conflict;

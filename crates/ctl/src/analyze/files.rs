@@ -1,0 +1,118 @@
+//! Files as a mesh: every document that can be read, and what is wrong with the others.
+
+use std::fs;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::{Context, Result};
+use model::change::{Batch, Change, SourceId};
+use model::config::mesh::{default_mesh, parse_mesh, parse_networks};
+use model::config::parse::documents;
+use model::config::validate::validate;
+use model::config::{Meta, Object};
+use model::conflict::Conflicts;
+use model::problem::{Problem, Severity};
+use model::settings::{Knobs, Settings};
+use model::shared::Shared;
+use model::snapshot::Snapshot;
+
+/// What was read, and from where.
+pub(super) struct Contents {
+    pub(super) world: Snapshot,
+    pub(super) names: Vec<String>,
+}
+
+/// Reads files and folders. Only a file that cannot be opened is an error; all else is a finding.
+pub(super) fn read(
+    paths: &[PathBuf],
+    namespace: &str,
+    mesh_config: Option<&Path>,
+    ignore_unreadable: bool,
+) -> Result<Contents> {
+    let mut texts = Vec::new();
+    for path in paths {
+        gather(path, &mut texts)?;
+    }
+    let mut changes = Vec::new();
+    let mut problems = Vec::new();
+    for (name, text) in &texts {
+        let parsed = documents(text, name);
+        problems.extend(parsed.problems);
+        for object in parsed.objects {
+            let object = placed(object, namespace);
+            let found = validate(&object);
+            if found.iter().all(|problem| problem.severity < Severity::Error) {
+                changes.push(Change::Applied(object));
+            }
+            problems.extend(found);
+        }
+    }
+    if ignore_unreadable {
+        problems.retain(|problem| !is_about_file(problem));
+    }
+    let mesh = match mesh_config {
+        None => Shared::new(default_mesh()),
+        Some(path) => {
+            let text = fs::read_to_string(path).with_context(|| format!("could not read {}", path.display()))?;
+            let (mesh, found) = parse_mesh(&text, &path.to_string_lossy());
+            problems.extend(found);
+            mesh
+        }
+    };
+    changes.push(Change::Problems(problems));
+    let settings = Settings {
+        mesh,
+        networks: parse_networks("", "").0,
+        knobs: Knobs::default(),
+        domain: "cluster.local".into(),
+        cluster: "Kubernetes".into(),
+        conflicts: Conflicts::default(),
+    };
+    let batch = Batch { source: SourceId("files".into()), changes };
+    let (world, _) = Snapshot::empty(settings).apply(vec![batch]);
+    Ok(Contents { world, names: texts.into_iter().map(|(name, _)| name).collect() })
+}
+
+/// Whether a problem is about a document that is no object at all.
+fn is_about_file(problem: &Problem) -> bool {
+    problem.place.as_ref().is_some_and(|place| place.file == problem.about)
+}
+
+fn placed(object: Object, namespace: &str) -> Object {
+    if !object.meta.namespace.is_empty() || object.spec.kind().is_cluster_wide() {
+        return object;
+    }
+    let meta = Meta { namespace: namespace.into(), ..Meta::clone(&object.meta) };
+    Object { meta: Arc::new(meta), spec: object.spec }
+}
+
+/// Texts of a file, of all configuration files below a folder in order, or of standard input.
+fn gather(path: &Path, texts: &mut Vec<(String, String)>) -> Result<()> {
+    let name = path.to_string_lossy().into_owned();
+    if name == "-" {
+        let mut text = String::new();
+        std::io::stdin().read_to_string(&mut text).context("could not read standard input")?;
+        texts.push((name, text));
+        return Ok(());
+    }
+    let about = fs::metadata(path).with_context(|| format!("could not read {name}"))?;
+    if about.is_file() {
+        let bytes = fs::read(path).with_context(|| format!("could not read {name}"))?;
+        texts.push((name, String::from_utf8_lossy(&bytes).into_owned()));
+        return Ok(());
+    }
+    let mut inside: Vec<PathBuf> = Vec::new();
+    for entry in fs::read_dir(path).with_context(|| format!("could not list {name}"))? {
+        inside.push(entry.with_context(|| format!("could not list {name}"))?.path());
+    }
+    inside.sort();
+    for path in inside.iter().filter(|path| path.is_dir() || is_configuration(path)) {
+        gather(path, texts)?;
+    }
+    Ok(())
+}
+
+fn is_configuration(path: &Path) -> bool {
+    path.extension().is_some_and(|extension| ["yaml", "yml", "json"].iter().any(|known| extension == *known))
+}

@@ -1,0 +1,31 @@
+//! Findings as people, scripts and other tools read them.
+
+use anyhow::{Context, Result};
+use clap::ValueEnum;
+use model::analysis::Finding;
+use serde_json::Value;
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum Format {
+    Log,
+    Json,
+    Yaml,
+}
+
+/// The findings in a format, with a line's end.
+pub(super) fn text(findings: &[&Finding], format: Format) -> Result<String> {
+    let documents = || findings.iter().map(|finding| finding.to_json()).collect::<Value>();
+    Ok(match format {
+        Format::Log => findings.iter().map(|finding| format!("{finding}\n")).collect(),
+        Format::Json => serde_json::to_string_pretty(&documents()).context("could not print the findings")? + "\n",
+        Format::Yaml => serde_saphyr::to_string(&documents()).context("could not print the findings")?,
+    })
+}
+
+/// What to say of good files.
+pub(super) fn nothing_found(names: &[String]) -> String {
+    match names {
+        [one] => format!("✔ No validation issues found when analyzing {one}."),
+        several => format!("✔ No validation issues found when analyzing:\n  - {}", several.join("\n  - ")),
+    }
+}

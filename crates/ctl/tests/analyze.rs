@@ -1,0 +1,72 @@
+//! `pilotctl analyze` as users run it.
+
+use std::fs;
+use std::process::{Command, Output};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+const BROKEN: &str = "
+apiVersion: networking.istio.io/v1
+kind: VirtualService
+metadata: {name: cart, namespace: shop}
+spec: {hosts: [cart], gateways: [edge], http: [{route: [{destination: {host: nobody.example}}]}]}
+";
+
+const GOOD: &str = "
+apiVersion: networking.istio.io/v1
+kind: ServiceEntry
+metadata: {name: cart}
+spec: {hosts: [cart.example], resolution: STATIC, ports: [{number: 80, name: http, protocol: HTTP}]}
+";
+
+fn analyze(folder: &TempDir, arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_pilotctl"));
+    command.arg("analyze").args(arguments).arg(folder.path()).output().expect("pilotctl runs")
+}
+
+fn folder(files: &[(&str, &str)]) -> TempDir {
+    let folder = tempfile::tempdir().expect("a folder can be made");
+    for (name, text) in files {
+        let path = folder.path().join(name);
+        fs::create_dir_all(path.parent().expect("a file is in a folder")).expect("a folder can be made");
+        fs::write(path, text).expect("a file can be written");
+    }
+    folder
+}
+
+#[test]
+fn findings_are_printed_with_code_and_place_and_decide_the_exit_status() {
+    let folder = folder(&[("deep/broken.yaml", BROKEN), ("good.yml", GOOD), ("notes.txt", "{")]);
+    let output = analyze(&folder, &[]);
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert_eq!(output.status.code(), Some(79), "{text}");
+    let lines: Vec<&str> = text.lines().collect();
+    assert_eq!(lines.len(), 2, "{text}");
+    assert!(lines[0].starts_with("Error [IST0101] (VirtualService shop/cart "), "{text}");
+    assert!(lines[0].ends_with("deep/broken.yaml:2) Referenced gateway not found: \"edge\""), "{text}");
+    let quiet = ["-S", "IST0101=VirtualService *.shop"];
+    assert_eq!(analyze(&folder, &quiet).status.code(), Some(0));
+}
+
+#[test]
+fn json_and_yaml_hold_the_same_and_always_succeed() {
+    let folder = folder(&[("broken.yaml", BROKEN)]);
+    let json = analyze(&folder, &["-o", "json"]);
+    let found: Value = serde_json::from_slice(&json.stdout).expect("JSON is printed");
+    assert_eq!((json.status.code(), found.as_array().map(Vec::len)), (Some(0), Some(2)));
+    assert_eq!((&found[0]["code"], &found[0]["level"]), (&"IST0101".into(), &"Error".into()));
+    assert_eq!(found[0]["origin"], "VirtualService shop/cart");
+    let yaml = String::from_utf8_lossy(&analyze(&folder, &["-o", "yaml"]).stdout).into_owned();
+    assert!(yaml.contains("code: IST0101"), "{yaml}");
+}
+
+#[test]
+fn good_files_are_praised_and_unreadable_ones_told() {
+    let good = analyze(&folder(&[("good.yaml", GOOD)]), &[]);
+    assert_eq!((good.status.code(), good.stdout.is_empty()), (Some(0), true));
+    assert!(String::from_utf8_lossy(&good.stderr).contains("No validation issues found"));
+    let bad = folder(&[("bad.yaml", "a: [")]);
+    assert_eq!(analyze(&bad, &[]).status.code(), Some(79));
+    assert_eq!(analyze(&bad, &["--ignore-unknown"]).status.code(), Some(0));
+}

@@ -1,0 +1,204 @@
+//! Objects that are in each other's way.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use api::istio::networking::v1alpha3::Server;
+
+use super::{Finding, full_name, listed};
+use crate::config::{Kind, Object, Spec};
+use crate::host::resolve_short_name;
+use crate::labels::selects;
+use crate::names::{Hostname, Namespace};
+use crate::port::Protocol;
+use crate::snapshot::Snapshot;
+
+/// Two VirtualServices for calls inside the mesh must not have the same host where both are seen.
+pub(super) fn mesh_hosts(world: &Snapshot, found: &mut Vec<Finding>) {
+    let mut by_host: BTreeMap<(String, Hostname), Vec<&Object>> = BTreeMap::new();
+    for object in world.objects.of(Kind::VirtualService) {
+        let Spec::VirtualService(spec) = &object.spec else { continue };
+        if !spec.gateways.is_empty() && !spec.gateways.iter().any(|gateway| gateway == "mesh") {
+            continue;
+        }
+        let namespace = &object.meta.namespace;
+        let scope = |to: &String| if to == "." { namespace.to_string() } else { to.clone() };
+        let mut scopes: BTreeSet<String> = spec.export_to.iter().map(scope).collect();
+        if scopes.is_empty() || scopes.contains("*") {
+            scopes = ["*".to_owned()].into();
+        }
+        for host in &spec.hosts {
+            let host = resolve_short_name(host, namespace, &world.settings.domain);
+            for scope in &scopes {
+                by_host.entry((scope.clone(), host.clone())).or_default().push(object);
+            }
+        }
+    }
+    for ((scope, host), objects) in &by_host {
+        let mut all = objects.clone();
+        if scope != "*" {
+            all.extend(by_host.get(&("*".to_owned(), host.clone())).into_iter().flatten());
+        }
+        if all.len() < 2 {
+            continue;
+        }
+        let names: BTreeSet<String> = all.iter().map(|object| full_name(&object.meta)).collect();
+        let names: Vec<String> = names.into_iter().collect();
+        for object in all {
+            let message = format!(
+                "The VirtualServices {} associated with mesh gateway define the same host {scope}/{host} which can \
+                 lead to undefined behavior. This can be fixed by merging the conflicting VirtualServices into a \
+                 single resource.",
+                names.join(",")
+            );
+            found.push(Finding::error("IST0109", object, message));
+        }
+    }
+}
+
+/// One Sidecar at most without a selector in a namespace, and one for each workload.
+pub(super) fn sidecars(world: &Snapshot, found: &mut Vec<Finding>) {
+    let mut selecting: BTreeMap<Namespace, Vec<&Object>> = BTreeMap::new();
+    let mut general: BTreeMap<Namespace, Vec<&Object>> = BTreeMap::new();
+    for object in world.objects.of(Kind::Sidecar) {
+        let Spec::Sidecar(spec) = &object.spec else { continue };
+        let has_selector = spec.workload_selector.as_ref().is_some_and(|selector| !selector.labels.is_empty());
+        let of_kind = if has_selector { &mut selecting } else { &mut general };
+        of_kind.entry(object.meta.namespace.clone()).or_default().push(object);
+    }
+    without_selectors("IST0111", "Sidecars", &general, found);
+    for (namespace, objects) in &selecting {
+        for workload in world.workloads.of_namespace(namespace) {
+            let selected = |object: &&&Object| match &object.spec {
+                Spec::Sidecar(spec) => {
+                    spec.workload_selector.as_ref().is_some_and(|s| selects(&s.labels, &workload.labels))
+                }
+                _ => false,
+            };
+            let both: Vec<&&Object> = objects.iter().filter(selected).collect();
+            if both.len() < 2 {
+                continue;
+            }
+            let names = listed(both.iter().map(|object| &object.meta.name));
+            for object in both {
+                let message = format!(
+                    "The Sidecars {names} in namespace {:?} select the same workload pod {:?}, which can lead to \
+                     undefined behavior.",
+                    namespace.as_str(),
+                    &*workload.key.name
+                );
+                found.push(Finding::error("IST0110", object, message));
+            }
+        }
+    }
+}
+
+/// One Telemetry at most without a selector or target in a namespace.
+pub(super) fn telemetries(world: &Snapshot, found: &mut Vec<Finding>) {
+    let mut general: BTreeMap<Namespace, Vec<&Object>> = BTreeMap::new();
+    for object in world.objects.of(Kind::Telemetry) {
+        let Spec::Telemetry(spec) = &object.spec else { continue };
+        let has_selector = spec.selector.as_ref().is_some_and(|selector| !selector.match_labels.is_empty());
+        if !has_selector && spec.target_ref.is_none() && spec.target_refs.is_empty() {
+            general.entry(object.meta.namespace.clone()).or_default().push(object);
+        }
+    }
+    without_selectors("IST0160", "Telemetries", &general, found);
+}
+
+fn without_selectors(
+    code: &'static str,
+    kinds: &str,
+    general: &BTreeMap<Namespace, Vec<&Object>>,
+    found: &mut Vec<Finding>,
+) {
+    for (namespace, objects) in general.iter().filter(|(_, objects)| objects.len() > 1) {
+        let names = listed(objects.iter().map(|object| &object.meta.name));
+        for object in objects {
+            let message = format!(
+                "The {kinds} {names} in namespace {:?} have no workload selector, which can lead to undefined behavior.",
+                namespace.as_str()
+            );
+            found.push(Finding::error(code, object, message));
+        }
+    }
+}
+
+/// Gateways of the same workloads must not claim the same hosts of a port.
+pub(super) fn gateways(world: &Snapshot, found: &mut Vec<Finding>) {
+    let all: Vec<(&Object, &_)> = world
+        .objects
+        .of(Kind::Gateway)
+        .filter_map(|object| match &object.spec {
+            Spec::Gateway(spec) => Some((object, spec)),
+            _ => None,
+        })
+        .collect();
+    for (object, gateway) in &all {
+        for server in &gateway.servers {
+            let port = server.port.as_ref().map_or(0, |port| port.number);
+            let clashes = |(other, spec): &&(&Object, &crate::shared::Shared<_>)| {
+                other.key() != object.key()
+                    && selector_of(spec) == selector_of(gateway)
+                    && servers_of(spec).iter().any(|theirs| is_same_place(theirs, server))
+            };
+            let others: Vec<String> = all.iter().filter(clashes).map(|(other, _)| full_name(&other.meta)).collect();
+            if !others.is_empty() {
+                let selector: Vec<String> = gateway.selector.iter().map(|(k, v)| format!("{k}={v}")).collect();
+                let message = format!(
+                    "Conflict with gateways {} (workload selector {}, port {port}, hosts {}).",
+                    others.join(","),
+                    selector.join(","),
+                    listed(&server.hosts)
+                );
+                found.push(Finding::error("IST0145", object, message));
+            }
+        }
+    }
+}
+
+fn selector_of(gateway: &api::istio::networking::v1alpha3::Gateway) -> &BTreeMap<String, String> {
+    &gateway.selector
+}
+
+fn servers_of(gateway: &api::istio::networking::v1alpha3::Gateway) -> &[Server] {
+    &gateway.servers
+}
+
+fn is_same_place(a: &Server, b: &Server) -> bool {
+    let number = |server: &Server| server.port.as_ref().map_or(0, |port| port.number);
+    let shared = a.hosts.iter().any(|host| b.hosts.contains(host));
+    number(a) == number(b) && a.bind == b.bind && shared
+}
+
+/// ServiceEntries of a namespace that share a host and port should agree on its protocol.
+pub(super) fn protocols(world: &Snapshot, found: &mut Vec<Finding>) {
+    type Claim<'a> = (&'a Object, Protocol);
+    let mut claims: BTreeMap<(String, u32), Vec<Claim<'_>>> = BTreeMap::new();
+    for object in world.objects.of(Kind::ServiceEntry) {
+        let Spec::ServiceEntry(spec) = &object.spec else { continue };
+        let spec = spec.open();
+        for host in &spec.hosts {
+            for port in &spec.ports {
+                let claim = (object, Protocol::parse(&port.protocol));
+                claims.entry((host.clone(), port.number)).or_default().push(claim);
+            }
+        }
+    }
+    for ((host, port), claims) in claims {
+        let protocols: BTreeSet<&str> = claims.iter().map(|(_, protocol)| protocol.as_str()).collect();
+        if protocols.len() < 2 {
+            continue;
+        }
+        let names: BTreeSet<String> = claims.iter().map(|(object, _)| full_name(&object.meta)).collect();
+        let names: Vec<String> = names.into_iter().collect();
+        let protocols: Vec<&str> = protocols.into_iter().collect();
+        for (object, _) in claims {
+            let message = format!(
+                "Multiple ServiceEntries ({}) define the same host {host:?} and port {port} with conflicting protocols ({}).",
+                names.join(", "),
+                protocols.join(", ")
+            );
+            found.push(Finding::warning("IST0177", object, message));
+        }
+    }
+}

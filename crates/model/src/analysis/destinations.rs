@@ -1,0 +1,65 @@
+//! DestinationRules for hosts that are not there, and TLS that checks no certificate.
+
+use api::istio::networking::v1alpha3::client_tls_settings::TlSmode;
+use api::istio::networking::v1alpha3::{ClientTlsSettings, DestinationRule};
+
+use super::Finding;
+use crate::config::{Kind, Object, Spec};
+use crate::host::resolve_short_name;
+use crate::snapshot::Snapshot;
+
+fn rules(world: &Snapshot) -> impl Iterator<Item = (&Object, &DestinationRule)> {
+    world.objects.of(Kind::DestinationRule).filter_map(|object| match &object.spec {
+        Spec::DestinationRule(spec) => Some((object, &**spec)),
+        _ => None,
+    })
+}
+
+/// Hosts of rules must be there.
+pub(super) fn hosts(world: &Snapshot, found: &mut Vec<Finding>) {
+    for (object, rule) in rules(world) {
+        let host = resolve_short_name(&rule.host, &object.meta.namespace, &world.settings.domain);
+        if !world.services.iter().any(|service| service.hostname.overlaps(&host)) {
+            let message = format!(
+                "The host {} defined in the DestinationRule does not match any services in the mesh.",
+                rule.host
+            );
+            found.push(Finding::warning("IST0174", object, message));
+        }
+    }
+}
+
+/// TLS to a server should say whose certificates are believed.
+pub(super) fn certificates(world: &Snapshot, found: &mut Vec<Finding>) {
+    for (object, rule) in rules(world) {
+        let Some(policy) = &rule.traffic_policy else { continue };
+        let about = |mode: &str| {
+            let (name, namespace) = (&object.meta.name, &object.meta.namespace);
+            format!(
+                "DestinationRule {name} in namespace {namespace} has TLS mode set to {mode} but no caCertificates are \
+                 set to validate server identity for host: {}",
+                rule.host
+            )
+        };
+        if let Some(mode) = policy.tls.as_ref().and_then(|tls| unchecked(tls, rule)) {
+            found.push(Finding::warning("IST0128", object, about(mode)));
+        }
+        for port in &policy.port_level_settings {
+            if let Some(mode) = port.tls.as_ref().and_then(|tls| unchecked(tls, rule)) {
+                let number = port.port.as_ref().map_or(0, |port| port.number);
+                found.push(Finding::warning("IST0129", object, format!("{} at port number:{number}", about(mode))));
+            }
+        }
+    }
+}
+
+/// The mode of TLS that takes any certificate.
+fn unchecked(tls: &ClientTlsSettings, rule: &DestinationRule) -> Option<&'static str> {
+    let mode = match tls.mode() {
+        TlSmode::Simple => "SIMPLE",
+        TlSmode::Mutual => "MUTUAL",
+        TlSmode::Disable | TlSmode::IstioMutual => return None,
+    };
+    let has_secret = !tls.credential_name.is_empty() && rule.workload_selector.is_some();
+    (tls.ca_certificates.is_empty() && !has_secret).then_some(mode)
+}

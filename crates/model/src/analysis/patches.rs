@@ -1,0 +1,49 @@
+//! EnvoyFilters whose patches may not do what they say.
+
+use api::istio::networking::v1alpha3::envoy_filter::patch::Operation;
+use api::istio::networking::v1alpha3::envoy_filter::{ApplyTo, EnvoyConfigObjectPatch};
+
+use super::Finding;
+use crate::config::{Kind, Spec};
+use crate::snapshot::Snapshot;
+
+const RELATIVE: &str = "This EnvoyFilter does not have a priority and has a relative patch operation set which can cause \
+    the EnvoyFilter not to be applied. Using the INSERT_FIRST of ADD option or setting the priority may help in \
+    ensuring the EnvoyFilter is applied correctly.";
+const REPLACE: &str = "The REPLACE operation is only valid for HTTP_FILTER and NETWORK_FILTER.";
+
+/// Operations that need a priority, or something that their kind of object does not have.
+pub(super) fn operations(world: &Snapshot, found: &mut Vec<Finding>) {
+    for object in world.objects.of(Kind::EnvoyFilter) {
+        let Spec::EnvoyFilter(filter) = &object.spec else { continue };
+        let operations: Vec<(ApplyTo, Operation)> = filter.config_patches.iter().map(operation).collect();
+        let is_relative = |(_, operation): &(ApplyTo, Operation)| {
+            use Operation::{InsertAfter, InsertBefore, Merge, Remove, Replace};
+            [InsertBefore, InsertAfter, Replace, Merge, Remove].contains(operation)
+        };
+        if filter.priority == 0 && operations.iter().any(is_relative) {
+            found.push(Finding::warning("IST0151", object, RELATIVE.to_owned()));
+        }
+        for (kind, operation) in operations {
+            let is_route = [ApplyTo::RouteConfiguration, ApplyTo::HttpRoute].contains(&kind);
+            let is_filter = [ApplyTo::HttpFilter, ApplyTo::NetworkFilter].contains(&kind);
+            let ignored = |name: &str| {
+                format!(
+                    "The {name} operation will be ignored when applyTo is set to ROUTE_CONFIGURATION, or HTTP_ROUTE."
+                )
+            };
+            match operation {
+                Operation::Replace if !is_filter => {
+                    found.push(Finding::error("IST0152", object, REPLACE.to_owned()));
+                }
+                Operation::Add if is_route => found.push(Finding::error("IST0153", object, ignored("ADD"))),
+                Operation::Remove if is_route => found.push(Finding::error("IST0154", object, ignored("REMOVE"))),
+                _ => {}
+            }
+        }
+    }
+}
+
+fn operation(patch: &EnvoyConfigObjectPatch) -> (ApplyTo, Operation) {
+    (patch.apply_to(), patch.patch.as_ref().map_or(Operation::Invalid, |patch| patch.operation()))
+}

@@ -1,0 +1,122 @@
+//! One small mesh with every mistake, and one with none.
+
+use super::analyze;
+use crate::change::{Batch, Change, SourceId};
+use crate::config::mesh::{parse_mesh, parse_networks};
+use crate::config::parse::documents;
+use crate::config::validate::validate;
+use crate::conflict::Conflicts;
+use crate::settings::{Knobs, Settings};
+use crate::snapshot::Snapshot;
+
+fn check(text: &str, expected: &[&str]) {
+    let settings = Settings {
+        mesh: parse_mesh("", "mesh").0,
+        networks: parse_networks("", "networks").0,
+        knobs: Knobs::default(),
+        domain: "cluster.local".into(),
+        cluster: "Kubernetes".into(),
+        conflicts: Conflicts::default(),
+    };
+    let parsed = documents(text, "f.yaml");
+    let mut problems = parsed.problems;
+    problems.extend(parsed.objects.iter().flat_map(validate));
+    let mut changes: Vec<Change> = parsed.objects.into_iter().map(Change::Applied).collect();
+    changes.push(Change::Problems(problems));
+    let batch = Batch { source: SourceId("files".into()), changes };
+    let found = analyze(&Snapshot::empty(settings).apply(vec![batch]).0);
+    let found: Vec<String> = found.iter().map(ToString::to_string).collect();
+    assert_eq!(found, expected, "{found:#?}");
+}
+
+const CART: &str = "
+apiVersion: networking.istio.io/v1
+kind: ServiceEntry
+metadata: {name: cart, namespace: shop}
+spec: {hosts: [cart.shop.svc.cluster.local], resolution: STATIC, ports: [{number: 80, name: http, protocol: HTTP}, {number: 81, name: more, protocol: HTTP}]}
+---
+";
+
+fn object(kind: &str, name: &str, spec: &str) -> String {
+    format!(
+        "apiVersion: networking.istio.io/v1\nkind: {kind}\nmetadata: {{name: {name}, namespace: shop}}\nspec: {spec}\n---\n"
+    )
+}
+
+#[test]
+fn a_mesh_without_mistakes_is_told_nothing() {
+    let gateway = object(
+        "Gateway",
+        "edge",
+        "{selector: {a: b}, servers: [{port: {number: 80, name: http, protocol: HTTP}, hosts: ['./*.example']}]}",
+    );
+    let rule = object("DestinationRule", "cart", "{host: cart, subsets: [{name: v1}]}");
+    let route = object(
+        "VirtualService",
+        "cart",
+        "{hosts: [cart.example], gateways: [edge], http: [{route: [{destination: {host: cart, subset: v1, port: {number: 80}}}]}]}",
+    );
+    check(&format!("{CART}{gateway}{rule}{route}"), &[]);
+}
+
+#[test]
+fn references_that_lead_nowhere_are_told() {
+    let route = object(
+        "VirtualService",
+        "cart",
+        "{hosts: [cart], gateways: [edge, mesh], http: [{mirror: {host: mirror, port: {number: 80}}, route: [{destination: {host: cart}, weight: 0}, \
+         {destination: {host: cart, subset: v9, port: {number: 82}}, weight: 50}, {destination: {host: nobody.example}, weight: 50}]}]}",
+    );
+    let origin = "(VirtualService shop/cart f.yaml:7)";
+    check(
+        &format!("{CART}{route}"),
+        &[
+            &format!("Error [IST0101] {origin} Referenced gateway not found: \"edge\""),
+            &format!("Error [IST0101] {origin} Referenced host not found: \"nobody.example\""),
+            &format!("Error [IST0101] {origin} Referenced host+subset in destinationrule not found: \"cart+v9\""),
+            &format!("Error [IST0101] {origin} Referenced host:port not found: \"cart:82\""),
+            &format!("Error [IST0101] {origin} Referenced mirror host not found: \"mirror\""),
+            &format!(
+                "Error [IST0112] {origin} This VirtualService routes to a service \"cart\" that exposes multiple ports [80 81]. Specifying a port in the destination is required to disambiguate."
+            ),
+        ],
+    );
+}
+
+#[test]
+fn objects_in_each_others_way_are_told() {
+    let route = |name| {
+        object(
+            "VirtualService",
+            name,
+            "{hosts: [cart], http: [{route: [{destination: {host: cart, port: {number: 80}}}]}]}",
+        )
+    };
+    let sidecar = |name| object("Sidecar", name, "{egress: [{hosts: ['*/*']}]}");
+    let hosts = "The VirtualServices shop/a,shop/b associated with mesh gateway define the same host */cart.shop.svc.cluster.local which can lead to undefined behavior. This can be fixed by merging the conflicting VirtualServices into a single resource.";
+    let whole =
+        "The Sidecars [c d] in namespace \"shop\" have no workload selector, which can lead to undefined behavior.";
+    check(
+        &format!("{CART}{}{}{}{}", route("a"), route("b"), sidecar("c"), sidecar("d")),
+        &[
+            &format!("Error [IST0109] (VirtualService shop/a f.yaml:7) {hosts}"),
+            &format!("Error [IST0109] (VirtualService shop/b f.yaml:12) {hosts}"),
+            &format!("Error [IST0111] (Sidecar shop/c f.yaml:17) {whole}"),
+            &format!("Error [IST0111] (Sidecar shop/d f.yaml:22) {whole}"),
+        ],
+    );
+}
+
+#[test]
+fn rules_of_kinds_and_unchecked_servers_are_told() {
+    let text = object("DestinationRule", "away", "{host: away.example, trafficPolicy: {tls: {mode: SIMPLE}}}")
+        + &object("Gateway", "bad", "{servers: []}");
+    check(
+        &text,
+        &[
+            "Error [IST0106] (Gateway shop/bad f.yaml:6) Schema validation error: gateway must have at least one server",
+            "Warning [IST0128] (DestinationRule shop/away f.yaml:1) DestinationRule away in namespace shop has TLS mode set to SIMPLE but no caCertificates are set to validate server identity for host: away.example",
+            "Warning [IST0174] (DestinationRule shop/away f.yaml:1) The host away.example defined in the DestinationRule does not match any services in the mesh.",
+        ],
+    );
+}
