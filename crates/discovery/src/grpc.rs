@@ -11,19 +11,50 @@ use xds::{Limits, Options};
 
 use crate::serve::session::Pilot;
 
-const ADS_FILE: &str = "envoy/service/discovery/v3/ads.proto";
+/// Files of the services of the protocol: the aggregated one and those of a single type.
+const FILES: &[&str] = &[
+    "envoy/service/discovery/v3/ads.proto",
+    "envoy/service/cluster/v3/cds.proto",
+    "envoy/service/endpoint/v3/eds.proto",
+    "envoy/service/listener/v3/lds.proto",
+    "envoy/service/route/v3/rds.proto",
+    "envoy/service/secret/v3/sds.proto",
+    "envoy/service/extension/v3/config_discovery.proto",
+];
+/// Services that reflection lists.
+const SERVED: &[&str] = &[
+    ADS,
+    "envoy.service.cluster.v3.ClusterDiscoveryService",
+    "envoy.service.endpoint.v3.EndpointDiscoveryService",
+    "envoy.service.listener.v3.ListenerDiscoveryService",
+    "envoy.service.route.v3.RouteDiscoveryService",
+    "envoy.service.secret.v3.SecretDiscoveryService",
+    "envoy.service.extension.v3.ExtensionConfigDiscoveryService",
+    "grpc.health.v1.Health",
+    "grpc.reflection.v1.ServerReflection",
+    "grpc.reflection.v1alpha.ServerReflection",
+];
 const ADS: &str = "envoy.service.discovery.v3.AggregatedDiscoveryService";
 
 /// All gRPC services. Cancelling ends every stream, so that clients go elsewhere.
 pub(crate) fn routes(pilot: Arc<Pilot>, identifier: String, stop: CancellationToken) -> Result<Routes> {
     let (reporter, health) = tonic_health::server::health_reporter();
     tokio::spawn(report(reporter, pilot.clone(), stop.clone()));
-    let reflection = tonic_reflection::server::Builder::configure()
-        .register_file_descriptor_set(api::reflect::envoy_files(ADS_FILE))
-        .build_v1()
-        .context("could not make the reflection service")?;
+    let newer = reflection().build_v1().context("could not make the reflection service")?;
+    // Tools of before 2023, grpcurl among them, ask for this one.
+    let older = reflection().build_v1alpha().context("could not make the reflection service")?;
     let options = Options { limits: Limits::default(), identifier, stop };
-    Ok(xds::routes(pilot, options).add_service(health).add_service(reflection))
+    Ok(xds::routes(pilot, options).add_service(health).add_service(newer).add_service(older))
+}
+
+/// The description of all services, as far as their files are at hand.
+fn reflection() -> tonic_reflection::server::Builder<'static> {
+    let mut builder = tonic_reflection::server::Builder::configure()
+        .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET);
+    for file in FILES {
+        builder = builder.register_file_descriptor_set(api::reflect::envoy_files(file));
+    }
+    SERVED.iter().fold(builder, |builder, service| builder.with_service_name(*service))
 }
 
 /// Keeps the health service at what readiness says.

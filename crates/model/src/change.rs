@@ -43,6 +43,8 @@ pub enum Change {
     Networks(Networks),
     /// The keys of an issuer of tokens; `None` where they are no longer wanted.
     Keys(KeySource, Option<Text>),
+    /// Nothing changed, but everything is to be made again.
+    Renew,
     /// All that is wrong in this source's input now; replaces what it said before.
     Problems(Vec<Problem>),
     /// Everything that was there when the source started has been told.

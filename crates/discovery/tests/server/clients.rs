@@ -172,3 +172,38 @@ async fn a_client_that_refuses_everything_is_left_in_peace() {
     let status = server.get("/debug/syncz").await.json();
     assert_eq!(status[0]["resources"][TypeUrl::CLUSTER.as_str()]["lastError"], "no reason", "{status}");
 }
+
+#[tokio::test]
+async fn reflection_of_both_ages_lists_every_service() {
+    use tonic_reflection::pb::{v1, v1alpha};
+    let mut server = Started::new(&["--registries="]);
+    server.ready().await;
+    let channel = Endpoint::from_shared(format!("http://{}", server.port("grpc").await)).unwrap().connect().await;
+    let channel = channel.unwrap();
+
+    let list = v1::server_reflection_request::MessageRequest::ListServices(String::new());
+    let asked = v1::ServerReflectionRequest { message_request: Some(list), ..Default::default() };
+    let mut client = v1::server_reflection_client::ServerReflectionClient::new(channel.clone());
+    let mut answers = client.server_reflection_info(tokio_stream::iter([asked])).await.unwrap().into_inner();
+    let answer = answers.message().await.unwrap().unwrap().message_response;
+    let Some(v1::server_reflection_response::MessageResponse::ListServicesResponse(newer)) = answer else {
+        panic!("{answer:?}")
+    };
+
+    let list = v1alpha::server_reflection_request::MessageRequest::ListServices(String::new());
+    let asked = v1alpha::ServerReflectionRequest { message_request: Some(list), ..Default::default() };
+    let mut client = v1alpha::server_reflection_client::ServerReflectionClient::new(channel);
+    let mut answers = client.server_reflection_info(tokio_stream::iter([asked])).await.unwrap().into_inner();
+    let answer = answers.message().await.unwrap().unwrap().message_response;
+    let Some(v1alpha::server_reflection_response::MessageResponse::ListServicesResponse(older)) = answer else {
+        panic!("{answer:?}")
+    };
+
+    let newer: Vec<&str> = newer.service.iter().map(|service| service.name.as_str()).collect();
+    let older: Vec<&str> = older.service.iter().map(|service| service.name.as_str()).collect();
+    assert_eq!(newer, older);
+    for name in ["discovery.v3.Aggregated", "cluster.v3.Cluster", "secret.v3.Secret", "extension.v3.ExtensionConfig"] {
+        let name = format!("envoy.service.{name}DiscoveryService");
+        assert!(newer.contains(&name.as_str()), "no {name} in {newer:?}");
+    }
+}

@@ -169,3 +169,26 @@ async fn unknown_proxy_gets_the_sentence_that_istioctl_looks_for() {
     let sentence = "Proxy not connected to this Pilot instance. It may be connected to another instance.\n";
     assert_eq!((reply.status.as_u16(), reply.body.as_str()), (404, sentence));
 }
+
+#[tokio::test]
+async fn findings_and_the_state_of_the_last_push_are_shown_and_a_push_can_be_asked_for() {
+    let folder = folder();
+    let route = |name: &str| {
+        format!(
+            "apiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {{name: {name}, namespace: shop}}\n\
+             spec: {{hosts: [same.example], http: [{{route: [{{destination: {{host: nobody.example}}}}]}}]}}\n"
+        )
+    };
+    std::fs::write(folder.path().join("config/routes.yaml"), format!("{}---\n{}", route("a"), route("b"))).unwrap();
+    let mut server = Started::on(folder, &["--registries="]);
+    server.ready().await;
+    let http = server.port("http").await;
+    let found = client::get(http, "discovery", "/debug/analyze").await.unwrap().json();
+    let codes: Vec<&str> = found.as_array().unwrap().iter().filter_map(|f| f["code"].as_str()).collect();
+    assert_eq!(codes, ["IST0101", "IST0101", "IST0109", "IST0109"], "{found:#}");
+    let status = client::get(http, "discovery", "/debug/push_status").await.unwrap().json();
+    let message = status["pilot_vservice_dup_domain"]["same.example"]["message"].as_str().unwrap_or_default();
+    assert!(message.contains("shop/b") && message.contains("shop/a"), "{status:#}");
+    let pushed = client::get(http, "discovery", "/debug/adsz?push=true").await.unwrap();
+    assert_eq!((pushed.status.as_u16(), pushed.body.as_str()), (200, "Pushed to 0 servers\n"));
+}

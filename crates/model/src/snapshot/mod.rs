@@ -198,6 +198,7 @@ impl Snapshot {
                     delta.keys = true;
                 }
             }
+            Change::Renew => delta.settings = true,
             Change::Problems(list) => {
                 Arc::make_mut(&mut self.problems).insert(source.clone(), list);
             }
@@ -224,6 +225,7 @@ impl Snapshot {
         if self.lowered.is_stale(delta) {
             let fresh = Lowered::build(self);
             delta.objects.extend(fresh.changed(&self.lowered));
+            self.tell("lowered", &fresh.problems);
             self.lowered = Arc::new(fresh);
         }
         let sight = Sight { written: &self.objects, lowered: &self.lowered.objects };
@@ -234,7 +236,7 @@ impl Snapshot {
             .iter()
             .any(|k| delta.touches(*k))
         {
-            self.policy = Arc::new(Policy::build(&self.objects));
+            self.policy = Arc::new(Policy::build(&sight));
         }
         if delta.touches(Kind::Gateway) {
             self.gateways = Arc::new(Gateways::build(&sight));
@@ -261,9 +263,14 @@ impl Snapshot {
         let moved = Arc::make_mut(&mut self.endpoints).place(&settled.placements);
         delta.services.extend(moved.iter().cloned().chain(shown));
         delta.endpoints.extend(moved);
-        let speaker = SourceId("conflicts".into());
-        if self.problems.get(&speaker).map_or(&[][..], |known| known) != settled.problems {
-            Arc::make_mut(&mut self.problems).insert(speaker, settled.problems);
+        self.tell("conflicts", &settled.problems);
+    }
+
+    /// Takes over what a join found wrong.
+    fn tell(&mut self, speaker: &str, problems: &[Problem]) {
+        let speaker = SourceId(speaker.into());
+        if self.problems.get(&speaker).map_or(&[][..], |known| known) != problems {
+            Arc::make_mut(&mut self.problems).insert(speaker, problems.to_vec());
         }
     }
 }

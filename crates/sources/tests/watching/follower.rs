@@ -116,6 +116,7 @@ impl Follower {
                 Change::ServiceDeleted(key) => _ = self.services.remove(&key),
                 Change::Keys(source, Some(keys)) => _ = self.keys.insert(source, keys),
                 Change::Keys(source, None) => _ = self.keys.remove(&source),
+                Change::Renew => {}
                 Change::WorkloadApplied(_)
                 | Change::WorkloadDeleted(_)
                 | Change::Namespace(..)

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use api::TypeUrl;
 use http::StatusCode;
+use model::change::{Batch, Change, SourceId};
 use model::endpoint::Locality;
 use model::proxy::{Proxy, ProxyKind};
 use serde_json::{Map, Value, json};
@@ -80,6 +81,9 @@ fn resource_status(watched: &Watched) -> Value {
 
 /// Who is connected and what each client watches.
 pub(super) fn adsz(pages: &Pages, asked: &Asked) -> Answer {
+    if asked.get("push").is_some_and(|push| push == "true") {
+        return push(pages);
+    }
     let connections = match asked.get("proxyID").filter(|id| !id.is_empty()) {
         None => sorted(pages),
         Some(_) => match asked_for(pages, asked) {
@@ -98,6 +102,15 @@ pub(super) fn adsz(pages: &Pages, asked: &Asked) -> Answer {
         fields.insert("watches".to_owned(), Value::Object(watches(connection)));
         Value::Object(fields)
     }))
+}
+
+/// Makes everything again for everybody. Clients are sent what turns out to differ from what they have.
+fn push(pages: &Pages) -> Answer {
+    let batch = Batch { source: SourceId("debug".into()), changes: vec![Change::Renew] };
+    match pages.pilot().world().changes().blocking_send(batch) {
+        Ok(()) => Answer::Text(StatusCode::OK, format!("Pushed to {} servers\n", pages.pilot().clients().all().len())),
+        Err(_) => Answer::failed("the server is stopping"),
+    }
 }
 
 /// Who is connected.

@@ -7,6 +7,7 @@ mod mesh;
 mod objects;
 mod own;
 mod scope;
+mod status;
 
 use axum::Router;
 use axum::extract::rejection::QueryRejection;
@@ -30,8 +31,13 @@ struct Page {
 
 /// Every page, by name. `bug-report` of istioctl reads most of them and takes a missing one for a fault.
 const PAGES: &[Page] = &[
-    Page { name: "adsz", help: "Connected clients and what each watches", make: clients::adsz },
+    Page {
+        name: "adsz",
+        help: "Connected clients and what each watches; ?push=true makes everything again",
+        make: clients::adsz,
+    },
     Page { name: "ambientz", help: "Workloads of ambient mode, which is not served", make: nothing_of_ambient },
+    Page { name: "analyze", help: "What is likely wrong, as istioctl analyze tells it", make: own::analyze },
     Page { name: "authorizationz", help: "Authorization policies by namespace", make: mesh::authorizationz },
     Page { name: "cachez", help: "How many rendered resources are shared", make: own::cachez },
     Page { name: "clusterz", help: "Remote clusters", make: empty_list },
@@ -55,7 +61,7 @@ const PAGES: &[Page] = &[
     Page { name: "ndsz", help: "DNS names of a proxy: ?proxyID=", make: dump::ndsz },
     Page { name: "networkz", help: "Gateways between networks", make: empty_list },
     Page { name: "problems", help: "What is wrong with the configuration, with file and line", make: own::problems },
-    Page { name: "push_status", help: "Details of the last push", make: empty_map },
+    Page { name: "push_status", help: "What was odd about the last push", make: status::push_status },
     Page { name: "pushcontext", help: "What the current push is made from", make: mesh::pushcontext },
     Page { name: "quarantinez", help: "What is kept from clients that refused it", make: own::quarantinez },
     Page {

@@ -1,5 +1,6 @@
 //! Pages that upstream does not have, or has in a shape of its own insides.
 
+use model::analysis;
 use model::problem::Severity;
 use serde_json::{Value, json};
 use sources::health::{Report, State};
@@ -26,6 +27,12 @@ pub(super) fn problems(pages: &Pages, _: &Asked) -> Answer {
         })
     });
     Answer::json(found.collect())
+}
+
+/// What is likely wrong although each object is good by itself.
+pub(super) fn analyze(pages: &Pages, _: &Asked) -> Answer {
+    let epoch = pages.pilot().world().now();
+    Answer::json(analysis::analyze(&epoch.snapshot).iter().map(analysis::Finding::to_json).collect())
 }
 
 /// The health of every source.
