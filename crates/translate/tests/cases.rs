@@ -8,13 +8,16 @@ use api::{Resource, TypeUrl};
 use model::change::{Batch, Change, SourceId};
 use model::config::mesh::{parse_mesh, parse_networks};
 use model::config::parse::documents;
+use model::config::{Key, Kind};
 use model::proxy::Proxy;
 use model::settings::{Knobs, Settings};
 use model::snapshot::Snapshot;
 use scope::{View, identity, inbound};
+use serde_json::Value;
 use sources::kubernetes::cluster::{Cluster, Options};
 use sources::kubernetes::wire::Item;
-use testkit::cases::{self, Answers, Case, World};
+use sources::status::{Controllers, merged};
+use testkit::cases::{self, Case, Server, Statuses, World};
 use translate::client::{self, sidecar};
 use translate::{patch, render};
 
@@ -22,7 +25,7 @@ fn main() -> ExitCode {
     cases::run(load)
 }
 
-fn load(case: &Case) -> Answers {
+fn load(case: &Case) -> Server {
     let (knobs, _) = Knobs::read(|name| case.env.get(name).cloned());
     let settings = Settings {
         mesh: parse_mesh(case.mesh.as_deref().unwrap_or_default(), "mesh.yaml").0,
@@ -38,7 +41,22 @@ fn load(case: &Case) -> Answers {
     };
     let batch = Batch { source: SourceId("source".into()), changes };
     let (world, _) = Snapshot::empty(settings).apply(vec![batch]);
-    Box::new(move |proxy, kind, names| answer(&world, proxy, kind, names))
+    let world = Arc::new(world);
+    let of_cluster = matches!(case.world, World::Kubernetes(_)).then(|| world.clone());
+    Server {
+        answers: Box::new(move |proxy, kind, names| answer(&world, proxy, kind, names)),
+        statuses: of_cluster.map(|world| -> Statuses { Box::new(move |object| status(&world, object)) }),
+    }
+}
+
+/// The status that is written to an object, over the one that it has.
+fn status(world: &Snapshot, object: &Value) -> Option<Value> {
+    let word = |pointer: &str| object.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
+    let kind = Kind::of(word("/apiVersion"), word("/kind"))?;
+    let key = Key { kind, namespace: word("/metadata/namespace").into(), name: word("/metadata/name").into() };
+    let wanted = world.lowered.statuses.get(&key)?;
+    let controllers = Controllers::new(&world.settings.knobs.gateway_controller);
+    Some(merged(object.get("status"), wanted, &controllers, "now"))
 }
 
 /// What the Kubernetes source would tell of the case's objects. They go in backwards: the order means nothing.

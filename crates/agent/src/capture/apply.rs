@@ -183,9 +183,10 @@ fn families(options: &Options) -> &'static [&'static str] {
 }
 
 fn ip(arguments: &[&str]) -> Result<()> {
+    let is_there = |said: &str| said.contains("File exists") || said.contains("already assigned");
     match run("ip", arguments, None) {
         // Of an earlier run.
-        Err(error) if format!("{error:#}").contains("File exists") => Ok(()),
+        Err(error) if is_there(&format!("{error:#}")) => Ok(()),
         other => other.map(|_| ()),
     }
 }

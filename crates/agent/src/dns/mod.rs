@@ -30,6 +30,9 @@ pub const ADDRESS: &str = "127.0.0.1:15053";
 /// Queries under way at once; more wait in the socket's buffer, and beyond that are lost, as DNS may be.
 const MAX_QUERIES: usize = 1024;
 
+/// TCP clients at once, counted apart: they may be idle.
+const MAX_CONNECTIONS: usize = 256;
+
 /// A TCP client that says nothing for so long is done.
 const IDLE: Duration = Duration::from_secs(10);
 
@@ -62,6 +65,7 @@ struct Shared {
     table: watch::Receiver<Option<Arc<Table>>>,
     forwarder: Forwarder,
     queries: Arc<Semaphore>,
+    connections: Arc<Semaphore>,
     metrics: Arc<Metrics>,
 }
 
@@ -76,6 +80,7 @@ impl Server {
             table: latest,
             forwarder: Forwarder { servers: options.servers, patience: options.patience, parallel: options.parallel },
             queries: Arc::new(Semaphore::new(MAX_QUERIES)),
+            connections: Arc::new(Semaphore::new(MAX_CONNECTIONS)),
             metrics,
         };
         Ok(Server { udp, tcp, shared: Arc::new(shared), place: options.place, names, table })
@@ -145,7 +150,7 @@ async fn serve_tcp(listener: &TcpListener, shared: &Arc<Shared>) {
     let mut tasks = JoinSet::new();
     loop {
         while tasks.try_join_next().is_some() {}
-        let Ok(permit) = Arc::clone(&shared.queries).acquire_owned().await else { return };
+        let Ok(permit) = Arc::clone(&shared.connections).acquire_owned().await else { return };
         match listener.accept().await {
             Ok((stream, _)) => {
                 let shared = Arc::clone(shared);

@@ -17,6 +17,7 @@ use std::convert::Infallible;
 use std::hash::{BuildHasher, RandomState};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -170,7 +171,9 @@ impl Shared {
         connection: Connection,
     ) -> Result<Response<Body>, Status> {
         let (head, body) = request.into_parts();
-        let (requests, insert) = Requests::new(body, protocol, self.names.is_some(), Arc::clone(&self.metrics));
+        let done = Arc::<AtomicBool>::default();
+        let (requests, insert) =
+            Requests::new(body, protocol, self.names.is_some(), Arc::clone(&done), Arc::clone(&self.metrics));
         let request = self.request(&head, requests).map_err(|error| Status::internal(format!("{error:#}")))?;
         let address = &self.options.upstream.address;
         let response = sender.send_request(request).await.map_err(|error| {
@@ -178,7 +181,7 @@ impl Shared {
             Status::unavailable(format!("no stream to {address}: {}", causes(&error)))
         })?;
         let (head, body) = response.into_parts();
-        let standing = Standing::begin(&self.history, &self.metrics, address);
+        let standing = Standing::begin(&self.history, done, &self.metrics, address);
         let sieve = self.names.as_ref().map(|names| Sieve {
             protocol,
             names: Arc::clone(names),

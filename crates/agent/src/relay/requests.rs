@@ -2,6 +2,7 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 
 use api::TypeUrl;
@@ -24,6 +25,8 @@ pub(super) struct Requests {
     walker: Walker,
     /// Looks for Envoy's first request for listeners, after which the name table is asked for.
     trigger: Option<Trigger>,
+    /// Set when Envoy has nothing more to say.
+    done: Arc<AtomicBool>,
     metrics: Arc<Metrics>,
 }
 
@@ -35,10 +38,16 @@ struct Trigger {
 
 impl Requests {
     /// Envoy's requests. With `names`, the name table is asked for too.
-    pub(super) fn new(envoy: Incoming, protocol: Protocol, names: bool, metrics: Arc<Metrics>) -> (Requests, Insert) {
+    pub(super) fn new(
+        envoy: Incoming,
+        protocol: Protocol,
+        names: bool,
+        done: Arc<AtomicBool>,
+        metrics: Arc<Metrics>,
+    ) -> (Requests, Insert) {
         let (insert, inserted) = mpsc::unbounded_channel();
         let trigger = names.then(|| Trigger { splitter: Splitter::default(), protocol, insert: insert.clone() });
-        (Requests { envoy, inserted, walker: Walker::default(), trigger, metrics }, insert)
+        (Requests { envoy, inserted, walker: Walker::default(), trigger, done, metrics }, insert)
     }
 
     fn pass(&mut self, bytes: &Bytes) {
@@ -79,11 +88,14 @@ impl Body for Requests {
             return Poll::Ready(Some(Ok(Frame::data(own))));
         }
         let polled = Pin::new(&mut self.envoy).poll_frame(cx);
-        if let Poll::Ready(Some(Ok(frame))) = &polled
-            && let Some(bytes) = frame.data_ref()
-        {
-            let bytes = bytes.clone();
-            self.pass(&bytes);
+        match &polled {
+            Poll::Ready(Some(Ok(frame))) => {
+                if let Some(bytes) = frame.data_ref().cloned() {
+                    self.pass(&bytes);
+                }
+            }
+            Poll::Ready(Some(Err(_)) | None) => self.done.store(true, Ordering::Relaxed),
+            Poll::Pending => {}
         }
         polled
     }

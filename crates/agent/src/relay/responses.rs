@@ -75,7 +75,7 @@ impl Responses {
 
     fn end(&mut self, status: &Status) -> Frame<Bytes> {
         self.ended = true;
-        self.standing.lost(status.message());
+        self.standing.ended(status.message());
         self.connection.0.abort();
         Frame::trailers(trailers(status))
     }
@@ -126,7 +126,7 @@ impl Body for Responses {
                     Err(frame) => {
                         self.ended = true;
                         let trailers = frame.into_trailers().unwrap_or_default();
-                        self.standing.lost(&told(&trailers));
+                        self.standing.ended(&told(&trailers));
                         return Poll::Ready(Some(Ok(Frame::trailers(trailers))));
                     }
                 },

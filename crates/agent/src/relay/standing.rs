@@ -18,13 +18,20 @@ pub(super) struct History {
 pub(super) struct Standing {
     history: Arc<History>,
     metrics: Arc<Metrics>,
+    /// Envoy ended its side first.
+    done: Arc<AtomicBool>,
     /// The other side ended it, not Envoy.
     lost: bool,
 }
 
 impl Standing {
     /// The control plane accepted a stream.
-    pub(super) fn begin(history: &Arc<History>, metrics: &Arc<Metrics>, address: &str) -> Standing {
+    pub(super) fn begin(
+        history: &Arc<History>,
+        done: Arc<AtomicBool>,
+        metrics: &Arc<Metrics>,
+        address: &str,
+    ) -> Standing {
         metrics.pilot_connections.add();
         metrics.pilot_connected.rise();
         if history.lost.swap(false, Ordering::Relaxed) {
@@ -33,16 +40,16 @@ impl Standing {
         } else {
             info!(%address, "connected to the control plane");
         }
-        Standing { history: Arc::clone(history), metrics: Arc::clone(metrics), lost: false }
+        Standing { history: Arc::clone(history), metrics: Arc::clone(metrics), done, lost: false }
     }
 
     pub(super) fn metrics(&self) -> &Metrics {
         &self.metrics
     }
 
-    /// The control plane or the network ended the stream.
-    pub(super) fn lost(&mut self, reason: &str) {
-        if !self.lost {
+    /// The stream ended. It is lost unless Envoy had ended it.
+    pub(super) fn ended(&mut self, reason: &str) {
+        if !self.lost && !self.done.load(Ordering::Relaxed) {
             self.lost = true;
             self.metrics.pilot_terminations.add();
             self.history.lost.store(true, Ordering::Relaxed);

@@ -4,9 +4,14 @@ use serde_json::{Map, Value, json};
 
 /// Names under which we write entries of lists that controllers share.
 #[derive(Clone, Debug)]
-pub struct Controllers(pub Vec<String>);
+pub struct Controllers([String; 2]);
 
 impl Controllers {
+    /// The controller of gateways and routes, and the one of the mesh.
+    pub fn new(gateways: &str) -> Controllers {
+        Controllers([gateways.to_owned(), "istio.io/mesh-controller".to_owned()])
+    }
+
     fn own(&self, entry: &Value) -> bool {
         entry.get("controllerName").and_then(Value::as_str).is_some_and(|name| self.0.iter().any(|own| own == name))
     }
@@ -20,7 +25,7 @@ const OWN_FIELDS: [&str; 2] = ["listeners", "attachedListenerSets"];
 const PASSING: [&str; 1] = ["InsecureFrontendValidationMode"];
 
 /// The status to write.
-pub(super) fn merged(current: Option<&Value>, wanted: &Value, controllers: &Controllers, now: &str) -> Value {
+pub fn merged(current: Option<&Value>, wanted: &Value, controllers: &Controllers, now: &str) -> Value {
     let mut out: Map<String, Value> = current.and_then(Value::as_object).cloned().unwrap_or_default();
     for field in OWN_FIELDS {
         if wanted.get(field).is_none() {
@@ -102,7 +107,7 @@ mod tests {
     use super::{Controllers, merged};
 
     fn merge(current: Value, wanted: Value) -> Value {
-        merged(Some(&current), &wanted, &Controllers(vec!["ours".to_owned()]), "now")
+        merged(Some(&current), &wanted, &Controllers::new("ours"), "now")
     }
 
     fn condition(kind: &str, status: &str, time: Option<&str>) -> Value {

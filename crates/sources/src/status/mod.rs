@@ -21,7 +21,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 pub use lease::{Election, elect};
-pub use merge::Controllers;
+pub use merge::{Controllers, merged};
 
 /// The name that the API server notes for our changes.
 const FIELD_MANAGER: &str = "pilot-discovery";
@@ -95,7 +95,7 @@ async fn write_one(client: &Client, controllers: &Controllers, key: &Key, status
     for left in (0..TRIES).rev() {
         let Some(mut object) = api.get_opt(&key.name).await? else { return Ok(()) };
         let current = object.data.get("status");
-        let merged = merge::merged(current, status, controllers, &now());
+        let merged = merged(current, status, controllers, &now());
         if current == Some(&merged) {
             return Ok(());
         }

@@ -12,6 +12,7 @@ use serde_json::Value;
 
 use super::ask::{Answers, Forms, Got, ask, ask_recorded};
 use super::report::{self, Selection};
+use super::statuses::{self, Server};
 use super::{Case, KINDS, Proxy, Store};
 use crate::canonical;
 use crate::difference::{Difference, differences};
@@ -57,10 +58,11 @@ pub(super) enum State {
 /// Runs every selected case and prints what a developer wants to know. `load` gives the server
 /// under test with a case loaded. Cases are selected by program arguments or `$PILOTAGE_CASES`:
 /// topics or labels, parted by commas; types by `$PILOTAGE_TYPES`, which leaves the list alone.
-pub fn run(load: impl Fn(&Case) -> Answers + Sync) -> ExitCode {
+pub fn run<S: Into<Server>>(load: impl Fn(&Case) -> S + Sync) -> ExitCode {
     let selection = Selection::from_caller();
     let store = Store::read(|label| selection.accepts(label));
     panic::set_hook(Box::new(|info| LAST_PANIC.set(info.to_string().replace('\n', " "))));
+    let load = |case: &Case| load(case).into();
     let outcomes = outcomes(&store.cases, &load, &selection);
     let _ = panic::take_hook();
     if selection.has_types() {
@@ -115,7 +117,7 @@ fn without(list: &str, gone: &[String]) -> String {
     list.lines().filter(|l| !gone.iter().any(|g| g == l.trim())).map(|l| format!("{l}\n")).collect()
 }
 
-fn outcomes(cases: &[Case], load: &(impl Fn(&Case) -> Answers + Sync), selection: &Selection) -> Vec<Outcome> {
+fn outcomes(cases: &[Case], load: &(impl Fn(&Case) -> Server + Sync), selection: &Selection) -> Vec<Outcome> {
     let forms = Forms::default();
     let mut done = on_all_cores(cases, |case| outcome(case, load, selection, &forms));
     done.sort_by(|a, b| a.label.cmp(&b.label));
@@ -162,16 +164,16 @@ fn on_all_cores<T: Send>(cases: &[Case], run: impl Fn(&Case) -> T + Sync) -> Vec
     done.into_inner().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn outcome(case: &Case, load: &impl Fn(&Case) -> Answers, selection: &Selection, forms: &Forms) -> Outcome {
+fn outcome(case: &Case, load: &impl Fn(&Case) -> Server, selection: &Selection, forms: &Forms) -> Outcome {
     let mut outcome = Outcome::new(case);
-    let answers = catch_unwind(AssertUnwindSafe(|| load(case))).map_err(|_| LAST_PANIC.take());
+    let server = catch_unwind(AssertUnwindSafe(|| load(case))).map_err(|_| LAST_PANIC.take());
+    let answers = server.as_ref().map(|server| &server.answers);
     let ask = |answers: &Answers, proxy: &Proxy| match selection.has_types() {
         true => ask_recorded(answers, case, proxy, forms, |kind| selection.has_type(kind)),
         false => ask(answers, proxy, forms),
     };
     for proxy in &case.proxies {
         let got = answers
-            .as_ref()
             .map_err(Clone::clone)
             .and_then(|answers| catch_unwind(AssertUnwindSafe(|| ask(answers, proxy))).map_err(|_| LAST_PANIC.take()));
         let got = got.unwrap_or_else(|text| {
@@ -183,6 +185,12 @@ fn outcome(case: &Case, load: &impl Fn(&Case) -> Answers, selection: &Selection,
             let got = got.get(kind).map_or(&[][..], Vec::as_slice);
             compare(&mut outcome, &proxy.name, kind, &case.expected(&proxy.name, &url), got);
         }
+    }
+    if let Ok(Server { statuses: Some(statuses), .. }) = &server
+        && selection.has_type("statuses")
+    {
+        let expected = statuses::expected(&case.statuses);
+        compare(&mut outcome, "", "statuses", &expected, &statuses::got(case, statuses));
     }
     outcome
 }
@@ -242,7 +250,7 @@ mod tests {
 
     fn faults(topics: &[&str], change: fn(&mut Value)) -> Vec<(usize, String)> {
         let store = Store::read(|label| topics.iter().any(|t| label.starts_with(t)));
-        let outcomes = outcomes(&store.cases, &|case: &Case| replay(case, change), &Selection::default());
+        let outcomes = outcomes(&store.cases, &|case: &Case| replay(case, change).into(), &Selection::default());
         outcomes.iter().map(|o| (o.faults.len(), o.label.clone())).collect()
     }
 

@@ -1,18 +1,20 @@
 //! Recorded cases: a piece of configuration, some proxies, and what each of them was answered.
 //! `store.rs` reads them, `objects.rs` does to objects of a cluster
-//! what an API server would, `ask.rs` asks as an Envoy does (`stream.rs` over the wire), `check.rs` compares,
+//! what an API server would, `statuses.rs` tells what is written back to them, `ask.rs` asks as an Envoy does (`stream.rs` over the wire), `check.rs` compares,
 //! `report.rs` tells.
 
 mod ask;
 mod check;
 mod objects;
 mod report;
+mod statuses;
 mod store;
 mod stream;
 
 pub use ask::Answers;
 pub use check::{disagreements, run};
 pub use objects::objects;
+pub use statuses::{Server, Statuses};
 pub use store::Store;
 pub use stream::over_stream;
 
@@ -58,6 +60,8 @@ pub struct Case {
     /// All variables that the server sees, `RECORDED_ENV` included.
     pub env: BTreeMap<String, String>,
     pub proxies: Vec<Proxy>,
+    /// What was written back to the objects of a cluster.
+    statuses: Vec<Value>,
     expected: Vec<Expected>,
 }
 

@@ -31,6 +31,7 @@ pub fn objects(text: &str) -> Vec<Value> {
         let meta = &mut object["metadata"];
         meta["creationTimestamp"] = json!(timestamp(second));
         meta["resourceVersion"] = json!("1");
+        meta["generation"] = json!(1);
         if !CLUSTER_SCOPED.contains(&kind.as_str()) {
             let namespace = meta["namespace"].as_str().unwrap_or("default").to_owned();
             meta["namespace"] = json!(namespace);
@@ -48,6 +49,11 @@ pub fn objects(text: &str) -> Vec<Value> {
                 settle_service(&mut object["spec"], services);
             }
             "Secret" => encode_secret(&mut object),
+            "ConfigMap" => {
+                for (_, value) in object["data"].as_object_mut().into_iter().flatten() {
+                    *value = json!(pem(value.as_str().unwrap_or_default()));
+                }
+            }
             _ => {}
         }
         found.push(object);
@@ -116,7 +122,18 @@ fn settle_service(spec: &mut Value, number: usize) {
 fn encode_secret(object: &mut Value) {
     let Some(Value::Object(plain)) = object.as_object_mut().and_then(|o| o.remove("stringData")) else { return };
     for (key, value) in plain {
-        object["data"][key] = json!(BASE64_STANDARD.encode(value.as_str().unwrap_or_default()));
+        object["data"][key] = json!(BASE64_STANDARD.encode(pem(value.as_str().unwrap_or_default())));
+    }
+}
+
+/// `@certificate NAME` and `@key NAME` as PEM text, which only has to look like it: nobody connects.
+fn pem(text: &str) -> String {
+    const SEQUENCE: &str = "MAMCAQE=";
+    let block = |label: &str| format!("-----BEGIN {label}-----\n{SEQUENCE}\n-----END {label}-----\n");
+    match text.split_once(' ') {
+        Some(("@certificate", _)) => block("CERTIFICATE"),
+        Some(("@key", _)) => block("PRIVATE KEY"),
+        _ => text.to_owned(),
     }
 }
 

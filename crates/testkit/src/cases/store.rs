@@ -60,6 +60,10 @@ fn read_case(topic: &str, folder: &Path, resources: &Resources) -> Result<Case, 
         networks: optional("networks.yaml"),
         env,
         proxies: serde_saphyr::from_str(&needed("proxies.yaml")?).map_err(|e| format!("proxies.yaml: {e}"))?,
+        statuses: match optional("status.json") {
+            Some(text) => serde_json::from_str(&text).map_err(|e| format!("status.json: {e}"))?,
+            None => Vec::new(),
+        },
         expected: expected(&needed("expected.txt")?, resources)?,
     })
 }

@@ -1,0 +1,74 @@
+//! Names of secrets, as the control plane writes them into Envoy's configuration.
+
+use std::path::PathBuf;
+
+/// The workload's own certificate.
+pub const WORKLOAD: &str = "default";
+/// What the workload's peers are checked against.
+pub const ROOT: &str = "ROOTCA";
+
+/// What a name asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Secret {
+    Workload,
+    Root,
+    /// A certificate chain and its key, in files.
+    Pair {
+        chain: PathBuf,
+        key: PathBuf,
+    },
+    /// Trusted certificates, in a file.
+    RootFile(PathBuf),
+}
+
+impl Secret {
+    /// None: a name that is no secret of this agent's.
+    pub(super) fn parse(name: &str) -> Option<Secret> {
+        let is_path = |path: &str| !path.is_empty() && !path.contains('~');
+        if let Some(files) = name.strip_prefix("file-cert:") {
+            let (chain, key) = files.split_once('~')?;
+            return (is_path(chain) && is_path(key)).then(|| Secret::Pair { chain: chain.into(), key: key.into() });
+        }
+        if let Some(file) = name.strip_prefix("file-root:") {
+            return is_path(file).then(|| Secret::RootFile(file.into()));
+        }
+        match name {
+            WORKLOAD => Some(Secret::Workload),
+            ROOT => Some(Secret::Root),
+            _ => None,
+        }
+    }
+
+    /// The files it is read from.
+    pub(super) fn files(&self) -> Vec<&PathBuf> {
+        match self {
+            Secret::Workload | Secret::Root => Vec::new(),
+            Secret::Pair { chain, key } => vec![chain, key],
+            Secret::RootFile(file) => vec![file],
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Secret;
+
+    #[test]
+    fn names_say_what_is_meant() {
+        let pair = Secret::Pair { chain: "/a/cert.pem".into(), key: "/a/key.pem".into() };
+        for (name, expected) in [
+            ("default", Some(Secret::Workload)),
+            ("ROOTCA", Some(Secret::Root)),
+            ("file-cert:/a/cert.pem~/a/key.pem", Some(pair)),
+            ("file-root:/a/root.pem", Some(Secret::RootFile("/a/root.pem".into()))),
+            ("file-cert:/a/cert.pem", None),
+            ("file-cert:~/a/key.pem", None),
+            ("file-cert:a~b~c", None),
+            ("file-root:a~b", None),
+            ("kubernetes://secret", None),
+            ("", None),
+        ] {
+            assert_eq!(Secret::parse(name), expected, "{name}");
+        }
+    }
+}

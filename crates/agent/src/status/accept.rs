@@ -1,0 +1,104 @@
+//! Which formats of metrics to ask a source for, given what the scraper accepts. Texts are only joined, so
+//! nobody may answer in a format that cannot be.
+
+const TEXT: &str = "text/plain";
+const OPEN_METRICS: &str = "application/openmetrics-text";
+
+/// Envoy's metrics stand before others', so they must not end with a marker.
+pub(super) const ENVOY: &[&str] = &["text/*", TEXT];
+/// The application's come last.
+pub(super) const APPLICATION: &[&str] = &["text/*", TEXT, OPEN_METRICS];
+
+/// The format of the whole answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Format {
+    Text,
+    OpenMetrics0,
+    OpenMetrics1,
+}
+
+impl Format {
+    /// What a source says it answered with.
+    pub(super) fn of(content_type: &str) -> Format {
+        match media(content_type) {
+            Some((OPEN_METRICS, parameters)) => match version(&parameters) {
+                Some("1.0.0") => Format::OpenMetrics1,
+                Some("0.0.1") | None => Format::OpenMetrics0,
+                Some(_) => Format::Text,
+            },
+            _ => Format::Text,
+        }
+    }
+
+    pub(super) fn content_type(self) -> &'static str {
+        match self {
+            Format::Text => "text/plain; version=0.0.4; charset=utf-8",
+            Format::OpenMetrics0 => "application/openmetrics-text; version=0.0.1; charset=utf-8",
+            Format::OpenMetrics1 => "application/openmetrics-text; version=1.0.0; charset=utf-8",
+        }
+    }
+}
+
+/// The scraper's list without what is not allowed, in its order, as a header for the source.
+pub(super) fn allowed(accept: &str, types: &[&str]) -> String {
+    let mut kept: Vec<String> = Vec::new();
+    for entry in accept.split(',') {
+        let Some((media, parameters)) = media(entry) else { continue };
+        let parameters: Vec<&str> = parameters.into_iter().filter(|p| !p.starts_with("q=")).collect();
+        // Wildcards stand for the plainest format that they cover.
+        let wanted = match media {
+            "*" | "*/*" => format!("{TEXT};version=0.0.4"),
+            "application/*" => format!("{OPEN_METRICS};version=0.0.1"),
+            _ => [&[media], &parameters[..]].concat().join(";"),
+        };
+        let name = wanted.split(';').next().unwrap_or_default();
+        if types.contains(&name) && !kept.contains(&wanted) {
+            kept.push(wanted);
+        }
+    }
+    if kept.is_empty() {
+        return format!("{TEXT};version=0.0.4");
+    }
+    let last = kept.len();
+    kept.iter().enumerate().map(|(at, entry)| format!("{entry};q=0.{}", last - at)).collect::<Vec<_>>().join(",")
+}
+
+/// A media type and its parameters.
+fn media(text: &str) -> Option<(&str, Vec<&str>)> {
+    let mut parts = text.split(';').map(str::trim);
+    let media = parts.next().filter(|media| !media.is_empty())?;
+    Some((media, parts.filter(|p| !p.is_empty()).collect()))
+}
+
+fn version<'a>(parameters: &[&'a str]) -> Option<&'a str> {
+    parameters.iter().find_map(|p| p.strip_prefix("version=")).map(|v| v.trim_matches('"'))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{APPLICATION, ENVOY, Format, allowed};
+
+    #[test]
+    fn what_cannot_be_joined_is_not_asked_for() {
+        let prometheus = "application/openmetrics-text;version=1.0.0;q=0.8,text/plain;version=0.0.4;q=0.7,*/*;q=0.1";
+        assert_eq!(allowed(prometheus, ENVOY), "text/plain;version=0.0.4;q=0.1");
+        assert_eq!(
+            allowed(prometheus, APPLICATION),
+            "application/openmetrics-text;version=1.0.0;q=0.2,text/plain;version=0.0.4;q=0.1"
+        );
+        let protobuf = "application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily";
+        for nothing in ["", ";;", protobuf] {
+            assert_eq!(allowed(nothing, APPLICATION), "text/plain;version=0.0.4", "{nothing}");
+        }
+        assert_eq!(allowed("application/*", APPLICATION), "application/openmetrics-text;version=0.0.1;q=0.1");
+    }
+
+    #[test]
+    fn format_follows_the_source() {
+        assert_eq!(Format::of("application/openmetrics-text; version=1.0.0; charset=utf-8"), Format::OpenMetrics1);
+        assert_eq!(Format::of("application/openmetrics-text"), Format::OpenMetrics0);
+        assert_eq!(Format::of("application/openmetrics-text; version=9"), Format::Text);
+        assert_eq!(Format::of("text/plain"), Format::Text);
+        assert_eq!(Format::of(""), Format::Text);
+    }
+}

@@ -1,0 +1,142 @@
+//! Requests of the status server to its neighbours on this machine: Envoy's admin, Envoy's and the
+//! application's metrics, the application's health.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use bytes::{Bytes, BytesMut};
+use http::{Request, Response};
+use http_body_util::{BodyExt, Empty, Full};
+use hyper::body::{Body, Incoming};
+use hyper::client::conn::{http1, http2};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use rustls::ClientConfig;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::{CryptoProvider, aws_lc_rs, verify_tls12_signature, verify_tls13_signature};
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpSocket, TcpStream};
+use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
+
+/// Opens a connection, from a source address when one is given and the machine has it.
+pub(super) async fn connect(to: SocketAddr, from: Option<IpAddr>) -> Result<TcpStream> {
+    let could_not = || format!("could not connect to {to}");
+    let socket = if to.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }.with_context(could_not)?;
+    if let Some(from) = from.filter(|from| from.is_ipv4() == to.is_ipv4())
+        && let Err(error) = socket.bind((from, 0).into())
+    {
+        tracing::debug!(%from, %error, "could not call from this address");
+    }
+    socket.connect(to).await.with_context(could_not)
+}
+
+/// Sends a request over HTTP/1.1 and gives the response once its head is there.
+pub(super) async fn send<S, B>(stream: S, request: Request<B>) -> Result<Response<Incoming>>
+where
+    S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    B: Body<Data = Bytes> + Send + 'static,
+    B::Error: std::error::Error + Send + Sync,
+{
+    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
+    tokio::spawn(connection);
+    Ok(sender.send_request(request).await?)
+}
+
+/// Sends one gRPC message over HTTP/2 and gives the one that comes back.
+pub(super) async fn call(stream: TcpStream, request: Request<Full<Bytes>>) -> Result<Bytes> {
+    let (mut sender, connection) = http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await?;
+    let driver = tokio::spawn(connection);
+    let response = sender.send_request(request).await?;
+    let (head, body) = response.into_parts();
+    let body = body.collect().await?;
+    driver.abort();
+    let trailers = body.trailers().cloned().unwrap_or_default();
+    let status = trailers.get("grpc-status").or_else(|| head.headers.get("grpc-status"));
+    match status.and_then(|status| status.to_str().ok()) {
+        Some("0") => Ok(body.to_bytes()),
+        status => bail!("answered with gRPC status {}", status.unwrap_or("none")),
+    }
+}
+
+/// GET of a page on this machine, whole, in a given time.
+pub(super) async fn get(to: SocketAddr, path: &str, patience: Duration, limit: usize) -> Result<String> {
+    let asked = async {
+        let request = Request::get(path).header("host", to.to_string()).body(Empty::<Bytes>::new())?;
+        let response = send(connect(to, None).await?, request).await?;
+        if !response.status().is_success() {
+            bail!("{to}{path} answered {}", response.status());
+        }
+        let body = collect(response.into_body(), limit).await?;
+        Ok(String::from_utf8_lossy(&body).into_owned())
+    };
+    timeout(patience, asked).await.with_context(|| format!("{to} did not answer in {patience:?}"))?
+}
+
+/// A body as a whole; an error when it is longer than allowed.
+pub(super) async fn collect(mut body: Incoming, limit: usize) -> Result<Bytes> {
+    let mut whole = BytesMut::new();
+    while let Some(frame) = body.frame().await {
+        if let Ok(bytes) = frame?.into_data() {
+            if whole.len() + bytes.len() > limit {
+                bail!("answered with more than {limit} bytes");
+            }
+            whole.extend_from_slice(&bytes);
+        }
+    }
+    Ok(whole.freeze())
+}
+
+/// TLS with whoever answers: as kubelet does, a health check asks whether, not who.
+pub(super) async fn unverified_tls(
+    stream: TcpStream,
+    to: IpAddr,
+) -> Result<tokio_rustls::client::TlsStream<TcpStream>> {
+    let provider = Arc::new(aws_lc_rs::default_provider());
+    let builder = ClientConfig::builder_with_provider(Arc::clone(&provider)).with_safe_default_protocol_versions()?;
+    let verifier = Arc::new(Anyone(provider));
+    let config = builder.dangerous().with_custom_certificate_verifier(verifier).with_no_client_auth();
+    let connector = TlsConnector::from(Arc::new(config));
+    connector.connect(ServerName::IpAddress(to.into()), stream).await.context("could not speak TLS")
+}
+
+/// Accepts every certificate, but not a broken handshake.
+#[derive(Debug)]
+struct Anyone(Arc<CryptoProvider>);
+
+impl ServerCertVerifier for Anyone {
+    fn verify_server_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &rustls::DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls12_signature(message, certificate, signature, &self.0.signature_verification_algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &rustls::DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls13_signature(message, certificate, signature, &self.0.signature_verification_algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<rustls::SignatureScheme> {
+        self.0.signature_verification_algorithms.supported_schemes()
+    }
+}

@@ -1,0 +1,226 @@
+//! `/stats/prometheus`: the agent's metrics, Envoy's and the application's as one text. What one source fails
+//! to give is left out and counted; the others' metrics must not be lost for it.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use bytes::Bytes;
+use http::header::{ACCEPT, CONTENT_TYPE, HOST, USER_AGENT};
+use http::{HeaderMap, Request};
+use http_body_util::Empty;
+use hyper::body::Incoming;
+use serde::Deserialize;
+use tokio::time::timeout;
+use tracing::warn;
+
+use super::accept::{self, Format};
+use super::fetch;
+use super::pages::Page;
+use crate::metrics::Metrics;
+
+/// Tells how long the scraper will wait.
+const TIMEOUT: &str = "x-prometheus-scrape-timeout-seconds";
+
+/// When it does not tell.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// An application's metrics beyond this are left out: they are held in memory while joined.
+const LIMIT: usize = 10 << 20;
+
+/// Ports of Envoy and the agent: metrics from there would come twice or go round in circles.
+const RESERVED: [u16; 9] = [15000, 15001, 15004, 15006, 15008, 15020, 15021, 15053, 15090];
+
+/// What the injector tells about the application's own metrics.
+#[derive(Debug, Default, Deserialize)]
+struct Annotations {
+    #[serde(default)]
+    scrape: String,
+    #[serde(default)]
+    path: String,
+    #[serde(default)]
+    port: String,
+    #[serde(default)]
+    targets: Vec<Annotated>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+struct Annotated {
+    #[serde(default)]
+    port: String,
+    #[serde(default)]
+    path: String,
+}
+
+/// Where the application shows metrics.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Target {
+    port: u16,
+    path: String,
+}
+
+/// Reads `ISTIO_PROMETHEUS_ANNOTATIONS`.
+pub(super) fn targets(text: &str, status_port: u16) -> Result<Vec<Target>> {
+    let annotations: Annotations =
+        serde_json::from_str(text).with_context(|| format!("could not read ISTIO_PROMETHEUS_ANNOTATIONS {text:?}"))?;
+    if annotations.scrape == "false" {
+        return Ok(Vec::new());
+    }
+    let or = |text: String, default: &str| if text.is_empty() { default.to_owned() } else { text };
+    let mut listed = annotations.targets;
+    if listed.is_empty() {
+        listed.push(Annotated { port: or(annotations.port, "80"), path: annotations.path });
+    }
+    let target = |annotated: Annotated| {
+        let port = annotated.port.parse::<u16>().ok().filter(|port| *port != 0);
+        let port = port.with_context(|| format!("could not scrape port {:?}: no port", annotated.port))?;
+        if port == status_port || RESERVED.contains(&port) {
+            bail!("could not scrape port {port}: it belongs to Envoy or the agent");
+        }
+        Ok(Target { port, path: or(annotated.path, "/metrics") })
+    };
+    listed.into_iter().map(target).collect()
+}
+
+/// All sources joined.
+pub(super) async fn merged(
+    metrics: &Metrics,
+    envoy: Option<SocketAddr>,
+    targets: &[Target],
+    query: Option<&str>,
+    headers: &HeaderMap,
+) -> (Format, Page) {
+    metrics.scrapes.add();
+    let mut page = Page::default();
+    let from_envoy = match envoy {
+        None => None,
+        Some(address) => {
+            let path = query.map_or("/stats/prometheus".to_owned(), |query| format!("/stats/prometheus?{query}"));
+            scrape(address, &path, headers, accept::ENVOY)
+                .await
+                .inspect_err(|error| {
+                    warn!("could not get Envoy's metrics: {error:#}");
+                    metrics.envoy_scrape_failures.add();
+                })
+                .ok()
+        }
+    };
+    let (format, bodies) = applications(metrics, targets, headers).await;
+    page.push(metrics.text());
+    if let Some((_, body)) = from_envoy {
+        page.follow(body);
+    }
+    for body in bodies {
+        let body = without_end(&body);
+        page.push(body.clone());
+        if body.last().is_some_and(|last| *last != b'\n') {
+            page.push("\n");
+        }
+    }
+    if format != Format::Text {
+        page.push("# EOF\n");
+    }
+    (format, page)
+}
+
+/// Every target's metrics, in their order, and the format they agree on; text when they do not.
+async fn applications(metrics: &Metrics, targets: &[Target], headers: &HeaderMap) -> (Format, Vec<Bytes>) {
+    let mut asked = tokio::task::JoinSet::new();
+    for (at, target) in targets.iter().cloned().enumerate() {
+        let headers = headers.clone();
+        asked.spawn(async move {
+            let address = (IpAddr::V4(Ipv4Addr::LOCALHOST), target.port).into();
+            let whole = async {
+                let (format, body) = scrape(address, &target.path, &headers, accept::APPLICATION).await?;
+                anyhow::Ok((format, fetch::collect(body, LIMIT).await?))
+            };
+            let whole = timeout(patience(&headers), whole).await.context("not in time").flatten();
+            (at, whole.with_context(|| format!("could not get metrics from {address}{}", target.path)))
+        });
+    }
+    let mut answers = std::collections::BTreeMap::new();
+    while let Some(Ok((at, answer))) = asked.join_next().await {
+        match answer {
+            Ok(answer) => {
+                answers.insert(at, answer);
+            }
+            Err(error) => {
+                warn!("{error:#}");
+                metrics.application_scrape_failures.add();
+            }
+        }
+    }
+    let mut formats = answers.values().map(|(format, _)| *format);
+    let first = formats.next().unwrap_or(Format::Text);
+    let format = if formats.all(|format| format == first) { first } else { Format::Text };
+    (format, answers.into_values().map(|(_, body)| body).collect())
+}
+
+async fn scrape(to: SocketAddr, path: &str, headers: &HeaderMap, types: &[&str]) -> Result<(Format, Incoming)> {
+    let accepted = headers.get(ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or_default();
+    let mut request = Request::get(path).header(HOST, to.to_string()).header(ACCEPT, accept::allowed(accepted, types));
+    for name in [USER_AGENT.as_str(), TIMEOUT] {
+        if let Some(value) = headers.get(name) {
+            request = request.header(name, value);
+        }
+    }
+    let request = request.body(Empty::<Bytes>::new())?;
+    let sent = async { fetch::send(fetch::connect(to, None).await?, request).await };
+    let response = timeout(patience(headers), sent).await.context("no answer in time")??;
+    if !response.status().is_success() {
+        bail!("answered {}", response.status());
+    }
+    let kind = response.headers().get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
+    Ok((Format::of(kind), response.into_body()))
+}
+
+fn patience(headers: &HeaderMap) -> Duration {
+    let told = headers.get(TIMEOUT).and_then(|text| text.to_str().ok()?.parse::<f64>().ok());
+    told.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok()).unwrap_or(PATIENCE)
+}
+
+/// An OpenMetrics text without its end marker, which may stand only once.
+fn without_end(body: &Bytes) -> Bytes {
+    let trimmed = body.trim_ascii_end();
+    match trimmed.strip_suffix(b"# EOF") {
+        Some(rest) => body.slice(..rest.len()),
+        None => body.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Bytes, Target, targets, without_end};
+
+    fn target(port: u16, path: &str) -> Target {
+        Target { port, path: path.to_owned() }
+    }
+
+    #[test]
+    fn annotations_become_targets() {
+        let read = |text: &str| targets(text, 15020).map_err(|error| format!("{error:#}"));
+        assert_eq!(read("{}"), Ok(vec![target(80, "/metrics")]));
+        assert_eq!(read(r#"{"scrape":"true","port":"9090","path":"/m"}"#), Ok(vec![target(9090, "/m")]));
+        assert_eq!(read(r#"{"scrape":"false","port":"9090"}"#), Ok(vec![]));
+        assert_eq!(
+            read(r#"{"targets":[{"port":"1"},{"port":"2","path":"/x"}]}"#),
+            Ok(vec![target(1, "/metrics"), target(2, "/x")])
+        );
+        for (bad, named) in [
+            (r#"{"port":"15020"}"#, "15020"),
+            (r#"{"port":"015090"}"#, "15090"),
+            (r#"{"port":"http"}"#, "http"),
+            (r#"{"port":"0"}"#, "0"),
+            ("{", "ISTIO_PROMETHEUS_ANNOTATIONS"),
+        ] {
+            assert!(read(bad).unwrap_err().contains(named), "{bad}: {:?}", read(bad));
+        }
+    }
+
+    #[test]
+    fn end_marker_is_taken_off_once() {
+        for (text, rest) in [("a 1\n# EOF\n", "a 1\n"), ("a 1\n# EOF", "a 1\n"), ("a 1\n", "a 1\n"), ("", "")] {
+            assert_eq!(without_end(&Bytes::from(text)), rest);
+        }
+    }
+}

@@ -1,0 +1,238 @@
+//! The agent's status port: readiness, merged metrics, the application's probes, and orders from this machine
+//! to drain or quit.
+
+mod accept;
+mod fetch;
+mod metrics;
+mod pages;
+mod probes;
+mod ready;
+
+use std::convert::Infallible;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use anyhow::{Context, Result, bail};
+use http::header::CONTENT_TYPE;
+use http::{HeaderValue, Method, Request, Response, StatusCode};
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use serde_json::{Map, Value, json};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+use tracing::{debug, info, warn};
+
+use self::metrics::{Target, merged, targets};
+use self::pages::Page;
+use self::probes::Probes;
+use self::ready::Probe;
+use crate::dns::Names;
+use crate::metrics::Metrics;
+
+/// What someone on this machine asked of the agent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// End without draining.
+    Quit,
+    /// Let requests finish and take no new ones.
+    Drain,
+}
+
+/// How to serve.
+#[derive(Debug)]
+pub struct Options {
+    pub address: SocketAddr,
+    /// Envoy's admin port; None without an Envoy.
+    pub admin: Option<SocketAddr>,
+    /// Where Envoy shows metrics.
+    pub envoy_metrics: Option<SocketAddr>,
+    /// Where the application listens.
+    pub application: IpAddr,
+    /// `ISTIO_KUBE_APP_PROBERS`; empty for none.
+    pub probers: String,
+    /// `ISTIO_PROMETHEUS_ANNOTATIONS`; only sidecars have it, for gateways show this port to the world.
+    pub annotations: Option<String>,
+    /// Metrics for this machine only.
+    pub local_metrics: bool,
+    /// The name table, when DNS is captured: without it, the workload could resolve nothing.
+    pub names: Option<Names>,
+    /// When the agent began.
+    pub began: Instant,
+}
+
+/// The open port.
+pub struct Server {
+    listener: TcpListener,
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    options: Options,
+    envoy: Option<Probe>,
+    targets: Vec<Target>,
+    probes: Probes,
+    was_ready: AtomicBool,
+    metrics: Arc<Metrics>,
+    orders: mpsc::UnboundedSender<Order>,
+}
+
+impl Server {
+    /// Opens the port; an error also for probes or annotations that cannot be read.
+    pub async fn bind(options: Options, metrics: Arc<Metrics>, orders: mpsc::UnboundedSender<Order>) -> Result<Server> {
+        let listener = TcpListener::bind(options.address).await;
+        let listener = listener.with_context(|| format!("could not listen on {} for status", options.address))?;
+        let port = listener.local_addr()?.port();
+        info!(port, "status is served");
+        let shared = Shared {
+            envoy: options.admin.map(Probe::new),
+            targets: options.annotations.as_deref().map_or(Ok(Vec::new()), |text| targets(text, port))?,
+            probes: Probes::read(&options.probers, options.application, port)?,
+            was_ready: AtomicBool::new(false),
+            options,
+            metrics,
+            orders,
+        };
+        Ok(Server { listener, shared: Arc::new(shared) })
+    }
+
+    /// The address really bound.
+    pub fn address(&self) -> std::io::Result<SocketAddr> {
+        self.listener.local_addr()
+    }
+
+    /// Serves until cancelled.
+    pub async fn serve(self, stop: CancellationToken) {
+        let mut connections = JoinSet::new();
+        while let Some(accepted) = stop.run_until_cancelled(self.listener.accept()).await {
+            while connections.try_join_next().is_some() {}
+            match accepted {
+                Ok((stream, peer)) => {
+                    connections.spawn(connection(stream, peer.ip().to_canonical(), Arc::clone(&self.shared)));
+                }
+                Err(error) => {
+                    debug!(%error, "could not accept");
+                    tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+                }
+            }
+        }
+    }
+}
+
+async fn connection(stream: TcpStream, peer: IpAddr, shared: Arc<Shared>) {
+    let service = service_fn(move |request| {
+        let shared = Arc::clone(&shared);
+        async move { Ok::<_, Infallible>(shared.answer(request, peer).await) }
+    });
+    let mut builder = hyper::server::conn::http1::Builder::new();
+    let served = builder.timer(TokioTimer::new()).serve_connection(TokioIo::new(stream), service).await;
+    if let Err(error) = served {
+        debug!(%error, "status connection ended");
+    }
+}
+
+impl Shared {
+    async fn answer(&self, request: Request<Incoming>, peer: IpAddr) -> Response<Page> {
+        let path = request.uri().path();
+        let foreign = !peer.is_loopback();
+        match path {
+            "/healthz/ready" => self.ready().await,
+            "/metrics" | "/stats/prometheus" if foreign && self.options.local_metrics => forbidden(),
+            "/metrics" | "/stats/prometheus" => {
+                let (query, headers) = (request.uri().query(), request.headers());
+                let (format, page) =
+                    merged(&self.metrics, self.options.envoy_metrics, &self.targets, query, headers).await;
+                typed(format.content_type(), page)
+            }
+            "/quitquitquit" | "/drain" | "/debug/ndsz" if foreign => forbidden(),
+            "/quitquitquit" => self.order(request.method(), Order::Quit),
+            "/drain" => self.order(request.method(), Order::Drain),
+            "/debug/ndsz" => self.names(),
+            _ if path.starts_with("/app-health/") || path.starts_with("/app-lifecycle/") => {
+                self.probes.answer(path, request.headers()).await
+            }
+            _ => plain(StatusCode::NOT_FOUND, "no such page\n"),
+        }
+    }
+
+    async fn ready(&self) -> Response<Page> {
+        let checked = self.check().await;
+        let was_ready = self.was_ready.swap(checked.is_ok(), Ordering::Relaxed);
+        match checked {
+            Ok(()) => {
+                if !was_ready {
+                    info!("Envoy is ready");
+                    if self.metrics.startup_seconds.get() == 0.0 {
+                        self.metrics.startup_seconds.set(self.options.began.elapsed().as_secs_f64());
+                    }
+                }
+                plain(StatusCode::OK, "")
+            }
+            Err(error) => {
+                warn!("not ready: {error:#}");
+                plain(StatusCode::SERVICE_UNAVAILABLE, format!("{error:#}\n"))
+            }
+        }
+    }
+
+    async fn check(&self) -> Result<()> {
+        if let Some(envoy) = &self.envoy {
+            envoy.check().await?;
+        }
+        if self.options.names.as_ref().is_some_and(|names| names.borrow().is_none()) {
+            bail!("DNS is captured and no name table came yet");
+        }
+        Ok(())
+    }
+
+    fn order(&self, method: &Method, order: Order) -> Response<Page> {
+        if method != Method::POST {
+            return plain(StatusCode::METHOD_NOT_ALLOWED, "Method Not Allowed\n");
+        }
+        info!(?order, "ordered");
+        // An agent that is ending already needs no order.
+        let _ = self.orders.send(order);
+        plain(StatusCode::OK, "OK")
+    }
+
+    /// The name table as JSON.
+    fn names(&self) -> Response<Page> {
+        let newest = self.options.names.as_ref().and_then(|names| names.borrow().clone());
+        let Some(table) = newest else {
+            let mut response = typed("application/json", Page::text("{}"));
+            *response.status_mut() = StatusCode::NOT_FOUND;
+            return response;
+        };
+        let entry = |info: &api::nds::NameInfo| {
+            let mut entry = Map::new();
+            let texts = [("registry", &info.registry), ("shortname", &info.shortname), ("namespace", &info.namespace)];
+            if !info.ips.is_empty() {
+                entry.insert("ips".to_owned(), json!(info.ips));
+            }
+            entry.extend(texts.into_iter().filter(|(_, t)| !t.is_empty()).map(|(k, t)| (k.to_owned(), json!(t))));
+            Value::Object(entry)
+        };
+        let names: Map<String, Value> = table.table.iter().map(|(host, info)| (host.clone(), entry(info))).collect();
+        typed("application/json", Page::text(json!({"table": names}).to_string()))
+    }
+}
+
+fn plain(status: StatusCode, text: impl Into<bytes::Bytes>) -> Response<Page> {
+    let mut response = Response::new(Page::text(text));
+    *response.status_mut() = status;
+    response
+}
+
+fn typed(kind: &'static str, page: Page) -> Response<Page> {
+    let mut response = Response::new(page);
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));
+    response
+}
+
+fn forbidden() -> Response<Page> {
+    plain(StatusCode::FORBIDDEN, "Only requests from localhost are allowed\n")
+}

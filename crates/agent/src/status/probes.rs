@@ -1,0 +1,262 @@
+//! The application's own health checks. kubelet's are led to the agent, since under mutual TLS kubelet cannot
+//! reach the application; the agent makes them as kubelet would.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use bytes::{Bytes, BytesMut};
+use http::header::{CONTENT_TYPE, HOST, LOCATION, TE, USER_AGENT};
+use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, Uri};
+use http_body_util::{Empty, Full};
+use hyper::body::Incoming;
+use prost::Message;
+use serde::Deserialize;
+use tokio::time::timeout;
+use tracing::info;
+
+use super::fetch;
+use super::pages::Page;
+
+/// As much of the application's answer as is passed on.
+const LIMIT: usize = 10 << 10;
+
+/// kubelet's limit.
+const MAX_REDIRECTS: usize = 10;
+
+/// A health check of one container.
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+struct Prober {
+    http_get: Option<HttpGet>,
+    tcp_socket: Option<TcpSocket>,
+    grpc: Option<Grpc>,
+    #[serde(default)]
+    timeout_seconds: u64,
+}
+
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
+struct HttpGet {
+    #[serde(default)]
+    path: String,
+    port: u16,
+    #[serde(default)]
+    scheme: String,
+}
+
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
+struct TcpSocket {
+    port: u16,
+}
+
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
+struct Grpc {
+    port: u16,
+    #[serde(default)]
+    service: Option<String>,
+}
+
+/// The health checks by the path that kubelet asks for.
+#[derive(Debug, Default)]
+pub(super) struct Probes {
+    probers: BTreeMap<String, Prober>,
+    /// Where the application listens: its pod's address, as kubelet sees it.
+    address: Option<IpAddr>,
+    status_port: u16,
+}
+
+impl Probes {
+    /// Reads `ISTIO_KUBE_APP_PROBERS`.
+    pub(super) fn read(text: &str, address: IpAddr, status_port: u16) -> Result<Probes> {
+        if text.is_empty() {
+            return Ok(Probes::default());
+        }
+        let probers: BTreeMap<String, Prober> =
+            serde_json::from_str(text).with_context(|| format!("could not read ISTIO_KUBE_APP_PROBERS {text:?}"))?;
+        for (path, prober) in &probers {
+            check(path, prober).with_context(|| format!("could not use probe {path} of ISTIO_KUBE_APP_PROBERS"))?;
+        }
+        Ok(Probes { probers, address: Some(address), status_port })
+    }
+
+    /// Makes the check that this path stands for.
+    pub(super) async fn answer(&self, path: &str, headers: &HeaderMap) -> Response<Page> {
+        let (Some(prober), Some(address)) = (self.probers.get(path), self.address) else {
+            return reply(StatusCode::BAD_REQUEST, format!("no probe is configured for {path}\n"));
+        };
+        // Kubernetes' own default.
+        let patience = Duration::from_secs(prober.timeout_seconds.max(1));
+        let made = timeout(patience, self.make(prober, address, headers)).await;
+        let made = made.with_context(|| format!("no answer in {patience:?}")).flatten();
+        made.unwrap_or_else(|error| {
+            info!(path, "the application's probe failed: {error:#}");
+            reply(StatusCode::INTERNAL_SERVER_ERROR, "")
+        })
+    }
+
+    async fn make(&self, prober: &Prober, address: IpAddr, headers: &HeaderMap) -> Result<Response<Page>> {
+        if let Some(get) = &prober.http_get {
+            return self.http(get, address, headers).await;
+        }
+        if let Some(tcp) = &prober.tcp_socket {
+            fetch::connect((address, tcp.port).into(), Some(source(address))).await?;
+        }
+        if let Some(grpc) = &prober.grpc {
+            health(grpc, address, headers).await?;
+        }
+        Ok(reply(StatusCode::OK, ""))
+    }
+
+    /// Follows redirects that stay with the application; one that leads elsewhere counts as success.
+    async fn http(&self, get: &HttpGet, address: IpAddr, headers: &HeaderMap) -> Result<Response<Page>> {
+        let to = SocketAddr::new(address, get.port);
+        let mut path = format!("/{}", get.path.trim_start_matches('/'));
+        for _ in 0..=MAX_REDIRECTS {
+            let response = self.request(get, to, &path, headers).await?;
+            if !response.status().is_redirection() {
+                let status = response.status();
+                let body = fetch::collect(response.into_body(), LIMIT).await.unwrap_or_default();
+                return Ok(reply(status, body));
+            }
+            match next(&response, address) {
+                Some(next) => path = next,
+                None => return Ok(reply(StatusCode::OK, "")),
+            }
+        }
+        bail!("more than {MAX_REDIRECTS} redirects")
+    }
+
+    async fn request(
+        &self,
+        get: &HttpGet,
+        to: SocketAddr,
+        path: &str,
+        headers: &HeaderMap,
+    ) -> Result<Response<Incoming>> {
+        let mut request = Request::get(path).body(Empty::<Bytes>::new()).context("could not make the request")?;
+        *request.headers_mut() = headers.clone();
+        request.headers_mut().insert(HOST, self.host(headers, to)?);
+        let stream = fetch::connect(to, Some(source(to.ip()))).await?;
+        if get.scheme.eq_ignore_ascii_case("https") {
+            return fetch::send(fetch::unverified_tls(stream, to.ip()).await?, request).await;
+        }
+        fetch::send(stream, request).await
+    }
+
+    /// kubelet's Host, with the application's port in place of ours.
+    fn host(&self, headers: &HeaderMap, to: SocketAddr) -> Result<HeaderValue> {
+        let Some(host) = headers.get(HOST).and_then(|host| host.to_str().ok()) else {
+            return Ok(HeaderValue::from_str(&to.to_string())?);
+        };
+        let host = match host.rsplit_once(':') {
+            Some((name, port)) if port == self.status_port.to_string() => format!("{name}:{}", to.port()),
+            _ => host.to_owned(),
+        };
+        Ok(HeaderValue::from_str(&host)?)
+    }
+}
+
+fn check(path: &str, prober: &Prober) -> Result<()> {
+    let parts: Vec<&str> = path.split('/').collect();
+    let ["", "app-health" | "app-lifecycle", container, kind] = parts[..] else {
+        bail!("wanted /app-health/CONTAINER/KIND");
+    };
+    if container.is_empty() || !["livez", "readyz", "startupz", "prestopz", "poststartz"].contains(&kind) {
+        bail!("wanted /app-health/CONTAINER/(livez|readyz|startupz)");
+    }
+    let kinds = [prober.http_get.is_some(), prober.tcp_socket.is_some(), prober.grpc.is_some()];
+    if kinds.iter().filter(|is_there| **is_there).count() != 1 {
+        bail!("wanted one of httpGet, tcpSocket and grpc");
+    }
+    Ok(())
+}
+
+/// Calls from here are not captured, so they reach the application and not Envoy.
+fn source(to: IpAddr) -> IpAddr {
+    match to {
+        IpAddr::V4(_) => Ipv4Addr::new(127, 0, 0, 6).into(),
+        IpAddr::V6(_) => Ipv6Addr::new(0, 0, 0, 0, 0, 0, 0, 6).into(),
+    }
+}
+
+/// Where a redirect leads, when it is the same host.
+fn next(response: &Response<Incoming>, address: IpAddr) -> Option<String> {
+    let location: Uri = response.headers().get(LOCATION)?.to_str().ok()?.parse().ok()?;
+    let is_same = location.host().is_none_or(|host| host.trim_matches(['[', ']']).parse() == Ok(address));
+    is_same.then(|| location.path_and_query().map_or("/".to_owned(), ToString::to_string))
+}
+
+fn reply(status: StatusCode, body: impl Into<Bytes>) -> Response<Page> {
+    let mut response = Response::new(Page::text(body));
+    *response.status_mut() = status;
+    response
+}
+
+/// `grpc.health.v1.HealthCheckRequest`.
+#[derive(Clone, PartialEq, Message)]
+struct HealthRequest {
+    #[prost(string, tag = "1")]
+    service: String,
+}
+
+/// `grpc.health.v1.HealthCheckResponse`.
+#[derive(Clone, PartialEq, Message)]
+struct HealthResponse {
+    #[prost(int32, tag = "1")]
+    status: i32,
+}
+
+const SERVING: i32 = 1;
+
+async fn health(grpc: &Grpc, address: IpAddr, headers: &HeaderMap) -> Result<()> {
+    let to = SocketAddr::new(address, grpc.port);
+    let message = HealthRequest { service: grpc.service.clone().unwrap_or_default() }.encode_to_vec();
+    let mut framed = BytesMut::from(&[0][..]);
+    framed.extend_from_slice(&u32::try_from(message.len())?.to_be_bytes());
+    framed.extend_from_slice(&message);
+    let mut request = Request::post(format!("http://{to}/grpc.health.v1.Health/Check"))
+        .header(CONTENT_TYPE, "application/grpc")
+        .header(TE, "trailers");
+    if let Some(agent) = headers.get(USER_AGENT) {
+        request = request.header(USER_AGENT, agent);
+    }
+    let stream = fetch::connect(to, Some(source(address))).await?;
+    let answer = fetch::call(stream, request.body(Full::new(framed.freeze()))?).await?;
+    let body = answer.get(5..).context("answered with no message")?;
+    match HealthResponse::decode(body)?.status {
+        SERVING => Ok(()),
+        other => bail!("answered with health {other}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{IpAddr, Ipv4Addr};
+
+    use super::Probes;
+
+    fn read(text: &str) -> Result<usize, String> {
+        let probes = Probes::read(text, IpAddr::V4(Ipv4Addr::LOCALHOST), 15020);
+        probes.map(|probes| probes.probers.len()).map_err(|error| format!("{error:#}"))
+    }
+
+    #[test]
+    fn probes_are_read_and_mistakes_named() {
+        assert_eq!(read(""), Ok(0));
+        let good = r#"{"/app-health/a/livez":{"httpGet":{"path":"/l","port":80},"timeoutSeconds":3},
+                       "/app-health/a/readyz":{"tcpSocket":{"port":81}},
+                       "/app-lifecycle/a/prestopz":{"grpc":{"port":82,"service":"s"}}}"#;
+        assert_eq!(read(good), Ok(3));
+        for (bad, named) in [
+            ("[", "ISTIO_KUBE_APP_PROBERS"),
+            (r#"{"/app-health/a/b/livez":{"tcpSocket":{"port":1}}}"#, "/app-health/a/b/livez"),
+            (r#"{"/app-health/a/ready":{"tcpSocket":{"port":1}}}"#, "livez|readyz"),
+            (r#"{"/app-health/a/livez":{}}"#, "one of httpGet"),
+            (r#"{"/app-health/a/livez":{"tcpSocket":{"port":1},"grpc":{"port":1}}}"#, "one of httpGet"),
+            (r#"{"/app-health/a/livez":{"httpGet":{"port":"http"}}}"#, "invalid type"),
+        ] {
+            assert!(read(bad).is_err_and(|error| error.contains(named)), "{bad}: {:?}", read(bad));
+        }
+    }
+}

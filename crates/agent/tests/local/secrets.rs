@@ -1,0 +1,197 @@
+//! SDS to a real Envoy: it shows the workload's certificate, checks clients against the roots, uses pairs in
+//! files, and takes new ones without a restart.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+
+use agent::certificates::{Material, Store};
+use agent::sds::Server;
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::{ClientConfig, RootCertStore};
+use serde_json::{Value, json};
+use testkit::envoy::Envoy;
+use testkit::{ports, servers, wait};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use tokio_util::sync::CancellationToken;
+
+/// A CA of the test's own.
+struct Authority(CertifiedIssuer<'static, KeyPair>);
+
+/// A certificate and its key, as PEM.
+struct Issued {
+    chain: String,
+    key: String,
+}
+
+impl Authority {
+    fn new() -> Authority {
+        let mut params = CertificateParams::new(Vec::<String>::new()).unwrap();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        // Unlike the names of its certificates, which would otherwise pass for self-signed.
+        params.distinguished_name.push(DnType::CommonName, "test CA");
+        Authority(CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap())
+    }
+
+    fn issue(&self) -> Issued {
+        let key = KeyPair::generate().unwrap();
+        let params = CertificateParams::new(vec!["workload.test".to_owned()]).unwrap();
+        Issued { chain: params.signed_by(&key, &self.0).unwrap().pem(), key: key.serialize_pem() }
+    }
+
+    fn material(&self, issued: &Issued) -> Material {
+        Material { chain: issued.chain.clone().into(), key: issued.key.clone().into(), root: self.0.pem().into() }
+    }
+}
+
+impl Issued {
+    fn write(&self, folder: &Path) {
+        std::fs::write(folder.join("cert.pem"), &self.chain).unwrap();
+        std::fs::write(folder.join("key.pem"), &self.key).unwrap();
+    }
+
+    fn der(&self) -> CertificateDer<'static> {
+        CertificateDer::from_pem_slice(self.chain.as_bytes()).unwrap()
+    }
+}
+
+/// The certificate that a port shows. With `client`, that one is shown to it, and must be accepted.
+async fn shown(address: SocketAddr, trusted: &str, client: Option<&Issued>) -> Result<CertificateDer<'static>, String> {
+    let mut roots = RootCertStore::empty();
+    roots.add(CertificateDer::from_pem_slice(trusted.as_bytes()).unwrap()).unwrap();
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
+    let builder = builder.with_root_certificates(roots);
+    let config = match client {
+        None => builder.with_no_client_auth(),
+        Some(own) => {
+            let key = PrivateKeyDer::from_pem_slice(own.key.as_bytes()).unwrap();
+            builder.with_client_auth_cert(vec![own.der()], key).unwrap()
+        }
+    };
+    let stream = TcpStream::connect(address).await.map_err(|e| e.to_string())?;
+    let name = ServerName::try_from("workload.test").unwrap();
+    let stream = TlsConnector::from(Arc::new(config)).connect(name, stream).await;
+    let mut stream = stream.map_err(|e| e.to_string())?;
+    let shown = stream.get_ref().1.peer_certificates().map(|chain| chain[0].clone().into_owned());
+    // A refusal of the client's certificate comes after the handshake.
+    stream.write_all(b"GET / HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n").await.map_err(|e| e.to_string())?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.map_err(|e| e.to_string())?;
+    if answer.contains("200 OK") { shown.ok_or("no certificate".to_owned()) } else { Err(format!("{answer:?}")) }
+}
+
+fn sds(name: &str, api_type: &str) -> Value {
+    let service = json!({"envoy_grpc": {"cluster_name": "sds-grpc"}});
+    let source = json!({"api_type": api_type, "transport_api_version": "V3", "grpc_services": [service]});
+    json!({"name": name, "sds_config": {
+        "api_config_source": source, "initial_fetch_timeout": "0s", "resource_api_version": "V3",
+    }})
+}
+
+fn listener(port: u16, certificate: Value, roots: Option<Value>) -> Value {
+    let mut tls = json!({
+        "@type": "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.DownstreamTlsContext",
+        "common_tls_context": {"tls_certificate_sds_secret_configs": [certificate]},
+    });
+    if let Some(roots) = roots {
+        tls["require_client_certificate"] = true.into();
+        tls["common_tls_context"]["validation_context_sds_secret_config"] = roots;
+    }
+    let manager = json!({
+        "@type": "type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager",
+        "stat_prefix": "in",
+        "route_config": {"virtual_hosts": [{"name": "all", "domains": ["*"], "routes": [
+            {"match": {"prefix": "/"}, "direct_response": {"status": 200, "body": {"inline_string": "here"}}},
+        ]}]},
+        "http_filters": [{"name": "router", "typed_config": {
+            "@type": "type.googleapis.com/envoy.extensions.filters.http.router.v3.Router",
+        }}],
+    });
+    json!({
+        "name": format!("port-{port}"),
+        "address": {"socket_address": {"address": "127.0.0.1", "port_value": port}},
+        "filter_chains": [{
+            "transport_socket": {"name": "tls", "typed_config": tls},
+            "filters": [{"name": "http", "typed_config": manager}],
+        }],
+    })
+}
+
+fn bootstrap(socket: &Path, listeners: &[Value]) -> Value {
+    json!({
+        "node": {"id": "sidecar~127.0.0.1~a.shop~shop.svc.cluster.local", "cluster": "a"},
+        "static_resources": {
+            "listeners": listeners,
+            "clusters": [{
+                "name": "sds-grpc",
+                "connect_timeout": "1s",
+                "typed_extension_protocol_options": {"envoy.extensions.upstreams.http.v3.HttpProtocolOptions": {
+                    "@type": "type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions",
+                    "explicit_http_config": {"http2_protocol_options": {}},
+                }},
+                "load_assignment": {"cluster_name": "sds-grpc", "endpoints": [{"lb_endpoints": [
+                    {"endpoint": {"address": {"pipe": {"path": socket}}}},
+                ]}]},
+            }],
+        },
+    })
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn envoy_is_given_secrets_and_their_successors() {
+    if servers::without("envoy") {
+        return;
+    }
+    let (authority, folder) = (Authority::new(), tempfile::tempdir().unwrap());
+    let (store, socket, stop) = (Store::new(), folder.path().join("sds/socket"), CancellationToken::new());
+    let server = Server::bind(&socket, store.clone()).unwrap();
+    tokio::spawn(server.serve(stop.clone()));
+    let file = |name: &str| folder.path().join(name).display().to_string();
+    let pair = format!("file-cert:{}~{}", file("cert.pem"), file("key.pem"));
+    let roots = format!("file-root:{}", file("root.pem"));
+    let [workload_port, file_port] = [ports::free(), ports::free()];
+    let listeners = [
+        listener(workload_port, sds("default", "GRPC"), Some(sds("ROOTCA", "DELTA_GRPC"))),
+        listener(file_port, sds(&pair, "DELTA_GRPC"), Some(sds(&roots, "GRPC"))),
+    ];
+    let envoy = Envoy::start_with(bootstrap(&socket, &listeners)).await;
+    // Envoy asked before there was anything; it is told once there is.
+    let first = authority.issue();
+    store.publish(authority.material(&first));
+    let own = authority.issue();
+    own.write(folder.path());
+    std::fs::write(folder.path().join("root.pem"), authority.0.pem()).unwrap();
+    let client = authority.issue();
+    let shows = async |port: u16, wanted: &Issued| {
+        wait::until(&format!("the right certificate on {port}"), async || {
+            let got = shown(([127, 0, 0, 1], port).into(), &authority.0.pem(), Some(&client)).await?;
+            if got == wanted.der() { Ok(()) } else { Err("another certificate".to_owned()) }
+        })
+        .await;
+    };
+    shows(workload_port, &first).await;
+    shows(file_port, &own).await;
+    // A client of another CA, or without a certificate, is refused.
+    let stranger = Authority::new().issue();
+    for refused in [Some(&stranger), None] {
+        let got = shown(([127, 0, 0, 1], workload_port).into(), &authority.0.pem(), refused).await;
+        assert!(got.is_err(), "{got:?}");
+    }
+    let second = authority.issue();
+    store.publish(authority.material(&second));
+    shows(workload_port, &second).await;
+    // One file at a time, and garbage in between: the old pair serves until the new one is whole.
+    let next = authority.issue();
+    std::fs::write(folder.path().join("key.pem"), "half writ").unwrap();
+    std::fs::write(folder.path().join("cert.pem"), &next.chain).unwrap();
+    shows(file_port, &own).await;
+    next.write(folder.path());
+    shows(file_port, &next).await;
+    assert_eq!(envoy.admin().rejected().await, Ok(0), "secrets that Envoy refused");
+    stop.cancel();
+}

@@ -1,0 +1,8 @@
+//! The xDS relay between a real Envoy and a real pilot-discovery, with faults in between, and against a
+//! small control plane of the tests' own where what is sent must be seen.
+
+mod names;
+mod outages;
+mod stage;
+mod tls;
+mod wires;

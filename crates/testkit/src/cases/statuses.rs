@@ -1,0 +1,97 @@
+//! Statuses that a server writes back: one for every object of the Gateway API, which an API server gives a first
+//! one, and for every other whose status changes. Times do not count, nor does the order of entries.
+
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use super::objects::objects;
+use super::{Answers, Case, World};
+
+/// The status that the server leaves on an object that had the given one; `None` if it writes none.
+pub type Statuses = Box<dyn Fn(&Value) -> Option<Value>>;
+
+/// The server under test, loaded with one case.
+pub struct Server {
+    pub answers: Answers,
+    /// Only of a server that writes statuses.
+    pub statuses: Option<Statuses>,
+}
+
+impl From<Answers> for Server {
+    fn from(answers: Answers) -> Server {
+        Server { answers, statuses: None }
+    }
+}
+
+/// Lists whose order means nothing.
+const UNORDERED: &[&str] = &["conditions", "parents", "ancestors", "listeners"];
+
+/// The recorded statuses of a case.
+pub(super) fn expected(recorded: &[Value]) -> Vec<Arc<Value>> {
+    recorded.iter().map(|entry| named(entry, entry, entry["status"].clone())).collect()
+}
+
+/// What the server leaves on the objects of a case.
+pub(super) fn got(case: &Case, statuses: &Statuses) -> Vec<Arc<Value>> {
+    let World::Kubernetes(text) = &case.world else { return Vec::new() };
+    let mut found = Vec::new();
+    for mut object in objects(text) {
+        let first = first(&object);
+        if object["status"].is_null() {
+            object["status"].clone_from(&first);
+        }
+        let before = object["status"].clone();
+        let after = statuses(&object).unwrap_or_else(|| before.clone());
+        let is_gateway_api = object["apiVersion"].as_str().is_some_and(|v| v.starts_with("gateway.networking."));
+        if is_gateway_api || after != before {
+            found.push(named(&object, &object["metadata"], after));
+        }
+    }
+    found
+}
+
+/// The status that an API server gives a new object.
+fn first(object: &Value) -> Value {
+    let waiting = |kinds: &[&str]| {
+        let condition = |kind: &&str| json!({"type": kind, "status": "Unknown", "reason": "Pending", "message": "Waiting for controller"});
+        json!({"conditions": kinds.iter().map(condition).collect::<Vec<Value>>()})
+    };
+    match object["kind"].as_str().unwrap_or_default() {
+        "GatewayClass" => waiting(&["Accepted"]),
+        "Gateway" | "ListenerSet" => waiting(&["Accepted", "Programmed"]),
+        "Ingress" => json!({"loadBalancer": {}}),
+        _ => json!({}),
+    }
+}
+
+fn named(object: &Value, meta: &Value, status: Value) -> Arc<Value> {
+    let word = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let (kind, namespace, name) = (word(&object["kind"]), word(&meta["namespace"]), word(&meta["name"]));
+    Arc::new(json!({"name": format!("{kind} {namespace}/{name}"), "status": canonical(status)}))
+}
+
+fn canonical(value: Value) -> Value {
+    match value {
+        Value::Object(entries) => entries
+            .into_iter()
+            .filter(|(key, _)| key != "lastTransitionTime")
+            .map(|(key, value)| {
+                let mut value = canonical(value);
+                if let Some(items) = value.as_array_mut().filter(|_| UNORDERED.contains(&key.as_str())) {
+                    items.sort_by_cached_key(sorted_text);
+                }
+                (key, value)
+            })
+            .collect(),
+        Value::Array(items) => items.into_iter().map(canonical).collect(),
+        other => other,
+    }
+}
+
+/// The same text for equal values.
+fn sorted_text(value: &Value) -> String {
+    let mut value = value.clone();
+    value.sort_all_objects();
+    value.to_string()
+}

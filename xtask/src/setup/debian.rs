@@ -1,0 +1,58 @@
+//! Tools of the system, as Debian packages: installed when missing and this is root's machine.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+
+use super::tool;
+
+/// A tool and the packages that bring it and what it needs.
+pub(super) struct Tool {
+    pub(super) program: &'static str,
+    pub(super) packages: &'static [&'static str],
+    /// Succeeds where the tool can be used; it may be there and not be permitted.
+    pub(super) trial: &'static [&'static str],
+}
+
+/// Rules for traffic, and namespaces to try them in.
+pub(super) const IPTABLES: Tool = Tool {
+    program: "iptables",
+    packages: &["iptables", "iproute2"],
+    trial: &["unshare", "--net", "iptables", "--table", "nat", "--list"],
+};
+
+/// The path of the program.
+pub(super) fn get(wanted: &Tool) -> Result<PathBuf> {
+    let found = match find(wanted.program) {
+        Some(found) => found,
+        None => {
+            install(wanted)?;
+            find(wanted.program).with_context(|| format!("no {} after installing it", wanted.program))?
+        }
+    };
+    let (program, arguments) = wanted.trial.split_first().context("no trial")?;
+    tool(Command::new(program).args(arguments)).with_context(|| format!("{} cannot be used here", wanted.program))?;
+    Ok(found)
+}
+
+fn find(program: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH")?;
+    let system = ["/usr/sbin", "/sbin"].map(PathBuf::from);
+    std::env::split_paths(&path).chain(system).map(|folder| folder.join(program)).find(|file| file.is_file())
+}
+
+fn install(wanted: &Tool) -> Result<()> {
+    if !Path::new("/usr/bin/apt-get").exists() {
+        bail!("not installed, and no apt-get to install {} with", wanted.packages.join(" "));
+    }
+    let mut install = Command::new("apt-get");
+    install.args(["install", "--yes", "--no-install-recommends"]).args(wanted.packages);
+    install.env("DEBIAN_FRONTEND", "noninteractive");
+    if tool(&mut install).is_err() {
+        // The list of packages may be missing or old.
+        tool(Command::new("apt-get").args(["update"]))?;
+        tool(&mut install)?;
+    }
+    Ok(())
+}
