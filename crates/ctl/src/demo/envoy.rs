@@ -1,13 +1,23 @@
-//! A real Envoy beside each workload: where the binary is, and the bootstrap that points it at us.
+//! A real Envoy beside each workload, kept by pilot-agent: where the binary is, and how the agent is started.
 
 use std::env;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail};
-use serde_json::{Value, json};
+use anyhow::{Result, bail};
 
-use super::Workload;
 use super::process::Process;
+use super::{Programs, Workload};
+
+/// Ports of one sidecar on 127.0.0.1.
+#[derive(Clone, Copy)]
+pub(super) struct Ports {
+    /// Where the control plane is.
+    pub(super) xds: u16,
+    /// Envoy's admin port.
+    pub(super) admin: u16,
+    /// The agent's status port.
+    pub(super) status: u16,
+}
 
 /// The Envoy binary: as given, else `$PILOTAGE_ENVOY`, the cache folder, the PATH.
 pub(super) fn find(given: Option<&Path>) -> Result<PathBuf> {
@@ -26,68 +36,34 @@ pub(super) fn find(given: Option<&Path>) -> Result<PathBuf> {
     }
 }
 
-/// Starts the sidecar of a workload at address 127.0.80.`number`.
-pub(super) fn start(binary: &Path, workload: &Workload, number: u8, xds: u16, folder: &Path) -> Result<Process> {
+/// Starts the agent of a workload at address 127.0.80.`number`, which starts the workload's Envoy.
+pub(super) fn start(
+    programs: &Programs,
+    workload: &Workload,
+    number: u8,
+    ports: Ports,
+    folder: &Path,
+) -> Result<Process> {
     let name = workload.name();
-    let config = folder.join(format!("{name}.json"));
-    let text = bootstrap(workload, number, xds).to_string();
-    std::fs::write(&config, text).with_context(|| format!("could not write {}", config.display()))?;
-    let args = ["-c", &config.to_string_lossy(), "--disable-hot-restart", "--concurrency", "1", "-l", "warning"];
-    let args: Vec<String> = args.iter().map(|arg| (*arg).to_owned()).collect();
-    Process::start(&format!("envoy-{name}"), binary, &args, folder)
-}
-
-fn bootstrap(workload: &Workload, number: u8, xds: u16) -> Value {
-    let ads = json!({"ads": {}, "initial_fetch_timeout": "0s", "resource_api_version": "V3"});
-    json!({
-        "node": node(workload, number),
-        "admin": {"address": {"socket_address": {"address": "127.0.0.1", "port_value": 0}}},
-        "dynamic_resources": {
-            "ads_config": {
-                "api_type": "DELTA_GRPC",
-                "transport_api_version": "V3",
-                "set_node_on_first_message_only": true,
-                "grpc_services": [{"envoy_grpc": {"cluster_name": "xds-grpc"}}],
-            },
-            "cds_config": ads.clone(),
-            "lds_config": ads,
-        },
-        "static_resources": {"clusters": [xds_cluster(xds)]},
-    })
-}
-
-fn node(workload: &Workload, number: u8) -> Value {
-    let ip = format!("127.0.80.{number}");
-    let name = workload.name();
-    json!({
-        "id": format!("sidecar~{ip}~{name}.shop~shop.svc.cluster.local"),
-        "cluster": format!("{}.shop", workload.app),
-        "metadata": {
-            "NAME": name,
-            "NAMESPACE": "shop",
-            "CLUSTER_ID": "Kubernetes",
-            "INSTANCE_IPS": ip,
-            "INTERCEPTION_MODE": "NONE",
-            "LABELS": {"app": workload.app, "version": workload.version},
-        },
-    })
-}
-
-fn xds_cluster(port: u16) -> Value {
-    let address = json!({"socket_address": {"address": "127.0.0.1", "port_value": port}});
-    json!({
-        "name": "xds-grpc",
-        "type": "STATIC",
-        "connect_timeout": "1s",
-        "typed_extension_protocol_options": {
-            "envoy.extensions.upstreams.http.v3.HttpProtocolOptions": {
-                "@type": "type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions",
-                "explicit_http_config": {"http2_protocol_options": {}},
-            },
-        },
-        "load_assignment": {
-            "cluster_name": "xds-grpc",
-            "endpoints": [{"lb_endpoints": [{"endpoint": {"address": address}}]}],
-        },
-    })
+    let Ports { xds, admin, status } = ports;
+    let line = format!(
+        "proxy sidecar --ip 127.0.80.{number} --id {name}.shop --domain shop.svc.cluster.local \
+         --serviceCluster {}.shop --discoveryAddress 127.0.0.1:{xds} --controlPlaneAuthPolicy NONE \
+         --proxyAdminPort {admin} --statusPort {status} --concurrency 1 --configPath",
+        workload.app
+    );
+    let mut args: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
+    args.push(folder.join(&name).to_string_lossy().into_owned());
+    args.extend(["--binaryPath".to_owned(), programs.envoy.to_string_lossy().into_owned()]);
+    let labels = format!(r#"{{"app": "{}", "version": "{}"}}"#, workload.app, workload.version);
+    let env = [
+        ("ISTIO_METAJSON_LABELS", labels.as_str()),
+        ("ISTIO_META_CLUSTER_ID", "Kubernetes"),
+        // Callers name the sidecar's address; nothing is captured.
+        ("ISTIO_META_INTERCEPTION_MODE", "NONE"),
+        // Five sidecars on one machine cannot share these ports.
+        ("ENVOY_STATUS_PORT", "0"),
+        ("ENVOY_PROMETHEUS_PORT", "0"),
+    ];
+    Process::start(&format!("agent-{name}"), &programs.agent, &args, &env, folder)
 }

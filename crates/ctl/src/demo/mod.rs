@@ -32,6 +32,9 @@ pub(crate) struct Options {
     /// The pilot-discovery binary; found beside this one if not given
     #[arg(long)]
     discovery: Option<PathBuf>,
+    /// The pilot-agent binary; found beside this one if not given
+    #[arg(long)]
+    agent: Option<PathBuf>,
     /// The folder with the shop's files
     #[arg(long, default_value = "samples/shop")]
     shop: PathBuf,
@@ -53,13 +56,31 @@ impl Workload {
     }
 }
 
+/// The programs that the shop runs.
+struct Programs {
+    envoy: PathBuf,
+    discovery: PathBuf,
+    agent: PathBuf,
+}
+
+impl Programs {
+    fn find(options: &Options) -> Result<Programs> {
+        let this = std::env::current_exe().context("could not find this program")?;
+        let beside = |given: &Option<PathBuf>, name: &str| match given {
+            Some(path) => path.clone(),
+            None => this.with_file_name(name),
+        };
+        Ok(Programs {
+            envoy: envoy::find(options.envoy.as_deref())?,
+            discovery: beside(&options.discovery, "pilot-discovery"),
+            agent: beside(&options.agent, "pilot-agent"),
+        })
+    }
+}
+
 /// Starts everything, waits for a first answer, and cleans up when it ends.
 pub(crate) async fn run(options: Options) -> Result<()> {
-    let envoy = envoy::find(options.envoy.as_deref())?;
-    let discovery = match options.discovery {
-        Some(path) => path,
-        None => std::env::current_exe().context("could not find this program")?.with_file_name("pilot-discovery"),
-    };
+    let programs = Programs::find(&options)?;
     if !options.shop.join("config").is_dir() {
         bail!("no shop at {}: run from the project's folder or give --shop", options.shop.display());
     }
@@ -69,11 +90,12 @@ pub(crate) async fn run(options: Options) -> Result<()> {
     }
     let grpc = free_port().await?;
     let http = free_port().await?;
-    let mut processes = vec![start_discovery(&discovery, &options.shop, folder.path(), grpc, http)?];
+    let mut processes = vec![start_discovery(&programs.discovery, &options.shop, folder.path(), grpc, http)?];
     wait_for("pilot-discovery", &mut processes, async || backend::get(local(http), "/ready", "pilot", &[]).await)
         .await?;
     for (index, workload) in WORKLOADS.iter().enumerate() {
-        processes.push(envoy::start(&envoy, workload, index as u8 + 1, grpc, folder.path())?);
+        let ports = envoy::Ports { xds: grpc, admin: free_port().await?, status: free_port().await? };
+        processes.push(envoy::start(&programs, workload, index as u8 + 1, ports, folder.path())?);
     }
     let answer =
         wait_for("the shop", &mut processes, async || backend::get(SHOP.into(), "/", "shop", &[]).await).await?;
@@ -107,7 +129,7 @@ fn start_discovery(binary: &Path, shop: &Path, logs: &Path, grpc: u16, http: u16
         "--secureGRPCAddr=".to_owned(),
         "--httpsAddr=".to_owned(),
     ];
-    Process::start("pilot-discovery", binary, &args, logs)
+    Process::start("pilot-discovery", binary, &args, &[], logs)
 }
 
 /// Tries until it answers. Gives up when one of the processes ends or half a minute has passed.

@@ -14,12 +14,19 @@ pub(super) struct Process {
 }
 
 impl Process {
-    pub(super) fn start(name: &str, binary: &Path, args: &[String], logs: &Path) -> Result<Process> {
+    pub(super) fn start(
+        name: &str,
+        binary: &Path,
+        args: &[String],
+        env: &[(&str, &str)],
+        logs: &Path,
+    ) -> Result<Process> {
         let log = logs.join(format!("{name}.log"));
         let out = File::create(&log).with_context(|| format!("could not write {}", log.display()))?;
         let errors = out.try_clone().with_context(|| format!("could not write {}", log.display()))?;
         let child = Command::new(binary)
             .args(args)
+            .envs(env.iter().copied())
             .stdin(std::process::Stdio::null())
             .stdout(out)
             .stderr(errors)
