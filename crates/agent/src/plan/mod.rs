@@ -46,11 +46,32 @@ pub struct Plan {
     pub restart_on_change: bool,
     /// No Envoy at all: the workload speaks xDS itself.
     pub without_envoy: bool,
-    /// Where DNS is answered, if it is.
-    pub dns: Option<SocketAddr>,
-    /// How long another DNS server may take, and whether all are asked at once.
-    pub dns_patience: Duration,
-    pub dns_parallel: bool,
+    pub status: Status,
+    pub dns: Dns,
+    /// Where gRPC applications that speak xDS themselves find their bootstrap.
+    pub grpc_bootstrap: Option<PathBuf>,
+}
+
+/// The status port.
+#[derive(Debug)]
+pub struct Status {
+    /// `None` for no such port.
+    pub address: Option<SocketAddr>,
+    /// The application's probes, as JSON; empty for none.
+    pub probers: String,
+    /// Where the application shows metrics, as JSON. A gateway has none: it would show them to the world.
+    pub prometheus_annotations: Option<String>,
+}
+
+/// The DNS proxy.
+#[derive(Debug)]
+pub struct Dns {
+    /// `None` where nothing asks it.
+    pub address: Option<SocketAddr>,
+    /// How long another server may take.
+    pub patience: Duration,
+    /// Ask all other servers at once.
+    pub parallel: bool,
 }
 
 /// Decides by flags, environment and files.
@@ -89,9 +110,13 @@ pub fn plan(args: &Proxy, environment: &Environment) -> Result<Plan> {
         },
         restart_on_change: args.hot_restart,
         without_envoy: environment.flag("DISABLE_ENVOY", false)?,
-        dns: dns(&ingredients.node, &role, environment)?,
-        dns_patience: environment.duration("DNS_FORWARD_TIMEOUT", Duration::from_secs(5))?,
-        dns_parallel: environment.flag("DNS_FORWARD_PARALLEL", false)?,
+        status: status(&ingredients.config, &role, environment)?,
+        dns: Dns {
+            address: dns_address(&ingredients.node, &role, environment)?,
+            patience: environment.duration("DNS_FORWARD_TIMEOUT", Duration::from_secs(5))?,
+            parallel: environment.flag("DNS_FORWARD_PARALLEL", false)?,
+        },
+        grpc_bootstrap: environment.get("GRPC_XDS_BOOTSTRAP").map(PathBuf::from),
         role,
         way,
         ingredients,
@@ -259,8 +284,20 @@ fn drain(environment: &Environment, role: &Role, ingredients: &Ingredients) -> R
     })
 }
 
+fn status(config: &ProxyConfig, role: &Role, environment: &Environment) -> Result<Status> {
+    let wildcard: IpAddr =
+        if role.is_ipv6_only() { Ipv6Addr::UNSPECIFIED.into() } else { Ipv4Addr::UNSPECIFIED.into() };
+    let port = u16::try_from(config.status_port).context("could not use statusPort")?;
+    let annotations = environment.get("ISTIO_PROMETHEUS_ANNOTATIONS").filter(|_| role.kind == Kind::Sidecar);
+    Ok(Status {
+        address: (port != 0).then(|| SocketAddr::new(wildcard, port)),
+        probers: environment.get("ISTIO_KUBE_APP_PROBERS").unwrap_or_default().to_owned(),
+        prometheus_annotations: annotations.map(str::to_owned),
+    })
+}
+
 /// DNS is answered where iptables lead it here, and at gateways that ask for it.
-fn dns(node: &Node, role: &Role, environment: &Environment) -> Result<Option<SocketAddr>> {
+fn dns_address(node: &Node, role: &Role, environment: &Environment) -> Result<Option<SocketAddr>> {
     let is_on = |name: &str| text(node, name).is_some_and(|value| value == "true" || value == "1");
     if !is_on("DNS_CAPTURE") && !(role.kind == Kind::Router && is_on("ENABLE_DNS_SERVER")) {
         return Ok(None);

@@ -88,6 +88,25 @@ async fn a_stub_that_refuses_to_end_is_killed() {
 }
 
 #[tokio::test]
+async fn asked_on_its_status_port_the_agent_quits_at_once() {
+    if servers::without("envoy") {
+        return;
+    }
+    let (port, backend) = (ports::free(), HttpBackend::start("cart").await);
+    let discovery = discovery(port, &backend).await;
+    let mut agent = Agent::start(&Wanted { discovery: discovery.grpc(), binary: envoy(), ..Wanted::default() });
+    agent.ready().await;
+    let id = agent.new_envoy(&[]).await;
+    let request = http::Request::post("/quitquitquit").header("host", "agent").body(String::new()).unwrap();
+    let status = (std::net::Ipv4Addr::LOCALHOST, agent.status).into();
+    let reply = testkit::client::send(status, request).await.unwrap();
+    assert!(reply.status.is_success(), "{}", reply.status);
+    gone(agent.process.id()).await;
+    gone(id).await;
+    assert!(agent.process.output().contains("asked to quit at once"), "{}", agent.process.output());
+}
+
+#[tokio::test]
 async fn an_envoy_that_ends_well_ends_the_agent() {
     let folder = tempfile::tempdir().unwrap();
     let done = stub(folder.path(), "exit 0");

@@ -107,21 +107,39 @@ async fn a_new_epoch_takes_over_and_no_request_is_lost() {
 }
 
 #[tokio::test]
-async fn by_default_the_same_envoy_goes_on() {
+async fn by_default_the_same_envoy_gets_them_pushed() {
     if servers::without("envoy") {
         return;
     }
+    let (port, backend) = (ports::free(), HttpBackend::start("cart").await);
+    let discovery = discovery(port, &backend).await;
     let folder = tempfile::tempdir().unwrap();
     write_certificates(folder.path());
     let paths = ["cert-chain.pem", "key.pem", "root-cert.pem"].map(|n| folder.path().join(n).display().to_string());
+    // A listener that needs the workload's certificate.
+    let secure = ports::free().to_string();
     let env = [
         ("ISTIO_META_TLS_CLIENT_CERT_CHAIN", &*paths[0]),
         ("ISTIO_META_TLS_CLIENT_KEY", &*paths[1]),
         ("ISTIO_META_TLS_CLIENT_ROOT_CERT", &*paths[2]),
+        ("ENVOY_SECURE_METRICS_PORT", &*secure),
     ];
-    let agent = Agent::start(&Wanted { binary: envoy(), env: &env, ..Wanted::default() });
+    let mut agent =
+        Agent::start(&Wanted { discovery: discovery.grpc(), binary: envoy(), env: &env, ..Wanted::default() });
+    agent.ready().await;
+    let shown = async || {
+        let page: serde_json::Value =
+            serde_json::from_str(&agent.admin_page("/certs").await?).map_err(|e| e.to_string())?;
+        let serial = page["certificates"][0]["cert_chain"][0]["serial_number"].as_str().unwrap_or_default().to_owned();
+        if serial.is_empty() { Err(page.to_string()) } else { Ok(serial) }
+    };
+    let before = wait::until("the first certificate", shown).await;
     let first = agent.new_envoy(&[]).await;
     write_certificates(folder.path());
-    agent.says("certificates are new", 1).await;
+    let after = wait::until("the new certificate", async || {
+        shown().await.and_then(|serial| if serial == before { Err(serial) } else { Ok(serial) })
+    })
+    .await;
+    println!("certificate {before} was replaced by {after}");
     assert_eq!(agent.envoys(), [first]);
 }

@@ -20,6 +20,7 @@ const MESH: &str = "enableAutoMtls: false\n";
 pub(crate) struct Agent {
     pub(crate) process: Process,
     pub(crate) admin: u16,
+    pub(crate) status: u16,
     pub(crate) folder: TempDir,
 }
 
@@ -56,9 +57,10 @@ impl Agent {
     pub(crate) fn start(wanted: &Wanted<'_>) -> Agent {
         let folder = tempfile::tempdir().unwrap();
         let admin = if wanted.admin == 0 { ports::free() } else { wanted.admin };
+        let status = ports::free();
         let (line, config) = match wanted.era {
-            Era::Flags => (flags(wanted, folder.path(), admin), None),
-            Era::Environment => ("proxy sidecar".to_owned(), Some(config(wanted, folder.path(), admin))),
+            Era::Flags => (flags(wanted, folder.path(), admin, status), None),
+            Era::Environment => ("proxy sidecar".to_owned(), Some(config(wanted, folder.path(), admin, status))),
         };
         let mut args: Vec<&str> = line.split_whitespace().collect();
         args.extend(wanted.flags);
@@ -69,7 +71,7 @@ impl Agent {
         let env = own.into_iter().chain(wanted.env.iter().copied()).chain(config);
         let env: Vec<_> = env.map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
         let process = Process::start("pilot-agent", Path::new(AGENT), &args, &env);
-        Agent { process, admin, folder }
+        Agent { process, admin, status, folder }
     }
 
     /// Where generated files and sockets lie.
@@ -77,15 +79,20 @@ impl Agent {
         self.folder.path().join("proxy")
     }
 
-    /// Waits until Envoy serves.
+    /// Waits until the agent says that Envoy serves.
     pub(crate) async fn ready(&mut self) {
-        let admin = SocketAddr::from((Ipv4Addr::LOCALHOST, self.admin));
+        let status = SocketAddr::from((Ipv4Addr::LOCALHOST, self.status));
         wait::until("a ready envoy", async || {
             self.process.check_alive();
-            let reply = client::get(admin, "admin", "/ready").await?;
-            if reply.body.starts_with("LIVE") { Ok(()) } else { Err(reply.body) }
+            let reply = client::get(status, "agent", "/healthz/ready").await?;
+            if reply.status.is_success() { Ok(()) } else { Err(reply.body) }
         })
         .await;
+    }
+
+    /// A page of Envoy's admin port.
+    pub(crate) async fn admin_page(&self, path: &str) -> Result<String, String> {
+        Ok(client::get((Ipv4Addr::LOCALHOST, self.admin).into(), "admin", path).await?.body)
     }
 
     /// Waits until the log has this many lines with the text.
@@ -112,26 +119,24 @@ impl Agent {
     }
 }
 
-fn flags(wanted: &Wanted<'_>, folder: &Path, admin: u16) -> String {
+fn flags(wanted: &Wanted<'_>, folder: &Path, admin: u16, status: u16) -> String {
     format!(
         "proxy sidecar --ip 127.0.0.1 --id client-1.outside --domain outside.svc.cluster.local \
          --serviceCluster client --discoveryAddress {} --configPath {} --binaryPath {} --proxyAdminPort {admin} \
-         --statusPort {} --concurrency 1 --controlPlaneAuthPolicy NONE",
+         --statusPort {status} --concurrency 1 --controlPlaneAuthPolicy NONE",
         wanted.discovery,
         folder.join("proxy").display(),
         wanted.binary.display(),
-        ports::free(),
     )
 }
 
-fn config(wanted: &Wanted<'_>, folder: &Path, admin: u16) -> String {
+fn config(wanted: &Wanted<'_>, folder: &Path, admin: u16, status: u16) -> String {
     format!(
-        "discoveryAddress: {}\nconfigPath: {}\nbinaryPath: {}\nproxyAdminPort: {admin}\nstatusPort: {}\n\
+        "discoveryAddress: {}\nconfigPath: {}\nbinaryPath: {}\nproxyAdminPort: {admin}\nstatusPort: {status}\n\
          concurrency: 1\ncontrolPlaneAuthPolicy: NONE\n",
         wanted.discovery,
         folder.join("proxy").display(),
         wanted.binary.display(),
-        ports::free(),
     )
 }
 

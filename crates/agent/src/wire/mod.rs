@@ -1,33 +1,30 @@
 //! Start-up, read top to bottom: who we are, what is asked of Envoy, what is served to it, and Envoy itself;
 //! then the wait for a reason to end.
 
+mod services;
+
 use std::fs;
-use std::net::SocketAddr;
-use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
-use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
-use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use crate::args::Proxy;
 use crate::bootstrap;
 use crate::certificates::Store;
-use crate::dns;
 use crate::environment::Environment;
 use crate::flags::SetAside;
-use crate::metrics::Metrics;
 use crate::plan::{Plan, plan};
 use crate::process::back_off::BackOff;
 use crate::process::exit::Cause;
 use crate::process::keeper::{Configured, Keeper};
 use crate::process::orders::{Order, Orders};
-use crate::relay::{self, Relay};
 use crate::version;
+
+use services::Services;
 
 /// Signals this close to each other are one.
 const SAME_WISH: Duration = Duration::from_secs(1);
@@ -46,8 +43,7 @@ pub async fn run(args: &Proxy, environment: &Environment) -> Result<Cause> {
     let mut services = Services::default();
     services.spawn(signals.obey(orders.clone()));
     let store = certificates(&plan, &mut services);
-    let metrics = Arc::new(Metrics::default());
-    serve(&plan, &store, &metrics, &orders, &mut services).await?;
+    services::open(&plan, &store, &orders, &mut services).await?;
 
     let cause = match plan.without_envoy {
         true => until_stopped(&orders).await,
@@ -56,24 +52,6 @@ pub async fn run(args: &Proxy, environment: &Environment) -> Result<Cause> {
     services.stop().await;
     info!(code = cause.code(), "{cause}");
     Ok(cause)
-}
-
-/// Tasks beside Envoy.
-#[derive(Default)]
-struct Services {
-    tasks: JoinSet<()>,
-    stop: CancellationToken,
-}
-
-impl Services {
-    fn spawn(&mut self, task: impl Future<Output = ()> + Send + 'static) {
-        self.tasks.spawn(task);
-    }
-
-    async fn stop(mut self) {
-        self.stop.cancel();
-        self.tasks.shutdown().await;
-    }
 }
 
 fn tell(set_aside: &SetAside) {
@@ -124,41 +102,6 @@ fn certificates(plan: &Plan, services: &mut Services) -> Store {
         services.spawn(files.clone().watch(store.clone(), plan.pace));
     }
     store
-}
-
-/// All that Envoy and the workload ask of the agent.
-async fn serve(
-    plan: &Plan,
-    _store: &Store,
-    metrics: &Arc<Metrics>,
-    _orders: &Orders,
-    services: &mut Services,
-) -> Result<()> {
-    let names = watch::Sender::new(None);
-    if let Some(address) = plan.dns {
-        let options = dns_options(plan, address);
-        let server = dns::Server::bind(options, names.subscribe(), Arc::clone(metrics)).await;
-        let server = server.with_context(|| format!("could not answer DNS on {address}"))?;
-        services.spawn(server.serve(services.stop.clone()));
-    }
-    if let (Some(upstream), bootstrap::Xds::Relay(socket)) = (&plan.upstream, &plan.ingredients.xds) {
-        let options = relay::Options::new(socket.into(), upstream.clone());
-        let relay = Relay::bind(options, plan.dns.map(|_| names), Arc::clone(metrics))?;
-        services.spawn(relay.serve(services.stop.clone()));
-    }
-    Ok(())
-}
-
-fn dns_options(plan: &Plan, address: SocketAddr) -> dns::Options {
-    let resolv = dns::resolv::Config::parse(&fs::read_to_string("/etc/resolv.conf").unwrap_or_default());
-    let search = resolv.search.first().map(String::as_str);
-    dns::Options {
-        address,
-        place: dns::Place::new(&plan.role.namespace, &plan.role.domain, search),
-        servers: resolv.servers.iter().map(|ip| SocketAddr::new(*ip, 53)).collect(),
-        patience: plan.dns_patience,
-        parallel: plan.dns_parallel,
-    }
 }
 
 /// Runs Envoy. Its bootstrap is made anew for each epoch.
