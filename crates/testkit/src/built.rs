@@ -30,8 +30,14 @@ pub fn binary(package: &str, name: &str) -> PathBuf {
     path
 }
 
-/// Where programs are built: two above a test program in `deps`.
+/// Where programs are built: two above a test program in `deps`. What a benchmark needs beside the program that it
+/// measures is not measured, so the build for tests will do.
 fn folder() -> PathBuf {
+    let folder = own_folder();
+    if folder.ends_with("release") { folder.with_file_name("debug") } else { folder }
+}
+
+fn own_folder() -> PathBuf {
     let this = env::current_exe().unwrap_or_else(|e| panic!("could not find this program: {e}"));
     let folder = this.parent().map(|deps| if deps.ends_with("deps") { deps.parent().unwrap_or(deps) } else { deps });
     folder.unwrap_or(Path::new(".")).to_owned()
