@@ -12,6 +12,37 @@ use crate::mesh::{Mesh, host, http_service, service_port};
 
 crate::over_both!(killed_and_restarted_under_traffic);
 
+#[tokio::test]
+async fn reconnecting_envoy_is_sent_only_what_changed() {
+    const SERVICES: usize = 200;
+    let backend = HttpBackend::start("v1").await;
+    let port = service_port();
+    let services = |backends: &[&HttpBackend]| -> Vec<String> {
+        let changed = http_service("cart", port, backends, &["v1", "v1"]);
+        let same = (0..SERVICES).map(|i| http_service(&format!("s{i}"), port, &[&backend], &["v1"]));
+        same.chain([changed]).collect()
+    };
+    let mut mesh = Mesh::start(Transport::Delta, port, &services(&[&backend])).await;
+    mesh.answered_by("cart", "v1").await;
+    mesh.assert_settled().await;
+    let all = received(&mesh).await;
+    mesh.discovery.restart().await;
+    let second = HttpBackend::start("second").await;
+    mesh.discovery.write("mesh.yaml", &services(&[&backend, &second]).join("---\n"));
+    mesh.answered_by("cart", "second").await;
+    mesh.assert_settled().await;
+    let again = received(&mesh).await - all;
+    println!("{all} bytes for {SERVICES} services, {again} after a restart in which one changed");
+    assert!(all > 100_000, "{all}");
+    assert!(again < all / 50, "{again} of {all}");
+}
+
+/// Bytes that Envoy has read from the control plane so far.
+async fn received(mesh: &Mesh) -> u64 {
+    let stats = mesh.envoy.admin().stats("cluster.xds-grpc.upstream_cx_rx_bytes_total").await.expect("stats");
+    stats.values().sum()
+}
+
 async fn killed_and_restarted_under_traffic(transport: Transport) {
     let backend = HttpBackend::start("v1").await;
     let port = service_port();
