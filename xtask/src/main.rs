@@ -5,6 +5,7 @@
 
 mod cases;
 mod checks;
+mod order;
 mod setup;
 mod tidy;
 mod workspace;
@@ -18,6 +19,7 @@ const USAGE: &str = "\
 usage: cargo xtask COMMAND
   cases import DIR [TOPIC...]
             copy recorded cases into tests/cases
+  order     list the functions that every start runs, for the linker
   setup [NAME...]
             obtain the real servers that tests run against, or those named
   test      everything that CI checks
@@ -37,6 +39,7 @@ fn main() -> ExitCode {
 fn run(args: &[&str]) -> Result<()> {
     match args {
         ["cases", "import", from, topics @ ..] => cases::import(&workspace::root(), Path::new(from), topics),
+        ["order"] => order::run(&workspace::root()),
         ["setup", names @ ..] => setup::run(&workspace::root(), names).map(|_| ()),
         ["test"] => checks::run(&workspace::root()),
         ["tidy"] => tidy::run(&workspace::root()),

@@ -129,6 +129,10 @@ fn joined_providers(base: Vec<ExtensionProvider>, read: Vec<ExtensionProvider>) 
 
 /// Reads fields over a message that has content.
 fn over<M: Message + Name + Default + Clone>(base: &M, json: &Value, root: &str) -> (M, Vec<Finding>) {
+    // Reading nothing must not cost the descriptor pool.
+    if json.is_null() {
+        return (base.clone(), Vec::new());
+    }
     let descriptor = api::reflect::istio().get_message_by_name(&M::full_name());
     let dynamic = descriptor.and_then(|d| DynamicMessage::decode(d, base.encode_to_vec().as_slice()).ok());
     let Some(mut dynamic) = dynamic else {
