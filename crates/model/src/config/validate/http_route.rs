@@ -15,6 +15,7 @@ use super::names::{self, is_dns_label};
 use super::report::{Report, Rule};
 use super::virtual_service::{destination, gateway_names, match_port, total_weight, weight};
 use super::{headers, http_status, pattern};
+use crate::grpc;
 
 const RETRY_POLICIES: &[&str] = &[
     "5xx",
@@ -36,26 +37,6 @@ const RETRY_POLICIES: &[&str] = &[
 ];
 
 const CORS_METHODS: &[&str] = &["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "CONNECT", "OPTIONS", "TRACE", "*"];
-
-const GRPC_STATUSES: &[&str] = &[
-    "OK",
-    "CANCELLED",
-    "UNKNOWN",
-    "INVALID_ARGUMENT",
-    "DEADLINE_EXCEEDED",
-    "NOT_FOUND",
-    "ALREADY_EXISTS",
-    "PERMISSION_DENIED",
-    "RESOURCE_EXHAUSTED",
-    "FAILED_PRECONDITION",
-    "ABORTED",
-    "OUT_OF_RANGE",
-    "UNIMPLEMENTED",
-    "INTERNAL",
-    "UNAVAILABLE",
-    "DATA_LOSS",
-    "UNAUTHENTICATED",
-];
 
 pub(super) fn check(route: &HttpRoute, in_delegate: bool, report: &mut Report) {
     conflicts(route, in_delegate, report);
@@ -195,7 +176,7 @@ fn abort(report: &mut Report, abort: &Abort) {
     report.check(percentage(abort.percentage.as_ref()));
     match &abort.error_type {
         Some(ErrorType::GrpcStatus(status)) => report.error_if(
-            !GRPC_STATUSES.contains(&status.as_str()),
+            grpc::status(status).is_none(),
             format_args!(
                 "gRPC status {status:?} is not supported. See https://github.com/grpc/grpc/blob/master/doc/statuscodes.md \
                  for a list of supported codes, for example 'NOT_FOUND'"

@@ -15,8 +15,9 @@ use model::shared::Shared;
 use scope::View;
 use scope::inbound::ServiceTarget;
 
-use super::{AppliedRule, ClusterKind, ClusterPlan, Context, ServiceLabel, stat_name};
+use super::{AppliedRule, ClusterKind, ClusterPlan, Context, ServiceLabel};
 use crate::names;
+use crate::telemetry::stat_name::StatName;
 
 const LOCALHOST_V4: &str = "127.0.0.1";
 const LOCALHOST_V6: &str = "::1";
@@ -144,6 +145,7 @@ fn listener_port(listener: &IstioIngressListener) -> u32 {
 fn cluster(view: &View, context: &Arc<Context>, served: Served<'_>, destination: Destination) -> ClusterPlan {
     let Served { number, service, port, hosts, labels } = served;
     let pattern = &context.mesh.inbound_cluster_stat_name;
+    let stat_name = StatName { target_port: Some(number), ..StatName::outbound(service, "", port.number, &port.name) };
     let to_localhost = matches!(&destination, Destination::Fixed { address, .. } if [LOCALHOST_V4, LOCALHOST_V6].contains(&&**address));
     let mut bind = passthrough_addresses(&view.proxy);
     if !view.settings.knobs.dual_stack {
@@ -154,7 +156,7 @@ fn cluster(view: &View, context: &Arc<Context>, served: Served<'_>, destination:
         services: labels,
         port: port.number,
         protocol: port.protocol,
-        stat_name: (!pattern.is_empty()).then(|| stat_name(pattern, service, "", port, number)),
+        stat_name: (!pattern.is_empty()).then(|| stat_name.fill(pattern).into()),
         destination,
         rule: view.inbound_rule(&service.hostname).map(|rule| AppliedRule::new(rule, None)),
         pool: sidecar_pool(view, number).copied().map(Shared::new),

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use api::istio::networking::v1alpha3::{DestinationRule, Subset};
 use model::names::{Hostname, Namespace, Text};
 use model::proxy::{Proxy, ProxyKind};
-use model::service::{Registry, Service};
+use model::service::Service;
 use model::settings::{Knobs, Mesh};
 use model::shared::Shared;
 use model::snapshot::routing::ConsolidatedRule;
@@ -211,28 +211,4 @@ pub fn by_name(mut plans: Vec<ClusterPlan>) -> Vec<ClusterPlan> {
     plans.sort_by(|a, b| a.name.cmp(&b.name));
     plans.dedup_by(|later, first| later.name == first.name);
     plans
-}
-
-/// A pattern of mesh config with a service's names put in.
-pub(crate) fn stat_name(
-    pattern: &str,
-    service: &Service,
-    subset: &str,
-    port: &model::port::Port,
-    target_port: u32,
-) -> Text {
-    let host = service.hostname.as_str();
-    let (short, name) = match service.registry {
-        Registry::Kubernetes => (format!("{}.{}", service.name, service.namespace), &*service.name),
-        _ => (host.to_owned(), host),
-    };
-    let filled = pattern
-        .replace("%SERVICE%", &short)
-        .replace("%SERVICE_NAME%", name)
-        .replace("%SERVICE_FQDN%", host)
-        .replace("%SUBSET_NAME%", subset)
-        .replace("%TARGET_PORT%", &target_port.to_string())
-        .replace("%SERVICE_PORT%", &port.number.to_string())
-        .replace("%SERVICE_PORT_NAME%", &port.name);
-    filled.into()
 }

@@ -14,13 +14,14 @@ use model::settings::Milliseconds;
 use model::snapshot::routing::ConsolidatedRule;
 use scope::View;
 
-use super::{AppliedRule, ClusterKind, ClusterPlan, Context, ServiceLabel, effective, stat_name};
+use super::{AppliedRule, ClusterKind, ClusterPlan, Context, ServiceLabel, effective};
 use crate::dns_cache::DnsFamily;
 use crate::names::ClusterForm;
 use crate::plan::endpoints::{Choice, LocalityEndpoints, PERSISTENT_SESSION_LABEL};
 use crate::plan::locality::{Group, Place, Setting};
 use crate::plan::policy::{self, Effective};
 use crate::security::mtls::{MutualTls, PeerPolicies};
+use crate::telemetry::stat_name::StatName;
 
 const PERSISTENT_SESSION_HEADER_LABEL: &str = "istio.io/persistent-session-header";
 const SPIFFE_SCHEME: &str = "spiffe://";
@@ -154,7 +155,8 @@ impl Planner<'_> {
                 && (session(PERSISTENT_SESSION_LABEL) || session(PERSISTENT_SESSION_HEADER_LABEL)),
             port: port.number,
             protocol: port.protocol,
-            stat_name: named.then(|| stat_name(pattern, service, subset_name, port, 0)),
+            stat_name: named
+                .then(|| StatName::outbound(service, subset_name, port.number, &port.name).fill(pattern).into()),
             security: self.security(port, subset, forwarded),
             rule: self.rule.map(|rule| AppliedRule::new(rule, subset)),
             discovery,

@@ -23,6 +23,7 @@ use api::istio::networking::v1alpha3::http_fault_injection::abort::ErrorType;
 use api::istio::networking::v1alpha3::http_fault_injection::delay::HttpDelayType;
 use api::istio::networking::v1alpha3::http_fault_injection::{Abort, Delay};
 use api::istio::networking::v1alpha3::{CorsPolicy, HttpFaultInjection, Percent};
+use model::grpc;
 
 use super::matches::string_matcher;
 use crate::plan::route::{RuleRoute, SessionState};
@@ -87,7 +88,8 @@ fn delay(delay: &Delay) -> Option<FaultDelay> {
 fn abort(abort: &Abort) -> Option<FaultAbort> {
     let error = match abort.error_type.as_ref()? {
         ErrorType::HttpStatus(status) => EnvoyError::HttpStatus(*status as u32),
-        ErrorType::GrpcStatus(status) => EnvoyError::GrpcStatus(grpc_status(status)),
+        // Validation refuses words that are no status.
+        ErrorType::GrpcStatus(status) => EnvoyError::GrpcStatus(grpc::status(status).unwrap_or_default()),
         ErrorType::Http2Error(_) => return None,
     };
     Some(FaultAbort {
@@ -95,30 +97,6 @@ fn abort(abort: &Abort) -> Option<FaultAbort> {
         error_type: Some(error),
         ..FaultAbort::default()
     })
-}
-
-/// The number of a gRPC status; 0 for a word that is none, which validation refuses.
-fn grpc_status(name: &str) -> u32 {
-    const NAMES: [&str; 17] = [
-        "OK",
-        "CANCELLED",
-        "UNKNOWN",
-        "INVALID_ARGUMENT",
-        "DEADLINE_EXCEEDED",
-        "NOT_FOUND",
-        "ALREADY_EXISTS",
-        "PERMISSION_DENIED",
-        "RESOURCE_EXHAUSTED",
-        "FAILED_PRECONDITION",
-        "ABORTED",
-        "OUT_OF_RANGE",
-        "UNIMPLEMENTED",
-        "INTERNAL",
-        "UNAVAILABLE",
-        "DATA_LOSS",
-        "UNAUTHENTICATED",
-    ];
-    NAMES.iter().position(|known| *known == name).map_or(0, |number| number as u32)
 }
 
 fn cors(cors: &CorsPolicy) -> EnvoyCors {
