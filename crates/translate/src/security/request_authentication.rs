@@ -13,6 +13,7 @@ use api::envoy::extensions::filters::http::jwt_authn::v3::{
     JwtRequirementOrList, RequirementRule,
 };
 use api::istio::security::v1beta1::JwtRule;
+use model::jwks;
 use model::names::Text;
 use model::shared::Shared;
 use model::wanted::KeySource;
@@ -55,13 +56,14 @@ pub fn request_authentication(view: &View, clear_route_cache: bool) -> Option<Re
     Some(RequestAuthentication { rules: rules.into_iter().map(keyed).collect(), clear_route_cache })
 }
 
-/// The rule's own keys, or those fetched for it. Until they are, tokens of its issuer are refused, never
-/// waved through.
+/// The rule's own keys, or those fetched for it. Without any that Envoy can use, tokens of its issuer are refused,
+/// never waved through.
 fn keys(view: &View, rule: &JwtRule) -> Text {
-    if !rule.jwks.is_empty() {
-        return rule.jwks.as_str().into();
-    }
-    KeySource::of(rule).and_then(|source| view.keys.get(&source).cloned()).unwrap_or_else(|| NO_KEYS.into())
+    let found = match rule.jwks.as_str() {
+        "" => KeySource::of(rule).and_then(|source| view.keys.get(&source).cloned()),
+        own => Some(own.into()),
+    };
+    found.filter(|keys| jwks::check(keys).is_ok()).unwrap_or_else(|| NO_KEYS.into())
 }
 
 /// The filter's config.

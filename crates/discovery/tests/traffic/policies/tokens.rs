@@ -8,7 +8,11 @@ use testkit::envoy::Transport;
 use super::jwt::{Issuer, seconds, token_of_weak_key, token_without_signature, with_claims};
 use super::{Guarded, Row, policy};
 
-crate::over_both!(tokens_open_only_what_their_claims_allow, keys_not_fetched_verify_nothing);
+crate::over_both!(
+    tokens_open_only_what_their_claims_allow,
+    keys_not_fetched_verify_nothing,
+    keys_that_envoy_would_refuse_verify_nothing,
+);
 
 const FIRST: &str = "https://first.example";
 const SECOND: &str = "https://second.example";
@@ -212,5 +216,25 @@ async fn keys_not_fetched_verify_nothing(transport: Transport) {
         guarded.check(&[(401, "GET /", &[line])]).await;
     }
     guarded.check(&[(200, "GET /", &[])]).await;
+    guarded.mesh.assert_settled().await;
+}
+
+/// Envoy refuses a listener for such a set; it must cost the tokens of its issuer and nothing else.
+async fn keys_that_envoy_would_refuse_verify_nothing(transport: Transport) {
+    let (first, second) = (Issuer::new(), Issuer::new());
+    let no_point = json!({"kty": "EC", "crv": "P-256", "kid": "first", "x": "AQ", "y": "AQ"});
+    let useless = json!({"keys": [no_point, {"kty": "RSA", "n": "AQAB", "e": "AQAB"}]});
+    let mut partly = serde_json::from_str::<serde_json::Value>(&second.key_set()).expect("a key set is JSON");
+    partly["keys"].as_array_mut().expect("a list").push(no_point.clone());
+    let rules = format!("  - {{issuer: '{FIRST}', jwks: '{useless}'}}\n  - {{issuer: '{SECOND}', jwks: '{partly}'}}");
+    let guarded = Guarded::start(transport, &[authentication(&rules)], "").await;
+    let claims = |issuer: &str| json!({"iss": issuer, "sub": "alice", "exp": seconds(3600)});
+    let refused = format!("authorization: Bearer {}", first.token(&claims(FIRST)));
+    let accepted = format!("authorization: Bearer {}", second.token(&claims(SECOND)));
+    guarded.check(&[(401, "GET /", &[&refused]), (200, "GET /", &[&accepted]), (200, "GET /", &[])]).await;
+    let problems = testkit::client::get(guarded.mesh.discovery.http(), "pilot", "/debug/problems").await;
+    let problems = problems.expect("a page").body;
+    assert!(problems.contains("every token of this issuer is refused"), "{problems}");
+    assert!(problems.contains("no point of P-256"), "{problems}");
     guarded.mesh.assert_settled().await;
 }

@@ -5,6 +5,7 @@ use serde_json::Value;
 
 use super::report::{Report, Rule};
 use super::{headers, names, selector};
+use crate::jwks;
 
 pub(super) fn request(policy: &RequestAuthentication, report: &mut Report) {
     selector::policy(policy.selector.as_ref(), policy.target_ref.as_ref(), &policy.target_refs, report);
@@ -20,7 +21,7 @@ fn jwt_rule(report: &mut Report, rule: &JwtRule) {
         report.check(jwks_uri(&rule.jwks_uri));
     }
     if !rule.jwks.is_empty() {
-        jwks(&rule.jwks, report);
+        key_set(&rule.jwks, report);
     }
     let nameless = rule.from_headers.iter().any(|header| header.name.is_empty());
     report.error_if(nameless, "location header name must be non-empty string");
@@ -46,8 +47,8 @@ fn jwks_uri(uri: &str) -> Rule {
     Ok(())
 }
 
-/// A key set, or one key. Keys themselves are checked by Envoy.
-fn jwks(text: &str, report: &mut Report) {
+/// A key set, or one key, which upstream lets pass. Keys that Envoy cannot use are said to have no effect.
+fn key_set(text: &str, report: &mut Report) {
     let keys = match serde_json::from_str::<Value>(text) {
         Err(error) => return report.error(format_args!("jwks parse error: {error}")),
         Ok(Value::Object(set)) => match set.get("keys") {
@@ -67,6 +68,10 @@ fn jwks(text: &str, report: &mut Report) {
                 "jwks key at index {index} contains private key material; only public keys are used for verification"
             ),
         );
+    }
+    match jwks::check(text) {
+        Ok(mistakes) => mistakes.iter().for_each(|mistake| report.warn(format_args!("jwks: not used is {mistake}"))),
+        Err(error) => report.warn(format_args!("jwks: every token of this issuer is refused, as {error}")),
     }
 }
 

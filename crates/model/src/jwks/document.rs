@@ -1,0 +1,92 @@
+//! JSON as Envoy's parser takes it: no name twice in an object, and not nested too deeply.
+
+use std::fmt;
+
+use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
+use serde_json::{Map, Value};
+
+/// How deeply Envoy lets values nest.
+const DEEPEST: usize = 100;
+
+/// The object that a document is.
+pub(super) fn read(text: &str) -> Result<Map<String, Value>, String> {
+    let mut parser = serde_json::Deserializer::from_str(text);
+    let value = Level(DEEPEST).deserialize(&mut parser).map_err(|error| error.to_string())?;
+    parser.end().map_err(|error| error.to_string())?;
+    match value {
+        Value::Object(map) => Ok(map),
+        _ => Err("not an object".to_owned()),
+    }
+}
+
+/// A value below which so many levels may follow.
+#[derive(Clone, Copy)]
+struct Level(usize);
+
+impl Level {
+    fn below<E: Error>(self) -> Result<Level, E> {
+        self.0.checked_sub(1).map(Level).ok_or_else(|| E::custom("nested too deeply"))
+    }
+}
+
+impl<'de> DeserializeSeed<'de> for Level {
+    type Value = Value;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Level {
+    type Value = Value;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("JSON")
+    }
+
+    fn visit_bool<E>(self, value: bool) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_i64<E>(self, value: i64) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_u64<E>(self, value: u64) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_f64<E>(self, value: f64) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_str<E>(self, value: &str) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_unit<E>(self) -> Result<Value, E> {
+        Ok(Value::Null)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Value, A::Error> {
+        let below = self.below()?;
+        let mut values = Vec::new();
+        while let Some(value) = list.next_element_seed(below)? {
+            values.push(value);
+        }
+        Ok(Value::Array(values))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Value, A::Error> {
+        let below = self.below()?;
+        let mut values = Map::new();
+        while let Some(name) = map.next_key::<String>()? {
+            let value = map.next_value_seed(below)?;
+            if values.contains_key(&name) {
+                return Err(A::Error::custom(format!("{name:?} stands there twice")));
+            }
+            values.insert(name, value);
+        }
+        Ok(Value::Object(values))
+    }
+}
