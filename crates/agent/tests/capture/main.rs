@@ -1,5 +1,5 @@
-//! Transparent capture in network namespaces of the test's own: a pod with an Envoy and rules that pilot-agent
-//! put in, and the world outside with pilot-discovery and backends. Nothing is left behind: the namespaces
+//! Transparent capture in network namespaces of the test's own: a pod with pilot-agent, its Envoy and the rules
+//! of istio-iptables, and the world outside with pilot-discovery and backends. Nothing is left behind: the namespaces
 //! live as long as the threads that stand in them.
 //!
 //! One test only: whatever this program starts, it starts inside the world's namespace.
@@ -7,11 +7,11 @@
 mod namespace;
 mod pod;
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use testkit::backend::HttpBackend;
 use testkit::discovery::{Discovery, Setup};
-use testkit::{built, client, servers, wait};
+use testkit::{built, client, ports, servers, wait};
 
 use crate::namespace::Namespace;
 use crate::pod::Pod;
@@ -22,6 +22,10 @@ const WORLD: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
 const POD: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
 /// An address that no machine has: only Envoy can make something of it.
 const SERVICE: Ipv4Addr = Ipv4Addr::new(10, 96, 0, 10);
+
+/// What a pod's init container is given, and DNS.
+const FLAGS: &str = "-p 15001 -z 15006 -u 1337 -g 1337 -m REDIRECT -i * -b * -d 15090,15021,15020 --redirect-dns \
+                     --capture-all-dns";
 
 const HOST: &str = "cart.shop.svc.cluster.local";
 
@@ -67,28 +71,32 @@ async fn in_the_world() {
     let pod = Pod::new();
     let listening = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
     let (v1, v2) = (HttpBackend::start_at("v1", listening).await, HttpBackend::start_at("v2", listening).await);
-    let app = pod.app().await;
+    let app = pod.app();
     let files = vec![
         ("mesh.yaml".to_owned(), documents(&[("v1", &v1), ("v2", &v2)], app)),
         ("route.yaml".to_owned(), route("v2")),
     ];
-    let setup = Setup { files, mesh: "enableAutoMtls: false\n".to_owned(), ..Setup::default() };
+    let grpc = SocketAddr::from((WORLD, ports::free()));
+    let mesh = "enableAutoMtls: false\n".to_owned();
+    let setup = Setup { files, mesh, args: vec![format!("--grpcAddr={grpc}")], ..Setup::default() };
     let binary = built::binary("discovery", "pilot-discovery");
     let discovery = Discovery::start(&binary.to_string_lossy(), setup).await;
-    pod.start_envoy(discovery.grpc()).await;
 
     let uncaptured = pod.get((SERVICE, 80).into(), HOST).await;
     assert!(uncaptured.is_err(), "somebody answers without capture: {uncaptured:?}");
-    pod.iptables("-b * -i * -u 1337 -g 1337 -m REDIRECT -d 15020,15021,15090");
+    pod.iptables(FLAGS);
     let saved = pod.saved_rules("iptables-save");
     assert!(saved.contains("-A OUTPUT -j ISTIO_OUTPUT"), "{saved}");
-    pod.iptables("-b * -i * -u 1337 -g 1337 -m REDIRECT -d 15020,15021,15090");
+    pod.iptables(FLAGS);
     assert_eq!(pod.saved_rules("iptables-save"), saved, "a second run changes nothing");
 
+    // As in a real pod, rules come first: a connection from before them would be taken for one from outside.
+    pod.start_agent(grpc).await;
     outbound_obeys_the_route(&pod, &discovery).await;
     inbound_passes_envoy(app).await;
+    names_of_the_mesh_are_resolved(&pod).await;
 
-    pod.iptables("-b * -i * -u 1337 -g 1337 -m REDIRECT -d 15020,15021,15090 --cleanup-only");
+    pod.iptables(&format!("{FLAGS} --cleanup-only"));
     assert!(!pod.saved_rules("iptables-save").contains("ISTIO"));
     every_kind_of_rule_is_taken_by_the_kernel(&pod);
 }
@@ -122,6 +130,17 @@ async fn inbound_passes_envoy(app: u16) {
         let reply = client::get((POD, app).into(), "app.shop.svc.cluster.local", "/").await?;
         let passed = reply.backend() == "app" && !reply.header("x-envoy-upstream-service-time").is_empty();
         if passed { Ok(()) } else { Err(format!("{reply:?}")) }
+    })
+    .await;
+}
+
+/// A query to a server that does not exist is answered by the agent.
+async fn names_of_the_mesh_are_resolved(pod: &Pod) {
+    wait::until("an answer of the agent", async || {
+        match pod.resolve((WORLD, 53).into(), &format!("{HOST}.")).await? {
+            found if found == [IpAddr::V4(SERVICE)] => Ok(()),
+            found => Err(format!("{found:?}")),
+        }
     })
     .await;
 }

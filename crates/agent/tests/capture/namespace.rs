@@ -62,24 +62,31 @@ impl Namespace {
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
 
-    /// Awaits something inside, beside the caller's own runtime.
+    /// Awaits something inside, and gives its result to the caller's own runtime.
     pub(crate) async fn inside<T, F>(&self, make: impl FnOnce() -> F + Send + 'static) -> T
     where
         T: Send + 'static,
         F: Future<Output = T>,
     {
+        let (done, result) = tokio::sync::oneshot::channel();
         let path = self.path.clone();
-        let task = tokio::task::spawn_blocking(move || {
-            thread::spawn(move || {
-                let file = std::fs::File::open(path).expect("the namespace");
-                setns(file, CloneFlags::CLONE_NEWNET).expect("inside");
-                let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-                runtime.block_on(make())
-            })
-            .join()
-        });
-        task.await.expect("a task").expect("it went well inside")
+        thread::spawn(move || done.send(block_on(&path, make())));
+        result.await.expect("it went well inside")
     }
+
+    /// Lets something run inside for as long as the test does.
+    pub(crate) fn beside(&self, task: impl Future<Output = ()> + Send + 'static) {
+        let path = self.path.clone();
+        thread::spawn(move || block_on(&path, task));
+    }
+}
+
+/// Runs a future on this thread, which then stands inside.
+fn block_on<T>(namespace: &Path, future: impl Future<Output = T>) -> T {
+    let file = std::fs::File::open(namespace).expect("the namespace");
+    setns(file, CloneFlags::CLONE_NEWNET).expect("inside");
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    runtime.block_on(future)
 }
 
 impl Drop for Namespace {
