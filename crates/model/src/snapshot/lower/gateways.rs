@@ -161,7 +161,7 @@ impl Gateways {
                 .filter(|l| names.insert(l.name.as_str()))
                 .map(|listener| {
                     let key = (kind, meta.namespace.to_string(), meta.name.to_string(), listener.name.clone());
-                    listener.json(meta.generation, attached.get(&key).copied().unwrap_or_default())
+                    listener.json(kind, meta.generation, attached.get(&key).copied().unwrap_or_default())
                 })
                 .collect();
             if !listeners.is_empty() {

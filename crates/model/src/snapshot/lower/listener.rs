@@ -45,13 +45,17 @@ impl ListenerStatus {
         ListenerStatus::new(listener, conditions)
     }
 
-    pub(super) fn json(&self, generation: i64, attached_routes: usize) -> Value {
-        json!({
+    pub(super) fn json(&self, owner: Kind, generation: i64, attached_routes: usize) -> Value {
+        let mut out = json!({
             "name": self.name,
             "attachedRoutes": attached_routes,
-            "supportedKinds": self.supported,
             "conditions": self.conditions.json(generation),
-        })
+        });
+        // A ListenerSet says nothing where a Gateway says that there are none.
+        if owner != Kind::ListenerSet || !self.supported.is_empty() {
+            out["supportedKinds"] = json!(self.supported);
+        }
+        out
     }
 }
 
