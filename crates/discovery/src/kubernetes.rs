@@ -1,19 +1,26 @@
 //! How Kubernetes is watched: which API server, as whom, and where settings of the mesh come from.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use model::change::SourceId;
 use model::settings::Settings;
 use sources::kubernetes::cluster::Options;
 use sources::kubernetes::live::{Access, Kubernetes};
+use sources::status::{Election, Writer};
 use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
 
 use crate::args::Discovery;
-use crate::serve::mesh;
 use crate::serve::world::World;
+use crate::serve::{mesh, statuses};
 
 type Environment<'a> = &'a dyn Fn(&str) -> Option<String>;
+
+/// The task that writes statuses.
+pub(crate) type Writing = JoinHandle<()>;
 
 /// The ConfigMap that holds settings of the mesh where no file does.
 const MESH_CONFIG: &str = "istio";
@@ -31,6 +38,35 @@ pub(crate) fn access(args: &Discovery, environment: Environment<'_>) -> Result<O
 /// Whether settings of the mesh are the cluster's: then there is no file of them.
 pub(crate) fn holds_mesh_config(args: &Discovery) -> bool {
     !args.mesh_config.exists()
+}
+
+/// Writes what the model has to say to authors back to the cluster. `sources` are those that must be in sync before:
+/// half of the world would say that the other half is missing.
+pub(crate) fn write_back(
+    args: &Discovery,
+    environment: Environment<'_>,
+    access: Access,
+    world: &World,
+    sources: BTreeSet<SourceId>,
+    end: CancellationToken,
+) -> Writing {
+    let knobs = world.now().snapshot.settings.knobs.clone();
+    let namespace = Some(args.namespace.clone()).filter(|n| !n.is_empty()).or_else(|| environment("POD_NAMESPACE"));
+    let pod = environment("POD_NAME").or_else(|| environment("HOSTNAME")).unwrap_or_default();
+    let election = Election {
+        namespace: namespace.unwrap_or_else(|| "istio-system".to_owned()),
+        name: "istio-gateway-status-leader".to_owned(),
+        identity: format!("{pod}-{}", std::process::id()),
+    };
+    let writer = Writer {
+        access,
+        controller: knobs.gateway_controller.to_string(),
+        class: (knobs.gateway_api && knobs.make_gateway_classes).then(|| knobs.gateway_class.to_string()),
+        election: knobs.leader_election.then_some(election),
+    };
+    let (tell, wanted) = watch::channel(Arc::default());
+    tokio::spawn(statuses::follow(world.clone(), sources, tell));
+    tokio::spawn(writer.run(wanted, end))
 }
 
 /// The source. `settings` are the sources of settings that it waits for.

@@ -61,6 +61,7 @@ pub struct Server {
     pub addresses: Addresses,
     pub pilot: Arc<Pilot>,
     sources: Vec<Running>,
+    writing: Option<kubernetes::Writing>,
     listeners: TaskTracker,
     stop: CancellationToken,
     /// Ends sources and the world, after the last stream.
@@ -121,7 +122,8 @@ pub async fn start(args: &Discovery, environment: Environment<'_>) -> Result<Ser
         running: vec![],
         deadlines: BTreeMap::new(),
     };
-    let by_cluster = registries.contains(&Registry::Kubernetes) && kubernetes::holds_mesh_config(args);
+    let watches_kubernetes = registries.contains(&Registry::Kubernetes);
+    let by_cluster = watches_kubernetes && kubernetes::holds_mesh_config(args);
     if !by_cluster {
         watching.start(mesh::mesh_config(&args.mesh_config));
         watching.start(mesh::networks(&args.networks_config));
@@ -144,6 +146,9 @@ pub async fn start(args: &Discovery, environment: Environment<'_>) -> Result<Ser
     for entry in entries {
         watching.start_registry(&entry, &cluster)?;
     }
+    let writing = access
+        .filter(|_| watches_kubernetes)
+        .map(|access| kubernetes::write_back(args, environment, access, &world, watching.ids.clone(), end.clone()));
     watching.start_fetching(&world, &knobs);
     let Watching { ids, running: sources, deadlines, .. } = watching;
     let pilot = Arc::new(Pilot::new(world, ids).with_deadlines(deadlines));
@@ -154,7 +159,7 @@ pub async fn start(args: &Discovery, environment: Environment<'_>) -> Result<Ser
     let ports = Ports::bind(args, certificates.is_some()).await?;
     let addresses = ports.addresses();
     let listeners = ports.serve(&args.keepalive, routes, &pages, certificates, &stop);
-    Ok(Server { addresses, pilot, sources, listeners, stop, end })
+    Ok(Server { addresses, pilot, sources, writing, listeners, stop, end })
 }
 
 impl Server {
@@ -167,6 +172,10 @@ impl Server {
         self.end.cancel();
         for source in self.sources {
             source.stopped().await;
+        }
+        // A lease that is given up need not be waited for by the next replica.
+        if let Some(writing) = self.writing {
+            let _ = timeout(at_most, writing).await;
         }
     }
 }

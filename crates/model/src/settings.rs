@@ -140,6 +140,10 @@ knobs! {
     alpha_gateway_api: bool = false, "PILOT_ENABLE_ALPHA_GATEWAY_API";
     /// Write what became of Gateway API objects into their status.
     gateway_api_status: bool = true, "PILOT_ENABLE_GATEWAY_API_STATUS";
+    /// Make the classes of gateways that users expect to find.
+    make_gateway_classes: bool = true, "PILOT_ENABLE_GATEWAY_API_GATEWAYCLASS_CONTROLLER";
+    /// One replica of many writes to the cluster.
+    leader_election: bool = true, "ENABLE_LEADER_ELECTION";
     /// Let addresses of a Gateway name the Service that a user runs for it.
     manual_gateways: bool = true, "ENABLE_GATEWAY_API_MANUAL_DEPLOYMENT";
     gateway_class: Text = "istio".into(), "PILOT_GATEWAY_API_DEFAULT_GATEWAYCLASS_NAME";

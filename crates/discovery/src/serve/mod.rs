@@ -1,7 +1,7 @@
 //! From changes to responses: `world` applies batches and publishes epochs, `views` cuts and renders them
 //! once per class of clients, `session` hands them to the protocol, `clients` remembers who is connected,
-//! `quarantine` keeps from a client what it refuses, `wanted` tells sources what to fetch
-//! and `mesh` by which settings to place what they see.
+//! `quarantine` keeps from a client what it refuses, `wanted` tells sources what to fetch, `mesh` by which
+//! settings to place what they see, and `statuses` what is to be written back.
 
 pub mod clients;
 pub mod history;
@@ -10,6 +10,7 @@ mod pace;
 pub mod quarantine;
 pub mod renderings;
 pub mod session;
+pub(crate) mod statuses;
 pub mod views;
 pub mod wanted;
 pub mod world;

@@ -44,7 +44,7 @@ pub enum Access {
 }
 
 impl Access {
-    async fn client(&mut self) -> Result<Client, String> {
+    pub(crate) async fn client(&mut self) -> Result<Client, String> {
         let text = |e: &dyn std::fmt::Display| e.to_string();
         let kubeconfig = match self {
             Access::InCluster => {

@@ -36,7 +36,7 @@ struct Seen {
 }
 
 /// Stands for election until stopped, and tells whether this replica leads.
-pub async fn elect(client: Client, election: Election, leads: watch::Sender<bool>, stop: CancellationToken) {
+pub(super) async fn elect(client: Client, election: Election, leads: watch::Sender<bool>, stop: CancellationToken) {
     let api = api(&client, &election.namespace);
     let mut seen: Option<Seen> = None;
     let mut renewed: Option<Instant> = None;

@@ -1,6 +1,6 @@
 //! Writes statuses back to an API server: what the model has to say to the authors of objects. One replica of many
 //! does it, chosen by a Lease (`lease`); only what differs is written, and entries of other controllers are kept
-//! (`merge`).
+//! (`merge`). The classes of gateways that users expect to find are made here too.
 
 mod lease;
 mod merge;
@@ -18,9 +18,11 @@ use model::snapshot::lower::Lowered;
 use serde_json::Value;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
-use tracing::{info, warn};
+use tracing::{debug, info, warn};
 
-pub use lease::{Election, elect};
+use crate::kubernetes::live::Access;
+
+pub use lease::Election;
 pub use merge::{Controllers, merged};
 
 /// The name that the API server notes for our changes.
@@ -31,12 +33,62 @@ const AT_ONCE: usize = 8;
 const TRIES: usize = 4;
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+/// How often the classes of gateways are looked for.
+const CLASS_PAUSE: Duration = Duration::from_secs(15);
 
 /// Statuses by object.
 type Statuses = BTreeMap<Key, Arc<Value>>;
 
+/// Who writes, and what it is called there.
+#[derive(Clone, Debug)]
+pub struct Writer {
+    pub access: Access,
+    /// The controller of gateways and routes.
+    pub controller: String,
+    /// The class of gateways that is made where it is missing; `None` makes none.
+    pub class: Option<String>,
+    /// How the writing replica is chosen; without an election every replica writes.
+    pub election: Option<Election>,
+}
+
+impl Writer {
+    /// Writes until stopped.
+    pub async fn run(mut self, wanted: watch::Receiver<Arc<Lowered>>, stop: CancellationToken) {
+        let Some(client) = self.client(&stop).await else { return };
+        let (lead, leads) = watch::channel(self.election.is_none());
+        let election = async {
+            match self.election.clone() {
+                Some(election) => lease::elect(client.clone(), election, lead, stop.clone()).await,
+                // The channel stays open: this replica leads for good.
+                None => {
+                    stop.cancelled().await;
+                    drop(lead);
+                }
+            }
+        };
+        let controllers = Controllers::new(&self.controller);
+        let writing = write(client.clone(), controllers, wanted, leads.clone(), stop.clone());
+        let classes = keep_classes(&client, self.class.as_deref(), &self.controller, leads.clone(), &stop);
+        tokio::join!(election, writing, classes);
+    }
+
+    async fn client(&mut self, stop: &CancellationToken) -> Option<Client> {
+        let mut pause = FIRST_PAUSE;
+        loop {
+            match self.access.client().await {
+                Ok(client) => return Some(client),
+                Err(reason) => warn!(reason, "could not reach the API server to write statuses"),
+            }
+            tokio::select! {
+                () = stop.cancelled() => return None,
+                () = tokio::time::sleep(pause) => pause = (pause * 2).min(LONGEST_PAUSE),
+            }
+        }
+    }
+}
+
 /// Keeps the statuses in the API server as the model wants them, while this replica leads.
-pub async fn write(
+async fn write(
     client: Client,
     controllers: Controllers,
     mut wanted: watch::Receiver<Arc<Lowered>>,
@@ -130,8 +182,32 @@ fn resource(kind: Kind) -> ApiResource {
     }
 }
 
+/// Makes the classes of gateways while this replica leads, again and again: a user may delete them, and their
+/// definition may come late.
+async fn keep_classes(
+    client: &Client,
+    class: Option<&str>,
+    controller: &str,
+    mut leads: watch::Receiver<bool>,
+    stop: &CancellationToken,
+) {
+    let Some(class) = class else { return };
+    loop {
+        if *leads.borrow_and_update()
+            && let Err(error) = make_classes(client, class, controller).await
+        {
+            debug!(%error, "could not make the classes of gateways yet");
+        }
+        tokio::select! {
+            () = stop.cancelled() => return,
+            changed = leads.changed() => if changed.is_err() { return },
+            () = tokio::time::sleep(CLASS_PAUSE) => {}
+        }
+    }
+}
+
 /// Makes the classes of our controllers, as users expect to find them; one that is there is left as it is.
-pub async fn make_classes(client: &Client, class: &str, controller: &str) -> Result<(), kube::Error> {
+async fn make_classes(client: &Client, class: &str, controller: &str) -> Result<(), kube::Error> {
     let classes = [
         (class, controller, "The default Istio GatewayClass"),
         (
