@@ -1,7 +1,6 @@
 //! Certificates that lie on disk: found where upstream looks for them, watched by content.
 //! They are looked at again and again: mounted secrets are symbolic links that change underneath a file watch.
 
-use std::collections::BTreeMap;
 use std::fs::{self, Metadata};
 use std::io;
 use std::os::unix::fs::MetadataExt;
@@ -12,6 +11,7 @@ use anyhow::{Context, Result};
 use bytes::Bytes;
 use tokio::time::{MissedTickBehavior, interval, sleep};
 use tracing::{info, warn};
+use xxhash_rust::xxh3::Xxh3;
 
 use super::{Material, Store};
 
@@ -63,59 +63,76 @@ impl Files {
         Ok(Material { chain: read(&self.chain)?, key: read(&self.key)?, root: read(&self.root)? })
     }
 
-    fn all(&self) -> [&Path; 3] {
-        [&self.chain, &self.key, &self.root]
+    /// All three.
+    pub fn paths(&self) -> Vec<PathBuf> {
+        vec![self.chain.clone(), self.key.clone(), self.root.clone()]
     }
 
     /// Publishes what the files hold, and every change of it, for as long as it is polled.
-    pub async fn watch(self, store: Store, pace: Pace) {
-        let mut ticks = interval(pace.period);
-        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut seen = Marks::new();
+    pub async fn publish(self, store: Store, pace: Pace) {
         let mut told = String::new();
-        loop {
-            ticks.tick().await;
-            let mut now = self.marks();
-            if now == seen {
-                continue;
-            }
-            while !seen.is_empty() {
-                sleep(pace.settle).await;
-                let later = self.marks();
-                if later == now {
-                    break;
-                }
-                now = later;
-            }
-            seen = now;
-            match self.read() {
-                Ok(material) => {
-                    told.clear();
-                    if store.publish(material) {
-                        info!(chain = %self.chain.display(), "certificates are new");
-                    }
-                }
-                // What was good before stays in use.
-                Err(error) => {
-                    let text = format!("{error:#}");
-                    if text != told {
-                        warn!("{text}; what is in use stays");
-                        told = text;
-                    }
+        let look = || match self.read() {
+            Ok(material) => {
+                told.clear();
+                if store.publish(material) {
+                    info!(chain = %self.chain.display(), "certificates are new");
                 }
             }
-        }
-    }
-
-    /// Cheap to ask, and different whenever a file may be.
-    fn marks(&self) -> Marks {
-        let mark = |data: Metadata| (data.ino(), data.len(), data.mtime(), data.mtime_nsec());
-        self.all().iter().map(|path| (path.to_path_buf(), fs::metadata(path).map(mark).map_err(|e| e.kind()))).collect()
+            // What was good before stays in use.
+            Err(error) => {
+                let text = format!("{error:#}");
+                if text != told {
+                    warn!("{text}; what is in use stays");
+                    told = text;
+                }
+            }
+        };
+        watch(self.paths(), pace, look).await;
     }
 }
 
+/// Calls `look` at first, and whenever one of the files may have changed and all are left alone again.
+pub async fn watch(paths: Vec<PathBuf>, pace: Pace, mut look: impl FnMut()) {
+    let mut ticks = interval(pace.period);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut seen = Marks::new();
+    loop {
+        ticks.tick().await;
+        let mut now = marks(&paths);
+        if now == seen {
+            continue;
+        }
+        while !seen.is_empty() {
+            sleep(pace.settle).await;
+            let later = marks(&paths);
+            if later == now {
+                break;
+            }
+            now = later;
+        }
+        seen = now;
+        look();
+    }
+}
+
+/// Equal for equal content of all files; one that cannot be read counts as empty.
+pub fn fingerprint(paths: &[PathBuf]) -> u128 {
+    let mut hash = Xxh3::new();
+    for content in paths.iter().map(|path| fs::read(path).unwrap_or_default()) {
+        hash.update(&content.len().to_le_bytes());
+        hash.update(&content);
+    }
+    hash.digest128()
+}
+
+/// Cheap to ask, and different whenever a file may be.
+fn marks(paths: &[PathBuf]) -> Marks {
+    let mark = |data: Metadata| (data.ino(), data.len(), data.mtime(), data.mtime_nsec());
+    paths.iter().map(|path| fs::metadata(path).map(mark).map_err(|error| error.kind())).collect()
+}
+
 type Mark = (u64, u64, i64, i64);
-type Marks = BTreeMap<PathBuf, Result<Mark, io::ErrorKind>>;
+type Marks = Vec<Result<Mark, io::ErrorKind>>;
 
 #[cfg(test)]
 mod tests {
@@ -123,7 +140,7 @@ mod tests {
     use std::time::Duration;
 
     use super::super::Store;
-    use super::{Files, Pace};
+    use super::{Files, Pace, fingerprint};
 
     fn write(folder: &std::path::Path, version: &str) {
         for name in ["cert-chain.pem", "key.pem", "root-cert.pem"] {
@@ -138,7 +155,7 @@ mod tests {
         let store = Store::new();
         let mut reader = store.subscribe();
         let pace = Pace { period: Duration::from_millis(5), settle: Duration::from_millis(5) };
-        let watch = tokio::spawn(Files::in_folder(folder.path()).watch(store.clone(), pace));
+        let watch = tokio::spawn(Files::in_folder(folder.path()).publish(store.clone(), pace));
         reader.changed().await.unwrap();
         assert_eq!(reader.borrow_and_update().as_ref().unwrap().key, "key.pem 1");
         // The same content in new files is no change, and a file that vanishes leaves what was there.
@@ -150,6 +167,18 @@ mod tests {
         reader.changed().await.unwrap();
         assert_eq!(reader.borrow_and_update().as_ref().unwrap().chain, "cert-chain.pem 2");
         watch.abort();
+    }
+
+    #[test]
+    fn a_fingerprint_tells_contents_apart() {
+        let folder = tempfile::tempdir().unwrap();
+        let paths = Files::in_folder(folder.path()).paths();
+        let of = |version| {
+            write(folder.path(), version);
+            fingerprint(&paths)
+        };
+        let empty = fingerprint(&paths);
+        assert!(of("1") != empty && of("1") != of("2") && of("2") == of("2"));
     }
 
     #[test]

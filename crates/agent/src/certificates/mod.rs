@@ -8,7 +8,6 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use tokio::sync::watch;
-use xxhash_rust::xxh3::Xxh3;
 
 /// A workload's identity and what it trusts, as PEM.
 #[derive(Clone, Default, PartialEq, Eq)]
@@ -19,18 +18,6 @@ pub struct Material {
     pub key: Bytes,
     /// Certificates that peers are checked against.
     pub root: Bytes,
-}
-
-impl Material {
-    /// Equal for equal content.
-    pub fn fingerprint(&self) -> u128 {
-        let mut hash = Xxh3::new();
-        for part in [&self.chain, &self.key, &self.root] {
-            hash.update(&part.len().to_le_bytes());
-            hash.update(part);
-        }
-        hash.digest128()
-    }
 }
 
 /// Shows sizes only: a key must not reach a log.
@@ -105,6 +92,5 @@ mod tests {
     #[test]
     fn a_key_is_never_printed() {
         assert!(!format!("{:?}", material("secret")).contains("secret"));
-        assert_ne!(material("a").fingerprint(), material("b").fingerprint());
     }
 }

@@ -27,6 +27,7 @@ use crate::settings::{Sources, proxy_config};
 
 /// Where an injected pod has its folder for SDS sockets.
 const SDS_FOLDER: &str = "./var/run/secrets/workload-spiffe-uds";
+const INGRESS_CERTIFICATES: [&str; 2] = ["/etc/istio/ingress-certs/tls.crt", "/etc/istio/ingress-certs/tls.key"];
 const EXCLUDED_INTERFACES: &str = "traffic.sidecar.istio.io/excludeInterfaces";
 
 /// Everything decided.
@@ -42,8 +43,8 @@ pub struct Plan {
     /// The workload's certificates, if they lie on disk.
     pub certificates: Option<Files>,
     pub pace: Pace,
-    /// Start a new Envoy when certificates change.
-    pub restart_on_change: bool,
+    /// Files whose change starts a new Envoy; none where certificates are pushed to the running one.
+    pub restart_on: Vec<PathBuf>,
     /// No Envoy at all: the workload speaks xDS itself.
     pub without_envoy: bool,
     pub status: Status,
@@ -99,16 +100,17 @@ pub fn plan(args: &Proxy, environment: &Environment) -> Result<Plan> {
     });
     let way = Way::choose(&settings, &args.template_file, environment.get("ISTIO_BOOTSTRAP"));
     let ingredients = ingredients(args, environment, &role, node, settings, ports, switches)?;
+    let certificates = Files::find(|name| text(&ingredients.node, name));
     Ok(Plan {
         launch: launch(args, environment, &role, &way, &ingredients)?,
         drain: drain(environment, &role, &ingredients)?,
         upstream: args.xds_relay.then(|| upstream::upstream(&ingredients, environment)).transpose()?,
-        certificates: Files::find(|name| text(&ingredients.node, name)),
+        restart_on: if args.hot_restart { watched(certificates.as_ref()) } else { Vec::new() },
+        certificates,
         pace: Pace {
             period: Duration::from_secs(1),
             settle: environment.duration("FILE_DEBOUNCE_DURATION", Duration::from_millis(100))?,
         },
-        restart_on_change: args.hot_restart,
         without_envoy: environment.flag("DISABLE_ENVOY", false)?,
         status: status(&ingredients.config, &role, environment)?,
         dns: Dns {
@@ -121,6 +123,12 @@ pub fn plan(args: &Proxy, environment: &Environment) -> Result<Plan> {
         way,
         ingredients,
     })
+}
+
+/// The workload's certificates, and those that a gateway of 0.8 shows to the world.
+fn watched(certificates: Option<&Files>) -> Vec<PathBuf> {
+    let ingress = INGRESS_CERTIFICATES.iter().map(PathBuf::from);
+    certificates.map(Files::paths).unwrap_or_default().into_iter().chain(ingress).collect()
 }
 
 fn settings(

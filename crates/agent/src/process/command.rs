@@ -135,6 +135,19 @@ impl Launch {
     }
 }
 
+impl Launch {
+    /// Removes what epochs shared, once none of them lives: Envoy leaves it behind.
+    pub(super) fn forget(&self) {
+        let Takeover::HotRestart { base_id, .. } = &self.takeover else { return };
+        let Ok(id) = read_id(base_id) else { return };
+        // Envoy makes ten of each id.
+        if let Ok(id) = id.trim().parse::<u64>() {
+            let _ = fs::remove_file(format!("/dev/shm/envoy_shared_memory_{}", id * 10));
+        }
+        let _ = fs::remove_file(base_id);
+    }
+}
+
 fn read_id(path: &Path) -> Result<String> {
     fs::read_to_string(path)
         .with_context(|| format!("could not read the id of the running Envoy in {}", path.display()))

@@ -47,8 +47,13 @@ impl<F: FnMut(u32) -> Result<Configured>> Keeper<F> {
     }
 
     /// Runs Envoy until the agent has a reason to end. Each change of `wanted` starts a new epoch.
-    pub async fn run(mut self, mut orders: watch::Receiver<Order>, mut wanted: watch::Receiver<u128>) -> Cause {
-        wanted.mark_unchanged();
+    pub async fn run(mut self, orders: watch::Receiver<Order>, wanted: watch::Receiver<u128>) -> Cause {
+        let cause = self.keep(orders, wanted).await;
+        self.launch.forget();
+        cause
+    }
+
+    async fn keep(&mut self, mut orders: watch::Receiver<Order>, mut wanted: watch::Receiver<u128>) -> Cause {
         self.start();
         loop {
             let restart = self.restart;
@@ -82,6 +87,9 @@ impl<F: FnMut(u32) -> Result<Configured>> Keeper<F> {
     fn start(&mut self) {
         self.restart = None;
         let number = self.epochs.last_key_value().map_or(0, |(latest, _)| latest + 1);
+        if number == 0 {
+            self.launch.forget();
+        }
         let abort = CancellationToken::new();
         let bootstrap = match self.launched(number, &abort) {
             Ok(bootstrap) => Some(bootstrap),
@@ -129,7 +137,7 @@ impl<F: FnMut(u32) -> Result<Configured>> Keeper<F> {
     }
 
     /// Drains, gives clients their time, and ends every epoch. A second order to end cuts it short.
-    async fn stop(mut self, mut orders: watch::Receiver<Order>) -> Cause {
+    async fn stop(&mut self, mut orders: watch::Receiver<Order>) -> Cause {
         if self.is_drained || self.epochs.is_empty() {
             return self.quit(Cause::Signalled).await;
         }
@@ -147,7 +155,7 @@ impl<F: FnMut(u32) -> Result<Configured>> Keeper<F> {
         self.quit(Cause::Signalled).await
     }
 
-    async fn quit(mut self, cause: Cause) -> Cause {
+    async fn quit(&mut self, cause: Cause) -> Cause {
         self.abort_all();
         all_ended(&mut self.running).await;
         cause

@@ -4,6 +4,7 @@
 mod services;
 
 use std::fs;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -15,6 +16,7 @@ use tracing::{info, warn};
 use crate::args::Proxy;
 use crate::bootstrap;
 use crate::certificates::Store;
+use crate::certificates::files::{self, Pace, fingerprint};
 use crate::environment::Environment;
 use crate::flags::SetAside;
 use crate::plan::{Plan, plan};
@@ -47,7 +49,7 @@ pub async fn run(args: &Proxy, environment: &Environment) -> Result<Cause> {
 
     let cause = match plan.without_envoy {
         true => until_stopped(&orders).await,
-        false => keep(&plan, &store, &orders, &mut services).await,
+        false => keep(&plan, &orders, &mut services).await,
     };
     services.stop().await;
     info!(code = cause.code(), "{cause}");
@@ -99,36 +101,33 @@ fn certificates(plan: &Plan, services: &mut Services) -> Store {
             }
             Err(error) => warn!("{error:#}; Envoy waits for certificates until it can be read"),
         }
-        services.spawn(files.clone().watch(store.clone(), plan.pace));
+        services.spawn(files.clone().publish(store.clone(), plan.pace));
     }
     store
 }
 
 /// Runs Envoy. Its bootstrap is made anew for each epoch.
-async fn keep(plan: &Plan, store: &Store, orders: &Orders, services: &mut Services) -> Cause {
+async fn keep(plan: &Plan, orders: &Orders, services: &mut Services) -> Cause {
     let configure = |epoch| {
         let written = bootstrap::write(&plan.way, &plan.ingredients, epoch)?;
         Ok(Configured { path: written.path, remove: written.is_ours })
     };
-    let wanted = watch::Sender::new(0);
+    let wanted = watch::Sender::new(fingerprint(&plan.restart_on));
     let changes = wanted.subscribe();
-    if plan.restart_on_change {
-        services.spawn(follow(store.clone(), wanted.clone()));
+    if !plan.restart_on.is_empty() {
+        services.spawn(follow(plan.restart_on.clone(), plan.pace, wanted.clone()));
     }
     let keeper = Keeper::new(plan.launch.clone(), plan.drain.clone(), BackOff::upstream(), configure);
     keeper.run(orders.subscribe(), changes).await
 }
 
-/// Turns changed certificates into the wish for a new Envoy. The first ones are those it starts with.
-async fn follow(store: Store, wanted: watch::Sender<u128>) {
-    let mut current = store.subscribe();
-    let mut has_some = current.borrow_and_update().is_some();
-    while current.changed().await.is_ok() {
-        let fingerprint = current.borrow_and_update().as_ref().map_or(0, |material| material.fingerprint());
-        if std::mem::replace(&mut has_some, true) {
-            wanted.send_replace(fingerprint);
-        }
-    }
+/// Turns changed certificates into the wish for a new Envoy.
+async fn follow(paths: Vec<PathBuf>, pace: Pace, wanted: watch::Sender<u128>) {
+    let look = || {
+        let now = fingerprint(&paths);
+        wanted.send_if_modified(|before| std::mem::replace(before, now) != now);
+    };
+    files::watch(paths.clone(), pace, look).await;
 }
 
 async fn until_stopped(orders: &Orders) -> Cause {

@@ -9,7 +9,7 @@ use std::time::Duration;
 use testkit::backend::HttpBackend;
 use testkit::{ports, servers, wait};
 
-use crate::stage::{Agent, Wanted, answered, discovery, envoy, get};
+use crate::stage::{Agent, Wanted, answered, discovery, envoy, get, signal};
 
 const CLIENTS: usize = 4;
 
@@ -78,6 +78,7 @@ async fn a_new_epoch_takes_over_and_no_request_is_lost() {
         ("ISTIO_META_TLS_CLIENT_ROOT_CERT", &*paths[2]),
     ];
     let flags = ["--hotRestart", "--drainDuration", "2s", "--parentShutdownDuration", "3s"];
+    let env = env.into_iter().chain([("PROXY_CONFIG", "terminationDrainDuration: 0s")]).collect::<Vec<_>>();
     let mut agent = Agent::start(&Wanted {
         discovery: discovery.grpc(),
         binary: envoy(),
@@ -104,6 +105,17 @@ async fn a_new_epoch_takes_over_and_no_request_is_lost() {
     agent.says("Envoy ended normally", 1).await;
     assert!(agent.config_path().join("envoy-rev1.json").exists());
     assert!(!agent.config_path().join("envoy-rev0.json").exists());
+    // After a failure nothing is taken over: epochs begin anew.
+    let second = agent.new_envoy(&[first]).await;
+    signal(second, "KILL");
+    agent.says("--restart-epoch\", \"0\"", 2).await;
+    agent.ready().await;
+    answered(port).await;
+    let id = fs::read_to_string(agent.config_path().join("envoy-base-id")).unwrap();
+    let shared = format!("/dev/shm/envoy_shared_memory_{}0", id.trim());
+    assert!(Path::new(&shared).exists(), "{shared}");
+    agent.process.terminate().await;
+    assert!(!Path::new(&shared).exists(), "{shared}");
 }
 
 #[tokio::test]

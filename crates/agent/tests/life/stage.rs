@@ -48,7 +48,7 @@ pub(crate) enum Era {
 impl Default for Wanted<'_> {
     fn default() -> Self {
         let nobody = (Ipv4Addr::LOCALHOST, ports::free()).into();
-        Wanted { discovery: nobody, binary: PathBuf::new(), flags: &[], env: &[], admin: 0, era: Era::Flags }
+        Wanted { discovery: nobody, binary: "no-envoy".into(), flags: &[], env: &[], admin: 0, era: Era::Flags }
     }
 }
 

@@ -3,9 +3,9 @@
 use std::time::Instant;
 
 use testkit::backend::HttpBackend;
-use testkit::{ports, servers};
+use testkit::{ports, servers, wait};
 
-use crate::stage::{Agent, Era, Wanted, answered, discovery, envoy};
+use crate::stage::{AGENT, Agent, Era, Wanted, answered, discovery, envoy};
 
 #[tokio::test]
 async fn envoy_is_ready_and_serves() {
@@ -47,4 +47,40 @@ async fn todays_form_by_environment_works_too() {
     agent.ready().await;
     answered(port).await;
     assert!(agent.process.output().contains("sidecar~127.0.0.1~client-2.outside~outside.svc.cluster.local"));
+}
+
+#[tokio::test]
+async fn wait_returns_when_envoy_is_ready_and_fails_when_it_is_not() {
+    if servers::without("envoy") {
+        return;
+    }
+    let (port, backend) = (ports::free(), HttpBackend::start("cart").await);
+    let server = discovery(port, &backend).await;
+    let agent = Agent::start(&Wanted { discovery: server.grpc(), binary: envoy(), ..Wanted::default() });
+    let wait = |port: u16, seconds: &str| {
+        let url = format!("http://127.0.0.1:{port}/healthz/ready");
+        let args = ["wait", "--url", &url, "--timeoutSeconds", seconds, "--periodMillis", "20"];
+        std::process::Command::new(AGENT).args(args).output().unwrap()
+    };
+    let ready = wait(agent.status, "60");
+    assert!(ready.status.success(), "{}", String::from_utf8_lossy(&ready.stderr));
+    let never = wait(ports::free(), "0");
+    assert_eq!(never.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&never.stderr).contains("Envoy was not ready within 0 s"));
+    let elsewhere = std::process::Command::new(AGENT).args(["request", "GET", "stats", "--debug-port", "22"]).output();
+    assert!(String::from_utf8_lossy(&elsewhere.unwrap().stderr).contains("could not ask port 22"));
+}
+
+#[tokio::test]
+async fn without_envoy_applications_find_a_bootstrap_of_their_own() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("grpc.json");
+    let env = [("DISABLE_ENVOY", "true"), ("GRPC_XDS_BOOTSTRAP", file.to_str().unwrap())];
+    let mut agent = Agent::start(&Wanted { env: &env, ..Wanted::default() });
+    agent.says("relaying xDS", 1).await;
+    wait::until("the file", async || std::fs::read_to_string(&file).map(|_| ()).map_err(|e| e.to_string())).await;
+    let text = std::fs::read_to_string(&file).unwrap();
+    assert!(text.contains("/XDS") && text.contains("client-1.outside") && text.contains("GENERATOR"), "{text}");
+    let status = agent.process.terminate().await;
+    assert!(status.success() && agent.envoys().is_empty(), "{status}");
 }
