@@ -91,6 +91,18 @@ impl Eureka {
         self.call(Method::POST, &format!("/eureka/apps/{app}"), &body.to_string()).await;
     }
 
+    /// Waits until the server's own list, which it makes a few times a second, has this instance.
+    pub async fn lists(&self, id: &str) {
+        let id = format!("\"{id}\"");
+        wait::until(&format!("{id} in the list"), async || {
+            let request = Request::get("/eureka/apps").header("host", "eureka").header("accept", "application/json");
+            let request = request.body(String::new()).map_err(|e| e.to_string())?;
+            let reply = client::send(self.http, request).await?;
+            if reply.body.contains(&id) { Ok(()) } else { Err(reply.status.to_string()) }
+        })
+        .await;
+    }
+
     pub async fn deregister(&self, app: &str, id: &str) {
         self.call(Method::DELETE, &format!("/eureka/apps/{app}/{id}"), "").await;
     }

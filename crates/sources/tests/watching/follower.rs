@@ -1,12 +1,12 @@
 //! A reader of one source that knows what the source told so far and waits for conditions.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use model::change::{Batch, Change};
 use model::config::{Object, Spec};
-use model::endpoint::Endpoint;
+use model::endpoint::{Endpoint, Health};
 use model::names::ServiceKey;
 use model::service::Service;
 use model::settings::{Mesh, Networks};
@@ -30,6 +30,8 @@ pub(crate) struct Follower {
     pub(crate) keys: Keys,
     pub(crate) problems: Vec<String>,
     pub(crate) synced: usize,
+    /// Endpoints that served and then did not, since the start.
+    pub(crate) lost: usize,
     /// Keys applied and deleted, in order, since the start.
     pub(crate) log: Vec<String>,
     _stop: DropGuard,
@@ -51,6 +53,7 @@ impl Follower {
             keys: Keys::new(),
             problems: Vec::new(),
             synced: 0,
+            lost: 0,
             log: Vec::new(),
             _stop: cancel.drop_guard(),
         }
@@ -73,6 +76,17 @@ impl Follower {
         }
     }
 
+    /// Addresses that serve a host, in order, each once.
+    pub(crate) fn serving(&self, host: &str) -> Vec<String> {
+        let of_host = self.endpoints.iter().filter(|(key, _)| key.hostname == *host);
+        let all: BTreeSet<_> = of_host.flat_map(|(_, list)| serving(list)).collect();
+        all.into_iter().map(|(address, _)| address).collect()
+    }
+
+    pub(crate) fn has_service(&self, host: &str) -> bool {
+        self.services.keys().any(|key| key.hostname == *host)
+    }
+
     pub(crate) fn report(&self) -> Report {
         self.running.health.report()
     }
@@ -82,6 +96,17 @@ impl Follower {
         match &self.objects.get(&format!("VirtualService shop/{name}"))?.spec {
             Spec::VirtualService(service) => service.hosts.first().map(String::as_str),
             _ => None,
+        }
+    }
+
+    /// Takes in what comes until the source's health is as wanted.
+    pub(crate) async fn until_state(&mut self, what: &str, holds: impl Fn(&Report) -> bool) {
+        let begun = tokio::time::Instant::now();
+        while !holds(&self.report()) {
+            assert!(begun.elapsed() < PATIENCE, "never came: {what}\n{:#?}", self.report());
+            if let Ok(Some(batch)) = tokio::time::timeout(Duration::from_millis(20), self.batches.recv()).await {
+                self.take_in(batch);
+            }
         }
     }
 
@@ -110,7 +135,11 @@ impl Follower {
                     let key = service.key();
                     self.services.insert(key, service);
                 }
-                Change::Endpoints(key, endpoints) => _ = self.endpoints.insert(key, endpoints),
+                Change::Endpoints(key, endpoints) => {
+                    let before = self.endpoints.get(&key).map(|known| serving(known)).unwrap_or_default();
+                    self.lost += before.difference(&serving(&endpoints)).count();
+                    self.endpoints.insert(key, endpoints);
+                }
                 Change::Mesh(mesh) => self.mesh = Some(mesh),
                 Change::Networks(networks) => self.networks = Some(networks),
                 Change::ServiceDeleted(key) => _ = self.services.remove(&key),
@@ -124,4 +153,9 @@ impl Follower {
             }
         }
     }
+}
+
+fn serving(endpoints: &[Endpoint]) -> BTreeSet<(String, u32)> {
+    let healthy = endpoints.iter().filter(|e| e.health == Health::Healthy);
+    healthy.map(|e| (e.address().to_owned(), e.port)).collect()
 }

@@ -13,6 +13,7 @@ pub use options::{Options, Profile};
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use model::change::SourceId;
 use model::names::{ClusterId, Text};
@@ -32,6 +33,10 @@ use wire::{Instance, Names};
 const NAMES: &str = "/v1/catalog/services";
 /// A service that cannot be read this often while others can does not hold back the start.
 const TRIES: u32 = 5;
+
+/// An answer without instances is believed after this time. When services go, the list of names says so too,
+/// and says it of all of them at once.
+const EMPTY_FOR: Duration = Duration::from_secs(1);
 
 /// What a watcher saw.
 #[derive(Debug)]
@@ -73,7 +78,7 @@ impl Source for Consul {
         let (events, mut seen) = mpsc::channel(256);
         let mut run = Run::new(self, Arc::new(agents), events);
         loop {
-            let held_until = run.consul.ledger.held_until();
+            let reconsider = run.reconsider();
             tokio::select! {
                 event = seen.recv() => {
                     let Some(event) = event else { return Err(Stopped::Failed("no watcher is left".to_owned())) };
@@ -82,7 +87,7 @@ impl Source for Consul {
                         run.take(more, &outlet);
                     }
                 }
-                () = at(held_until) => run.retain(),
+                () = at(reconsider) => run.retain(),
                 // A watcher ends only by a mistake of ours; all of them start anew then.
                 Some(ended) = run.tasks.join_next() => {
                     return Err(Stopped::Failed(format!("a watcher ended: {ended:?}")));
@@ -114,6 +119,8 @@ struct Run<'a> {
     watching: Watching,
     tasks: JoinSet<()>,
     names: BTreeSet<Text>,
+    /// Services that are listed and have no instance, and from when on that is believed.
+    empty: BTreeMap<Text, Instant>,
     /// Services that were not read since the first list of names came.
     awaited: BTreeSet<Text>,
     has_names: bool,
@@ -133,6 +140,7 @@ impl<'a> Run<'a> {
             watching: Watching::Each(Each::default()),
             tasks,
             names: BTreeSet::new(),
+            empty: BTreeMap::new(),
             awaited: BTreeSet::new(),
             has_names: false,
             was_filtered: None,
@@ -163,6 +171,11 @@ impl<'a> Run<'a> {
                 }
                 self.read(&name, outlet);
                 self.awaited.remove(&name);
+                if answer.value.is_empty() && self.consul.ledger.get(&name).is_some() {
+                    self.empty.entry(name).or_insert_with(|| Instant::now() + EMPTY_FOR);
+                    return;
+                }
+                self.empty.remove(&name);
                 let Consul { options, cluster, ledger, problems, .. } = &mut *self.consul;
                 let (listing, problem) = mapping::listing(&name, answer.value, options, cluster);
                 match problem {
@@ -216,10 +229,23 @@ impl<'a> Run<'a> {
         outlet.health().watches(1 + if is_many { 1 } else { self.names.len() });
     }
 
+    /// Takes away what is not there any more.
     fn retain(&mut self) {
-        if self.consul.ledger.retain(&self.names, Instant::now()) {
-            self.consul.problems.retain(|name, _| self.names.contains(name));
+        let now = Instant::now();
+        self.empty.retain(|name, _| self.names.contains(name));
+        let is_there = |name: &&Text| self.empty.get(*name).is_none_or(|from| *from > now);
+        let there: BTreeSet<Text> = self.names.iter().filter(is_there).cloned().collect();
+        if self.consul.ledger.retain(&there, now) {
+            self.empty.retain(|name, _| there.contains(name));
+            self.consul.problems.retain(|name, _| there.contains(name));
         }
+    }
+
+    /// When to look again at what is missing: a loss that is held back, or the next service to be believed empty.
+    fn reconsider(&self) -> Option<Instant> {
+        let now = Instant::now();
+        let next_empty = self.empty.values().filter(|from| **from > now).min().copied();
+        self.consul.ledger.held_until().into_iter().chain(next_empty).min()
     }
 
     fn read(&mut self, question: &str, outlet: &Outlet) {

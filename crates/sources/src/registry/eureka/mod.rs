@@ -8,7 +8,7 @@ mod wire;
 
 pub use options::{Options, ServicePer};
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use model::change::SourceId;
 use model::names::ClusterId;
@@ -21,8 +21,9 @@ use crate::source::{Outlet, Source, Stopped};
 use peers::Peers;
 use wire::{Applications, Instance, hash_code};
 
-/// Instances by application and id.
-type Instances = BTreeMap<(String, String), Instance>;
+/// An instance by application and id.
+type Key = (String, String);
+type Instances = BTreeMap<Key, Instance>;
 
 /// The registry of one Eureka and its peers.
 #[derive(Debug)]
@@ -32,8 +33,12 @@ pub struct Eureka {
     cluster: ClusterId,
     ledger: Ledger,
     instances: Instances,
-    /// Instances that the peer does not list are kept until then.
+    /// Instances that the peer does not list but another did, or the same before it failed.
+    unlisted: BTreeSet<Key>,
+    /// Until when those are kept.
     lenient_until: Option<Instant>,
+    /// Something changed that was not published.
+    is_changed: bool,
 }
 
 /// How the next answer is got.
@@ -46,7 +51,16 @@ enum Next {
 impl Eureka {
     pub fn new(id: SourceId, options: Options, cluster: ClusterId, protection: Protection) -> Eureka {
         let ledger = Ledger::new(protection);
-        Eureka { id, options, cluster, ledger, instances: Instances::new(), lenient_until: None }
+        Eureka {
+            id,
+            options,
+            cluster,
+            ledger,
+            instances: Instances::new(),
+            unlisted: BTreeSet::new(),
+            lenient_until: None,
+            is_changed: true,
+        }
     }
 
     /// Asks the current peer, then the others in turn. After a failure the whole list is asked for.
@@ -85,36 +99,54 @@ impl Eureka {
         }
     }
 
-    fn is_lenient(&mut self) -> bool {
-        self.lenient_until = self.lenient_until.filter(|until| *until > Instant::now());
-        self.lenient_until.is_some()
+    /// Lets go of what nobody listed for a lease.
+    fn end_leniency(&mut self) {
+        if self.lenient_until.is_none_or(|until| until > Instant::now()) {
+            return;
+        }
+        self.lenient_until = None;
+        for key in std::mem::take(&mut self.unlisted) {
+            self.is_changed |= self.instances.remove(&key).is_some();
+        }
     }
 
     fn replace(&mut self, all: Applications) {
-        let fresh: Instances = instances(all).map(|instance| (key(&instance), instance)).collect();
-        if self.is_lenient() {
-            self.instances.extend(fresh);
-        } else {
-            self.instances = fresh;
+        // Whole lists tell the last action too, which is no part of an instance.
+        let listed = instances(all).map(|instance| Instance { action_type: String::new(), ..instance });
+        let mut fresh: Instances = listed.map(|instance| (key(&instance), instance)).collect();
+        self.unlisted.clear();
+        if self.lenient_until.is_some() {
+            self.unlisted.extend(self.instances.keys().filter(|key| !fresh.contains_key(*key)).cloned());
+            let kept = self.unlisted.iter().filter_map(|key| self.instances.remove_entry(key));
+            fresh.extend(kept.collect::<Vec<_>>());
         }
+        self.is_changed |= fresh != self.instances || !self.unlisted.is_empty();
+        self.instances = fresh;
     }
 
     /// Takes in what changed. The same change may come many times. False where the result is not the server's.
     fn apply(&mut self, delta: Applications) -> bool {
         let expected = delta.hash_code.clone();
         for mut instance in instances(delta) {
-            let action = std::mem::take(&mut instance.action_type);
+            let (key, action) = (key(&instance), std::mem::take(&mut instance.action_type));
+            self.unlisted.remove(&key);
             if action == "DELETED" {
-                self.instances.remove(&key(&instance));
-            } else {
-                self.instances.insert(key(&instance), instance);
+                self.is_changed |= self.instances.remove(&key).is_some();
+            } else if self.instances.get(&key) != Some(&instance) {
+                self.instances.insert(key, instance);
+                self.is_changed = true;
             }
         }
-        // While unlisted instances are kept, the codes differ by design, and only the whole list tells the rest.
-        !self.is_lenient() && hash_code(self.instances.values()) == expected
+        let listed = self.instances.iter().filter(|(key, _)| !self.unlisted.contains(*key));
+        hash_code(listed.map(|(_, instance)| instance)) == expected
     }
 
     async fn publish(&mut self, outlet: &Outlet) -> Result<(), Stopped> {
+        self.end_leniency();
+        // A loss that is held back is looked at again until it is believed or gone.
+        if !std::mem::take(&mut self.is_changed) && self.ledger.held_until().is_none() {
+            return Ok(());
+        }
         let (listed, problems) = mapping::listings(self.instances.values(), &self.options, &self.cluster);
         self.ledger.replace(listed, Instant::now());
         self.ledger.send_synced(outlet, problems).await
@@ -133,7 +165,7 @@ fn instances(applications: Applications) -> impl Iterator<Item = Instance> {
     })
 }
 
-fn key(instance: &Instance) -> (String, String) {
+fn key(instance: &Instance) -> Key {
     (instance.app.to_ascii_uppercase(), instance.id().to_owned())
 }
 

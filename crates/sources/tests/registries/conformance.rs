@@ -1,0 +1,106 @@
+//! What every registry must do, as one story told to an outside server and watched through its adapter.
+
+use std::time::Instant;
+
+use sources::health::State;
+use sources::source::Source;
+
+use crate::follower::Follower;
+
+/// An instance as the suite registers it: port 8080 of an address.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Instance {
+    pub(crate) service: String,
+    pub(crate) id: String,
+    pub(crate) address: String,
+}
+
+impl Instance {
+    pub(crate) fn new(service: &str, number: usize) -> Instance {
+        let address = format!("10.{}.{}.{}", number / 65536, number / 256 % 256, number % 256);
+        Instance { service: service.to_owned(), id: format!("{service}-{number}"), address }
+    }
+}
+
+/// The outside server of a registry.
+pub(crate) trait Stage {
+    /// A source that watches the server.
+    fn source(&self) -> impl Source;
+    /// The host name that a service gets.
+    fn host(&self, service: &str) -> String;
+    async fn add(&mut self, instances: &[Instance]);
+    /// Lets a check fail or pass again.
+    async fn set_serving(&mut self, instance: &Instance, serves: bool);
+    async fn remove(&mut self, instance: &Instance);
+    /// Ends the server without a word.
+    async fn stop(&mut self);
+    /// Starts it again; what was registered is there, from its disk or because everybody registers again.
+    async fn start_again(&mut self);
+}
+
+/// Runs the whole story.
+pub(crate) async fn conforms(stage: &mut impl Stage) {
+    let [a, b, c] = [1, 2, 3].map(|n| Instance::new("web", n));
+    let other = Instance::new("other", 9);
+    let (web, rest) = (stage.host("web"), stage.host("other"));
+
+    stage.add(&[a.clone(), other.clone()]).await;
+    let mut seen = Follower::synced(stage.source()).await;
+    assert_eq!(seen.serving(&web), ["10.0.0.1"], "what is there at the start comes before sync");
+    assert_eq!(seen.serving(&rest), ["10.0.0.9"]);
+
+    stage.add(&[b.clone(), c.clone()]).await;
+    seen.until("scale out", |f| f.serving(&web) == ["10.0.0.1", "10.0.0.2", "10.0.0.3"]).await;
+    stage.remove(&c).await;
+    seen.until("scale in", |f| f.serving(&web) == ["10.0.0.1", "10.0.0.2"]).await;
+
+    stage.set_serving(&b, false).await;
+    seen.until("a drained instance", |f| f.serving(&web) == ["10.0.0.1"]).await;
+    stage.set_serving(&a, false).await;
+    seen.until("all unhealthy", |f| f.serving(&web).is_empty()).await;
+    assert!(seen.has_service(&web), "a service whose instances all fail is still a service");
+    stage.set_serving(&a, true).await;
+    stage.set_serving(&b, true).await;
+    seen.until("healthy again", |f| f.serving(&web) == ["10.0.0.1", "10.0.0.2"]).await;
+
+    survives_its_server(stage, &mut seen, &web).await;
+
+    let late = Instance::new("web", 4);
+    stage.add(std::slice::from_ref(&late)).await;
+    seen.until("changes after the restart", |f| f.serving(&web).contains(&"10.0.0.4".to_owned())).await;
+    for instance in [&a, &b, &late] {
+        stage.remove(instance).await;
+    }
+    seen.until("a service removed", |f| !f.has_service(&web)).await;
+    assert_eq!(seen.serving(&rest), ["10.0.0.9"], "its neighbour stays");
+
+    holds_ten_thousand(stage, &mut seen).await;
+}
+
+/// A server that is gone takes nothing with it, and is followed again when it is back.
+async fn survives_its_server(stage: &mut impl Stage, seen: &mut Follower, web: &str) {
+    let lost = seen.lost;
+    stage.stop().await;
+    seen.until_state("a stale source", |r| matches!(r.state, State::Stale { .. })).await;
+    stage.start_again().await;
+    seen.until_state("a live source", |r| r.state == State::Live).await;
+    assert_eq!(seen.serving(web), ["10.0.0.1", "10.0.0.2"]);
+    assert_eq!(seen.lost, lost, "endpoints lost while the server was away");
+}
+
+async fn holds_ten_thousand(stage: &mut impl Stage, seen: &mut Follower) {
+    let instances: Vec<Instance> = (0..10_000).map(|n| Instance::new(&format!("many-{}", n / 500), n + 256)).collect();
+    let begun = Instant::now();
+    stage.add(&instances).await;
+    let registered = begun.elapsed();
+    let hosts: Vec<String> = (0..20).map(|n| stage.host(&format!("many-{n}"))).collect();
+    let count = |f: &Follower| hosts.iter().map(|host| f.serving(host).len()).sum::<usize>();
+    seen.until("ten thousand endpoints", |f| count(f) == 10_000).await;
+    println!("10,000 endpoints: registered in {registered:?}, all seen after {:?}", begun.elapsed());
+    let (counts, last) = (seen.report().counts, &instances[9_999]);
+    assert_eq!((counts.services, counts.endpoints), (21, 10_001));
+    stage.set_serving(last, false).await;
+    let begun = Instant::now();
+    seen.until("one of them drained", |f| count(f) == 9_999).await;
+    println!("one of 10,000 drained, seen after {:?}", begun.elapsed());
+}

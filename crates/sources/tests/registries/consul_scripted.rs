@@ -1,0 +1,197 @@
+//! Consul's answers that a healthy server never gives: indexes that go backwards, no leader, old or broken answers.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::Response;
+use serde_json::{Value, json};
+use sources::health::State;
+use sources::registry::config::Period;
+use sources::registry::consul::{Consul, Options};
+use sources::registry::ledger::Protection;
+use testkit::scripted::{Asked, Scripted};
+use tokio::sync::watch;
+
+use crate::consul::{adapter, options};
+use crate::follower::Follower;
+
+const HOST: &str = "web.service.consul";
+
+/// What the server would say.
+#[derive(Clone, Debug, Default)]
+struct Picture {
+    index: u64,
+    /// Last parts of the addresses of service `web`; the service is gone when there are none.
+    web: Vec<u8>,
+    fault: Fault,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Fault {
+    #[default]
+    None,
+    Status(u16),
+    NoLeader,
+    NotJson,
+    /// Everything is hidden from the token.
+    Filtered,
+    /// A server that lost contact long ago, and knows less than the leader.
+    Old,
+}
+
+struct Fake {
+    server: Scripted,
+    picture: Arc<watch::Sender<Picture>>,
+}
+
+impl Fake {
+    async fn start(index: u64, web: &[u8]) -> Fake {
+        let picture = Arc::new(watch::channel(Picture { index, web: web.to_vec(), fault: Fault::None }).0);
+        let shown = picture.clone();
+        let server = Scripted::start(move |asked| answer(asked, shown.subscribe())).await;
+        Fake { server, picture }
+    }
+
+    fn show(&self, index: u64, web: &[u8], fault: Fault) {
+        self.picture.send_replace(Picture { index, web: web.to_vec(), fault });
+    }
+
+    fn source(&self) -> Consul {
+        adapter(self.options())
+    }
+
+    fn options(&self) -> Options {
+        options(vec![self.server.url()])
+    }
+}
+
+async fn answer(asked: Asked, mut picture: watch::Receiver<Picture>) -> Response<String> {
+    let wanted: u64 = asked.parameter("index").and_then(|i| i.parse().ok()).unwrap_or(0);
+    let waits = |p: &Picture| wanted > 0 && p.index == wanted && p.fault == Fault::None;
+    // The test may end while a question waits.
+    let _ = picture.wait_for(|p| !waits(p)).await;
+    let mut now = picture.borrow().clone();
+    let mut response = Response::builder().header("x-consul-index", now.index);
+    match now.fault {
+        Fault::None => {}
+        Fault::Status(status) => response = response.status(status),
+        Fault::NoLeader => response = response.header("x-consul-knownleader", "false"),
+        Fault::NotJson => return response.body("<html>".to_owned()).unwrap(),
+        Fault::Filtered => response = response.header("x-consul-results-filtered-by-acls", "true"),
+        Fault::Old if asked.parameter("stale").is_some() => {
+            response = response.header("x-consul-lastcontact", "60000").header("x-consul-knownleader", "true");
+        }
+        Fault::Old => now.web.push(9),
+    }
+    if now.fault != Fault::None && now.fault != Fault::Old {
+        now.web.clear();
+    }
+    let body = match asked.path.as_str() {
+        "/v1/catalog/services" if now.web.is_empty() => json!({}),
+        "/v1/catalog/services" => json!({"web": []}),
+        "/v1/health/service/web" => now.web.iter().map(|n| instance(*n)).collect(),
+        other => panic!("nobody should ask for {other}"),
+    };
+    response.body(body.to_string()).unwrap()
+}
+
+fn instance(number: u8) -> Value {
+    json!({
+        "Node": {"Node": "n", "Address": "10.9.9.9", "Datacenter": "dc1"},
+        "Service": {"ID": number.to_string(), "Service": "web", "Address": format!("10.0.0.{number}"), "Port": 80},
+        "Checks": [],
+    })
+}
+
+#[tokio::test]
+async fn an_index_that_goes_backwards_is_read_anew_and_loses_nothing() {
+    let fake = Fake::start(100, &[1]).await;
+    let mut seen = Follower::synced(fake.source()).await;
+    // A cluster restored from a snapshot: lower indexes, and more to see.
+    fake.show(5, &[1, 2], Fault::None);
+    seen.until("what was restored", |f| f.serving(HOST).len() == 2).await;
+    fake.show(6, &[1, 2, 3], Fault::None);
+    seen.until("a change after it", |f| f.serving(HOST).len() == 3).await;
+    assert_eq!(seen.lost, 0);
+    let waited: Vec<u64> =
+        fake.server.asked().iter().filter_map(|asked| asked.parameter("index")?.parse().ok()).collect();
+    assert!(waited.iter().any(|i| *i == 100) && waited.contains(&5), "{waited:?}");
+    let after = waited.iter().rposition(|i| *i == 5).unwrap();
+    assert!(!waited[after..].contains(&100), "{waited:?}");
+}
+
+#[tokio::test]
+async fn what_cannot_be_read_is_kept_and_what_is_empty_is_not() {
+    let fake = Fake::start(7, &[1, 2]).await;
+    let mut seen = Follower::synced(fake.source()).await;
+    let faults = [Fault::Status(500), Fault::Status(403), Fault::NoLeader, Fault::NotJson, Fault::Filtered];
+    for (fault, index) in faults.into_iter().zip(10..) {
+        fake.show(index * 10, &[1, 2], fault);
+        seen.until_state(&format!("stale by {fault:?}"), |r| matches!(r.state, State::Stale { .. })).await;
+        assert_eq!((seen.serving(HOST).len(), seen.lost), (2, 0), "{fault:?}");
+        fake.show(index * 10 + 1, &[1, 2], Fault::None);
+        seen.until_state(&format!("live after {fault:?}"), |r| r.state == State::Live).await;
+    }
+    assert_eq!(seen.lost, 0);
+    fake.show(1000, &[], Fault::None);
+    seen.until("a service that is gone", |f| !f.has_service(HOST)).await;
+}
+
+#[tokio::test]
+async fn an_answer_that_is_too_old_is_asked_of_the_leader() {
+    let fake = Fake::start(7, &[1]).await;
+    let mut seen = Follower::synced(fake.source()).await;
+    fake.show(8, &[1], Fault::Old);
+    // Only the leader knows of 9.
+    seen.until("the leader's answer", |f| f.serving(HOST) == ["10.0.0.1", "10.0.0.9"]).await;
+}
+
+#[tokio::test]
+async fn another_agent_answers_when_one_does_not() {
+    let [one, other] = [Fake::start(7, &[1]).await, Fake::start(3, &[1, 2]).await];
+    let options = options(vec![one.server.url(), other.server.url()]);
+    let mut seen = Follower::synced(adapter(options)).await;
+    assert_eq!((seen.serving(HOST).len(), other.server.asked().len()), (1, 0));
+    drop(one);
+    seen.until("the other's answer", |f| f.serving(HOST).len() == 2).await;
+    assert_eq!((seen.lost, seen.report().state), (0, State::Live));
+}
+
+#[tokio::test]
+async fn nearly_everything_gone_at_once_is_held_back() {
+    let many: Vec<u8> = (1..=20).collect();
+    let fake = Fake::start(7, &many).await;
+    let id = model::change::SourceId("Consul".into());
+    let protection = Protection { lost_percent: 90, at_least: 10, hold_for: Duration::from_secs(1) };
+    let source = Consul::new(id, fake.options(), "c1".into(), protection);
+    let mut seen = Follower::synced(source).await;
+    fake.show(8, &[], Fault::None);
+    seen.until("the problem", |f| f.has_problem(&["20 of 20 endpoints vanished at once"])).await;
+    assert_eq!((seen.serving(HOST).len(), seen.lost), (20, 0));
+    seen.until("a loss that lasts", |f| !f.has_service(HOST)).await;
+    assert!(!seen.has_problem(&["vanished"]));
+}
+
+#[tokio::test]
+async fn options_reach_the_server() {
+    let fake = Fake::start(7, &[1]).await;
+    let options = Options {
+        datacenter: "dc 2".into(),
+        consul_namespace: "team".into(),
+        partition: "p".into(),
+        filter: "Service.Port == 80".into(),
+        stale: false,
+        wait: Period(Duration::from_secs(60)),
+        ..fake.options()
+    };
+    let _seen = Follower::synced(adapter(options)).await;
+    testkit::wait::until("a question that waits", async || {
+        let asked = fake.server.asked();
+        let of_web = asked.iter().filter(|a| a.path == "/v1/health/service/web");
+        let waiting =
+            of_web.filter(|a| a.parameter("index").is_some()).last().ok_or("none yet".to_owned())?.query.clone();
+        let expected = "default&dc=dc%202&ns=team&partition=p&index=7&wait=60s&filter=Service.Port%20%3D%3D%2080";
+        if waiting == expected { Ok(()) } else { Err(waiting) }
+    })
+    .await;
+}

@@ -1,0 +1,101 @@
+//! Eureka against a real server.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use futures_util::{StreamExt, stream};
+use model::change::SourceId;
+use model::names::ClusterId;
+use serde_json::json;
+use sources::registry::config::Period;
+use sources::registry::eureka::{Eureka as Adapter, Options};
+use sources::registry::ledger::Protection;
+use sources::source::Source;
+use testkit::eureka::{self, Eureka};
+use testkit::servers;
+
+use crate::conformance::{Instance, Stage, conforms};
+use crate::follower::Follower;
+
+pub(crate) fn options(addresses: Vec<String>) -> Options {
+    Options { addresses, interval: Period(Duration::from_millis(200)), ..Options::default() }
+}
+
+pub(crate) fn adapter(options: Options) -> Adapter {
+    Adapter::new(SourceId("Eureka".into()), options, ClusterId::from("c1"), Protection::default())
+}
+
+struct RealEureka {
+    server: Eureka,
+    /// What its clients would register again after a restart.
+    registered: BTreeMap<String, Instance>,
+}
+
+fn registration(instance: &Instance) -> eureka::Instance {
+    let Instance { service, id, address } = instance.clone();
+    let metadata = json!({"istio.protocol": "http"});
+    eureka::Instance { app: service, id, address, port: 8080, status: "UP".to_owned(), metadata }
+}
+
+impl RealEureka {
+    async fn register(&self, instances: &[Instance]) {
+        let all = stream::iter(instances).map(|i| async { self.server.register(&registration(i)).await });
+        all.buffer_unordered(8).collect::<Vec<()>>().await;
+        // Asking for a list of thousands again and again would be the whole load.
+        if let Some(instance) = instances.last().filter(|_| instances.len() <= 10) {
+            self.server.lists(&instance.id).await;
+        }
+    }
+}
+
+impl Stage for RealEureka {
+    fn source(&self) -> impl Source {
+        adapter(options(vec![self.server.url()]))
+    }
+
+    fn host(&self, service: &str) -> String {
+        format!("{service}.eureka")
+    }
+
+    async fn add(&mut self, instances: &[Instance]) {
+        self.register(instances).await;
+        self.registered.extend(instances.iter().map(|i| (i.id.clone(), i.clone())));
+    }
+
+    async fn set_serving(&mut self, instance: &Instance, serves: bool) {
+        let status = if serves { "UP" } else { "OUT_OF_SERVICE" };
+        self.server.set_status(&instance.service, &instance.id, status).await;
+    }
+
+    async fn remove(&mut self, instance: &Instance) {
+        self.server.deregister(&instance.service, &instance.id).await;
+        self.registered.remove(&instance.id);
+    }
+
+    async fn stop(&mut self) {
+        self.server.kill();
+    }
+
+    async fn start_again(&mut self) {
+        self.server.restart().await;
+        let all: Vec<Instance> = self.registered.values().cloned().collect();
+        self.register(&all).await;
+    }
+}
+
+/// One server for all: it takes a quarter of a minute to start.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_real_server_conforms_under_every_layout_of_its_paths() {
+    if servers::without("eureka.jar") {
+        return;
+    }
+    let mut stage = RealEureka { server: Eureka::start().await, registered: BTreeMap::new() };
+    stage.add(&[Instance::new("layout", 1)]).await;
+    let server = format!("http://{}", stage.server.address());
+    for layout in ["", "/", "/eureka", "/eureka/", "/eureka/v2"] {
+        let seen = Follower::synced(adapter(options(vec![format!("{server}{layout}")]))).await;
+        assert_eq!(seen.serving("layout.eureka"), ["10.0.0.1"], "{layout}");
+    }
+    stage.remove(&Instance::new("layout", 1)).await;
+    conforms(&mut stage).await;
+}

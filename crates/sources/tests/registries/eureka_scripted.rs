@@ -1,0 +1,170 @@
+//! Eureka's answers that a healthy server seldom gives: deltas that lead astray, peers that know less, passwords.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use http::Response;
+use serde_json::{Value, json};
+use sources::health::State;
+use sources::registry::config::Period;
+use sources::registry::eureka::Options;
+use testkit::scripted::{Asked, Scripted};
+
+use crate::eureka::{adapter, options};
+use crate::follower::Follower;
+
+const HOST: &str = "web.eureka";
+
+/// What the server would say.
+#[derive(Clone, Debug, Default)]
+struct Picture {
+    /// Numbers of instances of `web` with their status.
+    web: BTreeMap<u8, &'static str>,
+    /// What the delta tells: number, status, action.
+    delta: Vec<(u8, &'static str, &'static str)>,
+    /// The status of every answer that is none.
+    failing: Option<u16>,
+    delta_is_off: bool,
+}
+
+struct Fake {
+    server: Scripted,
+    picture: Arc<Mutex<Picture>>,
+}
+
+impl Fake {
+    async fn start(web: &[u8]) -> Fake {
+        let web = web.iter().map(|n| (*n, "UP")).collect();
+        let picture = Arc::new(Mutex::new(Picture { web, ..Picture::default() }));
+        let shown = picture.clone();
+        let server = Scripted::start(move |asked| {
+            let now = shown.lock().unwrap().clone();
+            async move { answer(&asked, &now) }
+        })
+        .await;
+        Fake { server, picture }
+    }
+
+    fn show(&self, edit: impl FnOnce(&mut Picture)) {
+        edit(&mut self.picture.lock().unwrap());
+    }
+
+    fn options(&self) -> Options {
+        Options { interval: Period(Duration::from_millis(20)), ..options(vec![self.server.url()]) }
+    }
+
+    /// How often the whole list was asked for.
+    fn whole_lists(&self) -> usize {
+        self.server.asked().iter().filter(|asked| asked.path == "/apps").count()
+    }
+}
+
+fn answer(asked: &Asked, now: &Picture) -> Response<String> {
+    let reply = |status: u16, body: Value| Response::builder().status(status).body(body.to_string()).unwrap();
+    if let Some(status) = now.failing {
+        return reply(status, json!("no"));
+    }
+    let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
+    for status in now.web.values() {
+        *counts.entry(status).or_default() += 1;
+    }
+    let code: String = counts.iter().map(|(status, count)| format!("{status}_{count}_")).collect();
+    let instances: Vec<Value> = match asked.path.as_str() {
+        "/apps" => now.web.iter().map(|(n, status)| instance(*n, status, "")).collect(),
+        "/apps/delta" if now.delta_is_off => return reply(403, json!("off")),
+        "/apps/delta" => now.delta.iter().map(|(n, status, action)| instance(*n, status, action)).collect(),
+        _ => return reply(404, json!("nothing here")),
+    };
+    let application = json!([{"name": "WEB", "instance": instances}]);
+    reply(200, json!({"applications": {"apps__hashcode": code, "application": application}}))
+}
+
+fn instance(number: u8, status: &str, action: &str) -> Value {
+    json!({
+        "instanceId": number.to_string(), "app": "WEB", "ipAddr": format!("10.0.0.{number}"), "status": status,
+        "port": {"$": 80, "@enabled": "true"}, "actionType": action,
+    })
+}
+
+#[tokio::test]
+async fn a_delta_is_applied_once_however_often_it_comes() {
+    let fake = Fake::start(&[1, 2]).await;
+    let mut seen = Follower::synced(adapter(fake.options())).await;
+    fake.show(|p| {
+        p.web = BTreeMap::from([(1, "UP"), (3, "UP")]);
+        p.delta = vec![(2, "UP", "DELETED"), (3, "UP", "ADDED")];
+    });
+    seen.until("the delta", |f| f.serving(HOST) == ["10.0.0.1", "10.0.0.3"]).await;
+    fake.show(|p| {
+        p.web.insert(1, "DOWN");
+        p.delta = vec![(1, "DOWN", "MODIFIED")];
+    });
+    seen.until("another", |f| f.serving(HOST) == ["10.0.0.3"]).await;
+    assert_eq!(fake.whole_lists(), 1, "deltas were enough");
+}
+
+#[tokio::test]
+async fn a_delta_that_leads_astray_is_followed_by_the_whole_list() {
+    let fake = Fake::start(&[1]).await;
+    let mut seen = Follower::synced(adapter(fake.options())).await;
+    // The window of the delta is over: the server has 2 and 3, the delta tells of 3 alone.
+    fake.show(|p| {
+        p.web = BTreeMap::from([(1, "UP"), (2, "UP"), (3, "UP")]);
+        p.delta = vec![(3, "UP", "ADDED")];
+    });
+    seen.until("the whole list", |f| f.serving(HOST).len() == 3).await;
+    assert_eq!((fake.whole_lists(), seen.lost), (2, 0));
+}
+
+#[tokio::test]
+async fn a_server_without_deltas_is_read_whole() {
+    let fake = Fake::start(&[1]).await;
+    fake.show(|p| p.delta_is_off = true);
+    let mut seen = Follower::synced(adapter(fake.options())).await;
+    fake.show(|p| _ = p.web.insert(2, "UP"));
+    seen.until("a change", |f| f.serving(HOST).len() == 2).await;
+}
+
+#[tokio::test]
+async fn what_cannot_be_read_is_kept_and_what_is_gone_is_not() {
+    let fake = Fake::start(&[1, 2]).await;
+    let options = Options { lease: Period(Duration::from_secs(1)), ..fake.options() };
+    let mut seen = Follower::synced(adapter(options)).await;
+    for status in [500, 403, 404] {
+        fake.show(|p| p.failing = Some(status));
+        seen.until_state("a stale source", |r| matches!(r.state, State::Stale { .. })).await;
+        fake.show(|p| p.failing = None);
+        seen.until_state("a live source", |r| r.state == State::Live).await;
+    }
+    assert_eq!((seen.serving(HOST).len(), seen.lost), (2, 0));
+    // A server that comes back with nothing is believed when leases would be over.
+    fake.show(|p| p.web.clear());
+    seen.until("gone", |f| !f.has_service(HOST)).await;
+}
+
+#[tokio::test]
+async fn a_peer_that_knows_less_takes_nothing_away_within_a_lease() {
+    let [one, other] = [Fake::start(&[1, 2]).await, Fake::start(&[2, 3]).await];
+    let mut options = Options { lease: Period(Duration::from_secs(2)), ..one.options() };
+    options.addresses.push(other.server.url());
+    let mut seen = Follower::synced(adapter(options)).await;
+    assert_eq!((seen.serving(HOST).len(), other.server.asked().len()), (2, 0), "the first peer is enough");
+    drop(one);
+    seen.until("both halves", |f| f.serving(HOST).len() == 3).await;
+    assert_eq!(seen.lost, 0);
+    seen.until("the end of the lease", |f| f.serving(HOST) == ["10.0.0.2", "10.0.0.3"]).await;
+}
+
+#[tokio::test]
+async fn the_password_is_read_from_its_file() {
+    let fake = Fake::start(&[1]).await;
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("password");
+    std::fs::write(&file, "secret\n").unwrap();
+    let options = Options { username: "me".into(), password_file: Some(file), ..fake.options() };
+    let _seen = Follower::synced(adapter(options)).await;
+    let asked = fake.server.asked();
+    // "me:secret"
+    assert_eq!(asked[0].headers.get("authorization").unwrap(), "Basic bWU6c2VjcmV0");
+}

@@ -1,0 +1,114 @@
+//! The reference: a server that is a map in memory, and the smallest adapter that there can be.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use model::change::SourceId;
+use model::endpoint::Health;
+use model::names::{Namespace, Text};
+use model::port::{Port, Protocol};
+use model::service::Registry;
+use sources::registry::ledger::{Ledger, Listing, Protection};
+use sources::registry::shape;
+use sources::source::{Outlet, Source, Stopped};
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use crate::conformance::{Instance, Stage, conforms};
+
+/// Instances by id, each with whether it serves; `None` while the server is away.
+type Content = Option<BTreeMap<String, (Instance, bool)>>;
+
+struct Memory {
+    content: watch::Sender<Content>,
+    away: Content,
+}
+
+struct Reader {
+    content: watch::Receiver<Content>,
+    ledger: Ledger,
+}
+
+impl Source for Reader {
+    fn id(&self) -> SourceId {
+        SourceId("Memory".into())
+    }
+
+    async fn run(&mut self, outlet: Outlet) -> Result<(), Stopped> {
+        loop {
+            let content = self.content.borrow_and_update().clone();
+            match content {
+                None => outlet.health().lost("the server is away"),
+                Some(instances) => {
+                    outlet.health().regained();
+                    self.ledger.replace(listings(&instances), Instant::now());
+                    self.ledger.send_synced(&outlet, Vec::new()).await?;
+                }
+            }
+            self.content.changed().await.map_err(|_| Stopped::Closed)?;
+        }
+    }
+}
+
+fn listings(instances: &BTreeMap<String, (Instance, bool)>) -> BTreeMap<Text, Listing> {
+    let namespace = Namespace::from("default");
+    let mut by_service: BTreeMap<&str, Vec<_>> = BTreeMap::new();
+    for (instance, serves) in instances.values() {
+        let mut endpoint = shape::endpoint(&instance.address, &namespace, &"".into());
+        endpoint.port = 8080;
+        endpoint.health = if *serves { Health::Healthy } else { Health::Unhealthy };
+        by_service.entry(&instance.service).or_default().push(endpoint);
+    }
+    let ports = vec![Port { name: "http".into(), number: 8080, protocol: Protocol::Http }];
+    let listing = |(name, endpoints): (&str, Vec<_>)| {
+        let service = shape::service(Registry::Mock, host(name).into(), &namespace, name, ports.clone());
+        (Text::from(name), Listing { service: Arc::new(service), endpoints: shape::in_order(endpoints).into() })
+    };
+    by_service.into_iter().map(listing).collect()
+}
+
+fn host(service: &str) -> String {
+    format!("{service}.memory")
+}
+
+impl Memory {
+    fn edit(&mut self, edit: impl FnOnce(&mut BTreeMap<String, (Instance, bool)>)) {
+        self.content.send_modify(|content| edit(content.as_mut().expect("the server is there")));
+    }
+}
+
+impl Stage for Memory {
+    fn source(&self) -> impl Source {
+        Reader { content: self.content.subscribe(), ledger: Ledger::new(Protection::default()) }
+    }
+
+    fn host(&self, service: &str) -> String {
+        host(service)
+    }
+
+    async fn add(&mut self, instances: &[Instance]) {
+        self.edit(|all| all.extend(instances.iter().map(|i| (i.id.clone(), (i.clone(), true)))));
+    }
+
+    async fn set_serving(&mut self, instance: &Instance, serves: bool) {
+        self.edit(|all| all.get_mut(&instance.id).expect("a known instance").1 = serves);
+    }
+
+    async fn remove(&mut self, instance: &Instance) {
+        self.edit(|all| _ = all.remove(&instance.id));
+    }
+
+    async fn stop(&mut self) {
+        self.away = self.content.send_replace(None);
+    }
+
+    async fn start_again(&mut self) {
+        self.content.send_replace(self.away.take());
+    }
+}
+
+#[tokio::test]
+async fn the_reference_conforms() {
+    let mut memory = Memory { content: watch::channel(Some(BTreeMap::new())).0, away: None };
+    conforms(&mut memory).await;
+}
