@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 
 use api::envoy::config::core::v3::Node;
+use api::envoy::service::discovery::v3::DiscoveryResponse;
 use api::{Struct, TypeUrl, Value, value};
 use serde_json::json;
 use testkit::{client, wait};
@@ -126,6 +127,61 @@ async fn a_refusal_is_shown_and_counted() {
         assert!(metrics.lines().any(|l| l == line), "no {line} in\n{metrics}");
     }
     assert!(metrics.contains("pilot_xds_cds_reject{node=\"web.shop\",err="), "{metrics}");
+}
+
+const MARKED: &str = "\
+apiVersion: networking.istio.io/v1
+kind: VirtualService
+metadata: {name: web, namespace: shop}
+spec:
+  hosts: [web.shop.example]
+  http: [{route: [{destination: {host: web.shop.example}}], headers: {request: {set: {x-marked: 'yes'}}}}]
+";
+
+/// Whether the route table that a stream is sent next is made with the marked VirtualService.
+async fn is_marked(stream: &mut SotwClient) -> (bool, DiscoveryResponse) {
+    let answer = stream.next().await.unwrap().unwrap();
+    let table = answer.resources.first().expect("one table is asked for");
+    (table.value.windows(8).any(|text| text == b"x-marked"), answer)
+}
+
+#[tokio::test]
+async fn a_refused_object_is_kept_from_its_client_for_as_long_as_it_stays() {
+    let mut server = Started::new(&["--registries="]);
+    server.ready().await;
+    let file = server.folder.path().join("config/routes.yaml");
+    std::fs::write(&file, MARKED).unwrap();
+    wait::until("the object", async || {
+        let objects = server.get("/debug/configz").await.body;
+        if objects.contains("x-marked") { Ok(()) } else { Err(objects) }
+    })
+    .await;
+    let grpc = server.port("grpc").await;
+    let open = async |node: Node| {
+        let channel = Endpoint::from_shared(format!("http://{grpc}")).unwrap().connect().await.unwrap();
+        SotwClient::open(channel, node, &TypeUrl::ROUTE, &["80"]).await.unwrap()
+    };
+    let mut stream = open(node()).await;
+    let (marked, first) = is_marked(&mut stream).await;
+    assert!(marked);
+    stream.nack(&first, "header 'x-marked' is not to my taste");
+    let (marked, second) = is_marked(&mut stream).await;
+    assert!(!marked, "the object is left out");
+    stream.ack(&second);
+    let page = server.get("/debug/quarantinez").await.json();
+    assert_eq!(page["objects"][0]["object"], "VirtualService shop/web", "{page}");
+    assert_eq!(page["objects"][0]["proxies"], json!(["web.shop"]));
+
+    drop(stream);
+    let mut stream = open(node()).await;
+    let (marked, answer) = is_marked(&mut stream).await;
+    assert!(!marked, "a client that comes back need not refuse it again");
+    stream.ack(&answer);
+    let other = Node { id: NODE.replace("web.shop", "other.shop"), ..node() };
+    assert!(is_marked(&mut open(other).await).await.0, "others are served what they have not refused");
+
+    std::fs::write(&file, MARKED.replace("'yes'", "'new'")).unwrap();
+    assert!(is_marked(&mut stream).await.0, "a new version is let through");
 }
 
 #[tokio::test]

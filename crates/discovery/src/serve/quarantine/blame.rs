@@ -129,12 +129,15 @@ impl Trial<'_> {
 
     /// Those that matter each by itself; of many, all or none.
     fn those_that_matter(&self, pins: Vec<(Key, Pin)>) -> Pins {
-        if pins.len() > TRIALS {
-            let all: Pins = pins.into_iter().collect();
-            return if self.matters(&all) { all } else { Pins::new() };
+        let all: Pins = pins.into_iter().collect();
+        if all.is_empty() || !self.matters(&all) {
+            return Pins::new();
+        }
+        if all.len() > TRIALS {
+            return all;
         }
         let alone = |(key, pin): &(Key, Pin)| self.matters(&Pins::from([(key.clone(), pin.clone())]));
-        pins.into_iter().filter(alone).collect()
+        all.into_iter().filter(alone).collect()
     }
 
     /// Whether these pins would change one of the refused resources.
