@@ -22,7 +22,7 @@ async fn not_ready_until_every_source_is_in_sync() {
     let http = server.port("http").await;
     wait::until("the reason", async || {
         let reply = client::get(http, "discovery", "/ready").await?;
-        let told = reply.status == 503 && reply.body.contains("waiting for files to be in sync");
+        let told = reply.status == 503 && reply.body.contains("waiting for files");
         if told { Ok(()) } else { Err(format!("{} {}", reply.status, reply.body)) }
     })
     .await;
