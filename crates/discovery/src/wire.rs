@@ -156,6 +156,7 @@ pub async fn start(args: &Discovery, environment: Environment<'_>) -> Result<Ser
     let instance = environment("POD_NAME").or_else(|| environment("HOSTNAME")).unwrap_or_default();
     let routes = grpc::routes(pilot.clone(), version::identifier(&instance), stop.clone())?;
     let pages = Pages::new(pilot.clone(), sources.iter().map(|s| s.health.clone()).collect(), stop.clone());
+    pages.answer_over_xds();
     let ports = Ports::bind(args, certificates.is_some()).await?;
     let addresses = ports.addresses();
     let listeners = ports.serve(&args.keepalive, routes, &pages, certificates, &stop);
@@ -268,7 +269,9 @@ impl Watching {
         let reach =
             Reach::Except { allowed: knobs.allowed_key_blocks.clone(), blocked: knobs.blocked_key_blocks.clone() };
         let refresh = Duration::from_millis(knobs.key_refresh.0);
-        tokio::spawn(wanted::follow(world.clone(), self.ids.clone(), tell));
+        // What names keys comes from config stores: registries that may be absent are not waited for.
+        let stores = self.ids.iter().filter(|id| !self.deadlines.contains_key(*id)).cloned().collect();
+        tokio::spawn(wanted::follow(world.clone(), stores, tell));
         self.start(Jwks::new(wanted, refresh, reach));
     }
 }

@@ -165,7 +165,7 @@ pub(crate) struct Payload {
 
 impl Payload {
     pub(crate) fn of(kind: &TypeUrl, resources: &[Resource], protocol: Protocol) -> Self {
-        let mut writer = Writer { kind: kind.as_str(), protocol, chunks: Vec::new(), open: BytesMut::new() };
+        let mut writer = Writer { kind: message_type(kind), protocol, chunks: Vec::new(), open: BytesMut::new() };
         resources.iter().for_each(|resource| writer.resource(resource));
         writer.cut();
         Self { chunks: writer.chunks.into() }
@@ -175,6 +175,14 @@ impl Payload {
     pub(crate) fn followed_by(&self, more: &Self) -> Self {
         Self { chunks: self.chunks.iter().chain(more.chunks.iter()).cloned().collect() }
     }
+}
+
+/// The type of the messages inside. Only the sync status is of another type than what is asked for.
+fn message_type(kind: &TypeUrl) -> &str {
+    if *kind == TypeUrl::DEBUG_SYNCZ {
+        return "type.googleapis.com/envoy.service.status.v3.ClientConfig";
+    }
+    kind.as_str()
 }
 
 /// Writes `repeated Any resources = 2` (SotW) or `repeated Resource resources = 2` (delta).

@@ -41,6 +41,17 @@ impl Answer {
     }
 }
 
+impl Answer {
+    /// What the page says, without its status.
+    pub(super) fn into_text(self) -> String {
+        match self {
+            Answer::Json(_, value, Layout::Compact) => value.to_string(),
+            Answer::Json(_, value, Layout::Pretty) => format!("{value:#}"),
+            Answer::Text(_, text) | Answer::Html(text) => text,
+        }
+    }
+}
+
 impl IntoResponse for Answer {
     fn into_response(self) -> Response {
         match self {

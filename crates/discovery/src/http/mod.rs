@@ -7,7 +7,7 @@ mod metrics;
 mod ready;
 mod registration;
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use axum::extract::State;
 use axum::routing::get;
@@ -45,6 +45,19 @@ impl Pages {
         Pages(Arc::new(Inside { pilot, sources, stop, turns: Semaphore::new(AT_ONCE), current }))
     }
 
+    /// Lets the pilot answer debug pages over xDS, too.
+    pub(crate) fn answer_over_xds(&self) {
+        let pages = self.downgrade();
+        self.0.pilot.answer_debug(move |kind| {
+            let pages = pages.upgrade()?;
+            debug::resources(&pages, kind).map(Arc::new)
+        });
+    }
+
+    fn downgrade(&self) -> WeakPages {
+        WeakPages(Arc::downgrade(&self.0))
+    }
+
     fn pilot(&self) -> &Pilot {
         &self.0.pilot
     }
@@ -67,6 +80,16 @@ impl Pages {
         let pages = self.clone();
         let made = tokio::task::spawn_blocking(move || page(&pages)).await;
         made.unwrap_or_else(|_| Answer::failed("could not make this page"))
+    }
+}
+
+/// Pages that do not keep the pilot alive.
+#[derive(Clone)]
+struct WeakPages(Weak<Inside>);
+
+impl WeakPages {
+    fn upgrade(&self) -> Option<Pages> {
+        self.0.upgrade().map(Pages)
     }
 }
 

@@ -99,6 +99,12 @@ impl Connection {
         lock(&self.types).clone()
     }
 
+    /// Whether it only looks at debug pages, as istioctl does.
+    pub fn only_looks(&self) -> bool {
+        let types = lock(&self.types);
+        !types.is_empty() && types.keys().all(TypeUrl::is_debug)
+    }
+
     /// Changes what is known of one type.
     pub fn note(&self, kind: &TypeUrl, change: impl FnOnce(&mut Watched)) {
         change(lock(&self.types).entry(kind.clone()).or_default());

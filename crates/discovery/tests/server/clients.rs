@@ -263,3 +263,33 @@ async fn reflection_of_both_ages_lists_every_service() {
         assert!(newer.contains(&name.as_str()), "no {name} in {newer:?}");
     }
 }
+
+/// The answer to one request of istioctl, which opens a stream for each.
+async fn looked_at(grpc: SocketAddr, kind: &TypeUrl, names: &[&str]) -> Vec<api::Any> {
+    let istioctl = Node { id: "debug~0.0.0.0~istioctl~cluster.local".to_owned(), ..Node::default() };
+    let channel = Endpoint::from_shared(format!("http://{grpc}")).unwrap().connect().await.unwrap();
+    let mut stream = SotwClient::open(channel, istioctl, kind, names).await.unwrap();
+    let answer = tokio::time::timeout(std::time::Duration::from_secs(60), stream.next()).await;
+    answer.expect("an answer comes").unwrap().unwrap().resources
+}
+
+#[tokio::test]
+async fn debug_pages_are_served_over_xds_to_the_same_machine() {
+    let mut server = Started::new(&["--registries="]);
+    server.ready().await;
+    let grpc = server.port("grpc").await;
+    let _web = connect(grpc).await;
+    let page = looked_at(grpc, &TypeUrl::DEBUG, &["syncz"]).await;
+    assert_eq!((page.len(), page[0].type_url.as_str()), (1, "istio.io/debug"));
+    let shown: serde_json::Value = serde_json::from_slice(&page[0].value).unwrap();
+    assert_eq!(shown[0]["proxy"], "web.shop", "{shown:#}");
+
+    let page = looked_at(grpc, &TypeUrl::DEBUG, &["ndsz?proxyID=nobody.shop"]).await;
+    assert!(String::from_utf8_lossy(&page[0].value).contains("not connected to this Pilot"));
+
+    let status = looked_at(grpc, &TypeUrl::DEBUG_SYNCZ, &[]).await;
+    assert_eq!(status.len(), 1, "istioctl itself is no proxy");
+    assert_eq!(status[0].type_url, "type.googleapis.com/envoy.service.status.v3.ClientConfig");
+    let text = String::from_utf8_lossy(&status[0].value).into_owned();
+    assert!(text.contains("web.shop") && text.contains("envoy.config.cluster.v3.Cluster"), "{text:?}");
+}

@@ -107,9 +107,9 @@ pub(super) fn adsz(pages: &Pages, asked: &Asked) -> Answer {
 /// Makes everything again for everybody. Clients are sent what turns out to differ from what they have.
 fn push(pages: &Pages) -> Answer {
     let batch = Batch { source: SourceId("debug".into()), changes: vec![Change::Renew] };
-    match pages.pilot().world().changes().blocking_send(batch) {
+    match pages.pilot().world().changes().try_send(batch) {
         Ok(()) => Answer::Text(StatusCode::OK, format!("Pushed to {} servers\n", pages.pilot().clients().all().len())),
-        Err(_) => Answer::failed("the server is stopping"),
+        Err(_) => Answer::failed("could not push: too many changes wait, or the server is stopping"),
     }
 }
 
@@ -177,6 +177,7 @@ pub(super) fn instancesz(pages: &Pages, _: &Asked) -> Answer {
 /// All clients by connection id.
 fn sorted(pages: &Pages) -> Vec<Arc<Connection>> {
     let mut all = pages.pilot().clients().all();
+    all.retain(|connection| !connection.only_looks());
     all.sort_by(|one, other| one.id.cmp(&other.id));
     all
 }

@@ -5,10 +5,12 @@ mod clients;
 mod dump;
 mod mesh;
 mod objects;
+mod over_xds;
 mod own;
 mod scope;
 mod status;
 
+use api::TypeUrl;
 use axum::Router;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Path, Query, Request, State};
@@ -18,6 +20,7 @@ use axum::routing::get;
 use http::StatusCode;
 use serde_json::{Value, json};
 use tonic::transport::server::TcpConnectInfo;
+use xds::ResourceSet;
 
 use super::Pages;
 use super::answer::{Answer, Layout};
@@ -88,6 +91,11 @@ impl Asked {
     fn layout(&self) -> Layout {
         if self.get("pretty").is_some() { Layout::Pretty } else { Layout::Compact }
     }
+}
+
+/// What answers xDS requests for debug pages.
+pub(super) fn resources(pages: &Pages, kind: &TypeUrl) -> Option<ResourceSet> {
+    over_xds::set(pages, kind)
 }
 
 pub(super) fn router() -> Router<Pages> {

@@ -1,0 +1,84 @@
+//! Debug pages as xDS resources, which istioctl asks for: a page by its name with its query, or the sync status of
+//! every proxy as Envoy's own messages. For callers of the same machine alone, as the pages themselves are.
+
+use std::sync::Arc;
+
+use api::{Resource, TypeUrl};
+use axum::extract::Query;
+use http::Uri;
+use prost::Message;
+use prost_reflect::DynamicMessage;
+use serde_json::{Value, json};
+use xds::ResourceSet;
+
+use super::{Asked, PAGES, Pages, time};
+use crate::serve::clients::{Connection, Watched};
+
+/// What answers requests for one of the debug types.
+pub(super) fn set(pages: &Pages, kind: &TypeUrl) -> Option<ResourceSet> {
+    match kind {
+        k if *k == TypeUrl::DEBUG_SYNCZ => {
+            let clients = pages.pilot().clients().all();
+            Some(ResourceSet::new(kind.clone(), clients.iter().filter_map(|client| sync_status(client))))
+        }
+        k if *k == TypeUrl::DEBUG => {
+            let pages = pages.downgrade();
+            let page =
+                move |name: &str| Some(Resource::encoded(name, page(&pages.upgrade()?, name).into_bytes().into()));
+            Some(ResourceSet::new(kind.clone(), []).with_fallback(page))
+        }
+        _ => None,
+    }
+}
+
+/// The text of a page, by its name and query: `config_dump?proxyID=cart.shop`.
+fn page(pages: &Pages, name: &str) -> String {
+    let uri = format!("/debug/{name}").parse::<Uri>().ok();
+    let query = uri.as_ref().and_then(|uri| Query::<Vec<(String, String)>>::try_from_uri(uri).ok());
+    let plain = name.split('?').next().unwrap_or_default();
+    match (PAGES.iter().find(|page| page.name == plain), query) {
+        (Some(page), Some(Query(query))) => (page.make)(pages, &Asked(query)).into_text(),
+        _ => json!({"error": "there is no such page; list names those there are"}).to_string(),
+    }
+}
+
+/// A proxy's state as `envoy.service.status.v3.ClientConfig`; `None` for one that only looks at debug pages.
+fn sync_status(connection: &Arc<Connection>) -> Option<Resource> {
+    let (proxy, watched) = (&connection.proxy, connection.watched());
+    let served: Vec<_> = watched.iter().filter(|(kind, _)| !kind.is_debug()).collect();
+    if served.is_empty() {
+        return None;
+    }
+    let config = json!({
+        "node": {
+            "id": &*proxy.id,
+            "metadata": {
+                "CLUSTER_ID": proxy.cluster.as_str(),
+                "NAMESPACE": proxy.namespace.as_str(),
+                "ISTIO_VERSION": proxy.meta("ISTIO_VERSION").unwrap_or_default(),
+            },
+        },
+        "genericXdsConfigs": served.iter().map(|(kind, watched)| of_type(kind, watched)).collect::<Value>(),
+    });
+    let descriptor = api::reflect::envoy().get_message_by_name("envoy.service.status.v3.ClientConfig")?;
+    let message = DynamicMessage::deserialize(descriptor, config).ok()?;
+    Some(Resource::encoded(proxy.id.clone(), message.encode_to_vec().into()))
+}
+
+fn of_type(kind: &TypeUrl, watched: &Watched) -> Value {
+    let nonce = |answer: &Option<crate::serve::clients::Answer>| answer.as_ref().map(|answer| answer.nonce.clone());
+    let status = match (&watched.refused, nonce(&watched.sent), nonce(&watched.acked)) {
+        (Some(_), _, _) => "ERROR",
+        (None, None, _) => "NOT_SENT",
+        (None, sent, acked) if sent == acked => "SYNCED",
+        _ => "STALE",
+    };
+    let mut shown = json!({"typeUrl": kind.as_str(), "configStatus": status});
+    if let Some(at) = watched.sent_at {
+        shown["lastUpdated"] = time(at);
+    }
+    if let Some(refused) = &watched.refused {
+        shown["errorState"] = json!({"details": refused.message});
+    }
+    shown
+}
