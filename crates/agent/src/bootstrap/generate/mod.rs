@@ -46,7 +46,7 @@ pub fn generate(ingredients: &Ingredients) -> Result<Value> {
         ]},
         "bootstrap_extensions": extensions(ingredients),
         "admin": admin(ingredients, families),
-        "dynamic_resources": dynamic_resources(ingredients.transport),
+        "dynamic_resources": dynamic_resources(ingredients.transport, &ingredients.xds),
         "static_resources": {
             "clusters": clusters::all(ingredients, families, collector.as_ref())?,
             "listeners": listeners::all(ingredients, families),
@@ -143,7 +143,7 @@ fn admin(ingredients: &Ingredients, families: Families) -> Value {
 }
 
 /// No time limit on the first answer: an Envoy that serves without its configuration is worse than one that waits.
-fn dynamic_resources(transport: Transport) -> Value {
+fn dynamic_resources(transport: Transport, xds: &Xds) -> Value {
     let from_ads = json!({"ads": {}, "initial_fetch_timeout": "0s", "resource_api_version": "V3"});
     let api_type = match transport {
         Transport::Delta => "DELTA_GRPC",
@@ -156,9 +156,19 @@ fn dynamic_resources(transport: Transport) -> Value {
             "api_type": api_type,
             "set_node_on_first_message_only": true,
             "transport_api_version": "V3",
-            "grpc_services": [{"envoy_grpc": {"cluster_name": "xds-grpc"}}],
+            "grpc_services": [{"envoy_grpc": ads_service(xds)}],
         },
     })
+}
+
+/// Envoy waits up to 30 s between attempts unless told otherwise. The relay paces attempts to reach the control
+/// plane itself, so that Envoy need not: it is back as soon as the control plane is.
+fn ads_service(xds: &Xds) -> Value {
+    let mut service = json!({"cluster_name": "xds-grpc"});
+    if let Xds::Relay(_) = xds {
+        service["retry_policy"] = json!({"retry_back_off": {"base_interval": "0.5s", "max_interval": "2s"}});
+    }
+    service
 }
 
 fn overload_manager(ingredients: &Ingredients) -> Value {
