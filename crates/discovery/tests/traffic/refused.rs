@@ -245,8 +245,13 @@ async fn policy_refused_at_the_start_keeps_its_listener_shut(transport: Transpor
     );
     let sidecar = crate::policies::workload(port, cart.port());
     let mesh = Mesh::server(transport, port, &[sidecar.clone(), policy], "").await;
-    let shown = quarantined(&mesh).await;
-    assert_eq!((objects(&shown).len(), shown["resources"][0]["type"].as_str()), (0, Some("LDS")), "{shown}");
+    // Envoy may say that it is ready before its refusal arrives.
+    wait::until("a withheld listener", async || {
+        let shown = quarantined(&mesh).await;
+        let is_withheld = objects(&shown).is_empty() && shown["resources"][0]["type"] == "LDS";
+        if is_withheld { Ok(()) } else { Err(shown.to_string()) }
+    })
+    .await;
     let reply = client::get(mesh.address, "cart.example", "/").await;
     assert!(reply.is_err(), "{reply:?}");
     mesh.discovery.write("mesh.yaml", &sidecar);
