@@ -24,6 +24,7 @@ pub(crate) use over_both;
 
 mod changes;
 mod gateway;
+mod gateway_api;
 mod mesh;
 mod patches;
 mod policies;
