@@ -23,8 +23,12 @@ pub struct Offline {
 
 impl Offline {
     pub fn new(settings: Settings, objects: Vec<Object>) -> Offline {
-        let changes = objects.into_iter().map(Change::Applied).collect();
-        let batch = Batch { source: SourceId("files".into()), changes };
+        Offline::told(settings, objects.into_iter().map(Change::Applied).collect())
+    }
+
+    /// A mesh made of what a source told.
+    pub fn told(settings: Settings, changes: Vec<Change>) -> Offline {
+        let batch = Batch { source: SourceId("offline".into()), changes };
         let (world, _) = Snapshot::empty(settings).apply(vec![batch]);
         Offline { world, renderings: Arc::default() }
     }

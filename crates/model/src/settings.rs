@@ -158,6 +158,8 @@ knobs! {
     blocked_key_blocks: Blocks = Blocks::default(), "BLOCKED_CIDRS_IN_JWKS_URIS";
     /// Blocks that keys are fetched from although they are loopback, link-local or otherwise special.
     allowed_key_blocks: Blocks = Blocks::default(), "PILOTAGE_JWKS_ALLOWED_CIDRS";
+    /// How long a further cluster is waited for at the start.
+    remote_cluster_timeout: Milliseconds = Milliseconds(30_000), "PILOT_REMOTE_CLUSTER_TIMEOUT";
     debounce_after: Milliseconds = Milliseconds(100), "PILOT_DEBOUNCE_AFTER";
     debounce_max: Milliseconds = Milliseconds(10_000), "PILOT_DEBOUNCE_MAX";
 }

@@ -8,7 +8,7 @@ use api::istio::networking::v1alpha3::{IstioEgressListener, Sidecar, VirtualServ
 use model::config::Config;
 use model::host::is_wildcard;
 use model::labels::selects;
-use model::names::{Hostname, Namespace, Text};
+use model::names::{Hostname, Namespace, ServiceKey, Text};
 use model::port::Protocol;
 use model::proxy::{Proxy, ProxyKind};
 use model::service::{Registry, Service};
@@ -94,7 +94,7 @@ fn listener(
     found.virtual_services = imported_routes(imports, exported);
     // Gateways name every service they may reach, whatever namespace claims the host.
     let wanted = exported.services.iter().filter(|s| imports.admits(&s.namespace, &s.hostname));
-    let on_port = wanted.filter_map(|s| with_port(s, found.only_port()));
+    let on_port = wanted.filter_map(|s| with_port(s, found.only_port())).map(|s| with_aliases(s, imports));
     found.services = if proxy.kind == ProxyKind::Sidecar {
         one_owner(on_port.collect(), &proxy.namespace)
     } else {
@@ -120,6 +120,16 @@ fn with_port(service: &Arc<Service>, port: Option<u16>) -> Option<Arc<Service>> 
         return Some(service.clone());
     }
     Some(Arc::new(Service { ports: vec![port.clone()], ..Service::clone(service) }))
+}
+
+/// The service with those of its other names that are imported too.
+fn with_aliases(service: Arc<Service>, imports: &Imports) -> Arc<Service> {
+    let is_imported = |alias: &ServiceKey| imports.admits(&alias.namespace, &alias.hostname);
+    if service.aliases.iter().all(is_imported) {
+        return service;
+    }
+    let aliases = service.aliases.iter().filter(|alias| is_imported(alias)).cloned().collect();
+    Arc::new(Service { aliases, ..Service::clone(&service) })
 }
 
 /// Of services that share a host name only those of one namespace stay: the client's own, else the first

@@ -132,6 +132,11 @@ impl View {
         rules::for_all(self.rules.get(host)?)
     }
 
+    /// Services of the whole mesh that answer from outside it: they may be gateways between networks.
+    pub fn gateway_services(&self) -> &[Arc<Service>] {
+        self.mesh_services.external()
+    }
+
     /// All endpoints of a service, every port, whatever their health.
     pub fn endpoints<'a>(&'a self, service: &Service) -> impl Iterator<Item = &'a Endpoint> + use<'a> {
         self.mesh_endpoints.of(&service.key())

@@ -33,10 +33,19 @@ pub(super) fn read(json: Option<&Value>, place: Place) -> (Meta, Vec<String>) {
         annotations,
         created,
         resource_version: resource_version.into(),
+        keeps_status: false,
+        allocated: Vec::new(),
         generation: entries.get("generation").and_then(Value::as_i64).unwrap_or_default(),
         place: Some(place),
     };
     (meta, mistakes)
+}
+
+/// Host and address of each address that the status of a ServiceEntry tells.
+pub(super) fn allocated(status: Option<&Value>) -> Vec<(Text, Text)> {
+    let listed = status.and_then(|status| status.get("addresses")).and_then(Value::as_array);
+    let word = |entry: &Value, key: &str| entry.get(key).and_then(Value::as_str).map(Text::from);
+    listed.into_iter().flatten().filter_map(|entry| Some((word(entry, "host")?, word(entry, "value")?))).collect()
 }
 
 fn created(entries: &Map<String, Value>, mistakes: &mut Vec<String>) -> i64 {

@@ -226,6 +226,10 @@ pub struct Meta {
     /// Seconds since 1970; the older object wins a conflict.
     pub created: i64,
     pub resource_version: Text,
+    /// It lies in a store that keeps statuses.
+    pub keeps_status: bool,
+    /// Host and address, as the status of a ServiceEntry tells them.
+    pub allocated: Vec<(Text, Text)>,
     /// How often the spec was written, as an API server counts; 0 elsewhere.
     pub generation: i64,
     /// Where it was read, for messages.
@@ -252,6 +256,7 @@ impl Object {
             && self.meta.namespace == other.meta.namespace
             && self.meta.labels == other.meta.labels
             && self.meta.created == other.meta.created
+            && self.meta.allocated == other.meta.allocated
             && (!self.spec.kind().is_lowered() || self.meta.generation == other.meta.generation)
             && (!self.spec.kind().has_version() || self.meta.resource_version == other.meta.resource_version)
             && meaningful(&self.meta.annotations).eq(meaningful(&other.meta.annotations))

@@ -151,7 +151,10 @@ impl<'a> Reading<'a> {
     }
 
     fn object(&mut self, kind: Kind, entries: &Map<String, Value>) {
-        let (meta, mistakes) = meta::read(entries.get("metadata"), self.place.clone());
+        let (mut meta, mistakes) = meta::read(entries.get("metadata"), self.place.clone());
+        if kind == Kind::ServiceEntry {
+            meta.allocated = meta::allocated(entries.get("status"));
+        }
         let about: Text = format!("{kind} {}/{}", meta.namespace, clip(&meta.name)).into();
         for mistake in mistakes {
             self.tell(Problem::warning(about.clone(), mistake));

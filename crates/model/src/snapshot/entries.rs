@@ -7,6 +7,7 @@ use std::sync::Arc;
 use api::istio::networking::v1alpha3::service_entry::{Location, Resolution as EntryResolution};
 use api::istio::networking::v1alpha3::{ServiceEntry, ServicePort, WorkloadEntry};
 
+use super::allocated::Allocated;
 use super::{Delta, Snapshot};
 use crate::config::{Key, Kind, Meta, Object, Spec};
 use crate::endpoint::{Endpoint, Health, Locality, TlsMode};
@@ -23,15 +24,18 @@ const UNIX_PREFIX: &str = "unix://";
 const HEALTH_CHECKS: &str = "proxy.istio.io/health-checks-enabled";
 
 /// Brings services and endpoints up to date with the entries that changed.
-pub(super) fn join(world: &mut Snapshot, delta: &mut Delta) {
+/// Gives whether addresses were given or taken.
+pub(super) fn join(world: &mut Snapshot, delta: &mut Delta) -> bool {
     let entries = affected_entries(world, delta);
     if entries.is_empty() {
-        return;
+        return false;
     }
+    let entries: Vec<(Key, Option<Told>)> =
+        entries.into_iter().map(|key| (key.clone(), world.objects.get(&key).and_then(Told::of))).collect();
+    let reallocated = allocate(world, &entries);
     let mut changed = Vec::new();
-    for key in entries {
-        let told = world.objects.get(&key).and_then(Told::of);
-        let services = told.as_ref().map(services_of).unwrap_or_default();
+    for (key, told) in entries {
+        let services = told.as_ref().map(|told| services_of(told, &world.allocated)).unwrap_or_default();
         replace_endpoints(world, &key, told.as_ref(), &services, delta);
         let before = world.services.of_entry(&key);
         if before.is_none_or(|known| **known != *services) {
@@ -43,6 +47,20 @@ pub(super) fn join(world: &mut Snapshot, delta: &mut Delta) {
     if !changed.is_empty() {
         Arc::make_mut(&mut world.services).replace_entries(changed);
     }
+    reallocated
+}
+
+/// Settles the addresses of hosts that have none.
+fn allocate(world: &mut Snapshot, entries: &[(Key, Option<Told>)]) -> bool {
+    let concerns = |(key, told): &(Key, Option<Told>)| {
+        world.allocated.has(key) || told.as_ref().is_some_and(|told| told.meta.keeps_status)
+    };
+    if !world.settings.knobs.ip_auto_allocate || !entries.iter().any(concerns) {
+        return false;
+    }
+    let entries: Vec<_> =
+        entries.iter().map(|(key, told)| (key.clone(), told.as_ref().map(|t| (&*t.meta, &t.spec)))).collect();
+    Arc::make_mut(&mut world.allocated).settle(&entries)
 }
 
 /// Entries that changed themselves, or whose selector may see a workload that changed.
@@ -77,7 +95,7 @@ impl Told {
 }
 
 /// One service per host and address.
-fn services_of(told: &Told) -> Vec<Arc<Service>> {
+fn services_of(told: &Told, allocated: &Allocated) -> Vec<Arc<Service>> {
     let Told { meta, spec } = told;
     let resolution = match spec.resolution() {
         EntryResolution::None => Resolution::Passthrough,
@@ -116,14 +134,18 @@ fn services_of(told: &Told) -> Vec<Arc<Service>> {
         aliases: Vec::new(),
         kubernetes: None,
     };
+    let key = Key { kind: Kind::ServiceEntry, namespace: meta.namespace.clone(), name: meta.name.clone() };
     let of_host = |host: &String| {
         let template = &template;
         let host = Text::from(host.as_str());
+        let (auto_ipv4, auto_ipv6) = allocated.of(&key, &host);
         addresses.iter().map(move |address| {
             Arc::new(Service {
                 hostname: crate::names::Hostname::new(host.clone()),
                 name: host.clone(),
                 address: address.clone(),
+                auto_ipv4: auto_ipv4.clone(),
+                auto_ipv6: auto_ipv6.clone(),
                 ..template.clone()
             })
         })

@@ -1,6 +1,7 @@
 //! The world frozen: immutable sections behind `Arc`. Applying a batch gives a new snapshot that
 //! shares every untouched section, and tells which keys changed. One task writes; readers never wait.
 
+pub mod allocated;
 mod conflicts;
 pub mod endpoints;
 mod entries;
@@ -22,6 +23,7 @@ use crate::problem::Problem;
 use crate::settings::Settings;
 use crate::wanted::{Keys, Wanted};
 use crate::workload::WorkloadKey;
+use allocated::Allocated;
 use endpoints::Endpoints;
 use lower::Lowered;
 use objects::{Extensions, Gateways, Objects, Policy, Sidecars, Sight};
@@ -39,6 +41,8 @@ pub struct Snapshot {
     pub lowered: Arc<Lowered>,
     pub services: Arc<Services>,
     pub endpoints: Arc<Endpoints>,
+    /// Addresses given to hosts that have none.
+    pub allocated: Arc<Allocated>,
     pub routing: Arc<Routing>,
     pub policy: Arc<Policy>,
     pub gateways: Arc<Gateways>,
@@ -101,6 +105,7 @@ impl Snapshot {
             lowered: Arc::default(),
             services: Arc::default(),
             endpoints: Arc::default(),
+            allocated: Arc::default(),
             routing: Arc::default(),
             policy: Arc::default(),
             gateways: Arc::default(),
@@ -219,7 +224,7 @@ impl Snapshot {
 
     /// Brings the derived sections up to date with what changed.
     fn rebuild(&mut self, delta: &mut Delta) {
-        entries::join(self, delta);
+        let mut restate = entries::join(self, delta);
         self.settle(delta);
         selected::join(self, delta);
         if self.lowered.is_stale(delta) {
@@ -227,6 +232,12 @@ impl Snapshot {
             delta.objects.extend(fresh.changed(&self.lowered));
             self.tell("lowered", &fresh.problems);
             self.lowered = Arc::new(fresh);
+            restate = true;
+        }
+        if restate {
+            let statuses = &mut Arc::make_mut(&mut self.lowered).statuses;
+            statuses.retain(|key, _| key.kind != Kind::ServiceEntry);
+            statuses.extend(self.allocated.statuses());
         }
         let sight = Sight { written: &self.objects, lowered: &self.lowered.objects };
         if delta.settings || delta.touches(Kind::VirtualService) || delta.touches(Kind::DestinationRule) {

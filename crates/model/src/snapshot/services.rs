@@ -22,6 +22,8 @@ pub struct Services {
     by_host: BTreeMap<Hostname, BTreeMap<Namespace, Arc<Service>>>,
     /// Services of Kubernetes that select pods, oldest first.
     selecting: BTreeMap<Namespace, Vec<Arc<Service>>>,
+    /// Services that answer from outside the mesh, at load balancers or nodes.
+    external: Vec<Arc<Service>>,
     /// Something was told since the last `settle`.
     is_unsettled: bool,
 }
@@ -52,6 +54,11 @@ impl Services {
     /// Services of Kubernetes in a namespace that select pods by labels, oldest first.
     pub fn selecting(&self, namespace: &str) -> &[Arc<Service>] {
         self.selecting.get(namespace).map_or(&[], |list| list)
+    }
+
+    /// Services that answer from outside the mesh, oldest first.
+    pub fn external(&self) -> &[Arc<Service>] {
+        &self.external
     }
 
     /// Services that a ServiceEntry gave.
@@ -110,6 +117,8 @@ impl Services {
         name_aliases(&mut all);
         self.by_host.clear();
         self.selecting.clear();
+        let is_external = |s: &&Arc<Service>| s.kubernetes.as_ref().is_some_and(|k| !k.external_addresses.is_empty());
+        self.external = all.iter().filter(is_external).cloned().collect();
         for service in &all {
             let owners = self.by_host.entry(service.hostname.clone()).or_default();
             let taken = owners.get(&service.namespace).is_some_and(|owner| !yields(owner, service));

@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 
 use model::change::Change;
 use model::config::parse::{self, Parsed};
@@ -141,5 +142,9 @@ fn read(json: &Value, place: &Place, id: &DocumentId) -> Document {
             "could not read the object: a bug in the parser",
         )],
     });
-    Document { objects, problems }
+    let kept = |mut object: Object| {
+        Arc::make_mut(&mut object.meta).keeps_status = true;
+        object
+    };
+    Document { objects: objects.into_iter().map(kept).collect(), problems }
 }

@@ -17,7 +17,6 @@ use model::settings::Settings;
 use serde::de::DeserializeOwned;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
-use tokio::time::Instant;
 use tracing::{info, warn};
 
 use super::cluster::{Cluster, Collection, Options};
@@ -435,9 +434,4 @@ fn is_built_in(kind: Kind) -> bool {
 
 fn unreachable(id: &SourceId, reason: String) -> Stopped {
     Stopped::Failed(format!("could not set up a client for {}: {reason}", id.0))
-}
-
-/// A moment after which a cluster that does not answer is not waited for.
-pub(super) fn patience_ends(timeout: Duration) -> Instant {
-    Instant::now() + timeout
 }

@@ -13,11 +13,8 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use super::cluster::Options;
-use super::live::{Access, Kubernetes, patience_ends};
+use super::live::{Access, Kubernetes};
 use crate::source::{Outlet, spawn};
-
-/// How long a cluster is waited for at the start (`PILOT_REMOTE_CLUSTER_TIMEOUT`).
-const PATIENCE: Duration = Duration::from_secs(30);
 
 /// All further clusters.
 pub(super) struct Remotes {
@@ -119,5 +116,6 @@ fn start(
     let (batches, end) = outlet.shared();
     // It ends by itself when it is to leave or the process ends.
     spawn(source, batches, end);
-    Remote { kubeconfig, synced, awaited_until: patience_ends(PATIENCE), leave }
+    let patience = Duration::from_millis(initial.knobs.remote_cluster_timeout.0);
+    Remote { kubeconfig, synced, awaited_until: Instant::now() + patience, leave }
 }

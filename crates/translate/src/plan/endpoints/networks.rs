@@ -3,16 +3,24 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
+use std::sync::Arc;
 
+use api::istio::mesh::v1alpha1::Network;
+use api::istio::mesh::v1alpha1::network::IstioNetworkGateway;
 use api::istio::mesh::v1alpha1::network::istio_network_gateway::Gw;
+use api::istio::mesh::v1alpha1::network::network_endpoints::Ne;
 use model::endpoint::{Endpoint, Health};
 use model::labels::Labels;
 use model::names::Text;
 use model::proxy::Proxy;
+use model::service::Service;
 use model::settings::Networks;
 
 use super::{LbEndpoint, WorkloadLabel, reach};
 use crate::plan::locality::{Group, Member};
+
+/// Where gateways accept mutual TLS of other networks if nothing else is said.
+const DEFAULT_PORT: u16 = 15443;
 
 /// Gateways between networks, and the factor that lets weights be shared among them evenly.
 pub(super) struct Gateways<'a> {
@@ -25,20 +33,33 @@ struct Gateway<'a> {
     address: &'a str,
     port: u32,
     network: &'a str,
+    /// Where a service of Kubernetes is the gateway.
+    cluster: &'a str,
 }
 
 impl<'a> Gateways<'a> {
     /// The gateways of mesh networks. Only clusters that Envoy resolves by DNS can use a gateway's name; upstream
     /// gives them gateways only where no gateway at all has an address.
-    pub(super) fn new(networks: &'a Networks, resolves_names: bool) -> Gateways<'a> {
+    /// Services that answer from outside are gateways too where a label or mesh networks say so.
+    pub(super) fn new(networks: &'a Networks, services: &'a [Arc<Service>], resolves_names: bool) -> Gateways<'a> {
         let mut by_network: BTreeMap<&str, Vec<Gateway<'_>>> = BTreeMap::new();
         for (network, config) in &networks.networks {
             for gateway in &config.gateways {
                 let Some(Gw::Address(address)) = &gateway.gw else { continue };
                 let usable = resolves_names || address.parse::<IpAddr>().is_ok();
                 if usable && !address.is_empty() {
-                    by_network.entry(network).or_default().push(Gateway { address, port: gateway.port, network });
+                    by_network.entry(network).or_default().push(Gateway {
+                        address,
+                        port: gateway.port,
+                        network,
+                        cluster: "",
+                    });
                 }
+            }
+        }
+        for gateway in services.iter().flat_map(|service| of_service(service, networks)) {
+            if resolves_names || gateway.address.parse::<IpAddr>().is_ok() {
+                by_network.entry(gateway.network).or_default().push(gateway);
             }
         }
         let addressed = |g: &Gateway<'_>| g.address.parse::<IpAddr>().is_ok();
@@ -107,10 +128,37 @@ impl Gateway<'_> {
                 weight: weight.max(1),
                 health: Health::Unknown,
                 mutual_tls: true,
-                workload: labelled.then(WorkloadLabel::default),
+                workload: labelled.then(|| WorkloadLabel { cluster: self.cluster.into(), ..WorkloadLabel::default() }),
             },
         }
     }
+}
+
+/// The gateways that a service is: of the network that its label names, or of those that name it.
+fn of_service<'a>(service: &'a Service, networks: &'a Networks) -> Vec<Gateway<'a>> {
+    let Some(kubernetes) = &service.kubernetes else { return Vec::new() };
+    let mut found = Vec::new();
+    for (cluster, addresses) in &kubernetes.external_addresses {
+        for (network, port) in networks_of(service, networks, cluster) {
+            let by_node = kubernetes.node_ports.iter().find(|(own, _)| u32::from(*own) == port);
+            let port = by_node.map_or(port, |(_, node)| u32::from(*node));
+            found.extend(addresses.iter().map(|address| Gateway { address, port, network, cluster }));
+        }
+    }
+    found
+}
+
+fn networks_of<'a>(service: &'a Service, networks: &'a Networks, cluster: &str) -> Vec<(&'a str, u32)> {
+    if let Some(network) = service.labels.get("topology.istio.io/network").filter(|n| !n.is_empty()) {
+        let told = service.labels.get("networking.istio.io/gatewayPort").and_then(|port| port.parse().ok());
+        let port = told.unwrap_or(DEFAULT_PORT);
+        return service.port(port).map(|p| (&**network, u32::from(p.number))).into_iter().collect();
+    }
+    let here = |n: &&Network| n.endpoints.iter().any(|e| matches!(&e.ne, Some(Ne::FromRegistry(id)) if id == cluster));
+    let all = networks.networks.iter().filter(|(_, network)| here(network));
+    let named = |gateway: &&IstioNetworkGateway| matches!(&gateway.gw, Some(Gw::RegistryServiceName(host)) if *host == *service.hostname);
+    let gateways = all.flat_map(|(id, network)| network.gateways.iter().filter(named).map(|g| (id.as_str(), g.port)));
+    gateways.collect()
 }
 
 /// A proxy that does not know its network still goes through a gateway where there is one.
@@ -216,7 +264,7 @@ mod tests {
         let members = endpoints.iter().map(member).collect();
         let group = Group { locality: Locality::default(), priority: 0, weight: None, members };
         let origins: Vec<&Endpoint> = origins.iter().collect();
-        let group = Gateways::new(&networks, false).replace_unreachable(&proxy(network), group, &origins);
+        let group = Gateways::new(&networks, &[], false).replace_unreachable(&proxy(network), group, &origins);
         group.members.iter().map(|m| (m.endpoint.address.to_string(), m.endpoint.weight)).collect()
     }
 
@@ -253,8 +301,8 @@ mod tests {
 
     #[test]
     fn dns_clusters_use_gateways_only_where_none_has_an_address() {
-        assert!(Gateways::new(&networks(&[("n2", "192.0.2.1"), ("n3", "gw.example.com")]), true).is_empty());
-        assert!(!Gateways::new(&networks(&[("n3", "gw.example.com")]), true).is_empty());
+        assert!(Gateways::new(&networks(&[("n2", "192.0.2.1"), ("n3", "gw.example.com")]), &[], true).is_empty());
+        assert!(!Gateways::new(&networks(&[("n3", "gw.example.com")]), &[], true).is_empty());
     }
 
     #[test]

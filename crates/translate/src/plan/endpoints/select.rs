@@ -68,7 +68,8 @@ impl<'a> Choice<'a> {
 
     /// Endpoints of the port and subset that `usable` admits, by locality.
     pub fn groups(&self, usable: impl Fn(&Endpoint) -> bool) -> Vec<Group<'a>> {
-        let gateways = Gateways::new(&self.view.settings.networks, self.service.resolution.is_dns());
+        let gateways =
+            Gateways::new(&self.view.settings.networks, self.view.gateway_services(), self.service.resolution.is_dns());
         let peers = PeerPolicies::new(&self.view.policy, &self.view.settings.mesh.root_namespace);
         let mut groups: Vec<(Group<'a>, Vec<&'a Endpoint>)> = Vec::new();
         let sends_unhealthy = self.sends_unhealthy();

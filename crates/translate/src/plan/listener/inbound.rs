@@ -172,7 +172,8 @@ fn of_services(basis: &Basis<'_>, served: &mut BTreeMap<u32, Served>, ingress: &
             protocol: target.port.protocol,
         };
         let free = addresses::is_free(&basis.view.proxy, Some(&basis.view.settings), &socket, basis.wildcard());
-        if of_sidecar || !free {
+        // A named port that nobody could find is no port to listen on.
+        if of_sidecar || !free || target.target_port == 0 {
             continue;
         }
         let kubernetes = kubernetes_name(&target.service).map(|(name, ns)| (name.into(), ns.into()));
@@ -285,7 +286,8 @@ fn black_hole(basis: &Basis<'_>) -> ChainPlan {
 
 /// The chains of one port, one for each kind of connection that it accepts.
 fn chains(basis: &Basis<'_>, served: &Served, mtls_mode: MutualTls, contexts: &Contexts) -> Vec<ChainPlan> {
-    let Some(mode) = Mode::of(served.port.protocol) else { return Vec::new() };
+    // Upstream treats what is sent to a UDP port over TCP as bytes.
+    let mode = Mode::of(served.port.protocol).unwrap_or(Mode::Tcp);
     if let Some(tls) = served.tls.as_deref().filter(|_| mtls_mode == MutualTls::Disable) {
         let context = Part::new(server_tls::terminated(basis.view, tls));
         let accepted = mtls::terminated(mode);

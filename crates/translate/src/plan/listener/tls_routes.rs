@@ -13,6 +13,7 @@ use super::basis::Basis;
 use super::conflicts::{Body, Chain};
 use super::tcp_routes::{Wanted, config_ref, routed, to_service};
 use crate::names;
+use crate::plan::route::domains;
 
 /// Chains by TLS routes, or the one to the service where no route fits.
 pub(super) fn chains(basis: &Basis<'_>, wanted: &Wanted<'_>, bind: &str) -> Vec<Chain> {
@@ -56,7 +57,9 @@ fn default_names(basis: &Basis<'_>, wanted: &Wanted<'_>, bind: &str) -> Vec<Text
     let unaddressed = address.is_empty() || address.contains('/') || (address == *wildcard && bind == &**wildcard);
     let by_name = service.hostname.is_wildcard() && service.resolution == Resolution::DynamicDns;
     if !wanted.ranges.is_empty() || unaddressed || by_name {
-        return vec![service.hostname.text().clone()];
+        let (domain, absolute) = (&basis.view.proxy.domain, basis.knobs().absolute_fqdn_domain);
+        let aliases = service.aliases.iter().flat_map(|a| domains::of_alias(&a.hostname, domain, absolute));
+        return std::iter::once(service.hostname.text().clone()).chain(aliases).collect();
     }
     Vec::new()
 }

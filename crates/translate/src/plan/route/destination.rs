@@ -29,7 +29,9 @@ pub(in crate::plan) fn cluster(
         Some(port) => port.number as u16,
         None => only_port.unwrap_or(listener_port),
     };
-    names::outbound_cluster(port, &destination.subset, &destination.host).into()
+    // Another name of a service has no cluster of its own.
+    let alias_of = service.and_then(|s| s.kubernetes.as_ref()).and_then(|k| k.alias_of.as_deref());
+    names::outbound_cluster(port, &destination.subset, alias_of.unwrap_or(&destination.host)).into()
 }
 
 /// The hash of a service's own DestinationRule for one port.

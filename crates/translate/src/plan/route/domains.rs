@@ -25,10 +25,13 @@ pub(super) struct Domains {
 /// All names and addresses of a service.
 pub(super) fn of_service(service: &Service, host: &str, addresses: &[&Text], spelling: &Spelling<'_>) -> Domains {
     let mut all = Vec::with_capacity(8);
-    push(&mut all, host, spelling.port);
     let mut short = Vec::with_capacity(4);
-    alternatives(&mut short, host, spelling);
-    all.extend(short.iter().cloned());
+    for name in std::iter::once(host).chain(service.aliases.iter().map(|alias| alias.hostname.as_str())) {
+        push(&mut all, name, spelling.port);
+        let first = short.len();
+        alternatives(&mut short, name, spelling);
+        all.extend(short[first..].iter().cloned());
+    }
     if service.is_headless() {
         // Pods of a headless service have names of their own below the service's.
         let pods: Vec<Text> = all.iter().map(|domain| format!("*.{domain}").into()).collect();
@@ -38,6 +41,13 @@ pub(super) fn of_service(service: &Service, host: &str, addresses: &[&Text], spe
         push(&mut all, address, spelling.port);
     }
     Domains { all, short }
+}
+
+/// A host that is another name of a service, with its other spellings for clients of this domain.
+pub(in crate::plan) fn of_alias(host: &str, domain: &str, absolute: bool) -> Vec<Text> {
+    let mut all = vec![Text::from(host)];
+    alternatives(&mut all, host, &Spelling { domain, absolute, port: None });
+    all
 }
 
 /// `host:port`, an IPv6 address in brackets.

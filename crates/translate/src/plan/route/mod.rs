@@ -3,7 +3,7 @@
 
 mod assembly;
 pub(super) mod destination;
-mod domains;
+pub(in crate::plan) mod domains;
 pub(crate) mod gateway;
 mod headers;
 mod registry;

@@ -7,6 +7,7 @@ use api::istio::mesh::v1alpha1::mesh_config::outbound_traffic_policy::Mode;
 use api::istio::networking::v1alpha3::HttpRetry;
 use model::names::{Namespace, Text};
 use model::port::Protocol;
+use model::service::Resolution;
 use model::shared::Shared;
 use model::snapshot::routing::{Semantics, VirtualServiceRule};
 use scope::View;
@@ -82,7 +83,10 @@ impl<'a> RouteTables<'a> {
         for index in groups.iter().flat_map(|g| &g.services) {
             routed[*index] = true;
         }
-        for (index, entry) in registry.entries.iter().enumerate().filter(|(index, _)| !routed[*index]) {
+        // What is only another name of a service stands among that service's domains.
+        let is_alias = |entry: &Entry<'_>| entry.service.resolution == Resolution::Alias;
+        let rest = registry.entries.iter().enumerate().filter(|(index, entry)| !routed[*index] && !is_alias(entry));
+        for (index, entry) in rest {
             for port in entry.http_ports() {
                 let routes = Shared::hashed(vec![self.default_route(entry, port.number)]);
                 groups.push(Group { port: port.number, services: vec![index], others: Vec::new(), routes });
