@@ -1,0 +1,124 @@
+//! Recorded cases over a real API server: what is served equals what the same objects give in process, which
+//! translate's test compares with the recording.
+
+use std::fs;
+use std::time::Duration;
+
+use api::Resource;
+use discovery::offline::Offline;
+use discovery::wire::Server;
+use model::config::mesh::{parse_mesh, parse_networks};
+use model::settings::{Knobs, Settings};
+use sources::kubernetes::cluster::{Cluster, Options};
+use sources::kubernetes::wire::Item;
+use testkit::cases::{Answers, Case, World, disagreements, objects, over_stream};
+use testkit::envoy::Transport;
+use testkit::kubernetes::ApiServer;
+use tokio::runtime::{Handle, Runtime};
+use tokio::sync::MutexGuard;
+
+use crate::cluster::{cluster, create};
+use crate::serving::serve;
+
+/// Cases of objects that are all of one age; others would need a second between two objects.
+fn is_wanted(case: &Case) -> bool {
+    let topics = ["kube-services", "kube-endpoints"];
+    let World::Kubernetes(text) = &case.world else { return false };
+    // Two of three: each takes a second or two.
+    let chosen = case.name.bytes().map(usize::from).sum::<usize>() % 3 != 0;
+    topics.contains(&case.topic.as_str()) && chosen && !text.contains("later")
+}
+
+#[test]
+fn real_objects_give_what_the_same_objects_give_in_process() {
+    let runtime = Runtime::new().unwrap();
+    let count = std::sync::atomic::AtomicUsize::new(0);
+    let live = |case: &Case| {
+        count.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        live(case, runtime.handle())
+    };
+    let found = disagreements(is_wanted, in_process, live);
+    let count = count.into_inner();
+    println!("{count} cases on a real API server");
+    assert!(found.is_empty(), "{} disagree, among them:\n{}", found.len(), found[..found.len().min(20)].join("\n"));
+    assert!(count >= 40, "only {count} cases");
+}
+
+fn in_process(case: &Case) -> Answers {
+    let World::Kubernetes(text) = &case.world else { panic!("{} is no Kubernetes case", case.label()) };
+    let (knobs, _) = Knobs::read(|name| case.env.get(name).cloned());
+    let settings = Settings {
+        mesh: parse_mesh(case.mesh.as_deref().unwrap_or_default(), "mesh.yaml").0,
+        networks: parse_networks(case.networks.as_deref().unwrap_or_default(), "networks.yaml").0,
+        knobs,
+        domain: "cluster.local".into(),
+        cluster: "Kubernetes".into(),
+        conflicts: Default::default(),
+    };
+    let options = Options {
+        cluster: settings.cluster.clone(),
+        domain: settings.domain.clone(),
+        system_namespace: "istio-system".into(),
+        revision: "".into(),
+        is_primary: true,
+        mesh_config: None,
+    };
+    let mut cluster = Cluster::new(options, settings.clone());
+    for object in objects(text) {
+        cluster.apply(Item::read(object).unwrap());
+    }
+    let mesh = Offline::told(settings, cluster.changes());
+    Box::new(move |proxy, kind, names| {
+        let Some(set) = mesh.cut(&proxy.node()).unwrap().set(kind) else { return Vec::new() };
+        match names {
+            [] => set.resources().to_vec(),
+            names => names.iter().filter_map(|name| set.get(name)).collect::<Vec<Resource>>(),
+        }
+    })
+}
+
+fn live(case: &Case, runtime: &Handle) -> Answers {
+    let World::Kubernetes(text) = &case.world else { panic!("{} is no Kubernetes case", case.label()) };
+    let (api_server, server) = runtime.block_on(async {
+        let mut api_server = cluster().await;
+        // Age decides conflicts, so all objects must be of one second.
+        for _ in 0..20 {
+            let made = create(&api_server, &objects(text)).await;
+            if made.windows(2).all(|pair| pair[0] == pair[1]) {
+                break;
+            }
+            drop(api_server);
+            api_server = cluster().await;
+        }
+        let put = |name: &str, text: &str| {
+            let path = api_server.folder().join(name);
+            fs::write(&path, text).unwrap();
+            path
+        };
+        let mesh = put("mesh.yaml", case.mesh.as_deref().unwrap_or("{}\n"));
+        let networks = put("networks.yaml", case.networks.as_deref().unwrap_or("networks: {}\n"));
+        let env: Vec<(String, String)> = case.env.iter().map(|(k, v)| (k.clone(), v.clone())).collect();
+        let server = serve(api_server.kubeconfig(), Some((&mesh, &networks)), &env).await;
+        (api_server, server)
+    });
+    let answers = over_stream(runtime.clone(), server.addresses.grpc.unwrap(), Transport::Delta);
+    let guard = Guard { server: Some(server), runtime: runtime.clone(), _api_server: api_server };
+    Box::new(move |proxy, kind, names| {
+        let _alive = &guard;
+        answers(proxy, kind, names)
+    })
+}
+
+struct Guard {
+    server: Option<Server>,
+    runtime: Handle,
+    _api_server: MutexGuard<'static, ApiServer>,
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        if let Some(server) = self.server.take() {
+            self.runtime.block_on(server.stop(Duration::ZERO));
+        }
+    }
+}

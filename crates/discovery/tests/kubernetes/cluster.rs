@@ -1,0 +1,107 @@
+//! The API server that the tests share, and objects in it.
+
+use model::config::Kind;
+use serde_json::{Value, json};
+use testkit::kubernetes::{ApiServer, Definition};
+use tokio::sync::{Mutex, MutexGuard, OnceCell};
+
+static SHARED: OnceCell<Mutex<ApiServer>> = OnceCell::const_new();
+/// Paths of what was made in it.
+static MADE: std::sync::Mutex<Vec<String>> = std::sync::Mutex::new(Vec::new());
+
+/// The API server with every kind defined and nothing in it. Nobody else has it meanwhile.
+pub(crate) async fn cluster() -> MutexGuard<'static, ApiServer> {
+    let shared = SHARED
+        .get_or_init(|| async {
+            let server = ApiServer::start().await;
+            server.define(&definitions()).await;
+            Mutex::new(server)
+        })
+        .await;
+    let server = shared.lock().await;
+    wipe(&server).await;
+    server
+}
+
+/// The kinds of the model that API servers must be taught.
+pub(crate) fn definitions() -> Vec<Definition<'static>> {
+    let custom = Kind::ALL.iter().filter(|kind| kind.group() != "networking.k8s.io");
+    custom.map(|k| (k.group(), k.versions(), k.as_str(), k.plural(), *k != Kind::GatewayClass)).collect()
+}
+
+const BUILT_IN: &[(&str, &str, &str)] = &[
+    ("v1", "Service", "services"),
+    ("v1", "Pod", "pods"),
+    ("v1", "Node", "nodes"),
+    ("v1", "Secret", "secrets"),
+    ("v1", "ConfigMap", "configmaps"),
+    ("discovery.k8s.io/v1", "EndpointSlice", "endpointslices"),
+    ("networking.k8s.io/v1", "Ingress", "ingresses"),
+    ("networking.k8s.io/v1", "IngressClass", "ingressclasses"),
+];
+
+/// Where an object is made, and its own path.
+pub(crate) fn path(object: &Value) -> (String, String) {
+    let (version, kind) = (object["apiVersion"].as_str().unwrap(), object["kind"].as_str().unwrap());
+    let known = BUILT_IN.iter().find(|(v, k, _)| *v == version && *k == kind).map(|(_, _, plural)| *plural);
+    let plural =
+        known.unwrap_or_else(|| Kind::of(version, kind).unwrap_or_else(|| panic!("{version} {kind}")).plural());
+    let root = if version == "v1" { "/api/v1".to_owned() } else { format!("/apis/{version}") };
+    let collection = match object["metadata"]["namespace"].as_str() {
+        Some(namespace) => format!("{root}/namespaces/{namespace}/{plural}"),
+        None => format!("{root}/{plural}"),
+    };
+    let own = format!("{collection}/{}", object["metadata"]["name"].as_str().unwrap());
+    (collection, own)
+}
+
+/// Makes objects with their statuses, namespaces too. Gives the moments in which they were made.
+pub(crate) async fn create(server: &ApiServer, objects: &[Value]) -> Vec<String> {
+    let mut made = Vec::new();
+    for object in objects {
+        let mut object = object.clone();
+        for drawn in ["creationTimestamp", "resourceVersion"] {
+            object["metadata"].as_object_mut().unwrap().remove(drawn);
+        }
+        if object["kind"] == "Namespace" {
+            namespace(server, &object).await;
+            continue;
+        }
+        let status = object.as_object_mut().unwrap().remove("status");
+        let (collection, own) = path(&object);
+        let answer = server.create(&collection, &object).await.unwrap();
+        MADE.lock().unwrap().push(own.clone());
+        made.push(answer["metadata"]["creationTimestamp"].as_str().unwrap().to_owned());
+        if let Some(status) = status {
+            server.patch(&format!("{own}/status"), &json!({"status": status})).await.unwrap();
+        }
+    }
+    made
+}
+
+async fn namespace(server: &ApiServer, object: &Value) {
+    let name = object["metadata"]["name"].as_str().unwrap();
+    let bare = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}});
+    // Others may have made it before.
+    let _ = server.create("/api/v1/namespaces", &bare).await;
+    let meta =
+        json!({"metadata": {"labels": object["metadata"]["labels"], "annotations": object["metadata"]["annotations"]}});
+    let path = format!("/api/v1/namespaces/{name}");
+    server.patch(&path, &meta).await.unwrap();
+    MADE.lock().unwrap().push(format!("labels of {path}"));
+}
+
+/// Takes away what the tests before made. Namespaces stay, since nobody would finish their deletion.
+async fn wipe(server: &ApiServer) {
+    let made = std::mem::take(&mut *MADE.lock().unwrap());
+    for path in made.iter().rev() {
+        match path.strip_prefix("labels of ") {
+            Some(namespace) => {
+                let bare = json!({"metadata": {"labels": null, "annotations": null}});
+                server.patch(namespace, &bare).await.unwrap();
+            }
+            // Some went with their definition.
+            None => _ = server.delete(&format!("{path}?gracePeriodSeconds=0")).await,
+        }
+    }
+}

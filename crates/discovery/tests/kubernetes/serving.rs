@@ -1,0 +1,122 @@
+//! A server that watches an API server, and a client that remembers all it was told.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+
+use api::TypeUrl;
+use api::envoy::config::core::v3::Node;
+use api::envoy::config::endpoint::v3::ClusterLoadAssignment;
+use discovery::args::{Cli, Command};
+use discovery::wire::{self, Server};
+use prost::Message;
+use serde_json::{Value, json};
+use testkit::wait;
+use tonic::transport::Endpoint;
+use xds::client::SotwClient;
+
+/// Starts a server and waits until it is in sync.
+pub(crate) async fn serve(kubeconfig: &Path, mesh: Option<(&Path, &Path)>, env: &[(String, String)]) -> Server {
+    let mut line: Vec<String> = ["pilot-discovery", "discovery", "--registries=Kubernetes"].map(String::from).to_vec();
+    line.push(format!("--kubeconfig={}", kubeconfig.display()));
+    if let Some((mesh, networks)) = mesh {
+        line.push(format!("--meshConfig={}", mesh.display()));
+        line.push(format!("--networksConfig={}", networks.display()));
+    }
+    line.push("--grpcAddr=127.0.0.1:0".to_owned());
+    line.extend(["--httpAddr=", "--monitoringAddr=", "--secureGRPCAddr=", "--httpsAddr="].map(String::from));
+    let Command::Discovery(args) = Cli::read(line).unwrap().command else { panic!("the line says discovery") };
+    let server = wire::start(&args, &|name| env.iter().find(|(k, _)| k == name).map(|(_, v)| v.clone())).await.unwrap();
+    wait::until_within(std::time::Duration::from_secs(90), "a server in sync", async || {
+        match server.pilot.missing_sources() {
+            missing if missing.is_empty() => Ok(()),
+            missing => Err(format!("{missing:?} are not")),
+        }
+    })
+    .await;
+    server
+}
+
+/// What a client was told of one service's endpoints, in order.
+#[derive(Clone, Default)]
+pub(crate) struct Told(Arc<Mutex<Vec<Vec<String>>>>);
+
+impl Told {
+    pub(crate) fn all(&self) -> Vec<Vec<String>> {
+        self.0.lock().unwrap().clone()
+    }
+
+    /// Waits until the last word is this.
+    pub(crate) async fn until(&self, addresses: &[&str]) {
+        wait::until_within(std::time::Duration::from_secs(60), "the endpoints", async || {
+            let last = self.all().last().cloned().unwrap_or_default();
+            if last == addresses { Ok(()) } else { Err(format!("{last:?}")) }
+        })
+        .await;
+    }
+}
+
+/// Follows the endpoints of a cluster by its name.
+pub(crate) async fn follow(server: SocketAddr, cluster: &str) -> Told {
+    let told = Told::default();
+    let node = Node { id: "sidecar~10.9.9.9~client.shop~shop.svc.cluster.local".to_owned(), ..Node::default() };
+    let channel = Endpoint::from_shared(format!("http://{server}")).unwrap().connect_lazy();
+    let mut client = SotwClient::open(channel, node, &TypeUrl::ENDPOINT, &[cluster]).await.unwrap();
+    let (remembered, cluster) = (told.clone(), cluster.to_owned());
+    tokio::spawn(async move {
+        while let Ok(Some(response)) = client.next().await {
+            client.ack(&response);
+            for any in &response.resources {
+                let assignment = ClusterLoadAssignment::decode(any.value.as_slice()).unwrap();
+                if assignment.cluster_name == cluster {
+                    remembered.0.lock().unwrap().push(addresses(&assignment));
+                }
+            }
+        }
+    });
+    told
+}
+
+fn addresses(assignment: &ClusterLoadAssignment) -> Vec<String> {
+    use api::envoy::config::core::v3::address::Address;
+    use api::envoy::config::endpoint::v3::lb_endpoint::HostIdentifier;
+    let endpoints = assignment.endpoints.iter().flat_map(|locality| &locality.lb_endpoints);
+    let mut found: Vec<String> = endpoints
+        .filter_map(|e| match e.host_identifier.as_ref()? {
+            HostIdentifier::Endpoint(endpoint) => match endpoint.address.as_ref()?.address.as_ref()? {
+                Address::SocketAddress(socket) => Some(socket.address.clone()),
+                _ => None,
+            },
+            HostIdentifier::EndpointName(_) => None,
+        })
+        .collect();
+    found.sort();
+    found
+}
+
+pub(crate) const CLUSTER: &str = "outbound|80||web.shop.svc.cluster.local";
+
+/// A service `web` of namespace `shop` with a slice of these addresses.
+pub(crate) fn web(addresses: &[&str]) -> Vec<Value> {
+    vec![
+        json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "shop"}}),
+        json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "web", "namespace": "shop"},
+            "spec": {"ports": [{"name": "http", "port": 80, "targetPort": 8080}]}}),
+        slice("web-1", addresses),
+    ]
+}
+
+pub(crate) fn slice(name: &str, addresses: &[&str]) -> Value {
+    let endpoints: Vec<Value> =
+        addresses.iter().map(|a| json!({"addresses": [a], "conditions": {"ready": true}})).collect();
+    json!({"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
+        "metadata": {"name": name, "namespace": "shop", "labels": {"kubernetes.io/service-name": "web"}},
+        "ports": [{"name": "http", "port": 8080, "protocol": "TCP"}], "endpoints": endpoints})
+}
+
+pub(crate) const SLICE: &str = "/apis/discovery.k8s.io/v1/namespaces/shop/endpointslices/web-1";
+
+/// The part of the slice that has these addresses.
+pub(crate) fn endpoints(addresses: &[&str]) -> Value {
+    json!({"endpoints": slice("web-1", addresses)["endpoints"]})
+}

@@ -1,0 +1,238 @@
+//! A real API server on a real etcd, without controllers: tests bring slices and statuses themselves.
+//! Nothing but loopback is used.
+
+use std::fs;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
+use http::{Method, Request};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::certificates::Authority;
+use crate::process::Process;
+use crate::tls::TlsClient;
+use crate::{client, ports, servers, wait};
+
+const TOKEN: &str = "let-me-in";
+const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+/// A cold start on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// One API server.
+pub struct ApiServer {
+    process: Option<Process>,
+    args: Vec<String>,
+    address: SocketAddr,
+    tls: TlsClient,
+    kubeconfig: PathBuf,
+    folder: TempDir,
+    _etcd: Process,
+}
+
+/// A kind to define: group, versions (the first one stored), kind, plural, and whether it stands in namespaces.
+pub type Definition<'a> = (&'a str, &'a [&'a str], &'a str, &'a str, bool);
+
+impl ApiServer {
+    /// Starts etcd and an API server and waits until it is ready. Its own Service is hidden from the mesh.
+    pub async fn start() -> ApiServer {
+        let folder = tempfile::tempdir().unwrap_or_else(|e| panic!("could not make a folder: {e}"));
+        let store = format!("http://127.0.0.1:{}", ports::free());
+        let path = |name: &str| folder.path().join(name).display().to_string();
+        let etcd = [
+            format!("--data-dir={}", path("data")),
+            format!("--listen-client-urls={store}"),
+            format!("--advertise-client-urls={store}"),
+            format!("--listen-peer-urls=http://127.0.0.1:{}", ports::free()),
+            "--unsafe-no-fsync".to_owned(),
+            "--log-level=error".to_owned(),
+        ];
+        let etcd = Process::start("etcd", &servers::binary("etcd"), &etcd, &[]);
+        let authority = Authority::new();
+        let own = authority.workload("spiffe://test/api-server");
+        put(folder.path(), "server.crt", &own.chain);
+        put(folder.path(), "server.key", &own.key);
+        put(folder.path(), "tokens", &format!("{TOKEN},admin,1,\"system:masters\"\n"));
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, ports::free()));
+        let kubeconfig = put(folder.path(), "kubeconfig", &kubeconfig(address, &authority));
+        let args = vec![
+            format!("--etcd-servers={store}"),
+            "--service-account-issuer=https://test.example".to_owned(),
+            format!("--service-account-key-file={}", path("server.crt")),
+            format!("--service-account-signing-key-file={}", path("server.key")),
+            "--service-cluster-ip-range=10.96.0.0/16,fd00:10:96::/112".to_owned(),
+            "--authorization-mode=AlwaysAllow".to_owned(),
+            format!("--token-auth-file={}", path("tokens")),
+            format!("--tls-cert-file={}", path("server.crt")),
+            format!("--tls-private-key-file={}", path("server.key")),
+            format!("--secure-port={}", address.port()),
+            "--bind-address=127.0.0.1".to_owned(),
+            format!("--cert-dir={}", path("certs")),
+            "--disable-admission-plugins=ServiceAccount".to_owned(),
+            "--profiling=false".to_owned(),
+        ];
+        let tls = TlsClient::new(&authority, None, &["http/1.1"]);
+        let mut server = ApiServer { process: None, args, address, tls, kubeconfig, folder, _etcd: etcd };
+        server.resume().await;
+        let hidden = json!({"metadata": {"annotations": {"networking.istio.io/exportTo": "~"}}});
+        wait::until("the Service of the API server", async || {
+            server.patch("/api/v1/namespaces/default/services/kubernetes", &hidden).await
+        })
+        .await;
+        server
+    }
+
+    /// The file that lets a client in.
+    pub fn kubeconfig(&self) -> &Path {
+        &self.kubeconfig
+    }
+
+    /// Kills the API server; what it stored stays.
+    pub fn stop(&mut self) {
+        self.process = None;
+    }
+
+    /// Starts it again where it was.
+    pub async fn resume(&mut self) {
+        self.process = Some(Process::start("kube-apiserver", &servers::binary("kube-apiserver"), &self.args, &[]));
+        self.ready().await;
+    }
+
+    /// Another API server on the same store.
+    pub async fn sibling(&self) -> Sibling {
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, ports::free()));
+        let mut args = self.args.clone();
+        args.retain(|a| !a.starts_with("--secure-port="));
+        args.push(format!("--secure-port={}", address.port()));
+        let process = Process::start("kube-apiserver", &servers::binary("kube-apiserver"), &args, &[]);
+        let sibling = Sibling { address, tls: self.tls.clone(), _process: process };
+        wait::until_within(PATIENCE, "a second API server", async || {
+            send(&sibling.tls, sibling.address, Method::GET, "/readyz", "", String::new()).await.map(drop)
+        })
+        .await;
+        sibling
+    }
+
+    /// Defines kinds with open schemas and waits until they are served.
+    pub async fn define(&self, kinds: &[Definition<'_>]) {
+        for kind in kinds {
+            self.create(DEFINITIONS, &definition(kind)).await.unwrap_or_else(|e| panic!("could not define: {e}"));
+        }
+        wait::until_within(PATIENCE, "the definitions", async || {
+            let list = self.get(DEFINITIONS).await?;
+            let is_set = |crd: &Value| {
+                let conditions = crd["status"]["conditions"].as_array().into_iter().flatten();
+                conditions.into_iter().any(|c| c["type"] == "Established" && c["status"] == "True")
+            };
+            let all = list["items"].as_array().is_some_and(|items| items.iter().all(is_set));
+            if all { Ok(()) } else { Err("some are not established".to_owned()) }
+        })
+        .await;
+    }
+
+    pub async fn get(&self, path: &str) -> Result<Value, String> {
+        send(&self.tls, self.address, Method::GET, path, "", String::new()).await
+    }
+
+    pub async fn create(&self, collection: &str, object: &Value) -> Result<Value, String> {
+        send(&self.tls, self.address, Method::POST, collection, "application/json", object.to_string()).await
+    }
+
+    /// Merges into an object.
+    pub async fn patch(&self, path: &str, part: &Value) -> Result<Value, String> {
+        send(&self.tls, self.address, Method::PATCH, path, "application/merge-patch+json", part.to_string()).await
+    }
+
+    pub async fn delete(&self, path: &str) -> Result<Value, String> {
+        send(&self.tls, self.address, Method::DELETE, path, "", String::new()).await
+    }
+
+    async fn ready(&mut self) {
+        wait::until_within(PATIENCE, "a ready API server", async || {
+            if let Some(process) = &mut self.process {
+                process.check_alive();
+            }
+            send(&self.tls, self.address, Method::GET, "/readyz", "", String::new()).await.map(drop)
+        })
+        .await;
+    }
+
+    /// A place for files that live as long as the server.
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+}
+
+/// A second API server; it ends with its guard.
+pub struct Sibling {
+    address: SocketAddr,
+    tls: TlsClient,
+    _process: Process,
+}
+
+impl Sibling {
+    pub async fn patch(&self, path: &str, part: &Value) -> Result<Value, String> {
+        send(&self.tls, self.address, Method::PATCH, path, "application/merge-patch+json", part.to_string()).await
+    }
+}
+
+async fn send(
+    tls: &TlsClient,
+    address: SocketAddr,
+    method: Method,
+    path: &str,
+    content: &str,
+    body: String,
+) -> Result<Value, String> {
+    let stream = tls.connect(address, "").await?;
+    let mut request = Request::builder().method(method.clone()).uri(path).header("host", "127.0.0.1");
+    request = request.header("authorization", format!("Bearer {TOKEN}"));
+    if !content.is_empty() {
+        request = request.header("content-type", content);
+    }
+    let request = request.body(body).map_err(|e| e.to_string())?;
+    let reply = client::send_over(stream, request).await.map_err(|e| e.to_string())?;
+    if !reply.status.is_success() {
+        return Err(format!("{method} {path}: {} {}", reply.status, reply.body));
+    }
+    Ok(reply.json())
+}
+
+fn definition((group, versions, kind, plural, namespaced): &Definition<'_>) -> Value {
+    let version = |(index, name): (usize, &&str)| {
+        json!({"name": name, "served": true, "storage": index == 0, "subresources": {"status": {}},
+            "schema": {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}}})
+    };
+    json!({
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": format!("{plural}.{group}"),
+            "annotations": {"api-approved.kubernetes.io": "unapproved, for a test"}},
+        "spec": {
+            "group": group,
+            "scope": if *namespaced { "Namespaced" } else { "Cluster" },
+            "names": {"kind": kind, "plural": plural, "singular": kind.to_lowercase(), "listKind": format!("{kind}List")},
+            "versions": versions.iter().enumerate().map(version).collect::<Vec<_>>(),
+        },
+    })
+}
+
+fn kubeconfig(address: SocketAddr, authority: &Authority) -> String {
+    let root = BASE64_STANDARD.encode(authority.root());
+    json!({
+        "apiVersion": "v1", "kind": "Config", "current-context": "test",
+        "clusters": [{"name": "test", "cluster": {"server": format!("https://{address}"), "certificate-authority-data": root}}],
+        "users": [{"name": "test", "user": {"token": TOKEN}}],
+        "contexts": [{"name": "test", "context": {"cluster": "test", "user": "test"}}],
+    })
+    .to_string()
+}
+
+fn put(folder: &Path, name: &str, text: &str) -> PathBuf {
+    let path = folder.join(name);
+    fs::write(&path, text).unwrap_or_else(|e| panic!("could not write {name}: {e}"));
+    path
+}
