@@ -307,7 +307,8 @@ fn status(config: &ProxyConfig, role: &Role, environment: &Environment) -> Resul
 /// DNS is answered where iptables lead it here, and at gateways that ask for it.
 fn dns_address(node: &Node, role: &Role, environment: &Environment) -> Result<Option<SocketAddr>> {
     let is_on = |name: &str| text(node, name).is_some_and(|value| value == "true" || value == "1");
-    if !is_on("DNS_CAPTURE") && !(role.kind == Kind::Router && is_on("ENABLE_DNS_SERVER")) {
+    let is_wanted = is_on("DNS_CAPTURE") || (role.kind == Kind::Router && is_on("ENABLE_DNS_SERVER"));
+    if !is_wanted {
         return Ok(None);
     }
     let address = environment.get("DNS_PROXY_ADDR").unwrap_or("localhost:15053").replace("localhost", "127.0.0.1");

@@ -1,5 +1,7 @@
 //! Every bootstrap setting, from flags and environment to a real Envoy that accepts it.
 
+#![allow(clippy::unwrap_used, reason = "a test has no better answer than a panic")]
+
 use std::fs;
 use std::process::Command;
 

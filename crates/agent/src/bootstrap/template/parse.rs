@@ -300,7 +300,7 @@ fn loop_head(words: &[Word], line: usize) -> Result<(Vec<String>, Pipeline)> {
 }
 
 fn pipeline(words: &[Word], line: usize) -> Result<Pipeline> {
-    let mut rest = words.iter().cloned().collect::<Vec<_>>().into_iter().peekable();
+    let mut rest = words.to_vec().into_iter().peekable();
     let pipeline = commands(&mut rest, line)?;
     if rest.next().is_some() {
         bail!("line {line}: a bracket is closed that was not opened");

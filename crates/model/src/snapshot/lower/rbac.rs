@@ -232,7 +232,7 @@ fn rule(access: &AccessRule, subject: &Subject) -> Result<Rule, String> {
         source.principals.push(principal(&subject.user));
     }
     if !subject.group.is_empty() {
-        when.push(condition("request.auth.claims[groups]", &[subject.group.clone()]));
+        when.push(condition("request.auth.claims[groups]", std::slice::from_ref(&subject.group)));
     }
     for (key, value) in &subject.properties {
         match key.as_str() {
