@@ -38,6 +38,13 @@ pub struct Discovery {
 impl Discovery {
     /// Starts the server and waits until it says that it is ready.
     pub async fn start(binary: &str, setup: Setup) -> Discovery {
+        let mut server = Self::start_unready(binary, setup).await;
+        server.ready().await;
+        server
+    }
+
+    /// Starts the server and waits until it answers, ready or not.
+    pub async fn start_unready(binary: &str, setup: Setup) -> Discovery {
         let folder = tempfile::tempdir().unwrap_or_else(|e| panic!("could not make a folder: {e}"));
         let config = folder.path().join("config");
         fs::create_dir(&config).unwrap_or_else(|e| panic!("could not make the config folder: {e}"));
@@ -65,7 +72,11 @@ impl Discovery {
         let binary = PathBuf::from(binary);
         let process = Process::start("pilot-discovery", &binary, &args, &setup.env);
         let mut server = Discovery { binary, args, env: setup.env, grpc, http, monitoring, folder, process };
-        server.ready().await;
+        wait::until("a pilot-discovery that answers", async || {
+            server.process.check_alive();
+            client::get(server.http, "discovery", "/ready").await
+        })
+        .await;
         server
     }
 
@@ -108,7 +119,8 @@ impl Discovery {
         self.ready().await;
     }
 
-    async fn ready(&mut self) {
+    /// Waits until it says that it is ready.
+    pub async fn ready(&mut self) {
         wait::until("a ready pilot-discovery", async || {
             self.process.check_alive();
             let reply = client::get(self.http, "discovery", "/ready").await?;

@@ -7,6 +7,6 @@ mod consul_scripted;
 mod eureka;
 mod eureka_scripted;
 #[path = "../watching/follower.rs"]
-#[allow(dead_code)]
+#[allow(dead_code, reason = "shared with the other tests of sources")]
 mod follower;
 mod memory;

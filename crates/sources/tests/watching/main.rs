@@ -1,6 +1,7 @@
 //! Sources against real folders, real files and real kernel events.
 
 mod files;
+#[allow(dead_code, reason = "shared with the other tests of sources")]
 mod follower;
 mod http;
 mod jwks;
