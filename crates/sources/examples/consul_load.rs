@@ -122,7 +122,9 @@ async fn change(
                 number += 1;
                 making.push(change_one(server, number, services));
             }
-            Some(host) = making.next() => _ = pending.entry(host).or_insert_with(Instant::now),
+            Some(host) = making.next() => {
+                pending.entry(host).or_insert_with(Instant::now);
+            }
             Some(batch) = changes.recv() => see(&batch, &mut pending, delays),
         }
     }

@@ -7,13 +7,13 @@ use testkit::discovery::{Discovery, Setup};
 use testkit::{client, ports, wait};
 
 async fn start(required: bool) -> Discovery {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("registries.yaml");
     let nobody = format!("http://127.0.0.1:{}", ports::free());
     let text = format!(
         "registries:\n- name: away\n  required: {required}\n  startupDeadline: 300ms\n  consul: {{addresses: ['{nobody}']}}\n"
     );
-    fs::write(&file, text).unwrap();
+    fs::write(&file, text).expect("a file");
     let args = vec![format!("--registryConfig={}", file.display())];
     Discovery::start_unready(env!("CARGO_BIN_EXE_pilot-discovery"), Setup { args, ..Setup::default() }).await
 }

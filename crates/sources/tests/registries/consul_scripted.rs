@@ -76,7 +76,7 @@ async fn answer(asked: Asked, mut picture: watch::Receiver<Picture>) -> Response
         Fault::None => {}
         Fault::Status(status) => response = response.status(status),
         Fault::NoLeader => response = response.header("x-consul-knownleader", "false"),
-        Fault::NotJson => return response.body("<html>".to_owned()).unwrap(),
+        Fault::NotJson => return response.body("<html>".to_owned()).expect("a response"),
         Fault::Filtered => response = response.header("x-consul-results-filtered-by-acls", "true"),
         Fault::Old if asked.parameter("stale").is_some() => {
             response = response.header("x-consul-lastcontact", "60000").header("x-consul-knownleader", "true");
@@ -92,7 +92,7 @@ async fn answer(asked: Asked, mut picture: watch::Receiver<Picture>) -> Response
         "/v1/health/service/web" => now.web.iter().map(|n| instance(*n)).collect(),
         other => panic!("nobody should ask for {other}"),
     };
-    response.body(body.to_string()).unwrap()
+    response.body(body.to_string()).expect("a response")
 }
 
 fn instance(number: u8) -> Value {
@@ -115,7 +115,7 @@ async fn an_index_that_goes_backwards_is_read_anew_and_loses_nothing() {
     assert_eq!(seen.lost, 0);
     let waited: Vec<u64> =
         fake.server.asked().iter().filter_map(|asked| asked.parameter("index")?.parse().ok()).collect();
-    assert!(waited.iter().any(|i| *i == 100) && waited.contains(&5), "{waited:?}");
+    assert!(waited.contains(&100) && waited.contains(&5), "{waited:?}");
     let after = waited.iter().rposition(|i| *i == 5).unwrap();
     assert!(!waited[after..].contains(&100), "{waited:?}");
 }
@@ -187,9 +187,8 @@ async fn options_reach_the_server() {
     let _seen = Follower::synced(adapter(options)).await;
     testkit::wait::until("a question that waits", async || {
         let asked = fake.server.asked();
-        let of_web = asked.iter().filter(|a| a.path == "/v1/health/service/web");
-        let waiting =
-            of_web.filter(|a| a.parameter("index").is_some()).last().ok_or("none yet".to_owned())?.query.clone();
+        let mut of_web = asked.iter().rev().filter(|a| a.path == "/v1/health/service/web");
+        let waiting = of_web.find(|a| a.parameter("index").is_some()).ok_or("none yet".to_owned())?.query.clone();
         let expected = "default&dc=dc%202&ns=team&partition=p&index=7&wait=60s&filter=Service.Port%20%3D%3D%2080";
         if waiting == expected { Ok(()) } else { Err(waiting) }
     })

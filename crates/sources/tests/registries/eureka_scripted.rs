@@ -39,7 +39,7 @@ impl Fake {
         let picture = Arc::new(Mutex::new(Picture { web, ..Picture::default() }));
         let shown = picture.clone();
         let server = Scripted::start(move |asked| {
-            let now = shown.lock().unwrap().clone();
+            let now = shown.lock().expect("nobody panics with it").clone();
             async move { answer(&asked, &now) }
         })
         .await;
@@ -47,7 +47,7 @@ impl Fake {
     }
 
     fn show(&self, edit: impl FnOnce(&mut Picture)) {
-        edit(&mut self.picture.lock().unwrap());
+        edit(&mut self.picture.lock().expect("nobody panics with it"));
     }
 
     fn options(&self) -> Options {
@@ -61,7 +61,8 @@ impl Fake {
 }
 
 fn answer(asked: &Asked, now: &Picture) -> Response<String> {
-    let reply = |status: u16, body: Value| Response::builder().status(status).body(body.to_string()).unwrap();
+    let reply =
+        |status: u16, body: Value| Response::builder().status(status).body(body.to_string()).expect("a response");
     if let Some(status) = now.failing {
         return reply(status, json!("no"));
     }

@@ -9,7 +9,7 @@ use testkit::scripted::Scripted;
 const LIMITS: Limits = Limits { time: Duration::from_secs(60), bytes: 100 };
 
 fn client() -> Client {
-    Client::new(&Options { roots: Roots::None, ..Options::default() }).unwrap()
+    Client::new(&Options { roots: Roots::None, ..Options::default() }).expect("a client")
 }
 
 async fn server() -> Scripted {
@@ -18,7 +18,7 @@ async fn server() -> Scripted {
         "/never" => std::future::pending().await,
         "/elsewhere" => {
             let reply = Response::builder().status(302).header("location", "http://127.0.0.1:1/");
-            reply.body(String::new()).unwrap()
+            reply.body(String::new()).expect("a response")
         }
         "/header" => Response::new(format!("{:?}", asked.headers.get("x-consul-token"))),
         _ => Response::new("hello".to_owned()),

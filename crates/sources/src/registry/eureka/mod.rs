@@ -79,13 +79,12 @@ impl Eureka {
     }
 
     async fn ask(&mut self, peers: &mut Peers, next: Next) -> Result<Next, String> {
-        if next == Next::Delta {
-            if let Some(delta) = peers.delta().await? {
-                if self.apply(delta) {
-                    return Ok(Next::Delta);
-                }
-                debug!(registry = &*self.id.0, "the changes do not lead to the server's state: reading all of it");
+        let delta = if next == Next::Delta { peers.delta().await? } else { None };
+        if let Some(delta) = delta {
+            if self.apply(delta) {
+                return Ok(Next::Delta);
             }
+            debug!(registry = &*self.id.0, "the changes do not lead to the server's state: reading all of it");
         }
         let all = peers.all().await?;
         self.replace(all);
