@@ -20,6 +20,8 @@ pub struct Cli {
 pub enum Command {
     /// Start the discovery service
     Discovery(Box<Discovery>),
+    /// Print the definitions of Istio's kinds for an API server
+    Crds,
     /// Make an HTTP request to a running discovery service's debug port
     Request(Request),
     /// Print the version
@@ -49,6 +51,10 @@ pub struct Discovery {
     /// Kubernetes client configuration; inside a cluster not needed
     #[arg(long, default_value = "")]
     pub kubeconfig: String,
+
+    /// Install the definitions of Istio's kinds in the API server before anything is watched
+    #[arg(long = "registerCRDs")]
+    pub register_crds: bool,
 
     /// DNS suffix of the mesh
     #[arg(long, default_value = "cluster.local")]

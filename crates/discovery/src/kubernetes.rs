@@ -3,15 +3,17 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow};
 use model::change::SourceId;
 use model::settings::Settings;
 use sources::kubernetes::cluster::Options;
+use sources::kubernetes::definitions;
 use sources::kubernetes::live::{Access, Kubernetes};
 use sources::status::{Election, Writer};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
+use tracing::info;
 
 use crate::args::Discovery;
 use crate::serve::world::World;
@@ -33,6 +35,14 @@ pub(crate) fn access(args: &Discovery, environment: Environment<'_>) -> Result<O
     };
     std::fs::metadata(&path).with_context(|| format!("could not read the kubeconfig {path}"))?;
     Ok(Some(Access::Kubeconfig(path.into())))
+}
+
+/// Installs the definitions of our kinds.
+pub(crate) async fn install_definitions(access: Option<Access>) -> Result<()> {
+    let access = access.context("could not install definitions: no API server is known, give --kubeconfig=FILE")?;
+    let count = definitions::install(access).await.map_err(|reason| anyhow!(reason))?;
+    info!(count, "installed the definitions of Istio's kinds");
+    Ok(())
 }
 
 /// Whether settings of the mesh are the cluster's: then there is no file of them.

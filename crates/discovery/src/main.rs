@@ -25,6 +25,7 @@ fn main() -> ExitCode {
     };
     let done = match cli.command {
         Command::Discovery(args) => discovery(&args),
+        Command::Crds => print(&definitions()),
         Command::Request(request) => ask(&request),
         Command::Version(args) => print(&version_text(&args)),
     };
@@ -48,6 +49,13 @@ fn discovery(args: &Discovery) -> Result<()> {
 fn ask(args: &discovery::args::Request) -> Result<()> {
     let body = runtime()?.block_on(request::send(args))?;
     std::io::stdout().write_all(&body).context("could not write the answer")
+}
+
+/// The definitions as one YAML text.
+fn definitions() -> String {
+    let documents = model::config::definition::definitions();
+    let texts = documents.filter_map(|document| serde_saphyr::to_string(&document).ok());
+    texts.map(|text| text.trim_end().to_owned()).collect::<Vec<_>>().join("\n---\n")
 }
 
 fn version_text(args: &Version) -> String {

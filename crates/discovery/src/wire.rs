@@ -107,6 +107,9 @@ pub async fn start(args: &Discovery, environment: Environment<'_>) -> Result<Ser
     info!(version = version::line(), "starting");
     tell_set_aside(&args.set_aside);
     let access = kubernetes::access(args, environment)?;
+    if args.register_crds {
+        kubernetes::install_definitions(access.clone()).await?;
+    }
     let registries = registries(args, access.is_some())?;
     let Registries { entries, conflicts } = registries::read(args, &registries)?;
     let settings = Settings { conflicts, ..settings(args, environment) };

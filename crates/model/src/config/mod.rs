@@ -1,6 +1,7 @@
 //! The table of config kinds, and an object of any of them.
 //! One row here plus one file beside this makes a new kind; exhaustive matches then show where it must be read.
 
+pub mod definition;
 pub mod encode;
 pub mod gateway_api;
 mod lines;

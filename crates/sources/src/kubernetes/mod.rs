@@ -1,8 +1,10 @@
 //! Kubernetes as a registry and a config store. `wire` decodes what the API server sends, `cluster` joins it
 //! in memory into the model's words, whatever the order of arrival; neither does I/O. `live` feeds them from watches.
+//! `definitions` installs those of our kinds.
 
 pub mod cluster;
 mod config;
+pub mod definitions;
 mod interner;
 pub mod live;
 mod place;

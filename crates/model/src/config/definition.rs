@@ -1,0 +1,165 @@
+//! Definitions of our kinds for an API server (CRDs), with structural schemas made from the descriptors that
+//! documents are read by: what an API server admits is what can be read.
+
+use prost_reflect::{FieldDescriptor, Kind as FieldKind, MessageDescriptor};
+use serde_json::{Map, Value, json};
+
+use super::Kind;
+
+/// How deep a message may hold itself before anything is admitted.
+const DEEPEST: usize = 12;
+
+/// The definition of a kind; `None` for one that is Kubernetes' own.
+pub fn definition(kind: Kind) -> Option<Value> {
+    let message = api::reflect::istio().get_message_by_name(kind.message()?)?;
+    let schema = json!({
+        "type": "object",
+        "properties": {
+            "spec": message_schema(&message, &mut Vec::new()),
+            "status": anything(),
+        },
+    });
+    let version = |(index, name): (usize, &&str)| {
+        json!({
+            "name": name,
+            "served": true,
+            "storage": index == 0,
+            "schema": {"openAPIV3Schema": schema},
+            "subresources": {"status": {}},
+        })
+    };
+    let versions: Vec<Value> = kind.versions().iter().enumerate().map(version).collect();
+    let (group, plural) = (kind.group(), kind.plural());
+    Some(json!({
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": format!("{plural}.{group}"), "labels": {"app": "istio-pilot", "release": "istio"}},
+        "spec": {
+            "group": group,
+            "names": {
+                "kind": kind.as_str(),
+                "listKind": format!("{kind}List"),
+                "plural": plural,
+                "singular": kind.as_str().to_lowercase(),
+                "categories": ["istio-io", category(group)],
+            },
+            "scope": "Namespaced",
+            "versions": versions,
+        },
+    }))
+}
+
+/// Every definition, in the order of the table of kinds.
+pub fn definitions() -> impl Iterator<Item = Value> {
+    Kind::ALL.iter().filter_map(|kind| definition(*kind))
+}
+
+/// `networking-istio-io`, under which kubectl lists all kinds of a group.
+fn category(group: &str) -> String {
+    group.replace('.', "-")
+}
+
+fn anything() -> Value {
+    json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true})
+}
+
+/// `around` are the messages that this one stands in: some hold themselves.
+fn message_schema(message: &MessageDescriptor, around: &mut Vec<String>) -> Value {
+    if let Some(known) = well_known(message.full_name()) {
+        return known;
+    }
+    if around.len() >= DEEPEST || around.iter().any(|name| name == message.full_name()) {
+        return anything();
+    }
+    around.push(message.full_name().to_owned());
+    let properties: Map<String, Value> =
+        message.fields().map(|field| (field.json_name().to_owned(), field_schema(&field, around))).collect();
+    around.pop();
+    match properties.is_empty() {
+        true => json!({"type": "object"}),
+        false => json!({"type": "object", "properties": properties}),
+    }
+}
+
+fn field_schema(field: &FieldDescriptor, around: &mut Vec<String>) -> Value {
+    if let (true, FieldKind::Message(entry)) = (field.is_map(), field.kind()) {
+        let values = entry.map_entry_value_field();
+        return json!({"type": "object", "additionalProperties": value_schema(&values.kind(), around)});
+    }
+    let value = value_schema(&field.kind(), around);
+    match field.is_list() {
+        true => json!({"type": "array", "items": value}),
+        false => value,
+    }
+}
+
+fn value_schema(kind: &FieldKind, around: &mut Vec<String>) -> Value {
+    match kind {
+        FieldKind::Message(message) => message_schema(message, around),
+        // Names, and the numbers that stand for them.
+        FieldKind::Enum(_) => json!({"x-kubernetes-int-or-string": true}),
+        FieldKind::Bool => json!({"type": "boolean"}),
+        FieldKind::Float | FieldKind::Double => json!({"type": "number"}),
+        FieldKind::String | FieldKind::Bytes => json!({"type": "string"}),
+        // 64 bits are written as text too.
+        FieldKind::Int64 | FieldKind::Uint64 | FieldKind::Sint64 | FieldKind::Fixed64 | FieldKind::Sfixed64 => {
+            json!({"x-kubernetes-int-or-string": true})
+        }
+        FieldKind::Uint32 | FieldKind::Fixed32 => json!({"type": "integer", "minimum": 0, "maximum": u32::MAX}),
+        FieldKind::Int32 | FieldKind::Sint32 | FieldKind::Sfixed32 => json!({"type": "integer", "format": "int32"}),
+    }
+}
+
+/// Messages that protobuf writes in a way of their own.
+fn well_known(name: &str) -> Option<Value> {
+    Some(match name.strip_prefix("google.protobuf.")? {
+        "Duration" | "Timestamp" | "StringValue" | "BytesValue" | "FieldMask" => json!({"type": "string"}),
+        "BoolValue" => json!({"type": "boolean"}),
+        "FloatValue" | "DoubleValue" => json!({"type": "number"}),
+        "Int32Value" => json!({"type": "integer", "format": "int32"}),
+        "UInt32Value" => json!({"type": "integer", "minimum": 0, "maximum": u32::MAX}),
+        "Int64Value" | "UInt64Value" => json!({"x-kubernetes-int-or-string": true}),
+        "Struct" | "Any" | "Empty" => anything(),
+        "Value" => json!({"x-kubernetes-preserve-unknown-fields": true}),
+        "ListValue" => json!({"type": "array", "items": {"x-kubernetes-preserve-unknown-fields": true}}),
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::{definition, definitions};
+    use crate::config::Kind;
+
+    #[test]
+    fn every_kind_of_istio_is_defined_once() {
+        let names: Vec<String> =
+            definitions().map(|d| d["metadata"]["name"].as_str().unwrap_or_default().to_owned()).collect();
+        assert_eq!(names.len(), 15);
+        assert_eq!(names[0], "virtualservices.networking.istio.io");
+        assert_eq!(definition(Kind::HttpRoute), None);
+    }
+
+    #[test]
+    fn fields_have_the_types_that_documents_write() {
+        let defined = definition(Kind::VirtualService).expect("one of ours");
+        let version = &defined["spec"]["versions"][0];
+        assert_eq!((&version["name"], &version["storage"]), (&json!("v1"), &json!(true)));
+        let http = &version["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]["http"];
+        let fields = &http["items"]["properties"];
+        assert_eq!(fields["timeout"], json!({"type": "string"}));
+        assert_eq!(fields["match"]["items"]["properties"]["port"]["type"], json!("integer"));
+        assert_eq!(fields["headers"]["properties"]["request"]["properties"]["set"]["type"], json!("object"));
+        assert_eq!(fields["corsPolicy"]["properties"]["allowCredentials"], json!({"type": "boolean"}));
+    }
+
+    #[test]
+    fn what_any_json_may_be_is_kept_whole() {
+        let defined = definition(Kind::EnvoyFilter).expect("one of ours");
+        let spec = &defined["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"];
+        let patch = &spec["properties"]["configPatches"]["items"]["properties"]["patch"];
+        assert_eq!(patch["properties"]["value"]["x-kubernetes-preserve-unknown-fields"], json!(true));
+    }
+}
