@@ -20,8 +20,13 @@ pub(super) fn apply(options: &Options) -> Result<()> {
     if let Some(namespace) = &options.action.namespace {
         enter(namespace)?;
     }
-    let families = if options.ipv6 { &[Family::V4, Family::V6][..] } else { &[Family::V4] };
-    let tables: Vec<Tables> = families.iter().map(|family| Tables::find(*family, options)).collect::<Result<_>>()?;
+    let mut tables = vec![Tables::find(Family::V4, options)?];
+    if options.ipv6 {
+        tables.push(Tables::find(Family::V6, options)?);
+    } else if options.action.cleanup_only {
+        // An earlier run may have captured both.
+        tables.extend(Tables::find(Family::V6, options).ok());
+    }
     let residue = tables.iter().any(|t| !t.found.is_clean());
     let wanting = tables.iter().any(|t| !t.is_in_place());
     if options.action.cleanup_only {
@@ -67,11 +72,8 @@ struct Tables {
 impl Tables {
     fn find(family: Family, options: &Options) -> Result<Tables> {
         let binary = binary(family, options.action.binary.as_deref())?;
-        let saved = run(&format!("{binary}-save"), &[], None).unwrap_or_else(|error| {
-            warn!("{error:#}; taken for no rules");
-            String::new()
-        });
-        Ok(Tables { family, binary, rules: rules(options, family), found: State::read(&saved) })
+        let found = saved(&binary);
+        Ok(Tables { family, binary, rules: rules(options, family), found })
     }
 
     fn is_in_place(&self) -> bool {
@@ -85,13 +87,15 @@ impl Tables {
         run(&format!("{}-restore", self.binary), &["--noflush", WAIT], Some(&text)).map(|_| ())
     }
 
-    /// Best effort: of an earlier run, not all rules need be there.
+    /// Best effort: of an earlier run, not all rules need be there, and others, made by other flags, may be.
     fn remove(&self) {
-        for command in rule::removals(&self.rules) {
-            if let Err(error) = self.iptables(&command) {
+        let attempt = |command: &Command| {
+            if let Err(error) = self.iptables(command) {
                 tracing::debug!("{error:#}");
             }
-        }
+        };
+        rule::removals(&self.rules).iter().for_each(attempt);
+        saved(&self.binary).removals().iter().for_each(attempt);
     }
 
     fn iptables(&self, command: &Command) -> Result<()> {
@@ -99,6 +103,15 @@ impl Tables {
         arguments.extend(command.iter().map(String::as_str));
         run(&self.binary, &arguments, None).map(|_| ())
     }
+}
+
+/// What is there now.
+fn saved(binary: &str) -> State {
+    let saved = run(&format!("{binary}-save"), &[], None).unwrap_or_else(|error| {
+        warn!("{error:#}; taken for no rules");
+        String::new()
+    });
+    State::read(&saved)
 }
 
 /// Stops all traffic of the pod while it exists.

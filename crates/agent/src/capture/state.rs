@@ -4,15 +4,16 @@
 
 use std::collections::BTreeMap;
 
-use super::rule::PREFIX;
+use super::rule::{Command, PREFIX};
 
 const TABLES: [&str; 4] = ["filter", "nat", "mangle", "raw"];
 
-/// How many rules each of our chains has, by table, and how many jumps lead into them from others.
+/// How many rules each of our chains has, by table, and which rules lead into them from others' chains.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct State {
     chains: BTreeMap<(String, String), usize>,
-    jumps: usize,
+    /// Table, and the chain with the rule.
+    jumps: Vec<(String, Vec<String>)>,
 }
 
 impl State {
@@ -42,14 +43,30 @@ impl State {
         if chain.starts_with(PREFIX) {
             let rules = self.chains.entry((table.to_owned(), chain.to_owned())).or_default();
             *rules += usize::from(operation == "rule");
-        } else if operation == "rule" && words.any(|word| word.starts_with(PREFIX)) {
-            self.jumps += 1;
+        } else if operation == "rule" && line.split_whitespace().any(|word| word.starts_with(PREFIX)) {
+            let rule = std::iter::once(chain).chain(words).map(str::to_owned);
+            self.jumps.push((table.to_owned(), rule.collect()));
         }
     }
 
     /// Nothing of ours is there.
     pub(super) fn is_clean(&self) -> bool {
-        self.chains.is_empty() && self.jumps == 0
+        self.chains.is_empty() && self.jumps.is_empty()
+    }
+
+    /// Commands that take all of it away, whatever flags it was made by.
+    pub(super) fn removals(&self) -> Vec<Command> {
+        let jump = |(table, rule): &(String, Vec<String>)| {
+            let head = ["-t", table, "-D"].map(str::to_owned);
+            head.into_iter().chain(rule.iter().cloned()).collect()
+        };
+        let mut commands: Vec<Command> = self.jumps.iter().map(jump).collect();
+        // Chains lead into each other: all are emptied before the first is removed.
+        for operation in ["-F", "-X"] {
+            let of = |(table, chain): &(String, String)| ["-t", table, operation, chain].map(str::to_owned).into();
+            commands.extend(self.chains.keys().map(of));
+        }
+        commands
     }
 
     /// Our chains are the same, with as many rules each.
@@ -75,6 +92,16 @@ mod tests {
     fn rules_of_others_do_not_count() {
         let saved = "*nat\n:OUTPUT ACCEPT [0:0]\n-A OUTPUT -j KUBE_SERVICES\n-A OUTPUT -j RETURN\nCOMMIT\n";
         assert!(State::read(saved).is_clean());
+    }
+
+    #[test]
+    fn whatever_is_found_can_be_removed() {
+        let saved = "*nat\n:ISTIO_A - [0:0]\n:ISTIO_B - [0:0]\n-A OUTPUT -p tcp -j ISTIO_A\n-A ISTIO_A -j ISTIO_B\n\
+                     -A OUTPUT -j RETURN\nCOMMIT\n";
+        let commands: Vec<String> = State::read(saved).removals().iter().map(|command| command.join(" ")).collect();
+        let expected = ["-D OUTPUT -p tcp -j ISTIO_A", "-F ISTIO_A", "-F ISTIO_B", "-X ISTIO_A", "-X ISTIO_B"];
+        assert_eq!(commands, expected.map(|rest| format!("-t nat {rest}")));
+        assert!(State::read("*nat\n-A OUTPUT -j RETURN\n").removals().is_empty());
     }
 
     #[test]

@@ -99,6 +99,12 @@ async fn in_the_world() {
     pod.iptables(&format!("{FLAGS} --cleanup-only"));
     assert!(!pod.saved_rules("iptables-save").contains("ISTIO"));
     every_kind_of_rule_is_taken_by_the_kernel(&pod);
+
+    pod.iptables("-b * -i * -m TPROXY --redirect-dns --capture-all-dns --dual-stack");
+    pod.iptables("--cleanup-only");
+    for tool in ["iptables-save", "ip6tables-save"] {
+        assert!(!pod.saved_rules(tool).contains("ISTIO"), "chains go whatever flags made them");
+    }
 }
 
 async fn outbound_obeys_the_route(pod: &Pod, discovery: &Discovery) {
