@@ -40,12 +40,17 @@ pub(super) async fn elect(client: Client, election: Election, leads: watch::Send
     let api = api(&client, &election.namespace);
     let mut seen: Option<Seen> = None;
     let mut renewed: Option<Instant> = None;
+    let mut failing = false;
     loop {
-        match attempt(&api, &election, &mut seen).await {
+        let attempted = attempt(&api, &election, &mut seen).await;
+        match &attempted {
             Ok(true) => renewed = Some(Instant::now()),
             Ok(false) => renewed = None,
-            Err(error) => warn!(lease = election.name, %error, "could not renew the lease"),
+            // Told once: the next attempts most likely fail alike.
+            Err(error) if !failing => warn!(lease = election.name, %error, "could not renew the lease"),
+            Err(_) => {}
         }
+        failing = attempted.is_err();
         let leading = renewed.is_some_and(|at| at.elapsed() < DEADLINE);
         leads.send_if_modified(|before| {
             let changed = *before != leading;
