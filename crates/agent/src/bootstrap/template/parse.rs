@@ -1,6 +1,7 @@
 //! A template's text as a tree. Errors name the line.
 
-use std::iter::Peekable;
+use std::iter::{Cloned, Peekable};
+use std::slice::Iter;
 use std::vec::IntoIter;
 
 use anyhow::{Result, anyhow, bail};
@@ -300,7 +301,7 @@ fn loop_head(words: &[Word], line: usize) -> Result<(Vec<String>, Pipeline)> {
 }
 
 fn pipeline(words: &[Word], line: usize) -> Result<Pipeline> {
-    let mut rest = words.to_vec().into_iter().peekable();
+    let mut rest = words.iter().cloned().peekable();
     let pipeline = commands(&mut rest, line)?;
     if rest.next().is_some() {
         bail!("line {line}: a bracket is closed that was not opened");
@@ -308,7 +309,7 @@ fn pipeline(words: &[Word], line: usize) -> Result<Pipeline> {
     Ok(pipeline)
 }
 
-fn commands(words: &mut Peekable<IntoIter<Word>>, line: usize) -> Result<Pipeline> {
+fn commands(words: &mut Peekable<Cloned<Iter<'_, Word>>>, line: usize) -> Result<Pipeline> {
     let mut commands = vec![Vec::new()];
     while let Some(word) = words.next_if(|word| *word != Word::Mark(")")) {
         let operand = match word {
