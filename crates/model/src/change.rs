@@ -1,6 +1,7 @@
 //! The vocabulary of sources: every registry and every config store speaks only this.
 
 use std::collections::BTreeSet;
+use std::fmt;
 use std::sync::Arc;
 
 use crate::config::{Key, Object};
@@ -66,7 +67,7 @@ pub enum Holder {
     ConfigMap,
 }
 
-/// What is known of a Secret or ConfigMap without its content.
+/// What is known of a Secret or ConfigMap: what it can be used for, and of its content only what that needs.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Credential {
     /// Names of the entries that are not empty.
@@ -77,6 +78,50 @@ pub struct Credential {
     pub authority_fault: Option<Text>,
     /// Why the certificate of an authority cannot be read, if it cannot.
     pub bundle_fault: Option<Text>,
+    /// Its certificate and key, where they can be served.
+    pub pair: Option<Pair>,
+    /// Certificates of an authority, where they can be served.
+    pub authority: Option<Authority>,
+}
+
+/// A certificate with its key.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Pair {
+    pub certificate: Hidden,
+    pub key: Hidden,
+    /// What the authority says of the certificate, to be shown with it.
+    pub staple: Option<Hidden>,
+}
+
+/// Whose certificates are trusted.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Authority {
+    pub certificates: Hidden,
+    /// Certificates of it that are trusted no more.
+    pub revoked: Option<Hidden>,
+}
+
+/// Bytes that no log and no debug page shows.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub struct Hidden(Arc<[u8]>);
+
+impl Hidden {
+    /// The bytes themselves, for those that they are meant for.
+    pub fn bytes(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl From<&[u8]> for Hidden {
+    fn from(bytes: &[u8]) -> Hidden {
+        Hidden(bytes.into())
+    }
+}
+
+impl fmt::Debug for Hidden {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "({} bytes)", self.0.len())
+    }
 }
 
 /// Changes of one source that belong together and are applied at once.

@@ -1,17 +1,21 @@
-//! What a Secret or ConfigMap can be used for, told from its content, which is then forgotten. The words are those
-//! that statuses of gateways show.
+//! What a Secret or ConfigMap can be used for, told from its content, of which only certificates and keys that can be
+//! served are kept. The words are those that statuses of gateways show.
 
 use std::collections::BTreeMap;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
-use crate::change::Credential;
+use crate::change::{Authority, Credential, Hidden, Pair};
 use crate::names::Text;
 
 /// Entries of a certificate with its key: those of generic Secrets, then those of TLS Secrets.
 const PAIRS: [(&str, &str); 2] = [("cert", "key"), ("tls.crt", "tls.key")];
+/// What goes with the certificate of a TLS Secret.
+const STAPLE: &str = "tls.ocsp-staple";
 const AUTHORITIES: [&str; 2] = ["cacert", "ca.crt"];
+/// What goes with each of the authorities.
+const REVOKED: [&str; 2] = ["crl", "ca.crl"];
 /// Entries that a message names.
 const MOST_NAMED: usize = 3;
 
@@ -23,26 +27,34 @@ impl Credential {
     pub fn of<'a>(entries: impl IntoIterator<Item = (&'a str, &'a [u8])>) -> Credential {
         let entries: Entries<'_> = entries.into_iter().collect();
         let authority = authority(&entries);
-        let bundle = authority.as_ref().ok().copied();
+        let pair = pair(&entries);
+        let (readable, bundle_fault) = match &authority {
+            Ok(found) if has_certificate(found.certificates.bytes()) => (Some(found.clone()), None),
+            Ok(_) => (None, Some("the bundle is malformed".into())),
+            Err(_) => (None, None),
+        };
         Credential {
             entries: entries.iter().filter(|(_, v)| !v.is_empty()).map(|(name, _)| Text::from(*name)).collect(),
-            fault: pair(&entries).err().map(Text::from),
-            bundle_fault: bundle.filter(|text| !has_certificate(text)).map(|_| "the bundle is malformed".into()),
+            fault: pair.as_ref().err().map(|why| Text::from(why.as_str())),
+            bundle_fault,
             authority_fault: authority.err().map(Text::from),
+            pair: pair.ok(),
+            authority: readable,
         }
     }
 }
 
-fn has_value(entries: &Entries<'_>, name: &str) -> bool {
-    entries.get(name).is_some_and(|value| !value.is_empty())
+fn value(entries: &Entries<'_>, name: &str) -> Option<Hidden> {
+    entries.get(name).filter(|value| !value.is_empty()).map(|value| Hidden::from(*value))
 }
 
-/// Why there is no certificate and key that can be served.
-fn pair(entries: &Entries<'_>) -> Result<(), String> {
+/// The certificate and key that can be served, or why there are none.
+fn pair(entries: &Entries<'_>) -> Result<Pair, String> {
     for (certificate, key) in PAIRS {
-        if has_value(entries, certificate) && has_value(entries, key) {
-            return check(entries[certificate], entries[key])
-                .map_err(|why| format!("the certificate is malformed: {why}"));
+        if let (Some(chain), Some(secret)) = (value(entries, certificate), value(entries, key)) {
+            check(chain.bytes(), secret.bytes()).map_err(|why| format!("the certificate is malformed: {why}"))?;
+            let staple = if key == "tls.key" { value(entries, STAPLE) } else { None };
+            return Ok(Pair { certificate: chain, key: secret, staple });
         }
     }
     for (certificate, key) in PAIRS {
@@ -57,9 +69,11 @@ fn pair(entries: &Entries<'_>) -> Result<(), String> {
 }
 
 /// The certificates of an authority.
-fn authority<'a>(entries: &Entries<'a>) -> Result<&'a [u8], String> {
-    if let Some(name) = AUTHORITIES.into_iter().find(|name| has_value(entries, name)) {
-        return Ok(entries[name]);
+fn authority(entries: &Entries<'_>) -> Result<Authority, String> {
+    for (name, revoked) in AUTHORITIES.into_iter().zip(REVOKED) {
+        if let Some(certificates) = value(entries, name) {
+            return Ok(Authority { certificates, revoked: value(entries, revoked) });
+        }
     }
     if let Some(name) = AUTHORITIES.into_iter().find(|name| entries.contains_key(name)) {
         return Err(format!("found key {name:?}, but it was empty"));
@@ -200,6 +214,18 @@ mod tests {
         for (entries, expected) in cases {
             assert_eq!(fault(&entries).as_deref(), Some(expected));
         }
+    }
+
+    #[test]
+    fn a_key_is_kept_but_never_shown() {
+        let (certificate, key) = (pem("CERTIFICATE"), pem("PRIVATE KEY"));
+        let entries = [("tls.crt", certificate.as_bytes()), ("tls.key", key.as_bytes()), ("password", b"hunter2")];
+        let credential = Credential::of(entries);
+        assert_eq!(credential.pair.as_ref().map(|pair| pair.key.bytes()), Some(key.as_bytes()));
+        let shown = format!("{credential:?}");
+        assert!(!shown.contains("PRIVATE") && !shown.contains("hunter2"), "{shown}");
+        let unusable = Credential::of([("tls.crt", &b"x"[..]), ("tls.key", &b"y"[..])]);
+        assert_eq!(unusable.pair, None);
     }
 
     #[test]

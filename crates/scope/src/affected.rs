@@ -17,6 +17,7 @@ pub struct Affected {
     pub routes: bool,
     pub names: bool,
     pub extensions: bool,
+    pub secrets: bool,
     pub endpoints: AffectedEndpoints,
 }
 
@@ -37,12 +38,13 @@ impl Affected {
             routes: true,
             names: true,
             extensions: true,
+            secrets: true,
             endpoints: AffectedEndpoints::All,
         }
     }
 }
 
-/// Whether only endpoints changed, so that the view before can be refreshed instead of cut anew.
+/// Whether only endpoints or credentials changed, so that the view before can be refreshed instead of cut anew.
 pub fn is_endpoints_only(delta: &Delta) -> bool {
     let entries = |kind: Kind| {
         kind.is_lowered() || matches!(kind, Kind::ServiceEntry | Kind::WorkloadEntry | Kind::WorkloadGroup)
@@ -56,7 +58,7 @@ pub fn affected(delta: &Delta, before: &View, after: &View) -> Affected {
     if delta.settings || !delta.services.is_empty() || before.inbound != after.inbound {
         return Affected::everything();
     }
-    let mut found = Affected { listeners: delta.keys, ..Affected::default() };
+    let mut found = Affected { listeners: delta.keys, secrets: !delta.credentials.is_empty(), ..Affected::default() };
     for kind in delta.objects.iter().map(|key| key.kind) {
         add_kind(&mut found, kind);
     }

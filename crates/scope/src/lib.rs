@@ -5,6 +5,7 @@
 
 pub mod addresses;
 pub mod affected;
+pub mod credentials;
 pub mod egress;
 pub mod extensions;
 pub mod gateway;

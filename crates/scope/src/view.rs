@@ -18,8 +18,10 @@ use model::snapshot::endpoints::Endpoints;
 use model::snapshot::objects::{Extensions, Gateways, Policy};
 use model::snapshot::routing::{ConsolidatedRule, Routing, VirtualServiceRule};
 use model::snapshot::services::Services;
+use model::snapshot::workloads::Credentials;
 use model::wanted::Keys;
 
+use crate::credentials::{self, Secret};
 use crate::egress::{self, EgressListener};
 use crate::gateway::{self, MergedGateway};
 use crate::inbound::ServiceTarget;
@@ -55,6 +57,8 @@ pub struct View {
     pub patches: Arc<Patches>,
     /// Endpoints of the whole mesh; read them through `endpoints`.
     mesh_endpoints: Arc<Endpoints>,
+    /// Credentials of the whole mesh; read them through `secret`.
+    credentials: Arc<Credentials>,
     mesh_services: Arc<Services>,
     mesh_routing: Arc<Routing>,
     by_host: BTreeMap<Hostname, usize>,
@@ -81,6 +85,7 @@ impl View {
             extensions: world.extensions.clone(),
             patches: Arc::new(Patches::new(world, proxy)),
             mesh_endpoints: world.endpoints.clone(),
+            credentials: world.credentials.clone(),
             mesh_services: world.services.clone(),
             mesh_routing: world.routing.clone(),
             rules: rules::for_services(world, proxy, &services),
@@ -91,10 +96,11 @@ impl View {
         }
     }
 
-    /// This view over a world in which only endpoints changed.
+    /// This view over a world in which only endpoints and credentials changed.
     #[must_use]
     pub fn refreshed(&self, world: &Snapshot, inbound: Vec<ServiceTarget>) -> View {
-        View { inbound, mesh_endpoints: world.endpoints.clone(), ..self.clone() }
+        let (mesh_endpoints, credentials) = (world.endpoints.clone(), world.credentials.clone());
+        View { inbound, mesh_endpoints, credentials, ..self.clone() }
     }
 
     /// The imported service of this host name.
@@ -140,6 +146,12 @@ impl View {
     /// All endpoints of a service, every port, whatever their health.
     pub fn endpoints<'a>(&'a self, service: &Service) -> impl Iterator<Item = &'a Endpoint> + use<'a> {
         self.mesh_endpoints.of(&service.key())
+    }
+
+    /// The secret of this resource name, if there is one and this client may have it.
+    pub fn secret(&self, name: &str) -> Option<Secret> {
+        let named = self.gateway.as_ref().map(|gateway| &gateway.secrets);
+        credentials::granted(&self.credentials, &self.proxy, named, name)
     }
 
     /// Whether mesh config (or the Sidecar) lets unknown destinations through.

@@ -18,6 +18,7 @@ use crate::metrics::Metrics;
 use crate::serve::clients::{Answer, Clients, Connection, Refusal};
 use crate::serve::pace::Pace;
 use crate::serve::quarantine::{Judgement, Quarantine, Register, Scene};
+use crate::serve::trusted;
 use crate::serve::views::{Cut, Slot, Views, is_served};
 use crate::serve::world::{Epoch, World};
 
@@ -125,6 +126,7 @@ impl Control for Pilot {
         let pins = self.register.pins(&epoch.snapshot, Some(&proxy.id));
         let quarantine = Quarantine::new(epoch.number, pins);
         let (slot, cut) = self.views.cut(&epoch, &proxy, quarantine.pins());
+        let is_verified = trusted::is_verified(&peer, &proxy, &epoch.snapshot.settings.knobs);
         let connection = self.clients.connect(proxy, peer.address);
         connection.adopt(cut.clone());
         info!(connection = connection.id, peer = ?peer.address, "connected");
@@ -132,7 +134,20 @@ impl Control for Pilot {
         let pace = Pace::new(self.metrics().clone());
         let register = self.register.clone();
         let debug = is_near.then(|| self.debug.clone());
-        Ok(Session { debug, epochs, epoch, views, clients, register, connection, _slot: slot, cut, quarantine, pace })
+        Ok(Session {
+            debug,
+            epochs,
+            epoch,
+            views,
+            clients,
+            register,
+            connection,
+            _slot: slot,
+            cut,
+            quarantine,
+            pace,
+            is_verified,
+        })
     }
 }
 
@@ -150,6 +165,8 @@ pub struct Session {
     cut: Arc<Cut>,
     quarantine: Quarantine,
     pace: Pace,
+    /// The client is who it says, so that it may be sent secrets.
+    is_verified: bool,
     /// Debug pages, for callers of the same machine.
     debug: Option<Arc<OnceLock<Debug>>>,
 }
@@ -180,6 +197,9 @@ impl Client for Session {
     fn current(&mut self, kind: &TypeUrl) -> Option<Arc<ResourceSet>> {
         if kind.is_debug() {
             return self.debug.as_ref()?.get().and_then(|debug| (debug.0)(kind));
+        }
+        if *kind == TypeUrl::SECRET && !self.is_verified {
+            return None;
         }
         self.pace.asks();
         let set = self.cut.set(kind)?;

@@ -16,7 +16,7 @@ use scope::inbound::{self, ServiceTarget};
 use translate::client::{self, sidecar};
 use translate::names::parse_outbound_cluster;
 use translate::plan::route::{RoutePlan, VirtualHostPlan};
-use translate::{patch, render};
+use translate::{patch, plan, render};
 use xds::ResourceSet;
 
 use crate::serve::quarantine::{Pins, pinned};
@@ -160,6 +160,7 @@ pub struct Cut {
     routes: OnceLock<Arc<ResourceSet>>,
     extensions: OnceLock<Arc<ResourceSet>>,
     names: OnceLock<Arc<ResourceSet>>,
+    secrets: OnceLock<Arc<ResourceSet>>,
 }
 
 impl fmt::Debug for Cut {
@@ -180,6 +181,7 @@ impl Cut {
             routes: OnceLock::new(),
             extensions: OnceLock::new(),
             names: OnceLock::new(),
+            secrets: OnceLock::new(),
         }
     }
 
@@ -197,6 +199,7 @@ impl Cut {
         take_over(&self.routes, &next.routes, !affected.routes);
         take_over(&self.extensions, &next.extensions, !affected.extensions);
         take_over(&self.names, &next.names, !affected.names);
+        take_over(&self.secrets, &next.secrets, !affected.secrets);
         if let (false, Some(before)) = (affected.clusters, self.endpoints.get()) {
             let set = match affected.endpoints {
                 AffectedEndpoints::None => Some(before.clone()),
@@ -220,6 +223,7 @@ impl Cut {
             k if *k == TypeUrl::ROUTE => self.routes.get_or_init(|| self.make_routes()),
             k if *k == TypeUrl::EXTENSION => self.extensions.get_or_init(|| self.make_extensions()),
             k if *k == TypeUrl::NAME_TABLE => self.names.get_or_init(|| self.make_names()),
+            k if *k == TypeUrl::SECRET => self.secrets.get_or_init(|| self.make_secrets()),
             _ => return None,
         };
         Some(made.clone())
@@ -277,6 +281,16 @@ impl Cut {
 
     fn make_extensions(&self) -> Arc<ResourceSet> {
         Arc::new(ResourceSet::new(TypeUrl::EXTENSION, client::extensions(&self.view)))
+    }
+
+    /// Secrets that are asked for by name. Their bytes go to no cache.
+    fn make_secrets(&self) -> Arc<ResourceSet> {
+        let view = self.view.clone();
+        let set = ResourceSet::new(TypeUrl::SECRET, []);
+        Arc::new(set.with_fallback(move |name| {
+            let plan = plan::secret::secret(&view, name)?;
+            Some(Resource::new(name, &render::secret::secret(&plan)))
+        }))
     }
 
     fn make_names(&self) -> Arc<ResourceSet> {

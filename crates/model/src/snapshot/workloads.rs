@@ -80,7 +80,7 @@ impl Namespaces {
     }
 }
 
-/// What is known of Secrets and ConfigMaps: never their content.
+/// What is known of Secrets and ConfigMaps: of their content only certificates, and keys that go with them.
 #[derive(Clone, Debug, Default)]
 pub struct Credentials(imbl::OrdMap<CredentialKey, Arc<Credential>>);
 

@@ -16,6 +16,7 @@ use model::proxy::{Proxy, ProxyKind};
 use model::shared::Shared;
 use model::snapshot::Snapshot;
 
+use crate::credentials;
 use crate::inbound::ServiceTarget;
 
 const GATEWAY_SERVICE: &str = "internal.istio.io/gateway-service";
@@ -30,6 +31,8 @@ pub struct MergedGateway {
     pub servers_by_route: BTreeMap<Text, Vec<Arc<GatewayServer>>>,
     /// Hosts that clients of other networks may reach by server name alone; `None` if no server asks for it.
     pub auto_passthrough_hosts: Option<BTreeSet<Text>>,
+    /// Resource names of secrets that the gateways name and this workload may have for their sake.
+    pub secrets: BTreeSet<Text>,
 }
 
 /// One port of one address, with the servers that share it.
@@ -95,12 +98,14 @@ pub(crate) fn merged(world: &Snapshot, proxy: &Proxy, inbound: &[ServiceTarget])
     let gateways = world.gateways.gateways.iter().filter(|g| !scoped || g.meta.namespace == proxy.namespace);
     let mut merge = merge::Merge::default();
     let mut any = false;
+    let mut secrets = BTreeSet::new();
     for gateway in gateways {
         let Some(ports) = ports_of(gateway, proxy, inbound) else { continue };
         any = true;
         merge.add(gateway, &ports);
+        secrets.extend(credentials::named_by(world, proxy, gateway, owner(gateway)));
     }
-    any.then(|| merge.finish())
+    any.then(|| MergedGateway { secrets, ..merge.finish() })
 }
 
 /// How a gateway's ports map to the workload's.
@@ -126,6 +131,12 @@ impl PortMap<'_> {
     }
 }
 
+/// The namespace whose workloads a gateway is for: that of its parent, where it was made of a set of listeners.
+fn owner(gateway: &Config<api::istio::networking::v1alpha3::Gateway>) -> &str {
+    let parent = gateway.meta.annotations.get(PARENT_NAMESPACE).filter(|namespace| !namespace.is_empty());
+    parent.map_or(gateway.meta.namespace.as_str(), |namespace| namespace)
+}
+
 /// The ports of a gateway that applies to this workload; `None` for one that does not.
 fn ports_of<'a>(
     gateway: &Config<api::istio::networking::v1alpha3::Gateway>,
@@ -133,8 +144,7 @@ fn ports_of<'a>(
     inbound: &'a [ServiceTarget],
 ) -> Option<PortMap<'a>> {
     if let Some(services) = gateway.meta.annotations.get(GATEWAY_SERVICE) {
-        let parent = gateway.meta.annotations.get(PARENT_NAMESPACE).filter(|ns| !ns.is_empty());
-        let namespace = parent.map_or(gateway.meta.namespace.as_str(), |ns| ns);
+        let namespace = owner(gateway);
         let named = |t: &&ServiceTarget| {
             t.service.namespace == namespace && services.split(',').any(|s| t.service.hostname == s)
         };

@@ -31,6 +31,8 @@ const QUEUE: usize = 4096;
 const AT_ONCE: usize = 8192;
 /// How often the wait for everything to be listed is looked at.
 const LOOK: Duration = Duration::from_millis(100);
+/// Secrets that a proxy can have a use for: no releases of Helm, and no tokens, each of which has an authority beside it.
+const USABLE_SECRETS: &str = "type!=helm.sh/release.v1,type!=kubernetes.io/service-account-token";
 
 /// How the API server is reached.
 #[derive(Clone, Debug)]
@@ -326,9 +328,12 @@ impl Round {
     fn start_config(&mut self, system_namespace: &str) {
         let plain = watcher::Config::default;
         let core = |kind: &str, plural: &str| resource("", "v1", kind, plural);
-        self.watch(Collection::Secret, core("Secret", "secrets"), plain(), |_, s: wire::Holding| {
-            Object::Item(Item::Secret(s))
-        });
+        self.watch(
+            Collection::Secret,
+            core("Secret", "secrets"),
+            plain().fields(USABLE_SECRETS),
+            |_, s: wire::Holding| Object::Item(Item::Secret(s)),
+        );
         self.watch(Collection::ConfigMap, core("ConfigMap", "configmaps"), plain(), |_, c: wire::Holding| {
             Object::Item(Item::ConfigMap(c))
         });

@@ -8,3 +8,4 @@ pub mod locality;
 pub mod names;
 pub mod policy;
 pub mod route;
+pub mod secret;

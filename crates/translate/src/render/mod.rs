@@ -5,4 +5,5 @@ pub mod endpoints;
 pub mod listener;
 pub mod names;
 pub mod route;
+pub mod secret;
 pub mod secrets;

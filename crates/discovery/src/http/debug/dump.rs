@@ -3,6 +3,10 @@
 
 use std::sync::Arc;
 
+use api::envoy::config::core::v3::DataSource;
+use api::envoy::config::core::v3::data_source::Specifier;
+use api::envoy::extensions::transport_sockets::tls::v3::Secret;
+use api::envoy::extensions::transport_sockets::tls::v3::secret::Type;
 use api::nds::NameTable;
 use api::{Resource, TypeUrl};
 use prost::Message;
@@ -157,6 +161,7 @@ fn section(message: &str, mut fields: Map<String, Value>) -> Value {
 fn any(kind: &TypeUrl, resource: &Resource) -> Value {
     let shown = match kind {
         kind if *kind == TypeUrl::NAME_TABLE => name_table(&resource.body),
+        kind if *kind == TypeUrl::SECRET => without_key(&resource.body).and_then(|body| message(kind, &body)),
         kind => message(kind, &resource.body),
     };
     let mut fields = match shown {
@@ -176,6 +181,16 @@ fn message(kind: &TypeUrl, body: &[u8]) -> Result<Value, String> {
         api::reflect::envoy().get_message_by_name(name).ok_or_else(|| format!("no type {name} is known"))?;
     let message = DynamicMessage::decode(descriptor, body).map_err(|error| error.to_string())?;
     serde_json::to_value(&message).map_err(|error| error.to_string())
+}
+
+/// A secret as Envoy shows it: with its certificates, but not with its key.
+fn without_key(body: &[u8]) -> Result<Vec<u8>, String> {
+    let mut secret = Secret::decode(body).map_err(|error| error.to_string())?;
+    if let Some(Type::TlsCertificate(pair)) = &mut secret.r#type {
+        let shown = Specifier::InlineBytes(b"[redacted]".to_vec());
+        pair.private_key = Some(DataSource { specifier: Some(shown), ..DataSource::default() });
+    }
+    Ok(secret.encode_to_vec())
 }
 
 /// The name table is in no descriptor set; upstream's JSON of it is this.
