@@ -137,7 +137,8 @@ async fn change(
 /// The host name of the service that was changed.
 async fn change_one(server: &Server, number: usize, services: usize) -> String {
     let target = number * 7 % services;
-    let (port, status) = if number % 2 == 0 { (8000 + (number % 1000) as u16, "passing") } else { (80, "critical") };
+    let (port, status) =
+        if number.is_multiple_of(2) { (8000 + (number % 1000) as u16, "passing") } else { (80, "critical") };
     server.register(&format!("n{}", target % NODES), &service(target, port), status).await;
     format!("s{target}.service.consul")
 }
