@@ -72,7 +72,7 @@ pub(crate) fn response(
 fn listing(watch: &Watch, plan: &Plan, target: &ResourceSet, head: &Head<'_>) -> Response {
     let lingering = plan.lingering();
     let (payload, resources) = whole(watch, target);
-    let payload = payload.followed_by(&Payload::of(&watch.kind, &lingering, Protocol::Sotw));
+    let payload = payload.followed_by(&Payload::of(target.content(), &lingering, Protocol::Sotw));
     sotw(watch, version_with(target, &lingering), &payload, resources + lingering.len(), head)
 }
 
@@ -115,11 +115,11 @@ fn whole(watch: &Watch, target: &ResourceSet) -> (Payload, usize) {
     if watch.subscription.wildcard {
         let unlisted = names.iter().filter(|name| target.listed(name).is_none());
         let unlisted: Vec<_> = unlisted.filter_map(|name| target.get(name)).collect();
-        let more = Payload::of(&watch.kind, &unlisted, Protocol::Sotw);
+        let more = Payload::of(target.content(), &unlisted, Protocol::Sotw);
         return (target.whole(Protocol::Sotw).followed_by(&more), target.resources().len() + unlisted.len());
     }
     let named: Vec<_> = names.iter().filter_map(|name| target.get(name)).collect();
-    (Payload::of(&watch.kind, &named, Protocol::Sotw), named.len())
+    (Payload::of(target.content(), &named, Protocol::Sotw), named.len())
 }
 
 /// The version of a listing; what lingers in it is part of it.

@@ -28,6 +28,8 @@ type Fallback = Arc<dyn Fn(&str) -> Option<Resource> + Send + Sync>;
 /// The resources of one type in the order of their names.
 pub struct ResourceSet {
     kind: TypeUrl,
+    /// The type of the messages, where it is not the one that clients ask for.
+    content: Option<TypeUrl>,
     version: Version,
     resources: Box<[Resource]>,
     fallback: Option<Fallback>,
@@ -44,6 +46,7 @@ impl ResourceSet {
         resources.dedup_by(|later, first| later.name == first.name);
         Self {
             kind,
+            content: None,
             version: version_of(&resources),
             resources: resources.into(),
             fallback: None,
@@ -65,6 +68,17 @@ impl ResourceSet {
     pub fn with_withheld(mut self, names: impl IntoIterator<Item = Arc<str>>) -> Self {
         self.withheld.extend(names);
         self
+    }
+
+    /// The set of messages of another type than the one that clients ask for, as configuration over xDS has it.
+    pub fn with_content(mut self, content: TypeUrl) -> Self {
+        self.content = Some(content);
+        self
+    }
+
+    /// The type of its messages, as it stands in each `Any`.
+    pub(crate) fn content(&self) -> &TypeUrl {
+        self.content.as_ref().unwrap_or(&self.kind)
     }
 
     pub(crate) fn withholds(&self, name: &str) -> bool {
@@ -96,7 +110,7 @@ impl ResourceSet {
 
     /// Every listed resource, encoded once for all streams.
     pub(crate) fn whole(&self, protocol: Protocol) -> Payload {
-        self.whole[protocol as usize].get_or_init(|| Payload::of(&self.kind, &self.resources, protocol)).clone()
+        self.whole[protocol as usize].get_or_init(|| Payload::of(self.content(), &self.resources, protocol)).clone()
     }
 
     /// What changes for a client that holds `old`, computed and encoded once for all streams that make the step.
@@ -152,8 +166,8 @@ impl Step {
         }
     }
 
-    pub(crate) fn payload(&self, kind: &TypeUrl, protocol: Protocol) -> Payload {
-        self.payload[protocol as usize].get_or_init(|| Payload::of(kind, &self.changed, protocol)).clone()
+    pub(crate) fn payload(&self, content: &TypeUrl, protocol: Protocol) -> Payload {
+        self.payload[protocol as usize].get_or_init(|| Payload::of(content, &self.changed, protocol)).clone()
     }
 }
 
@@ -164,8 +178,8 @@ pub(crate) struct Payload {
 }
 
 impl Payload {
-    pub(crate) fn of(kind: &TypeUrl, resources: &[Resource], protocol: Protocol) -> Self {
-        let mut writer = Writer { kind: message_type(kind), protocol, chunks: Vec::new(), open: BytesMut::new() };
+    pub(crate) fn of(content: &TypeUrl, resources: &[Resource], protocol: Protocol) -> Self {
+        let mut writer = Writer { content: message_type(content), protocol, chunks: Vec::new(), open: BytesMut::new() };
         resources.iter().for_each(|resource| writer.resource(resource));
         writer.cut();
         Self { chunks: writer.chunks.into() }
@@ -187,7 +201,7 @@ fn message_type(kind: &TypeUrl) -> &str {
 
 /// Writes `repeated Any resources = 2` (SotW) or `repeated Resource resources = 2` (delta).
 struct Writer<'a> {
-    kind: &'a str,
+    content: &'a str,
     protocol: Protocol,
     chunks: Vec<Bytes>,
     open: BytesMut,
@@ -195,7 +209,7 @@ struct Writer<'a> {
 
 impl Writer<'_> {
     fn resource(&mut self, resource: &Resource) {
-        let any = field_len(self.kind.len()) + field_len(resource.body.len());
+        let any = field_len(self.content.len()) + field_len(resource.body.len());
         match self.protocol {
             Protocol::Sotw => self.header(2, any),
             Protocol::Delta => {
@@ -206,7 +220,7 @@ impl Writer<'_> {
                 self.header(2, any);
             }
         }
-        self.field(1, self.kind.as_bytes());
+        self.field(1, self.content.as_bytes());
         self.header(2, resource.body.len());
         if resource.body.len() < LARGE {
             self.open.put_slice(&resource.body);
@@ -268,6 +282,14 @@ mod tests {
         let expected: Vec<_> = set.resources().iter().map(|r| (&*r.name, r.version.to_string())).collect();
         assert_eq!(names, expected);
         assert_eq!(delta.resources[2].resource.as_ref().unwrap().value, large.as_bytes());
+    }
+
+    #[test]
+    fn messages_may_be_of_another_type_than_the_one_asked_for() {
+        let set = set(&[("a", "one")]).with_content(TypeUrl::LISTENER);
+        let sotw = DiscoveryResponse::decode(&*joined(&set.whole(Protocol::Sotw))).unwrap();
+        assert_eq!(sotw.resources[0].type_url, TypeUrl::LISTENER.as_str());
+        assert_eq!(set.kind(), &TypeUrl::CLUSTER);
     }
 
     #[test]

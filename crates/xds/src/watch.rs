@@ -167,8 +167,8 @@ impl Plan {
             return target.whole(protocol);
         }
         match &self.step {
-            Some(step) if same_names(&self.changed, &step.changed) => step.payload(target.kind(), protocol),
-            _ => Payload::of(target.kind(), &self.changed, protocol),
+            Some(step) if same_names(&self.changed, &step.changed) => step.payload(target.content(), protocol),
+            _ => Payload::of(target.content(), &self.changed, protocol),
         }
     }
 
