@@ -162,6 +162,8 @@ knobs! {
     allowed_key_blocks: Blocks = Blocks::default(), "PILOTAGE_JWKS_ALLOWED_CIDRS";
     /// How long a further cluster is waited for at the start.
     remote_cluster_timeout: Milliseconds = Milliseconds(30_000), "PILOT_REMOTE_CLUSTER_TIMEOUT";
+    /// Hand configuration over xDS only to clients with a certificate of the root namespace.
+    api_generator_auth: bool = true, "ENABLE_XDS_API_GENERATOR_AUTH";
     debounce_after: Milliseconds = Milliseconds(100), "PILOT_DEBOUNCE_AFTER";
     debounce_max: Milliseconds = Milliseconds(10_000), "PILOT_DEBOUNCE_MAX";
 }

@@ -3,6 +3,7 @@
 
 pub mod definition;
 pub mod encode;
+pub mod envelope;
 pub mod gateway_api;
 mod lines;
 pub(crate) mod lower;
@@ -114,6 +115,14 @@ macro_rules! kinds {
                 match self {
                     $(Spec::$kind(_) => Kind::$kind,)*
                     $(Spec::$plain(_) => Kind::$plain,)*
+                }
+            }
+
+            /// The spec's message, encoded; `None` for kinds that have none.
+            pub fn encode(&self) -> Option<Vec<u8>> {
+                match self {
+                    $(Spec::$kind(m) => Some(m.encode()),)*
+                    $(Spec::$plain(_) => None,)*
                 }
             }
 

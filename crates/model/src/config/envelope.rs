@@ -1,0 +1,100 @@
+//! Config objects in the envelope of the Mesh Configuration Protocol, `istio.mcp.v1alpha1.Resource`, both ways.
+//! Kinds without a message of Istio's (Gateway API, Ingress) have no envelope.
+
+use std::sync::Arc;
+
+use api::Any;
+use api::istio::mcp::v1alpha1::{Metadata, Resource};
+
+use super::{Kind, Meta, Object};
+use crate::labels::Labels;
+use crate::names::Text;
+use crate::problem::Place;
+
+const TYPE_PREFIX: &str = "type.googleapis.com/";
+
+/// The object in its envelope. `None` where its kind has no message.
+pub fn seal(object: &Object) -> Option<Resource> {
+    let meta = &object.meta;
+    let type_url = format!("{TYPE_PREFIX}{}", object.spec.kind().message()?);
+    let pairs = |(key, value): (&Text, &Text)| (key.to_string(), value.to_string());
+    Some(Resource {
+        metadata: Some(Metadata {
+            name: format!("{}/{}", meta.namespace, meta.name),
+            create_time: (meta.created != 0).then(|| seconds(meta.created)),
+            version: meta.resource_version.to_string(),
+            labels: meta.labels.iter().map(pairs).collect(),
+            annotations: meta.annotations.iter().map(pairs).collect(),
+        }),
+        body: Some(Any { type_url, value: object.spec.encode()? }),
+    })
+}
+
+fn seconds(seconds: i64) -> prost_types::Timestamp {
+    prost_types::Timestamp { seconds, nanos: 0 }
+}
+
+/// The object of this kind in an envelope; `from` is told as its place. The error completes "could not read NAME".
+/// The object is not validated: see `validate`.
+pub fn open(kind: Kind, resource: &Resource, from: &Text) -> Result<Object, String> {
+    let metadata = resource.metadata.as_ref().ok_or("it has no metadata")?;
+    let (namespace, name) = metadata.name.split_once('/').unwrap_or(("", &metadata.name));
+    if name.is_empty() || name.contains('/') {
+        return Err(format!("{:?} is not a name such as namespace/name", metadata.name));
+    }
+    let body = resource.body.as_ref().ok_or("it has no body")?;
+    let message = body.type_url.rsplit('/').next().unwrap_or_default();
+    // Versions of a kind share their meaning and bytes, so any version's message will do.
+    if message.rsplit('.').next() != Some(kind.as_str()) {
+        return Err(format!("its body is a {message:?} and not a {kind}"));
+    }
+    let spec = kind.decode(&body.value).map_err(|e| format!("its body is no {kind}: {e}"))?;
+    let meta = Meta {
+        name: name.into(),
+        namespace: namespace.into(),
+        labels: Labels::from(&metadata.labels),
+        annotations: metadata.annotations.iter().map(|(k, v)| (k.as_str().into(), v.as_str().into())).collect(),
+        created: metadata.create_time.as_ref().map_or(0, |time| time.seconds),
+        resource_version: metadata.version.as_str().into(),
+        generation: 0,
+        place: Some(Place { file: from.clone(), line: 0 }),
+    };
+    Ok(Object { meta: Arc::new(meta), spec })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Kind, Resource, open, seal};
+    use crate::config::parse;
+
+    const DOCUMENT: &str = "apiVersion: networking.istio.io/v1\nkind: DestinationRule\n\
+        metadata: {name: cart, namespace: shop, labels: {a: b}, annotations: {istio.io/x: y}, \
+        creationTimestamp: '2024-01-02T03:04:05Z', resourceVersion: '7'}\nspec: {host: cart.shop}\n";
+
+    fn sealed() -> Resource {
+        seal(&parse::documents(DOCUMENT, "a.yaml").objects[0]).unwrap()
+    }
+
+    #[test]
+    fn an_object_is_the_same_after_its_journey() {
+        let object = parse::documents(DOCUMENT, "a.yaml").objects.remove(0);
+        let found = open(Kind::DestinationRule, &sealed(), &"xds://server".into()).unwrap();
+        assert!(found.means_the_same_as(&object), "{found:?}");
+        assert_eq!(found.meta.resource_version, object.meta.resource_version);
+    }
+
+    #[test]
+    fn a_bad_envelope_is_named() {
+        let check = |edit: fn(&mut Resource), expected: &str| {
+            let mut resource = sealed();
+            edit(&mut resource);
+            let error = open(Kind::DestinationRule, &resource, &"".into()).unwrap_err();
+            assert!(error.contains(expected), "{error}");
+        };
+        check(|r| r.metadata = None, "no metadata");
+        check(|r| r.body = None, "no body");
+        check(|r| r.metadata.as_mut().unwrap().name = "a/b/c".to_owned(), "not a name such as");
+        check(|r| r.body.as_mut().unwrap().type_url = "type.googleapis.com/x.Gateway".to_owned(), "not a Destination");
+        check(|r| r.body.as_mut().unwrap().value = vec![255], "no DestinationRule");
+    }
+}
