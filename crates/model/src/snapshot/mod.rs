@@ -11,6 +11,7 @@ mod plugins;
 pub mod routing;
 mod selected;
 pub mod services;
+mod vips;
 pub mod workloads;
 
 use std::collections::{BTreeMap, BTreeSet};

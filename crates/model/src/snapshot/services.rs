@@ -11,6 +11,7 @@ use crate::names::{Hostname, Namespace, ServiceKey};
 use crate::service::{KubernetesService, Registry, Resolution, Service};
 
 use super::conflicts::{self, Registered, Settled};
+use super::vips;
 
 /// Every service, oldest first, with an index by host name.
 #[derive(Clone, Debug, Default)]
@@ -111,6 +112,7 @@ impl Services {
 
     fn index(&mut self, registered: Vec<Arc<Service>>) {
         let mut all = merged(registered);
+        vips::allocate(&mut all);
         all.extend(self.entries.values().flat_map(|services| services.iter()).cloned());
         // Ties are broken by name and namespace, so the order is the same on every replica.
         all.sort_by(|a, b| (a.created, &a.name, &a.namespace).cmp(&(b.created, &b.name, &b.namespace)));

@@ -1,0 +1,117 @@
+//! Addresses for services of registries that have names and no address: 240.240.0.0/16 and 2001:2::/48, as upstream
+//! does it for ServiceEntries. With them the agent's DNS proxy can answer, and each service gets a listener of its own.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{Ipv4Addr, Ipv6Addr};
+use std::sync::Arc;
+
+use crate::host::is_wildcard;
+use crate::names::ServiceKey;
+use crate::service::{Registry, Resolution, Service, UNSPECIFIED};
+
+/// No address ends in 0 or 255.
+const PER_OCTET: u32 = 254;
+const SLOTS: u32 = 256 * PER_OCTET;
+/// The largest prime below the number of slots.
+const PRIME: u32 = 65_011;
+/// After so many collisions the next free slot is taken.
+const PROBES: u32 = 64;
+
+/// Gives every service that needs one an address. It depends on the set of names alone, so it is the same on all
+/// replicas and after a restart; when the set changes, only names whose hashes collide can move.
+pub(super) fn allocate(services: &mut [Arc<Service>]) {
+    let names: BTreeSet<ServiceKey> = services.iter().filter(|s| needs_address(s)).map(|s| s.key()).collect();
+    if names.is_empty() {
+        return;
+    }
+    let mut taken = BTreeSet::new();
+    let mut slots: BTreeMap<ServiceKey, u16> = BTreeMap::new();
+    for name in names {
+        if let Some(slot) = free_slot(&name, &taken) {
+            taken.insert(slot);
+            slots.insert(name, slot);
+        }
+    }
+    for service in services.iter_mut().filter(|s| needs_address(s)) {
+        let Some(slot) = slots.get(&service.key()).copied() else { continue };
+        let service = Arc::make_mut(service);
+        service.auto_ipv4 = Some(ipv4(slot).to_string().into());
+        service.auto_ipv6 = Some(ipv6(slot).to_string().into());
+    }
+}
+
+/// The original destination must be the client's own choice where no endpoints are known, so `Passthrough` has none.
+fn needs_address(service: &Service) -> bool {
+    let is_named_only = !matches!(service.registry, Registry::Kubernetes | Registry::External);
+    is_named_only
+        && *service.address == *UNSPECIFIED
+        && service.cluster_addresses.is_empty()
+        && !matches!(service.resolution, Resolution::Passthrough | Resolution::Alias)
+        && !is_wildcard(&service.hostname)
+}
+
+/// Double hashing, as upstream does it.
+fn free_slot(name: &ServiceKey, taken: &BTreeSet<u16>) -> Option<u16> {
+    let hash = fnv1a(format!("{}/{}", name.namespace, name.hostname).as_bytes());
+    let step = u64::from(PRIME - hash % PRIME);
+    let probed = (0..PROBES).map(|i| (u64::from(hash) + u64::from(i) * step) % u64::from(SLOTS));
+    let next = (0..SLOTS).map(|i| (u64::from(hash) + u64::from(i)) % u64::from(SLOTS));
+    probed.chain(next).filter_map(|slot| u16::try_from(slot).ok()).find(|slot| !taken.contains(slot))
+}
+
+fn fnv1a(bytes: &[u8]) -> u32 {
+    bytes.iter().fold(0x811c_9dc5, |hash, byte| (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193))
+}
+
+fn ipv4(slot: u16) -> Ipv4Addr {
+    let [third, fourth] = octets(slot);
+    Ipv4Addr::new(240, 240, third, fourth)
+}
+
+fn ipv6(slot: u16) -> Ipv6Addr {
+    Ipv6Addr::new(0x2001, 2, 0, 0, 0, 0, 0xf0f0, u16::from_be_bytes(octets(slot)))
+}
+
+fn octets(slot: u16) -> [u8; 2] {
+    let (third, fourth) = (u32::from(slot) / PER_OCTET, u32::from(slot) % PER_OCTET + 1);
+    // Both fit: there are 256 times 254 slots.
+    [third.to_be_bytes()[3], fourth.to_be_bytes()[3]]
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::{SLOTS, fnv1a, free_slot, ipv4, ipv6};
+    use crate::names::ServiceKey;
+
+    fn name(host: &str) -> ServiceKey {
+        ServiceKey { hostname: host.into(), namespace: "default".into() }
+    }
+
+    #[test]
+    fn the_hash_is_fnv_1a() {
+        assert_eq!((fnv1a(b""), fnv1a(b"a"), fnv1a(b"foobar")), (0x811c_9dc5, 0xe40c_292c, 0xbf9c_f968));
+    }
+
+    #[test]
+    fn addresses_lie_in_their_blocks_and_differ() {
+        let last = u16::try_from(SLOTS - 1).unwrap();
+        assert_eq!((ipv4(0).to_string(), ipv6(0).to_string()), ("240.240.0.1".into(), "2001:2::f0f0:1".into()));
+        assert_eq!(ipv4(last).to_string(), "240.240.255.254");
+        let all: BTreeSet<_> = (0..=last).map(ipv4).collect();
+        assert_eq!(all.len(), SLOTS as usize);
+    }
+
+    #[test]
+    fn a_collision_is_resolved_and_all_slots_can_be_used() {
+        let mut taken = BTreeSet::new();
+        let first = free_slot(&name("a.mesh"), &taken).unwrap();
+        taken.insert(first);
+        assert_ne!(free_slot(&name("a.mesh"), &taken), Some(first));
+        let last = u16::try_from(SLOTS - 1).unwrap();
+        let all_but_one: BTreeSet<u16> = (0..=last).filter(|slot| *slot != 7).collect();
+        assert_eq!(free_slot(&name("a.mesh"), &all_but_one), Some(7));
+        assert_eq!(free_slot(&name("a.mesh"), &(0..=last).collect()), None);
+    }
+}
