@@ -131,6 +131,10 @@ pub struct RegistryFlags {
     /// How often Eureka is asked for changes
     #[arg(long = "eurekaserverInterval", default_value = "2s", value_parser = duration)]
     pub eureka_interval: Duration,
+
+    /// Servers of configuration over MCP, as mcp://HOST:PORT, separated by commas
+    #[arg(long = "mcpServerAddrs", value_delimiter = ',')]
+    pub mcp_servers: Vec<String>,
 }
 
 /// Certificates of the TLS port. All of them are read again when they change.

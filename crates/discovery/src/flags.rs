@@ -34,7 +34,6 @@ const WITHOUT_EFFECT: &[&str] = &[
     "mcpInitialConnWindowSize",
     "mcpInitialWindowSize",
     "mcpMaxMsgSize",
-    "mcpServerAddrs",
     "plugins",
     "port",
     "profile",

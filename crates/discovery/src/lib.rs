@@ -15,6 +15,7 @@ pub mod offline;
 mod registries;
 pub mod request;
 pub mod serve;
+mod stores;
 pub mod tls;
 pub mod version;
 pub mod wire;

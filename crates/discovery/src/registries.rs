@@ -32,6 +32,7 @@ pub(crate) fn read(args: &Discovery, named: &[Registry]) -> Result<Registries> {
             Registry::Consul => Adapter::Consul(consul::Options::of_flags(&flags.consul_url, flags.consul_interval)),
             Registry::Eureka if flags.eureka_url.is_empty() => bail!(missing("Eureka", "eurekaserverURL")),
             Registry::Eureka => Adapter::Eureka(eureka::Options::of_flags(&flags.eureka_url, flags.eureka_interval)),
+            Registry::Dns => bail!("could not watch DNS: describe its names in the file of --registryConfig"),
             _ => continue,
         };
         found.entries.push(Entry::of(adapter));

@@ -20,11 +20,14 @@ use sources::http::Reach;
 use sources::mesh;
 use sources::registry::config::{Adapter, Entry};
 use sources::registry::consul::Consul;
+use sources::registry::dns::Dns;
 use sources::registry::eureka::Eureka;
 use sources::registry::mock::Mock;
 use sources::registry::{self, Support};
 use sources::source::{Running, Source, spawn};
 use sources::store::files::Files;
+use sources::store::mcp::McpSink;
+use sources::store::xds::XdsStore;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, watch};
 use tokio::time::timeout;
@@ -41,6 +44,7 @@ use crate::registries::{self, Registries};
 use crate::serve::session::Pilot;
 use crate::serve::wanted;
 use crate::serve::world::World;
+use crate::stores::{self, Store};
 use crate::tls::Certificates;
 use crate::{grpc, kubernetes, version};
 
@@ -110,7 +114,8 @@ pub async fn start(args: &Discovery, environment: Environment<'_>) -> Result<Ser
     if args.register_crds {
         kubernetes::install_definitions(access.clone()).await?;
     }
-    let registries = registries(args, access.is_some())?;
+    let stores = stores::read(args, environment)?;
+    let registries = registries(args, access.is_some(), !stores.is_empty())?;
     let Registries { entries, conflicts } = registries::read(args, &registries)?;
     let settings = Settings { conflicts, ..settings(args, environment) };
     let certificates = Certificates::load(&args.tls)?;
@@ -132,8 +137,8 @@ pub async fn start(args: &Discovery, environment: Environment<'_>) -> Result<Ser
         watching.start(mesh::networks(&args.networks_config));
     }
     let of_settings = watching.ids.clone();
-    if let Some(folder) = &args.config_dir {
-        watching.start(Files::new(folder));
+    for (number, store) in stores.into_iter().enumerate() {
+        watching.start_store(store, number);
     }
     for registry in registries {
         match registry {
@@ -142,7 +147,11 @@ pub async fn start(args: &Discovery, environment: Environment<'_>) -> Result<Ser
                 let access = access.clone().context("could not find an API server: give --kubeconfig=FILE")?;
                 watching.start(kubernetes::source(args, environment, access, &world, of_settings.clone()));
             }
-            Registry::Consul | Registry::Eureka => {} // described by an entry
+            Registry::Consul | Registry::Eureka | Registry::Dns => {} // described by an entry
+            Registry::Mcp if args.registry_flags.mcp_servers.is_empty() => {
+                bail!("could not watch MCP: give --mcpServerAddrs=mcp://HOST:PORT")
+            }
+            Registry::Mcp => {} // a store, whose ServiceEntries are services
             other => bail!("could not start the registry {}", other.as_str()),
         }
     }
@@ -212,9 +221,9 @@ fn settings(args: &Discovery, environment: Environment<'_>) -> Settings {
 
 /// The registries to watch. One that is asked for and cannot be watched is an error that says what can be;
 /// but Kubernetes is upstream's default, so where no API server is known other things are served without it.
-fn registries(args: &Discovery, has_api_server: bool) -> Result<Vec<Registry>> {
+fn registries(args: &Discovery, has_api_server: bool, has_stores: bool) -> Result<Vec<Registry>> {
     let is_default = args.registries == [Registry::Kubernetes.as_str()] && !has_api_server;
-    let has_other = args.config_dir.is_some() || args.registry_flags.config.is_some();
+    let has_other = has_stores || args.registry_flags.config.is_some();
     if is_default && has_other {
         info!("no API server is known: configuration and services come from elsewhere alone");
         return Ok(Vec::new());
@@ -257,8 +266,23 @@ impl Watching {
         match entry.adapter().map_err(|reason| anyhow!(reason))? {
             Adapter::Consul(options) => self.start(Consul::new(id, options, cluster, protection)),
             Adapter::Eureka(options) => self.start(Eureka::new(id, options, cluster, protection)),
+            Adapter::Dns(options) => self.start(Dns::new(id, options, cluster, protection)),
         }
         Ok(())
+    }
+
+    /// The first folder is called as one from `--configDir` always was.
+    fn start_store(&mut self, store: Store, number: usize) {
+        match store {
+            Store::Folder(folder) if number == 0 => self.start(Files::new(&folder)),
+            Store::Folder(folder) => {
+                let id = SourceId(format!("files/{}", folder.display()).into());
+                self.start(Files::new(&folder).named(id));
+            }
+            Store::Xds(options) => self.start(XdsStore::new(options)),
+            Store::Mcp(options) => self.start(McpSink::new(options)),
+            Store::Kubernetes => {} // comes with its registry
+        }
     }
 
     fn start(&mut self, source: impl Source) {

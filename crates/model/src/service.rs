@@ -117,6 +117,8 @@ pub enum Registry {
     Eureka,
     CloudFoundry,
     Mcp,
+    /// Names in DNS; upstream never had it.
+    Dns,
     Mock,
 }
 
@@ -130,6 +132,7 @@ impl Registry {
             Registry::Eureka => "Eureka",
             Registry::CloudFoundry => "CloudFoundry",
             Registry::Mcp => "MCP",
+            Registry::Dns => "DNS",
             Registry::Mock => "Mock",
         }
     }

@@ -5,6 +5,7 @@
 
 mod disk;
 pub mod fetched;
+pub mod grpc;
 pub mod health;
 pub mod http;
 pub mod kubernetes;

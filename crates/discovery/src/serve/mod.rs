@@ -3,7 +3,9 @@
 //! `quarantine` keeps from a client what it refuses, `wanted` tells sources what to fetch, `mesh` by which
 //! settings to place what they see, and `statuses` what is to be written back.
 
+pub(crate) mod caller;
 pub mod clients;
+pub mod configs;
 pub mod history;
 pub(crate) mod mesh;
 mod pace;

@@ -15,7 +15,9 @@ use tracing::{info, warn};
 use xds::{Client, Control, Event, Peer, Rejection, ResourceSet, Verdict};
 
 use crate::metrics::Metrics;
+use crate::serve::caller;
 use crate::serve::clients::{Answer, Clients, Connection, Refusal};
+use crate::serve::configs::Configs;
 use crate::serve::pace::Pace;
 use crate::serve::quarantine::{Judgement, Quarantine, Register, Scene};
 use crate::serve::trusted;
@@ -27,6 +29,7 @@ use crate::serve::world::{Epoch, World};
 pub struct Pilot {
     world: World,
     views: Arc<Views>,
+    configs: Arc<Configs>,
     clients: Arc<Clients>,
     register: Arc<Register>,
     /// Sources that must be in sync before anybody is served.
@@ -53,6 +56,7 @@ impl Pilot {
         Pilot {
             world,
             views: Arc::default(),
+            configs: Arc::default(),
             clients: Arc::default(),
             register,
             sources,
@@ -95,6 +99,25 @@ impl Pilot {
         &self.register
     }
 
+    /// Config objects for a client that may read them: one that proved to be of the root namespace, or anybody
+    /// where the mesh does not ask for proof.
+    fn configs_for(&self, proxy: &Proxy, peer: &Peer) -> Result<Option<Arc<Configs>>, Status> {
+        let settings = &self.world.now().snapshot.settings;
+        let (root, proven) = (settings.root_namespace(), caller::proven_namespace(peer));
+        if !settings.knobs.api_generator_auth || proven.as_deref() == Some(root.as_str()) {
+            return Ok(Some(self.configs.clone()));
+        }
+        match (proxy.meta("GENERATOR"), proven) {
+            (Some("api"), None) => {
+                Err(Status::unauthenticated("configuration is served only to clients with a certificate of the mesh"))
+            }
+            (Some("api"), Some(other)) => Err(Status::permission_denied(format!(
+                "configuration is served only to clients of namespace {root}, not of {other}"
+            ))),
+            _ => Ok(None),
+        }
+    }
+
     /// Sources that are waited for: they have not told all they had at their start.
     pub fn missing_sources(&self) -> Vec<SourceId> {
         let is_waited_for =
@@ -120,6 +143,7 @@ impl Control for Pilot {
         if let Some(first) = missing.first() {
             return Err(Status::unavailable(format!("waiting for {} to be in sync", first.0)));
         }
+        let configs = self.configs_for(&proxy, &peer)?;
         let proxy = Arc::new(proxy);
         let mut epochs = self.world.epochs();
         let epoch = epochs.borrow_and_update().clone();
@@ -139,6 +163,7 @@ impl Control for Pilot {
             epochs,
             epoch,
             views,
+            configs,
             clients,
             register,
             connection,
@@ -157,6 +182,8 @@ pub struct Session {
     epochs: watch::Receiver<Arc<Epoch>>,
     epoch: Arc<Epoch>,
     views: Arc<Views>,
+    /// Config objects themselves, where this client may read them.
+    configs: Option<Arc<Configs>>,
     clients: Arc<Clients>,
     register: Arc<Register>,
     connection: Arc<Connection>,
@@ -202,7 +229,7 @@ impl Client for Session {
             return None;
         }
         self.pace.asks();
-        let set = self.cut.set(kind)?;
+        let Some(set) = self.cut.set(kind) else { return self.configs.as_ref()?.set(&self.epoch, kind) };
         let withheld = self.quarantine.withheld().count();
         let set = self.quarantine.overlay(kind, set);
         if self.quarantine.withheld().count() < withheld {
@@ -252,8 +279,9 @@ impl Client for Session {
 
     fn rejected(&mut self, rejection: &Rejection<'_>) -> Verdict {
         let (kind, message) = (rejection.kind, rejection.message);
-        if rejection.offered.is_empty() {
-            // Refused was only that something is gone; there is nothing to keep from the client.
+        if rejection.offered.is_empty() || self.cut.set(kind).is_none() {
+            // Refused was only that something is gone, or a config object as such; there is nothing to keep from
+            // the client.
             return Verdict::Unchanged;
         }
         let Some(current) = self.current(kind) else { return Verdict::Unchanged };

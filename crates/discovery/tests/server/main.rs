@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod clients;
+mod configs;
 mod flags;
 mod pages;
 mod started;

@@ -55,6 +55,11 @@ impl Started {
 
     /// Starts the server on a folder; all ports are free ones, and those of TLS are off.
     pub(crate) fn on(folder: TempDir, args: &[&str]) -> Started {
+        Started::with(folder, args, &[])
+    }
+
+    /// The same with variables in its environment.
+    pub(crate) fn with(folder: TempDir, args: &[&str], env: &[(&str, &str)]) -> Started {
         let config = format!("--configDir={}", folder.path().join("config").display());
         let mesh = format!("--meshConfig={}", folder.path().join("mesh.yaml").display());
         let networks = format!("--networksConfig={}", folder.path().join("networks.yaml").display());
@@ -62,7 +67,8 @@ impl Started {
         let off = ["--secureGRPCAddr=", "--httpsAddr="];
         let mut line = vec!["discovery", &config, &mesh, &networks];
         line.extend(ports.iter().chain(&off).chain(args));
-        let process = Process::start("pilot-discovery", Path::new(BINARY), &line, &[]);
+        let env: Vec<(String, String)> = env.iter().map(|(k, v)| (k.to_string(), v.to_string())).collect();
+        let process = Process::start("pilot-discovery", Path::new(BINARY), &line, &env);
         Started { process, folder }
     }
 

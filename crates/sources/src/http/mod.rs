@@ -5,6 +5,7 @@ mod reach;
 mod tls;
 
 pub use reach::Reach;
+pub(crate) use tls::config as tls_config;
 pub use tls::{Identity, Roots};
 
 use std::net::IpAddr;

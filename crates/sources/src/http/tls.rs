@@ -29,7 +29,7 @@ pub struct Identity {
     pub key: PathBuf,
 }
 
-pub(super) fn config(roots: &Roots, identity: Option<&Identity>) -> Result<ClientConfig, Error> {
+pub(crate) fn config(roots: &Roots, identity: Option<&Identity>) -> Result<ClientConfig, Error> {
     let builder = ClientConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
         .with_safe_default_protocol_versions()
         .map_err(|e| Error::Tls(e.to_string()))?;

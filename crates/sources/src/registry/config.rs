@@ -13,6 +13,7 @@ use serde::{Deserialize, Deserializer};
 
 use crate::http;
 use crate::registry::consul;
+use crate::registry::dns;
 use crate::registry::eureka;
 use crate::registry::ledger::Protection;
 
@@ -65,6 +66,7 @@ pub struct Entry {
     empty_protection: ProtectionRules,
     consul: Option<consul::Options>,
     eureka: Option<eureka::Options>,
+    dns: Option<dns::Options>,
 }
 
 #[derive(Clone, Copy, Debug, Deserialize)]
@@ -87,6 +89,7 @@ impl Default for ProtectionRules {
 pub enum Adapter {
     Consul(consul::Options),
     Eureka(eureka::Options),
+    Dns(dns::Options),
 }
 
 impl Adapter {
@@ -94,6 +97,7 @@ impl Adapter {
         match self {
             Adapter::Consul(_) => Registry::Consul,
             Adapter::Eureka(_) => Registry::Eureka,
+            Adapter::Dns(_) => Registry::Dns,
         }
     }
 }
@@ -179,27 +183,30 @@ impl Config {
 impl Entry {
     /// An entry as flags make it: required, nothing special.
     pub fn of(adapter: Adapter) -> Entry {
-        let (consul, eureka) = match adapter {
-            Adapter::Consul(options) => (Some(options), None),
-            Adapter::Eureka(options) => (None, Some(options)),
-        };
-        Entry {
+        let none = Entry {
             name: String::new(),
             required: true,
             startup_deadline: Period::half_a_minute(),
             empty_protection: ProtectionRules::default(),
-            consul,
-            eureka,
+            consul: None,
+            eureka: None,
+            dns: None,
+        };
+        match adapter {
+            Adapter::Consul(options) => Entry { consul: Some(options), ..none },
+            Adapter::Eureka(options) => Entry { eureka: Some(options), ..none },
+            Adapter::Dns(options) => Entry { dns: Some(options), ..none },
         }
     }
 
     pub fn adapter(&self) -> Result<Adapter, String> {
         let consul = self.consul.clone().map(Adapter::Consul);
         let eureka = self.eureka.clone().map(Adapter::Eureka);
-        let mut found: Vec<Adapter> = consul.into_iter().chain(eureka).collect();
+        let dns = self.dns.clone().map(Adapter::Dns);
+        let mut found: Vec<Adapter> = consul.into_iter().chain(eureka).chain(dns).collect();
         match (found.pop(), found.is_empty()) {
             (Some(adapter), true) => Ok(adapter),
-            _ => Err(format!("registry {:?} must have exactly one of consul, eureka", self.name)),
+            _ => Err(format!("registry {:?} must have exactly one of consul, eureka, dns", self.name)),
         }
     }
 
@@ -220,6 +227,7 @@ impl Adapter {
         match self {
             Adapter::Consul(options) => options.check(),
             Adapter::Eureka(options) => options.check(),
+            Adapter::Dns(options) => options.check(),
         }
     }
 }
@@ -265,7 +273,7 @@ mod tests {
             let error = Config::parse(text).unwrap_err();
             assert!(error.contains(part), "{text}: {error}");
         };
-        check("registries:\n- name: a\n", "exactly one of consul, eureka");
+        check("registries:\n- name: a\n", "exactly one of consul, eureka, dns");
         check("registries:\n- consul: {adresses: []}\n", "adresses");
         check("registries:\n- consul: {addresses: []}\n", "no address");
         check("registries:\n- consul: {addresses: ['http://a'], wait: soon}\n", "\"soon\" is not a duration");

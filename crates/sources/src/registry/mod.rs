@@ -3,6 +3,7 @@
 
 pub mod config;
 pub mod consul;
+pub mod dns;
 pub mod eureka;
 pub mod ledger;
 pub mod mock;
@@ -29,14 +30,15 @@ pub enum Support {
     NotYet,
 }
 
-/// Every registry that upstream ever had, in the order in which services of one host are merged:
+/// Every registry that upstream ever had and our own, in the order in which services of one host are merged:
 /// Kubernetes first, as upstream does.
 pub const ROWS: &[Row] = &[
     Row { registry: Registry::Kubernetes, flags: &["kubeconfig", "clusterID"], support: Support::Yes },
     Row { registry: Registry::Consul, flags: &["consulserverURL", "consulserverInterval"], support: Support::Yes },
     Row { registry: Registry::Eureka, flags: &["eurekaserverURL", "eurekaserverInterval"], support: Support::Yes },
     Row { registry: Registry::CloudFoundry, flags: &["cfConfig"], support: Support::NotYet },
-    Row { registry: Registry::Mcp, flags: &["mcpServerAddrs"], support: Support::NotYet },
+    Row { registry: Registry::Mcp, flags: &["mcpServerAddrs"], support: Support::Yes },
+    Row { registry: Registry::Dns, flags: &["registryConfig"], support: Support::Yes },
     Row { registry: Registry::Mock, flags: &[], support: Support::Yes },
 ];
 

@@ -25,6 +25,7 @@ const POLL: Duration = Duration::from_millis(250);
 
 /// A folder of config files.
 pub struct Files {
+    id: SourceId,
     folder: Arc<Mutex<Folder>>,
     waiter: Waiter,
     /// The last look did not come to its end, and what it found may be lost.
@@ -38,7 +39,14 @@ impl Files {
         let root = std::path::absolute(root).unwrap_or_else(|_| PathBuf::from(root));
         let folder = Folder::new(root);
         let waiter = folder.watch().waiter();
-        Files { folder: Arc::new(Mutex::new(folder)), waiter, interrupted: false }
+        let id = SourceId("files".into());
+        Files { id, folder: Arc::new(Mutex::new(folder)), waiter, interrupted: false }
+    }
+
+    /// One of several folders, told apart by this name.
+    #[must_use]
+    pub fn named(self, id: SourceId) -> Files {
+        Files { id, ..self }
     }
 
     async fn look(&mut self, seen: Seen) -> Result<Look, Stopped> {
@@ -60,7 +68,7 @@ impl Files {
 
 impl Source for Files {
     fn id(&self) -> SourceId {
-        SourceId("files".into())
+        self.id.clone()
     }
 
     async fn run(&mut self, outlet: Outlet) -> Result<(), Stopped> {

@@ -1,0 +1,135 @@
+//! Where configuration comes from: `configSources` of the mesh config as it is at the start, else `--configDir`;
+//! and the servers of `--mcpServerAddrs` beside either.
+
+use std::fs;
+use std::path::PathBuf;
+
+use anyhow::{Result, anyhow, bail};
+use api::istio::mesh::v1alpha1::ConfigSource;
+use api::istio::networking::v1alpha3::ClientTlsSettings;
+use api::istio::networking::v1alpha3::client_tls_settings::TlSmode;
+use model::config::mesh::parse_mesh;
+use sources::grpc::Tls;
+use sources::http::{Identity, Roots};
+use sources::store::{mcp, xds};
+
+use crate::args::Discovery;
+
+/// One store of configuration.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Store {
+    Folder(PathBuf),
+    Xds(xds::Options),
+    Mcp(mcp::Options),
+    /// The API server of the Kubernetes registry, whose objects are always read with its services.
+    Kubernetes,
+}
+
+/// All stores of this start.
+pub(crate) fn read(args: &Discovery, environment: &dyn Fn(&str) -> Option<String>) -> Result<Vec<Store>> {
+    let namespace = Some(args.namespace.clone()).filter(|n| !n.is_empty()).or_else(|| environment("POD_NAMESPACE"));
+    let namespace = namespace.unwrap_or_else(|| "istio-system".to_owned());
+    let name = environment("POD_NAME").or_else(|| environment("HOSTNAME"));
+    let node = format!("{}.{namespace}", name.as_deref().unwrap_or("pilot-discovery"));
+    // A file that cannot be read is told by the source that follows it.
+    let text = fs::read_to_string(&args.mesh_config).unwrap_or_default();
+    let (mesh, _) = parse_mesh(&text, &args.mesh_config.display().to_string());
+    let of_mesh = mesh.config_sources.iter().map(|source| store(source, &node, &namespace));
+    let mut stores = of_mesh.collect::<Result<Vec<Store>>>()?;
+    if stores.is_empty() {
+        stores.extend(args.config_dir.clone().map(Store::Folder));
+    }
+    for address in args.registry_flags.mcp_servers.iter().filter(|address| !address.is_empty()) {
+        let options = mcp::Options::parse(address, &node);
+        stores.push(Store::Mcp(options.map_err(|reason| anyhow!("could not use --mcpServerAddrs: {reason}"))?));
+    }
+    Ok(stores)
+}
+
+fn store(source: &ConfigSource, node: &str, namespace: &str) -> Result<Store> {
+    let url = source.address.as_str();
+    let tls = tls(source.tls_settings.as_ref(), url)?;
+    let bad = |reason: &str| anyhow!("could not use the config source {url:?}: {reason}");
+    let (scheme, rest) = url.split_once("://").ok_or_else(|| bad("it is not an address such as xds://host:port"))?;
+    match scheme {
+        "fs" if rest.starts_with('/') => Ok(Store::Folder(rest.into())),
+        "fs" => Err(bad("it names no folder, such as fs:///etc/config")),
+        "k8s" if rest.is_empty() || rest == "/" => Ok(Store::Kubernetes),
+        "k8s" => Err(bad("only the cluster of the registry itself can be named: k8s://")),
+        "xds" => {
+            let (address, query) = rest.split_once('?').unwrap_or((rest, ""));
+            let variant = match query {
+                "" => xds::Variant::StateOfTheWorld,
+                "protocol=delta" => xds::Variant::Delta,
+                other => return Err(bad(&format!("{other:?} is unknown, there is protocol=delta"))),
+            };
+            let address = address.trim_end_matches('/').to_owned();
+            if address.rsplit_once(':').is_none_or(|(host, port)| host.is_empty() || port.parse::<u16>().is_err()) {
+                return Err(bad("it is not an address such as xds://host:port"));
+            }
+            Ok(Store::Xds(xds::Options {
+                address,
+                variant,
+                tls,
+                node: node.to_owned(),
+                namespace: namespace.to_owned(),
+            }))
+        }
+        "mcp" | "mcps" => {
+            let options = mcp::Options::parse(url, node).map_err(|reason| bad(&reason))?;
+            Ok(Store::Mcp(mcp::Options { tls: tls.or(options.tls.clone()), ..options }))
+        }
+        other => Err(bad(&format!("{other:?} is unknown, there are fs, xds, mcp and k8s"))),
+    }
+}
+
+fn tls(settings: Option<&ClientTlsSettings>, url: &str) -> Result<Option<Tls>> {
+    let Some(settings) = settings else { return Ok(None) };
+    let file = |path: &str| (!path.is_empty()).then(|| PathBuf::from(path));
+    let identity = match settings.mode() {
+        TlSmode::Disable => return Ok(None),
+        TlSmode::Simple => None,
+        TlSmode::Mutual => match (file(&settings.client_certificate), file(&settings.private_key)) {
+            (Some(chain), Some(key)) => Some(Identity { chain, key }),
+            _ => bail!("could not use the config source {url:?}: MUTUAL needs clientCertificate and privateKey"),
+        },
+        TlSmode::IstioMutual => bail!("could not use the config source {url:?}: TLS mode ISTIO_MUTUAL is not for it"),
+    };
+    let roots = file(&settings.ca_certificates).map_or(Roots::System, Roots::File);
+    let server_name = Some(settings.sni.clone()).filter(|name| !name.is_empty());
+    Ok(Some(Tls { roots, identity, server_name }))
+}
+
+#[cfg(test)]
+mod tests {
+    use api::istio::mesh::v1alpha1::ConfigSource;
+    use sources::store::xds::Variant;
+
+    use super::{Store, store};
+
+    fn read(address: &str) -> Result<Store, String> {
+        let source = ConfigSource { address: address.to_owned(), ..ConfigSource::default() };
+        store(&source, "pilot.mesh", "mesh").map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn sources_are_told_apart_by_scheme() {
+        assert_eq!(read("fs:///etc/config"), Ok(Store::Folder("/etc/config".into())));
+        assert_eq!(read("k8s://"), Ok(Store::Kubernetes));
+        assert!(matches!(read("mcp://a:1"), Ok(Store::Mcp(_))));
+        for (address, expected) in
+            [("xds://a:1", Variant::StateOfTheWorld), ("xds://a:1?protocol=delta", Variant::Delta)]
+        {
+            let Ok(Store::Xds(options)) = read(address) else { panic!("{address}") };
+            assert_eq!((options.address.as_str(), options.variant), ("a:1", expected));
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_used_is_named() {
+        for bad in ["", "fs://", "xds://", "xds://a", "xds://a:1?x", "k8s://other", "http://a:1", "mcp://a"] {
+            let error = read(bad).unwrap_err();
+            assert!(error.contains(&format!("{bad:?}")), "{bad}: {error}");
+        }
+    }
+}

@@ -1,0 +1,245 @@
+//! What a server of configuration told so far, by collection: from envelopes to changes. Only differences go out,
+//! and an object that cannot be used leaves the last good one of its name in force.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use api::istio::mcp::v1alpha1::Resource;
+use model::change::Change;
+use model::config::validate::validate;
+use model::config::{Key, Kind, Object, envelope};
+use model::names::Text;
+use model::problem::{Problem, Severity};
+use tokio::time::Instant;
+
+use crate::source::{Outlet, Stopped};
+
+/// Servers may leave collections that they do not know unanswered. So long after the first answer these are not
+/// waited for.
+const GRACE: Duration = Duration::from_secs(10);
+const KEEPING: &str = "; keeping the last good version";
+
+/// All collections of one server.
+#[derive(Debug)]
+pub(super) struct Collections {
+    /// The server, for messages.
+    from: Text,
+    shelves: BTreeMap<Text, Shelf>,
+    told_problems: Vec<Problem>,
+    /// When collections without an answer are no longer waited for.
+    grace: Option<Instant>,
+    is_synced: bool,
+}
+
+/// One collection. Names are those of the envelopes.
+#[derive(Debug)]
+struct Shelf {
+    kind: Kind,
+    is_heard_of: bool,
+    objects: BTreeMap<String, Object>,
+    problems: BTreeMap<String, Vec<Problem>>,
+}
+
+impl Collections {
+    pub(super) fn new(from: Text, names: impl IntoIterator<Item = (Text, Kind)>) -> Collections {
+        let shelf = |(name, kind)| {
+            (name, Shelf { kind, is_heard_of: false, objects: BTreeMap::new(), problems: BTreeMap::new() })
+        };
+        let shelves = names.into_iter().map(shelf).collect();
+        Collections { from, shelves, told_problems: Vec::new(), grace: None, is_synced: false }
+    }
+
+    pub(super) fn names(&self) -> impl Iterator<Item = &Text> {
+        self.shelves.keys()
+    }
+
+    /// Collections of which the server has said nothing yet.
+    fn silent(&self) -> Vec<&str> {
+        self.shelves.iter().filter(|(_, shelf)| !shelf.is_heard_of).map(|(name, _)| &**name).collect()
+    }
+
+    /// The server's next answer, or nothing when the wait for silent collections ends.
+    pub(super) async fn awaited<T>(&self, next: impl Future<Output = T>) -> Option<T> {
+        match self.grace.filter(|_| !self.is_synced) {
+            None => Some(next.await),
+            Some(until) => tokio::time::timeout_at(until, next).await.ok(),
+        }
+    }
+
+    /// Notes that the server answered.
+    pub(super) fn heard(&mut self) {
+        self.grace.get_or_insert_with(|| Instant::now() + GRACE);
+    }
+
+    /// Sends changes with what is wrong now, and once that everything was told.
+    pub(super) async fn tell(&mut self, mut changes: Vec<Change>, outlet: &Outlet) -> Result<(), Stopped> {
+        let silent = self.silent();
+        let is_late = self.grace.is_some_and(|until| until <= Instant::now());
+        let is_complete = silent.is_empty() || is_late;
+        let complaint = (is_late && !silent.is_empty()).then(|| {
+            let message = format!("the server said nothing about {}: none are assumed", silent.join(", "));
+            Problem::warning(self.from.clone(), message)
+        });
+        self.tell_problems(&mut changes, complaint);
+        if is_complete && !std::mem::replace(&mut self.is_synced, true) {
+            changes.push(Change::Synced);
+        }
+        outlet.send(changes).await
+    }
+
+    /// Versions of what is held of a collection, by name.
+    pub(super) fn versions(&self, collection: &str) -> BTreeMap<String, String> {
+        let objects = self.shelves.get(collection).into_iter().flat_map(|shelf| &shelf.objects);
+        objects.map(|(name, object)| (name.clone(), object.meta.resource_version.to_string())).collect()
+    }
+
+    /// Takes a whole collection: what is not in it is gone.
+    pub(super) fn replace(&mut self, collection: &str, all: &[Resource]) -> Vec<Change> {
+        let Some(shelf) = self.shelves.get(collection) else { return Vec::new() };
+        let listed: BTreeSet<&str> = all.iter().map(name_of).collect();
+        let known = shelf.objects.keys().chain(shelf.problems.keys());
+        let gone: BTreeSet<String> = known.filter(|name| !listed.contains(name.as_str())).cloned().collect();
+        self.update(collection, all, gone.iter().map(String::as_str))
+    }
+
+    /// Takes what changed in a collection.
+    pub(super) fn update<'a>(
+        &mut self,
+        collection: &str,
+        changed: &[Resource],
+        removed: impl IntoIterator<Item = &'a str>,
+    ) -> Vec<Change> {
+        let mut changes = Vec::new();
+        let from = self.from.clone();
+        let Some(shelf) = self.shelves.get_mut(collection) else { return changes };
+        shelf.is_heard_of = true;
+        let mut gone = Vec::new();
+        for name in removed {
+            shelf.problems.remove(name);
+            gone.extend(shelf.objects.remove(name).map(|object| object.key()));
+        }
+        for resource in changed {
+            changes.extend(shelf.put(resource, &from).map(Change::Applied));
+        }
+        changes.extend(gone.into_iter().map(|key| self.without(key)));
+        changes
+    }
+
+    /// What the loss of a key means: another collection may have an object of the same name.
+    fn without(&self, key: Key) -> Change {
+        let others = self.shelves.values().filter(|shelf| shelf.kind == key.kind);
+        let mut objects = others.flat_map(|shelf| shelf.objects.values());
+        objects.find(|object| object.key() == key).cloned().map_or(Change::Deleted(key), Change::Applied)
+    }
+
+    /// Adds what is wrong now to the changes, where that is new.
+    fn tell_problems(&mut self, changes: &mut Vec<Change>, further: Option<Problem>) {
+        let of_objects = self.shelves.values().flat_map(|shelf| shelf.problems.values().flatten().cloned());
+        let problems: Vec<Problem> = of_objects.chain(further).collect();
+        if problems != self.told_problems {
+            self.told_problems.clone_from(&problems);
+            changes.push(Change::Problems(problems));
+        }
+    }
+}
+
+impl Shelf {
+    /// The object in the envelope, where it is good and new.
+    fn put(&mut self, resource: &Resource, from: &Text) -> Option<Object> {
+        let name = name_of(resource).to_owned();
+        let about = || format!("{} {name}", self.kind);
+        let (object, mut problems) = match envelope::open(self.kind, resource, from) {
+            Ok(object) => (Some(object.clone()), validate(&object)),
+            Err(reason) => {
+                let problem = Problem::error(about(), format!("could not read {name:?} of {from}: {reason}"));
+                (None, vec![problem])
+            }
+        };
+        let is_bad = problems.iter().any(|problem| problem.severity == Severity::Error);
+        if is_bad && self.objects.contains_key(&name) {
+            for problem in problems.iter_mut().filter(|problem| problem.severity == Severity::Error) {
+                problem.message = format!("{}{KEEPING}", problem.message).into();
+            }
+        }
+        if problems.is_empty() {
+            self.problems.remove(&name);
+        } else {
+            self.problems.insert(name.clone(), problems);
+        }
+        let object = object.filter(|_| !is_bad)?;
+        let is_new = self.objects.get(&name).is_none_or(|known| !known.means_the_same_as(&object));
+        self.objects.insert(name, object.clone());
+        is_new.then_some(object)
+    }
+}
+
+fn name_of(resource: &Resource) -> &str {
+    resource.metadata.as_ref().map_or("", |metadata| metadata.name.as_str())
+}
+
+#[cfg(test)]
+mod tests {
+    use api::istio::mcp::v1alpha1::Resource;
+    use model::change::Change;
+    use model::config::{Kind, envelope, parse};
+
+    use super::Collections;
+
+    fn rule(name: &str, host: &str) -> Resource {
+        let text = format!(
+            "apiVersion: networking.istio.io/v1\nkind: DestinationRule\nmetadata: {{name: {name}, namespace: shop}}\n\
+             spec: {{host: {host:?}}}\n"
+        );
+        envelope::seal(&parse::documents(&text, "").objects[0]).unwrap()
+    }
+
+    fn told(changes: &[Change]) -> Vec<String> {
+        let text = |change: &Change| match change {
+            Change::Applied(object) => format!("+{}", object.meta.name),
+            Change::Deleted(key) => format!("-{}", key.name),
+            other => format!("{other:?}"),
+        };
+        changes.iter().map(text).collect()
+    }
+
+    fn collections(names: &[&str]) -> Collections {
+        Collections::new("xds://a".into(), names.iter().map(|name| ((*name).into(), Kind::DestinationRule)))
+    }
+
+    #[test]
+    fn only_differences_go_out() {
+        let mut all = collections(&["rules"]);
+        assert_eq!(all.silent(), ["rules"]);
+        assert_eq!(told(&all.replace("rules", &[rule("a", "a.b"), rule("c", "c.d")])), ["+a", "+c"]);
+        assert!(all.silent().is_empty());
+        assert!(all.replace("rules", &[rule("a", "a.b"), rule("c", "c.d")]).is_empty());
+        assert_eq!(told(&all.replace("rules", &[rule("a", "a.x")])), ["+a", "-c"]);
+        assert_eq!(told(&all.update("rules", &[rule("e", "e.f")], ["shop/a"])), ["+e", "-a"]);
+        assert!(all.replace("unknown", &[rule("a", "a.b")]).is_empty());
+    }
+
+    #[test]
+    fn a_bad_object_keeps_the_last_good_one_and_is_named() {
+        let mut all = collections(&["rules"]);
+        all.replace("rules", &[rule("a", "a.b")]);
+        assert!(all.replace("rules", &[rule("a", ""), rule("b", "")]).is_empty());
+        let mut changes = Vec::new();
+        all.tell_problems(&mut changes, None);
+        let [Change::Problems(problems)] = &changes[..] else { panic!("{changes:?}") };
+        let kept = problems.iter().filter(|p| p.message.ends_with(super::KEEPING)).count();
+        assert_eq!((kept, problems.iter().any(|p| p.about.contains("shop/b"))), (1, true), "{problems:?}");
+        assert_eq!(told(&all.replace("rules", &[])), ["-a"]);
+        changes.clear();
+        all.tell_problems(&mut changes, None);
+        assert!(matches!(&changes[..], [Change::Problems(none)] if none.is_empty()), "{changes:?}");
+    }
+
+    #[test]
+    fn an_object_of_two_collections_goes_with_the_last() {
+        let mut all = collections(&["one", "two"]);
+        all.replace("one", &[rule("a", "a.b")]);
+        all.replace("two", &[rule("a", "a.b")]);
+        assert_eq!(told(&all.replace("one", &[])), ["+a"]);
+        assert_eq!(told(&all.replace("two", &[])), ["-a"]);
+    }
+}

@@ -1,0 +1,228 @@
+//! `--mcpServerAddrs`: configuration over the Mesh Configuration Protocol as Istio 1.1 to 1.8 spoke it, sink side.
+//! One stream carries all collections; each has its own state, and what was told last stays when the server goes.
+
+pub mod wire;
+
+use std::path::Path;
+
+use api::wire::google::rpc::Status as Rejection;
+use http::uri::PathAndQuery;
+use model::change::{Change, SourceId};
+use model::config::Kind;
+use model::names::Text;
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::UnboundedReceiverStream;
+use tonic::client::Grpc;
+use tonic::{Code, Request, Status, Streaming};
+use tonic_prost::ProstCodec;
+use tracing::warn;
+
+use super::collections::Collections;
+use crate::grpc::{self, Tls};
+use crate::http::{Identity, Roots};
+use crate::registry::pace::Retry;
+use crate::source::{Outlet, Source, Stopped};
+use wire::{RequestResources, Resources, SinkNode};
+
+/// Where Istio 1.1 mounted certificates.
+const CERTIFICATES: &str = "/etc/certs";
+
+/// Collections by their names in the protocol, with the kind of their objects.
+const COLLECTIONS: &[(&str, Kind)] = &[
+    ("istio/networking/v1alpha3/virtualservices", Kind::VirtualService),
+    ("istio/networking/v1alpha3/destinationrules", Kind::DestinationRule),
+    ("istio/networking/v1alpha3/gateways", Kind::Gateway),
+    ("istio/networking/v1alpha3/serviceentries", Kind::ServiceEntry),
+    ("istio/networking/v1alpha3/synthetic/serviceentries", Kind::ServiceEntry),
+    ("istio/networking/v1alpha3/workloadentries", Kind::WorkloadEntry),
+    ("istio/networking/v1alpha3/sidecars", Kind::Sidecar),
+    ("istio/networking/v1alpha3/envoyfilters", Kind::EnvoyFilter),
+    ("istio/security/v1beta1/authorizationpolicies", Kind::AuthorizationPolicy),
+    ("istio/security/v1beta1/requestauthentications", Kind::RequestAuthentication),
+    ("istio/security/v1beta1/peerauthentications", Kind::PeerAuthentication),
+];
+
+/// Where configuration comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// `host:port`.
+    pub address: String,
+    /// Ask for changes rather than whole collections.
+    pub incremental: bool,
+    pub tls: Option<Tls>,
+    /// Who asks.
+    pub node: String,
+}
+
+impl Options {
+    /// Reads `mcp://HOST:PORT`, `mcps://HOST:PORT` (certificates where Istio mounted them) or `HOST:PORT`;
+    /// `?incremental=true` asks for changes.
+    pub fn parse(url: &str, node: &str) -> Result<Options, String> {
+        let (scheme, rest) = url.split_once("://").unwrap_or(("mcp", url));
+        let (address, query) = rest.split_once('?').unwrap_or((rest, ""));
+        let address = address.trim_end_matches('/');
+        let has_port =
+            address.rsplit_once(':').is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok());
+        if !has_port || address.contains('/') {
+            return Err(format!("{url:?} is not an address such as mcp://host:port"));
+        }
+        let incremental = match query {
+            "" | "incremental=false" => false,
+            "incremental=true" => true,
+            other => return Err(format!("{url:?} asks for {other:?}, which is unknown")),
+        };
+        let tls = match scheme {
+            "mcp" => None,
+            "mcps" => Some(mounted(Path::new(CERTIFICATES))),
+            other => return Err(format!("{url:?} has the unknown scheme {other:?}")),
+        };
+        Ok(Options { address: address.to_owned(), incremental, tls, node: node.to_owned() })
+    }
+}
+
+fn mounted(folder: &Path) -> Tls {
+    let identity = Identity { chain: folder.join("cert-chain.pem"), key: folder.join("key.pem") };
+    Tls { roots: Roots::File(folder.join("root-cert.pem")), identity: Some(identity), server_name: None }
+}
+
+/// A sink of one source of configuration.
+#[derive(Debug)]
+pub struct McpSink {
+    id: SourceId,
+    options: Options,
+    collections: Collections,
+}
+
+/// The two directions of a stream.
+struct Stream {
+    requests: mpsc::UnboundedSender<RequestResources>,
+    answers: Streaming<Resources>,
+}
+
+impl McpSink {
+    pub fn new(options: Options) -> McpSink {
+        let from: Text = format!("mcp://{}", options.address).into();
+        let names = COLLECTIONS.iter().map(|(name, kind)| (Text::from(*name), *kind));
+        let collections = Collections::new(from.clone(), names);
+        McpSink { id: SourceId(from), options, collections }
+    }
+
+    fn request(&self, collection: &str) -> RequestResources {
+        RequestResources {
+            sink_node: Some(SinkNode { id: self.options.node.clone(), ..SinkNode::default() }),
+            collection: collection.to_owned(),
+            incremental: self.options.incremental,
+            ..RequestResources::default()
+        }
+    }
+
+    async fn open(&self) -> Result<Stream, Stopped> {
+        let channel = grpc::connect(&self.options.address, self.options.tls.as_ref()).await.map_err(Stopped::Failed)?;
+        let mut client = Grpc::new(channel).max_decoding_message_size(usize::MAX);
+        client.ready().await.map_err(|e| Stopped::Failed(e.to_string()))?;
+        let (requests, queue) = mpsc::unbounded_channel();
+        for collection in self.collections.names() {
+            let initial_resource_versions =
+                if self.options.incremental { self.collections.versions(collection) } else { Default::default() };
+            // Sent before the stream is there: the queue cannot be closed yet.
+            let _ = requests.send(RequestResources { initial_resource_versions, ..self.request(collection) });
+        }
+        let outgoing = Request::new(UnboundedReceiverStream::new(queue));
+        let codec = ProstCodec::<RequestResources, Resources>::default();
+        let path = PathAndQuery::from_static(wire::ESTABLISH);
+        let answers = client.streaming(outgoing, path, codec).await.map_err(failed)?.into_inner();
+        Ok(Stream { requests, answers })
+    }
+
+    /// Follows one stream to its end.
+    async fn follow(&mut self, outlet: &Outlet, retry: &mut Retry) -> Result<(), Stopped> {
+        outlet.health().asked();
+        let mut stream = self.open().await?;
+        loop {
+            let Some(answer) = self.collections.awaited(stream.answers.message()).await else {
+                self.collections.tell(Vec::new(), outlet).await?;
+                continue;
+            };
+            let Some(resources) = answer.map_err(failed)? else {
+                return Err(Stopped::Failed("the server ended the stream".to_owned()));
+            };
+            self.collections.heard();
+            retry.succeeded();
+            outlet.health().regained();
+            let taken = self.take(&resources);
+            let error_detail = taken.as_ref().err().map(|reason| rejection(reason));
+            let verdict = RequestResources {
+                response_nonce: resources.nonce.clone(),
+                error_detail,
+                ..self.request(&resources.collection)
+            };
+            // A closed stream shows when the next answer is read.
+            let _ = stream.requests.send(verdict);
+            match taken {
+                Ok(changes) => self.collections.tell(changes, outlet).await?,
+                Err(reason) => warn!(source = &*self.id.0, collection = resources.collection, reason, "refused"),
+            }
+        }
+    }
+
+    /// What an answer changes; an error where it does not fit what was asked for.
+    fn take(&mut self, answer: &Resources) -> Result<Vec<Change>, String> {
+        let name = &answer.collection;
+        if !self.collections.names().any(|known| **known == **name) {
+            return Err(format!("collection {name:?} was not asked for"));
+        }
+        if !answer.incremental {
+            return Ok(self.collections.replace(name, &answer.resources));
+        }
+        if !self.options.incremental {
+            return Err(format!("changes of collection {name:?} were not asked for"));
+        }
+        let removed = answer.removed_resources.iter().map(String::as_str);
+        Ok(self.collections.update(name, &answer.resources, removed))
+    }
+}
+
+fn rejection(reason: &str) -> Rejection {
+    Rejection { code: Code::InvalidArgument as i32, message: reason.to_owned(), details: Vec::new() }
+}
+
+fn failed(status: Status) -> Stopped {
+    Stopped::Failed(format!("the stream ended: {}: {}", status.code(), status.message()))
+}
+
+impl Source for McpSink {
+    fn id(&self) -> SourceId {
+        self.id.clone()
+    }
+
+    async fn run(&mut self, outlet: Outlet) -> Result<(), Stopped> {
+        let mut retry = Retry::default();
+        loop {
+            match self.follow(&outlet, &mut retry).await {
+                Err(Stopped::Failed(reason)) => outlet.health().lost(reason),
+                other => return other,
+            }
+            retry.wait().await;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Options;
+
+    #[test]
+    fn addresses_are_read_or_named() {
+        let read = |url: &str| Options::parse(url, "pilot");
+        for (url, has_tls, incremental) in
+            [("mcp://a:1", false, false), ("a:1", false, false), ("mcps://a:1?incremental=true", true, true)]
+        {
+            let options = read(url).unwrap();
+            let found = (options.address.as_str(), options.tls.is_some(), options.incremental);
+            assert_eq!(found, ("a:1", has_tls, incremental), "{url}");
+        }
+        for bad in ["mcp://a", "http://a:1", "mcp://:1", "mcp://a:1/x", "mcp://a:1?x=y"] {
+            assert!(read(bad).is_err_and(|e| e.contains(bad)), "{bad}");
+        }
+    }
+}

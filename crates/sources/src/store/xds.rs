@@ -1,0 +1,198 @@
+//! `xds://` sources of configuration: another control plane, or any server of MCP over xDS, tells config objects
+//! over an ordinary xDS stream. Whatever happens to the server, what it told last stays.
+
+use api::envoy::config::core::v3::Node;
+use api::istio::mcp::v1alpha1::Resource;
+use api::{Any, Struct, TypeUrl, Value, value};
+use model::change::SourceId;
+use model::config::Kind;
+use model::names::Text;
+use prost::{Message, Name};
+use tracing::warn;
+use xds::client::{DeltaClient, Held, SotwClient};
+
+use super::collections::Collections;
+use crate::grpc::{self, Tls};
+use crate::registry::pace::Retry;
+use crate::source::{Outlet, Source, Stopped};
+
+/// Which variant of the protocol is spoken.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Variant {
+    /// Each answer holds all objects of a kind. Every server knows it.
+    #[default]
+    StateOfTheWorld,
+    /// Answers hold what changed.
+    Delta,
+}
+
+/// Where configuration comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// `host:port`.
+    pub address: String,
+    pub variant: Variant,
+    pub tls: Option<Tls>,
+    /// Who asks, as `name.namespace`.
+    pub node: String,
+    pub namespace: String,
+}
+
+/// A server of configuration.
+#[derive(Debug)]
+pub struct XdsStore {
+    id: SourceId,
+    options: Options,
+    collections: Collections,
+    /// Names and versions that a delta server must know of.
+    held: Held,
+}
+
+impl XdsStore {
+    pub fn new(options: Options) -> XdsStore {
+        let from: Text = format!("xds://{}", options.address).into();
+        let kinds = Kind::ALL.iter().copied().filter(|kind| kind.message().is_some());
+        let collections = Collections::new(from.clone(), kinds.map(|kind| (type_of(kind), kind)));
+        let id = SourceId(from);
+        XdsStore { id, options, collections, held: Held::new() }
+    }
+
+    fn node(&self) -> Node {
+        let Options { node, namespace, .. } = &self.options;
+        let text = |text: &str| Value { kind: Some(value::Kind::StringValue(text.to_owned())) };
+        let fields = [("GENERATOR", "api"), ("NAMESPACE", namespace)];
+        let fields = fields.map(|(key, value)| (key.to_owned(), text(value))).into_iter().collect();
+        let id = format!("sidecar~127.0.0.1~{node}~{namespace}.svc.cluster.local");
+        Node { id, metadata: Some(Struct { fields }), ..Node::default() }
+    }
+
+    fn kinds(&self) -> Vec<TypeUrl> {
+        self.collections.names().map(|name| TypeUrl::from(name.to_string())).collect()
+    }
+
+    /// Follows one stream to its end.
+    async fn follow(&mut self, outlet: &Outlet, retry: &mut Retry) -> Result<(), Stopped> {
+        outlet.health().asked();
+        let channel = grpc::connect(&self.options.address, self.options.tls.as_ref()).await.map_err(Stopped::Failed)?;
+        match self.options.variant {
+            Variant::StateOfTheWorld => self.follow_sotw(channel, outlet, retry).await,
+            Variant::Delta => self.follow_delta(channel, outlet, retry).await,
+        }
+    }
+
+    async fn follow_sotw(
+        &mut self,
+        channel: tonic::transport::Channel,
+        outlet: &Outlet,
+        retry: &mut Retry,
+    ) -> Result<(), Stopped> {
+        let kinds = self.kinds();
+        let Some((first, others)) = kinds.split_first() else { return Ok(()) };
+        let mut stream = SotwClient::open(channel, self.node(), first, &[]).await.map_err(failed)?;
+        others.iter().for_each(|kind| stream.subscribe(kind, &[]));
+        loop {
+            let Some(response) = self.collections.awaited(stream.next()).await else {
+                self.collections.tell(Vec::new(), outlet).await?;
+                continue;
+            };
+            let response = response.map_err(failed)?.ok_or_else(ended)?;
+            self.heard(outlet, retry);
+            let resources: Result<Vec<Resource>, String> = response.resources.iter().map(opened).collect();
+            match resources {
+                Ok(resources) => {
+                    stream.ack(&response);
+                    let changes = self.collections.replace(&response.type_url, &resources);
+                    self.collections.tell(changes, outlet).await?;
+                }
+                Err(reason) => {
+                    warn!(source = &*self.id.0, kind = response.type_url, reason, "refused");
+                    stream.nack(&response, &reason);
+                }
+            }
+        }
+    }
+
+    async fn follow_delta(
+        &mut self,
+        channel: tonic::transport::Channel,
+        outlet: &Outlet,
+        retry: &mut Retry,
+    ) -> Result<(), Stopped> {
+        let kinds = self.kinds();
+        let Some((first, others)) = kinds.split_first() else { return Ok(()) };
+        let opened_stream = DeltaClient::open(channel, self.node(), self.held.clone(), first, &[]).await;
+        let mut stream = opened_stream.map_err(failed)?;
+        others.iter().for_each(|kind| stream.subscribe(kind, &[]));
+        loop {
+            let Some(response) = self.collections.awaited(stream.next()).await else {
+                self.collections.tell(Vec::new(), outlet).await?;
+                continue;
+            };
+            let response = response.map_err(failed)?.ok_or_else(ended)?;
+            self.heard(outlet, retry);
+            let bodies = response.resources.iter().filter_map(|resource| resource.resource.as_ref());
+            let resources: Result<Vec<Resource>, String> = bodies.map(opened).collect();
+            match resources {
+                Ok(resources) => {
+                    stream.ack(&response);
+                    let removed = response.removed_resources.iter().map(String::as_str);
+                    let changes = self.collections.update(&response.type_url, &resources, removed);
+                    // Versions are all that the next stream must tell.
+                    let held = stream.held.values_mut().flat_map(|of_kind| of_kind.values_mut());
+                    held.for_each(|held| held.resource = Any::default());
+                    self.held.clone_from(&stream.held);
+                    self.collections.tell(changes, outlet).await?;
+                }
+                Err(reason) => {
+                    warn!(source = &*self.id.0, kind = response.type_url, reason, "refused");
+                    stream.nack(&response, &reason);
+                }
+            }
+        }
+    }
+
+    fn heard(&mut self, outlet: &Outlet, retry: &mut Retry) {
+        self.collections.heard();
+        retry.succeeded();
+        outlet.health().regained();
+    }
+}
+
+/// The type under which objects of a kind are asked for: the kind's preferred version.
+fn type_of(kind: Kind) -> Text {
+    let version = kind.versions().first().copied().unwrap_or("v1");
+    format!("{}/{version}/{kind}", kind.group()).into()
+}
+
+fn opened(any: &Any) -> Result<Resource, String> {
+    let expected = Resource::type_url();
+    if any.type_url != expected {
+        return Err(format!("a resource is a {:?} and not a {expected}", any.type_url));
+    }
+    Resource::decode(&*any.value).map_err(|e| format!("a resource could not be decoded: {e}"))
+}
+
+fn failed(status: tonic::Status) -> Stopped {
+    Stopped::Failed(format!("the stream ended: {}: {}", status.code(), status.message()))
+}
+
+fn ended() -> Stopped {
+    Stopped::Failed("the server ended the stream".to_owned())
+}
+
+impl Source for XdsStore {
+    fn id(&self) -> SourceId {
+        self.id.clone()
+    }
+
+    async fn run(&mut self, outlet: Outlet) -> Result<(), Stopped> {
+        let mut retry = Retry::default();
+        loop {
+            match self.follow(&outlet, &mut retry).await {
+                Err(Stopped::Failed(reason)) => outlet.health().lost(reason),
+                other => return other,
+            }
+            retry.wait().await;
+        }
+    }
+}
