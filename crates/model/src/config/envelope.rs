@@ -56,8 +56,8 @@ pub fn open(kind: Kind, resource: &Resource, from: &Text) -> Result<Object, Stri
         annotations: metadata.annotations.iter().map(|(k, v)| (k.as_str().into(), v.as_str().into())).collect(),
         created: metadata.create_time.as_ref().map_or(0, |time| time.seconds),
         resource_version: metadata.version.as_str().into(),
-        generation: 0,
         place: Some(Place { file: from.clone(), line: 0 }),
+        ..Meta::default()
     };
     Ok(Object { meta: Arc::new(meta), spec })
 }

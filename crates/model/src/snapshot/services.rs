@@ -112,7 +112,7 @@ impl Services {
 
     fn index(&mut self, registered: Vec<Arc<Service>>) {
         let mut all = merged(registered);
-        vips::allocate(&mut all);
+        vips::allocate(&mut all, self.entries.values().flat_map(|services| services.iter()));
         all.extend(self.entries.values().flat_map(|services| services.iter()).cloned());
         // Ties are broken by name and namespace, so the order is the same on every replica.
         all.sort_by(|a, b| (a.created, &a.name, &a.namespace).cmp(&(b.created, &b.name, &b.namespace)));

@@ -17,14 +17,15 @@ const PRIME: u32 = 65_011;
 /// After so many collisions the next free slot is taken.
 const PROBES: u32 = 64;
 
-/// Gives every service that needs one an address. It depends on the set of names alone, so it is the same on all
-/// replicas and after a restart; when the set changes, only names whose hashes collide can move.
-pub(super) fn allocate(services: &mut [Arc<Service>]) {
+/// Gives every service that needs one an address that none of `others` has. It depends on names and on what others
+/// have alone, so it is the same on all replicas and after a restart; when these change, only names whose hashes
+/// collide can move.
+pub(super) fn allocate<'a>(services: &mut [Arc<Service>], others: impl Iterator<Item = &'a Arc<Service>>) {
     let names: BTreeSet<ServiceKey> = services.iter().filter(|s| needs_address(s)).map(|s| s.key()).collect();
     if names.is_empty() {
         return;
     }
-    let mut taken = BTreeSet::new();
+    let mut taken: BTreeSet<u16> = others.flat_map(|other| slots_of(other)).collect();
     let mut slots: BTreeMap<ServiceKey, u16> = BTreeMap::new();
     for name in names {
         if let Some(slot) = free_slot(&name, &taken) {
@@ -72,6 +73,18 @@ fn ipv6(slot: u16) -> Ipv6Addr {
     Ipv6Addr::new(0x2001, 2, 0, 0, 0, 0, 0xf0f0, u16::from_be_bytes(octets(slot)))
 }
 
+/// Slots whose addresses a service has.
+fn slots_of(service: &Service) -> impl Iterator<Item = u16> {
+    let addresses = service.auto_ipv4.iter().chain([&service.address]);
+    addresses.filter_map(|address| slot_of(address.parse().ok()?))
+}
+
+fn slot_of(address: Ipv4Addr) -> Option<u16> {
+    let [first, second, third, fourth] = address.octets().map(u32::from);
+    let is_ours = (first, second) == (240, 240) && (1..=PER_OCTET).contains(&fourth);
+    is_ours.then(|| u16::try_from(third * PER_OCTET + fourth - 1).ok())?
+}
+
 fn octets(slot: u16) -> [u8; 2] {
     let (third, fourth) = (u32::from(slot) / PER_OCTET, u32::from(slot) % PER_OCTET + 1);
     // Both fit: there are 256 times 254 slots.
@@ -82,7 +95,7 @@ fn octets(slot: u16) -> [u8; 2] {
 mod tests {
     use std::collections::BTreeSet;
 
-    use super::{SLOTS, fnv1a, free_slot, ipv4, ipv6};
+    use super::{SLOTS, fnv1a, free_slot, ipv4, ipv6, slot_of};
     use crate::names::ServiceKey;
 
     fn name(host: &str) -> ServiceKey {
@@ -101,6 +114,7 @@ mod tests {
         assert_eq!(ipv4(last).to_string(), "240.240.255.254");
         let all: BTreeSet<_> = (0..=last).map(ipv4).collect();
         assert_eq!(all.len(), SLOTS as usize);
+        assert!((0..=last).all(|slot| slot_of(ipv4(slot)) == Some(slot)));
     }
 
     #[test]
