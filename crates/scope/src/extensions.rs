@@ -19,7 +19,7 @@ pub enum Side {
 
 /// Extensions of one phase for listeners of a side and port: by priority, then the client's own namespace
 /// before the root namespace, then by age.
-pub fn of_phase<'a>(view: &'a View, phase: ExecutionPhase, side: Side, port: u32) -> Vec<&'a Config<TrafficExtension>> {
+pub fn of_phase(view: &View, phase: ExecutionPhase, side: Side, port: u32) -> Vec<&Config<TrafficExtension>> {
     let mut found = attached(view, &view.extensions.traffic_extensions);
     found.retain(|e| e.spec.phase() == phase && holds_for(&e.spec.r#match, side, port));
     // Both sorts are stable: what is equal in priority keeps its order.

@@ -300,11 +300,11 @@ impl Cluster {
         }
         let workload = before.and_then(|before| before.workload.clone());
         self.forget_addresses(&key);
-        if pod.is_usable() {
-            if let Some(address) = pod.addresses.first() {
-                self.dirty.addresses.insert(address.clone());
-                self.pods_at.entry(address.clone()).or_default().insert(key.clone());
-            }
+        if pod.is_usable()
+            && let Some(address) = pod.addresses.first()
+        {
+            self.dirty.addresses.insert(address.clone());
+            self.pods_at.entry(address.clone()).or_default().insert(key.clone());
         }
         self.pods.insert(key.clone(), Running { pod, workload });
         self.dirty.pods.insert(key);

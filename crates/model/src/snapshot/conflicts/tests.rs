@@ -158,10 +158,10 @@ fn a_merged_port_that_nobody_describes_is_told() {
 }
 
 #[test]
-fn clusters_of_kubernetes_are_no_conflict() {
+fn clusters_of_kubernetes_share_a_service_without_conflict() {
     let batches = ["a", "b"].map(|c| told(c, Registry::Kubernetes, "10.0.0.1")).to_vec();
     let (world, _) = world(Policy::Reject).apply(batches);
-    assert_eq!((world.services.len(), world.problems.values().flatten().count()), (2, 0));
+    assert_eq!((world.services.len(), world.problems.values().flatten().count()), (1, 0));
 }
 
 #[test]

@@ -423,7 +423,16 @@ fn authentication() {
             ("{jwtRules: [{}]}", "error: jwtRules[0]: issuer or jwksUri must be non-empty string"),
             ("{jwtRules: [{jwksUri: 'ftp://a'}]}", "URI scheme \"ftp\" is not supported"),
             ("{jwtRules: [{issuer: a, jwks: '{'}]}", "jwks parse error"),
-            ("{jwtRules: [{issuer: a, jwks: '{\"keys\":[{\"kty\":\"RSA\",\"e\":\"AQAB\",\"n\":\"x\"}]}'}]}", ""),
+            (
+                "{jwtRules: [{issuer: a, jwks: '{\"keys\":[{\"kty\":\"EC\",\"crv\":\"P-256\",\
+                 \"x\":\"_K1RmSiNO7OHQVpTf35PCjgSAHfARnwMqnX6jKcjZdU\",\
+                 \"y\":\"LDJav2Wopi6TaV34Kkg-XjKC-zjpJ6d-JbrQz-RpZFU\"}]}'}]}",
+                "",
+            ),
+            (
+                "{jwtRules: [{issuer: a, jwks: '{\"keys\":[{\"kty\":\"RSA\",\"e\":\"AQAB\",\"n\":\"x\"}]}'}]}",
+                "warning: jwtRules[0]: jwks: every token of this issuer is refused",
+            ),
             (
                 "{jwtRules: [{issuer: a, jwks: '{\"keys\":[{\"kty\":\"oct\",\"k\":\"x\"}]}'}]}",
                 "warning: jwtRules[0]: jwks key at index 0 contains private key material",
