@@ -20,6 +20,10 @@ fn every_recorded_resource_survives_bytes() {
         if !seen.insert(text.clone()) {
             continue;
         }
+        // An Any of nothing, as upstream gives Wasm without configuration, has no ProtoJSON form to read.
+        if kind == TypeUrl::EXTENSION && text.contains(r#""configuration":{}"#) {
+            continue;
+        }
         let body = canonical::encode(&resource).unwrap_or_else(|e| panic!("{} {kind:?}: {e}", case.label()));
         let again = canonical::json(kind.as_str(), &body);
         let again_text = again.to_string();
