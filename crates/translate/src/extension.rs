@@ -108,7 +108,7 @@ fn discovered(level: Level) -> ExtensionConfigSource {
 /// How a filter gets its config.
 pub enum Source {
     Typed(Any),
-    Discovered(ExtensionConfigSource),
+    Discovered(Box<ExtensionConfigSource>),
 }
 
 impl Extension {
@@ -121,7 +121,7 @@ impl Extension {
     /// The filter's config, or where it is found.
     pub fn source(&self, level: Level) -> Source {
         match self {
-            Extension::Wasm { .. } => Source::Discovered(discovered(level)),
+            Extension::Wasm { .. } => Source::Discovered(Box::new(discovered(level))),
             Extension::Lua { code, .. } => {
                 let code = data_source::Specifier::InlineString(code.to_string());
                 let lua =

@@ -28,7 +28,7 @@ fn add(connection: &Connection<'_>, phase: ExecutionPhase, filters: &mut Vec<Htt
 pub(super) fn render(extension: &Extension) -> EnvoyFilter {
     let config = match extension.source(Level::Http) {
         Source::Typed(config) => http_filter::ConfigType::TypedConfig(config),
-        Source::Discovered(source) => http_filter::ConfigType::ConfigDiscovery(source),
+        Source::Discovered(source) => http_filter::ConfigType::ConfigDiscovery(*source),
     };
     EnvoyFilter { name: extension.name().to_string(), config_type: Some(config), ..EnvoyFilter::default() }
 }

@@ -29,7 +29,7 @@ fn add(connection: &Connection<'_>, phase: ExecutionPhase, filters: &mut Vec<Net
 pub(super) fn render(extension: &Extension) -> Filter {
     let config = match extension.source(Level::Network) {
         Source::Typed(config) => filter::ConfigType::TypedConfig(config),
-        Source::Discovered(source) => filter::ConfigType::ConfigDiscovery(source),
+        Source::Discovered(source) => filter::ConfigType::ConfigDiscovery(*source),
     };
     Filter { name: extension.name().to_string(), config_type: Some(config) }
 }

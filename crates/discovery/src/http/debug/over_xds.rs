@@ -19,7 +19,7 @@ pub(super) fn set(pages: &Pages, kind: &TypeUrl) -> Option<ResourceSet> {
     match kind {
         k if *k == TypeUrl::DEBUG_SYNCZ => {
             let clients = pages.pilot().clients().all();
-            Some(ResourceSet::new(kind.clone(), clients.iter().filter_map(|client| sync_status(client))))
+            Some(ResourceSet::new(kind.clone(), clients.iter().filter_map(sync_status)))
         }
         k if *k == TypeUrl::DEBUG => {
             let pages = pages.downgrade();
