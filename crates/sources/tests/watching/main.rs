@@ -1,10 +1,12 @@
 //! Sources against real folders, real files and real kernel events.
 
+mod dns;
 mod files;
 #[allow(dead_code, reason = "shared with the other tests of sources")]
 mod follower;
 mod http;
 mod jwks;
+mod mcp;
 mod memory;
 mod mesh;
 mod mock;
