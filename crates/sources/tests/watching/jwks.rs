@@ -25,11 +25,11 @@ type Pages = Arc<Mutex<BTreeMap<&'static str, (u16, String)>>>;
 async fn server(pages: &Pages) -> Scripted {
     let pages = pages.clone();
     Scripted::start(move |asked| {
-        let found = pages.lock().unwrap().get(asked.path.as_str()).cloned();
+        let found = pages.lock().expect("nobody panicked").get(asked.path.as_str()).cloned();
         let (status, text) = found.unwrap_or((404, "nothing here".to_owned()));
         let reply = Response::builder().status(status);
         let reply = if status == 302 { reply.header("location", &text) } else { reply };
-        async move { reply.body(text).unwrap() }
+        async move { reply.body(text).expect("a good reply") }
     })
     .await
 }
@@ -45,7 +45,7 @@ fn uri(server: &Scripted, path: &str) -> KeySource {
 }
 
 fn loopback() -> Reach {
-    Reach::Except { allowed: Blocks(vec!["127.0.0.0/8".parse().unwrap()]), blocked: Blocks::default() }
+    Reach::Except { allowed: Blocks(vec!["127.0.0.0/8".parse().expect("a block")]), blocked: Blocks::default() }
 }
 
 #[tokio::test]
