@@ -1,5 +1,7 @@
 //! Sources against real folders, real files and real kernel events.
 
+#![allow(clippy::unwrap_used, reason = "a test has no better answer than a panic")]
+
 mod dns;
 mod files;
 #[allow(dead_code, reason = "shared with the other tests of sources")]
