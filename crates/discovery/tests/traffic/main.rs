@@ -22,6 +22,7 @@ macro_rules! over_both {
 
 pub(crate) use over_both;
 
+mod chained;
 mod changes;
 mod gateway;
 mod gateway_api;

@@ -80,6 +80,13 @@ impl Mesh {
         Self::of(discovery, bootstrap, port, None).await
     }
 
+    /// The same without documents of its own; `mesh` is the whole MeshConfig.
+    pub(crate) async fn fed(transport: Transport, port: u16, mesh: &str) -> Mesh {
+        let discovery = discovery(&[], mesh, &[]).await;
+        let bootstrap = caller(&discovery, transport);
+        Self::of(discovery, bootstrap, port, None).await
+    }
+
     /// The Envoy is a gateway that opens this port, with the label `istio: ingressgateway`.
     pub(crate) async fn edge(transport: Transport, port: u16, documents: &[String]) -> Mesh {
         Self::edge_with(transport, port, documents, None).await
