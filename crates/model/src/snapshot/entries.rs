@@ -30,11 +30,10 @@ pub(super) fn join(world: &mut Snapshot, delta: &mut Delta) -> bool {
     if entries.is_empty() {
         return false;
     }
-    let entries: Vec<(Key, Option<Told>)> =
-        entries.into_iter().map(|key| (key.clone(), world.objects.get(&key).and_then(Told::of))).collect();
     let reallocated = allocate(world, &entries);
     let mut changed = Vec::new();
-    for (key, told) in entries {
+    for key in entries {
+        let told = world.objects.get(&key).and_then(Told::of);
         let services = told.as_ref().map(|told| services_of(told, &world.allocated)).unwrap_or_default();
         replace_endpoints(world, &key, told.as_ref(), &services, delta);
         let before = world.services.of_entry(&key);
@@ -51,15 +50,16 @@ pub(super) fn join(world: &mut Snapshot, delta: &mut Delta) -> bool {
 }
 
 /// Settles the addresses of hosts that have none.
-fn allocate(world: &mut Snapshot, entries: &[(Key, Option<Told>)]) -> bool {
-    let concerns = |(key, told): &(Key, Option<Told>)| {
-        world.allocated.has(key) || told.as_ref().is_some_and(|told| told.meta.keeps_status)
-    };
+fn allocate(world: &mut Snapshot, entries: &BTreeSet<Key>) -> bool {
+    let keeps_status = |key: &Key| world.objects.get(key).is_some_and(|object| object.meta.keeps_status);
+    let concerns = |key: &Key| world.allocated.has(key) || keeps_status(key);
     if !world.settings.knobs.ip_auto_allocate || !entries.iter().any(concerns) {
         return false;
     }
+    let told: Vec<(&Key, Option<Told>)> =
+        entries.iter().map(|key| (key, world.objects.get(key).and_then(Told::of))).collect();
     let entries: Vec<_> =
-        entries.iter().map(|(key, told)| (key.clone(), told.as_ref().map(|t| (&*t.meta, &t.spec)))).collect();
+        told.iter().map(|(key, told)| ((*key).clone(), told.as_ref().map(|t| (&*t.meta, &t.spec)))).collect();
     Arc::make_mut(&mut world.allocated).settle(&entries)
 }
 
