@@ -17,6 +17,6 @@ fn main() {
     let order = Path::new(&set("CARGO_MANIFEST_DIR")).join("start.order");
     println!("cargo::rustc-link-arg-bins=-Wl,--symbol-ordering-file={}", order.display());
     println!("cargo::rustc-link-arg-bins=-Wl,--no-warn-symbol-ordering");
-    // 0.8 MB of relocations become 30 KB; the loader reads all of them at every start.
+    // The loader reads every relocation at every start; packed, they are few pages.
     println!("cargo::rustc-link-arg-bins=-Wl,-z,pack-relative-relocs");
 }

@@ -22,6 +22,9 @@ pub(super) const IPTABLES: Tool = Tool {
     trial: &["unshare", "--net", "iptables", "--table", "nat", "--list"],
 };
 
+/// What builds a Java server.
+pub(super) const MAVEN: Tool = Tool { program: "mvn", packages: &["maven"], trial: &["mvn", "--version"] };
+
 /// The path of the program.
 pub(super) fn get(wanted: &Tool) -> Result<PathBuf> {
     let found = match find(wanted.program) {

@@ -6,7 +6,7 @@ use std::process::Command;
 
 use anyhow::Result;
 
-use super::{Scratch, fingerprint, tool};
+use super::{Scratch, debian, fingerprint, tool};
 
 const MAIN: &str = "src/main/java/registry/EurekaServer.java";
 
@@ -22,7 +22,8 @@ pub(crate) fn get(root: &Path, cache: &Path) -> Result<PathBuf> {
     println!("setup: building eureka, which takes minutes the first time");
     let scratch = Scratch::new(cache, "eureka")?;
     let target = format!("-DbuildDirectory={}", scratch.0.display());
-    tool(Command::new("mvn").current_dir(&project).args(["--batch-mode", "--quiet", &target, "package"]))?;
+    let maven = debian::get(&debian::MAVEN)?;
+    tool(Command::new(maven).current_dir(&project).args(["--batch-mode", "--quiet", &target, "package"]))?;
     fs::create_dir_all(&folder)?;
     fs::rename(scratch.0.join("eureka.jar"), &archive)?;
     Ok(archive)
