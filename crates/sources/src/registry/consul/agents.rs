@@ -1,6 +1,7 @@
 //! Questions to Consul's agents: which one is asked, how long it may wait, and which answers count.
 //! An answer that may be incomplete is an error here, so that nothing is ever removed because of it.
 
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
@@ -71,6 +72,29 @@ impl Agents {
         Err(failures.join("; "))
     }
 
+    /// Asks, and asks once more, plainly, when something that was `there` is missing from the answer. Where a token
+    /// lost rights or was revoked, Consul may answer a question that waits with less and not say that it did.
+    pub(super) async fn ask_whole<T: DeserializeOwned>(
+        &self,
+        question: Question<'_>,
+        there: &mut BTreeSet<String>,
+        ids: impl Fn(&T) -> BTreeSet<String>,
+    ) -> Result<Answer<T>, String> {
+        let mut answer: Answer<T> = self.ask(question).await?;
+        if self.options.token_file.is_none() {
+            return Ok(answer);
+        }
+        let mut now = ids(&answer.value);
+        if question.index > 0 && !now.is_superset(there) {
+            answer = self.ask(Question { index: 0, ..question }).await?;
+            now = ids(&answer.value);
+        }
+        if !answer.is_filtered {
+            *there = now;
+        }
+        Ok(answer)
+    }
+
     async fn ask_one<T: DeserializeOwned>(&self, base: &str, question: Question<'_>) -> Result<Answer<T>, String> {
         let reply = self.get(base, question, self.options.stale).await?;
         if self.options.stale && is_too_old(&reply, self.options.max_stale.0) {
@@ -139,10 +163,38 @@ fn is_too_old(reply: &client::Reply, limit: Duration) -> bool {
     age.is_some_and(|age| age > limit)
 }
 
-/// The index to wait beyond next. Consul asks for two things: one that went backwards starts anew, and one of 0
-/// would never wait.
-pub(super) fn next_index(last: u64, answered: u64) -> u64 {
-    if answered < last { 0 } else { answered.max(1) }
+/// How far a watcher has come with its question.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Progress {
+    /// Wait for an index beyond this one; 0 for an answer at once.
+    pub(super) index: u64,
+    was_filtered: bool,
+}
+
+/// What an answer is to a watcher.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Step {
+    New,
+    /// It says what the one before said.
+    Same,
+    /// Its index went backwards: the question is to be asked anew, as if it were the first.
+    Anew,
+}
+
+impl Progress {
+    /// Consul asks for two things: an index that went backwards starts anew, and one of 0, which would never
+    /// wait, counts as 1. What a token may see has no index, so an answer that leaves something out is always
+    /// looked at, and so is the first whole one after it.
+    pub(super) fn step<T>(&mut self, answer: &Answer<T>) -> Step {
+        let was = *self;
+        if answer.index < was.index {
+            *self = Progress::default();
+            return Step::Anew;
+        }
+        *self = Progress { index: answer.index.max(1), was_filtered: answer.is_filtered };
+        let is_whole = !was.was_filtered && !answer.is_filtered;
+        if is_whole && was.index > 0 && answer.index == was.index { Step::Same } else { Step::New }
+    }
 }
 
 /// Text as part of a path or a query.
@@ -153,13 +205,28 @@ pub(super) fn escaped(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{escaped, next_index};
+    use super::{Answer, Progress, Step, escaped};
+
+    /// The steps that answers with these indexes make, and the index after each; `true`: something was left out.
+    fn steps(answers: &[(u64, bool)]) -> Vec<(Step, u64)> {
+        let mut progress = Progress::default();
+        let mut step =
+            |&(index, is_filtered)| (progress.step(&Answer { value: (), index, is_filtered }), progress.index);
+        answers.iter().map(&mut step).collect()
+    }
 
     #[test]
     fn an_index_that_goes_backwards_starts_anew() {
-        assert_eq!([next_index(0, 7), next_index(7, 7), next_index(7, 9)], [7, 7, 9]);
-        assert_eq!(next_index(9, 3), 0);
-        assert_eq!(next_index(0, 0), 1);
+        let whole = |indexes: &[u64]| steps(&indexes.iter().map(|index| (*index, false)).collect::<Vec<_>>());
+        assert_eq!(whole(&[7, 7, 9]), [(Step::New, 7), (Step::Same, 7), (Step::New, 9)]);
+        assert_eq!(whole(&[9, 3, 3]), [(Step::New, 9), (Step::Anew, 0), (Step::New, 3)]);
+        assert_eq!(whole(&[0]), [(Step::New, 1)]);
+    }
+
+    #[test]
+    fn what_a_token_may_see_changes_without_an_index() {
+        let (new, same) = ((Step::New, 7), (Step::Same, 7));
+        assert_eq!(steps(&[(7, false), (7, true), (7, true), (7, false), (7, false)]), [new, new, new, new, same]);
     }
 
     #[test]

@@ -7,7 +7,7 @@ use model::names::Text;
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::AbortHandle;
 
-use super::agents::{Agents, Question, next_index};
+use super::agents::{Agents, Progress, Question, Step};
 use super::options::Options;
 use super::wire::Instance;
 use super::{Seen, instances_of};
@@ -59,27 +59,26 @@ impl Each {
 
 async fn watch(name: Text, agents: Arc<Agents>, events: mpsc::Sender<Seen>, turns: Arc<Semaphore>, options: Options) {
     let (path, parameters) = instances_of(&name, &options);
-    let (mut index, mut retry, mut pace) = (0, Retry::default(), Pace::new(options.interval.0));
+    let (mut progress, mut retry, mut pace) = (Progress::default(), Retry::default(), Pace::new(options.interval.0));
+    let mut there = BTreeSet::new();
     loop {
         pace.turn().await;
         // A question that waits needs no turn: the agent answers it when there is something to say.
-        let turn = if index == 0 { turns.acquire().await.ok() } else { None };
-        let question = Question { path: &path, parameters: &parameters, index };
-        let outcome = agents.ask::<Vec<Instance>>(question).await;
+        let turn = if progress.index == 0 { turns.acquire().await.ok() } else { None };
+        let question = Question { path: &path, parameters: &parameters, index: progress.index };
+        let outcome = agents.ask_whole(question, &mut there, |all: &Vec<Instance>| all.iter().map(id).collect()).await;
         drop(turn);
         let event = match outcome {
-            Ok(answer) if answer.index < index => {
-                index = 0;
-                continue;
-            }
             Ok(answer) => {
                 retry.succeeded();
-                let is_same = index > 0 && answer.index == index;
-                index = next_index(index, answer.index);
-                if is_same { Seen::Same(name.clone()) } else { Seen::Instances(name.clone(), answer) }
+                match progress.step(&answer) {
+                    Step::Anew => continue,
+                    Step::Same => Seen::Same(name.clone()),
+                    Step::New => Seen::Instances(name.clone(), answer),
+                }
             }
             Err(reason) => {
-                index = 0;
+                progress = Progress::default();
                 if events.send(Seen::Unread(name.clone(), reason)).await.is_err() {
                     return;
                 }
@@ -91,4 +90,9 @@ async fn watch(name: Text, agents: Arc<Agents>, events: mpsc::Sender<Seen>, turn
             return;
         }
     }
+}
+
+/// An instance is known by its node and its id there.
+fn id(instance: &Instance) -> String {
+    format!("{}/{}", instance.node.node, instance.service.id)
 }

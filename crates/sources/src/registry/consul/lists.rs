@@ -11,7 +11,7 @@ use model::names::Text;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
-use super::agents::{Agents, Answer, Question, escaped, next_index};
+use super::agents::{Agents, Answer, Progress, Question, Step, escaped};
 use super::options::Options;
 use super::wire::{Check, Instance, Names, NodeName, NodeServices};
 use super::{Seen, instances_of};
@@ -67,24 +67,22 @@ async fn watch_checks(
     options: Options,
 ) {
     let parameters = format!("&filter={}", escaped("Status != \"passing\""));
-    let (mut index, mut retry, mut pace) = (0, Retry::default(), Pace::new(options.interval.0));
+    let (mut progress, mut retry, mut pace) = (Progress::default(), Retry::default(), Pace::new(options.interval.0));
     loop {
         pace.turn().await;
-        let question = Question { path: CHECKS, parameters: &parameters, index };
+        let question = Question { path: CHECKS, parameters: &parameters, index: progress.index };
         let event = match agents.ask::<Vec<Check>>(question).await {
-            Ok(answer) if answer.index < index => {
-                index = 0;
-                continue;
-            }
             Ok(answer) => {
                 retry.succeeded();
-                index = next_index(index, answer.index);
+                if progress.step(&answer) == Step::Anew {
+                    continue;
+                }
                 let by_id = answer.value.into_iter().map(|check| ((check.node.clone(), check.check_id.clone()), check));
                 failing.send_replace(Some(by_id.collect()));
                 Seen::Same(CHECKS.into())
             }
             Err(reason) => {
-                index = 0;
+                progress = Progress::default();
                 Seen::Unread(CHECKS.into(), reason)
             }
         };

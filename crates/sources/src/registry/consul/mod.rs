@@ -25,7 +25,7 @@ use tokio::time::Instant;
 use crate::registry::ledger::{Ledger, Protection};
 use crate::registry::pace::{Pace, Retry};
 use crate::source::{Outlet, Source, Stopped};
-use agents::{Agents, Answer, Question, next_index};
+use agents::{Agents, Answer, Progress, Question, Step};
 use each::Each;
 use lists::Lists;
 use wire::{Instance, Names};
@@ -284,23 +284,23 @@ impl<'a> Run<'a> {
 }
 
 async fn watch_names(agents: Arc<Agents>, events: mpsc::Sender<Seen>, options: Options) {
-    let (mut index, mut retry, mut pace) = (0, Retry::default(), Pace::new(options.interval.0));
+    let (mut progress, mut retry, mut pace) = (Progress::default(), Retry::default(), Pace::new(options.interval.0));
+    let mut there = BTreeSet::new();
     loop {
         pace.turn().await;
-        let question = Question { path: NAMES, parameters: "", index };
-        let event = match agents.ask::<Names>(question).await {
-            Ok(answer) if answer.index < index => {
-                index = 0;
-                continue;
-            }
+        let question = Question { path: NAMES, parameters: "", index: progress.index };
+        let event = match agents.ask_whole(question, &mut there, |names: &Names| names.keys().cloned().collect()).await
+        {
             Ok(answer) => {
                 retry.succeeded();
-                let is_same = index > 0 && answer.index == index;
-                index = next_index(index, answer.index);
-                if is_same { Seen::Same(NAMES.into()) } else { Seen::Names(answer) }
+                match progress.step(&answer) {
+                    Step::Anew => continue,
+                    Step::Same => Seen::Same(NAMES.into()),
+                    Step::New => Seen::Names(answer),
+                }
             }
             Err(reason) => {
-                index = 0;
+                progress = Progress::default();
                 let told = events.send(Seen::Unread(NAMES.into(), reason)).await;
                 retry.wait().await;
                 if told.is_err() { return } else { continue }
