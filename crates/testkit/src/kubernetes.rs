@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::certificates::Authority;
+use crate::faulty::Faulty;
 use crate::process::Process;
 use crate::tls::TlsClient;
 use crate::{client, ports, servers, wait};
@@ -30,6 +31,8 @@ pub struct ApiServer {
     tls: TlsClient,
     kubeconfig: PathBuf,
     folder: TempDir,
+    /// Where its store takes requests.
+    store: SocketAddr,
     _etcd: Process,
 }
 
@@ -40,7 +43,8 @@ impl ApiServer {
     /// Starts etcd and an API server and waits until it is ready. Its own Service is hidden from the mesh.
     pub async fn start() -> ApiServer {
         let folder = tempfile::tempdir().unwrap_or_else(|e| panic!("could not make a folder: {e}"));
-        let store = format!("http://127.0.0.1:{}", ports::free());
+        let store_address = SocketAddr::from((Ipv4Addr::LOCALHOST, ports::free()));
+        let store = format!("http://{store_address}");
         let path = |name: &str| folder.path().join(name).display().to_string();
         let etcd = [
             format!("--data-dir={}", path("data")),
@@ -75,7 +79,8 @@ impl ApiServer {
             "--profiling=false".to_owned(),
         ];
         let tls = TlsClient::new(&authority, None, &["http/1.1"]);
-        let mut server = ApiServer { process: None, args, address, tls, kubeconfig, folder, _etcd: etcd };
+        let mut server =
+            ApiServer { process: None, args, address, tls, kubeconfig, folder, store: store_address, _etcd: etcd };
         server.resume().await;
         let hidden = json!({"metadata": {"annotations": {"networking.istio.io/exportTo": "~"}}});
         wait::until("the Service of the API server", async || {
@@ -114,6 +119,28 @@ impl ApiServer {
         })
         .await;
         sibling
+    }
+
+    /// A proxy before it that fails on demand.
+    pub async fn faulty(&self) -> Faulty {
+        Faulty::start(self.address, self.tls.clone(), TOKEN).await
+    }
+
+    /// Throws away all history of the store, so that watches cannot go on from where they were. Gives the revision up to
+    /// which it is gone.
+    pub async fn compact(&self) -> u64 {
+        let ask = async |path: &str, question: Value| {
+            let request = Request::post(path).header("host", "store").body(question.to_string());
+            let request = request.unwrap_or_else(|e| panic!("no request: {e}"));
+            let reply = client::send(self.store, request).await.unwrap_or_else(|e| panic!("{path}: {e}"));
+            assert!(reply.status.is_success(), "{path}: {}", reply.body);
+            reply.json()
+        };
+        let any = ask("/v3/kv/range", json!({"key": BASE64_STANDARD.encode("any")})).await;
+        let revision = any["header"]["revision"].as_str().and_then(|text| text.parse().ok());
+        let revision = revision.unwrap_or_else(|| panic!("no revision in {any}"));
+        ask("/v3/kv/compaction", json!({"revision": revision, "physical": true})).await;
+        revision
     }
 
     /// Defines kinds with open schemas and waits until they are served.
@@ -176,6 +203,14 @@ pub struct Sibling {
 impl Sibling {
     pub async fn patch(&self, path: &str, part: &Value) -> Result<Value, String> {
         send(&self.tls, self.address, Method::PATCH, path, "application/merge-patch+json", part.to_string()).await
+    }
+
+    pub async fn create(&self, collection: &str, object: &Value) -> Result<Value, String> {
+        send(&self.tls, self.address, Method::POST, collection, "application/json", object.to_string()).await
+    }
+
+    pub async fn delete(&self, path: &str) -> Result<Value, String> {
+        send(&self.tls, self.address, Method::DELETE, path, "", String::new()).await
     }
 }
 

@@ -15,6 +15,7 @@ pub mod difference;
 pub mod discovery;
 pub mod envoy;
 pub mod eureka;
+pub mod faulty;
 pub mod kubernetes;
 pub mod ports;
 pub mod process;

@@ -79,6 +79,11 @@ pub(crate) async fn create(server: &ApiServer, objects: &[Value]) -> Vec<String>
     made
 }
 
+/// Notes an object that was made by other ways, to be taken away like the others.
+pub(crate) fn made(path: &str) {
+    MADE.lock().unwrap().push(path.to_owned());
+}
+
 async fn namespace(server: &ApiServer, object: &Value) {
     let name = object["metadata"]["name"].as_str().unwrap();
     let bare = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}});

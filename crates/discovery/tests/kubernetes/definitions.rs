@@ -1,16 +1,23 @@
-//! Kinds whose definition is missing, comes later, and goes again.
+//! Kinds whose definition is missing, comes later, and goes again: clients hear of the first, and not of the second.
 
 use std::time::Duration;
 
 use discovery::wire::Server;
-use serde_json::json;
+use serde_json::{Value, json};
 use testkit::kubernetes::ApiServer;
 use testkit::wait;
 
 use crate::cluster::{cluster, create, definitions};
-use crate::serving::{serve, web};
+use crate::serving::{CLUSTER, SLICE, endpoints, serve, web};
+use crate::witness::{CLUSTERS, Witness};
 
 const DEFINITION: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/destinationrules.networking.istio.io";
+
+fn rule(name: &str) -> Value {
+    json!({"apiVersion": "networking.istio.io/v1", "kind": "DestinationRule",
+        "metadata": {"name": name, "namespace": "shop"},
+        "spec": {"host": "web", "subsets": [{"name": name, "labels": {"version": name}}]}})
+}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_kind_is_watched_once_it_is_defined_and_kept_when_it_goes() {
@@ -19,25 +26,35 @@ async fn a_kind_is_watched_once_it_is_defined_and_kept_when_it_goes() {
     gone(&api_server).await;
     create(&api_server, &web(&["10.4.0.1"])).await;
     let server = serve(api_server.kubeconfig(), None, &[]).await;
+    let witness = Witness::of(server.addresses.grpc.unwrap(), &[CLUSTER]).await;
     assert_eq!(rules(&server), 0);
 
     let known = definitions();
-    let rule = known.iter().find(|(_, _, kind, ..)| *kind == "DestinationRule").unwrap();
-    api_server.define(&[*rule]).await;
-    let object = json!({"apiVersion": "networking.istio.io/v1", "kind": "DestinationRule",
-        "metadata": {"name": "web", "namespace": "shop"}, "spec": {"host": "web"}});
-    create(&api_server, &[object]).await;
-    wait::until("the rule", async || if rules(&server) == 1 { Ok(()) } else { Err("not there".to_owned()) }).await;
+    let definition = known.iter().find(|(_, _, kind, ..)| *kind == "DestinationRule").unwrap();
+    api_server.define(&[*definition]).await;
+    create(&api_server, &[rule("v1"), rule("v2")]).await;
+    let has = |subset: &str| format!("outbound|80|{subset}|web.shop.svc.cluster.local");
+    witness.until(CLUSTERS, |told| told.contains(&has("v1")) && told.contains(&has("v2"))).await;
+    let before = witness.pushes();
 
     api_server.delete(DEFINITION).await.unwrap();
     gone(&api_server).await;
-    // Long enough for the deletion of the object to be heard, if it were listened to.
-    tokio::time::sleep(Duration::from_secs(2)).await;
-    assert_eq!(rules(&server), 1, "the definition took its objects with it");
+    // Its objects are gone from the API server by now; what comes after that is heard, and is the only thing heard.
+    api_server.patch(SLICE, &endpoints(&["10.4.0.1", "10.4.0.2"])).await.unwrap();
+    witness.until_addresses(CLUSTER, &["10.4.0.1", "10.4.0.2"]).await;
+    let pushes = witness.pushes() - before;
+    assert_eq!((rules(&server), pushes), (2, 1), "the definition took its objects with it");
 
-    api_server.define(&[*rule]).await;
-    wait::until("the new list", async || if rules(&server) == 0 { Ok(()) } else { Err("still there".to_owned()) })
-        .await;
+    api_server.define(&[*definition]).await;
+    witness.until(CLUSTERS, |told| !told.contains(&has("v1")) && !told.contains(&has("v2"))).await;
+    println!(
+        "a definition that went with 2 objects: 2 kept, {} pushes beside an endpoint's; {} sets emptied, {} names that \
+         went and came back",
+        pushes - 1,
+        witness.emptied().len(),
+        witness.flapped().len(),
+    );
+    witness.assert_calm();
     server.stop(Duration::ZERO).await;
 }
 

@@ -1,27 +1,76 @@
-//! The API server goes away and things change meanwhile: nothing is emptied, nothing is lost.
+//! The API server goes away and things change meanwhile, and then the history of the store is gone too: nothing is
+//! emptied, nothing is lost, nothing goes and comes back.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use crate::cluster::{cluster, create};
-use crate::serving::{CLUSTER, SLICE, endpoints, follow, serve, web};
+use serde_json::json;
+
+use crate::cluster::{cluster, create, made};
+use crate::serving::{CLUSTER, SLICE, endpoints, seconds, serve, web};
+use crate::witness::{CLUSTERS, HOSTS, Witness};
+
+/// How long the API server is gone; a minute is worth a look now and then.
+const LENGTH: &str = "PILOTAGE_OUTAGE_SECONDS";
+
+const SERVICES: &str = "/api/v1/namespaces/shop/services";
+const RULES: &str = "/apis/networking.istio.io/v1/namespaces/shop/destinationrules";
 
 #[tokio::test(flavor = "multi_thread")]
 async fn changes_during_an_outage_come_and_nothing_is_emptied() {
     let mut api_server = cluster().await;
     create(&api_server, &web(&["10.4.0.1", "10.4.0.2"])).await;
-    let server = serve(api_server.kubeconfig(), None, &[]).await;
-    let told = follow(server.addresses.grpc.unwrap(), CLUSTER).await;
-    told.until(&["10.4.0.1", "10.4.0.2"]).await;
+    create(&api_server, &[service("doomed")]).await;
+    let proxy = api_server.faulty().await;
+    let server = serve(proxy.kubeconfig(), None, &[]).await;
+    let witness = Witness::of(server.addresses.grpc.unwrap(), &[CLUSTER]).await;
+    witness.until_addresses(CLUSTER, &["10.4.0.1", "10.4.0.2"]).await;
+    let before = witness.pushes();
 
     let sibling = api_server.sibling().await;
     api_server.stop();
+    sibling.patch(SLICE, &endpoints(&["10.4.0.2"])).await.unwrap();
     sibling.patch(SLICE, &endpoints(&["10.4.0.2", "10.4.0.3"])).await.unwrap();
+    sibling.delete(&format!("{SERVICES}/doomed")).await.unwrap();
+    sibling.create(SERVICES, &service("late")).await.unwrap();
+    made(&format!("{SERVICES}/late"));
+    sibling.create(RULES, &rule()).await.unwrap();
+    made(&format!("{RULES}/web"));
+    let compacted = api_server.compact().await;
     // An outage that every watch notices and retries in.
-    tokio::time::sleep(Duration::from_secs(3)).await;
-    assert_eq!(told.all().len(), 1, "something was told while nothing could be seen: {:?}", told.all());
+    let length = seconds(LENGTH, 3);
+    tokio::time::sleep(length).await;
+    let meanwhile = witness.pushes() - before;
+    assert_eq!(meanwhile, 0, "something was told while nothing could be seen");
+
     api_server.resume().await;
-    told.until(&["10.4.0.2", "10.4.0.3"]).await;
-    assert!(told.all().iter().all(|addresses| addresses.len() == 2), "{:?}", told.all());
-    println!("told in all: {:?}", told.all());
+    let back = Instant::now();
+    witness.until_addresses(CLUSTER, &["10.4.0.2", "10.4.0.3"]).await;
+    let has = |told: &std::collections::BTreeSet<String>, name: &str| told.iter().any(|n| n.contains(name));
+    witness.until(CLUSTERS, |told| has(told, "late.shop") && has(told, "|v1|web") && !has(told, "doomed.shop")).await;
+    witness.until(HOSTS, |told| has(told, "late.shop") && !has(told, "doomed.shop")).await;
+    let caught_up = back.elapsed();
+    let (pushes, figures) = (witness.pushes() - before, proxy.figures());
+    println!(
+        "API server gone for {length:?}, store compacted at revision {compacted}: 5 changes meanwhile, {meanwhile} \
+         pushes meanwhile, {} watches expired; all changes told {caught_up:?} after it was back, in {pushes} pushes; \
+         {} sets emptied, {} endpoints or names that went and came back",
+        figures.expired,
+        witness.emptied().len(),
+        witness.flapped().len(),
+    );
+    witness.assert_calm();
+    assert!(figures.expired > 0, "no watch expired: {figures:?}");
+    assert!(caught_up < Duration::from_secs(20), "late after {caught_up:?}");
     server.stop(Duration::ZERO).await;
+}
+
+fn service(name: &str) -> serde_json::Value {
+    json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": name, "namespace": "shop"},
+        "spec": {"ports": [{"name": "http", "port": 80}]}})
+}
+
+fn rule() -> serde_json::Value {
+    json!({"apiVersion": "networking.istio.io/v1", "kind": "DestinationRule",
+        "metadata": {"name": "web", "namespace": "shop"},
+        "spec": {"host": "web", "subsets": [{"name": "v1", "labels": {"version": "v1"}}]}})
 }

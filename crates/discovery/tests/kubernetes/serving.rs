@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use api::TypeUrl;
 use api::envoy::config::core::v3::Node;
@@ -27,14 +28,18 @@ pub(crate) async fn serve(kubeconfig: &Path, mesh: Option<(&Path, &Path)>, env: 
     line.extend(["--httpAddr=", "--monitoringAddr=", "--secureGRPCAddr=", "--httpsAddr="].map(String::from));
     let Command::Discovery(args) = Cli::read(line).unwrap().command else { panic!("the line says discovery") };
     let server = wire::start(&args, &|name| env.iter().find(|(k, _)| k == name).map(|(_, v)| v.clone())).await.unwrap();
-    wait::until_within(std::time::Duration::from_secs(90), "a server in sync", async || {
-        match server.pilot.missing_sources() {
-            missing if missing.is_empty() => Ok(()),
-            missing => Err(format!("{missing:?} are not")),
-        }
+    wait::until_within(Duration::from_secs(90), "a server in sync", async || match server.pilot.missing_sources() {
+        missing if missing.is_empty() => Ok(()),
+        missing => Err(format!("{missing:?} are not")),
     })
     .await;
     server
+}
+
+/// A length of time that a variable of the environment may set, in seconds.
+pub(crate) fn seconds(variable: &str, usual: u64) -> Duration {
+    let told = std::env::var(variable).ok().map(|text| text.parse().unwrap_or_else(|_| panic!("{variable}={text}")));
+    Duration::from_secs(told.unwrap_or(usual))
 }
 
 /// What a client was told of one service's endpoints, in order.
@@ -48,7 +53,7 @@ impl Told {
 
     /// Waits until the last word is this.
     pub(crate) async fn until(&self, addresses: &[&str]) {
-        wait::until_within(std::time::Duration::from_secs(60), "the endpoints", async || {
+        wait::until_within(Duration::from_secs(60), "the endpoints", async || {
             let last = self.all().last().cloned().unwrap_or_default();
             if last == addresses { Ok(()) } else { Err(format!("{last:?}")) }
         })
@@ -77,7 +82,8 @@ pub(crate) async fn follow(server: SocketAddr, cluster: &str) -> Told {
     told
 }
 
-fn addresses(assignment: &ClusterLoadAssignment) -> Vec<String> {
+/// All addresses of an assignment, in order.
+pub(crate) fn addresses(assignment: &ClusterLoadAssignment) -> Vec<String> {
     use api::envoy::config::core::v3::address::Address;
     use api::envoy::config::endpoint::v3::lb_endpoint::HostIdentifier;
     let endpoints = assignment.endpoints.iter().flat_map(|locality| &locality.lb_endpoints);

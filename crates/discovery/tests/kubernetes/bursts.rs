@@ -1,0 +1,69 @@
+//! An API server that refuses most requests and loses watches in the middle of a line: what is known stays, what changes
+//! comes, and nobody is served half of the world.
+
+use std::time::{Duration, Instant};
+
+use testkit::faulty::Faulty;
+use testkit::kubernetes::ApiServer;
+
+use crate::cluster::{cluster, create};
+use crate::serving::{CLUSTER, SLICE, endpoints, serve, web};
+use crate::witness::Witness;
+
+/// Every kind of refusal that an API server or what stands before it gives. 410 is the end of a watch's history, told
+/// where client-go expects it in the stream.
+const STATUSES: &[u16] = &[429, 500, 503, 410, 504];
+const EDITS: u8 = 40;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn refused_requests_and_cut_watches_lose_nothing() {
+    let api_server = cluster().await;
+    create(&api_server, &web(&["10.4.0.0", "10.4.0.1"])).await;
+    let proxy = api_server.faulty().await;
+    // The first lists meet a burst already.
+    proxy.refuse(2, 3, &[500, 429]);
+    let begun = Instant::now();
+    let server = serve(proxy.kubeconfig(), None, &[]).await;
+    let started = begun.elapsed();
+    let at_start = proxy.figures();
+    let witness = Witness::of(server.addresses.grpc.unwrap(), &[CLUSTER]).await;
+    witness.until_addresses(CLUSTER, &["10.4.0.0", "10.4.0.1"]).await;
+
+    let slowest = edit_in_faults(&api_server, &proxy, &witness).await;
+    let figures = proxy.figures();
+    println!(
+        "in sync after {started:?} with {:?} refusals; {EDITS} edits with {} watches cut and {:?} refusals of {} \
+         requests: slowest told after {slowest:?}; {} sets emptied, {} endpoints or names that went and came back",
+        at_start.refused,
+        figures.cut,
+        figures.refused,
+        figures.requests,
+        witness.emptied().len(),
+        witness.flapped().len(),
+    );
+    witness.assert_calm();
+    for status in STATUSES {
+        assert!(figures.refused.contains_key(status), "no {status} was given: {figures:?}");
+    }
+    assert!(figures.cut >= 5, "few watches were cut: {figures:?}");
+    server.stop(Duration::ZERO).await;
+}
+
+/// Rolls the endpoints on, while two of three requests are refused and watches are cut again and again. Gives how long
+/// the slowest edit took to be told.
+async fn edit_in_faults(api_server: &ApiServer, proxy: &Faulty, witness: &Witness) -> Duration {
+    proxy.refuse(2, 3, STATUSES);
+    let mut slowest = Duration::ZERO;
+    for edit in 2..=EDITS + 1 {
+        if edit % 8 == 0 {
+            proxy.cut_watches();
+        }
+        let (kept, new) = (format!("10.4.0.{}", edit - 1), format!("10.4.0.{edit}"));
+        let at = Instant::now();
+        api_server.patch(SLICE, &endpoints(&[&kept, &new])).await.unwrap();
+        witness.until_addresses(CLUSTER, &[&kept, &new]).await;
+        slowest = slowest.max(at.elapsed());
+    }
+    proxy.heal();
+    slowest
+}

@@ -1,0 +1,254 @@
+//! A reverse proxy before an API server that fails on demand: it refuses requests, and cuts watches in the middle of a
+//! line. It keeps what it was asked and counts what it did.
+
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::fs;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bytes::Bytes;
+use http::header::{CONTENT_TYPE, HOST, HeaderValue, RETRY_AFTER};
+use http::{Request, Response, StatusCode};
+use http_body_util::combinators::BoxBody;
+use http_body_util::{BodyExt, Full, StreamBody};
+use hyper::body::{Frame, Incoming};
+use hyper::service::service_fn;
+use hyper::{client, server};
+use hyper_util::rt::TokioIo;
+use serde_json::json;
+use tempfile::TempDir;
+use tokio::net::TcpListener;
+use tokio::sync::{mpsc, watch};
+use tokio::task::{AbortHandle, JoinSet};
+use tokio_stream::wrappers::ReceiverStream;
+
+use crate::tls::TlsClient;
+
+/// A proxy, gone on drop.
+pub struct Faulty {
+    state: Arc<State>,
+    kubeconfig: PathBuf,
+    _folder: TempDir,
+    accepting: AbortHandle,
+}
+
+struct State {
+    upstream: SocketAddr,
+    tls: TlsClient,
+    refusal: Mutex<Option<Refusal>>,
+    /// How often watches were to be cut: each is cut that began before the last time.
+    cuts: watch::Sender<u64>,
+    asked: Mutex<Vec<String>>,
+    figures: Mutex<Figures>,
+}
+
+/// So many of so many requests get these statuses in turn.
+#[derive(Clone)]
+struct Refusal {
+    refused: usize,
+    of: usize,
+    statuses: Vec<u16>,
+    seen: usize,
+}
+
+/// What the proxy did so far.
+#[derive(Clone, Debug, Default)]
+pub struct Figures {
+    pub requests: usize,
+    /// Requests answered by the proxy itself, by status.
+    pub refused: BTreeMap<u16, usize>,
+    /// Watches that ended in the middle of a line.
+    pub cut: usize,
+    /// Watches that the API server ended because their history is gone.
+    pub expired: usize,
+}
+
+impl Faulty {
+    /// Passes everything on until told otherwise.
+    pub(crate) async fn start(upstream: SocketAddr, tls: TlsClient, token: &str) -> Faulty {
+        let bound = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await;
+        let listener = bound.unwrap_or_else(|e| panic!("could not listen: {e}"));
+        let address = listener.local_addr().unwrap_or_else(|e| panic!("no address: {e}"));
+        let state = Arc::new(State {
+            upstream,
+            tls,
+            refusal: Mutex::default(),
+            cuts: watch::Sender::new(0),
+            asked: Mutex::default(),
+            figures: Mutex::default(),
+        });
+        let folder = tempfile::tempdir().unwrap_or_else(|e| panic!("could not make a folder: {e}"));
+        let kubeconfig = folder.path().join("kubeconfig");
+        fs::write(&kubeconfig, text(address, token)).unwrap_or_else(|e| panic!("could not write a kubeconfig: {e}"));
+        let accepting = tokio::spawn(serve(listener, state.clone())).abort_handle();
+        Faulty { state, kubeconfig, _folder: folder, accepting }
+    }
+
+    /// The file that leads a client here.
+    pub fn kubeconfig(&self) -> &Path {
+        &self.kubeconfig
+    }
+
+    /// From now on `refused` of `of` requests get these statuses in turn; watches that stand go on.
+    pub fn refuse(&self, refused: usize, of: usize, statuses: &[u16]) {
+        *lock(&self.state.refusal) = Some(Refusal { refused, of, statuses: statuses.to_vec(), seen: 0 });
+    }
+
+    /// Cuts every watch that stands: the next line that it brings ends in its middle.
+    pub fn cut_watches(&self) {
+        self.state.cuts.send_modify(|cuts| *cuts += 1);
+    }
+
+    /// Passes everything on again.
+    pub fn heal(&self) {
+        *lock(&self.state.refusal) = None;
+    }
+
+    /// All requests so far, as `METHOD PATH?QUERY`.
+    pub fn asked(&self) -> Vec<String> {
+        lock(&self.state.asked).clone()
+    }
+
+    pub fn figures(&self) -> Figures {
+        lock(&self.state.figures).clone()
+    }
+}
+
+impl Drop for Faulty {
+    fn drop(&mut self) {
+        // Its connections are in the same task's set, and end with it.
+        self.accepting.abort();
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn text(address: SocketAddr, token: &str) -> String {
+    json!({
+        "apiVersion": "v1", "kind": "Config", "current-context": "test",
+        "clusters": [{"name": "test", "cluster": {"server": format!("http://{address}")}}],
+        "users": [{"name": "test", "user": {"token": token}}],
+        "contexts": [{"name": "test", "context": {"cluster": "test", "user": "test"}}],
+    })
+    .to_string()
+}
+
+async fn serve(listener: TcpListener, state: Arc<State>) {
+    let mut open = JoinSet::new();
+    while let Ok((stream, _)) = listener.accept().await {
+        let state = state.clone();
+        let service = service_fn(move |request| {
+            let state = state.clone();
+            async move { Ok::<_, Infallible>(answer(state, request).await) }
+        });
+        open.spawn(server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service));
+        while open.try_join_next().is_some() {}
+    }
+}
+
+type Failure = Box<dyn std::error::Error + Send + Sync>;
+type Answer = Response<BoxBody<Bytes, Failure>>;
+
+async fn answer(state: Arc<State>, request: Request<Incoming>) -> Answer {
+    lock(&state.asked).push(format!("{} {}", request.method(), request.uri()));
+    lock(&state.figures).requests += 1;
+    if let Some(status) = state.refusal() {
+        *lock(&state.figures).refused.entry(status).or_default() += 1;
+        return refused(status);
+    }
+    match pass(&state, request).await {
+        Ok(answer) => answer,
+        // As a load balancer says it that finds nobody behind it.
+        Err(_) => refused(503),
+    }
+}
+
+impl State {
+    /// The status that this request is refused with.
+    fn refusal(&self) -> Option<u16> {
+        let mut refusal = lock(&self.refusal);
+        let refusal = refusal.as_mut()?;
+        refusal.seen += 1;
+        let is_refused = (refusal.seen - 1) % refusal.of < refusal.refused;
+        is_refused.then(|| refusal.statuses[refusal.seen % refusal.statuses.len()])
+    }
+}
+
+/// What an API server says that does not want to, or cannot.
+fn refused(status: u16) -> Answer {
+    let body = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "message": "a fault", "code": status});
+    let mut answer = Response::new(full(body.to_string()));
+    *answer.status_mut() = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    if status == 429 {
+        answer.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("1"));
+    }
+    answer
+}
+
+fn full(text: String) -> BoxBody<Bytes, Failure> {
+    Full::new(Bytes::from(text)).map_err(Failure::from).boxed()
+}
+
+async fn pass(state: &Arc<State>, mut request: Request<Incoming>) -> Result<Answer, Failure> {
+    let stream = state.tls.connect(state.upstream, "").await?;
+    let (mut sender, connection) = client::conn::http1::handshake(TokioIo::new(stream)).await?;
+    let driver = tokio::spawn(connection).abort_handle();
+    request.headers_mut().insert(HOST, HeaderValue::from_static("127.0.0.1"));
+    let is_watch = request.uri().query().is_some_and(|query| query.contains("watch=true"));
+    let (head, body) = sender.send_request(request).await?.into_parts();
+    let (forward, frames) = mpsc::channel(1);
+    let cuts = state.cuts.subscribe();
+    let state = state.clone();
+    tokio::spawn(async move {
+        // Held until the answer is complete: a connection ends with its sender.
+        let _sender = sender;
+        let cuts = is_watch.then_some(cuts);
+        copy(&state, body, &forward, cuts).await;
+        driver.abort();
+    });
+    Ok(Response::from_parts(head, StreamBody::new(ReceiverStream::new(frames)).boxed()))
+}
+
+type Frames = mpsc::Sender<Result<Frame<Bytes>, Failure>>;
+
+/// Copies an answer until it ends, nobody reads it, or it is cut.
+async fn copy(state: &State, mut body: Incoming, forward: &Frames, cuts: Option<watch::Receiver<u64>>) {
+    loop {
+        let frame = tokio::select! {
+            frame = body.frame() => frame,
+            () = forward.closed() => return,
+        };
+        let frame = match frame {
+            Some(Ok(frame)) => frame,
+            Some(Err(error)) => {
+                _ = forward.send(Err(error.into())).await;
+                return;
+            }
+            None => return,
+        };
+        let Some(cuts) = &cuts else {
+            _ = forward.send(Ok(frame)).await;
+            continue;
+        };
+        let data = frame.data_ref().cloned().unwrap_or_default();
+        if data.windows(EXPIRED.len()).any(|window| window == EXPIRED) {
+            lock(&state.figures).expired += 1;
+        }
+        if !cuts.has_changed().unwrap_or(false) || data.len() < 2 {
+            _ = forward.send(Ok(frame)).await;
+            continue;
+        }
+        lock(&state.figures).cut += 1;
+        _ = forward.send(Ok(Frame::data(data.slice(..data.len() / 2)))).await;
+        _ = forward.send(Err("cut".into())).await;
+        return;
+    }
+}
+
+/// Of the event that tells a watch that its history is gone.
+const EXPIRED: &[u8] = b"\"code\":410";
