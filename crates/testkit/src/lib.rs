@@ -16,6 +16,7 @@ pub mod discovery;
 pub mod envoy;
 pub mod eureka;
 pub mod faulty;
+pub mod kubectl;
 pub mod kubernetes;
 pub mod ports;
 pub mod process;

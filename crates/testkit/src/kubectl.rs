@@ -1,0 +1,59 @@
+//! The real kubectl, as a user runs it.
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::{Command, Output, Stdio};
+
+use tempfile::TempDir;
+
+use crate::kubernetes::ApiServer;
+use crate::servers;
+
+/// kubectl before one API server.
+pub struct Kubectl {
+    program: PathBuf,
+    kubeconfig: PathBuf,
+    /// Where it keeps what it learnt of the server's kinds.
+    home: TempDir,
+}
+
+impl Kubectl {
+    pub fn new(server: &ApiServer) -> Kubectl {
+        let home = tempfile::tempdir().unwrap_or_else(|e| panic!("could not make a folder: {e}"));
+        Kubectl { program: servers::binary("kubectl"), kubeconfig: server.kubeconfig().to_owned(), home }
+    }
+
+    /// What it prints; panics with what it complains about.
+    pub async fn run(&self, args: &[&str]) -> String {
+        self.run_with(args, "").await
+    }
+
+    /// `kubectl apply` of YAML or JSON documents.
+    pub async fn apply(&self, documents: &str) -> String {
+        self.run_with(&["apply", "-f", "-"], documents).await
+    }
+
+    /// The same with text on its standard input.
+    pub async fn run_with(&self, args: &[&str], input: &str) -> String {
+        let mut command = Command::new(&self.program);
+        command.arg("--kubeconfig").arg(&self.kubeconfig).args(args).env_clear().env("HOME", self.home.path());
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let input = input.to_owned();
+        let ran = tokio::task::spawn_blocking(move || output(command, &input)).await;
+        let said = match ran {
+            Ok(Ok(output)) if output.status.success() => return String::from_utf8_lossy(&output.stdout).into_owned(),
+            Ok(Ok(output)) => String::from_utf8_lossy(&output.stderr).into_owned(),
+            Ok(Err(error)) => error.to_string(),
+            Err(error) => error.to_string(),
+        };
+        panic!("kubectl {}: {said}", args.join(" "));
+    }
+}
+
+fn output(mut command: Command, input: &str) -> std::io::Result<Output> {
+    let mut child = command.spawn()?;
+    if let Some(mut stdin) = child.stdin.take() {
+        stdin.write_all(input.as_bytes())?;
+    }
+    child.wait_with_output()
+}
