@@ -5,8 +5,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{ArgAction, Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
+use command::args::{Logging, Version, duration};
+use command::flags;
 
-use crate::flags;
+use crate::flags::WITHOUT_EFFECT;
 
 /// Stands beside one Envoy: gives it an identity and a bootstrap, keeps it running, serves it locally.
 #[derive(Debug, Parser)]
@@ -192,19 +194,6 @@ pub struct Settings {
     pub statsd_udp_address: Option<String>,
 }
 
-/// What is logged and how.
-#[derive(Clone, Debug, Default, Args)]
-pub struct Logging {
-    /// Level, or levels by scope: `default:info,envoy:debug`; else $RUST_LOG
-    #[arg(long = "log_output_level")]
-    pub output_level: Option<String>,
-
-    /// Write each log line as JSON, Envoy's too
-    #[arg(long = "log_as_json", num_args = 0..=1, require_equals = true, default_value = "false",
-        default_missing_value = "true", action = ArgAction::Set)]
-    pub as_json: bool,
-}
-
 /// Flags of `pilot-agent request`.
 #[derive(Clone, Debug, Args)]
 pub struct Request {
@@ -239,17 +228,6 @@ pub struct Wait {
     pub url: String,
 }
 
-/// Flags of `pilot-agent version`.
-#[derive(Clone, Debug, Args)]
-pub struct Version {
-    /// `json` for JSON
-    #[arg(long, short, default_value = "")]
-    pub output: String,
-    /// Print the version and nothing else
-    #[arg(long, short)]
-    pub short: bool,
-}
-
 /// Arguments of `pilot-agent keep`, which the agent runs itself.
 #[derive(Clone, Debug, Args)]
 pub struct Keep {
@@ -265,19 +243,13 @@ impl Cli {
     /// Reads a command line. Flags of `proxy` that nobody knows are set aside, as upstream does.
     pub fn read(args: impl IntoIterator<Item = String>) -> Result<Cli, clap::Error> {
         let command = Cli::command();
-        let (args, set_aside) = flags::sort(&command, "proxy", args);
+        let (args, set_aside) = flags::sort(&command, "proxy", WITHOUT_EFFECT, args);
         let mut cli = Cli::from_arg_matches(&command.try_get_matches_from(args)?)?;
         if let Command::Proxy(proxy) = &mut cli.command {
             proxy.set_aside = set_aside;
         }
         Ok(cli)
     }
-}
-
-/// A duration as Go writes it.
-fn duration(text: &str) -> Result<Duration, String> {
-    let parsed = model::duration::parse(text).ok_or("not a duration such as 30s or 1h30m")?;
-    Duration::try_from(parsed).map_err(|_| "a duration must not be negative".to_owned())
 }
 
 #[cfg(test)]

@@ -5,12 +5,22 @@
 use std::io::Write;
 use std::process::ExitCode;
 
-use agent::args::{Cli, Command, Proxy, Version};
+use agent::args::{Cli, Command, Proxy};
 use agent::environment::Environment;
 use agent::process::keep;
-use agent::{ask, log, version, wire};
+use agent::{ask, wire};
 use anyhow::{Context, Result};
+use command::log;
 use tracing::error;
+
+const SCOPES: log::Scopes = &[
+    ("envoy", "agent::process"),
+    ("xdsproxy", "agent::relay"),
+    ("sds", "agent::sds"),
+    ("cache", "agent::certificates"),
+    ("dns", "agent::dns"),
+    ("healthcheck", "agent::status"),
+];
 
 fn main() -> ExitCode {
     let cli = match Cli::read(std::env::args()) {
@@ -26,7 +36,7 @@ fn main() -> ExitCode {
         Command::Proxy(args) => proxy(&args),
         Command::Request(request) => runtime().and_then(|r| r.block_on(ask::request(&request))).and_then(|b| print(&b)),
         Command::Wait(wait) => runtime().and_then(|r| r.block_on(ask::wait(&wait))).map(|()| ExitCode::SUCCESS),
-        Command::Version(args) => print(version_text(&args).as_bytes()),
+        Command::Version(args) => print(format!("{}\n", args.text()).as_bytes()),
         Command::IstioIptables { args } => agent::capture::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Keep(args) => Err(keep::become_program(&args)),
     };
@@ -38,20 +48,11 @@ fn main() -> ExitCode {
 
 fn proxy(args: &Proxy) -> Result<ExitCode> {
     let environment = Environment::of_process();
-    log::start(&args.logging, environment.get("RUST_LOG"))?;
+    log::start(&args.logging, SCOPES, environment.get("RUST_LOG"))?;
     let cause = runtime()?.block_on(wire::run(args, &environment));
     // Told in the log too: who reads an agent's end reads its log.
     let cause = cause.inspect_err(|failure| error!("{failure:#}"))?;
     Ok(ExitCode::from(cause.code()))
-}
-
-fn version_text(args: &Version) -> String {
-    let text = match (&*args.output, args.short) {
-        ("json", _) => version::info().to_string(),
-        (_, true) => version::VERSION.to_owned(),
-        _ => version::line(),
-    };
-    text + "\n"
 }
 
 fn print(text: &[u8]) -> Result<ExitCode> {

@@ -5,8 +5,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{ArgAction, Args, CommandFactory, FromArgMatches, Parser, Subcommand};
+use command::args::{Logging, Version, duration};
+use command::flags;
 
-use crate::flags;
+use crate::flags::WITHOUT_EFFECT;
 
 /// The control plane of the mesh: serves Envoys over xDS.
 #[derive(Debug, Parser)]
@@ -169,19 +171,6 @@ pub struct Keepalive {
     pub max_connection_age: Option<Duration>,
 }
 
-/// What is logged and how.
-#[derive(Clone, Debug, Default, Args)]
-pub struct Logging {
-    /// Level, or levels by scope: `default:info,ads:debug`; else $RUST_LOG
-    #[arg(long = "log_output_level")]
-    pub output_level: Option<String>,
-
-    /// Write each log line as JSON
-    #[arg(long = "log_as_json", num_args = 0..=1, require_equals = true, default_value = "false",
-        default_missing_value = "true", action = ArgAction::Set)]
-    pub as_json: bool,
-}
-
 /// Flags of `pilot-discovery request`.
 #[derive(Clone, Debug, Args)]
 pub struct Request {
@@ -199,22 +188,11 @@ pub struct Request {
     pub timeout: Duration,
 }
 
-/// Flags of `pilot-discovery version`.
-#[derive(Clone, Debug, Args)]
-pub struct Version {
-    /// `json` for JSON
-    #[arg(long, short, default_value = "")]
-    pub output: String,
-    /// Print the version and nothing else
-    #[arg(long, short)]
-    pub short: bool,
-}
-
 impl Cli {
     /// Reads a command line. Flags of `discovery` that nobody knows are set aside, as upstream does.
     pub fn read(args: impl IntoIterator<Item = String>) -> Result<Cli, clap::Error> {
         let command = Cli::command();
-        let (args, set_aside) = flags::sort(&command, args);
+        let (args, set_aside) = flags::sort(&command, "discovery", WITHOUT_EFFECT, args);
         let mut cli = Cli::from_arg_matches(&command.try_get_matches_from(args)?)?;
         if let Command::Discovery(discovery) = &mut cli.command {
             discovery.set_aside = set_aside;
@@ -222,12 +200,6 @@ impl Cli {
         }
         Ok(cli)
     }
-}
-
-/// A duration as Go writes it.
-fn duration(text: &str) -> Result<Duration, String> {
-    let parsed = model::duration::parse(text).ok_or("not a duration such as 30s or 1h30m")?;
-    Duration::try_from(parsed).map_err(|_| "a duration must not be negative".to_owned())
 }
 
 #[cfg(test)]

@@ -6,12 +6,23 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
-use discovery::args::{Cli, Command, Discovery, Version};
-use discovery::{log, request, version, wire};
+use command::log;
+use discovery::args::{Cli, Command, Discovery};
+use discovery::{request, wire};
 use tracing::error;
 
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+
+const SCOPES: log::Scopes = &[
+    ("ads", "discovery::serve"),
+    ("ads", "xds"),
+    ("model", "model"),
+    ("serviceentry", "sources::registry"),
+    ("file", "sources"),
+    ("monitoring", "discovery::http"),
+    ("tls", "discovery::tls"),
+];
 
 fn main() -> ExitCode {
     let cli = match Cli::read(std::env::args()) {
@@ -27,7 +38,7 @@ fn main() -> ExitCode {
         Command::Discovery(args) => discovery(&args),
         Command::Crds => print(&definitions()),
         Command::Request(request) => ask(&request),
-        Command::Version(args) => print(&version_text(&args)),
+        Command::Version(args) => print(&args.text()),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -40,7 +51,7 @@ fn main() -> ExitCode {
 
 fn discovery(args: &Discovery) -> Result<()> {
     let environment = |name: &str| std::env::var(name).ok();
-    log::start(&args.logging, environment("RUST_LOG").as_deref())?;
+    log::start(&args.logging, SCOPES, environment("RUST_LOG").as_deref())?;
     let run = runtime()?.block_on(wire::run(args, &environment));
     // Told in the log too: who reads a server's end reads its log.
     run.inspect_err(|failure| error!("{failure:#}"))
@@ -56,14 +67,6 @@ fn definitions() -> String {
     let documents = model::config::definition::definitions();
     let texts = documents.filter_map(|document| serde_saphyr::to_string(&document).ok());
     texts.map(|text| text.trim_end().to_owned()).collect::<Vec<_>>().join("\n---\n")
-}
-
-fn version_text(args: &Version) -> String {
-    match (&*args.output, args.short) {
-        ("json", _) => version::info().to_string(),
-        (_, true) => version::VERSION.to_owned(),
-        _ => version::line(),
-    }
 }
 
 fn print(text: &str) -> Result<()> {

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
 use api::istio::mesh::v1alpha1::MeshNetworks;
+use command::version;
 use model::change::{Batch, SourceId};
 use model::config::mesh::default_mesh;
 use model::conflict::Conflicts;
@@ -37,7 +38,6 @@ use tonic::service::Routes;
 use tracing::{info, warn};
 
 use crate::args::{Discovery, Keepalive};
-use crate::flags::SetAside;
 use crate::http::{self, Pages};
 use crate::listener::{Listener, Protocol, Terms};
 use crate::registries::{self, Registries};
@@ -46,7 +46,7 @@ use crate::serve::wanted;
 use crate::serve::world::World;
 use crate::stores::{self, Store};
 use crate::tls::Certificates;
-use crate::{grpc, kubernetes, version};
+use crate::{grpc, kubernetes};
 
 /// Reads environment variables, so that no test touches the process environment.
 pub type Environment<'a> = &'a dyn Fn(&str) -> Option<String>;
@@ -109,7 +109,7 @@ impl Signals {
 /// Starts everything.
 pub async fn start(args: &Discovery, environment: Environment<'_>) -> Result<Server> {
     info!(version = version::line(), "starting");
-    tell_set_aside(&args.set_aside);
+    args.set_aside.tell();
     let access = kubernetes::access(args, environment)?;
     if args.register_crds {
         kubernetes::install_definitions(access.clone()).await?;
@@ -166,7 +166,7 @@ pub async fn start(args: &Discovery, environment: Environment<'_>) -> Result<Ser
     let pilot = Arc::new(Pilot::new(world, ids).with_deadlines(deadlines));
 
     let instance = environment("POD_NAME").or_else(|| environment("HOSTNAME")).unwrap_or_default();
-    let routes = grpc::routes(pilot.clone(), version::identifier(&instance), stop.clone())?;
+    let routes = grpc::routes(pilot.clone(), identifier(&instance), stop.clone())?;
     let pages = Pages::new(pilot.clone(), sources.iter().map(|s| s.health.clone()).collect(), stop.clone());
     pages.answer_over_xds();
     let ports = Ports::bind(args, certificates.is_some()).await?;
@@ -193,13 +193,9 @@ impl Server {
     }
 }
 
-fn tell_set_aside(flags: &SetAside) {
-    for flag in &flags.unknown {
-        warn!(flag, "ignoring a flag that nobody knows");
-    }
-    for flag in &flags.without_effect {
-        info!(flag, "accepting a flag that has no effect");
-    }
+/// How the server calls itself in xDS responses: upstream's JSON, which istioctl parses.
+fn identifier(instance: &str) -> String {
+    serde_json::json!({"Component": "istiod", "ID": instance, "Info": version::info()}).to_string()
 }
 
 /// Settings that do not come from a watched file.

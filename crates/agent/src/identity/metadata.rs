@@ -12,7 +12,9 @@ use tracing::warn;
 
 use super::Role;
 use crate::environment::Environment;
-use crate::version;
+
+/// The release of Istio whose proxies this agent's Envoy behaves like. Control planes decide by it what they send.
+const ISTIO_VERSION: &str = "1.31.0";
 
 type Pairs = BTreeMap<String, String>;
 
@@ -77,7 +79,7 @@ pub fn node(known: Known<'_>) -> Node {
     set("INSTANCE_IPS", ips.join(",").into());
     set("PROXY_CONFIG", message_to_json(&ProxyConfig::full_name(), &known.config.encode_to_vec()));
     known.own.into_iter().for_each(|(key, value)| set(&key, value));
-    metadata.entry("ISTIO_VERSION").or_insert_with(|| version::ISTIO.into());
+    metadata.entry("ISTIO_VERSION").or_insert_with(|| ISTIO_VERSION.into());
     metadata.sort_keys();
     let cluster = cluster_name(known.config, &labels, &metadata);
     Node { id: known.role.node_id(), cluster, metadata, locality, annotations }

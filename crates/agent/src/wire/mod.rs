@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use command::version;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
@@ -18,13 +19,11 @@ use crate::bootstrap;
 use crate::certificates::Store;
 use crate::certificates::files::{self, Pace, fingerprint};
 use crate::environment::Environment;
-use crate::flags::SetAside;
 use crate::plan::{Plan, plan};
 use crate::process::back_off::BackOff;
 use crate::process::exit::Cause;
 use crate::process::keeper::{Configured, Keeper};
 use crate::process::orders::{Order, Orders};
-use crate::version;
 
 use services::Services;
 
@@ -34,7 +33,7 @@ const SAME_WISH: Duration = Duration::from_secs(1);
 /// Runs an Envoy until there is a reason to end.
 pub async fn run(args: &Proxy, environment: &Environment) -> Result<Cause> {
     info!("pilot-agent {}", version::line());
-    tell(&args.set_aside);
+    args.set_aside.tell();
     let plan = plan(args, environment)?;
     info!(node = plan.ingredients.node.id, cluster = plan.ingredients.node.cluster, "this proxy");
     let folder = &plan.ingredients.config.config_path;
@@ -54,11 +53,6 @@ pub async fn run(args: &Proxy, environment: &Environment) -> Result<Cause> {
     services.stop().await;
     info!(code = cause.code(), "{cause}");
     Ok(cause)
-}
-
-fn tell(set_aside: &SetAside) {
-    set_aside.unknown.iter().for_each(|name| warn!("flag --{name} is not known and was ignored"));
-    set_aside.without_effect.iter().for_each(|name| warn!("flag --{name} has no effect"));
 }
 
 /// What asks the agent to end.

@@ -8,6 +8,7 @@ use std::time::{Instant, SystemTime};
 
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
+use command::version;
 use http::header::CONTENT_TYPE;
 use model::config::Kind;
 use prometheus_client::collector::Collector;
@@ -21,7 +22,6 @@ use sources::health::{self, Health, Report};
 
 use super::{Answer, Pages};
 use crate::serve::session::Pilot;
-use crate::version;
 
 /// Counters without `_total` are allowed here, and not in OpenMetrics.
 const FORMAT: &str = "text/plain; version=0.0.4; charset=utf-8";

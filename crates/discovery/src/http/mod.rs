@@ -12,6 +12,7 @@ use std::sync::{Arc, Weak};
 use axum::extract::State;
 use axum::routing::get;
 use axum::{Json, Router};
+use command::version;
 use http::StatusCode;
 use prometheus_client::registry::Registry;
 use serde_json::json;
@@ -20,7 +21,6 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 use crate::serve::session::Pilot;
-use crate::version;
 use answer::Answer;
 
 /// Pages made at the same time. A dump of a large mesh takes memory while it is made.

@@ -33,8 +33,3 @@ pub fn info() -> Value {
         "tag": VERSION,
     })
 }
-
-/// How the server calls itself in xDS responses: upstream's JSON, which istioctl parses.
-pub fn identifier(instance: &str) -> String {
-    json!({"Component": "istiod", "ID": instance, "Info": info()}).to_string()
-}

@@ -1,5 +1,5 @@
-//! The agent's log: Istio's line layout and level flag by default, JSON on demand. Envoy writes its own
-//! lines in the same layout to the same streams.
+//! The log: Istio's line layout and level flag by default, JSON on demand.
+//! A line is `time<TAB>level<TAB>scope<TAB>message<TAB>key=value …`, on standard output.
 
 use std::fmt;
 
@@ -16,34 +16,28 @@ use tracing_subscriber::util::SubscriberInitExt;
 
 use crate::args::Logging;
 
-/// Upstream's name of a scope and the module that logs under it.
-const SCOPES: &[(&str, &str)] = &[
-    ("envoy", "agent::process"),
-    ("xdsproxy", "agent::relay"),
-    ("sds", "agent::sds"),
-    ("cache", "agent::certificates"),
-    ("dns", "agent::dns"),
-    ("healthcheck", "agent::status"),
-];
+/// Upstream's names of scopes and the modules that log under them. The first that fits counts.
+pub type Scopes = &'static [(&'static str, &'static str)];
+
 const DEFAULT: &str = "default";
 
 /// Starts logging. Done once, before anything is logged.
-pub fn start(logging: &Logging, rust_log: Option<&str>) -> Result<()> {
+pub fn start(logging: &Logging, scopes: Scopes, rust_log: Option<&str>) -> Result<()> {
     let targets = match (&logging.output_level, rust_log) {
-        (Some(levels), _) => targets(levels)?,
+        (Some(levels), _) => targets(levels, scopes)?,
         (None, Some(text)) => text.parse()?,
-        (None, None) => targets("info")?,
+        (None, None) => targets("info", scopes)?,
     };
     let registry = tracing_subscriber::registry().with(targets);
     match logging.as_json {
         true => registry.with(layer().json().flatten_event(true)).try_init()?,
-        false => registry.with(layer().with_ansi(false).event_format(IstioLayout)).try_init()?,
+        false => registry.with(layer().with_ansi(false).event_format(IstioLayout { scopes })).try_init()?,
     }
     Ok(())
 }
 
-/// Reads `debug` or `default:info,xdsproxy:debug`. A scope that nobody logs under changes nothing.
-fn targets(levels: &str) -> Result<Targets> {
+/// Reads `debug` or `default:info,ads:debug`. A scope that nobody logs under is accepted and changes nothing.
+fn targets(levels: &str, scopes: Scopes) -> Result<Targets> {
     let mut targets = Targets::new().with_default(LevelFilter::INFO);
     for item in levels.split(',').filter(|item| !item.is_empty()) {
         let (scope, level) = item.split_once(':').unwrap_or((DEFAULT, item));
@@ -58,18 +52,20 @@ fn targets(levels: &str) -> Result<Targets> {
         if scope == DEFAULT || scope == "all" {
             targets = targets.with_default(level);
         }
-        let modules = SCOPES.iter().filter(|(name, _)| scope == "all" || *name == scope);
+        let modules = scopes.iter().filter(|(name, _)| scope == "all" || *name == scope);
         targets = targets.with_targets(modules.map(|(_, module)| (*module, level)));
     }
     Ok(targets)
 }
 
-fn scope_of(target: &str) -> &'static str {
+fn scope_of(target: &str, scopes: Scopes) -> &'static str {
     let is_inside = |module: &str| target.strip_prefix(module).is_some_and(|r| r.is_empty() || r.starts_with("::"));
-    SCOPES.iter().find(|(_, module)| is_inside(module)).map_or(DEFAULT, |(scope, _)| scope)
+    scopes.iter().find(|(_, module)| is_inside(module)).map_or(DEFAULT, |(scope, _)| scope)
 }
 
-struct IstioLayout;
+struct IstioLayout {
+    scopes: Scopes,
+}
 
 impl<S, N> FormatEvent<S, N> for IstioLayout
 where
@@ -84,7 +80,7 @@ where
             Level::INFO => "info",
             Level::DEBUG | Level::TRACE => "debug",
         };
-        write!(line, "\t{level}\t{}\t", scope_of(event.metadata().target()))?;
+        write!(line, "\t{level}\t{}\t", scope_of(event.metadata().target(), self.scopes))?;
         context.format_fields(line.by_ref(), event)?;
         writeln!(line)
     }
@@ -94,14 +90,26 @@ where
 mod tests {
     use tracing::Level;
 
-    use super::{scope_of, targets};
+    use super::{Scopes, scope_of, targets};
+
+    const SCOPES: Scopes = &[("ads", "server::streams"), ("ads", "xds"), ("model", "model")];
 
     #[test]
     fn levels_are_set_by_scope() {
-        let levels = targets("default:warn,envoy:debug").unwrap();
-        assert!(levels.would_enable("agent::process::keeper", &Level::DEBUG));
-        assert!(!levels.would_enable("agent::wire", &Level::INFO));
-        assert!(targets("loud").is_err() && targets("any:debug").is_ok());
-        assert_eq!((scope_of("agent::sds"), scope_of("agent::wire")), ("sds", "default"));
+        let targets = |levels| targets(levels, SCOPES);
+        let levels = targets("default:warn,ads:debug").unwrap();
+        assert!(levels.would_enable("xds::session", &Level::DEBUG));
+        assert!(levels.would_enable("server::streams::world", &Level::DEBUG));
+        assert!(!levels.would_enable("server::wire", &Level::INFO));
+        assert!(targets("debug").unwrap().would_enable("server::wire", &Level::DEBUG));
+        assert!(!targets("all:none").unwrap().would_enable("xds", &Level::ERROR));
+        assert!(targets("loud").is_err() && targets("ads:loud").is_err());
+        assert!(targets("kube:debug").is_ok());
+    }
+
+    #[test]
+    fn scopes_are_found_by_module_not_by_prefix() {
+        let names = ["xds::session", "xdsproxy", "server::wire"].map(|target| scope_of(target, SCOPES));
+        assert_eq!(names, ["ads", "default", "default"]);
     }
 }

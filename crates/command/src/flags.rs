@@ -1,0 +1,136 @@
+//! Flags that clap must not see: those nobody knows, and those that a program says have nothing to act on.
+//! Upstream ignores unknown flags, and charts of all ages pass some, so they are told and not fatal.
+
+use clap::{Arg, Command};
+use tracing::{info, warn};
+
+/// Flags that were not given to clap, by name.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SetAside {
+    pub unknown: Vec<String>,
+    pub without_effect: Vec<String>,
+}
+
+impl SetAside {
+    /// Told once the log is there.
+    pub fn tell(&self) {
+        for flag in &self.unknown {
+            warn!(flag, "ignoring a flag that nobody knows");
+        }
+        for flag in &self.without_effect {
+            info!(flag, "accepting a flag that has no effect");
+        }
+    }
+}
+
+/// Takes out of the command line of one subcommand what clap would not understand; others are left alone.
+/// `-flag` counts as `--flag`, as Go's own flag package reads it.
+pub fn sort(
+    command: &Command,
+    subcommand: &str,
+    without_effect: &[&str],
+    args: impl IntoIterator<Item = String>,
+) -> (Vec<String>, SetAside) {
+    let args: Vec<String> = args.into_iter().collect();
+    let mut set_aside = SetAside::default();
+    let known = command.find_subcommand(subcommand).filter(|_| args.get(1).is_some_and(|word| word == subcommand));
+    let Some(known) = known else { return (args, set_aside) };
+    let mut rest = args.into_iter().peekable();
+    let mut kept: Vec<String> = rest.by_ref().take(2).collect();
+    while let Some(arg) = rest.next() {
+        let dashes = arg.len() - arg.trim_start_matches('-').len();
+        let flag = arg[dashes..].to_owned();
+        if dashes == 0 || flag.is_empty() {
+            kept.push(arg);
+            continue;
+        }
+        let (name, has_value) = flag.split_once('=').map_or((&*flag, false), |(name, _)| (name, true));
+        if let Some(argument) = by_long_name(known, name) {
+            kept.push(format!("--{flag}"));
+            // The value of a known flag may begin with a dash or look like anything.
+            if !has_value && takes_next(argument) {
+                kept.extend(rest.next());
+            }
+        } else if name == "help" || dashes == 1 && has_short_name(known, name) {
+            kept.push(arg);
+        } else {
+            let SetAside { unknown, without_effect: accepted } = &mut set_aside;
+            let list = if without_effect.contains(&name) { accepted } else { unknown };
+            list.push(name.to_owned());
+            if !has_value {
+                rest.next_if(|value| !value.starts_with('-'));
+            }
+        }
+    }
+    (kept, set_aside)
+}
+
+fn by_long_name<'a>(command: &'a Command, name: &str) -> Option<&'a Arg> {
+    let is_named = |arg: &&Arg| {
+        arg.get_long() == Some(name) || arg.get_all_aliases().is_some_and(|aliases| aliases.contains(&name))
+    };
+    command.get_arguments().find(is_named)
+}
+
+/// The value may stand right behind it: `-nmesh`.
+fn has_short_name(command: &Command, name: &str) -> bool {
+    let first = name.chars().next();
+    first == Some('h') || command.get_arguments().any(|arg| arg.get_short() == first)
+}
+
+fn takes_next(argument: &Arg) -> bool {
+    !argument.is_require_equals_set() && argument.get_action().takes_values()
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::{Arg, ArgAction, Command};
+
+    use super::{SetAside, sort};
+
+    fn program() -> Command {
+        let switch = Arg::new("json").long("json").num_args(0..=1).require_equals(true).action(ArgAction::Set);
+        let serve = Command::new("serve")
+            .arg(Arg::new("domain").long("domain").alias("zone"))
+            .arg(Arg::new("namespace").long("namespace").short('n'))
+            .arg(Arg::new("role"))
+            .arg(switch);
+        Command::new("program").subcommand(serve).subcommand(Command::new("request"))
+    }
+
+    fn check(args: &[&str], kept: &[&str], unknown: &[&str], without_effect: &[&str]) {
+        let strings = |list: &[&str]| list.iter().map(|n| n.to_string()).collect::<Vec<_>>();
+        let line = |args: &[&str]| [strings(&["program", "serve"]), strings(args)].concat();
+        let set_aside = SetAside { unknown: strings(unknown), without_effect: strings(without_effect) };
+        assert_eq!(sort(&program(), "serve", &["old"], line(args)), (line(kept), set_aside), "{args:?}");
+    }
+
+    #[test]
+    fn unknown_flags_are_set_aside_with_their_values() {
+        check(&["--new=1", "--domain", "x"], &["--domain", "x"], &["new"], &[]);
+        check(&["--new", "1", "--domain=x"], &["--domain=x"], &["new"], &[]);
+        check(&["--new", "--domain=x", "role"], &["--domain=x", "role"], &["new"], &[]);
+        check(&["-z", "--old=0", "--old", "60s"], &[], &["z"], &["old", "old"]);
+    }
+
+    #[test]
+    fn a_single_dash_is_as_good_as_two() {
+        check(&["-domain=x", "-n", "mesh", "-nmesh"], &["--domain=x", "-n", "mesh", "-nmesh"], &[], &[]);
+    }
+
+    #[test]
+    fn values_of_known_flags_are_left_alone() {
+        check(&["-zone", "--new", "--json", "--new"], &["--zone", "--new", "--json"], &["new"], &[]);
+    }
+
+    #[test]
+    fn help_is_left_to_clap() {
+        check(&["--help", "-h"], &["--help", "-h"], &[], &[]);
+    }
+
+    #[test]
+    fn other_commands_are_not_touched() {
+        let line = ["program", "request", "GET", "/debug/syncz", "--new"].map(String::from);
+        assert_eq!(sort(&program(), "serve", &[], line.clone()).0, line);
+    }
+}
