@@ -134,6 +134,10 @@ pub struct RegistryFlags {
     #[arg(long = "eurekaserverInterval", default_value = "2s", value_parser = duration)]
     pub eureka_interval: Duration,
 
+    /// File that says where Cloud Foundry's Copilot is, and with which certificates it is asked
+    #[arg(long = "cfConfig")]
+    pub cloud_foundry_config: Option<PathBuf>,
+
     /// Servers of configuration over MCP, as mcp://HOST:PORT, separated by commas
     #[arg(long = "mcpServerAddrs", value_delimiter = ',')]
     pub mcp_servers: Vec<String>,

@@ -5,7 +5,6 @@
 pub(crate) const WITHOUT_EFFECT: &[&str] = &[
     "a",
     "appNamespace",
-    "cfConfig",
     "clusterAliases",
     "clusterRegistriesConfigMap",
     "clusterRegistriesDir",

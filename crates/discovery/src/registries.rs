@@ -2,12 +2,13 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::path::Path;
 
 use anyhow::{Context, Result, anyhow, bail};
 use model::conflict::Conflicts;
 use model::service::Registry;
 use sources::registry::config::{Adapter, Config, Entry};
-use sources::registry::{consul, eureka};
+use sources::registry::{cloudfoundry, consul, eureka};
 
 use crate::args::Discovery;
 
@@ -32,6 +33,12 @@ pub(crate) fn read(args: &Discovery, named: &[Registry]) -> Result<Registries> {
             Registry::Consul => Adapter::Consul(consul::Options::of_flags(&flags.consul_url, flags.consul_interval)),
             Registry::Eureka if flags.eureka_url.is_empty() => bail!(missing("Eureka", "eurekaserverURL")),
             Registry::Eureka => Adapter::Eureka(eureka::Options::of_flags(&flags.eureka_url, flags.eureka_interval)),
+            Registry::CloudFoundry => match &flags.cloud_foundry_config {
+                Some(file) => Adapter::CloudFoundry(cloud_foundry(file)?),
+                None => bail!(
+                    "could not watch CloudFoundry: give --cfConfig=FILE, or describe it in the file of --registryConfig"
+                ),
+            },
             Registry::Dns => bail!("could not watch DNS: describe its names in the file of --registryConfig"),
             _ => continue,
         };
@@ -44,6 +51,11 @@ fn config(args: &Discovery) -> Result<Config> {
     let Some(file) = &args.registry_flags.config else { return Ok(Config::default()) };
     let text = fs::read_to_string(file).with_context(|| format!("could not read {}", file.display()))?;
     Config::parse(&text).map_err(|reason| anyhow!("could not use {}: {reason}", file.display()))
+}
+
+fn cloud_foundry(file: &Path) -> Result<cloudfoundry::Options> {
+    let text = fs::read_to_string(file).with_context(|| format!("could not read {}", file.display()))?;
+    cloudfoundry::Options::of_file(&text).map_err(|reason| anyhow!("could not use {}: {reason}", file.display()))
 }
 
 fn missing(registry: &str, flag: &str) -> String {

@@ -19,6 +19,7 @@ use model::shared::Shared;
 use sources::fetched::jwks::Jwks;
 use sources::http::Reach;
 use sources::mesh;
+use sources::registry::cloudfoundry::CloudFoundry;
 use sources::registry::config::{Adapter, Entry};
 use sources::registry::consul::Consul;
 use sources::registry::dns::Dns;
@@ -147,7 +148,7 @@ pub async fn start(args: &Discovery, environment: Environment<'_>) -> Result<Ser
                 let access = access.clone().context("could not find an API server: give --kubeconfig=FILE")?;
                 watching.start(kubernetes::source(args, environment, access, &world, of_settings.clone()));
             }
-            Registry::Consul | Registry::Eureka | Registry::Dns => {} // described by an entry
+            Registry::Consul | Registry::Eureka | Registry::CloudFoundry | Registry::Dns => {} // described by an entry
             Registry::Mcp if args.registry_flags.mcp_servers.is_empty() => {
                 bail!("could not watch MCP: give --mcpServerAddrs=mcp://HOST:PORT")
             }
@@ -262,6 +263,7 @@ impl Watching {
         match entry.adapter().map_err(|reason| anyhow!(reason))? {
             Adapter::Consul(options) => self.start(Consul::new(id, options, cluster, protection)),
             Adapter::Eureka(options) => self.start(Eureka::new(id, options, cluster, protection)),
+            Adapter::CloudFoundry(options) => self.start(CloudFoundry::new(id, options, cluster, protection)),
             Adapter::Dns(options) => self.start(Dns::new(id, options, cluster, protection)),
         }
         Ok(())

@@ -1,6 +1,8 @@
 //! Connections of sources that speak gRPC: plain, or over TLS with the same files as the HTTP client.
 
+use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use http::Uri;
@@ -26,7 +28,8 @@ pub struct Tls {
     pub server_name: Option<String>,
 }
 
-/// Connects to `host:port`. Files are read each time, so they can be replaced.
+/// Connects to `host:port`. Files are read each time, so they can be replaced; so a connection over TLS that is lost
+/// stays lost until the caller connects again.
 pub(crate) async fn connect(address: &str, tls: Option<&Tls>) -> Result<Channel, String> {
     let failed = |reason: &dyn std::fmt::Display| format!("could not connect to {address}: {reason}");
     let endpoint = Endpoint::from_shared(format!("http://{address}")).map_err(|e| failed(&e))?;
@@ -50,6 +53,7 @@ struct Handshake {
     address: String,
     name: ServerName<'static>,
     connector: TlsConnector,
+    is_used: Arc<AtomicBool>,
 }
 
 impl Handshake {
@@ -59,10 +63,14 @@ impl Handshake {
         let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
         let name = tls.server_name.as_deref().unwrap_or(host).trim_matches(['[', ']']).to_owned();
         let name = ServerName::try_from(name.clone()).map_err(|e| format!("{name}: {e}"))?;
-        Ok(Handshake { address: address.to_owned(), name, connector: TlsConnector::from(Arc::new(config)) })
+        let connector = TlsConnector::from(Arc::new(config));
+        Ok(Handshake { address: address.to_owned(), name, connector, is_used: Arc::default() })
     }
 
-    async fn open(self) -> std::io::Result<TokioIo<tokio_rustls::client::TlsStream<TcpStream>>> {
+    async fn open(self) -> io::Result<TokioIo<tokio_rustls::client::TlsStream<TcpStream>>> {
+        if self.is_used.swap(true, Ordering::Relaxed) {
+            return Err(io::Error::other("the connection was lost"));
+        }
         let stream = TcpStream::connect(&self.address).await?;
         stream.set_nodelay(true)?;
         Ok(TokioIo::new(self.connector.connect(self.name, stream).await?))

@@ -11,6 +11,7 @@ pub mod cases;
 pub mod certificates;
 pub mod client;
 pub mod consul;
+pub mod copilot;
 pub mod difference;
 pub mod discovery;
 pub mod envoy;

@@ -1,6 +1,8 @@
-//! From a real registry to a request through a real Envoy: Consul and Eureka by their flags and by a file.
+//! From a real registry to a request through a real Envoy: Consul, Eureka and Cloud Foundry by their
+//! flags and by a file.
 
 mod absent;
+mod cloudfoundry;
 mod consul;
 mod eureka;
 mod same;

@@ -33,7 +33,7 @@ async fn files_are_served_where_upstreams_default_registry_is_not() {
 
 #[test]
 fn registry_that_cannot_be_watched_is_refused_with_what_can() {
-    for args in [&["--registries=CloudFoundry,Mock"][..], &["--registries=Nonsense"]] {
+    for args in [&["--registries=Zookeeper,Mock"][..], &["--registries=Nonsense"]] {
         let folder = folder();
         let config = format!("--configDir={}", folder.path().display());
         let output = run(&[&["discovery", &config], args].concat());
@@ -48,6 +48,23 @@ fn kubeconfig_that_is_not_there_is_refused() {
     let output = run(&["discovery", "--kubeconfig=/nowhere/kubeconfig"]);
     assert!(!output.status.success());
     assert!(String::from_utf8_lossy(&output.stderr).contains("could not read the kubeconfig /nowhere/kubeconfig"));
+}
+
+#[test]
+fn a_file_about_cloud_foundry_that_is_no_good_is_refused_by_the_name_of_the_field() {
+    let folder = folder();
+    let file = folder.path().join("cf.yaml");
+    std::fs::write(&file, "copilot: {address: 'copilot:9000', poll_interval: 5s}\nservice_port: 8080\n").unwrap();
+    let flag = format!("--cfConfig={}", file.display());
+    for (args, parts) in [
+        (vec!["--registries=CloudFoundry"], vec!["--cfConfig=FILE"]),
+        (vec!["--registries=CloudFoundry", &flag], vec!["cf.yaml", "copilot.client_cert_path"]),
+        (vec!["--registries=CloudFoundry", "--cfConfig=/nowhere/cf.yaml"], vec!["could not read /nowhere/cf.yaml"]),
+    ] {
+        let output = run(&[&["discovery"][..], &args].concat());
+        let error = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success() && parts.iter().all(|part| error.contains(part)), "{args:?}: {error}");
+    }
 }
 
 #[test]

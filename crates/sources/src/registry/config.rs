@@ -12,6 +12,7 @@ use serde::de::Error as _;
 use serde::{Deserialize, Deserializer};
 
 use crate::http;
+use crate::registry::cloudfoundry;
 use crate::registry::consul;
 use crate::registry::dns;
 use crate::registry::eureka;
@@ -66,6 +67,7 @@ pub struct Entry {
     empty_protection: ProtectionRules,
     consul: Option<consul::Options>,
     eureka: Option<eureka::Options>,
+    cloud_foundry: Option<cloudfoundry::Options>,
     dns: Option<dns::Options>,
 }
 
@@ -89,6 +91,7 @@ impl Default for ProtectionRules {
 pub enum Adapter {
     Consul(consul::Options),
     Eureka(eureka::Options),
+    CloudFoundry(cloudfoundry::Options),
     Dns(dns::Options),
 }
 
@@ -97,6 +100,7 @@ impl Adapter {
         match self {
             Adapter::Consul(_) => Registry::Consul,
             Adapter::Eureka(_) => Registry::Eureka,
+            Adapter::CloudFoundry(_) => Registry::CloudFoundry,
             Adapter::Dns(_) => Registry::Dns,
         }
     }
@@ -190,11 +194,13 @@ impl Entry {
             empty_protection: ProtectionRules::default(),
             consul: None,
             eureka: None,
+            cloud_foundry: None,
             dns: None,
         };
         match adapter {
             Adapter::Consul(options) => Entry { consul: Some(options), ..none },
             Adapter::Eureka(options) => Entry { eureka: Some(options), ..none },
+            Adapter::CloudFoundry(options) => Entry { cloud_foundry: Some(options), ..none },
             Adapter::Dns(options) => Entry { dns: Some(options), ..none },
         }
     }
@@ -202,11 +208,12 @@ impl Entry {
     pub fn adapter(&self) -> Result<Adapter, String> {
         let consul = self.consul.clone().map(Adapter::Consul);
         let eureka = self.eureka.clone().map(Adapter::Eureka);
+        let cloud_foundry = self.cloud_foundry.clone().map(Adapter::CloudFoundry);
         let dns = self.dns.clone().map(Adapter::Dns);
-        let mut found: Vec<Adapter> = consul.into_iter().chain(eureka).chain(dns).collect();
+        let mut found: Vec<Adapter> = [consul, eureka, cloud_foundry, dns].into_iter().flatten().collect();
         match (found.pop(), found.is_empty()) {
             (Some(adapter), true) => Ok(adapter),
-            _ => Err(format!("registry {:?} must have exactly one of consul, eureka, dns", self.name)),
+            _ => Err(format!("registry {:?} must have exactly one of consul, eureka, cloudFoundry, dns", self.name)),
         }
     }
 
@@ -227,6 +234,7 @@ impl Adapter {
         match self {
             Adapter::Consul(options) => options.check(),
             Adapter::Eureka(options) => options.check(),
+            Adapter::CloudFoundry(options) => options.check(),
             Adapter::Dns(options) => options.check(),
         }
     }
@@ -273,7 +281,8 @@ mod tests {
             let error = Config::parse(text).unwrap_err();
             assert!(error.contains(part), "{text}: {error}");
         };
-        check("registries:\n- name: a\n", "exactly one of consul, eureka, dns");
+        check("registries:\n- name: a\n", "exactly one of consul, eureka, cloudFoundry, dns");
+        check("registries:\n- cloudFoundry: {address: 'a:1', tls: {caFile: /a}}\n", "tls.certFile is missing");
         check("registries:\n- consul: {adresses: []}\n", "adresses");
         check("registries:\n- consul: {addresses: []}\n", "no address");
         check("registries:\n- consul: {addresses: ['http://a'], wait: soon}\n", "\"soon\" is not a duration");

@@ -114,6 +114,11 @@ impl Ledger {
         true
     }
 
+    /// Lets a change that is no service's go out with the services that belong to it.
+    pub fn tell(&mut self, change: Change) {
+        self.pending.push(change);
+    }
+
     /// When a loss that is held back will be believed.
     pub fn held_until(&self) -> Option<Instant> {
         self.held.as_ref().map(|(since, _)| *since + self.protection.hold_for)

@@ -1,6 +1,7 @@
 //! The list of service registries, by the names that `--registries` takes.
 //! One row here and one file beside this make a new registry.
 
+pub mod cloudfoundry;
 pub mod config;
 pub mod consul;
 pub mod dns;
@@ -36,7 +37,7 @@ pub const ROWS: &[Row] = &[
     Row { registry: Registry::Kubernetes, flags: &["kubeconfig", "clusterID"], support: Support::Yes },
     Row { registry: Registry::Consul, flags: &["consulserverURL", "consulserverInterval"], support: Support::Yes },
     Row { registry: Registry::Eureka, flags: &["eurekaserverURL", "eurekaserverInterval"], support: Support::Yes },
-    Row { registry: Registry::CloudFoundry, flags: &["cfConfig"], support: Support::NotYet },
+    Row { registry: Registry::CloudFoundry, flags: &["cfConfig"], support: Support::Yes },
     Row { registry: Registry::Mcp, flags: &["mcpServerAddrs"], support: Support::Yes },
     Row { registry: Registry::Dns, flags: &["registryConfig"], support: Support::Yes },
     Row { registry: Registry::Mock, flags: &[], support: Support::Yes },
@@ -87,6 +88,6 @@ mod tests {
         check("Mock, Config,Mock", &[Registry::Mock], &[]);
         check("Zookeeper,Mock", &[Registry::Mock], &["no registry is called \"Zookeeper\""]);
         check("Mock,Eureka,Consul", &[Registry::Consul, Registry::Eureka, Registry::Mock], &[]);
-        check("CloudFoundry,Mock", &[Registry::Mock], &["registry CloudFoundry is not supported yet"]);
+        check("Mock,CloudFoundry", &[Registry::CloudFoundry, Registry::Mock], &[]);
     }
 }

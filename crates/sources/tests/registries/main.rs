@@ -1,6 +1,7 @@
 //! Registries against real servers, and against scripted ones for what a real server cannot be made to do.
 //! Every adapter passes the same conformance suite.
 
+mod cloudfoundry;
 mod conformance;
 mod consul;
 mod consul_scripted;

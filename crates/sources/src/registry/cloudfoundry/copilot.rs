@@ -1,0 +1,135 @@
+//! Questions to Copilot over one connection, which is made anew when it fails and when the files of its certificates
+//! are replaced.
+
+use std::fs;
+use std::time::Duration;
+
+use http::uri::PathAndQuery;
+use prost::Message;
+use tonic::client::Grpc;
+use tonic::transport::Channel;
+use tonic::{Code, Request, Status};
+use tonic_prost::ProstCodec;
+
+use super::options::Options;
+use super::picture::Picture;
+use super::wire::{self, HealthResponse, InternalRoutesResponse, RoutesResponse};
+use crate::disk::Stamp;
+use crate::grpc::{self, Tls};
+use crate::health::Health;
+use crate::http::{Identity, Roots};
+
+/// Some hundred thousand backends.
+const LARGEST: usize = 64 << 20;
+
+/// The other end.
+#[derive(Debug)]
+pub(super) struct Copilot {
+    address: String,
+    tls: Tls,
+    timeout: Duration,
+    health: Health,
+    open: Option<Open>,
+    /// Why replaced certificates are not used, if they are not.
+    complaint: Option<String>,
+}
+
+/// A connection, with what the files were like when it was made.
+#[derive(Debug)]
+struct Open {
+    channel: Channel,
+    files: Vec<Option<Stamp>>,
+}
+
+impl Copilot {
+    pub(super) fn new(options: &Options, health: Health) -> Result<Copilot, String> {
+        let files = (&options.tls.ca_file, &options.tls.cert_file, &options.tls.key_file);
+        let (Some(ca), Some(chain), Some(key)) = files else { return Err("a file of tls is missing".to_owned()) };
+        let tls = Tls {
+            roots: Roots::File(ca.clone()),
+            identity: Some(Identity { chain: chain.clone(), key: key.clone() }),
+            server_name: options.tls.server_name.clone(),
+        };
+        let (address, timeout) = (options.address.clone(), options.timeout.0);
+        Ok(Copilot { address, tls, timeout, health, open: None, complaint: None })
+    }
+
+    pub(super) fn complaint(&self) -> Option<&str> {
+        self.complaint.as_deref()
+    }
+
+    /// All routes as they are now. After an error the next question makes a new connection.
+    pub(super) async fn picture(&mut self, knows_internal: bool) -> Result<Picture, String> {
+        let channel = self.channel().await?;
+        self.health.asked();
+        let answer = match tokio::time::timeout(self.timeout, all(&channel, knows_internal)).await {
+            Ok(answer) => answer.map_err(|reason| format!("could not ask Copilot at {}: {reason}", self.address)),
+            Err(_) => Err(format!("Copilot at {} did not answer within {:?}", self.address, self.timeout)),
+        };
+        if answer.is_err() {
+            self.open = None;
+        }
+        answer
+    }
+
+    /// The connection in use. One with replaced certificates takes its place as soon as they work.
+    async fn channel(&mut self) -> Result<Channel, String> {
+        let files = self.files();
+        let in_use = self.open.as_ref().map(|open| (open.channel.clone(), open.files == files));
+        if let Some((channel, true)) = in_use {
+            self.complaint = None;
+            return Ok(channel);
+        }
+        match (grpc::connect(&self.address, Some(&self.tls)).await, in_use) {
+            (Ok(channel), _) => {
+                self.complaint = None;
+                self.open = Some(Open { channel: channel.clone(), files });
+                Ok(channel)
+            }
+            (Err(reason), Some((channel, _))) => {
+                self.complaint = Some(format!("{reason}; the connection with the former certificates is kept"));
+                Ok(channel)
+            }
+            (Err(reason), None) => Err(reason),
+        }
+    }
+
+    fn files(&self) -> Vec<Option<Stamp>> {
+        let root = if let Roots::File(file) = &self.tls.roots { Some(file) } else { None };
+        let identity = self.tls.identity.iter().flat_map(|identity| [&identity.chain, &identity.key]);
+        root.into_iter().chain(identity).map(|file| fs::metadata(file).ok().as_ref().map(Stamp::of)).collect()
+    }
+}
+
+async fn all(channel: &Channel, knows_internal: bool) -> Result<Picture, String> {
+    let (health, routes, internal) = tokio::join!(
+        ask::<HealthResponse>(channel, wire::HEALTH),
+        ask::<RoutesResponse>(channel, wire::ROUTES),
+        ask::<InternalRoutesResponse>(channel, wire::INTERNAL_ROUTES),
+    );
+    match health {
+        Ok(HealthResponse { healthy: true }) => {}
+        Ok(_) => return Err("it says that it is not healthy".to_owned()),
+        Err(status) if status.code() == Code::Unimplemented => {}
+        Err(status) => return Err(told("Health", &status)),
+    }
+    let routes = routes.map_err(|status| told("Routes", &status))?;
+    let internal = match internal {
+        Ok(internal) => internal,
+        // The first releases had no internal routes.
+        Err(status) if status.code() == Code::Unimplemented && !knows_internal => InternalRoutesResponse::default(),
+        Err(status) => return Err(told("InternalRoutes", &status)),
+    };
+    Ok(Picture::new(routes, internal))
+}
+
+fn told(question: &str, status: &Status) -> String {
+    format!("{question}: {}: {}", status.code(), status.message())
+}
+
+async fn ask<T: Message + Default + 'static>(channel: &Channel, path: &'static str) -> Result<T, Status> {
+    let mut client = Grpc::new(channel.clone()).max_decoding_message_size(LARGEST);
+    client.ready().await.map_err(|e| Status::unavailable(e.to_string()))?;
+    let codec = ProstCodec::<(), T>::default();
+    Ok(client.unary(Request::new(()), PathAndQuery::from_static(path), codec).await?.into_inner())
+}

@@ -1,0 +1,157 @@
+//! From routes in Cloud Foundry to services of the mesh. Pure: the same routes give the same.
+//! What a host's paths and weights mean is `rules`' business.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use model::endpoint::Endpoint;
+use model::labels::Labels;
+use model::names::{ClusterId, Namespace, Text};
+use model::port::{Port, Protocol};
+use model::problem::Problem;
+use model::service::{Registry, Resolution};
+
+use super::options::Options;
+use super::picture::{InternalRoute, Picture, Route, RouteKey};
+use super::wire::Backend;
+use crate::registry::ledger::Listing;
+use crate::registry::shape;
+
+/// The label that tells processes apart, as in Pilot.
+const PROCESS: &str = "cfapp";
+
+/// Where services stand and what they are called by.
+struct Scene<'a> {
+    options: &'a Options,
+    namespace: Namespace,
+    cluster: &'a ClusterId,
+}
+
+/// All services of these routes by their name in Cloud Foundry, and what is wrong with them.
+pub(super) fn listings(
+    picture: &Picture,
+    options: &Options,
+    cluster: &ClusterId,
+) -> (BTreeMap<Text, Listing>, Vec<Problem>) {
+    let scene = Scene { options, namespace: Namespace::from(options.namespace.as_str()), cluster };
+    let (mut listed, mut problems) = (BTreeMap::new(), Vec::new());
+    for (host, routes) in by_host(picture) {
+        let name = format!("route {host}");
+        match scene.route(host, &routes, &mut problems) {
+            Some(listing) => _ = listed.insert(Text::from(name), listing),
+            None => problems.push(nameless(&name)),
+        }
+    }
+    for (host, route) in &picture.internal {
+        let name = format!("internal route {host}");
+        match scene.internal_route(host, route, &name, &mut problems) {
+            Some(listing) => _ = listed.insert(Text::from(name), listing),
+            None => problems.push(nameless(&name)),
+        }
+    }
+    (listed, problems)
+}
+
+/// The routes of each host.
+pub(super) fn by_host(picture: &Picture) -> BTreeMap<&str, Vec<(&RouteKey, &Route)>> {
+    let mut hosts: BTreeMap<&str, Vec<_>> = BTreeMap::new();
+    for (key, route) in &picture.routes {
+        hosts.entry(&key.host).or_default().push((key, route));
+    }
+    hosts
+}
+
+/// The labels of a process; none where Copilot does not tell it.
+pub(super) fn labels(process: &str) -> BTreeMap<String, String> {
+    shape::labels(Some((PROCESS, process)).filter(|_| !process.is_empty()))
+}
+
+impl Scene<'_> {
+    fn route(&self, host: &str, routes: &[(&RouteKey, &Route)], problems: &mut Vec<Problem>) -> Option<Listing> {
+        let port = self.port("http", &self.options.protocol);
+        let mut endpoints = Vec::new();
+        for (key, route) in routes {
+            let about = format!("route {host}{}", key.path);
+            let labels = Labels::from(&labels(&key.process));
+            let some = self.endpoints(&route.backends, &port, &about, problems);
+            let process = Text::from(key.process.as_str());
+            endpoints.extend(some.map(|endpoint| Endpoint {
+                labels: labels.clone(),
+                workload_name: process.clone(),
+                ..endpoint
+            }));
+        }
+        self.listing(host, port, endpoints, None)
+    }
+
+    fn internal_route(
+        &self,
+        host: &str,
+        route: &InternalRoute,
+        about: &str,
+        problems: &mut Vec<Problem>,
+    ) -> Option<Listing> {
+        let port = self.port("tcp", &self.options.internal_protocol);
+        let endpoints = self.endpoints(&route.backends, &port, about, problems).collect();
+        let vip = route.vip.parse::<IpAddr>();
+        if vip.is_err() && !route.vip.is_empty() {
+            let message = format!("its address {:?} is none: it has no address of its own", route.vip);
+            problems.push(Problem::warning(about.to_owned(), message));
+        }
+        self.listing(host, port, endpoints, vip.ok())
+    }
+
+    fn port(&self, usual: &str, protocol: &str) -> Port {
+        let protocol = Protocol::parse(protocol);
+        // Pilot's names for its protocols; another protocol is named by itself.
+        let name = match protocol {
+            Protocol::Unknown => usual.to_owned(),
+            known => known.as_str().to_ascii_lowercase(),
+        };
+        Port { name: name.into(), number: self.options.service_port, protocol }
+    }
+
+    /// Endpoints of the backends that can be reached at all.
+    fn endpoints<'a>(
+        &'a self,
+        backends: &'a BTreeSet<Backend>,
+        port: &'a Port,
+        about: &'a str,
+        problems: &'a mut Vec<Problem>,
+    ) -> impl Iterator<Item = Endpoint> + use<'a> {
+        backends.iter().filter_map(move |backend| {
+            let target = u16::try_from(backend.port).ok().filter(|port| *port > 0);
+            if backend.address.is_empty() || target.is_none() {
+                let message = format!("the backend {:?} port {} is left out", backend.address, backend.port);
+                problems.push(Problem::error(about.to_owned(), message));
+                return None;
+            }
+            Some(Endpoint {
+                service_port: port.name.clone(),
+                service_port_number: port.number,
+                port: backend.port,
+                ..shape::endpoint(&backend.address, &self.namespace, self.cluster)
+            })
+        })
+    }
+
+    fn listing(&self, host: &str, port: Port, endpoints: Vec<Endpoint>, vip: Option<IpAddr>) -> Option<Listing> {
+        let hostname = shape::hostname(host, &[])?;
+        let mut service = shape::service(Registry::CloudFoundry, hostname, &self.namespace, host, vec![port]);
+        if let Some(vip) = vip {
+            service.address = vip.to_string().into();
+        }
+        if endpoints.iter().any(|e| e.address().parse::<IpAddr>().is_err()) {
+            service.resolution = Resolution::Dns;
+        }
+        Some(Listing { service: Arc::new(service), endpoints: shape::in_order(endpoints).into() })
+    }
+}
+
+fn nameless(name: &str) -> Problem {
+    Problem::error(name.to_owned(), "its name makes no host name: it is left out")
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,124 @@
+//! What paths and weights of routes mean, as Pilot said it: a VirtualService per host, whose destinations are the
+//! subsets of a DestinationRule, one for each process. A host that needs no rules gets none.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use api::istio::networking::v1alpha3::{
+    Destination, DestinationRule, HttpMatchRequest, HttpRoute, HttpRouteDestination, PortSelector, StringMatch, Subset,
+    VirtualService, string_match,
+};
+use model::config::validate::validate;
+use model::config::{Key, Meta, Object, Spec};
+use model::problem::{Place, Problem, Severity};
+use model::shared::Shared;
+
+use super::mapping::{by_host, labels};
+use super::options::Options;
+use super::picture::{Picture, Route, RouteKey};
+use crate::registry::shape;
+
+/// Stands for all sidecars.
+const MESH: &str = "mesh";
+
+type Routes<'a> = [(&'a RouteKey, &'a Route)];
+
+/// All rules, and why a host has none that needs some.
+pub(super) fn rules(picture: &Picture, options: &Options) -> (BTreeMap<Key, Object>, Vec<Problem>) {
+    let (mut rules, mut problems) = (BTreeMap::new(), Vec::new());
+    for (host, routes) in by_host(picture) {
+        let Some(hostname) = shape::hostname(host, &[]) else { continue };
+        if options.gateways.is_empty() && !is_divided(&routes) {
+            continue;
+        }
+        let objects = [destination_rule(&hostname, &routes, options), virtual_service(&hostname, &routes, options)];
+        let faults: Vec<Problem> =
+            objects.iter().flat_map(validate).filter(|problem| problem.severity == Severity::Error).collect();
+        if faults.is_empty() {
+            rules.extend(objects.map(|object| (object.key(), object)));
+        } else {
+            let reasons: Vec<&str> = faults.iter().map(|problem| &*problem.message).collect();
+            let message = format!("its paths and weights are not heeded: {}", reasons.join("; "));
+            problems.push(Problem::error(format!("route {host}"), message));
+        }
+    }
+    (rules, problems)
+}
+
+/// Whether requests to a host differ in where they go.
+fn is_divided(routes: &Routes<'_>) -> bool {
+    let has_paths = routes.iter().any(|(key, _)| !key.path.is_empty());
+    has_paths || routes.len() > 1 && routes.iter().any(|(_, route)| route.weight > 0)
+}
+
+fn destination_rule(host: &str, routes: &Routes<'_>, options: &Options) -> Object {
+    let processes: BTreeSet<&str> = routes.iter().map(|(key, _)| key.process.as_str()).collect();
+    let subset = |process: &str| Subset { name: subset(process), labels: labels(process), ..Subset::default() };
+    let subsets = processes.into_iter().filter(|process| !process.is_empty()).map(subset).collect();
+    let spec = DestinationRule { host: host.to_owned(), subsets, ..DestinationRule::default() };
+    object(format!("dest-rule-for-{host}"), Spec::DestinationRule(Shared::new(spec)), options)
+}
+
+fn virtual_service(host: &str, routes: &Routes<'_>, options: &Options) -> Object {
+    let mut by_path: BTreeMap<&str, Vec<(&RouteKey, &Route)>> = BTreeMap::new();
+    for (key, route) in routes {
+        by_path.entry(&key.path).or_default().push((key, route));
+    }
+    let mut paths: Vec<_> = by_path.into_iter().collect();
+    // The longest path that fits counts.
+    paths.sort_by_key(|(path, _)| (std::cmp::Reverse(path.len()), *path));
+    let http = paths.iter().map(|(path, routes)| HttpRoute {
+        r#match: matches(path),
+        route: destinations(host, routes, options.service_port),
+        ..HttpRoute::default()
+    });
+    let spec = VirtualService {
+        hosts: vec![host.to_owned()],
+        gateways: options.gateways.iter().cloned().chain([MESH.to_owned()]).collect(),
+        http: http.collect(),
+        ..VirtualService::default()
+    };
+    object(format!("virtual-service-for-{host}"), Spec::VirtualService(Shared::new(spec)), options)
+}
+
+/// Paths of routes end where a segment ends: `/a` is not `/ab`.
+fn matches(path: &str) -> Vec<HttpMatchRequest> {
+    if path.is_empty() {
+        return Vec::new();
+    }
+    let exact = string_match::MatchType::Exact(path.to_owned());
+    let below = string_match::MatchType::Prefix(format!("{path}/"));
+    let request =
+        |uri| HttpMatchRequest { uri: Some(StringMatch { match_type: Some(uri) }), ..HttpMatchRequest::default() };
+    [exact, below].map(request).into()
+}
+
+fn destinations(host: &str, routes: &Routes<'_>, port: u16) -> Vec<HttpRouteDestination> {
+    let is_weighted = routes.iter().any(|(_, route)| route.weight > 0);
+    let destination = |(key, route): &(&RouteKey, &Route)| {
+        // Without weights every instance gets as much as any other.
+        let weight = if is_weighted { route.weight as usize } else { route.backends.len().max(1) };
+        HttpRouteDestination {
+            destination: Some(Destination {
+                host: host.to_owned(),
+                subset: subset(&key.process),
+                port: Some(PortSelector { number: u32::from(port) }),
+            }),
+            weight: if routes.len() > 1 { i32::try_from(weight).unwrap_or(i32::MAX) } else { 0 },
+            ..HttpRouteDestination::default()
+        }
+    };
+    routes.iter().map(destination).collect()
+}
+
+/// The name of a process's subset; none where Copilot does not tell the process.
+fn subset(process: &str) -> String {
+    process.to_ascii_lowercase().replace(['_', '.'], "-")
+}
+
+fn object(name: String, spec: Spec, options: &Options) -> Object {
+    let place = Place { file: format!("Copilot at {}", options.address).into(), line: 0 };
+    let namespace = options.namespace.as_str().into();
+    let meta = Meta { name: name.into(), namespace, place: Some(place), ..Meta::default() };
+    Object { meta: Arc::new(meta), spec }
+}

@@ -1,0 +1,69 @@
+//! Messages of Cloud Foundry's Copilot, the package `api` of its protocol, as Pilot 0.8 to 1.0 asked for them.
+//! Requests are empty.
+
+use std::collections::BTreeMap;
+
+pub const HEALTH: &str = "/api.IstioCopilot/Health";
+pub const ROUTES: &str = "/api.IstioCopilot/Routes";
+pub const INTERNAL_ROUTES: &str = "/api.IstioCopilot/InternalRoutes";
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct HealthResponse {
+    #[prost(bool, tag = "1")]
+    pub healthy: bool,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct RoutesResponse {
+    /// By host: all that the Copilot of Pilot 0.8 told.
+    #[prost(btree_map = "string, message", tag = "1")]
+    pub backends: BTreeMap<String, BackendSet>,
+    #[prost(message, repeated, tag = "2")]
+    pub routes: Vec<RouteWithBackends>,
+}
+
+/// One mapping of a route to a process of an application.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct RouteWithBackends {
+    #[prost(string, tag = "1")]
+    pub hostname: String,
+    #[prost(string, tag = "2")]
+    pub path: String,
+    #[prost(message, optional, tag = "3")]
+    pub backends: Option<BackendSet>,
+    #[prost(string, tag = "4")]
+    pub capi_process_guid: String,
+    /// The share of requests among the processes of a route, in percent; 0 where Copilot knows of no shares.
+    #[prost(int32, tag = "5")]
+    pub route_weight: i32,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct InternalRoutesResponse {
+    #[prost(message, repeated, tag = "1")]
+    pub internal_routes: Vec<InternalRouteWithBackends>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct InternalRouteWithBackends {
+    #[prost(string, tag = "1")]
+    pub hostname: String,
+    #[prost(string, tag = "2")]
+    pub vip: String,
+    #[prost(message, optional, tag = "3")]
+    pub backends: Option<BackendSet>,
+}
+
+#[derive(Clone, PartialEq, Eq, prost::Message)]
+pub struct BackendSet {
+    #[prost(message, repeated, tag = "1")]
+    pub backends: Vec<Backend>,
+}
+
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, prost::Message)]
+pub struct Backend {
+    #[prost(string, tag = "1")]
+    pub address: String,
+    #[prost(uint32, tag = "2")]
+    pub port: u32,
+}

@@ -1,0 +1,204 @@
+//! Cloud Foundry against a Copilot written for tests: the suite, and what a real one does on bad days.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use model::change::SourceId;
+use model::names::ClusterId;
+use sources::health::State;
+use sources::registry::cloudfoundry::{CloudFoundry, Options};
+use sources::registry::config::Period;
+use sources::registry::ledger::Protection;
+use sources::source::Source;
+use testkit::copilot::{Copilot, InternalRoute, Route, UNIMPLEMENTED};
+
+use crate::conformance::{Instance, Stage, conforms};
+use crate::follower::Follower;
+
+const HOST: &str = "web.example.com";
+
+fn options(copilot: &Copilot) -> Options {
+    let options = Options::of_file(&copilot.config("20ms", 8080)).unwrap();
+    Options { timeout: Period(Duration::from_secs(5)), resync: Period(Duration::from_secs(1)), ..options }
+}
+
+fn adapter(options: Options) -> CloudFoundry {
+    CloudFoundry::new(SourceId("CloudFoundry".into()), options, ClusterId::from("c1"), Protection::default())
+}
+
+/// A route of `web` to backends with these last numbers.
+fn web(backends: &[u8]) -> Route {
+    Route::new(HOST, "web", backends.iter().map(|n| (format!("10.0.0.{n}"), 61000)))
+}
+
+/// A Copilot with one route, and what follows it.
+async fn followed(backends: &[u8]) -> (Copilot, Follower) {
+    let copilot = Copilot::start().await;
+    copilot.edit(|state| state.routes = vec![web(backends)]);
+    let seen = Follower::synced(adapter(options(&copilot))).await;
+    (copilot, seen)
+}
+
+struct Platform {
+    copilot: Copilot,
+    /// Instances by id, and whether each runs: Copilot knows of no health, it does not list what does not run.
+    instances: BTreeMap<String, (Instance, bool)>,
+}
+
+impl Platform {
+    fn tell(&self) {
+        let mut by_service: BTreeMap<&str, Vec<(String, u16)>> = BTreeMap::new();
+        for (instance, runs) in self.instances.values() {
+            let backends = by_service.entry(&instance.service).or_default();
+            backends.extend(runs.then(|| (instance.address.clone(), 8080)));
+        }
+        let route = |(service, backends)| Route::new(&self.host(service), service, backends);
+        let routes = by_service.into_iter().map(route).collect();
+        self.copilot.edit(|state| state.routes = routes);
+    }
+}
+
+impl Stage for Platform {
+    fn source(&self) -> impl Source {
+        adapter(options(&self.copilot))
+    }
+
+    fn host(&self, service: &str) -> String {
+        format!("{service}.example.com")
+    }
+
+    async fn add(&mut self, instances: &[Instance]) {
+        self.instances.extend(instances.iter().map(|i| (i.id.clone(), (i.clone(), true))));
+        self.tell();
+    }
+
+    async fn set_serving(&mut self, instance: &Instance, serves: bool) {
+        self.instances.insert(instance.id.clone(), (instance.clone(), serves));
+        self.tell();
+    }
+
+    async fn remove(&mut self, instance: &Instance) {
+        self.instances.remove(&instance.id);
+        self.tell();
+    }
+
+    async fn stop(&mut self) {
+        self.copilot.kill();
+    }
+
+    async fn start_again(&mut self) {
+        self.copilot.restart().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn copilot_conforms() {
+    conforms(&mut Platform { copilot: Copilot::start().await, instances: BTreeMap::new() }).await;
+}
+
+#[tokio::test]
+async fn what_cannot_be_read_is_kept() {
+    let copilot = Copilot::start().await;
+    copilot.edit(|state| {
+        state.routes = vec![web(&[1, 2])];
+        state.internal = vec![InternalRoute::new("db.apps.internal", "127.128.0.1", [("10.1.0.1".to_owned(), 5432)])];
+    });
+    let options = Options { timeout: Period(Duration::from_millis(300)), ..options(&copilot) };
+    let mut seen = Follower::synced(adapter(options)).await;
+    let mut check = async |what: &str, edit: &dyn Fn(&mut testkit::copilot::State)| {
+        let good = copilot.state();
+        copilot.edit(edit);
+        seen.until_state(what, |r| matches!(r.state, State::Stale { .. })).await;
+        copilot.edit(|state| *state = good);
+        seen.until_state("a live source", |r| r.state == State::Live).await;
+        (seen.serving(HOST).len(), seen.serving("db.apps.internal").len(), seen.lost)
+    };
+    for method in ["Routes", "InternalRoutes", "Health"] {
+        assert_eq!(check(method, &|state| _ = state.failing.insert(method, 13)).await, (2, 1, 0), "{method}");
+    }
+    let gone = check("no Routes", &|state| _ = state.failing.insert("Routes", UNIMPLEMENTED)).await;
+    assert_eq!(gone, (2, 1, 0), "a server without routes is another server");
+    let gone = check("no InternalRoutes", &|state| _ = state.failing.insert("InternalRoutes", UNIMPLEMENTED)).await;
+    assert_eq!(gone, (2, 1, 0), "a server that had internal routes has them");
+    let ill = check("ill", &|state| {
+        state.is_unhealthy = true;
+        state.routes.clear();
+    });
+    assert_eq!(ill.await, (2, 1, 0));
+    assert_eq!(check("stalled", &|state| state.stalls = true).await, (2, 1, 0));
+}
+
+#[tokio::test]
+async fn a_copilot_of_the_first_days_is_read() {
+    let copilot = Copilot::start().await;
+    copilot.edit(|state| {
+        state.routes = vec![web(&[1])];
+        state.failing = BTreeMap::from([("InternalRoutes", UNIMPLEMENTED), ("Health", UNIMPLEMENTED)]);
+    });
+    let seen = Follower::synced(adapter(options(&copilot))).await;
+    assert_eq!(seen.serving(HOST), ["10.0.0.1"]);
+}
+
+#[tokio::test]
+async fn a_copilot_that_comes_back_with_nothing_takes_nothing_away_at_once() {
+    let (mut copilot, mut seen) = followed(&[1, 2]).await;
+    copilot.kill();
+    seen.until_state("a stale source", |r| matches!(r.state, State::Stale { .. })).await;
+    copilot.edit(|state| state.routes.clear());
+    copilot.restart().await;
+    seen.until("a word about it", |f| f.has_problem(&["does not list 1 routes", "kept"])).await;
+    assert_eq!((seen.serving(HOST).len(), seen.lost), (2, 0));
+    copilot.edit(|state| state.routes = vec![web(&[2, 3])]);
+    seen.until("what it learnt", |f| f.serving(HOST) == ["10.0.0.2", "10.0.0.3"]).await;
+    copilot.edit(|state| state.routes.clear());
+    seen.until("the end of patience", |f| !f.has_service(HOST)).await;
+}
+
+#[tokio::test]
+async fn a_restart_between_two_questions_is_noticed() {
+    let (mut copilot, mut seen) = followed(&[1, 2]).await;
+    copilot.kill();
+    copilot.edit(|state| state.routes.clear());
+    copilot.restart().await;
+    seen.until("a word about it", |f| f.has_problem(&["does not list 1 routes"])).await;
+    assert_eq!((seen.serving(HOST).len(), seen.lost), (2, 0));
+}
+
+#[tokio::test]
+async fn replaced_certificates_are_used_as_soon_as_they_work() {
+    let (copilot, mut seen) = followed(&[1]).await;
+    let renewed = copilot.renew_client();
+    testkit::wait::until("the new certificate", async || {
+        let shown = copilot.state().shown;
+        if shown.last() == Some(&renewed) { Ok(()) } else { Err(format!("{} connections", shown.len())) }
+    })
+    .await;
+    copilot.put("cert.pem", "nonsense");
+    seen.until("a word about it", |f| f.has_problem(&["cert.pem", "former certificates is kept"])).await;
+    copilot.edit(|state| state.routes = vec![web(&[1, 2])]);
+    seen.until("a change all the same", |f| f.serving(HOST).len() == 2).await;
+    copilot.renew_client();
+    seen.until("no more complaint", |f| f.problems.is_empty()).await;
+    assert_eq!(seen.lost, 0);
+}
+
+#[tokio::test]
+async fn rules_come_and_go_with_paths_and_weights() {
+    let (copilot, mut seen) = followed(&[1]).await;
+    assert_eq!(seen.objects.len(), 0);
+    let names = || {
+        [
+            format!("DestinationRule default/dest-rule-for-{HOST}"),
+            format!("VirtualService default/virtual-service-for-{HOST}"),
+        ]
+    };
+    copilot.edit(|state| {
+        let other = Route::new(HOST, "other", [("10.0.0.7".to_owned(), 61000)]);
+        state.routes = vec![web(&[1]), other.below("/other")];
+    });
+    seen.until("rules", |f| f.objects.len() == 2).await;
+    assert!(names().iter().all(|name| seen.objects.contains_key(name)), "{:?}", seen.objects.keys());
+    copilot.edit(|state| state.routes.truncate(1));
+    seen.until("their end", |f| f.objects.is_empty()).await;
+    assert_eq!(seen.serving(HOST), ["10.0.0.1"]);
+}

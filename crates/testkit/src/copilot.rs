@@ -1,0 +1,302 @@
+//! Cloud Foundry's Copilot as Pilot asked it, written from its protocol: gRPC over mutual TLS, routes in memory.
+//! The real one needs a whole platform behind it.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bytes::{BufMut, Bytes, BytesMut};
+use http::{HeaderMap, HeaderValue, Request, Response};
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
+use hyper::server::conn::http2;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use prost::Message;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::WebPkiClientVerifier;
+use rustls::{RootCertStore, ServerConfig};
+use tempfile::TempDir;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::{AbortHandle, JoinSet};
+use tokio_rustls::TlsAcceptor;
+
+use crate::certificates::{Authority, Certificate};
+
+/// gRPC's code of a method that a server does not have.
+pub const UNIMPLEMENTED: u32 = 12;
+const CLIENT: &str = "spiffe://platform/ns/istio/sa/pilot";
+
+/// What it answers.
+#[derive(Clone, Debug, Default)]
+pub struct State {
+    pub routes: Vec<Route>,
+    pub internal: Vec<InternalRoute>,
+    /// The status of methods that fail, by name.
+    pub failing: BTreeMap<&'static str, u32>,
+    pub is_unhealthy: bool,
+    /// Requests are taken and never answered.
+    pub stalls: bool,
+    /// The certificate that each connection so far showed.
+    pub shown: Vec<Vec<u8>>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub struct Route {
+    #[prost(string, tag = "1")]
+    pub hostname: String,
+    #[prost(string, tag = "2")]
+    pub path: String,
+    #[prost(message, optional, tag = "3")]
+    backends: Option<Backends>,
+    #[prost(string, tag = "4")]
+    pub process: String,
+    #[prost(int32, tag = "5")]
+    pub weight: i32,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub struct InternalRoute {
+    #[prost(string, tag = "1")]
+    pub hostname: String,
+    #[prost(string, tag = "2")]
+    pub vip: String,
+    #[prost(message, optional, tag = "3")]
+    backends: Option<Backends>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Backends {
+    #[prost(message, repeated, tag = "1")]
+    backends: Vec<Backend>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Backend {
+    #[prost(string, tag = "1")]
+    address: String,
+    #[prost(uint32, tag = "2")]
+    port: u32,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Health {
+    #[prost(bool, tag = "1")]
+    healthy: bool,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Routes {
+    #[prost(message, repeated, tag = "2")]
+    routes: Vec<Route>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct InternalRoutes {
+    #[prost(message, repeated, tag = "1")]
+    routes: Vec<InternalRoute>,
+}
+
+impl Route {
+    pub fn new(hostname: &str, process: &str, backends: impl IntoIterator<Item = (String, u16)>) -> Route {
+        let (hostname, process) = (hostname.to_owned(), process.to_owned());
+        Route { hostname, process, backends: Some(set(backends)), ..Route::default() }
+    }
+
+    /// For this path of the host alone.
+    pub fn below(self, path: &str) -> Route {
+        Route { path: path.to_owned(), ..self }
+    }
+
+    /// With this share of requests, in percent.
+    pub fn weighing(self, weight: i32) -> Route {
+        Route { weight, ..self }
+    }
+}
+
+impl InternalRoute {
+    pub fn new(hostname: &str, vip: &str, backends: impl IntoIterator<Item = (String, u16)>) -> InternalRoute {
+        InternalRoute { hostname: hostname.to_owned(), vip: vip.to_owned(), backends: Some(set(backends)) }
+    }
+}
+
+fn set(backends: impl IntoIterator<Item = (String, u16)>) -> Backends {
+    let backend = |(address, port): (String, u16)| Backend { address, port: u32::from(port) };
+    Backends { backends: backends.into_iter().map(backend).collect() }
+}
+
+pub struct Copilot {
+    address: SocketAddr,
+    authority: Authority,
+    own: Certificate,
+    /// Of the certificates that a client needs.
+    folder: TempDir,
+    state: Arc<Mutex<State>>,
+    serving: Option<AbortHandle>,
+}
+
+impl Copilot {
+    /// Serves on a free port, and has certificates for one client.
+    pub async fn start() -> Copilot {
+        let folder = tempfile::tempdir().unwrap_or_else(|e| panic!("could not make a folder: {e}"));
+        let authority = Authority::new();
+        let own = authority.workload("spiffe://platform/ns/istio/sa/copilot");
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+        let mut copilot = Copilot { address, authority, own, folder, state: Arc::default(), serving: None };
+        copilot.put("ca.pem", &copilot.authority.root());
+        copilot.renew_client();
+        copilot.restart().await;
+        copilot
+    }
+
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// `ca.pem`, `cert.pem` or `key.pem` of the client.
+    pub fn file(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// Replaces a file of the client at once, as rotation does.
+    pub fn put(&self, name: &str, text: &str) {
+        let fresh = self.file(&format!(".{name}"));
+        let written = fs::write(&fresh, text).and_then(|()| fs::rename(&fresh, self.file(name)));
+        written.unwrap_or_else(|e| panic!("could not write {name}: {e}"));
+    }
+
+    /// Gives the client a new certificate, and returns it as the server will see it.
+    pub fn renew_client(&self) -> Vec<u8> {
+        let Certificate { chain, key } = self.authority.workload(CLIENT);
+        self.put("key.pem", &key);
+        self.put("cert.pem", &chain);
+        certificate(&chain).to_vec()
+    }
+
+    /// The text of a file for `--cfConfig`.
+    pub fn config(&self, interval: &str, service_port: u16) -> String {
+        let file = |name: &str| self.file(name).display().to_string();
+        format!(
+            "copilot:\n  address: {}\n  server_ca_cert_path: {}\n  client_cert_path: {}\n  client_key_path: {}\n  \
+             poll_interval: {interval}\nservice_port: {service_port}\n",
+            self.address,
+            file("ca.pem"),
+            file("cert.pem"),
+            file("key.pem"),
+        )
+    }
+
+    pub fn edit(&self, edit: impl FnOnce(&mut State)) {
+        edit(&mut lock(&self.state));
+    }
+
+    pub fn state(&self) -> State {
+        lock(&self.state).clone()
+    }
+
+    /// Ends it with all its connections. What it would answer stays.
+    pub fn kill(&mut self) {
+        if let Some(serving) = self.serving.take() {
+            serving.abort();
+        }
+    }
+
+    /// Starts it again, on the same port.
+    pub async fn restart(&mut self) {
+        self.kill();
+        let address = self.address;
+        // The port is free as soon as the task is really gone.
+        let listener =
+            crate::wait::until("a free port", async || TcpListener::bind(address).await.map_err(|e| e.to_string()))
+                .await;
+        self.address = listener.local_addr().unwrap_or_else(|e| panic!("no address: {e}"));
+        let (acceptor, state) = (self.acceptor(), self.state.clone());
+        let serving = tokio::spawn(async move {
+            let mut open = JoinSet::new();
+            while let Ok((stream, _)) = listener.accept().await {
+                open.spawn(serve(stream, acceptor.clone(), state.clone()));
+            }
+        });
+        self.serving = Some(serving.abort_handle());
+    }
+
+    fn acceptor(&self) -> TlsAcceptor {
+        let mut roots = RootCertStore::empty();
+        roots.add(certificate(&self.authority.root())).unwrap_or_else(|e| panic!("no root: {e}"));
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider.clone()).build();
+        let key = PrivateKeyDer::from_pem_slice(self.own.key.as_bytes()).unwrap_or_else(|e| panic!("no key: {e}"));
+        let mut config = ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .unwrap_or_else(|e| panic!("no TLS: {e}"))
+            .with_client_cert_verifier(verifier.unwrap_or_else(|e| panic!("no verifier: {e}")))
+            .with_single_cert(vec![certificate(&self.own.chain)], key)
+            .unwrap_or_else(|e| panic!("no certificate: {e}"));
+        config.alpn_protocols = vec![b"h2".to_vec()];
+        TlsAcceptor::from(Arc::new(config))
+    }
+}
+
+impl Drop for Copilot {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+fn certificate(pem: &str) -> CertificateDer<'static> {
+    CertificateDer::from_pem_slice(pem.as_bytes()).unwrap_or_else(|e| panic!("no certificate: {e}"))
+}
+
+fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
+    state.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+async fn serve(stream: TcpStream, acceptor: TlsAcceptor, state: Arc<Mutex<State>>) {
+    let Ok(stream) = acceptor.accept(stream).await else { return };
+    let shown = stream.get_ref().1.peer_certificates().and_then(|chain| chain.first());
+    lock(&state).shown.extend(shown.map(|certificate| certificate.to_vec()));
+    let service = service_fn(move |request: Request<Incoming>| {
+        let now = lock(&state).clone();
+        async move { Ok::<_, std::convert::Infallible>(answer(request, now).await) }
+    });
+    // A client that hangs up is none of a test's business.
+    let _ = http2::Builder::new(TokioExecutor::new()).serve_connection(TokioIo::new(stream), service).await;
+}
+
+type Answer = Response<UnsyncBoxBody<Bytes, std::convert::Infallible>>;
+
+async fn answer(request: Request<Incoming>, now: State) -> Answer {
+    let method = request.uri().path().strip_prefix("/api.IstioCopilot/").unwrap_or_default().to_owned();
+    // The request of every method is empty.
+    let _ = request.into_body().collect().await;
+    if now.stalls {
+        std::future::pending::<()>().await;
+    }
+    if let Some(status) = now.failing.get(method.as_str()) {
+        return reply(Bytes::new(), *status);
+    }
+    let message = match method.as_str() {
+        "Health" => Health { healthy: !now.is_unhealthy }.encode_to_vec(),
+        "Routes" => Routes { routes: now.routes }.encode_to_vec(),
+        "InternalRoutes" => InternalRoutes { routes: now.internal }.encode_to_vec(),
+        _ => return reply(Bytes::new(), UNIMPLEMENTED),
+    };
+    let mut framed = BytesMut::with_capacity(message.len() + 5);
+    framed.put_u8(0);
+    framed.put_u32(u32::try_from(message.len()).unwrap_or_else(|e| panic!("a message of this size: {e}")));
+    framed.put_slice(&message);
+    reply(framed.freeze(), 0)
+}
+
+fn reply(framed: Bytes, status: u32) -> Answer {
+    let mut trailers = HeaderMap::new();
+    trailers.insert("grpc-status", HeaderValue::from(status));
+    let body = Full::new(framed).with_trailers(std::future::ready(Some(Ok(trailers)))).boxed_unsync();
+    let mut response = Response::new(body);
+    response.headers_mut().insert("content-type", HeaderValue::from_static("application/grpc"));
+    response
+}
