@@ -12,6 +12,7 @@ use model::service::Service;
 use model::settings::{Mesh, Networks};
 use model::wanted::Keys;
 use sources::health::Report;
+use sources::registry::shape;
 use sources::source::{Running, Source, spawn};
 use tokio::sync::mpsc;
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -25,6 +26,8 @@ pub(crate) struct Follower {
     pub(crate) objects: BTreeMap<String, Object>,
     pub(crate) services: BTreeMap<ServiceKey, Arc<Service>>,
     pub(crate) endpoints: BTreeMap<ServiceKey, Vec<Endpoint>>,
+    /// Services that ServiceEntries stand for, by the objects' keys.
+    entries: BTreeMap<String, ServiceKey>,
     pub(crate) mesh: Option<Mesh>,
     pub(crate) networks: Option<Networks>,
     pub(crate) keys: Keys,
@@ -48,6 +51,7 @@ impl Follower {
             objects: BTreeMap::new(),
             services: BTreeMap::new(),
             endpoints: BTreeMap::new(),
+            entries: BTreeMap::new(),
             mesh: None,
             networks: None,
             keys: Keys::new(),
@@ -84,7 +88,7 @@ impl Follower {
     }
 
     pub(crate) fn has_service(&self, host: &str) -> bool {
-        self.services.keys().any(|key| key.hostname == *host)
+        self.services.keys().chain(self.entries.values()).any(|key| key.hostname == *host)
     }
 
     pub(crate) fn report(&self) -> Report {
@@ -123,11 +127,15 @@ impl Follower {
             match change {
                 Change::Applied(object) => {
                     self.log.push(format!("+{}", object.key()));
+                    self.take_in_entry(&object);
                     self.objects.insert(object.key().to_string(), object);
                 }
                 Change::Deleted(key) => {
                     self.log.push(format!("-{key}"));
                     self.objects.remove(&key.to_string());
+                    if let Some(service) = self.entries.remove(&key.to_string()) {
+                        self.serve(service, Vec::new());
+                    }
                 }
                 Change::Problems(problems) => self.problems = problems.iter().map(ToString::to_string).collect(),
                 Change::Synced => self.synced += 1,
@@ -135,11 +143,7 @@ impl Follower {
                     let key = service.key();
                     self.services.insert(key, service);
                 }
-                Change::Endpoints(key, endpoints) => {
-                    let before = self.endpoints.get(&key).map(|known| serving(known)).unwrap_or_default();
-                    self.lost += before.difference(&serving(&endpoints)).count();
-                    self.endpoints.insert(key, endpoints);
-                }
+                Change::Endpoints(key, endpoints) => self.serve(key, endpoints),
                 Change::Mesh(mesh) => self.mesh = Some(mesh),
                 Change::Networks(networks) => self.networks = Some(networks),
                 Change::ServiceDeleted(key) => _ = self.services.remove(&key),
@@ -152,6 +156,24 @@ impl Follower {
                 | Change::Credential(..) => {}
             }
         }
+    }
+
+    fn serve(&mut self, key: ServiceKey, endpoints: Vec<Endpoint>) {
+        let before = self.endpoints.get(&key).map(|known| serving(known)).unwrap_or_default();
+        self.lost += before.difference(&serving(&endpoints)).count();
+        self.endpoints.insert(key, endpoints);
+    }
+
+    /// The first host of a ServiceEntry, with its endpoints at the first port.
+    fn take_in_entry(&mut self, object: &Object) {
+        let Spec::ServiceEntry(entry) = &object.spec else { return };
+        let (entry, namespace) = (entry.open(), &object.meta.namespace);
+        let key = ServiceKey { hostname: entry.hosts[0].as_str().into(), namespace: namespace.clone() };
+        let port = entry.ports.first().map_or(0, |port| port.number);
+        let endpoint = |address: &str| Endpoint { port, ..shape::endpoint(address, namespace, &"".into()) };
+        let endpoints = entry.endpoints.iter().map(|one| endpoint(&one.address)).collect();
+        self.entries.insert(object.key().to_string(), key.clone());
+        self.serve(key, endpoints);
     }
 }
 

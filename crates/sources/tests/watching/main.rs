@@ -9,7 +9,12 @@ mod follower;
 mod http;
 mod jwks;
 mod mcp;
+#[allow(dead_code, reason = "shared with the other tests of sources")]
+mod mcp_server;
 mod memory;
 mod mesh;
 mod mock;
+#[allow(dead_code, reason = "shared with the other tests of sources")]
+mod name_server;
+mod serving;
 mod supervisor;

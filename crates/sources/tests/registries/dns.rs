@@ -1,0 +1,95 @@
+//! DNS against a small server of these tests: an instance is an address record.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+
+use hickory_proto::rr::RecordType;
+use model::change::SourceId;
+use model::names::ClusterId;
+use sources::registry::config::{Adapter, Config};
+use sources::registry::dns::Dns;
+use sources::registry::ledger::Protection;
+use sources::source::Source;
+
+use crate::conformance::{Emptied, Instance, Stage, conforms};
+use crate::name_server::{NameServer, address};
+
+struct Zone {
+    server: NameServer,
+    address: SocketAddr,
+    instances: BTreeMap<String, Instance>,
+}
+
+impl Zone {
+    /// Records do not tell who is ill: what does not serve has none.
+    fn write(&self) {
+        let mut records: BTreeMap<(String, RecordType), Vec<_>> = BTreeMap::new();
+        for instance in self.instances.values() {
+            let name = format!("{}.zone.", instance.service);
+            records.entry((name, RecordType::A)).or_default().push(address(&instance.address));
+        }
+        self.server.edit(|zone| zone.records = records);
+    }
+}
+
+impl Stage for Zone {
+    fn source(&self) -> impl Source {
+        let names = ["web".to_owned(), "other".to_owned()].into_iter().chain((0..20).map(|n| format!("many-{n}")));
+        let services: Vec<String> = names.map(|name| format!("{{host: {name}.zone, port: 8080}}")).collect();
+        let text = format!(
+            "registries:\n- dns: {{servers: ['{}'], shortest: 20ms, longest: 20ms, services: [{}]}}\n",
+            self.address,
+            services.join(", ")
+        );
+        let Adapter::Dns(options) = Config::parse(&text).unwrap().registries[0].adapter().unwrap() else {
+            panic!("{text}")
+        };
+        Dns::new(SourceId("DNS".into()), options, ClusterId::from("c1"), Protection::default())
+    }
+
+    fn host(&self, service: &str) -> String {
+        format!("{service}.zone")
+    }
+
+    async fn add(&mut self, instances: &[Instance]) {
+        self.instances.extend(instances.iter().map(|i| (i.id.clone(), i.clone())));
+        self.write();
+    }
+
+    async fn set_serving(&mut self, instance: &Instance, serves: bool) {
+        if serves {
+            self.instances.insert(instance.id.clone(), instance.clone());
+        } else {
+            self.instances.remove(&instance.id);
+        }
+        self.write();
+    }
+
+    async fn remove(&mut self, instance: &Instance) {
+        self.instances.remove(&instance.id);
+        self.write();
+    }
+
+    async fn stop(&mut self) {
+        self.server.stop();
+    }
+
+    async fn start_again(&mut self) {
+        self.server.start_at(self.address).await;
+    }
+
+    fn emptied(&self) -> Emptied {
+        Emptied::Empty
+    }
+
+    fn held(&self) -> (usize, usize) {
+        (22, 10_001)
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn records_conform() {
+    let server = NameServer::default();
+    let address = server.start().await;
+    conforms(&mut Zone { server, address, instances: BTreeMap::new() }).await;
+}
