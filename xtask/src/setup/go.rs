@@ -1,4 +1,4 @@
-//! Servers written in Go, built from modules that `tools/servers/*/go.mod` pins by version and hash.
+//! Servers, and a client, written in Go, built from modules that `tools/servers/*/go.mod` pins by version and hash.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,6 +7,9 @@ use std::process::Command;
 use anyhow::{Context, Result};
 
 use super::{Scratch, fingerprint, tool};
+
+/// The package of a program that stands in its module itself.
+pub(crate) const OWN: &str = ".";
 
 /// One program of a pinned module.
 pub(crate) struct Program {
@@ -20,7 +23,9 @@ pub(crate) struct Program {
 /// The path of the binary; builds it unless the cache has one of these very versions.
 pub(crate) fn get(program: &Program, root: &Path, cache: &Path) -> Result<PathBuf> {
     let module = root.join("tools/servers").join(program.module);
-    let pins = fingerprint(&[module.join("go.mod"), module.join("go.sum")])?;
+    let own = (program.package == OWN).then(|| module.join("main.go"));
+    let files: Vec<PathBuf> = ["go.mod", "go.sum"].map(|name| module.join(name)).into_iter().chain(own).collect();
+    let pins = fingerprint(&files)?;
     let folder = cache.join(format!("{}-{pins}", program.name));
     let binary = folder.join(program.name);
     if binary.is_file() {

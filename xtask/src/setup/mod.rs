@@ -38,6 +38,7 @@ const PARTS: &[Part] = &[
     built("kubectl", "kubernetes", "k8s.io/kubernetes/cmd/kubectl", ""),
     built("consul", "consul", "github.com/hashicorp/consul", ""),
     Part { name: "eureka.jar", from: From::Maven },
+    built("mcp-client", "mcp", go::OWN, ""),
     Part { name: "iptables", from: From::Debian(debian::IPTABLES) },
 ];
 const PEER: Part = built("istiod", "istio", "istio.io/istio/pilot/cmd/pilot-discovery", "vtprotobuf,disable_pgv");

@@ -6,6 +6,7 @@
 mod clients;
 mod configs;
 mod flags;
+mod foreign;
 mod pages;
 mod started;
 mod stopping;
