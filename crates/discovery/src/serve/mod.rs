@@ -13,7 +13,6 @@ pub mod quarantine;
 pub mod renderings;
 pub mod session;
 pub(crate) mod statuses;
-mod trusted;
 pub mod views;
 pub mod wanted;
 pub mod world;

@@ -20,7 +20,6 @@ use crate::serve::clients::{Answer, Clients, Connection, Refusal};
 use crate::serve::configs::Configs;
 use crate::serve::pace::Pace;
 use crate::serve::quarantine::{Judgement, Quarantine, Register, Scene};
-use crate::serve::trusted;
 use crate::serve::views::{Cut, Slot, Views, is_served};
 use crate::serve::world::{Epoch, World};
 
@@ -150,7 +149,7 @@ impl Control for Pilot {
         let pins = self.register.pins(&epoch.snapshot, Some(&proxy.id));
         let quarantine = Quarantine::new(epoch.number, pins);
         let (slot, cut) = self.views.cut(&epoch, &proxy, quarantine.pins());
-        let is_verified = trusted::is_verified(&peer, &proxy, &epoch.snapshot.settings.knobs);
+        let is_verified = caller::is_verified(&peer, &proxy, &epoch.snapshot.settings.knobs);
         let connection = self.clients.connect(proxy, peer.address);
         connection.adopt(cut.clone());
         info!(connection = connection.id, peer = ?peer.address, "connected");
