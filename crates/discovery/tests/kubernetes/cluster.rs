@@ -3,11 +3,17 @@
 use model::config::Kind;
 use serde_json::{Value, json};
 use testkit::kubernetes::{ApiServer, Definition};
+use testkit::servers;
 use tokio::sync::{Mutex, MutexGuard, OnceCell};
 
 static SHARED: OnceCell<Mutex<ApiServer>> = OnceCell::const_new();
 /// Paths of what was made in it.
 static MADE: std::sync::Mutex<Vec<String>> = std::sync::Mutex::new(Vec::new());
+
+/// Whether this machine can have no API server, or not what a test needs beside it.
+pub(crate) fn is_left_out(beside: &[&str]) -> bool {
+    ["etcd", "kube-apiserver"].iter().chain(beside).any(|part| servers::without(part))
+}
 
 /// The API server with every kind defined and nothing in it. Nobody else has it meanwhile.
 pub(crate) async fn cluster() -> MutexGuard<'static, ApiServer> {

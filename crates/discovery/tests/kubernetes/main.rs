@@ -1,5 +1,6 @@
 //! A server on a real API server: the recorded cases, outages, refusals, kinds that come and go, noise, two clusters,
-//! certificates of gateways. One API server serves all tests of this program, one test at a time.
+//! certificates of gateways, a user with kubectl, two replicas. One API server serves the tests, one test at a time,
+//! but for those that start their own.
 
 // clippy knows tests by their attribute, and not the functions that they share.
 #![allow(clippy::unwrap_used)]
