@@ -52,6 +52,9 @@ use crate::{grpc, kubernetes};
 /// Reads environment variables, so that no test touches the process environment.
 pub type Environment<'a> = &'a dyn Fn(&str) -> Option<String>;
 
+/// How long giving up the lease may take at least.
+const FAREWELL: Duration = Duration::from_secs(2);
+
 /// Where the server really listens; `None` where a port is switched off.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Addresses {
@@ -187,9 +190,10 @@ impl Server {
         for source in self.sources {
             source.stopped().await;
         }
-        // A lease that is given up need not be waited for by the next replica.
+        // A lease that is given up need not be waited for by the next replica. It takes two requests, for which there
+        // is time even where there is none for clients.
         if let Some(writing) = self.writing {
-            let _ = timeout(at_most, writing).await;
+            let _ = timeout(at_most.max(FAREWELL), writing).await;
         }
     }
 }

@@ -10,6 +10,7 @@ mod cases;
 mod cluster;
 mod clusters;
 mod definitions;
+mod election;
 mod noise;
 mod outage;
 mod secrets;
