@@ -1,19 +1,23 @@
-//! Addresses for services of registries that have names and no address: 240.240.0.0/16 and 2001:2::/48, as upstream
+//! Addresses for services of registries that have names and no address: of 240.240.0.0/16 and 2001:2::/48, as upstream
 //! does it for ServiceEntries. With them the agent's DNS proxy can answer, and each service gets a listener of its own.
+//! `allocated` fills the same blocks for ServiceEntries from below. These take the upper half, and what an entry has
+//! all the same is taken: nobody shares an address, and the first 32,767 hosts of entries move nobody.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::{Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
 use crate::host::is_wildcard;
 use crate::names::ServiceKey;
 use crate::service::{Registry, Resolution, Service, UNSPECIFIED};
 
+/// The first third part of an address, of 256.
+const FIRST: u32 = 128;
 /// No address ends in 0 or 255.
 const PER_OCTET: u32 = 254;
-const SLOTS: u32 = 256 * PER_OCTET;
+const SLOTS: u32 = (256 - FIRST) * PER_OCTET;
 /// The largest prime below the number of slots.
-const PRIME: u32 = 65_011;
+const PRIME: u32 = 32_507;
 /// After so many collisions the next free slot is taken.
 const PROBES: u32 = 64;
 
@@ -73,30 +77,45 @@ fn ipv6(slot: u16) -> Ipv6Addr {
     Ipv6Addr::new(0x2001, 2, 0, 0, 0, 0, 0xf0f0, u16::from_be_bytes(octets(slot)))
 }
 
-/// Slots whose addresses a service has.
+/// Slots whose addresses a service has, of either family.
 fn slots_of(service: &Service) -> impl Iterator<Item = u16> {
-    let addresses = service.auto_ipv4.iter().chain([&service.address]);
+    let addresses = service.auto_ipv4.iter().chain(&service.auto_ipv6).chain([&service.address]);
     addresses.filter_map(|address| slot_of(address.parse().ok()?))
 }
 
-fn slot_of(address: Ipv4Addr) -> Option<u16> {
-    let [first, second, third, fourth] = address.octets().map(u32::from);
-    let is_ours = (first, second) == (240, 240) && (1..=PER_OCTET).contains(&fourth);
-    is_ours.then(|| u16::try_from(third * PER_OCTET + fourth - 1).ok())?
+fn slot_of(address: IpAddr) -> Option<u16> {
+    let (is_ours, [third, fourth]) = match address {
+        IpAddr::V4(v4) => (v4.octets()[..2] == [240, 240], [v4.octets()[2], v4.octets()[3]]),
+        IpAddr::V6(v6) => (v6.segments()[..7] == [0x2001, 2, 0, 0, 0, 0, 0xf0f0], v6.segments()[7].to_be_bytes()),
+    };
+    let (third, fourth) = (u32::from(third), u32::from(fourth));
+    let is_ours = is_ours && third >= FIRST && (1..=PER_OCTET).contains(&fourth);
+    is_ours.then(|| u16::try_from((third - FIRST) * PER_OCTET + fourth - 1).ok())?
 }
 
 fn octets(slot: u16) -> [u8; 2] {
-    let (third, fourth) = (u32::from(slot) / PER_OCTET, u32::from(slot) % PER_OCTET + 1);
-    // Both fit: there are 256 times 254 slots.
+    let (third, fourth) = (FIRST + u32::from(slot) / PER_OCTET, u32::from(slot) % PER_OCTET + 1);
+    // Both fit: there are 128 times 254 slots.
     [third.to_be_bytes()[3], fourth.to_be_bytes()[3]]
 }
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
+    use std::collections::{BTreeMap, BTreeSet};
+    use std::sync::Arc;
 
-    use super::{SLOTS, fnv1a, free_slot, ipv4, ipv6, slot_of};
+    use super::{SLOTS, UNSPECIFIED, fnv1a, free_slot, ipv4, ipv6, slot_of};
+    use crate::change::{Batch, Change, SourceId};
+    use crate::config::mesh::default_mesh;
+    use crate::config::{Meta, Object, Spec};
+    use crate::conflict::Conflicts;
+    use crate::labels::Labels;
     use crate::names::ServiceKey;
+    use crate::port::{Port, Protocol};
+    use crate::service::{ExportTo, Registry, Resolution, Service, TrafficDistribution};
+    use crate::settings::{Knobs, Settings};
+    use crate::shared::{Packed, Shared};
+    use crate::snapshot::Snapshot;
 
     fn name(host: &str) -> ServiceKey {
         ServiceKey { hostname: host.into(), namespace: "default".into() }
@@ -110,11 +129,12 @@ mod tests {
     #[test]
     fn addresses_lie_in_their_blocks_and_differ() {
         let last = u16::try_from(SLOTS - 1).unwrap();
-        assert_eq!((ipv4(0).to_string(), ipv6(0).to_string()), ("240.240.0.1".into(), "2001:2::f0f0:1".into()));
+        assert_eq!((ipv4(0).to_string(), ipv6(0).to_string()), ("240.240.128.1".into(), "2001:2::f0f0:8001".into()));
         assert_eq!(ipv4(last).to_string(), "240.240.255.254");
+        assert!((0..=last).all(|slot| slot_of(ipv6(slot).into()) == Some(slot)));
         let all: BTreeSet<_> = (0..=last).map(ipv4).collect();
         assert_eq!(all.len(), SLOTS as usize);
-        assert!((0..=last).all(|slot| slot_of(ipv4(slot)) == Some(slot)));
+        assert!((0..=last).all(|slot| slot_of(ipv4(slot).into()) == Some(slot)));
     }
 
     #[test]
@@ -127,5 +147,93 @@ mod tests {
         let all_but_one: BTreeSet<u16> = (0..=last).filter(|slot| *slot != 7).collect();
         assert_eq!(free_slot(&name("a.mesh"), &all_but_one), Some(7));
         assert_eq!(free_slot(&name("a.mesh"), &(0..=last).collect()), None);
+    }
+
+    fn service(host: &str) -> Service {
+        Service {
+            hostname: host.into(),
+            namespace: "default".into(),
+            name: host.into(),
+            object_name: host.into(),
+            registry: Registry::Consul,
+            ports: vec![Port { name: "http".into(), number: 80, protocol: Protocol::Http }],
+            resolution: Resolution::ClientSide,
+            mesh_external: false,
+            address: UNSPECIFIED.into(),
+            cluster_addresses: Vec::new(),
+            auto_ipv4: None,
+            auto_ipv6: None,
+            export_to: ExportTo::default(),
+            labels: Labels::default(),
+            selector: Labels::default(),
+            service_accounts: Vec::new(),
+            passthrough_ports: Vec::new(),
+            traffic_distribution: TrafficDistribution::Any,
+            created: 0,
+            aliases: Vec::new(),
+            kubernetes: None,
+        }
+    }
+
+    /// An entry whose store keeps statuses, with these hosts.
+    fn entry(name: &str, hosts: Vec<String>, addresses: Vec<String>) -> Change {
+        let port = api::istio::networking::v1alpha3::ServicePort {
+            number: 80,
+            name: "http".into(),
+            protocol: "HTTP".into(),
+            ..Default::default()
+        };
+        let resolution = api::istio::networking::v1alpha3::service_entry::Resolution::Dns as i32;
+        let spec = api::istio::networking::v1alpha3::ServiceEntry {
+            hosts,
+            addresses,
+            ports: vec![port],
+            resolution,
+            ..Default::default()
+        };
+        let meta = Meta { name: name.into(), namespace: "default".into(), keeps_status: true, ..Meta::default() };
+        Change::Applied(Object { meta: Arc::new(meta), spec: Spec::ServiceEntry(Packed::new(spec)) })
+    }
+
+    fn addresses(world: &Snapshot, of: Registry) -> BTreeMap<String, [String; 2]> {
+        let of_registry = world.services.iter().filter(|service| service.registry == of);
+        let pair = |service: &Arc<Service>| {
+            let [v4, v6] =
+                [&service.auto_ipv4, &service.auto_ipv6].map(|a| a.as_deref().unwrap_or_default().to_owned());
+            let own = if *service.address == *UNSPECIFIED { v4 } else { service.address.to_string() };
+            (service.hostname.to_string(), [own, v6])
+        };
+        of_registry.map(pair).collect()
+    }
+
+    #[test]
+    fn entries_and_registries_share_no_address_and_entries_move_nobody() {
+        let settings = Settings {
+            mesh: Shared::new(default_mesh()),
+            networks: Shared::new(Default::default()),
+            knobs: Knobs::default(),
+            domain: "cluster.local".into(),
+            cluster: "Kubernetes".into(),
+            conflicts: Conflicts::default(),
+        };
+        let batch = |source: &str, changes| Batch { source: SourceId(source.into()), changes };
+        let registered = (0..2_000).map(|n| Change::ServiceApplied(Arc::new(service(&format!("s{n}.consul")))));
+        let (world, _) = Snapshot::empty(settings).apply(vec![batch("Consul", registered.collect())]);
+        let alone = addresses(&world, Registry::Consul);
+        let hosts = (0..2_000).map(|n| format!("h{n}.example")).collect();
+        let (world, _) = world.apply(vec![batch("Kubernetes", vec![entry("many", hosts, Vec::new())])]);
+        assert_eq!(addresses(&world, Registry::Consul), alone, "somebody moved");
+        let entries = addresses(&world, Registry::External);
+        let all: BTreeSet<&String> = alone.values().chain(entries.values()).flatten().collect();
+        assert_eq!(all.len(), 8_000, "two addresses of each family for each of 4,000 names");
+
+        // What a user writes down is the user's: whoever had it gets another one.
+        let (moved, had) = alone.first_key_value().unwrap();
+        let (world, _) = world
+            .apply(vec![batch("Kubernetes", vec![entry("own", vec!["own.example".into()], vec![had[0].clone()])])]);
+        let now = addresses(&world, Registry::Consul);
+        assert_ne!(now[moved], alone[moved]);
+        let all: BTreeSet<&String> = now.values().map(|pair| &pair[0]).collect();
+        assert!(all.len() == 2_000 && !all.contains(&had[0]));
     }
 }
