@@ -187,6 +187,7 @@ impl Metrics {
                 Change::Namespace(..)
                 | Change::Credential(..)
                 | Change::Keys(..)
+                | Change::Conflicts(_)
                 | Change::Renew
                 | Change::Problems(_)
                 | Change::Synced => {}

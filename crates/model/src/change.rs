@@ -5,6 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::config::{Key, Object};
+use crate::conflict::Conflicts;
 use crate::endpoint::Endpoint;
 use crate::labels::Labels;
 use crate::names::{Namespace, ServiceKey, Text};
@@ -42,6 +43,8 @@ pub enum Change {
     /// Mesh-wide settings.
     Mesh(Mesh),
     Networks(Networks),
+    /// What holds between sources that have the same things.
+    Conflicts(Box<Conflicts>),
     /// The keys of an issuer of tokens; `None` where they are no longer wanted.
     Keys(KeySource, Option<Text>),
     /// Nothing changed, but everything is to be made again.

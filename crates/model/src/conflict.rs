@@ -1,5 +1,5 @@
-//! What to do when several registries have a service of one host name in one namespace.
-//! The answer depends on the registries alone, never on who came first, so every replica gives the same.
+//! What to do when several registries have a service of one host name in one namespace, or several config stores one
+//! object. The answer depends on the registries and stores alone, never on who came first, so every replica gives the same.
 
 use crate::names::{Hostname, Text};
 use crate::service::Registry;
@@ -27,6 +27,8 @@ pub struct Conflicts {
     pub hosts: Vec<(Hostname, Policy)>,
     /// Names of registries or of single sources, the first before the others.
     pub order: Vec<Text>,
+    /// Config stores as they were given: of an object that several have, that of the first counts.
+    pub stores: Vec<Text>,
 }
 
 impl Conflicts {

@@ -11,6 +11,7 @@ mod plugins;
 pub mod routing;
 mod selected;
 pub mod services;
+mod stores;
 mod vips;
 pub mod workloads;
 
@@ -139,15 +140,34 @@ impl Snapshot {
         (next, delta)
     }
 
+    /// The mesh with other versions of some objects, or without them, whoever told them.
+    #[must_use]
+    pub fn with(&self, objects: impl IntoIterator<Item = (Key, Option<Object>)>) -> Snapshot {
+        let mut next = self.clone();
+        let mut delta = Delta::default();
+        for (key, object) in objects {
+            let all = Arc::make_mut(&mut next.objects);
+            let is_new = match object {
+                Some(object) => {
+                    let before = all.get(&key).cloned();
+                    all.insert(object.clone());
+                    before.is_none_or(|before| !before.means_the_same_as(&object))
+                }
+                None => all.remove(&key).is_some(),
+            };
+            if is_new {
+                delta.objects.insert(key);
+            }
+        }
+        next.rebuild(&mut delta);
+        next
+    }
+
     /// Stores one change. Sections that are derived from objects follow in `rebuild`.
     fn take(&mut self, source: &SourceId, change: Change, delta: &mut Delta) {
         match change {
-            Change::Applied(object) => self.put(object, delta),
-            Change::Deleted(key) => {
-                if Arc::make_mut(&mut self.objects).remove(&key).is_some() {
-                    delta.objects.insert(key);
-                }
-            }
+            Change::Applied(object) => self.tell_object(source, object.key(), Some(object), delta),
+            Change::Deleted(key) => self.tell_object(source, key, None, delta),
             Change::ServiceApplied(service) => {
                 if let Some(key) = Arc::make_mut(&mut self.services).register(source, service) {
                     delta.services.insert(key);
@@ -194,6 +214,13 @@ impl Snapshot {
                     delta.settings = true;
                 }
             }
+            Change::Conflicts(conflicts) => {
+                if self.settings.conflicts != *conflicts {
+                    Arc::make_mut(&mut self.settings).conflicts = *conflicts;
+                    Arc::make_mut(&mut self.services).unsettle();
+                    delta.settings = true;
+                }
+            }
             Change::Keys(source, found) => {
                 if self.keys.get(&source) != found.as_ref() {
                     let keys = Arc::make_mut(&mut self.keys);
@@ -214,17 +241,19 @@ impl Snapshot {
         }
     }
 
-    fn put(&mut self, object: Object, delta: &mut Delta) {
-        let key = object.key();
-        let same = self.objects.get(&key).is_some_and(|known| known.means_the_same_as(&object));
-        Arc::make_mut(&mut self.objects).insert(object);
-        if !same {
+    fn tell_object(&mut self, store: &SourceId, key: Key, object: Option<Object>, delta: &mut Delta) {
+        if Arc::make_mut(&mut self.objects).tell(store, &key, object, &self.settings.conflicts.stores) {
             delta.objects.insert(key);
         }
     }
 
     /// Brings the derived sections up to date with what changed.
     fn rebuild(&mut self, delta: &mut Delta) {
+        if self.objects.is_contested_anew
+            && let Some(problems) = Arc::make_mut(&mut self.objects).contested()
+        {
+            self.tell("stores", &problems);
+        }
         let mut restate = entries::join(self, delta);
         self.settle(delta);
         selected::join(self, delta);

@@ -9,50 +9,65 @@ use api::istio::security::v1beta1::{AuthorizationPolicy, PeerAuthentication, Req
 use api::istio::telemetry::v1alpha1::Telemetry;
 
 use super::plugins;
+use crate::change::SourceId;
 use crate::config::patches::PatchSet;
 use crate::config::{Config, Key, Kind, Object, Spec};
 use crate::names::{Namespace, Text};
 
-/// Every config object by key.
+/// Every config object by key; where several stores have it, that of the first one. `stores` settles that.
 #[derive(Clone, Debug, Default)]
-pub struct Objects(imbl::OrdMap<Key, Object>);
+pub struct Objects {
+    pub(super) counting: imbl::OrdMap<Key, Told>,
+    /// What other stores have under the same keys.
+    pub(super) behind: imbl::OrdMap<(Key, SourceId), Object>,
+    /// `behind` changed since the last look at it.
+    pub(super) is_contested_anew: bool,
+}
+
+/// An object, and the store that told it, if one did.
+#[derive(Clone, Debug)]
+pub(super) struct Told {
+    pub(super) object: Object,
+    pub(super) by: Option<SourceId>,
+}
 
 impl Objects {
     pub fn get(&self, key: &Key) -> Option<&Object> {
-        self.0.get(key)
+        self.counting.get(key).map(|told| &told.object)
     }
 
     pub fn iter(&self) -> impl Iterator<Item = (&Key, &Object)> {
-        self.0.iter()
+        self.counting.iter().map(|(key, told)| (key, &told.object))
     }
 
     /// Objects of one kind, by namespace and name.
     pub fn of(&self, kind: Kind) -> impl Iterator<Item = &Object> + use<'_> {
         let first = Key { kind, namespace: Namespace::default(), name: Text::from("") };
-        self.0.range(first..).map(|(_, object)| object).take_while(move |o| o.spec.kind() == kind)
+        self.counting.range(first..).map(|(_, told)| &told.object).take_while(move |o| o.spec.kind() == kind)
     }
 
     /// Objects of one kind in one namespace, by name.
     pub fn of_namespace<'a>(&'a self, kind: Kind, namespace: &'a Namespace) -> impl Iterator<Item = &'a Object> {
         let first = Key { kind, namespace: namespace.clone(), name: Text::from("") };
-        let objects = self.0.range(first..).map(|(_, object)| object);
+        let objects = self.counting.range(first..).map(|(_, told)| &told.object);
         objects.take_while(move |o| o.spec.kind() == kind && o.meta.namespace == *namespace)
     }
 
     pub fn len(&self) -> usize {
-        self.0.len()
+        self.counting.len()
     }
 
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.counting.is_empty()
     }
 
-    pub(super) fn insert(&mut self, object: Object) {
-        self.0.insert(object.key(), object);
+    /// Puts an object there whoever else has it. Gives the one that was there.
+    pub(super) fn insert(&mut self, object: Object) -> Option<Object> {
+        self.counting.insert(object.key(), Told { object, by: None }).map(|told| told.object)
     }
 
     pub(super) fn remove(&mut self, key: &Key) -> Option<Object> {
-        self.0.remove(key)
+        self.counting.remove(key).map(|told| told.object)
     }
 }
 

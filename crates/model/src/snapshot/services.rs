@@ -106,6 +106,11 @@ impl Services {
         Some(settled)
     }
 
+    /// Has everything settled again, because the rules changed.
+    pub(super) fn unsettle(&mut self) {
+        self.is_unsettled = true;
+    }
+
     pub(super) fn is_unsettled(&self) -> bool {
         self.is_unsettled
     }

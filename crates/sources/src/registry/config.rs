@@ -19,14 +19,14 @@ use crate::registry::eureka;
 use crate::registry::ledger::Protection;
 
 /// A whole file.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase", default)]
 pub struct Config {
     conflicts: ConflictRules,
     pub registries: Vec<Entry>,
 }
 
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase", default)]
 struct ConflictRules {
     policy: PolicyName,
@@ -34,14 +34,14 @@ struct ConflictRules {
     hosts: Vec<HostRule>,
 }
 
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 struct HostRule {
     host: String,
     policy: PolicyName,
 }
 
-#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 enum PolicyName {
     #[default]
@@ -52,7 +52,7 @@ enum PolicyName {
 }
 
 /// One registry.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct Entry {
     /// Tells registries of one kind apart.
@@ -71,7 +71,7 @@ pub struct Entry {
     dns: Option<dns::Options>,
 }
 
-#[derive(Clone, Copy, Debug, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase", default)]
 struct ProtectionRules {
     lost_percent: u8,
@@ -180,6 +180,7 @@ impl Config {
             policy: rules.policy.into(),
             hosts: rules.hosts.iter().map(|rule| (rule.host.as_str().into(), rule.policy.into())).collect(),
             order: rules.order.iter().map(|name| name.as_str().into()).collect(),
+            stores: Vec::new(),
         }
     }
 }

@@ -153,6 +153,7 @@ impl Follower {
                 Change::WorkloadApplied(_)
                 | Change::WorkloadDeleted(_)
                 | Change::Namespace(..)
+                | Change::Conflicts(_)
                 | Change::Credential(..) => {}
             }
         }

@@ -18,7 +18,6 @@ use std::sync::Arc;
 use api::envoy::config::endpoint::v3::ClusterLoadAssignment;
 use api::envoy::config::route::v3::RouteConfiguration;
 use api::{Resource, TypeUrl, Version};
-use model::change::{Batch, Change, SourceId};
 use model::config::{Key, Object};
 use model::snapshot::Snapshot;
 use xds::{Former, Offered, Rejection, ResourceSet};
@@ -51,12 +50,7 @@ impl Pin {
 
 /// The mesh as a client with these pins sees it.
 pub fn pinned(world: &Snapshot, pins: &Pins) -> Snapshot {
-    let change = |(key, pin): (&Key, &Pin)| match &pin.good {
-        Some(good) => Change::Applied(good.clone()),
-        None => Change::Deleted(key.clone()),
-    };
-    let changes = pins.iter().map(change).collect();
-    world.apply(vec![Batch { source: SourceId("quarantine".into()), changes }]).0
+    world.with(pins.iter().map(|(key, pin)| (key.clone(), pin.good.clone())))
 }
 
 /// A resource whose current version is kept from a client.

@@ -83,7 +83,7 @@ fn world(policy: Policy) -> Snapshot {
         knobs: Knobs::default(),
         domain: "cluster.local".into(),
         cluster: "Kubernetes".into(),
-        conflicts: Conflicts { policy, hosts: Vec::new(), order },
+        conflicts: Conflicts { policy, order, ..Conflicts::default() },
     })
 }
 
