@@ -78,9 +78,7 @@ impl Consul {
             "performance": {"raft_multiplier": 1},
             "log_level": "warn",
         });
-        if let (Some(config), Value::Object(more)) = (config.as_object_mut(), settings) {
-            config.extend(more);
-        }
+        merge(&mut config, settings);
         let file = folder.path().join("consul.json");
         std::fs::write(&file, config.to_string()).unwrap_or_else(|e| panic!("could not write {name}'s file: {e}"));
         let args = vec!["agent".to_owned(), format!("-config-file={}", path(&file))];
@@ -163,6 +161,18 @@ impl Consul {
     /// Takes an instance out of the catalog.
     pub async fn deregister(&self, node: &str, id: &str) {
         self.put("/v1/catalog/deregister", json!({"Node": node, "ServiceID": id})).await;
+    }
+}
+
+/// Puts settings over others, inside objects too.
+fn merge(config: &mut Value, more: Value) {
+    match (config, more) {
+        (Value::Object(config), Value::Object(more)) => {
+            for (key, value) in more {
+                merge(config.entry(key).or_insert(Value::Null), value);
+            }
+        }
+        (config, more) => *config = more,
     }
 }
 

@@ -32,6 +32,20 @@ pub struct Instance {
 
 impl Eureka {
     pub async fn start() -> Eureka {
+        Self::start_with(&[]).await
+    }
+
+    /// Starts a server of this name that copies what it takes to a peer at a URL.
+    pub async fn start_beside(name: &str, peer: &str) -> Eureka {
+        let settings = [
+            // A peer is another one by its host name alone.
+            format!("--eureka.instance.hostname={name}"),
+            format!("--eureka.client.service-url.defaultZone={peer}/eureka/"),
+        ];
+        Self::start_with(&settings).await
+    }
+
+    async fn start_with(further: &[String]) -> Eureka {
         let http = SocketAddr::from((Ipv4Addr::LOCALHOST, ports::free()));
         let settings = [
             format!("--server.port={}", http.port()),
@@ -44,7 +58,7 @@ impl Eureka {
         ];
         let jar = servers::binary("eureka.jar").to_string_lossy().into_owned();
         let java = ["-Xmx256m", "-XX:TieredStopAtLevel=1", "-jar", &jar].map(str::to_owned);
-        let args: Vec<String> = java.into_iter().chain(settings).collect();
+        let args: Vec<String> = java.into_iter().chain(settings).chain(further.iter().cloned()).collect();
         let process = Process::start("eureka", Path::new("java"), &args, &[]);
         let mut eureka = Eureka { process, args, http };
         eureka.ready().await;

@@ -6,6 +6,7 @@
 pub mod agent;
 pub mod backend;
 pub mod built;
+pub mod cable;
 pub mod canonical;
 pub mod cases;
 pub mod certificates;

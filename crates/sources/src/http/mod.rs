@@ -1,5 +1,6 @@
 //! The one HTTP client of all sources: GET with a time limit and a size limit, over connections that
 //! are used again. It never follows a redirect; whoever wants to, asks again and is checked again.
+//! Certificates that are replaced on disk are used for the next connection; ones that cannot be used change nothing.
 
 mod reach;
 mod tls;
@@ -9,8 +10,12 @@ pub(crate) use tls::config as tls_config;
 pub use tls::{Identity, Roots};
 
 use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Request, StatusCode, Uri};
 use http_body_util::{BodyExt, Empty, LengthLimitError, Limited};
@@ -18,8 +23,11 @@ use hyper_rustls::{FixedServerNameResolver, HttpsConnector};
 use hyper_util::client::legacy;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
+use rustls::CertificateError;
 use rustls::pki_types::ServerName;
+use tracing::{info, warn};
 
+use crate::disk::Stamp;
 use reach::{Refused, Resolver};
 
 /// How a client connects.
@@ -47,6 +55,41 @@ impl Default for Options {
             reach: Reach::Anywhere,
             connect_timeout: Duration::from_secs(5),
             idle_connections: 16,
+        }
+    }
+}
+
+impl Options {
+    /// Files with certificates and keys.
+    fn files(&self) -> Vec<&Path> {
+        let roots = if let Roots::File(file) = &self.roots { Some(file) } else { None };
+        let own = self.identity.iter().flat_map(|Identity { chain, key }| [chain, key]);
+        roots.into_iter().chain(own).map(PathBuf::as_path).collect()
+    }
+
+    /// The server showed a certificate that is not believed.
+    fn disbelief(&self, fault: &CertificateError) -> String {
+        let believed = match &self.roots {
+            Roots::System => "of the system".to_owned(),
+            Roots::File(file) => format!("in {}", file.display()),
+            Roots::None => "that are believed, which are none".to_owned(),
+        };
+        match fault {
+            // An authority that was made anew has the same name and another key.
+            CertificateError::UnknownIssuer | CertificateError::BadSignature => {
+                format!("the certificate of the server is signed by none of those {believed}")
+            }
+            other => format!("the certificate of the server is not good: {other}"),
+        }
+    }
+
+    /// The server ended the connection because of who we are.
+    fn refusal(&self, alert: &str) -> String {
+        match &self.identity {
+            None => format!("the server does not accept us, who show no certificate: {alert}"),
+            Some(Identity { chain, .. }) => {
+                format!("the server does not accept us with the certificate in {}: {alert}", chain.display())
+            }
         }
     }
 }
@@ -98,47 +141,45 @@ pub enum Error {
     Tls(String),
 }
 
+/// How rustls begins to tell that the other side ended the connection.
+const ALERT: &str = "received fatal alert: ";
+
 type Connector = HttpsConnector<HttpConnector<Resolver>>;
+
+type Pool = legacy::Client<Connector, Empty<Bytes>>;
 
 /// A client with its pool of connections. Clones share the pool.
 #[derive(Clone)]
 pub struct Client {
-    inner: legacy::Client<Connector, Empty<Bytes>>,
-    reach: Reach,
+    options: Arc<Options>,
+    current: Arc<Mutex<Current>>,
+}
+
+/// The pool, and the files whose certificates it has.
+struct Current {
+    pool: Pool,
+    files: Vec<Option<Stamp>>,
 }
 
 impl Client {
     /// Reads the files that the options name.
     pub fn new(options: &Options) -> Result<Client, Error> {
-        let mut plain = HttpConnector::new_with_resolver(Resolver::new(options.reach.clone()));
-        plain.enforce_http(false);
-        plain.set_nodelay(true);
-        plain.set_connect_timeout(Some(options.connect_timeout));
-        // A server that vanished without a word is noticed during a long wait too.
-        plain.set_keepalive(Some(Duration::from_secs(15)));
-        plain.set_keepalive_interval(Some(Duration::from_secs(5)));
-        plain.set_keepalive_retries(Some(3));
-        let config = tls::config(&options.roots, options.identity.as_ref())?;
-        let mut builder = hyper_rustls::HttpsConnectorBuilder::new().with_tls_config(config).https_or_http();
-        if let Some(name) = &options.server_name {
-            let name = ServerName::try_from(name.clone()).map_err(|e| Error::Tls(format!("{name}: {e}")))?;
-            builder = builder.with_server_name_resolver(FixedServerNameResolver::new(name));
-        }
-        let connector = builder.enable_all_versions().wrap_connector(plain);
-        let inner = legacy::Client::builder(TokioExecutor::new())
-            .pool_timer(TokioTimer::new())
-            .pool_max_idle_per_host(options.idle_connections)
-            .timer(TokioTimer::new())
-            .build(connector);
-        Ok(Client { inner, reach: options.reach.clone() })
+        // Looked at before they are read: what is written meanwhile is read once more.
+        let files = stamps(options);
+        let current = Current { pool: pool(options)?, files };
+        Ok(Client { options: Arc::new(options.clone()), current: Arc::new(Mutex::new(current)) })
     }
 
     /// The whole answer to a GET. A redirect is an answer like any other.
     pub async fn get(&self, url: &str, headers: &HeaderMap, limits: Limits) -> Result<Reply, Error> {
-        let uri = self.checked(url)?;
+        let (plain, authorization) = without_user(url)?;
+        let uri = self.checked(&plain)?;
         let mut request =
             Request::get(uri).body(Empty::new()).map_err(|e| Error::Url { url: shown(url), reason: e.to_string() })?;
         *request.headers_mut() = headers.clone();
+        if let Some((name, value)) = authorization {
+            request.headers_mut().entry(name).or_insert(value);
+        }
         match tokio::time::timeout(limits.time, self.exchange(url, request, limits.bytes)).await {
             Ok(outcome) => outcome,
             Err(_) => Err(Error::Late { url: shown(url), limit: limits.time }),
@@ -155,29 +196,127 @@ impl Client {
         let host = uri.host().ok_or_else(|| bad("there is no host"))?;
         let literal = host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
         match literal {
-            Ok(address) if !self.reach.admits(address) => Err(Error::Forbidden(address)),
+            Ok(address) if !self.options.reach.admits(address) => Err(Error::Forbidden(address)),
             _ => Ok(uri),
         }
     }
 
     async fn exchange(&self, url: &str, request: Request<Empty<Bytes>>, most: usize) -> Result<Reply, Error> {
-        let response = self.inner.request(request).await.map_err(|e| unreachable(url, &e))?;
+        let unreachable = |e: legacy::Error| self.unreachable(url, &e);
+        let response = self.pool().request(request).await.map_err(unreachable)?;
         let (head, body) = response.into_parts();
         let body = Limited::new(body, most).collect().await.map_err(|e| {
             if e.is::<LengthLimitError>() {
                 Error::TooLong { url: shown(url), limit: most }
             } else {
-                Error::Unreachable { url: shown(url), reason: chain(&*e) }
+                Error::Unreachable { url: shown(url), reason: self.reason(&*e) }
             }
         })?;
         Ok(Reply { status: head.status, headers: head.headers, body: body.to_bytes() })
+    }
+
+    /// The pool for the next request, with the certificates that are on disk.
+    fn pool(&self) -> Pool {
+        // Every write leaves the pool whole.
+        let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
+        let files = stamps(&self.options);
+        if files != current.files {
+            match pool(&self.options) {
+                Ok(pool) => {
+                    info!(files = ?self.options.files(), "certificates were replaced");
+                    current.pool = pool;
+                }
+                Err(error) => warn!(%error, "keeping the certificates of before"),
+            }
+            current.files = files;
+        }
+        current.pool.clone()
+    }
+
+    fn unreachable(&self, url: &str, error: &legacy::Error) -> Error {
+        let refused = causes(error).find_map(|cause| cause.downcast_ref::<Refused>());
+        match refused {
+            Some(Refused(address)) => Error::Forbidden(*address),
+            None => Error::Unreachable { url: shown(url), reason: self.reason(error) },
+        }
+    }
+
+    /// What went wrong with a connection, and the file that may have to do with it.
+    fn reason(&self, error: &(dyn std::error::Error + 'static)) -> String {
+        if let Some(rustls::Error::InvalidCertificate(fault)) = causes(error).find_map(tls::failure) {
+            return self.options.disbelief(fault);
+        }
+        let text = chain(error);
+        // What ends a connection on which an answer is awaited comes here as text alone.
+        match text.strip_prefix(ALERT) {
+            Some(alert) => self.options.refusal(alert),
+            None => text,
+        }
     }
 }
 
 impl std::fmt::Debug for Client {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Client").field("reach", &self.reach).finish_non_exhaustive()
+        f.debug_struct("Client").field("options", &self.options).finish_non_exhaustive()
     }
+}
+
+fn pool(options: &Options) -> Result<Pool, Error> {
+    let mut plain = HttpConnector::new_with_resolver(Resolver::new(options.reach.clone()));
+    plain.enforce_http(false);
+    plain.set_nodelay(true);
+    plain.set_connect_timeout(Some(options.connect_timeout));
+    // A server that vanished without a word is noticed during a long wait too.
+    plain.set_keepalive(Some(Duration::from_secs(15)));
+    plain.set_keepalive_interval(Some(Duration::from_secs(5)));
+    plain.set_keepalive_retries(Some(3));
+    let config = tls::config(&options.roots, options.identity.as_ref())?;
+    let mut builder = hyper_rustls::HttpsConnectorBuilder::new().with_tls_config(config).https_or_http();
+    if let Some(name) = &options.server_name {
+        let name = ServerName::try_from(name.clone()).map_err(|e| Error::Tls(format!("{name}: {e}")))?;
+        builder = builder.with_server_name_resolver(FixedServerNameResolver::new(name));
+    }
+    let connector = builder.enable_all_versions().wrap_connector(plain);
+    let pool = legacy::Client::builder(TokioExecutor::new())
+        .pool_timer(TokioTimer::new())
+        .pool_max_idle_per_host(options.idle_connections)
+        .timer(TokioTimer::new())
+        .build(connector);
+    Ok(pool)
+}
+
+/// Differ when the certificates of a client may differ.
+fn stamps(options: &Options) -> Vec<Option<Stamp>> {
+    options.files().into_iter().map(|file| std::fs::metadata(file).ok().as_ref().map(Stamp::of)).collect()
+}
+
+/// The URL without user and password, and the header that tells them.
+fn without_user(url: &str) -> Result<(String, Option<(HeaderName, HeaderValue)>), Error> {
+    let Some((scheme, rest)) = url.split_once("://") else { return Ok((url.to_owned(), None)) };
+    let end = rest.find(['/', '?']).unwrap_or(rest.len());
+    let Some((user, _)) = rest[..end].rsplit_once('@') else { return Ok((url.to_owned(), None)) };
+    let value = format!("Basic {}", BASE64_STANDARD.encode(unescaped(user)));
+    Ok((format!("{scheme}://{}", &rest[user.len() + 1..]), Some(header("authorization", &value)?)))
+}
+
+/// Bytes of a part of a URL in which `%41` stands for `A`.
+fn unescaped(text: &str) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let [first, more @ ..] = rest {
+        let hex = more.get(..2).and_then(|two| u8::from_str_radix(std::str::from_utf8(two).ok()?, 16).ok());
+        match (first, hex) {
+            (b'%', Some(byte)) => {
+                bytes.push(byte);
+                rest = &more[2..];
+            }
+            _ => {
+                bytes.push(*first);
+                rest = more;
+            }
+        }
+    }
+    bytes
 }
 
 /// A header from text that came from a file or a flag.
@@ -191,19 +330,8 @@ pub fn header(name: &'static str, value: &str) -> Result<(HeaderName, HeaderValu
     Ok((HeaderName::from_static(name), value))
 }
 
-fn unreachable(url: &str, error: &legacy::Error) -> Error {
-    let mut source: Option<&(dyn std::error::Error + 'static)> = Some(error);
-    while let Some(cause) = source {
-        if let Some(Refused(address)) = cause.downcast_ref::<Refused>() {
-            return Error::Forbidden(*address);
-        }
-        source = cause.source();
-    }
-    Error::Unreachable { url: shown(url), reason: chain(error) }
-}
-
 /// The URL without its user, password and query, which may be secrets.
-fn shown(url: &str) -> String {
+pub(crate) fn shown(url: &str) -> String {
     let url = url.split('?').next().unwrap_or_default();
     match url.split_once("://") {
         Some((scheme, rest)) => {
@@ -217,16 +345,19 @@ fn shown(url: &str) -> String {
 
 /// The deepest cause says the most: "connection refused" rather than "client error".
 fn chain(error: &(dyn std::error::Error + 'static)) -> String {
-    let mut deepest = error;
-    while let Some(source) = deepest.source() {
-        deepest = source;
-    }
-    deepest.to_string()
+    causes(error).last().map(ToString::to_string).unwrap_or_default()
+}
+
+/// An error and what led to it, the deepest last.
+fn causes<'a>(
+    error: &'a (dyn std::error::Error + 'static),
+) -> impl Iterator<Item = &'a (dyn std::error::Error + 'static)> {
+    std::iter::successors(Some(error), |error| error.source())
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Client, Error, Limits, Options, Reach, shown};
+    use super::{Client, Error, Limits, Options, Reach, shown, without_user};
     use std::time::Duration;
 
     const LIMITS: Limits = Limits { time: Duration::from_secs(30), bytes: 1000 };
@@ -254,6 +385,19 @@ mod tests {
             let error = client.get(url, &Default::default(), LIMITS).await.unwrap_err();
             assert!(matches!(error, Error::Forbidden(_)), "{url}: {error}");
         }
+    }
+
+    #[test]
+    fn user_and_password_of_a_url_become_a_header() {
+        let check = |url: &str, plain: &str, value: Option<&str>| {
+            let (found, header) = without_user(url).unwrap();
+            assert_eq!(found, plain, "{url}");
+            assert_eq!(header.as_ref().map(|(_, value)| value.to_str().unwrap()), value, "{url}");
+        };
+        check("http://h:1/a@b", "http://h:1/a@b", None);
+        // "me:secret" and "me:p@ss"
+        check("http://me:secret@h:1/a", "http://h:1/a", Some("Basic bWU6c2VjcmV0"));
+        check("https://me:p%40ss@h?x=@", "https://h?x=@", Some("Basic bWU6cEBzcw=="));
     }
 
     #[test]

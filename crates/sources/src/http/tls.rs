@@ -1,4 +1,4 @@
-//! What the client believes and what it shows of itself. Files are read when a client is made.
+//! What the client believes and what it shows of itself, and what TLS says when that was not enough.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -27,6 +27,15 @@ pub enum Roots {
 pub struct Identity {
     pub chain: PathBuf,
     pub key: PathBuf,
+}
+
+/// What TLS says of a failure, where it has to do with it.
+pub(super) fn failure<'a>(cause: &'a (dyn std::error::Error + 'static)) -> Option<&'a rustls::Error> {
+    match cause.downcast_ref::<std::io::Error>() {
+        // Connections carry errors of TLS inside those of the system, which do not show them as their sources.
+        Some(outer) => failure(outer.get_ref()?),
+        None => cause.downcast_ref(),
+    }
 }
 
 pub(crate) fn config(roots: &Roots, identity: Option<&Identity>) -> Result<ClientConfig, Error> {

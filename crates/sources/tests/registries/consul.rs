@@ -15,7 +15,7 @@ use testkit::servers;
 use crate::conformance::{Instance, Stage, conforms};
 use crate::follower::Follower;
 
-const NODE: &str = "outside";
+pub(crate) const NODE: &str = "outside";
 
 pub(crate) fn options(addresses: Vec<String>) -> Options {
     Options { addresses, interval: Period(Duration::from_millis(100)), ..Options::default() }
@@ -31,7 +31,7 @@ struct RealConsul {
     watches: usize,
 }
 
-fn service(instance: &Instance) -> Value {
+pub(crate) fn service(instance: &Instance) -> Value {
     let Instance { service, id, address } = instance;
     json!({"ID": id, "Service": service, "Address": address, "Port": 8080, "Meta": {"protocol": "http"}})
 }
@@ -39,6 +39,11 @@ fn service(instance: &Instance) -> Value {
 impl Stage for RealConsul {
     fn source(&self) -> impl Source {
         adapter(Options { watches: self.watches, ..options(vec![self.server.url()]) })
+    }
+
+    fn described(&self, namespace: &str) -> Option<String> {
+        let (url, watches) = (self.server.url(), self.watches);
+        Some(format!("consul: {{addresses: ['{url}'], namespace: {namespace}, watches: {watches}, interval: 100ms}}"))
     }
 
     fn host(&self, service: &str) -> String {
@@ -124,6 +129,7 @@ async fn the_loss_of_a_leader_loses_no_endpoint() {
     })
     .await;
     seen.until("a change after the election", |f| f.serving(host) == ["10.0.0.1", "10.0.0.2"]).await;
+    println!("loss of a leader of 3: {} endpoints lost", seen.lost);
     assert_eq!(seen.lost, 0);
 }
 
@@ -178,5 +184,6 @@ async fn a_token_that_sees_less_removes_nothing() {
     new_token(&second).await;
     std::fs::write(&token_file, &second).unwrap();
     seen.until("what was registered meanwhile", |f| f.serving(host).len() == 3).await;
+    println!("a policy narrowed and a token revoked: {} endpoints lost", seen.lost);
     assert_eq!(seen.lost, 0);
 }

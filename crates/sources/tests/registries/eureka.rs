@@ -53,6 +53,11 @@ impl Stage for RealEureka {
         adapter(options(vec![self.server.url()]))
     }
 
+    fn described(&self, namespace: &str) -> Option<String> {
+        let url = self.server.url();
+        Some(format!("eureka: {{addresses: ['{url}'], namespace: {namespace}, interval: 200ms}}"))
+    }
+
     fn host(&self, service: &str) -> String {
         format!("{service}.eureka")
     }

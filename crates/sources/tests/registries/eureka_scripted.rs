@@ -169,3 +169,18 @@ async fn the_password_is_read_from_its_file() {
     // "me:secret"
     assert_eq!(asked[0].headers.get("authorization").unwrap(), "Basic bWU6c2VjcmV0");
 }
+
+#[tokio::test]
+async fn user_and_password_may_stand_in_the_url_and_are_never_shown() {
+    let fake = Fake::start(&[1]).await;
+    let address = fake.server.url().replace("http://", "http://me:secret@");
+    let mut seen = Follower::synced(adapter(Options { addresses: vec![address], ..fake.options() })).await;
+    let asked = fake.server.asked();
+    // "me:secret"
+    assert!(asked.iter().all(|asked| asked.headers.get("authorization").unwrap() == "Basic bWU6c2VjcmV0"));
+    fake.show(|p| p.failing = Some(401));
+    seen.until_state("a stale source", |r| matches!(r.state, State::Stale { .. })).await;
+    let told = seen.report().last_failure.unwrap().message;
+    assert!(told.contains("answered 401") && !told.contains("secret"), "{told}");
+    assert_eq!(seen.lost, 0);
+}

@@ -7,8 +7,10 @@ mod cloudfoundry;
 mod conformance;
 mod consul;
 mod consul_scripted;
+mod consul_tls;
 mod dns;
 mod eureka;
+mod eureka_peers;
 mod eureka_scripted;
 #[path = "../watching/follower.rs"]
 #[allow(dead_code, reason = "shared with the other tests of sources")]

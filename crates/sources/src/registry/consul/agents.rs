@@ -111,10 +111,11 @@ impl Agents {
         self.health.asked();
         let reply = self.client.get(&url, &headers, limits).await.map_err(|e| e.to_string())?;
         if !reply.status.is_success() {
-            return Err(format!("{base}{} answered {}: {}", question.path, reply.status.as_u16(), reply.excerpt()));
+            let asked = client::shown(&format!("{base}{}", question.path));
+            return Err(format!("{asked} answered {}: {}", reply.status.as_u16(), reply.excerpt()));
         }
         if reply.header("x-consul-knownleader") == Some("false") {
-            return Err(format!("{base} knows no leader: what it has may be old"));
+            return Err(format!("{} knows no leader: what it has may be old", client::shown(base)));
         }
         Ok(reply)
     }

@@ -12,6 +12,7 @@ use crate::registry::shape;
 #[serde(deny_unknown_fields, rename_all = "camelCase", default)]
 pub struct Options {
     /// URLs of peers that copy each other, with or without `/eureka` and `/v2`. One is asked as long as it answers.
+    /// A user and a password may stand in each: `http://USER:PASSWORD@HOST/eureka`.
     pub addresses: Vec<String>,
     pub username: String,
     /// Holds the password; read again for every question, so it can be replaced.

@@ -46,7 +46,7 @@ impl Peers {
                     self.layout = Some(layout);
                     return Ok(applications);
                 }
-                Ok(None) => failure = format!("{} serves no list of applications", self.base()),
+                Ok(None) => failure = format!("{} serves no list of applications", client::shown(self.base())),
                 Err(reason) => return Err(reason),
             }
         }
@@ -83,13 +83,13 @@ impl Peers {
         match reply.status {
             status if status.is_success() => {
                 let read: Envelope = serde_json::from_slice(&reply.body)
-                    .map_err(|e| format!("could not read the answer of {url}: {e}"))?;
+                    .map_err(|e| format!("could not read the answer of {}: {e}", client::shown(&url)))?;
                 Ok(Some(read.applications))
             }
             StatusCode::NOT_FOUND => Ok(None),
             // A delta that is switched off is forbidden; a whole list is while a peer starts.
             StatusCode::FORBIDDEN if path == "/apps/delta" => Ok(None),
-            status => Err(format!("{url} answered {}: {}", status.as_u16(), reply.excerpt())),
+            status => Err(format!("{} answered {}: {}", client::shown(&url), status.as_u16(), reply.excerpt())),
         }
     }
 
