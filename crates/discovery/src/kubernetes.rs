@@ -9,6 +9,7 @@ use model::settings::Settings;
 use sources::kubernetes::cluster::Options;
 use sources::kubernetes::definitions;
 use sources::kubernetes::live::{Access, Kubernetes};
+use sources::roster::Roster;
 use sources::status::{Election, Writer};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -50,14 +51,13 @@ pub(crate) fn holds_mesh_config(args: &Discovery) -> bool {
     !args.mesh_config.exists()
 }
 
-/// Writes what the model has to say to authors back to the cluster. `sources` are those that must be in sync before:
-/// half of the world would say that the other half is missing.
+/// Writes what the model has to say to authors back to the cluster, once no source is waited for: half of the world would say that the other half is missing.
 pub(crate) fn write_back(
     args: &Discovery,
     environment: Environment<'_>,
     access: Access,
     world: &World,
-    sources: BTreeSet<SourceId>,
+    sources: Roster,
     end: CancellationToken,
 ) -> Writing {
     let knobs = world.now().snapshot.settings.knobs.clone();

@@ -1,8 +1,9 @@
-//! Which registries are watched beside Kubernetes: those that flags name, and those of `--registryConfig`.
+//! Which registries are watched beside Kubernetes: those that flags name, and those of `--registryConfig`, which may
+//! change while the server runs.
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow, bail};
 use model::conflict::Conflicts;
@@ -15,7 +16,10 @@ use crate::args::Discovery;
 /// Registries with all they were told, and what holds between them.
 #[derive(Debug, Default)]
 pub(crate) struct Registries {
+    /// Those that flags describe.
     pub(crate) entries: Vec<Entry>,
+    /// The file that describes others, and what it said at the start.
+    pub(crate) file: Option<(PathBuf, Config)>,
     pub(crate) conflicts: Conflicts,
 }
 
@@ -23,9 +27,10 @@ pub(crate) struct Registries {
 /// names its kind; one that is named and not described is described by flags.
 pub(crate) fn read(args: &Discovery, named: &[Registry]) -> Result<Registries> {
     let config = config(args)?;
-    let mut found = Registries { conflicts: config.conflicts(), entries: config.registries };
-    let described: BTreeSet<Registry> =
-        found.entries.iter().filter_map(|e| Some(e.adapter().ok()?.registry())).collect();
+    let of_kind = |entry: &Entry| Some(entry.adapter().ok()?.registry());
+    let described: BTreeSet<Registry> = config.registries.iter().filter_map(of_kind).collect();
+    let mut found = Registries { conflicts: config.conflicts(), ..Registries::default() };
+    found.file = args.registry_flags.config.clone().map(|file| (file, config));
     for registry in named.iter().filter(|registry| !described.contains(registry)) {
         let flags = &args.registry_flags;
         let adapter = match registry {

@@ -8,6 +8,7 @@ use anyhow::{Result, anyhow, bail};
 use api::istio::mesh::v1alpha1::ConfigSource;
 use api::istio::networking::v1alpha3::ClientTlsSettings;
 use api::istio::networking::v1alpha3::client_tls_settings::TlSmode;
+use model::change::SourceId;
 use model::config::mesh::parse_mesh;
 use sources::grpc::Tls;
 use sources::http::{Identity, Roots};
@@ -23,6 +24,19 @@ pub(crate) enum Store {
     Mcp(mcp::Options),
     /// The API server of the Kubernetes registry, whose objects are always read with its services.
     Kubernetes,
+}
+
+impl Store {
+    /// Its name as a source. The first folder is called as one from `--configDir` always was.
+    pub(crate) fn id(&self, number: usize) -> SourceId {
+        match self {
+            Store::Folder(_) if number == 0 => SourceId("files".into()),
+            Store::Folder(folder) => SourceId(format!("files/{}", folder.display()).into()),
+            Store::Xds(options) => options.id(),
+            Store::Mcp(options) => options.id(),
+            Store::Kubernetes => SourceId("Kubernetes".into()),
+        }
+    }
 }
 
 /// All stores of this start.

@@ -1,10 +1,11 @@
 //! Start-up, read top to bottom: settings, world, sources, pilot, listeners; then the wait for a signal
 //! and the way down in the opposite order.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
 use api::istio::mesh::v1alpha1::MeshNetworks;
@@ -12,20 +13,18 @@ use command::version;
 use model::change::{Batch, SourceId};
 use model::config::mesh::default_mesh;
 use model::conflict::Conflicts;
-use model::names::ClusterId;
+use model::names::{ClusterId, Text};
 use model::service::Registry;
 use model::settings::{Knobs, Settings};
 use model::shared::Shared;
 use sources::fetched::jwks::Jwks;
 use sources::http::Reach;
 use sources::mesh;
-use sources::registry::cloudfoundry::CloudFoundry;
-use sources::registry::config::{Adapter, Entry};
-use sources::registry::consul::Consul;
-use sources::registry::dns::Dns;
-use sources::registry::eureka::Eureka;
+use sources::registry::config::{Config, Entry};
+use sources::registry::directory::{self, Directory};
 use sources::registry::mock::Mock;
 use sources::registry::{self, Support};
+use sources::roster::{Awaited, Roster};
 use sources::source::{Running, Source, spawn};
 use sources::store::files::Files;
 use sources::store::mcp::McpSink;
@@ -120,7 +119,9 @@ pub async fn start(args: &Discovery, environment: Environment<'_>) -> Result<Ser
     }
     let stores = stores::read(args, environment)?;
     let registries = registries(args, access.is_some(), !stores.is_empty())?;
-    let Registries { entries, conflicts } = registries::read(args, &registries)?;
+    let Registries { entries, file, conflicts } = registries::read(args, &registries)?;
+    let order: Vec<Text> = stores.iter().enumerate().map(|(number, store)| store.id(number).0).collect();
+    let conflicts = Conflicts { stores: order.clone(), ..conflicts };
     let settings = Settings { conflicts, ..settings(args, environment) };
     let certificates = Certificates::load(&args.tls)?;
 
@@ -132,7 +133,7 @@ pub async fn start(args: &Discovery, environment: Environment<'_>) -> Result<Ser
         end: end.clone(),
         ids: BTreeSet::new(),
         running: vec![],
-        deadlines: BTreeMap::new(),
+        roster: Roster::default(),
     };
     let watches_kubernetes = registries.contains(&Registry::Kubernetes);
     let by_cluster = watches_kubernetes && kubernetes::holds_mesh_config(args);
@@ -162,16 +163,19 @@ pub async fn start(args: &Discovery, environment: Environment<'_>) -> Result<Ser
     for entry in entries {
         watching.start_registry(&entry, &cluster)?;
     }
+    if let Some((file, config)) = file {
+        watching.start_directory(&file, config, &cluster, order);
+    }
+    watching.start_fetching(&world, &knobs);
+    let Watching { running: sources, roster, .. } = watching;
     let writing = access
         .filter(|_| watches_kubernetes)
-        .map(|access| kubernetes::write_back(args, environment, access, &world, watching.ids.clone(), end.clone()));
-    watching.start_fetching(&world, &knobs);
-    let Watching { ids, running: sources, deadlines, .. } = watching;
-    let pilot = Arc::new(Pilot::new(world, ids).with_deadlines(deadlines));
+        .map(|access| kubernetes::write_back(args, environment, access, &world, roster.clone(), end.clone()));
+    let pilot = Arc::new(Pilot::new(world, roster));
 
     let instance = environment("POD_NAME").or_else(|| environment("HOSTNAME")).unwrap_or_default();
     let routes = grpc::routes(pilot.clone(), identifier(&instance), stop.clone())?;
-    let pages = Pages::new(pilot.clone(), sources.iter().map(|s| s.health.clone()).collect(), stop.clone());
+    let pages = Pages::new(pilot.clone(), stop.clone());
     pages.answer_over_xds();
     let ports = Ports::bind(args, certificates.is_some()).await?;
     let addresses = ports.addresses();
@@ -253,34 +257,29 @@ struct Watching {
     end: CancellationToken,
     ids: BTreeSet<SourceId>,
     running: Vec<Running>,
-    /// Until when sources are waited for that need not be there.
-    deadlines: BTreeMap<SourceId, Instant>,
+    roster: Roster,
 }
 
 impl Watching {
+    /// A registry that flags describe is required.
     fn start_registry(&mut self, entry: &Entry, cluster: &ClusterId) -> Result<()> {
-        let id = entry.id().map_err(|reason| anyhow!(reason))?;
-        if !entry.required {
-            self.deadlines.insert(id.clone(), Instant::now() + entry.startup_deadline.0);
-        }
-        let (cluster, protection) = (cluster.clone(), entry.protection());
-        match entry.adapter().map_err(|reason| anyhow!(reason))? {
-            Adapter::Consul(options) => self.start(Consul::new(id, options, cluster, protection)),
-            Adapter::Eureka(options) => self.start(Eureka::new(id, options, cluster, protection)),
-            Adapter::CloudFoundry(options) => self.start(CloudFoundry::new(id, options, cluster, protection)),
-            Adapter::Dns(options) => self.start(Dns::new(id, options, cluster, protection)),
-        }
+        let failed = |reason| anyhow!("could not watch a registry: {reason}");
+        let id = entry.id().map_err(failed)?;
+        let running = directory::watch(entry, cluster, self.changes.clone(), self.end.clone()).map_err(failed)?;
+        self.started(id, running);
         Ok(())
     }
 
-    /// The first folder is called as one from `--configDir` always was.
+    /// Registries that a file describes, as long as it does. Each is waited for as it says itself.
+    fn start_directory(&mut self, file: &Path, config: Config, cluster: &ClusterId, stores: Vec<Text>) {
+        let directory = Directory::new(file, config, cluster.clone(), self.roster.clone());
+        self.start(directory.beside(self.ids.clone()).with_stores(stores));
+    }
+
     fn start_store(&mut self, store: Store, number: usize) {
+        let id = store.id(number);
         match store {
-            Store::Folder(folder) if number == 0 => self.start(Files::new(&folder)),
-            Store::Folder(folder) => {
-                let id = SourceId(format!("files/{}", folder.display()).into());
-                self.start(Files::new(&folder).named(id));
-            }
+            Store::Folder(folder) => self.start(Files::new(&folder).named(id)),
             Store::Xds(options) => self.start(XdsStore::new(options)),
             Store::Mcp(options) => self.start(McpSink::new(options)),
             Store::Kubernetes => {} // comes with its registry
@@ -288,8 +287,15 @@ impl Watching {
     }
 
     fn start(&mut self, source: impl Source) {
-        self.ids.insert(source.id());
-        self.running.push(spawn(source, self.changes.clone(), self.end.clone()));
+        let id = source.id();
+        let running = spawn(source, self.changes.clone(), self.end.clone());
+        self.started(id, running);
+    }
+
+    fn started(&mut self, id: SourceId, running: Running) {
+        self.roster.enter(id.clone(), running.health.clone(), Awaited::Always);
+        self.ids.insert(id);
+        self.running.push(running);
     }
 
     /// Starts what fetches things that the other sources' objects name; they must all be started before.
@@ -298,9 +304,8 @@ impl Watching {
         let reach =
             Reach::Except { allowed: knobs.allowed_key_blocks.clone(), blocked: knobs.blocked_key_blocks.clone() };
         let refresh = Duration::from_millis(knobs.key_refresh.0);
-        // What names keys comes from config stores: registries that may be absent are not waited for.
-        let stores = self.ids.iter().filter(|id| !self.deadlines.contains_key(*id)).cloned().collect();
-        tokio::spawn(wanted::follow(world.clone(), stores, tell));
+        // What names keys comes from config stores: the registries of a file are not waited for.
+        tokio::spawn(wanted::follow(world.clone(), self.ids.clone(), tell));
         self.start(Jwks::new(wanted, refresh, reach));
     }
 }

@@ -5,12 +5,14 @@
 
 mod disk;
 pub mod fetched;
+mod followed;
 pub mod grpc;
 pub mod health;
 pub mod http;
 pub mod kubernetes;
 pub mod mesh;
 pub mod registry;
+pub mod roster;
 pub mod source;
 pub mod status;
 pub mod store;

@@ -3,9 +3,7 @@
 //! good settings stay until new good ones come.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::path::Path;
 
 use api::istio::mesh::v1alpha1::{MeshConfig, MeshNetworks};
 use model::change::{Change, SourceId};
@@ -13,15 +11,9 @@ use model::config::mesh::{parse_mesh, parse_networks};
 use model::problem::{Place, Problem, Severity};
 use model::shared::Shared;
 
-use crate::disk::{self, YOUNG};
+use crate::followed::{Followed, Sight};
 use crate::source::{Outlet, Source, Stopped, panic_text};
-use crate::watch::{Interest, Waiter, Watch};
 
-/// How often the file is read in case an event was lost.
-const SAFETY_NET: Duration = Duration::from_secs(10);
-/// The same where the kernel tells nothing.
-const POLL: Duration = Duration::from_millis(500);
-const COALESCE: Duration = Duration::from_millis(5);
 const KEEPING: &str = "; keeping the last good version";
 
 /// Text and the file's name, into settings over the defaults and what is wrong.
@@ -30,11 +22,9 @@ type Parse<T> = fn(&str, &str) -> (Shared<T>, Vec<Problem>);
 /// One file that holds settings.
 pub struct SettingsFile<T> {
     source: &'static str,
-    path: PathBuf,
+    file: Followed,
     parse: Parse<T>,
     change: fn(Shared<T>) -> Change,
-    watch: Arc<Mutex<Watch>>,
-    waiter: Waiter,
     /// What was told; the bytes it came from, where there were any.
     told: Option<Shared<T>>,
     bytes: Option<Vec<u8>>,
@@ -51,35 +41,9 @@ pub fn networks(path: &Path) -> SettingsFile<MeshNetworks> {
     SettingsFile::new("networksConfig", path, parse_networks, Change::Networks)
 }
 
-/// What is in the file now.
-enum Sight {
-    Absent,
-    Unreadable(String),
-    Bytes { bytes: Vec<u8>, is_young: bool },
-    Unsettled,
-}
-
 impl<T> SettingsFile<T> {
     fn new(source: &'static str, path: &Path, parse: Parse<T>, change: fn(Shared<T>) -> Change) -> SettingsFile<T> {
-        // Fails only for an empty path or without a working folder; reading then says why.
-        let path = std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf());
-        let watch = Watch::new();
-        let waiter = watch.waiter();
-        let watch = Arc::new(Mutex::new(watch));
-        SettingsFile { source, path, parse, change, watch, waiter, told: None, bytes: None, problems: Vec::new() }
-    }
-
-    /// Reads the file off the async threads. Also gives whether the kernel tells of changes.
-    async fn look(&self) -> Result<(Sight, bool), Stopped> {
-        let (path, watch) = (self.path.clone(), self.watch.clone());
-        let look = tokio::task::spawn_blocking(move || {
-            let mut watch = watch.lock().unwrap_or_else(PoisonError::into_inner);
-            let interest = interest(&path);
-            let can_watch = !interest.paths.is_empty();
-            let (_, failure) = watch.follow(interest);
-            (sight(&path), can_watch && failure.is_none())
-        });
-        look.await.map_err(|e| Stopped::Failed(format!("could not look at {}: {e}", self.path.display())))
+        SettingsFile { source, file: Followed::new(path), parse, change, told: None, bytes: None, problems: Vec::new() }
     }
 
     /// What the sight changes, or nothing where it should be looked at again soon.
@@ -159,7 +123,7 @@ impl<T> SettingsFile<T> {
     }
 
     fn name(&self) -> String {
-        self.path.to_string_lossy().into_owned()
+        self.file.name()
     }
 }
 
@@ -171,44 +135,18 @@ impl<T: Send + Sync + 'static> Source for SettingsFile<T> {
     async fn run(&mut self, outlet: Outlet) -> Result<(), Stopped> {
         let mut is_synced = false;
         loop {
-            let (sight, is_watched) = self.look().await?;
+            let sight = self.file.look().await?;
             let found = self.take_in(sight);
-            let pause = match &found {
-                None => YOUNG,
-                Some(_) if is_watched => SAFETY_NET,
-                Some(_) => POLL,
-            };
+            let was_taken_in = found.is_some();
             if let Some(mut changes) = found {
                 if !std::mem::replace(&mut is_synced, true) {
                     changes.push(Change::Synced);
                 }
                 outlet.send(changes).await?;
             }
-            tokio::time::sleep(COALESCE).await;
-            self.waiter.seen(Instant::now() + pause).await;
+            self.file.changed(was_taken_in).await;
         }
     }
-}
-
-fn sight(path: &Path) -> Sight {
-    match disk::bytes(path) {
-        Ok(Some((stamp, bytes))) => Sight::Bytes { bytes, is_young: stamp.is_young() },
-        Ok(None) => Sight::Unsettled,
-        Err(e) if disk::is_absence(&e) => Sight::Absent,
-        Err(e) => Sight::Unreadable(e.to_string()),
-    }
-}
-
-/// The file, where it leads if it is a symlink, and the link that Kubernetes swaps beside it.
-/// Empty while its folder is not there.
-fn interest(path: &Path) -> Interest {
-    let mut interest = Interest::default();
-    let folder = path.parent().and_then(|folder| folder.canonicalize().ok());
-    if let (Some(folder), Some(name)) = (folder, path.file_name()) {
-        interest.paths.extend([folder.join(name), folder.join("..data")]);
-        interest.paths.extend(path.canonicalize().ok());
-    }
-    interest
 }
 
 #[cfg(test)]
@@ -217,7 +155,8 @@ mod tests {
 
     use model::change::Change;
 
-    use super::{Sight, mesh_config};
+    use super::mesh_config;
+    use crate::followed::Sight;
 
     #[test]
     fn absence_is_told_only_of_a_file_that_was_there() {

@@ -42,15 +42,14 @@ fn text(pages: &Pages) -> Result<String, fmt::Error> {
 }
 
 /// A registry of what can be read at any time.
-pub(super) fn current(pilot: Arc<Pilot>, sources: Vec<Health>) -> Registry {
+pub(super) fn current(pilot: Arc<Pilot>) -> Registry {
     let mut registry = Registry::default();
-    registry.register_collector(Box::new(Current { pilot, sources, started: Instant::now() }));
+    registry.register_collector(Box::new(Current { pilot, started: Instant::now() }));
     registry
 }
 
 struct Current {
     pilot: Arc<Pilot>,
-    sources: Vec<Health>,
     started: Instant,
 }
 
@@ -114,7 +113,7 @@ fn age(report: &Report) -> f64 {
 
 impl Current {
     fn sources(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
-        let reports: Vec<Report> = self.sources.iter().map(Health::report).collect();
+        let reports: Vec<Report> = self.pilot.sources().healths().iter().map(Health::report).collect();
         let labels: Vec<[(&str, &str); 1]> = reports.iter().map(|r| [("source", &*r.source.0)]).collect();
         for (name, help, of) in OF_SOURCES {
             let values: Vec<Labelled<'_>> = labels.iter().map(|l| &l[..]).zip(reports.iter().map(of)).collect();

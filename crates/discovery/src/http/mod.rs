@@ -32,7 +32,6 @@ pub(crate) struct Pages(Arc<Inside>);
 
 struct Inside {
     pilot: Arc<Pilot>,
-    sources: Vec<Health>,
     stop: CancellationToken,
     turns: Semaphore,
     /// Metrics that are read when they are asked for.
@@ -40,9 +39,9 @@ struct Inside {
 }
 
 impl Pages {
-    pub(crate) fn new(pilot: Arc<Pilot>, sources: Vec<Health>, stop: CancellationToken) -> Pages {
-        let current = metrics::current(pilot.clone(), sources.clone());
-        Pages(Arc::new(Inside { pilot, sources, stop, turns: Semaphore::new(AT_ONCE), current }))
+    pub(crate) fn new(pilot: Arc<Pilot>, stop: CancellationToken) -> Pages {
+        let current = metrics::current(pilot.clone());
+        Pages(Arc::new(Inside { pilot, stop, turns: Semaphore::new(AT_ONCE), current }))
     }
 
     /// Lets the pilot answer debug pages over xDS, too.
@@ -62,8 +61,9 @@ impl Pages {
         &self.0.pilot
     }
 
-    fn sources(&self) -> &[Health] {
-        &self.0.sources
+    /// The health of every source that is watched now.
+    fn sources(&self) -> Vec<Health> {
+        self.0.pilot.sources().healths()
     }
 
     fn current(&self) -> &Registry {

@@ -1,14 +1,14 @@
 //! One client as the protocol sees it: its place in the world, and what it is served from there.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::{Arc, OnceLock};
-use std::time::{Instant, SystemTime};
+use std::time::SystemTime;
 
 use api::TypeUrl;
 use api::envoy::config::core::v3::Node;
 use model::change::SourceId;
 use model::proxy::Proxy;
+use sources::roster::Roster;
 use tokio::sync::watch;
 use tonic::Status;
 use tracing::{info, warn};
@@ -31,10 +31,8 @@ pub struct Pilot {
     configs: Arc<Configs>,
     clients: Arc<Clients>,
     register: Arc<Register>,
-    /// Sources that must be in sync before anybody is served.
-    sources: BTreeSet<SourceId>,
-    /// Of sources that need not be there: until when they are waited for.
-    deadlines: BTreeMap<SourceId, Instant>,
+    /// Sources, some of which must be in sync before anybody is served.
+    sources: Roster,
     debug: Arc<OnceLock<Debug>>,
 }
 
@@ -50,7 +48,7 @@ impl fmt::Debug for Debug {
 }
 
 impl Pilot {
-    pub fn new(world: World, sources: BTreeSet<SourceId>) -> Pilot {
+    pub fn new(world: World, sources: Roster) -> Pilot {
         let register = Arc::new(Register::new(world.changes()));
         Pilot {
             world,
@@ -59,21 +57,19 @@ impl Pilot {
             clients: Arc::default(),
             register,
             sources,
-            deadlines: BTreeMap::new(),
             debug: Arc::default(),
         }
-    }
-
-    /// Waits for these sources no longer than that.
-    #[must_use]
-    pub fn with_deadlines(self, deadlines: BTreeMap<SourceId, Instant>) -> Pilot {
-        Pilot { deadlines, ..self }
     }
 
     /// Answers requests for debug pages over xDS with this from now on.
     pub fn answer_debug(&self, answer: impl Fn(&TypeUrl) -> Option<Arc<ResourceSet>> + Send + Sync + 'static) {
         // Only the first counts; there is one, at start.
         let _ = self.debug.set(Debug(Box::new(answer)));
+    }
+
+    /// Who is watched now.
+    pub fn sources(&self) -> &Roster {
+        &self.sources
     }
 
     pub fn world(&self) -> &World {
@@ -119,9 +115,7 @@ impl Pilot {
 
     /// Sources that are waited for: they have not told all they had at their start.
     pub fn missing_sources(&self) -> Vec<SourceId> {
-        let is_waited_for =
-            |source: &&SourceId| self.deadlines.get(*source).is_none_or(|until| *until > Instant::now());
-        self.sources.difference(&self.world.now().snapshot.synced).filter(is_waited_for).cloned().collect()
+        self.sources.missing(&self.world.now().snapshot.synced)
     }
 }
 

@@ -1,20 +1,25 @@
 //! Statuses on their way to what writes them back.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 
-use model::change::SourceId;
 use model::snapshot::lower::Lowered;
+use sources::roster::Roster;
 use tokio::sync::watch;
+use tokio::time::timeout;
 
 use super::world::World;
 
-/// Tells the statuses, now and after every change, once these sources are in sync.
-pub(crate) async fn follow(world: World, sources: BTreeSet<SourceId>, tell: watch::Sender<Arc<Lowered>>) {
+/// A source that need not be there may be given up between two changes.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
+
+/// Tells the statuses, now and after every change, once no source is waited for any more.
+pub(crate) async fn follow(world: World, sources: Roster, tell: watch::Sender<Arc<Lowered>>) {
     let mut epochs = world.epochs();
     loop {
         let epoch = epochs.borrow_and_update().clone();
-        if epoch.is_synced(&sources) {
+        let is_complete = sources.missing(&epoch.snapshot.synced).is_empty();
+        if is_complete {
             tell.send_if_modified(|told| {
                 let is_new = !Arc::ptr_eq(told, &epoch.snapshot.lowered);
                 if is_new {
@@ -23,7 +28,11 @@ pub(crate) async fn follow(world: World, sources: BTreeSet<SourceId>, tell: watc
                 is_new
             });
         }
-        if epochs.changed().await.is_err() || tell.is_closed() {
+        let changed = match is_complete {
+            true => epochs.changed().await,
+            false => timeout(LOOK_AGAIN, epochs.changed()).await.unwrap_or(Ok(())),
+        };
+        if changed.is_err() || tell.is_closed() {
             return;
         }
     }

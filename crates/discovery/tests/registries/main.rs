@@ -5,5 +5,6 @@ mod absent;
 mod cloudfoundry;
 mod consul;
 mod eureka;
+mod removed;
 mod same;
 mod stage;

@@ -4,6 +4,7 @@
 pub mod cloudfoundry;
 pub mod config;
 pub mod consul;
+pub mod directory;
 pub mod dns;
 pub mod eureka;
 pub mod ledger;

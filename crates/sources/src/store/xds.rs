@@ -38,6 +38,13 @@ pub struct Options {
     pub namespace: String,
 }
 
+impl Options {
+    /// The name of the source that this makes.
+    pub fn id(&self) -> SourceId {
+        SourceId(format!("xds://{}", self.address).into())
+    }
+}
+
 /// A server of configuration.
 #[derive(Debug)]
 pub struct XdsStore {
@@ -50,10 +57,9 @@ pub struct XdsStore {
 
 impl XdsStore {
     pub fn new(options: Options) -> XdsStore {
-        let from: Text = format!("xds://{}", options.address).into();
+        let id = options.id();
         let kinds = Kind::ALL.iter().copied().filter(|kind| kind.message().is_some());
-        let collections = Collections::new(from.clone(), kinds.map(|kind| (type_of(kind), kind)));
-        let id = SourceId(from);
+        let collections = Collections::new(id.0.clone(), kinds.map(|kind| (type_of(kind), kind)));
         XdsStore { id, options, collections, held: Held::new() }
     }
 

@@ -1,6 +1,7 @@
 //! Cloud Foundry against a Copilot written for tests: the suite, and what a real one does on bad days.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use model::change::SourceId;
@@ -61,6 +62,16 @@ impl Platform {
 impl Stage for Platform {
     fn source(&self) -> impl Source {
         adapter(options(&self.copilot))
+    }
+
+    fn described(&self, namespace: &str) -> Option<String> {
+        let Options { address, tls, .. } = options(&self.copilot);
+        let file = |path: Option<PathBuf>| path.unwrap().display().to_string();
+        let (ca, cert, key) = (file(tls.ca_file), file(tls.cert_file), file(tls.key_file));
+        Some(format!(
+            "cloudFoundry: {{address: '{address}', namespace: {namespace}, interval: 20ms, \
+             tls: {{caFile: {ca}, certFile: {cert}, keyFile: {key}}}}}"
+        ))
     }
 
     fn host(&self, service: &str) -> String {

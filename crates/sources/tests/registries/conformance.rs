@@ -1,8 +1,13 @@
 //! What every registry must do, as one story told to an outside server and watched through its adapter.
 
+use std::fs;
+use std::path::Path;
 use std::time::Instant;
 
 use sources::health::State;
+use sources::registry::config::Config;
+use sources::registry::directory::Directory;
+use sources::roster::Roster;
 use sources::source::Source;
 
 use crate::follower::Follower;
@@ -26,6 +31,11 @@ impl Instance {
 pub(crate) trait Stage {
     /// A source that watches the server.
     fn source(&self) -> impl Source;
+    /// The registry as the file of `--registryConfig` describes it, with this namespace for its services; `None`
+    /// where it is described elsewhere.
+    fn described(&self, _namespace: &str) -> Option<String> {
+        None
+    }
     /// The host name that a service gets.
     fn host(&self, service: &str) -> String;
     async fn add(&mut self, instances: &[Instance]);
@@ -82,6 +92,7 @@ pub(crate) async fn conforms(stage: &mut impl Stage) {
     seen.until("healthy again", |f| f.serving(&web) == ["10.0.0.1", "10.0.0.2"]).await;
 
     survives_its_server(stage, &mut seen, &web).await;
+    comes_and_goes_with_its_file(stage).await;
 
     let late = Instance::new("web", 4);
     stage.add(std::slice::from_ref(&late)).await;
@@ -105,6 +116,54 @@ async fn survives_its_server(stage: &mut impl Stage, seen: &mut Follower, web: &
     seen.until_state("a live source", |r| r.state == State::Live).await;
     assert_eq!(seen.serving(web), ["10.0.0.1", "10.0.0.2"]);
     assert_eq!(seen.lost, lost, "endpoints lost while the server was away");
+}
+
+/// A registry that the file describes no more takes its own services with it and nothing else; one that is described
+/// differently is there all the time. `web` has two instances and `other` one.
+async fn comes_and_goes_with_its_file(stage: &impl Stage) {
+    let entry = |name: &str, namespace: &str| Some(format!("- name: {name}\n  {}\n", stage.described(namespace)?));
+    let (Some(one), Some(two), Some(moved)) = (entry("one", "one"), entry("two", "two"), entry("two", "three")) else {
+        return;
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("registries.yaml");
+    let both = put(&file, &[&one, &two]);
+    let roster = Roster::default();
+    let directory = Directory::new(&file, Config::parse(&both).unwrap(), "c1".into(), roster.clone());
+    let mut seen = Follower::new(directory);
+    seen.until("both", |f| count_in(f, "one") == 3 && count_in(f, "two") == 3).await;
+    assert_eq!(roster.healths().len(), 2);
+
+    put(&file, &["nonsense"]);
+    seen.until("the problem", |f| f.has_problem(&["registries.yaml", "could not use", "watched as before"])).await;
+    assert_eq!((count_in(&seen, "one"), seen.lost), (3, 0), "endpoints, endpoints lost by a file that cannot be used");
+
+    put(&file, &[&two]);
+    seen.until("a registry removed", |f| !has_services_in(f, "one")).await;
+    assert_eq!((count_in(&seen, "two"), seen.lost, roster.healths().len()), (3, 3, 1));
+    seen.until("no problem", |f| f.problems.is_empty()).await;
+
+    put(&file, &[&moved, &one]);
+    seen.until("one that is described differently", |f| !has_services_in(f, "two")).await;
+    assert_eq!((count_in(&seen, "three"), seen.lost), (3, 6), "the new is there before the old goes");
+    seen.until("a registry added", |f| count_in(f, "one") == 3).await;
+}
+
+/// Writes the file at once, as an editor does; gives its text.
+fn put(file: &Path, entries: &[&str]) -> String {
+    let text = format!("registries:\n{}", entries.concat());
+    fs::write(file.with_extension("part"), &text).unwrap();
+    fs::rename(file.with_extension("part"), file).unwrap();
+    text
+}
+
+fn count_in(seen: &Follower, namespace: &str) -> usize {
+    let of_namespace = seen.endpoints.iter().filter(|(key, _)| *key.namespace == *namespace);
+    of_namespace.map(|(_, endpoints)| endpoints.len()).sum()
+}
+
+fn has_services_in(seen: &Follower, namespace: &str) -> bool {
+    seen.services.keys().any(|key| *key.namespace == *namespace)
 }
 
 async fn holds_ten_thousand(stage: &mut impl Stage, seen: &mut Follower) {

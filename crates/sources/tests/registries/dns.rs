@@ -30,21 +30,30 @@ impl Zone {
         }
         self.server.edit(|zone| zone.records = records);
     }
+
+    /// The registry as a file describes it.
+    fn text(&self, namespace: &str) -> String {
+        let names = ["web".to_owned(), "other".to_owned()].into_iter().chain((0..20).map(|n| format!("many-{n}")));
+        let services: Vec<String> = names.map(|name| format!("{{host: {name}.zone, port: 8080}}")).collect();
+        format!(
+            "dns: {{servers: ['{}'], namespace: {namespace}, shortest: 20ms, longest: 20ms, services: [{}]}}",
+            self.address,
+            services.join(", ")
+        )
+    }
 }
 
 impl Stage for Zone {
     fn source(&self) -> impl Source {
-        let names = ["web".to_owned(), "other".to_owned()].into_iter().chain((0..20).map(|n| format!("many-{n}")));
-        let services: Vec<String> = names.map(|name| format!("{{host: {name}.zone, port: 8080}}")).collect();
-        let text = format!(
-            "registries:\n- dns: {{servers: ['{}'], shortest: 20ms, longest: 20ms, services: [{}]}}\n",
-            self.address,
-            services.join(", ")
-        );
+        let text = format!("registries:\n- {}\n", self.text("default"));
         let Adapter::Dns(options) = Config::parse(&text).unwrap().registries[0].adapter().unwrap() else {
             panic!("{text}")
         };
         Dns::new(SourceId("DNS".into()), options, ClusterId::from("c1"), Protection::default())
+    }
+
+    fn described(&self, namespace: &str) -> Option<String> {
+        Some(self.text(namespace))
     }
 
     fn host(&self, service: &str) -> String {

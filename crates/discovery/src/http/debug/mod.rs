@@ -169,7 +169,6 @@ fn time(at: std::time::SystemTime) -> Value {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
     use std::net::SocketAddr;
     use std::sync::Arc;
 
@@ -179,6 +178,7 @@ mod tests {
     use model::config::mesh::default_mesh;
     use model::settings::{Knobs, Settings};
     use model::shared::Shared;
+    use sources::roster::Roster;
     use tokio_util::sync::CancellationToken;
     use tonic::transport::server::TcpConnectInfo;
     use tower::ServiceExt;
@@ -197,8 +197,8 @@ mod tests {
             conflicts: Default::default(),
         };
         let stop = CancellationToken::new();
-        let pilot = Pilot::new(World::start(settings, Arc::default(), stop.clone()), BTreeSet::new());
-        let pages = Pages::new(Arc::new(pilot), Vec::new(), stop);
+        let pilot = Pilot::new(World::start(settings, Arc::default(), stop.clone()), Roster::default());
+        let pages = Pages::new(Arc::new(pilot), stop);
         let mut request = Request::get("/debug/mesh").body(Body::empty()).unwrap();
         if let Some(caller) = caller {
             let remote_addr = Some(caller.parse::<SocketAddr>().unwrap());

@@ -55,6 +55,11 @@ pub struct Options {
 }
 
 impl Options {
+    /// The name of the source that this makes.
+    pub fn id(&self) -> SourceId {
+        SourceId(format!("mcp://{}", self.address).into())
+    }
+
     /// Reads `mcp://HOST:PORT`, `mcps://HOST:PORT` (certificates where Istio mounted them) or `HOST:PORT`;
     /// `?incremental=true` asks for changes.
     pub fn parse(url: &str, node: &str) -> Result<Options, String> {
@@ -101,10 +106,10 @@ struct Stream {
 
 impl McpSink {
     pub fn new(options: Options) -> McpSink {
-        let from: Text = format!("mcp://{}", options.address).into();
+        let id = options.id();
         let names = COLLECTIONS.iter().map(|(name, kind)| (Text::from(*name), *kind));
-        let collections = Collections::new(from.clone(), names);
-        McpSink { id: SourceId(from), options, collections }
+        let collections = Collections::new(id.0.clone(), names);
+        McpSink { id, options, collections }
     }
 
     fn request(&self, collection: &str) -> RequestResources {

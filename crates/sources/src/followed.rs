@@ -1,0 +1,99 @@
+//! One file that is read whenever it may have changed: by the kernel's word, and now and then without it.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::disk::{self, YOUNG};
+use crate::source::Stopped;
+use crate::watch::{Interest, Waiter, Watch};
+
+/// How often the file is read in case an event was lost.
+const SAFETY_NET: Duration = Duration::from_secs(10);
+/// The same where the kernel tells nothing.
+const POLL: Duration = Duration::from_millis(500);
+const COALESCE: Duration = Duration::from_millis(5);
+
+/// The file and the watch on it.
+pub(crate) struct Followed {
+    path: PathBuf,
+    watch: Arc<Mutex<Watch>>,
+    waiter: Waiter,
+    /// The kernel tells of changes.
+    is_watched: bool,
+}
+
+/// What is in the file now.
+pub(crate) enum Sight {
+    Absent,
+    Unreadable(String),
+    Bytes {
+        bytes: Vec<u8>,
+        is_young: bool,
+    },
+    /// It changed while it was read: it should be looked at again soon.
+    Unsettled,
+}
+
+impl Followed {
+    pub(crate) fn new(path: &Path) -> Followed {
+        // Fails only for an empty path or without a working folder; reading then says why.
+        let path = std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf());
+        let watch = Watch::new();
+        let waiter = watch.waiter();
+        Followed { path, watch: Arc::new(Mutex::new(watch)), waiter, is_watched: false }
+    }
+
+    /// The path as messages tell it.
+    pub(crate) fn name(&self) -> String {
+        self.path.to_string_lossy().into_owned()
+    }
+
+    /// Reads the file, off the async threads.
+    pub(crate) async fn look(&mut self) -> Result<Sight, Stopped> {
+        let (path, watch) = (self.path.clone(), self.watch.clone());
+        let look = tokio::task::spawn_blocking(move || {
+            let mut watch = watch.lock().unwrap_or_else(PoisonError::into_inner);
+            let interest = interest(&path);
+            let can_watch = !interest.paths.is_empty();
+            let (_, failure) = watch.follow(interest);
+            (sight(&path), can_watch && failure.is_none())
+        });
+        let failed = |e| Stopped::Failed(format!("could not look at {}: {e}", self.path.display()));
+        let (sight, is_watched) = look.await.map_err(failed)?;
+        self.is_watched = is_watched;
+        Ok(sight)
+    }
+
+    /// Completes when it is worth another look: soon where the last one was not taken in.
+    pub(crate) async fn changed(&self, was_taken_in: bool) {
+        let pause = match (was_taken_in, self.is_watched) {
+            (false, _) => YOUNG,
+            (true, true) => SAFETY_NET,
+            (true, false) => POLL,
+        };
+        tokio::time::sleep(COALESCE).await;
+        self.waiter.seen(Instant::now() + pause).await;
+    }
+}
+
+fn sight(path: &Path) -> Sight {
+    match disk::bytes(path) {
+        Ok(Some((stamp, bytes))) => Sight::Bytes { bytes, is_young: stamp.is_young() },
+        Ok(None) => Sight::Unsettled,
+        Err(e) if disk::is_absence(&e) => Sight::Absent,
+        Err(e) => Sight::Unreadable(e.to_string()),
+    }
+}
+
+/// The file, where it leads if it is a symlink, and the link that Kubernetes swaps beside it.
+/// Empty while its folder is not there.
+fn interest(path: &Path) -> Interest {
+    let mut interest = Interest::default();
+    let folder = path.parent().and_then(|folder| folder.canonicalize().ok());
+    if let (Some(folder), Some(name)) = (folder, path.file_name()) {
+        interest.paths.extend([folder.join(name), folder.join("..data")]);
+        interest.paths.extend(path.canonicalize().ok());
+    }
+    interest
+}

@@ -1,0 +1,293 @@
+//! The registries of the file of `--registryConfig` while the process runs: an entry that is added is watched, one
+//! that is changed is watched anew and keeps what was told until the new one is in sync, one that is removed takes
+//! back what it told. A file that cannot be used changes nothing.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::time::Instant;
+
+use model::change::{Batch, Change, SourceId};
+use model::config::Key;
+use model::conflict::Conflicts;
+use model::names::{ClusterId, ServiceKey, Text};
+use model::problem::{Place, Problem};
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+use tracing::info;
+
+use super::cloudfoundry::CloudFoundry;
+use super::config::{Adapter, Config, Entry};
+use super::consul::Consul;
+use super::dns::Dns;
+use super::eureka::Eureka;
+use crate::followed::{Followed, Sight};
+use crate::roster::{Awaited, Roster};
+use crate::source::{Outlet, Running, Source, Stopped, spawn};
+
+const KEEPING: &str = "; the registries are watched as before";
+
+/// What a registry told that is still there.
+#[derive(Clone, Debug, Default)]
+struct Told {
+    services: BTreeSet<ServiceKey>,
+    objects: BTreeSet<Key>,
+}
+
+/// All registries of a file.
+pub struct Directory {
+    file: Followed,
+    config: Config,
+    /// The bytes that were looked at last.
+    bytes: Option<Vec<u8>>,
+    roster: Roster,
+    cluster: ClusterId,
+    /// Sources that are not of the file, whose names cannot be used in it.
+    others: BTreeSet<SourceId>,
+    /// Config stores in their order, which is no part of the file.
+    stores: Vec<Text>,
+    watched: BTreeMap<SourceId, Watched>,
+    is_begun: bool,
+}
+
+/// One registry at work.
+struct Watched {
+    entry: Entry,
+    stop: CancellationToken,
+    forwarding: JoinHandle<Told>,
+}
+
+/// Starts what watches a registry.
+pub fn watch(
+    entry: &Entry,
+    cluster: &ClusterId,
+    batches: mpsc::Sender<Batch>,
+    end: CancellationToken,
+) -> Result<Running, String> {
+    let (id, cluster, protection) = (entry.id()?, cluster.clone(), entry.protection());
+    Ok(match entry.adapter()? {
+        Adapter::Consul(options) => spawn(Consul::new(id, options, cluster, protection), batches, end),
+        Adapter::Eureka(options) => spawn(Eureka::new(id, options, cluster, protection), batches, end),
+        Adapter::CloudFoundry(options) => spawn(CloudFoundry::new(id, options, cluster, protection), batches, end),
+        Adapter::Dns(options) => spawn(Dns::new(id, options, cluster, protection), batches, end),
+    })
+}
+
+impl Directory {
+    /// The file with what it said at the start.
+    pub fn new(file: &Path, config: Config, cluster: ClusterId, roster: Roster) -> Directory {
+        Directory {
+            file: Followed::new(file),
+            config,
+            bytes: None,
+            roster,
+            cluster,
+            others: BTreeSet::new(),
+            stores: Vec::new(),
+            watched: BTreeMap::new(),
+            is_begun: false,
+        }
+    }
+
+    /// Names that the file cannot use, because other sources have them.
+    #[must_use]
+    pub fn beside(self, others: BTreeSet<SourceId>) -> Directory {
+        Directory { others, ..self }
+    }
+
+    /// Config stores in the order in which they were given.
+    #[must_use]
+    pub fn with_stores(self, stores: Vec<Text>) -> Directory {
+        Directory { stores, ..self }
+    }
+
+    /// Watches what the config describes and nothing else.
+    async fn follow(&mut self, outlet: &Outlet) -> Result<(), Stopped> {
+        let mut wanted = BTreeMap::new();
+        for entry in &self.config.registries {
+            // The file was checked: every entry has a name and a kind.
+            wanted.insert(entry.id().map_err(Stopped::Failed)?, entry.clone());
+        }
+        let gone: Vec<SourceId> = self.watched.keys().filter(|id| !wanted.contains_key(*id)).cloned().collect();
+        for id in gone {
+            self.remove(&id, outlet).await?;
+        }
+        for (id, entry) in wanted {
+            if self.watched.get(&id).is_some_and(|watched| watched.entry == entry) {
+                continue;
+            }
+            let known = self.watched.remove(&id);
+            let awaited = match (&known, self.is_begun) {
+                (None, true) => Awaited::Never,
+                _ if entry.required => Awaited::Always,
+                _ => Awaited::Until(Instant::now() + entry.startup_deadline.0),
+            };
+            let told = match known {
+                Some(known) => known.stopped().await,
+                None => Told::default(),
+            };
+            info!(registry = &*id.0, "registry added or changed");
+            let started = self.start(entry, awaited, told, outlet).map_err(Stopped::Failed)?;
+            self.watched.insert(id, started);
+        }
+        self.is_begun = true;
+        Ok(())
+    }
+
+    fn start(&self, entry: Entry, awaited: Awaited, told: Told, outlet: &Outlet) -> Result<Watched, String> {
+        let (batches, end) = outlet.shared();
+        let stop = end.child_token();
+        let (sender, inbox) = mpsc::channel(16);
+        let running = watch(&entry, &self.cluster, sender, stop.clone())?;
+        self.roster.enter(entry.id()?, running.health.clone(), awaited);
+        Ok(Watched { entry, stop, forwarding: tokio::spawn(forward(inbox, batches, told)) })
+    }
+
+    /// Ends a registry and takes back what it told, at once.
+    async fn remove(&mut self, id: &SourceId, outlet: &Outlet) -> Result<(), Stopped> {
+        let Some(watched) = self.watched.remove(id) else { return Ok(()) };
+        let told = watched.stopped().await;
+        info!(registry = &*id.0, services = told.services.len(), "registry removed");
+        self.roster.leave(id);
+        let mut changes = told.taken_back();
+        changes.push(Change::Problems(Vec::new()));
+        let (batches, _) = outlet.shared();
+        batches.send(Batch { source: id.clone(), changes }).await.map_err(|_| Stopped::Closed)
+    }
+
+    /// What is new in the file; an error where it cannot be used. `None` where it should be looked at again.
+    fn read(&mut self, sight: Sight) -> Option<Result<Config, String>> {
+        let (bytes, is_young) = match sight {
+            Sight::Unsettled => return None,
+            Sight::Absent => return Some(Err("the file is gone".to_owned())),
+            Sight::Unreadable(reason) => return Some(Err(format!("could not read the file: {reason}"))),
+            Sight::Bytes { bytes, is_young } => (bytes, is_young),
+        };
+        if self.bytes.as_ref() == Some(&bytes) {
+            return Some(Ok(self.config.clone()));
+        }
+        let read = self.parsed(&bytes);
+        if read.is_err() && is_young {
+            return None;
+        }
+        if read.is_ok() {
+            self.bytes = Some(bytes);
+        }
+        Some(read)
+    }
+
+    fn parsed(&self, bytes: &[u8]) -> Result<Config, String> {
+        let text = std::str::from_utf8(bytes).map_err(|_| "could not parse the file: not UTF-8".to_owned())?;
+        if text.trim().is_empty() {
+            return Err("the file is empty: no registry at all is `registries: []`".to_owned());
+        }
+        let config = Config::parse(text).map_err(|reason| format!("could not use the file: {reason}"))?;
+        let mut ids = config.registries.iter().filter_map(|entry| entry.id().ok());
+        match ids.find(|id| self.others.contains(id)) {
+            Some(taken) => {
+                Err(format!("could not use the file: {} is watched by flags, give this one a name", taken.0))
+            }
+            None => Ok(config),
+        }
+    }
+
+    /// What holds between the registries, and what is wrong with the file.
+    fn said(&self, fault: Option<String>) -> Vec<Change> {
+        let conflicts = Conflicts { stores: self.stores.clone(), ..self.config.conflicts() };
+        let problem = |reason: String| {
+            let place = Place { file: self.file.name().into(), line: 0 };
+            Problem::error(place.file.clone(), format!("{reason}{KEEPING}")).at(Some(place))
+        };
+        vec![Change::Conflicts(Box::new(conflicts)), Change::Problems(fault.map(problem).into_iter().collect())]
+    }
+}
+
+impl Source for Directory {
+    fn id(&self) -> SourceId {
+        SourceId("registryConfig".into())
+    }
+
+    async fn run(&mut self, outlet: Outlet) -> Result<(), Stopped> {
+        self.follow(&outlet).await?;
+        outlet.send(vec![Change::Synced]).await?;
+        let mut told = None;
+        loop {
+            let sight = self.file.look().await?;
+            let read = self.read(sight);
+            let was_taken_in = read.is_some();
+            if let Some(read) = read {
+                let fault = match read {
+                    Ok(config) => {
+                        self.config = config;
+                        self.follow(&outlet).await?;
+                        None
+                    }
+                    Err(reason) => Some(reason),
+                };
+                let now = (self.config.conflicts(), fault.clone());
+                if told.as_ref() != Some(&now) {
+                    outlet.send(self.said(fault)).await?;
+                    told = Some(now);
+                }
+            }
+            self.file.changed(was_taken_in).await;
+        }
+    }
+}
+
+impl Watched {
+    /// Ends it; gives what it told, all of which has been passed on.
+    async fn stopped(self) -> Told {
+        self.stop.cancel();
+        // The task is not aborted and does not panic: what it gives is all that was told.
+        self.forwarding.await.unwrap_or_default()
+    }
+}
+
+impl Told {
+    /// Notes one change.
+    fn note(&mut self, change: &Change) {
+        match change {
+            Change::ServiceApplied(service) => _ = self.services.insert(service.key()),
+            Change::ServiceDeleted(key) => _ = self.services.remove(key),
+            Change::Applied(object) => _ = self.objects.insert(object.key()),
+            Change::Deleted(key) => _ = self.objects.remove(key),
+            _ => {}
+        }
+    }
+
+    /// What the other told and this one did not.
+    fn missing_from(&self, other: &Told) -> Told {
+        Told {
+            services: other.services.difference(&self.services).cloned().collect(),
+            objects: other.objects.difference(&self.objects).cloned().collect(),
+        }
+    }
+
+    fn taken_back(self) -> Vec<Change> {
+        let both = |key: ServiceKey| [Change::Endpoints(key.clone(), Vec::new()), Change::ServiceDeleted(key)];
+        let services = self.services.into_iter().flat_map(both);
+        services.chain(self.objects.into_iter().map(Change::Deleted)).collect()
+    }
+}
+
+/// Passes on what a registry tells and remembers it. What one before it told under the same name is taken back when
+/// this one is in sync and has not told it.
+async fn forward(mut inbox: mpsc::Receiver<Batch>, batches: mpsc::Sender<Batch>, before: Told) -> Told {
+    let (mut before, mut told) = (Some(before), Told::default());
+    while let Some(mut batch) = inbox.recv().await {
+        batch.changes.iter().for_each(|change| told.note(change));
+        if batch.changes.iter().any(|change| matches!(change, Change::Synced)) {
+            let old = before.take().map(|before| told.missing_from(&before)).unwrap_or_default();
+            batch.changes.splice(0..0, old.taken_back());
+        }
+        if batches.send(batch).await.is_err() {
+            break;
+        }
+    }
+    // One that never was in sync leaves what was there.
+    let Told { services, objects } = before.unwrap_or_default();
+    told.services.extend(services);
+    told.objects.extend(objects);
+    told
+}
