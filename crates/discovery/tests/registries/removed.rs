@@ -17,9 +17,8 @@ fn describe(file: &Path, url: &str, names: &[&str]) {
              interval: 100ms}}\n"
         )
     };
-    let text = format!("registries: [{}\n", if names.is_empty() { "]" } else { "" });
-    let text =
-        if names.is_empty() { text } else { format!("registries:\n{}", names.iter().map(entry).collect::<String>()) };
+    let entries: String = names.iter().map(entry).collect();
+    let text = if names.is_empty() { "registries: []\n".to_owned() } else { format!("registries:\n{entries}") };
     fs::write(file.with_extension("part"), text).unwrap();
     fs::rename(file.with_extension("part"), file).unwrap();
 }

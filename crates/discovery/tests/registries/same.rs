@@ -1,14 +1,21 @@
-//! One mesh told by files, by Consul and by Eureka gives an Envoy the same configuration, and several registries
-//! at once serve side by side.
+//! One mesh told by files, by Consul, by Eureka and by Kubernetes gives an Envoy the same configuration but for names,
+//! and several registries at once serve side by side.
 
 use std::fs;
+use std::net::{IpAddr, Ipv4Addr, UdpSocket};
 
 use serde_json::{Value, json};
+use testkit::backend::HttpBackend;
 use testkit::consul::Consul;
 use testkit::eureka::{Eureka, Instance};
-use testkit::{servers, wait};
+use testkit::kubernetes::ApiServer;
+use testkit::{ports, servers, wait};
 
-use crate::stage::{Stage, backends};
+use crate::stage::Stage;
+
+const HOST: &str = "cart.shop.mesh";
+/// What Kubernetes calls it.
+const OWN_HOST: &str = "cart.shop.svc.cluster.local";
 
 const RULES: &str = "\
 apiVersion: networking.istio.io/v1
@@ -24,13 +31,13 @@ metadata: {name: cart, namespace: shop}
 spec:
   hosts: [cart.shop.mesh]
   http:
-  - route:
-    - {destination: {host: cart.shop.mesh, subset: v1}, weight: 90}
-    - {destination: {host: cart.shop.mesh, subset: v2}, weight: 10}
+  - match: [{headers: {x-version: {exact: v2}}}]
+    route: [{destination: {host: cart.shop.mesh, subset: v2}}]
+  - route: [{destination: {host: cart.shop.mesh, subset: v1}}]
 ";
 
 /// What Envoy has, without what differs from run to run, and without what a ServiceEntry does not say: the health
-/// of endpoints and the short name of a service.
+/// of endpoints and the short name of a service. Further names of the host, which only Kubernetes knows, are left out.
 async fn configuration(stage: &Stage) -> Value {
     let dump = wait::until("a warm Envoy", async || {
         let warming = stage.envoy.admin().warming().await?;
@@ -43,7 +50,8 @@ async fn configuration(stage: &Stage) -> Value {
     .await;
     let sections = dump["configs"].as_array().cloned().unwrap_or_default();
     let kept = |section: &Value| !section["@type"].as_str().unwrap_or_default().contains("Bootstrap");
-    let mut all: Value = sections.into_iter().filter(kept).collect();
+    let all: Value = sections.into_iter().filter(kept).collect();
+    let mut all: Value = serde_json::from_str(&all.to_string().replace(OWN_HOST, HOST)).unwrap();
     strip(&mut all);
     all
 }
@@ -57,6 +65,9 @@ fn strip(value: &mut Value) {
             if map.contains_key("host") && map.contains_key("namespace") {
                 map.remove("name");
             }
+            if let Some(Value::Array(domains)) = map.get_mut("domains") {
+                domains.retain(|domain| domain.as_str().is_some_and(|d| d == "*" || d.starts_with(HOST)));
+            }
             map.values_mut().for_each(strip);
         }
         Value::Array(list) => list.iter_mut().for_each(strip),
@@ -64,62 +75,161 @@ fn strip(value: &mut Value) {
     }
 }
 
+/// An address of this machine that others could call: an API server takes no loopback addresses.
+fn own_address() -> Option<IpAddr> {
+    let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).ok()?;
+    // Nothing is sent: the kernel only says which address it would send from.
+    socket.connect((Ipv4Addr::new(192, 0, 2, 1), 9)).ok()?;
+    Some(socket.local_addr().ok()?.ip()).filter(|address| !address.is_loopback() && !address.is_unspecified())
+}
+
+/// Where the second instance would be. Kubernetes knows instances by address alone, and this machine may have only one
+/// that an API server takes.
+const ELSEWHERE: IpAddr = IpAddr::V4(Ipv4Addr::new(203, 0, 113, 2));
+
+/// One service with two instances, told to everybody who can be asked.
+struct Mesh {
+    /// The port of the service; instances have others.
+    port: u16,
+    /// Name, address, port and version of each.
+    instances: [(&'static str, IpAddr, u16, &'static str); 2],
+    _backend: HttpBackend,
+}
+
+impl Mesh {
+    async fn start() -> Mesh {
+        let address = own_address().unwrap_or(Ipv4Addr::LOCALHOST.into());
+        let backend = HttpBackend::start_at("v1", (address, 0).into()).await;
+        let instances = [("cart-0", address, backend.port(), "v1"), ("cart-1", ELSEWHERE, 8080, "v2")];
+        Mesh { port: ports::free(), instances, _backend: backend }
+    }
+
+    fn entry(&self) -> String {
+        let port = self.port;
+        let endpoint = |(_, address, own, version): &(&str, IpAddr, u16, &str)| {
+            format!(
+                "  - {{address: {address}, ports: {{http-{port}: {own}}}, locality: dc1, labels: {{version: {version}}}}}\n"
+            )
+        };
+        let endpoints: String = self.instances.iter().map(endpoint).collect();
+        format!(
+            "apiVersion: networking.istio.io/v1\nkind: ServiceEntry\nmetadata: {{name: cart, namespace: shop}}\nspec:\n  \
+             hosts: [{HOST}]\n  location: MESH_INTERNAL\n  resolution: STATIC\n  \
+             ports: [{{name: http-{port}, number: {port}, protocol: HTTP}}]\n  endpoints:\n{endpoints}---\n{RULES}"
+        )
+    }
+
+    async fn tell_consul(&self, consul: &Consul) {
+        for (name, address, own, version) in &self.instances {
+            let meta = json!({"version": version, "protocol": "http"});
+            let service = json!({
+                "ID": name, "Service": "cart", "Address": address, "Port": own, "Meta": meta,
+            });
+            consul.register("outside", &service, "passing").await;
+        }
+    }
+
+    async fn tell_eureka(&self, eureka: &Eureka) {
+        for (name, address, own, version) in &self.instances {
+            let metadata = json!({"version": version, "protocol": "http", "region": "dc1"});
+            let (app, id, status) = ("cart".to_owned(), (*name).to_owned(), "UP".to_owned());
+            let (address, port) = (address.to_string(), *own);
+            eureka.register(&Instance { app, id, address, port, status, metadata }).await;
+        }
+        eureka.lists("cart-1").await;
+    }
+
+    async fn tell_kubernetes(&self, server: &ApiServer) {
+        let port = format!("http-{}", self.port);
+        let create = async |collection: &str, object: Value| {
+            server.create(collection, &object).await.unwrap_or_else(|e| panic!("{e}"))
+        };
+        create("/api/v1/namespaces", json!({"metadata": {"name": "shop"}})).await;
+        let service = json!({
+            "metadata": {"name": "cart"},
+            "spec": {"selector": {"part-of": "cart"}, "ports": [{"name": port, "port": self.port}]},
+        });
+        create("/api/v1/namespaces/shop/services", service).await;
+        for (name, address, own, version) in &self.instances {
+            let labels = json!({"part-of": "cart", "version": version, "istio-locality": "dc1"});
+            let pod = json!({
+                "metadata": {"name": name, "labels": labels},
+                "spec": {"nodeName": "n1", "containers": [{"name": "app", "image": "app"}]},
+            });
+            create("/api/v1/namespaces/shop/pods", pod).await;
+            let ip = address.to_string();
+            let status = json!({"status": {"phase": "Running", "podIP": ip, "podIPs": [{"ip": ip}]}});
+            let path = format!("/api/v1/namespaces/shop/pods/{name}/status");
+            server.patch(&path, &status).await.unwrap_or_else(|e| panic!("{e}"));
+            let target = json!({"kind": "Pod", "name": name, "namespace": "shop"});
+            let slice = json!({
+                "addressType": "IPv4",
+                "metadata": {"name": name, "labels": {"kubernetes.io/service-name": "cart"}},
+                "ports": [{"name": port, "port": own}],
+                "endpoints": [{"addresses": [ip], "conditions": {"ready": true}, "targetRef": target}],
+            });
+            create("/apis/discovery.k8s.io/v1/namespaces/shop/endpointslices", slice).await;
+        }
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn files_consul_and_eureka_give_the_same_configuration() {
+async fn files_consul_eureka_and_kubernetes_give_the_same_configuration() {
     if servers::without("consul") || servers::without("eureka.jar") {
         return;
     }
-    let (consul, eureka) = tokio::join!(Consul::start(), Eureka::start());
-    let (port, all) = backends(["v1", "v2"]).await;
-    let mut endpoints = String::new();
-    for (index, (backend, version)) in all.iter().zip(["v1", "v2"]).enumerate() {
-        let (address, id) = (backend.address().ip().to_string(), format!("cart-{index}"));
-        endpoints += &format!("  - {{address: {address}, locality: dc1, labels: {{version: {version}}}}}\n");
-        let meta = json!({"version": version, "protocol": "http"});
-        let service = json!({"ID": &id, "Service": "cart", "Address": address, "Port": port, "Meta": meta});
-        consul.register("outside", &service, "passing").await;
-        let metadata = json!({"version": version, "protocol": "http", "region": "dc1"});
-        let app = "cart".to_owned();
-        eureka.register(&Instance { app, id, address, port, status: "UP".to_owned(), metadata }).await;
-    }
-    eureka.lists("cart-1").await;
-    let entry = format!(
-        "apiVersion: networking.istio.io/v1\nkind: ServiceEntry\nmetadata: {{name: cart, namespace: shop}}\nspec:\n  \
-         hosts: [cart.shop.mesh]\n  location: MESH_INTERNAL\n  resolution: STATIC\n  \
-         ports: [{{name: http-{port}, number: {port}, protocol: HTTP}}]\n  endpoints:\n{endpoints}---\n{RULES}"
-    );
+    let has_kubernetes = !servers::without("etcd") && !servers::without("kube-apiserver") && own_address().is_some();
+    let api_server = async { if has_kubernetes { Some(ApiServer::start().await) } else { None } };
+    let (consul, eureka, api_server) = tokio::join!(Consul::start(), Eureka::start(), api_server);
+    let mesh = Mesh::start().await;
+    mesh.tell_consul(&consul).await;
+    mesh.tell_eureka(&eureka).await;
     let folder = tempfile::tempdir().unwrap();
     let described = |name: &str, text: String| {
         let file = folder.path().join(name);
         fs::write(&file, text).unwrap();
         vec![format!("--registryConfig={}", file.display())]
     };
-    let (consul, eureka) = (consul.url(), eureka.url());
-    let (of_consul, of_eureka) = ("'{service}.shop.mesh'", "'{name}.shop.mesh'");
-    let consul = format!("- consul: {{addresses: ['{consul}'], namespace: shop, host: {of_consul}}}\n");
-    let eureka =
-        format!("- eureka: {{addresses: ['{eureka}'], namespace: shop, host: {of_eureka}, interval: 500ms}}\n");
+    let (url, port) = (consul.url(), mesh.port);
+    let of_consul = format!(
+        "- consul: {{addresses: ['{url}'], namespace: shop, host: '{{service}}.shop.mesh', servicePort: {port}}}\n"
+    );
+    let of_eureka = format!(
+        "- eureka: {{addresses: ['{}'], namespace: shop, host: '{{name}}.shop.mesh', interval: 500ms, servicePort: {port}}}\n",
+        eureka.url()
+    );
+    let mut worlds = vec![
+        ("files", HOST, Vec::new(), mesh.entry()),
+        ("Consul", HOST, described("consul.yaml", format!("registries:\n{of_consul}")), RULES.to_owned()),
+        ("Eureka", HOST, described("eureka.yaml", format!("registries:\n{of_eureka}")), RULES.to_owned()),
+    ];
+    match &api_server {
+        Some(server) => {
+            mesh.tell_kubernetes(server).await;
+            let kubeconfig = format!("--kubeconfig={}", server.kubeconfig().display());
+            let args = vec!["--registries=Kubernetes".to_owned(), kubeconfig];
+            worlds.push(("Kubernetes", OWN_HOST, args, RULES.replace(HOST, OWN_HOST)));
+        }
+        None => println!("without Kubernetes: no API server, or no address that one takes"),
+    }
 
     let mut found = Vec::new();
-    for (args, documents) in [
-        (Vec::new(), entry.as_str()),
-        (described("consul.yaml", format!("registries:\n{consul}")), RULES),
-        (described("eureka.yaml", format!("registries:\n{eureka}")), RULES),
-    ] {
-        let stage = Stage::start(&args, documents).await;
-        stage.answered_by("cart.shop.mesh", port, &["v1", "v2"]).await;
-        found.push(configuration(&stage).await);
+    for (name, host, args, documents) in &worlds {
+        let stage = Stage::start(args, documents).await;
+        stage.answered_by(host, port, &["v1"]).await;
+        found.push((name, configuration(&stage).await));
     }
-    assert!(found[0].to_string().contains("outbound|"), "{}", found[0]);
-    for (other, name) in found[1..].iter().zip(["Consul", "Eureka"]) {
-        let differences = testkit::difference::differences(&found[0], other);
+    assert!(found[0].1.to_string().contains("outbound|"), "{}", found[0].1);
+    for (name, other) in &found[1..] {
+        let differences = testkit::difference::differences(&found[0].1, other);
         assert!(differences.is_empty(), "files and {name} differ:\n{differences:#?}");
     }
+    println!("the same configuration from {} worlds", found.len());
 
     // Both at once: one host, endpoints of both, and the page of problems says so.
-    let both = described("both.yaml", format!("conflicts: {{order: [Eureka]}}\nregistries:\n{consul}{eureka}"));
+    let both = described("both.yaml", format!("conflicts: {{order: [Eureka]}}\nregistries:\n{of_consul}{of_eureka}"));
     let stage = Stage::start(&both, RULES).await;
-    stage.answered_by("cart.shop.mesh", port, &["v1", "v2"]).await;
+    stage.answered_by(HOST, port, &["v1"]).await;
     let problems = testkit::client::get(stage.discovery.http(), "discovery", "/debug/problems").await.unwrap();
     assert!(problems.body.contains("registries Eureka, Consul all have it"), "{}", problems.body);
 }
