@@ -6,11 +6,12 @@ use std::convert::Infallible;
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HOST, HeaderValue, RETRY_AFTER};
-use http::{Request, Response, StatusCode};
+use http::{Request, Response, StatusCode, Uri};
 use http_body_util::combinators::BoxBody;
 use http_body_util::{BodyExt, Full, StreamBody};
 use hyper::body::{Frame, Incoming};
@@ -38,6 +39,8 @@ struct State {
     upstream: SocketAddr,
     tls: TlsClient,
     refusal: Mutex<Option<Refusal>>,
+    /// Whether watches cannot be resumed.
+    forgets: AtomicBool,
     /// How often watches were to be cut: each is cut that began before the last time.
     cuts: watch::Sender<u64>,
     asked: Mutex<Vec<String>>,
@@ -51,6 +54,7 @@ struct Refusal {
     of: usize,
     statuses: Vec<u16>,
     seen: usize,
+    given: usize,
 }
 
 /// What the proxy did so far.
@@ -75,6 +79,7 @@ impl Faulty {
             upstream,
             tls,
             refusal: Mutex::default(),
+            forgets: AtomicBool::default(),
             cuts: watch::Sender::new(0),
             asked: Mutex::default(),
             figures: Mutex::default(),
@@ -93,7 +98,12 @@ impl Faulty {
 
     /// From now on `refused` of `of` requests get these statuses in turn; watches that stand go on.
     pub fn refuse(&self, refused: usize, of: usize, statuses: &[u16]) {
-        *lock(&self.state.refusal) = Some(Refusal { refused, of, statuses: statuses.to_vec(), seen: 0 });
+        *lock(&self.state.refusal) = Some(Refusal { refused, of, statuses: statuses.to_vec(), seen: 0, given: 0 });
+    }
+
+    /// From now on watches cannot go on from where they were: all that ask for a version are told that it is gone.
+    pub fn refuse_to_resume(&self) {
+        self.state.forgets.store(true, Ordering::SeqCst);
     }
 
     /// Cuts every watch that stands: the next line that it brings ends in its middle.
@@ -104,6 +114,7 @@ impl Faulty {
     /// Passes everything on again.
     pub fn heal(&self) {
         *lock(&self.state.refusal) = None;
+        self.state.forgets.store(false, Ordering::SeqCst);
     }
 
     /// All requests so far, as `METHOD PATH?QUERY`.
@@ -156,7 +167,7 @@ type Answer = Response<BoxBody<Bytes, Failure>>;
 async fn answer(state: Arc<State>, request: Request<Incoming>) -> Answer {
     lock(&state.asked).push(format!("{} {}", request.method(), request.uri()));
     lock(&state.figures).requests += 1;
-    if let Some(status) = state.refusal() {
+    if let Some(status) = state.refusal(request.uri()) {
         *lock(&state.figures).refused.entry(status).or_default() += 1;
         return refused(status);
     }
@@ -169,13 +180,25 @@ async fn answer(state: Arc<State>, request: Request<Incoming>) -> Answer {
 
 impl State {
     /// The status that this request is refused with.
-    fn refusal(&self) -> Option<u16> {
+    fn refusal(&self, uri: &Uri) -> Option<u16> {
+        let query = uri.query().unwrap_or_default();
+        let resumes = is_watch(uri) && query.contains("resourceVersion=") && !query.contains("sendInitialEvents");
+        if resumes && self.forgets.load(Ordering::SeqCst) {
+            return Some(410);
+        }
         let mut refusal = lock(&self.refusal);
         let refusal = refusal.as_mut()?;
         refusal.seen += 1;
-        let is_refused = (refusal.seen - 1) % refusal.of < refusal.refused;
-        is_refused.then(|| refusal.statuses[refusal.seen % refusal.statuses.len()])
+        if (refusal.seen - 1) % refusal.of >= refusal.refused {
+            return None;
+        }
+        refusal.given += 1;
+        Some(refusal.statuses[refusal.given % refusal.statuses.len()])
     }
+}
+
+fn is_watch(uri: &Uri) -> bool {
+    uri.query().is_some_and(|query| query.contains("watch=true"))
 }
 
 /// What an API server says that does not want to, or cannot.
@@ -199,7 +222,7 @@ async fn pass(state: &Arc<State>, mut request: Request<Incoming>) -> Result<Answ
     let (mut sender, connection) = client::conn::http1::handshake(TokioIo::new(stream)).await?;
     let driver = tokio::spawn(connection).abort_handle();
     request.headers_mut().insert(HOST, HeaderValue::from_static("127.0.0.1"));
-    let is_watch = request.uri().query().is_some_and(|query| query.contains("watch=true"));
+    let is_watch = is_watch(request.uri());
     let (head, body) = sender.send_request(request).await?.into_parts();
     let (forward, frames) = mpsc::channel(1);
     let cuts = state.cuts.subscribe();

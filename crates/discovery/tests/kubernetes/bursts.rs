@@ -24,7 +24,7 @@ async fn refused_requests_and_cut_watches_lose_nothing() {
     create(&api_server, &web(&["10.4.0.0", "10.4.0.1"])).await;
     let proxy = api_server.faulty().await;
     // The first lists meet a burst already.
-    proxy.refuse(2, 3, &[500, 429]);
+    proxy.refuse(1, 2, &[500, 429]);
     let begun = Instant::now();
     let server = serve(proxy.kubeconfig(), None, &[]).await;
     let started = begun.elapsed();
@@ -33,6 +33,15 @@ async fn refused_requests_and_cut_watches_lose_nothing() {
     witness.until_addresses(CLUSTER, &["10.4.0.0", "10.4.0.1"]).await;
 
     let slowest = edit_in_faults(&api_server, &proxy, &witness).await;
+    // What stands before an API server may say that history is gone without opening a stream.
+    proxy.refuse_to_resume();
+    proxy.cut_watches();
+    for edit in 0..2 {
+        let new = format!("10.4.2.{edit}");
+        api_server.patch(SLICE, &endpoints(&[&new])).await.unwrap();
+        witness.until_addresses(CLUSTER, &[&new]).await;
+    }
+    proxy.heal();
     let figures = proxy.figures();
     println!(
         "in sync after {started:?} with {:?} refusals; {EDITS} edits with {} watches cut and {:?} refusals of {} \
@@ -48,6 +57,8 @@ async fn refused_requests_and_cut_watches_lose_nothing() {
     for status in STATUSES {
         assert!(figures.refused.contains_key(status), "no {status} was given: {figures:?}");
     }
+    let stale: Vec<String> = proxy.asked().into_iter().filter(|asked| asked.ends_with("resourceVersion=0")).collect();
+    assert!(stale.is_empty(), "lists that may be of any age: {stale:?}");
     assert!(figures.cut >= 5, "few watches were cut: {figures:?}");
     server.stop(Duration::ZERO).await;
 }

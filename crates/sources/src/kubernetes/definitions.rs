@@ -1,10 +1,17 @@
 //! Installs the definitions of our kinds in an API server.
 
+use std::time::Duration;
+
 use kube::api::{Api, ApiResource, DynamicObject, Patch, PatchParams};
 use model::config::definition::definitions;
 use serde_json::Value;
+use tokio::time::sleep;
 
 use super::live::Access;
+
+/// How often a busy API server is asked.
+const TRIES: usize = 20;
+const PAUSE: Duration = Duration::from_secs(1);
 
 /// Applies every definition; what another manager wrote beside it stays. The error names the definition.
 pub async fn install(mut access: Access) -> Result<usize, String> {
@@ -21,9 +28,28 @@ pub async fn install(mut access: Access) -> Result<usize, String> {
     let mut count = 0;
     for definition in definitions() {
         let name = definition.pointer("/metadata/name").and_then(Value::as_str).unwrap_or_default().to_owned();
-        let applied = api.patch(&name, &parameters, &Patch::Apply(&definition)).await;
+        let applied = apply(&api, &name, &parameters, &definition).await;
         applied.map_err(|error| format!("could not install the definition {name}: {error}"))?;
         count += 1;
     }
     Ok(count)
+}
+
+/// Applies one definition, and again where the API server is busy.
+async fn apply(
+    api: &Api<DynamicObject>,
+    name: &str,
+    parameters: &PatchParams,
+    definition: &Value,
+) -> Result<(), kube::Error> {
+    let mut left = TRIES;
+    loop {
+        left -= 1;
+        match api.patch(name, parameters, &Patch::Apply(definition)).await {
+            Err(kube::Error::Api(answer)) if left > 0 && (answer.code == 429 || answer.code >= 500) => {
+                sleep(PAUSE).await;
+            }
+            other => return other.map(drop),
+        }
+    }
 }

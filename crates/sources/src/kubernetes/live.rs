@@ -19,6 +19,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tracing::{info, warn};
 
+use super::client::client;
 use super::cluster::{Cluster, Collection, Options};
 use super::remote::Remotes;
 use super::watching::{Heard, Object, Seen, Watch, What, definitions, document, resource};
@@ -49,15 +50,13 @@ impl Access {
         let text = |e: &dyn std::fmt::Display| e.to_string();
         let kubeconfig = match self {
             Access::InCluster => {
-                let config = Config::incluster().map_err(|e| text(&e))?;
-                return Client::try_from(config).map_err(|e| text(&e));
+                return client(Config::incluster().map_err(|e| text(&e))?);
             }
             Access::Kubeconfig(path) => Kubeconfig::read_from(&*path).map_err(|e| text(&e))?,
             Access::Told(told) => Kubeconfig::from_yaml(&told.borrow_and_update()).map_err(|e| text(&e))?,
         };
         let options = KubeConfigOptions::default();
-        let config = Config::from_custom_kubeconfig(kubeconfig, &options).await.map_err(|e| text(&e))?;
-        Client::try_from(config).map_err(|e| text(&e))
+        client(Config::from_custom_kubeconfig(kubeconfig, &options).await.map_err(|e| text(&e))?)
     }
 
     /// Completes when there are new credentials.

@@ -2,6 +2,7 @@
 //! in memory into the model's words, whatever the order of arrival; neither does I/O. `live` feeds them from watches.
 //! `definitions` installs those of our kinds.
 
+mod client;
 pub mod cluster;
 mod config;
 pub mod definitions;

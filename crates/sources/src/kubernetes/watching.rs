@@ -20,6 +20,10 @@ use super::wire::{self, Item};
 
 const FIRST_WAIT: Duration = Duration::from_millis(100);
 const LONGEST_WAIT: Duration = Duration::from_secs(5);
+/// What busy API servers ask for.
+const BUSY_WAIT: Duration = Duration::from_secs(1);
+/// Failures of streaming lists, after which they are not asked for.
+const MOST_REFUSALS: usize = 3;
 /// A server that accepts a streaming list and then says nothing for this long does not know them.
 const SILENCE: Duration = Duration::from_secs(20);
 /// How long a definition is trusted to be there after it was seen.
@@ -86,8 +90,12 @@ where
     /// Watches until nobody listens.
     pub(super) async fn run(self, tell: mpsc::Sender<Heard>) {
         let mut streaming = true;
-        while self.follow(&tell, streaming).await == Ended::NoStreaming {
-            streaming = false;
+        loop {
+            match self.follow(&tell, streaming).await {
+                Ended::Over => return,
+                Ended::NoStreaming => streaming = false,
+                Ended::Expired => debug!(collection = ?self.collection, "listing anew"),
+            }
         }
     }
 
@@ -96,9 +104,11 @@ where
         let mut events = pin!(watcher(self.api.clone(), config));
         let (mut wait, mut listed) = (FIRST_WAIT, false);
         let mut trusted_until = Instant::now();
+        let mut refusals = 0;
         loop {
             let patience = if streaming && !listed { SILENCE } else { Duration::MAX };
             let Ok(event) = timeout(patience, events.next()).await else { return Ended::NoStreaming };
+            let mut expired = false;
             let what = match event {
                 None => return Ended::Over,
                 Some(Ok(event)) => {
@@ -115,10 +125,18 @@ where
                 Some(Err(error)) => {
                     let code = code(&error);
                     debug!(collection = ?self.collection, %error, "watch failed");
-                    // Older servers, and those on an old etcd, refuse streaming lists.
-                    if streaming && !listed && [400, 422, 501].contains(&code) {
+                    // Older servers refuse streaming lists, and those on an old etcd fail in them.
+                    refusals += usize::from(code == 500);
+                    if streaming && !listed && ([400, 422, 501].contains(&code) || refusals == MOST_REFUSALS) {
                         return Ended::NoStreaming;
                     }
+                    expired = listed && code == 410 && matches!(error, watcher::Error::WatchStartFailed(_));
+                    wait = match code {
+                        // The API server is there; a list is all that it wants.
+                        410 => FIRST_WAIT,
+                        429 => BUSY_WAIT,
+                        _ => wait,
+                    };
                     What::Failed { message: error.to_string(), code }
                 }
             };
@@ -130,6 +148,10 @@ where
             if failed {
                 sleep(wait).await;
                 wait = (wait * 2).min(LONGEST_WAIT);
+            }
+            // kube lists anew when a watch is told so in its stream; some that stand before API servers tell it at once.
+            if expired {
+                return Ended::Expired;
             }
         }
     }
@@ -153,10 +175,16 @@ where
     async fn is_undefined(&self) -> bool {
         let Some((client, name)) = &self.definition else { return false };
         let definitions: Api<wire::Definition> = Api::all_with(client.clone(), &definitions());
-        match definitions.get_opt(name).await {
-            Ok(Some(definition)) => definition.metadata.deletion_timestamp.is_some(),
-            Ok(None) => true,
-            Err(_) => false,
+        let mut wait = FIRST_WAIT;
+        loop {
+            match definitions.get_opt(name).await {
+                Ok(Some(definition)) => return definition.metadata.deletion_timestamp.is_some(),
+                Ok(None) => return true,
+                Err(kube::Error::Api(answer)) if answer.code == 403 => return false,
+                // Until it is known, nothing is deleted.
+                Err(_) => sleep(wait).await,
+            }
+            wait = (wait * 2).min(LONGEST_WAIT);
         }
     }
 }
@@ -165,6 +193,8 @@ where
 enum Ended {
     Over,
     NoStreaming,
+    /// The history from which it would go on is gone.
+    Expired,
 }
 
 fn code(error: &watcher::Error) -> u16 {

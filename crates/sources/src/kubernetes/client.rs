@@ -1,0 +1,45 @@
+//! The client that API servers are asked by. It repeats nothing by itself, as every caller knows better when to ask
+//! again, and its lists do not go back in time.
+
+use http::{Request, Uri};
+use kube::client::{Body, ClientBuilder};
+use kube::{Client, Config};
+use tower::util::MapRequestLayer;
+
+/// A client by its configuration. The error says what cannot be used.
+pub(super) fn client(mut config: Config) -> Result<Client, String> {
+    // kube's own repetitions wait twice as long each time, up to minutes: an API server that was away for one would be
+    // noticed half a minute late.
+    config.default_retry = false;
+    let builder = ClientBuilder::try_from(config).map_err(|error| error.to_string())?;
+    Ok(builder.with_layer(&MapRequestLayer::new(of_now)).build())
+}
+
+/// Makes a streaming list one of what is there now. kube asks for version 0, which is whatever an API server has in
+/// memory: of several, one may be behind what another told before, and endpoints that went would come back.
+fn of_now(mut request: Request<Body>) -> Request<Body> {
+    if let Some(uri) = without_version_0(request.uri()) {
+        *request.uri_mut() = uri;
+    }
+    request
+}
+
+fn without_version_0(uri: &Uri) -> Option<Uri> {
+    let query = uri.query().filter(|query| query.contains("sendInitialEvents=true"))?;
+    let rest = query.split('&').filter(|pair| *pair != "resourceVersion=0").collect::<Vec<_>>().join("&");
+    format!("{}?{rest}", uri.path()).parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::without_version_0;
+
+    #[test]
+    fn only_streaming_lists_lose_their_version() {
+        let of = |uri: &str| without_version_0(&uri.parse().unwrap()).map(|uri| uri.to_string());
+        let list = "/api/v1/pods?watch=true&sendInitialEvents=true&resourceVersionMatch=NotOlderThan";
+        assert_eq!(of(&format!("{list}&resourceVersion=0")).as_deref(), Some(list));
+        assert_eq!(of("/api/v1/pods?watch=true&resourceVersion=0"), None);
+        assert_eq!(of("/api/v1/pods"), None);
+    }
+}
