@@ -1,12 +1,16 @@
 //! What is served over gRPC on the plain and on the TLS port: xDS, health and reflection.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
+use std::task::{Context, Poll};
 
-use anyhow::{Context, Result};
+use http::Request;
 use tokio_util::sync::CancellationToken;
+use tonic::body::Body;
+use tonic::server::NamedService;
 use tonic::service::Routes;
 use tonic_health::ServingStatus;
 use tonic_health::server::HealthReporter;
+use tower::Service;
 use xds::{Limits, Options};
 
 use crate::serve::session::Pilot;
@@ -34,17 +38,51 @@ const SERVED: &[&str] = &[
     "grpc.reflection.v1.ServerReflection",
     "grpc.reflection.v1alpha.ServerReflection",
 ];
+const COMPLETE: &str = "the committed descriptor set is complete; a test decodes it";
 const ADS: &str = "envoy.service.discovery.v3.AggregatedDiscoveryService";
 
 /// All gRPC services. Cancelling ends every stream, so that clients go elsewhere.
-pub(crate) fn routes(pilot: Arc<Pilot>, identifier: String, stop: CancellationToken) -> Result<Routes> {
+pub(crate) fn routes(pilot: Arc<Pilot>, identifier: String, stop: CancellationToken) -> Routes {
     let (reporter, health) = tonic_health::server::health_reporter();
     tokio::spawn(report(reporter, pilot.clone(), stop.clone()));
-    let newer = reflection().build_v1().context("could not make the reflection service")?;
+    let newer = Late::new(|| reflection().build_v1().expect(COMPLETE));
     // Tools of before 2023, grpcurl among them, ask for this one.
-    let older = reflection().build_v1alpha().context("could not make the reflection service")?;
+    let older = Late::new(|| reflection().build_v1alpha().expect(COMPLETE));
     let options = Options { limits: Limits::default(), identifier, stop };
-    Ok(xds::routes(pilot, options).add_service(health).add_service(newer).add_service(older))
+    xds::routes(pilot, options).add_service(health).add_service(newer).add_service(older)
+}
+
+/// A service that is made when somebody first asks for it: reflection holds megabytes that most servers are
+/// never asked for.
+#[derive(Clone)]
+struct Late<S> {
+    make: fn() -> S,
+    made: Arc<OnceLock<S>>,
+}
+
+impl<S> Late<S> {
+    fn new(make: fn() -> S) -> Late<S> {
+        Late { make, made: Arc::default() }
+    }
+}
+
+impl<S: NamedService> NamedService for Late<S> {
+    const NAME: &'static str = S::NAME;
+}
+
+impl<S: Service<Request<Body>> + Clone> Service<Request<Body>> for Late<S> {
+    type Response = S::Response;
+    type Error = S::Error;
+    type Future = S::Future;
+
+    /// Services of tonic are always ready.
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<Body>) -> S::Future {
+        self.made.get_or_init(self.make).clone().call(request)
+    }
 }
 
 /// The description of all services, as far as their files are at hand.

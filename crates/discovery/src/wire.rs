@@ -174,7 +174,7 @@ pub async fn start(args: &Discovery, environment: Environment<'_>) -> Result<Ser
     let pilot = Arc::new(Pilot::new(world, roster));
 
     let instance = environment("POD_NAME").or_else(|| environment("HOSTNAME")).unwrap_or_default();
-    let routes = grpc::routes(pilot.clone(), identifier(&instance), stop.clone())?;
+    let routes = grpc::routes(pilot.clone(), identifier(&instance), stop.clone());
     let pages = Pages::new(pilot.clone(), stop.clone());
     pages.answer_over_xds();
     let ports = Ports::bind(args, certificates.is_some()).await?;
