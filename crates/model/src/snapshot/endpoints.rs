@@ -60,8 +60,9 @@ impl Endpoints {
             shards.insert(shard.clone(), list.into());
         }
         // Another shard may hold the same address, so every one of them is indexed again.
+        let alone: Arc<[ServiceKey]> = [key.clone()].into();
         for endpoint in shards.values().flat_map(|list| list.iter()) {
-            self.remember(key, endpoint);
+            self.remember(&alone, endpoint);
         }
         if shards.is_empty() {
             self.by_service.remove(key);
@@ -119,15 +120,20 @@ impl Endpoints {
         }
     }
 
-    fn remember(&mut self, key: &ServiceKey, endpoint: &Endpoint) {
+    /// Nearly every address is that of one service; the list of that one is shared by its addresses.
+    fn remember(&mut self, alone: &Arc<[ServiceKey]>, endpoint: &Endpoint) {
         for address in &endpoint.addresses {
             let known = self.by_address.get(address).map_or(&[][..], |keys| keys);
-            if !known.contains(key) {
-                let mut keys = known.to_vec();
-                keys.push(key.clone());
-                keys.sort();
-                self.by_address.insert(address.clone(), keys.into());
-            }
+            let keys = match known.iter().any(|key| alone.contains(key)) {
+                true => continue,
+                false if known.is_empty() => alone.clone(),
+                false => {
+                    let mut keys = [known, alone].concat();
+                    keys.sort();
+                    keys.into()
+                }
+            };
+            self.by_address.insert(address.clone(), keys);
         }
     }
 
