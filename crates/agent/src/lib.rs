@@ -10,6 +10,7 @@ pub mod certificates;
 pub mod dns;
 pub mod environment;
 mod flags;
+pub mod handover;
 pub mod identity;
 pub mod metrics;
 pub mod plan;

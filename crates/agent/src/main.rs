@@ -7,11 +7,13 @@ use std::process::ExitCode;
 
 use agent::args::{Cli, Command, Proxy};
 use agent::environment::Environment;
+use agent::handover::{self, Handover};
+use agent::plan::Plan;
 use agent::process::keep;
 use agent::{ask, wire};
 use anyhow::{Context, Result};
 use command::log;
-use tracing::error;
+use tracing::{error, info};
 
 const SCOPES: log::Scopes = &[
     ("envoy", "agent::process"),
@@ -23,6 +25,9 @@ const SCOPES: log::Scopes = &[
 ];
 
 fn main() -> ExitCode {
+    if std::env::args_os().nth(1).is_some_and(|word| word == handover::COMMAND) {
+        return ended(planned());
+    }
     let cli = match Cli::read(std::env::args()) {
         Ok(cli) => cli,
         Err(error) => {
@@ -40,6 +45,10 @@ fn main() -> ExitCode {
         Command::IstioIptables { args } => agent::capture::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Keep(args) => Err(keep::become_program(&args)),
     };
+    ended(done)
+}
+
+fn ended(done: Result<ExitCode>) -> ExitCode {
     done.unwrap_or_else(|error| {
         eprintln!("pilot-agent: {error:#}");
         ExitCode::FAILURE
@@ -49,7 +58,22 @@ fn main() -> ExitCode {
 fn proxy(args: &Proxy) -> Result<ExitCode> {
     let environment = Environment::of_process();
     log::start(&args.logging, SCOPES, environment.get("RUST_LOG"))?;
-    let cause = runtime()?.block_on(wire::run(args, &environment));
+    let plan = wire::planned(args, &environment).inspect_err(|failure| error!("{failure:#}"))?;
+    let handover = Handover { plan, logging: args.logging.clone() };
+    let failure = handover.give();
+    info!("what planning took stays in memory: {failure:#}");
+    keep(&handover.plan)
+}
+
+/// What a planner left to do.
+fn planned() -> Result<ExitCode> {
+    let Handover { plan, logging } = Handover::take()?;
+    log::start(&logging, SCOPES, Environment::of_process().get("RUST_LOG"))?;
+    keep(&plan)
+}
+
+fn keep(plan: &Plan) -> Result<ExitCode> {
+    let cause = runtime()?.block_on(wire::run(plan));
     // Told in the log too: who reads an agent's end reads its log.
     let cause = cause.inspect_err(|failure| error!("{failure:#}"))?;
     Ok(ExitCode::from(cause.code()))

@@ -3,11 +3,12 @@
 use std::time::Duration;
 
 use clap::{ArgAction, Args};
+use serde::{Deserialize, Serialize};
 
 use crate::version;
 
 /// What is logged and how.
-#[derive(Clone, Debug, Default, Args)]
+#[derive(Clone, Debug, Default, Args, Serialize, Deserialize)]
 pub struct Logging {
     /// Level, or levels by scope: `default:info,ads:debug`; else $RUST_LOG
     #[arg(long = "log_output_level")]

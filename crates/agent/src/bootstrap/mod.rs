@@ -2,6 +2,7 @@
 //! To add a setting: a field in `Ingredients` (filled in `wire`), its JSON in the file of `generate/` it belongs to,
 //! and a row in `tests/bootstrap.rs`, which shows every setting to a real Envoy.
 
+mod encoded;
 mod families;
 mod generate;
 mod stats;
@@ -16,6 +17,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use api::istio::mesh::v1alpha1::ProxyConfig;
+use serde::{Deserialize, Serialize};
 
 use crate::identity::metadata::Node;
 
@@ -23,9 +25,10 @@ pub use generate::generate;
 pub use template::render;
 
 /// All that a bootstrap is made of.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Ingredients {
     pub node: Node,
+    #[serde(with = "encoded")]
     pub config: ProxyConfig,
     /// Addresses of this proxy; they decide which families are listened on.
     pub ips: Vec<IpAddr>,
@@ -45,7 +48,7 @@ pub struct Ingredients {
 }
 
 /// Ports of static listeners; 0 for none.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct Ports {
     /// Readiness, answered by the agent.
     pub status: u16,
@@ -58,7 +61,7 @@ pub struct Ports {
 }
 
 /// Where Envoy gets its configuration.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Xds {
     /// From the agent, through this socket.
     Relay(String),
@@ -66,20 +69,20 @@ pub enum Xds {
     Direct(Security),
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Security {
     Plain,
     MutualTls,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Transport {
     Delta,
     Sotw,
 }
 
 /// Settings that are on or off, by upstream's environment names.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct Switches {
     /// ISTIO_DUAL_STACK
     pub dual_stack: bool,
@@ -96,7 +99,7 @@ pub struct Switches {
 }
 
 /// How a bootstrap comes about.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Way {
     Custom(PathBuf),
     Template(PathBuf),

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use bytes::Bytes;
+use serde::{Deserialize, Serialize};
 use tokio::time::{MissedTickBehavior, interval, sleep};
 use tracing::{info, warn};
 use xxhash_rust::xxh3::Xxh3;
@@ -19,7 +20,7 @@ use super::{Material, Store};
 const FOLDERS: [&str; 3] = ["./var/run/secrets/workload-spiffe-credentials", "./etc/certs", "/etc/certs"];
 
 /// How closely files are watched.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Pace {
     /// Time between two looks.
     pub period: Duration,
@@ -28,7 +29,7 @@ pub struct Pace {
 }
 
 /// Where the parts of a workload's material lie.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Files {
     pub chain: PathBuf,
     pub key: PathBuf,

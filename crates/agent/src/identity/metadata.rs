@@ -7,6 +7,7 @@ use api::istio::mesh::v1alpha1::ProxyConfig;
 use api::istio::mesh::v1alpha1::proxy_config::{ClusterName, TracingServiceName};
 use model::config::print::message_to_json;
 use prost::{Message, Name};
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use tracing::warn;
 
@@ -26,7 +27,7 @@ const CANONICAL_LABELS: [&str; 3] = ["service.istio.io/canonical-name", "app.kub
 const NO_NAME: &str = "istio-proxy";
 
 /// The whole node as Envoy tells it.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Node {
     pub id: String,
     pub cluster: String,

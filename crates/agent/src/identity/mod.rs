@@ -8,12 +8,13 @@ pub mod pod;
 use std::net::{IpAddr, Ipv4Addr};
 
 use anyhow::{Context, Result, bail};
+use serde::{Deserialize, Serialize};
 
 use crate::args::{Identity, ProxyType};
 use crate::environment::Environment;
 
 /// Who asks the control plane.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Role {
     pub kind: Kind,
     /// The first one is the one in the node id; never empty.
@@ -25,7 +26,7 @@ pub struct Role {
 }
 
 /// The first part of a node id.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Kind {
     Sidecar,
     Router,

@@ -4,6 +4,7 @@
 mod upstream;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::env;
 use std::fs;
 use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -12,6 +13,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use api::istio::mesh::v1alpha1::ProxyConfig;
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::args::Proxy;
@@ -31,7 +33,7 @@ const INGRESS_CERTIFICATES: [&str; 2] = ["/etc/istio/ingress-certs/tls.crt", "/e
 const EXCLUDED_INTERFACES: &str = "traffic.sidecar.istio.io/excludeInterfaces";
 
 /// Everything decided.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub struct Plan {
     pub role: Role,
     pub way: Way,
@@ -54,7 +56,7 @@ pub struct Plan {
 }
 
 /// The status port.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub struct Status {
     /// `None` for no such port.
     pub address: Option<SocketAddr>,
@@ -65,7 +67,7 @@ pub struct Status {
 }
 
 /// The DNS proxy.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub struct Dns {
     /// `None` where nothing asks it.
     pub address: Option<SocketAddr>,
@@ -255,8 +257,13 @@ fn launch(
             base_id: Path::new(&config.config_path).join("envoy-base-id"),
         },
     };
-    let (agent, binary) = ("/proc/self/exe".into(), PathBuf::from(&config.binary_path));
-    Ok(Launch { agent, binary, drain, fixed: choices.arguments(), takeover })
+    let binary = PathBuf::from(&config.binary_path);
+    Ok(Launch { agent: own_program(), binary, drain, fixed: choices.arguments(), takeover })
+}
+
+/// Where this program lies; one that was removed since it started is still known to the kernel.
+fn own_program() -> PathBuf {
+    env::current_exe().ok().filter(|path| path.is_file()).unwrap_or_else(|| "/proc/self/exe".into())
 }
 
 /// A custom bootstrap of Pilot 0.8's time leaves the node to the command line.

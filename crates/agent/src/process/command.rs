@@ -6,9 +6,10 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use serde::{Deserialize, Serialize};
 
 /// What all epochs of one Envoy are started with.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Launch {
     /// Our own binary, which turns itself into Envoy.
     pub agent: PathBuf,
@@ -22,7 +23,7 @@ pub struct Launch {
 }
 
 /// How a new epoch follows an old one.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum Takeover {
     /// There is one Envoy at a time, which starts the quicker for it.
     None,

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use http::Method;
+use serde::{Deserialize, Serialize};
 use tokio::time::{interval, sleep};
 use tracing::{info, warn};
 
@@ -17,7 +18,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 const ERRORS: u32 = 5;
 
 /// How an Envoy is drained.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Drain {
     /// Envoy's admin port.
     pub admin: SocketAddr,

@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
+use std::process::Stdio;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -21,7 +22,7 @@ const GRACE: Duration = Duration::from_secs(1);
 pub(super) fn start(agent: &Path, line: &[OsString]) -> Result<Child> {
     let mut command = Command::new(agent);
     // Envoy's lines go where the agent's go. Its terminal's signals are the agent's to deal with.
-    command.args(line).process_group(0).kill_on_drop(true);
+    command.args(line).stdin(Stdio::null()).process_group(0).kill_on_drop(true);
     command.spawn().with_context(|| format!("could not start {}", agent.display()))
 }
 

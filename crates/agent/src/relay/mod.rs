@@ -7,6 +7,7 @@
 //! Envoy's requests wait unread in its stream.
 
 mod frames;
+mod headers;
 mod names;
 mod requests;
 mod responses;

@@ -14,12 +14,14 @@ use rustls::crypto::aws_lc_rs;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
+use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 use tracing::{debug, warn};
 
+use super::headers;
 use super::requests::Requests;
 use super::responses::{Connection, causes};
 
@@ -27,7 +29,7 @@ use super::responses::{Connection, causes};
 const WINDOW: u32 = 512 * 1024;
 
 /// The control plane as the agent reaches it.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Upstream {
     /// `host:port`.
     pub address: String,
@@ -36,6 +38,7 @@ pub struct Upstream {
     /// A file with the token that shows who we are.
     pub token: Option<PathBuf>,
     /// Sent with every stream, such as `clusterid`.
+    #[serde(with = "headers")]
     pub headers: Vec<(HeaderName, HeaderValue)>,
     /// How long TCP, TLS and HTTP/2 may take to stand.
     pub connect_timeout: Duration,
@@ -43,7 +46,7 @@ pub struct Upstream {
 }
 
 /// How TLS is done.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Tls {
     /// Certificates that the control plane's is checked against.
     pub roots: PathBuf,
@@ -54,7 +57,7 @@ pub struct Tls {
 }
 
 /// When nothing comes for `interval` a ping is sent; without an answer in `timeout` the connection is dead.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Pings {
     pub interval: Duration,
     pub timeout: Duration,

@@ -30,12 +30,17 @@ use services::Services;
 /// Signals this close to each other are one.
 const SAME_WISH: Duration = Duration::from_secs(1);
 
-/// Runs an Envoy until there is a reason to end.
-pub async fn run(args: &Proxy, environment: &Environment) -> Result<Cause> {
+/// Decides what to run, and tells it.
+pub fn planned(args: &Proxy, environment: &Environment) -> Result<Plan> {
     info!("pilot-agent {}", version::line());
     args.set_aside.tell();
     let plan = plan(args, environment)?;
     info!(node = plan.ingredients.node.id, cluster = plan.ingredients.node.cluster, "this proxy");
+    Ok(plan)
+}
+
+/// Runs an Envoy until there is a reason to end.
+pub async fn run(plan: &Plan) -> Result<Cause> {
     let folder = &plan.ingredients.config.config_path;
     fs::create_dir_all(folder).with_context(|| format!("could not make the folder {folder}"))?;
     let orders = Orders::default();
@@ -43,12 +48,12 @@ pub async fn run(args: &Proxy, environment: &Environment) -> Result<Cause> {
 
     let mut services = Services::default();
     services.spawn(signals.obey(orders.clone()));
-    let store = certificates(&plan, &mut services);
-    services::open(&plan, &store, &orders, &mut services).await?;
+    let store = certificates(plan, &mut services);
+    services::open(plan, &store, &orders, &mut services).await?;
 
     let cause = match plan.without_envoy {
         true => until_stopped(&orders).await,
-        false => keep(&plan, &orders, &mut services).await,
+        false => keep(plan, &orders, &mut services).await,
     };
     services.stop().await;
     info!(code = cause.code(), "{cause}");
