@@ -1,5 +1,5 @@
-//! Lays out the release binary: functions that every start runs lie together (`start.order`, written by
-//! `cargo xtask order`), so that pages of the rest are not brought into memory beside them.
+//! Lays out a release binary, of this crate and of `agent`: functions that every start runs lie together
+//! (`start.order`, written by `cargo xtask order`), so that pages of the rest are not brought into memory beside them.
 //! A stale list costs memory, never correctness.
 
 use std::env;

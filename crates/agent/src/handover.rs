@@ -43,6 +43,8 @@ impl Handover {
         if let Some(name) = words.next() {
             command.arg0(name);
         }
+        // Errors are told by their causes. A trace of every failed probe would only bring unwind tables into memory.
+        command.env("RUST_LIB_BACKTRACE", "0");
         Ok(command.arg(COMMAND).args(words).stdin(file).exec().into())
     }
 

@@ -86,6 +86,15 @@ pub(crate) fn run(root: &Path, names: &[&str]) -> Result<Vec<&'static str>> {
     Ok(missing)
 }
 
+/// Where a part lies that was obtained before.
+pub(crate) fn path(name: &str) -> Result<PathBuf> {
+    let path = cache()?.join("bin").join(name);
+    if !path.exists() {
+        bail!("no {name}: run `cargo xtask setup {name}`");
+    }
+    Ok(path)
+}
+
 fn cache() -> Result<PathBuf> {
     let set = |name: &str| env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
     let user = || set("XDG_CACHE_HOME").or_else(|| set("HOME").map(|h| h.join(".cache")));

@@ -10,7 +10,7 @@ use api::istio::mesh::v1alpha1::proxy_config::ProxyHeaders;
 use api::istio::mesh::v1alpha1::{MeshConfig, MeshNetworks, ProxyConfig};
 use prost::{Message, Name};
 use prost_reflect::DynamicMessage;
-use serde_json::Value;
+use serde_json::{Map, Value, json};
 
 pub use defaults::{default_mesh, default_proxy_config};
 
@@ -48,7 +48,9 @@ pub fn parse_proxy_config(base: &ProxyConfig, text: &str, file: &str) -> (ProxyC
 pub fn parse_networks(text: &str, file: &str) -> (Networks, Vec<Problem>) {
     let (json, place, source, mut problems) = single_document(text, file);
     let about: Text = "MeshNetworks".into();
-    let (networks, findings) = over(&MeshNetworks::default(), &json, "");
+    // How charts write that there are none.
+    let given = if json == json!({"networks": {}}) { &Value::Null } else { &json };
+    let (networks, findings) = over(&MeshNetworks::default(), given, "");
     problems.extend(parse::located(parse::problems(findings, &about, &place), source));
     problems.extend(validate::validate_networks(&networks, Some(place)));
     usable(networks, MeshNetworks::default, problems)
@@ -129,8 +131,8 @@ fn joined_providers(base: Vec<ExtensionProvider>, read: Vec<ExtensionProvider>) 
 
 /// Reads fields over a message that has content.
 fn over<M: Message + Name + Default + Clone>(base: &M, json: &Value, root: &str) -> (M, Vec<Finding>) {
-    // Reading nothing must not cost the descriptor pool.
-    if json.is_null() {
+    // Reading nothing must not cost the descriptor pool, which is megabytes.
+    if json.is_null() || json.as_object().is_some_and(Map::is_empty) {
         return (base.clone(), Vec::new());
     }
     let descriptor = api::reflect::istio().get_message_by_name(&M::full_name());

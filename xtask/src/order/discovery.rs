@@ -1,0 +1,58 @@
+//! What pilot-discovery runs: with nothing to serve, and then with the samples.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::Result;
+
+use super::profile::{Profiler, Running, answers};
+
+pub(super) fn stages(profiler: &Profiler) -> Result<Vec<BTreeSet<String>>> {
+    let nothing = profiler.scratch.join("nothing");
+    fs::create_dir_all(&nothing)?;
+    [&nothing, &profiler.samples].into_iter().map(|folder| functions(profiler, folder)).collect()
+}
+
+/// Starts the server, asks whether it is ready, stops it, and gives what ran.
+fn functions(profiler: &Profiler, folder: &Path) -> Result<BTreeSet<String>> {
+    let mut server = profiler.start(with_ports(&mut profiler.watched(), folder), "log")?;
+    let ready = |log: &str| address(log, "http").is_some_and(|address| answers(address, "/ready")).then_some(());
+    server.wait_for("ready server", ready)?;
+    server.stop()?;
+    profiler.functions()
+}
+
+/// A server for others, and where it answers.
+pub(super) fn serving(profiler: &Profiler) -> Result<(Running, String)> {
+    let mut command = Command::new(profiler.beside.join("pilot-discovery"));
+    let mut server = profiler.start(with_ports(&mut command, &profiler.samples), "discovery")?;
+    let address = server.wait_for("port", |log| address(log, "grpc").map(str::to_owned))?;
+    Ok((server, address))
+}
+
+fn with_ports<'a>(command: &'a mut Command, folder: &Path) -> &'a mut Command {
+    command
+        .args(["discovery", "--registries=", "--grpcAddr=127.0.0.1:0", "--httpAddr=127.0.0.1:0"])
+        .args(["--monitoringAddr=127.0.0.1:0", "--secureGRPCAddr=", "--httpsAddr="])
+        .arg(format!("--configDir={}", folder.display()))
+}
+
+/// The address of a port, from the line that tells it.
+fn address<'a>(log: &'a str, port: &str) -> Option<&'a str> {
+    let port = format!("port=\"{port}\"");
+    log.lines().find(|line| line.contains(&port))?.split_once("address=").map(|(_, address)| address.trim())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::address;
+
+    #[test]
+    fn address_is_that_of_the_named_port() {
+        let log = "x\tlistening port=\"grpc\" address=127.0.0.1:1\nx\tlistening port=\"http\" address=127.0.0.1:2\n";
+        assert_eq!((address(log, "http"), address(log, "grpc")), (Some("127.0.0.1:2"), Some("127.0.0.1:1")));
+        assert_eq!(address(log, "monitoring"), None);
+    }
+}
