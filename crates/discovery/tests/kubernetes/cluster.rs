@@ -1,5 +1,6 @@
 //! The API server that the tests share, and objects in it.
 
+use futures_util::future;
 use model::config::Kind;
 use serde_json::{Value, json};
 use testkit::kubernetes::{ApiServer, Definition};
@@ -61,28 +62,41 @@ pub(crate) fn path(object: &Value) -> (String, String) {
     (collection, own)
 }
 
-/// Makes objects with their statuses, namespaces too. Gives the moments in which they were made.
+/// Makes objects with their statuses, namespaces too. Gives the moments in which they were made: all at once, so that
+/// they are of one age where the machine is fast enough.
 pub(crate) async fn create(server: &ApiServer, objects: &[Value]) -> Vec<String> {
-    let mut made = Vec::new();
-    for object in objects {
-        let mut object = object.clone();
-        for drawn in ["creationTimestamp", "resourceVersion"] {
-            object["metadata"].as_object_mut().unwrap().remove(drawn);
-        }
-        if object["kind"] == "Namespace" {
-            namespace(server, &object).await;
-            continue;
-        }
-        let status = object.as_object_mut().unwrap().remove("status");
-        let (collection, own) = path(&object);
-        let answer = server.create(&collection, &object).await.unwrap();
-        MADE.lock().unwrap().push(own.clone());
-        made.push(answer["metadata"]["creationTimestamp"].as_str().unwrap().to_owned());
-        if let Some(status) = status {
-            server.patch(&format!("{own}/status"), &json!({"status": status})).await.unwrap();
-        }
+    let (namespaces, others): (Vec<Value>, Vec<Value>) =
+        objects.iter().map(bare).partition(|object| object["kind"] == "Namespace");
+    for object in &namespaces {
+        namespace(server, object).await;
     }
+    let made = future::join_all(others.iter().map(|object| create_one(server, object))).await;
+    let statuses = others.iter().filter(|object| !object["status"].is_null());
+    future::join_all(statuses.map(|object| set_status(server, object))).await;
     made
+}
+
+/// An object without what only an API server writes.
+fn bare(object: &Value) -> Value {
+    let mut object = object.clone();
+    for drawn in ["creationTimestamp", "resourceVersion"] {
+        object["metadata"].as_object_mut().unwrap().remove(drawn);
+    }
+    object
+}
+
+async fn create_one(server: &ApiServer, object: &Value) -> String {
+    let mut object = object.clone();
+    object.as_object_mut().unwrap().remove("status");
+    let (collection, own) = path(&object);
+    let answer = server.create(&collection, &object).await.unwrap();
+    made(&own);
+    answer["metadata"]["creationTimestamp"].as_str().unwrap().to_owned()
+}
+
+async fn set_status(server: &ApiServer, object: &Value) {
+    let own = path(object).1;
+    server.patch(&format!("{own}/status"), &json!({"status": object["status"]})).await.unwrap();
 }
 
 /// Notes an object that was made by other ways, to be taken away like the others.
