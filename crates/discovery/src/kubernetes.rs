@@ -73,6 +73,7 @@ pub(crate) fn write_back(
         controller: knobs.gateway_controller.to_string(),
         class: (knobs.gateway_api && knobs.make_gateway_classes).then(|| knobs.gateway_class.to_string()),
         election: knobs.leader_election.then_some(election),
+        gateway_api: knobs.gateway_api_status,
     };
     let (tell, wanted) = watch::channel(Arc::default());
     tokio::spawn(statuses::follow(world.clone(), sources, tell));

@@ -27,6 +27,7 @@ pub use merge::{Controllers, merged};
 
 /// The name that the API server notes for our changes.
 const FIELD_MANAGER: &str = "pilot-discovery";
+const GATEWAY_API: &str = "gateway.networking.k8s.io";
 /// Objects written at the same time.
 const AT_ONCE: usize = 8;
 /// How often a write is tried again at once, when another writer came between.
@@ -49,6 +50,8 @@ pub struct Writer {
     pub class: Option<String>,
     /// How the writing replica is chosen; without an election every replica writes.
     pub election: Option<Election>,
+    /// Whether objects of the Gateway API get statuses; Ingresses always do.
+    pub gateway_api: bool,
 }
 
 impl Writer {
@@ -67,7 +70,9 @@ impl Writer {
             }
         };
         let controllers = Controllers::new(&self.controller);
-        let writing = write(client.clone(), controllers, wanted, leads.clone(), stop.clone());
+        let gateway_api = self.gateway_api;
+        let is_written = move |key: &Key| gateway_api || key.kind.group() != GATEWAY_API;
+        let writing = write(client.clone(), controllers, is_written, wanted, leads.clone(), stop.clone());
         let classes = keep_classes(&client, self.class.as_deref(), &self.controller, leads.clone(), &stop);
         tokio::join!(election, writing, classes);
     }
@@ -91,6 +96,7 @@ impl Writer {
 async fn write(
     client: Client,
     controllers: Controllers,
+    is_written: impl Fn(&Key) -> bool,
     mut wanted: watch::Receiver<Arc<Lowered>>,
     mut leads: watch::Receiver<bool>,
     stop: CancellationToken,
@@ -103,7 +109,8 @@ async fn write(
         let mut failed = false;
         if leading {
             written.retain(|key, _| now.statuses.contains_key(key));
-            let pending = now.statuses.iter().filter(|(key, status)| written.get(*key) != Some(*status));
+            let ours = now.statuses.iter().filter(|(key, _)| is_written(key));
+            let pending = ours.filter(|(key, status)| written.get(*key) != Some(*status));
             let pending: Vec<_> = pending.map(|(key, status)| (key.clone(), status.clone())).collect();
             let writes = pending.into_iter().map(|(key, status)| {
                 let (client, controllers) = (&client, &controllers);
