@@ -5,26 +5,36 @@ use std::sync::Arc;
 
 use crate::names::Text;
 
-/// An ordered, shared set of labels.
+/// One label, shared by the sets that have it.
+pub type Label = Arc<(Text, Text)>;
+
+/// An ordered, shared set of labels. Workloads have nearly the same ones, so sets share the labels too.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Labels(Arc<BTreeMap<Text, Text>>);
+pub struct Labels(Arc<[Label]>);
 
 impl Labels {
     pub fn get(&self, key: &str) -> Option<&Text> {
-        self.0.get(key)
+        let at = self.0.binary_search_by(|label| (*label.0).cmp(key)).ok()?;
+        Some(&self.0[at].1)
     }
 
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
+    /// In the order of keys.
     pub fn iter(&self) -> impl Iterator<Item = (&Text, &Text)> {
+        self.0.iter().map(|label| (&label.0, &label.1))
+    }
+
+    /// In the order of keys, for another set to share.
+    pub fn shared(&self) -> impl Iterator<Item = &Label> {
         self.0.iter()
     }
 
     /// Whether every label here stands in `other` too; as a selector, no labels select everything.
     pub fn is_subset_of(&self, other: &Labels) -> bool {
-        self.0.iter().all(|(key, value)| other.get(key) == Some(value))
+        self.iter().all(|(key, value)| other.get(key) == Some(value))
     }
 
     /// Whether nobody else holds this very set.
@@ -35,15 +45,25 @@ impl Labels {
     /// These labels with one set or replaced.
     #[must_use]
     pub fn with(&self, key: impl Into<Text>, value: impl Into<Text>) -> Labels {
-        let mut map = BTreeMap::clone(&self.0);
-        map.insert(key.into(), value.into());
-        Labels(Arc::new(map))
+        self.shared().cloned().chain([Arc::new((key.into(), value.into()))]).collect()
     }
 }
 
+/// Of several values of one key the last counts.
 impl<K: Into<Text>, V: Into<Text>> FromIterator<(K, V)> for Labels {
     fn from_iter<I: IntoIterator<Item = (K, V)>>(pairs: I) -> Self {
-        Labels(Arc::new(pairs.into_iter().map(|(k, v)| (k.into(), v.into())).collect()))
+        pairs.into_iter().map(|(k, v)| Arc::new((k.into(), v.into()))).collect()
+    }
+}
+
+/// Of several labels of one key the last counts.
+impl FromIterator<Label> for Labels {
+    fn from_iter<I: IntoIterator<Item = Label>>(labels: I) -> Self {
+        let mut ordered: Vec<Label> = labels.into_iter().collect();
+        ordered.reverse();
+        ordered.sort_by(|a, b| a.0.cmp(&b.0));
+        ordered.dedup_by(|later, first| later.0 == first.0);
+        Labels(ordered.into())
     }
 }
 
@@ -56,4 +76,19 @@ impl From<&BTreeMap<String, String>> for Labels {
 /// Whether a selector given as a plain map selects a workload with these labels.
 pub fn selects(selector: &BTreeMap<String, String>, labels: &Labels) -> bool {
     selector.iter().all(|(key, value)| labels.get(key).is_some_and(|v| **v == **value))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Labels;
+
+    #[test]
+    fn labels_are_found_and_ordered_and_the_last_value_counts() {
+        let labels: Labels = [("b", "1"), ("a", "2"), ("b", "3")].into_iter().collect();
+        let pairs: Vec<(&str, &str)> = labels.iter().map(|(k, v)| (&**k, &**v)).collect();
+        assert_eq!(pairs, [("a", "2"), ("b", "3")]);
+        assert_eq!(labels.get("b").map(|v| &**v), Some("3"));
+        assert_eq!(labels.get("c"), None);
+        assert_eq!(labels.with("a", "4"), [("a", "4"), ("b", "3")].into_iter().collect());
+    }
 }

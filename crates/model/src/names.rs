@@ -56,7 +56,7 @@ macro_rules! name {
 
         impl Default for $type {
             fn default() -> Self {
-                Self("".into())
+                Self(Text::default())
             }
         }
 

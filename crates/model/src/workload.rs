@@ -1,6 +1,8 @@
 //! One running copy of a program as a platform names it: a Kubernetes Pod, reduced to what the mesh reads.
 //! Where it serves which service stands in `endpoint`.
 
+use std::sync::Arc;
+
 use crate::endpoint::{Endpoint, Health, Locality, TlsMode};
 use crate::labels::Labels;
 use crate::names::{ClusterId, Namespace, NetworkId, Text};
@@ -20,9 +22,9 @@ pub struct Workload {
     /// Its own labels, and where it stands: region, zone, subzone, cluster, node, network.
     pub labels: Labels,
     /// IP addresses, the first one first told by the platform.
-    pub addresses: Vec<Text>,
+    pub addresses: Arc<[Text]>,
     /// The named ports of its containers.
-    pub ports: Vec<NamedPort>,
+    pub ports: Arc<[NamedPort]>,
     pub locality: Locality,
     pub network: NetworkId,
     /// SPIFFE identity.
@@ -31,11 +33,17 @@ pub struct Workload {
     /// The Deployment, StatefulSet … that made it, or its own name.
     pub workload_name: Text,
     pub node_name: Text,
-    /// Host name and subdomain, for names of single pods; empty without a subdomain.
-    pub host_name: Text,
-    pub sub_domain: Text,
+    /// For names of single pods, which few have.
+    pub own_name: Option<Arc<OwnName>>,
     /// It runs and says that it is ready.
     pub is_ready: bool,
+}
+
+/// The name of a single pod: its host name below a subdomain.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct OwnName {
+    pub host: Text,
+    pub sub_domain: Text,
 }
 
 /// A port that a container gave a name.
@@ -74,10 +82,14 @@ impl Workload {
 
     /// The workload as an endpoint of no port yet.
     pub fn endpoint(&self) -> Endpoint {
+        let (host_name, sub_domain) = match &self.own_name {
+            Some(name) => (name.host.clone(), name.sub_domain.clone()),
+            None => Default::default(),
+        };
         Endpoint {
             addresses: self.addresses.iter().take(1).cloned().collect(),
             port: 0,
-            service_port: "".into(),
+            service_port: Text::default(),
             service_port_number: 0,
             labels: self.labels.clone(),
             locality: self.locality.clone(),
@@ -90,8 +102,8 @@ impl Workload {
             workload_name: self.workload_name.clone(),
             health: Health::Healthy,
             node_name: self.node_name.clone(),
-            host_name: self.host_name.clone(),
-            sub_domain: self.sub_domain.clone(),
+            host_name,
+            sub_domain,
             cluster_local: false,
         }
     }

@@ -1,5 +1,7 @@
 //! Workloads and namespaces of all clusters, as far as other objects select them by labels.
 
+use std::borrow::Borrow;
+use std::cmp::Ordering;
 use std::sync::Arc;
 
 use crate::change::{Credential, CredentialKey};
@@ -9,27 +11,57 @@ use crate::workload::{Workload, WorkloadKey};
 
 /// Every workload that a platform told of.
 #[derive(Clone, Debug, Default)]
-pub struct Workloads(imbl::OrdMap<WorkloadKey, Arc<Workload>>);
+pub struct Workloads(imbl::OrdSet<Known>);
+
+/// A workload in the order of its key, which stands in the workload and nowhere else.
+#[derive(Clone, Debug)]
+struct Known(Arc<Workload>);
+
+impl Borrow<WorkloadKey> for Known {
+    fn borrow(&self) -> &WorkloadKey {
+        &self.0.key
+    }
+}
+
+impl PartialEq for Known {
+    fn eq(&self, other: &Known) -> bool {
+        self.0.key == other.0.key
+    }
+}
+
+impl Eq for Known {}
+
+impl PartialOrd for Known {
+    fn partial_cmp(&self, other: &Known) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Known {
+    fn cmp(&self, other: &Known) -> Ordering {
+        self.0.key.cmp(&other.0.key)
+    }
+}
 
 impl Workloads {
     pub fn get(&self, key: &WorkloadKey) -> Option<&Arc<Workload>> {
-        self.0.get(key)
+        self.0.get(key).map(|known| &known.0)
     }
 
     /// The workload of this name: of the given cluster, or of any where none is given.
     pub fn named(&self, namespace: &Namespace, name: &str, cluster: &ClusterId) -> Option<&Arc<Workload>> {
         let key = WorkloadKey { namespace: namespace.clone(), name: name.into(), cluster: cluster.clone() };
         if !cluster.is_empty() {
-            return self.0.get(&key);
+            return self.get(&key);
         }
-        let (found, workload) = self.0.range(key..).next()?;
-        (found.namespace == *namespace && *found.name == *name).then_some(workload)
+        let Known(workload) = self.0.range(key..).next()?;
+        (workload.key.namespace == *namespace && *workload.key.name == *name).then_some(workload)
     }
 
     /// Workloads of one namespace, by name.
     pub fn of_namespace<'a>(&'a self, namespace: &'a Namespace) -> impl Iterator<Item = &'a Arc<Workload>> {
         let first = WorkloadKey { namespace: namespace.clone(), name: "".into(), cluster: ClusterId::default() };
-        self.0.range(first..).map(|(_, workload)| workload).take_while(move |w| w.key.namespace == *namespace)
+        self.0.range(first..).map(|known| &known.0).take_while(move |w| w.key.namespace == *namespace)
     }
 
     pub fn len(&self) -> usize {
@@ -42,10 +74,10 @@ impl Workloads {
 
     /// False if it was told like this before.
     pub(super) fn insert(&mut self, workload: Arc<Workload>) -> bool {
-        if self.0.get(&workload.key) == Some(&workload) {
+        if self.get(&workload.key) == Some(&workload) {
             return false;
         }
-        self.0.insert(workload.key.clone(), workload);
+        self.0.insert(Known(workload));
         true
     }
 

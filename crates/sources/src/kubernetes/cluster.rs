@@ -1,6 +1,7 @@
 //! One cluster, joined in memory: objects go in in any order, changes come out. What is known decides, never
 //! what came first: an endpoint whose pod is not known yet is told with the pod.
 
+use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
@@ -19,9 +20,9 @@ use model::settings::Settings;
 use model::workload::{Workload, WorkloadKey};
 
 use super::config::{DocumentId, Documents, kind_id};
-use super::interner::Interner;
+use super::interner::{Interner, Pool};
 use super::place::{self, NETWORK};
-use super::pod::{self, Pod, Surroundings};
+use super::pod::{self, Pod, Surroundings, Template};
 use super::selector::is_discovered;
 use super::service::{self, Around, Kept};
 use super::slice::{self, Join, SERVICE_NAME, Slice, Standing};
@@ -71,11 +72,10 @@ pub struct Cluster {
     options: Options,
     settings: Settings,
     interner: Interner,
+    templates: Pool<Template>,
     namespaces: BTreeMap<Namespace, NamespaceFacts>,
     nodes: BTreeMap<Text, Node>,
     pods: BTreeMap<Name, Running>,
-    /// Usable pods by address: those that an endpoint may mean that names none.
-    pods_at: HashMap<Text, BTreeSet<Name>>,
     services: BTreeMap<Name, Serving>,
     /// By service, then by the name of the slice.
     slices: BTreeMap<Name, BTreeMap<Text, Slice>>,
@@ -113,6 +113,13 @@ struct Serving {
     service: Option<Arc<Service>>,
 }
 
+/// The usable pods of one namespace by address, found once an endpoint that names no pod asks: few do, and keeping
+/// them at hand for all would cost as much as a fifth of the pods themselves.
+struct Neighbours<'a> {
+    namespace: Namespace,
+    at: OnceCell<HashMap<&'a str, &'a Arc<Workload>>>,
+}
+
 /// What must be looked at again.
 #[derive(Clone, Debug, Default)]
 struct Dirty {
@@ -134,10 +141,10 @@ impl Cluster {
             options,
             settings,
             interner: Interner::default(),
+            templates: Pool::default(),
             namespaces: BTreeMap::new(),
             nodes: BTreeMap::new(),
             pods: BTreeMap::new(),
-            pods_at: HashMap::new(),
             services: BTreeMap::new(),
             slices: BTreeMap::new(),
             service_of_slice: BTreeMap::new(),
@@ -244,8 +251,13 @@ impl Cluster {
         }
     }
 
+    fn name_of(&mut self, meta: &ObjectMeta) -> Name {
+        let namespace = self.interner.text(meta.namespace.as_deref().unwrap_or_default());
+        (Namespace::new(namespace), meta.name.as_deref().unwrap_or_default().into())
+    }
+
     fn put_service(&mut self, service: wire::Service) {
-        let key = name_of(&service.metadata);
+        let key = self.name_of(&service.metadata);
         let kept = Kept::of(service);
         match self.services.get_mut(&key) {
             Some(known) if known.kept == kept => return,
@@ -256,7 +268,7 @@ impl Cluster {
     }
 
     fn put_slice(&mut self, slice: &wire::EndpointSlice) {
-        let key = name_of(&slice.metadata);
+        let key = self.name_of(&slice.metadata);
         let labels = slice.metadata.labels.as_ref();
         let service = labels.and_then(|all| all.get(SERVICE_NAME)).filter(|name| !name.is_empty());
         let (Some(service), Some(kept)) = (service, Slice::of(slice, &mut self.interner)) else {
@@ -289,44 +301,30 @@ impl Cluster {
     }
 
     fn put_pod(&mut self, pod: &wire::Pod) {
-        let key = name_of(&pod.metadata);
-        let pod = Pod::of(pod, &mut self.interner);
+        let key = self.name_of(&pod.metadata);
+        let pod = Pod::of(pod, &mut self.interner, &mut self.templates);
         if pod.is_failed() {
             return self.remove_pod(&key);
         }
-        let before = self.pods.get(&key);
-        if before.is_some_and(|before| before.pod == pod) {
-            return;
+        match self.pods.get_mut(&key) {
+            Some(before) if before.pod == pod => return,
+            Some(before) => {
+                let both = [before.pod.usable_address(), pod.usable_address()];
+                self.dirty.addresses.extend(both.into_iter().flatten().cloned());
+                before.pod = pod;
+            }
+            None => {
+                self.dirty.addresses.extend(pod.usable_address().cloned());
+                self.pods.insert(key.clone(), Running { pod, workload: None });
+            }
         }
-        let workload = before.and_then(|before| before.workload.clone());
-        self.forget_addresses(&key);
-        if pod.is_usable()
-            && let Some(address) = pod.addresses.first()
-        {
-            self.dirty.addresses.insert(address.clone());
-            self.pods_at.entry(address.clone()).or_default().insert(key.clone());
-        }
-        self.pods.insert(key.clone(), Running { pod, workload });
         self.dirty.pods.insert(key);
     }
 
     fn remove_pod(&mut self, key: &Name) {
-        self.forget_addresses(key);
-        if self.pods.remove(key).is_some() {
+        if let Some(running) = self.pods.remove(key) {
+            self.dirty.addresses.extend(running.pod.usable_address().cloned());
             self.dirty.pods.insert(key.clone());
-        }
-    }
-
-    fn forget_addresses(&mut self, key: &Name) {
-        for address in self.pods.get(key).iter().flat_map(|before| before.pod.addresses.iter()) {
-            if let Some(pods) = self.pods_at.get_mut(address)
-                && pods.remove(key)
-            {
-                self.dirty.addresses.insert(address.clone());
-                if pods.is_empty() {
-                    self.pods_at.remove(address);
-                }
-            }
         }
     }
 
@@ -376,7 +374,7 @@ impl Cluster {
     }
 
     fn put_credential(&mut self, holder: Holder, holding: &wire::Holding) {
-        let (namespace, name) = name_of(&holding.metadata);
+        let (namespace, name) = self.name_of(&holding.metadata);
         let is_mesh = holder == Holder::ConfigMap && namespace == self.options.system_namespace;
         if is_mesh && self.options.mesh_config.as_ref() == Some(&name) {
             self.put_mesh(&holding.data);
@@ -502,7 +500,7 @@ impl Cluster {
     fn workload(&mut self, key: &Name) -> Option<Arc<Workload>> {
         let running = self.pods.get(key).filter(|_| self.is_discovered(&key.0))?;
         let pod = &running.pod;
-        let network = self.network(&pod.labels, pod.addresses.first().map_or("", |a| a));
+        let network = self.network(pod.labels(), pod.addresses.first().map_or("", |a| a));
         let node = self.nodes.get(&pod.node).map(|node| &node.locality);
         let around = Surroundings {
             cluster: &self.options.cluster,
@@ -578,7 +576,12 @@ impl Cluster {
     }
 
     fn tell_endpoints(&self, keys: &BTreeSet<Name>, changes: &mut Vec<Change>) {
+        // Keys are ordered, so those of one namespace follow each other.
+        let mut here = self.neighbours(&Namespace::default());
         for key in keys {
+            if here.namespace != key.0 {
+                here = self.neighbours(&key.0);
+            }
             let endpoints = match self.services.get(key) {
                 Some(Serving { kept, service: Some(service) }) => {
                     let join = Join {
@@ -586,7 +589,7 @@ impl Cluster {
                         keeps_sessions: kept.keeps_sessions(),
                         dual_stack: self.settings.knobs.dual_stack,
                         pod: |name: &Name| self.pods.get(name).and_then(|running| running.workload.clone()),
-                        at: |address: &str| self.standing(&key.0, address),
+                        at: |address: &str| self.standing(&here, address),
                     };
                     self.slices.get(key).map(|slices| join.endpoints(slices)).unwrap_or_default()
                 }
@@ -596,16 +599,35 @@ impl Cluster {
         }
     }
 
+    fn neighbours(&self, namespace: &Namespace) -> Neighbours<'_> {
+        Neighbours { namespace: namespace.clone(), at: OnceCell::new() }
+    }
+
+    /// The usable pods of a namespace by address.
+    fn usable<'a>(&'a self, namespace: &Namespace) -> HashMap<&'a str, &'a Arc<Workload>> {
+        let first = (namespace.clone(), Text::default());
+        let pods = self.pods.range(first..).take_while(|((ns, _), _)| ns == namespace);
+        let mut found = HashMap::new();
+        for (_, Running { pod, workload }) in pods {
+            if let (Some(address), Some(workload)) = (pod.usable_address(), workload) {
+                // The first by name, where several say that they have it.
+                found.entry(&**address).or_insert(workload);
+            }
+        }
+        found
+    }
+
     /// A pod of this namespace at the address, or nobody.
-    fn standing(&self, namespace: &Namespace, address: &str) -> Standing {
-        let pods = self.pods_at.get(address).into_iter().flatten();
-        let here = pods.filter(|(ns, _)| ns == namespace).find_map(|key| self.pods.get(key)?.workload.clone());
+    fn standing<'a>(&'a self, neighbours: &Neighbours<'a>, address: &str) -> Standing {
+        let at = neighbours.at.get_or_init(|| self.usable(&neighbours.namespace));
+        let here = at.get(address).map(|workload| Arc::clone(workload));
         here.map(Standing::Pod).unwrap_or_else(|| {
             let network = self.network(&Labels::default(), address);
             let locality = Locality::default();
             let place =
                 place::Place { locality: &locality, cluster: &self.options.cluster, node: "", network: &network };
-            let labels = place::placed(&Labels::default(), &place);
+            let label = |(key, value): (&str, &str)| Arc::new((key.into(), value.into()));
+            let labels = place::placed(&Labels::default(), &place, label);
             Standing::Nobody(Box::new(slice::bare(self.options.cluster.clone(), network, labels)))
         })
     }
@@ -619,9 +641,4 @@ fn credential(holder: Holder, data: &BTreeMap<String, String>) -> Credential {
     };
     let entries: Vec<(&str, Vec<u8>)> = data.iter().map(|(key, value)| (key.as_str(), bytes(value))).collect();
     Credential::of(entries.iter().map(|(key, value)| (*key, value.as_slice())))
-}
-
-fn name_of(meta: &ObjectMeta) -> Name {
-    let namespace = meta.namespace.as_deref().unwrap_or_default().into();
-    (namespace, meta.name.as_deref().unwrap_or_default().into())
 }

@@ -1,14 +1,17 @@
-//! One copy of every text and label set that many objects share: pods of one Deployment differ in little.
+//! One copy of every text, label set and other value that many objects share: pods of one Deployment differ in little.
 
 use std::collections::{BTreeMap, HashSet};
+use std::hash::Hash;
+use std::sync::Arc;
 
-use model::labels::Labels;
+use model::labels::{Label, Labels};
 use model::names::Text;
 
 /// Texts and label sets in use. What only the interner still holds goes when it has doubled.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Interner {
     texts: HashSet<Text>,
+    labels: Pool<(Text, Text)>,
     sets: HashSet<Labels>,
     due: usize,
 }
@@ -26,20 +29,21 @@ impl Interner {
         text
     }
 
-    /// A shared set of these labels, its words shared too.
-    pub(super) fn labels(&mut self, labels: Option<&BTreeMap<String, String>>) -> Labels {
-        let Some(map) = labels else { return Labels::default() };
-        let pairs: Vec<(Text, Text)> = map.iter().map(|(k, v)| (self.text(k), self.text(v))).collect();
-        self.set(pairs.into_iter().collect())
+    /// The one copy of this label.
+    pub(super) fn label(&mut self, key: &str, value: &str) -> Label {
+        let label = (self.text(key), self.text(value));
+        self.labels.share(label)
     }
 
-    /// The one copy of this set.
-    pub(super) fn set(&mut self, labels: Labels) -> Labels {
-        if let Some(known) = self.sets.get(&labels) {
+    /// The one copy of the set of these labels.
+    pub(super) fn labels(&mut self, labels: Option<&BTreeMap<String, String>>) -> Labels {
+        let Some(map) = labels else { return Labels::default() };
+        let set: Labels = map.iter().map(|(key, value)| self.label(key, value)).collect();
+        if let Some(known) = self.sets.get(&set) {
             return known.clone();
         }
-        self.sets.insert(labels.clone());
-        labels
+        self.sets.insert(set.clone());
+        set
     }
 
     fn sweep(&mut self) {
@@ -47,14 +51,52 @@ impl Interner {
             return;
         }
         self.sets.retain(|labels| !labels.is_unshared());
-        self.texts.retain(|text| std::sync::Arc::strong_count(text) > 1);
+        self.texts.retain(|text| Arc::strong_count(text) > 1);
         self.due = (self.texts.len() + self.sets.len()) * 2;
+    }
+}
+
+/// Values of one type, each kept once. What only the pool still holds goes when it has doubled.
+#[derive(Clone, Debug)]
+pub(super) struct Pool<T> {
+    values: HashSet<Arc<T>>,
+    due: usize,
+}
+
+impl<T> Default for Pool<T> {
+    fn default() -> Self {
+        Pool { values: HashSet::new(), due: FIRST_SWEEP }
+    }
+}
+
+impl<T: Eq + Hash> Pool<T> {
+    /// The one copy of this value.
+    pub(super) fn share(&mut self, value: T) -> Arc<T> {
+        if let Some(known) = self.values.get(&value) {
+            return Arc::clone(known);
+        }
+        if self.values.len() >= self.due {
+            self.values.retain(|value| Arc::strong_count(value) > 1);
+            self.due = FIRST_SWEEP.max(self.values.len() * 2);
+        }
+        let value = Arc::new(value);
+        self.values.insert(Arc::clone(&value));
+        value
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::Interner;
+    use super::{Interner, Pool};
+
+    #[test]
+    fn equal_values_are_kept_once_and_unused_ones_go() {
+        let mut pool = Pool::default();
+        let kept = pool.share(0);
+        assert!(std::sync::Arc::ptr_eq(&kept, &pool.share(0)));
+        (1..3 * super::FIRST_SWEEP).for_each(|i| drop(pool.share(i)));
+        assert!(pool.values.len() <= super::FIRST_SWEEP && pool.values.contains(&0), "{}", pool.values.len());
+    }
 
     #[test]
     fn equal_words_are_kept_once_and_unused_ones_go() {

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use api::istio::mesh::v1alpha1::network::network_endpoints::Ne;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use model::endpoint::Locality;
-use model::labels::Labels;
+use model::labels::{Label, Labels};
 use model::names::{ClusterId, NetworkId, Text};
 use model::settings::Networks;
 
@@ -37,8 +37,8 @@ pub(super) fn of_pod(labels: &Labels) -> Option<Locality> {
     Some(if label.contains('/') { Locality::parse(label) } else { Locality::parse(&label.replace('.', "/")) })
 }
 
-/// Labels with where the workload stands among them.
-pub(super) fn placed(labels: &Labels, place: &Place<'_>) -> Labels {
+/// Labels with where the workload stands among them; `label` makes those that are new.
+pub(super) fn placed(labels: &Labels, place: &Place<'_>, label: impl FnMut((&str, &str)) -> Label) -> Labels {
     let told = [
         (REGION[0], place.locality.region()),
         (ZONE[0], place.locality.zone()),
@@ -46,10 +46,9 @@ pub(super) fn placed(labels: &Labels, place: &Place<'_>) -> Labels {
         ("topology.istio.io/cluster", place.cluster),
         ("kubernetes.io/hostname", place.node),
     ];
-    let own = labels.iter().map(|(k, v)| (k.clone(), v.clone()));
     let network = (labels.get(NETWORK).is_none_or(|n| n.is_empty())).then_some((NETWORK, place.network));
     let known = told.into_iter().chain(network).filter(|(_, value)| !value.is_empty());
-    own.chain(known.map(|(k, v)| (Text::from(k), Text::from(v)))).collect()
+    labels.shared().cloned().chain(known.map(label)).collect()
 }
 
 /// All that `placed` adds.

@@ -6,9 +6,9 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use model::endpoint::{Locality, TlsMode};
 use model::labels::Labels;
 use model::names::{ClusterId, Namespace, NetworkId, Text};
-use model::workload::{NamedPort, Transport, Workload, WorkloadKey};
+use model::workload::{NamedPort, OwnName, Transport, Workload, WorkloadKey};
 
-use super::interner::Interner;
+use super::interner::{Interner, Pool};
 use super::place::{self, Place};
 use super::wire;
 
@@ -18,17 +18,22 @@ const WORKLOAD_NAME: &str = "service.istio.io/workload-name";
 /// A pod as it is kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Pod {
-    pub(super) labels: Labels,
-    pub(super) addresses: Box<[Text]>,
-    ports: Box<[NamedPort]>,
+    pub(super) template: Arc<Template>,
+    pub(super) addresses: Arc<[Text]>,
     pub(super) node: Text,
-    service_account: Text,
-    workload_name: Text,
-    host_name: Text,
-    sub_domain: Text,
+    own_name: Option<Arc<OwnName>>,
     phase: Phase,
     is_ready: bool,
     is_going: bool,
+}
+
+/// What a pod has in common with others of the same owner.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Template {
+    pub(super) labels: Labels,
+    ports: Arc<[NamedPort]>,
+    service_account: Text,
+    workload_name: Text,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,23 +44,20 @@ enum Phase {
 }
 
 impl Pod {
-    pub(super) fn of(pod: &wire::Pod, interner: &mut Interner) -> Pod {
+    pub(super) fn of(pod: &wire::Pod, interner: &mut Interner, templates: &mut Pool<Template>) -> Pod {
         let labels = interner.labels(pod.metadata.labels.as_ref());
-        let sub_domain = interner.text(&pod.spec.subdomain);
         let name = pod.metadata.name.as_deref().unwrap_or_default();
-        let host_name = match (pod.spec.subdomain.is_empty(), pod.spec.hostname.as_str()) {
-            (true, _) => interner.text(""),
-            (false, "") => name.into(),
-            (false, own) => own.into(),
-        };
-        Pod {
-            addresses: addresses(&pod.status),
+        let template = Template {
             ports: named_ports(&pod.spec, interner),
-            node: interner.text(&pod.spec.node_name),
             service_account: interner.text(&pod.spec.service_account_name),
             workload_name: interner.text(&workload_name(&pod.metadata, name, &labels)),
-            host_name,
-            sub_domain,
+            labels,
+        };
+        Pod {
+            template: templates.share(template),
+            addresses: addresses(&pod.status),
+            node: interner.text(&pod.spec.node_name),
+            own_name: own_name(name, &pod.spec, interner),
             phase: match pod.status.phase.as_str() {
                 "Failed" => Phase::Failed,
                 "Succeeded" => Phase::Succeeded,
@@ -63,8 +65,16 @@ impl Pod {
             },
             is_ready: pod.status.conditions.iter().any(|c| c.kind == "Ready" && c.status == "True"),
             is_going: pod.metadata.deletion_timestamp.is_some(),
-            labels,
         }
+    }
+
+    pub(super) fn labels(&self) -> &Labels {
+        &self.template.labels
+    }
+
+    /// The address by which what names no pod finds it.
+    pub(super) fn usable_address(&self) -> Option<&Text> {
+        self.addresses.first().filter(|_| self.is_usable())
     }
 
     /// Failed pods are as good as deleted, though the API server still has them.
@@ -94,32 +104,40 @@ pub(super) fn workload(
     around: Surroundings<'_>,
     interner: &mut Interner,
 ) -> Arc<Workload> {
-    let locality = place::of_pod(&pod.labels).or_else(|| around.node.cloned()).unwrap_or_default();
+    let locality = place::of_pod(pod.labels()).or_else(|| around.node.cloned()).unwrap_or_default();
     let place = Place { locality: &locality, cluster: around.cluster, node: &pod.node, network: &around.network };
-    let labels = place::placed(&pod.labels, &place);
-    let labels = labels.iter().map(|(k, v)| (interner.text(k), interner.text(v))).collect();
-    let account = format!("spiffe://{}/ns/{namespace}/sa/{}", around.trust_domain, pod.service_account);
+    // Not shared as a set: with the node among the labels hardly two are equal.
+    let labels = place::placed(pod.labels(), &place, |(k, v)| interner.label(k, v));
+    let account = format!("spiffe://{}/ns/{namespace}/sa/{}", around.trust_domain, pod.template.service_account);
     Arc::new(Workload {
         key: WorkloadKey { namespace: namespace.clone(), name: name.clone(), cluster: around.cluster.clone() },
-        labels: interner.set(labels),
-        addresses: pod.addresses.to_vec(),
-        ports: pod.ports.to_vec(),
+        labels,
+        addresses: pod.addresses.clone(),
+        ports: pod.template.ports.clone(),
         network: around.network,
         service_account: interner.text(&account),
-        tls: match pod.labels.get(TLS_MODE) {
+        tls: match pod.labels().get(TLS_MODE) {
             Some(mode) if **mode == *"istio" => TlsMode::Istio,
             _ => TlsMode::Disabled,
         },
-        workload_name: pod.workload_name.clone(),
+        workload_name: pod.template.workload_name.clone(),
         node_name: pod.node.clone(),
-        host_name: pod.host_name.clone(),
-        sub_domain: pod.sub_domain.clone(),
+        own_name: pod.own_name.clone(),
         is_ready: pod.is_usable(),
         locality,
     })
 }
 
-fn addresses(status: &wire::PodStatus) -> Box<[Text]> {
+/// Only pods with a subdomain have names of their own.
+fn own_name(name: &str, spec: &wire::PodSpec, interner: &mut Interner) -> Option<Arc<OwnName>> {
+    if spec.subdomain.is_empty() {
+        return None;
+    }
+    let host = if spec.hostname.is_empty() { name } else { spec.hostname.as_str() };
+    Some(Arc::new(OwnName { host: host.into(), sub_domain: interner.text(&spec.subdomain) }))
+}
+
+fn addresses(status: &wire::PodStatus) -> Arc<[Text]> {
     let mut found: Vec<Text> = Vec::new();
     for ip in std::iter::once(&status.pod_ip).chain(status.pod_ips.iter().map(|p| &p.ip)) {
         if !ip.is_empty() && !found.iter().any(|known| **known == **ip) {
@@ -130,7 +148,7 @@ fn addresses(status: &wire::PodStatus) -> Box<[Text]> {
 }
 
 /// Named ports of containers, and of init containers that keep running beside them; the first of a name wins.
-fn named_ports(spec: &wire::PodSpec, interner: &mut Interner) -> Box<[NamedPort]> {
+fn named_ports(spec: &wire::PodSpec, interner: &mut Interner) -> Arc<[NamedPort]> {
     let beside = spec.init_containers.iter().filter(|c| c.restart_policy.as_deref() == Some("Always"));
     let ports = spec.containers.iter().chain(beside).flat_map(|c| &c.ports).filter(|p| !p.name.is_empty());
     let mut found: Vec<NamedPort> = Vec::new();
@@ -178,14 +196,15 @@ fn cron_job(job: &str) -> Option<&str> {
 mod tests {
     use serde_json::json;
 
-    use super::super::interner::Interner;
+    use super::super::interner::{Interner, Pool};
     use super::{Pod, cron_job};
 
     fn workload(owner: serde_json::Value, labels: serde_json::Value) -> String {
         let pod = json!({"metadata": {"name": "p-1", "generateName": "p-", "labels": labels,
             "ownerReferences": [owner]}});
         let pod = serde_json::from_value(pod).expect("a pod");
-        Pod::of(&pod, &mut Interner::default()).workload_name.to_string()
+        let pod = Pod::of(&pod, &mut Interner::default(), &mut Pool::default());
+        pod.template.workload_name.to_string()
     }
 
     fn owner(kind: &str, name: &str) -> serde_json::Value {

@@ -109,7 +109,7 @@ where
                 if slice.is_ipv6 {
                     continue;
                 }
-                addresses = pod.addresses.clone();
+                addresses = pod.addresses.to_vec();
             }
             for (name, number) in &slice.ports {
                 let service_port = self.service.port_by_name(name);
@@ -158,21 +158,21 @@ pub(super) fn bare(cluster: model::names::ClusterId, network: model::names::Netw
     Endpoint {
         addresses: Vec::new(),
         port: 0,
-        service_port: "".into(),
+        service_port: Text::default(),
         service_port_number: 0,
         labels,
         locality: Default::default(),
         network,
         cluster,
         weight: 0,
-        service_account: "".into(),
+        service_account: Text::default(),
         tls: TlsMode::Disabled,
         namespace: Namespace::default(),
-        workload_name: "".into(),
+        workload_name: Text::default(),
         health: Health::Healthy,
-        node_name: "".into(),
-        host_name: "".into(),
-        sub_domain: "".into(),
+        node_name: Text::default(),
+        host_name: Text::default(),
+        sub_domain: Text::default(),
         cluster_local: false,
     }
 }
