@@ -68,13 +68,16 @@ impl NameTablePlan {
     /// A service without an address of its own is its endpoints, as far as the client can dial them
     /// directly. Pods with a host name get a name of their own beside it.
     fn endpoint_addresses(&mut self, view: &View, service: &Service) -> Vec<Text> {
-        let Some(port) = service.ports.first().filter(|_| service.resolution == Resolution::Passthrough) else {
+        let Some(first) = service.ports.first().filter(|_| service.resolution == Resolution::Passthrough) else {
             return Vec::new();
         };
         let proxy = &view.proxy;
         let mut all = Vec::new();
         let mut pods = Pods::default();
-        for endpoint in view.endpoints(service).filter(|e| e.service_port == port.name && is_usable(e)) {
+        // A number may stand there twice, for UDP and for TCP: the endpoints of both count.
+        let ports = service.ports.iter().filter(|port| port.number == first.number);
+        let serving = ports.flat_map(|port| view.endpoints(service).filter(|e| e.service_port == port.name));
+        for endpoint in serving.filter(|e| is_usable(e, service)) {
             let same_network = same_or_unknown(&endpoint.network, &proxy.network);
             let same_cluster = same_or_unknown(&endpoint.cluster, &proxy.cluster);
             if !endpoint.sub_domain.is_empty() && same_network {
@@ -116,8 +119,10 @@ impl Pods {
     }
 }
 
-fn is_usable(endpoint: &Endpoint) -> bool {
-    !endpoint.addresses.is_empty() && endpoint.addresses.iter().all(|a| is_ip(a)) && endpoint.health == Health::Healthy
+fn is_usable(endpoint: &Endpoint, service: &Service) -> bool {
+    let is_published = service.kubernetes.as_ref().is_some_and(|own| own.publish_not_ready);
+    let is_told = is_published || endpoint.health == Health::Healthy;
+    is_told && !endpoint.addresses.is_empty() && endpoint.addresses.iter().all(|a| is_ip(a))
 }
 
 fn is_ip(address: &str) -> bool {
