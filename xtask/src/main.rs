@@ -5,6 +5,7 @@
 
 mod cases;
 mod checks;
+mod compare;
 mod order;
 mod setup;
 mod tidy;
@@ -17,6 +18,8 @@ use anyhow::{Result, bail};
 
 const USAGE: &str = "\
 usage: cargo xtask COMMAND
+  compare [--services N] [--seed N]
+            istiod and ours side by side on one API server, differences printed
   cases import DIR [TOPIC...]
             copy recorded cases into tests/cases
   order     list the functions that every start runs, for the linker
@@ -39,6 +42,7 @@ fn main() -> ExitCode {
 fn run(args: &[&str]) -> Result<()> {
     match args {
         ["cases", "import", from, topics @ ..] => cases::import(&workspace::root(), Path::new(from), topics),
+        ["compare", options @ ..] => compare::run(&workspace::root(), options),
         ["order"] => order::run(&workspace::root()),
         ["setup", names @ ..] => setup::run(&workspace::root(), names).map(|_| ()),
         ["test"] => checks::run(&workspace::root()),

@@ -245,7 +245,9 @@ fn definition((group, versions, kind, plural, namespaced): &Definition<'_>) -> V
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
         "metadata": {"name": format!("{plural}.{group}"),
-            "annotations": {"api-approved.kubernetes.io": "unapproved, for a test"}},
+            "annotations": {"api-approved.kubernetes.io": "unapproved, for a test",
+                // istiod reads no kind of the Gateway API from an older bundle.
+                "gateway.networking.k8s.io/bundle-version": "v1.6.0"}},
         "spec": {
             "group": group,
             "scope": if *namespaced { "Namespaced" } else { "Cluster" },

@@ -178,7 +178,7 @@ pub(crate) fn is_root(path: &str) -> bool {
     match parts.as_slice() {
         [.., "src", "lib.rs" | "main.rs"] | [.., "build.rs"] => true,
         [.., "tests" | "benches" | "examples" | "bin", file] => file.ends_with(".rs") && !path.contains("/src/tests/"),
-        [.., "tests" | "benches", _, "main.rs"] => true,
+        [.., "tests" | "benches" | "examples", _, "main.rs"] => true,
         _ => false,
     }
 }

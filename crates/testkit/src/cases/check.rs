@@ -35,7 +35,11 @@ pub(super) struct Outcome {
 
 impl Outcome {
     fn new(case: &Case) -> Outcome {
-        Outcome { topic: case.topic.clone(), label: case.label(), counts: BTreeMap::new(), faults: Vec::new() }
+        Outcome::named(&case.topic, &case.label())
+    }
+
+    pub(super) fn named(topic: &str, label: &str) -> Outcome {
+        Outcome { topic: topic.to_owned(), label: label.to_owned(), counts: BTreeMap::new(), faults: Vec::new() }
     }
 }
 
@@ -195,7 +199,13 @@ fn outcome(case: &Case, load: &impl Fn(&Case) -> Server, selection: &Selection, 
     outcome
 }
 
-fn compare(outcome: &mut Outcome, proxy: &str, kind: &'static str, expected: &[Arc<Value>], got: &[Arc<Value>]) {
+pub(super) fn compare(
+    outcome: &mut Outcome,
+    proxy: &str,
+    kind: &'static str,
+    expected: &[Arc<Value>],
+    got: &[Arc<Value>],
+) {
     let (left, right) = (index(expected), index(got));
     let names: BTreeSet<&String> = left.keys().chain(right.keys()).collect();
     for name in names {

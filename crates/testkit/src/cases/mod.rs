@@ -1,10 +1,11 @@
 //! Recorded cases: a piece of configuration, some proxies, and what each of them was answered.
 //! `store.rs` reads them, `objects.rs` does to objects of a cluster
-//! what an API server would, `statuses.rs` tells what is written back to them, `ask.rs` asks as an Envoy does (`stream.rs` over the wire), `check.rs` compares,
-//! `report.rs` tells.
+//! what an API server would, `statuses.rs` tells what is written back to them, `ask.rs` asks as an Envoy does (`stream.rs` over the wire), `check.rs` compares
+//! with the recording, `dump.rs` two servers with each other, `report.rs` tells.
 
 mod ask;
 mod check;
+mod dump;
 mod objects;
 mod report;
 mod statuses;
@@ -13,6 +14,7 @@ mod stream;
 
 pub use ask::Answers;
 pub use check::{disagreements, run};
+pub use dump::{Comparison, Dump};
 pub use objects::objects;
 pub use statuses::{Server, Statuses};
 pub use store::Store;

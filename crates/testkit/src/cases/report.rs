@@ -70,6 +70,16 @@ pub(super) fn print(outcomes: &[Outcome], verdict: &Verdict, selection: &Selecti
     println!("test result: {word}. {equal} passed; {failed} failed; {} ignored", all - equal - broken);
 }
 
+/// A comparison of two servers: every difference, what most of them have in common, and the table.
+pub(super) fn print_all(outcomes: &[Outcome]) {
+    let unequal: Vec<&Outcome> = outcomes.iter().filter(|o| !o.faults.is_empty()).collect();
+    unequal.iter().for_each(|outcome| print_faults(outcome, usize::MAX));
+    if !unequal.is_empty() {
+        print_causes(&unequal);
+    }
+    print_table(outcomes);
+}
+
 /// A run over some types only: differences and table.
 pub(super) fn print_types(outcomes: &[Outcome]) {
     print_differences(&outcomes.iter().collect::<Vec<_>>());

@@ -1,0 +1,75 @@
+//! A mesh made by chance: services of every shape with their pods, and rules about them. The same seed gives the
+//! same objects. `services.rs` says what there is, `routes.rs`, `destinations.rs`, `policies.rs` and `gateways.rs`
+//! what is said about it, `proxies.rs` who asks.
+
+mod destinations;
+mod dice;
+mod gateways;
+mod policies;
+mod proxies;
+mod routes;
+mod services;
+
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
+use testkit::cases::Proxy;
+
+use self::dice::Dice;
+
+const NAMESPACES: &[&str] = &["alpha", "beta", "gamma", "delta", "epsilon", "zeta"];
+/// Where objects for the whole mesh stand, and gateways.
+const ROOT: &str = "istio-system";
+
+/// The cluster of the last object that is made.
+pub(crate) const LAST_CLUSTER: &str = "outbound|80||last.alpha.svc.cluster.local";
+
+/// What is to be made, and who asks.
+pub(crate) struct Mesh {
+    pub(crate) objects: Vec<Value>,
+    /// Made when everything else is there and known.
+    pub(crate) last: Vec<Value>,
+    pub(crate) proxies: Vec<Proxy>,
+}
+
+impl Mesh {
+    /// How many objects there are of each kind.
+    pub(crate) fn summary(&self) -> String {
+        let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
+        for object in &self.objects {
+            *counts.entry(object["kind"].as_str().unwrap_or_default()).or_default() += 1;
+        }
+        counts.iter().map(|(kind, count)| format!("{count} {kind}")).collect::<Vec<_>>().join(", ")
+    }
+}
+
+/// A mesh with so many services.
+pub(crate) fn generate(services: usize, seed: u64) -> Mesh {
+    let mut dice = Dice::new(seed);
+    let mut objects = namespaces();
+    objects.extend(services::nodes());
+    let town = services::generate(services, &mut dice, &mut objects);
+    services::entries(services / 10, &mut dice, &mut objects);
+    gateways::generate(&town, &mut dice, &mut objects);
+    routes::generate(&town, services * 3 / 5, &mut dice, &mut objects);
+    destinations::generate(&town, services / 2, &mut dice, &mut objects);
+    policies::generate(&town, &mut dice, &mut objects);
+    let last = json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "last", "namespace": "alpha"},
+        "spec": {"clusterIP": "10.96.200.1", "ports": [{"name": "http", "port": 80}]}});
+    Mesh { objects, last: vec![last], proxies: proxies::all(&town) }
+}
+
+fn namespaces() -> Vec<Value> {
+    let of = |name: &&str| {
+        json!({"apiVersion": "v1", "kind": "Namespace",
+            "metadata": {"name": name, "labels": {"kubernetes.io/metadata.name": name, "team": name}}})
+    };
+    NAMESPACES.iter().chain([&ROOT]).map(of).collect()
+}
+
+/// An object of Istio's groups.
+fn istio(kind: &str, group: &str, namespace: &str, name: &str, spec: Value) -> Value {
+    let version = if kind == "EnvoyFilter" { "v1alpha3" } else { "v1" };
+    json!({"apiVersion": format!("{group}/{version}"), "kind": kind,
+        "metadata": {"name": name, "namespace": namespace}, "spec": spec})
+}

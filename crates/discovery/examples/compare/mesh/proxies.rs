@@ -1,0 +1,58 @@
+//! Who asks: a sidecar in each namespace, one that serves nothing, and a gateway of each kind.
+
+use serde_json::{Value, json};
+use testkit::cases::Proxy;
+
+use super::services::{Service, region, zone};
+use super::{NAMESPACES, ROOT, gateways};
+
+pub(super) fn all(town: &[Service]) -> Vec<Proxy> {
+    let mut proxies =
+        vec![proxy("client", "sidecar", "10.42.0.1", "client-0", "alpha", &json!({"app": "client"}), None)];
+    for (service, namespace) in town.iter().zip(NAMESPACES) {
+        let pod = &service.pods[0];
+        let mut proxy = proxy(
+            &format!("in-{namespace}"),
+            "sidecar",
+            &pod.address,
+            &pod.name,
+            namespace,
+            &pod.labels,
+            Some(pod.node),
+        );
+        if *namespace == "beta" {
+            proxy.metadata["DNS_CAPTURE"] = json!("true");
+        }
+        proxies.push(proxy);
+    }
+    let labels = json!({"istio": "ingressgateway", "app": "istio-ingressgateway"});
+    proxies.push(proxy("edge", "router", gateways::EDGE, "istio-ingressgateway-0", ROOT, &labels, Some(0)));
+    let labels = json!({"gateway.networking.k8s.io/gateway-name": "front"});
+    proxies.push(proxy("front", "router", gateways::FRONT, "front-istio-0", "alpha", &labels, Some(0)));
+    proxies
+}
+
+fn proxy(
+    name: &str,
+    role: &str,
+    address: &str,
+    pod: &str,
+    namespace: &str,
+    labels: &Value,
+    node: Option<usize>,
+) -> Proxy {
+    let app = pod.rsplit_once('-').map_or(pod, |(app, _)| app);
+    let place =
+        |node: usize| json!({"region": region(zone(node)), "zone": format!("zone-{}", zone(node)), "sub_zone": ""});
+    let locality = node.map_or(json!({}), place);
+    let text = json!({"name": name, "id": format!("{role}~{address}~{pod}.{namespace}~{namespace}.svc.cluster.local"),
+        "locality": locality,
+        "metadata": {"NAMESPACE": namespace, "CLUSTER_ID": "Kubernetes", "ISTIO_VERSION": "1.31.0", "INSTANCE_IPS": address,
+            "LABELS": labels, "MESH_ID": "cluster.local", "NAME": pod, "SERVICE_ACCOUNT": app, "WORKLOAD_NAME": app,
+            "INTERCEPTION_MODE": "REDIRECT"}});
+    let mut proxy: Proxy = serde_json::from_value(text).expect("the text above is a proxy");
+    if let Some(node) = node {
+        proxy.metadata["NODE_NAME"] = json!(format!("node-{node}"));
+    }
+    proxy
+}
