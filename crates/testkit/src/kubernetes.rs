@@ -11,6 +11,7 @@ use base64::prelude::BASE64_STANDARD;
 use http::{Method, Request};
 use serde_json::{Value, json};
 use tempfile::TempDir;
+use tokio::task::JoinSet;
 
 use crate::certificates::Authority;
 use crate::faulty::Faulty;
@@ -20,6 +21,8 @@ use crate::{client, ports, servers, wait};
 
 const TOKEN: &str = "let-me-in";
 const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+/// Connections that fill the store at the same time.
+const LANES: usize = 8;
 /// A cold start on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(120);
 
@@ -129,18 +132,34 @@ impl ApiServer {
     /// Throws away all history of the store, so that watches cannot go on from where they were. Gives the revision up to
     /// which it is gone.
     pub async fn compact(&self) -> u64 {
-        let ask = async |path: &str, question: Value| {
-            let request = Request::post(path).header("host", "store").body(question.to_string());
-            let request = request.unwrap_or_else(|e| panic!("no request: {e}"));
-            let reply = client::send(self.store, request).await.unwrap_or_else(|e| panic!("{path}: {e}"));
-            assert!(reply.status.is_success(), "{path}: {}", reply.body);
-            reply.json()
-        };
-        let any = ask("/v3/kv/range", json!({"key": BASE64_STANDARD.encode("any")})).await;
+        let any = ask_store(self.store, "/v3/kv/range", json!({"key": BASE64_STANDARD.encode("any")})).await;
         let revision = any["header"]["revision"].as_str().and_then(|text| text.parse().ok());
         let revision = revision.unwrap_or_else(|| panic!("no revision in {any}"));
-        ask("/v3/kv/compaction", json!({"revision": revision, "physical": true})).await;
+        ask_store(self.store, "/v3/kv/compaction", json!({"revision": revision, "physical": true})).await;
         revision
+    }
+
+    /// Puts objects into the store behind the API server's back, hundreds in a second: it reads JSON there as well.
+    /// They come with their places in the store, and with all that the API server would have filled in. Each is a change
+    /// of its own, as watches that begin again take all objects of one change for seen.
+    pub async fn put(&self, objects: &[(String, Value)]) {
+        let mut lanes = JoinSet::new();
+        for lane in 0..LANES {
+            let put = |(key, object): &(String, Value)| {
+                let value = BASE64_STANDARD.encode(object.to_string());
+                json!({"key": BASE64_STANDARD.encode(format!("/registry/{key}")), "value": value})
+            };
+            let puts: Vec<Value> = objects.iter().skip(lane).step_by(LANES).map(put).collect();
+            let store = self.store;
+            lanes.spawn(async move {
+                for put in puts {
+                    ask_store(store, "/v3/kv/put", put).await;
+                }
+            });
+        }
+        while let Some(done) = lanes.join_next().await {
+            done.unwrap_or_else(|e| panic!("could not fill the store: {e}"));
+        }
     }
 
     /// Defines kinds with open schemas and waits until they are served.
@@ -212,6 +231,14 @@ impl Sibling {
     pub async fn delete(&self, path: &str) -> Result<Value, String> {
         send(&self.tls, self.address, Method::DELETE, path, "", String::new()).await
     }
+}
+
+async fn ask_store(store: SocketAddr, path: &str, question: Value) -> Value {
+    let request = Request::post(path).header("host", "store").body(question.to_string());
+    let request = request.unwrap_or_else(|e| panic!("no request: {e}"));
+    let reply = client::send(store, request).await.unwrap_or_else(|e| panic!("{path}: {e}"));
+    assert!(reply.status.is_success(), "{path}: {}", reply.body);
+    reply.json()
 }
 
 async fn send(
