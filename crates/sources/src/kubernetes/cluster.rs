@@ -447,6 +447,7 @@ impl Cluster {
         let moved = self.tell_pods(&dirty.pods, &mut changes);
         self.find_readers(&moved, &mut dirty);
         self.tell_services(&mut dirty, &mut changes);
+        self.share_with_pods(&dirty.endpoints);
         self.tell_endpoints(&dirty.endpoints, &mut changes);
         for key in dirty.credentials {
             let credential = self.credentials.get(&key).filter(|_| self.is_discovered(&key.namespace)).cloned();
@@ -573,6 +574,18 @@ impl Cluster {
             nodes: selector.as_ref().map(answering).unwrap_or_default(),
         };
         Some(service::convert(&key.0, &key.1, &serving.kept, around))
+    }
+
+    /// Lets slices hold the names and addresses of pods that are known, and no copies of them.
+    fn share_with_pods(&mut self, keys: &BTreeSet<Name>) {
+        for key in keys {
+            for slice in self.slices.get_mut(key).into_iter().flat_map(BTreeMap::values_mut) {
+                slice.share(|pod| {
+                    let ((_, name), running) = self.pods.get_key_value(pod)?;
+                    Some((name, &running.pod.addresses[..]))
+                });
+            }
+        }
     }
 
     fn tell_endpoints(&self, keys: &BTreeSet<Name>, changes: &mut Vec<Change>) {

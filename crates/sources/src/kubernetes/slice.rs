@@ -56,6 +56,20 @@ impl Slice {
         let items = slice.endpoints.iter().map(&mut item).collect();
         Some(Slice { is_ipv6: slice.address_type == "IPv6", items, ports })
     }
+
+    /// Takes the same texts from where they are already: the name and the addresses of each item's pod.
+    pub(super) fn share<'a>(&mut self, known: impl Fn(&(Namespace, Text)) -> Option<(&'a Text, &'a [Text])>) {
+        for item in &mut self.items {
+            let Some(pod) = &mut item.pod else { continue };
+            let Some((name, addresses)) = known(pod) else { continue };
+            pod.1 = name.clone();
+            for address in &mut item.addresses {
+                if let Some(same) = addresses.iter().find(|a| *a == address) {
+                    *address = same.clone();
+                }
+            }
+        }
+    }
 }
 
 /// What endpoints of one service are joined with.
@@ -174,5 +188,31 @@ pub(super) fn bare(cluster: model::names::ClusterId, network: model::names::Netw
         host_name: Text::default(),
         sub_domain: Text::default(),
         cluster_local: false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use model::names::Text;
+    use serde_json::json;
+
+    use super::super::interner::Interner;
+    use super::Slice;
+
+    #[test]
+    fn texts_of_known_pods_are_shared() {
+        let slice = json!({"metadata": {"name": "s"}, "addressType": "IPv4", "ports": [], "endpoints": [
+            {"addresses": ["10.0.0.1", "10.0.0.2"], "targetRef": {"kind": "Pod", "namespace": "shop", "name": "web-1"}},
+            {"addresses": ["10.0.0.3"]}]});
+        let slice = serde_json::from_value(slice).expect("a slice");
+        let mut kept = Slice::of(&slice, &mut Interner::default()).expect("a slice with addresses");
+        let before = kept.clone();
+        let (name, address) = (Text::from("web-1"), [Text::from("10.0.0.1")]);
+        kept.share(|pod| (*pod.1 == *"web-1").then_some((&name, &address[..])));
+        assert_eq!(kept, before);
+        let item = &kept.items[0];
+        assert!(Arc::ptr_eq(&item.addresses[0], &address[0]) && Arc::ptr_eq(&item.pod.as_ref().unwrap().1, &name));
     }
 }
