@@ -4,6 +4,7 @@
 //!
 //! One test only: whatever this program starts, it starts inside the world's namespace.
 
+mod named;
 mod namespace;
 mod pod;
 
@@ -12,6 +13,8 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use testkit::backend::HttpBackend;
 use testkit::discovery::{Discovery, Setup};
 use testkit::{built, client, ports, servers, wait};
+
+use crate::named::Named;
 
 use crate::namespace::Namespace;
 use crate::pod::Pod;
@@ -78,9 +81,12 @@ async fn in_the_world() {
     ];
     let grpc = SocketAddr::from((WORLD, ports::free()));
     let mesh = "enableAutoMtls: false\n".to_owned();
-    let setup = Setup { files, mesh, args: vec![format!("--grpcAddr={grpc}")], ..Setup::default() };
+    let named = Named::start().await;
+    let mut args = vec![format!("--grpcAddr={grpc}")];
+    args.extend(named.iter().map(Named::flag));
+    let setup = Setup { files, mesh, args, ..Setup::default() };
     let binary = built::binary("discovery", "pilot-discovery");
-    let discovery = Discovery::start(&binary.to_string_lossy(), setup).await;
+    let mut discovery = Discovery::start(&binary.to_string_lossy(), setup).await;
 
     let uncaptured = pod.get((SERVICE, 80).into(), HOST).await;
     assert!(uncaptured.is_err(), "somebody answers without capture: {uncaptured:?}");
@@ -95,6 +101,9 @@ async fn in_the_world() {
     outbound_obeys_the_route(&pod, &discovery).await;
     inbound_passes_envoy(app).await;
     names_of_the_mesh_are_resolved(&pod).await;
+    if let Some(named) = &named {
+        named.are_reached_by_name(&pod, &mut discovery).await;
+    }
 
     pod.iptables(&format!("{FLAGS} --cleanup-only"));
     assert!(!pod.saved_rules("iptables-save").contains("ISTIO"));
