@@ -31,22 +31,20 @@ pub struct Instance {
 }
 
 impl Eureka {
+    /// Starts a server that has no peers.
     pub async fn start() -> Eureka {
-        Self::start_with(&[]).await
+        let http = free_address();
+        // Without a word it copies everything to port 8761 of this machine, whoever is there, and logs that it cannot.
+        Self::start_at(http, &http.ip().to_string(), &format!("http://{http}")).await
     }
 
     /// Starts a server of this name that copies what it takes to a peer at a URL.
     pub async fn start_beside(name: &str, peer: &str) -> Eureka {
-        let settings = [
-            // A peer is another one by its host name alone.
-            format!("--eureka.instance.hostname={name}"),
-            format!("--eureka.client.service-url.defaultZone={peer}/eureka/"),
-        ];
-        Self::start_with(&settings).await
+        Self::start_at(free_address(), name, peer).await
     }
 
-    async fn start_with(further: &[String]) -> Eureka {
-        let http = SocketAddr::from((Ipv4Addr::LOCALHOST, ports::free()));
+    /// A URL whose host has the server's own name is not a peer.
+    async fn start_at(http: SocketAddr, name: &str, peer: &str) -> Eureka {
         let settings = [
             format!("--server.port={}", http.port()),
             "--server.address=127.0.0.1".to_owned(),
@@ -55,10 +53,12 @@ impl Eureka {
             "--eureka.server.response-cache-update-interval-ms=200".to_owned(),
             "--eureka.server.eviction-interval-timer-in-ms=1000".to_owned(),
             "--eureka.server.enable-self-preservation=false".to_owned(),
+            format!("--eureka.instance.hostname={name}"),
+            format!("--eureka.client.service-url.defaultZone={peer}/eureka/"),
         ];
         let jar = servers::binary("eureka.jar").to_string_lossy().into_owned();
         let java = ["-Xmx256m", "-XX:TieredStopAtLevel=1", "-jar", &jar].map(str::to_owned);
-        let args: Vec<String> = java.into_iter().chain(settings).chain(further.iter().cloned()).collect();
+        let args: Vec<String> = java.into_iter().chain(settings).collect();
         let process = Process::start("eureka", Path::new("java"), &args, &[]);
         let mut eureka = Eureka { process, args, http };
         eureka.ready().await;
@@ -133,4 +133,8 @@ impl Eureka {
         let reply = client::send(self.http, request).await.unwrap_or_else(|e| panic!("{path}: {e}"));
         assert!(reply.status.is_success(), "{path}: {} {}", reply.status, reply.body);
     }
+}
+
+fn free_address() -> SocketAddr {
+    (Ipv4Addr::LOCALHOST, ports::free()).into()
 }
