@@ -10,4 +10,5 @@ mod foreign;
 mod pages;
 mod started;
 mod stopping;
+mod stores;
 mod tls;
