@@ -107,6 +107,11 @@ impl Route {
         Route { hostname, process, backends: Some(set(backends)), ..Route::default() }
     }
 
+    /// How many backends it has.
+    pub fn backends(&self) -> usize {
+        self.backends.as_ref().map_or(0, |set| set.backends.len())
+    }
+
     /// For this path of the host alone.
     pub fn below(self, path: &str) -> Route {
         Route { path: path.to_owned(), ..self }

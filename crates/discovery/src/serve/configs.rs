@@ -1,14 +1,16 @@
 //! Configuration over xDS, the other side of `xds://` sources: config objects for clients that are control planes
-//! themselves. A type is `group/version/Kind`; each object travels in the envelope of MCP.
+//! themselves. A type is `group/version/Kind`; each object travels in the envelope of MCP, and services of registries
+//! are told as ServiceEntries.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use api::istio::mcp::v1alpha1::Resource as Envelope;
 use api::istio::mesh::v1alpha1::MeshConfig;
 use api::{Resource, TypeUrl};
 use model::config::{Kind, Object, envelope};
-use model::snapshot::{Delta, Snapshot};
+use model::names::ServiceKey;
+use model::snapshot::{Delta, Snapshot, synthetic};
 use prost::Name;
 use xds::ResourceSet;
 
@@ -21,11 +23,16 @@ const MESH: [&str; 2] = ["core/v1alpha1/MeshConfig", "/v1alpha1/MeshConfig"];
 #[derive(Debug, Default)]
 pub struct Configs(Mutex<HashMap<TypeUrl, Made>>);
 
+type Synthetic = BTreeMap<ServiceKey, Vec<Resource>>;
+
 /// What was made of one type, and in which epoch.
 #[derive(Clone, Debug)]
 struct Made {
     epoch: u64,
     set: Arc<ResourceSet>,
+    objects: Vec<Resource>,
+    /// Services of registries, told as entries.
+    synthetic: Synthetic,
 }
 
 /// What a type of configuration stands for.
@@ -46,13 +53,73 @@ impl Configs {
             return Some(Arc::new(ResourceSet::new(kind.clone(), [])));
         }
         let mut sets = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let set = match sets.get(kind) {
-            Some(made) if made.epoch >= epoch.number || is_untouched(epoch, made, content) => made.set.clone(),
-            _ => Arc::new(make(&epoch.snapshot, kind, content)),
+        let known = sets.get(kind);
+        if let Some(newest) = known.filter(|made| made.epoch >= epoch.number) {
+            return Some(newest.set.clone());
+        }
+        let steps = known.and_then(|made| Some((made, epoch.since(made.epoch)?)));
+        let made = match steps {
+            Some((made, delta)) => made.after(&delta, epoch, kind, content),
+            None => Made::new(epoch, kind, content),
         };
-        let number = sets.get(kind).map_or(epoch.number, |made| made.epoch.max(epoch.number));
-        sets.insert(kind.clone(), Made { epoch: number, set: set.clone() });
+        let set = made.set.clone();
+        sets.insert(kind.clone(), made);
         Some(set)
+    }
+}
+
+impl Made {
+    fn new(epoch: &Epoch, kind: &TypeUrl, content: Content) -> Made {
+        let world = &epoch.snapshot;
+        let keys = synthetic::services(world).filter(|_| content.has_synthetic()).map(|service| service.key());
+        let synthetic = keys.map(|key| (key.clone(), synthetic_entries(world, &key))).collect();
+        Made::of(epoch.number, kind, content, objects(world, content), synthetic)
+    }
+
+    /// The same after some steps; what they do not touch is taken as it was made.
+    fn after(&self, delta: &Delta, epoch: &Epoch, kind: &TypeUrl, content: Content) -> Made {
+        let world = &epoch.snapshot;
+        let is_touched = match content {
+            Content::Mesh => delta.settings,
+            Content::Objects(kind) => delta.touches(kind),
+            Content::Nothing => false,
+        };
+        let keys = delta.services.union(&delta.endpoints).filter(|_| content.has_synthetic());
+        let known = |key: &ServiceKey| self.synthetic.get(key).map_or(&[][..], Vec::as_slice);
+        let fresh = keys.map(|key| (key, synthetic_entries(world, key)));
+        let changed: Vec<_> = fresh.filter(|(key, fresh)| known(key) != fresh.as_slice()).collect();
+        if !is_touched && changed.is_empty() {
+            return Made { epoch: epoch.number, ..self.clone() };
+        }
+        let mut synthetic = self.synthetic.clone();
+        for (key, fresh) in changed {
+            if fresh.is_empty() {
+                synthetic.remove(key);
+            } else {
+                synthetic.insert(key.clone(), fresh);
+            }
+        }
+        let objects = if is_touched { objects(world, content) } else { self.objects.clone() };
+        Made::of(epoch.number, kind, content, objects, synthetic)
+    }
+
+    fn of(epoch: u64, kind: &TypeUrl, content: Content, objects: Vec<Resource>, synthetic: Synthetic) -> Made {
+        // Of two with one name the first stays: what somebody wrote.
+        let all = objects.iter().chain(synthetic.values().flatten()).cloned();
+        let set = ResourceSet::new(kind.clone(), all).with_content(content.message());
+        Made { epoch, set: Arc::new(set), objects, synthetic }
+    }
+}
+
+impl Content {
+    /// Whether services of registries are told beside its objects.
+    fn has_synthetic(self) -> bool {
+        self == Content::Objects(Kind::ServiceEntry)
+    }
+
+    /// The type of its messages.
+    fn message(self) -> TypeUrl {
+        TypeUrl::from(if self == Content::Mesh { MeshConfig::type_url() } else { Envelope::type_url() })
     }
 }
 
@@ -67,30 +134,21 @@ fn content(kind: &TypeUrl) -> Option<Content> {
     Some(Kind::of(version, name).map_or(Content::Nothing, Content::Objects))
 }
 
-fn is_untouched(epoch: &Epoch, made: &Made, content: Content) -> bool {
-    let touches = |delta: Delta| match content {
-        Content::Mesh => delta.settings,
-        Content::Objects(kind) => delta.touches(kind),
-        Content::Nothing => false,
-    };
-    epoch.since(made.epoch).is_some_and(|delta| !touches(delta))
+fn objects(world: &Snapshot, content: Content) -> Vec<Resource> {
+    match content {
+        Content::Mesh => vec![Resource::encoded("", world.settings.mesh.encode().into())],
+        Content::Objects(kind) => world.objects.of(kind).filter_map(sealed).collect(),
+        Content::Nothing => Vec::new(),
+    }
 }
 
-fn make(world: &Snapshot, kind: &TypeUrl, content: Content) -> ResourceSet {
-    let sealed = |object: &Object| {
-        let envelope = envelope::seal(object)?;
-        let name = format!("{}/{}", object.meta.namespace, object.meta.name);
-        Some(Resource::new(name, &envelope))
-    };
-    match content {
-        Content::Mesh => {
-            let mesh = Resource::encoded("", world.settings.mesh.encode().into());
-            ResourceSet::new(kind.clone(), [mesh]).with_content(TypeUrl::from(MeshConfig::type_url()))
-        }
-        Content::Objects(of) => ResourceSet::new(kind.clone(), world.objects.of(of).filter_map(sealed))
-            .with_content(TypeUrl::from(Envelope::type_url())),
-        Content::Nothing => ResourceSet::new(kind.clone(), []),
-    }
+fn synthetic_entries(world: &Snapshot, key: &ServiceKey) -> Vec<Resource> {
+    synthetic::entries(world, key).iter().filter_map(sealed).collect()
+}
+
+fn sealed(object: &Object) -> Option<Resource> {
+    let envelope = envelope::seal(object)?;
+    Some(Resource::new(format!("{}/{}", object.meta.namespace, object.meta.name), &envelope))
 }
 
 #[cfg(test)]

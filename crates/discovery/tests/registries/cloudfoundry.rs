@@ -15,7 +15,7 @@ const HOST: &str = "cart.example.com";
 
 async fn start(copilot: &Copilot, service_port: u16) -> Stage {
     let file = copilot.file("cf.yaml");
-    fs::write(&file, copilot.config("100ms", service_port)).unwrap();
+    fs::write(&file, copilot.config("100ms", service_port)).expect("a file");
     let args = ["--registries=CloudFoundry".to_owned(), format!("--cfConfig={}", file.display())];
     Stage::start(&args, "").await
 }
@@ -47,6 +47,19 @@ async fn requests_reach_what_copilot_says_is_mapped() {
     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
     for (path, backend) in [("/two", "two"), ("/two/more", "two"), ("/twofold", "one")] {
         assert_eq!(client::get(address, HOST, path).await.unwrap().backend(), backend, "{path}");
+    }
+
+    // Another control plane needs no registry of its own to know the same.
+    let source = format!("configSources: [{{address: 'xds://{}?protocol=delta'}}]\n", stage.discovery.grpc());
+    let other = Stage::start_on(&source, &[], "").await;
+    for routes in [vec![route("first", &[&all[0], &all[1]])], vec![route("first", &[&all[0]])]] {
+        let count = routes[0].backends();
+        copilot.edit(|state| state.routes = routes);
+        wait::until(&format!("{count} endpoints"), async || {
+            let found = other.endpoints_of(HOST).await?;
+            if found.len() == count { Ok(()) } else { Err(format!("{found:?}")) }
+        })
+        .await;
     }
 
     // Nobody can be asked: what was known last is served.

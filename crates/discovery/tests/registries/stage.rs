@@ -19,8 +19,14 @@ pub(crate) struct Stage {
 
 impl Stage {
     pub(crate) async fn start(args: &[String], documents: &str) -> Stage {
+        Stage::start_on("", args, documents).await
+    }
+
+    /// The same with further lines of mesh config.
+    pub(crate) async fn start_on(mesh: &str, args: &[String], documents: &str) -> Stage {
         let files = vec![("mesh.yaml".to_owned(), documents.to_owned())];
-        let setup = Setup { files, mesh: MESH.to_owned(), args: args.to_vec(), ..Setup::default() };
+        let env = vec![("ENABLE_XDS_API_GENERATOR_AUTH".to_owned(), "false".to_owned())];
+        let setup = Setup { files, mesh: format!("{MESH}{mesh}"), args: args.to_vec(), env, ..Setup::default() };
         let discovery = Discovery::start(env!("CARGO_BIN_EXE_pilot-discovery"), setup).await;
         let bootstrap = Bootstrap::sidecar(
             discovery.grpc().port(),
@@ -59,6 +65,14 @@ impl Stage {
         let all = reply.json();
         let found = all.as_array().and_then(|all| all.iter().find(|source| source["source"] == name).cloned());
         found.ok_or(format!("no {name} in {all}"))
+    }
+
+    /// Addresses of a host's endpoints, as the debug page tells them.
+    pub(crate) async fn endpoints_of(&self, host: &str) -> Result<BTreeSet<String>, String> {
+        let all = client::get(self.discovery.http(), "discovery", "/debug/endpointz").await?.json();
+        let text = all[host].to_string();
+        let addresses = text.split('"').filter(|part| part.parse::<Ipv4Addr>().is_ok());
+        Ok(addresses.map(str::to_owned).collect())
     }
 
     pub(crate) async fn until_state(&self, source: &str, state: &str) {

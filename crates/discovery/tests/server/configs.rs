@@ -116,3 +116,22 @@ async fn without_a_certificate_configuration_is_refused() {
     };
     assert_eq!(refused.await.unwrap_err().code(), Code::Unauthenticated);
 }
+
+#[tokio::test]
+async fn services_of_registries_are_told_as_entries() {
+    let env = [("ENABLE_XDS_API_GENERATOR_AUTH", "false")];
+    let mut server = Started::with(folder(), &["--registries=Mock"], &env);
+    server.ready().await;
+    let mut stream = SotwClient::open(channel(&mut server).await, node(), &kind(ENTRIES), &[]).await.unwrap();
+    let first = stream.next().await.unwrap().unwrap();
+    stream.ack(&first);
+    let found: Vec<(String, usize)> =
+        first.resources.iter().map(opened).map(|(name, entry)| (name, entry.endpoints.len())).collect();
+    let expected = ["hello", "world"].map(|name| (format!("default/synthetic-{name}.default.svc.cluster.local"), 2));
+    assert_eq!(found, expected);
+
+    // What somebody writes stands beside them.
+    std::fs::write(server.path("config/shop.yaml"), SHOP).unwrap();
+    let second = stream.next().await.unwrap().unwrap();
+    assert_eq!(second.resources.len(), 4);
+}

@@ -12,6 +12,7 @@ pub mod routing;
 mod selected;
 pub mod services;
 mod stores;
+pub mod synthetic;
 mod vips;
 pub mod workloads;
 

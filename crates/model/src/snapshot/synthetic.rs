@@ -1,0 +1,163 @@
+//! Services of registries as the ServiceEntries that would say the same, for control planes that read ours.
+//! Upstream tells such entries without endpoints; with them a reader needs no registry of its own.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use api::istio::networking::v1alpha3::service_entry::{Location, Resolution as EntryResolution};
+use api::istio::networking::v1alpha3::{ServiceEntry, ServicePort, WorkloadEntry};
+use xxhash_rust::xxh3::xxh3_64;
+
+use crate::config::{Meta, Object, Spec};
+use crate::endpoint::{Endpoint, Health, Locality, TlsMode};
+use crate::names::{Namespace, NetworkId, ServiceKey, Text};
+use crate::port::{Port, Protocol};
+use crate::service::{Registry, Resolution, Service, UNSPECIFIED, Visibility};
+use crate::shared::Packed;
+
+use super::Snapshot;
+
+const TLS_MODE_LABEL: &str = "security.istio.io/tlsMode";
+/// Labels that whoever reads an entry makes from its other fields and from its own settings.
+const TOPOLOGY: [&str; 5] = [
+    "topology.kubernetes.io/region",
+    "topology.kubernetes.io/zone",
+    "topology.istio.io/subzone",
+    "topology.istio.io/cluster",
+    "topology.istio.io/network",
+];
+
+/// What tells workloads apart, but for their ports: address, labels, place, network, weight, account.
+type Workload = (Text, BTreeMap<String, String>, Locality, NetworkId, u32, String);
+
+/// Services that are told as entries: those of registries that readers are unlikely to have. ServiceEntries are told
+/// as they are, and services of Kubernetes are for those who watch it.
+pub fn services(world: &Snapshot) -> impl Iterator<Item = &Arc<Service>> {
+    world.services.iter().filter(|service| is_told(service))
+}
+
+/// The entries of one service. Mostly one; but as every endpoint of an entry serves every port of it, a service whose
+/// endpoints differ in that has an entry for each port, which readers put together again.
+pub fn entries(world: &Snapshot, key: &ServiceKey) -> Vec<Object> {
+    let Some(service) = world.services.get(key).filter(|service| is_told(service)) else { return Vec::new() };
+    let workloads = workloads(world.endpoints.of(key), &service.namespace);
+    if workloads.iter().all(|workload| workload.ports.len() == service.ports.len()) {
+        return vec![object(service, &service.hostname, &service.ports, workloads)];
+    }
+    let of_port = |port: &Port| {
+        let serving = workloads.iter().filter_map(|workload| {
+            let (name, target) = workload.ports.get_key_value(&*port.name)?;
+            Some(WorkloadEntry { ports: [(name.clone(), *target)].into(), ..workload.clone() })
+        });
+        let name = format!("{}-{}", service.hostname, port.number);
+        object(service, &name, std::slice::from_ref(port), serving.collect())
+    };
+    service.ports.iter().map(of_port).collect()
+}
+
+fn object(service: &Service, name: &str, ports: &[Port], workloads: Vec<WorkloadEntry>) -> Object {
+    let spec = Packed::new(spec(service, ports, workloads));
+    let meta = Meta {
+        // Short names are a registry's own; hosts are told apart in all of them.
+        name: format!("synthetic-{name}").into(),
+        namespace: service.namespace.clone(),
+        labels: service.labels.clone(),
+        created: service.created,
+        resource_version: format!("{:016x}", xxh3_64(&spec.encode())).into(),
+        ..Meta::default()
+    };
+    Object { meta: Arc::new(meta), spec: Spec::ServiceEntry(spec) }
+}
+
+fn is_told(service: &Service) -> bool {
+    let is_known_elsewhere = matches!(service.registry, Registry::Kubernetes | Registry::External);
+    !is_known_elsewhere && service.resolution != Resolution::Alias
+}
+
+fn spec(service: &Service, ports: &[Port], workloads: Vec<WorkloadEntry>) -> ServiceEntry {
+    let port = |port: &Port| ServicePort {
+        number: u32::from(port.number),
+        name: port.name.to_string(),
+        protocol: if port.protocol == Protocol::Unknown { String::new() } else { port.protocol.as_str().to_owned() },
+        ..ServicePort::default()
+    };
+    let mut entry = ServiceEntry {
+        hosts: vec![service.hostname.to_string()],
+        addresses: Some(&service.address)
+            .filter(|a| ***a != *UNSPECIFIED)
+            .map(ToString::to_string)
+            .into_iter()
+            .collect(),
+        ports: ports.iter().map(port).collect(),
+        endpoints: workloads,
+        export_to: service.export_to.iter().map(visibility).collect(),
+        subject_alt_names: service.service_accounts.iter().map(ToString::to_string).collect(),
+        ..ServiceEntry::default()
+    };
+    entry.set_location(if service.mesh_external { Location::MeshExternal } else { Location::MeshInternal });
+    entry.set_resolution(match service.resolution {
+        Resolution::ClientSide => EntryResolution::Static,
+        Resolution::Dns => EntryResolution::Dns,
+        Resolution::DnsRoundRobin => EntryResolution::DnsRoundRobin,
+        Resolution::DynamicDns => EntryResolution::DynamicDns,
+        Resolution::Passthrough | Resolution::Alias => EntryResolution::None,
+    });
+    entry
+}
+
+/// Endpoints that serve, each address once for all its ports. Entries tell of no health, so the others are left out.
+fn workloads<'a>(endpoints: impl Iterator<Item = &'a Endpoint>, namespace: &Namespace) -> Vec<WorkloadEntry> {
+    let mut seen: BTreeMap<(Workload, &Text), usize> = BTreeMap::new();
+    let mut found: BTreeMap<(Workload, usize), BTreeMap<String, u32>> = BTreeMap::new();
+    for endpoint in endpoints.filter(|e| matches!(e.health, Health::Healthy | Health::Unknown)) {
+        let workload = workload(endpoint, namespace);
+        // Several instances may stand behind one address, each at a port of its own.
+        let number = seen.entry((workload.clone(), &endpoint.service_port)).or_default();
+        found.entry((workload, *number)).or_default().insert(endpoint.service_port.to_string(), endpoint.port);
+        *number += 1;
+    }
+    let entry = |(((address, labels, locality, network, weight, service_account), _), ports)| WorkloadEntry {
+        address: Text::to_string(&address),
+        ports,
+        labels,
+        network: NetworkId::to_string(&network),
+        locality: Locality::to_string(&locality),
+        weight,
+        service_account,
+    };
+    found.into_iter().map(entry).collect()
+}
+
+fn workload(endpoint: &Endpoint, namespace: &Namespace) -> Workload {
+    let labels = endpoint.labels.iter().filter(|(key, _)| !TOPOLOGY.contains(&&***key));
+    let mut labels: BTreeMap<String, String> = labels.map(|(k, v)| (k.to_string(), v.to_string())).collect();
+    let account = account(&endpoint.service_account, namespace).to_owned();
+    // Readers take a workload with an account for one that speaks mesh TLS, and one without for one that does not.
+    let is_implied = (endpoint.tls == TlsMode::Istio) != account.is_empty();
+    if !is_implied && !labels.contains_key(TLS_MODE_LABEL) {
+        let mode = if endpoint.tls == TlsMode::Istio { "istio" } else { "disabled" };
+        labels.insert(TLS_MODE_LABEL.to_owned(), mode.to_owned());
+    }
+    let address = endpoint.addresses.first().cloned().unwrap_or_default();
+    (address, labels, endpoint.locality.clone(), endpoint.network.clone(), endpoint.weight, account)
+}
+
+/// The account of an identity in this namespace; entries have no form for another's.
+fn account<'a>(identity: &'a str, namespace: &Namespace) -> &'a str {
+    let path = identity.strip_prefix("spiffe://").and_then(|rest| rest.split_once('/')).map(|(_, path)| path);
+    let account =
+        path.and_then(|path| path.strip_prefix("ns/")?.strip_prefix(namespace.as_str())?.strip_prefix("/sa/"));
+    account.unwrap_or_default()
+}
+
+fn visibility(item: &Visibility) -> String {
+    match item {
+        Visibility::Public => "*".to_owned(),
+        Visibility::Private => ".".to_owned(),
+        Visibility::Nobody => "~".to_owned(),
+        Visibility::Namespace(namespace) => namespace.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests;

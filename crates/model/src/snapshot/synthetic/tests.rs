@@ -1,0 +1,179 @@
+//! A control plane that reads an entry knows the service as the one that wrote it, but for what entries cannot tell.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use api::istio::mesh::v1alpha1::MeshNetworks;
+
+use crate::change::{Batch, Change, SourceId};
+use crate::config::mesh::default_mesh;
+use crate::config::validate::validate;
+use crate::conflict::Conflicts;
+use crate::endpoint::{Endpoint, Health, Locality, TlsMode};
+use crate::labels::Labels;
+use crate::names::{ServiceKey, Text};
+use crate::port::{Port, Protocol};
+use crate::service::{ExportTo, Registry, Resolution, Service, TrafficDistribution, UNSPECIFIED};
+use crate::settings::{Knobs, Settings};
+use crate::shared::Shared;
+use crate::snapshot::Snapshot;
+
+use super::{entries, services};
+
+fn world(changes: Vec<Change>) -> Snapshot {
+    let settings = Settings {
+        mesh: Shared::new(default_mesh()),
+        networks: Shared::new(MeshNetworks::default()),
+        knobs: Knobs::default(),
+        domain: "cluster.local".into(),
+        cluster: "c1".into(),
+        conflicts: Conflicts::default(),
+    };
+    Snapshot::empty(settings).apply(vec![Batch { source: SourceId("Consul".into()), changes }]).0
+}
+
+fn service(registry: Registry, address: &str) -> Service {
+    let port = |name: &str, number, protocol| Port { name: name.into(), number, protocol };
+    Service {
+        hostname: "web.service.consul".into(),
+        namespace: "shop".into(),
+        name: "web".into(),
+        object_name: "web".into(),
+        registry,
+        ports: vec![port("http", 80, Protocol::Http), port("port-90", 90, Protocol::Unknown)],
+        resolution: Resolution::ClientSide,
+        mesh_external: false,
+        address: address.into(),
+        cluster_addresses: Vec::new(),
+        auto_ipv4: None,
+        auto_ipv6: None,
+        export_to: ExportTo::parse([".", "pay"]),
+        labels: [("tier", "front")].into_iter().collect(),
+        selector: Labels::default(),
+        service_accounts: vec!["spiffe://cluster.local/ns/shop/sa/web".into()],
+        passthrough_ports: Vec::new(),
+        traffic_distribution: TrafficDistribution::Any,
+        created: 7,
+        aliases: Vec::new(),
+        kubernetes: None,
+    }
+}
+
+fn endpoint(address: &str, port: u32, service_port: (&str, u16)) -> Endpoint {
+    Endpoint {
+        addresses: vec![address.into()],
+        port,
+        service_port: service_port.0.into(),
+        service_port_number: service_port.1,
+        labels: [("version", "v1"), ("topology.istio.io/cluster", "c1")].into_iter().collect(),
+        locality: Locality::default(),
+        network: "".into(),
+        cluster: "c1".into(),
+        weight: 0,
+        service_account: "".into(),
+        tls: TlsMode::Disabled,
+        namespace: "shop".into(),
+        workload_name: "".into(),
+        health: Health::Healthy,
+        node_name: "".into(),
+        host_name: "".into(),
+        sub_domain: "".into(),
+        cluster_local: false,
+    }
+}
+
+/// Endpoints that serve one port or both; the last serves neither.
+fn endpoints(has_other_port: impl Fn(&str) -> bool) -> Vec<Endpoint> {
+    let identity: Text = "spiffe://cluster.local/ns/shop/sa/web".into();
+    let elsewhere: Text = "spiffe://cluster.local/ns/other/sa/web".into();
+    let http = |address: &str, port| endpoint(address, port, ("http", 80));
+    let plain = [
+        Endpoint { locality: Locality::parse("eu/a"), weight: 3, ..http("10.0.0.1", 8080) },
+        // Two instances of one machine.
+        http("10.0.0.2", 61001),
+        http("10.0.0.2", 61002),
+        Endpoint { service_account: identity.clone(), tls: TlsMode::Istio, ..http("10.0.0.3", 80) },
+        Endpoint { service_account: identity, ..http("10.0.0.4", 80) },
+        Endpoint { service_account: elsewhere, tls: TlsMode::Istio, ..http("10.0.0.5", 80) },
+        Endpoint { health: Health::Unhealthy, ..http("10.0.0.6", 80) },
+    ];
+    let other = |e: &Endpoint| {
+        let (service_port, service_port_number) = ("port-90".into(), 90);
+        Endpoint { port: e.port + 1000, service_port, service_port_number, ..e.clone() }
+    };
+    let others: Vec<Endpoint> = plain.iter().filter(|e| has_other_port(e.address())).map(other).collect();
+    plain.into_iter().chain(others).collect()
+}
+
+/// What entries carry of an endpoint.
+fn told(endpoint: &Endpoint) -> String {
+    let Endpoint { port, service_port, locality, weight, tls, .. } = endpoint;
+    let version = endpoint.labels.get("version");
+    format!("{}:{port} {service_port} {locality} {weight} {tls:?} {version:?}", endpoint.address())
+}
+
+fn all_told(world: &Snapshot, key: &ServiceKey) -> Vec<String> {
+    let serving = world.endpoints.of(key).filter(|e| e.health != Health::Unhealthy);
+    let mut all: Vec<String> = serving.map(told).collect();
+    all.sort();
+    all
+}
+
+/// Tells a service to one world and its entries to another, which gives the number of entries.
+fn check(address: &str, endpoints: Vec<Endpoint>) -> usize {
+    let written = service(Registry::Consul, address);
+    let (key, serving) = (written.key(), endpoints.iter().filter(|e| e.health == Health::Healthy).count());
+    let applied = Change::ServiceApplied(Arc::new(written.clone()));
+    let first = world(vec![applied, Change::Endpoints(key.clone(), endpoints)]);
+    assert_eq!(services(&first).count(), 1);
+    let objects = entries(&first, &key);
+    assert_eq!(objects.iter().flat_map(validate).collect::<Vec<_>>(), []);
+    let count = objects.len();
+
+    let second = world(objects.into_iter().map(Change::Applied).collect());
+    let read: Vec<&Arc<Service>> = second.services.iter().filter(|service| service.key() == key).collect();
+    let mut ports: Vec<Port> = read.iter().flat_map(|service| service.ports.clone()).collect();
+    ports.sort_by_key(|port| port.number);
+    assert_eq!(ports, written.ports);
+    for service in read {
+        let essence = |s: &Service| {
+            let Service { resolution, mesh_external, export_to, service_accounts, address, labels, .. } = s.clone();
+            (resolution, mesh_external, export_to, service_accounts, address, labels)
+        };
+        assert_eq!(essence(service), essence(&written));
+    }
+    assert_eq!(all_told(&second, &key), all_told(&first, &key));
+    assert_eq!(all_told(&second, &key).len(), serving, "what does not serve is not told");
+    let accounts: BTreeSet<&str> = second.endpoints.of(&key).map(|e| &*e.service_account).collect();
+    assert_eq!(accounts, BTreeSet::from(["", "spiffe://cluster.local/ns/shop/sa/web"]));
+    assert_eq!(services(&second).count(), 0, "an entry is told as it is");
+    count
+}
+
+#[test]
+fn a_reader_knows_the_service_as_the_writer_did() {
+    for address in ["10.9.0.1", UNSPECIFIED] {
+        assert_eq!(check(address, endpoints(|_| true)), 1);
+    }
+}
+
+#[test]
+fn endpoints_that_serve_different_ports_are_in_different_entries() {
+    assert_eq!(check("10.9.0.1", endpoints(|address| address == "10.0.0.2" || address == "10.0.0.3")), 2);
+}
+
+#[test]
+fn only_services_of_registries_that_readers_lack_are_told() {
+    for (registry, told) in [
+        (Registry::Kubernetes, 0),
+        (Registry::Consul, 1),
+        (Registry::Eureka, 1),
+        (Registry::CloudFoundry, 1),
+        (Registry::Dns, 1),
+    ] {
+        let written = service(registry, UNSPECIFIED);
+        let key = written.key();
+        let world = world(vec![Change::ServiceApplied(Arc::new(written))]);
+        assert_eq!((services(&world).count(), entries(&world, &key).len()), (told, told), "{registry:?}");
+    }
+}
