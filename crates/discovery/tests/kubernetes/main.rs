@@ -11,6 +11,7 @@ mod cluster;
 mod clusters;
 mod definitions;
 mod election;
+mod istiod;
 mod kubectl;
 mod noise;
 mod outage;

@@ -1,0 +1,100 @@
+//! The peer fed by us: istiod reads its configuration from our server and serves it. On demand: with
+//! `PILOTAGE_ISTIOD` naming the binary, which `cargo xtask setup istiod` builds.
+
+use std::fs;
+
+use api::TypeUrl;
+use api::envoy::config::core::v3::Node;
+use testkit::discovery::{Discovery, Setup};
+use testkit::process::Process;
+use testkit::{client, ports, servers, wait};
+use tonic::transport::Endpoint;
+use xds::client::SotwClient;
+
+use crate::cluster::cluster;
+
+const ENTRY: &str = "\
+apiVersion: networking.istio.io/v1
+kind: ServiceEntry
+metadata: {name: web, namespace: shop}
+spec:
+  hosts: [web.shop.example]
+  addresses: [10.9.0.1]
+  location: MESH_INTERNAL
+  resolution: STATIC
+  ports: [{number: 80, name: http, protocol: HTTP}]
+  endpoints: [{address: 10.0.0.1}]
+";
+
+/// Off is all that it does beside serving configuration.
+const ENVIRONMENT: [(&str, &str); 7] = [
+    ("ENABLE_CA_SERVER", "false"),
+    ("PILOT_CERT_PROVIDER", "none"),
+    ("XDS_AUTH", "false"),
+    ("ENABLE_LEADER_ELECTION", "false"),
+    ("INJECT_ENABLED", "false"),
+    ("VALIDATION_WEBHOOK_CONFIG_NAME", ""),
+    ("PILOT_ENABLE_GATEWAY_API_DEPLOYMENT_CONTROLLER", "false"),
+];
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn istiod_serves_what_it_reads_from_us() {
+    if std::env::var_os("PILOTAGE_ISTIOD").is_none() {
+        return;
+    }
+    let api_server = cluster().await;
+    let env = vec![("ENABLE_XDS_API_GENERATOR_AUTH".to_owned(), "false".to_owned())];
+    let files = vec![("shop.yaml".to_owned(), ENTRY.to_owned())];
+    // Mock stands for any registry: istiod has none of them.
+    let setup = Setup { files, env, args: vec!["--registries=Mock".to_owned()], ..Setup::default() };
+    let mut ours = Discovery::start(env!("CARGO_BIN_EXE_pilot-discovery"), setup).await;
+
+    let folder = tempfile::tempdir().unwrap();
+    let mesh = folder.path().join("mesh.yaml");
+    fs::write(&mesh, format!("configSources: [{{address: 'xds://{}'}}]\n", ours.grpc())).unwrap();
+    let [grpc, http, monitoring] = [(); 3].map(|()| format!("127.0.0.1:{}", ports::free()));
+    let args = [
+        "discovery".to_owned(),
+        "--registries=Kubernetes".to_owned(),
+        format!("--kubeconfig={}", api_server.kubeconfig().display()),
+        format!("--meshConfig={}", mesh.display()),
+        format!("--grpcAddr={grpc}"),
+        format!("--httpAddr={http}"),
+        format!("--monitoringAddr={monitoring}"),
+        "--secureGRPCAddr=".to_owned(),
+        "--httpsAddr=".to_owned(),
+        "--ctrlz_port=0".to_owned(),
+    ];
+    let env = ENVIRONMENT.map(|(name, value)| (name.to_owned(), value.to_owned()));
+    let mut istiod = Process::start("istiod", &servers::binary("istiod"), &args, &env);
+    let mut endpoints = async |address: &str, is_there: bool| {
+        wait::until(&format!("{address}: {is_there}"), async || {
+            istiod.check_alive();
+            let page = client::get(http.parse().unwrap(), "istiod", "/debug/endpointz").await?.body;
+            if page.contains(&format!("\"{address}\"")) == is_there { Ok(()) } else { Err(page) }
+        })
+        .await;
+    };
+    endpoints("10.0.0.1", true).await;
+    endpoints("10.1.1.0", true).await; // of Mock's hello
+    ours.write("shop.yaml", &ENTRY.replace("10.0.0.1", "10.0.0.2"));
+    endpoints("10.0.0.2", true).await;
+    endpoints("10.0.0.1", false).await;
+    ours.restart().await;
+    ours.write("shop.yaml", &ENTRY.replace("10.0.0.1", "10.0.0.3"));
+    endpoints("10.0.0.3", true).await;
+
+    let channel = Endpoint::from_shared(format!("http://{grpc}")).unwrap().connect().await.unwrap();
+    let node = Node { id: "sidecar~127.0.0.1~a-1.shop~shop.svc.cluster.local".to_owned(), ..Node::default() };
+    let mut stream = SotwClient::open(channel, node, &TypeUrl::CLUSTER, &[]).await.unwrap();
+    // A peer that has just started may tell in several steps.
+    let names = ["outbound|80||web.shop.example", "outbound|90||hello.default.svc.cluster.local"];
+    loop {
+        let clusters = tokio::time::timeout(wait::PATIENCE, stream.next()).await.unwrap().unwrap().unwrap();
+        stream.ack(&clusters);
+        let text: String = clusters.resources.iter().map(|any| String::from_utf8_lossy(&any.value)).collect();
+        if names.iter().all(|name| text.contains(name)) {
+            break;
+        }
+    }
+}
