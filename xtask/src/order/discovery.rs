@@ -1,4 +1,5 @@
-//! What pilot-discovery runs: with nothing to serve, and then with the samples.
+//! What pilot-discovery runs: with nothing to serve, then with the samples, then with so many services that what is
+//! only for large sets runs too. A function that is forgotten costs the pages around it.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -9,10 +10,25 @@ use anyhow::Result;
 
 use super::profile::{Profiler, Running, answers};
 
+const SERVICES: usize = 1000;
+
 pub(super) fn stages(profiler: &Profiler) -> Result<Vec<BTreeSet<String>>> {
-    let nothing = profiler.scratch.join("nothing");
+    let [nothing, many] = ["nothing", "many"].map(|name| profiler.scratch.join(name));
     fs::create_dir_all(&nothing)?;
-    [&nothing, &profiler.samples].into_iter().map(|folder| functions(profiler, folder)).collect()
+    fs::create_dir_all(&many)?;
+    fs::write(many.join("services.yaml"), (0..SERVICES).map(service).collect::<String>())?;
+    [&nothing, &profiler.samples, &many].into_iter().map(|folder| functions(profiler, folder)).collect()
+}
+
+/// A ServiceEntry of ten endpoints.
+fn service(number: usize) -> String {
+    let endpoints = (0..10).map(|e| format!("  - {{address: 10.{e}.{}.{}}}\n", number / 250, number % 250 + 1));
+    format!(
+        "---\napiVersion: networking.istio.io/v1\nkind: ServiceEntry\nmetadata: {{name: s{number}, namespace: n}}\n\
+         spec:\n  hosts: [s{number}.n.svc.cluster.local]\n  location: MESH_INTERNAL\n  resolution: STATIC\n  \
+         ports: [{{name: http, number: 80, protocol: HTTP}}]\n  endpoints:\n{}",
+        endpoints.collect::<String>()
+    )
 }
 
 /// Starts the server, asks whether it is ready, stops it, and gives what ran.
