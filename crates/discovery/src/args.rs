@@ -95,6 +95,9 @@ pub struct Discovery {
     pub shutdown_duration: Duration,
 
     #[command(flatten)]
+    pub kubernetes: KubernetesFlags,
+
+    #[command(flatten)]
     pub registry_flags: RegistryFlags,
 
     #[command(flatten)]
@@ -109,6 +112,30 @@ pub struct Discovery {
     /// Flags that were set aside; told once the log is there.
     #[arg(skip)]
     pub set_aside: flags::SetAside,
+}
+
+/// How Kubernetes is watched.
+#[derive(Clone, Debug, Args)]
+pub struct KubernetesFlags {
+    /// Requests a second to each API server in the long run; negative for no bound
+    #[arg(long = "kubernetesApiQPS", default_value = "80", allow_negative_numbers = true)]
+    pub queries_per_second: f64,
+
+    /// Requests to each API server at once
+    #[arg(long = "kubernetesApiBurst", default_value = "160", allow_negative_numbers = true)]
+    pub burst: i64,
+
+    /// List everything anew this often, to find changes that no event told; 0 for never
+    #[arg(long, default_value = "0s", value_parser = duration)]
+    pub resync: Duration,
+
+    /// Namespace of what names further clusters: labelled Secrets and the ConfigMap; else this instance's
+    #[arg(long = "clusterRegistriesNamespace", default_value = "")]
+    pub registries_namespace: String,
+
+    /// ConfigMap that names further clusters, in the form of Pilot 0.8
+    #[arg(long = "clusterRegistriesConfigMap", default_value = "")]
+    pub registries_config_map: String,
 }
 
 /// Where registries are.
@@ -256,6 +283,17 @@ mod tests {
             let line = ["pilot-discovery", "discovery", bad].map(String::from);
             assert!(Cli::read(line).is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn numbers_may_be_negative_and_broken() {
+        let pace = |args: &[&str]| {
+            let flags = discovery(args).kubernetes;
+            (flags.queries_per_second, flags.burst)
+        };
+        assert_eq!(pace(&[]), (80.0, 160));
+        assert_eq!(pace(&["--kubernetesApiQPS=0.5", "--kubernetesApiBurst", "3"]), (0.5, 3));
+        assert_eq!(pace(&["--kubernetesApiQPS", "-1"]), (-1.0, 160));
     }
 
     #[test]

@@ -6,9 +6,11 @@ use std::sync::Arc;
 use anyhow::{Context, Result, anyhow};
 use model::change::SourceId;
 use model::settings::Settings;
+use sources::kubernetes::access::Access;
 use sources::kubernetes::cluster::Options;
 use sources::kubernetes::definitions;
-use sources::kubernetes::live::{Access, Kubernetes};
+use sources::kubernetes::live::{Kubernetes, Manner};
+use sources::kubernetes::pace::Pace;
 use sources::roster::Roster;
 use sources::status::{Election, Writer};
 use tokio::sync::watch;
@@ -30,12 +32,13 @@ const MESH_CONFIG: &str = "istio";
 
 /// How the API server is reached: by the flag, by the environment, or as a pod of the cluster.
 pub(crate) fn access(args: &Discovery, environment: Environment<'_>) -> Result<Option<Access>> {
+    let pace = Pace::of_flags(args.kubernetes.queries_per_second, args.kubernetes.burst);
     let told = Some(args.kubeconfig.clone()).filter(|path| !path.is_empty());
     let Some(path) = told.or_else(|| environment("KUBECONFIG").filter(|path| !path.is_empty())) else {
-        return Ok(environment("KUBERNETES_SERVICE_HOST").map(|_| Access::InCluster));
+        return Ok(environment("KUBERNETES_SERVICE_HOST").map(|_| Access::in_cluster(pace)));
     };
     std::fs::metadata(&path).with_context(|| format!("could not read the kubeconfig {path}"))?;
-    Ok(Some(Access::Kubeconfig(path.into())))
+    Ok(Some(Access::kubeconfig(path.into(), pace)))
 }
 
 /// Installs the definitions of our kinds.
@@ -105,5 +108,15 @@ pub(crate) fn source(
     };
     let (tell, told) = watch::channel(None);
     tokio::spawn(mesh::follow(world.clone(), settings, tell));
-    Kubernetes::primary(access, options, told, initial)
+    Kubernetes::primary(access, manner(args), options, told, initial)
+}
+
+fn manner(args: &Discovery) -> Manner {
+    let flags = &args.kubernetes;
+    let given = |text: &String| Some(text.clone()).filter(|text| !text.is_empty());
+    Manner {
+        resync: Some(flags.resync).filter(|period| !period.is_zero()),
+        registries_namespace: given(&flags.registries_namespace),
+        registries_config_map: given(&flags.registries_config_map),
+    }
 }

@@ -6,13 +6,15 @@ use kube::client::{Body, ClientBuilder};
 use kube::{Client, Config};
 use tower::util::MapRequestLayer;
 
-/// A client by its configuration. The error says what cannot be used.
-pub(super) fn client(mut config: Config) -> Result<Client, String> {
+use super::pace::Bucket;
+
+/// A client by its configuration, which takes from the bucket. The error says what cannot be used.
+pub(super) fn client(mut config: Config, bucket: &Bucket) -> Result<Client, String> {
     // kube's own repetitions wait twice as long each time, up to minutes: an API server that was away for one would be
     // noticed half a minute late.
     config.default_retry = false;
     let builder = ClientBuilder::try_from(config).map_err(|error| error.to_string())?;
-    Ok(builder.with_layer(&MapRequestLayer::new(of_now)).build())
+    Ok(builder.with_layer(&MapRequestLayer::new(of_now)).with_layer(bucket).build())
 }
 
 /// Makes a streaming list one of what is there now. kube asks for version 0, which is whatever an API server has in

@@ -61,9 +61,12 @@ pub enum Collection {
     ConfigMap,
     /// `apiVersion` and `kind` of documents.
     Config(Text, Text),
-    /// Definitions of kinds, and Secrets that name other clusters: read while watching, not joined.
+    /// Definitions of kinds, and what names other clusters (labelled Secrets, a ConfigMap, and a Secret that the
+    /// ConfigMap names by namespace and name): read while watching, not joined.
     Definition,
     Remote,
+    Registry,
+    Access(Text, Text),
 }
 
 /// All that is known of one cluster.
@@ -208,7 +211,7 @@ impl Cluster {
                 let id = DocumentId { kind: kind_id(api_version, kind), namespace: key.0, name: key.1 };
                 self.documents.remove(&id);
             }
-            Collection::Definition | Collection::Remote => {}
+            Collection::Definition | Collection::Remote | Collection::Registry | Collection::Access(..) => {}
         }
     }
 
@@ -247,7 +250,7 @@ impl Cluster {
                 let kind = kind_id(api_version, kind);
                 self.documents.of_kind(&kind).map(|id| (id.namespace.clone(), id.name.clone())).collect()
             }
-            Collection::Definition | Collection::Remote => Vec::new(),
+            Collection::Definition | Collection::Remote | Collection::Registry | Collection::Access(..) => Vec::new(),
         }
     }
 
@@ -407,9 +410,14 @@ impl Cluster {
             }
             found.extend(problems);
         }
-        self.documents.note(found);
+        self.documents.note("mesh", found);
         self.dirty.settings = true;
         self.adopt(settings);
+    }
+
+    /// Problems of what is no object of the model, by topic; they replace those of the topic before.
+    pub(super) fn note(&mut self, topic: &'static str, problems: Vec<Problem>) {
+        self.documents.note(topic, problems);
     }
 
     fn remove_credential(&mut self, holder: Holder, (namespace, name): Name) {

@@ -47,8 +47,8 @@ pub(super) struct Documents {
     dirty: BTreeSet<DocumentId>,
     told: BTreeMap<DocumentId, Vec<Key>>,
     problems_changed: bool,
-    /// Problems of what is no document.
-    notes: Vec<Problem>,
+    /// Problems of what is no document, by topic.
+    notes: BTreeMap<&'static str, Vec<Problem>>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -87,10 +87,10 @@ impl Documents {
         }
     }
 
-    /// Problems beside those of documents; they replace those noted before.
-    pub(super) fn note(&mut self, problems: Vec<Problem>) {
-        self.problems_changed |= self.notes != problems;
-        self.notes = problems;
+    /// Problems beside those of documents; they replace those noted before of the same topic.
+    pub(super) fn note(&mut self, topic: &'static str, problems: Vec<Problem>) {
+        let before = self.notes.insert(topic, problems).unwrap_or_default();
+        self.problems_changed |= self.notes.get(topic) != Some(&before);
     }
 
     /// Documents of a kind.
@@ -123,7 +123,7 @@ impl Documents {
         }
         if std::mem::take(&mut self.problems_changed) {
             let problems = self.all.values().flat_map(|document| &document.problems);
-            changes.push(Change::Problems(problems.chain(&self.notes).cloned().collect()));
+            changes.push(Change::Problems(problems.chain(self.notes.values().flatten()).cloned().collect()));
         }
     }
 }

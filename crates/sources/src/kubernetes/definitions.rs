@@ -7,7 +7,7 @@ use model::config::definition::definitions;
 use serde_json::Value;
 use tokio::time::sleep;
 
-use super::live::Access;
+use super::access::Access;
 
 /// How often a busy API server is asked.
 const TRIES: usize = 20;

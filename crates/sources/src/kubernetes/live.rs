@@ -3,14 +3,12 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fmt::Debug;
-use std::path::PathBuf;
 use std::time::Duration;
 
+use kube::Client;
 use kube::api::{Api, DynamicObject};
-use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::core::{ApiResource, Resource};
 use kube::runtime::watcher;
-use kube::{Client, Config};
 use model::change::{Change, SourceId};
 use model::config::Kind;
 use model::settings::Settings;
@@ -19,9 +17,10 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tracing::{info, warn};
 
-use super::client::client;
+use super::access::Access;
 use super::cluster::{Cluster, Collection, Options};
-use super::remote::Remotes;
+use super::registered::{Registered, SecretName};
+use super::remote::{Origin, Remotes};
 use super::watching::{Heard, Object, Seen, Watch, What, definitions, document, resource};
 use super::wire::{self, Item};
 use crate::source::{Outlet, Source, Stopped};
@@ -35,51 +34,29 @@ const LOOK: Duration = Duration::from_millis(100);
 /// Secrets that a proxy can have a use for: no releases of Helm, and no tokens, each of which has an authority beside it.
 const USABLE_SECRETS: &str = "type!=helm.sh/release.v1,type!=kubernetes.io/service-account-token";
 
-/// How the API server is reached.
-#[derive(Clone, Debug)]
-pub enum Access {
-    /// As a pod of the cluster.
-    InCluster,
-    Kubeconfig(PathBuf),
-    /// The text of a kubeconfig; a new text is new credentials.
-    Told(watch::Receiver<String>),
-}
-
-impl Access {
-    pub(crate) async fn client(&mut self) -> Result<Client, String> {
-        let text = |e: &dyn std::fmt::Display| e.to_string();
-        let kubeconfig = match self {
-            Access::InCluster => {
-                return client(Config::incluster().map_err(|e| text(&e))?);
-            }
-            Access::Kubeconfig(path) => Kubeconfig::read_from(&*path).map_err(|e| text(&e))?,
-            Access::Told(told) => Kubeconfig::from_yaml(&told.borrow_and_update()).map_err(|e| text(&e))?,
-        };
-        let options = KubeConfigOptions::default();
-        client(Config::from_custom_kubeconfig(kubeconfig, &options).await.map_err(|e| text(&e))?)
-    }
-
-    /// Completes when there are new credentials.
-    async fn changed(&mut self) {
-        if let Access::Told(told) = self
-            && told.changed().await.is_ok()
-        {
-            return;
-        }
-        std::future::pending().await
-    }
+/// How a cluster is followed, beyond what its objects mean.
+#[derive(Clone, Debug, Default)]
+pub struct Manner {
+    /// How often everything is listed anew and compared with what is known; `None` for never.
+    pub resync: Option<Duration>,
+    /// Where Secrets and the ConfigMap lie that name further clusters; `None` for the system namespace.
+    pub registries_namespace: Option<String>,
+    /// The ConfigMap that names further clusters in the form of Pilot 0.8.
+    pub registries_config_map: Option<String>,
 }
 
 /// One cluster.
 pub struct Kubernetes {
     id: SourceId,
     access: Access,
+    manner: Manner,
     /// Known once the sources of settings are in sync.
     settings: watch::Receiver<Option<Settings>>,
     cluster: Cluster,
     is_primary: bool,
     system_namespace: String,
     remotes: Remotes,
+    registered: Registered,
     /// Told once everything was listed.
     synced: watch::Sender<bool>,
     leave: tokio_util::sync::CancellationToken,
@@ -89,19 +66,22 @@ impl Kubernetes {
     /// The cluster that holds configuration too. Clusters that its Secrets name are watched beside it.
     pub fn primary(
         access: Access,
+        manner: Manner,
         options: Options,
         settings: watch::Receiver<Option<Settings>>,
         initial: Settings,
     ) -> Kubernetes {
-        let remotes = Remotes::new(options.clone(), settings.clone(), initial.clone());
+        let remotes = Remotes::new(access.pace(), manner.clone(), options.clone(), settings.clone(), initial.clone());
         Kubernetes {
             id: SourceId("Kubernetes".into()),
             access,
+            manner,
             settings,
             is_primary: true,
             system_namespace: options.system_namespace.to_string(),
             cluster: Cluster::new(options, initial),
             remotes,
+            registered: Registered::default(),
             synced: watch::Sender::new(false),
             leave: Default::default(),
         }
@@ -111,13 +91,14 @@ impl Kubernetes {
     /// `leave` is cancelled.
     pub(super) fn further(
         access: Access,
+        manner: Manner,
         options: Options,
         settings: watch::Receiver<Option<Settings>>,
         initial: Settings,
         leave: tokio_util::sync::CancellationToken,
     ) -> Kubernetes {
         let id = SourceId(format!("Kubernetes/{}", options.cluster).into());
-        let primary = Kubernetes::primary(access, options, settings, initial);
+        let primary = Kubernetes::primary(access, manner, options, settings, initial);
         Kubernetes { id, is_primary: false, leave, ..primary }
     }
 
@@ -227,11 +208,11 @@ impl Kubernetes {
             }
             What::Complete => {
                 let listed = round.listing.remove(&collection).unwrap_or_default();
-                self.complete(round, &collection, &listed);
+                self.complete(round, &collection, &listed, outlet);
                 round.done(&collection);
             }
             What::Applied(seen) => self.take(round, seen, outlet),
-            What::Deleted(seen) => self.forget(round, &collection, seen),
+            What::Deleted(seen) => self.forget(round, &collection, seen, outlet),
             What::Failed { message, code } => {
                 // What is not allowed or not there is not waited for.
                 if matches!(code, 403 | 404) {
@@ -253,24 +234,54 @@ impl Kubernetes {
             Object::Item(item) => self.cluster.apply(item),
             Object::Definition(definition) if definition.is_usable() => round.define(&definition),
             Object::Definition(definition) => round.undefine(&definition),
-            Object::Remote(secret) => self.remotes.apply(&seen.name, &secret.data, outlet),
+            Object::Remote(secret) => self.remotes.apply(Origin::Secret(seen.name), &secret.data, outlet),
+            Object::Registry(map) => {
+                self.registered.put(&map.data);
+                self.follow_registered(round, outlet);
+            }
+            Object::Access(secret) => {
+                self.registered.put_secret(&(seen.namespace, seen.name), Some(secret.data));
+                self.follow_registered(round, outlet);
+            }
         }
     }
 
-    fn forget(&mut self, round: &mut Round, collection: &Collection, seen: Seen) {
+    fn forget(&mut self, round: &mut Round, collection: &Collection, seen: Seen, outlet: &Outlet) {
         match seen.object {
             Object::Item(_) => self.cluster.delete(collection, &seen.namespace, &seen.name),
             Object::Definition(definition) => round.undefine(&definition),
-            Object::Remote(_) => self.remotes.delete(&seen.name),
+            Object::Remote(_) => self.remotes.delete(&Origin::Secret(seen.name)),
+            Object::Registry(_) | Object::Access(_) => self.complete(round, collection, &HashSet::new(), outlet),
         }
     }
 
-    fn complete(&mut self, round: &mut Round, collection: &Collection, listed: &HashSet<(String, String)>) {
+    fn complete(
+        &mut self,
+        round: &mut Round,
+        collection: &Collection,
+        listed: &HashSet<(String, String)>,
+        outlet: &Outlet,
+    ) {
         match collection {
             Collection::Definition => round.retain_definitions(listed),
             Collection::Remote => self.remotes.retain(listed),
+            Collection::Registry if listed.is_empty() => {
+                self.registered.put(&BTreeMap::new());
+                self.follow_registered(round, outlet);
+            }
+            Collection::Access(namespace, name) if listed.is_empty() => {
+                self.registered.put_secret(&(namespace.to_string(), name.to_string()), None);
+                self.follow_registered(round, outlet);
+            }
             _ => self.cluster.retain(collection, listed),
         }
+    }
+
+    /// Watches the Secrets that the ConfigMap of clusters names, and the clusters that they open.
+    fn follow_registered(&mut self, round: &mut Round, outlet: &Outlet) {
+        round.watch_secrets(&self.registered.secrets());
+        self.remotes.apply(Origin::ConfigMap, &self.registered.kubeconfigs(), outlet);
+        self.cluster.note("clusters", self.registered.problems());
     }
 }
 
@@ -278,6 +289,7 @@ impl Kubernetes {
 struct Round {
     number: u64,
     client: Client,
+    resync: Option<Duration>,
     tell: mpsc::Sender<Heard>,
     tasks: JoinSet<()>,
     /// Lists that have begun and are not complete.
@@ -287,6 +299,8 @@ struct Round {
     failing: BTreeSet<Collection>,
     /// Watches of custom kinds, by the name of their definition.
     defined: BTreeMap<String, (Collection, tokio::task::AbortHandle)>,
+    /// Watches of Secrets that the ConfigMap of clusters names.
+    secrets: BTreeMap<SecretName, tokio::task::AbortHandle>,
 }
 
 impl Round {
@@ -294,12 +308,14 @@ impl Round {
         let mut round = Round {
             number,
             client,
+            resync: of.manner.resync,
             tell,
             tasks: JoinSet::new(),
             listing: BTreeMap::new(),
             awaited: BTreeSet::new(),
             failing: BTreeSet::new(),
             defined: BTreeMap::new(),
+            secrets: BTreeMap::new(),
         };
         let plain = watcher::Config::default;
         let core = |kind: &str, plural: &str| resource("", "v1", kind, plural);
@@ -318,13 +334,14 @@ impl Round {
             Object::Item(Item::EndpointSlice(s))
         });
         if of.is_primary {
-            round.start_config(&of.system_namespace);
+            round.start_config();
+            round.start_registries(&of.manner, &of.system_namespace);
         }
         round
     }
 
     /// Watches what only the cluster with configuration is read for.
-    fn start_config(&mut self, system_namespace: &str) {
+    fn start_config(&mut self) {
         let plain = watcher::Config::default;
         let core = |kind: &str, plural: &str| resource("", "v1", kind, plural);
         self.watch(
@@ -343,10 +360,45 @@ impl Round {
             let resource = resource(kind.group(), kind.versions()[0], kind.as_str(), kind.plural());
             self.watch(documents(&resource), resource, plain(), document);
         }
-        let secrets = core("Secret", "secrets");
-        let api: Api<wire::Holding> = Api::namespaced_with(self.client.clone(), system_namespace, &secrets);
-        let config = plain().labels("istio/multiCluster=true");
+    }
+
+    /// Watches what names further clusters.
+    fn start_registries(&mut self, manner: &Manner, system_namespace: &str) {
+        let namespace = manner.registries_namespace.as_deref().unwrap_or(system_namespace);
+        let secrets = resource("", "v1", "Secret", "secrets");
+        let api: Api<wire::Holding> = Api::namespaced_with(self.client.clone(), namespace, &secrets);
+        let config = watcher::Config::default().labels("istio/multiCluster=true");
         self.spawn(Collection::Remote, api, secrets, config, |_, s| Object::Remote(s), None);
+        if let Some(name) = &manner.registries_config_map {
+            let maps = resource("", "v1", "ConfigMap", "configmaps");
+            let api: Api<wire::Holding> = Api::namespaced_with(self.client.clone(), namespace, &maps);
+            self.spawn(Collection::Registry, api, maps, named(name), |_, m| Object::Registry(m), None);
+        }
+    }
+
+    /// Watches these Secrets, and no others that were named before.
+    fn watch_secrets(&mut self, wanted: &BTreeSet<SecretName>) {
+        let gone: Vec<SecretName> = self.secrets.keys().filter(|name| !wanted.contains(*name)).cloned().collect();
+        for name in gone {
+            if let Some(task) = self.secrets.remove(&name) {
+                task.abort();
+            }
+            self.forget(&access_to(&name));
+        }
+        let new: Vec<&SecretName> = wanted.iter().filter(|name| !self.secrets.contains_key(*name)).collect();
+        for name in new {
+            let secrets = resource("", "v1", "Secret", "secrets");
+            let api: Api<wire::Holding> = Api::namespaced_with(self.client.clone(), &name.0, &secrets);
+            let task = self.spawn(access_to(name), api, secrets, named(&name.1), |_, s| Object::Access(s), None);
+            self.secrets.insert(name.clone(), task);
+        }
+    }
+
+    /// Waits for nothing of a collection that is watched no more.
+    fn forget(&mut self, collection: &Collection) {
+        self.awaited.remove(collection);
+        self.listing.remove(collection);
+        self.failing.remove(collection);
     }
 
     fn watch<K>(
@@ -376,7 +428,8 @@ impl Round {
     {
         self.awaited.insert(collection.clone());
         let definition = definition.map(|name| (self.client.clone(), name));
-        let watch = Watch { round: self.number, collection, api, config, object, resource, definition };
+        let (round, resync) = (self.number, self.resync);
+        let watch = Watch { round, collection, api, config, object, resource, definition, resync };
         self.tasks.spawn(watch.run(self.tell.clone()))
     }
 
@@ -415,9 +468,7 @@ impl Round {
         let Some((collection, task)) = self.defined.remove(name) else { return };
         task.abort();
         warn!(definition = name, "the kind is gone; keeping its objects");
-        self.awaited.remove(&collection);
-        self.listing.remove(&collection);
-        self.failing.remove(&collection);
+        self.forget(&collection);
     }
 
     fn retain_definitions(&mut self, listed: &HashSet<(String, String)>) {
@@ -425,6 +476,15 @@ impl Round {
             self.defined.keys().filter(|name| !listed.contains(&(String::new(), (*name).clone()))).cloned().collect();
         gone.iter().for_each(|name| self.undefine_named(name));
     }
+}
+
+/// One object by its name.
+fn named(name: &str) -> watcher::Config {
+    watcher::Config::default().fields(&format!("metadata.name={name}"))
+}
+
+fn access_to((namespace, name): &SecretName) -> Collection {
+    Collection::Access(namespace.as_str().into(), name.as_str().into())
 }
 
 fn documents(resource: &ApiResource) -> Collection {

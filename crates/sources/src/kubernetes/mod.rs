@@ -2,14 +2,17 @@
 //! in memory into the model's words, whatever the order of arrival; neither does I/O. `live` feeds them from watches.
 //! `definitions` installs those of our kinds.
 
+pub mod access;
 mod client;
 pub mod cluster;
 mod config;
 pub mod definitions;
 mod interner;
 pub mod live;
+pub mod pace;
 mod place;
 mod pod;
+mod registered;
 mod remote;
 mod selector;
 mod service;

@@ -2,6 +2,7 @@
 //! one channel, reduced to the fields that matter; errors are told and never end a watch.
 
 use std::fmt::Debug;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::pin::pin;
 use std::time::Duration;
 
@@ -69,6 +70,10 @@ pub(super) enum Object {
     Definition(Box<wire::Definition>),
     /// A Secret that holds the way to other clusters.
     Remote(wire::Holding),
+    /// The ConfigMap that names other clusters.
+    Registry(wire::Holding),
+    /// A Secret that the ConfigMap names.
+    Access(wire::Holding),
 }
 
 /// Where one watch looks and what it makes of what it sees.
@@ -81,6 +86,8 @@ pub(super) struct Watch<K> {
     pub(super) resource: ApiResource,
     /// For custom kinds: their definition, which takes all objects with it when it goes.
     pub(super) definition: Option<(Client, String)>,
+    /// How often everything is listed anew.
+    pub(super) resync: Option<Duration>,
 }
 
 impl<K> Watch<K>
@@ -102,18 +109,27 @@ where
     async fn follow(&self, tell: &mpsc::Sender<Heard>, streaming: bool) -> Ended {
         let config = if streaming { self.config.clone().streaming_lists() } else { self.config.clone() };
         let mut events = pin!(watcher(self.api.clone(), config));
-        let (mut wait, mut listed) = (FIRST_WAIT, false);
+        let mut wait = FIRST_WAIT;
+        let mut listed: Option<Instant> = None;
         let mut trusted_until = Instant::now();
         let mut refusals = 0;
         loop {
-            let patience = if streaming && !listed { SILENCE } else { Duration::MAX };
-            let Ok(event) = timeout(patience, events.next()).await else { return Ended::NoStreaming };
+            let patience = match listed {
+                Some(at) => self.lasts().map_or(Duration::MAX, |lasts| lasts.saturating_sub(at.elapsed())),
+                None if streaming => SILENCE,
+                None => Duration::MAX,
+            };
+            let Ok(event) = timeout(patience, events.next()).await else {
+                return if listed.is_some() { Ended::Expired } else { Ended::NoStreaming };
+            };
             let mut expired = false;
             let what = match event {
                 None => return Ended::Over,
                 Some(Ok(event)) => {
                     wait = FIRST_WAIT;
-                    listed |= matches!(event, Event::InitDone);
+                    if matches!(event, Event::InitDone) {
+                        listed = Some(Instant::now());
+                    }
                     if matches!(event, Event::Delete(_)) && Instant::now() >= trusted_until {
                         if self.is_undefined().await {
                             return Ended::Over;
@@ -127,10 +143,10 @@ where
                     debug!(collection = ?self.collection, %error, "watch failed");
                     // Older servers refuse streaming lists, and those on an old etcd fail in them.
                     refusals += usize::from(code == 500);
-                    if streaming && !listed && ([400, 422, 501].contains(&code) || refusals == MOST_REFUSALS) {
+                    if streaming && listed.is_none() && ([400, 422, 501].contains(&code) || refusals == MOST_REFUSALS) {
                         return Ended::NoStreaming;
                     }
-                    expired = listed && code == 410 && matches!(error, watcher::Error::WatchStartFailed(_));
+                    expired = listed.is_some() && code == 410 && matches!(error, watcher::Error::WatchStartFailed(_));
                     wait = match code {
                         // The API server is there; a list is all that it wants.
                         410 => FIRST_WAIT,
@@ -154,6 +170,15 @@ where
                 return Ended::Expired;
             }
         }
+    }
+
+    /// How long a list is good for. Collections differ by up to a tenth, so that not all are listed at once.
+    fn lasts(&self) -> Option<Duration> {
+        let period = self.resync?;
+        let mut hash = DefaultHasher::new();
+        format!("{:?}", self.collection).hash(&mut hash);
+        let share = (hash.finish() % 100) as f64 / 1000.0;
+        Some(period + period.mul_f64(share))
     }
 
     fn what(&self, event: Event<K>) -> What {
@@ -193,7 +218,7 @@ where
 enum Ended {
     Over,
     NoStreaming,
-    /// The history from which it would go on is gone.
+    /// What was listed is too old: the history from which to go on is gone, or it is time.
     Expired,
 }
 

@@ -20,7 +20,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
-use crate::kubernetes::live::Access;
+use crate::kubernetes::access::Access;
 
 pub use lease::Election;
 pub use merge::{Controllers, merged};

@@ -80,6 +80,11 @@ impl Follower {
         }
     }
 
+    /// How many batches were told and not taken in.
+    pub(crate) fn waiting(&self) -> usize {
+        self.batches.len()
+    }
+
     /// Addresses that serve a host, in order, each once.
     pub(crate) fn serving(&self, host: &str) -> Vec<String> {
         let of_host = self.endpoints.iter().filter(|(key, _)| key.hostname == *host);

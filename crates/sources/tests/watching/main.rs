@@ -16,5 +16,6 @@ mod mesh;
 mod mock;
 #[allow(dead_code, reason = "shared with the other tests of sources")]
 mod name_server;
+mod resync;
 mod serving;
 mod supervisor;

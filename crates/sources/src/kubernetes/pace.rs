@@ -1,0 +1,168 @@
+//! How fast an API server is asked: a token bucket in front of a client. A watch is one request, however
+//! long it lasts.
+
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use tokio::time::{Instant, Sleep, sleep};
+use tower::{Layer, Service};
+
+/// What client-go takes for a rate or a burst of zero.
+const USUAL: Pace = Pace { per_second: 5.0, burst: 10.0 };
+
+/// Requests a second in the long run, and how many at once.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Pace {
+    per_second: f64,
+    burst: f64,
+}
+
+impl Pace {
+    /// The pace as upstream's flags tell it. `None` is no bound, which a negative rate asks for; zeros stand for the
+    /// defaults of Kubernetes' own client.
+    pub fn of_flags(per_second: f64, burst: i64) -> Option<Pace> {
+        if !per_second.is_finite() || per_second < 0.0 {
+            return None;
+        }
+        let per_second = if per_second == 0.0 { USUAL.per_second } else { per_second };
+        // A bucket that holds nothing would let nobody through.
+        let burst = if burst == 0 { USUAL.burst } else { burst.max(1) as f64 };
+        Some(Pace { per_second, burst })
+    }
+}
+
+/// A bucket that all clients of one API server take from. Without a pace it is never empty.
+#[derive(Clone, Debug)]
+pub(super) struct Bucket {
+    pace: Option<Pace>,
+    state: Arc<Mutex<State>>,
+}
+
+#[derive(Debug)]
+struct State {
+    /// Below zero where requests wait that took theirs in advance.
+    tokens: f64,
+    at: Instant,
+}
+
+impl Bucket {
+    pub(super) fn new(pace: Option<Pace>) -> Bucket {
+        let tokens = pace.map_or(0.0, |pace| pace.burst);
+        Bucket { pace, state: Arc::new(Mutex::new(State { tokens, at: Instant::now() })) }
+    }
+
+    pub(super) fn pace(&self) -> Option<Pace> {
+        self.pace
+    }
+
+    /// Takes a token and tells how long to wait for it.
+    fn take(&self) -> Duration {
+        let Some(pace) = self.pace else { return Duration::ZERO };
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = Instant::now();
+        let earned = now.duration_since(state.at).as_secs_f64() * pace.per_second;
+        state.tokens = (state.tokens + earned).min(pace.burst) - 1.0;
+        state.at = now;
+        Duration::try_from_secs_f64(-state.tokens / pace.per_second).unwrap_or_default()
+    }
+}
+
+impl<S> Layer<S> for Bucket {
+    type Service = Paced<S>;
+
+    fn layer(&self, inner: S) -> Paced<S> {
+        Paced { inner, bucket: self.clone(), turn: None }
+    }
+}
+
+/// A client that waits for its turn before each request.
+#[derive(Debug)]
+pub(super) struct Paced<S> {
+    inner: S,
+    bucket: Bucket,
+    /// The wait for a token that was taken and not used yet.
+    turn: Option<Pin<Box<Sleep>>>,
+}
+
+impl<S: Service<R>, R> Service<R> for Paced<S> {
+    type Response = S::Response;
+    type Error = S::Error;
+    type Future = S::Future;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        let bucket = &self.bucket;
+        let turn = self.turn.get_or_insert_with(|| Box::pin(sleep(bucket.take())));
+        if !turn.is_elapsed() {
+            ready!(turn.as_mut().poll(context));
+        }
+        self.inner.poll_ready(context)
+    }
+
+    fn call(&mut self, request: R) -> S::Future {
+        self.turn = None;
+        self.inner.call(request)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+    use std::time::Duration;
+
+    use tokio::time::Instant;
+    use tower::{Layer, Service, ServiceExt, service_fn};
+
+    use super::{Bucket, Pace, USUAL};
+
+    /// When each of some requests went out, in milliseconds after the first.
+    async fn sent(bucket: &Bucket, requests: usize) -> Vec<u128> {
+        let begun = Instant::now();
+        let mut client = bucket.layer(service_fn(|()| async { Ok::<_, Infallible>(Instant::now()) }));
+        let mut times = Vec::new();
+        for _ in 0..requests {
+            let at = client.ready().await.unwrap().call(()).await.unwrap();
+            times.push(at.duration_since(begun).as_millis());
+        }
+        times
+    }
+
+    fn pace(per_second: f64, burst: i64) -> Bucket {
+        Bucket::new(Pace::of_flags(per_second, burst))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_burst_goes_at_once_and_the_rest_at_its_pace() {
+        assert_eq!(sent(&pace(10.0, 3), 5).await, [0, 0, 0, 100, 200]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn silence_fills_the_bucket_and_no_more() {
+        let bucket = pace(10.0, 2);
+        sent(&bucket, 2).await;
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        assert_eq!(sent(&bucket, 4).await, [0, 0, 100, 200]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn clients_of_one_server_share_a_bucket() {
+        let bucket = pace(10.0, 1);
+        let (one, other) = (bucket.clone(), bucket);
+        let (one, other) = tokio::join!(sent(&one, 2), sent(&other, 2));
+        let mut all = [one, other].concat();
+        all.sort_unstable();
+        assert_eq!(all, [0, 100, 200, 300]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_negative_rate_is_no_bound() {
+        assert_eq!(sent(&pace(-1.0, 1), 1000).await.last(), Some(&0));
+    }
+
+    #[test]
+    fn zeros_are_the_usual_values() {
+        assert_eq!(Pace::of_flags(0.0, 0), Some(USUAL));
+        assert_eq!(Pace::of_flags(f64::NAN, 1), None);
+    }
+}

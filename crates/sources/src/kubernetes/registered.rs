@@ -1,0 +1,201 @@
+//! Further clusters in the form of Pilot 0.8: a ConfigMap with a `Cluster` in each entry, which names the Secret that
+//! holds the kubeconfig under the entry's own key. It knows what is wanted; `remote` runs it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use model::problem::{Problem, Severity};
+use serde_json::Value;
+
+const PLATFORM: &str = "config.istio.io/platform";
+const SECRET: &str = "config.istio.io/accessConfigSecret";
+const SECRET_NAMESPACE: &str = "config.istio.io/accessConfigSecretNamespace";
+/// Where a Secret lies whose namespace is not told.
+const USUAL_NAMESPACE: &str = "istio-system";
+
+/// Namespace and name.
+pub(super) type SecretName = (String, String);
+
+/// What the ConfigMap says, and what is known of the Secrets that it names.
+#[derive(Debug, Default)]
+pub(super) struct Registered {
+    /// By their key in the ConfigMap.
+    entries: BTreeMap<String, Entry>,
+    faults: Vec<Problem>,
+    /// Secrets that were looked for; `None` for one that is not there.
+    secrets: BTreeMap<SecretName, Option<BTreeMap<String, String>>>,
+}
+
+#[derive(Debug)]
+struct Entry {
+    cluster: String,
+    secret: SecretName,
+    /// In base64, as the Secret had it last: a cluster does not go with its Secret, but with its entry.
+    kubeconfig: Option<String>,
+}
+
+impl Registered {
+    /// Takes the ConfigMap's entries in. One that cannot be read costs no other.
+    pub(super) fn put(&mut self, data: &BTreeMap<String, String>) {
+        let mut before = std::mem::take(&mut self.entries);
+        self.faults.clear();
+        for (key, text) in data {
+            match read(key, text) {
+                Ok(entry) if self.entries.values().any(|known| known.cluster == entry.cluster) => {
+                    self.faults.push(fault(key, format!("the cluster {} is there already", entry.cluster)));
+                }
+                Ok(entry) => {
+                    let same = |known: &Entry| (&known.cluster, &known.secret) == (&entry.cluster, &entry.secret);
+                    let known = before.remove(key).filter(same).and_then(|known| known.kubeconfig);
+                    let kubeconfig = self.held(&entry.secret, key).or(known);
+                    self.entries.insert(key.clone(), Entry { kubeconfig, ..entry });
+                }
+                Err(reason) => self.faults.push(fault(key, reason)),
+            }
+        }
+        let named = self.secrets();
+        self.secrets.retain(|name, _| named.contains(name));
+    }
+
+    /// Takes in a Secret, or that it is not there.
+    pub(super) fn put_secret(&mut self, name: &SecretName, data: Option<BTreeMap<String, String>>) {
+        self.secrets.insert(name.clone(), data);
+        let secrets = &self.secrets;
+        for (key, entry) in self.entries.iter_mut().filter(|(_, entry)| entry.secret == *name) {
+            if let Some(text) = held(secrets, name, key) {
+                entry.kubeconfig = Some(text);
+            }
+        }
+    }
+
+    /// The Secrets that entries name.
+    pub(super) fn secrets(&self) -> BTreeSet<SecretName> {
+        self.entries.values().map(|entry| entry.secret.clone()).collect()
+    }
+
+    /// Kubeconfigs in base64, by cluster.
+    pub(super) fn kubeconfigs(&self) -> BTreeMap<String, String> {
+        let known = self.entries.values().filter_map(|entry| Some((entry.cluster.clone(), entry.kubeconfig.clone()?)));
+        known.collect()
+    }
+
+    pub(super) fn problems(&self) -> Vec<Problem> {
+        let lacking = self.entries.iter().filter_map(|(key, entry)| {
+            let looked_for = self.secrets.contains_key(&entry.secret);
+            if !looked_for || self.held(&entry.secret, key).is_some() {
+                return None;
+            }
+            let (namespace, name) = &entry.secret;
+            let message = format!("the Secret {namespace}/{name} has no kubeconfig under {key:?}");
+            let problem = fault(key, message);
+            Some(match entry.kubeconfig {
+                Some(_) => Problem { severity: Severity::Warning, ..problem },
+                None => problem,
+            })
+        });
+        self.faults.iter().cloned().chain(lacking).collect()
+    }
+
+    fn held(&self, secret: &SecretName, key: &str) -> Option<String> {
+        held(&self.secrets, secret, key)
+    }
+}
+
+fn held(
+    secrets: &BTreeMap<SecretName, Option<BTreeMap<String, String>>>,
+    secret: &SecretName,
+    key: &str,
+) -> Option<String> {
+    secrets.get(secret)?.as_ref()?.get(key).cloned()
+}
+
+fn fault(key: &str, message: String) -> Problem {
+    Problem::error(format!("cluster {key}"), message)
+}
+
+/// Reads one entry. Annotations of other types than text are of no use here.
+fn read(key: &str, text: &str) -> Result<Entry, String> {
+    let document: Value = serde_saphyr::from_str(text).map_err(|e| format!("could not read the entry: {e}"))?;
+    let word = |pointer: &str| document.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
+    let annotation = |name: &str| {
+        let all = document.pointer("/metadata/annotations");
+        all.and_then(|all| all.get(name)).and_then(Value::as_str).unwrap_or_default()
+    };
+    let (kind, platform, secret) = (word("/kind"), annotation(PLATFORM), annotation(SECRET));
+    if kind != "Cluster" {
+        return Err(format!("the entry is no Cluster but {kind:?}"));
+    }
+    if !platform.is_empty() && platform != "Kubernetes" {
+        return Err(format!("the platform {platform:?} cannot be watched, only Kubernetes"));
+    }
+    if secret.is_empty() {
+        return Err(format!("the annotation {SECRET} names no Secret"));
+    }
+    let or = |text: &str, usual: &str| if text.is_empty() { usual.to_owned() } else { text.to_owned() };
+    Ok(Entry {
+        cluster: or(word("/metadata/name"), key),
+        secret: (or(annotation(SECRET_NAMESPACE), USUAL_NAMESPACE), secret.to_owned()),
+        kubeconfig: None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::{Registered, SecretName};
+
+    fn entry(cluster: &str, annotations: &str) -> String {
+        format!("kind: Cluster\nmetadata:\n  name: {cluster}\n  annotations: {{{annotations}}}\n")
+    }
+
+    fn map(entries: &[(&str, String)]) -> BTreeMap<String, String> {
+        entries.iter().map(|(key, text)| (key.to_string(), text.clone())).collect()
+    }
+
+    fn creds() -> SecretName {
+        ("istio-system".to_owned(), "creds".to_owned())
+    }
+
+    const NAMED: &str = "config.istio.io/accessConfigSecret: creds, config.istio.io/pilotCfgStore: true";
+
+    #[test]
+    fn a_cluster_is_called_by_its_name_and_found_by_its_key() {
+        let mut registered = Registered::default();
+        registered.put(&map(&[("file.yaml", entry("east", NAMED))]));
+        assert_eq!(registered.secrets().into_iter().collect::<Vec<_>>(), [creds()]);
+        assert!(registered.kubeconfigs().is_empty() && registered.problems().is_empty(), "nobody looked yet");
+        registered.put_secret(&creds(), Some(map(&[("file.yaml", "one".to_owned())])));
+        assert_eq!(registered.kubeconfigs(), map(&[("east", "one".to_owned())]));
+    }
+
+    #[test]
+    fn a_lost_secret_costs_no_cluster_and_a_lost_entry_does() {
+        let mut registered = Registered::default();
+        registered.put_secret(&creds(), Some(map(&[("east", "one".to_owned())])));
+        registered.put(&map(&[("east", entry("east", NAMED))]));
+        registered.put_secret(&creds(), None);
+        assert_eq!(registered.kubeconfigs(), map(&[("east", "one".to_owned())]));
+        let problems: Vec<String> = registered.problems().iter().map(ToString::to_string).collect();
+        assert_eq!(problems, ["cluster east: the Secret istio-system/creds has no kubeconfig under \"east\""]);
+        registered.put(&BTreeMap::new());
+        assert!(registered.kubeconfigs().is_empty() && registered.problems().is_empty());
+    }
+
+    #[test]
+    fn a_bad_entry_is_named_and_costs_no_other() {
+        let mut registered = Registered::default();
+        registered.put_secret(&creds(), Some(map(&[("good", "one".to_owned())])));
+        let consul = format!("{NAMED}, config.istio.io/platform: Consul");
+        registered.put(&map(&[
+            ("good", entry("good", NAMED)),
+            ("a", "kind: [".to_owned()),
+            ("b", "kind: Secret".to_owned()),
+            ("c", entry("c", &consul)),
+            ("d", entry("d", "")),
+            ("twice", entry("good", NAMED)),
+        ]));
+        assert_eq!(registered.kubeconfigs(), map(&[("good", "one".to_owned())]));
+        let about: Vec<String> = registered.problems().iter().map(|p| p.about.to_string()).collect();
+        assert_eq!(about, ["cluster a", "cluster b", "cluster c", "cluster d", "cluster twice"]);
+    }
+}

@@ -1,0 +1,104 @@
+//! An API server whose watches tell nothing: what changed is found by listing anew, and only what changed is told.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::time::Duration;
+
+use api::istio::mesh::v1alpha1::MeshNetworks;
+use http::{Response, StatusCode};
+use model::config::mesh::default_mesh;
+use model::settings::{Knobs, Settings};
+use model::shared::Shared;
+use serde_json::{Value, json};
+use sources::kubernetes::access::Access;
+use sources::kubernetes::cluster::Options;
+use sources::kubernetes::live::{Kubernetes, Manner};
+use testkit::scripted::{Asked, Scripted};
+use testkit::wait;
+use tokio::sync::watch;
+
+use crate::follower::Follower;
+
+const SERVICES: &str = "/api/v1/services";
+
+fn settings() -> Settings {
+    Settings {
+        mesh: Shared::new(default_mesh()),
+        networks: Shared::new(MeshNetworks::default()),
+        knobs: Knobs::default(),
+        domain: "cluster.local".into(),
+        cluster: "Kubernetes".into(),
+        conflicts: Default::default(),
+    }
+}
+
+/// A server of one Service with this port. It refuses streaming lists, as old ones do.
+async fn silent(port: Arc<AtomicU16>) -> Scripted {
+    Scripted::start(move |asked: Asked| {
+        let port = port.load(Ordering::Relaxed);
+        async move {
+            match asked.parameter("watch") {
+                Some(_) if asked.parameter("sendInitialEvents").is_some() => refusal(),
+                Some(_) => std::future::pending().await,
+                None => list(&asked, port),
+            }
+        }
+    })
+    .await
+}
+
+fn refusal() -> Response<String> {
+    let status = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 422,
+        "reason": "Invalid", "message": "sendInitialEvents is forbidden"});
+    let mut response = Response::new(status.to_string());
+    *response.status_mut() = StatusCode::UNPROCESSABLE_ENTITY;
+    response
+}
+
+fn list(asked: &Asked, port: u16) -> Response<String> {
+    let service = json!({"metadata": {"name": "web", "namespace": "shop"},
+        "spec": {"clusterIP": "10.96.0.9", "ports": [{"name": "http", "port": port}]}});
+    let items: Vec<Value> = if asked.path == SERVICES { vec![service] } else { Vec::new() };
+    Response::new(json!({"kind": "List", "metadata": {"resourceVersion": "1"}, "items": items}).to_string())
+}
+
+fn source(server: &Scripted, folder: &tempfile::TempDir, resync: Duration) -> Kubernetes {
+    let kubeconfig = json!({"apiVersion": "v1", "kind": "Config", "current-context": "a",
+        "clusters": [{"name": "a", "cluster": {"server": server.url()}}], "users": [{"name": "a", "user": {}}],
+        "contexts": [{"name": "a", "context": {"cluster": "a", "user": "a"}}]});
+    let file = folder.path().join("kubeconfig");
+    std::fs::write(&file, kubeconfig.to_string()).unwrap();
+    let settings = settings();
+    let options = Options {
+        cluster: settings.cluster.clone(),
+        domain: settings.domain.clone(),
+        system_namespace: "istio-system".into(),
+        revision: "".into(),
+        is_primary: true,
+        mesh_config: None,
+    };
+    let manner = Manner { resync: Some(resync), ..Manner::default() };
+    let (tell, told) = watch::channel(Some(settings.clone()));
+    // The settings stay as they are for as long as anybody reads them.
+    tokio::spawn(async move { tell.closed().await });
+    Kubernetes::primary(Access::kubeconfig(file, None), manner, options, told, settings)
+}
+
+#[tokio::test]
+async fn listing_anew_finds_what_no_event_told_and_tells_nothing_else() {
+    let port = Arc::new(AtomicU16::new(80));
+    let server = silent(port.clone()).await;
+    let folder = tempfile::tempdir().unwrap();
+    let mut follower = Follower::synced(source(&server, &folder, Duration::from_millis(200))).await;
+    let told = follower.services.clone();
+    assert_eq!(told.len(), 1);
+    let lists = || server.asked().iter().filter(|a| a.path == SERVICES && a.parameter("watch").is_none()).count();
+    wait::until("lists without a change", async || if lists() >= 4 { Ok(()) } else { Err(lists().to_string()) }).await;
+    assert_eq!(follower.waiting(), 0, "nothing changed, and something was told");
+
+    port.store(8080, Ordering::Relaxed);
+    follower
+        .until("the lost change", |f| f.services.values().any(|s| s.ports.iter().any(|port| port.number == 8080)))
+        .await;
+    assert_eq!(follower.services.len(), 1);
+}
