@@ -9,6 +9,7 @@ use model::endpoint::{Endpoint, Health, TlsMode};
 use model::labels::{Labels, selects};
 use model::names::Text;
 use model::port::Port;
+use model::proxy::Proxy;
 use model::service::{Service, TrafficDistribution};
 use scope::View;
 
@@ -138,7 +139,13 @@ impl<'a> Choice<'a> {
             && reach::is_requested(proxy, endpoint)
             && (in_cluster || !endpoint.cluster_local)
             && (same_cluster || !confined())
+            && (!self.is_node_local() || same_cluster && is_on_node_of(proxy, endpoint))
             && !(endpoint.addresses.is_empty() && (gateways.is_empty() || in_network))
+    }
+
+    /// Whether only endpoints on the client's own node count.
+    fn is_node_local(&self) -> bool {
+        self.service.kubernetes.as_ref().is_some_and(|service| service.node_local)
     }
 
     /// Unhealthy endpoints let Envoy see how much of a cluster is well, unless a panic threshold would use them.
@@ -185,6 +192,11 @@ impl<'a> Choice<'a> {
         }
         group
     }
+}
+
+/// Whether both run on one node. A client that does not say where it runs has only endpoints of which nobody knows.
+fn is_on_node_of(proxy: &Proxy, endpoint: &Endpoint) -> bool {
+    *endpoint.node_name == *proxy.meta("NODE_NAME").unwrap_or_default()
 }
 
 fn is_draining(endpoint: &Endpoint) -> bool {
