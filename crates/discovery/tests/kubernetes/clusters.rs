@@ -7,11 +7,26 @@ use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use serde_json::{Value, json};
 use testkit::kubernetes::ApiServer;
+use testkit::wait;
+use tokio::sync::OnceCell;
 
 use crate::cluster::{cluster, create, is_left_out};
-use crate::serving::{CLUSTER, SLICE, endpoints, follow, serve, web};
+use crate::serving::{CLUSTER, SLICE, endpoints, follow, serve, serve_with, web};
 
 const SECRET: &str = "/api/v1/namespaces/istio-system/secrets/east";
+
+/// The second cluster, with `web` at these addresses. Tests have it one at a time, as they have the first.
+async fn east(addresses: &[&str]) -> &'static ApiServer {
+    static EAST: OnceCell<ApiServer> = OnceCell::const_new();
+    let east = EAST.get_or_init(async || {
+        let east = ApiServer::start().await;
+        create(&east, &web(&[])).await;
+        east
+    });
+    let east = east.await;
+    east.patch(SLICE, &endpoints(addresses)).await.unwrap();
+    east
+}
 
 fn secret(kubeconfig: &str) -> Value {
     json!({"apiVersion": "v1", "kind": "Secret",
@@ -25,8 +40,7 @@ async fn clusters_are_added_renewed_and_removed() {
         return;
     }
     let api_server = cluster().await;
-    let east = ApiServer::start().await;
-    create(&east, &web(&["10.5.0.1"])).await;
+    let east = east(&["10.5.0.1"]).await;
     create(&api_server, &web(&["10.4.0.1"])).await;
     let system = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "istio-system"}});
     let kubeconfig = fs::read_to_string(east.kubeconfig()).unwrap();
@@ -57,6 +71,71 @@ async fn clusters_are_added_renewed_and_removed() {
     assert!(told.all()[seen..].iter().all(|addresses| addresses.len() == 2), "{:?}", told.all());
 
     api_server.delete(SECRET).await.unwrap();
+    told.until(&["10.4.0.1"]).await;
+    server.stop(Duration::ZERO).await;
+}
+
+const MAP: &str = "/api/v1/namespaces/istio-system/configmaps/clusters";
+const CREDENTIALS: &str = "/api/v1/namespaces/vault/secrets/kubeconfigs";
+
+/// Clusters as Pilot 0.8 was told of them; the second one's Secret is not there.
+fn clusters() -> Vec<Value> {
+    let entry = |name: &str, secret: &str| {
+        let annotations = json!({"config.istio.io/platform": "Kubernetes", "config.istio.io/accessConfigSecret": secret,
+            "config.istio.io/accessConfigSecretNamespace": "vault"});
+        json!({"apiVersion": "clusterregistry.k8s.io/v1alpha1", "kind": "Cluster",
+            "metadata": {"name": name, "annotations": annotations}})
+        .to_string()
+    };
+    let namespace = |name: &str| json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}});
+    let map = json!({"apiVersion": "v1", "kind": "ConfigMap",
+        "metadata": {"name": "clusters", "namespace": "istio-system"},
+        "data": {"east.yaml": entry("east", "kubeconfigs"), "west.yaml": entry("west", "nowhere")}});
+    vec![namespace("istio-system"), namespace("vault"), map]
+}
+
+fn kubeconfigs(kubeconfig: &str) -> Value {
+    json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "kubeconfigs", "namespace": "vault"},
+        "data": {"east.yaml": BASE64_STANDARD.encode(kubeconfig)}})
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn clusters_of_a_config_map_are_added_renewed_and_removed() {
+    if is_left_out(&[]) {
+        return;
+    }
+    let api_server = cluster().await;
+    let east = east(&["10.5.0.1"]).await;
+    create(&api_server, &web(&["10.4.0.1"])).await;
+    create(&api_server, &clusters()).await;
+    let flags = ["--clusterRegistriesConfigMap=clusters", "--clusterRegistriesNamespace=istio-system"];
+    let server = serve_with(api_server.kubeconfig(), None, &[], &flags).await;
+    let told = follow(server.addresses.grpc.unwrap(), CLUSTER).await;
+    told.until(&["10.4.0.1"]).await;
+    let lacking = "the Secret vault/nowhere has no kubeconfig under \"west.yaml\"";
+    wait::until("a word on the Secret that is not there", async || {
+        let world = server.pilot.world().now();
+        let mut problems = world.snapshot.problems.values().flatten();
+        if problems.any(|p| *p.message == *lacking) { Ok(()) } else { Err(format!("{:?}", world.snapshot.problems)) }
+    })
+    .await;
+
+    // The Secret comes after the entry that names it.
+    let kubeconfig = fs::read_to_string(east.kubeconfig()).unwrap();
+    create(&api_server, &[kubeconfigs(&kubeconfig)]).await;
+    told.until(&["10.4.0.1", "10.5.0.1"]).await;
+    let seen = told.all().len();
+    let renewed = kubeconfig.replace("\"test\"", "\"renewed\"");
+    api_server.patch(CREDENTIALS, &json!({"data": kubeconfigs(&renewed)["data"]})).await.unwrap();
+    east.patch(SLICE, &endpoints(&["10.5.0.2"])).await.unwrap();
+    told.until(&["10.4.0.1", "10.5.0.2"]).await;
+    // A cluster goes with its entry, not with its Secret.
+    api_server.delete(CREDENTIALS).await.unwrap();
+    east.patch(SLICE, &endpoints(&["10.5.0.3"])).await.unwrap();
+    told.until(&["10.4.0.1", "10.5.0.3"]).await;
+    assert!(told.all()[seen..].iter().all(|addresses| addresses.len() == 2), "{:?}", told.all());
+
+    api_server.patch(MAP, &json!({"data": {"east.yaml": null}})).await.unwrap();
     told.until(&["10.4.0.1"]).await;
     server.stop(Duration::ZERO).await;
 }

@@ -15,6 +15,7 @@ mod istiod;
 mod kubectl;
 mod noise;
 mod outage;
+mod replicas;
 mod secrets;
 mod serving;
 mod witness;

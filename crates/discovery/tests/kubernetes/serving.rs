@@ -18,6 +18,16 @@ use xds::client::SotwClient;
 
 /// Starts a server and waits until it is in sync.
 pub(crate) async fn serve(kubeconfig: &Path, mesh: Option<(&Path, &Path)>, env: &[(String, String)]) -> Server {
+    serve_with(kubeconfig, mesh, env, &[]).await
+}
+
+/// The same with further flags.
+pub(crate) async fn serve_with(
+    kubeconfig: &Path,
+    mesh: Option<(&Path, &Path)>,
+    env: &[(String, String)],
+    flags: &[&str],
+) -> Server {
     let mut line: Vec<String> = ["pilot-discovery", "discovery", "--registries=Kubernetes"].map(String::from).to_vec();
     line.push(format!("--kubeconfig={}", kubeconfig.display()));
     if let Some((mesh, networks)) = mesh {
@@ -26,6 +36,7 @@ pub(crate) async fn serve(kubeconfig: &Path, mesh: Option<(&Path, &Path)>, env: 
     }
     line.push("--grpcAddr=127.0.0.1:0".to_owned());
     line.extend(["--httpAddr=", "--monitoringAddr=", "--secureGRPCAddr=", "--httpsAddr="].map(String::from));
+    line.extend(flags.iter().map(|flag| flag.to_string()));
     let Command::Discovery(args) = Cli::read(line).unwrap().command else { panic!("the line says discovery") };
     let server = wire::start(&args, &|name| env.iter().find(|(k, _)| k == name).map(|(_, v)| v.clone())).await.unwrap();
     wait::until_within(Duration::from_secs(90), "a server in sync", async || match server.pilot.missing_sources() {
