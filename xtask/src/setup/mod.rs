@@ -36,6 +36,7 @@ const PARTS: &[Part] = &[
     built("etcd", "etcd", "go.etcd.io/etcd/server/v3", ""),
     built("kube-apiserver", "kubernetes", "k8s.io/kubernetes/cmd/kube-apiserver", ""),
     built("kubectl", "kubernetes", "k8s.io/kubernetes/cmd/kubectl", ""),
+    built("helm", "helm", "helm.sh/helm/v3/cmd/helm", ""),
     built("consul", "consul", "github.com/hashicorp/consul", ""),
     Part { name: "eureka.jar", from: From::Maven },
     built("mcp-client", "mcp", go::OWN, ""),
