@@ -63,6 +63,7 @@ impl ApiServer {
         put(folder.path(), "server.crt", &own.chain);
         put(folder.path(), "server.key", &own.key);
         put(folder.path(), "tokens", &format!("{TOKEN},admin,1,\"system:masters\"\n"));
+        put(folder.path(), "audit.json", &audited());
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, ports::free()));
         let kubeconfig = put(folder.path(), "kubeconfig", &kubeconfig(address, &authority));
         let args = vec![
@@ -71,7 +72,9 @@ impl ApiServer {
             format!("--service-account-key-file={}", path("server.crt")),
             format!("--service-account-signing-key-file={}", path("server.key")),
             "--service-cluster-ip-range=10.96.0.0/16,fd00:10:96::/112".to_owned(),
-            "--authorization-mode=AlwaysAllow".to_owned(),
+            "--authorization-mode=RBAC".to_owned(),
+            format!("--audit-policy-file={}", path("audit.json")),
+            format!("--audit-log-path={}", path("audit.log")),
             format!("--token-auth-file={}", path("tokens")),
             format!("--tls-cert-file={}", path("server.crt")),
             format!("--tls-private-key-file={}", path("server.key")),
@@ -96,6 +99,29 @@ impl ApiServer {
     /// The file that lets a client in.
     pub fn kubeconfig(&self) -> &Path {
         &self.kubeconfig
+    }
+
+    /// A file that lets a ServiceAccount in, with a token of the kind that its pods have.
+    pub async fn account(&self, namespace: &str, name: &str) -> PathBuf {
+        let path = format!("/api/v1/namespaces/{namespace}/serviceaccounts/{name}/token");
+        let request = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}});
+        let made = self.create(&path, &request).await.unwrap_or_else(|e| panic!("no token: {e}"));
+        let token = made["status"]["token"].as_str().unwrap_or_else(|| panic!("no token in {made}"));
+        let own = fs::read_to_string(&self.kubeconfig).unwrap_or_else(|e| panic!("could not read the kubeconfig: {e}"));
+        put(self.folder.path(), &format!("{namespace}-{name}"), &own.replace(TOKEN, token))
+    }
+
+    /// What ServiceAccounts asked for so far: verb and path of each request, and whether it was refused.
+    pub fn asked_by_accounts(&self) -> Vec<(String, bool)> {
+        let log = fs::read_to_string(self.folder.path().join("audit.log")).unwrap_or_default();
+        // The last line may be written just now.
+        let events = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+        let asked = events.map(|event| {
+            let (verb, path) = (event["verb"].as_str(), event["requestURI"].as_str());
+            let path = path.unwrap_or_default().split('?').next().unwrap_or_default();
+            (format!("{} {path}", verb.unwrap_or_default()), event["responseStatus"]["code"] == 403)
+        });
+        asked.collect()
     }
 
     /// Kills the API server; what it stored stays.
@@ -261,6 +287,15 @@ async fn send(
         return Err(format!("{method} {path}: {} {}", reply.status, reply.body));
     }
     Ok(reply.json())
+}
+
+/// What is noted of requests: that ServiceAccounts made them.
+fn audited() -> String {
+    json!({
+        "apiVersion": "audit.k8s.io/v1", "kind": "Policy", "omitStages": ["RequestReceived"],
+        "rules": [{"level": "Metadata", "userGroups": ["system:serviceaccounts"]}, {"level": "None"}],
+    })
+    .to_string()
 }
 
 fn definition((group, versions, kind, plural, namespaced): &Definition<'_>) -> Value {

@@ -7,6 +7,7 @@
 
 mod bursts;
 mod cases;
+mod chart;
 mod cluster;
 mod clusters;
 mod definitions;
@@ -16,6 +17,7 @@ mod kubectl;
 mod noise;
 mod outage;
 mod replicas;
+mod rights;
 mod secrets;
 mod serving;
 mod witness;

@@ -16,7 +16,7 @@ use crate::serving::serve;
 
 const SECRET: &str = "/api/v1/namespaces/edge/secrets/cert";
 
-fn entries(certificate: &Certificate) -> Value {
+pub(crate) fn entries(certificate: &Certificate) -> Value {
     let encoded = |text: &str| BASE64_STANDARD.encode(text);
     json!({"tls.crt": encoded(&certificate.chain), "tls.key": encoded(&certificate.key)})
 }

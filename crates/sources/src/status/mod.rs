@@ -5,7 +5,7 @@
 mod lease;
 mod merge;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -102,6 +102,7 @@ async fn write(
     stop: CancellationToken,
 ) {
     let mut written = Statuses::new();
+    let mut refused = BTreeSet::new();
     let mut pause = FIRST_PAUSE;
     loop {
         let now = wanted.borrow_and_update().clone();
@@ -120,11 +121,12 @@ async fn write(
             while let Some((result, key, status)) = writes.next().await {
                 match result {
                     Ok(()) => {
+                        refused.remove(&key.kind);
                         written.insert(key, status);
                     }
                     Err(error) => {
                         failed = true;
-                        warn!(object = %key, %error, "could not write the status");
+                        complain(&key, &error, &mut refused);
                     }
                 }
             }
@@ -145,6 +147,19 @@ async fn write(
             () = again => {}
         }
         pause = if failed { (pause * 2).min(LONGEST_PAUSE) } else { FIRST_PAUSE };
+    }
+}
+
+/// A right that is missing is missing for all objects of the kind: it is told once.
+fn complain(key: &Key, error: &kube::Error, refused: &mut BTreeSet<Kind>) {
+    match error {
+        kube::Error::Api(answer) if answer.code == 403 => {
+            if refused.insert(key.kind) {
+                let right = format!("update of {}/status in {}", key.kind.plural(), key.kind.group());
+                warn!(right, %error, "statuses are not written: a right is missing");
+            }
+        }
+        _ => warn!(object = %key, %error, "could not write the status"),
     }
 }
 

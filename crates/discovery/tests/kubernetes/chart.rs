@@ -1,0 +1,105 @@
+//! The Helm chart, rendered by Helm itself: with its defaults it says what the plain manifest says, and the API server
+//! accepts it with other values too.
+
+use std::collections::BTreeMap;
+use std::process::Command;
+
+use serde_json::{Value, json};
+use testkit::kubectl::Kubectl;
+use testkit::servers;
+
+use crate::cluster::{cluster, create, is_left_out};
+use crate::rights::deploy;
+
+/// Helm notes itself in this label, which the manifest has no use for.
+const MANAGER: &str = "app.kubernetes.io/managed-by";
+
+/// The chart with these values, as YAML.
+fn rendered(values: &[&str]) -> String {
+    let mut helm = Command::new(servers::binary("helm"));
+    helm.args(["template", "pilotage", "--namespace=istio-system"]).arg(deploy().join("chart"));
+    helm.args(values.iter().flat_map(|value| ["--set", value]));
+    let output = helm.output().unwrap();
+    assert!(output.status.success(), "{values:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// Objects by kind and name.
+fn objects(yaml: &str) -> BTreeMap<String, Value> {
+    let documents = yaml.split("---\n").map(|text| serde_saphyr::from_str::<Value>(text).unwrap());
+    let named = documents.filter(|document| !document.is_null()).map(|mut object| {
+        without_manager(&mut object);
+        (format!("{} {}", object["kind"], object["metadata"]["name"]).replace('"', ""), object)
+    });
+    named.collect()
+}
+
+fn without_manager(value: &mut Value) {
+    match value {
+        Value::Object(fields) => {
+            fields.remove(MANAGER);
+            fields.values_mut().for_each(without_manager);
+        }
+        Value::Array(items) => items.iter_mut().for_each(without_manager),
+        _ => {}
+    }
+}
+
+#[test]
+fn the_manifest_is_the_chart_with_its_defaults() {
+    if servers::without("helm") {
+        return;
+    }
+    let (chart, mut manifest) =
+        (objects(&rendered(&[])), objects(&std::fs::read_to_string(deploy().join("manifest.yaml")).unwrap()));
+    // Helm is told to make it.
+    assert!(manifest.remove("Namespace istio-system").is_some());
+    assert_eq!(chart.keys().collect::<Vec<_>>(), manifest.keys().collect::<Vec<_>>());
+    for (name, object) in &chart {
+        assert_eq!(object, &manifest[name], "{name}");
+    }
+}
+
+#[test]
+fn rights_that_are_not_wanted_are_not_asked_for() {
+    if servers::without("helm") {
+        return;
+    }
+    let roles = |values: &[&str]| {
+        let all = objects(&rendered(values));
+        all.into_keys().filter_map(|name| Some(name.strip_prefix("ClusterRole ")?.to_owned())).collect::<Vec<_>>()
+    };
+    assert_eq!(roles(&["writeStatus=false", "makeGatewayClasses=false"]), ["istiod-read-istio-system"]);
+    let all = ["classes", "definitions", "read", "status"].map(|of| format!("istiod-{of}-istio-system"));
+    assert_eq!(roles(&["registerCRDs=true"]), all);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_api_server_accepts_the_chart_with_any_values() {
+    if is_left_out(&["kubectl", "helm"]) {
+        return;
+    }
+    let api_server = cluster().await;
+    let system = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "istio-system"}});
+    create(&api_server, &[system]).await;
+    let kubectl = Kubectl::new(&api_server);
+    let varied: [&[&str]; 3] = [
+        &[],
+        &["registerCRDs=true", "writeStatus=false", "makeGatewayClasses=false", "revision=canary", "minReplicas=1"],
+        &[
+            "args={--resync=5m,--log_as_json}",
+            "env.PILOT_DEBOUNCE_AFTER=50ms",
+            "env.ENABLE_LEADER_ELECTION=false",
+            "meshConfig.accessLogFile=/dev/stdout",
+            "meshConfig.defaultConfig.proxyMetadata.A=b",
+            "image=mesh/pilot:1",
+        ],
+    ];
+    for values in varied {
+        let yaml = rendered(values);
+        let count = objects(&yaml).len();
+        let said = kubectl.run_with(&["apply", "--dry-run=server", "--validate=strict", "-f", "-"], &yaml).await;
+        assert_eq!(said.lines().count(), count, "{values:?}: {said}");
+        println!("{count} objects accepted with {values:?}");
+    }
+}

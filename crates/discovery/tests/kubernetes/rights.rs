@@ -1,0 +1,143 @@
+//! The rights that `deploy/manifest.yaml` grants are enough, as the API server itself sees it: everything works with the
+//! token of its ServiceAccount and nothing is refused. Without the right to write statuses all else works.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use api::envoy::config::core::v3::Node;
+use api::{Struct, TypeUrl, Value, value};
+use serde_json::{Value as Json, json};
+use testkit::certificates::Authority;
+use testkit::discovery::{Discovery, Setup};
+use testkit::kubectl::Kubectl;
+use testkit::kubernetes::ApiServer;
+use testkit::wait;
+use tonic::transport::Endpoint;
+use xds::client::SotwClient;
+
+use crate::cluster::{cluster, create, is_left_out, made};
+use crate::secrets::entries;
+use crate::serving::{CLUSTER, SLICE, endpoints, follow, web};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+const GATEWAY: &str = "/apis/gateway.networking.k8s.io/v1/namespaces/shop/gateways/edge";
+const BINDING: &str = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings/istiod-status-istio-system";
+
+pub(crate) fn deploy() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy")
+}
+
+/// Of what is read and written: Gateways of both kinds with a certificate, a route, a rule.
+fn objects() -> Vec<Json> {
+    let certificate = Authority::new().host("a.example");
+    let listener = json!({"name": "https", "port": 443, "protocol": "HTTPS", "hostname": "a.example",
+        "tls": {"mode": "Terminate", "certificateRefs": [{"name": "cert"}]}});
+    let mut objects = web(&["10.4.0.1"]);
+    objects.extend([
+        json!({"apiVersion": "v1", "kind": "Secret", "type": "kubernetes.io/tls",
+            "metadata": {"name": "cert", "namespace": "shop"}, "data": entries(&certificate)}),
+        json!({"apiVersion": "gateway.networking.k8s.io/v1", "kind": "Gateway",
+            "metadata": {"name": "edge", "namespace": "shop"},
+            "spec": {"gatewayClassName": "istio", "listeners": [listener]}}),
+        json!({"apiVersion": "gateway.networking.k8s.io/v1", "kind": "HTTPRoute",
+            "metadata": {"name": "web", "namespace": "shop"},
+            "spec": {"parentRefs": [{"name": "edge"}], "rules": [{"backendRefs": [{"name": "web", "port": 80}]}]}}),
+        json!({"apiVersion": "networking.istio.io/v1", "kind": "Gateway",
+            "metadata": {"name": "edge", "namespace": "shop"},
+            "spec": {"selector": {"app": "edge"}, "servers": [{"hosts": ["b.example"],
+                "port": {"number": 443, "name": "https", "protocol": "HTTPS"},
+                "tls": {"mode": "SIMPLE", "credentialName": "cert"}}]}}),
+        json!({"apiVersion": "networking.istio.io/v1", "kind": "DestinationRule",
+            "metadata": {"name": "web", "namespace": "shop"}, "spec": {"host": "web"}}),
+    ]);
+    objects
+}
+
+/// A replica as the chart starts it, with these credentials.
+async fn replica(kubeconfig: &Path, name: &str) -> Discovery {
+    // Without a file the mesh's settings are those of the ConfigMap.
+    let mut args = ["--registries=Kubernetes", "--meshConfig=none", "--networksConfig=none"].map(String::from).to_vec();
+    args.push(format!("--kubeconfig={}", kubeconfig.display()));
+    let env = [("POD_NAME", name), ("POD_NAMESPACE", "istio-system"), ("PILOTAGE_TRUST_PLAINTEXT", "true")];
+    let env = env.map(|(key, value)| (key.to_owned(), value.to_owned())).to_vec();
+    Discovery::start(env!("CARGO_BIN_EXE_pilot-discovery"), Setup { args, env, ..Setup::default() }).await
+}
+
+async fn has_status(api_server: &ApiServer) -> Result<(), String> {
+    let gateway = api_server.get(GATEWAY).await?;
+    let conditions = gateway["status"]["conditions"].as_array();
+    let ours = |c: &Json| c["type"] == "Accepted" && c["status"] == "True" && c["observedGeneration"].is_number();
+    if conditions.is_some_and(|all| all.iter().any(ours)) { Ok(()) } else { Err(gateway["status"].to_string()) }
+}
+
+fn refused(api_server: &ApiServer) -> Vec<String> {
+    let all = api_server.asked_by_accounts();
+    all.into_iter().filter(|(_, is_refused)| *is_refused).map(|(what, _)| what).collect()
+}
+
+/// Asks for the certificate as a proxy of the Gateway does.
+async fn has_certificate(server: &Discovery) {
+    let text = |text: &str| Value { kind: Some(value::Kind::StringValue(text.to_owned())) };
+    let of = |fields: [(&str, Value); 1]| Struct { fields: fields.map(|(key, value)| (key.to_owned(), value)).into() };
+    let labels = of([("app", text("edge"))]);
+    let metadata = of([("LABELS", Value { kind: Some(value::Kind::StructValue(labels)) })]);
+    let node = Node {
+        id: "router~10.4.9.9~edge.shop~shop.svc.cluster.local".to_owned(),
+        metadata: Some(metadata),
+        ..Node::default()
+    };
+    let channel = Endpoint::from_shared(format!("http://{}", server.grpc())).unwrap().connect_lazy();
+    let mut client = SotwClient::open(channel, node, &TypeUrl::SECRET, &["kubernetes://cert"]).await.unwrap();
+    let response = tokio::time::timeout(PATIENCE, client.next()).await.expect("no answer").unwrap().unwrap();
+    assert_eq!(response.resources.len(), 1, "no certificate");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_manifest_grants_what_is_needed() {
+    if is_left_out(&["kubectl"]) {
+        return;
+    }
+    let api_server = cluster().await;
+    let kubectl = Kubectl::new(&api_server);
+    let manifest = deploy().join("manifest.yaml").display().to_string();
+    kubectl.run(&["apply", "--server-side", "-f", &manifest]).await;
+    // What other tests would see of it.
+    made("/api/v1/namespaces/istio-system/services/istiod");
+    made("/api/v1/namespaces/istio-system/configmaps/istio");
+    create(&api_server, &objects()).await;
+    let account = api_server.account("istio-system", "istiod").await;
+
+    let mut server = replica(&account, "istiod-1").await;
+    let told = follow(server.grpc(), CLUSTER).await;
+    told.until(&["10.4.0.1"]).await;
+    has_certificate(&server).await;
+    wait::until_within(PATIENCE, "a status", async || has_status(&api_server).await).await;
+    let lease =
+        api_server.get("/apis/coordination.k8s.io/v1/namespaces/istio-system/leases/istio-gateway-status-leader");
+    let holder = lease.await.unwrap()["spec"]["holderIdentity"].clone();
+    assert!(holder.as_str().is_some_and(|holder| holder.starts_with("istiod-1")), "{holder}");
+    for class in ["istio", "istio-remote"] {
+        let path = format!("/apis/gateway.networking.k8s.io/v1/gatewayclasses/{class}");
+        wait::until_within(PATIENCE, "the class", async || api_server.get(&path).await.map(drop)).await;
+    }
+    assert_eq!(refused(&api_server), [""; 0], "rights are missing");
+    server.process().terminate().await;
+
+    // The right to write statuses goes, and with it a status.
+    api_server.delete(BINDING).await.unwrap();
+    api_server.patch(&format!("{GATEWAY}/status"), &json!({"status": null})).await.unwrap();
+    let mut server = replica(&account, "istiod-2").await;
+    let told = follow(server.grpc(), CLUSTER).await;
+    told.until(&["10.4.0.1"]).await;
+    api_server.patch(SLICE, &endpoints(&["10.4.0.2"])).await.unwrap();
+    told.until(&["10.4.0.2"]).await;
+    wait::until_within(PATIENCE, "a word on the missing right", async || {
+        let said = server.process().output();
+        let line = said.lines().find(|l| l.contains("a right is missing") && l.contains("update of gateways/status"));
+        line.map(drop).ok_or(said)
+    })
+    .await;
+    assert!(has_status(&api_server).await.is_err(), "a status was written without a right");
+    let refused = refused(&api_server);
+    assert!(refused.iter().all(|what| what.ends_with("/status")), "more than statuses was refused: {refused:?}");
+}
