@@ -2,6 +2,7 @@
 //! has read all of it. `cargo bench -p discovery --bench memory`
 
 use std::fmt::Write as _;
+use std::time::Duration;
 
 use api::TypeUrl;
 use api::envoy::config::core::v3::Node;
@@ -11,19 +12,25 @@ use xds::client::{DeltaClient, Held};
 
 const SERVICES: usize = 1000;
 const ENDPOINTS: usize = 10;
+/// Long enough for what a start or a client leaves behind to be gone.
+const REST: Duration = Duration::from_secs(2);
 
 #[tokio::main]
 async fn main() {
     let mut empty = Discovery::start(env!("CARGO_BIN_EXE_pilot-discovery"), Setup::default()).await;
-    println!("empty: {} KiB", weight(&mut empty));
+    println!("empty: {} KiB", weight(&mut empty).await);
     let files = vec![("services.yaml".to_owned(), services())];
     let mut full = Discovery::start(env!("CARGO_BIN_EXE_pilot-discovery"), Setup { files, ..Setup::default() }).await;
-    println!("{SERVICES} services of {ENDPOINTS} endpoints: {} KiB", weight(&mut full));
+    println!("{SERVICES} services of {ENDPOINTS} endpoints: {} KiB", weight(&mut full).await);
     let (clusters, endpoints) = read_all(&full).await;
-    println!("and a client that holds {clusters} clusters, {endpoints} load assignments: {} KiB", weight(&mut full));
+    println!(
+        "and a client that holds {clusters} clusters, {endpoints} load assignments: {} KiB",
+        weight(&mut full).await
+    );
 }
 
-fn weight(server: &mut Discovery) -> u64 {
+async fn weight(server: &mut Discovery) -> u64 {
+    tokio::time::sleep(REST).await;
     server.process().memory_kib().unwrap_or_default()
 }
 
