@@ -194,3 +194,33 @@ async fn options_reach_the_server() {
     })
     .await;
 }
+
+/// What a server of lists says: the index, instances of `web` on its node, and those that its health tells.
+type Lists = (u64, Vec<u8>, Vec<u8>);
+
+async fn answer_lists(asked: Asked, mut lists: watch::Receiver<Lists>) -> Response<String> {
+    let wanted: u64 = asked.parameter("index").and_then(|i| i.parse().ok()).unwrap_or(0);
+    // The test may end while a question waits. Checks never change here.
+    let _ = lists.wait_for(|(index, ..)| wanted == 0 || *index != wanted && !asked.path.contains("state")).await;
+    let (index, on_node, healthy) = lists.borrow().clone();
+    let listed = |n: &u8| json!({"ID": n.to_string(), "Service": "web", "ModifyIndex": n});
+    let body = match asked.path.as_str() {
+        "/v1/catalog/services" => json!({"web": []}),
+        "/v1/health/state/any" => json!([]),
+        "/v1/catalog/nodes" => json!([{"Node": "n"}]),
+        "/v1/catalog/node-services/n" => json!({"Services": on_node.iter().map(listed).collect::<Value>()}),
+        "/v1/health/service/web" => healthy.iter().map(|n| instance(*n)).collect(),
+        other => panic!("nobody should ask for {other}"),
+    };
+    Response::builder().header("x-consul-index", index).body(body.to_string()).expect("a response")
+}
+
+#[tokio::test]
+async fn an_instance_that_came_after_a_look_at_nodes_and_left_before_the_next_is_not_kept() {
+    let (show, shown) = watch::channel::<Lists>((7, vec![1], vec![1, 2]));
+    let server = Scripted::start(move |asked| answer_lists(asked, shown.clone())).await;
+    let mut seen = Follower::synced(adapter(Options { watches: 0, ..options(vec![server.url()]) })).await;
+    assert_eq!(seen.serving(HOST), ["10.0.0.1", "10.0.0.2"]);
+    show.send_replace((8, vec![1], vec![1]));
+    seen.until("the one that left", |f| f.serving(HOST) == ["10.0.0.1"]).await;
+}

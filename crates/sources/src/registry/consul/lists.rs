@@ -47,6 +47,7 @@ impl Lists {
             by_node: BTreeMap::new(),
             checks: Checks::new(),
             due: BTreeSet::new(),
+            read: BTreeSet::new(),
             sweep: true,
         };
         tasks.spawn(reader.run(wanted, checks));
@@ -107,6 +108,9 @@ struct Reader {
     checks: Checks,
     /// Services to read.
     due: BTreeSet<Text>,
+    /// Services that were read after the last look at nodes. An instance may have come between the two and be gone
+    /// before the next look, which then finds nothing new.
+    read: BTreeSet<Text>,
     /// Something was registered somewhere.
     sweep: bool,
 }
@@ -165,6 +169,7 @@ impl Reader {
             match self.swept().await {
                 Ok(()) => {
                     self.sweep = false;
+                    self.due.append(&mut self.read);
                     self.tell(Seen::Same(NODES.into())).await?;
                 }
                 Err(reason) => self.tell(Seen::Unread(NODES.into(), reason)).await?,
@@ -183,7 +188,10 @@ impl Reader {
         let mut unread = BTreeSet::new();
         while let Some((name, answer)) = reading.next().await {
             let event = match answer {
-                Ok(answer) => Seen::Instances(name, answer),
+                Ok(answer) => {
+                    self.read.insert(name.clone());
+                    Seen::Instances(name, answer)
+                }
                 Err(reason) => {
                     unread.insert(name.clone());
                     Seen::Unread(name, reason)
