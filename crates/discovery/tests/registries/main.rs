@@ -1,6 +1,8 @@
 //! From a real registry to a request through a real Envoy: Consul, Eureka and Cloud Foundry by their
 //! flags and by a file.
 
+#![allow(clippy::unwrap_used, reason = "a test has no better answer than a panic")]
+
 mod absent;
 mod cloudfoundry;
 mod consul;
