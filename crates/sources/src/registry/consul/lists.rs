@@ -47,7 +47,7 @@ impl Lists {
             by_node: BTreeMap::new(),
             checks: Checks::new(),
             due: BTreeSet::new(),
-            read: BTreeSet::new(),
+            read: BTreeMap::new(),
             sweep: true,
         };
         tasks.spawn(reader.run(wanted, checks));
@@ -108,9 +108,9 @@ struct Reader {
     checks: Checks,
     /// Services to read.
     due: BTreeSet<Text>,
-    /// Services that were read after the last look at nodes. An instance may have come between the two and be gone
-    /// before the next look, which then finds nothing new.
-    read: BTreeSet<Text>,
+    /// Instances, by node and id, of services that were read after the last look at nodes. One may have come between
+    /// the two and be gone before the next look, which then finds no difference.
+    read: BTreeMap<Text, Vec<(String, String)>>,
     /// Something was registered somewhere.
     sweep: bool,
 }
@@ -169,7 +169,6 @@ impl Reader {
             match self.swept().await {
                 Ok(()) => {
                     self.sweep = false;
-                    self.due.append(&mut self.read);
                     self.tell(Seen::Same(NODES.into())).await?;
                 }
                 Err(reason) => self.tell(Seen::Unread(NODES.into(), reason)).await?,
@@ -189,7 +188,8 @@ impl Reader {
         while let Some((name, answer)) = reading.next().await {
             let event = match answer {
                 Ok(answer) => {
-                    self.read.insert(name.clone());
+                    let ids = answer.value.iter().map(|i| (i.node.node.clone(), i.service.id.clone()));
+                    self.read.insert(name.clone(), ids.collect());
                     Seen::Instances(name, answer)
                 }
                 Err(reason) => {
@@ -215,6 +215,7 @@ impl Reader {
         // Where nodes outnumber services it is cheaper to read the services.
         if nodes.value.len() > self.names.len() {
             self.due.extend(self.names.keys().cloned());
+            self.read.clear();
             return Ok(());
         }
         let agents = &self.agents;
@@ -236,6 +237,9 @@ impl Reader {
         let before = std::mem::replace(&mut self.by_node, by_node);
         differing(&before, &self.by_node, &mut self.due);
         differing(&self.by_node, &before, &mut self.due);
+        let is_gone = |(node, id): &(String, String)| self.by_node.get(node).is_none_or(|ids| !ids.contains_key(id));
+        let gone = std::mem::take(&mut self.read).into_iter().filter(|(_, ids)| ids.iter().any(is_gone));
+        self.due.extend(gone.map(|(name, _)| name));
         Ok(())
     }
 }
