@@ -68,6 +68,14 @@ impl Witness {
         self.0.lock().unwrap().pushes
     }
 
+    /// Every set that was told otherwise than before, by its name, in order. One that is pushed again as it was is none.
+    pub(crate) fn changed(&self) -> Vec<String> {
+        let log = self.0.lock().unwrap();
+        let mut now: BTreeMap<&str, &BTreeSet<String>> = BTreeMap::new();
+        let news = log.told.iter().filter_map(|(name, told)| (now.insert(name, told) != Some(told)).then_some(name));
+        news.cloned().collect()
+    }
+
     /// Waits until the last word on a set is so.
     pub(crate) async fn until(&self, what: &str, is_so: impl Fn(&BTreeSet<String>) -> bool) {
         wait::until_within(Duration::from_secs(90), what, async || {
@@ -150,6 +158,7 @@ mod tests {
     fn what_goes_and_comes_back_has_flapped() {
         let replaced = told(&[("a", &["1", "2"]), ("b", &["1"]), ("a", &["2", "3"])]);
         assert_eq!((replaced.flapped(), replaced.emptied()), (vec![], vec![]));
+        assert_eq!(told(&[("a", &["1"]), ("a", &["1"]), ("a", &["2"])]).changed(), ["a", "a"]);
         let flapped = told(&[("a", &["1", "2"]), ("a", &[]), ("b", &["9"]), ("a", &["1"])]);
         assert_eq!((flapped.flapped(), flapped.emptied()), (vec!["a: 1".to_owned()], vec!["a".to_owned()]));
     }
