@@ -51,7 +51,7 @@ impl Interner {
             return;
         }
         self.sets.retain(|labels| !labels.is_unshared());
-        self.texts.retain(|text| Arc::strong_count(text) > 1);
+        self.texts.retain(|text| Text::strong_count(text) > Some(1));
         self.due = (self.texts.len() + self.sets.len()) * 2;
     }
 }
@@ -87,7 +87,7 @@ impl<T: Eq + Hash> Pool<T> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Interner, Pool};
+    use super::{Interner, Pool, Text};
 
     #[test]
     fn equal_values_are_kept_once_and_unused_ones_go() {
@@ -102,7 +102,7 @@ mod tests {
     fn equal_words_are_kept_once_and_unused_ones_go() {
         let mut interner = Interner::default();
         let kept = interner.text("kept");
-        assert!(std::sync::Arc::ptr_eq(&kept, &interner.text("kept")));
+        assert!(Text::ptr_eq(&kept, &interner.text("kept")));
         for i in 0..3 * super::FIRST_SWEEP {
             interner.text(&i.to_string());
         }

@@ -193,8 +193,6 @@ pub(super) fn bare(cluster: model::names::ClusterId, network: model::names::Netw
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use model::names::Text;
     use serde_json::json;
 
@@ -213,6 +211,6 @@ mod tests {
         kept.share(|pod| (*pod.1 == *"web-1").then_some((&name, &address[..])));
         assert_eq!(kept, before);
         let item = &kept.items[0];
-        assert!(Arc::ptr_eq(&item.addresses[0], &address[0]) && Arc::ptr_eq(&item.pod.as_ref().unwrap().1, &name));
+        assert!(Text::ptr_eq(&item.addresses[0], &address[0]) && Text::ptr_eq(&item.pod.as_ref().unwrap().1, &name));
     }
 }

@@ -85,10 +85,10 @@ async fn new_keys_come_and_good_ones_outlive_failures() {
     for (status, text) in [(200, "no JSON"), (200, r#"{"keys":[]}"#), (500, "")] {
         set(status, text);
         follower.until("a failure", |f| f.has_problem(&["the last keys stay in use"])).await;
-        assert_eq!(follower.keys[&source].as_ref(), FIRST);
+        assert_eq!(follower.keys[&source], FIRST);
         set(200, SHUFFLED);
         follower.until("keys again", |f| f.problems.is_empty()).await;
-        assert_eq!(follower.keys[&source].as_ref(), FIRST, "an order is no change");
+        assert_eq!(follower.keys[&source], FIRST, "an order is no change");
     }
     set(200, SECOND);
     follower.until("the second keys", |f| *f.keys[&source] == *SECOND).await;

@@ -248,6 +248,7 @@ mod tests {
         entry.join(Mode::Tcp, vec![bytes(&[]), bytes(&["10.0.0.0/8"])]);
         entry.join(Mode::Tcp, vec![bytes(&["10.9.9.9/8"]), bytes(&["10.0.0.0/16"])]);
         let ranges: Vec<_> = entry.chains.iter().map(|c| c.ranges.clone()).collect();
-        assert_eq!(ranges, [vec![], vec!["10.0.0.0/8".into()], vec!["10.0.0.0/16".into()]]);
+        let expected: [&[&str]; 3] = [&[], &["10.0.0.0/8"], &["10.0.0.0/16"]];
+        assert_eq!(ranges, expected);
     }
 }
