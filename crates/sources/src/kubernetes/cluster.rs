@@ -80,8 +80,8 @@ pub struct Cluster {
     nodes: BTreeMap<Text, Node>,
     pods: BTreeMap<Name, Running>,
     services: BTreeMap<Name, Serving>,
-    /// By service, then by the name of the slice.
-    slices: BTreeMap<Name, BTreeMap<Text, Slice>>,
+    /// By service, each with those of one in the order of their names: nearly always there is one.
+    slices: BTreeMap<Name, Vec<(Text, Slice)>>,
     service_of_slice: BTreeMap<Name, Text>,
     credentials: BTreeMap<CredentialKey, Arc<Credential>>,
     documents: Documents,
@@ -111,7 +111,7 @@ struct Running {
 
 #[derive(Clone, Debug)]
 struct Serving {
-    kept: Kept,
+    kept: Box<Kept>,
     /// As it was told last.
     service: Option<Arc<Service>>,
 }
@@ -233,6 +233,13 @@ impl Cluster {
         }
     }
 
+    /// Packs what lists have filled: a tree that grew in the order of its keys has half of its places free.
+    pub(super) fn pack(&mut self) {
+        self.pods = std::mem::take(&mut self.pods).into_iter().collect();
+        self.services = std::mem::take(&mut self.services).into_iter().collect();
+        self.slices = std::mem::take(&mut self.slices).into_iter().collect();
+    }
+
     fn known(&self, collection: &Collection) -> Vec<Name> {
         let held = |holder: Holder| {
             let of = self.credentials.keys().filter(move |key| key.holder == holder);
@@ -261,7 +268,7 @@ impl Cluster {
 
     fn put_service(&mut self, service: wire::Service) {
         let key = self.name_of(&service.metadata);
-        let kept = Kept::of(service);
+        let kept = Box::new(Kept::of(service));
         match self.services.get_mut(&key) {
             Some(known) if known.kept == kept => return,
             Some(known) => known.kept = kept,
@@ -283,10 +290,14 @@ impl Cluster {
         }
         let owner = (key.0.clone(), service.clone());
         let slices = self.slices.entry(owner.clone()).or_default();
-        if slices.get(&key.1) == Some(&kept) {
-            return;
+        match slices.binary_search_by(|(name, _)| name.cmp(&key.1)) {
+            Ok(at) if slices[at].1 == kept => return,
+            Ok(at) => slices[at].1 = kept,
+            Err(at) => {
+                slices.reserve_exact(1);
+                slices.insert(at, (key.1.clone(), kept));
+            }
         }
-        slices.insert(key.1.clone(), kept);
         self.service_of_slice.insert(key, service);
         self.dirty.endpoints.insert(owner);
     }
@@ -295,7 +306,7 @@ impl Cluster {
         let Some(service) = self.service_of_slice.remove(key) else { return };
         let owner = (key.0.clone(), service);
         if let Some(slices) = self.slices.get_mut(&owner) {
-            slices.remove(&key.1);
+            slices.retain(|(name, _)| *name != key.1);
             if slices.is_empty() {
                 self.slices.remove(&owner);
             }
@@ -541,7 +552,7 @@ impl Cluster {
             Some(pod) => moved.contains(pod),
             None => item.addresses.iter().any(|a| dirty.addresses.contains(a)),
         };
-        let touched = self.slices.iter().filter(|(_, slices)| slices.values().any(|s| s.items.iter().any(reads)));
+        let touched = self.slices.iter().filter(|(_, slices)| slices.iter().any(|(_, s)| s.items.iter().any(reads)));
         dirty.endpoints.extend(touched.map(|(key, _)| key.clone()).collect::<Vec<_>>());
     }
 
@@ -587,7 +598,7 @@ impl Cluster {
     /// Lets slices hold the names and addresses of pods that are known, and no copies of them.
     fn share_with_pods(&mut self, keys: &BTreeSet<Name>) {
         for key in keys {
-            for slice in self.slices.get_mut(key).into_iter().flat_map(BTreeMap::values_mut) {
+            for (_, slice) in self.slices.get_mut(key).into_iter().flatten() {
                 slice.share(|pod| {
                     let ((_, name), running) = self.pods.get_key_value(pod)?;
                     Some((name, &running.pod.addresses[..]))

@@ -180,6 +180,7 @@ impl Kubernetes {
         if !round.is_complete() || !self.remotes.are_settled() {
             return Ok(());
         }
+        self.cluster.pack();
         let mut changes = self.cluster.changes();
         changes.push(Change::Synced);
         outlet.send(changes).await?;

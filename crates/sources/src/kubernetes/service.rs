@@ -101,7 +101,7 @@ pub(super) fn convert(namespace: &Namespace, name: &Text, kept: &Kept, around: A
         auto_ipv6: None,
         export_to: export.map(ExportTo::parse).unwrap_or_default(),
         labels: kept.labels.clone(),
-        selector: spec.selector.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect(),
+        selector: spec.selector.clone(),
         service_accounts: accounts(namespace, kept, around.trust_domain),
         passthrough_ports: Vec::new(),
         traffic_distribution: distribution(kept, around.near),
@@ -115,7 +115,7 @@ fn own(kept: &Kept, alias: Option<&str>, around: Around<'_>) -> KubernetesServic
     let spec = &kept.spec;
     let mut external = if spec.kind == "LoadBalancer" { kept.balancers.clone() } else { Vec::new() };
     external.extend(around.nodes);
-    external.extend(spec.external_ips.iter().map(|ip| Text::from(ip.as_str())));
+    external.extend(spec.external_ips.iter().cloned());
     let by_nodes = kept.node_selector().is_some();
     KubernetesService {
         alias_of: alias.map(Hostname::from),
@@ -135,19 +135,19 @@ fn own(kept: &Kept, alias: Option<&str>, around: Around<'_>) -> KubernetesServic
 fn addresses(spec: &wire::ServiceSpec) -> Vec<Text> {
     match spec.cluster_ip.as_str() {
         "" | "None" => vec![UNSPECIFIED.into()],
-        _ if spec.cluster_ips.len() > 1 => spec.cluster_ips.iter().map(|ip| ip.as_str().into()).collect(),
-        single => vec![single.into()],
+        _ if spec.cluster_ips.len() > 1 => spec.cluster_ips.to_vec(),
+        _ => vec![spec.cluster_ip.clone()],
     }
 }
 
 fn port(port: &wire::ServicePort) -> Port {
-    Port { name: port.name.as_str().into(), number: port.port, protocol: protocol(port) }
+    Port { name: port.name.clone(), number: port.port, protocol: protocol(port) }
 }
 
 /// Without a target the port has the same number in the pod.
 fn target(port: &wire::ServicePort) -> TargetPort {
     let target = match &port.target_port {
-        Some(wire::IntOrText::Text(name)) if !name.is_empty() => Target::Name(name.as_str().into()),
+        Some(wire::IntOrText::Text(name)) if !name.is_empty() => Target::Name(name.clone()),
         Some(wire::IntOrText::Int(number)) if *number > 0 => Target::Number(*number),
         _ => Target::Number(port.port),
     };
@@ -207,6 +207,7 @@ pub(super) fn namespace_wish(meta: &k8s_openapi::apimachinery::pkg::apis::meta::
 
 #[cfg(test)]
 mod tests {
+    use model::names::Text;
     use model::port::Protocol;
 
     use super::super::wire::ServicePort;
@@ -216,9 +217,9 @@ mod tests {
     fn protocol_is_told_by_app_protocol_then_by_name() {
         let check = |name: &str, app: Option<&str>, transport: &str, number: u16, expected: Protocol| {
             let port = ServicePort {
-                name: name.to_owned(),
-                app_protocol: app.map(str::to_owned),
-                protocol: transport.to_owned(),
+                name: name.into(),
+                app_protocol: app.map(Text::from),
+                protocol: transport.into(),
                 port: number,
                 ..ServicePort::default()
             };

@@ -1,6 +1,6 @@
 //! EndpointSlices as they are kept, and the endpoints that they give a service.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use model::endpoint::{Endpoint, Health, TlsMode};
@@ -89,10 +89,10 @@ where
     N: Fn(&str) -> Standing,
 {
     /// The endpoints of all slices, each address and port once.
-    pub(super) fn endpoints(&self, slices: &BTreeMap<Text, Slice>) -> Vec<Endpoint> {
+    pub(super) fn endpoints(&self, slices: &[(Text, Slice)]) -> Vec<Endpoint> {
         let mut found = Vec::new();
         let mut known: HashSet<(Text, Text)> = HashSet::new();
-        for slice in slices.values() {
+        for (_, slice) in slices {
             for item in &slice.items {
                 self.add(slice, item, &mut |endpoint| {
                     if known.insert((endpoint.address().into(), endpoint.service_port.clone())) {

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::core::{ApiResource, DynamicResourceScope, Resource};
 use model::labels::Labels;
+use model::names::Text;
 use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 
@@ -92,34 +93,35 @@ pub struct Service {
     pub status: ServiceStatus,
 }
 
+/// Unlike the others it is kept, so nothing in it is larger than it must be.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct ServiceSpec {
     #[serde(rename = "type")]
-    pub kind: String,
+    pub kind: Text,
     #[serde(rename = "clusterIP")]
-    pub cluster_ip: String,
+    pub cluster_ip: Text,
     #[serde(rename = "clusterIPs", deserialize_with = "or_default")]
-    pub cluster_ips: Vec<String>,
+    pub cluster_ips: Box<[Text]>,
     #[serde(rename = "externalIPs", deserialize_with = "or_default")]
-    pub external_ips: Vec<String>,
-    pub external_name: String,
-    pub internal_traffic_policy: Option<String>,
-    pub traffic_distribution: Option<String>,
+    pub external_ips: Box<[Text]>,
+    pub external_name: Text,
+    pub internal_traffic_policy: Option<Text>,
+    pub traffic_distribution: Option<Text>,
     pub publish_not_ready_addresses: bool,
     #[serde(deserialize_with = "or_default")]
-    pub ports: Vec<ServicePort>,
-    #[serde(deserialize_with = "or_default")]
-    pub selector: BTreeMap<String, String>,
+    pub ports: Box<[ServicePort]>,
+    #[serde(deserialize_with = "label_set")]
+    pub selector: Labels,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct ServicePort {
-    pub name: String,
+    pub name: Text,
     pub port: u16,
-    pub protocol: String,
-    pub app_protocol: Option<String>,
+    pub protocol: Text,
+    pub app_protocol: Option<Text>,
     pub target_port: Option<IntOrText>,
     pub node_port: u16,
 }
@@ -129,7 +131,7 @@ pub struct ServicePort {
 #[serde(untagged)]
 pub enum IntOrText {
     Int(u16),
-    Text(String),
+    Text(Text),
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -304,6 +306,11 @@ pub struct Holding {
 /// `null` where a list, a map or a part is expected means that there is none.
 fn or_default<'de, T: Default + Deserialize<'de>, D: Deserializer<'de>>(deserializer: D) -> Result<T, D::Error> {
     Option::<T>::deserialize(deserializer).map(Option::unwrap_or_default)
+}
+
+fn label_set<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Labels, D::Error> {
+    let map: BTreeMap<String, String> = or_default(deserializer)?;
+    Ok(Labels::from(&map))
 }
 
 /// The labels of an object.
