@@ -11,11 +11,15 @@ use super::conflicts::Placements;
 /// Endpoints of all services. A service's shards are ordered by the name of who told them.
 #[derive(Clone, Debug, Default)]
 pub struct Endpoints {
-    by_service: imbl::OrdMap<ServiceKey, imbl::OrdMap<Text, Arc<[Endpoint]>>>,
-    by_address: imbl::HashMap<Text, Arc<[ServiceKey]>>,
+    by_service: imbl::OrdMap<ServiceKey, Arc<[Shard]>>,
+    /// Ordered only because that takes half the memory of a hash map.
+    by_address: imbl::OrdMap<Text, Arc<[ServiceKey]>>,
     /// What was told of services that several registries have, and where it shows instead.
     placed: imbl::OrdMap<(ServiceKey, Text), Placed>,
 }
+
+/// What one source told of a service. A service has one in nearly every mesh, and a handful at most.
+type Shard = (Text, Arc<[Endpoint]>);
 
 #[derive(Clone, Debug)]
 struct Placed {
@@ -26,12 +30,16 @@ struct Placed {
 impl Endpoints {
     /// All endpoints of a service, every port.
     pub fn of<'a>(&'a self, key: &ServiceKey) -> impl Iterator<Item = &'a Endpoint> + use<'a> {
-        self.by_service.get(key).into_iter().flat_map(|shards| shards.values().flat_map(|shard| shard.iter()))
+        self.shards(key).flat_map(|(_, shard)| shard.iter())
     }
 
     /// Endpoints by who told them.
     pub fn shards<'a>(&'a self, key: &ServiceKey) -> impl Iterator<Item = (&'a Text, &'a Arc<[Endpoint]>)> + use<'a> {
-        self.by_service.get(key).into_iter().flat_map(|shards| shards.iter())
+        self.by_service.get(key).into_iter().flat_map(|shards| shards.iter().map(|(teller, shard)| (teller, shard)))
+    }
+
+    fn shard(&self, key: &ServiceKey, teller: &Text) -> Option<Arc<[Endpoint]>> {
+        self.shards(key).find(|(known, _)| *known == teller).map(|(_, list)| list.clone())
     }
 
     /// Every service that has endpoints.
@@ -46,28 +54,28 @@ impl Endpoints {
 
     /// Replaces what `shard` says about a service. False if it said the same before.
     pub(super) fn replace(&mut self, key: &ServiceKey, shard: &Text, list: Vec<Endpoint>) -> bool {
-        let before = self.by_service.get(key).and_then(|shards| shards.get(shard)).cloned();
+        let before = self.shard(key, shard);
         if before.as_deref().unwrap_or_default() == list.as_slice() {
             return false;
         }
-        let mut shards = self.by_service.get(key).cloned().unwrap_or_default();
         for endpoint in before.iter().flat_map(|list| list.iter()) {
             self.forget(key, endpoint);
         }
-        if list.is_empty() {
-            shards.remove(shard);
-        } else {
-            shards.insert(shard.clone(), list.into());
+        let others = self.shards(key).filter(|(teller, _)| *teller != shard);
+        let mut shards: Vec<Shard> = others.map(|(teller, list)| (teller.clone(), list.clone())).collect();
+        if !list.is_empty() {
+            let at = shards.partition_point(|(teller, _)| teller < shard);
+            shards.insert(at, (shard.clone(), list.into()));
         }
         // Another shard may hold the same address, so every one of them is indexed again.
         let alone: Arc<[ServiceKey]> = [key.clone()].into();
-        for endpoint in shards.values().flat_map(|list| list.iter()) {
+        for endpoint in shards.iter().flat_map(|(_, list)| list.iter()) {
             self.remember(&alone, endpoint);
         }
         if shards.is_empty() {
             self.by_service.remove(key);
         } else {
-            self.by_service.insert(key.clone(), shards);
+            self.by_service.insert(key.clone(), shards.into());
         }
         true
     }
@@ -107,10 +115,7 @@ impl Endpoints {
         let (key, shard) = slot;
         let (source, told) = match self.placed.remove(slot) {
             Some(placed) => (placed.target, placed.told),
-            None => {
-                let told = self.by_service.get(key).and_then(|shards| shards.get(shard)).cloned();
-                (Some(key.clone()), told.unwrap_or_default())
-            }
+            None => (Some(key.clone()), self.shard(key, shard).unwrap_or_default()),
         };
         changed.extend(source.filter(|source| self.replace(source, shard, Vec::new())));
         let shown = target.clone().unwrap_or_else(|| Some(key.clone()));
