@@ -117,10 +117,10 @@ impl View {
     /// The service that mesh config names as `host` or `namespace/host`; `None` where that is not exactly one.
     pub fn named_service(&self, name: &str) -> Option<&Arc<Service>> {
         if let Some((namespace, host)) = name.split_once('/') {
-            return self.mesh_services.by_host(host)?.get(namespace);
+            return self.mesh_services.get(&ServiceKey { hostname: host.into(), namespace: namespace.into() });
         }
-        let owners = self.mesh_services.by_host(name)?;
-        owners.values().next().filter(|_| owners.len() == 1)
+        let mut owners = self.mesh_services.owners(name);
+        owners.next().filter(|_| owners.next().is_none())
     }
 
     /// The rule for calls to this host, the one that selects this client before the one for all.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use model::names::Namespace;
+use model::names::{Namespace, ServiceKey};
 use model::service::{Registry, Service};
 use model::settings::Settings;
 use model::snapshot::Snapshot;
@@ -75,11 +75,11 @@ fn is_bound(rule: &VirtualServiceRule, gateway: &str) -> bool {
 /// The service that a route of this client's means by a host: its own namespace's, else the best that it
 /// may see, Kubernetes' services before others and older ones before younger.
 pub(crate) fn destination<'a>(world: &'a Snapshot, host: &str, client: &Namespace) -> Option<&'a Arc<Service>> {
-    let owners = world.services.by_host(host)?;
-    if let Some(own) = owners.get(client) {
-        return Some(own);
+    let own = world.services.get(&ServiceKey { hostname: host.into(), namespace: client.clone() });
+    if own.is_some() {
+        return own;
     }
     let default = world.settings.default_service_export();
-    let visible = owners.values().filter(|s| s.export_to.or(&default).admits(&s.namespace, client));
+    let visible = world.services.owners(host).filter(|s| s.export_to.or(&default).admits(&s.namespace, client));
     visible.min_by_key(|s| (s.registry != Registry::Kubernetes, s.created, s.namespace.clone()))
 }

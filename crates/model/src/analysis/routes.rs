@@ -130,7 +130,7 @@ fn service_of<'a>(world: &'a Snapshot, object: &Object, host: &str) -> Option<&'
                 Visibility::Namespace(namespace) => *namespace == object.meta.namespace,
             })
     };
-    let exact = world.services.by_host(&host).into_iter().flat_map(|owners| owners.values());
+    let exact = world.services.owners(&host);
     let wide = world.services.iter().filter(|s| s.hostname.is_wildcard() && host.is_subset_of(&s.hostname));
     exact.chain(wide).find(|service| is_visible(service))
 }

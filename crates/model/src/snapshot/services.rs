@@ -20,7 +20,7 @@ pub struct Services {
     /// Services of each ServiceEntry, in the order of its hosts and addresses.
     entries: imbl::OrdMap<Key, Arc<[Arc<Service>]>>,
     all: Arc<[Arc<Service>]>,
-    by_host: BTreeMap<Hostname, BTreeMap<Namespace, Arc<Service>>>,
+    by_key: BTreeMap<ServiceKey, Arc<Service>>,
     /// Services of Kubernetes that select pods, oldest first.
     selecting: BTreeMap<Namespace, Vec<Arc<Service>>>,
     /// Services that answer from outside the mesh, at load balancers or nodes.
@@ -43,13 +43,16 @@ impl Services {
         self.all.is_empty()
     }
 
-    /// The owner of a host name in each namespace that has one.
-    pub fn by_host(&self, host: &str) -> Option<&BTreeMap<Namespace, Arc<Service>>> {
-        self.by_host.get(host)
+    /// The owner of a host name in each namespace that has one, by namespace.
+    pub fn owners<'a>(&'a self, host: &str) -> impl Iterator<Item = &'a Arc<Service>> + use<'a> {
+        let first = ServiceKey { hostname: host.into(), namespace: Namespace::default() };
+        let hostname = first.hostname.clone();
+        let owners = self.by_key.range(first..).take_while(move |(key, _)| key.hostname == hostname);
+        owners.map(|(_, service)| service)
     }
 
     pub fn get(&self, key: &ServiceKey) -> Option<&Arc<Service>> {
-        self.by_host.get(&key.hostname)?.get(&key.namespace)
+        self.by_key.get(key)
     }
 
     /// Services of Kubernetes in a namespace that select pods by labels, oldest first.
@@ -122,15 +125,14 @@ impl Services {
         // Ties are broken by name and namespace, so the order is the same on every replica.
         all.sort_by(|a, b| (a.created, &a.name, &a.namespace).cmp(&(b.created, &b.name, &b.namespace)));
         name_aliases(&mut all);
-        self.by_host.clear();
+        self.by_key.clear();
         self.selecting.clear();
         let is_external = |s: &&Arc<Service>| s.kubernetes.as_ref().is_some_and(|k| !k.external_addresses.is_empty());
         self.external = all.iter().filter(is_external).cloned().collect();
         for service in &all {
-            let owners = self.by_host.entry(service.hostname.clone()).or_default();
-            let taken = owners.get(&service.namespace).is_some_and(|owner| !yields(owner, service));
-            if !taken {
-                owners.insert(service.namespace.clone(), service.clone());
+            let key = service.key();
+            if self.by_key.get(&key).is_none_or(|owner| yields(owner, service)) {
+                self.by_key.insert(key, service.clone());
             }
             if service.registry == Registry::Kubernetes && !service.selector.is_empty() {
                 self.selecting.entry(service.namespace.clone()).or_default().push(service.clone());

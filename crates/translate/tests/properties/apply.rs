@@ -18,7 +18,8 @@ fn facts(world: &Snapshot) -> Vec<String> {
     let mut facts: Vec<String> = world.objects.iter().map(|(_, object)| format!("{object:?}")).collect();
     let root = world.settings.root_namespace();
     for service in world.services.iter() {
-        facts.push(format!("{service:?} owned by {:?}", world.services.by_host(&service.hostname)));
+        let owners: Vec<_> = world.services.owners(&service.hostname).collect();
+        facts.push(format!("{service:?} owned by {owners:?}"));
         for client in ["shop", "bank", "istio-system"] {
             let rules = world.routing.destination_rules(&Namespace::from(client), service, &root);
             facts.push(format!("{client} to {}: {rules:?}", service.hostname));

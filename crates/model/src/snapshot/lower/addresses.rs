@@ -114,11 +114,7 @@ impl Instances {
 }
 
 fn not_found(world: &World<'_>, host: &str, namespace: &str) -> String {
-    let others: Vec<String> = world
-        .owners(host)
-        .into_iter()
-        .flat_map(|owners| owners.keys().map(|ns| format!("{:?}", ns.as_str())))
-        .collect();
+    let others: Vec<String> = world.owners(host).map(|owner| format!("{:?}", owner.namespace.as_str())).collect();
     if others.is_empty() {
         return format!("hostname {host:?} not found");
     }

@@ -1,7 +1,7 @@
 //! What lowering may look at. Every look is noted, so that a change of anything else costs nothing.
 
 use std::cell::RefCell;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use api::istio::networking::v1alpha3::ServiceEntry;
@@ -82,13 +82,14 @@ impl<'a> World<'a> {
 
     /// The service of a host that this namespace owns.
     pub(super) fn host(&self, host: &str, namespace: &str) -> Option<&'a Arc<Service>> {
-        self.owners(host)?.get(namespace)
+        self.reads.borrow_mut().hosts.insert(host.into());
+        self.snapshot.services.get(&ServiceKey { hostname: host.into(), namespace: namespace.into() })
     }
 
     /// The service of a host in each namespace that has one.
-    pub(super) fn owners(&self, host: &str) -> Option<&'a BTreeMap<Namespace, Arc<Service>>> {
+    pub(super) fn owners(&self, host: &str) -> impl Iterator<Item = &'a Arc<Service>> + use<'a> {
         self.reads.borrow_mut().hosts.insert(host.into());
-        self.snapshot.services.by_host(host)
+        self.snapshot.services.owners(host)
     }
 
     pub(super) fn endpoints(&self, service: &Service) -> impl Iterator<Item = &'a Endpoint> + use<'a> {
