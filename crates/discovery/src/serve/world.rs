@@ -147,17 +147,13 @@ fn apply(batches: Vec<Batch>, publish: &watch::Sender<Arc<Epoch>>, metrics: &Met
     let (snapshot, delta) = before.snapshot.apply(batches);
     metrics.applied(&before.snapshot, &snapshot, &delta, begun.elapsed());
     let newly_synced: Vec<_> = snapshot.synced.difference(&before.snapshot.synced).cloned().collect();
-    for source in newly_synced {
+    for source in &newly_synced {
         info!(source = &*source.0, objects = snapshot.objects.len(), services = snapshot.services.len(), "in sync");
     }
     tell_new_problems(&before.snapshot, &snapshot);
     debug!(epoch = before.number + 1, objects = delta.objects.len(), endpoints = delta.endpoints.len(), "applied");
     let history = history(&before, &delta);
-    let mut deltas = VecDeque::clone(&before.deltas);
-    if deltas.len() == REMEMBERED {
-        deltas.pop_front();
-    }
-    deltas.push_back(Arc::new(delta));
+    let deltas = if newly_synced.is_empty() { remembered(&before.deltas, delta) } else { VecDeque::new() };
     let epoch = Epoch {
         number: before.number + 1,
         snapshot: Arc::new(snapshot),
@@ -167,6 +163,13 @@ fn apply(batches: Vec<Batch>, publish: &watch::Sender<Arc<Epoch>>, metrics: &Met
         addresses_matter: OnceLock::new(),
     };
     publish.send_replace(Arc::new(epoch));
+}
+
+/// The last steps. One by which a source came in sync is not among them, nor what was before: it is nearly all that the
+/// source has, which takes as long to go through as everything and would be held for as long as the world is quiet.
+fn remembered(before: &VecDeque<Arc<Delta>>, last: Delta) -> VecDeque<Arc<Delta>> {
+    let skipped = (before.len() + 1).saturating_sub(REMEMBERED);
+    before.iter().skip(skipped).cloned().chain([Arc::new(last)]).collect()
 }
 
 fn history(before: &Epoch, delta: &Delta) -> Arc<History> {
@@ -199,11 +202,40 @@ fn tell_new_problems(before: &Snapshot, now: &Snapshot) {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
     use std::time::Duration;
 
-    use model::settings::{Knobs, Milliseconds};
+    use model::change::{Batch, Change, SourceId};
+    use model::config::mesh::default_mesh;
+    use model::settings::{Knobs, Milliseconds, Settings};
+    use model::shared::Shared;
+    use tokio_util::sync::CancellationToken;
 
-    use super::gathering;
+    use super::{World, gathering};
+
+    #[tokio::test]
+    async fn steps_are_remembered_from_the_sync_of_a_source_on() {
+        let settings = Settings {
+            mesh: Shared::new(default_mesh()),
+            networks: Shared::new(Default::default()),
+            knobs: Knobs::default(),
+            domain: "cluster.local".into(),
+            cluster: "Kubernetes".into(),
+            conflicts: Default::default(),
+        };
+        let world = World::start(settings, Arc::default(), CancellationToken::new());
+        let mut epochs = world.epochs();
+        for change in [Change::Renew, Change::Synced, Change::Renew] {
+            let batch = Batch { source: SourceId("files".into()), changes: vec![change] };
+            world.changes().send(batch).await.unwrap();
+            epochs.changed().await.unwrap();
+        }
+        let now = world.now();
+        assert_eq!(
+            [0, 1, 2, 3].map(|epoch| now.since(epoch).map(|delta| delta.settings)),
+            [None, None, Some(true), Some(false)]
+        );
+    }
 
     #[test]
     fn gathering_is_short_and_bounded_by_upstreams_settings() {
