@@ -156,6 +156,14 @@ impl Plan {
         self.except.values().filter_map(resource).collect()
     }
 
+    /// Looks at a name again in every world to come: the difference of sets does not show when a fallback begins to
+    /// answer for it.
+    fn awaits(&mut self, name: Arc<str>, named: bool) {
+        if named {
+            self.except.insert(name, Held::Nothing);
+        }
+    }
+
     /// A listing of everything removes what it leaves out, so nothing but what it lists lingers.
     pub(crate) fn lists_all(&mut self) {
         self.except.retain(|_, held| !matches!(held, Held::Lingering { resource: None, .. }));
@@ -207,12 +215,15 @@ impl Watch {
         let listed = base.iter().flat_map(|base| base.resources()).map(|r| (Arc::clone(&r.name), Held::Unknown));
         self.holding.except = listed.collect();
         for (name, held) in except {
-            if let Held::Lingering { .. } = held {
-                self.forced.insert(Arc::clone(&name));
-                self.holding.except.insert(name, held);
-            } else {
-                self.holding.except.insert(name, Held::Unknown);
-            }
+            let held = match held {
+                Held::Lingering { .. } => {
+                    self.forced.insert(Arc::clone(&name));
+                    held
+                }
+                Held::Nothing => Held::Nothing,
+                Held::Unknown | Held::Version(_) => Held::Unknown,
+            };
+            self.holding.except.insert(name, held);
         }
         self.seen = 0;
     }
@@ -304,9 +315,15 @@ impl Watch {
             None if target.withholds(&name) => {
                 plan.except.insert(name, held);
             }
-            None if held == Held::Nothing => plan.absent.extend((forced && named).then_some(name)),
+            None if held == Held::Nothing => {
+                plan.absent.extend((forced && named).then(|| Arc::clone(&name)));
+                plan.awaits(name, named);
+            }
             None => match self.holding.lingering(&name, now) {
-                Held::Lingering { since, .. } if since <= released => plan.removed.push(name),
+                Held::Lingering { since, .. } if since <= released => {
+                    plan.removed.push(Arc::clone(&name));
+                    plan.awaits(name, named);
+                }
                 lingering => {
                     plan.except.insert(name, lingering);
                 }

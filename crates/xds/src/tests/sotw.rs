@@ -4,7 +4,7 @@ use api::TypeUrl;
 use api::envoy::service::discovery::v3::DiscoveryRequest;
 use tonic::Code;
 
-use super::{NOTHING, Stream, owned};
+use super::{NOTHING, Stream, World, owned};
 use crate::limits::Limits;
 use crate::set::Protocol;
 
@@ -151,6 +151,23 @@ fn fallback_answers_for_unlisted_names_and_is_not_repeated() {
     assert_eq!(stream.world("RDS a=2 ~80=real"), ["RDS ~80=real"]);
     stream.ack("RDS");
     assert_eq!(stream.world("RDS a=2"), ["RDS ~80=fallback"]);
+}
+
+#[test]
+fn unlisted_name_is_told_when_it_comes_and_when_it_comes_back() {
+    let mut stream = stream("SDS");
+    let mut move_to = |stream: &mut Stream, answers: fn(&TypeUrl, &str) -> bool| {
+        stream.adopt_with(World::of("SDS"), answers);
+        stream.session.world_moved();
+        let told = stream.responses();
+        stream.ack("SDS");
+        told
+    };
+    assert_eq!(stream.want("SDS", &["key"]), NOTHING);
+    assert_eq!(move_to(&mut stream, |_, _| false), NOTHING);
+    assert_eq!(move_to(&mut stream, |_, name| name == "key"), ["SDS key=fallback"]);
+    move_to(&mut stream, |_, _| false);
+    assert_eq!(move_to(&mut stream, |_, name| name == "key"), ["SDS key=fallback"]);
 }
 
 #[test]
