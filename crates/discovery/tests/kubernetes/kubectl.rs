@@ -306,6 +306,16 @@ async fn statuses(stage: &Stage) {
     for part in ["Controller Name:", "istio.io/gateway-controller", "Route was valid", "ResolvedRefs"] {
         assert!(described.contains(part), "no {part:?} in\n{described}");
     }
+    for (kind, headings) in [
+        ("vs", "NAMESPACE NAME GATEWAYS HOSTS AGE"),
+        ("dr", "NAMESPACE NAME HOST AGE"),
+        ("se", "NAMESPACE NAME HOSTS LOCATION RESOLUTION AGE"),
+        ("pa", "NAMESPACE NAME MODE AGE"),
+    ] {
+        let listed = stage.kubectl.run(&["get", kind, "-A"]).await;
+        let first = listed.lines().next().unwrap_or_default().split_whitespace().collect::<Vec<_>>().join(" ");
+        assert_eq!(first, headings, "{listed}");
+    }
     let policy = stage.kubectl.run(&["get", "backendtlspolicy", "vault", "-n", "shop", "-o", "json"]).await;
     let policy: Value = serde_json::from_str(&policy).unwrap();
     let ancestors = policy["status"]["ancestors"].as_array().cloned().unwrap_or_default();

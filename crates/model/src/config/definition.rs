@@ -20,16 +20,22 @@ pub fn definition(kind: Kind) -> Option<Value> {
         },
     });
     let version = |(index, name): (usize, &&str)| {
-        json!({
+        let mut version = json!({
             "name": name,
             "served": true,
             "storage": index == 0,
             "schema": {"openAPIV3Schema": schema},
             "subresources": {"status": {}},
-        })
+        });
+        let columns = columns(kind);
+        if !columns.is_empty() {
+            version["additionalPrinterColumns"] = columns.into();
+        }
+        version
     };
     let versions: Vec<Value> = kind.versions().iter().enumerate().map(version).collect();
     let (group, plural) = (kind.group(), kind.plural());
+    let short_names: Vec<&str> = short_name(kind).into_iter().collect();
     Some(json!({
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
@@ -41,6 +47,7 @@ pub fn definition(kind: Kind) -> Option<Value> {
                 "listKind": format!("{kind}List"),
                 "plural": plural,
                 "singular": kind.as_str().to_lowercase(),
+                "shortNames": short_names,
                 "categories": ["istio-io", category(group)],
             },
             "scope": "Namespaced",
@@ -52,6 +59,45 @@ pub fn definition(kind: Kind) -> Option<Value> {
 /// Every definition, in the order of the table of kinds.
 pub fn definitions() -> impl Iterator<Item = Value> {
     Kind::ALL.iter().filter_map(|kind| definition(*kind))
+}
+
+/// What kubectl shows of an object in a list, as upstream's definitions have it: heading and path. Where there is none,
+/// kubectl shows name and age by itself.
+fn columns(kind: Kind) -> Vec<Value> {
+    const AGE: (&str, &str) = ("Age", ".metadata.creationTimestamp");
+    let columns: &[(&str, &str)] = match kind {
+        Kind::VirtualService => &[("Gateways", ".spec.gateways"), ("Hosts", ".spec.hosts"), AGE],
+        Kind::DestinationRule => &[("Host", ".spec.host"), AGE],
+        Kind::ServiceEntry => {
+            &[("Hosts", ".spec.hosts"), ("Location", ".spec.location"), ("Resolution", ".spec.resolution"), AGE]
+        }
+        Kind::WorkloadEntry => &[AGE, ("Address", ".spec.address")],
+        Kind::AuthorizationPolicy => &[("Action", ".spec.action"), AGE],
+        Kind::PeerAuthentication => &[("Mode", ".spec.mtls.mode"), AGE],
+        _ => &[],
+    };
+    let column = |(name, path): &(&str, &str)| {
+        let kind = if (*name, *path) == AGE { "date" } else { "string" };
+        json!({"name": name, "type": kind, "jsonPath": path})
+    };
+    columns.iter().map(column).collect()
+}
+
+/// What the kind is called on a command line.
+fn short_name(kind: Kind) -> Option<&'static str> {
+    Some(match kind {
+        Kind::VirtualService => "vs",
+        Kind::DestinationRule => "dr",
+        Kind::Gateway => "gw",
+        Kind::ServiceEntry => "se",
+        Kind::WorkloadEntry => "we",
+        Kind::WorkloadGroup => "wg",
+        Kind::AuthorizationPolicy => "ap",
+        Kind::PeerAuthentication => "pa",
+        Kind::RequestAuthentication => "ra",
+        Kind::Telemetry => "telemetry",
+        _ => return None,
+    })
 }
 
 /// `networking-istio-io`, under which kubectl lists all kinds of a group.
@@ -140,6 +186,17 @@ mod tests {
         assert_eq!(names.len(), 15);
         assert_eq!(names[0], "virtualservices.networking.istio.io");
         assert_eq!(definition(Kind::HttpRoute), None);
+    }
+
+    #[test]
+    fn lists_of_objects_show_what_matters() {
+        let of = |kind: Kind| definition(kind).expect("one of ours")["spec"].clone();
+        let columns = of(Kind::VirtualService)["versions"][1]["additionalPrinterColumns"].clone();
+        let names: Vec<&str> = columns.as_array().into_iter().flatten().filter_map(|c| c["name"].as_str()).collect();
+        assert_eq!(names, ["Gateways", "Hosts", "Age"]);
+        assert_eq!(columns[2]["type"], json!("date"));
+        assert_eq!(of(Kind::PeerAuthentication)["names"]["shortNames"], json!(["pa"]));
+        assert!(of(Kind::Sidecar)["versions"][0].get("additionalPrinterColumns").is_none());
     }
 
     #[test]
