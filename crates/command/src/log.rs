@@ -20,6 +20,9 @@ use crate::args::Logging;
 pub type Scopes = &'static [(&'static str, &'static str)];
 
 const DEFAULT: &str = "default";
+/// Upstream's scope of the library that talks to API servers. It is silent unless it is asked for by name: what it
+/// says of failures is said in our own words, once.
+const LIBRARY: &str = "klog";
 
 /// Starts logging. Done once, before anything is logged.
 pub fn start(logging: &Logging, scopes: Scopes, rust_log: Option<&str>) -> Result<()> {
@@ -38,7 +41,8 @@ pub fn start(logging: &Logging, scopes: Scopes, rust_log: Option<&str>) -> Resul
 
 /// Reads `debug` or `default:info,ads:debug`. A scope that nobody logs under is accepted and changes nothing.
 fn targets(levels: &str, scopes: Scopes) -> Result<Targets> {
-    let mut targets = Targets::new().with_default(LevelFilter::INFO);
+    let of_library = scopes.iter().filter(|(name, _)| *name == LIBRARY).map(|(_, module)| (*module, LevelFilter::OFF));
+    let mut targets = Targets::new().with_default(LevelFilter::INFO).with_targets(of_library);
     for item in levels.split(',').filter(|item| !item.is_empty()) {
         let (scope, level) = item.split_once(':').unwrap_or((DEFAULT, item));
         let level = match level {
@@ -92,7 +96,7 @@ mod tests {
 
     use super::{Scopes, scope_of, targets};
 
-    const SCOPES: Scopes = &[("ads", "server::streams"), ("ads", "xds"), ("model", "model")];
+    const SCOPES: Scopes = &[("ads", "server::streams"), ("ads", "xds"), ("model", "model"), ("klog", "kube_runtime")];
 
     #[test]
     fn levels_are_set_by_scope() {
@@ -105,6 +109,12 @@ mod tests {
         assert!(!targets("all:none").unwrap().would_enable("xds", &Level::ERROR));
         assert!(targets("loud").is_err() && targets("ads:loud").is_err());
         assert!(targets("kube:debug").is_ok());
+    }
+
+    #[test]
+    fn the_library_speaks_only_when_asked() {
+        let shows = |levels| targets(levels, SCOPES).unwrap().would_enable("kube_runtime::watcher", &Level::ERROR);
+        assert_eq!([shows("info"), shows("debug"), shows("klog:info"), shows("all:debug")], [false, false, true, true]);
     }
 
     #[test]

@@ -22,6 +22,8 @@ const SCOPES: log::Scopes = &[
     ("file", "sources"),
     ("monitoring", "discovery::http"),
     ("tls", "discovery::tls"),
+    ("klog", "kube_client"),
+    ("klog", "kube_runtime"),
 ];
 
 fn main() -> ExitCode {
