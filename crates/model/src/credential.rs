@@ -42,6 +42,23 @@ impl Credential {
             authority: readable,
         }
     }
+
+    /// The same without certificates and keys: what it could be used for.
+    pub fn bare(self) -> Credential {
+        Credential { pair: None, authority: None, ..self }
+    }
+
+    /// Whether certificates or keys that it could be used for are not held.
+    pub fn is_bare(&self) -> bool {
+        let lacks_pair = self.pair.is_none() && self.fault.is_none();
+        let lacks_authority = self.authority.is_none() && self.authority_fault.is_none() && self.bundle_fault.is_none();
+        lacks_pair || lacks_authority
+    }
+
+    /// Whether certificates or keys are held.
+    pub fn is_held(&self) -> bool {
+        self.pair.is_some() || self.authority.is_some()
+    }
 }
 
 fn value(entries: &Entries<'_>, name: &str) -> Option<Hidden> {

@@ -14,6 +14,7 @@ pub mod grpc;
 pub mod host;
 pub mod jwks;
 pub mod labels;
+pub mod named;
 pub mod names;
 pub mod port;
 pub mod problem;

@@ -7,6 +7,7 @@ use std::time::Duration;
 use api::istio::security::v1beta1::{JwtRule, RequestAuthentication};
 
 use crate::config::{Config, Key, Kind};
+use crate::named::Named;
 use crate::names::Text;
 
 /// How long a fetch may take where the rule does not say, as in upstream.
@@ -16,6 +17,8 @@ const KEY_TIMEOUT: Duration = Duration::from_secs(5);
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Wanted {
     pub keys: BTreeMap<KeySource, KeyWish>,
+    /// Secrets and ConfigMaps whose content is of use.
+    pub credentials: Named,
 }
 
 /// Where the keys of an issuer of tokens are found.
@@ -38,9 +41,9 @@ pub struct KeyWish {
 pub type Keys = BTreeMap<KeySource, Text>;
 
 impl Wanted {
-    /// What these policies need.
-    pub fn of(policies: &[Config<RequestAuthentication>]) -> Wanted {
-        let mut wanted = Wanted::default();
+    /// What these policies need, beside these credentials.
+    pub fn of(policies: &[Config<RequestAuthentication>], credentials: Named) -> Wanted {
+        let mut wanted = Wanted { credentials, ..Wanted::default() };
         for policy in policies {
             let kind = Kind::RequestAuthentication;
             let key = Key { kind, namespace: policy.meta.namespace.clone(), name: policy.meta.name.clone() };
@@ -91,6 +94,7 @@ mod tests {
 
     use super::{KeySource, Wanted};
     use crate::config::{Config, Meta};
+    use crate::named::Named;
     use crate::shared::Shared;
 
     fn policy(name: &str, rules: Vec<JwtRule>) -> Config<RequestAuthentication> {
@@ -111,10 +115,11 @@ mod tests {
             timeout: Some(prost_types::Duration { seconds: 9, nanos: 0 }),
             ..rule("b", "https://b.example/keys", "")
         };
-        let wanted = Wanted::of(&[
+        let policies = [
             policy("one", vec![rule("a", "", "{}"), rule("b", "https://b.example/keys", ""), rule("", "", "")]),
             policy("two", vec![slow, rule("https://c.example", "", "")]),
-        ]);
+        ];
+        let wanted = Wanted::of(&policies, Named::default());
         let keys: Vec<String> = wanted.keys.keys().map(KeySource::to_string).collect();
         assert_eq!(keys, ["https://b.example/keys", "issuer https://c.example"]);
         let shared = &wanted.keys[&KeySource::Uri("https://b.example/keys".into())];

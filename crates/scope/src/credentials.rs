@@ -7,17 +7,12 @@ use api::istio::networking::v1alpha3::server_tls_settings::TlSmode;
 use api::istio::networking::v1alpha3::{Gateway, ServerTlsSettings};
 use model::change::{Authority, Credential, CredentialKey, Holder, Pair};
 use model::config::{Config, Key, Kind};
+use model::named::{AUTHORITY, Reference, Scheme, resource_name};
 use model::names::Text;
 use model::proxy::{Proxy, ProxyKind};
 use model::snapshot::Snapshot;
 use model::snapshot::workloads::Credentials;
 
-const SECRET: &str = "kubernetes://";
-const GATEWAY_SECRET: &str = "kubernetes-gateway://";
-const CONFIG_MAP: &str = "configmap://";
-const BUILTIN: &str = "builtin://";
-const INVALID: &str = "invalid://";
-const AUTHORITY: &str = "-cacert";
 const ACCOUNT: &str = "internal.istio.io/service-account-name";
 
 /// What a client gets for the name of a secret.
@@ -25,44 +20,6 @@ const ACCOUNT: &str = "internal.istio.io/service-account-name";
 pub enum Secret {
     Pair(Pair),
     Authority(Authority),
-}
-
-/// A resource name, understood.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Reference<'a> {
-    scheme: Scheme,
-    namespace: &'a str,
-    /// As asked for, with the suffix that asks for an authority.
-    name: &'a str,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Scheme {
-    Secret,
-    /// By the Gateway API, which has grants.
-    GatewaySecret,
-    ConfigMap,
-}
-
-impl<'a> Reference<'a> {
-    /// `kubernetes://name` means the namespace of who asks; the others need one.
-    fn parse(resource: &'a str, own: &'a str) -> Option<Reference<'a>> {
-        let (scheme, rest) =
-            [(Scheme::Secret, SECRET), (Scheme::GatewaySecret, GATEWAY_SECRET), (Scheme::ConfigMap, CONFIG_MAP)]
-                .into_iter()
-                .find_map(|(scheme, prefix)| Some((scheme, resource.strip_prefix(prefix)?)))?;
-        let (namespace, name) = match rest.split_once('/') {
-            Some((namespace, name)) => (namespace, name),
-            None if scheme == Scheme::Secret => (own, rest),
-            None => return None,
-        };
-        let is_whole = !namespace.is_empty() && !name.is_empty() && !name.contains('/');
-        is_whole.then_some(Reference { scheme, namespace, name })
-    }
-
-    fn asks_for_authority(&self) -> bool {
-        self.scheme == Scheme::ConfigMap || self.name.ends_with(AUTHORITY)
-    }
 }
 
 /// The secret of this resource name, if there is one and the client may have it. `named` are those that its gateways
@@ -73,23 +30,24 @@ pub(crate) fn granted(
     named: Option<&BTreeSet<Text>>,
     resource: &str,
 ) -> Option<Secret> {
-    let reference = Reference::parse(resource, &proxy.namespace)?;
-    let is_near = reference.namespace == proxy.namespace.as_str();
+    let reference = Reference::parse(resource)?;
+    let namespace = reference.namespace.unwrap_or(&proxy.namespace);
+    let is_near = namespace == proxy.namespace.as_str();
     let is_granted = match reference.scheme {
         Scheme::GatewaySecret => named.is_some_and(|named| named.contains(resource)),
         // Certificates of authorities are no secret, and belong to the server that the client calls.
         Scheme::ConfigMap => true,
         Scheme::Secret => is_near && (reference.asks_for_authority() || proxy.kind == ProxyKind::Router),
     };
-    if is_granted { found(credentials, &reference) } else { None }
+    if is_granted { found(credentials, &reference, namespace) } else { None }
 }
 
-fn found(credentials: &Credentials, reference: &Reference<'_>) -> Option<Secret> {
+fn found(credentials: &Credentials, reference: &Reference<'_>, namespace: &str) -> Option<Secret> {
     let get = |holder, name: &str| -> Option<&Credential> {
-        let key = CredentialKey { holder, namespace: reference.namespace.into(), name: name.into() };
+        let key = CredentialKey { holder, namespace: namespace.into(), name: name.into() };
         credentials.get(&key).map(|credential| &**credential)
     };
-    let bare = reference.name.strip_suffix(AUTHORITY).unwrap_or(reference.name);
+    let bare = reference.bare_name();
     if reference.scheme == Scheme::ConfigMap {
         return get(Holder::ConfigMap, bare)?.authority.clone().map(Secret::Authority);
     }
@@ -112,8 +70,11 @@ pub(crate) fn named_by(world: &Snapshot, proxy: &Proxy, gateway: &Config<Gateway
     // Lowering leaves out what no grant allows.
     let is_checked = is_lowered(world, gateway);
     let is_free = |resource: &str| {
-        let near = |r: Reference<'_>| proxy.namespace == r.namespace && gateway.meta.namespace == proxy.namespace;
-        is_checked || Reference::parse(resource, &proxy.namespace).is_some_and(near)
+        let near = |r: Reference<'_>| {
+            r.namespace.is_none_or(|namespace| proxy.namespace == namespace)
+                && gateway.meta.namespace == proxy.namespace
+        };
+        is_checked || Reference::parse(resource).is_some_and(near)
     };
     let settings = gateway.spec.servers.iter().filter_map(|server| server.tls.as_ref());
     settings.flat_map(resources).filter(|name| is_free(name)).map(Text::from).collect()
@@ -129,22 +90,15 @@ fn is_lowered(world: &Snapshot, gateway: &Config<Gateway>) -> bool {
 fn resources(settings: &ServerTlsSettings) -> Vec<String> {
     let one = std::slice::from_ref(&settings.credential_name);
     let names = if settings.credential_names.is_empty() { one } else { &settings.credential_names[..] };
-    let is_named = |name: &&String| !name.is_empty() && !name.starts_with(BUILTIN) && !name.starts_with(INVALID);
     let mut found = Vec::new();
-    for name in names.iter().filter(is_named) {
-        let resource = resource_name(name);
+    for resource in names.iter().filter_map(|name| resource_name(name)) {
         if matches!(settings.mode(), TlSmode::Mutual | TlSmode::OptionalMutual) {
             found.push(format!("{resource}{AUTHORITY}"));
         }
         found.push(resource);
     }
-    found.extend(Some(&settings.ca_cert_credential_name).filter(is_named).map(|name| resource_name(name)));
+    found.extend(resource_name(&settings.ca_cert_credential_name));
     found
-}
-
-fn resource_name(credential: &str) -> String {
-    let is_whole = [SECRET, GATEWAY_SECRET, CONFIG_MAP].iter().any(|scheme| credential.starts_with(scheme));
-    if is_whole { credential.to_owned() } else { format!("{SECRET}{credential}") }
 }
 
 #[cfg(test)]

@@ -21,6 +21,7 @@ use std::sync::Arc;
 
 use crate::change::{Batch, Change, CredentialKey, SourceId};
 use crate::config::{Key, Kind, Object};
+use crate::named::Named;
 use crate::names::{Namespace, ServiceKey};
 use crate::problem::Problem;
 use crate::settings::Settings;
@@ -125,7 +126,10 @@ impl Snapshot {
 
     /// What this mesh needs from outside, by name.
     pub fn wanted(&self) -> Wanted {
-        Wanted::of(&self.policy.request_authentications)
+        let naming = [Kind::Gateway, Kind::DestinationRule, Kind::EnvoyFilter];
+        let seen = Sight { written: &self.objects, lowered: &self.lowered.objects };
+        let named = Named::of(naming.into_iter().flat_map(|kind| seen.of(kind)));
+        Wanted::of(&self.policy.request_authentications, named)
     }
 
     /// The mesh after these batches, and what changed. Sections that no change touches are shared.
