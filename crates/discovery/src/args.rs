@@ -136,6 +136,14 @@ pub struct KubernetesFlags {
     /// ConfigMap that names further clusters, in the form of Pilot 0.8
     #[arg(long = "clusterRegistriesConfigMap", default_value = "")]
     pub registries_config_map: String,
+
+    /// Folder of files that name further clusters: kubeconfigs, or Clusters that lead to one
+    #[arg(long = "clusterRegistriesDir")]
+    pub registries_folder: Option<PathBuf>,
+
+    /// The only namespaces to look at, separated by commas; else all
+    #[arg(long = "appNamespace", short = 'a', value_delimiter = ',')]
+    pub namespaces: Vec<String>,
 }
 
 /// Where registries are.

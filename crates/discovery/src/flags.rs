@@ -3,10 +3,7 @@
 /// Flags of upstream that are accepted, with their value, and change nothing.
 /// Those of registries move to `args` when their registry is served.
 pub(crate) const WITHOUT_EFFECT: &[&str] = &[
-    "a",
-    "appNamespace",
     "clusterAliases",
-    "clusterRegistriesDir",
     "cniNamespace",
     "ctrlz_address",
     "ctrlz_port",

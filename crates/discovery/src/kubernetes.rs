@@ -118,5 +118,7 @@ fn manner(args: &Discovery) -> Manner {
         resync: Some(flags.resync).filter(|period| !period.is_zero()),
         registries_namespace: given(&flags.registries_namespace),
         registries_config_map: given(&flags.registries_config_map),
+        registries_folder: flags.registries_folder.clone(),
+        namespaces: flags.namespaces.iter().filter(|namespace| !namespace.is_empty()).cloned().collect(),
     }
 }

@@ -17,6 +17,7 @@ use model::names::{ClusterId, Text};
 use model::service::Registry;
 use model::settings::{Knobs, Settings};
 use model::shared::Shared;
+use model::wanted::Wanted;
 use sources::fetched::jwks::Jwks;
 use sources::http::Reach;
 use sources::mesh;
@@ -142,6 +143,7 @@ pub async fn start(args: &Discovery, environment: Environment<'_>) -> Result<Ser
         watching.start(mesh::networks(&args.networks_config));
     }
     let of_settings = watching.ids.clone();
+    let (tell_wanted, wanted) = watch::channel(None);
     for (number, store) in stores.into_iter().enumerate() {
         watching.start_store(store, number);
     }
@@ -150,7 +152,8 @@ pub async fn start(args: &Discovery, environment: Environment<'_>) -> Result<Ser
             Registry::Mock => watching.start(Mock::new(args.domain.as_str(), cluster.clone())),
             Registry::Kubernetes => {
                 let access = access.clone().context("could not find an API server: give --kubeconfig=FILE")?;
-                watching.start(kubernetes::source(args, environment, access, &world, of_settings.clone()));
+                let source = kubernetes::source(args, environment, access, &world, of_settings.clone());
+                watching.start(source.holding(wanted.clone()));
             }
             Registry::Consul | Registry::Eureka | Registry::CloudFoundry | Registry::Dns => {} // described by an entry
             Registry::Mcp if args.registry_flags.mcp_servers.is_empty() => {
@@ -166,7 +169,10 @@ pub async fn start(args: &Discovery, environment: Environment<'_>) -> Result<Ser
     if let Some((file, config)) = file {
         watching.start_directory(&file, config, &cluster, order);
     }
-    watching.start_fetching(&world, &knobs);
+    let of_config = watching.ids.clone();
+    watching.start_fetching(&knobs, wanted);
+    // What names things that must be fetched comes from config stores: the registries of a file are not waited for.
+    tokio::spawn(wanted::follow(world.clone(), of_config, tell_wanted));
     let Watching { running: sources, roster, .. } = watching;
     let writing = access
         .filter(|_| watches_kubernetes)
@@ -212,6 +218,9 @@ fn settings(args: &Discovery, environment: Environment<'_>) -> Settings {
     let (knobs, unreadable) = Knobs::read(environment);
     for name in unreadable {
         warn!(name, value = environment(name), "ignoring a variable that could not be read");
+    }
+    if knobs.quic_listeners {
+        warn!(name = "PILOT_ENABLE_QUIC_LISTENERS", "ignoring a variable: gateways are not served HTTP/3");
     }
     let cluster = Some(args.cluster_id.clone()).filter(|id| !id.is_empty()).or_else(|| environment("CLUSTER_ID"));
     Settings {
@@ -298,14 +307,11 @@ impl Watching {
         self.running.push(running);
     }
 
-    /// Starts what fetches things that the other sources' objects name; they must all be started before.
-    fn start_fetching(&mut self, world: &World, knobs: &Knobs) {
-        let (tell, wanted) = watch::channel(None);
+    /// Starts what fetches things that the other sources' objects name.
+    fn start_fetching(&mut self, knobs: &Knobs, wanted: watch::Receiver<Option<Wanted>>) {
         let reach =
             Reach::Except { allowed: knobs.allowed_key_blocks.clone(), blocked: knobs.blocked_key_blocks.clone() };
         let refresh = Duration::from_millis(knobs.key_refresh.0);
-        // What names keys comes from config stores: the registries of a file are not waited for.
-        tokio::spawn(wanted::follow(world.clone(), self.ids.clone(), tell));
         self.start(Jwks::new(wanted, refresh, reach));
     }
 }

@@ -71,6 +71,12 @@ impl Collector for Current {
         labelled(&mut encoder, "pilot_info", "Version of this server", &[(&[("version", &line)], 1.0)])?;
         let build: &[(&str, &str)] = &[("component", "pilot"), ("tag", version::VERSION)];
         labelled(&mut encoder, "istio_build", "Version of a component", &[(build, 1.0)])?;
+        let (held, known): (Vec<_>, Vec<_>) =
+            world.credentials.iter().partition(|(_, credential)| credential.is_held());
+        let help =
+            "Secrets and ConfigMaps, by whether their certificates and keys are held or only what they are good for";
+        let (yes, no): (&[(&str, &str)], &[(&str, &str)]) = (&[("held", "true")], &[("held", "false")]);
+        labelled(&mut encoder, "pilotage_credentials", help, &[(yes, held.len() as f64), (no, known.len() as f64)])?;
         self.clients(&mut encoder)?;
         let problems = world.problems.values().map(Vec::len).sum::<usize>();
         gauge(&mut encoder, "pilot_total_rejected_configs", "Problems in configuration", problems as f64)?;

@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use model::change::SourceId;
-use model::snapshot::objects::Policy;
+use model::snapshot::lower::Lowered;
+use model::snapshot::objects::Objects;
 use model::wanted::Wanted;
 use tokio::sync::watch;
 
@@ -14,10 +15,11 @@ use super::world::World;
 /// the world are in sync, so that the first message names everything.
 pub async fn follow(world: World, sources: BTreeSet<SourceId>, tell: watch::Sender<Option<Wanted>>) {
     let mut epochs = world.epochs();
-    let mut seen: Option<Arc<Policy>> = None;
+    let mut seen: Option<(Arc<Objects>, Arc<Lowered>)> = None;
     loop {
         let epoch = epochs.borrow_and_update().clone();
-        let is_same = seen.as_ref().is_some_and(|policy| Arc::ptr_eq(policy, &epoch.snapshot.policy));
+        let (objects, lowered) = (&epoch.snapshot.objects, &epoch.snapshot.lowered);
+        let is_same = seen.as_ref().is_some_and(|(o, l)| Arc::ptr_eq(o, objects) && Arc::ptr_eq(l, lowered));
         if epoch.is_synced(&sources) && !is_same {
             let wanted = Some(epoch.snapshot.wanted());
             tell.send_if_modified(|told| {
@@ -27,7 +29,7 @@ pub async fn follow(world: World, sources: BTreeSet<SourceId>, tell: watch::Send
                 }
                 is_new
             });
-            seen = Some(epoch.snapshot.policy.clone());
+            seen = Some((objects.clone(), lowered.clone()));
         }
         if epochs.changed().await.is_err() || tell.is_closed() {
             return;

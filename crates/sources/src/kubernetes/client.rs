@@ -17,6 +17,14 @@ pub(super) fn client(mut config: Config, bucket: &Bucket) -> Result<Client, Stri
     Ok(builder.with_layer(&MapRequestLayer::new(of_now)).with_layer(bucket).build())
 }
 
+/// What an API server or the way to it says, without what the library says around it.
+pub(crate) fn reason(error: &kube::Error) -> String {
+    match error {
+        kube::Error::Api(status) => status.message.clone(),
+        other => other.to_string(),
+    }
+}
+
 /// Makes a streaming list one of what is there now. kube asks for version 0, which is whatever an API server has in
 /// memory: of several, one may be behind what another told before, and endpoints that went would come back.
 fn of_now(mut request: Request<Body>) -> Request<Body> {

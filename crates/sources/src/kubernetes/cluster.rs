@@ -3,16 +3,16 @@
 
 use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::fmt;
 use std::sync::Arc;
 
-use base64::Engine;
-use base64::prelude::BASE64_STANDARD;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use model::change::{Change, Credential, CredentialKey, Holder};
+use model::change::{Change, CredentialKey, Holder};
 use model::config::Object;
 use model::config::mesh::{parse_mesh, parse_networks};
 use model::endpoint::Locality;
 use model::labels::{Labels, selects};
+use model::named::Named;
 use model::names::{ClusterId, Namespace, NetworkId, ServiceKey, Text};
 use model::problem::{Place, Problem, Severity};
 use model::service::Service;
@@ -20,6 +20,7 @@ use model::settings::Settings;
 use model::workload::{Workload, WorkloadKey};
 
 use super::config::{DocumentId, Documents, kind_id};
+use super::credentials::Credentials;
 use super::interner::{Interner, Pool};
 use super::place::{self, NETWORK};
 use super::pod::{self, Pod, Surroundings, Template};
@@ -67,6 +68,35 @@ pub enum Collection {
     Remote,
     Registry,
     Access(Text, Text),
+    /// The ConfigMap with settings of the mesh, where it lies outside of the namespaces that are watched.
+    Mesh,
+    /// The part of a collection that lies in one namespace.
+    In(Namespace, Box<Collection>),
+}
+
+impl Collection {
+    /// The whole collection, and the namespace of the part.
+    fn parts(&self) -> (&Collection, Option<&Namespace>) {
+        match self {
+            Collection::In(namespace, whole) => (whole, Some(namespace)),
+            whole => (whole, None),
+        }
+    }
+}
+
+impl fmt::Display for Collection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Collection::Config(api_version, kind) => write!(f, "{api_version}/{kind}"),
+            Collection::Definition => f.write_str("CustomResourceDefinition"),
+            Collection::Remote => f.write_str("Secret(istio/multiCluster)"),
+            Collection::Registry => f.write_str("ConfigMap(clusterRegistries)"),
+            Collection::Access(namespace, name) => write!(f, "Secret({namespace}/{name})"),
+            Collection::Mesh => f.write_str("ConfigMap(mesh)"),
+            Collection::In(namespace, whole) => write!(f, "{whole}({namespace})"),
+            plain => write!(f, "{plain:?}"),
+        }
+    }
 }
 
 /// All that is known of one cluster.
@@ -83,7 +113,7 @@ pub struct Cluster {
     /// By service, each with those of one in the order of their names: nearly always there is one.
     slices: BTreeMap<Name, Vec<(Text, Slice)>>,
     service_of_slice: BTreeMap<Name, Text>,
-    credentials: BTreeMap<CredentialKey, Arc<Credential>>,
+    credentials: Credentials,
     documents: Documents,
     dirty: Dirty,
 }
@@ -151,10 +181,15 @@ impl Cluster {
             services: BTreeMap::new(),
             slices: BTreeMap::new(),
             service_of_slice: BTreeMap::new(),
-            credentials: BTreeMap::new(),
+            credentials: Credentials::default(),
             documents: Documents::default(),
             dirty: Dirty::default(),
         }
+    }
+
+    /// The ConfigMap of the system namespace that holds settings of the mesh.
+    pub(super) fn mesh_config(&self) -> Option<&Text> {
+        self.options.mesh_config.as_ref()
     }
 
     /// Settings that decide what is watched and how endpoints are placed.
@@ -211,7 +246,12 @@ impl Cluster {
                 let id = DocumentId { kind: kind_id(api_version, kind), namespace: key.0, name: key.1 };
                 self.documents.remove(&id);
             }
-            Collection::Definition | Collection::Remote | Collection::Registry | Collection::Access(..) => {}
+            Collection::In(_, whole) => self.delete(whole, namespace, name),
+            Collection::Definition
+            | Collection::Remote
+            | Collection::Registry
+            | Collection::Access(..)
+            | Collection::Mesh => {}
         }
     }
 
@@ -226,8 +266,10 @@ impl Cluster {
 
     /// Forgets the objects of a collection that a complete list does not have.
     pub fn retain(&mut self, collection: &Collection, listed: &HashSet<(String, String)>) {
-        for (namespace, name) in self.known(collection) {
-            if !listed.contains(&(namespace.to_string(), name.to_string())) {
+        let (whole, within) = collection.parts();
+        for (namespace, name) in self.known(whole) {
+            let is_part = within.is_none_or(|within| *within == namespace);
+            if is_part && !listed.contains(&(namespace.to_string(), name.to_string())) {
                 self.delete(collection, &namespace, &name);
             }
         }
@@ -257,7 +299,12 @@ impl Cluster {
                 let kind = kind_id(api_version, kind);
                 self.documents.of_kind(&kind).map(|id| (id.namespace.clone(), id.name.clone())).collect()
             }
-            Collection::Definition | Collection::Remote | Collection::Registry | Collection::Access(..) => Vec::new(),
+            Collection::Definition
+            | Collection::Remote
+            | Collection::Registry
+            | Collection::Access(..)
+            | Collection::Mesh
+            | Collection::In(..) => Vec::new(),
         }
     }
 
@@ -394,9 +441,28 @@ impl Cluster {
             self.put_mesh(&holding.data);
         }
         let key = CredentialKey { holder, namespace, name };
-        let credential = credential(holder, &holding.data);
-        if self.credentials.get(&key).is_none_or(|known| **known != credential) {
-            self.credentials.insert(key.clone(), Arc::new(credential));
+        if self.credentials.put(&key, &holding.data) {
+            self.dirty.credentials.insert(key);
+        }
+    }
+
+    /// Keeps certificates and keys of these credentials alone. Gives those that must be asked for.
+    pub(super) fn want(&mut self, named: Named) -> Vec<CredentialKey> {
+        let renamed = self.credentials.want(named);
+        self.dirty.credentials.extend(renamed.bared);
+        renamed.missing
+    }
+
+    /// Takes in a credential that was asked for.
+    pub(super) fn supply(&mut self, item: &Item) {
+        let (holder, holding) = match item {
+            Item::Secret(holding) => (Holder::Secret, holding),
+            Item::ConfigMap(holding) => (Holder::ConfigMap, holding),
+            _ => return,
+        };
+        let (namespace, name) = self.name_of(&holding.metadata);
+        let key = CredentialKey { holder, namespace, name };
+        if self.credentials.supply(&key, &holding.data) {
             self.dirty.credentials.insert(key);
         }
     }
@@ -433,7 +499,7 @@ impl Cluster {
 
     fn remove_credential(&mut self, holder: Holder, (namespace, name): Name) {
         let key = CredentialKey { holder, namespace, name };
-        if self.credentials.remove(&key).is_some() {
+        if self.credentials.remove(&key) {
             self.dirty.credentials.insert(key);
         }
     }
@@ -663,14 +729,4 @@ impl Cluster {
             Standing::Nobody(Box::new(slice::bare(self.options.cluster.clone(), network, labels)))
         })
     }
-}
-
-/// What the entries can be used for. A value that is not in base64, as a Secret's must be, counts as empty.
-fn credential(holder: Holder, data: &BTreeMap<String, String>) -> Credential {
-    let bytes = |value: &String| match holder {
-        Holder::Secret => BASE64_STANDARD.decode(value).unwrap_or_default(),
-        Holder::ConfigMap => value.clone().into_bytes(),
-    };
-    let entries: Vec<(&str, Vec<u8>)> = data.iter().map(|(key, value)| (key.as_str(), bytes(value))).collect();
-    Credential::of(entries.iter().map(|(key, value)| (*key, value.as_slice())))
 }

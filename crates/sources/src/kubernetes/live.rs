@@ -2,26 +2,31 @@
 //! before everything was listed once, and nothing is taken back because the API server cannot be reached.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
-use std::fmt::Debug;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use kube::Client;
-use kube::api::{Api, DynamicObject};
-use kube::core::{ApiResource, Resource};
+use kube::api::Api;
+use kube::core::ApiResource;
 use kube::runtime::watcher;
-use model::change::{Change, SourceId};
+use model::change::{Change, CredentialKey, SourceId};
 use model::config::Kind;
+use model::named::Named;
 use model::settings::Settings;
-use serde::de::DeserializeOwned;
+use model::wanted::Wanted;
 use tokio::sync::{mpsc, watch};
-use tokio::task::JoinSet;
+use tokio::task::{AbortHandle, JoinSet};
+use tokio::time::interval;
 use tracing::{info, warn};
 
 use super::access::Access;
+use super::asking;
 use super::cluster::{Cluster, Collection, Options};
+use super::folder::Folder;
+use super::outages::Outages;
 use super::registered::{Registered, SecretName};
 use super::remote::{Origin, Remotes};
-use super::watching::{Heard, Object, Seen, Watch, What, definitions, document, resource};
+use super::watching::{Heard, Object, Seen, Watch, Watched, What, definitions, document, noting, resource};
 use super::wire::{self, Item};
 use crate::source::{Outlet, Source, Stopped};
 
@@ -31,6 +36,8 @@ const QUEUE: usize = 4096;
 const AT_ONCE: usize = 8192;
 /// How often the wait for everything to be listed is looked at.
 const LOOK: Duration = Duration::from_millis(100);
+/// How often the folder of clusters is looked into.
+const FOLDER: Duration = Duration::from_secs(2);
 /// Secrets that a proxy can have a use for: no releases of Helm, and no tokens, each of which has an authority beside it.
 const USABLE_SECRETS: &str = "type!=helm.sh/release.v1,type!=kubernetes.io/service-account-token";
 
@@ -43,6 +50,10 @@ pub struct Manner {
     pub registries_namespace: Option<String>,
     /// The ConfigMap that names further clusters in the form of Pilot 0.8.
     pub registries_config_map: Option<String>,
+    /// A folder of files that name further clusters.
+    pub registries_folder: Option<PathBuf>,
+    /// The only namespaces whose objects are looked at; none for all. What lies in no namespace is looked at always.
+    pub namespaces: BTreeSet<String>,
 }
 
 /// One cluster.
@@ -52,11 +63,14 @@ pub struct Kubernetes {
     manner: Manner,
     /// Known once the sources of settings are in sync.
     settings: watch::Receiver<Option<Settings>>,
+    /// What of the cluster the mesh wants, as far as anybody says so.
+    wanted: Option<watch::Receiver<Option<Wanted>>>,
     cluster: Cluster,
     is_primary: bool,
     system_namespace: String,
     remotes: Remotes,
     registered: Registered,
+    folder: Option<Folder>,
     /// Told once everything was listed.
     synced: watch::Sender<bool>,
     leave: tokio_util::sync::CancellationToken,
@@ -71,17 +85,20 @@ impl Kubernetes {
         settings: watch::Receiver<Option<Settings>>,
         initial: Settings,
     ) -> Kubernetes {
+        let folder = manner.registries_folder.as_deref().map(Folder::new);
         let remotes = Remotes::new(access.pace(), manner.clone(), options.clone(), settings.clone(), initial.clone());
         Kubernetes {
             id: SourceId("Kubernetes".into()),
             access,
             manner,
             settings,
+            wanted: None,
             is_primary: true,
             system_namespace: options.system_namespace.to_string(),
             cluster: Cluster::new(options, initial),
             remotes,
             registered: Registered::default(),
+            folder,
             synced: watch::Sender::new(false),
             leave: Default::default(),
         }
@@ -99,7 +116,12 @@ impl Kubernetes {
     ) -> Kubernetes {
         let id = SourceId(format!("Kubernetes/{}", options.cluster).into());
         let primary = Kubernetes::primary(access, manner, options, settings, initial);
-        Kubernetes { id, is_primary: false, leave, ..primary }
+        Kubernetes { id, is_primary: false, leave, folder: None, ..primary }
+    }
+
+    /// Keeps the content of those Secrets and ConfigMaps alone that the mesh wants, once that is known.
+    pub fn holding(self, wanted: watch::Receiver<Option<Wanted>>) -> Kubernetes {
+        Kubernetes { wanted: Some(wanted), ..self }
     }
 
     /// Tells when everything was listed once.
@@ -114,13 +136,15 @@ impl Source for Kubernetes {
     }
 
     async fn run(&mut self, outlet: Outlet) -> Result<(), Stopped> {
-        let mut settings = self.settings.clone();
+        let (mut settings, mut wanted) = (self.settings.clone(), self.wanted.clone());
         if settings.wait_for(Option::is_some).await.is_err() {
             return Err(Stopped::Closed);
         }
         self.adopt(&settings);
         let client = self.access.client().await.map_err(|reason| unreachable(&self.id, reason))?;
         let (tell, mut heard) = mpsc::channel(QUEUE);
+        self.look_into_folder(&outlet).await;
+        let mut looks = interval(FOLDER);
         let mut round = Round::start(1, client, tell.clone(), self);
         // After new credentials the round before goes on until the new one has listed everything.
         let mut next: Option<Round> = None;
@@ -144,6 +168,11 @@ impl Source for Kubernetes {
                     Ok(()) => self.adopt(&settings),
                     Err(_) => return Err(Stopped::Closed),
                 },
+                named = named_anew(&mut wanted) => {
+                    for key in self.cluster.want(named) {
+                        round.ask(key);
+                    }
+                }
                 () = self.access.changed() => match self.access.client().await {
                     Ok(client) => {
                         info!(source = %self.id.0, "new credentials");
@@ -152,6 +181,7 @@ impl Source for Kubernetes {
                     }
                     Err(reason) => warn!(source = %self.id.0, reason, "keeping the old credentials"),
                 },
+                _ = looks.tick(), if self.folder.is_some() => self.look_into_folder(&outlet).await,
                 () = self.leave.cancelled() => return self.go(&outlet).await,
                 () = tokio::time::sleep(LOOK), if awaits => {}
             }
@@ -170,6 +200,17 @@ impl Kubernetes {
         if let Some(settings) = &*settings.borrow() {
             self.cluster.adopt(settings.clone());
         }
+    }
+
+    /// Follows the clusters that files name.
+    async fn look_into_folder(&mut self, outlet: &Outlet) {
+        let Some(before) = self.folder.clone() else { return };
+        let read = tokio::task::spawn_blocking(move || before.read()).await;
+        // It does not panic; if it did, the next look would tell.
+        let Some(now) = read.ok().filter(|now| self.folder.as_ref() != Some(now)) else { return };
+        self.remotes.apply(Origin::Folder, &now.kubeconfigs(), outlet);
+        self.cluster.note("folder of clusters", now.problems());
+        self.folder = Some(now);
     }
 
     /// Tells what is to be told, once there is all of it.
@@ -196,11 +237,16 @@ impl Kubernetes {
 
     fn hear(&mut self, round: &mut Round, heard: Heard, outlet: &Outlet) {
         let collection = heard.collection;
-        if !matches!(heard.what, What::Failed { .. }) && round.failing.remove(&collection) && round.failing.is_empty() {
-            outlet.health().regained();
+        let was_hidden = round.outages.hide_something();
+        // A list that begins may be one that fails.
+        if !matches!(heard.what, What::Failed { .. } | What::Begun) {
+            round.outages.end(&self.id, &collection);
         }
         match heard.what {
             What::Begun => _ = round.listing.insert(collection, HashSet::new()),
+            What::Reopened => {}
+            What::Supplied(Seen { object: Object::Item(item), .. }) => self.cluster.supply(&item),
+            What::Supplied(_) => {}
             What::Listed(seen) => {
                 if let Some(listed) = round.listing.get_mut(&collection) {
                     listed.insert((seen.namespace.clone(), seen.name.clone()));
@@ -216,17 +262,15 @@ impl Kubernetes {
             What::Deleted(seen) => self.forget(round, &collection, seen, outlet),
             What::Failed { message, code } => {
                 // What is not allowed or not there is not waited for.
-                if matches!(code, 403 | 404) {
-                    if round.done(&collection) {
-                        warn!(source = %self.id.0, collection = ?collection, message, "not watched");
-                    }
-                    return;
+                let is_refused = matches!(code, 403 | 404) && round.done(&collection);
+                round.outages.fail(&self.id, &collection, is_refused, &message);
+                if !round.outages.is_refused(&collection) {
+                    outlet.health().lost(message);
                 }
-                if round.failing.insert(collection.clone()) {
-                    warn!(source = %self.id.0, collection = ?collection, message, "keeping what is known");
-                }
-                outlet.health().lost(message);
             }
+        }
+        if was_hidden && !round.outages.hide_something() {
+            outlet.health().regained();
         }
     }
 
@@ -291,17 +335,18 @@ struct Round {
     number: u64,
     client: Client,
     resync: Option<Duration>,
+    namespaces: BTreeSet<String>,
     tell: mpsc::Sender<Heard>,
     tasks: JoinSet<()>,
     /// Lists that have begun and are not complete.
     listing: BTreeMap<Collection, HashSet<(String, String)>>,
     /// Collections that have not been listed once.
     awaited: BTreeSet<Collection>,
-    failing: BTreeSet<Collection>,
+    outages: Outages,
     /// Watches of custom kinds, by the name of their definition.
-    defined: BTreeMap<String, (Collection, tokio::task::AbortHandle)>,
+    defined: BTreeMap<String, Vec<(Collection, AbortHandle)>>,
     /// Watches of Secrets that the ConfigMap of clusters names.
-    secrets: BTreeMap<SecretName, tokio::task::AbortHandle>,
+    secrets: BTreeMap<SecretName, AbortHandle>,
 }
 
 impl Round {
@@ -310,11 +355,12 @@ impl Round {
             number,
             client,
             resync: of.manner.resync,
+            namespaces: of.manner.namespaces.clone(),
             tell,
             tasks: JoinSet::new(),
             listing: BTreeMap::new(),
             awaited: BTreeSet::new(),
-            failing: BTreeSet::new(),
+            outages: Outages::default(),
             defined: BTreeMap::new(),
             secrets: BTreeMap::new(),
         };
@@ -323,43 +369,54 @@ impl Round {
         round.watch(Collection::Namespace, core("Namespace", "namespaces"), plain(), |_, n: wire::NamespaceObject| {
             Object::Item(Item::Namespace(n))
         });
-        round.watch(Collection::Service, core("Service", "services"), plain(), |_, s: wire::Service| {
+        round.watch_parts(Collection::Service, core("Service", "services"), plain(), |_, s: wire::Service| {
             Object::Item(Item::Service(Box::new(s)))
         });
-        round.watch(Collection::Pod, core("Pod", "pods"), plain().fields("status.phase!=Failed"), |_, p: wire::Pod| {
-            Object::Item(Item::Pod(Box::new(p)))
-        });
+        round.watch_parts(
+            Collection::Pod,
+            core("Pod", "pods"),
+            plain().fields("status.phase!=Failed"),
+            |_, p: wire::Pod| Object::Item(Item::Pod(Box::new(p))),
+        );
         round.watch(Collection::Node, core("Node", "nodes"), plain(), |_, n: wire::Node| Object::Item(Item::Node(n)));
         let slices = resource("discovery.k8s.io", "v1", "EndpointSlice", "endpointslices");
-        round.watch(Collection::EndpointSlice, slices, plain(), |_, s: wire::EndpointSlice| {
+        round.watch_parts(Collection::EndpointSlice, slices, plain(), |_, s: wire::EndpointSlice| {
             Object::Item(Item::EndpointSlice(s))
         });
         if of.is_primary {
-            round.start_config();
+            round.start_config(of);
             round.start_registries(&of.manner, &of.system_namespace);
         }
         round
     }
 
     /// Watches what only the cluster with configuration is read for.
-    fn start_config(&mut self) {
+    fn start_config(&mut self, of: &Kubernetes) {
         let plain = watcher::Config::default;
         let core = |kind: &str, plural: &str| resource("", "v1", kind, plural);
-        self.watch(
+        self.watch_parts(
             Collection::Secret,
             core("Secret", "secrets"),
             plain().fields(USABLE_SECRETS),
             |_, s: wire::Holding| Object::Item(Item::Secret(s)),
         );
-        self.watch(Collection::ConfigMap, core("ConfigMap", "configmaps"), plain(), |_, c: wire::Holding| {
+        let maps = core("ConfigMap", "configmaps");
+        self.watch_parts(Collection::ConfigMap, maps.clone(), plain(), |_, c: wire::Holding| {
             Object::Item(Item::ConfigMap(c))
         });
+        if let Some(name) = of.cluster.mesh_config().filter(|_| !self.watches(&of.system_namespace)) {
+            let place = Some(of.system_namespace.as_str());
+            self.spawn(Collection::Mesh, place, maps, named(name), |_, c| Object::Item(Item::ConfigMap(c)), None);
+        }
         self.watch(Collection::Definition, definitions(), plain(), |_, d: wire::Definition| {
             Object::Definition(Box::new(d))
         });
         for kind in Kind::ALL.iter().filter(|kind| is_built_in(**kind)) {
             let resource = resource(kind.group(), kind.versions()[0], kind.as_str(), kind.plural());
-            self.watch(documents(&resource), resource, plain(), document);
+            match kind {
+                Kind::IngressClass => self.watch(documents(&resource), resource, plain(), document),
+                _ => self.watch_parts(documents(&resource), resource, plain(), document),
+            }
         }
     }
 
@@ -367,13 +424,11 @@ impl Round {
     fn start_registries(&mut self, manner: &Manner, system_namespace: &str) {
         let namespace = manner.registries_namespace.as_deref().unwrap_or(system_namespace);
         let secrets = resource("", "v1", "Secret", "secrets");
-        let api: Api<wire::Holding> = Api::namespaced_with(self.client.clone(), namespace, &secrets);
         let config = watcher::Config::default().labels("istio/multiCluster=true");
-        self.spawn(Collection::Remote, api, secrets, config, |_, s| Object::Remote(s), None);
+        self.spawn(Collection::Remote, Some(namespace), secrets, config, |_, s| Object::Remote(s), None);
         if let Some(name) = &manner.registries_config_map {
             let maps = resource("", "v1", "ConfigMap", "configmaps");
-            let api: Api<wire::Holding> = Api::namespaced_with(self.client.clone(), namespace, &maps);
-            self.spawn(Collection::Registry, api, maps, named(name), |_, m| Object::Registry(m), None);
+            self.spawn(Collection::Registry, Some(namespace), maps, named(name), |_, m| Object::Registry(m), None);
         }
     }
 
@@ -389,8 +444,8 @@ impl Round {
         let new: Vec<&SecretName> = wanted.iter().filter(|name| !self.secrets.contains_key(*name)).collect();
         for name in new {
             let secrets = resource("", "v1", "Secret", "secrets");
-            let api: Api<wire::Holding> = Api::namespaced_with(self.client.clone(), &name.0, &secrets);
-            let task = self.spawn(access_to(name), api, secrets, named(&name.1), |_, s| Object::Access(s), None);
+            let task =
+                self.spawn(access_to(name), Some(&name.0), secrets, named(&name.1), |_, s| Object::Access(s), None);
             self.secrets.insert(name.clone(), task);
         }
     }
@@ -399,7 +454,7 @@ impl Round {
     fn forget(&mut self, collection: &Collection) {
         self.awaited.remove(collection);
         self.listing.remove(collection);
-        self.failing.remove(collection);
+        self.outages.forget(collection);
     }
 
     fn watch<K>(
@@ -409,29 +464,68 @@ impl Round {
         config: watcher::Config,
         object: fn(&ApiResource, K) -> Object,
     ) where
-        K: Resource<DynamicType = ApiResource> + Clone + DeserializeOwned + Debug + Send + Sync + 'static,
+        K: Watched,
     {
-        let api = Api::all_with(self.client.clone(), &resource);
-        self.spawn(collection, api, resource, config, object, None);
+        self.spawn(collection, None, resource, config, object, None);
     }
 
+    /// Whether objects of this namespace are looked at.
+    fn watches(&self, namespace: &str) -> bool {
+        self.namespaces.is_empty() || self.namespaces.contains(namespace)
+    }
+
+    /// Watches a collection as far as it lies in namespaces that are looked at.
+    fn watch_parts<K>(
+        &mut self,
+        collection: Collection,
+        resource: ApiResource,
+        config: watcher::Config,
+        object: fn(&ApiResource, K) -> Object,
+    ) where
+        K: Watched,
+    {
+        for (part, namespace) in self.parts(&collection) {
+            self.spawn(part, namespace.as_deref(), resource.clone(), config.clone(), object, None);
+        }
+    }
+
+    /// The collection, or a part for each namespace that is looked at.
+    fn parts(&self, collection: &Collection) -> Vec<(Collection, Option<String>)> {
+        if self.namespaces.is_empty() {
+            return vec![(collection.clone(), None)];
+        }
+        let part = |namespace: &String| Collection::In(namespace.as_str().into(), Box::new(collection.clone()));
+        self.namespaces.iter().map(|namespace| (part(namespace), Some(namespace.clone()))).collect()
+    }
+
+    /// Watches a collection of one namespace, or of all.
     fn spawn<K>(
         &mut self,
         collection: Collection,
-        api: Api<K>,
+        namespace: Option<&str>,
         resource: ApiResource,
         config: watcher::Config,
         object: fn(&ApiResource, K) -> Object,
         definition: Option<String>,
-    ) -> tokio::task::AbortHandle
+    ) -> AbortHandle
     where
-        K: Resource + Clone + DeserializeOwned + Debug + Send + Sync + 'static,
+        K: Watched,
     {
         self.awaited.insert(collection.clone());
         let definition = definition.map(|name| (self.client.clone(), name));
+        let (client, opened) = noting(&self.client);
+        let api = match namespace {
+            Some(namespace) => Api::namespaced_with(client, namespace, &resource),
+            None => Api::all_with(client, &resource),
+        };
         let (round, resync) = (self.number, self.resync);
-        let watch = Watch { round, collection, api, config, object, resource, definition, resync };
+        let watch = Watch { round, collection, api, opened, config, object, resource, definition, resync };
         self.tasks.spawn(watch.run(self.tell.clone()))
+    }
+
+    /// Asks for a credential whose content is not kept.
+    fn ask(&mut self, key: CredentialKey) {
+        self.tasks.spawn(asking::ask(self.client.clone(), key, self.number, self.tell.clone()));
     }
 
     /// Whether everything was listed once.
@@ -453,11 +547,17 @@ impl Round {
         let serves = |version: &&&str| definition.spec.versions.iter().any(|v| v.served && v.name == **version);
         let Some(version) = kind.versions().iter().find(serves) else { return };
         let resource = resource(kind.group(), version, kind.as_str(), &names.plural);
-        let collection = documents(&resource);
-        let api: Api<DynamicObject> = Api::all_with(self.client.clone(), &resource);
-        let config = watcher::Config::default();
-        let task = self.spawn(collection.clone(), api, resource, config, document, Some(name.clone()));
-        self.defined.insert(name, (collection, task));
+        let parts = match definition.spec.scope.as_str() {
+            "Cluster" => vec![(documents(&resource), None)],
+            _ => self.parts(&documents(&resource)),
+        };
+        let mut tasks = Vec::new();
+        for (part, namespace) in parts {
+            let (resource, config, defined) = (resource.clone(), watcher::Config::default(), Some(name.clone()));
+            let task = self.spawn(part.clone(), namespace.as_deref(), resource, config, document, defined);
+            tasks.push((part, task));
+        }
+        self.defined.insert(name, tasks);
     }
 
     /// Watches a kind no more; its objects stay as they are known until it is defined again.
@@ -466,16 +566,31 @@ impl Round {
     }
 
     fn undefine_named(&mut self, name: &str) {
-        let Some((collection, task)) = self.defined.remove(name) else { return };
-        task.abort();
+        let Some(tasks) = self.defined.remove(name) else { return };
         warn!(definition = name, "the kind is gone; keeping its objects");
-        self.forget(&collection);
+        for (collection, task) in tasks {
+            task.abort();
+            self.forget(&collection);
+        }
     }
 
     fn retain_definitions(&mut self, listed: &HashSet<(String, String)>) {
         let gone: Vec<String> =
             self.defined.keys().filter(|name| !listed.contains(&(String::new(), (*name).clone()))).cloned().collect();
         gone.iter().for_each(|name| self.undefine_named(name));
+    }
+}
+
+/// Completes when the mesh names other credentials than before.
+async fn named_anew(wanted: &mut Option<watch::Receiver<Option<Wanted>>>) -> Named {
+    let Some(wanted) = wanted else { return std::future::pending().await };
+    loop {
+        if wanted.changed().await.is_err() {
+            return std::future::pending().await;
+        }
+        if let Some(wanted) = &*wanted.borrow_and_update() {
+            return wanted.credentials.clone();
+        }
     }
 }
 

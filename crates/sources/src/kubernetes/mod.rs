@@ -3,12 +3,16 @@
 //! `definitions` installs those of our kinds.
 
 pub mod access;
-mod client;
+mod asking;
+pub(crate) mod client;
 pub mod cluster;
 mod config;
+mod credentials;
 pub mod definitions;
+mod folder;
 mod interner;
 pub mod live;
+mod outages;
 pub mod pace;
 mod place;
 mod pod;

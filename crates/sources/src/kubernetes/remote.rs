@@ -32,6 +32,8 @@ pub(super) enum Origin {
     Secret(String),
     /// The ConfigMap of clusters.
     ConfigMap,
+    /// The folder of clusters.
+    Folder,
 }
 
 impl fmt::Display for Origin {
@@ -39,6 +41,7 @@ impl fmt::Display for Origin {
         match self {
             Origin::Secret(name) => write!(f, "Secret {name}"),
             Origin::ConfigMap => f.write_str("the ConfigMap of clusters"),
+            Origin::Folder => f.write_str("the folder of clusters"),
         }
     }
 }
@@ -125,7 +128,7 @@ impl Remotes {
     pub(super) fn retain(&mut self, listed: &HashSet<(String, String)>) {
         let is_gone = |origin: &&Origin| match origin {
             Origin::Secret(name) => !listed.iter().any(|(_, listed)| listed == name),
-            Origin::ConfigMap => false,
+            Origin::ConfigMap | Origin::Folder => false,
         };
         let gone: Vec<Origin> = self.clusters.keys().filter(is_gone).cloned().collect();
         gone.iter().for_each(|origin| self.delete(origin));

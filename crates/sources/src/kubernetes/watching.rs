@@ -4,29 +4,35 @@
 use std::fmt::Debug;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::pin::pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::StreamExt;
+use http::Request;
 use kube::api::{Api, DynamicObject};
-use kube::core::{ApiResource, GroupVersionKind, Resource};
+use kube::client::Body;
+use kube::core::{ApiResource, DynamicResourceScope, GroupVersionKind, Resource};
 use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Client, ResourceExt};
 use serde::de::DeserializeOwned;
-use tokio::sync::mpsc;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::sync::{mpsc, watch};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tracing::debug;
 
+use super::client;
 use super::cluster::Collection;
 use super::wire::{self, Item};
 
-const FIRST_WAIT: Duration = Duration::from_millis(100);
-const LONGEST_WAIT: Duration = Duration::from_secs(5);
+pub(super) const FIRST_WAIT: Duration = Duration::from_millis(100);
+pub(super) const LONGEST_WAIT: Duration = Duration::from_secs(5);
 /// What busy API servers ask for.
 const BUSY_WAIT: Duration = Duration::from_secs(1);
 /// Failures of streaming lists, after which they are not asked for.
 const MOST_REFUSALS: usize = 3;
 /// A server that accepts a streaming list and then says nothing for this long does not know them.
 const SILENCE: Duration = Duration::from_secs(20);
+/// A watch that stands this long after a failure is one.
+const STEADY: Duration = Duration::from_secs(3);
 /// How long a definition is trusted to be there after it was seen.
 const TRUST: Duration = Duration::from_millis(500);
 
@@ -49,6 +55,10 @@ pub(super) enum What {
     Complete,
     Applied(Seen),
     Deleted(Seen),
+    /// An object that was asked for beside the watch.
+    Supplied(Seen),
+    /// After a failure the watch stands again, though nothing happened yet.
+    Reopened,
     /// The API server could not be asked. `code` is 0 where it did not answer.
     Failed {
         message: String,
@@ -81,6 +91,8 @@ pub(super) struct Watch<K> {
     pub(super) round: u64,
     pub(super) collection: Collection,
     pub(super) api: Api<K>,
+    /// How often the API server began to answer a watch of `api`.
+    pub(super) opened: watch::Receiver<u64>,
     pub(super) config: watcher::Config,
     pub(super) object: fn(&ApiResource, K) -> Object,
     pub(super) resource: ApiResource,
@@ -90,10 +102,49 @@ pub(super) struct Watch<K> {
     pub(super) resync: Option<Duration>,
 }
 
-impl<K> Watch<K>
-where
-    K: Resource + Clone + DeserializeOwned + Debug + Send + Sync + 'static,
+/// Objects that can be watched: kinds that are told by name.
+pub(super) trait Watched:
+    Resource<DynamicType = ApiResource, Scope = DynamicResourceScope>
+    + Clone
+    + DeserializeOwned
+    + Debug
+    + Send
+    + Sync
+    + 'static
 {
+}
+
+impl<K> Watched for K where
+    K: Resource<DynamicType = ApiResource, Scope = DynamicResourceScope>
+        + Clone
+        + DeserializeOwned
+        + Debug
+        + Send
+        + Sync
+        + 'static
+{
+}
+
+/// A client that counts the watches that the API server began to answer: the events of a watch say nothing of a
+/// collection in which nothing happens.
+pub(super) fn noting(client: &Client) -> (Client, watch::Receiver<u64>) {
+    let (count, opened) = watch::channel(0);
+    let (inner, count) = (client.clone(), Arc::new(count));
+    let service = tower::service_fn(move |request: Request<Body>| {
+        let (inner, count) = (inner.clone(), count.clone());
+        async move {
+            let is_watch = request.uri().query().is_some_and(|query| query.contains("watch=true"));
+            let answer = inner.send(request).await?;
+            if is_watch && answer.status().is_success() {
+                count.send_modify(|count| *count += 1);
+            }
+            Ok::<_, kube::Error>(answer)
+        }
+    });
+    (Client::new(service, client.default_namespace()), opened)
+}
+
+impl<K: Watched> Watch<K> {
     /// Watches until nobody listens.
     pub(super) async fn run(self, tell: mpsc::Sender<Heard>) {
         let mut streaming = true;
@@ -101,7 +152,7 @@ where
             match self.follow(&tell, streaming).await {
                 Ended::Over => return,
                 Ended::NoStreaming => streaming = false,
-                Ended::Expired => debug!(collection = ?self.collection, "listing anew"),
+                Ended::Expired => debug!(collection = %self.collection, "listing anew"),
             }
         }
     }
@@ -109,51 +160,37 @@ where
     async fn follow(&self, tell: &mpsc::Sender<Heard>, streaming: bool) -> Ended {
         let config = if streaming { self.config.clone().streaming_lists() } else { self.config.clone() };
         let mut events = pin!(watcher(self.api.clone(), config));
-        let mut wait = FIRST_WAIT;
-        let mut listed: Option<Instant> = None;
-        let mut trusted_until = Instant::now();
-        let mut refusals = 0;
+        let mut opened = self.opened.clone();
+        let mut course = Course::new(streaming);
         loop {
-            let patience = match listed {
-                Some(at) => self.lasts().map_or(Duration::MAX, |lasts| lasts.saturating_sub(at.elapsed())),
-                None if streaming => SILENCE,
-                None => Duration::MAX,
-            };
-            let Ok(event) = timeout(patience, events.next()).await else {
-                return if listed.is_some() { Ended::Expired } else { Ended::NoStreaming };
-            };
-            let mut expired = false;
-            let what = match event {
-                None => return Ended::Over,
-                Some(Ok(event)) => {
-                    wait = FIRST_WAIT;
-                    if matches!(event, Event::InitDone) {
-                        listed = Some(Instant::now());
-                    }
-                    if matches!(event, Event::Delete(_)) && Instant::now() >= trusted_until {
-                        if self.is_undefined().await {
+            let what = tokio::select! {
+                event = timeout(course.patience(self.lasts()), events.next()) => match event {
+                    Err(_) if course.listed.is_some() => return Ended::Expired,
+                    Err(_) => return Ended::NoStreaming,
+                    Ok(None) => return Ended::Over,
+                    Ok(Some(Ok(event))) => {
+                        course.see(&event);
+                        if matches!(event, Event::Delete(_)) && self.has_ended(&mut course).await {
                             return Ended::Over;
                         }
-                        trusted_until = Instant::now() + TRUST;
+                        self.what(event)
                     }
-                    self.what(event)
+                    Ok(Some(Err(error))) => {
+                        debug!(collection = %self.collection, %error, "watch failed");
+                        opened.mark_unchanged();
+                        match course.fail(&error) {
+                            Some(what) => what,
+                            None => return Ended::NoStreaming,
+                        }
+                    }
+                },
+                Ok(()) = opened.changed(), if course.sight == Sight::None => {
+                    course.sight = Sight::Returning(Instant::now() + STEADY);
+                    continue;
                 }
-                Some(Err(error)) => {
-                    let code = code(&error);
-                    debug!(collection = ?self.collection, %error, "watch failed");
-                    // Older servers refuse streaming lists, and those on an old etcd fail in them.
-                    refusals += usize::from(code == 500);
-                    if streaming && listed.is_none() && ([400, 422, 501].contains(&code) || refusals == MOST_REFUSALS) {
-                        return Ended::NoStreaming;
-                    }
-                    expired = listed.is_some() && code == 410 && matches!(error, watcher::Error::WatchStartFailed(_));
-                    wait = match code {
-                        // The API server is there; a list is all that it wants.
-                        410 => FIRST_WAIT,
-                        429 => BUSY_WAIT,
-                        _ => wait,
-                    };
-                    What::Failed { message: error.to_string(), code }
+                () = sleep_until(course.steady_at()), if matches!(course.sight, Sight::Returning(_)) => {
+                    course.sight = Sight::Clear;
+                    What::Reopened
                 }
             };
             let failed = matches!(what, What::Failed { .. });
@@ -162,14 +199,23 @@ where
                 return Ended::Over;
             }
             if failed {
-                sleep(wait).await;
-                wait = (wait * 2).min(LONGEST_WAIT);
+                sleep(course.pause()).await;
             }
             // kube lists anew when a watch is told so in its stream; some that stand before API servers tell it at once.
-            if expired {
+            if course.is_expired {
                 return Ended::Expired;
             }
         }
+    }
+
+    /// Whether a deletion is that of the whole kind.
+    async fn has_ended(&self, course: &mut Course) -> bool {
+        if Instant::now() < course.trusted_until {
+            return false;
+        }
+        let is_undefined = self.is_undefined().await;
+        course.trusted_until = Instant::now() + TRUST;
+        is_undefined
     }
 
     /// How long a list is good for. Collections differ by up to a tenth, so that not all are listed at once.
@@ -214,6 +260,98 @@ where
     }
 }
 
+/// How one watch goes.
+struct Course {
+    streaming: bool,
+    /// When it was last listed.
+    listed: Option<Instant>,
+    /// How long the next failure is rested for.
+    wait: Duration,
+    refusals: usize,
+    /// Until when the definition of the kind need not be looked at.
+    trusted_until: Instant,
+    sight: Sight,
+    is_expired: bool,
+}
+
+/// Whether the collection is seen as it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Sight {
+    Clear,
+    /// The last word was a failure.
+    None,
+    /// The watch stands again; at this moment it counts.
+    Returning(Instant),
+}
+
+impl Course {
+    fn new(streaming: bool) -> Course {
+        Course {
+            streaming,
+            listed: None,
+            wait: FIRST_WAIT,
+            refusals: 0,
+            trusted_until: Instant::now(),
+            sight: Sight::Clear,
+            is_expired: false,
+        }
+    }
+
+    /// How long the next event is waited for, where a list is good for `lasts`.
+    fn patience(&self, lasts: Option<Duration>) -> Duration {
+        match self.listed {
+            Some(at) => lasts.map_or(Duration::MAX, |lasts| lasts.saturating_sub(at.elapsed())),
+            None if self.streaming => SILENCE,
+            None => Duration::MAX,
+        }
+    }
+
+    fn see<K>(&mut self, event: &Event<K>) {
+        match event {
+            // Told before the API server was asked.
+            Event::Init => return,
+            Event::InitDone => self.listed = Some(Instant::now()),
+            Event::InitApply(_) | Event::Apply(_) | Event::Delete(_) => {}
+        }
+        self.wait = FIRST_WAIT;
+        self.sight = Sight::Clear;
+    }
+
+    /// What to tell of a failure; `None` where the server only does not know streaming lists.
+    fn fail(&mut self, error: &watcher::Error) -> Option<What> {
+        let code = code(error);
+        // Older servers refuse streaming lists, and those on an old etcd fail in them.
+        self.refusals += usize::from(code == 500);
+        let refuses = [400, 422, 501].contains(&code) || self.refusals == MOST_REFUSALS;
+        if self.streaming && self.listed.is_none() && refuses {
+            return None;
+        }
+        self.is_expired = self.listed.is_some() && code == 410 && matches!(error, watcher::Error::WatchStartFailed(_));
+        self.wait = match code {
+            // The API server is there; a list is all that it wants.
+            410 => FIRST_WAIT,
+            429 => BUSY_WAIT,
+            _ => self.wait,
+        };
+        self.sight = Sight::None;
+        Some(What::Failed { message: reason(error), code })
+    }
+
+    /// How long to rest now; longer the next time.
+    fn pause(&mut self) -> Duration {
+        let now = self.wait;
+        self.wait = (now * 2).min(LONGEST_WAIT);
+        now
+    }
+
+    fn steady_at(&self) -> Instant {
+        match self.sight {
+            Sight::Returning(at) => at,
+            Sight::Clear | Sight::None => Instant::now(),
+        }
+    }
+}
+
 #[derive(PartialEq, Eq)]
 enum Ended {
     Over,
@@ -229,6 +367,15 @@ fn code(error: &watcher::Error) -> u16 {
         | watcher::Error::WatchFailed(kube::Error::Api(status))
         | watcher::Error::WatchError(status) => status.code,
         _ => 0,
+    }
+}
+
+fn reason(error: &watcher::Error) -> String {
+    match error {
+        watcher::Error::InitialListFailed(error)
+        | watcher::Error::WatchStartFailed(error)
+        | watcher::Error::WatchFailed(error) => client::reason(error),
+        other => other.to_string(),
     }
 }
 

@@ -342,6 +342,8 @@ pub struct Definition {
 #[serde(default)]
 pub struct DefinitionSpec {
     pub group: String,
+    /// `Namespaced` or `Cluster`.
+    pub scope: String,
     pub names: DefinitionNames,
     pub versions: Vec<DefinitionVersion>,
 }

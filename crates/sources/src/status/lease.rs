@@ -11,6 +11,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use super::since_1970;
+use crate::kubernetes::client::reason;
 
 /// A holder that does not renew for this long has lost the Lease.
 const DURATION: Duration = Duration::from_secs(15);
@@ -47,7 +48,7 @@ pub(super) async fn elect(client: Client, election: Election, leads: watch::Send
             Ok(true) => renewed = Some(Instant::now()),
             Ok(false) => renewed = None,
             // Told once: the next attempts most likely fail alike.
-            Err(error) if !failing => warn!(lease = election.name, %error, "could not renew the lease"),
+            Err(error) if !failing => warn!(lease = election.name, reason = reason(error), "could not renew the lease"),
             Err(_) => {}
         }
         failing = attempted.is_err();

@@ -1,0 +1,117 @@
+//! What an operator is told when the API server goes away or refuses: one line for each collection when it begins and
+//! one when it is over, and a page that says so, in a mesh where nothing happens meanwhile.
+
+use std::path::Path;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use testkit::discovery::{Discovery, Setup};
+use testkit::{client, wait};
+
+use crate::cluster::{cluster, create, is_left_out, made};
+use crate::serving::{CLUSTER, follow, web};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+const BINDING: &str = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings";
+
+async fn server(kubeconfig: &Path) -> Discovery {
+    let args = vec!["--registries=Kubernetes".to_owned(), format!("--kubeconfig={}", kubeconfig.display())];
+    Discovery::start(env!("CARGO_BIN_EXE_pilot-discovery"), Setup { args, ..Setup::default() }).await
+}
+
+/// Waits until the page says this of the cluster.
+async fn until_state(server: &Discovery, state: &str) {
+    wait::until_within(PATIENCE, state, async || {
+        let page = client::get(server.monitoring(), "discovery", "/debug/sources").await?.json();
+        let of_cluster = page.as_array().and_then(|all| all.iter().find(|one| one["source"] == "Kubernetes"));
+        if of_cluster.is_some_and(|one| one["state"] == state) { Ok(()) } else { Err(page.to_string()) }
+    })
+    .await;
+}
+
+/// Collections of the lines that say this, in order.
+fn collections(output: &str, said: &str) -> Vec<String> {
+    let lines = output.lines().filter(|line| line.contains(said));
+    let named = |line: &str| line.split("collection=").nth(1)?.split_whitespace().next().map(str::to_owned);
+    let mut found: Vec<String> =
+        lines.map(|line| named(line).unwrap_or_else(|| panic!("no collection: {line}"))).collect();
+    found.sort();
+    found
+}
+
+fn assert_each_once(collections: &[String], output: &str) {
+    let twice = collections.windows(2).find(|pair| pair[0] == pair[1]).map(|pair| pair[0].clone());
+    let lines = |name: String| output.lines().filter(|line| line.contains(&name)).collect::<Vec<_>>().join("\n");
+    assert!(twice.is_none(), "said twice:\n{}", twice.map(lines).unwrap_or_default());
+}
+
+/// Lines of the library, which tells codes.
+fn foreign(output: &str) -> Vec<&str> {
+    output.lines().filter(|line| line.contains("403") || line.contains("failed with")).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_quiet_cluster_is_fresh_again_once_it_is_watched_again() {
+    if is_left_out(&[]) {
+        return;
+    }
+    let mut api_server = cluster().await;
+    create(&api_server, &web(&["10.4.0.1"])).await;
+    let mut server = server(api_server.kubeconfig()).await;
+    until_state(&server, "live").await;
+    api_server.stop();
+    until_state(&server, "stale").await;
+    let lost = |output: &str| collections(output, "keeping what is known");
+    wait::until_within(PATIENCE, "every watch to notice", async || {
+        let output = server.process().output();
+        if lost(&output).len() > 20 { Ok(()) } else { Err(format!("{:?}", lost(&output))) }
+    })
+    .await;
+    api_server.resume().await;
+    until_state(&server, "live").await;
+    let output = server.process().output();
+    let (begun, over) = (lost(&output), collections(&output, "watched again"));
+    println!("{} collections were lost and seen again, {} lines in all", begun.len(), output.lines().count());
+    assert_each_once(&begun, &output);
+    assert_eq!(begun, over, "what began is over");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn refused_watches_are_told_once_and_begin_when_they_are_allowed() {
+    if is_left_out(&[]) {
+        return;
+    }
+    let api_server = cluster().await;
+    create(&api_server, &web(&["10.4.0.1"])).await;
+    let account = json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "poor"}});
+    let accounts = "/api/v1/namespaces/shop/serviceaccounts";
+    // Left by a run before, where the API server is shared.
+    let _ = api_server.create(accounts, &account).await;
+    let kubeconfig = api_server.account("shop", "poor").await;
+    let mut server = server(&kubeconfig).await;
+    let refused = |asked: &[(String, bool)]| asked.iter().filter(|(what, no)| *no && what.ends_with("v1/pods")).count();
+    wait::until_within(PATIENCE, "several refusals", async || match refused(&api_server.asked_by_accounts()) {
+        0..4 => Err("only few".to_owned()),
+        _ => Ok(()),
+    })
+    .await;
+    let output = server.process().output();
+    let not_watched = collections(&output, "not watched");
+    assert!(not_watched.iter().any(|collection| collection == "Pod"), "{output}");
+    assert_each_once(&not_watched, &output);
+    assert_eq!(foreign(&output), [""; 0], "the library speaks too");
+
+    let binding = json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding",
+        "metadata": {"name": "poor"}, "subjects": [{"kind": "ServiceAccount", "name": "poor", "namespace": "shop"}],
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin"}});
+    let answer: Result<Value, String> = api_server.create(BINDING, &binding).await;
+    answer.unwrap();
+    made(&format!("{BINDING}/poor"));
+    follow(server.grpc(), CLUSTER).await.until(&["10.4.0.1"]).await;
+    wait::until_within(PATIENCE, "a word that it is over", async || {
+        let output = server.process().output();
+        let over = collections(&output, "watched again");
+        if not_watched.iter().all(|one| over.contains(one)) { Ok(()) } else { Err(output) }
+    })
+    .await;
+}

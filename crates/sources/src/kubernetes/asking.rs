@@ -1,0 +1,42 @@
+//! One Secret or ConfigMap, asked for beside the watch of all: its content was let go when it came, since nobody
+//! named it then. It is listed by name, which takes no other right than the watch has.
+
+use kube::Client;
+use kube::api::{Api, ListParams};
+use model::change::{CredentialKey, Holder};
+use tokio::sync::mpsc;
+use tokio::time::sleep;
+use tracing::debug;
+
+use super::cluster::Collection;
+use super::watching::{FIRST_WAIT, Heard, LONGEST_WAIT, Object, Seen, What, resource};
+use super::wire::{self, Item};
+
+/// Asks until there is an answer. One that is not there any more is for the watch to tell.
+pub(super) async fn ask(client: Client, key: CredentialKey, round: u64, tell: mpsc::Sender<Heard>) {
+    let (collection, resource) = match key.holder {
+        Holder::Secret => (Collection::Secret, resource("", "v1", "Secret", "secrets")),
+        Holder::ConfigMap => (Collection::ConfigMap, resource("", "v1", "ConfigMap", "configmaps")),
+    };
+    let api: Api<wire::Holding> = Api::namespaced_with(client, &key.namespace, &resource);
+    let by_name = ListParams::default().fields(&format!("metadata.name={}", key.name));
+    let mut wait = FIRST_WAIT;
+    let found = loop {
+        match api.list(&by_name).await {
+            Ok(found) => break found,
+            Err(error) => {
+                debug!(namespace = %key.namespace, name = %key.name, %error, "could not ask for a credential")
+            }
+        }
+        sleep(wait).await;
+        wait = (wait * 2).min(LONGEST_WAIT);
+    };
+    let Some(holding) = found.items.into_iter().next() else { return };
+    let item = match key.holder {
+        Holder::Secret => Item::Secret(holding),
+        Holder::ConfigMap => Item::ConfigMap(holding),
+    };
+    let seen = Seen { namespace: key.namespace.to_string(), name: key.name.to_string(), object: Object::Item(item) };
+    // Nobody listens when the server stops.
+    let _ = tell.send(Heard { round, collection, what: What::Supplied(seen) }).await;
+}

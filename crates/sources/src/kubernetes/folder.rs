@@ -1,0 +1,180 @@
+//! Further clusters in a folder of files, as early Pilots had it: each file is a kubeconfig, named like its cluster, or
+//! a `Cluster` that names one beside it. It is read again and again; what cannot be read costs no cluster.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
+use model::problem::{Place, Problem};
+use serde_json::Value;
+
+use crate::disk;
+
+const PLATFORM: &str = "config.istio.io/platform";
+const FILE: &str = "config.istio.io/accessConfigFile";
+
+/// The folder and what it said last.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Folder {
+    path: PathBuf,
+    /// By the name of the file.
+    entries: BTreeMap<String, Entry>,
+    problems: Vec<Problem>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Entry {
+    cluster: String,
+    kubeconfig: Vec<u8>,
+}
+
+impl Folder {
+    pub(super) fn new(path: &Path) -> Folder {
+        Folder { path: path.to_owned(), entries: BTreeMap::new(), problems: Vec::new() }
+    }
+
+    /// As it is now. Entries go with their files only.
+    pub(super) fn read(&self) -> Folder {
+        let mut now = Folder { problems: Vec::new(), entries: BTreeMap::new(), ..self.clone() };
+        let names = match names(&self.path) {
+            Ok(names) => names,
+            Err(error) => {
+                now.entries = self.entries.clone();
+                now.problems.push(fault(&self.path, format!("could not read the folder of clusters: {error}")));
+                return now;
+            }
+        };
+        for name in names {
+            let file = self.path.join(&name);
+            let entry = match entry(&self.path, &file) {
+                Ok(Some(entry)) => entry,
+                // No cluster, such as a kubeconfig that a `Cluster` names.
+                Ok(None) => continue,
+                Err(reason) => {
+                    now.problems.push(fault(&file, reason));
+                    let Some(known) = self.entries.get(&name) else { continue };
+                    known.clone()
+                }
+            };
+            match now.entries.values().any(|known| known.cluster == entry.cluster) {
+                true => now.problems.push(fault(&file, format!("the cluster {} is there already", entry.cluster))),
+                false => _ = now.entries.insert(name, entry),
+            }
+        }
+        now
+    }
+
+    /// Kubeconfigs in base64, by cluster.
+    pub(super) fn kubeconfigs(&self) -> BTreeMap<String, String> {
+        let encoded = |entry: &Entry| (entry.cluster.clone(), BASE64_STANDARD.encode(&entry.kubeconfig));
+        self.entries.values().map(encoded).collect()
+    }
+
+    pub(super) fn problems(&self) -> Vec<Problem> {
+        self.problems.clone()
+    }
+}
+
+fn fault(path: &Path, message: String) -> Problem {
+    let place = Place { file: path.to_string_lossy().into(), line: 0 };
+    Problem { place: Some(place), ..Problem::error("clusters".to_owned(), message) }
+}
+
+/// Names of files in order, but for hidden ones, among which mounted volumes keep theirs.
+fn names(folder: &Path) -> std::io::Result<Vec<String>> {
+    let mut names = Vec::new();
+    for entry in std::fs::read_dir(folder)? {
+        let name = entry?.file_name().to_string_lossy().into_owned();
+        if !name.starts_with('.') && folder.join(&name).is_file() {
+            names.push(name);
+        }
+    }
+    names.sort();
+    // A `Cluster` comes before the kubeconfigs, which it may name.
+    names.sort_by_key(|name| !name.ends_with(".yaml"));
+    Ok(names)
+}
+
+fn entry(folder: &Path, file: &Path) -> Result<Option<Entry>, String> {
+    let bytes = content(file)?;
+    let text = std::str::from_utf8(&bytes).map_err(|_| "the file is not text".to_owned())?;
+    let document: Value = serde_saphyr::from_str(text).map_err(|error| format!("could not read the file: {error}"))?;
+    let word = |pointer: &str| document.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
+    match word("/kind") {
+        "Config" => {
+            let stem = file.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default();
+            Ok(Some(Entry { cluster: stem, kubeconfig: bytes }))
+        }
+        "Cluster" => {
+            let annotation = |name: &str| {
+                let all = document.pointer("/metadata/annotations");
+                all.and_then(|all| all.get(name)).and_then(Value::as_str).unwrap_or_default()
+            };
+            let (platform, access) = (annotation(PLATFORM), annotation(FILE));
+            if !platform.is_empty() && platform != "Kubernetes" {
+                return Err(format!("the platform {platform:?} cannot be watched, only Kubernetes"));
+            }
+            if access.is_empty() {
+                return Err(format!("the annotation {FILE} names no kubeconfig"));
+            }
+            let kubeconfig = content(&folder.join(access)).map_err(|reason| format!("{access}: {reason}"))?;
+            Ok(Some(Entry { cluster: word("/metadata/name").to_owned(), kubeconfig }))
+        }
+        _ => Ok(None),
+    }
+}
+
+fn content(file: &Path) -> Result<Vec<u8>, String> {
+    match disk::bytes(file) {
+        Ok(Some((_, bytes))) => Ok(bytes),
+        Ok(None) => Err("the file is being written".to_owned()),
+        Err(error) => Err(format!("could not read the file: {error}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::Path;
+
+    use super::Folder;
+
+    const KUBECONFIG: &str = "apiVersion: v1\nkind: Config\n";
+
+    fn clusters(folder: &Folder) -> Vec<String> {
+        folder.kubeconfigs().into_keys().collect()
+    }
+
+    fn write(folder: &Path, name: &str, text: &str) {
+        fs::write(folder.join(name), text).unwrap();
+    }
+
+    #[test]
+    fn kubeconfigs_and_clusters_that_name_them_are_found() {
+        let place = tempfile::tempdir().unwrap();
+        write(place.path(), "east.yaml", KUBECONFIG);
+        fs::create_dir(place.path().join("keys")).unwrap();
+        write(place.path(), "keys/north", KUBECONFIG);
+        let annotations = "annotations: {config.istio.io/accessConfigFile: keys/north}";
+        write(place.path(), "n.yaml", &format!("kind: Cluster\nmetadata:\n  name: north\n  {annotations}\n"));
+        write(place.path(), "README", "nothing of interest");
+        let folder = Folder::new(place.path()).read();
+        assert_eq!((clusters(&folder), folder.problems()), (vec!["east".to_owned(), "north".to_owned()], vec![]));
+    }
+
+    #[test]
+    fn a_cluster_goes_with_its_file_and_not_with_its_content() {
+        let place = tempfile::tempdir().unwrap();
+        write(place.path(), "east", KUBECONFIG);
+        let folder = Folder::new(place.path()).read();
+        write(place.path(), "east", "kind: [");
+        let broken = folder.read();
+        assert_eq!((clusters(&broken), broken.problems().len()), (vec!["east".to_owned()], 1));
+        fs::remove_file(place.path().join("east")).unwrap();
+        assert_eq!(clusters(&broken.read()), [""; 0]);
+        drop(place);
+        let gone = folder.read();
+        assert_eq!((clusters(&gone), gone.problems().len()), (vec!["east".to_owned()], 1), "the folder is gone");
+    }
+}
