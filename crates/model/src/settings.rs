@@ -98,7 +98,6 @@ knobs! {
     auto_send_unhealthy: bool = true, "PILOT_AUTO_SEND_UNHEALTHY_ENDPOINTS";
     send_unhealthy: bool = false, "PILOT_SEND_UNHEALTHY_ENDPOINTS";
     eds_for_headless: bool = false, "PILOT_ENABLE_EDS_FOR_HEADLESS_SERVICES";
-    headless_filter_chains: bool = false, "PILOT_ENABLE_HEADLESS_FILTER_CHAIN_LISTENER";
     filter_gateway_clusters: bool = false, "PILOT_FILTER_GATEWAY_CLUSTER_CONFIG";
     scope_gateway_to_namespace: bool = false, "PILOT_SCOPE_GATEWAY_TO_NAMESPACE";
     http10: bool = false, "PILOT_HTTP10";
@@ -107,6 +106,7 @@ knobs! {
     prefer_rule_tls_for_external: bool = true, "PREFER_DESTINATIONRULE_TLS_FOR_EXTERNAL_SERVICES";
     tls_on_sidecar_ingress: bool = false, "ENABLE_TLS_ON_SIDECAR_INGRESS";
     dual_stack: bool = false, "ISTIO_DUAL_STACK";
+    /// HTTP/3 at gateways, which is not served: it is only said so.
     quic_listeners: bool = false, "PILOT_ENABLE_QUIC_LISTENERS";
     mongo_filter: bool = true, "PILOT_ENABLE_MONGO_FILTER";
     mysql_filter: bool = false, "PILOT_ENABLE_MYSQL_FILTER";

@@ -119,6 +119,7 @@ pub fn gateway(view: &View, config: &ProxyConfig) -> HttpSettings {
     settings.forward_client_cert = Some((forward, writes.then_some(details)));
     settings.trusted_hops = topology.map_or(0, |t| t.num_trusted_proxies);
     settings.use_remote_address = true;
+    settings.internal_networks = internal_networks(view, true);
     settings
 }
 
