@@ -8,7 +8,7 @@ use crate::config::{Key, Object};
 use crate::conflict::Conflicts;
 use crate::endpoint::Endpoint;
 use crate::labels::Labels;
-use crate::names::{Namespace, ServiceKey, Text};
+use crate::names::{CredentialKey, Namespace, ServiceKey, Text};
 use crate::problem::Problem;
 use crate::service::Service;
 use crate::settings::{Mesh, Networks};
@@ -53,21 +53,6 @@ pub enum Change {
     Problems(Vec<Problem>),
     /// Everything that was there when the source started has been told.
     Synced,
-}
-
-/// Where a credential lies.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct CredentialKey {
-    pub holder: Holder,
-    pub namespace: Namespace,
-    pub name: Text,
-}
-
-/// The kind of object that holds a credential.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Holder {
-    Secret,
-    ConfigMap,
 }
 
 /// What is known of a Secret or ConfigMap: what it can be used for, and of its content only what that needs.

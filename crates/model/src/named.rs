@@ -6,9 +6,8 @@ use std::collections::BTreeSet;
 use api::istio::networking::v1alpha3::{DestinationRule, EnvoyFilter, Gateway, TrafficPolicy};
 use api::{Struct, Value, value};
 
-use crate::change::{CredentialKey, Holder};
 use crate::config::{Object, Spec};
-use crate::names::Text;
+use crate::names::{CredentialKey, Holder, Text};
 
 /// What asks for the certificates of an authority that belong to a certificate, or may lie in a Secret of that name.
 pub const AUTHORITY: &str = "-cacert";
@@ -164,8 +163,8 @@ impl Named {
 #[cfg(test)]
 mod tests {
     use super::Named;
-    use crate::change::{CredentialKey, Holder};
     use crate::config::parse::documents;
+    use crate::names::{CredentialKey, Holder};
 
     fn named(text: &str) -> Named {
         let parsed = documents(text, "test.yaml");

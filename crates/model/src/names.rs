@@ -109,3 +109,18 @@ pub struct ServiceKey {
     pub hostname: Hostname,
     pub namespace: Namespace,
 }
+
+/// Where a credential lies.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct CredentialKey {
+    pub holder: Holder,
+    pub namespace: Namespace,
+    pub name: Text,
+}
+
+/// The kind of object that holds a credential.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Holder {
+    Secret,
+    ConfigMap,
+}

@@ -5,10 +5,10 @@ use std::collections::BTreeSet;
 
 use api::istio::networking::v1alpha3::server_tls_settings::TlSmode;
 use api::istio::networking::v1alpha3::{Gateway, ServerTlsSettings};
-use model::change::{Authority, Credential, CredentialKey, Holder, Pair};
+use model::change::{Authority, Credential, Pair};
 use model::config::{Config, Key, Kind};
 use model::named::{AUTHORITY, Reference, Scheme, resource_name};
-use model::names::Text;
+use model::names::{CredentialKey, Holder, Text};
 use model::proxy::{Proxy, ProxyKind};
 use model::snapshot::Snapshot;
 use model::snapshot::workloads::Credentials;

@@ -19,10 +19,10 @@ pub mod workloads;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use crate::change::{Batch, Change, CredentialKey, SourceId};
+use crate::change::{Batch, Change, SourceId};
 use crate::config::{Key, Kind, Object};
 use crate::named::Named;
-use crate::names::{Namespace, ServiceKey};
+use crate::names::{CredentialKey, Namespace, ServiceKey};
 use crate::problem::Problem;
 use crate::settings::Settings;
 use crate::wanted::{Keys, Wanted};

@@ -4,9 +4,9 @@ use std::borrow::Borrow;
 use std::cmp::Ordering;
 use std::sync::Arc;
 
-use crate::change::{Credential, CredentialKey};
+use crate::change::Credential;
 use crate::labels::Labels;
-use crate::names::{ClusterId, Namespace};
+use crate::names::{ClusterId, CredentialKey, Namespace};
 use crate::workload::{Workload, WorkloadKey};
 
 /// Every workload that a platform told of.

@@ -3,9 +3,10 @@
 use std::sync::Arc;
 
 use api::envoy::config::core::v3::Node;
-use model::change::{Batch, Change, Credential, CredentialKey, Holder, SourceId};
+use model::change::{Batch, Change, Credential, SourceId};
 use model::config::mesh::{parse_mesh, parse_networks};
 use model::config::parse::documents;
+use model::names::{CredentialKey, Holder};
 use model::proxy::Proxy;
 use model::settings::{Knobs, Settings};
 use model::snapshot::Snapshot;

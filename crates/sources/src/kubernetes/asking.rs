@@ -3,7 +3,7 @@
 
 use kube::Client;
 use kube::api::{Api, ListParams};
-use model::change::{CredentialKey, Holder};
+use model::names::{CredentialKey, Holder};
 use tokio::sync::mpsc;
 use tokio::time::sleep;
 use tracing::debug;

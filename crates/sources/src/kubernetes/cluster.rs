@@ -7,13 +7,13 @@ use std::fmt;
 use std::sync::Arc;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use model::change::{Change, CredentialKey, Holder};
+use model::change::Change;
 use model::config::Object;
 use model::config::mesh::{parse_mesh, parse_networks};
 use model::endpoint::Locality;
 use model::labels::{Labels, selects};
 use model::named::Named;
-use model::names::{ClusterId, Namespace, NetworkId, ServiceKey, Text};
+use model::names::{ClusterId, CredentialKey, Holder, Namespace, NetworkId, ServiceKey, Text};
 use model::problem::{Place, Problem, Severity};
 use model::service::Service;
 use model::settings::Settings;

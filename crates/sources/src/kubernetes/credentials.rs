@@ -6,8 +6,9 @@ use std::sync::Arc;
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
-use model::change::{Credential, CredentialKey, Holder};
+use model::change::Credential;
 use model::named::Named;
+use model::names::{CredentialKey, Holder};
 
 use super::interner::Pool;
 
@@ -93,9 +94,9 @@ fn credential(holder: Holder, data: &BTreeMap<String, String>) -> Credential {
 mod tests {
     use std::collections::BTreeMap;
 
-    use model::change::{CredentialKey, Holder};
     use model::config::parse::documents;
     use model::named::Named;
+    use model::names::{CredentialKey, Holder};
 
     use super::Credentials;
 

@@ -15,9 +15,9 @@ use super::parents::Listening;
 use super::tls::{self, Owner};
 use super::world::{World, all};
 use super::{KUBERNETES_GATEWAY, Output, PARENTS, parent_note};
-use crate::change::Holder;
 use crate::config::gateway_api::{GROUP, Gateway, Listener, ListenerSet};
 use crate::config::{Config, Kind, Meta, Spec};
+use crate::names::Holder;
 use crate::shared::Shared;
 
 const SERVICE_NOTE: &str = "internal.istio.io/gateway-service";

@@ -13,10 +13,10 @@ use super::conditions::{Conditions, Fault};
 use super::routes::Ancestors;
 use super::world::{World, all};
 use super::{KUBERNETES_GATEWAY, Output, PARENTS};
-use crate::change::Holder;
 use crate::config::gateway_api::{BackendTlsPolicy, BackendTrafficPolicy, GROUP, PolicyTarget};
 use crate::config::{Config, Kind, Meta, Spec};
 use crate::duration;
+use crate::names::Holder;
 use crate::shared::Shared;
 
 const MESH_CONTROLLER: &str = "istio.io/mesh-controller";

@@ -5,10 +5,10 @@ use api::istio::networking::v1alpha3::server_tls_settings::TlSmode;
 
 use super::conditions::Fault;
 use super::world::World;
-use crate::change::Holder;
 use crate::config::gateway_api::{Gateway, Listener, ListenerTls, SecretReference, Validation};
 use crate::config::validate::tls::usable_cipher_suites;
 use crate::config::{Kind, Meta};
+use crate::names::Holder;
 
 const TERMINATE_MODE: &str = "gateway.istio.io/tls-terminate-mode";
 const CIPHER_SUITES: &str = "gateway.istio.io/tls-cipher-suites";

@@ -7,12 +7,12 @@ use std::sync::Arc;
 use api::istio::networking::v1alpha3::ServiceEntry;
 
 use super::grants::Grants;
-use crate::change::{Credential, CredentialKey, Holder};
+use crate::change::Credential;
 use crate::config::gateway_api::LabelSelector;
 use crate::config::{Config, Key, Kind, Spec};
 use crate::endpoint::Endpoint;
 use crate::labels::Labels;
-use crate::names::{Hostname, Namespace, ServiceKey, Text};
+use crate::names::{CredentialKey, Holder, Hostname, Namespace, ServiceKey, Text};
 use crate::service::Service;
 use crate::settings::Settings;
 use crate::shared::Shared;
