@@ -21,7 +21,8 @@ const KEEPING: &str = "; keeping the last good version";
 #[derive(Debug, Default)]
 pub(crate) struct Shelf {
     files: BTreeMap<Arc<Path>, Volume>,
-    claims: BTreeMap<Key, BTreeMap<Claim, Object>>,
+    /// Who has each object, the one that counts first: nearly always there is one.
+    claims: BTreeMap<Key, Vec<(Claim, Object)>>,
     contested: BTreeSet<Key>,
     touched: BTreeSet<Key>,
     told: BTreeMap<Key, Object>,
@@ -162,7 +163,7 @@ impl Shelf {
         for key in keys {
             let Some(claims) = self.claims.get_mut(&key) else { continue };
             // Of duplicates in one file the first is the one that counted.
-            let own: Vec<Object> = claims.extract_if(.., |claim, _| claim.file == path).map(|(_, o)| o).collect();
+            let own: Vec<Object> = claims.extract_if(.., |(claim, _)| claim.file == path).map(|(_, o)| o).collect();
             if claims.is_empty() {
                 self.claims.remove(&key);
             }
@@ -176,7 +177,10 @@ impl Shelf {
         let mut keys = Vec::new();
         for (position, (key, object, is_kept)) in objects.enumerate() {
             let claim = Claim { is_kept, file: file.clone(), position };
-            self.claims.entry(key.clone()).or_default().insert(claim, object);
+            let claims = self.claims.entry(key.clone()).or_default();
+            let at = claims.partition_point(|(known, _)| *known < claim);
+            claims.reserve_exact(1);
+            claims.insert(at, (claim, object));
             self.touched.insert(key.clone());
             keys.push(key);
         }
@@ -186,18 +190,18 @@ impl Shelf {
     /// Finds the winner of one key and tells it if it means something new.
     fn settle(&mut self, key: Key, changes: &mut Vec<Change>) {
         let claims = self.claims.get(&key);
-        let is_contested = claims.is_some_and(|c| c.keys().filter(|claim| !claim.is_kept).count() > 1);
+        let is_contested = claims.is_some_and(|c| c.iter().filter(|(claim, _)| !claim.is_kept).count() > 1);
         match is_contested {
             true => self.contested.insert(key.clone()),
             false => self.contested.remove(&key),
         };
-        match claims.and_then(|claims| claims.values().next()) {
+        match claims.and_then(|claims| claims.first()) {
             None => {
                 if self.told.remove(&key).is_some() {
                     changes.push(Change::Deleted(key));
                 }
             }
-            Some(winner) => {
+            Some((_, winner)) => {
                 let before = self.told.insert(key, winner.clone());
                 if !before.is_some_and(|before| before.means_the_same_as(winner)) {
                     changes.push(Change::Applied(winner.clone()));
