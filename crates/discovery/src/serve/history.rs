@@ -22,7 +22,8 @@ pub struct History {
 #[derive(Debug)]
 struct Step {
     epoch: u64,
-    replaced: Vec<Replaced>,
+    /// Most objects were not there before, as in a first list; those take one word.
+    replaced: Box<[(Key, Option<Box<Object>>)]>,
 }
 
 impl History {
@@ -33,6 +34,7 @@ impl History {
         if next.steps.len() == REMEMBERED {
             next.forgotten = next.steps.pop_front().map_or(0, |step| step.epoch);
         }
+        let replaced = replaced.into_iter().map(|(key, before)| (key, before.map(Box::new))).collect();
         next.steps.push_back(Arc::new(Step { epoch, replaced }));
         next
     }
@@ -43,15 +45,15 @@ impl History {
         if epoch < self.forgotten {
             return None;
         }
-        let mut found: BTreeMap<&Key, (u64, &Option<Object>)> = BTreeMap::new();
+        let mut found: BTreeMap<&Key, (u64, Option<&Object>)> = BTreeMap::new();
         for step in self.steps.iter().filter(|step| step.epoch > epoch) {
             for (key, before) in &step.replaced {
-                found.entry(key).or_insert((step.epoch, before)).0 = step.epoch;
+                found.entry(key).or_insert((step.epoch, before.as_deref())).0 = step.epoch;
             }
         }
         let mut found: Vec<_> = found.into_iter().collect();
         found.sort_by_key(|(_, (changed, _))| std::cmp::Reverse(*changed));
-        Some(found.into_iter().map(|(key, (_, before))| (key.clone(), before.clone())).collect())
+        Some(found.into_iter().map(|(key, (_, before))| (key.clone(), before.cloned())).collect())
     }
 }
 
