@@ -98,13 +98,12 @@ pub(crate) fn source(
         "" | "default" => MESH_CONFIG.to_owned(),
         other => format!("{MESH_CONFIG}-{other}"),
     };
+    let own = Options::own(&initial);
     let options = Options {
-        cluster: initial.cluster.clone(),
-        domain: initial.domain.clone(),
-        system_namespace: namespace.as_deref().unwrap_or("istio-system").into(),
+        system_namespace: namespace.map_or(own.system_namespace, Into::into),
         revision: revision.into(),
-        is_primary: true,
         mesh_config: holds_mesh_config(args).then(|| name.into()),
+        ..own
     };
     let (tell, told) = watch::channel(None);
     tokio::spawn(mesh::follow(world.clone(), settings, tell));

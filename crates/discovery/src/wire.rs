@@ -8,15 +8,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
-use api::istio::mesh::v1alpha1::MeshNetworks;
 use command::version;
 use model::change::{Batch, SourceId};
-use model::config::mesh::default_mesh;
 use model::conflict::Conflicts;
 use model::names::{ClusterId, Text};
 use model::service::Registry;
 use model::settings::{Knobs, Settings};
-use model::shared::Shared;
 use model::wanted::Wanted;
 use sources::fetched::jwks::Jwks;
 use sources::http::Reach;
@@ -223,13 +220,10 @@ fn settings(args: &Discovery, environment: Environment<'_>) -> Settings {
         warn!(name = "PILOT_ENABLE_QUIC_LISTENERS", "ignoring a variable: gateways are not served HTTP/3");
     }
     let cluster = Some(args.cluster_id.clone()).filter(|id| !id.is_empty()).or_else(|| environment("CLUSTER_ID"));
-    Settings {
-        mesh: Shared::new(default_mesh()),
-        networks: Shared::new(MeshNetworks::default()),
-        knobs,
-        domain: args.domain.as_str().into(),
-        cluster: cluster.as_deref().unwrap_or(Registry::Kubernetes.as_str()).into(),
-        conflicts: Conflicts::default(),
+    let settings = Settings { knobs, domain: args.domain.as_str().into(), ..Settings::default() };
+    match cluster {
+        Some(cluster) => Settings { cluster: cluster.into(), ..settings },
+        None => settings,
     }
 }
 

@@ -49,9 +49,7 @@ fn in_process(case: &Case) -> Answers {
         mesh: parse_mesh(case.mesh.as_deref().unwrap_or_default(), "mesh.yaml").0,
         networks: parse_networks(case.networks.as_deref().unwrap_or_default(), "networks.yaml").0,
         knobs,
-        domain: "cluster.local".into(),
-        cluster: "Kubernetes".into(),
-        conflicts: Default::default(),
+        ..Settings::default()
     };
     let mesh = Offline::new(settings, documents(config(case), "config.yaml").objects);
     Box::new(move |proxy, kind, names| {

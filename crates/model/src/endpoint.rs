@@ -35,6 +35,30 @@ pub struct Endpoint {
 }
 
 impl Endpoint {
+    /// An endpoint at this address, of no port yet, with nothing else said about it.
+    pub fn at(address: impl Into<Text>) -> Endpoint {
+        Endpoint {
+            addresses: vec![address.into()],
+            port: 0,
+            service_port: Text::default(),
+            service_port_number: 0,
+            labels: Labels::default(),
+            locality: Locality::default(),
+            network: NetworkId::default(),
+            cluster: ClusterId::default(),
+            weight: 0,
+            service_account: Text::default(),
+            tls: TlsMode::default(),
+            namespace: Namespace::default(),
+            workload_name: Text::default(),
+            health: Health::default(),
+            node_name: Text::default(),
+            host_name: Text::default(),
+            sub_domain: Text::default(),
+            cluster_local: false,
+        }
+    }
+
     /// The first address; empty for an endpoint without any.
     pub fn address(&self) -> &str {
         self.addresses.first().map_or("", |a| a)

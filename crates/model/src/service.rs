@@ -84,6 +84,40 @@ pub enum Target {
 }
 
 impl Service {
+    /// A service of the mesh with endpoints, no address of its own and nothing else said about it.
+    pub fn new(
+        registry: Registry,
+        hostname: Hostname,
+        namespace: Namespace,
+        name: impl Into<Text>,
+        ports: Vec<Port>,
+    ) -> Service {
+        let name = name.into();
+        Service {
+            hostname,
+            namespace,
+            object_name: name.clone(),
+            name,
+            registry,
+            ports,
+            resolution: Resolution::ClientSide,
+            mesh_external: false,
+            address: UNSPECIFIED.into(),
+            cluster_addresses: Vec::new(),
+            auto_ipv4: None,
+            auto_ipv6: None,
+            export_to: ExportTo::default(),
+            labels: Labels::default(),
+            selector: Labels::default(),
+            service_accounts: Vec::new(),
+            passthrough_ports: Vec::new(),
+            traffic_distribution: TrafficDistribution::Any,
+            created: 0,
+            aliases: Vec::new(),
+            kubernetes: None,
+        }
+    }
+
     pub fn key(&self) -> ServiceKey {
         ServiceKey { hostname: self.hostname.clone(), namespace: self.namespace.clone() }
     }

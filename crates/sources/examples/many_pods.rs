@@ -3,11 +3,8 @@
 
 use std::time::Instant;
 
-use api::istio::mesh::v1alpha1::MeshNetworks;
 use model::change::{Batch, SourceId};
-use model::config::mesh::default_mesh;
-use model::settings::{Knobs, Settings};
-use model::shared::Shared;
+use model::settings::Settings;
 use model::snapshot::Snapshot;
 use serde_json::{Value, json};
 use sources::kubernetes::cluster::{Cluster, Options};
@@ -17,22 +14,8 @@ const SERVICES: usize = 2_000;
 const PODS_EACH: usize = 10;
 
 fn main() {
-    let settings = Settings {
-        mesh: Shared::new(default_mesh()),
-        networks: Shared::new(MeshNetworks::default()),
-        knobs: Knobs::default(),
-        domain: "cluster.local".into(),
-        cluster: "Kubernetes".into(),
-        conflicts: Default::default(),
-    };
-    let options = Options {
-        cluster: settings.cluster.clone(),
-        domain: settings.domain.clone(),
-        system_namespace: "istio-system".into(),
-        revision: "".into(),
-        is_primary: true,
-        mesh_config: None,
-    };
+    let settings = Settings::default();
+    let options = Options::own(&settings);
     let mut cluster = Cluster::new(options, settings.clone());
     let mut world = Snapshot::empty(settings);
     for number in 0..SERVICES {

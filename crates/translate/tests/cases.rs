@@ -31,9 +31,7 @@ fn load(case: &Case) -> Server {
         mesh: parse_mesh(case.mesh.as_deref().unwrap_or_default(), "mesh.yaml").0,
         networks: parse_networks(case.networks.as_deref().unwrap_or_default(), "networks.yaml").0,
         knobs,
-        domain: "cluster.local".into(),
-        cluster: "Kubernetes".into(),
-        conflicts: Default::default(),
+        ..Settings::default()
     };
     let changes = match &case.world {
         World::Files(text) => documents(text, "config.yaml").objects.into_iter().map(Change::Applied).collect(),
@@ -61,14 +59,8 @@ fn status(world: &Snapshot, object: &Value) -> Option<Value> {
 
 /// What the Kubernetes source would tell of the case's objects. They go in backwards: the order means nothing.
 fn cluster_changes(case: &Case, settings: &Settings, text: &str) -> Vec<Change> {
-    let options = Options {
-        cluster: settings.cluster.clone(),
-        domain: settings.domain.clone(),
-        system_namespace: "istio-system".into(),
-        revision: case.env.get("REVISION").map_or("", String::as_str).into(),
-        is_primary: true,
-        mesh_config: None,
-    };
+    let revision = case.env.get("REVISION").map_or("", String::as_str).into();
+    let options = Options { revision, ..Options::own(settings) };
     let mut cluster = Cluster::new(options, settings.clone());
     for object in cases::objects(text).into_iter().rev() {
         cluster.apply(Item::read(object).unwrap_or_else(|e| panic!("{}: {e}", case.label())));

@@ -7,13 +7,12 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use model::change::{Batch, Change, SourceId};
-use model::config::mesh::{default_mesh, parse_mesh, parse_networks};
+use model::config::mesh::{default_mesh, parse_mesh};
 use model::config::parse::documents;
 use model::config::validate::validate;
 use model::config::{Meta, Object};
-use model::conflict::Conflicts;
 use model::problem::{Problem, Severity};
-use model::settings::{Knobs, Settings};
+use model::settings::Settings;
 use model::shared::Shared;
 use model::snapshot::Snapshot;
 
@@ -61,14 +60,7 @@ pub(super) fn read(
         }
     };
     changes.push(Change::Problems(problems));
-    let settings = Settings {
-        mesh,
-        networks: parse_networks("", "").0,
-        knobs: Knobs::default(),
-        domain: "cluster.local".into(),
-        cluster: "Kubernetes".into(),
-        conflicts: Conflicts::default(),
-    };
+    let settings = Settings { mesh, ..Settings::default() };
     let batch = Batch { source: SourceId("files".into()), changes };
     let (world, _) = Snapshot::empty(settings).apply(vec![batch]);
     Ok(Contents { world, names: texts.into_iter().map(|(name, _)| name).collect() })

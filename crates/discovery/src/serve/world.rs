@@ -206,24 +206,14 @@ mod tests {
     use std::time::Duration;
 
     use model::change::{Batch, Change, SourceId};
-    use model::config::mesh::default_mesh;
     use model::settings::{Knobs, Milliseconds, Settings};
-    use model::shared::Shared;
     use tokio_util::sync::CancellationToken;
 
     use super::{World, gathering};
 
     #[tokio::test]
     async fn steps_are_remembered_from_the_sync_of_a_source_on() {
-        let settings = Settings {
-            mesh: Shared::new(default_mesh()),
-            networks: Shared::new(Default::default()),
-            knobs: Knobs::default(),
-            domain: "cluster.local".into(),
-            cluster: "Kubernetes".into(),
-            conflicts: Default::default(),
-        };
-        let world = World::start(settings, Arc::default(), CancellationToken::new());
+        let world = World::start(Settings::default(), Arc::default(), CancellationToken::new());
         let mut epochs = world.epochs();
         for change in [Change::Renew, Change::Synced, Change::Renew] {
             let batch = Batch { source: SourceId("files".into()), changes: vec![change] };

@@ -54,18 +54,9 @@ fn in_process(case: &Case) -> Answers {
         mesh: parse_mesh(case.mesh.as_deref().unwrap_or_default(), "mesh.yaml").0,
         networks: parse_networks(case.networks.as_deref().unwrap_or_default(), "networks.yaml").0,
         knobs,
-        domain: "cluster.local".into(),
-        cluster: "Kubernetes".into(),
-        conflicts: Default::default(),
+        ..Settings::default()
     };
-    let options = Options {
-        cluster: settings.cluster.clone(),
-        domain: settings.domain.clone(),
-        system_namespace: "istio-system".into(),
-        revision: "".into(),
-        is_primary: true,
-        mesh_config: None,
-    };
+    let options = Options::own(&settings);
     let mut cluster = Cluster::new(options, settings.clone());
     for object in objects(text) {
         cluster.apply(Item::read(object).unwrap());

@@ -2,29 +2,19 @@
 
 use super::analyze;
 use crate::change::{Batch, Change, SourceId};
-use crate::config::mesh::{parse_mesh, parse_networks};
 use crate::config::parse::documents;
 use crate::config::validate::validate;
-use crate::conflict::Conflicts;
-use crate::settings::{Knobs, Settings};
+use crate::settings::Settings;
 use crate::snapshot::Snapshot;
 
 fn check(text: &str, expected: &[&str]) {
-    let settings = Settings {
-        mesh: parse_mesh("", "mesh").0,
-        networks: parse_networks("", "networks").0,
-        knobs: Knobs::default(),
-        domain: "cluster.local".into(),
-        cluster: "Kubernetes".into(),
-        conflicts: Conflicts::default(),
-    };
     let parsed = documents(text, "f.yaml");
     let mut problems = parsed.problems;
     problems.extend(parsed.objects.iter().flat_map(validate));
     let mut changes: Vec<Change> = parsed.objects.into_iter().map(Change::Applied).collect();
     changes.push(Change::Problems(problems));
     let batch = Batch { source: SourceId("files".into()), changes };
-    let found = analyze(&Snapshot::empty(settings).apply(vec![batch]).0);
+    let found = analyze(&Snapshot::empty(Settings::default()).apply(vec![batch]).0);
     let found: Vec<String> = found.iter().map(ToString::to_string).collect();
     assert_eq!(found, expected, "{found:#?}");
 }

@@ -10,7 +10,7 @@ use api::istio::networking::v1alpha3::{ServiceEntry, ServicePort, WorkloadEntry}
 use super::allocated::Allocated;
 use super::{Delta, Snapshot};
 use crate::config::{Key, Kind, Meta, Object, Spec};
-use crate::endpoint::{Endpoint, Health, Locality, TlsMode};
+use crate::endpoint::{Endpoint, Locality, TlsMode};
 use crate::labels::{Labels, selects};
 use crate::names::{Namespace, NetworkId, ServiceKey, Text};
 use crate::port::{Port, Protocol};
@@ -309,24 +309,13 @@ pub(super) fn workload_name(meta: &Meta) -> Text {
 /// A DNS service without endpoints is its own endpoint.
 fn own_name(meta: &Meta, service: &Service, port: &ServicePort, settings: &Settings) -> Endpoint {
     Endpoint {
-        addresses: vec![service.hostname.text().clone()],
         port: if port.target_port > 0 { port.target_port } else { port.number },
         service_port: port.name.as_str().into(),
         service_port_number: port.number as u16,
-        labels: Labels::default(),
-        locality: Locality::default(),
-        network: NetworkId::default(),
         cluster: settings.cluster.clone(),
-        weight: 0,
-        service_account: "".into(),
-        tls: TlsMode::Disabled,
         namespace: meta.namespace.clone(),
         workload_name: meta.name.clone(),
-        health: Health::Unknown,
-        node_name: "".into(),
-        host_name: "".into(),
-        sub_domain: "".into(),
-        cluster_local: false,
+        ..Endpoint::at(service.hostname.text().clone())
     }
 }
 
@@ -349,10 +338,6 @@ pub(super) fn workload_endpoint(
         None => TlsMode::Disabled,
     };
     Endpoint {
-        addresses: vec![workload.address.as_str().into()],
-        port: 0,
-        service_port: "".into(),
-        service_port_number: 0,
         labels: topology_labels(workload, &locality, &network, settings),
         locality,
         network,
@@ -362,11 +347,7 @@ pub(super) fn workload_endpoint(
         tls,
         namespace: namespace.clone(),
         workload_name: name.clone(),
-        health: Health::Unknown,
-        node_name: "".into(),
-        host_name: "".into(),
-        sub_domain: "".into(),
-        cluster_local: false,
+        ..Endpoint::at(workload.address.as_str())
     }
 }
 

@@ -96,23 +96,17 @@ mod tests {
     use std::sync::Arc;
 
     use crate::change::{Batch, Change, SourceId};
-    use crate::config::mesh::default_mesh;
+
     use crate::config::{Key, Object, parse};
     use crate::conflict::Conflicts;
-    use crate::settings::{Knobs, Settings};
-    use crate::shared::Shared;
+    use crate::settings::Settings;
+
     use crate::snapshot::{Delta, Snapshot};
 
     fn world() -> Snapshot {
         let stores = ["xds", "files"].map(Into::into).to_vec();
-        Snapshot::empty(Settings {
-            mesh: Shared::new(default_mesh()),
-            networks: Shared::new(Default::default()),
-            knobs: Knobs::default(),
-            domain: "cluster.local".into(),
-            cluster: "Kubernetes".into(),
-            conflicts: Conflicts { stores, ..Conflicts::default() },
-        })
+        let conflicts = Conflicts { stores, ..Conflicts::default() };
+        Snapshot::empty(Settings { conflicts, ..Settings::default() })
     }
 
     fn gateway(port: u16) -> Object {

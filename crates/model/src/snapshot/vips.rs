@@ -106,15 +106,14 @@ mod tests {
 
     use super::{SLOTS, UNSPECIFIED, fnv1a, free_slot, ipv4, ipv6, slot_of};
     use crate::change::{Batch, Change, SourceId};
-    use crate::config::mesh::default_mesh;
+
     use crate::config::{Meta, Object, Spec};
-    use crate::conflict::Conflicts;
-    use crate::labels::Labels;
+
     use crate::names::ServiceKey;
     use crate::port::{Port, Protocol};
-    use crate::service::{ExportTo, Registry, Resolution, Service, TrafficDistribution};
-    use crate::settings::{Knobs, Settings};
-    use crate::shared::{Packed, Shared};
+    use crate::service::{Registry, Service};
+    use crate::settings::Settings;
+    use crate::shared::Packed;
     use crate::snapshot::Snapshot;
 
     fn name(host: &str) -> ServiceKey {
@@ -150,29 +149,8 @@ mod tests {
     }
 
     fn service(host: &str) -> Service {
-        Service {
-            hostname: host.into(),
-            namespace: "default".into(),
-            name: host.into(),
-            object_name: host.into(),
-            registry: Registry::Consul,
-            ports: vec![Port { name: "http".into(), number: 80, protocol: Protocol::Http }],
-            resolution: Resolution::ClientSide,
-            mesh_external: false,
-            address: UNSPECIFIED.into(),
-            cluster_addresses: Vec::new(),
-            auto_ipv4: None,
-            auto_ipv6: None,
-            export_to: ExportTo::default(),
-            labels: Labels::default(),
-            selector: Labels::default(),
-            service_accounts: Vec::new(),
-            passthrough_ports: Vec::new(),
-            traffic_distribution: TrafficDistribution::Any,
-            created: 0,
-            aliases: Vec::new(),
-            kubernetes: None,
-        }
+        let ports = vec![Port { name: "http".into(), number: 80, protocol: Protocol::Http }];
+        Service::new(Registry::Consul, host.into(), "default".into(), host, ports)
     }
 
     /// An entry whose store keeps statuses, with these hosts.
@@ -208,17 +186,9 @@ mod tests {
 
     #[test]
     fn entries_and_registries_share_no_address_and_entries_move_nobody() {
-        let settings = Settings {
-            mesh: Shared::new(default_mesh()),
-            networks: Shared::new(Default::default()),
-            knobs: Knobs::default(),
-            domain: "cluster.local".into(),
-            cluster: "Kubernetes".into(),
-            conflicts: Conflicts::default(),
-        };
         let batch = |source: &str, changes| Batch { source: SourceId(source.into()), changes };
         let registered = (0..2_000).map(|n| Change::ServiceApplied(Arc::new(service(&format!("s{n}.consul")))));
-        let (world, _) = Snapshot::empty(settings).apply(vec![batch("Consul", registered.collect())]);
+        let (world, _) = Snapshot::empty(Settings::default()).apply(vec![batch("Consul", registered.collect())]);
         let alone = addresses(&world, Registry::Consul);
         let hosts = (0..2_000).map(|n| format!("h{n}.example")).collect();
         let (world, _) = world.apply(vec![batch("Kubernetes", vec![entry("many", hosts, Vec::new())])]);

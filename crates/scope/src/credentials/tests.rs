@@ -4,11 +4,10 @@ use std::sync::Arc;
 
 use api::envoy::config::core::v3::Node;
 use model::change::{Batch, Change, Credential, SourceId};
-use model::config::mesh::{parse_mesh, parse_networks};
 use model::config::parse::documents;
 use model::names::{CredentialKey, Holder};
 use model::proxy::Proxy;
-use model::settings::{Knobs, Settings};
+use model::settings::Settings;
 use model::snapshot::Snapshot;
 
 use super::Secret;
@@ -70,15 +69,7 @@ fn world(text: &str) -> Snapshot {
             changes.push(Change::Credential(key, Some(Arc::new(Credential::of(entries)))));
         }
     }
-    let settings = Settings {
-        mesh: parse_mesh("", "mesh").0,
-        networks: parse_networks("", "networks").0,
-        knobs: Knobs::default(),
-        domain: "cluster.local".into(),
-        cluster: "Kubernetes".into(),
-        conflicts: Default::default(),
-    };
-    Snapshot::empty(settings).apply(vec![Batch { source: SourceId("test".into()), changes }]).0
+    Snapshot::empty(Settings::default()).apply(vec![Batch { source: SourceId("test".into()), changes }]).0
 }
 
 /// What a client of this kind and namespace, which gateways select, gets for a name.

@@ -50,6 +50,20 @@ pub struct Options {
     pub mesh_config: Option<Text>,
 }
 
+impl Options {
+    /// The cluster that the control plane itself stands in, in the usual namespace, read whatever the revision.
+    pub fn own(settings: &Settings) -> Options {
+        Options {
+            cluster: settings.cluster.clone(),
+            domain: settings.domain.clone(),
+            system_namespace: "istio-system".into(),
+            revision: "".into(),
+            is_primary: true,
+            mesh_config: None,
+        }
+    }
+}
+
 /// A collection of objects, as one watch lists it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Collection {

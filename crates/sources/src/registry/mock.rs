@@ -5,12 +5,12 @@ use std::net::Ipv4Addr;
 use std::sync::Arc;
 
 use model::change::{Change, SourceId};
-use model::endpoint::{Endpoint, Health, Locality, TlsMode};
-use model::labels::Labels;
-use model::names::{ClusterId, Hostname, Namespace, NetworkId, Text};
+use model::endpoint::{Endpoint, Locality};
+use model::names::{ClusterId, Hostname, Namespace, Text};
 use model::port::{Port, Protocol};
-use model::service::{ExportTo, Registry, Resolution, Service, TrafficDistribution};
+use model::service::{Registry, Service};
 
+use super::shape;
 use crate::source::{Outlet, Source, Stopped};
 
 /// Name and virtual address; endpoints stand at the address with 1 and the version as last two parts.
@@ -51,54 +51,28 @@ impl Mock {
 
     fn service(&self, name: &str, address: Ipv4Addr) -> Service {
         let address: Text = address.to_string().into();
+        let ports = PORTS.map(|(name, number, protocol)| Port { name: name.into(), number, protocol }).to_vec();
+        let hostname = Hostname::new(format!("{name}.{NAMESPACE}.svc.{}", self.domain));
         Service {
-            hostname: Hostname::new(format!("{name}.{NAMESPACE}.svc.{}", self.domain)),
-            namespace: NAMESPACE.into(),
-            name: name.into(),
-            object_name: name.into(),
-            registry: Registry::Mock,
-            ports: PORTS.map(|(name, number, protocol)| Port { name: name.into(), number, protocol }).to_vec(),
-            resolution: Resolution::ClientSide,
-            mesh_external: false,
             cluster_addresses: vec![(self.cluster.clone(), vec![address.clone()])],
             address,
-            auto_ipv4: None,
-            auto_ipv6: None,
-            export_to: ExportTo::default(),
-            labels: Labels::default(),
-            selector: Labels::default(),
-            service_accounts: Vec::new(),
-            passthrough_ports: Vec::new(),
-            traffic_distribution: TrafficDistribution::Any,
-            created: 0,
-            aliases: Vec::new(),
-            kubernetes: None,
+            ..Service::new(Registry::Mock, hostname, NAMESPACE.into(), name, ports)
         }
     }
 
     fn endpoints(&self, name: &str, address: Ipv4Addr) -> Vec<Endpoint> {
+        let namespace = Namespace::new(NAMESPACE);
         let ports = |version| PORTS.iter().map(move |(port, number, _)| (version, *port, *number));
         (0..VERSIONS)
             .flat_map(ports)
             .map(|(version, port, number)| Endpoint {
-                addresses: vec![instance(address, version).to_string().into()],
                 port: target(number),
                 service_port: port.into(),
                 service_port_number: number,
                 labels: [("version", format!("v{version}"))].into_iter().collect(),
                 locality: Locality::parse("region/zone"),
-                network: NetworkId::default(),
-                cluster: self.cluster.clone(),
-                weight: 0,
-                service_account: "".into(),
-                tls: TlsMode::Disabled,
-                namespace: Namespace::new(NAMESPACE),
                 workload_name: format!("{name}-v{version}").into(),
-                health: Health::Healthy,
-                node_name: "".into(),
-                host_name: "".into(),
-                sub_domain: "".into(),
-                cluster_local: false,
+                ..shape::endpoint(&instance(address, version).to_string(), &namespace, &self.cluster)
             })
             .collect()
     }

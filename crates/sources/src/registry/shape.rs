@@ -5,9 +5,7 @@ use std::collections::BTreeMap;
 
 use model::endpoint::{Endpoint, Health, Locality, TlsMode};
 use model::labels::Labels;
-use model::names::{ClusterId, Hostname, Namespace, NetworkId, Text};
-use model::port::Port;
-use model::service::{ExportTo, Registry, Resolution, Service, TrafficDistribution, UNSPECIFIED};
+use model::names::{ClusterId, Hostname, Namespace, Text};
 
 /// Where a source stands and what it knows of the mesh.
 #[derive(Clone, Debug)]
@@ -85,51 +83,10 @@ pub fn tls_mode(labels: &BTreeMap<String, String>, has_account: bool) -> TlsMode
 /// An endpoint of a service of the mesh, with nothing said about its port, place and labels.
 pub fn endpoint(address: &str, namespace: &Namespace, cluster: &ClusterId) -> Endpoint {
     Endpoint {
-        addresses: vec![address.into()],
-        port: 0,
-        service_port: "".into(),
-        service_port_number: 0,
-        labels: Labels::default(),
-        locality: Locality::default(),
-        network: NetworkId::default(),
         cluster: cluster.clone(),
-        weight: 0,
-        service_account: "".into(),
-        tls: TlsMode::Disabled,
         namespace: namespace.clone(),
-        workload_name: "".into(),
         health: Health::Healthy,
-        node_name: "".into(),
-        host_name: "".into(),
-        sub_domain: "".into(),
-        cluster_local: false,
-    }
-}
-
-/// A service inside the mesh that has endpoints and no address of its own.
-pub fn service(registry: Registry, hostname: Hostname, namespace: &Namespace, name: &str, ports: Vec<Port>) -> Service {
-    Service {
-        hostname,
-        namespace: namespace.clone(),
-        name: name.into(),
-        object_name: name.into(),
-        registry,
-        ports,
-        resolution: Resolution::ClientSide,
-        mesh_external: false,
-        address: UNSPECIFIED.into(),
-        cluster_addresses: Vec::new(),
-        auto_ipv4: None,
-        auto_ipv6: None,
-        export_to: ExportTo::default(),
-        labels: Labels::default(),
-        selector: Labels::default(),
-        service_accounts: Vec::new(),
-        passthrough_ports: Vec::new(),
-        traffic_distribution: TrafficDistribution::Any,
-        created: 0,
-        aliases: Vec::new(),
-        kubernetes: None,
+        ..Endpoint::at(address)
     }
 }
 

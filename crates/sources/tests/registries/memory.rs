@@ -7,7 +7,7 @@ use model::change::SourceId;
 use model::endpoint::Health;
 use model::names::{Namespace, Text};
 use model::port::{Port, Protocol};
-use model::service::Registry;
+use model::service::{Registry, Service};
 use sources::registry::ledger::{Ledger, Listing, Protection};
 use sources::registry::shape;
 use sources::source::{Outlet, Source, Stopped};
@@ -61,7 +61,7 @@ fn listings(instances: &BTreeMap<String, (Instance, bool)>) -> BTreeMap<Text, Li
     }
     let ports = vec![Port { name: "http".into(), number: 8080, protocol: Protocol::Http }];
     let listing = |(name, endpoints): (&str, Vec<_>)| {
-        let service = shape::service(Registry::Mock, host(name).into(), &namespace, name, ports.clone());
+        let service = Service::new(Registry::Mock, host(name).into(), namespace.clone(), name, ports.clone());
         (Text::from(name), Listing { service: Arc::new(service), endpoints: shape::in_order(endpoints).into() })
     };
     by_service.into_iter().map(listing).collect()

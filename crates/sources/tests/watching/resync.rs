@@ -4,11 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
 
-use api::istio::mesh::v1alpha1::MeshNetworks;
 use http::{Response, StatusCode};
-use model::config::mesh::default_mesh;
-use model::settings::{Knobs, Settings};
-use model::shared::Shared;
+use model::settings::Settings;
 use serde_json::{Value, json};
 use sources::kubernetes::access::Access;
 use sources::kubernetes::cluster::Options;
@@ -20,17 +17,6 @@ use tokio::sync::watch;
 use crate::follower::Follower;
 
 const SERVICES: &str = "/api/v1/services";
-
-fn settings() -> Settings {
-    Settings {
-        mesh: Shared::new(default_mesh()),
-        networks: Shared::new(MeshNetworks::default()),
-        knobs: Knobs::default(),
-        domain: "cluster.local".into(),
-        cluster: "Kubernetes".into(),
-        conflicts: Default::default(),
-    }
-}
 
 /// A server of one Service with this port. It refuses streaming lists, as old ones do.
 async fn silent(port: Arc<AtomicU16>) -> Scripted {
@@ -68,15 +54,8 @@ fn source(server: &Scripted, folder: &tempfile::TempDir, resync: Duration) -> Ku
         "contexts": [{"name": "a", "context": {"cluster": "a", "user": "a"}}]});
     let file = folder.path().join("kubeconfig");
     std::fs::write(&file, kubeconfig.to_string()).unwrap();
-    let settings = settings();
-    let options = Options {
-        cluster: settings.cluster.clone(),
-        domain: settings.domain.clone(),
-        system_namespace: "istio-system".into(),
-        revision: "".into(),
-        is_primary: true,
-        mesh_config: None,
-    };
+    let settings = Settings::default();
+    let options = Options::own(&settings);
     let manner = Manner { resync: Some(resync), ..Manner::default() };
     let (tell, told) = watch::channel(Some(settings.clone()));
     // The settings stay as they are for as long as anybody reads them.

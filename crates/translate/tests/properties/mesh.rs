@@ -6,11 +6,10 @@ use std::sync::Arc;
 
 use api::envoy::config::core::v3::Node;
 use model::change::{Batch, Change, SourceId};
-use model::config::mesh::{parse_mesh, parse_networks};
 use model::config::parse::documents;
 use model::config::{Key, Object};
 use model::proxy::Proxy;
-use model::settings::{Knobs, Settings};
+use model::settings::Settings;
 use model::snapshot::Snapshot;
 use proptest::collection::vec;
 use proptest::prelude::{Just, Strategy, any, prop_oneof};
@@ -161,14 +160,7 @@ pub(crate) fn read(text: &str) -> Object {
 }
 
 pub(crate) fn empty() -> Snapshot {
-    Snapshot::empty(Settings {
-        mesh: parse_mesh("", "mesh.yaml").0,
-        networks: parse_networks("", "networks.yaml").0,
-        knobs: Knobs::default(),
-        domain: "cluster.local".into(),
-        cluster: "Kubernetes".into(),
-        conflicts: Default::default(),
-    })
+    Snapshot::empty(Settings::default())
 }
 
 pub(crate) fn batch(changes: Vec<Change>) -> Batch {

@@ -175,9 +175,9 @@ mod tests {
     use axum::body::Body;
     use axum::extract::Request;
     use http::StatusCode;
-    use model::config::mesh::default_mesh;
-    use model::settings::{Knobs, Settings};
-    use model::shared::Shared;
+
+    use model::settings::Settings;
+
     use sources::roster::Roster;
     use tokio_util::sync::CancellationToken;
     use tonic::transport::server::TcpConnectInfo;
@@ -188,16 +188,8 @@ mod tests {
     use crate::serve::world::World;
 
     async fn status_for(caller: Option<&str>) -> StatusCode {
-        let settings = Settings {
-            mesh: Shared::new(default_mesh()),
-            networks: Shared::new(Default::default()),
-            knobs: Knobs::default(),
-            domain: "cluster.local".into(),
-            cluster: "Kubernetes".into(),
-            conflicts: Default::default(),
-        };
         let stop = CancellationToken::new();
-        let pilot = Pilot::new(World::start(settings, Arc::default(), stop.clone()), Roster::default());
+        let pilot = Pilot::new(World::start(Settings::default(), Arc::default(), stop.clone()), Roster::default());
         let pages = Pages::new(Arc::new(pilot), stop);
         let mut request = Request::get("/debug/mesh").body(Body::empty()).unwrap();
         if let Some(caller) = caller {

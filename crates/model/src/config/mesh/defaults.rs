@@ -9,8 +9,27 @@ use api::istio::mesh::v1alpha1::mesh_config::{
     inbound_traffic_policy, outbound_traffic_policy,
 };
 use api::istio::mesh::v1alpha1::proxy_config::ClusterName;
-use api::istio::mesh::v1alpha1::{AuthenticationPolicy, MeshConfig, ProxyConfig};
+use api::istio::mesh::v1alpha1::{AuthenticationPolicy, MeshConfig, MeshNetworks, ProxyConfig};
 use api::istio::networking::v1alpha3::LocalityLoadBalancerSetting;
+
+use crate::conflict::Conflicts;
+use crate::service::Registry;
+use crate::settings::{Knobs, Settings};
+use crate::shared::Shared;
+
+impl Default for Settings {
+    /// A mesh of which nobody said anything.
+    fn default() -> Settings {
+        Settings {
+            mesh: Shared::new(default_mesh()),
+            networks: Shared::new(MeshNetworks::default()),
+            knobs: Knobs::default(),
+            domain: "cluster.local".into(),
+            cluster: Registry::Kubernetes.as_str().into(),
+            conflicts: Conflicts::default(),
+        }
+    }
+}
 
 /// Mesh config of a standard install.
 pub fn default_mesh() -> MeshConfig {

@@ -4,62 +4,26 @@ use std::sync::Arc;
 
 use super::super::Snapshot;
 use crate::change::{Batch, Change, SourceId};
-use crate::config::mesh::default_mesh;
 use crate::conflict::{Conflicts, Policy};
-use crate::endpoint::{Endpoint, Health, Locality, TlsMode};
-use crate::labels::Labels;
+use crate::endpoint::{Endpoint, Health};
 use crate::names::ServiceKey;
 use crate::port::{Port, Protocol};
-use crate::service::{ExportTo, Registry, Resolution, Service, TrafficDistribution, UNSPECIFIED};
-use crate::settings::{Knobs, Settings};
-use crate::shared::Shared;
+use crate::service::{Registry, Service};
+use crate::settings::Settings;
 
 fn service(registry: Registry, port: u16) -> Service {
-    Service {
-        hostname: "cart.mesh".into(),
-        namespace: "default".into(),
-        name: "cart".into(),
-        object_name: "cart".into(),
-        registry,
-        ports: vec![Port { name: "http".into(), number: port, protocol: Protocol::Http }],
-        resolution: Resolution::ClientSide,
-        mesh_external: false,
-        address: UNSPECIFIED.into(),
-        cluster_addresses: Vec::new(),
-        auto_ipv4: None,
-        auto_ipv6: None,
-        export_to: ExportTo::default(),
-        labels: Labels::default(),
-        selector: Labels::default(),
-        service_accounts: Vec::new(),
-        passthrough_ports: Vec::new(),
-        traffic_distribution: TrafficDistribution::Any,
-        created: 0,
-        aliases: Vec::new(),
-        kubernetes: Default::default(),
-    }
+    let ports = vec![Port { name: "http".into(), number: port, protocol: Protocol::Http }];
+    Service::new(registry, "cart.mesh".into(), "default".into(), "cart", ports)
 }
 
 fn endpoint(address: &str) -> Endpoint {
     Endpoint {
-        addresses: vec![address.into()],
         port: 80,
         service_port: "http".into(),
         service_port_number: 80,
-        labels: Labels::default(),
-        locality: Locality::default(),
-        network: "".into(),
-        cluster: "".into(),
-        weight: 0,
-        service_account: "".into(),
-        tls: TlsMode::Disabled,
         namespace: "default".into(),
-        workload_name: "".into(),
         health: Health::Healthy,
-        node_name: "".into(),
-        host_name: "".into(),
-        sub_domain: "".into(),
-        cluster_local: false,
+        ..Endpoint::at(address)
     }
 }
 
@@ -77,14 +41,8 @@ fn gone(source: &str) -> Batch {
 
 fn world(policy: Policy) -> Snapshot {
     let order = vec!["Eureka".into()];
-    Snapshot::empty(Settings {
-        mesh: Shared::new(default_mesh()),
-        networks: Shared::new(Default::default()),
-        knobs: Knobs::default(),
-        domain: "cluster.local".into(),
-        cluster: "Kubernetes".into(),
-        conflicts: Conflicts { policy, order, ..Conflicts::default() },
-    })
+    let conflicts = Conflicts { policy, order, ..Conflicts::default() };
+    Snapshot::empty(Settings { conflicts, ..Settings::default() })
 }
 
 /// `namespace registry: addresses` of every service, and the messages.

@@ -3,11 +3,9 @@
 use std::sync::Arc;
 
 use crate::change::{Batch, Change, SourceId};
-use crate::config::mesh::{parse_mesh, parse_networks};
 use crate::config::parse::documents;
 use crate::config::{Key, Kind, Spec};
-use crate::conflict::Conflicts;
-use crate::settings::{Knobs, Settings};
+use crate::settings::Settings;
 use crate::snapshot::{Delta, Snapshot};
 
 const GATEWAY: &str = "
@@ -38,14 +36,7 @@ spec:
 ";
 
 pub(super) fn empty() -> Snapshot {
-    Snapshot::empty(Settings {
-        mesh: parse_mesh("", "mesh").0,
-        networks: parse_networks("", "networks").0,
-        knobs: Knobs::default(),
-        domain: "cluster.local".into(),
-        cluster: "Kubernetes".into(),
-        conflicts: Conflicts::default(),
-    })
+    Snapshot::empty(Settings::default())
 }
 
 fn with(world: &Snapshot, text: &str) -> (Snapshot, Delta) {

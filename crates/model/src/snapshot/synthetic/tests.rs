@@ -3,82 +3,45 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use api::istio::mesh::v1alpha1::MeshNetworks;
-
 use crate::change::{Batch, Change, SourceId};
-use crate::config::mesh::default_mesh;
 use crate::config::validate::validate;
-use crate::conflict::Conflicts;
 use crate::endpoint::{Endpoint, Health, Locality, TlsMode};
-use crate::labels::Labels;
 use crate::names::{ServiceKey, Text};
 use crate::port::{Port, Protocol};
-use crate::service::{ExportTo, Registry, Resolution, Service, TrafficDistribution, UNSPECIFIED};
-use crate::settings::{Knobs, Settings};
-use crate::shared::Shared;
+use crate::service::{ExportTo, Registry, Service, UNSPECIFIED};
+use crate::settings::Settings;
 use crate::snapshot::Snapshot;
 
 use super::{entries, services};
 
 fn world(changes: Vec<Change>) -> Snapshot {
-    let settings = Settings {
-        mesh: Shared::new(default_mesh()),
-        networks: Shared::new(MeshNetworks::default()),
-        knobs: Knobs::default(),
-        domain: "cluster.local".into(),
-        cluster: "c1".into(),
-        conflicts: Conflicts::default(),
-    };
+    let settings = Settings { cluster: "c1".into(), ..Settings::default() };
     Snapshot::empty(settings).apply(vec![Batch { source: SourceId("Consul".into()), changes }]).0
 }
 
 fn service(registry: Registry, address: &str) -> Service {
     let port = |name: &str, number, protocol| Port { name: name.into(), number, protocol };
+    let ports = vec![port("http", 80, Protocol::Http), port("port-90", 90, Protocol::Unknown)];
     Service {
-        hostname: "web.service.consul".into(),
-        namespace: "shop".into(),
-        name: "web".into(),
-        object_name: "web".into(),
-        registry,
-        ports: vec![port("http", 80, Protocol::Http), port("port-90", 90, Protocol::Unknown)],
-        resolution: Resolution::ClientSide,
-        mesh_external: false,
         address: address.into(),
-        cluster_addresses: Vec::new(),
-        auto_ipv4: None,
-        auto_ipv6: None,
         export_to: ExportTo::parse([".", "pay"]),
         labels: [("tier", "front")].into_iter().collect(),
-        selector: Labels::default(),
         service_accounts: vec!["spiffe://cluster.local/ns/shop/sa/web".into()],
-        passthrough_ports: Vec::new(),
-        traffic_distribution: TrafficDistribution::Any,
         created: 7,
-        aliases: Vec::new(),
-        kubernetes: None,
+        ..Service::new(registry, "web.service.consul".into(), "shop".into(), "web", ports)
     }
 }
 
 fn endpoint(address: &str, port: u32, service_port: (&str, u16)) -> Endpoint {
     Endpoint {
-        addresses: vec![address.into()],
         port,
         service_port: service_port.0.into(),
         service_port_number: service_port.1,
         labels: [("version", "v1"), ("topology.istio.io/cluster", "c1")].into_iter().collect(),
-        locality: Locality::default(),
-        network: "".into(),
         cluster: "c1".into(),
-        weight: 0,
-        service_account: "".into(),
-        tls: TlsMode::Disabled,
         namespace: "shop".into(),
-        workload_name: "".into(),
         health: Health::Healthy,
-        node_name: "".into(),
-        host_name: "".into(),
-        sub_domain: "".into(),
-        cluster_local: false,
+        ..Endpoint::at(address)
     }
 }
 

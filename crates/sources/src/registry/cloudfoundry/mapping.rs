@@ -10,7 +10,7 @@ use model::labels::Labels;
 use model::names::{ClusterId, Namespace, Text};
 use model::port::{Port, Protocol};
 use model::problem::Problem;
-use model::service::{Registry, Resolution};
+use model::service::{Registry, Resolution, Service};
 
 use super::options::Options;
 use super::picture::{InternalRoute, Picture, Route, RouteKey};
@@ -138,7 +138,7 @@ impl Scene<'_> {
 
     fn listing(&self, host: &str, port: Port, endpoints: Vec<Endpoint>, vip: Option<IpAddr>) -> Option<Listing> {
         let hostname = shape::hostname(host, &[])?;
-        let mut service = shape::service(Registry::CloudFoundry, hostname, &self.namespace, host, vec![port]);
+        let mut service = Service::new(Registry::CloudFoundry, hostname, self.namespace.clone(), host, vec![port]);
         if let Some(vip) = vip {
             service.address = vip.to_string().into();
         }

@@ -8,7 +8,7 @@ use model::endpoint::{Endpoint, Health, Locality};
 use model::names::{ClusterId, Namespace, Text};
 use model::port::{Port, Protocol};
 use model::problem::Problem;
-use model::service::{Registry, Resolution};
+use model::service::{Registry, Resolution, Service};
 
 use super::options::{Options, Profile};
 use super::wire::{Check, Instance};
@@ -51,7 +51,7 @@ pub(super) fn listing(
             endpoints.push(Endpoint { service_port, service_port_number: number, port, ..template.clone() });
         }
     }
-    let mut service = shape::service(Registry::Consul, hostname, &namespace, name, ports.list());
+    let mut service = Service::new(Registry::Consul, hostname, namespace.clone(), name, ports.list());
     service.mesh_external = instances.iter().any(|i| i.service.meta.contains_key("external"));
     if endpoints.iter().any(|e| e.address().parse::<IpAddr>().is_err()) {
         service.resolution = Resolution::Dns;

@@ -17,7 +17,7 @@ use model::endpoint::Endpoint;
 use model::names::{ClusterId, Namespace, Text};
 use model::port::{Port, Protocol};
 use model::problem::Problem;
-use model::service::Registry;
+use model::service::{Registry, Service};
 use tokio::time::Instant;
 
 use crate::registry::ledger::{Ledger, Listing, Protection};
@@ -80,7 +80,7 @@ impl Dns {
             ..shape::endpoint(&address.to_string(), &namespace, &self.cluster)
         };
         let endpoints = shape::in_order(targets.into_iter().map(endpoint).collect());
-        let service = shape::service(Registry::Dns, hostname, &namespace, &named.host, vec![port]);
+        let service = Service::new(Registry::Dns, hostname, namespace.clone(), named.host.as_str(), vec![port]);
         Some(Listing { service: Arc::new(service), endpoints: endpoints.into() })
     }
 

@@ -8,7 +8,7 @@ use model::endpoint::{Endpoint, Health, Locality};
 use model::names::{ClusterId, Namespace, Text};
 use model::port::{Port, Protocol};
 use model::problem::Problem;
-use model::service::{Registry, Resolution};
+use model::service::{Registry, Resolution, Service};
 
 use super::options::{Options, ServicePer};
 use super::wire::Instance;
@@ -69,7 +69,7 @@ fn listing(name: &str, instances: &[&Instance], options: &Options, cluster: &Clu
         }
     }
     let ports = ports.into_values().collect();
-    let mut service = shape::service(Registry::Eureka, hostname, &namespace, name, ports);
+    let mut service = Service::new(Registry::Eureka, hostname, namespace.clone(), name, ports);
     if endpoints.iter().any(|e| e.address().parse::<IpAddr>().is_err()) {
         service.resolution = Resolution::Dns;
     }

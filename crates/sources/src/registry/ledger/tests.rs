@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use model::change::{Change, SourceId};
 use model::names::{Namespace, Text};
-use model::service::Registry;
+use model::service::{Registry, Service};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -17,7 +17,7 @@ use crate::source::Outlet;
 
 fn listing(host: &str, addresses: &[&str]) -> Listing {
     let namespace = Namespace::from("default");
-    let service = shape::service(Registry::Mock, host.into(), &namespace, host, Vec::new());
+    let service = Service::new(Registry::Mock, host.into(), namespace.clone(), host, Vec::new());
     let endpoints = addresses.iter().map(|a| shape::endpoint(a, &namespace, &"".into())).collect();
     Listing { service: Arc::new(service), endpoints }
 }

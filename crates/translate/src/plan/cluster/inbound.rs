@@ -6,11 +6,10 @@ use std::sync::Arc;
 
 use api::istio::mesh::v1alpha1::mesh_config::inbound_traffic_policy::Mode;
 use api::istio::networking::v1alpha3::{ConnectionPoolSettings, IstioIngressListener, Sidecar};
-use model::labels::Labels;
 use model::names::{Hostname, Text};
 use model::port::{Port, Protocol};
 use model::proxy::{Interception, Proxy};
-use model::service::{ExportTo, Registry, Resolution, Service, TrafficDistribution, UNSPECIFIED};
+use model::service::{Registry, Service};
 use model::shared::Shared;
 use scope::View;
 use scope::inbound::ServiceTarget;
@@ -195,29 +194,9 @@ fn original(service: &Service, port: &Port) -> Destination {
 fn nameless(view: &View) -> Arc<Service> {
     let name = view.sidecar.as_ref().map_or_else(Text::default, |s| s.meta.name.clone());
     let namespace = view.proxy.namespace.clone();
-    Arc::new(Service {
-        hostname: Hostname::from(format!("{name}.{namespace}")),
-        namespace,
-        object_name: name.clone(),
-        name,
-        registry: Registry::External,
-        ports: Vec::new(),
-        resolution: Resolution::ClientSide,
-        mesh_external: true,
-        address: UNSPECIFIED.into(),
-        cluster_addresses: Vec::new(),
-        auto_ipv4: None,
-        auto_ipv6: None,
-        export_to: ExportTo::default(),
-        labels: Labels::default(),
-        selector: Labels::default(),
-        service_accounts: Vec::new(),
-        passthrough_ports: Vec::new(),
-        traffic_distribution: TrafficDistribution::Any,
-        created: 0,
-        aliases: Vec::new(),
-        kubernetes: None,
-    })
+    let hostname = Hostname::from(format!("{name}.{namespace}"));
+    let service = Service::new(Registry::External, hostname, namespace, name, Vec::new());
+    Arc::new(Service { mesh_external: true, ..service })
 }
 
 /// Where a listener's default endpoint points; the inner `None` means where the connection was meant to go.

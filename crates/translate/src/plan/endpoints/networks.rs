@@ -224,24 +224,14 @@ mod tests {
 
     fn endpoint(address: &str, network: &str) -> Endpoint {
         Endpoint {
-            addresses: vec![address.into()],
             port: 80,
             service_port: "http".into(),
             service_port_number: 80,
-            labels: Labels::default(),
-            locality: Locality::default(),
             network: network.into(),
-            cluster: "".into(),
             weight: 1,
-            service_account: "".into(),
             tls: TlsMode::Istio,
             namespace: "b".into(),
-            workload_name: "".into(),
-            health: Health::Unknown,
-            node_name: "".into(),
-            host_name: "".into(),
-            sub_domain: "".into(),
-            cluster_local: false,
+            ..Endpoint::at(address)
         }
     }
 
