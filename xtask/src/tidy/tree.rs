@@ -19,6 +19,8 @@ pub(crate) struct Tree {
     pub manifests: BTreeMap<String, Text>,
     /// Every file of prose or code, Rust included.
     pub texts: Vec<Text>,
+    /// Every file there is, read or not.
+    pub paths: Vec<String>,
 }
 
 pub(crate) struct Text {
@@ -38,17 +40,18 @@ pub(crate) struct Source {
 
 impl Tree {
     pub(crate) fn read(root: &Path) -> Result<Tree> {
-        let mut files = Vec::new();
+        let (mut files, mut paths) = (Vec::new(), Vec::new());
         for path in workspace::files(root)? {
             let name = path.strip_prefix(root).expect("the walk starts at the root").to_string_lossy().into_owned();
             let extension = path.extension().map(|e| e.to_string_lossy().into_owned()).unwrap_or_default();
             let plain = TEXTS.contains(&extension.as_str()) || extension.is_empty();
             if plain && !name.starts_with("tests/cases/") {
                 let bytes = fs::read(&path).with_context(|| format!("could not read {name}"))?;
-                files.push((name, String::from_utf8_lossy(&bytes).into_owned()));
+                files.push((name.clone(), String::from_utf8_lossy(&bytes).into_owned()));
             }
+            paths.push(name);
         }
-        Ok(Tree::of(files))
+        Ok(Tree { paths, ..Tree::of(files) })
     }
 
     /// The tree of these (path, text) pairs.
@@ -61,7 +64,8 @@ impl Tree {
             let folder = t.path.strip_suffix("/Cargo.toml")?;
             Some((crate_of(folder).to_owned(), Text { path: t.path.clone(), text: t.text.clone() }))
         });
-        Tree { manifests: manifests.collect(), sources, texts }
+        let paths = texts.iter().map(|text| text.path.clone()).collect();
+        Tree { manifests: manifests.collect(), sources, texts, paths }
     }
 
     /// The Rust files below `src` of one crate.

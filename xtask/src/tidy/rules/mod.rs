@@ -3,6 +3,7 @@
 mod cycles;
 mod declared;
 mod imports;
+mod named;
 mod opening;
 mod panics;
 mod paths;
@@ -30,6 +31,7 @@ pub(crate) const TABLE: &[Rule] = &[
     Rule { name: "unsafe code is forbidden", check: unsafe_code::check },
     Rule { name: "no panic is an answer", check: panics::check },
     Rule { name: "no paths of one machine", check: paths::check },
+    Rule { name: "ARCHITECTURE.md names what is there", check: named::check },
 ];
 
 /// The findings of a rule over files given as (path, text), as "path:line message".
