@@ -2,6 +2,7 @@
 //! and an object that cannot be used leaves the last good one of its name in force.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::pin::pin;
 use std::time::Duration;
 
 use api::istio::mcp::v1alpha1::Resource;
@@ -12,6 +13,7 @@ use model::names::Text;
 use model::problem::{Problem, Severity};
 use tokio::time::Instant;
 
+use crate::registry::pace::Retry;
 use crate::source::{Outlet, Stopped};
 
 /// Servers may leave collections that they do not know unanswered. So long after the first answer these are not
@@ -58,17 +60,23 @@ impl Collections {
         self.shelves.iter().filter(|(_, shelf)| !shelf.is_heard_of).map(|(name, _)| &**name).collect()
     }
 
-    /// The server's next answer, or nothing when the wait for silent collections ends.
-    pub(super) async fn awaited<T>(&self, next: impl Future<Output = T>) -> Option<T> {
-        match self.grace.filter(|_| !self.is_synced) {
-            None => Some(next.await),
-            Some(until) => tokio::time::timeout_at(until, next).await.ok(),
+    /// The server's next answer. When the wait for silent collections ends before it comes, that is told.
+    pub(super) async fn next<T>(&mut self, answer: impl Future<Output = T>, outlet: &Outlet) -> Result<T, Stopped> {
+        let mut answer = pin!(answer);
+        if let Some(until) = self.grace.filter(|_| !self.is_synced) {
+            match tokio::time::timeout_at(until, &mut answer).await {
+                Ok(answer) => return Ok(answer),
+                Err(_) => self.tell(Vec::new(), outlet).await?,
+            }
         }
+        Ok(answer.await)
     }
 
     /// Notes that the server answered.
-    pub(super) fn heard(&mut self) {
+    pub(super) fn heard(&mut self, outlet: &Outlet, retry: &mut Retry) {
         self.grace.get_or_insert_with(|| Instant::now() + GRACE);
+        retry.succeeded();
+        outlet.health().regained();
     }
 
     /// Sends changes with what is wrong now, and once that everything was told.

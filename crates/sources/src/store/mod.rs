@@ -4,4 +4,5 @@ mod collections;
 pub mod files;
 pub mod mcp;
 pub mod memory;
+mod streams;
 pub mod xds;

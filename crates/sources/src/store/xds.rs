@@ -12,6 +12,7 @@ use tracing::warn;
 use xds::client::{DeltaClient, Held, SotwClient};
 
 use super::collections::Collections;
+use super::streams::{self, Streamed, ended, failed};
 use crate::grpc::{self, Tls};
 use crate::registry::pace::Retry;
 use crate::source::{Outlet, Source, Stopped};
@@ -76,16 +77,6 @@ impl XdsStore {
         self.collections.names().map(|name| TypeUrl::from(name.to_string())).collect()
     }
 
-    /// Follows one stream to its end.
-    async fn follow(&mut self, outlet: &Outlet, retry: &mut Retry) -> Result<(), Stopped> {
-        outlet.health().asked();
-        let channel = grpc::connect(&self.options.address, self.options.tls.as_ref()).await.map_err(Stopped::Failed)?;
-        match self.options.variant {
-            Variant::StateOfTheWorld => self.follow_sotw(channel, outlet, retry).await,
-            Variant::Delta => self.follow_delta(channel, outlet, retry).await,
-        }
-    }
-
     async fn follow_sotw(
         &mut self,
         channel: tonic::transport::Channel,
@@ -97,12 +88,8 @@ impl XdsStore {
         let mut stream = SotwClient::open(channel, self.node(), first, &[]).await.map_err(failed)?;
         others.iter().for_each(|kind| stream.subscribe(kind, &[]));
         loop {
-            let Some(response) = self.collections.awaited(stream.next()).await else {
-                self.collections.tell(Vec::new(), outlet).await?;
-                continue;
-            };
-            let response = response.map_err(failed)?.ok_or_else(ended)?;
-            self.heard(outlet, retry);
+            let response = self.collections.next(stream.next(), outlet).await?.map_err(failed)?.ok_or_else(ended)?;
+            self.collections.heard(outlet, retry);
             let resources: Result<Vec<Resource>, String> = response.resources.iter().map(opened).collect();
             match resources {
                 Ok(resources) => {
@@ -130,12 +117,8 @@ impl XdsStore {
         let mut stream = opened_stream.map_err(failed)?;
         others.iter().for_each(|kind| stream.subscribe(kind, &[]));
         loop {
-            let Some(response) = self.collections.awaited(stream.next()).await else {
-                self.collections.tell(Vec::new(), outlet).await?;
-                continue;
-            };
-            let response = response.map_err(failed)?.ok_or_else(ended)?;
-            self.heard(outlet, retry);
+            let response = self.collections.next(stream.next(), outlet).await?.map_err(failed)?.ok_or_else(ended)?;
+            self.collections.heard(outlet, retry);
             let bodies = response.resources.iter().filter_map(|resource| resource.resource.as_ref());
             let resources: Result<Vec<Resource>, String> = bodies.map(opened).collect();
             match resources {
@@ -156,12 +139,6 @@ impl XdsStore {
             }
         }
     }
-
-    fn heard(&mut self, outlet: &Outlet, retry: &mut Retry) {
-        self.collections.heard();
-        retry.succeeded();
-        outlet.health().regained();
-    }
 }
 
 /// The type under which objects of a kind are asked for: the kind's preferred version.
@@ -178,12 +155,15 @@ fn opened(any: &Any) -> Result<Resource, String> {
     Resource::decode(&*any.value).map_err(|e| format!("a resource could not be decoded: {e}"))
 }
 
-fn failed(status: tonic::Status) -> Stopped {
-    Stopped::Failed(format!("the stream ended: {}: {}", status.code(), status.message()))
-}
-
-fn ended() -> Stopped {
-    Stopped::Failed("the server ended the stream".to_owned())
+impl Streamed for XdsStore {
+    async fn follow(&mut self, outlet: &Outlet, retry: &mut Retry) -> Result<(), Stopped> {
+        outlet.health().asked();
+        let channel = grpc::connect(&self.options.address, self.options.tls.as_ref()).await.map_err(Stopped::Failed)?;
+        match self.options.variant {
+            Variant::StateOfTheWorld => self.follow_sotw(channel, outlet, retry).await,
+            Variant::Delta => self.follow_delta(channel, outlet, retry).await,
+        }
+    }
 }
 
 impl Source for XdsStore {
@@ -192,13 +172,6 @@ impl Source for XdsStore {
     }
 
     async fn run(&mut self, outlet: Outlet) -> Result<(), Stopped> {
-        let mut retry = Retry::default();
-        loop {
-            match self.follow(&outlet, &mut retry).await {
-                Err(Stopped::Failed(reason)) => outlet.health().lost(reason),
-                other => return other,
-            }
-            retry.wait().await;
-        }
+        streams::run(self, &outlet).await
     }
 }

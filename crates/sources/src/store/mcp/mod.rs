@@ -13,11 +13,12 @@ use model::names::Text;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::UnboundedReceiverStream;
 use tonic::client::Grpc;
-use tonic::{Code, Request, Status, Streaming};
+use tonic::{Code, Request, Streaming};
 use tonic_prost::ProstCodec;
 use tracing::warn;
 
 use super::collections::Collections;
+use super::streams::{self, Streamed, ended, failed};
 use crate::grpc::{self, Tls};
 use crate::http::{Identity, Roots};
 use crate::registry::pace::Retry;
@@ -139,37 +140,6 @@ impl McpSink {
         Ok(Stream { requests, answers })
     }
 
-    /// Follows one stream to its end.
-    async fn follow(&mut self, outlet: &Outlet, retry: &mut Retry) -> Result<(), Stopped> {
-        outlet.health().asked();
-        let mut stream = self.open().await?;
-        loop {
-            let Some(answer) = self.collections.awaited(stream.answers.message()).await else {
-                self.collections.tell(Vec::new(), outlet).await?;
-                continue;
-            };
-            let Some(resources) = answer.map_err(failed)? else {
-                return Err(Stopped::Failed("the server ended the stream".to_owned()));
-            };
-            self.collections.heard();
-            retry.succeeded();
-            outlet.health().regained();
-            let taken = self.take(&resources);
-            let error_detail = taken.as_ref().err().map(|reason| rejection(reason));
-            let verdict = RequestResources {
-                response_nonce: resources.nonce.clone(),
-                error_detail,
-                ..self.request(&resources.collection)
-            };
-            // A closed stream shows when the next answer is read.
-            let _ = stream.requests.send(verdict);
-            match taken {
-                Ok(changes) => self.collections.tell(changes, outlet).await?,
-                Err(reason) => warn!(source = &*self.id.0, collection = resources.collection, reason, "refused"),
-            }
-        }
-    }
-
     /// What an answer changes; an error where it does not fit what was asked for.
     fn take(&mut self, answer: &Resources) -> Result<Vec<Change>, String> {
         let name = &answer.collection;
@@ -191,8 +161,29 @@ fn rejection(reason: &str) -> Rejection {
     Rejection { code: Code::InvalidArgument as i32, message: reason.to_owned(), details: Vec::new() }
 }
 
-fn failed(status: Status) -> Stopped {
-    Stopped::Failed(format!("the stream ended: {}: {}", status.code(), status.message()))
+impl Streamed for McpSink {
+    async fn follow(&mut self, outlet: &Outlet, retry: &mut Retry) -> Result<(), Stopped> {
+        outlet.health().asked();
+        let mut stream = self.open().await?;
+        loop {
+            let answer = self.collections.next(stream.answers.message(), outlet).await?;
+            let resources = answer.map_err(failed)?.ok_or_else(ended)?;
+            self.collections.heard(outlet, retry);
+            let taken = self.take(&resources);
+            let error_detail = taken.as_ref().err().map(|reason| rejection(reason));
+            let verdict = RequestResources {
+                response_nonce: resources.nonce.clone(),
+                error_detail,
+                ..self.request(&resources.collection)
+            };
+            // A closed stream shows when the next answer is read.
+            let _ = stream.requests.send(verdict);
+            match taken {
+                Ok(changes) => self.collections.tell(changes, outlet).await?,
+                Err(reason) => warn!(source = &*self.id.0, collection = resources.collection, reason, "refused"),
+            }
+        }
+    }
 }
 
 impl Source for McpSink {
@@ -201,14 +192,7 @@ impl Source for McpSink {
     }
 
     async fn run(&mut self, outlet: Outlet) -> Result<(), Stopped> {
-        let mut retry = Retry::default();
-        loop {
-            match self.follow(&outlet, &mut retry).await {
-                Err(Stopped::Failed(reason)) => outlet.health().lost(reason),
-                other => return other,
-            }
-            retry.wait().await;
-        }
+        streams::run(self, &outlet).await
     }
 }
 
