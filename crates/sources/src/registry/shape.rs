@@ -32,6 +32,19 @@ pub fn hostname(template: &str, values: &[(&str, &str)]) -> Option<Hostname> {
     fits.then(|| Hostname::new(text))
 }
 
+/// Whether a template makes host names: it must tell services apart by the first of these values.
+pub fn check_host(template: &str, values: &[(&str, &str)]) -> Result<(), String> {
+    if let Some((name, _)) = values.first().filter(|(name, _)| !template.contains(&format!("{{{name}}}"))) {
+        return Err(format!("the host {template:?} does not contain {{{name}}}"));
+    }
+    hostname(template, values).map(|_| ()).ok_or(format!("{template:?} makes no host name"))
+}
+
+/// The items of a flag that are separated by commas.
+pub fn listed(flag: &str) -> Vec<String> {
+    flag.split(',').map(str::trim).filter(|item| !item.is_empty()).map(str::to_owned).collect()
+}
+
 fn is_dns_label(part: &str) -> bool {
     let inner = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
     part.len() <= 63 && part.chars().all(inner) && !part.starts_with('-') && !part.ends_with('-')

@@ -69,17 +69,13 @@ impl Default for Options {
 impl Options {
     /// What the flags of Pilot say: addresses, separated by commas, and an interval.
     pub fn of_flags(addresses: &str, interval: Duration) -> Options {
-        let addresses = addresses.split(',').map(str::trim).filter(|address| !address.is_empty());
-        Options { addresses: addresses.map(str::to_owned).collect(), interval: Period(interval), ..Options::default() }
+        Options { addresses: shape::listed(addresses), interval: Period(interval), ..Options::default() }
     }
 
     pub(crate) fn check(&self) -> Result<(), String> {
         if self.addresses.is_empty() {
             return Err("there is no address".to_owned());
         }
-        if !self.host.contains("{name}") {
-            return Err(format!("the host {:?} does not contain {{name}}", self.host));
-        }
-        shape::hostname(&self.host, &[("name", "a")]).map(|_| ()).ok_or(format!("{:?} makes no host name", self.host))
+        shape::check_host(&self.host, &[("name", "a")])
     }
 }
