@@ -85,19 +85,13 @@ fn merge_chain(chain: &mut FilterChain, patch: &Patch) {
     }
 }
 
-/// Renames the filter if the patch has another name, and merges its settings if both have any.
+/// Merges a patch's filter into this one, which must have settings of its own.
 fn merge_filter(filter: &mut Filter, patch: &Patch) {
     use filter::ConfigType::TypedConfig;
     let Some(new): Option<Filter> = value(patch) else { return };
-    let Some(TypedConfig(old)) = &filter.config_type else { return };
-    if let Some(TypedConfig(new)) = &new.config_type
-        && let Some(merged) = merge::merge_any(old, new)
-    {
-        filter.config_type = Some(TypedConfig(merged));
-    }
-    if !new.name.is_empty() {
-        filter.name = new.name;
-    }
+    let Some(TypedConfig(old)) = &mut filter.config_type else { return };
+    let settings = if let Some(TypedConfig(new)) = &new.config_type { Some(new) } else { None };
+    merge::merge_filter((&mut filter.name, old), (&new.name, settings));
 }
 
 /// Whether the patch is for this filter.

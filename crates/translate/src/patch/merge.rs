@@ -33,6 +33,17 @@ pub(super) fn merge_any(into: &Any, from: &Any) -> Option<Any> {
     Some(Any { type_url: format!("type.googleapis.com/{name}"), value: encode(&merged) })
 }
 
+/// Renames a filter if the patch has another name, and merges its settings if both have any.
+pub(super) fn merge_filter(filter: (&mut String, &mut Any), patch: (&str, Option<&Any>)) {
+    let (name, settings) = filter;
+    if let Some(merged) = patch.1.and_then(|new| merge_any(settings, new)) {
+        *settings = merged;
+    }
+    if !patch.0.is_empty() {
+        patch.0.clone_into(name);
+    }
+}
+
 fn merged(descriptor: &MessageDescriptor, into: &[u8], from: &[u8], lists: Lists) -> Option<DynamicMessage> {
     let mut merged = DynamicMessage::decode(descriptor.clone(), into).ok()?;
     merge_fields(&mut merged, &DynamicMessage::decode(descriptor.clone(), from).ok()?, lists);
