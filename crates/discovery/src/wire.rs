@@ -18,10 +18,10 @@ use model::wanted::Wanted;
 use sources::fetched::jwks::Jwks;
 use sources::http::Reach;
 use sources::mesh;
+use sources::registry;
 use sources::registry::config::{Config, Entry};
 use sources::registry::directory::{self, Directory};
 use sources::registry::mock::Mock;
-use sources::registry::{self, Support};
 use sources::roster::{Awaited, Roster};
 use sources::source::{Running, Source, spawn};
 use sources::store::files::Files;
@@ -236,10 +236,9 @@ fn registries(args: &Discovery, has_api_server: bool, has_stores: bool) -> Resul
         info!("no API server is known: configuration and services come from elsewhere alone");
         return Ok(Vec::new());
     }
-    let (rows, problems) = registry::chosen(args.registries.iter().map(String::as_str));
+    let (chosen, problems) = registry::chosen(args.registries.iter().map(String::as_str));
     if let Some(problem) = problems.first() {
-        let supported = registry::ROWS.iter().filter(|row| row.support == Support::Yes);
-        let names: Vec<&str> = supported.map(|row| row.registry.as_str()).collect();
+        let names: Vec<&str> = registry::ALL.iter().map(|registry| registry.as_str()).collect();
         bail!(
             "could not use --registries={}: {}; there are: {}, and --registries= with --configDir=FOLDER for \
              services and configuration from files",
@@ -248,10 +247,10 @@ fn registries(args: &Discovery, has_api_server: bool, has_stores: bool) -> Resul
             names.join(", "),
         );
     }
-    if is_default || rows.is_empty() && !has_other {
+    if is_default || chosen.is_empty() && !has_other {
         bail!("could not find anything to serve: give --kubeconfig=FILE, --configDir=FOLDER or --registries=NAME");
     }
-    Ok(rows.iter().map(|row| row.registry).collect())
+    Ok(chosen)
 }
 
 /// Sources as they are started.

@@ -15,55 +15,34 @@ pub mod shape;
 use model::problem::Problem;
 use model::service::Registry;
 
-/// One row of the list.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Row {
-    pub registry: Registry,
-    /// The flags it reads, the necessary ones first.
-    pub flags: &'static [&'static str],
-    pub support: Support,
-}
-
-/// Whether this program can watch a registry.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Support {
-    Yes,
-    /// The name is upstream's, of some release; we know it but have no code for it yet.
-    NotYet,
-}
-
 /// Every registry that upstream ever had and our own, in the order in which services of one host are merged:
 /// Kubernetes first, as upstream does.
-pub const ROWS: &[Row] = &[
-    Row { registry: Registry::Kubernetes, flags: &["kubeconfig", "clusterID"], support: Support::Yes },
-    Row { registry: Registry::Consul, flags: &["consulserverURL", "consulserverInterval"], support: Support::Yes },
-    Row { registry: Registry::Eureka, flags: &["eurekaserverURL", "eurekaserverInterval"], support: Support::Yes },
-    Row { registry: Registry::CloudFoundry, flags: &["cfConfig"], support: Support::Yes },
-    Row { registry: Registry::Mcp, flags: &["mcpServerAddrs"], support: Support::Yes },
-    Row { registry: Registry::Dns, flags: &["registryConfig"], support: Support::Yes },
-    Row { registry: Registry::Mock, flags: &[], support: Support::Yes },
+pub const ALL: &[Registry] = &[
+    Registry::Kubernetes,
+    Registry::Consul,
+    Registry::Eureka,
+    Registry::CloudFoundry,
+    Registry::Mcp,
+    Registry::Dns,
+    Registry::Mock,
 ];
 
 /// The registries that `--registries` names, without repeats and in the list's order, and what is
 /// wrong with the flag's value. One that cannot be watched does not hold back the others.
 /// ServiceEntry (0.8: `Config`) is always on and needs no row.
-pub fn chosen<'a>(names: impl IntoIterator<Item = &'a str>) -> (Vec<Row>, Vec<Problem>) {
-    let mut rows = Vec::new();
+pub fn chosen<'a>(names: impl IntoIterator<Item = &'a str>) -> (Vec<Registry>, Vec<Problem>) {
+    let mut registries = Vec::new();
     let mut problems = Vec::new();
     let names = names.into_iter().flat_map(|list| list.split(',')).map(str::trim);
     for name in names.filter(|name| !name.is_empty() && !is_always_on(name)) {
-        match ROWS.iter().find(|row| row.registry.as_str() == name) {
+        match ALL.iter().find(|registry| registry.as_str() == name) {
             None => problems.push(Problem::error("--registries", format!("no registry is called {name:?}"))),
-            Some(row) if row.support == Support::NotYet => {
-                problems.push(Problem::error("--registries", format!("registry {name} is not supported yet")));
-            }
-            Some(row) => rows.push(*row),
+            Some(registry) => registries.push(*registry),
         }
     }
-    let place = |row: &Row| ROWS.iter().position(|other| other == row);
-    rows.sort_by_key(place);
-    rows.dedup();
-    (rows, problems)
+    registries.sort_by_key(|registry| ALL.iter().position(|other| other == registry));
+    registries.dedup();
+    (registries, problems)
 }
 
 fn is_always_on(name: &str) -> bool {
@@ -77,8 +56,8 @@ mod tests {
     use super::chosen;
 
     fn check(value: &str, registries: &[Registry], problems: &[&str]) {
-        let (rows, found) = chosen([value]);
-        assert_eq!(rows.iter().map(|row| row.registry).collect::<Vec<_>>(), registries, "{value}");
+        let (chosen, found) = chosen([value]);
+        assert_eq!(chosen, registries, "{value}");
         assert_eq!(found.iter().map(|p| &*p.message).collect::<Vec<_>>(), problems, "{value}");
     }
 
