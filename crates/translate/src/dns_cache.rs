@@ -12,7 +12,7 @@ use model::proxy::Proxy;
 use scope::View;
 
 /// Envoy's resolver.
-pub const CARES: &str = "envoy.network.dns_resolver.cares";
+pub(crate) const CARES: &str = "envoy.network.dns_resolver.cares";
 
 /// Which addresses a name is resolved to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -71,7 +71,7 @@ fn resolver_address(text: Option<&str>) -> (Text, u32) {
 }
 
 /// The cache as Envoy's message.
-pub fn render(cache: &DnsCache) -> DnsCacheConfig {
+pub(crate) fn render(cache: &DnsCache) -> DnsCacheConfig {
     let resolver = cache.resolver.as_ref().map(|(host, port)| {
         let config =
             CaresDnsResolverConfig { resolvers: vec![address(host, *port)], ..CaresDnsResolverConfig::default() };
@@ -87,7 +87,7 @@ pub fn render(cache: &DnsCache) -> DnsCacheConfig {
 }
 
 /// The family as Envoy's enum.
-pub fn lookup_family(family: DnsFamily) -> DnsLookupFamily {
+pub(crate) fn lookup_family(family: DnsFamily) -> DnsLookupFamily {
     match family {
         DnsFamily::V4 => DnsLookupFamily::V4Only,
         DnsFamily::V6 => DnsLookupFamily::V6Only,

@@ -46,7 +46,7 @@ pub enum Extension {
 }
 
 /// Extensions of a phase for one listener, in the order of their running.
-pub fn extensions(view: &View, phase: ExecutionPhase, level: Level, class: Class, port: u32) -> Vec<Extension> {
+pub(crate) fn extensions(view: &View, phase: ExecutionPhase, level: Level, class: Class, port: u32) -> Vec<Extension> {
     let side = if class == Class::SidecarInbound { Side::Server } else { Side::Client };
     of_phase(view, phase, side, port).into_iter().filter_map(|e| extension(view, e, level)).collect()
 }
@@ -143,7 +143,7 @@ struct Lua {
 
 /// What goes into the config of one module.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct WasmPlan {
+pub(crate) struct WasmPlan {
     resource: Text,
     plugin: Text,
     version: Text,
@@ -151,7 +151,7 @@ pub struct WasmPlan {
 }
 
 /// All modules that this client may ask for.
-pub fn modules(view: &View) -> Vec<WasmPlan> {
+pub(crate) fn modules(view: &View) -> Vec<WasmPlan> {
     let found = askable(view).filter_map(|config| match config.spec.filter_config.as_ref()? {
         FilterConfig::Lua(_) => None,
         FilterConfig::Wasm(wasm) => Some(WasmPlan {
@@ -165,7 +165,7 @@ pub fn modules(view: &View) -> Vec<WasmPlan> {
 }
 
 /// The config that answers a module's name.
-pub fn resource(plan: &WasmPlan) -> Resource {
+pub(crate) fn resource(plan: &WasmPlan) -> Resource {
     let config = Some(plugin_config(plan));
     let typed = match level_of(&plan.wasm) {
         Level::Http => any(&HttpWasm { config }),

@@ -1,20 +1,19 @@
-//! From a View to what Envoy reads: client picks what is wanted, plan says what goes into each
-//! resource, render writes it down,
-//! patch changes it as users ask. Pure; it never sees the snapshot.
+//! From a View to what Envoy reads: client picks what is wanted, plan says what goes into each resource, render writes
+//! it down, patch changes it as users ask. Pure; it never sees the snapshot.
 
 #![forbid(unsafe_code)]
 
-pub mod class;
+mod class;
 pub mod client;
-pub mod dns_cache;
-pub mod extension;
-pub mod http_filters;
-pub mod literal;
+mod dns_cache;
+mod extension;
+mod http_filters;
+mod literal;
 pub mod names;
-pub mod network_filters;
+mod network_filters;
 pub mod patch;
 pub mod plan;
 pub mod render;
 pub mod security;
-pub mod structs;
+mod structs;
 pub mod telemetry;

@@ -1,7 +1,7 @@
 //! Literal text inside regular expressions, quoted as Go does it: nothing that RE2 takes literally anyway.
 
 /// The text as an expression that matches it and nothing else.
-pub fn quoted(text: &str) -> String {
+pub(crate) fn quoted(text: &str) -> String {
     let mut expression = String::with_capacity(text.len());
     for letter in text.chars() {
         if r"\.+*?()|[]{}^$".contains(letter) {

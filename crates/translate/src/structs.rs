@@ -6,7 +6,7 @@ use prost::Message;
 use serde_json::{Map, Value as Json};
 
 /// A JSON object as a Struct.
-pub fn struct_of(fields: &Map<String, Json>) -> Struct {
+pub(crate) fn struct_of(fields: &Map<String, Json>) -> Struct {
     Struct { fields: fields.iter().map(|(key, json)| (key.clone(), value_of(json))).collect() }
 }
 
@@ -25,7 +25,7 @@ fn value_of(json: &Json) -> Value {
 }
 
 /// A Struct as JSON; whole numbers are written without a point.
-pub fn json_of(message: &Struct) -> Json {
+pub(crate) fn json_of(message: &Struct) -> Json {
     Json::Object(message.fields.iter().map(|(key, value)| (key.clone(), json_value(value))).collect())
 }
 
@@ -49,7 +49,7 @@ fn number_of(number: f64) -> Json {
 }
 
 /// Config of a message type that we have no descriptor of.
-pub fn typed_struct(type_url: &str, config: &Json) -> Any {
+pub(crate) fn typed_struct(type_url: &str, config: &Json) -> Any {
     let value = config.as_object().map(struct_of);
     let message = TypedStruct { type_url: type_url.into(), value };
     // udpa's message has the same fields; upstream uses it, so proxies of all ages know it.

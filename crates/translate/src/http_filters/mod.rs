@@ -48,7 +48,7 @@ pub enum HttpFilter {
 }
 
 /// What a filter may look at to decide whether it is wanted.
-pub struct Connection<'a> {
+pub(crate) struct Connection<'a> {
     pub view: &'a View,
     pub class: Class,
     pub policies: &'a Policies,
@@ -89,7 +89,7 @@ const ORDER: &[Row] = &[
 ];
 
 /// All filters of a connection manager, in order.
-pub fn wanted(connection: &Connection<'_>) -> Vec<HttpFilter> {
+pub(crate) fn wanted(connection: &Connection<'_>) -> Vec<HttpFilter> {
     let mut filters = Vec::with_capacity(ORDER.len());
     for add in ORDER {
         add(connection, &mut filters);
@@ -98,7 +98,7 @@ pub fn wanted(connection: &Connection<'_>) -> Vec<HttpFilter> {
 }
 
 /// The filter as Envoy's message.
-pub fn render(filter: &HttpFilter) -> EnvoyFilter {
+pub(crate) fn render(filter: &HttpFilter) -> EnvoyFilter {
     match filter {
         HttpFilter::MetadataExchange(plan) => metadata_exchange::render(plan),
         HttpFilter::Authorization(check) => authorization::render(check),

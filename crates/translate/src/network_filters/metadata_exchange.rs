@@ -10,7 +10,7 @@ use crate::class::Class;
 use crate::structs::typed_struct;
 
 /// Whether connections to this proxy begin with an exchange of metadata.
-pub fn exchanged(view: &View) -> bool {
+pub(crate) fn exchanged(view: &View) -> bool {
     view.settings.knobs.metadata_exchange && view.proxy.extensions.contains("envoy.filters.network.metadata_exchange")
 }
 

@@ -3,14 +3,14 @@
 
 mod authorization;
 mod extension;
-pub mod http_connection_manager;
-pub mod metadata_exchange;
+pub(crate) mod http_connection_manager;
+pub(crate) mod metadata_exchange;
 mod mongo;
 mod mysql;
 mod redis;
 mod sni_forward_proxy;
 mod stats;
-pub mod tcp_proxy;
+pub(crate) mod tcp_proxy;
 
 use api::Any;
 use api::envoy::config::listener::v3::{Filter, filter};
@@ -45,7 +45,7 @@ pub enum NetworkFilter {
 }
 
 /// What a filter may look at to decide whether it is wanted.
-pub struct Connection<'a> {
+pub(crate) struct Connection<'a> {
     pub view: &'a View,
     pub class: Class,
     pub policies: &'a Policies,
@@ -58,7 +58,7 @@ pub struct Connection<'a> {
 
 /// What ends a chain, and so who enforces policies and counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ending {
+pub(crate) enum Ending {
     /// Bytes to a known destination: network filters enforce and count.
     Bytes,
     /// HTTP: the connection manager's filters do it.
@@ -81,7 +81,7 @@ const BEFORE: &[Row] = &[
 ];
 
 /// Filters of a chain that ends in `last`, in order.
-pub fn chain(connection: &Connection<'_>, last: Vec<NetworkFilter>) -> Vec<NetworkFilter> {
+pub(crate) fn chain(connection: &Connection<'_>, last: Vec<NetworkFilter>) -> Vec<NetworkFilter> {
     let mut filters = Vec::with_capacity(last.len());
     for add in BEFORE {
         add(connection, &mut filters);
@@ -92,7 +92,7 @@ pub fn chain(connection: &Connection<'_>, last: Vec<NetworkFilter>) -> Vec<Netwo
 
 /// What ends a chain of bytes, by the port's protocol: the TCP proxy, with or instead of a filter that
 /// understands the protocol.
-pub fn for_protocol(knobs: &Knobs, protocol: Protocol, proxy: TcpProxy) -> Vec<NetworkFilter> {
+pub(crate) fn for_protocol(knobs: &Knobs, protocol: Protocol, proxy: TcpProxy) -> Vec<NetworkFilter> {
     let stat_prefix = proxy.stat_prefix.clone();
     match protocol {
         Protocol::Mongo if knobs.mongo_filter => {
@@ -110,7 +110,7 @@ pub fn for_protocol(knobs: &Knobs, protocol: Protocol, proxy: TcpProxy) -> Vec<N
 }
 
 /// The filter as Envoy's message.
-pub fn render(filter: &NetworkFilter) -> Filter {
+pub(crate) fn render(filter: &NetworkFilter) -> Filter {
     match filter {
         NetworkFilter::MetadataExchange => metadata_exchange::render(),
         NetworkFilter::Authorization(check) => authorization::render(check),

@@ -52,15 +52,6 @@ impl<'a> Setting<'a> {
         enabled(mesh.locality_lb_setting.as_ref()?)
     }
 
-    /// Whether groups fall back on each other even if no outlier detection finds sick endpoints.
-    pub fn forces_failover(&self) -> bool {
-        match self {
-            Setting::Locality(_) => false,
-            Setting::ZoneAware(setting) => setting.enabled.unwrap_or(true),
-            Setting::Near(_) => true,
-        }
-    }
-
     /// Gives groups of endpoints the priorities and weights that they have for this client.
     /// `detects_outliers` says whether the cluster can find out that an endpoint is sick.
     pub fn apply(&self, groups: Vec<Group<'_>>, client: Place<'_>, detects_outliers: bool) -> Vec<LocalityEndpoints> {

@@ -7,13 +7,12 @@ mod render;
 mod settings;
 
 use model::names::Text;
-use model::port::Protocol;
 use model::shared::Part;
 
-pub use any_name_route::AnyNameRoute;
-pub use inbound_route::InboundRoute;
+pub(crate) use any_name_route::AnyNameRoute;
+pub(crate) use inbound_route::InboundRoute;
 pub(super) use render::render;
-pub use settings::{
+pub(crate) use settings::{
     CertDetails, ForwardClientCert, Http1, HttpSettings, PathNormalization, ServerHeader, gateway, http_proxy, inbound,
     outbound,
 };
@@ -40,11 +39,4 @@ pub enum Routes {
     Inbound(InboundRoute),
     /// All requests go where their host resolves to.
     AnyName(AnyNameRoute),
-}
-
-impl HttpConnectionManager {
-    /// Whether a port's manager must be told that it speaks HTTP/2.
-    pub fn declares_http2(protocol: Protocol) -> bool {
-        protocol.is_http2()
-    }
 }

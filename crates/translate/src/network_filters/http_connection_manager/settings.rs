@@ -84,7 +84,7 @@ pub enum PathNormalization {
 }
 
 /// For requests of the workload.
-pub fn outbound(view: &View, config: &ProxyConfig) -> HttpSettings {
+pub(crate) fn outbound(view: &View, config: &ProxyConfig) -> HttpSettings {
     let mut settings = base(view, config, Class::SidecarOutbound);
     settings.use_remote_address = view.settings.knobs.sidecar_use_remote_address;
     settings.internal_networks = internal_networks(view, settings.use_remote_address);
@@ -92,14 +92,14 @@ pub fn outbound(view: &View, config: &ProxyConfig) -> HttpSettings {
 }
 
 /// For the port where the workload uses the sidecar as a forward proxy.
-pub fn http_proxy(view: &View, config: &ProxyConfig) -> HttpSettings {
+pub(crate) fn http_proxy(view: &View, config: &ProxyConfig) -> HttpSettings {
     let mut settings = base(view, config, Class::SidecarOutbound);
     settings.http1 = Some(Http1 { allow_absolute_url: true, ..settings.http1.unwrap_or_default() });
     settings
 }
 
 /// For requests to the workload.
-pub fn inbound(view: &View, config: &ProxyConfig) -> HttpSettings {
+pub(crate) fn inbound(view: &View, config: &ProxyConfig) -> HttpSettings {
     let headers = config.proxy_headers.clone().unwrap_or_default();
     let forward = forward_client_cert(headers.forwarded_client_cert()).unwrap_or(ForwardClientCert::AppendForward);
     let details = cert_details(headers.set_current_client_cert_details.as_ref());
@@ -107,7 +107,7 @@ pub fn inbound(view: &View, config: &ProxyConfig) -> HttpSettings {
 }
 
 /// For requests to a gateway. Clients are strangers, so what they say of themselves is overwritten.
-pub fn gateway(view: &View, config: &ProxyConfig) -> HttpSettings {
+pub(crate) fn gateway(view: &View, config: &ProxyConfig) -> HttpSettings {
     let topology = config.gateway_topology.as_ref();
     let wanted = topology.and_then(|t| forward_client_cert(t.forward_client_cert_details()));
     let forward = wanted.unwrap_or(ForwardClientCert::SanitizeSet);
