@@ -12,6 +12,7 @@ use agent::plan::Plan;
 use agent::process::keep;
 use agent::{ask, wire};
 use anyhow::{Context, Result};
+use command::args::refused;
 use command::log;
 use tracing::{error, info};
 
@@ -30,12 +31,7 @@ fn main() -> ExitCode {
     }
     let cli = match Cli::read(std::env::args()) {
         Ok(cli) => cli,
-        Err(error) => {
-            // Help goes to standard output and is no failure; clap knows.
-            let code = if error.use_stderr() { ExitCode::from(2) } else { ExitCode::SUCCESS };
-            let _ = error.print();
-            return code;
-        }
+        Err(error) => return refused(&error),
     };
     let done = match cli.command {
         Command::Proxy(args) => proxy(&args),

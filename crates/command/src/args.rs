@@ -1,11 +1,18 @@
 //! Arguments that every program has, and how values of flags are read.
 
+use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{ArgAction, Args};
 use serde::{Deserialize, Serialize};
 
 use crate::version;
+
+/// Prints why a command line was not taken and gives the code to end with. Help is no failure.
+pub fn refused(error: &clap::Error) -> ExitCode {
+    let _ = error.print();
+    if error.use_stderr() { ExitCode::from(2) } else { ExitCode::SUCCESS }
+}
 
 /// What is logged and how.
 #[derive(Clone, Debug, Default, Args, Serialize, Deserialize)]

@@ -4,6 +4,20 @@
 use clap::{Arg, Command};
 use tracing::{info, warn};
 
+/// Flags of upstream's own libraries, which all of its programs have: they change nothing here.
+const OF_LIBRARIES: &[&str] = &[
+    "ctrlz_address",
+    "ctrlz_port",
+    "log_caller",
+    "log_rotate",
+    "log_rotate_max_age",
+    "log_rotate_max_backups",
+    "log_rotate_max_size",
+    "log_stacktrace_level",
+    "log_target",
+    "vklog",
+];
+
 /// Flags that were not given to clap, by name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SetAside {
@@ -55,7 +69,8 @@ pub fn sort(
             kept.push(arg);
         } else {
             let SetAside { unknown, without_effect: accepted } = &mut set_aside;
-            let list = if without_effect.contains(&name) { accepted } else { unknown };
+            let is_accepted = without_effect.iter().chain(OF_LIBRARIES).any(|flag| *flag == name);
+            let list = if is_accepted { accepted } else { unknown };
             list.push(name.to_owned());
             if !has_value {
                 rest.next_if(|value| !value.starts_with('-'));
@@ -110,7 +125,7 @@ mod tests {
         check(&["--new=1", "--domain", "x"], &["--domain", "x"], &["new"], &[]);
         check(&["--new", "1", "--domain=x"], &["--domain=x"], &["new"], &[]);
         check(&["--new", "--domain=x", "role"], &["--domain=x", "role"], &["new"], &[]);
-        check(&["-z", "--old=0", "--old", "60s"], &[], &["z"], &["old", "old"]);
+        check(&["-z", "--old=0", "--old", "60s", "--log_rotate"], &[], &["z"], &["old", "old", "log_rotate"]);
     }
 
     #[test]

@@ -6,6 +6,7 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
+use command::args::refused;
 use command::log;
 use discovery::args::{Cli, Command, Discovery};
 use discovery::{request, wire};
@@ -29,12 +30,7 @@ const SCOPES: log::Scopes = &[
 fn main() -> ExitCode {
     let cli = match Cli::read(std::env::args()) {
         Ok(cli) => cli,
-        Err(error) => {
-            // Help goes to standard output and is no failure; clap knows.
-            let code = if error.use_stderr() { ExitCode::from(2) } else { ExitCode::SUCCESS };
-            let _ = error.print();
-            return code;
-        }
+        Err(error) => return refused(&error),
     };
     let done = match cli.command {
         Command::Discovery(args) => discovery(&args),
