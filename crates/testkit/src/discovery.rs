@@ -61,13 +61,8 @@ impl Discovery {
             format!("--configDir={}", config.display()),
             format!("--meshConfig={}", mesh.display()),
             format!("--networksConfig={}", networks.display()),
-            format!("--grpcAddr={grpc}"),
-            format!("--httpAddr={http}"),
-            format!("--monitoringAddr={monitoring}"),
-            "--secureGRPCAddr=".to_owned(),
-            "--httpsAddr=".to_owned(),
-            "--ctrlz_port=0".to_owned(),
         ];
+        args.extend(addresses(grpc, http, monitoring));
         args.extend(setup.args);
         let binary = PathBuf::from(binary);
         let process = Process::start("pilot-discovery", &binary, &args, &setup.env);
@@ -128,6 +123,18 @@ impl Discovery {
         })
         .await;
     }
+}
+
+/// Flags of a control plane's ports, of both makes; those of TLS and of inspection are off.
+pub(crate) fn addresses(grpc: SocketAddr, http: SocketAddr, monitoring: SocketAddr) -> [String; 6] {
+    [
+        format!("--grpcAddr={grpc}"),
+        format!("--httpAddr={http}"),
+        format!("--monitoringAddr={monitoring}"),
+        "--secureGRPCAddr=".to_owned(),
+        "--httpsAddr=".to_owned(),
+        "--ctrlz_port=0".to_owned(),
+    ]
 }
 
 fn put(folder: &Path, name: &str, text: &str) -> PathBuf {

@@ -18,6 +18,7 @@ pub mod discovery;
 pub mod envoy;
 pub mod eureka;
 pub mod faulty;
+pub mod istiod;
 pub mod kubectl;
 pub mod kubernetes;
 pub mod ports;

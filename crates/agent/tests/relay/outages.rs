@@ -15,25 +15,7 @@ fn outage() -> Duration {
     Duration::from_secs(seconds.unwrap_or(4))
 }
 
-macro_rules! over_both {
-    ($($name:ident),*) => {
-        mod sotw {
-            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-            async fn $name() {
-                super::$name(testkit::envoy::Transport::Sotw).await;
-            })*
-        }
-
-        mod delta {
-            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-            async fn $name() {
-                super::$name(testkit::envoy::Transport::Delta).await;
-            })*
-        }
-    };
-}
-
-over_both!(restarted_stopped_and_half_open);
+testkit::over_both!(restarted_stopped_and_half_open);
 
 /// One stage for all three: starting it costs more than the faults.
 async fn restarted_stopped_and_half_open(transport: Transport) {

@@ -6,8 +6,8 @@ use std::fs;
 use api::TypeUrl;
 use api::envoy::config::core::v3::Node;
 use testkit::discovery::{Discovery, Setup};
-use testkit::process::Process;
-use testkit::{client, ports, servers, wait};
+use testkit::istiod::Istiod;
+use testkit::{client, wait};
 use tonic::transport::Endpoint;
 use xds::client::SotwClient;
 
@@ -26,16 +26,9 @@ spec:
   endpoints: [{address: 10.0.0.1}]
 ";
 
-/// Off is all that it does beside serving configuration.
-const ENVIRONMENT: [(&str, &str); 7] = [
-    ("ENABLE_CA_SERVER", "false"),
-    ("PILOT_CERT_PROVIDER", "none"),
-    ("XDS_AUTH", "false"),
-    ("ENABLE_LEADER_ELECTION", "false"),
-    ("INJECT_ENABLED", "false"),
-    ("VALIDATION_WEBHOOK_CONFIG_NAME", ""),
-    ("PILOT_ENABLE_GATEWAY_API_DEPLOYMENT_CONTROLLER", "false"),
-];
+/// It serves configuration and signs nothing.
+const SERVING_ALONE: [(&str, &str); 3] =
+    [("ENABLE_CA_SERVER", "false"), ("PILOT_CERT_PROVIDER", "none"), ("XDS_AUTH", "false")];
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn istiod_serves_what_it_reads_from_us() {
@@ -50,27 +43,16 @@ async fn istiod_serves_what_it_reads_from_us() {
     let mut ours = Discovery::start(env!("CARGO_BIN_EXE_pilot-discovery"), setup).await;
 
     let folder = tempfile::tempdir().unwrap();
-    let mesh = folder.path().join("mesh.yaml");
+    let [mesh, networks] = ["mesh.yaml", "networks.yaml"].map(|name| folder.path().join(name));
     fs::write(&mesh, format!("configSources: [{{address: 'xds://{}'}}]\n", ours.grpc())).unwrap();
-    let [grpc, http, monitoring] = [(); 3].map(|()| format!("127.0.0.1:{}", ports::free()));
-    let args = [
-        "discovery".to_owned(),
-        "--registries=Kubernetes".to_owned(),
-        format!("--kubeconfig={}", api_server.kubeconfig().display()),
-        format!("--meshConfig={}", mesh.display()),
-        format!("--grpcAddr={grpc}"),
-        format!("--httpAddr={http}"),
-        format!("--monitoringAddr={monitoring}"),
-        "--secureGRPCAddr=".to_owned(),
-        "--httpsAddr=".to_owned(),
-        "--ctrlz_port=0".to_owned(),
-    ];
-    let env = ENVIRONMENT.map(|(name, value)| (name.to_owned(), value.to_owned()));
-    let mut istiod = Process::start("istiod", &servers::binary("istiod"), &args, &env);
+    fs::write(&networks, "networks: {}\n").unwrap();
+    let env = SERVING_ALONE.map(|(name, value)| (name.to_owned(), value.to_owned()));
+    let mut istiod = Istiod::start(&api_server, (&mesh, &networks), &env).await;
+    let (grpc, http) = (istiod.grpc(), istiod.http());
     let mut endpoints = async |address: &str, is_there: bool| {
         wait::until(&format!("{address}: {is_there}"), async || {
-            istiod.check_alive();
-            let page = client::get(http.parse().unwrap(), "istiod", "/debug/endpointz").await?.body;
+            istiod.process().check_alive();
+            let page = client::get(http, "istiod", "/debug/endpointz").await?.body;
             if page.contains(&format!("\"{address}\"")) == is_there { Ok(()) } else { Err(page) }
         })
         .await;

@@ -6,7 +6,7 @@ use testkit::wait;
 
 use crate::mesh::{Mesh, host, http_service, service_port, virtual_service};
 
-crate::over_both!(endpoints_are_added_and_removed, rule_takes_effect_and_is_withdrawn, bad_file_changes_nothing_else);
+testkit::over_both!(endpoints_are_added_and_removed, rule_takes_effect_and_is_withdrawn, bad_file_changes_nothing_else);
 
 async fn endpoints_are_added_and_removed(transport: Transport) {
     let (old, new) = (HttpBackend::start("old").await, HttpBackend::start("new").await);

@@ -5,11 +5,11 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName};
-use testkit::backend::{HttpBackend, TcpBackend};
+use testkit::backend::{HttpBackend, TcpBackend, greeted};
 use testkit::client::{self, Reply};
 use testkit::envoy::Transport;
 use testkit::wait;
-use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 use tokio_rustls::rustls::{ClientConfig, RootCertStore, ServerConfig};
@@ -17,7 +17,7 @@ use tokio_rustls::{TlsAcceptor, TlsConnector};
 
 use crate::mesh::{Mesh, SUBSETS, destination_rule, host, http_service, service, service_port};
 
-crate::over_both!(
+testkit::over_both!(
     two_hosts_share_one_port,
     plain_requests_are_sent_to_https,
     tcp_port_reaches_its_service,
@@ -123,13 +123,8 @@ async fn tcp_port_reaches_its_service(transport: Transport) {
         bound("store", "*", &routes),
     ];
     let mesh = Mesh::edge(transport, edge, &documents).await;
-    let mut stream = BufReader::new(TcpStream::connect(mesh.address).await.expect("the port is open"));
-    let mut name = String::new();
-    stream.read_line(&mut name).await.expect("the backend says its name");
-    stream.write_all(b"ping").await.expect("bytes go out");
-    let mut echo = [0; 4];
-    stream.read_exact(&mut echo).await.expect("bytes come back");
-    assert_eq!((name.as_str(), &echo), ("store\n", b"ping"));
+    let stream = TcpStream::connect(mesh.address).await.expect("the port is open");
+    assert_eq!(greeted(stream).await, "store");
     mesh.assert_settled().await;
 }
 

@@ -7,7 +7,7 @@ use testkit::wait;
 
 use crate::mesh::{Mesh, host, http_service, service_port};
 
-crate::over_both!(listener_and_routes_serve_a_host, route_with_a_service_as_parent_leads_callers,);
+testkit::over_both!(listener_and_routes_serve_a_host, route_with_a_service_as_parent_leads_callers,);
 
 /// A Gateway on this port for routes of every namespace, and the service that its Envoy stands behind.
 fn gateway(port: u16) -> String {

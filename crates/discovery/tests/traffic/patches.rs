@@ -6,7 +6,7 @@ use testkit::{client, wait};
 
 use crate::mesh::{Mesh, host, http_service, service_port};
 
-crate::over_both!(lua_filter_runs_beside_broken_patches);
+testkit::over_both!(lua_filter_runs_beside_broken_patches);
 
 /// An EnvoyFilter of the client's namespace.
 pub(crate) fn filter(name: &str, patches: &[String]) -> String {

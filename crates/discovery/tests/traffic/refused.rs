@@ -9,7 +9,7 @@ use testkit::{client, wait};
 use crate::mesh::{Mesh, host, http_service, service_port, virtual_service};
 use crate::patches::{before_router, filter, lua};
 
-crate::over_both!(
+testkit::over_both!(
     refused_virtual_service_keeps_its_version_before,
     virtual_service_refused_at_the_start_is_left_out,
     refused_filter_leaves_the_one_beside_it,

@@ -7,7 +7,7 @@ use testkit::envoy::Transport;
 
 use crate::mesh::{Mesh, SUBSETS, destination_rule, host, http_service, service_port, virtual_service};
 
-crate::over_both!(
+testkit::over_both!(
     fault_aborts_and_delays,
     timeout_ends_a_slow_call,
     retry_finds_the_good_endpoint,

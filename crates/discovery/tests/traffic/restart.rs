@@ -10,7 +10,7 @@ use testkit::wait;
 
 use crate::mesh::{Mesh, host, http_service, service_port};
 
-crate::over_both!(killed_and_restarted_under_traffic);
+testkit::over_both!(killed_and_restarted_under_traffic);
 
 #[tokio::test]
 async fn reconnecting_envoy_is_sent_only_what_changed() {

@@ -6,7 +6,7 @@ use testkit::wait;
 
 use crate::mesh::{Mesh, SUBSETS, destination_rule, host, http_service, service_port, virtual_service};
 
-crate::over_both!(
+testkit::over_both!(
     weights_split_requests,
     headers_and_paths_choose_the_version,
     uri_and_authority_are_rewritten,

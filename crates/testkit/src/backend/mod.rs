@@ -6,7 +6,7 @@ mod tcp;
 
 pub use checker::{Checker, TICKET};
 pub use http::HttpBackend;
-pub use tcp::TcpBackend;
+pub use tcp::{TcpBackend, greeted};
 
 use std::net::SocketAddr;
 

@@ -4,7 +4,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use tokio::io::{AsyncWriteExt, copy};
+use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader, copy};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 
@@ -42,6 +42,18 @@ impl TcpBackend {
     pub fn connections(&self) -> u64 {
         self.connections.load(Ordering::SeqCst)
     }
+}
+
+/// Reads the name that a backend says first and sees that it sends bytes back.
+pub async fn greeted(stream: impl AsyncRead + AsyncWrite + Unpin) -> String {
+    let mut stream = BufReader::new(stream);
+    let mut name = String::new();
+    stream.read_line(&mut name).await.unwrap_or_else(|e| panic!("the backend did not say its name: {e}"));
+    stream.write_all(b"ping").await.unwrap_or_else(|e| panic!("could not send bytes: {e}"));
+    let mut echo = [0; 4];
+    stream.read_exact(&mut echo).await.unwrap_or_else(|e| panic!("no bytes came back: {e}"));
+    assert_eq!(&echo, b"ping");
+    name.trim_end().to_owned()
 }
 
 async fn serve(listener: TcpListener, greeting: String, connections: Arc<AtomicU64>) {

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 
 use serde_json::Value;
 
-use crate::client;
+use crate::{client, wait};
 
 #[derive(Clone, Debug)]
 pub struct Admin {
@@ -59,6 +59,16 @@ impl Admin {
     /// How many updates of any type it has refused.
     pub async fn rejected(&self) -> Result<u64, String> {
         Ok(self.stats("update_rejected").await?.values().sum())
+    }
+
+    /// Waits until it waits for nothing, and sees that it refused nothing.
+    pub async fn assert_settled(&self) {
+        wait::until("nothing warming", async || {
+            let warming = self.warming().await?;
+            if warming.is_empty() { Ok(()) } else { Err(format!("{warming:?}")) }
+        })
+        .await;
+        assert_eq!(self.rejected().await, Ok(0), "updates that Envoy refused");
     }
 }
 

@@ -15,6 +15,27 @@ use tempfile::TempDir;
 use crate::process::Process;
 use crate::{servers, wait};
 
+/// The same tests over state-of-the-world and over delta xDS: modules `sotw` and `delta` that call each function
+/// named here with the `Transport`.
+#[macro_export]
+macro_rules! over_both {
+    ($($name:ident),* $(,)?) => {
+        mod sotw {
+            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn $name() {
+                super::$name($crate::envoy::Transport::Sotw).await;
+            })*
+        }
+
+        mod delta {
+            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn $name() {
+                super::$name($crate::envoy::Transport::Delta).await;
+            })*
+        }
+    };
+}
+
 pub struct Envoy {
     process: Process,
     admin: Admin,

@@ -11,7 +11,7 @@ use testkit::wait;
 use super::jwt::{Issuer, seconds};
 use super::{Guarded, policy, raw_request};
 
-crate::over_both!(fetched_keys_decide_and_follow_their_server);
+testkit::over_both!(fetched_keys_decide_and_follow_their_server);
 
 const ISSUER: &str = "https://first.example";
 

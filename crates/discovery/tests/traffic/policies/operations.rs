@@ -5,7 +5,7 @@ use testkit::wait;
 
 use super::{Guarded, Row, annotated_policy, policy};
 
-crate::over_both!(
+testkit::over_both!(
     spelling_of_a_request_does_not_open_it,
     slashes_are_decoded_and_merged_on_request,
     sources_without_identity_are_told_apart,

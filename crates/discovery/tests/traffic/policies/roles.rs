@@ -5,7 +5,7 @@ use testkit::envoy::Transport;
 use super::Guarded;
 use crate::mesh::service;
 
-crate::over_both!(roles_of_old_allow_what_they_say_and_no_more);
+testkit::over_both!(roles_of_old_allow_what_they_say_and_no_more);
 
 const OLD: &str = "
 apiVersion: rbac.istio.io/v1alpha1

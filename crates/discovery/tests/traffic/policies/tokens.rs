@@ -8,7 +8,7 @@ use testkit::envoy::Transport;
 use super::jwt::{Issuer, seconds, token_of_weak_key, token_without_signature, with_claims};
 use super::{Guarded, Row, policy};
 
-crate::over_both!(
+testkit::over_both!(
     tokens_open_only_what_their_claims_allow,
     keys_not_fetched_verify_nothing,
     keys_that_envoy_would_refuse_verify_nothing,

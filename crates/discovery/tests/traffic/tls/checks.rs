@@ -8,7 +8,7 @@ use testkit::wait;
 use super::mode;
 use crate::mesh::{Mesh, service_port};
 
-crate::over_both!(grpc_server_is_asked, http_server_is_asked, unreachable_server_lets_nobody_in_unless_told);
+testkit::over_both!(grpc_server_is_asked, http_server_is_asked, unreachable_server_lets_nobody_in_unless_told);
 
 /// The status wanted, the path and headers.
 type Row<'a> = (u16, &'a str, &'a [(&'a str, &'a str)]);

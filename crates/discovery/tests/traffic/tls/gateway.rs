@@ -1,17 +1,16 @@
 //! Gateways that terminate TLS, with and without certificates of clients.
 
 use testkit::agent::Secrets;
-use testkit::backend::{HttpBackend, TcpBackend};
+use testkit::backend::{HttpBackend, TcpBackend, greeted};
 use testkit::certificates::Authority;
 use testkit::envoy::Transport;
 use testkit::tls::TlsClient;
 use testkit::wait;
-use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 
 use crate::gateway::{all_to, bound};
 use crate::mesh::{Mesh, host, http_service, service, service_port};
 
-crate::over_both!(each_host_has_its_own_certificate, mutual_tls_wants_a_known_client, tls_is_taken_off_bytes_too,);
+testkit::over_both!(each_host_has_its_own_certificate, mutual_tls_wants_a_known_client, tls_is_taken_off_bytes_too,);
 
 /// A Gateway document; `servers` are port and rest of each.
 fn gateway(servers: &[String]) -> String {
@@ -121,12 +120,6 @@ async fn tls_is_taken_off_bytes_too(transport: Transport) {
     let mesh = Mesh::edge_with(transport, edge, &documents, Some(secrets)).await;
     let client = TlsClient::new(&authority, None, &[]);
     let stream = wait::until("certificates", async || client.connect(mesh.address, "store.example").await).await;
-    let mut stream = BufReader::new(stream);
-    let mut name = String::new();
-    stream.read_line(&mut name).await.expect("the backend says its name");
-    stream.write_all(b"ping").await.expect("bytes go out");
-    let mut echo = [0; 4];
-    stream.read_exact(&mut echo).await.expect("bytes come back");
-    assert_eq!((name.as_str(), &echo), ("store\n", b"ping"));
+    assert_eq!(greeted(stream).await, "store");
     mesh.assert_settled().await;
 }

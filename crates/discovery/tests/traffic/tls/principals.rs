@@ -12,7 +12,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use super::{inbound, mode};
 use crate::mesh::{Mesh, service_port};
 
-crate::over_both!(callers_are_told_apart_by_certificate, connections_are_told_apart_by_certificate);
+testkit::over_both!(callers_are_told_apart_by_certificate, connections_are_told_apart_by_certificate);
 
 /// Namespace and service account under a trust domain; the last is nobody, in plain text.
 const CALLERS: [&str; 5] = [

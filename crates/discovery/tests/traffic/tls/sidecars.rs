@@ -11,7 +11,7 @@ use testkit::wait;
 use super::{inbound, mode};
 use crate::mesh::{Mesh, caller, envoy, host, service, service_port};
 
-crate::over_both!(modes_say_who_may_call_and_how, server_with_another_identity_is_not_trusted);
+testkit::over_both!(modes_say_who_may_call_and_how, server_with_another_identity_is_not_trusted);
 
 const CALLER: &str = "spiffe://cluster.local/ns/outside/sa/client";
 

@@ -1,0 +1,63 @@
+//! istiod, upstream's control plane, as a process of its own on a real API server. `cargo xtask setup istiod` builds it.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::Path;
+use std::time::Duration;
+
+use crate::kubernetes::ApiServer;
+use crate::process::Process;
+use crate::{client, discovery, ports, servers, wait};
+
+/// It lists everything first, and the machine may be busy.
+const PATIENCE: Duration = Duration::from_secs(180);
+
+/// What keeps it from writing webhooks and deployments, and from waiting for others.
+const ALONE: &[(&str, &str)] = &[
+    ("ENABLE_LEADER_ELECTION", "false"),
+    ("INJECT_ENABLED", "false"),
+    ("VALIDATION_WEBHOOK_CONFIG_NAME", ""),
+    ("PILOT_ENABLE_GATEWAY_API_DEPLOYMENT_CONTROLLER", "false"),
+];
+
+pub struct Istiod {
+    process: Process,
+    grpc: SocketAddr,
+    http: SocketAddr,
+}
+
+impl Istiod {
+    /// Starts it with files of MeshConfig and MeshNetworks and waits until it says that it is ready.
+    pub async fn start(api_server: &ApiServer, files: (&Path, &Path), env: &[(String, String)]) -> Istiod {
+        let [grpc, http, monitoring] = [(); 3].map(|()| SocketAddr::from((Ipv4Addr::LOCALHOST, ports::free())));
+        let mut args = vec![
+            "discovery".to_owned(),
+            "--registries=Kubernetes".to_owned(),
+            format!("--kubeconfig={}", api_server.kubeconfig().display()),
+            format!("--meshConfig={}", files.0.display()),
+            format!("--networksConfig={}", files.1.display()),
+        ];
+        args.extend(discovery::addresses(grpc, http, monitoring));
+        let alone = ALONE.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+        let env: Vec<(String, String)> = env.iter().cloned().chain(alone).collect();
+        let mut process = Process::start("istiod", &servers::binary("istiod"), &args, &env);
+        wait::until_within(PATIENCE, "a ready istiod", async || {
+            process.check_alive();
+            let reply = client::get(http, "istiod", "/ready").await?;
+            if reply.status.is_success() { Ok(()) } else { Err(reply.status.to_string()) }
+        })
+        .await;
+        Istiod { process, grpc, http }
+    }
+
+    pub fn grpc(&self) -> SocketAddr {
+        self.grpc
+    }
+
+    pub fn http(&self) -> SocketAddr {
+        self.http
+    }
+
+    pub fn process(&mut self) -> &mut Process {
+        &mut self.process
+    }
+}
