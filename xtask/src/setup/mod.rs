@@ -100,7 +100,7 @@ fn cache() -> Result<PathBuf> {
     let set = |name: &str| env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
     let user = || set("XDG_CACHE_HOME").or_else(|| set("HOME").map(|h| h.join(".cache")));
     let cache = set("PILOTAGE_CACHE").or_else(|| user().map(|u| u.join("pilotage")));
-    cache.context("no cache folder: set PILOTAGE_CACHE")
+    cache.context("could not find a cache folder: set PILOTAGE_CACHE")
 }
 
 /// Makes `bin/NAME` point to the binary; a reader never sees it half done.

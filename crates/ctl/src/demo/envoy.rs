@@ -32,7 +32,7 @@ pub(super) fn find(given: Option<&Path>) -> Result<PathBuf> {
     let on_path = env::split_paths(&on_path).map(|folder| folder.join("envoy"));
     match own.chain(on_path).find(|path| path.is_file()) {
         Some(path) => Ok(path),
-        None => bail!("no Envoy found: run `make setup`, set PILOTAGE_ENVOY, or give --envoy"),
+        None => bail!("could not find an Envoy: run `make setup`, set PILOTAGE_ENVOY, or give --envoy"),
     }
 }
 

@@ -82,7 +82,7 @@ impl Programs {
 pub(crate) async fn run(options: Options) -> Result<()> {
     let programs = Programs::find(&options)?;
     if !options.shop.join("config").is_dir() {
-        bail!("no shop at {}: run from the project's folder or give --shop", options.shop.display());
+        bail!("could not find the shop at {}: run from the project's folder or give --shop", options.shop.display());
     }
     let folder = tempfile::tempdir().context("could not make a folder for logs")?;
     for (index, workload) in WORKLOADS.iter().enumerate() {
