@@ -11,13 +11,12 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("scope", &["api", "model"]),
     ("translate", &["api", "model", "scope"]),
     ("xds", &["api"]),
-    ("trust", &["api", "model"]),
     ("sources", &["api", "model", "xds"]),
     ("command", &["model"]),
-    ("discovery", &["api", "command", "model", "scope", "translate", "xds", "trust", "sources"]),
-    ("agent", &["api", "command", "model", "xds", "trust"]),
-    ("ctl", &["api", "model", "scope", "translate", "xds", "trust", "sources"]),
-    ("testkit", &["api", "model", "xds"]),
+    ("discovery", &["api", "command", "model", "scope", "translate", "xds", "sources"]),
+    ("agent", &["api", "command", "model", "xds"]),
+    ("ctl", &["model"]),
+    ("testkit", &["api", "xds"]),
     ("xtask", &[]),
 ];
 
