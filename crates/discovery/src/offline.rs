@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use api::envoy::config::core::v3::Node;
+use api::{Resource, TypeUrl};
 use model::change::{Batch, Change, SourceId};
 use model::config::Object;
 use model::proxy::{BadNode, Proxy};
@@ -43,5 +44,14 @@ impl Offline {
         let proxy = Arc::new(identity::resolved(&self.world, &proxy).into_owned());
         let inbound = inbound::targets(&self.world, &proxy);
         Ok(Cut::new(0, View::new(&self.world, &proxy, inbound), self.renderings.clone()))
+    }
+
+    /// Resources of one kind that a client with this node is served: those named, or all where none is named.
+    pub fn resources(&self, node: &Node, kind: &TypeUrl, names: &[String]) -> Result<Vec<Resource>, BadNode> {
+        let Some(set) = self.cut(node)?.set(kind) else { return Ok(Vec::new()) };
+        Ok(match names {
+            [] => set.resources().to_vec(),
+            names => names.iter().filter_map(|name| set.get(name)).collect(),
+        })
     }
 }

@@ -7,7 +7,6 @@
 use std::fs;
 use std::time::Duration;
 
-use api::Resource;
 use discovery::args::{Cli, Command};
 use discovery::offline::Offline;
 use discovery::wire;
@@ -52,13 +51,7 @@ fn in_process(case: &Case) -> Answers {
         ..Settings::default()
     };
     let mesh = Offline::new(settings, documents(config(case), "config.yaml").objects);
-    Box::new(move |proxy, kind, names| {
-        let Some(set) = mesh.cut(&proxy.node()).unwrap().set(kind) else { return Vec::new() };
-        match names {
-            [] => set.resources().to_vec(),
-            names => names.iter().filter_map(|name| set.get(name)).collect::<Vec<Resource>>(),
-        }
-    })
+    Box::new(move |proxy, kind, names| mesh.resources(&proxy.node(), kind, names).unwrap())
 }
 
 /// A server of its own for the case. It is told to end when the last answer was given.

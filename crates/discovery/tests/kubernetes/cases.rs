@@ -4,7 +4,6 @@
 use std::fs;
 use std::time::Duration;
 
-use api::Resource;
 use discovery::offline::Offline;
 use discovery::wire::Server;
 use model::config::mesh::{parse_mesh, parse_networks};
@@ -62,13 +61,7 @@ fn in_process(case: &Case) -> Answers {
         cluster.apply(Item::read(object).unwrap());
     }
     let mesh = Offline::told(settings, cluster.changes());
-    Box::new(move |proxy, kind, names| {
-        let Some(set) = mesh.cut(&proxy.node()).unwrap().set(kind) else { return Vec::new() };
-        match names {
-            [] => set.resources().to_vec(),
-            names => names.iter().filter_map(|name| set.get(name)).collect::<Vec<Resource>>(),
-        }
-    })
+    Box::new(move |proxy, kind, names| mesh.resources(&proxy.node(), kind, names).unwrap())
 }
 
 fn live(case: &Case, runtime: &Handle) -> Answers {
