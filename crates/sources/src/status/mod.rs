@@ -101,38 +101,17 @@ async fn write(
     mut leads: watch::Receiver<bool>,
     stop: CancellationToken,
 ) {
-    let mut written = Statuses::new();
-    let mut refused = BTreeSet::new();
+    let mut term = Term { client, controllers, written: Statuses::new(), refused: BTreeSet::new() };
     let mut pause = FIRST_PAUSE;
     loop {
         let now = wanted.borrow_and_update().clone();
         let leading = *leads.borrow_and_update();
         let mut failed = false;
         if leading {
-            written.retain(|key, _| now.statuses.contains_key(key));
-            let ours = now.statuses.iter().filter(|(key, _)| is_written(key));
-            let pending = ours.filter(|(key, status)| written.get(*key) != Some(*status));
-            let pending: Vec<_> = pending.map(|(key, status)| (key.clone(), status.clone())).collect();
-            let writes = pending.into_iter().map(|(key, status)| {
-                let (client, controllers) = (&client, &controllers);
-                async move { (write_one(client, controllers, &key, &status).await, key, status) }
-            });
-            let mut writes = stream::iter(writes).buffer_unordered(AT_ONCE);
-            while let Some((result, key, status)) = writes.next().await {
-                match result {
-                    Ok(()) => {
-                        refused.remove(&key.kind);
-                        written.insert(key, status);
-                    }
-                    Err(error) => {
-                        failed = true;
-                        complain(&key, &error, &mut refused);
-                    }
-                }
-            }
+            failed = !term.catch_up(&now, &is_written).await;
         } else {
             // The leader may have written anything; all is compared again once we lead.
-            written.clear();
+            term.written.clear();
         }
         let again = async {
             match failed {
@@ -147,6 +126,44 @@ async fn write(
             () = again => {}
         }
         pause = if failed { (pause * 2).min(LONGEST_PAUSE) } else { FIRST_PAUSE };
+    }
+}
+
+/// What was written while leading, and what was not allowed.
+struct Term {
+    client: Client,
+    controllers: Controllers,
+    written: Statuses,
+    /// Kinds whose statuses the API server refuses for want of a right.
+    refused: BTreeSet<Kind>,
+}
+
+impl Term {
+    /// Writes what is wanted and not written yet; whether all of it could be.
+    async fn catch_up(&mut self, now: &Lowered, is_written: impl Fn(&Key) -> bool) -> bool {
+        self.written.retain(|key, _| now.statuses.contains_key(key));
+        let ours = now.statuses.iter().filter(|(key, _)| is_written(key));
+        let pending = ours.filter(|(key, status)| self.written.get(*key) != Some(*status));
+        let pending: Vec<_> = pending.map(|(key, status)| (key.clone(), status.clone())).collect();
+        let (client, controllers) = (&self.client, &self.controllers);
+        let writes = pending
+            .into_iter()
+            .map(|(key, status)| async move { (write_one(client, controllers, &key, &status).await, key, status) });
+        let mut writes = stream::iter(writes).buffer_unordered(AT_ONCE);
+        let mut is_complete = true;
+        while let Some((result, key, status)) = writes.next().await {
+            match result {
+                Ok(()) => {
+                    self.refused.remove(&key.kind);
+                    self.written.insert(key, status);
+                }
+                Err(error) => {
+                    is_complete = false;
+                    complain(&key, &error, &mut self.refused);
+                }
+            }
+        }
+        is_complete
     }
 }
 
