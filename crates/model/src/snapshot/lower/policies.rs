@@ -13,7 +13,7 @@ use super::conditions::{Conditions, Fault};
 use super::routes::Ancestors;
 use super::world::{World, all};
 use super::{KUBERNETES_GATEWAY, Output, PARENTS};
-use crate::config::gateway_api::{BackendTlsPolicy, BackendTrafficPolicy, GROUP, PolicyTarget};
+use crate::config::gateway_api::{BackendTlsPolicy, BackendTrafficPolicy, GROUP, PolicyTarget, SecretReference};
 use crate::config::{Config, Kind, Meta, Spec};
 use crate::duration;
 use crate::names::Holder;
@@ -97,20 +97,11 @@ fn tls(
                 conditions.fail("Accepted", Fault::new("TargetNotFound", message));
             }
             Ok((kind, hosts)) => {
-                match stronger(policy, target, all) {
-                    Some(other) => {
-                        let message = format!("Conflicts with BackendTLSPolicy {other:?} targeting the same backend");
-                        conditions.fail("Accepted", Fault::new("Conflicted", message));
-                    }
-                    None => {
-                        for host in hosts {
-                            let key = (kind, meta.namespace.to_string(), target.name.clone(), host);
-                            let section = target.section_name.clone().filter(|s| !s.is_empty());
-                            let effect =
-                                Effect { section, tls: Some(settings.clone()), ..effect(Kind::BackendTlsPolicy, meta) };
-                            effects.entry(key).or_default().push(effect);
-                        }
-                    }
+                if let Some(other) = stronger(policy, target, all) {
+                    let message = format!("Conflicts with BackendTLSPolicy {other:?} targeting the same backend");
+                    conditions.fail("Accepted", Fault::new("Conflicted", message));
+                } else {
+                    secure(meta, (kind, target, hosts), &settings, effects);
                 }
                 let key = (target.kind.clone(), meta.namespace.to_string(), target.name.clone());
                 gateways.extend(ancestors.get(&key).into_iter().flatten().cloned());
@@ -125,6 +116,22 @@ fn tls(
     }
     entries.truncate(MOST_ANCESTORS);
     out.status(Kind::BackendTlsPolicy, meta, json!({"ancestors": entries}));
+}
+
+/// Has the hosts of a target called with these settings.
+fn secure(
+    meta: &Meta,
+    (kind, target, hosts): (Target, &PolicyTarget, Vec<String>),
+    settings: &ClientTlsSettings,
+    effects: &mut Effects,
+) {
+    let section = target.section_name.clone().filter(|s| !s.is_empty());
+    for host in hosts {
+        let key = (kind, meta.namespace.to_string(), target.name.clone(), host);
+        let tls = Some(settings.clone());
+        let effect = Effect { section: section.clone(), tls, ..effect(Kind::BackendTlsPolicy, meta) };
+        effects.entry(key).or_default().push(effect);
+    }
 }
 
 /// An XBackendTrafficPolicy.
@@ -249,46 +256,51 @@ fn authority(world: &World<'_>, policy: &Config<BackendTlsPolicy>, conditions: &
         let message = "Configuration is valid; warning: only the first caCertificateRefs will be used";
         conditions.hold("Accepted", "Accepted", message);
     }
-    const INVALID: &str = "InvalidCACertificateRef";
-    let namespace = policy.meta.namespace.as_str();
-    let target = PolicyTarget {
-        group: reference.group.clone(),
-        kind: reference.kind.clone(),
-        name: reference.name.clone(),
-        section_name: None,
+    let Unusable { reason, message, why } = match credential(world, &policy.meta, reference) {
+        Ok(name) => return name,
+        Err(unusable) => unusable,
     };
-    let fault = match (reference.group.as_str(), reference.kind.as_str()) {
-        ("", "ConfigMap") => match world.credential(Holder::ConfigMap, namespace, &reference.name) {
-            None => {
-                let why = format!("reference {namespace}/{} (of kind ConfigMap) not found", reference.name);
-                (INVALID, format!("Certificate reference not found: {why}"), why)
-            }
-            Some(found) => match &found.authority_fault {
-                None => return format!("configmap://{namespace}/{}", reference.name),
-                Some(why) => (INVALID, format!("Certificate invalid: {why}"), why.to_string()),
-            },
-        },
-        // Whatever else it is: what is there is of the wrong kind, what is not is missing.
-        _ => match find(world, &policy.meta, &target) {
-            Ok(_) => {
-                let why = format!("unsupported reference kind: {}", reference.kind);
-                ("InvalidKind", format!("Certificate reference invalid: {why}"), why)
-            }
-            Err(why) if why.starts_with("unsupported reference kind") => {
-                ("InvalidKind", format!("Certificate reference invalid: {why}"), why)
-            }
-            Err(why) if why.starts_with("unsupported kind") => {
-                ("InvalidKind", format!("Certificate reference not supported: {why}"), why)
-            }
-            Err(why) => (INVALID, format!("Certificate reference not found: {why}"), why),
-        },
-    };
-    let (reason, message, why) = fault;
     conditions.fail("ResolvedRefs", Fault::new(reason, message));
     let message = format!("Certificate reference invalid: {why}");
     conditions.fail("Accepted", Fault::new("NoValidCACertificate", message));
     // A name that nobody answers for: traffic is blocked rather than sent unverified.
     "invalid://".to_owned()
+}
+
+/// Why a reference leads to no certificate: the condition's reason and message, and the cause alone.
+struct Unusable {
+    reason: &'static str,
+    message: String,
+    why: String,
+}
+
+/// The name under which a referenced certificate is asked for.
+fn credential(world: &World<'_>, meta: &Meta, reference: &SecretReference) -> Result<String, Unusable> {
+    const INVALID: &str = "InvalidCACertificateRef";
+    const KIND: &str = "InvalidKind";
+    let unusable = |reason, what: &str, why: String| Unusable { reason, message: format!("{what}: {why}"), why };
+    let SecretReference { group, kind, name, .. } = reference;
+    let namespace = meta.namespace.as_str();
+    if (group.as_str(), kind.as_str()) == ("", "ConfigMap") {
+        let Some(found) = world.credential(Holder::ConfigMap, namespace, name) else {
+            let why = format!("reference {namespace}/{name} (of kind ConfigMap) not found");
+            return Err(unusable(INVALID, "Certificate reference not found", why));
+        };
+        return match &found.authority_fault {
+            None => Ok(format!("configmap://{namespace}/{name}")),
+            Some(why) => Err(unusable(INVALID, "Certificate invalid", why.to_string())),
+        };
+    }
+    // Whatever else it is: what is there is of the wrong kind, what is not is missing.
+    let target = PolicyTarget { group: group.clone(), kind: kind.clone(), name: name.clone(), section_name: None };
+    Err(match find(world, meta, &target) {
+        Ok(_) => unusable(KIND, "Certificate reference invalid", format!("unsupported reference kind: {kind}")),
+        Err(why) if why.starts_with("unsupported reference kind") => {
+            unusable(KIND, "Certificate reference invalid", why)
+        }
+        Err(why) if why.starts_with("unsupported kind") => unusable(KIND, "Certificate reference not supported", why),
+        Err(why) => unusable(INVALID, "Certificate reference not found", why),
+    })
 }
 
 /// The DestinationRule of one host; of several policies the oldest counts.
