@@ -13,7 +13,7 @@ use sources::registry::ledger::Protection;
 use sources::source::Source;
 use testkit::copilot::{Copilot, InternalRoute, Route, UNIMPLEMENTED};
 
-use crate::conformance::{Instance, Stage, conforms};
+use crate::conformance::{Edit, Instances, Stage, conforms};
 use crate::follower::Follower;
 
 const HOST: &str = "web.example.com";
@@ -42,19 +42,16 @@ async fn followed(backends: &[u8]) -> (Copilot, Follower) {
 
 struct Platform {
     copilot: Copilot,
-    /// Instances by id, and whether each runs: Copilot knows of no health, it does not list what does not run.
-    instances: BTreeMap<String, (Instance, bool)>,
+    /// Copilot knows of no health, it does not list what does not run.
+    instances: Instances,
 }
 
 impl Platform {
     fn tell(&self) {
-        let mut by_service: BTreeMap<&str, Vec<(String, u16)>> = BTreeMap::new();
-        for (instance, runs) in self.instances.values() {
-            let backends = by_service.entry(&instance.service).or_default();
-            backends.extend(runs.then(|| (instance.address.clone(), 8080)));
-        }
-        let route = |(service, backends)| Route::new(&self.host(service), service, backends);
-        let routes = by_service.into_iter().map(route).collect();
+        let route = |(service, addresses): (&str, Vec<&str>)| {
+            Route::new(&self.host(service), service, addresses.iter().map(|address| (address.to_string(), 8080)))
+        };
+        let routes = self.instances.serving().into_iter().map(route).collect();
         self.copilot.edit(|state| state.routes = routes);
     }
 }
@@ -78,18 +75,8 @@ impl Stage for Platform {
         format!("{service}.example.com")
     }
 
-    async fn add(&mut self, instances: &[Instance]) {
-        self.instances.extend(instances.iter().map(|i| (i.id.clone(), (i.clone(), true))));
-        self.tell();
-    }
-
-    async fn set_serving(&mut self, instance: &Instance, serves: bool) {
-        self.instances.insert(instance.id.clone(), (instance.clone(), serves));
-        self.tell();
-    }
-
-    async fn remove(&mut self, instance: &Instance) {
-        self.instances.remove(&instance.id);
+    async fn edit(&mut self, edit: Edit<'_>) {
+        self.instances.take(edit);
         self.tell();
     }
 
@@ -104,7 +91,7 @@ impl Stage for Platform {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn copilot_conforms() {
-    conforms(&mut Platform { copilot: Copilot::start().await, instances: BTreeMap::new() }).await;
+    conforms(&mut Platform { copilot: Copilot::start().await, instances: Instances::default() }).await;
 }
 
 #[tokio::test]

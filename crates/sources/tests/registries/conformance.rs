@@ -1,5 +1,6 @@
 //! What every registry must do, as one story told to an outside server and watched through its adapter.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 use std::time::Instant;
@@ -27,6 +28,42 @@ impl Instance {
     }
 }
 
+/// What happens to instances.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Edit<'a> {
+    Add(&'a [Instance]),
+    /// A check fails or passes again.
+    Serving(&'a Instance, bool),
+    Remove(&'a Instance),
+}
+
+/// Instances by id, each with whether it serves, for servers that are told all of them anew.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Instances(BTreeMap<String, (Instance, bool)>);
+
+impl Instances {
+    pub(crate) fn take(&mut self, edit: Edit<'_>) {
+        match edit {
+            Edit::Add(new) => self.0.extend(new.iter().map(|i| (i.id.clone(), (i.clone(), true)))),
+            Edit::Serving(instance, serves) => _ = self.0.insert(instance.id.clone(), (instance.clone(), serves)),
+            Edit::Remove(instance) => _ = self.0.remove(&instance.id),
+        }
+    }
+
+    pub(crate) fn all(&self) -> impl Iterator<Item = (&Instance, bool)> {
+        self.0.values().map(|(instance, serves)| (instance, *serves))
+    }
+
+    /// Addresses of those that serve, by service. A service of which none does is there too.
+    pub(crate) fn serving(&self) -> BTreeMap<&str, Vec<&str>> {
+        let mut by_service: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+        for (instance, serves) in self.all() {
+            by_service.entry(&instance.service).or_default().extend(serves.then_some(instance.address.as_str()));
+        }
+        by_service
+    }
+}
+
 /// The outside server of a registry.
 pub(crate) trait Stage {
     /// A source that watches the server.
@@ -38,10 +75,7 @@ pub(crate) trait Stage {
     }
     /// The host name that a service gets.
     fn host(&self, service: &str) -> String;
-    async fn add(&mut self, instances: &[Instance]);
-    /// Lets a check fail or pass again.
-    async fn set_serving(&mut self, instance: &Instance, serves: bool);
-    async fn remove(&mut self, instance: &Instance);
+    async fn edit(&mut self, edit: Edit<'_>);
     /// Ends the server without a word.
     async fn stop(&mut self);
     /// Starts it again; what was registered is there, from its disk or because everybody registers again.
@@ -72,33 +106,33 @@ pub(crate) async fn conforms(stage: &mut impl Stage) {
     let other = Instance::new("other", 9);
     let (web, rest) = (stage.host("web"), stage.host("other"));
 
-    stage.add(&[a.clone(), other.clone()]).await;
+    stage.edit(Edit::Add(&[a.clone(), other.clone()])).await;
     let mut seen = Follower::synced(stage.source()).await;
     assert_eq!(seen.serving(&web), ["10.0.0.1"], "what is there at the start comes before sync");
     assert_eq!(seen.serving(&rest), ["10.0.0.9"]);
 
-    stage.add(&[b.clone(), c.clone()]).await;
+    stage.edit(Edit::Add(&[b.clone(), c.clone()])).await;
     seen.until("scale out", |f| f.serving(&web) == ["10.0.0.1", "10.0.0.2", "10.0.0.3"]).await;
-    stage.remove(&c).await;
+    stage.edit(Edit::Remove(&c)).await;
     seen.until("scale in", |f| f.serving(&web) == ["10.0.0.1", "10.0.0.2"]).await;
 
-    stage.set_serving(&b, false).await;
+    stage.edit(Edit::Serving(&b, false)).await;
     seen.until("a drained instance", |f| f.serving(&web) == ["10.0.0.1"]).await;
-    stage.set_serving(&a, false).await;
+    stage.edit(Edit::Serving(&a, false)).await;
     seen.until("all unhealthy", |f| f.serving(&web).is_empty()).await;
     assert!(seen.has_service(&web), "a service whose instances all fail is still a service");
-    stage.set_serving(&a, true).await;
-    stage.set_serving(&b, true).await;
+    stage.edit(Edit::Serving(&a, true)).await;
+    stage.edit(Edit::Serving(&b, true)).await;
     seen.until("healthy again", |f| f.serving(&web) == ["10.0.0.1", "10.0.0.2"]).await;
 
     survives_its_server(stage, &mut seen, &web).await;
     comes_and_goes_with_its_file(stage).await;
 
     let late = Instance::new("web", 4);
-    stage.add(std::slice::from_ref(&late)).await;
+    stage.edit(Edit::Add(std::slice::from_ref(&late))).await;
     seen.until("changes after the restart", |f| f.serving(&web).contains(&"10.0.0.4".to_owned())).await;
     for instance in [&a, &b, &late] {
-        stage.remove(instance).await;
+        stage.edit(Edit::Remove(instance)).await;
     }
     let is_left = stage.emptied() == Emptied::Empty;
     seen.until("a service removed", |f| f.has_service(&web) == is_left && f.serving(&web).is_empty()).await;
@@ -169,7 +203,7 @@ fn has_services_in(seen: &Follower, namespace: &str) -> bool {
 async fn holds_ten_thousand(stage: &mut impl Stage, seen: &mut Follower) {
     let instances: Vec<Instance> = (0..10_000).map(|n| Instance::new(&format!("many-{}", n / 500), n + 256)).collect();
     let begun = Instant::now();
-    stage.add(&instances).await;
+    stage.edit(Edit::Add(&instances)).await;
     let registered = begun.elapsed();
     let hosts: Vec<String> = (0..20).map(|n| stage.host(&format!("many-{n}"))).collect();
     let count = |f: &Follower| hosts.iter().map(|host| f.serving(host).len()).sum::<usize>();
@@ -177,7 +211,7 @@ async fn holds_ten_thousand(stage: &mut impl Stage, seen: &mut Follower) {
     println!("10,000 endpoints: registered in {registered:?}, all seen after {:?}", begun.elapsed());
     let (counts, last) = (seen.report().counts, &instances[9_999]);
     assert_eq!((counts.services, counts.endpoints), stage.held());
-    stage.set_serving(last, false).await;
+    stage.edit(Edit::Serving(last, false)).await;
     let begun = Instant::now();
     seen.until("one of them drained", |f| count(f) == 9_999).await;
     println!("one of 10,000 drained, seen after {:?}", begun.elapsed());

@@ -12,7 +12,7 @@ use std::time::Duration;
 use testkit::consul::Consul;
 use testkit::servers;
 
-use crate::conformance::{Instance, Stage, conforms};
+use crate::conformance::{Edit, Instance, Stage, conforms};
 use crate::follower::Follower;
 
 pub(crate) const NODE: &str = "outside";
@@ -36,20 +36,7 @@ pub(crate) fn service(instance: &Instance) -> Value {
     json!({"ID": id, "Service": service, "Address": address, "Port": 8080, "Meta": {"protocol": "http"}})
 }
 
-impl Stage for RealConsul {
-    fn source(&self) -> impl Source {
-        adapter(Options { watches: self.watches, ..options(vec![self.server.url()]) })
-    }
-
-    fn described(&self, namespace: &str) -> Option<String> {
-        let (url, watches) = (self.server.url(), self.watches);
-        Some(format!("consul: {{addresses: ['{url}'], namespace: {namespace}, watches: {watches}, interval: 100ms}}"))
-    }
-
-    fn host(&self, service: &str) -> String {
-        format!("{service}.service.consul")
-    }
-
+impl RealConsul {
     /// Many instances in one transaction: Consul takes 128 operations at a time. A node with thousands of checks
     /// makes it slow, so each node of a crowd is without any.
     async fn add(&mut self, instances: &[Instance]) {
@@ -65,14 +52,31 @@ impl Stage for RealConsul {
             self.server.put("/v1/txn", some.iter().map(set).collect()).await;
         }
     }
+}
 
-    async fn set_serving(&mut self, instance: &Instance, serves: bool) {
-        let status = if serves { "passing" } else { "critical" };
-        self.server.register(NODE, &service(instance), status).await;
+impl Stage for RealConsul {
+    fn source(&self) -> impl Source {
+        adapter(Options { watches: self.watches, ..options(vec![self.server.url()]) })
     }
 
-    async fn remove(&mut self, instance: &Instance) {
-        self.server.deregister(NODE, &instance.id).await;
+    fn described(&self, namespace: &str) -> Option<String> {
+        let (url, watches) = (self.server.url(), self.watches);
+        Some(format!("consul: {{addresses: ['{url}'], namespace: {namespace}, watches: {watches}, interval: 100ms}}"))
+    }
+
+    fn host(&self, service: &str) -> String {
+        format!("{service}.service.consul")
+    }
+
+    async fn edit(&mut self, edit: Edit<'_>) {
+        match edit {
+            Edit::Add(instances) => self.add(instances).await,
+            Edit::Serving(instance, serves) => {
+                let status = if serves { "passing" } else { "critical" };
+                self.server.register(NODE, &service(instance), status).await;
+            }
+            Edit::Remove(instance) => self.server.deregister(NODE, &instance.id).await,
+        }
     }
 
     async fn stop(&mut self) {

@@ -11,20 +11,20 @@ use sources::registry::dns::Dns;
 use sources::registry::ledger::Protection;
 use sources::source::Source;
 
-use crate::conformance::{Emptied, Instance, Stage, conforms};
+use crate::conformance::{Edit, Emptied, Instances, Stage, conforms};
 use crate::name_server::{NameServer, address};
 
 struct Zone {
     server: NameServer,
     address: SocketAddr,
-    instances: BTreeMap<String, Instance>,
+    instances: Instances,
 }
 
 impl Zone {
     /// Records do not tell who is ill: what does not serve has none.
     fn write(&self) {
         let mut records: BTreeMap<(String, RecordType), Vec<_>> = BTreeMap::new();
-        for instance in self.instances.values() {
+        for (instance, _) in self.instances.all().filter(|(_, serves)| *serves) {
             let name = format!("{}.zone.", instance.service);
             records.entry((name, RecordType::A)).or_default().push(address(&instance.address));
         }
@@ -60,22 +60,8 @@ impl Stage for Zone {
         format!("{service}.zone")
     }
 
-    async fn add(&mut self, instances: &[Instance]) {
-        self.instances.extend(instances.iter().map(|i| (i.id.clone(), i.clone())));
-        self.write();
-    }
-
-    async fn set_serving(&mut self, instance: &Instance, serves: bool) {
-        if serves {
-            self.instances.insert(instance.id.clone(), instance.clone());
-        } else {
-            self.instances.remove(&instance.id);
-        }
-        self.write();
-    }
-
-    async fn remove(&mut self, instance: &Instance) {
-        self.instances.remove(&instance.id);
+    async fn edit(&mut self, edit: Edit<'_>) {
+        self.instances.take(edit);
         self.write();
     }
 
@@ -100,5 +86,5 @@ impl Stage for Zone {
 async fn records_conform() {
     let server = NameServer::default();
     let address = server.start().await;
-    conforms(&mut Zone { server, address, instances: BTreeMap::new() }).await;
+    conforms(&mut Zone { server, address, instances: Instances::default() }).await;
 }

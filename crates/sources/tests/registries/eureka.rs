@@ -14,7 +14,7 @@ use sources::source::Source;
 use testkit::eureka::{self, Eureka};
 use testkit::servers;
 
-use crate::conformance::{Instance, Stage, conforms};
+use crate::conformance::{Edit, Instance, Stage, conforms};
 use crate::follower::Follower;
 
 pub(crate) fn options(addresses: Vec<String>) -> Options {
@@ -62,19 +62,21 @@ impl Stage for RealEureka {
         format!("{service}.eureka")
     }
 
-    async fn add(&mut self, instances: &[Instance]) {
-        self.register(instances).await;
-        self.registered.extend(instances.iter().map(|i| (i.id.clone(), i.clone())));
-    }
-
-    async fn set_serving(&mut self, instance: &Instance, serves: bool) {
-        let status = if serves { "UP" } else { "OUT_OF_SERVICE" };
-        self.server.set_status(&instance.service, &instance.id, status).await;
-    }
-
-    async fn remove(&mut self, instance: &Instance) {
-        self.server.deregister(&instance.service, &instance.id).await;
-        self.registered.remove(&instance.id);
+    async fn edit(&mut self, edit: Edit<'_>) {
+        match edit {
+            Edit::Add(instances) => {
+                self.register(instances).await;
+                self.registered.extend(instances.iter().map(|i| (i.id.clone(), i.clone())));
+            }
+            Edit::Serving(instance, serves) => {
+                let status = if serves { "UP" } else { "OUT_OF_SERVICE" };
+                self.server.set_status(&instance.service, &instance.id, status).await;
+            }
+            Edit::Remove(instance) => {
+                self.server.deregister(&instance.service, &instance.id).await;
+                self.registered.remove(&instance.id);
+            }
+        }
     }
 
     async fn stop(&mut self) {
@@ -95,12 +97,12 @@ async fn a_real_server_conforms_under_every_layout_of_its_paths() {
         return;
     }
     let mut stage = RealEureka { server: Eureka::start().await, registered: BTreeMap::new() };
-    stage.add(&[Instance::new("layout", 1)]).await;
+    stage.edit(Edit::Add(&[Instance::new("layout", 1)])).await;
     let server = format!("http://{}", stage.server.address());
     for layout in ["", "/", "/eureka", "/eureka/", "/eureka/v2"] {
         let seen = Follower::synced(adapter(options(vec![format!("{server}{layout}")]))).await;
         assert_eq!(seen.serving("layout.eureka"), ["10.0.0.1"], "{layout}");
     }
-    stage.remove(&Instance::new("layout", 1)).await;
+    stage.edit(Edit::Remove(&Instance::new("layout", 1))).await;
     conforms(&mut stage).await;
 }

@@ -14,10 +14,10 @@ use sources::source::{Outlet, Source, Stopped};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use crate::conformance::{Instance, Stage, conforms};
+use crate::conformance::{Edit, Instances, Stage, conforms};
 
-/// Instances by id, each with whether it serves; `None` while the server is away.
-type Content = Option<BTreeMap<String, (Instance, bool)>>;
+/// `None` while the server is away.
+type Content = Option<Instances>;
 
 struct Memory {
     content: watch::Sender<Content>,
@@ -50,13 +50,13 @@ impl Source for Reader {
     }
 }
 
-fn listings(instances: &BTreeMap<String, (Instance, bool)>) -> BTreeMap<Text, Listing> {
+fn listings(instances: &Instances) -> BTreeMap<Text, Listing> {
     let namespace = Namespace::from("default");
     let mut by_service: BTreeMap<&str, Vec<_>> = BTreeMap::new();
-    for (instance, serves) in instances.values() {
+    for (instance, serves) in instances.all() {
         let mut endpoint = shape::endpoint(&instance.address, &namespace, &"".into());
         endpoint.port = 8080;
-        endpoint.health = if *serves { Health::Healthy } else { Health::Unhealthy };
+        endpoint.health = if serves { Health::Healthy } else { Health::Unhealthy };
         by_service.entry(&instance.service).or_default().push(endpoint);
     }
     let ports = vec![Port { name: "http".into(), number: 8080, protocol: Protocol::Http }];
@@ -71,12 +71,6 @@ fn host(service: &str) -> String {
     format!("{service}.memory")
 }
 
-impl Memory {
-    fn edit(&mut self, edit: impl FnOnce(&mut BTreeMap<String, (Instance, bool)>)) {
-        self.content.send_modify(|content| edit(content.as_mut().expect("the server is there")));
-    }
-}
-
 impl Stage for Memory {
     fn source(&self) -> impl Source {
         Reader { content: self.content.subscribe(), ledger: Ledger::new(Protection::default()) }
@@ -86,16 +80,8 @@ impl Stage for Memory {
         host(service)
     }
 
-    async fn add(&mut self, instances: &[Instance]) {
-        self.edit(|all| all.extend(instances.iter().map(|i| (i.id.clone(), (i.clone(), true)))));
-    }
-
-    async fn set_serving(&mut self, instance: &Instance, serves: bool) {
-        self.edit(|all| all.get_mut(&instance.id).expect("a known instance").1 = serves);
-    }
-
-    async fn remove(&mut self, instance: &Instance) {
-        self.edit(|all| _ = all.remove(&instance.id));
+    async fn edit(&mut self, edit: Edit<'_>) {
+        self.content.send_modify(|content| content.as_mut().expect("the server is there").take(edit));
     }
 
     async fn stop(&mut self) {
@@ -109,6 +95,6 @@ impl Stage for Memory {
 
 #[tokio::test]
 async fn the_reference_conforms() {
-    let mut memory = Memory { content: watch::channel(Some(BTreeMap::new())).0, away: None };
+    let mut memory = Memory { content: watch::channel(Some(Instances::default())).0, away: None };
     conforms(&mut memory).await;
 }

@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::Status;
 use xds::{Client, Control, Event, Limits, Options, Peer, ResourceSet};
 
-use crate::conformance::{Instance, Stage, conforms};
+use crate::conformance::{Edit, Instances, Stage, conforms};
 use crate::mcp_server::{Conversation, Server, answer};
 use crate::serving::Serving;
 
@@ -43,7 +43,7 @@ enum Running {
 
 struct Store {
     protocol: Protocol,
-    instances: BTreeMap<String, (Instance, bool)>,
+    instances: Instances,
     /// Counts what was told, for versions.
     told: u64,
     world: watch::Sender<World>,
@@ -54,17 +54,13 @@ struct Store {
 impl Store {
     async fn start(protocol: Protocol) -> Store {
         let (world, address) = (watch::Sender::new(World::default()), (Ipv4Addr::LOCALHOST, 0).into());
-        let mut store = Store { protocol, instances: BTreeMap::new(), told: 0, world, address, running: None };
+        let mut store = Store { protocol, instances: Instances::default(), told: 0, world, address, running: None };
         store.start_again().await;
         store
     }
 
     /// An entry for each service. What does not serve is in none: entries tell of no health.
     fn tell(&mut self) {
-        let mut by_service: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
-        for (instance, serves) in self.instances.values() {
-            by_service.entry(&instance.service).or_default().extend(serves.then_some(instance.address.as_str()));
-        }
         self.told += 1;
         let before = self.world.borrow().clone();
         let entry = |(service, addresses): (&str, Vec<&str>)| {
@@ -72,7 +68,7 @@ impl Store {
             let same = before.get(&format!("shop/{service}")).filter(|known| known.body == fresh.body);
             (format!("shop/{service}"), same.cloned().unwrap_or(fresh))
         };
-        let world = by_service.into_iter().map(entry).collect();
+        let world = self.instances.serving().into_iter().map(entry).collect();
         self.world.send_replace(Arc::new(world));
     }
 }
@@ -113,18 +109,8 @@ impl Stage for Store {
         format!("{service}.store")
     }
 
-    async fn add(&mut self, instances: &[Instance]) {
-        self.instances.extend(instances.iter().map(|i| (i.id.clone(), (i.clone(), true))));
-        self.tell();
-    }
-
-    async fn set_serving(&mut self, instance: &Instance, serves: bool) {
-        self.instances.insert(instance.id.clone(), (instance.clone(), serves));
-        self.tell();
-    }
-
-    async fn remove(&mut self, instance: &Instance) {
-        self.instances.remove(&instance.id);
+    async fn edit(&mut self, edit: Edit<'_>) {
+        self.instances.take(edit);
         self.tell();
     }
 
