@@ -75,7 +75,8 @@ impl Collector for Current {
             world.credentials.iter().partition(|(_, credential)| credential.is_held());
         let help =
             "Secrets and ConfigMaps, by whether their certificates and keys are held or only what they are good for";
-        let (yes, no): (&[(&str, &str)], &[(&str, &str)]) = (&[("held", "true")], &[("held", "false")]);
+        let yes: &[(&str, &str)] = &[("held", "true")];
+        let no: &[(&str, &str)] = &[("held", "false")];
         labelled(&mut encoder, "pilotage_credentials", help, &[(yes, held.len() as f64), (no, known.len() as f64)])?;
         self.clients(&mut encoder)?;
         let problems = world.problems.values().map(Vec::len).sum::<usize>();

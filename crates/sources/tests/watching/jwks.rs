@@ -37,7 +37,8 @@ async fn server(pages: &Pages) -> Scripted {
 fn wanted(sources: &[KeySource]) -> Option<Wanted> {
     let key = Key { kind: Kind::RequestAuthentication, namespace: "shop".into(), name: "tokens".into() };
     let wish = KeyWish { timeout: Duration::from_secs(30), by: [key].into() };
-    Some(Wanted { keys: sources.iter().map(|source| (source.clone(), wish.clone())).collect() })
+    let keys = sources.iter().map(|source| (source.clone(), wish.clone())).collect();
+    Some(Wanted { keys, ..Wanted::default() })
 }
 
 fn uri(server: &Scripted, path: &str) -> KeySource {

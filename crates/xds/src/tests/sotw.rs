@@ -156,7 +156,7 @@ fn fallback_answers_for_unlisted_names_and_is_not_repeated() {
 #[test]
 fn unlisted_name_is_told_when_it_comes_and_when_it_comes_back() {
     let mut stream = stream("SDS");
-    let mut move_to = |stream: &mut Stream, answers: fn(&TypeUrl, &str) -> bool| {
+    let move_to = |stream: &mut Stream, answers: fn(&TypeUrl, &str) -> bool| {
         stream.adopt_with(World::of("SDS"), answers);
         stream.session.world_moved();
         let told = stream.responses();
