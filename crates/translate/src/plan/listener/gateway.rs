@@ -38,13 +38,20 @@ pub fn gateway(view: &View) -> Vec<ListenerPlan> {
         let chains = build.chains(port, &mut claimed);
         let fresh = build.listener(port, chains);
         match listeners.iter_mut().find(|l| l.name == fresh.name) {
-            Some(known) => known.chains.extend(fresh.chains),
+            Some(known) => join(known, fresh),
             None => listeners.push(fresh),
         }
     }
     listeners.retain(|l| !l.chains.is_empty());
-    listeners.iter_mut().for_each(add_inspector);
     listeners
+}
+
+/// Adds the chains of another port that listens at the same place.
+fn join(known: &mut ListenerPlan, fresh: ListenerPlan) {
+    if known.filters.len() < fresh.filters.len() {
+        known.filters = fresh.filters;
+    }
+    known.chains.extend(fresh.chains);
 }
 
 /// What all listeners of one gateway share.
@@ -64,6 +71,7 @@ impl Build<'_> {
         let further = self.basis.wildcards.iter().skip(1).filter(|_| dual);
         let proxy_protocol =
             self.basis.view.proxy_config.gateway_topology.as_ref().is_some_and(|t| t.proxy_protocol.is_some());
+        let inspector = inspects_tls(port, &chains).then_some(ListenerFilter::TlsInspector(Ports::All));
         ListenerPlan {
             name: format!("{bind}_{}", port.number).into(),
             address: Address::new(&bind, port.number),
@@ -74,7 +82,7 @@ impl Build<'_> {
             transparent: false,
             exact_balance: self.basis.view.proxy.flag("OUTBOUND_LISTENER_EXACT_BALANCE"),
             connections_per_event: self.basis.connections_per_event(),
-            filters: proxy_protocol.then_some(ListenerFilter::ProxyProtocol).into_iter().collect(),
+            filters: proxy_protocol.then_some(ListenerFilter::ProxyProtocol).into_iter().chain(inspector).collect(),
             filters_timeout: None,
             continue_on_filters_timeout: false,
             access_log: self.basis.listener_log(Class::Gateway),
@@ -253,10 +261,11 @@ fn has_host(own: &str, host: &str, namespace: &str) -> bool {
     Hostname::from(own).overlaps(host)
 }
 
-/// Server names and ALPN can only be matched once TLS is inspected.
-fn add_inspector(listener: &mut ListenerPlan) {
-    let needed = |c: &ChainPlan| c.tls.is_some() || c.matching.as_ref().is_some_and(|m| !m.server_names.is_empty());
-    if listener.chains.iter().any(needed) {
-        listener.filters.push(ListenerFilter::TlsInspector(Ports::All));
-    }
+/// Whether TLS is inspected: server names and ALPN can only be matched then. TLS that goes through is looked at even
+/// where every name is taken, and no chain asks for one.
+fn inspects_tls(port: &GatewayPort, chains: &[ChainPlan]) -> bool {
+    let passes =
+        |s: &std::sync::Arc<GatewayServer>| s.spec.tls.as_ref().is_some_and(|t| t.mode() == TlSmode::Passthrough);
+    let matches = |c: &ChainPlan| c.tls.is_some() || c.matching.as_ref().is_some_and(|m| !m.server_names.is_empty());
+    chains.iter().any(matches) || (!chains.is_empty() && port.servers.iter().any(passes))
 }
