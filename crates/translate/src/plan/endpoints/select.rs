@@ -10,7 +10,7 @@ use model::labels::{Labels, selects};
 use model::names::Text;
 use model::port::Port;
 use model::proxy::Proxy;
-use model::service::{Service, TrafficDistribution};
+use model::service::{Registry, Service, TrafficDistribution};
 use scope::View;
 
 use super::networks::Gateways;
@@ -118,7 +118,7 @@ impl<'a> Choice<'a> {
 
     /// Whether the endpoint serves this port and carries the subset's labels.
     fn is_asked_for(&self, endpoint: &Endpoint) -> bool {
-        endpoint.service_port == self.port.name && self.subset.is_none_or(|s| selects(&s.labels, &endpoint.labels))
+        serves(endpoint, self.service, self.port) && self.subset.is_none_or(|s| selects(&s.labels, &endpoint.labels))
     }
 
     fn is_sent(
@@ -195,6 +195,15 @@ impl<'a> Choice<'a> {
 }
 
 /// Whether both run on one node. A client that does not say where it runs has only endpoints of which nobody knows.
+/// Whether the endpoint stands behind this port, by its name. Of several ServiceEntries of one host the endpoints count
+/// by number where they are listed in the cluster itself, as upstream has it: each may call the port as it likes.
+fn serves(endpoint: &Endpoint, service: &Service, port: &Port) -> bool {
+    if service.registry == Registry::External && service.resolution.is_dns() {
+        return endpoint.service_port_number == port.number;
+    }
+    endpoint.service_port == port.name
+}
+
 fn is_on_node_of(proxy: &Proxy, endpoint: &Endpoint) -> bool {
     *endpoint.node_name == *proxy.meta("NODE_NAME").unwrap_or_default()
 }
