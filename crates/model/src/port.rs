@@ -25,7 +25,6 @@ pub enum Protocol {
     Mongo,
     Redis,
     MySql,
-    Hbone,
     /// Not declared, or a word nobody knows: the proxy detects HTTP by itself.
     Unknown,
 }
@@ -46,7 +45,6 @@ impl Protocol {
             "mongo" => Protocol::Mongo,
             "redis" => Protocol::Redis,
             "mysql" => Protocol::MySql,
-            "hbone" => Protocol::Hbone,
             _ => Protocol::Unknown,
         }
     }
@@ -66,7 +64,6 @@ impl Protocol {
             Protocol::Mongo => "Mongo",
             Protocol::Redis => "Redis",
             Protocol::MySql => "MySQL",
-            Protocol::Hbone => "HBONE",
             Protocol::Unknown => "UnsupportedProtocol",
         }
     }
