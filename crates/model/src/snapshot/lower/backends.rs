@@ -3,6 +3,7 @@
 use api::istio::networking::v1alpha3::{Destination, PortSelector};
 
 use super::conditions::Fault;
+use super::grants::{INFERENCE_GROUP, is_known};
 use super::world::World;
 use crate::config::gateway_api::BackendRef;
 use crate::config::{Kind, Meta};
@@ -42,7 +43,7 @@ impl Referrer<'_> {
                 return Err(Fault::new(INVALID, "namespace may not be set with Hostname type"));
             }
             ("networking.istio.io", "Hostname") => (to.name.clone(), self.world.host(&to.name, namespace).is_some()),
-            ("inference.networking.k8s.io", "InferencePool") => {
+            (INFERENCE_GROUP, "InferencePool") => {
                 let message = "InferencePool is not enabled. To enable, set ENABLE_GATEWAY_API_INFERENCE_EXTENSION \
                                to true in istiod";
                 return nowhere("InvalidKind", message.to_owned());
@@ -68,7 +69,7 @@ impl Referrer<'_> {
 
     fn is_granted(&self, to: &BackendRef, namespace: &str) -> bool {
         let from = (self.kind, self.meta.namespace.as_str());
-        to.group.is_empty() && self.world.grants.admit(from, (&to.kind, namespace), &to.name)
+        is_known(&to.group, &to.kind) && self.world.grants.admit(from, (&to.kind, namespace), &to.name)
     }
 }
 

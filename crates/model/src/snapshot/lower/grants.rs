@@ -20,7 +20,9 @@ struct Grant {
 pub(super) struct Grants(BTreeSet<Grant>);
 
 const FROM: &[&str] = &["Gateway", "HTTPRoute", "GRPCRoute", "TLSRoute", "TCPRoute", "ListenerSet"];
-const TO: &[&str] = &["ConfigMap", "Secret", "Service"];
+/// Groups and kinds that can be granted.
+const TO: &[(&str, &str)] = &[("", "ConfigMap"), ("", "Secret"), ("", "Service"), (INFERENCE_GROUP, "InferencePool")];
+pub(super) const INFERENCE_GROUP: &str = "inference.networking.k8s.io";
 
 impl Grants {
     pub(super) fn new(objects: &Objects) -> Grants {
@@ -29,7 +31,7 @@ impl Grants {
             let Spec::ReferenceGrant(spec) = &object.spec else { continue };
             let from = spec.from.iter().filter(|f| f.group == GROUP && FROM.contains(&f.kind.as_str()));
             for from in from {
-                for to in spec.to.iter().filter(|t| t.group.is_empty() && TO.contains(&t.kind.as_str())) {
+                for to in spec.to.iter().filter(|t| is_known(&t.group, &t.kind)) {
                     grants.insert(Grant {
                         from: (from.kind.clone(), from.namespace.clone()),
                         to: (to.kind.clone(), object.meta.namespace.to_string()),
@@ -50,4 +52,9 @@ impl Grants {
         };
         self.0.contains(&grant(None)) || self.0.contains(&grant(Some(name)))
     }
+}
+
+/// Whether a grant to this kind can be used.
+pub(super) fn is_known(group: &str, kind: &str) -> bool {
+    TO.contains(&(group, kind))
 }
