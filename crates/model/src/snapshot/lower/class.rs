@@ -7,9 +7,14 @@ use super::conditions::Conditions;
 use super::world::{World, all};
 use crate::config::gateway_api::Gateway;
 use crate::config::{Key, Kind, Meta, Spec};
+use crate::labels::Labels;
 use crate::names::Namespace;
 
 const UNMANAGED: &str = "istio.io/unmanaged-gateway";
+/// The controller of waypoints.
+const MESH_CONTROLLER: &str = "istio.io/mesh-controller";
+const USE_WAYPOINT: &str = "istio.io/use-waypoint";
+const USE_WAYPOINT_NAMESPACE: &str = "istio.io/use-waypoint-namespace";
 const REMOTE_CLASS: &str = "istio-remote";
 
 /// What we do for a class.
@@ -40,6 +45,36 @@ fn by_controller(world: &World<'_>, controller: &str) -> Option<Class> {
         UNMANAGED => Some(Class::Remote),
         controller if *controller == *world.settings().knobs.gateway_controller => Some(Class::Served),
         _ => None,
+    }
+}
+
+/// Whether the waypoint that a Service or ServiceEntry uses, by its label or its namespace's, is another controller's.
+/// Routes for it are that controller's too.
+pub(super) fn has_foreign_waypoint(world: &World<'_>, namespace: &str, labels: &Labels) -> bool {
+    let labels = match labels.get(USE_WAYPOINT) {
+        Some(_) => labels,
+        None => match world.namespace_labels(namespace) {
+            Some(labels) => labels,
+            None => return false,
+        },
+    };
+    let name = labels.get(USE_WAYPOINT).map(|name| &**name).unwrap_or_default();
+    if name.is_empty() || name.eq_ignore_ascii_case("none") {
+        return false;
+    }
+    let place = labels.get(USE_WAYPOINT_NAMESPACE).map(|place| &**place).filter(|place| !place.is_empty());
+    let key = Key { kind: Kind::KubernetesGateway, namespace: place.unwrap_or(namespace).into(), name: name.into() };
+    let Some(Spec::KubernetesGateway(waypoint)) = world.objects().get(&key).map(|object| &object.spec) else {
+        return false;
+    };
+    let class = waypoint.gateway_class_name.as_str();
+    let key = Key { kind: Kind::GatewayClass, namespace: Namespace::default(), name: class.into() };
+    match world.objects().get(&key).map(|object| &object.spec) {
+        Some(Spec::GatewayClass(class)) => {
+            class.controller_name != MESH_CONTROLLER
+                && *class.controller_name != *world.settings().knobs.gateway_controller
+        }
+        _ => false,
     }
 }
 

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use api::istio::networking::v1alpha3::Server;
 
+use super::class::has_foreign_waypoint;
 use super::gateways::internal_name;
 use super::tls::Owner;
 use super::world::World;
@@ -137,13 +138,17 @@ pub(super) fn attachments<'a>(
             (GROUP, "Gateway") => Kind::KubernetesGateway,
             (GROUP, "ListenerSet") => Kind::ListenerSet,
             ("", "Service") => {
-                let missing = world.service(namespace, &reference.name).is_none();
-                found.push(mesh(index, reference, Parent::Service, missing.then_some("service")));
+                let labels = world.service(namespace, &reference.name).map(|service| &service.labels);
+                if labels.is_none_or(|labels| !has_foreign_waypoint(world, namespace, labels)) {
+                    found.push(mesh(index, reference, Parent::Service, labels.is_none().then_some("service")));
+                }
                 continue;
             }
             ("networking.istio.io", "ServiceEntry") => {
-                let missing = world.service_entry(namespace, &reference.name).is_none();
-                found.push(mesh(index, reference, Parent::Entry, missing.then_some("service entry")));
+                let labels = world.entry_labels(namespace, &reference.name);
+                if labels.is_none_or(|labels| !has_foreign_waypoint(world, namespace, labels)) {
+                    found.push(mesh(index, reference, Parent::Entry, labels.is_none().then_some("service entry")));
+                }
                 continue;
             }
             // Another controller may know it.

@@ -9,7 +9,7 @@ use api::istio::networking::v1alpha3::ServiceEntry;
 use super::grants::Grants;
 use crate::change::Credential;
 use crate::config::gateway_api::LabelSelector;
-use crate::config::{Config, Key, Kind, Spec};
+use crate::config::{Config, Key, Kind, Object, Spec};
 use crate::endpoint::Endpoint;
 use crate::labels::Labels;
 use crate::names::{CredentialKey, Holder, Hostname, Namespace, ServiceKey, Text};
@@ -100,13 +100,27 @@ impl<'a> World<'a> {
     }
 
     pub(super) fn service_entry(&self, namespace: &str, name: &str) -> Option<ServiceEntry> {
-        let key = Key { kind: Kind::ServiceEntry, namespace: namespace.into(), name: name.into() };
-        let found = self.snapshot.objects.get(&key);
-        self.reads.borrow_mut().entries.insert(key);
-        match &found?.spec {
+        match &self.entry(namespace, name)?.spec {
             Spec::ServiceEntry(entry) => Some(entry.open()),
             _ => None,
         }
+    }
+
+    /// Labels of a ServiceEntry.
+    pub(super) fn entry_labels(&self, namespace: &str, name: &str) -> Option<&'a Labels> {
+        self.entry(namespace, name).map(|object| &object.meta.labels)
+    }
+
+    fn entry(&self, namespace: &str, name: &str) -> Option<&'a Object> {
+        let key = Key { kind: Kind::ServiceEntry, namespace: namespace.into(), name: name.into() };
+        let found = self.snapshot.objects.get(&key);
+        self.reads.borrow_mut().entries.insert(key);
+        found
+    }
+
+    pub(super) fn namespace_labels(&self, namespace: &str) -> Option<&'a Labels> {
+        self.reads.borrow_mut().namespaces = true;
+        self.snapshot.namespaces.labels(namespace)
     }
 
     pub(super) fn credential(&self, holder: Holder, namespace: &str, name: &str) -> Option<&'a Arc<Credential>> {
@@ -133,7 +147,7 @@ impl<'a> World<'a> {
     /// Objects of one kind by namespace and name.
     pub(super) fn all<T: 'a>(&self, kind: Kind, spec: impl Fn(&'a Spec) -> Option<&'a Shared<T>>) -> Vec<Config<T>> {
         let objects = self.snapshot.objects.of(kind);
-        let config = |object: &'a crate::config::Object| {
+        let config = |object: &'a Object| {
             spec(&object.spec).map(|spec| Config { meta: object.meta.clone(), spec: spec.clone() })
         };
         objects.filter_map(config).collect()
