@@ -61,6 +61,8 @@ pub(crate) struct Connection<'a> {
 pub(crate) enum Ending {
     /// Bytes to a known destination: network filters enforce and count.
     Bytes,
+    /// Bytes of TLS between others: counted, and no policy can see what it asks about.
+    Sealed,
     /// HTTP: the connection manager's filters do it.
     Http,
     /// Bytes to an unknown destination or to nowhere: they are only counted.

@@ -116,10 +116,11 @@ struct Planner<'a> {
 impl Planner<'_> {
     /// The port's own cluster and those of its subsets.
     fn port(&self, port: &Port, found: &mut Vec<ClusterPlan>) {
-        if self.is_resolved_per_request() {
+        // By server name a wildcard host is asked for as it is written, which nobody could resolve.
+        if self.is_resolved_per_request() && self.form == ClusterForm::Plain {
             // Only protocols that carry a host name can be resolved by it.
             let named = matches!(port.protocol, Protocol::Http | Protocol::Tls | Protocol::Grpc | Protocol::Http2);
-            if named && self.form == ClusterForm::Plain {
+            if named {
                 let family = DnsFamily::of(&self.view.proxy, self.view.settings.knobs.dual_stack);
                 found.push(self.cluster(port, None, Discovery::DynamicForwardProxy(family)));
             }
@@ -152,6 +153,7 @@ impl Planner<'_> {
             external: service.mesh_external,
             distribution: service.traffic_distribution,
             keeps_sessions: subset.is_none()
+                && self.form != ClusterForm::ServerName
                 && (session(PERSISTENT_SESSION_LABEL) || session(PERSISTENT_SESSION_HEADER_LABEL)),
             port: port.number,
             protocol: port.protocol,

@@ -194,7 +194,6 @@ impl<'a> Choice<'a> {
     }
 }
 
-/// Whether both run on one node. A client that does not say where it runs has only endpoints of which nobody knows.
 /// Whether the endpoint stands behind this port, by its name. Of several ServiceEntries of one host the endpoints count
 /// by number where they are listed in the cluster itself, as upstream has it: each may call the port as it likes.
 fn serves(endpoint: &Endpoint, service: &Service, port: &Port) -> bool {
@@ -204,6 +203,7 @@ fn serves(endpoint: &Endpoint, service: &Service, port: &Port) -> bool {
     endpoint.service_port == port.name
 }
 
+/// Whether both run on one node. A client that does not say where it runs has only endpoints of which nobody knows.
 fn is_on_node_of(proxy: &Proxy, endpoint: &Endpoint) -> bool {
     *endpoint.node_name == *proxy.meta("NODE_NAME").unwrap_or_default()
 }

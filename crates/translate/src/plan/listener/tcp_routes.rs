@@ -96,14 +96,15 @@ pub(super) fn to_cluster(
     cluster: &str,
 ) -> Vec<NetworkFilter> {
     let mut proxy = TcpProxy::to_cluster(cluster, basis.outbound_tcp_log.clone());
-    if let Some(name) = stat_prefix(basis, service, subset, port.number, "") {
+    if let Some(name) = stat_prefix(basis, service, subset, port.number, &port.name) {
         proxy.stat_prefix = name;
     }
     let rule = basis.view.destination_rule(&service.hostname).map(|r| &*r.rule.spec);
     apply_rule(&mut proxy, rule, subset, basis.idle_timeout);
     proxy.tunnel = None;
-    // The TLS inside carries what policies look at, so none are asked here.
-    network_filters::for_protocol(basis.knobs(), port.protocol, proxy)
+    let last = network_filters::for_protocol(basis.knobs(), port.protocol, proxy);
+    let connection = basis.connection(basis.outbound_class, port.number.into(), Ending::Sealed);
+    network_filters::chain(&connection, last)
 }
 
 /// Filters that carry bytes to a route's destinations; `None` if no destination has any weight.
