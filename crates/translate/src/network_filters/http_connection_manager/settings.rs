@@ -93,7 +93,7 @@ pub(crate) fn outbound(view: &View, config: &ProxyConfig) -> HttpSettings {
 
 /// For the port where the workload uses the sidecar as a forward proxy.
 pub(crate) fn http_proxy(view: &View, config: &ProxyConfig) -> HttpSettings {
-    let mut settings = base(view, config, Class::SidecarOutbound);
+    let mut settings = outbound(view, config);
     settings.http1 = Some(Http1 { allow_absolute_url: true, ..settings.http1.unwrap_or_default() });
     settings
 }
