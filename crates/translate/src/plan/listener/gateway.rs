@@ -267,5 +267,7 @@ fn inspects_tls(port: &GatewayPort, chains: &[ChainPlan]) -> bool {
     let passes =
         |s: &std::sync::Arc<GatewayServer>| s.spec.tls.as_ref().is_some_and(|t| t.mode() == TlSmode::Passthrough);
     let matches = |c: &ChainPlan| c.tls.is_some() || c.matching.as_ref().is_some_and(|m| !m.server_names.is_empty());
-    chains.iter().any(matches) || (!chains.is_empty() && port.servers.iter().any(passes))
+    // A redirect to HTTPS stands under TLS too.
+    let goes_through = !port.protocol.is_http() && port.servers.iter().any(passes);
+    chains.iter().any(matches) || (!chains.is_empty() && goes_through)
 }
