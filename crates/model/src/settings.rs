@@ -100,6 +100,7 @@ knobs! {
     eds_for_headless: bool = false, "PILOT_ENABLE_EDS_FOR_HEADLESS_SERVICES";
     filter_gateway_clusters: bool = false, "PILOT_FILTER_GATEWAY_CLUSTER_CONFIG";
     scope_gateway_to_namespace: bool = false, "PILOT_SCOPE_GATEWAY_TO_NAMESPACE";
+    strict_gateway_merging: bool = true, "PILOT_ENABLE_STRICT_GATEWAY_MERGING";
     http10: bool = false, "PILOT_HTTP10";
     sidecar_use_remote_address: bool = false, "PILOT_SIDECAR_USE_REMOTE_ADDRESS";
     continue_100_headers: bool = true, "ENABLE_100_CONTINUE_HEADERS";

@@ -6,11 +6,11 @@ mod merge;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use api::istio::networking::v1alpha3::Server;
 use api::istio::networking::v1alpha3::server_tls_settings::TlSmode;
+use api::istio::networking::v1alpha3::{Gateway as IstioGateway, Server};
 use model::config::Config;
 use model::labels::selects;
-use model::names::Text;
+use model::names::{Namespace, Text};
 use model::port::Protocol;
 use model::proxy::{Proxy, ProxyKind};
 use model::shared::Shared;
@@ -20,6 +20,8 @@ use crate::credentials;
 use crate::inbound::ServiceTarget;
 
 const GATEWAY_SERVICE: &str = "internal.istio.io/gateway-service";
+const SEMANTICS: &str = "internal.istio.io/gateway-semantics";
+const ACCOUNT: &str = "internal.istio.io/service-account-name";
 const PARENT_NAMESPACE: &str = "internal.istio.io/parent-namespace";
 
 /// All gateways that select a workload, as one.
@@ -99,13 +101,29 @@ pub(crate) fn merged(world: &Snapshot, proxy: &Proxy, inbound: &[ServiceTarget])
     let mut merge = merge::Merge::default();
     let mut any = false;
     let mut secrets = BTreeSet::new();
-    for gateway in gateways {
-        let Some(ports) = ports_of(gateway, proxy, inbound) else { continue };
+    let mut selected: Vec<_> = gateways.filter_map(|g| Some((g, ports_of(g, proxy, inbound)?))).collect();
+    if world.settings.knobs.strict_gateway_merging {
+        keep_apart(&mut selected);
+    }
+    for (gateway, ports) in selected {
         any = true;
         merge.add(gateway, &ports);
         secrets.extend(credentials::named_by(world, proxy, gateway, owner(gateway)));
     }
     any.then(|| MergedGateway { secrets, ..merge.finish() })
+}
+
+/// Where a gateway of the Gateway API runs as we name it, Istio's Gateways of other namespaces are left out: their
+/// authors could have its proxies serve their hosts otherwise, and read its certificates.
+fn keep_apart(selected: &mut Vec<(&Config<IstioGateway>, PortMap<'_>)>) {
+    let note =
+        |gateway: &Config<IstioGateway>, key: &str| gateway.meta.annotations.get(key).cloned().unwrap_or_default();
+    let is_of_api = |gateway: &Config<IstioGateway>| *note(gateway, SEMANTICS) == *"gateway";
+    let managed = selected.iter().filter(|(gateway, _)| is_of_api(gateway) && !note(gateway, ACCOUNT).is_empty());
+    let homes: BTreeSet<Namespace> = managed.map(|(gateway, _)| gateway.meta.namespace.clone()).collect();
+    if !homes.is_empty() {
+        selected.retain(|(gateway, _)| is_of_api(gateway) || homes.contains(&gateway.meta.namespace));
+    }
 }
 
 /// How a gateway's ports map to the workload's.
@@ -132,17 +150,13 @@ impl PortMap<'_> {
 }
 
 /// The namespace whose workloads a gateway is for: that of its parent, where it was made of a set of listeners.
-fn owner(gateway: &Config<api::istio::networking::v1alpha3::Gateway>) -> &str {
+fn owner(gateway: &Config<IstioGateway>) -> &str {
     let parent = gateway.meta.annotations.get(PARENT_NAMESPACE).filter(|namespace| !namespace.is_empty());
     parent.map_or(gateway.meta.namespace.as_str(), |namespace| namespace)
 }
 
 /// The ports of a gateway that applies to this workload; `None` for one that does not.
-fn ports_of<'a>(
-    gateway: &Config<api::istio::networking::v1alpha3::Gateway>,
-    proxy: &Proxy,
-    inbound: &'a [ServiceTarget],
-) -> Option<PortMap<'a>> {
+fn ports_of<'a>(gateway: &Config<IstioGateway>, proxy: &Proxy, inbound: &'a [ServiceTarget]) -> Option<PortMap<'a>> {
     if let Some(services) = gateway.meta.annotations.get(GATEWAY_SERVICE) {
         let namespace = owner(gateway);
         let named = |t: &&ServiceTarget| {
