@@ -80,16 +80,20 @@ fn wanted(mut args: impl Iterator<Item = String>) -> (usize, u64) {
 async fn start(mesh: &Mesh) -> (ApiServer, Peer, discovery::wire::Server) {
     let begun = Instant::now();
     let api_server = ApiServer::start().await;
+    let settings = api_server.folder().join("mesh.yaml");
+    let networks = api_server.folder().join("networks.yaml");
+    std::fs::write(&settings, &mesh.settings).expect("the folder is ours");
+    std::fs::write(&networks, &mesh.networks).expect("the folder is ours");
     api_server.define(&cluster::definitions()).await;
     cluster::create(&api_server, &mesh.objects).await;
     println!("{} objects made in {:.0?}", mesh.objects.len(), begun.elapsed());
     let (begun, mut env) = (Instant::now(), RECORDED_ENV.to_vec());
     env.push(SILENT);
     let env: Vec<(String, String)> = env.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
-    let peer = Peer::start(&api_server, &env).await;
+    let peer = Peer::start(&api_server, (&settings, &networks), &env).await;
     println!("istiod ready after {:.1?}", begun.elapsed());
     let begun = Instant::now();
-    let ours = serving::serve(api_server.kubeconfig(), None, &env).await;
+    let ours = serving::serve(api_server.kubeconfig(), Some((&settings, &networks)), &env).await;
     println!("pilot-discovery ready after {:.1?}", begun.elapsed());
     (api_server, peer, ours)
 }

@@ -1,7 +1,7 @@
 //! istiod as a process of its own, on a real API server.
 
-use std::fs;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::path::Path;
 use std::time::Duration;
 
 use testkit::kubernetes::ApiServer;
@@ -27,19 +27,14 @@ pub(crate) struct Peer {
 
 impl Peer {
     /// Starts it and waits until it says that it is ready.
-    pub(crate) async fn start(api_server: &ApiServer, env: &[(String, String)]) -> Peer {
+    pub(crate) async fn start(api_server: &ApiServer, mesh: (&Path, &Path), env: &[(String, String)]) -> Peer {
         let [grpc, http, monitoring] = [(); 3].map(|()| SocketAddr::from((Ipv4Addr::LOCALHOST, ports::free())));
-        let put = |name: &str, text: &str| {
-            let path = api_server.folder().join(name);
-            fs::write(&path, text).expect("the folder is ours");
-            path.display().to_string()
-        };
         let args = [
             "discovery".to_owned(),
             "--registries=Kubernetes".to_owned(),
             format!("--kubeconfig={}", api_server.kubeconfig().display()),
-            format!("--meshConfig={}", put("peer-mesh.yaml", "{}\n")),
-            format!("--networksConfig={}", put("peer-networks.yaml", "networks: {}\n")),
+            format!("--meshConfig={}", mesh.0.display()),
+            format!("--networksConfig={}", mesh.1.display()),
             format!("--grpcAddr={grpc}"),
             format!("--httpAddr={http}"),
             format!("--monitoringAddr={monitoring}"),

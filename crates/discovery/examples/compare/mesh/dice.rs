@@ -1,5 +1,7 @@
 //! Chance that falls the same way for the same seed, on every machine.
 
+use serde_json::Value;
+
 /// A row of numbers (splitmix64).
 pub(super) struct Dice(u64);
 
@@ -24,5 +26,14 @@ impl Dice {
 
     pub(super) fn pick<'a, T>(&mut self, from: &'a [T]) -> &'a T {
         &from[self.roll(from.len())]
+    }
+}
+
+/// Adds some of these members to an object, each by its chance of a hundred.
+pub(super) fn sprinkle(object: &mut Value, members: &[(usize, &str, Value)], dice: &mut Dice) {
+    for (percent, key, value) in members {
+        if dice.chance(*percent) {
+            object[*key] = value.clone();
+        }
     }
 }

@@ -1,16 +1,15 @@
-//! Gateways of Istio's own kind and of the Gateway API, with the routes that hang on them, and Ingresses.
+//! Gateways of Istio's own kind, and the workloads of all gateways.
 
 use serde_json::{Value, json};
 
-use super::dice::Dice;
-use super::services::Service;
-use super::{NAMESPACES, ROOT, istio};
+use super::dice::{Dice, sprinkle};
+use super::{ROOT, istio};
 
 /// Addresses of the gateways' pods.
 pub(super) const EDGE: &str = "10.41.0.1";
 pub(super) const FRONT: &str = "10.41.0.2";
 
-pub(super) fn generate(town: &[Service], dice: &mut Dice, objects: &mut Vec<Value>) {
+pub(super) fn generate(dice: &mut Dice, objects: &mut Vec<Value>) {
     let edge = json!({"istio": "ingressgateway", "app": "istio-ingressgateway"});
     let ports = [("http2", 80, 8080), ("https", 443, 8443), ("tcp", 31400, 31400), ("tls", 15443, 15443)];
     workload(ROOT, "istio-ingressgateway", &edge, EDGE, "10.96.250.1", &ports, objects);
@@ -21,9 +20,13 @@ pub(super) fn generate(town: &[Service], dice: &mut Dice, objects: &mut Vec<Valu
         let spec = json!({"selector": {"istio": "ingressgateway"}, "servers": servers(number)});
         objects.push(istio("Gateway", "networking.istio.io", ROOT, &format!("edge{number}"), spec));
     }
-    gateway_api(town, dice, objects);
-    for number in 0..town.len() / 40 {
-        objects.push(ingress(number, dice.pick(town), dice));
+    for number in 3..6 {
+        let servers: Vec<Value> = (0..=dice.roll(3)).map(|place| server(number * 10 + place, dice)).collect();
+        let namespace = *dice.pick(&[ROOT, "alpha", "beta"]);
+        let selector =
+            dice.pick(&[json!({"istio": "ingressgateway"}), json!({"app": "istio-ingressgateway"}), json!({})]).clone();
+        let spec = json!({"selector": selector, "servers": servers});
+        objects.push(istio("Gateway", "networking.istio.io", namespace, &format!("edge{number}"), spec));
     }
 }
 
@@ -70,117 +73,65 @@ fn servers(number: usize) -> Value {
     }
 }
 
-fn gateway_api(town: &[Service], dice: &mut Dice, objects: &mut Vec<Value>) {
-    let of = |kind: &str, namespace: &str, name: &str, spec: Value| {
-        let version = if kind == "ReferenceGrant" { "v1beta1" } else { "v1" };
-        json!({"apiVersion": format!("gateway.networking.k8s.io/{version}"), "kind": kind, "spec": spec,
-            "metadata": {"name": name, "namespace": namespace}})
-    };
-    objects.push(
-        json!({"apiVersion": "gateway.networking.k8s.io/v1", "kind": "GatewayClass", "metadata": {"name": "istio"},
-        "spec": {"controllerName": "istio.io/gateway-controller"}}),
-    );
-    let everywhere = json!({"namespaces": {"from": "All"}});
-    let same = json!({"namespaces": {"from": "Same"}});
-    let selected = json!({"namespaces": {"from": "Selector", "selector": {"matchLabels": {"team": "beta"}}}});
-    objects.push(of("Gateway", "alpha", "front", json!({"gatewayClassName": "istio", "listeners": [
-        {"name": "web", "port": 80, "protocol": "HTTP", "allowedRoutes": everywhere},
-        {"name": "own", "port": 80, "protocol": "HTTP", "hostname": "*.own.example", "allowedRoutes": same},
-        {"name": "some", "port": 80, "protocol": "HTTP", "hostname": "*.beta.example", "allowedRoutes": selected},
-        {"name": "through", "port": 8443, "protocol": "TLS", "hostname": "*.through.example", "allowedRoutes": everywhere,
-            "tls": {"mode": "Passthrough"}}]})));
-    let froms: Vec<Value> = ["HTTPRoute", "GRPCRoute", "TLSRoute"]
-        .iter()
-        .flat_map(|kind| {
-            ["alpha", "beta"].map(|ns| json!({"group": "gateway.networking.k8s.io", "kind": kind, "namespace": ns}))
-        })
-        .collect();
-    objects.push(of(
-        "ReferenceGrant",
-        "gamma",
-        "from-others",
-        json!({"from": froms, "to": [{"group": "", "kind": "Service"}]}),
-    ));
-    for number in 0..town.len() / 5 {
-        let target = dice.pick(town);
-        let namespace = if dice.chance(60) { target.namespace } else { *dice.pick(NAMESPACES) };
-        let mut spec = json!({"rules": (0..=dice.roll(2)).map(|_| http_rule(target, town, dice)).collect::<Vec<_>>()});
-        if dice.chance(60) {
-            spec["parentRefs"] = json!([{"group": "gateway.networking.k8s.io", "kind": "Gateway", "name": "front", "namespace": "alpha"}]);
-            spec["hostnames"] =
-                json!([format!("h{}.{}", dice.roll(9), dice.pick(&["own.example", "beta.example", "plain.example"]))]);
-        } else {
-            let mut parent =
-                json!({"group": "", "kind": "Service", "name": target.name, "namespace": target.namespace});
-            if dice.chance(40) {
-                parent["port"] = json!(target.port(dice));
-            }
-            spec["parentRefs"] = json!([parent]);
+/// A server of any kind.
+fn server(number: usize, dice: &mut Dice) -> Value {
+    let host = format!("shop{}.example.com", dice.roll(9));
+    let hosts = dice
+        .pick(&[
+            json!([host]),
+            json!(["*"]),
+            json!(["*.example.com", "shop1.example.org"]),
+            json!(["alpha/*", "./mine.example.com"]),
+        ])
+        .clone();
+    let (port, protocol) = *dice.pick(&[
+        (80, "HTTP"),
+        (8080, "HTTP2"),
+        (443, "HTTPS"),
+        (8443, "TLS"),
+        (31400, "TCP"),
+        (27017, "MONGO"),
+        (9443, "HTTPS"),
+        (443, "TLS"),
+        (8082, "GRPC"),
+        (8081, "GRPC-WEB"),
+    ]);
+    let mut server =
+        json!({"port": {"number": port, "name": format!("port{number}"), "protocol": protocol}, "hosts": hosts});
+    if matches!(protocol, "HTTPS" | "TLS") {
+        server["tls"] = tls(protocol, dice);
+    } else if protocol == "HTTP" && dice.chance(20) {
+        server["tls"] = json!({"httpsRedirect": true});
+    }
+    sprinkle(&mut server, &[(15, "bind", json!("10.41.0.1")), (20, "name", json!(format!("server{number}")))], dice);
+    server
+}
+
+fn tls(protocol: &str, dice: &mut Dice) -> Value {
+    let mut tls = match dice.roll(if protocol == "TLS" { 9 } else { 7 }) {
+        0 => json!({"mode": "SIMPLE", "credentialName": "shop"}),
+        1 => json!({"mode": "MUTUAL", "credentialName": "mutual"}),
+        2 => json!({"mode": "OPTIONAL_MUTUAL", "credentialName": "mutual"}),
+        3 => json!({"mode": "ISTIO_MUTUAL"}),
+        4 => json!({"mode": "SIMPLE", "serverCertificate": "/c.pem", "privateKey": "/k.pem"}),
+        5 => json!({"mode": "SIMPLE", "credentialNames": ["rsa", "ecdsa"]}),
+        6 => {
+            json!({"mode": "MUTUAL", "serverCertificate": "/c.pem", "privateKey": "/k.pem", "caCertificates": "/ca.pem", "caCrl": "/crl.pem"})
         }
-        objects.push(of("HTTPRoute", namespace, &format!("http{number}"), spec));
-    }
-    for number in 0..town.len() / 50 {
-        let target = dice.pick(town);
-        let parents =
-            json!([{"group": "gateway.networking.k8s.io", "kind": "Gateway", "name": "front", "namespace": "alpha"}]);
-        objects.push(of(
-            "GRPCRoute",
-            target.namespace,
-            &format!("grpc{number}"),
-            json!({"parentRefs": parents,
-            "hostnames": [format!("g{number}.plain.example")],
-            "rules": [{"matches": [{"method": {"type": "Exact", "service": "shop.Cart", "method": "Add"}}],
-                "backendRefs": [backend(target, target, dice)]}]}),
-        ));
-        objects.push(of("TLSRoute", target.namespace, &format!("tls{number}"), json!({"parentRefs": parents,
-            "hostnames": [format!("t{number}.through.example")], "rules": [{"backendRefs": [backend(target, target, dice)]}]})));
-    }
-}
-
-fn backend(to: &Service, at: &Service, dice: &mut Dice) -> Value {
-    let mut backend =
-        json!({"group": "", "kind": "Service", "name": to.name, "port": to.port(dice), "weight": 1 + dice.roll(5)});
-    if to.namespace != at.namespace {
-        backend["namespace"] = json!(to.namespace);
-    }
-    backend
-}
-
-fn http_rule(target: &Service, town: &[Service], dice: &mut Dice) -> Value {
-    let path = format!("/g{}", dice.roll(20));
-    let matches = match dice.roll(4) {
-        0 => json!([{"path": {"type": "Exact", "value": path}}]),
-        1 => json!([{"path": {"type": "PathPrefix", "value": path}, "method": "GET"},
-            {"path": {"type": "PathPrefix", "value": "/"}, "headers": [{"type": "Exact", "name": "x-kind", "value": "b"}]}]),
-        2 => json!([{"path": {"type": "RegularExpression", "value": format!("{path}.*")},
-            "queryParams": [{"type": "Exact", "name": "q", "value": "1"}]}]),
-        _ => json!([{"path": {"type": "PathPrefix", "value": path}}]),
+        7 => json!({"mode": "AUTO_PASSTHROUGH"}),
+        _ => json!({"mode": "PASSTHROUGH"}),
     };
-    let mut backends = vec![backend(target, target, dice)];
-    if dice.chance(30) {
-        backends.push(backend(dice.pick(town), target, dice));
-    }
-    let mut rule = json!({"matches": matches, "backendRefs": backends});
-    if dice.chance(30) {
-        rule["filters"] = json!([match dice.roll(3) {
-            0 => json!({"type": "RequestHeaderModifier", "requestHeaderModifier": {
-                "set": [{"name": "x-set", "value": "1"}], "remove": ["x-gone"]}}),
-            1 =>
-                json!({"type": "URLRewrite", "urlRewrite": {"path": {"type": "ReplacePrefixMatch", "replacePrefixMatch": "/new"}}}),
-            _ =>
-                json!({"type": "ResponseHeaderModifier", "responseHeaderModifier": {"add": [{"name": "x-more", "value": "2"}]}}),
-        }]);
-    }
-    if dice.chance(20) {
-        rule["timeouts"] = json!({"request": "10s"});
-    }
-    rule
-}
-
-fn ingress(number: usize, target: &Service, dice: &mut Dice) -> Value {
-    let backend = json!({"service": {"name": target.name, "port": {"number": target.port(dice)}}});
-    json!({"apiVersion": "networking.k8s.io/v1", "kind": "Ingress",
-        "metadata": {"name": format!("in{number}"), "namespace": target.namespace, "annotations": {"kubernetes.io/ingress.class": "istio"}},
-        "spec": {"rules": [{"host": format!("in{number}.example.org"), "http": {"paths": [
-            {"path": format!("/i{number}"), "pathType": dice.pick(&["Prefix", "Exact"]), "backend": backend}]}}]}})
+    sprinkle(
+        &mut tls,
+        &[
+            (20, "minProtocolVersion", json!("TLSV1_2")),
+            (20, "maxProtocolVersion", json!("TLSV1_3")),
+            (20, "cipherSuites", json!(["ECDHE-RSA-AES128-GCM-SHA256", "ECDHE-ECDSA-AES256-GCM-SHA384"])),
+            (20, "subjectAltNames", json!(["spiffe://a/b", "client.example.com"])),
+            (15, "verifyCertificateSpki", json!(["YWJjZGVmZ2hpamtsbW5vcHFyc3R1dnd4eXoxMjM0NTY="])),
+            (15, "verifyCertificateHash", json!(["aa11223344556677889900aabbccddeeff00112233445566778899aabbccddee"])),
+        ],
+        dice,
+    );
+    tls
 }

@@ -1,14 +1,20 @@
 //! A mesh made by chance: services of every shape with their pods, and rules about them. The same seed gives the
-//! same objects. `services.rs` says what there is, `routes.rs`, `destinations.rs`, `policies.rs` and `gateways.rs`
-//! what is said about it, `proxies.rs` who asks.
+//! same objects. `services.rs` and `entries.rs` say what there is, `proxies.rs` who asks, `settings.rs` what holds for
+//! all, and every other file one family of rules.
 
 mod destinations;
 mod dice;
+mod entries;
+mod gateway_api;
 mod gateways;
+mod ingresses;
 mod policies;
 mod proxies;
 mod routes;
 mod services;
+mod settings;
+mod sidecars;
+mod telemetry;
 
 use std::collections::BTreeMap;
 
@@ -30,6 +36,9 @@ pub(crate) struct Mesh {
     /// Made when everything else is there and known.
     pub(crate) last: Vec<Value>,
     pub(crate) proxies: Vec<Proxy>,
+    /// Mesh config and networks, as files have them.
+    pub(crate) settings: String,
+    pub(crate) networks: String,
 }
 
 impl Mesh {
@@ -49,14 +58,22 @@ pub(crate) fn generate(services: usize, seed: u64) -> Mesh {
     let mut objects = namespaces();
     objects.extend(services::nodes());
     let town = services::generate(services, &mut dice, &mut objects);
-    services::entries(services / 10, &mut dice, &mut objects);
-    gateways::generate(&town, &mut dice, &mut objects);
+    entries::generate(services / 5, &mut dice, &mut objects);
+    gateways::generate(&mut dice, &mut objects);
     routes::generate(&town, services * 3 / 5, &mut dice, &mut objects);
     destinations::generate(&town, services / 2, &mut dice, &mut objects);
     policies::generate(&town, &mut dice, &mut objects);
+    sidecars::generate(&town, &mut dice, &mut objects);
+    telemetry::generate(&town, &mut dice, &mut objects);
+    gateway_api::generate(&town, &mut dice, &mut objects);
+    ingresses::generate(&town, &mut dice, &mut objects);
     let last = json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "last", "namespace": "alpha"},
         "spec": {"clusterIP": "10.96.200.1", "ports": [{"name": "http", "port": 80}]}});
-    Mesh { objects, last: vec![last], proxies: proxies::all(&town) }
+    let proxies = proxies::all(&town);
+    let settings = settings::generate(seed, &mut dice);
+    let networks = json!({"networks": {"far": {"endpoints": [{"fromCidr": "172.17.0.0/16"}],
+        "gateways": [{"address": "203.0.113.200", "port": 15443}]}}});
+    Mesh { objects, last: vec![last], proxies, settings, networks: networks.to_string() }
 }
 
 fn namespaces() -> Vec<Value> {
@@ -69,7 +86,12 @@ fn namespaces() -> Vec<Value> {
 
 /// An object of Istio's groups.
 fn istio(kind: &str, group: &str, namespace: &str, name: &str, spec: Value) -> Value {
-    let version = if kind == "EnvoyFilter" { "v1alpha3" } else { "v1" };
+    let version = match kind {
+        "EnvoyFilter" => "v1alpha3",
+        "WasmPlugin" | "TrafficExtension" => "v1alpha1",
+        "ProxyConfig" => "v1beta1",
+        _ => "v1",
+    };
     json!({"apiVersion": format!("{group}/{version}"), "kind": kind,
         "metadata": {"name": name, "namespace": namespace}, "spec": spec})
 }

@@ -1,8 +1,8 @@
-//! Who may talk to whom, what a client may see, and patches.
+//! Who may talk to whom, and how both prove who they are.
 
 use serde_json::{Value, json};
 
-use super::dice::Dice;
+use super::dice::{Dice, sprinkle};
 use super::services::Service;
 use super::{NAMESPACES, ROOT, istio};
 
@@ -17,22 +17,32 @@ pub(super) fn generate(town: &[Service], dice: &mut Dice, objects: &mut Vec<Valu
         if dice.chance(85) {
             spec["selector"] = json!({"matchLabels": {"app": about.name}});
         }
-        objects.push(istio("AuthorizationPolicy", "security.istio.io", namespace, &name, spec));
+        if dice.chance(12) {
+            spec["action"] = json!("CUSTOM");
+            spec["provider"] = json!({"name": dice.pick(&["check-http", "check-grpc"])});
+        } else if dice.chance(8) {
+            spec.as_object_mut().expect("an object by the lines above").remove("rules");
+        }
+        let mut object = istio("AuthorizationPolicy", "security.istio.io", namespace, &name, spec);
+        if dice.chance(8) {
+            object["metadata"]["annotations"] = json!({"istio.io/dry-run": "true"});
+        }
+        objects.push(object);
         if number % 4 == 0 {
             authentication(number, about, dice, objects);
         }
     }
     objects.push(istio("PeerAuthentication", "security.istio.io", "gamma", "all", json!({"mtls": {"mode": "STRICT"}})));
-    sidecars(objects);
-    patches(objects);
-    let lines = json!({"accessLogging": [{"providers": [{"name": "envoy"}], "filter": {"expression": "response.code >= 400"}}]});
-    objects.push(istio("Telemetry", "telemetry.istio.io", "beta", "lines", lines));
 }
 
 fn rule(dice: &mut Dice) -> Value {
     let mut rule = json!({});
     if dice.chance(60) {
-        rule["from"] = json!([match dice.roll(5) {
+        rule["from"] = json!([match dice.roll(9) {
+            5 => json!({"source": {"remoteIpBlocks": ["10.0.0.0/8"], "notIpBlocks": ["10.1.0.0/16"]}}),
+            6 => json!({"source": {"requestPrincipals": ["issuer0/*", "*/sub"], "notRequestPrincipals": ["a/b"]}}),
+            7 => json!({"source": {"serviceAccounts": ["alpha/s0", "s1"], "notServiceAccounts": ["beta/*"]}}),
+            8 => json!({"source": {"principals": ["*"], "namespaces": ["a*", "*b"], "notRemoteIpBlocks": ["1.2.3.4"]}}),
             0 => json!({"source": {"principals": ["cluster.local/ns/alpha/sa/s0", "*/sa/s1"]}}),
             1 => json!({"source": {"namespaces": ["beta"], "notPrincipals": ["cluster.local/ns/beta/sa/bad"]}}),
             2 => json!({"source": {"ipBlocks": ["10.40.0.0/16", "192.0.2.7"]}}),
@@ -41,7 +51,10 @@ fn rule(dice: &mut Dice) -> Value {
         }]);
     }
     if dice.chance(70) {
-        rule["to"] = json!([match dice.roll(4) {
+        rule["to"] = json!([match dice.roll(7) {
+            4 => json!({"operation": {"hosts": ["a.example.com", "b*"], "notHosts": ["*.c"], "notPorts": ["1"]}}),
+            5 => json!({"operation": {"methods": ["*"], "paths": ["*"]}}),
+            6 => json!({"operation": {"paths": ["/a", "/b/*", "*/c"], "notPaths": ["/d/{*}"]}}),
             0 => json!({"operation": {"methods": ["GET", "HEAD"], "paths": ["/public/*", "*.css"]}}),
             1 => json!({"operation": {"ports": ["8080", "9000"], "notPaths": ["/admin*"]}}),
             2 => json!({"operation": {"hosts": ["*.example.com"], "notMethods": ["DELETE"]}}),
@@ -49,7 +62,16 @@ fn rule(dice: &mut Dice) -> Value {
         }]);
     }
     if dice.chance(25) {
-        rule["when"] = json!([match dice.roll(3) {
+        rule["when"] = json!([match dice.roll(12) {
+            3 => json!({"key": "source.ip", "values": ["10.0.0.0/8"]}),
+            4 => json!({"key": "remote.ip", "notValues": ["10.0.0.1"]}),
+            5 => json!({"key": "source.namespace", "values": ["alpha", "*a"]}),
+            6 => json!({"key": "source.principal", "values": ["cluster.local/ns/a/sa/b"]}),
+            7 => json!({"key": "request.auth.principal", "values": ["*"]}),
+            8 => json!({"key": "request.auth.audiences", "values": ["aud"]}),
+            9 => json!({"key": "request.auth.claims[a][b]", "values": ["c", "d*"]}),
+            10 => json!({"key": "connection.sni", "values": ["*.example.com"]}),
+            11 => json!({"key": "experimental.envoy.filters.a.b[c]", "values": ["x*", "[list]"]}),
             0 => json!({"key": "request.headers[x-token]", "values": ["admin*"]}),
             1 => json!({"key": "request.auth.claims[group]", "values": ["staff"]}),
             _ => json!({"key": "destination.port", "notValues": ["9999"]}),
@@ -69,29 +91,25 @@ fn authentication(number: usize, about: &Service, dice: &mut Dice, objects: &mut
     objects.push(istio("PeerAuthentication", "security.istio.io", about.namespace, &name, peer));
     if dice.chance(50) {
         let keys = r#"{"keys":[{"kty":"oct","k":"c2VjcmV0","alg":"HS256","kid":"1"}]}"#;
-        let token = json!({"selector": selector, "jwtRules": [{"issuer": format!("issuer{number}"), "jwks": keys,
-            "forwardOriginalToken": true, "fromHeaders": [{"name": "x-jwt", "prefix": "Bearer "}]}]});
+        let mut rule = json!({"issuer": format!("issuer{number}"), "jwks": keys});
+        sprinkle(
+            &mut rule,
+            &[
+                (50, "forwardOriginalToken", json!(true)),
+                (40, "fromHeaders", json!([{"name": "x-jwt", "prefix": "Bearer "}])),
+                (30, "fromParams", json!(["token"])),
+                (20, "fromCookies", json!(["jar"])),
+                (30, "audiences", json!(["a", "b"])),
+                (30, "outputPayloadToHeader", json!("x-payload")),
+                (30, "outputClaimToHeaders", json!([{"header": "x-sub", "claim": "sub"}])),
+                (20, "timeout", json!("3s")),
+                (15, "spaceDelimitedClaims", json!(["roles"])),
+            ],
+            dice,
+        );
+        let second = json!({"issuer": "another", "jwks": keys});
+        let rules = if dice.chance(30) { json!([rule, second]) } else { json!([rule]) };
+        let token = json!({"selector": selector, "jwtRules": rules});
         objects.push(istio("RequestAuthentication", "security.istio.io", about.namespace, &name, token));
     }
-}
-
-fn sidecars(objects: &mut Vec<Value>) {
-    let narrow = json!({"egress": [{"hosts": ["./*", "istio-system/*", "alpha/*.alpha.svc.cluster.local"]}],
-        "outboundTrafficPolicy": {"mode": "REGISTRY_ONLY"}});
-    objects.push(istio("Sidecar", "networking.istio.io", "delta", "default", narrow));
-    let own = json!({"workloadSelector": {"labels": {"app": "s4"}},
-        "egress": [{"port": {"number": 80, "name": "http", "protocol": "HTTP"}, "hosts": ["beta/*", "./*"]}, {"hosts": ["gamma/*"]}]});
-    objects.push(istio("Sidecar", "networking.istio.io", "epsilon", "own", own));
-}
-
-fn patches(objects: &mut Vec<Value>) {
-    let cluster = json!({"configPatches": [{"applyTo": "CLUSTER", "match": {"context": "SIDECAR_OUTBOUND", "cluster": {"portNumber": 9000}},
-        "patch": {"operation": "MERGE", "value": {"connect_timeout": "7s"}}}]});
-    objects.push(istio("EnvoyFilter", "networking.istio.io", ROOT, "slower", cluster));
-    let filter = json!({"workloadSelector": {"labels": {"version": "v1"}}, "configPatches": [{"applyTo": "HTTP_FILTER",
-        "match": {"context": "SIDECAR_INBOUND", "listener": {"filterChain": {"filter": {"name": "envoy.filters.network.http_connection_manager",
-            "subFilter": {"name": "envoy.filters.http.router"}}}}},
-        "patch": {"operation": "INSERT_BEFORE", "value": {"name": "envoy.filters.http.buffer", "typed_config": {
-            "@type": "type.googleapis.com/envoy.extensions.filters.http.buffer.v3.Buffer", "max_request_bytes": 4096}}}}]});
-    objects.push(istio("EnvoyFilter", "networking.istio.io", "beta", "buffer", filter));
 }

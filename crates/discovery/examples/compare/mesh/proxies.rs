@@ -1,10 +1,37 @@
-//! Who asks: a sidecar in each namespace, one that serves nothing, and a gateway of each kind.
+//! Who asks: two sidecars in each namespace, of every mode and age, one that serves nothing, and a gateway of each kind.
 
 use serde_json::{Value, json};
 use testkit::cases::Proxy;
 
 use super::services::{Service, region, zone};
 use super::{NAMESPACES, ROOT, gateways};
+
+type Metadata = &'static [(&'static str, &'static str)];
+
+/// What sets some proxies apart.
+const VARIANTS: &[(&str, Metadata)] = &[
+    ("uncaptured", &[("INTERCEPTION_MODE", "NONE")]),
+    ("transparent", &[("INTERCEPTION_MODE", "TPROXY"), ("HTTP10", "1")]),
+    (
+        "older",
+        &[
+            ("ISTIO_VERSION", "1.26.3"),
+            ("OUTBOUND_LISTENER_EXACT_BALANCE", "true"),
+            ("INBOUND_LISTENER_EXACT_BALANCE", "true"),
+        ],
+    ),
+    ("double", &[("INSTANCE_IPS", "fd00:40::9"), ("DNS_CAPTURE", "true"), ("DNS_AUTO_ALLOCATE", "true")]),
+    ("far", &[("NETWORK", "far"), ("REQUESTED_NETWORK_VIEW", "far"), ("IDLE_TIMEOUT", "33s")]),
+    (
+        "oldest",
+        &[
+            ("ISTIO_VERSION", "1.20.0"),
+            ("TLS_CLIENT_ROOT_CERT", "/root.pem"),
+            ("TLS_CLIENT_CERT_CHAIN", "/chain.pem"),
+            ("TLS_CLIENT_KEY", "/key.pem"),
+        ],
+    ),
+];
 
 pub(super) fn all(town: &[Service]) -> Vec<Proxy> {
     let mut proxies =
@@ -22,6 +49,17 @@ pub(super) fn all(town: &[Service]) -> Vec<Proxy> {
         );
         if *namespace == "beta" {
             proxy.metadata["DNS_CAPTURE"] = json!("true");
+        }
+        proxies.push(proxy);
+    }
+    for (number, service) in town.iter().skip(NAMESPACES.len()).take(VARIANTS.len()).enumerate() {
+        let Some(pod) = service.pods.first() else { continue };
+        let name = format!("{}-{}", VARIANTS[number].0, service.namespace);
+        let mut proxy =
+            proxy(&name, "sidecar", &pod.address, &pod.name, service.namespace, &pod.labels, Some(pod.node));
+        for (key, value) in VARIANTS[number].1 {
+            let value = if *key == "INSTANCE_IPS" { format!("{},{value}", pod.address) } else { (*value).to_owned() };
+            proxy.metadata[*key] = json!(value);
         }
         proxies.push(proxy);
     }

@@ -1,9 +1,9 @@
-//! Services of every shape with their slices and pods, nodes in several zones, and entries for the world outside.
+//! Services of every shape with their slices and pods, and nodes in several zones.
 
 use serde_json::{Map, Value, json};
 
+use super::NAMESPACES;
 use super::dice::Dice;
-use super::{NAMESPACES, istio};
 
 const NODES: usize = 6;
 
@@ -57,6 +57,12 @@ const SHAPES: &[&[Shape]] = &[
     &[("mongo", 27017, 27017, "TCP", None)],
     &[("dns", 53, 5353, "UDP", None), ("dns-tcp", 53, 5353, "TCP", None)],
     &[("http", 9080, 9080, "TCP", None)],
+    &[("redis", 6379, 6379, "TCP", None), ("mysql", 3307, 3307, "TCP", None)],
+    &[("udp-only", 5353, 5353, "UDP", None)],
+    &[("web", 8085, 8085, "TCP", Some("kubernetes.io/ws")), ("wss", 8086, 8086, "TCP", Some("kubernetes.io/wss"))],
+    &[("grpc-web", 8087, 8087, "TCP", None), ("https-x", 8444, 8444, "TCP", Some("https"))],
+    &[("mesh", 15008, 15008, "TCP", Some("hbone")), ("odd", 8088, 8088, "TCP", Some("example.com/thing"))],
+    &[("http", 443, 8443, "TCP", None), ("tcp", 80, 8080, "TCP", None)],
 ];
 
 pub(super) fn nodes() -> Vec<Value> {
@@ -107,8 +113,14 @@ fn service(number: usize, dice: &mut Dice, objects: &mut Vec<Value>) -> Service 
             spec["trafficDistribution"] = json!(dice.pick(&["PreferClose", "PreferSameNode"]));
         }
         if dice.chance(5) {
-            spec["publishNotReadyAddresses"] = json!(true);
+            spec["externalIPs"] = json!([format!("198.18.0.{}", 1 + number % 200)]);
         }
+        if dice.chance(6) {
+            spec["internalTrafficPolicy"] = json!(dice.pick(&["Local", "Cluster"]));
+        }
+    }
+    if !is_external && dice.chance(6) {
+        spec["publishNotReadyAddresses"] = json!(true);
     }
     let mut annotations = Map::new();
     if number >= 12 && dice.chance(8) {
@@ -118,8 +130,19 @@ fn service(number: usize, dice: &mut Dice, objects: &mut Vec<Value>) -> Service 
     if dice.chance(4) {
         annotations.insert("alpha.istio.io/kubernetes-serviceaccounts".to_owned(), json!("other,third"));
     }
+    if dice.chance(4) {
+        annotations
+            .insert("networking.istio.io/traffic-distribution".to_owned(), json!(dice.pick(&["PreferClose", "Any"])));
+    }
+    let mut labels = json!({"app": name});
+    if dice.chance(4) {
+        labels["istio.io/persistent-session"] = json!("session");
+    }
+    if dice.chance(3) {
+        labels["networking.istio.io/exportTo"] = json!("x");
+    }
     objects.push(json!({"apiVersion": "v1", "kind": "Service", "spec": spec,
-        "metadata": {"name": name, "namespace": namespace, "annotations": annotations}}));
+        "metadata": {"name": name, "namespace": namespace, "annotations": annotations, "labels": labels}}));
     let ports = shape.iter().map(|p| (p.0.to_owned(), p.1)).collect();
     let mut service = Service { name, namespace, ports, pods: Vec::new() };
     if !is_external {
@@ -155,6 +178,13 @@ fn pod(
     if dice.chance(5) {
         labels["istio-locality"] = json!("west.zone-9");
     }
+    if dice.chance(4) {
+        labels["topology.istio.io/network"] = json!("far");
+    }
+    if dice.chance(8) {
+        labels["service.istio.io/canonical-name"] = json!("canon");
+        labels["topology.istio.io/subzone"] = json!("rack");
+    }
     let node = dice.roll(NODES);
     let ports: Vec<Value> = shape.iter().map(|p| json!({"containerPort": p.2, "protocol": p.3})).collect();
     let ready = if dice.chance(92) { "True" } else { "False" };
@@ -189,43 +219,4 @@ fn slice(service: &Service, shape: &[Shape], dice: &mut Dice) -> Value {
         "metadata": {"name": format!("{}-1", service.name), "namespace": service.namespace,
             "labels": {"kubernetes.io/service-name": service.name}},
         "ports": ports, "endpoints": endpoints})
-}
-
-/// Names of the world outside, and machines that are no pods.
-pub(super) fn entries(count: usize, dice: &mut Dice, objects: &mut Vec<Value>) {
-    for number in 0..count {
-        let namespace = *dice.pick(NAMESPACES);
-        let (name, host) = (format!("out{number}"), format!("out{number}.example.com"));
-        let port =
-            *dice.pick(&[("http", 80, "HTTP"), ("https", 443, "HTTPS"), ("tls", 8443, "TLS"), ("tcp", 6000, "TCP")]);
-        let ports = json!([{"name": port.0, "number": port.1, "protocol": port.2}]);
-        let mut spec = json!({"hosts": [host], "ports": ports, "location": "MESH_EXTERNAL"});
-        match dice.roll(5) {
-            0 => spec["resolution"] = json!("NONE"),
-            1 => spec["resolution"] = json!("DNS"),
-            2 => {
-                spec["resolution"] = json!("STATIC");
-                spec["endpoints"] = json!([{"address": format!("192.0.2.{}", 1 + number)},
-                    {"address": format!("198.51.100.{}", 1 + number), "weight": 3, "locality": "west/zone-1"}]);
-            }
-            3 => {
-                spec["resolution"] = json!("DNS");
-                spec["hosts"] = json!([host, format!("also-{host}")]);
-                spec["endpoints"] = json!([{"address": format!("real{number}.example.net"), "ports": {port.0: 9999}}]);
-            }
-            _ => {
-                spec["resolution"] = json!("STATIC");
-                spec["location"] = json!("MESH_INTERNAL");
-                spec["addresses"] = json!([format!("10.77.0.{}", 1 + number)]);
-                spec["workloadSelector"] = json!({"labels": {"machine": name}});
-                let entry = json!({"address": format!("172.16.0.{}", 1 + number), "serviceAccount": name,
-                    "labels": {"machine": name, "version": "v1", "security.istio.io/tlsMode": "istio"}});
-                objects.push(istio("WorkloadEntry", "networking.istio.io", namespace, &name, entry));
-            }
-        }
-        if dice.chance(15) {
-            spec["exportTo"] = json!([dice.pick(&[".", "alpha"])]);
-        }
-        objects.push(istio("ServiceEntry", "networking.istio.io", namespace, &name, spec));
-    }
 }
