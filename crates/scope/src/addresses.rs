@@ -28,7 +28,7 @@ pub fn addresses<'a>(service: &'a Service, proxy: &Proxy, knobs: &Knobs) -> Vec<
     if found.is_empty() && uses_allocated(proxy, knobs) {
         found.extend(service.auto_ipv4.iter().chain(&service.auto_ipv6));
     }
-    found.retain(|a| speaks(proxy, a));
+    keep_dialled(&mut found, proxy, knobs);
     if !found.is_empty() {
         return found;
     }
@@ -36,6 +36,17 @@ pub fn addresses<'a>(service: &'a Service, proxy: &Proxy, knobs: &Knobs) -> Vec<
     // ServiceEntry names is matched whatever its family.
     let usable = service.cluster_addresses.is_empty() || speaks(proxy, &service.address);
     Some(&service.address).filter(|a| usable && !a.is_empty()).into_iter().collect()
+}
+
+/// Leaves what the client dials: addresses of its families, and where it has both while dual stack is off, those of
+/// the first one's family alone.
+pub fn keep_dialled(addresses: &mut Vec<&Text>, proxy: &Proxy, knobs: &Knobs) {
+    if knobs.dual_stack && proxy.is_dual_stack() {
+        return;
+    }
+    let first = addresses.first().and_then(|a| ip(a)).map(|ip| ip.is_ipv4());
+    let both = proxy.has_ipv4() && proxy.has_ipv6();
+    addresses.retain(|a| speaks(proxy, a) && (!both || ip(a).map(|ip| ip.is_ipv4()) == first));
 }
 
 fn of_cluster<'a>(service: &'a Service, proxy: &Proxy) -> &'a [Text] {
@@ -52,10 +63,13 @@ fn uses_allocated(proxy: &Proxy, knobs: &Knobs) -> bool {
 
 /// Whether the client has an address of the same family. Blocks are judged by their first address.
 fn speaks(proxy: &Proxy, address: &str) -> bool {
-    let ip = address.split('/').next().unwrap_or(address);
-    match ip.parse::<IpAddr>() {
-        Ok(IpAddr::V4(_)) => proxy.has_ipv4(),
-        Ok(IpAddr::V6(_)) => proxy.has_ipv6(),
-        Err(_) => false,
+    match ip(address) {
+        Some(IpAddr::V4(_)) => proxy.has_ipv4(),
+        Some(IpAddr::V6(_)) => proxy.has_ipv6(),
+        None => false,
     }
+}
+
+fn ip(address: &str) -> Option<IpAddr> {
+    address.split('/').next().unwrap_or(address).parse().ok()
 }

@@ -8,6 +8,7 @@ use model::port::Protocol;
 use model::proxy::{Proxy, ProxyKind};
 use model::service::{Service, UNSPECIFIED};
 use model::settings::{Knobs, Settings};
+use scope::addresses::keep_dialled;
 
 /// The IPv6 address that means "any".
 pub(super) const UNSPECIFIED_V6: &str = "::";
@@ -60,14 +61,12 @@ pub(super) fn of_service(service: &Service, proxy: &Proxy, knobs: &Knobs) -> Tex
 
 /// Further addresses of the service beside the one that `of_service` gives.
 pub(super) fn extra_of_service(service: &Service, proxy: &Proxy, knobs: &Knobs) -> Vec<Text> {
-    let mut all: Vec<Text> = in_cluster(service, proxy).cloned().collect();
+    let mut all: Vec<&Text> = in_cluster(service, proxy).collect();
     if all.is_empty() && uses_allocated(proxy, knobs) {
-        all.extend(service.auto_ipv4.iter().chain(&service.auto_ipv6).cloned());
+        all.extend(service.auto_ipv4.iter().chain(&service.auto_ipv6));
     }
-    if !knobs.dual_stack || !proxy.is_dual_stack() {
-        all.retain(|a| of_family(a, proxy));
-    }
-    all.into_iter().skip(1).collect()
+    keep_dialled(&mut all, proxy, knobs);
+    all.into_iter().skip(1).cloned().collect()
 }
 
 fn in_cluster<'a>(service: &'a Service, proxy: &Proxy) -> impl Iterator<Item = &'a Text> {
