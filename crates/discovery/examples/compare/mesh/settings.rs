@@ -18,6 +18,15 @@ fn chosen(dice: &mut Dice) -> Value {
             mesh[key] = dice.pick(values).clone();
         }
     };
+    connections(dice, &mut put);
+    defaults(dice, &mut put);
+    mesh
+}
+
+type Put<'a> = &'a mut dyn FnMut(&mut Dice, usize, &str, &[Value]);
+
+/// How connections are made and told of.
+fn connections(dice: &mut Dice, put: Put<'_>) {
     put(dice, 30, "outboundTrafficPolicy", &[json!({"mode": "REGISTRY_ONLY"}), json!({"mode": "ALLOW_ANY"})]);
     put(dice, 20, "inboundTrafficPolicy", &[json!({"mode": "LOCALHOST"}), json!({"mode": "PASSTHROUGH"})]);
     put(dice, 40, "accessLogFile", &[json!("/dev/stdout")]);
@@ -40,6 +49,10 @@ fn chosen(dice: &mut Dice) -> Value {
         &[json!("%SERVICE_FQDN%_%SERVICE_PORT%"), json!("%SERVICE%_%SUBSET_NAME%_%SERVICE_PORT_NAME%")],
     );
     put(dice, 20, "inboundClusterStatName", &[json!("%SERVICE%_%SERVICE_PORT%_%SERVICE_PORT_NAME%")]);
+}
+
+/// What holds where nobody says otherwise.
+fn defaults(dice: &mut Dice, put: Put<'_>) {
     put(dice, 15, "defaultServiceExportTo", &[json!(["."]), json!(["*"])]);
     put(dice, 15, "defaultVirtualServiceExportTo", &[json!(["."])]);
     put(dice, 15, "defaultDestinationRuleExportTo", &[json!(["."])]);
@@ -111,7 +124,6 @@ fn chosen(dice: &mut Dice) -> Value {
             json!({"proxyHeaders": {"server": {"value": "mine"}, "envoyDebugHeaders": {"disabled": true}, "metadataExchangeHeaders": {"mode": "IN_MESH"}, "preserveHttp1HeaderCase": true, "setCurrentClientCertDetails": {"subject": true, "uri": false}}}),
         ],
     );
-    mesh
 }
 
 /// What Telemetry and AuthorizationPolicy may name.
