@@ -61,7 +61,11 @@ pub struct Validation {
     pub exact_names: Vec<Text>,
     /// The same by prefix.
     pub name_prefixes: Vec<Text>,
-    pub roots: Secret,
+    /// Unset where names are asked for but nobody's signature is.
+    pub roots: Option<Secret>,
+    /// Hashes of keys and of certificates of which a client's must be one.
+    pub key_hashes: Vec<Text>,
+    pub hashes: Vec<Text>,
     /// A file of revoked certificates, or empty.
     pub revoked: Text,
     pub accept_untrusted: bool,
@@ -99,7 +103,9 @@ pub(super) fn mesh_mtls(view: &View, bytes: bool) -> ServerTls {
         validation: Some(Validation {
             exact_names: Vec::new(),
             name_prefixes: trusted.collect(),
-            roots: files.roots(),
+            roots: Some(files.roots()),
+            key_hashes: Vec::new(),
+            hashes: Vec::new(),
             revoked: "".into(),
             accept_untrusted: false,
         }),
@@ -123,7 +129,9 @@ pub(super) fn terminated(view: &View, settings: &ServerTlsSettings) -> ServerTls
     let validation = (require || mode == TlSmode::OptionalMutual).then(|| Validation {
         exact_names: texts(&settings.subject_alt_names),
         name_prefixes: Vec::new(),
-        roots: files.roots(),
+        roots: Some(files.roots()),
+        key_hashes: Vec::new(),
+        hashes: Vec::new(),
         revoked: settings.ca_crl.as_str().into(),
         accept_untrusted: settings.insecure_skip_verify.unwrap_or(false),
     });
@@ -154,11 +162,30 @@ pub(super) fn of_gateway(view: &View, settings: &ServerTlsSettings, bytes: bool)
     let authority = authority.unwrap_or_else(|| format!("{first}-cacert"));
     let source = SecretSource::Credential { own_socket: view.proxy.meta("credential") == Some("true") };
     tls.certificates = named.iter().map(|name| Secret { name: name.as_str().into(), source }).collect();
-    if let Some(validation) = &mut tls.validation {
-        validation.roots = Secret { name: authority.into(), source };
-        validation.revoked = "".into();
-    }
+    tls.validation = match tls.validation {
+        Some(of_files) => Some(Validation {
+            roots: Some(Secret { name: authority.into(), source }),
+            key_hashes: texts(&settings.verify_certificate_spki),
+            hashes: texts(&settings.verify_certificate_hash),
+            revoked: "".into(),
+            ..of_files
+        }),
+        None => only_names(settings),
+    };
     tls
+}
+
+/// Names asked of clients that need no certificate: upstream passes them on, though Envoy looks at none.
+fn only_names(settings: &ServerTlsSettings) -> Option<Validation> {
+    (!settings.subject_alt_names.is_empty()).then(|| Validation {
+        exact_names: texts(&settings.subject_alt_names),
+        name_prefixes: Vec::new(),
+        roots: None,
+        key_hashes: Vec::new(),
+        hashes: Vec::new(),
+        revoked: "".into(),
+        accept_untrusted: false,
+    })
 }
 
 /// The mesh's defaults, each replaced by what the listener says itself.

@@ -71,11 +71,16 @@ fn validation(plan: &Validation) -> common_tls_context::ValidationContextType {
         match_subject_alt_names: exact.chain(prefixes).collect(),
         crl: (!plan.revoked.is_empty()).then(file),
         trust_chain_verification: verification.into(),
+        verify_certificate_spki: texts(&plan.key_hashes),
+        verify_certificate_hash: texts(&plan.hashes),
         ..CertificateValidationContext::default()
+    };
+    let Some(roots) = &plan.roots else {
+        return common_tls_context::ValidationContextType::ValidationContext(default);
     };
     let combined = common_tls_context::CombinedCertificateValidationContext {
         default_validation_context: Some(default),
-        validation_context_sds_secret_config: Some(secret(&plan.roots)),
+        validation_context_sds_secret_config: Some(secret(roots)),
         ..common_tls_context::CombinedCertificateValidationContext::default()
     };
     common_tls_context::ValidationContextType::CombinedValidationContext(combined)
