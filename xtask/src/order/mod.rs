@@ -1,12 +1,13 @@
-//! `cargo xtask order`: finds the functions that every start of our servers runs and writes them down for the linker
-//! (`start.order` of each crate). Needs valgrind and Envoy. Run it before a release, or when the benchmarks `memory`
-//! and `idle` tell that a server has grown: names of functions change with the code and its dependencies.
+//! `cargo xtask order`: finds the functions that every start of our servers runs and writes patterns of their names
+//! down for the linker (`start.order` of each crate). Needs valgrind and Envoy. Run it before a release, or when the
+//! benchmarks `memory` and `idle` tell that a server has grown: what a start runs changes with the code.
 
 mod agent;
 mod discovery;
+mod pattern;
 mod profile;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -16,52 +17,29 @@ use anyhow::{Context, Result, bail};
 
 use profile::Profiler;
 
-/// The build that is released. Its features, and so the names of its functions, are not those of a benchmark.
+/// The build that is released.
 const RELEASE: &[&str] = &["build", "--release", "-p", "discovery", "-p", "agent", "-p", "ctl"];
 
 /// A server of ours.
 struct Program {
     package: &'static str,
     binary: &'static str,
-    /// The build that the benchmark measures.
-    bench: &'static [&'static str],
-    /// What runs, what must always lie in memory first.
+    /// The functions that run, those that must always lie in memory first.
     stages: fn(&Profiler) -> Result<Vec<BTreeSet<String>>>,
 }
 
 const PROGRAMS: [Program; 2] = [
-    Program {
-        package: "discovery",
-        binary: "pilot-discovery",
-        bench: &["bench", "-p", "discovery", "--bench", "memory", "--no-run"],
-        stages: discovery::stages,
-    },
-    Program {
-        package: "agent",
-        binary: "pilot-agent",
-        bench: &["bench", "-p", "agent", "--bench", "idle", "--no-run"],
-        stages: agent::stages,
-    },
+    Program { package: "discovery", binary: "pilot-discovery", stages: discovery::stages },
+    Program { package: "agent", binary: "pilot-agent", stages: agent::stages },
 ];
 
 pub(crate) fn run(root: &Path) -> Result<()> {
-    let mut found: BTreeMap<&str, Vec<BTreeSet<String>>> = BTreeMap::new();
     cargo(root, RELEASE)?;
     for program in &PROGRAMS {
-        found.insert(program.package, stages(root, program)?);
-    }
-    for program in &PROGRAMS {
-        cargo(root, program.bench)?;
-        let known = found.entry(program.package).or_default();
-        for (stage, more) in known.iter_mut().zip(stages(root, program)?) {
-            stage.extend(more);
-        }
-    }
-    for (package, stages) in &found {
-        let list = list(root, package);
-        let names = in_order(stages);
-        fs::write(&list, names.join("\n") + "\n").with_context(|| format!("could not write {}", list.display()))?;
-        println!("order: {} functions in {}", names.len(), list.display());
+        let list = list(root, program.package);
+        let patterns = in_order(&stages(root, program)?);
+        fs::write(&list, patterns.join("\n") + "\n").with_context(|| format!("could not write {}", list.display()))?;
+        println!("order: {} functions in {}", patterns.len(), list.display());
     }
     Ok(())
 }
@@ -86,10 +64,11 @@ fn stages(root: &Path, program: &Program) -> Result<Vec<BTreeSet<String>>> {
     stages
 }
 
-/// Every name once, at its first stage.
-fn in_order(stages: &[BTreeSet<String>]) -> Vec<&str> {
+/// A pattern for every function, each once, at its first stage.
+fn in_order(stages: &[BTreeSet<String>]) -> Vec<String> {
     let mut known = BTreeSet::new();
-    stages.iter().flatten().map(String::as_str).filter(|name| known.insert(*name)).collect()
+    let patterns = stages.iter().flatten().map(|name| pattern::of(name));
+    patterns.filter(|pattern| known.insert(pattern.clone())).collect()
 }
 
 fn cargo(root: &Path, args: &[&str]) -> Result<()> {

@@ -59,18 +59,18 @@ impl Profiler {
             }
         }
         let own = self.symbols()?;
-        let found: BTreeSet<String> = found.intersection(&own).cloned().collect();
-        if found.is_empty() {
+        let ran: BTreeSet<&String> = own.iter().filter(|(name, _)| found.contains(name)).map(|(_, at)| at).collect();
+        if ran.is_empty() {
             bail!("valgrind saw no function");
         }
-        Ok(found)
+        Ok(own.iter().filter(|(_, at)| ran.contains(at)).map(|(name, _)| name.clone()).collect())
     }
 
-    /// The symbols that the binary defines.
-    fn symbols(&self) -> Result<BTreeSet<String>> {
+    /// The symbols that the binary defines, with their addresses. Functions of equal code share one, and valgrind
+    /// tells any of their names.
+    fn symbols(&self) -> Result<Vec<(String, String)>> {
         let output = Command::new("nm").arg("--defined-only").arg(&self.binary).output().context("could not run nm")?;
-        let text = String::from_utf8_lossy(&output.stdout);
-        Ok(text.lines().filter_map(|line| line.split(' ').nth(2)).map(str::to_owned).collect())
+        Ok(String::from_utf8_lossy(&output.stdout).lines().filter_map(symbol).collect())
     }
 }
 
@@ -115,6 +115,13 @@ pub(super) fn answers(address: &str, path: &str) -> bool {
     asked.and_then(|()| stream.read_to_string(&mut answer)).is_ok() && answer.starts_with("HTTP/1.1 200")
 }
 
+/// The name and address that a line such as `00001f00 T NAME` tells.
+fn symbol(line: &str) -> Option<(String, String)> {
+    let mut words = line.split_whitespace();
+    let (address, _, name) = (words.next()?, words.next()?, words.next()?);
+    Some((name.to_owned(), address.to_owned()))
+}
+
 /// The function that a line such as `fn=(12) NAME` or `cfn=(12) NAME'2` names.
 fn function(line: &str) -> Option<String> {
     let (_, name) = line.strip_prefix('c').unwrap_or(line).strip_prefix("fn=(")?.split_once(") ")?;
@@ -127,7 +134,7 @@ fn function(line: &str) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::function;
+    use super::{function, symbol};
 
     #[test]
     fn functions_are_found_in_a_profile() {
@@ -135,5 +142,11 @@ mod tests {
         assert_eq!(function("cfn=(3) _RNv3run'2"), Some("_RNv3run".to_owned()));
         assert_eq!(function("fn=(12)"), None);
         assert_eq!(function("calls=1 0"), None);
+    }
+
+    #[test]
+    fn symbols_have_names_and_addresses() {
+        assert_eq!(symbol("00001f00 T main"), Some(("main".to_owned(), "00001f00".to_owned())));
+        assert_eq!(symbol("         U free"), None);
     }
 }
