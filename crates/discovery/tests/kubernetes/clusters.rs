@@ -75,6 +75,30 @@ async fn clusters_are_added_renewed_and_removed() {
     server.stop(Duration::ZERO).await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cluster_of_unusable_credentials_is_not_waited_for() {
+    if is_left_out(&[]) {
+        return;
+    }
+    let api_server = cluster().await;
+    let east = east(&["10.5.0.1"]).await;
+    create(&api_server, &web(&["10.4.0.1"])).await;
+    let system = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "istio-system"}});
+    let kubeconfig = fs::read_to_string(east.kubeconfig()).unwrap();
+    let unusable = kubeconfig.replace("authority-data\":\"", "authority-data\":\"!");
+    assert_ne!(unusable, kubeconfig);
+    create(&api_server, &[system, secret(&unusable)]).await;
+
+    // It would never be ready if it waited.
+    let patience = [("PILOT_REMOTE_CLUSTER_TIMEOUT".to_owned(), "1h".to_owned())];
+    let server = serve(api_server.kubeconfig(), None, &patience).await;
+    let told = follow(server.addresses.grpc.unwrap(), CLUSTER).await;
+    told.until(&["10.4.0.1"]).await;
+    api_server.patch(SECRET, &json!({"data": secret(&kubeconfig)["data"]})).await.unwrap();
+    told.until(&["10.4.0.1", "10.5.0.1"]).await;
+    server.stop(Duration::ZERO).await;
+}
+
 const MAP: &str = "/api/v1/namespaces/istio-system/configmaps/clusters";
 const CREDENTIALS: &str = "/api/v1/namespaces/vault/secrets/kubeconfigs";
 

@@ -39,6 +39,8 @@ const AT_ONCE: usize = 8192;
 const LOOK: Duration = Duration::from_millis(100);
 /// How often the folder of clusters is looked into.
 const FOLDER: Duration = Duration::from_secs(2);
+/// How long credentials of which no client can be made are left alone.
+const REFUSED: Duration = Duration::from_secs(30);
 /// Secrets that a proxy can have a use for: no releases of Helm, and no tokens, each of which has an authority beside it.
 const USABLE_SECRETS: &str = "type!=helm.sh/release.v1,type!=kubernetes.io/service-account-token";
 
@@ -74,6 +76,8 @@ pub struct Kubernetes {
     folder: Option<Folder>,
     /// Told once everything was listed.
     synced: watch::Sender<bool>,
+    /// Whether the credentials are such that no client can be made of them.
+    is_refused: watch::Sender<bool>,
     leave: tokio_util::sync::CancellationToken,
 }
 
@@ -101,6 +105,7 @@ impl Kubernetes {
             registered: Registered::default(),
             folder,
             synced: watch::Sender::new(false),
+            is_refused: watch::Sender::new(false),
             leave: Default::default(),
         }
     }
@@ -126,8 +131,13 @@ impl Kubernetes {
     }
 
     /// Tells when everything was listed once.
-    pub fn synced(&self) -> watch::Receiver<bool> {
+    pub(super) fn synced(&self) -> watch::Receiver<bool> {
         self.synced.subscribe()
+    }
+
+    /// Tells when credentials cannot be used, so that nobody need wait for the cluster.
+    pub(super) fn is_refused(&self) -> watch::Receiver<bool> {
+        self.is_refused.subscribe()
     }
 }
 
@@ -142,7 +152,7 @@ impl Source for Kubernetes {
             return Err(Stopped::Closed);
         }
         self.adopt(&settings);
-        let client = self.access.client().await.map_err(|reason| unreachable(&self.id, reason))?;
+        let Some(client) = self.client(&outlet).await? else { return self.go(&outlet).await };
         let (tell, mut heard) = mpsc::channel(QUEUE);
         self.look_into_folder(&outlet).await;
         let mut looks = interval(FOLDER);
@@ -197,6 +207,31 @@ impl Source for Kubernetes {
 }
 
 impl Kubernetes {
+    /// A client. For a further cluster it is waited for credentials that can be used; none where it leaves before.
+    async fn client(&mut self, outlet: &Outlet) -> Result<Option<Client>, Stopped> {
+        loop {
+            let failure = match self.access.client().await {
+                Ok(client) => {
+                    self.is_refused.send_replace(false);
+                    return Ok(Some(client));
+                }
+                Err(reason) => format!("could not set up a client for {}: {reason}", self.id.0),
+            };
+            if self.is_primary {
+                return Err(Stopped::Failed(failure));
+            }
+            warn!(source = %self.id.0, error = failure, "waiting for other credentials");
+            outlet.health().lost(failure);
+            self.is_refused.send_replace(true);
+            tokio::select! {
+                () = self.access.changed() => {}
+                () = self.leave.cancelled() => return Ok(None),
+                // A file that they name may come.
+                () = tokio::time::sleep(REFUSED) => {}
+            }
+        }
+    }
+
     fn adopt(&mut self, settings: &watch::Receiver<Option<Settings>>) {
         if let Some(settings) = &*settings.borrow() {
             self.cluster.adopt(settings.clone());
@@ -611,8 +646,4 @@ fn documents(resource: &ApiResource) -> Collection {
 /// Kinds that every API server has.
 fn is_built_in(kind: Kind) -> bool {
     kind.group() == "networking.k8s.io"
-}
-
-fn unreachable(id: &SourceId, reason: String) -> Stopped {
-    Stopped::Failed(format!("could not set up a client for {}: {reason}", id.0))
 }

@@ -49,6 +49,7 @@ impl fmt::Display for Origin {
 struct Remote {
     kubeconfig: watch::Sender<String>,
     synced: watch::Receiver<bool>,
+    is_refused: watch::Receiver<bool>,
     awaited_until: Instant,
     leave: CancellationToken,
 }
@@ -74,10 +75,9 @@ impl Remotes {
         Remotes { beginning: Beginning { pace, manner, options, settings, initial }, clusters: BTreeMap::new() }
     }
 
-    /// Whether every cluster was listed once, or had its time.
+    /// Whether every cluster was listed once, cannot be asked at all, or had its time.
     pub(super) fn are_settled(&self) -> bool {
-        let mut all = self.clusters.values().flat_map(BTreeMap::values);
-        all.all(|remote| *remote.synced.borrow() || Instant::now() >= remote.awaited_until)
+        self.clusters.values().flat_map(BTreeMap::values).all(Remote::is_settled)
     }
 
     /// Follows what an origin says: each entry is a cluster's name and its kubeconfig in base64.
@@ -136,6 +136,10 @@ impl Remotes {
 }
 
 impl Remote {
+    fn is_settled(&self) -> bool {
+        *self.synced.borrow() || *self.is_refused.borrow() || Instant::now() >= self.awaited_until
+    }
+
     /// Has the cluster take back what it told. Always false, for `retain`.
     fn go(&self, cluster: &str) -> bool {
         info!(cluster, "cluster removed");
@@ -153,11 +157,11 @@ impl Beginning {
         let options = Options { cluster: cluster.into(), is_primary: false, mesh_config: None, ..self.options.clone() };
         let access = Access::told(told, self.pace);
         let source = Kubernetes::further(access, self.manner.clone(), options, settings, initial, leave.clone());
-        let synced = source.synced();
+        let (synced, is_refused) = (source.synced(), source.is_refused());
         let (batches, end) = outlet.shared();
         // It ends by itself when it is to leave or the process ends.
         spawn(source, batches, end);
         let patience = Duration::from_millis(self.initial.knobs.remote_cluster_timeout.0);
-        Remote { kubeconfig, synced, awaited_until: Instant::now() + patience, leave }
+        Remote { kubeconfig, synced, is_refused, awaited_until: Instant::now() + patience, leave }
     }
 }
