@@ -10,7 +10,7 @@ mod profile;
 use std::collections::BTreeSet;
 use std::env;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
@@ -24,28 +24,47 @@ const RELEASE: &[&str] = &["build", "--release", "-p", "discovery", "-p", "agent
 struct Program {
     package: &'static str,
     binary: &'static str,
+    /// The build that the benchmark measures. Its features are others, and so the compiler inlines other functions.
+    bench: &'static [&'static str],
     /// The functions that run, those that must always lie in memory first.
     stages: fn(&Profiler) -> Result<Vec<BTreeSet<String>>>,
 }
 
 const PROGRAMS: [Program; 2] = [
-    Program { package: "discovery", binary: "pilot-discovery", stages: discovery::stages },
-    Program { package: "agent", binary: "pilot-agent", stages: agent::stages },
+    Program {
+        package: "discovery",
+        binary: "pilot-discovery",
+        bench: &["bench", "-p", "discovery", "--bench", "memory", "--no-run"],
+        stages: discovery::stages,
+    },
+    Program {
+        package: "agent",
+        binary: "pilot-agent",
+        bench: &["bench", "-p", "agent", "--bench", "idle", "--no-run"],
+        stages: agent::stages,
+    },
 ];
 
 pub(crate) fn run(root: &Path) -> Result<()> {
-    cargo(root, RELEASE)?;
-    for program in &PROGRAMS {
-        let list = list(root, program.package);
-        let patterns = in_order(&stages(root, program)?);
+    // A list that is written has its program built anew.
+    let lists: Vec<_> = PROGRAMS.iter().map(|program| patterns(root, program)).collect::<Result<_>>()?;
+    for (program, patterns) in PROGRAMS.iter().zip(lists) {
+        let list = root.join("crates").join(program.package).join("start.order");
         fs::write(&list, patterns.join("\n") + "\n").with_context(|| format!("could not write {}", list.display()))?;
         println!("order: {} functions in {}", patterns.len(), list.display());
     }
     Ok(())
 }
 
-fn list(root: &Path, package: &str) -> PathBuf {
-    root.join("crates").join(package).join("start.order")
+/// What either build of a program runs.
+fn patterns(root: &Path, program: &Program) -> Result<Vec<String>> {
+    cargo(root, RELEASE)?;
+    let mut found = stages(root, program)?;
+    cargo(root, program.bench)?;
+    for (stage, more) in found.iter_mut().zip(stages(root, program)?) {
+        stage.extend(more);
+    }
+    Ok(in_order(&found))
 }
 
 /// The functions of each stage of the program as it was built last.
