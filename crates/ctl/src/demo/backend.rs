@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use bytes::Bytes;
-use http::{HeaderMap, Request, Response};
+use http::{HeaderMap, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Empty, Full};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
@@ -42,16 +42,21 @@ async fn answer(
     number: u8,
     request: Request<Incoming>,
 ) -> Result<Response<Full<Bytes>>, Infallible> {
-    let mut text = format!("{} {}\n", workload.app, workload.version);
+    let (mut text, mut status) = (format!("{} {}\n", workload.app, workload.version), StatusCode::OK);
     let sidecar = SocketAddr::from((Ipv4Addr::new(127, 0, 80, number), OUT_PORT));
     for callee in workload.calls {
         let host = format!("{callee}.shop.svc.cluster.local");
         match get(sidecar, "/", &host, &forwarded(request.headers())).await {
             Ok(said) => text.push_str(&format!("  {}\n", said.trim_end())),
-            Err(error) => text.push_str(&format!("  {callee}: {error:#}\n")),
+            Err(error) => {
+                text.push_str(&format!("  {callee}: {error:#}\n"));
+                status = StatusCode::BAD_GATEWAY;
+            }
         }
     }
-    Ok(Response::new(Full::from(text)))
+    let mut response = Response::new(Full::from(text));
+    *response.status_mut() = status;
+    Ok(response)
 }
 
 fn forwarded(headers: &HeaderMap) -> Vec<(&'static str, String)> {
