@@ -9,7 +9,6 @@
 #[path = "../../tests/kubernetes/cluster.rs"]
 mod cluster;
 mod mesh;
-mod peer;
 #[allow(dead_code, reason = "the tests use the rest")]
 #[path = "../../tests/kubernetes/serving.rs"]
 mod serving;
@@ -22,11 +21,11 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use testkit::cases::{Dump, Proxy, RECORDED_ENV, over_stream};
 use testkit::envoy::Transport;
+use testkit::istiod::Istiod;
 use testkit::kubernetes::ApiServer;
 use tokio::runtime::{Handle, Runtime};
 
 use crate::mesh::Mesh;
-use crate::peer::Peer;
 
 /// A server that needs longer than this to come to rest has lost something.
 const PATIENCE: Duration = Duration::from_secs(300);
@@ -77,7 +76,7 @@ fn wanted(mut args: impl Iterator<Item = String>) -> (usize, u64) {
 }
 
 /// The API server with the mesh in it, and both servers on it.
-async fn start(mesh: &Mesh) -> (ApiServer, Peer, discovery::wire::Server) {
+async fn start(mesh: &Mesh) -> (ApiServer, Istiod, discovery::wire::Server) {
     let begun = Instant::now();
     let api_server = ApiServer::start().await;
     let settings = api_server.folder().join("mesh.yaml");
@@ -90,7 +89,7 @@ async fn start(mesh: &Mesh) -> (ApiServer, Peer, discovery::wire::Server) {
     let (begun, mut env) = (Instant::now(), RECORDED_ENV.to_vec());
     env.push(SILENT);
     let env: Vec<(String, String)> = env.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
-    let peer = Peer::start(&api_server, (&settings, &networks), &env).await;
+    let peer = Istiod::start(&api_server, (&settings, &networks), &env).await;
     println!("istiod ready after {:.1?}", begun.elapsed());
     let begun = Instant::now();
     let ours = serving::serve(api_server.kubeconfig(), Some((&settings, &networks)), &env).await;

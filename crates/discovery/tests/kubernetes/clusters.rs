@@ -34,6 +34,13 @@ fn secret(kubeconfig: &str) -> Value {
         "data": {"east": BASE64_STANDARD.encode(kubeconfig)}})
 }
 
+/// Has `web` in the first cluster, and the Secret that names the second one.
+async fn begin(api_server: &ApiServer, kubeconfig: &str) {
+    create(api_server, &web(&["10.4.0.1"])).await;
+    let system = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "istio-system"}});
+    create(api_server, &[system, secret(kubeconfig)]).await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn clusters_are_added_renewed_and_removed() {
     if is_left_out(&[]) {
@@ -41,12 +48,9 @@ async fn clusters_are_added_renewed_and_removed() {
     }
     let api_server = cluster().await;
     let east = east(&["10.5.0.1"]).await;
-    create(&api_server, &web(&["10.4.0.1"])).await;
-    let system = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "istio-system"}});
     let kubeconfig = fs::read_to_string(east.kubeconfig()).unwrap();
     // Nobody listens there.
-    let dead = kubeconfig.replace("127.0.0.1:", "127.0.0.2:");
-    create(&api_server, &[system, secret(&dead)]).await;
+    begin(&api_server, &kubeconfig.replace("127.0.0.1:", "127.0.0.2:")).await;
 
     // A cluster that is dead at the start is waited for, but not for ever.
     let begun = std::time::Instant::now();
@@ -82,12 +86,10 @@ async fn a_cluster_of_unusable_credentials_is_not_waited_for() {
     }
     let api_server = cluster().await;
     let east = east(&["10.5.0.1"]).await;
-    create(&api_server, &web(&["10.4.0.1"])).await;
-    let system = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "istio-system"}});
     let kubeconfig = fs::read_to_string(east.kubeconfig()).unwrap();
     let unusable = kubeconfig.replace("authority-data\":\"", "authority-data\":\"!");
     assert_ne!(unusable, kubeconfig);
-    create(&api_server, &[system, secret(&unusable)]).await;
+    begin(&api_server, &unusable).await;
 
     // It would never be ready if it waited.
     let patience = [("PILOT_REMOTE_CLUSTER_TIMEOUT".to_owned(), "1h".to_owned())];
