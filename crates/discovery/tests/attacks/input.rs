@@ -6,42 +6,18 @@ use std::net::SocketAddr;
 
 use api::envoy::config::core::v3::Node;
 use api::{Struct, TypeUrl, Value, value};
-use testkit::discovery::{Discovery, Setup};
+use testkit::discovery::Discovery;
 use testkit::{client, wait};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tonic::Code;
-use tonic::transport::{Channel, Endpoint};
 use xds::client::SotwClient;
 
-const GOOD: &str = "apiVersion: networking.istio.io/v1\nkind: ServiceEntry\nmetadata: {name: cart, namespace: shop}\nspec:\n  \
-    hosts: [cart.shop.svc.cluster.local]\n  addresses: [10.96.0.1]\n  location: MESH_INTERNAL\n  resolution: STATIC\n  \
-    ports: [{name: http, number: 80, protocol: HTTP}]\n  endpoints: [{address: 10.0.0.9}]\n";
+use crate::honest::{CART, Honest, ask, channel, server};
+
 const ID: &str = "sidecar~10.0.0.1~client.other~other.svc.cluster.local";
 /// What a burst of bad input may leave behind in a debug build, whose allocator keeps more than a release's.
 const LEFT_BEHIND_KIB: u64 = 48 * 1024;
-
-async fn server() -> Discovery {
-    let files = vec![("good.yaml".to_owned(), GOOD.to_owned())];
-    Discovery::start(env!("CARGO_BIN_EXE_pilot-discovery"), Setup { files, ..Setup::default() }).await
-}
-
-async fn channel(server: &Discovery) -> Channel {
-    let endpoint = Endpoint::from_shared(format!("http://{}", server.grpc())).expect("an address");
-    endpoint.connect().await.expect("a connection")
-}
-
-/// The good file is served to a fresh client.
-async fn assert_serves(server: &Discovery) {
-    let node = Node { id: ID.to_owned(), ..Node::default() };
-    let mut stream = SotwClient::open(channel(server).await, node, &TypeUrl::CLUSTER, &[]).await.expect("a stream");
-    let answer = stream.next().await.expect("an answer").expect("an open stream");
-    assert!(answer.resources.iter().any(|r| contains(&r.value, b"outbound|80||cart.shop.svc.cluster.local")));
-}
-
-fn contains(haystack: &[u8], needle: &[u8]) -> bool {
-    haystack.windows(needle.len()).any(|window| window == needle)
-}
 
 fn bomb() -> String {
     let mut text = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n".to_owned();
@@ -66,20 +42,20 @@ fn bad_files() -> Vec<(&'static str, String)> {
         ("bomb.yaml", bomb()),
         ("deep.yaml", "[".repeat(100_000)),
         ("deep-map.yaml", "{a: ".repeat(100_000)),
-        ("duplicate.yaml", GOOD.replace("kind: ServiceEntry", "kind: ServiceEntry\nkind: Gateway")),
-        ("nul.yaml", GOOD.replace("cart", "ca\0rt")),
-        ("number.yaml", GOOD.replace("number: 80", "number: 99999999999999999999")),
-        ("long.yaml", GOOD.replace("hosts: [cart", &format!("hosts: [{}", "x".repeat(1 << 20)))),
+        ("duplicate.yaml", CART.replace("kind: ServiceEntry", "kind: ServiceEntry\nkind: Gateway")),
+        ("nul.yaml", CART.replace("cart", "ca\0rt")),
+        ("number.yaml", CART.replace("number: 80", "number: 99999999999999999999")),
+        ("long.yaml", CART.replace("hosts: [cart", &format!("hosts: [{}", "x".repeat(1 << 20)))),
         ("regex.yaml", route("regex: '(((a{1000}){1000}){1000}){1000}'")),
         ("nested-regex.yaml", route(&format!("regex: '{}a{}'", "(".repeat(50_000), ")".repeat(50_000)))),
-        ("type.yaml", GOOD.replace("hosts: [cart.shop.svc.cluster.local]", "hosts: {a: 1}")),
+        ("type.yaml", CART.replace("hosts: [cart.shop.svc.cluster.local]", "hosts: {a: 1}")),
     ]
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn hostile_files_are_named_and_harm_nobody() {
-    let mut server = server().await;
-    assert_serves(&server).await;
+    let mut server = server(&[], &[]).await;
+    ask(channel(&server).await).await.expect("the cart");
     let before = server.process().memory_kib().expect("a running process");
     for (name, text) in bad_files() {
         server.write(name, &text);
@@ -91,7 +67,7 @@ async fn hostile_files_are_named_and_harm_nobody() {
         })
         .await;
     }
-    assert_serves(&server).await;
+    ask(channel(&server).await).await.expect("the cart");
     server.process().check_alive();
     bad_files().iter().for_each(|(name, _)| server.remove(name));
     assert_memory_returns(&mut server, before).await;
@@ -123,9 +99,10 @@ fn metadata(value: &str) -> Option<Struct> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn hostile_clients_get_a_status_and_harm_nobody() {
-    let mut server = server().await;
-    assert_serves(&server).await;
+    let mut server = server(&[], &[]).await;
+    ask(channel(&server).await).await.expect("the cart");
     let before = server.process().memory_kib().expect("a running process");
+    let honest = Honest::start(&server);
     let node = |id: &str| Node { id: id.to_owned(), ..Node::default() };
     let refused = [Code::InvalidArgument, Code::ResourceExhausted, Code::OutOfRange];
     for id in ["", "x", "sidecar~~~", "sidecar~1.2.3.4~a", "cart~1.2.3.4~a.b~c", &"~".repeat(100_000)] {
@@ -142,7 +119,8 @@ async fn hostile_clients_get_a_status_and_harm_nobody() {
     for port in [server.grpc(), server.http(), server.monitoring()] {
         garbage(port).await;
     }
-    assert_serves(&server).await;
+    let waits = honest.waits().await;
+    assert!(waits.last().is_some_and(|longest| *longest < wait::PATIENCE), "{:?}", waits.last());
     server.process().check_alive();
     assert_memory_returns(&mut server, before).await;
 }

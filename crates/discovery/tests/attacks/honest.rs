@@ -1,0 +1,88 @@
+//! The server under attack, and an honest client that asks all the while and measures its longest wait.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use api::TypeUrl;
+use api::envoy::config::core::v3::Node;
+use testkit::discovery::{Discovery, Setup};
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+use tonic::transport::{Channel, Endpoint};
+use xds::client::SotwClient;
+
+/// One service, `cart.shop`.
+pub(crate) const CART: &str = "apiVersion: networking.istio.io/v1\nkind: ServiceEntry\nmetadata: {name: cart, namespace: shop}\nspec:\n  \
+    hosts: [cart.shop.svc.cluster.local]\n  addresses: [10.96.0.1]\n  location: MESH_INTERNAL\n  resolution: STATIC\n  \
+    ports: [{name: http, number: 80, protocol: HTTP}]\n  endpoints: [{address: 10.0.0.9}]\n";
+
+/// The cluster that every client of [`CART`] is served.
+pub(crate) const CART_CLUSTER: &[u8] = b"outbound|80||cart.shop.svc.cluster.local";
+
+const NODE_ID: &str = "sidecar~10.0.0.1~client.other~other.svc.cluster.local";
+
+/// Starts the server on a folder with [`CART`] in it, with these further arguments and variables.
+pub(crate) async fn server(args: &[&str], env: &[(&str, &str)]) -> Discovery {
+    let setup = Setup {
+        files: vec![("cart.yaml".to_owned(), CART.to_owned())],
+        args: args.iter().map(ToString::to_string).collect(),
+        env: env.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect(),
+        ..Setup::default()
+    };
+    Discovery::start(env!("CARGO_BIN_EXE_pilot-discovery"), setup).await
+}
+
+/// A connection to the plain-text xDS port.
+pub(crate) async fn channel(server: &Discovery) -> Channel {
+    let endpoint = Endpoint::from_shared(format!("http://{}", server.grpc())).expect("an address");
+    endpoint.connect().await.expect("a connection")
+}
+
+/// A new client connects, asks for clusters and gets [`CART_CLUSTER`]; returns how long that took.
+pub(crate) async fn ask(channel: Channel) -> Result<Duration, String> {
+    let begun = Instant::now();
+    let node = Node { id: NODE_ID.to_owned(), ..Node::default() };
+    let mut stream = SotwClient::open(channel, node, &TypeUrl::CLUSTER, &[]).await.map_err(|s| s.to_string())?;
+    let response = stream.next().await.map_err(|status| status.to_string())?.ok_or("the stream ended")?;
+    let is_cart = |value: &[u8]| value.windows(CART_CLUSTER.len()).any(|window| window == CART_CLUSTER);
+    if response.resources.iter().any(|resource| is_cart(&resource.value)) {
+        Ok(begun.elapsed())
+    } else {
+        Err("the cart is missing".to_owned())
+    }
+}
+
+/// An honest client that asks again and again, each time over a new connection.
+pub(crate) struct Honest {
+    stop: CancellationToken,
+    task: JoinHandle<Vec<Duration>>,
+}
+
+impl Honest {
+    pub(crate) fn start(server: &Discovery) -> Honest {
+        let address: Arc<str> = format!("http://{}", server.grpc()).into();
+        let stop = CancellationToken::new();
+        let stopped = stop.clone();
+        let task = tokio::spawn(async move {
+            let mut waits = Vec::new();
+            while !stopped.is_cancelled() {
+                let begun = Instant::now();
+                let endpoint = Endpoint::from_shared(address.to_string()).expect("an address");
+                let channel = endpoint.connect().await.expect("a connection for the honest client");
+                ask(channel).await.expect("an answer for the honest client");
+                waits.push(begun.elapsed());
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+            waits
+        });
+        Honest { stop, task }
+    }
+
+    /// Ends the client and returns its waits, the longest last.
+    pub(crate) async fn waits(self) -> Vec<Duration> {
+        self.stop.cancel();
+        let mut waits = self.task.await.expect("an honest client that was always answered");
+        waits.sort_unstable();
+        waits
+    }
+}

@@ -1,0 +1,8 @@
+//! Attacks on a running server by clients, config authors, registries and API servers. Each test named `hole_NN_…` keeps
+//! one hole closed; `honest` measures what the attack costs everybody else.
+
+// clippy knows tests by their attribute, and not the functions that they share.
+#![allow(clippy::unwrap_used)]
+
+mod honest;
+mod input;
