@@ -163,6 +163,8 @@ knobs! {
     allowed_key_blocks: Blocks = Blocks::default(), "PILOTAGE_JWKS_ALLOWED_CIDRS";
     /// How long a further cluster is waited for at the start.
     remote_cluster_timeout: Milliseconds = Milliseconds(30_000), "PILOT_REMOTE_CLUSTER_TIMEOUT";
+    /// What kubeconfigs of further clusters may do although it is not safe, such as `exec` or `tokenFile`.
+    insecure_kubeconfig_options: NameList = NameList::default(), "PILOT_INSECURE_MULTICLUSTER_KUBECONFIG_OPTIONS";
     /// Hand configuration over xDS only to clients with a certificate of the root namespace.
     api_generator_auth: bool = true, "ENABLE_XDS_API_GENERATOR_AUTH";
     debounce_after: Milliseconds = Milliseconds(100), "PILOT_DEBOUNCE_AFTER";
@@ -190,6 +192,20 @@ pub struct Blocks(pub Vec<IpNet>);
 impl Blocks {
     pub fn contains(&self, address: IpAddr) -> bool {
         self.0.iter().any(|block| block.contains(&address))
+    }
+}
+
+/// Names, parted by commas.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct NameList(Vec<Text>);
+
+impl NameList {
+    pub fn of(text: &str) -> NameList {
+        NameList(text.split(',').map(str::trim).filter(|name| !name.is_empty()).map(Text::from).collect())
+    }
+
+    pub fn contains(&self, name: &str) -> bool {
+        self.0.iter().any(|known| **known == *name)
     }
 }
 
@@ -223,6 +239,12 @@ impl Knob for Blocks {
     fn parse(text: &str) -> Option<Blocks> {
         let blocks = text.split(',').map(str::trim).filter(|block| !block.is_empty()).map(|block| block.parse().ok());
         blocks.collect::<Option<Vec<IpNet>>>().map(Blocks)
+    }
+}
+
+impl Knob for NameList {
+    fn parse(text: &str) -> Option<NameList> {
+        Some(NameList::of(text))
     }
 }
 

@@ -17,6 +17,7 @@ pub mod difference;
 pub mod discovery;
 pub mod envoy;
 pub mod eureka;
+pub mod fake_api;
 pub mod faulty;
 pub mod istiod;
 pub mod kubectl;

@@ -7,13 +7,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
 use http::{HeaderMap, Request, Response};
-use http_body_util::Full;
-use hyper::body::Incoming;
+use hyper::body::{Body, Incoming};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use tokio::net::TcpListener;
 use tokio::task::{AbortHandle, JoinSet};
+
+type Failure = Box<dyn std::error::Error + Send + Sync>;
 
 /// One request as a script sees it.
 #[derive(Clone, Debug)]
@@ -41,9 +42,10 @@ pub struct Scripted {
 
 impl Scripted {
     /// Serves on a free port until dropped. The script may wait as long as it likes.
-    pub async fn start<F>(script: impl Fn(Asked) -> F + Send + Sync + 'static) -> Scripted
+    pub async fn start<F, B>(script: impl Fn(Asked) -> F + Send + Sync + 'static) -> Scripted
     where
-        F: Future<Output = Response<String>> + Send + 'static,
+        F: Future<Output = Response<B>> + Send + 'static,
+        B: Body<Data = Bytes, Error: Into<Failure>> + Send + 'static,
     {
         let bound = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await;
         let listener = bound.unwrap_or_else(|e| panic!("could not listen: {e}"));
@@ -63,7 +65,7 @@ impl Scripted {
                     };
                     seen.lock().unwrap_or_else(PoisonError::into_inner).push(asked.clone());
                     let answer = script(asked);
-                    async move { Ok::<_, std::convert::Infallible>(answer.await.map(|b| Full::new(Bytes::from(b)))) }
+                    async move { Ok::<_, std::convert::Infallible>(answer.await) }
                 });
                 open.spawn(http1::Builder::new().serve_connection(TokioIo::new(stream), service));
             }

@@ -5,7 +5,9 @@ use std::time::{Duration, Instant};
 
 use api::TypeUrl;
 use api::envoy::config::core::v3::Node;
+use serde_json::Value;
 use testkit::discovery::{Discovery, Setup};
+use testkit::{client, wait};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tonic::transport::{Channel, Endpoint};
@@ -50,6 +52,25 @@ pub(crate) async fn ask(channel: Channel) -> Result<Duration, String> {
     } else {
         Err("the cart is missing".to_owned())
     }
+}
+
+/// Waits for a problem that has all these parts.
+pub(crate) async fn until_problem(server: &Discovery, parts: &[&str]) {
+    wait::until(&format!("a problem with {parts:?}"), async || {
+        let page = client::get(server.http(), "pilot", "/debug/problems").await?.json();
+        let mut problems = page.as_array().into_iter().flatten().map(Value::to_string);
+        let found = problems.any(|problem| parts.iter().all(|part| problem.contains(part)));
+        if found { Ok(()) } else { Err(page.to_string()) }
+    })
+    .await;
+}
+
+/// The resources that a new client gets, one after the other.
+pub(crate) async fn fetch(channel: Channel, kind: &TypeUrl, names: &[&str]) -> Result<Vec<u8>, String> {
+    let node = Node { id: NODE_ID.to_owned(), ..Node::default() };
+    let mut stream = SotwClient::open(channel, node, kind, names).await.map_err(|status| status.to_string())?;
+    let response = stream.next().await.map_err(|status| status.to_string())?.ok_or("the stream ended")?;
+    Ok(response.resources.into_iter().flat_map(|resource| resource.value).collect())
 }
 
 /// An honest client that asks again and again, each time over a new connection.

@@ -6,3 +6,4 @@
 
 mod honest;
 mod input;
+mod kubeconfigs;

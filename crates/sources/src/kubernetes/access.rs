@@ -7,6 +7,7 @@ use kube::{Client, Config};
 use tokio::sync::watch;
 
 use super::client::client;
+use super::kubeconfig::CheckedKubeconfig;
 use super::pace::{Bucket, Pace};
 
 /// The way to one API server. All clients of one access and its clones keep to one pace together.
@@ -20,7 +21,7 @@ pub struct Access {
 enum Way {
     InCluster,
     Kubeconfig(PathBuf),
-    Told(watch::Receiver<String>),
+    Told(watch::Receiver<CheckedKubeconfig>),
 }
 
 impl Access {
@@ -34,9 +35,9 @@ impl Access {
         Access { way: Way::Kubeconfig(path), bucket: Bucket::new(pace) }
     }
 
-    /// By the text of a kubeconfig; a new text is new credentials.
-    pub(super) fn told(text: watch::Receiver<String>, pace: Option<Pace>) -> Access {
-        Access { way: Way::Told(text), bucket: Bucket::new(pace) }
+    /// By a kubeconfig of a further cluster; a new one is new credentials.
+    pub(super) fn told(kubeconfig: watch::Receiver<CheckedKubeconfig>, pace: Option<Pace>) -> Access {
+        Access { way: Way::Told(kubeconfig), bucket: Bucket::new(pace) }
     }
 
     pub(super) fn pace(&self) -> Option<Pace> {
@@ -48,7 +49,7 @@ impl Access {
         let kubeconfig = match &mut self.way {
             Way::InCluster => return client(Config::incluster().map_err(|e| text(&e))?, &self.bucket),
             Way::Kubeconfig(path) => Kubeconfig::read_from(&*path).map_err(|e| text(&e))?,
-            Way::Told(told) => Kubeconfig::from_yaml(&told.borrow_and_update()).map_err(|e| text(&e))?,
+            Way::Told(told) => told.borrow_and_update().kubeconfig(),
         };
         let options = KubeConfigOptions::default();
         client(Config::from_custom_kubeconfig(kubeconfig, &options).await.map_err(|e| text(&e))?, &self.bucket)

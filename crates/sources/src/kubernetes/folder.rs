@@ -2,20 +2,21 @@
 //! a `Cluster` that names one beside it. It is read again and again; what cannot be read costs no cluster.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use model::problem::{Place, Problem};
 use serde_json::Value;
 
+use super::kubeconfig::KubeconfigEntry;
 use crate::disk;
 
 const PLATFORM: &str = "config.istio.io/platform";
 const FILE: &str = "config.istio.io/accessConfigFile";
 
 /// The folder and what it said last.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub(super) struct Folder {
     path: PathBuf,
     /// By the name of the file.
@@ -23,7 +24,7 @@ pub(super) struct Folder {
     problems: Vec<Problem>,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 struct Entry {
     cluster: String,
     kubeconfig: Vec<u8>,
@@ -65,10 +66,14 @@ impl Folder {
         now
     }
 
-    /// Kubeconfigs in base64, by cluster.
-    pub(super) fn kubeconfigs(&self) -> BTreeMap<String, String> {
-        let encoded = |entry: &Entry| (entry.cluster.clone(), BASE64_STANDARD.encode(&entry.kubeconfig));
-        self.entries.values().map(encoded).collect()
+    /// Kubeconfigs by cluster.
+    pub(super) fn kubeconfigs(&self) -> BTreeMap<String, KubeconfigEntry> {
+        let found = self.entries.iter().map(|(name, entry)| {
+            let found_at = self.path.join(name).to_string_lossy().into_owned();
+            let encoded = BASE64_STANDARD.encode(&entry.kubeconfig);
+            (entry.cluster.clone(), KubeconfigEntry { found_at, encoded })
+        });
+        found.collect()
     }
 
     pub(super) fn problems(&self) -> Vec<Problem> {
@@ -99,7 +104,7 @@ fn names(folder: &Path) -> std::io::Result<Vec<String>> {
 fn entry(folder: &Path, file: &Path) -> Result<Option<Entry>, String> {
     let bytes = content(file)?;
     let text = std::str::from_utf8(&bytes).map_err(|_| "the file is not text".to_owned())?;
-    let document: Value = serde_saphyr::from_str(text).map_err(|error| format!("could not read the file: {error}"))?;
+    let document: Value = serde_saphyr::from_str(text).map_err(|error| unreadable(&error))?;
     let word = |pointer: &str| document.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
     match word("/kind") {
         "Config" => {
@@ -118,11 +123,27 @@ fn entry(folder: &Path, file: &Path) -> Result<Option<Entry>, String> {
             if access.is_empty() {
                 return Err(format!("the annotation {FILE} names no kubeconfig"));
             }
+            if !is_inside(access) {
+                return Err(format!("the annotation {FILE} names a file outside of the folder"));
+            }
             let kubeconfig = content(&folder.join(access)).map_err(|reason| format!("{access}: {reason}"))?;
             Ok(Some(Entry { cluster: word("/metadata/name").to_owned(), kubeconfig }))
         }
         _ => Ok(None),
     }
+}
+
+/// Where parsing failed, and nothing of what is written there: it may be credentials.
+fn unreadable(error: &serde_saphyr::Error) -> String {
+    match error.location() {
+        Some(at) => format!("could not read the file: no YAML at line {}, column {}", at.line(), at.column()),
+        None => "could not read the file: no YAML".to_owned(),
+    }
+}
+
+/// Whether a path stays below the folder that it is relative to. Links are followed: mounted volumes are made of them.
+fn is_inside(path: &str) -> bool {
+    Path::new(path).components().all(|part| matches!(part, Component::Normal(_) | Component::CurDir))
 }
 
 fn content(file: &Path) -> Result<Vec<u8>, String> {
@@ -176,5 +197,28 @@ mod tests {
         drop(place);
         let gone = folder.read();
         assert_eq!((clusters(&gone), gone.problems().len()), (vec!["east".to_owned()], 1), "the folder is gone");
+    }
+
+    #[test]
+    fn hole_01_a_cluster_names_no_file_outside_of_the_folder() {
+        let place = tempfile::tempdir().unwrap();
+        let secret = tempfile::NamedTempFile::new().unwrap();
+        fs::write(secret.path(), KUBECONFIG).unwrap();
+        for access in [secret.path().to_str().unwrap(), "../kubeconfig", "keys/../../kubeconfig"] {
+            let annotations = format!("annotations: {{config.istio.io/accessConfigFile: {access}}}");
+            write(place.path(), "n.yaml", &format!("kind: Cluster\nmetadata:\n  name: north\n  {annotations}\n"));
+            let folder = Folder::new(place.path()).read();
+            assert_eq!((clusters(&folder), folder.problems().len()), (vec![], 1), "{access}");
+            assert!(folder.problems()[0].message.contains("outside of the folder"), "{:?}", folder.problems());
+        }
+    }
+
+    #[test]
+    fn hole_01_problems_of_files_repeat_no_credential() {
+        let place = tempfile::tempdir().unwrap();
+        write(place.path(), "east", "kind: Config\ntoken: s3cret\nusers: [s3cret");
+        let folder = Folder::new(place.path()).read();
+        assert_eq!(folder.problems().len(), 1);
+        assert!(!format!("{:?}", folder.problems()).contains("s3cret"), "{:?}", folder.problems());
     }
 }

@@ -24,6 +24,7 @@ use super::access::Access;
 use super::asking;
 use super::cluster::{Cluster, Collection, Options};
 use super::folder::Folder;
+use super::kubeconfig::KubeconfigEntry;
 use super::outages::Outages;
 use super::registered::{Registered, SecretName};
 use super::remote::{Origin, Remotes};
@@ -251,6 +252,9 @@ impl Kubernetes {
 
     /// Tells what is to be told, once there is all of it.
     async fn tell(&mut self, round: &Round, outlet: &Outlet) -> Result<(), Stopped> {
+        if let Some(problems) = self.remotes.new_problems() {
+            self.cluster.note("kubeconfigs", problems);
+        }
         if *self.synced.borrow() {
             return outlet.send(self.cluster.changes()).await;
         }
@@ -315,7 +319,10 @@ impl Kubernetes {
             Object::Item(item) => self.cluster.apply(item),
             Object::Definition(definition) if definition.is_usable() => round.define(&definition),
             Object::Definition(definition) => round.undefine(&definition),
-            Object::Remote(secret) => self.remotes.apply(Origin::Secret(seen.name), &secret.data, outlet),
+            Object::Remote(secret) => {
+                let entries = kubeconfigs(&seen.namespace, &seen.name, secret.data);
+                self.remotes.apply(Origin::Secret(seen.namespace, seen.name), &entries, outlet);
+            }
             Object::Registry(map) => {
                 self.registered.put(&map.data);
                 self.follow_registered(round, outlet);
@@ -331,7 +338,7 @@ impl Kubernetes {
         match seen.object {
             Object::Item(_) => self.cluster.delete(collection, &seen.namespace, &seen.name),
             Object::Definition(definition) => round.undefine(&definition),
-            Object::Remote(_) => self.remotes.delete(&Origin::Secret(seen.name)),
+            Object::Remote(_) => self.remotes.delete(&Origin::Secret(seen.namespace, seen.name)),
             Object::Registry(_) | Object::Access(_) => self.complete(round, collection, &HashSet::new(), outlet),
         }
     }
@@ -628,6 +635,15 @@ async fn named_anew(wanted: &mut Option<watch::Receiver<Option<Wanted>>>) -> Nam
             return wanted.credentials.clone();
         }
     }
+}
+
+/// The kubeconfigs of a labelled Secret: each key is the name of a cluster.
+fn kubeconfigs(namespace: &str, name: &str, data: BTreeMap<String, String>) -> BTreeMap<String, KubeconfigEntry> {
+    let entries = data.into_iter().map(|(key, encoded)| {
+        let found_at = format!("Secret {namespace}/{name}, key {key}");
+        (key, KubeconfigEntry { found_at, encoded })
+    });
+    entries.collect()
 }
 
 /// One object by its name.

@@ -11,6 +11,7 @@ mod credentials;
 pub mod definitions;
 mod folder;
 mod interner;
+mod kubeconfig;
 pub mod live;
 mod outages;
 pub mod pace;

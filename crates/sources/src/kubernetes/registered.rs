@@ -6,6 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use model::problem::{Problem, Severity};
 use serde_json::Value;
 
+use super::kubeconfig::KubeconfigEntry;
+
 const PLATFORM: &str = "config.istio.io/platform";
 const SECRET: &str = "config.istio.io/accessConfigSecret";
 const SECRET_NAMESPACE: &str = "config.istio.io/accessConfigSecretNamespace";
@@ -72,9 +74,13 @@ impl Registered {
         self.entries.values().map(|entry| entry.secret.clone()).collect()
     }
 
-    /// Kubeconfigs in base64, by cluster.
-    pub(super) fn kubeconfigs(&self) -> BTreeMap<String, String> {
-        let known = self.entries.values().filter_map(|entry| Some((entry.cluster.clone(), entry.kubeconfig.clone()?)));
+    /// Kubeconfigs by cluster.
+    pub(super) fn kubeconfigs(&self) -> BTreeMap<String, KubeconfigEntry> {
+        let known = self.entries.iter().filter_map(|(key, entry)| {
+            let (namespace, name) = &entry.secret;
+            let found_at = format!("Secret {namespace}/{name}, key {key}");
+            Some((entry.cluster.clone(), KubeconfigEntry { found_at, encoded: entry.kubeconfig.clone()? }))
+        });
         known.collect()
     }
 
@@ -156,6 +162,10 @@ mod tests {
         ("istio-system".to_owned(), "creds".to_owned())
     }
 
+    fn kubeconfigs(registered: &Registered) -> BTreeMap<String, String> {
+        registered.kubeconfigs().into_iter().map(|(cluster, entry)| (cluster, entry.encoded)).collect()
+    }
+
     const NAMED: &str = "config.istio.io/accessConfigSecret: creds, config.istio.io/pilotCfgStore: true";
 
     #[test]
@@ -165,7 +175,7 @@ mod tests {
         assert_eq!(registered.secrets().into_iter().collect::<Vec<_>>(), [creds()]);
         assert!(registered.kubeconfigs().is_empty() && registered.problems().is_empty(), "nobody looked yet");
         registered.put_secret(&creds(), Some(map(&[("file.yaml", "one".to_owned())])));
-        assert_eq!(registered.kubeconfigs(), map(&[("east", "one".to_owned())]));
+        assert_eq!(kubeconfigs(&registered), map(&[("east", "one".to_owned())]));
     }
 
     #[test]
@@ -174,7 +184,7 @@ mod tests {
         registered.put_secret(&creds(), Some(map(&[("east", "one".to_owned())])));
         registered.put(&map(&[("east", entry("east", NAMED))]));
         registered.put_secret(&creds(), None);
-        assert_eq!(registered.kubeconfigs(), map(&[("east", "one".to_owned())]));
+        assert_eq!(kubeconfigs(&registered), map(&[("east", "one".to_owned())]));
         let problems: Vec<String> = registered.problems().iter().map(ToString::to_string).collect();
         assert_eq!(problems, ["cluster east: the Secret istio-system/creds has no kubeconfig under \"east\""]);
         registered.put(&BTreeMap::new());
@@ -194,7 +204,7 @@ mod tests {
             ("d", entry("d", "")),
             ("twice", entry("good", NAMED)),
         ]));
-        assert_eq!(registered.kubeconfigs(), map(&[("good", "one".to_owned())]));
+        assert_eq!(kubeconfigs(&registered), map(&[("good", "one".to_owned())]));
         let about: Vec<String> = registered.problems().iter().map(|p| p.about.to_string()).collect();
         assert_eq!(about, ["cluster a", "cluster b", "cluster c", "cluster d", "cluster twice"]);
     }

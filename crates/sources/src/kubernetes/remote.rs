@@ -5,16 +5,16 @@ use std::collections::{BTreeMap, HashSet};
 use std::fmt;
 use std::time::Duration;
 
-use base64::Engine;
-use base64::prelude::BASE64_STANDARD;
+use model::problem::Problem;
 use model::settings::Settings;
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
-use tracing::{info, warn};
+use tracing::info;
 
 use super::access::Access;
 use super::cluster::Options;
+use super::kubeconfig::{CheckedKubeconfig, KubeconfigEntry};
 use super::live::{Kubernetes, Manner};
 use super::pace::Pace;
 use crate::source::{Outlet, spawn};
@@ -23,13 +23,16 @@ use crate::source::{Outlet, spawn};
 pub(super) struct Remotes {
     beginning: Beginning,
     clusters: BTreeMap<Origin, BTreeMap<String, Remote>>,
+    /// Entries that are not used.
+    problems: BTreeMap<Origin, Vec<Problem>>,
+    has_new_problems: bool,
 }
 
 /// What names a cluster.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Origin {
-    /// A labelled Secret, by name.
-    Secret(String),
+    /// A labelled Secret, by namespace and name.
+    Secret(String, String),
     /// The ConfigMap of clusters.
     ConfigMap,
     /// The folder of clusters.
@@ -39,7 +42,7 @@ pub(super) enum Origin {
 impl fmt::Display for Origin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Origin::Secret(name) => write!(f, "Secret {name}"),
+            Origin::Secret(namespace, name) => write!(f, "Secret {namespace}/{name}"),
             Origin::ConfigMap => f.write_str("the ConfigMap of clusters"),
             Origin::Folder => f.write_str("the folder of clusters"),
         }
@@ -47,7 +50,7 @@ impl fmt::Display for Origin {
 }
 
 struct Remote {
-    kubeconfig: watch::Sender<String>,
+    kubeconfig: watch::Sender<CheckedKubeconfig>,
     synced: watch::Receiver<bool>,
     is_refused: watch::Receiver<bool>,
     awaited_until: Instant,
@@ -72,7 +75,8 @@ impl Remotes {
         settings: watch::Receiver<Option<Settings>>,
         initial: Settings,
     ) -> Remotes {
-        Remotes { beginning: Beginning { pace, manner, options, settings, initial }, clusters: BTreeMap::new() }
+        let beginning = Beginning { pace, manner, options, settings, initial };
+        Remotes { beginning, clusters: BTreeMap::new(), problems: BTreeMap::new(), has_new_problems: false }
     }
 
     /// Whether every cluster was listed once, cannot be asked at all, or had its time.
@@ -80,54 +84,75 @@ impl Remotes {
         self.clusters.values().flat_map(BTreeMap::values).all(Remote::is_settled)
     }
 
-    /// Follows what an origin says: each entry is a cluster's name and its kubeconfig in base64.
-    pub(super) fn apply(&mut self, origin: Origin, data: &BTreeMap<String, String>, outlet: &Outlet) {
-        let mut wanted = BTreeMap::new();
-        for (cluster, encoded) in data {
-            match BASE64_STANDARD.decode(encoded).map(String::from_utf8) {
-                Ok(Ok(text)) => _ = wanted.insert(cluster.clone(), text),
-                _ => warn!(%origin, cluster, "ignoring a kubeconfig that is not text"),
-            }
-        }
+    /// Follows what an origin says: a kubeconfig for each cluster. A cluster goes with its entry; one whose entry cannot
+    /// be used keeps the credentials that it has.
+    pub(super) fn apply(&mut self, origin: Origin, entries: &BTreeMap<String, KubeconfigEntry>, outlet: &Outlet) {
         let mut known = self.clusters.remove(&origin).unwrap_or_default();
-        known.retain(|cluster, remote| wanted.contains_key(cluster) || remote.go(cluster));
-        for (cluster, text) in wanted {
-            if *cluster == *self.beginning.options.cluster {
-                warn!(%origin, cluster, "ignoring an entry that names the cluster itself");
-                continue;
-            }
-            if let Some((other, _)) = self.clusters.iter().find(|(_, clusters)| clusters.contains_key(&cluster)) {
-                warn!(%origin, cluster, %other, "ignoring an entry for a cluster that is there already");
-                continue;
-            }
-            match known.get(&cluster) {
-                Some(remote) => {
-                    _ = remote.kubeconfig.send_if_modified(|told| {
-                        *told != text && {
-                            *told = text;
-                            true
-                        }
-                    })
-                }
-                None => {
-                    let remote = self.beginning.start(&cluster, text, outlet);
-                    known.insert(cluster, remote);
-                }
+        known.retain(|cluster, remote| entries.contains_key(cluster) || remote.go(cluster));
+        let mut problems = Vec::new();
+        for (cluster, entry) in entries {
+            if let Err(reason) = self.follow(&mut known, cluster, entry, outlet) {
+                let outcome =
+                    if known.contains_key(cluster) { "keeping its last credentials" } else { "not watching it" };
+                problems.push(entry.problem(cluster, &format!("{reason}; {outcome}")));
             }
         }
-        self.clusters.insert(origin, known);
+        self.clusters.insert(origin.clone(), known);
+        self.note(origin, problems);
+    }
+
+    fn follow(
+        &self,
+        known: &mut BTreeMap<String, Remote>,
+        cluster: &str,
+        entry: &KubeconfigEntry,
+        outlet: &Outlet,
+    ) -> Result<(), String> {
+        if *cluster == *self.beginning.options.cluster {
+            return Err("the name is that of the cluster itself".to_owned());
+        }
+        if let Some((other, _)) = self.clusters.iter().find(|(_, clusters)| clusters.contains_key(cluster)) {
+            return Err(format!("{other} names the cluster already"));
+        }
+        let text = entry.text()?;
+        let is_known = known.get(cluster).is_some_and(|remote| remote.kubeconfig.borrow().is(&text));
+        if is_known {
+            return Ok(());
+        }
+        let checked = CheckedKubeconfig::read(text, &self.beginning.initial.knobs.insecure_kubeconfig_options)?;
+        match known.get(cluster) {
+            Some(remote) => _ = remote.kubeconfig.send_replace(checked),
+            None => _ = known.insert(cluster.to_owned(), self.beginning.start(cluster, checked, outlet)),
+        }
+        Ok(())
+    }
+
+    /// Keeps the problems of an origin.
+    fn note(&mut self, origin: Origin, problems: Vec<Problem>) {
+        let before = self.problems.remove(&origin).unwrap_or_default();
+        self.has_new_problems |= before != problems;
+        if !problems.is_empty() {
+            self.problems.insert(origin, problems);
+        }
+    }
+
+    /// All problems, where they are others than at the last call.
+    pub(super) fn new_problems(&mut self) -> Option<Vec<Problem>> {
+        let are_new = std::mem::take(&mut self.has_new_problems);
+        are_new.then(|| self.problems.values().flatten().cloned().collect())
     }
 
     pub(super) fn delete(&mut self, origin: &Origin) {
         for (cluster, remote) in self.clusters.remove(origin).unwrap_or_default() {
             remote.go(&cluster);
         }
+        self.note(origin.clone(), Vec::new());
     }
 
     /// Removes the clusters of Secrets that a complete list does not have.
     pub(super) fn retain(&mut self, listed: &HashSet<(String, String)>) {
         let is_gone = |origin: &&Origin| match origin {
-            Origin::Secret(name) => !listed.iter().any(|(_, listed)| listed == name),
+            Origin::Secret(namespace, name) => !listed.contains(&(namespace.clone(), name.clone())),
             Origin::ConfigMap | Origin::Folder => false,
         };
         let gone: Vec<Origin> = self.clusters.keys().filter(is_gone).cloned().collect();
@@ -149,7 +174,7 @@ impl Remote {
 }
 
 impl Beginning {
-    fn start(&self, cluster: &str, kubeconfig: String, outlet: &Outlet) -> Remote {
+    fn start(&self, cluster: &str, kubeconfig: CheckedKubeconfig, outlet: &Outlet) -> Remote {
         info!(cluster, "cluster added");
         let (kubeconfig, told) = watch::channel(kubeconfig);
         let leave = CancellationToken::new();

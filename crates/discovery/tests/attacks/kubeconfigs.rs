@@ -1,0 +1,153 @@
+//! Kubeconfigs of further clusters whose authors mean harm: commands that would run as the server, and files of the
+//! server that would be sent to the author. The Secrets and files come from an API server and a folder that work well.
+
+use std::fs;
+use std::path::Path;
+
+use api::TypeUrl;
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
+use http::Response;
+use serde_json::{Value, json};
+use testkit::discovery::Discovery;
+use testkit::fake_api::{FakeApi, text};
+use testkit::scripted::Scripted;
+use testkit::wait;
+
+use crate::honest::{ask, channel, fetch, server, until_problem};
+
+const SETTING: &str = "PILOT_INSECURE_MULTICLUSTER_KUBECONFIG_OPTIONS";
+const WEB: &str = "outbound|80||web.shop.svc.cluster.local";
+const TOKEN: &str = "token-of-the-service-account";
+
+/// An API server with `web` at this address.
+async fn web(address: &str) -> FakeApi {
+    let api = FakeApi::start(|_| None).await;
+    api.set(
+        "services",
+        vec![json!({"metadata": {"name": "web", "namespace": "shop"},
+            "spec": {"clusterIP": "10.96.0.7", "ports": [{"name": "http", "port": 80, "targetPort": 8080}]}})],
+    );
+    api.set(
+        "endpointslices",
+        vec![json!({"addressType": "IPv4", "ports": [{"name": "http", "port": 8080, "protocol": "TCP"}],
+            "metadata": {"name": "web-1", "namespace": "shop", "labels": {"kubernetes.io/service-name": "web"}},
+            "endpoints": [{"addresses": [address], "conditions": {"ready": true}}]})],
+    );
+    api
+}
+
+fn secret(name: &str, kubeconfigs: &[(&str, String)]) -> Value {
+    let data = kubeconfigs.iter().map(|(cluster, text)| (cluster.to_string(), BASE64_STANDARD.encode(text).into()));
+    json!({"metadata": {"name": name, "namespace": "istio-system", "labels": {"istio/multiCluster": "true"}},
+        "data": Value::Object(data.collect())})
+}
+
+/// Users that would run `touch FILE`.
+fn runs(file: &Path) -> [Value; 2] {
+    let file = file.to_str().unwrap();
+    let exec = json!({"apiVersion": "client.authentication.k8s.io/v1", "command": "touch", "args": [file],
+        "interactiveMode": "Never"});
+    let provider = json!({"name": "gcp", "config": {"cmd-path": "touch", "cmd-args": file}});
+    [json!({"exec": exec}), json!({"auth-provider": provider})]
+}
+
+async fn until_endpoints(server: &Discovery, addresses: &[&str]) {
+    wait::until(&format!("endpoints {addresses:?}"), async || {
+        let bytes = fetch(channel(server).await, &TypeUrl::ENDPOINT, &[WEB]).await?;
+        let has = |address: &&&str| bytes.windows(address.len()).any(|window| window == address.as_bytes());
+        let found: Vec<_> = addresses.iter().filter(has).collect();
+        if found.len() == addresses.len() { Ok(()) } else { Err(format!("only {found:?}")) }
+    })
+    .await;
+}
+
+/// All that an attack has: files that commands would make, a token that would be sent, and where it would be sent.
+struct Bait {
+    folder: tempfile::TempDir,
+    collector: Scripted,
+    registries: tempfile::TempDir,
+    primary: FakeApi,
+}
+
+impl Bait {
+    async fn set(east: &FakeApi) -> Bait {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join("token"), TOKEN).unwrap();
+        let collector = Scripted::start(async |_| Response::new(String::new())).await;
+        let bait = Bait { folder, collector, registries: tempfile::tempdir().unwrap(), primary: web("10.4.0.1").await };
+        let [exec, provider] = runs(&bait.folder.path().join("ran-from-secret"));
+        let [exec_of_file, _] = runs(&bait.folder.path().join("ran-from-file"));
+        let url = bait.collector.url();
+        let sends = json!({"tokenFile": bait.folder.path().join("token")});
+        bait.primary.set(
+            "secrets",
+            vec![
+                secret("good", &[("east", text(&east.url(), &json!({"token": "of-east"})))]),
+                secret(
+                    "evil",
+                    &[("runs", text(&url, &exec)), ("gcp", text(&url, &provider)), ("sends", text(&url, &sends))],
+                ),
+            ],
+        );
+        fs::write(bait.registries.path().join("filed"), text(&url, &exec_of_file)).unwrap();
+        bait
+    }
+
+    async fn server(&self, env: &[(&str, &str)]) -> Discovery {
+        let kubeconfig = format!("--kubeconfig={}", self.primary.kubeconfig().display());
+        let registries = format!("--clusterRegistriesDir={}", self.registries.path().display());
+        let env = [&[("PILOT_REMOTE_CLUSTER_TIMEOUT", "1s")], env].concat();
+        server(&["--registries=Kubernetes", &kubeconfig, &registries], &env).await
+    }
+
+    fn has_run(&self, name: &str) -> bool {
+        self.folder.path().join(name).exists()
+    }
+
+    /// Whether the token was sent.
+    fn was_sent(&self) -> bool {
+        let asked = self.collector.asked();
+        asked.iter().any(|asked| asked.headers.get("authorization").is_some_and(|v| *v == *format!("Bearer {TOKEN}")))
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn hole_01_kubeconfigs_run_nothing_and_send_no_file() {
+    let east = web("10.5.0.1").await;
+    let bait = Bait::set(&east).await;
+    let server = bait.server(&[]).await;
+    let place = "Secret istio-system/evil, key ";
+    for (key, field, option) in [
+        ("runs", "users[0].user.exec", "exec"),
+        ("gcp", "user.auth-provider", "gcp"),
+        ("sends", "tokenFile", "tokenFile"),
+    ] {
+        until_problem(&server, &[&format!("{place}{key}"), field, &format!("{SETTING}={option}")]).await;
+    }
+    until_problem(&server, &["/filed", "users[0].user.exec"]).await;
+    until_endpoints(&server, &["10.4.0.1", "10.5.0.1"]).await;
+
+    // A good kubeconfig that is replaced by one that is refused costs nothing that is known.
+    let [exec, _] = runs(&bait.folder.path().join("ran-from-secret"));
+    bait.primary.set("secrets", vec![secret("good", &[("east", text(&bait.collector.url(), &exec))])]);
+    bait.primary.expire_watches();
+    until_problem(&server, &["Secret istio-system/good, key east", "exec", "keeping its last credentials"]).await;
+    until_endpoints(&server, &["10.4.0.1", "10.5.0.1"]).await;
+    ask(channel(&server).await).await.expect("the cart");
+    assert!(!bait.has_run("ran-from-secret") && !bait.has_run("ran-from-file"), "a command was run");
+    assert_eq!(bait.collector.asked().len(), 0, "the author's server was asked");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn hole_01_kubeconfigs_run_what_the_operator_allows() {
+    let east = web("10.5.0.1").await;
+    let bait = Bait::set(&east).await;
+    let server = bait.server(&[(SETTING, "exec,tokenFile")]).await;
+    wait::until("commands and a token that are allowed", async || {
+        let seen = (bait.has_run("ran-from-secret"), bait.has_run("ran-from-file"), bait.was_sent());
+        if seen == (true, true, true) { Ok(()) } else { Err(format!("{seen:?}")) }
+    })
+    .await;
+    until_problem(&server, &["Secret istio-system/evil, key gcp", &format!("{SETTING}=gcp")]).await;
+}
