@@ -46,16 +46,18 @@ fn main() -> ExitCode {
 
 fn ended(done: Result<ExitCode>) -> ExitCode {
     done.unwrap_or_else(|error| {
-        eprintln!("pilot-agent: {error:#}");
+        log::last_words(format!("pilot-agent: {error:#}"));
         ExitCode::FAILURE
     })
 }
 
 fn proxy(args: &Proxy) -> Result<ExitCode> {
     let environment = Environment::of_process();
-    log::start(&args.logging, SCOPES, environment.get("RUST_LOG"))?;
+    let log = log::start(&args.logging, SCOPES, environment.get("RUST_LOG"))?;
     let plan = wire::planned(args, &environment).inspect_err(|failure| error!("{failure:#}"))?;
     let handover = Handover { plan, logging: args.logging.clone() };
+    // Threads end with the old image, and what they have not written with them.
+    log.flush();
     let failure = handover.give();
     info!("what planning took stays in memory: {failure:#}");
     keep(&handover.plan)
@@ -64,7 +66,7 @@ fn proxy(args: &Proxy) -> Result<ExitCode> {
 /// What a planner left to do.
 fn planned() -> Result<ExitCode> {
     let Handover { plan, logging } = Handover::take()?;
-    log::start(&logging, SCOPES, Environment::of_process().get("RUST_LOG"))?;
+    let _log = log::start(&logging, SCOPES, Environment::of_process().get("RUST_LOG"))?;
     keep(&plan)
 }
 

@@ -5,6 +5,8 @@ use std::fmt::Write;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use command::output;
+
 /// Upper bounds of the buckets of a duration, in seconds.
 const BUCKETS: [f64; 6] = [0.001, 0.005, 0.01, 0.1, 1.0, 5.0];
 
@@ -123,6 +125,9 @@ impl Metrics {
         page.head("scrape_failures_total", "counter", "Scrapes of one source that failed");
         page.line("scrape_failures_total", "{type=\"application\"}", self.application_scrape_failures.get() as f64);
         page.line("scrape_failures_total", "{type=\"envoy\"}", self.envoy_scrape_failures.get() as f64);
+        let name = "log_lines_dropped_total";
+        page.head(name, "counter", "Log lines that were not written because the log was not read fast enough");
+        page.line(name, "", output::dropped() as f64);
         page.0
     }
 }

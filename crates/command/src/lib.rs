@@ -6,4 +6,5 @@
 pub mod args;
 pub mod flags;
 pub mod log;
+pub mod output;
 pub mod version;

@@ -1,11 +1,16 @@
 //! The log: Istio's line layout and level flag by default, JSON on demand.
-//! A line is `time<TAB>level<TAB>scope<TAB>message<TAB>key=value …`, on standard output.
+//! A line is `time<TAB>level<TAB>scope<TAB>message key=value …`, on standard output, by way of `output`. Whatever texts
+//! of others stand in it, it is one line.
 
-use std::fmt;
+use std::backtrace::{Backtrace, BacktraceStatus};
+use std::sync::mpsc;
+use std::time::Duration;
+use std::{fmt, io, panic, thread};
 
 use anyhow::{Result, bail};
+use model::printable::escaped;
 use tracing::level_filters::LevelFilter;
-use tracing::{Event, Level, Subscriber};
+use tracing::{Event, Level, Subscriber, error};
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::fmt::format::{FormatEvent, FormatFields, Writer};
 use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
@@ -15,6 +20,7 @@ use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt;
 
 use crate::args::Logging;
+use crate::output::Queue;
 
 /// Upstream's names of scopes and the modules that log under them. The first that fits counts.
 pub type Scopes = &'static [(&'static str, &'static str)];
@@ -24,19 +30,68 @@ const DEFAULT: &str = "default";
 /// says of failures is said in our own words, once.
 const LIBRARY: &str = "klog";
 
+/// How long the end of a program waits for the reader of its last lines.
+const LAST_WORDS: Duration = Duration::from_secs(2);
+
+/// The log of this process. Dropped at the end of a program: lines that wait are then written.
+#[must_use = "the last lines of the log are written when it is dropped"]
+#[derive(Debug)]
+pub struct Log(Queue);
+
+impl Log {
+    /// Waits until all lines are written, but not for a reader that is gone.
+    pub fn flush(&self) {
+        self.0.flush(LAST_WORDS);
+    }
+}
+
+impl Drop for Log {
+    fn drop(&mut self) {
+        self.flush();
+    }
+}
+
+/// Writes to standard error why a program ends. A failed program does not outlive its reader.
+pub fn last_words(text: String) {
+    let (done, ended) = mpsc::channel();
+    let writing = thread::Builder::new().spawn(move || {
+        eprintln!("{text}");
+        let _ = done.send(());
+    });
+    if writing.is_ok() {
+        let _ = ended.recv_timeout(LAST_WORDS);
+    }
+}
+
 /// Starts logging. Done once, before anything is logged.
-pub fn start(logging: &Logging, scopes: Scopes, rust_log: Option<&str>) -> Result<()> {
+pub fn start(logging: &Logging, scopes: Scopes, rust_log: Option<&str>) -> Result<Log> {
     let targets = match (&logging.output_level, rust_log) {
         (Some(levels), _) => targets(levels, scopes)?,
         (None, Some(text)) => text.parse()?,
         (None, None) => targets("info", scopes)?,
     };
     let registry = tracing_subscriber::registry().with(targets);
+    let queue = Queue::start(io::stdout())?;
+    let out = queue.clone();
+    let layer = layer().with_writer(move || out.clone());
     match logging.as_json {
-        true => registry.with(layer().json().flatten_event(true)).try_init()?,
-        false => registry.with(layer().with_ansi(false).event_format(IstioLayout { scopes })).try_init()?,
+        true => registry.with(layer.json().flatten_event(true)).try_init()?,
+        false => registry.with(layer.with_ansi(false).event_format(IstioLayout { scopes })).try_init()?,
     }
-    Ok(())
+    log_panics(queue.clone());
+    Ok(Log(queue))
+}
+
+/// Panics are lines of the log: standard error may be read by nobody too, and the default would wait for its reader.
+fn log_panics(queue: Queue) {
+    panic::set_hook(Box::new(move |info| {
+        let trace = Backtrace::capture();
+        match trace.status() {
+            BacktraceStatus::Captured => error!("{info}\n{trace}"),
+            _ => error!("{info}"),
+        }
+        queue.flush(LAST_WORDS);
+    }));
 }
 
 /// Reads `debug` or `default:info,ads:debug`. A scope that nobody logs under is accepted and changes nothing.
@@ -85,8 +140,9 @@ where
             Level::DEBUG | Level::TRACE => "debug",
         };
         write!(line, "\t{level}\t{}\t", scope_of(event.metadata().target(), self.scopes))?;
-        context.format_fields(line.by_ref(), event)?;
-        writeln!(line)
+        let mut fields = String::new();
+        context.format_fields(Writer::new(&mut fields), event)?;
+        writeln!(line, "{}", escaped(&fields))
     }
 }
 

@@ -41,7 +41,7 @@ fn main() -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("pilot-discovery: {error:#}");
+            log::last_words(format!("pilot-discovery: {error:#}"));
             ExitCode::FAILURE
         }
     }
@@ -49,7 +49,7 @@ fn main() -> ExitCode {
 
 fn discovery(args: &Discovery) -> Result<()> {
     let environment = |name: &str| std::env::var(name).ok();
-    log::start(&args.logging, SCOPES, environment("RUST_LOG").as_deref())?;
+    let _log = log::start(&args.logging, SCOPES, environment("RUST_LOG").as_deref())?;
     let run = runtime()?.block_on(wire::run(args, &environment));
     // Told in the log too: who reads a server's end reads its log.
     run.inspect_err(|failure| error!("{failure:#}"))

@@ -17,6 +17,7 @@ pub mod labels;
 pub mod named;
 pub mod names;
 pub mod port;
+pub mod printable;
 pub mod problem;
 pub mod proxy;
 pub mod service;

@@ -9,11 +9,14 @@ use api::{Struct, Value, value};
 use crate::endpoint::Locality;
 use crate::labels::Labels;
 use crate::names::{ClusterId, Namespace, NetworkId, Text};
+use crate::printable::clipped;
 use crate::workload::{NamedPort, Transport, Workload};
 
 /// Labels that tell a region, a zone and a subzone.
 const TOPOLOGY: [&str; 3] =
     ["topology.kubernetes.io/region", "topology.kubernetes.io/zone", "topology.istio.io/subzone"];
+/// Bytes of a bad node that an error repeats.
+const LONGEST_SHOWN: usize = 200;
 const NETWORK_LABEL: &str = "topology.istio.io/network";
 
 /// What kind of client asks.
@@ -75,10 +78,14 @@ impl Proxy {
     pub fn from_node(node: &Node) -> Result<Proxy, BadNode> {
         let parts: Vec<&str> = node.id.split('~').collect();
         let [kind, ip, id, domain] = parts[..] else {
-            return Err(BadNode(format!("node id {:?} does not have four parts separated by ~", clip(&node.id))));
+            return Err(BadNode(format!(
+                "node id {:?} does not have four parts separated by ~",
+                clipped(&node.id, LONGEST_SHOWN)
+            )));
         };
         let metadata = Metadata(node.metadata.as_ref());
-        let kind = kind_of(kind).ok_or_else(|| BadNode(format!("unknown node type {:?}", clip(kind))))?;
+        let kind =
+            kind_of(kind).ok_or_else(|| BadNode(format!("unknown node type {:?}", clipped(kind, LONGEST_SHOWN))))?;
         let ips = addresses(ip, &metadata)?;
         let labels = metadata.labels("LABELS");
         let locality = locality(node.locality.as_ref(), &labels);
@@ -166,11 +173,6 @@ fn leading_number(text: &str) -> Option<u32> {
     text[..end].parse().ok()
 }
 
-fn clip(text: &str) -> &str {
-    let end = text.char_indices().nth(200).map_or(text.len(), |(i, _)| i);
-    &text[..end]
-}
-
 fn kind_of(text: &str) -> Option<ProxyKind> {
     match text {
         "sidecar" => Some(ProxyKind::Sidecar),
@@ -192,7 +194,7 @@ fn addresses(ip: &str, metadata: &Metadata<'_>) -> Result<Vec<IpAddr>, BadNode> 
         found.insert(0, own);
     }
     if found.is_empty() {
-        return Err(BadNode(format!("node id names no IP address, got {:?}", clip(ip))));
+        return Err(BadNode(format!("node id names no IP address, got {:?}", clipped(ip, LONGEST_SHOWN))));
     }
     Ok(found)
 }

@@ -22,6 +22,8 @@ pub struct Setup {
     pub env: Vec<(String, String)>,
     /// Further arguments, at the end.
     pub args: Vec<String>,
+    /// Whether the pipes of its log are never read.
+    pub unread: bool,
 }
 
 pub struct Discovery {
@@ -65,7 +67,8 @@ impl Discovery {
         args.extend(addresses(grpc, http, monitoring));
         args.extend(setup.args);
         let binary = PathBuf::from(binary);
-        let process = Process::start("pilot-discovery", &binary, &args, &setup.env);
+        let start = if setup.unread { Process::start_unread } else { Process::start };
+        let process = start("pilot-discovery", &binary, &args, &setup.env);
         let mut server = Discovery { binary, args, env: setup.env, grpc, http, monitoring, folder, process };
         wait::until("a pilot-discovery that answers", async || {
             server.process.check_alive();

@@ -24,18 +24,23 @@ pub struct Process {
 impl Process {
     /// Starts a program with these arguments and environment variables and nothing else.
     pub fn start<A: AsRef<OsStr>>(name: &str, program: &Path, args: &[A], env: &[(String, String)]) -> Process {
+        let mut process = Self::start_unread(name, program, args, env);
+        if let (Some(out), Some(err)) = (process.child.stdout.take(), process.child.stderr.take()) {
+            collect(out, &process.output);
+            collect(err, &process.output);
+        }
+        process
+    }
+
+    /// The same with both outputs connected to pipes that are never read.
+    pub fn start_unread<A: AsRef<OsStr>>(name: &str, program: &Path, args: &[A], env: &[(String, String)]) -> Process {
         let mut command = dying_with_us(program);
         command.args(args).env_clear();
         command.envs(INHERITED.iter().filter_map(|k| Some((k, env::var_os(k)?))));
         command.envs(env.iter().map(|(k, v)| (k, v)));
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut child = spawn(command).unwrap_or_else(|e| panic!("could not start {name}: {e}"));
-        let output = Arc::default();
-        if let (Some(out), Some(err)) = (child.stdout.take(), child.stderr.take()) {
-            collect(out, &output);
-            collect(err, &output);
-        }
-        Process { name: name.to_owned(), child, output }
+        let child = spawn(command).unwrap_or_else(|e| panic!("could not start {name}: {e}"));
+        Process { name: name.to_owned(), child, output: Arc::default() }
     }
 
     pub fn id(&self) -> u32 {

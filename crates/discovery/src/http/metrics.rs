@@ -8,7 +8,7 @@ use std::time::{Instant, SystemTime};
 
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
-use command::version;
+use command::{output, version};
 use http::header::CONTENT_TYPE;
 use model::config::Kind;
 use prometheus_client::collector::Collector;
@@ -88,6 +88,10 @@ impl Collector for Current {
         let help = "What is kept from clients that refused it";
         labelled(&mut encoder, "pilotage_quarantined", help, &[(objects, many), (resources, few)])?;
         self.sources(&mut encoder)?;
+        let help = "Log lines that were not written because the log was not read fast enough";
+        let name = "pilotage_log_lines_dropped_total";
+        let mut dropped = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+        dropped.encode_gauge(&(output::dropped() as f64))?;
         process(&mut encoder)
     }
 }

@@ -7,3 +7,4 @@
 mod honest;
 mod input;
 mod kubeconfigs;
+mod log;

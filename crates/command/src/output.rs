@@ -1,0 +1,188 @@
+//! The way of log lines to standard output: a queue bounded in bytes and a thread that writes it. Serving never waits
+//! for the reader of the log: lines that find the queue full are dropped, counted, and reported once writing works.
+
+use std::io::{self, Write};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use tracing::warn;
+
+/// Bytes that wait to be written: some 5,000 lines, more than a burst of connects writes. As many again may be on
+/// their way in the thread.
+const MOST_BYTES: usize = 1024 * 1024;
+/// Bytes of memory that an idle queue keeps.
+const KEPT_BYTES: usize = 16 * 1024;
+/// Enough for one event of the thread's own.
+const STACK_BYTES: usize = 256 * 1024;
+
+static DROPPED: AtomicU64 = AtomicU64::new(0);
+
+/// Lines of the log that were not written since the start, because nobody read them fast enough.
+pub fn dropped() -> u64 {
+    DROPPED.load(Ordering::Relaxed)
+}
+
+/// Lines that wait for the thread.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Queue(Arc<Shared>);
+
+#[derive(Debug, Default)]
+struct Shared {
+    state: Mutex<State>,
+    /// Something is there to be written.
+    filled: Condvar,
+    /// Everything was written.
+    emptied: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    waiting: Vec<u8>,
+    /// Lines dropped since the last report.
+    dropped: u64,
+    is_writing: bool,
+}
+
+impl Queue {
+    /// Starts the thread.
+    pub(crate) fn start(out: impl Write + Send + 'static) -> Result<Queue> {
+        let queue = Queue::default();
+        let own = queue.clone();
+        let thread = thread::Builder::new().name("log".to_owned()).stack_size(STACK_BYTES);
+        thread.spawn(move || own.drain(out)).context("could not start the thread of the log")?;
+        Ok(queue)
+    }
+
+    /// Takes a line, or drops it where the queue is full.
+    fn push(&self, line: &[u8]) {
+        let mut state = self.lock();
+        if state.waiting.len() + line.len() > MOST_BYTES {
+            state.dropped += 1;
+            DROPPED.fetch_add(1, Ordering::Relaxed);
+            return;
+        }
+        state.waiting.extend_from_slice(line);
+        drop(state);
+        self.0.filled.notify_one();
+    }
+
+    /// Waits until every line is written, or this long.
+    pub(crate) fn flush(&self, at_most: Duration) {
+        let is_busy = |state: &mut State| state.is_writing || !state.waiting.is_empty();
+        let _ = self.0.emptied.wait_timeout_while(self.lock(), at_most, is_busy);
+    }
+
+    fn drain(&self, mut out: impl Write) {
+        loop {
+            let (batch, dropped) = self.take();
+            let written = out.write_all(&batch).and_then(|()| out.flush());
+            if written.is_err() {
+                let lost = batch.iter().filter(|byte| **byte == b'\n').count();
+                DROPPED.fetch_add(lost as u64, Ordering::Relaxed);
+            } else if dropped > 0 {
+                warn!(lines = dropped, "log lines dropped: the log was not read fast enough");
+            }
+            self.give_back(batch);
+        }
+    }
+
+    /// All that waits, once something does, and how many lines were dropped before.
+    fn take(&self) -> (Vec<u8>, u64) {
+        let idle = |state: &mut State| state.waiting.is_empty();
+        let mut state = self.0.filled.wait_while(self.lock(), idle).unwrap_or_else(PoisonError::into_inner);
+        state.is_writing = true;
+        (std::mem::take(&mut state.waiting), std::mem::take(&mut state.dropped))
+    }
+
+    /// A batch is done with; its memory is used again.
+    fn give_back(&self, mut batch: Vec<u8>) {
+        batch.clear();
+        batch.shrink_to(KEPT_BYTES);
+        let mut state = self.lock();
+        state.is_writing = false;
+        if state.waiting.is_empty() {
+            state.waiting = batch;
+            drop(state);
+            self.0.emptied.notify_all();
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Takes one line at a time, as the layers of the log write them.
+impl Write for Queue {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        self.push(line);
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{self, Write};
+    use std::sync::mpsc::{Receiver, Sender, channel};
+    use std::time::Duration;
+
+    use super::{MOST_BYTES, Queue, dropped};
+
+    const PATIENCE: Duration = Duration::from_secs(30);
+
+    /// An output that takes a batch when the test allows it.
+    struct Gate {
+        open: Receiver<()>,
+        written: Sender<Vec<u8>>,
+    }
+
+    impl Write for Gate {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            let _ = self.open.recv();
+            let _ = self.written.send(bytes.to_vec());
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn hole_09_a_stuck_output_costs_lines_and_no_time() {
+        let (allow, open) = channel();
+        let (written, batches) = channel();
+        let mut queue = Queue::start(Gate { open, written }).unwrap();
+        let line = vec![b'x'; 1024];
+        let before = dropped();
+        for _ in 0..3 * MOST_BYTES / line.len() {
+            queue.write_all(&line).unwrap(); // would hang here if it waited
+        }
+        assert!(dropped() - before >= (MOST_BYTES / line.len()) as u64);
+        drop(allow); // the reader is back
+        queue.flush(PATIENCE);
+        let written: usize = batches.try_iter().map(|batch| batch.len()).sum();
+        assert!((MOST_BYTES - line.len()..=2 * MOST_BYTES).contains(&written), "{written} bytes");
+        assert!(queue.lock().waiting.capacity() < MOST_BYTES);
+    }
+
+    #[test]
+    fn flushing_waits_for_the_last_line_but_not_for_ever() {
+        let (allow, open) = channel();
+        let (written, batches) = channel();
+        let mut queue = Queue::start(Gate { open, written }).unwrap();
+        queue.write_all(b"last words\n").unwrap();
+        queue.flush(Duration::from_millis(1));
+        assert!(batches.try_recv().is_err());
+        allow.send(()).unwrap();
+        queue.flush(PATIENCE);
+        assert_eq!(batches.try_recv().unwrap(), b"last words\n");
+    }
+}
