@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use api::TypeUrl;
 use model::change::{Batch, Change};
+use model::config::Kind;
 use model::snapshot::{Delta, Snapshot};
 use prometheus_client::encoding::{EncodeLabelSet, EncodeMetric, MetricEncoder};
 use prometheus_client::metrics::MetricType;
@@ -51,12 +52,6 @@ struct OfEvent {
     event: String,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct OfNode {
-    node: String,
-    err: String,
-}
-
 type Tallies<L> = Family<L, Tally>;
 type Timings<L> = Family<L, Histogram, fn() -> Histogram>;
 
@@ -80,14 +75,12 @@ pub struct Metrics {
     inbound_updates: Tallies<OfType>,
     config_events: Tallies<OfEvent>,
     rejects: Tallies<OfType>,
-    rejects_by_node: [(TypeUrl, Tallies<OfNode>); 4],
     expired_nonces: Tallies<OfType>,
 }
 
 impl Default for Metrics {
     fn default() -> Metrics {
         let timings = |edges: fn() -> Histogram| Timings::new_with_constructor(edges);
-        let rejects_by_node = [TypeUrl::CLUSTER, TypeUrl::ENDPOINT, TypeUrl::LISTENER, TypeUrl::ROUTE];
         let mut metrics = Metrics {
             registry: Registry::default(),
             pushes: Family::default(),
@@ -101,7 +94,6 @@ impl Default for Metrics {
             inbound_updates: Family::default(),
             config_events: Family::default(),
             rejects: Family::default(),
-            rejects_by_node: rejects_by_node.map(|kind| (kind, Family::default())),
             expired_nonces: Family::default(),
         };
         metrics.register();
@@ -124,10 +116,6 @@ impl Metrics {
         all.register("pilot_inbound_updates", "Updates received from sources", self.inbound_updates.clone());
         all.register("pilot_k8s_cfg_events", "Changes of configuration objects", self.config_events.clone());
         all.register("pilot_total_xds_rejects", "Responses that clients refused", self.rejects.clone());
-        for (kind, rejects) in &self.rejects_by_node {
-            let (name, help) = (format!("pilot_xds_{}_reject", short(kind)), format!("Refused {}", kind.short()));
-            all.register(name, help, rejects.clone());
-        }
         all.register(
             "pilot_xds_expired_nonce",
             "Answers to responses that are not the last",
@@ -143,20 +131,16 @@ impl Metrics {
     /// A response went out that took this long to make.
     pub fn sent(&self, kind: &TypeUrl, bytes: usize, took: Option<Duration>) {
         self.pushes.get_or_create(&of_type(kind)).add(1);
-        let whole = OfType { r#type: kind.to_string() };
-        self.send_size.get_or_create(&whole).observe(bytes as f64);
+        let whole = if is_known(kind) { kind.as_str() } else { OTHER };
+        self.send_size.get_or_create(&OfType { r#type: whole.to_owned() }).observe(bytes as f64);
         if let Some(took) = took {
             self.push_time.get_or_create(&of_type(kind)).observe(took.as_secs_f64());
         }
     }
 
     /// A client refused a response.
-    pub fn refused(&self, kind: &TypeUrl, node: &str, code: i32) {
+    pub fn refused(&self, kind: &TypeUrl) {
         self.rejects.get_or_create(&of_type(kind)).add(1);
-        if let Some((_, rejects)) = self.rejects_by_node.iter().find(|(known, _)| known == kind) {
-            let err = tonic::Code::from_i32(code);
-            rejects.get_or_create(&OfNode { node: node.to_owned(), err: format!("{err:?}") }).add(1);
-        }
     }
 
     /// A client answered a response that is not the last.
@@ -229,10 +213,24 @@ fn of_type(kind: &TypeUrl) -> OfType {
     OfType { r#type: short(kind) }
 }
 
-/// `cds`, or the whole type where there is no abbreviation.
-fn short(kind: &TypeUrl) -> String {
+/// The label of types that a client made up: series must not grow with what clients ask for.
+const OTHER: &str = "other";
+
+/// `cds`, the whole name of a config kind, or `other`.
+pub(crate) fn short(kind: &TypeUrl) -> String {
     let short = kind.short();
-    if short == kind.as_str() { short.to_owned() } else { short.to_lowercase() }
+    match is_known(kind) {
+        true if short != kind.as_str() => short.to_lowercase(),
+        true => short.to_owned(),
+        false => OTHER.to_owned(),
+    }
+}
+
+/// Types of Envoy and kinds of configuration; of these there are so many and no more.
+fn is_known(kind: &TypeUrl) -> bool {
+    let of_envoy = kind.short() != kind.as_str();
+    let of_config = || kind.as_str().rsplit_once('/').is_some_and(|(version, kind)| Kind::of(version, kind).is_some());
+    of_envoy || of_config()
 }
 
 #[cfg(test)]
@@ -254,7 +252,7 @@ mod tests {
     fn names_and_labels_are_upstreams_to_the_letter() {
         let metrics = Metrics::default();
         metrics.sent(&TypeUrl::CLUSTER, 12_000, Some(Duration::from_millis(50)));
-        metrics.refused(&TypeUrl::LISTENER, "web.shop", 13);
+        metrics.refused(&TypeUrl::LISTENER);
         metrics.expired(&TypeUrl::ROUTE);
         metrics.converged(Duration::from_millis(200));
         let text = text(&metrics);
@@ -265,7 +263,6 @@ mod tests {
             r#"pilot_xds_push_time_bucket{le="0.1",type="cds"} 1"#,
             r#"pilot_xds_config_size_bytes_bucket{le="1000000.0",type="type.googleapis.com/envoy.config.cluster.v3.Cluster"} 1"#,
             r#"pilot_total_xds_rejects{type="lds"} 1"#,
-            r#"pilot_xds_lds_reject{node="web.shop",err="Internal"} 1"#,
             r#"pilot_xds_expired_nonce{type="rds"} 1"#,
             r#"pilot_proxy_convergence_time_bucket{le="0.5"} 1"#,
         ] {
@@ -274,9 +271,23 @@ mod tests {
     }
 
     #[test]
-    fn a_type_without_abbreviation_is_named_in_full() {
+    fn hole_06_types_that_clients_make_up_share_one_series() {
         let metrics = Metrics::default();
-        metrics.sent(&TypeUrl::from("type.googleapis.com/x.Y".to_owned()), 1, None);
-        assert!(text(&metrics).contains(r#"pilot_xds_pushes{type="type.googleapis.com/x.Y"} 1"#));
+        let kind = |url: String| TypeUrl::from(url);
+        let before = text(&metrics).lines().count();
+        for i in 0..1000 {
+            for url in
+                [format!("type.googleapis.com/x.Y{i}"), format!("a/v{i}/VirtualService"), format!("istio.io/debug/{i}")]
+            {
+                metrics.sent(&kind(url.clone()), 1, Some(Duration::ZERO));
+                metrics.refused(&kind(url.clone()));
+                metrics.expired(&kind(url));
+            }
+        }
+        metrics.sent(&kind("networking.istio.io/v1/VirtualService".to_owned()), 1, None);
+        let text = text(&metrics);
+        assert!(text.lines().count() < before + 40, "{text}");
+        assert!(text.contains(r#"pilot_xds_pushes{type="other"} 3000"#), "{text}");
+        assert!(text.contains(r#"pilot_xds_pushes{type="networking.istio.io/v1/VirtualService"} 1"#), "{text}");
     }
 }

@@ -11,6 +11,15 @@ pub struct Limits {
     pub names: usize,
     /// Bytes of one resource name.
     pub name_bytes: usize,
+    /// Bytes of the node's id, which is in logs and on pages. One with the longest names that Kubernetes and DNS allow
+    /// for its parts has 620.
+    pub node_id_bytes: usize,
+    /// Bytes of a node but for its metadata: mostly the list of Envoy's extensions, which has some 60 KiB.
+    pub node_bytes: usize,
+    /// Bytes of the name of a type.
+    pub type_bytes: usize,
+    /// Bytes of the message of a refusal that are read; the rest is cut.
+    pub message_bytes: usize,
     /// Bytes of the node's metadata. Kubernetes allows 256 KiB of annotations, which agents send along.
     pub metadata_bytes: usize,
     /// Types on one stream.
@@ -25,6 +34,10 @@ impl Default for Limits {
             request_bytes: 4 * 1024 * 1024,
             names: 50_000,
             name_bytes: 4 * 1024,
+            node_id_bytes: 768,
+            node_bytes: 256 * 1024,
+            type_bytes: 256,
+            message_bytes: 16 * 1024,
             metadata_bytes: 512 * 1024,
             types: 64,
             patience: Duration::from_secs(30),

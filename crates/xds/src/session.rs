@@ -156,6 +156,10 @@ impl<C: Client> Session<C> {
 
     /// The type a request is about: the stream's only one, or the one it names.
     pub(crate) fn kind(&self, type_url: String) -> Result<TypeUrl, Status> {
+        let (bytes, most) = (type_url.len(), self.terms.limits.type_bytes);
+        if bytes > most {
+            return Err(Status::invalid_argument(format!("type of {bytes} bytes, at most {most}")));
+        }
         match &self.terms.only {
             Some(only) if type_url.is_empty() || type_url == only.as_str() => Ok(only.clone()),
             Some(only) => Err(Status::invalid_argument(format!("this service serves {only}, not {type_url}"))),
@@ -193,6 +197,8 @@ impl<C: Client> Session<C> {
     /// the same again would only have it refused again.
     pub(crate) fn answer(&mut self, kind: &TypeUrl, nonce: &str, error: Option<(i32, &str)>) -> Answer {
         let stream = self.terms.stream;
+        let most = self.terms.limits.message_bytes;
+        let error = error.map(|(code, message)| (code, &message[..message.floor_char_boundary(most)]));
         let Some(watch) = self.watches.iter_mut().find(|watch| watch.kind == *kind) else { return Answer::Stale };
         let Some(version) = watch.version.filter(|_| nonce == nonce_text(stream, watch.nonce)) else {
             self.client.observe(&Event::Stale { kind, nonce });

@@ -167,7 +167,7 @@ async fn wake(at: Option<std::time::Instant>) {
 fn accept<C: Client, R: Request>(session: &mut Session<C>, node_id: &str, mut request: R) -> Result<(), Status> {
     match request.take_node() {
         Some(node) if !node.id.is_empty() && node.id != node_id => {
-            Err(Status::invalid_argument(format!("node changed from {node_id} to {} in mid-stream", node.id)))
+            Err(Status::invalid_argument(format!("node changed in mid-stream; it was {node_id}")))
         }
         _ => request.apply(session),
     }
@@ -182,10 +182,19 @@ async fn receive<R>(requests: &mut Streaming<R>) -> Result<Option<R>, Status> {
 }
 
 fn check(node: &Node, limits: &Limits) -> Result<(), Status> {
-    let bytes = node.metadata.as_ref().map_or(0, Message::encoded_len);
-    if bytes > limits.metadata_bytes {
-        let most = limits.metadata_bytes;
-        return Err(Status::resource_exhausted(format!("node metadata of {bytes} bytes, at most {most}")));
+    if node.id.contains(char::is_control) {
+        return Err(Status::invalid_argument("node id with control characters"));
+    }
+    let metadata = node.metadata.as_ref().map_or(0, Message::encoded_len);
+    let rest = node.encoded_len().saturating_sub(metadata);
+    bounded("node id", node.id.len(), limits.node_id_bytes)?;
+    bounded("node metadata", metadata, limits.metadata_bytes)?;
+    bounded("node without its metadata", rest, limits.node_bytes)
+}
+
+fn bounded(what: &str, bytes: usize, most: usize) -> Result<(), Status> {
+    if bytes > most {
+        return Err(Status::resource_exhausted(format!("{what} of {bytes} bytes, at most {most}")));
     }
     Ok(())
 }

@@ -156,8 +156,8 @@ impl Client for Session {
             Event::Sent { resources, .. } => {
                 info!(names = ?self.wanted.keys().collect::<Vec<_>>(), resources, "secrets sent");
             }
-            Event::Nacked { message, .. } => {
-                warn!(names = ?self.wanted.keys().collect::<Vec<_>>(), %message, "Envoy refused secrets");
+            Event::Nacked { message: reason, .. } => {
+                warn!(names = ?self.wanted.keys().collect::<Vec<_>>(), reason, "Envoy refused secrets");
             }
             _ => {}
         }

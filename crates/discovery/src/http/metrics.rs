@@ -6,6 +6,7 @@ use std::fs;
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 
+use api::TypeUrl;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use command::{output, version};
@@ -21,6 +22,8 @@ use prometheus_client::registry::Registry;
 use sources::health::{self, Health, Report};
 
 use super::{Answer, Pages};
+use crate::metrics::short;
+use crate::serve::clients::Connection;
 use crate::serve::session::Pilot;
 
 /// Counters without `_total` are allowed here, and not in OpenMetrics.
@@ -134,15 +137,60 @@ impl Current {
     }
 
     fn clients(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
-        let mut versions: BTreeMap<String, u32> = BTreeMap::new();
-        for connection in self.pilot.clients().all() {
-            let version = connection.proxy.meta("ISTIO_VERSION").unwrap_or("unknown").to_owned();
-            *versions.entry(version).or_default() += 1;
+        let connections = self.pilot.clients().all();
+        let mut versions: BTreeMap<&str, f64> = BTreeMap::new();
+        for connection in &connections {
+            let version = version_label(connection.proxy.meta("ISTIO_VERSION"));
+            *versions.entry(at_most(MOST_VERSIONS, &versions, version)).or_default() += 1.0;
         }
-        let labels: Vec<[(&str, &str); 1]> = versions.keys().map(|version| [("version", version.as_str())]).collect();
-        let counts = versions.values().map(|count| f64::from(*count));
-        let values: Vec<Labelled<'_>> = labels.iter().map(|labels| &labels[..]).zip(counts).collect();
-        labelled(encoder, "pilot_xds", "Connected clients, by version", &values)
+        let values: Vec<([(&str, &str); 1], f64)> =
+            versions.iter().map(|(v, count)| ([("version", *v)], *count)).collect();
+        let values: Vec<Labelled<'_>> = values.iter().map(|(labels, count)| (&labels[..], *count)).collect();
+        labelled(encoder, "pilot_xds", "Connected clients, by version", &values)?;
+        OF_REFUSALS.iter().try_for_each(|kind| refusals(encoder, kind, &connections))
+    }
+}
+
+/// Types whose refusals are counted by client, as upstream does.
+const OF_REFUSALS: [TypeUrl; 4] = [TypeUrl::CLUSTER, TypeUrl::ENDPOINT, TypeUrl::LISTENER, TypeUrl::ROUTE];
+/// Clients that have series of their own; more have one together.
+const MOST_NODES: usize = 1000;
+/// Versions of clients that have series of their own.
+const MOST_VERSIONS: usize = 50;
+const LONGEST_VERSION: usize = 64;
+const OTHER: &str = "other";
+
+/// Refusals of connected clients. Series end with their client: upstream's stay for ever.
+fn refusals(encoder: &mut DescriptorEncoder<'_>, kind: &TypeUrl, connections: &[Arc<Connection>]) -> fmt::Result {
+    let mut nodes: BTreeMap<&str, BTreeMap<i32, u64>> = BTreeMap::new();
+    for connection in connections {
+        let refused = connection.refusals(kind);
+        if !refused.is_empty() {
+            let node = nodes.entry(at_most(MOST_NODES, &nodes, &connection.proxy.id)).or_default();
+            refused.into_iter().for_each(|(code, count)| *node.entry(code).or_default() += count);
+        }
+    }
+    let counts = nodes.iter().flat_map(|(node, codes)| codes.iter().map(move |(code, count)| (*node, *code, *count)));
+    let named = |(node, code, count)| (node, format!("{:?}", tonic::Code::from_i32(code)), count as f64);
+    let counts: Vec<(&str, String, f64)> = counts.map(named).collect();
+    let labels: Vec<[(&str, &str); 2]> = counts.iter().map(|(node, err, _)| [("node", *node), ("err", err)]).collect();
+    let values: Vec<Labelled<'_>> = labels.iter().map(|l| &l[..]).zip(counts.iter().map(|(_, _, n)| *n)).collect();
+    let (name, help) = (format!("pilot_xds_{}_reject", short(kind)), format!("Refused {}", kind.short()));
+    labelled(encoder, &name, &help, &values)
+}
+
+/// The label itself while there are few, else `other`.
+fn at_most<'a, V>(most: usize, known: &BTreeMap<&'a str, V>, label: &'a str) -> &'a str {
+    if known.len() < most || known.contains_key(label) { label } else { OTHER }
+}
+
+/// What a client says of its version, if it looks like one.
+fn version_label(version: Option<&str>) -> &str {
+    let is_version = |text: &str| text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b".-_+".contains(&byte));
+    match version {
+        None | Some("") => "unknown",
+        Some(version) if version.len() <= LONGEST_VERSION && is_version(version) => version,
+        Some(_) => OTHER,
     }
 }
 

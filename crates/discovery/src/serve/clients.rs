@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
 use api::{TypeUrl, Version};
+use model::printable::clipped;
 use model::proxy::Proxy;
 
 use crate::serve::views::Cut;
@@ -41,6 +42,8 @@ pub struct Watched {
     pub acked: Option<Answer>,
     /// The last refusal, until something newer is accepted.
     pub refused: Option<Refusal>,
+    /// Refusals so far, by gRPC code.
+    pub refusals: BTreeMap<i32, u64>,
     pub sent_at: Option<SystemTime>,
     pub bytes: u64,
     pub pushes: u64,
@@ -58,7 +61,20 @@ pub struct Answer {
 pub struct Refusal {
     pub answer: Answer,
     pub code: i32,
+    /// The beginning of what the client says.
     pub message: String,
+}
+
+/// Bytes of a refusal's message that are kept for pages.
+const LONGEST_MESSAGE: usize = 4 * 1024;
+
+impl Watched {
+    /// The client refused a response.
+    pub fn refuse(&mut self, answer: Answer, code: i32, message: &str) {
+        // Codes that gRPC does not have count as one.
+        *self.refusals.entry(tonic::Code::from_i32(code) as i32).or_default() += 1;
+        self.refused = Some(Refusal { answer, code, message: clipped(message, LONGEST_MESSAGE).to_owned() });
+    }
 }
 
 impl Clients {
@@ -97,6 +113,11 @@ impl Connection {
     /// What became of each type.
     pub fn watched(&self) -> BTreeMap<TypeUrl, Watched> {
         lock(&self.types).clone()
+    }
+
+    /// Refusals of one type so far, by gRPC code.
+    pub fn refusals(&self, kind: &TypeUrl) -> BTreeMap<i32, u64> {
+        lock(&self.types).get(kind).map(|watched| watched.refusals.clone()).unwrap_or_default()
     }
 
     /// Whether it only looks at debug pages, as istioctl does.

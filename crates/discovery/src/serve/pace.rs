@@ -55,8 +55,8 @@ impl Pace {
         }
     }
 
-    pub(crate) fn refused(&self, kind: &TypeUrl, node: &str, code: i32) {
-        self.metrics.refused(kind, node, code);
+    pub(crate) fn refused(&self, kind: &TypeUrl) {
+        self.metrics.refused(kind);
     }
 
     pub(crate) fn expired(&self, kind: &TypeUrl) {

@@ -7,6 +7,7 @@ use std::time::SystemTime;
 use api::TypeUrl;
 use api::envoy::config::core::v3::Node;
 use model::change::SourceId;
+use model::printable::excerpt;
 use model::proxy::Proxy;
 use sources::roster::Roster;
 use tokio::sync::watch;
@@ -16,12 +17,15 @@ use xds::{Client, Control, Event, Peer, Rejection, ResourceSet, Verdict};
 
 use crate::metrics::Metrics;
 use crate::serve::caller;
-use crate::serve::clients::{Answer, Clients, Connection, Refusal};
+use crate::serve::clients::{Answer, Clients, Connection};
 use crate::serve::configs::Configs;
 use crate::serve::pace::Pace;
 use crate::serve::quarantine::{Judgement, Quarantine, Register, Scene};
 use crate::serve::views::{Cut, Slot, Views, is_served};
 use crate::serve::world::{Epoch, World};
+
+/// Bytes of a refusal's message that are logged; pages have more of it.
+const LOGGED_MESSAGE: usize = 1024;
 
 /// The control plane as the protocol asks it.
 #[derive(Debug)]
@@ -260,10 +264,11 @@ impl Client for Session {
                 });
             }
             Event::Nacked { kind, nonce, version, code, message } => {
-                warn!(connection = self.connection.id, kind = kind.short(), message, "rejected");
-                self.pace.refused(kind, &self.connection.proxy.id, code);
+                let reason = excerpt(message, LOGGED_MESSAGE);
+                warn!(connection = self.connection.id, kind = kind.short(), reason, "Envoy rejected a response");
+                self.pace.refused(kind);
                 let answer = Answer { nonce: nonce.to_owned(), version };
-                self.connection.note(kind, |w| w.refused = Some(Refusal { answer, code, message: message.to_owned() }));
+                self.connection.note(kind, |w| w.refuse(answer, code, message));
             }
             Event::Stale { kind, .. } => self.pace.expired(kind),
             Event::Health { .. } => {}

@@ -8,3 +8,4 @@ mod honest;
 mod input;
 mod kubeconfigs;
 mod log;
+mod texts;
