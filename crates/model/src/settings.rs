@@ -136,6 +136,8 @@ knobs! {
     ipv4_outbound_on_ipv6: bool = false, "ISTIO_ENABLE_IPV4_OUTBOUND_LISTENER_FOR_IPV6_CLUSTERS";
     /// Let one workload ask several outside checkers.
     several_custom_providers: bool = false, "PILOT_ENABLE_MULTIPLE_CUSTOM_AUTHZ_PROVIDERS";
+    /// Refuse clients whose certificate is of another namespace or service account than their node says.
+    identity_check: bool = true, "PILOT_ENABLE_XDS_IDENTITY_CHECK";
     /// Take clients of the plain-text port for what they say they are, and send them secrets.
     trust_plaintext: bool = false, "PILOTAGE_TRUST_PLAINTEXT";
     /// Read the Kubernetes Gateway API.

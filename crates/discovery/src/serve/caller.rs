@@ -1,33 +1,61 @@
 //! Who a client proved to be by a certificate that was checked against the CA, and who may be sent secrets.
 
+use model::printable::excerpt;
 use model::proxy::Proxy;
 use model::settings::Knobs;
+use tonic::Status;
 use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
 use xds::Peer;
 
 use crate::tls::ClientCertificates;
 
+/// Bytes of a node's words that an error repeats.
+const SHOWN: usize = 64;
+
 /// Of `spiffe://DOMAIN/ns/NAMESPACE/sa/ACCOUNT`.
-#[derive(Debug, PartialEq, Eq)]
-struct Identity {
-    namespace: String,
-    account: String,
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Identity {
+    pub namespace: String,
+    pub account: String,
 }
 
 /// The namespace of the client's identity. `None` where it showed no certificate that bears one.
 pub(crate) fn proven_namespace(peer: &Peer) -> Option<String> {
-    let ClientCertificates(chain) = peer.extensions.get()?;
-    identities(chain.first()?).into_iter().next().map(|identity| identity.namespace)
+    shown(peer).into_iter().next().map(|identity| identity.namespace)
 }
 
-/// Whether this client is who it says it is. A node is only words: on the plain-text port anybody can say them, so
-/// there nobody is, unless the operator says that the network can be trusted.
-pub(super) fn is_verified(peer: &Peer, proxy: &Proxy, knobs: &Knobs) -> bool {
-    let Some(certificates) = peer.extensions.get::<ClientCertificates>() else { return knobs.trust_plaintext };
-    let Some(own) = certificates.0.first() else { return false };
-    identities(own).iter().any(|Identity { namespace, account }| {
-        proxy.namespace == namespace.as_str() && proxy.meta("SERVICE_ACCOUNT").is_none_or(|said| said == account)
-    })
+/// The identity by which this client is who it says it is: one of its certificate that is of the node's namespace and
+/// service account. A node is only words, which anybody can say; so without a certificate nobody is.
+/// A certificate of somebody else ends the stream, as in upstream.
+pub(super) fn identified(peer: &Peer, proxy: &Proxy, knobs: &Knobs) -> Result<Option<Identity>, Status> {
+    let shown = shown(peer);
+    let Some(first) = shown.first().cloned() else { return Ok(None) };
+    let said = proxy.meta("SERVICE_ACCOUNT");
+    let is_own = |identity: &Identity| {
+        proxy.namespace == identity.namespace.as_str() && said.is_none_or(|said| said == identity.account)
+    };
+    let own = shown.into_iter().find(is_own);
+    if own.is_none() && knobs.identity_check {
+        let (namespace, account) = (excerpt(proxy.namespace.as_str(), SHOWN), excerpt(said.unwrap_or("any"), SHOWN));
+        return Err(Status::permission_denied(format!(
+            "authorization failed: the certificate is of service account {} in namespace {}, the node says {account} in \
+             {namespace}",
+            first.account, first.namespace
+        )));
+    }
+    Ok(own)
+}
+
+/// Whether a client may be sent secrets: one that is who it says, or any of the plain-text port where the operator says
+/// that the network can be trusted.
+pub(super) fn may_have_secrets(identity: Option<&Identity>, peer: &Peer, knobs: &Knobs) -> bool {
+    identity.is_some() || knobs.trust_plaintext && peer.extensions.get::<ClientCertificates>().is_none()
+}
+
+/// Every identity of the certificate that a client showed.
+fn shown(peer: &Peer) -> Vec<Identity> {
+    let own = peer.extensions.get::<ClientCertificates>().and_then(|ClientCertificates(chain)| chain.first());
+    own.map(|own| identities(own)).unwrap_or_default()
 }
 
 /// Every identity that a certificate bears.
@@ -58,7 +86,7 @@ mod tests {
     use rustls_pki_types::pem::PemObject;
     use testkit::certificates::Authority;
 
-    use super::{ClientCertificates, Knobs, Peer, Proxy, identity, is_verified};
+    use super::{ClientCertificates, Knobs, Peer, Proxy, identified, identity, may_have_secrets};
 
     fn peer(identity: Option<&str>) -> Peer {
         let mut extensions = http::Extensions::new();
@@ -70,24 +98,34 @@ mod tests {
         Peer { address: None, headers: http::HeaderMap::new(), extensions }
     }
 
-    fn check(identity: Option<&str>, trust_plaintext: bool) -> bool {
+    /// Whether the client is who it says, if it is served, and whether it may have secrets.
+    fn check(identity: Option<&str>, knobs: &Knobs) -> Option<(bool, bool)> {
         let node = Node { id: "router~10.0.0.1~edge.shop~shop.svc.cluster.local".to_owned(), ..Node::default() };
-        let proxy = Proxy::from_node(&node).unwrap();
-        is_verified(&peer(identity), &proxy, &Knobs { trust_plaintext, ..Knobs::default() })
+        let (peer, proxy) = (peer(identity), Proxy::from_node(&node).unwrap());
+        let found = identified(&peer, &proxy, knobs).ok()?;
+        Some((found.is_some(), may_have_secrets(found.as_ref(), &peer, knobs)))
     }
 
     #[test]
     fn a_certificate_of_its_namespace_verifies_a_client() {
-        assert!(check(Some("spiffe://mesh/ns/shop/sa/edge"), false));
-        assert!(!check(Some("spiffe://mesh/ns/bank/sa/edge"), false));
-        assert!(!check(Some("spiffe://mesh/shop"), false));
+        let knobs = Knobs::default();
+        assert_eq!(check(Some("spiffe://mesh/ns/shop/sa/edge"), &knobs), Some((true, true)));
+        assert_eq!(check(Some("spiffe://mesh/shop"), &knobs), Some((false, false)), "no identity of a workload");
+        assert_eq!(check(None, &knobs), Some((false, false)));
+    }
+
+    #[test]
+    fn hole_02_a_certificate_of_another_namespace_is_not_served() {
+        let stranger = Some("spiffe://mesh/ns/bank/sa/edge");
+        assert_eq!(check(stranger, &Knobs::default()), None);
+        let lenient = Knobs { identity_check: false, trust_plaintext: true, ..Knobs::default() };
+        assert_eq!(check(stranger, &lenient), Some((false, false)), "served, but nobody takes it for the other");
     }
 
     #[test]
     fn words_alone_count_only_where_the_operator_trusts_the_network() {
-        assert!(!check(None, false));
-        assert!(check(None, true));
-        assert!(!check(Some("spiffe://mesh/ns/bank/sa/edge"), true), "a certificate that says otherwise");
+        let trusting = Knobs { trust_plaintext: true, ..Knobs::default() };
+        assert_eq!(check(None, &trusting), Some((false, true)), "secrets, but no pins that outlive the stream");
     }
 
     #[test]

@@ -27,7 +27,8 @@ pub struct Connection {
     pub proxy: Arc<Proxy>,
     pub peer: Option<SocketAddr>,
     pub since: SystemTime,
-    number: u64,
+    /// Counts streams, whoever opens them.
+    pub number: u64,
     types: Mutex<BTreeMap<TypeUrl, Watched>>,
     cut: Mutex<Option<Arc<Cut>>>,
 }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::sync::{Arc, OnceLock};
-use std::time::SystemTime;
+use std::time::{Instant, SystemTime};
 
 use api::TypeUrl;
 use api::envoy::config::core::v3::Node;
@@ -10,6 +10,7 @@ use model::change::SourceId;
 use model::printable::excerpt;
 use model::proxy::Proxy;
 use sources::roster::Roster;
+use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::sync::watch;
 use tonic::Status;
 use tracing::{info, warn};
@@ -20,12 +21,14 @@ use crate::serve::caller;
 use crate::serve::clients::{Answer, Clients, Connection};
 use crate::serve::configs::Configs;
 use crate::serve::pace::Pace;
-use crate::serve::quarantine::{Judgement, Quarantine, Register, Scene};
+use crate::serve::quarantine::{Judgement, Payer, Quarantine, Refuser, Register, Scene};
 use crate::serve::views::{Cut, Slot, Views, is_served};
 use crate::serve::world::{Epoch, World};
 
 /// Bytes of a refusal's message that are logged; pages have more of it.
 const LOGGED_MESSAGE: usize = 1024;
+/// Names of what is kept from a client that are logged.
+const LOGGED_NAMES: usize = 10;
 
 /// The control plane as the protocol asks it.
 #[derive(Debug)]
@@ -53,7 +56,7 @@ impl fmt::Debug for Debug {
 
 impl Pilot {
     pub fn new(world: World, sources: Roster) -> Pilot {
-        let register = Arc::new(Register::new(world.changes()));
+        let register = Register::new(world.changes(), world.epochs());
         Pilot {
             world,
             views: Arc::default(),
@@ -128,10 +131,10 @@ impl Control for Pilot {
 
     async fn connect(&self, mut node: Node, peer: Peer) -> Result<Session, Status> {
         let is_near = peer.address.is_some_and(|address| address.ip().is_loopback());
-        if let Some(rest) = node.id.strip_prefix("debug~").filter(|_| is_near) {
-            // istioctl, which only looks at debug pages.
-            node.id = format!("sidecar~{rest}");
-        }
+        // istioctl, which only looks at debug pages.
+        let looking = node.id.strip_prefix("debug~").filter(|_| is_near).map(|rest| format!("sidecar~{rest}"));
+        let is_looking = looking.is_some();
+        node.id = looking.unwrap_or(node.id);
         let proxy = Proxy::from_node(&node).map_err(|bad| Status::invalid_argument(bad.0))?;
         if !is_served(proxy.kind) {
             return Err(Status::invalid_argument(format!("node type of {} is not served", proxy.id)));
@@ -141,14 +144,20 @@ impl Control for Pilot {
             return Err(Status::unavailable(format!("waiting for {} to be in sync", first.0)));
         }
         let configs = self.configs_for(&proxy, &peer)?;
-        let proxy = Arc::new(proxy);
         let mut epochs = self.world.epochs();
         let epoch = epochs.borrow_and_update().clone();
-        let pins = self.register.pins(&epoch.snapshot, Some(&proxy.id));
-        let quarantine = Quarantine::new(epoch.number, pins);
-        let (slot, cut) = self.views.cut(&epoch, &proxy, quarantine.pins());
-        let is_verified = caller::is_verified(&peer, &proxy, &epoch.snapshot.settings.knobs);
-        let connection = self.clients.connect(proxy, peer.address);
+        let knobs = &epoch.snapshot.settings.knobs;
+        let identity = if is_looking { None } else { caller::identified(&peer, &proxy, knobs)? };
+        let may_have_secrets = caller::may_have_secrets(identity.as_ref(), &peer, knobs);
+        let payer = Payer::of(identity.as_ref(), &peer);
+        let connection = self.clients.connect(Arc::new(proxy), peer.address);
+        let client = connection.proxy.id.clone();
+        let refuser = match identity {
+            Some(identity) => Refuser::Proven { identity, client },
+            None => Refuser::Stream { number: connection.number, client },
+        };
+        let quarantine = Quarantine::new(epoch.number, self.register.pins(&epoch.snapshot, &refuser));
+        let (slot, cut) = self.views.cut(&epoch, &connection.proxy, quarantine.pins());
         connection.adopt(cut.clone());
         info!(connection = connection.id, peer = ?peer.address, "connected");
         let (views, clients) = (self.views.clone(), self.clients.clone());
@@ -168,7 +177,9 @@ impl Control for Pilot {
             cut,
             quarantine,
             pace,
-            is_verified,
+            refuser,
+            payer,
+            may_have_secrets,
         })
     }
 }
@@ -189,8 +200,10 @@ pub struct Session {
     cut: Arc<Cut>,
     quarantine: Quarantine,
     pace: Pace,
-    /// The client is who it says, so that it may be sent secrets.
-    is_verified: bool,
+    refuser: Refuser,
+    /// Who pays for searches of what it refused.
+    payer: Payer,
+    may_have_secrets: bool,
     /// Debug pages, for callers of the same machine.
     debug: Option<Arc<OnceLock<Debug>>>,
 }
@@ -213,7 +226,7 @@ impl Client for Session {
         self.epoch = self.epochs.borrow_and_update().clone();
         self.pace.takes_up(self.epoch.at);
         if self.quarantine.follow(self.epoch.number, &self.epoch.snapshot) {
-            self.register.follow(&self.epoch.snapshot);
+            self.register.follow();
         }
         self.recut();
     }
@@ -222,7 +235,7 @@ impl Client for Session {
         if kind.is_debug() {
             return self.debug.as_ref()?.get().and_then(|debug| (debug.0)(kind));
         }
-        if *kind == TypeUrl::SECRET && !self.is_verified {
+        if *kind == TypeUrl::SECRET && !self.may_have_secrets {
             return None;
         }
         self.pace.asks();
@@ -230,8 +243,8 @@ impl Client for Session {
         let withheld = self.quarantine.withheld().count();
         let set = self.quarantine.overlay(kind, set);
         if self.quarantine.withheld().count() < withheld {
-            let (world, client) = (&self.epoch.snapshot, &self.connection.proxy.id);
-            self.register.set_resources(world, client, "", self.quarantine.withheld());
+            let stream = self.connection.number;
+            self.register.set_resources(stream, &self.refuser, "", self.quarantine.withheld());
         }
         Some(set)
     }
@@ -249,6 +262,9 @@ impl Client for Session {
             Event::Sent { kind, nonce, version, bytes, .. } => {
                 self.pace.sent(kind, bytes);
                 self.quarantine.sent(kind, self.cut.epoch);
+                if *kind == TypeUrl::LISTENER {
+                    self.quarantine.guarded(self.cut.guards());
+                }
                 self.connection.note(kind, |w| {
                     w.sent = Some(Answer { nonce: nonce.to_owned(), version });
                     w.sent_at = Some(SystemTime::now());
@@ -283,22 +299,37 @@ impl Client for Session {
             return Verdict::Unchanged;
         }
         let Some(current) = self.current(kind) else { return Verdict::Unchanged };
-        let (epoch, proxy) = (self.epoch.clone(), self.connection.proxy.clone());
-        let client = &proxy.id;
-        let scene =
-            Scene { epoch: &epoch, proxy: &proxy, views: &self.views, register: &self.register, current: &current };
-        match self.quarantine.judge(rejection, &scene) {
+        let (begun, left) = (Instant::now(), self.register.search_time(&self.payer));
+        let scene = Scene {
+            epoch: &self.epoch,
+            proxy: &self.connection.proxy,
+            views: &self.views,
+            register: &self.register,
+            refuser: &self.refuser,
+            current: &current,
+            guards: self.cut.guards(),
+            until: begun + left,
+        };
+        let judgement = aside(|| self.quarantine.judge(rejection, &scene));
+        self.register.searched(&self.payer, begun);
+        let (connection, stream) = (&self.connection.id, self.connection.number);
+        if left.is_zero() {
+            warn!(connection, peer = ?self.connection.peer, "too many rejections; not looking for the rejected object");
+        }
+        match judgement {
             Judgement::Overtaken => {}
             Judgement::Objects(pins) => {
-                for key in pins.keys() {
-                    warn!(connection = self.connection.id, object = %key, "quarantined");
-                }
-                self.register.add_objects(&epoch.snapshot, client, kind, message, &pins);
+                let objects: Vec<String> = pins.keys().take(LOGGED_NAMES).map(ToString::to_string).collect();
+                let count = pins.len();
+                let kind_name = kind.short();
+                warn!(connection, kind = kind_name, count, ?objects, "Envoy rejected objects; serving it the former");
+                self.register.add_objects(&self.refuser, kind, message, &pins);
                 self.recut();
             }
             Judgement::Resources(names) => {
-                warn!(connection = self.connection.id, kind = kind.short(), resources = ?names, "withheld");
-                self.register.set_resources(&epoch.snapshot, client, message, self.quarantine.withheld());
+                let (count, resources) = (names.len(), names.get(..LOGGED_NAMES).unwrap_or(&names));
+                warn!(connection, kind = kind.short(), count, ?resources, "Envoy rejected resources; withholding them");
+                self.register.set_resources(stream, &self.refuser, message, self.quarantine.withheld());
             }
         }
         Verdict::Changed
@@ -308,10 +339,17 @@ impl Client for Session {
 impl Drop for Session {
     fn drop(&mut self) {
         self.clients.disconnect(&self.connection);
-        if self.quarantine.withheld().next().is_some() {
-            let client = &self.connection.proxy.id;
-            self.register.set_resources(&self.epoch.snapshot, client, "", std::iter::empty());
+        if self.quarantine.withheld().next().is_some() || !self.quarantine.pins().is_empty() {
+            self.register.leave(self.connection.number, &self.refuser);
         }
         info!(connection = self.connection.id, "disconnected");
+    }
+}
+
+/// Runs what may take long without keeping the other tasks of this thread waiting.
+fn aside<T>(work: impl FnOnce() -> T) -> T {
+    match Handle::try_current().map(|runtime| runtime.runtime_flavor()) {
+        Ok(RuntimeFlavor::MultiThread) => tokio::task::block_in_place(work),
+        _ => work(),
     }
 }

@@ -16,12 +16,16 @@ use scope::inbound::{self, ServiceTarget};
 use translate::client::{self, sidecar};
 use translate::names::parse_outbound_cluster;
 use translate::plan::route::{RoutePlan, VirtualHostPlan};
+use translate::security::guards::{Guards, guards};
 use translate::{patch, plan, render};
 use xds::ResourceSet;
 
 use crate::serve::quarantine::{Pins, pinned};
 use crate::serve::renderings::Renderings;
 use crate::serve::world::Epoch;
+
+/// Sets of pins of which the mesh is kept at hand. A client that refuses at will has any number of them.
+const MOST_PINNED: usize = 32;
 
 /// All classes of clients that are connected.
 #[derive(Debug, Default)]
@@ -74,6 +78,9 @@ impl Views {
         let world = Arc::new(pinned(&epoch.snapshot, pins));
         let mut made = lock(&self.pinned);
         made.retain(|(number, _, _)| *number >= epoch.number);
+        if made.len() >= MOST_PINNED {
+            made.remove(0);
+        }
         made.push((epoch.number, key, world.clone()));
         world
     }
@@ -161,6 +168,7 @@ pub struct Cut {
     extensions: OnceLock<Arc<ResourceSet>>,
     names: OnceLock<Arc<ResourceSet>>,
     secrets: OnceLock<Arc<ResourceSet>>,
+    guards: OnceLock<Guards>,
 }
 
 impl fmt::Debug for Cut {
@@ -182,7 +190,13 @@ impl Cut {
             extensions: OnceLock::new(),
             names: OnceLock::new(),
             secrets: OnceLock::new(),
+            guards: OnceLock::new(),
         }
+    }
+
+    /// What policies ask of those who reach clients of this class.
+    pub fn guards(&self) -> Guards {
+        *self.guards.get_or_init(|| guards(&self.view))
     }
 
     /// The same class in a later epoch.

@@ -17,6 +17,7 @@ testkit::over_both!(
     refused_clusters_reach_the_client_without_the_culprit,
     clusters_refused_at_the_start_without_a_word_are_served_unpatched,
     policy_refused_at_the_start_keeps_its_listener_shut,
+    hole_02_policy_refused_later_closes_its_listener,
 );
 
 /// Compiles, but to more instructions than a stock Envoy takes.
@@ -233,18 +234,25 @@ async fn clusters_refused_at_the_start_without_a_word_are_served_unpatched(trans
     assert_eq!(objects(&shown), ["EnvoyFilter outside/bad"], "{shown}");
 }
 
+/// A policy that keeps callers of a namespace away.
+fn denied(namespace: &str) -> String {
+    format!(
+        "apiVersion: security.istio.io/v1\nkind: AuthorizationPolicy\nmetadata: {{name: bad, namespace: shop}}\n\
+         spec:\n  action: DENY\n  rules: [{{from: [{{source: {{namespaces: [{namespace}]}}}}]}}]\n"
+    )
+}
+
+/// Namespaces become regular expressions, and of this one Envoy says that it is too large.
+fn too_large() -> String {
+    "n".repeat(120)
+}
+
 /// To leave a policy out would let in whom it keeps away.
 async fn policy_refused_at_the_start_keeps_its_listener_shut(transport: Transport) {
     let cart = HttpBackend::start("cart").await;
     let port = service_port();
-    // Namespaces become regular expressions, and of this one Envoy says that it is too large.
-    let policy = format!(
-        "apiVersion: security.istio.io/v1\nkind: AuthorizationPolicy\nmetadata: {{name: bad, namespace: shop}}\n\
-         spec:\n  action: DENY\n  rules: [{{from: [{{source: {{namespaces: [{}]}}}}]}}]\n",
-        "n".repeat(120)
-    );
     let sidecar = crate::policies::workload(port, cart.port());
-    let mesh = Mesh::server(transport, port, &[sidecar.clone(), policy], "").await;
+    let mesh = Mesh::server(transport, port, &[sidecar.clone(), denied(&too_large())], "").await;
     // Envoy may say that it is ready before its refusal arrives.
     wait::until("a withheld listener", async || {
         let shown = quarantined(&mesh).await;
@@ -257,4 +265,23 @@ async fn policy_refused_at_the_start_keeps_its_listener_shut(transport: Transpor
     mesh.discovery.write("mesh.yaml", &sidecar);
     wait::until("an open door", async || client::get(mesh.address, "cart.example", "/").await.map(drop)).await;
     assert_eq!(cart.requests(), 1);
+}
+
+/// To keep the version before would let in whom the new one keeps away.
+async fn hole_02_policy_refused_later_closes_its_listener(transport: Transport) {
+    let cart = HttpBackend::start("cart").await;
+    let port = service_port();
+    let sidecar = crate::policies::workload(port, cart.port());
+    let mesh = Mesh::server(transport, port, &[sidecar.clone(), denied("other")], "").await;
+    wait::until("an open door", async || client::get(mesh.address, "cart.example", "/").await.map(drop)).await;
+    mesh.discovery.write("mesh.yaml", &[sidecar.clone(), denied(&too_large())].join("---\n"));
+    wait::until("a closed door", async || match client::get(mesh.address, "cart.example", "/").await {
+        Err(_) => Ok(()),
+        Ok(reply) => Err(format!("{reply:?}")),
+    })
+    .await;
+    let shown = quarantined(&mesh).await;
+    assert!(objects(&shown).is_empty(), "{shown}");
+    mesh.discovery.write("mesh.yaml", &[sidecar, denied("another")].join("---\n"));
+    wait::until("an open door again", async || client::get(mesh.address, "cart.example", "/").await.map(drop)).await;
 }

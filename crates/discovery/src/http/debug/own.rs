@@ -95,6 +95,7 @@ fn refusal(affected: &Affected) -> Value {
         "type": affected.kind.short(),
         "since": time(affected.since),
         "message": affected.message,
+        "authenticated": affected.is_proven,
         "proxies": affected.clients.iter().map(|client| &**client).collect::<Vec<_>>(),
         "served": if affected.replaced { "the version before" } else { "nothing" },
     })

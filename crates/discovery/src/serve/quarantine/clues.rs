@@ -1,8 +1,11 @@
 //! What Envoy's messages tell: the names of refused resources, and texts that come from an object.
 
+use api::envoy::config::core::v3::TrafficDirection;
+use api::envoy::config::listener::v3::Listener;
 use api::envoy::config::route::v3::RouteConfiguration;
 use api::{Resource, TypeUrl};
 use model::config::Object;
+use model::printable::clipped;
 use prost::Message;
 use serde_json::Value;
 use xds::Offered;
@@ -11,6 +14,17 @@ use xds::Offered;
 const SHORTEST: usize = 6;
 /// What a message quotes it quotes from somewhere.
 const SHORTEST_QUOTED: usize = 3;
+
+/// Every object of the mesh is searched for each of a message's quotations. Envoy quotes one or two things.
+const MOST_QUOTED: usize = 16;
+/// Bytes of a message that are searched for texts of objects.
+const LONGEST_SEARCHED: usize = 4 * 1024;
+
+/// Whether a listener says that it is for what leaves the client.
+pub(super) fn is_outbound(listener: &Resource) -> bool {
+    let listener = Listener::decode(&*listener.body);
+    listener.is_ok_and(|listener| listener.traffic_direction() == TrafficDirection::Outbound)
+}
 
 /// The offered resources that a message names.
 /// Envoy writes `Error adding/updating listener(s) NAME: why, NAME: why`, and quotes names elsewhere.
@@ -39,6 +53,7 @@ pub(super) struct Clues {
 
 impl Clues {
     pub(super) fn read(message: &str, kind: &TypeUrl, refused: &[&Offered]) -> Clues {
+        let message = clipped(message, LONGEST_SEARCHED);
         let mut text = message.to_owned();
         if *kind == TypeUrl::ROUTE {
             for host in refused.iter().filter_map(|offered| virtual_host(message, &offered.resource)) {
@@ -77,7 +92,7 @@ fn texts(value: &Value, found: &mut impl FnMut(&str)) {
 fn quoted(message: &str) -> Vec<String> {
     let between = |mark: char| message.split(mark).skip(1).step_by(2);
     let long = |text: &&str| text.len() >= SHORTEST_QUOTED;
-    between('\'').chain(between('"')).filter(long).map(str::to_owned).collect()
+    between('\'').chain(between('"')).filter(long).take(MOST_QUOTED).map(str::to_owned).collect()
 }
 
 /// The host of `VirtualHosts[3]`, as messages on violated constraints number it.

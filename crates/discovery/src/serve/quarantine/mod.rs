@@ -4,13 +4,20 @@
 //! An object is pinned: the client sees the mesh with the version of the object that it accepted before, or
 //! without it. Where no object can be blamed a single resource is withheld. Either ends with the next version.
 //! Every refusal pins or withholds something more, so that refusals of an unchanged world come to an end.
+//!
+//! Anybody can refuse under any name. So pins belong to one stream, or to an identity that a certificate proves; and no
+//! refusal brings an older policy back: a listener that policies guard is served with today's, or closed.
 
 mod blame;
+mod budget;
 mod clues;
 mod register;
 
 pub use blame::Scene;
-pub use register::{Affected, Register};
+pub use budget::Payer;
+pub use register::{Affected, Refuser, Register};
+
+use blame::Blame;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,6 +27,7 @@ use api::envoy::config::route::v3::RouteConfiguration;
 use api::{Resource, TypeUrl, Version};
 use model::config::{Key, Object};
 use model::snapshot::Snapshot;
+use translate::security::guards::Guards;
 use xds::{Former, Offered, Rejection, ResourceSet};
 
 /// Refusals of one type in a row after which no object is looked for any more.
@@ -100,6 +108,8 @@ pub struct Quarantine {
     /// Sets with resources withheld, and from what they were made.
     overlaid: BTreeMap<TypeUrl, (Arc<ResourceSet>, Arc<ResourceSet>)>,
     progress: BTreeMap<TypeUrl, Progress>,
+    /// Guards of the listeners that the client may hold, those of the last response at the end.
+    held: Vec<Guards>,
     connected_in: u64,
 }
 
@@ -129,8 +139,17 @@ impl Quarantine {
         self.progress.entry(kind.clone()).or_default().sent = epoch;
     }
 
+    /// Listeners with these guards went out.
+    pub fn guarded(&mut self, guards: Guards) {
+        self.held.retain(|held| *held != guards);
+        self.held.push(guards);
+    }
+
     /// The last response was accepted.
     pub fn accepted(&mut self, kind: &TypeUrl) {
+        if *kind == TypeUrl::LISTENER {
+            self.held.drain(..self.held.len().saturating_sub(1));
+        }
         let progress = self.progress.entry(kind.clone()).or_default();
         progress.accepted = Some(progress.sent);
         progress.strikes = 0;
@@ -157,6 +176,11 @@ impl Quarantine {
         self.progress.get(kind).and_then(|progress| progress.accepted).unwrap_or(self.connected_in)
     }
 
+    /// Whether the client accepted anything of a type on this stream.
+    fn has_accepted(&self, kind: &TypeUrl) -> bool {
+        self.progress.get(kind).is_some_and(|progress| progress.accepted.is_some())
+    }
+
     /// Counts a refusal; true while it makes sense to look for an object.
     fn strike(&mut self, kind: &TypeUrl) -> bool {
         let progress = self.progress.entry(kind.clone()).or_default();
@@ -170,12 +194,21 @@ impl Quarantine {
         (self.accepted_in(kind) < *lifted).then_some(good)
     }
 
-    fn withhold(&mut self, kind: &TypeUrl, refused: &[&Offered]) {
+    /// Keeps refused resources from the client. Where that would leave it with an older policy, it is left with nothing.
+    fn withhold(&mut self, kind: &TypeUrl, refused: &[&Offered], scene: &Scene<'_>, by_guards: bool) {
+        let has_only = self.held.iter().all(|held| *held == scene.guards);
+        let is_closed = |offered: &Offered| match offered.former {
+            _ if !scene.is_guarded(kind, &offered.resource) => by_guards && *kind == TypeUrl::CLUSTER,
+            _ if scene.guards.is_open => false,
+            Former::Known(_) => by_guards || !has_only,
+            Former::Unknown | Former::Nothing => true,
+        };
         let of_kind = self.withheld.entry(kind.clone()).or_default();
         for offered in refused {
             let Resource { name, version, .. } = &offered.resource;
             // The former version is that of before the first refusal, if there were several.
             let instead = match of_kind.remove(name) {
+                _ if is_closed(offered) => Instead::Nothing,
                 Some(earlier) if earlier.bad != *version => earlier.instead,
                 _ => Instead::of(kind, offered),
             };
@@ -250,12 +283,12 @@ impl Quarantine {
         let may_look = self.strike(rejection.kind);
         let named = clues::named(rejection.message, &offered);
         let refused = if named.is_empty() || !may_look { offered } else { named };
-        let pins = if may_look { scene.culprits(self, rejection, &refused) } else { Pins::new() };
-        if pins.is_empty() {
-            self.withhold(rejection.kind, &refused);
-            return Judgement::Resources(refused.iter().map(|offered| offered.resource.name.clone()).collect());
+        let blame = if may_look { scene.culprits(self, rejection, &refused) } else { Blame::Nothing };
+        if let Blame::Pins(pins) = blame {
+            self.pins.extend(pins.clone());
+            return Judgement::Objects(pins);
         }
-        self.pins.extend(pins.clone());
-        Judgement::Objects(pins)
+        self.withhold(rejection.kind, &refused, scene, blame == Blame::Guards);
+        Judgement::Resources(refused.iter().map(|offered| offered.resource.name.clone()).collect())
     }
 }

@@ -1,38 +1,118 @@
 //! Everything that is kept from some client: for the page, the gauge and the list of problems, and for clients
 //! that come back.
+//!
+//! What a stream without a proven identity refuses is shown here as long as the stream lasts, and nothing else comes of
+//! it: only what a client with a certificate refused is kept from it when it comes back.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::SystemTime;
+use std::time::{Duration, Instant, SystemTime};
 
 use api::TypeUrl;
 use model::change::{Batch, Change, SourceId};
 use model::config::Key;
 use model::names::Text;
+use model::printable::excerpt;
 use model::problem::Problem;
 use model::snapshot::Snapshot;
-use tokio::sync::mpsc;
+use tokio::runtime::Handle;
+use tokio::sync::{mpsc, watch};
 
-use super::{Pin, Pins};
+use super::budget::Budgets;
+use super::{Payer, Pin, Pins};
+use crate::serve::caller::Identity;
+use crate::serve::world::Epoch;
 
-/// Names of clients that are remembered for one object.
+/// Clients that are remembered for one object.
 const MOST_NAMED: usize = 1000;
+/// Clients that are remembered for all objects together.
+const MOST_REMEMBERED: usize = 20_000;
+/// Withheld resources that are shown of one stream, and of all.
+const MOST_RESOURCES: usize = 100;
+const MOST_RESOURCES_IN_ALL: usize = 10_000;
 /// Messages repeat whole resources at times.
 const LONGEST_MESSAGE: usize = 400;
+/// Problems are published this often at most: each time wakes every stream, and any client can refuse.
+const PAUSE: Duration = Duration::from_millis(500);
+
+/// Who refuses.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Refuser {
+    /// A client that is who it says, by its certificate. It is known again when it comes back.
+    Proven { identity: Identity, client: Text },
+    /// A stream, whatever name its client goes by.
+    Stream { number: u64, client: Text },
+}
+
+impl Refuser {
+    fn client(&self) -> &Text {
+        match self {
+            Refuser::Proven { client, .. } | Refuser::Stream { client, .. } => client,
+        }
+    }
+
+    fn is_proven(&self) -> bool {
+        matches!(self, Refuser::Proven { .. })
+    }
+
+    /// The namespace that its certificate names.
+    fn namespace(&self) -> Option<&str> {
+        match self {
+            Refuser::Proven { identity, .. } => Some(&identity.namespace),
+            Refuser::Stream { .. } => None,
+        }
+    }
+}
 
 /// What is kept from clients.
 #[derive(Debug)]
 pub struct Register {
     changes: mpsc::Sender<Batch>,
+    epochs: watch::Receiver<Arc<Epoch>>,
     kept: Mutex<Kept>,
+    budgets: Budgets,
 }
 
 #[derive(Debug, Default)]
 struct Kept {
-    objects: BTreeMap<Key, (Pin, Affected)>,
-    /// By client, type and name.
-    resources: BTreeMap<(Text, TypeUrl, Arc<str>), Affected>,
-    told: Vec<Problem>,
+    objects: BTreeMap<Key, Refused>,
+    /// By stream.
+    resources: BTreeMap<u64, BTreeMap<(TypeUrl, Arc<str>), Affected>>,
+    published: Vec<Problem>,
+    published_at: Option<Instant>,
+    /// A publication is under way.
+    is_due: bool,
+}
+
+/// An object that some refused, with what each is served instead.
+#[derive(Debug)]
+struct Refused {
+    since: SystemTime,
+    kind: TypeUrl,
+    message: String,
+    by: BTreeMap<Refuser, Pin>,
+}
+
+impl Refused {
+    /// All refused the same version.
+    fn pin(&self) -> Option<&Pin> {
+        self.by.values().next()
+    }
+
+    fn holds_in(&self, key: &Key, world: &Snapshot) -> bool {
+        self.pin().is_some_and(|pin| pin.holds_in(key, world))
+    }
+
+    fn affected(&self) -> Affected {
+        Affected {
+            since: self.since,
+            kind: self.kind.clone(),
+            message: self.message.clone(),
+            clients: self.by.keys().map(|refuser| refuser.client().clone()).collect(),
+            replaced: self.pin().is_some_and(|pin| pin.good.is_some()),
+            is_proven: self.by.keys().any(Refuser::is_proven),
+        }
+    }
 }
 
 /// Who refused something, and why.
@@ -42,107 +122,162 @@ pub struct Affected {
     pub kind: TypeUrl,
     /// The last message.
     pub message: String,
-    /// Clients by `name.namespace`.
+    /// Clients by `name.namespace`, as they say.
     pub clients: BTreeSet<Text>,
     /// Whether something is served instead.
     pub replaced: bool,
-}
-
-impl Affected {
-    fn new(kind: &TypeUrl, message: &str, client: &Text, replaced: bool) -> Affected {
-        let end = message.char_indices().nth(LONGEST_MESSAGE).map_or(message.len(), |(at, _)| at);
-        Affected {
-            since: SystemTime::now(),
-            kind: kind.clone(),
-            message: message.get(..end).unwrap_or_default().trim_end().to_owned(),
-            clients: BTreeSet::from([client.clone()]),
-            replaced,
-        }
-    }
+    /// Whether one of the clients is who it says.
+    pub is_proven: bool,
 }
 
 impl Register {
     /// Problems are sent along with everybody else's changes.
-    pub fn new(changes: mpsc::Sender<Batch>) -> Register {
-        Register { changes, kept: Mutex::default() }
+    pub fn new(changes: mpsc::Sender<Batch>, epochs: watch::Receiver<Arc<Epoch>>) -> Arc<Register> {
+        Arc::new(Register { changes, epochs, kept: Mutex::default(), budgets: Budgets::default() })
     }
 
     /// A client refused these objects.
-    pub fn add_objects(&self, world: &Snapshot, client: &Text, kind: &TypeUrl, message: &str, pins: &Pins) {
+    pub fn add_objects(self: &Arc<Self>, refuser: &Refuser, kind: &TypeUrl, message: &str, pins: &Pins) {
+        let world = self.epochs.borrow().snapshot.clone();
         let mut kept = self.lock();
-        for (key, pin) in pins {
-            let affected = Affected::new(kind, message, client, pin.good.is_some());
-            match kept.objects.get_mut(key) {
-                Some((known, others)) if known.bad == pin.bad => {
-                    if others.clients.len() < MOST_NAMED {
-                        others.clients.insert(client.clone());
-                    }
-                    others.message = affected.message;
-                }
-                _ => {
-                    kept.objects.insert(key.clone(), (pin.clone(), affected));
-                }
+        let mut remembered = kept.objects.values().map(|refused| refused.by.len()).sum::<usize>();
+        // A stream that lags may refuse what is no more.
+        for (key, pin) in pins.iter().filter(|(key, pin)| pin.holds_in(key, &world)) {
+            if kept.objects.get(key).and_then(Refused::pin).is_none_or(|known| known.bad != pin.bad) {
+                let fresh = Refused {
+                    since: SystemTime::now(),
+                    kind: kind.clone(),
+                    message: String::new(),
+                    by: BTreeMap::new(),
+                };
+                kept.objects.insert(key.clone(), fresh);
+            }
+            let Some(refused) = kept.objects.get_mut(key) else { continue };
+            if remembered < MOST_REMEMBERED && refused.by.len() < MOST_NAMED {
+                refused.by.insert(refuser.clone(), pin.clone());
+                refused.message = excerpt(message.trim_end(), LONGEST_MESSAGE);
+                remembered += 1;
             }
         }
-        self.tell(&mut kept, world);
+        kept.objects.retain(|_, refused| !refused.by.is_empty());
+        self.publish(&mut kept);
     }
 
-    /// These resources are withheld from a client, and no others; each with whether something stands for it.
+    /// These resources are withheld from a stream, and no others; each with whether something stands for it.
     pub fn set_resources<'a>(
-        &self,
-        world: &Snapshot,
-        client: &Text,
+        self: &Arc<Self>,
+        stream: u64,
+        refuser: &Refuser,
         message: &str,
         withheld: impl Iterator<Item = (&'a TypeUrl, &'a Arc<str>, bool)>,
     ) {
         let mut kept = self.lock();
-        let mut before: BTreeMap<_, Affected> = BTreeMap::new();
-        std::mem::swap(&mut before, &mut kept.resources);
-        let (mut own, others): (BTreeMap<_, _>, BTreeMap<_, _>) =
-            before.into_iter().partition(|((of, _, _), _)| of == client);
-        kept.resources = others;
-        for (kind, name, replaced) in withheld {
-            let at = (client.clone(), kind.clone(), name.clone());
-            let affected = own.remove(&at).unwrap_or_else(|| Affected::new(kind, message, client, replaced));
-            kept.resources.insert(at, affected);
+        let mut own = kept.resources.remove(&stream).unwrap_or_default();
+        let others = kept.resources.values().map(BTreeMap::len).sum::<usize>();
+        let most = MOST_RESOURCES.min(MOST_RESOURCES_IN_ALL.saturating_sub(others));
+        let now = withheld.take(most).map(|(kind, name, replaced)| {
+            let at = (kind.clone(), name.clone());
+            let known = own.remove(&at);
+            let affected = known.unwrap_or_else(|| Affected {
+                since: SystemTime::now(),
+                kind: kind.clone(),
+                message: excerpt(message.trim_end(), LONGEST_MESSAGE),
+                clients: BTreeSet::from([refuser.client().clone()]),
+                replaced,
+                is_proven: refuser.is_proven(),
+            });
+            (at, Affected { replaced, ..affected })
+        });
+        let now: BTreeMap<_, _> = now.collect();
+        if !now.is_empty() {
+            kept.resources.insert(stream, now);
         }
-        self.tell(&mut kept, world);
+        self.publish(&mut kept);
+    }
+
+    /// A stream ended: what it refused without proof is forgotten, and nothing is withheld from it any more.
+    pub fn leave(self: &Arc<Self>, stream: u64, refuser: &Refuser) {
+        let mut kept = self.lock();
+        kept.resources.remove(&stream);
+        if !refuser.is_proven() {
+            kept.objects.values_mut().for_each(|refused| drop(refused.by.remove(refuser)));
+            kept.objects.retain(|_, refused| !refused.by.is_empty());
+        }
+        self.publish(&mut kept);
     }
 
     /// Forgets objects that have a new version.
-    pub fn follow(&self, world: &Snapshot) {
-        self.tell(&mut self.lock(), world);
+    pub fn follow(self: &Arc<Self>) {
+        self.publish(&mut self.lock());
     }
 
-    /// Objects whose current version was refused, by anybody or by one client.
-    pub fn pins(&self, world: &Snapshot, client: Option<&Text>) -> Pins {
-        let kept = self.lock();
-        let is_asked_for = |affected: &Affected| client.is_none_or(|client| affected.clients.contains(client));
-        let known = kept.objects.iter().filter(|(key, (pin, by))| pin.holds_in(key, world) && is_asked_for(by));
-        known.map(|(key, (pin, _))| (key.clone(), pin.clone())).collect()
+    /// Objects whose current version this client refused before, on a stream that has ended.
+    pub fn pins(&self, world: &Snapshot, refuser: &Refuser) -> Pins {
+        self.lock().pins(world, |by| by == refuser)
+    }
+
+    /// Objects whose current version was refused by clients that are known to be of the same namespace.
+    pub fn evidence(&self, world: &Snapshot, refuser: &Refuser) -> Pins {
+        let Some(namespace) = refuser.namespace() else { return Pins::new() };
+        self.lock().pins(world, |by| by.namespace() == Some(namespace))
     }
 
     /// Objects whose current version is kept from some client.
     pub fn objects(&self, world: &Snapshot) -> Vec<(Key, Pin, Affected)> {
         let kept = self.lock();
-        let current = kept.objects.iter().filter(|(key, (pin, _))| pin.holds_in(key, world));
-        current.map(|(key, (pin, affected))| (key.clone(), pin.clone(), affected.clone())).collect()
+        let current = kept.objects.iter().filter(|(key, refused)| refused.holds_in(key, world));
+        current.filter_map(|(key, refused)| Some((key.clone(), refused.pin()?.clone(), refused.affected()))).collect()
     }
 
     /// Resources that are kept from connected clients, by name.
     pub fn resources(&self) -> Vec<(Arc<str>, Affected)> {
-        self.lock().resources.iter().map(|((_, _, name), affected)| (name.clone(), affected.clone())).collect()
+        let kept = self.lock();
+        let all = kept.resources.values().flatten();
+        all.map(|((_, name), affected)| (name.clone(), affected.clone())).collect()
     }
 
-    /// Sends the list of problems if it is not what was sent last.
-    fn tell(&self, kept: &mut Kept, world: &Snapshot) {
-        kept.objects.retain(|key, (pin, _)| pin.holds_in(key, world));
+    /// How long a search for what this client refused may take.
+    pub fn search_time(&self, payer: &Payer) -> Duration {
+        self.budgets.left(payer, Instant::now())
+    }
+
+    /// A search that began then is over.
+    pub fn searched(&self, payer: &Payer, begun: Instant) {
+        self.budgets.spend(payer, begun.elapsed(), Instant::now());
+    }
+
+    /// Sends the list of problems if it is not what was sent last: now, or when the last one is old enough.
+    fn publish(self: &Arc<Self>, kept: &mut Kept) {
+        if kept.is_due {
+            return;
+        }
+        let wait = kept.published_at.map_or(Duration::ZERO, |at| PAUSE.saturating_sub(at.elapsed()));
+        match Handle::try_current() {
+            Ok(runtime) if !wait.is_zero() => {
+                kept.is_due = true;
+                let register = Arc::downgrade(self);
+                runtime.spawn(async move {
+                    tokio::time::sleep(wait).await;
+                    if let Some(register) = register.upgrade() {
+                        register.publish_now(&mut register.lock());
+                    }
+                });
+            }
+            _ => self.publish_now(kept),
+        }
+    }
+
+    fn publish_now(&self, kept: &mut Kept) {
+        kept.is_due = false;
+        let world = self.epochs.borrow().snapshot.clone();
+        kept.objects.retain(|key, refused| refused.holds_in(key, &world));
         let problems: Vec<Problem> = kept.problems();
-        if problems != kept.told {
+        if problems != kept.published {
             let changes = vec![Change::Problems(problems.clone())];
-            // A full channel means that batches wait; the next refusal or change tells it again.
+            // A full channel means that batches wait; the next refusal or change sends it again.
             if self.changes.try_send(Batch { source: SourceId("clients".into()), changes }).is_ok() {
-                kept.told = problems;
+                kept.published = problems;
+                kept.published_at = Some(Instant::now());
             }
         }
     }
@@ -153,34 +288,37 @@ impl Register {
 }
 
 impl Kept {
+    /// The pins of some, as far as the mesh still has what they refused.
+    fn pins(&self, world: &Snapshot, is_asked_for: impl Fn(&Refuser) -> bool) -> Pins {
+        let current = self.objects.iter().filter(|(key, refused)| refused.holds_in(key, world));
+        let pin = |refused: &Refused| refused.by.iter().find(|(by, _)| is_asked_for(by)).map(|(_, pin)| pin.clone());
+        current.filter_map(|(key, refused)| Some((key.clone(), pin(refused)?))).collect()
+    }
+
     /// One for each object, and one for all resources of a type.
     fn problems(&self) -> Vec<Problem> {
-        let objects = self.objects.iter().map(|(key, (pin, affected))| {
-            let instead = match pin.good {
-                Some(_) => "they keep the version before",
-                None => "they are served without it",
-            };
-            let place = pin.bad.as_ref().and_then(|bad| bad.meta.place.clone());
-            Problem::error(key.to_string(), refused(affected, instead)).at(place)
+        let objects = self.objects.iter().map(|(key, refused)| {
+            let place = refused.pin().and_then(|pin| pin.bad.as_ref()).and_then(|bad| bad.meta.place.clone());
+            Problem::error(key.to_string(), text(&refused.affected())).at(place)
         });
         let mut kinds: BTreeMap<&TypeUrl, (BTreeSet<&str>, &Affected)> = BTreeMap::new();
-        for ((_, kind, name), affected) in &self.resources {
+        for ((kind, name), affected) in self.resources.values().flatten() {
             kinds.entry(kind).or_insert_with(|| (BTreeSet::new(), affected)).0.insert(name);
         }
         let resources = kinds.into_iter().map(|(kind, (names, affected))| {
-            let instead = if affected.replaced { "they keep the version before" } else { "they are served without it" };
             let first = names.first().copied().unwrap_or_default();
             let about = match names.len() {
                 1 => format!("{} {first}", kind.short()),
                 many => format!("{} {first} and {} more", kind.short(), many - 1),
             };
-            Problem::error(about, refused(affected, instead))
+            Problem::error(about, text(affected))
         });
         objects.chain(resources).collect()
     }
 }
 
-fn refused(affected: &Affected, instead: &str) -> String {
+fn text(affected: &Affected) -> String {
     let first = affected.clients.first().map_or("", |client| client);
+    let instead = if affected.replaced { "they keep the version before" } else { "they are served without it" };
     format!("refused by Envoys, such as {first}; {instead}: {}", affected.message)
 }

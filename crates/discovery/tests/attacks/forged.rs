@@ -1,0 +1,301 @@
+//! Refusals as a weapon: a client that goes by another's name, or refuses what keeps it away.
+
+use std::fs;
+use std::io;
+use std::sync::Arc;
+use std::time::Instant;
+
+use api::TypeUrl;
+use api::envoy::config::core::v3::Node;
+use api::envoy::service::discovery::v3::DiscoveryResponse;
+use hyper_util::rt::TokioIo;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::{ClientConfig, RootCertStore};
+use testkit::certificates::{Authority, Certificate};
+use testkit::discovery::{Discovery, Setup};
+use testkit::{client, ports, wait};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use tonic::Code;
+use tonic::transport::{Channel, Endpoint};
+use xds::client::SotwClient;
+
+use crate::honest::{CART, Honest, channel};
+
+const BINARY: &str = env!("CARGO_BIN_EXE_pilot-discovery");
+/// The proxy of [`CART`]'s only endpoint.
+const NODE: &str = "sidecar~10.0.0.9~cart-1.shop~shop.svc.cluster.local";
+
+fn node() -> Node {
+    Node { id: NODE.to_owned(), ..Node::default() }
+}
+
+/// A policy for all workloads of the shop, known by the path that it speaks of.
+fn policy(action: &str, path: &str) -> String {
+    format!(
+        "apiVersion: security.istio.io/v1\nkind: AuthorizationPolicy\nmetadata: {{name: door, namespace: shop}}\nspec:\n  \
+         action: {action}\n  rules: [{{to: [{{operation: {{paths: [{path}]}}}}]}}]\n"
+    )
+}
+
+/// A filter on every inbound listener of the shop, known by its script.
+fn filter(script: &str) -> String {
+    format!(
+        "apiVersion: networking.istio.io/v1alpha3\nkind: EnvoyFilter\nmetadata: {{name: script, namespace: shop}}\nspec:\n  \
+         configPatches:\n  - applyTo: HTTP_FILTER\n    match: {{context: SIDECAR_INBOUND, listener: {{filterChain: \
+         {{filter: {{name: envoy.filters.network.http_connection_manager}}}}}}}}\n    patch:\n      \
+         operation: INSERT_BEFORE\n      value: {{name: lua, typed_config: {{'@type': \
+         type.googleapis.com/envoy.extensions.filters.http.lua.v3.Lua, default_source_code: {{inline_string: '{script}'}}}}}}\n"
+    )
+}
+
+async fn start(files: &[(&str, &str)], args: Vec<String>) -> Discovery {
+    let files = files.iter().map(|(name, text)| (name.to_string(), text.to_string()));
+    let files = files.chain([("cart.yaml".to_owned(), CART.to_owned())]).collect();
+    Discovery::start(BINARY, Setup { files, args, ..Setup::default() }).await
+}
+
+async fn listeners(channel: Channel) -> SotwClient {
+    SotwClient::open(channel, node(), &TypeUrl::LISTENER, &[]).await.expect("a stream")
+}
+
+async fn next(stream: &mut SotwClient) -> DiscoveryResponse {
+    let next = tokio::time::timeout(wait::PATIENCE, stream.next());
+    next.await.expect("a response in time").expect("a response").expect("a response")
+}
+
+/// The listener for what reaches the proxy, as text of a kind.
+fn inbound(response: &DiscoveryResponse) -> Option<String> {
+    let found = response.resources.iter().map(|any| String::from_utf8_lossy(&any.value).into_owned());
+    found.into_iter().find(|listener| listener.contains("virtualInbound"))
+}
+
+/// Refuses whatever comes until nothing more comes of it; gives the last that was sent.
+async fn refuse_all(stream: &mut SotwClient, first: DiscoveryResponse, reason: &str) -> Vec<DiscoveryResponse> {
+    let mut all = vec![first];
+    while all.last().is_some_and(|last| inbound(last).is_some()) {
+        assert!(all.len() < 12, "the server does not give in");
+        stream.nack(&all[all.len() - 1], reason);
+        all.push(next(stream).await);
+    }
+    all
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn hole_02_a_forged_refusal_does_not_bring_a_policy_back() {
+    let server = start(&[("policy.yaml", &policy("ALLOW", "/former"))], vec![]).await;
+    let mut victim = listeners(channel(&server).await).await;
+    let mut forger = listeners(channel(&server).await).await;
+    for stream in [&mut victim, &mut forger] {
+        let first = next(stream).await;
+        assert!(inbound(&first).is_some_and(|listener| listener.contains("/former")));
+        stream.ack(&first);
+    }
+    server.write("policy.yaml", &policy("DENY", "/newest"));
+    let changed = next(&mut forger).await;
+    let after =
+        refuse_all(&mut forger, changed, "Error adding/updating listener(s) virtualInbound: '/newest' is bad").await;
+    for response in &after[1..] {
+        let shown = inbound(response).unwrap_or_default();
+        assert!(!shown.contains("/former"), "the forger itself gets no older policy: its listener is closed");
+    }
+    let changed = next(&mut victim).await;
+    assert!(inbound(&changed).is_some_and(|listener| listener.contains("/newest") && !listener.contains("/former")));
+    victim.ack(&changed);
+    drop(victim);
+    // The real proxy comes back while the forger is still there.
+    let back = next(&mut listeners(channel(&server).await).await).await;
+    assert!(inbound(&back).is_some_and(|listener| listener.contains("/newest") && !listener.contains("/former")));
+    let page = client::get(server.monitoring(), "pilot", "/debug/quarantinez").await.expect("a page").json();
+    assert_eq!(page["objects"], serde_json::json!([]), "no policy is ever pinned");
+    drop(forger);
+    wait::until("nothing left of the forger", async || {
+        let page = client::get(server.monitoring(), "pilot", "/debug/quarantinez").await?.json();
+        if page["resources"] == serde_json::json!([]) { Ok(()) } else { Err(page.to_string()) }
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn hole_02_a_listener_without_its_newest_policy_is_closed() {
+    // Nothing says which object it is, nor is there another to blame.
+    for reason in ["no reason", "Error adding/updating listener(s) virtualInbound: no reason", "'/newest'"] {
+        let server = start(&[("policy.yaml", &policy("ALLOW", "/former"))], vec![]).await;
+        let mut stream = listeners(channel(&server).await).await;
+        let first = next(&mut stream).await;
+        stream.ack(&first);
+        server.write("policy.yaml", &policy("DENY", "/newest"));
+        let changed = next(&mut stream).await;
+        let after = refuse_all(&mut stream, changed, reason).await;
+        let last = after.last().expect("a response");
+        assert!(inbound(last).is_none(), "{reason}: closed");
+        assert!(!last.resources.is_empty(), "{reason}: what leaves the proxy is served all the while");
+        stream.ack(last);
+        server.write("policy.yaml", &policy("DENY", "/repaired"));
+        let repaired = next(&mut stream).await;
+        assert!(inbound(&repaired).is_some_and(|listener| listener.contains("/repaired")), "{reason}: open again");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn hole_02_an_unchanged_policy_leaves_the_former_listener_in_place() {
+    let server = start(&[("policy.yaml", &policy("DENY", "/former"))], vec![]).await;
+    let mut stream = listeners(channel(&server).await).await;
+    let first = next(&mut stream).await;
+    stream.ack(&first);
+    let before = inbound(&first).expect("a listener");
+    // Another port of the workload: no rule to blame, and the same policies.
+    server.write("cart.yaml", &CART.replace("ports: [", "ports: [{name: tcp, number: 81, protocol: TCP}, "));
+    let changed = loop {
+        let changed = next(&mut stream).await;
+        if inbound(&changed).is_some_and(|listener| listener != before) {
+            break changed;
+        }
+        stream.ack(&changed);
+    };
+    stream.nack(&changed, "Error adding/updating listener(s) virtualInbound: no reason");
+    let after = next(&mut stream).await;
+    assert_eq!(inbound(&after).as_deref(), Some(&*before), "the proxy goes on serving");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn hole_02_a_new_policy_takes_effect_beside_a_refused_filter() {
+    for reason in ["script load error: '-- broken'", "no reason"] {
+        let rules = |policy: String, script: &str| [policy, filter(script)].join("---\n");
+        let server = start(&[("rules.yaml", &rules(policy("ALLOW", "/former"), "-- sound"))], vec![]).await;
+        let mut stream = listeners(channel(&server).await).await;
+        let first = next(&mut stream).await;
+        assert!(inbound(&first).is_some_and(|listener| listener.contains("-- sound")), "the filter is there");
+        stream.ack(&first);
+        // Both change in one step.
+        server.write("rules.yaml", &rules(policy("DENY", "/newest"), "-- broken"));
+        let pushed = next(&mut stream).await;
+        assert!(inbound(&pushed).is_some_and(|listener| listener.contains("-- broken")), "{reason}");
+        stream.nack(&pushed, reason);
+        let after = inbound(&next(&mut stream).await).expect("a listener");
+        assert!(after.contains("/newest") && !after.contains("/former"), "{reason}: the new policy holds");
+        assert!(after.contains("-- sound") && !after.contains("-- broken"), "{reason}: the filter is pinned");
+    }
+}
+
+/// A connection to the TLS port with this certificate, or none.
+async fn secure(address: std::net::SocketAddr, authority: &Authority, own: Option<&Certificate>) -> Channel {
+    let mut roots = RootCertStore::empty();
+    roots.add(CertificateDer::from_pem_slice(authority.root().as_bytes()).unwrap()).unwrap();
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
+    let builder = builder.with_root_certificates(roots);
+    let mut config = match own {
+        None => builder.with_no_client_auth(),
+        Some(own) => {
+            let chain = vec![CertificateDer::from_pem_slice(own.chain.as_bytes()).unwrap()];
+            builder.with_client_auth_cert(chain, PrivateKeyDer::from_pem_slice(own.key.as_bytes()).unwrap()).unwrap()
+        }
+    };
+    config.alpn_protocols = vec![b"h2".to_vec()];
+    let connector = TlsConnector::from(Arc::new(config));
+    let dial = tower::service_fn(move |_: http::Uri| {
+        let connector = connector.clone();
+        async move {
+            let stream = TcpStream::connect(address).await?;
+            let name = ServerName::try_from("istiod.test").unwrap();
+            io::Result::Ok(TokioIo::new(connector.connect(name, stream).await?))
+        }
+    });
+    Endpoint::from_static("http://istiod.test").connect_with_connector(dial).await.expect("a connection")
+}
+
+/// A route, known by a header.
+fn route(header: &str) -> String {
+    format!(
+        "apiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {{name: cart, namespace: shop}}\nspec:\n  \
+         hosts: [cart.shop.svc.cluster.local]\n  http: [{{route: [{{destination: {{host: cart.shop.svc.cluster.local}}}}], \
+         headers: {{request: {{set: {{{header}: 'yes'}}}}}}}}]\n"
+    )
+}
+
+async fn routes(channel: Channel) -> Result<(SotwClient, DiscoveryResponse, bool), tonic::Status> {
+    let mut stream = SotwClient::open(channel, node(), &TypeUrl::ROUTE, &["80"]).await?;
+    let first = stream.next().await?.expect("a response");
+    let has = has(&first);
+    Ok((stream, first, has))
+}
+
+fn has(response: &DiscoveryResponse) -> bool {
+    response.resources.iter().any(|any| any.value.windows(8).any(|text| text == b"x-marked"))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn hole_02_refusals_outlive_a_stream_only_with_a_certificate() {
+    let (authority, folder) = (Authority::new(), tempfile::tempdir().unwrap());
+    let own = authority.host("istiod.test");
+    let flag = |flag: &str, text: &str| {
+        let file = folder.path().join(flag);
+        fs::write(&file, text).unwrap();
+        format!("--{flag}={}", file.display())
+    };
+    let address = std::net::SocketAddr::from(([127, 0, 0, 1], ports::free()));
+    let args = vec![
+        flag("tlsCertFile", &own.chain),
+        flag("tlsKeyFile", &own.key),
+        flag("caCertFile", &authority.root()),
+        format!("--secureGRPCAddr={address}"),
+    ];
+    let server = start(&[("route.yaml", &route("x-marked"))], args).await;
+    let shop = authority.workload("spiffe://cluster.local/ns/shop/sa/cart");
+    let cashier = authority.workload("spiffe://cluster.local/ns/shop/sa/cashier");
+    let stranger = authority.workload("spiffe://cluster.local/ns/bank/sa/cart");
+
+    let refused = routes(secure(address, &authority, Some(&stranger)).await).await.map(|_| ());
+    assert_eq!(refused.expect_err("a certificate of another namespace").code(), Code::PermissionDenied);
+
+    // Without a certificate: what it refuses is kept from this stream, and from no other.
+    for plain in [true, false] {
+        let open = async || if plain { channel(&server).await } else { secure(address, &authority, None).await };
+        let (mut stream, first, marked) = routes(open().await).await.unwrap();
+        assert!(marked);
+        stream.nack(&first, "header 'x-marked' is not to my taste");
+        assert!(!has(&next(&mut stream).await), "its own view");
+        assert!(routes(open().await).await.unwrap().2, "a second stream of that name");
+        assert!(routes(secure(address, &authority, Some(&shop)).await).await.unwrap().2, "the real one");
+        drop(stream);
+        assert!(routes(open().await).await.unwrap().2, "it begins anew");
+    }
+
+    let (mut stream, first, _) = routes(secure(address, &authority, Some(&shop)).await).await.unwrap();
+    stream.nack(&first, "header 'x-marked' is not to my taste");
+    assert!(!has(&next(&mut stream).await));
+    drop(stream);
+    assert!(!routes(secure(address, &authority, Some(&shop)).await).await.unwrap().2, "it is known again");
+    assert!(routes(secure(address, &authority, Some(&cashier)).await).await.unwrap().2, "another service account");
+    assert!(routes(channel(&server).await).await.unwrap().2, "words alone");
+}
+
+/// Objects that the message of a refusal may come from.
+const SUSPECTS: usize = 400;
+const REFUSALS: usize = 40;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn hole_02_refusals_do_not_keep_the_server_busy() {
+    let filters: Vec<String> = (0..SUSPECTS)
+        .map(|n| filter(&format!("-- {n}")).replace("name: script", &format!("name: script-{n}")))
+        .collect();
+    let mut server = start(&[("filters.yaml", &filters.join("---\n"))], vec![]).await;
+    let quotations: String = (0..20_000).map(|n| format!("'-- {n}' ")).collect();
+    let first = next(&mut listeners(channel(&server).await).await).await;
+    assert!(inbound(&first).is_some_and(|listener| listener.contains("-- 399")));
+    let cpu = server.process().cpu().expect("a running process");
+    let (honest, begun) = (Honest::start(&server), Instant::now());
+    for _ in 0..REFUSALS {
+        let mut stream = listeners(channel(&server).await).await;
+        let response = next(&mut stream).await;
+        stream.nack(&response, &quotations);
+        next(&mut stream).await;
+    }
+    let spent = server.process().cpu().expect("a running process") - cpu;
+    let waits = honest.waits().await;
+    eprintln!("{REFUSALS} refusals in {:?}: {spent:?} of CPU, longest wait {:?}", begun.elapsed(), waits.last());
+    assert!(spent.as_secs() < 25, "{spent:?}");
+    assert!(waits.last().is_some_and(|longest| *longest < wait::PATIENCE), "{:?}", waits.last());
+}
