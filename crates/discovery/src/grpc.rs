@@ -11,7 +11,7 @@ use tonic::service::Routes;
 use tonic_health::ServingStatus;
 use tonic_health::server::HealthReporter;
 use tower::Service;
-use xds::{Limits, Options};
+use xds::Options;
 
 use crate::serve::session::Pilot;
 
@@ -48,7 +48,7 @@ pub(crate) fn routes(pilot: Arc<Pilot>, identifier: String, stop: CancellationTo
     let newer = Late::new(|| reflection().build_v1().expect(COMPLETE));
     // Tools of before 2023, grpcurl among them, ask for this one.
     let older = Late::new(|| reflection().build_v1alpha().expect(COMPLETE));
-    let options = Options { limits: Limits::default(), identifier, stop };
+    let options = Options { identifier, stop, ..Options::default() };
     xds::routes(pilot, options).add_service(health).add_service(newer).add_service(older)
 }
 

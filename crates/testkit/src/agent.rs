@@ -13,7 +13,7 @@ use tokio::task::JoinHandle;
 use tokio_stream::wrappers::TcpListenerStream;
 use tokio_util::sync::CancellationToken;
 use tonic::Status;
-use xds::{Client, Control, Event, Limits, Options, Peer, ResourceSet};
+use xds::{Client, Control, Event, Options, Peer, ResourceSet};
 
 use crate::certificates::{Authority, Certificate};
 
@@ -71,7 +71,7 @@ impl Agent {
             .map(|(name, content)| Resource::new(name.as_str(), &Secret { name: name.clone(), r#type: Some(content) }));
         let control = Arc::new(Held(Arc::new(ResourceSet::new(TypeUrl::SECRET, resources))));
         let stop = CancellationToken::new();
-        let routes = xds::routes(control, Options { limits: Limits::default(), identifier: "agent".to_owned(), stop });
+        let routes = xds::routes(control, Options { identifier: "agent".to_owned(), stop, ..Options::default() });
         let server = tonic::transport::Server::builder().add_routes(routes);
         let task = tokio::spawn(async move {
             let _ = server.serve_with_incoming(TcpListenerStream::new(listener)).await;

@@ -19,6 +19,9 @@ pub trait Control: Send + Sync + 'static {
     /// Called with the first request of a stream, whose node has an id. An error ends the stream with its status;
     /// `Unavailable` while the sources are not in sync makes clients try again.
     fn connect(&self, node: Node, peer: Peer) -> impl Future<Output = Result<Self::Client, Status>> + Send;
+
+    /// Told of a stream that the server ended because of what its client sent or held, or failed to send.
+    fn refused(&self, _address: Option<SocketAddr>, _status: &Status) {}
 }
 
 /// One connected client as the control plane knows it; dropped when the stream ends.

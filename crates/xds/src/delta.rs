@@ -68,6 +68,7 @@ impl<C: Client> Session<C> {
             self.warming = Default::default();
         }
         self.begin(watch)?;
+        self.account()?;
         self.report_subscription(&kind);
         Ok(())
     }
@@ -106,6 +107,7 @@ impl<C: Client> Session<C> {
                 watch.holding.except.remove(&name);
             }
         }
+        self.account()?;
         self.report_subscription(kind);
         Ok(())
     }

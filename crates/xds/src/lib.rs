@@ -3,16 +3,21 @@
 //!
 //! `subscription` and `watch` hold the state of one type on one stream, `session` orders the types of a
 //! stream, `sotw` and `delta` read requests into that one state, `response` writes what comes out of it,
-//! `server`, `stream` and `body` put it on gRPC. Up to there nothing does I/O, so that histories can be
+//! `server`, `stream`, `requests`, `decode` and `body` put it on gRPC. `limits` bounds what one client may send, `budget`
+//! what clients of one address and all together make the server hold. Up to there nothing does I/O, so that histories can be
 //! tested as plain values.
 
 #![forbid(unsafe_code)]
 
 mod body;
+mod budget;
 pub mod client;
 mod control;
+mod decode;
 mod delta;
 mod limits;
+mod names;
+mod requests;
 mod response;
 mod server;
 mod session;
@@ -25,6 +30,7 @@ mod watch;
 #[cfg(test)]
 mod tests;
 
+pub use budget::{Allowance, Budget, Charge, Exhausted, Share};
 pub use control::{Client, Control, Event, Former, Offered, Peer, Rejection, Verdict};
 pub use limits::Limits;
 pub use server::{Options, routes};

@@ -7,8 +7,18 @@ use std::time::Duration;
 pub struct Limits {
     /// Bytes of one request, as upstream's server sets it.
     pub request_bytes: usize,
+    /// How long a client may take to finish a request that it began, and to begin the first.
+    pub request_time: Duration,
+    /// Resource names in one request, those that are given up and those of held resources included.
+    pub request_names: usize,
     /// Resource names of one type, in a request and on the stream.
     pub names: usize,
+    /// Resource names of all types of a stream.
+    pub stream_names: usize,
+    /// Bytes of all those names. A client that speaks SotW sends all names of a type in one request.
+    pub stream_name_bytes: usize,
+    /// Debug pages in one request; istioctl asks for one.
+    pub pages: usize,
     /// Bytes of one resource name.
     pub name_bytes: usize,
     /// Bytes of the node's id, which is in logs and on pages. One with the longest names that Kubernetes and DNS allow
@@ -22,7 +32,7 @@ pub struct Limits {
     pub message_bytes: usize,
     /// Bytes of the node's metadata. Kubernetes allows 256 KiB of annotations, which agents send along.
     pub metadata_bytes: usize,
-    /// Types on one stream.
+    /// Types on one stream. Envoy has eight; a control plane that reads configuration has one for each kind.
     pub types: usize,
     /// How long a response waits for the answer to the one before it, if newer resources are there.
     pub patience: Duration,
@@ -32,7 +42,12 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             request_bytes: 4 * 1024 * 1024,
+            request_time: Duration::from_secs(30),
+            request_names: 150_000,
             names: 50_000,
+            stream_names: 100_000,
+            stream_name_bytes: 8 * 1024 * 1024,
+            pages: 16,
             name_bytes: 4 * 1024,
             node_id_bytes: 768,
             node_bytes: 256 * 1024,

@@ -12,24 +12,32 @@ use api::TypeUrl;
 use api::envoy::service::discovery::v3::{DeltaDiscoveryRequest, DiscoveryRequest};
 use http::header::{CONTENT_TYPE, HeaderValue};
 use http::{Request as HttpRequest, Response as HttpResponse};
+use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 use tonic::server::NamedService;
 use tonic::service::Routes;
 use tonic::transport::server::TcpConnectInfo;
-use tonic::{Status, Streaming, body::Body};
+use tonic::{Status, body::Body};
 use tower::Service;
 
-use crate::body::{MessageBody, Reader};
+use crate::body::MessageBody;
+use crate::budget::Budget;
 use crate::control::{Control, Peer};
 use crate::limits::Limits;
+use crate::requests::Requests;
 use crate::session::Terms;
 use crate::set::Protocol;
 use crate::stream::{self, Request};
 
 /// How to serve.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Options {
     pub limits: Limits,
+    /// What all clients together may make the server hold.
+    pub budget: Budget,
+    /// Where streams are served; None for where their connections are. Responses take time to compute, which
+    /// connections of other clients must not wait for.
+    pub runtime: Option<Handle>,
     /// Sent to clients as the control plane's identifier.
     pub identifier: String,
     /// Ends every stream with `Unavailable`, so that clients go elsewhere.
@@ -41,6 +49,8 @@ pub fn routes<C: Control>(control: Arc<C>, options: Options) -> Routes {
     let shared = Arc::new(Shared {
         control,
         limits: Arc::new(options.limits),
+        budget: options.budget,
+        runtime: options.runtime,
         identifier: options.identifier.into(),
         stop: options.stop,
         seed: RandomState::new(),
@@ -131,6 +141,8 @@ family!(
 struct Shared<C> {
     control: Arc<C>,
     limits: Arc<Limits>,
+    budget: Budget,
+    runtime: Option<Handle>,
     identifier: Arc<str>,
     stop: CancellationToken,
     /// Differs between processes, so that a nonce of one server means nothing to the next.
@@ -200,11 +212,16 @@ impl<C: Control> Shared<C> {
             limits: Arc::clone(&self.limits),
             identifier: Arc::clone(&self.identifier),
             stream: self.seed.hash_one(self.streams.fetch_add(1, Ordering::Relaxed)),
+            share: self.budget.share(peer.address.map(|address| address.ip())),
         };
-        let requests =
-            Streaming::new_request(Reader::<R>::default(), request.into_body(), None, Some(self.limits.request_bytes));
+        let requests = Requests::new(request.into_body(), Arc::clone(&self.limits), &terms.share);
         let (responses, body) = MessageBody::new();
-        tokio::spawn(stream::run(Arc::clone(&self.control), requests, responses, peer, terms, self.stop.clone()));
+        let control = Arc::clone(&self.control);
+        let stream = stream::run::<C, R>(control, requests, responses, peer, terms, self.stop.clone());
+        match &self.runtime {
+            Some(runtime) => runtime.spawn(stream),
+            None => tokio::spawn(stream),
+        };
         let mut response = HttpResponse::new(Body::new(body));
         response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
         response

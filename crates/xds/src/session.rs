@@ -9,8 +9,10 @@ use api::TypeUrl;
 use bytes::Bytes;
 use tonic::Status;
 
+use crate::budget::Share;
 use crate::control::{Client, Event, Rejection, Verdict};
 use crate::limits::Limits;
+use crate::names::{self, Names};
 use crate::response::{Head, Response, is_news, response};
 use crate::set::{Protocol, ResourceSet};
 use crate::watch::{Epoch, Offer, Plan, Watch};
@@ -26,6 +28,8 @@ pub(crate) struct Terms {
     pub(crate) identifier: Arc<str>,
     /// Makes nonces of different streams differ.
     pub(crate) stream: u64,
+    /// What clients of this address may make the server hold.
+    pub(crate) share: Share,
 }
 
 /// The state of one stream.
@@ -34,6 +38,7 @@ pub(crate) struct Session<C> {
     pub(crate) terms: Terms,
     pub(crate) watches: Vec<Watch>,
     pub(crate) warming: Warming,
+    pub(crate) names: Names,
     epoch: Epoch,
     responses: u64,
     began: Instant,
@@ -81,6 +86,7 @@ impl<C: Client> Session<C> {
     pub(crate) fn new(client: C, terms: Terms, began: Instant) -> Self {
         Self {
             client,
+            names: Names::new(terms.share.nothing()),
             terms,
             watches: Vec::new(),
             warming: Warming::Nothing,
@@ -168,15 +174,23 @@ impl<C: Client> Session<C> {
         }
     }
 
+    /// Whether work on this stream takes long enough that it must not keep others waiting.
+    pub(crate) fn is_heavy(&self) -> bool {
+        names::is_heavy(&self.watches)
+    }
+
+    /// Checks and charges the names of all types, after some of them changed.
+    pub(crate) fn account(&mut self) -> Result<(), Status> {
+        let Self { names, watches, terms, client, .. } = self;
+        names.account(watches, &terms.limits, |kind| client.current(kind))
+    }
+
     /// The names as the current set spells them, so that streams share one allocation per name.
     pub(crate) fn interned(&mut self, kind: &TypeUrl, names: Vec<String>) -> Result<Vec<Arc<str>>, Status> {
         let limits = &self.terms.limits;
-        if names.len() > limits.names {
-            return Err(Status::resource_exhausted(format!(
-                "{} resource names, at most {}",
-                names.len(),
-                limits.names
-            )));
+        let (count, most) = (names.len(), if kind.is_debug() { limits.pages } else { limits.names });
+        if count > most {
+            return Err(Status::resource_exhausted(format!("{count} resource names, at most {most}")));
         }
         if let Some(long) = names.iter().map(String::len).find(|len| *len > limits.name_bytes) {
             return Err(Status::invalid_argument(format!(

@@ -47,6 +47,7 @@ impl<C: Client> Session<C> {
         watch.wants(names);
         watch.owed &= !watch.subscription.is_empty();
         if !repeated {
+            self.account()?;
             self.report_subscription(&kind);
         }
         Ok(())
@@ -64,6 +65,7 @@ impl<C: Client> Session<C> {
         let mut watch = Watch::new(kind.clone());
         watch.wants(names);
         self.begin(watch)?;
+        self.account()?;
         self.report_subscription(&kind);
         Ok(())
     }

@@ -6,20 +6,28 @@ use std::sync::Arc;
 use api::TypeUrl;
 use api::envoy::config::core::v3::Node;
 use api::envoy::service::discovery::v3::{DeltaDiscoveryRequest, DiscoveryRequest};
+use bytes::Bytes;
 use prost::Message;
+use tokio::task::yield_now;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
-use tonic::{Code, Status, Streaming};
+use tonic::{Code, Status};
 
 use crate::body::Sender;
 use crate::control::{Client, Control, Peer};
+use crate::decode::{Fields, decode};
 use crate::limits::Limits;
+use crate::requests::{Requests, STREAM_BYTES};
 use crate::session::{Session, Terms};
 
+/// Requests from here on wait for a turn before they are decoded: they take milliseconds.
+const LARGE: usize = 64 * 1024;
+
 /// The request message of a protocol.
-pub(crate) trait Request: Message + Default + 'static {
+pub(crate) trait Request: Fields + Send + 'static {
     fn kind(&self) -> &str;
     fn take_node(&mut self) -> Option<Node>;
+    fn is_rejection(&self) -> bool;
     fn apply<C: Client>(self, session: &mut Session<C>) -> Result<(), Status>;
 }
 
@@ -30,6 +38,10 @@ impl Request for DiscoveryRequest {
 
     fn take_node(&mut self) -> Option<Node> {
         self.node.take()
+    }
+
+    fn is_rejection(&self) -> bool {
+        self.error_detail.is_some()
     }
 
     fn apply<C: Client>(self, session: &mut Session<C>) -> Result<(), Status> {
@@ -46,6 +58,10 @@ impl Request for DeltaDiscoveryRequest {
         self.node.take()
     }
 
+    fn is_rejection(&self) -> bool {
+        self.error_detail.is_some()
+    }
+
     fn apply<C: Client>(self, session: &mut Session<C>) -> Result<(), Status> {
         session.delta(self)
     }
@@ -54,30 +70,38 @@ impl Request for DeltaDiscoveryRequest {
 /// Runs a stream to its end and tells its client how it ended.
 pub(crate) async fn run<C: Control, R: Request>(
     control: Arc<C>,
-    mut requests: Streaming<R>,
+    mut requests: Requests,
     responses: Sender,
     peer: Peer,
     terms: Terms,
     stop: CancellationToken,
 ) {
+    let address = peer.address;
     let status = tokio::select! {
         biased;
         () = stop.cancelled() => Status::unavailable("the server is shutting down"),
-        status = converse(&*control, &mut requests, &responses, peer, terms) => status,
+        status = converse::<C, R>(&*control, &mut requests, &responses, peer, terms) => status,
     };
+    if [Code::ResourceExhausted, Code::InvalidArgument, Code::DeadlineExceeded].contains(&status.code()) {
+        control.refused(address, &status);
+    }
     // The client may be gone; then nobody asks how its stream ended.
     let _ = responses.send(Err(status)).await;
 }
 
 async fn converse<C: Control, R: Request>(
     control: &C,
-    requests: &mut Streaming<R>,
+    requests: &mut Requests,
     responses: &Sender,
     peer: Peer,
     terms: Terms,
 ) -> Status {
-    match greet(control, requests, peer, terms).await {
-        Ok(Some((session, node_id))) => serve(session, &node_id, requests, responses).await,
+    let _charge = match terms.share.charge(STREAM_BYTES) {
+        Ok(charge) => charge,
+        Err(exhausted) => return exhausted.into(),
+    };
+    match greet::<C, R>(control, requests, peer, terms).await {
+        Ok(Some((session, node_id))) => serve::<C::Client, R>(session, &node_id, requests, responses).await,
         Ok(None) => Status::ok(""),
         Err(status) => status,
     }
@@ -86,18 +110,20 @@ async fn converse<C: Control, R: Request>(
 /// Reads the first request, which says who the client is. None if the client leaves before.
 async fn greet<C: Control, R: Request>(
     control: &C,
-    requests: &mut Streaming<R>,
+    requests: &mut Requests,
     peer: Peer,
     terms: Terms,
 ) -> Result<Option<(Session<C::Client>, String)>, Status> {
     let mut first = loop {
-        match receive(requests).await? {
-            // Agents may probe before their Envoy asks for anything.
-            Some(probe) if probe.kind() == TypeUrl::HEALTH.as_str() => {}
-            Some(request) => break request,
-            None => return Ok(None),
+        let Some(message) = requests.next().await? else { return Ok(None) };
+        let _turn = if message.len() > LARGE { Some(terms.share.turn().await) } else { None };
+        let request: R = decode(&message, &terms.limits)?;
+        // Agents may probe before their Envoy asks for anything.
+        if request.kind() != TypeUrl::HEALTH.as_str() {
+            break request;
         }
     };
+    requests.done();
     let node = first.take_node().filter(|node| !node.id.is_empty());
     let node = node.ok_or_else(|| Status::invalid_argument("missing node information"))?;
     check(&node, &terms.limits)?;
@@ -111,7 +137,7 @@ async fn greet<C: Control, R: Request>(
 async fn serve<C: Client, R: Request>(
     mut session: Session<C>,
     node_id: &str,
-    requests: &mut Streaming<R>,
+    requests: &mut Requests,
     responses: &Sender,
 ) -> Status {
     let mut due = true;
@@ -119,22 +145,28 @@ async fn serve<C: Client, R: Request>(
         let wake = wake(session.wakes_at());
         tokio::select! {
             biased;
-            request = receive(requests) => {
-                let outcome = match request {
-                    Ok(Some(request)) => accept(&mut session, node_id, request),
+            message = requests.next() => {
+                let outcome = match message {
+                    Ok(Some(message)) => accept::<C, R>(&mut session, node_id, message).await,
                     Ok(None) => return finish(session, responses).await,
                     Err(status) => Err(status),
                 };
                 if let Err(status) = outcome {
                     return status;
                 }
+                requests.done();
                 due = true;
+                // A client with much to say takes turns with others.
+                yield_now().await;
             }
             slot = responses.reserve(), if due => match slot {
-                Ok(slot) => match session.next(Instant::now().into_std()) {
-                    Some(response) => slot.send(Ok(response.chunks)),
-                    None => due = false,
-                },
+                Ok(slot) => {
+                    let _turn = if session.is_heavy() { Some(session.terms.share.turn().await) } else { None };
+                    match session.next(Instant::now().into_std()) {
+                        Some(response) => slot.send(Ok(response.chunks)),
+                        None => due = false,
+                    }
+                }
                 Err(_) => return Status::cancelled("the client left"),
             },
             () = session.client.changed() => {
@@ -164,21 +196,19 @@ async fn wake(at: Option<std::time::Instant>) {
     }
 }
 
-fn accept<C: Client, R: Request>(session: &mut Session<C>, node_id: &str, mut request: R) -> Result<(), Status> {
+async fn accept<C: Client, R: Request>(session: &mut Session<C>, node_id: &str, message: Bytes) -> Result<(), Status> {
+    let share = session.terms.share.clone();
+    let is_heavy = message.len() > LARGE || session.is_heavy();
+    let _turn = if is_heavy { Some(share.turn().await) } else { None };
+    let mut request: R = decode(&message, &session.terms.limits)?;
+    // What is to blame for a rejection is looked for in all of the configuration.
+    let _turn_for_blame = if request.is_rejection() && !is_heavy { Some(share.turn().await) } else { None };
     match request.take_node() {
         Some(node) if !node.id.is_empty() && node.id != node_id => {
             Err(Status::invalid_argument(format!("node changed in mid-stream; it was {node_id}")))
         }
         _ => request.apply(session),
     }
-}
-
-async fn receive<R>(requests: &mut Streaming<R>) -> Result<Option<R>, Status> {
-    requests.message().await.map_err(|status| match status.code() {
-        // What tonic says of a message over the limit; gRPC's own servers say it is too much.
-        Code::OutOfRange => Status::resource_exhausted(status.message().to_owned()),
-        _ => status,
-    })
 }
 
 fn check(node: &Node, limits: &Limits) -> Result<(), Status> {

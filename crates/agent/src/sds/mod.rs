@@ -21,7 +21,7 @@ use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 use tonic::Status;
 use tracing::{debug, info, warn};
-use xds::{Client, Control, Event, Limits, Peer, ResourceSet};
+use xds::{Client, Control, Event, Peer, ResourceSet};
 
 use self::content::{Files, resource};
 use self::names::Secret;
@@ -54,7 +54,7 @@ impl Server {
     /// Serves until cancelled.
     pub async fn serve(self, stop: CancellationToken) {
         let options =
-            xds::Options { limits: Limits::default(), identifier: "pilot-agent".to_owned(), stop: stop.clone() };
+            xds::Options { identifier: "pilot-agent".to_owned(), stop: stop.clone(), ..xds::Options::default() };
         let routes = xds::routes(Arc::new(Secrets { store: self.store }), options);
         let mut connections = JoinSet::new();
         while let Some(accepted) = stop.run_until_cancelled(self.listener.accept()).await {

@@ -3,6 +3,7 @@
 mod delta;
 mod envoy;
 mod history;
+mod names;
 mod order;
 mod rejection;
 mod sotw;
@@ -17,6 +18,7 @@ use api::envoy::service::discovery::v3::{
 use api::{Resource, TypeUrl};
 use prost::Message;
 
+use crate::budget::Budget;
 use crate::control::{Client, Event, Former, Rejection, Verdict};
 use crate::limits::Limits;
 use crate::response::Response;
@@ -129,7 +131,14 @@ impl Stream {
     }
 
     fn with(protocol: Protocol, only: Option<TypeUrl>, limits: Limits, world: &str) -> Self {
-        let terms = Terms { protocol, only, limits: Arc::new(limits), identifier: "test".into(), stream: 7 };
+        let terms = Terms {
+            protocol,
+            only,
+            limits: Arc::new(limits),
+            identifier: "test".into(),
+            stream: 7,
+            share: Budget::default().share(None),
+        };
         let now = Instant::now();
         let mut stream = Self {
             session: Session::new(Fake::default(), terms, now),

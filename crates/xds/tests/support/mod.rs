@@ -19,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Status};
 use tower::{Service, ServiceExt};
-use xds::{Client, Control, Event, Limits, Options, Peer, ResourceSet};
+use xds::{Client, Control, Event, Options, Peer, ResourceSet};
 
 pub(crate) type World = Vec<(TypeUrl, Vec<Resource>)>;
 type Sets = BTreeMap<TypeUrl, Arc<ResourceSet>>;
@@ -138,7 +138,7 @@ impl Server {
 
     async fn start_at(mesh: Arc<Mesh>, port: u16) -> Self {
         let stop = CancellationToken::new();
-        let options = Options { limits: Limits::default(), identifier: "loopback".into(), stop: stop.clone() };
+        let options = Options { identifier: "loopback".into(), stop: stop.clone(), ..Options::default() };
         let routes = xds::routes(Arc::clone(&mesh), options);
         let listener = TcpListener::bind(("127.0.0.1", port)).await.unwrap();
         let address = listener.local_addr().unwrap();

@@ -1,5 +1,7 @@
 //! What Envoy's messages tell: the names of refused resources, and texts that come from an object.
 
+use std::collections::BTreeSet;
+
 use api::envoy::config::core::v3::TrafficDirection;
 use api::envoy::config::listener::v3::Listener;
 use api::envoy::config::route::v3::RouteConfiguration;
@@ -19,6 +21,10 @@ const SHORTEST_QUOTED: usize = 3;
 const MOST_QUOTED: usize = 16;
 /// Bytes of a message that are searched for texts of objects.
 const LONGEST_SEARCHED: usize = 4 * 1024;
+/// Ends of a name that are tried from one beginning, as names may contain what ends them.
+const MOST_ENDS: usize = 4;
+/// Bytes in which the end of a name is looked for: a host name has 253 at most.
+const LONGEST_NAME: usize = 512;
 
 /// Whether a listener says that it is for what leaves the client.
 pub(super) fn is_outbound(listener: &Resource) -> bool {
@@ -28,20 +34,30 @@ pub(super) fn is_outbound(listener: &Resource) -> bool {
 
 /// The offered resources that a message names.
 /// Envoy writes `Error adding/updating listener(s) NAME: why, NAME: why`, and quotes names elsewhere.
+/// The message is read once, however many resources were offered: they come in the order of their names.
 pub(super) fn named<'a>(message: &str, offered: &[&'a Offered]) -> Vec<&'a Offered> {
-    let is_named = |offered: &&&'a Offered| {
-        let name = &*offered.resource.name;
-        !name.is_empty() && message.match_indices(name).any(|(at, _)| is_whole(message, at, name.len()))
-    };
-    offered.iter().filter(is_named).copied().collect()
+    let mut ordered: Vec<(&str, usize)> = offered.iter().enumerate().map(|(at, o)| (&*o.resource.name, at)).collect();
+    ordered.sort_unstable();
+    let found = candidates(message).filter_map(|name| {
+        let at = ordered.binary_search_by_key(&name, |(known, _)| known).ok()?;
+        ordered.get(at).map(|(_, place)| *place)
+    });
+    let places: BTreeSet<usize> = found.collect();
+    places.into_iter().filter_map(|place| offered.get(place).copied()).collect()
 }
 
-fn is_whole(message: &str, at: usize, len: usize) -> bool {
-    let (before, after) = (&message[..at], &message[at + len..]);
-    let listed = (before.ends_with("(s) ") || before.ends_with(", ") || before.ends_with('\n'))
-        && (after.starts_with(": ") || after.starts_with(" - "));
-    let quoted = |mark: char| before.ends_with(mark) && after.starts_with(mark);
-    listed || quoted('\'') || quoted('"')
+/// Every part of a message that may be a name, by what is before and after it.
+fn candidates(message: &str) -> impl Iterator<Item = &str> {
+    let begins = move |mark: &'static str, ends: &'static [&'static str]| {
+        message.match_indices(mark).flat_map(move |(at, _)| {
+            let rest = &message[at + mark.len()..];
+            let rest = &rest[..rest.floor_char_boundary(LONGEST_NAME)];
+            ends.iter().flat_map(move |end| rest.match_indices(end).take(MOST_ENDS).map(|(to, _)| &rest[..to]))
+        })
+    };
+    let listed = ["(s) ", ", ", "\n"].into_iter().flat_map(move |mark| begins(mark, &[": ", " - "]));
+    let quoted = [("'", &["'"]), ("\"", &["\""])].into_iter().flat_map(move |(mark, ends)| begins(mark, ends));
+    listed.chain(quoted).filter(|name| !name.is_empty())
 }
 
 /// Texts by which objects are recognised.
@@ -134,6 +150,24 @@ mod tests {
     fn a_number_in_a_message_is_no_route_table() {
         check("regex program size of 180 > 80, see 80", &["80", "8080"], &[]);
         check("Duplicate route table '80'", &["80", "8080"], &["80"]);
+    }
+
+    #[test]
+    fn a_name_may_contain_what_ends_it() {
+        check("Error adding/updating listener(s) a: b - c: no", &["a: b - c", "a: b", "b"], &["a: b - c", "a: b"]);
+        check("route \"it's\" and 'x'", &["it's", "x"], &["it's", "x"]);
+    }
+
+    #[test]
+    fn hole_05_a_message_of_quotations_is_searched_once() {
+        let message = "'a','b',\"c\": , ".repeat(30_000);
+        let names: Vec<String> = (0..1_000).map(|i| format!("outbound|80||s{i}.shop")).collect();
+        let begun = std::time::Instant::now();
+        check(&message, &names.iter().map(String::as_str).collect::<Vec<_>>(), &[]);
+        let quoted = quoted(&message.replace("'a'", "'abcdef'"));
+        eprintln!("{} bytes searched for {} names in {:?}", message.len(), names.len(), begun.elapsed());
+        assert!(quoted.len() <= super::MOST_QUOTED);
+        assert!(begun.elapsed() < std::time::Duration::from_secs(20), "{:?}", begun.elapsed());
     }
 
     #[test]

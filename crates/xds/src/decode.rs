@@ -1,0 +1,261 @@
+//! Requests from bytes, within limits: a field that is too large or comes too often is refused before it becomes
+//! values in memory. Two bytes on the wire can be two dozen as an empty `String`.
+
+use api::envoy::service::discovery::v3::{DeltaDiscoveryRequest, DiscoveryRequest};
+use api::wire::google::rpc;
+use bytes::Buf;
+use prost::encoding::{DecodeContext, WireType, decode_key, decode_varint, skip_field};
+use prost::{DecodeError, Message};
+use tonic::Status;
+
+use crate::limits::Limits;
+
+/// What the fields of a request message are.
+pub(crate) trait Fields: Message + Default {
+    fn field(tag: u32) -> Field;
+    fn set_error(&mut self, error: rpc::Status);
+}
+
+/// A field, as far as limits differ.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Field {
+    Node,
+    Type,
+    /// A resource name, or a name with the version that the client holds.
+    Name,
+    /// A nonce or a version.
+    Text,
+    Error,
+    /// Not read here.
+    Other,
+}
+
+impl Fields for DiscoveryRequest {
+    fn field(tag: u32) -> Field {
+        match tag {
+            1 | 5 => Field::Text,
+            2 => Field::Node,
+            3 => Field::Name,
+            4 => Field::Type,
+            6 => Field::Error,
+            _ => Field::Other,
+        }
+    }
+
+    fn set_error(&mut self, error: rpc::Status) {
+        self.error_detail = Some(error);
+    }
+}
+
+impl Fields for DeltaDiscoveryRequest {
+    fn field(tag: u32) -> Field {
+        match tag {
+            1 => Field::Node,
+            2 => Field::Type,
+            3..=5 => Field::Name,
+            6 => Field::Text,
+            7 => Field::Error,
+            _ => Field::Other,
+        }
+    }
+
+    fn set_error(&mut self, error: rpc::Status) {
+        self.error_detail = Some(error);
+    }
+}
+
+/// Reads a request. Empty resource names name nothing and are left out.
+pub(crate) fn decode<R: Fields>(message: &[u8], limits: &Limits) -> Result<R, Status> {
+    let (mut request, mut rest, mut counted) = (R::default(), message, Counted::default());
+    while !rest.is_empty() {
+        let whole = rest;
+        let (tag, wire) = decode_key(&mut rest).map_err(bad)?;
+        let field = R::field(tag);
+        if wire != WireType::LengthDelimited || field == Field::Other {
+            // A known field in another form is an error, but not one that is worth telling from unknown ones.
+            skip_field(wire, tag, &mut rest, DecodeContext::default()).map_err(bad)?;
+            continue;
+        }
+        let content = content(&mut rest)?;
+        counted.check(field, content.len(), limits)?;
+        match field {
+            Field::Error => request.set_error(rejection(content, limits).map_err(bad)?),
+            Field::Name if content.is_empty() => {}
+            _ => request.merge(&whole[..whole.len() - rest.len()]).map_err(bad)?,
+        }
+    }
+    Ok(request)
+}
+
+/// The content of a length-delimited field, taken from the front.
+fn content<'a>(rest: &mut &'a [u8]) -> Result<&'a [u8], Status> {
+    let len = usize::try_from(decode_varint(rest).map_err(bad)?).unwrap_or(usize::MAX);
+    let (content, after) = rest.split_at_checked(len).ok_or_else(|| bad("a field is cut off"))?;
+    *rest = after;
+    Ok(content)
+}
+
+/// What was read of one request so far.
+#[derive(Default)]
+struct Counted {
+    names: usize,
+    node_bytes: usize,
+}
+
+impl Counted {
+    fn check(&mut self, field: Field, bytes: usize, limits: &Limits) -> Result<(), Status> {
+        match field {
+            Field::Node => {
+                self.node_bytes += bytes;
+                within("node", self.node_bytes, limits.metadata_bytes + limits.node_bytes)
+            }
+            Field::Type if bytes > limits.type_bytes => {
+                let most = limits.type_bytes;
+                Err(Status::invalid_argument(format!("type of {bytes} bytes, at most {most}")))
+            }
+            Field::Text => within("nonce or version", bytes, limits.name_bytes),
+            Field::Name => {
+                self.names += 1;
+                if self.names > limits.request_names {
+                    let most = limits.request_names;
+                    return Err(Status::resource_exhausted(format!("more than {most} resource names in a request")));
+                }
+                // A map entry has a version, and two keys and lengths.
+                within("resource name", bytes, limits.name_bytes + VERSION_BYTES)
+            }
+            Field::Type | Field::Error | Field::Other => Ok(()),
+        }
+    }
+}
+
+/// More than any version of ours, with the frame of a map entry.
+const VERSION_BYTES: usize = 256;
+
+fn within(what: &str, bytes: usize, most: usize) -> Result<(), Status> {
+    if bytes > most {
+        return Err(Status::resource_exhausted(format!("{what} of {bytes} bytes, at most {most}")));
+    }
+    Ok(())
+}
+
+/// Code and message of a rejection. The rest of a long message is not read.
+fn rejection(mut rest: &[u8], limits: &Limits) -> Result<rpc::Status, DecodeError> {
+    let mut status = rpc::Status::default();
+    while rest.has_remaining() {
+        let whole = rest;
+        let (tag, wire) = decode_key(&mut rest)?;
+        skip_field(wire, tag, &mut rest, DecodeContext::default())?;
+        let mut field = &whole[..whole.len() - rest.len()];
+        match (tag, wire) {
+            (1, WireType::Varint) => status.merge(field)?,
+            (2, WireType::LengthDelimited) => {
+                decode_key(&mut field)?;
+                decode_varint(&mut field)?;
+                status.message = String::from_utf8_lossy(&field[..field.len().min(limits.message_bytes)]).into_owned();
+            }
+            _ => {}
+        }
+    }
+    Ok(status)
+}
+
+fn bad(error: impl std::fmt::Display) -> Status {
+    Status::invalid_argument(format!("could not decode message: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use tonic::Code;
+
+    use super::{DeltaDiscoveryRequest, DiscoveryRequest, Limits, Message, decode, rpc};
+
+    #[test]
+    fn ordinary_requests_are_read_as_they_are() {
+        let error_detail = Some(rpc::Status { code: 13, message: "no".to_owned(), details: Vec::new() });
+        let node = Some(api::envoy::config::core::v3::Node { id: "sidecar".to_owned(), ..Default::default() });
+        let sotw = DiscoveryRequest {
+            version_info: "1".to_owned(),
+            node: node.clone(),
+            resource_names: vec!["a".to_owned(), "b".to_owned()],
+            type_url: "t".to_owned(),
+            response_nonce: "n".to_owned(),
+            error_detail: error_detail.clone(),
+            ..Default::default()
+        };
+        assert_eq!(decode::<DiscoveryRequest>(&sotw.encode_to_vec(), &Limits::default()).unwrap(), sotw);
+        let delta = DeltaDiscoveryRequest {
+            node,
+            type_url: "t".to_owned(),
+            resource_names_subscribe: vec!["a".to_owned()],
+            resource_names_unsubscribe: vec!["b".to_owned()],
+            initial_resource_versions: [("c".to_owned(), "1".to_owned())].into(),
+            response_nonce: "n".to_owned(),
+            error_detail,
+            ..Default::default()
+        };
+        assert_eq!(decode::<DeltaDiscoveryRequest>(&delta.encode_to_vec(), &Limits::default()).unwrap(), delta);
+    }
+
+    #[test]
+    fn hole_05_empty_names_and_endless_lists_cost_nothing() {
+        let delta = |subscribe: usize, unsubscribe: usize| {
+            let names = (0..subscribe).map(|i| format!("outbound|80||s{i}")).collect();
+            DeltaDiscoveryRequest {
+                resource_names_subscribe: names,
+                resource_names_unsubscribe: vec![String::new(); unsubscribe],
+                ..Default::default()
+            }
+        };
+        let limits = Limits::default();
+        let begun = Instant::now();
+        let status = decode::<DeltaDiscoveryRequest>(&delta(49_000, 1_900_000).encode_to_vec(), &limits).unwrap_err();
+        eprintln!("1,949,000 names refused in {:?}", begun.elapsed());
+        assert_eq!(status.code(), Code::ResourceExhausted, "{status}");
+        assert!(begun.elapsed() < Duration::from_secs(20));
+        let read = decode::<DeltaDiscoveryRequest>(&delta(2, 10).encode_to_vec(), &limits).unwrap();
+        assert_eq!((read.resource_names_subscribe.len(), read.resource_names_unsubscribe.len()), (2, 0));
+    }
+
+    #[test]
+    fn hole_05_message_of_a_nack_is_cut_when_it_is_read() {
+        let limits = Limits { message_bytes: 10, ..Limits::default() };
+        let check = |message: &str, expected: &str| {
+            let details = vec![api::Any::default(); 1000];
+            let error_detail = Some(rpc::Status { code: 3, message: message.to_owned(), details });
+            let request = DiscoveryRequest { error_detail, ..Default::default() };
+            let read = decode::<DiscoveryRequest>(&request.encode_to_vec(), &limits).unwrap().error_detail.unwrap();
+            assert_eq!((read.code, &*read.message, read.details.len()), (3, expected, 0));
+        };
+        check("short", "short");
+        check("exactly 10", "exactly 10");
+        check("more than that", "more than ");
+        check(&"ä".repeat(2 << 20), "äääää");
+        check("123456789ä and more", "123456789\u{fffd}");
+    }
+
+    #[test]
+    fn hole_05_each_field_is_bounded_before_it_is_built() {
+        let check = |request: DiscoveryRequest, expected: Code| {
+            let read = decode::<DiscoveryRequest>(&request.encode_to_vec(), &Limits::default());
+            assert_eq!(read.err().map(|status| status.code()), Some(expected));
+        };
+        let large = "x".repeat(2 << 20);
+        check(DiscoveryRequest { type_url: large.clone(), ..Default::default() }, Code::InvalidArgument);
+        check(DiscoveryRequest { response_nonce: large.clone(), ..Default::default() }, Code::ResourceExhausted);
+        check(DiscoveryRequest { resource_names: vec![large.clone()], ..Default::default() }, Code::ResourceExhausted);
+        let node = api::envoy::config::core::v3::Node { id: large, ..Default::default() };
+        check(DiscoveryRequest { node: Some(node), ..Default::default() }, Code::ResourceExhausted);
+    }
+
+    #[test]
+    fn garbage_is_an_invalid_argument() {
+        for garbage in
+            [&b"\xff\xff\xff"[..], b"\x1a\x05a", b"\x1a\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01", b"\x1a\x01\xff"]
+        {
+            let read = decode::<DiscoveryRequest>(garbage, &Limits::default());
+            assert_eq!(read.err().map(|status| status.code()), Some(Code::InvalidArgument), "{garbage:?}");
+        }
+    }
+}
