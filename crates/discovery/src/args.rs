@@ -107,6 +107,9 @@ pub struct Discovery {
     pub keepalive: Keepalive,
 
     #[command(flatten)]
+    pub clients: ClientFlags,
+
+    #[command(flatten)]
     pub logging: Logging,
 
     /// Flags that were set aside; told once the log is there.
@@ -208,6 +211,29 @@ pub struct Keepalive {
     /// Ask a client to connect anew after this time; without it, never
     #[arg(long = "keepaliveMaxServerConnectionAge", value_parser = duration)]
     pub max_connection_age: Option<Duration>,
+}
+
+/// What clients may make the server hold: names that do not exist, unfinished requests, and the streams themselves.
+#[derive(Clone, Copy, Debug, Args)]
+pub struct ClientFlags {
+    /// Megabytes that all clients together may make the server hold
+    #[arg(long = "maxClientMemory", default_value = "2048")]
+    pub memory: usize,
+
+    /// Megabytes that clients of one address may make the server hold; each stream counts 32 kilobytes
+    #[arg(long = "maxClientMemoryPerAddress", default_value = "256")]
+    pub memory_per_address: usize,
+}
+
+impl ClientFlags {
+    pub(crate) fn allowance(self) -> xds::Allowance {
+        let bytes = |megabytes: usize| megabytes.saturating_mul(1 << 20);
+        xds::Allowance {
+            total_bytes: bytes(self.memory),
+            peer_bytes: bytes(self.memory_per_address),
+            ..xds::Allowance::default()
+        }
+    }
 }
 
 /// Flags of `pilot-discovery request`.

@@ -1,17 +1,26 @@
 //! What is served over gRPC on the plain and on the TLS port: xDS, health and reflection.
 
+use std::convert::Infallible;
+use std::future::{Future, ready};
+use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 
-use http::Request;
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body_util::BodyExt;
+use hyper::body::Incoming;
+use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
+use tonic::Status;
 use tonic::body::Body;
 use tonic::server::NamedService;
 use tonic::service::Routes;
+use tonic::transport::server::TcpConnectInfo;
 use tonic_health::ServingStatus;
 use tonic_health::server::HealthReporter;
 use tower::Service;
-use xds::Options;
+use xds::{Budget, Charge, Options};
 
 use crate::serve::session::Pilot;
 
@@ -42,14 +51,62 @@ const COMPLETE: &str = "the committed descriptor set is complete; a test decodes
 const ADS: &str = "envoy.service.discovery.v3.AggregatedDiscoveryService";
 
 /// All gRPC services. Cancelling ends every stream, so that clients go elsewhere.
-pub(crate) fn routes(pilot: Arc<Pilot>, identifier: String, stop: CancellationToken) -> Routes {
+/// Streams are served on the given threads.
+pub(crate) fn routes(
+    pilot: Arc<Pilot>,
+    identifier: String,
+    budget: Budget,
+    threads: Handle,
+    stop: CancellationToken,
+) -> Charged {
     let (reporter, health) = tonic_health::server::health_reporter();
     tokio::spawn(report(reporter, pilot.clone(), stop.clone()));
     let newer = Late::new(|| reflection().build_v1().expect(COMPLETE));
     // Tools of before 2023, grpcurl among them, ask for this one.
     let older = Late::new(|| reflection().build_v1alpha().expect(COMPLETE));
-    let options = Options { identifier, stop, ..Options::default() };
-    xds::routes(pilot, options).add_service(health).add_service(newer).add_service(older)
+    let options = Options { budget: budget.clone(), runtime: Some(threads), identifier, stop, ..Options::default() };
+    let routes = xds::routes(pilot, options).add_service(health).add_service(newer).add_service(older);
+    Charged { routes, budget }
+}
+
+/// What the transport holds for a request in flight, whatever it asks for.
+const REQUEST_BYTES: usize = 4 * 1024;
+
+/// The services, each of whose requests is charged to the budget of its client until it is answered.
+#[derive(Clone, Debug)]
+pub(crate) struct Charged {
+    routes: Routes,
+    budget: Budget,
+}
+
+impl Service<Request<Incoming>> for Charged {
+    type Response = Response<Body>;
+    type Error = Infallible;
+    type Future = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
+
+    /// Services of tonic are always ready.
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<Incoming>) -> Self::Future {
+        let peer = request.extensions().get::<TcpConnectInfo>().and_then(TcpConnectInfo::remote_addr);
+        match self.budget.share(peer.map(|peer| peer.ip())).charge(REQUEST_BYTES) {
+            Ok(charge) => {
+                let answer = self.routes.call(request);
+                Box::pin(async move { Ok(answer.await?.map(|body| Body::new(charged(body, charge)))) })
+            }
+            Err(exhausted) => Box::pin(ready(Ok(Status::from(exhausted).into_http()))),
+        }
+    }
+}
+
+/// The body with its charge.
+fn charged(body: Body, charge: Charge) -> impl http_body::Body<Data = Bytes, Error = Status> {
+    body.map_frame(move |frame| {
+        let _ = &charge;
+        frame
+    })
 }
 
 /// A service that is made when somebody first asks for it: reflection holds megabytes that most servers are

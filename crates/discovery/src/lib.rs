@@ -4,6 +4,8 @@
 #![forbid(unsafe_code)]
 
 pub mod args;
+mod connections;
+pub mod descriptors;
 mod flags;
 mod grpc;
 mod http;
@@ -15,5 +17,6 @@ mod registries;
 pub mod request;
 pub mod serve;
 mod stores;
+mod threads;
 pub mod tls;
 pub mod wire;

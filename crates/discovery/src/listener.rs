@@ -1,5 +1,6 @@
 //! Listening sockets and the connections on them, for gRPC and for pages alike: small segments are sent
-//! at once, dead clients are noticed, old connections are asked to go, and stopping waits for the last.
+//! at once, dead clients are noticed, old connections are asked to go, and stopping waits for the last. How many there
+//! may be and how long they may be silent is in `connections`.
 
 use std::io;
 use std::net::SocketAddr;
@@ -14,15 +15,17 @@ use hyper::body::Incoming;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use hyper_util::service::TowerToHyperService;
+use nix::sys::socket::{setsockopt, sockopt};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tonic::transport::server::TcpConnectInfo;
-use tower::{Service, ServiceExt};
-use tracing::{debug, info};
+use tower::{Service, ServiceExt, service_fn};
+use tracing::{debug, error, info};
 
+use crate::connections::{Connection, Connections, Counted, Deadlines, Place};
 use crate::tls::{Certificates, ClientCertificates};
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
@@ -31,6 +34,19 @@ type BoxError = Box<dyn std::error::Error + Send + Sync>;
 const PATIENCE: Duration = Duration::from_secs(10);
 /// After it was asked to go, a connection may end its streams for this long, as in upstream.
 const GRACE: Duration = Duration::from_secs(10);
+/// A client that takes none of what is sent to it for this long is dropped.
+const UNREAD: Duration = Duration::from_secs(30);
+/// Between two requests for pages.
+const IDLE: Duration = Duration::from_secs(60);
+/// A client of the gRPC ports without a stream. Envoys and agents always have one.
+const IDLE_GRPC: Duration = Duration::from_secs(300);
+/// For a page and its reader. The largest are some hundred megabytes.
+const LONGEST_PAGE: Duration = Duration::from_secs(300);
+/// What the kernel keeps of a page that its reader is slow to take.
+const PAGE_BUFFER: usize = 128 * 1024;
+/// What a client may send of a request before it is read: of one stream, and of all streams of a connection.
+const STREAM_WINDOW: u32 = 64 * 1024;
+const CONNECTION_WINDOW: u32 = 256 * 1024;
 /// After an accept failed for want of descriptors or memory.
 const PAUSE: Duration = Duration::from_millis(50);
 
@@ -49,6 +65,8 @@ pub(crate) struct Terms {
     pub(crate) ping: Option<(Duration, Duration)>,
     /// Ask a client to connect anew after about this time.
     pub(crate) age: Option<Duration>,
+    /// Where connections count.
+    pub(crate) connections: Arc<Connections>,
 }
 
 /// What is spoken on a port.
@@ -61,8 +79,15 @@ pub(crate) enum Protocol {
 }
 
 impl Terms {
-    pub(crate) fn pages() -> Terms {
-        Terms { protocol: Protocol::Pages, ping: None, age: None }
+    pub(crate) fn pages(connections: Arc<Connections>) -> Terms {
+        Terms { protocol: Protocol::Pages, ping: None, age: None, connections }
+    }
+
+    fn deadlines(&self) -> Deadlines {
+        match self.protocol {
+            Protocol::Grpc => Deadlines { first_request: PATIENCE, idle: IDLE_GRPC, busy: None },
+            Protocol::Pages => Deadlines { first_request: PATIENCE, idle: IDLE, busy: Some(LONGEST_PAGE) },
+        }
     }
 }
 
@@ -90,13 +115,18 @@ impl Listener {
     ) where
         S: Service<Request<Incoming>, Response = Response<B>> + Clone + Send + Sync + 'static,
         S::Future: Send,
-        S::Error: Into<BoxError>,
-        B: Body + Send + 'static,
+        S::Error: Into<BoxError> + Send,
+        B: Body + Send + Unpin + 'static,
         B::Data: Send,
         B::Error: Into<BoxError>,
     {
         let connections = TaskTracker::new();
-        while let Some(accepted) = stop.run_until_cancelled(self.socket.accept()).await {
+        // It was bound elsewhere; from here on the threads that serve it are told of new connections.
+        let socket = match self.socket.into_std().and_then(TcpListener::from_std) {
+            Ok(socket) => socket,
+            Err(error) => return error!(port = self.name, %error, "could not listen"),
+        };
+        while let Some(accepted) = stop.run_until_cancelled(socket.accept()).await {
             let (stream, peer) = match accepted {
                 Ok(accepted) => accepted,
                 Err(error) => {
@@ -105,16 +135,18 @@ impl Listener {
                     continue;
                 }
             };
+            // Dropping the stream closes it.
+            let Some(place) = terms.connections.enter(plain(peer).ip()) else { continue };
             let (service, terms, certificates, stop) =
                 (service.clone(), terms.clone(), certificates.clone(), stop.clone());
             let name = self.name;
             connections.spawn(async move {
-                if let Err(error) = connection(stream, service, terms, certificates, stop).await {
+                if let Err(error) = connection(stream, place, service, terms, certificates, stop).await {
                     debug!(port = name, %peer, error = %error, "connection ended");
                 }
             });
         }
-        drop(self.socket);
+        drop(socket);
         connections.close();
         connections.wait().await;
     }
@@ -132,6 +164,7 @@ async fn open(address: &str) -> io::Result<TcpListener> {
 
 async fn connection<S, B>(
     stream: TcpStream,
+    place: Place,
     service: S,
     terms: Terms,
     certificates: Option<Arc<Certificates>>,
@@ -140,37 +173,65 @@ async fn connection<S, B>(
 where
     S: Service<Request<Incoming>, Response = Response<B>> + Clone + Send + Sync + 'static,
     S::Future: Send,
-    S::Error: Into<BoxError>,
-    B: Body + Send + 'static,
+    S::Error: Into<BoxError> + Send,
+    B: Body + Send + Unpin + 'static,
     B::Data: Send,
     B::Error: Into<BoxError>,
 {
-    // A push is many small writes; waiting for acknowledgements would cost 40 ms each.
-    stream.set_nodelay(true)?;
+    prepare(&stream, terms.protocol)?;
     let peer = TcpConnectInfo {
         local_addr: stream.local_addr().ok().map(plain),
         remote_addr: stream.peer_addr().ok().map(plain),
     };
+    let open = place.connection();
     let Some(certificates) = certificates else {
-        let service = service.map_request(move |mut request: Request<Incoming>| {
-            request.extensions_mut().insert(peer.clone());
-            request
-        });
-        return converse(stream, service, &terms, &stop).await;
+        return converse(stream, known(service, peer, None, open.clone()), &terms, open, &stop).await;
     };
-    let stream = timeout(PATIENCE, certificates.acceptor().accept(stream)).await??;
+    let deadlines = terms.deadlines();
+    let stream = tokio::select! {
+        stream = certificates.acceptor().accept(stream) => stream?,
+        () = open.over(&deadlines) => return Ok(()),
+    };
     let shown = stream.get_ref().1.peer_certificates().map(|chain| {
         let chain = chain.iter().map(|certificate| certificate.clone().into_owned());
         ClientCertificates(chain.collect())
     });
-    let service = service.map_request(move |mut request: Request<Incoming>| {
+    converse(stream, known(service, peer, shown, open.clone()), &terms, open, &stop).await
+}
+
+fn prepare(stream: &TcpStream, protocol: Protocol) -> Result<(), BoxError> {
+    // A push is many small writes; waiting for acknowledgements would cost 40 ms each.
+    stream.set_nodelay(true)?;
+    // Where the kernel knows neither of these, the deadlines of connections are left.
+    let unread = u32::try_from(UNREAD.as_millis()).unwrap_or(u32::MAX);
+    let _ = setsockopt(stream, sockopt::TcpUserTimeout, &unread);
+    if protocol == Protocol::Pages {
+        let _ = setsockopt(stream, sockopt::SndBuf, &PAGE_BUFFER);
+    }
+    Ok(())
+}
+
+/// The service for one connection: requests say where they come from, and count until they are answered.
+fn known<S, B>(
+    service: S,
+    peer: TcpConnectInfo,
+    shown: Option<ClientCertificates>,
+    open: Arc<Connection>,
+) -> impl Service<Request<Incoming>, Response = Response<Counted<B>>, Error = S::Error, Future: Send> + Clone + Send + 'static
+where
+    S: Service<Request<Incoming>, Response = Response<B>> + Clone + Send + Sync + 'static,
+    S::Future: Send,
+    S::Error: Send,
+    B: Send + 'static,
+{
+    service_fn(move |mut request: Request<Incoming>| {
         request.extensions_mut().insert(peer.clone());
         if let Some(shown) = &shown {
             request.extensions_mut().insert(shown.clone());
         }
-        request
-    });
-    converse(stream, service, &terms, &stop).await
+        let (in_flight, answer) = (open.request(), service.clone().oneshot(request));
+        async move { Ok(answer.await?.map(|body| Counted::new(body, in_flight))) }
+    })
 }
 
 /// An IPv4 client of a socket for both families appears as what it is.
@@ -178,17 +239,23 @@ fn plain(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(address.ip().to_canonical(), address.port())
 }
 
-async fn converse<I, S, B>(stream: I, service: S, terms: &Terms, stop: &CancellationToken) -> Result<(), BoxError>
+async fn converse<I, S, B>(
+    stream: I,
+    service: S,
+    terms: &Terms,
+    open: &Connection,
+    stop: &CancellationToken,
+) -> Result<(), BoxError>
 where
     I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     S: Service<Request<Incoming>, Response = Response<B>> + Clone + Send + 'static,
     S::Future: Send,
-    S::Error: Into<BoxError>,
+    S::Error: Into<BoxError> + Send,
     B: Body + Send + 'static,
     B::Data: Send,
     B::Error: Into<BoxError>,
 {
-    let builder = builder(terms);
+    let (builder, deadlines) = (builder(terms), terms.deadlines());
     let mut connection = pin!(builder.serve_connection(TokioIo::new(stream), TowerToHyperService::new(service)));
     let end = terms.age.map(|age| Instant::now() + jittered(age));
     let is_old = async {
@@ -199,6 +266,7 @@ where
     };
     tokio::select! {
         ended = connection.as_mut() => return ended,
+        () = open.over(&deadlines) => return Ok(()),
         () = is_old => {}
         () = stop.cancelled() => {}
     }
@@ -212,7 +280,9 @@ where
 fn builder(terms: &Terms) -> auto::Builder<TokioExecutor> {
     let mut builder = auto::Builder::new(TokioExecutor::new());
     builder.http1().timer(TokioTimer::new()).header_read_timeout(PATIENCE);
-    builder.http2().timer(TokioTimer::new()).max_concurrent_streams(MAX_STREAMS);
+    let mut http2 = builder.http2();
+    http2.timer(TokioTimer::new()).max_concurrent_streams(MAX_STREAMS);
+    http2.initial_stream_window_size(STREAM_WINDOW).initial_connection_window_size(CONNECTION_WINDOW);
     if let Some((interval, patience)) = terms.ping {
         builder.http2().keep_alive_interval(interval).keep_alive_timeout(patience);
     }

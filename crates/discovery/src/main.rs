@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 use command::args::refused;
 use command::log;
 use discovery::args::{Cli, Command, Discovery};
-use discovery::{request, wire};
+use discovery::{descriptors, request, wire};
 use tracing::error;
 
 #[global_allocator]
@@ -50,6 +50,7 @@ fn main() -> ExitCode {
 fn discovery(args: &Discovery) -> Result<()> {
     let environment = |name: &str| std::env::var(name).ok();
     let _log = log::start(&args.logging, SCOPES, environment("RUST_LOG").as_deref())?;
+    descriptors::raise();
     let run = runtime()?.block_on(wire::run(args, &environment));
     // Told in the log too: who reads a server's end reads its log.
     run.inspect_err(|failure| error!("{failure:#}"))

@@ -76,6 +76,7 @@ pub struct Metrics {
     config_events: Tallies<OfEvent>,
     rejects: Tallies<OfType>,
     expired_nonces: Tallies<OfType>,
+    refused_streams: Tallies<OfType>,
 }
 
 impl Default for Metrics {
@@ -95,6 +96,7 @@ impl Default for Metrics {
             config_events: Family::default(),
             rejects: Family::default(),
             expired_nonces: Family::default(),
+            refused_streams: Family::default(),
         };
         metrics.register();
         metrics
@@ -121,6 +123,8 @@ impl Metrics {
             "Answers to responses that are not the last",
             self.expired_nonces.clone(),
         );
+        let help = "Streams that were ended because of what their clients sent or held, by status";
+        all.register("pilotage_refused_streams", help, self.refused_streams.clone());
     }
 
     /// All of it, in the order of registration.
@@ -146,6 +150,11 @@ impl Metrics {
     /// A client answered a response that is not the last.
     pub fn expired(&self, kind: &TypeUrl) {
         self.expired_nonces.get_or_create(&of_type(kind)).add(1);
+    }
+
+    /// A stream was ended because of its client.
+    pub fn refused_stream(&self, code: tonic::Code) {
+        self.refused_streams.get_or_create(&OfType { r#type: format!("{code:?}") }).add(1);
     }
 
     /// A client takes up a change this long after it was published.

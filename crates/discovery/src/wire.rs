@@ -27,15 +27,19 @@ use sources::source::{Running, Source, spawn};
 use sources::store::files::Files;
 use sources::store::mcp::McpSink;
 use sources::store::xds::XdsStore;
+use tokio::runtime::Handle;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, watch};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
-use tonic::service::Routes;
 use tracing::{info, warn};
+use xds::Budget;
 
 use crate::args::{Discovery, Keepalive};
+use crate::connections::Connections;
+use crate::descriptors::Shares;
+use crate::grpc::Charged;
 use crate::http::{self, Pages};
 use crate::listener::{Listener, Protocol, Terms};
 use crate::registries::{self, Registries};
@@ -43,6 +47,7 @@ use crate::serve::session::Pilot;
 use crate::serve::wanted;
 use crate::serve::world::World;
 use crate::stores::{self, Store};
+use crate::threads::Threads;
 use crate::tls::Certificates;
 use crate::{grpc, kubernetes};
 
@@ -71,6 +76,7 @@ pub struct Server {
     stop: CancellationToken,
     /// Ends sources and the world, after the last stream.
     end: CancellationToken,
+    _threads: Threads,
 }
 
 /// Serves until a signal asks to stop.
@@ -177,13 +183,15 @@ pub async fn start(args: &Discovery, environment: Environment<'_>) -> Result<Ser
     let pilot = Arc::new(Pilot::new(world, roster));
 
     let instance = environment("POD_NAME").or_else(|| environment("HOSTNAME")).unwrap_or_default();
-    let routes = grpc::routes(pilot.clone(), identifier(&instance), stop.clone());
+    let threads = Threads::start()?;
+    let budget = Budget::new(args.clients.allowance());
+    let routes = grpc::routes(pilot.clone(), identifier(&instance), budget, threads.streams(), stop.clone());
     let pages = Pages::new(pilot.clone(), stop.clone());
     pages.answer_over_xds();
     let ports = Ports::bind(args, certificates.is_some()).await?;
     let addresses = ports.addresses();
-    let listeners = ports.serve(&args.keepalive, routes, &pages, certificates, &stop);
-    Ok(Server { addresses, pilot, sources, writing, listeners, stop, end })
+    let listeners = ports.serve(&args.keepalive, routes, &pages, certificates, &threads.connections(), &stop);
+    Ok(Server { addresses, pilot, sources, writing, listeners, stop, end, _threads: threads })
 }
 
 impl Server {
@@ -345,26 +353,32 @@ impl Ports {
     fn serve(
         self,
         keepalive: &Keepalive,
-        routes: Routes,
+        routes: Charged,
         pages: &Pages,
         certificates: Option<Arc<Certificates>>,
+        threads: &Handle,
         stop: &CancellationToken,
     ) -> TaskTracker {
+        let shares = Shares::now();
         let ping = Some((keepalive.interval, keepalive.timeout));
-        let terms = Terms { protocol: Protocol::Grpc, ping, age: keepalive.max_connection_age };
+        let connections = Connections::new("xds", shares.xds);
+        let terms = Terms { protocol: Protocol::Grpc, ping, age: keepalive.max_connection_age, connections };
+        let pages_on = |name: &'static str| Terms::pages(Connections::new(name, shares.pages));
         let tasks = TaskTracker::new();
         if let Some(listener) = self.grpc {
-            tasks.spawn(listener.serve(routes.clone(), terms.clone(), None, stop.clone()));
+            tasks.spawn_on(listener.serve(routes.clone(), terms.clone(), None, stop.clone()), threads);
         }
         if let (Some(listener), Some(certificates)) = (self.secure_grpc, certificates) {
             tokio::spawn(certificates.clone().watch(stop.clone()));
-            tasks.spawn(listener.serve(routes, terms, Some(certificates), stop.clone()));
+            tasks.spawn_on(listener.serve(routes, terms, Some(certificates), stop.clone()), threads);
         }
         if let Some(listener) = self.http {
-            tasks.spawn(listener.serve(http::discovery_router(pages), Terms::pages(), None, stop.clone()));
+            let router = http::discovery_router(pages);
+            tasks.spawn_on(listener.serve(router, pages_on("http"), None, stop.clone()), threads);
         }
         if let Some(listener) = self.monitoring {
-            tasks.spawn(listener.serve(http::monitoring_router(pages), Terms::pages(), None, stop.clone()));
+            let router = http::monitoring_router(pages);
+            tasks.spawn_on(listener.serve(router, pages_on("monitoring"), None, stop.clone()), threads);
         }
         tasks.close();
         tasks

@@ -10,6 +10,7 @@ pub mod history;
 pub(crate) mod mesh;
 mod pace;
 pub mod quarantine;
+mod refusals;
 pub mod renderings;
 pub mod session;
 pub(crate) mod statuses;

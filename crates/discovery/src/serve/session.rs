@@ -1,6 +1,7 @@
 //! One client as the protocol sees it: its place in the world, and what it is served from there.
 
 use std::fmt;
+use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
 use std::time::{Instant, SystemTime};
 
@@ -22,6 +23,7 @@ use crate::serve::clients::{Answer, Clients, Connection};
 use crate::serve::configs::Configs;
 use crate::serve::pace::Pace;
 use crate::serve::quarantine::{Judgement, Payer, Quarantine, Refuser, Register, Scene};
+use crate::serve::refusals::Refusals;
 use crate::serve::views::{Cut, Slot, Views, is_served};
 use crate::serve::world::{Epoch, World};
 
@@ -41,6 +43,7 @@ pub struct Pilot {
     /// Sources, some of which must be in sync before anybody is served.
     sources: Roster,
     debug: Arc<OnceLock<Debug>>,
+    refusals: Refusals,
 }
 
 type MakeSet = dyn Fn(&TypeUrl) -> Option<Arc<ResourceSet>> + Send + Sync;
@@ -65,6 +68,7 @@ impl Pilot {
             register,
             sources,
             debug: Arc::default(),
+            refusals: Refusals::default(),
         }
     }
 
@@ -181,6 +185,11 @@ impl Control for Pilot {
             payer,
             may_have_secrets,
         })
+    }
+
+    fn refused(&self, address: Option<SocketAddr>, status: &Status) {
+        self.metrics().refused_stream(status.code());
+        self.refusals.report(address, status);
     }
 }
 

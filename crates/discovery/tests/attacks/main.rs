@@ -9,4 +9,5 @@ mod honest;
 mod input;
 mod kubeconfigs;
 mod log;
+mod streams;
 mod texts;
