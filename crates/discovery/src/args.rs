@@ -90,6 +90,11 @@ pub struct Discovery {
     #[arg(long = "monitoringAddr", default_value = ":15014")]
     pub monitoring_addr: String,
 
+    /// Further host names under which debug pages are served, separated by commas; IP addresses, localhost and Services
+    /// of this instance's namespace always are
+    #[arg(long = "debugHosts", value_delimiter = ',')]
+    pub debug_hosts: Vec<String>,
+
     /// How long clients may take to go elsewhere when the server is asked to stop
     #[arg(long = "shutdownDuration", default_value = "10s", value_parser = duration)]
     pub shutdown_duration: Duration,

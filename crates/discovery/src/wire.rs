@@ -40,7 +40,7 @@ use crate::args::{Discovery, Keepalive};
 use crate::connections::Connections;
 use crate::descriptors::Shares;
 use crate::grpc::Charged;
-use crate::http::{self, Pages};
+use crate::http::{self, Hosts, Pages};
 use crate::listener::{Listener, Protocol, Terms};
 use crate::registries::{self, Registries};
 use crate::serve::session::Pilot;
@@ -186,7 +186,8 @@ pub async fn start(args: &Discovery, environment: Environment<'_>) -> Result<Ser
     let threads = Threads::start()?;
     let budget = Budget::new(args.clients.allowance());
     let routes = grpc::routes(pilot.clone(), identifier(&instance), budget, threads.streams(), stop.clone());
-    let pages = Pages::new(pilot.clone(), stop.clone());
+    let hosts = Hosts::new(&namespace(args, environment), &args.domain, &args.debug_hosts);
+    let pages = Pages::new(pilot.clone(), hosts, stop.clone());
     pages.answer_over_xds();
     let ports = Ports::bind(args, certificates.is_some()).await?;
     let addresses = ports.addresses();
@@ -216,6 +217,12 @@ impl Server {
 /// How the server calls itself in xDS responses: upstream's JSON, which istioctl parses.
 fn identifier(instance: &str) -> String {
     serde_json::json!({"Component": "istiod", "ID": instance, "Info": version::info()}).to_string()
+}
+
+/// Where this instance is.
+fn namespace(args: &Discovery, environment: Environment<'_>) -> String {
+    let given = Some(args.namespace.clone()).filter(|name| !name.is_empty()).or_else(|| environment("POD_NAMESPACE"));
+    given.unwrap_or_else(|| "istio-system".to_owned())
 }
 
 /// Settings that do not come from a watched file.

@@ -1,6 +1,6 @@
 //! What a page answers: JSON, indented on demand, or text where tools look for upstream's sentence.
 
-use axum::response::{Html, IntoResponse, Response};
+use axum::response::{IntoResponse, Response};
 use http::StatusCode;
 use http::header::CONTENT_TYPE;
 use serde_json::{Value, json};
@@ -41,29 +41,34 @@ impl Answer {
     }
 }
 
-impl Answer {
-    /// What the page says, without its status.
-    pub(super) fn into_text(self) -> String {
-        match self {
-            Answer::Json(_, value, Layout::Compact) => value.to_string(),
-            Answer::Json(_, value, Layout::Pretty) => format!("{value:#}"),
-            Answer::Text(_, text) | Answer::Html(text) => text,
-        }
-    }
+/// An answer as it goes out.
+#[derive(Debug)]
+pub(super) struct Written {
+    pub(super) status: StatusCode,
+    pub(super) content: &'static str,
+    pub(super) text: String,
 }
 
-impl IntoResponse for Answer {
-    fn into_response(self) -> Response {
+impl Answer {
+    /// Its text, which takes a while to write for a large page.
+    pub(super) fn written(self) -> Written {
         match self {
             Answer::Json(status, value, layout) => {
                 let text = match layout {
                     Layout::Compact => value.to_string(),
                     Layout::Pretty => format!("{value:#}"),
                 };
-                (status, [(CONTENT_TYPE, "application/json")], text).into_response()
+                Written { status, content: "application/json", text }
             }
-            Answer::Text(status, text) => (status, text).into_response(),
-            Answer::Html(text) => Html(text).into_response(),
+            Answer::Text(status, text) => Written { status, content: "text/plain; charset=utf-8", text },
+            Answer::Html(text) => Written { status: StatusCode::OK, content: "text/html; charset=utf-8", text },
         }
+    }
+}
+
+impl IntoResponse for Answer {
+    fn into_response(self) -> Response {
+        let Written { status, content, text } = self.written();
+        (status, [(CONTENT_TYPE, content)], text).into_response()
     }
 }

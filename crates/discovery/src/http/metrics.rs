@@ -10,7 +10,7 @@ use api::TypeUrl;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use command::{output, version};
-use http::header::CONTENT_TYPE;
+use http::StatusCode;
 use model::config::Kind;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::text::{encode, encode_registry};
@@ -21,7 +21,7 @@ use prometheus_client::registry::Registry;
 
 use sources::health::{self, Health, Report};
 
-use super::{Answer, Pages};
+use super::{Answer, Full, Pages, answered, too_many_readers};
 use crate::metrics::short;
 use crate::serve::clients::Connection;
 use crate::serve::session::Pilot;
@@ -30,10 +30,12 @@ use crate::serve::session::Pilot;
 const FORMAT: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 pub(super) async fn page(State(pages): State<Pages>) -> Response {
+    let outgoing = pages.0.outgoing_metrics.clone();
     let text = tokio::task::spawn_blocking(move || text(&pages)).await.ok().and_then(Result::ok);
-    match text {
-        Some(text) => ([(CONTENT_TYPE, FORMAT)], text).into_response(),
-        None => Answer::failed("could not write the metrics").into_response(),
+    let Some(text) = text else { return Answer::failed("could not write the metrics").into_response() };
+    match outgoing.try_hold(text.into()) {
+        Ok(body) => answered(StatusCode::OK, FORMAT, body),
+        Err(Full) => too_many_readers(),
     }
 }
 

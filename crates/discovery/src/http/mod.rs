@@ -1,19 +1,26 @@
 //! What is served as pages: readiness, the version, metrics, debug pages and the old REST list of services.
-//! Reading never waits for serving and never holds it up: pages are made off the async threads.
+//! Reading never waits for serving and never holds it up: pages are made off the async threads. Whose requests are
+//! answered is in `guard`, how much may be on its way to slow readers in `outgoing`.
 
 mod answer;
 mod debug;
+mod guard;
 mod metrics;
+mod outgoing;
 mod ready;
 mod registration;
 
 use std::sync::{Arc, Weak};
 
 use axum::extract::State;
+use axum::middleware;
+use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
+use bytes::Bytes;
 use command::version;
 use http::StatusCode;
+use http::header::CONTENT_TYPE;
 use prometheus_client::registry::Registry;
 use serde_json::json;
 use sources::health::Health;
@@ -21,10 +28,17 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 use crate::serve::session::Pilot;
-use answer::Answer;
+use answer::{Answer, Layout, Written};
+pub(crate) use guard::Hosts;
+use outgoing::{Full, Outgoing};
+use registration::Registration;
 
 /// Pages made at the same time. A dump of a large mesh takes memory while it is made.
 const AT_ONCE: usize = 4;
+/// Debug pages that are made, but not read yet, over HTTP and over xDS together. One of a large mesh has some megabytes.
+const DEBUG_BYTES: usize = 64 << 20;
+/// Metrics that are written, but not read yet. They are some hundred kilobytes.
+const METRICS_BYTES: usize = 32 << 20;
 
 /// What pages are made from.
 #[derive(Clone)]
@@ -34,14 +48,27 @@ struct Inside {
     pilot: Arc<Pilot>,
     stop: CancellationToken,
     turns: Semaphore,
+    outgoing: Outgoing,
+    registration: Registration,
+    outgoing_metrics: Outgoing,
+    hosts: Hosts,
     /// Metrics that are read when they are asked for.
     current: Registry,
 }
 
 impl Pages {
-    pub(crate) fn new(pilot: Arc<Pilot>, stop: CancellationToken) -> Pages {
+    pub(crate) fn new(pilot: Arc<Pilot>, hosts: Hosts, stop: CancellationToken) -> Pages {
         let current = metrics::current(pilot.clone());
-        Pages(Arc::new(Inside { pilot, stop, turns: Semaphore::new(AT_ONCE), current }))
+        Pages(Arc::new(Inside {
+            pilot,
+            stop,
+            turns: Semaphore::new(AT_ONCE),
+            outgoing: Outgoing::new(DEBUG_BYTES),
+            registration: Registration::default(),
+            outgoing_metrics: Outgoing::new(METRICS_BYTES),
+            hosts,
+            current,
+        }))
     }
 
     /// Lets the pilot answer debug pages over xDS, too.
@@ -75,12 +102,30 @@ impl Pages {
     }
 
     /// Makes a page off the async threads. A mistake in making it costs that page alone.
-    async fn make(&self, page: impl FnOnce(&Pages) -> Answer + Send + 'static) -> Answer {
-        let Ok(_turn) = self.0.turns.acquire().await else { return Answer::failed("the server is stopping") };
+    async fn make(&self, layout: Layout, page: impl FnOnce(&Pages) -> Answer + Send + 'static) -> Response {
+        // Held until there is room for what was made, so that few pages wait for it.
+        let Ok(_turn) = self.0.turns.acquire().await else {
+            return Answer::failed("the server is stopping").into_response();
+        };
         let pages = self.clone();
-        let made = tokio::task::spawn_blocking(move || page(&pages)).await;
-        made.unwrap_or_else(|_| Answer::failed("could not make this page"))
+        let made = tokio::task::spawn_blocking(move || page(&pages).laid_out(layout).written()).await;
+        let Ok(Written { status, content, text }) = made else {
+            return Answer::failed("could not make this page").into_response();
+        };
+        match self.0.outgoing.hold(text.into()).await {
+            Ok(body) => answered(status, content, body),
+            Err(Full) => too_many_readers(),
+        }
     }
+}
+
+fn answered(status: StatusCode, content: &'static str, body: Bytes) -> Response {
+    (status, [(CONTENT_TYPE, content)], body).into_response()
+}
+
+fn too_many_readers() -> Response {
+    let reason = "could not answer: pages that others asked for are not read yet; try again later";
+    Answer::refused(StatusCode::SERVICE_UNAVAILABLE, reason).into_response()
 }
 
 /// Pages that do not keep the pilot alive.
@@ -97,10 +142,16 @@ impl WeakPages {
 pub(crate) fn discovery_router(pages: &Pages) -> Router {
     Router::new()
         .route("/ready", get(ready::page))
-        .route("/v1/registration", get(registration::page))
-        .merge(debug::router())
+        .merge(guarded(Router::new().route("/v1/registration", get(registration::page)), pages))
+        .merge(guarded(debug::router(), pages))
         .fallback(nothing_here)
+        .layer(middleware::map_response(guard::kept_to_itself))
         .with_state(pages.clone())
+}
+
+/// Pages that no other site may have a browser ask for.
+fn guarded(router: Router<Pages>, pages: &Pages) -> Router<Pages> {
+    router.layer(middleware::from_fn_with_state(pages.0.hosts.clone(), guard::own_site_only))
 }
 
 /// Port 15014: metrics, the version, debug pages.
@@ -109,8 +160,9 @@ pub(crate) fn monitoring_router(pages: &Pages) -> Router {
         .route("/metrics", get(metrics::page))
         .route("/version", get(async || version::line()))
         .route("/ready", get(ready::page))
-        .merge(debug::router())
+        .merge(guarded(debug::router(), pages))
         .fallback(nothing_here)
+        .layer(middleware::map_response(guard::kept_to_itself))
         .with_state(pages.clone())
 }
 

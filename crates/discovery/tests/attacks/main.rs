@@ -9,5 +9,6 @@ mod honest;
 mod input;
 mod kubeconfigs;
 mod log;
+mod pages;
 mod streams;
 mod texts;

@@ -1,5 +1,6 @@
 //! Readiness, version, metrics and debug pages, and callers that mean no good.
 
+use http::Request;
 use serde_json::{Value, json};
 use testkit::{client, wait};
 
@@ -189,6 +190,7 @@ async fn findings_and_the_state_of_the_last_push_are_shown_and_a_push_can_be_ask
     let status = client::get(http, "discovery", "/debug/push_status").await.unwrap().json();
     let message = status["pilot_vservice_dup_domain"]["same.example"]["message"].as_str().unwrap_or_default();
     assert!(message.contains("shop/b") && message.contains("shop/a"), "{status:#}");
-    let pushed = client::get(http, "discovery", "/debug/adsz?push=true").await.unwrap();
+    let push = Request::post("/debug/adsz?push=true").header("host", "discovery").body(String::new()).unwrap();
+    let pushed = client::send(http, push).await.unwrap();
     assert_eq!((pushed.status.as_u16(), pushed.body.as_str()), (200, "Pushed to 0 servers\n"));
 }

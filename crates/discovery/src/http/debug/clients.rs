@@ -81,7 +81,7 @@ fn resource_status(watched: &Watched) -> Value {
 
 /// Who is connected and what each client watches.
 pub(super) fn adsz(pages: &Pages, asked: &Asked) -> Answer {
-    if asked.get("push").is_some_and(|push| push == "true") {
+    if asked.acts() {
         return push(pages);
     }
     let connections = match asked.get("proxyID").filter(|id| !id.is_empty()) {

@@ -17,7 +17,8 @@ use axum::extract::{Path, Query, Request, State};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use http::StatusCode;
+use http::header::ALLOW;
+use http::{Method, StatusCode};
 use serde_json::{Value, json};
 use tonic::transport::server::TcpConnectInfo;
 use xds::ResourceSet;
@@ -36,7 +37,7 @@ struct Page {
 const PAGES: &[Page] = &[
     Page {
         name: "adsz",
-        help: "Connected clients and what each watches; ?push=true makes everything again",
+        help: "Connected clients and what each watches; POST with ?push=true makes everything again",
         make: clients::adsz,
     },
     Page { name: "ambientz", help: "Workloads of ambient mode, which is not served", make: nothing_of_ambient },
@@ -88,6 +89,12 @@ impl Asked {
         self.0.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
     }
 
+    /// Whether the request changes something. Any web page can make a browser on this machine send a GET, so over HTTP
+    /// such requests need POST. Upstream acts on either.
+    fn acts(&self) -> bool {
+        self.get("push") == Some("true")
+    }
+
     fn layout(&self) -> Layout {
         if self.get("pretty").is_some() { Layout::Pretty } else { Layout::Compact }
     }
@@ -102,7 +109,7 @@ pub(super) fn router() -> Router<Pages> {
     Router::new()
         .route("/debug", get(index))
         .route("/debug/", get(index))
-        .route("/debug/{page}", get(page))
+        .route("/debug/{page}", get(page).post(page))
         .layer(middleware::from_fn(loopback_only))
 }
 
@@ -119,17 +126,23 @@ async fn loopback_only(request: Request, next: Next) -> Response {
 async fn page(
     State(pages): State<Pages>,
     Path(name): Path<String>,
+    method: Method,
     query: Result<Query<Vec<(String, String)>>, QueryRejection>,
-) -> Answer {
+) -> Response {
     let Some(page) = PAGES.iter().find(|page| page.name == name) else {
-        return Answer::refused(StatusCode::NOT_FOUND, "there is no such page; /debug/list names those there are");
+        let reason = "there is no such page; /debug/list names those there are";
+        return Answer::refused(StatusCode::NOT_FOUND, reason).into_response();
     };
     let asked = match query {
         Ok(Query(query)) => Asked(query),
-        Err(_) => return Answer::refused(StatusCode::BAD_REQUEST, "could not read the query"),
+        Err(_) => return Answer::refused(StatusCode::BAD_REQUEST, "could not read the query").into_response(),
     };
+    if asked.acts() && method != Method::POST {
+        let refused = Answer::refused(StatusCode::METHOD_NOT_ALLOWED, "could not push by GET; use POST");
+        return ([(ALLOW, "POST")], refused).into_response();
+    }
     let layout = asked.layout();
-    pages.make(move |pages| (page.make)(pages, &asked)).await.laid_out(layout)
+    pages.make(layout, move |pages| (page.make)(pages, &asked)).await
 }
 
 async fn index() -> Answer {
@@ -184,13 +197,14 @@ mod tests {
     use tower::ServiceExt;
 
     use super::{PAGES, Pages, router};
+    use crate::http::Hosts;
     use crate::serve::session::Pilot;
     use crate::serve::world::World;
 
     async fn status_for(caller: Option<&str>) -> StatusCode {
         let stop = CancellationToken::new();
         let pilot = Pilot::new(World::start(Settings::default(), Arc::default(), stop.clone()), Roster::default());
-        let pages = Pages::new(Arc::new(pilot), stop);
+        let pages = Pages::new(Arc::new(pilot), Hosts::default(), stop);
         let mut request = Request::get("/debug/mesh").body(Body::empty()).unwrap();
         if let Some(caller) = caller {
             let remote_addr = Some(caller.parse::<SocketAddr>().unwrap());

@@ -1,7 +1,8 @@
 //! Debug pages as xDS resources, which istioctl asks for: a page by its name with its query, or the sync status of
 //! every proxy as Envoy's own messages. For callers of the same machine alone, as the pages themselves are.
 
-use std::sync::Arc;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use api::{Resource, TypeUrl};
 use axum::extract::Query;
@@ -12,6 +13,7 @@ use serde_json::{Value, json};
 use xds::ResourceSet;
 
 use super::{Asked, PAGES, Pages, time};
+use crate::http::outgoing::Full;
 use crate::serve::clients::{Connection, Watched};
 
 /// What answers requests for one of the debug types.
@@ -23,12 +25,31 @@ pub(super) fn set(pages: &Pages, kind: &TypeUrl) -> Option<ResourceSet> {
         }
         k if *k == TypeUrl::DEBUG => {
             let pages = pages.downgrade();
-            let page =
-                move |name: &str| Some(Resource::encoded(name, page(&pages.upgrade()?, name).into_bytes().into()));
+            // A set is asked for each page more than once.
+            let made: Mutex<BTreeMap<String, Resource>> = Mutex::default();
+            let page = move |name: &str| {
+                let mut made = made.lock().unwrap_or_else(PoisonError::into_inner);
+                if let Some(known) = made.get(name) {
+                    return Some(known.clone());
+                }
+                let resource = resource(&pages.upgrade()?, name);
+                made.insert(name.to_owned(), resource.clone());
+                Some(resource)
+            };
             Some(ResourceSet::new(kind.clone(), []).with_fallback(page))
         }
         _ => None,
     }
+}
+
+/// A page, as long as there is room for what is not read yet.
+fn resource(pages: &Pages, name: &str) -> Resource {
+    let text = page(pages, name).into();
+    let body = pages.0.outgoing.try_hold(text).unwrap_or_else(|Full| {
+        let reason = "could not answer: pages that were asked for before are not read yet; ask for fewer at once";
+        json!({"error": reason}).to_string().into()
+    });
+    Resource::encoded(name, body)
 }
 
 /// The text of a page, by its name and query: `config_dump?proxyID=cart.shop`.
@@ -37,7 +58,7 @@ fn page(pages: &Pages, name: &str) -> String {
     let query = uri.as_ref().and_then(|uri| Query::<Vec<(String, String)>>::try_from_uri(uri).ok());
     let plain = name.split('?').next().unwrap_or_default();
     match (PAGES.iter().find(|page| page.name == plain), query) {
-        (Some(page), Some(Query(query))) => (page.make)(pages, &Asked(query)).into_text(),
+        (Some(page), Some(Query(query))) => (page.make)(pages, &Asked(query)).written().text,
         _ => json!({"error": "there is no such page; list names those there are"}).to_string(),
     }
 }
