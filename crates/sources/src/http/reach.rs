@@ -28,30 +28,64 @@ pub enum Reach {
 }
 
 impl Reach {
+    /// Whether an address may be connected to. An IPv6 address that carries an IPv4 address is also judged by that
+    /// one: a translator or a tunnel on the way would deliver the packets there.
     pub fn admits(&self, address: IpAddr) -> bool {
         let address = address.to_canonical();
+        let carried = carried(address).into_iter().flatten().map(IpAddr::V4);
+        std::iter::once(address).chain(carried).all(|form| self.admits_form(address, form))
+    }
+
+    /// Judges one form of the address. An operator may allow the address as written, or what it carries.
+    fn admits_form(&self, address: IpAddr, form: IpAddr) -> bool {
         match self {
             Reach::Anywhere => true,
-            Reach::Remote => !is_own(address),
-            Reach::Public => !is_own(address) && !is_private(address),
+            Reach::Remote => !is_own(form),
+            Reach::Public => !is_own(form) && !is_private(form),
             Reach::Except { allowed, blocked } => {
-                !blocked.contains(address) && (allowed.contains(address) || !is_own(address))
+                let is_allowed = allowed.contains(form) || allowed.contains(address);
+                !blocked.contains(form) && (is_allowed || !is_own(form))
             }
         }
     }
 }
 
-/// Metadata services that do not stand on a link-local address.
-const METADATA: [IpAddr; 3] = [
+/// IPv4 addresses inside an IPv6 address, by the standards that define where they are. Addresses whose IPv4 part
+/// cannot be located reliably are refused as a whole by [`is_own`].
+fn carried(address: IpAddr) -> [Option<Ipv4Addr>; 2] {
+    let IpAddr::V6(v6) = address else { return [None, None] };
+    let [a, b, c, d, e, f, g, h] = v6.segments();
+    let joined = |high: u16, low: u16| Ipv4Addr::from(u32::from(high) << 16 | u32::from(low));
+    let prefix = match (a, b, c, d, e, f) {
+        // IPv4-compatible (RFC 4291), IPv4-translated (RFC 2765) and NAT64 (RFC 6052). The first also matches ::1
+        // and ::, which are refused either way.
+        (0, 0, 0, 0, 0, 0) | (0, 0, 0, 0, 0xffff, 0) | (0x64, 0xff9b, 0, 0, 0, 0) => Some(joined(g, h)),
+        // 6to4 (RFC 3056).
+        (0x2002, ..) => Some(joined(b, c)),
+        _ => None,
+    };
+    // ISATAP (RFC 5214) puts it into the interface identifier, below any prefix.
+    let interface = matches!((e, f), (0 | 0x200, 0x5efe)).then(|| joined(g, h));
+    [prefix, interface]
+}
+
+/// Metadata services of clouds that are not on a link-local address.
+const METADATA: [IpAddr; 5] = [
     IpAddr::V4(Ipv4Addr::new(100, 100, 100, 200)),
     IpAddr::V4(Ipv4Addr::new(168, 63, 129, 16)),
-    IpAddr::V6(Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254)),
+    IpAddr::V6(Ipv6Addr::new(0xfd20, 0xce, 0, 0, 0, 0, 0, 0x254)),
+    IpAddr::V6(Ipv6Addr::new(0xfd00, 0xc1, 0, 0, 0, 0, 0xa9fe, 0xa9fe)),
+    IpAddr::V6(Ipv6Addr::new(0xfd00, 0x42, 0, 0, 0, 0, 0, 0x42)),
 ];
 
 fn is_own(address: IpAddr) -> bool {
     let by_family = match address {
-        IpAddr::V4(v4) => v4.is_link_local() || v4.is_broadcast() || v4.octets()[0] == 0,
-        IpAddr::V6(v6) => v6.is_unicast_link_local(),
+        IpAddr::V4(v4) => {
+            // 192.0.0.0/24 is reserved for protocols; a cloud serves its metadata there.
+            let is_of_protocols = v4.octets()[..3] == [192, 0, 0];
+            v4.is_link_local() || v4.is_broadcast() || v4.octets()[0] == 0 || is_of_protocols
+        }
+        IpAddr::V6(v6) => v6.is_unicast_link_local() || is_special(v6),
     };
     by_family
         || address.is_loopback()
@@ -60,11 +94,25 @@ fn is_own(address: IpAddr) -> bool {
         || METADATA.contains(&address)
 }
 
+/// Blocks in which no server of a user is.
+fn is_special(address: Ipv6Addr) -> bool {
+    match address.segments() {
+        // NAT64 with a prefix of the operator's choice: which of five layouts is in use cannot be seen.
+        [0x64, 0xff9b, 1, ..] => true,
+        // Protocol assignments, Teredo tunnels among them.
+        [0x2001, second, ..] => second < 0x200,
+        // Amazon's services for instances and pods: metadata, credentials, DNS, time.
+        [0xfd00, 0xec2, ..] => true,
+        _ => false,
+    }
+}
+
 fn is_private(address: IpAddr) -> bool {
     match address {
         // 100.64.0.0/10 is what providers share among customers.
         IpAddr::V4(v4) => v4.is_private() || (v4.octets()[0] == 100 && v4.octets()[1] & 0xc0 == 64),
-        IpAddr::V6(v6) => v6.is_unique_local(),
+        // fec0::/10 are the site-local addresses that unique local ones replaced.
+        IpAddr::V6(v6) => v6.is_unique_local() || v6.segments()[0] & 0xffc0 == 0xfec0,
     }
 }
 
@@ -147,6 +195,8 @@ mod tests {
             ("100.64.0.1", true, false),
             ("fd12::1", true, false),
             ("2001:4860::1", true, true),
+            ("2002:808:808::1", true, true),
+            ("64:ff9b::808:808", true, true),
             ("127.0.0.2", false, false),
             ("169.254.169.254", false, false),
             ("100.100.100.200", false, false),
@@ -160,6 +210,56 @@ mod tests {
             let address = address.parse().unwrap();
             assert_eq!((Reach::Remote.admits(address), Reach::Public.admits(address)), (remote, public), "{address}");
             assert!(Reach::Anywhere.admits(address));
+        }
+    }
+
+    /// Every way to write an IPv4 address into an IPv6 address, as the kernel or a translator on the way reads it.
+    fn forms(v4: &str) -> Vec<String> {
+        let [a, b, c, d] = v4.parse::<std::net::Ipv4Addr>().unwrap().octets();
+        let (high, low) = (format!("{a:02x}{b:02x}"), format!("{c:02x}{d:02x}"));
+        vec![
+            format!("::ffff:{high}:{low}"),
+            format!("::{high}:{low}"),
+            format!("::ffff:0:{high}:{low}"),
+            format!("64:ff9b::{high}:{low}"),
+            format!("64:ff9b:1::{high}:{low}"),
+            format!("64:ff9b:1:{high}:{:02x}:{:02x}00::", c, d),
+            format!("2002:{high}:{low}::1"),
+            format!("2001:0:{high}:{low}:0:ffff:f7f7:f7f7"),
+            format!("2001:0:808:808:0:ffff:{:02x}{:02x}:{:02x}{:02x}", !a, !b, !c, !d),
+            format!("2a00:1450::5efe:{high}:{low}"),
+            format!("2a00:1450::200:5efe:{high}:{low}"),
+        ]
+    }
+
+    #[test]
+    fn hole_15_forbidden_addresses_are_refused_in_every_form() {
+        let own = ["127.0.0.1", "169.254.169.254", "192.0.0.192", "168.63.129.16", "100.100.100.200", "0.0.0.0"];
+        for v4 in own.into_iter().chain(["255.255.255.255", "224.0.0.1", "0.1.2.3"]) {
+            for form in [v4.to_owned()].into_iter().chain(forms(v4)) {
+                assert!(!Reach::Remote.admits(form.parse().unwrap()), "{form} leads to {v4}");
+            }
+        }
+        for form in forms("10.1.2.3") {
+            assert!(!Reach::Public.admits(form.parse().unwrap()), "{form} leads to 10.1.2.3");
+        }
+        for own in ["fd00:ec2::23", "fd20:ce::254", "fd00:c1::a9fe:a9fe", "ff02::1", "2001:20::1", "fe80::a9fe:a9fe"] {
+            assert!(!Reach::Remote.admits(own.parse().unwrap()), "{own}");
+        }
+    }
+
+    #[test]
+    fn hole_15_blocks_of_the_operator_count_for_carried_addresses() {
+        let blocks = |texts: &[&str]| Blocks(texts.iter().map(|text| text.parse().unwrap()).collect());
+        let reach = Reach::Except { allowed: blocks(&["64:ff9b:1::/48"]), blocked: blocks(&["10.0.0.0/8"]) };
+        for (address, admitted) in [
+            ("64:ff9b::a01:203", false),
+            ("2002:a01:203::1", false),
+            ("2a00:1450::5efe:a01:203", false),
+            ("64:ff9b::c0a8:1", true),
+            ("64:ff9b:1::808:808", true),
+        ] {
+            assert_eq!(reach.admits(address.parse().unwrap()), admitted, "{address}");
         }
     }
 }
