@@ -1,7 +1,7 @@
 //! What each config file last gave, and what that makes of the folder as a whole:
 //! the last good version of broken objects, one winner among duplicates, changes since last told.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -10,7 +10,7 @@ use model::change::Change;
 use model::config::{Key, Object};
 use model::problem::{Problem, Severity};
 
-use super::reading::{Content, concerns, whole_file};
+use super::reading::{Concerns, Content, whole_file};
 use crate::disk::Stamp;
 
 /// File systems keep times coarsely: a file read this soon after its last change may have changed once more unseen.
@@ -93,8 +93,8 @@ impl Shelf {
     /// Whether taking this content would lose an object or break one.
     pub(crate) fn is_loss(&self, path: &Path, content: &Content) -> bool {
         let Some(file) = self.files.get(path) else { return content.is_empty };
-        let kept = |key: &Key| content.objects.iter().any(|object| object.key() == *key);
-        !file.keys.iter().all(kept)
+        let good: HashSet<Key> = content.objects.iter().map(Object::key).collect();
+        !file.keys.iter().all(|key| good.contains(key))
     }
 
     /// Replaces what the file gave, keeping the last good version of what broke.
@@ -105,12 +105,12 @@ impl Shelf {
             // A full disk or a writer that died leaves this; who wants the objects gone deletes the file.
             content.problems.push(whole_file(&path.to_string_lossy(), 0, "the file is empty"));
         }
+        let broken = Concerns::of_problems(&content.problems);
         let kept: Vec<(Key, Object)> =
-            before.into_iter().filter(|(key, _)| !good.contains(key) && content.may_have_broken(key)).collect();
-        for problem in &mut content.problems {
-            if kept.iter().any(|(key, _)| concerns(problem, key)) {
-                problem.message = format!("{}{KEEPING}", problem.message).into();
-            }
+            before.into_iter().filter(|(key, _)| !good.contains(key) && broken.has_object(key)).collect();
+        let kept_ones = Concerns::of_objects(kept.iter().map(|(key, _)| key));
+        for problem in content.problems.iter_mut().filter(|problem| kept_ones.has_problem(problem)) {
+            problem.message = format!("{}{KEEPING}", problem.message).into();
         }
         let fresh = content.objects.into_iter().map(|object| (object.key(), object, false));
         let objects = fresh.chain(kept.into_iter().map(|(key, object)| (key, object, true)));
