@@ -51,7 +51,10 @@ fn discovery(args: &Discovery) -> Result<()> {
     let environment = |name: &str| std::env::var(name).ok();
     let _log = log::start(&args.logging, SCOPES, environment("RUST_LOG").as_deref())?;
     descriptors::raise();
-    let run = runtime()?.block_on(wire::run(args, &environment));
+    let runtime = runtime()?;
+    let run = runtime.block_on(wire::run(args, &environment));
+    // A thread that hangs on a dead disk must not keep the process: all that has to be done was waited for.
+    runtime.shutdown_background();
     // Told in the log too: who reads a server's end reads its log.
     run.inspect_err(|failure| error!("{failure:#}"))
 }

@@ -2,12 +2,12 @@
 //! change while the server runs.
 
 use std::collections::BTreeSet;
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow, bail};
 use model::conflict::Conflicts;
 use model::service::Registry;
+use sources::disk;
 use sources::registry::config::{Adapter, Config, Entry};
 use sources::registry::{cloudfoundry, consul, eureka};
 
@@ -54,12 +54,12 @@ pub(crate) fn read(args: &Discovery, named: &[Registry]) -> Result<Registries> {
 
 fn config(args: &Discovery) -> Result<Config> {
     let Some(file) = &args.registry_flags.config else { return Ok(Config::default()) };
-    let text = fs::read_to_string(file).with_context(|| format!("could not read {}", file.display()))?;
+    let text = disk::text(file).with_context(|| format!("could not read {}", file.display()))?;
     Config::parse(&text).map_err(|reason| anyhow!("could not use {}: {reason}", file.display()))
 }
 
 fn cloud_foundry(file: &Path) -> Result<cloudfoundry::Options> {
-    let text = fs::read_to_string(file).with_context(|| format!("could not read {}", file.display()))?;
+    let text = disk::text(file).with_context(|| format!("could not read {}", file.display()))?;
     cloudfoundry::Options::of_file(&text).map_err(|reason| anyhow!("could not use {}: {reason}", file.display()))
 }
 

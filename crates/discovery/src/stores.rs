@@ -1,7 +1,6 @@
 //! Where configuration comes from: `configSources` of the mesh config as it is at the start, else `--configDir`;
 //! and the servers of `--mcpServerAddrs` beside either.
 
-use std::fs;
 use std::path::PathBuf;
 
 use anyhow::{Result, anyhow, bail};
@@ -10,6 +9,7 @@ use api::istio::networking::v1alpha3::ClientTlsSettings;
 use api::istio::networking::v1alpha3::client_tls_settings::TlSmode;
 use model::change::SourceId;
 use model::config::mesh::parse_mesh;
+use sources::disk;
 use sources::grpc::Tls;
 use sources::http::{Identity, Roots};
 use sources::store::{mcp, xds};
@@ -46,7 +46,7 @@ pub(crate) fn read(args: &Discovery, environment: &dyn Fn(&str) -> Option<String
     let name = environment("POD_NAME").or_else(|| environment("HOSTNAME"));
     let node = format!("{}.{namespace}", name.as_deref().unwrap_or("pilot-discovery"));
     // A file that cannot be read is told by the source that follows it.
-    let text = fs::read_to_string(&args.mesh_config).unwrap_or_default();
+    let text = disk::text(&args.mesh_config).unwrap_or_default();
     let (mesh, _) = parse_mesh(&text, &args.mesh_config.display().to_string());
     let of_mesh = mesh.config_sources.iter().map(|source| store(source, &node, &namespace));
     let mut stores = of_mesh.collect::<Result<Vec<Store>>>()?;

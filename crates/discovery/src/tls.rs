@@ -1,7 +1,6 @@
 //! Certificates of the TLS port, read from files and read again when they change: connections that
 //! stand keep what they began with, new ones get the new. A bad file keeps the last good certificates.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,6 +13,7 @@ use rustls::crypto::aws_lc_rs;
 use rustls::server::WebPkiClientVerifier;
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
+use sources::disk;
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
@@ -73,7 +73,9 @@ impl Certificates {
     pub async fn watch(self: Arc<Self>, cancel: CancellationToken) {
         let mut seen = self.first.clone();
         while cancel.run_until_cancelled(tokio::time::sleep(LOOK)).await.is_some() {
-            let now = digest(&self.files);
+            let files = self.files.clone();
+            // Fails only where the process ends.
+            let Ok(now) = tokio::task::spawn_blocking(move || digest(&files)).await else { return };
             if now == seen {
                 continue;
             }
@@ -97,13 +99,14 @@ impl Files {
 }
 
 fn digest(files: &Files) -> Digest {
-    files.all().map(|file| fs::read(file).ok().map(|text| xxh3_128(&text))).collect()
+    files.all().map(|file| disk::content(file).ok().map(|text| xxh3_128(&text))).collect()
 }
 
 fn config(files: &Files) -> Result<Arc<ServerConfig>> {
     let chain = certificates(&files.chain)?;
-    let key = PrivateKeyDer::from_pem_file(&files.key);
-    let key = key.with_context(|| format!("could not read a private key from {}", files.key.display()))?;
+    let unreadable = || format!("could not read a private key from {}", files.key.display());
+    let key = PrivateKeyDer::from_pem_slice(&disk::content(&files.key).with_context(unreadable)?);
+    let key = key.with_context(unreadable)?;
     let provider = Arc::new(aws_lc_rs::default_provider());
     let builder = ServerConfig::builder_with_provider(provider.clone()).with_safe_default_protocol_versions()?;
     let builder = match &files.authorities {
@@ -125,8 +128,9 @@ fn config(files: &Files) -> Result<Arc<ServerConfig>> {
 }
 
 fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>> {
-    let read = || CertificateDer::pem_file_iter(file)?.collect::<Result<Vec<_>, _>>();
-    let found = read().with_context(|| format!("could not read certificates from {}", file.display()))?;
+    let unreadable = || format!("could not read certificates from {}", file.display());
+    let content = disk::content(file).with_context(unreadable)?;
+    let found = CertificateDer::pem_slice_iter(&content).collect::<Result<Vec<_>, _>>().with_context(unreadable)?;
     if found.is_empty() {
         bail!("could not find a certificate in {}", file.display());
     }

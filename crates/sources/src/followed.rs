@@ -90,10 +90,10 @@ fn sight(path: &Path) -> Sight {
 /// Empty while its folder is not there.
 fn interest(path: &Path) -> Interest {
     let mut interest = Interest::default();
-    let folder = path.parent().and_then(|folder| folder.canonicalize().ok());
+    let folder = path.parent().and_then(disk::canonical);
     if let (Some(folder), Some(name)) = (folder, path.file_name()) {
         interest.paths.extend([folder.join(name), folder.join("..data")]);
-        interest.paths.extend(path.canonicalize().ok());
+        interest.paths.extend(disk::canonical(path));
     }
     interest
 }

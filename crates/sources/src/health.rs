@@ -1,8 +1,9 @@
 //! How a source is doing, for debug pages and metrics. Written by the source and its supervisor,
 //! read by anyone at any time; no reader ever waits for the source.
 
+use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use model::change::{Change, SourceId};
 
@@ -88,6 +89,18 @@ impl Health {
         if matches!(report.state, State::Stale { .. }) {
             report.state = State::Live;
         }
+    }
+
+    /// Waits for work that should be quick, and notes that the outside cannot be seen where it takes longer than this.
+    pub(crate) async fn while_waiting<T>(&self, limit: Duration, reason: &str, work: impl Future<Output = T>) -> T {
+        let mut work = pin!(work);
+        tokio::select! {
+            biased;
+            done = &mut work => return done,
+            () = tokio::time::sleep(limit) => {}
+        }
+        self.lost(format!("{reason}: no result after {limit:?}"));
+        work.await
     }
 
     /// Notes how much a registry tells now.

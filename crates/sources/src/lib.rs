@@ -3,7 +3,7 @@
 
 #![forbid(unsafe_code)]
 
-mod disk;
+pub mod disk;
 pub mod fetched;
 mod followed;
 pub mod grpc;

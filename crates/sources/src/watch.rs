@@ -119,9 +119,25 @@ impl Watch {
         Waiter(self.shared.clone())
     }
 
+    /// A handle to tell of a path as if the kernel had.
+    pub(crate) fn waker(&self) -> Waker {
+        Waker(self.shared.clone())
+    }
+
     /// Files that somebody is writing now.
     pub(crate) fn being_written(&self) -> BTreeSet<PathBuf> {
         self.shared.lock().writing.keys().cloned().collect()
+    }
+}
+
+/// Makes a waiter look at a path.
+#[derive(Clone)]
+pub(crate) struct Waker(Arc<Shared>);
+
+impl Waker {
+    pub(crate) fn wake(&self, path: PathBuf) {
+        self.0.lock().seen.paths.insert(path);
+        self.0.wake.notify_one();
     }
 }
 

@@ -5,10 +5,12 @@
 #![allow(clippy::unwrap_used)]
 
 mod forged;
+mod files;
 mod honest;
 mod input;
 mod kubeconfigs;
 mod log;
 mod pages;
 mod streams;
+mod registries;
 mod texts;

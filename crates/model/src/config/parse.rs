@@ -16,6 +16,8 @@ use crate::problem::{Place, Problem, Severity};
 
 /// Unknown fields told of one object; the rest is only counted.
 const MOST_FINDINGS: usize = 20;
+/// Problems told of one text; the rest is only counted. A file of tiny documents has millions of them.
+const MOST_PROBLEMS: usize = 10_000;
 /// How deep a `List` may hold a `List`.
 const MOST_LISTS: usize = 4;
 
@@ -30,7 +32,7 @@ pub struct Parsed {
 /// Reads every YAML or JSON document of a text; `file` names it in messages.
 /// Objects are not validated: see `validate`.
 pub fn documents(text: &str, file: &str) -> Parsed {
-    let mut parsed = Parsed::default();
+    let (mut parsed, mut untold) = (Parsed::default(), Untold::default());
     let file: Text = file.into();
     for document in text::read(text) {
         let place = Place { file: file.clone(), line: document.line };
@@ -43,9 +45,37 @@ pub fn documents(text: &str, file: &str) -> Parsed {
                 parsed.problems.push(Problem::error(file.clone(), message).at(Some(place)));
             }
         }
+        untold.add(&mut parsed.problems);
     }
+    parsed.problems.extend(untold.summary(&file));
     lower::join(&mut parsed.objects);
     parsed
+}
+
+/// Problems that are counted and not told.
+#[derive(Default)]
+struct Untold {
+    count: usize,
+    severity: Option<Severity>,
+}
+
+impl Untold {
+    /// Takes away what is too much.
+    fn add(&mut self, problems: &mut Vec<Problem>) {
+        if problems.len() > MOST_PROBLEMS {
+            self.severity = self.severity.max(problems[MOST_PROBLEMS..].iter().map(|p| p.severity).max());
+            self.count += problems.len() - MOST_PROBLEMS;
+            problems.truncate(MOST_PROBLEMS);
+        }
+    }
+
+    /// One problem for all of them, about the whole file: it cannot be told which objects they are about.
+    fn summary(&self, file: &Text) -> Option<Problem> {
+        let severity = self.severity?;
+        let message = format!("and {} more problems in this file", self.count).into();
+        let place = Some(Place { file: file.clone(), line: 0 });
+        Some(Problem { severity, about: file.clone(), place, message })
+    }
 }
 
 /// Reads one object that is JSON already, such as an answer of an API server.
@@ -383,5 +413,26 @@ mod tests {
         assert_eq!(told(&parsed), ["Info f:1: Service s: kind \"Service\" of apiVersion \"v1\" is not read here"]);
         let parsed = documents("apiVersion: networking.istio.io/v9\nkind: Sidecar\nmetadata: {name: s}\n", "f");
         assert_eq!(parsed.problems[0].severity, Severity::Warning);
+    }
+
+    #[test]
+    fn hole_15_problems_of_one_file_are_bounded_and_counted() {
+        let text = "---\na\n".repeat(20_000);
+        let parsed = documents(&text, "f");
+        assert_eq!(parsed.problems.len(), super::MOST_PROBLEMS + 1);
+        let last = parsed.problems.last().map(|p| (p.severity, p.message.to_string()));
+        assert_eq!(last, Some((Severity::Error, "and 10000 more problems in this file".to_owned())));
+    }
+
+    #[test]
+    fn hole_15_a_document_of_too_many_values_is_refused() {
+        let many = super::text::MOST_VALUES / 2;
+        let good =
+            "---\napiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {name: a}\nspec: {hosts: [h]}\n";
+        for text in ["- {a: 1}\n".repeat(many), format!("{{\"a\": [{}1]}}\n", "1,".repeat(2 * many))] {
+            let parsed = documents(&format!("{text}{good}"), "f");
+            assert_eq!((parsed.objects.len(), parsed.problems.len()), (1, 1), "{:?}", told(&parsed));
+            assert!(told(&parsed)[0].contains("could not parse the document"), "{:?}", told(&parsed));
+        }
     }
 }

@@ -24,10 +24,15 @@ pub(super) struct Unreadable {
     pub(super) message: String,
 }
 
-/// Every document of the text that is not empty.
-pub(super) fn read(text: &str) -> Vec<Document<'_>> {
+/// Values of one document, whatever each is. A small mapping takes two hundred bytes a value, so that more would be
+/// hundreds of megabytes; a list of twenty thousand objects has as many.
+pub(super) const MOST_VALUES: usize = 1_000_000;
+
+/// Every document of the text that is not empty, each read when it is asked for: a file may be much larger in memory
+/// than on disk.
+pub(super) fn read(text: &str) -> impl Iterator<Item = Document<'_>> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-    chunks(text).into_iter().flat_map(|chunk| chunk.read()).collect()
+    chunks(text).into_iter().flat_map(|chunk| chunk.read())
 }
 
 /// A run of lines between two document separators.
@@ -67,10 +72,15 @@ impl<'a> Chunk<'a> {
         let Some(first) = self.first_line() else {
             return Vec::new();
         };
-        if self.text.trim_start().starts_with('{')
-            && let Some(documents) = self.read_json()
-        {
-            return documents;
+        if self.text.trim_start().starts_with('{') {
+            if has_many_values(self.text) {
+                let message = format!("more than {MOST_VALUES} values in one document: split it into several");
+                let content = Err(Unreadable { line: first, message });
+                return vec![Document { line: first, content, source: None }];
+            }
+            if let Some(documents) = self.read_json() {
+                return documents;
+            }
         }
         match yaml(self.text) {
             Ok(Value::Null) => Vec::new(),
@@ -118,10 +128,19 @@ impl<'a> Chunk<'a> {
         });
         let message = match error {
             serde_saphyr::Error::DuplicateMappingKey { key: Some(key), .. } => format!("duplicate key {key:?}"),
+            limit @ serde_saphyr::Error::Budget { .. } => {
+                let reason = without_position(&limit.to_string());
+                format!("{reason}; a document has at most {MOST_VALUES} values: split it into several")
+            }
             other => without_position(&other.to_string()),
         };
         Unreadable { line, message }
     }
+}
+
+/// Whether JSON, or YAML in its manner, may hold too many values: each is followed by a comma or opens a bracket.
+fn has_many_values(text: &str) -> bool {
+    text.bytes().filter(|byte| matches!(byte, b',' | b'{' | b'[' | b':')).nth(MOST_VALUES).is_some()
 }
 
 fn newlines(text: &str) -> u32 {
@@ -147,9 +166,9 @@ fn yaml(text: &str) -> Result<Value, serde_saphyr::Error> {
     let options = serde_saphyr::options! {
         budget: serde_saphyr::budget! {
             max_depth: 64,
-            max_nodes: 10_000_000,
-            max_events: 25_000_000,
-            max_total_scalar_bytes: 256 * 1024 * 1024,
+            max_nodes: MOST_VALUES,
+            max_events: 3 * MOST_VALUES,
+            max_total_scalar_bytes: 64 * 1024 * 1024,
             max_recorded_anchor_events: 200_000,
             enforce_alias_anchor_ratio: false,
         },
@@ -238,7 +257,7 @@ mod tests {
     type Found = (u32, Result<Value, (u32, String)>);
 
     fn values(text: &str) -> Vec<Found> {
-        read(text).into_iter().map(|d| (d.line, d.content.map_err(|e| (e.line, e.message)))).collect()
+        read(text).map(|d| (d.line, d.content.map_err(|e| (e.line, e.message)))).collect()
     }
 
     #[test]

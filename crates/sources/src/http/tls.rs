@@ -10,6 +10,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, RootCertStore};
 
 use super::Error;
+use crate::disk;
 
 /// Whose certificates are believed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,14 +49,15 @@ pub(crate) fn config(roots: &Roots, identity: Option<&Identity>) -> Result<Clien
         Roots::None => builder.with_root_certificates(RootCertStore::empty()),
     };
     let Some(Identity { chain, key }) = identity else { return Ok(builder.with_no_client_auth()) };
-    let private = PrivateKeyDer::from_pem_file(key).map_err(|e| unreadable(key, &e))?;
+    let private = PrivateKeyDer::from_pem_slice(&content(key)?).map_err(|e| unreadable(key, &e))?;
     builder
         .with_client_auth_cert(certificates(chain)?, private)
         .map_err(|e| Error::Tls(format!("could not use {} with {}: {e}", chain.display(), key.display())))
 }
 
 fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, Error> {
-    let all: Result<Vec<_>, _> = CertificateDer::pem_file_iter(file).and_then(Iterator::collect);
+    let content = content(file)?;
+    let all: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&content).collect();
     let all = all.map_err(|e| unreadable(file, &e))?;
     if all.is_empty() {
         return Err(Error::Tls(format!("there is no certificate in {}", file.display())));
@@ -69,6 +71,10 @@ fn store(certificates: Vec<CertificateDer<'static>>, file: &Path) -> Result<Root
         roots.add(certificate).map_err(|e| unreadable(file, &e))?;
     }
     Ok(roots)
+}
+
+fn content(file: &Path) -> Result<Vec<u8>, Error> {
+    disk::content(file).map_err(|e| unreadable(file, &e))
 }
 
 fn unreadable(file: &Path, error: &dyn std::fmt::Display) -> Error {

@@ -88,14 +88,10 @@ fn fault(path: &Path, message: String) -> Problem {
 
 /// Names of files in order, but for hidden ones, among which mounted volumes keep theirs.
 fn names(folder: &Path) -> std::io::Result<Vec<String>> {
-    let mut names = Vec::new();
-    for entry in std::fs::read_dir(folder)? {
-        let name = entry?.file_name().to_string_lossy().into_owned();
-        if !name.starts_with('.') && folder.join(&name).is_file() {
-            names.push(name);
-        }
-    }
-    names.sort();
+    let name = |path: PathBuf| path.file_name().map(|name| name.to_string_lossy().into_owned());
+    let is_file = |path: &Path| disk::target(path).is_ok_and(|(metadata, _)| metadata.is_file());
+    let listed = disk::list(folder)?.entries.into_iter().filter_map(|(path, _)| name(path));
+    let mut names: Vec<String> = listed.filter(|name| !name.starts_with('.') && is_file(&folder.join(name))).collect();
     // A `Cluster` comes before the kubeconfigs, which it may name.
     names.sort_by_key(|name| !name.ends_with(".yaml"));
     Ok(names)

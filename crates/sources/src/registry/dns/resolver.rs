@@ -55,7 +55,7 @@ impl Resolver {
 
 fn of_system() -> Result<Vec<SocketAddr>, String> {
     let text =
-        std::fs::read_to_string("/etc/resolv.conf").map_err(|e| format!("could not read /etc/resolv.conf: {e}"))?;
+        crate::disk::text("/etc/resolv.conf".as_ref()).map_err(|e| format!("could not read /etc/resolv.conf: {e}"))?;
     let address = |line: &str| line.trim().strip_prefix("nameserver")?.trim().parse::<IpAddr>().ok();
     let servers: Vec<SocketAddr> = text.lines().filter_map(address).map(|ip| SocketAddr::new(ip, 53)).collect();
     if servers.is_empty() { Err("there is no server in /etc/resolv.conf".to_owned()) } else { Ok(servers) }

@@ -8,10 +8,11 @@ use std::time::{Duration, Instant, SystemTime};
 use model::change::Change;
 use model::problem::Problem;
 
+use super::large::Large;
 use super::reading::{self, Content, Reading};
 use super::shelf::Shelf;
 use super::walk::{self, Entry, Listing};
-use crate::disk::{Identity, Stamp, YOUNG};
+use crate::disk::{self, Identity, Stamp, YOUNG};
 use crate::watch::{Interest, Seen, Watch};
 
 /// Files go for good when no other has come or gone for this long: `rm -r` takes the files first
@@ -46,6 +47,7 @@ pub(crate) struct Folder {
     doubtful: BTreeMap<PathBuf, Doubt>,
     /// Files that are there but cannot be read: what they wait for may make no event.
     unread: BTreeSet<PathBuf>,
+    large: Large,
 }
 
 /// Which folder it is; the time tells two apart that got the same inode one after the other.
@@ -73,15 +75,21 @@ pub(crate) struct Look {
     pub(crate) again: Option<Instant>,
     /// Why the folder cannot be read, where it cannot.
     pub(crate) trouble: Option<String>,
+    /// Which file cannot be read, where one cannot: it is served as it was.
+    pub(crate) unread: Option<String>,
     /// Whether changes are told by the kernel; otherwise one has to look often.
     pub(crate) is_watched: bool,
+    /// Large files are still being parsed.
+    pub(crate) is_partial: bool,
 }
 
 impl Folder {
     pub(crate) fn new(root: PathBuf) -> Folder {
+        let watch = Watch::new();
         Folder {
             root,
-            watch: Watch::new(),
+            large: Large::new(watch.waker()),
+            watch,
             shelf: Shelf::default(),
             identity: None,
             folders: BTreeMap::new(),
@@ -106,6 +114,9 @@ impl Folder {
 
     /// Looks at what may have changed.
     pub(crate) fn look(&mut self, seen: &Seen) -> Look {
+        for (path, content) in self.large.parsed() {
+            self.content(path, content);
+        }
         let files = if seen.everything { None } else { self.files_of(&seen.paths) };
         match files {
             None => self.look_at_everything(),
@@ -114,7 +125,23 @@ impl Folder {
         self.drop_missing(Instant::now());
         let changes = self.shelf.changes(self.problems());
         let is_watched = self.watch_failure.is_none();
-        Look { changes, again: self.again(), trouble: self.trouble.clone(), is_watched }
+        Look {
+            changes,
+            again: self.again(),
+            trouble: self.trouble.clone(),
+            unread: self.unread(),
+            is_watched,
+            is_partial: self.large.is_busy(),
+        }
+    }
+
+    fn unread(&self) -> Option<String> {
+        let first = self.unread.first()?;
+        let more = match self.unread.len() - 1 {
+            0 => String::new(),
+            more => format!(" and {more} more"),
+        };
+        Some(format!("could not read {}{more}; keeping the last good state", first.display()))
     }
 
     /// The config files that events are about; nothing where only a look at everything will do.
@@ -129,7 +156,7 @@ impl Folder {
                 // The root itself came or went, or a symlink's target did.
                 if self.targets.contains_key(path) { continue } else { return None }
             };
-            if self.folders.contains_key(path) || path.is_dir() {
+            if self.folders.contains_key(path) || walk::is_dir(path) {
                 return None;
             }
             let file = folder.join(name);
@@ -240,11 +267,11 @@ impl Folder {
     fn interest(&self, listing: Option<&Listing>) -> Interest {
         let mut interest = Interest::default();
         // The root by its own name, and by the name it has where symlinks lead.
-        let parent = self.root.parent().and_then(|parent| parent.canonicalize().ok());
+        let parent = self.root.parent().and_then(disk::canonical);
         if let (Some(parent), Some(name)) = (parent, self.root.file_name()) {
             interest.paths.insert(parent.join(name));
         }
-        interest.paths.extend(self.root.canonicalize().ok());
+        interest.paths.extend(disk::canonical(&self.root));
         let Some(listing) = listing else { return interest };
         interest.folders.extend(listing.folders.keys().cloned());
         interest.paths.extend(listing.files.values().filter_map(|entry| match entry {
@@ -275,6 +302,10 @@ impl Folder {
             Reading::Same(stamp) => {
                 self.is_back(&path);
                 self.shelf.restamp(&path, stamp);
+            }
+            Reading::Large(bytes) => {
+                self.is_back(&path);
+                self.large.put(path, bytes);
             }
             Reading::Content(content) => self.content(path, content),
         }
@@ -309,6 +340,7 @@ impl Folder {
 
     fn gone(&mut self, path: PathBuf) {
         self.doubtful.remove(&path);
+        self.large.forget(&path);
         if !self.shelf.holds(&path) {
             return;
         }
@@ -345,7 +377,7 @@ impl Folder {
     }
 
     fn root_identity(&self) -> Option<Birth> {
-        let metadata = self.root.metadata().ok()?;
+        let (metadata, _) = disk::target(&self.root).ok()?;
         Some((Identity::of(&metadata), metadata.created().ok()))
     }
 

@@ -2,6 +2,7 @@
 //! Reacts to the first event at once; a burst is taken together a few milliseconds later.
 
 mod folder;
+mod large;
 mod reading;
 mod shelf;
 mod walk;
@@ -22,6 +23,10 @@ const COALESCE: Duration = Duration::from_millis(5);
 const SAFETY_NET: Duration = Duration::from_secs(10);
 /// The same where the kernel tells nothing.
 const POLL: Duration = Duration::from_millis(250);
+
+/// A look at the folder that takes longer is told by the source's health: each file is read in time or given up, but a
+/// dead mount may hang elsewhere.
+const LONG_LOOK: Duration = Duration::from_secs(30);
 
 /// A folder of config files.
 pub struct Files {
@@ -78,12 +83,14 @@ impl Source for Files {
         loop {
             let began = Instant::now();
             let is_full = seen.everything;
-            let Look { mut changes, again, trouble, is_watched } = self.look(seen).await?;
-            match &trouble {
+            let look = self.look(seen);
+            let look = outlet.health().while_waiting(LONG_LOOK, "reading the folder", look).await?;
+            let Look { mut changes, again, trouble, unread, is_watched, is_partial } = look;
+            match trouble.as_ref().or(unread.as_ref()) {
                 Some(reason) => outlet.health().lost(reason.as_str()),
                 None => outlet.health().regained(),
             }
-            if !is_synced && trouble.is_none() {
+            if !is_synced && trouble.is_none() && !is_partial {
                 is_synced = true;
                 changes.push(Change::Synced);
             }

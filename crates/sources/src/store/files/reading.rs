@@ -1,6 +1,7 @@
 //! One config file's content: its good objects, what is wrong in it, and what the wrong parts were about.
 //! Knows nothing of earlier content; `shelf` does.
 
+use std::collections::HashSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::time::SystemTime;
@@ -11,6 +12,7 @@ use model::config::{Key, Object};
 use model::problem::{Problem, Severity};
 use xxhash_rust::xxh3::xxh3_128;
 
+use super::large::LARGE;
 use crate::disk::{self, Stamp, is_absence};
 use crate::source::panic_text;
 
@@ -23,7 +25,17 @@ pub(crate) enum Reading {
     Unsettled,
     /// The same bytes as last time.
     Same(Stamp),
+    /// Too much to parse at once.
+    Large(Bytes),
     Content(Content),
+}
+
+/// A file's bytes, not parsed.
+#[derive(Debug)]
+pub(crate) struct Bytes {
+    stamp: Stamp,
+    pub(crate) hash: u128,
+    pub(crate) bytes: Vec<u8>,
 }
 
 /// A file's content, parsed and validated.
@@ -38,7 +50,7 @@ pub(crate) struct Content {
     pub(crate) problems: Vec<Problem>,
 }
 
-/// Reads a file; parses it unless its bytes still have `known_hash`.
+/// Reads a file; parses it unless its bytes still have `known_hash` or are many.
 pub(crate) fn read(path: &Path, known_hash: Option<u128>) -> Reading {
     let (stamp, bytes) = match disk::bytes(path) {
         Ok(Some(read)) => read,
@@ -50,27 +62,65 @@ pub(crate) fn read(path: &Path, known_hash: Option<u128>) -> Reading {
     if known_hash == Some(hash) {
         return Reading::Same(stamp);
     }
-    let (objects, problems) = objects_of(&bytes, &path.to_string_lossy());
-    let read_at = SystemTime::now();
-    Reading::Content(Content { stamp, hash, read_at, is_empty: bytes.is_empty(), objects, problems })
+    let bytes = Bytes { stamp, hash, bytes };
+    if bytes.bytes.len() > LARGE { Reading::Large(bytes) } else { Reading::Content(bytes.parsed(path)) }
 }
 
-impl Content {
+impl Bytes {
+    /// Parses the bytes, which are gone then.
+    pub(crate) fn parsed(self, path: &Path) -> Content {
+        let Bytes { stamp, hash, bytes } = self;
+        let (objects, problems) = objects_of(&bytes, &path.to_string_lossy());
+        let read_at = SystemTime::now();
+        Content { stamp, hash, read_at, is_empty: bytes.is_empty(), objects, problems }
+    }
+}
+
+/// Which objects problems may be about, and the reverse. Both sides may have tens of thousands of entries, so texts are
+/// looked up and not compared one by one.
+pub(crate) struct Concerns {
+    /// A problem that may hide any object, or any object at all.
+    is_any: bool,
+    /// Objects by kind, namespace and name, as errors name them.
+    whole: HashSet<String>,
+    /// By kind and name: a document of one of our kinds in an unknown version is named without its namespace.
+    short: HashSet<String>,
+}
+
+impl Concerns {
+    /// What these problems may be about.
+    pub(crate) fn of_problems(problems: &[Problem]) -> Concerns {
+        let about = |severity| problems.iter().filter(move |p| p.severity == severity).map(|p| p.about.to_string());
+        Concerns {
+            is_any: problems.iter().any(|p| p.severity == Severity::Error && is_about_whole_file(p)),
+            whole: about(Severity::Error).collect(),
+            short: about(Severity::Warning).collect(),
+        }
+    }
+
+    /// What problems about these objects are called.
+    pub(crate) fn of_objects<'a>(keys: impl Iterator<Item = &'a Key> + Clone) -> Concerns {
+        let whole: HashSet<String> = keys.clone().map(Key::to_string).collect();
+        Concerns { is_any: !whole.is_empty(), whole, short: keys.map(short_name).collect() }
+    }
+
     /// Whether one of the problems may be all that is left of this object.
-    pub(crate) fn may_have_broken(&self, key: &Key) -> bool {
-        self.problems.iter().any(|problem| concerns(problem, key))
+    pub(crate) fn has_object(&self, key: &Key) -> bool {
+        self.is_any || self.whole.contains(&key.to_string()) || self.short.contains(&short_name(key))
+    }
+
+    /// Whether the problem may be about one of the objects.
+    pub(crate) fn has_problem(&self, problem: &Problem) -> bool {
+        match problem.severity {
+            Severity::Info => false,
+            Severity::Warning => self.short.contains(&*problem.about),
+            Severity::Error => self.is_any && is_about_whole_file(problem) || self.whole.contains(&*problem.about),
+        }
     }
 }
 
-/// Whether a problem may be about this object: by name, or because it cannot be told about which one it is.
-pub(crate) fn concerns(problem: &Problem, key: &Key) -> bool {
-    let about = &*problem.about;
-    match problem.severity {
-        Severity::Info => false,
-        // A document of one of our kinds in a version that nobody knows is named without its namespace.
-        Severity::Warning => about == format!("{} {}", key.kind, key.name),
-        Severity::Error => is_about_whole_file(problem) || about == key.to_string(),
-    }
+fn short_name(key: &Key) -> String {
+    format!("{} {}", key.kind, key.name)
 }
 
 fn is_about_whole_file(problem: &Problem) -> bool {

@@ -1,12 +1,12 @@
 //! What stands in the config folder: its config files with their stamps, and the folders to watch.
-//! Opens no file; reading is in `reading`.
+//! Opens no file; reading is in `reading`. What does not answer is unreadable, and holds nothing else back.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::{self, DirEntry, Metadata};
+use std::fs::{FileType, Metadata};
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::disk::{Identity, Stamp, is_absence};
+use crate::disk::{self, Folder, Identity, Stamp, is_absence};
 
 /// Deeper folders are not looked into.
 const MAX_DEPTH: usize = 64;
@@ -50,8 +50,9 @@ pub(crate) fn entry(path: &Path) -> Option<Entry> {
     if !here.is_symlink() {
         return Some(of_metadata(&here, None));
     }
-    Some(match path.metadata() {
-        Ok(there) => of_metadata(&there, path.canonicalize().ok()),
+    Some(match disk::target(path) {
+        Ok((there, target)) => of_metadata(&there, Some(target)),
+        Err(e) if e.kind() == io::ErrorKind::TimedOut => Entry::Unreadable(e.to_string()),
         Err(e) => Entry::Unreadable(format!("the symlink leads nowhere: {e}")),
     })
 }
@@ -81,23 +82,20 @@ impl Walk {
         if depth > MAX_DEPTH {
             return Err(io::Error::other("too deep"));
         }
-        let identity = Identity::of(&path.metadata()?);
+        let Folder { identity, canonical, entries } = disk::list(path)?;
         // Symlinks may lead in circles, or twice to one folder. Where there is no identity, none is followed.
         if identity != Identity::default() && !self.visited.insert(identity) {
             return Ok(());
         }
-        let mut entries = fs::read_dir(path)?.collect::<io::Result<Vec<_>>>()?;
-        entries.sort_by_key(DirEntry::file_name);
-        self.listing.folders.insert(path.canonicalize()?, path.to_path_buf());
-        for entry in entries {
-            self.entry(&entry, depth);
+        self.listing.folders.insert(canonical, path.to_path_buf());
+        for (path, file_type) in entries {
+            self.entry(path, file_type, depth);
         }
         Ok(())
     }
 
-    fn entry(&mut self, entry: &DirEntry, depth: usize) {
-        let path = entry.path();
-        if is_folder(entry, &path) {
+    fn entry(&mut self, path: PathBuf, file_type: FileType, depth: usize) {
+        if is_folder(file_type, &path) {
             self.subfolder(path, depth + 1);
         } else if is_config(&path)
             && let Some(file) = self::entry(&path)
@@ -119,12 +117,13 @@ impl Walk {
     }
 }
 
-fn is_folder(entry: &DirEntry, path: &Path) -> bool {
-    match entry.file_type() {
-        Ok(t) if t.is_symlink() => cfg!(unix) && path.is_dir(),
-        Ok(t) => t.is_dir(),
-        Err(_) => false,
-    }
+fn is_folder(file_type: FileType, path: &Path) -> bool {
+    if file_type.is_symlink() { cfg!(unix) && is_dir(path) } else { file_type.is_dir() }
+}
+
+/// Whether there is a folder, or a symlink to one.
+pub(crate) fn is_dir(path: &Path) -> bool {
+    disk::target(path).is_ok_and(|(metadata, _)| metadata.is_dir())
 }
 
 fn name_starts_with(path: &Path, prefix: &str) -> bool {

@@ -1,0 +1,162 @@
+//! Files that mean harm: pipes and devices in place of files, files that are huge once they are read, and tens of
+//! thousands of problems. Other files are followed all the while, and the process ends when it is asked to.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use api::TypeUrl;
+use api::envoy::config::core::v3::Node;
+use serde_json::Value;
+use testkit::discovery::Discovery;
+use testkit::{client, wait};
+use xds::client::SotwClient;
+
+use crate::honest::{CART, Honest, ask, channel, server};
+
+/// A debug build on a busy machine.
+const SOON: Duration = Duration::from_secs(10);
+
+/// Waits until a new client is served the cluster of this host; returns how long that took.
+async fn served(server: &Discovery, host: &str) -> Duration {
+    let begun = Instant::now();
+    let name = format!("outbound|80||{host}.shop.svc.cluster.local");
+    wait::until(&format!("the cluster {name}"), async || {
+        let id = "sidecar~10.0.0.2~other.other~other.svc.cluster.local".to_owned();
+        let node = Node { id, ..Node::default() };
+        let stream = SotwClient::open(channel(server).await, node, &TypeUrl::CLUSTER, &[]).await;
+        let response =
+            stream.map_err(|s| s.to_string())?.next().await.map_err(|s| s.to_string())?.ok_or("no answer")?;
+        let is_it = |value: &[u8]| value.windows(name.len()).any(|window| window == name.as_bytes());
+        if response.resources.iter().any(|r| is_it(&r.value)) { Ok(()) } else { Err("not there".to_owned()) }
+    })
+    .await;
+    begun.elapsed()
+}
+
+fn named(host: &str) -> String {
+    CART.replace("cart", host)
+}
+
+/// The state of the source of files, and its reason.
+async fn state(server: &Discovery) -> Result<(String, String), String> {
+    let page = client::get(server.http(), "discovery", "/debug/sources").await?.json();
+    let of_files = page.as_array().and_then(|all| all.iter().find(|one| one["source"] == "files")).cloned();
+    let word = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    of_files.map(|one| (word(&one["state"]), word(&one["reason"]))).ok_or("no such source".to_owned())
+}
+
+fn make_pipe(path: &Path) {
+    let made = Command::new("mkfifo").arg(path).status().expect("run mkfifo");
+    assert!(made.success());
+}
+
+/// Changes between a file and a pipe so often that one is looked at and the other one opened.
+fn race(server: &Discovery) {
+    let (cart, aside) = (server.config().join("cart.yaml"), server.config().with_file_name("aside"));
+    for _ in 0..300 {
+        let _ = fs::remove_file(&aside);
+        make_pipe(&aside);
+        fs::rename(&aside, &cart).unwrap();
+        std::thread::sleep(Duration::from_millis(1));
+        fs::write(&aside, CART).unwrap();
+        fs::rename(&aside, &cart).unwrap();
+    }
+    make_pipe(&aside);
+    fs::rename(&aside, &cart).unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn hole_08_a_pipe_in_place_of_a_file_freezes_nothing() {
+    let mut server = server(&["--shutdownDuration=1s"], &[]).await;
+    ask(channel(&server).await).await.expect("the cart");
+    let honest = Honest::start(&server);
+    tokio::task::block_in_place(|| race(&server));
+    symlink(server.config().join("cart.yaml"), server.config().join("link.yaml")).unwrap();
+    symlink("/dev/zero", server.config().join("zero.yaml")).unwrap();
+    fs::create_dir(server.config().join("folder.yaml")).unwrap();
+    wait::until("a stale source that names the pipe", async || match state(&server).await? {
+        (state, reason) if state == "stale" && reason.contains("cart.yaml") => Ok(()),
+        other => Err(format!("{other:?}")),
+    })
+    .await;
+    server.write("other.yaml", &named("other"));
+    let wait = served(&server, "other").await;
+    assert!(wait < SOON, "another file was served after {wait:?}");
+    let waits = honest.waits().await;
+    eprintln!("another file served after {wait:?}; longest wait of an honest client {:?}", waits.last());
+    server.write("cart.yaml", &named("cart"));
+    server.remove("link.yaml");
+    server.remove("zero.yaml");
+    wait::until("a live source", async || match state(&server).await? {
+        (state, _) if state == "live" => Ok(()),
+        other => Err(format!("{other:?}")),
+    })
+    .await;
+    let begun = Instant::now();
+    assert!(server.process().terminate().await.success());
+    eprintln!("ended {:?} after SIGTERM", begun.elapsed());
+}
+
+/// The most memory that the process ever had, in KiB.
+fn peak_kib(server: &mut Discovery) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{}/status", server.process().id())).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+    line.split_whitespace().next().unwrap().parse().unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn hole_15_a_huge_file_holds_no_other_back_and_takes_little_memory() {
+    let mut server = server(&[], &[]).await;
+    ask(channel(&server).await).await.expect("the cart");
+    let before = peak_kib(&mut server);
+    let honest = Honest::start(&server);
+    // Each mapping takes hundreds of bytes once it is a value.
+    server.write("huge.yaml", &"- {a: 1}\n".repeat(60_000_000 / 9));
+    let mut longest = Duration::ZERO;
+    for n in 0..5 {
+        server.write("small.yaml", &named(&format!("small-{n}")));
+        longest = longest.max(served(&server, &format!("small-{n}")).await);
+    }
+    wait::until_within(Duration::from_secs(120), "a problem about the huge file", async || {
+        let page = client::get(server.http(), "discovery", "/debug/problems").await?;
+        if page.body.contains("huge.yaml") { Ok(()) } else { Err("not there".to_owned()) }
+    })
+    .await;
+    let (peak, waits) = (peak_kib(&mut server), honest.waits().await);
+    eprintln!(
+        "60 MB of small mappings: peak {} MiB, before {} MiB; other files served within {longest:?}; longest wait of \
+         an honest client {:?}",
+        peak >> 10,
+        before >> 10,
+        waits.last(),
+    );
+    assert!(longest < SOON, "{longest:?}");
+    assert!(peak < before + (600 << 10), "{before} KiB before, {peak} KiB at most");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn hole_15_a_change_among_forty_thousand_problems_is_cheap() {
+    let mut server = server(&[], &[]).await;
+    for file in 0..40 {
+        let document = |n: usize| format!("---\n{{apiVersion: v1, kind: Foo, metadata: {{name: a{n}}}}}\n");
+        let text: String = (0..1000).map(|n| document(file * 1000 + n)).collect();
+        server.write(&format!("foreign-{file}.yaml"), &text);
+    }
+    wait::until_within(Duration::from_secs(60), "forty thousand problems", async || {
+        let page = client::get(server.http(), "discovery", "/debug/problems").await?.json();
+        let count = page.as_array().map_or(0, Vec::len);
+        if count >= 40_000 { Ok(()) } else { Err(count.to_string()) }
+    })
+    .await;
+    let before = server.process().cpu().expect("a running process");
+    for n in 0..3 {
+        server.write("small.yaml", &format!("{}---\nkind: Foo{n}\n", named(&format!("small-{n}"))));
+        served(&server, &format!("small-{n}")).await;
+    }
+    let cost = (server.process().cpu().expect("a running process") - before) / 3;
+    eprintln!("a change among 40,000 problems: {cost:?} of CPU");
+    assert!(cost < Duration::from_secs(4), "{cost:?}");
+}

@@ -1,0 +1,171 @@
+//! Work on files that may never end, on threads that may be lost: a dead mount keeps every thread that touches it in
+//! the kernel for as long as it is dead. The caller gets an error in time; other files are read by other threads.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{self, RecvTimeoutError, Sender};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+/// How long one access may take. A disk that works answers in milliseconds, one that spins up in seconds.
+const DEADLINE: Duration = Duration::from_secs(5);
+/// Threads that may be lost at a time; with more, no access is tried until one comes back.
+const MOST_LOST: usize = 64;
+/// Threads that wait for the next access.
+const MOST_IDLE: usize = 8;
+
+/// The threads of this process: what hangs, hangs for all who ask.
+static THREADS: LazyLock<Threads> = LazyLock::new(|| Threads::new(DEADLINE));
+
+/// Does work on a path, or gives up on it in time. While earlier work on the same path hangs, it is not tried.
+pub(super) fn run<T: Send + 'static>(path: &Path, work: impl FnOnce(&Path) -> T + Send + 'static) -> io::Result<T> {
+    THREADS.run(path, work)
+}
+
+type Job = Box<dyn FnOnce() + Send>;
+
+struct Threads {
+    deadline: Duration,
+    shared: Arc<Mutex<Shared>>,
+}
+
+#[derive(Default)]
+struct Shared {
+    /// Paths on which work hangs now.
+    hanging: BTreeSet<PathBuf>,
+    idle: Vec<Sender<Job>>,
+}
+
+impl Threads {
+    fn new(deadline: Duration) -> Threads {
+        Threads { deadline, shared: Arc::default() }
+    }
+
+    fn run<T: Send + 'static>(&self, path: &Path, work: impl FnOnce(&Path) -> T + Send + 'static) -> io::Result<T> {
+        let thread = self.thread(path)?;
+        let (result, outcome) = mpsc::channel();
+        let end = End { path: path.to_path_buf(), shared: self.shared.clone() };
+        let job: Job = Box::new(move || {
+            // The receiver is gone when the work took too long; the result is of no use then.
+            let _ = result.send(work(&end.path));
+        });
+        thread.send(job).map_err(|_| io::Error::other("a thread for files ended"))?;
+        match outcome.recv_timeout(self.deadline) {
+            Ok(value) => {
+                let mut shared = lock(&self.shared);
+                if shared.idle.len() < MOST_IDLE {
+                    shared.idle.push(thread);
+                }
+                Ok(value)
+            }
+            Err(RecvTimeoutError::Disconnected) => Err(io::Error::other("the file could not be read: a bug")),
+            Err(RecvTimeoutError::Timeout) => {
+                let mut shared = lock(&self.shared);
+                // The work may have ended meanwhile, and will not end once more.
+                if let Ok(value) = outcome.try_recv() {
+                    return Ok(value);
+                }
+                shared.hanging.insert(path.to_path_buf());
+                Err(self.late())
+            }
+        }
+    }
+
+    /// An idle thread, or a new one.
+    fn thread(&self, path: &Path) -> io::Result<Sender<Job>> {
+        let mut shared = lock(&self.shared);
+        if shared.hanging.contains(path) {
+            return Err(self.late());
+        }
+        if shared.hanging.len() >= MOST_LOST {
+            return Err(io::Error::new(io::ErrorKind::TimedOut, "too many other files do not answer"));
+        }
+        if let Some(thread) = shared.idle.pop() {
+            return Ok(thread);
+        }
+        let (jobs, inbox) = mpsc::channel::<Job>();
+        let work = move || inbox.into_iter().for_each(|job| job());
+        thread::Builder::new().name("disk".to_owned()).spawn(work)?;
+        Ok(jobs)
+    }
+
+    fn late(&self) -> io::Error {
+        io::Error::new(io::ErrorKind::TimedOut, format!("the disk did not answer within {:?}", self.deadline))
+    }
+}
+
+/// Notes the end of work on a path, also where it ends by a panic.
+struct End {
+    path: PathBuf,
+    shared: Arc<Mutex<Shared>>,
+}
+
+impl Drop for End {
+    fn drop(&mut self) {
+        lock(&self.shared).hanging.remove(&self.path);
+    }
+}
+
+fn lock(shared: &Mutex<Shared>) -> MutexGuard<'_, Shared> {
+    // Every write is one call on a collection, which leaves it whole.
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+    use std::path::Path;
+    use std::sync::mpsc;
+    use std::time::Duration;
+
+    use super::Threads;
+
+    fn threads() -> Threads {
+        Threads::new(Duration::from_millis(50))
+    }
+
+    /// Work that hangs until the sender is dropped.
+    fn hang() -> (mpsc::Sender<()>, impl FnOnce(&Path) -> bool + Send + 'static) {
+        let (release, held) = mpsc::channel::<()>();
+        (release, move |_| held.recv().is_err())
+    }
+
+    #[test]
+    fn hole_08_work_that_hangs_costs_its_path_alone() {
+        let (threads, dead) = (threads(), Path::new("/dead"));
+        let (release, work) = hang();
+        let error = threads.run(dead, work).unwrap_err();
+        assert_eq!((error.kind(), error.to_string().contains("did not answer")), (io::ErrorKind::TimedOut, true));
+        assert_eq!(threads.run(Path::new("/other"), |_| 1).unwrap(), 1, "another path");
+        // Not tried, or this would be a second thread that hangs.
+        assert_eq!(threads.run(dead, |_| 1).unwrap_err().kind(), io::ErrorKind::TimedOut);
+        drop(release);
+        let back = (0..1000).find_map(|_| {
+            std::thread::sleep(Duration::from_millis(5));
+            threads.run(dead, |_| 2).ok()
+        });
+        assert_eq!(back, Some(2), "a path that answers again");
+    }
+
+    #[test]
+    fn hole_08_lost_threads_are_bounded() {
+        let threads = Threads::new(Duration::from_millis(1));
+        let mut held = Vec::new();
+        for n in 0..super::MOST_LOST {
+            let (release, work) = hang();
+            held.push(release);
+            assert!(threads.run(Path::new(&n.to_string()), work).is_err());
+        }
+        let error = threads.run(Path::new("one more"), |_| ()).unwrap_err();
+        assert!(error.to_string().contains("too many other files"), "{error}");
+    }
+
+    #[test]
+    fn work_that_panics_is_an_error() {
+        let threads = threads();
+        assert!(threads.run(Path::new("/a"), |_| -> () { panic!("as a test") }).is_err());
+        assert!(threads.run(Path::new("/a"), |_| ()).is_ok());
+    }
+}
