@@ -19,6 +19,10 @@ const CONNECT: Duration = Duration::from_secs(5);
 /// A server that vanished without a word is noticed after about this time.
 const PING: Duration = Duration::from_secs(15);
 
+/// Larger messages are errors: the whole configuration of one kind is smaller, and a server that sends endlessly must
+/// not fill memory.
+pub(crate) const LARGEST_MESSAGE: usize = 128 << 20;
+
 /// How a server is reached over TLS.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tls {

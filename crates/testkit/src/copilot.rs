@@ -6,6 +6,7 @@ use std::fs;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use bytes::{BufMut, Bytes, BytesMut};
 use http::{HeaderMap, HeaderValue, Request, Response};
@@ -41,6 +42,8 @@ pub struct State {
     pub is_unhealthy: bool,
     /// Requests are taken and never answered.
     pub stalls: bool,
+    /// How long every answer takes.
+    pub delay: Duration,
     /// The certificate that each connection so far showed.
     pub shown: Vec<Vec<u8>>,
 }
@@ -281,6 +284,7 @@ async fn answer(request: Request<Incoming>, now: State) -> Answer {
     if now.stalls {
         std::future::pending::<()>().await;
     }
+    tokio::time::sleep(now.delay).await;
     if let Some(status) = now.failing.get(method.as_str()) {
         return reply(Bytes::new(), *status);
     }

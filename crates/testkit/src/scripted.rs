@@ -1,18 +1,23 @@
 //! An HTTP server that answers what a test tells it to, for what a real server cannot be made to do.
 //! It counts connections and keeps the requests it saw.
 
+use std::convert::Infallible;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderMap, Request, Response};
-use hyper::body::{Body, Incoming};
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt, StreamBody};
+use hyper::body::{Body, Frame, Incoming};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use tokio::net::TcpListener;
 use tokio::task::{AbortHandle, JoinSet};
+use tokio_stream::StreamExt;
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
@@ -73,6 +78,32 @@ impl Scripted {
         Scripted { address, connections, asked, accepting: accepting.abort_handle() }
     }
 
+    /// As `start`, with bodies that come in pieces of ten bytes, with a pause before each.
+    pub async fn start_in_pieces<F>(pause: Duration, script: impl Fn(Asked) -> F + Send + Sync + 'static) -> Scripted
+    where
+        F: Future<Output = Response<String>> + Send + 'static,
+    {
+        Self::start(move |asked| {
+            let answer = script(asked);
+            async move { answer.await.map(|text| pieces(text.as_bytes(), pause)) }
+        })
+        .await
+    }
+
+    /// As `start`, with bodies that repeat the script's text for ever below this path.
+    pub async fn start_endless<F>(below: &'static str, script: impl Fn(Asked) -> F + Send + Sync + 'static) -> Scripted
+    where
+        F: Future<Output = Response<String>> + Send + 'static,
+    {
+        Self::start(move |asked| {
+            let is_endless = asked.path.starts_with(below);
+            let answer = script(asked);
+            let body = move |text: String| if is_endless { endless(&text) } else { text.boxed_unsync() };
+            async move { answer.await.map(body) }
+        })
+        .await
+    }
+
     pub fn address(&self) -> SocketAddr {
         self.address
     }
@@ -90,6 +121,21 @@ impl Scripted {
     pub fn asked(&self) -> Vec<Asked> {
         self.asked.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
+}
+
+fn pieces(body: &[u8], pause: Duration) -> UnsyncBoxBody<Bytes, Infallible> {
+    let pieces: Vec<Bytes> = body.chunks(10).map(Bytes::copy_from_slice).collect();
+    let frames = tokio_stream::iter(pieces).then(move |piece| async move {
+        tokio::time::sleep(pause).await;
+        Ok(Frame::data(piece))
+    });
+    StreamBody::new(frames).boxed_unsync()
+}
+
+fn endless(text: &str) -> UnsyncBoxBody<Bytes, Infallible> {
+    let piece = Bytes::from(text.repeat((64 << 10) / text.len().max(1) + 1));
+    let frames = std::iter::repeat_with(move || Ok(Frame::data(piece.clone())));
+    StreamBody::new(tokio_stream::iter(frames)).boxed_unsync()
 }
 
 impl Drop for Scripted {

@@ -25,6 +25,9 @@ use crate::body::Reader;
 const STREAM: &str = "/envoy.service.discovery.v3.AggregatedDiscoveryService/StreamAggregatedResources";
 const DELTA: &str = "/envoy.service.discovery.v3.AggregatedDiscoveryService/DeltaAggregatedResources";
 
+/// Larger responses are errors: a server that sends endlessly must not fill memory.
+const LARGEST_RESPONSE: usize = 128 << 20;
+
 /// A stream of messages both ways. Sending never waits: a client says little.
 struct Conversation<Q, A> {
     requests: mpsc::UnboundedSender<Q>,
@@ -33,7 +36,7 @@ struct Conversation<Q, A> {
 
 impl<Q: Message + 'static, A: Message + Default + 'static> Conversation<Q, A> {
     async fn open(channel: Channel, path: &'static str, first: Q) -> Result<Self, Status> {
-        let mut grpc = Grpc::new(channel).max_decoding_message_size(usize::MAX);
+        let mut grpc = Grpc::new(channel).max_decoding_message_size(LARGEST_RESPONSE);
         grpc.ready().await.map_err(|error| Status::unavailable(error.to_string()))?;
         let (requests, queue) = mpsc::unbounded_channel();
         // The server may answer with headers only once it has read something.

@@ -270,13 +270,13 @@ impl Fetcher {
         let client = self.client()?;
         let mut address = address.to_owned();
         for _ in 0..=REDIRECTS {
-            let limits = Limits { time, bytes: LARGEST };
+            let limits = Limits { time, silence: time, bytes: LARGEST };
             let reply = client.get(&address, &HeaderMap::new(), limits).await.map_err(|e| e.to_string())?;
             if reply.status.is_redirection() {
                 let place = reply.header("location").ok_or("a redirect leads nowhere")?;
                 address = redirected(&address, place)?;
             } else if reply.status.is_success() {
-                let text = String::from_utf8(reply.body.to_vec());
+                let text = String::from_utf8(reply.body);
                 return text.map_err(|_| "the answer is not UTF-8".to_owned());
             } else {
                 return Err(format!("status {}: {}", reply.status.as_u16(), reply.excerpt()));

@@ -1,10 +1,12 @@
-//! The one HTTP client of all sources: GET with a time limit and a size limit, over connections that
-//! are used again. It never follows a redirect; whoever wants to, asks again and is checked again.
+//! The one HTTP client of all sources: GET with time limits and size limits, for one answer and for all
+//! that are held at a time, over connections that are used again. It never follows a redirect; whoever wants to, asks again and is checked again.
 //! Certificates that are replaced on disk are used for the next connection; ones that cannot be used change nothing.
 
+mod budget;
 mod reach;
 mod tls;
 
+pub use budget::Share;
 pub use reach::Reach;
 pub(crate) use tls::config as tls_config;
 pub use tls::{Identity, Roots};
@@ -17,17 +19,20 @@ use std::time::Duration;
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use bytes::Bytes;
-use http::{HeaderMap, HeaderName, HeaderValue, Request, StatusCode, Uri};
-use http_body_util::{BodyExt, Empty, LengthLimitError, Limited};
+use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode, Uri};
+use http_body_util::{BodyExt, Empty};
+use hyper::body::Incoming;
 use hyper_rustls::{FixedServerNameResolver, HttpsConnector};
 use hyper_util::client::legacy;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use rustls::CertificateError;
 use rustls::pki_types::ServerName;
+use serde::de::DeserializeOwned;
 use tracing::{info, warn};
 
-use crate::disk::Stamp;
+use crate::disk::{self, Stamp};
+use budget::Budget;
 use reach::{Refused, Resolver};
 
 /// How a client connects.
@@ -44,7 +49,12 @@ pub struct Options {
     pub connect_timeout: Duration,
     /// Connections kept open for the next request, per server.
     pub idle_connections: usize,
+    /// Bytes of answers that may be held at a time: of all requests together, until they are decoded and used.
+    pub held_bytes: usize,
 }
+
+/// Bytes of answers that a client holds at a time, unless it is given another number.
+pub const HELD_BYTES: usize = 128 << 20;
 
 impl Default for Options {
     fn default() -> Options {
@@ -55,6 +65,7 @@ impl Default for Options {
             reach: Reach::Anywhere,
             connect_timeout: Duration::from_secs(5),
             idle_connections: 16,
+            held_bytes: HELD_BYTES,
         }
     }
 }
@@ -97,24 +108,57 @@ impl Options {
 /// What bounds one request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// From the first packet to the last byte of the answer.
+    /// From the first packet to the head of the answer.
     pub time: Duration,
+    /// Between two pieces of the answer's body. One that keeps arriving is read on: a large registry on a busy
+    /// machine takes longer than any limit that notices a dead server soon. It ends after [`LONGEST_BODY`] of these.
+    pub silence: Duration,
     /// Of the answer's body.
     pub bytes: usize,
 }
 
+/// A body may take this many times the silence that is allowed in it.
+const LONGEST_BODY: u32 = 20;
+
+/// Bodies are kept in blocks of this size until they are whole: one buffer that grows would be copied again and again,
+/// and hold twice what it needs.
+const BLOCK: usize = 256 << 10;
+
+/// Decoding this much takes a debug build tens of milliseconds.
+const LONG_BODY: usize = 256 << 10;
+
 /// A whole answer, whatever its status.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Reply {
     pub status: StatusCode,
     pub headers: HeaderMap,
-    pub body: Bytes,
+    pub body: Vec<u8>,
+    share: Share,
 }
 
 impl Reply {
     /// The text of a header; `None` where it is absent or not text.
     pub fn header(&self, name: &str) -> Option<&str> {
         self.headers.get(name)?.to_str().ok()
+    }
+
+    /// The body's value, with the share of the client's budget that it has until it is dropped. A long body is decoded
+    /// off the async threads.
+    pub async fn json<T: DeserializeOwned + Send + 'static>(self) -> Result<(T, Share), String> {
+        if self.body.len() < LONG_BODY {
+            return self.decoded();
+        }
+        let decoding = tokio::task::spawn_blocking(|| self.decoded());
+        decoding.await.unwrap_or_else(|e| Err(format!("could not decode the answer: {e}")))
+    }
+
+    fn decoded<T: DeserializeOwned>(mut self) -> Result<(T, Share), String> {
+        if !self.share.decode(&self.body) {
+            return Err(format!("the answer of {} bytes is too large to be decoded: {HELD_REMEDY}", self.body.len()));
+        }
+        let value = serde_json::from_slice(&self.body).map_err(|e| e.to_string())?;
+        self.share.decoded(self.body.len());
+        Ok((value, self.share))
     }
 
     /// The beginning of the body as text, for messages.
@@ -137,9 +181,14 @@ pub enum Error {
     Late { url: String, limit: Duration },
     #[error("could not read {url}: the answer is longer than {limit} bytes")]
     TooLong { url: String, limit: usize },
+    #[error("could not read {url}: all answers together are longer than {limit} bytes: {HELD_REMEDY}")]
+    Full { url: String, limit: usize },
     #[error("could not set up TLS: {0}")]
     Tls(String),
 }
+
+/// What an operator may do about a budget that is used up.
+const HELD_REMEDY: &str = "the server may be faulty; if it is not, raise maxBytes of the registry";
 
 /// How rustls begins to tell that the other side ended the connection.
 const ALERT: &str = "received fatal alert: ";
@@ -153,6 +202,7 @@ type Pool = legacy::Client<Connector, Empty<Bytes>>;
 pub struct Client {
     options: Arc<Options>,
     current: Arc<Mutex<Current>>,
+    budget: Arc<Budget>,
 }
 
 /// The pool, and the files whose certificates it has.
@@ -167,7 +217,8 @@ impl Client {
         // Looked at before they are read: what is written meanwhile is read once more.
         let files = stamps(options);
         let current = Current { pool: pool(options)?, files };
-        Ok(Client { options: Arc::new(options.clone()), current: Arc::new(Mutex::new(current)) })
+        let budget = Budget::of_bodies(options.held_bytes);
+        Ok(Client { options: Arc::new(options.clone()), current: Arc::new(Mutex::new(current)), budget })
     }
 
     /// The whole answer to a GET. A redirect is an answer like any other.
@@ -180,10 +231,11 @@ impl Client {
         if let Some((name, value)) = authorization {
             request.headers_mut().entry(name).or_insert(value);
         }
-        match tokio::time::timeout(limits.time, self.exchange(url, request, limits.bytes)).await {
-            Ok(outcome) => outcome,
-            Err(_) => Err(Error::Late { url: shown(url), limit: limits.time }),
-        }
+        let late = |limit: Duration| move |_| Error::Late { url: shown(url), limit };
+        let head = tokio::time::timeout(limits.time, self.pool().request(request)).await.map_err(late(limits.time))?;
+        let response = head.map_err(|e| self.unreachable(url, &e))?;
+        let most = limits.silence * LONGEST_BODY;
+        tokio::time::timeout(most, self.read(url, response, limits)).await.map_err(late(most))?
     }
 
     /// Addresses that stand in the URL itself are never resolved, so they are checked here.
@@ -201,18 +253,33 @@ impl Client {
         }
     }
 
-    async fn exchange(&self, url: &str, request: Request<Empty<Bytes>>, most: usize) -> Result<Reply, Error> {
-        let unreachable = |e: legacy::Error| self.unreachable(url, &e);
-        let response = self.pool().request(request).await.map_err(unreachable)?;
-        let (head, body) = response.into_parts();
-        let body = Limited::new(body, most).collect().await.map_err(|e| {
-            if e.is::<LengthLimitError>() {
-                Error::TooLong { url: shown(url), limit: most }
-            } else {
-                Error::Unreachable { url: shown(url), reason: self.reason(&*e) }
+    async fn read(&self, url: &str, response: Response<Incoming>, limits: Limits) -> Result<Reply, Error> {
+        let (head, mut body) = response.into_parts();
+        let mut share = Share::new(&self.budget);
+        let (mut blocks, mut length) = (Vec::<Vec<u8>>::new(), 0);
+        loop {
+            let frame = tokio::time::timeout(limits.silence, body.frame()).await;
+            let Some(frame) = frame.map_err(|_| Error::Late { url: shown(url), limit: limits.silence })? else { break };
+            let frame = frame.map_err(|e| Error::Unreachable { url: shown(url), reason: self.reason(&e) })?;
+            let Ok(piece) = frame.into_data() else { continue };
+            length += piece.len();
+            if length > limits.bytes {
+                return Err(Error::TooLong { url: shown(url), limit: limits.bytes });
             }
-        })?;
-        Ok(Reply { status: head.status, headers: head.headers, body: body.to_bytes() })
+            if !share.read(piece.len()) {
+                return Err(Error::Full { url: shown(url), limit: self.budget.bodies() });
+            }
+            match blocks.last_mut().filter(|block| block.len() + piece.len() <= block.capacity()) {
+                Some(block) => block.extend_from_slice(&piece),
+                None => {
+                    let mut block = Vec::with_capacity(BLOCK.max(piece.len()).min(limits.bytes));
+                    block.extend_from_slice(&piece);
+                    blocks.push(block);
+                }
+            }
+        }
+        let body = if blocks.len() == 1 { blocks.remove(0) } else { blocks.concat() };
+        Ok(Reply { status: head.status, headers: head.headers, body, share })
     }
 
     /// The pool for the next request, with the certificates that are on disk.
@@ -287,7 +354,7 @@ fn pool(options: &Options) -> Result<Pool, Error> {
 
 /// Differ when the certificates of a client may differ.
 fn stamps(options: &Options) -> Vec<Option<Stamp>> {
-    options.files().into_iter().map(|file| std::fs::metadata(file).ok().as_ref().map(Stamp::of)).collect()
+    options.files().into_iter().map(disk::stamp).collect()
 }
 
 /// The URL without user and password, and the header that tells them.
@@ -360,7 +427,7 @@ mod tests {
     use super::{Client, Error, Limits, Options, Reach, shown, without_user};
     use std::time::Duration;
 
-    const LIMITS: Limits = Limits { time: Duration::from_secs(30), bytes: 1000 };
+    const LIMITS: Limits = Limits { time: Duration::from_secs(30), silence: Duration::from_secs(30), bytes: 1000 };
 
     #[tokio::test]
     async fn urls_that_cannot_be_used_are_named() {

@@ -121,7 +121,12 @@ pub struct Tls {
 
 impl Tls {
     /// Options of a client for these URLs. The system's certificates are read only where they are needed.
-    pub fn options(&self, urls: &[String], idle_connections: usize) -> Result<http::Options, http::Error> {
+    pub fn options(
+        &self,
+        urls: &[String],
+        idle_connections: usize,
+        held_bytes: usize,
+    ) -> Result<http::Options, http::Error> {
         let roots = match &self.ca_file {
             Some(file) => http::Roots::File(file.clone()),
             None if urls.iter().any(|url| url.starts_with("https:")) => http::Roots::System,
@@ -133,7 +138,7 @@ impl Tls {
             _ => return Err(http::Error::Tls("certFile and keyFile go together".to_owned())),
         };
         let server_name = self.server_name.clone();
-        Ok(http::Options { roots, identity, server_name, idle_connections, ..http::Options::default() })
+        Ok(http::Options { roots, identity, server_name, idle_connections, held_bytes, ..http::Options::default() })
     }
 }
 

@@ -39,10 +39,18 @@ impl Default for Protection {
     }
 }
 
+/// Services and endpoints that one registry may have, together: some hundred bytes each. A registry that invents more
+/// costs what is beyond, and no other source notices.
+pub(crate) const MOST_HELD: usize = 1_000_000;
+
 /// Services by the name that they have in the registry.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Ledger {
     protection: Protection,
+    /// Services and endpoints that may be listed, together.
+    most: usize,
+    /// Services that are not listed as they are now, because there would be too many.
+    refused: BTreeSet<Text>,
     listed: BTreeMap<Text, Listing>,
     /// Which of the registry's names stand for a host. More than one is a mistake; the first is told.
     claims: BTreeMap<ServiceKey, BTreeSet<Text>>,
@@ -56,7 +64,18 @@ pub struct Ledger {
 
 impl Ledger {
     pub fn new(protection: Protection) -> Ledger {
-        Ledger { protection, ..Ledger::default() }
+        Ledger {
+            protection,
+            most: MOST_HELD,
+            refused: BTreeSet::new(),
+            listed: BTreeMap::new(),
+            claims: BTreeMap::new(),
+            endpoints: 0,
+            pending: Vec::new(),
+            held: None,
+            problems: Vec::new(),
+            is_synced: false,
+        }
     }
 
     /// Names that are listed.
@@ -70,6 +89,11 @@ impl Ledger {
 
     /// Lists a service, new or changed. `None` where the registry has it but it cannot be told.
     pub fn put(&mut self, name: &Text, listing: Option<Listing>) {
+        if !self.fits(name, listing.as_ref()) {
+            self.refused.insert(name.clone());
+            return;
+        }
+        self.refused.remove(name);
         if self.listed.get(name) == listing.as_ref() {
             return;
         }
@@ -90,6 +114,7 @@ impl Ledger {
         if !self.believes(left, now) {
             return false;
         }
+        self.refused.retain(|name| all.contains_key(name));
         let gone: Vec<Text> = self.listed.keys().filter(|name| !all.contains_key(*name)).cloned().collect();
         for name in gone {
             self.put(&name, None);
@@ -107,6 +132,7 @@ impl Ledger {
         if !self.believes(left, now) {
             return false;
         }
+        self.refused.retain(|name| names.contains(name));
         let gone: Vec<Text> = self.listed.keys().filter(|name| !names.contains(*name)).cloned().collect();
         for name in gone {
             self.put(&name, None);
@@ -142,6 +168,7 @@ impl Ledger {
 
     fn note(&mut self, mut problems: Vec<Problem>) {
         problems.extend(self.held.iter().map(|(_, problem)| problem.clone()));
+        problems.extend(self.too_many());
         problems.extend(self.claims.iter().filter(|(_, names)| names.len() > 1).map(|(key, names)| {
             let names: Vec<&str> = names.iter().map(|name| &**name).collect();
             let message = format!("{} all give this host: only {} is used", names.join(", "), names[0]);
@@ -151,6 +178,24 @@ impl Ledger {
             self.problems = problems.clone();
             self.pending.push(Change::Problems(problems));
         }
+    }
+
+    fn fits(&self, name: &Text, listing: Option<&Listing>) -> bool {
+        let Some(listing) = listing else { return true };
+        let size = |listing: &Listing| listing.endpoints.len() + 1;
+        let others = self.listed.len() + self.endpoints - self.listed.get(name).map_or(0, size);
+        others + size(listing) <= self.most
+    }
+
+    /// What is wrong where there is more than fits in.
+    fn too_many(&self) -> Option<Problem> {
+        let first = self.refused.first()?;
+        let message = format!(
+            "has more than {} services and endpoints: {} services, such as {first}, are left out or kept as they were",
+            self.most,
+            self.refused.len(),
+        );
+        Some(Problem::error("registry", message))
     }
 
     fn told(&self, key: &ServiceKey) -> Option<&Listing> {

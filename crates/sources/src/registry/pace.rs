@@ -1,7 +1,8 @@
 //! How fast adapters ask: at once while that is rare, less often in a burst, later each time after failures,
-//! and never all at the same moment.
+//! and never all at the same moment. And how long they wait for an answer: longer after each time-out.
 
 use std::hash::{BuildHasher, RandomState};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -31,6 +32,43 @@ impl Retry {
 
     pub fn succeeded(&mut self) {
         self.next = FIRST_RETRY;
+    }
+}
+
+/// How often a time-out is doubled at most: a server that is alive and gives no answer for so long will give none.
+const MOST_DOUBLINGS: u32 = 5;
+
+/// How long one answer is waited for. A time-out is doubled when it was hit, and after an answer it is at least twice
+/// what the answer took: a registry so large or a machine so busy that a whole list takes longer than the first time-out
+/// is read in the end, and a dead server is still noticed soon.
+#[derive(Debug)]
+pub struct Patience {
+    least: Duration,
+    now: Mutex<Duration>,
+}
+
+impl Patience {
+    pub fn new(least: Duration) -> Patience {
+        Patience { least, now: Mutex::new(least) }
+    }
+
+    /// The time-out of the next question.
+    pub fn now(&self) -> Duration {
+        *self.now.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes an answer that took this long.
+    pub fn answered(&self, took: Duration) {
+        self.set((took * 2).max(self.least));
+    }
+
+    /// Notes that a question with this time-out got no answer. Several that were asked together count once.
+    pub fn timed_out(&self, limit: Duration) {
+        self.set((limit * 2).max(self.now()));
+    }
+
+    fn set(&self, to: Duration) {
+        *self.now.lock().unwrap_or_else(PoisonError::into_inner) = to.min(self.least * (1 << MOST_DOUBLINGS));
     }
 }
 
@@ -71,7 +109,24 @@ mod tests {
 
     use tokio::time::Instant;
 
-    use super::{Pace, jittered};
+    use super::{Pace, Patience, jittered};
+
+    #[test]
+    fn hole_13_patience_grows_with_time_outs_and_follows_answers() {
+        let seconds = Duration::from_secs;
+        let patience = Patience::new(seconds(30));
+        patience.timed_out(seconds(30));
+        patience.timed_out(seconds(30));
+        assert_eq!(patience.now(), seconds(60), "two questions of one time");
+        for _ in 0..10 {
+            patience.timed_out(patience.now());
+        }
+        assert_eq!(patience.now(), seconds(30 * 32));
+        patience.answered(seconds(50));
+        assert_eq!(patience.now(), seconds(100));
+        patience.answered(seconds(1));
+        assert_eq!(patience.now(), seconds(30));
+    }
 
     #[tokio::test(start_paused = true)]
     async fn a_burst_passes_and_then_one_in_every_interval() {

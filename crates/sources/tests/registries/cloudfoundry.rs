@@ -200,3 +200,15 @@ async fn rules_come_and_go_with_paths_and_weights() {
     seen.until("their end", |f| f.objects.is_empty()).await;
     assert_eq!(seen.serving(HOST), ["10.0.0.1"]);
 }
+
+#[tokio::test]
+async fn hole_13_answers_that_take_longer_than_interval_and_time_out_are_read() {
+    let copilot = Copilot::start().await;
+    copilot.edit(|state| {
+        state.routes = vec![web(&[1, 2])];
+        state.delay = Duration::from_secs(1);
+    });
+    let options = Options { timeout: Period(Duration::from_millis(100)), ..options(&copilot) };
+    let seen = Follower::synced(adapter(options)).await;
+    assert_eq!(seen.serving(HOST).len(), 2);
+}

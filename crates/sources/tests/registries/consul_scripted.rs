@@ -224,3 +224,61 @@ async fn an_instance_that_came_after_a_look_at_nodes_and_left_before_the_next_is
     show.send_replace((8, vec![1], vec![1]));
     seen.until("the one that left", |f| f.serving(HOST) == ["10.0.0.1"]).await;
 }
+
+#[tokio::test]
+async fn hole_13_answers_that_take_longer_than_interval_and_time_out_are_read() {
+    let shown = watch::channel(Picture { index: 7, web: vec![1, 2], fault: Fault::None }).1;
+    let server = Scripted::start(move |asked| {
+        let shown = shown.clone();
+        async move {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            answer(asked, shown).await
+        }
+    })
+    .await;
+    let period = |millis| Period(Duration::from_millis(millis));
+    let options = Options { interval: period(10), timeout: period(100), ..options(vec![server.url()]) };
+    let begun = std::time::Instant::now();
+    let seen = Follower::synced(adapter(options)).await;
+    assert_eq!(seen.serving(HOST).len(), 2);
+    eprintln!("in sync after {:?} and {} questions", begun.elapsed(), server.asked().len());
+}
+
+/// A server whose answers about instances never end, and repeat this text.
+async fn endless(text: &'static str) -> Scripted {
+    Scripted::start_endless("/v1/health", move |asked| async move {
+        let names: serde_json::Map<String, Value> = (0..20).map(|n| (format!("web-{n}"), json!([]))).collect();
+        let body =
+            if asked.path == "/v1/catalog/services" { Value::Object(names).to_string() } else { text.to_owned() };
+        Response::builder().header("x-consul-index", 7).body(body).expect("a response")
+    })
+    .await
+}
+
+#[tokio::test]
+async fn hole_11_endless_answers_are_given_up_and_named() {
+    let server = endless("[[[[[[[[").await;
+    let options = Options { max_bytes: 4 << 20, ..options(vec![server.url()]) };
+    let mut seen = Follower::new(adapter(options));
+    let is_named = |r: &sources::health::Report, part: &str| {
+        r.last_failure.as_ref().is_some_and(|failure| failure.message.contains(part))
+    };
+    seen.until_state("one answer that is too long", |r| is_named(r, "longer than 1048576 bytes")).await;
+    seen.until_state("all together that are", |r| is_named(r, "all answers together are longer than 4194304")).await;
+    assert_eq!(seen.synced, 0, "a registry that was never read is not in sync");
+}
+
+#[tokio::test]
+async fn hole_11_small_objects_that_become_large_are_refused() {
+    let server = Scripted::start(|asked| async move {
+        let many = format!("[{}{{}}]", "{},".repeat(100_000));
+        let body = if asked.path == "/v1/catalog/services" { json!({"web": []}).to_string() } else { many };
+        Response::builder().header("x-consul-index", 7).body(body).expect("a response")
+    })
+    .await;
+    let mut seen = Follower::new(adapter(Options { max_bytes: 4 << 20, ..options(vec![server.url()]) }));
+    seen.until_state("the reason", |r| {
+        r.last_failure.as_ref().is_some_and(|failure| failure.message.contains("too large to be decoded"))
+    })
+    .await;
+}

@@ -18,7 +18,8 @@ use crate::conformance::{Edit, Instance, Stage, conforms};
 use crate::follower::Follower;
 
 pub(crate) fn options(addresses: Vec<String>) -> Options {
-    Options { addresses, interval: Period(Duration::from_millis(200)), ..Options::default() }
+    let period = |millis| Period(Duration::from_millis(millis));
+    Options { addresses, interval: period(200), recheck: period(2000), ..Options::default() }
 }
 
 pub(crate) fn adapter(options: Options) -> Adapter {

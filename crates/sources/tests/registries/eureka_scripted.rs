@@ -23,6 +23,8 @@ struct Picture {
     web: BTreeMap<u8, &'static str>,
     /// What the delta tells: number, status, action.
     delta: Vec<(u8, &'static str, &'static str)>,
+    /// The hash code of the delta, where it is not that of `web`.
+    delta_code: Option<&'static str>,
     /// The status of every answer that is none.
     failing: Option<u16>,
     delta_is_off: bool,
@@ -77,6 +79,7 @@ fn answer(asked: &Asked, now: &Picture) -> Response<String> {
         "/apps/delta" => now.delta.iter().map(|(n, status, action)| instance(*n, status, action)).collect(),
         _ => return reply(404, json!("nothing here")),
     };
+    let code = now.delta_code.filter(|_| asked.path == "/apps/delta").map_or(code, str::to_owned);
     let application = json!([{"name": "WEB", "instance": instances}]);
     reply(200, json!({"applications": {"apps__hashcode": code, "application": application}}))
 }
@@ -183,4 +186,80 @@ async fn user_and_password_may_stand_in_the_url_and_are_never_shown() {
     let told = seen.report().last_failure.unwrap().message;
     assert!(told.contains("answered 401") && !told.contains("secret"), "{told}");
     assert_eq!(seen.lost, 0);
+}
+
+/// A server that rebuilds its answers while instances register serves one without the last of them, with a hash code
+/// that fits, until its cache expires.
+#[tokio::test]
+async fn hole_13_a_delta_that_lags_behind_the_list_hides_nothing() {
+    let fake = Fake::start(&[1]).await;
+    let options = Options { recheck: Period(Duration::from_millis(100)), ..fake.options() };
+    let mut seen = Follower::synced(adapter(options)).await;
+    fake.show(|p| {
+        p.web = BTreeMap::from([(1, "UP"), (2, "UP"), (3, "UP")]);
+        p.delta = vec![(2, "UP", "ADDED")];
+        p.delta_code = Some("UP_2_");
+    });
+    seen.until("what the list alone has", |f| f.serving(HOST).len() == 3).await;
+    assert_eq!(seen.lost, 0);
+}
+
+#[tokio::test]
+async fn hole_13_a_list_that_lags_behind_the_delta_takes_nothing_away() {
+    let fake = Fake::start(&[1, 2]).await;
+    let options = Options { recheck: Period(Duration::from_millis(50)), ..fake.options() };
+    let mut seen = Follower::synced(adapter(options)).await;
+    fake.show(|p| {
+        p.delta = vec![(3, "UP", "ADDED")];
+        p.delta_code = Some("UP_3_");
+    });
+    seen.until("what the delta alone has", |f| f.serving(HOST).len() == 3).await;
+    let lists = fake.whole_lists();
+    seen.until_state("more checks by the list", |_| fake.whole_lists() > lists + 3).await;
+    assert_eq!((seen.serving(HOST).len(), seen.lost), (3, 0));
+}
+
+/// The answer, of a server that takes longer for it than the adapter waits at first, and than its interval.
+async fn slow_apps(before_head: Duration, between_pieces: Duration) -> (Scripted, Arc<Mutex<Vec<usize>>>) {
+    let answered = Arc::<Mutex<Vec<usize>>>::default();
+    let noted = answered.clone();
+    let web = BTreeMap::from([(1, "UP"), (2, "UP")]);
+    let server = Scripted::start_in_pieces(between_pieces, move |asked| {
+        let picture = Picture { web: web.clone(), ..Picture::default() };
+        let noted = noted.clone();
+        async move {
+            tokio::time::sleep(before_head).await;
+            let answer = answer(&asked, &picture);
+            noted.lock().expect("nobody panics with it").push(answer.body().len());
+            answer
+        }
+    })
+    .await;
+    (server, answered)
+}
+
+#[tokio::test]
+async fn hole_13_a_list_that_takes_longer_than_interval_and_time_out_is_read() {
+    let (server, _) = slow_apps(Duration::from_secs(1), Duration::ZERO).await;
+    let period = |millis| Period(Duration::from_millis(millis));
+    let options =
+        Options { interval: period(10), timeout: period(100), lease: period(1000), ..options(vec![server.url()]) };
+    let begun = std::time::Instant::now();
+    let mut seen = Follower::synced(adapter(options)).await;
+    assert_eq!(seen.serving(HOST).len(), 2);
+    eprintln!("in sync after {:?} and {} questions", begun.elapsed(), server.asked().len());
+    seen.until_state("a live source", |r| r.state == State::Live).await;
+}
+
+#[tokio::test]
+async fn hole_13_a_list_that_keeps_arriving_is_not_given_up() {
+    let (server, answered) = slow_apps(Duration::ZERO, Duration::from_millis(50)).await;
+    let period = |millis| Period(Duration::from_millis(millis));
+    let options = Options { interval: period(10), timeout: period(1000), ..options(vec![server.url()]) };
+    let begun = std::time::Instant::now();
+    let seen = Follower::synced(adapter(options)).await;
+    let (lists, taken) = (answered.lock().unwrap().len(), begun.elapsed());
+    eprintln!("in sync after {taken:?}, with pieces of 10 bytes every 50 ms");
+    assert!(taken > Duration::from_secs(1), "the whole answer takes longer than the time-out: {taken:?}");
+    assert_eq!((seen.serving(HOST).len(), lists), (2, 1), "endpoints, answers begun");
 }

@@ -6,7 +6,7 @@ use http::{HeaderMap, HeaderValue, Response, StatusCode};
 use sources::http::{Client, Error, Limits, Options, Roots};
 use testkit::scripted::Scripted;
 
-const LIMITS: Limits = Limits { time: Duration::from_secs(60), bytes: 100 };
+const LIMITS: Limits = Limits { time: Duration::from_secs(60), silence: Duration::from_secs(60), bytes: 100 };
 
 fn client() -> Client {
     Client::new(&Options { roots: Roots::None, ..Options::default() }).expect("a client")

@@ -1,11 +1,9 @@
 //! Questions to Copilot over one connection, which is made anew when it fails and when the files of its certificates
 //! are replaced.
 
-use std::fs;
-use std::time::Duration;
-
 use http::uri::PathAndQuery;
 use prost::Message;
+use tokio::time::Instant;
 use tonic::client::Grpc;
 use tonic::transport::Channel;
 use tonic::{Code, Request, Status};
@@ -14,20 +12,21 @@ use tonic_prost::ProstCodec;
 use super::options::Options;
 use super::picture::Picture;
 use super::wire::{self, HealthResponse, InternalRoutesResponse, RoutesResponse};
-use crate::disk::Stamp;
+use crate::disk::{self, Stamp};
 use crate::grpc::{self, Tls};
 use crate::health::Health;
 use crate::http::{Identity, Roots};
+use crate::registry::pace::Patience;
 
-/// Some hundred thousand backends.
-const LARGEST: usize = 64 << 20;
+/// Some hundred thousand backends. Two bytes of an answer may become a message of a hundred.
+const LARGEST: usize = 16 << 20;
 
 /// The other end.
 #[derive(Debug)]
 pub(super) struct Copilot {
     address: String,
     tls: Tls,
-    timeout: Duration,
+    patience: Patience,
     health: Health,
     open: Option<Open>,
     /// Why replaced certificates are not used, if they are not.
@@ -50,8 +49,8 @@ impl Copilot {
             identity: Some(Identity { chain: chain.clone(), key: key.clone() }),
             server_name: options.tls.server_name.clone(),
         };
-        let (address, timeout) = (options.address.clone(), options.timeout.0);
-        Ok(Copilot { address, tls, timeout, health, open: None, complaint: None })
+        let (address, patience) = (options.address.clone(), Patience::new(options.timeout.0));
+        Ok(Copilot { address, tls, patience, health, open: None, complaint: None })
     }
 
     pub(super) fn complaint(&self) -> Option<&str> {
@@ -62,9 +61,16 @@ impl Copilot {
     pub(super) async fn picture(&mut self, knows_internal: bool) -> Result<Picture, String> {
         let channel = self.channel().await?;
         self.health.asked();
-        let answer = match tokio::time::timeout(self.timeout, all(&channel, knows_internal)).await {
-            Ok(answer) => answer.map_err(|reason| format!("could not ask Copilot at {}: {reason}", self.address)),
-            Err(_) => Err(format!("Copilot at {} did not answer within {:?}", self.address, self.timeout)),
+        let (patience, begun) = (self.patience.now(), Instant::now());
+        let answer = match tokio::time::timeout(patience, all(&channel, knows_internal)).await {
+            Ok(answer) => {
+                self.patience.answered(begun.elapsed());
+                answer.map_err(|reason| format!("could not ask Copilot at {}: {reason}", self.address))
+            }
+            Err(_) => {
+                self.patience.timed_out(patience);
+                Err(format!("Copilot at {} did not answer within {patience:?}", self.address))
+            }
         };
         if answer.is_err() {
             self.open = None;
@@ -97,7 +103,7 @@ impl Copilot {
     fn files(&self) -> Vec<Option<Stamp>> {
         let root = if let Roots::File(file) = &self.tls.roots { Some(file) } else { None };
         let identity = self.tls.identity.iter().flat_map(|identity| [&identity.chain, &identity.key]);
-        root.into_iter().chain(identity).map(|file| fs::metadata(file).ok().as_ref().map(Stamp::of)).collect()
+        root.into_iter().chain(identity).map(|file| disk::stamp(file)).collect()
     }
 }
 

@@ -101,12 +101,13 @@ impl Source for CloudFoundry {
         let mut copilot = Copilot::new(&self.options, health.clone()).map_err(Stopped::Failed)?;
         let mut retry = Retry::default();
         loop {
+            let begun = Instant::now();
             match copilot.picture(!self.told.internal.is_empty()).await {
                 Ok(seen) => {
                     retry.succeeded();
                     health.regained();
                     self.publish(seen, &copilot, &outlet).await?;
-                    tokio::time::sleep(jittered(self.options.interval.0)).await;
+                    tokio::time::sleep(jittered(self.options.interval.0.max(begun.elapsed()))).await;
                 }
                 Err(reason) => {
                     self.was_away = true;

@@ -16,7 +16,7 @@ pub struct Options {
     pub tls: Tls,
     /// How often routes are asked for.
     pub interval: Period,
-    /// How long one answer may take.
+    /// How long one answer may take at first; twice as long after each time that was not enough.
     pub timeout: Period,
     /// The port of every route: applications listen on one.
     pub service_port: u16,

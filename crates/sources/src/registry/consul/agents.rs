@@ -7,14 +7,16 @@ use std::time::Duration;
 
 use http::HeaderMap;
 use serde::de::DeserializeOwned;
+use tokio::time::Instant;
 
 use super::options::Options;
+use crate::disk;
 use crate::health::Health;
-use crate::http::{self as client, Client, Limits};
+use crate::http::{self as client, Client, Limits, Share};
+use crate::registry::pace::Patience;
 
-/// Consul adds up to a sixteenth to the wait; this comes on top for the network and a busy server.
-const SLACK: Duration = Duration::from_secs(30);
-const MOST_BYTES: usize = 256 << 20;
+/// One answer may have this part of what all together may have.
+const SHARES: usize = 4;
 /// Consul refuses to wait longer.
 const LONGEST_WAIT: Duration = Duration::from_secs(600);
 
@@ -27,6 +29,7 @@ pub(super) struct Agents {
     current: AtomicUsize,
     options: Options,
     health: Health,
+    patience: Patience,
 }
 
 /// What to ask for.
@@ -40,24 +43,30 @@ pub(super) struct Question<'a> {
 }
 
 /// An answer that counts.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(super) struct Answer<T> {
     pub(super) value: T,
     pub(super) index: u64,
     /// Something was left out because the token may not see it.
     pub(super) is_filtered: bool,
+    /// What it takes of the registry's memory for answers, as long as it is held.
+    pub(super) _share: Share,
 }
 
 impl Agents {
     pub(super) fn new(options: &Options, health: Health) -> Result<Agents, client::Error> {
         let bases: Vec<String> = options.addresses.iter().map(|a| a.trim_end_matches('/').to_owned()).collect();
         // Questions that wait come back at once in their hundreds: their connections must stay.
-        let client = Client::new(&options.tls.options(&bases, options.watches + 16)?)?;
-        Ok(Agents { client, bases, current: AtomicUsize::new(0), options: options.clone(), health })
+        let client = Client::new(&options.tls.options(&bases, options.watches + 16, options.max_bytes)?)?;
+        let patience = Patience::new(options.timeout.0);
+        Ok(Agents { client, bases, current: AtomicUsize::new(0), options: options.clone(), health, patience })
     }
 
     /// Asks the current agent, then the others in turn.
-    pub(super) async fn ask<T: DeserializeOwned>(&self, question: Question<'_>) -> Result<Answer<T>, String> {
+    pub(super) async fn ask<T: DeserializeOwned + Send + 'static>(
+        &self,
+        question: Question<'_>,
+    ) -> Result<Answer<T>, String> {
         let mut failures = Vec::new();
         for _ in 0..self.bases.len() {
             let turn = self.current.load(Ordering::Relaxed);
@@ -74,7 +83,7 @@ impl Agents {
 
     /// Asks, and asks once more, plainly, when something that was `there` is missing from the answer. Where a token
     /// lost rights or was revoked, Consul may answer a question that waits with less and not say that it did.
-    pub(super) async fn ask_whole<T: DeserializeOwned>(
+    pub(super) async fn ask_whole<T: DeserializeOwned + Send + 'static>(
         &self,
         question: Question<'_>,
         there: &mut BTreeSet<String>,
@@ -95,21 +104,35 @@ impl Agents {
         Ok(answer)
     }
 
-    async fn ask_one<T: DeserializeOwned>(&self, base: &str, question: Question<'_>) -> Result<Answer<T>, String> {
+    async fn ask_one<T: DeserializeOwned + Send + 'static>(
+        &self,
+        base: &str,
+        question: Question<'_>,
+    ) -> Result<Answer<T>, String> {
         let reply = self.get(base, question, self.options.stale).await?;
         if self.options.stale && is_too_old(&reply, self.options.max_stale.0) {
-            return read(&self.get(base, question, false).await?);
+            return read(self.get(base, question, false).await?).await;
         }
-        read(&reply)
+        read(reply).await
     }
 
     async fn get(&self, base: &str, question: Question<'_>, stale: bool) -> Result<client::Reply, String> {
         let url = format!("{base}{}?{}", question.path, self.query(question, stale));
         let wait = if question.index > 0 { self.wait() } else { Duration::ZERO };
-        let limits = Limits { time: wait + wait / 16 + SLACK, bytes: MOST_BYTES };
-        let headers = self.headers()?;
+        // Consul adds up to a sixteenth to the wait.
+        let waiting = wait + wait / 16;
+        let (headers, patience, begun) = (self.headers()?, self.patience.now(), Instant::now());
+        let limits = Limits { time: waiting + patience, silence: patience, bytes: self.options.max_bytes / SHARES };
         self.health.asked();
-        let reply = self.client.get(&url, &headers, limits).await.map_err(|e| e.to_string())?;
+        let reply = self.client.get(&url, &headers, limits);
+        let reply = self.health.while_waiting(waiting + self.options.timeout.0, &client::shown(&url), reply).await;
+        match &reply {
+            // How long a question that waits was held back is not how long its answer takes.
+            Ok(_) if question.index == 0 => self.patience.answered(begun.elapsed()),
+            Err(client::Error::Late { .. }) => self.patience.timed_out(patience),
+            Ok(_) | Err(_) => {}
+        }
+        let reply = reply.map_err(|e| e.to_string())?;
         if !reply.status.is_success() {
             let asked = client::shown(&format!("{base}{}", question.path));
             return Err(format!("{asked} answered {}: {}", reply.status.as_u16(), reply.excerpt()));
@@ -143,19 +166,18 @@ impl Agents {
     fn headers(&self) -> Result<HeaderMap, String> {
         let mut headers = HeaderMap::new();
         if let Some(file) = &self.options.token_file {
-            let text = std::fs::read_to_string(file)
-                .map_err(|e| format!("could not read the token in {}: {e}", file.display()))?;
+            let text = disk::text(file).map_err(|e| format!("could not read the token in {}: {e}", file.display()))?;
             headers.extend([client::header("x-consul-token", text.trim()).map_err(|e| e.to_string())?]);
         }
         Ok(headers)
     }
 }
 
-fn read<T: DeserializeOwned>(reply: &client::Reply) -> Result<Answer<T>, String> {
-    let value = serde_json::from_slice(&reply.body).map_err(|e| format!("could not read Consul's answer: {e}"))?;
+async fn read<T: DeserializeOwned + Send + 'static>(reply: client::Reply) -> Result<Answer<T>, String> {
     let index = reply.header("x-consul-index").and_then(|text| text.parse().ok()).unwrap_or(0);
     let is_filtered = reply.header("x-consul-results-filtered-by-acls") == Some("true");
-    Ok(Answer { value, index, is_filtered })
+    let (value, share) = reply.json().await.map_err(|e| format!("could not read Consul's answer: {e}"))?;
+    Ok(Answer { value, index, is_filtered, _share: share })
 }
 
 /// The age is told by servers that answer without asking the leader, in milliseconds.
@@ -206,13 +228,16 @@ pub(super) fn escaped(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{Answer, Progress, Step, escaped};
+    use super::{Answer, Progress, Share, Step, escaped};
+
+    fn answer(index: u64, is_filtered: bool) -> Answer<()> {
+        Answer { value: (), index, is_filtered, _share: Share::default() }
+    }
 
     /// The steps that answers with these indexes make, and the index after each; `true`: something was left out.
     fn steps(answers: &[(u64, bool)]) -> Vec<(Step, u64)> {
         let mut progress = Progress::default();
-        let mut step =
-            |&(index, is_filtered)| (progress.step(&Answer { value: (), index, is_filtered }), progress.index);
+        let mut step = |&(index, is_filtered)| (progress.step(&answer(index, is_filtered)), progress.index);
         answers.iter().map(&mut step).collect()
     }
 

@@ -9,7 +9,7 @@ use tokio::task::AbortHandle;
 
 use super::agents::{Agents, Progress, Question, Step};
 use super::options::Options;
-use super::wire::Instance;
+use super::wire::{Instance, Instances};
 use super::{Seen, instances_of};
 use crate::registry::pace::{Pace, Retry};
 
@@ -66,7 +66,7 @@ async fn watch(name: Text, agents: Arc<Agents>, events: mpsc::Sender<Seen>, turn
         // A question that waits needs no turn: the agent answers it when there is something to say.
         let turn = if progress.index == 0 { turns.acquire().await.ok() } else { None };
         let question = Question { path: &path, parameters: &parameters, index: progress.index };
-        let outcome = agents.ask_whole(question, &mut there, |all: &Vec<Instance>| all.iter().map(id).collect()).await;
+        let outcome = agents.ask_whole(question, &mut there, |all: &Instances| all.0.iter().map(id).collect()).await;
         drop(turn);
         let event = match outcome {
             Ok(answer) => {

@@ -13,8 +13,9 @@ use tokio::task::JoinSet;
 
 use super::agents::{Agents, Answer, Progress, Question, Step, escaped};
 use super::options::Options;
-use super::wire::{Check, Instance, Names, NodeName, NodeServices};
+use super::wire::{Check, Instances, Names, NodeName, NodeServices};
 use super::{Seen, instances_of};
+use crate::registry::ledger::MOST_HELD;
 use crate::registry::pace::{Pace, Retry};
 
 /// Connections used at the same time to read what changed.
@@ -180,7 +181,7 @@ impl Reader {
             .map(async |name| {
                 let (path, parameters) = instances_of(&name, options);
                 let question = Question { path: &path, parameters: &parameters, index: 0 };
-                let answer: Result<Answer<Vec<Instance>>, String> = agents.ask(question).await;
+                let answer: Result<Answer<Instances>, String> = agents.ask(question).await;
                 (name, answer)
             })
             .buffer_unordered(AT_ONCE);
@@ -188,7 +189,7 @@ impl Reader {
         while let Some((name, answer)) = reading.next().await {
             let event = match answer {
                 Ok(answer) => {
-                    let ids = answer.value.iter().map(|i| (i.node.node.clone(), i.service.id.clone()));
+                    let ids = answer.value.0.iter().map(|i| (i.node.node.clone(), i.service.id.clone()));
                     self.read.insert(name.clone(), ids.collect());
                     Seen::Instances(name, answer)
                 }
@@ -227,9 +228,13 @@ impl Reader {
                 answer.map(|answer| (node, answer.value.unwrap_or_default()))
             })
             .buffer_unordered(AT_ONCE);
-        let mut by_node = BTreeMap::new();
+        let (mut by_node, mut count) = (BTreeMap::new(), 0);
         while let Some(read) = reading.next().await {
             let (node, NodeServices { services }) = read?;
+            count += services.len();
+            if count > MOST_HELD {
+                return Err(format!("nodes have more than {MOST_HELD} services in all"));
+            }
             let ids = services.into_iter().map(|s| (s.id, (Text::from(s.service), s.modify_index)));
             by_node.insert(node, ids.collect::<BTreeMap<_, _>>());
         }

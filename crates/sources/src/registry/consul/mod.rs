@@ -28,7 +28,7 @@ use crate::source::{Outlet, Source, Stopped};
 use agents::{Agents, Answer, Progress, Question, Step};
 use each::Each;
 use lists::Lists;
-use wire::{Instance, Names};
+use wire::{Instances, Names};
 
 const NAMES: &str = "/v1/catalog/services";
 /// A service that cannot be read this often while others can does not hold back the start.
@@ -42,7 +42,7 @@ const EMPTY_FOR: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 enum Seen {
     Names(Answer<Names>),
-    Instances(Text, Answer<Vec<Instance>>),
+    Instances(Text, Answer<Instances>),
     /// The question was answered and nothing changed.
     Same(Text),
     /// The question, and why there is no answer that counts.
@@ -171,13 +171,13 @@ impl<'a> Run<'a> {
                 }
                 self.read(&name, outlet);
                 self.awaited.remove(&name);
-                if answer.value.is_empty() && self.consul.ledger.get(&name).is_some() {
+                if answer.value.0.is_empty() && self.consul.ledger.get(&name).is_some() {
                     self.empty.entry(name).or_insert_with(|| Instant::now() + EMPTY_FOR);
                     return;
                 }
                 self.empty.remove(&name);
                 let Consul { options, cluster, ledger, problems, .. } = &mut *self.consul;
-                let (listing, problem) = mapping::listing(&name, answer.value, options, cluster);
+                let (listing, problem) = mapping::listing(&name, answer.value.0, options, cluster);
                 match problem {
                     Some(problem) => _ = problems.insert(name.clone(), problem),
                     None => _ = problems.remove(&name),

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
+use crate::http::HELD_BYTES;
 use crate::registry::config::{Period, Tls};
 use crate::registry::shape;
 
@@ -34,9 +35,15 @@ pub struct Options {
     pub wait: Period,
     /// The least time between two readings of one list while it keeps changing.
     pub interval: Period,
+    /// How long an answer is waited for at first beyond the time that Consul may hold it back, and each further piece of
+    /// it; twice as long after each time that was not enough.
+    pub timeout: Period,
     /// Services that are watched one by one. An agent takes 200 connections from one address unless
     /// told otherwise; with more services than this, lists of all of them are watched instead.
     pub watches: usize,
+    /// Bytes of answers to all questions together that may be held at a time, and four times what one may have. One that
+    /// does not fit is an error, and what is known is kept.
+    pub max_bytes: usize,
     /// Instances with a check that warns serve too, with their weight for that.
     pub warning_serves: bool,
     pub profile: Profile,
@@ -83,7 +90,9 @@ impl Default for Options {
             max_stale: Period(Duration::from_secs(10)),
             wait: Period(Duration::from_secs(300)),
             interval: Period(Duration::from_secs(1)),
+            timeout: Period(Duration::from_secs(30)),
             watches: 100,
+            max_bytes: HELD_BYTES,
             warning_serves: false,
             profile: Profile::Standard,
             host: "{service}.service.consul".to_owned(),

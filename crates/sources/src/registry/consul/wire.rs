@@ -1,11 +1,47 @@
 //! Consul's JSON, reduced to what is read. Go writes absent lists and maps as null.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
+use serde::de::{Error as _, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
 /// Names of services with all tags of their instances.
 pub(super) type Names = BTreeMap<String, Vec<String>>;
+
+/// Instances that one service may have: what is known of each is kept by several lists.
+const MOST_INSTANCES: usize = 100_000;
+
+/// All instances of a service.
+#[derive(Debug, Default)]
+pub(super) struct Instances(pub(super) Vec<Instance>);
+
+impl<'de> Deserialize<'de> for Instances {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Instances, D::Error> {
+        deserializer.deserialize_seq(InstancesVisitor)
+    }
+}
+
+struct InstancesVisitor;
+
+impl<'de> Visitor<'de> for InstancesVisitor {
+    type Value = Instances;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a list of instances")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Instances, A::Error> {
+        let mut all = Vec::new();
+        while let Some(instance) = items.next_element()? {
+            if all.len() == MOST_INSTANCES {
+                return Err(A::Error::custom(format_args!("more than {MOST_INSTANCES} instances")));
+            }
+            all.push(instance);
+        }
+        Ok(Instances(all))
+    }
+}
 
 /// One instance of a service with the checks of its node and of itself.
 #[derive(Clone, Debug, Default, Deserialize)]

@@ -39,7 +39,18 @@ pub struct Eureka {
     lenient_until: Option<Instant>,
     /// Something changed that was not published.
     is_changed: bool,
+    /// A delta changed something since the whole list was read.
+    is_unchecked: bool,
+    /// When the whole list may be read again to check deltas.
+    recheck_from: Instant,
 }
+
+/// The time between two checks is at least this many times what a whole list takes: checks must not be most of what the
+/// server does.
+const RECHECK_COST: u32 = 20;
+
+/// An instance before a delta: its key, what it was, and whether the peer did not list it.
+type Undo = Vec<(Key, Option<Instance>, bool)>;
 
 /// How the next answer is got.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,6 +71,8 @@ impl Eureka {
             unlisted: BTreeSet::new(),
             lenient_until: None,
             is_changed: true,
+            is_unchecked: false,
+            recheck_from: Instant::now(),
         }
     }
 
@@ -79,15 +92,27 @@ impl Eureka {
     }
 
     async fn ask(&mut self, peers: &mut Peers, next: Next) -> Result<Next, String> {
-        let delta = if next == Next::Delta { peers.delta().await? } else { None };
-        if let Some(delta) = delta {
-            if self.apply(delta) {
+        let delta = if next == Next::Delta { peers.delta().await?.map(Delta::of) } else { None };
+        let is_recheck = self.is_unchecked && Instant::now() >= self.recheck_from;
+        if let Some(delta) = &delta {
+            let (leads_to_server, _) = self.apply(delta);
+            if leads_to_server && !is_recheck {
                 return Ok(Next::Delta);
             }
-            debug!(registry = &*self.id.0, "the changes do not lead to the server's state: reading all of it");
+            debug!(registry = &*self.id.0, leads_to_server, "reading the whole list");
         }
+        let begun = Instant::now();
         let all = peers.all().await?;
+        let pause = self.options.recheck.0.max(begun.elapsed() * RECHECK_COST);
+        (self.is_unchecked, self.recheck_from) = (false, Instant::now() + pause);
         self.replace(all);
+        // The list may be older than the delta, or the delta older than the list: the server caches both.
+        if let Some(delta) = &delta {
+            let (leads_to_server, undo) = self.apply(delta);
+            if !leads_to_server {
+                self.undo(undo);
+            }
+        }
         Ok(Next::Delta)
     }
 
@@ -124,20 +149,36 @@ impl Eureka {
     }
 
     /// Takes in what changed. The same change may come many times. False where the result is not the server's.
-    fn apply(&mut self, delta: Applications) -> bool {
-        let expected = delta.hash_code.clone();
-        for mut instance in instances(delta) {
-            let (key, action) = (key(&instance), std::mem::take(&mut instance.action_type));
-            self.unlisted.remove(&key);
-            if action == "DELETED" {
-                self.is_changed |= self.instances.remove(&key).is_some();
-            } else if self.instances.get(&key) != Some(&instance) {
-                self.instances.insert(key, instance);
-                self.is_changed = true;
+    fn apply(&mut self, delta: &Delta) -> (bool, Undo) {
+        let mut undo = Undo::new();
+        for Edit { key, is_deleted, instance } in &delta.edits {
+            let was_unlisted = self.unlisted.remove(key);
+            let now = (!is_deleted).then_some(instance);
+            if self.instances.get(key) == now {
+                continue;
+            }
+            let before = match now {
+                Some(instance) => self.instances.insert(key.clone(), instance.clone()),
+                None => self.instances.remove(key),
+            };
+            self.is_unchecked = true;
+            undo.push((key.clone(), before, was_unlisted));
+        }
+        self.is_changed |= self.is_unchecked;
+        let listed = self.instances.iter().filter(|(key, _)| !self.unlisted.contains(*key));
+        (hash_code(listed.map(|(_, instance)| instance)) == delta.hash_code, undo)
+    }
+
+    fn undo(&mut self, undo: Undo) {
+        for (key, before, was_unlisted) in undo.into_iter().rev() {
+            if was_unlisted {
+                self.unlisted.insert(key.clone());
+            }
+            match before {
+                Some(instance) => _ = self.instances.insert(key, instance),
+                None => _ = self.instances.remove(&key),
             }
         }
-        let listed = self.instances.iter().filter(|(key, _)| !self.unlisted.contains(*key));
-        hash_code(listed.map(|(_, instance)| instance)) == expected
     }
 
     async fn publish(&mut self, outlet: &Outlet) -> Result<(), Stopped> {
@@ -149,6 +190,29 @@ impl Eureka {
         let (listed, problems) = mapping::listings(self.instances.values(), &self.options, &self.cluster);
         self.ledger.replace(listed, Instant::now());
         self.ledger.send_synced(outlet, problems).await
+    }
+}
+
+/// What changed lately, and the hash code of the state that it leads to.
+struct Delta {
+    hash_code: String,
+    edits: Vec<Edit>,
+}
+
+struct Edit {
+    key: Key,
+    is_deleted: bool,
+    instance: Instance,
+}
+
+impl Delta {
+    fn of(applications: Applications) -> Delta {
+        let hash_code = applications.hash_code.clone();
+        let edits = instances(applications).map(|mut instance| {
+            let is_deleted = std::mem::take(&mut instance.action_type) == "DELETED";
+            Edit { key: key(&instance), is_deleted, instance }
+        });
+        Delta { hash_code, edits: edits.collect() }
     }
 }
 
@@ -178,13 +242,15 @@ impl Source for Eureka {
         let mut peers = Peers::new(&self.options, health.clone()).map_err(|e| Stopped::Failed(e.to_string()))?;
         let (mut next, mut retry) = (Next::All, Retry::default());
         loop {
+            let begun = Instant::now();
             match self.refresh(&mut peers, next).await {
                 Ok(following) => {
                     next = following;
                     retry.succeeded();
                     health.regained();
                     self.publish(&outlet).await?;
-                    tokio::time::sleep(jittered(self.options.interval.0)).await;
+                    // Answers that take longer than the interval must not be all that the server does.
+                    tokio::time::sleep(jittered(self.options.interval.0.max(begun.elapsed()))).await;
                 }
                 Err(reason) => {
                     next = Next::All;

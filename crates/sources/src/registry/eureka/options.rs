@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
+use crate::http::HELD_BYTES;
 use crate::registry::config::{Period, Tls};
 use crate::registry::shape;
 
@@ -20,6 +21,9 @@ pub struct Options {
     pub tls: Tls,
     /// How often changes are asked for.
     pub interval: Period,
+    /// How long an answer, and each further piece of it, is waited for at first; twice as long after each time that was
+    /// not enough.
+    pub timeout: Period,
     /// What makes a service.
     pub service_per: ServicePer,
     /// The host name of a service: `{name}` is filled in.
@@ -32,6 +36,12 @@ pub struct Options {
     pub protocol: String,
     /// The first part of identities.
     pub trust_domain: String,
+    /// How soon the whole list is read after a delta changed something. A server that rebuilds its answer while instances
+    /// register may serve it without the last of them, under a matching hash code, until its cache expires (three
+    /// minutes by default). The answers for lists and deltas are rebuilt in turn, so one of them has all.
+    pub recheck: Period,
+    /// Bytes of answers that may be held at a time; an answer that does not fit is an error, and what is known is kept.
+    pub max_bytes: usize,
     /// An instance that another peer, or a restarted one, does not know is kept this long: as long as leases last.
     pub lease: Period,
 }
@@ -55,12 +65,15 @@ impl Default for Options {
             password_file: None,
             tls: Tls::default(),
             interval: Period(Duration::from_secs(5)),
+            timeout: Period(Duration::from_secs(30)),
             service_per: ServicePer::App,
             host: "{name}.eureka".to_owned(),
             namespace: "default".to_owned(),
             service_port: None,
             protocol: String::new(),
             trust_domain: "cluster.local".to_owned(),
+            recheck: Period(Duration::from_secs(30)),
+            max_bytes: HELD_BYTES,
             lease: Period(Duration::from_secs(90)),
         }
     }

@@ -3,14 +3,15 @@
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use http::{HeaderMap, HeaderValue, StatusCode};
-use std::time::Duration;
+use tokio::time::Instant;
 
 use super::options::Options;
 use super::wire::{Applications, Envelope};
+use crate::disk;
 use crate::health::Health;
 use crate::http::{self as client, Client, Limits};
+use crate::registry::pace::Patience;
 
-const LIMITS: Limits = Limits { time: Duration::from_secs(30), bytes: 256 << 20 };
 /// Where peers serve below the URL that was given: Spring Cloud's path, Netflix' path, and both when the URL
 /// names the server alone.
 const LAYOUTS: [&str; 4] = ["", "/v2", "/eureka", "/eureka/v2"];
@@ -25,13 +26,15 @@ pub(super) struct Peers {
     layout: Option<&'static str>,
     options: Options,
     health: Health,
+    patience: Patience,
 }
 
 impl Peers {
     pub(super) fn new(options: &Options, health: Health) -> Result<Peers, client::Error> {
         let bases: Vec<String> = options.addresses.iter().map(|a| a.trim_end_matches('/').to_owned()).collect();
-        let client = Client::new(&options.tls.options(&bases, 2)?)?;
-        Ok(Peers { client, bases, current: 0, layout: None, options: options.clone(), health })
+        let client = Client::new(&options.tls.options(&bases, 2, options.max_bytes)?)?;
+        let patience = Patience::new(options.timeout.0);
+        Ok(Peers { client, bases, current: 0, layout: None, options: options.clone(), health, patience })
     }
 
     /// All applications, from the current peer.
@@ -78,12 +81,11 @@ impl Peers {
     /// `None` where the path is not served, or not to us.
     async fn get(&self, layout: &str, path: &str) -> Result<Option<Applications>, String> {
         let url = format!("{}{layout}{path}", self.base());
-        self.health.asked();
-        let reply = self.client.get(&url, &self.headers()?, LIMITS).await.map_err(|e| e.to_string())?;
+        let reply = self.reply(&url).await?;
         match reply.status {
             status if status.is_success() => {
-                let read: Envelope = serde_json::from_slice(&reply.body)
-                    .map_err(|e| format!("could not read the answer of {}: {e}", client::shown(&url)))?;
+                let unreadable = |e| format!("could not read the answer of {}: {e}", client::shown(&url));
+                let (read, _) = reply.json::<Envelope>().await.map_err(unreadable)?;
                 Ok(Some(read.applications))
             }
             StatusCode::NOT_FOUND => Ok(None),
@@ -93,12 +95,26 @@ impl Peers {
         }
     }
 
+    async fn reply(&self, url: &str) -> Result<client::Reply, String> {
+        let (headers, patience, begun) = (self.headers()?, self.patience.now(), Instant::now());
+        let limits = Limits { time: patience, silence: patience, bytes: self.options.max_bytes };
+        self.health.asked();
+        let reply = self.client.get(url, &headers, limits);
+        let reply = self.health.while_waiting(self.options.timeout.0, &client::shown(url), reply).await;
+        match &reply {
+            Ok(_) => self.patience.answered(begun.elapsed()),
+            Err(client::Error::Late { .. }) => self.patience.timed_out(patience),
+            Err(_) => {}
+        }
+        reply.map_err(|e| e.to_string())
+    }
+
     fn headers(&self) -> Result<HeaderMap, String> {
         let mut headers = HeaderMap::new();
         headers.insert(http::header::ACCEPT, HeaderValue::from_static("application/json"));
         if let Some(file) = &self.options.password_file {
-            let password = std::fs::read_to_string(file)
-                .map_err(|e| format!("could not read the password in {}: {e}", file.display()))?;
+            let password =
+                disk::text(file).map_err(|e| format!("could not read the password in {}: {e}", file.display()))?;
             let pair = format!("{}:{}", self.options.username, password.trim_end_matches(['\r', '\n']));
             let value = format!("Basic {}", BASE64_STANDARD.encode(pair));
             headers.extend([client::header("authorization", &value).map_err(|e| e.to_string())?]);

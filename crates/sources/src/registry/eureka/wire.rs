@@ -2,10 +2,12 @@
 //! numbers and booleans may be text, and attributes begin with `@`.
 
 use std::collections::BTreeMap;
-use std::fmt::Write;
+use std::fmt::{self, Write};
+use std::marker::PhantomData;
 
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
-use serde_json::Value;
 
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
@@ -58,20 +60,19 @@ pub(super) struct DataCenter {
     pub(super) metadata: BTreeMap<String, String>,
 }
 
-#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 pub(super) struct PortField {
-    #[serde(rename = "$")]
-    number: Value,
-    #[serde(rename = "@enabled", default)]
-    enabled: Value,
+    #[serde(rename = "$", deserialize_with = "text")]
+    number: String,
+    #[serde(rename = "@enabled", default, deserialize_with = "text")]
+    enabled: String,
 }
 
 impl PortField {
     /// The number of a port that is switched on.
     pub(super) fn number(&self) -> Option<u16> {
-        let is_on = self.enabled == true || self.enabled.as_str().is_some_and(|text| text == "true");
-        let number = self.number.as_u64().or_else(|| self.number.as_str()?.parse().ok())?;
-        u16::try_from(number).ok().filter(|number| is_on && *number > 0)
+        let number: u16 = self.number.parse().ok()?;
+        Some(number).filter(|number| self.enabled == "true" && *number > 0)
     }
 }
 
@@ -104,31 +105,100 @@ pub(super) fn hash_code<'a>(instances: impl Iterator<Item = &'a Instance>) -> St
     code
 }
 
+/// A list, a list of one without its list, or nothing. Read as it comes: a whole registry is not held twice.
 fn one_or_many<'de, T: Deserialize<'de>, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<T>, D::Error> {
-    #[derive(Deserialize)]
-    #[serde(untagged)]
-    enum OneOrMany<T> {
-        Many(Vec<T>),
-        One(T),
-        None(()),
+    struct OneOrMany<T>(PhantomData<T>);
+    impl<'de, T: Deserialize<'de>> Visitor<'de> for OneOrMany<T> {
+        type Value = Vec<T>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("a list, an object or null")
+        }
+
+        fn visit_unit<E>(self) -> Result<Vec<T>, E> {
+            Ok(Vec::new())
+        }
+
+        fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Vec<T>, A::Error> {
+            let mut all = Vec::new();
+            while let Some(item) = items.next_element()? {
+                all.push(item);
+            }
+            Ok(all)
+        }
+
+        fn visit_map<A: MapAccess<'de>>(self, entries: A) -> Result<Vec<T>, A::Error> {
+            Ok(vec![T::deserialize(MapAccessDeserializer::new(entries))?])
+        }
     }
-    Ok(match OneOrMany::deserialize(deserializer)? {
-        OneOrMany::Many(many) => many,
-        OneOrMany::One(one) => vec![one],
-        OneOrMany::None(()) => Vec::new(),
-    })
+    deserializer.deserialize_any(OneOrMany(PhantomData))
+}
+
+/// A value of any simple type as text; `None` for null, lists and objects.
+struct Simple(Option<String>);
+
+impl<'de> Deserialize<'de> for Simple {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Simple, D::Error> {
+        deserializer.deserialize_any(SimpleVisitor)
+    }
+}
+
+struct SimpleVisitor;
+
+impl<'de> Visitor<'de> for SimpleVisitor {
+    type Value = Simple;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("any value")
+    }
+
+    fn visit_unit<E>(self) -> Result<Simple, E> {
+        Ok(Simple(None))
+    }
+
+    fn visit_bool<E>(self, value: bool) -> Result<Simple, E> {
+        Ok(Simple(Some(value.to_string())))
+    }
+
+    fn visit_i64<E>(self, value: i64) -> Result<Simple, E> {
+        Ok(Simple(Some(value.to_string())))
+    }
+
+    fn visit_u64<E>(self, value: u64) -> Result<Simple, E> {
+        Ok(Simple(Some(value.to_string())))
+    }
+
+    fn visit_f64<E>(self, value: f64) -> Result<Simple, E> {
+        Ok(Simple(serde_json::Number::from_f64(value).map(|number| number.to_string())))
+    }
+
+    fn visit_str<E>(self, value: &str) -> Result<Simple, E> {
+        Ok(Simple(Some(value.to_owned())))
+    }
+
+    fn visit_string<E>(self, value: String) -> Result<Simple, E> {
+        Ok(Simple(Some(value)))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Simple, A::Error> {
+        while items.next_element::<IgnoredAny>()?.is_some() {}
+        Ok(Simple(None))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Simple, A::Error> {
+        while entries.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
+        Ok(Simple(None))
+    }
+}
+
+fn text<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
+    Ok(Simple::deserialize(deserializer)?.0.unwrap_or_default())
 }
 
 /// Values of any simple type as text; attributes, which name Java classes, are left out.
 fn texts<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeMap<String, String>, D::Error> {
-    let all = Option::<BTreeMap<String, Value>>::deserialize(deserializer)?.unwrap_or_default();
-    let text = |value: Value| match value {
-        Value::String(text) => Some(text),
-        Value::Number(number) => Some(number.to_string()),
-        Value::Bool(on) => Some(on.to_string()),
-        Value::Null | Value::Array(_) | Value::Object(_) => None,
-    };
-    Ok(all.into_iter().filter(|(key, _)| !key.starts_with('@')).filter_map(|(k, v)| Some((k, text(v)?))).collect())
+    let all = Option::<BTreeMap<String, Simple>>::deserialize(deserializer)?.unwrap_or_default();
+    Ok(all.into_iter().filter(|(key, _)| !key.starts_with('@')).filter_map(|(k, v)| Some((k, v.0?))).collect())
 }
 
 #[cfg(test)]

@@ -90,3 +90,18 @@ async fn few_endpoints_may_all_go() {
     ledger.put(&"a".into(), Some(listing("a", &["10.0.0.1"])));
     assert!(ledger.retain(&BTreeSet::new(), Instant::now()));
 }
+
+#[tokio::test]
+async fn hole_11_more_than_a_registry_may_have_is_left_out_and_named() {
+    let mut ledger = Ledger { most: 6, ..Ledger::new(Protection::default()) };
+    ledger.put(&"a".into(), Some(listing("a", &["1.1.1.1"])));
+    ledger.put(&"b".into(), Some(listing("b", &["1.1.1.1", "1.1.1.2"])));
+    ledger.put(&"c".into(), Some(listing("c", &["1.1.1.1"])));
+    assert_eq!(sent(&mut ledger).await, ["+a", "a=1", "+b", "b=2", "problems=1"]);
+    ledger.put(&"a".into(), Some(listing("a", &["1.1.1.1", "1.1.1.2", "1.1.1.3"])));
+    assert_eq!(sent(&mut ledger).await, ["problems=1"], "what was listed is kept");
+    ledger.put(&"b".into(), None);
+    ledger.put(&"c".into(), Some(listing("c", &["1.1.1.1"])));
+    ledger.put(&"a".into(), Some(listing("a", &["1.1.1.1", "1.1.1.2", "1.1.1.3"])));
+    assert_eq!(sent(&mut ledger).await, ["b=0", "-b", "+c", "c=1", "a=3", "problems=0"]);
+}

@@ -10,8 +10,8 @@ use http::uri::PathAndQuery;
 use model::change::{Change, SourceId};
 use model::config::Kind;
 use model::names::Text;
-use tokio::sync::mpsc;
-use tokio_stream::wrappers::UnboundedReceiverStream;
+use tokio::sync::mpsc::{self, error::TrySendError};
+use tokio_stream::wrappers::ReceiverStream;
 use tonic::client::Grpc;
 use tonic::{Code, Request, Streaming};
 use tonic_prost::ProstCodec;
@@ -99,9 +99,12 @@ pub struct McpSink {
     collections: Collections,
 }
 
+/// Requests that wait for the server to read them. One that sends and never reads must not fill memory.
+const UNREAD: usize = 1024;
+
 /// The two directions of a stream.
 struct Stream {
-    requests: mpsc::UnboundedSender<RequestResources>,
+    requests: mpsc::Sender<RequestResources>,
     answers: Streaming<Resources>,
 }
 
@@ -124,16 +127,16 @@ impl McpSink {
 
     async fn open(&self) -> Result<Stream, Stopped> {
         let channel = grpc::connect(&self.options.address, self.options.tls.as_ref()).await.map_err(Stopped::Failed)?;
-        let mut client = Grpc::new(channel).max_decoding_message_size(usize::MAX);
+        let mut client = Grpc::new(channel).max_decoding_message_size(grpc::LARGEST_MESSAGE);
         client.ready().await.map_err(|e| Stopped::Failed(e.to_string()))?;
-        let (requests, queue) = mpsc::unbounded_channel();
+        let (requests, queue) = mpsc::channel(UNREAD);
         for collection in self.collections.names() {
             let initial_resource_versions =
                 if self.options.incremental { self.collections.versions(collection) } else { Default::default() };
-            // Sent before the stream is there: the queue cannot be closed yet.
-            let _ = requests.send(RequestResources { initial_resource_versions, ..self.request(collection) });
+            // Sent before the stream is there: the queue cannot be closed yet, and there are fewer collections than room.
+            let _ = requests.try_send(RequestResources { initial_resource_versions, ..self.request(collection) });
         }
-        let outgoing = Request::new(UnboundedReceiverStream::new(queue));
+        let outgoing = Request::new(ReceiverStream::new(queue));
         let codec = ProstCodec::<RequestResources, Resources>::default();
         let path = PathAndQuery::from_static(wire::ESTABLISH);
         let answers = client.streaming(outgoing, path, codec).await.map_err(failed)?.into_inner();
@@ -177,7 +180,11 @@ impl Streamed for McpSink {
                 ..self.request(&resources.collection)
             };
             // A closed stream shows when the next answer is read.
-            let _ = stream.requests.send(verdict);
+            if let Err(TrySendError::Full(_)) = stream.requests.try_send(verdict) {
+                return Err(Stopped::Failed(format!(
+                    "the server sends and does not read: {UNREAD} answers are unread"
+                )));
+            }
             match taken {
                 Ok(changes) => self.collections.tell(changes, outlet).await?,
                 Err(reason) => warn!(source = &*self.id.0, collection = resources.collection, reason, "refused"),

@@ -1,0 +1,55 @@
+//! Registries that mean harm to the process that asks them.
+
+use std::time::Duration;
+
+use http::Response;
+use serde_json::{Map, Value, json};
+use testkit::scripted::Scripted;
+use testkit::{client, wait};
+
+use crate::honest::{Honest, ask, channel, server};
+
+/// A Consul with twenty services, whose answers about instances never end.
+async fn endless_consul() -> Scripted {
+    Scripted::start_endless("/v1/health", |asked| async move {
+        let names: Map<String, Value> = (0..20).map(|n| (format!("web-{n}"), json!([]))).collect();
+        let is_names = asked.path == "/v1/catalog/services";
+        let body = if is_names { Value::Object(names).to_string() } else { "[[[[[[[[".to_owned() };
+        Response::builder().header("x-consul-index", 7).body(body).expect("a response")
+    })
+    .await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn hole_11_endless_answers_of_consul_take_bounded_memory() {
+    let consul = endless_consul().await;
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("registries.yaml");
+    let url = consul.url();
+    let entry =
+        format!("registries:\n- required: false\n  startupDeadline: 100ms\n  consul: {{addresses: ['{url}']}}\n");
+    std::fs::write(&file, entry).unwrap();
+    let mut server = server(&[&format!("--registryConfig={}", file.display())], &[]).await;
+    ask(channel(&server).await).await.expect("the cart");
+    let before = server.process().memory_kib().expect("a running process");
+    let honest = Honest::start(&server);
+    let mut peak = 0;
+    let mut failures = 0;
+    wait::until_within(Duration::from_secs(60), "an error for every service", async || {
+        peak = peak.max(server.process().memory_kib().unwrap_or_default());
+        // Each of twenty questions is asked again only after it failed.
+        failures = consul.asked().iter().filter(|asked| asked.path.starts_with("/v1/health")).count();
+        if failures > 40 { Ok(()) } else { Err(failures.to_string()) }
+    })
+    .await;
+    let page = client::get(server.http(), "discovery", "/debug/sources").await.expect("a page").body;
+    let waits = honest.waits().await;
+    eprintln!(
+        "20 endless answers: {} MiB at most, {} MiB before; {failures} questions; longest wait of an honest client {:?}",
+        peak >> 10,
+        before >> 10,
+        waits.last(),
+    );
+    assert!(page.contains("longer than"), "{page}");
+    assert!(peak < before + (500 << 10), "{before} KiB before, {peak} KiB at most");
+}
