@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::disk::{self, YOUNG};
+use crate::health::Health;
 use crate::source::Stopped;
 use crate::watch::{Interest, Waiter, Watch};
 
@@ -13,6 +14,9 @@ const SAFETY_NET: Duration = Duration::from_secs(10);
 /// The same where the kernel tells nothing.
 const POLL: Duration = Duration::from_millis(500);
 const COALESCE: Duration = Duration::from_millis(5);
+/// A look at the file that takes longer is told by health: reading is given up in time, but a dead mount may hang
+/// elsewhere.
+const LONG_LOOK: Duration = Duration::from_secs(30);
 
 /// The file and the watch on it.
 pub(crate) struct Followed {
@@ -49,8 +53,8 @@ impl Followed {
         self.path.to_string_lossy().into_owned()
     }
 
-    /// Reads the file, off the async threads.
-    pub(crate) async fn look(&mut self) -> Result<Sight, Stopped> {
+    /// Reads the file, off the async threads. Health tells whether it could be.
+    pub(crate) async fn look(&mut self, health: &Health) -> Result<Sight, Stopped> {
         let (path, watch) = (self.path.clone(), self.watch.clone());
         let look = tokio::task::spawn_blocking(move || {
             let mut watch = watch.lock().unwrap_or_else(PoisonError::into_inner);
@@ -60,7 +64,11 @@ impl Followed {
             (sight(&path), can_watch && failure.is_none())
         });
         let failed = |e| Stopped::Failed(format!("could not look at {}: {e}", self.path.display()));
-        let (sight, is_watched) = look.await.map_err(failed)?;
+        let (sight, is_watched) = health.while_waiting(LONG_LOOK, &self.name(), look).await.map_err(failed)?;
+        match &sight {
+            Sight::Unreadable(reason) => health.lost(format!("could not read {}: {reason}", self.path.display())),
+            Sight::Absent | Sight::Bytes { .. } | Sight::Unsettled => health.regained(),
+        }
         self.is_watched = is_watched;
         Ok(sight)
     }

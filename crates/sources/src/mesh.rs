@@ -135,7 +135,7 @@ impl<T: Send + Sync + 'static> Source for SettingsFile<T> {
     async fn run(&mut self, outlet: Outlet) -> Result<(), Stopped> {
         let mut is_synced = false;
         loop {
-            let sight = self.file.look().await?;
+            let sight = self.file.look(outlet.health()).await?;
             let found = self.take_in(sight);
             let was_taken_in = found.is_some();
             if let Some(mut changes) = found {

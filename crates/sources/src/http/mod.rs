@@ -234,7 +234,7 @@ impl Client {
         let late = |limit: Duration| move |_| Error::Late { url: shown(url), limit };
         let head = tokio::time::timeout(limits.time, self.pool().request(request)).await.map_err(late(limits.time))?;
         let response = head.map_err(|e| self.unreachable(url, &e))?;
-        let most = limits.silence * LONGEST_BODY;
+        let most = limits.silence.saturating_mul(LONGEST_BODY);
         tokio::time::timeout(most, self.read(url, response, limits)).await.map_err(late(most))?
     }
 

@@ -212,7 +212,7 @@ impl Source for Directory {
         outlet.send(vec![Change::Synced]).await?;
         let mut told = None;
         loop {
-            let sight = self.file.look().await?;
+            let sight = self.file.look(outlet.health()).await?;
             let read = self.read(sight);
             let was_taken_in = read.is_some();
             if let Some(read) = read {

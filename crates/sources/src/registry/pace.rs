@@ -59,16 +59,17 @@ impl Patience {
 
     /// Notes an answer that took this long.
     pub fn answered(&self, took: Duration) {
-        self.set((took * 2).max(self.least));
+        self.set(took.saturating_mul(2).max(self.least));
     }
 
     /// Notes that a question with this time-out got no answer. Several that were asked together count once.
     pub fn timed_out(&self, limit: Duration) {
-        self.set((limit * 2).max(self.now()));
+        self.set(limit.saturating_mul(2).max(self.now()));
     }
 
     fn set(&self, to: Duration) {
-        *self.now.lock().unwrap_or_else(PoisonError::into_inner) = to.min(self.least * (1 << MOST_DOUBLINGS));
+        *self.now.lock().unwrap_or_else(PoisonError::into_inner) =
+            to.min(self.least.saturating_mul(1 << MOST_DOUBLINGS));
     }
 }
 

@@ -4,6 +4,7 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::PathBuf;
 
+use sources::health::State;
 use sources::mesh::{mesh_config, networks};
 use tempfile::TempDir;
 
@@ -93,4 +94,21 @@ async fn networks_are_followed_too() {
     let text = "networks: {east: {endpoints: [{fromRegistry: a}], gateways: [{address: 1.2.3.4, port: 15443}]}}";
     fs::write(&path, text).expect("write");
     follower.until("the network", |f| f.networks.as_ref().is_some_and(|n| n.networks.contains_key("east"))).await;
+}
+
+#[tokio::test]
+async fn hole_08_a_pipe_in_place_of_the_file_keeps_the_last_good_settings() {
+    let (folder, path) = file();
+    fs::write(&path, "rootNamespace: one").expect("write");
+    let mut follower = Follower::synced(mesh_config(&path)).await;
+    let pipe = folder.path().join("pipe");
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().expect("run mkfifo").success());
+    fs::rename(&pipe, &path).expect("move");
+    follower.until("the problem", |f| f.has_problem(&["not a regular file; keeping the last good version"])).await;
+    follower.until_state("a stale source", |r| matches!(r.state, State::Stale { .. })).await;
+    assert_eq!(root(&follower), Some("one"));
+    fs::remove_file(&path).expect("remove");
+    fs::write(&path, "rootNamespace: two").expect("write");
+    follower.until("the new file", |f| root(f) == Some("two") && f.problems.is_empty()).await;
+    follower.until_state("a live source", |r| r.state == State::Live).await;
 }
