@@ -4,13 +4,13 @@
 // clippy knows tests by their attribute, and not the functions that they share.
 #![allow(clippy::unwrap_used)]
 
-mod forged;
 mod files;
+mod forged;
 mod honest;
 mod input;
 mod kubeconfigs;
 mod log;
 mod pages;
-mod streams;
 mod registries;
+mod streams;
 mod texts;

@@ -72,15 +72,15 @@ impl<'a> Chunk<'a> {
         let Some(first) = self.first_line() else {
             return Vec::new();
         };
-        if self.text.trim_start().starts_with('{') {
-            if has_many_values(self.text) {
-                let message = format!("more than {MOST_VALUES} values in one document: split it into several");
-                let content = Err(Unreadable { line: first, message });
-                return vec![Document { line: first, content, source: None }];
-            }
-            if let Some(documents) = self.read_json() {
-                return documents;
-            }
+        let is_json = self.text.trim_start().starts_with('{');
+        // The parser of YAML counts exactly, but only as it goes; a text that is far beyond is not worth its time.
+        if has_marks(self.text, if is_json { MOST_VALUES } else { 2 * MOST_VALUES }) {
+            let message = format!("more than {MOST_VALUES} values in one document: split it into several");
+            let content = Err(Unreadable { line: first, message });
+            return vec![Document { line: first, content, source: None }];
+        }
+        if is_json && let Some(documents) = self.read_json() {
+            return documents;
         }
         match yaml(self.text) {
             Ok(Value::Null) => Vec::new(),
@@ -138,9 +138,11 @@ impl<'a> Chunk<'a> {
     }
 }
 
-/// Whether JSON, or YAML in its manner, may hold too many values: each is followed by a comma or opens a bracket.
-fn has_many_values(text: &str) -> bool {
-    text.bytes().filter(|byte| matches!(byte, b',' | b'{' | b'[' | b':')).nth(MOST_VALUES).is_some()
+/// Whether a text has more of the marks that set values apart. Text between quotes counts too.
+fn has_marks(text: &str, most: usize) -> bool {
+    let pairs = text.as_bytes().windows(2);
+    let is_mark = |pair: &&[u8]| matches!(pair, [b',' | b'{' | b'[' | b':', _] | [b'-', b' ']);
+    pairs.filter(is_mark).nth(most).is_some()
 }
 
 fn newlines(text: &str) -> u32 {

@@ -171,6 +171,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let (file, pipe) = (folder.path().join("file"), folder.path().join("pipe"));
         for _ in 0..200 {
+            let _ = std::fs::remove_file(&file);
             std::fs::write(&file, "a: 1").unwrap();
             mkfifo(&pipe, Mode::S_IRWXU).unwrap();
             std::thread::scope(|scope| {

@@ -122,10 +122,6 @@ mod tests {
 
     use super::Threads;
 
-    fn threads() -> Threads {
-        Threads::new(Duration::from_millis(50))
-    }
-
     /// Work that hangs until the sender is dropped.
     fn hang() -> (mpsc::Sender<()>, impl FnOnce(&Path) -> bool + Send + 'static) {
         let (release, held) = mpsc::channel::<()>();
@@ -134,7 +130,8 @@ mod tests {
 
     #[test]
     fn hole_08_work_that_hangs_costs_its_path_alone() {
-        let (threads, dead) = (threads(), Path::new("/dead"));
+        // Long enough for the path that does not hang, on a busy machine.
+        let (threads, dead) = (Threads::new(Duration::from_secs(2)), Path::new("/dead"));
         let (release, work) = hang();
         let error = threads.run(dead, work).unwrap_err();
         assert_eq!((error.kind(), error.to_string().contains("did not answer")), (io::ErrorKind::TimedOut, true));
@@ -164,7 +161,7 @@ mod tests {
 
     #[test]
     fn work_that_panics_is_an_error() {
-        let threads = threads();
+        let threads = Threads::new(Duration::from_secs(60));
         assert!(threads.run(Path::new("/a"), |_| -> () { panic!("as a test") }).is_err());
         assert!(threads.run(Path::new("/a"), |_| ()).is_ok());
     }
