@@ -165,6 +165,10 @@ knobs! {
     allowed_key_blocks: Blocks = Blocks::default(), "PILOTAGE_JWKS_ALLOWED_CIDRS";
     /// How long a further cluster is waited for at the start.
     remote_cluster_timeout: Milliseconds = Milliseconds(30_000), "PILOT_REMOTE_CLUSTER_TIMEOUT";
+    /// How long an API server must say that nearly all objects of a kind are gone before that is believed; 0 for at once.
+    hold_losses: Milliseconds = Milliseconds(60_000), "PILOTAGE_KUBERNETES_HOLD_LOSSES";
+    /// Objects that a list of an API server may have, and that are kept at most; more than Kubernetes supports.
+    max_kubernetes_objects: u32 = 500_000, "PILOTAGE_KUBERNETES_MAX_OBJECTS";
     /// What kubeconfigs of further clusters may do although it is not safe, such as `exec` or `tokenFile`.
     insecure_kubeconfig_options: NameList = NameList::default(), "PILOT_INSECURE_MULTICLUSTER_KUBECONFIG_OPTIONS";
     /// Hand configuration over xDS only to clients with a certificate of the root namespace.

@@ -8,8 +8,9 @@ use tokio::sync::mpsc;
 use tokio::time::sleep;
 use tracing::debug;
 
+use super::backoff::Backoff;
 use super::cluster::Collection;
-use super::watching::{FIRST_WAIT, Heard, LONGEST_WAIT, Object, Seen, What, resource};
+use super::watching::{Heard, Object, Seen, What, resource};
 use super::wire::{self, Item};
 
 /// Asks until there is an answer. One that is not there any more is for the watch to tell.
@@ -20,7 +21,7 @@ pub(super) async fn ask(client: Client, key: CredentialKey, round: u64, tell: mp
     };
     let api: Api<wire::Holding> = Api::namespaced_with(client, &key.namespace, &resource);
     let by_name = ListParams::default().fields(&format!("metadata.name={}", key.name));
-    let mut wait = FIRST_WAIT;
+    let mut backoff = Backoff::default();
     let found = loop {
         match api.list(&by_name).await {
             Ok(found) => break found,
@@ -28,8 +29,7 @@ pub(super) async fn ask(client: Client, key: CredentialKey, round: u64, tell: mp
                 debug!(namespace = %key.namespace, name = %key.name, %error, "could not ask for a credential")
             }
         }
-        sleep(wait).await;
-        wait = (wait * 2).min(LONGEST_WAIT);
+        sleep(backoff.next_wait()).await;
     };
     let Some(holding) = found.items.into_iter().next() else { return };
     let item = match key.holder {

@@ -6,7 +6,11 @@ use kube::client::{Body, ClientBuilder};
 use kube::{Client, Config};
 use tower::util::MapRequestLayer;
 
+use super::answer::{AnswerLimits, WrongAnswer};
 use super::pace::Bucket;
+
+/// Characters of a reason that are kept: the API server decides what it says.
+const MAX_REASON: usize = 300;
 
 /// A client by its configuration, which takes from the bucket. The error says what cannot be used.
 pub(super) fn client(mut config: Config, bucket: &Bucket) -> Result<Client, String> {
@@ -14,15 +18,23 @@ pub(super) fn client(mut config: Config, bucket: &Bucket) -> Result<Client, Stri
     // noticed half a minute late.
     config.default_retry = false;
     let builder = ClientBuilder::try_from(config).map_err(|error| error.to_string())?;
-    Ok(builder.with_layer(&MapRequestLayer::new(of_now)).with_layer(bucket).build())
+    let builder = builder.with_layer(&MapRequestLayer::new(of_now)).with_layer(&AnswerLimits::default());
+    // Outside of the limits: requests may wait for their turn as long as they must.
+    Ok(builder.with_layer(bucket).build())
 }
 
 /// What an API server or the way to it says, without what the library says around it.
 pub(crate) fn reason(error: &kube::Error) -> String {
-    match error {
-        kube::Error::Api(status) => status.message.clone(),
-        other => other.to_string(),
+    match (error, WrongAnswer::in_chain(error)) {
+        (_, Some(wrong)) => shortened(&wrong.0),
+        (kube::Error::Api(status), _) => shortened(&status.message),
+        (other, _) => shortened(&other.to_string()),
     }
+}
+
+/// A text of the API server on one line of bounded length.
+pub(super) fn shortened(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(MAX_REASON).collect()
 }
 
 /// Makes a streaming list one of what is there now. kube asks for version 0, which is whatever an API server has in

@@ -1,6 +1,8 @@
 //! One cluster, joined in memory: objects go in in any order, changes come out. What is known decides, never
 //! what came first: an endpoint whose pod is not known yet is told with the pod.
 
+mod extent;
+
 use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fmt;
@@ -16,7 +18,7 @@ use model::named::Named;
 use model::names::{ClusterId, CredentialKey, Holder, Namespace, NetworkId, ServiceKey, Text};
 use model::problem::{Place, Problem, Severity};
 use model::service::Service;
-use model::settings::Settings;
+use model::settings::{Knobs, Settings};
 use model::workload::{Workload, WorkloadKey};
 
 use super::config::{DocumentId, Documents, kind_id};
@@ -201,6 +203,14 @@ impl Cluster {
         }
     }
 
+    pub(super) fn name(&self) -> &ClusterId {
+        &self.options.cluster
+    }
+
+    pub(super) fn knobs(&self) -> &Knobs {
+        &self.settings.knobs
+    }
+
     /// The ConfigMap of the system namespace that holds settings of the mesh.
     pub(super) fn mesh_config(&self) -> Option<&Text> {
         self.options.mesh_config.as_ref()
@@ -280,13 +290,18 @@ impl Cluster {
 
     /// Forgets the objects of a collection that a complete list does not have.
     pub fn retain(&mut self, collection: &Collection, listed: &HashSet<(String, String)>) {
-        let (whole, within) = collection.parts();
-        for (namespace, name) in self.known(whole) {
-            let is_part = within.is_none_or(|within| *within == namespace);
-            if is_part && !listed.contains(&(namespace.to_string(), name.to_string())) {
+        for (namespace, name) in self.known_part(collection) {
+            if !listed.contains(&(namespace.to_string(), name.to_string())) {
                 self.delete(collection, &namespace, &name);
             }
         }
+    }
+
+    fn known_part(&self, collection: &Collection) -> Vec<Name> {
+        let (whole, within) = collection.parts();
+        let mut known = self.known(whole);
+        known.retain(|(namespace, _)| within.is_none_or(|within| *within == *namespace));
+        known
     }
 
     /// Packs what lists have filled: a tree that grew in the order of its keys has half of its places free.

@@ -93,6 +93,11 @@ impl Documents {
         self.problems_changed |= self.notes.get(topic) != Some(&before);
     }
 
+    /// Whether a document may be taken in where there are at most `most`.
+    pub(super) fn has_room(&self, id: &DocumentId, most: usize) -> bool {
+        self.all.len() < most || self.all.contains_key(id)
+    }
+
     /// Documents of a kind.
     pub(super) fn of_kind<'a>(&'a self, kind: &'a str) -> impl Iterator<Item = &'a DocumentId> {
         self.all.keys().filter(move |id| *id.kind == *kind)

@@ -34,6 +34,11 @@ impl Credentials {
         self.known.get(key)
     }
 
+    /// Whether a credential may be taken in where there are at most `most`.
+    pub(super) fn has_room(&self, key: &CredentialKey, most: usize) -> bool {
+        self.known.len() < most || self.known.contains_key(key)
+    }
+
     pub(super) fn keys(&self) -> impl Iterator<Item = &CredentialKey> {
         self.known.keys()
     }

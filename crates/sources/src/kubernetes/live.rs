@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use kube::Client;
@@ -13,22 +14,25 @@ use model::change::{Change, SourceId};
 use model::config::Kind;
 use model::named::Named;
 use model::names::CredentialKey;
+use model::problem::Problem;
 use model::settings::Settings;
 use model::wanted::Wanted;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::{AbortHandle, JoinSet};
-use tokio::time::interval;
+use tokio::time::{interval, sleep_until};
 use tracing::{info, warn};
 
 use super::access::Access;
 use super::asking;
 use super::cluster::{Cluster, Collection, Options};
 use super::folder::Folder;
+use super::guard::ListGuard;
 use super::kubeconfig::KubeconfigEntry;
-use super::outages::Outages;
+use super::lists::checked;
+use super::outages::{Cause, Outages};
 use super::registered::{Registered, SecretName};
 use super::remote::{Origin, Remotes};
-use super::watching::{Heard, Object, Seen, Watch, Watched, What, definitions, document, noting, resource};
+use super::watching::{Heard, Object, Seen, Watch, Watched, What, definitions, document, resource};
 use super::wire::{self, Item};
 use crate::source::{Outlet, Source, Stopped};
 
@@ -193,6 +197,10 @@ impl Source for Kubernetes {
                     }
                     Err(reason) => warn!(source = %self.id.0, reason, "keeping the old credentials"),
                 },
+                () = listed_again_at(&round, next.as_ref()) => {
+                    round.list_held_again();
+                    next.iter_mut().for_each(Round::list_held_again);
+                }
                 _ = looks.tick(), if self.folder.is_some() => self.look_into_folder(&outlet).await,
                 () = self.leave.cancelled() => return self.go(&outlet).await,
                 () = tokio::time::sleep(LOOK), if awaits => {}
@@ -255,6 +263,8 @@ impl Kubernetes {
         if let Some(problems) = self.remotes.new_problems() {
             self.cluster.note("kubeconfigs", problems);
         }
+        let problems = round.problems(self.cluster.name());
+        self.cluster.note("answers", problems);
         if *self.synced.borrow() {
             return outlet.send(self.cluster.changes()).await;
         }
@@ -277,9 +287,9 @@ impl Kubernetes {
 
     fn hear(&mut self, round: &mut Round, heard: Heard, outlet: &Outlet) {
         let collection = heard.collection;
-        let was_hidden = round.outages.hide_something();
-        // A list that begins may be one that fails.
-        if !matches!(heard.what, What::Failed { .. } | What::Begun) {
+        let was_hidden = round.hides_something();
+        // A list that is not complete may be one that fails.
+        if !matches!(heard.what, What::Failed { .. } | What::Begun | What::Listed(_)) {
             round.outages.end(&self.id, &collection);
         }
         match heard.what {
@@ -291,31 +301,43 @@ impl Kubernetes {
                 if let Some(listed) = round.listing.get_mut(&collection) {
                     listed.insert((seen.namespace.clone(), seen.name.clone()));
                 }
-                self.take(round, seen, outlet);
+                self.take(round, &collection, seen, outlet);
             }
             What::Complete => {
                 let listed = round.listing.remove(&collection).unwrap_or_default();
                 self.complete(round, &collection, &listed, outlet);
+                // What found no room finds it now.
+                if round.full.contains(&collection) && self.cluster.has_room(&collection, "", "", round.max_objects) {
+                    round.full.remove(&collection);
+                    round.list_again(&collection);
+                }
                 round.done(&collection);
             }
-            What::Applied(seen) => self.take(round, seen, outlet),
+            What::Applied(seen) => self.take(round, &collection, seen, outlet),
             What::Deleted(seen) => self.forget(round, &collection, seen, outlet),
-            What::Failed { message, code } => {
+            What::Failed { message, code, is_wrong } => {
                 // What is not allowed or not there is not waited for.
-                let is_refused = matches!(code, 403 | 404) && round.done(&collection);
-                round.outages.fail(&self.id, &collection, is_refused, &message);
+                let cause = match is_wrong {
+                    true => Cause::WrongAnswer,
+                    false if matches!(code, 403 | 404) && round.done(&collection) => Cause::Refused,
+                    false => Cause::Failure,
+                };
+                round.outages.fail(&self.id, &collection, cause, &message);
                 if !round.outages.is_refused(&collection) {
                     outlet.health().lost(message);
                 }
             }
         }
-        if was_hidden && !round.outages.hide_something() {
+        if was_hidden && !round.hides_something() {
             outlet.health().regained();
         }
     }
 
-    fn take(&mut self, round: &mut Round, seen: Seen, outlet: &Outlet) {
+    fn take(&mut self, round: &mut Round, collection: &Collection, seen: Seen, outlet: &Outlet) {
         match seen.object {
+            Object::Item(_) if !self.cluster.has_room(collection, &seen.namespace, &seen.name, round.max_objects) => {
+                round.full.insert(collection.clone());
+            }
             Object::Item(item) => self.cluster.apply(item),
             Object::Definition(definition) if definition.is_usable() => round.define(&definition),
             Object::Definition(definition) => round.undefine(&definition),
@@ -339,11 +361,32 @@ impl Kubernetes {
             Object::Item(_) => self.cluster.delete(collection, &seen.namespace, &seen.name),
             Object::Definition(definition) => round.undefine(&definition),
             Object::Remote(_) => self.remotes.delete(&Origin::Secret(seen.namespace, seen.name)),
-            Object::Registry(_) | Object::Access(_) => self.complete(round, collection, &HashSet::new(), outlet),
+            Object::Registry(_) | Object::Access(_) => self.retain(round, collection, &HashSet::new(), outlet),
         }
     }
 
+    /// Believes a complete list, unless it takes away nearly all that is known.
     fn complete(
+        &mut self,
+        round: &mut Round,
+        collection: &Collection,
+        listed: &HashSet<(String, String)>,
+        outlet: &Outlet,
+    ) {
+        let (known, lost) = match collection {
+            Collection::Definition => round.loss_of_definitions(listed),
+            Collection::Remote => self.remotes.loss(listed),
+            Collection::Registry => (self.registered.len(), if listed.is_empty() { self.registered.len() } else { 0 }),
+            _ => self.cluster.loss(collection, listed),
+        };
+        if round.guard.believes(collection, known, lost) {
+            return self.retain(round, collection, listed, outlet);
+        }
+        outlet.health().lost(format!("a list of {collection} lacks {lost} of {known} known objects; keeping them"));
+    }
+
+    /// Forgets what a complete list does not have.
+    fn retain(
         &mut self,
         round: &mut Round,
         collection: &Collection,
@@ -386,6 +429,13 @@ struct Round {
     /// Collections that have not been listed once.
     awaited: BTreeSet<Collection>,
     outages: Outages,
+    guard: ListGuard,
+    /// How watches are asked for a list.
+    relists: BTreeMap<Collection, Arc<Notify>>,
+    /// Objects of a collection that are kept at most.
+    max_objects: usize,
+    /// Collections that have more.
+    full: BTreeSet<Collection>,
     /// Watches of custom kinds, by the name of their definition.
     defined: BTreeMap<String, Vec<(Collection, AbortHandle)>>,
     /// Watches of Secrets that the ConfigMap of clusters names.
@@ -404,6 +454,10 @@ impl Round {
             listing: BTreeMap::new(),
             awaited: BTreeSet::new(),
             outages: Outages::default(),
+            guard: ListGuard::new(Duration::from_millis(of.cluster.knobs().hold_losses.0)),
+            relists: BTreeMap::new(),
+            max_objects: of.cluster.knobs().max_kubernetes_objects.try_into().unwrap_or(usize::MAX),
+            full: BTreeSet::new(),
             defined: BTreeMap::new(),
             secrets: BTreeMap::new(),
         };
@@ -498,6 +552,39 @@ impl Round {
         self.awaited.remove(collection);
         self.listing.remove(collection);
         self.outages.forget(collection);
+        self.guard.forget(collection);
+        self.relists.remove(collection);
+        self.full.remove(collection);
+    }
+
+    /// Whether what is served is not what the cluster has, as far as is known.
+    fn hides_something(&self) -> bool {
+        self.outages.hide_something() || self.guard.holds_something()
+    }
+
+    /// Asks again for the lists that are held back and due.
+    fn list_held_again(&mut self) {
+        for collection in self.guard.take_due() {
+            self.list_again(&collection);
+        }
+    }
+
+    fn list_again(&self, collection: &Collection) {
+        if let Some(relist) = self.relists.get(collection) {
+            relist.notify_one();
+        }
+    }
+
+    /// What is wrong with the answers of the API server.
+    fn problems(&self, cluster: &str) -> Vec<Problem> {
+        let full = self.full.iter().map(|collection| {
+            let message = format!(
+                "more than {} objects of {collection}: further ones are ignored (PILOTAGE_KUBERNETES_MAX_OBJECTS)",
+                self.max_objects
+            );
+            Problem::warning(format!("cluster {cluster}"), message)
+        });
+        self.outages.problems(cluster).chain(self.guard.problems(cluster)).chain(full).collect()
     }
 
     fn watch<K>(
@@ -556,13 +643,16 @@ impl Round {
     {
         self.awaited.insert(collection.clone());
         let definition = definition.map(|name| (self.client.clone(), name));
-        let (client, opened) = noting(&self.client);
+        let (client, opened) = checked(&self.client, &resource);
+        let relist = Arc::new(Notify::new());
+        self.relists.insert(collection.clone(), relist.clone());
         let api = match namespace {
             Some(namespace) => Api::namespaced_with(client, namespace, &resource),
             None => Api::all_with(client, &resource),
         };
-        let (round, resync) = (self.number, self.resync);
-        let watch = Watch { round, collection, api, opened, config, object, resource, definition, resync };
+        let (round, resync, max_objects) = (self.number, self.resync, self.max_objects);
+        let watch =
+            Watch { round, collection, api, opened, config, object, resource, definition, resync, relist, max_objects };
         self.tasks.spawn(watch.run(self.tell.clone()))
     }
 
@@ -617,10 +707,24 @@ impl Round {
         }
     }
 
+    /// How many kinds are watched, and how many of them a complete list of definitions does not have.
+    fn loss_of_definitions(&self, listed: &HashSet<(String, String)>) -> (usize, usize) {
+        let gone = self.defined.keys().filter(|name| !listed.contains(&(String::new(), (*name).clone())));
+        (self.defined.len(), gone.count())
+    }
+
     fn retain_definitions(&mut self, listed: &HashSet<(String, String)>) {
         let gone: Vec<String> =
             self.defined.keys().filter(|name| !listed.contains(&(String::new(), (*name).clone()))).cloned().collect();
         gone.iter().for_each(|name| self.undefine_named(name));
+    }
+}
+
+/// Completes when a list must be asked for again, of one round or the other.
+async fn listed_again_at(round: &Round, next: Option<&Round>) {
+    match [Some(round), next].into_iter().flatten().filter_map(|round| round.guard.due()).min() {
+        Some(at) => sleep_until(at).await,
+        None => std::future::pending().await,
     }
 }
 

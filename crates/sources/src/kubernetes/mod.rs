@@ -3,15 +3,19 @@
 //! `definitions` installs those of our kinds.
 
 pub mod access;
+mod answer;
 mod asking;
+mod backoff;
 pub(crate) mod client;
 pub mod cluster;
 mod config;
 mod credentials;
 pub mod definitions;
 mod folder;
+mod guard;
 mod interner;
 mod kubeconfig;
+mod lists;
 pub mod live;
 mod outages;
 pub mod pace;

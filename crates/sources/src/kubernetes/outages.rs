@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use model::change::SourceId;
+use model::problem::Problem;
 use tokio::time::Instant;
 use tracing::{info, warn};
 
@@ -18,19 +19,35 @@ struct Outage {
     since: Instant,
     /// The API server does not let us see the collection or does not have it: there is nothing to be lost.
     is_refused: bool,
+    /// What was wrong with an answer.
+    wrong_answer: Option<String>,
+}
+
+/// Why a collection cannot be watched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Cause {
+    /// It was never seen and is not to be.
+    Refused,
+    /// The API server answers what makes no sense.
+    WrongAnswer,
+    /// The API server is away or fails.
+    Failure,
 }
 
 impl Outages {
-    /// Notes a failure. `is_refused` says that the collection was never seen and is not to be.
-    pub(super) fn fail(&mut self, source: &SourceId, collection: &Collection, is_refused: bool, reason: &str) {
-        if self.0.contains_key(collection) {
+    /// Notes a failure.
+    pub(super) fn fail(&mut self, source: &SourceId, collection: &Collection, cause: Cause, reason: &str) {
+        let wrong_answer = (cause == Cause::WrongAnswer).then(|| reason.to_owned());
+        if let Some(known) = self.0.get_mut(collection) {
+            known.wrong_answer = wrong_answer.or(known.wrong_answer.take());
             return;
         }
+        let is_refused = cause == Cause::Refused;
         match is_refused {
             true => warn!(source = %source.0, %collection, reason, "not watched"),
             false => warn!(source = %source.0, %collection, reason, "could not watch; keeping what is known"),
         }
-        self.0.insert(collection.clone(), Outage { since: Instant::now(), is_refused });
+        self.0.insert(collection.clone(), Outage { since: Instant::now(), is_refused, wrong_answer });
     }
 
     /// Notes that the collection is seen.
@@ -47,6 +64,15 @@ impl Outages {
 
     pub(super) fn is_refused(&self, collection: &Collection) -> bool {
         self.0.get(collection).is_some_and(|outage| outage.is_refused)
+    }
+
+    /// Collections with wrong answers. Those of an API server that is away are for the health of the source to tell.
+    pub(super) fn problems(&self, cluster: &str) -> impl Iterator<Item = Problem> {
+        self.0.iter().filter_map(move |(collection, outage)| {
+            let reason = outage.wrong_answer.as_ref()?;
+            let message = format!("could not watch {collection}: the API server gives {reason}; keeping what is known");
+            Some(Problem::warning(format!("cluster {cluster}"), message))
+        })
     }
 
     /// Whether something that was seen before is not seen now.

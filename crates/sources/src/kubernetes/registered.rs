@@ -69,6 +69,11 @@ impl Registered {
         }
     }
 
+    /// How many clusters the ConfigMap names.
+    pub(super) fn len(&self) -> usize {
+        self.entries.len()
+    }
+
     /// The Secrets that entries name.
     pub(super) fn secrets(&self) -> BTreeSet<SecretName> {
         self.entries.values().map(|entry| entry.secret.clone()).collect()

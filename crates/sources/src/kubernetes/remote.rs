@@ -151,12 +151,22 @@ impl Remotes {
 
     /// Removes the clusters of Secrets that a complete list does not have.
     pub(super) fn retain(&mut self, listed: &HashSet<(String, String)>) {
-        let is_gone = |origin: &&Origin| match origin {
-            Origin::Secret(namespace, name) => !listed.contains(&(namespace.clone(), name.clone())),
-            Origin::ConfigMap | Origin::Folder => false,
-        };
-        let gone: Vec<Origin> = self.clusters.keys().filter(is_gone).cloned().collect();
+        let gone: Vec<Origin> = self.clusters.keys().filter(|origin| is_missing(origin, listed)).cloned().collect();
         gone.iter().for_each(|origin| self.delete(origin));
+    }
+
+    /// How many Secrets name clusters, and how many of them a complete list does not have.
+    pub(super) fn loss(&self, listed: &HashSet<(String, String)>) -> (usize, usize) {
+        let known = self.clusters.keys().filter(|origin| matches!(origin, Origin::Secret(..)));
+        (known.count(), self.clusters.keys().filter(|origin| is_missing(origin, listed)).count())
+    }
+}
+
+/// Whether an origin is a Secret that a complete list does not have.
+fn is_missing(origin: &Origin, listed: &HashSet<(String, String)>) -> bool {
+    match origin {
+        Origin::Secret(namespace, name) => !listed.contains(&(namespace.clone(), name.clone())),
+        Origin::ConfigMap | Origin::Folder => false,
     }
 }
 

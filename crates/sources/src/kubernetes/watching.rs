@@ -8,23 +8,21 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::StreamExt;
-use http::Request;
 use kube::api::{Api, DynamicObject};
-use kube::client::Body;
 use kube::core::{ApiResource, DynamicResourceScope, GroupVersionKind, Resource};
 use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Client, ResourceExt};
 use serde::de::DeserializeOwned;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tracing::debug;
 
+use super::answer::WrongAnswer;
+use super::backoff::Backoff;
 use super::client;
 use super::cluster::Collection;
 use super::wire::{self, Item};
 
-pub(super) const FIRST_WAIT: Duration = Duration::from_millis(100);
-pub(super) const LONGEST_WAIT: Duration = Duration::from_secs(5);
 /// What busy API servers ask for.
 const BUSY_WAIT: Duration = Duration::from_secs(1);
 /// Failures of streaming lists, after which they are not asked for.
@@ -63,6 +61,8 @@ pub(super) enum What {
     Failed {
         message: String,
         code: u16,
+        /// Whether it answered what no API server answers that works well.
+        is_wrong: bool,
     },
 }
 
@@ -100,6 +100,10 @@ pub(super) struct Watch<K> {
     pub(super) definition: Option<(Client, String)>,
     /// How often everything is listed anew.
     pub(super) resync: Option<Duration>,
+    /// Asks for a list beside those that the watch takes by itself.
+    pub(super) relist: Arc<Notify>,
+    /// Objects that one list may have.
+    pub(super) max_objects: usize,
 }
 
 /// Objects that can be watched: kinds that are told by name.
@@ -125,31 +129,13 @@ impl<K> Watched for K where
 {
 }
 
-/// A client that counts the watches that the API server began to answer: the events of a watch say nothing of a
-/// collection in which nothing happens.
-pub(super) fn noting(client: &Client) -> (Client, watch::Receiver<u64>) {
-    let (count, opened) = watch::channel(0);
-    let (inner, count) = (client.clone(), Arc::new(count));
-    let service = tower::service_fn(move |request: Request<Body>| {
-        let (inner, count) = (inner.clone(), count.clone());
-        async move {
-            let is_watch = request.uri().query().is_some_and(|query| query.contains("watch=true"));
-            let answer = inner.send(request).await?;
-            if is_watch && answer.status().is_success() {
-                count.send_modify(|count| *count += 1);
-            }
-            Ok::<_, kube::Error>(answer)
-        }
-    });
-    (Client::new(service, client.default_namespace()), opened)
-}
-
 impl<K: Watched> Watch<K> {
     /// Watches until nobody listens.
     pub(super) async fn run(self, tell: mpsc::Sender<Heard>) {
         let mut streaming = true;
+        let mut backoff = Backoff::default();
         loop {
-            match self.follow(&tell, streaming).await {
+            match self.follow(&tell, streaming, &mut backoff).await {
                 Ended::Over => return,
                 Ended::NoStreaming => streaming = false,
                 Ended::Expired => debug!(collection = %self.collection, "listing anew"),
@@ -157,7 +143,7 @@ impl<K: Watched> Watch<K> {
         }
     }
 
-    async fn follow(&self, tell: &mpsc::Sender<Heard>, streaming: bool) -> Ended {
+    async fn follow(&self, tell: &mpsc::Sender<Heard>, streaming: bool, backoff: &mut Backoff) -> Ended {
         let config = if streaming { self.config.clone().streaming_lists() } else { self.config.clone() };
         let mut events = pin!(watcher(self.api.clone(), config));
         let mut opened = self.opened.clone();
@@ -170,10 +156,13 @@ impl<K: Watched> Watch<K> {
                     Ok(None) => return Ended::Over,
                     Ok(Some(Ok(event))) => {
                         course.see(&event);
-                        if matches!(event, Event::Delete(_)) && self.has_ended(&mut course).await {
+                        if course.in_list > self.max_objects {
+                            course.too_many(self.max_objects)
+                        } else if matches!(event, Event::Delete(_)) && self.has_ended(&mut course).await {
                             return Ended::Over;
+                        } else {
+                            self.what(event)
                         }
-                        self.what(event)
                     }
                     Ok(Some(Err(error))) => {
                         debug!(collection = %self.collection, %error, "watch failed");
@@ -184,6 +173,7 @@ impl<K: Watched> Watch<K> {
                         }
                     }
                 },
+                () = self.relist.notified() => return Ended::Expired,
                 Ok(()) = opened.changed(), if course.sight == Sight::None => {
                     course.sight = Sight::Returning(Instant::now() + STEADY);
                     continue;
@@ -199,9 +189,8 @@ impl<K: Watched> Watch<K> {
                 return Ended::Over;
             }
             if failed {
-                sleep(course.pause()).await;
+                sleep(backoff.next_wait().max(course.least_wait)).await;
             }
-            // kube lists anew when a watch is told so in its stream; some that stand before API servers tell it at once.
             if course.is_expired {
                 return Ended::Expired;
             }
@@ -246,16 +235,15 @@ impl<K: Watched> Watch<K> {
     async fn is_undefined(&self) -> bool {
         let Some((client, name)) = &self.definition else { return false };
         let definitions: Api<wire::Definition> = Api::all_with(client.clone(), &definitions());
-        let mut wait = FIRST_WAIT;
+        let mut backoff = Backoff::default();
         loop {
             match definitions.get_opt(name).await {
                 Ok(Some(definition)) => return definition.metadata.deletion_timestamp.is_some(),
                 Ok(None) => return true,
                 Err(kube::Error::Api(answer)) if answer.code == 403 => return false,
                 // Until it is known, nothing is deleted.
-                Err(_) => sleep(wait).await,
+                Err(_) => sleep(backoff.next_wait()).await,
             }
-            wait = (wait * 2).min(LONGEST_WAIT);
         }
     }
 }
@@ -265,12 +253,15 @@ struct Course {
     streaming: bool,
     /// When it was last listed.
     listed: Option<Instant>,
-    /// How long the next failure is rested for.
-    wait: Duration,
+    /// Objects of the list that is read now.
+    in_list: usize,
+    /// What the API server asked for after the last failure.
+    least_wait: Duration,
     refusals: usize,
     /// Until when the definition of the kind need not be looked at.
     trusted_until: Instant,
     sight: Sight,
+    /// Whether the next thing to do is to list anew.
     is_expired: bool,
 }
 
@@ -289,7 +280,8 @@ impl Course {
         Course {
             streaming,
             listed: None,
-            wait: FIRST_WAIT,
+            in_list: 0,
+            least_wait: Duration::ZERO,
             refusals: 0,
             trusted_until: Instant::now(),
             sight: Sight::Clear,
@@ -309,11 +301,14 @@ impl Course {
     fn see<K>(&mut self, event: &Event<K>) {
         match event {
             // Told before the API server was asked.
-            Event::Init => return,
+            Event::Init => {
+                self.in_list = 0;
+                return;
+            }
             Event::InitDone => self.listed = Some(Instant::now()),
-            Event::InitApply(_) | Event::Apply(_) | Event::Delete(_) => {}
+            Event::InitApply(_) => self.in_list += 1,
+            Event::Apply(_) | Event::Delete(_) => {}
         }
-        self.wait = FIRST_WAIT;
         self.sight = Sight::Clear;
     }
 
@@ -326,22 +321,20 @@ impl Course {
         if self.streaming && self.listed.is_none() && refuses {
             return None;
         }
+        // kube lists anew when a watch is told so in its stream; some that stand before API servers tell it at once.
         self.is_expired = self.listed.is_some() && code == 410 && matches!(error, watcher::Error::WatchStartFailed(_));
-        self.wait = match code {
-            // The API server is there; a list is all that it wants.
-            410 => FIRST_WAIT,
-            429 => BUSY_WAIT,
-            _ => self.wait,
-        };
+        self.least_wait = if code == 429 { BUSY_WAIT } else { Duration::ZERO };
         self.sight = Sight::None;
-        Some(What::Failed { message: reason(error), code })
+        let is_wrong = WrongAnswer::in_chain(error).is_some();
+        Some(What::Failed { message: reason(error), code, is_wrong })
     }
 
-    /// How long to rest now; longer the next time.
-    fn pause(&mut self) -> Duration {
-        let now = self.wait;
-        self.wait = (now * 2).min(LONGEST_WAIT);
-        now
+    /// A list without end: it is given up.
+    fn too_many(&mut self, max_objects: usize) -> What {
+        self.is_expired = true;
+        self.sight = Sight::None;
+        let message = format!("a list of more than {max_objects} objects (PILOTAGE_KUBERNETES_MAX_OBJECTS)");
+        What::Failed { message, code: 0, is_wrong: true }
     }
 
     fn steady_at(&self) -> Instant {
@@ -375,7 +368,7 @@ fn reason(error: &watcher::Error) -> String {
         watcher::Error::InitialListFailed(error)
         | watcher::Error::WatchStartFailed(error)
         | watcher::Error::WatchFailed(error) => client::reason(error),
-        other => other.to_string(),
+        other => client::shortened(&other.to_string()),
     }
 }
 

@@ -1,0 +1,275 @@
+//! An API server that answers wrongly: lists that are empty, malformed or without end, watches that end at once, bodies
+//! that never end. What is known stays served, each wrong answer is a problem that names cluster and collection, and
+//! memory, CPU and requests stay bounded.
+
+use std::collections::BTreeSet;
+use std::ops::Range;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use api::TypeUrl;
+use serde_json::{Value, json};
+use testkit::discovery::Discovery;
+use testkit::fake_api::{Answer, FakeApi, full, list, plural, repeated};
+use testkit::scripted::Asked;
+use testkit::{client, wait};
+
+use crate::honest::{Honest, channel, fetch, server, until_problem};
+
+const SERVICES: usize = 20;
+
+type Script = Box<dyn Fn(&Asked) -> Option<Answer> + Send>;
+
+/// An API server with some services, and what it answers instead of the truth.
+struct Wrong {
+    api: FakeApi,
+    script: Arc<Mutex<Option<Script>>>,
+}
+
+impl Wrong {
+    async fn start() -> Wrong {
+        let script = Arc::new(Mutex::new(None::<Script>));
+        let asked_of = script.clone();
+        let api = FakeApi::start(move |asked| asked_of.lock().unwrap().as_ref().and_then(|script| script(asked))).await;
+        api.set("services", (0..SERVICES).map(service).collect());
+        api.set("endpointslices", (0..SERVICES).map(slice).collect());
+        Wrong { api, script }
+    }
+
+    async fn server(&self, env: &[(&str, &str)]) -> Discovery {
+        let kubeconfig = format!("--kubeconfig={}", self.api.kubeconfig().display());
+        let server = server(&["--registries=Kubernetes", &kubeconfig], env).await;
+        wait::until("all services", async || match clusters(&server).await {
+            SERVICES => Ok(()),
+            some => Err(some.to_string()),
+        })
+        .await;
+        server
+    }
+
+    /// Answers by this script from now on, and makes clients list again.
+    fn turn(&self, script: impl Fn(&Asked) -> Option<Answer> + Send + 'static) {
+        *self.script.lock().unwrap() = Some(Box::new(script));
+        self.api.expire_watches();
+    }
+
+    fn heal(&self) {
+        *self.script.lock().unwrap() = None;
+    }
+
+    /// Requests for services so far.
+    fn asked(&self) -> usize {
+        self.api.asked().iter().filter(|asked| plural(asked) == "services").count()
+    }
+}
+
+fn service(number: usize) -> Value {
+    json!({"metadata": {"name": format!("s{number}"), "namespace": "shop", "resourceVersion": "1"},
+        "spec": {"clusterIP": format!("10.96.1.{number}"), "ports": [{"name": "http", "port": 80}]}})
+}
+
+fn slice(number: usize) -> Value {
+    json!({"addressType": "IPv4", "ports": [{"name": "http", "port": 8080, "protocol": "TCP"}],
+        "metadata": {"name": format!("s{number}-1"), "namespace": "shop", "resourceVersion": "1",
+            "labels": {"kubernetes.io/service-name": format!("s{number}")}},
+        "endpoints": [{"addresses": [format!("10.5.1.{number}")], "conditions": {"ready": true}}]})
+}
+
+fn is_list(asked: &Asked) -> bool {
+    asked.parameter("watch").is_none() && ["services", "endpointslices"].contains(&plural(asked))
+}
+
+/// How many clusters of services a new client gets, made up or not.
+async fn all_clusters(server: &Discovery) -> usize {
+    let bytes = fetch(channel(server).await, &TypeUrl::CLUSTER, &[]).await.expect("clusters");
+    let text = String::from_utf8_lossy(&bytes);
+    let names = text.split("outbound|80||s").skip(1).filter_map(|rest| rest.split('.').next());
+    names.filter(|name| name.parse::<usize>().is_ok()).collect::<BTreeSet<_>>().len()
+}
+
+/// How many of the services a new client gets a cluster for.
+async fn clusters(server: &Discovery) -> usize {
+    clusters_of(server, 0..SERVICES).await
+}
+
+async fn clusters_of(server: &Discovery, numbers: Range<usize>) -> usize {
+    let bytes = fetch(channel(server).await, &TypeUrl::CLUSTER, &[]).await.expect("clusters");
+    let is_there = |number: &usize| {
+        let name = format!("outbound|80||s{number}.shop.svc.cluster.local");
+        bytes.windows(name.len()).any(|window| window == name.as_bytes())
+    };
+    numbers.filter(is_there).count()
+}
+
+/// Waits until no problem has this part.
+async fn until_no_problem(server: &Discovery, part: &str) {
+    wait::until(&format!("no problem with {part:?}"), async || {
+        let page = client::get(server.http(), "pilot", "/debug/problems").await?.body;
+        if page.contains(part) { Err(page) } else { Ok(()) }
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn hole_07_one_wrong_list_takes_nothing_away() {
+    let wrong = Wrong::start().await;
+    let server = wrong.server(&[]).await;
+    let honest = Honest::start(&server);
+    let metadata = json!({"resourceVersion": "8"});
+    let answers = [
+        ("a list without items", json!({"kind": "KINDList", "metadata": metadata})),
+        ("a list without items", json!({"kind": "KINDList", "metadata": metadata, "items": null})),
+        ("an answer of the wrong kind", json!({"kind": "PodList", "metadata": metadata, "items": []})),
+        ("lacks 20 of 20 known objects", json!({"kind": "KINDList", "metadata": metadata, "items": []})),
+        ("lacks 19 of 20 known objects", json!({"kind": "KINDList", "metadata": metadata, "items": ["FIRST"]})),
+    ];
+    for (problem, answer) in answers {
+        let text = answer.to_string();
+        wrong.turn(move |asked| {
+            let (kind, first) = match plural(asked) {
+                "services" => ("Service", service(0)),
+                _ => ("EndpointSlice", slice(0)),
+            };
+            let text = text.replace("KIND", kind).replace("\"FIRST\"", &first.to_string());
+            is_list(asked).then(|| full(text))
+        });
+        for collection in [" Service", " EndpointSlice"] {
+            until_problem(&server, &["cluster Kubernetes", collection, problem]).await;
+        }
+        assert_eq!(clusters(&server).await, SERVICES, "{problem}");
+        wrong.heal();
+        until_no_problem(&server, problem).await;
+        assert_eq!(clusters(&server).await, SERVICES, "{problem}, and then all was well");
+    }
+    eprintln!("services after 5 wrong lists: {SERVICES} of {SERVICES}; longest wait {:?}", honest.waits().await.last());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn hole_07_a_loss_that_lasts_is_believed() {
+    let wrong = Wrong::start().await;
+    let server = wrong.server(&[("PILOTAGE_KUBERNETES_HOLD_LOSSES", "3s")]).await;
+    let begun = Instant::now();
+    wrong.turn(|asked| is_list(asked).then(|| full(list(plural(asked), &[]).to_string())));
+    until_problem(&server, &["cluster Kubernetes", " Service", "lacks 20 of 20"]).await;
+    wait::until("the loss", async || match clusters(&server).await {
+        0 => Ok(()),
+        left => Err(left.to_string()),
+    })
+    .await;
+    assert!(begun.elapsed() >= Duration::from_secs(3), "believed after {:?}", begun.elapsed());
+    until_no_problem(&server, "lacks 20 of 20").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn hole_07_deletions_of_a_watch_are_believed_at_once() {
+    let wrong = Wrong::start().await;
+    let server = wrong.server(&[]).await;
+    let events: String =
+        (0..SERVICES).map(|number| format!("{}\n", json!({"type": "DELETED", "object": service(number)}))).collect();
+    let begun = Instant::now();
+    wrong.turn(move |asked| {
+        let is_watch = asked.parameter("watch").is_some() && asked.parameter("sendInitialEvents").is_none();
+        (is_watch && plural(asked) == "services").then(|| full(events.clone()))
+    });
+    wait::until("the deletions", async || match clusters(&server).await {
+        0 => Ok(()),
+        left => Err(left.to_string()),
+    })
+    .await;
+    eprintln!("{SERVICES} deletions of a watch were served after {:?}", begun.elapsed());
+    assert!(begun.elapsed() < Duration::from_secs(20));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn hole_07_watches_that_end_at_once_are_retried_later_each_time() {
+    let wrong = Wrong::start().await;
+    let mut server = wrong.server(&[]).await;
+    let honest = Honest::start(&server);
+    let cpu = server.process().cpu().unwrap_or_default();
+    let (begun, before) = (Instant::now(), wrong.asked());
+    wrong.turn(|asked| {
+        let is_watch = asked.parameter("watch").is_some() && asked.parameter("sendInitialEvents").is_none();
+        is_watch.then(|| full(""))
+    });
+    until_problem(&server, &["cluster Kubernetes", "could not watch Service", "watches in a row ended"]).await;
+    // No condition but the time itself tells the rate.
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    let (asked, took) = (wrong.asked() - before, begun.elapsed());
+    let cpu = server.process().cpu().unwrap_or_default().saturating_sub(cpu);
+    let rate = asked as f64 / took.as_secs_f64();
+    let longest = honest.waits().await.last().copied();
+    eprintln!("{asked} requests for services in {took:?} ({rate:.1}/s), CPU {cpu:?}, longest wait {longest:?}");
+    assert!(asked < 20, "{asked} requests in {took:?}");
+    assert_eq!(clusters(&server).await, SERVICES);
+    wrong.heal();
+    until_no_problem(&server, "watches in a row ended").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn hole_07_lists_without_end_are_given_up() {
+    let wrong = Wrong::start().await;
+    let env = [("PILOTAGE_KUBERNETES_MAX_OBJECTS", "2000"), ("PILOTAGE_KUBERNETES_HOLD_LOSSES", "3s")];
+    let server = wrong.server(&env).await;
+    let page = Mutex::new(0_usize);
+    wrong.turn(move |asked| {
+        let mut page = page.lock().unwrap();
+        *page += 1;
+        let (token, items): (String, Vec<Value>) = match plural(asked) {
+            "services" => (page.to_string(), (0..500).map(|at| service(SERVICES + *page * 500 + at)).collect()),
+            _ => ("the same".to_owned(), vec![slice(0)]),
+        };
+        let mut answer = list(plural(asked), &items);
+        answer["metadata"]["continue"] = token.into();
+        is_list(asked).then(|| full(answer.to_string()))
+    });
+    until_problem(&server, &["cluster Kubernetes", "could not watch Service", "more than 2000 objects"]).await;
+    until_problem(&server, &["cluster Kubernetes", "could not watch EndpointSlice", "pages repeat"]).await;
+    // Objects of lists that are given up are known too, up to the limit.
+    until_problem(&server, &["cluster Kubernetes", "2000 objects of Service: further ones are ignored"]).await;
+    assert_eq!(clusters(&server).await, SERVICES);
+
+    // What was made up goes, and a service that found no room comes.
+    wrong.api.set("services", (0..=SERVICES).map(service).collect());
+    wrong.heal();
+    wait::until("the truth", async || {
+        let (true_ones, all) = (clusters_of(&server, 0..SERVICES + 1).await, all_clusters(&server).await);
+        if (true_ones, all) == (SERVICES + 1, SERVICES + 1) { Ok(()) } else { Err(format!("{true_ones} of {all}")) }
+    })
+    .await;
+    until_no_problem(&server, "2000 objects").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn hole_07_bodies_without_end_are_cut() {
+    let wrong = Wrong::start().await;
+    let mut server = wrong.server(&[]).await;
+    let before = server.process().memory_kib().expect("a running process");
+    let honest = Honest::start(&server);
+    wrong.turn(|asked| {
+        if asked.parameter("sendInitialEvents").is_some() {
+            return None;
+        }
+        let is_endless = match plural(asked) {
+            "services" => asked.parameter("watch").is_some(),
+            "endpointslices" | "pods" | "nodes" | "namespaces" => asked.parameter("watch").is_none(),
+            _ => false,
+        };
+        is_endless.then(|| repeated(vec![b' '; 1 << 20].into(), None))
+    });
+    until_problem(&server, &["could not watch Service", "a watch event of more than 8 MiB"]).await;
+    until_problem(&server, &["could not watch EndpointSlice", " MiB"]).await;
+    assert_eq!(clusters(&server).await, SERVICES);
+    let longest = honest.waits().await.last().copied();
+    let peak = peak_kib(server.process().id());
+    eprintln!("RSS before {} MiB, at most {} MiB; longest wait {longest:?}", before >> 10, peak >> 10);
+    assert!(peak < before + (600 << 10), "{before} KiB before, {peak} KiB at most");
+    wrong.heal();
+    until_no_problem(&server, "could not watch Service").await;
+}
+
+/// The most memory that a process ever had.
+fn peak_kib(id: u32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{id}/status")).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+    line.split_whitespace().next().unwrap().parse().unwrap()
+}

@@ -1,0 +1,272 @@
+//! Limits on every answer of an API server, whatever it was asked for: a time until it begins, and for its body a size
+//! and a time, or, for a watch, which has no end, a size per event.
+
+use std::error::Error;
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::future::BoxFuture;
+use http::{Request, Response};
+use hyper::body::{Body, Frame, SizeHint};
+use tokio::time::{Sleep, sleep, timeout};
+use tower::{BoxError, Layer, Service};
+
+/// API servers end requests after 60 s, watches apart.
+const DEADLINE: Duration = Duration::from_secs(75);
+/// A page of a list has 500 objects of at most 1.5 MiB, but hardly ever 50 MiB in all.
+const MAX_BODY_BYTES: usize = 128 << 20;
+/// All answers of one API server together that are not read to their end, incomplete events of watches among them.
+const MAX_BYTES_IN_FLIGHT: usize = 256 << 20;
+/// etcd takes 1.5 MiB for one object; as JSON it may be some times as long.
+const MAX_EVENT_BYTES: usize = 8 << 20;
+
+/// An answer that no API server gives which works well.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub(super) struct WrongAnswer(pub(super) String);
+
+impl WrongAnswer {
+    /// The wrong answer that caused an error.
+    pub(super) fn in_chain<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a WrongAnswer> {
+        let mut next = Some(error);
+        while let Some(error) = next {
+            if let Some(wrong) = error.downcast_ref() {
+                return Some(wrong);
+            }
+            // What an I/O error wraps is not its source, but the source of that is.
+            let wrapped = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
+            next = wrapped.map(|wrapped| wrapped as &(dyn Error + 'static)).or_else(|| error.source());
+        }
+        None
+    }
+}
+
+fn wrong(reason: String) -> BoxError {
+    WrongAnswer(reason).into()
+}
+
+/// Whether a request asks for a watch.
+pub(super) fn is_watch<B>(request: &Request<B>) -> bool {
+    request.uri().query().is_some_and(|query| query.split('&').any(|pair| pair == "watch=true"))
+}
+
+/// Puts the limits around a client of one API server.
+#[derive(Clone, Debug, Default)]
+pub(super) struct AnswerLimits {
+    bytes_in_flight: Arc<AtomicUsize>,
+}
+
+impl<S> Layer<S> for AnswerLimits {
+    type Service = LimitedClient<S>;
+
+    fn layer(&self, inner: S) -> LimitedClient<S> {
+        LimitedClient { inner, limits: self.clone() }
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct LimitedClient<S> {
+    inner: S,
+    limits: AnswerLimits,
+}
+
+impl<S, Q, B> Service<Request<Q>> for LimitedClient<S>
+where
+    S: Service<Request<Q>, Response = Response<B>, Error = BoxError>,
+    S::Future: Send + 'static,
+{
+    type Response = Response<LimitedBody<B>>;
+    type Error = BoxError;
+    type Future = BoxFuture<'static, Result<Self::Response, BoxError>>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        self.inner.poll_ready(context)
+    }
+
+    fn call(&mut self, request: Request<Q>) -> Self::Future {
+        let (is_watch, limits) = (is_watch(&request), self.limits.clone());
+        let answer = self.inner.call(request);
+        Box::pin(async move {
+            let Ok(answer) = timeout(DEADLINE, answer).await else {
+                return Err(wrong(format!("no answer within {DEADLINE:?}")));
+            };
+            answer.map(|answer| answer.map(|body| LimitedBody::new(body, is_watch, limits)))
+        })
+    }
+}
+
+/// A body that ends with an error at its limit.
+pub(super) struct LimitedBody<B> {
+    inner: B,
+    limits: AnswerLimits,
+    /// Bytes so far, of all or of the event that is not complete.
+    bytes: usize,
+    /// Where the body must end. A watch need not.
+    deadline: Option<Pin<Box<Sleep>>>,
+}
+
+impl<B> LimitedBody<B> {
+    fn new(inner: B, is_watch: bool, limits: AnswerLimits) -> LimitedBody<B> {
+        LimitedBody { inner, limits, bytes: 0, deadline: (!is_watch).then(|| Box::pin(sleep(DEADLINE))) }
+    }
+
+    fn count(&mut self, data: &[u8]) -> Result<(), BoxError> {
+        let (what, limit, longest, left) = match self.deadline.is_some() {
+            true => ("an answer", MAX_BODY_BYTES, self.bytes + data.len(), self.bytes + data.len()),
+            false => {
+                let (longest, left) = lines(self.bytes, data);
+                ("a watch event", MAX_EVENT_BYTES, longest, left)
+            }
+        };
+        if longest > limit {
+            return Err(wrong(format!("{what} of more than {} MiB", limit >> 20)));
+        }
+        let in_flight = &self.limits.bytes_in_flight;
+        let before = in_flight.fetch_add(left, Ordering::Relaxed);
+        in_flight.fetch_sub(self.bytes, Ordering::Relaxed);
+        let all = before + left - self.bytes;
+        self.bytes = left;
+        match all > MAX_BYTES_IN_FLIGHT {
+            true => Err(wrong(format!("answers of more than {} MiB at the same time", MAX_BYTES_IN_FLIGHT >> 20))),
+            false => Ok(()),
+        }
+    }
+}
+
+/// The longest line that ends or goes on in `data`, where the first one has `begun` bytes before, and the bytes of the
+/// last one, which is not complete.
+fn lines(begun: usize, data: &[u8]) -> (usize, usize) {
+    let mut lines = data.split(|byte| *byte == b'\n');
+    let mut last = begun + lines.next().map_or(0, <[u8]>::len);
+    let mut longest = last;
+    for line in lines {
+        last = line.len();
+        longest = longest.max(last);
+    }
+    (longest, last)
+}
+
+impl<B> Drop for LimitedBody<B> {
+    fn drop(&mut self) {
+        self.limits.bytes_in_flight.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
+impl<B> Body for LimitedBody<B>
+where
+    B: Body<Data = Bytes, Error: Into<BoxError>> + Unpin,
+{
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        if let Some(deadline) = &mut self.deadline
+            && deadline.as_mut().poll(context).is_ready()
+        {
+            return Poll::Ready(Some(Err(wrong(format!("an answer that does not end within {DEADLINE:?}")))));
+        }
+        let frame = match ready!(Pin::new(&mut self.inner).poll_frame(context)) {
+            Some(Ok(frame)) => frame,
+            Some(Err(error)) => return Poll::Ready(Some(Err(error.into()))),
+            None => return Poll::Ready(None),
+        };
+        let counted = frame.data_ref().map_or(Ok(()), |data| self.count(data));
+        Poll::Ready(Some(counted.map(|()| frame)))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.inner.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.inner.size_hint()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+    use std::time::Duration;
+
+    use bytes::Bytes;
+    use futures_util::stream;
+    use http_body_util::{BodyExt, StreamBody};
+    use hyper::body::Frame;
+    use tokio::time::Instant;
+
+    use super::{AnswerLimits, DEADLINE, LimitedBody, MAX_BODY_BYTES, MAX_BYTES_IN_FLIGHT, MAX_EVENT_BYTES};
+
+    const MIB: usize = 1 << 20;
+
+    /// How many bytes of an endless body are read, and how it ends.
+    async fn endless(chunk: Bytes, is_watch: bool, most: usize) -> (usize, Option<String>) {
+        let frames = stream::repeat_with(move || Ok::<_, Infallible>(Frame::data(chunk.clone())));
+        let mut body = LimitedBody::new(StreamBody::new(frames), is_watch, AnswerLimits::default());
+        let mut read = 0;
+        while read < most {
+            match body.frame().await {
+                Some(Ok(frame)) => read += frame.data_ref().map_or(0, Bytes::len),
+                Some(Err(error)) => return (read, Some(error.to_string())),
+                None => break,
+            }
+        }
+        (read, None)
+    }
+
+    #[tokio::test]
+    async fn hole_07_an_endless_answer_is_cut() {
+        let (read, error) = endless(vec![b' '; MIB].into(), false, MAX_BODY_BYTES * 2).await;
+        assert_eq!((read, error.as_deref()), (MAX_BODY_BYTES, Some("an answer of more than 128 MiB")));
+    }
+
+    #[tokio::test]
+    async fn hole_07_an_endless_line_of_a_watch_is_cut_and_many_lines_are_not() {
+        let (read, error) = endless(vec![b' '; MIB].into(), true, MAX_EVENT_BYTES * 2).await;
+        assert_eq!((read, error.as_deref()), (MAX_EVENT_BYTES, Some("a watch event of more than 8 MiB")));
+        let mut lines = vec![b' '; MIB];
+        lines[MIB / 2] = b'\n';
+        assert_eq!(endless(lines.into(), true, MAX_BODY_BYTES * 2).await, (MAX_BODY_BYTES * 2, None));
+    }
+
+    #[tokio::test]
+    async fn hole_07_answers_of_one_api_server_are_bounded_together() {
+        let limits = AnswerLimits::default();
+        let chunk = Bytes::from(vec![b' '; MIB]);
+        let body = || {
+            let chunk = chunk.clone();
+            let frames = stream::repeat_with(move || Ok::<_, Infallible>(Frame::data(chunk.clone())));
+            LimitedBody::new(StreamBody::new(frames), false, limits.clone())
+        };
+        let mut bodies = [body(), body(), body()];
+        let mut read = 0;
+        let error = 'reading: loop {
+            for body in &mut bodies {
+                match body.frame().await.unwrap() {
+                    Ok(frame) => read += frame.data_ref().map_or(0, Bytes::len),
+                    Err(error) => break 'reading error,
+                }
+            }
+        };
+        assert_eq!(
+            (read, error.to_string().as_str()),
+            (MAX_BYTES_IN_FLIGHT, "answers of more than 256 MiB at the same time")
+        );
+        drop(bodies);
+        assert_eq!(limits.bytes_in_flight.load(std::sync::atomic::Ordering::Relaxed), 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn hole_07_an_answer_that_never_ends_has_a_deadline_and_a_watch_has_none() {
+        let silent = || StreamBody::new(stream::pending::<Result<Frame<Bytes>, Infallible>>());
+        let begun = Instant::now();
+        let error = LimitedBody::new(silent(), false, AnswerLimits::default()).frame().await.unwrap().unwrap_err();
+        assert_eq!((error.to_string().as_str(), begun.elapsed()), ("an answer that does not end within 75s", DEADLINE));
+        let mut watch = LimitedBody::new(silent(), true, AnswerLimits::default());
+        assert!(tokio::time::timeout(Duration::from_secs(3600), watch.frame()).await.is_err());
+    }
+}

@@ -1,0 +1,59 @@
+//! How much of a cluster is known: what a list would take away, and whether there is room for more.
+
+use std::collections::HashSet;
+
+use model::names::{CredentialKey, Holder, Namespace, Text};
+
+use super::{Cluster, Collection, Name};
+use crate::kubernetes::config::{DocumentId, kind_id};
+
+impl Cluster {
+    /// How many objects of a collection are known, and how many of them a complete list does not have.
+    pub(in crate::kubernetes) fn loss(
+        &self,
+        collection: &Collection,
+        listed: &HashSet<(String, String)>,
+    ) -> (usize, usize) {
+        let known = self.known_part(collection);
+        let is_listed = |(namespace, name): &&Name| listed.contains(&(namespace.to_string(), name.to_string()));
+        (known.len(), known.len() - known.iter().filter(is_listed).count())
+    }
+
+    /// Whether an object may be taken in where a collection has at most `most`.
+    pub(in crate::kubernetes) fn has_room(
+        &self,
+        collection: &Collection,
+        namespace: &str,
+        name: &str,
+        most: usize,
+    ) -> bool {
+        let (whole, _) = collection.parts();
+        let key = || (Namespace::from(namespace), Text::from(name));
+        let credential = |holder: Holder| {
+            let (namespace, name) = key();
+            CredentialKey { holder, namespace, name }
+        };
+        match whole {
+            Collection::Service => self.services.len() < most || self.services.contains_key(&key()),
+            Collection::EndpointSlice => {
+                self.service_of_slice.len() < most || self.service_of_slice.contains_key(&key())
+            }
+            Collection::Pod => self.pods.len() < most || self.pods.contains_key(&key()),
+            Collection::Node => self.nodes.len() < most || self.nodes.contains_key(name),
+            Collection::Namespace => self.namespaces.len() < most || self.namespaces.contains_key(&key().0),
+            Collection::Secret => self.credentials.has_room(&credential(Holder::Secret), most),
+            Collection::ConfigMap => self.credentials.has_room(&credential(Holder::ConfigMap), most),
+            Collection::Config(api_version, kind) => {
+                let (namespace, name) = key();
+                let id = DocumentId { kind: kind_id(api_version, kind), namespace, name };
+                self.documents.has_room(&id, most)
+            }
+            Collection::Definition
+            | Collection::Remote
+            | Collection::Registry
+            | Collection::Access(..)
+            | Collection::Mesh
+            | Collection::In(..) => true,
+        }
+    }
+}

@@ -1,0 +1,300 @@
+//! What one collection of an API server answers: lists are checked before they are believed, pages have an end, and a
+//! watch that ends at once is an error, so that it is retried later each time.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body_util::Either;
+use hyper::body::Frame;
+use kube::Client;
+use kube::client::Body;
+use kube::core::ApiResource;
+use serde::Deserialize;
+use serde::de::{Deserializer, IgnoredAny, SeqAccess, Visitor};
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use super::answer::{WrongAnswer, is_watch};
+
+/// A page has up to 500 objects: such a list has millions.
+const MAX_PAGES: u32 = 10_000;
+/// API servers end watches after minutes. One that ends this soon was of no use.
+const EARLY: Duration = Duration::from_secs(2);
+/// Watches that may end early in a row before it is an error: one ends with an API server that stops.
+const TOLERATED_EARLY_ENDS: u32 = 1;
+
+/// A client for the lists and watches of one collection, which counts the watches that the API server began to answer:
+/// the events of a watch say nothing of a collection in which nothing happens.
+pub(super) fn checked(client: &Client, resource: &ApiResource) -> (Client, watch::Receiver<u64>) {
+    let (count, opened) = watch::channel(0);
+    let collection =
+        Arc::new(CollectionAnswers { kind: resource.kind.clone(), opened: count, state: Mutex::default() });
+    let inner = client.clone();
+    let service = tower::service_fn(move |request: Request<Body>| {
+        let (inner, collection) = (inner.clone(), collection.clone());
+        async move {
+            match is_watch(&request) {
+                true => collection.watch(&inner, request).await.map(|answer| answer.map(Either::Left)),
+                false => collection.list(&inner, request).await.map(|answer| answer.map(Either::Right)),
+            }
+        }
+    });
+    (Client::new(service, client.default_namespace()), opened)
+}
+
+struct CollectionAnswers {
+    kind: String,
+    opened: watch::Sender<u64>,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// Pages of the list that is read now.
+    pages: u32,
+    /// Where its next page begins.
+    next_page: Option<String>,
+    /// Watches in a row that ended early.
+    early_ends: u32,
+    /// Whether the last early end has not been reported.
+    is_unreported: bool,
+}
+
+fn wrong(reason: String) -> kube::Error {
+    kube::Error::Service(WrongAnswer(reason).into())
+}
+
+impl CollectionAnswers {
+    fn state(&self) -> MutexGuard<'_, State> {
+        // Every write leaves it whole.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn watch(
+        self: Arc<Self>,
+        client: &Client,
+        request: Request<Body>,
+    ) -> Result<Response<WatchBody>, kube::Error> {
+        self.report_early_end()?;
+        let answer = client.send(request).await?;
+        let since = answer.status().is_success().then(Instant::now);
+        if since.is_some() {
+            self.opened.send_modify(|count| *count += 1);
+        }
+        Ok(answer.map(|inner| WatchBody { inner, since, collection: self }))
+    }
+
+    /// Fails once for each watch that ended early, which makes the caller wait before the next.
+    fn report_early_end(&self) -> Result<(), kube::Error> {
+        let mut state = self.state();
+        match std::mem::take(&mut state.is_unreported) {
+            true => Err(wrong(format!("{} watches in a row ended within {EARLY:?}", state.early_ends))),
+            false => Ok(()),
+        }
+    }
+
+    fn end_watch(&self, lasted: Duration) {
+        let mut state = self.state();
+        state.early_ends = if lasted < EARLY { state.early_ends.saturating_add(1) } else { 0 };
+        state.is_unreported = state.early_ends > TOLERATED_EARLY_ENDS;
+    }
+
+    async fn list(&self, client: &Client, request: Request<Body>) -> Result<Response<Body>, kube::Error> {
+        let continues = request.uri().query().is_some_and(|query| query.split('&').any(|p| p.starts_with("continue=")));
+        let answer = client.send(request).await?;
+        if answer.status().is_client_error() || answer.status().is_server_error() {
+            return Ok(answer);
+        }
+        let (head, body) = answer.into_parts();
+        let bytes = body.collect_bytes().await?;
+        let next_page = check(&bytes, &self.kind).map_err(wrong)?;
+        self.turn_page(continues, next_page).map_err(wrong)?;
+        Ok(Response::from_parts(head, Body::from(bytes)))
+    }
+
+    fn turn_page(&self, continues: bool, next_page: Option<String>) -> Result<(), String> {
+        let mut state = self.state();
+        let (pages, before) = if continues { (state.pages, state.next_page.take()) } else { (0, None) };
+        if next_page.is_some() && next_page == before {
+            return Err("a list whose pages repeat".to_owned());
+        }
+        if pages >= MAX_PAGES {
+            return Err(format!("a list of more than {MAX_PAGES} pages"));
+        }
+        (state.pages, state.next_page) = (pages + 1, next_page);
+        Ok(())
+    }
+}
+
+/// The body of a watch, which notes how long it lasted. One that is dropped before its end notes nothing.
+struct WatchBody {
+    inner: Body,
+    /// Since when, until its end is noted.
+    since: Option<Instant>,
+    collection: Arc<CollectionAnswers>,
+}
+
+impl hyper::body::Body for WatchBody {
+    type Data = Bytes;
+    type Error = <Body as hyper::body::Body>::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+        let frame = ready!(Pin::new(&mut self.inner).poll_frame(context));
+        if !matches!(frame, Some(Ok(_)))
+            && let Some(since) = self.since.take()
+        {
+            self.collection.end_watch(since.elapsed());
+        }
+        Poll::Ready(frame)
+    }
+}
+
+#[derive(Deserialize)]
+struct List<'a> {
+    #[serde(borrow, default)]
+    kind: Cow<'a, str>,
+    #[serde(borrow)]
+    items: Option<Items<'a>>,
+    #[serde(default)]
+    metadata: ListMeta,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct ListMeta {
+    #[serde(rename = "continue")]
+    next_page: Option<String>,
+}
+
+/// The first kind among the items that is not the kind of an item before. Items of most lists have none.
+struct Items<'a>(Vec<Cow<'a, str>>);
+
+#[derive(Deserialize)]
+struct ItemKind<'a> {
+    #[serde(borrow)]
+    kind: Option<Cow<'a, str>>,
+}
+
+impl<'de: 'a, 'a> Deserialize<'de> for Items<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Items<'a>, D::Error> {
+        struct OfItems;
+        impl<'de> Visitor<'de> for OfItems {
+            type Value = Items<'de>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a list of items")
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Items<'de>, A::Error> {
+                let mut kinds = Vec::new();
+                while let Some(item) = items.next_element::<ItemKind<'de>>()? {
+                    kinds.extend(item.kind.filter(|kind| !kinds.contains(kind)));
+                    if kinds.len() > 1 {
+                        while items.next_element::<IgnoredAny>()?.is_some() {}
+                        break;
+                    }
+                }
+                Ok(Items(kinds))
+            }
+        }
+        deserializer.deserialize_seq(OfItems)
+    }
+}
+
+/// Whether an answer is a list of this kind, and where its next page begins. One without `items`, or with other items,
+/// would otherwise be taken for an empty collection.
+fn check(bytes: &[u8], kind: &str) -> Result<Option<String>, String> {
+    let list: List<'_> = serde_json::from_slice(bytes).map_err(|error| {
+        let what = if error.is_data() { "an answer that is no list" } else { "an answer that is no JSON" };
+        format!("{what} (line {}, column {})", error.line(), error.column())
+    })?;
+    let is_of_kind = list.kind.strip_suffix("List").is_some_and(|of| of.is_empty() || of == kind);
+    if !is_of_kind {
+        return Err(format!("an answer of the wrong kind: {:?} instead of {kind}List", shortened(&list.kind)));
+    }
+    let Some(Items(kinds)) = list.items else { return Err("a list without items".to_owned()) };
+    if let Some(other) = kinds.iter().find(|found| **found != kind) {
+        return Err(format!("a list with an item of the wrong kind: {:?} instead of {kind}", shortened(other)));
+    }
+    Ok(list.metadata.next_page.filter(|token| !token.is_empty()))
+}
+
+fn shortened(text: &str) -> String {
+    text.chars().take(64).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use tokio::sync::watch;
+
+    use super::{CollectionAnswers, EARLY, MAX_PAGES, check};
+
+    #[test]
+    fn hole_07_a_malformed_list_is_an_error_and_not_an_empty_one() {
+        let metadata = r#""metadata": {"resourceVersion": "7"}"#;
+        let of = |rest: &str| check(format!("{{{metadata}, {rest}}}").as_bytes(), "Service");
+        for wrong in [
+            r#""kind": "ServiceList""#,
+            r#""kind": "ServiceList", "items": null"#,
+            r#""kind": "ServiceList", "items": {}"#,
+            r#""kind": "ServiceList", "items": 7"#,
+            r#""kind": "PodList", "items": []"#,
+            r#""kind": "Status", "items": []"#,
+            r#""items": []"#,
+            r#""kind": "List", "items": [{"kind": "Service"}, {"kind": "Pod"}]"#,
+            r#""kind": "ServiceList", "items": [7]"#,
+        ] {
+            assert!(of(wrong).is_err(), "{wrong}");
+        }
+        assert!(
+            check(b"<html>", "Service").is_err() && check(b"", "Service").is_err() && check(b"[]", "Service").is_err()
+        );
+        for right in [
+            r#""kind": "ServiceList", "items": []"#,
+            r#""kind": "List", "items": [{"kind": "Service"}, {"metadata": {"name": "a"}}]"#,
+        ] {
+            assert_eq!(of(right), Ok(None), "{right}");
+        }
+        let page = br#"{"kind": "ServiceList", "metadata": {"continue": "next"}, "items": [{}]}"#;
+        assert_eq!(check(page, "Service"), Ok(Some("next".to_owned())));
+    }
+
+    fn answers() -> CollectionAnswers {
+        CollectionAnswers { kind: "Service".to_owned(), opened: watch::Sender::new(0), state: Mutex::default() }
+    }
+
+    #[test]
+    fn hole_07_pages_without_end_are_given_up() {
+        let answers = answers();
+        for page in 0..MAX_PAGES {
+            assert_eq!(answers.turn_page(page > 0, Some(page.to_string())), Ok(()));
+        }
+        assert!(answers.turn_page(true, Some("more".to_owned())).is_err());
+        assert_eq!(answers.turn_page(false, Some("a".to_owned())), Ok(()), "a new list");
+        assert!(answers.turn_page(true, Some("a".to_owned())).is_err(), "the same page again");
+        assert_eq!(answers.turn_page(false, None), Ok(()));
+    }
+
+    #[test]
+    fn hole_07_watches_that_end_at_once_are_reported_each_but_the_first() {
+        let answers = answers();
+        let end = |lasted| {
+            answers.end_watch(lasted);
+            (answers.report_early_end().is_err(), answers.report_early_end().is_err())
+        };
+        let early = EARLY / 2;
+        assert_eq!([end(early), end(early), end(early)], [(false, false), (true, false), (true, false)]);
+        assert_eq!([end(EARLY), end(early), end(early)], [(false, false), (false, false), (true, false)]);
+    }
+}
