@@ -8,7 +8,7 @@ use std::time::{Instant, SystemTime};
 use api::TypeUrl;
 use api::envoy::config::core::v3::Node;
 use model::change::SourceId;
-use model::printable::excerpt;
+use model::printable::clipped;
 use model::proxy::Proxy;
 use sources::roster::Roster;
 use tokio::runtime::{Handle, RuntimeFlavor};
@@ -289,7 +289,7 @@ impl Client for Session {
                 });
             }
             Event::Nacked { kind, nonce, version, code, message } => {
-                let reason = excerpt(message, LOGGED_MESSAGE);
+                let reason = clipped(message, LOGGED_MESSAGE);
                 warn!(connection = self.connection.id, kind = kind.short(), reason, "Envoy rejected a response");
                 self.pace.refused(kind);
                 let answer = Answer { nonce: nonce.to_owned(), version };

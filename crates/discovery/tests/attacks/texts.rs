@@ -52,12 +52,13 @@ async fn hole_06_series_do_not_grow_with_what_clients_say() {
             .await;
         }
     }
-    wait::until("metrics as they were", async || {
+    let after = wait::until("metrics as they were", async || {
         let now = metrics(&server).await;
-        eprintln!("/metrics: {before} bytes before, {} after 100 clients that are gone", now.len());
-        if now.len() < before + 4096 && !now.contains("xxxx") { Ok(()) } else { Err(format!("{} bytes", now.len())) }
+        let is_bounded = now.len() < before + 4096 && !now.contains("xxxx");
+        if is_bounded { Ok(now.len()) } else { Err(format!("{before} bytes before, {} now", now.len())) }
     })
     .await;
+    eprintln!("/metrics: {before} bytes before, {after} after 100 clients that are gone");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -108,7 +109,7 @@ async fn hole_06_lines_in_json_have_each_key_once() {
     let (_stream, _) = nacked(&server, "web", "taste\nless").await;
     wait::until("the refusal in the log", async || {
         let log = server.process().output();
-        if log.contains("tasteless") || log.contains("taste\\\\nless") { Ok(()) } else { Err(log) }
+        if log.contains("taste\\nless") { Ok(()) } else { Err(log) }
     })
     .await;
     for line in server.process().output().lines() {
