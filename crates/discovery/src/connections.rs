@@ -1,6 +1,6 @@
 //! How many connections a port may have, and how long one may stay without being of use. A port that is full makes room
 //! by closing a connection that serves no request, the oldest of the address that has most: silent connections never
-//! keep others out.
+//! keep others out. Where answers end by themselves, slow readers of them do not either.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
@@ -35,6 +35,8 @@ pub(crate) struct Deadlines {
 pub(crate) struct Connections {
     name: &'static str,
     limit: usize,
+    /// Whether a connection may be closed that serves a request, if none is idle.
+    closes_busy: bool,
     next: AtomicU64,
     open: Mutex<BTreeMap<u64, Arc<Connection>>>,
     reported: Mutex<Option<Instant>>,
@@ -70,18 +72,29 @@ pub(crate) struct Place {
 pub(crate) struct InFlight(Arc<Connection>);
 
 impl Connections {
-    pub(crate) fn new(name: &'static str, limit: usize) -> Arc<Connections> {
+    /// Connections whose streams last.
+    pub(crate) fn of_streams(name: &'static str, limit: usize) -> Arc<Connections> {
+        Connections::new(name, limit, false)
+    }
+
+    /// Connections for pages. A probe of readiness counts for more than the reader of a page that takes its time.
+    pub(crate) fn of_pages(name: &'static str, limit: usize) -> Arc<Connections> {
+        Connections::new(name, limit, true)
+    }
+
+    fn new(name: &'static str, limit: usize, closes_busy: bool) -> Arc<Connections> {
         let (open, reported) = (Mutex::default(), Mutex::default());
-        Arc::new(Connections { name, limit: limit.max(1), next: AtomicU64::new(0), open, reported })
+        Arc::new(Connections { name, limit: limit.max(1), closes_busy, next: AtomicU64::new(0), open, reported })
     }
 
     /// A place for a new connection; None if all are taken by connections that serve requests.
     pub(crate) fn enter(self: &Arc<Self>, peer: IpAddr) -> Option<Place> {
         let mut open = lock(&self.open);
         if open.len() >= self.limit {
-            let idle = dispensable(&open);
-            self.report(peer, idle.is_some());
-            open.remove(&idle?)?.close.cancel();
+            let busy = || if self.closes_busy { oldest_of_most(open.iter()) } else { None };
+            let closed = oldest_of_most(open.iter().filter(|(_, connection)| connection.is_idle())).or_else(busy);
+            self.report(peer, closed.is_some());
+            open.remove(&closed?)?.close.cancel();
         }
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let state = State { requests: 0, served_before: false, since: Instant::now() };
@@ -98,20 +111,20 @@ impl Connections {
         *reported = Some(Instant::now());
         let (port, limit) = (self.name, self.limit);
         if made_room {
-            warn!(port, limit, %peer, "too many connections; closing those without a request");
+            warn!(port, limit, %peer, "too many connections; closing the least useful");
         } else {
             warn!(port, limit, %peer, "too many connections; refusing new ones (raise the limit of open files for more)");
         }
     }
 }
 
-/// The oldest connection without a request, of the address that has most of them.
-fn dispensable(open: &BTreeMap<u64, Arc<Connection>>) -> Option<u64> {
-    let mut idle: HashMap<IpAddr, (usize, Reverse<u64>)> = HashMap::new();
-    for (number, connection) in open.iter().filter(|(_, connection)| connection.is_idle()) {
-        idle.entry(connection.peer).or_insert((0, Reverse(*number))).0 += 1;
+/// The oldest of these connections from the address that has most of them.
+fn oldest_of_most<'a>(connections: impl Iterator<Item = (&'a u64, &'a Arc<Connection>)>) -> Option<u64> {
+    let mut by_address: HashMap<IpAddr, (usize, Reverse<u64>)> = HashMap::new();
+    for (number, connection) in connections {
+        by_address.entry(connection.peer).or_insert((0, Reverse(*number))).0 += 1;
     }
-    idle.into_values().max().map(|(_, Reverse(oldest))| oldest)
+    by_address.into_values().max().map(|(_, Reverse(oldest))| oldest)
 }
 
 impl Connection {
@@ -233,7 +246,7 @@ mod tests {
 
     #[tokio::test]
     async fn hole_05_silent_connections_make_room_and_busy_ones_stay() {
-        let connections = Connections::new("test", 2);
+        let connections = Connections::of_streams("test", 2);
         let (first, second) = (connections.enter(PEER).unwrap(), connections.enter(PEER).unwrap());
         let request = first.connection().request();
         let third = connections.enter(PEER).expect("room for a third");
@@ -248,7 +261,7 @@ mod tests {
 
     #[tokio::test]
     async fn hole_05_room_is_made_by_the_address_that_has_most() {
-        let connections = Connections::new("test", 4);
+        let connections = Connections::of_streams("test", 4);
         let other = IpAddr::from([10, 0, 0, 2]);
         let modest = connections.enter(other).unwrap();
         let greedy = [(); 3].map(|()| connections.enter(PEER).unwrap());
@@ -257,8 +270,17 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn hole_05_slow_readers_of_pages_keep_no_probe_out() {
+        let connections = Connections::of_pages("test", 2);
+        let slow = [(); 2].map(|()| connections.enter(PEER).unwrap());
+        let _requests = [slow[0].connection().request(), slow[1].connection().request()];
+        connections.enter(PEER).expect("room for a probe");
+        assert!(slow[0].connection().close.is_cancelled() && !slow[1].connection().close.is_cancelled());
+    }
+
+    #[tokio::test]
     async fn hole_05_connections_end_by_what_they_wait_for() {
-        let connections = Connections::new("test", 10);
+        let connections = Connections::of_streams("test", 10);
         let elapsed = async |place: &super::Place, deadlines: &Deadlines| {
             let begun = Instant::now();
             place.connection().over(deadlines).await;

@@ -281,7 +281,8 @@ fn builder(terms: &Terms) -> auto::Builder<TokioExecutor> {
     let mut builder = auto::Builder::new(TokioExecutor::new());
     builder.http1().timer(TokioTimer::new()).header_read_timeout(PATIENCE);
     let mut http2 = builder.http2();
-    http2.timer(TokioTimer::new()).max_concurrent_streams(MAX_STREAMS);
+    let streams = if terms.protocol == Protocol::Grpc { MAX_STREAMS } else { MAX_PAGES };
+    http2.timer(TokioTimer::new()).max_concurrent_streams(streams);
     http2.initial_stream_window_size(STREAM_WINDOW).initial_connection_window_size(CONNECTION_WINDOW);
     if let Some((interval, patience)) = terms.ping {
         builder.http2().keep_alive_interval(interval).keep_alive_timeout(patience);
@@ -294,6 +295,9 @@ fn builder(terms: &Terms) -> auto::Builder<TokioExecutor> {
 
 /// Upstream's limit; one Envoy opens a single stream, a fleet behind a proxy many.
 const MAX_STREAMS: u32 = 100_000;
+
+/// Pages at the same time on one connection.
+const MAX_PAGES: u32 = 8;
 
 /// A tenth more or less, so that clients that came together do not come back together.
 fn jittered(age: Duration) -> Duration {

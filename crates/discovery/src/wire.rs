@@ -368,9 +368,9 @@ impl Ports {
     ) -> TaskTracker {
         let shares = Shares::now();
         let ping = Some((keepalive.interval, keepalive.timeout));
-        let connections = Connections::new("xds", shares.xds);
+        let connections = Connections::of_streams("xds", shares.xds);
         let terms = Terms { protocol: Protocol::Grpc, ping, age: keepalive.max_connection_age, connections };
-        let pages_on = |name: &'static str| Terms::pages(Connections::new(name, shares.pages));
+        let pages_on = |name: &'static str| Terms::pages(Connections::of_pages(name, shares.pages));
         let tasks = TaskTracker::new();
         if let Some(listener) = self.grpc {
             tasks.spawn_on(listener.serve(routes.clone(), terms.clone(), None, stop.clone()), threads);

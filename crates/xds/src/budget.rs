@@ -90,7 +90,7 @@ impl Budget {
         Budget(Arc::new(Whole { allowance, used: AtomicUsize::new(0), turns, peers: Mutex::default() }))
     }
 
-    /// The share of an address; clients without one share theirs.
+    /// The share of an address. Each client without one, as on a Unix socket, has its own.
     pub fn share(&self, address: Option<IpAddr>) -> Share {
         let Some(address) = address.map(network) else { return self.part(None) };
         let mut peers = self.0.peers.lock().unwrap_or_else(PoisonError::into_inner);

@@ -89,8 +89,10 @@ impl Requests {
             return Ok(None);
         }
         let message = self.pending.split_to(HEAD + len).freeze().slice(HEAD..);
-        // What follows gets memory of its own, so that a large message's is free once it is read.
-        self.pending = BytesMut::from(&*self.pending);
+        if self.pending.is_empty() || len > STREAM_BYTES {
+            // What follows gets memory of its own, so that a large message's is free once it is read.
+            self.pending = BytesMut::from(&*self.pending);
+        }
         self.due = (!self.pending.is_empty()).then(|| Instant::now() + self.limits.request_time);
         Ok(Some(message))
     }

@@ -114,13 +114,13 @@ async fn greet<C: Control, R: Request>(
     peer: Peer,
     terms: Terms,
 ) -> Result<Option<(Session<C::Client>, String)>, Status> {
-    let mut first = loop {
+    let (mut first, _turn) = loop {
         let Some(message) = requests.next().await? else { return Ok(None) };
-        let _turn = if message.len() > LARGE { Some(terms.share.turn().await) } else { None };
+        let turn = if message.len() > LARGE { Some(terms.share.turn().await) } else { None };
         let request: R = decode(&message, &terms.limits)?;
         // Agents may probe before their Envoy asks for anything.
         if request.kind() != TypeUrl::HEALTH.as_str() {
-            break request;
+            break (request, turn);
         }
     };
     requests.done();
@@ -181,6 +181,7 @@ async fn serve<C: Client, R: Request>(
 /// The client has nothing more to say; it still gets what it asked for.
 async fn finish<C: Client>(mut session: Session<C>, responses: &Sender) -> Status {
     while let Ok(slot) = responses.reserve().await {
+        let _turn = if session.is_heavy() { Some(session.terms.share.turn().await) } else { None };
         match session.next(Instant::now().into_std()) {
             Some(response) => slot.send(Ok(response.chunks)),
             None => break,

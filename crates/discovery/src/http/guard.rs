@@ -43,7 +43,7 @@ impl Hosts {
     fn contains(&self, host: &str) -> bool {
         let host = host.trim_end_matches('.').to_ascii_lowercase();
         let address = host.trim_start_matches('[').trim_end_matches(']');
-        let is_service = |suffix: &String| host.strip_suffix(suffix.as_str()).is_some_and(|name| is_label(name));
+        let is_service = |suffix: &String| host.strip_suffix(suffix.as_str()).is_some_and(is_label);
         address.parse::<IpAddr>().is_ok()
             || is_label(&host)
             || host.ends_with(".localhost")

@@ -4,13 +4,12 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::fs;
 use std::sync::Arc;
-use std::time::{Instant, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use api::TypeUrl;
 use axum::extract::State;
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use command::{output, version};
-use http::StatusCode;
 use model::config::Kind;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::text::{encode, encode_registry};
@@ -21,22 +20,22 @@ use prometheus_client::registry::Registry;
 
 use sources::health::{self, Health, Report};
 
-use super::{Answer, Full, Pages, answered, too_many_readers};
+use super::Pages;
 use crate::metrics::short;
 use crate::serve::clients::Connection;
 use crate::serve::session::Pilot;
 
 /// Counters without `_total` are allowed here, and not in OpenMetrics.
-const FORMAT: &str = "text/plain; version=0.0.4; charset=utf-8";
+pub(super) const FORMAT: &str = "text/plain; version=0.0.4; charset=utf-8";
+
+/// Callers within this time get the same text, if the first still reads it.
+const EDITION: Duration = Duration::from_millis(100);
 
 pub(super) async fn page(State(pages): State<Pages>) -> Response {
-    let outgoing = pages.0.outgoing_metrics.clone();
-    let text = tokio::task::spawn_blocking(move || text(&pages)).await.ok().and_then(Result::ok);
-    let Some(text) = text else { return Answer::failed("could not write the metrics").into_response() };
-    match outgoing.try_hold(text.into()) {
-        Ok(body) => answered(StatusCode::OK, FORMAT, body),
-        Err(Full) => too_many_readers(),
-    }
+    let since_epoch = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    let edition = u64::try_from(since_epoch.as_millis() / EDITION.as_millis()).unwrap_or_default();
+    let shared = pages.clone();
+    shared.0.metrics.read(edition, move || text(&pages).ok()).await
 }
 
 fn text(pages: &Pages) -> Result<String, fmt::Error> {

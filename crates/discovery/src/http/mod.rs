@@ -9,6 +9,7 @@ mod metrics;
 mod outgoing;
 mod ready;
 mod registration;
+mod shared;
 
 use std::sync::{Arc, Weak};
 
@@ -31,7 +32,7 @@ use crate::serve::session::Pilot;
 use answer::{Answer, Layout, Written};
 pub(crate) use guard::Hosts;
 use outgoing::{Full, Outgoing};
-use registration::Registration;
+use shared::SharedPage;
 
 /// Pages made at the same time. A dump of a large mesh takes memory while it is made.
 const AT_ONCE: usize = 4;
@@ -39,6 +40,8 @@ const AT_ONCE: usize = 4;
 const DEBUG_BYTES: usize = 64 << 20;
 /// Metrics that are written, but not read yet. They are some hundred kilobytes.
 const METRICS_BYTES: usize = 32 << 20;
+/// Lists of services that are written, but not read yet: one for each epoch in which somebody asked.
+const REGISTRATION_BYTES: usize = 64 << 20;
 
 /// What pages are made from.
 #[derive(Clone)]
@@ -49,8 +52,8 @@ struct Inside {
     stop: CancellationToken,
     turns: Semaphore,
     outgoing: Outgoing,
-    registration: Registration,
-    outgoing_metrics: Outgoing,
+    registration: SharedPage,
+    metrics: SharedPage,
     hosts: Hosts,
     /// Metrics that are read when they are asked for.
     current: Registry,
@@ -64,8 +67,8 @@ impl Pages {
             stop,
             turns: Semaphore::new(AT_ONCE),
             outgoing: Outgoing::new(DEBUG_BYTES),
-            registration: Registration::default(),
-            outgoing_metrics: Outgoing::new(METRICS_BYTES),
+            registration: SharedPage::new("application/json", REGISTRATION_BYTES),
+            metrics: SharedPage::new(metrics::FORMAT, METRICS_BYTES),
             hosts,
             current,
         }))

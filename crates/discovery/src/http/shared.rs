@@ -1,0 +1,85 @@
+//! Pages that anybody may ask for: made once for all who ask at the same time, so that neither many nor slow readers
+//! cost more than one.
+
+use std::sync::{Arc, Weak};
+
+use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
+use http::StatusCode;
+use tokio::sync::Mutex;
+
+use super::outgoing::{Full, Outgoing};
+use super::{Answer, answered, too_many_readers};
+
+/// A page as it was last made, as long as somebody reads it.
+pub(super) struct SharedPage {
+    content: &'static str,
+    /// What it was made from, and its text.
+    last: Mutex<(u64, Weak<Bytes>)>,
+    outgoing: Outgoing,
+}
+
+/// One reader's hold on a page.
+struct Reader(Arc<Bytes>);
+
+impl AsRef<[u8]> for Reader {
+    fn as_ref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl SharedPage {
+    /// A page of this content type. Its editions that are not read yet have this much room.
+    pub(super) fn new(content: &'static str, bytes: usize) -> SharedPage {
+        SharedPage { content, last: Mutex::default(), outgoing: Outgoing::new(bytes) }
+    }
+
+    /// The page of this edition, made off the async threads by the first who asks for it. Where there is no room for a
+    /// new one, readers get the one before.
+    pub(super) async fn read(&self, edition: u64, make: impl FnOnce() -> Option<String> + Send + 'static) -> Response {
+        let mut last = self.last.lock().await;
+        let known = last.1.upgrade();
+        if let Some(text) = known.as_ref().filter(|_| last.0 == edition) {
+            return self.answer(text.clone());
+        }
+        let Ok(Some(text)) = tokio::task::spawn_blocking(make).await else {
+            return Answer::failed("could not make this page").into_response();
+        };
+        match (self.outgoing.try_hold(text.into()), known) {
+            (Ok(text), _) => {
+                let text = Arc::new(text);
+                *last = (edition, Arc::downgrade(&text));
+                self.answer(text)
+            }
+            (Err(Full), Some(before)) => self.answer(before),
+            (Err(Full), None) => too_many_readers(),
+        }
+    }
+
+    fn answer(&self, text: Arc<Bytes>) -> Response {
+        answered(StatusCode::OK, self.content, Bytes::from_owner(Reader(text)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::body::{Body, to_bytes};
+
+    use super::{Response, SharedPage};
+
+    async fn text(response: Response<Body>) -> String {
+        String::from_utf8(to_bytes(response.into_body(), 1 << 20).await.unwrap().to_vec()).unwrap()
+    }
+
+    #[tokio::test]
+    async fn hole_12_readers_of_one_edition_share_it_and_a_full_house_gets_the_last() {
+        let page = SharedPage::new("text/plain", 1024);
+        let first = page.read(1, || Some("one".to_owned())).await;
+        let second = page.read(1, || panic!("made again")).await;
+        let crowded = page.read(2, || Some("two".to_owned())).await;
+        assert_eq!((text(first).await, text(second).await), ("one".to_owned(), "one".to_owned()));
+        assert_eq!(text(crowded).await, "one", "no room for a new edition");
+        assert_eq!(text(page.read(2, || Some("two".to_owned())).await).await, "two");
+        assert_eq!(page.read(3, || None).await.status(), 500);
+    }
+}
