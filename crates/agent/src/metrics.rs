@@ -91,6 +91,8 @@ pub struct Metrics {
     pub dns_requests: Counter,
     pub dns_upstream_requests: Counter,
     pub dns_upstream_failures: Counter,
+    /// Queries answered with SERVFAIL because too many waited.
+    pub dns_upstream_refused: Counter,
     pub dns_upstream_duration: Durations,
     pub startup_seconds: Gauge,
     pub scrapes: Counter,
@@ -117,6 +119,8 @@ impl Metrics {
         let forwarded = "DNS queries sent on to servers of resolv.conf";
         page.counter("dns_upstream_requests_total", forwarded, &self.dns_upstream_requests);
         page.counter("dns_upstream_failures_total", "DNS queries nobody answered", &self.dns_upstream_failures);
+        let refused = "DNS queries refused because too many wait for servers of resolv.conf";
+        page.counter("dns_upstream_refused_total", refused, &self.dns_upstream_refused);
         let took = "Time that servers of resolv.conf took";
         page.durations("dns_upstream_request_duration_seconds", took, &self.dns_upstream_duration);
         let startup = "Time from start to the first positive readiness";

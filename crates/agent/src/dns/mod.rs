@@ -2,6 +2,7 @@
 //! TCP; forwards everything else. iptables lead the workload's queries here.
 
 mod answer;
+mod connections;
 mod forward;
 pub mod resolv;
 mod table;
@@ -9,32 +10,27 @@ mod table;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use api::nds::NameTable;
-use tokio::net::{TcpListener, TcpStream, UdpSocket};
+use tokio::net::{TcpListener, UdpSocket};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
-use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
-use tracing::{debug, info};
+use tracing::{debug, info, warn};
 
 use self::answer::{Verdict, judge, server_failure};
-use self::forward::{Forwarder, Transport, read_framed, write_framed};
+use self::forward::{Forwarder, Transport};
 pub use self::table::{Place, Table};
 use crate::metrics::Metrics;
 
 /// Upstream's address.
 pub const ADDRESS: &str = "127.0.0.1:15053";
 
-/// Queries under way at once; more wait in the socket's buffer, and beyond that are lost, as DNS may be.
-const MAX_QUERIES: usize = 1024;
-
-/// TCP clients at once, counted apart: they may be idle.
-const MAX_CONNECTIONS: usize = 256;
-
-/// A TCP client that says nothing for so long is done.
-const IDLE: Duration = Duration::from_secs(10);
+/// Queries that wait for other servers at once. Each has a socket of its own, and may wait for as long as all servers
+/// together; a query beyond this is answered with SERVFAIL at once. Names of the mesh never wait behind them.
+const MAX_FORWARDED: usize = 512;
 
 /// How to serve.
 #[derive(Clone, Debug)]
@@ -64,8 +60,9 @@ pub struct Server {
 struct Shared {
     table: watch::Receiver<Option<Arc<Table>>>,
     forwarder: Forwarder,
-    queries: Arc<Semaphore>,
-    connections: Arc<Semaphore>,
+    forwarded: Semaphore,
+    /// Queries were refused because too many wait; logged when that begins.
+    was_full: AtomicBool,
     metrics: Arc<Metrics>,
 }
 
@@ -79,8 +76,8 @@ impl Server {
         let shared = Shared {
             table: latest,
             forwarder: Forwarder { servers: options.servers, patience: options.patience, parallel: options.parallel },
-            queries: Arc::new(Semaphore::new(MAX_QUERIES)),
-            connections: Arc::new(Semaphore::new(MAX_CONNECTIONS)),
+            forwarded: Semaphore::new(MAX_FORWARDED),
+            was_full: AtomicBool::new(false),
             metrics,
         };
         Ok(Server { udp, tcp, shared: Arc::new(shared), place: options.place, names, table })
@@ -98,7 +95,7 @@ impl Server {
             () = stop.cancelled() => {}
             () = follow(names, &place, &table) => {}
             () = serve_udp(&udp, &shared) => {}
-            () = serve_tcp(&tcp, &shared) => {}
+            () = connections::serve(&tcp, &shared) => {}
         }
     }
 }
@@ -125,7 +122,6 @@ async fn serve_udp(socket: &Arc<UdpSocket>, shared: &Arc<Shared>) {
     let mut buffer = [0; 4096];
     loop {
         while tasks.try_join_next().is_some() {}
-        let Ok(permit) = Arc::clone(&shared.queries).acquire_owned().await else { return };
         let (length, client) = match socket.recv_from(&mut buffer).await {
             Ok(received) => received,
             Err(error) => {
@@ -135,48 +131,25 @@ async fn serve_udp(socket: &Arc<UdpSocket>, shared: &Arc<Shared>) {
             }
         };
         let query = &buffer[..length];
-        let Some(verdict) = shared.verdict(query, None) else { continue };
-        let (socket, shared, query) = (Arc::clone(socket), Arc::clone(shared), query.to_vec());
-        tasks.spawn(async move {
-            if let Some(reply) = shared.settle(verdict, &query, Transport::Udp).await {
-                let _ = socket.send_to(&reply, client).await;
-            }
-            drop(permit);
-        });
-    }
-}
-
-async fn serve_tcp(listener: &TcpListener, shared: &Arc<Shared>) {
-    let mut tasks = JoinSet::new();
-    loop {
-        while tasks.try_join_next().is_some() {}
-        let Ok(permit) = Arc::clone(&shared.connections).acquire_owned().await else { return };
-        match listener.accept().await {
-            Ok((stream, _)) => {
-                let shared = Arc::clone(shared);
+        let at_once = match shared.verdict(query, None) {
+            None | Some(Verdict::Drop) => continue,
+            Some(Verdict::Answer(reply)) => Some(reply),
+            // A task for each query that is refused would be the queue that the limit forbids.
+            Some(Verdict::Forward) if shared.forwarded.available_permits() == 0 => shared.refuse(query),
+            Some(Verdict::Forward) => {
+                let (socket, shared, query) = (Arc::clone(socket), Arc::clone(shared), query.to_vec());
                 tasks.spawn(async move {
-                    if let Err(error) = converse(stream, &shared).await {
-                        debug!(%error, "DNS connection ended");
+                    if let Some(reply) = shared.forward(&query, Transport::Udp).await {
+                        let _ = socket.send_to(&reply, client).await;
                     }
-                    drop(permit);
                 });
+                None
             }
-            Err(error) => {
-                debug!(%error, "could not accept a DNS connection");
-                tokio::time::sleep(Duration::from_millis(100)).await;
-            }
+        };
+        if let Some(reply) = at_once {
+            let _ = socket.send_to(&reply, client).await;
         }
     }
-}
-
-async fn converse(mut stream: TcpStream, shared: &Shared) -> io::Result<()> {
-    while let Ok(query) = timeout(IDLE, read_framed(&mut stream)).await {
-        let Some(query) = query? else { break };
-        let Some(verdict) = shared.verdict(&query, Some(65_535)) else { break };
-        let Some(reply) = shared.settle(verdict, &query, Transport::Tcp).await else { break };
-        write_framed(&mut stream, &reply).await?;
-    }
-    Ok(())
 }
 
 impl Shared {
@@ -193,16 +166,36 @@ impl Shared {
         match verdict {
             Verdict::Answer(reply) => Some(reply),
             Verdict::Drop => None,
-            Verdict::Forward => {
-                self.metrics.dns_upstream_requests.add();
-                let began = Instant::now();
-                let answer = self.forwarder.ask(query, transport).await;
-                self.metrics.dns_upstream_duration.observe(began.elapsed());
-                if answer.is_none() {
-                    self.metrics.dns_upstream_failures.add();
-                }
-                answer.or_else(|| server_failure(query))
-            }
+            Verdict::Forward => self.forward(query, transport).await,
         }
+    }
+
+    /// The answer of another server, or SERVFAIL.
+    async fn forward(&self, query: &[u8], transport: Transport) -> Option<Vec<u8>> {
+        let Ok(_permit) = self.forwarded.try_acquire() else { return self.refuse(query) };
+        if self.forwarded.available_permits() > MAX_FORWARDED / 2 {
+            self.was_full.store(false, Ordering::Relaxed);
+        }
+        self.metrics.dns_upstream_requests.add();
+        let began = Instant::now();
+        let answer = self.forwarder.ask(query, transport).await;
+        self.metrics.dns_upstream_duration.observe(began.elapsed());
+        if answer.is_none() {
+            self.metrics.dns_upstream_failures.add();
+        }
+        answer.or_else(|| server_failure(query))
+    }
+
+    /// SERVFAIL to a query beyond the limit.
+    fn refuse(&self, query: &[u8]) -> Option<Vec<u8>> {
+        self.metrics.dns_upstream_refused.add();
+        if !self.was_full.swap(true, Ordering::Relaxed) {
+            warn!(
+                waiting = MAX_FORWARDED,
+                servers = ?self.forwarder.servers,
+                "too many DNS queries wait for other servers; answering further ones with SERVFAIL"
+            );
+        }
+        server_failure(query)
     }
 }
