@@ -3,6 +3,7 @@
 
 mod accept;
 mod fetch;
+mod local;
 mod metrics;
 mod pages;
 mod probes;
@@ -27,6 +28,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
+use self::local::is_local;
 use self::metrics::{Target, merged, targets};
 use self::pages::Page;
 use self::probes::Probes;
@@ -138,7 +140,7 @@ async fn connection(stream: TcpStream, peer: IpAddr, shared: Arc<Shared>) {
 impl Shared {
     async fn answer(&self, request: Request<Incoming>, peer: IpAddr) -> Response<Page> {
         let path = request.uri().path();
-        let foreign = !peer.is_loopback();
+        let foreign = !is_local(peer, request.uri(), request.headers());
         match path {
             "/healthz/ready" => self.ready().await,
             "/metrics" | "/stats/prometheus" if foreign && self.options.local_metrics => forbidden(),
@@ -234,5 +236,5 @@ fn typed(kind: &'static str, page: Page) -> Response<Page> {
 }
 
 fn forbidden() -> Response<Page> {
-    plain(StatusCode::FORBIDDEN, "Only requests from localhost are allowed\n")
+    plain(StatusCode::FORBIDDEN, "Only requests of this machine to localhost are allowed, and none of web pages\n")
 }

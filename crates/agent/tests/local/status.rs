@@ -55,7 +55,7 @@ impl Status {
     }
 
     async fn post(&self, path: &str) -> Reply {
-        let request = http::Request::post(path).header("host", "agent").body(String::new()).unwrap();
+        let request = http::Request::post(path).header("host", "localhost").body(String::new()).unwrap();
         client::send(self.address, request).await.unwrap()
     }
 }
