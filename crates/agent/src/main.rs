@@ -71,7 +71,10 @@ fn planned() -> Result<ExitCode> {
 }
 
 fn keep(plan: &Plan) -> Result<ExitCode> {
-    let cause = runtime()?.block_on(wire::run(plan));
+    let runtime = runtime()?;
+    let cause = runtime.block_on(wire::run(plan));
+    // A thread that reads a file on a dead mount never ends.
+    runtime.shutdown_background();
     // Told in the log too: who reads an agent's end reads its log.
     let cause = cause.inspect_err(|failure| error!("{failure:#}"))?;
     Ok(ExitCode::from(cause.code()))

@@ -5,16 +5,19 @@ use std::fs::{self, Metadata};
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
+use tokio::task::spawn_blocking;
 use tokio::time::{MissedTickBehavior, interval, sleep};
 use tracing::{info, warn};
 use xxhash_rust::xxh3::Xxh3;
 
 use super::{Material, Store};
+use crate::regular_file;
 
 /// Folders with `cert-chain.pem`, `key.pem` and `root-cert.pem`: of a workload's identity, and Pilot 0.8's.
 const FOLDERS: [&str; 3] = ["./var/run/secrets/workload-spiffe-credentials", "./etc/certs", "/etc/certs"];
@@ -57,7 +60,7 @@ impl Files {
     /// The whole material as it is now.
     pub fn read(&self) -> Result<Material> {
         let read = |path: &Path| {
-            fs::read(path)
+            regular_file::read(path)
                 .map(Bytes::from)
                 .with_context(|| format!("could not read the certificate {}", path.display()))
         };
@@ -72,7 +75,8 @@ impl Files {
     /// Publishes what the files hold, and every change of it, for as long as it is polled.
     pub async fn publish(self, store: Store, pace: Pace) {
         let mut told = String::new();
-        let look = || match self.read() {
+        let paths = self.paths();
+        let look = move || match self.read() {
             Ok(material) => {
                 told.clear();
                 if store.publish(material) {
@@ -88,38 +92,53 @@ impl Files {
                 }
             }
         };
-        watch(self.paths(), pace, look).await;
+        watch(paths, pace, look).await;
     }
 }
 
-/// Calls `look` at first, and whenever one of the files may have changed and all are left alone again.
-pub async fn watch(paths: Vec<PathBuf>, pace: Pace, mut look: impl FnMut()) {
+/// Calls `look` at first, and whenever one of the files may have changed and all are left alone again. Files are looked
+/// at on another thread: one on a dead mount must not stop the agent.
+pub async fn watch(paths: Vec<PathBuf>, pace: Pace, mut look: impl FnMut() + Send + 'static) {
     let mut ticks = interval(pace.period);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let paths = Arc::new(paths);
     let mut seen = Marks::new();
     loop {
         ticks.tick().await;
-        let mut now = marks(&paths);
+        let mut now = marks_of(&paths).await;
         if now == seen {
             continue;
         }
         while !seen.is_empty() {
             sleep(pace.settle).await;
-            let later = marks(&paths);
+            let later = marks_of(&paths).await;
             if later == now {
                 break;
             }
             now = later;
         }
         seen = now;
-        look();
+        let looked = spawn_blocking(move || {
+            look();
+            look
+        });
+        match looked.await {
+            Ok(again) => look = again,
+            // The agent ends.
+            Err(_) => return,
+        }
     }
+}
+
+async fn marks_of(paths: &Arc<Vec<PathBuf>>) -> Marks {
+    let paths = Arc::clone(paths);
+    spawn_blocking(move || marks(&paths)).await.unwrap_or_default()
 }
 
 /// Equal for equal content of all files; one that cannot be read counts as empty.
 pub fn fingerprint(paths: &[PathBuf]) -> u128 {
     let mut hash = Xxh3::new();
-    for content in paths.iter().map(|path| fs::read(path).unwrap_or_default()) {
+    for content in paths.iter().map(|path| regular_file::read(path).unwrap_or_default()) {
         hash.update(&content.len().to_le_bytes());
         hash.update(&content);
     }

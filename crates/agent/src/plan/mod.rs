@@ -1,6 +1,7 @@
 //! What the agent will do, decided before anything starts: who the proxy is, how Envoy is started and drained, and
 //! what is served to it. Reads files and the environment; opens no port.
 
+mod peers;
 mod upstream;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,12 +21,14 @@ use crate::args::Proxy;
 use crate::bootstrap::{Ingredients, Ports, Security, Switches, Transport, Way, Xds};
 use crate::certificates::files::{Files, Pace};
 use crate::environment::Environment;
+use crate::file_secrets::access::FileAccess;
 use crate::identity::metadata::{Known, Node, node};
 use crate::identity::{Kind, Role, addresses, pod, role};
 use crate::process::command::{Choices, Launch, Takeover};
 use crate::process::drain::Drain;
 use crate::relay::Upstream;
 use crate::settings::{Sources, proxy_config};
+use crate::socket::Peers;
 
 /// Where an injected pod has its folder for SDS sockets.
 const SDS_FOLDER: &str = "./var/run/secrets/workload-spiffe-uds";
@@ -53,6 +56,17 @@ pub struct Plan {
     pub dns: Dns,
     /// Where gRPC applications that speak xDS themselves find their bootstrap.
     pub grpc_bootstrap: Option<PathBuf>,
+    /// Who may connect to the sockets.
+    pub peers: SocketPeers,
+    /// Files that may be read for Envoy.
+    pub access: FileAccess,
+}
+
+/// Who may connect to each socket.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct SocketPeers {
+    pub sds: Peers,
+    pub xds: Peers,
 }
 
 /// The status port.
@@ -103,10 +117,13 @@ pub fn plan(args: &Proxy, environment: &Environment) -> Result<Plan> {
     let way = Way::choose(&settings, &args.template_file, environment.get("ISTIO_BOOTSTRAP"));
     let ingredients = ingredients(args, environment, &role, node, settings, ports, switches)?;
     let certificates = Files::find(|name| text(&ingredients.node, name));
+    let upstream = args.xds_relay.then(|| upstream::upstream(&ingredients, environment)).transpose()?;
     Ok(Plan {
         launch: launch(args, environment, &role, &way, &ingredients)?,
         drain: drain(environment, &role, &ingredients)?,
-        upstream: args.xds_relay.then(|| upstream::upstream(&ingredients, environment)).transpose()?,
+        peers: peers::peers(environment)?,
+        access: peers::access(environment, certificates.as_ref(), upstream.as_ref(), &ingredients.node),
+        upstream,
         restart_on: if args.hot_restart { watched(certificates.as_ref()) } else { Vec::new() },
         certificates,
         pace: Pace {

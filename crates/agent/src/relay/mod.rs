@@ -28,7 +28,7 @@ use hyper::body::Incoming;
 use hyper::client::conn::http2::SendRequest;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use tokio::net::{UnixListener, UnixStream};
+use tokio::net::UnixStream;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
@@ -43,8 +43,9 @@ use self::requests::Requests;
 use self::responses::{Connection, Responses, Sieve, causes};
 use self::standing::{History, Standing};
 pub use self::upstream::{Pings, Tls, Upstream};
+use crate::file_secrets::FileSecretNames;
 use crate::metrics::Metrics;
-use crate::socket;
+use crate::socket::{Listener, Peers};
 
 const SOTW: &str = "/envoy.service.discovery.v3.AggregatedDiscoveryService/StreamAggregatedResources";
 const DELTA: &str = "/envoy.service.discovery.v3.AggregatedDiscoveryService/DeltaAggregatedResources";
@@ -58,6 +59,10 @@ const MAX_PAUSE: Duration = Duration::from_secs(2);
 pub struct Options {
     /// The Unix socket for Envoy.
     pub socket: PathBuf,
+    /// Who may connect to it.
+    pub peers: Peers,
+    /// Learns the secrets in files that relayed configuration names.
+    pub file_secrets: FileSecretNames,
     pub upstream: Upstream,
     /// How long Envoy's stream waits for the control plane before it is told that there is none. Envoy counts
     /// a waiting stream as connected, so this must end.
@@ -66,13 +71,19 @@ pub struct Options {
 
 impl Options {
     pub fn new(socket: PathBuf, upstream: Upstream) -> Options {
-        Options { socket, upstream, patience: Duration::from_secs(10) }
+        Options {
+            socket,
+            peers: Peers::default(),
+            file_secrets: FileSecretNames::default(),
+            upstream,
+            patience: Duration::from_secs(10),
+        }
     }
 }
 
 /// The open socket.
 pub struct Relay {
-    listener: UnixListener,
+    listener: Listener,
     shared: Arc<Shared>,
 }
 
@@ -87,7 +98,7 @@ struct Shared {
 impl Relay {
     /// Opens the socket. With `names`, the relay asks for the name table beside what Envoy asks for.
     pub fn bind(options: Options, names: Option<Names>, metrics: Arc<Metrics>) -> Result<Relay> {
-        let listener = socket::listen(&options.socket)?;
+        let listener = Listener::bind(&options.socket, options.peers.clone())?;
         info!(socket = %options.socket.display(), upstream = %options.upstream.address, "relaying xDS");
         let names = names.map(Arc::new);
         Ok(Relay { listener, shared: Arc::new(Shared { options, names, history: Arc::default(), metrics }) })
@@ -99,19 +110,11 @@ impl Relay {
     }
 
     /// Relays until cancelled.
-    pub async fn serve(self, stop: CancellationToken) {
+    pub async fn serve(mut self, stop: CancellationToken) {
         let mut connections = JoinSet::new();
-        while let Some(accepted) = stop.run_until_cancelled(self.listener.accept()).await {
+        while let Some(stream) = stop.run_until_cancelled(self.listener.accept()).await {
             while connections.try_join_next().is_some() {}
-            match accepted {
-                Ok((stream, _)) => {
-                    connections.spawn(connection(stream, Arc::clone(&self.shared)));
-                }
-                Err(error) => {
-                    debug!(%error, "could not accept");
-                    sleep(FIRST_PAUSE).await;
-                }
-            }
+            connections.spawn(connection(stream, Arc::clone(&self.shared)));
         }
     }
 }
@@ -189,7 +192,13 @@ impl Shared {
             insert,
             splitter: Splitter::default(),
         });
-        let mut response = Response::new(Body::new(Responses::new(body, connection, standing, sieve)));
+        let mut response = Response::new(Body::new(Responses::new(
+            body,
+            connection,
+            standing,
+            sieve,
+            self.options.file_secrets.clone(),
+        )));
         *response.status_mut() = head.status;
         *response.headers_mut() = head.headers;
         Ok(response)

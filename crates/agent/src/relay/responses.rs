@@ -19,6 +19,8 @@ use super::frames::{Splitter, Walker};
 use super::names::{Names, Protocol};
 use super::requests::Insert;
 use super::standing::Standing;
+use crate::file_secrets::FileSecretNames;
+use crate::file_secrets::scan::Scanner;
 
 /// The body of the response to Envoy.
 pub(super) struct Responses {
@@ -28,6 +30,9 @@ pub(super) struct Responses {
     standing: Standing,
     walker: Walker,
     sieve: Option<Sieve>,
+    /// Finds secrets in files, before Envoy can ask for them.
+    scanner: Scanner,
+    file_secrets: FileSecretNames,
     ready: VecDeque<Bytes>,
     ended: bool,
 }
@@ -50,13 +55,21 @@ pub(super) struct Sieve {
 }
 
 impl Responses {
-    pub(super) fn new(pilot: Incoming, connection: Connection, standing: Standing, sieve: Option<Sieve>) -> Responses {
+    pub(super) fn new(
+        pilot: Incoming,
+        connection: Connection,
+        standing: Standing,
+        sieve: Option<Sieve>,
+        file_secrets: FileSecretNames,
+    ) -> Responses {
         Responses {
             pilot,
             connection,
             standing,
             walker: Walker::default(),
             sieve,
+            scanner: Scanner::default(),
+            file_secrets,
             ready: VecDeque::new(),
             ended: false,
         }
@@ -66,6 +79,7 @@ impl Responses {
         for _ in 0..self.walker.advance(&bytes) {
             self.standing.metrics().xds_responses.add();
         }
+        self.scanner.feed(&bytes, &self.file_secrets);
         match &mut self.sieve {
             None => self.ready.push_back(bytes),
             Some(sieve) => self.ready.extend(sieve.keep(&bytes)?),

@@ -1,72 +1,73 @@
 //! SDS on a Unix socket: Envoy asks for the workload's certificate, its roots and certificates in files, and
-//! is told when they change. `certificates` finds the workload's; files are looked at while Envoy wants them.
+//! is told when they change. `certificates` finds the workload's; `files` looks at files while Envoy wants them.
 
 mod content;
+mod files;
 mod names;
 
-use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 
 use anyhow::Result;
 use api::TypeUrl;
 use api::envoy::config::core::v3::Node;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
-use tokio::net::UnixListener;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
-use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 use tonic::Status;
 use tracing::{debug, info, warn};
 use xds::{Client, Control, Event, Peer, ResourceSet};
 
-use self::content::{Files, resource};
+use self::content::resource;
+use self::files::{Contents, Reader, follow};
 use self::names::Secret;
 pub use self::names::{ROOT, WORKLOAD};
 use crate::certificates::{Current, Store};
-use crate::socket;
+use crate::file_secrets::FileSecretNames;
+use crate::file_secrets::access::FileAccess;
+use crate::socket::{Listener, Peers};
 
-/// How often files are looked at. Certificates are replaced long before the old ones end.
-const LOOK: Duration = Duration::from_millis(500);
+/// What is served, and to whom.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    pub peers: Peers,
+    /// Files that may be read.
+    pub access: FileAccess,
+    /// Names of secrets in files that Envoy's configuration holds; no others are served. None where the agent does not
+    /// see the configuration.
+    pub names: Option<FileSecretNames>,
+}
 
 /// The open socket.
 pub struct Server {
-    listener: UnixListener,
-    path: PathBuf,
-    store: Store,
+    listener: Listener,
+    secrets: Secrets,
 }
 
 impl Server {
-    pub fn bind(path: &Path, store: Store) -> Result<Server> {
-        let listener = socket::listen(path)?;
+    pub fn bind(path: &Path, store: Store, options: Options) -> Result<Server> {
+        let listener = Listener::bind(path, options.peers)?;
         info!(socket = %path.display(), "serving secrets");
-        Ok(Server { listener, path: path.to_owned(), store })
+        let reader = Arc::new(Reader::new(options.access));
+        Ok(Server { listener, secrets: Secrets { store, reader, names: options.names } })
     }
 
     /// Where Envoy connects.
     pub fn socket(&self) -> &Path {
-        &self.path
+        self.listener.path()
     }
 
     /// Serves until cancelled.
-    pub async fn serve(self, stop: CancellationToken) {
+    pub async fn serve(mut self, stop: CancellationToken) {
         let options =
             xds::Options { identifier: "pilot-agent".to_owned(), stop: stop.clone(), ..xds::Options::default() };
-        let routes = xds::routes(Arc::new(Secrets { store: self.store }), options);
+        let routes = xds::routes(Arc::new(self.secrets), options);
         let mut connections = JoinSet::new();
-        while let Some(accepted) = stop.run_until_cancelled(self.listener.accept()).await {
+        while let Some(stream) = stop.run_until_cancelled(self.listener.accept()).await {
             while connections.try_join_next().is_some() {}
-            let stream = match accepted {
-                Ok((stream, _)) => stream,
-                Err(error) => {
-                    debug!(%error, "could not accept");
-                    tokio::time::sleep(LOOK).await;
-                    continue;
-                }
-            };
             let service = TowerToHyperService::new(routes.clone());
             connections.spawn(async move {
                 let server = hyper::server::conn::http2::Builder::new(TokioExecutor::new())
@@ -83,6 +84,8 @@ impl Server {
 
 struct Secrets {
     store: Store,
+    reader: Arc<Reader>,
+    names: Option<FileSecretNames>,
 }
 
 impl Control for Secrets {
@@ -91,7 +94,12 @@ impl Control for Secrets {
     async fn connect(&self, _: Node, _: Peer) -> Result<Session, Status> {
         let news = self.store.subscribe();
         let current = news.borrow().clone();
-        Ok(Session { news, current, wanted: BTreeMap::new(), files: Files::default() })
+        let (followed, wanted_files) = watch::channel(Vec::new());
+        let (sender, contents) = watch::channel(Contents::new());
+        // Ends with the session, which holds the other end.
+        tokio::spawn(follow(wanted_files, sender, Arc::clone(&self.reader)));
+        let names = self.names.clone();
+        Ok(Session { news, current, names, wanted: BTreeMap::new(), followed, contents, files: Contents::new() })
     }
 }
 
@@ -99,43 +107,45 @@ impl Control for Secrets {
 struct Session {
     news: watch::Receiver<Current>,
     current: Current,
+    names: Option<FileSecretNames>,
     wanted: BTreeMap<Arc<str>, Secret>,
-    files: Files,
+    /// Secrets whose files are followed for this stream.
+    followed: watch::Sender<Vec<Secret>>,
+    contents: watch::Receiver<Contents>,
+    files: Contents,
 }
 
 impl Session {
-    fn adopt(&mut self, names: &std::collections::BTreeSet<Arc<str>>) {
-        let parse = |name: &Arc<str>| match Secret::parse(name) {
-            Some(secret) => Some((Arc::clone(name), secret)),
-            None => {
-                warn!(%name, "Envoy asks for a secret that is none of ours");
-                None
-            }
+    fn adopt(&mut self, names: &BTreeSet<Arc<str>>) {
+        self.wanted = names.iter().filter_map(|name| Some((Arc::clone(name), self.secret(name)?))).collect();
+        self.followed.send_replace(self.wanted.values().cloned().collect());
+    }
+
+    fn secret(&self, name: &Arc<str>) -> Option<Secret> {
+        let Some(secret) = Secret::parse(name) else {
+            warn!(%name, "Envoy asks for a secret that is none of ours");
+            return None;
         };
-        self.wanted = names.iter().filter_map(parse).collect();
-        self.files.read(self.wanted.values());
+        let is_named = self.names.as_ref().is_none_or(|names| names.contains(name));
+        if !secret.files().is_empty() && !is_named {
+            warn!(%name, "refused a secret in a file that Envoy's configuration does not name");
+            return None;
+        }
+        Some(secret)
     }
 }
 
 impl Client for Session {
     async fn changed(&mut self) {
-        let mut look = interval(LOOK);
-        look.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        look.reset();
-        let watches_files = self.wanted.values().any(|secret| !secret.files().is_empty());
-        loop {
-            tokio::select! {
-                news = self.news.changed() => {
-                    if news.is_err() {
-                        return std::future::pending().await;
-                    }
-                    self.current = self.news.borrow_and_update().clone();
-                    return;
-                }
-                _ = look.tick(), if watches_files => if self.files.read(self.wanted.values()) {
-                    return;
-                },
-            }
+        tokio::select! {
+            news = self.news.changed() => match news {
+                Ok(()) => self.current = self.news.borrow_and_update().clone(),
+                Err(_) => std::future::pending().await,
+            },
+            contents = self.contents.changed() => match contents {
+                Ok(()) => self.files = self.contents.borrow_and_update().clone(),
+                Err(_) => std::future::pending().await,
+            },
         }
     }
 
@@ -152,7 +162,7 @@ impl Client for Session {
     fn observe(&mut self, event: &Event<'_>) {
         match event {
             Event::Subscribed { names, .. } => self.adopt(names),
-            Event::Unsubscribed { .. } => self.wanted.clear(),
+            Event::Unsubscribed { .. } => self.adopt(&BTreeSet::new()),
             Event::Sent { resources, .. } => {
                 info!(names = ?self.wanted.keys().collect::<Vec<_>>(), resources, "secrets sent");
             }

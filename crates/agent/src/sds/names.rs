@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use crate::file_secrets;
+
 /// The workload's own certificate.
 pub const WORKLOAD: &str = "default";
 /// What the workload's peers are checked against.
@@ -25,11 +27,11 @@ impl Secret {
     /// None: a name that is no secret of this agent's.
     pub(super) fn parse(name: &str) -> Option<Secret> {
         let is_path = |path: &str| !path.is_empty() && !path.contains('~');
-        if let Some(files) = name.strip_prefix("file-cert:") {
+        if let Some(files) = name.strip_prefix(file_secrets::PAIR) {
             let (chain, key) = files.split_once('~')?;
             return (is_path(chain) && is_path(key)).then(|| Secret::Pair { chain: chain.into(), key: key.into() });
         }
-        if let Some(file) = name.strip_prefix("file-root:") {
+        if let Some(file) = name.strip_prefix(file_secrets::ROOT) {
             return is_path(file).then(|| Secret::RootFile(file.into()));
         }
         match name {

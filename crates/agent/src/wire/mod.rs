@@ -4,7 +4,7 @@
 mod services;
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -19,11 +19,13 @@ use crate::bootstrap;
 use crate::certificates::Store;
 use crate::certificates::files::{self, Pace, fingerprint};
 use crate::environment::Environment;
+use crate::file_secrets::FileSecretNames;
 use crate::plan::{Plan, plan};
 use crate::process::back_off::BackOff;
 use crate::process::exit::Cause;
 use crate::process::keeper::{Configured, Keeper};
 use crate::process::orders::{Order, Orders};
+use crate::socket::make_folder;
 
 use services::Services;
 
@@ -41,19 +43,19 @@ pub fn planned(args: &Proxy, environment: &Environment) -> Result<Plan> {
 
 /// Runs an Envoy until there is a reason to end.
 pub async fn run(plan: &Plan) -> Result<Cause> {
-    let folder = &plan.ingredients.config.config_path;
-    fs::create_dir_all(folder).with_context(|| format!("could not make the folder {folder}"))?;
+    make_folder(Path::new(&plan.ingredients.config.config_path), &plan.peers.xds)?;
     let orders = Orders::default();
     let signals = Signals::new().context("could not wait for signals")?;
 
     let mut services = Services::default();
     services.spawn(signals.obey(orders.clone()));
     let store = certificates(plan, &mut services);
-    services::open(plan, &store, &orders, &mut services).await?;
+    let names = FileSecretNames::default();
+    services::open(plan, &store, &names, &orders, &mut services).await?;
 
     let cause = match plan.without_envoy {
         true => until_stopped(&orders).await,
-        false => keep(plan, &orders, &mut services).await,
+        false => keep(plan, &names, &orders, &mut services).await,
     };
     services.stop().await;
     info!(code = cause.code(), "{cause}");
@@ -106,9 +108,13 @@ fn certificates(plan: &Plan, services: &mut Services) -> Store {
 }
 
 /// Runs Envoy. Its bootstrap is made anew for each epoch.
-async fn keep(plan: &Plan, orders: &Orders, services: &mut Services) -> Cause {
+async fn keep(plan: &Plan, names: &FileSecretNames, orders: &Orders, services: &mut Services) -> Cause {
+    // What Envoy merges into its bootstrap is an argument.
+    plan.launch.fixed.iter().for_each(|argument| names.learn_from_text(argument));
     let configure = |epoch| {
         let written = bootstrap::write(&plan.way, &plan.ingredients, epoch)?;
+        // Envoy says it better where it cannot be read.
+        names.learn_from_text(&fs::read_to_string(&written.path).unwrap_or_default());
         Ok(Configured { path: written.path, remove: written.is_ours })
     };
     let wanted = watch::Sender::new(fingerprint(&plan.restart_on));
@@ -122,11 +128,12 @@ async fn keep(plan: &Plan, orders: &Orders, services: &mut Services) -> Cause {
 
 /// Turns changed certificates into the wish for a new Envoy.
 async fn follow(paths: Vec<PathBuf>, pace: Pace, wanted: watch::Sender<u128>) {
-    let look = || {
+    let watched = paths.clone();
+    let look = move || {
         let now = fingerprint(&paths);
         wanted.send_if_modified(|before| std::mem::replace(before, now) != now);
     };
-    files::watch(paths.clone(), pace, look).await;
+    files::watch(watched, pace, look).await;
 }
 
 async fn until_stopped(orders: &Orders) -> Cause {

@@ -16,6 +16,7 @@ use tracing::info;
 
 use crate::bootstrap::Xds;
 use crate::certificates::Store;
+use crate::file_secrets::FileSecretNames;
 use crate::metrics::Metrics;
 use crate::plan::Plan;
 use crate::process::orders::{Order, Orders};
@@ -41,7 +42,13 @@ impl Services {
 }
 
 /// Opens everything before Envoy starts, so that nothing it asks for is refused.
-pub(super) async fn open(plan: &Plan, store: &Store, orders: &Orders, services: &mut Services) -> Result<()> {
+pub(super) async fn open(
+    plan: &Plan,
+    store: &Store,
+    file_secrets: &FileSecretNames,
+    orders: &Orders,
+    services: &mut Services,
+) -> Result<()> {
     let metrics = Arc::new(Metrics::default());
     let names = watch::Sender::new(None);
     if let Some(options) = status_options(plan, &names) {
@@ -60,10 +67,14 @@ pub(super) async fn open(plan: &Plan, store: &Store, orders: &Orders, services: 
     if UnixStream::connect(socket).is_ok() {
         info!(socket = %socket.display(), "secrets are served by someone else");
     } else {
-        services.spawn(sds::Server::bind(socket, store.clone())?.serve(services.stop.clone()));
+        // An Envoy that dials the control plane itself has configuration that the agent does not see.
+        let names = matches!(plan.ingredients.xds, Xds::Relay(_)).then(|| file_secrets.clone());
+        let options = sds::Options { peers: plan.peers.sds.clone(), access: plan.access.clone(), names };
+        services.spawn(sds::Server::bind(socket, store.clone(), options)?.serve(services.stop.clone()));
     }
     if let (Some(upstream), Xds::Relay(socket)) = (&plan.upstream, &plan.ingredients.xds) {
-        let options = relay::Options::new(socket.into(), upstream.clone());
+        let (peers, file_secrets) = (plan.peers.xds.clone(), file_secrets.clone());
+        let options = relay::Options { peers, file_secrets, ..relay::Options::new(socket.into(), upstream.clone()) };
         let names = plan.dns.address.map(|_| names);
         services.spawn(Relay::bind(options, names, metrics)?.serve(services.stop.clone()));
     }

@@ -5,3 +5,6 @@
 #![allow(clippy::unwrap_used)]
 
 mod dns;
+mod files;
+mod sockets;
+mod stage;

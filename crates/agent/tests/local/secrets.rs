@@ -6,7 +6,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use agent::certificates::{Material, Store};
-use agent::sds::Server;
+use agent::file_secrets::access::FileAccess;
+use agent::sds::{Options, Server};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
@@ -149,7 +150,8 @@ async fn envoy_is_given_secrets_and_their_successors() {
     }
     let (authority, folder) = (Authority::new(), tempfile::tempdir().unwrap());
     let (store, socket, stop) = (Store::new(), folder.path().join("sds/socket"), CancellationToken::new());
-    let server = Server::bind(&socket, store.clone()).unwrap();
+    let options = Options { access: FileAccess::new([], [folder.path().to_owned()]), ..Options::default() };
+    let server = Server::bind(&socket, store.clone(), options).unwrap();
     tokio::spawn(server.serve(stop.clone()));
     let file = |name: &str| folder.path().join(name).display().to_string();
     let pair = format!("file-cert:{}~{}", file("cert.pem"), file("key.pem"));

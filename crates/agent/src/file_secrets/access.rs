@@ -1,0 +1,163 @@
+//! Which files are read for Envoy. Every author of a DestinationRule or Gateway can name a path on this machine, so a
+//! path must lead to a regular file of bounded size below a folder for such files, and not to what another user
+//! keeps private.
+
+use std::collections::BTreeSet;
+use std::fs::{self, Metadata};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use bytes::Bytes;
+use nix::unistd::geteuid;
+use serde::{Deserialize, Serialize};
+
+use crate::regular_file::RegularFile;
+
+/// Where pods and machines have certificates. `/var/run` is a link to `/run`, or the other way round.
+const USUAL: [&str; 4] = ["/etc", "/var/run/secrets", "/run/secrets", "/var/lib/istio"];
+
+/// Nothing below these is a file with a certificate, whatever folders are allowed.
+const NEVER: [&str; 3] = ["/dev", "/proc", "/sys"];
+
+/// A file that changed so recently may change again without a new time stamp.
+const UNSETTLED: Duration = Duration::from_secs(2);
+
+/// Files that may be read for Envoy.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FileAccess {
+    /// Files that the agent's own settings name; whose they are does not matter.
+    own: BTreeSet<PathBuf>,
+    folders: BTreeSet<PathBuf>,
+}
+
+impl FileAccess {
+    /// The usual folders, files of the agent's own settings with those beside them, and further folders.
+    pub fn new(own: impl IntoIterator<Item = PathBuf>, further: impl IntoIterator<Item = PathBuf>) -> FileAccess {
+        let own: BTreeSet<PathBuf> = own.into_iter().collect();
+        // A file in the root folder must not open the whole machine.
+        let beside = own.iter().filter_map(|file| file.parent()).filter(|folder| folder.file_name().is_some());
+        let folders = USUAL.iter().map(PathBuf::from).chain(beside.map(Path::to_owned)).chain(further).collect();
+        FileAccess { own, folders }
+    }
+
+    /// The content of a file, or None if it is the one of `last`. The error says why it is not read.
+    pub(crate) fn look(&self, path: &Path, last: Option<Mark>) -> Result<Option<(Bytes, Mark)>, String> {
+        // Links are followed first: what counts is where a path leads.
+        let real = fs::canonicalize(path).map_err(|error| error.to_string())?;
+        self.check_place(&real)?;
+        let file = RegularFile::open(&real).map_err(|error| error.to_string())?;
+        let is_own = self.own.iter().any(|own| own == path);
+        if !is_own && geteuid().is_root() && is_private_of_another(&file.about) {
+            return Err(format!("it is private to user {}", file.about.uid()));
+        }
+        let mark = Mark::of(&file.about);
+        if last == Some(mark) && mark.is_settled() {
+            return Ok(None);
+        }
+        let content = file.read().map_err(|error| error.to_string())?;
+        Ok(Some((content.into(), mark)))
+    }
+
+    fn check_place(&self, real: &Path) -> Result<(), String> {
+        let is_below = |folder: &Path| fs::canonicalize(folder).is_ok_and(|folder| real.starts_with(folder));
+        let is_never = NEVER.iter().any(|folder| real.starts_with(folder));
+        if is_never || !self.folders.iter().any(|folder| is_below(folder)) {
+            let real = real.display();
+            return Err(format!("{real} is not in a folder for certificates; PILOTAGE_SECRET_FOLDERS adds folders"));
+        }
+        Ok(())
+    }
+}
+
+/// Root may read every file, but those that their owner keeps from others are not for Envoy.
+fn is_private_of_another(about: &Metadata) -> bool {
+    about.uid() != 0 && about.mode() & 0o004 == 0
+}
+
+/// Different whenever a file may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Mark {
+    device: u64,
+    inode: u64,
+    length: u64,
+    changed: (i64, i64),
+}
+
+impl Mark {
+    fn of(about: &Metadata) -> Mark {
+        let changed = (about.ctime(), about.ctime_nsec());
+        Mark { device: about.dev(), inode: about.ino(), length: about.len(), changed }
+    }
+
+    fn is_settled(&self) -> bool {
+        let changed = SystemTime::UNIX_EPOCH + Duration::from_secs(u64::try_from(self.changed.0).unwrap_or_default());
+        // A clock that was set back is no reason to trust a time stamp.
+        SystemTime::now().duration_since(changed).is_ok_and(|age| age > UNSETTLED)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{PermissionsExt, chown, symlink};
+    use std::path::{Path, PathBuf};
+
+    use super::FileAccess;
+
+    fn look(access: &FileAccess, path: &Path) -> String {
+        match access.look(path, None) {
+            Ok(Some((content, _))) => String::from_utf8_lossy(&content).into_owned(),
+            Ok(None) => "unchanged".to_owned(),
+            Err(error) => error,
+        }
+    }
+
+    #[test]
+    fn hole_10_files_outside_of_their_folders_are_not_read() {
+        let [inside, outside] = [(); 2].map(|()| tempfile::tempdir().unwrap());
+        let secret = outside.path().join("secret.pem");
+        std::fs::write(&secret, "secret").unwrap();
+        std::fs::write(inside.path().join("ca.pem"), "authority").unwrap();
+        symlink(&secret, inside.path().join("link.pem")).unwrap();
+        symlink("/dev/zero", inside.path().join("zero.pem")).unwrap();
+        symlink(inside.path().join("ca.pem"), outside.path().join("back.pem")).unwrap();
+        let access = FileAccess::new([], [inside.path().to_owned(), "/".into()]);
+        assert!(look(&access, Path::new("/dev/zero")).contains("not in a folder for certificates"));
+        assert!(look(&access, Path::new("/proc/self/environ")).contains("not in a folder"));
+        let access = FileAccess::new([PathBuf::from("/top.pem")], [inside.path().to_owned()]);
+        let up = inside.path().join("..").join(outside.path().file_name().unwrap()).join("secret.pem");
+        for path in [secret.as_path(), &inside.path().join("link.pem"), &inside.path().join("zero.pem"), &up] {
+            assert!(look(&access, path).contains("PILOTAGE_SECRET_FOLDERS"), "{}", path.display());
+        }
+        assert_eq!(look(&access, &inside.path().join("ca.pem")), "authority");
+        assert_eq!(look(&access, &outside.path().join("back.pem")), "authority");
+        assert!(look(&access, &inside.path().join("missing.pem")).contains("No such file"));
+        // Those beside a file of the agent's own settings.
+        let access = FileAccess::new([secret.clone()], []);
+        assert_eq!(look(&access, &secret), "secret");
+    }
+
+    /// Only root could read them at all.
+    #[test]
+    fn hole_10_private_files_of_other_users_are_not_read() {
+        if !nix::unistd::geteuid().is_root() {
+            eprintln!("skipped: needs root");
+            return;
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("key.pem");
+        std::fs::write(&file, "key").unwrap();
+        let access = FileAccess::new([], [folder.path().to_owned()]);
+        let owned = |user, mode| {
+            chown(&file, Some(user), None).unwrap();
+            std::fs::set_permissions(&file, PermissionsExt::from_mode(mode)).unwrap();
+        };
+        owned(4711, 0o640);
+        assert_eq!(look(&access, &file), "it is private to user 4711");
+        assert_eq!(look(&FileAccess::new([file.clone()], []), &file), "key");
+        owned(4711, 0o644);
+        assert_eq!(look(&access, &file), "key");
+        owned(0, 0o600);
+        assert_eq!(look(&access, &file), "key");
+    }
+}

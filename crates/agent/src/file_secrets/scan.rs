@@ -1,0 +1,117 @@
+//! Finds names of secrets in files in configuration that is relayed, without decoding it: such a name is the first
+//! field of Envoy's SdsSecretConfig, a text after its tag and length, and texts are never cut inside a message.
+//! That another text has the same form does no harm: who writes configuration may name files.
+
+use memchr::memmem;
+
+use super::{FileSecretNames, MAX_NAME, PAIR, ROOT};
+
+/// What both kinds of names begin with.
+const START: &[u8] = b"file-";
+
+/// Field 1, a text.
+const TAG: u8 = 0x0a;
+
+/// Tag and length before a name, at most.
+const HEAD: usize = 3;
+
+/// Follows one stream of bytes, however it is cut.
+#[derive(Debug, Default)]
+pub(crate) struct Scanner {
+    /// The end of what came so far, in which a name may begin.
+    rest: Vec<u8>,
+}
+
+impl Scanner {
+    /// Takes in the next bytes and learns the names that are whole by now.
+    pub(crate) fn feed(&mut self, bytes: &[u8], names: &FileSecretNames) {
+        self.rest.extend_from_slice(bytes);
+        // Whatever is before this has been looked at.
+        let mut keep = self.rest.len().saturating_sub(HEAD + PAIR.len() - 1);
+        for at in memmem::find_iter(&self.rest, START) {
+            match name_at(&self.rest, at) {
+                Found::Name(name) => names.learn(name),
+                Found::Part => keep = keep.min(at.saturating_sub(HEAD)),
+                Found::Nothing => {}
+            }
+        }
+        self.rest.drain(..keep);
+    }
+}
+
+enum Found<'a> {
+    Name(&'a str),
+    /// The rest of it is still to come.
+    Part,
+    Nothing,
+}
+
+fn name_at(bytes: &[u8], at: usize) -> Found<'_> {
+    let begins = |kind: &str| {
+        let there = &bytes[at..bytes.len().min(at + kind.len())];
+        kind.as_bytes().starts_with(there)
+    };
+    let length = match length_before(&bytes[..at]) {
+        Some(length) if begins(ROOT) || begins(PAIR) => length,
+        _ => return Found::Nothing,
+    };
+    if length <= ROOT.len() || length > MAX_NAME {
+        return Found::Nothing;
+    }
+    match bytes.get(at..at + length) {
+        None => Found::Part,
+        Some(name) => std::str::from_utf8(name).map_or(Found::Nothing, Found::Name),
+    }
+}
+
+/// The length of a text of field 1 that follows these bytes.
+fn length_before(bytes: &[u8]) -> Option<usize> {
+    match bytes {
+        [.., TAG, length] if *length < 0x80 => Some(usize::from(*length)),
+        [.., TAG, low, high] if *low >= 0x80 && *high < 0x80 => Some(usize::from(low & 0x7f) | usize::from(*high) << 7),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use api::envoy::extensions::transport_sockets::tls::v3::{CommonTlsContext, SdsSecretConfig};
+    use prost::Message;
+
+    use super::{FileSecretNames, Scanner};
+
+    fn configuration(names: &[&str]) -> Vec<u8> {
+        let secret = |name: &&str| SdsSecretConfig { name: (*name).to_owned(), ..Default::default() };
+        let context = CommonTlsContext {
+            tls_certificate_sds_secret_configs: names.iter().map(secret).collect(),
+            ..Default::default()
+        };
+        [vec![0; 300], context.encode_to_vec(), b"some file-root:/etc/text file-".to_vec()].concat()
+    }
+
+    #[test]
+    fn hole_10_names_are_found_however_the_bytes_come() {
+        let long = format!("file-cert:/etc/{}/chain.pem~/etc/key.pem", "x".repeat(1000));
+        let expected = ["file-root:/etc/root.pem", "file-cert:/etc/a~/etc/b", long.as_str()];
+        let bytes = configuration(&[expected[0], "default", expected[1], expected[2], "kubernetes://x"]);
+        for piece in [1, 2, 7, 64, 1000, bytes.len()] {
+            let (names, mut scanner) = (FileSecretNames::default(), Scanner::default());
+            bytes.chunks(piece).for_each(|bytes| scanner.feed(bytes, &names));
+            for name in expected {
+                assert!(names.contains(name), "{name} in pieces of {piece}");
+            }
+            assert!(!names.contains("file-root:/etc/text"));
+            assert!(scanner.rest.len() < 32, "{} bytes are kept", scanner.rest.len());
+        }
+    }
+
+    #[test]
+    fn hole_10_what_is_kept_of_a_stream_is_bounded() {
+        let (names, mut scanner) = (FileSecretNames::default(), Scanner::default());
+        for _ in 0..1000 {
+            // Each claims to be longer than what follows.
+            scanner.feed(b"\x0a\xff\x3ffile-root:/etc/a", &names);
+            assert!(scanner.rest.len() < 3 * super::MAX_NAME, "{}", scanner.rest.len());
+        }
+    }
+}
