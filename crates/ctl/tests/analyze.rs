@@ -70,3 +70,29 @@ fn good_files_are_praised_and_unreadable_ones_told() {
     assert_eq!(analyze(&bad, &[]).status.code(), Some(79));
     assert_eq!(analyze(&bad, &["--ignore-unknown"]).status.code(), Some(0));
 }
+
+#[test]
+fn hole_15_pipes_and_link_loops_do_not_stop_an_analysis() {
+    let folder = folder(&[("deep/broken.yaml", BROKEN), ("good.yml", GOOD)]);
+    let path = |name: &str| folder.path().join(name);
+    nix::unistd::mkfifo(&path("aaa.yaml"), nix::sys::stat::Mode::S_IRWXU).expect("a pipe can be made");
+    std::os::unix::fs::symlink("/dev/zero", path("zero.yaml")).expect("a link can be made");
+    std::os::unix::fs::symlink(folder.path(), path("deep/back")).expect("a link can be made");
+    // The same file by another name, as in the folders that Kubernetes mounts.
+    std::os::unix::fs::symlink(path("deep"), path("again")).expect("a link can be made");
+    std::os::unix::fs::symlink(path("good.yml"), path("same.yml")).expect("a link can be made");
+    let begun = std::time::Instant::now();
+    let output = analyze(&folder, &[]);
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    eprintln!("analysed in {:?}", begun.elapsed());
+    let about = |file: &str, reason: &str| text.lines().filter(|l| l.contains(file) && l.contains(reason)).count();
+    assert_eq!(about("aaa.yaml", "not a regular file"), 1, "{text}");
+    assert_eq!(about("zero.yaml", "not a regular file"), 1, "{text}");
+    assert_eq!(about("back", "a link leads back"), 1, "{text}");
+    assert_eq!(about("VirtualService shop/cart", "Referenced gateway not found"), 1, "{text}");
+    assert_eq!(text.lines().count(), 5, "{text}");
+    // What was named must be readable.
+    let named = Command::new(env!("CARGO_BIN_EXE_pilotctl")).arg("analyze").arg(path("aaa.yaml")).output();
+    let named = named.expect("pilotctl runs");
+    assert!(!named.status.success() && String::from_utf8_lossy(&named.stderr).contains("not a regular file"));
+}

@@ -1,7 +1,6 @@
 //! Files as a mesh: every document that can be read, and what is wrong with the others.
 
 use std::fs;
-use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -16,25 +15,27 @@ use model::settings::Settings;
 use model::shared::Shared;
 use model::snapshot::Snapshot;
 
+use super::gather::Gathered;
+
 /// What was read, and from where.
 pub(super) struct Contents {
     pub(super) world: Snapshot,
     pub(super) names: Vec<String>,
 }
 
-/// Reads files and folders. Only a file that cannot be opened is an error; all else is a finding.
+/// Reads files and folders. Only what was named and cannot be opened is an error; all else is a finding.
 pub(super) fn read(
     paths: &[PathBuf],
     namespace: &str,
     mesh_config: Option<&Path>,
     ignore_unreadable: bool,
 ) -> Result<Contents> {
-    let mut texts = Vec::new();
+    let mut gathered = Gathered::default();
     for path in paths {
-        gather(path, &mut texts)?;
+        gathered.add(path)?;
     }
+    let Gathered { texts, mut problems, .. } = gathered;
     let mut changes = Vec::new();
-    let mut problems = Vec::new();
     for (name, text) in &texts {
         let parsed = documents(text, name);
         problems.extend(parsed.problems);
@@ -77,34 +78,4 @@ fn placed(object: Object, namespace: &str) -> Object {
     }
     let meta = Meta { namespace: namespace.into(), ..Meta::clone(&object.meta) };
     Object { meta: Arc::new(meta), spec: object.spec }
-}
-
-/// Texts of a file, of all configuration files below a folder in order, or of standard input.
-fn gather(path: &Path, texts: &mut Vec<(String, String)>) -> Result<()> {
-    let name = path.to_string_lossy().into_owned();
-    if name == "-" {
-        let mut text = String::new();
-        std::io::stdin().read_to_string(&mut text).context("could not read standard input")?;
-        texts.push((name, text));
-        return Ok(());
-    }
-    let about = fs::metadata(path).with_context(|| format!("could not read {name}"))?;
-    if about.is_file() {
-        let bytes = fs::read(path).with_context(|| format!("could not read {name}"))?;
-        texts.push((name, String::from_utf8_lossy(&bytes).into_owned()));
-        return Ok(());
-    }
-    let mut inside: Vec<PathBuf> = Vec::new();
-    for entry in fs::read_dir(path).with_context(|| format!("could not list {name}"))? {
-        inside.push(entry.with_context(|| format!("could not list {name}"))?.path());
-    }
-    inside.sort();
-    for path in inside.iter().filter(|path| path.is_dir() || is_configuration(path)) {
-        gather(path, texts)?;
-    }
-    Ok(())
-}
-
-fn is_configuration(path: &Path) -> bool {
-    path.extension().is_some_and(|extension| ["yaml", "yml", "json"].iter().any(|known| extension == *known))
 }

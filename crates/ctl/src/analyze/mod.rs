@@ -2,6 +2,7 @@
 //! `istioctl analyze`. The checks are `model::analysis`; nothing is asked of a running mesh.
 
 mod files;
+mod gather;
 mod output;
 
 use std::path::PathBuf;

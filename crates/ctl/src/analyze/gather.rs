@@ -1,0 +1,96 @@
+//! Texts of files and of all configuration files below folders. What is in a folder may be anything: pipes, devices,
+//! links that lead back. None of it may stop the analysis; what cannot be read is reported and left out.
+
+use std::collections::BTreeSet;
+use std::fs::{self, Metadata, OpenOptions};
+use std::io::Read;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::Path;
+
+use anyhow::{Context, Result, bail, ensure};
+use model::problem::{Place, Problem};
+use nix::fcntl::OFlag;
+
+/// Folders in folders. Configuration is never deeper, and each level is a call.
+const MAX_DEPTH: usize = 32;
+
+/// The largest file that is read: far above what an API server takes as one object.
+const MAX_BYTES: u64 = 64 << 20;
+
+/// What was found.
+#[derive(Default)]
+pub(super) struct Gathered {
+    /// Names and texts of files, in order.
+    pub(super) texts: Vec<(String, String)>,
+    pub(super) problems: Vec<Problem>,
+    /// Files and folders by device and inode: each is read once, whatever names lead to it.
+    seen: BTreeSet<(u64, u64)>,
+}
+
+impl Gathered {
+    /// Adds what the user named: a file, a folder, or `-` for standard input. Only what was named must be readable.
+    pub(super) fn add(&mut self, path: &Path) -> Result<()> {
+        let name = path.to_string_lossy().into_owned();
+        if name == "-" {
+            let mut text = String::new();
+            std::io::stdin().read_to_string(&mut text).context("could not read standard input")?;
+            self.texts.push((name, text));
+            return Ok(());
+        }
+        self.add_at(path, &mut Vec::new()).with_context(|| format!("could not read {name}"))
+    }
+
+    /// `above` are the folders on the way here.
+    fn add_at(&mut self, path: &Path, above: &mut Vec<(u64, u64)>) -> Result<()> {
+        let about = fs::metadata(path)?;
+        let identity = (about.dev(), about.ino());
+        ensure!(!above.contains(&identity), "a link leads back to a folder that it is in");
+        if !self.seen.insert(identity) {
+            return Ok(());
+        }
+        if !about.is_dir() {
+            let text = read(path, &about)?;
+            self.texts.push((path.to_string_lossy().into_owned(), text));
+            return Ok(());
+        }
+        ensure!(above.len() < MAX_DEPTH, "folders in more than {MAX_DEPTH} folders are not read");
+        above.push(identity);
+        let listed = self.add_inside(path, above);
+        above.pop();
+        listed
+    }
+
+    fn add_inside(&mut self, folder: &Path, above: &mut Vec<(u64, u64)>) -> Result<()> {
+        let mut inside = Vec::new();
+        for entry in fs::read_dir(folder)? {
+            inside.push(entry?.path());
+        }
+        inside.sort();
+        for path in inside.iter().filter(|path| path.is_dir() || is_configuration(path)) {
+            if let Err(error) = self.add_at(path, above) {
+                let file = path.to_string_lossy().into_owned();
+                let place = Place { file: file.as_str().into(), line: 0 };
+                self.problems.push(Problem::error(file, format!("could not read it: {error:#}")).at(Some(place)));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The text of a regular file; a pipe would be waited for.
+fn read(path: &Path, about: &Metadata) -> Result<String> {
+    ensure!(about.is_file(), "not a regular file");
+    let file = OpenOptions::new().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(path)?;
+    // Another file may be there by now.
+    ensure!(file.metadata()?.is_file(), "not a regular file");
+    let mut bytes = Vec::new();
+    file.take(MAX_BYTES + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > MAX_BYTES {
+        bail!("larger than {MAX_BYTES} bytes");
+    }
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+fn is_configuration(path: &Path) -> bool {
+    path.extension().is_some_and(|extension| ["yaml", "yml", "json"].iter().any(|known| extension == *known))
+}
