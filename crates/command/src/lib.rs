@@ -7,4 +7,6 @@ pub mod args;
 pub mod flags;
 pub mod log;
 pub mod output;
+#[cfg(test)]
+mod revision;
 pub mod version;
