@@ -4,15 +4,17 @@
 
 mod clashes;
 mod destinations;
+mod ownership;
 mod patches;
 mod routes;
 mod told;
 
 use std::fmt;
 
+use api::istio::networking::v1alpha3::VirtualService;
 use serde_json::{Value, json};
 
-use crate::config::{Meta, Object};
+use crate::config::{Kind, Meta, Object, Spec};
 use crate::names::Text;
 use crate::problem::{Place, Severity};
 use crate::snapshot::Snapshot;
@@ -20,7 +22,7 @@ use crate::snapshot::Snapshot;
 /// One thing that is likely wrong.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
-    /// Upstream's code, such as `IST0101`.
+    /// Upstream's code, such as `IST0101`; `PIL0001` and so on where only we look.
     pub code: &'static str,
     pub severity: Severity,
     /// The object that it is about, as `VirtualService shop/cart`, or the file.
@@ -32,7 +34,7 @@ pub struct Finding {
 /// A check and what it looks for.
 type Check = fn(&Snapshot, &mut Vec<Finding>);
 
-/// Checks with upstream's names, in the order of its list.
+/// Checks with upstream's names, in the order of its list; then those that only we have.
 pub const CHECKS: &[(&str, &str, Check)] = &[
     ("destinationrule.CaCertificateAnalyzer", "Servers whose certificate nobody checks", destinations::certificates),
     ("destinationrule.UnknownHostAnalyzer", "DestinationRules for hosts that are not there", destinations::hosts),
@@ -46,6 +48,7 @@ pub const CHECKS: &[(&str, &str, Check)] = &[
     ("virtualservice.DestinationHostAnalyzer", "Routes to hosts and ports that are not there", routes::destinations),
     ("virtualservice.DestinationRuleAnalyzer", "Routes to subsets that are not there", routes::subsets),
     ("virtualservice.GatewayAnalyzer", "Routes of gateways that are not there", routes::gateways),
+    ("virtualservice.ForeignHostAnalyzer", "Routes for hosts of other namespaces", ownership::foreign_hosts),
 ];
 
 /// Everything that is likely wrong with a mesh, worst first, then by object.
@@ -87,13 +90,13 @@ impl Finding {
     /// The finding as upstream's JSON.
     pub fn to_json(&self) -> Value {
         let address = "https://istio.io/latest/docs/reference/config/analysis";
-        let mut fields = json!({
-            "code": self.code,
-            "documentationUrl": format!("{address}/{}/", self.code.to_ascii_lowercase()),
-            "level": self.level(),
-            "message": self.message,
-            "origin": &*self.origin,
-        });
+        let mut fields = json!({"code": self.code});
+        if self.code.starts_with("IST") {
+            fields["documentationUrl"] = json!(format!("{address}/{}/", self.code.to_ascii_lowercase()));
+        }
+        fields["level"] = json!(self.level());
+        fields["message"] = json!(self.message);
+        fields["origin"] = json!(&*self.origin);
         if let Some(place) = &self.place {
             fields["reference"] = json!(place.to_string());
         }
@@ -109,6 +112,13 @@ impl fmt::Display for Finding {
         }
         write!(f, ") {}", self.message)
     }
+}
+
+fn virtual_services(world: &Snapshot) -> impl Iterator<Item = (&Object, &VirtualService)> {
+    world.objects.of(Kind::VirtualService).filter_map(|object| match &object.spec {
+        Spec::VirtualService(spec) => Some((object, &**spec)),
+        _ => None,
+    })
 }
 
 /// `namespace/name`.

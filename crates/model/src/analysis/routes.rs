@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use api::istio::networking::v1alpha3::{Destination, VirtualService};
 
-use super::{Finding, full_name, listed};
+use super::{Finding, full_name, listed, virtual_services};
 use crate::config::{Key, Kind, Object, Spec};
 use crate::host::resolve_short_name;
 use crate::names::Hostname;
@@ -13,13 +13,6 @@ use crate::service::{Service, Visibility};
 use crate::snapshot::Snapshot;
 
 const MESH: &str = "mesh";
-
-fn virtual_services(world: &Snapshot) -> impl Iterator<Item = (&Object, &VirtualService)> {
-    world.objects.of(Kind::VirtualService).filter_map(|object| match &object.spec {
-        Spec::VirtualService(spec) => Some((object, &**spec)),
-        _ => None,
-    })
-}
 
 /// Gateways that a route names must be there and have one of its hosts.
 pub(super) fn gateways(world: &Snapshot, found: &mut Vec<Finding>) {

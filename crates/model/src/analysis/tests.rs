@@ -8,15 +8,19 @@ use crate::settings::Settings;
 use crate::snapshot::Snapshot;
 
 fn check(text: &str, expected: &[&str]) {
+    let found = findings(text, Settings::default());
+    assert_eq!(found, expected, "{found:#?}");
+}
+
+fn findings(text: &str, settings: Settings) -> Vec<String> {
     let parsed = documents(text, "f.yaml");
     let mut problems = parsed.problems;
     problems.extend(parsed.objects.iter().flat_map(validate));
     let mut changes: Vec<Change> = parsed.objects.into_iter().map(Change::Applied).collect();
     changes.push(Change::Problems(problems));
     let batch = Batch { source: SourceId("files".into()), changes };
-    let found = analyze(&Snapshot::empty(Settings::default()).apply(vec![batch]).0);
-    let found: Vec<String> = found.iter().map(ToString::to_string).collect();
-    assert_eq!(found, expected, "{found:#?}");
+    let found = analyze(&Snapshot::empty(settings).apply(vec![batch]).0);
+    found.iter().map(ToString::to_string).collect()
 }
 
 const CART: &str = "
@@ -109,4 +113,41 @@ fn rules_of_kinds_and_unchecked_servers_are_told() {
             "Warning [IST0174] (DestinationRule shop/away f.yaml:1) The host away.example defined in the DestinationRule does not match any services in the mesh.",
         ],
     );
+}
+
+/// A VirtualService of namespace `other` for these hosts.
+fn route_of_other(hosts: &str, more: &str) -> String {
+    format!(
+        "apiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {{name: taker, namespace: other}}\n\
+         spec: {{hosts: [{hosts}]{more}, http: [{{route: [{{destination: {{host: cart.shop.svc.cluster.local, port: \
+         {{number: 80}}}}}}]}}]}}\n---\n"
+    )
+}
+
+#[test]
+fn hole_15_routes_for_hosts_of_other_namespaces_are_reported() {
+    let host = "cart.shop.svc.cluster.local";
+    let message = |host: &str, owners: &str| {
+        format!(
+            "Warning [PIL0001] (VirtualService other/taker f.yaml:7) VirtualService other/taker takes calls to host {host}, \
+             which belongs to namespace {owners}, from clients of other namespaces. Set its exportTo to \".\", or let a \
+             VirtualService of the owner delegate to it."
+        )
+    };
+    let exported = |more: &str| format!("{CART}{}", route_of_other(host, more));
+    for more in ["", ", exportTo: ['*']", ", exportTo: ['.', shop]", ", gateways: [mesh]"] {
+        check(&exported(more), &[&message(host, "shop")]);
+    }
+    let wildcard = "'*.shop.svc.cluster.local'";
+    check(&format!("{CART}{}", route_of_other(wildcard, "")), &[&message(wildcard.trim_matches('\''), "shop")]);
+    // It holds for its own namespace alone, or is a delegate, or of a host that is nobody's or its own.
+    for more in [", exportTo: ['.']", ", exportTo: [other]"] {
+        check(&exported(more), &[]);
+    }
+    check(&format!("{CART}{}", route_of_other("", "")), &[]);
+    check(&format!("{CART}{}", route_of_other("away.example", "")), &[]);
+    let own = CART.replace("{name: cart, namespace: shop}", "{name: own, namespace: other}");
+    check(&format!("{CART}{own}{}", route_of_other(host, "")), &[]);
+    let root = route_of_other(host, "").replace("namespace: other", "namespace: istio-system");
+    check(&format!("{CART}{root}"), &[]);
 }

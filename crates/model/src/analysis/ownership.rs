@@ -1,0 +1,77 @@
+//! VirtualServices for hosts of other namespaces. A VirtualService for calls inside the mesh holds for every client that
+//! sees it, whoever has the service: one namespace can lead another's calls anywhere (ISTIO-SECURITY-2026-002).
+
+use std::collections::BTreeSet;
+
+use super::{Finding, full_name, virtual_services};
+use crate::config::Object;
+use crate::host::resolve_short_name;
+use crate::names::{Hostname, Namespace};
+use crate::service::{ExportTo, Service, Visibility};
+use crate::snapshot::Snapshot;
+
+pub(super) const CODE: &str = "PIL0001";
+
+/// Owners that a message names; a wildcard may take many.
+const NAMED: usize = 3;
+
+/// Routes that other namespaces see must be for hosts of their own namespace. Delegates have no hosts, and the root
+/// namespace is the mesh's own.
+pub(super) fn foreign_hosts(world: &Snapshot, found: &mut Vec<Finding>) {
+    let wildcards: Vec<&Service> =
+        world.services.iter().map(|service| &**service).filter(|service| service.hostname.is_wildcard()).collect();
+    let default = world.settings.default_virtual_service_export();
+    for (object, spec) in virtual_services(world) {
+        let namespace = &object.meta.namespace;
+        let is_for_mesh = spec.gateways.is_empty() || spec.gateways.iter().any(|gateway| gateway == "mesh");
+        let export = ExportTo::parse(&spec.export_to);
+        if !is_for_mesh || *namespace == world.settings.root_namespace() || !leaves(export.or(&default), namespace) {
+            continue;
+        }
+        for host in &spec.hosts {
+            let host = resolve_short_name(host, namespace, &world.settings.domain);
+            let owners = owners(world, &wildcards, &host, namespace);
+            if !owners.is_empty() {
+                found.push(Finding::warning(CODE, object, message(object, &host, &owners)));
+            }
+        }
+    }
+}
+
+/// Whether another namespace than its own sees an object.
+fn leaves(export: &ExportTo, own: &Namespace) -> bool {
+    let is_elsewhere = |visibility: &Visibility| match visibility {
+        Visibility::Public => true,
+        Visibility::Private | Visibility::Nobody => false,
+        Visibility::Namespace(namespace) => namespace != own,
+    };
+    export.is_unset() || export.iter().any(is_elsewhere)
+}
+
+/// Namespaces other than `own` that have services of this host; none if `own` has it too.
+fn owners(world: &Snapshot, wildcards: &[&Service], host: &Hostname, own: &Namespace) -> BTreeSet<Namespace> {
+    let overlapping: Vec<&Service> = match host.is_wildcard() {
+        true => world.services.iter().map(|s| &**s).filter(|service| service.hostname.overlaps(host)).collect(),
+        false => {
+            let exact = world.services.owners(host).map(|service| &**service);
+            exact.chain(wildcards.iter().copied().filter(|service| service.hostname.overlaps(host))).collect()
+        }
+    };
+    if overlapping.iter().any(|service| service.namespace == *own && host.is_subset_of(&service.hostname)) {
+        return BTreeSet::new();
+    }
+    overlapping.iter().map(|service| service.namespace.clone()).filter(|namespace| namespace != own).collect()
+}
+
+fn message(object: &Object, host: &Hostname, owners: &BTreeSet<Namespace>) -> String {
+    let mut names: Vec<String> = owners.iter().take(NAMED).map(ToString::to_string).collect();
+    if owners.len() > NAMED {
+        names.push(format!("{} more", owners.len() - NAMED));
+    }
+    format!(
+        "VirtualService {} takes calls to host {host}, which belongs to namespace {}, from clients of other namespaces. \
+         Set its exportTo to \".\", or let a VirtualService of the owner delegate to it.",
+        full_name(&object.meta),
+        names.join(", ")
+    )
+}
