@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::Status;
 use tonic::transport::{Channel, Endpoint, Server};
 use xds::client::{DeltaClient, Held, SotwClient};
-use xds::{Client, Control, Event, Limits, Peer, ResourceSet};
+use xds::{Client, Control, Event, Peer, ResourceSet};
 
 /// A control plane with one listener and a name table; notes what it was told.
 struct Pilot {
@@ -92,7 +92,7 @@ impl Stage {
         let pilot = Pilot { table: receiver, acknowledged: Arc::clone(&acknowledged), tokens: Arc::clone(&tokens) };
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
         let address = listener.local_addr().unwrap();
-        let options = xds::Options { limits: Limits::default(), identifier: "test".into(), stop: stop.clone() };
+        let options = xds::Options { identifier: "test".into(), stop: stop.clone(), ..xds::Options::default() };
         let routes = xds::routes(Arc::new(pilot), options);
         tokio::spawn(Server::builder().add_routes(routes).serve_with_incoming(TcpListenerStream::new(listener)));
         let folder = tempfile::tempdir().unwrap();

@@ -16,7 +16,7 @@ use tokio::sync::watch;
 use tokio::task::{AbortHandle, JoinSet};
 use tokio_util::sync::CancellationToken;
 use tonic::Status;
-use xds::{Client, Control, Event, Limits, Options, Peer, ResourceSet};
+use xds::{Client, Control, Event, Options, Peer, ResourceSet};
 
 use crate::conformance::{Edit, Instances, Stage, conforms};
 use crate::mcp_server::{Conversation, Server, answer};
@@ -127,7 +127,7 @@ impl Stage for Store {
             }
             Protocol::Xds(_) => {
                 let options =
-                    Options { limits: Limits::default(), identifier: "test".into(), stop: CancellationToken::new() };
+                    Options { identifier: "test".into(), stop: CancellationToken::new(), ..Options::default() };
                 let routes = xds::routes(Arc::new(Configuration(self.world.clone())), options);
                 let serving = Serving::start(self.address, routes).await;
                 self.address = serving.address;
