@@ -35,7 +35,7 @@ impl Shares {
     /// An eighth for everything that is no connection of a client, a sixteenth for each port of pages, up to what
     /// these can use; the rest is for xDS.
     fn of(limit: usize) -> Shares {
-        let others = (limit / 8).clamp(32, 2048);
+        let others = (limit / 8).clamp(64, 2048);
         let pages = (limit / 16).clamp(16, 1024);
         Shares { xds: limit.saturating_sub(others + 2 * pages).max(16), pages }
     }

@@ -18,6 +18,7 @@ use hyper_util::service::TowerToHyperService;
 use nix::sys::socket::{setsockopt, sockopt};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::task::yield_now;
 use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -145,6 +146,8 @@ impl Listener {
                     debug!(port = name, %peer, error = %error, "connection ended");
                 }
             });
+            // Connections that had to go for this one give their descriptors back before the next is accepted.
+            yield_now().await;
         }
         drop(socket);
         connections.close();

@@ -217,6 +217,7 @@ async fn hole_05_silent_connections_to_pages_leave_descriptors_to_xds() {
     eprintln!("{} silent connections: /ready on both ports in {:?}", silent.len(), begun.elapsed());
     ask(channel(&server).await).await.expect("an answer with all connections open");
     let open = std::fs::read_dir(format!("/proc/{}/fd", server.process().id())).unwrap().count();
+    eprintln!("{open} of 256 files are open");
     assert!(open < 256, "{open} open files");
     assert_served(honest, "silent connections").await;
     drop(silent);
