@@ -96,6 +96,8 @@ pub enum Event<'a> {
     Unsubscribed { kind: &'a TypeUrl },
     /// A response was handed to the transport.
     Sent { kind: &'a TypeUrl, nonce: &'a str, version: Version, resources: usize, removed: usize, bytes: usize },
+    /// There is nothing to send of a type: its last response is as good as the current resources.
+    UpToDate { kind: &'a TypeUrl },
     /// The client accepted its last response.
     Acked { kind: &'a TypeUrl, nonce: &'a str, version: Version },
     /// The client rejected its last response.

@@ -292,6 +292,7 @@ impl<C: Client> Session<C> {
         let plan = watch.plan(&target, self.epoch, released);
         if !is_news(self.terms.protocol, watch, &plan, &target) {
             watch.carried_out(plan, target, self.epoch);
+            self.client.observe(&Event::UpToDate { kind: &watch.kind });
             return None;
         }
         if watch.waits_until.is_some() { None } else { Some(self.send(at, plan, target, now)) }

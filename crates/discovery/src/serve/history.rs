@@ -1,92 +1,339 @@
-//! What configuration objects were before they changed, for as long as a client may still refuse the change.
+//! What configuration objects were before they changed, for as long as a connected client may still refuse the change.
+//! One history is shared by all epochs: what clients accept, and which of them leave, shortens it at once.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use model::config::{Key, Object};
+use model::config::{Key, Kind, Meta, Object};
+use tracing::info;
 
 /// Steps remembered. Only steps that change objects count, so a storm of endpoints does not push them out.
-const REMEMBERED: usize = 256;
+const MOST_STEPS: usize = 256;
+
+/// Bytes of former objects remembered. A client that never answers holds back everything since its connection; this is
+/// 256 edits of an object of 32 KB, and 50 to 200 MB if the objects were kept parsed.
+const MOST_BYTES: usize = 8 << 20;
 
 /// An object that changed, with what it was: `None` if it was not there.
 pub type Replaced = (Key, Option<Object>);
 
 /// The last changes of objects.
-#[derive(Clone, Debug, Default)]
-pub struct History {
-    steps: VecDeque<Arc<Step>>,
+#[derive(Debug, Default)]
+pub struct History(Mutex<Steps>);
+
+#[derive(Debug, Default)]
+struct Steps {
+    steps: VecDeque<Step>,
+    bytes: usize,
     /// Of changes up to this epoch nothing is known any more.
     forgotten: u64,
+    /// Epochs that connected clients have accepted, each with the number of clients.
+    accepted: BTreeMap<u64, usize>,
+    /// A limit was reported since the history was last empty.
+    is_reported: bool,
 }
 
 #[derive(Debug)]
 struct Step {
     epoch: u64,
-    /// Most objects were not there before, as in a first list; those take one word.
-    replaced: Box<[(Key, Option<Box<Object>>)]>,
+    bytes: usize,
+    replaced: Box<[(Key, Former)]>,
+}
+
+/// A former object. Encoded it takes a twentieth of what it takes parsed, and its size is known.
+#[derive(Clone, Debug)]
+enum Former {
+    /// Most objects of a first list.
+    Absent,
+    Encoded(Arc<(Arc<Meta>, Box<[u8]>)>),
+    /// Of a kind without a message.
+    Whole(Box<Object>),
 }
 
 impl History {
-    /// The history with one more step, which led to this epoch.
-    #[must_use]
-    pub fn with(&self, epoch: u64, replaced: Vec<Replaced>) -> History {
-        let mut next = self.clone();
-        if next.steps.len() == REMEMBERED {
-            next.forgotten = next.steps.pop_front().map_or(0, |step| step.epoch);
+    /// Adds a step, which led to this epoch. Without a client it is forgotten at once.
+    pub fn record<'a>(&self, epoch: u64, replaced: impl Iterator<Item = (&'a Key, Option<&'a Object>)>) {
+        if self.lock().is_forgotten(epoch) {
+            return;
         }
-        let replaced = replaced.into_iter().map(|(key, before)| (key, before.map(Box::new))).collect();
-        next.steps.push_back(Arc::new(Step { epoch, replaced }));
-        next
+        // Encoded outside the lock, which clients take with every answer.
+        let replaced: Box<[(Key, Former)]> = replaced.map(|(key, before)| (key.clone(), Former::of(before))).collect();
+        let bytes = replaced.iter().map(|(_, former)| former.bytes()).sum();
+        let dropped = {
+            let mut steps = self.lock();
+            steps.bytes += bytes;
+            steps.steps.push_back(Step { epoch, bytes, replaced });
+            steps.shorten()
+        };
+        drop(dropped);
     }
 
-    /// Objects that changed after an epoch with what they were in it, the last changed first.
+    /// Objects that changed after an epoch and up to another, with what they were before, the last changed first.
     /// None when that is too long ago to tell.
-    pub fn since(&self, epoch: u64) -> Option<Vec<Replaced>> {
+    pub fn between(&self, epoch: u64, last: u64) -> Option<Vec<Replaced>> {
+        // Decoded outside the lock.
+        let found = self.lock().between(epoch, last)?;
+        let object = |(key, former): (Key, Former)| (key.clone(), former.object(key.kind));
+        Some(found.into_iter().map(object).collect())
+    }
+
+    /// Keeps what changes after this epoch, for a client that connects in it.
+    pub fn follow(self: &Arc<History>, epoch: u64) -> Follower {
+        *self.lock().accepted.entry(epoch).or_default() += 1;
+        Follower { history: self.clone(), accepted: epoch }
+    }
+
+    /// Moves a client from one epoch to another, or out.
+    fn moved(&self, from: u64, to: Option<u64>) {
+        let dropped = {
+            let mut steps = self.lock();
+            if let Some(epoch) = to {
+                *steps.accepted.entry(epoch).or_default() += 1;
+            }
+            if let Some(clients) = steps.accepted.get_mut(&from) {
+                *clients -= 1;
+                if *clients == 0 {
+                    steps.accepted.remove(&from);
+                }
+            }
+            steps.shorten()
+        };
+        // Freed outside the lock.
+        drop(dropped);
+    }
+
+    /// Bytes of former objects that are kept.
+    pub fn bytes(&self) -> usize {
+        self.lock().bytes
+    }
+
+    /// A panic elsewhere leaves the steps whole, so a poisoned lock is still good to use.
+    fn lock(&self) -> MutexGuard<'_, Steps> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Steps {
+    /// Forgets a step that no client can refuse.
+    fn is_forgotten(&mut self, epoch: u64) -> bool {
+        let is_forgotten = self.accepted.is_empty();
+        if is_forgotten {
+            self.forgotten = epoch;
+        }
+        is_forgotten
+    }
+
+    fn between(&self, epoch: u64, last: u64) -> Option<Vec<(Key, Former)>> {
         if epoch < self.forgotten {
             return None;
         }
-        let mut found: BTreeMap<&Key, (u64, Option<&Object>)> = BTreeMap::new();
-        for step in self.steps.iter().filter(|step| step.epoch > epoch) {
+        let mut found: BTreeMap<&Key, (u64, &Former)> = BTreeMap::new();
+        for step in self.steps.iter().filter(|step| step.epoch > epoch && step.epoch <= last) {
             for (key, before) in &step.replaced {
-                found.entry(key).or_insert((step.epoch, before.as_deref())).0 = step.epoch;
+                found.entry(key).or_insert((step.epoch, before)).0 = step.epoch;
             }
         }
         let mut found: Vec<_> = found.into_iter().collect();
         found.sort_by_key(|(_, (changed, _))| std::cmp::Reverse(*changed));
-        Some(found.into_iter().map(|(key, (_, before))| (key.clone(), before.cloned())).collect())
+        Some(found.into_iter().map(|(key, (_, former))| (key.clone(), former.clone())).collect())
+    }
+
+    /// Takes out the oldest steps: those that all clients have accepted, and those above the limits.
+    fn shorten(&mut self) -> Vec<Step> {
+        let accepted = self.accepted.keys().next().copied().unwrap_or(u64::MAX);
+        let mut dropped = Vec::new();
+        while let Some(first) = self.steps.front() {
+            let is_over = self.bytes > MOST_BYTES || self.steps.len() > MOST_STEPS;
+            if first.epoch > accepted && !is_over {
+                break;
+            }
+            if first.epoch > accepted && !std::mem::replace(&mut self.is_reported, true) {
+                info!(
+                    epoch = first.epoch,
+                    "a client has not answered for long; dropping former versions of changed objects: what it refuses \
+                     is found by its message alone"
+                );
+            }
+            let Some(step) = self.steps.pop_front() else { break };
+            self.bytes -= step.bytes;
+            self.forgotten = step.epoch;
+            dropped.push(step);
+        }
+        self.is_reported &= !self.steps.is_empty();
+        dropped
+    }
+}
+
+impl Former {
+    fn of(object: Option<&Object>) -> Former {
+        let Some(object) = object else { return Former::Absent };
+        match object.spec.encode() {
+            Some(bytes) => Former::Encoded(Arc::new((object.meta.clone(), bytes.into()))),
+            None => Former::Whole(Box::new(object.clone())),
+        }
+    }
+
+    fn object(&self, kind: Kind) -> Option<Object> {
+        match self {
+            Former::Absent => None,
+            Former::Encoded(encoded) => {
+                let spec = kind.decode(&encoded.1).expect("these bytes were encoded from a spec of this kind");
+                Some(Object { meta: encoded.0.clone(), spec })
+            }
+            Former::Whole(object) => Some(Object::clone(object)),
+        }
+    }
+
+    /// About what it takes in memory.
+    fn bytes(&self) -> usize {
+        /// Structs take this many times the size of their JSON.
+        const PARSED: usize = 8;
+        let own = size_of::<(Key, Former)>();
+        own + match self {
+            Former::Absent => 0,
+            Former::Encoded(encoded) => meta_bytes(&encoded.0) + encoded.1.len(),
+            Former::Whole(object) => meta_bytes(&object.meta) + object.spec.to_json().to_string().len() * PARSED,
+        }
+    }
+}
+
+fn meta_bytes(meta: &Meta) -> usize {
+    /// Of a text and its place in a map.
+    const TEXT: usize = 64;
+    let labels = meta.labels.iter().map(|(key, value)| key.len() + value.len() + TEXT);
+    let annotations = meta.annotations.iter().map(|(key, value)| key.len() + value.len() + TEXT);
+    size_of::<Meta>() + labels.chain(annotations).sum::<usize>()
+}
+
+/// A connected client's place in the history: changes after the epoch that it has accepted are kept for it.
+#[derive(Debug)]
+pub struct Follower {
+    history: Arc<History>,
+    accepted: u64,
+}
+
+impl Follower {
+    /// The client has accepted everything up to this epoch.
+    pub fn accepts(&mut self, epoch: u64) {
+        if epoch != self.accepted {
+            self.history.moved(self.accepted, Some(epoch));
+            self.accepted = epoch;
+        }
+    }
+}
+
+impl Drop for Follower {
+    fn drop(&mut self) {
+        self.history.moved(self.accepted, None);
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use model::config::{Key, Kind};
+    use std::sync::Arc;
 
-    use super::{History, REMEMBERED};
+    use api::istio::networking::v1alpha3::VirtualService;
+    use model::config::{Key, Kind, Meta, Object, Spec};
+    use model::shared::Shared;
+
+    use super::{History, MOST_BYTES, MOST_STEPS};
 
     fn key(name: &str) -> Key {
         Key { kind: Kind::VirtualService, namespace: "shop".into(), name: name.into() }
     }
 
-    fn names(history: &History, epoch: u64) -> Option<Vec<String>> {
-        Some(history.since(epoch)?.into_iter().map(|(key, _)| key.name.to_string()).collect())
+    fn object(name: &str, host: &str) -> Object {
+        let meta = Meta { name: name.into(), namespace: "shop".into(), ..Meta::default() };
+        let spec = VirtualService { hosts: vec![host.to_owned()], ..VirtualService::default() };
+        Object { meta: Arc::new(meta), spec: Spec::VirtualService(Shared::new(spec)) }
+    }
+
+    /// Records that these objects appeared.
+    fn record(history: &History, epoch: u64, names: &[&str]) {
+        let keys: Vec<Key> = names.iter().map(|name| key(name)).collect();
+        history.record(epoch, keys.iter().map(|key| (key, None)));
+    }
+
+    fn names(history: &History, epoch: u64, last: u64) -> Option<Vec<String>> {
+        Some(history.between(epoch, last)?.into_iter().map(|(key, _)| key.name.to_string()).collect())
     }
 
     #[test]
     fn last_changed_comes_first_and_each_once() {
-        let history = History::default();
-        let history = history.with(1, vec![(key("a"), None), (key("b"), None)]).with(4, vec![(key("a"), None)]);
-        assert_eq!(names(&history, 0).unwrap(), ["a", "b"]);
-        assert_eq!(names(&history, 1).unwrap(), ["a"]);
-        assert!(names(&history, 4).unwrap().is_empty());
+        let history = Arc::new(History::default());
+        let _client = history.follow(0);
+        record(&history, 1, &["a", "b"]);
+        record(&history, 4, &["a"]);
+        record(&history, 5, &["c"]);
+        assert_eq!(names(&history, 0, 4).unwrap(), ["a", "b"]);
+        assert_eq!(names(&history, 1, 4).unwrap(), ["a"]);
+        assert!(names(&history, 4, 4).unwrap().is_empty());
+        assert_eq!(names(&history, 4, 5).unwrap(), ["c"]);
+    }
+
+    #[test]
+    fn objects_come_back_as_they_were() {
+        let history = Arc::new(History::default());
+        let _client = history.follow(0);
+        let before = object("a", "old.example");
+        history.record(1, [(&key("a"), Some(&before))].into_iter());
+        history.record(2, [(&key("a"), Some(&object("a", "newer.example")))].into_iter());
+        assert_eq!(history.between(0, 2).unwrap(), [(key("a"), Some(before))]);
     }
 
     #[test]
     fn what_is_forgotten_is_not_guessed() {
-        let mut history = History::default();
-        for epoch in 1..=REMEMBERED as u64 + 2 {
-            history = history.with(epoch, vec![(key(&format!("v{epoch}")), None)]);
+        let history = Arc::new(History::default());
+        let _client = history.follow(0);
+        let last = MOST_STEPS as u64 + 2;
+        for epoch in 1..=last {
+            record(&history, epoch, &[&format!("v{epoch}")]);
         }
-        assert_eq!(names(&history, 1), None);
-        assert_eq!(names(&history, 2).map(|names| names.len()), Some(REMEMBERED));
+        assert_eq!(names(&history, 1, last), None);
+        assert_eq!(names(&history, 2, last).map(|names| names.len()), Some(MOST_STEPS));
+    }
+
+    #[test]
+    fn hole_03_nothing_is_kept_without_a_client() {
+        let history = Arc::new(History::default());
+        let large = object("a", &"x".repeat(1 << 20));
+        history.record(1, [(&key("a"), Some(&large))].into_iter());
+        assert_eq!((history.bytes(), names(&history, 0, 1)), (0, None));
+        let client = history.follow(1);
+        history.record(2, [(&key("a"), Some(&large))].into_iter());
+        assert!(history.bytes() > 1 << 20);
+        drop(client);
+        assert_eq!((history.bytes(), names(&history, 1, 2)), (0, None));
+    }
+
+    #[test]
+    fn hole_03_what_all_clients_accepted_is_dropped() {
+        let history = Arc::new(History::default());
+        let (mut quick, mut slow) = (history.follow(0), history.follow(0));
+        record(&history, 1, &["a"]);
+        record(&history, 2, &["b"]);
+        quick.accepts(2);
+        assert_eq!(names(&history, 0, 2).unwrap(), ["b", "a"]);
+        slow.accepts(1);
+        assert_eq!(names(&history, 0, 2), None);
+        assert_eq!(names(&history, 1, 2).unwrap(), ["b"]);
+        slow.accepts(2);
+        assert_eq!(history.bytes(), 0);
+    }
+
+    #[test]
+    fn hole_03_a_client_that_never_answers_keeps_a_bounded_number_of_bytes() {
+        let history = Arc::new(History::default());
+        let _silent = history.follow(0);
+        let large = object("a", &"x".repeat(1 << 20));
+        for epoch in 1..=100 {
+            history.record(epoch, [(&key("a"), Some(&large))].into_iter());
+            assert!(history.bytes() <= MOST_BYTES);
+        }
+        assert_eq!(names(&history, 0, 100), None);
+        assert_eq!(names(&history, 99, 100).unwrap(), ["a"]);
+        let huge = object("b", &"x".repeat(MOST_BYTES));
+        history.record(101, [(&key("b"), Some(&huge))].into_iter());
+        assert_eq!((history.bytes(), names(&history, 100, 101)), (0, None));
     }
 }

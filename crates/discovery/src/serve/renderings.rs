@@ -1,13 +1,18 @@
 //! Rendered resources by the fingerprint of their plan: each distinct resource is encoded once for all
-//! clients. What no client holds any more is dropped now and then.
+//! clients. What no client holds any more is dropped soon.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use api::Resource;
 
-/// Sweeping starts at this size and again whenever the store has doubled since.
-const SWEEP_FROM: usize = 4096;
+/// Bytes that are rendered between two sweeps, at least. What no client holds is kept over one sweep, if it was used
+/// since the one before: parts of a route table are of use again after the next change.
+const SWEEP_BYTES: usize = 4 << 20;
+/// The same as a part of what the last sweep left, so that sweeps of a large store stay rare.
+const SWEEP_PART: usize = 4;
+/// What an entry takes beside its bytes.
+const OVERHEAD: usize = 128;
 
 /// Every rendering that some client holds or held a moment ago.
 #[derive(Debug, Default)]
@@ -17,36 +22,124 @@ pub struct Renderings {
 
 #[derive(Debug, Default)]
 struct Kept {
-    resources: HashMap<u128, Resource>,
-    sweep_at: usize,
+    entries: HashMap<u128, Entry>,
+    /// How many sweeps there were.
+    sweeps: u64,
+    /// Bytes that the last sweep left.
+    left: usize,
+    /// Bytes added since.
+    added: usize,
+}
+
+#[derive(Debug)]
+struct Entry {
+    resource: Resource,
+    /// The number of sweeps at its last use.
+    used: u64,
 }
 
 impl Renderings {
     /// The rendering kept under this fingerprint, made now if there is none.
     pub fn get(&self, fingerprint: u128, render: impl FnOnce() -> Resource) -> Resource {
-        if let Some(found) = self.lock().resources.get(&fingerprint) {
-            return found.clone();
+        if let Some(found) = self.lock().find(fingerprint) {
+            return found;
         }
         // Rendered outside the lock: two clients may render the same thing, and one rendering stays.
         let made = render();
         let mut kept = self.lock();
-        if kept.resources.len() >= kept.sweep_at.max(SWEEP_FROM) {
-            kept.resources.retain(|_, resource| !resource.body.is_unique());
-            kept.sweep_at = kept.resources.len() * 2;
+        if kept.added > SWEEP_BYTES.max(kept.left / SWEEP_PART) {
+            kept.sweep();
         }
-        kept.resources.entry(fingerprint).or_insert(made).clone()
+        kept.add(fingerprint, made)
+    }
+
+    /// Drops what no client holds, unless it was used since the last sweep.
+    pub fn sweep(&self) {
+        self.lock().sweep();
+    }
+
+    /// Drops everything: no client is connected.
+    pub fn clear(&self) {
+        let kept = std::mem::take(&mut *self.lock());
+        // Freed outside the lock.
+        drop(kept);
     }
 
     /// How many renderings are kept.
     pub fn len(&self) -> usize {
-        self.lock().resources.len()
+        self.lock().entries.len()
     }
 
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Kept> {
+    fn lock(&self) -> MutexGuard<'_, Kept> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Kept {
+    fn find(&mut self, fingerprint: u128) -> Option<Resource> {
+        let entry = self.entries.get_mut(&fingerprint)?;
+        entry.used = self.sweeps;
+        Some(entry.resource.clone())
+    }
+
+    fn add(&mut self, fingerprint: u128, made: Resource) -> Resource {
+        self.added += weight(&made);
+        let entry = Entry { resource: made, used: self.sweeps };
+        self.entries.entry(fingerprint).or_insert(entry).resource.clone()
+    }
+
+    fn sweep(&mut self) {
+        let now = self.sweeps;
+        self.entries.retain(|_, entry| entry.used == now || !entry.resource.body.is_unique());
+        if self.entries.len() < self.entries.capacity() / 4 {
+            self.entries.shrink_to_fit();
+        }
+        self.sweeps += 1;
+        self.left = self.entries.values().map(|entry| weight(&entry.resource)).sum();
+        self.added = 0;
+    }
+}
+
+fn weight(resource: &Resource) -> usize {
+    resource.body.len() + resource.name.len() + OVERHEAD
+}
+
+#[cfg(test)]
+mod tests {
+    use api::Resource;
+
+    use super::{Renderings, SWEEP_BYTES};
+
+    const LARGE: usize = 1 << 18;
+
+    fn large() -> Resource {
+        Resource::encoded("table", vec![7; LARGE].into())
+    }
+
+    #[test]
+    fn hole_03_renderings_that_no_client_holds_are_dropped() {
+        let renderings = Renderings::default();
+        let held = renderings.get(0, large);
+        for edit in 1..200 {
+            renderings.get(edit, large);
+            assert!(renderings.len() <= 3 * SWEEP_BYTES / LARGE, "{} after {edit} edits", renderings.len());
+        }
+        let again = renderings.get(0, || panic!("it is held"));
+        assert_eq!(again.body.as_ptr(), held.body.as_ptr());
+    }
+
+    #[test]
+    fn what_is_used_survives_one_sweep() {
+        let renderings = Renderings::default();
+        renderings.get(1, large);
+        renderings.sweep();
+        renderings.get(1, || panic!("it was used before the sweep"));
+        renderings.sweep();
+        renderings.sweep();
+        assert!(renderings.is_empty());
     }
 }

@@ -21,6 +21,7 @@ use crate::metrics::Metrics;
 use crate::serve::caller;
 use crate::serve::clients::{Answer, Clients, Connection};
 use crate::serve::configs::Configs;
+use crate::serve::history::Follower;
 use crate::serve::pace::Pace;
 use crate::serve::quarantine::{Judgement, Payer, Quarantine, Refuser, Register, Scene};
 use crate::serve::refusals::Refusals;
@@ -161,6 +162,7 @@ impl Control for Pilot {
             None => Refuser::Stream { number: connection.number, client },
         };
         let quarantine = Quarantine::new(epoch.number, self.register.pins(&epoch.snapshot, &refuser));
+        let follower = epoch.history.follow(epoch.number);
         let (slot, cut) = self.views.cut(&epoch, &connection.proxy, quarantine.pins());
         connection.adopt(cut.clone());
         info!(connection = connection.id, peer = ?peer.address, "connected");
@@ -180,6 +182,7 @@ impl Control for Pilot {
             _slot: slot,
             cut,
             quarantine,
+            follower,
             pace,
             refuser,
             payer,
@@ -208,6 +211,8 @@ pub struct Session {
     _slot: Arc<Slot>,
     cut: Arc<Cut>,
     quarantine: Quarantine,
+    /// Keeps what this client may still refuse.
+    follower: Follower,
     pace: Pace,
     refuser: Refuser,
     /// Who pays for searches of what it refused.
@@ -237,6 +242,7 @@ impl Client for Session {
         if self.quarantine.follow(self.epoch.number, &self.epoch.snapshot) {
             self.register.follow();
         }
+        self.follower.accepts(self.quarantine.accepted_in_all());
         self.recut();
     }
 
@@ -270,7 +276,9 @@ impl Client for Session {
             }),
             Event::Sent { kind, nonce, version, bytes, .. } => {
                 self.pace.sent(kind, bytes);
-                self.quarantine.sent(kind, self.cut.epoch);
+                if self.cut.set(kind).is_some() {
+                    self.quarantine.sent(kind, self.cut.epoch);
+                }
                 if *kind == TypeUrl::LISTENER {
                     self.quarantine.guarded(self.cut.guards());
                 }
@@ -281,8 +289,13 @@ impl Client for Session {
                     w.pushes += 1;
                 });
             }
+            Event::UpToDate { kind } => {
+                self.quarantine.up_to_date(kind, self.cut.epoch);
+                self.follower.accepts(self.quarantine.accepted_in_all());
+            }
             Event::Acked { kind, nonce, version } => {
                 self.quarantine.accepted(kind);
+                self.follower.accepts(self.quarantine.accepted_in_all());
                 self.connection.note(kind, |w| {
                     w.acked = Some(Answer { nonce: nonce.to_owned(), version });
                     w.refused = None;
@@ -291,6 +304,7 @@ impl Client for Session {
             Event::Nacked { kind, nonce, version, code, message } => {
                 let reason = clipped(message, LOGGED_MESSAGE);
                 warn!(connection = self.connection.id, kind = kind.short(), reason, "Envoy rejected a response");
+                self.quarantine.refused(kind);
                 self.pace.refused(kind);
                 let answer = Answer { nonce: nonce.to_owned(), version };
                 self.connection.note(kind, |w| w.refuse(answer, code, message));

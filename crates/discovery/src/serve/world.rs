@@ -6,7 +6,6 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant, SystemTime};
 
 use model::change::{Batch, SourceId};
-use model::config::Key;
 use model::problem::{Problem, Severity};
 use model::service::Resolution;
 use model::settings::{Knobs, Settings};
@@ -16,10 +15,12 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
 use crate::metrics::Metrics;
-use crate::serve::history::{History, Replaced};
+use crate::serve::history::History;
 
 /// How many steps back a client may be and still be moved forward by differences alone.
 const REMEMBERED: usize = 64;
+/// Keys in all these steps but the last, about 1 MB: to go through more takes as long as to make everything again.
+const REMEMBERED_KEYS: usize = 16_384;
 
 /// Changes after the first of a burst are gathered this long, and longer when applying takes longer.
 const GATHER: Duration = Duration::from_millis(5);
@@ -35,7 +36,7 @@ pub struct Epoch {
     pub snapshot: Arc<Snapshot>,
     /// What changed in the last steps: the last one leads to this epoch.
     deltas: Arc<VecDeque<Arc<Delta>>>,
-    /// What objects were before they changed.
+    /// What objects were before they changed, in this and other epochs.
     pub history: Arc<History>,
     pub at: SystemTime,
     addresses_matter: OnceLock<bool>,
@@ -152,13 +153,16 @@ fn apply(batches: Vec<Batch>, publish: &watch::Sender<Arc<Epoch>>, metrics: &Met
     }
     tell_new_problems(&before.snapshot, &snapshot);
     debug!(epoch = before.number + 1, objects = delta.objects.len(), endpoints = delta.endpoints.len(), "applied");
-    let history = history(&before, &delta);
+    if !delta.objects.is_empty() {
+        let replaced = delta.objects.iter().map(|key| (key, before.snapshot.objects.get(key)));
+        before.history.record(before.number + 1, replaced);
+    }
     let deltas = if newly_synced.is_empty() { remembered(&before.deltas, delta) } else { VecDeque::new() };
     let epoch = Epoch {
         number: before.number + 1,
         snapshot: Arc::new(snapshot),
         deltas: Arc::new(deltas),
-        history,
+        history: before.history.clone(),
         at: SystemTime::now(),
         addresses_matter: OnceLock::new(),
     };
@@ -168,16 +172,13 @@ fn apply(batches: Vec<Batch>, publish: &watch::Sender<Arc<Epoch>>, metrics: &Met
 /// The last steps. One by which a source came in sync is not among them, nor what was before: it is nearly all that the
 /// source has, which takes as long to go through as everything and would be held for as long as the world is quiet.
 fn remembered(before: &VecDeque<Arc<Delta>>, last: Delta) -> VecDeque<Arc<Delta>> {
-    let skipped = (before.len() + 1).saturating_sub(REMEMBERED);
-    before.iter().skip(skipped).cloned().chain([Arc::new(last)]).collect()
-}
-
-fn history(before: &Epoch, delta: &Delta) -> Arc<History> {
-    if delta.objects.is_empty() {
-        return before.history.clone();
-    }
-    let replaced = |key: &Key| -> Replaced { (key.clone(), before.snapshot.objects.get(key).cloned()) };
-    Arc::new(before.history.with(before.number + 1, delta.objects.iter().map(replaced).collect()))
+    let mut keys = 0;
+    let fits = |delta: &&Arc<Delta>| {
+        keys += delta.len();
+        keys <= REMEMBERED_KEYS
+    };
+    let kept = before.iter().rev().take(REMEMBERED - 1).take_while(fits).count();
+    before.iter().skip(before.len() - kept).cloned().chain([Arc::new(last)]).collect()
 }
 
 /// Logs what was not wrong before. All that is wrong stands on the page of problems.
@@ -216,7 +217,30 @@ mod tests {
     use model::settings::{Knobs, Milliseconds, Settings};
     use tokio_util::sync::CancellationToken;
 
-    use super::{World, gathering, new_problems};
+    use model::names::ServiceKey;
+    use model::snapshot::Delta;
+
+    use super::{REMEMBERED, REMEMBERED_KEYS, World, gathering, new_problems, remembered};
+
+    #[test]
+    fn hole_03_steps_are_bounded_by_number_and_keys() {
+        let delta = |keys: usize| {
+            let key = |n: usize| ServiceKey { hostname: format!("s{n}.shop").into(), namespace: "shop".into() };
+            Delta { services: (0..keys).map(key).collect(), ..Delta::default() }
+        };
+        let mut steps = std::collections::VecDeque::new();
+        for _ in 0..2 * REMEMBERED {
+            steps = remembered(&steps, delta(1));
+        }
+        assert_eq!(steps.len(), REMEMBERED);
+        steps = remembered(&steps, delta(REMEMBERED_KEYS - 10));
+        assert_eq!(steps.len(), REMEMBERED, "the last step does not count");
+        steps = remembered(&steps, delta(1));
+        assert_eq!(steps.len(), 12);
+        steps = remembered(&steps, delta(REMEMBERED_KEYS + 1));
+        steps = remembered(&steps, delta(1));
+        assert_eq!(steps.iter().map(|delta| delta.len()).collect::<Vec<_>>(), [1]);
+    }
 
     #[tokio::test]
     async fn steps_are_remembered_from_the_sync_of_a_source_on() {

@@ -83,6 +83,12 @@ impl Delta {
         *self == Delta::default()
     }
 
+    /// How many keys it has.
+    pub fn len(&self) -> usize {
+        let (names, places) = (self.services.len() + self.endpoints.len(), self.namespaces.len());
+        self.objects.len() + names + self.workloads.len() + places + self.credentials.len()
+    }
+
     /// Whether any object of this kind changed.
     pub fn touches(&self, kind: Kind) -> bool {
         self.objects.iter().any(|key| key.kind == kind)

@@ -97,6 +97,8 @@ impl Client for Fake {
             Event::Nacked { kind, message, .. } => format!("{kind:?} nacked: {message}"),
             Event::Stale { kind, .. } => format!("{kind:?} stale"),
             Event::Health { error } => format!("health: {error:?}"),
+            // Of every type in every world.
+            Event::UpToDate { .. } => return,
         };
         self.events.push(text);
     }

@@ -68,7 +68,8 @@ impl Scene<'_> {
         }
         let trial = Trial { scene: self, state, kind: rejection.kind, refused };
         let clues = Clues::read(rejection.message, rejection.kind, refused);
-        let changed = self.epoch.history.since(state.accepted_in(rejection.kind)).unwrap_or_default();
+        let changed =
+            self.epoch.history.between(state.accepted_in(rejection.kind), self.epoch.number).unwrap_or_default();
         let changed = changed.into_iter().filter(|(key, _)| !state.pins.contains_key(key));
         let (rules, rest): (Vec<Replaced>, Vec<Replaced>) = changed.partition(|(key, _)| is_rule(key.kind));
         let found = rules.iter().chain(&rest).filter_map(|(key, before)| Some((self.object(key)?, before)));

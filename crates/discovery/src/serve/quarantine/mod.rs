@@ -102,7 +102,7 @@ impl Instead {
 #[derive(Debug, Default)]
 pub struct Quarantine {
     pins: Pins,
-    /// Pins that a new version lifted: in which epoch, and what was served until then.
+    /// Pins that a new version lifted: in which epoch, and what was served until then. Kept until it is accepted.
     lifted: BTreeMap<Key, (u64, Option<Object>)>,
     withheld: BTreeMap<TypeUrl, BTreeMap<Arc<str>, Withheld>>,
     /// Sets with resources withheld, and from what they were made.
@@ -116,10 +116,14 @@ pub struct Quarantine {
 /// How far a client has followed one type.
 #[derive(Clone, Copy, Debug, Default)]
 struct Progress {
-    /// The epoch of the last response.
+    /// The last epoch with the resources of the last response.
     sent: u64,
-    /// The epoch of the last response that was accepted.
-    accepted: Option<u64>,
+    /// The last response is not answered.
+    is_open: bool,
+    /// The last epoch with resources that were accepted, be it those of another type before the first of this one.
+    accepted: u64,
+    /// Some response was accepted.
+    has_accepted: bool,
     /// Refusals since.
     strikes: u32,
 }
@@ -136,7 +140,20 @@ impl Quarantine {
 
     /// A response went out in this epoch.
     pub fn sent(&mut self, kind: &TypeUrl, epoch: u64) {
-        self.progress.entry(kind.clone()).or_default().sent = epoch;
+        let accepted = self.accepted_in_all();
+        let first = Progress { accepted, ..Progress::default() };
+        let progress = self.progress.entry(kind.clone()).or_insert(first);
+        progress.sent = epoch;
+        progress.is_open = true;
+    }
+
+    /// In this epoch there was nothing to send of a type: an answer to the last response is one for this epoch too.
+    pub fn up_to_date(&mut self, kind: &TypeUrl, epoch: u64) {
+        let Some(progress) = self.progress.get_mut(kind) else { return };
+        progress.sent = epoch;
+        if !progress.is_open && progress.has_accepted && progress.strikes == 0 {
+            self.settle(kind);
+        }
     }
 
     /// Listeners with these guards went out.
@@ -150,13 +167,35 @@ impl Quarantine {
         if *kind == TypeUrl::LISTENER {
             self.held.drain(..self.held.len().saturating_sub(1));
         }
-        let progress = self.progress.entry(kind.clone()).or_default();
-        progress.accepted = Some(progress.sent);
+        let Some(progress) = self.progress.get_mut(kind) else { return };
+        progress.has_accepted = true;
+        progress.is_open = false;
         progress.strikes = 0;
+        self.settle(kind);
+    }
+
+    /// What was sent of a type is accepted.
+    fn settle(&mut self, kind: &TypeUrl) {
+        if let Some(progress) = self.progress.get_mut(kind) {
+            progress.accepted = progress.sent;
+        }
+        let accepted = self.accepted_in_all();
+        self.lifted.retain(|_, (lifted, _)| accepted < *lifted);
+    }
+
+    /// The last response was refused.
+    pub fn refused(&mut self, kind: &TypeUrl) {
+        if let Some(progress) = self.progress.get_mut(kind) {
+            progress.is_open = false;
+        }
     }
 
     /// Lets new versions through. True if that lifted a pin.
     pub fn follow(&mut self, epoch: u64, world: &Snapshot) -> bool {
+        if self.progress.is_empty() {
+            // It was sent nothing that it could refuse.
+            self.connected_in = epoch;
+        }
         if self.pins.is_empty() {
             return false;
         }
@@ -173,12 +212,17 @@ impl Quarantine {
 
     /// The epoch up to which the client is known to have accepted a type.
     fn accepted_in(&self, kind: &TypeUrl) -> u64 {
-        self.progress.get(kind).and_then(|progress| progress.accepted).unwrap_or(self.connected_in)
+        self.progress.get(kind).map_or(self.accepted_in_all(), |progress| progress.accepted)
+    }
+
+    /// The epoch up to which the client is known to have accepted everything.
+    pub fn accepted_in_all(&self) -> u64 {
+        self.progress.values().map(|progress| progress.accepted).min().unwrap_or(self.connected_in)
     }
 
     /// Whether the client accepted anything of a type on this stream.
     fn has_accepted(&self, kind: &TypeUrl) -> bool {
-        self.progress.get(kind).is_some_and(|progress| progress.accepted.is_some())
+        self.progress.get(kind).is_some_and(|progress| progress.has_accepted)
     }
 
     /// Counts a refusal; true while it makes sense to look for an object.

@@ -1,0 +1,68 @@
+//! Memory stays where it was: neither edits nor clients that have left leave anything behind.
+
+use testkit::discovery::{Discovery, Setup};
+use testkit::wait;
+
+use crate::load::{Answers, Proxy, edit, service};
+
+/// Edits, and the size of the edited object. Parsed, each of its versions takes about 1.5 MB.
+const EDITS: usize = 40;
+const LARGE: usize = 60_000;
+/// What edits may leave behind: renderings and former objects up to their limits, and fragments of a debug build.
+const LEFT_BEHIND_KIB: u64 = 24 * 1024;
+
+async fn start(files: impl Iterator<Item = (String, String)>) -> Discovery {
+    let setup = Setup { files: files.collect(), ..Setup::default() };
+    Discovery::start(env!("CARGO_BIN_EXE_pilot-discovery"), setup).await
+}
+
+fn memory_kib(server: &mut Discovery) -> u64 {
+    server.process().check_alive();
+    server.process().memory_kib().expect("a running process")
+}
+
+/// Memory once it is below a limit.
+async fn settled_kib(server: &mut Discovery, limit: u64) -> u64 {
+    wait::until("memory to come back", async || {
+        let now = memory_kib(server);
+        if now <= limit { Ok(now) } else { Err(format!("{now} KiB, at most {limit} expected")) }
+    })
+    .await
+}
+
+/// Edits one object again and again: memory has to come back to what it was after the first edits.
+async fn check_edits(client: Option<Answers>) {
+    let file = |revision| ("s1.yaml".to_owned(), service(1, LARGE, revision));
+    let mut server = start([file(0)].into_iter()).await;
+    let proxy = match client {
+        Some(answers) => Some(Proxy::start(&server, 1, answers).await),
+        None => None,
+    };
+    let (mut before, mut peak) = (0, 0);
+    for revision in 1..=EDITS {
+        let (name, text) = file(revision);
+        edit(&server, &name, &text).await;
+        peak = peak.max(memory_kib(&mut server));
+        if revision == 5 {
+            before = memory_kib(&mut server);
+        }
+    }
+    let after = settled_kib(&mut server, before + LEFT_BEHIND_KIB).await;
+    let pushes = proxy.as_ref().map_or(0, Proxy::routes);
+    eprintln!("{EDITS} edits of {LARGE} bytes, {pushes} pushes: {before} KiB, at most {peak}, in the end {after}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn hole_03_edits_do_not_grow_memory() {
+    check_edits(None).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn hole_03_edits_do_not_grow_memory_while_a_client_follows() {
+    check_edits(Some(Answers::Always)).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn hole_03_edits_do_not_grow_memory_while_a_client_never_answers() {
+    check_edits(Some(Answers::Never)).await;
+}
