@@ -43,6 +43,7 @@ use crate::grpc::Charged;
 use crate::http::{self, Hosts, Pages};
 use crate::listener::{Listener, Protocol, Terms};
 use crate::registries::{self, Registries};
+use crate::serve::housekeeping;
 use crate::serve::session::Pilot;
 use crate::serve::wanted;
 use crate::serve::world::World;
@@ -180,7 +181,7 @@ pub async fn start(args: &Discovery, environment: Environment<'_>) -> Result<Ser
     let writing = access
         .filter(|_| watches_kubernetes)
         .map(|access| kubernetes::write_back(args, environment, access, &world, roster.clone(), end.clone()));
-    let pilot = Arc::new(Pilot::new(world, roster));
+    let pilot = housekeeping::started(Pilot::new(world, roster));
 
     let instance = environment("POD_NAME").or_else(|| environment("HOSTNAME")).unwrap_or_default();
     let threads = Threads::start()?;

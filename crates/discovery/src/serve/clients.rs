@@ -9,6 +9,7 @@ use std::time::SystemTime;
 use api::{TypeUrl, Version};
 use model::printable::clipped;
 use model::proxy::Proxy;
+use tokio::sync::Notify;
 
 use crate::serve::views::Cut;
 
@@ -17,6 +18,7 @@ use crate::serve::views::Cut;
 pub struct Clients {
     next: AtomicU64,
     connected: Mutex<BTreeMap<u64, Arc<Connection>>>,
+    left: Notify,
 }
 
 /// One stream.
@@ -97,6 +99,17 @@ impl Clients {
 
     pub fn disconnect(&self, connection: &Connection) {
         lock(&self.connected).remove(&connection.number);
+        self.left.notify_one();
+    }
+
+    /// Resolves when a client has left since the last call. For one waiter.
+    pub async fn left(&self) {
+        self.left.notified().await;
+    }
+
+    /// Whether some client watches this type.
+    pub fn watch(&self, kind: &TypeUrl) -> bool {
+        self.all().iter().any(|connection| lock(&connection.types).contains_key(kind))
     }
 
     /// All streams, oldest first.

@@ -68,6 +68,13 @@ impl Configs {
     }
 }
 
+impl Configs {
+    /// Drops types that are watched no more.
+    pub fn retain(&self, is_watched: impl Fn(&TypeUrl) -> bool) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).retain(|kind, _| is_watched(kind));
+    }
+}
+
 impl Made {
     fn new(epoch: &Epoch, kind: &TypeUrl, content: Content) -> Made {
         let world = &epoch.snapshot;

@@ -1,12 +1,14 @@
 //! From changes to responses: `world` applies batches and publishes epochs, `views` cuts and renders them
 //! once per class of clients, `session` hands them to the protocol, `clients` remembers who is connected,
 //! `quarantine` keeps from a client what it refuses, `wanted` tells sources what to fetch, `mesh` by which
-//! settings to place what they see, and `statuses` what is to be written back.
+//! settings to place what they see, and `statuses` what is to be written back. `history` keeps what objects were, and
+//! `housekeeping` frees what is of no more use.
 
 pub(crate) mod caller;
 pub mod clients;
 pub mod configs;
 pub mod history;
+pub(crate) mod housekeeping;
 pub(crate) mod mesh;
 mod pace;
 pub mod quarantine;

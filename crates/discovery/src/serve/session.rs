@@ -106,6 +106,12 @@ impl Pilot {
         &self.register
     }
 
+    /// Drops what no connected client uses.
+    pub(crate) fn free_unused(&self) {
+        self.views.free_unused(self.world.now().number);
+        self.configs.retain(|kind| self.clients.watch(kind));
+    }
+
     /// Config objects for a client that may read them: one that proved to be of the root namespace, or anybody
     /// where the mesh does not ask for proof.
     fn configs_for(&self, proxy: &Proxy, peer: &Peer) -> Result<Option<Arc<Configs>>, Status> {

@@ -96,6 +96,22 @@ impl Views {
         slot
     }
 
+    /// Drops what was made for classes that have no client any more, and for epochs before this one.
+    pub fn free_unused(&self, epoch: u64) {
+        lock(&self.pinned).retain(|(number, _, _)| *number >= epoch);
+        let (before, now) = {
+            let mut slots = lock(&self.slots);
+            let before = slots.len();
+            slots.retain(|_, slot| slot.strong_count() > 0);
+            (before, slots.len())
+        };
+        if now == 0 {
+            self.renderings.clear();
+        } else if now < before {
+            self.renderings.sweep();
+        }
+    }
+
     pub fn renderings(&self) -> &Renderings {
         &self.renderings
     }

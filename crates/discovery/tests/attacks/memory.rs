@@ -66,3 +66,30 @@ async fn hole_03_edits_do_not_grow_memory_while_a_client_follows() {
 async fn hole_03_edits_do_not_grow_memory_while_a_client_never_answers() {
     check_edits(Some(Answers::Never)).await;
 }
+
+const SERVICES: usize = 20;
+const PROXIES: usize = 8;
+const CHURN: usize = 40;
+const SMALL: usize = 20_000;
+/// Fragments of a debug build, beyond a fifth of what a fresh server takes.
+const FRAGMENTS_KIB: u64 = 4 * 1024;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn hole_16_memory_of_clients_that_left_is_given_back() {
+    let file = |number: usize, revision| (format!("s{number}.yaml"), service(number, SMALL, revision));
+    let mut fresh = start((0..SERVICES).map(|number| file(number, 1))).await;
+    let mut server = start((0..SERVICES).map(|number| file(number, 0))).await;
+    let mut proxies = Vec::new();
+    for number in 0..PROXIES {
+        proxies.push(Proxy::start(&server, number, Answers::Always).await);
+    }
+    for revision in 1..=CHURN {
+        let (name, text) = file(revision % SERVICES, revision);
+        edit(&server, &name, &text).await;
+    }
+    let busy = memory_kib(&mut server);
+    drop(proxies);
+    let fresh = memory_kib(&mut fresh);
+    let after = settled_kib(&mut server, fresh + fresh / 5 + FRAGMENTS_KIB).await;
+    eprintln!("{PROXIES} proxies, {CHURN} edits: {busy} KiB; {after} after they left, {fresh} in a fresh server");
+}
