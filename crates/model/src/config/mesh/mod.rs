@@ -155,7 +155,7 @@ fn failure(message: &str) -> Finding {
 /// The text's only document, null if it is empty.
 fn single_document<'a>(text: &'a str, file: &str) -> (Value, Place, Option<Chunk<'a>>, Vec<Problem>) {
     let file: Text = file.into();
-    let mut documents = text::read(text).into_iter();
+    let mut documents = text::read(text);
     let Some(first) = documents.next() else {
         return (Value::Null, Place { file, line: 1 }, None, Vec::new());
     };
