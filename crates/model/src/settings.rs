@@ -3,6 +3,7 @@
 
 use std::net::IpAddr;
 
+use api::istio::mesh::v1alpha1::mesh_config::proxy_path_normalization::NormalizationType;
 use api::istio::mesh::v1alpha1::{MeshConfig, MeshNetworks};
 use ipnet::IpNet;
 
@@ -46,6 +47,16 @@ impl Settings {
 
     pub fn default_destination_rule_export(&self) -> ExportTo {
         ExportTo::parse(&self.mesh.default_destination_rule_export_to)
+    }
+
+    /// How Envoy normalises paths before it compares them.
+    pub fn path_normalization(&self) -> NormalizationType {
+        let wanted = self.mesh.path_normalization.unwrap_or_default().normalization();
+        match wanted {
+            NormalizationType::Default if self.knobs.strict_authorization => NormalizationType::DecodeAndMergeSlashes,
+            NormalizationType::Default => NormalizationType::Base,
+            explicit => explicit,
+        }
     }
 }
 
@@ -140,6 +151,8 @@ knobs! {
     identity_check: bool = true, "PILOT_ENABLE_XDS_IDENTITY_CHECK";
     /// Take clients of the plain-text port for what they say they are, and send them secrets.
     trust_plaintext: bool = false, "PILOTAGE_TRUST_PLAINTEXT";
+    /// Deny by path and host whatever their spelling: decoded and merged slashes, a final slash, ports, final dots.
+    strict_authorization: bool = false, "PILOTAGE_STRICT_AUTHORIZATION";
     /// Read the Kubernetes Gateway API.
     gateway_api: bool = true, "PILOT_ENABLE_GATEWAY_API";
     alpha_gateway_api: bool = false, "PILOT_ENABLE_ALPHA_GATEWAY_API";

@@ -7,6 +7,7 @@ mod destinations;
 mod ownership;
 mod patches;
 mod routes;
+mod spellings;
 mod told;
 
 use std::fmt;
@@ -48,6 +49,8 @@ pub const CHECKS: &[(&str, &str, Check)] = &[
     ("virtualservice.DestinationHostAnalyzer", "Routes to hosts and ports that are not there", routes::destinations),
     ("virtualservice.DestinationRuleAnalyzer", "Routes to subsets that are not there", routes::subsets),
     ("virtualservice.GatewayAnalyzer", "Routes of gateways that are not there", routes::gateways),
+    ("authorizationpolicy.PathSpellingAnalyzer", "Denied paths that other spellings pass by", spellings::paths),
+    ("authorizationpolicy.HostSpellingAnalyzer", "Denied hosts that other spellings pass by", spellings::hosts),
     ("virtualservice.ForeignHostAnalyzer", "Routes for hosts of other namespaces", ownership::foreign_hosts),
 ];
 

@@ -151,3 +151,45 @@ fn hole_15_routes_for_hosts_of_other_namespaces_are_reported() {
     let root = route_of_other(host, "").replace("namespace: other", "namespace: istio-system");
     check(&format!("{CART}{root}"), &[]);
 }
+
+fn policy(action: &str, operation: &str) -> String {
+    format!(
+        "apiVersion: security.istio.io/v1\nkind: AuthorizationPolicy\nmetadata: {{name: p, namespace: shop}}\n\
+         spec: {{action: {action}, rules: [{{to: [{{operation: {operation}}}]}}]}}\n"
+    )
+}
+
+#[test]
+fn hole_14_policies_that_other_spellings_pass_by_are_reported() {
+    use api::istio::mesh::v1alpha1::mesh_config::ProxyPathNormalization;
+    let codes = |text: &str, settings: &Settings| -> Vec<String> {
+        let code = |line: String| line.split(['[', ']']).nth(1).unwrap().to_owned();
+        // Validation has its own word on some of them.
+        findings(text, settings.clone()).into_iter().map(code).filter(|code| code.starts_with("PIL")).collect()
+    };
+    let default = Settings::default();
+    for (action, operation, expected) in [
+        ("DENY", "{paths: [/admin, /admin/*]}", &["PIL0002"][..]),
+        ("DENY", "{paths: ['*/end']}", &["PIL0002"]),
+        ("DENY", "{hosts: [admin.example]}", &["PIL0003"]),
+        ("DENY", "{hosts: ['*.example'], paths: [/x]}", &["PIL0002", "PIL0003"]),
+        ("ALLOW", "{notPaths: [/admin], notHosts: [a.example]}", &["PIL0002", "PIL0003"]),
+        // These refuse what is spelled otherwise, or do not look at the spelling.
+        ("ALLOW", "{paths: [/open], hosts: [a.example]}", &[]),
+        ("DENY", "{notPaths: [/open], notHosts: [a.example]}", &[]),
+        ("DENY", "{paths: ['*', '/*']}", &[]),
+        ("DENY", "{hosts: [a.example, 'a.example:*', 'b.example*', 'c.example:80']}", &[]),
+        ("AUDIT", "{paths: [/admin]}", &[]),
+    ] {
+        assert_eq!(codes(&policy(action, operation), &default), expected, "{action} {operation}");
+    }
+    let text = policy("DENY", "{paths: [/admin], hosts: [a.example]}");
+    let mut strict = default.clone();
+    strict.knobs.strict_authorization = true;
+    assert!(codes(&text, &strict).is_empty());
+    let mut decoding = default.clone();
+    let mut mesh = (*default.mesh).clone();
+    mesh.path_normalization = Some(ProxyPathNormalization { normalization: 4 });
+    decoding.mesh = crate::shared::Shared::new(mesh);
+    assert_eq!(codes(&text, &decoding), ["PIL0003"]);
+}

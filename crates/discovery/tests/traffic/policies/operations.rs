@@ -1,7 +1,7 @@
 //! Methods, paths, hosts, headers and addresses; no tokens.
 
 use testkit::envoy::Transport;
-use testkit::wait;
+use testkit::{client, wait};
 
 use super::{Guarded, Row, annotated_policy, policy};
 
@@ -10,6 +10,8 @@ testkit::over_both!(
     slashes_are_decoded_and_merged_on_request,
     sources_without_identity_are_told_apart,
     policy_takes_effect_and_is_withdrawn,
+    hole_14_denied_paths_and_hosts_hold_in_every_spelling_in_strict_mode,
+    hole_14_an_analysis_names_what_other_spellings_pass_by_default,
 );
 
 const ALLOWED: &str = "
@@ -225,5 +227,58 @@ async fn policy_takes_effect_and_is_withdrawn(transport: Transport) {
     becomes(403).await;
     guarded.mesh.discovery.remove("closed.yaml");
     becomes(200).await;
+    guarded.mesh.assert_settled().await;
+}
+
+const DENIED_ADMIN: &str = "
+  - to: [{operation: {paths: [/admin, /admin/*]}}]
+  - to: [{operation: {hosts: [admin.example, '*.ops.example']}}]
+  - when: [{key: 'request.headers[:authority]', values: [old.example]}]";
+
+/// Spellings that pass by default, as upstream's do, and that an analysis names.
+const OTHER_SPELLINGS: &[(&str, &[&str])] = &[
+    ("GET //admin", &[]),
+    ("GET //admin/x", &[]),
+    ("GET /admin%2f", &[]),
+    ("GET /admin%2Fx", &[]),
+    ("GET /%2Fadmin", &[]),
+    ("GET /x", &["host: admin.example:8080"]),
+    ("GET /x", &["host: ADMIN.example:8080"]),
+    ("GET /x", &["host: admin.example."]),
+    ("GET /x", &["host: a.ops.example:80"]),
+    ("GET /x", &["host: OLD.example"]),
+    ("GET /x", &["host: old.example:1"]),
+];
+
+async fn hole_14_denied_paths_and_hosts_hold_in_every_spelling_in_strict_mode(transport: Transport) {
+    let policies = [policy("denied", "DENY", DENIED_ADMIN)];
+    let strict = [("PILOTAGE_STRICT_AUTHORIZATION", "true")];
+    let guarded = Guarded::start_with(transport, &policies, "", &strict).await;
+    let rows: Vec<Row<'_>> = OTHER_SPELLINGS.iter().map(|(line, headers)| (403, *line, *headers)).collect();
+    guarded.check(&rows).await;
+    // What is written is denied as before, and nothing else.
+    let rows: &[Row<'_>] = &[
+        (403, "GET /admin", &[]),
+        (403, "GET /x", &["host: Admin.Example"]),
+        (403, "GET /x", &["host: a.ops.example"]),
+        (200, "GET /administrator", &[]),
+        (200, "GET /x", &["host: admin.example.org"]),
+        (200, "GET /x", &["host: not-admin.example"]),
+        (200, "GET /x", &["host: cart.example:8080"]),
+    ];
+    guarded.check(rows).await;
+    guarded.mesh.assert_settled().await;
+    let page = client::get(guarded.mesh.discovery.http(), "localhost", "/debug/analyze").await.expect("findings");
+    assert!(!page.body.contains("PIL000"), "{}", page.body);
+}
+
+async fn hole_14_an_analysis_names_what_other_spellings_pass_by_default(transport: Transport) {
+    let guarded = Guarded::start(transport, &[policy("denied", "DENY", DENIED_ADMIN)], "").await;
+    let rows: Vec<Row<'_>> = OTHER_SPELLINGS.iter().map(|(line, headers)| (200, *line, *headers)).collect();
+    guarded.check(&rows).await;
+    let page = client::get(guarded.mesh.discovery.http(), "localhost", "/debug/analyze").await.expect("findings");
+    for named in ["PIL0002", "//admin", "DECODE_AND_MERGE_SLASHES", "PIL0003", "admin.example:*", ":authority"] {
+        assert!(page.body.contains(named), "no {named} in {}", page.body);
+    }
     guarded.mesh.assert_settled().await;
 }

@@ -163,8 +163,7 @@ fn http1(view: &View, headers: &ProxyHeaders) -> Option<Http1> {
 }
 
 fn path_normalization(view: &View) -> PathNormalization {
-    let wanted = view.settings.mesh.path_normalization.unwrap_or_default();
-    match wanted.normalization() {
+    match view.settings.path_normalization() {
         NormalizationType::None => PathNormalization::None,
         NormalizationType::Base | NormalizationType::Default => PathNormalization::Base,
         NormalizationType::MergeSlashes => PathNormalization::MergeSlashes,

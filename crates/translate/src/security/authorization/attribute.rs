@@ -75,6 +75,15 @@ impl Attribute {
         )
     }
 
+    /// Whether servers take several texts for the same value.
+    pub fn has_spellings(&self) -> bool {
+        match self {
+            Attribute::Host | Attribute::Path => true,
+            Attribute::Header(name) => ["host", ":authority"].iter().any(|host| name.eq_ignore_ascii_case(host)),
+            _ => false,
+        }
+    }
+
     /// Whether only HTTP requests have it.
     pub fn is_http_only(&self) -> bool {
         matches!(

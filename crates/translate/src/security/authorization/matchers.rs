@@ -18,6 +18,15 @@ pub(super) enum Case {
     Ignored,
 }
 
+/// Which texts stand for a value.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Spelling {
+    /// The one that the user wrote.
+    Written,
+    /// All that servers take for the same.
+    Any,
+}
+
 pub(super) fn exact(text: &str) -> StringMatcher {
     pattern(MatchPattern::Exact(text.to_owned()), Case::Exact)
 }
@@ -72,6 +81,38 @@ pub(super) fn header(name: &str, value: &str, case: Case) -> HeaderMatcher {
     HeaderMatcher { name: name.to_owned(), header_match_specifier: Some(specifier), ..HeaderMatcher::default() }
 }
 
+/// A host in any case, with or without the dot that ends a full name, and with any port where the value names none.
+pub(super) fn host(header_name: &str, value: &str) -> HeaderMatcher {
+    let (beginning, name) = match value.strip_prefix('*') {
+        Some(end) => (".*", end),
+        None => ("", value),
+    };
+    // Nothing is left open at the end of a prefix.
+    if name.is_empty() || value.ends_with('*') {
+        return header(header_name, value, Case::Ignored);
+    }
+    let is_port = |text: &&str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    let (name, port) = match name.rsplit_once(':').filter(|(_, port)| is_port(port)) {
+        Some((name, port)) => (name, format!(":{port}")),
+        None => (name, "(:[0-9]*)?".to_owned()),
+    };
+    let matcher = regex(format!("(?i){beginning}{}\\.?{port}", quoted(name.trim_end_matches('.'))));
+    let specifier = Some(HeaderMatchSpecifier::StringMatch(matcher));
+    HeaderMatcher { name: header_name.to_owned(), header_match_specifier: specifier, ..HeaderMatcher::default() }
+}
+
+/// A path with or without a slash at its end.
+pub(super) fn path(value: &str) -> StringMatcher {
+    let (beginning, name) = match value.strip_prefix('*') {
+        Some(end) => (".*", end),
+        None => ("", value),
+    };
+    if name.is_empty() || value.ends_with('*') {
+        return text(value, "");
+    }
+    regex(format!("{beginning}{}/?", quoted(name.trim_end_matches('/'))))
+}
+
 pub(super) fn value(matcher: StringMatcher) -> ValueMatcher {
     ValueMatcher { match_pattern: Some(ValuePattern::StringMatch(matcher)) }
 }
@@ -104,4 +145,45 @@ pub(super) fn metadata(filter: &str, path: &[&str], value: ValueMatcher) -> Meta
 
 fn pattern(pattern: MatchPattern, case: Case) -> StringMatcher {
     StringMatcher { ignore_case: case == Case::Ignored, match_pattern: Some(pattern) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{HeaderMatchSpecifier, MatchPattern, StringMatcher, host, path};
+
+    fn expression(matcher: &StringMatcher) -> &str {
+        match &matcher.match_pattern {
+            Some(MatchPattern::SafeRegex(regex)) => &regex.regex,
+            Some(MatchPattern::Exact(text) | MatchPattern::Prefix(text) | MatchPattern::Suffix(text)) => text,
+            _ => "",
+        }
+    }
+
+    #[test]
+    fn hole_14_other_spellings_of_hosts_and_paths_are_matched() {
+        for (value, expected) in [
+            ("admin.example", r"(?i)admin\.example\.?(:[0-9]*)?"),
+            ("admin.example.", r"(?i)admin\.example\.?(:[0-9]*)?"),
+            ("admin.example:8080", r"(?i)admin\.example\.?:8080"),
+            ("*.example", r"(?i).*\.example\.?(:[0-9]*)?"),
+            ("[::1]", r"(?i)\[::1\]\.?(:[0-9]*)?"),
+            ("admin.*", "admin."),
+        ] {
+            let matcher = host(":authority", value);
+            let Some(HeaderMatchSpecifier::StringMatch(matcher)) = &matcher.header_match_specifier else {
+                panic!("{value}");
+            };
+            assert_eq!(expression(matcher), expected, "{value}");
+        }
+        assert_eq!(host("host", "*").header_match_specifier, Some(HeaderMatchSpecifier::PresentMatch(true)));
+        for (value, expected) in [
+            ("/admin", "/admin/?"),
+            ("/admin/", "/admin/?"),
+            ("/", "/?"),
+            ("*/end", ".*/end/?"),
+            ("/admin/*", "/admin/"),
+        ] {
+            assert_eq!(expression(&path(value)), expected, "{value}");
+        }
+    }
 }

@@ -118,6 +118,8 @@ pub struct Condition {
     pub attribute: Attribute,
     pub values: Vec<Text>,
     pub not_values: Vec<Text>,
+    /// Where it denies, it holds for other spellings of the same host or path too.
+    pub any_spelling: bool,
 }
 
 /// The policies that attach to this client; `None` if there are none.
@@ -129,31 +131,42 @@ pub fn authorization(view: &View) -> Option<Authorization> {
     if policies.is_empty() {
         return None;
     }
-    let trust_domains = trust::domains(&view.settings.mesh);
+    let reading = Reading {
+        trust_domains: &trust::domains(&view.settings.mesh),
+        strict: view.settings.knobs.strict_authorization,
+    };
     let of = |action: Action| -> Vec<&Config<AuthorizationPolicy>> {
         policies.iter().copied().filter(|p| p.spec.action() == action).collect()
     };
     Some(Authorization {
-        custom: custom(view, &of(Action::Custom), &trust_domains),
-        audit: rule_set(&of(Action::Audit), &trust_domains),
-        deny: rule_set(&of(Action::Deny), &trust_domains),
-        allow: rule_set(&of(Action::Allow), &trust_domains),
+        custom: custom(view, &of(Action::Custom), reading),
+        audit: rule_set(&of(Action::Audit), reading),
+        deny: rule_set(&of(Action::Deny), reading),
+        allow: rule_set(&of(Action::Allow), reading),
     })
 }
 
-fn rule_set(policies: &[&Config<AuthorizationPolicy>], trust_domains: &[String]) -> Option<RuleSet> {
+/// What mesh-wide settings add to the rules that users write.
+#[derive(Clone, Copy)]
+struct Reading<'a> {
+    trust_domains: &'a [String],
+    /// Whatever is denied is so in other spellings too.
+    strict: bool,
+}
+
+fn rule_set(policies: &[&Config<AuthorizationPolicy>], reading: Reading<'_>) -> Option<RuleSet> {
     if policies.is_empty() {
         return None;
     }
     let mut set = RuleSet::default();
     for policy in policies {
         let slot = if is_dry_run(policy) { &mut set.dry_run } else { &mut set.enforced };
-        slot.get_or_insert_default().extend(rules(policy, "", trust_domains));
+        slot.get_or_insert_default().extend(rules(policy, "", reading));
     }
     Some(set)
 }
 
-fn custom(view: &View, policies: &[&Config<AuthorizationPolicy>], trust_domains: &[String]) -> Vec<Custom> {
+fn custom(view: &View, policies: &[&Config<AuthorizationPolicy>], reading: Reading<'_>) -> Vec<Custom> {
     let mut by_name: BTreeMap<&str, Custom> = BTreeMap::new();
     for policy in policies {
         let name = match &policy.spec.action_detail {
@@ -168,7 +181,7 @@ fn custom(view: &View, policies: &[&Config<AuthorizationPolicy>], trust_domains:
         });
         let prefix = if name.is_empty() { format!("{CUSTOM_PREFIX}-") } else { format!("{CUSTOM_PREFIX}-{name}-") };
         let slot = if is_dry_run(policy) { &mut entry.dry_run } else { &mut entry.enforced };
-        slot.extend(rules(policy, &prefix, trust_domains));
+        slot.extend(rules(policy, &prefix, reading));
     }
     let several = by_name.len() > 1 && !view.settings.knobs.several_custom_providers;
     let mut found: Vec<Custom> = by_name.into_values().collect();
@@ -185,7 +198,7 @@ fn is_dry_run(policy: &Config<AuthorizationPolicy>) -> bool {
 }
 
 /// A policy's rules by the names that metrics and logs show.
-fn rules(policy: &Config<AuthorizationPolicy>, prefix: &str, trust_domains: &[String]) -> Vec<(Text, Rule)> {
+fn rules(policy: &Config<AuthorizationPolicy>, prefix: &str, reading: Reading<'_>) -> Vec<(Text, Rule)> {
     let meta = &policy.meta;
     let named =
         |index: usize| Text::from(format!("{prefix}ns[{}]-policy[{}]-rule[{index}]", meta.namespace, meta.name));
@@ -194,10 +207,10 @@ fn rules(policy: &Config<AuthorizationPolicy>, prefix: &str, trust_domains: &[St
     }
     let numbered = policy.spec.rules.iter().enumerate();
     // A rule with an attribute nobody knows is left out; validation reports it.
-    numbered.filter_map(|(i, rule)| Some((named(i), matching(rule, &meta.namespace, trust_domains)?))).collect()
+    numbered.filter_map(|(i, rule)| Some((named(i), matching(rule, &meta.namespace, reading)?))).collect()
 }
 
-fn matching(rule: &PolicyRule, namespace: &Namespace, trust_domains: &[String]) -> Option<Rule> {
+fn matching(rule: &PolicyRule, namespace: &Namespace, reading: Reading<'_>) -> Option<Rule> {
     let mut on_operation = Vec::new();
     let mut on_source = Vec::new();
     for when in &rule.when {
@@ -229,7 +242,10 @@ fn matching(rule: &PolicyRule, namespace: &Namespace, trust_domains: &[String]) 
     if operations.is_empty() {
         operations.push(on_operation);
     }
-    sources.iter_mut().flatten().for_each(|condition| trust::widen(condition, trust_domains));
+    sources.iter_mut().flatten().for_each(|condition| trust::widen(condition, reading.trust_domains));
+    for condition in sources.iter_mut().chain(&mut operations).flatten() {
+        condition.any_spelling = reading.strict && condition.attribute.has_spellings();
+    }
     Some(Rule::Matching { operations, sources })
 }
 
@@ -260,5 +276,5 @@ fn push(conditions: &mut Vec<Condition>, attribute: Attribute, values: &[String]
         return;
     }
     let texts = |list: &[String]| list.iter().map(|v| Text::from(v.as_str())).collect();
-    conditions.push(Condition { attribute, values: texts(values), not_values: texts(not_values) });
+    conditions.push(Condition { attribute, values: texts(values), not_values: texts(not_values), any_spelling: false });
 }

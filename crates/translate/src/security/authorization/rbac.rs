@@ -13,7 +13,7 @@ use ipnet::IpNet;
 use model::names::Text;
 
 use super::attribute::Attribute;
-use super::matchers::{self, Case};
+use super::matchers::{self, Case, Spelling};
 use super::{Check, Condition, Layer, Rule, Rules, Verdict, ext_authz};
 use crate::literal::quoted;
 
@@ -108,7 +108,7 @@ fn all_of<M>(
     conditions: &[Condition],
     action: Action,
     layer: Layer,
-    written: impl Fn(&Attribute, &[Text]) -> (Vec<M>, bool),
+    written: impl Fn(&Attribute, &[Text], Spelling) -> (Vec<M>, bool),
     not: impl Fn(M) -> M,
     or: impl Fn(Vec<M>) -> M,
 ) -> Result<Vec<M>, Unaskable> {
@@ -125,7 +125,10 @@ fn all_of<M>(
             if values.is_empty() {
                 continue;
             }
-            let (mut found, complete) = written(&condition.attribute, values);
+            // Only what makes more requests denied: an ALLOW excludes, other rules name.
+            let denies = (action == Action::Allow) == negated;
+            let spelling = if condition.any_spelling && denies { Spelling::Any } else { Spelling::Written };
+            let (mut found, complete) = written(&condition.attribute, values, spelling);
             if !complete && action == Action::Allow {
                 return Err(Unaskable);
             }
@@ -155,13 +158,14 @@ impl Attribute {
 }
 
 /// One matcher per value that can be read; false if some could not be.
-fn operation(attribute: &Attribute, values: &[Text]) -> (Vec<Permission>, bool) {
+fn operation(attribute: &Attribute, values: &[Text], spelling: Spelling) -> (Vec<Permission>, bool) {
     use permission::Rule as Is;
     let one = |value: &Text| -> Option<Is> {
         Some(match attribute {
+            Attribute::Host if spelling == Spelling::Any => Is::Header(matchers::host(":authority", value)),
             Attribute::Host => Is::Header(matchers::header(":authority", value, Case::Ignored)),
             Attribute::Method => Is::Header(matchers::header(":method", value, Case::Exact)),
-            Attribute::Path => path(value),
+            Attribute::Path => path(value, spelling),
             Attribute::DestinationIp => Is::DestinationIp(cidr(value)?),
             Attribute::DestinationPort => Is::DestinationPort(value.parse::<u16>().ok()?.into()),
             Attribute::ServerName => Is::RequestedServerName(matchers::text(value, "")),
@@ -185,7 +189,7 @@ fn list_or_text(value: &str) -> api::envoy::r#type::matcher::v3::ValueMatcher {
     }
 }
 
-fn path(value: &str) -> permission::Rule {
+fn path(value: &str, spelling: Spelling) -> permission::Rule {
     if value.contains("{*}") || value.contains("{**}") {
         let path_template = value.replace("{**}", "**").replace("{*}", "*");
         let config = TypedExtensionConfig {
@@ -194,10 +198,14 @@ fn path(value: &str) -> permission::Rule {
         };
         return permission::Rule::UriTemplate(config);
     }
-    permission::Rule::UrlPath(PathMatcher { rule: Some(path_matcher::Rule::Path(matchers::text(value, ""))) })
+    let text = match spelling {
+        Spelling::Written => matchers::text(value, ""),
+        Spelling::Any => matchers::path(value),
+    };
+    permission::Rule::UrlPath(PathMatcher { rule: Some(path_matcher::Rule::Path(text)) })
 }
 
-fn source(attribute: &Attribute, values: &[Text]) -> (Vec<Principal>, bool) {
+fn source(attribute: &Attribute, values: &[Text], spelling: Spelling) -> (Vec<Principal>, bool) {
     use principal::Identifier as Is;
     let one = |value: &Text| -> Option<Is> {
         Some(match attribute {
@@ -207,6 +215,7 @@ fn source(attribute: &Attribute, values: &[Text]) -> (Vec<Principal>, bool) {
             Attribute::TrustDomain => authenticated(trust_domain(value)),
             Attribute::ServiceAccount(namespace) => authenticated(matchers::regex(account_regex(namespace, value))),
             Attribute::Principal => authenticated(matchers::text(value, "spiffe://")),
+            Attribute::Header(name) if spelling == Spelling::Any => Is::Header(matchers::host(name, value)),
             Attribute::Header(name) => Is::Header(matchers::header(name, value, Case::Exact)),
             _ => return None,
         })

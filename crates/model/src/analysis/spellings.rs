@@ -1,0 +1,135 @@
+//! AuthorizationPolicies that a request passes by when its path or host is spelled another way. Envoy compares texts:
+//! `//admin` and `/admin%2F` are not `/admin` unless paths are normalised so, and `admin.example:8080` is not
+//! `admin.example`. Only rules that deny by such a text can be passed by; the others then refuse more.
+
+use api::istio::mesh::v1alpha1::mesh_config::proxy_path_normalization::NormalizationType;
+use api::istio::security::v1beta1::authorization_policy::Action;
+use api::istio::security::v1beta1::{AuthorizationPolicy, Operation};
+
+use super::Finding;
+use crate::config::{Kind, Object, Spec};
+use crate::snapshot::Snapshot;
+
+pub(super) const PATHS: &str = "PIL0002";
+pub(super) const HOSTS: &str = "PIL0003";
+
+/// Headers that hold the host.
+const HOST_KEYS: [&str; 2] = ["request.headers[:authority]", "request.headers[host]"];
+
+/// Paths that are denied must be normalised as far as servers do.
+pub(super) fn paths(world: &Snapshot, found: &mut Vec<Finding>) {
+    let normalization = world.settings.path_normalization();
+    if normalization == NormalizationType::DecodeAndMergeSlashes {
+        return;
+    }
+    for (object, policy) in policies(world) {
+        let (field, listed) = denying(policy, "paths", "notPaths", |to| (&to.paths, &to.not_paths));
+        let Some(path) = listed.into_iter().find(|path| !matches!(path.as_str(), "*" | "/*")) else { continue };
+        let message = format!(
+            "AuthorizationPolicy {} denies by {field} {path:?}, and {} are other paths to Envoy that servers may take for \
+             the same. Set meshConfig.pathNormalization.normalization to DECODE_AND_MERGE_SLASHES (it is {}), or \
+             PILOTAGE_STRICT_AUTHORIZATION=true on the control plane.",
+            super::full_name(&object.meta),
+            path_spellings(path, normalization).join(" and "),
+            normalization.as_str_name(),
+        );
+        found.push(Finding::warning(PATHS, object, message));
+    }
+}
+
+/// Hosts that are denied must be so with a port too.
+pub(super) fn hosts(world: &Snapshot, found: &mut Vec<Finding>) {
+    if world.settings.knobs.strict_authorization {
+        return;
+    }
+    for (object, policy) in policies(world) {
+        let (field, listed) = denying(policy, "hosts", "notHosts", |to| (&to.hosts, &to.not_hosts));
+        let about = super::full_name(&object.meta);
+        let strict = "set PILOTAGE_STRICT_AUTHORIZATION=true on the control plane";
+        if let Some(host) = listed.iter().find(|host| is_without_port(host, &listed)) {
+            let name = host.trim_start_matches('*');
+            let way = match host.starts_with('*') {
+                true => format!("Add \"{host}:PORT\" for each port, or {strict}."),
+                false => format!("Add \"{host}:*\", or {strict}."),
+            };
+            let message = format!(
+                "AuthorizationPolicy {about} denies by {field} {host:?}, which a request with a port or final dot in its \
+                 Host header (\"{name}:8080\", \"{name}.\") is not for. {way}"
+            );
+            found.push(Finding::warning(HOSTS, object, message));
+        }
+        if let Some(key) = compared_header(policy) {
+            let message = format!(
+                "AuthorizationPolicy {about} denies by {key}, which is compared with its case, port and final dot. Use \
+                 hosts of an operation, or {strict}."
+            );
+            found.push(Finding::warning(HOSTS, object, message));
+        }
+    }
+}
+
+fn policies(world: &Snapshot) -> impl Iterator<Item = (&Object, &AuthorizationPolicy)> {
+    world.objects.of(Kind::AuthorizationPolicy).filter_map(|object| match &object.spec {
+        Spec::AuthorizationPolicy(spec) => Some((object, &**spec)),
+        _ => None,
+    })
+}
+
+/// Texts that requests are denied by, with the name of their field: what an ALLOW excludes, and what others name.
+fn denying<'a>(
+    policy: &'a AuthorizationPolicy,
+    named: &'static str,
+    excluded: &'static str,
+    of: impl Fn(&'a Operation) -> (&'a Vec<String>, &'a Vec<String>),
+) -> (&'static str, Vec<&'a String>) {
+    let operations = policy.rules.iter().flat_map(|rule| &rule.to).filter_map(|to| to.operation.as_ref()).map(of);
+    match policy.action() {
+        Action::Allow => (excluded, operations.flat_map(|(_, not)| not).collect()),
+        Action::Deny | Action::Custom => (named, operations.flat_map(|(texts, _)| texts).collect()),
+        // It denies nothing.
+        Action::Audit => (named, Vec::new()),
+    }
+}
+
+/// The host's own header in a condition that denies.
+fn compared_header(policy: &AuthorizationPolicy) -> Option<&str> {
+    let mut conditions = policy.rules.iter().flat_map(|rule| &rule.when);
+    let denies = |values: &[String], not_values: &[String]| match policy.action() {
+        Action::Allow => !not_values.is_empty(),
+        Action::Deny | Action::Custom => values.iter().any(|value| value != "*"),
+        Action::Audit => false,
+    };
+    conditions
+        .find(|condition| {
+            let is_host = HOST_KEYS.iter().any(|key| condition.key.eq_ignore_ascii_case(key));
+            is_host && denies(&condition.values, &condition.not_values)
+        })
+        .map(|condition| condition.key.as_str())
+}
+
+/// Whether requests that name a port get by: no other entry covers them.
+fn is_without_port(host: &str, all: &[&String]) -> bool {
+    let with_port = format!("{host}:");
+    let covers = |other: &str| other.strip_suffix('*').is_some_and(|start| with_port.starts_with(start));
+    !host.contains(':') && !host.ends_with('*') && !all.iter().any(|other| covers(other))
+}
+
+/// Ways to spell a path that this normalisation leaves apart.
+fn path_spellings(path: &str, normalization: NormalizationType) -> Vec<String> {
+    let is_suffix = path.starts_with('*');
+    let text = path.trim_matches('*');
+    let escaped = match text.rsplit_once('/') {
+        Some((before, after)) if !before.is_empty() => format!("{before}%2F{after}"),
+        Some((_, after)) if is_suffix => format!("/x%2F{after}"),
+        _ => format!("{text}%2F"),
+    };
+    let mut spellings = Vec::new();
+    if normalization == NormalizationType::None {
+        spellings.push(format!("/.{text}"));
+    }
+    if normalization != NormalizationType::MergeSlashes && !is_suffix {
+        spellings.push(format!("/{text}"));
+    }
+    spellings.push(escaped);
+    spellings
+}
