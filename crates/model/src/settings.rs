@@ -188,6 +188,20 @@ knobs! {
     api_generator_auth: bool = true, "ENABLE_XDS_API_GENERATOR_AUTH";
     debounce_after: Milliseconds = Milliseconds(100), "PILOT_DEBOUNCE_AFTER";
     debounce_max: Milliseconds = Milliseconds(10_000), "PILOT_DEBOUNCE_MAX";
+    /// Routes that one VirtualService may have of its delegates. A namespace may have four times as many.
+    delegated_routes: u32 = 10_000, "PILOTAGE_DELEGATED_ROUTES";
+    /// Their bytes, encoded.
+    delegated_bytes: u32 = 8 * 1024 * 1024, "PILOTAGE_DELEGATED_BYTES";
+    /// Bytes of one EnvoyFilter patch's value. A Kubernetes API server takes no larger object.
+    patch_bytes: u32 = 2 * 1024 * 1024, "PILOTAGE_PATCH_BYTES";
+    /// Bytes that patches may add to the resources of one type of one proxy.
+    patched_bytes: u32 = 32 * 1024 * 1024, "PILOTAGE_PATCHED_BYTES";
+    /// How often patches may be applied to the resources of one type of one proxy.
+    patch_applications: u32 = 1_000_000, "PILOTAGE_PATCH_APPLICATIONS";
+    /// Bytes of one resource that is sent.
+    resource_bytes: u32 = 32 * 1024 * 1024, "PILOTAGE_RESOURCE_BYTES";
+    /// Bytes of all resources of one type that are sent to one proxy.
+    push_bytes: u32 = 256 * 1024 * 1024, "PILOTAGE_PUSH_BYTES";
 }
 
 /// A percentage in hundredths of a percent, so that settings can be hashed.

@@ -1,10 +1,12 @@
 //! Which EnvoyFilters hold for a client, and in which order their patches are applied.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use api::istio::networking::v1alpha3::EnvoyFilter;
+use api::istio::networking::v1alpha3::envoy_filter::ApplyTo;
 use api::istio::networking::v1alpha3::envoy_filter::patch::Operation;
-use api::istio::networking::v1alpha3::envoy_filter::{ApplyTo, PatchContext};
+use model::config::Meta;
 use model::config::patches::{Patch, PatchSet};
 use model::names::{Namespace, Text};
 use model::proxy::Proxy;
@@ -16,9 +18,16 @@ use crate::select::{Selectors, attaches};
 /// Patches for one client, in the order of their application.
 #[derive(Clone, Debug, Default)]
 pub struct Patches {
-    all: Vec<Part<Patch>>,
+    all: Vec<HeldPatch>,
     /// Services, as `host` or `namespace/host`, that a gateway needs for them.
     pub referenced_services: BTreeSet<Text>,
+}
+
+/// A patch, and the EnvoyFilter it is of.
+#[derive(Clone, Debug)]
+pub struct HeldPatch {
+    pub patch: Part<Patch>,
+    pub filter: Arc<Meta>,
 }
 
 impl Patches {
@@ -35,24 +44,29 @@ impl Patches {
         let services = held.iter().flat_map(|set| set.referenced_services());
         Patches {
             referenced_services: services.map(Text::from).collect(),
-            all: held.iter().flat_map(|set| set.for_proxy(proxy)).cloned().collect(),
+            all: held.iter().flat_map(|set| held_patches(set, proxy)).collect(),
         }
     }
 
-    /// Patches of some kinds of objects in one context.
-    pub fn to<'a>(&'a self, kinds: &'a [ApplyTo], context: PatchContext) -> impl Iterator<Item = &'a Part<Patch>> {
-        let wanted = self.all.iter().filter(|patch| kinds.contains(&patch.apply_to));
-        wanted.filter(move |patch| [context, PatchContext::Any].contains(&patch.context()))
+    /// Patches of some kinds of objects.
+    pub fn to<'a>(&'a self, kinds: &'a [ApplyTo]) -> impl Iterator<Item = &'a HeldPatch> {
+        self.all.iter().filter(|held| kinds.contains(&held.patch.apply_to))
     }
 
     /// Patches that add objects of one kind, whatever their context.
     pub fn adding(&self, kind: ApplyTo) -> impl Iterator<Item = &Part<Patch>> {
-        self.all.iter().filter(move |patch| patch.apply_to == kind && patch.operation == Operation::Add)
+        let patches = self.all.iter().map(|held| &held.patch);
+        patches.filter(move |patch| patch.apply_to == kind && patch.operation == Operation::Add)
     }
 
     pub fn is_empty(&self) -> bool {
         self.all.is_empty()
     }
+}
+
+fn held_patches<'a>(set: &'a PatchSet, proxy: &'a Proxy) -> impl Iterator<Item = HeldPatch> + use<'a> {
+    let filter = &set.config.meta;
+    set.for_proxy(proxy).map(move |patch| HeldPatch { patch: patch.clone(), filter: filter.clone() })
 }
 
 fn holds(set: &PatchSet, root: &Namespace, proxy: &Proxy, selectors: Selectors) -> bool {

@@ -73,8 +73,12 @@ fn answer(world: &Snapshot, proxy: &cases::Proxy, kind: &TypeUrl, names: &[Strin
     let proxy = Arc::new(identity::resolved(world, &proxy).into_owned());
     let view = View::new(world, &proxy, inbound::targets(world, &proxy));
     match kind {
-        k if *k == TypeUrl::CLUSTER => client::clusters(&view).iter().map(patch::cluster::resource).collect(),
-        k if *k == TypeUrl::LISTENER => client::listeners(&view).iter().map(patch::listener::resource).collect(),
+        k if *k == TypeUrl::CLUSTER => {
+            client::clusters(&view, &mut Vec::new()).iter().map(patch::cluster::resource).collect()
+        }
+        k if *k == TypeUrl::LISTENER => {
+            client::listeners(&view, &mut Vec::new()).iter().map(patch::listener::resource).collect()
+        }
         k if *k == TypeUrl::ENDPOINT => names
             .iter()
             .filter_map(|name| sidecar::endpoints(&view, name))
@@ -82,7 +86,7 @@ fn answer(world: &Snapshot, proxy: &cases::Proxy, kind: &TypeUrl, names: &[Strin
             .collect(),
         k if *k == TypeUrl::ROUTE => names
             .iter()
-            .filter_map(|name| client::route(&view, name))
+            .filter_map(|name| client::route(&view, name, &mut Vec::new()))
             .map(|wanted| patch::route::resource(&wanted, render::route::resource))
             .collect(),
         k if *k == TypeUrl::EXTENSION => {

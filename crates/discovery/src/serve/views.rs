@@ -260,14 +260,14 @@ impl Cut {
     }
 
     fn make_clusters(&self) -> Arc<ResourceSet> {
-        let clusters = client::clusters(&self.view);
+        let clusters = client::clusters(&self.view, &mut Vec::new());
         let rendered =
             clusters.iter().map(|wanted| self.renderings.get(fingerprint(wanted), || patch::cluster::resource(wanted)));
         Arc::new(ResourceSet::new(TypeUrl::CLUSTER, rendered))
     }
 
     fn make_listeners(&self) -> Arc<ResourceSet> {
-        let listeners = client::listeners(&self.view);
+        let listeners = client::listeners(&self.view, &mut Vec::new());
         let rendered = listeners
             .iter()
             .map(|wanted| self.renderings.get(fingerprint(wanted), || patch::listener::resource(wanted)));
@@ -303,7 +303,7 @@ impl Cut {
         let (view, renderings) = (self.view.clone(), self.renderings.clone());
         let set = ResourceSet::new(TypeUrl::ROUTE, []);
         Arc::new(set.with_fallback(move |name| {
-            let wanted = client::route(&view, name)?;
+            let wanted = client::route(&view, name, &mut Vec::new())?;
             let plain = |plan: &RoutePlan| route_table(plan, &renderings);
             Some(renderings.get(fingerprint(&wanted), || patch::route::resource(&wanted, plain)))
         }))

@@ -1,7 +1,8 @@
 //! EnvoyFilters taken apart into patches that can be applied: values read as Envoy's messages, once per object.
 //! Which of them hold for a client is scope's business, what they do is translate's.
 
-use std::sync::Arc;
+use std::hash::{Hash, Hasher};
+use std::sync::{Arc, OnceLock};
 
 use api::istio::networking::v1alpha3::EnvoyFilter;
 use api::istio::networking::v1alpha3::envoy_filter::patch::Operation;
@@ -9,15 +10,17 @@ use api::istio::networking::v1alpha3::envoy_filter::{
     ApplyTo, EnvoyConfigObjectMatch, EnvoyConfigObjectPatch, PatchContext,
 };
 use api::{Struct, Value, value};
+use bytes::Bytes;
 use prost_reflect::DynamicMessage;
 use regex::bytes::Regex;
 use serde_json::{Map, Number};
 
 use super::message::{self, Finding};
 use super::validate::pattern;
-use super::{Config, encode};
-use crate::problem::Severity;
+use super::{Config, Kind, encode};
+use crate::problem::{Problem, Severity};
 use crate::proxy::Proxy;
+use crate::settings::Knobs;
 use crate::shared::{Part, Shared};
 
 /// Services that a gateway needs only because a patch names them: `host` or `namespace/host`, with commas between.
@@ -29,13 +32,49 @@ pub struct Patch {
     pub apply_to: ApplyTo,
     pub operation: Operation,
     pub matching: Shared<EnvoyConfigObjectMatch>,
-    /// The encoded message of the type that `apply_to` stands for; `None` for removals only.
-    pub value: Option<Vec<u8>>,
+    /// `None` for removals only.
+    pub value: Option<PatchValue>,
 }
 
 impl Patch {
     pub fn context(&self) -> PatchContext {
         self.matching.context()
+    }
+
+    /// The value, decoded once for all messages that it is merged into.
+    pub fn message(&self) -> Option<&DynamicMessage> {
+        let value = self.value.as_ref()?;
+        let decode = || {
+            let descriptor = api::reflect::envoy().get_message_by_name(envoy_message(self.apply_to)?)?;
+            DynamicMessage::decode(descriptor, value.bytes.clone()).ok()
+        };
+        value.decoded.get_or_init(decode).as_ref()
+    }
+
+    /// Bytes of the value.
+    pub fn size(&self) -> usize {
+        self.value.as_ref().map_or(0, |value| value.bytes.len())
+    }
+}
+
+/// The encoded message of the type that a patch's `apply_to` stands for.
+#[derive(Clone, Debug)]
+pub struct PatchValue {
+    pub bytes: Bytes,
+    decoded: OnceLock<Option<DynamicMessage>>,
+}
+
+impl PartialEq for PatchValue {
+    fn eq(&self, other: &Self) -> bool {
+        self.bytes == other.bytes
+    }
+}
+
+impl Eq for PatchValue {}
+
+impl Hash for PatchValue {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.bytes.hash(state);
     }
 }
 
@@ -44,6 +83,8 @@ impl Patch {
 pub struct PatchSet {
     pub config: Config<EnvoyFilter>,
     patches: Arc<[Candidate]>,
+    /// Patches that are left out for the size of their value: where in the list, and how many bytes.
+    too_large: Arc<[(usize, usize)]>,
 }
 
 /// A patch and the proxies it is meant for.
@@ -54,14 +95,33 @@ struct Candidate {
 }
 
 impl PatchSet {
-    /// Reads all values, unless that was done for the same filter before.
-    pub fn new(config: Config<EnvoyFilter>, before: &[PatchSet]) -> PatchSet {
-        let known = before.iter().find(|known| known.config.spec == config.spec);
-        let patches = match known {
-            Some(known) => known.patches.clone(),
-            None => config.spec.config_patches.iter().filter_map(candidate).collect(),
-        };
-        PatchSet { config, patches }
+    /// Reads all values, unless that was done for the same filter before. One that is larger than the limit is left
+    /// out, as it may be copied into every listener of every proxy.
+    pub fn new(config: Config<EnvoyFilter>, before: Option<&PatchSet>, knobs: &Knobs) -> PatchSet {
+        if let Some(known) = before.filter(|known| known.config.spec == config.spec) {
+            return PatchSet { config, patches: known.patches.clone(), too_large: known.too_large.clone() };
+        }
+        let read = |(index, spec)| candidate(spec).map(|candidate| (index, candidate));
+        let read = config.spec.config_patches.iter().enumerate().filter_map(read);
+        let (fitting, large): (Vec<_>, Vec<_>) =
+            read.partition(|(_, found)| found.patch.size() <= knobs.patch_bytes as usize);
+        let patches = fitting.into_iter().map(|(_, candidate)| candidate).collect();
+        let too_large = large.into_iter().map(|(index, candidate)| (index, candidate.patch.size())).collect();
+        PatchSet { config, patches, too_large }
+    }
+
+    /// What is said of patches that are left out.
+    pub fn problems(&self, knobs: &Knobs) -> impl Iterator<Item = Problem> {
+        let meta = &self.config.meta;
+        self.too_large.iter().map(|(index, bytes)| {
+            let about = format!("{} {}/{}", Kind::EnvoyFilter, meta.namespace, meta.name);
+            let message = format!(
+                "configPatches[{index}] is not applied: its value has {bytes} bytes, at most {} are taken \
+                 (PILOTAGE_PATCH_BYTES); keep scripts and modules in files of the proxy or behind ExtensionConfig",
+                knobs.patch_bytes
+            );
+            Problem::error(about, message).at(meta.place.clone())
+        })
     }
 
     /// Patches that this proxy's version and metadata allow.
@@ -98,7 +158,7 @@ fn candidate(spec: &EnvoyConfigObjectPatch) -> Option<Candidate> {
     let apply_to = ApplyTo::try_from(spec.apply_to).ok().filter(|kind| *kind != ApplyTo::Invalid)?;
     let operation = Operation::try_from(patch.operation).ok().filter(|it| *it != Operation::Invalid)?;
     let value = match &patch.value {
-        Some(value) => Some(encoded(apply_to, value)?),
+        Some(value) => Some(PatchValue { bytes: encoded(apply_to, value)?.into(), decoded: OnceLock::new() }),
         None if operation == Operation::Remove => None,
         None => return None,
     };

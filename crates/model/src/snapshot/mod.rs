@@ -282,7 +282,7 @@ impl Snapshot {
         }
         let sight = Sight { written: &self.objects, lowered: &self.lowered.objects };
         if delta.settings || delta.touches(Kind::VirtualService) || delta.touches(Kind::DestinationRule) {
-            self.routing = Arc::new(Routing::build(&sight, &self.settings));
+            self.routing = Arc::new(Routing::build(&sight, &self.settings, &self.routing));
         }
         if [Kind::PeerAuthentication, Kind::RequestAuthentication, Kind::AuthorizationPolicy]
             .iter()
@@ -299,8 +299,12 @@ impl Snapshot {
         let extensions =
             [Kind::EnvoyFilter, Kind::WasmPlugin, Kind::TrafficExtension, Kind::Telemetry, Kind::ProxyConfig];
         if extensions.iter().any(|k| delta.touches(*k)) {
-            self.extensions = Arc::new(Extensions::build(&self.objects, &self.extensions));
+            let knobs = &self.settings.knobs;
+            self.extensions = Arc::new(Extensions::build(&self.objects, &self.extensions, knobs));
         }
+        let (routing, extensions) = (self.routing.clone(), self.extensions.clone());
+        self.tell("delegates", &routing.problems);
+        self.tell("patches", &extensions.problems);
     }
 
     /// Settles what several registries have, and indexes services once for all that was told of them.

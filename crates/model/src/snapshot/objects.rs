@@ -1,6 +1,6 @@
 //! All config objects, and the sections that are no more than the objects of some kinds in order of age.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 use api::istio::extensions::v1alpha1::{TrafficExtension, WasmPlugin};
 use api::istio::networking::v1alpha3::{EnvoyFilter, Gateway, Sidecar};
@@ -13,6 +13,8 @@ use crate::change::SourceId;
 use crate::config::patches::PatchSet;
 use crate::config::{Config, Key, Kind, Object, Spec};
 use crate::names::{Namespace, Text};
+use crate::problem::Problem;
+use crate::settings::Knobs;
 
 /// Every config object by key; where several stores have it, that of the first one. `stores` settles that.
 #[derive(Clone, Debug, Default)]
@@ -172,17 +174,27 @@ pub struct Extensions {
     pub traffic_extensions: Vec<Config<TrafficExtension>>,
     pub telemetries: Vec<Config<Telemetry>>,
     pub proxy_configs: Vec<Config<ProxyConfig>>,
+    /// What is said of patches that are left out.
+    pub(super) problems: Vec<Problem>,
 }
 
 impl Extensions {
-    pub(super) fn build(objects: &Objects, before: &Extensions) -> Extensions {
+    pub(super) fn build(objects: &Objects, before: &Extensions, knobs: &Knobs) -> Extensions {
         let plugins: Vec<Config<WasmPlugin>> = by_age!(objects, WasmPlugin);
         let mut traffic_extensions: Vec<Config<TrafficExtension>> = by_age!(objects, TrafficExtension);
         traffic_extensions.extend(plugins.iter().map(plugins::extension));
         sort_by_age(&mut traffic_extensions);
         let filters: Vec<Config<EnvoyFilter>> = by_age!(objects, EnvoyFilter);
+        let known: HashMap<u128, &PatchSet> =
+            before.envoy_filters.iter().map(|set| (set.config.spec.fingerprint(), set)).collect();
+        let patches = |filter: Config<EnvoyFilter>| {
+            let before = known.get(&filter.spec.fingerprint()).copied();
+            PatchSet::new(filter, before, knobs)
+        };
+        let envoy_filters: Vec<PatchSet> = filters.into_iter().map(patches).collect();
         Extensions {
-            envoy_filters: filters.into_iter().map(|f| PatchSet::new(f, &before.envoy_filters)).collect(),
+            problems: envoy_filters.iter().flat_map(|filter| filter.problems(knobs)).collect(),
+            envoy_filters,
             traffic_extensions,
             telemetries: by_age!(objects, Telemetry),
             proxy_configs: by_age!(objects, ProxyConfig),

@@ -4,6 +4,7 @@ pub mod gateway;
 pub mod sidecar;
 
 use api::Resource;
+use model::problem::Problem;
 use model::proxy::ProxyKind;
 use scope::View;
 
@@ -13,31 +14,31 @@ use crate::plan::cluster::ClusterPlan;
 use crate::plan::listener::{self, ListenerPlan};
 use crate::plan::route::RoutePlan;
 
-/// All clusters of this client, by name; what EnvoyFilters add comes last.
-pub fn clusters(view: &View) -> Vec<Wanted<ClusterPlan>> {
+/// All clusters of this client, by name; what EnvoyFilters add comes last. Filters that do too much are reported.
+pub fn clusters(view: &View, problems: &mut Vec<Problem>) -> Vec<Wanted<ClusterPlan>> {
     let plans = match view.proxy.kind {
         ProxyKind::Router => gateway::clusters(view),
         _ => sidecar::clusters(view),
     };
-    patch::cluster::wanted(view, plans)
+    patch::cluster::wanted(view, plans, problems)
 }
 
 /// All listeners of this client; what EnvoyFilters add comes last.
-pub fn listeners(view: &View) -> Vec<Wanted<ListenerPlan>> {
+pub fn listeners(view: &View, problems: &mut Vec<Problem>) -> Vec<Wanted<ListenerPlan>> {
     let plans = match view.proxy.kind {
         ProxyKind::Router => listener::gateway(view),
         _ => sidecar::listeners(view),
     };
-    patch::listener::wanted(view, plans)
+    patch::listener::wanted(view, plans, problems)
 }
 
 /// The route table of this name, for whatever kind of client asks.
-pub fn route(view: &View, name: &str) -> Option<Wanted<RoutePlan>> {
+pub fn route(view: &View, name: &str, problems: &mut Vec<Problem>) -> Option<Wanted<RoutePlan>> {
     let plan = match view.proxy.kind {
         ProxyKind::Router => gateway::route(view, name),
         _ => sidecar::route(view, name),
     };
-    plan.map(|plan| patch::route::wanted(view, plan))
+    plan.map(|plan| patch::route::wanted(view, plan, problems))
 }
 
 /// Configs of extensions that this client may ask for by name.

@@ -4,58 +4,82 @@ use api::Resource;
 use api::envoy::config::cluster::v3::Cluster;
 use api::envoy::config::core::v3::{TransportSocket, transport_socket};
 use api::istio::networking::v1alpha3::envoy_filter::patch::Operation;
-use api::istio::networking::v1alpha3::envoy_filter::{ApplyTo, ClusterMatch};
+use api::istio::networking::v1alpha3::envoy_filter::{ApplyTo, ClusterMatch, PatchContext};
 use model::config::patches::Patch;
+use model::problem::Problem;
+use model::shared::Part;
 use scope::View;
+use scope::patches::HeldPatch;
 
-use super::{Wanted, added, cluster_match, context, merge, merge_value, merging, value};
-use crate::names::parse_outbound_cluster;
+use super::merge::{self, Merging};
+use super::selection::{Effect, holds_in, select, with_patches};
+use super::{Wanted, added, added_resource, cluster_match, context, merging, value};
+use crate::names::{OutboundCluster, parse_outbound_cluster};
 use crate::plan::cluster::{ClusterKind, ClusterPlan};
 use crate::render;
 
 /// The planned clusters without those that are removed, with those that are added.
-pub(crate) fn wanted(view: &View, plans: Vec<ClusterPlan>) -> Vec<Wanted<ClusterPlan>> {
-    let mut found: Vec<Wanted<ClusterPlan>> = plans.into_iter().filter_map(|plan| patched(view, plan)).collect();
+pub(crate) fn wanted(view: &View, plans: Vec<ClusterPlan>, problems: &mut Vec<Problem>) -> Vec<Wanted<ClusterPlan>> {
+    let patches: Vec<&HeldPatch> = view.patches.to(&[ApplyTo::Cluster]).collect();
+    let subjects: Vec<Subject<'_>> = plans.iter().map(|plan| Subject::new(view, plan)).collect();
+    let chosen = select(&view.settings.knobs, &view.proxy.namespace, &subjects, &patches, effect, problems);
+    let mut found = with_patches(plans, chosen);
     found.extend(added(view, ApplyTo::Cluster, |cluster: Cluster| cluster.name));
     found
 }
 
-fn patched(view: &View, plan: ClusterPlan) -> Option<Wanted<ClusterPlan>> {
-    let inbound = matches!(plan.kind, ClusterKind::Inbound(_) | ClusterKind::InboundPassthrough { .. });
-    // The agent's own cluster is nobody else's business.
-    let kinds: &[ApplyTo] = if plan.kind == ClusterKind::ExternalSds { &[] } else { &[ApplyTo::Cluster] };
-    let mut patches = Vec::new();
-    for patch in view.patches.to(kinds, context(view, inbound)) {
-        if !cluster_match(patch).is_none_or(|wanted| matches(wanted, &plan)) {
-            continue;
-        }
-        match patch.operation {
-            Operation::Remove => return None,
-            Operation::Merge | Operation::MergeAndReplaceList => patches.push(patch.clone()),
-            _ => {}
-        }
-    }
-    Some(Wanted::Planned { plan, patches })
+/// All that patches ask about a cluster.
+struct Subject<'a> {
+    plan: &'a ClusterPlan,
+    context: PatchContext,
+    outbound: Option<OutboundCluster>,
+    subset: String,
+    port: u32,
 }
 
-fn matches(wanted: &ClusterMatch, plan: &ClusterPlan) -> bool {
-    if !wanted.name.is_empty() {
-        return *wanted.name == *plan.name;
+impl<'a> Subject<'a> {
+    fn new(view: &View, plan: &'a ClusterPlan) -> Subject<'a> {
+        let inbound = matches!(plan.kind, ClusterKind::Inbound(_) | ClusterKind::InboundPassthrough { .. });
+        let outbound = parse_outbound_cluster(&plan.name);
+        let (subset, port) = match (&outbound, &plan.kind) {
+            (Some(found), _) => (found.subset.to_string(), u32::from(found.port)),
+            (None, ClusterKind::Inbound(_)) => (String::new(), inbound_port(&plan.name)),
+            (None, _) => (String::new(), 0),
+        };
+        Subject { plan, context: context(view, inbound), outbound, subset, port }
     }
-    let outbound = parse_outbound_cluster(&plan.name);
-    let (subset, port) = match (&outbound, &plan.kind) {
-        (Some(found), _) => (found.subset.as_str(), u32::from(found.port)),
-        (None, ClusterKind::Inbound(_)) => ("", inbound_port(&plan.name)),
-        (None, _) => ("", 0),
-    };
-    let is_service = match (&outbound, &plan.kind) {
-        (Some(found), _) => *found.host == *wanted.service,
-        (None, ClusterKind::Inbound(inbound)) => inbound.hosts.iter().any(|host| **host == *wanted.service),
-        (None, _) => false,
-    };
-    (wanted.subset.is_empty() || wanted.subset == subset)
-        && (wanted.service.is_empty() || is_service)
-        && (wanted.port_number == 0 || wanted.port_number == port)
+
+    fn matches(&self, wanted: &ClusterMatch) -> bool {
+        if !wanted.name.is_empty() {
+            return *wanted.name == *self.plan.name;
+        }
+        (wanted.subset.is_empty() || wanted.subset == self.subset)
+            && (wanted.service.is_empty() || self.is_of(&wanted.service))
+            && (wanted.port_number == 0 || wanted.port_number == self.port)
+    }
+
+    fn is_of(&self, service: &str) -> bool {
+        match (&self.outbound, &self.plan.kind) {
+            (Some(found), _) => *found.host == *service,
+            (None, ClusterKind::Inbound(inbound)) => inbound.hosts.iter().any(|host| **host == *service),
+            (None, _) => false,
+        }
+    }
+}
+
+fn effect(patch: &Patch, subject: &Subject<'_>) -> Effect {
+    // The agent's own cluster is nobody else's business.
+    if subject.plan.kind == ClusterKind::ExternalSds || !holds_in(patch, subject.context) {
+        return Effect::Nothing;
+    }
+    if !cluster_match(patch).is_none_or(|wanted| subject.matches(wanted)) {
+        return Effect::Nothing;
+    }
+    match patch.operation {
+        Operation::Remove => Effect::Removes,
+        Operation::Merge | Operation::MergeAndReplaceList => Effect::Applies(1),
+        _ => Effect::Nothing,
+    }
 }
 
 /// The port in `inbound|8080||`.
@@ -68,25 +92,27 @@ pub fn resource(wanted: &Wanted<ClusterPlan>) -> Resource {
     match wanted {
         Wanted::Planned { plan, patches } => {
             let mut cluster = render::cluster::cluster(plan);
-            for patch in patches {
-                apply(&mut cluster, patch);
-            }
+            apply(&mut cluster, patches);
             Resource::new(cluster.name.clone(), &cluster)
         }
-        Wanted::Added { name, patch } => {
-            Resource::encoded(name.clone(), patch.value.clone().unwrap_or_default().into())
+        Wanted::Added { name, patch } => added_resource(name, patch),
+    }
+}
+
+/// Applies patches that merge. One with a transport socket changes that and nothing else.
+pub(super) fn apply(cluster: &mut Cluster, patches: &[Part<Patch>]) {
+    let mut cluster = Merging::new(cluster);
+    for patch in patches.iter().filter(|patch| merging(patch).is_some()) {
+        let has_socket = patch.message().is_some_and(|value| value.has_field_by_name("transport_socket"));
+        let socket = if has_socket { value::<Cluster>(patch).and_then(|value| value.transport_socket) } else { None };
+        match socket {
+            Some(socket) => put_socket(cluster.message(), socket),
+            None => cluster.merge(patch),
         }
     }
 }
 
-/// A patch with a transport socket changes that and nothing else.
-pub(super) fn apply(cluster: &mut Cluster, patch: &Patch) {
-    if merging(patch).is_none() {
-        return;
-    }
-    let Some(socket) = value::<Cluster>(patch).and_then(|value| value.transport_socket) else {
-        return merge_value(cluster, patch);
-    };
+fn put_socket(cluster: &mut Cluster, socket: TransportSocket) {
     if !cluster.transport_socket_matches.is_empty() {
         // A socket beside a list of sockets would not be valid, so without one to merge into there is nothing to do.
         let mut sockets = cluster.transport_socket_matches.iter_mut().filter_map(|m| m.transport_socket.as_mut());

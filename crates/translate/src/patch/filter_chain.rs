@@ -8,7 +8,8 @@ use model::config::patches::Patch;
 use model::shared::Part;
 
 use super::listener::captures;
-use super::{cluster, connection_manager, holds, list, listener_match, merge, merge_value, merging, of, value};
+use super::merge::{self, Merging};
+use super::{cluster, connection_manager, holds, list, listener_match, merging, of, value};
 
 /// Whether a chain is still wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,17 +44,20 @@ pub(super) fn apply_to_routes(listener: &mut Listener, patches: &[Part<Patch>]) 
 }
 
 fn apply_to_chain(chain: &mut FilterChain, captures: bool, patches: &[Part<Patch>]) -> Fate {
+    let mut open = Merging::new(&mut *chain);
     for patch in of(patches, ApplyTo::FilterChain) {
-        if !matches(patch, captures, chain) {
+        // What a patch looks at may have been changed by the one before it.
+        if listener_match(patch).is_some() && !matches(patch, captures, open.message()) {
             continue;
         }
         if patch.operation == Operation::Remove {
             return Fate::Removed;
         }
         if merging(patch).is_some() {
-            merge_chain(chain, patch);
+            merge_chain(&mut open, patch);
         }
     }
+    drop(open);
     // What matches the chain is known here once for all filters.
     let matching = |patch: &&Part<Patch>| {
         [ApplyTo::NetworkFilter, ApplyTo::HttpFilter].contains(&patch.apply_to) && matches(patch, captures, chain)
@@ -77,12 +81,16 @@ fn apply_to_chain(chain: &mut FilterChain, captures: bool, patches: &[Part<Patch
 }
 
 /// A patch with a transport socket of the chain's own kind changes that and nothing else.
-fn merge_chain(chain: &mut FilterChain, patch: &Patch) {
-    let socket = value::<FilterChain>(patch).and_then(|value| value.transport_socket);
-    match (&mut chain.transport_socket, socket) {
-        (Some(old), Some(new)) if old.name == new.name => cluster::merge_socket(old, &new),
-        _ => merge_value(chain, patch),
+fn merge_chain(chain: &mut Merging<'_, FilterChain>, patch: &Patch) {
+    if patch.message().is_some_and(|value| value.has_field_by_name("transport_socket")) {
+        let socket = value::<FilterChain>(patch).and_then(|value| value.transport_socket);
+        if let (Some(old), Some(new)) = (&mut chain.message().transport_socket, socket)
+            && old.name == new.name
+        {
+            return cluster::merge_socket(old, &new);
+        }
     }
+    chain.merge(patch);
 }
 
 /// Merges a patch's filter into this one, which must have settings of its own.

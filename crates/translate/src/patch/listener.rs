@@ -5,10 +5,14 @@ use api::envoy::config::listener::v3::{Listener, ListenerFilter, listener_filter
 use api::istio::networking::v1alpha3::envoy_filter::patch::Operation;
 use api::istio::networking::v1alpha3::envoy_filter::{ApplyTo, PatchContext};
 use model::config::patches::Patch;
+use model::problem::Problem;
 use model::shared::Part;
 use scope::View;
+use scope::patches::HeldPatch;
 
-use super::{Wanted, added, context, filter_chain, holds, list, listener_match, merge, merge_value, of, value};
+use super::merge::{self, Merging};
+use super::selection::{Effect, holds_in, select, with_patches};
+use super::{Wanted, added, added_resource, context, filter_chain, holds, list, listener_match, of, value};
 use crate::names;
 use crate::plan::listener::{Address, Direction, ListenerPlan};
 use crate::render;
@@ -20,23 +24,38 @@ const KINDS: &[ApplyTo] =
 const ROUTES: &[ApplyTo] = &[ApplyTo::RouteConfiguration, ApplyTo::VirtualHost, ApplyTo::HttpRoute];
 
 /// The planned listeners without those that are removed, with those that are added.
-pub(crate) fn wanted(view: &View, plans: Vec<ListenerPlan>) -> Vec<Wanted<ListenerPlan>> {
-    let mut found: Vec<Wanted<ListenerPlan>> = plans.into_iter().filter_map(|plan| patched(view, plan)).collect();
+pub(crate) fn wanted(view: &View, plans: Vec<ListenerPlan>, problems: &mut Vec<Problem>) -> Vec<Wanted<ListenerPlan>> {
+    let kinds = [KINDS, ROUTES].concat();
+    let patches: Vec<&HeldPatch> = view.patches.to(&kinds).collect();
+    let subject = |plan| Subject { plan, context: context(view, plan.direction == Direction::Inbound) };
+    let subjects: Vec<Subject<'_>> = plans.iter().map(subject).collect();
+    let chosen = select(&view.settings.knobs, &view.proxy.namespace, &subjects, &patches, effect, problems);
+    let mut found = with_patches(plans, chosen);
     found.extend(added(view, ApplyTo::Listener, |listener: Listener| listener.name));
     found
 }
 
-fn patched(view: &View, plan: ListenerPlan) -> Option<Wanted<ListenerPlan>> {
-    let context = context(view, plan.direction == Direction::Inbound);
-    let matching = view.patches.to(KINDS, context).filter(|patch| matches(patch, &plan));
-    let mut patches: Vec<Part<Patch>> = matching.cloned().collect();
-    if patches.iter().any(|patch| patch.apply_to == ApplyTo::Listener && patch.operation == Operation::Remove) {
-        return None;
+struct Subject<'a> {
+    plan: &'a ListenerPlan,
+    context: PatchContext,
+}
+
+fn effect(patch: &Patch, subject: &Subject<'_>) -> Effect {
+    let Subject { plan, context } = subject;
+    if !holds_in(patch, *context) {
+        return Effect::Nothing;
     }
-    if context == PatchContext::SidecarInbound {
-        patches.extend(view.patches.to(ROUTES, context).cloned());
+    let chains = plan.chains.len() + usize::from(plan.default_chain.is_some());
+    if ROUTES.contains(&patch.apply_to) {
+        let inbound = *context == PatchContext::SidecarInbound;
+        return if inbound { Effect::Applies(chains) } else { Effect::Nothing };
     }
-    Some(Wanted::Planned { plan, patches })
+    match (patch.apply_to, patch.operation) {
+        _ if !matches(patch, plan) => Effect::Nothing,
+        (ApplyTo::Listener, Operation::Remove) => Effect::Removes,
+        (ApplyTo::Listener | ApplyTo::ListenerFilter, _) | (ApplyTo::FilterChain, Operation::Add) => Effect::Applies(1),
+        _ => Effect::Applies(chains),
+    }
 }
 
 fn matches(patch: &Patch, plan: &ListenerPlan) -> bool {
@@ -70,18 +89,16 @@ pub fn resource(wanted: &Wanted<ListenerPlan>) -> Resource {
             }
             Resource::new(listener.name.clone(), &listener)
         }
-        Wanted::Added { name, patch } => {
-            Resource::encoded(name.clone(), patch.value.clone().unwrap_or_default().into())
-        }
+        Wanted::Added { name, patch } => added_resource(name, patch),
     }
 }
 
 /// Applies patches that match the listener, each level after the one around it.
 pub(super) fn apply(listener: &mut Listener, patches: &[Part<Patch>]) {
     filter_chain::apply_to_routes(listener, patches);
-    for patch in of(patches, ApplyTo::Listener) {
-        merge_value(listener, patch);
-    }
+    let mut merging = Merging::new(listener);
+    of(patches, ApplyTo::Listener).for_each(|patch| merging.merge(patch));
+    drop(merging);
     for patch in of(patches, ApplyTo::ListenerFilter) {
         apply_to_filters(&mut listener.listener_filters, patch);
     }

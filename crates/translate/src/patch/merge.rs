@@ -4,8 +4,11 @@
 
 use api::Any;
 use model::config::encode::encode;
+use model::config::patches::Patch;
 use prost::{Message, Name};
 use prost_reflect::{DynamicMessage, MessageDescriptor, ReflectMessage, Value};
+
+use super::merging;
 
 /// What becomes of a list that both sides have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,12 +17,44 @@ pub(super) enum Lists {
     Replace,
 }
 
-/// Merges an encoded message of the same type into this one.
-pub(super) fn merge<M: Message + Name + Default>(into: &mut M, from: &[u8], lists: Lists) {
-    let Some(descriptor) = described(&M::full_name()) else { return };
-    let merged = merged(&descriptor, &into.encode_to_vec(), from, lists);
-    if let Some(merged) = merged.and_then(|merged| M::decode(&*merged.encode_to_vec()).ok()) {
-        *into = merged;
+/// Merges values into a message one after the other. The message is taken apart once for all of them, and put
+/// together again when it is looked at or dropped.
+pub(super) struct Merging<'a, M: Message + Name + Default> {
+    message: &'a mut M,
+    open: Option<DynamicMessage>,
+}
+
+impl<'a, M: Message + Name + Default> Merging<'a, M> {
+    pub(super) fn new(message: &'a mut M) -> Merging<'a, M> {
+        Merging { message, open: None }
+    }
+
+    /// Merges a patch's value, if merging is what it asks for.
+    pub(super) fn merge(&mut self, patch: &Patch) {
+        let (Some(lists), Some(value)) = (merging(patch), patch.message()) else { return };
+        if self.open.is_none() {
+            let decode = |descriptor| DynamicMessage::decode(descriptor, &*self.message.encode_to_vec()).ok();
+            self.open = described(&M::full_name()).and_then(decode);
+        }
+        if let Some(open) = &mut self.open {
+            merge_fields(open, value, lists);
+        }
+    }
+
+    /// The message as it is now.
+    pub(super) fn message(&mut self) -> &mut M {
+        if let Some(open) = self.open.take()
+            && let Ok(merged) = M::decode(&*open.encode_to_vec())
+        {
+            *self.message = merged;
+        }
+        self.message
+    }
+}
+
+impl<M: Message + Name + Default> Drop for Merging<'_, M> {
+    fn drop(&mut self) {
+        self.message();
     }
 }
 
@@ -29,7 +64,9 @@ pub(super) fn merge_any(into: &Any, from: &Any) -> Option<Any> {
     if name != type_name(&from.type_url) {
         return None;
     }
-    let merged = merged(&described(name)?, &into.value, &from.value, Lists::Append)?;
+    let descriptor = described(name)?;
+    let mut merged = DynamicMessage::decode(descriptor.clone(), &*into.value).ok()?;
+    merge_fields(&mut merged, &DynamicMessage::decode(descriptor, &*from.value).ok()?, Lists::Append);
     Some(Any { type_url: format!("type.googleapis.com/{name}"), value: encode(&merged) })
 }
 
@@ -42,12 +79,6 @@ pub(super) fn merge_filter(filter: (&mut String, &mut Any), patch: (&str, Option
     if !patch.0.is_empty() {
         patch.0.clone_into(name);
     }
-}
-
-fn merged(descriptor: &MessageDescriptor, into: &[u8], from: &[u8], lists: Lists) -> Option<DynamicMessage> {
-    let mut merged = DynamicMessage::decode(descriptor.clone(), into).ok()?;
-    merge_fields(&mut merged, &DynamicMessage::decode(descriptor.clone(), from).ok()?, lists);
-    Some(merged)
 }
 
 fn described(name: &str) -> Option<MessageDescriptor> {

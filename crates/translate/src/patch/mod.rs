@@ -9,7 +9,9 @@ mod list;
 pub mod listener;
 mod merge;
 pub mod route;
+mod selection;
 
+use api::Resource;
 use api::istio::networking::v1alpha3::envoy_filter::envoy_config_object_match::ObjectTypes;
 use api::istio::networking::v1alpha3::envoy_filter::patch::Operation;
 use api::istio::networking::v1alpha3::envoy_filter::{
@@ -19,16 +21,17 @@ use model::config::patches::Patch;
 use model::names::Text;
 use model::proxy::ProxyKind;
 use model::shared::Part;
-use prost::{Message, Name};
+use prost::Message;
 use scope::View;
 
 use merge::Lists;
+pub use selection::PatchList;
 
 /// One resource of a client, with all that its rendering depends on.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Wanted<P> {
     /// Rendered from its plan, then changed by the patches that match it.
-    Planned { plan: P, patches: Vec<Part<Patch>> },
+    Planned { plan: P, patches: PatchList },
     /// The value of a patch.
     Added { name: Text, patch: Part<Patch> },
 }
@@ -63,14 +66,12 @@ fn of(patches: &[Part<Patch>], kind: ApplyTo) -> impl Iterator<Item = &Patch> {
 
 /// A patch's value; `None` for a removal without one.
 fn value<M: Message + Default>(patch: &Patch) -> Option<M> {
-    M::decode(patch.value.as_deref()?).ok()
+    M::decode(patch.value.as_ref()?.bytes.clone()).ok()
 }
 
-/// Merges a patch's value into a message, if merging is what it asks for.
-fn merge_value<M: Message + Name + Default>(message: &mut M, patch: &Patch) {
-    if let (Some(lists), Some(value)) = (merging(patch), &patch.value) {
-        merge::merge(message, value, lists);
-    }
+/// A resource that is a patch's value, whose bytes it shares.
+fn added_resource(name: &Text, patch: &Patch) -> Resource {
+    Resource::encoded(name.clone(), patch.value.as_ref().map(|value| value.bytes.clone()).unwrap_or_default())
 }
 
 /// How a patch that merges treats lists; `None` for one that does not merge.

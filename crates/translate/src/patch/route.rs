@@ -11,25 +11,39 @@ use api::istio::networking::v1alpha3::envoy_filter::route_configuration_match::{
 };
 use api::istio::networking::v1alpha3::envoy_filter::{ApplyTo, PatchContext};
 use model::config::patches::Patch;
+use model::problem::Problem;
 use model::shared::Part;
 use scope::View;
 use scope::gateway::MergedGateway;
+use scope::patches::HeldPatch;
 
-use super::{Wanted, context, holds, list, merge_value, of, route_match, value};
+use super::merge::Merging;
+use super::selection::{Effect, holds_in, select};
+use super::{Wanted, added_resource, context, holds, list, of, route_match, value};
 use crate::plan::route::{Purpose, RoutePlan};
 use crate::render;
 
 const KINDS: &[ApplyTo] = &[ApplyTo::RouteConfiguration, ApplyTo::VirtualHost, ApplyTo::HttpRoute];
 
 /// The planned route table and what changes it.
-pub(crate) fn wanted(view: &View, plan: RoutePlan) -> Wanted<RoutePlan> {
+pub(crate) fn wanted(view: &View, plan: RoutePlan, problems: &mut Vec<Problem>) -> Wanted<RoutePlan> {
     let context = context(view, false);
-    let matches = |patch: &&Part<Patch>| match context {
-        PatchContext::Gateway => matches_gateway(patch, &plan.name, view.gateway.as_ref()),
+    let matches = |held: &&HeldPatch| match context {
+        _ if !holds_in(&held.patch, context) => false,
+        PatchContext::Gateway => matches_gateway(&held.patch, &plan.name, view.gateway.as_ref()),
         // Upstream does not answer for a table that nothing stands behind.
-        _ => plan.purpose != Purpose::Unknown && matches_sidecar(patch, &plan.name),
+        _ => plan.purpose != Purpose::Unknown && matches_sidecar(&held.patch, &plan.name),
     };
-    let patches = view.patches.to(KINDS, context).filter(matches).cloned().collect();
+    let patches: Vec<&HeldPatch> = view.patches.to(KINDS).filter(matches).collect();
+    let routes: usize = plan.virtual_hosts.iter().map(|host| host.routes.len()).sum();
+    let effect = |patch: &Patch, plan: &RoutePlan| match patch.apply_to {
+        ApplyTo::HttpRoute => Effect::Applies(routes.max(plan.virtual_hosts.len())),
+        ApplyTo::VirtualHost if patch.operation != Operation::Add => Effect::Applies(plan.virtual_hosts.len()),
+        _ => Effect::Applies(1),
+    };
+    let (knobs, namespace) = (&view.settings.knobs, &view.proxy.namespace);
+    let chosen = select(knobs, namespace, std::slice::from_ref(&plan), &patches, effect, problems);
+    let patches = chosen.into_iter().flatten().next().unwrap_or_else(|| Part::new(Vec::new()));
     Wanted::Planned { plan, patches }
 }
 
@@ -42,9 +56,7 @@ pub fn resource(wanted: &Wanted<RoutePlan>, plain: impl FnOnce(&RoutePlan) -> Re
             apply(&mut table, patches);
             Resource::new(plan.name.clone(), &table)
         }
-        Wanted::Added { name, patch } => {
-            Resource::encoded(name.clone(), patch.value.clone().unwrap_or_default().into())
-        }
+        Wanted::Added { name, patch } => added_resource(name, patch),
     }
 }
 
@@ -100,9 +112,9 @@ impl GatewayTable<'_> {
 
 /// Applies patches that match the table.
 pub(super) fn apply(table: &mut RouteConfiguration, patches: &[Part<Patch>]) {
-    for patch in of(patches, ApplyTo::RouteConfiguration) {
-        merge_value(table, patch);
-    }
+    let mut merging = Merging::new(&mut *table);
+    of(patches, ApplyTo::RouteConfiguration).for_each(|patch| merging.merge(patch));
+    drop(merging);
     let mut removed = BTreeSet::new();
     for host in &mut table.virtual_hosts {
         if !apply_to_host(host, patches) {
@@ -117,16 +129,22 @@ pub(super) fn apply(table: &mut RouteConfiguration, patches: &[Part<Patch>]) {
 
 /// Whether the host stays.
 fn apply_to_host(host: &mut VirtualHost, patches: &[Part<Patch>]) -> bool {
+    let mut open = Merging::new(&mut *host);
     for patch in of(patches, ApplyTo::VirtualHost) {
-        if !matches_host(patch, host) {
+        if wanted_host(patch).is_some() && !matches_host(patch, open.message()) {
             continue;
         }
-        match (patch.operation, value(patch)) {
-            (Operation::Remove, _) => return false,
-            (Operation::Replace, Some(other)) => *host = other,
-            _ => merge_value(host, patch),
+        match patch.operation {
+            Operation::Remove => return false,
+            Operation::Replace => {
+                if let Some(other) = value(patch) {
+                    *open.message() = other;
+                }
+            }
+            _ => open.merge(patch),
         }
     }
+    drop(open);
     let matching = |patch: &&Part<Patch>| patch.apply_to == ApplyTo::HttpRoute && matches_host(patch, host);
     let patches: Vec<Part<Patch>> = patches.iter().filter(matching).cloned().collect();
     host.routes.retain_mut(|route| apply_to_route(route, &patches));
@@ -138,14 +156,15 @@ fn apply_to_host(host: &mut VirtualHost, patches: &[Part<Patch>]) -> bool {
 
 /// Whether the route stays.
 fn apply_to_route(route: &mut Route, patches: &[Part<Patch>]) -> bool {
+    let mut open = Merging::new(route);
     for patch in of(patches, ApplyTo::HttpRoute) {
-        if wanted_route(patch).is_some_and(|wanted| !matches_route(wanted, route)) {
+        if wanted_route(patch).is_some_and(|wanted| !matches_route(wanted, open.message())) {
             continue;
         }
         if patch.operation == Operation::Remove {
             return false;
         }
-        merge_value(route, patch);
+        open.merge(patch);
     }
     true
 }

@@ -1,22 +1,27 @@
 //! How patches change whole messages. Where elements go in lists is tested with `list`.
 
+use std::sync::Arc;
+
 use api::envoy::config::cluster::v3::Cluster;
 use api::envoy::config::core::v3::Node;
 use api::envoy::config::listener::v3::Listener;
 use api::envoy::config::route::v3::RouteConfiguration;
 use api::envoy::extensions::filters::network::http_connection_manager::v3::HttpConnectionManager;
-use model::config::Spec;
 use model::config::message::read;
 use model::config::parse::documents;
 use model::config::patches::{Patch, PatchSet};
 use model::config::{Config, encode};
+use model::config::{Meta, Spec};
 use model::proxy::Proxy;
+use model::settings::Knobs;
 use model::shared::Part;
 use prost::{Message, Name};
 use prost_reflect::DynamicMessage;
+use scope::patches::HeldPatch;
 
-use super::merge::{self, Lists};
-use super::{cluster, listener, merge_value, route};
+use super::merge::{self, Lists, Merging};
+use super::selection::{Effect, select};
+use super::{cluster, listener, route};
 
 const MANAGER: &str = "envoy.filters.network.http_connection_manager";
 
@@ -51,14 +56,16 @@ fn patches(list: &str) -> Vec<Part<Patch>> {
     );
     let object = documents(&text, "config.yaml").objects.remove(0);
     let Spec::EnvoyFilter(spec) = &object.spec else { panic!("not a filter: {object:?}") };
-    let set = PatchSet::new(Config { meta: object.meta.clone(), spec: spec.clone() }, &[]);
+    let set = PatchSet::new(Config { meta: object.meta.clone(), spec: spec.clone() }, None, &Knobs::default());
     let node = Node { id: "sidecar~10.0.0.1~a.shop~shop.svc.cluster.local".into(), ..Node::default() };
     set.for_proxy(&Proxy::from_node(&node).unwrap()).cloned().collect()
 }
 
 fn check_merge(lists: Lists, into: &str, from: &str, expected: &str) {
     let mut merged: Cluster = message(into);
-    merge::merge(&mut merged, &bytes(&Cluster::full_name(), from), lists);
+    let operation = if lists == Lists::Append { "MERGE" } else { "MERGE_AND_REPLACE_LIST" };
+    let list = format!("{{applyTo: CLUSTER, patch: {{operation: {operation}, value: {from}}}}}");
+    Merging::new(&mut merged).merge(&patches(&list)[0]);
     assert_eq!(merged, message(expected), "{from} into {into}");
 }
 
@@ -136,10 +143,10 @@ fn a_transport_socket_is_merged_by_content_and_alone() {
         r#"{{applyTo: CLUSTER, patch: {{operation: MERGE, value: {{"name": "other", {}}}}}}}"#,
         socket("b", r#", "max_session_keys": 4"#)
     );
-    let patch = &patches(&list)[0];
+    let patches = patches(&list);
     let check = |into: &str, expected: &str| {
         let mut merged: Cluster = message(into);
-        cluster::apply(&mut merged, patch);
+        cluster::apply(&mut merged, &patches);
         assert_eq!(shown(&merged), shown(&message::<Cluster>(expected)));
     };
     let (old, new) = (socket("a", r#", "allow_renegotiation": true"#), socket("b", r#", "max_session_keys": 4"#));
@@ -283,10 +290,64 @@ fn a_whole_table_is_only_merged() {
         |operation: &str| format!("{{applyTo: ROUTE_CONFIGURATION, patch: {{operation: {operation}, {value}}}}}");
     let after = |operation: &str| {
         let mut table: RouteConfiguration = message(r#"{"name": "80", "internal_only_headers": ["y"]}"#);
-        patches(&list(operation)).iter().for_each(|patch| merge_value(&mut table, patch));
+        patches(&list(operation)).iter().for_each(|patch| Merging::new(&mut table).merge(patch));
         table.internal_only_headers.join(",")
     };
     assert_eq!(after("MERGE"), "y,x");
     assert_eq!(after("MERGE_AND_REPLACE_LIST"), "x");
     assert_eq!(after("REMOVE"), "y");
+}
+
+#[test]
+fn merges_that_follow_each_other_give_what_each_alone_gives() {
+    let merge = |value: &str| format!("{{applyTo: CLUSTER, patch: {{operation: MERGE, value: {value}}}}}");
+    let list = patches(
+        &[
+            merge(r#"{"type": "EDS", "circuit_breakers": {"thresholds": [{"max_requests": 1}]}}"#),
+            merge(r#"{"cluster_type": {"name": "own"}}"#),
+            merge(r#"{"type": "EDS", "connect_timeout": "7s"}"#),
+            merge(r#"{"circuit_breakers": {"thresholds": [{"max_connections": 2}]}}"#),
+        ]
+        .join(","),
+    );
+    let text =
+        r#"{"name": "a", "type": "STATIC", "eds_cluster_config": {"service_name": "s"}, "connect_timeout": "1.5s"}"#;
+    let (mut together, mut apart): (Cluster, Cluster) = (message(text), message(text));
+    cluster::apply(&mut together, &list);
+    list.iter().for_each(|patch| cluster::apply(&mut apart, std::slice::from_ref(patch)));
+    assert_eq!(together, apart);
+    assert_eq!(together.circuit_breakers.unwrap_or_default().thresholds.len(), 2);
+}
+
+/// How many patches each of some resources gets, and what is said of those that are not applied.
+fn selected(list: &str, knobs: &Knobs, times: &[usize]) -> (Vec<usize>, Vec<String>) {
+    let filter = Arc::new(Meta { name: "f".into(), namespace: "shop".into(), ..Meta::default() });
+    let held: Vec<HeldPatch> =
+        patches(list).into_iter().map(|patch| HeldPatch { patch, filter: filter.clone() }).collect();
+    let held: Vec<&HeldPatch> = held.iter().collect();
+    let mut problems = Vec::new();
+    let effect = |_: &Patch, times: &usize| Effect::Applies(*times);
+    let lists = select(knobs, "shop", times, &held, effect, &mut problems);
+    (lists.iter().flatten().map(|list| list.len()).collect(), problems.iter().map(ToString::to_string).collect())
+}
+
+#[test]
+fn hole_04_patches_add_no_more_bytes_than_a_proxy_may_get() {
+    let add =
+        |name: &str| format!("{{applyTo: HTTP_FILTER, patch: {{operation: INSERT_FIRST, value: {{name: {name}}}}}}}");
+    let list = [add(&"x".repeat(500)), add("small"), add(&"y".repeat(300))].join(",");
+    let knobs = Knobs { patched_bytes: 1000, ..Knobs::default() };
+    let (counts, problems) = selected(&list, &knobs, &[1, 2]);
+    assert_eq!(counts, [2, 2], "the first is too much in three places, the others are not");
+    assert_eq!(problems.len(), 1);
+    assert!(problems[0].starts_with("EnvoyFilter shop/f: a patch to HTTP_FILTER is not applied"), "{problems:?}");
+}
+
+#[test]
+fn hole_04_patches_are_applied_no_more_often_than_they_may() {
+    let merge = "{applyTo: CLUSTER, patch: {operation: MERGE, value: {alt_stat_name: x}}}";
+    let knobs = Knobs { patch_applications: 10, ..Knobs::default() };
+    let (counts, problems) = selected(&[merge; 5].join(","), &knobs, &[1; 4]);
+    assert_eq!(counts, [2; 4], "two of five fit, and each is applied to all or to none");
+    assert_eq!(problems.len(), 1, "a filter is reported once: {problems:?}");
 }

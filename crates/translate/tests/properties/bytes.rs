@@ -21,8 +21,9 @@ const ROUTES: &[&str] = &["80", "443", "9000", "http.80", "cart.example.com:80",
 /// Everything that a client is sent, in order.
 fn sent(world: &Snapshot, proxy: &Arc<Proxy>) -> Vec<Resource> {
     let view = view(world, proxy);
-    let clusters: Vec<Resource> = client::clusters(&view).iter().map(patch::cluster::resource).collect();
-    let listeners = client::listeners(&view).iter().map(patch::listener::resource).collect::<Vec<_>>();
+    let clusters: Vec<Resource> =
+        client::clusters(&view, &mut Vec::new()).iter().map(patch::cluster::resource).collect();
+    let listeners = client::listeners(&view, &mut Vec::new()).iter().map(patch::listener::resource).collect::<Vec<_>>();
     let endpoints: Vec<Resource> = clusters
         .iter()
         .filter_map(|cluster| sidecar::endpoints(&view, &cluster.name))
@@ -30,7 +31,7 @@ fn sent(world: &Snapshot, proxy: &Arc<Proxy>) -> Vec<Resource> {
         .collect();
     let routes: Vec<Resource> = ROUTES
         .iter()
-        .filter_map(|name| client::route(&view, name))
+        .filter_map(|name| client::route(&view, name, &mut Vec::new()))
         .map(|wanted| patch::route::resource(&wanted, render::route::resource))
         .collect();
     let names = Resource::new("", &render::names::name_table(&sidecar::name_table(&view)));
@@ -75,8 +76,8 @@ proptest! {
         let world = world(&objects);
         for proxy in clients() {
             let view = view(&world, &proxy);
-            let clusters: Vec<Resource> = client::clusters(&view).iter().map(patch::cluster::resource).collect();
-            let listeners: Vec<Resource> = client::listeners(&view).iter().map(patch::listener::resource).collect();
+            let clusters: Vec<Resource> = client::clusters(&view, &mut Vec::new()).iter().map(patch::cluster::resource).collect();
+            let listeners: Vec<Resource> = client::listeners(&view, &mut Vec::new()).iter().map(patch::listener::resource).collect();
             for list in [clusters, listeners] {
                 let names: BTreeSet<_> = list.iter().map(|r| &r.name).collect();
                 prop_assert_eq!(names.len(), list.len());

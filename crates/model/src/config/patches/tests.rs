@@ -4,6 +4,7 @@ use super::{ApplyTo, EnvoyFilter, Operation, Patch, PatchSet};
 use crate::config::parse::documents;
 use crate::config::{Config, Spec};
 use crate::proxy::Proxy;
+use crate::settings::Knobs;
 use api::envoy::config::core::v3::Node;
 use api::{Struct, Value, value};
 
@@ -30,7 +31,7 @@ fn proxy(metadata: &[(&str, &str)]) -> Proxy {
 }
 
 fn patches(patches: &str, metadata: &[(&str, &str)]) -> Vec<Patch> {
-    let set = PatchSet::new(filter(patches), &[]);
+    let set = PatchSet::new(filter(patches), None, &Knobs::default());
     set.for_proxy(&proxy(metadata)).map(|patch| Patch::clone(patch)).collect()
 }
 
@@ -42,7 +43,7 @@ fn a_patch_that_cannot_be_read_leaves_its_siblings() {
     let good = "{applyTo: CLUSTER, patch: {operation: MERGE, value: {name: x, no_such_field: 1}}}";
     let found = patches(&[bad, untyped, empty, good].join(","), &[]);
     assert_eq!(found.len(), 1);
-    assert_eq!(found[0].value.as_deref(), Some(&b"\x0a\x01x"[..]));
+    assert_eq!(found[0].value.as_ref().map(|value| &*value.bytes), Some(&b"\x0a\x01x"[..]));
 }
 
 #[test]
@@ -77,7 +78,20 @@ fn patches_choose_proxies_by_version_and_metadata() {
 #[test]
 fn an_unchanged_filter_is_not_read_again() {
     let patch = "{applyTo: CLUSTER, patch: {operation: ADD, value: {name: x}}}";
-    let before = [PatchSet::new(filter(patch), &[])];
-    let after = PatchSet::new(filter(patch), &before);
-    assert!(std::sync::Arc::ptr_eq(&before[0].patches, &after.patches));
+    let before = PatchSet::new(filter(patch), None, &Knobs::default());
+    let after = PatchSet::new(filter(patch), Some(&before), &Knobs::default());
+    assert!(std::sync::Arc::ptr_eq(&before.patches, &after.patches));
+}
+
+#[test]
+fn hole_04_a_patch_with_a_huge_value_is_left_out_and_named() {
+    let knobs = Knobs { patch_bytes: 10, ..Knobs::default() };
+    let patch = |name: &str| format!("{{applyTo: CLUSTER, patch: {{operation: ADD, value: {{name: {name}}}}}}}");
+    let set = PatchSet::new(filter(&[patch("x"), patch("too-long-for-ten"), patch("z")].join(",")), None, &knobs);
+    assert_eq!(set.for_proxy(&proxy(&[])).count(), 2);
+    let problems: Vec<String> = set.problems(&knobs).map(|problem| problem.to_string()).collect();
+    assert_eq!(problems.len(), 1);
+    assert!(problems[0].contains("EnvoyFilter shop/f: configPatches[1] is not applied"), "{problems:?}");
+    let again = PatchSet::new(set.config.clone(), Some(&set), &knobs);
+    assert_eq!(again.problems(&knobs).count(), 1, "an unchanged filter has the same problem");
 }

@@ -1,19 +1,110 @@
-//! How a route of a root VirtualService is merged with the routes of the VirtualService it delegates to.
+//! How a route of a root VirtualService is merged with the routes of the VirtualService it delegates to, and how
+//! much may come of it: a thousand routes that delegate to a thousand routes would be a million.
 
 use std::collections::BTreeMap;
 
 use api::istio::networking::v1alpha3::string_match::MatchType;
 use api::istio::networking::v1alpha3::{HttpMatchRequest, HttpRoute, StringMatch};
+use prost::Message;
+
+use crate::settings::Knobs;
+
+/// Comparisons of two conditions per merged route that is allowed. Most are conflicts that give no route, but cost
+/// time on the one thread that writes the snapshot.
+const PAIRS_PER_ROUTE: usize = 20;
+/// How many VirtualServices' worth of merged routes one namespace may have.
+const NAMESPACE_FACTOR: usize = 4;
+
+/// How much merging may still produce.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Budget {
+    /// Conditions, and routes without any: Envoy has one route for each.
+    routes: usize,
+    /// Encoded.
+    bytes: usize,
+    /// Conditions compared.
+    pairs: usize,
+}
+
+/// The budget does not suffice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Exceeded;
+
+impl Budget {
+    /// What one VirtualService may take.
+    pub(super) fn of_object(knobs: &Knobs) -> Budget {
+        let routes = knobs.delegated_routes as usize;
+        let pairs = routes.saturating_mul(PAIRS_PER_ROUTE);
+        Budget { routes, bytes: knobs.delegated_bytes as usize, pairs }
+    }
+
+    /// What all VirtualServices of one namespace may take together.
+    pub(super) fn of_namespace(knobs: &Knobs) -> Budget {
+        let Budget { routes, bytes, pairs } = Budget::of_object(knobs);
+        let times = |count: usize| count.saturating_mul(NAMESPACE_FACTOR);
+        Budget { routes: times(routes), bytes: times(bytes), pairs: times(pairs) }
+    }
+
+    /// Takes from both budgets what `make` takes. What it makes is free if it fails; its comparisons were made.
+    pub(super) fn spend<T>(
+        &mut self,
+        other: &mut Budget,
+        make: impl FnOnce(&mut Budget) -> Result<T, Exceeded>,
+    ) -> Result<T, Exceeded> {
+        let before = Budget {
+            routes: self.routes.min(other.routes),
+            bytes: self.bytes.min(other.bytes),
+            pairs: self.pairs.min(other.pairs),
+        };
+        let mut left = before;
+        let made = make(&mut left);
+        for budget in [self, other] {
+            budget.pairs -= before.pairs - left.pairs;
+            if made.is_ok() {
+                budget.routes -= before.routes - left.routes;
+                budget.bytes -= before.bytes - left.bytes;
+            }
+        }
+        made
+    }
+
+    fn compare(&mut self) -> Result<(), Exceeded> {
+        self.pairs = self.pairs.checked_sub(1).ok_or(Exceeded)?;
+        Ok(())
+    }
+
+    fn condition(&mut self, condition: &HttpMatchRequest) -> Result<(), Exceeded> {
+        self.routes = self.routes.checked_sub(1).ok_or(Exceeded)?;
+        self.bytes(condition.encoded_len())
+    }
+
+    fn bytes(&mut self, count: usize) -> Result<(), Exceeded> {
+        self.bytes = self.bytes.checked_sub(count).ok_or(Exceeded)?;
+        Ok(())
+    }
+}
 
 /// The delegate's routes with the root's conditions and settings added. Routes that can never match under
 /// the root's conditions are left out.
-pub(super) fn merged(root: &HttpRoute, delegate: &[HttpRoute]) -> Vec<HttpRoute> {
-    delegate.iter().filter_map(|route| merged_route(root, route)).collect()
+pub(super) fn merged(
+    root: &HttpRoute,
+    delegate: &[HttpRoute],
+    budget: &mut Budget,
+) -> Result<Vec<HttpRoute>, Exceeded> {
+    let mut out = Vec::new();
+    for route in delegate {
+        if let Some(conditions) = merged_matches(&root.r#match, &route.r#match, budget)? {
+            let settings = merged_settings(root, route);
+            budget.bytes(settings.encoded_len())?;
+            out.push(HttpRoute { r#match: conditions, ..settings });
+        }
+    }
+    Ok(out)
 }
 
-fn merged_route(root: &HttpRoute, delegate: &HttpRoute) -> Option<HttpRoute> {
-    let mut route = delegate.clone();
-    route.r#match = merged_matches(&root.r#match, &delegate.r#match)?;
+/// The merged route without its conditions.
+fn merged_settings(root: &HttpRoute, delegate: &HttpRoute) -> HttpRoute {
+    let mut route = HttpRoute { r#match: Vec::new(), ..delegate.clone() };
     route.name = joined(&root.name, &delegate.name);
     inherit(&mut route.rewrite, &root.rewrite);
     inherit(&mut route.direct_response, &root.direct_response);
@@ -28,7 +119,7 @@ fn merged_route(root: &HttpRoute, delegate: &HttpRoute) -> Option<HttpRoute> {
     if route.mirrors.is_empty() {
         route.mirrors.clone_from(&root.mirrors);
     }
-    Some(route)
+    route
 }
 
 fn inherit<T: Clone>(own: &mut Option<T>, root: &Option<T>) {
@@ -47,22 +138,36 @@ fn joined(root: &str, own: &str) -> String {
 
 /// Every pair of conditions that can hold together. `None` if some condition of the delegate fits none of
 /// the root's.
-fn merged_matches(root: &[HttpMatchRequest], delegate: &[HttpMatchRequest]) -> Option<Vec<HttpMatchRequest>> {
-    if root.is_empty() {
-        return Some(delegate.to_vec());
-    }
-    if delegate.is_empty() {
-        return Some(root.to_vec());
+fn merged_matches(
+    root: &[HttpMatchRequest],
+    delegate: &[HttpMatchRequest],
+    budget: &mut Budget,
+) -> Result<Option<Vec<HttpMatchRequest>>, Exceeded> {
+    budget.compare()?;
+    if root.is_empty() || delegate.is_empty() {
+        let all = if root.is_empty() { delegate } else { root };
+        if all.is_empty() {
+            budget.condition(&HttpMatchRequest::default())?;
+        }
+        all.iter().try_for_each(|condition| budget.condition(condition))?;
+        return Ok(Some(all.to_vec()));
     }
     let mut out = Vec::new();
     for own in delegate {
         let before = out.len();
-        out.extend(root.iter().filter(|r| !conflict(r, own)).map(|r| merged_match(r, own)));
+        for root in root {
+            budget.compare()?;
+            if !conflict(root, own) {
+                let both = merged_match(root, own);
+                budget.condition(&both)?;
+                out.push(both);
+            }
+        }
         if out.len() == before {
-            return None;
+            return Ok(None);
         }
     }
-    Some(out)
+    Ok(Some(out))
 }
 
 fn merged_match(root: &HttpMatchRequest, own: &HttpMatchRequest) -> HttpMatchRequest {
@@ -139,7 +244,11 @@ fn text_conflict(root: Option<&StringMatch>, own: Option<&StringMatch>) -> bool 
 
 #[cfg(test)]
 mod tests {
-    use super::{HttpMatchRequest, HttpRoute, MatchType, StringMatch, merged};
+    use super::{Budget, Exceeded, HttpMatchRequest, HttpRoute, Knobs, MatchType, StringMatch};
+
+    fn merged(root: &HttpRoute, delegate: &[HttpRoute]) -> Vec<HttpRoute> {
+        super::merged(root, delegate, &mut Budget::of_object(&Knobs::default())).unwrap()
+    }
 
     fn route(name: &str, uris: &[MatchType]) -> HttpRoute {
         let condition = |uri: &MatchType| HttpMatchRequest {
@@ -173,5 +282,38 @@ mod tests {
     fn delegate_without_conditions_takes_the_roots() {
         let root = route("root", &[prefix("/a"), prefix("/b")]);
         assert_eq!(merged(&root, &[route("", &[])])[0], root);
+    }
+    #[test]
+    fn what_is_merged_is_taken_from_both_budgets() {
+        let knobs = Knobs { delegated_routes: 10, ..Knobs::default() };
+        let (mut own, mut shared) = (Budget::of_object(&knobs), Budget::of_namespace(&knobs));
+        let (root, own_routes) = (route("", &[prefix("/a"), prefix("/b")]), vec![route("", &[]); 4]);
+        let mut merge = |own: &mut Budget| own.spend(&mut shared, |left| super::merged(&root, &own_routes, left));
+        assert_eq!(merge(&mut own).map(|routes| routes.len()), Ok(4));
+        assert_eq!(merge(&mut own), Err(Exceeded), "eight conditions leave no room for eight more");
+        for _ in 0..4 {
+            assert!(merge(&mut Budget::of_object(&knobs)).is_ok());
+        }
+        assert_eq!(merge(&mut Budget::of_object(&knobs)), Err(Exceeded), "forty is all that the namespace may have");
+    }
+
+    #[test]
+    fn settings_of_the_root_count_for_each_route() {
+        let knobs = Knobs { delegated_bytes: 100_000, ..Knobs::default() };
+        let root = HttpRoute { name: "x".repeat(30_000), ..HttpRoute::default() };
+        let outcome = |count: usize| {
+            super::merged(&root, &vec![route("", &[]); count], &mut Budget::of_object(&knobs)).map(|all| all.len())
+        };
+        assert_eq!([outcome(3), outcome(4)], [Ok(3), Err(Exceeded)]);
+    }
+
+    #[test]
+    fn comparisons_are_bounded_even_if_nothing_comes_of_them() {
+        let knobs = Knobs { delegated_routes: 10, ..Knobs::default() };
+        let mut budget = Budget::of_object(&knobs);
+        let roots = route("", &vec![prefix("/a"); 150]);
+        let made = super::merged(&roots, &[route("", &[prefix("/b")])], &mut budget);
+        assert_eq!(made, Ok(Vec::new()));
+        assert_eq!(super::merged(&roots, &[route("", &[prefix("/b")])], &mut budget), Err(Exceeded));
     }
 }

@@ -11,10 +11,12 @@ use api::istio::networking::v1alpha3::VirtualService;
 
 pub use destination_rules::ConsolidatedRule;
 use destination_rules::DestinationRules;
+use virtual_services::{Merges, Resolved};
 
 use super::objects::Sight;
 use crate::config::{Config, Meta};
 use crate::names::Namespace;
+use crate::problem::Problem;
 use crate::service::{ExportTo, Service};
 use crate::settings::Settings;
 
@@ -24,6 +26,9 @@ pub struct Routing {
     /// Oldest first, host names resolved, delegates merged in.
     pub virtual_services: Vec<Arc<VirtualServiceRule>>,
     rules: DestinationRules,
+    merges: Arc<Merges>,
+    /// What is left out of VirtualServices because it is too much.
+    pub(super) problems: Vec<Problem>,
 }
 
 /// A VirtualService with its host names resolved and its delegates merged in.
@@ -62,12 +67,12 @@ impl VirtualServiceRule {
 }
 
 impl Routing {
-    /// The section for these objects.
-    pub(super) fn build(objects: &Sight<'_>, settings: &Settings) -> Routing {
-        Routing {
-            virtual_services: virtual_services::resolved(objects, settings),
-            rules: DestinationRules::build(objects, settings),
-        }
+    /// The section for these objects; `before` spares merging again what has not changed.
+    pub(super) fn build(objects: &Sight<'_>, settings: &Settings, before: &Routing) -> Routing {
+        let Resolved { rules: virtual_services, merges, problems } =
+            virtual_services::resolved(objects, settings, &before.merges);
+        let rules = DestinationRules::build(objects, settings);
+        Routing { virtual_services, rules, merges: Arc::new(merges), problems }
     }
 
     /// The DestinationRules for a client's calls to a service: its own namespace's before those of the

@@ -1,18 +1,20 @@
 //! VirtualServices in order of age, with short names resolved and delegates merged in.
 //! How one route is merged with its delegate stands in `delegates`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use api::istio::networking::v1alpha3::{Destination, HttpRoute, VirtualService};
 
-use super::{Semantics, VirtualServiceRule, delegates};
+use super::delegates::{self, Budget, Exceeded};
+use super::{Semantics, VirtualServiceRule};
 use crate::config::{Config, Kind, Meta, Spec};
 use crate::host::resolve_short_name;
 use crate::names::{Namespace, Text};
+use crate::problem::Problem;
 use crate::service::ExportTo;
-use crate::settings::Settings;
-use crate::shared::Shared;
+use crate::settings::{Knobs, Settings};
+use crate::shared::{Shared, fingerprint};
 use crate::snapshot::objects::{Sight, by_age, sort_by_age};
 
 /// The gateway name that means every sidecar.
@@ -22,56 +24,135 @@ const MESH: &str = "mesh";
 type Delegates = BTreeMap<(Namespace, Text), Config<VirtualService>>;
 
 /// Every VirtualService that has hosts of its own.
-pub(super) fn resolved(objects: &Sight<'_>, settings: &Settings) -> Vec<Arc<VirtualServiceRule>> {
+pub(super) struct Resolved {
+    pub(super) rules: Vec<Arc<VirtualServiceRule>>,
+    pub(super) merges: Merges,
+    /// Routes that are left out because their delegates are too much.
+    pub(super) problems: Vec<Problem>,
+}
+
+/// VirtualServices with their delegates merged in, by the fingerprint of all that this depends on: others change far
+/// more often than these.
+pub(super) type Merges = HashMap<u128, Arc<Merge>>;
+
+/// What merging the delegates of one VirtualService gave.
+#[derive(Debug)]
+pub(super) struct Merge {
+    spec: Shared<VirtualService>,
+    /// What it left of its namespace's budget.
+    left: Budget,
+    problems: Vec<Problem>,
+}
+
+/// Resolves VirtualServices. Merges that `before` has are taken from there.
+pub(super) fn resolved(objects: &Sight<'_>, settings: &Settings, before: &Merges) -> Resolved {
     let found: Vec<Config<VirtualService>> = by_age!(objects, VirtualService);
     let (roots, delegates): (Vec<_>, Vec<_>) = found.into_iter().partition(|c| !c.spec.hosts.is_empty());
     let delegates: Delegates = delegates
         .into_iter()
         .map(|c| ((c.meta.namespace.clone(), c.meta.name.clone()), with_full_names(c, settings)))
         .collect();
-    roots.into_iter().map(|config| Arc::new(rule(config, &delegates, settings))).collect()
+    let mut merging =
+        Merging { delegates, settings, before, merges: Merges::new(), budgets: BTreeMap::new(), problems: Vec::new() };
+    let rules = roots.into_iter().map(|config| Arc::new(merging.rule(config))).collect();
+    Resolved { rules, merges: merging.merges, problems: merging.problems }
 }
 
-fn rule(config: Config<VirtualService>, delegates: &Delegates, settings: &Settings) -> VirtualServiceRule {
-    let export_to = ExportTo::parse(&config.spec.export_to);
-    let config = match Semantics::of(&config.meta) {
-        // Names from the Gateway API are full already.
-        Semantics::Gateway => config,
-        Semantics::Ingress => with_full_names(config, settings),
-        Semantics::VirtualService => with_delegates(with_full_names(config, settings), delegates, settings),
-    };
-    VirtualServiceRule { config, export_to }
+/// Merges delegates into VirtualServices, the oldest first, as long as the budgets last.
+struct Merging<'a> {
+    delegates: Delegates,
+    settings: &'a Settings,
+    before: &'a Merges,
+    merges: Merges,
+    budgets: BTreeMap<Namespace, Budget>,
+    problems: Vec<Problem>,
 }
 
-/// Replaces each route that delegates by the routes of its delegate. A delegate that is missing, or not
-/// visible from the root's namespace, costs only that route.
-fn with_delegates(
-    config: Config<VirtualService>,
-    delegates: &Delegates,
-    settings: &Settings,
-) -> Config<VirtualService> {
-    if config.spec.http.iter().all(|route| route.delegate.is_none()) {
-        return config;
+impl Merging<'_> {
+    fn rule(&mut self, config: Config<VirtualService>) -> VirtualServiceRule {
+        let export_to = ExportTo::parse(&config.spec.export_to);
+        let config = match Semantics::of(&config.meta) {
+            // Names from the Gateway API are full already.
+            Semantics::Gateway => config,
+            Semantics::Ingress => with_full_names(config, self.settings),
+            Semantics::VirtualService => self.with_delegates(with_full_names(config, self.settings)),
+        };
+        VirtualServiceRule { config, export_to }
     }
+
+    /// Replaces each route that delegates by the routes of its delegate. A delegate that is missing, or not
+    /// visible from the root's namespace, costs only that route.
+    fn with_delegates(&mut self, config: Config<VirtualService>) -> Config<VirtualService> {
+        if config.spec.http.iter().all(|route| route.delegate.is_none()) {
+            return config;
+        }
+        let knobs = &self.settings.knobs;
+        let budget = *self.budgets.entry(config.meta.namespace.clone()).or_insert_with(|| Budget::of_namespace(knobs));
+        let delegates: Vec<Option<&Config<VirtualService>>> =
+            config.spec.http.iter().map(|route| self.delegate(&config.meta, route)).collect();
+        let of_delegates: Vec<_> = delegates.iter().map(|found| found.map(|d| d.spec.fingerprint())).collect();
+        let Meta { namespace, name, place, .. } = &*config.meta;
+        let key = fingerprint(&(config.spec.fingerprint(), namespace, name, place, of_delegates, budget));
+        let merge = match self.before.get(&key) {
+            Some(known) => known.clone(),
+            None => Arc::new(merge(&config, &delegates, budget, knobs)),
+        };
+        self.budgets.insert(config.meta.namespace.clone(), merge.left);
+        self.problems.extend(merge.problems.iter().cloned());
+        let spec = merge.spec.clone();
+        self.merges.insert(key, merge);
+        Config { meta: config.meta, spec }
+    }
+
+    /// What a route delegates to.
+    fn delegate(&self, root: &Meta, route: &HttpRoute) -> Option<&Config<VirtualService>> {
+        let (namespace, name) = delegate_name(root, route)?;
+        self.delegates.get(&(namespace, name)).filter(|found| is_visible(found, root, self.settings))
+    }
+}
+
+fn delegate_name(root: &Meta, route: &HttpRoute) -> Option<(Namespace, Text)> {
+    let name = route.delegate.as_ref()?;
+    let namespace =
+        if name.namespace.is_empty() { root.namespace.clone() } else { Namespace::from(name.namespace.as_str()) };
+    Some((namespace, name.name.as_str().into()))
+}
+
+/// Merges the delegate of each route into it. One that is too much costs only its route.
+fn merge(
+    config: &Config<VirtualService>,
+    delegates: &[Option<&Config<VirtualService>>],
+    mut left: Budget,
+    knobs: &Knobs,
+) -> Merge {
+    let mut own = Budget::of_object(knobs);
+    let mut left_out: BTreeMap<(Namespace, Text), usize> = BTreeMap::new();
     let mut spec = VirtualService::clone(&config.spec);
     let routes = std::mem::take(&mut spec.http);
-    spec.http = routes
-        .into_iter()
-        .flat_map(|route| match &route.delegate {
-            None => vec![route],
-            Some(name) => {
-                let namespace = if name.namespace.is_empty() {
-                    config.meta.namespace.clone()
-                } else {
-                    Namespace::from(name.namespace.as_str())
-                };
-                let delegate = delegates.get(&(namespace, name.name.as_str().into()));
-                let visible = delegate.filter(|d| is_visible(d, &config.meta, settings));
-                visible.map(|d| delegates::merged(&route, &d.spec.http)).unwrap_or_default()
-            }
-        })
-        .collect();
-    Config { meta: config.meta, spec: Shared::new(spec) }
+    for (route, delegate) in routes.into_iter().zip(delegates) {
+        let Some(name) = delegate_name(&config.meta, &route) else {
+            spec.http.push(route);
+            continue;
+        };
+        let Some(delegate) = delegate else { continue };
+        match own.spend(&mut left, |left| delegates::merged(&route, &delegate.spec.http, left)) {
+            Ok(routes) => spec.http.extend(routes),
+            Err(Exceeded) => *left_out.entry(name).or_default() += 1,
+        }
+    }
+    let problems = left_out.into_iter().map(|(delegate, count)| too_much(&config.meta, &delegate, count, knobs));
+    Merge { problems: problems.collect(), spec: Shared::new(spec), left }
+}
+
+fn too_much(root: &Meta, (namespace, name): &(Namespace, Text), routes: usize, knobs: &Knobs) -> Problem {
+    let about = format!("{} {}/{}", Kind::VirtualService, root.namespace, root.name);
+    let message = format!(
+        "{routes} of its routes delegate to {namespace}/{name} and are left out: merged, delegates may give a \
+         VirtualService {} routes (PILOTAGE_DELEGATED_ROUTES) of {} bytes (PILOTAGE_DELEGATED_BYTES), and a namespace \
+         four times as many; delegate from fewer routes, or raise the limits",
+        knobs.delegated_routes, knobs.delegated_bytes
+    );
+    Problem::warning(about, message).at(root.place.clone())
 }
 
 fn is_visible(delegate: &Config<VirtualService>, root: &Meta, settings: &Settings) -> bool {

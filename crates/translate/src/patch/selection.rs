@@ -1,0 +1,144 @@
+//! Which patches are applied to which of a client's resources, within what patches may do to one client: a value can
+//! be copied into every listener, and thousands of filters can change every cluster.
+
+use std::collections::{BTreeSet, HashMap};
+
+use api::istio::networking::v1alpha3::envoy_filter::patch::Operation;
+use api::istio::networking::v1alpha3::envoy_filter::{ApplyTo, PatchContext};
+use model::config::patches::Patch;
+use model::config::{Kind, Meta};
+use model::problem::Problem;
+use model::settings::Knobs;
+use model::shared::Part;
+use scope::patches::HeldPatch;
+
+use super::Wanted;
+
+/// Patches of one resource, in the order of their application. Resources with the same patches share the list.
+pub type PatchList = Part<Vec<Part<Patch>>>;
+
+/// What reading and writing the content of an `Any` costs, in merges of a decoded message.
+const ANY_EFFORT: usize = 10;
+
+/// What a patch does to a resource.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Effect {
+    Nothing,
+    /// It takes the resource away.
+    Removes,
+    /// It is applied at most this often within the resource.
+    Applies(usize),
+}
+
+/// Whether a patch holds in this context.
+pub(super) fn holds_in(patch: &Patch, context: PatchContext) -> bool {
+    [context, PatchContext::Any].contains(&patch.context())
+}
+
+/// Chooses the patches of each resource. A patch that would exceed the client's budget is applied nowhere, and its
+/// filter is reported; those after it have their chance. `subjects` is what `effect` looks at, one for each plan.
+pub(super) fn select<S>(
+    knobs: &Knobs,
+    namespace: &str,
+    subjects: &[S],
+    patches: &[&HeldPatch],
+    effect: impl Fn(&Patch, &S) -> Effect,
+    problems: &mut Vec<Problem>,
+) -> Vec<Option<PatchList>> {
+    let mut chosen: Vec<Option<Vec<usize>>> = vec![Some(Vec::new()); subjects.len()];
+    let mut budget = Budget::new(knobs);
+    let mut refused: BTreeSet<(String, ApplyToName)> = BTreeSet::new();
+    for (index, held) in patches.iter().enumerate() {
+        let mut applied = Vec::new();
+        let (mut removed, mut times) = (Vec::new(), 0usize);
+        for (at, subject) in subjects.iter().enumerate().filter(|(at, _)| chosen[*at].is_some()) {
+            match effect(&held.patch, subject) {
+                Effect::Nothing => {}
+                Effect::Removes => removed.push(at),
+                Effect::Applies(count) => {
+                    times = times.saturating_add(count);
+                    applied.push(at);
+                }
+            }
+        }
+        removed.into_iter().for_each(|at| chosen[at] = None);
+        if budget.take(&held.patch, times) {
+            applied.into_iter().filter_map(|at| chosen[at].as_mut().map(|list| list.push(index))).for_each(drop);
+        } else if refused.insert((named(&held.filter), held.patch.apply_to.as_str_name())) {
+            problems.push(exceeded(knobs, namespace, held));
+        }
+    }
+    shared(patches, chosen)
+}
+
+/// Pairs plans with their patches; those that are removed are gone.
+pub(super) fn with_patches<P>(plans: Vec<P>, patches: Vec<Option<PatchList>>) -> Vec<Wanted<P>> {
+    let pairs = plans.into_iter().zip(patches);
+    pairs.filter_map(|(plan, patches)| Some(Wanted::Planned { plan, patches: patches? })).collect()
+}
+
+type ApplyToName = &'static str;
+
+/// Equal lists are made once.
+fn shared(patches: &[&HeldPatch], chosen: Vec<Option<Vec<usize>>>) -> Vec<Option<PatchList>> {
+    let mut lists: HashMap<Vec<usize>, PatchList> = HashMap::new();
+    let mut list_of = |chosen: Vec<usize>| match lists.get(&chosen) {
+        Some(known) => known.clone(),
+        None => {
+            let list = Part::new(chosen.iter().map(|index| patches[*index].patch.clone()).collect());
+            lists.insert(chosen, Part::clone(&list));
+            list
+        }
+    };
+    chosen.into_iter().map(|chosen| chosen.map(&mut list_of)).collect()
+}
+
+/// What patches may still do to the resources of one type of one client.
+struct Budget {
+    bytes: usize,
+    effort: usize,
+}
+
+impl Budget {
+    fn new(knobs: &Knobs) -> Budget {
+        Budget { bytes: knobs.patched_bytes as usize, effort: knobs.patch_applications as usize }
+    }
+
+    /// Whether a patch may be applied this often.
+    fn take(&mut self, patch: &Patch, times: usize) -> bool {
+        let left = self.bytes.checked_sub(times.saturating_mul(patch.size()));
+        let effort = self.effort.checked_sub(times.saturating_mul(effort(patch)));
+        let (Some(bytes), Some(effort)) = (left, effort) else { return false };
+        *self = Budget { bytes, effort };
+        true
+    }
+}
+
+/// What one application costs.
+fn effort(patch: &Patch) -> usize {
+    let merges = matches!(patch.operation, Operation::Merge | Operation::MergeAndReplaceList);
+    let content = match patch.apply_to {
+        ApplyTo::ListenerFilter | ApplyTo::NetworkFilter | ApplyTo::HttpFilter => true,
+        ApplyTo::Cluster | ApplyTo::FilterChain => {
+            merges && patch.message().is_some_and(|value| value.has_field_by_name("transport_socket"))
+        }
+        _ => false,
+    };
+    if content { ANY_EFFORT } else { 1 }
+}
+
+fn named(filter: &Meta) -> String {
+    format!("{} {}/{}", Kind::EnvoyFilter, filter.namespace, filter.name)
+}
+
+fn exceeded(knobs: &Knobs, namespace: &str, held: &HeldPatch) -> Problem {
+    let message = format!(
+        "a patch to {} is not applied to proxies of namespace {namespace}: patches may add {} bytes (PILOTAGE_PATCHED_BYTES) to \
+         the resources of one type and be applied {} times (PILOTAGE_PATCH_APPLICATIONS); let it match fewer \
+         resources, join filters that do the same, or raise the limits",
+        held.patch.apply_to.as_str_name(),
+        knobs.patched_bytes,
+        knobs.patch_applications
+    );
+    Problem::error(named(&held.filter), message).at(held.filter.place.clone())
+}
