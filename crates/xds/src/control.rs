@@ -10,6 +10,7 @@ use api::{Resource, TypeUrl, Version};
 use http::{Extensions, HeaderMap};
 use tonic::Status;
 
+use crate::executor::Executor;
 use crate::set::ResourceSet;
 
 /// A control plane: admits clients.
@@ -26,9 +27,17 @@ pub trait Control: Send + Sync + 'static {
 
 /// One connected client as the control plane knows it; dropped when the stream ends.
 pub trait Client: Send + 'static {
-    /// Resolves when the world moved on, and adopts the newest world: until it resolves again, `current` answers
-    /// from that one, so that all types agree. Dropped and called anew at any time; must lose nothing by it.
+    /// Resolves when the world moved on. Dropped and called anew at any time; must lose nothing by it.
     fn changed(&mut self) -> impl Future<Output = ()> + Send;
+
+    /// Adopts the newest world, after `changed` resolved: until the next call `current` answers from that one, so that
+    /// all types agree.
+    fn adopt(&mut self) {}
+
+    /// Where `adopt`, `current`, `observe` and `rejected` are called.
+    fn executor(&self) -> Executor {
+        Executor::default()
+    }
 
     /// This client's resources of one type. None when the type is not served: requests for it get no answer.
     fn current(&mut self, kind: &TypeUrl) -> Option<Arc<ResourceSet>>;

@@ -3,9 +3,9 @@
 //!
 //! `subscription` and `watch` hold the state of one type on one stream, `session` orders the types of a
 //! stream, `sotw` and `delta` read requests into that one state, `response` writes what comes out of it,
-//! `server`, `stream`, `requests`, `decode` and `body` put it on gRPC. `limits` bounds what one client may send, `budget`
-//! what clients of one address and all together make the server hold. Up to there nothing does I/O, so that histories can be
-//! tested as plain values.
+//! `server`, `stream`, `requests`, `decode` and `body` put it on gRPC, and `executor` says on which threads. `limits`
+//! bounds what one client may send, `budget` what clients of one address and all together make the server hold. Up to
+//! there nothing does I/O, so that histories can be tested as plain values.
 
 #![forbid(unsafe_code)]
 
@@ -15,6 +15,7 @@ pub mod client;
 mod control;
 mod decode;
 mod delta;
+mod executor;
 mod limits;
 mod names;
 mod requests;
@@ -32,6 +33,7 @@ mod tests;
 
 pub use budget::{Allowance, Budget, Charge, Exhausted, Share};
 pub use control::{Client, Control, Event, Former, Offered, Peer, Rejection, Verdict};
+pub use executor::{Executor, Job};
 pub use limits::Limits;
 pub use server::{Options, routes};
 pub use set::ResourceSet;

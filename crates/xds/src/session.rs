@@ -122,6 +122,16 @@ impl<C: Client> Session<C> {
         }
     }
 
+    /// Whether `next` may have something to say, which is cheaper to ask.
+    pub(crate) fn is_due(&mut self, now: Instant) -> bool {
+        self.lose_patience(now);
+        let released = self.released();
+        self.watches.iter().any(|watch| {
+            let released = if outlives_its_users(&watch.kind) { released } else { Epoch::MAX };
+            watch.is_due(self.epoch, released)
+        })
+    }
+
     /// When `next` may have something to say although nothing happened.
     pub(crate) fn wakes_at(&self) -> Option<Instant> {
         self.watches.iter().filter_map(|watch| watch.waits_until).chain(self.clusters_by).chain(self.users_by).min()

@@ -18,6 +18,7 @@ use crate::control::{Client, Control, Peer};
 use crate::decode::{Fields, decode};
 use crate::limits::Limits;
 use crate::requests::{Requests, STREAM_BYTES};
+use crate::response::Response;
 use crate::session::{Session, Terms};
 
 /// Requests from here on wait for a turn before they are decoded: they take milliseconds.
@@ -129,48 +130,59 @@ async fn greet<C: Control, R: Request>(
     check(&node, &terms.limits)?;
     let node_id = node.id.clone();
     let client = control.connect(node, peer).await?;
-    let mut session = Session::new(client, terms, Instant::now().into_std());
-    first.apply(&mut session)?;
+    let session = Session::new(client, terms, Instant::now().into_std());
+    let session = work(session, |session| first.apply(session)).await?;
     Ok(Some((session, node_id)))
 }
 
 async fn serve<C: Client, R: Request>(
-    mut session: Session<C>,
+    session: Session<C>,
     node_id: &str,
     requests: &mut Requests,
     responses: &Sender,
 ) -> Status {
+    match exchange::<C, R>(session, node_id, requests, responses).await {
+        Ok(session) => finish(session, responses).await.unwrap_or_else(|status| status),
+        Err(status) => status,
+    }
+}
+
+/// Serves a client until it has nothing more to say.
+async fn exchange<C: Client, R: Request>(
+    mut session: Session<C>,
+    node_id: &str,
+    requests: &mut Requests,
+    responses: &Sender,
+) -> Result<Session<C>, Status> {
     let mut due = true;
     loop {
         let wake = wake(session.wakes_at());
         tokio::select! {
             biased;
             message = requests.next() => {
-                let outcome = match message {
-                    Ok(Some(message)) => accept::<C, R>(&mut session, node_id, message).await,
-                    Ok(None) => return finish(session, responses).await,
-                    Err(status) => Err(status),
-                };
-                if let Err(status) = outcome {
-                    return status;
-                }
+                let Some(message) = message? else { return Ok(session) };
+                session = accept::<C, R>(session, node_id, message).await?;
                 requests.done();
                 due = true;
                 // A client with much to say takes turns with others.
                 yield_now().await;
             }
-            slot = responses.reserve(), if due => match slot {
-                Ok(slot) => {
-                    let _turn = if session.is_heavy() { Some(session.terms.share.turn().await) } else { None };
-                    match session.next(Instant::now().into_std()) {
-                        Some(response) => slot.send(Ok(response.chunks)),
-                        None => due = false,
-                    }
+            slot = responses.reserve(), if due => {
+                let slot = slot.map_err(|_| Status::cancelled("the client left"))?;
+                let response;
+                (session, response) = next(session).await?;
+                match response {
+                    Some(response) => slot.send(Ok(response.chunks)),
+                    None => due = false,
                 }
-                Err(_) => return Status::cancelled("the client left"),
-            },
+            }
             () = session.client.changed() => {
-                session.world_moved();
+                session = work(session, |session| {
+                    session.client.adopt();
+                    session.world_moved();
+                    Ok(())
+                })
+                .await?;
                 due = true;
             }
             () = wake => due = true,
@@ -179,15 +191,40 @@ async fn serve<C: Client, R: Request>(
 }
 
 /// The client has nothing more to say; it still gets what it asked for.
-async fn finish<C: Client>(mut session: Session<C>, responses: &Sender) -> Status {
+async fn finish<C: Client>(mut session: Session<C>, responses: &Sender) -> Result<Status, Status> {
     while let Ok(slot) = responses.reserve().await {
-        let _turn = if session.is_heavy() { Some(session.terms.share.turn().await) } else { None };
-        match session.next(Instant::now().into_std()) {
+        let response;
+        (session, response) = next(session).await?;
+        match response {
             Some(response) => slot.send(Ok(response.chunks)),
             None => break,
         }
     }
-    Status::ok("")
+    Ok(Status::ok(""))
+}
+
+/// The next response, computed where the client's work is done.
+async fn next<C: Client>(mut session: Session<C>) -> Result<(Session<C>, Option<Response>), Status> {
+    let now = Instant::now().into_std();
+    if !session.is_due(now) {
+        return Ok((session, None));
+    }
+    let _turn = if session.is_heavy() { Some(session.terms.share.turn().await) } else { None };
+    let executor = session.client.executor();
+    let compute = move || {
+        let response = session.next(now);
+        (session, response)
+    };
+    executor.run(compute).await
+}
+
+/// Does something to the session where the client's work is done.
+async fn work<C: Client>(
+    mut session: Session<C>,
+    job: impl FnOnce(&mut Session<C>) -> Result<(), Status> + Send + 'static,
+) -> Result<Session<C>, Status> {
+    let executor = session.client.executor();
+    executor.run(move || job(&mut session).map(|()| session)).await?
 }
 
 async fn wake(at: Option<std::time::Instant>) {
@@ -197,7 +234,11 @@ async fn wake(at: Option<std::time::Instant>) {
     }
 }
 
-async fn accept<C: Client, R: Request>(session: &mut Session<C>, node_id: &str, message: Bytes) -> Result<(), Status> {
+async fn accept<C: Client, R: Request>(
+    session: Session<C>,
+    node_id: &str,
+    message: Bytes,
+) -> Result<Session<C>, Status> {
     let share = session.terms.share.clone();
     let is_heavy = message.len() > LARGE || session.is_heavy();
     let _turn = if is_heavy { Some(share.turn().await) } else { None };
@@ -208,7 +249,7 @@ async fn accept<C: Client, R: Request>(session: &mut Session<C>, node_id: &str, 
         Some(node) if !node.id.is_empty() && node.id != node_id => {
             Err(Status::invalid_argument(format!("node changed in mid-stream; it was {node_id}")))
         }
-        _ => request.apply(session),
+        _ => work(session, move |session| request.apply(session)).await,
     }
 }
 

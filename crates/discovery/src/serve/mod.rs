@@ -1,5 +1,6 @@
 //! From changes to responses: `world` applies batches and publishes epochs, `views` cuts and renders them
 //! once per class of clients, `session` hands them to the protocol, `clients` remembers who is connected,
+//! `turns` shares time between namespaces,
 //! `quarantine` keeps from a client what it refuses, `wanted` tells sources what to fetch, `mesh` by which
 //! settings to place what they see, and `statuses` what is to be written back. `history` keeps what objects were, and
 //! `housekeeping` frees what is of no more use.
@@ -16,6 +17,7 @@ mod refusals;
 pub mod renderings;
 pub mod session;
 pub(crate) mod statuses;
+mod turns;
 pub mod views;
 pub mod wanted;
 pub mod world;

@@ -15,7 +15,7 @@ use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::sync::watch;
 use tonic::Status;
 use tracing::{info, warn};
-use xds::{Client, Control, Event, Peer, Rejection, ResourceSet, Verdict};
+use xds::{Client, Control, Event, Executor, Peer, Rejection, ResourceSet, Verdict};
 
 use crate::metrics::Metrics;
 use crate::serve::caller;
@@ -25,6 +25,7 @@ use crate::serve::history::Follower;
 use crate::serve::pace::Pace;
 use crate::serve::quarantine::{Judgement, Payer, Quarantine, Refuser, Register, Scene};
 use crate::serve::refusals::Refusals;
+use crate::serve::turns::Turns;
 use crate::serve::views::{Cut, Slot, Views, is_served};
 use crate::serve::world::{Epoch, World};
 
@@ -38,6 +39,7 @@ const LOGGED_NAMES: usize = 10;
 pub struct Pilot {
     world: World,
     views: Arc<Views>,
+    turns: Arc<Turns>,
     configs: Arc<Configs>,
     clients: Arc<Clients>,
     register: Arc<Register>,
@@ -64,6 +66,7 @@ impl Pilot {
         Pilot {
             world,
             views: Arc::default(),
+            turns: Arc::default(),
             configs: Arc::default(),
             clients: Arc::default(),
             register,
@@ -162,6 +165,7 @@ impl Control for Pilot {
         let may_have_secrets = caller::may_have_secrets(identity.as_ref(), &peer, knobs);
         let payer = Payer::of(identity.as_ref(), &peer);
         let connection = self.clients.connect(Arc::new(proxy), peer.address);
+        let arrival = Arrival { clients: &self.clients, connection: Some(connection.clone()) };
         let client = connection.proxy.id.clone();
         let refuser = match identity {
             Some(identity) => Refuser::Proven { identity, client },
@@ -169,7 +173,11 @@ impl Control for Pilot {
         };
         let quarantine = Quarantine::new(epoch.number, self.register.pins(&epoch.snapshot, &refuser));
         let follower = epoch.history.follow(epoch.number);
-        let (slot, cut) = self.views.cut(&epoch, &connection.proxy, quarantine.pins());
+        let executor = self.turns.executor(&connection.proxy.namespace);
+        let (views, at, of) = (self.views.clone(), epoch.clone(), connection.proxy.clone());
+        let pins = quarantine.pins().clone();
+        let (slot, cut) = executor.run(move || views.cut(&at, &of, &pins)).await?;
+        arrival.served();
         connection.adopt(cut.clone());
         info!(connection = connection.id, peer = ?peer.address, "connected");
         let (views, clients) = (self.views.clone(), self.clients.clone());
@@ -193,12 +201,34 @@ impl Control for Pilot {
             refuser,
             payer,
             may_have_secrets,
+            executor,
         })
     }
 
     fn refused(&self, address: Option<SocketAddr>, status: &Status) {
         self.metrics().refused_stream(status.code());
         self.refusals.report(address, status);
+    }
+}
+
+/// A connection until its client is served; it ends if the client leaves before.
+struct Arrival<'a> {
+    clients: &'a Clients,
+    connection: Option<Arc<Connection>>,
+}
+
+impl Arrival<'_> {
+    /// From now on the session ends the connection.
+    fn served(mut self) {
+        self.connection = None;
+    }
+}
+
+impl Drop for Arrival<'_> {
+    fn drop(&mut self) {
+        if let Some(connection) = &self.connection {
+            self.clients.disconnect(connection);
+        }
     }
 }
 
@@ -226,6 +256,8 @@ pub struct Session {
     may_have_secrets: bool,
     /// Debug pages, for callers of the same machine.
     debug: Option<Arc<OnceLock<Debug>>>,
+    /// Where its work is done.
+    executor: Executor,
 }
 
 impl Session {
@@ -243,6 +275,13 @@ impl Client for Session {
             // The writer has ended: the server is stopping, and nothing new will come.
             return std::future::pending().await;
         }
+    }
+
+    fn executor(&self) -> Executor {
+        self.executor.clone()
+    }
+
+    fn adopt(&mut self) {
         self.epoch = self.epochs.borrow_and_update().clone();
         self.pace.takes_up(self.epoch.at);
         if self.quarantine.follow(self.epoch.number, &self.epoch.snapshot) {

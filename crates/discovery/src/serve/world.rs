@@ -94,7 +94,7 @@ impl World {
         tokio::spawn(async move {
             tokio::select! {
                 () = cancel.cancelled() => {}
-                () = write(incoming, publish, &recorded) => {}
+                () = write(incoming, publish, recorded) => {}
             }
         });
         World { changes, epochs, metrics }
@@ -121,7 +121,8 @@ impl World {
     }
 }
 
-async fn write(mut incoming: mpsc::Receiver<Batch>, publish: watch::Sender<Arc<Epoch>>, metrics: &Metrics) {
+async fn write(mut incoming: mpsc::Receiver<Batch>, publish: watch::Sender<Arc<Epoch>>, metrics: Arc<Metrics>) {
+    let publish = Arc::new(publish);
     while let Some(first) = incoming.recv().await {
         let mut batches = vec![first];
         while let Ok(more) = incoming.try_recv() {
@@ -129,7 +130,16 @@ async fn write(mut incoming: mpsc::Receiver<Batch>, publish: watch::Sender<Arc<E
         }
         let begun = Instant::now();
         metrics.received(&batches);
-        apply(batches, &publish, metrics);
+        // Large objects take long to join, and the threads that serve connections must not wait for it.
+        let (publisher, recorder) = (publish.clone(), metrics.clone());
+        let applied = tokio::task::spawn_blocking(move || apply(batches, &publisher, &recorder));
+        if let Err(failed) = applied.await {
+            match failed.try_into_panic() {
+                Ok(panic) => std::panic::resume_unwind(panic),
+                // The runtime ends.
+                Err(_) => return,
+            }
+        }
         let pause = gathering(begun.elapsed(), &publish.borrow().snapshot.settings.knobs);
         tokio::time::sleep(pause).await;
     }

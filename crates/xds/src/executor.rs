@@ -1,0 +1,55 @@
+//! Where the work of a stream is done. Reading a request or computing a response may take a control plane long, and
+//! the threads that serve connections must not wait for it.
+
+use std::fmt;
+use std::sync::Arc;
+
+use tokio::sync::oneshot;
+use tonic::Status;
+
+/// A piece of work.
+pub type Job = Box<dyn FnOnce() + Send>;
+
+/// Runs work for one client: by default right away, on the stream's own task.
+#[derive(Clone, Default)]
+pub struct Executor(Option<Arc<dyn Fn(Job) + Send + Sync>>);
+
+impl Executor {
+    /// Hands all work to `submit`, which may run it when and where it likes.
+    pub fn new(submit: impl Fn(Job) + Send + Sync + 'static) -> Self {
+        Self(Some(Arc::new(submit)))
+    }
+
+    /// Runs one piece of work and returns its result; an error if it panicked. Work whose client has left is dropped.
+    pub async fn run<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> Result<T, Status> {
+        let Some(submit) = &self.0 else { return Ok(work()) };
+        let (done, result) = oneshot::channel();
+        submit(Box::new(move || {
+            if !done.is_closed() {
+                let _ = done.send(work());
+            }
+        }));
+        result.await.map_err(|_| Status::internal("the stream's work failed"))
+    }
+}
+
+impl fmt::Debug for Executor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.0.is_some() { "Executor(elsewhere)" } else { "Executor(here)" })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Executor;
+
+    #[tokio::test]
+    async fn work_runs_where_it_is_submitted_and_a_panic_is_an_error() {
+        let executor = Executor::new(|job| _ = std::thread::spawn(job));
+        let here = std::thread::current().id();
+        assert_ne!(executor.run(|| std::thread::current().id()).await.unwrap(), here);
+        assert_eq!(Executor::default().run(|| std::thread::current().id()).await.unwrap(), here);
+        let failed: Result<(), _> = executor.run(|| panic!("on purpose")).await;
+        assert_eq!(failed.unwrap_err().code(), tonic::Code::Internal);
+    }
+}
