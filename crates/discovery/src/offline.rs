@@ -43,7 +43,7 @@ impl Offline {
         let proxy = Proxy::from_node(node)?;
         let proxy = Arc::new(identity::resolved(&self.world, &proxy).into_owned());
         let inbound = inbound::targets(&self.world, &proxy);
-        Ok(Cut::new(0, View::new(&self.world, &proxy, inbound), self.renderings.clone()))
+        Ok(Cut::new(0, View::new(&self.world, &proxy, inbound), self.renderings.clone(), None))
     }
 
     /// Resources of one kind that a client with this node is served: those named, or all where none is named.

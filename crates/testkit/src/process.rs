@@ -78,8 +78,17 @@ impl Process {
 
     /// Resident memory in KiB, where the kernel tells it.
     pub fn memory_kib(&self) -> Option<u64> {
+        self.status_kib("VmRSS:")
+    }
+
+    /// The most resident memory that it ever had, in KiB.
+    pub fn peak_memory_kib(&self) -> Option<u64> {
+        self.status_kib("VmHWM:")
+    }
+
+    fn status_kib(&self, field: &str) -> Option<u64> {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.id())).ok()?;
-        let line = status.lines().find_map(|l| l.strip_prefix("VmRSS:"))?;
+        let line = status.lines().find_map(|l| l.strip_prefix(field))?;
         line.split_whitespace().next()?.parse().ok()
     }
 

@@ -39,6 +39,11 @@ struct Entry {
 }
 
 impl Renderings {
+    /// The rendering kept under this fingerprint.
+    pub fn find(&self, fingerprint: u128) -> Option<Resource> {
+        self.lock().find(fingerprint)
+    }
+
     /// The rendering kept under this fingerprint, made now if there is none.
     pub fn get(&self, fingerprint: u128, render: impl FnOnce() -> Resource) -> Resource {
         if let Some(found) = self.lock().find(fingerprint) {

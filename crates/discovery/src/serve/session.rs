@@ -63,9 +63,10 @@ impl fmt::Debug for Debug {
 impl Pilot {
     pub fn new(world: World, sources: Roster) -> Pilot {
         let register = Register::new(world.changes(), world.epochs());
+        let views = Arc::new(Views::new(world.changes()));
         Pilot {
             world,
-            views: Arc::default(),
+            views,
             turns: Arc::default(),
             configs: Arc::default(),
             clients: Arc::default(),

@@ -1,37 +1,44 @@
 //! What each class of clients is served. Clients that scope cannot tell apart share one `Cut` per epoch:
 //! their view and its rendered sets, made on first use and taken over where a change cannot have touched them.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use api::{Resource, TypeUrl};
+use model::change::Batch;
+use model::problem::Problem;
 use model::proxy::{Proxy, ProxyKind};
-use model::shared::{Shared, fingerprint};
+use model::shared::fingerprint;
 use model::snapshot::{Delta, Snapshot};
 use scope::View;
 use scope::affected::{Affected, AffectedEndpoints, affected, is_endpoints_only};
 use scope::identity;
 use scope::inbound::{self, ServiceTarget};
+use tokio::sync::mpsc;
 use translate::client::{self, sidecar};
 use translate::names::parse_outbound_cluster;
-use translate::plan::route::{RoutePlan, VirtualHostPlan};
 use translate::security::guards::{Guards, guards};
 use translate::{patch, plan, render};
 use xds::ResourceSet;
 
+use crate::serve::bounded::Bounded;
+use crate::serve::by_name::ByName;
+use crate::serve::excess::{self, ClassExcess, Excesses};
 use crate::serve::quarantine::{Pins, pinned};
 use crate::serve::renderings::Renderings;
+use crate::serve::tables;
 use crate::serve::world::Epoch;
 
 /// Sets of pins of which the mesh is kept at hand. A client that refuses at will has any number of them.
 const MOST_PINNED: usize = 32;
 
 /// All classes of clients that are connected.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Views {
     slots: Mutex<HashMap<SlotKey, Weak<Slot>>>,
     renderings: Arc<Renderings>,
+    excesses: Arc<Excesses>,
     /// The newest epoch's mesh as clients with these pins see it.
     pinned: Mutex<Vec<(u64, u128, Arc<Snapshot>)>>,
 }
@@ -43,10 +50,21 @@ type SlotKey = (u128, u128, u128);
 #[derive(Debug)]
 pub struct Slot {
     proxy: Arc<Proxy>,
+    excess: Arc<ClassExcess>,
     cut: Mutex<Option<Arc<Cut>>>,
 }
 
 impl Views {
+    /// No classes yet. What is left out of their configuration is sent along with other changes.
+    pub fn new(changes: mpsc::Sender<Batch>) -> Views {
+        Views {
+            slots: Mutex::default(),
+            renderings: Arc::default(),
+            excesses: Excesses::new(changes),
+            pinned: Mutex::default(),
+        }
+    }
+
     /// What this proxy is served in this epoch. The slot keeps it for others of its class with the same pins.
     pub fn cut(&self, epoch: &Epoch, proxy: &Proxy, pins: &Pins) -> (Arc<Slot>, Arc<Cut>) {
         let pins_key = fingerprint(pins);
@@ -65,7 +83,7 @@ impl Views {
         let proxy = identity::resolved(&world, proxy);
         let inbound = inbound::targets(&world, &proxy);
         let class = Arc::new(class_of(&proxy, epoch));
-        Cut::new(epoch.number, View::new(&world, &class, inbound), self.renderings.clone())
+        Cut::new(epoch.number, View::new(&world, &class, inbound), self.renderings.clone(), None)
     }
 
     fn pinned(&self, epoch: &Epoch, key: u128, pins: &Pins) -> Arc<Snapshot> {
@@ -91,7 +109,8 @@ impl Views {
             return slot;
         }
         slots.retain(|_, slot| slot.strong_count() > 0);
-        let slot = Arc::new(Slot { proxy: Arc::new(class), cut: Mutex::default() });
+        let slot = Slot { proxy: Arc::new(class), excess: self.excesses.class(), cut: Mutex::default() };
+        let slot = Arc::new(slot);
         slots.insert(key, Arc::downgrade(&slot));
         slot
     }
@@ -164,7 +183,10 @@ impl Slot {
         let next = match held.as_ref() {
             Some(cut) if cut.epoch >= epoch.number => return cut.clone(),
             Some(cut) => cut.next(epoch, world, inbound),
-            None => Cut::new(epoch.number, View::new(world, &self.proxy, inbound), renderings.clone()),
+            None => {
+                let view = View::new(world, &self.proxy, inbound);
+                Cut::new(epoch.number, view, renderings.clone(), Some(self.excess.clone()))
+            }
         };
         let next = Arc::new(next);
         *held = Some(next.clone());
@@ -177,6 +199,8 @@ pub struct Cut {
     pub epoch: u64,
     pub view: Arc<View>,
     renderings: Arc<Renderings>,
+    /// Where to report what is left out, if this is served to anyone.
+    excess: Option<Arc<ClassExcess>>,
     clusters: OnceLock<Arc<ResourceSet>>,
     endpoints: OnceLock<Arc<ResourceSet>>,
     listeners: OnceLock<Arc<ResourceSet>>,
@@ -194,11 +218,12 @@ impl fmt::Debug for Cut {
 }
 
 impl Cut {
-    pub fn new(epoch: u64, view: View, renderings: Arc<Renderings>) -> Cut {
+    pub fn new(epoch: u64, view: View, renderings: Arc<Renderings>, excess: Option<Arc<ClassExcess>>) -> Cut {
         Cut {
             epoch,
             view: Arc::new(view),
             renderings,
+            excess,
             clusters: OnceLock::new(),
             endpoints: OnceLock::new(),
             listeners: OnceLock::new(),
@@ -223,7 +248,7 @@ impl Cut {
             _ => View::new(world, &self.view.proxy, inbound),
         };
         let affected = delta.map_or_else(Affected::everything, |delta: Delta| affected(&delta, &self.view, &view));
-        let next = Cut::new(epoch.number, view, self.renderings.clone());
+        let next = Cut::new(epoch.number, view, self.renderings.clone(), self.excess.clone());
         take_over(&self.clusters, &next.clusters, !affected.clusters);
         take_over(&self.listeners, &next.listeners, !affected.listeners);
         take_over(&self.routes, &next.routes, !affected.routes);
@@ -260,24 +285,62 @@ impl Cut {
     }
 
     fn make_clusters(&self) -> Arc<ResourceSet> {
-        let clusters = client::clusters(&self.view, &mut Vec::new());
-        let rendered =
-            clusters.iter().map(|wanted| self.renderings.get(fingerprint(wanted), || patch::cluster::resource(wanted)));
-        Arc::new(ResourceSet::new(TypeUrl::CLUSTER, rendered))
+        let mut problems = Vec::new();
+        let clusters = client::clusters(&self.view, &mut problems);
+        let rendered = clusters.iter().map(|wanted| (fingerprint(wanted), || patch::cluster::resource(wanted)));
+        self.rendered(TypeUrl::CLUSTER, rendered, problems)
     }
 
     fn make_listeners(&self) -> Arc<ResourceSet> {
-        let listeners = client::listeners(&self.view, &mut Vec::new());
-        let rendered = listeners
-            .iter()
-            .map(|wanted| self.renderings.get(fingerprint(wanted), || patch::listener::resource(wanted)));
-        Arc::new(ResourceSet::new(TypeUrl::LISTENER, rendered))
+        let mut problems = Vec::new();
+        let listeners = client::listeners(&self.view, &mut problems);
+        let rendered = listeners.iter().map(|wanted| (fingerprint(wanted), || patch::listener::resource(wanted)));
+        self.rendered(TypeUrl::LISTENER, rendered, problems)
+    }
+
+    /// The set of all that fits.
+    fn rendered<R: FnOnce() -> Resource>(
+        &self,
+        kind: TypeUrl,
+        planned: impl Iterator<Item = (u128, R)>,
+        problems: Vec<Problem>,
+    ) -> Arc<ResourceSet> {
+        let mut bounded = self.bounded();
+        for (fingerprint, render) in planned {
+            // What is likely not to be sent must not be held by the renderings either.
+            let is_exceeded = bounded.is_exceeded();
+            bounded.add_resource(if is_exceeded { render() } else { self.renderings.get(fingerprint, render) });
+        }
+        let (resources, _) = self.fitting(&kind, bounded, problems);
+        Arc::new(ResourceSet::new(kind, resources))
+    }
+
+    fn bounded(&self) -> Bounded<Resource> {
+        let knobs = &self.view.settings.knobs;
+        Bounded::new(knobs.resource_bytes as usize, knobs.push_bytes as usize)
+    }
+
+    /// What fits, and the names of the rest, which is reported.
+    fn fitting(
+        &self,
+        kind: &TypeUrl,
+        bounded: Bounded<Resource>,
+        mut problems: Vec<Problem>,
+    ) -> (Vec<Resource>, BTreeSet<Arc<str>>) {
+        let (kept, left_out) = bounded.finish();
+        let View { proxy, settings, .. } = &*self.view;
+        problems.extend(excess::left_out(kind, &proxy.namespace, &left_out, &settings.knobs));
+        if let Some(excess) = &self.excess {
+            excess.set(kind, "", problems);
+        }
+        let names = left_out.into_iter().map(|found| found.name).collect();
+        (kept.into_iter().map(|(_, resource)| resource).collect(), names)
     }
 
     fn make_endpoints(&self) -> Arc<ResourceSet> {
         let clusters = self.clusters.get_or_init(|| self.make_clusters());
         let assignments = clusters.resources().iter().filter_map(|c| assignment(&self.view, &self.renderings, &c.name));
-        self.endpoint_set(assignments.collect())
+        self.endpoint_set(assignments)
     }
 
     /// The load assignments of before, those of some hosts made again.
@@ -290,23 +353,36 @@ impl Cut {
                 Some(resource.clone())
             }
         });
-        self.endpoint_set(renewed.collect())
+        self.endpoint_set(renewed)
     }
 
-    fn endpoint_set(&self, assignments: Vec<Resource>) -> Arc<ResourceSet> {
+    fn endpoint_set(&self, assignments: impl Iterator<Item = Resource>) -> Arc<ResourceSet> {
+        let mut bounded = self.bounded();
+        assignments.for_each(|assignment| bounded.add_resource(assignment));
+        let (resources, left_out) = self.fitting(&TypeUrl::ENDPOINT, bounded, Vec::new());
+        let set = ResourceSet::new(TypeUrl::ENDPOINT, resources);
         let (view, renderings) = (self.view.clone(), self.renderings.clone());
-        let set = ResourceSet::new(TypeUrl::ENDPOINT, assignments);
-        Arc::new(set.with_fallback(move |name| assignment(&view, &renderings, name)))
+        let named = self.by_name(TypeUrl::ENDPOINT);
+        Arc::new(set.with_fallback(move |name| {
+            if left_out.contains(name) {
+                return None;
+            }
+            named.answer(name, |_| assignment(&view, &renderings, name))
+        }))
     }
 
     fn make_routes(&self) -> Arc<ResourceSet> {
         let (view, renderings) = (self.view.clone(), self.renderings.clone());
+        let named = self.by_name(TypeUrl::ROUTE);
         let set = ResourceSet::new(TypeUrl::ROUTE, []);
         Arc::new(set.with_fallback(move |name| {
-            let wanted = client::route(&view, name, &mut Vec::new())?;
-            let plain = |plan: &RoutePlan| route_table(plan, &renderings);
-            Some(renderings.get(fingerprint(&wanted), || patch::route::resource(&wanted, plain)))
+            named.answer(name, |problems| tables::route_table(&view, name, &renderings, problems))
         }))
+    }
+
+    fn by_name(&self, kind: TypeUrl) -> ByName {
+        let View { proxy, settings, .. } = &*self.view;
+        ByName::new(kind, proxy.namespace.clone(), settings.clone(), self.excess.clone())
     }
 
     fn make_extensions(&self) -> Arc<ResourceSet> {
@@ -328,15 +404,6 @@ impl Cut {
         let table = self.renderings.get(fingerprint(&plan), || Resource::new("", &render::names::name_table(&plan)));
         Arc::new(ResourceSet::new(TypeUrl::NAME_TABLE, [table]))
     }
-}
-
-/// A route table joined from virtual hosts, of which most are at hand after a change.
-fn route_table(plan: &RoutePlan, renderings: &Renderings) -> Resource {
-    let encoded = |host: &Shared<VirtualHostPlan>| {
-        let render = || Resource::new(host.name.clone(), &render::route::virtual_host(host));
-        renderings.get(host.fingerprint(), render).body
-    };
-    Resource::encoded(plan.name.clone(), render::route::joined(plan, encoded))
 }
 
 fn assignment(view: &View, renderings: &Renderings, cluster: &str) -> Option<Resource> {

@@ -1,0 +1,108 @@
+//! Resources that are made when a client asks for them by name: made once for a class of clients, and bounded in all,
+//! as clients choose the names.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use api::{Resource, TypeUrl};
+use model::names::Namespace;
+use model::problem::Problem;
+use model::settings::Settings;
+
+use crate::serve::bounded::{LeftOut, Why};
+use crate::serve::excess::{self, ClassExcess};
+
+/// Answers that are kept. Envoys ask for one table per port, or one per service and port; others are made again.
+const MOST_KEPT: usize = 20_000;
+
+/// Answers of one class of clients in one epoch.
+#[derive(Debug)]
+pub(crate) struct ByName {
+    kind: TypeUrl,
+    namespace: Namespace,
+    settings: Arc<Settings>,
+    excess: Option<Arc<ClassExcess>>,
+    answers: Mutex<HashMap<Box<str>, Option<Resource>>>,
+    bytes: AtomicUsize,
+}
+
+impl ByName {
+    pub(crate) fn new(
+        kind: TypeUrl,
+        namespace: Namespace,
+        settings: Arc<Settings>,
+        excess: Option<Arc<ClassExcess>>,
+    ) -> ByName {
+        ByName { kind, namespace, settings, excess, answers: Mutex::default(), bytes: AtomicUsize::new(0) }
+    }
+
+    /// The resource of this name, made now if that was not done before.
+    pub(crate) fn answer(
+        &self,
+        name: &str,
+        make: impl FnOnce(&mut Vec<Problem>) -> Option<Resource>,
+    ) -> Option<Resource> {
+        if let Some(known) = self.answers.lock().unwrap_or_else(PoisonError::into_inner).get(name) {
+            return known.clone();
+        }
+        // Made outside the lock: two clients may make the same, and one of it stays.
+        let mut problems = Vec::new();
+        let made = make(&mut problems).and_then(|made| self.fitting(made, &mut problems));
+        if let Some(excess) = &self.excess {
+            excess.set(&self.kind, name, problems);
+        }
+        let mut answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
+        if answers.len() < MOST_KEPT {
+            answers.insert(name.into(), made.clone());
+        }
+        made
+    }
+
+    fn fitting(&self, made: Resource, problems: &mut Vec<Problem>) -> Option<Resource> {
+        let knobs = &self.settings.knobs;
+        let bytes = made.body.len();
+        let why = if bytes > knobs.resource_bytes as usize {
+            Why::TooLarge
+        } else if self.bytes.fetch_add(bytes, Ordering::Relaxed) + bytes > knobs.push_bytes as usize {
+            self.bytes.fetch_sub(bytes, Ordering::Relaxed);
+            Why::TooMuch
+        } else {
+            return Some(made);
+        };
+        let found = LeftOut { index: 0, name: made.name, bytes, why };
+        problems.extend(excess::left_out(&self.kind, &self.namespace, &[found], knobs));
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+    use std::sync::Arc;
+
+    use api::{Resource, TypeUrl};
+    use model::settings::{Knobs, Settings};
+
+    use super::ByName;
+
+    #[test]
+    fn hole_04_answers_are_made_once_and_bounded_in_all() {
+        let knobs = Knobs { resource_bytes: 60, push_bytes: 100, ..Knobs::default() };
+        let settings = Arc::new(Settings { knobs, ..Settings::default() });
+        let named = ByName::new(TypeUrl::ROUTE, "shop".into(), settings, None);
+        let made = Cell::new(0);
+        let ask = |name: &str, bytes: usize| {
+            let make = |_: &mut Vec<_>| {
+                made.set(made.get() + 1);
+                Some(Resource::encoded(name, vec![0; bytes].into()))
+            };
+            named.answer(name, make).is_some()
+        };
+        assert!(ask("80", 50) && ask("80", 50) && ask("90", 50));
+        assert!(!ask("91", 1), "a hundred bytes are all");
+        assert!(!ask("92", 61), "sixty bytes are the most for one");
+        assert!(ask("80", 50));
+        assert_eq!(made.get(), 4);
+    }
+}

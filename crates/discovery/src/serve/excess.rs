@@ -1,0 +1,165 @@
+//! What is left out of the configuration of connected clients because it exceeds a limit: reported as problems for as
+//! long as a client of the class is connected.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use api::TypeUrl;
+use model::change::{Batch, Change, SourceId};
+use model::problem::Problem;
+use model::settings::Knobs;
+use tokio::sync::mpsc;
+
+use crate::serve::bounded::{LeftOut, Why};
+
+/// Problems that are reported; thousands of filters may be too much at once.
+const MOST_REPORTED: usize = 200;
+/// Resources of one type that are named for a class of clients.
+const MOST_NAMED: usize = 10;
+
+/// Problems of all classes.
+#[derive(Debug)]
+pub struct Excesses {
+    changes: mpsc::Sender<Batch>,
+    known: Mutex<Known>,
+}
+
+#[derive(Debug, Default)]
+struct Known {
+    /// By class, type and the name that was asked for.
+    problems: BTreeMap<(u64, TypeUrl, Arc<str>), Vec<Problem>>,
+    classes: u64,
+    sent: Vec<Problem>,
+}
+
+/// Problems of one class of clients; they end with it.
+#[derive(Debug)]
+pub struct ClassExcess {
+    class: u64,
+    all: Arc<Excesses>,
+}
+
+impl Excesses {
+    /// Problems are sent along with all other changes.
+    pub fn new(changes: mpsc::Sender<Batch>) -> Arc<Excesses> {
+        Arc::new(Excesses { changes, known: Mutex::default() })
+    }
+
+    /// Where a new class reports.
+    pub fn class(self: &Arc<Self>) -> Arc<ClassExcess> {
+        let mut known = self.lock();
+        known.classes += 1;
+        Arc::new(ClassExcess { class: known.classes, all: self.clone() })
+    }
+
+    /// Sends the list of problems if it is not what was sent last.
+    fn send(&self, known: &mut Known) {
+        let all = known.problems.values().flatten();
+        let distinct: BTreeMap<_, &Problem> = all.map(|p| ((&p.about, &p.message), p)).collect();
+        let mut problems: Vec<Problem> = distinct.values().take(MOST_REPORTED).map(|p| (*p).clone()).collect();
+        if distinct.len() > MOST_REPORTED {
+            let message = format!("{} further objects exceed limits", distinct.len() - MOST_REPORTED);
+            problems.push(Problem::error("limits", message));
+        }
+        if problems != known.sent {
+            let batch = Batch { source: SourceId("limits".into()), changes: vec![Change::Problems(problems.clone())] };
+            // A full channel means that batches wait; the next report sends it again.
+            if self.changes.try_send(batch).is_ok() {
+                known.sent = problems;
+            }
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl ClassExcess {
+    /// All that is wrong with resources of one type, or with the one of this name.
+    pub fn set(&self, kind: &TypeUrl, name: &str, problems: Vec<Problem>) {
+        let mut known = self.all.lock();
+        let key = (self.class, kind.clone(), Arc::from(name));
+        let before = if problems.is_empty() {
+            known.problems.remove(&key)
+        } else {
+            known.problems.insert(key.clone(), problems)
+        };
+        if before.as_ref() != known.problems.get(&key) {
+            self.all.send(&mut known);
+        }
+    }
+}
+
+impl Drop for ClassExcess {
+    fn drop(&mut self) {
+        let mut known = self.all.lock();
+        let before = known.problems.len();
+        let class = self.class;
+        known.problems.retain(|(of, _, _), _| *of != class);
+        if known.problems.len() != before {
+            self.all.send(&mut known);
+        }
+    }
+}
+
+/// What is said of resources that are not sent.
+pub(crate) fn left_out(kind: &TypeUrl, namespace: &str, left_out: &[LeftOut], knobs: &Knobs) -> Vec<Problem> {
+    let mut problems: Vec<Problem> = Vec::new();
+    for found in left_out.iter().take(MOST_NAMED) {
+        let limit = match found.why {
+            Why::TooLarge => format!("a resource may have {} bytes (PILOTAGE_RESOURCE_BYTES)", knobs.resource_bytes),
+            Why::TooMuch => format!(
+                "it is among the largest of more than {} bytes (PILOTAGE_PUSH_BYTES) of its type",
+                knobs.push_bytes
+            ),
+        };
+        let message = format!(
+            "not sent to proxies of namespace {namespace}, which go without it: it has {} bytes, and {limit}; let a \
+             Sidecar import less, shorten what it is made of, or raise the limit",
+            found.bytes
+        );
+        problems.push(Problem::error(format!("{} {}", kind.short(), found.name), message));
+    }
+    if left_out.len() > MOST_NAMED {
+        let message = format!(
+            "{} further resources are not sent to proxies of namespace {namespace}: together they exceed {} bytes \
+             (PILOTAGE_PUSH_BYTES), or each {} (PILOTAGE_RESOURCE_BYTES)",
+            left_out.len() - MOST_NAMED,
+            knobs.push_bytes,
+            knobs.resource_bytes
+        );
+        problems.push(Problem::error(kind.short().to_owned(), message));
+    }
+    problems
+}
+
+#[cfg(test)]
+mod tests {
+    use api::TypeUrl;
+    use model::change::Change;
+    use model::problem::Problem;
+    use tokio::sync::mpsc;
+
+    use super::Excesses;
+
+    #[test]
+    fn problems_are_sent_once_and_end_with_their_class() {
+        let (changes, mut sent) = mpsc::channel(10);
+        let excesses = Excesses::new(changes);
+        let (one, two) = (excesses.class(), excesses.class());
+        let problem = || vec![Problem::error("EnvoyFilter shop/big", "too much")];
+        for class in [&one, &two, &one] {
+            class.set(&TypeUrl::LISTENER, "", problem());
+        }
+        let mut next = || match sent.try_recv().ok()?.changes.remove(0) {
+            Change::Problems(list) => Some(list),
+            other => panic!("{other:?}"),
+        };
+        assert_eq!((next(), next()), (Some(problem()), None));
+        one.set(&TypeUrl::LISTENER, "", Vec::new());
+        assert_eq!(next(), None, "the other class still has it");
+        drop(two);
+        assert_eq!(next(), Some(Vec::new()));
+    }
+}

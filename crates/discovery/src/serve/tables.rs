@@ -1,0 +1,149 @@
+//! Route tables joined from virtual hosts, of which most are at hand after a change. In a table that would be too large
+//! the largest virtual hosts are left without routes: their requests fail, and all others are served.
+
+use std::collections::{BTreeSet, HashMap};
+
+use api::Resource;
+use bytes::Bytes;
+use model::config::Kind;
+use model::problem::Problem;
+use model::settings::Knobs;
+use model::shared::{Shared, fingerprint};
+use prost::Message;
+use scope::View;
+use translate::patch::{self, Wanted};
+use translate::plan::route::{RouteEntry, RoutePlan, VirtualHostPlan};
+use translate::{client, render};
+
+use crate::serve::bounded::Bounded;
+use crate::serve::renderings::Renderings;
+
+/// Virtual hosts that are named for one table.
+const MOST_NAMED: usize = 10;
+/// Bytes around a virtual host or in a table without any, at most.
+const FRAME: usize = 64;
+
+/// The table of this name for one class of clients.
+pub(crate) fn route_table(
+    view: &View,
+    name: &str,
+    renderings: &Renderings,
+    problems: &mut Vec<Problem>,
+) -> Option<Resource> {
+    let wanted = client::route(view, name, problems)?;
+    let key = fingerprint(&wanted);
+    if let Some(known) = renderings.find(key) {
+        return Some(known);
+    }
+    let Wanted::Planned { plan, patches } = wanted else { return None };
+    let knobs = &view.settings.knobs;
+    let hosts = Hosts::new(&plan, renderings, knobs);
+    let table = if patches.is_empty() {
+        Resource::encoded(plan.name.clone(), render::route::joined(&plan, hosts.encodings()))
+    } else {
+        let plan = RoutePlan { virtual_hosts: hosts.plans(), ..plan.clone() };
+        patch::route::resource(&Wanted::Planned { plan, patches }, render::route::resource)
+    };
+    if hosts.emptied.is_empty() {
+        return Some(renderings.get(key, || table));
+    }
+    // Not kept: whoever finds it there would not learn what is missing.
+    problems.extend(hosts.problems(&view.proxy.namespace, knobs));
+    Some(table)
+}
+
+/// The virtual hosts of a table, each with its routes or without.
+struct Hosts<'a> {
+    plan: &'a RoutePlan,
+    renderings: &'a Renderings,
+    /// Those that are left without routes.
+    emptied: BTreeSet<usize>,
+}
+
+impl<'a> Hosts<'a> {
+    fn new(plan: &'a RoutePlan, renderings: &'a Renderings, knobs: &Knobs) -> Hosts<'a> {
+        let mut hosts = Hosts { plan, renderings, emptied: BTreeSet::new() };
+        let (sizes, limit) = (hosts.sizes(), knobs.resource_bytes as usize);
+        if sizes.iter().sum::<usize>() <= limit {
+            return hosts;
+        }
+        // All hosts keep their names.
+        let names = plan.virtual_hosts.iter().map(|host| emptied_host(host)).map(|host| encoded(&host).len() + FRAME);
+        let room = limit.saturating_sub(names.sum::<usize>() + FRAME + plan.name.len());
+        let mut bounded = Bounded::new(room, room);
+        for (host, size) in plan.virtual_hosts.iter().zip(sizes) {
+            bounded.add(host.name.clone().into(), size, ());
+        }
+        hosts.emptied = bounded.finish().1.into_iter().map(|found| found.index).collect();
+        hosts
+    }
+
+    /// About how large each host is. Those that share routes are as large as the first of them: of a thousand hosts
+    /// with a thousand routes only those are rendered that will be sent.
+    fn sizes(&self) -> Vec<usize> {
+        let mut known: HashMap<u128, usize> = HashMap::new();
+        let hosts = self.plan.virtual_hosts.iter();
+        hosts.map(|host| *known.entry(host.routes.fingerprint()).or_insert_with(|| self.rendered(host).len())).collect()
+    }
+
+    fn rendered(&self, host: &Shared<VirtualHostPlan>) -> Bytes {
+        self.renderings.get(host.fingerprint(), || Resource::encoded(host.name.clone(), encoded(host))).body
+    }
+
+    /// The encoding of each host, one after the other.
+    fn encodings(&self) -> impl FnMut(&Shared<VirtualHostPlan>) -> Bytes {
+        let mut index = 0;
+        move |host| {
+            let is_emptied = self.emptied.contains(&index);
+            index += 1;
+            if is_emptied { encoded(&emptied_host(host)) } else { self.rendered(host) }
+        }
+    }
+
+    fn plans(&self) -> Vec<Shared<VirtualHostPlan>> {
+        let mut hosts = self.plan.virtual_hosts.clone();
+        for index in &self.emptied {
+            hosts[*index] = Shared::hashed(emptied_host(&hosts[*index]));
+        }
+        hosts
+    }
+
+    fn problems(&self, namespace: &str, knobs: &Knobs) -> Vec<Problem> {
+        let named = self.emptied.iter().take(MOST_NAMED).map(|index| {
+            let host = &self.plan.virtual_hosts[*index];
+            let message = format!(
+                "requests of proxies of namespace {namespace} to {} fail: with its {} routes, route table {} exceeds {} \
+                 bytes (PILOTAGE_RESOURCE_BYTES), and the largest hosts are left without routes ({} of {}); let fewer \
+                 hosts share so many routes, or raise the limit",
+                host.name,
+                host.routes.len(),
+                self.plan.name,
+                knobs.resource_bytes,
+                self.emptied.len(),
+                self.plan.virtual_hosts.len(),
+            );
+            Problem::error(object_of(host), message)
+        });
+        named.collect()
+    }
+}
+
+fn encoded(host: &VirtualHostPlan) -> Bytes {
+    render::route::virtual_host(host).encode_to_vec().into()
+}
+
+fn emptied_host(host: &VirtualHostPlan) -> VirtualHostPlan {
+    VirtualHostPlan { routes: Shared::hashed(Vec::new()), ..host.clone() }
+}
+
+/// The object that its routes come from.
+fn object_of(host: &VirtualHostPlan) -> String {
+    let rule = host.routes.iter().find_map(|route| match route {
+        RouteEntry::Rule(rule) => Some(rule),
+        _ => None,
+    });
+    match rule {
+        Some(rule) => format!("{} {}/{}", Kind::VirtualService, rule.namespace, rule.object),
+        None => format!("virtual host {}", host.name),
+    }
+}

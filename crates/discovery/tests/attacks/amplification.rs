@@ -1,0 +1,175 @@
+//! Configuration of one namespace that would become thousands of times its size, or take a minute to translate: bounds
+//! on output and work hold, the object that hit them is named, and clients of other namespaces are served meanwhile.
+
+use std::fmt::Write as _;
+use std::time::{Duration, Instant};
+
+use api::TypeUrl;
+use api::envoy::config::core::v3::Node;
+use testkit::discovery::Discovery;
+use testkit::{client, wait};
+use xds::client::SotwClient;
+
+use crate::honest::{CART, CART_CLUSTER, Honest, ask, channel, server};
+
+/// The namespace whose configuration is too much.
+const GREEDY: &str = "sidecar~10.0.0.2~client.greedy~greedy.svc.cluster.local";
+/// Ports, and so listeners and clusters, of the greedy namespace's own service.
+const PORTS: usize = 100;
+/// A debug build on a busy machine; each attack took gigabytes before.
+const MOST_MEMORY_KIB: u64 = 400 * 1024;
+/// An honest client's longest wait, in a debug build on a busy machine.
+const LONGEST_WAIT: Duration = Duration::from_secs(5);
+
+/// One service with many ports, for the greedy namespace alone.
+fn many_ports() -> String {
+    let mut text =
+        "apiVersion: networking.istio.io/v1\nkind: ServiceEntry\nmetadata: {name: wide, namespace: greedy}\n\
+                    spec:\n  hosts: [wide.greedy.svc.cluster.local]\n  exportTo: ['.']\n  location: MESH_INTERNAL\n  \
+                    resolution: STATIC\n  endpoints: [{address: 10.0.0.8}]\n  ports:\n"
+            .to_owned();
+    for i in 0..PORTS {
+        let _ = writeln!(text, "  - {{name: http-{i}, number: {}, protocol: HTTP}}", 8000 + i);
+    }
+    text
+}
+
+fn filter(name: &str, patch: &str) -> String {
+    format!(
+        "apiVersion: networking.istio.io/v1alpha3\nkind: EnvoyFilter\nmetadata: {{name: {name}, namespace: greedy}}\n\
+         spec: {{configPatches: [{patch}]}}\n---\n"
+    )
+}
+
+/// A Lua filter with a script of this size before all others of every listener.
+fn lua(name: &str, bytes: usize) -> String {
+    let script = "x".repeat(bytes);
+    filter(
+        name,
+        &format!(
+            "{{applyTo: HTTP_FILTER, match: {{listener: {{filterChain: {{filter: {{name: \
+             envoy.filters.network.http_connection_manager}}}}}}}}, patch: {{operation: INSERT_FIRST, value: {{name: lua, \
+             typed_config: {{'@type': type.googleapis.com/envoy.extensions.filters.http.lua.v3.Lua, \
+             default_source_code: {{inline_string: '--{script}'}}}}}}}}}}"
+        ),
+    )
+}
+
+/// A VirtualService of the greedy namespace with this many routes, each written by `route`.
+fn virtual_service(name: &str, hosts: &[String], routes: usize, route: impl Fn(usize) -> String) -> String {
+    let mut text = format!(
+        "apiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {{name: {name}, namespace: greedy}}\n\
+         spec:\n  exportTo: ['.']\n  hosts: [{}]\n  http:\n",
+        hosts.join(", ")
+    );
+    for i in 0..routes {
+        let _ = writeln!(text, "  - {{{}}}", route(i));
+    }
+    text
+}
+
+/// The attack, with an honest client all the while: the greedy namespace's client asks for what it is about, the
+/// problem names the object, and the next good file reaches everybody else.
+async fn attack(mut server: Discovery, files: &[(&str, String)], asked: &TypeUrl, names: &[&str], object: &str) {
+    ask(channel(&server).await).await.expect("the cart");
+    let (honest, cpu) = (Honest::start(&server), server.process().cpu().unwrap_or_default());
+    for (name, text) in files {
+        server.write(name, text);
+    }
+    wait::until("the attack to begin", async || contains(&server, "/debug/registryz", "wide.greedy").await).await;
+    let mut streams = Vec::new();
+    for _ in 0..3 {
+        let node = Node { id: GREEDY.to_owned(), ..Node::default() };
+        let stream = SotwClient::open(channel(&server).await, node, asked, names).await.expect("a stream");
+        streams.push(tokio::spawn(async move {
+            let mut stream = stream;
+            while let Ok(Some(response)) = stream.next().await {
+                stream.ack(&response);
+            }
+        }));
+    }
+    let begun = Instant::now();
+    server.write("next.yaml", &CART.replace("cart", "next").replace("10.96.0.1", "10.96.0.2"));
+    wait::until("the next good file", async || next_is_served(&server).await).await;
+    let next = begun.elapsed();
+    let problem = format!("a problem about {object}");
+    wait::until(&problem, async || contains(&server, "/debug/problems", object).await).await;
+    let waits = honest.waits().await;
+    streams.iter().for_each(tokio::task::JoinHandle::abort);
+    let peak = server.process().peak_memory_kib().expect("a running process");
+    let cpu = server.process().cpu().unwrap_or_default() - cpu;
+    let longest = waits.last().copied().unwrap_or_default();
+    eprintln!(
+        "peak {} MiB, {cpu:?} of CPU, longest wait {longest:?} of {}, next file after {next:?}",
+        peak / 1024,
+        waits.len()
+    );
+    assert!(peak < MOST_MEMORY_KIB, "{} MiB", peak / 1024);
+    assert!(longest < LONGEST_WAIT, "{longest:?}");
+}
+
+async fn contains(server: &Discovery, page: &str, text: &str) -> Result<(), String> {
+    let page = client::get(server.http(), "pilot", page).await?;
+    if page.body.contains(text) { Ok(()) } else { Err("not there".to_owned()) }
+}
+
+/// Whether a new client of another namespace gets the cluster of the next good file.
+async fn next_is_served(server: &Discovery) -> Result<(), String> {
+    let node = Node { id: "sidecar~10.0.0.3~client.other~other.svc.cluster.local".to_owned(), ..Node::default() };
+    let mut stream =
+        SotwClient::open(channel(server).await, node, &TypeUrl::CLUSTER, &[]).await.map_err(|s| s.to_string())?;
+    let response = stream.next().await.map_err(|status| status.to_string())?.ok_or("the stream ended")?;
+    let name = String::from_utf8_lossy(CART_CLUSTER).replace("cart", "next");
+    let is_next = |value: &[u8]| value.windows(name.len()).any(|window| window == name.as_bytes());
+    response.resources.iter().any(|any| is_next(&any.value)).then_some(()).ok_or("not there".to_owned())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn hole_04_delegates_are_not_multiplied_out() {
+    let hosts = ["wide.greedy.svc.cluster.local".to_owned()];
+    let root = virtual_service("root", &hosts, 400, |i| {
+        format!("name: r{i}, match: [{{headers: {{x: {{exact: r{i}}}}}}}], delegate: {{name: leaf}}")
+    });
+    let leaf = virtual_service("leaf", &[], 400, |i| {
+        format!(
+            "name: l{i}, match: [{{uri: {{prefix: /{i}/}}}}], \
+             route: [{{destination: {{host: wide.greedy.svc.cluster.local}}}}]"
+        )
+    });
+    let files = [("ports.yaml", many_ports()), ("root.yaml", root), ("leaf.yaml", leaf)];
+    let server = server(&[], &[("PILOTAGE_DELEGATED_ROUTES", "2000")]).await;
+    attack(server, &files, &TypeUrl::ROUTE, &["8000"], "VirtualService greedy/root").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn hole_04_a_script_is_not_copied_into_a_hundred_listeners() {
+    let files = [("ports.yaml", many_ports()), ("lua.yaml", lua("script", 1_000_000) + &lua("giant", 5_000_000))];
+    let server = server(&[], &[]).await;
+    attack(server, &files, &TypeUrl::LISTENER, &[], "EnvoyFilter greedy/script").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn hole_04_thousands_of_merges_into_every_cluster_end() {
+    let merge = |i| {
+        let value = format!("{{metadata: {{filter_metadata: {{f{i}: {{x: 1}}}}}}}}");
+        filter(&format!("m{i:04}"), &format!("{{applyTo: CLUSTER, patch: {{operation: MERGE, value: {value}}}}}"))
+    };
+    let filters: String = (0..1000).map(merge).collect();
+    let files = [("ports.yaml", many_ports()), ("filters.yaml", filters)];
+    let server = server(&[], &[("PILOTAGE_PATCH_APPLICATIONS", "50000")]).await;
+    attack(server, &files, &TypeUrl::CLUSTER, &[], "EnvoyFilter greedy/m0550").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn hole_04_many_hosts_with_many_routes_are_bounded() {
+    let hosts: Vec<String> = (0..500).map(|i| format!("h{i}.example.com")).collect();
+    let routes = virtual_service("table", &hosts, 500, |i| {
+        format!(
+            "name: r{i}, match: [{{uri: {{prefix: /{i}/}}}}], \
+             route: [{{destination: {{host: wide.greedy.svc.cluster.local}}}}]"
+        )
+    });
+    let files = [("ports.yaml", many_ports()), ("routes.yaml", routes)];
+    let server = server(&[], &[("PILOTAGE_RESOURCE_BYTES", "4000000")]).await;
+    attack(server, &files, &TypeUrl::ROUTE, &["80"], "VirtualService greedy/table").await;
+}
