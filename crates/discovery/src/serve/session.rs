@@ -274,7 +274,7 @@ impl Client for Session {
         self.pace.idle();
         if self.epochs.changed().await.is_err() {
             // The writer has ended: the server is stopping, and nothing new will come.
-            return std::future::pending().await;
+            std::future::pending::<()>().await;
         }
     }
 
