@@ -13,7 +13,8 @@ use serde_json::Value;
 use super::ask::{Answers, Forms, Got, ask, ask_recorded};
 use super::report::{self, Selection};
 use super::statuses::{self, Server};
-use super::{Case, KINDS, Proxy, Store};
+use super::update::update;
+use super::{Case, KINDS, Proxy, Store, index};
 use crate::canonical;
 use crate::difference::{Difference, differences};
 
@@ -67,6 +68,12 @@ pub fn run<S: Into<Server>>(load: impl Fn(&Case) -> S + Sync) -> ExitCode {
     let store = Store::read(|label| selection.accepts(label));
     panic::set_hook(Box::new(|info| LAST_PANIC.set(info.to_string().replace('\n', " "))));
     let load = |case: &Case| load(case).into();
+    if env::var_os("UPDATE").is_some() {
+        let rewritten = update(&store, &load, &selection);
+        rewritten.unwrap_or_else(|e| panic!("could not rewrite the recorded cases: {e}"));
+        let _ = panic::take_hook();
+        return ExitCode::SUCCESS;
+    }
     let outcomes = outcomes(&store.cases, &load, &selection);
     let _ = panic::take_hook();
     if selection.has_types() {
@@ -81,7 +88,18 @@ pub fn run<S: Into<Server>>(load: impl Fn(&Case) -> S + Sync) -> ExitCode {
         fs::write(store.folder.join(LIST), text).unwrap_or_else(|e| panic!("could not write {LIST}: {e}"));
         println!("{} taken out of {LIST}", verdict.became_equal.len());
     }
-    if verdict.holds() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    let is_indexed = selection.has_cases() || has_fresh_index(&store);
+    if verdict.holds() && is_indexed { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Whether the index lists these cases; says how to renew it.
+fn has_fresh_index(store: &Store) -> bool {
+    let written = fs::read_to_string(store.folder.join(index::FILE)).unwrap_or_default();
+    let is_fresh = written == index::page(&store.cases);
+    if !is_fresh {
+        println!("{} is not up to date: run UPDATE=1 cargo test -p translate --test cases", index::FILE);
+    }
+    is_fresh
 }
 
 /// What the list of unequal cases says about the outcomes.
@@ -153,7 +171,7 @@ pub fn disagreements(
 }
 
 /// Spreads the cases over the cores.
-fn on_all_cores<T: Send>(cases: &[Case], run: impl Fn(&Case) -> T + Sync) -> Vec<T> {
+pub(super) fn on_all_cores<T: Send>(cases: &[Case], run: impl Fn(&Case) -> T + Sync) -> Vec<T> {
     let (next, done) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
     thread::scope(|scope| {
         for _ in 0..thread::available_parallelism().map_or(2, usize::from) {

@@ -1,20 +1,27 @@
 //! Recorded cases: a piece of configuration, some proxies, and what each of them was answered.
-//! `store.rs` reads them, `objects.rs` does to objects of a cluster
-//! what an API server would, `statuses.rs` tells what is written back to them, `ask.rs` asks as an Envoy does (`stream.rs` over the wire), `check.rs` compares
-//! with the recording, `dump.rs` two servers with each other, `report.rs` tells.
+//! `store.rs` reads them (`proxies.rs` and `expected.rs` its files), `objects.rs` does to objects of a cluster what an
+//! API server would, `statuses.rs` holds what is written back to them, `ask.rs` asks as an Envoy does (`stream.rs` over
+//! the wire), `check.rs` compares with the recording, `dump.rs` two servers with each other, and `report.rs` prints the
+//! result. `update.rs` rewrites expectations, `import.rs` takes cases from the recorder, `index.rs` lists them all.
 
 mod ask;
 mod check;
 mod dump;
+mod expected;
+mod import;
+mod index;
 mod objects;
+mod proxies;
 mod report;
 mod statuses;
 mod store;
 mod stream;
+mod update;
 
 pub use ask::Answers;
 pub use check::{disagreements, run};
 pub use dump::{Comparison, Dump};
+pub use import::import;
 pub use objects::objects;
 pub use statuses::{Server, Statuses};
 pub use store::Store;
@@ -28,6 +35,8 @@ use api::envoy::config::core::v3::{Locality as EnvoyLocality, Node};
 use api::{Struct, TypeUrl, value};
 use serde::Deserialize;
 use serde_json::{Map, Value};
+
+use expected::Expected;
 
 /// The types a proxy asks for, by the names that cases give them, in the order of asking.
 const KINDS: [(&str, TypeUrl); 6] = [
@@ -63,7 +72,7 @@ pub struct Case {
     pub env: BTreeMap<String, String>,
     pub proxies: Vec<Proxy>,
     /// What was written back to the objects of a cluster.
-    statuses: Vec<Value>,
+    statuses: BTreeMap<String, Value>,
     expected: Vec<Expected>,
 }
 
@@ -94,13 +103,6 @@ pub struct Locality {
     pub region: String,
     pub zone: String,
     pub sub_zone: String,
-}
-
-#[derive(Debug)]
-struct Expected {
-    proxy: String,
-    kind: String,
-    resource: Arc<Value>,
 }
 
 impl Case {

@@ -42,7 +42,7 @@ impl Selection {
         self.types.is_empty() || self.types.iter().any(|t| t == kind)
     }
 
-    fn has_cases(&self) -> bool {
+    pub(super) fn has_cases(&self) -> bool {
         !self.cases.is_empty()
     }
 }

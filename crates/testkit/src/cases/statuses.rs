@@ -1,6 +1,7 @@
 //! Statuses that a server writes back: one for every object of the Gateway API, which an API server gives a first
 //! one, and for every other whose status changes. Times do not count, nor does the order of entries.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde_json::{Value, json};
@@ -28,8 +29,14 @@ impl From<Answers> for Server {
 const UNORDERED: &[&str] = &["conditions", "parents", "ancestors", "listeners"];
 
 /// The recorded statuses of a case.
-pub(super) fn expected(recorded: &[Value]) -> Vec<Arc<Value>> {
-    recorded.iter().map(|entry| named(entry, entry, entry["status"].clone())).collect()
+pub(super) fn expected(recorded: &BTreeMap<String, Value>) -> Vec<Arc<Value>> {
+    recorded.iter().map(|(name, status)| Arc::new(json!({"name": name, "status": canonical(status.clone())}))).collect()
+}
+
+/// Statuses by the names of their objects, as `status.yaml` has them.
+pub(super) fn by_name(statuses: &[Arc<Value>]) -> BTreeMap<String, Value> {
+    let entry = |named: &Arc<Value>| (named["name"].as_str().unwrap_or_default().to_owned(), named["status"].clone());
+    statuses.iter().map(entry).collect()
 }
 
 /// What the server leaves on the objects of a case.
@@ -65,7 +72,7 @@ fn first(object: &Value) -> Value {
     }
 }
 
-fn named(object: &Value, meta: &Value, status: Value) -> Arc<Value> {
+pub(super) fn named(object: &Value, meta: &Value, status: Value) -> Arc<Value> {
     let word = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let (kind, namespace, name) = (word(&object["kind"]), word(&meta["namespace"]), word(&meta["name"]));
     Arc::new(json!({"name": format!("{kind} {namespace}/{name}"), "status": canonical(status)}))

@@ -1,0 +1,57 @@
+//! `UPDATE=1`: rewrites what cases expect with what the server under test answers, for review as a diff.
+
+use std::collections::BTreeSet;
+
+use super::ask::{Forms, ask};
+use super::check::on_all_cores;
+use super::expected::{self, Expected, SharedResources};
+use super::report::Selection;
+use super::statuses::{self, Server};
+use super::store::STATUSES;
+use super::{Case, KINDS, Store, index};
+
+/// Rewrites the files of the selected cases, and when all are selected the shared resources and the index too.
+pub(super) fn update(
+    store: &Store,
+    load: &(impl Fn(&Case) -> Server + Sync),
+    selection: &Selection,
+) -> Result<(), String> {
+    let forms = Forms::default();
+    let rewritten = on_all_cores(&store.cases, |case| rewrite(case, load, &forms, &store.shared));
+    let referred: BTreeSet<String> =
+        rewritten.into_iter().collect::<Result<Vec<_>, String>>()?.into_iter().flatten().collect();
+    println!("{} cases rewritten", store.cases.len());
+    if !selection.has_cases() {
+        store.shared.write(&store.folder, &referred)?;
+        expected::write(&store.folder.join(index::FILE), &index::page(&store.cases))?;
+    }
+    Ok(())
+}
+
+/// Rewrites one case; returns the shared resources that it refers to.
+fn rewrite(
+    case: &Case,
+    load: &impl Fn(&Case) -> Server,
+    forms: &Forms,
+    shared: &SharedResources,
+) -> Result<BTreeSet<String>, String> {
+    let server = load(case);
+    let mut answers = Vec::new();
+    for proxy in &case.proxies {
+        let got = ask(&server.answers, proxy, forms);
+        for (kind, _) in KINDS {
+            let resources = got.get(kind).map_or(&[][..], Vec::as_slice);
+            answers.extend(resources.iter().map(|resource| Expected {
+                proxy: proxy.name.clone(),
+                kind: kind.to_owned(),
+                resource: resource.clone(),
+            }));
+        }
+    }
+    expected::write(&case.folder.join(expected::FILE), &expected::text(&answers, shared)?)?;
+    if let Some(statuses) = server.statuses {
+        let statuses = statuses::by_name(&statuses::got(case, &statuses));
+        expected::write(&case.folder.join(STATUSES), &expected::yaml(&statuses)?)?;
+    }
+    Ok(expected::references(&answers, shared))
+}
