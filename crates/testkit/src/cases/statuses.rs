@@ -33,10 +33,15 @@ pub(super) fn expected(recorded: &BTreeMap<String, Value>) -> Vec<Arc<Value>> {
     recorded.iter().map(|(name, status)| Arc::new(json!({"name": name, "status": canonical(status.clone())}))).collect()
 }
 
-/// Statuses by the names of their objects, as `status.yaml` has them.
+/// Statuses by the names of their objects with keys in order, as `status.yaml` has them.
 pub(super) fn by_name(statuses: &[Arc<Value>]) -> BTreeMap<String, Value> {
-    let entry = |named: &Arc<Value>| (named["name"].as_str().unwrap_or_default().to_owned(), named["status"].clone());
-    statuses.iter().map(entry).collect()
+    let mut by_name = BTreeMap::new();
+    for named in statuses {
+        let mut status = named["status"].clone();
+        status.sort_all_objects();
+        by_name.insert(named["name"].as_str().unwrap_or_default().to_owned(), status);
+    }
+    by_name
 }
 
 /// What the server leaves on the objects of a case.

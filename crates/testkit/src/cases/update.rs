@@ -51,7 +51,9 @@ fn rewrite(
     expected::write(&case.folder.join(expected::FILE), &expected::text(&answers, shared)?)?;
     if let Some(statuses) = server.statuses {
         let statuses = statuses::by_name(&statuses::got(case, &statuses));
-        expected::write(&case.folder.join(STATUSES), &expected::yaml(&statuses)?)?;
+        if !statuses.is_empty() {
+            expected::write(&case.folder.join(STATUSES), &expected::yaml(&statuses)?)?;
+        }
     }
     Ok(expected::references(&answers, shared))
 }
