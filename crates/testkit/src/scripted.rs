@@ -104,6 +104,20 @@ impl Scripted {
         .await
     }
 
+    /// A server whose answers to paths `below` are sent and never end.
+    pub async fn start_stalled<F>(below: &'static str, script: impl Fn(Asked) -> F + Send + Sync + 'static) -> Scripted
+    where
+        F: Future<Output = Response<String>> + Send + 'static,
+    {
+        Self::start(move |asked| {
+            let is_stalled = asked.path.starts_with(below);
+            let answer = script(asked);
+            let body = move |text: String| if is_stalled { stalled(text) } else { text.boxed_unsync() };
+            async move { answer.await.map(body) }
+        })
+        .await
+    }
+
     pub fn address(&self) -> SocketAddr {
         self.address
     }
@@ -136,6 +150,11 @@ fn endless(text: &str) -> UnsyncBoxBody<Bytes, Infallible> {
     let piece = Bytes::from(text.repeat((64 << 10) / text.len().max(1) + 1));
     let frames = std::iter::repeat_with(move || Ok(Frame::data(piece.clone())));
     StreamBody::new(tokio_stream::iter(frames)).boxed_unsync()
+}
+
+fn stalled(text: String) -> UnsyncBoxBody<Bytes, Infallible> {
+    let sent = tokio_stream::once(Ok(Frame::data(Bytes::from(text))));
+    StreamBody::new(sent.chain(tokio_stream::pending())).boxed_unsync()
 }
 
 impl Drop for Scripted {

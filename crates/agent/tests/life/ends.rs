@@ -97,7 +97,7 @@ async fn asked_on_its_status_port_the_agent_quits_at_once() {
     let mut agent = Agent::start(&Wanted { discovery: discovery.grpc(), binary: envoy(), ..Wanted::default() });
     agent.ready().await;
     let id = agent.new_envoy(&[]).await;
-    let request = http::Request::post("/quitquitquit").header("host", "agent").body(String::new()).unwrap();
+    let request = http::Request::post("/quitquitquit").header("host", "localhost").body(String::new()).unwrap();
     let status = (std::net::Ipv4Addr::LOCALHOST, agent.status).into();
     let reply = testkit::client::send(status, request).await.unwrap();
     assert!(reply.status.is_success(), "{}", reply.status);

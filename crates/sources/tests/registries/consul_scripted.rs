@@ -244,28 +244,33 @@ async fn hole_13_answers_that_take_longer_than_interval_and_time_out_are_read() 
     eprintln!("in sync after {:?} and {} questions", begun.elapsed(), server.asked().len());
 }
 
-/// A server whose answers about instances never end, and repeat this text.
-async fn endless(text: &'static str) -> Scripted {
-    Scripted::start_endless("/v1/health", move |asked| async move {
-        let names: serde_json::Map<String, Value> = (0..20).map(|n| (format!("web-{n}"), json!([]))).collect();
-        let body =
-            if asked.path == "/v1/catalog/services" { Value::Object(names).to_string() } else { text.to_owned() };
-        Response::builder().header("x-consul-index", 7).body(body).expect("a response")
-    })
-    .await
+/// Twenty services, and this text about the instances of each.
+async fn twenty_services(asked: Asked, text: String) -> Response<String> {
+    let names: serde_json::Map<String, Value> = (0..20).map(|n| (format!("web-{n}"), json!([]))).collect();
+    let body = if asked.path == "/v1/catalog/services" { Value::Object(names).to_string() } else { text };
+    Response::builder().header("x-consul-index", 7).body(body).expect("a response")
+}
+
+/// Waits until the last failure of a registry of at most 4 MiB has this text.
+async fn assert_failure_is_named(server: &Scripted, text: &str) {
+    let options = Options { max_bytes: 4 << 20, ..options(vec![server.url()]) };
+    let mut seen = Follower::new(adapter(options));
+    seen.until_state(text, |r| r.last_failure.as_ref().is_some_and(|failure| failure.message.contains(text))).await;
+    assert_eq!(seen.synced, 0, "a registry that was never read is not in sync");
 }
 
 #[tokio::test]
-async fn hole_11_endless_answers_are_given_up_and_named() {
-    let server = endless("[[[[[[[[").await;
-    let options = Options { max_bytes: 4 << 20, ..options(vec![server.url()]) };
-    let mut seen = Follower::new(adapter(options));
-    let is_named = |r: &sources::health::Report, part: &str| {
-        r.last_failure.as_ref().is_some_and(|failure| failure.message.contains(part))
-    };
-    seen.until_state("one answer that is too long", |r| is_named(r, "longer than 1048576 bytes")).await;
-    seen.until_state("all together that are", |r| is_named(r, "all answers together are longer than 4194304")).await;
-    assert_eq!(seen.synced, 0, "a registry that was never read is not in sync");
+async fn hole_11_an_endless_answer_is_given_up_and_named() {
+    let server = Scripted::start_endless("/v1/health", |asked| twenty_services(asked, "[[[[[[[[".to_owned())).await;
+    assert_failure_is_named(&server, "longer than 1048576 bytes").await;
+}
+
+#[tokio::test]
+async fn hole_11_answers_that_are_too_long_together_are_given_up_and_named() {
+    // Each is below the limit of one answer; since none ends, they are all held at once.
+    let text = || "[".repeat(900 << 10);
+    let server = Scripted::start_stalled("/v1/health", move |asked| twenty_services(asked, text())).await;
+    assert_failure_is_named(&server, "all answers together are longer than 4194304").await;
 }
 
 #[tokio::test]

@@ -41,7 +41,7 @@ impl Fake {
         let picture = Arc::new(Mutex::new(Picture { web, ..Picture::default() }));
         let shown = picture.clone();
         let server = Scripted::start(move |asked| {
-            let now = shown.lock().expect("nobody panics with it").clone();
+            let now = shown.lock().expect("no holder panics").clone();
             async move { answer(&asked, &now) }
         })
         .await;
@@ -49,7 +49,7 @@ impl Fake {
     }
 
     fn show(&self, edit: impl FnOnce(&mut Picture)) {
-        edit(&mut self.picture.lock().expect("nobody panics with it"));
+        edit(&mut self.picture.lock().expect("no holder panics"));
     }
 
     fn options(&self) -> Options {
@@ -230,7 +230,7 @@ async fn slow_apps(before_head: Duration, between_pieces: Duration) -> (Scripted
         async move {
             tokio::time::sleep(before_head).await;
             let answer = answer(&asked, &picture);
-            noted.lock().expect("nobody panics with it").push(answer.body().len());
+            noted.lock().expect("no holder panics").push(answer.body().len());
             answer
         }
     })
