@@ -82,7 +82,7 @@ pub fn start(logging: &Logging, scopes: Scopes, rust_log: Option<&str>) -> Resul
     Ok(Log(queue))
 }
 
-/// Panics are lines of the log: standard error may be read by nobody too, and the default would wait for its reader.
+/// Panics are lines of the log: standard error may have no reader either, and the default hook would wait for one.
 fn log_panics(queue: Queue) {
     panic::set_hook(Box::new(move |info| {
         let trace = Backtrace::capture();

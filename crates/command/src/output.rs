@@ -20,7 +20,7 @@ const STACK_BYTES: usize = 256 * 1024;
 
 static DROPPED: AtomicU64 = AtomicU64::new(0);
 
-/// Lines of the log that were not written since the start, because nobody read them fast enough.
+/// Lines of the log that were not written since the start, because their reader was too slow.
 pub fn dropped() -> u64 {
     DROPPED.load(Ordering::Relaxed)
 }

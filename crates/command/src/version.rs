@@ -56,7 +56,7 @@ mod tests {
         assert!(commit.len() == 40 && commit.bytes().all(|byte| byte.is_ascii_hexdigit()), "{commit}");
         fs::write(path.join("file"), "2").unwrap();
         assert_eq!(of_checkout(path), Some(Revision { commit, status: "Modified" }));
-        // Sources in an archive that lies in somebody's checkout are not of its commit.
+        // Sources unpacked inside another project's checkout are not of its commit.
         assert_eq!(of_checkout(&path.join("inside")), None);
     }
 

@@ -16,7 +16,7 @@ use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
-/// How often it is told that a port is full.
+/// How often a full port is logged.
 const REPORT: Duration = Duration::from_secs(60);
 
 /// How long connections may take.

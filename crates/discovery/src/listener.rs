@@ -122,7 +122,7 @@ impl Listener {
         B::Error: Into<BoxError>,
     {
         let connections = TaskTracker::new();
-        // It was bound elsewhere; from here on the threads that serve it are told of new connections.
+        // It was bound elsewhere; from here on the threads that serve it are woken for new connections.
         let socket = match self.socket.into_std().and_then(TcpListener::from_std) {
             Ok(socket) => socket,
             Err(error) => return error!(port = self.name, %error, "could not listen"),

@@ -14,7 +14,7 @@ const SAFETY_NET: Duration = Duration::from_secs(10);
 /// The same where the kernel tells nothing.
 const POLL: Duration = Duration::from_millis(500);
 const COALESCE: Duration = Duration::from_millis(5);
-/// A look at the file that takes longer is told by health: reading is given up in time, but a dead mount may hang
+/// A look at the file that takes longer is reported by health: reading is given up in time, but a dead mount may hang
 /// elsewhere.
 const LONG_LOOK: Duration = Duration::from_secs(30);
 

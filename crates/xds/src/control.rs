@@ -21,13 +21,13 @@ pub trait Control: Send + Sync + 'static {
     /// `Unavailable` while the sources are not in sync makes clients try again.
     fn connect(&self, node: Node, peer: Peer) -> impl Future<Output = Result<Self::Client, Status>> + Send;
 
-    /// Told of a stream that the server ended because of what its client sent or held, or failed to send.
+    /// Called for a stream that the server ended because of what its client sent or held, or failed to send.
     fn refused(&self, _address: Option<SocketAddr>, _status: &Status) {}
 }
 
 /// One connected client as the control plane knows it; dropped when the stream ends.
 pub trait Client: Send + 'static {
-    /// Resolves when the world moved on. Dropped and called anew at any time; must lose nothing by it.
+    /// Resolves when the world moved on. May be dropped and called again at any time without losing a change.
     fn changed(&mut self) -> impl Future<Output = ()> + Send;
 
     /// Adopts the newest world, after `changed` resolved: until the next call `current` answers from that one, so that

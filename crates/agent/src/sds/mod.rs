@@ -1,5 +1,5 @@
 //! SDS on a Unix socket: Envoy asks for the workload's certificate, its roots and certificates in files, and
-//! is told when they change. `certificates` finds the workload's; `files` looks at files while Envoy wants them.
+//! is notified when they change. `certificates` finds the workload's; `files` looks at files while Envoy wants them.
 
 mod content;
 mod files;

@@ -109,7 +109,7 @@ async fn hole_10_queries_for_a_dead_server_do_not_starve_names_of_the_mesh() {
     let (forwarded, refused) = (stage.metrics.dns_upstream_requests.get(), stage.metrics.dns_upstream_refused.get());
     eprintln!("{forwarded} queries wait, {refused} were refused; a name of the mesh took {waited:?}");
     assert!(answer.is_some_and(|answer| answer.answers.len() == 1) && waited < HONEST, "{waited:?}");
-    // What is beyond the limit is told at once.
+    // A query beyond the limit is refused at once.
     let mut buffer = [0; 4096];
     let length = timeout(wait::PATIENCE, attacker.recv(&mut buffer)).await.expect("a refusal").unwrap();
     assert_eq!(Message::from_vec(&buffer[..length]).unwrap().metadata.response_code, ResponseCode::ServFail);

@@ -86,7 +86,7 @@ impl Agent {
         .await;
     }
 
-    /// Asks for readiness again and again, until the handle's task is told to stop; gives the longest wait.
+    /// Asks for readiness again and again, until the handle's task is stopped; gives the longest wait.
     pub(crate) fn probe(&self, stop: CancellationToken) -> JoinHandle<Duration> {
         let status = self.status;
         tokio::spawn(async move {

@@ -25,7 +25,7 @@ pub(crate) fn proven_namespace(peer: &Peer) -> Option<String> {
 }
 
 /// The identity by which this client is who it says it is: one of its certificate that is of the node's namespace and
-/// service account. A node is only words, which anybody can say; so without a certificate nobody is.
+/// service account. A node only claims an identity; without a certificate it proves none.
 /// A certificate of somebody else ends the stream, as in upstream.
 pub(super) fn identified(peer: &Peer, proxy: &Proxy, knobs: &Knobs) -> Result<Option<Identity>, Status> {
     let shown = shown(peer);
@@ -119,7 +119,7 @@ mod tests {
         let stranger = Some("spiffe://mesh/ns/bank/sa/edge");
         assert_eq!(check(stranger, &Knobs::default()), None);
         let lenient = Knobs { identity_check: false, trust_plaintext: true, ..Knobs::default() };
-        assert_eq!(check(stranger, &lenient), Some((false, false)), "served, but nobody takes it for the other");
+        assert_eq!(check(stranger, &lenient), Some((false, false)), "served, but not taken for the other");
     }
 
     #[test]

@@ -29,7 +29,7 @@ pub struct Connection {
     pub proxy: Arc<Proxy>,
     pub peer: Option<SocketAddr>,
     pub since: SystemTime,
-    /// Counts streams, whoever opens them.
+    /// Counts streams of all clients.
     pub number: u64,
     types: Mutex<BTreeMap<TypeUrl, Watched>>,
     cut: Mutex<Option<Arc<Cut>>>,

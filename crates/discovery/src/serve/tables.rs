@@ -47,7 +47,7 @@ pub(crate) fn route_table(
     if hosts.emptied.is_empty() {
         return Some(renderings.get(key, || table));
     }
-    // Not kept: whoever finds it there would not learn what is missing.
+    // Not kept: a later reader would not learn what is missing.
     problems.extend(hosts.problems(&view.proxy.namespace, knobs));
     Some(table)
 }

@@ -1,6 +1,6 @@
 //! Fair turns of translation. Work for clients runs on threads of its own, as many at a time as there are cores, and
 //! namespaces take turns by the time they have used. Work that lasts gives its place to others and goes on beside
-//! them, but a namespace with such work gets no further turn: one namespace's excess delays nobody else.
+//! them, but a namespace with such work gets no further turn: one namespace's excess delays no other.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

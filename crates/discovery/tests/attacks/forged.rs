@@ -260,7 +260,7 @@ async fn hole_02_refusals_outlive_a_stream_only_with_a_certificate() {
         assert!(routes(open().await).await.unwrap().2, "a second stream of that name");
         assert!(routes(secure(address, &authority, Some(&shop)).await).await.unwrap().2, "the real one");
         drop(stream);
-        assert!(routes(open().await).await.unwrap().2, "it begins anew");
+        assert!(routes(open().await).await.unwrap().2, "it starts fresh");
     }
 
     let (mut stream, first, _) = routes(secure(address, &authority, Some(&shop)).await).await.unwrap();

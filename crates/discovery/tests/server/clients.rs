@@ -175,7 +175,7 @@ async fn a_refused_object_is_kept_from_its_client_for_as_long_as_it_stays() {
     drop(stream);
     let mut stream = open(node()).await;
     let (marked, answer) = is_marked(&mut stream).await;
-    assert!(marked, "its name proves nothing: a client that comes back without a certificate begins anew");
+    assert!(marked, "its name proves nothing: a client that reconnects without a certificate starts fresh");
     stream.nack(&answer, "header 'x-marked' is not to my taste");
     let (marked, answer) = is_marked(&mut stream).await;
     assert!(!marked);

@@ -1,5 +1,5 @@
 //! VirtualServices for hosts of other namespaces. A VirtualService for calls inside the mesh holds for every client that
-//! sees it, whoever has the service: one namespace can lead another's calls anywhere (ISTIO-SECURITY-2026-002).
+//! sees it, whichever namespace has the service: one namespace can lead another's calls anywhere (ISTIO-SECURITY-2026-002).
 
 use std::collections::BTreeSet;
 

@@ -140,7 +140,7 @@ fn hole_15_routes_for_hosts_of_other_namespaces_are_reported() {
     }
     let wildcard = "'*.shop.svc.cluster.local'";
     check(&format!("{CART}{}", route_of_other(wildcard, "")), &[&message(wildcard.trim_matches('\''), "shop")]);
-    // It holds for its own namespace alone, or is a delegate, or of a host that is nobody's or its own.
+    // It holds for its own namespace alone, or is a delegate, or of a host that no namespace or its own has.
     for more in [", exportTo: ['.']", ", exportTo: [other]"] {
         check(&exported(more), &[]);
     }

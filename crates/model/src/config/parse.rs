@@ -16,7 +16,7 @@ use crate::problem::{Place, Problem, Severity};
 
 /// Unknown fields told of one object; the rest is only counted.
 const MOST_FINDINGS: usize = 20;
-/// Problems told of one text; the rest is only counted. A file of tiny documents has millions of them.
+/// Problems reported for one text; the rest is only counted. A file of tiny documents has millions of them.
 const MOST_PROBLEMS: usize = 10_000;
 /// How deep a `List` may hold a `List`.
 const MOST_LISTS: usize = 4;
@@ -52,7 +52,7 @@ pub fn documents(text: &str, file: &str) -> Parsed {
     parsed
 }
 
-/// Problems that are counted and not told.
+/// Problems that are counted and not reported.
 #[derive(Default)]
 struct Untold {
     count: usize,
@@ -69,7 +69,7 @@ impl Untold {
         }
     }
 
-    /// One problem for all of them, about the whole file: it cannot be told which objects they are about.
+    /// One problem for all of them, about the whole file: the objects they are about are not known.
     fn summary(&self, file: &Text) -> Option<Problem> {
         let severity = self.severity?;
         let message = format!("and {} more problems in this file", self.count).into();

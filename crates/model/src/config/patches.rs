@@ -57,7 +57,7 @@ impl Patch {
     }
 }
 
-/// The encoded message of the type that a patch's `apply_to` stands for.
+/// The encoded message of the type that a patch's `apply_to` means.
 #[derive(Clone, Debug)]
 pub struct PatchValue {
     pub bytes: Bytes,

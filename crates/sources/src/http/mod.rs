@@ -1,5 +1,5 @@
 //! The one HTTP client of all sources: GET with time limits and size limits, for one answer and for all
-//! that are held at a time, over connections that are used again. It never follows a redirect; whoever wants to, asks again and is checked again.
+//! that are held at a time, over connections that are used again. It never follows a redirect; a caller that wants to asks again and is checked again.
 //! Certificates that are replaced on disk are used for the next connection; ones that cannot be used change nothing.
 
 mod budget;

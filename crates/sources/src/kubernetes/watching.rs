@@ -261,7 +261,7 @@ struct Course {
     /// Until when the definition of the kind need not be looked at.
     trusted_until: Instant,
     sight: Sight,
-    /// Whether the next thing to do is to list anew.
+    /// Whether the next step is a new list.
     is_expired: bool,
 }
 
@@ -321,7 +321,7 @@ impl Course {
         if self.streaming && self.listed.is_none() && refuses {
             return None;
         }
-        // kube lists anew when a watch is told so in its stream; some that stand before API servers tell it at once.
+        // kube lists again after an expired watch; some proxies in front of API servers report one at once.
         self.is_expired = self.listed.is_some() && code == 410 && matches!(error, watcher::Error::WatchStartFailed(_));
         self.least_wait = if code == 429 { BUSY_WAIT } else { Duration::ZERO };
         self.sight = Sight::None;

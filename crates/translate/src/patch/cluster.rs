@@ -68,7 +68,7 @@ impl<'a> Subject<'a> {
 }
 
 fn effect(patch: &Patch, subject: &Subject<'_>) -> Effect {
-    // The agent's own cluster is nobody else's business.
+    // The agent's own cluster is of no use to others.
     if subject.plan.kind == ClusterKind::ExternalSds || !holds_in(patch, subject.context) {
         return Effect::Nothing;
     }

@@ -11,7 +11,7 @@ use super::request_authentication::request_authentication;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Guards {
     fingerprint: u128,
-    /// Nobody is kept away.
+    /// No caller is kept away.
     pub is_open: bool,
 }
 

@@ -163,7 +163,7 @@ impl Register {
         self.publish(&mut kept);
     }
 
-    /// These resources are withheld from a stream, and no others; each with whether something stands for it.
+    /// These resources are withheld from a stream, and no others; each with whether something is served in its place.
     pub fn set_resources<'a>(
         self: &Arc<Self>,
         stream: u64,

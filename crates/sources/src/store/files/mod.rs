@@ -24,7 +24,7 @@ const SAFETY_NET: Duration = Duration::from_secs(10);
 /// The same where the kernel tells nothing.
 const POLL: Duration = Duration::from_millis(250);
 
-/// A look at the folder that takes longer is told by the source's health: each file is read in time or given up, but a
+/// A look at the folder that takes longer is reported by the source's health: each file is read in time or given up, but a
 /// dead mount may hang elsewhere.
 const LONG_LOOK: Duration = Duration::from_secs(30);
 
