@@ -90,29 +90,34 @@ impl Scripted {
         .await
     }
 
-    /// As `start`, with bodies that repeat the script's text for ever below this path.
+    /// Answers below a path repeat their text and never end.
     pub async fn start_endless<F>(below: &'static str, script: impl Fn(Asked) -> F + Send + Sync + 'static) -> Scripted
     where
         F: Future<Output = Response<String>> + Send + 'static,
     {
-        Self::start(move |asked| {
-            let is_endless = asked.path.starts_with(below);
-            let answer = script(asked);
-            let body = move |text: String| if is_endless { endless(&text) } else { text.boxed_unsync() };
-            async move { answer.await.map(body) }
-        })
-        .await
+        Self::start_unending(below, script, endless).await
     }
 
-    /// A server whose answers to paths `below` are sent and never end.
+    /// Answers below a path are sent once and never end.
     pub async fn start_stalled<F>(below: &'static str, script: impl Fn(Asked) -> F + Send + Sync + 'static) -> Scripted
     where
         F: Future<Output = Response<String>> + Send + 'static,
     {
+        Self::start_unending(below, script, stalled).await
+    }
+
+    async fn start_unending<F>(
+        below: &'static str,
+        script: impl Fn(Asked) -> F + Send + Sync + 'static,
+        unending: fn(String) -> UnsyncBoxBody<Bytes, Infallible>,
+    ) -> Scripted
+    where
+        F: Future<Output = Response<String>> + Send + 'static,
+    {
         Self::start(move |asked| {
-            let is_stalled = asked.path.starts_with(below);
+            let is_below = asked.path.starts_with(below);
             let answer = script(asked);
-            let body = move |text: String| if is_stalled { stalled(text) } else { text.boxed_unsync() };
+            let body = move |text: String| if is_below { unending(text) } else { text.boxed_unsync() };
             async move { answer.await.map(body) }
         })
         .await
@@ -146,7 +151,7 @@ fn pieces(body: &[u8], pause: Duration) -> UnsyncBoxBody<Bytes, Infallible> {
     StreamBody::new(frames).boxed_unsync()
 }
 
-fn endless(text: &str) -> UnsyncBoxBody<Bytes, Infallible> {
+fn endless(text: String) -> UnsyncBoxBody<Bytes, Infallible> {
     let piece = Bytes::from(text.repeat((64 << 10) / text.len().max(1) + 1));
     let frames = std::iter::repeat_with(move || Ok(Frame::data(piece.clone())));
     StreamBody::new(tokio_stream::iter(frames)).boxed_unsync()

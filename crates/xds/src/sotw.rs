@@ -73,6 +73,10 @@ impl<C: Client> Session<C> {
     /// A name left out for a moment may be back in the next request, but the client has dropped its resource.
     fn dropped(&mut self, kind: &TypeUrl, names: &[String]) {
         let Some(watch) = self.watch(kind) else { return };
+        if watch.subscription.wildcard && !watch.subscription.is_wildcard_list(kind, names) {
+            watch.forget();
+            return;
+        }
         let names: BTreeSet<&str> = names.iter().map(String::as_str).collect();
         let dropped = watch.subscription.names.iter().filter(|name| !names.contains(&***name));
         for name in dropped.cloned().collect::<Vec<_>>() {

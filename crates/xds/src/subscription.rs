@@ -52,6 +52,11 @@ impl Subscription {
             && names.iter().all(|name| name == ANY || self.names.contains(name.as_str()))
     }
 
+    /// SotW: whether a list wants everything: it says so, or it names nothing of a wildcard type and none did before.
+    pub(crate) fn is_wildcard_list(&self, kind: &TypeUrl, names: &[String]) -> bool {
+        names.iter().any(|name| name == ANY) || names.is_empty() && !self.named_before && is_wildcard_type(kind)
+    }
+
     /// SotW: the list in each request replaces the one before.
     /// An empty list wants everything of a wildcard type, unless names were given before.
     pub(crate) fn replace(&mut self, kind: &TypeUrl, names: Vec<Arc<str>>) -> Added {

@@ -55,6 +55,21 @@ fn nonce_of_another_server_begins_a_subscription() {
 }
 
 #[test]
+fn wildcard_left_out_for_a_moment_is_sent_again() {
+    let mut stream = stream("EDS c=1");
+    assert_eq!(stream.want("EDS", &["*"]), ["EDS c=1"]);
+    stream.ack("EDS");
+    let before = stream.nonces[&TypeUrl::ENDPOINT].clone();
+    assert_eq!(stream.world("EDS a=1 c=1"), ["EDS a=1"]);
+    // Sent before the client read that response: it wanted nothing, dropped what it held, and wants everything again.
+    for names in [&[][..], &["*"]] {
+        stream.names.insert(TypeUrl::ENDPOINT, owned(names));
+        assert_eq!(stream.request("EDS", &before, None), NOTHING);
+    }
+    assert_eq!(stream.ack("EDS"), ["EDS a=1 c=1"]);
+}
+
+#[test]
 fn stale_nonce_is_counted_and_otherwise_ignored() {
     let mut stream = stream("RDS a=1 b=1");
     stream.want("RDS", &["a"]);
