@@ -6,7 +6,6 @@
 mod cases;
 mod checks;
 mod compare;
-mod order;
 mod setup;
 mod tidy;
 mod workspace;
@@ -22,7 +21,6 @@ usage: cargo xtask COMMAND
             istiod and ours side by side on one API server, differences printed
   cases import DIR [TOPIC...]
             copy recorded cases into tests/cases
-  order     list the functions that every start runs, for the linker
   setup [NAME...]
             obtain the real servers that tests run against, or those named
   test      everything that CI checks
@@ -43,7 +41,6 @@ fn run(args: &[&str]) -> Result<()> {
     match args {
         ["cases", "import", from, topics @ ..] => cases::import(&workspace::root(), Path::new(from), topics),
         ["compare", options @ ..] => compare::run(&workspace::root(), options),
-        ["order"] => order::run(&workspace::root()),
         ["setup", names @ ..] => setup::run(&workspace::root(), names).map(|_| ()),
         ["test"] => checks::run(&workspace::root()),
         ["tidy"] => tidy::run(&workspace::root()),
