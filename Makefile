@@ -2,7 +2,7 @@
 
 run: ## a small shop on this machine, behind real Envoys
 	cargo xtask setup envoy
-	cargo build -p discovery -p agent -p ctl
+	cargo build -p discovery -p agent -p pilotctl
 	target/debug/pilotctl demo
 
 test: ## everything that CI checks

@@ -8,7 +8,7 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 
 use anyhow::{Context, Error, Result};
-use command::args::Logging;
+use cli::args::Logging;
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use serde::{Deserialize, Serialize};
 
@@ -59,7 +59,7 @@ impl Handover {
 #[cfg(test)]
 mod tests {
     use super::Handover;
-    use command::args::Logging;
+    use cli::args::Logging;
 
     use crate::args::{Cli, Command};
     use crate::environment::Environment;

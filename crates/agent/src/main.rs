@@ -12,8 +12,8 @@ use agent::plan::Plan;
 use agent::process::keep;
 use agent::{ask, wire};
 use anyhow::{Context, Result};
-use command::args::refused;
-use command::log;
+use cli::args::refused;
+use cli::log;
 use tracing::{error, info};
 
 const SCOPES: log::Scopes = &[

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{ArgAction, Args, CommandFactory, FromArgMatches, Parser, Subcommand};
-use command::args::{Logging, Version, duration};
-use command::flags;
+use cli::args::{Logging, Version, duration};
+use cli::flags;
 
 use crate::flags::WITHOUT_EFFECT;
 

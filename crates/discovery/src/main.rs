@@ -6,8 +6,8 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
-use command::args::refused;
-use command::log;
+use cli::args::refused;
+use cli::log;
 use discovery::args::{Cli, Command, Discovery};
 use discovery::{descriptors, request, wire};
 use tracing::error;

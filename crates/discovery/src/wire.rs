@@ -8,10 +8,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
-use command::version;
+use cli::version;
 use model::change::{Batch, SourceId};
 use model::conflict::Conflicts;
-use model::names::{ClusterId, Text};
+use model::names::{ClusterId, Str};
 use model::service::Registry;
 use model::settings::{Knobs, Settings};
 use model::wanted::Wanted;
@@ -125,7 +125,7 @@ pub async fn start(args: &Discovery, environment: Environment<'_>) -> Result<Ser
     let stores = stores::read(args, environment)?;
     let registries = registries(args, access.is_some(), !stores.is_empty())?;
     let Registries { entries, file, conflicts } = registries::read(args, &registries)?;
-    let order: Vec<Text> = stores.iter().enumerate().map(|(number, store)| store.id(number).0).collect();
+    let order: Vec<Str> = stores.iter().enumerate().map(|(number, store)| store.id(number).0).collect();
     let conflicts = Conflicts { stores: order.clone(), ..conflicts };
     let settings = Settings { conflicts, ..settings(args, environment) };
     let certificates = Certificates::load(&args.tls)?;
@@ -289,7 +289,7 @@ impl Watching {
     }
 
     /// Registries that a file describes, as long as it does. Each is waited for as it says itself.
-    fn start_directory(&mut self, file: &Path, config: Config, cluster: &ClusterId, stores: Vec<Text>) {
+    fn start_directory(&mut self, file: &Path, config: Config, cluster: &ClusterId, stores: Vec<Str>) {
         let directory = Directory::new(file, config, cluster.clone(), self.roster.clone());
         self.start(directory.beside(self.ids.clone()).with_stores(stores));
     }

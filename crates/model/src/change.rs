@@ -8,7 +8,7 @@ use crate::config::{Key, Object};
 use crate::conflict::Conflicts;
 use crate::endpoint::Endpoint;
 use crate::labels::Labels;
-use crate::names::{CredentialKey, Namespace, ServiceKey, Text};
+use crate::names::{CredentialKey, Namespace, ServiceKey, Str};
 use crate::problem::Problem;
 use crate::service::Service;
 use crate::settings::{Mesh, Networks};
@@ -17,7 +17,7 @@ use crate::workload::{Workload, WorkloadKey};
 
 /// Who speaks, such as `files`, `memory` or `consul/dc1`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct SourceId(pub Text);
+pub struct SourceId(pub Str);
 
 /// One thing that a source saw.
 #[derive(Clone, Debug)]
@@ -46,7 +46,7 @@ pub enum Change {
     /// What holds between sources that have the same things.
     Conflicts(Box<Conflicts>),
     /// The keys of an issuer of tokens; `None` where they are no longer wanted.
-    Keys(KeySource, Option<Text>),
+    Keys(KeySource, Option<Str>),
     /// Nothing changed, but everything is to be made again.
     Renew,
     /// All that is wrong in this source's input now; replaces what it said before.
@@ -59,13 +59,13 @@ pub enum Change {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Credential {
     /// Names of the entries that are not empty.
-    pub entries: BTreeSet<Text>,
+    pub entries: BTreeSet<Str>,
     /// Why its certificate and key cannot be served, if they cannot.
-    pub fault: Option<Text>,
+    pub fault: Option<Str>,
     /// Why there is no certificate of an authority in it, if there is none.
-    pub authority_fault: Option<Text>,
+    pub authority_fault: Option<Str>,
     /// Why the certificate of an authority cannot be read, if it cannot.
-    pub bundle_fault: Option<Text>,
+    pub bundle_fault: Option<Str>,
     /// Its certificate and key, where they can be served.
     pub pair: Option<Pair>,
     /// Certificates of an authority, where they can be served.

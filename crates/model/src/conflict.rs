@@ -1,7 +1,7 @@
 //! What to do when several registries have a service of one host name in one namespace, or several config stores one
 //! object. The answer depends on the registries and stores alone, never on who came first, so every replica gives the same.
 
-use crate::names::{Hostname, Text};
+use crate::names::{Hostname, Str};
 use crate::service::Registry;
 
 /// One way to settle a conflict.
@@ -26,9 +26,9 @@ pub struct Conflicts {
     /// Host names or wildcards; the first that covers a host counts.
     pub hosts: Vec<(Hostname, Policy)>,
     /// Names of registries or of single sources, the first before the others.
-    pub order: Vec<Text>,
+    pub order: Vec<Str>,
     /// Config stores as they were given: of an object that several have, that of the first counts.
-    pub stores: Vec<Text>,
+    pub stores: Vec<Str>,
 }
 
 impl Conflicts {
@@ -37,8 +37,8 @@ impl Conflicts {
     }
 
     /// Where a source stands among others: as listed, then in the order of the list of registries, then by name.
-    pub fn rank<'a>(&self, source: &'a Text, registry: Registry) -> (usize, Registry, &'a Text) {
-        let named = |name: &Text| name == source || **name == *registry.as_str();
+    pub fn rank<'a>(&self, source: &'a Str, registry: Registry) -> (usize, Registry, &'a Str) {
+        let named = |name: &Str| name == source || **name == *registry.as_str();
         (self.order.iter().position(named).unwrap_or(self.order.len()), registry, source)
     }
 }

@@ -7,7 +7,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
 use crate::change::{Authority, Credential, Hidden, Pair};
-use crate::names::Text;
+use crate::names::Str;
 
 /// Entries of a certificate with its key: those of generic Secrets, then those of TLS Secrets.
 const PAIRS: [(&str, &str); 2] = [("cert", "key"), ("tls.crt", "tls.key")];
@@ -34,10 +34,10 @@ impl Credential {
             Err(_) => (None, None),
         };
         Credential {
-            entries: entries.iter().filter(|(_, v)| !v.is_empty()).map(|(name, _)| Text::from(*name)).collect(),
-            fault: pair.as_ref().err().map(|why| Text::from(why.as_str())),
+            entries: entries.iter().filter(|(_, v)| !v.is_empty()).map(|(name, _)| Str::from(*name)).collect(),
+            fault: pair.as_ref().err().map(|why| Str::from(why.as_str())),
             bundle_fault,
-            authority_fault: authority.err().map(Text::from),
+            authority_fault: authority.err().map(Str::from),
             pair: pair.ok(),
             authority: readable,
         }

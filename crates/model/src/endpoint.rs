@@ -3,16 +3,16 @@
 use std::fmt;
 
 use crate::labels::Labels;
-use crate::names::{ClusterId, Namespace, NetworkId, Text};
+use crate::names::{ClusterId, Namespace, NetworkId, Str};
 
 /// An endpoint of one service port.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Endpoint {
     /// IP addresses (several for dual stack), or one DNS name, or one `unix://` path.
-    pub addresses: Vec<Text>,
+    pub addresses: Vec<Str>,
     pub port: u32,
     /// The service port it serves, by name and number.
-    pub service_port: Text,
+    pub service_port: Str,
     pub service_port_number: u16,
     pub labels: Labels,
     pub locality: Locality,
@@ -21,40 +21,40 @@ pub struct Endpoint {
     /// 0 where nothing was said.
     pub weight: u32,
     /// SPIFFE identity, or empty.
-    pub service_account: Text,
+    pub service_account: Str,
     pub tls: TlsMode,
     pub namespace: Namespace,
-    pub workload_name: Text,
+    pub workload_name: Str,
     pub health: Health,
-    pub node_name: Text,
+    pub node_name: Str,
     /// Pod host name and subdomain, for names of single pods.
-    pub host_name: Text,
-    pub sub_domain: Text,
+    pub host_name: Str,
+    pub sub_domain: Str,
     /// Whether it is reachable only from its own cluster.
     pub cluster_local: bool,
 }
 
 impl Endpoint {
     /// An endpoint at this address, of no port yet, with nothing else said about it.
-    pub fn at(address: impl Into<Text>) -> Endpoint {
+    pub fn at(address: impl Into<Str>) -> Endpoint {
         Endpoint {
             addresses: vec![address.into()],
             port: 0,
-            service_port: Text::default(),
+            service_port: Str::default(),
             service_port_number: 0,
             labels: Labels::default(),
             locality: Locality::default(),
             network: NetworkId::default(),
             cluster: ClusterId::default(),
             weight: 0,
-            service_account: Text::default(),
+            service_account: Str::default(),
             tls: TlsMode::default(),
             namespace: Namespace::default(),
-            workload_name: Text::default(),
+            workload_name: Str::default(),
             health: Health::default(),
-            node_name: Text::default(),
-            host_name: Text::default(),
-            sub_domain: Text::default(),
+            node_name: Str::default(),
+            host_name: Str::default(),
+            sub_domain: Str::default(),
             cluster_local: false,
         }
     }
@@ -87,15 +87,15 @@ pub enum Health {
 /// Where something runs, from wide to narrow; empty parts are unknown.
 #[derive(Clone, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Locality {
-    pub region: Option<Text>,
-    pub zone: Option<Text>,
-    pub sub_zone: Option<Text>,
+    pub region: Option<Str>,
+    pub zone: Option<Str>,
+    pub sub_zone: Option<Str>,
 }
 
 impl Locality {
     /// Reads `region/zone/subzone`, any tail of it missing.
     pub fn parse(text: &str) -> Locality {
-        let mut parts = text.splitn(3, '/').map(|p| (!p.is_empty()).then(|| Text::from(p)));
+        let mut parts = text.splitn(3, '/').map(|p| (!p.is_empty()).then(|| Str::from(p)));
         Locality { region: parts.next().flatten(), zone: parts.next().flatten(), sub_zone: parts.next().flatten() }
     }
 

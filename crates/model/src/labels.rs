@@ -3,17 +3,17 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::names::Text;
+use crate::names::Str;
 
 /// One label, shared by the sets that have it.
-pub type Label = Arc<(Text, Text)>;
+pub type Label = Arc<(Str, Str)>;
 
 /// An ordered, shared set of labels. Workloads have nearly the same ones, so sets share the labels too.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Labels(Arc<[Label]>);
 
 impl Labels {
-    pub fn get(&self, key: &str) -> Option<&Text> {
+    pub fn get(&self, key: &str) -> Option<&Str> {
         let at = self.0.binary_search_by(|label| (*label.0).cmp(key)).ok()?;
         Some(&self.0[at].1)
     }
@@ -23,7 +23,7 @@ impl Labels {
     }
 
     /// In the order of keys.
-    pub fn iter(&self) -> impl Iterator<Item = (&Text, &Text)> {
+    pub fn iter(&self) -> impl Iterator<Item = (&Str, &Str)> {
         self.0.iter().map(|label| (&label.0, &label.1))
     }
 
@@ -44,13 +44,13 @@ impl Labels {
 
     /// These labels with one set or replaced.
     #[must_use]
-    pub fn with(&self, key: impl Into<Text>, value: impl Into<Text>) -> Labels {
+    pub fn with(&self, key: impl Into<Str>, value: impl Into<Str>) -> Labels {
         self.shared().cloned().chain([Arc::new((key.into(), value.into()))]).collect()
     }
 }
 
 /// Of several values of one key the last counts.
-impl<K: Into<Text>, V: Into<Text>> FromIterator<(K, V)> for Labels {
+impl<K: Into<Str>, V: Into<Str>> FromIterator<(K, V)> for Labels {
     fn from_iter<I: IntoIterator<Item = (K, V)>>(pairs: I) -> Self {
         pairs.into_iter().map(|(k, v)| Arc::new((k.into(), v.into()))).collect()
     }

@@ -7,7 +7,7 @@ use api::istio::networking::v1alpha3::{DestinationRule, EnvoyFilter, Gateway, Tr
 use api::{Struct, Value, value};
 
 use crate::config::{Object, Spec};
-use crate::names::{CredentialKey, Holder, Text};
+use crate::names::{CredentialKey, Holder, Str};
 
 /// What asks for the certificates of an authority that belong to a certificate, or may lie in a Secret of that name.
 pub const AUTHORITY: &str = "-cacert";
@@ -82,7 +82,7 @@ pub fn resource_name(credential: &str) -> Option<String> {
 pub struct Named {
     there: BTreeSet<CredentialKey>,
     /// Secrets of the namespace that a client stands in, wherever that is.
-    anywhere: BTreeSet<Text>,
+    anywhere: BTreeSet<Str>,
 }
 
 impl Named {
@@ -148,7 +148,7 @@ impl Named {
         let Some(reference) = Reference::parse(resource) else { return };
         let bare = reference.bare_name();
         for name in [bare.into(), format!("{bare}{AUTHORITY}")] {
-            let name = Text::from(name);
+            let name = Str::from(name);
             match reference.namespace {
                 Some(namespace) => {
                     let (holder, namespace) = (reference.holder(), namespace.into());

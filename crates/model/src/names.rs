@@ -6,16 +6,16 @@ use std::ops::Deref;
 
 /// A shared, immutable piece of text with no further meaning. One word wide where `Arc<str>` has two: an endpoint holds
 /// a dozen of them.
-pub type Text = arcstr::ArcStr;
+pub type Str = arcstr::ArcStr;
 
 macro_rules! name {
     ($(#[$doc:meta])* $type:ident) => {
         $(#[$doc])*
         #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-        pub struct $type(Text);
+        pub struct $type(Str);
 
         impl $type {
-            pub fn new(text: impl Into<Text>) -> Self {
+            pub fn new(text: impl Into<Str>) -> Self {
                 Self(text.into())
             }
 
@@ -23,7 +23,7 @@ macro_rules! name {
                 &self.0
             }
 
-            pub fn text(&self) -> &Text {
+            pub fn text(&self) -> &Str {
                 &self.0
             }
         }
@@ -56,7 +56,7 @@ macro_rules! name {
 
         impl Default for $type {
             fn default() -> Self {
-                Self(Text::default())
+                Self(Str::default())
             }
         }
 
@@ -115,7 +115,7 @@ pub struct ServiceKey {
 pub struct CredentialKey {
     pub holder: Holder,
     pub namespace: Namespace,
-    pub name: Text,
+    pub name: Str,
 }
 
 /// The kind of object that holds a credential.

@@ -1,11 +1,11 @@
 //! Service ports and the protocols that decide how a port is proxied.
 
-use crate::names::Text;
+use crate::names::Str;
 
 /// One port of a service.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Port {
-    pub name: Text,
+    pub name: Str,
     pub number: u16,
     pub protocol: Protocol,
 }

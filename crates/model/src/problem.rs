@@ -2,23 +2,23 @@
 
 use std::fmt;
 
-use crate::names::Text;
+use crate::names::Str;
 
 /// One finding about one object or source.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Problem {
     pub severity: Severity,
     /// What it is about: an object (`VirtualService shop/cart`), a file or a source.
-    pub about: Text,
+    pub about: Str,
     pub place: Option<Place>,
     /// Completes "could not …" or states the fact: lower case, no full stop.
-    pub message: Text,
+    pub message: Str,
 }
 
 /// Where in a file something stands.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Place {
-    pub file: Text,
+    pub file: Str,
     /// Counted from 1; 0 where unknown.
     pub line: u32,
 }
@@ -34,11 +34,11 @@ pub enum Severity {
 }
 
 impl Problem {
-    pub fn error(about: impl Into<Text>, message: impl Into<Text>) -> Problem {
+    pub fn error(about: impl Into<Str>, message: impl Into<Str>) -> Problem {
         Problem { severity: Severity::Error, about: about.into(), place: None, message: message.into() }
     }
 
-    pub fn warning(about: impl Into<Text>, message: impl Into<Text>) -> Problem {
+    pub fn warning(about: impl Into<Str>, message: impl Into<Str>) -> Problem {
         Problem { severity: Severity::Warning, about: about.into(), place: None, message: message.into() }
     }
 

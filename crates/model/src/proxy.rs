@@ -8,7 +8,7 @@ use api::{Struct, Value, value};
 
 use crate::endpoint::Locality;
 use crate::labels::Labels;
-use crate::names::{ClusterId, Namespace, NetworkId, Text};
+use crate::names::{ClusterId, Namespace, NetworkId, Str};
 use crate::printable::clipped;
 use crate::workload::{NamedPort, Transport, Workload};
 
@@ -43,14 +43,14 @@ pub enum Interception {
 pub struct Proxy {
     pub kind: ProxyKind,
     /// `name.namespace`, or whatever stands third in the node id.
-    pub id: Text,
+    pub id: Str,
     pub ips: Vec<IpAddr>,
     pub namespace: Namespace,
     /// `namespace.svc.cluster.local`, or empty.
-    pub domain: Text,
+    pub domain: Str,
     pub cluster: ClusterId,
     /// The service that the node says it belongs to (Envoy's `--service-cluster`), or empty.
-    pub service_cluster: Text,
+    pub service_cluster: Str,
     pub network: NetworkId,
     pub locality: Locality,
     pub labels: Labels,
@@ -60,13 +60,13 @@ pub struct Proxy {
     /// Named ports of its pod, as its injector told them.
     pub pod_ports: Vec<NamedPort>,
     /// Metadata values that are text, booleans or numbers, as text.
-    pub metadata: BTreeMap<Text, Text>,
+    pub metadata: BTreeMap<Str, Str>,
     /// The proxy's own ProxyConfig, as JSON text; empty if it sent none.
-    pub proxy_config: Text,
+    pub proxy_config: Str,
     /// Extensions that this Envoy was built with; empty if it does not say.
-    pub extensions: BTreeSet<Text>,
+    pub extensions: BTreeSet<Str>,
     /// Envoy's version as `major.minor.patch`; empty if it does not say.
-    pub envoy_version: Text,
+    pub envoy_version: Str,
 }
 
 /// Why a node cannot be served.
@@ -110,7 +110,7 @@ impl Proxy {
             pod_ports: pod_ports(&metadata),
             proxy_config: metadata.json("PROXY_CONFIG"),
             metadata: metadata.scalars(),
-            extensions: node.extensions.iter().map(|e| Text::from(e.name.as_str())).collect(),
+            extensions: node.extensions.iter().map(|e| Str::from(e.name.as_str())).collect(),
             envoy_version: envoy_version(node).into(),
         })
     }
@@ -207,7 +207,7 @@ fn namespace_of(id: &str) -> Namespace {
 fn locality(node: Option<&EnvoyLocality>, labels: &Labels) -> Locality {
     let [region, zone, sub_zone] = TOPOLOGY.map(|key| labels.get(key));
     if region.is_some() || zone.is_some() || sub_zone.is_some() {
-        let known = |text: Option<&Text>| text.filter(|t| !t.is_empty()).cloned();
+        let known = |text: Option<&Str>| text.filter(|t| !t.is_empty()).cloned();
         return Locality { region: known(region), zone: known(zone), sub_zone: known(sub_zone) };
     }
     // A label value may not hold a slash, so this one uses dots.
@@ -231,7 +231,7 @@ fn placed(labels: &Labels, locality: &Locality, metadata: &Metadata<'_>) -> Labe
     let network = metadata.text("NETWORK").filter(|_| labels.get(NETWORK_LABEL).is_none_or(|n| n.is_empty()));
     let own = labels.iter().map(|(k, v)| (k.clone(), v.clone()));
     let known = place.into_iter().filter(|(_, value)| !value.is_empty()).chain(network.map(|n| (NETWORK_LABEL, n)));
-    own.chain(known.map(|(k, v)| (Text::from(k), Text::from(v)))).collect()
+    own.chain(known.map(|(k, v)| (Str::from(k), Str::from(v)))).collect()
 }
 
 /// Reads `POD_PORTS`: a list, or a text that holds one.
@@ -254,7 +254,7 @@ fn pod_ports(metadata: &Metadata<'_>) -> Vec<NamedPort> {
     told.as_array().into_iter().flatten().filter_map(port).collect()
 }
 
-fn part(text: &str) -> Option<Text> {
+fn part(text: &str) -> Option<Str> {
     (!text.is_empty()).then(|| text.into())
 }
 
@@ -292,12 +292,12 @@ impl<'a> Metadata<'a> {
         map.fields.iter().filter_map(|(k, v)| Some((k.as_str(), scalar(v)?))).collect()
     }
 
-    fn scalars(&self) -> BTreeMap<Text, Text> {
+    fn scalars(&self) -> BTreeMap<Str, Str> {
         let fields = self.0.map(|s| s.fields.iter()).into_iter().flatten();
-        fields.filter_map(|(k, v)| Some((Text::from(k.as_str()), Text::from(scalar(v)?)))).collect()
+        fields.filter_map(|(k, v)| Some((Str::from(k.as_str()), Str::from(scalar(v)?)))).collect()
     }
 
-    fn json(&self, key: &str) -> Text {
+    fn json(&self, key: &str) -> Str {
         self.get(key).map_or_else(|| "".into(), |kind| to_json(kind).to_string().into())
     }
 }

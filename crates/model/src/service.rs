@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use crate::labels::Labels;
-use crate::names::{ClusterId, Hostname, Namespace, ServiceKey, Text};
+use crate::names::{ClusterId, Hostname, Namespace, ServiceKey, Str};
 use crate::port::{Port, Protocol};
 use crate::workload::Transport;
 
@@ -18,27 +18,27 @@ pub struct Service {
     pub hostname: Hostname,
     pub namespace: Namespace,
     /// The short name: of the Kubernetes Service, or the host itself for a ServiceEntry.
-    pub name: Text,
+    pub name: Str,
     /// The name of the object it came from.
-    pub object_name: Text,
+    pub object_name: Str,
     pub registry: Registry,
     pub ports: Vec<Port>,
     pub resolution: Resolution,
     /// Outside the mesh: no sidecar answers there.
     pub mesh_external: bool,
     /// The virtual address, a CIDR block, or `UNSPECIFIED`.
-    pub address: Text,
+    pub address: Str,
     /// Further virtual addresses per cluster, the first equal to `address` in its own cluster.
-    pub cluster_addresses: Vec<(ClusterId, Vec<Text>)>,
+    pub cluster_addresses: Vec<(ClusterId, Vec<Str>)>,
     /// Addresses allocated by the mesh for a name without one.
-    pub auto_ipv4: Option<Text>,
-    pub auto_ipv6: Option<Text>,
+    pub auto_ipv4: Option<Str>,
+    pub auto_ipv6: Option<Str>,
     pub export_to: ExportTo,
     pub labels: Labels,
     /// Which workloads serve it; empty where endpoints are listed.
     pub selector: Labels,
     /// Accounts its endpoints are expected to run as, or subject names for external services.
-    pub service_accounts: Vec<Text>,
+    pub service_accounts: Vec<Str>,
     /// With resolution `Passthrough`: service port to the port really dialled.
     pub passthrough_ports: Vec<(u16, u16)>,
     pub traffic_distribution: TrafficDistribution,
@@ -64,7 +64,7 @@ pub struct KubernetesService {
     /// A load balancer is to answer for it.
     pub load_balanced: bool,
     /// Where load balancers and nodes answer for it, per cluster.
-    pub external_addresses: Vec<(ClusterId, Vec<Text>)>,
+    pub external_addresses: Vec<(ClusterId, Vec<Str>)>,
     /// Of a service reached through nodes: service port to node port.
     pub node_ports: Vec<(u16, u16)>,
 }
@@ -80,7 +80,7 @@ pub struct TargetPort {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Target {
     Number(u16),
-    Name(Text),
+    Name(Str),
 }
 
 impl Service {
@@ -89,7 +89,7 @@ impl Service {
         registry: Registry,
         hostname: Hostname,
         namespace: Namespace,
-        name: impl Into<Text>,
+        name: impl Into<Str>,
         ports: Vec<Port>,
     ) -> Service {
         let name = name.into();

@@ -8,7 +8,7 @@ use api::istio::mesh::v1alpha1::{MeshConfig, MeshNetworks};
 use ipnet::IpNet;
 
 use crate::conflict::Conflicts;
-use crate::names::{ClusterId, Namespace, Text};
+use crate::names::{ClusterId, Namespace, Str};
 use crate::service::ExportTo;
 use crate::shared::Shared;
 
@@ -24,7 +24,7 @@ pub struct Settings {
     pub networks: Networks,
     pub knobs: Knobs,
     /// DNS suffix of the mesh, `cluster.local`.
-    pub domain: Text,
+    pub domain: Str,
     /// The cluster this control plane stands in.
     pub cluster: ClusterId,
     /// What to do with host names that several registries have.
@@ -164,12 +164,12 @@ knobs! {
     leader_election: bool = true, "ENABLE_LEADER_ELECTION";
     /// Let addresses of a Gateway name the Service that a user runs for it.
     manual_gateways: bool = true, "ENABLE_GATEWAY_API_MANUAL_DEPLOYMENT";
-    gateway_class: Text = "istio".into(), "PILOT_GATEWAY_API_DEFAULT_GATEWAYCLASS_NAME";
-    gateway_controller: Text = "istio.io/gateway-controller".into(), "PILOT_GATEWAY_API_CONTROLLER_NAME";
+    gateway_class: Str = "istio".into(), "PILOT_GATEWAY_API_DEFAULT_GATEWAYCLASS_NAME";
+    gateway_controller: Str = "istio.io/gateway-controller".into(), "PILOT_GATEWAY_API_CONTROLLER_NAME";
     /// Policies that select by labels reach proxies of the Gateway API too.
     selectors_reach_gateways: bool = true, "ENABLE_SELECTOR_BASED_K8S_GATEWAY_POLICY";
     /// Where the proxies that serve Ingress run.
-    ingress_namespace: Text = "istio-system".into(), "K8S_INGRESS_NS";
+    ingress_namespace: Str = "istio-system".into(), "K8S_INGRESS_NS";
     /// How often keys behind a `jwksUri` are fetched again.
     key_refresh: Milliseconds = Milliseconds(20 * 60 * 1000), "PILOT_JWT_PUB_KEY_REFRESH_INTERVAL";
     /// Further blocks that keys are never fetched from.
@@ -230,11 +230,11 @@ impl Blocks {
 
 /// Names, parted by commas.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub struct NameList(Vec<Text>);
+pub struct NameList(Vec<Str>);
 
 impl NameList {
     pub fn of(text: &str) -> NameList {
-        NameList(text.split(',').map(str::trim).filter(|name| !name.is_empty()).map(Text::from).collect())
+        NameList(text.split(',').map(str::trim).filter(|name| !name.is_empty()).map(Str::from).collect())
     }
 
     pub fn contains(&self, name: &str) -> bool {
@@ -256,8 +256,8 @@ impl Knob for bool {
     }
 }
 
-impl Knob for Text {
-    fn parse(text: &str) -> Option<Text> {
+impl Knob for Str {
+    fn parse(text: &str) -> Option<Str> {
         Some(text.into())
     }
 }

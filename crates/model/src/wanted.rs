@@ -8,7 +8,7 @@ use api::istio::security::v1beta1::{JwtRule, RequestAuthentication};
 
 use crate::config::{Config, Key, Kind};
 use crate::named::Named;
-use crate::names::Text;
+use crate::names::Str;
 
 /// How long a fetch may take where the rule does not say, as in upstream.
 const KEY_TIMEOUT: Duration = Duration::from_secs(5);
@@ -25,9 +25,9 @@ pub struct Wanted {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum KeySource {
     /// At this address.
-    Uri(Text),
+    Uri(Str),
     /// At the address that this issuer's OpenID configuration names.
-    Issuer(Text),
+    Issuer(Str),
 }
 
 /// Who wants a key set, and how long getting it may take.
@@ -38,7 +38,7 @@ pub struct KeyWish {
 }
 
 /// Key sets that were found, by where.
-pub type Keys = BTreeMap<KeySource, Text>;
+pub type Keys = BTreeMap<KeySource, Str>;
 
 impl Wanted {
     /// What these policies need, beside these credentials.

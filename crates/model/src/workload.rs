@@ -5,13 +5,13 @@ use std::sync::Arc;
 
 use crate::endpoint::{Endpoint, Health, Locality, TlsMode};
 use crate::labels::Labels;
-use crate::names::{ClusterId, Namespace, NetworkId, Text};
+use crate::names::{ClusterId, Namespace, NetworkId, Str};
 
 /// Which workload.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct WorkloadKey {
     pub namespace: Namespace,
-    pub name: Text,
+    pub name: Str,
     pub cluster: ClusterId,
 }
 
@@ -22,17 +22,17 @@ pub struct Workload {
     /// Its own labels, and where it stands: region, zone, subzone, cluster, node, network.
     pub labels: Labels,
     /// IP addresses, the first one first told by the platform.
-    pub addresses: Arc<[Text]>,
+    pub addresses: Arc<[Str]>,
     /// The named ports of its containers.
     pub ports: Arc<[NamedPort]>,
     pub locality: Locality,
     pub network: NetworkId,
     /// SPIFFE identity.
-    pub service_account: Text,
+    pub service_account: Str,
     pub tls: TlsMode,
     /// The Deployment, StatefulSet … that made it, or its own name.
-    pub workload_name: Text,
-    pub node_name: Text,
+    pub workload_name: Str,
+    pub node_name: Str,
     /// For names of single pods, which few have.
     pub own_name: Option<Arc<OwnName>>,
     /// It runs and says that it is ready.
@@ -42,14 +42,14 @@ pub struct Workload {
 /// The name of a single pod: its host name below a subdomain.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct OwnName {
-    pub host: Text,
-    pub sub_domain: Text,
+    pub host: Str,
+    pub sub_domain: Str,
 }
 
 /// A port that a container gave a name.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct NamedPort {
-    pub name: Text,
+    pub name: Str,
     pub transport: Transport,
     pub number: u16,
 }
@@ -89,7 +89,7 @@ impl Workload {
         Endpoint {
             addresses: self.addresses.iter().take(1).cloned().collect(),
             port: 0,
-            service_port: Text::default(),
+            service_port: Str::default(),
             service_port_number: 0,
             labels: self.labels.clone(),
             locality: self.locality.clone(),

@@ -3,13 +3,13 @@
 
 use std::net::IpAddr;
 
-use model::names::Text;
+use model::names::Str;
 use model::proxy::{Proxy, ProxyKind};
 use model::service::{Service, UNSPECIFIED};
 use model::settings::Knobs;
 
 /// The first address a client dials; `UNSPECIFIED` where the service has none.
-pub fn address<'a>(service: &'a Service, proxy: &Proxy, knobs: &Knobs) -> &'a Text {
+pub fn address<'a>(service: &'a Service, proxy: &Proxy, knobs: &Knobs) -> &'a Str {
     if let Some(own) = of_cluster(service, proxy).iter().find(|a| speaks(proxy, a)) {
         return own;
     }
@@ -23,8 +23,8 @@ pub fn address<'a>(service: &'a Service, proxy: &Proxy, knobs: &Knobs) -> &'a Te
 }
 
 /// Every address a client may dial.
-pub fn addresses<'a>(service: &'a Service, proxy: &Proxy, knobs: &Knobs) -> Vec<&'a Text> {
-    let mut found: Vec<&Text> = of_cluster(service, proxy).iter().collect();
+pub fn addresses<'a>(service: &'a Service, proxy: &Proxy, knobs: &Knobs) -> Vec<&'a Str> {
+    let mut found: Vec<&Str> = of_cluster(service, proxy).iter().collect();
     if found.is_empty() && uses_allocated(proxy, knobs) {
         found.extend(service.auto_ipv4.iter().chain(&service.auto_ipv6));
     }
@@ -40,7 +40,7 @@ pub fn addresses<'a>(service: &'a Service, proxy: &Proxy, knobs: &Knobs) -> Vec<
 
 /// Leaves what the client dials: addresses of its families, and where it has both while dual stack is off, those of
 /// the first one's family alone.
-pub fn keep_dialled(addresses: &mut Vec<&Text>, proxy: &Proxy, knobs: &Knobs) {
+pub fn keep_dialled(addresses: &mut Vec<&Str>, proxy: &Proxy, knobs: &Knobs) {
     if knobs.dual_stack && proxy.is_dual_stack() {
         return;
     }
@@ -49,7 +49,7 @@ pub fn keep_dialled(addresses: &mut Vec<&Text>, proxy: &Proxy, knobs: &Knobs) {
     addresses.retain(|a| speaks(proxy, a) && (!both || ip(a).map(|ip| ip.is_ipv4()) == first));
 }
 
-fn of_cluster<'a>(service: &'a Service, proxy: &Proxy) -> &'a [Text] {
+fn of_cluster<'a>(service: &'a Service, proxy: &Proxy) -> &'a [Str] {
     if proxy.cluster.is_empty() {
         return &[];
     }

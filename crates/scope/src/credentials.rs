@@ -8,7 +8,7 @@ use api::istio::networking::v1alpha3::{Gateway, ServerTlsSettings};
 use model::change::{Authority, Credential, Pair};
 use model::config::{Config, Key, Kind};
 use model::named::{AUTHORITY, Reference, Scheme, resource_name};
-use model::names::{CredentialKey, Holder, Text};
+use model::names::{CredentialKey, Holder, Str};
 use model::proxy::{Proxy, ProxyKind};
 use model::snapshot::Snapshot;
 use model::snapshot::workloads::Credentials;
@@ -27,7 +27,7 @@ pub enum Secret {
 pub(crate) fn granted(
     credentials: &Credentials,
     proxy: &Proxy,
-    named: Option<&BTreeSet<Text>>,
+    named: Option<&BTreeSet<Str>>,
     resource: &str,
 ) -> Option<Secret> {
     let reference = Reference::parse(resource)?;
@@ -61,7 +61,7 @@ fn found(credentials: &Credentials, reference: &Reference<'_>, namespace: &str) 
 
 /// Resource names of secrets that a gateway names and this client, which it selects, may have for its sake. `owner` is
 /// the namespace whose clients the gateway is for.
-pub(crate) fn named_by(world: &Snapshot, proxy: &Proxy, gateway: &Config<Gateway>, owner: &str) -> BTreeSet<Text> {
+pub(crate) fn named_by(world: &Snapshot, proxy: &Proxy, gateway: &Config<Gateway>, owner: &str) -> BTreeSet<Str> {
     let account = gateway.meta.annotations.get(ACCOUNT).filter(|account| !account.is_empty());
     let is_its = account.is_none_or(|account| proxy.meta("SERVICE_ACCOUNT") == Some(&**account));
     if proxy.namespace != owner || !is_its {
@@ -77,7 +77,7 @@ pub(crate) fn named_by(world: &Snapshot, proxy: &Proxy, gateway: &Config<Gateway
         is_checked || Reference::parse(resource).is_some_and(near)
     };
     let settings = gateway.spec.servers.iter().filter_map(|server| server.tls.as_ref());
-    settings.flat_map(resources).filter(|name| is_free(name)).map(Text::from).collect()
+    settings.flat_map(resources).filter(|name| is_free(name)).map(Str::from).collect()
 }
 
 fn is_lowered(world: &Snapshot, gateway: &Config<Gateway>) -> bool {

@@ -8,7 +8,7 @@ use api::istio::networking::v1alpha3::{IstioEgressListener, Sidecar, VirtualServ
 use model::config::Config;
 use model::host::is_wildcard;
 use model::labels::selects;
-use model::names::{Hostname, Namespace, ServiceKey, Text};
+use model::names::{Hostname, Namespace, ServiceKey, Str};
 use model::port::Protocol;
 use model::proxy::{Proxy, ProxyKind};
 use model::service::{Registry, Service};
@@ -29,7 +29,7 @@ pub struct EgressListener {
     /// Imported routes for in-mesh traffic, in order of precedence.
     pub virtual_services: Vec<Arc<VirtualServiceRule>>,
     /// For each service host that some route covers: the route (namespace, name) with the most specific host.
-    pub most_specific_routes: BTreeMap<Hostname, (Namespace, Text)>,
+    pub most_specific_routes: BTreeMap<Hostname, (Namespace, Str)>,
 }
 
 impl EgressListener {
@@ -159,7 +159,7 @@ fn one_owner(services: Vec<Arc<Service>>, own: &Namespace) -> Vec<Arc<Service>> 
 fn most_specific_routes(
     routes: &[Arc<VirtualServiceRule>],
     services: &[Arc<Service>],
-) -> BTreeMap<Hostname, (Namespace, Text)> {
+) -> BTreeMap<Hostname, (Namespace, Str)> {
     let mut exact: BTreeMap<&str, &VirtualServiceRule> = BTreeMap::new();
     let mut wildcards: Vec<(&str, &VirtualServiceRule)> = Vec::new();
     for rule in routes {

@@ -27,7 +27,7 @@ pub(crate) enum Matching {
 }
 
 impl Imports {
-    /// Reads the hosts of one listener. Text that is not `namespace/host` is left out; validation reports it.
+    /// Reads the hosts of one listener. Str that is not `namespace/host` is left out; validation reports it.
     pub(crate) fn parse(hosts: &[String], own: &Namespace) -> Imports {
         let mut imports = Imports::default();
         for item in hosts {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use model::config::{Kind, Spec};
 use model::endpoint::Endpoint;
 use model::labels::Labels;
-use model::names::{Namespace, Text};
+use model::names::{Namespace, Str};
 use model::port::Port;
 use model::proxy::Proxy;
 use model::service::{Registry, Resolution, Service, Target, TargetPort};
@@ -96,7 +96,7 @@ fn entry_at(world: &Snapshot, proxy: &Proxy, address: &str) -> Option<Labels> {
             if entry.address != address {
                 return None;
             }
-            let own = entry.labels.iter().map(|(k, v)| (Text::from(k.as_str()), Text::from(v.as_str())));
+            let own = entry.labels.iter().map(|(k, v)| (Str::from(k.as_str()), Str::from(v.as_str())));
             Some(own.chain(object.meta.labels.iter().map(|(k, v)| (k.clone(), v.clone()))).collect())
         }
         _ => None,

@@ -8,7 +8,7 @@ use api::istio::networking::v1alpha3::envoy_filter::ApplyTo;
 use api::istio::networking::v1alpha3::envoy_filter::patch::Operation;
 use model::config::Meta;
 use model::config::patches::{Patch, PatchSet};
-use model::names::{Namespace, Text};
+use model::names::{Namespace, Str};
 use model::proxy::Proxy;
 use model::shared::Part;
 use model::snapshot::Snapshot;
@@ -20,7 +20,7 @@ use crate::select::{Selectors, attaches};
 pub struct Patches {
     all: Vec<HeldPatch>,
     /// Services, as `host` or `namespace/host`, that a gateway needs for them.
-    pub referenced_services: BTreeSet<Text>,
+    pub referenced_services: BTreeSet<Str>,
 }
 
 /// A patch, and the EnvoyFilter it is of.
@@ -43,7 +43,7 @@ impl Patches {
         });
         let services = held.iter().flat_map(|set| set.referenced_services());
         Patches {
-            referenced_services: services.map(Text::from).collect(),
+            referenced_services: services.map(Str::from).collect(),
             all: held.iter().flat_map(|set| held_patches(set, proxy)).collect(),
         }
     }

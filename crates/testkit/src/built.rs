@@ -58,7 +58,7 @@ fn is_fresh(program: &Path, sources: &Path) -> bool {
 
 /// When the newest Rust source of a product crate was changed.
 fn newest(folder: &Path) -> Option<SystemTime> {
-    let skipped = ["target", "tests", "benches", "testkit", "agent", "ctl"];
+    let skipped = ["target", "tests", "benches", "testkit", "agent", "pilotctl"];
     let entries = fs::read_dir(folder).ok()?.flatten();
     let of = |entry: fs::DirEntry| {
         let path = entry.path();

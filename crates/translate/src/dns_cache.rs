@@ -7,7 +7,7 @@ use api::envoy::config::core::v3::address::Address as AddressKind;
 use api::envoy::config::core::v3::{Address, SocketAddress, TypedExtensionConfig, socket_address};
 use api::envoy::extensions::common::dynamic_forward_proxy::v3::DnsCacheConfig;
 use api::envoy::extensions::network::dns_resolver::cares::v3::CaresDnsResolverConfig;
-use model::names::Text;
+use model::names::Str;
 use model::proxy::Proxy;
 use scope::View;
 
@@ -36,11 +36,11 @@ impl DnsFamily {
 /// How the dynamic forward proxy resolves names.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct DnsCache {
-    pub name: Text,
+    pub name: Str,
     pub family: DnsFamily,
     pub max_hosts: Option<u32>,
     /// The agent's DNS proxy; Envoy's own resolver without one.
-    pub resolver: Option<(Text, u32)>,
+    pub resolver: Option<(Str, u32)>,
 }
 
 impl DnsCache {
@@ -63,7 +63,7 @@ impl DnsCache {
     }
 }
 
-fn resolver_address(text: Option<&str>) -> (Text, u32) {
+fn resolver_address(text: Option<&str>) -> (Str, u32) {
     let parsed = text.and_then(|t| t.rsplit_once(':')).and_then(|(host, port)| Some((host, port.parse().ok()?)));
     let (host, port) = parsed.unwrap_or(("127.0.0.1", 15053));
     let host = if host == "localhost" { "127.0.0.1" } else { host };

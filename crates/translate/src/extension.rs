@@ -15,7 +15,7 @@ use api::istio::extensions::v1alpha1::traffic_extension::{ExecutionPhase, Filter
 use api::istio::extensions::v1alpha1::{EnvValueSource, FailStrategy, PluginType, TrafficExtension, WasmConfig};
 use api::{Any, Resource, any};
 use model::config::{Config, Meta};
-use model::names::Text;
+use model::names::Str;
 use model::shared::Shared;
 use prost::{Message, Name};
 use prost_types::Duration;
@@ -36,12 +36,12 @@ pub enum Level {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Extension {
     Lua {
-        name: Text,
-        code: Text,
+        name: Str,
+        code: Str,
     },
     /// Its config is asked for by name.
     Wasm {
-        name: Text,
+        name: Str,
     },
 }
 
@@ -52,7 +52,7 @@ pub(crate) fn extensions(view: &View, phase: ExecutionPhase, level: Level, class
 }
 
 fn extension(view: &View, config: &Config<TrafficExtension>, level: Level) -> Option<Extension> {
-    let name: Text = name(&config.meta).into();
+    let name: Str = name(&config.meta).into();
     match config.spec.filter_config.as_ref()? {
         FilterConfig::Lua(lua) if level == Level::Http && has(view, "envoy.filters.http.lua") => {
             Some(Extension::Lua { name, code: lua.inline_code.as_str().into() })
@@ -112,7 +112,7 @@ pub enum Source {
 }
 
 impl Extension {
-    pub fn name(&self) -> &Text {
+    pub fn name(&self) -> &Str {
         match self {
             Extension::Lua { name, .. } | Extension::Wasm { name } => name,
         }
@@ -144,9 +144,9 @@ struct Lua {
 /// What goes into the config of one module.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct WasmPlan {
-    resource: Text,
-    plugin: Text,
-    version: Text,
+    resource: Str,
+    plugin: Str,
+    version: Str,
     wasm: Shared<WasmConfig>,
 }
 

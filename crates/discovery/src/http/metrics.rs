@@ -9,7 +9,7 @@ use std::time::{Duration, Instant, SystemTime};
 use api::TypeUrl;
 use axum::extract::State;
 use axum::response::Response;
-use command::{output, version};
+use cli::{output, version};
 use model::config::Kind;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::text::{encode, encode_registry};

@@ -19,7 +19,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
 use bytes::Bytes;
-use command::version;
+use cli::version;
 use http::StatusCode;
 use http::header::CONTENT_TYPE;
 use prometheus_client::registry::Registry;

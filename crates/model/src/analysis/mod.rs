@@ -16,7 +16,7 @@ use api::istio::networking::v1alpha3::VirtualService;
 use serde_json::{Value, json};
 
 use crate::config::{Kind, Meta, Object, Spec};
-use crate::names::Text;
+use crate::names::Str;
 use crate::problem::{Place, Severity};
 use crate::snapshot::Snapshot;
 
@@ -27,7 +27,7 @@ pub struct Finding {
     pub code: &'static str,
     pub severity: Severity,
     /// The object that it is about, as `VirtualService shop/cart`, or the file.
-    pub origin: Text,
+    pub origin: Str,
     pub place: Option<Place>,
     pub message: String,
 }

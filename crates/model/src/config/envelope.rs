@@ -8,7 +8,7 @@ use api::istio::mcp::v1alpha1::{Metadata, Resource};
 
 use super::{Kind, Meta, Object};
 use crate::labels::Labels;
-use crate::names::Text;
+use crate::names::Str;
 use crate::problem::Place;
 
 const TYPE_PREFIX: &str = "type.googleapis.com/";
@@ -17,7 +17,7 @@ const TYPE_PREFIX: &str = "type.googleapis.com/";
 pub fn seal(object: &Object) -> Option<Resource> {
     let meta = &object.meta;
     let type_url = format!("{TYPE_PREFIX}{}", object.spec.kind().message()?);
-    let pairs = |(key, value): (&Text, &Text)| (key.to_string(), value.to_string());
+    let pairs = |(key, value): (&Str, &Str)| (key.to_string(), value.to_string());
     Some(Resource {
         metadata: Some(Metadata {
             name: format!("{}/{}", meta.namespace, meta.name),
@@ -36,7 +36,7 @@ fn seconds(seconds: i64) -> prost_types::Timestamp {
 
 /// The object of this kind in an envelope; `from` is told as its place. The error completes "could not read NAME".
 /// The object is not validated: see `validate`.
-pub fn open(kind: Kind, resource: &Resource, from: &Text) -> Result<Object, String> {
+pub fn open(kind: Kind, resource: &Resource, from: &Str) -> Result<Object, String> {
     let metadata = resource.metadata.as_ref().ok_or("it has no metadata")?;
     let (namespace, name) = metadata.name.split_once('/').unwrap_or(("", &metadata.name));
     if name.is_empty() || name.contains('/') {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value};
 
 use super::{Meta, timestamp};
-use crate::names::Text;
+use crate::names::Str;
 use crate::problem::Place;
 
 /// Reads metadata; the second value tells what in it was not understood.
@@ -42,9 +42,9 @@ pub(super) fn read(json: Option<&Value>, place: Place) -> (Meta, Vec<String>) {
 }
 
 /// Host and address of each address that the status of a ServiceEntry tells.
-pub(super) fn allocated(status: Option<&Value>) -> Vec<(Text, Text)> {
+pub(super) fn allocated(status: Option<&Value>) -> Vec<(Str, Str)> {
     let listed = status.and_then(|status| status.get("addresses")).and_then(Value::as_array);
-    let word = |entry: &Value, key: &str| entry.get(key).and_then(Value::as_str).map(Text::from);
+    let word = |entry: &Value, key: &str| entry.get(key).and_then(Value::as_str).map(Str::from);
     listed.into_iter().flatten().filter_map(|entry| Some((word(entry, "host")?, word(entry, "value")?))).collect()
 }
 
@@ -60,7 +60,7 @@ fn created(entries: &Map<String, Value>, mistakes: &mut Vec<String>) -> i64 {
     seconds.unwrap_or_default()
 }
 
-fn pairs(entries: &Map<String, Value>, key: &str, mistakes: &mut Vec<String>) -> BTreeMap<Text, Text> {
+fn pairs(entries: &Map<String, Value>, key: &str, mistakes: &mut Vec<String>) -> BTreeMap<Str, Str> {
     match entries.get(key) {
         None | Some(Value::Null) => BTreeMap::new(),
         Some(Value::Object(map)) => map

@@ -26,7 +26,7 @@ use std::sync::Arc;
 use api::istio;
 
 use crate::labels::Labels;
-use crate::names::{Namespace, Text};
+use crate::names::{Namespace, Str};
 use crate::problem::Place;
 use crate::shared::{Packed, Shared};
 
@@ -217,7 +217,7 @@ impl fmt::Display for Kind {
 pub struct Key {
     pub kind: Kind,
     pub namespace: Namespace,
-    pub name: Text,
+    pub name: Str,
 }
 
 impl fmt::Display for Key {
@@ -229,17 +229,17 @@ impl fmt::Display for Key {
 /// What is said about an object beside its spec.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Meta {
-    pub name: Text,
+    pub name: Str,
     pub namespace: Namespace,
     pub labels: Labels,
-    pub annotations: BTreeMap<Text, Text>,
+    pub annotations: BTreeMap<Str, Str>,
     /// Seconds since 1970; the older object wins a conflict.
     pub created: i64,
-    pub resource_version: Text,
+    pub resource_version: Str,
     /// It lies in a store that keeps statuses.
     pub keeps_status: bool,
     /// Host and address, as the status of a ServiceEntry tells them.
-    pub allocated: Vec<(Text, Text)>,
+    pub allocated: Vec<(Str, Str)>,
     /// How often the spec was written, as an API server counts; 0 elsewhere.
     pub generation: i64,
     /// Where it was read, for messages.
@@ -274,7 +274,7 @@ impl Object {
 }
 
 /// Annotations that change behaviour; the rest is noise of other tools.
-fn meaningful(annotations: &BTreeMap<Text, Text>) -> impl Iterator<Item = (&Text, &Text)> {
+fn meaningful(annotations: &BTreeMap<Str, Str>) -> impl Iterator<Item = (&Str, &Str)> {
     annotations.iter().filter(|(key, _)| key.contains("istio.io/") || &***key == "kubernetes.io/ingress.class")
 }
 

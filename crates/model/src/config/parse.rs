@@ -11,7 +11,7 @@ use super::message::Finding;
 use super::text::{self, Chunk, Unreadable, clip};
 use super::{Kind, Meta, Object, message, meta};
 use crate::config::lower::{self, Old};
-use crate::names::Text;
+use crate::names::Str;
 use crate::problem::{Place, Problem, Severity};
 
 /// Unknown fields told of one object; the rest is only counted.
@@ -33,7 +33,7 @@ pub struct Parsed {
 /// Objects are not validated: see `validate`.
 pub fn documents(text: &str, file: &str) -> Parsed {
     let (mut parsed, mut untold) = (Parsed::default(), Untold::default());
-    let file: Text = file.into();
+    let file: Str = file.into();
     for document in text::read(text) {
         let place = Place { file: file.clone(), line: document.line };
         match document.content {
@@ -70,7 +70,7 @@ impl Untold {
     }
 
     /// One problem for all of them, about the whole file: the objects they are about are not known.
-    fn summary(&self, file: &Text) -> Option<Problem> {
+    fn summary(&self, file: &Str) -> Option<Problem> {
         let severity = self.severity?;
         let message = format!("and {} more problems in this file", self.count).into();
         let place = Some(Place { file: file.clone(), line: 0 });
@@ -161,7 +161,7 @@ impl<'a> Reading<'a> {
     /// Reads an object of a kind that is no more: as the documents that mean the same today.
     fn old(&mut self, old: Old, kind: &str, entries: &Map<String, Value>) {
         let (meta, _) = meta::read(entries.get("metadata"), self.place.clone());
-        let about: Text = format!("{kind} {}/{}", meta.namespace, clip(&meta.name)).into();
+        let about: Str = format!("{kind} {}/{}", meta.namespace, clip(&meta.name)).into();
         let lowered = match lower::lower(old, entries) {
             Ok(lowered) => lowered,
             Err(refused) => return self.tell(Problem::error(about, refused.0)),
@@ -185,7 +185,7 @@ impl<'a> Reading<'a> {
         if kind == Kind::ServiceEntry {
             meta.allocated = meta::allocated(entries.get("status"));
         }
-        let about: Text = format!("{kind} {}/{}", meta.namespace, clip(&meta.name)).into();
+        let about: Str = format!("{kind} {}/{}", meta.namespace, clip(&meta.name)).into();
         for mistake in mistakes {
             self.tell(Problem::warning(about.clone(), mistake));
         }
@@ -198,7 +198,7 @@ impl<'a> Reading<'a> {
         self.spec(kind, entries.get("spec").unwrap_or(&Value::Null), meta, &about);
     }
 
-    fn spec(&mut self, kind: Kind, json: &Value, meta: Meta, about: &Text) {
+    fn spec(&mut self, kind: Kind, json: &Value, meta: Meta, about: &Str) {
         let Some(message) = kind.message() else {
             return match kind.read(json) {
                 Ok(spec) => self.objects.push((Object { meta: Arc::new(meta), spec }, self.steps.clone())),
@@ -231,7 +231,7 @@ impl<'a> Reading<'a> {
 const KNOWN_KEYS: &[&str] = &["apiVersion", "kind", "metadata", "spec", "status"];
 
 /// Findings as problems of one object: errors first, and not endlessly many.
-pub(super) fn problems(mut findings: Vec<Finding>, about: &Text, place: &Place) -> Vec<(Problem, Steps)> {
+pub(super) fn problems(mut findings: Vec<Finding>, about: &Str, place: &Place) -> Vec<(Problem, Steps)> {
     findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
     let more = findings.len().saturating_sub(MOST_FINDINGS);
     let told = findings.into_iter().take(MOST_FINDINGS).map(|finding| {

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use crate::config::{Key, Meta};
 use crate::host::is_wildcard;
-use crate::names::Text;
+use crate::names::Str;
 
 /// The blocks that addresses are taken from: 240.240.0.0/16 and 2001:2::/48.
 const FIRST_V4: Ipv4Addr = Ipv4Addr::new(240, 240, 0, 0);
@@ -21,7 +21,7 @@ const MOST: u32 = 0xFFFE;
 const SWITCH: &str = "networking.istio.io/enable-autoallocate-ip";
 
 /// A host's addresses, as an object's status tells them or is to tell them.
-pub type Given = Vec<(Text, Text)>;
+pub type Given = Vec<(Str, Str)>;
 
 /// All addresses that are given.
 #[derive(Clone, Debug, Default)]
@@ -35,7 +35,7 @@ impl Allocated {
     }
 
     /// The first address of each family that a host of this entry has.
-    pub(super) fn of(&self, entry: &Key, host: &str) -> (Option<Text>, Option<Text>) {
+    pub(super) fn of(&self, entry: &Key, host: &str) -> (Option<Str>, Option<Str>) {
         let given = self.by_entry.get(entry).map_or(&[][..], |list| list);
         let first = |is_v6: bool| {
             let mut own = given.iter().filter(|(of, _)| **of == *host).map(|(_, address)| address);
@@ -47,7 +47,7 @@ impl Allocated {
     /// The statuses that tell what was given.
     pub(super) fn statuses(&self) -> impl Iterator<Item = (Key, Arc<Value>)> {
         self.by_entry.iter().map(|(key, given)| {
-            let address = |(host, value): &(Text, Text)| json!({"host": **host, "value": **value});
+            let address = |(host, value): &(Str, Str)| json!({"host": **host, "value": **value});
             (key.clone(), Arc::new(json!({"addresses": given.iter().map(address).collect::<Vec<_>>()})))
         })
     }
@@ -65,7 +65,7 @@ impl Allocated {
             wanting.push((meta.created, key, spec));
         }
         wanting.sort_by_key(|(created, key, _)| (*created, &key.name, &key.namespace));
-        let mut used: BTreeSet<Text> = self.by_entry.values().flatten().map(|(_, address)| address.clone()).collect();
+        let mut used: BTreeSet<Str> = self.by_entry.values().flatten().map(|(_, address)| address.clone()).collect();
         let mut next = 1;
         for (_, key, spec) in wanting {
             let given = self.by_entry.entry(key.clone()).or_default();
@@ -74,7 +74,7 @@ impl Allocated {
                     continue;
                 }
                 let Some(pair) = free(&mut used, &mut next) else { break };
-                given.extend(pair.map(|address| (Text::from(host.as_str()), address)));
+                given.extend(pair.map(|address| (Str::from(host.as_str()), address)));
             }
         }
         self.by_entry.retain(|_, given| !given.is_empty());
@@ -94,13 +94,13 @@ fn hosts(spec: &ServiceEntry) -> impl Iterator<Item = &String> {
 }
 
 /// The next pair of addresses that nobody has.
-fn free(used: &mut BTreeSet<Text>, next: &mut u32) -> Option<[Text; 2]> {
+fn free(used: &mut BTreeSet<Str>, next: &mut u32) -> Option<[Str; 2]> {
     while *next <= MOST {
         let number = *next;
         *next += 1;
         let v4 = Ipv4Addr::from_bits(FIRST_V4.to_bits() + number).to_string();
         let v6 = Ipv6Addr::from_bits(FIRST_V6.to_bits() + u128::from(number)).to_string();
-        let pair = [Text::from(v4), Text::from(v6)];
+        let pair = [Str::from(v4), Str::from(v6)];
         if !pair.iter().any(|address| used.contains(address)) {
             used.extend(pair.iter().cloned());
             return Some(pair);

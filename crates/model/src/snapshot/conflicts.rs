@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::change::SourceId;
 use crate::conflict::{Conflicts, Policy};
-use crate::names::{Namespace, ServiceKey, Text};
+use crate::names::{Namespace, ServiceKey, Str};
 use crate::port::Port;
 use crate::problem::{Problem, Severity};
 use crate::service::{Registry, Service};
@@ -15,7 +15,7 @@ pub(super) type Registered = imbl::OrdMap<(SourceId, ServiceKey), Arc<Service>>;
 
 /// Where the endpoints go that a source told of a service: to the service of this key, or nowhere.
 /// What is not listed goes where the source said.
-pub(super) type Placements = BTreeMap<(ServiceKey, Text), Option<ServiceKey>>;
+pub(super) type Placements = BTreeMap<(ServiceKey, Str), Option<ServiceKey>>;
 
 /// What is left when all conflicts are settled.
 #[derive(Debug, Default)]

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use crate::endpoint::Endpoint;
-use crate::names::{ServiceKey, Text};
+use crate::names::{ServiceKey, Str};
 
 use super::conflicts::Placements;
 
@@ -13,13 +13,13 @@ use super::conflicts::Placements;
 pub struct Endpoints {
     by_service: imbl::OrdMap<ServiceKey, Arc<[Shard]>>,
     /// Ordered only because that takes half the memory of a hash map.
-    by_address: imbl::OrdMap<Text, Arc<[ServiceKey]>>,
+    by_address: imbl::OrdMap<Str, Arc<[ServiceKey]>>,
     /// What was told of services that several registries have, and where it shows instead.
-    placed: imbl::OrdMap<(ServiceKey, Text), Placed>,
+    placed: imbl::OrdMap<(ServiceKey, Str), Placed>,
 }
 
 /// What one source told of a service. A service has one in nearly every mesh, and a handful at most.
-type Shard = (Text, Arc<[Endpoint]>);
+type Shard = (Str, Arc<[Endpoint]>);
 
 #[derive(Clone, Debug)]
 struct Placed {
@@ -34,11 +34,11 @@ impl Endpoints {
     }
 
     /// Endpoints by who told them.
-    pub fn shards<'a>(&'a self, key: &ServiceKey) -> impl Iterator<Item = (&'a Text, &'a Arc<[Endpoint]>)> + use<'a> {
+    pub fn shards<'a>(&'a self, key: &ServiceKey) -> impl Iterator<Item = (&'a Str, &'a Arc<[Endpoint]>)> + use<'a> {
         self.by_service.get(key).into_iter().flat_map(|shards| shards.iter().map(|(teller, shard)| (teller, shard)))
     }
 
-    fn shard(&self, key: &ServiceKey, teller: &Text) -> Option<Arc<[Endpoint]>> {
+    fn shard(&self, key: &ServiceKey, teller: &Str) -> Option<Arc<[Endpoint]>> {
         self.shards(key).find(|(known, _)| *known == teller).map(|(_, list)| list.clone())
     }
 
@@ -53,7 +53,7 @@ impl Endpoints {
     }
 
     /// Replaces what `shard` says about a service. False if it said the same before.
-    pub(super) fn replace(&mut self, key: &ServiceKey, shard: &Text, list: Vec<Endpoint>) -> bool {
+    pub(super) fn replace(&mut self, key: &ServiceKey, shard: &Str, list: Vec<Endpoint>) -> bool {
         let before = self.shard(key, shard);
         if before.as_deref().unwrap_or_default() == list.as_slice() {
             return false;
@@ -81,7 +81,7 @@ impl Endpoints {
     }
 
     /// Takes what a registry told of a service; gives the key whose endpoints changed by that.
-    pub(super) fn told(&mut self, key: &ServiceKey, shard: &Text, list: Vec<Endpoint>) -> Option<ServiceKey> {
+    pub(super) fn told(&mut self, key: &ServiceKey, shard: &Str, list: Vec<Endpoint>) -> Option<ServiceKey> {
         let Some(placed) = self.placed.get_mut(&(key.clone(), shard.clone())) else {
             return self.replace(key, shard, list).then(|| key.clone());
         };
@@ -108,7 +108,7 @@ impl Endpoints {
     /// `None` moves a shard back to where its source said.
     fn move_to(
         &mut self,
-        slot: &(ServiceKey, Text),
+        slot: &(ServiceKey, Str),
         target: Option<Option<ServiceKey>>,
         changed: &mut BTreeSet<ServiceKey>,
     ) {

@@ -12,7 +12,7 @@ use super::{Delta, Snapshot};
 use crate::config::{Key, Kind, Meta, Object, Spec};
 use crate::endpoint::{Endpoint, Locality, TlsMode};
 use crate::labels::{Labels, selects};
-use crate::names::{Namespace, NetworkId, ServiceKey, Text};
+use crate::names::{Namespace, NetworkId, ServiceKey, Str};
 use crate::port::{Port, Protocol};
 use crate::service::{ExportTo, Registry, Resolution, Service, TrafficDistribution, UNSPECIFIED};
 use crate::settings::Settings;
@@ -137,7 +137,7 @@ fn services_of(told: &Told, allocated: &Allocated) -> Vec<Arc<Service>> {
     let key = Key { kind: Kind::ServiceEntry, namespace: meta.namespace.clone(), name: meta.name.clone() };
     let of_host = |host: &String| {
         let template = &template;
-        let host = Text::from(host.as_str());
+        let host = Str::from(host.as_str());
         let (auto_ipv4, auto_ipv6) = allocated.of(&key, &host);
         addresses.iter().map(move |address| {
             Arc::new(Service {
@@ -154,13 +154,13 @@ fn services_of(told: &Told, allocated: &Allocated) -> Vec<Arc<Service>> {
 }
 
 /// The entry's addresses, single-address blocks written as plain addresses. Text that is neither is left out.
-fn addresses_of(spec: &ServiceEntry) -> Vec<Text> {
+fn addresses_of(spec: &ServiceEntry) -> Vec<Str> {
     if spec.addresses.is_empty() {
         return vec![UNSPECIFIED.into()];
     }
     let parsed = |text: &String| {
         if text.parse::<IpAddr>().is_ok() {
-            return Some(Text::from(text.as_str()));
+            return Some(Str::from(text.as_str()));
         }
         let block: ipnet::IpNet = text.parse().ok()?;
         Some(if block.prefix_len() == block.max_prefix_len() {
@@ -192,7 +192,7 @@ fn replace_endpoints(
     services: &[Arc<Service>],
     delta: &mut Delta,
 ) {
-    let shard = Text::from(format!("ServiceEntry {}/{}", key.namespace, key.name));
+    let shard = Str::from(format!("ServiceEntry {}/{}", key.namespace, key.name));
     let mut by_host: BTreeMap<ServiceKey, Vec<Endpoint>> = BTreeMap::new();
     for known in world.services.of_entry(key).into_iter().flat_map(|list| list.iter()) {
         by_host.insert(known.key(), Vec::new());
@@ -261,7 +261,7 @@ fn told_endpoints(world: &Snapshot, told: &Told, service: &Service) -> Vec<Endpo
         return spec.ports.iter().map(|port| own_name(meta, service, port, settings)).collect();
     }
     let listed = spec.endpoints.iter().enumerate().flat_map(|(index, workload)| {
-        let name = Text::from(format!("{}-{index}", meta.name));
+        let name = Str::from(format!("{}-{index}", meta.name));
         on_ports(spec, &workload_endpoint(workload, &name, &meta.namespace, settings), &workload.ports)
     });
     listed.collect()
@@ -301,7 +301,7 @@ pub(super) fn awaits_probes(meta: &Meta) -> bool {
 }
 
 /// The group that registered the workload, or the name it is labelled with, or its own.
-pub(super) fn workload_name(meta: &Meta) -> Text {
+pub(super) fn workload_name(meta: &Meta) -> Str {
     let group = meta.annotations.get("istio.io/autoRegistrationGroup");
     group.or_else(|| meta.labels.get("service.istio.io/workload-name")).unwrap_or(&meta.name).clone()
 }
@@ -322,7 +322,7 @@ fn own_name(meta: &Meta, service: &Service, port: &ServicePort, settings: &Setti
 /// The workload as an endpoint of no port yet.
 pub(super) fn workload_endpoint(
     workload: &WorkloadEntry,
-    name: &Text,
+    name: &Str,
     namespace: &Namespace,
     settings: &Settings,
 ) -> Endpoint {
@@ -351,7 +351,7 @@ pub(super) fn workload_endpoint(
     }
 }
 
-fn spiffe(workload: &WorkloadEntry, namespace: &Namespace, settings: &Settings) -> Text {
+fn spiffe(workload: &WorkloadEntry, namespace: &Namespace, settings: &Settings) -> Str {
     if workload.service_account.is_empty() {
         return "".into();
     }

@@ -12,7 +12,7 @@ use super::plugins;
 use crate::change::SourceId;
 use crate::config::patches::PatchSet;
 use crate::config::{Config, Key, Kind, Object, Spec};
-use crate::names::{Namespace, Text};
+use crate::names::{Namespace, Str};
 use crate::problem::Problem;
 use crate::settings::Knobs;
 
@@ -44,13 +44,13 @@ impl Objects {
 
     /// Objects of one kind, by namespace and name.
     pub fn of(&self, kind: Kind) -> impl Iterator<Item = &Object> + use<'_> {
-        let first = Key { kind, namespace: Namespace::default(), name: Text::from("") };
+        let first = Key { kind, namespace: Namespace::default(), name: Str::from("") };
         self.counting.range(first..).map(|(_, told)| &told.object).take_while(move |o| o.spec.kind() == kind)
     }
 
     /// Objects of one kind in one namespace, by name.
     pub fn of_namespace<'a>(&'a self, kind: Kind, namespace: &'a Namespace) -> impl Iterator<Item = &'a Object> {
-        let first = Key { kind, namespace: namespace.clone(), name: Text::from("") };
+        let first = Key { kind, namespace: namespace.clone(), name: Str::from("") };
         let objects = self.counting.range(first..).map(|(_, told)| &told.object);
         objects.take_while(move |o| o.spec.kind() == kind && o.meta.namespace == *namespace)
     }

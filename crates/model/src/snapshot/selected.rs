@@ -7,7 +7,7 @@ use super::entries::{awaits_probes, labelled, workload_endpoint, workload_name};
 use super::{Delta, Snapshot};
 use crate::config::{Kind, Object};
 use crate::endpoint::Endpoint;
-use crate::names::{Namespace, ServiceKey, Text};
+use crate::names::{Namespace, ServiceKey, Str};
 use crate::service::{Resolution, Service, Target};
 
 const SHARD: &str = "WorkloadEntry";
@@ -20,7 +20,7 @@ pub(super) fn join(world: &mut Snapshot, delta: &mut Delta) {
     if delta.settings {
         namespaces.extend(world.objects.of(Kind::WorkloadEntry).map(|object| object.meta.namespace.clone()));
     }
-    let shard = Text::from(SHARD);
+    let shard = Str::from(SHARD);
     let mut lists: Vec<(ServiceKey, Vec<Endpoint>)> = Vec::new();
     for namespace in namespaces {
         let gone = delta.services.iter().filter(|key| key.namespace == namespace && world.services.get(key).is_none());

@@ -4,12 +4,12 @@
 use super::objects::{Objects, Told};
 use crate::change::SourceId;
 use crate::config::{Key, Object};
-use crate::names::Text;
+use crate::names::Str;
 use crate::problem::{Problem, Severity};
 
 impl Objects {
     /// Takes what a store has under a key now. True where another object counts than before.
-    pub(super) fn tell(&mut self, store: &SourceId, key: &Key, object: Option<Object>, order: &[Text]) -> bool {
+    pub(super) fn tell(&mut self, store: &SourceId, key: &Key, object: Option<Object>, order: &[Str]) -> bool {
         match (object, self.counting.get(key).and_then(|told| told.by.clone())) {
             (Some(object), Some(holder)) if holder != *store => self.contest(store, &holder, object, order),
             (Some(object), _) => self.hold(store, key, object),
@@ -41,7 +41,7 @@ impl Objects {
         Some(self.behind.iter().filter_map(problem).collect())
     }
 
-    fn contest(&mut self, store: &SourceId, holder: &SourceId, object: Object, order: &[Text]) -> bool {
+    fn contest(&mut self, store: &SourceId, holder: &SourceId, object: Object, order: &[Str]) -> bool {
         let key = object.key();
         self.is_contested_anew = true;
         if rank(order, holder) < rank(order, store) {
@@ -63,7 +63,7 @@ impl Objects {
         is_new
     }
 
-    fn release(&mut self, key: &Key, order: &[Text]) -> bool {
+    fn release(&mut self, key: &Key, order: &[Str]) -> bool {
         let next = self.others(key).min_by_key(|store| rank(order, store)).cloned();
         let next = next.and_then(|store| Some((self.behind.remove(&(key.clone(), store.clone()))?, store)));
         match next {
@@ -77,7 +77,7 @@ impl Objects {
 
     /// Stores that have the object too.
     fn others<'a>(&'a self, key: &'a Key) -> impl Iterator<Item = &'a SourceId> {
-        let first = (key.clone(), SourceId(Text::from("")));
+        let first = (key.clone(), SourceId(Str::from("")));
         self.behind
             .range(first..)
             .map(|((of, store), _)| (of, store))
@@ -87,7 +87,7 @@ impl Objects {
 }
 
 /// Stores that were not given by name come last.
-fn rank<'a>(order: &[Text], store: &'a SourceId) -> (usize, &'a SourceId) {
+fn rank<'a>(order: &[Str], store: &'a SourceId) -> (usize, &'a SourceId) {
     (order.iter().position(|name| *name == store.0).unwrap_or(order.len()), store)
 }
 

@@ -10,7 +10,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use crate::config::{Meta, Object, Spec};
 use crate::endpoint::{Endpoint, Health, Locality, TlsMode};
-use crate::names::{Namespace, NetworkId, ServiceKey, Text};
+use crate::names::{Namespace, NetworkId, ServiceKey, Str};
 use crate::port::{Port, Protocol};
 use crate::service::{Registry, Resolution, Service, UNSPECIFIED, Visibility};
 use crate::shared::Packed;
@@ -28,7 +28,7 @@ const TOPOLOGY: [&str; 5] = [
 ];
 
 /// What tells workloads apart, but for their ports: address, labels, place, network, weight, account.
-type Workload = (Text, BTreeMap<String, String>, Locality, NetworkId, u32, String);
+type Workload = (Str, BTreeMap<String, String>, Locality, NetworkId, u32, String);
 
 /// Services that are told as entries: those of registries that readers are unlikely to have. ServiceEntries are told
 /// as they are, and services of Kubernetes are for those who watch it.
@@ -107,7 +107,7 @@ fn spec(service: &Service, ports: &[Port], workloads: Vec<WorkloadEntry>) -> Ser
 
 /// Endpoints that serve, each address once for all its ports. Entries tell of no health, so the others are left out.
 fn workloads<'a>(endpoints: impl Iterator<Item = &'a Endpoint>, namespace: &Namespace) -> Vec<WorkloadEntry> {
-    let mut seen: BTreeMap<(Workload, &Text), usize> = BTreeMap::new();
+    let mut seen: BTreeMap<(Workload, &Str), usize> = BTreeMap::new();
     let mut found: BTreeMap<(Workload, usize), BTreeMap<String, u32>> = BTreeMap::new();
     for endpoint in endpoints.filter(|e| matches!(e.health, Health::Healthy | Health::Unknown)) {
         let workload = workload(endpoint, namespace);
@@ -117,7 +117,7 @@ fn workloads<'a>(endpoints: impl Iterator<Item = &'a Endpoint>, namespace: &Name
         *number += 1;
     }
     let entry = |(((address, labels, locality, network, weight, service_account), _), ports)| WorkloadEntry {
-        address: Text::to_string(&address),
+        address: Str::to_string(&address),
         ports,
         labels,
         network: NetworkId::to_string(&network),

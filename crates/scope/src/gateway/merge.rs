@@ -7,7 +7,7 @@ use std::sync::Arc;
 use api::istio::networking::v1alpha3::server_tls_settings::TlSmode;
 use api::istio::networking::v1alpha3::{Gateway, Server};
 use model::config::{Config, Meta};
-use model::names::{Namespace, Text};
+use model::names::{Namespace, Str};
 use model::port::Protocol;
 use model::shared::Shared;
 
@@ -29,7 +29,7 @@ pub(super) struct Merge {
 struct PortKey {
     number: u32,
     protocol: String,
-    bind: Text,
+    bind: Str,
 }
 
 impl Merge {
@@ -128,7 +128,7 @@ impl Merge {
                 number: key.number,
                 protocol: Protocol::parse(&key.protocol),
                 bind: key.bind,
-                route: Text::from(""),
+                route: Str::from(""),
                 servers: vec![server],
             }),
         }
@@ -145,7 +145,7 @@ impl Merge {
             |s: &&Arc<GatewayServer>| s.spec.tls.as_ref().is_some_and(|tls| tls.mode() == TlSmode::AutoPassthrough);
         let mut servers = all.filter(auto).peekable();
         if servers.peek().is_some() {
-            let hosts = servers.flat_map(|s| s.spec.hosts.iter().map(|h| Text::from(h.as_str()))).collect();
+            let hosts = servers.flat_map(|s| s.spec.hosts.iter().map(|h| Str::from(h.as_str()))).collect();
             self.gateway.auto_passthrough_hosts = Some(hosts);
         }
         self.gateway
@@ -166,7 +166,7 @@ fn can_share(newcomer: Protocol, known: Protocol) -> bool {
 }
 
 /// `http.80`, `https.443.name.gateway.namespace`, with the address where one is bound.
-fn route_name(server: &Server, number: u32, meta: &Meta) -> Text {
+fn route_name(server: &Server, number: u32, meta: &Meta) -> Str {
     let bind = if server.bind.is_empty() { String::new() } else { format!(".{}", server.bind) };
     let Some(port) = &server.port else { return "".into() };
     if protocol(server).is_http() {
@@ -178,13 +178,13 @@ fn route_name(server: &Server, number: u32, meta: &Meta) -> Text {
     "".into()
 }
 
-fn sni_hosts(server: &Server) -> Vec<Text> {
+fn sni_hosts(server: &Server) -> Vec<Str> {
     if server.tls.is_none() {
         return Vec::new();
     }
     let plain = server.hosts.iter().map(|h| h.split_once('/').map_or(h.as_str(), |(_, host)| host));
     let unique: BTreeSet<&str> = plain.collect();
-    unique.into_iter().map(Text::from).collect()
+    unique.into_iter().map(Str::from).collect()
 }
 
 /// `./host` names the gateway's own namespace, `*/host` every one.

@@ -10,7 +10,7 @@ use api::istio::networking::v1alpha3::server_tls_settings::TlSmode;
 use api::istio::networking::v1alpha3::{Gateway as IstioGateway, Server};
 use model::config::Config;
 use model::labels::selects;
-use model::names::{Namespace, Text};
+use model::names::{Namespace, Str};
 use model::port::Protocol;
 use model::proxy::{Proxy, ProxyKind};
 use model::shared::Shared;
@@ -30,11 +30,11 @@ pub struct MergedGateway {
     /// Ports to open, in the order in which gateways ask for them.
     pub ports: Vec<GatewayPort>,
     /// Servers whose virtual hosts stand in the route table of this name.
-    pub servers_by_route: BTreeMap<Text, Vec<Arc<GatewayServer>>>,
+    pub servers_by_route: BTreeMap<Str, Vec<Arc<GatewayServer>>>,
     /// Hosts that clients of other networks may reach by server name alone; `None` if no server asks for it.
-    pub auto_passthrough_hosts: Option<BTreeSet<Text>>,
+    pub auto_passthrough_hosts: Option<BTreeSet<Str>>,
     /// Resource names of secrets that the gateways name and this workload may have for their sake.
-    pub secrets: BTreeSet<Text>,
+    pub secrets: BTreeSet<Str>,
 }
 
 /// One port of one address, with the servers that share it.
@@ -43,9 +43,9 @@ pub struct GatewayPort {
     pub number: u32,
     pub protocol: Protocol,
     /// The address to bind; empty for all.
-    pub bind: Text,
+    pub bind: Str,
     /// The route table of plain-text HTTP servers; TLS servers have one each.
-    pub route: Text,
+    pub route: Str,
     pub servers: Vec<Arc<GatewayServer>>,
 }
 
@@ -55,11 +55,11 @@ pub struct GatewayServer {
     /// As written, but hosts are `host` or `namespace/host` only.
     pub spec: Shared<Server>,
     /// `namespace/name` of the gateway.
-    pub gateway: Text,
+    pub gateway: Str,
     /// The name its virtual hosts are asked for; empty for TCP.
-    pub route: Text,
+    pub route: Str,
     /// Server names that its TLS connections ask for, sorted.
-    pub sni_hosts: Vec<Text>,
+    pub sni_hosts: Vec<Str>,
 }
 
 impl GatewayServer {

@@ -11,7 +11,7 @@ use crate::source::{Outlet, Source, Stopped};
 use http::{HeaderMap, Uri};
 use model::change::{Change, SourceId};
 use model::config::Key;
-use model::names::Text;
+use model::names::Str;
 use model::problem::Problem;
 use model::wanted::{KeySource, KeyWish, Wanted};
 use serde_json::Value;
@@ -44,14 +44,14 @@ pub struct Jwks {
 /// What is known of one key set.
 struct Held {
     wish: KeyWish,
-    keys: Option<Text>,
+    keys: Option<Str>,
     fetched: Option<Instant>,
     failure: Option<String>,
     failures: u32,
     due: Instant,
 }
 
-type Answers = JoinSet<(KeySource, Result<Text, String>)>;
+type Answers = JoinSet<(KeySource, Result<Str, String>)>;
 
 impl Jwks {
     /// Fetches what is wanted, again after each `refresh`. Nothing is wanted before the receiver holds a value:
@@ -91,7 +91,7 @@ impl Jwks {
     }
 
     /// What an answer changes.
-    fn take_in(&mut self, source: KeySource, answer: Result<Text, String>) -> Option<Change> {
+    fn take_in(&mut self, source: KeySource, answer: Result<Str, String>) -> Option<Change> {
         let refresh = self.refresh;
         let held = self.held.get_mut(&source)?;
         match answer {
@@ -160,7 +160,7 @@ impl Source for Jwks {
     }
 }
 
-async fn next(answers: &mut Answers) -> Result<(KeySource, Result<Text, String>), tokio::task::JoinError> {
+async fn next(answers: &mut Answers) -> Result<(KeySource, Result<Str, String>), tokio::task::JoinError> {
     match answers.join_next().await {
         Some(answer) => answer,
         None => pending().await,
@@ -181,7 +181,7 @@ impl Held {
     }
 
     /// Notes keys that were fetched; says whether they are other keys than before.
-    fn succeed(&mut self, keys: Text, refresh: Duration) -> bool {
+    fn succeed(&mut self, keys: Str, refresh: Duration) -> bool {
         let now = Instant::now();
         (self.fetched, self.due, self.failure, self.failures) = (Some(now), now + refresh, None, 0);
         let is_new = self.keys.as_deref().is_none_or(|known| key_list(known) != key_list(&keys));
@@ -242,14 +242,14 @@ impl Fetcher {
         self.client.get_or_init(made).as_ref().map_err(Error::to_string)
     }
 
-    async fn keys(&self, source: &KeySource, limit: Duration) -> Result<Text, String> {
+    async fn keys(&self, source: &KeySource, limit: Duration) -> Result<Str, String> {
         match tokio::time::timeout(limit, self.found(source, limit)).await {
             Ok(found) => found,
             Err(_) => Err(format!("no answer within {limit:?}")),
         }
     }
 
-    async fn found(&self, source: &KeySource, limit: Duration) -> Result<Text, String> {
+    async fn found(&self, source: &KeySource, limit: Duration) -> Result<Str, String> {
         let address = match source {
             KeySource::Uri(uri) => uri.to_string(),
             KeySource::Issuer(issuer) => {

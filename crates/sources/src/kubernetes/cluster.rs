@@ -15,7 +15,7 @@ use model::config::mesh::{parse_mesh, parse_networks};
 use model::endpoint::Locality;
 use model::labels::{Labels, selects};
 use model::named::Named;
-use model::names::{ClusterId, CredentialKey, Holder, Namespace, NetworkId, ServiceKey, Text};
+use model::names::{ClusterId, CredentialKey, Holder, Namespace, NetworkId, ServiceKey, Str};
 use model::problem::{Place, Problem, Severity};
 use model::service::Service;
 use model::settings::{Knobs, Settings};
@@ -34,22 +34,22 @@ use super::wire::{self, Item};
 const REVISION: &str = "istio.io/rev";
 
 /// Namespace and name.
-type Name = (Namespace, Text);
+type Name = (Namespace, Str);
 
 /// What does not change while a cluster is watched.
 #[derive(Clone, Debug)]
 pub struct Options {
     pub cluster: ClusterId,
     /// DNS suffix, `cluster.local`.
-    pub domain: Text,
+    pub domain: Str,
     /// Where the control plane and objects for the whole mesh stand.
     pub system_namespace: Namespace,
     /// Objects labelled for another revision are not read; empty reads all.
-    pub revision: Text,
+    pub revision: Str,
     /// Whether namespaces and config of this cluster count for the whole mesh.
     pub is_primary: bool,
     /// The ConfigMap of the system namespace that holds settings of the mesh, where no file does.
-    pub mesh_config: Option<Text>,
+    pub mesh_config: Option<Str>,
 }
 
 impl Options {
@@ -77,13 +77,13 @@ pub enum Collection {
     Secret,
     ConfigMap,
     /// `apiVersion` and `kind` of documents.
-    Config(Text, Text),
+    Config(Str, Str),
     /// Definitions of kinds, and what names other clusters (labelled Secrets, a ConfigMap, and a Secret that the
     /// ConfigMap names by namespace and name): read while watching, not joined.
     Definition,
     Remote,
     Registry,
-    Access(Text, Text),
+    Access(Str, Str),
     /// The ConfigMap with settings of the mesh, where it lies outside of the namespaces that are watched.
     Mesh,
     /// The part of a collection that lies in one namespace.
@@ -123,12 +123,12 @@ pub struct Cluster {
     interner: Interner,
     templates: Pool<Template>,
     namespaces: BTreeMap<Namespace, NamespaceFacts>,
-    nodes: BTreeMap<Text, Node>,
+    nodes: BTreeMap<Str, Node>,
     pods: BTreeMap<Name, Running>,
     services: BTreeMap<Name, Serving>,
     /// By service, each with those of one in the order of their names: nearly always there is one.
-    slices: BTreeMap<Name, Vec<(Text, Slice)>>,
-    service_of_slice: BTreeMap<Name, Text>,
+    slices: BTreeMap<Name, Vec<(Str, Slice)>>,
+    service_of_slice: BTreeMap<Name, Str>,
     credentials: Credentials,
     documents: Documents,
     dirty: Dirty,
@@ -138,14 +138,14 @@ pub struct Cluster {
 struct NamespaceFacts {
     labels: Labels,
     /// The wish of its services for near endpoints.
-    near: Option<Text>,
+    near: Option<Str>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Node {
     locality: Locality,
     labels: Labels,
-    external: Option<Text>,
+    external: Option<Str>,
 }
 
 #[derive(Clone, Debug)]
@@ -178,7 +178,7 @@ struct Dirty {
     namespaces: BTreeSet<Namespace>,
     pods: BTreeSet<Name>,
     /// Addresses at which usable pods came or went.
-    addresses: HashSet<Text>,
+    addresses: HashSet<Str>,
     services: BTreeSet<Name>,
     endpoints: BTreeSet<Name>,
     credentials: BTreeSet<CredentialKey>,
@@ -212,7 +212,7 @@ impl Cluster {
     }
 
     /// The ConfigMap of the system namespace that holds settings of the mesh.
-    pub(super) fn mesh_config(&self) -> Option<&Text> {
+    pub(super) fn mesh_config(&self) -> Option<&Str> {
         self.options.mesh_config.as_ref()
     }
 
@@ -360,7 +360,7 @@ impl Cluster {
         let (Some(service), Some(kept)) = (service, Slice::of(slice, &mut self.interner)) else {
             return self.remove_slice(&key);
         };
-        let service: Text = self.interner.text(service);
+        let service: Str = self.interner.text(service);
         if self.service_of_slice.get(&key).is_some_and(|before| *before != service) {
             self.remove_slice(&key);
         }
@@ -450,7 +450,7 @@ impl Cluster {
 
     fn touch_namespace(&mut self, name: &Namespace) {
         self.dirty.namespaces.insert(name.clone());
-        let first = (name.clone(), Text::from(""));
+        let first = (name.clone(), Str::from(""));
         let pods = self.pods.range(first.clone()..).take_while(|((ns, _), _)| ns == name);
         self.dirty.pods.extend(pods.map(|(key, _)| key.clone()));
         let services = self.services.range(first..).take_while(|((ns, _), _)| ns == name);
@@ -732,7 +732,7 @@ impl Cluster {
 
     /// The usable pods of a namespace by address.
     fn usable<'a>(&'a self, namespace: &Namespace) -> HashMap<&'a str, &'a Arc<Workload>> {
-        let first = (namespace.clone(), Text::default());
+        let first = (namespace.clone(), Str::default());
         let pods = self.pods.range(first..).take_while(|((ns, _), _)| ns == namespace);
         let mut found = HashMap::new();
         for (_, Running { pod, workload }) in pods {

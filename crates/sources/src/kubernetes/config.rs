@@ -9,7 +9,7 @@ use model::change::Change;
 use model::config::parse::{self, Parsed};
 use model::config::validate::validate;
 use model::config::{Key, Object};
-use model::names::{Namespace, Text};
+use model::names::{Namespace, Str};
 use model::problem::{Place, Problem};
 use serde_json::Value;
 
@@ -17,9 +17,9 @@ use serde_json::Value;
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct DocumentId {
     /// `group/Kind`: an object is the same in every version.
-    pub(super) kind: Text,
+    pub(super) kind: Str,
     pub(super) namespace: Namespace,
-    pub(super) name: Text,
+    pub(super) name: Str,
 }
 
 impl DocumentId {
@@ -35,7 +35,7 @@ impl DocumentId {
 }
 
 /// How a kind is called here, whatever its version.
-pub(super) fn kind_id(api_version: &str, kind: &str) -> Text {
+pub(super) fn kind_id(api_version: &str, kind: &str) -> Str {
     let group = api_version.split_once('/').map_or("", |(group, _)| group);
     format!("{group}/{kind}").into()
 }

@@ -5,13 +5,13 @@ use std::hash::Hash;
 use std::sync::Arc;
 
 use model::labels::{Label, Labels};
-use model::names::Text;
+use model::names::Str;
 
 /// Texts and label sets in use. What only the interner still holds goes when it has doubled.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Interner {
-    texts: HashSet<Text>,
-    labels: Pool<(Text, Text)>,
+    texts: HashSet<Str>,
+    labels: Pool<(Str, Str)>,
     sets: HashSet<Labels>,
     due: usize,
 }
@@ -19,12 +19,12 @@ pub(super) struct Interner {
 const FIRST_SWEEP: usize = 4096;
 
 impl Interner {
-    pub(super) fn text(&mut self, text: &str) -> Text {
+    pub(super) fn text(&mut self, text: &str) -> Str {
         if let Some(known) = self.texts.get(text) {
             return known.clone();
         }
         self.sweep();
-        let text = Text::from(text);
+        let text = Str::from(text);
         self.texts.insert(text.clone());
         text
     }
@@ -51,7 +51,7 @@ impl Interner {
             return;
         }
         self.sets.retain(|labels| !labels.is_unshared());
-        self.texts.retain(|text| Text::strong_count(text) > Some(1));
+        self.texts.retain(|text| Str::strong_count(text) > Some(1));
         self.due = (self.texts.len() + self.sets.len()) * 2;
     }
 }
@@ -87,7 +87,7 @@ impl<T: Eq + Hash> Pool<T> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Interner, Pool, Text};
+    use super::{Interner, Pool, Str};
 
     #[test]
     fn equal_values_are_kept_once_and_unused_ones_go() {
@@ -102,7 +102,7 @@ mod tests {
     fn equal_words_are_kept_once_and_unused_ones_go() {
         let mut interner = Interner::default();
         let kept = interner.text("kept");
-        assert!(Text::ptr_eq(&kept, &interner.text("kept")));
+        assert!(Str::ptr_eq(&kept, &interner.text("kept")));
         for i in 0..3 * super::FIRST_SWEEP {
             interner.text(&i.to_string());
         }

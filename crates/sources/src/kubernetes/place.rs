@@ -6,7 +6,7 @@ use api::istio::mesh::v1alpha1::network::network_endpoints::Ne;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use model::endpoint::Locality;
 use model::labels::{Label, Labels};
-use model::names::{ClusterId, NetworkId, Text};
+use model::names::{ClusterId, NetworkId, Str};
 use model::settings::Networks;
 
 use super::interner::Interner;
@@ -19,7 +19,7 @@ const OWN_LOCALITY: [&str; 2] = ["topology.istio.io/locality", "istio-locality"]
 
 /// The locality that a node's labels tell.
 pub(super) fn of_node(meta: &ObjectMeta, interner: &mut Interner) -> Locality {
-    let mut first = |keys: &[&str]| -> Option<Text> {
+    let mut first = |keys: &[&str]| -> Option<Str> {
         let labels = meta.labels.as_ref()?;
         let value = keys.iter().find_map(|key| labels.get(*key).filter(|v| !v.is_empty()))?;
         Some(interner.text(value))

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use model::endpoint::{Locality, TlsMode};
 use model::labels::Labels;
-use model::names::{ClusterId, Namespace, NetworkId, Text};
+use model::names::{ClusterId, Namespace, NetworkId, Str};
 use model::workload::{NamedPort, OwnName, Transport, Workload, WorkloadKey};
 
 use super::interner::{Interner, Pool};
@@ -19,8 +19,8 @@ const WORKLOAD_NAME: &str = "service.istio.io/workload-name";
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Pod {
     pub(super) template: Arc<Template>,
-    pub(super) addresses: Arc<[Text]>,
-    pub(super) node: Text,
+    pub(super) addresses: Arc<[Str]>,
+    pub(super) node: Str,
     own_name: Option<Arc<OwnName>>,
     phase: Phase,
     is_ready: bool,
@@ -32,8 +32,8 @@ pub(super) struct Pod {
 pub(super) struct Template {
     pub(super) labels: Labels,
     ports: Arc<[NamedPort]>,
-    service_account: Text,
-    workload_name: Text,
+    service_account: Str,
+    workload_name: Str,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,7 +73,7 @@ impl Pod {
     }
 
     /// The address by which what names no pod finds it.
-    pub(super) fn usable_address(&self) -> Option<&Text> {
+    pub(super) fn usable_address(&self) -> Option<&Str> {
         self.addresses.first().filter(|_| self.is_usable())
     }
 
@@ -99,7 +99,7 @@ pub(super) struct Surroundings<'a> {
 /// The workload that the pod is where it stands.
 pub(super) fn workload(
     namespace: &Namespace,
-    name: &Text,
+    name: &Str,
     pod: &Pod,
     around: Surroundings<'_>,
     interner: &mut Interner,
@@ -137,8 +137,8 @@ fn own_name(name: &str, spec: &wire::PodSpec, interner: &mut Interner) -> Option
     Some(Arc::new(OwnName { host: host.into(), sub_domain: interner.text(&spec.subdomain) }))
 }
 
-fn addresses(status: &wire::PodStatus) -> Arc<[Text]> {
-    let mut found: Vec<Text> = Vec::new();
+fn addresses(status: &wire::PodStatus) -> Arc<[Str]> {
+    let mut found: Vec<Str> = Vec::new();
     for ip in std::iter::once(&status.pod_ip).chain(status.pod_ips.iter().map(|p| &p.ip)) {
         if !ip.is_empty() && !found.iter().any(|known| **known == **ip) {
             found.push(ip.as_str().into());

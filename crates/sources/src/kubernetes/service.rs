@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use model::labels::Labels;
-use model::names::{ClusterId, Hostname, Namespace, Text};
+use model::names::{ClusterId, Hostname, Namespace, Str};
 use model::port::{Port, Protocol};
 use model::service::{
     ExportTo, KubernetesService, Registry, Resolution, Service, Target, TargetPort, TrafficDistribution, UNSPECIFIED,
@@ -23,9 +23,9 @@ const SERVER_FIRST: [u16; 4] = [25, 53, 3306, 27017];
 pub(super) struct Kept {
     pub(super) spec: wire::ServiceSpec,
     labels: Labels,
-    annotations: BTreeMap<Text, Text>,
+    annotations: BTreeMap<Str, Str>,
     created: i64,
-    balancers: Vec<Text>,
+    balancers: Vec<Str>,
 }
 
 impl Kept {
@@ -37,7 +37,7 @@ impl Kept {
             labels: wire::labels(&service.metadata),
             annotations: annotations.map(|(k, v)| (k.as_str().into(), v.as_str().into())).collect(),
             created: wire::created(&service.metadata),
-            balancers: ingress.map(address).filter(|a| !a.is_empty()).map(Text::from).collect(),
+            balancers: ingress.map(address).filter(|a| !a.is_empty()).map(Str::from).collect(),
             spec: service.spec,
         }
     }
@@ -67,7 +67,7 @@ pub(super) struct Around<'a> {
     /// The namespace's wish for near endpoints, if it has one.
     pub(super) near: Option<&'a str>,
     /// Addresses of nodes that answer for it.
-    pub(super) nodes: Vec<Text>,
+    pub(super) nodes: Vec<Str>,
 }
 
 /// The host name of a Service.
@@ -76,7 +76,7 @@ pub(super) fn hostname(namespace: &Namespace, name: &str, domain: &str) -> Hostn
 }
 
 /// The service as the mesh knows it.
-pub(super) fn convert(namespace: &Namespace, name: &Text, kept: &Kept, around: Around<'_>) -> Service {
+pub(super) fn convert(namespace: &Namespace, name: &Str, kept: &Kept, around: Around<'_>) -> Service {
     let spec = &kept.spec;
     let alias = Some(spec.external_name.as_str()).filter(|n| spec.kind == "ExternalName" && !n.is_empty());
     let addresses = addresses(spec);
@@ -132,7 +132,7 @@ fn own(kept: &Kept, alias: Option<&str>, around: Around<'_>) -> KubernetesServic
 }
 
 /// The virtual addresses, at least one.
-fn addresses(spec: &wire::ServiceSpec) -> Vec<Text> {
+fn addresses(spec: &wire::ServiceSpec) -> Vec<Str> {
     match spec.cluster_ip.as_str() {
         "" | "None" => vec![UNSPECIFIED.into()],
         _ if spec.cluster_ips.len() > 1 => spec.cluster_ips.to_vec(),
@@ -177,9 +177,9 @@ fn protocol(port: &wire::ServicePort) -> Protocol {
     }
 }
 
-fn accounts(namespace: &Namespace, kept: &Kept, trust_domain: &str) -> Vec<Text> {
+fn accounts(namespace: &Namespace, kept: &Kept, trust_domain: &str) -> Vec<Str> {
     let listed = |key: &str| kept.annotation(key).into_iter().flat_map(|list| list.split(','));
-    let canonical = listed("alpha.istio.io/canonical-serviceaccounts").map(Text::from);
+    let canonical = listed("alpha.istio.io/canonical-serviceaccounts").map(Str::from);
     let kubernetes = listed("alpha.istio.io/kubernetes-serviceaccounts")
         .map(|name| format!("spiffe://{trust_domain}/ns/{namespace}/sa/{name}").into());
     canonical.chain(kubernetes).collect()
@@ -201,13 +201,13 @@ fn distribution(kept: &Kept, of_namespace: Option<&str>) -> TrafficDistribution 
 }
 
 /// What a namespace's annotations wish for its services.
-pub(super) fn namespace_wish(meta: &k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta) -> Option<Text> {
-    Some(wire::annotation(meta, DISTRIBUTION)).filter(|v| !v.is_empty()).map(Text::from)
+pub(super) fn namespace_wish(meta: &k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta) -> Option<Str> {
+    Some(wire::annotation(meta, DISTRIBUTION)).filter(|v| !v.is_empty()).map(Str::from)
 }
 
 #[cfg(test)]
 mod tests {
-    use model::names::Text;
+    use model::names::Str;
     use model::port::Protocol;
 
     use super::super::wire::ServicePort;
@@ -218,7 +218,7 @@ mod tests {
         let check = |name: &str, app: Option<&str>, transport: &str, number: u16, expected: Protocol| {
             let port = ServicePort {
                 name: name.into(),
-                app_protocol: app.map(Text::from),
+                app_protocol: app.map(Str::from),
                 protocol: transport.into(),
                 port: number,
                 ..ServicePort::default()

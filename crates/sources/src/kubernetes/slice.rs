@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use model::endpoint::{Endpoint, Health, TlsMode};
 use model::labels::Labels;
-use model::names::{Namespace, Text};
+use model::names::{Namespace, Str};
 use model::service::Service;
 use model::workload::Workload;
 
@@ -22,16 +22,16 @@ pub(super) const IMPORTED: &str = "multicluster.kubernetes.io/service-name";
 pub(super) struct Slice {
     is_ipv6: bool,
     pub(super) items: Box<[Item]>,
-    ports: Box<[(Text, u16)]>,
+    ports: Box<[(Str, u16)]>,
 }
 
 /// One endpoint of a slice.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Item {
-    pub(super) addresses: Box<[Text]>,
+    pub(super) addresses: Box<[Str]>,
     conditions: wire::Conditions,
     /// The pod that it says it is.
-    pub(super) pod: Option<(Namespace, Text)>,
+    pub(super) pod: Option<(Namespace, Str)>,
 }
 
 impl Slice {
@@ -45,7 +45,7 @@ impl Slice {
             |p: &wire::SlicePort| (interner.text(p.name.as_deref().unwrap_or_default()), p.port.unwrap_or_default());
         let ports = slice.ports.iter().map(port).collect();
         let mut item = |e: &wire::SliceEndpoint| Item {
-            addresses: e.addresses.iter().map(|a| Text::from(a.as_str())).collect(),
+            addresses: e.addresses.iter().map(|a| Str::from(a.as_str())).collect(),
             conditions: e.conditions,
             pod: e
                 .target_ref
@@ -58,7 +58,7 @@ impl Slice {
     }
 
     /// Takes the same texts from where they are already: the name and the addresses of each item's pod.
-    pub(super) fn share<'a>(&mut self, known: impl Fn(&(Namespace, Text)) -> Option<(&'a Text, &'a [Text])>) {
+    pub(super) fn share<'a>(&mut self, known: impl Fn(&(Namespace, Str)) -> Option<(&'a Str, &'a [Str])>) {
         for item in &mut self.items {
             let Some(pod) = &mut item.pod else { continue };
             let Some((name, addresses)) = known(pod) else { continue };
@@ -85,13 +85,13 @@ pub(super) struct Join<'a, P, N> {
 
 impl<P, N> Join<'_, P, N>
 where
-    P: Fn(&(Namespace, Text)) -> Option<Arc<Workload>>,
+    P: Fn(&(Namespace, Str)) -> Option<Arc<Workload>>,
     N: Fn(&str) -> Standing,
 {
     /// The endpoints of all slices, each address and port once.
-    pub(super) fn endpoints(&self, slices: &[(Text, Slice)]) -> Vec<Endpoint> {
+    pub(super) fn endpoints(&self, slices: &[(Str, Slice)]) -> Vec<Endpoint> {
         let mut found = Vec::new();
-        let mut known: HashSet<(Text, Text)> = HashSet::new();
+        let mut known: HashSet<(Str, Str)> = HashSet::new();
         for (_, slice) in slices {
             for item in &slice.items {
                 self.add(slice, item, &mut |endpoint| {
@@ -141,7 +141,7 @@ where
 
     /// The pod, where service and pod have addresses of both families: its endpoint then has all of them.
     fn both_families(&self, item: &Item) -> Option<Arc<Workload>> {
-        let several = |(_, list): &(_, Vec<Text>)| list.len() > 1;
+        let several = |(_, list): &(_, Vec<Str>)| list.len() > 1;
         if !self.dual_stack || !self.service.cluster_addresses.iter().any(several) {
             return None;
         }
@@ -172,28 +172,28 @@ pub(super) fn bare(cluster: model::names::ClusterId, network: model::names::Netw
     Endpoint {
         addresses: Vec::new(),
         port: 0,
-        service_port: Text::default(),
+        service_port: Str::default(),
         service_port_number: 0,
         labels,
         locality: Default::default(),
         network,
         cluster,
         weight: 0,
-        service_account: Text::default(),
+        service_account: Str::default(),
         tls: TlsMode::Disabled,
         namespace: Namespace::default(),
-        workload_name: Text::default(),
+        workload_name: Str::default(),
         health: Health::Healthy,
-        node_name: Text::default(),
-        host_name: Text::default(),
-        sub_domain: Text::default(),
+        node_name: Str::default(),
+        host_name: Str::default(),
+        sub_domain: Str::default(),
         cluster_local: false,
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use model::names::Text;
+    use model::names::Str;
     use serde_json::json;
 
     use super::super::interner::Interner;
@@ -207,10 +207,10 @@ mod tests {
         let slice = serde_json::from_value(slice).expect("a slice");
         let mut kept = Slice::of(&slice, &mut Interner::default()).expect("a slice with addresses");
         let before = kept.clone();
-        let (name, address) = (Text::from("web-1"), [Text::from("10.0.0.1")]);
+        let (name, address) = (Str::from("web-1"), [Str::from("10.0.0.1")]);
         kept.share(|pod| (*pod.1 == *"web-1").then_some((&name, &address[..])));
         assert_eq!(kept, before);
         let item = &kept.items[0];
-        assert!(Text::ptr_eq(&item.addresses[0], &address[0]) && Text::ptr_eq(&item.pod.as_ref().unwrap().1, &name));
+        assert!(Str::ptr_eq(&item.addresses[0], &address[0]) && Str::ptr_eq(&item.pod.as_ref().unwrap().1, &name));
     }
 }

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::core::{ApiResource, DynamicResourceScope, Resource};
 use model::labels::Labels;
-use model::names::Text;
+use model::names::Str;
 use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 
@@ -98,16 +98,16 @@ pub struct Service {
 #[serde(default, rename_all = "camelCase")]
 pub struct ServiceSpec {
     #[serde(rename = "type")]
-    pub kind: Text,
+    pub kind: Str,
     #[serde(rename = "clusterIP")]
-    pub cluster_ip: Text,
+    pub cluster_ip: Str,
     #[serde(rename = "clusterIPs", deserialize_with = "or_default")]
-    pub cluster_ips: Box<[Text]>,
+    pub cluster_ips: Box<[Str]>,
     #[serde(rename = "externalIPs", deserialize_with = "or_default")]
-    pub external_ips: Box<[Text]>,
-    pub external_name: Text,
-    pub internal_traffic_policy: Option<Text>,
-    pub traffic_distribution: Option<Text>,
+    pub external_ips: Box<[Str]>,
+    pub external_name: Str,
+    pub internal_traffic_policy: Option<Str>,
+    pub traffic_distribution: Option<Str>,
     pub publish_not_ready_addresses: bool,
     #[serde(deserialize_with = "or_default")]
     pub ports: Box<[ServicePort]>,
@@ -118,10 +118,10 @@ pub struct ServiceSpec {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct ServicePort {
-    pub name: Text,
+    pub name: Str,
     pub port: u16,
-    pub protocol: Text,
-    pub app_protocol: Option<Text>,
+    pub protocol: Str,
+    pub app_protocol: Option<Str>,
     pub target_port: Option<IntOrText>,
     pub node_port: u16,
 }
@@ -131,7 +131,7 @@ pub struct ServicePort {
 #[serde(untagged)]
 pub enum IntOrText {
     Int(u16),
-    Text(Text),
+    Text(Str),
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]

@@ -9,7 +9,7 @@ use std::time::Instant;
 use model::change::{Batch, Change, SourceId};
 use model::config::Key;
 use model::conflict::Conflicts;
-use model::names::{ClusterId, ServiceKey, Text};
+use model::names::{ClusterId, ServiceKey, Str};
 use model::problem::{Place, Problem};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
@@ -45,7 +45,7 @@ pub struct Directory {
     /// Sources that are not of the file, whose names cannot be used in it.
     others: BTreeSet<SourceId>,
     /// Config stores in their order, which is no part of the file.
-    stores: Vec<Text>,
+    stores: Vec<Str>,
     watched: BTreeMap<SourceId, Watched>,
     is_begun: bool,
 }
@@ -97,7 +97,7 @@ impl Directory {
 
     /// Config stores in the order in which they were given.
     #[must_use]
-    pub fn with_stores(self, stores: Vec<Text>) -> Directory {
+    pub fn with_stores(self, stores: Vec<Str>) -> Directory {
         Directory { stores, ..self }
     }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use model::change::Change;
 use model::endpoint::Endpoint;
-use model::names::{ServiceKey, Text};
+use model::names::{ServiceKey, Str};
 use model::problem::Problem;
 use model::service::Service;
 use tokio::time::Instant;
@@ -50,10 +50,10 @@ pub struct Ledger {
     /// Services and endpoints that may be listed, together.
     most: usize,
     /// Services that are not listed as they are now, because there would be too many.
-    refused: BTreeSet<Text>,
-    listed: BTreeMap<Text, Listing>,
+    refused: BTreeSet<Str>,
+    listed: BTreeMap<Str, Listing>,
     /// Which of the registry's names stand for a host. More than one is a mistake; the first is told.
-    claims: BTreeMap<ServiceKey, BTreeSet<Text>>,
+    claims: BTreeMap<ServiceKey, BTreeSet<Str>>,
     endpoints: usize,
     pending: Vec<Change>,
     /// Since when a loss is held back, and what was lost.
@@ -79,7 +79,7 @@ impl Ledger {
     }
 
     /// Names that are listed.
-    pub fn names(&self) -> impl Iterator<Item = &Text> {
+    pub fn names(&self) -> impl Iterator<Item = &Str> {
         self.listed.keys()
     }
 
@@ -88,7 +88,7 @@ impl Ledger {
     }
 
     /// Lists a service, new or changed. `None` where the registry has it but it cannot be told.
-    pub fn put(&mut self, name: &Text, listing: Option<Listing>) {
+    pub fn put(&mut self, name: &Str, listing: Option<Listing>) {
         if !self.fits(name, listing.as_ref()) {
             self.refused.insert(name.clone());
             return;
@@ -109,13 +109,13 @@ impl Ledger {
     }
 
     /// Takes the whole list of a registry: what is not in it is gone. False where the loss is held back.
-    pub fn replace(&mut self, all: BTreeMap<Text, Listing>, now: Instant) -> bool {
+    pub fn replace(&mut self, all: BTreeMap<Str, Listing>, now: Instant) -> bool {
         let left = all.values().map(|listing| listing.endpoints.len()).sum();
         if !self.believes(left, now) {
             return false;
         }
         self.refused.retain(|name| all.contains_key(name));
-        let gone: Vec<Text> = self.listed.keys().filter(|name| !all.contains_key(*name)).cloned().collect();
+        let gone: Vec<Str> = self.listed.keys().filter(|name| !all.contains_key(*name)).cloned().collect();
         for name in gone {
             self.put(&name, None);
         }
@@ -126,14 +126,14 @@ impl Ledger {
     }
 
     /// Takes the whole list of names: what is not in it is gone. False where the loss is held back.
-    pub fn retain(&mut self, names: &BTreeSet<Text>, now: Instant) -> bool {
+    pub fn retain(&mut self, names: &BTreeSet<Str>, now: Instant) -> bool {
         let kept = self.listed.iter().filter(|(name, _)| names.contains(*name));
         let left = kept.map(|(_, listing)| listing.endpoints.len()).sum();
         if !self.believes(left, now) {
             return false;
         }
         self.refused.retain(|name| names.contains(name));
-        let gone: Vec<Text> = self.listed.keys().filter(|name| !names.contains(*name)).cloned().collect();
+        let gone: Vec<Str> = self.listed.keys().filter(|name| !names.contains(*name)).cloned().collect();
         for name in gone {
             self.put(&name, None);
         }
@@ -180,7 +180,7 @@ impl Ledger {
         }
     }
 
-    fn fits(&self, name: &Text, listing: Option<&Listing>) -> bool {
+    fn fits(&self, name: &Str, listing: Option<&Listing>) -> bool {
         let Some(listing) = listing else { return true };
         let size = |listing: &Listing| listing.endpoints.len() + 1;
         let others = self.listed.len() + self.endpoints - self.listed.get(name).map_or(0, size);
@@ -202,7 +202,7 @@ impl Ledger {
         self.listed.get(self.claims.get(key)?.first()?)
     }
 
-    fn exchange(&mut self, name: &Text, before: Option<ServiceKey>, listing: Option<Listing>) {
+    fn exchange(&mut self, name: &Str, before: Option<ServiceKey>, listing: Option<Listing>) {
         if let Some(key) = before {
             let of_key = self.claims.entry(key.clone()).or_default();
             of_key.remove(name);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use model::change::{Change, SourceId};
 use model::endpoint::{Endpoint, Locality};
-use model::names::{ClusterId, Hostname, Namespace, Text};
+use model::names::{ClusterId, Hostname, Namespace, Str};
 use model::port::{Port, Protocol};
 use model::service::{Registry, Service};
 
@@ -29,12 +29,12 @@ const PORTS: [(&str, u16, Protocol); 6] = [
 /// The registry, for a mesh with this DNS suffix.
 #[derive(Clone, Debug)]
 pub struct Mock {
-    domain: Text,
+    domain: Str,
     cluster: ClusterId,
 }
 
 impl Mock {
-    pub fn new(domain: impl Into<Text>, cluster: ClusterId) -> Mock {
+    pub fn new(domain: impl Into<Str>, cluster: ClusterId) -> Mock {
         Mock { domain: domain.into(), cluster }
     }
 
@@ -50,7 +50,7 @@ impl Mock {
     }
 
     fn service(&self, name: &str, address: Ipv4Addr) -> Service {
-        let address: Text = address.to_string().into();
+        let address: Str = address.to_string().into();
         let ports = PORTS.map(|(name, number, protocol)| Port { name: name.into(), number, protocol }).to_vec();
         let hostname = Hostname::new(format!("{name}.{NAMESPACE}.svc.{}", self.domain));
         Service {

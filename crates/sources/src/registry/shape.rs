@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use model::endpoint::{Endpoint, Health, Locality, TlsMode};
 use model::labels::Labels;
-use model::names::{ClusterId, Hostname, Namespace, Text};
+use model::names::{ClusterId, Hostname, Namespace, Str};
 
 /// Where a source stands and what it knows of the mesh.
 #[derive(Clone, Debug)]
@@ -13,7 +13,7 @@ pub struct Mesh {
     /// Names endpoints of this registry belong to.
     pub cluster: ClusterId,
     /// The first part of identities, `cluster.local`.
-    pub trust_domain: Text,
+    pub trust_domain: Str,
 }
 
 const TLS_MODE_LABEL: &str = "security.istio.io/tlsMode";

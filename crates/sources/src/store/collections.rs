@@ -9,7 +9,7 @@ use api::istio::mcp::v1alpha1::Resource;
 use model::change::Change;
 use model::config::validate::validate;
 use model::config::{Key, Kind, Object, envelope};
-use model::names::Text;
+use model::names::Str;
 use model::problem::{Problem, Severity};
 use tokio::time::Instant;
 
@@ -25,8 +25,8 @@ const KEEPING: &str = "; keeping the last good version";
 #[derive(Debug)]
 pub(super) struct Collections {
     /// The server, for messages.
-    from: Text,
-    shelves: BTreeMap<Text, Shelf>,
+    from: Str,
+    shelves: BTreeMap<Str, Shelf>,
     told_problems: Vec<Problem>,
     /// When collections without an answer are no longer waited for.
     grace: Option<Instant>,
@@ -43,7 +43,7 @@ struct Shelf {
 }
 
 impl Collections {
-    pub(super) fn new(from: Text, names: impl IntoIterator<Item = (Text, Kind)>) -> Collections {
+    pub(super) fn new(from: Str, names: impl IntoIterator<Item = (Str, Kind)>) -> Collections {
         let shelf = |(name, kind)| {
             (name, Shelf { kind, is_heard_of: false, objects: BTreeMap::new(), problems: BTreeMap::new() })
         };
@@ -51,7 +51,7 @@ impl Collections {
         Collections { from, shelves, told_problems: Vec::new(), grace: None, is_synced: false }
     }
 
-    pub(super) fn names(&self) -> impl Iterator<Item = &Text> {
+    pub(super) fn names(&self) -> impl Iterator<Item = &Str> {
         self.shelves.keys()
     }
 
@@ -153,7 +153,7 @@ impl Collections {
 
 impl Shelf {
     /// The object in the envelope, where it is good and new.
-    fn put(&mut self, resource: &Resource, from: &Text) -> Option<Object> {
+    fn put(&mut self, resource: &Resource, from: &Str) -> Option<Object> {
         let name = name_of(resource).to_owned();
         let about = || format!("{} {name}", self.kind);
         let (object, mut problems) = match envelope::open(self.kind, resource, from) {

@@ -9,7 +9,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use model::change::{Change, SourceId};
 use model::config::validate::validate;
 use model::config::{Key, Kind, Meta, Object};
-use model::names::{Namespace, Text};
+use model::names::{Namespace, Str};
 use model::problem::{Problem, Severity};
 use tokio::sync::Notify;
 use tracing::error;
@@ -27,7 +27,7 @@ pub enum Error {
     NotFound(Key),
     /// Somebody else changed it: read it again and try again.
     #[error("{key} is at resource version {found}, not {expected}")]
-    Conflict { key: Key, expected: Text, found: Text },
+    Conflict { key: Key, expected: Str, found: Str },
     #[error("{key} is not valid: {}", .problems.iter().map(|p| &*p.message).collect::<Vec<_>>().join("; "))]
     Invalid { key: Key, problems: Vec<Problem> },
 }
@@ -76,7 +76,7 @@ struct Occurrence {
 
 impl Memory {
     /// An empty store that takes these kinds.
-    pub fn new(source: impl Into<Text>, kinds: impl IntoIterator<Item = Kind>) -> Memory {
+    pub fn new(source: impl Into<Str>, kinds: impl IntoIterator<Item = Kind>) -> Memory {
         Memory(Arc::new(Store {
             source: SourceId(source.into()),
             kinds: kinds.into_iter().collect(),
@@ -104,7 +104,7 @@ impl Memory {
     }
 
     /// Adds an object. Gives its resource version: its own, or a new one where it has none.
-    pub fn create(&self, object: Object) -> Result<Text, Error> {
+    pub fn create(&self, object: Object) -> Result<Str, Error> {
         let key = self.acceptable(&object)?;
         let mut state = self.state();
         if state.objects.contains_key(&key) {
@@ -122,7 +122,7 @@ impl Memory {
     }
 
     /// Replaces an object. With a resource version, only if it is the one stored. Gives the new version.
-    pub fn update(&self, object: Object) -> Result<Text, Error> {
+    pub fn update(&self, object: Object) -> Result<Str, Error> {
         let key = self.acceptable(&object)?;
         let mut state = self.state();
         let created = state.expect_version(&key, &object.meta.resource_version)?.created;
@@ -209,7 +209,7 @@ impl Memory {
 }
 
 impl State {
-    fn next_version(&mut self) -> Text {
+    fn next_version(&mut self) -> Str {
         self.last_version += 1;
         self.last_version.to_string().into()
     }
@@ -273,7 +273,7 @@ impl Source for Memory {
     }
 }
 
-fn stamped(object: Object, version: &Text, created: i64) -> Object {
+fn stamped(object: Object, version: &Str, created: i64) -> Object {
     let meta = Meta { resource_version: version.clone(), created, ..Meta::clone(&object.meta) };
     Object { meta: Arc::new(meta), spec: object.spec }
 }

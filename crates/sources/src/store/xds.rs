@@ -6,7 +6,7 @@ use api::istio::mcp::v1alpha1::Resource;
 use api::{Any, Struct, TypeUrl, Value, value};
 use model::change::SourceId;
 use model::config::Kind;
-use model::names::Text;
+use model::names::Str;
 use prost::{Message, Name};
 use tracing::warn;
 use xds::client::{DeltaClient, Held, SotwClient};
@@ -142,7 +142,7 @@ impl XdsStore {
 }
 
 /// The type under which objects of a kind are asked for: the kind's preferred version.
-fn type_of(kind: Kind) -> Text {
+fn type_of(kind: Kind) -> Str {
     let version = kind.versions().first().copied().unwrap_or("v1");
     format!("{}/{version}/{kind}", kind.group()).into()
 }

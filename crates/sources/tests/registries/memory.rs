@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use model::change::SourceId;
 use model::endpoint::Health;
-use model::names::{Namespace, Text};
+use model::names::{Namespace, Str};
 use model::port::{Port, Protocol};
 use model::service::{Registry, Service};
 use sources::registry::ledger::{Ledger, Listing, Protection};
@@ -50,7 +50,7 @@ impl Source for Reader {
     }
 }
 
-fn listings(instances: &Instances) -> BTreeMap<Text, Listing> {
+fn listings(instances: &Instances) -> BTreeMap<Str, Listing> {
     let namespace = Namespace::from("default");
     let mut by_service: BTreeMap<&str, Vec<_>> = BTreeMap::new();
     for (instance, serves) in instances.all() {
@@ -62,7 +62,7 @@ fn listings(instances: &Instances) -> BTreeMap<Text, Listing> {
     let ports = vec![Port { name: "http".into(), number: 8080, protocol: Protocol::Http }];
     let listing = |(name, endpoints): (&str, Vec<_>)| {
         let service = Service::new(Registry::Mock, host(name).into(), namespace.clone(), name, ports.clone());
-        (Text::from(name), Listing { service: Arc::new(service), endpoints: shape::in_order(endpoints).into() })
+        (Str::from(name), Listing { service: Arc::new(service), endpoints: shape::in_order(endpoints).into() })
     };
     by_service.into_iter().map(listing).collect()
 }

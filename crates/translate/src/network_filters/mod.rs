@@ -14,7 +14,7 @@ pub(crate) mod tcp_proxy;
 
 use api::Any;
 use api::envoy::config::listener::v3::{Filter, filter};
-use model::names::Text;
+use model::names::Str;
 use model::port::Protocol;
 use model::settings::Knobs;
 use model::shared::Part;
@@ -37,9 +37,9 @@ pub enum NetworkFilter {
     Extension(Extension),
     Stats(Part<Stats>),
     SniForwardProxy { cache: DnsCache, port: u32 },
-    Mongo { stat_prefix: Text },
-    MySql { stat_prefix: Text },
-    Redis { stat_prefix: Text, cluster: Text },
+    Mongo { stat_prefix: Str },
+    MySql { stat_prefix: Str },
+    Redis { stat_prefix: Str, cluster: Str },
     TcpProxy(TcpProxy),
     Http(Box<HttpConnectionManager>),
 }

@@ -4,7 +4,7 @@ use api::envoy::config::listener::v3::Filter;
 use api::envoy::extensions::filters::network::tcp_proxy::v3::{TcpProxy as EnvoyProxy, tcp_proxy};
 use api::envoy::r#type::v3::{HashPolicy, hash_policy};
 use api::{Duration, any};
-use model::names::Text;
+use model::names::Str;
 use model::shared::Part;
 
 use super::named;
@@ -12,7 +12,7 @@ use crate::telemetry::access_log::{self, AccessLog};
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct TcpProxy {
-    pub stat_prefix: Text,
+    pub stat_prefix: Str,
     pub to: Destination,
     pub idle_timeout: Option<Duration>,
     pub max_connection_duration: Option<Duration>,
@@ -25,15 +25,15 @@ pub struct TcpProxy {
 /// Where the bytes go.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Destination {
-    Cluster(Text),
+    Cluster(Str),
     /// Clusters with their weights, at least one.
-    Weighted(Vec<(Text, u32)>),
+    Weighted(Vec<(Str, u32)>),
 }
 
 /// The bytes go inside an HTTP request to this `host:port`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Tunnel {
-    pub host: Text,
+    pub host: Str,
     /// POST instead of CONNECT.
     pub post: bool,
 }
@@ -53,7 +53,7 @@ impl TcpProxy {
     }
 
     /// The only cluster, or the first of several.
-    pub fn first_cluster(&self) -> &Text {
+    pub fn first_cluster(&self) -> &Str {
         match &self.to {
             Destination::Cluster(cluster) => cluster,
             Destination::Weighted(clusters) => clusters.first().map_or(&self.stat_prefix, |(cluster, _)| cluster),

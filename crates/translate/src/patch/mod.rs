@@ -18,7 +18,7 @@ use api::istio::networking::v1alpha3::envoy_filter::{
     ApplyTo, ClusterMatch, ListenerMatch, PatchContext, RouteConfigurationMatch,
 };
 use model::config::patches::Patch;
-use model::names::Text;
+use model::names::Str;
 use model::proxy::ProxyKind;
 use model::shared::Part;
 use prost::Message;
@@ -33,7 +33,7 @@ pub enum Wanted<P> {
     /// Rendered from its plan, then changed by the patches that match it.
     Planned { plan: P, patches: PatchList },
     /// The value of a patch.
-    Added { name: Text, patch: Part<Patch> },
+    Added { name: Str, patch: Part<Patch> },
 }
 
 /// Whose config this is, as patches tell it apart; `inbound` counts for sidecars only.
@@ -70,7 +70,7 @@ fn value<M: Message + Default>(patch: &Patch) -> Option<M> {
 }
 
 /// A resource that is a patch's value, whose bytes it shares.
-fn added_resource(name: &Text, patch: &Patch) -> Resource {
+fn added_resource(name: &Str, patch: &Patch) -> Resource {
     Resource::encoded(name.clone(), patch.value.as_ref().map(|value| value.bytes.clone()).unwrap_or_default())
 }
 

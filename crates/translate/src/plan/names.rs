@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use model::endpoint::{Endpoint, Health};
-use model::names::{Namespace, Text};
+use model::names::{Namespace, Str};
 use model::service::{Registry, Resolution, Service, UNSPECIFIED};
 use scope::View;
 use scope::addresses::addresses;
@@ -15,16 +15,16 @@ const CLUSTER_SET_SUFFIX: &str = ".clusterset.local";
 /// The DNS name table.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct NameTablePlan {
-    pub names: BTreeMap<Text, NameEntry>,
+    pub names: BTreeMap<Str, NameEntry>,
 }
 
 /// One name.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct NameEntry {
-    pub addresses: Vec<Text>,
+    pub addresses: Vec<Str>,
     pub registry: Registry,
     /// Of Kubernetes services: short name and namespace, from which the agent makes all spellings.
-    pub short_name: Option<(Text, Namespace)>,
+    pub short_name: Option<(Str, Namespace)>,
 }
 
 /// The table of one client.
@@ -47,7 +47,7 @@ pub(crate) fn name_table(view: &View) -> NameTablePlan {
 
 impl NameTablePlan {
     /// A service of Kubernetes replaces what others say of its name; addresses of others are joined.
-    fn add(&mut self, service: &Service, addresses: Vec<Text>) {
+    fn add(&mut self, service: &Service, addresses: Vec<Str>) {
         let of_kubernetes = service.registry == Registry::Kubernetes;
         let fresh = || NameEntry {
             addresses: addresses.clone(),
@@ -67,7 +67,7 @@ impl NameTablePlan {
 
     /// A service without an address of its own is its endpoints, as far as the client can dial them
     /// directly. Pods with a host name get a name of their own beside it.
-    fn endpoint_addresses(&mut self, view: &View, service: &Service) -> Vec<Text> {
+    fn endpoint_addresses(&mut self, view: &View, service: &Service) -> Vec<Str> {
         let Some(first) = service.ports.first().filter(|_| service.resolution == Resolution::Passthrough) else {
             return Vec::new();
         };
@@ -97,14 +97,14 @@ impl NameTablePlan {
 /// Names of single pods. Those of the client's own cluster hide those of others.
 #[derive(Default)]
 struct Pods {
-    here: BTreeMap<Text, (Text, Vec<Text>)>,
-    elsewhere: BTreeMap<Text, (Text, Vec<Text>)>,
+    here: BTreeMap<Str, (Str, Vec<Str>)>,
+    elsewhere: BTreeMap<Str, (Str, Vec<Str>)>,
 }
 
 impl Pods {
     fn add(&mut self, endpoint: &Endpoint, parent: &str, same_cluster: bool) {
-        let short = Text::from(format!("{}.{}", endpoint.host_name, endpoint.sub_domain));
-        let host = Text::from(format!("{short}.{parent}"));
+        let short = Str::from(format!("{}.{}", endpoint.host_name, endpoint.sub_domain));
+        let host = Str::from(format!("{short}.{parent}"));
         let pods = if same_cluster { &mut self.here } else { &mut self.elsewhere };
         pods.entry(host).or_insert((short, Vec::new())).1.extend(endpoint.addresses.iter().cloned());
     }

@@ -1,13 +1,13 @@
 //! What one secret is made of: its name and what lies under it.
 
-use model::names::Text;
+use model::names::Str;
 use scope::View;
 use scope::credentials::Secret;
 
 /// The whole input of one secret. Its fingerprint is never taken: keys are kept nowhere but where they are held.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SecretPlan {
-    pub name: Text,
+    pub name: Str,
     pub content: Secret,
 }
 

@@ -14,7 +14,7 @@ use api::envoy::extensions::filters::http::jwt_authn::v3::{
 };
 use api::istio::security::v1beta1::JwtRule;
 use model::jwks;
-use model::names::Text;
+use model::names::Str;
 use model::shared::Shared;
 use model::wanted::KeySource;
 use scope::View;
@@ -41,7 +41,7 @@ pub struct RequestAuthentication {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct KeyedRule {
     pub rule: Shared<JwtRule>,
-    pub keys: Text,
+    pub keys: Str,
 }
 
 /// The rules that attach to this client; `None` if there are none.
@@ -58,7 +58,7 @@ pub fn request_authentication(view: &View, clear_route_cache: bool) -> Option<Re
 
 /// The rule's own keys, or those fetched for it. Without any that Envoy can use, tokens of its issuer are refused,
 /// never waved through.
-fn keys(view: &View, rule: &JwtRule) -> Text {
+fn keys(view: &View, rule: &JwtRule) -> Str {
     let found = match rule.jwks.as_str() {
         "" => KeySource::of(rule).and_then(|source| view.keys.get(&source).cloned()),
         own => Some(own.into()),

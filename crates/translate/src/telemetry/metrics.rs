@@ -7,7 +7,7 @@ use api::istio::telemetry::v1alpha1::metric_selector::{IstioMetric, MetricMatch}
 use api::istio::telemetry::v1alpha1::metrics_overrides::tag_override::Operation;
 use api::istio::telemetry::v1alpha1::{MetricSelector, Metrics, MetricsOverrides, WorkloadMode};
 use api::{Any, Duration};
-use model::names::Text;
+use model::names::Str;
 use prost::Message;
 use scope::View;
 
@@ -27,10 +27,10 @@ pub struct Stats {
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Metric {
-    pub name: Text,
+    pub name: Str,
     /// Tags and the expressions that give their values.
-    pub tags: BTreeMap<Text, Text>,
-    pub removed_tags: Vec<Text>,
+    pub tags: BTreeMap<Str, Str>,
+    pub removed_tags: Vec<Str>,
     pub dropped: bool,
 }
 

@@ -9,7 +9,7 @@ pub mod tracing;
 
 use api::istio::mesh::v1alpha1::mesh_config::ExtensionProvider;
 use api::istio::telemetry::v1alpha1::{ProviderRef, WorkloadMode};
-use model::names::Text;
+use model::names::Str;
 use scope::View;
 
 use crate::class::Class;
@@ -23,8 +23,8 @@ fn provider<'a>(view: &'a View, name: &str) -> Option<&'a ExtensionProvider> {
 /// A service that providers are called at.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Collector {
-    pub host: Text,
-    pub cluster: Text,
+    pub host: Str,
+    pub cluster: Str,
 }
 
 /// The service of a provider; `None` if there is none or it is not clear which.

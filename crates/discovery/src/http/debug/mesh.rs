@@ -46,7 +46,7 @@ pub(super) fn endpoint_shards(pages: &Pages, _: &Asked) -> Answer {
 }
 
 fn shards(world: &Snapshot, key: &ServiceKey) -> Value {
-    let shown = |(shard, list): (&model::names::Text, &Arc<[model::endpoint::Endpoint]>)| {
+    let shown = |(shard, list): (&model::names::Str, &Arc<[model::endpoint::Endpoint]>)| {
         (shard.to_string(), list.iter().map(objects::endpoint).collect::<Value>())
     };
     let accounts = world.endpoints.of(key).map(|endpoint| &*endpoint.service_account).filter(|a| !a.is_empty());

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant, SystemTime};
 use api::TypeUrl;
 use model::change::{Batch, Change, SourceId};
 use model::config::Key;
-use model::names::Text;
+use model::names::Str;
 use model::printable::excerpt;
 use model::problem::Problem;
 use model::snapshot::Snapshot;
@@ -39,13 +39,13 @@ const PAUSE: Duration = Duration::from_millis(500);
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Refuser {
     /// A client that is who it says, by its certificate. It is known again when it comes back.
-    Proven { identity: Identity, client: Text },
+    Proven { identity: Identity, client: Str },
     /// A stream, whatever name its client goes by.
-    Stream { number: u64, client: Text },
+    Stream { number: u64, client: Str },
 }
 
 impl Refuser {
-    fn client(&self) -> &Text {
+    fn client(&self) -> &Str {
         match self {
             Refuser::Proven { client, .. } | Refuser::Stream { client, .. } => client,
         }
@@ -123,7 +123,7 @@ pub struct Affected {
     /// The last message.
     pub message: String,
     /// Clients by `name.namespace`, as they say.
-    pub clients: BTreeSet<Text>,
+    pub clients: BTreeSet<Str>,
     /// Whether something is served instead.
     pub replaced: bool,
     /// Whether one of the clients is who it says.

@@ -17,7 +17,7 @@ pub use defaults::{default_mesh, default_proxy_config};
 use super::message::{self, Finding};
 use super::text::{self, Chunk};
 use super::{parse, validate};
-use crate::names::Text;
+use crate::names::Str;
 use crate::problem::{Place, Problem, Severity};
 use crate::settings::{Mesh, Networks};
 use crate::shared::Shared;
@@ -26,7 +26,7 @@ use crate::shared::Shared;
 /// defaults alone, and a caller that has an earlier value should keep that.
 pub fn parse_mesh(text: &str, file: &str) -> (Mesh, Vec<Problem>) {
     let (json, place, source, mut problems) = single_document(text, file);
-    let about: Text = "MeshConfig".into();
+    let about: Str = "MeshConfig".into();
     let (mesh, findings) = mesh_over(default_mesh(), &json);
     problems.extend(parse::located(parse::problems(findings, &about, &place), source));
     problems.extend(validate::validate_mesh(&mesh, Some(place)));
@@ -36,7 +36,7 @@ pub fn parse_mesh(text: &str, file: &str) -> (Mesh, Vec<Problem>) {
 /// Reads a ProxyConfig document over a base. With an error among the problems the value is the base alone.
 pub fn parse_proxy_config(base: &ProxyConfig, text: &str, file: &str) -> (ProxyConfig, Vec<Problem>) {
     let (json, place, source, mut problems) = single_document(text, file);
-    let about: Text = "ProxyConfig".into();
+    let about: Str = "ProxyConfig".into();
     let (config, findings) = proxy_config_over(base, &json, "");
     problems.extend(parse::located(parse::problems(findings, &about, &place), source));
     problems.extend(validate::validate_proxy_config(&config, Some(place)));
@@ -47,7 +47,7 @@ pub fn parse_proxy_config(base: &ProxyConfig, text: &str, file: &str) -> (ProxyC
 /// Reads a MeshNetworks document. With an error among the problems there are no networks in the value.
 pub fn parse_networks(text: &str, file: &str) -> (Networks, Vec<Problem>) {
     let (json, place, source, mut problems) = single_document(text, file);
-    let about: Text = "MeshNetworks".into();
+    let about: Str = "MeshNetworks".into();
     // How charts write that there are none.
     let given = if json == json!({"networks": {}}) { &Value::Null } else { &json };
     let (networks, findings) = over(&MeshNetworks::default(), given, "");
@@ -68,7 +68,7 @@ pub fn effective_proxy_config(mesh: &MeshConfig, sent: &str) -> ProxyConfig {
 
 /// Lays given settings over a proxy config: fields replace, metadata is joined, and header settings
 /// that are not given stay. The second value tells what was wrong.
-pub fn merge_proxy_config(base: &ProxyConfig, given: &Value, about: &Text) -> (ProxyConfig, Vec<Problem>) {
+pub fn merge_proxy_config(base: &ProxyConfig, given: &Value, about: &Str) -> (ProxyConfig, Vec<Problem>) {
     let (merged, findings) = proxy_config_over(base, given, "");
     let place = Place { file: about.clone(), line: 0 };
     let told = parse::problems(findings, about, &place).into_iter().map(|(problem, _)| problem.at(None));
@@ -154,7 +154,7 @@ fn failure(message: &str) -> Finding {
 
 /// The text's only document, null if it is empty.
 fn single_document<'a>(text: &'a str, file: &str) -> (Value, Place, Option<Chunk<'a>>, Vec<Problem>) {
-    let file: Text = file.into();
+    let file: Str = file.into();
     let mut documents = text::read(text);
     let Some(first) = documents.next() else {
         return (Value::Null, Place { file, line: 1 }, None, Vec::new());

@@ -32,7 +32,7 @@ use api::istio::security::v1beta1::authorization_policy::Action;
 
 use self::report::{Report, Rule};
 use super::{Object, Spec};
-use crate::names::Text;
+use crate::names::Str;
 use crate::problem::{Place, Problem};
 
 /// All that is wrong with mesh config; with an error upstream keeps what it had.
@@ -66,7 +66,7 @@ pub fn validate(object: &Object) -> Vec<Problem> {
     problems(report, object.key().to_string().into(), object.meta.place.clone())
 }
 
-fn problems(report: Report, about: Text, place: Option<Place>) -> Vec<Problem> {
+fn problems(report: Report, about: Str, place: Option<Place>) -> Vec<Problem> {
     let problem = |(severity, message): (_, String)| Problem {
         severity,
         about: about.clone(),

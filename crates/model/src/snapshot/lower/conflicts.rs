@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 
 use crate::config::gateway_api::{Gateway, Listener, ListenerSet};
 use crate::config::{Config, Kind, Meta};
-use crate::names::{Namespace, Text};
+use crate::names::{Namespace, Str};
 
 /// Whose listener: a Gateway's or a ListenerSet's.
-type Owner = (Kind, Namespace, Text);
+type Owner = (Kind, Namespace, Str);
 
 /// Listeners that lose, with the reason, by owner and name.
 #[derive(Debug, Default)]

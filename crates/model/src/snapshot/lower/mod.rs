@@ -33,7 +33,7 @@ use serde_json::Value;
 use super::objects::Objects;
 use super::{Delta, Snapshot};
 use crate::config::{Key, Kind, Meta, Object, Spec};
-use crate::names::Text;
+use crate::names::Str;
 use crate::problem::Problem;
 use world::{Reads, World};
 
@@ -105,7 +105,7 @@ struct Output {
 impl Output {
     /// Adds an object in the place of a foreign one: of its namespace and age, with notes on where it comes from.
     fn add(&mut self, source: &Meta, name: String, notes: &[(&str, String)], spec: Spec) {
-        let notes = notes.iter().map(|(key, value)| (Text::from(*key), Text::from(value.as_str())));
+        let notes = notes.iter().map(|(key, value)| (Str::from(*key), Str::from(value.as_str())));
         let meta = Meta {
             name: name.into(),
             namespace: source.namespace.clone(),

@@ -12,7 +12,7 @@ use crate::config::gateway_api::LabelSelector;
 use crate::config::{Config, Key, Kind, Object, Spec};
 use crate::endpoint::Endpoint;
 use crate::labels::Labels;
-use crate::names::{CredentialKey, Holder, Hostname, Namespace, ServiceKey, Text};
+use crate::names::{CredentialKey, Holder, Hostname, Namespace, ServiceKey, Str};
 use crate::service::Service;
 use crate::settings::Settings;
 use crate::shared::Shared;
@@ -178,7 +178,7 @@ fn selects(selector: &LabelSelector, labels: &Labels) -> bool {
     let equal = selector.match_labels.iter().all(|(key, value)| labels.get(key).is_some_and(|l| **l == **value));
     equal
         && selector.match_expressions.iter().all(|expression| {
-            let label: Option<&Text> = labels.get(&expression.key);
+            let label: Option<&Str> = labels.get(&expression.key);
             let listed = label.is_some_and(|label| expression.values.iter().any(|value| **value == **label));
             match expression.operator.as_str() {
                 "In" => listed,

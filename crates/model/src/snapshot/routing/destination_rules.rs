@@ -9,7 +9,7 @@ use api::istio::networking::v1alpha3::DestinationRule;
 use super::backend_policies;
 use crate::config::{Config, Kind, Spec};
 use crate::host::{is_wildcard, resolve_short_name};
-use crate::names::{Hostname, Namespace, Text};
+use crate::names::{Hostname, Namespace, Str};
 use crate::service::{ExportTo, Service, Visibility};
 use crate::settings::Settings;
 use crate::shared::Shared;
@@ -22,7 +22,7 @@ pub struct ConsolidatedRule {
     pub rule: Config<DestinationRule>,
     pub export_to: ExportTo,
     /// Every rule that went in, as namespace and name.
-    pub from: Vec<(Namespace, Text)>,
+    pub from: Vec<(Namespace, Str)>,
 }
 
 /// Rules of one namespace by host.

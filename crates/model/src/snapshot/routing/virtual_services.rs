@@ -10,7 +10,7 @@ use super::delegates::{self, Budget, Exceeded};
 use super::{Semantics, VirtualServiceRule};
 use crate::config::{Config, Kind, Meta, Spec};
 use crate::host::resolve_short_name;
-use crate::names::{Namespace, Text};
+use crate::names::{Namespace, Str};
 use crate::problem::Problem;
 use crate::service::ExportTo;
 use crate::settings::{Knobs, Settings};
@@ -21,7 +21,7 @@ use crate::snapshot::objects::{Sight, by_age, sort_by_age};
 const MESH: &str = "mesh";
 
 /// VirtualServices without hosts of their own, which others delegate to.
-type Delegates = BTreeMap<(Namespace, Text), Config<VirtualService>>;
+type Delegates = BTreeMap<(Namespace, Str), Config<VirtualService>>;
 
 /// Every VirtualService that has hosts of its own.
 pub(super) struct Resolved {
@@ -111,7 +111,7 @@ impl Merging<'_> {
     }
 }
 
-fn delegate_name(root: &Meta, route: &HttpRoute) -> Option<(Namespace, Text)> {
+fn delegate_name(root: &Meta, route: &HttpRoute) -> Option<(Namespace, Str)> {
     let name = route.delegate.as_ref()?;
     let namespace =
         if name.namespace.is_empty() { root.namespace.clone() } else { Namespace::from(name.namespace.as_str()) };
@@ -126,7 +126,7 @@ fn merge(
     knobs: &Knobs,
 ) -> Merge {
     let mut own = Budget::of_object(knobs);
-    let mut left_out: BTreeMap<(Namespace, Text), usize> = BTreeMap::new();
+    let mut left_out: BTreeMap<(Namespace, Str), usize> = BTreeMap::new();
     let mut spec = VirtualService::clone(&config.spec);
     let routes = std::mem::take(&mut spec.http);
     for (route, delegate) in routes.into_iter().zip(delegates) {
@@ -144,7 +144,7 @@ fn merge(
     Merge { problems: problems.collect(), spec: Shared::new(spec), left }
 }
 
-fn too_much(root: &Meta, (namespace, name): &(Namespace, Text), routes: usize, knobs: &Knobs) -> Problem {
+fn too_much(root: &Meta, (namespace, name): &(Namespace, Str), routes: usize, knobs: &Knobs) -> Problem {
     let about = format!("{} {}/{}", Kind::VirtualService, root.namespace, root.name);
     let message = format!(
         "{routes} of its routes delegate to {namespace}/{name} and are left out: merged, delegates may give a \

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::change::{Batch, Change, SourceId};
 use crate::config::validate::validate;
 use crate::endpoint::{Endpoint, Health, Locality, TlsMode};
-use crate::names::{ServiceKey, Text};
+use crate::names::{ServiceKey, Str};
 use crate::port::{Port, Protocol};
 use crate::service::{ExportTo, Registry, Service, UNSPECIFIED};
 use crate::settings::Settings;
@@ -47,8 +47,8 @@ fn endpoint(address: &str, port: u32, service_port: (&str, u16)) -> Endpoint {
 
 /// Endpoints that serve one port or both; the last serves neither.
 fn endpoints(has_other_port: impl Fn(&str) -> bool) -> Vec<Endpoint> {
-    let identity: Text = "spiffe://cluster.local/ns/shop/sa/web".into();
-    let elsewhere: Text = "spiffe://cluster.local/ns/other/sa/web".into();
+    let identity: Str = "spiffe://cluster.local/ns/shop/sa/web".into();
+    let elsewhere: Str = "spiffe://cluster.local/ns/other/sa/web".into();
     let http = |address: &str, port| endpoint(address, port, ("http", 80));
     let plain = [
         Endpoint { locality: Locality::parse("eu/a"), weight: 3, ..http("10.0.0.1", 8080) },

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use model::names::{CredentialKey, Holder, Namespace, Text};
+use model::names::{CredentialKey, Holder, Namespace, Str};
 
 use super::{Cluster, Collection, Name};
 use crate::kubernetes::config::{DocumentId, kind_id};
@@ -28,7 +28,7 @@ impl Cluster {
         most: usize,
     ) -> bool {
         let (whole, _) = collection.parts();
-        let key = || (Namespace::from(namespace), Text::from(name));
+        let key = || (Namespace::from(namespace), Str::from(name));
         let credential = |holder: Holder| {
             let (namespace, name) = key();
             CredentialKey { holder, namespace, name }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use model::endpoint::Endpoint;
 use model::labels::Labels;
-use model::names::{ClusterId, Namespace, Text};
+use model::names::{ClusterId, Namespace, Str};
 use model::port::{Port, Protocol};
 use model::problem::Problem;
 use model::service::{Registry, Resolution, Service};
@@ -33,20 +33,20 @@ pub(super) fn listings(
     picture: &Picture,
     options: &Options,
     cluster: &ClusterId,
-) -> (BTreeMap<Text, Listing>, Vec<Problem>) {
+) -> (BTreeMap<Str, Listing>, Vec<Problem>) {
     let scene = Scene { options, namespace: Namespace::from(options.namespace.as_str()), cluster };
     let (mut listed, mut problems) = (BTreeMap::new(), Vec::new());
     for (host, routes) in by_host(picture) {
         let name = format!("route {host}");
         match scene.route(host, &routes, &mut problems) {
-            Some(listing) => _ = listed.insert(Text::from(name), listing),
+            Some(listing) => _ = listed.insert(Str::from(name), listing),
             None => problems.push(nameless(&name)),
         }
     }
     for (host, route) in &picture.internal {
         let name = format!("internal route {host}");
         match scene.internal_route(host, route, &name, &mut problems) {
-            Some(listing) => _ = listed.insert(Text::from(name), listing),
+            Some(listing) => _ = listed.insert(Str::from(name), listing),
             None => problems.push(nameless(&name)),
         }
     }
@@ -75,7 +75,7 @@ impl Scene<'_> {
             let about = format!("route {host}{}", key.path);
             let labels = Labels::from(&labels(&key.process));
             let some = self.endpoints(&route.backends, &port, &about, problems);
-            let process = Text::from(key.process.as_str());
+            let process = Str::from(key.process.as_str());
             endpoints.extend(some.map(|endpoint| Endpoint {
                 labels: labels.clone(),
                 workload_name: process.clone(),

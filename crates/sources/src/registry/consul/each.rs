@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use model::names::Text;
+use model::names::Str;
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::AbortHandle;
 
@@ -20,7 +20,7 @@ const AT_ONCE: usize = 16;
 /// change of anything.
 #[derive(Debug)]
 pub(super) struct Each {
-    watchers: BTreeMap<Text, Watcher>,
+    watchers: BTreeMap<Str, Watcher>,
     turns: Arc<Semaphore>,
 }
 
@@ -42,7 +42,7 @@ impl Default for Each {
 impl Each {
     pub(super) fn follow(
         &mut self,
-        names: &BTreeSet<Text>,
+        names: &BTreeSet<Str>,
         agents: &Arc<Agents>,
         events: &mpsc::Sender<Seen>,
         options: &Options,
@@ -57,7 +57,7 @@ impl Each {
     }
 }
 
-async fn watch(name: Text, agents: Arc<Agents>, events: mpsc::Sender<Seen>, turns: Arc<Semaphore>, options: Options) {
+async fn watch(name: Str, agents: Arc<Agents>, events: mpsc::Sender<Seen>, turns: Arc<Semaphore>, options: Options) {
     let (path, parameters) = instances_of(&name, &options);
     let (mut progress, mut retry, mut pace) = (Progress::default(), Retry::default(), Pace::new(options.interval.0));
     let mut there = BTreeSet::new();

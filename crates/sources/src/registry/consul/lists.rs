@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use futures_util::StreamExt;
 use futures_util::stream;
-use model::names::Text;
+use model::names::Str;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
@@ -24,7 +24,7 @@ const CHECKS: &str = "/v1/health/state/any";
 const NODES: &str = "/v1/catalog/nodes";
 
 /// The names there are now, with their tags.
-type Known = Arc<BTreeMap<Text, Vec<String>>>;
+type Known = Arc<BTreeMap<Str, Vec<String>>>;
 /// Checks by node and id.
 type Checks = BTreeMap<(String, String), Check>;
 
@@ -56,7 +56,7 @@ impl Lists {
     }
 
     /// Called for every answer about names, changed or not: the answer itself says that something was registered.
-    pub(super) fn follow(&self, names: Names, selected: &BTreeSet<Text>) {
+    pub(super) fn follow(&self, names: Names, selected: &BTreeSet<Str>) {
         let known = selected.iter().map(|name| (name.clone(), names.get(&**name).cloned().unwrap_or_default()));
         self.names.send_replace(Arc::new(known.collect()));
     }
@@ -105,13 +105,13 @@ struct Reader {
     options: Options,
     names: Known,
     /// Of every node: its instances by id, each with its service and the index of its last change.
-    by_node: BTreeMap<String, BTreeMap<String, (Text, u64)>>,
+    by_node: BTreeMap<String, BTreeMap<String, (Str, u64)>>,
     checks: Checks,
     /// Services to read.
-    due: BTreeSet<Text>,
+    due: BTreeSet<Str>,
     /// Instances, by node and id, of services that were read after the last look at nodes. One may have come between
     /// the two and be gone before the next look, which then finds no difference.
-    read: BTreeMap<Text, Vec<(String, String)>>,
+    read: BTreeMap<Str, Vec<(String, String)>>,
     /// Something was registered somewhere.
     sweep: bool,
 }
@@ -145,7 +145,7 @@ impl Reader {
             return;
         }
         self.sweep = true;
-        let is_new = |(name, tags): &(&Text, &Vec<String>)| self.names.get(*name) != Some(*tags);
+        let is_new = |(name, tags): &(&Str, &Vec<String>)| self.names.get(*name) != Some(*tags);
         self.due.extend(now.iter().filter(is_new).map(|(name, _)| name.clone()));
         self.names = now;
     }
@@ -175,7 +175,7 @@ impl Reader {
                 Err(reason) => self.tell(Seen::Unread(NODES.into(), reason)).await?,
             }
         }
-        let due: Vec<Text> = std::mem::take(&mut self.due).into_iter().filter(|n| self.names.contains_key(n)).collect();
+        let due: Vec<Str> = std::mem::take(&mut self.due).into_iter().filter(|n| self.names.contains_key(n)).collect();
         let (agents, options) = (&self.agents, &self.options);
         let mut reading = stream::iter(due)
             .map(async |name| {
@@ -235,7 +235,7 @@ impl Reader {
             if count > MOST_HELD {
                 return Err(format!("nodes have more than {MOST_HELD} services in all"));
             }
-            let ids = services.into_iter().map(|s| (s.id, (Text::from(s.service), s.modify_index)));
+            let ids = services.into_iter().map(|s| (s.id, (Str::from(s.service), s.modify_index)));
             by_node.insert(node, ids.collect::<BTreeMap<_, _>>());
         }
         drop(reading);
@@ -251,9 +251,9 @@ impl Reader {
 
 /// Services of instances in `one` that are not the same in `other`.
 fn differing(
-    one: &BTreeMap<String, BTreeMap<String, (Text, u64)>>,
-    other: &BTreeMap<String, BTreeMap<String, (Text, u64)>>,
-    due: &mut BTreeSet<Text>,
+    one: &BTreeMap<String, BTreeMap<String, (Str, u64)>>,
+    other: &BTreeMap<String, BTreeMap<String, (Str, u64)>>,
+    due: &mut BTreeSet<Str>,
 ) {
     for (node, ids) in one {
         let there = other.get(node);

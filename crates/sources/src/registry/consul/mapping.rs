@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use model::endpoint::{Endpoint, Health, Locality};
-use model::names::{ClusterId, Namespace, Text};
+use model::names::{ClusterId, Namespace, Str};
 use model::port::{Port, Protocol};
 use model::problem::Problem;
 use model::service::{Registry, Resolution, Service};
@@ -56,7 +56,7 @@ pub(super) fn listing(
     if endpoints.iter().any(|e| e.address().parse::<IpAddr>().is_err()) {
         service.resolution = Resolution::Dns;
     }
-    let accounts: BTreeSet<Text> = endpoints.iter().map(|e| e.service_account.clone()).collect();
+    let accounts: BTreeSet<Str> = endpoints.iter().map(|e| e.service_account.clone()).collect();
     service.service_accounts = accounts.into_iter().filter(|account| !account.is_empty()).collect();
     let problem = ports.clash.map(|clash| Problem::warning(format!("Consul service {name}"), clash));
     (Some(Listing { service: Arc::new(service), endpoints: shape::in_order(endpoints).into() }), problem)
@@ -107,7 +107,7 @@ struct Ports {
 
 impl Ports {
     /// The service port that a target serves, by name and number.
-    fn place(&mut self, target: &Target, options: &Options) -> (Text, u16) {
+    fn place(&mut self, target: &Target, options: &Options) -> (Str, u16) {
         let number = if target.name.is_empty() { options.service_port.unwrap_or(target.port) } else { target.port };
         let fallback = if options.profile == Profile::Compat { "tcp" } else { "" };
         let word = target.protocol.as_deref().unwrap_or(fallback);
@@ -125,7 +125,7 @@ impl Ports {
         (name, number)
     }
 
-    fn name(&self, target: &Target, word: &str, number: u16, profile: Profile) -> Text {
+    fn name(&self, target: &Target, word: &str, number: u16, profile: Profile) -> Str {
         if !target.name.is_empty() {
             return target.name.as_str().into();
         }

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use model::change::SourceId;
-use model::names::{ClusterId, Text};
+use model::names::{ClusterId, Str};
 use model::problem::Problem;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
@@ -42,11 +42,11 @@ const EMPTY_FOR: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 enum Seen {
     Names(Answer<Names>),
-    Instances(Text, Answer<Instances>),
+    Instances(Str, Answer<Instances>),
     /// The question was answered and nothing changed.
-    Same(Text),
+    Same(Str),
     /// The question, and why there is no answer that counts.
-    Unread(Text, String),
+    Unread(Str, String),
 }
 
 /// The registry of one Consul.
@@ -57,7 +57,7 @@ pub struct Consul {
     cluster: ClusterId,
     ledger: Ledger,
     /// What is wrong with single services.
-    problems: BTreeMap<Text, Problem>,
+    problems: BTreeMap<Str, Problem>,
     is_synced: bool,
 }
 
@@ -118,15 +118,15 @@ struct Run<'a> {
     events: mpsc::Sender<Seen>,
     watching: Watching,
     tasks: JoinSet<()>,
-    names: BTreeSet<Text>,
+    names: BTreeSet<Str>,
     /// Services that are listed and have no instance, and from when on that is believed.
-    empty: BTreeMap<Text, Instant>,
+    empty: BTreeMap<Str, Instant>,
     /// Services that were not read since the first list of names came.
-    awaited: BTreeSet<Text>,
+    awaited: BTreeSet<Str>,
     has_names: bool,
     was_filtered: Option<bool>,
     /// Questions without an answer, and how often in a row.
-    failing: BTreeMap<Text, u32>,
+    failing: BTreeMap<Str, u32>,
 }
 
 impl<'a> Run<'a> {
@@ -189,7 +189,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    fn selected(&self, names: &Names) -> BTreeSet<Text> {
+    fn selected(&self, names: &Names) -> BTreeSet<Str> {
         let tag = &self.consul.options.tag;
         let is_wanted = |(name, tags): &(&String, &Vec<String>)| {
             *name != mapping::OWN_SERVICE && (tag.is_empty() || tags.contains(tag))
@@ -198,7 +198,7 @@ impl<'a> Run<'a> {
     }
 
     /// Watches these services and no others.
-    fn follow(&mut self, names: BTreeSet<Text>, answer: &Answer<Names>, outlet: &Outlet) {
+    fn follow(&mut self, names: BTreeSet<Str>, answer: &Answer<Names>, outlet: &Outlet) {
         if !std::mem::replace(&mut self.has_names, true) {
             self.awaited.clone_from(&names);
         }
@@ -233,8 +233,8 @@ impl<'a> Run<'a> {
     fn retain(&mut self) {
         let now = Instant::now();
         self.empty.retain(|name, _| self.names.contains(name));
-        let is_there = |name: &&Text| self.empty.get(*name).is_none_or(|from| *from > now);
-        let there: BTreeSet<Text> = self.names.iter().filter(is_there).cloned().collect();
+        let is_there = |name: &&Str| self.empty.get(*name).is_none_or(|from| *from > now);
+        let there: BTreeSet<Str> = self.names.iter().filter(is_there).cloned().collect();
         if self.consul.ledger.retain(&there, now) {
             self.empty.retain(|name, _| there.contains(name));
             self.consul.problems.retain(|name, _| there.contains(name));
@@ -255,7 +255,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    fn unread(&mut self, question: Text, reason: String, outlet: &Outlet) {
+    fn unread(&mut self, question: Str, reason: String, outlet: &Outlet) {
         outlet.health().lost(reason);
         *self.failing.entry(question).or_default() += 1;
     }
@@ -266,7 +266,7 @@ impl<'a> Run<'a> {
             return self.consul.ledger.send(outlet, problems).await;
         }
         // One service that cannot be read does not hold back all others, if others can be read at all.
-        let can_go = |name: &Text| self.failing.get(name).is_some_and(|tries| *tries >= TRIES);
+        let can_go = |name: &Str| self.failing.get(name).is_some_and(|tries| *tries >= TRIES);
         let some_were_read = self.awaited.len() < self.names.len() || self.names.is_empty();
         if !self.has_names || !some_were_read || !self.awaited.iter().all(can_go) {
             return Ok(());

@@ -14,7 +14,7 @@ use std::time::Duration;
 use hickory_proto::rr::{RData, RecordType};
 use model::change::SourceId;
 use model::endpoint::Endpoint;
-use model::names::{ClusterId, Namespace, Text};
+use model::names::{ClusterId, Namespace, Str};
 use model::port::{Port, Protocol};
 use model::problem::Problem;
 use model::service::{Registry, Service};
@@ -54,7 +54,7 @@ impl Dns {
             Ok((targets, valid_for)) => {
                 self.failures.remove(&service.host);
                 let listing = self.listing(service, targets);
-                self.ledger.put(&Text::from(service.host.as_str()), listing);
+                self.ledger.put(&Str::from(service.host.as_str()), listing);
                 valid_for.clamp(self.options.shortest.0, self.options.longest.0)
             }
             Err(reason) => {

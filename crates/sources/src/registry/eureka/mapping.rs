@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use model::endpoint::{Endpoint, Health, Locality};
-use model::names::{ClusterId, Namespace, Text};
+use model::names::{ClusterId, Namespace, Str};
 use model::port::{Port, Protocol};
 use model::problem::Problem;
 use model::service::{Registry, Resolution, Service};
@@ -22,8 +22,8 @@ pub(super) fn listings<'a>(
     instances: impl Iterator<Item = &'a Instance>,
     options: &Options,
     cluster: &ClusterId,
-) -> (BTreeMap<Text, Listing>, Vec<Problem>) {
-    let mut by_name: BTreeMap<Text, Vec<&Instance>> = BTreeMap::new();
+) -> (BTreeMap<Str, Listing>, Vec<Problem>) {
+    let mut by_name: BTreeMap<Str, Vec<&Instance>> = BTreeMap::new();
     for instance in instances {
         for name in names(instance, options.service_per) {
             by_name.entry(name).or_default().push(instance);
@@ -42,7 +42,7 @@ pub(super) fn listings<'a>(
     (listed, problems)
 }
 
-fn names(instance: &Instance, per: ServicePer) -> Vec<Text> {
+fn names(instance: &Instance, per: ServicePer) -> Vec<Str> {
     let text = match per {
         ServicePer::App => &instance.app,
         ServicePer::VipAddress => &instance.vip_address,
@@ -50,7 +50,7 @@ fn names(instance: &Instance, per: ServicePer) -> Vec<Text> {
     };
     // An instance may stand behind several virtual addresses; they carry a port now and then.
     let plain = |name: &str| name.trim().split(':').next().unwrap_or_default().to_ascii_lowercase();
-    text.split(',').map(plain).filter(|name| !name.is_empty()).map(Text::from).collect()
+    text.split(',').map(plain).filter(|name| !name.is_empty()).map(Str::from).collect()
 }
 
 fn listing(name: &str, instances: &[&Instance], options: &Options, cluster: &ClusterId) -> Option<Listing> {
@@ -73,7 +73,7 @@ fn listing(name: &str, instances: &[&Instance], options: &Options, cluster: &Clu
     if endpoints.iter().any(|e| e.address().parse::<IpAddr>().is_err()) {
         service.resolution = Resolution::Dns;
     }
-    let mut accounts: Vec<Text> = endpoints.iter().map(|e| e.service_account.clone()).collect();
+    let mut accounts: Vec<Str> = endpoints.iter().map(|e| e.service_account.clone()).collect();
     accounts.sort();
     accounts.dedup();
     accounts.retain(|account| !account.is_empty());
@@ -91,7 +91,7 @@ fn targets(instance: &Instance, options: &Options) -> Vec<(u16, u16, Protocol)> 
     plain.into_iter().chain(secure).collect()
 }
 
-fn port_name(protocol: Protocol, number: u16) -> Text {
+fn port_name(protocol: Protocol, number: u16) -> Str {
     let word = match protocol {
         Protocol::Unknown => "port".to_owned(),
         known => known.as_str().to_ascii_lowercase(),

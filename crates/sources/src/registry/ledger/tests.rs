@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use model::change::{Change, SourceId};
-use model::names::{Namespace, Text};
+use model::names::{Namespace, Str};
 use model::service::{Registry, Service};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
@@ -66,7 +66,7 @@ async fn a_sudden_loss_is_held_back_until_it_lasts() {
     let protection = Protection { lost_percent: 50, at_least: 4, hold_for: Duration::from_secs(60) };
     let mut ledger = Ledger::new(protection);
     let begun = Instant::now();
-    let picture = |names: &[&str]| -> BTreeMap<Text, Listing> {
+    let picture = |names: &[&str]| -> BTreeMap<Str, Listing> {
         names.iter().map(|n| ((*n).into(), listing(n, &["10.0.0.1", "10.0.0.2"]))).collect()
     };
     assert!(ledger.replace(picture(&["a", "b", "c"]), begun));

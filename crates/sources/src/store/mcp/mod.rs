@@ -9,7 +9,7 @@ use api::wire::google::rpc::Status as Rejection;
 use http::uri::PathAndQuery;
 use model::change::{Change, SourceId};
 use model::config::Kind;
-use model::names::Text;
+use model::names::Str;
 use tokio::sync::mpsc::{self, error::TrySendError};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::client::Grpc;
@@ -111,7 +111,7 @@ struct Stream {
 impl McpSink {
     pub fn new(options: Options) -> McpSink {
         let id = options.id();
-        let names = COLLECTIONS.iter().map(|(name, kind)| (Text::from(*name), *kind));
+        let names = COLLECTIONS.iter().map(|(name, kind)| (Str::from(*name), *kind));
         let collections = Collections::new(id.0.clone(), names);
         McpSink { id, options, collections }
     }

@@ -5,14 +5,14 @@ use api::envoy::config::route::v3::{
     Decorator, RetryPolicy, Route, RouteAction, RouteConfiguration, RouteMatch, VirtualHost, route, route_action,
     route_match,
 };
-use model::names::Text;
+use model::names::Str;
 
 /// Everything to one cluster.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct InboundRoute {
-    pub cluster: Text,
+    pub cluster: Str,
     /// The service's name and port, for traces.
-    pub host: Text,
+    pub host: Str,
     pub port: u16,
     /// gRPC streams must not be retried after a reset.
     pub retry: bool,

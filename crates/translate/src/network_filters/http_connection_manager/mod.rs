@@ -6,7 +6,7 @@ mod inbound_route;
 mod render;
 mod settings;
 
-use model::names::Text;
+use model::names::Str;
 use model::shared::Part;
 
 pub(crate) use any_name_route::AnyNameRoute;
@@ -22,7 +22,7 @@ use crate::http_filters::HttpFilter;
 /// One connection manager.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct HttpConnectionManager {
-    pub stat_prefix: Text,
+    pub stat_prefix: Str,
     pub routes: Routes,
     /// Declared as HTTP/2: Envoy's defaults for it are spelt out.
     pub http2: bool,
@@ -34,7 +34,7 @@ pub struct HttpConnectionManager {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Routes {
     /// In the route table of this name.
-    Rds(Text),
+    Rds(Str),
     /// All requests go to the workload.
     Inbound(InboundRoute),
     /// All requests go where their host resolves to.

@@ -6,7 +6,7 @@ use api::istio::mesh::v1alpha1::proxy_config::proxy_headers::SetCurrentClientCer
 use api::istio::mesh::v1alpha1::proxy_config::{ConnectionSettings, ProxyHeaders};
 use api::istio::mesh::v1alpha1::{ForwardClientCertDetails, ProxyConfig};
 use ipnet::IpNet;
-use model::names::Text;
+use model::names::Str;
 use model::shared::Shared;
 use scope::View;
 
@@ -42,7 +42,7 @@ pub struct HttpSettings {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum ServerHeader {
     /// Overwritten with this name; Envoy's own where empty.
-    Overwrite(Text),
+    Overwrite(Str),
     PassThrough,
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use api::istio::mesh::v1alpha1::mesh_config::inbound_traffic_policy::Mode;
 use api::istio::networking::v1alpha3::{ConnectionPoolSettings, IstioIngressListener, Sidecar};
-use model::names::{Hostname, Text};
+use model::names::{Hostname, Str};
 use model::port::{Port, Protocol};
 use model::proxy::{Interception, Proxy};
 use model::service::{Registry, Service};
@@ -36,14 +36,14 @@ pub struct Inbound {
     pub port: u16,
     pub protocol: Protocol,
     /// What the mesh's pattern makes of the name; the name itself without one.
-    pub stat_name: Option<Text>,
+    pub stat_name: Option<Str>,
     pub destination: Destination,
     /// Only its connection pool counts: the server needs room for what its clients may send.
     pub rule: Option<AppliedRule>,
     /// The Sidecar's word goes before the rule's.
     pub pool: Option<Shared<ConnectionPoolSettings>>,
     /// Source addresses, so that iptables does not send the connection back; none needed for localhost.
-    pub bind: Vec<Text>,
+    pub bind: Vec<Str>,
 }
 
 /// Where the workload listens.
@@ -52,7 +52,7 @@ pub enum Destination {
     /// Wherever the connection was meant to go, at another port if one is given.
     Original { port_override: Option<u16> },
     /// An address, or a path if the port is 0.
-    Fixed { address: Text, port: u32 },
+    Fixed { address: Str, port: u32 },
 }
 
 /// All inbound clusters.
@@ -192,7 +192,7 @@ fn original(service: &Service, port: &Port) -> Destination {
 
 /// Stands for the service of a port that only the Sidecar names.
 fn nameless(view: &View) -> Arc<Service> {
-    let name = view.sidecar.as_ref().map_or_else(Text::default, |s| s.meta.name.clone());
+    let name = view.sidecar.as_ref().map_or_else(Str::default, |s| s.meta.name.clone());
     let namespace = view.proxy.namespace.clone();
     let hostname = Hostname::from(format!("{name}.{namespace}"));
     let service = Service::new(Registry::External, hostname, namespace, name, Vec::new());
@@ -201,7 +201,7 @@ fn nameless(view: &View) -> Arc<Service> {
 
 /// Where a listener's default endpoint points; the inner `None` means where the connection was meant to go.
 /// Hosts other than localhost and the unspecified address, which stands for the workload's own, are not known.
-fn default_endpoint(proxy: &Proxy, text: &str) -> Option<Option<(Text, u32)>> {
+fn default_endpoint(proxy: &Proxy, text: &str) -> Option<Option<(Str, u32)>> {
     if text.is_empty() {
         return Some(None);
     }
@@ -214,13 +214,13 @@ fn default_endpoint(proxy: &Proxy, text: &str) -> Option<Option<(Text, u32)>> {
         "0.0.0.0" => own_address(proxy, IpAddr::is_ipv4).unwrap_or_else(|| LOCALHOST_V4.into()),
         "::" => own_address(proxy, IpAddr::is_ipv6).unwrap_or_else(|| LOCALHOST_V6.into()),
         LOCALHOST_V4 => localhosts(proxy)[0].into(),
-        LOCALHOST_V6 => Text::from(localhosts(proxy).last().copied().unwrap_or(LOCALHOST_V6)),
+        LOCALHOST_V6 => Str::from(localhosts(proxy).last().copied().unwrap_or(LOCALHOST_V6)),
         _ => return Some(None),
     };
     Some(Some((address, port)))
 }
 
-fn own_address(proxy: &Proxy, family: fn(&IpAddr) -> bool) -> Option<Text> {
+fn own_address(proxy: &Proxy, family: fn(&IpAddr) -> bool) -> Option<Str> {
     proxy.ips.iter().find(|ip| family(ip)).map(|ip| ip.to_string().into())
 }
 
@@ -234,7 +234,7 @@ fn localhosts(proxy: &Proxy) -> &'static [&'static str] {
 }
 
 /// Source addresses that iptables lets pass, one for each family of the proxy.
-pub(super) fn passthrough_addresses(proxy: &Proxy) -> Vec<Text> {
+pub(super) fn passthrough_addresses(proxy: &Proxy) -> Vec<Str> {
     let families = [(proxy.has_ipv4(), PASSTHROUGH_V4), (proxy.has_ipv6(), PASSTHROUGH_V6)];
     families.into_iter().filter(|(has, _)| *has).map(|(_, address)| address.into()).collect()
 }

@@ -7,7 +7,7 @@ pub mod outbound;
 use std::sync::Arc;
 
 use api::istio::networking::v1alpha3::{DestinationRule, Subset};
-use model::names::{Hostname, Namespace, Text};
+use model::names::{Hostname, Namespace, Str};
 use model::proxy::{Proxy, ProxyKind};
 use model::service::Service;
 use model::settings::{Knobs, Mesh};
@@ -24,7 +24,7 @@ use outbound::Outbound;
 /// One cluster.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ClusterPlan {
-    pub name: Text,
+    pub name: Str,
     pub context: Arc<Context>,
     pub kind: ClusterKind,
 }
@@ -40,7 +40,7 @@ pub enum ClusterKind {
     Passthrough,
     /// The workload's own port that no service names. Bound to addresses that iptables lets pass.
     InboundPassthrough {
-        bind: Vec<Text>,
+        bind: Vec<Str>,
     },
     /// Where the Host header says.
     AllowAnyDynamicDns(DnsCache),
@@ -79,16 +79,16 @@ pub struct Features {
 /// Files that a client proves itself with.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ClientCertificates {
-    pub chain: Text,
-    pub key: Text,
-    pub root: Text,
+    pub chain: Str,
+    pub key: Str,
+    pub root: Str,
 }
 
 /// A service as telemetry names it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ServiceLabel {
     pub host: Hostname,
-    pub name: Text,
+    pub name: Str,
     pub namespace: Namespace,
 }
 
@@ -96,7 +96,7 @@ pub struct ServiceLabel {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct AppliedRule {
     pub namespace: Namespace,
-    pub name: Text,
+    pub name: Str,
     pub spec: Shared<DestinationRule>,
     /// Which of the rule's subsets the cluster is of.
     pub subset: Option<usize>,
@@ -138,7 +138,7 @@ impl Features {
 
 impl ClientCertificates {
     fn of(proxy: &Proxy) -> Option<ClientCertificates> {
-        let text = |key| Text::from(proxy.meta(key).unwrap_or_default());
+        let text = |key| Str::from(proxy.meta(key).unwrap_or_default());
         let chain = text("TLS_CLIENT_CERT_CHAIN");
         let certificates =
             ClientCertificates { chain, key: text("TLS_CLIENT_KEY"), root: text("TLS_CLIENT_ROOT_CERT") };

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use api::istio::networking::v1alpha3::{Subset, TrafficPolicy};
 use model::endpoint::TlsMode;
 use model::labels::Labels;
-use model::names::Text;
+use model::names::Str;
 use model::port::{Port, Protocol};
 use model::proxy::ProxyKind;
 use model::service::{Registry, Resolution, Service, TrafficDistribution};
@@ -40,7 +40,7 @@ pub struct Outbound {
     pub port: u16,
     pub protocol: Protocol,
     /// What the mesh's pattern makes of the name; the name itself without one.
-    pub stat_name: Option<Text>,
+    pub stat_name: Option<Str>,
     pub discovery: Discovery,
     pub rule: Option<AppliedRule>,
     pub security: Security,
@@ -74,9 +74,9 @@ pub enum Security {
         /// Mutual TLS to each endpoint that speaks it.
         automatic: bool,
         /// The name that the client asks the server for under the mesh's own TLS.
-        server_name: Option<Text>,
+        server_name: Option<Str>,
         /// Whom the server must prove to be.
-        accounts: Arc<[Text]>,
+        accounts: Arc<[Str]>,
     },
 }
 
@@ -110,7 +110,7 @@ struct Planner<'a> {
     rule: Option<&'a Arc<ConsolidatedRule>>,
     form: ClusterForm,
     peers: PeerPolicies<'a>,
-    accounts: Arc<[Text]>,
+    accounts: Arc<[Str]>,
 }
 
 impl Planner<'_> {
@@ -286,8 +286,8 @@ impl Planner<'_> {
 }
 
 /// Everybody who may answer for a service: its endpoints' accounts and those it names, under every trust domain.
-fn accounts(view: &View, service: &Service) -> Arc<[Text]> {
-    let mut found: BTreeSet<&Text> = service.service_accounts.iter().collect();
+fn accounts(view: &View, service: &Service) -> Arc<[Str]> {
+    let mut found: BTreeSet<&Str> = service.service_accounts.iter().collect();
     found.extend(view.endpoints(service).map(|e| &e.service_account).filter(|account| !account.is_empty()));
     if found.is_empty() {
         return Arc::default();
@@ -296,12 +296,12 @@ fn accounts(view: &View, service: &Service) -> Arc<[Text]> {
     if aliases.is_empty() {
         return found.into_iter().cloned().collect();
     }
-    let mut all: BTreeSet<Text> = found.iter().map(|account| (*account).clone()).collect();
+    let mut all: BTreeSet<Str> = found.iter().map(|account| (*account).clone()).collect();
     for account in found {
         let path = account.strip_prefix(SPIFFE_SCHEME).and_then(|rest| rest.split_once('/')).map(|(_, path)| path);
         all.extend(
             path.into_iter()
-                .flat_map(|path| aliases.iter().map(move |alias| Text::from(format!("{SPIFFE_SCHEME}{alias}/{path}")))),
+                .flat_map(|path| aliases.iter().map(move |alias| Str::from(format!("{SPIFFE_SCHEME}{alias}/{path}")))),
         );
     }
     all.into_iter().collect()

@@ -6,14 +6,14 @@ mod reach;
 mod select;
 
 use model::endpoint::{Health, Locality};
-use model::names::{ClusterId, Namespace, Text};
+use model::names::{ClusterId, Namespace, Str};
 
 pub use select::{Choice, PERSISTENT_SESSION_LABEL, discovered};
 
 /// The endpoints of one cluster.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct EndpointsPlan {
-    pub name: Text,
+    pub name: Str,
     pub localities: Vec<LocalityEndpoints>,
 }
 
@@ -31,9 +31,9 @@ pub struct LocalityEndpoints {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct LbEndpoint {
     /// An IP address, a DNS name, or a path if the port is 0.
-    pub address: Text,
+    pub address: Str,
     /// Further addresses of the same workload, of the other IP family.
-    pub more_addresses: Vec<Text>,
+    pub more_addresses: Vec<Str>,
     pub port: u32,
     pub weight: u32,
     pub health: Health,
@@ -46,9 +46,9 @@ pub struct LbEndpoint {
 /// What telemetry says of the workload behind an endpoint.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct WorkloadLabel {
-    pub name: Text,
+    pub name: Str,
     pub namespace: Namespace,
-    pub canonical_name: Text,
-    pub canonical_revision: Text,
+    pub canonical_name: Str,
+    pub canonical_revision: Str,
     pub cluster: ClusterId,
 }

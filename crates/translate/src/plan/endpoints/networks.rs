@@ -11,7 +11,7 @@ use api::istio::mesh::v1alpha1::network::istio_network_gateway::Gw;
 use api::istio::mesh::v1alpha1::network::network_endpoints::Ne;
 use model::endpoint::{Endpoint, Health};
 use model::labels::Labels;
-use model::names::Text;
+use model::names::Str;
 use model::proxy::Proxy;
 use model::service::Service;
 use model::settings::Networks;
@@ -122,7 +122,7 @@ impl Gateway<'_> {
         Member {
             labels: Cow::Owned(labels),
             endpoint: LbEndpoint {
-                address: Text::from(self.address),
+                address: Str::from(self.address),
                 more_addresses: Vec::new(),
                 port: self.port,
                 weight: weight.max(1),

@@ -7,7 +7,7 @@ use api::istio::networking::v1alpha3::client_tls_settings::TlSmode;
 use api::istio::networking::v1alpha3::{DestinationRule, Subset, TrafficPolicy};
 use model::endpoint::{Endpoint, Health, TlsMode};
 use model::labels::{Labels, selects};
-use model::names::Text;
+use model::names::Str;
 use model::port::Port;
 use model::proxy::Proxy;
 use model::service::{Registry, Service, TrafficDistribution};
@@ -223,7 +223,7 @@ fn workload(endpoint: &Endpoint) -> WorkloadLabel {
     }
 }
 
-fn first_of<'a>(labels: &'a Labels, keys: [&str; 3]) -> Option<&'a Text> {
+fn first_of<'a>(labels: &'a Labels, keys: [&str; 3]) -> Option<&'a Str> {
     keys.iter().find_map(|key| labels.get(key))
 }
 

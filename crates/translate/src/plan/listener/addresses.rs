@@ -3,7 +3,7 @@
 
 use std::net::IpAddr;
 
-use model::names::Text;
+use model::names::Str;
 use model::port::Protocol;
 use model::proxy::{Proxy, ProxyKind};
 use model::service::{Service, UNSPECIFIED};
@@ -14,16 +14,16 @@ use scope::addresses::keep_dialled;
 pub(super) const UNSPECIFIED_V6: &str = "::";
 
 /// Addresses that mean "any", IPv4 first.
-pub(super) fn wildcards(proxy: &Proxy) -> Vec<Text> {
+pub(super) fn wildcards(proxy: &Proxy) -> Vec<Str> {
     by_family(proxy, UNSPECIFIED, UNSPECIFIED_V6)
 }
 
 /// Loopback addresses, IPv4 first.
-pub(super) fn localhosts(proxy: &Proxy) -> Vec<Text> {
+pub(super) fn localhosts(proxy: &Proxy) -> Vec<Str> {
     by_family(proxy, "127.0.0.1", "::1")
 }
 
-fn by_family(proxy: &Proxy, v4: &str, v6: &str) -> Vec<Text> {
+fn by_family(proxy: &Proxy, v4: &str, v6: &str) -> Vec<Str> {
     match (proxy.has_ipv4(), proxy.has_ipv6()) {
         (true, true) => vec![v4.into(), v6.into()],
         (false, true) => vec![v6.into()],
@@ -32,7 +32,7 @@ fn by_family(proxy: &Proxy, v4: &str, v6: &str) -> Vec<Text> {
 }
 
 /// Where a sidecar's own ingress listeners bind by default: its first address that others can route to.
-pub(super) fn ingress(proxy: &Proxy) -> Vec<Text> {
+pub(super) fn ingress(proxy: &Proxy) -> Vec<Str> {
     let global = proxy.ips.iter().find(|ip| is_global_unicast(ip));
     global.map_or_else(|| wildcards(proxy), |ip| vec![ip.to_string().into()])
 }
@@ -47,7 +47,7 @@ fn is_global_unicast(ip: &IpAddr) -> bool {
 }
 
 /// The address that a proxy calls a service at.
-pub(super) fn of_service(service: &Service, proxy: &Proxy, knobs: &Knobs) -> Text {
+pub(super) fn of_service(service: &Service, proxy: &Proxy, knobs: &Knobs) -> Str {
     if let Some(first) = in_cluster(service, proxy).find(|a| of_family(a, proxy)) {
         return first.clone();
     }
@@ -60,8 +60,8 @@ pub(super) fn of_service(service: &Service, proxy: &Proxy, knobs: &Knobs) -> Tex
 }
 
 /// Further addresses of the service beside the one that `of_service` gives.
-pub(super) fn extra_of_service(service: &Service, proxy: &Proxy, knobs: &Knobs) -> Vec<Text> {
-    let mut all: Vec<&Text> = in_cluster(service, proxy).collect();
+pub(super) fn extra_of_service(service: &Service, proxy: &Proxy, knobs: &Knobs) -> Vec<Str> {
+    let mut all: Vec<&Str> = in_cluster(service, proxy).collect();
     if all.is_empty() && uses_allocated(proxy, knobs) {
         all.extend(service.auto_ipv4.iter().chain(&service.auto_ipv6));
     }
@@ -69,7 +69,7 @@ pub(super) fn extra_of_service(service: &Service, proxy: &Proxy, knobs: &Knobs) 
     all.into_iter().skip(1).cloned().collect()
 }
 
-fn in_cluster<'a>(service: &'a Service, proxy: &Proxy) -> impl Iterator<Item = &'a Text> {
+fn in_cluster<'a>(service: &'a Service, proxy: &Proxy) -> impl Iterator<Item = &'a Str> {
     let own = service.cluster_addresses.iter().find(|(cluster, _)| *cluster == proxy.cluster);
     let own = own.filter(|_| !proxy.cluster.is_empty());
     own.into_iter().flat_map(|(_, addresses)| addresses)

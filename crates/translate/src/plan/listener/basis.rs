@@ -1,7 +1,7 @@
 //! What all listeners of one client have in common, worked out once.
 
 use api::Duration;
-use model::names::Text;
+use model::names::Str;
 use model::port::Protocol;
 use model::proxy::ProxyKind;
 use model::service::{Resolution, Service};
@@ -25,9 +25,9 @@ pub(super) struct Basis<'a> {
     outbound_stats: Vec<Part<Stats>>,
     inbound_stats: Vec<Part<Stats>>,
     /// Addresses that mean "any", one per family the proxy has; never empty.
-    pub(super) wildcards: Vec<Text>,
+    pub(super) wildcards: Vec<Str>,
     /// Loopback addresses, likewise.
-    pub(super) localhosts: Vec<Text>,
+    pub(super) localhosts: Vec<Str>,
     pub(super) outbound_http: Part<HttpSettings>,
     pub(super) inbound_http: Part<HttpSettings>,
     pub(super) outbound_tcp_log: Part<Vec<AccessLog>>,
@@ -79,7 +79,7 @@ impl<'a> Basis<'a> {
     }
 
     /// The wildcard of the proxy's first family.
-    pub(super) fn wildcard(&self) -> &Text {
+    pub(super) fn wildcard(&self) -> &Str {
         &self.wildcards[0]
     }
 

@@ -4,7 +4,7 @@
 use std::collections::{BTreeSet, HashSet};
 
 use ipnet::IpNet;
-use model::names::Text;
+use model::names::Str;
 use model::port::Protocol;
 use model::service::UNSPECIFIED;
 
@@ -36,11 +36,11 @@ impl Mode {
 /// A filter chain in the making.
 #[derive(Clone, Debug)]
 pub(super) struct Chain {
-    pub(super) server_names: Vec<Text>,
+    pub(super) server_names: Vec<Str>,
     /// Addresses and blocks as written.
-    pub(super) ranges: Vec<Text>,
+    pub(super) ranges: Vec<Str>,
     /// HTTP versions that the HTTP inspector must have seen.
-    pub(super) alpn: Vec<Text>,
+    pub(super) alpn: Vec<Str>,
     pub(super) transport: Option<Transport>,
     pub(super) config: Option<ConfigRef>,
     pub(super) body: Body,
@@ -50,7 +50,7 @@ pub(super) struct Chain {
 pub(super) enum Body {
     /// A connection manager with the route table of this name.
     Http {
-        routes: Text,
+        routes: Str,
         protocol: Protocol,
         resolved_by: Option<DnsCache>,
     },
@@ -108,8 +108,8 @@ impl Chain {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Conditions {
     transport: Option<Transport>,
-    alpn: Vec<Text>,
-    names: BTreeSet<Text>,
+    alpn: Vec<Str>,
+    names: BTreeSet<Str>,
     nets: BTreeSet<IpNet>,
 }
 
@@ -127,7 +127,7 @@ fn is_everywhere(net: &IpNet) -> bool {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Bind {
     /// The first is the listener's own; the rest are further addresses.
-    pub(super) addresses: Vec<Text>,
+    pub(super) addresses: Vec<Str>,
     pub(super) opens_port: bool,
 }
 

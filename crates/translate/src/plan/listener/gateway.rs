@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use api::istio::networking::v1alpha3::server_tls_settings::TlSmode;
 use api::istio::networking::v1alpha3::{L4MatchAttributes, TlsMatchAttributes};
-use model::names::{Hostname, Text};
+use model::names::{Hostname, Str};
 use model::port::{Port, Protocol};
 use model::shared::Part;
 use model::snapshot::routing::VirtualServiceRule;
@@ -24,7 +24,7 @@ use crate::network_filters::{self, Ending, NetworkFilter};
 const MESH_ALPN: &[&str] = &["istio", "istio-peer-exchange", "istio-h2", "istio-http/1.0", "istio-http/1.1"];
 
 /// Server names that chains of a port already match, with the address they are matched on.
-type Claimed = BTreeMap<u32, BTreeMap<String, Text>>;
+type Claimed = BTreeMap<u32, BTreeMap<String, Str>>;
 
 /// All listeners of a gateway; none if no gateway selects it.
 pub fn gateway(view: &View) -> Vec<ListenerPlan> {
@@ -61,7 +61,7 @@ struct Build<'a> {
 }
 
 impl Build<'_> {
-    fn bind(&self, port: &GatewayPort) -> Text {
+    fn bind(&self, port: &GatewayPort) -> Str {
         if port.bind.is_empty() { self.basis.wildcard().clone() } else { port.bind.clone() }
     }
 
@@ -111,7 +111,7 @@ impl Build<'_> {
         let named = server.map(|s| s.spec.name.as_str()).filter(|name| !name.is_empty());
         let default = format!("outbound_{}_{};", self.bind(port), port.number);
         let manager = HttpConnectionManager {
-            stat_prefix: named.map_or_else(|| default.into(), Text::from),
+            stat_prefix: named.map_or_else(|| default.into(), Str::from),
             routes: Routes::Rds(server.map_or(&port.route, |s| &s.route).clone()),
             // A gateway detects the version; only sidecars are told.
             http2: false,
@@ -176,7 +176,7 @@ impl Build<'_> {
                     let Some(filters) = tcp_routes::routed(self.basis, &route.route, &own, &rule.config) else {
                         continue;
                     };
-                    let names: Vec<Text> = matching.sni_hosts.iter().map(|h| Text::from(h.as_str())).collect();
+                    let names: Vec<Str> = matching.sni_hosts.iter().map(|h| Str::from(h.as_str())).collect();
                     chains.push(self.chain(&names, None, filters));
                 }
             }
@@ -203,7 +203,7 @@ impl Build<'_> {
                     let filters = tcp_routes::to_cluster(self.basis, service, port, subset, &cluster);
                     let mut chain = self.chain(&[cluster.as_str().into()], None, filters);
                     if let Some(matching) = &mut chain.matching {
-                        matching.alpn = MESH_ALPN.iter().map(|a| Text::from(*a)).collect();
+                        matching.alpn = MESH_ALPN.iter().map(|a| Str::from(*a)).collect();
                     }
                     chains.push(chain);
                 }
@@ -222,7 +222,7 @@ impl Build<'_> {
         routes
     }
 
-    fn chain(&self, names: &[Text], terminated: Option<&GatewayServer>, filters: Vec<NetworkFilter>) -> ChainPlan {
+    fn chain(&self, names: &[Str], terminated: Option<&GatewayServer>, filters: Vec<NetworkFilter>) -> ChainPlan {
         let any = names.is_empty() || names.iter().any(|n| **n == *"*");
         let matching =
             ChainMatch { server_names: if any { Vec::new() } else { names.to_vec() }, ..ChainMatch::default() };

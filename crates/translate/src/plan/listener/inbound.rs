@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use api::istio::networking::v1alpha3::{CaptureMode, IstioIngressListener, ServerTlsSettings};
 use model::config::{Config, Kind};
-use model::names::Text;
+use model::names::Str;
 use model::port::{Port, Protocol};
 use model::proxy::Interception;
 use model::shared::{Part, Shared};
@@ -31,13 +31,13 @@ use crate::telemetry::stat_name::{StatName, kubernetes_name};
 struct Served {
     port: Port,
     target_port: u32,
-    cluster: Text,
+    cluster: Str,
     /// Where it binds; for captured ports this only gives names.
-    bind: Vec<Text>,
+    bind: Vec<Str>,
     opens_port: bool,
     /// The host that telemetry calls it by.
-    host: Text,
-    kubernetes: Option<(Text, Text)>,
+    host: Str,
+    kubernetes: Option<(Str, Str)>,
     /// The Sidecar's own TLS.
     tls: Option<Shared<ServerTlsSettings>>,
     config: Option<ConfigRef>,
@@ -107,14 +107,14 @@ fn capture_port(basis: &Basis<'_>) -> u32 {
 
 fn listener(
     basis: &Basis<'_>,
-    name: Text,
-    bind: &[Text],
+    name: Str,
+    bind: &[Str],
     port: u32,
     binding: Binding,
     chains: Vec<ChainPlan>,
 ) -> ListenerPlan {
     let proxy = &basis.view.proxy;
-    let further: &[Text] = if basis.knobs().dual_stack { bind.get(1..).unwrap_or_default() } else { &[] };
+    let further: &[Str] = if basis.knobs().dual_stack { bind.get(1..).unwrap_or_default() } else { &[] };
     ListenerPlan {
         name,
         address: Address::new(bind.first().map_or("", |a| a), port),
@@ -318,7 +318,7 @@ fn chain(basis: &Basis<'_>, served: &Served, accepted: &Accepted, tls: Option<Pa
     }
 }
 
-fn chain_name(served: &Served, http: bool) -> Text {
+fn chain_name(served: &Served, http: bool) -> Str {
     match (served.passthrough, http) {
         (true, true) => names::VIRTUAL_INBOUND_CATCH_ALL_HTTP_CHAIN.into(),
         (true, false) => names::VIRTUAL_INBOUND.into(),

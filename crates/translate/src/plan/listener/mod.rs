@@ -16,7 +16,7 @@ mod virtual_outbound;
 
 use api::Duration;
 use ipnet::IpNet;
-use model::names::{Namespace, Text};
+use model::names::{Namespace, Str};
 use model::shared::Part;
 use scope::View;
 
@@ -30,7 +30,7 @@ pub use server_tls::{Secret, SecretSource, ServerTls, TlsParams, TlsVersion, Val
 /// One listener.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ListenerPlan {
-    pub name: Text,
+    pub name: Str,
     pub address: Address,
     /// Further addresses of a dual-stack listener.
     pub additional_addresses: Vec<Address>,
@@ -54,8 +54,8 @@ pub struct ListenerPlan {
 /// Where something listens.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Address {
-    Socket { ip: Text, port: u32 },
-    Pipe(Text),
+    Socket { ip: Str, port: u32 },
+    Pipe(Str),
 }
 
 impl Address {
@@ -105,7 +105,7 @@ pub enum Ports {
 /// One filter chain.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ChainPlan {
-    pub name: Text,
+    pub name: Str,
     pub matching: Option<ChainMatch>,
     /// The object that asked for it.
     pub config: Option<ConfigRef>,
@@ -119,9 +119,9 @@ pub struct ChainPlan {
 pub struct ChainMatch {
     pub port: Option<u32>,
     pub ranges: Vec<IpNet>,
-    pub server_names: Vec<Text>,
+    pub server_names: Vec<Str>,
     pub transport: Option<Transport>,
-    pub alpn: Vec<Text>,
+    pub alpn: Vec<Str>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -135,7 +135,7 @@ pub enum Transport {
 pub struct ConfigRef {
     pub kind: model::config::Kind,
     pub namespace: Namespace,
-    pub name: Text,
+    pub name: Str,
 }
 
 /// All listeners of a sidecar: outbound ones, the forward proxy, the one that captures outbound

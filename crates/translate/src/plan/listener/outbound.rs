@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use api::Duration;
 use api::istio::networking::v1alpha3::{CaptureMode, IstioEgressListener};
-use model::names::Text;
+use model::names::Str;
 use model::port::{Port, Protocol};
 use model::proxy::Interception;
 use model::service::{Registry, Resolution, Service, UNSPECIFIED};
@@ -27,7 +27,7 @@ use crate::network_filters::http_connection_manager::{self as hcm, HttpConnectio
 use crate::network_filters::{self, Ending, NetworkFilter};
 
 /// Listeners by address and port.
-type Entries = BTreeMap<(Text, u32), Entry>;
+type Entries = BTreeMap<(Str, u32), Entry>;
 
 /// The outbound listeners, by address and port.
 pub(super) fn listeners(basis: &Basis<'_>) -> Vec<ListenerPlan> {
@@ -128,7 +128,7 @@ fn can_bind(basis: &Basis<'_>, bind: &Bind, port: &Port) -> bool {
 }
 
 /// Addresses of single instances, where bytes to a service without an address must be told apart by them.
-fn instances(basis: &Basis<'_>, service: &Service, port: &Port, bind: &Bind) -> Option<Vec<Vec<Text>>> {
+fn instances(basis: &Basis<'_>, service: &Service, port: &Port, bind: &Bind) -> Option<Vec<Vec<Str>>> {
     let view = basis.view;
     let bytes = port.protocol.is_tcp() || port.protocol.is_unknown();
     if !bind.primary().is_empty() || !bytes || service.resolution != Resolution::Passthrough {
@@ -153,7 +153,7 @@ fn instances(basis: &Basis<'_>, service: &Service, port: &Port, bind: &Bind) -> 
 fn add(basis: &Basis<'_>, egress: &Egress<'_>, service: &Service, port: &Port, bind: Bind, entries: &mut Entries) {
     let Some(mode) = Mode::of(port.protocol).filter(|_| service.resolution != Resolution::Alias) else { return };
     let (bind, ranges) = placed(basis, service, mode, bind);
-    let key = (Text::from(bind.primary()), u32::from(port.number));
+    let key = (Str::from(bind.primary()), u32::from(port.number));
     let current = entries.get_mut(&key);
     let meeting = match &current {
         Some(entry) if entry.locked => return,
@@ -180,7 +180,7 @@ fn add(basis: &Basis<'_>, egress: &Egress<'_>, service: &Service, port: &Port, b
 }
 
 /// Where the listener of a service binds, and the blocks it then must match.
-fn placed(basis: &Basis<'_>, service: &Service, mode: Mode, bind: Bind) -> (Bind, Vec<Text>) {
+fn placed(basis: &Basis<'_>, service: &Service, mode: Mode, bind: Bind) -> (Bind, Vec<Str>) {
     if !bind.primary().is_empty() {
         return (bind, Vec::new());
     }
@@ -200,7 +200,7 @@ fn placed(basis: &Basis<'_>, service: &Service, mode: Mode, bind: Bind) -> (Bind
         }
     }
     let is_block = first.contains('/');
-    let addresses: Vec<Text> = std::iter::once(first).chain(extra).collect();
+    let addresses: Vec<Str> = std::iter::once(first).chain(extra).collect();
     if is_block { (wildcards, addresses) } else { (Bind { addresses, ..wildcards }, Vec::new()) }
 }
 
@@ -208,7 +208,7 @@ struct Joining<'a> {
     egress: &'a Egress<'a>,
     service: &'a Service,
     port: &'a Port,
-    ranges: &'a [Text],
+    ranges: &'a [Str],
     bind: &'a Bind,
 }
 
@@ -237,13 +237,13 @@ fn detected(basis: &Basis<'_>, chain: Chain) -> Chain {
 }
 
 /// What the HTTP inspector reports. HTTP/1.0 would only be refused if it is not enabled, so it passes as bytes.
-pub(super) fn plaintext_alpn(basis: &Basis<'_>) -> Vec<Text> {
+pub(super) fn plaintext_alpn(basis: &Basis<'_>) -> Vec<Str> {
     let versions: &[&str] = if basis.knobs().http10 { &["http/1.0", "http/1.1", "h2c"] } else { &["http/1.1", "h2c"] };
     versions.iter().map(|v| (*v).into()).collect()
 }
 
 /// The name of the route table: the port's, or a service's own where it alone is behind the listener.
-fn route_name(wanted: &Joining<'_>, mode: Mode, at_wildcard: bool) -> Text {
+fn route_name(wanted: &Joining<'_>, mode: Mode, at_wildcard: bool) -> Str {
     let number = wanted.port.number;
     if number == 0 {
         return wanted.bind.primary().into();
@@ -268,7 +268,7 @@ fn bytes(basis: &Basis<'_>, wanted: &Joining<'_>) -> Vec<Chain> {
 /// The finished listener. Connections that no chain takes go where unknown destinations go.
 fn plan(basis: &Basis<'_>, entry: Entry, settings: &Part<HttpSettings>, fallthrough: &[NetworkFilter]) -> ListenerPlan {
     let port = entry.port;
-    let name: Text = names::listener(entry.bind.primary(), port).into();
+    let name: Str = names::listener(entry.bind.primary(), port).into();
     let needs_tls = entry.chains.iter().any(|c| !c.server_names.is_empty() || c.resolves_server_names());
     let needs_http = entry.chains.iter().any(|c| !c.alpn.is_empty());
     let mut chains = Vec::with_capacity(entry.chains.len());

@@ -4,7 +4,7 @@ use api::istio::mesh::v1alpha1::mesh_config::tls_config::TlsProtocol;
 use api::istio::networking::v1alpha3::ServerTlsSettings;
 use api::istio::networking::v1alpha3::server_tls_settings::{TlSmode, TlsProtocol as ServerProtocol};
 use model::config::validate::tls::usable_cipher_suites;
-use model::names::Text;
+use model::names::Str;
 use model::proxy::Proxy;
 use scope::View;
 
@@ -13,7 +13,7 @@ use crate::network_filters::metadata_exchange;
 /// What a filter chain that terminates TLS is told.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ServerTls {
-    pub alpn: Vec<Text>,
+    pub alpn: Vec<Str>,
     pub params: Option<TlsParams>,
     pub certificates: Vec<Secret>,
     /// How client certificates are checked, if they are.
@@ -25,8 +25,8 @@ pub struct ServerTls {
 pub struct TlsParams {
     pub min: Option<TlsVersion>,
     pub max: Option<TlsVersion>,
-    pub ciphers: Vec<Text>,
-    pub curves: Vec<Text>,
+    pub ciphers: Vec<Str>,
+    pub curves: Vec<Str>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -40,7 +40,7 @@ pub enum TlsVersion {
 /// A certificate or a root by the name it is asked for.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Secret {
-    pub name: Text,
+    pub name: Str,
     pub source: SecretSource,
 }
 
@@ -58,16 +58,16 @@ pub enum SecretSource {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Validation {
     /// Names of which a client must have one.
-    pub exact_names: Vec<Text>,
+    pub exact_names: Vec<Str>,
     /// The same by prefix.
-    pub name_prefixes: Vec<Text>,
+    pub name_prefixes: Vec<Str>,
     /// Unset where names are asked for but nobody's signature is.
     pub roots: Option<Secret>,
     /// Hashes of keys and of certificates of which a client's must be one.
-    pub key_hashes: Vec<Text>,
-    pub hashes: Vec<Text>,
+    pub key_hashes: Vec<Str>,
+    pub hashes: Vec<Str>,
     /// A file of revoked certificates, or empty.
-    pub revoked: Text,
+    pub revoked: Str,
     pub accept_untrusted: bool,
 }
 
@@ -220,14 +220,14 @@ fn version(wanted: ServerProtocol) -> Option<TlsVersion> {
 }
 
 /// Trust domains whose workloads are let in, each once.
-fn trust_domains(view: &View) -> Vec<Text> {
+fn trust_domains(view: &View) -> Vec<Str> {
     if view.settings.knobs.skip_validate_trust_domain {
         return Vec::new();
     }
     let mesh = &view.settings.mesh;
     let of_certificates = mesh.ca_certificates.iter().flat_map(|c| &c.trust_domains);
     let all = std::iter::once(&mesh.trust_domain).chain(&mesh.trust_domain_aliases).chain(of_certificates);
-    let mut domains: Vec<Text> = Vec::new();
+    let mut domains: Vec<Str> = Vec::new();
     for domain in all.filter(|d| !d.is_empty()) {
         if !domains.iter().any(|known| **known == **domain) {
             domains.push(domain.as_str().into());
@@ -238,9 +238,9 @@ fn trust_domains(view: &View) -> Vec<Text> {
 
 /// Files that certificates are read from, served by name; the agent's own where there are none.
 struct Files {
-    chain: Text,
-    key: Text,
-    roots: Text,
+    chain: Str,
+    key: Str,
+    roots: Str,
     source: SecretSource,
 }
 
@@ -291,6 +291,6 @@ fn file_source(proxy: &Proxy) -> SecretSource {
     if proxy.meta("file-credential") == Some("true") { SecretSource::Files } else { SecretSource::Agent }
 }
 
-fn texts<S: AsRef<str>>(items: &[S]) -> Vec<Text> {
+fn texts<S: AsRef<str>>(items: &[S]) -> Vec<Str> {
     items.iter().map(|item| item.as_ref().into()).collect()
 }

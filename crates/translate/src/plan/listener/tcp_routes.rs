@@ -8,7 +8,7 @@ use api::istio::networking::v1alpha3::{
 };
 use model::config::{Config, Kind};
 use model::labels::selects;
-use model::names::Text;
+use model::names::Str;
 use model::port::Port;
 use model::service::Service;
 use model::snapshot::routing::VirtualServiceRule;
@@ -28,7 +28,7 @@ pub(super) struct Wanted<'a> {
     pub(super) service: &'a Service,
     pub(super) port: &'a Port,
     /// Blocks that the service claims instead of one address.
-    pub(super) ranges: &'a [Text],
+    pub(super) ranges: &'a [Str],
     /// VirtualServices for the service's host.
     pub(super) routes: &'a [&'a VirtualServiceRule],
 }
@@ -48,8 +48,8 @@ pub(super) fn chains(basis: &Basis<'_>, wanted: &Wanted<'_>) -> Vec<Chain> {
                 has_default = true;
                 break 'routes;
             }
-            let subnets = matching().flat_map(|m| &m.destination_subnets).map(|s| Text::from(s.as_str()));
-            let subnets: Vec<Text> = subnets.collect();
+            let subnets = matching().flat_map(|m| &m.destination_subnets).map(|s| Str::from(s.as_str()));
+            let subnets: Vec<Str> = subnets.collect();
             if subnets.is_empty() {
                 continue;
             }
@@ -64,14 +64,14 @@ pub(super) fn chains(basis: &Basis<'_>, wanted: &Wanted<'_>) -> Vec<Chain> {
     chains
 }
 
-fn sorted(ranges: &[Text]) -> Vec<Text> {
+fn sorted(ranges: &[Str]) -> Vec<Str> {
     let mut ranges = ranges.to_vec();
     ranges.sort();
     ranges
 }
 
 /// The chain straight to the service.
-pub(super) fn to_service(basis: &Basis<'_>, wanted: &Wanted<'_>, server_names: Vec<Text>) -> Chain {
+pub(super) fn to_service(basis: &Basis<'_>, wanted: &Wanted<'_>, server_names: Vec<Str>) -> Chain {
     let service = wanted.service;
     // A Sidecar's listener may have a port that the service lacks; its only port is then meant.
     let port = if let [only] = &service.ports[..] { only.number } else { wanted.port.number };
@@ -118,7 +118,7 @@ pub(super) fn routed(
     let rule = basis.view.service(&first.host).and_then(|s| basis.view.destination_rule(&s.hostname));
     let rule = rule.map(|r| &*r.rule.spec);
     if routes.len() > 1 {
-        let clusters: Vec<(Text, u32)> = routes.iter().filter_map(|r| weighted(basis, r, port)).collect();
+        let clusters: Vec<(Str, u32)> = routes.iter().filter_map(|r| weighted(basis, r, port)).collect();
         let (first, _) = clusters.first()?;
         let mut proxy = TcpProxy::to_cluster(first, basis.outbound_tcp_log.clone());
         proxy.stat_prefix = format!("{}.{}", config.meta.name, config.meta.namespace).into();
@@ -135,7 +135,7 @@ pub(super) fn routed(
     Some(stack(basis, port, proxy, None))
 }
 
-fn weighted(basis: &Basis<'_>, route: &RouteDestination, port: &Port) -> Option<(Text, u32)> {
+fn weighted(basis: &Basis<'_>, route: &RouteDestination, port: &Port) -> Option<(Str, u32)> {
     let destination = route.destination.as_ref()?;
     let weight = u32::try_from(route.weight).ok().filter(|w| *w > 0)?;
     let service = basis.view.service(&destination.host);
@@ -143,7 +143,7 @@ fn weighted(basis: &Basis<'_>, route: &RouteDestination, port: &Port) -> Option<
 }
 
 /// The name of statistics, where the mesh has a pattern for it.
-fn stat_prefix(basis: &Basis<'_>, service: &Service, subset: &str, port: u16, port_name: &str) -> Option<Text> {
+fn stat_prefix(basis: &Basis<'_>, service: &Service, subset: &str, port: u16, port_name: &str) -> Option<Str> {
     let pattern = &basis.view.settings.mesh.outbound_cluster_stat_name;
     (!pattern.is_empty()).then(|| StatName::outbound(service, subset, port, port_name).fill(pattern).into())
 }

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use api::istio::networking::v1alpha3::TlsMatchAttributes;
 use model::labels::selects;
-use model::names::Text;
+use model::names::Str;
 use model::port::Port;
 use model::service::{Registry, Resolution, UNSPECIFIED};
 
@@ -25,14 +25,14 @@ pub(super) fn chains(basis: &Basis<'_>, wanted: &Wanted<'_>, bind: &str) -> Vec<
             for matching in route.r#match.iter().filter(|m| admits(basis, m, wanted.port)) {
                 // Upstream lets the subnets of one match hold for those after it that have none.
                 if !matching.destination_subnets.is_empty() && wanted.port.number > 0 {
-                    ranges = matching.destination_subnets.iter().map(|s| Text::from(s.as_str())).collect();
+                    ranges = matching.destination_subnets.iter().map(|s| Str::from(s.as_str())).collect();
                 }
                 if !seen.insert((&matching.sni_hosts, &matching.destination_subnets)) {
                     continue;
                 }
                 let Some(filters) = routed(basis, &route.route, wanted.port, &rule.config) else { continue };
                 chains.push(Chain {
-                    server_names: matching.sni_hosts.iter().map(|h| Text::from(h.as_str())).collect(),
+                    server_names: matching.sni_hosts.iter().map(|h| Str::from(h.as_str())).collect(),
                     ranges: ranges.clone(),
                     config: Some(config_ref(&rule.config)),
                     ..Chain::new(Body::Network(filters))
@@ -47,7 +47,7 @@ pub(super) fn chains(basis: &Basis<'_>, wanted: &Wanted<'_>, bind: &str) -> Vec<
 }
 
 /// The host as server name, where the address does not tell the service from others.
-fn default_names(basis: &Basis<'_>, wanted: &Wanted<'_>, bind: &str) -> Vec<Text> {
+fn default_names(basis: &Basis<'_>, wanted: &Wanted<'_>, bind: &str) -> Vec<Str> {
     let service = wanted.service;
     let mut address = addresses::of_service(service, &basis.view.proxy, basis.knobs());
     if service.registry == Registry::External && !basis.view.proxy.has_ipv4() && *address == *UNSPECIFIED {

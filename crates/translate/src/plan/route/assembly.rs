@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::collections::HashSet;
 
-use model::names::Text;
+use model::names::Str;
 use model::shared::Shared;
 use scope::View;
 use scope::addresses::{address, addresses};
@@ -32,8 +32,8 @@ pub(super) struct Assembly<'a> {
     attempt_count: bool,
     registry: &'a Registry<'a>,
     port: u16,
-    names: HashSet<Text>,
-    domains: HashSet<Text>,
+    names: HashSet<Str>,
+    domains: HashSet<Str>,
     /// Full names of services, before which shortened names of others give way.
     full_names: HashSet<Cow<'a, str>>,
 }
@@ -108,7 +108,7 @@ impl<'a> Assembly<'a> {
         domains: Domains,
         entry: Option<&Entry<'_>>,
     ) -> Option<Shared<VirtualHostPlan>> {
-        let name = Text::from(with_port(host, group.port));
+        let name = Str::from(with_port(host, group.port));
         if !self.names.insert(name.clone()) {
             return None;
         }
@@ -130,7 +130,7 @@ impl<'a> Assembly<'a> {
         }))
     }
 
-    fn free(&mut self, domains: Domains) -> Vec<Text> {
+    fn free(&mut self, domains: Domains) -> Vec<Str> {
         let Domains { mut all, short } = domains;
         all.retain(|domain| {
             let key = if domain.bytes().any(|b| b.is_ascii_uppercase()) {

@@ -3,7 +3,7 @@
 use api::istio::networking::v1alpha3::load_balancer_settings::{ConsistentHashLb, LbPolicy};
 use api::istio::networking::v1alpha3::traffic_policy::PortTrafficPolicy;
 use api::istio::networking::v1alpha3::{Destination, LoadBalancerSettings, TrafficPolicy};
-use model::names::Text;
+use model::names::Str;
 use model::service::Service;
 use model::shared::Shared;
 use scope::View;
@@ -20,7 +20,7 @@ pub(in crate::plan) fn cluster(
     destination: Option<&Destination>,
     service: Option<&Service>,
     listener_port: u16,
-) -> Text {
+) -> Str {
     let Some(destination) = destination.filter(|d| !d.host.is_empty()) else {
         return names::UNKNOWN_SERVICE.into();
     };

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use model::names::Text;
+use model::names::Str;
 use model::service::{Service, UNSPECIFIED};
 
 /// How a client writes host names.
@@ -18,12 +18,12 @@ pub(super) struct Spelling<'a> {
 /// The domains of a virtual host: first the names that nobody else can mean, and which of all are
 /// shortened ones that give way to a host of that very name.
 pub(super) struct Domains {
-    pub(super) all: Vec<Text>,
-    pub(super) short: Vec<Text>,
+    pub(super) all: Vec<Str>,
+    pub(super) short: Vec<Str>,
 }
 
 /// All names and addresses of a service.
-pub(super) fn of_service(service: &Service, host: &str, addresses: &[&Text], spelling: &Spelling<'_>) -> Domains {
+pub(super) fn of_service(service: &Service, host: &str, addresses: &[&Str], spelling: &Spelling<'_>) -> Domains {
     let mut all = Vec::with_capacity(8);
     let mut short = Vec::with_capacity(4);
     for name in std::iter::once(host).chain(service.aliases.iter().map(|alias| alias.hostname.as_str())) {
@@ -34,7 +34,7 @@ pub(super) fn of_service(service: &Service, host: &str, addresses: &[&Text], spe
     }
     if service.is_headless() {
         // Pods of a headless service have names of their own below the service's.
-        let pods: Vec<Text> = all.iter().map(|domain| format!("*.{domain}").into()).collect();
+        let pods: Vec<Str> = all.iter().map(|domain| format!("*.{domain}").into()).collect();
         all.extend(pods);
     }
     for address in addresses.iter().filter(|a| !a.is_empty() && ****a != *UNSPECIFIED) {
@@ -44,8 +44,8 @@ pub(super) fn of_service(service: &Service, host: &str, addresses: &[&Text], spe
 }
 
 /// A host that is another name of a service, with its other spellings for clients of this domain.
-pub(in crate::plan) fn of_alias(host: &str, domain: &str, absolute: bool) -> Vec<Text> {
-    let mut all = vec![Text::from(host)];
+pub(in crate::plan) fn of_alias(host: &str, domain: &str, absolute: bool) -> Vec<Str> {
+    let mut all = vec![Str::from(host)];
     alternatives(&mut all, host, &Spelling { domain, absolute, port: None });
     all
 }
@@ -56,11 +56,11 @@ pub(crate) fn with_port(host: &str, port: u16) -> String {
 }
 
 /// The host as it stands in a Host header without a port.
-pub(super) fn bracketed(host: &str) -> Text {
+pub(super) fn bracketed(host: &str) -> Str {
     if host.contains(':') { format!("[{host}]").into() } else { host.into() }
 }
 
-fn push(domains: &mut Vec<Text>, host: &str, port: Option<u16>) {
+fn push(domains: &mut Vec<Str>, host: &str, port: Option<u16>) {
     domains.push(bracketed(host));
     if let Some(port) = port {
         domains.push(with_port(host, port).into());
@@ -68,7 +68,7 @@ fn push(domains: &mut Vec<Text>, host: &str, port: Option<u16>) {
 }
 
 /// Other spellings of a host: absolute, and shortened by what it shares with the client's domain.
-fn alternatives(out: &mut Vec<Text>, host: &str, spelling: &Spelling<'_>) {
+fn alternatives(out: &mut Vec<Str>, host: &str, spelling: &Spelling<'_>) {
     if spelling.absolute && host.parse::<IpAddr>().is_err() {
         push(out, &format!("{host}."), spelling.port);
     }
@@ -84,7 +84,7 @@ fn alternatives(out: &mut Vec<Text>, host: &str, spelling: &Spelling<'_>) {
 }
 
 /// `cart`, `cart.shop`, `cart.shop.svc`; the first only for clients of the same namespace.
-fn in_kubernetes(out: &mut Vec<Text>, host: &str, client_namespace: &str, port: Option<u16>) {
+fn in_kubernetes(out: &mut Vec<Str>, host: &str, client_namespace: &str, port: Option<u16>) {
     let Some(end) = host.find(".svc.").filter(|end| *end > 0) else { return };
     let Some(dot) = host.find('.').filter(|dot| dot + 1 < host.len() && dot < &end) else { return };
     let (named, in_service) = (&host[..end], &host[..end + ".svc".len()]);
@@ -98,7 +98,7 @@ fn in_kubernetes(out: &mut Vec<Text>, host: &str, client_namespace: &str, port: 
     }
 }
 
-fn by_shared_suffix(out: &mut Vec<Text>, host: &str, spelling: &Spelling<'_>) {
+fn by_shared_suffix(out: &mut Vec<Str>, host: &str, spelling: &Spelling<'_>) {
     let parts: Vec<&str> = host.split('.').collect();
     let shared = parts.iter().rev().zip(spelling.domain.rsplit('.')).take_while(|(a, b)| **a == *b).count();
     let own = &parts[..parts.len() - shared];
@@ -113,16 +113,16 @@ fn by_shared_suffix(out: &mut Vec<Text>, host: &str, spelling: &Spelling<'_>) {
 
 #[cfg(test)]
 mod tests {
-    use super::{Spelling, Text, alternatives};
+    use super::{Spelling, Str, alternatives};
 
-    fn of(host: &str, domain: &str, port: Option<u16>) -> Vec<Text> {
+    fn of(host: &str, domain: &str, port: Option<u16>) -> Vec<Str> {
         let mut out = Vec::new();
         alternatives(&mut out, host, &Spelling { domain, absolute: false, port });
         out
     }
 
-    fn texts(expected: &[&str]) -> Vec<Text> {
-        expected.iter().map(|t| Text::from(*t)).collect()
+    fn texts(expected: &[&str]) -> Vec<Str> {
+        expected.iter().map(|t| Str::from(*t)).collect()
     }
 
     #[test]

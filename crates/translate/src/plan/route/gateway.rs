@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use api::istio::networking::v1alpha3::{HttpRetry, Server};
 use model::host::is_wildcard;
-use model::names::{Hostname, Namespace, ServiceKey, Text};
+use model::names::{Hostname, Namespace, ServiceKey, Str};
 use model::service::Service;
 use model::shared::Shared;
 use model::snapshot::routing::VirtualServiceRule;
@@ -51,10 +51,10 @@ struct Hosts<'a> {
     headers: headers::ProxyHeaders,
     retries: Option<Shared<HttpRetry>>,
     /// VirtualServices of each gateway.
-    bound: BTreeMap<Text, Arc<[Arc<VirtualServiceRule>]>>,
+    bound: BTreeMap<Str, Arc<[Arc<VirtualServiceRule>]>>,
     /// Routes of each VirtualService as bound to a gateway: made for the first server that uses them.
     made: Vec<Shared<Vec<RouteEntry>>>,
-    made_for: BTreeMap<(Text, Namespace, Text), usize>,
+    made_for: BTreeMap<(Str, Namespace, Str), usize>,
     hosts: BTreeMap<Rank, Host>,
 }
 
@@ -64,12 +64,12 @@ struct Hosts<'a> {
 struct Rank {
     wildcard: bool,
     length: Reverse<usize>,
-    host: Text,
+    host: Str,
 }
 
 struct Host {
     port: u16,
-    domains: Vec<Text>,
+    domains: Vec<Str>,
     /// Routes, as indexes into those made.
     routes: Vec<usize>,
     session: Option<SessionState>,
@@ -136,7 +136,7 @@ impl<'a> Hosts<'a> {
 
     fn add_routes(&mut self, host: Hostname, server: &GatewayServer, rule: &VirtualServiceRule, routes: usize) {
         let view = self.view;
-        let host = Text::from(host.to_lowercase());
+        let host = Str::from(host.to_lowercase());
         let entry = self.hosts.entry(rank(&host)).or_insert_with(|| Host {
             port: number(server),
             session: named_service(view, rule, &host).and_then(|s| destination::session(view, s)),
@@ -150,7 +150,7 @@ impl<'a> Hosts<'a> {
 
     /// A server that redirects to HTTPS does so for hosts without routes too.
     fn require_tls(&mut self, host: &str, server: &GatewayServer) {
-        let host = Text::from(host.to_lowercase());
+        let host = Str::from(host.to_lowercase());
         let entry = self.hosts.entry(rank(&host)).or_insert_with(|| Host {
             port: number(server),
             domains: vec![host],
@@ -207,7 +207,7 @@ fn joined(indexes: &[usize], made: &[Shared<Vec<RouteEntry>>]) -> Shared<Vec<Rou
     Shared::hashed(routes)
 }
 
-fn rank(host: &Text) -> Rank {
+fn rank(host: &Str) -> Rank {
     Rank { wildcard: is_wildcard(host), length: Reverse(host.len()), host: host.clone() }
 }
 

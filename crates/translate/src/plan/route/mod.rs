@@ -12,14 +12,14 @@ pub(crate) mod sidecar;
 
 use api::istio::networking::v1alpha3::load_balancer_settings::ConsistentHashLb;
 use api::istio::networking::v1alpha3::{HttpMatchRequest, HttpRetry, HttpRoute, VirtualService};
-use model::names::{Namespace, Text};
+use model::names::{Namespace, Str};
 use model::shared::Shared;
 use model::snapshot::routing::Semantics;
 
 /// One route table.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct RoutePlan {
-    pub name: Text,
+    pub name: Str,
     /// In the order they are sent.
     pub virtual_hosts: Vec<Shared<VirtualHostPlan>>,
     pub purpose: Purpose,
@@ -37,8 +37,8 @@ pub enum Purpose {
 /// The routes of some host names.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct VirtualHostPlan {
-    pub name: Text,
-    pub domains: Vec<Text>,
+    pub name: Str,
+    pub domains: Vec<Str>,
     /// In the order they are tried. Hosts of one VirtualService share them.
     pub routes: Shared<Vec<RouteEntry>>,
     /// Whether retried requests tell how often they were tried.
@@ -56,7 +56,7 @@ pub enum RouteEntry {
     /// One condition of one route of a VirtualService.
     Rule(Box<RuleRoute>),
     /// Unknown hosts are let through.
-    Passthrough { name: &'static str, cluster: Text, forwarded_host: bool },
+    Passthrough { name: &'static str, cluster: Str, forwarded_host: bool },
     /// Unknown hosts are refused.
     BlackHole,
 }
@@ -64,9 +64,9 @@ pub enum RouteEntry {
 /// All requests to one cluster.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct DefaultRoute {
-    pub cluster: Text,
+    pub cluster: Str,
     /// What the request is called in traces.
-    pub operation: Text,
+    pub operation: Str,
     pub hash: Option<Hashing>,
     pub mesh_retries: Option<Shared<HttpRetry>>,
 }
@@ -84,16 +84,16 @@ pub struct RuleRoute {
     pub condition: Option<usize>,
     /// The object it came from.
     pub namespace: Namespace,
-    pub object: Text,
+    pub object: Str,
     pub semantics: Semantics,
     /// The port that the client listens on.
     pub port: u16,
     /// For each destination, in the order of the route.
     pub destinations: Vec<DestinationPlan>,
     /// The cluster of `mirror`.
-    pub mirror: Option<Text>,
+    pub mirror: Option<Str>,
     /// The clusters of `mirrors`; `None` for one that names no destination.
-    pub mirrors: Vec<Option<Text>>,
+    pub mirrors: Vec<Option<Str>>,
     pub mesh_retries: Option<Shared<HttpRetry>>,
     pub session: Option<SessionState>,
     pub traits: Traits,
@@ -115,15 +115,15 @@ pub struct Traits {
 /// Where one destination of a rule leads.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct DestinationPlan {
-    pub cluster: Text,
+    pub cluster: Str,
     pub hash: Option<Hashing>,
 }
 
 /// How a session remembers its endpoint.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum SessionState {
-    Cookie { name: Text, path: Text },
-    Header(Text),
+    Cookie { name: Str, path: Str },
+    Header(Str),
 }
 
 impl RuleRoute {

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use model::host::is_wildcard;
-use model::names::{Hostname, Namespace, Text};
+use model::names::{Hostname, Namespace, Str};
 use model::port::Port;
 use model::service::Service;
 use model::snapshot::routing::{Semantics, VirtualServiceRule};
@@ -137,7 +137,7 @@ impl<'a> Registry<'a> {
                 None => claimed.others.push(host.to_lowercase()),
             }
         }
-        let own: (&Namespace, &Text) = (&rule.config.meta.namespace, &rule.config.meta.name);
+        let own: (&Namespace, &Str) = (&rule.config.meta.namespace, &rule.config.meta.name);
         for wildcard in wildcards {
             let name = Hostname::from(wildcard.to_lowercase());
             let is_gateway = rule.semantics() == Semantics::Gateway;

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use api::istio::mesh::v1alpha1::mesh_config::outbound_traffic_policy::Mode;
 use api::istio::networking::v1alpha3::HttpRetry;
-use model::names::{Namespace, Text};
+use model::names::{Namespace, Str};
 use model::port::Protocol;
 use model::service::Resolution;
 use model::shared::Shared;
@@ -157,7 +157,7 @@ impl<'a> RouteTables<'a> {
     /// Where requests to unknown hosts go.
     fn catch_all(&self) -> VirtualHostPlan {
         let policy = &self.view.outbound_policy;
-        let through = |name: &'static str, cluster: Text| {
+        let through = |name: &'static str, cluster: Str| {
             (name, RouteEntry::Passthrough { name, cluster, forwarded_host: self.headers.forwarded_host })
         };
         let (name, route) = match Mode::try_from(policy.mode) {

@@ -9,7 +9,7 @@ use api::envoy::extensions::upstreams::http::v3::http_protocol_options::{Explici
 use api::istio::networking::v1alpha3::client_tls_settings::TlSmode;
 use api::wire::xds::r#type::v3::TypedStruct;
 use api::{Value, any, value};
-use model::names::Text;
+use model::names::Str;
 
 use super::inbound::{bind_config, one_endpoint};
 use super::{Draft, HTTP_OPTIONS, delimited, discovery, dns, http, pool, tls};
@@ -43,7 +43,7 @@ pub(super) fn passthrough(name: &str, context: &Context) -> Cluster {
 }
 
 /// The workload's own ports. Upstream counts them under the name of the outbound cluster.
-pub(super) fn inbound_passthrough(name: &str, context: &Context, bind: &[Text]) -> Cluster {
+pub(super) fn inbound_passthrough(name: &str, context: &Context, bind: &[Str]) -> Cluster {
     Cluster {
         alt_stat_name: delimited(names::PASSTHROUGH_CLUSTER),
         upstream_bind_config: bind_config(bind),

@@ -6,7 +6,7 @@ use api::envoy::config::cluster::v3::cluster::{CommonLbConfig, DiscoveryType, Lb
 use api::envoy::config::core::v3::{BindConfig, ExtraSourceAddress};
 use api::envoy::config::endpoint::v3::lb_endpoint::HostIdentifier;
 use api::envoy::config::endpoint::v3::{ClusterLoadAssignment, Endpoint, LbEndpoint, LocalityLbEndpoints};
-use model::names::Text;
+use model::names::Str;
 
 use super::outbound::original_destination;
 use super::{Draft, delimited, discovery, http, metadata, pool};
@@ -70,9 +70,9 @@ pub(super) fn one_endpoint(cluster: &str, to: &str, port: u32) -> ClusterLoadAss
 }
 
 /// Source addresses for connections to the workload, the first for its own family.
-pub(super) fn bind_config(addresses: &[Text]) -> Option<BindConfig> {
+pub(super) fn bind_config(addresses: &[Str]) -> Option<BindConfig> {
     let (first, more) = addresses.split_first()?;
-    let extra = |a: &Text| ExtraSourceAddress { address: Some(socket_address(a, 0)), ..ExtraSourceAddress::default() };
+    let extra = |a: &Str| ExtraSourceAddress { address: Some(socket_address(a, 0)), ..ExtraSourceAddress::default() };
     Some(BindConfig {
         source_address: Some(socket_address(first, 0)),
         extra_source_addresses: more.iter().map(extra).collect(),

@@ -22,7 +22,7 @@ use api::istio::networking::v1alpha3::ClientTlsSettings;
 use api::istio::networking::v1alpha3::client_tls_settings::TlSmode;
 use api::istio::networking::v1alpha3::traffic_policy::ProxyProtocol;
 use api::{Any, Struct, any};
-use model::names::Text;
+use model::names::Str;
 use model::proxy::ProxyKind;
 
 use super::{Draft, dns, http};
@@ -67,7 +67,7 @@ pub(super) fn originate_to_any(draft: &mut Draft, context: &Context, settings: &
 struct Wish<'a> {
     automatic: bool,
     server_name: &'a str,
-    accounts: &'a [Text],
+    accounts: &'a [Str],
 }
 
 /// The settings to use, and whether they were chosen without a rule.
@@ -131,7 +131,7 @@ fn with_files(files: &ClientCertificates, subject_alt_names: Vec<String>, server
 struct Origin<'a> {
     plan: Option<&'a Outbound>,
     context: &'a Context,
-    accounts: &'a [Text],
+    accounts: &'a [Str],
 }
 
 impl Origin<'_> {

@@ -23,7 +23,7 @@ pub(super) fn filter_chain(plan: &ChainPlan) -> FilterChain {
 }
 
 fn matching(plan: &ChainMatch) -> FilterChainMatch {
-    let texts = |items: &[model::names::Text]| items.iter().map(|i| i.to_string()).collect();
+    let texts = |items: &[model::names::Str]| items.iter().map(|i| i.to_string()).collect();
     let range = |net: &ipnet::IpNet| CidrRange {
         address_prefix: net.addr().to_string(),
         prefix_len: Some(net.prefix_len().into()),

@@ -7,7 +7,7 @@ use api::envoy::extensions::transport_sockets::tls::v3::{
     certificate_validation_context, common_tls_context, tls_parameters,
 };
 use api::envoy::r#type::matcher::v3::{StringMatcher, string_matcher};
-use model::names::Text;
+use model::names::Str;
 
 use crate::plan::listener::{Secret, SecretSource, ServerTls, TlsParams, TlsVersion, Validation};
 use crate::render::secrets;
@@ -30,7 +30,7 @@ pub(super) fn transport_socket(plan: &ServerTls) -> TransportSocket {
     }
 }
 
-fn texts(items: &[Text]) -> Vec<String> {
+fn texts(items: &[Str]) -> Vec<String> {
     items.iter().map(|item| item.to_string()).collect()
 }
 

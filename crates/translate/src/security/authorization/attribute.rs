@@ -1,6 +1,6 @@
 //! Attributes that a policy's conditions look at, by the names that users write.
 
-use model::names::{Namespace, Text};
+use model::names::{Namespace, Str};
 
 /// One attribute of a request or connection.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -12,7 +12,7 @@ pub enum Attribute {
     DestinationPort,
     ServerName,
     /// Metadata of another filter: its name and key.
-    FilterMetadata(Text, Text),
+    FilterMetadata(Str, Str),
     SourceIp,
     RemoteIp,
     Namespace,
@@ -23,9 +23,9 @@ pub enum Attribute {
     RequestPrincipal,
     Audience,
     Presenter,
-    Header(Text),
+    Header(Str),
     /// A claim of the token, nested ones by path.
-    Claim(Vec<Text>),
+    Claim(Vec<Str>),
 }
 
 impl Attribute {
@@ -105,13 +105,13 @@ fn in_brackets(text: &str) -> Option<&str> {
 }
 
 /// `[a][b]` is a path; anything else in one pair of brackets is a single name.
-fn claim_path(text: &str) -> Option<Vec<Text>> {
+fn claim_path(text: &str) -> Option<Vec<Str>> {
     let inner = in_brackets(text)?;
     let parts: Vec<&str> = inner.split("][").collect();
     if parts.iter().any(|part| part.contains(['[', ']'])) {
         return Some(vec![inner.into()]);
     }
-    Some(parts.into_iter().map(Text::from).collect())
+    Some(parts.into_iter().map(Str::from).collect())
 }
 
 #[cfg(test)]

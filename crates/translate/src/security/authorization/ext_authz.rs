@@ -16,7 +16,7 @@ use api::istio::mesh::v1alpha1::mesh_config::extension_provider::{
     EnvoyExternalAuthorizationRequestBody, Provider as Configured,
 };
 use api::{Any, Duration};
-use model::names::Text;
+use model::names::Str;
 use model::shared::Shared;
 use scope::View;
 
@@ -31,8 +31,8 @@ const EFFECTIVE_POLICY: &str = "istio_ext_authz_shadow_effective_policy_id";
 /// A checker that can be called.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Provider {
-    pub host: Text,
-    pub cluster: Text,
+    pub host: Str,
+    pub cluster: Str,
     /// What a client gets when the checker cannot be reached; Envoy's choice if not set.
     pub status_on_error: Option<i32>,
     pub kind: ProviderKind,

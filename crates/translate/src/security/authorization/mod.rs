@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use api::istio::security::v1beta1::authorization_policy::{Action, ActionDetail};
 use api::istio::security::v1beta1::{AuthorizationPolicy, Rule as PolicyRule};
 use model::config::Config;
-use model::names::{Namespace, Text};
+use model::names::{Namespace, Str};
 use model::proxy::ProxyKind;
 use scope::View;
 use scope::select::attached;
@@ -37,7 +37,7 @@ pub struct Authorization {
 }
 
 /// Rules by the names that metrics and logs show.
-pub type Rules = BTreeMap<Text, Rule>;
+pub type Rules = BTreeMap<Str, Rule>;
 
 /// What one filter does.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -86,7 +86,7 @@ impl Authorization {
 /// Rules for one outside checker.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Custom {
-    pub name: Text,
+    pub name: Str,
     /// `None` if mesh config has no usable provider of that name: then what the rules match is denied.
     pub provider: Option<Provider>,
     pub enforced: Rules,
@@ -116,8 +116,8 @@ pub enum Rule {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Condition {
     pub attribute: Attribute,
-    pub values: Vec<Text>,
-    pub not_values: Vec<Text>,
+    pub values: Vec<Str>,
+    pub not_values: Vec<Str>,
     /// Where it denies, it holds for other spellings of the same host or path too.
     pub any_spelling: bool,
 }
@@ -198,10 +198,9 @@ fn is_dry_run(policy: &Config<AuthorizationPolicy>) -> bool {
 }
 
 /// A policy's rules by the names that metrics and logs show.
-fn rules(policy: &Config<AuthorizationPolicy>, prefix: &str, reading: Reading<'_>) -> Vec<(Text, Rule)> {
+fn rules(policy: &Config<AuthorizationPolicy>, prefix: &str, reading: Reading<'_>) -> Vec<(Str, Rule)> {
     let meta = &policy.meta;
-    let named =
-        |index: usize| Text::from(format!("{prefix}ns[{}]-policy[{}]-rule[{index}]", meta.namespace, meta.name));
+    let named = |index: usize| Str::from(format!("{prefix}ns[{}]-policy[{}]-rule[{index}]", meta.namespace, meta.name));
     if policy.spec.rules.is_empty() {
         return vec![(named(0), Rule::Never)];
     }
@@ -275,6 +274,6 @@ fn push(conditions: &mut Vec<Condition>, attribute: Attribute, values: &[String]
     if values.is_empty() && not_values.is_empty() {
         return;
     }
-    let texts = |list: &[String]| list.iter().map(|v| Text::from(v.as_str())).collect();
+    let texts = |list: &[String]| list.iter().map(|v| Str::from(v.as_str())).collect();
     conditions.push(Condition { attribute, values: texts(values), not_values: texts(not_values), any_spelling: false });
 }

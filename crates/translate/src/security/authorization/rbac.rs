@@ -10,7 +10,7 @@ use api::envoy::extensions::filters::network::rbac::v3::Rbac as NetworkRbac;
 use api::envoy::extensions::path::r#match::uri_template::v3::UriTemplateMatchConfig;
 use api::envoy::r#type::matcher::v3::{MetadataMatcher, PathMatcher, StringMatcher, path_matcher};
 use ipnet::IpNet;
-use model::names::Text;
+use model::names::Str;
 
 use super::attribute::Attribute;
 use super::matchers::{self, Case, Spelling};
@@ -108,7 +108,7 @@ fn all_of<M>(
     conditions: &[Condition],
     action: Action,
     layer: Layer,
-    written: impl Fn(&Attribute, &[Text], Spelling) -> (Vec<M>, bool),
+    written: impl Fn(&Attribute, &[Str], Spelling) -> (Vec<M>, bool),
     not: impl Fn(M) -> M,
     or: impl Fn(Vec<M>) -> M,
 ) -> Result<Vec<M>, Unaskable> {
@@ -158,9 +158,9 @@ impl Attribute {
 }
 
 /// One matcher per value that can be read; false if some could not be.
-fn operation(attribute: &Attribute, values: &[Text], spelling: Spelling) -> (Vec<Permission>, bool) {
+fn operation(attribute: &Attribute, values: &[Str], spelling: Spelling) -> (Vec<Permission>, bool) {
     use permission::Rule as Is;
-    let one = |value: &Text| -> Option<Is> {
+    let one = |value: &Str| -> Option<Is> {
         Some(match attribute {
             Attribute::Host if spelling == Spelling::Any => Is::Header(matchers::host(":authority", value)),
             Attribute::Host => Is::Header(matchers::header(":authority", value, Case::Ignored)),
@@ -205,9 +205,9 @@ fn path(value: &str, spelling: Spelling) -> permission::Rule {
     permission::Rule::UrlPath(PathMatcher { rule: Some(path_matcher::Rule::Path(text)) })
 }
 
-fn source(attribute: &Attribute, values: &[Text], spelling: Spelling) -> (Vec<Principal>, bool) {
+fn source(attribute: &Attribute, values: &[Str], spelling: Spelling) -> (Vec<Principal>, bool) {
     use principal::Identifier as Is;
-    let one = |value: &Text| -> Option<Is> {
+    let one = |value: &Str| -> Option<Is> {
         Some(match attribute {
             Attribute::SourceIp => Is::DirectRemoteIp(cidr(value)?),
             Attribute::RemoteIp => Is::RemoteIp(cidr(value)?),

@@ -1,7 +1,7 @@
 //! Trust domain aliases: a principal written for one of the mesh's trust domains holds for all of them.
 
 use api::istio::mesh::v1alpha1::MeshConfig;
-use model::names::Text;
+use model::names::Str;
 
 use super::Condition;
 use super::attribute::Attribute;
@@ -30,12 +30,12 @@ pub(super) fn widen(condition: &mut Condition, domains: &[String]) {
     condition.not_values = wider(&condition.not_values, domains);
 }
 
-fn principals(values: &[Text], domains: &[String]) -> Vec<Text> {
+fn principals(values: &[Str], domains: &[String]) -> Vec<Str> {
     values.iter().flat_map(|value| aliases_of(value, domains)).collect()
 }
 
 /// The principal in every trust domain of the mesh. One that names no domain, or a foreign one, stays alone.
-fn aliases_of(principal: &Text, domains: &[String]) -> Vec<Text> {
+fn aliases_of(principal: &Str, domains: &[String]) -> Vec<Str> {
     let parts: Vec<&str> = principal.split('/').collect();
     let [own, ..] = parts[..] else { return vec![principal.clone()] };
     let of_mesh = own == LOCAL || domains.iter().any(|domain| fits(domain, own));
@@ -43,7 +43,7 @@ fn aliases_of(principal: &Text, domains: &[String]) -> Vec<Text> {
         return vec![principal.clone()];
     }
     let rest = parts[1..].join("/");
-    let mut all: Vec<Text> = Vec::new();
+    let mut all: Vec<Str> = Vec::new();
     for domain in domains {
         // A wildcard such as `*-td` covers this domain as it is written.
         let wildcard = own.strip_prefix('*').is_some_and(|suffix| domain.ends_with(suffix));
@@ -64,11 +64,11 @@ fn fits(domain: &str, pattern: &str) -> bool {
     }
 }
 
-fn trust_domains(values: &[Text], domains: &[String]) -> Vec<Text> {
-    let mut all: Vec<Text> = Vec::new();
+fn trust_domains(values: &[Str], domains: &[String]) -> Vec<Str> {
+    let mut all: Vec<Str> = Vec::new();
     for value in values {
         let own = domains.iter().any(|d| **d == **value);
-        let wider: Vec<Text> =
+        let wider: Vec<Str> =
             if own { domains.iter().map(|d| d.as_str().into()).collect() } else { vec![value.clone()] };
         for domain in wider {
             if !all.contains(&domain) {
@@ -81,9 +81,9 @@ fn trust_domains(values: &[Text], domains: &[String]) -> Vec<Text> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Text, aliases_of};
+    use super::{Str, aliases_of};
 
-    fn aliases(principal: &str) -> Vec<Text> {
+    fn aliases(principal: &str) -> Vec<Str> {
         aliases_of(&principal.into(), &["new-td".to_owned(), "old-td".to_owned()])
     }
 

@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 
 use api::{Struct, Value, value};
-use model::names::Text;
+use model::names::Str;
 
 use crate::structs::struct_of;
 
 /// The text as given, ended by a newline; upstream's own where none is given.
-pub(super) fn text_format(wanted: &str) -> Text {
+pub(super) fn text_format(wanted: &str) -> Str {
     match wanted {
         "" => DEFAULT_TEXT.into(),
         ended if ended.ends_with('\n') => ended.into(),

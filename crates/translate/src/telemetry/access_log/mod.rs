@@ -6,7 +6,7 @@ mod providers;
 mod render;
 
 use api::Struct;
-use model::names::Text;
+use model::names::Str;
 use model::shared::Shared;
 
 pub use providers::access_logs;
@@ -26,7 +26,7 @@ pub struct AccessLog {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Sink {
     File {
-        path: Text,
+        path: Str,
         format: Format,
         omit_empty: bool,
     },
@@ -40,7 +40,7 @@ pub enum Sink {
     /// A collector of OpenTelemetry.
     OpenTelemetry {
         service: LogService,
-        body: Text,
+        body: Str,
         attributes: Option<Shared<Struct>>,
     },
 }
@@ -48,25 +48,25 @@ pub enum Sink {
 /// A service that is sent entries.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct LogService {
-    pub log_name: Text,
+    pub log_name: Str,
     /// A host of none means a cluster of the proxy's own.
     pub collector: Collector,
     /// Filter state that is sent beside each entry.
-    pub state: Vec<Text>,
+    pub state: Vec<Str>,
 }
 
 /// Headers that are sent beside each entry.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct LoggedHeaders {
-    pub request: Vec<Text>,
-    pub response: Vec<Text>,
-    pub trailers: Vec<Text>,
+    pub request: Vec<Str>,
+    pub response: Vec<Str>,
+    pub trailers: Vec<Str>,
 }
 
 /// How a line looks.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Format {
-    Text(Text),
+    Text(Str),
     Json(Shared<Struct>),
 }
 
@@ -74,9 +74,9 @@ pub enum Format {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum LogFilter {
     /// The connection met one of these ends.
-    ResponseFlags(Vec<Text>),
+    ResponseFlags(Vec<Str>),
     /// A CEL expression.
-    Expression(Text),
+    Expression(Str),
 }
 
 /// What a log is attached to.

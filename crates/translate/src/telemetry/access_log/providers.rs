@@ -8,7 +8,7 @@ use api::istio::mesh::v1alpha1::mesh_config::extension_provider::{
 };
 use api::istio::mesh::v1alpha1::{MeshConfig, mesh_config};
 use api::istio::telemetry::v1alpha1::{AccessLogging, WorkloadMode};
-use model::names::Text;
+use model::names::Str;
 use model::shared::Shared;
 use scope::View;
 
@@ -29,7 +29,7 @@ pub fn access_logs(view: &View, class: Class, logged: Logged) -> Vec<AccessLog> 
         Logged::Http | Logged::Tcp => Vec::new(),
     };
     if let Some(asked) = by_telemetry(view, class) {
-        let with_filter = |(sink, expression): (Sink, Option<Text>)| {
+        let with_filter = |(sink, expression): (Sink, Option<Str>)| {
             let filters = filters.iter().cloned().chain(expression.map(LogFilter::Expression)).collect();
             AccessLog { sink, filters }
         };
@@ -42,7 +42,7 @@ pub fn access_logs(view: &View, class: Class, logged: Logged) -> Vec<AccessLog> 
 }
 
 /// Logs of providers, by their names; `None` where no usable provider is asked for, and mesh config decides.
-fn by_telemetry(view: &View, class: Class) -> Option<Vec<(Sink, Option<Text>)>> {
+fn by_telemetry(view: &View, class: Class) -> Option<Vec<(Sink, Option<Str>)>> {
     let logging = applicable(view).logging;
     let defaults = view.settings.mesh.default_providers.clone().unwrap_or_default().access_logging;
     let defaults: Vec<&str> = defaults.iter().map(String::as_str).collect();
@@ -58,7 +58,7 @@ fn by_telemetry(view: &View, class: Class) -> Option<Vec<(Sink, Option<Text>)>> 
     found.sort_by_key(|(name, _, _)| *name);
     let enabled = found.into_iter().filter_map(|(_, sink, wish)| match wish {
         Wish::Disabled => None,
-        Wish::Enabled(expression) => Some((sink, expression.map(Text::from))),
+        Wish::Enabled(expression) => Some((sink, expression.map(Str::from))),
     });
     Some(enabled.collect())
 }
@@ -203,11 +203,11 @@ fn open_telemetry(view: &View, als: &EnvoyOpenTelemetryLogProvider) -> Option<Si
     Some(Sink::OpenTelemetry { service, body: or(&format.text, DEFAULT_TEXT), attributes })
 }
 
-fn or(text: &str, default: &str) -> Text {
-    Text::from(if text.is_empty() { default } else { text })
+fn or(text: &str, default: &str) -> Str {
+    Str::from(if text.is_empty() { default } else { text })
 }
 
-fn texts<S: AsRef<str>>(items: &[S]) -> Vec<Text> {
+fn texts<S: AsRef<str>>(items: &[S]) -> Vec<Str> {
     items.iter().map(|item| item.as_ref().into()).collect()
 }
 

@@ -15,7 +15,7 @@ use api::envoy::extensions::access_loggers::grpc::v3::{
 use api::envoy::extensions::access_loggers::open_telemetry::v3::OpenTelemetryAccessLogConfig;
 use api::wire::opentelemetry::proto::common::v1::{AnyValue, KeyValue, KeyValueList, any_value};
 use api::{Any, Struct, Value, any, value};
-use model::names::Text;
+use model::names::Str;
 use prost::Message;
 
 use super::{AccessLog, Format, LogFilter, LogService, Sink};
@@ -62,7 +62,7 @@ fn sink(sink: &Sink) -> (&'static str, Any) {
     }
 }
 
-fn texts(items: &[Text]) -> Vec<String> {
+fn texts(items: &[Str]) -> Vec<String> {
     items.iter().map(|item| item.to_string()).collect()
 }
 

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use api::istio::mesh::v1alpha1::{ProxyConfig, tracing as mesh_tracing};
 use api::istio::telemetry::v1alpha1::{Tracing as Asked, WorkloadMode, tracing as telemetry_tracing};
-use model::names::Text;
+use model::names::Str;
 use model::proxy::Proxy;
 use scope::View;
 
@@ -45,26 +45,26 @@ impl Tracing {
 /// One tag of every span.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Tag {
-    pub name: Text,
+    pub name: Str,
     pub value: TagValue,
 }
 
 /// Where a tag's value comes from.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum TagValue {
-    Literal(Text),
+    Literal(Str),
     Environment {
-        name: Text,
-        default: Text,
+        name: Str,
+        default: Str,
     },
     Header {
-        name: Text,
-        default: Text,
+        name: Str,
+        default: Str,
     },
     /// A pattern as access logs have it.
-    Formatted(Text),
+    Formatted(Str),
     /// What the RBAC filter left in the request's metadata under this key.
-    Rbac(Text),
+    Rbac(Str),
 }
 
 /// How this client traces requests of a class; `None` if it does not.
@@ -176,10 +176,10 @@ fn tags(proxy: &Proxy, own: bool, custom: Vec<Tag>) -> Vec<Tag> {
 
 /// Who reported the span.
 fn service_tags(proxy: &Proxy) -> Vec<Tag> {
-    let or = |text: &str, default: &str| Text::from(if text.is_empty() { default } else { text });
+    let or = |text: &str, default: &str| Str::from(if text.is_empty() { default } else { text });
     let label = |key: &str, default: &str| or(proxy.labels.get(key).map_or("", |v| v), default);
     let meta = |key: &str, default: &str| or(proxy.meta(key).unwrap_or_default(), default);
-    let tag = |name: &str, value: Text| Tag { name: name.into(), value: TagValue::Literal(value) };
+    let tag = |name: &str, value: Str| Tag { name: name.into(), value: TagValue::Literal(value) };
     vec![
         tag("istio.canonical_revision", label("service.istio.io/canonical-revision", "latest")),
         tag("istio.canonical_service", label("service.istio.io/canonical-name", "unknown")),
@@ -228,7 +228,7 @@ fn telemetry_tags(proxy: &Proxy, wanted: &BTreeMap<String, telemetry_tracing::Cu
     wanted.iter().filter_map(tag).collect()
 }
 
-fn text(text: &str) -> Text {
+fn text(text: &str) -> Str {
     text.into()
 }
 

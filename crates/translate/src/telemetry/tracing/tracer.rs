@@ -5,7 +5,7 @@ use api::istio::mesh::v1alpha1::mesh_config::extension_provider::zipkin_tracing_
 use api::istio::mesh::v1alpha1::mesh_config::extension_provider::{
     HttpHeader, OpenTelemetryTracingProvider, Provider, ServiceAttributeEnrichment, ZipkinTracingProvider, http_header,
 };
-use model::names::Text;
+use model::names::Str;
 use model::proxy::{Proxy, ProxyKind};
 use scope::View;
 
@@ -16,14 +16,14 @@ use crate::telemetry::{Collector, collector};
 pub enum Tracer {
     Zipkin(Zipkin),
     OpenTelemetry(OpenTelemetry),
-    Datadog { collector: Collector, service: Text },
+    Datadog { collector: Collector, service: Str },
     SkyWalking(Collector),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Zipkin {
     pub collector: Collector,
-    pub path: Text,
+    pub path: Str,
     pub trace_id_128bit: bool,
     /// Send W3C's headers beside B3's.
     pub w3c: bool,
@@ -35,11 +35,11 @@ pub struct Zipkin {
 pub struct OpenTelemetry {
     pub collector: Collector,
     /// By HTTP to this address, or else by gRPC.
-    pub uri: Option<Text>,
+    pub uri: Option<Str>,
     pub timeout: Option<Duration>,
     pub headers: Vec<Header>,
     /// Who sends the spans.
-    pub service: Text,
+    pub service: Str,
     /// Attributes from the proxy's environment, and from Dynatrace's files.
     pub detect_environment: bool,
     pub detect_dynatrace: bool,
@@ -47,8 +47,8 @@ pub struct OpenTelemetry {
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Header {
-    pub name: Text,
-    pub value: Text,
+    pub name: Str,
+    pub value: Str,
 }
 
 /// A tracer and what it asks of connection managers.
@@ -120,7 +120,7 @@ fn open_telemetry(view: &View, otel: &OpenTelemetryTracingProvider) -> Option<Tr
 /// Values from the control plane's environment are not read: what a proxy gets depends on config alone.
 fn headers(headers: &[HttpHeader]) -> Vec<Header> {
     let value = |header: &HttpHeader| match &header.header_value {
-        Some(http_header::HeaderValue::Value(value)) => Text::from(value.as_str()),
+        Some(http_header::HeaderValue::Value(value)) => Str::from(value.as_str()),
         Some(http_header::HeaderValue::EnvName(_)) | None => "".into(),
     };
     headers.iter().map(|header| Header { name: header.name.as_str().into(), value: value(header) }).collect()
@@ -144,15 +144,15 @@ fn joined(host: &str, path: &str) -> String {
 }
 
 /// The service's name by OpenTelemetry's conventions for Kubernetes.
-fn conventional_name(proxy: &Proxy) -> Text {
+fn conventional_name(proxy: &Proxy) -> Str {
     let label = |key: &str| proxy.labels.get(key).filter(|v| !v.is_empty()).cloned();
     let pod = proxy.id.split_once('.').map(|(pod, _)| pod).filter(|pod| !pod.is_empty());
     let container = proxy.meta("APP_CONTAINERS").filter(|list| !list.is_empty() && !list.contains(','));
     label("app.kubernetes.io/instance")
         .or_else(|| label("app.kubernetes.io/name"))
-        .or_else(|| proxy.meta("WORKLOAD_NAME").filter(|name| !name.is_empty()).map(Text::from))
-        .or_else(|| pod.map(Text::from))
-        .or_else(|| container.map(Text::from))
+        .or_else(|| proxy.meta("WORKLOAD_NAME").filter(|name| !name.is_empty()).map(Str::from))
+        .or_else(|| pod.map(Str::from))
+        .or_else(|| container.map(Str::from))
         .unwrap_or_else(|| "unknown_service".into())
 }
 

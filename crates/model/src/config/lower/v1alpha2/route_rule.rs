@@ -10,7 +10,7 @@ use super::super::{Lowered, Refused, Source};
 use super::matches;
 use super::service::{self, Named};
 use crate::config::{Meta, Object, Spec};
-use crate::names::Text;
+use crate::names::Str;
 use crate::shared::Shared;
 
 /// Notes a rule's precedence on its VirtualService until rules for one destination are joined.
@@ -197,7 +197,7 @@ fn subsets(source: &Source<'_>, named: &[Named]) -> Vec<Value> {
 /// Joins the VirtualServices that RouteRules of one text gave for the same destination: of several
 /// only one would hold. The highest precedence comes first, then names decide, as in 0.8.
 pub(crate) fn join(objects: &mut Vec<Object>) {
-    let mut rules: BTreeMap<(Text, Vec<String>), Vec<usize>> = BTreeMap::new();
+    let mut rules: BTreeMap<(Str, Vec<String>), Vec<usize>> = BTreeMap::new();
     for (index, object) in objects.iter().enumerate() {
         if let (Some(_), Spec::VirtualService(spec)) = (precedence(&object.meta), &object.spec) {
             rules.entry((object.meta.namespace.text().clone(), spec.hosts.clone())).or_default().push(index);

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use model::names::{ClusterId, Text};
+use model::names::{ClusterId, Str};
 use model::problem::Problem;
 use model::service::UNSPECIFIED;
 
@@ -39,7 +39,7 @@ fn internal(host: &str, vip: &str, list: &[(&str, u32)]) -> Picture {
     Picture::new(RoutesResponse::default(), InternalRoutesResponse { internal_routes: vec![route] })
 }
 
-fn mapped(picture: &Picture) -> (BTreeMap<Text, Listing>, Vec<Problem>) {
+fn mapped(picture: &Picture) -> (BTreeMap<Str, Listing>, Vec<Problem>) {
     listings(picture, &Options::default(), &ClusterId::from("c1"))
 }
 
