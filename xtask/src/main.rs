@@ -24,7 +24,9 @@ usage: cargo xtask COMMAND
   setup [NAME...]
             obtain the real servers that tests run against, or those named
   test      everything that CI checks
-  tidy      check the project's invariants";
+  tidy      check the project's invariants
+  tidy list [PATH]
+            print what shrinking lists still allow: import cycles, repeated type names, banned words";
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -44,6 +46,8 @@ fn run(args: &[&str]) -> Result<()> {
         ["setup", names @ ..] => setup::run(&workspace::root(), names).map(|_| ()),
         ["test"] => checks::run(&workspace::root()),
         ["tidy"] => tidy::run(&workspace::root()),
+        ["tidy", "list"] => tidy::list(&workspace::root(), ""),
+        ["tidy", "list", prefix] => tidy::list(&workspace::root(), prefix),
         _ => bail!("unknown command\n{USAGE}"),
     }
 }

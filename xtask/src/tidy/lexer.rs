@@ -1,5 +1,5 @@
-//! Splits Rust text into words and punctuation with their lines; comments, strings and
-//! characters are left out, so that a rule never trips over prose. Not a parser.
+//! Splits Rust text into code tokens and prose (comments and string literals), both with their lines, so that rules
+//! on code ignore prose and the other way round. Not a parser.
 
 /// A word (identifier, keyword, number, lifetime) or one punctuation character; `::` is one token.
 #[derive(Clone, Debug, PartialEq)]
@@ -8,31 +8,39 @@ pub(crate) struct Token {
     pub line: usize,
 }
 
-/// The tokens of a Rust file.
-pub(crate) fn tokens(text: &str) -> Vec<Token> {
-    let mut lexer = Lexer { rest: text, line: 1, out: Vec::new() };
+/// One comment or string literal as written, with the line on which it begins.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Prose {
+    pub text: String,
+    pub line: usize,
+}
+
+/// The tokens of a Rust file, and its prose.
+pub(crate) fn split(text: &str) -> (Vec<Token>, Vec<Prose>) {
+    let mut lexer = Lexer { rest: text, line: 1, tokens: Vec::new(), prose: Vec::new() };
     while lexer.step() {}
-    lexer.out
+    (lexer.tokens, lexer.prose)
 }
 
 struct Lexer<'a> {
     rest: &'a str,
     line: usize,
-    out: Vec<Token>,
+    tokens: Vec<Token>,
+    prose: Vec<Prose>,
 }
 
 impl Lexer<'_> {
     fn step(&mut self) -> bool {
         let Some(c) = self.rest.chars().next() else { return false };
         if self.rest.starts_with("//") {
-            self.skip(self.rest.find('\n').unwrap_or(self.rest.len()));
+            self.prose(self.rest.find('\n').unwrap_or(self.rest.len()));
         } else if self.rest.starts_with("/*") {
-            self.skip(block_comment(self.rest));
+            self.prose(block_comment(self.rest));
         } else if let Some(length) = raw_string(self.rest) {
-            self.skip(length);
+            self.prose(length);
         } else if c == '"' || self.rest.starts_with("b\"") || self.rest.starts_with("c\"") {
             let open = self.rest.find('"').unwrap_or(0) + 1;
-            self.skip(open + quoted(&self.rest[open..], '"'));
+            self.prose(open + quoted(&self.rest[open..], '"'));
         } else if c == '\'' {
             match character(self.rest) {
                 Some(length) => self.skip(length),
@@ -51,7 +59,12 @@ impl Lexer<'_> {
     }
 
     fn take(&mut self, length: usize) {
-        self.out.push(Token { text: self.rest[..length].to_owned(), line: self.line });
+        self.tokens.push(Token { text: self.rest[..length].to_owned(), line: self.line });
+        self.skip(length);
+    }
+
+    fn prose(&mut self, length: usize) {
+        self.prose.push(Prose { text: self.rest[..length].to_owned(), line: self.line });
         self.skip(length);
     }
 
@@ -125,24 +138,26 @@ mod tests {
     use super::*;
 
     fn words(text: &str) -> String {
-        tokens(text).iter().map(|t| t.text.as_str()).collect::<Vec<_>>().join(" ")
+        split(text).0.iter().map(|t| t.text.as_str()).collect::<Vec<_>>().join(" ")
     }
 
     #[test]
-    fn prose_and_strings_are_left_out() {
+    fn prose_is_separated_from_code() {
         assert_eq!(words("a /* x /* y */ z */ b // c\nd"), "a b d");
+        let (_, prose) = split("a // b\n\"c\"");
+        assert_eq!(prose.iter().map(|p| (p.line, p.text.as_str())).collect::<Vec<_>>(), [(1, "// b"), (2, "\"c\"")]);
         assert_eq!(words(r##"f("x \" y", b"z", r#"a " b"#) "##), "f ( , , )");
     }
 
     #[test]
-    fn characters_are_told_from_lifetimes() {
+    fn characters_are_distinguished_from_lifetimes() {
         assert_eq!(words(r"'{' '\'' '\u{7b}' x"), "x");
         assert_eq!(words("fn f<'a>(x: &'a str)"), "fn f < 'a > ( x : & 'a str )");
     }
 
     #[test]
     fn lines_are_counted_through_strings() {
-        let found = tokens("a\n\"x\ny\"\n::b");
+        let (found, _) = split("a\n\"x\ny\"\n::b");
         assert_eq!(found.iter().map(|t| t.line).collect::<Vec<_>>(), [1, 4, 4]);
     }
 }

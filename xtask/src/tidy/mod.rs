@@ -1,7 +1,8 @@
-//! The project's invariants as a check: each rule reads the source tree and gives findings.
-//! `rules/mod.rs` has the table of rules; `tree.rs` and `lexer.rs` prepare what they read.
+//! The project's invariants as a check: each rule reads the source tree and returns findings.
+//! `rules/mod.rs` has the table of rules; `tree.rs`, `lexer.rs` and `modules.rs` prepare what they read.
 
 mod lexer;
+mod modules;
 mod rules;
 mod tree;
 
@@ -35,6 +36,19 @@ pub(crate) fn run(root: &Path) -> Result<()> {
         bail!("{} places break a rule", findings.len());
     }
     println!("tidy: {} rules hold over {} files", rules::TABLE.len(), tree.sources.len());
+    Ok(())
+}
+
+/// Prints what the shrinking lists of the rules still allow, below `prefix` only.
+pub(crate) fn list(root: &Path, prefix: &str) -> Result<()> {
+    let tree = Tree::read(root)?;
+    let cycles = rules::cycles::cycles(&tree).into_iter().filter(|cycle| cycle.folder.starts_with(prefix));
+    let mut findings: Vec<Finding> = cycles.flat_map(|cycle| rules::cycles::findings(&tree, &cycle)).collect();
+    findings.extend(rules::type_names::places(&tree).into_iter().map(|(_, finding)| finding));
+    findings.extend(rules::words::places(&tree).into_iter().filter(|finding| finding.file.starts_with(prefix)));
+    for f in findings {
+        println!("{}:{}: {}", f.file, f.line, f.message);
+    }
     Ok(())
 }
 

@@ -7,19 +7,19 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 
-use super::lexer::{Token, tokens};
+use super::lexer::{Prose, Token, split};
 use crate::workspace;
 
-/// Files read as plain text by the rule on machine paths.
+/// Extensions of the files that are read.
 const TEXTS: &[&str] = &["rs", "toml", "md", "sh", "go", "py"];
 
 pub(crate) struct Tree {
     pub sources: Vec<Source>,
     /// Crate name to its manifest.
     pub manifests: BTreeMap<String, Text>,
-    /// Every file of prose or code, Rust included.
+    /// Every file that was read, Rust files included.
     pub texts: Vec<Text>,
-    /// Every file there is, read or not.
+    /// The paths of all files, read or not.
     pub paths: Vec<String>,
 }
 
@@ -34,6 +34,8 @@ pub(crate) struct Source {
     pub path: String,
     pub text: String,
     pub tokens: Vec<Token>,
+    /// Comments and string literals.
+    pub prose: Vec<Prose>,
     /// Parallel to `tokens`: is this token part of test code?
     in_test: Vec<bool>,
 }
@@ -83,18 +85,18 @@ pub(crate) fn crate_of(path: &str) -> &str {
 
 impl Source {
     fn new(path: &str, text: &str) -> Source {
-        let tokens = tokens(text);
+        let (tokens, prose) = split(text);
         let whole = ["/tests/", "/benches/"].iter().any(|f| path.contains(f)) || path.ends_with("/tests.rs");
         let in_test = if whole { vec![true; tokens.len()] } else { test_items(&tokens) };
-        Source { path: path.to_owned(), text: text.to_owned(), tokens, in_test }
+        Source { path: path.to_owned(), text: text.to_owned(), tokens, prose, in_test }
     }
 
-    /// Tokens of the product, with their position; `#[cfg(test)]` items are left out.
+    /// Tokens outside `#[cfg(test)]` items, with their positions.
     pub(crate) fn product(&self) -> impl Iterator<Item = (usize, &Token)> {
         self.tokens.iter().enumerate().filter(|(at, _)| !self.in_test[*at])
     }
 
-    /// The places in product code where `pattern` (tokens parted by blanks) stands.
+    /// Where product code matches `pattern` (tokens separated by blanks).
     pub(crate) fn product_matches(&self, pattern: &str) -> Vec<&Token> {
         self.product().filter(|(at, _)| self.matches(*at, pattern)).map(|(_, token)| token).collect()
     }

@@ -1,147 +1,174 @@
-//! The top-level modules of a crate form no import cycle.
-//! An edge is a path that starts with `crate::NAME`, or with as many `super` as lead there.
+//! The modules of a folder form no import cycle, at every folder level of every crate.
+//! A folder's own file (`mod.rs`, `lib.rs`) is above its children and does not count; re-exports through it do.
+//! `KNOWN` may only shrink.
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::super::modules::{Modules, Reference};
 use super::super::tree::{Source, Tree, crate_of};
 use super::Finding;
 
-/// Module to the modules it names, each with the first place.
+/// Folder, and the modules in it that still form a cycle. A row may name more modules than the cycle has left.
+const KNOWN: &[(&str, &[&str])] = &[
+    ("crates/agent/src/sds", &["content", "files"]),
+    ("crates/discovery/src/serve", &["quarantine", "views"]),
+    ("crates/model/src/config", &["patches", "validate"]),
+    ("crates/model/src/config/validate", &["http_route", "virtual_service"]),
+    ("crates/model/src/snapshot/lower", &["gateways", "parents"]),
+    ("crates/model/src/snapshot/lower", &["http", "policies", "routes", "stream"]),
+    ("crates/scope/src", &["patches", "select", "view"]),
+    ("crates/sources/src/kubernetes", &["live", "remote"]),
+    ("crates/sources/src/registry", &["cloudfoundry", "config", "consul", "dns", "eureka"]),
+    ("crates/sources/src/store/files", &["large", "reading"]),
+    ("crates/testkit/src/cases", &["check", "report", "update"]),
+    ("crates/translate/src/patch", &["connection_manager", "filter_chain", "listener"]),
+    ("crates/translate/src/plan", &["endpoints", "locality"]),
+    ("crates/translate/src/plan/listener", &["outbound", "virtual_outbound"]),
+    ("crates/translate/src/render/cluster", &["fixed", "inbound", "outbound"]),
+    ("crates/translate/src/security/authorization", &["ext_authz", "rbac"]),
+];
+
+/// Module to the modules it uses, each with the first place.
 type Edges<'a> = BTreeMap<&'a str, BTreeMap<&'a str, (&'a str, usize)>>;
 
+/// Modules of one folder that all lead to one another.
+pub(crate) struct Cycle<'a> {
+    pub(crate) folder: String,
+    pub(crate) modules: BTreeSet<&'a str>,
+    /// The uses between them: from, to, place.
+    pub(crate) uses: Vec<(&'a str, &'a str, (&'a str, usize))>,
+}
+
 pub(crate) fn check(tree: &Tree) -> Vec<Finding> {
+    let new = cycles(tree).into_iter().filter(|cycle| !is_known(cycle));
+    new.flat_map(|cycle| findings(tree, &cycle)).collect()
+}
+
+fn is_known(cycle: &Cycle) -> bool {
+    KNOWN.iter().any(|(folder, known)| *folder == cycle.folder && cycle.modules.iter().all(|m| known.contains(m)))
+}
+
+/// The cycle, then each use that makes it.
+pub(crate) fn findings(tree: &Tree, cycle: &Cycle) -> Vec<Finding> {
+    let names: Vec<&str> = cycle.modules.iter().copied().collect();
+    let mut findings = vec![Finding::new(&cycle.folder, 1, format!("import cycle of {}", names.join(", ")))];
+    for (from, to, (file, line)) in &cycle.uses {
+        let source = tree.sources.iter().find(|s| s.path == *file);
+        let text = source.and_then(|s| s.text.lines().nth(line - 1)).unwrap_or_default();
+        findings.push(Finding::new(file, *line, format!("{from} -> {to}: {}", text.trim())));
+    }
+    findings
+}
+
+/// All cycles, known or not.
+pub(crate) fn cycles(tree: &Tree) -> Vec<Cycle<'_>> {
     let mut crates: BTreeMap<&str, Vec<&Source>> = BTreeMap::new();
     for source in tree.sources.iter().filter(|s| s.path.contains("/src/")) {
         crates.entry(crate_of(&source.path)).or_default().push(source);
     }
-    crates.values().filter_map(|sources| cycle(&edges(sources))).collect()
+    crates.values().flat_map(|sources| levels(sources)).flat_map(|(folder, edges)| knots(&folder, &edges)).collect()
 }
 
-/// The module path of a file inside its crate: `a/b.rs` and `a/b/mod.rs` are `[a, b]`.
-fn module_of(path: &str) -> Vec<&str> {
-    let inside = path.split_once("/src/").map_or(path, |(_, rest)| rest).trim_end_matches(".rs");
-    let mut parts: Vec<&str> = inside.split('/').collect();
-    if ["mod", "lib", "main"].contains(parts.last().unwrap_or(&"")) {
-        parts.pop();
+/// Every folder of a crate with the uses between its modules.
+fn levels<'a>(sources: &[&'a Source]) -> BTreeMap<String, Edges<'a>> {
+    let mut levels: BTreeMap<String, Edges> = BTreeMap::new();
+    for Reference { from, to, file, line } in Modules::of(sources).references() {
+        let shared = from.iter().zip(&to).take_while(|(a, b)| a == b).count();
+        if shared == from.len() || shared == to.len() {
+            continue; // One is above the other.
+        }
+        let base = file.split_once("/src/").map_or("", |(base, _)| base);
+        let folder = [&[base, "src"], &from[..shared]].concat().join("/");
+        let edges = levels.entry(folder).or_default();
+        edges.entry(from[shared]).or_default().entry(to[shared]).or_insert((file, line));
     }
-    parts
+    levels
 }
 
-fn edges<'a>(sources: &[&'a Source]) -> Edges<'a> {
-    let modules: BTreeSet<&str> = sources.iter().filter_map(|s| module_of(&s.path).first().copied()).collect();
-    let mut edges = Edges::new();
-    for source in sources {
-        let module = module_of(&source.path);
-        let Some(&from) = module.first() else { continue };
-        for (name, line) in roots_named(source, module.len()) {
-            if name != from && modules.contains(name) {
-                edges.entry(from).or_default().entry(name).or_insert((&source.path, line));
+/// The groups of modules that reach one another.
+fn knots<'a>(folder: &str, edges: &Edges<'a>) -> Vec<Cycle<'a>> {
+    let reach: BTreeMap<&str, BTreeSet<&str>> = edges.keys().map(|from| (*from, reached(edges, from))).collect();
+    let mut cycles: Vec<Cycle> = Vec::new();
+    for (from, reached) in &reach {
+        if !reached.contains(from) || cycles.iter().any(|cycle| cycle.modules.contains(from)) {
+            continue;
+        }
+        let together = |to: &&&'a str| reach.get(**to).is_some_and(|back| back.contains(from));
+        let modules: BTreeSet<&str> = reached.iter().filter(together).copied().collect();
+        let pairs = modules.iter().flat_map(|from| edges[from].iter().map(move |(to, place)| (*from, *to, *place)));
+        let uses = pairs.filter(|(_, to, _)| modules.contains(to)).collect();
+        cycles.push(Cycle { folder: folder.to_owned(), modules, uses });
+    }
+    cycles
+}
+
+fn reached<'a>(edges: &Edges<'a>, from: &str) -> BTreeSet<&'a str> {
+    let mut reached = BTreeSet::new();
+    let mut open = vec![from];
+    while let Some(module) = open.pop() {
+        for next in edges.get(module).into_iter().flat_map(|to| to.keys()) {
+            if reached.insert(*next) {
+                open.push(next);
             }
         }
     }
-    edges
-}
-
-/// The names that follow the crate's root in product code; groups in braces are opened.
-fn roots_named(source: &Source, depth: usize) -> Vec<(&str, usize)> {
-    let mut names = Vec::new();
-    for (at, token) in source.product() {
-        let after = match token.text.as_str() {
-            "crate" => at + 1,
-            "super" if at == 0 || source.word(at - 1) != "::" => match supers(source, at) {
-                (count, after) if count == depth => after,
-                _ => continue,
-            },
-            _ => continue,
-        };
-        if source.word(after) != "::" {
-            continue;
-        }
-        if source.word(after + 1) == "{" {
-            names.extend(group(source, after + 1));
-        } else {
-            names.push((source.word(after + 1), token.line));
-        }
-    }
-    names
-}
-
-/// How many `super` stand in a row, and the position after the last.
-fn supers(source: &Source, at: usize) -> (usize, usize) {
-    let mut count = 1;
-    while source.matches(at + 2 * count - 1, ":: super") {
-        count += 1;
-    }
-    (count, at + 2 * count - 1)
-}
-
-/// The first word of each part of a `{a::b, c}` group.
-fn group(source: &Source, open: usize) -> Vec<(&str, usize)> {
-    let mut names = Vec::new();
-    let mut depth = 0;
-    for at in open..=source.item_end(open) {
-        match source.word(at) {
-            "{" => depth += 1,
-            "}" => depth -= 1,
-            _ => {}
-        }
-        if depth == 1 && ["{", ","].contains(&source.word(at)) {
-            names.push((source.word(at + 1), source.tokens[at].line));
-        }
-    }
-    names
-}
-
-/// The first cycle, told as a chain of modules at the place of its first import.
-fn cycle(edges: &Edges) -> Option<Finding> {
-    edges.keys().find_map(|start| {
-        let mut trail = vec![*start];
-        let found = walk(edges, &mut trail, &mut BTreeSet::new());
-        found.then(|| {
-            let (file, line) = edges[trail[0]][trail[1]];
-            Finding::new(file, line, format!("import cycle {}", trail.join(" -> ")))
-        })
-    })
-}
-
-/// Extends the trail until it comes back to its start.
-fn walk<'a>(edges: &Edges<'a>, trail: &mut Vec<&'a str>, seen: &mut BTreeSet<&'a str>) -> bool {
-    let here = trail[trail.len() - 1];
-    for next in edges.get(here).into_iter().flat_map(|m| m.keys()) {
-        trail.push(next);
-        if *next == trail[0] || (seen.insert(next) && walk(edges, trail, seen)) {
-            return true;
-        }
-        trail.pop();
-    }
-    false
+    reached
 }
 
 #[cfg(test)]
 mod tests {
     use super::super::check_files;
 
-    const ROOT: (&str, &str) = ("crates/x/src/lib.rs", "mod a; mod b; mod c;");
+    const ROOT: (&str, &str) = ("crates/x/src/lib.rs", "mod a; mod b; mod c; pub use b::deep::D;");
 
     #[test]
-    fn a_cycle_is_told_as_a_chain() {
+    fn a_cycle_is_printed_with_the_uses_that_make_it() {
         let files = [
             ROOT,
             ("crates/x/src/a.rs", "\nuse crate::{c::C, b::{D, E}};"),
             ("crates/x/src/b/mod.rs", "mod deep;"),
-            ("crates/x/src/b/deep.rs", "use super::super::c;"),
+            ("crates/x/src/b/deep.rs", "use super::super::c::F;"),
             ("crates/x/src/c.rs", "fn f() { super::a::g() }"),
         ];
-        assert_eq!(check_files(super::check, &files), ["crates/x/src/a.rs:2 import cycle a -> b -> c -> a"]);
+        assert_eq!(
+            check_files(super::check, &files),
+            [
+                "crates/x/src:1 import cycle of a, b, c",
+                "crates/x/src/a.rs:2 a -> b: use crate::{c::C, b::{D, E}};",
+                "crates/x/src/a.rs:2 a -> c: use crate::{c::C, b::{D, E}};",
+                "crates/x/src/b/deep.rs:1 b -> c: use super::super::c::F;",
+                "crates/x/src/c.rs:1 c -> a: fn f() { super::a::g() }",
+            ]
+        );
     }
 
     #[test]
-    fn arrows_one_way_are_fine() {
+    fn re_exports_and_imported_modules_are_followed_below_the_root() {
         let files = [
             ROOT,
-            ("crates/x/src/a.rs", "use crate::b;"),
-            ("crates/x/src/b.rs", "#[cfg(test)] mod tests { use crate::a; }"),
-            ("crates/x/src/c.rs", "use crate::{a, b};"),
+            ("crates/x/src/a.rs", "use crate::D;"),
+            ("crates/x/src/b/mod.rs", "pub mod deep; pub mod flat; pub use flat::F;"),
+            ("crates/x/src/b/deep.rs", "use crate::b;\nfn f() { b::F::new() }"),
+            ("crates/x/src/b/flat.rs", "use crate::D;"),
+        ];
+        assert_eq!(
+            check_files(super::check, &files),
+            [
+                "crates/x/src/b:1 import cycle of deep, flat",
+                "crates/x/src/b/deep.rs:2 deep -> flat: fn f() { b::F::new() }",
+                "crates/x/src/b/flat.rs:1 flat -> deep: use crate::D;",
+            ]
+        );
+    }
+
+    #[test]
+    fn one_direction_and_the_folder_s_own_file_are_fine() {
+        let files = [
+            ROOT,
+            ("crates/x/src/a.rs", "use crate::b::B;"),
+            ("crates/x/src/b.rs", "#[cfg(test)] mod tests { use crate::a::A; }"),
+            ("crates/x/src/c/mod.rs", "mod d; use d::D;"),
+            ("crates/x/src/c/d.rs", "use super::C; use crate::{a::A, b::B};"),
         ];
         assert!(check_files(super::check, &files).is_empty());
     }

@@ -1,6 +1,6 @@
 //! The table of rules. A rule is one small file and one row here.
 
-mod cycles;
+pub(crate) mod cycles;
 mod declared;
 mod imports;
 mod named;
@@ -10,7 +10,9 @@ mod paths;
 mod pure;
 mod size;
 mod snapshot;
+pub(crate) mod type_names;
 mod unsafe_code;
+pub(crate) mod words;
 
 use super::Finding;
 use super::tree::Tree;
@@ -24,7 +26,7 @@ pub(crate) const TABLE: &[Rule] = &[
     Rule { name: "pure crates do no I/O", check: pure::check },
     Rule { name: "translate sees views and plans only", check: snapshot::check },
     Rule { name: "crates import only what the design allows", check: imports::check },
-    Rule { name: "no cycle between top-level modules", check: cycles::check },
+    Rule { name: "no import cycle between modules of a folder", check: cycles::check },
     Rule { name: "files and functions stay short", check: size::check },
     Rule { name: "a file opens with what it is for", check: opening::check },
     Rule { name: "every module and test file is declared", check: declared::check },
@@ -32,6 +34,8 @@ pub(crate) const TABLE: &[Rule] = &[
     Rule { name: "no panic is an answer", check: panics::check },
     Rule { name: "no paths of one machine", check: paths::check },
     Rule { name: "ARCHITECTURE.md names what is there", check: named::check },
+    Rule { name: "plain words", check: words::check },
+    Rule { name: "a type name is declared in at most two crates", check: type_names::check },
 ];
 
 /// The findings of a rule over files given as (path, text), as "path:line message".

@@ -1,0 +1,161 @@
+//! Words and phrases that comments, string literals and documents do not use: they make a reader guess.
+//! STYLE.md says what to write instead. `ALLOWED` may only shrink.
+
+use std::collections::BTreeMap;
+
+use super::super::tree::{Text, Tree, crate_of};
+use super::Finding;
+
+/// Each phrase is matched word by word, in any case of letters.
+const BANNED: &[&str] = &[
+    "told",
+    "tell",
+    "tells",
+    "stands",
+    "standing",
+    "lies",
+    "beside",
+    "besides",
+    "anew",
+    "nobody",
+    "whoever",
+    "somebody",
+    "begun again",
+    "none of those",
+    "what is missing",
+    "of its own",
+    "brings",
+    "is of use",
+    "by chance",
+    "at all",
+    "no more",
+    "set aside",
+    "writes down",
+    "gives back",
+    "takes back",
+    "goes by",
+];
+
+/// "no more than" is a bound, not "no longer".
+const EXCEPTIONS: &[&str] = &["no more than"];
+
+/// How many places a crate, or the root with its documents, may still have.
+const ALLOWED: &[(&str, usize)] = &[
+    ("agent", 122),
+    ("api", 4),
+    ("cli", 7),
+    ("discovery", 191),
+    ("model", 177),
+    ("pilotctl", 11),
+    ("root", 77),
+    ("scope", 17),
+    ("sources", 279),
+    ("testkit", 44),
+    ("translate", 112),
+    ("xds", 33),
+];
+
+/// Texts that quote the phrases or are not ours.
+const SKIPPED: &[&str] = &["xtask/src/tidy/rules/words.rs", "LICENSE", "Cargo.lock"];
+
+pub(crate) fn check(tree: &Tree) -> Vec<Finding> {
+    beyond(ALLOWED, tree)
+}
+
+fn beyond(allowed: &[(&str, usize)], tree: &Tree) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for (area, places) in by_area(places(tree)) {
+        let allowed = allowed.iter().find(|(name, _)| *name == area).map_or(0, |(_, count)| *count);
+        if allowed == 0 {
+            findings.extend(places);
+        } else if places.len() > allowed {
+            let message = format!("{area}: {} places, {allowed} allowed; `cargo xtask tidy list`", places.len());
+            findings.push(Finding::new(&places[0].file, places[0].line, message));
+        }
+    }
+    findings
+}
+
+/// Every place, allowed or not.
+pub(crate) fn places(tree: &Tree) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for source in tree.sources.iter().filter(|s| !SKIPPED.contains(&s.path.as_str())) {
+        let lines = source.prose.iter().flat_map(|p| numbered(&p.text, p.line));
+        findings.extend(in_lines(&source.path, lines));
+    }
+    for text in tree.texts.iter().filter(|t| is_document(t)) {
+        findings.extend(in_lines(&text.path, numbered(&text.text, 1)));
+    }
+    findings
+}
+
+fn by_area(places: Vec<Finding>) -> BTreeMap<String, Vec<Finding>> {
+    let mut areas: BTreeMap<String, Vec<Finding>> = BTreeMap::new();
+    for place in places {
+        let area = if place.file.starts_with("crates/") { crate_of(&place.file) } else { "root" };
+        areas.entry(area.to_owned()).or_default().push(place);
+    }
+    areas
+}
+
+fn is_document(text: &Text) -> bool {
+    let generated = text.path.ends_with(".rs") || text.path.ends_with("go.sum");
+    !generated && !SKIPPED.contains(&text.path.as_str())
+}
+
+fn numbered(text: &str, first: usize) -> impl Iterator<Item = (usize, &str)> {
+    text.lines().enumerate().map(move |(at, line)| (first + at, line))
+}
+
+/// Phrases may continue on the next line.
+fn in_lines<'a>(path: &str, lines: impl Iterator<Item = (usize, &'a str)>) -> Vec<Finding> {
+    let words: Vec<(usize, String)> = lines.flat_map(|(line, text)| words(text).map(move |w| (line, w))).collect();
+    let matches = |at: usize, phrase: &str| {
+        let mut rest = words[at..].iter();
+        phrase.split(' ').all(|wanted| rest.next().is_some_and(|(_, word)| word == wanted))
+    };
+    let mut findings = Vec::new();
+    for (at, (line, _)) in words.iter().enumerate() {
+        if EXCEPTIONS.iter().any(|phrase| matches(at, phrase)) {
+            continue;
+        }
+        for phrase in BANNED.iter().filter(|phrase| matches(at, phrase)) {
+            findings.push(Finding::new(path, *line, format!("says {phrase:?}")));
+        }
+    }
+    findings
+}
+
+/// The words of a line in lower case; comment marks and most punctuation are dropped.
+fn words(line: &str) -> impl Iterator<Item = String> {
+    let parts = line.split(|c: char| !c.is_alphanumeric() && !"'_".contains(c));
+    parts.filter(|w| !w.is_empty()).map(str::to_lowercase)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::check_files;
+    use super::beyond;
+
+    #[test]
+    fn a_banned_word_is_found_in_comments_strings_and_documents() {
+        let files = [
+            ("crates/x/src/a.rs", "//! Nobody knows.\nfn told() { f(\"no\nmore\"); g(\"no more than 3\") }"),
+            ("README.md", "It is done at\nall times, outstanding, and set\naside.\n"),
+        ];
+        assert_eq!(
+            check_files(|tree| beyond(&[], tree), &files),
+            [
+                "README.md:1 says \"at all\"",
+                "README.md:2 says \"set aside\"",
+                "crates/x/src/a.rs:1 says \"nobody\"",
+                "crates/x/src/a.rs:2 says \"no more\"",
+            ]
+        );
+        let allowed = |tree: &_| beyond(&[("x", 1), ("root", 2)], tree);
+        assert_eq!(
+            check_files(allowed, &files),
+            ["crates/x/src/a.rs:1 x: 2 places, 1 allowed; `cargo xtask tidy list`"]
+        );
+    }
+}
