@@ -7,12 +7,12 @@ use anyhow::{Context, Result, anyhow};
 use model::change::SourceId;
 use model::settings::Settings;
 use sources::kubernetes::access::Access;
-use sources::kubernetes::cluster::Options;
+use sources::kubernetes::join::ClusterOptions;
 use sources::kubernetes::definitions;
-use sources::kubernetes::live::{Kubernetes, Manner};
-use sources::kubernetes::pace::Pace;
-use sources::roster::Roster;
-use sources::status::{Election, Writer};
+use sources::kubernetes::source::{Kubernetes, WatchOptions};
+use sources::kubernetes::rate_limit::RateLimit;
+use sources::source_set::SourceSet;
+use sources::status::{Election, StatusWriter};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -32,13 +32,13 @@ const MESH_CONFIG: &str = "istio";
 
 /// How the API server is reached: by the flag, by the environment, or as a pod of the cluster.
 pub(crate) fn access(args: &Discovery, environment: Environment<'_>) -> Result<Option<Access>> {
-    let pace = Pace::of_flags(args.kubernetes.queries_per_second, args.kubernetes.burst);
+    let rate_limit = RateLimit::of_flags(args.kubernetes.queries_per_second, args.kubernetes.burst);
     let told = Some(args.kubeconfig.clone()).filter(|path| !path.is_empty());
     let Some(path) = told.or_else(|| environment("KUBECONFIG").filter(|path| !path.is_empty())) else {
-        return Ok(environment("KUBERNETES_SERVICE_HOST").map(|_| Access::in_cluster(pace)));
+        return Ok(environment("KUBERNETES_SERVICE_HOST").map(|_| Access::in_cluster(rate_limit)));
     };
     std::fs::metadata(&path).with_context(|| format!("could not read the kubeconfig {path}"))?;
-    Ok(Some(Access::kubeconfig(path.into(), pace)))
+    Ok(Some(Access::kubeconfig(path.into(), rate_limit)))
 }
 
 /// Installs the definitions of our kinds.
@@ -60,7 +60,7 @@ pub(crate) fn write_back(
     environment: Environment<'_>,
     access: Access,
     world: &World,
-    sources: Roster,
+    sources: SourceSet,
     end: CancellationToken,
 ) -> Writing {
     let knobs = world.now().snapshot.settings.knobs.clone();
@@ -71,7 +71,7 @@ pub(crate) fn write_back(
         name: "istio-gateway-status-leader".to_owned(),
         identity: format!("{pod}-{}", std::process::id()),
     };
-    let writer = Writer {
+    let writer = StatusWriter {
         access,
         controller: knobs.gateway_controller.to_string(),
         class: (knobs.gateway_api && knobs.make_gateway_classes).then(|| knobs.gateway_class.to_string()),
@@ -98,8 +98,8 @@ pub(crate) fn source(
         "" | "default" => MESH_CONFIG.to_owned(),
         other => format!("{MESH_CONFIG}-{other}"),
     };
-    let own = Options::own(&initial);
-    let options = Options {
+    let own = ClusterOptions::own(&initial);
+    let options = ClusterOptions {
         system_namespace: namespace.map_or(own.system_namespace, Into::into),
         revision: revision.into(),
         mesh_config: holds_mesh_config(args).then(|| name.into()),
@@ -107,13 +107,13 @@ pub(crate) fn source(
     };
     let (tell, told) = watch::channel(None);
     tokio::spawn(mesh::follow(world.clone(), settings, tell));
-    Kubernetes::primary(access, manner(args), options, told, initial)
+    Kubernetes::primary(access, watch_options(args), options, told, initial)
 }
 
-fn manner(args: &Discovery) -> Manner {
+fn watch_options(args: &Discovery) -> WatchOptions {
     let flags = &args.kubernetes;
     let given = |text: &String| Some(text.clone()).filter(|text| !text.is_empty());
-    Manner {
+    WatchOptions {
         resync: Some(flags.resync).filter(|period| !period.is_zero()),
         registries_namespace: given(&flags.registries_namespace),
         registries_config_map: given(&flags.registries_config_map),

@@ -20,8 +20,8 @@ use crate::args::Discovery;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Store {
     Folder(PathBuf),
-    Xds(xds::Options),
-    Mcp(mcp::Options),
+    Xds(xds::XdsStoreOptions),
+    Mcp(mcp::McpOptions),
     /// The API server of the Kubernetes registry, whose objects are always read with its services.
     Kubernetes,
 }
@@ -54,7 +54,7 @@ pub(crate) fn read(args: &Discovery, environment: &dyn Fn(&str) -> Option<String
         stores.extend(args.config_dir.clone().map(Store::Folder));
     }
     for address in args.registry_flags.mcp_servers.iter().filter(|address| !address.is_empty()) {
-        let options = mcp::Options::parse(address, &node);
+        let options = mcp::McpOptions::parse(address, &node);
         stores.push(Store::Mcp(options.map_err(|reason| anyhow!("could not use --mcpServerAddrs: {reason}"))?));
     }
     Ok(stores)
@@ -73,15 +73,15 @@ fn store(source: &ConfigSource, node: &str, namespace: &str) -> Result<Store> {
         "xds" => {
             let (address, query) = rest.split_once('?').unwrap_or((rest, ""));
             let variant = match query {
-                "" => xds::Variant::StateOfTheWorld,
-                "protocol=delta" => xds::Variant::Delta,
+                "" => xds::XdsVariant::StateOfTheWorld,
+                "protocol=delta" => xds::XdsVariant::Delta,
                 other => return Err(bad(&format!("{other:?} is unknown, there is protocol=delta"))),
             };
             let address = address.trim_end_matches('/').to_owned();
             if address.rsplit_once(':').is_none_or(|(host, port)| host.is_empty() || port.parse::<u16>().is_err()) {
                 return Err(bad("it is not an address such as xds://host:port"));
             }
-            Ok(Store::Xds(xds::Options {
+            Ok(Store::Xds(xds::XdsStoreOptions {
                 address,
                 variant,
                 tls,
@@ -90,8 +90,8 @@ fn store(source: &ConfigSource, node: &str, namespace: &str) -> Result<Store> {
             }))
         }
         "mcp" | "mcps" => {
-            let options = mcp::Options::parse(url, node).map_err(|reason| bad(&reason))?;
-            Ok(Store::Mcp(mcp::Options { tls: tls.or(options.tls.clone()), ..options }))
+            let options = mcp::McpOptions::parse(url, node).map_err(|reason| bad(&reason))?;
+            Ok(Store::Mcp(mcp::McpOptions { tls: tls.or(options.tls.clone()), ..options }))
         }
         other => Err(bad(&format!("{other:?} is unknown, there are fs, xds, mcp and k8s"))),
     }
@@ -117,7 +117,7 @@ fn tls(settings: Option<&ClientTlsSettings>, url: &str) -> Result<Option<Tls>> {
 #[cfg(test)]
 mod tests {
     use api::istio::mesh::v1alpha1::ConfigSource;
-    use sources::store::xds::Variant;
+    use sources::store::xds::XdsVariant;
 
     use super::{Store, store};
 
@@ -132,7 +132,7 @@ mod tests {
         assert_eq!(read("k8s://"), Ok(Store::Kubernetes));
         assert!(matches!(read("mcp://a:1"), Ok(Store::Mcp(_))));
         for (address, expected) in
-            [("xds://a:1", Variant::StateOfTheWorld), ("xds://a:1?protocol=delta", Variant::Delta)]
+            [("xds://a:1", XdsVariant::StateOfTheWorld), ("xds://a:1?protocol=delta", XdsVariant::Delta)]
         {
             let Ok(Store::Xds(options)) = read(address) else { panic!("{address}") };
             assert_eq!((options.address.as_str(), options.variant), ("a:1", expected));

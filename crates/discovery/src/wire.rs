@@ -15,16 +15,16 @@ use model::names::{ClusterId, Str};
 use model::service::Registry;
 use model::settings::{Knobs, Settings};
 use model::wanted::Wanted;
-use sources::fetched::jwks::Jwks;
+use sources::fetch::jwks::Jwks;
 use sources::http::Reach;
 use sources::mesh;
 use sources::registry;
 use sources::registry::config::{Config, Entry};
 use sources::registry::directory::{self, Directory};
 use sources::registry::mock::Mock;
-use sources::roster::{Awaited, Roster};
-use sources::source::{Running, Source, spawn};
-use sources::store::files::Files;
+use sources::source_set::{StartupWait, SourceSet};
+use sources::source::{SourceTask, Source, spawn};
+use sources::store::files::FileStore;
 use sources::store::mcp::McpSink;
 use sources::store::xds::XdsStore;
 use tokio::runtime::Handle;
@@ -71,7 +71,7 @@ pub struct Addresses {
 pub struct Server {
     pub addresses: Addresses,
     pub pilot: Arc<Pilot>,
-    sources: Vec<Running>,
+    sources: Vec<SourceTask>,
     writing: Option<kubernetes::Writing>,
     listeners: TaskTracker,
     stop: CancellationToken,
@@ -138,7 +138,7 @@ pub async fn start(args: &Discovery, environment: Environment<'_>) -> Result<Ser
         end: end.clone(),
         ids: BTreeSet::new(),
         running: vec![],
-        roster: Roster::default(),
+        source_set: SourceSet::default(),
     };
     let watches_kubernetes = registries.contains(&Registry::Kubernetes);
     let by_cluster = watches_kubernetes && kubernetes::holds_mesh_config(args);
@@ -177,11 +177,11 @@ pub async fn start(args: &Discovery, environment: Environment<'_>) -> Result<Ser
     watching.start_fetching(&knobs, wanted);
     // What names things that must be fetched comes from config stores: the registries of a file are not waited for.
     tokio::spawn(wanted::follow(world.clone(), of_config, tell_wanted));
-    let Watching { running: sources, roster, .. } = watching;
+    let Watching { running: sources, source_set, .. } = watching;
     let writing = access
         .filter(|_| watches_kubernetes)
-        .map(|access| kubernetes::write_back(args, environment, access, &world, roster.clone(), end.clone()));
-    let pilot = housekeeping::started(Pilot::new(world, roster));
+        .map(|access| kubernetes::write_back(args, environment, access, &world, source_set.clone(), end.clone()));
+    let pilot = housekeeping::started(Pilot::new(world, source_set));
 
     let instance = environment("POD_NAME").or_else(|| environment("HOSTNAME")).unwrap_or_default();
     let threads = Threads::start()?;

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use model::change::{Batch, Change};
 use model::config::Spec;
 use sources::source::spawn;
-use sources::store::files::Files;
+use sources::store::files::FileStore;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
@@ -25,7 +25,7 @@ async fn main() {
     let (sender, mut batches) = mpsc::channel(16);
     let cancel = CancellationToken::new();
     let began = Instant::now();
-    let running = spawn(Files::new(folder.path()), sender, cancel.clone());
+    let running = spawn(FileStore::new(folder.path()), sender, cancel.clone());
     while !batches.recv().await.expect("the source runs").changes.iter().any(|c| matches!(c, Change::Synced)) {}
     println!("in sync with {files} files after {:?}", began.elapsed());
 

@@ -7,16 +7,16 @@ use model::change::{Batch, SourceId};
 use model::settings::Settings;
 use model::snapshot::Snapshot;
 use serde_json::{Value, json};
-use sources::kubernetes::cluster::{Cluster, Options};
-use sources::kubernetes::wire::Item;
+use sources::kubernetes::join::{ClusterState, ClusterOptions};
+use sources::kubernetes::schema::ClusterObject;
 
 const SERVICES: usize = 2_000;
 const PODS_EACH: usize = 10;
 
 fn main() {
     let settings = Settings::default();
-    let options = Options::own(&settings);
-    let mut cluster = Cluster::new(options, settings.clone());
+    let options = ClusterOptions::own(&settings);
+    let mut cluster = ClusterState::new(options, settings.clone());
     let mut world = Snapshot::empty(settings);
     for number in 0..SERVICES {
         apply(&mut cluster, service(number));
@@ -38,7 +38,7 @@ fn main() {
 }
 
 /// Milliseconds from a slice with one endpoint less to the snapshot that has it.
-fn reaction(cluster: &mut Cluster, world: &mut Snapshot, round: usize) -> f64 {
+fn reaction(cluster: &mut ClusterState, world: &mut Snapshot, round: usize) -> f64 {
     let object = slice(round, PODS_EACH - 1);
     let begun = Instant::now();
     apply(cluster, object);
@@ -46,11 +46,11 @@ fn reaction(cluster: &mut Cluster, world: &mut Snapshot, round: usize) -> f64 {
     begun.elapsed().as_secs_f64() * 1000.0
 }
 
-fn apply(cluster: &mut Cluster, object: Value) {
-    cluster.apply(Item::read(object).expect("the objects above are well formed"));
+fn apply(cluster: &mut ClusterState, object: Value) {
+    cluster.apply(ClusterObject::read(object).expect("the objects above are well formed"));
 }
 
-fn tell(cluster: &mut Cluster, world: &mut Snapshot) {
+fn tell(cluster: &mut ClusterState, world: &mut Snapshot) {
     let batch = Batch { source: SourceId("Kubernetes".into()), changes: cluster.changes() };
     *world = world.apply(vec![batch]).0;
 }

@@ -4,16 +4,16 @@
 #![forbid(unsafe_code)]
 
 pub mod disk;
-pub mod fetched;
-mod followed;
+pub mod fetch;
+mod file_watch;
 pub mod grpc;
 pub mod health;
 pub mod http;
 pub mod kubernetes;
 pub mod mesh;
 pub mod registry;
-pub mod roster;
 pub mod source;
+pub mod source_set;
 pub mod status;
 pub mod store;
-mod watch;
+mod watched_file;

@@ -11,19 +11,19 @@ use model::config::mesh::{parse_mesh, parse_networks};
 use model::problem::{Place, Problem, Severity};
 use model::shared::Shared;
 
-use crate::followed::{Followed, Sight};
-use crate::source::{Outlet, Source, Stopped, panic_text};
+use crate::source::{ChangeSender, Source, SourceError, panic_text};
+use crate::watched_file::{FileState, WatchedFile};
 
 const KEEPING: &str = "; keeping the last good version";
 
 /// Text and the file's name, into settings over the defaults and what is wrong.
-type Parse<T> = fn(&str, &str) -> (Shared<T>, Vec<Problem>);
+type ParseSettings<T> = fn(&str, &str) -> (Shared<T>, Vec<Problem>);
 
 /// One file that holds settings.
 pub struct SettingsFile<T> {
     source: &'static str,
-    file: Followed,
-    parse: Parse<T>,
+    file: WatchedFile,
+    parse: ParseSettings<T>,
     change: fn(Shared<T>) -> Change,
     /// What was told; the bytes it came from, where there were any.
     told: Option<Shared<T>>,
@@ -42,26 +42,39 @@ pub fn networks(path: &Path) -> SettingsFile<MeshNetworks> {
 }
 
 impl<T> SettingsFile<T> {
-    fn new(source: &'static str, path: &Path, parse: Parse<T>, change: fn(Shared<T>) -> Change) -> SettingsFile<T> {
-        SettingsFile { source, file: Followed::new(path), parse, change, told: None, bytes: None, problems: Vec::new() }
+    fn new(
+        source: &'static str,
+        path: &Path,
+        parse: ParseSettings<T>,
+        change: fn(Shared<T>) -> Change,
+    ) -> SettingsFile<T> {
+        SettingsFile {
+            source,
+            file: WatchedFile::new(path),
+            parse,
+            change,
+            told: None,
+            bytes: None,
+            problems: Vec::new(),
+        }
     }
 
     /// What the sight changes, or nothing where it should be looked at again soon.
-    fn take_in(&mut self, sight: Sight) -> Option<Vec<Change>> {
-        match sight {
-            Sight::Unsettled => None,
-            Sight::Bytes { bytes, .. } if self.bytes.as_ref() == Some(&bytes) && self.told.is_some() => {
+    fn take_in(&mut self, state: FileState) -> Option<Vec<Change>> {
+        match state {
+            FileState::Unsettled => None,
+            FileState::Bytes { bytes, .. } if self.bytes.as_ref() == Some(&bytes) && self.told.is_some() => {
                 Some(Vec::new())
             }
-            Sight::Bytes { bytes, is_young } => self.take_in_bytes(bytes, is_young),
-            Sight::Absent if self.told.is_none() => {
+            FileState::Bytes { bytes, is_young } => self.take_in_bytes(bytes, is_young),
+            FileState::Absent if self.told.is_none() => {
                 let (value, _) = (self.parse)("", &self.name());
                 Some(self.tell(Some(value), Vec::new()))
             }
             // It was never there, or its absence has been told.
-            Sight::Absent if self.bytes.is_none() => Some(Vec::new()),
-            Sight::Absent => Some(self.keep("the file is gone")),
-            Sight::Unreadable(reason) => Some(self.keep(&format!("could not read the file: {reason}"))),
+            FileState::Absent if self.bytes.is_none() => Some(Vec::new()),
+            FileState::Absent => Some(self.keep("the file is gone")),
+            FileState::Unreadable(reason) => Some(self.keep(&format!("could not read the file: {reason}"))),
         }
     }
 
@@ -132,17 +145,17 @@ impl<T: Send + Sync + 'static> Source for SettingsFile<T> {
         SourceId(self.source.into())
     }
 
-    async fn run(&mut self, outlet: Outlet) -> Result<(), Stopped> {
+    async fn run(&mut self, sender: ChangeSender) -> Result<(), SourceError> {
         let mut is_synced = false;
         loop {
-            let sight = self.file.look(outlet.health()).await?;
-            let found = self.take_in(sight);
+            let state = self.file.look(sender.health()).await?;
+            let found = self.take_in(state);
             let was_taken_in = found.is_some();
             if let Some(mut changes) = found {
                 if !std::mem::replace(&mut is_synced, true) {
                     changes.push(Change::Synced);
                 }
-                outlet.send(changes).await?;
+                sender.send(changes).await?;
             }
             self.file.changed(was_taken_in).await;
         }
@@ -156,16 +169,18 @@ mod tests {
     use model::change::Change;
 
     use super::mesh_config;
-    use crate::followed::Sight;
+    use crate::watched_file::FileState;
 
     #[test]
     fn absence_is_told_only_of_a_file_that_was_there() {
         let mut file = mesh_config(Path::new("/nowhere/mesh.yaml"));
-        assert!(matches!(file.take_in(Sight::Absent).as_deref(), Some([Change::Mesh(_)])));
-        assert!(file.take_in(Sight::Absent).is_some_and(|changes| changes.is_empty()));
+        assert!(matches!(file.take_in(FileState::Absent).as_deref(), Some([Change::Mesh(_)])));
+        assert!(file.take_in(FileState::Absent).is_some_and(|changes| changes.is_empty()));
         let bytes = b"rootNamespace: mesh".to_vec();
-        assert!(file.take_in(Sight::Bytes { bytes, is_young: false }).is_some_and(|changes| changes.len() == 1));
-        assert!(matches!(file.take_in(Sight::Absent).as_deref(), Some([Change::Problems(list)]) if list.len() == 1));
-        assert!(file.take_in(Sight::Absent).is_some_and(|changes| changes.is_empty()));
+        assert!(file.take_in(FileState::Bytes { bytes, is_young: false }).is_some_and(|changes| changes.len() == 1));
+        assert!(
+            matches!(file.take_in(FileState::Absent).as_deref(), Some([Change::Problems(list)]) if list.len() == 1)
+        );
+        assert!(file.take_in(FileState::Absent).is_some_and(|changes| changes.is_empty()));
     }
 }

@@ -24,12 +24,12 @@ pub trait Source: Send + 'static {
     /// Tells all that is there, ends that with `Change::Synced`, then tells changes, until
     /// `outlet` is closed. A return with an error, or a panic, makes the supervisor call it
     /// again; it must then tell what went away meanwhile too, so what was told is kept in `self`.
-    fn run(&mut self, outlet: Outlet) -> impl Future<Output = Result<(), Stopped>> + Send;
+    fn run(&mut self, sender: ChangeSender) -> impl Future<Output = Result<(), SourceError>> + Send;
 }
 
 /// Why a source's run ended.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Stopped {
+pub enum SourceError {
     /// Nobody listens any more, or the process ends.
     #[error("the outlet is closed")]
     Closed,
@@ -40,28 +40,28 @@ pub enum Stopped {
 
 /// Where a source puts what it saw.
 #[derive(Clone, Debug)]
-pub struct Outlet {
+pub struct ChangeSender {
     source: SourceId,
     batches: mpsc::Sender<Batch>,
     cancel: CancellationToken,
     health: Health,
 }
 
-impl Outlet {
-    pub fn new(source: SourceId, batches: mpsc::Sender<Batch>, cancel: CancellationToken) -> Outlet {
+impl ChangeSender {
+    pub fn new(source: SourceId, batches: mpsc::Sender<Batch>, cancel: CancellationToken) -> ChangeSender {
         let health = Health::new(source.clone());
-        Outlet { source, batches, cancel, health }
+        ChangeSender { source, batches, cancel, health }
     }
 
     /// Sends changes that belong together. Waits while the reader is behind; sends nothing for no changes.
-    pub async fn send(&self, changes: Vec<Change>) -> Result<(), Stopped> {
+    pub async fn send(&self, changes: Vec<Change>) -> Result<(), SourceError> {
         if changes.is_empty() {
             return Ok(());
         }
         let room = tokio::select! {
             biased;
-            () = self.cancel.cancelled() => return Err(Stopped::Closed),
-            room = self.batches.reserve() => room.map_err(|_| Stopped::Closed)?,
+            () = self.cancel.cancelled() => return Err(SourceError::Closed),
+            room = self.batches.reserve() => room.map_err(|_| SourceError::Closed)?,
         };
         self.health.told(&changes);
         room.send(Batch { source: self.source.clone(), changes });
@@ -88,12 +88,12 @@ impl Outlet {
 
 /// A source at work.
 #[derive(Debug)]
-pub struct Running {
+pub struct SourceTask {
     pub health: Health,
     task: JoinHandle<()>,
 }
 
-impl Running {
+impl SourceTask {
     /// Waits until the source has stopped, which it does only when cancelled or not listened to.
     pub async fn stopped(self) {
         // The task catches panics of the source, and nobody aborts it: the result says nothing.
@@ -102,11 +102,11 @@ impl Running {
 }
 
 /// Runs a source until cancelled, whatever it does.
-pub fn spawn<S: Source>(source: S, batches: mpsc::Sender<Batch>, cancel: CancellationToken) -> Running {
-    let outlet = Outlet::new(source.id(), batches, cancel);
-    let health = outlet.health.clone();
-    let task = tokio::spawn(supervise(source, outlet));
-    Running { health, task }
+pub fn spawn<S: Source>(source: S, batches: mpsc::Sender<Batch>, cancel: CancellationToken) -> SourceTask {
+    let sender = ChangeSender::new(source.id(), batches, cancel);
+    let health = sender.health.clone();
+    let task = tokio::spawn(supervise(source, sender));
+    SourceTask { health, task }
 }
 
 const FIRST_WAIT: Duration = Duration::from_millis(100);
@@ -114,36 +114,36 @@ const LONGEST_WAIT: Duration = Duration::from_secs(30);
 /// A run of this length was a good one: the next failure is a new one.
 const GOOD_RUN: Duration = Duration::from_secs(60);
 
-async fn supervise<S: Source>(mut source: S, outlet: Outlet) {
-    let name = outlet.source.0.clone();
+async fn supervise<S: Source>(mut source: S, sender: ChangeSender) {
+    let name = sender.source.0.clone();
     let mut wait = FIRST_WAIT;
     info!(source = %name, "watching");
     loop {
         let started = Instant::now();
-        let failure = match run_once(&mut source, &outlet).await {
-            Err(Stopped::Failed(message)) => message,
-            Ok(()) | Err(Stopped::Closed) => return,
+        let failure = match run_once(&mut source, &sender).await {
+            Err(SourceError::Failed(message)) => message,
+            Ok(()) | Err(SourceError::Closed) => return,
         };
         if started.elapsed() >= GOOD_RUN {
             wait = FIRST_WAIT;
         }
-        outlet.health.lost(failure.as_str());
+        sender.health.lost(failure.as_str());
         warn!(source = %name, error = %failure, retry_in = ?wait, "source failed");
         tokio::select! {
-            () = outlet.closed() => return,
+            () = sender.closed() => return,
             () = tokio::time::sleep(wait) => {}
         }
-        outlet.health.restarted();
+        sender.health.restarted();
         wait = (wait * 2).min(LONGEST_WAIT);
     }
 }
 
-async fn run_once<S: Source>(source: &mut S, outlet: &Outlet) -> Result<(), Stopped> {
-    let run = AssertUnwindSafe(source.run(outlet.clone())).catch_unwind();
+async fn run_once<S: Source>(source: &mut S, sender: &ChangeSender) -> Result<(), SourceError> {
+    let run = AssertUnwindSafe(source.run(sender.clone())).catch_unwind();
     tokio::select! {
         biased;
-        () = outlet.closed() => Err(Stopped::Closed),
-        ended = run => ended.unwrap_or_else(|panic| Err(Stopped::Failed(format!("panicked: {}", panic_text(&*panic))))),
+        () = sender.closed() => Err(SourceError::Closed),
+        ended = run => ended.unwrap_or_else(|panic| Err(SourceError::Failed(format!("panicked: {}", panic_text(&*panic))))),
     }
 }
 

@@ -14,8 +14,8 @@ use model::settings::{Knobs, Settings};
 use model::snapshot::Snapshot;
 use scope::{View, identity, inbound};
 use serde_json::Value;
-use sources::kubernetes::cluster::{Cluster, Options};
-use sources::kubernetes::wire::Item;
+use sources::kubernetes::join::{ClusterState, ClusterOptions};
+use sources::kubernetes::schema::ClusterObject;
 use sources::status::{Controllers, merged};
 use testkit::cases::{self, Case, Server, Statuses, World};
 use translate::client::{self, sidecar};
@@ -60,10 +60,10 @@ fn status(world: &Snapshot, object: &Value) -> Option<Value> {
 /// What the Kubernetes source would tell of the case's objects. They go in backwards: the order means nothing.
 fn cluster_changes(case: &Case, settings: &Settings, text: &str) -> Vec<Change> {
     let revision = case.env.get("REVISION").map_or("", String::as_str).into();
-    let options = Options { revision, ..Options::own(settings) };
-    let mut cluster = Cluster::new(options, settings.clone());
+    let options = ClusterOptions { revision, ..ClusterOptions::own(settings) };
+    let mut cluster = ClusterState::new(options, settings.clone());
     for object in cases::objects(text).into_iter().rev() {
-        cluster.apply(Item::read(object).unwrap_or_else(|e| panic!("{}: {e}", case.label())));
+        cluster.apply(ClusterObject::read(object).unwrap_or_else(|e| panic!("{}: {e}", case.label())));
     }
     cluster.changes()
 }

@@ -10,7 +10,7 @@ use api::envoy::config::core::v3::Node;
 use model::change::SourceId;
 use model::printable::clipped;
 use model::proxy::Proxy;
-use sources::roster::Roster;
+use sources::source_set::SourceSet;
 use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::sync::watch;
 use tonic::Status;
@@ -44,7 +44,7 @@ pub struct Pilot {
     clients: Arc<Clients>,
     register: Arc<Register>,
     /// Sources, some of which must be in sync before anybody is served.
-    sources: Roster,
+    sources: SourceSet,
     debug: Arc<OnceLock<Debug>>,
     refusals: Refusals,
 }
@@ -61,7 +61,7 @@ impl fmt::Debug for Debug {
 }
 
 impl Pilot {
-    pub fn new(world: World, sources: Roster) -> Pilot {
+    pub fn new(world: World, sources: SourceSet) -> Pilot {
         let register = Register::new(world.changes(), world.epochs());
         let views = Arc::new(Views::new(world.changes()));
         Pilot {
@@ -84,7 +84,7 @@ impl Pilot {
     }
 
     /// Who is watched now.
-    pub fn sources(&self) -> &Roster {
+    pub fn sources(&self) -> &SourceSet {
         &self.sources
     }
 

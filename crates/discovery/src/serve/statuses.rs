@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use model::snapshot::lower::Lowered;
-use sources::roster::Roster;
+use sources::source_set::SourceSet;
 use tokio::sync::watch;
 use tokio::time::timeout;
 
@@ -14,7 +14,7 @@ use super::world::World;
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 /// Tells the statuses, now and after every change, once no source is waited for any more.
-pub(crate) async fn follow(world: World, sources: Roster, tell: watch::Sender<Arc<Lowered>>) {
+pub(crate) async fn follow(world: World, sources: SourceSet, tell: watch::Sender<Arc<Lowered>>) {
     let mut epochs = world.epochs();
     loop {
         let epoch = epochs.borrow_and_update().clone();

@@ -8,8 +8,8 @@ use discovery::offline::Offline;
 use discovery::wire::Server;
 use model::config::mesh::{parse_mesh, parse_networks};
 use model::settings::{Knobs, Settings};
-use sources::kubernetes::cluster::{Cluster, Options};
-use sources::kubernetes::wire::Item;
+use sources::kubernetes::join::{ClusterState, ClusterOptions};
+use sources::kubernetes::schema::ClusterObject;
 use testkit::cases::{Answers, Case, World, disagreements, objects, over_stream};
 use testkit::envoy::Transport;
 use testkit::kubernetes::ApiServer;
@@ -55,10 +55,10 @@ fn in_process(case: &Case) -> Answers {
         knobs,
         ..Settings::default()
     };
-    let options = Options::own(&settings);
-    let mut cluster = Cluster::new(options, settings.clone());
+    let options = ClusterOptions::own(&settings);
+    let mut cluster = ClusterState::new(options, settings.clone());
     for object in objects(text) {
-        cluster.apply(Item::read(object).unwrap());
+        cluster.apply(ClusterObject::read(object).unwrap());
     }
     let mesh = Offline::told(settings, cluster.changes());
     Box::new(move |proxy, kind, names| mesh.resources(&proxy.node(), kind, names).unwrap())

@@ -15,20 +15,20 @@ pub(crate) const YOUNG: Duration = Duration::from_millis(50);
 
 /// Differs when a file's content may differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Stamp {
+pub(crate) struct FileStamp {
     pub(crate) size: u64,
     pub(crate) modified: SystemTime,
-    pub(crate) identity: Identity,
+    pub(crate) identity: FileId,
 }
 
 /// Which file or folder it is, whatever its name: device and inode.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Identity(u64, u64);
+pub(crate) struct FileId(u64, u64);
 
-impl Stamp {
-    pub(crate) fn of(metadata: &Metadata) -> Stamp {
+impl FileStamp {
+    pub(crate) fn of(metadata: &Metadata) -> FileStamp {
         let modified = metadata.modified().unwrap_or(SystemTime::UNIX_EPOCH);
-        Stamp { size: metadata.len(), modified, identity: Identity::of(metadata) }
+        FileStamp { size: metadata.len(), modified, identity: FileId::of(metadata) }
     }
 
     /// Whether the writer may still be at it. A time in the future says nothing.
@@ -37,21 +37,21 @@ impl Stamp {
     }
 }
 
-impl Identity {
+impl FileId {
     #[cfg(unix)]
-    pub(crate) fn of(metadata: &Metadata) -> Identity {
+    pub(crate) fn of(metadata: &Metadata) -> FileId {
         use std::os::unix::fs::MetadataExt;
-        Identity(metadata.dev(), metadata.ino())
+        FileId(metadata.dev(), metadata.ino())
     }
 
     #[cfg(not(unix))]
-    pub(crate) fn of(_: &Metadata) -> Identity {
-        Identity::default()
+    pub(crate) fn of(_: &Metadata) -> FileId {
+        FileId::default()
     }
 }
 
 /// The file's bytes, or nothing where it changed under our eyes. Blocks, but not for longer than a few seconds.
-pub(crate) fn bytes(path: &Path) -> io::Result<Option<(Stamp, Vec<u8>)>> {
+pub(crate) fn bytes(path: &Path) -> io::Result<Option<(FileStamp, Vec<u8>)>> {
     threads::run(path, bytes_of)?
 }
 
@@ -74,8 +74,8 @@ pub(crate) fn target(path: &Path) -> io::Result<(Metadata, PathBuf)> {
 }
 
 /// The stamp of a file; `None` where it cannot be had.
-pub(crate) fn stamp(path: &Path) -> Option<Stamp> {
-    target(path).ok().map(|(metadata, _)| Stamp::of(&metadata))
+pub(crate) fn stamp(path: &Path) -> Option<FileStamp> {
+    target(path).ok().map(|(metadata, _)| FileStamp::of(&metadata))
 }
 
 /// The canonical path of what is there.
@@ -84,33 +84,33 @@ pub(crate) fn canonical(path: &Path) -> Option<PathBuf> {
 }
 
 /// A folder as it is listed.
-pub(crate) struct Folder {
-    pub(crate) identity: Identity,
+pub(crate) struct DirListing {
+    pub(crate) identity: FileId,
     pub(crate) canonical: PathBuf,
     /// In the order of their names.
     pub(crate) entries: Vec<(PathBuf, FileType)>,
 }
 
 /// Lists a folder.
-pub(crate) fn list(path: &Path) -> io::Result<Folder> {
+pub(crate) fn list(path: &Path) -> io::Result<DirListing> {
     threads::run(path, |path| {
-        let identity = Identity::of(&path.metadata()?);
+        let identity = FileId::of(&path.metadata()?);
         let entry = |entry: io::Result<DirEntry>| entry.and_then(|entry| Ok((entry.path(), entry.file_type()?)));
         let mut entries = fs::read_dir(path)?.map(entry).collect::<io::Result<Vec<_>>>()?;
         entries.sort_by(|one, other| one.0.cmp(&other.0));
-        Ok(Folder { identity, canonical: path.canonicalize()?, entries })
+        Ok(DirListing { identity, canonical: path.canonicalize()?, entries })
     })?
 }
 
-fn bytes_of(path: &Path) -> io::Result<Option<(Stamp, Vec<u8>)>> {
+fn bytes_of(path: &Path) -> io::Result<Option<(FileStamp, Vec<u8>)>> {
     let mut file = opened(path)?;
-    let before = Stamp::of(&file.metadata()?);
+    let before = FileStamp::of(&file.metadata()?);
     if before.size > MAX_SIZE {
         return Err(io::Error::other(format!("larger than {} MiB: split it into several files", MAX_SIZE >> 20)));
     }
     let mut bytes = Vec::new();
     Read::by_ref(&mut file).take(MAX_SIZE).read_to_end(&mut bytes)?;
-    let after = Stamp::of(&file.metadata()?);
+    let after = FileStamp::of(&file.metadata()?);
     let is_settled = before == after && bytes.len() as u64 == after.size;
     Ok(is_settled.then_some((after, bytes)))
 }

@@ -17,37 +17,37 @@ const MOST_LOST: usize = 64;
 const MOST_IDLE: usize = 8;
 
 /// The threads of this process: what hangs, hangs for all who ask.
-static THREADS: LazyLock<Threads> = LazyLock::new(|| Threads::new(DEADLINE));
+static THREADS: LazyLock<DiskThreads> = LazyLock::new(|| DiskThreads::new(DEADLINE));
 
 /// Does work on a path, or gives up on it in time. While earlier work on the same path hangs, it is not tried.
 pub(super) fn run<T: Send + 'static>(path: &Path, work: impl FnOnce(&Path) -> T + Send + 'static) -> io::Result<T> {
     THREADS.run(path, work)
 }
 
-type Job = Box<dyn FnOnce() + Send>;
+type DiskJob = Box<dyn FnOnce() + Send>;
 
-struct Threads {
+struct DiskThreads {
     deadline: Duration,
-    shared: Arc<Mutex<Shared>>,
+    shared: Arc<Mutex<ThreadsState>>,
 }
 
 #[derive(Default)]
-struct Shared {
+struct ThreadsState {
     /// Paths on which work hangs now.
     hanging: BTreeSet<PathBuf>,
-    idle: Vec<Sender<Job>>,
+    idle: Vec<Sender<DiskJob>>,
 }
 
-impl Threads {
-    fn new(deadline: Duration) -> Threads {
-        Threads { deadline, shared: Arc::default() }
+impl DiskThreads {
+    fn new(deadline: Duration) -> DiskThreads {
+        DiskThreads { deadline, shared: Arc::default() }
     }
 
     fn run<T: Send + 'static>(&self, path: &Path, work: impl FnOnce(&Path) -> T + Send + 'static) -> io::Result<T> {
         let thread = self.thread(path)?;
         let (result, outcome) = mpsc::channel();
-        let end = End { path: path.to_path_buf(), shared: self.shared.clone() };
-        let job: Job = Box::new(move || {
+        let end = JobGuard { path: path.to_path_buf(), shared: self.shared.clone() };
+        let job: DiskJob = Box::new(move || {
             // The receiver is gone when the work took too long; the result is of no use then.
             let _ = result.send(work(&end.path));
         });
@@ -74,7 +74,7 @@ impl Threads {
     }
 
     /// An idle thread, or a new one.
-    fn thread(&self, path: &Path) -> io::Result<Sender<Job>> {
+    fn thread(&self, path: &Path) -> io::Result<Sender<DiskJob>> {
         let mut shared = lock(&self.shared);
         if shared.hanging.contains(path) {
             return Err(self.late());
@@ -85,7 +85,7 @@ impl Threads {
         if let Some(thread) = shared.idle.pop() {
             return Ok(thread);
         }
-        let (jobs, inbox) = mpsc::channel::<Job>();
+        let (jobs, inbox) = mpsc::channel::<DiskJob>();
         let work = move || inbox.into_iter().for_each(|job| job());
         thread::Builder::new().name("disk".to_owned()).spawn(work)?;
         Ok(jobs)
@@ -97,18 +97,18 @@ impl Threads {
 }
 
 /// Notes the end of work on a path, also where it ends by a panic.
-struct End {
+struct JobGuard {
     path: PathBuf,
-    shared: Arc<Mutex<Shared>>,
+    shared: Arc<Mutex<ThreadsState>>,
 }
 
-impl Drop for End {
+impl Drop for JobGuard {
     fn drop(&mut self) {
         lock(&self.shared).hanging.remove(&self.path);
     }
 }
 
-fn lock(shared: &Mutex<Shared>) -> MutexGuard<'_, Shared> {
+fn lock(shared: &Mutex<ThreadsState>) -> MutexGuard<'_, ThreadsState> {
     // Every write is one call on a collection, which leaves it whole.
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -120,7 +120,7 @@ mod tests {
     use std::sync::mpsc;
     use std::time::Duration;
 
-    use super::Threads;
+    use super::DiskThreads;
 
     /// Work that hangs until the sender is dropped.
     fn hang() -> (mpsc::Sender<()>, impl FnOnce(&Path) -> bool + Send + 'static) {
@@ -131,7 +131,7 @@ mod tests {
     #[test]
     fn hole_08_work_that_hangs_costs_its_path_alone() {
         // Long enough for the path that does not hang, on a busy machine.
-        let (threads, dead) = (Threads::new(Duration::from_secs(2)), Path::new("/dead"));
+        let (threads, dead) = (DiskThreads::new(Duration::from_secs(2)), Path::new("/dead"));
         let (release, work) = hang();
         let error = threads.run(dead, work).unwrap_err();
         assert_eq!((error.kind(), error.to_string().contains("did not answer")), (io::ErrorKind::TimedOut, true));
@@ -148,7 +148,7 @@ mod tests {
 
     #[test]
     fn hole_08_lost_threads_are_bounded() {
-        let threads = Threads::new(Duration::from_millis(1));
+        let threads = DiskThreads::new(Duration::from_millis(1));
         let mut held = Vec::new();
         for n in 0..super::MOST_LOST {
             let (release, work) = hang();
@@ -161,7 +161,7 @@ mod tests {
 
     #[test]
     fn work_that_panics_is_an_error() {
-        let threads = Threads::new(Duration::from_secs(60));
+        let threads = DiskThreads::new(Duration::from_secs(60));
         assert!(threads.run(Path::new("/a"), |_| -> () { panic!("as a test") }).is_err());
         assert!(threads.run(Path::new("/a"), |_| ()).is_ok());
     }

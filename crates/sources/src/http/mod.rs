@@ -31,7 +31,7 @@ use rustls::pki_types::ServerName;
 use serde::de::DeserializeOwned;
 use tracing::{info, warn};
 
-use crate::disk::{self, Stamp};
+use crate::disk::{self, FileStamp};
 use budget::Budget;
 use reach::{Refused, Resolver};
 
@@ -208,7 +208,7 @@ pub struct Client {
 /// The pool, and the files whose certificates it has.
 struct Current {
     pool: Pool,
-    files: Vec<Option<Stamp>>,
+    files: Vec<Option<FileStamp>>,
 }
 
 impl Client {
@@ -353,7 +353,7 @@ fn pool(options: &Options) -> Result<Pool, Error> {
 }
 
 /// Differ when the certificates of a client may differ.
-fn stamps(options: &Options) -> Vec<Option<Stamp>> {
+fn stamps(options: &Options) -> Vec<Option<FileStamp>> {
     options.files().into_iter().map(disk::stamp).collect()
 }
 

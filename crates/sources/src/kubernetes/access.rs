@@ -8,48 +8,48 @@ use tokio::sync::watch;
 
 use super::client::client;
 use super::kubeconfig::CheckedKubeconfig;
-use super::pace::{Bucket, Pace};
+use super::rate_limit::{RateLimit, TokenBucket};
 
 /// The way to one API server. All clients of one access and its clones keep to one pace together.
 #[derive(Clone, Debug)]
 pub struct Access {
-    way: Way,
-    bucket: Bucket,
+    method: AccessMethod,
+    bucket: TokenBucket,
 }
 
 #[derive(Clone, Debug)]
-enum Way {
+enum AccessMethod {
     InCluster,
     Kubeconfig(PathBuf),
-    Told(watch::Receiver<CheckedKubeconfig>),
+    KubeconfigUpdates(watch::Receiver<CheckedKubeconfig>),
 }
 
 impl Access {
     /// As a pod of the cluster.
-    pub fn in_cluster(pace: Option<Pace>) -> Access {
-        Access { way: Way::InCluster, bucket: Bucket::new(pace) }
+    pub fn in_cluster(rate_limit: Option<RateLimit>) -> Access {
+        Access { method: AccessMethod::InCluster, bucket: TokenBucket::new(rate_limit) }
     }
 
     /// By a file.
-    pub fn kubeconfig(path: PathBuf, pace: Option<Pace>) -> Access {
-        Access { way: Way::Kubeconfig(path), bucket: Bucket::new(pace) }
+    pub fn kubeconfig(path: PathBuf, rate_limit: Option<RateLimit>) -> Access {
+        Access { method: AccessMethod::Kubeconfig(path), bucket: TokenBucket::new(rate_limit) }
     }
 
     /// By a kubeconfig of a further cluster; a new one is new credentials.
-    pub(super) fn told(kubeconfig: watch::Receiver<CheckedKubeconfig>, pace: Option<Pace>) -> Access {
-        Access { way: Way::Told(kubeconfig), bucket: Bucket::new(pace) }
+    pub(super) fn told(kubeconfig: watch::Receiver<CheckedKubeconfig>, rate_limit: Option<RateLimit>) -> Access {
+        Access { method: AccessMethod::KubeconfigUpdates(kubeconfig), bucket: TokenBucket::new(rate_limit) }
     }
 
-    pub(super) fn pace(&self) -> Option<Pace> {
-        self.bucket.pace()
+    pub(super) fn rate_limit(&self) -> Option<RateLimit> {
+        self.bucket.rate_limit()
     }
 
     pub(crate) async fn client(&mut self) -> Result<Client, String> {
         let text = |e: &dyn std::fmt::Display| e.to_string();
-        let kubeconfig = match &mut self.way {
-            Way::InCluster => return client(Config::incluster().map_err(|e| text(&e))?, &self.bucket),
-            Way::Kubeconfig(path) => Kubeconfig::read_from(&*path).map_err(|e| text(&e))?,
-            Way::Told(told) => told.borrow_and_update().kubeconfig(),
+        let kubeconfig = match &mut self.method {
+            AccessMethod::InCluster => return client(Config::incluster().map_err(|e| text(&e))?, &self.bucket),
+            AccessMethod::Kubeconfig(path) => Kubeconfig::read_from(&*path).map_err(|e| text(&e))?,
+            AccessMethod::KubeconfigUpdates(told) => told.borrow_and_update().kubeconfig(),
         };
         let options = KubeConfigOptions::default();
         client(Config::from_custom_kubeconfig(kubeconfig, &options).await.map_err(|e| text(&e))?, &self.bucket)
@@ -57,7 +57,7 @@ impl Access {
 
     /// Completes when there are new credentials.
     pub(super) async fn changed(&mut self) {
-        if let Way::Told(told) = &mut self.way
+        if let AccessMethod::KubeconfigUpdates(told) = &mut self.method
             && told.changed().await.is_ok()
         {
             return;
@@ -75,7 +75,7 @@ mod tests {
     use serde_json::json;
     use testkit::scripted::Scripted;
 
-    use super::super::pace::Pace;
+    use super::super::rate_limit::RateLimit;
     use super::Access;
 
     #[tokio::test]
@@ -87,7 +87,7 @@ mod tests {
             "clusters": [{"name": "a", "cluster": {"server": server.url()}}], "users": [{"name": "a", "user": {}}],
             "contexts": [{"name": "a", "context": {"cluster": "a", "user": "a"}}]});
         std::fs::write(&file, text.to_string()).unwrap();
-        let access = Access::kubeconfig(file, Pace::of_flags(20.0, 2));
+        let access = Access::kubeconfig(file, RateLimit::of_flags(20.0, 2));
         // One access has one pace, however many clients are made of it.
         let (mut one, mut other) = (access.clone(), access);
         let clients = [one.client().await.unwrap(), other.client().await.unwrap()];

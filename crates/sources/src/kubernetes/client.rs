@@ -6,26 +6,26 @@ use kube::client::{Body, ClientBuilder};
 use kube::{Client, Config};
 use tower::util::MapRequestLayer;
 
-use super::answer::{AnswerLimits, WrongAnswer};
-use super::pace::Bucket;
+use super::rate_limit::TokenBucket;
+use super::response_limits::{BadResponse, ResponseLimits};
 
 /// Characters of a reason that are kept: the API server decides what it says.
 const MAX_REASON: usize = 300;
 
 /// A client by its configuration, which takes from the bucket. The error says what cannot be used.
-pub(super) fn client(mut config: Config, bucket: &Bucket) -> Result<Client, String> {
+pub(super) fn client(mut config: Config, bucket: &TokenBucket) -> Result<Client, String> {
     // kube's own repetitions wait twice as long each time, up to minutes: an API server that was away for one would be
     // noticed half a minute late.
     config.default_retry = false;
     let builder = ClientBuilder::try_from(config).map_err(|error| error.to_string())?;
-    let builder = builder.with_layer(&MapRequestLayer::new(of_now)).with_layer(&AnswerLimits::default());
+    let builder = builder.with_layer(&MapRequestLayer::new(of_now)).with_layer(&ResponseLimits::default());
     // Outside of the limits: requests may wait for their turn as long as they must.
     Ok(builder.with_layer(bucket).build())
 }
 
 /// What an API server or the way to it says, without what the library says around it.
 pub(crate) fn reason(error: &kube::Error) -> String {
-    match (error, WrongAnswer::in_chain(error)) {
+    match (error, BadResponse::in_chain(error)) {
         (_, Some(wrong)) => shortened(&wrong.0),
         (kube::Error::Api(status), _) => shortened(&status.message),
         (other, _) => shortened(&other.to_string()),

@@ -42,8 +42,8 @@ pub(super) fn kind_id(api_version: &str, kind: &str) -> Str {
 
 /// All documents of a cluster.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Documents {
-    all: BTreeMap<DocumentId, Document>,
+pub(super) struct ConfigDocuments {
+    all: BTreeMap<DocumentId, ConfigDocument>,
     dirty: BTreeSet<DocumentId>,
     told: BTreeMap<DocumentId, Vec<Key>>,
     problems_changed: bool,
@@ -52,12 +52,12 @@ pub(super) struct Documents {
 }
 
 #[derive(Clone, Debug, Default)]
-struct Document {
+struct ConfigDocument {
     objects: Vec<Object>,
     problems: Vec<Problem>,
 }
 
-impl Documents {
+impl ConfigDocuments {
     /// Takes a document in, new or changed.
     pub(super) fn put(&mut self, json: &Value, place: &Place) {
         let id = DocumentId::of(json);
@@ -133,7 +133,7 @@ impl Documents {
     }
 }
 
-fn read(json: &Value, place: &Place, id: &DocumentId) -> Document {
+fn read(json: &Value, place: &Place, id: &DocumentId) -> ConfigDocument {
     // A parser's bug must cost one object only.
     let parsed = catch_unwind(AssertUnwindSafe(|| {
         let mut parsed = parse::value(json, place);
@@ -151,5 +151,5 @@ fn read(json: &Value, place: &Place, id: &DocumentId) -> Document {
         Arc::make_mut(&mut object.meta).keeps_status = true;
         object
     };
-    Document { objects: objects.into_iter().map(kept).collect(), problems }
+    ConfigDocument { objects: objects.into_iter().map(kept).collect(), problems }
 }

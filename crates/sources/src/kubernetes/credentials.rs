@@ -10,26 +10,26 @@ use model::change::Credential;
 use model::named::Named;
 use model::names::{CredentialKey, Holder};
 
-use super::interner::Pool;
+use super::interner::InternPool;
 
 #[derive(Clone, Debug, Default)]
-pub(super) struct Credentials {
+pub(super) struct CredentialStore {
     known: BTreeMap<CredentialKey, Arc<Credential>>,
     /// Those of which more is kept than what they could be used for; until it is told, all.
     named: Option<Named>,
-    bare: Pool<Credential>,
+    bare: InternPool<Credential>,
 }
 
 /// What it means that other credentials are named than before.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Renamed {
+pub(super) struct CredentialDiff {
     /// Their content was let go now.
     pub(super) bared: Vec<CredentialKey>,
     /// Their content was let go before and must be asked for.
     pub(super) missing: Vec<CredentialKey>,
 }
 
-impl Credentials {
+impl CredentialStore {
     pub(super) fn get(&self, key: &CredentialKey) -> Option<&Arc<Credential>> {
         self.known.get(key)
     }
@@ -63,8 +63,8 @@ impl Credentials {
     }
 
     /// Keeps certificates and keys of these alone. What comes from now on is kept; what went before must be asked for.
-    pub(super) fn want(&mut self, named: Named) -> Renamed {
-        let mut renamed = Renamed::default();
+    pub(super) fn want(&mut self, named: Named) -> CredentialDiff {
+        let mut renamed = CredentialDiff::default();
         for (key, credential) in &mut self.known {
             match named.contains(key) {
                 true if credential.is_bare() => renamed.missing.push(key.clone()),
@@ -103,7 +103,7 @@ mod tests {
     use model::named::Named;
     use model::names::{CredentialKey, Holder};
 
-    use super::Credentials;
+    use super::CredentialStore;
 
     fn key(name: &str) -> CredentialKey {
         CredentialKey { holder: Holder::ConfigMap, namespace: "shop".into(), name: name.into() }
@@ -125,13 +125,13 @@ mod tests {
         Named::of(&documents(&text, "test.yaml").objects)
     }
 
-    fn is_held(credentials: &Credentials, name: &str) -> bool {
+    fn is_held(credentials: &CredentialStore, name: &str) -> bool {
         credentials.get(&key(name)).is_some_and(|known| known.is_held())
     }
 
     #[test]
     fn content_is_kept_of_what_is_named_and_of_all_until_that_is_known() {
-        let mut credentials = Credentials::default();
+        let mut credentials = CredentialStore::default();
         assert!(credentials.put(&key("a"), &data("old")) && credentials.put(&key("b"), &data("old")));
         assert!(is_held(&credentials, "a") && is_held(&credentials, "b"));
         let renamed = credentials.want(naming("a"));
@@ -143,7 +143,7 @@ mod tests {
 
     #[test]
     fn what_is_named_later_is_asked_for_and_the_watch_has_the_last_word() {
-        let mut credentials = Credentials::default();
+        let mut credentials = CredentialStore::default();
         credentials.want(Named::default());
         for name in ["asked", "told", "gone"] {
             credentials.put(&key(name), &data("old"));

@@ -8,7 +8,7 @@ use std::time::Duration;
 use model::problem::Problem;
 use tokio::time::Instant;
 
-use super::cluster::Collection;
+use super::join::Collection;
 
 /// A list that lacks this share of what is known is held back, as for registries.
 const LOST_PERCENT: usize = 90;

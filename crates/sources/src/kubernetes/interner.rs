@@ -11,7 +11,7 @@ use model::names::Str;
 #[derive(Clone, Debug, Default)]
 pub(super) struct Interner {
     texts: HashSet<Str>,
-    labels: Pool<(Str, Str)>,
+    labels: InternPool<(Str, Str)>,
     sets: HashSet<Labels>,
     due: usize,
 }
@@ -58,18 +58,18 @@ impl Interner {
 
 /// Values of one type, each kept once. What only the pool still holds goes when it has doubled.
 #[derive(Clone, Debug)]
-pub(super) struct Pool<T> {
+pub(super) struct InternPool<T> {
     values: HashSet<Arc<T>>,
     due: usize,
 }
 
-impl<T> Default for Pool<T> {
+impl<T> Default for InternPool<T> {
     fn default() -> Self {
-        Pool { values: HashSet::new(), due: FIRST_SWEEP }
+        InternPool { values: HashSet::new(), due: FIRST_SWEEP }
     }
 }
 
-impl<T: Eq + Hash> Pool<T> {
+impl<T: Eq + Hash> InternPool<T> {
     /// The one copy of this value.
     pub(super) fn share(&mut self, value: T) -> Arc<T> {
         if let Some(known) = self.values.get(&value) {
@@ -87,11 +87,11 @@ impl<T: Eq + Hash> Pool<T> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Interner, Pool, Str};
+    use super::{InternPool, Interner, Str};
 
     #[test]
     fn equal_values_are_kept_once_and_unused_ones_go() {
-        let mut pool = Pool::default();
+        let mut pool = InternPool::default();
         let kept = pool.share(0);
         assert!(std::sync::Arc::ptr_eq(&kept, &pool.share(0)));
         (1..3 * super::FIRST_SWEEP).for_each(|i| drop(pool.share(i)));

@@ -8,7 +8,7 @@ use model::problem::Problem;
 use tokio::time::Instant;
 use tracing::{info, warn};
 
-use super::cluster::Collection;
+use super::join::Collection;
 
 /// Who cannot be watched, and since when.
 #[derive(Debug, Default)]
@@ -25,24 +25,24 @@ struct Outage {
 
 /// Why a collection cannot be watched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Cause {
+pub(super) enum OutageCause {
     /// It was never seen and is not to be.
     Refused,
     /// The API server answers what makes no sense.
-    WrongAnswer,
+    BadResponse,
     /// The API server is away or fails.
     Failure,
 }
 
 impl Outages {
     /// Notes a failure.
-    pub(super) fn fail(&mut self, source: &SourceId, collection: &Collection, cause: Cause, reason: &str) {
-        let wrong_answer = (cause == Cause::WrongAnswer).then(|| reason.to_owned());
+    pub(super) fn fail(&mut self, source: &SourceId, collection: &Collection, cause: OutageCause, reason: &str) {
+        let wrong_answer = (cause == OutageCause::BadResponse).then(|| reason.to_owned());
         if let Some(known) = self.0.get_mut(collection) {
             known.wrong_answer = wrong_answer.or(known.wrong_answer.take());
             return;
         }
-        let is_refused = cause == Cause::Refused;
+        let is_refused = cause == OutageCause::Refused;
         match is_refused {
             true => warn!(source = %source.0, %collection, reason, "not watched"),
             false => warn!(source = %source.0, %collection, reason, "could not watch; keeping what is known"),

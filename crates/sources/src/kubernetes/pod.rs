@@ -8,17 +8,17 @@ use model::labels::Labels;
 use model::names::{ClusterId, Namespace, NetworkId, Str};
 use model::workload::{NamedPort, OwnName, Transport, Workload, WorkloadKey};
 
-use super::interner::{Interner, Pool};
-use super::place::{self, Place};
-use super::wire;
+use super::interner::{InternPool, Interner};
+use super::locality::{self, WorkloadLocation};
+use super::schema;
 
 const TLS_MODE: &str = "security.istio.io/tlsMode";
 const WORKLOAD_NAME: &str = "service.istio.io/workload-name";
 
 /// A pod as it is kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Pod {
-    pub(super) template: Arc<Template>,
+pub(super) struct StoredPod {
+    pub(super) template: Arc<PodTemplate>,
     pub(super) addresses: Arc<[Str]>,
     pub(super) node: Str,
     own_name: Option<Arc<OwnName>>,
@@ -29,7 +29,7 @@ pub(super) struct Pod {
 
 /// What a pod has in common with others of the same owner.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Template {
+pub(super) struct PodTemplate {
     pub(super) labels: Labels,
     ports: Arc<[NamedPort]>,
     service_account: Str,
@@ -43,17 +43,21 @@ enum Phase {
     Failed,
 }
 
-impl Pod {
-    pub(super) fn of(pod: &wire::Pod, interner: &mut Interner, templates: &mut Pool<Template>) -> Pod {
+impl StoredPod {
+    pub(super) fn of(
+        pod: &schema::PodObject,
+        interner: &mut Interner,
+        templates: &mut InternPool<PodTemplate>,
+    ) -> StoredPod {
         let labels = interner.labels(pod.metadata.labels.as_ref());
         let name = pod.metadata.name.as_deref().unwrap_or_default();
-        let template = Template {
+        let template = PodTemplate {
             ports: named_ports(&pod.spec, interner),
             service_account: interner.text(&pod.spec.service_account_name),
             workload_name: interner.text(&workload_name(&pod.metadata, name, &labels)),
             labels,
         };
-        Pod {
+        StoredPod {
             template: templates.share(template),
             addresses: addresses(&pod.status),
             node: interner.text(&pod.spec.node_name),
@@ -89,7 +93,7 @@ impl Pod {
 }
 
 /// All that a pod's surroundings add to it.
-pub(super) struct Surroundings<'a> {
+pub(super) struct PodContext<'a> {
     pub(super) cluster: &'a ClusterId,
     pub(super) trust_domain: &'a str,
     pub(super) node: Option<&'a Locality>,
@@ -100,14 +104,15 @@ pub(super) struct Surroundings<'a> {
 pub(super) fn workload(
     namespace: &Namespace,
     name: &Str,
-    pod: &Pod,
-    around: Surroundings<'_>,
+    pod: &StoredPod,
+    around: PodContext<'_>,
     interner: &mut Interner,
 ) -> Arc<Workload> {
-    let locality = place::of_pod(pod.labels()).or_else(|| around.node.cloned()).unwrap_or_default();
-    let place = Place { locality: &locality, cluster: around.cluster, node: &pod.node, network: &around.network };
+    let locality = locality::of_pod(pod.labels()).or_else(|| around.node.cloned()).unwrap_or_default();
+    let place =
+        WorkloadLocation { locality: &locality, cluster: around.cluster, node: &pod.node, network: &around.network };
     // Not shared as a set: with the node among the labels hardly two are equal.
-    let labels = place::placed(pod.labels(), &place, |(k, v)| interner.label(k, v));
+    let labels = locality::with_location_labels(pod.labels(), &place, |(k, v)| interner.label(k, v));
     let account = format!("spiffe://{}/ns/{namespace}/sa/{}", around.trust_domain, pod.template.service_account);
     Arc::new(Workload {
         key: WorkloadKey { namespace: namespace.clone(), name: name.clone(), cluster: around.cluster.clone() },
@@ -129,7 +134,7 @@ pub(super) fn workload(
 }
 
 /// Only pods with a subdomain have names of their own.
-fn own_name(name: &str, spec: &wire::PodSpec, interner: &mut Interner) -> Option<Arc<OwnName>> {
+fn own_name(name: &str, spec: &schema::PodSpec, interner: &mut Interner) -> Option<Arc<OwnName>> {
     if spec.subdomain.is_empty() {
         return None;
     }
@@ -137,7 +142,7 @@ fn own_name(name: &str, spec: &wire::PodSpec, interner: &mut Interner) -> Option
     Some(Arc::new(OwnName { host: host.into(), sub_domain: interner.text(&spec.subdomain) }))
 }
 
-fn addresses(status: &wire::PodStatus) -> Arc<[Str]> {
+fn addresses(status: &schema::PodStatus) -> Arc<[Str]> {
     let mut found: Vec<Str> = Vec::new();
     for ip in std::iter::once(&status.pod_ip).chain(status.pod_ips.iter().map(|p| &p.ip)) {
         if !ip.is_empty() && !found.iter().any(|known| **known == **ip) {
@@ -148,7 +153,7 @@ fn addresses(status: &wire::PodStatus) -> Arc<[Str]> {
 }
 
 /// Named ports of containers, and of init containers that keep running beside them; the first of a name wins.
-fn named_ports(spec: &wire::PodSpec, interner: &mut Interner) -> Arc<[NamedPort]> {
+fn named_ports(spec: &schema::PodSpec, interner: &mut Interner) -> Arc<[NamedPort]> {
     let beside = spec.init_containers.iter().filter(|c| c.restart_policy.as_deref() == Some("Always"));
     let ports = spec.containers.iter().chain(beside).flat_map(|c| &c.ports).filter(|p| !p.name.is_empty());
     let mut found: Vec<NamedPort> = Vec::new();
@@ -196,14 +201,14 @@ fn cron_job(job: &str) -> Option<&str> {
 mod tests {
     use serde_json::json;
 
-    use super::super::interner::{Interner, Pool};
-    use super::{Pod, cron_job};
+    use super::super::interner::{InternPool, Interner};
+    use super::{StoredPod, cron_job};
 
     fn workload(owner: serde_json::Value, labels: serde_json::Value) -> String {
         let pod = json!({"metadata": {"name": "p-1", "generateName": "p-", "labels": labels,
             "ownerReferences": [owner]}});
         let pod = serde_json::from_value(pod).expect("a pod");
-        let pod = Pod::of(&pod, &mut Interner::default(), &mut Pool::default());
+        let pod = StoredPod::of(&pod, &mut Interner::default(), &mut InternPool::default());
         pod.template.workload_name.to_string()
     }
 

@@ -13,43 +13,43 @@ use tokio_util::sync::CancellationToken;
 use tracing::info;
 
 use super::access::Access;
-use super::cluster::Options;
+use super::join::ClusterOptions;
 use super::kubeconfig::{CheckedKubeconfig, KubeconfigEntry};
-use super::live::{Kubernetes, Manner};
-use super::pace::Pace;
-use crate::source::{Outlet, spawn};
+use super::rate_limit::RateLimit;
+use super::source::{Kubernetes, WatchOptions};
+use crate::source::{ChangeSender, spawn};
 
 /// All further clusters.
-pub(super) struct Remotes {
-    beginning: Beginning,
-    clusters: BTreeMap<Origin, BTreeMap<String, Remote>>,
+pub(super) struct RemoteClusters {
+    template: RemoteTemplate,
+    clusters: BTreeMap<KubeconfigOrigin, BTreeMap<String, RemoteCluster>>,
     /// Entries that are not used.
-    problems: BTreeMap<Origin, Vec<Problem>>,
+    problems: BTreeMap<KubeconfigOrigin, Vec<Problem>>,
     has_new_problems: bool,
 }
 
 /// What names a cluster.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Origin {
+pub(super) enum KubeconfigOrigin {
     /// A labelled Secret, by namespace and name.
     Secret(String, String),
     /// The ConfigMap of clusters.
     ConfigMap,
     /// The folder of clusters.
-    Folder,
+    Directory,
 }
 
-impl fmt::Display for Origin {
+impl fmt::Display for KubeconfigOrigin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Origin::Secret(namespace, name) => write!(f, "Secret {namespace}/{name}"),
-            Origin::ConfigMap => f.write_str("the ConfigMap of clusters"),
-            Origin::Folder => f.write_str("the folder of clusters"),
+            KubeconfigOrigin::Secret(namespace, name) => write!(f, "Secret {namespace}/{name}"),
+            KubeconfigOrigin::ConfigMap => f.write_str("the ConfigMap of clusters"),
+            KubeconfigOrigin::Directory => f.write_str("the folder of clusters"),
         }
     }
 }
 
-struct Remote {
+struct RemoteCluster {
     kubeconfig: watch::Sender<CheckedKubeconfig>,
     synced: watch::Receiver<bool>,
     is_refused: watch::Receiver<bool>,
@@ -58,40 +58,45 @@ struct Remote {
 }
 
 /// What every further cluster begins with.
-struct Beginning {
-    pace: Option<Pace>,
-    manner: Manner,
-    options: Options,
+struct RemoteTemplate {
+    rate_limit: Option<RateLimit>,
+    watch_options: WatchOptions,
+    options: ClusterOptions,
     settings: watch::Receiver<Option<Settings>>,
     initial: Settings,
 }
 
-impl Remotes {
+impl RemoteClusters {
     /// Each cluster is asked at `pace`, for itself.
     pub(super) fn new(
-        pace: Option<Pace>,
-        manner: Manner,
-        options: Options,
+        rate_limit: Option<RateLimit>,
+        watch_options: WatchOptions,
+        options: ClusterOptions,
         settings: watch::Receiver<Option<Settings>>,
         initial: Settings,
-    ) -> Remotes {
-        let beginning = Beginning { pace, manner, options, settings, initial };
-        Remotes { beginning, clusters: BTreeMap::new(), problems: BTreeMap::new(), has_new_problems: false }
+    ) -> RemoteClusters {
+        let template = RemoteTemplate { rate_limit, watch_options, options, settings, initial };
+        RemoteClusters { template, clusters: BTreeMap::new(), problems: BTreeMap::new(), has_new_problems: false }
     }
 
     /// Whether every cluster was listed once, cannot be asked at all, or had its time.
     pub(super) fn are_settled(&self) -> bool {
-        self.clusters.values().flat_map(BTreeMap::values).all(Remote::is_settled)
+        self.clusters.values().flat_map(BTreeMap::values).all(RemoteCluster::is_settled)
     }
 
     /// Follows what an origin says: a kubeconfig for each cluster. A cluster goes with its entry; one whose entry cannot
     /// be used keeps the credentials that it has.
-    pub(super) fn apply(&mut self, origin: Origin, entries: &BTreeMap<String, KubeconfigEntry>, outlet: &Outlet) {
+    pub(super) fn apply(
+        &mut self,
+        origin: KubeconfigOrigin,
+        entries: &BTreeMap<String, KubeconfigEntry>,
+        sender: &ChangeSender,
+    ) {
         let mut known = self.clusters.remove(&origin).unwrap_or_default();
         known.retain(|cluster, remote| entries.contains_key(cluster) || remote.go(cluster));
         let mut problems = Vec::new();
         for (cluster, entry) in entries {
-            if let Err(reason) = self.follow(&mut known, cluster, entry, outlet) {
+            if let Err(reason) = self.follow(&mut known, cluster, entry, sender) {
                 let outcome =
                     if known.contains_key(cluster) { "keeping its last credentials" } else { "not watching it" };
                 problems.push(entry.problem(cluster, &format!("{reason}; {outcome}")));
@@ -103,12 +108,12 @@ impl Remotes {
 
     fn follow(
         &self,
-        known: &mut BTreeMap<String, Remote>,
+        known: &mut BTreeMap<String, RemoteCluster>,
         cluster: &str,
         entry: &KubeconfigEntry,
-        outlet: &Outlet,
+        sender: &ChangeSender,
     ) -> Result<(), String> {
-        if *cluster == *self.beginning.options.cluster {
+        if *cluster == *self.template.options.cluster {
             return Err("the name is that of the cluster itself".to_owned());
         }
         if let Some((other, _)) = self.clusters.iter().find(|(_, clusters)| clusters.contains_key(cluster)) {
@@ -119,16 +124,16 @@ impl Remotes {
         if is_known {
             return Ok(());
         }
-        let checked = CheckedKubeconfig::read(text, &self.beginning.initial.knobs.insecure_kubeconfig_options)?;
+        let checked = CheckedKubeconfig::read(text, &self.template.initial.knobs.insecure_kubeconfig_options)?;
         match known.get(cluster) {
             Some(remote) => _ = remote.kubeconfig.send_replace(checked),
-            None => _ = known.insert(cluster.to_owned(), self.beginning.start(cluster, checked, outlet)),
+            None => _ = known.insert(cluster.to_owned(), self.template.start(cluster, checked, sender)),
         }
         Ok(())
     }
 
     /// Keeps the problems of an origin.
-    fn note(&mut self, origin: Origin, problems: Vec<Problem>) {
+    fn note(&mut self, origin: KubeconfigOrigin, problems: Vec<Problem>) {
         let before = self.problems.remove(&origin).unwrap_or_default();
         self.has_new_problems |= before != problems;
         if !problems.is_empty() {
@@ -142,7 +147,7 @@ impl Remotes {
         are_new.then(|| self.problems.values().flatten().cloned().collect())
     }
 
-    pub(super) fn delete(&mut self, origin: &Origin) {
+    pub(super) fn delete(&mut self, origin: &KubeconfigOrigin) {
         for (cluster, remote) in self.clusters.remove(origin).unwrap_or_default() {
             remote.go(&cluster);
         }
@@ -151,26 +156,27 @@ impl Remotes {
 
     /// Removes the clusters of Secrets that a complete list does not have.
     pub(super) fn retain(&mut self, listed: &HashSet<(String, String)>) {
-        let gone: Vec<Origin> = self.clusters.keys().filter(|origin| is_missing(origin, listed)).cloned().collect();
+        let gone: Vec<KubeconfigOrigin> =
+            self.clusters.keys().filter(|origin| is_missing(origin, listed)).cloned().collect();
         gone.iter().for_each(|origin| self.delete(origin));
     }
 
     /// How many Secrets name clusters, and how many of them a complete list does not have.
     pub(super) fn loss(&self, listed: &HashSet<(String, String)>) -> (usize, usize) {
-        let known = self.clusters.keys().filter(|origin| matches!(origin, Origin::Secret(..)));
+        let known = self.clusters.keys().filter(|origin| matches!(origin, KubeconfigOrigin::Secret(..)));
         (known.count(), self.clusters.keys().filter(|origin| is_missing(origin, listed)).count())
     }
 }
 
 /// Whether an origin is a Secret that a complete list does not have.
-fn is_missing(origin: &Origin, listed: &HashSet<(String, String)>) -> bool {
+fn is_missing(origin: &KubeconfigOrigin, listed: &HashSet<(String, String)>) -> bool {
     match origin {
-        Origin::Secret(namespace, name) => !listed.contains(&(namespace.clone(), name.clone())),
-        Origin::ConfigMap | Origin::Folder => false,
+        KubeconfigOrigin::Secret(namespace, name) => !listed.contains(&(namespace.clone(), name.clone())),
+        KubeconfigOrigin::ConfigMap | KubeconfigOrigin::Directory => false,
     }
 }
 
-impl Remote {
+impl RemoteCluster {
     fn is_settled(&self) -> bool {
         *self.synced.borrow() || *self.is_refused.borrow() || Instant::now() >= self.awaited_until
     }
@@ -183,20 +189,21 @@ impl Remote {
     }
 }
 
-impl Beginning {
-    fn start(&self, cluster: &str, kubeconfig: CheckedKubeconfig, outlet: &Outlet) -> Remote {
+impl RemoteTemplate {
+    fn start(&self, cluster: &str, kubeconfig: CheckedKubeconfig, sender: &ChangeSender) -> RemoteCluster {
         info!(cluster, "cluster added");
         let (kubeconfig, told) = watch::channel(kubeconfig);
         let leave = CancellationToken::new();
         let (settings, initial) = (self.settings.clone(), self.initial.clone());
-        let options = Options { cluster: cluster.into(), is_primary: false, mesh_config: None, ..self.options.clone() };
-        let access = Access::told(told, self.pace);
-        let source = Kubernetes::further(access, self.manner.clone(), options, settings, initial, leave.clone());
+        let options =
+            ClusterOptions { cluster: cluster.into(), is_primary: false, mesh_config: None, ..self.options.clone() };
+        let access = Access::told(told, self.rate_limit);
+        let source = Kubernetes::further(access, self.watch_options.clone(), options, settings, initial, leave.clone());
         let (synced, is_refused) = (source.synced(), source.is_refused());
-        let (batches, end) = outlet.shared();
+        let (batches, end) = sender.shared();
         // It ends by itself when it is to leave or the process ends.
         spawn(source, batches, end);
         let patience = Duration::from_millis(self.initial.knobs.remote_cluster_timeout.0);
-        Remote { kubeconfig, synced, is_refused, awaited_until: Instant::now() + patience, leave }
+        RemoteCluster { kubeconfig, synced, is_refused, awaited_until: Instant::now() + patience, leave }
     }
 }

@@ -11,7 +11,7 @@ use model::service::{
 };
 use model::workload::Transport;
 
-use super::wire;
+use super::schema;
 
 const DISTRIBUTION: &str = "networking.istio.io/traffic-distribution";
 const NODE_SELECTOR: &str = "traffic.istio.io/nodeSelector";
@@ -20,23 +20,23 @@ const SERVER_FIRST: [u16; 4] = [25, 53, 3306, 27017];
 
 /// A Service as it is kept: noise of other tools is left out.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Kept {
-    pub(super) spec: wire::ServiceSpec,
+pub(super) struct StoredService {
+    pub(super) spec: schema::ServiceSpec,
     labels: Labels,
     annotations: BTreeMap<Str, Str>,
     created: i64,
     balancers: Vec<Str>,
 }
 
-impl Kept {
-    pub(super) fn of(service: wire::Service) -> Kept {
+impl StoredService {
+    pub(super) fn of(service: schema::ServiceObject) -> StoredService {
         let annotations = service.metadata.annotations.iter().flatten().filter(|(k, _)| k.contains("istio.io/"));
         let ingress = service.status.load_balancer.ingress.iter();
-        let address = |i: &wire::Ingress| if i.ip.is_empty() { i.hostname.clone() } else { i.ip.clone() };
-        Kept {
-            labels: wire::labels(&service.metadata),
+        let address = |i: &schema::LoadBalancerIngress| if i.ip.is_empty() { i.hostname.clone() } else { i.ip.clone() };
+        StoredService {
+            labels: schema::labels(&service.metadata),
             annotations: annotations.map(|(k, v)| (k.as_str().into(), v.as_str().into())).collect(),
-            created: wire::created(&service.metadata),
+            created: schema::created(&service.metadata),
             balancers: ingress.map(address).filter(|a| !a.is_empty()).map(Str::from).collect(),
             spec: service.spec,
         }
@@ -60,7 +60,7 @@ impl Kept {
 }
 
 /// What the surroundings of a Service add to it.
-pub(super) struct Around<'a> {
+pub(super) struct ServiceContext<'a> {
     pub(super) domain: &'a str,
     pub(super) cluster: &'a ClusterId,
     pub(super) trust_domain: &'a str,
@@ -76,7 +76,7 @@ pub(super) fn hostname(namespace: &Namespace, name: &str, domain: &str) -> Hostn
 }
 
 /// The service as the mesh knows it.
-pub(super) fn convert(namespace: &Namespace, name: &Str, kept: &Kept, around: Around<'_>) -> Service {
+pub(super) fn convert(namespace: &Namespace, name: &Str, kept: &StoredService, around: ServiceContext<'_>) -> Service {
     let spec = &kept.spec;
     let alias = Some(spec.external_name.as_str()).filter(|n| spec.kind == "ExternalName" && !n.is_empty());
     let addresses = addresses(spec);
@@ -111,7 +111,7 @@ pub(super) fn convert(namespace: &Namespace, name: &Str, kept: &Kept, around: Ar
     }
 }
 
-fn own(kept: &Kept, alias: Option<&str>, around: Around<'_>) -> KubernetesService {
+fn own(kept: &StoredService, alias: Option<&str>, around: ServiceContext<'_>) -> KubernetesService {
     let spec = &kept.spec;
     let mut external = if spec.kind == "LoadBalancer" { kept.balancers.clone() } else { Vec::new() };
     external.extend(around.nodes);
@@ -132,7 +132,7 @@ fn own(kept: &Kept, alias: Option<&str>, around: Around<'_>) -> KubernetesServic
 }
 
 /// The virtual addresses, at least one.
-fn addresses(spec: &wire::ServiceSpec) -> Vec<Str> {
+fn addresses(spec: &schema::ServiceSpec) -> Vec<Str> {
     match spec.cluster_ip.as_str() {
         "" | "None" => vec![UNSPECIFIED.into()],
         _ if spec.cluster_ips.len() > 1 => spec.cluster_ips.to_vec(),
@@ -140,22 +140,22 @@ fn addresses(spec: &wire::ServiceSpec) -> Vec<Str> {
     }
 }
 
-fn port(port: &wire::ServicePort) -> Port {
+fn port(port: &schema::ServicePort) -> Port {
     Port { name: port.name.clone(), number: port.port, protocol: protocol(port) }
 }
 
 /// Without a target the port has the same number in the pod.
-fn target(port: &wire::ServicePort) -> TargetPort {
+fn target(port: &schema::ServicePort) -> TargetPort {
     let target = match &port.target_port {
-        Some(wire::IntOrText::Text(name)) if !name.is_empty() => Target::Name(name.clone()),
-        Some(wire::IntOrText::Int(number)) if *number > 0 => Target::Number(*number),
+        Some(schema::IntOrString::String(name)) if !name.is_empty() => Target::Name(name.clone()),
+        Some(schema::IntOrString::Int(number)) if *number > 0 => Target::Number(*number),
         _ => Target::Number(port.port),
     };
     TargetPort { target, transport: Transport::parse(&port.protocol) }
 }
 
 /// What the port speaks: by its appProtocol, or else by its name up to the first hyphen.
-fn protocol(port: &wire::ServicePort) -> Protocol {
+fn protocol(port: &schema::ServicePort) -> Protocol {
     if port.protocol == "UDP" {
         return Protocol::Udp;
     }
@@ -177,7 +177,7 @@ fn protocol(port: &wire::ServicePort) -> Protocol {
     }
 }
 
-fn accounts(namespace: &Namespace, kept: &Kept, trust_domain: &str) -> Vec<Str> {
+fn accounts(namespace: &Namespace, kept: &StoredService, trust_domain: &str) -> Vec<Str> {
     let listed = |key: &str| kept.annotation(key).into_iter().flat_map(|list| list.split(','));
     let canonical = listed("alpha.istio.io/canonical-serviceaccounts").map(Str::from);
     let kubernetes = listed("alpha.istio.io/kubernetes-serviceaccounts")
@@ -186,7 +186,7 @@ fn accounts(namespace: &Namespace, kept: &Kept, trust_domain: &str) -> Vec<Str> 
 }
 
 /// The field goes before the service's annotation, and that before the namespace's, whatever it says.
-fn distribution(kept: &Kept, of_namespace: Option<&str>) -> TrafficDistribution {
+fn distribution(kept: &StoredService, of_namespace: Option<&str>) -> TrafficDistribution {
     match kept.spec.traffic_distribution.as_deref() {
         Some("PreferClose" | "PreferSameZone") => return TrafficDistribution::PreferSameZone,
         Some("PreferSameNode") => return TrafficDistribution::PreferSameNode,
@@ -202,7 +202,7 @@ fn distribution(kept: &Kept, of_namespace: Option<&str>) -> TrafficDistribution 
 
 /// What a namespace's annotations wish for its services.
 pub(super) fn namespace_wish(meta: &k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta) -> Option<Str> {
-    Some(wire::annotation(meta, DISTRIBUTION)).filter(|v| !v.is_empty()).map(Str::from)
+    Some(schema::annotation(meta, DISTRIBUTION)).filter(|v| !v.is_empty()).map(Str::from)
 }
 
 #[cfg(test)]
@@ -210,7 +210,7 @@ mod tests {
     use model::names::Str;
     use model::port::Protocol;
 
-    use super::super::wire::ServicePort;
+    use super::super::schema::ServicePort;
     use super::protocol;
 
     #[test]

@@ -10,7 +10,7 @@ use model::service::Service;
 use model::workload::Workload;
 
 use super::interner::Interner;
-use super::wire;
+use super::schema;
 
 /// Names the service that a slice belongs to.
 pub(super) const SERVICE_NAME: &str = "kubernetes.io/service-name";
@@ -19,32 +19,32 @@ pub(super) const IMPORTED: &str = "multicluster.kubernetes.io/service-name";
 
 /// A slice as it is kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Slice {
+pub(super) struct StoredSlice {
     is_ipv6: bool,
-    pub(super) items: Box<[Item]>,
+    pub(super) items: Box<[SliceItem]>,
     ports: Box<[(Str, u16)]>,
 }
 
 /// One endpoint of a slice.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Item {
+pub(super) struct SliceItem {
     pub(super) addresses: Box<[Str]>,
-    conditions: wire::Conditions,
+    conditions: schema::EndpointConditions,
     /// The pod that it says it is.
     pub(super) pod: Option<(Namespace, Str)>,
 }
 
-impl Slice {
+impl StoredSlice {
     /// `None` for slices that nobody reads: names instead of addresses, and services of elsewhere.
-    pub(super) fn of(slice: &wire::EndpointSlice, interner: &mut Interner) -> Option<Slice> {
+    pub(super) fn of(slice: &schema::EndpointSlice, interner: &mut Interner) -> Option<StoredSlice> {
         let labels = slice.metadata.labels.as_ref();
         if slice.address_type == "FQDN" || labels.is_some_and(|all| all.contains_key(IMPORTED)) {
             return None;
         }
         let port =
-            |p: &wire::SlicePort| (interner.text(p.name.as_deref().unwrap_or_default()), p.port.unwrap_or_default());
+            |p: &schema::SlicePort| (interner.text(p.name.as_deref().unwrap_or_default()), p.port.unwrap_or_default());
         let ports = slice.ports.iter().map(port).collect();
-        let mut item = |e: &wire::SliceEndpoint| Item {
+        let mut item = |e: &schema::SliceEndpoint| SliceItem {
             addresses: e.addresses.iter().map(|a| Str::from(a.as_str())).collect(),
             conditions: e.conditions,
             pod: e
@@ -54,7 +54,7 @@ impl Slice {
                 .map(|target| (Namespace::new(interner.text(&target.namespace)), target.name.as_str().into())),
         };
         let items = slice.endpoints.iter().map(&mut item).collect();
-        Some(Slice { is_ipv6: slice.address_type == "IPv6", items, ports })
+        Some(StoredSlice { is_ipv6: slice.address_type == "IPv6", items, ports })
     }
 
     /// Takes the same texts from where they are already: the name and the addresses of each item's pod.
@@ -73,7 +73,7 @@ impl Slice {
 }
 
 /// What endpoints of one service are joined with.
-pub(super) struct Join<'a, P, N> {
+pub(super) struct EndpointJoin<'a, P, N> {
     pub(super) service: &'a Service,
     pub(super) keeps_sessions: bool,
     pub(super) dual_stack: bool,
@@ -83,13 +83,13 @@ pub(super) struct Join<'a, P, N> {
     pub(super) at: N,
 }
 
-impl<P, N> Join<'_, P, N>
+impl<P, N> EndpointJoin<'_, P, N>
 where
     P: Fn(&(Namespace, Str)) -> Option<Arc<Workload>>,
-    N: Fn(&str) -> Standing,
+    N: Fn(&str) -> AddressOwner,
 {
     /// The endpoints of all slices, each address and port once.
-    pub(super) fn endpoints(&self, slices: &[(Str, Slice)]) -> Vec<Endpoint> {
+    pub(super) fn endpoints(&self, slices: &[(Str, StoredSlice)]) -> Vec<Endpoint> {
         let mut found = Vec::new();
         let mut known: HashSet<(Str, Str)> = HashSet::new();
         for (_, slice) in slices {
@@ -104,7 +104,7 @@ where
         found
     }
 
-    fn add(&self, slice: &Slice, item: &Item, tell: &mut impl FnMut(Endpoint)) {
+    fn add(&self, slice: &StoredSlice, item: &SliceItem, tell: &mut impl FnMut(Endpoint)) {
         let health = self.health(item.conditions);
         for address in &item.addresses {
             let base = match &item.pod {
@@ -114,8 +114,8 @@ where
                     None => continue,
                 },
                 None => match (self.at)(address) {
-                    Standing::Pod(pod) => pod.endpoint(),
-                    Standing::Nobody(endpoint) => *endpoint,
+                    AddressOwner::Pod(pod) => pod.endpoint(),
+                    AddressOwner::Unknown(endpoint) => *endpoint,
                 },
             };
             let mut addresses = vec![address.clone()];
@@ -140,7 +140,7 @@ where
     }
 
     /// The pod, where service and pod have addresses of both families: its endpoint then has all of them.
-    fn both_families(&self, item: &Item) -> Option<Arc<Workload>> {
+    fn both_families(&self, item: &SliceItem) -> Option<Arc<Workload>> {
         let several = |(_, list): &(_, Vec<Str>)| list.len() > 1;
         if !self.dual_stack || !self.service.cluster_addresses.iter().any(several) {
             return None;
@@ -149,7 +149,7 @@ where
     }
 
     /// What is not said about going away counts as said, as upstream reads it.
-    fn health(&self, told: wire::Conditions) -> Health {
+    fn health(&self, told: schema::EndpointConditions) -> Health {
         let is_going = told.terminating.unwrap_or(true);
         match told.ready {
             None | Some(true) => Health::Healthy,
@@ -161,14 +161,18 @@ where
 }
 
 /// What stands at an address that names no pod.
-pub(super) enum Standing {
+pub(super) enum AddressOwner {
     Pod(Arc<Workload>),
     /// No pod: an endpoint of which nothing but the place is known.
-    Nobody(Box<Endpoint>),
+    Unknown(Box<Endpoint>),
 }
 
 /// An endpoint of which nothing but the place is known.
-pub(super) fn bare(cluster: model::names::ClusterId, network: model::names::NetworkId, labels: Labels) -> Endpoint {
+pub(super) fn bare_endpoint(
+    cluster: model::names::ClusterId,
+    network: model::names::NetworkId,
+    labels: Labels,
+) -> Endpoint {
     Endpoint {
         addresses: Vec::new(),
         port: 0,
@@ -197,7 +201,7 @@ mod tests {
     use serde_json::json;
 
     use super::super::interner::Interner;
-    use super::Slice;
+    use super::StoredSlice;
 
     #[test]
     fn texts_of_known_pods_are_shared() {
@@ -205,7 +209,7 @@ mod tests {
             {"addresses": ["10.0.0.1", "10.0.0.2"], "targetRef": {"kind": "Pod", "namespace": "shop", "name": "web-1"}},
             {"addresses": ["10.0.0.3"]}]});
         let slice = serde_json::from_value(slice).expect("a slice");
-        let mut kept = Slice::of(&slice, &mut Interner::default()).expect("a slice with addresses");
+        let mut kept = StoredSlice::of(&slice, &mut Interner::default()).expect("a slice with addresses");
         let before = kept.clone();
         let (name, address) = (Str::from("web-1"), [Str::from("10.0.0.1")]);
         kept.share(|pod| (*pod.1 == *"web-1").then_some((&name, &address[..])));

@@ -21,9 +21,9 @@ use super::config::{Adapter, Config, Entry};
 use super::consul::Consul;
 use super::dns::Dns;
 use super::eureka::Eureka;
-use crate::followed::{Followed, Sight};
-use crate::roster::{Awaited, Roster};
-use crate::source::{Outlet, Running, Source, Stopped, spawn};
+use crate::source::{ChangeSender, Source, SourceError, SourceTask, spawn};
+use crate::source_set::{SourceSet, StartupWait};
+use crate::watched_file::{FileState, WatchedFile};
 
 const KEEPING: &str = "; the registries are watched as before";
 
@@ -36,11 +36,11 @@ struct Told {
 
 /// All registries of a file.
 pub struct Directory {
-    file: Followed,
+    file: WatchedFile,
     config: Config,
     /// The bytes that were looked at last.
     bytes: Option<Vec<u8>>,
-    roster: Roster,
+    source_set: SourceSet,
     cluster: ClusterId,
     /// Sources that are not of the file, whose names cannot be used in it.
     others: BTreeSet<SourceId>,
@@ -63,7 +63,7 @@ pub fn watch(
     cluster: &ClusterId,
     batches: mpsc::Sender<Batch>,
     end: CancellationToken,
-) -> Result<Running, String> {
+) -> Result<SourceTask, String> {
     let (id, cluster, protection) = (entry.id()?, cluster.clone(), entry.protection());
     Ok(match entry.adapter()? {
         Adapter::Consul(options) => spawn(Consul::new(id, options, cluster, protection), batches, end),
@@ -75,12 +75,12 @@ pub fn watch(
 
 impl Directory {
     /// The file with what it said at the start.
-    pub fn new(file: &Path, config: Config, cluster: ClusterId, roster: Roster) -> Directory {
+    pub fn new(file: &Path, config: Config, cluster: ClusterId, source_set: SourceSet) -> Directory {
         Directory {
-            file: Followed::new(file),
+            file: WatchedFile::new(file),
             config,
             bytes: None,
-            roster,
+            source_set,
             cluster,
             others: BTreeSet::new(),
             stores: Vec::new(),
@@ -102,15 +102,15 @@ impl Directory {
     }
 
     /// Watches what the config describes and nothing else.
-    async fn follow(&mut self, outlet: &Outlet) -> Result<(), Stopped> {
+    async fn follow(&mut self, sender: &ChangeSender) -> Result<(), SourceError> {
         let mut wanted = BTreeMap::new();
         for entry in &self.config.registries {
             // The file was checked: every entry has a name and a kind.
-            wanted.insert(entry.id().map_err(Stopped::Failed)?, entry.clone());
+            wanted.insert(entry.id().map_err(SourceError::Failed)?, entry.clone());
         }
         let gone: Vec<SourceId> = self.watched.keys().filter(|id| !wanted.contains_key(*id)).cloned().collect();
         for id in gone {
-            self.remove(&id, outlet).await?;
+            self.remove(&id, sender).await?;
         }
         for (id, entry) in wanted {
             if self.watched.get(&id).is_some_and(|watched| watched.entry == entry) {
@@ -118,50 +118,50 @@ impl Directory {
             }
             let known = self.watched.remove(&id);
             let awaited = match (&known, self.is_begun) {
-                (None, true) => Awaited::Never,
-                _ if entry.required => Awaited::Always,
-                _ => Awaited::Until(Instant::now() + entry.startup_deadline.0),
+                (None, true) => StartupWait::Never,
+                _ if entry.required => StartupWait::Always,
+                _ => StartupWait::Until(Instant::now() + entry.startup_deadline.0),
             };
             let told = match known {
                 Some(known) => known.stopped().await,
                 None => Told::default(),
             };
             info!(registry = &*id.0, "registry added or changed");
-            let started = self.start(entry, awaited, told, outlet).map_err(Stopped::Failed)?;
+            let started = self.start(entry, awaited, told, sender).map_err(SourceError::Failed)?;
             self.watched.insert(id, started);
         }
         self.is_begun = true;
         Ok(())
     }
 
-    fn start(&self, entry: Entry, awaited: Awaited, told: Told, outlet: &Outlet) -> Result<Watched, String> {
-        let (batches, end) = outlet.shared();
+    fn start(&self, entry: Entry, awaited: StartupWait, told: Told, sender: &ChangeSender) -> Result<Watched, String> {
+        let (batches, end) = sender.shared();
         let stop = end.child_token();
         let (sender, inbox) = mpsc::channel(16);
         let running = watch(&entry, &self.cluster, sender, stop.clone())?;
-        self.roster.enter(entry.id()?, running.health.clone(), awaited);
+        self.source_set.insert(entry.id()?, running.health.clone(), awaited);
         Ok(Watched { entry, stop, forwarding: tokio::spawn(forward(inbox, batches, told)) })
     }
 
     /// Ends a registry and takes back what it told, at once.
-    async fn remove(&mut self, id: &SourceId, outlet: &Outlet) -> Result<(), Stopped> {
+    async fn remove(&mut self, id: &SourceId, sender: &ChangeSender) -> Result<(), SourceError> {
         let Some(watched) = self.watched.remove(id) else { return Ok(()) };
         let told = watched.stopped().await;
         info!(registry = &*id.0, services = told.services.len(), "registry removed");
-        self.roster.leave(id);
+        self.source_set.remove(id);
         let mut changes = told.taken_back();
         changes.push(Change::Problems(Vec::new()));
-        let (batches, _) = outlet.shared();
-        batches.send(Batch { source: id.clone(), changes }).await.map_err(|_| Stopped::Closed)
+        let (batches, _) = sender.shared();
+        batches.send(Batch { source: id.clone(), changes }).await.map_err(|_| SourceError::Closed)
     }
 
     /// What is new in the file; an error where it cannot be used. `None` where it should be looked at again.
-    fn read(&mut self, sight: Sight) -> Option<Result<Config, String>> {
-        let (bytes, is_young) = match sight {
-            Sight::Unsettled => return None,
-            Sight::Absent => return Some(Err("the file is gone".to_owned())),
-            Sight::Unreadable(reason) => return Some(Err(format!("could not read the file: {reason}"))),
-            Sight::Bytes { bytes, is_young } => (bytes, is_young),
+    fn read(&mut self, state: FileState) -> Option<Result<Config, String>> {
+        let (bytes, is_young) = match state {
+            FileState::Unsettled => return None,
+            FileState::Absent => return Some(Err("the file is gone".to_owned())),
+            FileState::Unreadable(reason) => return Some(Err(format!("could not read the file: {reason}"))),
+            FileState::Bytes { bytes, is_young } => (bytes, is_young),
         };
         if self.bytes.as_ref() == Some(&bytes) {
             return Some(Ok(self.config.clone()));
@@ -207,26 +207,26 @@ impl Source for Directory {
         SourceId("registryConfig".into())
     }
 
-    async fn run(&mut self, outlet: Outlet) -> Result<(), Stopped> {
-        self.follow(&outlet).await?;
-        outlet.send(vec![Change::Synced]).await?;
+    async fn run(&mut self, sender: ChangeSender) -> Result<(), SourceError> {
+        self.follow(&sender).await?;
+        sender.send(vec![Change::Synced]).await?;
         let mut told = None;
         loop {
-            let sight = self.file.look(outlet.health()).await?;
-            let read = self.read(sight);
+            let state = self.file.look(sender.health()).await?;
+            let read = self.read(state);
             let was_taken_in = read.is_some();
             if let Some(read) = read {
                 let fault = match read {
                     Ok(config) => {
                         self.config = config;
-                        self.follow(&outlet).await?;
+                        self.follow(&sender).await?;
                         None
                     }
                     Err(reason) => Some(reason),
                 };
                 let now = (self.config.conflicts(), fault.clone());
                 if told.as_ref() != Some(&now) {
-                    outlet.send(self.said(fault)).await?;
+                    sender.send(self.said(fault)).await?;
                     told = Some(now);
                 }
             }

@@ -12,7 +12,7 @@ use model::problem::Problem;
 use model::service::Service;
 use tokio::time::Instant;
 
-use crate::source::{Outlet, Stopped};
+use crate::source::{ChangeSender, SourceError};
 
 /// One service as a registry has it now. Endpoints that are not well are listed too, with their health:
 /// a service with none at all is another thing than one whose endpoints all fail.
@@ -151,19 +151,19 @@ impl Ledger {
     }
 
     /// Sends what is new, with the problems of the adapter and of the list itself.
-    pub async fn send(&mut self, outlet: &Outlet, problems: Vec<Problem>) -> Result<(), Stopped> {
+    pub async fn send(&mut self, sender: &ChangeSender, problems: Vec<Problem>) -> Result<(), SourceError> {
         self.note(problems);
-        outlet.health().holds(self.claims.len(), self.endpoints);
-        outlet.send(std::mem::take(&mut self.pending)).await
+        sender.health().holds(self.claims.len(), self.endpoints);
+        sender.send(std::mem::take(&mut self.pending)).await
     }
 
     /// As `send`, and tells that everything was told. Once is enough, whatever happens later.
-    pub async fn send_synced(&mut self, outlet: &Outlet, problems: Vec<Problem>) -> Result<(), Stopped> {
+    pub async fn send_synced(&mut self, sender: &ChangeSender, problems: Vec<Problem>) -> Result<(), SourceError> {
         if !std::mem::replace(&mut self.is_synced, true) {
             self.note(problems.clone());
             self.pending.push(Change::Synced);
         }
-        self.send(outlet, problems).await
+        self.send(sender, problems).await
     }
 
     fn note(&mut self, mut problems: Vec<Problem>) {

@@ -11,7 +11,7 @@ use model::port::{Port, Protocol};
 use model::service::{Registry, Service};
 
 use super::shape;
-use crate::source::{Outlet, Source, Stopped};
+use crate::source::{ChangeSender, Source, SourceError};
 
 /// Name and virtual address; endpoints stand at the address with 1 and the version as last two parts.
 const SERVICES: [(&str, Ipv4Addr); 2] = [("hello", Ipv4Addr::new(10, 1, 0, 0)), ("world", Ipv4Addr::new(10, 2, 0, 0))];
@@ -94,11 +94,11 @@ impl Source for Mock {
         SourceId(Registry::Mock.as_str().into())
     }
 
-    async fn run(&mut self, outlet: Outlet) -> Result<(), Stopped> {
+    async fn run(&mut self, sender: ChangeSender) -> Result<(), SourceError> {
         let mut changes = self.changes();
         changes.push(Change::Synced);
-        outlet.send(changes).await?;
-        outlet.closed().await;
+        sender.send(changes).await?;
+        sender.closed().await;
         Ok(())
     }
 }

@@ -30,7 +30,7 @@ pub struct Election {
 }
 
 /// The last holder that was seen, and since when by our own clock: clocks of others are not trusted.
-struct Seen {
+struct ObservedLease {
     holder: String,
     renewed: Value,
     since: Instant,
@@ -39,7 +39,7 @@ struct Seen {
 /// Stands for election until stopped, and tells whether this replica leads.
 pub(super) async fn elect(client: Client, election: Election, leads: watch::Sender<bool>, stop: CancellationToken) {
     let api = api(&client, &election.namespace);
-    let mut seen: Option<Seen> = None;
+    let mut seen: Option<ObservedLease> = None;
     let mut renewed: Option<Instant> = None;
     let mut failing = false;
     loop {
@@ -86,7 +86,11 @@ fn resource() -> ApiResource {
 }
 
 /// Takes or renews the Lease; false if another holds it.
-async fn attempt(api: &Api<DynamicObject>, election: &Election, seen: &mut Option<Seen>) -> Result<bool, kube::Error> {
+async fn attempt(
+    api: &Api<DynamicObject>,
+    election: &Election,
+    seen: &mut Option<ObservedLease>,
+) -> Result<bool, kube::Error> {
     let Some(mut lease) = api.get_opt(&election.name).await? else {
         let object = DynamicObject::new(&election.name, &resource()).data(json!({"spec": spec(election, None)}));
         return taken(api.create(&PostParams::default(), &object).await);
@@ -100,7 +104,7 @@ async fn attempt(api: &Api<DynamicObject>, election: &Election, seen: &mut Optio
             Some(known) if known.since.elapsed() >= DURATION => {}
             Some(_) => return Ok(false),
             None => {
-                *seen = Some(Seen { holder, renewed, since: Instant::now() });
+                *seen = Some(ObservedLease { holder, renewed, since: Instant::now() });
                 return Ok(false);
             }
         }

@@ -36,7 +36,7 @@ pub fn merged(current: Option<&Value>, wanted: &Value, controllers: &Controllers
         let before = out.get(field).and_then(Value::as_array).cloned().unwrap_or_default();
         let shared = SHARED.iter().find(|(name, _)| name == field);
         let merged = match (field.as_str(), shared) {
-            ("conditions", _) => conditions(&before, value, Others::Kept, now),
+            ("conditions", _) => conditions(&before, value, OtherConditions::Kept, now),
             ("listeners", _) => entries(&before, value, |a, b| a.get("name") == b.get("name"), now).into(),
             (_, Some((_, about))) => shared_entries(&before, value, about, controllers, now),
             _ => value.clone(),
@@ -48,7 +48,7 @@ pub fn merged(current: Option<&Value>, wanted: &Value, controllers: &Controllers
 
 /// Whether conditions that are not wanted stay.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Others {
+enum OtherConditions {
     Kept,
     Dropped,
 }
@@ -68,14 +68,14 @@ fn entries(before: &[Value], wanted: &Value, same: impl Fn(&Value, &Value) -> bo
         let known = known.and_then(|k| k.get("conditions")).and_then(Value::as_array).cloned().unwrap_or_default();
         let mut out = wanted.clone();
         if let Some(list) = wanted.get("conditions") {
-            out["conditions"] = conditions(&known, list, Others::Dropped, now);
+            out["conditions"] = conditions(&known, list, OtherConditions::Dropped, now);
         }
         out
     };
     wanted.as_array().into_iter().flatten().map(entry).collect()
 }
 
-fn conditions(before: &[Value], wanted: &Value, others: Others, now: &str) -> Value {
+fn conditions(before: &[Value], wanted: &Value, others: OtherConditions, now: &str) -> Value {
     let wanted: Vec<&Value> = wanted.as_array().into_iter().flatten().collect();
     let find = |kind: &Value| before.iter().find(|known| known.get("type") == Some(kind));
     let dated = |condition: &Value| {
@@ -92,7 +92,7 @@ fn conditions(before: &[Value], wanted: &Value, others: Others, now: &str) -> Va
     for known in before {
         match wanted.iter().find(|w| w.get("type") == known.get("type")) {
             Some(wanted) => out.push(dated(wanted)),
-            None if others == Others::Kept && !is_passing(known) => out.push(known.clone()),
+            None if others == OtherConditions::Kept && !is_passing(known) => out.push(known.clone()),
             None => {}
         }
     }

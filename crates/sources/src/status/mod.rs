@@ -38,11 +38,11 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 const CLASS_PAUSE: Duration = Duration::from_secs(15);
 
 /// Statuses by object.
-type Statuses = BTreeMap<Key, Arc<Value>>;
+type StatusMap = BTreeMap<Key, Arc<Value>>;
 
 /// Who writes, and what it is called there.
 #[derive(Clone, Debug)]
-pub struct Writer {
+pub struct StatusWriter {
     pub access: Access,
     /// The controller of gateways and routes.
     pub controller: String,
@@ -54,7 +54,7 @@ pub struct Writer {
     pub gateway_api: bool,
 }
 
-impl Writer {
+impl StatusWriter {
     /// Writes until stopped.
     pub async fn run(mut self, wanted: watch::Receiver<Arc<Lowered>>, stop: CancellationToken) {
         let Some(client) = self.client(&stop).await else { return };
@@ -101,17 +101,17 @@ async fn write(
     mut leads: watch::Receiver<bool>,
     stop: CancellationToken,
 ) {
-    let mut term = Term { client, controllers, written: Statuses::new(), refused: BTreeSet::new() };
+    let mut sync = StatusSync { client, controllers, written: StatusMap::new(), refused: BTreeSet::new() };
     let mut pause = FIRST_PAUSE;
     loop {
         let now = wanted.borrow_and_update().clone();
         let leading = *leads.borrow_and_update();
         let mut failed = false;
         if leading {
-            failed = !term.catch_up(&now, &is_written).await;
+            failed = !sync.catch_up(&now, &is_written).await;
         } else {
             // The leader may have written anything; all is compared again once we lead.
-            term.written.clear();
+            sync.written.clear();
         }
         let again = async {
             match failed {
@@ -130,15 +130,15 @@ async fn write(
 }
 
 /// What was written while leading, and what was not allowed.
-struct Term {
+struct StatusSync {
     client: Client,
     controllers: Controllers,
-    written: Statuses,
+    written: StatusMap,
     /// Kinds whose statuses the API server refuses for want of a right.
     refused: BTreeSet<Kind>,
 }
 
-impl Term {
+impl StatusSync {
     /// Writes what is wanted and not written yet; whether all of it could be.
     async fn catch_up(&mut self, now: &Lowered, is_written: impl Fn(&Key) -> bool) -> bool {
         self.written.retain(|key, _| now.statuses.contains_key(key));

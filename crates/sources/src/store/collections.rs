@@ -14,7 +14,7 @@ use model::problem::{Problem, Severity};
 use tokio::time::Instant;
 
 use crate::registry::pace::Retry;
-use crate::source::{Outlet, Stopped};
+use crate::source::{ChangeSender, SourceError};
 
 /// Servers may leave collections that they do not know unanswered. So long after the first answer these are not
 /// waited for.
@@ -26,7 +26,7 @@ const KEEPING: &str = "; keeping the last good version";
 pub(super) struct Collections {
     /// The server, for messages.
     from: Str,
-    shelves: BTreeMap<Str, Shelf>,
+    by_name: BTreeMap<Str, CollectionState>,
     told_problems: Vec<Problem>,
     /// When collections without an answer are no longer waited for.
     grace: Option<Instant>,
@@ -35,7 +35,7 @@ pub(super) struct Collections {
 
 /// One collection. Names are those of the envelopes.
 #[derive(Debug)]
-struct Shelf {
+struct CollectionState {
     kind: Kind,
     is_heard_of: bool,
     objects: BTreeMap<String, Object>,
@@ -44,43 +44,51 @@ struct Shelf {
 
 impl Collections {
     pub(super) fn new(from: Str, names: impl IntoIterator<Item = (Str, Kind)>) -> Collections {
-        let shelf = |(name, kind)| {
-            (name, Shelf { kind, is_heard_of: false, objects: BTreeMap::new(), problems: BTreeMap::new() })
+        let collection_state = |(name, kind)| {
+            (name, CollectionState { kind, is_heard_of: false, objects: BTreeMap::new(), problems: BTreeMap::new() })
         };
-        let shelves = names.into_iter().map(shelf).collect();
-        Collections { from, shelves, told_problems: Vec::new(), grace: None, is_synced: false }
+        let by_name = names.into_iter().map(collection_state).collect();
+        Collections { from, by_name, told_problems: Vec::new(), grace: None, is_synced: false }
     }
 
     pub(super) fn names(&self) -> impl Iterator<Item = &Str> {
-        self.shelves.keys()
+        self.by_name.keys()
     }
 
     /// Collections of which the server has said nothing yet.
     fn silent(&self) -> Vec<&str> {
-        self.shelves.iter().filter(|(_, shelf)| !shelf.is_heard_of).map(|(name, _)| &**name).collect()
+        self.by_name
+            .iter()
+            .filter(|(_, collection_state)| !collection_state.is_heard_of)
+            .map(|(name, _)| &**name)
+            .collect()
     }
 
     /// The server's next answer. When the wait for silent collections ends before it comes, that is told.
-    pub(super) async fn next<T>(&mut self, answer: impl Future<Output = T>, outlet: &Outlet) -> Result<T, Stopped> {
+    pub(super) async fn next<T>(
+        &mut self,
+        answer: impl Future<Output = T>,
+        sender: &ChangeSender,
+    ) -> Result<T, SourceError> {
         let mut answer = pin!(answer);
         if let Some(until) = self.grace.filter(|_| !self.is_synced) {
             match tokio::time::timeout_at(until, &mut answer).await {
                 Ok(answer) => return Ok(answer),
-                Err(_) => self.tell(Vec::new(), outlet).await?,
+                Err(_) => self.tell(Vec::new(), sender).await?,
             }
         }
         Ok(answer.await)
     }
 
     /// Notes that the server answered.
-    pub(super) fn heard(&mut self, outlet: &Outlet, retry: &mut Retry) {
+    pub(super) fn heard(&mut self, sender: &ChangeSender, retry: &mut Retry) {
         self.grace.get_or_insert_with(|| Instant::now() + GRACE);
         retry.succeeded();
-        outlet.health().regained();
+        sender.health().regained();
     }
 
     /// Sends changes with what is wrong now, and once that everything was told.
-    pub(super) async fn tell(&mut self, mut changes: Vec<Change>, outlet: &Outlet) -> Result<(), Stopped> {
+    pub(super) async fn tell(&mut self, mut changes: Vec<Change>, sender: &ChangeSender) -> Result<(), SourceError> {
         let silent = self.silent();
         let is_late = self.grace.is_some_and(|until| until <= Instant::now());
         let is_complete = silent.is_empty() || is_late;
@@ -92,20 +100,20 @@ impl Collections {
         if is_complete && !std::mem::replace(&mut self.is_synced, true) {
             changes.push(Change::Synced);
         }
-        outlet.send(changes).await
+        sender.send(changes).await
     }
 
     /// Versions of what is held of a collection, by name.
     pub(super) fn versions(&self, collection: &str) -> BTreeMap<String, String> {
-        let objects = self.shelves.get(collection).into_iter().flat_map(|shelf| &shelf.objects);
+        let objects = self.by_name.get(collection).into_iter().flat_map(|collection_state| &collection_state.objects);
         objects.map(|(name, object)| (name.clone(), object.meta.resource_version.to_string())).collect()
     }
 
     /// Takes a whole collection: what is not in it is gone.
     pub(super) fn replace(&mut self, collection: &str, all: &[Resource]) -> Vec<Change> {
-        let Some(shelf) = self.shelves.get(collection) else { return Vec::new() };
+        let Some(collection_state) = self.by_name.get(collection) else { return Vec::new() };
         let listed: BTreeSet<&str> = all.iter().map(name_of).collect();
-        let known = shelf.objects.keys().chain(shelf.problems.keys());
+        let known = collection_state.objects.keys().chain(collection_state.problems.keys());
         let gone: BTreeSet<String> = known.filter(|name| !listed.contains(name.as_str())).cloned().collect();
         self.update(collection, all, gone.iter().map(String::as_str))
     }
@@ -119,15 +127,15 @@ impl Collections {
     ) -> Vec<Change> {
         let mut changes = Vec::new();
         let from = self.from.clone();
-        let Some(shelf) = self.shelves.get_mut(collection) else { return changes };
-        shelf.is_heard_of = true;
+        let Some(collection_state) = self.by_name.get_mut(collection) else { return changes };
+        collection_state.is_heard_of = true;
         let mut gone = Vec::new();
         for name in removed {
-            shelf.problems.remove(name);
-            gone.extend(shelf.objects.remove(name).map(|object| object.key()));
+            collection_state.problems.remove(name);
+            gone.extend(collection_state.objects.remove(name).map(|object| object.key()));
         }
         for resource in changed {
-            changes.extend(shelf.put(resource, &from).map(Change::Applied));
+            changes.extend(collection_state.put(resource, &from).map(Change::Applied));
         }
         changes.extend(gone.into_iter().map(|key| self.without(key)));
         changes
@@ -135,14 +143,15 @@ impl Collections {
 
     /// What the loss of a key means: another collection may have an object of the same name.
     fn without(&self, key: Key) -> Change {
-        let others = self.shelves.values().filter(|shelf| shelf.kind == key.kind);
-        let mut objects = others.flat_map(|shelf| shelf.objects.values());
+        let others = self.by_name.values().filter(|collection_state| collection_state.kind == key.kind);
+        let mut objects = others.flat_map(|collection_state| collection_state.objects.values());
         objects.find(|object| object.key() == key).cloned().map_or(Change::Deleted(key), Change::Applied)
     }
 
     /// Adds what is wrong now to the changes, where that is new.
     fn tell_problems(&mut self, changes: &mut Vec<Change>, further: Option<Problem>) {
-        let of_objects = self.shelves.values().flat_map(|shelf| shelf.problems.values().flatten().cloned());
+        let of_objects =
+            self.by_name.values().flat_map(|collection_state| collection_state.problems.values().flatten().cloned());
         let problems: Vec<Problem> = of_objects.chain(further).collect();
         if problems != self.told_problems {
             self.told_problems.clone_from(&problems);
@@ -151,7 +160,7 @@ impl Collections {
     }
 }
 
-impl Shelf {
+impl CollectionState {
     /// The object in the envelope, where it is good and new.
     fn put(&mut self, resource: &Resource, from: &Str) -> Option<Object> {
         let name = name_of(resource).to_owned();

@@ -14,11 +14,11 @@ use model::problem::{Problem, Severity};
 use tokio::sync::Notify;
 use tracing::error;
 
-use crate::source::{Outlet, Source, Stopped, panic_text};
+use crate::source::{ChangeSender, Source, SourceError, panic_text};
 
 /// Why the store refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Error {
+pub enum MemoryStoreError {
     #[error("the store does not take kind {0}")]
     UnknownKind(Kind),
     #[error("{0} already exists")]
@@ -34,33 +34,33 @@ pub enum Error {
 
 /// What happened to an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Event {
+pub enum StoreEvent {
     Add,
     Update,
     Delete,
 }
 
 /// Called with the object before (only on update), the object now (on delete: the last one), and what happened.
-pub type Handler = dyn Fn(Option<&Object>, &Object, Event) + Send + Sync;
+pub type EventHandler = dyn Fn(Option<&Object>, &Object, StoreEvent) + Send + Sync;
 
 /// A handle on the store; clones share it.
 #[derive(Clone)]
-pub struct Memory(Arc<Store>);
+pub struct MemoryStore(Arc<MemoryStoreInner>);
 
-struct Store {
+struct MemoryStoreInner {
     source: SourceId,
     kinds: BTreeSet<Kind>,
-    state: Mutex<State>,
+    state: Mutex<MemoryStoreState>,
     wake: Notify,
 }
 
 #[derive(Default)]
-struct State {
+struct MemoryStoreState {
     objects: BTreeMap<Key, Object>,
     last_version: u64,
-    handlers: BTreeMap<Kind, Vec<Arc<Handler>>>,
+    handlers: BTreeMap<Kind, Vec<Arc<EventHandler>>>,
     /// Not yet handed to handlers.
-    events: VecDeque<Occurrence>,
+    events: VecDeque<QueuedEvent>,
     is_dispatching: bool,
     /// What the outlet was given, and keys that may differ from it.
     told: BTreeMap<Key, Object>,
@@ -68,16 +68,16 @@ struct State {
     is_synced: bool,
 }
 
-struct Occurrence {
+struct QueuedEvent {
     old: Option<Object>,
     object: Object,
-    event: Event,
+    event: StoreEvent,
 }
 
-impl Memory {
+impl MemoryStore {
     /// An empty store that takes these kinds.
-    pub fn new(source: impl Into<Str>, kinds: impl IntoIterator<Item = Kind>) -> Memory {
-        Memory(Arc::new(Store {
+    pub fn new(source: impl Into<Str>, kinds: impl IntoIterator<Item = Kind>) -> MemoryStore {
+        MemoryStore(Arc::new(MemoryStoreInner {
             source: SourceId(source.into()),
             kinds: kinds.into_iter().collect(),
             state: Mutex::default(),
@@ -104,11 +104,11 @@ impl Memory {
     }
 
     /// Adds an object. Gives its resource version: its own, or a new one where it has none.
-    pub fn create(&self, object: Object) -> Result<Str, Error> {
+    pub fn create(&self, object: Object) -> Result<Str, MemoryStoreError> {
         let key = self.acceptable(&object)?;
         let mut state = self.state();
         if state.objects.contains_key(&key) {
-            return Err(Error::AlreadyExists(key));
+            return Err(MemoryStoreError::AlreadyExists(key));
         }
         let version = match &object.meta.resource_version {
             given if !given.is_empty() => given.clone(),
@@ -116,32 +116,32 @@ impl Memory {
         };
         let created = if object.meta.created == 0 { seconds_since_1970() } else { object.meta.created };
         let object = stamped(object, &version, created);
-        state.store(key, object, Event::Add);
+        state.store(key, object, StoreEvent::Add);
         self.published(state);
         Ok(version)
     }
 
     /// Replaces an object. With a resource version, only if it is the one stored. Gives the new version.
-    pub fn update(&self, object: Object) -> Result<Str, Error> {
+    pub fn update(&self, object: Object) -> Result<Str, MemoryStoreError> {
         let key = self.acceptable(&object)?;
         let mut state = self.state();
         let created = state.expect_version(&key, &object.meta.resource_version)?.created;
         let created = if object.meta.created == 0 { created } else { object.meta.created };
         let version = state.next_version();
         let object = stamped(object, &version, created);
-        state.store(key, object, Event::Update);
+        state.store(key, object, StoreEvent::Update);
         self.published(state);
         Ok(version)
     }
 
     /// Removes an object. With a resource version, only if it is the one stored.
-    pub fn delete(&self, key: &Key, resource_version: Option<&str>) -> Result<(), Error> {
+    pub fn delete(&self, key: &Key, resource_version: Option<&str>) -> Result<(), MemoryStoreError> {
         self.taken(key.kind)?;
         let mut state = self.state();
         state.expect_version(key, resource_version.unwrap_or_default())?;
         if let Some(object) = state.objects.remove(key) {
             state.untold.insert(key.clone());
-            state.events.push_back(Occurrence { old: None, object, event: Event::Delete });
+            state.events.push_back(QueuedEvent { old: None, object, event: StoreEvent::Delete });
         }
         self.published(state);
         Ok(())
@@ -152,8 +152,8 @@ impl Memory {
     pub fn register_event_handler(
         &self,
         kind: Kind,
-        handler: impl Fn(Option<&Object>, &Object, Event) + Send + Sync + 'static,
-    ) -> Result<(), Error> {
+        handler: impl Fn(Option<&Object>, &Object, StoreEvent) + Send + Sync + 'static,
+    ) -> Result<(), MemoryStoreError> {
         self.taken(kind)?;
         self.state().handlers.entry(kind).or_default().push(Arc::new(handler));
         Ok(())
@@ -164,24 +164,25 @@ impl Memory {
         self.state().is_synced
     }
 
-    fn taken(&self, kind: Kind) -> Result<(), Error> {
-        if self.0.kinds.contains(&kind) { Ok(()) } else { Err(Error::UnknownKind(kind)) }
+    fn taken(&self, kind: Kind) -> Result<(), MemoryStoreError> {
+        if self.0.kinds.contains(&kind) { Ok(()) } else { Err(MemoryStoreError::UnknownKind(kind)) }
     }
 
-    fn acceptable(&self, object: &Object) -> Result<Key, Error> {
+    fn acceptable(&self, object: &Object) -> Result<Key, MemoryStoreError> {
         let key = object.key();
         self.taken(key.kind)?;
-        let problems: Vec<Problem> = validate(object).into_iter().filter(|p| p.severity == Severity::Error).collect();
-        if problems.is_empty() { Ok(key) } else { Err(Error::Invalid { key, problems }) }
+        let problems: Vec<Problem> =
+            validate(object).into_iter().filter(|p| p.severity == Severity::Error).collect();
+        if problems.is_empty() { Ok(key) } else { Err(MemoryStoreError::Invalid { key, problems }) }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, MemoryStoreState> {
         // Every change above is complete before the lock is let go, and handlers run without it.
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Lets the lock go and has everybody learn of what was stored.
-    fn published(&self, state: MutexGuard<'_, State>) {
+    fn published(&self, state: MutexGuard<'_, MemoryStoreState>) {
         drop(state);
         self.0.wake.notify_one();
         self.dispatch();
@@ -197,7 +198,7 @@ impl Memory {
             // Bound first: in the head of a loop the lock would be held for its whole body.
             let next = self.state().next_event();
             let Some((occurrence, handlers)) = next else { return };
-            let Occurrence { old, object, event } = &occurrence;
+            let QueuedEvent { old, object, event } = &occurrence;
             for handler in handlers {
                 let call = AssertUnwindSafe(|| handler(old.as_ref(), object, *event));
                 if let Err(panic) = catch_unwind(call) {
@@ -208,30 +209,30 @@ impl Memory {
     }
 }
 
-impl State {
+impl MemoryStoreState {
     fn next_version(&mut self) -> Str {
         self.last_version += 1;
         self.last_version.to_string().into()
     }
 
     /// What is stored, if it is at this version; an empty version is any.
-    fn expect_version(&self, key: &Key, version: &str) -> Result<&Meta, Error> {
-        let stored = self.objects.get(key).ok_or_else(|| Error::NotFound(key.clone()))?;
+    fn expect_version(&self, key: &Key, version: &str) -> Result<&Meta, MemoryStoreError> {
+        let stored = self.objects.get(key).ok_or_else(|| MemoryStoreError::NotFound(key.clone()))?;
         let found = &stored.meta.resource_version;
         if version.is_empty() || **found == *version {
             return Ok(&stored.meta);
         }
-        Err(Error::Conflict { key: key.clone(), expected: version.into(), found: found.clone() })
+        Err(MemoryStoreError::Conflict { key: key.clone(), expected: version.into(), found: found.clone() })
     }
 
-    fn store(&mut self, key: Key, object: Object, event: Event) {
+    fn store(&mut self, key: Key, object: Object, event: StoreEvent) {
         let old = self.objects.insert(key.clone(), object.clone());
         self.untold.insert(key);
-        self.events.push_back(Occurrence { old, object, event });
+        self.events.push_back(QueuedEvent { old, object, event });
     }
 
     /// The next event and who wants it. Without one, the dispatcher's place is free again.
-    fn next_event(&mut self) -> Option<(Occurrence, Vec<Arc<Handler>>)> {
+    fn next_event(&mut self) -> Option<(QueuedEvent, Vec<Arc<EventHandler>>)> {
         let Some(occurrence) = self.events.pop_front() else {
             self.is_dispatching = false;
             return None;
@@ -255,20 +256,20 @@ impl State {
     }
 }
 
-impl Source for Memory {
+impl Source for MemoryStore {
     fn id(&self) -> SourceId {
         self.0.source.clone()
     }
 
-    async fn run(&mut self, outlet: Outlet) -> Result<(), Stopped> {
+    async fn run(&mut self, sender: ChangeSender) -> Result<(), SourceError> {
         let mut changes = self.state().changes();
         changes.push(Change::Synced);
-        outlet.send(changes).await?;
+        sender.send(changes).await?;
         self.state().is_synced = true;
         loop {
             self.0.wake.notified().await;
             let changes = self.state().changes();
-            outlet.send(changes).await?;
+            sender.send(changes).await?;
         }
     }
 }

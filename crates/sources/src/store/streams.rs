@@ -3,30 +3,34 @@
 use tonic::Status;
 
 use crate::registry::pace::Retry;
-use crate::source::{Outlet, Stopped};
+use crate::source::{ChangeSender, SourceError};
 
 /// A source that is told over a stream.
-pub(super) trait Streamed {
+pub(super) trait StreamSource {
     /// Follows one stream to its end. `retry` is told of success.
-    fn follow(&mut self, outlet: &Outlet, retry: &mut Retry) -> impl Future<Output = Result<(), Stopped>> + Send;
+    fn follow(
+        &mut self,
+        sender: &ChangeSender,
+        retry: &mut Retry,
+    ) -> impl Future<Output = Result<(), SourceError>> + Send;
 }
 
 /// Follows streams until nobody listens. What a failed one told stays.
-pub(super) async fn run(source: &mut impl Streamed, outlet: &Outlet) -> Result<(), Stopped> {
+pub(super) async fn run(source: &mut impl StreamSource, sender: &ChangeSender) -> Result<(), SourceError> {
     let mut retry = Retry::default();
     loop {
-        match source.follow(outlet, &mut retry).await {
-            Err(Stopped::Failed(reason)) => outlet.health().lost(reason),
+        match source.follow(sender, &mut retry).await {
+            Err(SourceError::Failed(reason)) => sender.health().lost(reason),
             other => return other,
         }
         retry.wait().await;
     }
 }
 
-pub(super) fn failed(status: Status) -> Stopped {
-    Stopped::Failed(format!("the stream ended: {}: {}", status.code(), status.message()))
+pub(super) fn failed(status: Status) -> SourceError {
+    SourceError::Failed(format!("the stream ended: {}: {}", status.code(), status.message()))
 }
 
-pub(super) fn ended() -> Stopped {
-    Stopped::Failed("the server ended the stream".to_owned())
+pub(super) fn ended() -> SourceError {
+    SourceError::Failed("the server ended the stream".to_owned())
 }

@@ -12,14 +12,14 @@ use tracing::warn;
 use xds::client::{DeltaClient, Held, SotwClient};
 
 use super::collections::Collections;
-use super::streams::{self, Streamed, ended, failed};
+use super::streams::{self, StreamSource, ended, failed};
 use crate::grpc::{self, Tls};
 use crate::registry::pace::Retry;
-use crate::source::{Outlet, Source, Stopped};
+use crate::source::{ChangeSender, Source, SourceError};
 
 /// Which variant of the protocol is spoken.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Variant {
+pub enum XdsVariant {
     /// Each answer holds all objects of a kind. Every server knows it.
     #[default]
     StateOfTheWorld,
@@ -29,17 +29,17 @@ pub enum Variant {
 
 /// Where configuration comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Options {
+pub struct XdsStoreOptions {
     /// `host:port`.
     pub address: String,
-    pub variant: Variant,
+    pub variant: XdsVariant,
     pub tls: Option<Tls>,
     /// Who asks, as `name.namespace`.
     pub node: String,
     pub namespace: String,
 }
 
-impl Options {
+impl XdsStoreOptions {
     /// The name of the source that this makes.
     pub fn id(&self) -> SourceId {
         SourceId(format!("xds://{}", self.address).into())
@@ -50,14 +50,14 @@ impl Options {
 #[derive(Debug)]
 pub struct XdsStore {
     id: SourceId,
-    options: Options,
+    options: XdsStoreOptions,
     collections: Collections,
     /// Names and versions that a delta server must know of.
     held: Held,
 }
 
 impl XdsStore {
-    pub fn new(options: Options) -> XdsStore {
+    pub fn new(options: XdsStoreOptions) -> XdsStore {
         let id = options.id();
         let kinds = Kind::ALL.iter().copied().filter(|kind| kind.message().is_some());
         let collections = Collections::new(id.0.clone(), kinds.map(|kind| (type_of(kind), kind)));
@@ -65,7 +65,7 @@ impl XdsStore {
     }
 
     fn node(&self) -> Node {
-        let Options { node, namespace, .. } = &self.options;
+        let XdsStoreOptions { node, namespace, .. } = &self.options;
         let text = |text: &str| Value { kind: Some(value::Kind::StringValue(text.to_owned())) };
         let fields = [("GENERATOR", "api"), ("NAMESPACE", namespace)];
         let fields = fields.map(|(key, value)| (key.to_owned(), text(value))).into_iter().collect();
@@ -80,22 +80,22 @@ impl XdsStore {
     async fn follow_sotw(
         &mut self,
         channel: tonic::transport::Channel,
-        outlet: &Outlet,
+        sender: &ChangeSender,
         retry: &mut Retry,
-    ) -> Result<(), Stopped> {
+    ) -> Result<(), SourceError> {
         let kinds = self.kinds();
         let Some((first, others)) = kinds.split_first() else { return Ok(()) };
         let mut stream = SotwClient::open(channel, self.node(), first, &[]).await.map_err(failed)?;
         others.iter().for_each(|kind| stream.subscribe(kind, &[]));
         loop {
-            let response = self.collections.next(stream.next(), outlet).await?.map_err(failed)?.ok_or_else(ended)?;
-            self.collections.heard(outlet, retry);
+            let response = self.collections.next(stream.next(), sender).await?.map_err(failed)?.ok_or_else(ended)?;
+            self.collections.heard(sender, retry);
             let resources: Result<Vec<Resource>, String> = response.resources.iter().map(opened).collect();
             match resources {
                 Ok(resources) => {
                     stream.ack(&response);
                     let changes = self.collections.replace(&response.type_url, &resources);
-                    self.collections.tell(changes, outlet).await?;
+                    self.collections.tell(changes, sender).await?;
                 }
                 Err(reason) => {
                     warn!(source = &*self.id.0, kind = response.type_url, reason, "refused");
@@ -108,17 +108,17 @@ impl XdsStore {
     async fn follow_delta(
         &mut self,
         channel: tonic::transport::Channel,
-        outlet: &Outlet,
+        sender: &ChangeSender,
         retry: &mut Retry,
-    ) -> Result<(), Stopped> {
+    ) -> Result<(), SourceError> {
         let kinds = self.kinds();
         let Some((first, others)) = kinds.split_first() else { return Ok(()) };
         let opened_stream = DeltaClient::open(channel, self.node(), self.held.clone(), first, &[]).await;
         let mut stream = opened_stream.map_err(failed)?;
         others.iter().for_each(|kind| stream.subscribe(kind, &[]));
         loop {
-            let response = self.collections.next(stream.next(), outlet).await?.map_err(failed)?.ok_or_else(ended)?;
-            self.collections.heard(outlet, retry);
+            let response = self.collections.next(stream.next(), sender).await?.map_err(failed)?.ok_or_else(ended)?;
+            self.collections.heard(sender, retry);
             let bodies = response.resources.iter().filter_map(|resource| resource.resource.as_ref());
             let resources: Result<Vec<Resource>, String> = bodies.map(opened).collect();
             match resources {
@@ -130,7 +130,7 @@ impl XdsStore {
                     let held = stream.held.values_mut().flat_map(|of_kind| of_kind.values_mut());
                     held.for_each(|held| held.resource = Any::default());
                     self.held.clone_from(&stream.held);
-                    self.collections.tell(changes, outlet).await?;
+                    self.collections.tell(changes, sender).await?;
                 }
                 Err(reason) => {
                     warn!(source = &*self.id.0, kind = response.type_url, reason, "refused");
@@ -155,13 +155,14 @@ fn opened(any: &Any) -> Result<Resource, String> {
     Resource::decode(&*any.value).map_err(|e| format!("a resource could not be decoded: {e}"))
 }
 
-impl Streamed for XdsStore {
-    async fn follow(&mut self, outlet: &Outlet, retry: &mut Retry) -> Result<(), Stopped> {
-        outlet.health().asked();
-        let channel = grpc::connect(&self.options.address, self.options.tls.as_ref()).await.map_err(Stopped::Failed)?;
+impl StreamSource for XdsStore {
+    async fn follow(&mut self, sender: &ChangeSender, retry: &mut Retry) -> Result<(), SourceError> {
+        sender.health().asked();
+        let channel =
+            grpc::connect(&self.options.address, self.options.tls.as_ref()).await.map_err(SourceError::Failed)?;
         match self.options.variant {
-            Variant::StateOfTheWorld => self.follow_sotw(channel, outlet, retry).await,
-            Variant::Delta => self.follow_delta(channel, outlet, retry).await,
+            XdsVariant::StateOfTheWorld => self.follow_sotw(channel, sender, retry).await,
+            XdsVariant::Delta => self.follow_delta(channel, sender, retry).await,
         }
     }
 }
@@ -171,7 +172,7 @@ impl Source for XdsStore {
         self.id.clone()
     }
 
-    async fn run(&mut self, outlet: Outlet) -> Result<(), Stopped> {
-        streams::run(self, &outlet).await
+    async fn run(&mut self, sender: ChangeSender) -> Result<(), SourceError> {
+        streams::run(self, &sender).await
     }
 }

@@ -8,8 +8,8 @@ use std::time::Instant;
 use sources::health::State;
 use sources::registry::config::Config;
 use sources::registry::directory::Directory;
-use sources::roster::Roster;
 use sources::source::Source;
+use sources::source_set::SourceSet;
 
 use crate::follower::Follower;
 
@@ -162,11 +162,11 @@ async fn comes_and_goes_with_its_file(stage: &impl Stage) {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("registries.yaml");
     let both = put(&file, &[&one, &two]);
-    let roster = Roster::default();
-    let directory = Directory::new(&file, Config::parse(&both).unwrap(), "c1".into(), roster.clone());
+    let source_set = SourceSet::default();
+    let directory = Directory::new(&file, Config::parse(&both).unwrap(), "c1".into(), source_set.clone());
     let mut seen = Follower::new(directory);
     seen.until("both", |f| count_in(f, "one") == 3 && count_in(f, "two") == 3).await;
-    assert_eq!(roster.healths().len(), 2);
+    assert_eq!(source_set.healths().len(), 2);
 
     put(&file, &["nonsense"]);
     seen.until("the problem", |f| f.has_problem(&["registries.yaml", "could not use", "watched as before"])).await;
@@ -174,7 +174,7 @@ async fn comes_and_goes_with_its_file(stage: &impl Stage) {
 
     put(&file, &[&two]);
     seen.until("a registry removed", |f| !has_services_in(f, "one")).await;
-    assert_eq!((count_in(&seen, "two"), seen.lost, roster.healths().len()), (3, 3, 1));
+    assert_eq!((count_in(&seen, "two"), seen.lost, source_set.healths().len()), (3, 3, 1));
     seen.until("no problem", |f| f.problems.is_empty()).await;
 
     put(&file, &[&moved, &one]);

@@ -10,7 +10,7 @@ use model::port::{Port, Protocol};
 use model::service::{Registry, Service};
 use sources::registry::ledger::{Ledger, Listing, Protection};
 use sources::registry::shape;
-use sources::source::{Outlet, Source, Stopped};
+use sources::source::{ChangeSender, Source, SourceError};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -34,18 +34,18 @@ impl Source for Reader {
         SourceId("Memory".into())
     }
 
-    async fn run(&mut self, outlet: Outlet) -> Result<(), Stopped> {
+    async fn run(&mut self, sender: ChangeSender) -> Result<(), SourceError> {
         loop {
             let content = self.content.borrow_and_update().clone();
             match content {
-                None => outlet.health().lost("the server is away"),
+                None => sender.health().lost("the server is away"),
                 Some(instances) => {
-                    outlet.health().regained();
+                    sender.health().regained();
                     self.ledger.replace(listings(&instances), Instant::now());
-                    self.ledger.send_synced(&outlet, Vec::new()).await?;
+                    self.ledger.send_synced(&sender, Vec::new()).await?;
                 }
             }
-            self.content.changed().await.map_err(|_| Stopped::Closed)?;
+            self.content.changed().await.map_err(|_| SourceError::Closed)?;
         }
     }
 }

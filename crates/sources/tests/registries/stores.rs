@@ -10,7 +10,7 @@ use api::istio::networking::v1alpha3::{ServiceEntry, ServicePort, WorkloadEntry,
 use api::{Resource, TypeUrl};
 use prost::Name;
 use sources::source::Source;
-use sources::store::mcp::{McpSink, wire};
+use sources::store::mcp::{McpSink, schema};
 use sources::store::{mcp, xds as store};
 use tokio::sync::watch;
 use tokio::task::{AbortHandle, JoinSet};
@@ -32,7 +32,7 @@ type World = Arc<BTreeMap<String, Envelope>>;
 #[derive(Clone, Copy, Debug)]
 enum Protocol {
     Mcp { incremental: bool },
-    Xds(store::Variant),
+    Xds(store::XdsVariant),
 }
 
 /// A server at work; it ends when dropped.
@@ -93,9 +93,9 @@ impl Stage for Store {
         match self.protocol {
             Protocol::Mcp { incremental } => {
                 let url = format!("mcp://{}?incremental={incremental}", self.address);
-                Either::Mcp(McpSink::new(mcp::Options::parse(&url, "pilot").unwrap()))
+                Either::Mcp(McpSink::new(mcp::McpOptions::parse(&url, "pilot").unwrap()))
             }
-            Protocol::Xds(variant) => Either::Xds(store::XdsStore::new(store::Options {
+            Protocol::Xds(variant) => Either::Xds(store::XdsStore::new(store::XdsStoreOptions {
                 address: self.address.to_string(),
                 variant,
                 tls: None,
@@ -164,10 +164,10 @@ impl Source for Either {
         }
     }
 
-    async fn run(&mut self, outlet: sources::source::Outlet) -> Result<(), sources::source::Stopped> {
+    async fn run(&mut self, sender: sources::source::ChangeSender) -> Result<(), sources::source::SourceError> {
         match self {
-            Either::Mcp(source) => source.run(outlet).await,
-            Either::Xds(source) => source.run(outlet).await,
+            Either::Mcp(source) => source.run(sender).await,
+            Either::Xds(source) => source.run(sender).await,
         }
     }
 }
@@ -215,7 +215,7 @@ async fn tell(mut stream: Conversation, mut world: watch::Receiver<World>) {
         let removed_resources = told.keys().filter(|name| incremental && !now.contains_key(*name)).cloned().collect();
         number += 1;
         let nonce = number.to_string();
-        stream.answer(wire::Resources { resources, removed_resources, incremental, ..answer(COLLECTION, &nonce) });
+        stream.answer(schema::Resources { resources, removed_resources, incremental, ..answer(COLLECTION, &nonce) });
         told = versions;
     }
 }
@@ -272,10 +272,10 @@ async fn mcp_told_in_changes_conforms() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn mcp_over_xds_conforms() {
-    conforms(&mut Store::start(Protocol::Xds(store::Variant::StateOfTheWorld)).await).await;
+    conforms(&mut Store::start(Protocol::Xds(store::XdsVariant::StateOfTheWorld)).await).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn mcp_over_xds_told_in_changes_conforms() {
-    conforms(&mut Store::start(Protocol::Xds(store::Variant::Delta)).await).await;
+    conforms(&mut Store::start(Protocol::Xds(store::XdsVariant::Delta)).await).await;
 }

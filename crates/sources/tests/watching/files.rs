@@ -6,7 +6,7 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
 use sources::health::State;
-use sources::store::files::Files;
+use sources::store::files::FileStore;
 use tempfile::TempDir;
 
 use crate::follower::Follower;
@@ -48,7 +48,7 @@ impl Folder {
     }
 
     async fn followed(&self) -> Follower {
-        Follower::synced(Files::new(&self.root)).await
+        Follower::synced(FileStore::new(&self.root)).await
     }
 }
 
@@ -292,7 +292,7 @@ async fn a_folder_behind_a_swapped_link_is_followed() {
         folder.write(&format!("{generation}/a.yaml"), &service("a", generation));
     }
     symlink("one", folder.path("current")).expect("link");
-    let mut follower = Follower::synced(Files::new(&folder.path("current"))).await;
+    let mut follower = Follower::synced(FileStore::new(&folder.path("current"))).await;
     assert_eq!(follower.host("a"), Some("one"));
     symlink("two", folder.path("next")).expect("link");
     fs::rename(folder.path("next"), folder.path("current")).expect("swap");
@@ -369,7 +369,7 @@ async fn a_folder_emptied_file_by_file_is_empty() {
 async fn a_folder_that_is_not_there_is_not_in_sync_until_it_is() {
     let folder = Folder::new();
     let root = folder.path("later");
-    let mut follower = Follower::new(Files::new(&root));
+    let mut follower = Follower::new(FileStore::new(&root));
     follower.until("the problem", |f| f.has_problem(&["later", "could not read the folder"])).await;
     assert_eq!((follower.synced, follower.report().state), (0, State::Syncing));
     fs::create_dir(&root).expect("create the folder");

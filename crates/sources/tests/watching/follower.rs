@@ -13,7 +13,7 @@ use model::settings::{Mesh, Networks};
 use model::wanted::Keys;
 use sources::health::Report;
 use sources::registry::shape;
-use sources::source::{Running, Source, spawn};
+use sources::source::{Source, SourceTask, spawn};
 use tokio::sync::mpsc;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
@@ -22,7 +22,7 @@ const PATIENCE: Duration = Duration::from_secs(120);
 
 pub(crate) struct Follower {
     batches: mpsc::Receiver<Batch>,
-    running: Running,
+    running: SourceTask,
     pub(crate) objects: BTreeMap<String, Object>,
     pub(crate) services: BTreeMap<ServiceKey, Arc<Service>>,
     pub(crate) endpoints: BTreeMap<ServiceKey, Vec<Endpoint>>,

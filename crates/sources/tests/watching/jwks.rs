@@ -8,7 +8,7 @@ use http::Response;
 use model::config::{Key, Kind};
 use model::settings::Blocks;
 use model::wanted::{KeySource, KeyWish, Wanted};
-use sources::fetched::jwks::Jwks;
+use sources::fetch::jwks::Jwks;
 use sources::http::Reach;
 use testkit::scripted::Scripted;
 use tokio::sync::watch;

@@ -3,8 +3,8 @@
 use api::istio::mcp::v1alpha1::Resource;
 use model::config::{envelope, parse};
 use sources::health::State;
-use sources::store::mcp::wire::{RequestResources, Resources};
-use sources::store::mcp::{McpSink, Options};
+use sources::store::mcp::schema::{RequestResources, Resources};
+use sources::store::mcp::{McpOptions, McpSink};
 
 use crate::follower::Follower;
 use crate::mcp_server::{Conversation, Server, answer};
@@ -12,7 +12,7 @@ use crate::mcp_server::{Conversation, Server, answer};
 const RULES: &str = "istio/networking/v1alpha3/destinationrules";
 
 fn sink_of(server: &Server, query: &str) -> McpSink {
-    McpSink::new(Options::parse(&format!("mcp://{}{query}", server.address), "pilot").unwrap())
+    McpSink::new(McpOptions::parse(&format!("mcp://{}{query}", server.address), "pilot").unwrap())
 }
 
 /// Answers every first request, with these rules and nothing else. Gives the request for rules.

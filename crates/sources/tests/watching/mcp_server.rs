@@ -7,7 +7,7 @@ use std::task::{Context, Poll};
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use sources::store::mcp::wire::{RequestResources, Resources};
+use sources::store::mcp::schema::{RequestResources, Resources};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio_stream::wrappers::UnboundedReceiverStream;
 use tonic::body::Body;

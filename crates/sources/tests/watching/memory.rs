@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 
 use model::config::{Key, Kind, Object, parse};
-use sources::store::memory::{Error, Event, Memory};
+use sources::store::memory::{MemoryStore, MemoryStoreError, StoreEvent};
 
 use crate::follower::Follower;
 
@@ -24,8 +24,8 @@ fn key(namespace: &str, name: &str) -> Key {
     service(namespace, name, "h").key()
 }
 
-fn store() -> Memory {
-    Memory::new("memory", [Kind::VirtualService, Kind::Sidecar])
+fn store() -> MemoryStore {
+    MemoryStore::new("memory", [Kind::VirtualService, Kind::Sidecar])
 }
 
 #[test]
@@ -53,14 +53,14 @@ fn refusals_are_typed_and_change_nothing() {
     let store = store();
     let first = store.create(service("a", "1", "one")).expect("create");
     let here = key("a", "1");
-    assert_eq!(store.create(service("a", "1", "two")), Err(Error::AlreadyExists(here.clone())));
-    assert_eq!(store.update(service("a", "2", "two")), Err(Error::NotFound(key("a", "2"))));
-    assert_eq!(store.delete(&key("a", "2"), None), Err(Error::NotFound(key("a", "2"))));
-    let conflict = Error::Conflict { key: here.clone(), expected: "old".into(), found: first.clone() };
+    assert_eq!(store.create(service("a", "1", "two")), Err(MemoryStoreError::AlreadyExists(here.clone())));
+    assert_eq!(store.update(service("a", "2", "two")), Err(MemoryStoreError::NotFound(key("a", "2"))));
+    assert_eq!(store.delete(&key("a", "2"), None), Err(MemoryStoreError::NotFound(key("a", "2"))));
+    let conflict = MemoryStoreError::Conflict { key: here.clone(), expected: "old".into(), found: first.clone() };
     assert_eq!(store.update(at_version(service("a", "1", "two"), "old")), Err(conflict.clone()));
     assert_eq!(store.delete(&here, Some("old")), Err(conflict));
     let gateway = Key { kind: Kind::Gateway, ..here.clone() };
-    assert_eq!(store.delete(&gateway, None), Err(Error::UnknownKind(Kind::Gateway)));
+    assert_eq!(store.delete(&gateway, None), Err(MemoryStoreError::UnknownKind(Kind::Gateway)));
     assert_eq!(store.get(&here).map(|o| o.meta.resource_version.clone()), Some(first));
 }
 
@@ -68,7 +68,7 @@ fn refusals_are_typed_and_change_nothing() {
 fn an_object_that_is_not_valid_is_refused() {
     let mut object = service("a", "1", "h");
     object.spec = service("a", "1", "''").spec;
-    assert!(matches!(store().create(object), Err(Error::Invalid { problems, .. }) if !problems.is_empty()));
+    assert!(matches!(store().create(object), Err(MemoryStoreError::Invalid { problems, .. }) if !problems.is_empty()));
 }
 
 #[test]
@@ -89,10 +89,10 @@ fn handlers_see_every_event_in_order_even_their_own() {
     let store = store();
     let seen = Arc::new(Mutex::new(Vec::new()));
     let (log, inner) = (seen.clone(), store.clone());
-    let handler = move |old: Option<&Object>, object: &Object, event: Event| {
+    let handler = move |old: Option<&Object>, object: &Object, event: StoreEvent| {
         let versions = (old.map(|o| o.meta.resource_version.clone()), object.meta.resource_version.clone());
         log.lock().expect("the log").push((event, versions));
-        if event == Event::Add {
+        if event == StoreEvent::Add {
             inner.update(object.clone()).expect("update from a handler");
         }
     };
@@ -101,9 +101,9 @@ fn handlers_see_every_event_in_order_even_their_own() {
     store.create(service("a", "1", "one")).expect("create");
     store.delete(&key("a", "1"), None).expect("delete");
     let expected = [
-        (Event::Add, (None, "1".into())),
-        (Event::Update, (Some("1".into()), "2".into())),
-        (Event::Delete, (None, "2".into())),
+        (StoreEvent::Add, (None, "1".into())),
+        (StoreEvent::Update, (Some("1".into()), "2".into())),
+        (StoreEvent::Delete, (None, "2".into())),
     ];
     assert_eq!(*seen.lock().expect("the log"), expected);
 }

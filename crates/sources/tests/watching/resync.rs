@@ -8,8 +8,8 @@ use http::{Response, StatusCode};
 use model::settings::Settings;
 use serde_json::{Value, json};
 use sources::kubernetes::access::Access;
-use sources::kubernetes::cluster::Options;
-use sources::kubernetes::live::{Kubernetes, Manner};
+use sources::kubernetes::join::ClusterOptions;
+use sources::kubernetes::source::{Kubernetes, WatchOptions};
 use testkit::scripted::{Asked, Scripted};
 use testkit::wait;
 use tokio::sync::watch;
@@ -55,12 +55,12 @@ fn source(server: &Scripted, folder: &tempfile::TempDir, resync: Duration) -> Ku
     let file = folder.path().join("kubeconfig");
     std::fs::write(&file, kubeconfig.to_string()).unwrap();
     let settings = Settings::default();
-    let options = Options::own(&settings);
-    let manner = Manner { resync: Some(resync), ..Manner::default() };
+    let options = ClusterOptions::own(&settings);
+    let watch_options = WatchOptions { resync: Some(resync), ..WatchOptions::default() };
     let (tell, told) = watch::channel(Some(settings.clone()));
     // The settings stay as they are for as long as anybody reads them.
     tokio::spawn(async move { tell.closed().await });
-    Kubernetes::primary(Access::kubeconfig(file, None), manner, options, told, settings)
+    Kubernetes::primary(Access::kubeconfig(file, None), watch_options, options, told, settings)
 }
 
 #[tokio::test]

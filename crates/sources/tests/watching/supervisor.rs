@@ -3,7 +3,7 @@
 use model::change::{Change, SourceId};
 use model::problem::Problem;
 use sources::health::State;
-use sources::source::{Outlet, Source, Stopped};
+use sources::source::{ChangeSender, Source, SourceError};
 
 use crate::follower::Follower;
 
@@ -17,15 +17,15 @@ impl Source for Clumsy {
         SourceId("clumsy".into())
     }
 
-    async fn run(&mut self, outlet: Outlet) -> Result<(), Stopped> {
+    async fn run(&mut self, sender: ChangeSender) -> Result<(), SourceError> {
         self.runs += 1;
         match self.runs {
             1 => panic!("tripped"),
-            2 => return Err(Stopped::Failed("fell".into())),
+            2 => return Err(SourceError::Failed("fell".into())),
             _ => {}
         }
-        outlet.send(vec![Change::Problems(vec![Problem::error("clumsy", "tired")]), Change::Synced]).await?;
-        outlet.closed().await;
+        sender.send(vec![Change::Problems(vec![Problem::error("clumsy", "tired")]), Change::Synced]).await?;
+        sender.closed().await;
         Ok(())
     }
 }
@@ -50,10 +50,10 @@ impl Source for Brittle {
         SourceId("brittle".into())
     }
 
-    async fn run(&mut self, outlet: Outlet) -> Result<(), Stopped> {
+    async fn run(&mut self, sender: ChangeSender) -> Result<(), SourceError> {
         self.runs += 1;
         if self.runs == 1 {
-            outlet.send(vec![Change::Synced]).await?;
+            sender.send(vec![Change::Synced]).await?;
         }
         panic!("snapped");
     }

@@ -12,7 +12,7 @@ use tonic_prost::ProstCodec;
 use super::options::Options;
 use super::picture::Picture;
 use super::wire::{self, HealthResponse, InternalRoutesResponse, RoutesResponse};
-use crate::disk::{self, Stamp};
+use crate::disk::{self, FileStamp};
 use crate::grpc::{self, Tls};
 use crate::health::Health;
 use crate::http::{Identity, Roots};
@@ -37,7 +37,7 @@ pub(super) struct Copilot {
 #[derive(Debug)]
 struct Open {
     channel: Channel,
-    files: Vec<Option<Stamp>>,
+    files: Vec<Option<FileStamp>>,
 }
 
 impl Copilot {
@@ -100,7 +100,7 @@ impl Copilot {
         }
     }
 
-    fn files(&self) -> Vec<Option<Stamp>> {
+    fn files(&self) -> Vec<Option<FileStamp>> {
         let root = if let Roots::File(file) = &self.tls.roots { Some(file) } else { None };
         let identity = self.tls.identity.iter().flat_map(|identity| [&identity.chain, &identity.key]);
         root.into_iter().chain(identity).map(|file| disk::stamp(file)).collect()

@@ -20,7 +20,7 @@ use tokio::time::Instant;
 
 use crate::registry::ledger::{Ledger, Protection};
 use crate::registry::pace::{Retry, jittered};
-use crate::source::{Outlet, Source, Stopped};
+use crate::source::{ChangeSender, Source, SourceError};
 use copilot::Copilot;
 use picture::Picture;
 
@@ -54,7 +54,12 @@ impl CloudFoundry {
         }
     }
 
-    async fn publish(&mut self, mut seen: Picture, copilot: &Copilot, outlet: &Outlet) -> Result<(), Stopped> {
+    async fn publish(
+        &mut self,
+        mut seen: Picture,
+        copilot: &Copilot,
+        sender: &ChangeSender,
+    ) -> Result<(), SourceError> {
         let now = Instant::now();
         let about = || format!("Copilot at {}", self.options.address);
         let mut problems: Vec<Problem> =
@@ -75,7 +80,7 @@ impl CloudFoundry {
             self.told = seen;
         }
         problems.extend(of_services.into_iter().chain(of_rules));
-        self.ledger.send_synced(outlet, problems).await
+        self.ledger.send_synced(sender, problems).await
     }
 
     fn replace_rules(&mut self, rules: BTreeMap<Key, Object>) {
@@ -96,9 +101,9 @@ impl Source for CloudFoundry {
         self.id.clone()
     }
 
-    async fn run(&mut self, outlet: Outlet) -> Result<(), Stopped> {
-        let health = outlet.health().clone();
-        let mut copilot = Copilot::new(&self.options, health.clone()).map_err(Stopped::Failed)?;
+    async fn run(&mut self, sender: ChangeSender) -> Result<(), SourceError> {
+        let health = sender.health().clone();
+        let mut copilot = Copilot::new(&self.options, health.clone()).map_err(SourceError::Failed)?;
         let mut retry = Retry::default();
         loop {
             let begun = Instant::now();
@@ -106,7 +111,7 @@ impl Source for CloudFoundry {
                 Ok(seen) => {
                     retry.succeeded();
                     health.regained();
-                    self.publish(seen, &copilot, &outlet).await?;
+                    self.publish(seen, &copilot, &sender).await?;
                     tokio::time::sleep(jittered(self.options.interval.0.max(begun.elapsed()))).await;
                 }
                 Err(reason) => {

@@ -24,7 +24,7 @@ use tokio::time::Instant;
 
 use crate::registry::ledger::{Ledger, Protection};
 use crate::registry::pace::{Pace, Retry};
-use crate::source::{Outlet, Source, Stopped};
+use crate::source::{ChangeSender, Source, SourceError};
 use agents::{Agents, Answer, Progress, Question, Step};
 use each::Each;
 use lists::Lists;
@@ -73,27 +73,28 @@ impl Source for Consul {
         self.id.clone()
     }
 
-    async fn run(&mut self, outlet: Outlet) -> Result<(), Stopped> {
-        let agents = Agents::new(&self.options, outlet.health().clone()).map_err(|e| Stopped::Failed(e.to_string()))?;
+    async fn run(&mut self, sender: ChangeSender) -> Result<(), SourceError> {
+        let agents =
+            Agents::new(&self.options, sender.health().clone()).map_err(|e| SourceError::Failed(e.to_string()))?;
         let (events, mut seen) = mpsc::channel(256);
         let mut run = Run::new(self, Arc::new(agents), events);
         loop {
             let reconsider = run.reconsider();
             tokio::select! {
                 event = seen.recv() => {
-                    let Some(event) = event else { return Err(Stopped::Failed("no watcher is left".to_owned())) };
-                    run.take(event, &outlet);
+                    let Some(event) = event else { return Err(SourceError::Failed("no watcher is left".to_owned())) };
+                    run.take(event, &sender);
                     while let Ok(more) = seen.try_recv() {
-                        run.take(more, &outlet);
+                        run.take(more, &sender);
                     }
                 }
                 () = at(reconsider) => run.retain(),
                 // A watcher ends only by a mistake of ours; all of them start anew then.
                 Some(ended) = run.tasks.join_next() => {
-                    return Err(Stopped::Failed(format!("a watcher ended: {ended:?}")));
+                    return Err(SourceError::Failed(format!("a watcher ended: {ended:?}")));
                 }
             }
-            run.send(&outlet).await?;
+            run.send(&sender).await?;
         }
     }
 }
@@ -148,18 +149,18 @@ impl<'a> Run<'a> {
         }
     }
 
-    fn take(&mut self, event: Seen, outlet: &Outlet) {
+    fn take(&mut self, event: Seen, sender: &ChangeSender) {
         match event {
             Seen::Names(answer) => {
                 let names = self.selected(&answer.value);
                 // A token that suddenly sees less is a mistake or an attack, not the end of its services.
                 let is_less = self.was_filtered == Some(false) && answer.is_filtered;
                 if is_less && !names.is_superset(&self.names) {
-                    return self.unread(NAMES.into(), "the token may not see all services any more".to_owned(), outlet);
+                    return self.unread(NAMES.into(), "the token may not see all services any more".to_owned(), sender);
                 }
                 self.was_filtered.get_or_insert(answer.is_filtered);
-                self.read(NAMES, outlet);
-                self.follow(names, &answer, outlet);
+                self.read(NAMES, sender);
+                self.follow(names, &answer, sender);
             }
             Seen::Instances(name, answer) => {
                 if !self.names.contains(&name) {
@@ -167,9 +168,9 @@ impl<'a> Run<'a> {
                 }
                 if self.was_filtered == Some(false) && answer.is_filtered {
                     let reason = format!("the token may not see all instances of {name} any more");
-                    return self.unread(name, reason, outlet);
+                    return self.unread(name, reason, sender);
                 }
-                self.read(&name, outlet);
+                self.read(&name, sender);
                 self.awaited.remove(&name);
                 if answer.value.0.is_empty() && self.consul.ledger.get(&name).is_some() {
                     self.empty.entry(name).or_insert_with(|| Instant::now() + EMPTY_FOR);
@@ -184,8 +185,8 @@ impl<'a> Run<'a> {
                 }
                 ledger.put(&name, listing);
             }
-            Seen::Same(question) => self.read(&question, outlet),
-            Seen::Unread(question, reason) => self.unread(question, reason, outlet),
+            Seen::Same(question) => self.read(&question, sender),
+            Seen::Unread(question, reason) => self.unread(question, reason, sender),
         }
     }
 
@@ -198,7 +199,7 @@ impl<'a> Run<'a> {
     }
 
     /// Watches these services and no others.
-    fn follow(&mut self, names: BTreeSet<Str>, answer: &Answer<Names>, outlet: &Outlet) {
+    fn follow(&mut self, names: BTreeSet<Str>, answer: &Answer<Names>, sender: &ChangeSender) {
         if !std::mem::replace(&mut self.has_names, true) {
             self.awaited.clone_from(&names);
         }
@@ -226,7 +227,7 @@ impl<'a> Run<'a> {
                 self.watching = Watching::Each(each);
             }
         }
-        outlet.health().watches(1 + if is_many { 1 } else { self.names.len() });
+        sender.health().watches(1 + if is_many { 1 } else { self.names.len() });
     }
 
     /// Takes away what is not there any more.
@@ -248,22 +249,22 @@ impl<'a> Run<'a> {
         self.consul.ledger.held_until().into_iter().chain(next_empty).min()
     }
 
-    fn read(&mut self, question: &str, outlet: &Outlet) {
+    fn read(&mut self, question: &str, sender: &ChangeSender) {
         self.failing.remove(question);
         if self.failing.is_empty() {
-            outlet.health().regained();
+            sender.health().regained();
         }
     }
 
-    fn unread(&mut self, question: Str, reason: String, outlet: &Outlet) {
-        outlet.health().lost(reason);
+    fn unread(&mut self, question: Str, reason: String, sender: &ChangeSender) {
+        sender.health().lost(reason);
         *self.failing.entry(question).or_default() += 1;
     }
 
-    async fn send(&mut self, outlet: &Outlet) -> Result<(), Stopped> {
+    async fn send(&mut self, sender: &ChangeSender) -> Result<(), SourceError> {
         let mut problems: Vec<Problem> = self.consul.problems.values().cloned().collect();
         if self.consul.is_synced {
-            return self.consul.ledger.send(outlet, problems).await;
+            return self.consul.ledger.send(sender, problems).await;
         }
         // One service that cannot be read does not hold back all others, if others can be read at all.
         let can_go = |name: &Str| self.failing.get(name).is_some_and(|tries| *tries >= TRIES);
@@ -279,7 +280,7 @@ impl<'a> Run<'a> {
             )
         });
         problems.extend(unread);
-        self.consul.ledger.send_synced(outlet, problems).await
+        self.consul.ledger.send_synced(sender, problems).await
     }
 }
 

@@ -23,7 +23,7 @@ use tokio::time::Instant;
 use crate::registry::ledger::{Ledger, Listing, Protection};
 use crate::registry::pace::jittered;
 use crate::registry::shape;
-use crate::source::{Outlet, Source, Stopped};
+use crate::source::{ChangeSender, Source, SourceError};
 use resolver::Resolver;
 
 /// How soon a name is asked for again that nobody could tell.
@@ -84,19 +84,19 @@ impl Dns {
         Some(Listing { service: Arc::new(service), endpoints: endpoints.into() })
     }
 
-    async fn publish(&mut self, outlet: &Outlet) -> Result<(), Stopped> {
+    async fn publish(&mut self, sender: &ChangeSender) -> Result<(), SourceError> {
         let about = |(host, reason): (&String, &String)| {
             let kept = if self.ledger.get(host).is_some() { "; keeping the last answer" } else { "" };
             Problem::error(format!("DNS service {host}"), format!("{reason}{kept}"))
         };
         let problems: Vec<Problem> = self.failures.iter().map(about).collect();
-        let health = outlet.health();
+        let health = sender.health();
         if self.failures.len() == self.options.services.len() {
             health.lost(self.failures.values().next().cloned().unwrap_or_default());
-            return self.ledger.send(outlet, problems).await;
+            return self.ledger.send(sender, problems).await;
         }
         health.regained();
-        self.ledger.send_synced(outlet, problems).await
+        self.ledger.send_synced(sender, problems).await
     }
 }
 
@@ -140,18 +140,18 @@ impl Source for Dns {
         self.id.clone()
     }
 
-    async fn run(&mut self, outlet: Outlet) -> Result<(), Stopped> {
-        let resolver = Resolver::new(&self.options.servers, self.options.timeout.0).map_err(Stopped::Failed)?;
+    async fn run(&mut self, sender: ChangeSender) -> Result<(), SourceError> {
+        let resolver = Resolver::new(&self.options.servers, self.options.timeout.0).map_err(SourceError::Failed)?;
         let services = self.options.services.clone();
         let mut due = vec![Instant::now(); services.len()];
         loop {
             let now = Instant::now();
             for (service, due) in services.iter().zip(&mut due).filter(|(_, due)| **due <= now) {
-                outlet.health().asked();
+                sender.health().asked();
                 let valid_for = self.refresh(service, &resolver).await;
                 *due = Instant::now() + jittered(valid_for);
             }
-            self.publish(&outlet).await?;
+            self.publish(&sender).await?;
             let next = due.iter().min().copied().unwrap_or(now + self.options.longest.0);
             tokio::time::sleep_until(next).await;
         }

@@ -17,7 +17,7 @@ use tracing::debug;
 
 use crate::registry::ledger::{Ledger, Protection};
 use crate::registry::pace::{Retry, jittered};
-use crate::source::{Outlet, Source, Stopped};
+use crate::source::{ChangeSender, Source, SourceError};
 use peers::Peers;
 use wire::{Applications, Instance, hash_code};
 
@@ -181,7 +181,7 @@ impl Eureka {
         }
     }
 
-    async fn publish(&mut self, outlet: &Outlet) -> Result<(), Stopped> {
+    async fn publish(&mut self, sender: &ChangeSender) -> Result<(), SourceError> {
         self.end_leniency();
         // A loss that is held back is looked at again until it is believed or gone.
         if !std::mem::take(&mut self.is_changed) && self.ledger.held_until().is_none() {
@@ -189,7 +189,7 @@ impl Eureka {
         }
         let (listed, problems) = mapping::listings(self.instances.values(), &self.options, &self.cluster);
         self.ledger.replace(listed, Instant::now());
-        self.ledger.send_synced(outlet, problems).await
+        self.ledger.send_synced(sender, problems).await
     }
 }
 
@@ -237,9 +237,9 @@ impl Source for Eureka {
         self.id.clone()
     }
 
-    async fn run(&mut self, outlet: Outlet) -> Result<(), Stopped> {
-        let health = outlet.health().clone();
-        let mut peers = Peers::new(&self.options, health.clone()).map_err(|e| Stopped::Failed(e.to_string()))?;
+    async fn run(&mut self, sender: ChangeSender) -> Result<(), SourceError> {
+        let health = sender.health().clone();
+        let mut peers = Peers::new(&self.options, health.clone()).map_err(|e| SourceError::Failed(e.to_string()))?;
         let (mut next, mut retry) = (Next::All, Retry::default());
         loop {
             let begun = Instant::now();
@@ -248,7 +248,7 @@ impl Source for Eureka {
                     next = following;
                     retry.succeeded();
                     health.regained();
-                    self.publish(&outlet).await?;
+                    self.publish(&sender).await?;
                     // Answers that take longer than the interval must not be all that the server does.
                     tokio::time::sleep(jittered(self.options.interval.0.max(begun.elapsed()))).await;
                 }

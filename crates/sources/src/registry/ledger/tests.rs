@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Ledger, Listing, Protection};
 use crate::registry::shape;
-use crate::source::Outlet;
+use crate::source::ChangeSender;
 
 fn listing(host: &str, addresses: &[&str]) -> Listing {
     let namespace = Namespace::from("default");
@@ -25,8 +25,8 @@ fn listing(host: &str, addresses: &[&str]) -> Listing {
 /// What was sent, as short words.
 async fn sent(ledger: &mut Ledger) -> Vec<String> {
     let (batches, mut received) = mpsc::channel(4);
-    let outlet = Outlet::new(SourceId("mock".into()), batches, CancellationToken::new());
-    ledger.send(&outlet, Vec::new()).await.unwrap();
+    let sender = ChangeSender::new(SourceId("mock".into()), batches, CancellationToken::new());
+    ledger.send(&sender, Vec::new()).await.unwrap();
     let changes = received.try_recv().map(|batch| batch.changes).unwrap_or_default();
     let word = |change: &Change| match change {
         Change::ServiceApplied(service) => format!("+{}", service.hostname),

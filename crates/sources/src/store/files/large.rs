@@ -6,32 +6,32 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
-use super::reading::{Bytes, Content};
-use crate::watch::Waker;
+use super::read_file::{ParsedFile, RawFile};
+use crate::file_watch::Waker;
 
 /// Files of more bytes are large: a smaller one is parsed in a fraction of a second.
 pub(super) const LARGE: usize = 1 << 20;
 
 /// Large files that are being parsed.
-pub(super) struct Large {
-    shared: Arc<Mutex<Shared>>,
+pub(super) struct LargeFileParser {
+    shared: Arc<Mutex<ParserQueue>>,
     /// Tells that a file was parsed.
     waker: Waker,
 }
 
 #[derive(Default)]
-struct Shared {
+struct ParserQueue {
     /// The newest bytes of files that wait. Bytes that are replaced before their turn are never parsed.
-    waiting: BTreeMap<PathBuf, Bytes>,
+    waiting: BTreeMap<PathBuf, RawFile>,
     /// Hashes of the newest bytes of files that wait or are being parsed.
     pending: BTreeMap<PathBuf, u128>,
-    parsed: Vec<(PathBuf, Content)>,
+    parsed: Vec<(PathBuf, ParsedFile)>,
     is_running: bool,
 }
 
-impl Large {
-    pub(super) fn new(waker: Waker) -> Large {
-        Large { shared: Arc::default(), waker }
+impl LargeFileParser {
+    pub(super) fn new(waker: Waker) -> LargeFileParser {
+        LargeFileParser { shared: Arc::default(), waker }
     }
 
     /// Whether any file is not parsed yet.
@@ -40,7 +40,7 @@ impl Large {
     }
 
     /// Has a file parsed; what was to be parsed of it before is dropped.
-    pub(super) fn put(&self, path: PathBuf, bytes: Bytes) {
+    pub(super) fn put(&self, path: PathBuf, bytes: RawFile) {
         let mut shared = self.lock();
         if shared.pending.get(&path) == Some(&bytes.hash) {
             return;
@@ -52,7 +52,7 @@ impl Large {
             let started = thread::Builder::new().name("parse".to_owned()).spawn(move || work(&own, &waker));
             // Tried again with the next look at the folder, which finds the file unread.
             if started.is_err() {
-                *shared = Shared::default();
+                *shared = ParserQueue::default();
             }
         }
     }
@@ -65,7 +65,7 @@ impl Large {
     }
 
     /// Files that were parsed since the last call and are still of interest.
-    pub(super) fn parsed(&self) -> Vec<(PathBuf, Content)> {
+    pub(super) fn parsed(&self) -> Vec<(PathBuf, ParsedFile)> {
         let mut shared = self.lock();
         let mut parsed = std::mem::take(&mut shared.parsed);
         parsed.retain(|(path, content)| shared.pending.get(path) == Some(&content.hash));
@@ -75,17 +75,17 @@ impl Large {
         parsed
     }
 
-    fn lock(&self) -> MutexGuard<'_, Shared> {
+    fn lock(&self) -> MutexGuard<'_, ParserQueue> {
         lock(&self.shared)
     }
 }
 
-fn lock(shared: &Mutex<Shared>) -> MutexGuard<'_, Shared> {
+fn lock(shared: &Mutex<ParserQueue>) -> MutexGuard<'_, ParserQueue> {
     // Every write is one call on a collection, which leaves it whole.
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn work(shared: &Mutex<Shared>, waker: &Waker) {
+fn work(shared: &Mutex<ParserQueue>, waker: &Waker) {
     while let Some((path, bytes)) = next(shared) {
         // Parsing catches its own panics.
         let content = bytes.parsed(&path);
@@ -95,7 +95,7 @@ fn work(shared: &Mutex<Shared>, waker: &Waker) {
 }
 
 /// The smallest file that waits; without one the thread ends.
-fn next(shared: &Mutex<Shared>) -> Option<(PathBuf, Bytes)> {
+fn next(shared: &Mutex<ParserQueue>) -> Option<(PathBuf, RawFile)> {
     let mut shared = lock(shared);
     let smallest = shared.waiting.iter().min_by_key(|(_, bytes)| bytes.bytes.len()).map(|(path, _)| path.clone());
     let next = smallest.and_then(|path| shared.waiting.remove_entry(&path));

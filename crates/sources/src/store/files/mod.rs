@@ -1,10 +1,10 @@
 //! `--configDir`: config objects in YAML files of a folder, followed as they change.
 //! Reacts to the first event at once; a burst is taken together a few milliseconds later.
 
-mod folder;
+mod config_dir;
+mod file_objects;
 mod large;
-mod reading;
-mod shelf;
+mod read_file;
 mod walk;
 
 use std::path::{Path, PathBuf};
@@ -13,9 +13,9 @@ use std::time::{Duration, Instant};
 
 use model::change::{Change, SourceId};
 
-use self::folder::{Folder, Look};
-use crate::source::{Outlet, Source, Stopped};
-use crate::watch::{Seen, Waiter};
+use self::config_dir::{ConfigDir, Scan};
+use crate::file_watch::{FileEvents, Waiter};
+use crate::source::{ChangeSender, Source, SourceError};
 
 /// Events that come this soon after a look wait for each other.
 const COALESCE: Duration = Duration::from_millis(5);
@@ -29,32 +29,32 @@ const POLL: Duration = Duration::from_millis(250);
 const LONG_LOOK: Duration = Duration::from_secs(30);
 
 /// A folder of config files.
-pub struct Files {
+pub struct FileStore {
     id: SourceId,
-    folder: Arc<Mutex<Folder>>,
+    folder: Arc<Mutex<ConfigDir>>,
     waiter: Waiter,
     /// The last look did not come to its end, and what it found may be lost.
     interrupted: bool,
 }
 
-impl Files {
+impl FileStore {
     /// The folder may appear later; until it does, the source is not in sync.
-    pub fn new(root: &Path) -> Files {
+    pub fn new(root: &Path) -> FileStore {
         // Fails only for an empty path or without a working folder; reading then says why.
         let root = std::path::absolute(root).unwrap_or_else(|_| PathBuf::from(root));
-        let folder = Folder::new(root);
+        let folder = ConfigDir::new(root);
         let waiter = folder.watch().waiter();
         let id = SourceId("files".into());
-        Files { id, folder: Arc::new(Mutex::new(folder)), waiter, interrupted: false }
+        FileStore { id, folder: Arc::new(Mutex::new(folder)), waiter, interrupted: false }
     }
 
     /// One of several folders, told apart by this name.
     #[must_use]
-    pub fn named(self, id: SourceId) -> Files {
-        Files { id, ..self }
+    pub fn named(self, id: SourceId) -> FileStore {
+        FileStore { id, ..self }
     }
 
-    async fn look(&mut self, seen: Seen) -> Result<Look, Stopped> {
+    async fn look(&mut self, seen: FileEvents) -> Result<Scan, SourceError> {
         let folder = self.folder.clone();
         let tell_again = std::mem::replace(&mut self.interrupted, true);
         let look = tokio::task::spawn_blocking(move || {
@@ -65,36 +65,36 @@ impl Files {
             }
             folder.look(&seen)
         });
-        let look = look.await.map_err(|e| Stopped::Failed(format!("could not look at the folder: {e}")))?;
+        let look = look.await.map_err(|e| SourceError::Failed(format!("could not look at the folder: {e}")))?;
         self.interrupted = false;
         Ok(look)
     }
 }
 
-impl Source for Files {
+impl Source for FileStore {
     fn id(&self) -> SourceId {
         self.id.clone()
     }
 
-    async fn run(&mut self, outlet: Outlet) -> Result<(), Stopped> {
-        let mut seen = Seen { everything: true, ..Seen::default() };
+    async fn run(&mut self, sender: ChangeSender) -> Result<(), SourceError> {
+        let mut seen = FileEvents { everything: true, ..FileEvents::default() };
         let mut is_synced = false;
         let mut safety_net = Instant::now();
         loop {
             let began = Instant::now();
             let is_full = seen.everything;
             let look = self.look(seen);
-            let look = outlet.health().while_waiting(LONG_LOOK, "reading the folder", look).await?;
-            let Look { mut changes, again, trouble, unread, is_watched, is_partial } = look;
+            let look = sender.health().while_waiting(LONG_LOOK, "reading the folder", look).await?;
+            let Scan { mut changes, again, trouble, unread, is_watched, is_partial } = look;
             match trouble.as_ref().or(unread.as_ref()) {
-                Some(reason) => outlet.health().lost(reason.as_str()),
-                None => outlet.health().regained(),
+                Some(reason) => sender.health().lost(reason.as_str()),
+                None => sender.health().regained(),
             }
             if !is_synced && trouble.is_none() && !is_partial {
                 is_synced = true;
                 changes.push(Change::Synced);
             }
-            outlet.send(changes).await?;
+            sender.send(changes).await?;
             if is_full {
                 // A huge folder is looked at less often: it must not cost more than a hundredth of a core.
                 let pause = if is_watched { SAFETY_NET } else { POLL };

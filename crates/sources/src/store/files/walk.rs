@@ -6,16 +6,16 @@ use std::fs::{FileType, Metadata};
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::disk::{self, Folder, Identity, Stamp, is_absence};
+use crate::disk::{self, DirListing, FileId, FileStamp, is_absence};
 
 /// Deeper folders are not looked into.
 const MAX_DEPTH: usize = 64;
 
 /// One look at the whole folder.
 #[derive(Debug, Default)]
-pub(crate) struct Listing {
+pub(crate) struct DirTree {
     /// Config files, by the path that people know them under.
-    pub(crate) files: BTreeMap<PathBuf, Entry>,
+    pub(crate) files: BTreeMap<PathBuf, FileStatus>,
     /// Folders that were listed: their canonical path, and the one that people know.
     pub(crate) folders: BTreeMap<PathBuf, PathBuf>,
     /// Folders that are there but cannot be listed, and why.
@@ -24,9 +24,9 @@ pub(crate) struct Listing {
 
 /// A config file, as far as one can tell without opening it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Entry {
+pub(crate) enum FileStatus {
     File {
-        stamp: Stamp,
+        stamp: FileStamp,
         /// Where a symlink leads.
         target: Option<PathBuf>,
     },
@@ -34,26 +34,26 @@ pub(crate) enum Entry {
 }
 
 /// Lists the folder and all below it. Fails only where the folder itself cannot be listed.
-pub(crate) fn walk(root: &Path) -> io::Result<Listing> {
-    let mut walk = Walk::default();
+pub(crate) fn walk(root: &Path) -> io::Result<DirTree> {
+    let mut walk = DirWalker::default();
     walk.folder(root, 0)?;
     Ok(walk.listing)
 }
 
 /// The config file at `path`; `None` when nothing stands there.
-pub(crate) fn entry(path: &Path) -> Option<Entry> {
+pub(crate) fn entry(path: &Path) -> Option<FileStatus> {
     let here = match path.symlink_metadata() {
         Ok(here) => here,
         Err(e) if is_absence(&e) => return None,
-        Err(e) => return Some(Entry::Unreadable(e.to_string())),
+        Err(e) => return Some(FileStatus::Unreadable(e.to_string())),
     };
     if !here.is_symlink() {
         return Some(of_metadata(&here, None));
     }
     Some(match disk::target(path) {
         Ok((there, target)) => of_metadata(&there, Some(target)),
-        Err(e) if e.kind() == io::ErrorKind::TimedOut => Entry::Unreadable(e.to_string()),
-        Err(e) => Entry::Unreadable(format!("the symlink leads nowhere: {e}")),
+        Err(e) if e.kind() == io::ErrorKind::TimedOut => FileStatus::Unreadable(e.to_string()),
+        Err(e) => FileStatus::Unreadable(format!("the symlink leads nowhere: {e}")),
     })
 }
 
@@ -63,28 +63,28 @@ pub(crate) fn is_config(path: &Path) -> bool {
     ends_well && !name_starts_with(path, ".#")
 }
 
-fn of_metadata(metadata: &Metadata, target: Option<PathBuf>) -> Entry {
+fn of_metadata(metadata: &Metadata, target: Option<PathBuf>) -> FileStatus {
     match metadata {
-        m if m.is_file() => Entry::File { stamp: Stamp::of(m), target },
-        m if m.is_dir() => Entry::Unreadable("a folder stands in its place".into()),
-        _ => Entry::Unreadable("not a regular file".into()),
+        m if m.is_file() => FileStatus::File { stamp: FileStamp::of(m), target },
+        m if m.is_dir() => FileStatus::Unreadable("a folder stands in its place".into()),
+        _ => FileStatus::Unreadable("not a regular file".into()),
     }
 }
 
 #[derive(Default)]
-struct Walk {
-    listing: Listing,
-    visited: BTreeSet<Identity>,
+struct DirWalker {
+    listing: DirTree,
+    visited: BTreeSet<FileId>,
 }
 
-impl Walk {
+impl DirWalker {
     fn folder(&mut self, path: &Path, depth: usize) -> io::Result<()> {
         if depth > MAX_DEPTH {
             return Err(io::Error::other("too deep"));
         }
-        let Folder { identity, canonical, entries } = disk::list(path)?;
+        let DirListing { identity, canonical, entries } = disk::list(path)?;
         // Symlinks may lead in circles, or twice to one folder. Where there is no identity, none is followed.
-        if identity != Identity::default() && !self.visited.insert(identity) {
+        if identity != FileId::default() && !self.visited.insert(identity) {
             return Ok(());
         }
         self.listing.folders.insert(canonical, path.to_path_buf());

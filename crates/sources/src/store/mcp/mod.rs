@@ -1,7 +1,7 @@
 //! `--mcpServerAddrs`: configuration over the Mesh Configuration Protocol as Istio 1.1 to 1.8 spoke it, sink side.
 //! One stream carries all collections; each has its own state, and what was told last stays when the server goes.
 
-pub mod wire;
+pub mod schema;
 
 use std::path::Path;
 
@@ -18,12 +18,12 @@ use tonic_prost::ProstCodec;
 use tracing::warn;
 
 use super::collections::Collections;
-use super::streams::{self, Streamed, ended, failed};
+use super::streams::{self, StreamSource, ended, failed};
 use crate::grpc::{self, Tls};
 use crate::http::{Identity, Roots};
 use crate::registry::pace::Retry;
-use crate::source::{Outlet, Source, Stopped};
-use wire::{RequestResources, Resources, SinkNode};
+use crate::source::{ChangeSender, Source, SourceError};
+use schema::{RequestResources, Resources, SinkNode};
 
 /// Where Istio 1.1 mounted certificates.
 const CERTIFICATES: &str = "/etc/certs";
@@ -45,7 +45,7 @@ const COLLECTIONS: &[(&str, Kind)] = &[
 
 /// Where configuration comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Options {
+pub struct McpOptions {
     /// `host:port`.
     pub address: String,
     /// Ask for changes rather than whole collections.
@@ -55,7 +55,7 @@ pub struct Options {
     pub node: String,
 }
 
-impl Options {
+impl McpOptions {
     /// The name of the source that this makes.
     pub fn id(&self) -> SourceId {
         SourceId(format!("mcp://{}", self.address).into())
@@ -63,7 +63,7 @@ impl Options {
 
     /// Reads `mcp://HOST:PORT`, `mcps://HOST:PORT` (certificates where Istio mounted them) or `HOST:PORT`;
     /// `?incremental=true` asks for changes.
-    pub fn parse(url: &str, node: &str) -> Result<Options, String> {
+    pub fn parse(url: &str, node: &str) -> Result<McpOptions, String> {
         let (scheme, rest) = url.split_once("://").unwrap_or(("mcp", url));
         let (address, query) = rest.split_once('?').unwrap_or((rest, ""));
         let address = address.trim_end_matches('/');
@@ -82,7 +82,7 @@ impl Options {
             "mcps" => Some(mounted(Path::new(CERTIFICATES))),
             other => return Err(format!("{url:?} has the unknown scheme {other:?}")),
         };
-        Ok(Options { address: address.to_owned(), incremental, tls, node: node.to_owned() })
+        Ok(McpOptions { address: address.to_owned(), incremental, tls, node: node.to_owned() })
     }
 }
 
@@ -95,7 +95,7 @@ fn mounted(folder: &Path) -> Tls {
 #[derive(Debug)]
 pub struct McpSink {
     id: SourceId,
-    options: Options,
+    options: McpOptions,
     collections: Collections,
 }
 
@@ -103,13 +103,13 @@ pub struct McpSink {
 const UNREAD: usize = 1024;
 
 /// The two directions of a stream.
-struct Stream {
+struct McpStream {
     requests: mpsc::Sender<RequestResources>,
     answers: Streaming<Resources>,
 }
 
 impl McpSink {
-    pub fn new(options: Options) -> McpSink {
+    pub fn new(options: McpOptions) -> McpSink {
         let id = options.id();
         let names = COLLECTIONS.iter().map(|(name, kind)| (Str::from(*name), *kind));
         let collections = Collections::new(id.0.clone(), names);
@@ -125,10 +125,11 @@ impl McpSink {
         }
     }
 
-    async fn open(&self) -> Result<Stream, Stopped> {
-        let channel = grpc::connect(&self.options.address, self.options.tls.as_ref()).await.map_err(Stopped::Failed)?;
+    async fn open(&self) -> Result<McpStream, SourceError> {
+        let channel =
+            grpc::connect(&self.options.address, self.options.tls.as_ref()).await.map_err(SourceError::Failed)?;
         let mut client = Grpc::new(channel).max_decoding_message_size(grpc::LARGEST_MESSAGE);
-        client.ready().await.map_err(|e| Stopped::Failed(e.to_string()))?;
+        client.ready().await.map_err(|e| SourceError::Failed(e.to_string()))?;
         let (requests, queue) = mpsc::channel(UNREAD);
         for collection in self.collections.names() {
             let initial_resource_versions =
@@ -138,9 +139,9 @@ impl McpSink {
         }
         let outgoing = Request::new(ReceiverStream::new(queue));
         let codec = ProstCodec::<RequestResources, Resources>::default();
-        let path = PathAndQuery::from_static(wire::ESTABLISH);
+        let path = PathAndQuery::from_static(schema::ESTABLISH);
         let answers = client.streaming(outgoing, path, codec).await.map_err(failed)?.into_inner();
-        Ok(Stream { requests, answers })
+        Ok(McpStream { requests, answers })
     }
 
     /// What an answer changes; an error where it does not fit what was asked for.
@@ -164,14 +165,14 @@ fn rejection(reason: &str) -> Rejection {
     Rejection { code: Code::InvalidArgument as i32, message: reason.to_owned(), details: Vec::new() }
 }
 
-impl Streamed for McpSink {
-    async fn follow(&mut self, outlet: &Outlet, retry: &mut Retry) -> Result<(), Stopped> {
-        outlet.health().asked();
+impl StreamSource for McpSink {
+    async fn follow(&mut self, sender: &ChangeSender, retry: &mut Retry) -> Result<(), SourceError> {
+        sender.health().asked();
         let mut stream = self.open().await?;
         loop {
-            let answer = self.collections.next(stream.answers.message(), outlet).await?;
+            let answer = self.collections.next(stream.answers.message(), sender).await?;
             let resources = answer.map_err(failed)?.ok_or_else(ended)?;
-            self.collections.heard(outlet, retry);
+            self.collections.heard(sender, retry);
             let taken = self.take(&resources);
             let error_detail = taken.as_ref().err().map(|reason| rejection(reason));
             let verdict = RequestResources {
@@ -181,12 +182,12 @@ impl Streamed for McpSink {
             };
             // A closed stream shows when the next answer is read.
             if let Err(TrySendError::Full(_)) = stream.requests.try_send(verdict) {
-                return Err(Stopped::Failed(format!(
+                return Err(SourceError::Failed(format!(
                     "the server sends and does not read: {UNREAD} answers are unread"
                 )));
             }
             match taken {
-                Ok(changes) => self.collections.tell(changes, outlet).await?,
+                Ok(changes) => self.collections.tell(changes, sender).await?,
                 Err(reason) => warn!(source = &*self.id.0, collection = resources.collection, reason, "refused"),
             }
         }
@@ -198,18 +199,18 @@ impl Source for McpSink {
         self.id.clone()
     }
 
-    async fn run(&mut self, outlet: Outlet) -> Result<(), Stopped> {
-        streams::run(self, &outlet).await
+    async fn run(&mut self, sender: ChangeSender) -> Result<(), SourceError> {
+        streams::run(self, &sender).await
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::Options;
+    use super::McpOptions;
 
     #[test]
     fn addresses_are_read_or_named() {
-        let read = |url: &str| Options::parse(url, "pilot");
+        let read = |url: &str| McpOptions::parse(url, "pilot");
         for (url, has_tls, incremental) in
             [("mcp://a:1", false, false), ("a:1", false, false), ("mcps://a:1?incremental=true", true, true)]
         {

@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use crate::http::{Client, Error, Limits, Options, Reach, Roots};
-use crate::source::{Outlet, Source, Stopped};
+use crate::source::{ChangeSender, Source, SourceError};
 use http::{HeaderMap, Uri};
 use model::change::{Change, SourceId};
 use model::config::Key;
@@ -36,13 +36,13 @@ pub struct Jwks {
     wanted: watch::Receiver<Option<Wanted>>,
     refresh: Duration,
     fetcher: Fetcher,
-    held: BTreeMap<KeySource, Held>,
+    held: BTreeMap<KeySource, KeySetState>,
     problems: Vec<Problem>,
     is_synced: bool,
 }
 
 /// What is known of one key set.
-struct Held {
+struct KeySetState {
     wish: KeyWish,
     keys: Option<Str>,
     fetched: Option<Instant>,
@@ -51,7 +51,7 @@ struct Held {
     due: Instant,
 }
 
-type Answers = JoinSet<(KeySource, Result<Str, String>)>;
+type FetchTasks = JoinSet<(KeySource, Result<Str, String>)>;
 
 impl Jwks {
     /// Fetches what is wanted, again after each `refresh`. Nothing is wanted before the receiver holds a value:
@@ -68,13 +68,13 @@ impl Jwks {
             std::mem::take(&mut self.held).into_iter().partition(|(source, _)| wanted.keys.contains_key(source));
         self.held = kept;
         for (source, wish) in wanted.keys {
-            self.held.entry(source).or_insert_with(Held::new).wish = wish;
+            self.held.entry(source).or_insert_with(KeySetState::new).wish = wish;
         }
         dropped.into_keys().map(|source| Change::Keys(source, None)).collect()
     }
 
     /// Begins the fetches that are due.
-    fn begin(&mut self, busy: &mut BTreeSet<KeySource>, answers: &mut Answers) {
+    fn begin(&mut self, busy: &mut BTreeSet<KeySource>, answers: &mut FetchTasks) {
         let now = Instant::now();
         for (source, held) in &self.held {
             if busy.len() >= AT_ONCE {
@@ -113,7 +113,7 @@ impl Jwks {
 
     /// Said once every key set that was wanted at the start was tried, or took too long.
     fn synced(&mut self, started: Instant) -> Option<Change> {
-        let is_tried = |held: &Held| held.fetched.is_some() || held.failures > 0;
+        let is_tried = |held: &KeySetState| held.fetched.is_some() || held.failures > 0;
         let is_over = self.held.values().all(is_tried) || started.elapsed() >= LONGEST_START;
         let is_first = is_over && !self.is_synced;
         self.is_synced |= is_over;
@@ -134,24 +134,24 @@ impl Source for Jwks {
         SourceId("jwks".into())
     }
 
-    async fn run(&mut self, outlet: Outlet) -> Result<(), Stopped> {
-        self.wanted.wait_for(Option::is_some).await.map_err(|_| Stopped::Closed)?;
-        let (started, mut busy, mut answers) = (Instant::now(), BTreeSet::new(), Answers::new());
+    async fn run(&mut self, sender: ChangeSender) -> Result<(), SourceError> {
+        self.wanted.wait_for(Option::is_some).await.map_err(|_| SourceError::Closed)?;
+        let (started, mut busy, mut answers) = (Instant::now(), BTreeSet::new(), FetchTasks::new());
         let mut changes = self.adopt();
         loop {
             changes.extend(self.problems());
             changes.extend(self.synced(started));
-            outlet.send(std::mem::take(&mut changes)).await?;
+            sender.send(std::mem::take(&mut changes)).await?;
             self.begin(&mut busy, &mut answers);
             let turn = self.next_turn(&busy, started);
             tokio::select! {
                 answer = next(&mut answers) => {
-                    let (source, answer) = answer.map_err(|e| Stopped::Failed(e.to_string()))?;
+                    let (source, answer) = answer.map_err(|e| SourceError::Failed(e.to_string()))?;
                     busy.remove(&source);
                     changes.extend(self.take_in(source, answer));
                 }
                 told = self.wanted.changed() => {
-                    told.map_err(|_| Stopped::Closed)?;
+                    told.map_err(|_| SourceError::Closed)?;
                     changes = self.adopt();
                 }
                 () = until(turn) => {}
@@ -160,7 +160,7 @@ impl Source for Jwks {
     }
 }
 
-async fn next(answers: &mut Answers) -> Result<(KeySource, Result<Str, String>), tokio::task::JoinError> {
+async fn next(answers: &mut FetchTasks) -> Result<(KeySource, Result<Str, String>), tokio::task::JoinError> {
     match answers.join_next().await {
         Some(answer) => answer,
         None => pending().await,
@@ -174,10 +174,10 @@ async fn until(turn: Option<Instant>) {
     }
 }
 
-impl Held {
-    fn new() -> Held {
+impl KeySetState {
+    fn new() -> KeySetState {
         let (wish, due) = (KeyWish::default(), Instant::now());
-        Held { wish, keys: None, fetched: None, failure: None, failures: 0, due }
+        KeySetState { wish, keys: None, fetched: None, failure: None, failures: 0, due }
     }
 
     /// Notes keys that were fetched; says whether they are other keys than before.

@@ -10,83 +10,83 @@ use tokio::time::{Instant, Sleep, sleep};
 use tower::{Layer, Service};
 
 /// What client-go takes for a rate or a burst of zero.
-const USUAL: Pace = Pace { per_second: 5.0, burst: 10.0 };
+const USUAL: RateLimit = RateLimit { per_second: 5.0, burst: 10.0 };
 
 /// Requests a second in the long run, and how many at once.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Pace {
+pub struct RateLimit {
     per_second: f64,
     burst: f64,
 }
 
-impl Pace {
+impl RateLimit {
     /// The pace as upstream's flags tell it. `None` is no bound, which a negative rate asks for; zeros stand for the
     /// defaults of Kubernetes' own client.
-    pub fn of_flags(per_second: f64, burst: i64) -> Option<Pace> {
+    pub fn of_flags(per_second: f64, burst: i64) -> Option<RateLimit> {
         if !per_second.is_finite() || per_second < 0.0 {
             return None;
         }
         let per_second = if per_second == 0.0 { USUAL.per_second } else { per_second };
         // A bucket that holds nothing would let nobody through.
         let burst = if burst == 0 { USUAL.burst } else { burst.max(1) as f64 };
-        Some(Pace { per_second, burst })
+        Some(RateLimit { per_second, burst })
     }
 }
 
 /// A bucket that all clients of one API server take from. Without a pace it is never empty.
 #[derive(Clone, Debug)]
-pub(super) struct Bucket {
-    pace: Option<Pace>,
-    state: Arc<Mutex<State>>,
+pub(super) struct TokenBucket {
+    rate_limit: Option<RateLimit>,
+    state: Arc<Mutex<BucketState>>,
 }
 
 #[derive(Debug)]
-struct State {
+struct BucketState {
     /// Below zero where requests wait that took theirs in advance.
     tokens: f64,
     at: Instant,
 }
 
-impl Bucket {
-    pub(super) fn new(pace: Option<Pace>) -> Bucket {
-        let tokens = pace.map_or(0.0, |pace| pace.burst);
-        Bucket { pace, state: Arc::new(Mutex::new(State { tokens, at: Instant::now() })) }
+impl TokenBucket {
+    pub(super) fn new(rate_limit: Option<RateLimit>) -> TokenBucket {
+        let tokens = rate_limit.map_or(0.0, |rate_limit| rate_limit.burst);
+        TokenBucket { rate_limit, state: Arc::new(Mutex::new(BucketState { tokens, at: Instant::now() })) }
     }
 
-    pub(super) fn pace(&self) -> Option<Pace> {
-        self.pace
+    pub(super) fn rate_limit(&self) -> Option<RateLimit> {
+        self.rate_limit
     }
 
     /// Takes a token and tells how long to wait for it.
     fn take(&self) -> Duration {
-        let Some(pace) = self.pace else { return Duration::ZERO };
+        let Some(rate_limit) = self.rate_limit else { return Duration::ZERO };
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let now = Instant::now();
-        let earned = now.duration_since(state.at).as_secs_f64() * pace.per_second;
-        state.tokens = (state.tokens + earned).min(pace.burst) - 1.0;
+        let earned = now.duration_since(state.at).as_secs_f64() * rate_limit.per_second;
+        state.tokens = (state.tokens + earned).min(rate_limit.burst) - 1.0;
         state.at = now;
-        Duration::try_from_secs_f64(-state.tokens / pace.per_second).unwrap_or_default()
+        Duration::try_from_secs_f64(-state.tokens / rate_limit.per_second).unwrap_or_default()
     }
 }
 
-impl<S> Layer<S> for Bucket {
-    type Service = Paced<S>;
+impl<S> Layer<S> for TokenBucket {
+    type Service = RateLimitedClient<S>;
 
-    fn layer(&self, inner: S) -> Paced<S> {
-        Paced { inner, bucket: self.clone(), turn: None }
+    fn layer(&self, inner: S) -> RateLimitedClient<S> {
+        RateLimitedClient { inner, bucket: self.clone(), turn: None }
     }
 }
 
 /// A client that waits for its turn before each request.
 #[derive(Debug)]
-pub(super) struct Paced<S> {
+pub(super) struct RateLimitedClient<S> {
     inner: S,
-    bucket: Bucket,
+    bucket: TokenBucket,
     /// The wait for a token that was taken and not used yet.
     turn: Option<Pin<Box<Sleep>>>,
 }
 
-impl<S: Service<R>, R> Service<R> for Paced<S> {
+impl<S: Service<R>, R> Service<R> for RateLimitedClient<S> {
     type Response = S::Response;
     type Error = S::Error;
     type Future = S::Future;
@@ -114,10 +114,10 @@ mod tests {
     use tokio::time::Instant;
     use tower::{Layer, Service, ServiceExt, service_fn};
 
-    use super::{Bucket, Pace, USUAL};
+    use super::{RateLimit, TokenBucket, USUAL};
 
     /// When each of some requests went out, in milliseconds after the first.
-    async fn sent(bucket: &Bucket, requests: usize) -> Vec<u128> {
+    async fn sent(bucket: &TokenBucket, requests: usize) -> Vec<u128> {
         let begun = Instant::now();
         let mut client = bucket.layer(service_fn(|()| async { Ok::<_, Infallible>(Instant::now()) }));
         let mut times = Vec::new();
@@ -128,18 +128,18 @@ mod tests {
         times
     }
 
-    fn pace(per_second: f64, burst: i64) -> Bucket {
-        Bucket::new(Pace::of_flags(per_second, burst))
+    fn rate_limit(per_second: f64, burst: i64) -> TokenBucket {
+        TokenBucket::new(RateLimit::of_flags(per_second, burst))
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_burst_goes_at_once_and_the_rest_at_its_pace() {
-        assert_eq!(sent(&pace(10.0, 3), 5).await, [0, 0, 0, 100, 200]);
+        assert_eq!(sent(&rate_limit(10.0, 3), 5).await, [0, 0, 0, 100, 200]);
     }
 
     #[tokio::test(start_paused = true)]
     async fn silence_fills_the_bucket_and_no_more() {
-        let bucket = pace(10.0, 2);
+        let bucket = rate_limit(10.0, 2);
         sent(&bucket, 2).await;
         tokio::time::sleep(Duration::from_secs(60)).await;
         assert_eq!(sent(&bucket, 4).await, [0, 0, 100, 200]);
@@ -147,7 +147,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn clients_of_one_server_share_a_bucket() {
-        let bucket = pace(10.0, 1);
+        let bucket = rate_limit(10.0, 1);
         let (one, other) = (bucket.clone(), bucket);
         let (one, other) = tokio::join!(sent(&one, 2), sent(&other, 2));
         let mut all = [one, other].concat();
@@ -157,12 +157,12 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_negative_rate_is_no_bound() {
-        assert_eq!(sent(&pace(-1.0, 1), 1000).await.last(), Some(&0));
+        assert_eq!(sent(&rate_limit(-1.0, 1), 1000).await.last(), Some(&0));
     }
 
     #[test]
     fn zeros_are_the_usual_values() {
-        assert_eq!(Pace::of_flags(0.0, 0), Some(USUAL));
-        assert_eq!(Pace::of_flags(f64::NAN, 1), None);
+        assert_eq!(RateLimit::of_flags(0.0, 0), Some(USUAL));
+        assert_eq!(RateLimit::of_flags(f64::NAN, 1), None);
     }
 }

@@ -4,10 +4,10 @@ use std::collections::HashSet;
 
 use model::names::{CredentialKey, Holder, Namespace, Str};
 
-use super::{Cluster, Collection, Name};
+use super::{ClusterState, Collection, NamespacedName};
 use crate::kubernetes::config::{DocumentId, kind_id};
 
-impl Cluster {
+impl ClusterState {
     /// How many objects of a collection are known, and how many of them a complete list does not have.
     pub(in crate::kubernetes) fn loss(
         &self,
@@ -15,7 +15,8 @@ impl Cluster {
         listed: &HashSet<(String, String)>,
     ) -> (usize, usize) {
         let known = self.known_part(collection);
-        let is_listed = |(namespace, name): &&Name| listed.contains(&(namespace.to_string(), name.to_string()));
+        let is_listed =
+            |(namespace, name): &&NamespacedName| listed.contains(&(namespace.to_string(), name.to_string()));
         (known.len(), known.len() - known.iter().filter(is_listed).count())
     }
 

@@ -28,11 +28,11 @@ const MAX_EVENT_BYTES: usize = 8 << 20;
 /// An answer that no API server gives which works well.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
-pub(super) struct WrongAnswer(pub(super) String);
+pub(super) struct BadResponse(pub(super) String);
 
-impl WrongAnswer {
+impl BadResponse {
     /// The wrong answer that caused an error.
-    pub(super) fn in_chain<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a WrongAnswer> {
+    pub(super) fn in_chain<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a BadResponse> {
         let mut next = Some(error);
         while let Some(error) = next {
             if let Some(wrong) = error.downcast_ref() {
@@ -47,7 +47,7 @@ impl WrongAnswer {
 }
 
 fn wrong(reason: String) -> BoxError {
-    WrongAnswer(reason).into()
+    BadResponse(reason).into()
 }
 
 /// Whether a request asks for a watch.
@@ -57,11 +57,11 @@ pub(super) fn is_watch<B>(request: &Request<B>) -> bool {
 
 /// Puts the limits around a client of one API server.
 #[derive(Clone, Debug, Default)]
-pub(super) struct AnswerLimits {
+pub(super) struct ResponseLimits {
     bytes_in_flight: Arc<AtomicUsize>,
 }
 
-impl<S> Layer<S> for AnswerLimits {
+impl<S> Layer<S> for ResponseLimits {
     type Service = LimitedClient<S>;
 
     fn layer(&self, inner: S) -> LimitedClient<S> {
@@ -72,7 +72,7 @@ impl<S> Layer<S> for AnswerLimits {
 #[derive(Debug)]
 pub(super) struct LimitedClient<S> {
     inner: S,
-    limits: AnswerLimits,
+    limits: ResponseLimits,
 }
 
 impl<S, Q, B> Service<Request<Q>> for LimitedClient<S>
@@ -103,7 +103,7 @@ where
 /// A body that ends with an error at its limit.
 pub(super) struct LimitedBody<B> {
     inner: B,
-    limits: AnswerLimits,
+    limits: ResponseLimits,
     /// Bytes so far, of all or of the event that is not complete.
     bytes: usize,
     /// Where the body must end. A watch need not.
@@ -111,7 +111,7 @@ pub(super) struct LimitedBody<B> {
 }
 
 impl<B> LimitedBody<B> {
-    fn new(inner: B, is_watch: bool, limits: AnswerLimits) -> LimitedBody<B> {
+    fn new(inner: B, is_watch: bool, limits: ResponseLimits) -> LimitedBody<B> {
         LimitedBody { inner, limits, bytes: 0, deadline: (!is_watch).then(|| Box::pin(sleep(DEADLINE))) }
     }
 
@@ -199,14 +199,14 @@ mod tests {
     use hyper::body::Frame;
     use tokio::time::Instant;
 
-    use super::{AnswerLimits, DEADLINE, LimitedBody, MAX_BODY_BYTES, MAX_BYTES_IN_FLIGHT, MAX_EVENT_BYTES};
+    use super::{DEADLINE, LimitedBody, MAX_BODY_BYTES, MAX_BYTES_IN_FLIGHT, MAX_EVENT_BYTES, ResponseLimits};
 
     const MIB: usize = 1 << 20;
 
     /// How many bytes of an endless body are read, and how it ends.
     async fn endless(chunk: Bytes, is_watch: bool, most: usize) -> (usize, Option<String>) {
         let frames = stream::repeat_with(move || Ok::<_, Infallible>(Frame::data(chunk.clone())));
-        let mut body = LimitedBody::new(StreamBody::new(frames), is_watch, AnswerLimits::default());
+        let mut body = LimitedBody::new(StreamBody::new(frames), is_watch, ResponseLimits::default());
         let mut read = 0;
         while read < most {
             match body.frame().await {
@@ -235,7 +235,7 @@ mod tests {
 
     #[tokio::test]
     async fn hole_07_answers_of_one_api_server_are_bounded_together() {
-        let limits = AnswerLimits::default();
+        let limits = ResponseLimits::default();
         let chunk = Bytes::from(vec![b' '; MIB]);
         let body = || {
             let chunk = chunk.clone();
@@ -264,9 +264,9 @@ mod tests {
     async fn hole_07_an_answer_that_never_ends_has_a_deadline_and_a_watch_has_none() {
         let silent = || StreamBody::new(stream::pending::<Result<Frame<Bytes>, Infallible>>());
         let begun = Instant::now();
-        let error = LimitedBody::new(silent(), false, AnswerLimits::default()).frame().await.unwrap().unwrap_err();
+        let error = LimitedBody::new(silent(), false, ResponseLimits::default()).frame().await.unwrap().unwrap_err();
         assert_eq!((error.to_string().as_str(), begun.elapsed()), ("an answer that does not end within 75s", DEADLINE));
-        let mut watch = LimitedBody::new(silent(), true, AnswerLimits::default());
+        let mut watch = LimitedBody::new(silent(), true, ResponseLimits::default());
         assert!(tokio::time::timeout(Duration::from_secs(3600), watch.frame()).await.is_err());
     }
 }

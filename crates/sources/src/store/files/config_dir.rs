@@ -8,12 +8,12 @@ use std::time::{Duration, Instant, SystemTime};
 use model::change::Change;
 use model::problem::Problem;
 
-use super::large::Large;
-use super::reading::{self, Content, Reading};
-use super::shelf::Shelf;
-use super::walk::{self, Entry, Listing};
-use crate::disk::{self, Identity, Stamp, YOUNG};
-use crate::watch::{Interest, Seen, Watch};
+use super::file_objects::FileObjects;
+use super::large::LargeFileParser;
+use super::read_file::{self, ParsedFile, ReadOutcome};
+use super::walk::{self, DirTree, FileStatus};
+use crate::disk::{self, FileId, FileStamp, YOUNG};
+use crate::file_watch::{FileEvents, FileWatch, Interest};
 
 /// Files go for good when no other has come or gone for this long: `rm -r` takes the files first
 /// and the folder last, editors move a file away before they write the new one.
@@ -30,12 +30,12 @@ const MAX_LISTINGS: usize = 5;
 const WORTH_THREADS: usize = 64;
 
 /// The folder, as far as it was seen.
-pub(crate) struct Folder {
+pub(crate) struct ConfigDir {
     root: PathBuf,
-    watch: Watch,
-    shelf: Shelf,
+    watch: FileWatch,
+    shelf: FileObjects,
     /// The root when it was last good.
-    identity: Option<Birth>,
+    identity: Option<DirIdentity>,
     /// Canonical paths of listed folders, to the paths people know.
     folders: BTreeMap<PathBuf, PathBuf>,
     /// Where symlinked files lead, to the paths people know.
@@ -43,33 +43,33 @@ pub(crate) struct Folder {
     unreadable: BTreeMap<PathBuf, String>,
     trouble: Option<String>,
     watch_failure: Option<String>,
-    missing: Missing,
-    doubtful: BTreeMap<PathBuf, Doubt>,
+    missing: MissingFiles,
+    doubtful: BTreeMap<PathBuf, PendingRecheck>,
     /// Files that are there but cannot be read: what they wait for may make no event.
     unread: BTreeSet<PathBuf>,
-    large: Large,
+    large: LargeFileParser,
 }
 
 /// Which folder it is; the time tells two apart that got the same inode one after the other.
-type Birth = (Identity, Option<SystemTime>);
+type DirIdentity = (FileId, Option<SystemTime>);
 
 /// A file that is looked at again before it is believed.
 #[derive(Clone, Copy)]
-struct Doubt {
+struct PendingRecheck {
     since: Instant,
     due: Instant,
 }
 
 /// Files that were there and are not, but may come back.
 #[derive(Default)]
-struct Missing {
+struct MissingFiles {
     paths: BTreeSet<PathBuf>,
     first: Option<Instant>,
     last: Option<Instant>,
 }
 
 /// What one look at the folder gave.
-pub(crate) struct Look {
+pub(crate) struct Scan {
     pub(crate) changes: Vec<Change>,
     /// When to look again even if nothing happens.
     pub(crate) again: Option<Instant>,
@@ -83,27 +83,27 @@ pub(crate) struct Look {
     pub(crate) is_partial: bool,
 }
 
-impl Folder {
-    pub(crate) fn new(root: PathBuf) -> Folder {
-        let watch = Watch::new();
-        Folder {
+impl ConfigDir {
+    pub(crate) fn new(root: PathBuf) -> ConfigDir {
+        let watch = FileWatch::new();
+        ConfigDir {
             root,
-            large: Large::new(watch.waker()),
+            large: LargeFileParser::new(watch.waker()),
             watch,
-            shelf: Shelf::default(),
+            shelf: FileObjects::default(),
             identity: None,
             folders: BTreeMap::new(),
             targets: BTreeMap::new(),
             unreadable: BTreeMap::new(),
             trouble: None,
             watch_failure: None,
-            missing: Missing::default(),
+            missing: MissingFiles::default(),
             doubtful: BTreeMap::new(),
             unread: BTreeSet::new(),
         }
     }
 
-    pub(crate) fn watch(&self) -> &Watch {
+    pub(crate) fn watch(&self) -> &FileWatch {
         &self.watch
     }
 
@@ -113,7 +113,7 @@ impl Folder {
     }
 
     /// Looks at what may have changed.
-    pub(crate) fn look(&mut self, seen: &Seen) -> Look {
+    pub(crate) fn look(&mut self, seen: &FileEvents) -> Scan {
         for (path, content) in self.large.parsed() {
             self.content(path, content);
         }
@@ -125,7 +125,7 @@ impl Folder {
         self.drop_missing(Instant::now());
         let changes = self.shelf.changes(self.problems());
         let is_watched = self.watch_failure.is_none();
-        Look {
+        Scan {
             changes,
             again: self.again(),
             trouble: self.trouble.clone(),
@@ -180,10 +180,10 @@ impl Folder {
         for path in files {
             match walk::entry(&path) {
                 None => self.gone(path),
-                Some(Entry::Unreadable(reason)) => self.unreadable(&path, &reason),
-                Some(Entry::File { target, .. }) => {
+                Some(FileStatus::Unreadable(reason)) => self.unreadable(&path, &reason),
+                Some(FileStatus::File { target, .. }) => {
                     self.note_target(&path, target);
-                    let reading = reading::read(&path, self.shelf.hash(&path));
+                    let reading = read_file::read(&path, self.shelf.hash(&path));
                     self.take_in(path, reading);
                 }
             }
@@ -205,10 +205,10 @@ impl Folder {
         let mut due = Vec::new();
         for (path, entry) in listing.files {
             match entry {
-                Entry::Unreadable(reason) => self.unreadable(&path, &reason),
-                Entry::File { stamp, .. } if self.shelf.is_current(&path, &stamp) => self.is_back(&path),
-                Entry::File { .. } if busy.contains(&path) => {}
-                Entry::File { stamp, .. } => self.look_or_doubt(path, &stamp, &mut due),
+                FileStatus::Unreadable(reason) => self.unreadable(&path, &reason),
+                FileStatus::File { stamp, .. } if self.shelf.is_current(&path, &stamp) => self.is_back(&path),
+                FileStatus::File { .. } if busy.contains(&path) => {}
+                FileStatus::File { stamp, .. } => self.look_or_doubt(path, &stamp, &mut due),
             }
         }
         for (path, reading) in read_all(&self.shelf, due) {
@@ -217,7 +217,7 @@ impl Folder {
     }
 
     /// A file found changed without an event may be in the middle of being written.
-    fn look_or_doubt(&mut self, path: PathBuf, stamp: &Stamp, due: &mut Vec<PathBuf>) {
+    fn look_or_doubt(&mut self, path: PathBuf, stamp: &FileStamp, due: &mut Vec<PathBuf>) {
         let is_first_look = self.shelf.objects() == 0 && !self.shelf.holds(&path);
         if is_first_look || !self.doubt(&path, stamp) {
             due.push(path);
@@ -225,7 +225,7 @@ impl Folder {
     }
 
     /// Lists the folder with watches in place before its files are read.
-    fn list(&mut self) -> Result<Listing, String> {
+    fn list(&mut self) -> Result<DirTree, String> {
         let mut listed = walk::walk(&self.root);
         for _ in 0..MAX_LISTINGS {
             let (new, failure) = self.watch.follow(self.interest(listed.as_ref().ok()));
@@ -241,7 +241,7 @@ impl Folder {
     }
 
     /// Refuses an empty folder that took the place of a full one: an unmounted disk looks like that.
-    fn trusted(&mut self, listing: Listing) -> Result<Listing, String> {
+    fn trusted(&mut self, listing: DirTree) -> Result<DirTree, String> {
         let identity = self.root_identity();
         let is_other = self.trouble.is_some() || identity != self.identity;
         if is_other && listing.files.is_empty() && !self.shelf.is_empty() {
@@ -251,7 +251,7 @@ impl Folder {
         self.folders = listing.folders.clone();
         self.targets.clear();
         for (path, entry) in &listing.files {
-            if let Entry::File { target, .. } = entry {
+            if let FileStatus::File { target, .. } = entry {
                 self.note_target(path, target.clone());
             }
         }
@@ -260,11 +260,11 @@ impl Folder {
 
     fn distrust(&mut self, reason: String) {
         self.trouble = Some(reason);
-        self.missing = Missing::default();
+        self.missing = MissingFiles::default();
         self.doubtful.clear();
     }
 
-    fn interest(&self, listing: Option<&Listing>) -> Interest {
+    fn interest(&self, listing: Option<&DirTree>) -> Interest {
         let mut interest = Interest::default();
         // The root by its own name, and by the name it has where symlinks lead.
         let parent = self.root.parent().and_then(disk::canonical);
@@ -275,8 +275,8 @@ impl Folder {
         let Some(listing) = listing else { return interest };
         interest.folders.extend(listing.folders.keys().cloned());
         interest.paths.extend(listing.files.values().filter_map(|entry| match entry {
-            Entry::File { target, .. } => target.clone(),
-            Entry::Unreadable(_) => None,
+            FileStatus::File { target, .. } => target.clone(),
+            FileStatus::Unreadable(_) => None,
         }));
         interest
     }
@@ -288,30 +288,30 @@ impl Folder {
     }
 
     /// Known files that were not listed and do not stand in a folder that could not be.
-    fn vanished(&self, listed: &BTreeMap<PathBuf, Entry>) -> Vec<PathBuf> {
+    fn vanished(&self, listed: &BTreeMap<PathBuf, FileStatus>) -> Vec<PathBuf> {
         let is_hidden = |path: &Path| self.unreadable.keys().any(|folder| path.starts_with(folder));
         let absent = self.shelf.paths().filter(|path| !listed.contains_key(*path) && !is_hidden(path));
         absent.map(Path::to_path_buf).collect()
     }
 
-    fn take_in(&mut self, path: PathBuf, reading: Reading) {
+    fn take_in(&mut self, path: PathBuf, reading: ReadOutcome) {
         match reading {
-            Reading::Gone => self.gone(path),
-            Reading::Unreadable(reason) => self.unreadable(&path, &reason),
-            Reading::Unsettled => _ = self.put_off(&path),
-            Reading::Same(stamp) => {
+            ReadOutcome::Gone => self.gone(path),
+            ReadOutcome::Unreadable(reason) => self.unreadable(&path, &reason),
+            ReadOutcome::Unsettled => _ = self.put_off(&path),
+            ReadOutcome::Same(stamp) => {
                 self.is_back(&path);
                 self.shelf.restamp(&path, stamp);
             }
-            Reading::Large(bytes) => {
+            ReadOutcome::Large(bytes) => {
                 self.is_back(&path);
                 self.large.put(path, bytes);
             }
-            Reading::Content(content) => self.content(path, content),
+            ReadOutcome::Parsed(content) => self.content(path, content),
         }
     }
 
-    fn content(&mut self, path: PathBuf, content: Content) {
+    fn content(&mut self, path: PathBuf, content: ParsedFile) {
         if self.shelf.is_loss(&path, &content) && self.doubt(&path, &content.stamp) {
             return;
         }
@@ -320,14 +320,14 @@ impl Folder {
     }
 
     /// Whether a file is so young that its writer may not have finished; it is looked at again soon.
-    fn doubt(&mut self, path: &Path, stamp: &Stamp) -> bool {
+    fn doubt(&mut self, path: &Path, stamp: &FileStamp) -> bool {
         stamp.is_young() && self.put_off(path) < DOUBT_LIMIT
     }
 
     /// Has the file looked at again soon; gives how long it has been put off.
     fn put_off(&mut self, path: &Path) -> Duration {
         let now = Instant::now();
-        let doubt = self.doubtful.entry(path.to_path_buf()).or_insert(Doubt { since: now, due: now });
+        let doubt = self.doubtful.entry(path.to_path_buf()).or_insert(PendingRecheck { since: now, due: now });
         doubt.due = now + YOUNG;
         now - doubt.since
     }
@@ -347,9 +347,9 @@ impl Folder {
         match walk::entry(&path) {
             None => self.missing.add(path),
             // A folder in its place, for example, which is listed as a folder.
-            Some(Entry::Unreadable(reason)) => self.unreadable(&path, &reason),
+            Some(FileStatus::Unreadable(reason)) => self.unreadable(&path, &reason),
             // It came back after the listing; its event is on the way.
-            Some(Entry::File { .. }) => {}
+            Some(FileStatus::File { .. }) => {}
         }
     }
 
@@ -376,9 +376,9 @@ impl Folder {
         }
     }
 
-    fn root_identity(&self) -> Option<Birth> {
+    fn root_identity(&self) -> Option<DirIdentity> {
         let (metadata, _) = disk::target(&self.root).ok()?;
-        Some((Identity::of(&metadata), metadata.created().ok()))
+        Some((FileId::of(&metadata), metadata.created().ok()))
     }
 
     fn problems(&self) -> Vec<Problem> {
@@ -401,7 +401,7 @@ impl Folder {
     }
 }
 
-impl Missing {
+impl MissingFiles {
     fn add(&mut self, path: PathBuf) {
         if self.paths.insert(path) {
             let now = Instant::now();
@@ -415,7 +415,7 @@ impl Missing {
             self.last = Some(Instant::now());
         }
         if self.paths.is_empty() {
-            *self = Missing::default();
+            *self = MissingFiles::default();
         }
     }
 
@@ -425,8 +425,8 @@ impl Missing {
 }
 
 /// Reads files on all cores: a cold start parses thousands.
-fn read_all(shelf: &Shelf, paths: Vec<PathBuf>) -> Vec<(PathBuf, Reading)> {
-    let read = |path: &PathBuf| reading::read(path, shelf.hash(path));
+fn read_all(shelf: &FileObjects, paths: Vec<PathBuf>) -> Vec<(PathBuf, ReadOutcome)> {
+    let read = |path: &PathBuf| read_file::read(path, shelf.hash(path));
     if paths.len() < WORTH_THREADS {
         return paths.into_iter().map(|path| (path.clone(), read(&path))).collect();
     }

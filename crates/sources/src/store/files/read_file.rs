@@ -13,35 +13,35 @@ use model::problem::{Problem, Severity};
 use xxhash_rust::xxh3::xxh3_128;
 
 use super::large::LARGE;
-use crate::disk::{self, Stamp, is_absence};
+use crate::disk::{self, FileStamp, is_absence};
 use crate::source::panic_text;
 
 /// What reading a file gave.
 #[derive(Debug)]
-pub(crate) enum Reading {
+pub(crate) enum ReadOutcome {
     Gone,
     Unreadable(String),
     /// It changed while it was read.
     Unsettled,
     /// The same bytes as last time.
-    Same(Stamp),
+    Same(FileStamp),
     /// Too much to parse at once.
-    Large(Bytes),
-    Content(Content),
+    Large(RawFile),
+    Parsed(ParsedFile),
 }
 
 /// A file's bytes, not parsed.
 #[derive(Debug)]
-pub(crate) struct Bytes {
-    stamp: Stamp,
+pub(crate) struct RawFile {
+    stamp: FileStamp,
     pub(crate) hash: u128,
     pub(crate) bytes: Vec<u8>,
 }
 
 /// A file's content, parsed and validated.
 #[derive(Debug)]
-pub(crate) struct Content {
-    pub(crate) stamp: Stamp,
+pub(crate) struct ParsedFile {
+    pub(crate) stamp: FileStamp,
     pub(crate) hash: u128,
     pub(crate) read_at: SystemTime,
     /// The file holds no byte.
@@ -51,34 +51,34 @@ pub(crate) struct Content {
 }
 
 /// Reads a file; parses it unless its bytes still have `known_hash` or are many.
-pub(crate) fn read(path: &Path, known_hash: Option<u128>) -> Reading {
+pub(crate) fn read(path: &Path, known_hash: Option<u128>) -> ReadOutcome {
     let (stamp, bytes) = match disk::bytes(path) {
         Ok(Some(read)) => read,
-        Ok(None) => return Reading::Unsettled,
-        Err(e) if is_absence(&e) => return Reading::Gone,
-        Err(e) => return Reading::Unreadable(e.to_string()),
+        Ok(None) => return ReadOutcome::Unsettled,
+        Err(e) if is_absence(&e) => return ReadOutcome::Gone,
+        Err(e) => return ReadOutcome::Unreadable(e.to_string()),
     };
     let hash = xxh3_128(&bytes);
     if known_hash == Some(hash) {
-        return Reading::Same(stamp);
+        return ReadOutcome::Same(stamp);
     }
-    let bytes = Bytes { stamp, hash, bytes };
-    if bytes.bytes.len() > LARGE { Reading::Large(bytes) } else { Reading::Content(bytes.parsed(path)) }
+    let bytes = RawFile { stamp, hash, bytes };
+    if bytes.bytes.len() > LARGE { ReadOutcome::Large(bytes) } else { ReadOutcome::Parsed(bytes.parsed(path)) }
 }
 
-impl Bytes {
+impl RawFile {
     /// Parses the bytes, which are gone then.
-    pub(crate) fn parsed(self, path: &Path) -> Content {
-        let Bytes { stamp, hash, bytes } = self;
+    pub(crate) fn parsed(self, path: &Path) -> ParsedFile {
+        let RawFile { stamp, hash, bytes } = self;
         let (objects, problems) = objects_of(&bytes, &path.to_string_lossy());
         let read_at = SystemTime::now();
-        Content { stamp, hash, read_at, is_empty: bytes.is_empty(), objects, problems }
+        ParsedFile { stamp, hash, read_at, is_empty: bytes.is_empty(), objects, problems }
     }
 }
 
 /// Which objects problems may be about, and the reverse. Both sides may have tens of thousands of entries, so texts are
 /// looked up and not compared one by one.
-pub(crate) struct Concerns {
+pub(crate) struct ProblemSubjects {
     /// A problem that may hide any object, or any object at all.
     is_any: bool,
     /// Objects by kind, namespace and name, as errors name them.
@@ -87,11 +87,11 @@ pub(crate) struct Concerns {
     short: HashSet<String>,
 }
 
-impl Concerns {
+impl ProblemSubjects {
     /// What these problems may be about.
-    pub(crate) fn of_problems(problems: &[Problem]) -> Concerns {
+    pub(crate) fn of_problems(problems: &[Problem]) -> ProblemSubjects {
         let about = |severity| problems.iter().filter(move |p| p.severity == severity).map(|p| p.about.to_string());
-        Concerns {
+        ProblemSubjects {
             is_any: problems.iter().any(|p| p.severity == Severity::Error && is_about_whole_file(p)),
             whole: about(Severity::Error).collect(),
             short: about(Severity::Warning).collect(),
@@ -99,9 +99,9 @@ impl Concerns {
     }
 
     /// What problems about these objects are called.
-    pub(crate) fn of_objects<'a>(keys: impl Iterator<Item = &'a Key> + Clone) -> Concerns {
+    pub(crate) fn of_objects<'a>(keys: impl Iterator<Item = &'a Key> + Clone) -> ProblemSubjects {
         let whole: HashSet<String> = keys.clone().map(Key::to_string).collect();
-        Concerns { is_any: !whole.is_empty(), whole, short: keys.map(short_name).collect() }
+        ProblemSubjects { is_any: !whole.is_empty(), whole, short: keys.map(short_name).collect() }
     }
 
     /// Whether one of the problems may be all that is left of this object.

@@ -17,27 +17,27 @@ const FILE: &str = "config.istio.io/accessConfigFile";
 
 /// The folder and what it said last.
 #[derive(Clone, PartialEq)]
-pub(super) struct Folder {
+pub(super) struct KubeconfigDir {
     path: PathBuf,
     /// By the name of the file.
-    entries: BTreeMap<String, Entry>,
+    entries: BTreeMap<String, ClusterFile>,
     problems: Vec<Problem>,
 }
 
 #[derive(Clone, PartialEq, Eq)]
-struct Entry {
+struct ClusterFile {
     cluster: String,
     kubeconfig: Vec<u8>,
 }
 
-impl Folder {
-    pub(super) fn new(path: &Path) -> Folder {
-        Folder { path: path.to_owned(), entries: BTreeMap::new(), problems: Vec::new() }
+impl KubeconfigDir {
+    pub(super) fn new(path: &Path) -> KubeconfigDir {
+        KubeconfigDir { path: path.to_owned(), entries: BTreeMap::new(), problems: Vec::new() }
     }
 
     /// As it is now. Entries go with their files only.
-    pub(super) fn read(&self) -> Folder {
-        let mut now = Folder { problems: Vec::new(), entries: BTreeMap::new(), ..self.clone() };
+    pub(super) fn read(&self) -> KubeconfigDir {
+        let mut now = KubeconfigDir { problems: Vec::new(), entries: BTreeMap::new(), ..self.clone() };
         let names = match names(&self.path) {
             Ok(names) => names,
             Err(error) => {
@@ -97,7 +97,7 @@ fn names(folder: &Path) -> std::io::Result<Vec<String>> {
     Ok(names)
 }
 
-fn entry(folder: &Path, file: &Path) -> Result<Option<Entry>, String> {
+fn entry(folder: &Path, file: &Path) -> Result<Option<ClusterFile>, String> {
     let bytes = content(file)?;
     let text = std::str::from_utf8(&bytes).map_err(|_| "the file is not text".to_owned())?;
     let document: Value = serde_saphyr::from_str(text).map_err(|error| unreadable(&error))?;
@@ -105,7 +105,7 @@ fn entry(folder: &Path, file: &Path) -> Result<Option<Entry>, String> {
     match word("/kind") {
         "Config" => {
             let stem = file.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default();
-            Ok(Some(Entry { cluster: stem, kubeconfig: bytes }))
+            Ok(Some(ClusterFile { cluster: stem, kubeconfig: bytes }))
         }
         "Cluster" => {
             let annotation = |name: &str| {
@@ -123,7 +123,7 @@ fn entry(folder: &Path, file: &Path) -> Result<Option<Entry>, String> {
                 return Err(format!("the annotation {FILE} names a file outside of the folder"));
             }
             let kubeconfig = content(&folder.join(access)).map_err(|reason| format!("{access}: {reason}"))?;
-            Ok(Some(Entry { cluster: word("/metadata/name").to_owned(), kubeconfig }))
+            Ok(Some(ClusterFile { cluster: word("/metadata/name").to_owned(), kubeconfig }))
         }
         _ => Ok(None),
     }
@@ -155,11 +155,11 @@ mod tests {
     use std::fs;
     use std::path::Path;
 
-    use super::Folder;
+    use super::KubeconfigDir;
 
     const KUBECONFIG: &str = "apiVersion: v1\nkind: Config\n";
 
-    fn clusters(folder: &Folder) -> Vec<String> {
+    fn clusters(folder: &KubeconfigDir) -> Vec<String> {
         folder.kubeconfigs().into_keys().collect()
     }
 
@@ -176,7 +176,7 @@ mod tests {
         let annotations = "annotations: {config.istio.io/accessConfigFile: keys/north}";
         write(place.path(), "n.yaml", &format!("kind: Cluster\nmetadata:\n  name: north\n  {annotations}\n"));
         write(place.path(), "README", "nothing of interest");
-        let folder = Folder::new(place.path()).read();
+        let folder = KubeconfigDir::new(place.path()).read();
         assert_eq!((clusters(&folder), folder.problems()), (vec!["east".to_owned(), "north".to_owned()], vec![]));
     }
 
@@ -184,7 +184,7 @@ mod tests {
     fn a_cluster_goes_with_its_file_and_not_with_its_content() {
         let place = tempfile::tempdir().unwrap();
         write(place.path(), "east", KUBECONFIG);
-        let folder = Folder::new(place.path()).read();
+        let folder = KubeconfigDir::new(place.path()).read();
         write(place.path(), "east", "kind: [");
         let broken = folder.read();
         assert_eq!((clusters(&broken), broken.problems().len()), (vec!["east".to_owned()], 1));
@@ -203,7 +203,7 @@ mod tests {
         for access in [secret.path().to_str().unwrap(), "../kubeconfig", "keys/../../kubeconfig"] {
             let annotations = format!("annotations: {{config.istio.io/accessConfigFile: {access}}}");
             write(place.path(), "n.yaml", &format!("kind: Cluster\nmetadata:\n  name: north\n  {annotations}\n"));
-            let folder = Folder::new(place.path()).read();
+            let folder = KubeconfigDir::new(place.path()).read();
             assert_eq!((clusters(&folder), folder.problems().len()), (vec![], 1), "{access}");
             assert!(folder.problems()[0].message.contains("outside of the folder"), "{:?}", folder.problems());
         }
@@ -213,7 +213,7 @@ mod tests {
     fn hole_01_problems_of_files_repeat_no_credential() {
         let place = tempfile::tempdir().unwrap();
         write(place.path(), "east", "kind: Config\ntoken: s3cret\nusers: [s3cret");
-        let folder = Folder::new(place.path()).read();
+        let folder = KubeconfigDir::new(place.path()).read();
         assert_eq!(folder.problems().len(), 1);
         assert!(!format!("{:?}", folder.problems()).contains("s3cret"), "{:?}", folder.problems());
     }

@@ -20,7 +20,7 @@ const MANY_PATHS: usize = 1024;
 
 /// What may have changed since the last question.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Seen {
+pub(crate) struct FileEvents {
     /// Events were lost or never told: look at everything.
     pub(crate) everything: bool,
     pub(crate) paths: BTreeSet<PathBuf>,
@@ -49,43 +49,43 @@ impl Interest {
 }
 
 /// A set of watched folders and what happened in them.
-pub(crate) struct Watch {
+pub(crate) struct FileWatch {
     watcher: Result<RecommendedWatcher, String>,
     watched: BTreeSet<PathBuf>,
-    shared: Arc<Shared>,
+    shared: Arc<WatchShared>,
 }
 
 #[derive(Default)]
-struct Shared {
-    pending: Mutex<Pending>,
+struct WatchShared {
+    pending: Mutex<PendingEvents>,
     wake: Notify,
 }
 
 #[derive(Default)]
-struct Pending {
-    seen: Seen,
-    writing: BTreeMap<PathBuf, Writing>,
+struct PendingEvents {
+    seen: FileEvents,
+    writing: BTreeMap<PathBuf, OpenWriter>,
     interest: Interest,
 }
 
 #[derive(Clone, Copy)]
-struct Writing {
+struct OpenWriter {
     first: Instant,
     last: Instant,
 }
 
-impl Writing {
+impl OpenWriter {
     fn due(self) -> Instant {
         (self.last + IDLE_WRITER).min(self.first + BUSY_WRITER)
     }
 }
 
-impl Watch {
-    pub(crate) fn new() -> Watch {
-        let shared = Arc::new(Shared::default());
+impl FileWatch {
+    pub(crate) fn new() -> FileWatch {
+        let shared = Arc::new(WatchShared::default());
         let events = shared.clone();
         let watcher = notify::recommended_watcher(move |event| events.take_in(event)).map_err(|e| e.to_string());
-        Watch { watcher, watched: BTreeSet::new(), shared }
+        FileWatch { watcher, watched: BTreeSet::new(), shared }
     }
 
     /// Watches exactly these. Also renews watches of folders that were replaced under the same name.
@@ -132,7 +132,7 @@ impl Watch {
 
 /// Makes a waiter look at a path.
 #[derive(Clone)]
-pub(crate) struct Waker(Arc<Shared>);
+pub(crate) struct Waker(Arc<WatchShared>);
 
 impl Waker {
     pub(crate) fn wake(&self, path: PathBuf) {
@@ -143,15 +143,15 @@ impl Waker {
 
 /// Waits for events.
 #[derive(Clone)]
-pub(crate) struct Waiter(Arc<Shared>);
+pub(crate) struct Waiter(Arc<WatchShared>);
 
 impl Waiter {
     /// What happened, at once if something did. Gives nothing seen when `until` passes first.
-    pub(crate) async fn seen(&self, until: Instant) -> Seen {
+    pub(crate) async fn seen(&self, until: Instant) -> FileEvents {
         loop {
             let woken = self.0.wake.notified();
             let (seen, due) = self.0.lock().take(Instant::now());
-            if seen != Seen::default() || Instant::now() >= until {
+            if seen != FileEvents::default() || Instant::now() >= until {
                 return seen;
             }
             let next = due.map_or(until, |due| due.min(until));
@@ -163,8 +163,8 @@ impl Waiter {
     }
 }
 
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, Pending> {
+impl WatchShared {
+    fn lock(&self) -> MutexGuard<'_, PendingEvents> {
         // Every write leaves the sets whole.
         self.pending.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -176,7 +176,7 @@ impl Shared {
     }
 }
 
-impl Pending {
+impl PendingEvents {
     /// Whether somebody should look.
     fn take_in(&mut self, event: notify::Result<Event>) -> bool {
         let Ok(event) = event else {
@@ -212,7 +212,7 @@ impl Pending {
         let now = Instant::now();
         self.seen.paths.remove(&path);
         let is_new = !self.writing.contains_key(&path);
-        self.writing.entry(path).or_insert(Writing { first: now, last: now }).last = now;
+        self.writing.entry(path).or_insert(OpenWriter { first: now, last: now }).last = now;
         is_new
     }
 
@@ -226,7 +226,7 @@ impl Pending {
         true
     }
 
-    fn take(&mut self, now: Instant) -> (Seen, Option<Instant>) {
+    fn take(&mut self, now: Instant) -> (FileEvents, Option<Instant>) {
         let overdue = self.writing.extract_if(.., |_, writing| writing.due() <= now).map(|(path, _)| path);
         self.seen.paths.extend(overdue);
         let due = self.writing.values().map(|writing| writing.due()).min();
@@ -257,16 +257,16 @@ mod tests {
     use notify::event::{AccessKind, AccessMode, DataChange, MetadataKind, ModifyKind, RenameMode};
     use notify::{Event, EventKind};
 
-    use super::{BUSY_WRITER, IDLE_WRITER, Interest, Pending};
+    use super::{BUSY_WRITER, IDLE_WRITER, Interest, PendingEvents};
 
     const WRITE: EventKind = EventKind::Modify(ModifyKind::Data(DataChange::Any));
     const CLOSE: EventKind = EventKind::Access(AccessKind::Close(AccessMode::Write));
     const RENAMED_TO: EventKind = EventKind::Modify(ModifyKind::Name(RenameMode::To));
     const CHMOD: EventKind = EventKind::Modify(ModifyKind::Metadata(MetadataKind::Any));
 
-    fn after(events: &[(EventKind, &str)]) -> Pending {
+    fn after(events: &[(EventKind, &str)]) -> PendingEvents {
         let interest = Interest { folders: ["/c".into()].into(), paths: ["/p/c".into()].into() };
-        let mut pending = Pending { interest, ..Pending::default() };
+        let mut pending = PendingEvents { interest, ..PendingEvents::default() };
         for (kind, path) in events {
             pending.take_in(Ok(Event::new(*kind).add_path(PathBuf::from(path))));
         }

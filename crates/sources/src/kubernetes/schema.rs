@@ -12,34 +12,34 @@ use serde_json::Value;
 
 /// One object of any kind that is read.
 #[derive(Clone, Debug)]
-pub enum Item {
-    Service(Box<Service>),
+pub enum ClusterObject {
+    Service(Box<ServiceObject>),
     EndpointSlice(EndpointSlice),
-    Pod(Box<Pod>),
-    Node(Node),
+    Pod(Box<PodObject>),
+    Node(NodeObject),
     Namespace(NamespaceObject),
-    Secret(Holding),
-    ConfigMap(Holding),
+    Secret(DataObject),
+    ConfigMap(DataObject),
     /// An object of a kind that the model reads as a document.
     Config(Box<Value>),
 }
 
-impl Item {
+impl ClusterObject {
     /// Reads an object by its `apiVersion` and `kind`. A reason is given for one that cannot be read.
-    pub fn read(json: Value) -> Result<Item, String> {
+    pub fn read(json: Value) -> Result<ClusterObject, String> {
         fn body<T: for<'de> Deserialize<'de>>(json: Value) -> Result<T, String> {
             serde_json::from_value(json).map_err(|e| e.to_string())
         }
         let word = |key: &str| json.get(key).and_then(Value::as_str).unwrap_or_default().to_owned();
         match (word("apiVersion").as_str(), word("kind").as_str()) {
-            ("v1", "Service") => body(json).map(Item::Service),
-            ("discovery.k8s.io/v1", "EndpointSlice") => body(json).map(Item::EndpointSlice),
-            ("v1", "Pod") => body(json).map(Item::Pod),
-            ("v1", "Node") => body(json).map(Item::Node),
-            ("v1", "Namespace") => body(json).map(Item::Namespace),
-            ("v1", "Secret") => body(json).map(Item::Secret),
-            ("v1", "ConfigMap") => body(json).map(Item::ConfigMap),
-            _ => Ok(Item::Config(Box::new(json))),
+            ("v1", "Service") => body(json).map(ClusterObject::Service),
+            ("discovery.k8s.io/v1", "EndpointSlice") => body(json).map(ClusterObject::EndpointSlice),
+            ("v1", "Pod") => body(json).map(ClusterObject::Pod),
+            ("v1", "Node") => body(json).map(ClusterObject::Node),
+            ("v1", "Namespace") => body(json).map(ClusterObject::Namespace),
+            ("v1", "Secret") => body(json).map(ClusterObject::Secret),
+            ("v1", "ConfigMap") => body(json).map(ClusterObject::ConfigMap),
+            _ => Ok(ClusterObject::Config(Box::new(json))),
         }
     }
 }
@@ -81,11 +81,11 @@ macro_rules! objects {
     };
 }
 
-objects!(Service, EndpointSlice, Pod, Node, NamespaceObject, Holding, Definition);
+objects!(ServiceObject, EndpointSlice, PodObject, NodeObject, NamespaceObject, DataObject, CustomResourceDefinition);
 
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
-pub struct Service {
+pub struct ServiceObject {
     pub metadata: ObjectMeta,
     #[serde(deserialize_with = "or_default")]
     pub spec: ServiceSpec,
@@ -122,16 +122,16 @@ pub struct ServicePort {
     pub port: u16,
     pub protocol: Str,
     pub app_protocol: Option<Str>,
-    pub target_port: Option<IntOrText>,
+    pub target_port: Option<IntOrString>,
     pub node_port: u16,
 }
 
 /// A port by number or by name.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(untagged)]
-pub enum IntOrText {
+pub enum IntOrString {
     Int(u16),
-    Text(Str),
+    String(Str),
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -145,12 +145,12 @@ pub struct ServiceStatus {
 #[serde(default)]
 pub struct LoadBalancer {
     #[serde(deserialize_with = "or_default")]
-    pub ingress: Vec<Ingress>,
+    pub ingress: Vec<LoadBalancerIngress>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
-pub struct Ingress {
+pub struct LoadBalancerIngress {
     pub ip: String,
     pub hostname: String,
 }
@@ -172,13 +172,13 @@ pub struct SliceEndpoint {
     #[serde(deserialize_with = "or_default")]
     pub addresses: Vec<String>,
     #[serde(deserialize_with = "or_default")]
-    pub conditions: Conditions,
+    pub conditions: EndpointConditions,
     pub target_ref: Option<TargetRef>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
-pub struct Conditions {
+pub struct EndpointConditions {
     pub ready: Option<bool>,
     pub serving: Option<bool>,
     pub terminating: Option<bool>,
@@ -201,7 +201,7 @@ pub struct SlicePort {
 
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
-pub struct Pod {
+pub struct PodObject {
     pub metadata: ObjectMeta,
     #[serde(deserialize_with = "or_default")]
     pub spec: PodSpec,
@@ -247,7 +247,7 @@ pub struct PodStatus {
     #[serde(rename = "podIPs", deserialize_with = "or_default")]
     pub pod_ips: Vec<PodIp>,
     #[serde(deserialize_with = "or_default")]
-    pub conditions: Vec<Condition>,
+    pub conditions: Vec<StatusCondition>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -258,7 +258,7 @@ pub struct PodIp {
 
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
-pub struct Condition {
+pub struct StatusCondition {
     #[serde(rename = "type")]
     pub kind: String,
     pub status: String,
@@ -266,7 +266,7 @@ pub struct Condition {
 
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
-pub struct Node {
+pub struct NodeObject {
     pub metadata: ObjectMeta,
     #[serde(deserialize_with = "or_default")]
     pub status: NodeStatus,
@@ -297,7 +297,7 @@ pub struct NamespaceObject {
 /// A Secret or a ConfigMap. Values of a Secret are in base64.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
-pub struct Holding {
+pub struct DataObject {
     pub metadata: ObjectMeta,
     #[serde(deserialize_with = "or_default")]
     pub data: BTreeMap<String, String>,
@@ -331,7 +331,7 @@ pub(super) fn created(meta: &ObjectMeta) -> i64 {
 /// A CustomResourceDefinition.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
-pub struct Definition {
+pub struct CustomResourceDefinition {
     pub metadata: ObjectMeta,
     pub spec: DefinitionSpec,
     #[serde(deserialize_with = "or_default")]
@@ -366,13 +366,13 @@ pub struct DefinitionVersion {
 #[serde(default)]
 pub struct DefinitionStatus {
     #[serde(deserialize_with = "or_default")]
-    pub conditions: Vec<Condition>,
+    pub conditions: Vec<StatusCondition>,
 }
 
-impl Definition {
+impl CustomResourceDefinition {
     /// Whether objects of the kind can be watched.
     pub fn is_usable(&self) -> bool {
-        let established = |c: &Condition| c.kind == "Established" && c.status == "True";
+        let established = |c: &StatusCondition| c.kind == "Established" && c.status == "True";
         self.metadata.deletion_timestamp.is_none() && self.status.conditions.iter().any(established)
     }
 }

@@ -38,7 +38,11 @@ pub(super) fn of_pod(labels: &Labels) -> Option<Locality> {
 }
 
 /// Labels with where the workload stands among them; `label` makes those that are new.
-pub(super) fn placed(labels: &Labels, place: &Place<'_>, label: impl FnMut((&str, &str)) -> Label) -> Labels {
+pub(super) fn with_location_labels(
+    labels: &Labels,
+    place: &WorkloadLocation<'_>,
+    label: impl FnMut((&str, &str)) -> Label,
+) -> Labels {
     let told = [
         (REGION[0], place.locality.region()),
         (ZONE[0], place.locality.zone()),
@@ -52,7 +56,7 @@ pub(super) fn placed(labels: &Labels, place: &Place<'_>, label: impl FnMut((&str
 }
 
 /// All that `placed` adds.
-pub(super) struct Place<'a> {
+pub(super) struct WorkloadLocation<'a> {
     pub(super) locality: &'a Locality,
     pub(super) cluster: &'a str,
     pub(super) node: &'a str,

@@ -10,8 +10,8 @@ use model::change::Change;
 use model::config::{Key, Object};
 use model::problem::{Problem, Severity};
 
-use super::reading::{Concerns, Content, whole_file};
-use crate::disk::Stamp;
+use super::read_file::{ParsedFile, ProblemSubjects, whole_file};
+use crate::disk::FileStamp;
 
 /// File systems keep times coarsely: a file read this soon after its last change may have changed once more unseen.
 const COARSE_CLOCK: Duration = Duration::from_millis(100);
@@ -19,10 +19,10 @@ const KEEPING: &str = "; keeping the last good version";
 
 /// All files, all objects in them, and what was told of them.
 #[derive(Debug, Default)]
-pub(crate) struct Shelf {
-    files: BTreeMap<Arc<Path>, Volume>,
+pub(crate) struct FileObjects {
+    files: BTreeMap<Arc<Path>, FileEntry>,
     /// Who has each object, the one that counts first: nearly always there is one.
-    claims: BTreeMap<Key, Vec<(Claim, Object)>>,
+    claims: BTreeMap<Key, Vec<(FileClaim, Object)>>,
     contested: BTreeSet<Key>,
     touched: BTreeSet<Key>,
     told: BTreeMap<Key, Object>,
@@ -31,30 +31,30 @@ pub(crate) struct Shelf {
 
 /// One file as last read.
 #[derive(Debug, Default)]
-struct Volume {
+struct FileEntry {
     /// Absent where the file could not be read.
-    bytes: Option<Bytes>,
+    bytes: Option<FileVersion>,
     keys: Vec<Key>,
     problems: Vec<Problem>,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Bytes {
-    stamp: Stamp,
+struct FileVersion {
+    stamp: FileStamp,
     hash: u128,
     read_at: SystemTime,
 }
 
 /// A place that holds an object; the first one wins.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Claim {
+struct FileClaim {
     /// The last good version of a document that is broken now: any good one is better.
     is_kept: bool,
     file: Arc<Path>,
     position: usize,
 }
 
-impl Shelf {
+impl FileObjects {
     pub(crate) fn is_empty(&self) -> bool {
         self.files.is_empty()
     }
@@ -77,46 +77,46 @@ impl Shelf {
     }
 
     /// Whether a file with this stamp certainly holds what it held.
-    pub(crate) fn is_current(&self, path: &Path, stamp: &Stamp) -> bool {
+    pub(crate) fn is_current(&self, path: &Path, stamp: &FileStamp) -> bool {
         let Some(bytes) = self.files.get(path).and_then(|file| file.bytes) else { return false };
         let age = bytes.read_at.duration_since(bytes.stamp.modified).unwrap_or_default();
         bytes.stamp == *stamp && age >= COARSE_CLOCK
     }
 
     /// Notes that the bytes are the same under a new stamp.
-    pub(crate) fn restamp(&mut self, path: &Path, stamp: Stamp) {
+    pub(crate) fn restamp(&mut self, path: &Path, stamp: FileStamp) {
         if let Some(bytes) = self.files.get_mut(path).and_then(|file| file.bytes.as_mut()) {
-            *bytes = Bytes { stamp, read_at: SystemTime::now(), ..*bytes };
+            *bytes = FileVersion { stamp, read_at: SystemTime::now(), ..*bytes };
         }
     }
 
     /// Whether taking this content would lose an object or break one.
-    pub(crate) fn is_loss(&self, path: &Path, content: &Content) -> bool {
+    pub(crate) fn is_loss(&self, path: &Path, content: &ParsedFile) -> bool {
         let Some(file) = self.files.get(path) else { return content.is_empty };
         let good: HashSet<Key> = content.objects.iter().map(Object::key).collect();
         !file.keys.iter().all(|key| good.contains(key))
     }
 
     /// Replaces what the file gave, keeping the last good version of what broke.
-    pub(crate) fn put(&mut self, path: &Path, mut content: Content) {
+    pub(crate) fn put(&mut self, path: &Path, mut content: ParsedFile) {
         let (path, before) = self.take(path);
         let good: BTreeSet<Key> = content.objects.iter().map(Object::key).collect();
         if content.is_empty && !before.is_empty() {
             // A full disk or a writer that died leaves this; who wants the objects gone deletes the file.
             content.problems.push(whole_file(&path.to_string_lossy(), 0, "the file is empty"));
         }
-        let broken = Concerns::of_problems(&content.problems);
+        let broken = ProblemSubjects::of_problems(&content.problems);
         let kept: Vec<(Key, Object)> =
             before.into_iter().filter(|(key, _)| !good.contains(key) && broken.has_object(key)).collect();
-        let kept_ones = Concerns::of_objects(kept.iter().map(|(key, _)| key));
+        let kept_ones = ProblemSubjects::of_objects(kept.iter().map(|(key, _)| key));
         for problem in content.problems.iter_mut().filter(|problem| kept_ones.has_problem(problem)) {
             problem.message = format!("{}{KEEPING}", problem.message).into();
         }
         let fresh = content.objects.into_iter().map(|object| (object.key(), object, false));
         let objects = fresh.chain(kept.into_iter().map(|(key, object)| (key, object, true)));
         let keys = self.claim(&path, objects);
-        let bytes = Bytes { stamp: content.stamp, hash: content.hash, read_at: content.read_at };
-        self.files.insert(path, Volume { bytes: Some(bytes), keys, problems: content.problems });
+        let bytes = FileVersion { stamp: content.stamp, hash: content.hash, read_at: content.read_at };
+        self.files.insert(path, FileEntry { bytes: Some(bytes), keys, problems: content.problems });
     }
 
     /// Notes that the file is there but cannot be read: its objects stay.
@@ -126,7 +126,7 @@ impl Shelf {
         let message = format!("could not read the file: {reason}{keeping}");
         let problems = vec![whole_file(&path.to_string_lossy(), 0, &message)];
         let keys = self.claim(&path, before.into_iter().map(|(key, object)| (key, object, true)));
-        self.files.insert(path, Volume { bytes: None, keys, problems });
+        self.files.insert(path, FileEntry { bytes: None, keys, problems });
     }
 
     /// Forgets a file and all in it.
@@ -176,7 +176,7 @@ impl Shelf {
     fn claim(&mut self, file: &Arc<Path>, objects: impl Iterator<Item = (Key, Object, bool)>) -> Vec<Key> {
         let mut keys = Vec::new();
         for (position, (key, object, is_kept)) in objects.enumerate() {
-            let claim = Claim { is_kept, file: file.clone(), position };
+            let claim = FileClaim { is_kept, file: file.clone(), position };
             let claims = self.claims.entry(key.clone()).or_default();
             let at = claims.partition_point(|(known, _)| *known < claim);
             claims.reserve_exact(1);

@@ -17,11 +17,11 @@ use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tracing::debug;
 
-use super::answer::WrongAnswer;
 use super::backoff::Backoff;
 use super::client;
-use super::cluster::Collection;
-use super::wire::{self, Item};
+use super::join::Collection;
+use super::response_limits::BadResponse;
+use super::schema::{self, ClusterObject};
 
 /// What busy API servers ask for.
 const BUSY_WAIT: Duration = Duration::from_secs(1);
@@ -36,25 +36,25 @@ const TRUST: Duration = Duration::from_millis(500);
 
 /// Something that a watch heard.
 #[derive(Debug)]
-pub(super) struct Heard {
+pub(super) struct WatchMessage {
     /// Which round of watches: after new credentials a new one begins.
-    pub(super) round: u64,
+    pub(super) session: u64,
     pub(super) collection: Collection,
-    pub(super) what: What,
+    pub(super) what: WatchEvent,
 }
 
 #[derive(Debug)]
-pub(super) enum What {
+pub(super) enum WatchEvent {
     /// A complete list begins.
     Begun,
     /// An object of that list.
-    Listed(Seen),
+    Listed(NamedObject),
     /// The list is complete.
     Complete,
-    Applied(Seen),
-    Deleted(Seen),
+    Applied(NamedObject),
+    Deleted(NamedObject),
     /// An object that was asked for beside the watch.
-    Supplied(Seen),
+    Supplied(NamedObject),
     /// After a failure the watch stands again, though nothing happened yet.
     Reopened,
     /// The API server could not be asked. `code` is 0 where it did not answer.
@@ -68,33 +68,33 @@ pub(super) enum What {
 
 /// An object with its name.
 #[derive(Debug)]
-pub(super) struct Seen {
+pub(super) struct NamedObject {
     pub(super) namespace: String,
     pub(super) name: String,
-    pub(super) object: Object,
+    pub(super) content: ObjectContent,
 }
 
 #[derive(Debug)]
-pub(super) enum Object {
-    Item(Item),
-    Definition(Box<wire::Definition>),
+pub(super) enum ObjectContent {
+    Item(ClusterObject),
+    Definition(Box<schema::CustomResourceDefinition>),
     /// A Secret that holds the way to other clusters.
-    Remote(wire::Holding),
+    Remote(schema::DataObject),
     /// The ConfigMap that names other clusters.
-    Registry(wire::Holding),
+    Registry(schema::DataObject),
     /// A Secret that the ConfigMap names.
-    Access(wire::Holding),
+    Access(schema::DataObject),
 }
 
 /// Where one watch looks and what it makes of what it sees.
-pub(super) struct Watch<K> {
-    pub(super) round: u64,
+pub(super) struct CollectionWatch<K> {
+    pub(super) session: u64,
     pub(super) collection: Collection,
     pub(super) api: Api<K>,
     /// How often the API server began to answer a watch of `api`.
     pub(super) opened: watch::Receiver<u64>,
     pub(super) config: watcher::Config,
-    pub(super) object: fn(&ApiResource, K) -> Object,
+    pub(super) object: fn(&ApiResource, K) -> ObjectContent,
     pub(super) resource: ApiResource,
     /// For custom kinds: their definition, which takes all objects with it when it goes.
     pub(super) definition: Option<(Client, String)>,
@@ -107,7 +107,7 @@ pub(super) struct Watch<K> {
 }
 
 /// Objects that can be watched: kinds that are told by name.
-pub(super) trait Watched:
+pub(super) trait WatchableKind:
     Resource<DynamicType = ApiResource, Scope = DynamicResourceScope>
     + Clone
     + DeserializeOwned
@@ -118,7 +118,7 @@ pub(super) trait Watched:
 {
 }
 
-impl<K> Watched for K where
+impl<K> WatchableKind for K where
     K: Resource<DynamicType = ApiResource, Scope = DynamicResourceScope>
         + Clone
         + DeserializeOwned
@@ -129,37 +129,37 @@ impl<K> Watched for K where
 {
 }
 
-impl<K: Watched> Watch<K> {
+impl<K: WatchableKind> CollectionWatch<K> {
     /// Watches until nobody listens.
-    pub(super) async fn run(self, tell: mpsc::Sender<Heard>) {
+    pub(super) async fn run(self, tell: mpsc::Sender<WatchMessage>) {
         let mut streaming = true;
         let mut backoff = Backoff::default();
         loop {
             match self.follow(&tell, streaming, &mut backoff).await {
-                Ended::Over => return,
-                Ended::NoStreaming => streaming = false,
-                Ended::Expired => debug!(collection = %self.collection, "listing anew"),
+                WatchEnd::Over => return,
+                WatchEnd::NoStreaming => streaming = false,
+                WatchEnd::Expired => debug!(collection = %self.collection, "listing anew"),
             }
         }
     }
 
-    async fn follow(&self, tell: &mpsc::Sender<Heard>, streaming: bool, backoff: &mut Backoff) -> Ended {
+    async fn follow(&self, tell: &mpsc::Sender<WatchMessage>, streaming: bool, backoff: &mut Backoff) -> WatchEnd {
         let config = if streaming { self.config.clone().streaming_lists() } else { self.config.clone() };
         let mut events = pin!(watcher(self.api.clone(), config));
         let mut opened = self.opened.clone();
-        let mut course = Course::new(streaming);
+        let mut state = WatchState::new(streaming);
         loop {
             let what = tokio::select! {
-                event = timeout(course.patience(self.lasts()), events.next()) => match event {
-                    Err(_) if course.listed.is_some() => return Ended::Expired,
-                    Err(_) => return Ended::NoStreaming,
-                    Ok(None) => return Ended::Over,
+                event = timeout(state.patience(self.lasts()), events.next()) => match event {
+                    Err(_) if state.listed.is_some() => return WatchEnd::Expired,
+                    Err(_) => return WatchEnd::NoStreaming,
+                    Ok(None) => return WatchEnd::Over,
                     Ok(Some(Ok(event))) => {
-                        course.see(&event);
-                        if course.in_list > self.max_objects {
-                            course.too_many(self.max_objects)
-                        } else if matches!(event, Event::Delete(_)) && self.has_ended(&mut course).await {
-                            return Ended::Over;
+                        state.see(&event);
+                        if state.in_list > self.max_objects {
+                            state.too_many(self.max_objects)
+                        } else if matches!(event, Event::Delete(_)) && self.has_ended(&mut state).await {
+                            return WatchEnd::Over;
                         } else {
                             self.what(event)
                         }
@@ -167,43 +167,43 @@ impl<K: Watched> Watch<K> {
                     Ok(Some(Err(error))) => {
                         debug!(collection = %self.collection, %error, "watch failed");
                         opened.mark_unchanged();
-                        match course.fail(&error) {
+                        match state.fail(&error) {
                             Some(what) => what,
-                            None => return Ended::NoStreaming,
+                            None => return WatchEnd::NoStreaming,
                         }
                     }
                 },
-                () = self.relist.notified() => return Ended::Expired,
-                Ok(()) = opened.changed(), if course.sight == Sight::None => {
-                    course.sight = Sight::Returning(Instant::now() + STEADY);
+                () = self.relist.notified() => return WatchEnd::Expired,
+                Ok(()) = opened.changed(), if state.connectivity == Connectivity::Down => {
+                    state.connectivity = Connectivity::Recovering(Instant::now() + STEADY);
                     continue;
                 }
-                () = sleep_until(course.steady_at()), if matches!(course.sight, Sight::Returning(_)) => {
-                    course.sight = Sight::Clear;
-                    What::Reopened
+                () = sleep_until(state.steady_at()), if matches!(state.connectivity, Connectivity::Recovering(_)) => {
+                    state.connectivity = Connectivity::Up;
+                    WatchEvent::Reopened
                 }
             };
-            let failed = matches!(what, What::Failed { .. });
-            let heard = Heard { round: self.round, collection: self.collection.clone(), what };
+            let failed = matches!(what, WatchEvent::Failed { .. });
+            let heard = WatchMessage { session: self.session, collection: self.collection.clone(), what };
             if tell.send(heard).await.is_err() {
-                return Ended::Over;
+                return WatchEnd::Over;
             }
             if failed {
-                sleep(backoff.next_wait().max(course.least_wait)).await;
+                sleep(backoff.next_wait().max(state.least_wait)).await;
             }
-            if course.is_expired {
-                return Ended::Expired;
+            if state.is_expired {
+                return WatchEnd::Expired;
             }
         }
     }
 
     /// Whether a deletion is that of the whole kind.
-    async fn has_ended(&self, course: &mut Course) -> bool {
-        if Instant::now() < course.trusted_until {
+    async fn has_ended(&self, state: &mut WatchState) -> bool {
+        if Instant::now() < state.trusted_until {
             return false;
         }
         let is_undefined = self.is_undefined().await;
-        course.trusted_until = Instant::now() + TRUST;
+        state.trusted_until = Instant::now() + TRUST;
         is_undefined
     }
 
@@ -216,25 +216,25 @@ impl<K: Watched> Watch<K> {
         Some(period + period.mul_f64(share))
     }
 
-    fn what(&self, event: Event<K>) -> What {
-        let seen = |object: K| Seen {
+    fn what(&self, event: Event<K>) -> WatchEvent {
+        let seen = |object: K| NamedObject {
             namespace: object.namespace().unwrap_or_default(),
             name: object.name_any(),
-            object: (self.object)(&self.resource, object),
+            content: (self.object)(&self.resource, object),
         };
         match event {
-            Event::Init => What::Begun,
-            Event::InitApply(object) => What::Listed(seen(object)),
-            Event::InitDone => What::Complete,
-            Event::Apply(object) => What::Applied(seen(object)),
-            Event::Delete(object) => What::Deleted(seen(object)),
+            Event::Init => WatchEvent::Begun,
+            Event::InitApply(object) => WatchEvent::Listed(seen(object)),
+            Event::InitDone => WatchEvent::Complete,
+            Event::Apply(object) => WatchEvent::Applied(seen(object)),
+            Event::Delete(object) => WatchEvent::Deleted(seen(object)),
         }
     }
 
     /// Whether the definition of the kind is going or gone: then its objects go with it, by nobody's wish.
     async fn is_undefined(&self) -> bool {
         let Some((client, name)) = &self.definition else { return false };
-        let definitions: Api<wire::Definition> = Api::all_with(client.clone(), &definitions());
+        let definitions: Api<schema::CustomResourceDefinition> = Api::all_with(client.clone(), &definitions());
         let mut backoff = Backoff::default();
         loop {
             match definitions.get_opt(name).await {
@@ -249,7 +249,7 @@ impl<K: Watched> Watch<K> {
 }
 
 /// How one watch goes.
-struct Course {
+struct WatchState {
     streaming: bool,
     /// When it was last listed.
     listed: Option<Instant>,
@@ -260,31 +260,31 @@ struct Course {
     refusals: usize,
     /// Until when the definition of the kind need not be looked at.
     trusted_until: Instant,
-    sight: Sight,
+    connectivity: Connectivity,
     /// Whether the next step is a new list.
     is_expired: bool,
 }
 
 /// Whether the collection is seen as it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Sight {
-    Clear,
+enum Connectivity {
+    Up,
     /// The last word was a failure.
-    None,
+    Down,
     /// The watch stands again; at this moment it counts.
-    Returning(Instant),
+    Recovering(Instant),
 }
 
-impl Course {
-    fn new(streaming: bool) -> Course {
-        Course {
+impl WatchState {
+    fn new(streaming: bool) -> WatchState {
+        WatchState {
             streaming,
             listed: None,
             in_list: 0,
             least_wait: Duration::ZERO,
             refusals: 0,
             trusted_until: Instant::now(),
-            sight: Sight::Clear,
+            connectivity: Connectivity::Up,
             is_expired: false,
         }
     }
@@ -309,11 +309,11 @@ impl Course {
             Event::InitApply(_) => self.in_list += 1,
             Event::Apply(_) | Event::Delete(_) => {}
         }
-        self.sight = Sight::Clear;
+        self.connectivity = Connectivity::Up;
     }
 
     /// What to tell of a failure; `None` where the server only does not know streaming lists.
-    fn fail(&mut self, error: &watcher::Error) -> Option<What> {
+    fn fail(&mut self, error: &watcher::Error) -> Option<WatchEvent> {
         let code = code(error);
         // Older servers refuse streaming lists, and those on an old etcd fail in them.
         self.refusals += usize::from(code == 500);
@@ -324,29 +324,29 @@ impl Course {
         // kube lists again after an expired watch; some proxies in front of API servers report one at once.
         self.is_expired = self.listed.is_some() && code == 410 && matches!(error, watcher::Error::WatchStartFailed(_));
         self.least_wait = if code == 429 { BUSY_WAIT } else { Duration::ZERO };
-        self.sight = Sight::None;
-        let is_wrong = WrongAnswer::in_chain(error).is_some();
-        Some(What::Failed { message: reason(error), code, is_wrong })
+        self.connectivity = Connectivity::Down;
+        let is_wrong = BadResponse::in_chain(error).is_some();
+        Some(WatchEvent::Failed { message: reason(error), code, is_wrong })
     }
 
     /// A list without end: it is given up.
-    fn too_many(&mut self, max_objects: usize) -> What {
+    fn too_many(&mut self, max_objects: usize) -> WatchEvent {
         self.is_expired = true;
-        self.sight = Sight::None;
+        self.connectivity = Connectivity::Down;
         let message = format!("a list of more than {max_objects} objects (PILOTAGE_KUBERNETES_MAX_OBJECTS)");
-        What::Failed { message, code: 0, is_wrong: true }
+        WatchEvent::Failed { message, code: 0, is_wrong: true }
     }
 
     fn steady_at(&self) -> Instant {
-        match self.sight {
-            Sight::Returning(at) => at,
-            Sight::Clear | Sight::None => Instant::now(),
+        match self.connectivity {
+            Connectivity::Recovering(at) => at,
+            Connectivity::Up | Connectivity::Down => Instant::now(),
         }
     }
 }
 
 #[derive(PartialEq, Eq)]
-enum Ended {
+enum WatchEnd {
     Over,
     NoStreaming,
     /// What was listed is too old: the history from which to go on is gone, or it is time.
@@ -383,12 +383,12 @@ pub(super) fn resource(group: &str, version: &str, kind: &str, plural: &str) -> 
 }
 
 /// An object of a kind that the model reads as a document.
-pub(super) fn document(resource: &ApiResource, mut object: DynamicObject) -> Object {
+pub(super) fn document(resource: &ApiResource, mut object: DynamicObject) -> ObjectContent {
     object.metadata.managed_fields = None;
     object.types = None;
     let mut json = serde_json::to_value(&object).unwrap_or_default();
     // Lists leave these out of their items.
     json["apiVersion"] = resource.api_version.as_str().into();
     json["kind"] = resource.kind.as_str().into();
-    Object::Item(Item::Config(Box::new(json)))
+    ObjectContent::Item(ClusterObject::Config(Box::new(json)))
 }

@@ -5,9 +5,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::disk::{self, YOUNG};
+use crate::file_watch::{FileWatch, Interest, Waiter};
 use crate::health::Health;
-use crate::source::Stopped;
-use crate::watch::{Interest, Waiter, Watch};
+use crate::source::SourceError;
 
 /// How often the file is read in case an event was lost.
 const SAFETY_NET: Duration = Duration::from_secs(10);
@@ -19,16 +19,16 @@ const COALESCE: Duration = Duration::from_millis(5);
 const LONG_LOOK: Duration = Duration::from_secs(30);
 
 /// The file and the watch on it.
-pub(crate) struct Followed {
+pub(crate) struct WatchedFile {
     path: PathBuf,
-    watch: Arc<Mutex<Watch>>,
+    watch: Arc<Mutex<FileWatch>>,
     waiter: Waiter,
     /// The kernel tells of changes.
     is_watched: bool,
 }
 
 /// What is in the file now.
-pub(crate) enum Sight {
+pub(crate) enum FileState {
     Absent,
     Unreadable(String),
     Bytes {
@@ -39,13 +39,13 @@ pub(crate) enum Sight {
     Unsettled,
 }
 
-impl Followed {
-    pub(crate) fn new(path: &Path) -> Followed {
+impl WatchedFile {
+    pub(crate) fn new(path: &Path) -> WatchedFile {
         // Fails only for an empty path or without a working folder; reading then says why.
         let path = std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf());
-        let watch = Watch::new();
+        let watch = FileWatch::new();
         let waiter = watch.waiter();
-        Followed { path, watch: Arc::new(Mutex::new(watch)), waiter, is_watched: false }
+        WatchedFile { path, watch: Arc::new(Mutex::new(watch)), waiter, is_watched: false }
     }
 
     /// The path as messages tell it.
@@ -54,23 +54,23 @@ impl Followed {
     }
 
     /// Reads the file, off the async threads. Health tells whether it could be.
-    pub(crate) async fn look(&mut self, health: &Health) -> Result<Sight, Stopped> {
+    pub(crate) async fn look(&mut self, health: &Health) -> Result<FileState, SourceError> {
         let (path, watch) = (self.path.clone(), self.watch.clone());
         let look = tokio::task::spawn_blocking(move || {
             let mut watch = watch.lock().unwrap_or_else(PoisonError::into_inner);
             let interest = interest(&path);
             let can_watch = !interest.paths.is_empty();
             let (_, failure) = watch.follow(interest);
-            (sight(&path), can_watch && failure.is_none())
+            (state(&path), can_watch && failure.is_none())
         });
-        let failed = |e| Stopped::Failed(format!("could not look at {}: {e}", self.path.display()));
-        let (sight, is_watched) = health.while_waiting(LONG_LOOK, &self.name(), look).await.map_err(failed)?;
-        match &sight {
-            Sight::Unreadable(reason) => health.lost(format!("could not read {}: {reason}", self.path.display())),
-            Sight::Absent | Sight::Bytes { .. } | Sight::Unsettled => health.regained(),
+        let failed = |e| SourceError::Failed(format!("could not look at {}: {e}", self.path.display()));
+        let (state, is_watched) = health.while_waiting(LONG_LOOK, &self.name(), look).await.map_err(failed)?;
+        match &state {
+            FileState::Unreadable(reason) => health.lost(format!("could not read {}: {reason}", self.path.display())),
+            FileState::Absent | FileState::Bytes { .. } | FileState::Unsettled => health.regained(),
         }
         self.is_watched = is_watched;
-        Ok(sight)
+        Ok(state)
     }
 
     /// Completes when it is worth another look: soon where the last one was not taken in.
@@ -85,12 +85,12 @@ impl Followed {
     }
 }
 
-fn sight(path: &Path) -> Sight {
+fn state(path: &Path) -> FileState {
     match disk::bytes(path) {
-        Ok(Some((stamp, bytes))) => Sight::Bytes { bytes, is_young: stamp.is_young() },
-        Ok(None) => Sight::Unsettled,
-        Err(e) if disk::is_absence(&e) => Sight::Absent,
-        Err(e) => Sight::Unreadable(e.to_string()),
+        Ok(Some((stamp, bytes))) => FileState::Bytes { bytes, is_young: stamp.is_young() },
+        Ok(None) => FileState::Unsettled,
+        Err(e) if disk::is_absence(&e) => FileState::Absent,
+        Err(e) => FileState::Unreadable(e.to_string()),
     }
 }
 

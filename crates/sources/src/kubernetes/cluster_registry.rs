@@ -19,23 +19,23 @@ pub(super) type SecretName = (String, String);
 
 /// What the ConfigMap says, and what is known of the Secrets that it names.
 #[derive(Debug, Default)]
-pub(super) struct Registered {
+pub(super) struct ClusterRegistry {
     /// By their key in the ConfigMap.
-    entries: BTreeMap<String, Entry>,
+    entries: BTreeMap<String, RegistryEntry>,
     faults: Vec<Problem>,
     /// Secrets that were looked for; `None` for one that is not there.
     secrets: BTreeMap<SecretName, Option<BTreeMap<String, String>>>,
 }
 
 #[derive(Debug)]
-struct Entry {
+struct RegistryEntry {
     cluster: String,
     secret: SecretName,
     /// In base64, as the Secret had it last: a cluster does not go with its Secret, but with its entry.
     kubeconfig: Option<String>,
 }
 
-impl Registered {
+impl ClusterRegistry {
     /// Takes the ConfigMap's entries in. One that cannot be read costs no other.
     pub(super) fn put(&mut self, data: &BTreeMap<String, String>) {
         let mut before = std::mem::take(&mut self.entries);
@@ -46,10 +46,11 @@ impl Registered {
                     self.faults.push(fault(key, format!("the cluster {} is there already", entry.cluster)));
                 }
                 Ok(entry) => {
-                    let same = |known: &Entry| (&known.cluster, &known.secret) == (&entry.cluster, &entry.secret);
+                    let same =
+                        |known: &RegistryEntry| (&known.cluster, &known.secret) == (&entry.cluster, &entry.secret);
                     let known = before.remove(key).filter(same).and_then(|known| known.kubeconfig);
                     let kubeconfig = self.held(&entry.secret, key).or(known);
-                    self.entries.insert(key.clone(), Entry { kubeconfig, ..entry });
+                    self.entries.insert(key.clone(), RegistryEntry { kubeconfig, ..entry });
                 }
                 Err(reason) => self.faults.push(fault(key, reason)),
             }
@@ -124,7 +125,7 @@ fn fault(key: &str, message: String) -> Problem {
 }
 
 /// Reads one entry. Annotations of other types than text are of no use here.
-fn read(key: &str, text: &str) -> Result<Entry, String> {
+fn read(key: &str, text: &str) -> Result<RegistryEntry, String> {
     let document: Value = serde_saphyr::from_str(text).map_err(|e| format!("could not read the entry: {e}"))?;
     let word = |pointer: &str| document.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
     let annotation = |name: &str| {
@@ -142,7 +143,7 @@ fn read(key: &str, text: &str) -> Result<Entry, String> {
         return Err(format!("the annotation {SECRET} names no Secret"));
     }
     let or = |text: &str, usual: &str| if text.is_empty() { usual.to_owned() } else { text.to_owned() };
-    Ok(Entry {
+    Ok(RegistryEntry {
         cluster: or(word("/metadata/name"), key),
         secret: (or(annotation(SECRET_NAMESPACE), USUAL_NAMESPACE), secret.to_owned()),
         kubeconfig: None,
@@ -153,7 +154,7 @@ fn read(key: &str, text: &str) -> Result<Entry, String> {
 mod tests {
     use std::collections::BTreeMap;
 
-    use super::{Registered, SecretName};
+    use super::{ClusterRegistry, SecretName};
 
     fn entry(cluster: &str, annotations: &str) -> String {
         format!("kind: Cluster\nmetadata:\n  name: {cluster}\n  annotations: {{{annotations}}}\n")
@@ -167,41 +168,44 @@ mod tests {
         ("istio-system".to_owned(), "creds".to_owned())
     }
 
-    fn kubeconfigs(registered: &Registered) -> BTreeMap<String, String> {
-        registered.kubeconfigs().into_iter().map(|(cluster, entry)| (cluster, entry.encoded)).collect()
+    fn kubeconfigs(cluster_registry: &ClusterRegistry) -> BTreeMap<String, String> {
+        cluster_registry.kubeconfigs().into_iter().map(|(cluster, entry)| (cluster, entry.encoded)).collect()
     }
 
     const NAMED: &str = "config.istio.io/accessConfigSecret: creds, config.istio.io/pilotCfgStore: true";
 
     #[test]
     fn a_cluster_is_called_by_its_name_and_found_by_its_key() {
-        let mut registered = Registered::default();
-        registered.put(&map(&[("file.yaml", entry("east", NAMED))]));
-        assert_eq!(registered.secrets().into_iter().collect::<Vec<_>>(), [creds()]);
-        assert!(registered.kubeconfigs().is_empty() && registered.problems().is_empty(), "nobody looked yet");
-        registered.put_secret(&creds(), Some(map(&[("file.yaml", "one".to_owned())])));
-        assert_eq!(kubeconfigs(&registered), map(&[("east", "one".to_owned())]));
+        let mut cluster_registry = ClusterRegistry::default();
+        cluster_registry.put(&map(&[("file.yaml", entry("east", NAMED))]));
+        assert_eq!(cluster_registry.secrets().into_iter().collect::<Vec<_>>(), [creds()]);
+        assert!(
+            cluster_registry.kubeconfigs().is_empty() && cluster_registry.problems().is_empty(),
+            "nobody looked yet"
+        );
+        cluster_registry.put_secret(&creds(), Some(map(&[("file.yaml", "one".to_owned())])));
+        assert_eq!(kubeconfigs(&cluster_registry), map(&[("east", "one".to_owned())]));
     }
 
     #[test]
     fn a_lost_secret_costs_no_cluster_and_a_lost_entry_does() {
-        let mut registered = Registered::default();
-        registered.put_secret(&creds(), Some(map(&[("east", "one".to_owned())])));
-        registered.put(&map(&[("east", entry("east", NAMED))]));
-        registered.put_secret(&creds(), None);
-        assert_eq!(kubeconfigs(&registered), map(&[("east", "one".to_owned())]));
-        let problems: Vec<String> = registered.problems().iter().map(ToString::to_string).collect();
+        let mut cluster_registry = ClusterRegistry::default();
+        cluster_registry.put_secret(&creds(), Some(map(&[("east", "one".to_owned())])));
+        cluster_registry.put(&map(&[("east", entry("east", NAMED))]));
+        cluster_registry.put_secret(&creds(), None);
+        assert_eq!(kubeconfigs(&cluster_registry), map(&[("east", "one".to_owned())]));
+        let problems: Vec<String> = cluster_registry.problems().iter().map(ToString::to_string).collect();
         assert_eq!(problems, ["cluster east: the Secret istio-system/creds has no kubeconfig under \"east\""]);
-        registered.put(&BTreeMap::new());
-        assert!(registered.kubeconfigs().is_empty() && registered.problems().is_empty());
+        cluster_registry.put(&BTreeMap::new());
+        assert!(cluster_registry.kubeconfigs().is_empty() && cluster_registry.problems().is_empty());
     }
 
     #[test]
     fn a_bad_entry_is_named_and_costs_no_other() {
-        let mut registered = Registered::default();
-        registered.put_secret(&creds(), Some(map(&[("good", "one".to_owned())])));
+        let mut cluster_registry = ClusterRegistry::default();
+        cluster_registry.put_secret(&creds(), Some(map(&[("good", "one".to_owned())])));
         let consul = format!("{NAMED}, config.istio.io/platform: Consul");
-        registered.put(&map(&[
+        cluster_registry.put(&map(&[
             ("good", entry("good", NAMED)),
             ("a", "kind: [".to_owned()),
             ("b", "kind: Secret".to_owned()),
@@ -209,8 +213,8 @@ mod tests {
             ("d", entry("d", "")),
             ("twice", entry("good", NAMED)),
         ]));
-        assert_eq!(kubeconfigs(&registered), map(&[("good", "one".to_owned())]));
-        let about: Vec<String> = registered.problems().iter().map(|p| p.about.to_string()).collect();
+        assert_eq!(kubeconfigs(&cluster_registry), map(&[("good", "one".to_owned())]));
+        let about: Vec<String> = cluster_registry.problems().iter().map(|p| p.about.to_string()).collect();
         assert_eq!(about, ["cluster a", "cluster b", "cluster c", "cluster d", "cluster twice"]);
     }
 }

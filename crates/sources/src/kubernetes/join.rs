@@ -1,7 +1,7 @@
 //! One cluster, joined in memory: objects go in in any order, changes come out. What is known decides, never
 //! what came first: an endpoint whose pod is not known yet is told with the pod.
 
-mod extent;
+mod limits;
 
 use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -21,24 +21,24 @@ use model::service::Service;
 use model::settings::{Knobs, Settings};
 use model::workload::{Workload, WorkloadKey};
 
-use super::config::{DocumentId, Documents, kind_id};
-use super::credentials::Credentials;
-use super::interner::{Interner, Pool};
-use super::place::{self, NETWORK};
-use super::pod::{self, Pod, Surroundings, Template};
+use super::config::{ConfigDocuments, DocumentId, kind_id};
+use super::credentials::CredentialStore;
+use super::interner::{InternPool, Interner};
+use super::locality::{self, NETWORK};
+use super::pod::{self, PodContext, PodTemplate, StoredPod};
+use super::schema::{self, ClusterObject};
 use super::selector::is_discovered;
-use super::service::{self, Around, Kept};
-use super::slice::{self, Join, SERVICE_NAME, Slice, Standing};
-use super::wire::{self, Item};
+use super::service::{self, ServiceContext, StoredService};
+use super::slice::{self, AddressOwner, EndpointJoin, SERVICE_NAME, StoredSlice};
 
 const REVISION: &str = "istio.io/rev";
 
 /// Namespace and name.
-type Name = (Namespace, Str);
+type NamespacedName = (Namespace, Str);
 
 /// What does not change while a cluster is watched.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct ClusterOptions {
     pub cluster: ClusterId,
     /// DNS suffix, `cluster.local`.
     pub domain: Str,
@@ -52,10 +52,10 @@ pub struct Options {
     pub mesh_config: Option<Str>,
 }
 
-impl Options {
+impl ClusterOptions {
     /// The cluster that the control plane itself stands in, in the usual namespace, read whatever the revision.
-    pub fn own(settings: &Settings) -> Options {
-        Options {
+    pub fn own(settings: &Settings) -> ClusterOptions {
+        ClusterOptions {
             cluster: settings.cluster.clone(),
             domain: settings.domain.clone(),
             system_namespace: "istio-system".into(),
@@ -117,89 +117,89 @@ impl fmt::Display for Collection {
 
 /// All that is known of one cluster.
 #[derive(Clone, Debug)]
-pub struct Cluster {
-    options: Options,
+pub struct ClusterState {
+    options: ClusterOptions,
     settings: Settings,
     interner: Interner,
-    templates: Pool<Template>,
-    namespaces: BTreeMap<Namespace, NamespaceFacts>,
-    nodes: BTreeMap<Str, Node>,
-    pods: BTreeMap<Name, Running>,
-    services: BTreeMap<Name, Serving>,
+    templates: InternPool<PodTemplate>,
+    namespaces: BTreeMap<Namespace, NamespaceState>,
+    nodes: BTreeMap<Str, NodeState>,
+    pods: BTreeMap<NamespacedName, PodState>,
+    services: BTreeMap<NamespacedName, ServiceState>,
     /// By service, each with those of one in the order of their names: nearly always there is one.
-    slices: BTreeMap<Name, Vec<(Str, Slice)>>,
-    service_of_slice: BTreeMap<Name, Str>,
-    credentials: Credentials,
-    documents: Documents,
-    dirty: Dirty,
+    slices: BTreeMap<NamespacedName, Vec<(Str, StoredSlice)>>,
+    service_of_slice: BTreeMap<NamespacedName, Str>,
+    credentials: CredentialStore,
+    documents: ConfigDocuments,
+    dirty: DirtySet,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct NamespaceFacts {
+struct NamespaceState {
     labels: Labels,
     /// The wish of its services for near endpoints.
     near: Option<Str>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Node {
+struct NodeState {
     locality: Locality,
     labels: Labels,
     external: Option<Str>,
 }
 
 #[derive(Clone, Debug)]
-struct Running {
-    pod: Pod,
+struct PodState {
+    pod: StoredPod,
     /// As it was told last.
     workload: Option<Arc<Workload>>,
 }
 
 #[derive(Clone, Debug)]
-struct Serving {
-    kept: Box<Kept>,
+struct ServiceState {
+    kept: Box<StoredService>,
     /// As it was told last.
     service: Option<Arc<Service>>,
 }
 
 /// The usable pods of one namespace by address, found once an endpoint that names no pod asks: few do, and keeping
 /// them at hand for all would cost as much as a fifth of the pods themselves.
-struct Neighbours<'a> {
+struct PodsByAddress<'a> {
     namespace: Namespace,
     at: OnceCell<HashMap<&'a str, &'a Arc<Workload>>>,
 }
 
 /// What must be looked at again.
 #[derive(Clone, Debug, Default)]
-struct Dirty {
+struct DirtySet {
     everything: bool,
     /// Settings of the mesh came from the cluster.
     settings: bool,
     namespaces: BTreeSet<Namespace>,
-    pods: BTreeSet<Name>,
+    pods: BTreeSet<NamespacedName>,
     /// Addresses at which usable pods came or went.
     addresses: HashSet<Str>,
-    services: BTreeSet<Name>,
-    endpoints: BTreeSet<Name>,
+    services: BTreeSet<NamespacedName>,
+    endpoints: BTreeSet<NamespacedName>,
     credentials: BTreeSet<CredentialKey>,
 }
 
-impl Cluster {
-    pub fn new(options: Options, settings: Settings) -> Cluster {
-        Cluster {
+impl ClusterState {
+    pub fn new(options: ClusterOptions, settings: Settings) -> ClusterState {
+        ClusterState {
             options,
             settings,
             interner: Interner::default(),
-            templates: Pool::default(),
+            templates: InternPool::default(),
             namespaces: BTreeMap::new(),
             nodes: BTreeMap::new(),
             pods: BTreeMap::new(),
             services: BTreeMap::new(),
             slices: BTreeMap::new(),
             service_of_slice: BTreeMap::new(),
-            credentials: Credentials::default(),
-            documents: Documents::default(),
-            dirty: Dirty::default(),
+            credentials: CredentialStore::default(),
+            documents: ConfigDocuments::default(),
+            dirty: DirtySet::default(),
         }
     }
 
@@ -226,16 +226,16 @@ impl Cluster {
     }
 
     /// Takes an object in, new or changed. One that means the same as before changes nothing.
-    pub fn apply(&mut self, item: Item) {
+    pub fn apply(&mut self, item: ClusterObject) {
         match item {
-            Item::Service(service) => self.put_service(*service),
-            Item::EndpointSlice(slice) => self.put_slice(&slice),
-            Item::Pod(pod) => self.put_pod(&pod),
-            Item::Node(node) => self.put_node(&node),
-            Item::Namespace(namespace) => self.put_namespace(&namespace.metadata),
-            Item::Secret(holding) => self.put_credential(Holder::Secret, &holding),
-            Item::ConfigMap(holding) => self.put_credential(Holder::ConfigMap, &holding),
-            Item::Config(json) => {
+            ClusterObject::Service(service) => self.put_service(*service),
+            ClusterObject::EndpointSlice(slice) => self.put_slice(&slice),
+            ClusterObject::Pod(pod) => self.put_pod(&pod),
+            ClusterObject::Node(node) => self.put_node(&node),
+            ClusterObject::Namespace(namespace) => self.put_namespace(&namespace.metadata),
+            ClusterObject::Secret(holding) => self.put_credential(Holder::Secret, &holding),
+            ClusterObject::ConfigMap(holding) => self.put_credential(Holder::ConfigMap, &holding),
+            ClusterObject::Config(json) => {
                 let place = Place { file: format!("cluster {}", self.options.cluster).into(), line: 0 };
                 self.documents.put(&json, &place);
             }
@@ -244,7 +244,7 @@ impl Cluster {
 
     /// Forgets an object.
     pub fn delete(&mut self, collection: &Collection, namespace: &str, name: &str) {
-        let key: Name = (namespace.into(), name.into());
+        let key: NamespacedName = (namespace.into(), name.into());
         match collection {
             Collection::Service => {
                 if self.services.remove(&key).is_some() {
@@ -297,7 +297,7 @@ impl Cluster {
         }
     }
 
-    fn known_part(&self, collection: &Collection) -> Vec<Name> {
+    fn known_part(&self, collection: &Collection) -> Vec<NamespacedName> {
         let (whole, within) = collection.parts();
         let mut known = self.known(whole);
         known.retain(|(namespace, _)| within.is_none_or(|within| *within == *namespace));
@@ -311,7 +311,7 @@ impl Cluster {
         self.slices = std::mem::take(&mut self.slices).into_iter().collect();
     }
 
-    fn known(&self, collection: &Collection) -> Vec<Name> {
+    fn known(&self, collection: &Collection) -> Vec<NamespacedName> {
         let held = |holder: Holder| {
             let of = self.credentials.keys().filter(move |key| key.holder == holder);
             of.map(|key| (key.namespace.clone(), key.name.clone())).collect()
@@ -337,27 +337,27 @@ impl Cluster {
         }
     }
 
-    fn name_of(&mut self, meta: &ObjectMeta) -> Name {
+    fn name_of(&mut self, meta: &ObjectMeta) -> NamespacedName {
         let namespace = self.interner.text(meta.namespace.as_deref().unwrap_or_default());
         (Namespace::new(namespace), meta.name.as_deref().unwrap_or_default().into())
     }
 
-    fn put_service(&mut self, service: wire::Service) {
+    fn put_service(&mut self, service: schema::ServiceObject) {
         let key = self.name_of(&service.metadata);
-        let kept = Box::new(Kept::of(service));
+        let kept = Box::new(StoredService::of(service));
         match self.services.get_mut(&key) {
             Some(known) if known.kept == kept => return,
             Some(known) => known.kept = kept,
-            None => _ = self.services.insert(key.clone(), Serving { kept, service: None }),
+            None => _ = self.services.insert(key.clone(), ServiceState { kept, service: None }),
         }
         self.dirty.services.insert(key);
     }
 
-    fn put_slice(&mut self, slice: &wire::EndpointSlice) {
+    fn put_slice(&mut self, slice: &schema::EndpointSlice) {
         let key = self.name_of(&slice.metadata);
         let labels = slice.metadata.labels.as_ref();
         let service = labels.and_then(|all| all.get(SERVICE_NAME)).filter(|name| !name.is_empty());
-        let (Some(service), Some(kept)) = (service, Slice::of(slice, &mut self.interner)) else {
+        let (Some(service), Some(kept)) = (service, StoredSlice::of(slice, &mut self.interner)) else {
             return self.remove_slice(&key);
         };
         let service: Str = self.interner.text(service);
@@ -378,7 +378,7 @@ impl Cluster {
         self.dirty.endpoints.insert(owner);
     }
 
-    fn remove_slice(&mut self, key: &Name) {
+    fn remove_slice(&mut self, key: &NamespacedName) {
         let Some(service) = self.service_of_slice.remove(key) else { return };
         let owner = (key.0.clone(), service);
         if let Some(slices) = self.slices.get_mut(&owner) {
@@ -390,9 +390,9 @@ impl Cluster {
         self.dirty.endpoints.insert(owner);
     }
 
-    fn put_pod(&mut self, pod: &wire::Pod) {
+    fn put_pod(&mut self, pod: &schema::PodObject) {
         let key = self.name_of(&pod.metadata);
-        let pod = Pod::of(pod, &mut self.interner, &mut self.templates);
+        let pod = StoredPod::of(pod, &mut self.interner, &mut self.templates);
         if pod.is_failed() {
             return self.remove_pod(&key);
         }
@@ -405,25 +405,25 @@ impl Cluster {
             }
             None => {
                 self.dirty.addresses.extend(pod.usable_address().cloned());
-                self.pods.insert(key.clone(), Running { pod, workload: None });
+                self.pods.insert(key.clone(), PodState { pod, workload: None });
             }
         }
         self.dirty.pods.insert(key);
     }
 
-    fn remove_pod(&mut self, key: &Name) {
+    fn remove_pod(&mut self, key: &NamespacedName) {
         if let Some(running) = self.pods.remove(key) {
             self.dirty.addresses.extend(running.pod.usable_address().cloned());
             self.dirty.pods.insert(key.clone());
         }
     }
 
-    fn put_node(&mut self, node: &wire::Node) {
+    fn put_node(&mut self, node: &schema::NodeObject) {
         let name = node.metadata.name.as_deref().unwrap_or_default();
         let external = node.status.addresses.iter().find(|a| a.kind == "ExternalIP" && !a.address.is_empty());
-        let facts = Node {
-            locality: place::of_node(&node.metadata, &mut self.interner),
-            labels: wire::labels(&node.metadata),
+        let facts = NodeState {
+            locality: locality::of_node(&node.metadata, &mut self.interner),
+            labels: schema::labels(&node.metadata),
             external: external.map(|a| a.address.as_str().into()),
         };
         if self.nodes.get(name) != Some(&facts) {
@@ -441,7 +441,7 @@ impl Cluster {
 
     fn put_namespace(&mut self, meta: &ObjectMeta) {
         let name = Namespace::from(meta.name.as_deref().unwrap_or_default());
-        let facts = NamespaceFacts { labels: wire::labels(meta), near: service::namespace_wish(meta) };
+        let facts = NamespaceState { labels: schema::labels(meta), near: service::namespace_wish(meta) };
         let before = self.namespaces.insert(name.clone(), facts.clone());
         if before.as_ref() != Some(&facts) {
             self.touch_namespace(&name);
@@ -463,7 +463,7 @@ impl Cluster {
         }
     }
 
-    fn put_credential(&mut self, holder: Holder, holding: &wire::Holding) {
+    fn put_credential(&mut self, holder: Holder, holding: &schema::DataObject) {
         let (namespace, name) = self.name_of(&holding.metadata);
         let is_mesh = holder == Holder::ConfigMap && namespace == self.options.system_namespace;
         if is_mesh && self.options.mesh_config.as_ref() == Some(&name) {
@@ -483,10 +483,10 @@ impl Cluster {
     }
 
     /// Takes in a credential that was asked for.
-    pub(super) fn supply(&mut self, item: &Item) {
+    pub(super) fn supply(&mut self, item: &ClusterObject) {
         let (holder, holding) = match item {
-            Item::Secret(holding) => (Holder::Secret, holding),
-            Item::ConfigMap(holding) => (Holder::ConfigMap, holding),
+            ClusterObject::Secret(holding) => (Holder::Secret, holding),
+            ClusterObject::ConfigMap(holding) => (Holder::ConfigMap, holding),
             _ => return,
         };
         let (namespace, name) = self.name_of(&holding.metadata);
@@ -526,7 +526,7 @@ impl Cluster {
         self.documents.note(topic, problems);
     }
 
-    fn remove_credential(&mut self, holder: Holder, (namespace, name): Name) {
+    fn remove_credential(&mut self, holder: Holder, (namespace, name): NamespacedName) {
         let key = CredentialKey { holder, namespace, name };
         if self.credentials.remove(&key) {
             self.dirty.credentials.insert(key);
@@ -535,7 +535,7 @@ impl Cluster {
 }
 
 /// What comes out.
-impl Cluster {
+impl ClusterState {
     /// All that is to be told since the last question. Nothing that means the same as before is told again.
     pub fn changes(&mut self) -> Vec<Change> {
         let mut dirty = std::mem::take(&mut self.dirty);
@@ -589,7 +589,7 @@ impl Cluster {
     }
 
     /// The workloads of these pods; gives those that are not as they were.
-    fn tell_pods(&mut self, keys: &BTreeSet<Name>, changes: &mut Vec<Change>) -> HashSet<Name> {
+    fn tell_pods(&mut self, keys: &BTreeSet<NamespacedName>, changes: &mut Vec<Change>) -> HashSet<NamespacedName> {
         let mut moved = HashSet::new();
         for key in keys {
             let workload = self.workload(key);
@@ -608,16 +608,16 @@ impl Cluster {
         moved
     }
 
-    fn workload_key(&self, (namespace, name): &Name) -> WorkloadKey {
+    fn workload_key(&self, (namespace, name): &NamespacedName) -> WorkloadKey {
         WorkloadKey { namespace: namespace.clone(), name: name.clone(), cluster: self.options.cluster.clone() }
     }
 
-    fn workload(&mut self, key: &Name) -> Option<Arc<Workload>> {
+    fn workload(&mut self, key: &NamespacedName) -> Option<Arc<Workload>> {
         let running = self.pods.get(key).filter(|_| self.is_discovered(&key.0))?;
         let pod = &running.pod;
         let network = self.network(pod.labels(), pod.addresses.first().map_or("", |a| a));
         let node = self.nodes.get(&pod.node).map(|node| &node.locality);
-        let around = Surroundings {
+        let around = PodContext {
             cluster: &self.options.cluster,
             trust_domain: &self.settings.mesh.trust_domain,
             node,
@@ -635,15 +635,15 @@ impl Cluster {
         if let Some(whole) = system.and_then(|facts| facts.labels.get(NETWORK)).filter(|n| !n.is_empty()) {
             return NetworkId::new(whole.clone());
         }
-        place::network_of(&self.settings.networks, &self.options.cluster, address)
+        locality::network_of(&self.settings.networks, &self.options.cluster, address)
     }
 
     /// Adds the services whose slices name one of these pods or an address where one came or went.
-    fn find_readers(&self, moved: &HashSet<Name>, dirty: &mut Dirty) {
+    fn find_readers(&self, moved: &HashSet<NamespacedName>, dirty: &mut DirtySet) {
         if moved.is_empty() && dirty.addresses.is_empty() {
             return;
         }
-        let reads = |item: &slice::Item| match &item.pod {
+        let reads = |item: &slice::SliceItem| match &item.pod {
             Some(pod) => moved.contains(pod),
             None => item.addresses.iter().any(|a| dirty.addresses.contains(a)),
         };
@@ -651,7 +651,7 @@ impl Cluster {
         dirty.endpoints.extend(touched.map(|(key, _)| key.clone()).collect::<Vec<_>>());
     }
 
-    fn tell_services(&mut self, dirty: &mut Dirty, changes: &mut Vec<Change>) {
+    fn tell_services(&mut self, dirty: &mut DirtySet, changes: &mut Vec<Change>) {
         for key in &dirty.services {
             let service = self.service(key).map(Arc::new);
             let told = match self.services.get_mut(key) {
@@ -668,19 +668,19 @@ impl Cluster {
         }
     }
 
-    fn service_key(&self, (namespace, name): &Name) -> ServiceKey {
+    fn service_key(&self, (namespace, name): &NamespacedName) -> ServiceKey {
         let hostname = service::hostname(namespace, name, &self.options.domain);
         ServiceKey { hostname, namespace: namespace.clone() }
     }
 
-    fn service(&self, key: &Name) -> Option<Service> {
+    fn service(&self, key: &NamespacedName) -> Option<Service> {
         let serving = self.services.get(key).filter(|_| self.is_discovered(&key.0))?;
         let selector = serving.kept.node_selector();
         let answering = |wanted: &BTreeMap<String, String>| {
             let nodes = self.nodes.values().filter(|node| selects(wanted, &node.labels));
             nodes.filter_map(|node| node.external.clone()).collect()
         };
-        let around = Around {
+        let around = ServiceContext {
             domain: &self.options.domain,
             cluster: &self.options.cluster,
             trust_domain: &self.settings.mesh.trust_domain,
@@ -691,7 +691,7 @@ impl Cluster {
     }
 
     /// Lets slices hold the names and addresses of pods that are known, and no copies of them.
-    fn share_with_pods(&mut self, keys: &BTreeSet<Name>) {
+    fn share_with_pods(&mut self, keys: &BTreeSet<NamespacedName>) {
         for key in keys {
             for (_, slice) in self.slices.get_mut(key).into_iter().flatten() {
                 slice.share(|pod| {
@@ -702,7 +702,7 @@ impl Cluster {
         }
     }
 
-    fn tell_endpoints(&self, keys: &BTreeSet<Name>, changes: &mut Vec<Change>) {
+    fn tell_endpoints(&self, keys: &BTreeSet<NamespacedName>, changes: &mut Vec<Change>) {
         // Keys are ordered, so those of one namespace follow each other.
         let mut here = self.neighbours(&Namespace::default());
         for key in keys {
@@ -710,12 +710,12 @@ impl Cluster {
                 here = self.neighbours(&key.0);
             }
             let endpoints = match self.services.get(key) {
-                Some(Serving { kept, service: Some(service) }) => {
-                    let join = Join {
+                Some(ServiceState { kept, service: Some(service) }) => {
+                    let join = EndpointJoin {
                         service,
                         keeps_sessions: kept.keeps_sessions(),
                         dual_stack: self.settings.knobs.dual_stack,
-                        pod: |name: &Name| self.pods.get(name).and_then(|running| running.workload.clone()),
+                        pod: |name: &NamespacedName| self.pods.get(name).and_then(|running| running.workload.clone()),
                         at: |address: &str| self.standing(&here, address),
                     };
                     self.slices.get(key).map(|slices| join.endpoints(slices)).unwrap_or_default()
@@ -726,8 +726,8 @@ impl Cluster {
         }
     }
 
-    fn neighbours(&self, namespace: &Namespace) -> Neighbours<'_> {
-        Neighbours { namespace: namespace.clone(), at: OnceCell::new() }
+    fn neighbours(&self, namespace: &Namespace) -> PodsByAddress<'_> {
+        PodsByAddress { namespace: namespace.clone(), at: OnceCell::new() }
     }
 
     /// The usable pods of a namespace by address.
@@ -735,7 +735,7 @@ impl Cluster {
         let first = (namespace.clone(), Str::default());
         let pods = self.pods.range(first..).take_while(|((ns, _), _)| ns == namespace);
         let mut found = HashMap::new();
-        for (_, Running { pod, workload }) in pods {
+        for (_, PodState { pod, workload }) in pods {
             if let (Some(address), Some(workload)) = (pod.usable_address(), workload) {
                 // The first by name, where several say that they have it.
                 found.entry(&**address).or_insert(workload);
@@ -745,17 +745,21 @@ impl Cluster {
     }
 
     /// A pod of this namespace at the address, or nobody.
-    fn standing<'a>(&'a self, neighbours: &Neighbours<'a>, address: &str) -> Standing {
+    fn standing<'a>(&'a self, neighbours: &PodsByAddress<'a>, address: &str) -> AddressOwner {
         let at = neighbours.at.get_or_init(|| self.usable(&neighbours.namespace));
         let here = at.get(address).map(|workload| Arc::clone(workload));
-        here.map(Standing::Pod).unwrap_or_else(|| {
+        here.map(AddressOwner::Pod).unwrap_or_else(|| {
             let network = self.network(&Labels::default(), address);
             let locality = Locality::default();
-            let place =
-                place::Place { locality: &locality, cluster: &self.options.cluster, node: "", network: &network };
+            let place = locality::WorkloadLocation {
+                locality: &locality,
+                cluster: &self.options.cluster,
+                node: "",
+                network: &network,
+            };
             let label = |(key, value): (&str, &str)| Arc::new((key.into(), value.into()));
-            let labels = place::placed(&Labels::default(), &place, label);
-            Standing::Nobody(Box::new(slice::bare(self.options.cluster.clone(), network, labels)))
+            let labels = locality::with_location_labels(&Labels::default(), &place, label);
+            AddressOwner::Unknown(Box::new(slice::bare_endpoint(self.options.cluster.clone(), network, labels)))
         })
     }
 }

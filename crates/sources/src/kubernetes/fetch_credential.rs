@@ -9,17 +9,17 @@ use tokio::time::sleep;
 use tracing::debug;
 
 use super::backoff::Backoff;
-use super::cluster::Collection;
-use super::watching::{Heard, Object, Seen, What, resource};
-use super::wire::{self, Item};
+use super::join::Collection;
+use super::schema::{self, ClusterObject};
+use super::watch::{NamedObject, ObjectContent, WatchEvent, WatchMessage, resource};
 
 /// Asks until there is an answer. One that is not there any more is for the watch to tell.
-pub(super) async fn ask(client: Client, key: CredentialKey, round: u64, tell: mpsc::Sender<Heard>) {
+pub(super) async fn ask(client: Client, key: CredentialKey, session: u64, tell: mpsc::Sender<WatchMessage>) {
     let (collection, resource) = match key.holder {
         Holder::Secret => (Collection::Secret, resource("", "v1", "Secret", "secrets")),
         Holder::ConfigMap => (Collection::ConfigMap, resource("", "v1", "ConfigMap", "configmaps")),
     };
-    let api: Api<wire::Holding> = Api::namespaced_with(client, &key.namespace, &resource);
+    let api: Api<schema::DataObject> = Api::namespaced_with(client, &key.namespace, &resource);
     let by_name = ListParams::default().fields(&format!("metadata.name={}", key.name));
     let mut backoff = Backoff::default();
     let found = loop {
@@ -33,10 +33,14 @@ pub(super) async fn ask(client: Client, key: CredentialKey, round: u64, tell: mp
     };
     let Some(holding) = found.items.into_iter().next() else { return };
     let item = match key.holder {
-        Holder::Secret => Item::Secret(holding),
-        Holder::ConfigMap => Item::ConfigMap(holding),
+        Holder::Secret => ClusterObject::Secret(holding),
+        Holder::ConfigMap => ClusterObject::ConfigMap(holding),
     };
-    let seen = Seen { namespace: key.namespace.to_string(), name: key.name.to_string(), object: Object::Item(item) };
+    let seen = NamedObject {
+        namespace: key.namespace.to_string(),
+        name: key.name.to_string(),
+        content: ObjectContent::Item(item),
+    };
     // Nobody listens when the server stops.
-    let _ = tell.send(Heard { round, collection, what: What::Supplied(seen) }).await;
+    let _ = tell.send(WatchMessage { session, collection, what: WatchEvent::Supplied(seen) }).await;
 }

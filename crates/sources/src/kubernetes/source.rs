@@ -23,18 +23,21 @@ use tokio::time::{interval, sleep_until};
 use tracing::{info, warn};
 
 use super::access::Access;
-use super::asking;
-use super::cluster::{Cluster, Collection, Options};
-use super::folder::Folder;
+use super::checked_client::checked_client;
+use super::cluster_registry::{ClusterRegistry, SecretName};
+use super::fetch_credential;
 use super::guard::ListGuard;
+use super::join::{ClusterOptions, ClusterState, Collection};
 use super::kubeconfig::KubeconfigEntry;
-use super::lists::checked;
-use super::outages::{Cause, Outages};
-use super::registered::{Registered, SecretName};
-use super::remote::{Origin, Remotes};
-use super::watching::{Heard, Object, Seen, Watch, Watched, What, definitions, document, resource};
-use super::wire::{self, Item};
-use crate::source::{Outlet, Source, Stopped};
+use super::kubeconfig_dir::KubeconfigDir;
+use super::outages::{OutageCause, Outages};
+use super::remote::{KubeconfigOrigin, RemoteClusters};
+use super::schema::{self, ClusterObject};
+use super::watch::{
+    CollectionWatch, NamedObject, ObjectContent, WatchEvent, WatchMessage, WatchableKind, definitions, document,
+    resource,
+};
+use crate::source::{ChangeSender, Source, SourceError};
 
 /// Messages that wait between watches and the join.
 const QUEUE: usize = 4096;
@@ -51,7 +54,7 @@ const USABLE_SECRETS: &str = "type!=helm.sh/release.v1,type!=kubernetes.io/servi
 
 /// How a cluster is followed, beyond what its objects mean.
 #[derive(Clone, Debug, Default)]
-pub struct Manner {
+pub struct WatchOptions {
     /// How often everything is listed anew and compared with what is known; `None` for never.
     pub resync: Option<Duration>,
     /// Where Secrets and the ConfigMap lie that name further clusters; `None` for the system namespace.
@@ -68,17 +71,17 @@ pub struct Manner {
 pub struct Kubernetes {
     id: SourceId,
     access: Access,
-    manner: Manner,
+    watch_options: WatchOptions,
     /// Known once the sources of settings are in sync.
     settings: watch::Receiver<Option<Settings>>,
     /// What of the cluster the mesh wants, as far as anybody says so.
     wanted: Option<watch::Receiver<Option<Wanted>>>,
-    cluster: Cluster,
+    cluster: ClusterState,
     is_primary: bool,
     system_namespace: String,
-    remotes: Remotes,
-    registered: Registered,
-    folder: Option<Folder>,
+    remotes: RemoteClusters,
+    cluster_registry: ClusterRegistry,
+    folder: Option<KubeconfigDir>,
     /// Told once everything was listed.
     synced: watch::Sender<bool>,
     /// Whether the credentials are such that no client can be made of them.
@@ -90,24 +93,30 @@ impl Kubernetes {
     /// The cluster that holds configuration too. Clusters that its Secrets name are watched beside it.
     pub fn primary(
         access: Access,
-        manner: Manner,
-        options: Options,
+        watch_options: WatchOptions,
+        options: ClusterOptions,
         settings: watch::Receiver<Option<Settings>>,
         initial: Settings,
     ) -> Kubernetes {
-        let folder = manner.registries_folder.as_deref().map(Folder::new);
-        let remotes = Remotes::new(access.pace(), manner.clone(), options.clone(), settings.clone(), initial.clone());
+        let folder = watch_options.registries_folder.as_deref().map(KubeconfigDir::new);
+        let remotes = RemoteClusters::new(
+            access.rate_limit(),
+            watch_options.clone(),
+            options.clone(),
+            settings.clone(),
+            initial.clone(),
+        );
         Kubernetes {
             id: SourceId("Kubernetes".into()),
             access,
-            manner,
+            watch_options,
             settings,
             wanted: None,
             is_primary: true,
             system_namespace: options.system_namespace.to_string(),
-            cluster: Cluster::new(options, initial),
+            cluster: ClusterState::new(options, initial),
             remotes,
-            registered: Registered::default(),
+            cluster_registry: ClusterRegistry::default(),
             folder,
             synced: watch::Sender::new(false),
             is_refused: watch::Sender::new(false),
@@ -119,14 +128,14 @@ impl Kubernetes {
     /// `leave` is cancelled.
     pub(super) fn further(
         access: Access,
-        manner: Manner,
-        options: Options,
+        watch_options: WatchOptions,
+        options: ClusterOptions,
         settings: watch::Receiver<Option<Settings>>,
         initial: Settings,
         leave: tokio_util::sync::CancellationToken,
     ) -> Kubernetes {
         let id = SourceId(format!("Kubernetes/{}", options.cluster).into());
-        let primary = Kubernetes::primary(access, manner, options, settings, initial);
+        let primary = Kubernetes::primary(access, watch_options, options, settings, initial);
         Kubernetes { id, is_primary: false, leave, folder: None, ..primary }
     }
 
@@ -151,19 +160,19 @@ impl Source for Kubernetes {
         self.id.clone()
     }
 
-    async fn run(&mut self, outlet: Outlet) -> Result<(), Stopped> {
+    async fn run(&mut self, sender: ChangeSender) -> Result<(), SourceError> {
         let (mut settings, mut wanted) = (self.settings.clone(), self.wanted.clone());
         if settings.wait_for(Option::is_some).await.is_err() {
-            return Err(Stopped::Closed);
+            return Err(SourceError::Closed);
         }
         self.adopt(&settings);
-        let Some(client) = self.client(&outlet).await? else { return self.go(&outlet).await };
+        let Some(client) = self.client(&sender).await? else { return self.go(&sender).await };
         let (tell, mut heard) = mpsc::channel(QUEUE);
-        self.look_into_folder(&outlet).await;
+        self.look_into_folder(&sender).await;
         let mut looks = interval(FOLDER);
-        let mut round = Round::start(1, client, tell.clone(), self);
+        let mut session = WatchSession::start(1, client, tell.clone(), self);
         // After new credentials the round before goes on until the new one has listed everything.
-        let mut next: Option<Round> = None;
+        let mut next: Option<WatchSession> = None;
         loop {
             let awaits = !*self.synced.borrow();
             tokio::select! {
@@ -172,8 +181,8 @@ impl Source for Kubernetes {
                     let mut message = Some(message);
                     while let Some(taken) = message {
                         match &mut next {
-                            Some(newer) if newer.number == taken.round => self.hear(newer, taken, &outlet),
-                            _ if round.number == taken.round => self.hear(&mut round, taken, &outlet),
+                            Some(newer) if newer.number == taken.session => self.hear(newer, taken, &sender),
+                            _ if session.number == taken.session => self.hear(&mut session, taken, &sender),
                             _ => {}
                         }
                         left -= 1;
@@ -182,42 +191,42 @@ impl Source for Kubernetes {
                 }
                 changed = settings.changed() => match changed {
                     Ok(()) => self.adopt(&settings),
-                    Err(_) => return Err(Stopped::Closed),
+                    Err(_) => return Err(SourceError::Closed),
                 },
                 named = named_anew(&mut wanted) => {
                     for key in self.cluster.want(named) {
-                        round.ask(key);
+                        session.ask(key);
                     }
                 }
                 () = self.access.changed() => match self.access.client().await {
                     Ok(client) => {
                         info!(source = %self.id.0, "new credentials");
-                        let number = next.as_ref().unwrap_or(&round).number + 1;
-                        next = Some(Round::start(number, client, tell.clone(), self));
+                        let number = next.as_ref().unwrap_or(&session).number + 1;
+                        next = Some(WatchSession::start(number, client, tell.clone(), self));
                     }
                     Err(reason) => warn!(source = %self.id.0, reason, "keeping the old credentials"),
                 },
-                () = listed_again_at(&round, next.as_ref()) => {
-                    round.list_held_again();
-                    next.iter_mut().for_each(Round::list_held_again);
+                () = listed_again_at(&session, next.as_ref()) => {
+                    session.list_held_again();
+                    next.iter_mut().for_each(WatchSession::list_held_again);
                 }
-                _ = looks.tick(), if self.folder.is_some() => self.look_into_folder(&outlet).await,
-                () = self.leave.cancelled() => return self.go(&outlet).await,
+                _ = looks.tick(), if self.folder.is_some() => self.look_into_folder(&sender).await,
+                () = self.leave.cancelled() => return self.go(&sender).await,
                 () = tokio::time::sleep(LOOK), if awaits => {}
             }
-            if next.as_ref().is_some_and(Round::is_complete)
+            if next.as_ref().is_some_and(WatchSession::is_complete)
                 && let Some(newer) = next.take()
             {
-                round = newer;
+                session = newer;
             }
-            self.tell(&round, &outlet).await?;
+            self.tell(&session, &sender).await?;
         }
     }
 }
 
 impl Kubernetes {
     /// A client. For a further cluster it is waited for credentials that can be used; none where it leaves before.
-    async fn client(&mut self, outlet: &Outlet) -> Result<Option<Client>, Stopped> {
+    async fn client(&mut self, sender: &ChangeSender) -> Result<Option<Client>, SourceError> {
         loop {
             let failure = match self.access.client().await {
                 Ok(client) => {
@@ -227,10 +236,10 @@ impl Kubernetes {
                 Err(reason) => format!("could not set up a client for {}: {reason}", self.id.0),
             };
             if self.is_primary {
-                return Err(Stopped::Failed(failure));
+                return Err(SourceError::Failed(failure));
             }
             warn!(source = %self.id.0, error = failure, "waiting for other credentials");
-            outlet.health().lost(failure);
+            sender.health().lost(failure);
             self.is_refused.send_replace(true);
             tokio::select! {
                 () = self.access.changed() => {}
@@ -248,181 +257,194 @@ impl Kubernetes {
     }
 
     /// Follows the clusters that files name.
-    async fn look_into_folder(&mut self, outlet: &Outlet) {
+    async fn look_into_folder(&mut self, sender: &ChangeSender) {
         let Some(before) = self.folder.clone() else { return };
         let read = tokio::task::spawn_blocking(move || before.read()).await;
         // It does not panic; if it did, the next look would tell.
         let Some(now) = read.ok().filter(|now| self.folder.as_ref() != Some(now)) else { return };
-        self.remotes.apply(Origin::Folder, &now.kubeconfigs(), outlet);
+        self.remotes.apply(KubeconfigOrigin::Directory, &now.kubeconfigs(), sender);
         self.cluster.note("folder of clusters", now.problems());
         self.folder = Some(now);
     }
 
     /// Tells what is to be told, once there is all of it.
-    async fn tell(&mut self, round: &Round, outlet: &Outlet) -> Result<(), Stopped> {
+    async fn tell(&mut self, session: &WatchSession, sender: &ChangeSender) -> Result<(), SourceError> {
         if let Some(problems) = self.remotes.new_problems() {
             self.cluster.note("kubeconfigs", problems);
         }
-        let problems = round.problems(self.cluster.name());
+        let problems = session.problems(self.cluster.name());
         self.cluster.note("answers", problems);
         if *self.synced.borrow() {
-            return outlet.send(self.cluster.changes()).await;
+            return sender.send(self.cluster.changes()).await;
         }
-        if !round.is_complete() || !self.remotes.are_settled() {
+        if !session.is_complete() || !self.remotes.are_settled() {
             return Ok(());
         }
         self.cluster.pack();
         let mut changes = self.cluster.changes();
         changes.push(Change::Synced);
-        outlet.send(changes).await?;
+        sender.send(changes).await?;
         self.synced.send_replace(true);
         Ok(())
     }
 
     /// Takes back all that was told.
-    async fn go(&mut self, outlet: &Outlet) -> Result<(), Stopped> {
+    async fn go(&mut self, sender: &ChangeSender) -> Result<(), SourceError> {
         self.cluster.clear();
-        outlet.send(self.cluster.changes()).await
+        sender.send(self.cluster.changes()).await
     }
 
-    fn hear(&mut self, round: &mut Round, heard: Heard, outlet: &Outlet) {
+    fn hear(&mut self, session: &mut WatchSession, heard: WatchMessage, sender: &ChangeSender) {
         let collection = heard.collection;
-        let was_hidden = round.hides_something();
+        let was_hidden = session.hides_something();
         // A list that is not complete may be one that fails.
-        if !matches!(heard.what, What::Failed { .. } | What::Begun | What::Listed(_)) {
-            round.outages.end(&self.id, &collection);
+        if !matches!(heard.what, WatchEvent::Failed { .. } | WatchEvent::Begun | WatchEvent::Listed(_)) {
+            session.outages.end(&self.id, &collection);
         }
         match heard.what {
-            What::Begun => _ = round.listing.insert(collection, HashSet::new()),
-            What::Reopened => {}
-            What::Supplied(Seen { object: Object::Item(item), .. }) => self.cluster.supply(&item),
-            What::Supplied(_) => {}
-            What::Listed(seen) => {
-                if let Some(listed) = round.listing.get_mut(&collection) {
+            WatchEvent::Begun => _ = session.listing.insert(collection, HashSet::new()),
+            WatchEvent::Reopened => {}
+            WatchEvent::Supplied(NamedObject { content: ObjectContent::Item(item), .. }) => self.cluster.supply(&item),
+            WatchEvent::Supplied(_) => {}
+            WatchEvent::Listed(seen) => {
+                if let Some(listed) = session.listing.get_mut(&collection) {
                     listed.insert((seen.namespace.clone(), seen.name.clone()));
                 }
-                self.take(round, &collection, seen, outlet);
+                self.take(session, &collection, seen, sender);
             }
-            What::Complete => {
-                let listed = round.listing.remove(&collection).unwrap_or_default();
-                self.complete(round, &collection, &listed, outlet);
+            WatchEvent::Complete => {
+                let listed = session.listing.remove(&collection).unwrap_or_default();
+                self.complete(session, &collection, &listed, sender);
                 // What found no room finds it now.
-                if round.full.contains(&collection) && self.cluster.has_room(&collection, "", "", round.max_objects) {
-                    round.full.remove(&collection);
-                    round.list_again(&collection);
+                if session.full.contains(&collection) && self.cluster.has_room(&collection, "", "", session.max_objects)
+                {
+                    session.full.remove(&collection);
+                    session.list_again(&collection);
                 }
-                round.done(&collection);
+                session.done(&collection);
             }
-            What::Applied(seen) => self.take(round, &collection, seen, outlet),
-            What::Deleted(seen) => self.forget(round, &collection, seen, outlet),
-            What::Failed { message, code, is_wrong } => {
+            WatchEvent::Applied(seen) => self.take(session, &collection, seen, sender),
+            WatchEvent::Deleted(seen) => self.forget(session, &collection, seen, sender),
+            WatchEvent::Failed { message, code, is_wrong } => {
                 // What is not allowed or not there is not waited for.
                 let cause = match is_wrong {
-                    true => Cause::WrongAnswer,
-                    false if matches!(code, 403 | 404) && round.done(&collection) => Cause::Refused,
-                    false => Cause::Failure,
+                    true => OutageCause::BadResponse,
+                    false if matches!(code, 403 | 404) && session.done(&collection) => OutageCause::Refused,
+                    false => OutageCause::Failure,
                 };
-                round.outages.fail(&self.id, &collection, cause, &message);
-                if !round.outages.is_refused(&collection) {
-                    outlet.health().lost(message);
+                session.outages.fail(&self.id, &collection, cause, &message);
+                if !session.outages.is_refused(&collection) {
+                    sender.health().lost(message);
                 }
             }
         }
-        if was_hidden && !round.hides_something() {
-            outlet.health().regained();
+        if was_hidden && !session.hides_something() {
+            sender.health().regained();
         }
     }
 
-    fn take(&mut self, round: &mut Round, collection: &Collection, seen: Seen, outlet: &Outlet) {
-        match seen.object {
-            Object::Item(_) if !self.cluster.has_room(collection, &seen.namespace, &seen.name, round.max_objects) => {
-                round.full.insert(collection.clone());
+    fn take(&mut self, session: &mut WatchSession, collection: &Collection, seen: NamedObject, sender: &ChangeSender) {
+        match seen.content {
+            ObjectContent::Item(_)
+                if !self.cluster.has_room(collection, &seen.namespace, &seen.name, session.max_objects) =>
+            {
+                session.full.insert(collection.clone());
             }
-            Object::Item(item) => self.cluster.apply(item),
-            Object::Definition(definition) if definition.is_usable() => round.define(&definition),
-            Object::Definition(definition) => round.undefine(&definition),
-            Object::Remote(secret) => {
+            ObjectContent::Item(item) => self.cluster.apply(item),
+            ObjectContent::Definition(definition) if definition.is_usable() => session.define(&definition),
+            ObjectContent::Definition(definition) => session.undefine(&definition),
+            ObjectContent::Remote(secret) => {
                 let entries = kubeconfigs(&seen.namespace, &seen.name, secret.data);
-                self.remotes.apply(Origin::Secret(seen.namespace, seen.name), &entries, outlet);
+                self.remotes.apply(KubeconfigOrigin::Secret(seen.namespace, seen.name), &entries, sender);
             }
-            Object::Registry(map) => {
-                self.registered.put(&map.data);
-                self.follow_registered(round, outlet);
+            ObjectContent::Registry(map) => {
+                self.cluster_registry.put(&map.data);
+                self.follow_registered(session, sender);
             }
-            Object::Access(secret) => {
-                self.registered.put_secret(&(seen.namespace, seen.name), Some(secret.data));
-                self.follow_registered(round, outlet);
+            ObjectContent::Access(secret) => {
+                self.cluster_registry.put_secret(&(seen.namespace, seen.name), Some(secret.data));
+                self.follow_registered(session, sender);
             }
         }
     }
 
-    fn forget(&mut self, round: &mut Round, collection: &Collection, seen: Seen, outlet: &Outlet) {
-        match seen.object {
-            Object::Item(_) => self.cluster.delete(collection, &seen.namespace, &seen.name),
-            Object::Definition(definition) => round.undefine(&definition),
-            Object::Remote(_) => self.remotes.delete(&Origin::Secret(seen.namespace, seen.name)),
-            Object::Registry(_) | Object::Access(_) => self.retain(round, collection, &HashSet::new(), outlet),
+    fn forget(
+        &mut self,
+        session: &mut WatchSession,
+        collection: &Collection,
+        seen: NamedObject,
+        sender: &ChangeSender,
+    ) {
+        match seen.content {
+            ObjectContent::Item(_) => self.cluster.delete(collection, &seen.namespace, &seen.name),
+            ObjectContent::Definition(definition) => session.undefine(&definition),
+            ObjectContent::Remote(_) => self.remotes.delete(&KubeconfigOrigin::Secret(seen.namespace, seen.name)),
+            ObjectContent::Registry(_) | ObjectContent::Access(_) => {
+                self.retain(session, collection, &HashSet::new(), sender)
+            }
         }
     }
 
     /// Believes a complete list, unless it takes away nearly all that is known.
     fn complete(
         &mut self,
-        round: &mut Round,
+        session: &mut WatchSession,
         collection: &Collection,
         listed: &HashSet<(String, String)>,
-        outlet: &Outlet,
+        sender: &ChangeSender,
     ) {
         let (known, lost) = match collection {
-            Collection::Definition => round.loss_of_definitions(listed),
+            Collection::Definition => session.loss_of_definitions(listed),
             Collection::Remote => self.remotes.loss(listed),
-            Collection::Registry => (self.registered.len(), if listed.is_empty() { self.registered.len() } else { 0 }),
+            Collection::Registry => {
+                (self.cluster_registry.len(), if listed.is_empty() { self.cluster_registry.len() } else { 0 })
+            }
             _ => self.cluster.loss(collection, listed),
         };
-        if round.guard.believes(collection, known, lost) {
-            return self.retain(round, collection, listed, outlet);
+        if session.guard.believes(collection, known, lost) {
+            return self.retain(session, collection, listed, sender);
         }
-        outlet.health().lost(format!("a list of {collection} lacks {lost} of {known} known objects; keeping them"));
+        sender.health().lost(format!("a list of {collection} lacks {lost} of {known} known objects; keeping them"));
     }
 
     /// Forgets what a complete list does not have.
     fn retain(
         &mut self,
-        round: &mut Round,
+        session: &mut WatchSession,
         collection: &Collection,
         listed: &HashSet<(String, String)>,
-        outlet: &Outlet,
+        sender: &ChangeSender,
     ) {
         match collection {
-            Collection::Definition => round.retain_definitions(listed),
+            Collection::Definition => session.retain_definitions(listed),
             Collection::Remote => self.remotes.retain(listed),
             Collection::Registry if listed.is_empty() => {
-                self.registered.put(&BTreeMap::new());
-                self.follow_registered(round, outlet);
+                self.cluster_registry.put(&BTreeMap::new());
+                self.follow_registered(session, sender);
             }
             Collection::Access(namespace, name) if listed.is_empty() => {
-                self.registered.put_secret(&(namespace.to_string(), name.to_string()), None);
-                self.follow_registered(round, outlet);
+                self.cluster_registry.put_secret(&(namespace.to_string(), name.to_string()), None);
+                self.follow_registered(session, sender);
             }
             _ => self.cluster.retain(collection, listed),
         }
     }
 
     /// Watches the Secrets that the ConfigMap of clusters names, and the clusters that they open.
-    fn follow_registered(&mut self, round: &mut Round, outlet: &Outlet) {
-        round.watch_secrets(&self.registered.secrets());
-        self.remotes.apply(Origin::ConfigMap, &self.registered.kubeconfigs(), outlet);
-        self.cluster.note("clusters", self.registered.problems());
+    fn follow_registered(&mut self, session: &mut WatchSession, sender: &ChangeSender) {
+        session.watch_secrets(&self.cluster_registry.secrets());
+        self.remotes.apply(KubeconfigOrigin::ConfigMap, &self.cluster_registry.kubeconfigs(), sender);
+        self.cluster.note("clusters", self.cluster_registry.problems());
     }
 }
 
 /// The watches that stand on one set of credentials. They end when it is dropped.
-struct Round {
+struct WatchSession {
     number: u64,
     client: Client,
     resync: Option<Duration>,
     namespaces: BTreeSet<String>,
-    tell: mpsc::Sender<Heard>,
+    tell: mpsc::Sender<WatchMessage>,
     tasks: JoinSet<()>,
     /// Lists that have begun and are not complete.
     listing: BTreeMap<Collection, HashSet<(String, String)>>,
@@ -442,13 +464,13 @@ struct Round {
     secrets: BTreeMap<SecretName, AbortHandle>,
 }
 
-impl Round {
-    fn start(number: u64, client: Client, tell: mpsc::Sender<Heard>, of: &Kubernetes) -> Round {
-        let mut round = Round {
+impl WatchSession {
+    fn start(number: u64, client: Client, tell: mpsc::Sender<WatchMessage>, of: &Kubernetes) -> WatchSession {
+        let mut session = WatchSession {
             number,
             client,
-            resync: of.manner.resync,
-            namespaces: of.manner.namespaces.clone(),
+            resync: of.watch_options.resync,
+            namespaces: of.watch_options.namespaces.clone(),
             tell,
             tasks: JoinSet::new(),
             listing: BTreeMap::new(),
@@ -463,28 +485,36 @@ impl Round {
         };
         let plain = watcher::Config::default;
         let core = |kind: &str, plural: &str| resource("", "v1", kind, plural);
-        round.watch(Collection::Namespace, core("Namespace", "namespaces"), plain(), |_, n: wire::NamespaceObject| {
-            Object::Item(Item::Namespace(n))
-        });
-        round.watch_parts(Collection::Service, core("Service", "services"), plain(), |_, s: wire::Service| {
-            Object::Item(Item::Service(Box::new(s)))
-        });
-        round.watch_parts(
+        session.watch(
+            Collection::Namespace,
+            core("Namespace", "namespaces"),
+            plain(),
+            |_, n: schema::NamespaceObject| ObjectContent::Item(ClusterObject::Namespace(n)),
+        );
+        session.watch_parts(
+            Collection::Service,
+            core("Service", "services"),
+            plain(),
+            |_, s: schema::ServiceObject| ObjectContent::Item(ClusterObject::Service(Box::new(s))),
+        );
+        session.watch_parts(
             Collection::Pod,
             core("Pod", "pods"),
             plain().fields("status.phase!=Failed"),
-            |_, p: wire::Pod| Object::Item(Item::Pod(Box::new(p))),
+            |_, p: schema::PodObject| ObjectContent::Item(ClusterObject::Pod(Box::new(p))),
         );
-        round.watch(Collection::Node, core("Node", "nodes"), plain(), |_, n: wire::Node| Object::Item(Item::Node(n)));
+        session.watch(Collection::Node, core("Node", "nodes"), plain(), |_, n: schema::NodeObject| {
+            ObjectContent::Item(ClusterObject::Node(n))
+        });
         let slices = resource("discovery.k8s.io", "v1", "EndpointSlice", "endpointslices");
-        round.watch_parts(Collection::EndpointSlice, slices, plain(), |_, s: wire::EndpointSlice| {
-            Object::Item(Item::EndpointSlice(s))
+        session.watch_parts(Collection::EndpointSlice, slices, plain(), |_, s: schema::EndpointSlice| {
+            ObjectContent::Item(ClusterObject::EndpointSlice(s))
         });
         if of.is_primary {
-            round.start_config(of);
-            round.start_registries(&of.manner, &of.system_namespace);
+            session.start_config(of);
+            session.start_registries(&of.watch_options, &of.system_namespace);
         }
-        round
+        session
     }
 
     /// Watches what only the cluster with configuration is read for.
@@ -495,18 +525,25 @@ impl Round {
             Collection::Secret,
             core("Secret", "secrets"),
             plain().fields(USABLE_SECRETS),
-            |_, s: wire::Holding| Object::Item(Item::Secret(s)),
+            |_, s: schema::DataObject| ObjectContent::Item(ClusterObject::Secret(s)),
         );
         let maps = core("ConfigMap", "configmaps");
-        self.watch_parts(Collection::ConfigMap, maps.clone(), plain(), |_, c: wire::Holding| {
-            Object::Item(Item::ConfigMap(c))
+        self.watch_parts(Collection::ConfigMap, maps.clone(), plain(), |_, c: schema::DataObject| {
+            ObjectContent::Item(ClusterObject::ConfigMap(c))
         });
         if let Some(name) = of.cluster.mesh_config().filter(|_| !self.watches(&of.system_namespace)) {
             let place = Some(of.system_namespace.as_str());
-            self.spawn(Collection::Mesh, place, maps, named(name), |_, c| Object::Item(Item::ConfigMap(c)), None);
+            self.spawn(
+                Collection::Mesh,
+                place,
+                maps,
+                named(name),
+                |_, c| ObjectContent::Item(ClusterObject::ConfigMap(c)),
+                None,
+            );
         }
-        self.watch(Collection::Definition, definitions(), plain(), |_, d: wire::Definition| {
-            Object::Definition(Box::new(d))
+        self.watch(Collection::Definition, definitions(), plain(), |_, d: schema::CustomResourceDefinition| {
+            ObjectContent::Definition(Box::new(d))
         });
         for kind in Kind::ALL.iter().filter(|kind| is_built_in(**kind)) {
             let resource = resource(kind.group(), kind.versions()[0], kind.as_str(), kind.plural());
@@ -518,14 +555,21 @@ impl Round {
     }
 
     /// Watches what names further clusters.
-    fn start_registries(&mut self, manner: &Manner, system_namespace: &str) {
-        let namespace = manner.registries_namespace.as_deref().unwrap_or(system_namespace);
+    fn start_registries(&mut self, watch_options: &WatchOptions, system_namespace: &str) {
+        let namespace = watch_options.registries_namespace.as_deref().unwrap_or(system_namespace);
         let secrets = resource("", "v1", "Secret", "secrets");
         let config = watcher::Config::default().labels("istio/multiCluster=true");
-        self.spawn(Collection::Remote, Some(namespace), secrets, config, |_, s| Object::Remote(s), None);
-        if let Some(name) = &manner.registries_config_map {
+        self.spawn(Collection::Remote, Some(namespace), secrets, config, |_, s| ObjectContent::Remote(s), None);
+        if let Some(name) = &watch_options.registries_config_map {
             let maps = resource("", "v1", "ConfigMap", "configmaps");
-            self.spawn(Collection::Registry, Some(namespace), maps, named(name), |_, m| Object::Registry(m), None);
+            self.spawn(
+                Collection::Registry,
+                Some(namespace),
+                maps,
+                named(name),
+                |_, m| ObjectContent::Registry(m),
+                None,
+            );
         }
     }
 
@@ -541,8 +585,14 @@ impl Round {
         let new: Vec<&SecretName> = wanted.iter().filter(|name| !self.secrets.contains_key(*name)).collect();
         for name in new {
             let secrets = resource("", "v1", "Secret", "secrets");
-            let task =
-                self.spawn(access_to(name), Some(&name.0), secrets, named(&name.1), |_, s| Object::Access(s), None);
+            let task = self.spawn(
+                access_to(name),
+                Some(&name.0),
+                secrets,
+                named(&name.1),
+                |_, s| ObjectContent::Access(s),
+                None,
+            );
             self.secrets.insert(name.clone(), task);
         }
     }
@@ -592,9 +642,9 @@ impl Round {
         collection: Collection,
         resource: ApiResource,
         config: watcher::Config,
-        object: fn(&ApiResource, K) -> Object,
+        object: fn(&ApiResource, K) -> ObjectContent,
     ) where
-        K: Watched,
+        K: WatchableKind,
     {
         self.spawn(collection, None, resource, config, object, None);
     }
@@ -610,9 +660,9 @@ impl Round {
         collection: Collection,
         resource: ApiResource,
         config: watcher::Config,
-        object: fn(&ApiResource, K) -> Object,
+        object: fn(&ApiResource, K) -> ObjectContent,
     ) where
-        K: Watched,
+        K: WatchableKind,
     {
         for (part, namespace) in self.parts(&collection) {
             self.spawn(part, namespace.as_deref(), resource.clone(), config.clone(), object, None);
@@ -635,30 +685,41 @@ impl Round {
         namespace: Option<&str>,
         resource: ApiResource,
         config: watcher::Config,
-        object: fn(&ApiResource, K) -> Object,
+        object: fn(&ApiResource, K) -> ObjectContent,
         definition: Option<String>,
     ) -> AbortHandle
     where
-        K: Watched,
+        K: WatchableKind,
     {
         self.awaited.insert(collection.clone());
         let definition = definition.map(|name| (self.client.clone(), name));
-        let (client, opened) = checked(&self.client, &resource);
+        let (client, opened) = checked_client(&self.client, &resource);
         let relist = Arc::new(Notify::new());
         self.relists.insert(collection.clone(), relist.clone());
         let api = match namespace {
             Some(namespace) => Api::namespaced_with(client, namespace, &resource),
             None => Api::all_with(client, &resource),
         };
-        let (round, resync, max_objects) = (self.number, self.resync, self.max_objects);
-        let watch =
-            Watch { round, collection, api, opened, config, object, resource, definition, resync, relist, max_objects };
+        let (session, resync, max_objects) = (self.number, self.resync, self.max_objects);
+        let watch = CollectionWatch {
+            session,
+            collection,
+            api,
+            opened,
+            config,
+            object,
+            resource,
+            definition,
+            resync,
+            relist,
+            max_objects,
+        };
         self.tasks.spawn(watch.run(self.tell.clone()))
     }
 
     /// Asks for a credential whose content is not kept.
     fn ask(&mut self, key: CredentialKey) {
-        self.tasks.spawn(asking::ask(self.client.clone(), key, self.number, self.tell.clone()));
+        self.tasks.spawn(fetch_credential::ask(self.client.clone(), key, self.number, self.tell.clone()));
     }
 
     /// Whether everything was listed once.
@@ -672,7 +733,7 @@ impl Round {
     }
 
     /// Watches a custom kind that there is now, if the model reads it.
-    fn define(&mut self, definition: &wire::Definition) {
+    fn define(&mut self, definition: &schema::CustomResourceDefinition) {
         let name = definition.metadata.name.clone().unwrap_or_default();
         let names = &definition.spec.names;
         let known = |k: &&Kind| k.group() == definition.spec.group && k.as_str() == names.kind;
@@ -694,7 +755,7 @@ impl Round {
     }
 
     /// Watches a kind no more; its objects stay as they are known until it is defined again.
-    fn undefine(&mut self, definition: &wire::Definition) {
+    fn undefine(&mut self, definition: &schema::CustomResourceDefinition) {
         self.undefine_named(definition.metadata.name.as_deref().unwrap_or_default());
     }
 
@@ -721,8 +782,8 @@ impl Round {
 }
 
 /// Completes when a list must be asked for again, of one round or the other.
-async fn listed_again_at(round: &Round, next: Option<&Round>) {
-    match [Some(round), next].into_iter().flatten().filter_map(|round| round.guard.due()).min() {
+async fn listed_again_at(session: &WatchSession, next: Option<&WatchSession>) {
+    match [Some(session), next].into_iter().flatten().filter_map(|session| session.guard.due()).min() {
         Some(at) => sleep_until(at).await,
         None => std::future::pending().await,
     }

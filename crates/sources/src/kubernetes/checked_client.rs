@@ -20,7 +20,7 @@ use serde::de::{Deserializer, IgnoredAny, SeqAccess, Visitor};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::answer::{WrongAnswer, is_watch};
+use super::response_limits::{BadResponse, is_watch};
 
 /// A page has up to 500 objects: such a list has millions.
 const MAX_PAGES: u32 = 10_000;
@@ -31,10 +31,9 @@ const TOLERATED_EARLY_ENDS: u32 = 1;
 
 /// A client for the lists and watches of one collection, which counts the watches that the API server began to answer:
 /// the events of a watch say nothing of a collection in which nothing happens.
-pub(super) fn checked(client: &Client, resource: &ApiResource) -> (Client, watch::Receiver<u64>) {
+pub(super) fn checked_client(client: &Client, resource: &ApiResource) -> (Client, watch::Receiver<u64>) {
     let (count, opened) = watch::channel(0);
-    let collection =
-        Arc::new(CollectionAnswers { kind: resource.kind.clone(), opened: count, state: Mutex::default() });
+    let collection = Arc::new(CollectionClient { kind: resource.kind.clone(), opened: count, state: Mutex::default() });
     let inner = client.clone();
     let service = tower::service_fn(move |request: Request<Body>| {
         let (inner, collection) = (inner.clone(), collection.clone());
@@ -48,14 +47,14 @@ pub(super) fn checked(client: &Client, resource: &ApiResource) -> (Client, watch
     (Client::new(service, client.default_namespace()), opened)
 }
 
-struct CollectionAnswers {
+struct CollectionClient {
     kind: String,
     opened: watch::Sender<u64>,
-    state: Mutex<State>,
+    state: Mutex<ListState>,
 }
 
 #[derive(Default)]
-struct State {
+struct ListState {
     /// Pages of the list that is read now.
     pages: u32,
     /// Where its next page begins.
@@ -67,11 +66,11 @@ struct State {
 }
 
 fn wrong(reason: String) -> kube::Error {
-    kube::Error::Service(WrongAnswer(reason).into())
+    kube::Error::Service(BadResponse(reason).into())
 }
 
-impl CollectionAnswers {
-    fn state(&self) -> MutexGuard<'_, State> {
+impl CollectionClient {
+    fn state(&self) -> MutexGuard<'_, ListState> {
         // Every write leaves it whole.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -137,7 +136,7 @@ struct WatchBody {
     inner: Body,
     /// Since when, until its end is noted.
     since: Option<Instant>,
-    collection: Arc<CollectionAnswers>,
+    collection: Arc<CollectionClient>,
 }
 
 impl hyper::body::Body for WatchBody {
@@ -159,11 +158,11 @@ impl hyper::body::Body for WatchBody {
 }
 
 #[derive(Deserialize)]
-struct List<'a> {
+struct ListBody<'a> {
     #[serde(borrow, default)]
     kind: Cow<'a, str>,
     #[serde(borrow)]
-    items: Option<Items<'a>>,
+    items: Option<ItemKinds<'a>>,
     #[serde(default)]
     metadata: ListMeta,
 }
@@ -176,7 +175,7 @@ struct ListMeta {
 }
 
 /// The first kind among the items that is not the kind of an item before. Items of most lists have none.
-struct Items<'a>(Vec<Cow<'a, str>>);
+struct ItemKinds<'a>(Vec<Cow<'a, str>>);
 
 #[derive(Deserialize)]
 struct ItemKind<'a> {
@@ -184,17 +183,17 @@ struct ItemKind<'a> {
     kind: Option<Cow<'a, str>>,
 }
 
-impl<'de: 'a, 'a> Deserialize<'de> for Items<'a> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Items<'a>, D::Error> {
-        struct OfItems;
-        impl<'de> Visitor<'de> for OfItems {
-            type Value = Items<'de>;
+impl<'de: 'a, 'a> Deserialize<'de> for ItemKinds<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<ItemKinds<'a>, D::Error> {
+        struct ItemKindsVisitor;
+        impl<'de> Visitor<'de> for ItemKindsVisitor {
+            type Value = ItemKinds<'de>;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("a list of items")
             }
 
-            fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Items<'de>, A::Error> {
+            fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<ItemKinds<'de>, A::Error> {
                 let mut kinds = Vec::new();
                 while let Some(item) = items.next_element::<ItemKind<'de>>()? {
                     kinds.extend(item.kind.filter(|kind| !kinds.contains(kind)));
@@ -203,17 +202,17 @@ impl<'de: 'a, 'a> Deserialize<'de> for Items<'a> {
                         break;
                     }
                 }
-                Ok(Items(kinds))
+                Ok(ItemKinds(kinds))
             }
         }
-        deserializer.deserialize_seq(OfItems)
+        deserializer.deserialize_seq(ItemKindsVisitor)
     }
 }
 
 /// Whether an answer is a list of this kind, and where its next page begins. One without `items`, or with other items,
 /// would otherwise be taken for an empty collection.
 fn check(bytes: &[u8], kind: &str) -> Result<Option<String>, String> {
-    let list: List<'_> = serde_json::from_slice(bytes).map_err(|error| {
+    let list: ListBody<'_> = serde_json::from_slice(bytes).map_err(|error| {
         let what = if error.is_data() { "an answer that is no list" } else { "an answer that is no JSON" };
         format!("{what} (line {}, column {})", error.line(), error.column())
     })?;
@@ -221,7 +220,7 @@ fn check(bytes: &[u8], kind: &str) -> Result<Option<String>, String> {
     if !is_of_kind {
         return Err(format!("an answer of the wrong kind: {:?} instead of {kind}List", shortened(&list.kind)));
     }
-    let Some(Items(kinds)) = list.items else { return Err("a list without items".to_owned()) };
+    let Some(ItemKinds(kinds)) = list.items else { return Err("a list without items".to_owned()) };
     if let Some(other) = kinds.iter().find(|found| **found != kind) {
         return Err(format!("a list with an item of the wrong kind: {:?} instead of {kind}", shortened(other)));
     }
@@ -238,7 +237,7 @@ mod tests {
 
     use tokio::sync::watch;
 
-    use super::{CollectionAnswers, EARLY, MAX_PAGES, check};
+    use super::{CollectionClient, EARLY, MAX_PAGES, check};
 
     #[test]
     fn hole_07_a_malformed_list_is_an_error_and_not_an_empty_one() {
@@ -270,8 +269,8 @@ mod tests {
         assert_eq!(check(page, "Service"), Ok(Some("next".to_owned())));
     }
 
-    fn answers() -> CollectionAnswers {
-        CollectionAnswers { kind: "Service".to_owned(), opened: watch::Sender::new(0), state: Mutex::default() }
+    fn answers() -> CollectionClient {
+        CollectionClient { kind: "Service".to_owned(), opened: watch::Sender::new(0), state: Mutex::default() }
     }
 
     #[test]

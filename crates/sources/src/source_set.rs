@@ -1,0 +1,93 @@
+//! Who is watched now, for debug pages, metrics and readiness: sources come and go while the process runs.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use model::change::SourceId;
+
+use crate::health::Health;
+
+/// A shared list of sources.
+#[derive(Clone, Debug, Default)]
+pub struct SourceSet(Arc<Mutex<BTreeMap<SourceId, SourceEntry>>>);
+
+#[derive(Clone, Debug)]
+struct SourceEntry {
+    health: Health,
+    awaited: StartupWait,
+}
+
+/// Whether anybody is served before a source is in sync.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StartupWait {
+    Always,
+    /// Until then at most: it need not be there.
+    Until(Instant),
+    /// It came while others were served already.
+    Never,
+}
+
+impl SourceSet {
+    /// Lists a source, in place of one with the same name.
+    pub fn insert(&self, source: SourceId, health: Health, awaited: StartupWait) {
+        self.lock().insert(source, SourceEntry { health, awaited });
+    }
+
+    pub fn remove(&self, source: &SourceId) {
+        self.lock().remove(source);
+    }
+
+    /// The health of each, by name.
+    pub fn healths(&self) -> Vec<Health> {
+        self.lock().values().map(|entry| entry.health.clone()).collect()
+    }
+
+    /// Sources that are waited for: they are not among those that have told all they had.
+    pub fn unsynced(&self, synced: &BTreeSet<SourceId>) -> Vec<SourceId> {
+        let now = Instant::now();
+        let is_awaited = |entry: &SourceEntry| match entry.awaited {
+            StartupWait::Always => true,
+            StartupWait::Until(deadline) => deadline > now,
+            StartupWait::Never => false,
+        };
+        let all = self.lock();
+        let missing = all.iter().filter(|(source, entry)| !synced.contains(*source) && is_awaited(entry));
+        missing.map(|(source, _)| source.clone()).collect()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<SourceId, SourceEntry>> {
+        // Every write is one call on the map, which leaves it whole.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::time::{Duration, Instant};
+
+    use model::change::SourceId;
+
+    use super::{SourceSet, StartupWait};
+    use crate::health::Health;
+
+    #[test]
+    fn sources_are_waited_for_until_they_are_in_sync_or_late_or_gone() {
+        let (source_set, now) = (SourceSet::default(), Instant::now());
+        let id = |name: &str| SourceId(name.into());
+        for (name, awaited) in [
+            ("files", StartupWait::Always),
+            ("late", StartupWait::Until(now)),
+            ("slow", StartupWait::Until(now + Duration::from_secs(3600))),
+            ("new", StartupWait::Never),
+        ] {
+            source_set.insert(id(name), Health::new(id(name)), awaited);
+        }
+        assert_eq!(source_set.unsynced(&BTreeSet::new()), [id("files"), id("slow")]);
+        assert_eq!(source_set.unsynced(&BTreeSet::from([id("files")])), [id("slow")]);
+        source_set.remove(&id("slow"));
+        assert_eq!(source_set.unsynced(&BTreeSet::from([id("files")])), []);
+        assert_eq!(source_set.healths().len(), 3);
+    }
+}
