@@ -22,8 +22,8 @@ use sources::registry;
 use sources::registry::config::{Config, Entry};
 use sources::registry::directory::{self, Directory};
 use sources::registry::mock::Mock;
-use sources::source_set::{StartupWait, SourceSet};
-use sources::source::{SourceTask, Source, spawn};
+use sources::source::{Source, SourceTask, spawn};
+use sources::source_set::{SourceSet, StartupWait};
 use sources::store::files::FileStore;
 use sources::store::mcp::McpSink;
 use sources::store::xds::XdsStore;
@@ -274,8 +274,8 @@ struct Watching {
     changes: mpsc::Sender<Batch>,
     end: CancellationToken,
     ids: BTreeSet<SourceId>,
-    running: Vec<Running>,
-    roster: Roster,
+    running: Vec<SourceTask>,
+    source_set: SourceSet,
 }
 
 impl Watching {
@@ -290,14 +290,14 @@ impl Watching {
 
     /// Registries that a file describes, as long as it does. Each is waited for as it says itself.
     fn start_directory(&mut self, file: &Path, config: Config, cluster: &ClusterId, stores: Vec<Str>) {
-        let directory = Directory::new(file, config, cluster.clone(), self.roster.clone());
+        let directory = Directory::new(file, config, cluster.clone(), self.source_set.clone());
         self.start(directory.beside(self.ids.clone()).with_stores(stores));
     }
 
     fn start_store(&mut self, store: Store, number: usize) {
         let id = store.id(number);
         match store {
-            Store::Folder(folder) => self.start(Files::new(&folder).named(id)),
+            Store::Folder(folder) => self.start(FileStore::new(&folder).named(id)),
             Store::Xds(options) => self.start(XdsStore::new(options)),
             Store::Mcp(options) => self.start(McpSink::new(options)),
             Store::Kubernetes => {} // comes with its registry
@@ -310,8 +310,8 @@ impl Watching {
         self.started(id, running);
     }
 
-    fn started(&mut self, id: SourceId, running: Running) {
-        self.roster.enter(id.clone(), running.health.clone(), Awaited::Always);
+    fn started(&mut self, id: SourceId, running: SourceTask) {
+        self.source_set.insert(id.clone(), running.health.clone(), StartupWait::Always);
         self.ids.insert(id);
         self.running.push(running);
     }

@@ -7,7 +7,7 @@ use model::change::{Batch, SourceId};
 use model::settings::Settings;
 use model::snapshot::Snapshot;
 use serde_json::{Value, json};
-use sources::kubernetes::join::{ClusterState, ClusterOptions};
+use sources::kubernetes::join::{ClusterOptions, ClusterState};
 use sources::kubernetes::schema::ClusterObject;
 
 const SERVICES: usize = 2_000;

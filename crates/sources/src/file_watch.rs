@@ -1,5 +1,5 @@
-//! The kernel's file events, reduced to "these paths may read differently now".
-//! A file that is being written is held back until its writer closes it, so nobody reads half of it.
+//! Kernel file events, reduced to the paths whose content may have changed.
+//! A file that is being written is reported when its writer closes it, so it is not read half-written.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -10,28 +10,28 @@ use notify::event::{AccessKind, AccessMode, CreateKind, ModifyKind};
 use notify::{Event, EventKind, RecommendedWatcher, RecursiveMode, Watcher};
 use tokio::sync::Notify;
 
-/// A writer that neither closes nor goes on is not waited for any longer.
+/// A writer that has written nothing for this long is no longer waited for.
 const IDLE_WRITER: Duration =
     if cfg!(target_os = "linux") { Duration::from_secs(2) } else { Duration::from_millis(20) };
-/// A writer that never closes is read after this long, whatever it does.
+/// A file whose writer keeps writing is reported after this long.
 const BUSY_WRITER: Duration = Duration::from_secs(5);
-/// With more paths than this, looking at everything is cheaper.
+/// With more changed paths than this, a full scan is cheaper.
 const MANY_PATHS: usize = 1024;
 
-/// What may have changed since the last question.
+/// Paths that may have changed since the last call.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct FileEvents {
-    /// Events were lost or never told: look at everything.
+    /// Events were lost: a full scan is needed.
     pub(crate) everything: bool,
     pub(crate) paths: BTreeSet<PathBuf>,
 }
 
-/// Which events matter. Paths must be canonical: one folder has one watch.
+/// Paths to report events for. They must be canonical: each directory has one kernel watch.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Interest {
-    /// Folders of which every entry matters.
+    /// Directories of which every entry is reported.
     pub(crate) folders: BTreeSet<PathBuf>,
-    /// Single paths in other folders.
+    /// Single paths in other directories.
     pub(crate) paths: BTreeSet<PathBuf>,
 }
 
@@ -48,7 +48,7 @@ impl Interest {
     }
 }
 
-/// A set of watched folders and what happened in them.
+/// A set of watched directories and the events that are not yet delivered.
 pub(crate) struct FileWatch {
     watcher: Result<RecommendedWatcher, String>,
     watched: BTreeSet<PathBuf>,
@@ -63,7 +63,7 @@ struct WatchShared {
 
 #[derive(Default)]
 struct PendingEvents {
-    seen: FileEvents,
+    events: FileEvents,
     writing: BTreeMap<PathBuf, OpenWriter>,
     interest: Interest,
 }
@@ -88,8 +88,8 @@ impl FileWatch {
         FileWatch { watcher, watched: BTreeSet::new(), shared }
     }
 
-    /// Watches exactly these. Also renews watches of folders that were replaced under the same name.
-    /// Gives the folders watched for the first time, and why some could not be.
+    /// Watches exactly these paths, and renews the watch of a directory that was replaced under the same name.
+    /// Returns the directories that were not watched before, and an error if one could not be watched.
     pub(crate) fn follow(&mut self, interest: Interest) -> (BTreeSet<PathBuf>, Option<String>) {
         let wanted = interest.watched_folders();
         self.shared.lock().interest = interest;
@@ -98,7 +98,7 @@ impl FileWatch {
             Err(reason) => return (BTreeSet::new(), Some(reason.clone())),
         };
         for gone in self.watched.difference(&wanted) {
-            // Fails where the kernel dropped the watch with the folder, which is what we want.
+            // Fails if the directory is gone: the kernel has already dropped its watch.
             let _ = watcher.unwatch(gone);
         }
         let mut failure = None;
@@ -114,29 +114,29 @@ impl FileWatch {
         (new, failure)
     }
 
-    /// A handle to wait on while this is in use elsewhere.
+    /// A handle to wait for events while the watch itself is locked by another thread.
     pub(crate) fn waiter(&self) -> Waiter {
         Waiter(self.shared.clone())
     }
 
-    /// A handle to tell of a path as if the kernel had.
+    /// A handle to report a path as if the kernel had.
     pub(crate) fn waker(&self) -> Waker {
         Waker(self.shared.clone())
     }
 
-    /// Files that somebody is writing now.
+    /// Files that are open for writing.
     pub(crate) fn being_written(&self) -> BTreeSet<PathBuf> {
         self.shared.lock().writing.keys().cloned().collect()
     }
 }
 
-/// Makes a waiter look at a path.
+/// Reports a path to the waiter.
 #[derive(Clone)]
 pub(crate) struct Waker(Arc<WatchShared>);
 
 impl Waker {
     pub(crate) fn wake(&self, path: PathBuf) {
-        self.0.lock().seen.paths.insert(path);
+        self.0.lock().events.paths.insert(path);
         self.0.wake.notify_one();
     }
 }
@@ -146,13 +146,13 @@ impl Waker {
 pub(crate) struct Waiter(Arc<WatchShared>);
 
 impl Waiter {
-    /// What happened, at once if something did. Gives nothing seen when `until` passes first.
-    pub(crate) async fn seen(&self, until: Instant) -> FileEvents {
+    /// Waits for events. Returns at once if there are some, and with none at `until`.
+    pub(crate) async fn events(&self, until: Instant) -> FileEvents {
         loop {
             let woken = self.0.wake.notified();
-            let (seen, due) = self.0.lock().take(Instant::now());
-            if seen != FileEvents::default() || Instant::now() >= until {
-                return seen;
+            let (events, due) = self.0.lock().take(Instant::now());
+            if events != FileEvents::default() || Instant::now() >= until {
+                return events;
             }
             let next = due.map_or(until, |due| due.min(until));
             tokio::select! {
@@ -177,64 +177,64 @@ impl WatchShared {
 }
 
 impl PendingEvents {
-    /// Whether somebody should look.
+    /// Records an event. Returns whether the waiter must wake.
     fn take_in(&mut self, event: notify::Result<Event>) -> bool {
         let Ok(event) = event else {
-            self.seen.everything = true;
+            self.events.everything = true;
             return true;
         };
         if event.need_rescan() {
-            self.seen.everything = true;
+            self.events.everything = true;
             return true;
         }
-        let mut worth_a_look = false;
+        let mut wakes = false;
         for path in event.paths {
             if self.interest.covers(&path) {
-                worth_a_look |= self.touch(path, event.kind);
+                wakes |= self.touch(path, event.kind);
             }
         }
-        worth_a_look
+        wakes
     }
 
     fn touch(&mut self, path: PathBuf, kind: EventKind) -> bool {
         match kind {
-            EventKind::Access(AccessKind::Close(AccessMode::Write)) => self.done(path),
+            EventKind::Access(AccessKind::Close(AccessMode::Write)) => self.writing_ended(path),
             EventKind::Access(_) => false,
-            // A waiter must learn of it too, to know how long to sleep.
-            EventKind::Modify(ModifyKind::Data(_)) => self.begun(path),
-            EventKind::Create(CreateKind::File) if awaits_content(&path) => self.begun(path),
+            // Wakes the waiter too, which then sleeps until the writer's deadline.
+            EventKind::Modify(ModifyKind::Data(_)) => self.writing_started(path),
+            EventKind::Create(CreateKind::File) if awaits_content(&path) => self.writing_started(path),
             EventKind::Modify(ModifyKind::Metadata(_)) if self.writing.contains_key(&path) => false,
-            _ => self.done(path),
+            _ => self.writing_ended(path),
         }
     }
 
-    fn begun(&mut self, path: PathBuf) -> bool {
+    fn writing_started(&mut self, path: PathBuf) -> bool {
         let now = Instant::now();
-        self.seen.paths.remove(&path);
+        self.events.paths.remove(&path);
         let is_new = !self.writing.contains_key(&path);
         self.writing.entry(path).or_insert(OpenWriter { first: now, last: now }).last = now;
         is_new
     }
 
-    fn done(&mut self, path: PathBuf) -> bool {
+    fn writing_ended(&mut self, path: PathBuf) -> bool {
         self.writing.remove(&path);
-        if self.seen.paths.len() >= MANY_PATHS {
-            self.seen.everything = true;
+        if self.events.paths.len() >= MANY_PATHS {
+            self.events.everything = true;
         } else {
-            self.seen.paths.insert(path);
+            self.events.paths.insert(path);
         }
         true
     }
 
     fn take(&mut self, now: Instant) -> (FileEvents, Option<Instant>) {
         let overdue = self.writing.extract_if(.., |_, writing| writing.due() <= now).map(|(path, _)| path);
-        self.seen.paths.extend(overdue);
+        self.events.paths.extend(overdue);
         let due = self.writing.values().map(|writing| writing.due()).min();
-        (std::mem::take(&mut self.seen), due)
+        (std::mem::take(&mut self.events), due)
     }
 }
 
-/// Whether a file that was just created will be written and closed: links come with their content.
+/// Whether a file that was just created will still be written and closed. Symlinks and hard links are complete.
 fn awaits_content(path: &Path) -> bool {
     path.symlink_metadata().is_ok_and(|m| m.is_file() && !has_several_names(&m))
 }
@@ -273,44 +273,44 @@ mod tests {
         pending
     }
 
-    fn seen(events: &[(EventKind, &str)]) -> Vec<PathBuf> {
+    fn reported(events: &[(EventKind, &str)]) -> Vec<PathBuf> {
         after(events).take(Instant::now()).0.paths.into_iter().collect()
     }
 
     #[test]
-    fn a_file_is_seen_when_its_writer_closes_it() {
-        assert_eq!(seen(&[(WRITE, "/c/a")]), Vec::<PathBuf>::new());
-        assert_eq!(seen(&[(WRITE, "/c/a"), (CLOSE, "/c/a")]), [Path::new("/c/a")]);
-        assert_eq!(seen(&[(WRITE, "/c/a"), (CHMOD, "/c/a")]), Vec::<PathBuf>::new());
-        assert_eq!(seen(&[(CLOSE, "/c/a"), (WRITE, "/c/a")]), Vec::<PathBuf>::new());
+    fn a_file_is_reported_when_its_writer_closes_it() {
+        assert_eq!(reported(&[(WRITE, "/c/a")]), Vec::<PathBuf>::new());
+        assert_eq!(reported(&[(WRITE, "/c/a"), (CLOSE, "/c/a")]), [Path::new("/c/a")]);
+        assert_eq!(reported(&[(WRITE, "/c/a"), (CHMOD, "/c/a")]), Vec::<PathBuf>::new());
+        assert_eq!(reported(&[(CLOSE, "/c/a"), (WRITE, "/c/a")]), Vec::<PathBuf>::new());
     }
 
     #[test]
-    fn a_renamed_file_is_seen_at_once() {
-        assert_eq!(seen(&[(RENAMED_TO, "/c/a")]), [Path::new("/c/a")]);
+    fn a_renamed_file_is_reported_at_once() {
+        assert_eq!(reported(&[(RENAMED_TO, "/c/a")]), [Path::new("/c/a")]);
     }
 
     #[test]
-    fn noise_beside_the_folder_is_not_seen() {
-        assert_eq!(seen(&[(CLOSE, "/p/other"), (RENAMED_TO, "/p/c"), (CLOSE, "/else/x")]), [Path::new("/p/c")]);
+    fn events_outside_of_the_watched_paths_are_not_reported() {
+        assert_eq!(reported(&[(CLOSE, "/p/other"), (RENAMED_TO, "/p/c"), (CLOSE, "/else/x")]), [Path::new("/p/c")]);
     }
 
     #[test]
-    fn a_writer_that_never_closes_is_not_waited_for_for_ever() {
+    fn a_writer_that_never_closes_is_waited_for_until_its_deadline() {
         let mut pending = after(&[(WRITE, "/c/a")]);
         let (_, due) = pending.take(Instant::now());
         assert!(due.is_some_and(|due| due <= Instant::now() + IDLE_WRITER.min(BUSY_WRITER)));
-        let (seen, due) = pending.take(Instant::now() + BUSY_WRITER);
-        assert_eq!((seen.paths.len(), due), (1, None));
+        let (events, due) = pending.take(Instant::now() + BUSY_WRITER);
+        assert_eq!((events.paths.len(), due), (1, None));
     }
 
     #[test]
-    fn many_paths_become_everything() {
+    fn many_paths_become_a_full_scan() {
         let mut pending = after(&[]);
         for i in 0..5000 {
             pending.take_in(Ok(Event::new(CLOSE).add_path(format!("/c/{i}").into())));
         }
-        let (seen, _) = pending.take(Instant::now());
-        assert!(seen.everything && seen.paths.len() <= super::MANY_PATHS);
+        let (events, _) = pending.take(Instant::now());
+        assert!(events.everything && events.paths.len() <= super::MANY_PATHS);
     }
 }

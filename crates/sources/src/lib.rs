@@ -1,5 +1,5 @@
-//! Everything that watches the outside: config stores, registries, mesh settings.
-//! Each source speaks only `model::change`; what the changes mean is the model's business.
+//! Sources: config stores, service registries and mesh settings that are watched while the process runs.
+//! Every source sends `model::change::Change`s; the model decides what they mean.
 
 #![forbid(unsafe_code)]
 

@@ -1,6 +1,6 @@
-//! `--meshConfig` and `--networksConfig`: settings of the whole mesh, each in a watched file.
-//! A file that is not there at the start means defaults; whatever happens to it later, the last
-//! good settings stay until new good ones come.
+//! `--meshConfig` and `--networksConfig`: mesh-wide settings, each in a watched file.
+//! A file that is missing at the start means defaults. Later the last valid settings stay in use until the file holds
+//! valid ones again.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
@@ -16,27 +16,28 @@ use crate::watched_file::{FileState, WatchedFile};
 
 const KEEPING: &str = "; keeping the last good version";
 
-/// Text and the file's name, into settings over the defaults and what is wrong.
+/// Parses text over the defaults; the second argument is the file name, for problems.
 type ParseSettings<T> = fn(&str, &str) -> (Shared<T>, Vec<Problem>);
 
-/// One file that holds settings.
+/// A source that reads settings from one file.
 pub struct SettingsFile<T> {
     source: &'static str,
     file: WatchedFile,
     parse: ParseSettings<T>,
     change: fn(Shared<T>) -> Change,
-    /// What was told; the bytes it came from, where there were any.
-    told: Option<Shared<T>>,
+    /// The settings that were sent last.
+    published: Option<Shared<T>>,
+    /// The content that they were parsed from; `None` for defaults.
     bytes: Option<Vec<u8>>,
     problems: Vec<Problem>,
 }
 
-/// The mesh config in this file.
+/// Reads MeshConfig from a file.
 pub fn mesh_config(path: &Path) -> SettingsFile<MeshConfig> {
     SettingsFile::new("meshConfig", path, parse_mesh, Change::Mesh)
 }
 
-/// The mesh's networks in this file.
+/// Reads MeshNetworks from a file.
 pub fn networks(path: &Path) -> SettingsFile<MeshNetworks> {
     SettingsFile::new("networksConfig", path, parse_networks, Change::Networks)
 }
@@ -53,25 +54,25 @@ impl<T> SettingsFile<T> {
             file: WatchedFile::new(path),
             parse,
             change,
-            told: None,
+            published: None,
             bytes: None,
             problems: Vec::new(),
         }
     }
 
-    /// What the sight changes, or nothing where it should be looked at again soon.
+    /// The changes that a read causes; `None` if the file should be read again soon.
     fn take_in(&mut self, state: FileState) -> Option<Vec<Change>> {
         match state {
             FileState::Unsettled => None,
-            FileState::Bytes { bytes, .. } if self.bytes.as_ref() == Some(&bytes) && self.told.is_some() => {
+            FileState::Bytes { bytes, .. } if self.bytes.as_ref() == Some(&bytes) && self.published.is_some() => {
                 Some(Vec::new())
             }
             FileState::Bytes { bytes, is_young } => self.take_in_bytes(bytes, is_young),
-            FileState::Absent if self.told.is_none() => {
+            FileState::Absent if self.published.is_none() => {
                 let (value, _) = (self.parse)("", &self.name());
-                Some(self.tell(Some(value), Vec::new()))
+                Some(self.publish(Some(value), Vec::new()))
             }
-            // It was never there, or its absence has been told.
+            // It never existed, or its absence was reported.
             FileState::Absent if self.bytes.is_none() => Some(Vec::new()),
             FileState::Absent => Some(self.keep("the file is gone")),
             FileState::Unreadable(reason) => Some(self.keep(&format!("could not read the file: {reason}"))),
@@ -80,20 +81,20 @@ impl<T> SettingsFile<T> {
 
     fn take_in_bytes(&mut self, bytes: Vec<u8>, is_young: bool) -> Option<Vec<Change>> {
         let (value, problems) = match std::str::from_utf8(&bytes) {
-            Ok("") if self.told.is_some() => (None, vec![self.problem("the file is empty")]),
+            Ok("") if self.published.is_some() => (None, vec![self.problem("the file is empty")]),
             Ok(text) => self.parsed(text),
             Err(_) => (None, vec![self.problem("could not parse the file: not UTF-8")]),
         };
-        if value.is_none() && is_young && self.told.is_some() {
+        if value.is_none() && is_young && self.published.is_some() {
             return None;
         }
         self.bytes = Some(bytes);
-        let value = if self.told.is_none() { value.or_else(|| Some((self.parse)("", "").0)) } else { value };
-        Some(self.tell(value, problems))
+        let value = if self.published.is_none() { value.or_else(|| Some((self.parse)("", "").0)) } else { value };
+        Some(self.publish(value, problems))
     }
 
     fn parsed(&self, text: &str) -> (Option<Shared<T>>, Vec<Problem>) {
-        // A parser's bug must not keep the source from being in sync.
+        // A panic in the parser must not keep the source out of sync.
         let (value, problems) = match catch_unwind(AssertUnwindSafe(|| (self.parse)(text, &self.name()))) {
             Ok(parsed) => parsed,
             Err(panic) => {
@@ -104,23 +105,23 @@ impl<T> SettingsFile<T> {
         (is_good.then_some(value), problems)
     }
 
-    /// Keeps what was told, or defaults where nothing was, and says why.
+    /// Keeps the published settings, or publishes defaults if there are none, with the reason as a problem.
     fn keep(&mut self, reason: &str) -> Vec<Change> {
         self.bytes = None;
-        let default = self.told.is_none().then(|| (self.parse)("", &self.name()).0);
+        let default = self.published.is_none().then(|| (self.parse)("", &self.name()).0);
         let problems = vec![self.problem(reason)];
-        self.tell(default, problems)
+        self.publish(default, problems)
     }
 
-    fn tell(&mut self, value: Option<Shared<T>>, mut problems: Vec<Problem>) -> Vec<Change> {
+    fn publish(&mut self, value: Option<Shared<T>>, mut problems: Vec<Problem>) -> Vec<Change> {
         let mut changes = Vec::new();
-        if self.told.is_some() && value.is_none() {
+        if self.published.is_some() && value.is_none() {
             for problem in problems.iter_mut().filter(|p| p.severity == Severity::Error) {
                 problem.message = format!("{}{KEEPING}", problem.message).into();
             }
         }
-        if let Some(value) = value.filter(|value| self.told.as_ref() != Some(value)) {
-            self.told = Some(value.clone());
+        if let Some(value) = value.filter(|value| self.published.as_ref() != Some(value)) {
+            self.published = Some(value.clone());
             changes.push((self.change)(value));
         }
         if problems != self.problems {
@@ -148,16 +149,16 @@ impl<T: Send + Sync + 'static> Source for SettingsFile<T> {
     async fn run(&mut self, sender: ChangeSender) -> Result<(), SourceError> {
         let mut is_synced = false;
         loop {
-            let state = self.file.look(sender.health()).await?;
+            let state = self.file.read(sender.health()).await?;
             let found = self.take_in(state);
-            let was_taken_in = found.is_some();
+            let was_used = found.is_some();
             if let Some(mut changes) = found {
                 if !std::mem::replace(&mut is_synced, true) {
                     changes.push(Change::Synced);
                 }
                 sender.send(changes).await?;
             }
-            self.file.changed(was_taken_in).await;
+            self.file.changed(was_used).await;
         }
     }
 }
@@ -172,7 +173,7 @@ mod tests {
     use crate::watched_file::FileState;
 
     #[test]
-    fn absence_is_told_only_of_a_file_that_was_there() {
+    fn only_a_file_that_existed_is_reported_as_missing() {
         let mut file = mesh_config(Path::new("/nowhere/mesh.yaml"));
         assert!(matches!(file.take_in(FileState::Absent).as_deref(), Some([Change::Mesh(_)])));
         assert!(file.take_in(FileState::Absent).is_some_and(|changes| changes.is_empty()));

@@ -1,5 +1,5 @@
-//! What every source is, and the supervisor that keeps one running.
-//! A source that fails or panics is started again, later each time; no other source notices.
+//! The `Source` trait and the supervisor that runs one source.
+//! A source that fails or panics is restarted with backoff; other sources are not affected.
 
 use std::any::Any;
 use std::future::Future;
@@ -16,29 +16,29 @@ use tracing::{info, warn};
 
 use crate::health::Health;
 
-/// Something that watches the outside.
+/// A config store, a registry or a settings file.
 pub trait Source: Send + 'static {
-    /// Who speaks; the same for the whole life of the process.
+    /// Does not change while the process runs.
     fn id(&self) -> SourceId;
 
-    /// Tells all that is there, ends that with `Change::Synced`, then tells changes, until
-    /// `outlet` is closed. A return with an error, or a panic, makes the supervisor call it
-    /// again; it must then tell what went away meanwhile too, so what was told is kept in `self`.
+    /// Sends the complete state, then `Change::Synced`, then changes until `sender` is closed.
+    /// After an error or a panic the supervisor calls it again. It must then also send deletions that happened
+    /// meanwhile, so implementors keep what they have sent in `self`.
     fn run(&mut self, sender: ChangeSender) -> impl Future<Output = Result<(), SourceError>> + Send;
 }
 
 /// Why a source's run ended.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SourceError {
-    /// Nobody listens any more, or the process ends.
-    #[error("the outlet is closed")]
+    /// The receiver is gone, or the process ends.
+    #[error("the change channel is closed")]
     Closed,
-    /// Worth another try.
+    /// The supervisor restarts the source.
     #[error("{0}")]
     Failed(String),
 }
 
-/// Where a source puts what it saw.
+/// The channel through which a source sends its changes.
 #[derive(Clone, Debug)]
 pub struct ChangeSender {
     source: SourceId,
@@ -53,7 +53,7 @@ impl ChangeSender {
         ChangeSender { source, batches, cancel, health }
     }
 
-    /// Sends changes that belong together. Waits while the reader is behind; sends nothing for no changes.
+    /// Sends changes as one batch. Waits while the channel is full; an empty batch is not sent.
     pub async fn send(&self, changes: Vec<Change>) -> Result<(), SourceError> {
         if changes.is_empty() {
             return Ok(());
@@ -76,7 +76,7 @@ impl ChangeSender {
         }
     }
 
-    /// Where a source that this one starts puts what it saw, and when it must stop.
+    /// The channel and the cancellation token, for a source that this one starts.
     pub(crate) fn shared(&self) -> (mpsc::Sender<Batch>, CancellationToken) {
         (self.batches.clone(), self.cancel.clone())
     }
@@ -86,7 +86,7 @@ impl ChangeSender {
     }
 }
 
-/// A source at work.
+/// The running task of a source.
 #[derive(Debug)]
 pub struct SourceTask {
     pub health: Health,
@@ -94,14 +94,14 @@ pub struct SourceTask {
 }
 
 impl SourceTask {
-    /// Waits until the source has stopped, which it does only when cancelled or not listened to.
+    /// Waits until the source has stopped: after cancellation, or when the receiver is gone.
     pub async fn stopped(self) {
-        // The task catches panics of the source, and nobody aborts it: the result says nothing.
+        // Panics of the source are caught inside the task and it is never aborted, so this cannot fail.
         let _ = self.task.await;
     }
 }
 
-/// Runs a source until cancelled, whatever it does.
+/// Runs a source until cancelled, restarting it after errors and panics.
 pub fn spawn<S: Source>(source: S, batches: mpsc::Sender<Batch>, cancel: CancellationToken) -> SourceTask {
     let sender = ChangeSender::new(source.id(), batches, cancel);
     let health = sender.health.clone();
@@ -111,13 +111,13 @@ pub fn spawn<S: Source>(source: S, batches: mpsc::Sender<Batch>, cancel: Cancell
 
 const FIRST_WAIT: Duration = Duration::from_millis(100);
 const LONGEST_WAIT: Duration = Duration::from_secs(30);
-/// A run of this length was a good one: the next failure is a new one.
+/// A run of at least this length resets the backoff.
 const GOOD_RUN: Duration = Duration::from_secs(60);
 
 async fn supervise<S: Source>(mut source: S, sender: ChangeSender) {
     let name = sender.source.0.clone();
     let mut wait = FIRST_WAIT;
-    info!(source = %name, "watching");
+    info!(source = %name, "source started");
     loop {
         let started = Instant::now();
         let failure = match run_once(&mut source, &sender).await {
@@ -128,7 +128,7 @@ async fn supervise<S: Source>(mut source: S, sender: ChangeSender) {
             wait = FIRST_WAIT;
         }
         sender.health.lost(failure.as_str());
-        warn!(source = %name, error = %failure, retry_in = ?wait, "source failed");
+        warn!(source = %name, error = %failure, retry_in = ?wait, "source failed; restarting");
         tokio::select! {
             () = sender.closed() => return,
             () = tokio::time::sleep(wait) => {}

@@ -1,4 +1,4 @@
-//! Who is watched now, for debug pages, metrics and readiness: sources come and go while the process runs.
+//! The sources that run now, for debug pages, metrics and readiness. Sources are added and removed at run time.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -18,18 +18,18 @@ struct SourceEntry {
     awaited: StartupWait,
 }
 
-/// Whether anybody is served before a source is in sync.
+/// Whether serving waits for a source to be in sync.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StartupWait {
     Always,
-    /// Until then at most: it need not be there.
+    /// Until this time at the latest.
     Until(Instant),
-    /// It came while others were served already.
+    /// For sources added after serving began.
     Never,
 }
 
 impl SourceSet {
-    /// Lists a source, in place of one with the same name.
+    /// Adds a source, or replaces the one with the same id.
     pub fn insert(&self, source: SourceId, health: Health, awaited: StartupWait) {
         self.lock().insert(source, SourceEntry { health, awaited });
     }
@@ -38,12 +38,12 @@ impl SourceSet {
         self.lock().remove(source);
     }
 
-    /// The health of each, by name.
+    /// The health of every source, ordered by id.
     pub fn healths(&self) -> Vec<Health> {
         self.lock().values().map(|entry| entry.health.clone()).collect()
     }
 
-    /// Sources that are waited for: they are not among those that have told all they had.
+    /// Sources that serving still waits for: those not in `synced`.
     pub fn unsynced(&self, synced: &BTreeSet<SourceId>) -> Vec<SourceId> {
         let now = Instant::now();
         let is_awaited = |entry: &SourceEntry| match entry.awaited {

@@ -14,7 +14,7 @@ use model::settings::{Knobs, Settings};
 use model::snapshot::Snapshot;
 use scope::{View, identity, inbound};
 use serde_json::Value;
-use sources::kubernetes::join::{ClusterState, ClusterOptions};
+use sources::kubernetes::join::{ClusterOptions, ClusterState};
 use sources::kubernetes::schema::ClusterObject;
 use sources::status::{Controllers, merged};
 use testkit::cases::{self, Case, Server, Statuses, World};

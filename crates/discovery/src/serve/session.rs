@@ -137,7 +137,7 @@ impl Pilot {
 
     /// Sources that are waited for: they have not told all they had at their start.
     pub fn missing_sources(&self) -> Vec<SourceId> {
-        self.sources.missing(&self.world.now().snapshot.synced)
+        self.sources.unsynced(&self.world.now().snapshot.synced)
     }
 }
 

@@ -18,7 +18,7 @@ pub(crate) async fn follow(world: World, sources: SourceSet, tell: watch::Sender
     let mut epochs = world.epochs();
     loop {
         let epoch = epochs.borrow_and_update().clone();
-        let is_complete = sources.missing(&epoch.snapshot.synced).is_empty();
+        let is_complete = sources.unsynced(&epoch.snapshot.synced).is_empty();
         if is_complete {
             tell.send_if_modified(|told| {
                 let is_new = !Arc::ptr_eq(told, &epoch.snapshot.lowered);

@@ -8,7 +8,7 @@ use discovery::offline::Offline;
 use discovery::wire::Server;
 use model::config::mesh::{parse_mesh, parse_networks};
 use model::settings::{Knobs, Settings};
-use sources::kubernetes::join::{ClusterState, ClusterOptions};
+use sources::kubernetes::join::{ClusterOptions, ClusterState};
 use sources::kubernetes::schema::ClusterObject;
 use testkit::cases::{Answers, Case, World, disagreements, objects, over_stream};
 use testkit::envoy::Transport;

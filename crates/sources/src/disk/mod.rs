@@ -1,5 +1,5 @@
-//! The one way to files on disk: regular files up to a size, read in time or not at all (`threads`), with a stamp that
-//! differs when their bytes may differ.
+//! All access to files: regular files up to a size limit, read within a deadline (`threads`), with a stamp that changes
+//! when the content may have changed.
 
 mod threads;
 
@@ -8,12 +8,12 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-/// Larger files are refused: among config such a file is a mistake.
+/// Larger files are refused.
 const MAX_SIZE: u64 = 64 << 20;
-/// Content this young may be half of what its writer has in mind.
+/// A file modified this recently may not be complete yet.
 pub(crate) const YOUNG: Duration = Duration::from_millis(50);
 
-/// Differs when a file's content may differ.
+/// Changes when a file's content may have changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FileStamp {
     pub(crate) size: u64,
@@ -21,7 +21,7 @@ pub(crate) struct FileStamp {
     pub(crate) identity: FileId,
 }
 
-/// Which file or folder it is, whatever its name: device and inode.
+/// Device and inode: identifies a file or folder under any name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct FileId(u64, u64);
 
@@ -31,7 +31,7 @@ impl FileStamp {
         FileStamp { size: metadata.len(), modified, identity: FileId::of(metadata) }
     }
 
-    /// Whether the writer may still be at it. A time in the future says nothing.
+    /// Whether the file may still be written. A modification time in the future does not count.
     pub(crate) fn is_young(&self) -> bool {
         SystemTime::now().duration_since(self.modified).is_ok_and(|age| age < YOUNG)
     }
@@ -50,12 +50,12 @@ impl FileId {
     }
 }
 
-/// The file's bytes, or nothing where it changed under our eyes. Blocks, but not for longer than a few seconds.
+/// Reads a file; `None` if it changed while it was read. Blocks for a few seconds at most.
 pub(crate) fn bytes(path: &Path) -> io::Result<Option<(FileStamp, Vec<u8>)>> {
     threads::run(path, bytes_of)?
 }
 
-/// The content of a file that is not followed: certificates, tokens, what is read once at the start.
+/// Reads a file that is not watched, such as a certificate or a token.
 pub fn content(path: &Path) -> io::Result<Vec<u8>> {
     match bytes(path)? {
         Some((_, bytes)) => Ok(bytes),
@@ -63,31 +63,31 @@ pub fn content(path: &Path) -> io::Result<Vec<u8>> {
     }
 }
 
-/// The text of a file that is not followed.
+/// Reads a text file that is not watched.
 pub fn text(path: &Path) -> io::Result<String> {
     String::from_utf8(content(path)?).map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "not UTF-8"))
 }
 
-/// What is at a path once symlinks are followed, and its canonical path.
+/// Metadata and canonical path, with symlinks followed.
 pub(crate) fn target(path: &Path) -> io::Result<(Metadata, PathBuf)> {
     threads::run(path, |path| Ok((path.metadata()?, path.canonicalize()?)))?
 }
 
-/// The stamp of a file; `None` where it cannot be had.
+/// The stamp of a file; `None` if it cannot be read.
 pub(crate) fn stamp(path: &Path) -> Option<FileStamp> {
     target(path).ok().map(|(metadata, _)| FileStamp::of(&metadata))
 }
 
-/// The canonical path of what is there.
+/// The canonical path; `None` if it cannot be read.
 pub(crate) fn canonical(path: &Path) -> Option<PathBuf> {
     target(path).ok().map(|(_, canonical)| canonical)
 }
 
-/// A folder as it is listed.
+/// The content of a folder.
 pub(crate) struct DirListing {
     pub(crate) identity: FileId,
     pub(crate) canonical: PathBuf,
-    /// In the order of their names.
+    /// Ordered by name.
     pub(crate) entries: Vec<(PathBuf, FileType)>,
 }
 
@@ -115,8 +115,8 @@ fn bytes_of(path: &Path) -> io::Result<Option<(FileStamp, Vec<u8>)>> {
     Ok(is_settled.then_some((after, bytes)))
 }
 
-/// Opens a regular file. Opening a device may have effects and opening a pipe waits for its writer, so both are left
-/// alone; and what takes the file's place between the look and the opening is opened without waiting.
+/// Opens a regular file. Devices and pipes are refused: opening a device may have side effects, and opening a pipe waits
+/// for a writer. O_NONBLOCK covers a pipe that replaces the file between the check and the open.
 fn opened(path: &Path) -> io::Result<File> {
     let irregular = || io::Error::other("not a regular file");
     if !path.metadata()?.is_file() {
@@ -134,7 +134,7 @@ fn opened(path: &Path) -> io::Result<File> {
     if file.metadata()?.is_file() { Ok(file) } else { Err(irregular()) }
 }
 
-/// Whether an error says that the path is simply not there.
+/// Whether an error means that the path does not exist.
 pub(crate) fn is_absence(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
 }
@@ -165,7 +165,7 @@ mod tests {
         assert_eq!(content(&at("good")).unwrap(), b"a: 1");
     }
 
-    /// What a look before the opening cannot prevent: the file is a pipe by the time that it is opened.
+    /// The file may become a pipe between the check and the open.
     #[test]
     fn hole_08_a_pipe_in_place_of_a_file_is_opened_without_waiting() {
         let folder = tempfile::tempdir().unwrap();
@@ -176,7 +176,7 @@ mod tests {
             mkfifo(&pipe, Mode::S_IRWXU).unwrap();
             std::thread::scope(|scope| {
                 scope.spawn(|| std::fs::rename(&pipe, &file).unwrap());
-                // Either of them was seen; a pipe that was waited for would keep this test for ever.
+                // Either result is fine; waiting for the pipe's writer would hang this test.
                 let _ = opened(&file);
             });
         }

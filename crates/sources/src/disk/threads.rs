@@ -1,5 +1,5 @@
-//! Work on files that may never end, on threads that may be lost: a dead mount keeps every thread that touches it in
-//! the kernel for as long as it is dead. The caller gets an error in time; other files are read by other threads.
+//! Runs file operations on separate threads with a deadline. A dead mount blocks every thread that touches it in the
+//! kernel; the caller gets a timeout error instead, and other files use other threads.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -9,17 +9,17 @@ use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-/// How long one access may take. A disk that works answers in milliseconds, one that spins up in seconds.
+/// How long one operation may take. A disk that spins up takes seconds.
 const DEADLINE: Duration = Duration::from_secs(5);
-/// Threads that may be lost at a time; with more, no access is tried until one comes back.
+/// How many threads may hang at a time. At this limit, operations fail until one of them returns.
 const MOST_LOST: usize = 64;
-/// Threads that wait for the next access.
+/// How many idle threads are kept.
 const MOST_IDLE: usize = 8;
 
-/// The threads of this process: what hangs, hangs for all who ask.
+/// Shared by the whole process, so a path that hangs is known to all callers.
 static THREADS: LazyLock<DiskThreads> = LazyLock::new(|| DiskThreads::new(DEADLINE));
 
-/// Does work on a path, or gives up on it in time. While earlier work on the same path hangs, it is not tried.
+/// Runs work on a path, with a deadline. Fails at once while earlier work on the same path hangs.
 pub(super) fn run<T: Send + 'static>(path: &Path, work: impl FnOnce(&Path) -> T + Send + 'static) -> io::Result<T> {
     THREADS.run(path, work)
 }
@@ -48,10 +48,10 @@ impl DiskThreads {
         let (result, outcome) = mpsc::channel();
         let end = JobGuard { path: path.to_path_buf(), shared: self.shared.clone() };
         let job: DiskJob = Box::new(move || {
-            // The receiver is gone when the work took too long; the result is of no use then.
+            // The receiver is gone if the work exceeded the deadline.
             let _ = result.send(work(&end.path));
         });
-        thread.send(job).map_err(|_| io::Error::other("a thread for files ended"))?;
+        thread.send(job).map_err(|_| io::Error::other("the disk thread has ended"))?;
         match outcome.recv_timeout(self.deadline) {
             Ok(value) => {
                 let mut shared = lock(&self.shared);
@@ -60,10 +60,10 @@ impl DiskThreads {
                 }
                 Ok(value)
             }
-            Err(RecvTimeoutError::Disconnected) => Err(io::Error::other("the file could not be read: a bug")),
+            Err(RecvTimeoutError::Disconnected) => Err(io::Error::other("could not read the file: reading panicked")),
             Err(RecvTimeoutError::Timeout) => {
                 let mut shared = lock(&self.shared);
-                // The work may have ended meanwhile, and will not end once more.
+                // The work may have ended since the timeout; then nothing would remove the path from `hanging`.
                 if let Ok(value) = outcome.try_recv() {
                     return Ok(value);
                 }
@@ -80,7 +80,7 @@ impl DiskThreads {
             return Err(self.late());
         }
         if shared.hanging.len() >= MOST_LOST {
-            return Err(io::Error::new(io::ErrorKind::TimedOut, "too many other files do not answer"));
+            return Err(io::Error::new(io::ErrorKind::TimedOut, "too many other file operations hang"));
         }
         if let Some(thread) = shared.idle.pop() {
             return Ok(thread);
@@ -96,7 +96,7 @@ impl DiskThreads {
     }
 }
 
-/// Notes the end of work on a path, also where it ends by a panic.
+/// Removes the path from `hanging` when its work ends, also by a panic.
 struct JobGuard {
     path: PathBuf,
     shared: Arc<Mutex<ThreadsState>>,
@@ -156,7 +156,7 @@ mod tests {
             assert!(threads.run(Path::new(&n.to_string()), work).is_err());
         }
         let error = threads.run(Path::new("one more"), |_| ()).unwrap_err();
-        assert!(error.to_string().contains("too many other files"), "{error}");
+        assert!(error.to_string().contains("too many other file operations"), "{error}");
     }
 
     #[test]

@@ -109,7 +109,7 @@ mod tests {
     use tokio::time::sleep;
 
     use super::{ListGuard, RELIST, SHORT_HOLD};
-    use crate::kubernetes::cluster::Collection::{EndpointSlice, Pod, Remote, Service};
+    use crate::kubernetes::join::Collection::{EndpointSlice, Pod, Remote, Service};
 
     const HOLD: Duration = Duration::from_secs(60);
 

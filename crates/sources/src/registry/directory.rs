@@ -212,7 +212,7 @@ impl Source for Directory {
         sender.send(vec![Change::Synced]).await?;
         let mut told = None;
         loop {
-            let state = self.file.look(sender.health()).await?;
+            let state = self.file.read(sender.health()).await?;
             let read = self.read(state);
             let was_taken_in = read.is_some();
             if let Some(read) = read {

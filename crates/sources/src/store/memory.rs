@@ -171,8 +171,7 @@ impl MemoryStore {
     fn acceptable(&self, object: &Object) -> Result<Key, MemoryStoreError> {
         let key = object.key();
         self.taken(key.kind)?;
-        let problems: Vec<Problem> =
-            validate(object).into_iter().filter(|p| p.severity == Severity::Error).collect();
+        let problems: Vec<Problem> = validate(object).into_iter().filter(|p| p.severity == Severity::Error).collect();
         if problems.is_empty() { Ok(key) } else { Err(MemoryStoreError::Invalid { key, problems }) }
     }
 

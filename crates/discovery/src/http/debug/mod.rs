@@ -191,7 +191,7 @@ mod tests {
 
     use model::settings::Settings;
 
-    use sources::roster::Roster;
+    use sources::source_set::SourceSet;
     use tokio_util::sync::CancellationToken;
     use tonic::transport::server::TcpConnectInfo;
     use tower::ServiceExt;
@@ -203,7 +203,7 @@ mod tests {
 
     async fn status_for(caller: Option<&str>) -> StatusCode {
         let stop = CancellationToken::new();
-        let pilot = Pilot::new(World::start(Settings::default(), Arc::default(), stop.clone()), Roster::default());
+        let pilot = Pilot::new(World::start(Settings::default(), Arc::default(), stop.clone()), SourceSet::default());
         let pages = Pages::new(Arc::new(pilot), Hosts::default(), stop);
         let mut request = Request::get("/debug/mesh").body(Body::empty()).unwrap();
         if let Some(caller) = caller {

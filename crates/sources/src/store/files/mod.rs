@@ -101,7 +101,7 @@ impl Source for FileStore {
                 safety_net = Instant::now() + pause.max(began.elapsed() * 100);
             }
             tokio::time::sleep(COALESCE).await;
-            seen = self.waiter.seen(again.map_or(safety_net, |again| again.min(safety_net))).await;
+            seen = self.waiter.events(again.map_or(safety_net, |again| again.min(safety_net))).await;
             seen.everything |= Instant::now() >= safety_net || trouble.is_some();
         }
     }
