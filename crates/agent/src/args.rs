@@ -15,17 +15,17 @@ use crate::flags::WITHOUT_EFFECT;
 #[command(name = "pilot-agent", disable_version_flag = true, args_override_self = true)]
 pub struct Cli {
     #[command(subcommand)]
-    pub command: Command,
+    pub command: AgentCommand,
 }
 
 #[derive(Debug, Subcommand)]
-pub enum Command {
+pub enum AgentCommand {
     /// Run an Envoy and keep it
-    Proxy(Box<Proxy>),
+    Proxy(Box<ProxyArgs>),
     /// Make an HTTP request to Envoy's admin port
-    Request(Request),
+    Request(RequestArgs),
     /// Wait until Envoy is ready
-    Wait(Wait),
+    Wait(WaitArgs),
     /// Print the version
     Version(Version),
     /// Write the rules that send a workload's traffic through Envoy
@@ -36,7 +36,7 @@ pub enum Command {
     },
     /// Become a program that dies with the process that asked for it
     #[command(hide = true)]
-    Keep(Keep),
+    ExecChild(ExecChildArgs),
 }
 
 /// What this proxy is to the mesh.
@@ -52,16 +52,16 @@ pub enum ProxyType {
 /// Flags of `pilot-agent proxy`. A flag that is given wins over ProxyConfig from file, environment and annotation.
 #[derive(Clone, Debug, Args)]
 #[command(args_override_self = true)]
-pub struct Proxy {
+pub struct ProxyArgs {
     /// What this proxy is
     #[arg(default_value = "sidecar", value_enum)]
     pub kind: ProxyType,
 
     #[command(flatten)]
-    pub identity: Identity,
+    pub identity: IdentityFlags,
 
     #[command(flatten)]
-    pub settings: Settings,
+    pub settings: ProxyConfigFlags,
 
     /// File with the mesh configuration, of which defaultConfig is read
     #[arg(long = "meshConfig", default_value = "./etc/istio/config/mesh")]
@@ -104,7 +104,7 @@ pub struct Proxy {
 
 /// Who this proxy is, where its surroundings do not tell.
 #[derive(Clone, Debug, Default, Args)]
-pub struct Identity {
+pub struct IdentityFlags {
     /// Registry that knows this proxy: Kubernetes, Consul, Eureka, CloudFoundry, Mock, Config or Other
     #[arg(long = "serviceregistry", default_value = "Kubernetes")]
     pub registry: String,
@@ -128,7 +128,7 @@ pub struct Identity {
 
 /// Flags that set a field of ProxyConfig.
 #[derive(Clone, Debug, Default, Args)]
-pub struct Settings {
+pub struct ProxyConfigFlags {
     /// Name of the service that this proxy stands for
     #[arg(long = "serviceCluster")]
     pub service_cluster: Option<String>,
@@ -196,7 +196,7 @@ pub struct Settings {
 
 /// Flags of `pilot-agent request`.
 #[derive(Clone, Debug, Args)]
-pub struct Request {
+pub struct RequestArgs {
     /// GET, POST, PUT or DELETE
     pub method: String,
     /// Such as config_dump
@@ -213,7 +213,7 @@ pub struct Request {
 
 /// Flags of `pilot-agent wait`.
 #[derive(Clone, Debug, Args)]
-pub struct Wait {
+pub struct WaitArgs {
     /// How long to wait at most, in seconds
     #[arg(long = "timeoutSeconds", default_value_t = 60)]
     pub timeout_seconds: u64,
@@ -230,7 +230,7 @@ pub struct Wait {
 
 /// Arguments of `pilot-agent keep`, which the agent runs itself.
 #[derive(Clone, Debug, Args)]
-pub struct Keep {
+pub struct ExecChildArgs {
     /// Process id of the agent
     #[arg(long)]
     pub parent: i32,
@@ -245,7 +245,7 @@ impl Cli {
         let command = Cli::command();
         let (args, set_aside) = flags::sort(&command, "proxy", WITHOUT_EFFECT, args);
         let mut cli = Cli::from_arg_matches(&command.try_get_matches_from(args)?)?;
-        if let Command::Proxy(proxy) = &mut cli.command {
+        if let AgentCommand::Proxy(proxy) = &mut cli.command {
             proxy.set_aside = set_aside;
         }
         Ok(cli)
@@ -256,12 +256,12 @@ impl Cli {
 mod tests {
     use std::time::Duration;
 
-    use super::{Cli, Command, Proxy, ProxyType};
+    use super::{AgentCommand, Cli, ProxyArgs, ProxyType};
 
-    fn proxy(line: &str) -> Proxy {
+    fn proxy(line: &str) -> ProxyArgs {
         let words = "pilot-agent proxy".split(' ').chain(line.split_whitespace());
         match Cli::read(words.map(String::from)).unwrap().command {
-            Command::Proxy(proxy) => *proxy,
+            AgentCommand::Proxy(proxy) => *proxy,
             other => panic!("not proxy: {other:?}"),
         }
     }
@@ -299,7 +299,7 @@ mod tests {
     #[test]
     fn capture_takes_its_flags_as_they_are() {
         let line = "pilot-agent istio-iptables -p 15001 --dry-run -x".split(' ').map(String::from);
-        let Command::IstioIptables { args } = Cli::read(line).unwrap().command else { panic!("not capture") };
+        let AgentCommand::IstioIptables { args } = Cli::read(line).unwrap().command else { panic!("not capture") };
         assert_eq!(args, ["-p", "15001", "--dry-run", "-x"]);
     }
 }

@@ -61,14 +61,14 @@ mod tests {
     use super::Handover;
     use cli::args::Logging;
 
-    use crate::args::{Cli, Command};
+    use crate::args::{AgentCommand, Cli};
     use crate::environment::Environment;
     use crate::plan::plan;
 
     #[test]
     fn what_is_given_is_what_is_taken() {
         let line = "pilot-agent proxy router --ip 10.0.0.1 --id gate.shop --hotRestart --discoveryAddress pilot:15012";
-        let Ok(Cli { command: Command::Proxy(args) }) = Cli::read(line.split(' ').map(str::to_owned)) else {
+        let Ok(Cli { command: AgentCommand::Proxy(args) }) = Cli::read(line.split(' ').map(str::to_owned)) else {
             panic!("a line that clap knows");
         };
         let environment: Environment = [

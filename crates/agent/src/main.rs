@@ -5,12 +5,12 @@
 use std::io::Write;
 use std::process::ExitCode;
 
-use agent::args::{Cli, Command, Proxy};
+use agent::args::{AgentCommand, Cli, ProxyArgs};
 use agent::environment::Environment;
 use agent::handover::{self, Handover};
 use agent::plan::Plan;
-use agent::process::keep;
-use agent::{ask, wire};
+use agent::process::exec_child;
+use agent::{http_client, run};
 use anyhow::{Context, Result};
 use cli::args::refused;
 use cli::log;
@@ -34,12 +34,16 @@ fn main() -> ExitCode {
         Err(error) => return refused(&error),
     };
     let done = match cli.command {
-        Command::Proxy(args) => proxy(&args),
-        Command::Request(request) => runtime().and_then(|r| r.block_on(ask::request(&request))).and_then(|b| print(&b)),
-        Command::Wait(wait) => runtime().and_then(|r| r.block_on(ask::wait(&wait))).map(|()| ExitCode::SUCCESS),
-        Command::Version(args) => print(format!("{}\n", args.text()).as_bytes()),
-        Command::IstioIptables { args } => agent::capture::run(&args).map(|()| ExitCode::SUCCESS),
-        Command::Keep(args) => Err(keep::become_program(&args)),
+        AgentCommand::Proxy(args) => proxy(&args),
+        AgentCommand::Request(request) => {
+            runtime().and_then(|r| r.block_on(http_client::request(&request))).and_then(|b| print(&b))
+        }
+        AgentCommand::Wait(wait) => {
+            runtime().and_then(|r| r.block_on(http_client::wait(&wait))).map(|()| ExitCode::SUCCESS)
+        }
+        AgentCommand::Version(args) => print(format!("{}\n", args.text()).as_bytes()),
+        AgentCommand::IstioIptables { args } => agent::iptables::run(&args).map(|()| ExitCode::SUCCESS),
+        AgentCommand::ExecChild(args) => Err(exec_child::exec_child(&args)),
     };
     ended(done)
 }
@@ -51,28 +55,28 @@ fn ended(done: Result<ExitCode>) -> ExitCode {
     })
 }
 
-fn proxy(args: &Proxy) -> Result<ExitCode> {
+fn proxy(args: &ProxyArgs) -> Result<ExitCode> {
     let environment = Environment::of_process();
     let log = log::start(&args.logging, SCOPES, environment.get("RUST_LOG"))?;
-    let plan = wire::planned(args, &environment).inspect_err(|failure| error!("{failure:#}"))?;
+    let plan = run::planned(args, &environment).inspect_err(|failure| error!("{failure:#}"))?;
     let handover = Handover { plan, logging: args.logging.clone() };
     // Threads end with the old image, and what they have not written with them.
     log.flush();
     let failure = handover.give();
     info!("what planning took stays in memory: {failure:#}");
-    keep(&handover.plan)
+    run_plan(&handover.plan)
 }
 
 /// What a planner left to do.
 fn planned() -> Result<ExitCode> {
     let Handover { plan, logging } = Handover::take()?;
     let _log = log::start(&logging, SCOPES, Environment::of_process().get("RUST_LOG"))?;
-    keep(&plan)
+    run_plan(&plan)
 }
 
-fn keep(plan: &Plan) -> Result<ExitCode> {
+fn run_plan(plan: &Plan) -> Result<ExitCode> {
     let runtime = runtime()?;
-    let cause = runtime.block_on(wire::run(plan));
+    let cause = runtime.block_on(run::run(plan));
     // A thread that reads a file on a dead mount never ends.
     runtime.shutdown_background();
     // Told in the log too: who reads an agent's end reads its log.

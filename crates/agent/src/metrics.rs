@@ -40,9 +40,9 @@ impl Gauge {
 
 /// How many of something there are now.
 #[derive(Debug, Default)]
-pub struct Level(AtomicU64);
+pub struct UpDownCounter(AtomicU64);
 
-impl Level {
+impl UpDownCounter {
     pub fn rise(&self) {
         self.0.fetch_add(1, Ordering::Relaxed);
     }
@@ -58,12 +58,12 @@ impl Level {
 
 /// How long something takes, in buckets.
 #[derive(Debug, Default)]
-pub struct Durations {
+pub struct Histogram {
     buckets: [Counter; BUCKETS.len() + 1],
     micros: AtomicU64,
 }
 
-impl Durations {
+impl Histogram {
     pub fn observe(&self, took: Duration) {
         let bucket = BUCKETS.iter().position(|bound| took.as_secs_f64() <= *bound);
         self.buckets[bucket.unwrap_or(BUCKETS.len())].add();
@@ -87,13 +87,13 @@ pub struct Metrics {
     /// Streams that the control plane or the network ended.
     pub pilot_terminations: Counter,
     /// How many streams to the control plane stand now.
-    pub pilot_connected: Level,
+    pub pilot_connected: UpDownCounter,
     pub dns_requests: Counter,
     pub dns_upstream_requests: Counter,
     pub dns_upstream_failures: Counter,
     /// Queries answered with SERVFAIL because too many waited.
     pub dns_upstream_refused: Counter,
-    pub dns_upstream_duration: Durations,
+    pub dns_upstream_duration: Histogram,
     pub startup_seconds: Gauge,
     pub scrapes: Counter,
     pub envoy_scrape_failures: Counter,
@@ -103,43 +103,43 @@ pub struct Metrics {
 impl Metrics {
     /// All of them as Prometheus text.
     pub fn text(&self) -> String {
-        let mut page = Page::default();
-        page.counter("xds_proxy_requests", "Requests of Envoy sent on to the control plane", &self.xds_requests);
-        page.counter("xds_proxy_responses", "Responses of the control plane", &self.xds_responses);
-        page.counter("envoy_connections", "xDS streams that Envoy opened", &self.envoy_connections);
-        page.counter("envoy_connection_terminations", "xDS streams that Envoy ended", &self.envoy_terminations);
-        page.counter("istiod_connections", "Streams to the control plane that stood", &self.pilot_connections);
-        page.counter("istiod_reconnections", "Streams that replaced a lost one", &self.pilot_reconnections);
+        let mut text = MetricsText::default();
+        text.counter("xds_proxy_requests", "Requests of Envoy sent on to the control plane", &self.xds_requests);
+        text.counter("xds_proxy_responses", "Responses of the control plane", &self.xds_responses);
+        text.counter("envoy_connections", "xDS streams that Envoy opened", &self.envoy_connections);
+        text.counter("envoy_connection_terminations", "xDS streams that Envoy ended", &self.envoy_terminations);
+        text.counter("istiod_connections", "Streams to the control plane that stood", &self.pilot_connections);
+        text.counter("istiod_reconnections", "Streams that replaced a lost one", &self.pilot_reconnections);
         let failures = "Attempts to reach the control plane that failed";
-        page.counter("istiod_connection_failures", failures, &self.pilot_connection_failures);
+        text.counter("istiod_connection_failures", failures, &self.pilot_connection_failures);
         let terminations = "Streams that the control plane or the network ended";
-        page.counter("istiod_connection_terminations", terminations, &self.pilot_terminations);
-        page.gauge("istiod_connected", "Streams to the control plane that stand", self.pilot_connected.get() as f64);
-        page.counter("dns_requests_total", "DNS queries", &self.dns_requests);
+        text.counter("istiod_connection_terminations", terminations, &self.pilot_terminations);
+        text.gauge("istiod_connected", "Streams to the control plane that stand", self.pilot_connected.get() as f64);
+        text.counter("dns_requests_total", "DNS queries", &self.dns_requests);
         let forwarded = "DNS queries sent on to servers of resolv.conf";
-        page.counter("dns_upstream_requests_total", forwarded, &self.dns_upstream_requests);
-        page.counter("dns_upstream_failures_total", "DNS queries nobody answered", &self.dns_upstream_failures);
+        text.counter("dns_upstream_requests_total", forwarded, &self.dns_upstream_requests);
+        text.counter("dns_upstream_failures_total", "DNS queries nobody answered", &self.dns_upstream_failures);
         let refused = "DNS queries refused because too many wait for servers of resolv.conf";
-        page.counter("dns_upstream_refused_total", refused, &self.dns_upstream_refused);
+        text.counter("dns_upstream_refused_total", refused, &self.dns_upstream_refused);
         let took = "Time that servers of resolv.conf took";
-        page.durations("dns_upstream_request_duration_seconds", took, &self.dns_upstream_duration);
+        text.histogram("dns_upstream_request_duration_seconds", took, &self.dns_upstream_duration);
         let startup = "Time from start to the first positive readiness";
-        page.gauge("startup_duration_seconds", startup, self.startup_seconds.get());
-        page.counter("scrapes_total", "Scrapes of merged metrics", &self.scrapes);
-        page.head("scrape_failures_total", "counter", "Scrapes of one source that failed");
-        page.line("scrape_failures_total", "{type=\"application\"}", self.application_scrape_failures.get() as f64);
-        page.line("scrape_failures_total", "{type=\"envoy\"}", self.envoy_scrape_failures.get() as f64);
+        text.gauge("startup_duration_seconds", startup, self.startup_seconds.get());
+        text.counter("scrapes_total", "Scrapes of merged metrics", &self.scrapes);
+        text.head("scrape_failures_total", "counter", "Scrapes of one source that failed");
+        text.line("scrape_failures_total", "{type=\"application\"}", self.application_scrape_failures.get() as f64);
+        text.line("scrape_failures_total", "{type=\"envoy\"}", self.envoy_scrape_failures.get() as f64);
         let name = "log_lines_dropped_total";
-        page.head(name, "counter", "Log lines that were not written because the log was not read fast enough");
-        page.line(name, "", output::dropped() as f64);
-        page.0
+        text.head(name, "counter", "Log lines that were not written because the log was not read fast enough");
+        text.line(name, "", output::dropped() as f64);
+        text.0
     }
 }
 
 #[derive(Default)]
-struct Page(String);
+struct MetricsText(String);
 
-impl Page {
+impl MetricsText {
     fn head(&mut self, name: &str, kind: &str, help: &str) {
         // Writing to a string cannot fail.
         let _ = writeln!(self.0, "# HELP istio_agent_{name} {help}\n# TYPE istio_agent_{name} {kind}");
@@ -159,15 +159,15 @@ impl Page {
         self.line(name, "", value);
     }
 
-    fn durations(&mut self, name: &str, help: &str, durations: &Durations) {
+    fn histogram(&mut self, name: &str, help: &str, histogram: &Histogram) {
         self.head(name, "histogram", help);
         let mut total = 0;
-        for (at, bucket) in durations.buckets.iter().enumerate() {
+        for (at, bucket) in histogram.buckets.iter().enumerate() {
             total += bucket.get();
             let bound = BUCKETS.get(at).map_or("+Inf".to_owned(), f64::to_string);
             self.line(&format!("{name}_bucket"), &format!("{{le=\"{bound}\"}}"), total as f64);
         }
-        let seconds = durations.micros.load(Ordering::Relaxed) as f64 / 1e6;
+        let seconds = histogram.micros.load(Ordering::Relaxed) as f64 / 1e6;
         self.line(&format!("{name}_sum"), "", seconds);
         self.line(&format!("{name}_count"), "", total as f64);
     }

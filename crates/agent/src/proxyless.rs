@@ -13,7 +13,7 @@ const SERVER_LISTENER: &str = "xds.istio.io/grpc/lds/inbound/%s";
 
 /// What the file says.
 #[derive(Clone, Debug)]
-pub struct Bootstrap {
+pub struct GrpcBootstrap {
     /// `sidecar~ip~name.namespace~domain`.
     pub node_id: String,
     /// `{region, zone, subZone}`, or null.
@@ -25,7 +25,7 @@ pub struct Bootstrap {
     pub certificates: Option<PathBuf>,
 }
 
-impl Bootstrap {
+impl GrpcBootstrap {
     fn json(&self) -> Value {
         let mut node = json!({"id": self.node_id, "metadata": self.metadata});
         if !self.locality.is_null() {
@@ -73,13 +73,13 @@ impl Bootstrap {
 mod tests {
     use serde_json::{Value, json};
 
-    use super::Bootstrap;
+    use super::GrpcBootstrap;
 
     #[test]
     fn file_says_what_grpc_reads() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("grpc/bootstrap.json");
-        let bootstrap = Bootstrap {
+        let bootstrap = GrpcBootstrap {
             node_id: "sidecar~10.0.0.1~a.shop~shop.svc.cluster.local".into(),
             locality: json!({"region": "r"}),
             metadata: json!({"NAMESPACE": "shop", "GENERATOR": "grpc"}),
@@ -117,7 +117,7 @@ mod tests {
 
     #[test]
     fn without_certificates_none_are_named() {
-        let bootstrap = Bootstrap {
+        let bootstrap = GrpcBootstrap {
             node_id: "n".into(),
             locality: Value::Null,
             metadata: json!({}),

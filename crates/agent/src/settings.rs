@@ -12,13 +12,13 @@ use model::config::mesh::{default_proxy_config, parse_mesh, parse_proxy_config};
 use model::problem::{Problem, Severity};
 use tracing::warn;
 
-use crate::args::Settings;
+use crate::args::ProxyConfigFlags;
 
 const ANNOTATION: &str = "proxy.istio.io/config";
 
 /// Texts that say something about ProxyConfig; empty where there is none.
 #[derive(Debug, Default)]
-pub struct Sources<'a> {
+pub struct ProxyConfigSources<'a> {
     /// The mesh file's name and text.
     pub mesh: (&'a str, &'a str),
     /// `$PROXY_CONFIG`.
@@ -30,22 +30,22 @@ pub struct Sources<'a> {
 /// The settings of this proxy. A text that cannot be used is an error, as upstream has it: an Envoy with other
 /// settings than asked for could be worse than none.
 pub fn proxy_config(
-    sources: &Sources<'_>,
+    sources: &ProxyConfigSources<'_>,
     annotations: &BTreeMap<String, String>,
-    flags: &Settings,
+    flags: &ProxyConfigFlags,
 ) -> Result<ProxyConfig> {
     let mut config = default_proxy_config();
     let (file, text) = sources.mesh;
     if !text.is_empty() {
         let (mesh, problems) = parse_mesh(text, file);
-        told(problems)?;
+        log_or_fail(problems)?;
         config = mesh.default_config.clone().unwrap_or(config);
     }
     let annotation = annotations.get(ANNOTATION).map_or("", String::as_str);
     for (name, text) in [("$PROXY_CONFIG", sources.environment), (ANNOTATION, annotation)] {
         if !text.is_empty() {
             let (read, problems) = parse_proxy_config(&config, text, name);
-            told(problems)?;
+            log_or_fail(problems)?;
             config = read;
         }
     }
@@ -58,7 +58,7 @@ pub fn proxy_config(
 }
 
 /// Warnings are logged; errors are one error.
-fn told(problems: Vec<Problem>) -> Result<()> {
+fn log_or_fail(problems: Vec<Problem>) -> Result<()> {
     let (errors, others): (Vec<_>, Vec<_>) = problems.into_iter().partition(|p| p.severity == Severity::Error);
     others.iter().for_each(|problem| warn!("{problem}"));
     if !errors.is_empty() {
@@ -80,7 +80,7 @@ fn apply_annotations(config: &mut ProxyConfig, annotations: &BTreeMap<String, St
     }
 }
 
-fn apply_flags(config: &mut ProxyConfig, flags: &Settings) -> Result<()> {
+fn apply_flags(config: &mut ProxyConfig, flags: &ProxyConfigFlags) -> Result<()> {
     let texts = [
         (&mut config.discovery_address, &flags.discovery_address),
         (&mut config.config_path, &flags.config_path),
@@ -119,7 +119,7 @@ fn apply_flags(config: &mut ProxyConfig, flags: &Settings) -> Result<()> {
     Ok(())
 }
 
-fn tracer(flags: &Settings) -> Option<Tracer> {
+fn tracer(flags: &ProxyConfigFlags) -> Option<Tracer> {
     let given = |flag: &Option<String>| flag.clone().filter(|address| !address.is_empty());
     if let Some(address) = given(&flags.zipkin_address) {
         return Some(Tracer::Zipkin(Zipkin { address }));
@@ -141,11 +141,11 @@ mod tests {
 
     use api::istio::mesh::v1alpha1::proxy_config::ClusterName;
 
-    use super::{Settings, Sources, proxy_config};
+    use super::{ProxyConfigFlags, ProxyConfigSources, proxy_config};
 
     #[test]
     fn each_source_goes_over_the_one_before_it() {
-        let sources = Sources {
+        let sources = ProxyConfigSources {
             mesh: (
                 "mesh",
                 "defaultConfig: {discoveryAddress: 'file:1', statusPort: 1, concurrency: 1, drainDuration: 7s}",
@@ -154,13 +154,13 @@ mod tests {
             cpu_limit: 8,
         };
         let annotations = BTreeMap::from([("proxy.istio.io/config".to_owned(), "statusPort: 3".to_owned())]);
-        let read = proxy_config(&sources, &annotations, &Settings::default()).unwrap();
+        let read = proxy_config(&sources, &annotations, &ProxyConfigFlags::default()).unwrap();
         assert_eq!((&*read.discovery_address, read.status_port, read.concurrency), ("env:1", 3, Some(1)));
-        let flags = Settings {
+        let flags = ProxyConfigFlags {
             status_port: Some(4),
             service_cluster: Some("a".to_owned()),
             control_plane_auth_policy: Some("NONE".to_owned()),
-            ..Settings::default()
+            ..ProxyConfigFlags::default()
         };
         let read = proxy_config(&sources, &annotations, &flags).unwrap();
         assert_eq!((read.status_port, read.control_plane_auth_policy), (4, 0));
@@ -171,20 +171,21 @@ mod tests {
     #[test]
     fn a_mistake_is_told_with_its_place() {
         let check = |environment, expected: &str| {
-            let sources = Sources { environment, ..Sources::default() };
-            let error = proxy_config(&sources, &BTreeMap::new(), &Settings::default()).unwrap_err().to_string();
+            let sources = ProxyConfigSources { environment, ..ProxyConfigSources::default() };
+            let error = proxy_config(&sources, &BTreeMap::new(), &ProxyConfigFlags::default()).unwrap_err().to_string();
             assert!(error.contains(expected), "{error}");
         };
         check("concurrency: many", "$PROXY_CONFIG:1: ProxyConfig: could not read concurrency");
         check("{", "$PROXY_CONFIG:");
-        let flags = Settings { control_plane_auth_policy: Some("SOME".to_owned()), ..Settings::default() };
-        assert!(proxy_config(&Sources::default(), &BTreeMap::new(), &flags).is_err());
+        let flags =
+            ProxyConfigFlags { control_plane_auth_policy: Some("SOME".to_owned()), ..ProxyConfigFlags::default() };
+        assert!(proxy_config(&ProxyConfigSources::default(), &BTreeMap::new(), &flags).is_err());
     }
 
     #[test]
     fn a_cpu_limit_counts_where_nobody_says_how_many_threads() {
-        let sources = Sources { cpu_limit: 2, ..Sources::default() };
-        let read = proxy_config(&sources, &BTreeMap::new(), &Settings::default()).unwrap();
+        let sources = ProxyConfigSources { cpu_limit: 2, ..ProxyConfigSources::default() };
+        let read = proxy_config(&sources, &BTreeMap::new(), &ProxyConfigFlags::default()).unwrap();
         assert_eq!(read.concurrency, Some(2));
     }
 }

@@ -23,7 +23,7 @@ const MAX_LOGGED: usize = 64;
 
 /// Who may connect. Envoy is started by the agent and runs as its user; root could read all of it anyway.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Peers {
+pub enum AllowedPeers {
     /// Our own user and root.
     #[default]
     Own,
@@ -33,29 +33,29 @@ pub enum Peers {
     Any,
 }
 
-impl Peers {
+impl AllowedPeers {
     fn admits(&self, user: u32) -> bool {
         let is_own = user == 0 || user == geteuid().as_raw();
         is_own
             || match self {
-                Peers::Own => false,
-                Peers::Also(users) => users.contains(&user),
-                Peers::Any => true,
+                AllowedPeers::Own => false,
+                AllowedPeers::Also(users) => users.contains(&user),
+                AllowedPeers::Any => true,
             }
     }
 
     /// Permissions of the socket and of a folder that is made for it.
     fn modes(&self) -> (u32, u32) {
         match self {
-            Peers::Own => (0o600, 0o700),
-            Peers::Also(_) | Peers::Any => (0o666, 0o755),
+            AllowedPeers::Own => (0o600, 0o700),
+            AllowedPeers::Also(_) | AllowedPeers::Any => (0o666, 0o755),
         }
     }
 }
 
 /// Makes a folder that only those who may connect can enter. One that is there already, such as a pod's volume, stays
 /// as it is: sockets in it ask their callers who they are.
-pub(crate) fn make_folder(folder: &Path, peers: &Peers) -> Result<()> {
+pub(crate) fn make_folder(folder: &Path, peers: &AllowedPeers) -> Result<()> {
     let could_not = || format!("could not make the folder {}", folder.display());
     if let Some(above) = folder.parent().filter(|above| !above.as_os_str().is_empty()) {
         fs::create_dir_all(above).with_context(could_not)?;
@@ -69,17 +69,17 @@ pub(crate) fn make_folder(folder: &Path, peers: &Peers) -> Result<()> {
 
 /// An open socket.
 #[derive(Debug)]
-pub(crate) struct Listener {
+pub(crate) struct SocketListener {
     listener: UnixListener,
     path: PathBuf,
-    peers: Peers,
+    peers: AllowedPeers,
     /// Users whose refusal was logged.
     refused: BTreeSet<u32>,
 }
 
-impl Listener {
+impl SocketListener {
     /// Listens on a path. A socket that is there is replaced; anything else there is an error.
-    pub(crate) fn bind(path: &Path, peers: Peers) -> Result<Listener> {
+    pub(crate) fn bind(path: &Path, peers: AllowedPeers) -> Result<SocketListener> {
         if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
             make_folder(folder, &peers)?;
         }
@@ -95,7 +95,7 @@ impl Listener {
         let (mode, _) = peers.modes();
         fs::set_permissions(path, Permissions::from_mode(mode))
             .with_context(|| format!("could not set the permissions of {}", path.display()))?;
-        Ok(Listener { listener, path: path.to_owned(), peers, refused: BTreeSet::new() })
+        Ok(SocketListener { listener, path: path.to_owned(), peers, refused: BTreeSet::new() })
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -145,7 +145,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
     use std::path::Path;
 
-    use super::{Listener, Peers};
+    use super::{AllowedPeers, SocketListener};
 
     fn mode(path: &Path) -> u32 {
         std::fs::metadata(path).unwrap().permissions().mode() & 0o777
@@ -155,11 +155,11 @@ mod tests {
     async fn hole_10_sockets_are_private_and_so_is_a_folder_made_for_them() {
         let folder = tempfile::tempdir().unwrap();
         let own = folder.path().join("own/XDS");
-        let _listener = Listener::bind(&own, Peers::Own).unwrap();
+        let _listener = SocketListener::bind(&own, AllowedPeers::Own).unwrap();
         assert_eq!((mode(&own), mode(own.parent().unwrap())), (0o600, 0o700));
         // A wrapper's Envoy, or an application, must be able to connect; its user is checked instead.
         let shared = folder.path().join("shared/XDS");
-        let _listener = Listener::bind(&shared, Peers::Any).unwrap();
+        let _listener = SocketListener::bind(&shared, AllowedPeers::Any).unwrap();
         assert_eq!(mode(&shared), 0o666);
     }
 
@@ -167,9 +167,9 @@ mod tests {
     fn hole_10_other_users_are_refused() {
         let own = nix::unistd::geteuid().as_raw();
         let other = own + 1;
-        let also = Peers::Also([other].into());
-        assert!(Peers::Own.admits(own) && Peers::Own.admits(0) && !Peers::Own.admits(other));
+        let also = AllowedPeers::Also([other].into());
+        assert!(AllowedPeers::Own.admits(own) && AllowedPeers::Own.admits(0) && !AllowedPeers::Own.admits(other));
         assert!(also.admits(other) && !also.admits(other + 1));
-        assert!(Peers::Any.admits(other));
+        assert!(AllowedPeers::Any.admits(other));
     }
 }

@@ -1,5 +1,5 @@
 //! What Envoy starts with, in one of three ways: a file as it is, a template that is rendered, or generated.
-//! To add a setting: a field in `Ingredients` (filled in `wire`), its JSON in the file of `generate/` it belongs to,
+//! To add a setting: a field in `BootstrapInput` (filled in `wire`), its JSON in the file of `generate/` it belongs to,
 //! and a row in `tests/bootstrap.rs`, which shows every setting to a real Envoy.
 
 mod encoded;
@@ -19,23 +19,23 @@ use anyhow::{Context, Result};
 use api::istio::mesh::v1alpha1::ProxyConfig;
 use serde::{Deserialize, Serialize};
 
-use crate::identity::metadata::Node;
+use crate::identity::metadata::ProxyNode;
 
 pub use generate::generate;
 pub use template::render;
 
 /// All that a bootstrap is made of.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Ingredients {
-    pub node: Node,
+pub struct BootstrapInput {
+    pub node: ProxyNode,
     #[serde(with = "encoded")]
     pub config: ProxyConfig,
     /// Addresses of this proxy; they decide which families are listened on.
     pub ips: Vec<IpAddr>,
-    pub ports: Ports,
+    pub ports: StaticPorts,
     pub xds: Xds,
     /// Which of the two xDS protocols Envoy speaks.
-    pub transport: Transport,
+    pub api_type: AdsApiType,
     /// Socket of the agent's SDS server.
     pub sds_socket: String,
     /// Socket of an SDS server for files, where a custom SDS server takes the other one.
@@ -44,12 +44,12 @@ pub struct Ingredients {
     pub outlier_log_path: String,
     /// Replaces `$(HOST_IP)` in addresses.
     pub host_ip: Option<String>,
-    pub switches: Switches,
+    pub features: FeatureFlags,
 }
 
 /// Ports of static listeners; 0 for none.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
-pub struct Ports {
+pub struct StaticPorts {
     /// Readiness, answered by the agent.
     pub status: u16,
     /// Envoy's own counters.
@@ -66,24 +66,24 @@ pub enum Xds {
     /// From the agent, through this socket.
     Relay(String),
     /// From the control plane itself.
-    Direct(Security),
+    Direct(XdsSecurity),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Security {
+pub enum XdsSecurity {
     Plain,
     MutualTls,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Transport {
+pub enum AdsApiType {
     Delta,
     Sotw,
 }
 
 /// Settings that are on or off, by upstream's environment names.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
-pub struct Switches {
+pub struct FeatureFlags {
     /// ISTIO_DUAL_STACK
     pub dual_stack: bool,
     /// EXIT_ON_ZERO_ACTIVE_CONNECTIONS
@@ -100,59 +100,59 @@ pub struct Switches {
 
 /// How a bootstrap comes about.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Way {
+pub enum BootstrapSource {
     Custom(PathBuf),
     Template(PathBuf),
     Generated,
 }
 
-impl Way {
+impl BootstrapSource {
     /// `$ISTIO_BOOTSTRAP` before a custom file before a template by flag or setting.
-    pub fn choose(config: &ProxyConfig, template_flag: &str, override_path: Option<&str>) -> Way {
+    pub fn choose(config: &ProxyConfig, template_flag: &str, override_path: Option<&str>) -> BootstrapSource {
         let named = |path: &str| (!path.is_empty()).then(|| PathBuf::from(path));
         if let Some(path) = override_path.and_then(named) {
-            return Way::Template(path);
+            return BootstrapSource::Template(path);
         }
         if let Some(path) = named(&config.custom_config_file) {
-            return Way::Custom(path);
+            return BootstrapSource::Custom(path);
         }
         let template = named(template_flag).or_else(|| named(&config.proxy_bootstrap_template_path));
-        template.map_or(Way::Generated, Way::Template)
+        template.map_or(BootstrapSource::Generated, BootstrapSource::Template)
     }
 }
 
 /// A bootstrap on disk.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Written {
+pub struct BootstrapFile {
     pub path: PathBuf,
     /// It was made for this epoch and goes with it.
     pub is_ours: bool,
 }
 
 /// Makes the bootstrap of an epoch: `envoy-rev0.json` and so on, below the config path.
-pub fn write(way: &Way, ingredients: &Ingredients, epoch: u32) -> Result<Written> {
-    let (text, extension) = match way {
-        Way::Generated => (generate(ingredients)?.to_string(), "json"),
-        Way::Custom(path) => match read(path)? {
+pub fn write(source: &BootstrapSource, input: &BootstrapInput, epoch: u32) -> Result<BootstrapFile> {
+    let (text, extension) = match source {
+        BootstrapSource::Generated => (generate(input)?.to_string(), "json"),
+        BootstrapSource::Custom(path) => match read(path)? {
             // Upstream renders custom files too; one that has nothing to render is used where it lies.
-            text if text.contains("{{") => (rendered(path, &text, ingredients)?, extension(path)),
-            _ => return Ok(Written { path: path.clone(), is_ours: false }),
+            text if text.contains("{{") => (rendered(path, &text, input)?, extension(path)),
+            _ => return Ok(BootstrapFile { path: path.clone(), is_ours: false }),
         },
-        Way::Template(path) => (rendered(path, &read(path)?, ingredients)?, extension(path)),
+        BootstrapSource::Template(path) => (rendered(path, &read(path)?, input)?, extension(path)),
     };
-    let folder = Path::new(&ingredients.config.config_path);
+    let folder = Path::new(&input.config.config_path);
     fs::create_dir_all(folder).with_context(|| format!("could not make the folder {}", folder.display()))?;
     let path = folder.join(format!("envoy-rev{epoch}.{extension}"));
     put(&path, &text).with_context(|| format!("could not write {}", path.display()))?;
-    Ok(Written { path, is_ours: true })
+    Ok(BootstrapFile { path, is_ours: true })
 }
 
 fn read(path: &Path) -> Result<String> {
     fs::read_to_string(path).with_context(|| format!("could not read the bootstrap {}", path.display()))
 }
 
-fn rendered(path: &Path, text: &str, ingredients: &Ingredients) -> Result<String> {
-    render(text, ingredients).with_context(|| format!("could not render {}", path.display()))
+fn rendered(path: &Path, text: &str, input: &BootstrapInput) -> Result<String> {
+    render(text, input).with_context(|| format!("could not render {}", path.display()))
 }
 
 /// Envoy goes by the name's end.
@@ -186,17 +186,17 @@ mod tests {
     use model::config::mesh::default_proxy_config;
     use serde_json::json;
 
-    use super::{Way, extension, socket_address};
+    use super::{BootstrapSource, extension, socket_address};
 
     #[test]
     fn the_way_is_chosen_as_upstream_does() {
         let mut config = default_proxy_config();
-        let choose = |config: &_, flag, over| Way::choose(config, flag, over);
-        assert_eq!(choose(&config, "", None), Way::Generated);
-        assert_eq!(choose(&config, "flag.tmpl", None), Way::Template("flag.tmpl".into()));
+        let choose = |config: &_, flag, over| BootstrapSource::choose(config, flag, over);
+        assert_eq!(choose(&config, "", None), BootstrapSource::Generated);
+        assert_eq!(choose(&config, "flag.tmpl", None), BootstrapSource::Template("flag.tmpl".into()));
         config.custom_config_file = "own.yaml".to_owned();
-        assert_eq!(choose(&config, "flag.tmpl", Some("")), Way::Custom("own.yaml".into()));
-        assert_eq!(choose(&config, "", Some("over.json")), Way::Template("over.json".into()));
+        assert_eq!(choose(&config, "flag.tmpl", Some("")), BootstrapSource::Custom("own.yaml".into()));
+        assert_eq!(choose(&config, "", Some("over.json")), BootstrapSource::Template("over.json".into()));
         assert_eq!((extension("a.yaml.tmpl".as_ref()), extension("a.tmpl".as_ref())), ("yaml", "json"));
     }
 

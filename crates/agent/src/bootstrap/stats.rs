@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde_json::{Map, Value, json};
 use tracing::warn;
 
-use super::Ingredients;
+use super::BootstrapInput;
 
 /// Tag and the pattern that finds it, before and after those of the user.
 const TAGS_BEFORE: &[(&str, &str)] = &[
@@ -50,7 +50,7 @@ const FLUSH_ANNOTATION: &str = "sidecar.istio.io/statsFlushInterval";
 const EVICTION_ANNOTATION: &str = "sidecar.istio.io/statsEvictionInterval";
 
 /// What users may say about counters, joined with what is always there.
-pub(super) struct Stats {
+pub(super) struct StatsSettings {
     pub prefixes: Vec<String>,
     pub suffixes: Vec<String>,
     pub regexes: Vec<String>,
@@ -60,21 +60,21 @@ pub(super) struct Stats {
     pub eviction: Option<Duration>,
 }
 
-impl Stats {
-    pub(super) fn of(ingredients: &Ingredients) -> Stats {
-        let matcher = ingredients.config.proxy_stats_matcher.clone().unwrap_or_default();
-        let list = |annotation, config: &[String], required: &[&str]| list(ingredients, annotation, config, required);
-        let active = ingredients.switches.exit_on_zero_active_connections.then_some(ACTIVE);
+impl StatsSettings {
+    pub(super) fn of(input: &BootstrapInput) -> StatsSettings {
+        let matcher = input.config.proxy_stats_matcher.clone().unwrap_or_default();
+        let list = |annotation, config: &[String], required: &[&str]| list(input, annotation, config, required);
+        let active = input.features.exit_on_zero_active_connections.then_some(ACTIVE);
         let suffixes: Vec<&str> = SUFFIXES.iter().copied().chain(active).collect();
-        let flush = interval(ingredients, FLUSH_ANNOTATION);
-        Stats {
+        let flush = interval(input, FLUSH_ANNOTATION);
+        StatsSettings {
             prefixes: list(PREFIX_ANNOTATION, &matcher.inclusion_prefixes, PREFIXES),
             suffixes: list(SUFFIX_ANNOTATION, &matcher.inclusion_suffixes, &suffixes),
             regexes: list(REGEX_ANNOTATION, &matcher.inclusion_regexps, REGEXES),
-            extra_tags: extra_tags(ingredients),
-            buckets: buckets(ingredients),
+            extra_tags: extra_tags(input),
+            buckets: buckets(input),
             flush,
-            eviction: eviction(ingredients, flush.unwrap_or(Duration::from_secs(5))),
+            eviction: eviction(input, flush.unwrap_or(Duration::from_secs(5))),
         }
     }
 
@@ -107,24 +107,24 @@ impl Stats {
 }
 
 /// The annotation's list, else that of ProxyConfig; then what is required. `{pod_ip}` is written once per address.
-fn list(ingredients: &Ingredients, annotation: &str, config: &[String], required: &[&str]) -> Vec<String> {
-    let by_annotation = ingredients.node.annotations.get(annotation).filter(|text| !text.is_empty());
+fn list(input: &BootstrapInput, annotation: &str, config: &[String], required: &[&str]) -> Vec<String> {
+    let by_annotation = input.node.annotations.get(annotation).filter(|text| !text.is_empty());
     let chosen: Vec<&str> = match by_annotation {
         Some(text) => text.split(',').collect(),
         None => config.iter().map(String::as_str).collect(),
     };
     let all = chosen.into_iter().chain(required.iter().copied());
     let filled = all.flat_map(|pattern| match pattern.contains("{pod_ip}") {
-        true => ingredients.ips.iter().map(|ip| pattern.replace("{pod_ip}", &ip.to_string())).collect(),
+        true => input.ips.iter().map(|ip| pattern.replace("{pod_ip}", &ip.to_string())).collect(),
         false => vec![pattern.to_owned()],
     });
     filled.collect()
 }
 
-fn extra_tags(ingredients: &Ingredients) -> Vec<String> {
-    let annotation = ingredients.node.annotations.get(TAG_ANNOTATION).map_or("", String::as_str);
+fn extra_tags(input: &BootstrapInput) -> Vec<String> {
+    let annotation = input.node.annotations.get(TAG_ANNOTATION).map_or("", String::as_str);
     let mut tags: Vec<String> = Vec::new();
-    for tag in ingredients.config.extra_stat_tags.iter().map(String::as_str).chain(annotation.split(',')) {
+    for tag in input.config.extra_stat_tags.iter().map(String::as_str).chain(annotation.split(',')) {
         if !tag.is_empty() && !tags.iter().any(|known| known == tag) {
             tags.push(tag.to_owned());
         }
@@ -133,8 +133,8 @@ fn extra_tags(ingredients: &Ingredients) -> Vec<String> {
 }
 
 /// Histogram buckets by prefix of the counter, from a JSON object.
-fn buckets(ingredients: &Ingredients) -> Vec<Value> {
-    let Some(text) = ingredients.node.annotations.get(BUCKET_ANNOTATION) else { return Vec::new() };
+fn buckets(input: &BootstrapInput) -> Vec<Value> {
+    let Some(text) = input.node.annotations.get(BUCKET_ANNOTATION) else { return Vec::new() };
     match serde_json::from_str::<Map<String, Value>>(text) {
         Ok(mut object) => {
             object.sort_keys();
@@ -148,8 +148,8 @@ fn buckets(ingredients: &Ingredients) -> Vec<Value> {
     }
 }
 
-fn interval(ingredients: &Ingredients, annotation: &str) -> Option<Duration> {
-    let text = ingredients.node.annotations.get(annotation)?;
+fn interval(input: &BootstrapInput, annotation: &str) -> Option<Duration> {
+    let text = input.node.annotations.get(annotation)?;
     let read = model::duration::parse(text).and_then(|duration| Duration::try_from(duration).ok());
     if read.is_none() {
         warn!("annotation {annotation}={text:?} is no duration and was ignored");
@@ -158,8 +158,8 @@ fn interval(ingredients: &Ingredients, annotation: &str) -> Option<Duration> {
 }
 
 /// Envoy looks for counters to forget only when it flushes.
-fn eviction(ingredients: &Ingredients, flush: Duration) -> Option<Duration> {
-    let eviction = interval(ingredients, EVICTION_ANNOTATION)?;
+fn eviction(input: &BootstrapInput, flush: Duration) -> Option<Duration> {
+    let eviction = interval(input, EVICTION_ANNOTATION)?;
     let fits = !flush.is_zero() && eviction.as_nanos().is_multiple_of(flush.as_nanos());
     if !fits {
         warn!("annotation {EVICTION_ANNOTATION} is no multiple of {flush:?} and was ignored");

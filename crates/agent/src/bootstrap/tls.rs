@@ -8,7 +8,7 @@ const CONTEXT: &str = "type.googleapis.com/envoy.extensions.transport_sockets.tl
 
 /// What a cluster speaks inside its TLS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Inside {
+pub(super) enum HttpVersion {
     Http2,
     Http1,
 }
@@ -18,7 +18,7 @@ pub(super) fn transport_socket(
     settings: &ClientTlsSettings,
     default_sni: &str,
     metadata: &Map<String, Value>,
-    inside: Inside,
+    http: HttpVersion,
 ) -> Option<Value> {
     let file = |key: &str, own: &str| metadata.get(key).and_then(Value::as_str).unwrap_or(own).to_owned();
     let root = || named("file-root:", &file("TLS_CLIENT_ROOT_CERT", &settings.ca_certificates));
@@ -47,7 +47,7 @@ pub(super) fn transport_socket(
             json!({"default_validation_context": default, "validation_context_sds_secret_config": secret(&name)});
         context["combined_validation_context"] = combined;
     }
-    if inside == Inside::Http2 {
+    if http == HttpVersion::Http2 {
         context["alpn_protocols"] = json!(alpn);
     }
     Some(socket(json!({"@type": CONTEXT, "common_tls_context": context, "sni": sni})))

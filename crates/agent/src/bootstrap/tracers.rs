@@ -6,33 +6,33 @@ use api::istio::mesh::v1alpha1::tracing::Tracer;
 use serde_json::{Value, json};
 use tracing::warn;
 
-use super::tls::{Inside, transport_socket};
-use super::{Ingredients, socket_address};
+use super::tls::{HttpVersion, transport_socket};
+use super::{BootstrapInput, socket_address};
 
 /// A collector and what Envoy is told to do with it.
 pub(super) struct Collector {
     /// Name of its cluster.
     pub name: &'static str,
     pub address: Value,
-    pub inside: Inside,
+    pub http: HttpVersion,
     pub transport_socket: Option<Value>,
     /// `tracing` of the bootstrap.
     pub tracing: Value,
 }
 
 /// The collector asked for; `None` where there is none or Envoy cannot speak to it.
-pub(super) fn collector(ingredients: &Ingredients) -> Result<Option<Collector>> {
-    let Some(asked) = &ingredients.config.tracing else { return Ok(None) };
-    let service = &ingredients.node.cluster;
-    let (name, address, inside, provider) = match &asked.tracer {
-        Some(Tracer::Zipkin(it)) => ("zipkin", &it.address, Inside::Http1, zipkin()),
-        Some(Tracer::Datadog(it)) => ("datadog_agent", &it.address, Inside::Http1, datadog(service)),
+pub(super) fn collector(input: &BootstrapInput) -> Result<Option<Collector>> {
+    let Some(asked) = &input.config.tracing else { return Ok(None) };
+    let service = &input.node.cluster;
+    let (name, address, http, provider) = match &asked.tracer {
+        Some(Tracer::Zipkin(it)) => ("zipkin", &it.address, HttpVersion::Http1, zipkin()),
+        Some(Tracer::Datadog(it)) => ("datadog_agent", &it.address, HttpVersion::Http1, datadog(service)),
         Some(Tracer::Lightstep(it)) => {
             let token = [("lightstep-access-token", it.access_token.as_str())];
-            ("lightstep", &it.address, Inside::Http2, opentelemetry("lightstep", service, &token))
+            ("lightstep", &it.address, HttpVersion::Http2, opentelemetry("lightstep", service, &token))
         }
         Some(Tracer::OpenCensusAgent(it)) => {
-            ("opentelemetry", &it.address, Inside::Http2, opentelemetry("opentelemetry", service, &[]))
+            ("opentelemetry", &it.address, HttpVersion::Http2, opentelemetry("opentelemetry", service, &[]))
         }
         Some(Tracer::Stackdriver(_)) => {
             warn!("tracing to Stackdriver has no effect: Envoy has no such tracer any more");
@@ -44,9 +44,9 @@ pub(super) fn collector(ingredients: &Ingredients) -> Result<Option<Collector>> 
         return Ok(None);
     }
     let tls = asked.tls_settings.as_ref();
-    let transport_socket = tls.and_then(|tls| transport_socket(tls, "tracer", &ingredients.node.metadata, inside));
-    let address = socket_address("tracing", address, ingredients.host_ip.as_deref())?;
-    Ok(Some(Collector { name, address, inside, transport_socket, tracing: json!({"http": provider}) }))
+    let transport_socket = tls.and_then(|tls| transport_socket(tls, "tracer", &input.node.metadata, http));
+    let address = socket_address("tracing", address, input.host_ip.as_deref())?;
+    Ok(Some(Collector { name, address, http, transport_socket, tracing: json!({"http": provider}) }))
 }
 
 fn zipkin() -> Value {

@@ -16,7 +16,7 @@ use tokio::time::{MissedTickBehavior, interval, sleep};
 use tracing::{info, warn};
 use xxhash_rust::xxh3::Xxh3;
 
-use super::{Material, Store};
+use super::{CertificateStore, TlsMaterial};
 use crate::regular_file;
 
 /// Folders with `cert-chain.pem`, `key.pem` and `root-cert.pem`: of a workload's identity, and Pilot 0.8's.
@@ -24,7 +24,7 @@ const FOLDERS: [&str; 3] = ["./var/run/secrets/workload-spiffe-credentials", "./
 
 /// How closely files are watched.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-pub struct Pace {
+pub struct FilePolling {
     /// Time between two looks.
     pub period: Duration,
     /// How long files must be left alone before they count: three are not written at once.
@@ -33,38 +33,38 @@ pub struct Pace {
 
 /// Where the parts of a workload's material lie.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Files {
+pub struct CertificateFiles {
     pub chain: PathBuf,
     pub key: PathBuf,
     pub root: PathBuf,
 }
 
-impl Files {
+impl CertificateFiles {
     /// The usual names in a folder.
-    pub fn in_folder(folder: &Path) -> Files {
+    pub fn in_folder(folder: &Path) -> CertificateFiles {
         let [chain, key, root] = ["cert-chain.pem", "key.pem", "root-cert.pem"].map(|name| folder.join(name));
-        Files { chain, key, root }
+        CertificateFiles { chain, key, root }
     }
 
     /// Paths by node metadata (TLS_CLIENT_CERT_CHAIN and so on), else the first known folder that has a chain.
-    pub fn find(metadata: impl Fn(&str) -> Option<String>) -> Option<Files> {
+    pub fn find(metadata: impl Fn(&str) -> Option<String>) -> Option<CertificateFiles> {
         let named = |name: &str| metadata(name).filter(|path| !path.is_empty()).map(PathBuf::from);
         let by_metadata =
             named("TLS_CLIENT_CERT_CHAIN").zip(named("TLS_CLIENT_KEY")).zip(named("TLS_CLIENT_ROOT_CERT"));
         if let Some(((chain, key), root)) = by_metadata {
-            return Some(Files { chain, key, root });
+            return Some(CertificateFiles { chain, key, root });
         }
-        FOLDERS.iter().map(|folder| Files::in_folder(Path::new(folder))).find(|files| files.chain.exists())
+        FOLDERS.iter().map(|folder| CertificateFiles::in_folder(Path::new(folder))).find(|files| files.chain.exists())
     }
 
     /// The whole material as it is now.
-    pub fn read(&self) -> Result<Material> {
+    pub fn read(&self) -> Result<TlsMaterial> {
         let read = |path: &Path| {
             regular_file::read(path)
                 .map(Bytes::from)
                 .with_context(|| format!("could not read the certificate {}", path.display()))
         };
-        Ok(Material { chain: read(&self.chain)?, key: read(&self.key)?, root: read(&self.root)? })
+        Ok(TlsMaterial { chain: read(&self.chain)?, key: read(&self.key)?, root: read(&self.root)? })
     }
 
     /// All three.
@@ -73,12 +73,12 @@ impl Files {
     }
 
     /// Publishes what the files hold, and every change of it, for as long as it is polled.
-    pub async fn publish(self, store: Store, pace: Pace) {
-        let mut told = String::new();
+    pub async fn publish(self, store: CertificateStore, polling: FilePolling) {
+        let mut logged = String::new();
         let paths = self.paths();
         let look = move || match self.read() {
             Ok(material) => {
-                told.clear();
+                logged.clear();
                 if store.publish(material) {
                     info!(chain = %self.chain.display(), "certificates are new");
                 }
@@ -86,32 +86,32 @@ impl Files {
             // What was good before stays in use.
             Err(error) => {
                 let text = format!("{error:#}");
-                if text != told {
+                if text != logged {
                     warn!("{text}; what is in use stays");
-                    told = text;
+                    logged = text;
                 }
             }
         };
-        watch(paths, pace, look).await;
+        watch(paths, polling, look).await;
     }
 }
 
 /// Calls `look` at first, and whenever one of the files may have changed and all are left alone again. Files are looked
 /// at on another thread: one on a dead mount must not stop the agent.
-pub async fn watch(paths: Vec<PathBuf>, pace: Pace, mut look: impl FnMut() + Send + 'static) {
-    let mut ticks = interval(pace.period);
+pub async fn watch(paths: Vec<PathBuf>, polling: FilePolling, mut look: impl FnMut() + Send + 'static) {
+    let mut ticks = interval(polling.period);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let paths = Arc::new(paths);
-    let mut seen = Marks::new();
+    let mut seen = FileStats::new();
     loop {
         ticks.tick().await;
-        let mut now = marks_of(&paths).await;
+        let mut now = file_stats_of(&paths).await;
         if now == seen {
             continue;
         }
         while !seen.is_empty() {
-            sleep(pace.settle).await;
-            let later = marks_of(&paths).await;
+            sleep(polling.settle).await;
+            let later = file_stats_of(&paths).await;
             if later == now {
                 break;
             }
@@ -130,9 +130,9 @@ pub async fn watch(paths: Vec<PathBuf>, pace: Pace, mut look: impl FnMut() + Sen
     }
 }
 
-async fn marks_of(paths: &Arc<Vec<PathBuf>>) -> Marks {
+async fn file_stats_of(paths: &Arc<Vec<PathBuf>>) -> FileStats {
     let paths = Arc::clone(paths);
-    spawn_blocking(move || marks(&paths)).await.unwrap_or_default()
+    spawn_blocking(move || file_stats(&paths)).await.unwrap_or_default()
 }
 
 /// Equal for equal content of all files; one that cannot be read counts as empty.
@@ -146,21 +146,21 @@ pub fn fingerprint(paths: &[PathBuf]) -> u128 {
 }
 
 /// Cheap to ask, and different whenever a file may be.
-fn marks(paths: &[PathBuf]) -> Marks {
+fn file_stats(paths: &[PathBuf]) -> FileStats {
     let mark = |data: Metadata| (data.ino(), data.len(), data.mtime(), data.mtime_nsec());
     paths.iter().map(|path| fs::metadata(path).map(mark).map_err(|error| error.kind())).collect()
 }
 
-type Mark = (u64, u64, i64, i64);
-type Marks = Vec<Result<Mark, io::ErrorKind>>;
+type FileStat = (u64, u64, i64, i64);
+type FileStats = Vec<Result<FileStat, io::ErrorKind>>;
 
 #[cfg(test)]
 mod tests {
     use std::fs;
     use std::time::Duration;
 
-    use super::super::Store;
-    use super::{Files, Pace, fingerprint};
+    use super::super::CertificateStore;
+    use super::{CertificateFiles, FilePolling, fingerprint};
 
     fn write(folder: &std::path::Path, version: &str) {
         for name in ["cert-chain.pem", "key.pem", "root-cert.pem"] {
@@ -172,16 +172,16 @@ mod tests {
     async fn a_change_of_content_is_published_once() {
         let folder = tempfile::tempdir().unwrap();
         write(folder.path(), "1");
-        let store = Store::new();
+        let store = CertificateStore::new();
         let mut reader = store.subscribe();
-        let pace = Pace { period: Duration::from_millis(5), settle: Duration::from_millis(5) };
-        let watch = tokio::spawn(Files::in_folder(folder.path()).publish(store.clone(), pace));
+        let polling = FilePolling { period: Duration::from_millis(5), settle: Duration::from_millis(5) };
+        let watch = tokio::spawn(CertificateFiles::in_folder(folder.path()).publish(store.clone(), polling));
         reader.changed().await.unwrap();
         assert_eq!(reader.borrow_and_update().as_ref().unwrap().key, "key.pem 1");
         // The same content in new files is no change, and a file that vanishes leaves what was there.
         write(folder.path(), "1");
         fs::remove_file(folder.path().join("key.pem")).unwrap();
-        tokio::time::sleep(20 * pace.period).await;
+        tokio::time::sleep(20 * polling.period).await;
         assert!(!reader.has_changed().unwrap() && store.current().is_some());
         write(folder.path(), "2");
         reader.changed().await.unwrap();
@@ -192,7 +192,7 @@ mod tests {
     #[test]
     fn a_fingerprint_tells_contents_apart() {
         let folder = tempfile::tempdir().unwrap();
-        let paths = Files::in_folder(folder.path()).paths();
+        let paths = CertificateFiles::in_folder(folder.path()).paths();
         let of = |version| {
             write(folder.path(), version);
             fingerprint(&paths)
@@ -204,7 +204,7 @@ mod tests {
     #[test]
     fn metadata_names_files_before_any_folder() {
         let named = |name: &str| Some(format!("/x/{name}"));
-        let files = Files::find(named).unwrap();
+        let files = CertificateFiles::find(named).unwrap();
         assert_eq!(files.key.to_str(), Some("/x/TLS_CLIENT_KEY"));
     }
 }

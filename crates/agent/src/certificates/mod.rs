@@ -11,7 +11,7 @@ use tokio::sync::watch;
 
 /// A workload's identity and what it trusts, as PEM.
 #[derive(Clone, Default, PartialEq, Eq)]
-pub struct Material {
+pub struct TlsMaterial {
     /// The workload's certificate and those between it and the root.
     pub chain: Bytes,
     /// The workload's private key.
@@ -21,39 +21,39 @@ pub struct Material {
 }
 
 /// Shows sizes only: a key must not reach a log.
-impl fmt::Debug for Material {
+impl fmt::Debug for TlsMaterial {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let [chain, key, root] = [&self.chain, &self.key, &self.root].map(Bytes::len);
-        write!(f, "Material {{ chain: {chain} bytes, key: {key} bytes, root: {root} bytes }}")
+        write!(f, "TlsMaterial {{ chain: {chain} bytes, key: {key} bytes, root: {root} bytes }}")
     }
 }
 
 /// What is current: `None` until there is something.
-pub type Current = Option<Arc<Material>>;
+pub type CurrentMaterial = Option<Arc<TlsMaterial>>;
 
 /// The one place where current material is found. Clones share it.
 #[derive(Clone, Debug)]
-pub struct Store {
-    current: watch::Sender<Current>,
+pub struct CertificateStore {
+    current: watch::Sender<CurrentMaterial>,
 }
 
-impl Store {
-    pub fn new() -> Store {
-        Store { current: watch::Sender::new(None) }
+impl CertificateStore {
+    pub fn new() -> CertificateStore {
+        CertificateStore { current: watch::Sender::new(None) }
     }
 
     /// What is current now.
-    pub fn current(&self) -> Current {
+    pub fn current(&self) -> CurrentMaterial {
         self.current.borrow().clone()
     }
 
     /// A view that is told of every change; its first value is what is current.
-    pub fn subscribe(&self) -> watch::Receiver<Current> {
+    pub fn subscribe(&self) -> watch::Receiver<CurrentMaterial> {
         self.current.subscribe()
     }
 
     /// Replaces what is current. Equal material wakes nobody; the answer says whether it was new.
-    pub fn publish(&self, material: Material) -> bool {
+    pub fn publish(&self, material: TlsMaterial) -> bool {
         self.current.send_if_modified(|current| {
             let is_new = current.as_deref() != Some(&material);
             if is_new {
@@ -64,23 +64,23 @@ impl Store {
     }
 }
 
-impl Default for Store {
-    fn default() -> Store {
-        Store::new()
+impl Default for CertificateStore {
+    fn default() -> CertificateStore {
+        CertificateStore::new()
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Material, Store};
+    use super::{CertificateStore, TlsMaterial};
 
-    fn material(key: &'static str) -> Material {
-        Material { chain: "chain".into(), key: key.into(), root: "root".into() }
+    fn material(key: &'static str) -> TlsMaterial {
+        TlsMaterial { chain: "chain".into(), key: key.into(), root: "root".into() }
     }
 
     #[test]
     fn only_a_change_wakes_a_reader() {
-        let store = Store::new();
+        let store = CertificateStore::new();
         let mut reader = store.subscribe();
         assert!(store.current().is_none() && store.publish(material("a")));
         assert!(reader.has_changed().unwrap());

@@ -7,14 +7,14 @@ use hickory_proto::op::{Message, MessageType, OpCode, ResponseCode};
 use hickory_proto::rr::rdata::{A, AAAA, CNAME};
 use hickory_proto::rr::{DNSClass, Name, RData, Record, RecordType};
 
-use super::table::{Found, Kind, Table};
+use super::table::{AddressRecord, DnsTable, LookupResult};
 
 /// Short, so that clients which honour it soon see a change.
 const TTL: u32 = 30;
 
 /// What becomes of a query.
 #[derive(Debug)]
-pub(super) enum Verdict {
+pub(super) enum QueryOutcome {
     /// Send these bytes back.
     Answer(Vec<u8>),
     /// The mesh does not know the name.
@@ -25,7 +25,7 @@ pub(super) enum Verdict {
 
 /// Judges one query. Without a table yet, the client shall ask again.
 /// `limit` is the most bytes that the transport carries; None for what the query itself allows.
-pub(super) fn judge(bytes: &[u8], table: Option<&Table>, limit: Option<usize>) -> Verdict {
+pub(super) fn resolve(bytes: &[u8], table: Option<&DnsTable>, limit: Option<usize>) -> QueryOutcome {
     let query = match Message::from_vec(bytes) {
         Ok(query) if query.metadata.message_type == MessageType::Query => query,
         _ => return refuse_unreadable(bytes),
@@ -33,14 +33,14 @@ pub(super) fn judge(bytes: &[u8], table: Option<&Table>, limit: Option<usize>) -
     let Some(question) = query.queries.first() else { return encoded(failure(&query), &query, limit) };
     let Some(table) = table else { return encoded(failure(&query), &query, limit) };
     let kind = match (question.query_type(), question.query_class(), query.metadata.op_code) {
-        (RecordType::A, DNSClass::IN, OpCode::Query) => Kind::A,
-        (RecordType::AAAA, DNSClass::IN, OpCode::Query) => Kind::Aaaa,
-        _ => return Verdict::Forward,
+        (RecordType::A, DNSClass::IN, OpCode::Query) => AddressRecord::A,
+        (RecordType::AAAA, DNSClass::IN, OpCode::Query) => AddressRecord::Aaaa,
+        _ => return QueryOutcome::Forward,
     };
     let asked = dotted(&question.name().to_lowercase().to_ascii());
     match table.find(&asked, kind) {
         Some(found) => encoded(known(&query, question.name(), found), &query, limit),
-        None => Verdict::Forward,
+        None => QueryOutcome::Forward,
     }
 }
 
@@ -55,15 +55,15 @@ fn dotted(name: &str) -> String {
 }
 
 /// Something with an id gets FORMERR; less than a header is noise.
-fn refuse_unreadable(bytes: &[u8]) -> Verdict {
+fn refuse_unreadable(bytes: &[u8]) -> QueryOutcome {
     let is_response = bytes.get(2).is_some_and(|flags| flags & 0x80 != 0);
     match bytes {
         [high, low, ..] if bytes.len() >= 12 && !is_response => {
             let id = u16::from_be_bytes([*high, *low]);
             let reply = Message::error_msg(id, OpCode::Query, ResponseCode::FormErr);
-            reply.to_vec().map_or(Verdict::Drop, Verdict::Answer)
+            reply.to_vec().map_or(QueryOutcome::Drop, QueryOutcome::Answer)
         }
-        _ => Verdict::Drop,
+        _ => QueryOutcome::Drop,
     }
 }
 
@@ -88,11 +88,11 @@ fn failure(query: &Message) -> Message {
 
 /// A name of the mesh: authoritative, and no error even without an address of the kind asked for. An NXDOMAIN
 /// for AAAA would make clients give up on A.
-fn known(query: &Message, asked: &Name, found: Found) -> Message {
+fn known(query: &Message, asked: &Name, found: LookupResult) -> Message {
     let mut reply = reply(query);
     reply.metadata.authoritative = true;
     let alias = found.alias.as_deref().and_then(|alias| Name::from_str_relaxed(alias).ok());
-    let Found { mut addresses, .. } = found;
+    let LookupResult { mut addresses, .. } = found;
     if addresses.is_empty() {
         return reply;
     }
@@ -120,15 +120,15 @@ fn shuffle(addresses: &mut [IpAddr]) {
     }
 }
 
-fn encoded(reply: Message, query: &Message, limit: Option<usize>) -> Verdict {
+fn encoded(reply: Message, query: &Message, limit: Option<usize>) -> QueryOutcome {
     let limit = limit.unwrap_or_else(|| usize::from(query.max_payload()));
     match reply.to_vec() {
-        Ok(bytes) if bytes.len() <= limit => Verdict::Answer(bytes),
+        Ok(bytes) if bytes.len() <= limit => QueryOutcome::Answer(bytes),
         // The client comes back over TCP.
-        Ok(_) => reply.truncate().to_vec().map_or(Verdict::Drop, Verdict::Answer),
+        Ok(_) => reply.truncate().to_vec().map_or(QueryOutcome::Drop, QueryOutcome::Answer),
         Err(error) => {
             tracing::debug!(%error, "could not write a DNS answer");
-            Verdict::Drop
+            QueryOutcome::Drop
         }
     }
 }
@@ -140,16 +140,16 @@ mod tests {
     use api::nds::{NameInfo, NameTable};
     use hickory_proto::op::Query;
 
-    use super::{Message, Name, RecordType, ResponseCode, Table, Verdict, judge};
-    use crate::dns::table::Place;
+    use super::{DnsTable, Message, Name, QueryOutcome, RecordType, ResponseCode, resolve};
+    use crate::dns::table::ClientDomain;
 
-    fn table(ips: usize) -> Table {
+    fn table(ips: usize) -> DnsTable {
         let info = NameInfo {
             ips: (0..ips).map(|n| format!("10.0.{}.{}", n / 250, n % 250)).collect(),
             ..NameInfo::default()
         };
         let names = NameTable { table: [("api.example.com".to_owned(), info)].into() };
-        Table::new(&names, &Place::new("shop", "", Some("shop.svc.cluster.local")))
+        DnsTable::new(&names, &ClientDomain::new("shop", "", Some("shop.svc.cluster.local")))
     }
 
     fn query(name: &str, kind: RecordType) -> Message {
@@ -158,9 +158,9 @@ mod tests {
         query
     }
 
-    fn ask(message: &Message, table: Option<&Table>, limit: Option<usize>) -> Message {
-        match judge(&message.to_vec().unwrap(), table, limit) {
-            Verdict::Answer(bytes) => Message::from_vec(&bytes).unwrap(),
+    fn ask(message: &Message, table: Option<&DnsTable>, limit: Option<usize>) -> Message {
+        match resolve(&message.to_vec().unwrap(), table, limit) {
+            QueryOutcome::Answer(bytes) => Message::from_vec(&bytes).unwrap(),
             other => panic!("{other:?}"),
         }
     }
@@ -193,7 +193,7 @@ mod tests {
     fn others_are_asked_for_unknown_names_and_other_kinds() {
         for (name, kind) in [("api.example.org.", RecordType::A), ("api.example.com.", RecordType::MX)] {
             let bytes = query(name, kind).to_vec().unwrap();
-            assert!(matches!(judge(&bytes, Some(&table(1)), None), Verdict::Forward), "{name}");
+            assert!(matches!(resolve(&bytes, Some(&table(1)), None), QueryOutcome::Forward), "{name}");
         }
     }
 
@@ -227,7 +227,7 @@ mod tests {
             for flip in [0x00, 0xff, 0x40] {
                 let mut bytes = good[..cut].to_vec();
                 bytes.iter_mut().skip(2).step_by(3).for_each(|byte| *byte ^= flip);
-                if let Verdict::Answer(reply) = judge(&bytes, Some(&table(1)), None) {
+                if let QueryOutcome::Answer(reply) = resolve(&bytes, Some(&table(1)), None) {
                     assert_eq!(reply[..2], bytes[..2]);
                 }
             }

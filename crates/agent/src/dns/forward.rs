@@ -12,7 +12,7 @@ use tracing::debug;
 
 /// How a client asked; servers are asked the same way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Transport {
+pub(super) enum DnsTransport {
     Udp,
     Tcp,
 }
@@ -21,18 +21,18 @@ pub(super) enum Transport {
 #[derive(Clone, Debug)]
 pub(super) struct Forwarder {
     pub(super) servers: Vec<SocketAddr>,
-    pub(super) patience: Duration,
+    pub(super) server_timeout: Duration,
     /// All servers are asked at once, not one after the other.
     pub(super) parallel: bool,
 }
 
 impl Forwarder {
     /// The first answer that comes; None when no server gives one.
-    pub(super) async fn ask(&self, query: &[u8], transport: Transport) -> Option<Vec<u8>> {
+    pub(super) async fn query(&self, query: &[u8], transport: DnsTransport) -> Option<Vec<u8>> {
         if self.parallel { self.race(query, transport).await } else { self.one_by_one(query, transport).await }
     }
 
-    async fn one_by_one(&self, query: &[u8], transport: Transport) -> Option<Vec<u8>> {
+    async fn one_by_one(&self, query: &[u8], transport: DnsTransport) -> Option<Vec<u8>> {
         let first = start(self.servers.len());
         for at in 0..self.servers.len() {
             let server = self.servers[(first + at) % self.servers.len()];
@@ -43,7 +43,7 @@ impl Forwarder {
         None
     }
 
-    async fn race(&self, query: &[u8], transport: Transport) -> Option<Vec<u8>> {
+    async fn race(&self, query: &[u8], transport: DnsTransport) -> Option<Vec<u8>> {
         let mut asked = tokio::task::JoinSet::new();
         for server in self.servers.clone() {
             let (this, query) = (self.clone(), query.to_vec());
@@ -57,14 +57,14 @@ impl Forwarder {
         None
     }
 
-    async fn exchange(&self, server: SocketAddr, query: &[u8], transport: Transport) -> Option<Vec<u8>> {
+    async fn exchange(&self, server: SocketAddr, query: &[u8], transport: DnsTransport) -> Option<Vec<u8>> {
         let asked = async {
             match transport {
-                Transport::Udp => over_udp(server, query).await,
-                Transport::Tcp => over_tcp(server, query).await,
+                DnsTransport::Udp => over_udp(server, query).await,
+                DnsTransport::Tcp => over_tcp(server, query).await,
             }
         };
-        match timeout(self.patience, asked).await {
+        match timeout(self.server_timeout, asked).await {
             Ok(Ok(answer)) => Some(answer),
             Ok(Err(error)) => {
                 debug!(%server, %error, "no answer from a DNS server");

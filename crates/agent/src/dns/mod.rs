@@ -2,10 +2,10 @@
 //! TCP; forwards everything else. iptables lead the workload's queries here.
 
 mod answer;
-mod connections;
 mod forward;
-pub mod resolv;
+pub mod resolv_conf;
 mod table;
+mod tcp;
 
 use std::io;
 use std::net::SocketAddr;
@@ -20,9 +20,9 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
-use self::answer::{Verdict, judge, server_failure};
-use self::forward::{Forwarder, Transport};
-pub use self::table::{Place, Table};
+use self::answer::{QueryOutcome, resolve, server_failure};
+use self::forward::{DnsTransport, Forwarder};
+pub use self::table::{ClientDomain, DnsTable};
 use crate::metrics::Metrics;
 
 /// Upstream's address.
@@ -34,31 +34,31 @@ const MAX_FORWARDED: usize = 512;
 
 /// How to serve.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct DnsOptions {
     /// Both UDP and TCP. Port 0 for any, the same for both.
     pub address: SocketAddr,
-    pub place: Place,
+    pub client_domain: ClientDomain,
     /// Servers for names the mesh does not know.
     pub servers: Vec<SocketAddr>,
-    pub patience: Duration,
+    pub server_timeout: Duration,
     pub parallel: bool,
 }
 
 /// The newest name table; None until the first.
-pub type Names = watch::Receiver<Option<Arc<NameTable>>>;
+pub type NameTableReceiver = watch::Receiver<Option<Arc<NameTable>>>;
 
 /// The open sockets.
-pub struct Server {
+pub struct DnsServer {
     udp: Arc<UdpSocket>,
     tcp: TcpListener,
-    shared: Arc<Shared>,
-    place: Place,
-    names: Names,
-    table: watch::Sender<Option<Arc<Table>>>,
+    shared: Arc<DnsState>,
+    client_domain: ClientDomain,
+    names: NameTableReceiver,
+    table: watch::Sender<Option<Arc<DnsTable>>>,
 }
 
-struct Shared {
-    table: watch::Receiver<Option<Arc<Table>>>,
+struct DnsState {
+    table: watch::Receiver<Option<Arc<DnsTable>>>,
     forwarder: Forwarder,
     forwarded: Semaphore,
     /// Queries were refused because too many wait; logged when that begins.
@@ -66,21 +66,25 @@ struct Shared {
     metrics: Arc<Metrics>,
 }
 
-impl Server {
-    pub async fn bind(options: Options, names: Names, metrics: Arc<Metrics>) -> io::Result<Server> {
+impl DnsServer {
+    pub async fn bind(options: DnsOptions, names: NameTableReceiver, metrics: Arc<Metrics>) -> io::Result<DnsServer> {
         let tcp = TcpListener::bind(options.address).await?;
         let address = tcp.local_addr()?;
         let udp = Arc::new(UdpSocket::bind(address).await?);
         info!(%address, servers = ?options.servers, "answering DNS");
         let (table, latest) = watch::channel(None);
-        let shared = Shared {
+        let shared = DnsState {
             table: latest,
-            forwarder: Forwarder { servers: options.servers, patience: options.patience, parallel: options.parallel },
+            forwarder: Forwarder {
+                servers: options.servers,
+                server_timeout: options.server_timeout,
+                parallel: options.parallel,
+            },
             forwarded: Semaphore::new(MAX_FORWARDED),
             was_full: AtomicBool::new(false),
             metrics,
         };
-        Ok(Server { udp, tcp, shared: Arc::new(shared), place: options.place, names, table })
+        Ok(DnsServer { udp, tcp, shared: Arc::new(shared), client_domain: options.client_domain, names, table })
     }
 
     /// The address really bound.
@@ -90,22 +94,26 @@ impl Server {
 
     /// Serves until cancelled.
     pub async fn serve(self, stop: CancellationToken) {
-        let Server { udp, tcp, shared, place, names, table } = self;
+        let DnsServer { udp, tcp, shared, client_domain, names, table } = self;
         tokio::select! {
             () = stop.cancelled() => {}
-            () = follow(names, &place, &table) => {}
+            () = follow(names, &client_domain, &table) => {}
             () = serve_udp(&udp, &shared) => {}
-            () = connections::serve(&tcp, &shared) => {}
+            () = tcp::serve(&tcp, &shared) => {}
         }
     }
 }
 
 /// Makes a lookup table of every name table that comes.
-async fn follow(mut names: Names, place: &Place, table: &watch::Sender<Option<Arc<Table>>>) {
+async fn follow(
+    mut names: NameTableReceiver,
+    client_domain: &ClientDomain,
+    table: &watch::Sender<Option<Arc<DnsTable>>>,
+) {
     loop {
         let newest = names.borrow_and_update().clone();
         if let Some(newest) = newest {
-            let made = Table::new(&newest, place);
+            let made = DnsTable::new(&newest, client_domain);
             debug!(names = made.len(), "new DNS table");
             table.send_replace(Some(Arc::new(made)));
         }
@@ -116,7 +124,7 @@ async fn follow(mut names: Names, place: &Place, table: &watch::Sender<Option<Ar
     }
 }
 
-async fn serve_udp(socket: &Arc<UdpSocket>, shared: &Arc<Shared>) {
+async fn serve_udp(socket: &Arc<UdpSocket>, shared: &Arc<DnsState>) {
     let mut tasks = JoinSet::new();
     // Queries are small; what is longer than this is none.
     let mut buffer = [0; 4096];
@@ -131,15 +139,15 @@ async fn serve_udp(socket: &Arc<UdpSocket>, shared: &Arc<Shared>) {
             }
         };
         let query = &buffer[..length];
-        let at_once = match shared.verdict(query, None) {
-            None | Some(Verdict::Drop) => continue,
-            Some(Verdict::Answer(reply)) => Some(reply),
+        let at_once = match shared.outcome(query, None) {
+            None | Some(QueryOutcome::Drop) => continue,
+            Some(QueryOutcome::Answer(reply)) => Some(reply),
             // A task for each query that is refused would be the queue that the limit forbids.
-            Some(Verdict::Forward) if shared.forwarded.available_permits() == 0 => shared.refuse(query),
-            Some(Verdict::Forward) => {
+            Some(QueryOutcome::Forward) if shared.forwarded.available_permits() == 0 => shared.refuse(query),
+            Some(QueryOutcome::Forward) => {
                 let (socket, shared, query) = (Arc::clone(socket), Arc::clone(shared), query.to_vec());
                 tasks.spawn(async move {
-                    if let Some(reply) = shared.forward(&query, Transport::Udp).await {
+                    if let Some(reply) = shared.forward(&query, DnsTransport::Udp).await {
                         let _ = socket.send_to(&reply, client).await;
                     }
                 });
@@ -152,33 +160,33 @@ async fn serve_udp(socket: &Arc<UdpSocket>, shared: &Arc<Shared>) {
     }
 }
 
-impl Shared {
-    fn verdict(&self, query: &[u8], limit: Option<usize>) -> Option<Verdict> {
+impl DnsState {
+    fn outcome(&self, query: &[u8], limit: Option<usize>) -> Option<QueryOutcome> {
         self.metrics.dns_requests.add();
         let table = self.table.borrow().clone();
-        match judge(query, table.as_deref(), limit) {
-            Verdict::Drop => None,
-            verdict => Some(verdict),
+        match resolve(query, table.as_deref(), limit) {
+            QueryOutcome::Drop => None,
+            outcome => Some(outcome),
         }
     }
 
-    async fn settle(&self, verdict: Verdict, query: &[u8], transport: Transport) -> Option<Vec<u8>> {
-        match verdict {
-            Verdict::Answer(reply) => Some(reply),
-            Verdict::Drop => None,
-            Verdict::Forward => self.forward(query, transport).await,
+    async fn finish(&self, outcome: QueryOutcome, query: &[u8], transport: DnsTransport) -> Option<Vec<u8>> {
+        match outcome {
+            QueryOutcome::Answer(reply) => Some(reply),
+            QueryOutcome::Drop => None,
+            QueryOutcome::Forward => self.forward(query, transport).await,
         }
     }
 
     /// The answer of another server, or SERVFAIL.
-    async fn forward(&self, query: &[u8], transport: Transport) -> Option<Vec<u8>> {
+    async fn forward(&self, query: &[u8], transport: DnsTransport) -> Option<Vec<u8>> {
         let Ok(_permit) = self.forwarded.try_acquire() else { return self.refuse(query) };
         if self.forwarded.available_permits() > MAX_FORWARDED / 2 {
             self.was_full.store(false, Ordering::Relaxed);
         }
         self.metrics.dns_upstream_requests.add();
         let began = Instant::now();
-        let answer = self.forwarder.ask(query, transport).await;
+        let answer = self.forwarder.query(query, transport).await;
         self.metrics.dns_upstream_duration.observe(began.elapsed());
         if answer.is_none() {
             self.metrics.dns_upstream_failures.add();

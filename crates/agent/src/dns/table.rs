@@ -12,7 +12,7 @@ const KUBERNETES: &str = "Kubernetes";
 
 /// Where the asking workload stands: it decides which short names mean what.
 #[derive(Clone, Debug, Default)]
-pub struct Place {
+pub struct ClientDomain {
     namespace: String,
     /// What follows `name.namespace.`, such as `svc.cluster.local`.
     domain: String,
@@ -20,16 +20,16 @@ pub struct Place {
     search: Option<String>,
 }
 
-impl Place {
+impl ClientDomain {
     /// The domain may begin with the namespace, as proxies' domains do.
-    pub fn new(namespace: &str, domain: &str, search: Option<&str>) -> Place {
+    pub fn new(namespace: &str, domain: &str, search: Option<&str>) -> ClientDomain {
         let rest = match domain.split_once('.') {
             Some((first, rest)) if first == namespace => rest,
             None if domain == namespace => "",
             _ => domain,
         };
         let search = search.map(|domain| domain.trim_end_matches('.').to_lowercase());
-        Place { namespace: namespace.to_owned(), domain: rest.to_owned(), search }
+        ClientDomain { namespace: namespace.to_owned(), domain: rest.to_owned(), search }
     }
 
     /// All names of a host, lower case, each with a dot at its end.
@@ -54,50 +54,50 @@ impl Place {
 
 /// Which addresses are asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum AddressRecord {
     A,
     Aaaa,
 }
 
 /// What a name stands for.
 #[derive(Debug, Default)]
-struct Addresses {
+struct HostAddresses {
     v4: Vec<Ipv4Addr>,
     v6: Vec<Ipv6Addr>,
 }
 
 /// Every known name.
 #[derive(Debug, Default)]
-pub struct Table {
-    hosts: HashMap<String, Arc<Addresses>>,
+pub struct DnsTable {
+    hosts: HashMap<String, Arc<HostAddresses>>,
     /// A name with the search domain appended, and the name that is meant.
     searched: HashMap<String, String>,
 }
 
 /// The mesh knows the name. No addresses: it has none of the kind asked for.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Found {
+pub struct LookupResult {
     /// The name that the asked one is an alias of.
     pub alias: Option<String>,
     pub addresses: Vec<IpAddr>,
 }
 
-impl Table {
-    pub fn new(names: &NameTable, place: &Place) -> Table {
-        let mut table = Table::default();
+impl DnsTable {
+    pub fn new(names: &NameTable, client_domain: &ClientDomain) -> DnsTable {
+        let mut table = DnsTable::default();
         for (host, info) in &names.table {
-            let addresses = Arc::new(Addresses::parse(&info.ips));
+            let addresses = Arc::new(HostAddresses::parse(&info.ips));
             if !addresses.is_empty() {
-                table.add(place.names(host, info), &addresses, place);
+                table.add(client_domain.names(host, info), &addresses, client_domain);
             }
         }
         table
     }
 
-    fn add(&mut self, names: BTreeSet<String>, addresses: &Arc<Addresses>, place: &Place) {
+    fn add(&mut self, names: BTreeSet<String>, addresses: &Arc<HostAddresses>, client_domain: &ClientDomain) {
         for name in &names {
             self.hosts.insert(name.clone(), Arc::clone(addresses));
-            let Some(search) = &place.search else { continue };
+            let Some(search) = &client_domain.search else { continue };
             if name.ends_with(&format!("{search}.")) {
                 continue;
             }
@@ -119,7 +119,7 @@ impl Table {
 
     /// Looks a name up: lower case, with a dot at its end. None: others may know it.
     /// A wildcard host answers for every name below it that has no entry of its own.
-    pub fn find(&self, name: &str, kind: Kind) -> Option<Found> {
+    pub fn find(&self, name: &str, kind: AddressRecord) -> Option<LookupResult> {
         let known = |name: &str| self.searched.contains_key(name) || self.hosts.contains_key(name);
         if known(name) {
             return self.found(name, kind);
@@ -135,17 +135,17 @@ impl Table {
         None
     }
 
-    fn found(&self, name: &str, kind: Kind) -> Option<Found> {
+    fn found(&self, name: &str, kind: AddressRecord) -> Option<LookupResult> {
         let alias = self.searched.get(name);
         let addresses = self.hosts.get(alias.map_or(name, String::as_str))?;
-        Some(Found { alias: alias.cloned(), addresses: addresses.of(kind) })
+        Some(LookupResult { alias: alias.cloned(), addresses: addresses.of(kind) })
     }
 }
 
-impl Addresses {
+impl HostAddresses {
     /// What cannot be read is left out.
-    fn parse(texts: &[String]) -> Addresses {
-        let mut addresses = Addresses::default();
+    fn parse(texts: &[String]) -> HostAddresses {
+        let mut addresses = HostAddresses::default();
         for address in texts.iter().filter_map(|text| text.parse::<IpAddr>().ok()) {
             match address {
                 IpAddr::V4(v4) => addresses.v4.push(v4),
@@ -159,17 +159,17 @@ impl Addresses {
         self.v4.is_empty() && self.v6.is_empty()
     }
 
-    fn of(&self, kind: Kind) -> Vec<IpAddr> {
+    fn of(&self, kind: AddressRecord) -> Vec<IpAddr> {
         match kind {
-            Kind::A => self.v4.iter().copied().map(IpAddr::V4).collect(),
-            Kind::Aaaa => self.v6.iter().copied().map(IpAddr::V6).collect(),
+            AddressRecord::A => self.v4.iter().copied().map(IpAddr::V4).collect(),
+            AddressRecord::Aaaa => self.v6.iter().copied().map(IpAddr::V6).collect(),
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Found, Kind, NameInfo, NameTable, Place, Table};
+    use super::{AddressRecord, ClientDomain, DnsTable, LookupResult, NameInfo, NameTable};
 
     fn info(ips: &[&str], registry: &str, shortname: &str, namespace: &str) -> NameInfo {
         NameInfo {
@@ -180,7 +180,7 @@ mod tests {
         }
     }
 
-    fn table() -> Table {
+    fn table() -> DnsTable {
         let names = NameTable {
             table: [
                 ("cart.shop.svc.cluster.local", info(&["10.0.0.1", "10.0.0.2"], "Kubernetes", "cart", "shop")),
@@ -193,11 +193,11 @@ mod tests {
             .map(|(host, info)| (host.to_owned(), info))
             .into(),
         };
-        Table::new(&names, &Place::new("shop", "shop.svc.cluster.local", Some("shop.svc.cluster.local")))
+        DnsTable::new(&names, &ClientDomain::new("shop", "shop.svc.cluster.local", Some("shop.svc.cluster.local")))
     }
 
-    fn addresses(name: &str, kind: Kind) -> Option<(Option<String>, Vec<String>)> {
-        let Found { alias, addresses } = table().find(name, kind)?;
+    fn addresses(name: &str, kind: AddressRecord) -> Option<(Option<String>, Vec<String>)> {
+        let LookupResult { alias, addresses } = table().find(name, kind)?;
         Some((alias, addresses.iter().map(ToString::to_string).collect()))
     }
 
@@ -213,52 +213,52 @@ mod tests {
     fn short_forms_of_own_namespace_and_others() {
         let cart = plain(&["10.0.0.1", "10.0.0.2"]);
         for name in ["cart.", "cart.shop.", "cart.shop.svc.", "cart.shop.svc.cluster.local."] {
-            assert_eq!(addresses(name, Kind::A), cart, "{name}");
+            assert_eq!(addresses(name, AddressRecord::A), cart, "{name}");
         }
-        assert_eq!(addresses("pay.bank.", Kind::A), plain(&["10.0.0.3"]));
-        assert_eq!(addresses("pay.", Kind::A), None);
+        assert_eq!(addresses("pay.bank.", AddressRecord::A), plain(&["10.0.0.3"]));
+        assert_eq!(addresses("pay.", AddressRecord::A), None);
     }
 
     #[test]
     fn host_of_another_domain_has_its_full_name_only() {
-        assert_eq!(addresses("far.shop.svc.other.local.", Kind::A), plain(&["10.0.0.4"]));
-        assert_eq!(addresses("far.", Kind::A), None);
-        assert_eq!(addresses("far.shop.", Kind::A), None);
+        assert_eq!(addresses("far.shop.svc.other.local.", AddressRecord::A), plain(&["10.0.0.4"]));
+        assert_eq!(addresses("far.", AddressRecord::A), None);
+        assert_eq!(addresses("far.shop.", AddressRecord::A), None);
     }
 
     #[test]
     fn known_name_without_addresses_of_the_kind_is_found_empty() {
-        assert_eq!(addresses("cart.", Kind::Aaaa), plain(&[]));
-        assert_eq!(addresses("pay.bank.", Kind::Aaaa), plain(&["2001:db8::3"]));
-        assert_eq!(addresses("bad.example.com.", Kind::A), None);
+        assert_eq!(addresses("cart.", AddressRecord::Aaaa), plain(&[]));
+        assert_eq!(addresses("pay.bank.", AddressRecord::Aaaa), plain(&["2001:db8::3"]));
+        assert_eq!(addresses("bad.example.com.", AddressRecord::A), None);
     }
 
     #[test]
     fn searched_name_is_an_alias_unless_it_is_a_name_of_its_own() {
         assert_eq!(
-            addresses("outside.example.com.shop.svc.cluster.local.", Kind::A),
+            addresses("outside.example.com.shop.svc.cluster.local.", AddressRecord::A),
             alias("outside.example.com.", &["10.0.0.5"])
         );
-        assert_eq!(addresses("cart.shop.svc.cluster.local.", Kind::A), plain(&["10.0.0.1", "10.0.0.2"]));
+        assert_eq!(addresses("cart.shop.svc.cluster.local.", AddressRecord::A), plain(&["10.0.0.1", "10.0.0.2"]));
         assert_eq!(
-            addresses("cart.shop.svc.shop.svc.cluster.local.", Kind::A),
+            addresses("cart.shop.svc.shop.svc.cluster.local.", AddressRecord::A),
             alias("cart.shop.svc.", &["10.0.0.1", "10.0.0.2"])
         );
     }
 
     #[test]
     fn wildcard_answers_for_names_below_it() {
-        assert_eq!(addresses("a.b.wild.example.com.", Kind::A), plain(&["10.0.0.6"]));
-        assert_eq!(addresses("wild.example.com.", Kind::A), None);
+        assert_eq!(addresses("a.b.wild.example.com.", AddressRecord::A), plain(&["10.0.0.6"]));
+        assert_eq!(addresses("wild.example.com.", AddressRecord::A), None);
         assert_eq!(
-            addresses("a.wild.example.com.shop.svc.cluster.local.", Kind::A),
+            addresses("a.wild.example.com.shop.svc.cluster.local.", AddressRecord::A),
             alias("*.wild.example.com.", &["10.0.0.6"])
         );
     }
 
     #[test]
     fn unknown_names_are_left_to_others() {
-        assert_eq!(addresses("www.example.org.", Kind::A), None);
-        assert_eq!(addresses(".", Kind::A), None);
+        assert_eq!(addresses("www.example.org.", AddressRecord::A), None);
+        assert_eq!(addresses(".", AddressRecord::A), None);
     }
 }

@@ -42,7 +42,7 @@ impl FileAccess {
     }
 
     /// The content of a file, or None if it is the one of `last`. The error says why it is not read.
-    pub(crate) fn look(&self, path: &Path, last: Option<Mark>) -> Result<Option<(Bytes, Mark)>, String> {
+    pub(crate) fn look(&self, path: &Path, last: Option<FileStamp>) -> Result<Option<(Bytes, FileStamp)>, String> {
         // Links are followed first: what counts is where a path leads.
         let real = fs::canonicalize(path).map_err(|error| error.to_string())?;
         self.check_place(&real)?;
@@ -51,7 +51,7 @@ impl FileAccess {
         if !is_own && geteuid().is_root() && is_private_of_another(&file.about) {
             return Err(format!("it is private to user {}", file.about.uid()));
         }
-        let mark = Mark::of(&file.about);
+        let mark = FileStamp::of(&file.about);
         if last == Some(mark) && mark.is_settled() {
             return Ok(None);
         }
@@ -77,17 +77,17 @@ fn is_private_of_another(about: &Metadata) -> bool {
 
 /// Different whenever a file may be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Mark {
+pub(crate) struct FileStamp {
     device: u64,
     inode: u64,
     length: u64,
     changed: (i64, i64),
 }
 
-impl Mark {
-    fn of(about: &Metadata) -> Mark {
+impl FileStamp {
+    fn of(about: &Metadata) -> FileStamp {
         let changed = (about.ctime(), about.ctime_nsec());
-        Mark { device: about.dev(), inode: about.ino(), length: about.len(), changed }
+        FileStamp { device: about.dev(), inode: about.ino(), length: about.len(), changed }
     }
 
     fn is_settled(&self) -> bool {

@@ -22,10 +22,10 @@ const MAX_NAMES: usize = 1024;
 /// Names that the configuration held so far, shared by all who learn and ask. A client of the SDS socket gets no other
 /// file. They are remembered when the configuration drops them: a file that Envoy was once given is no secret to it.
 #[derive(Clone, Debug, Default)]
-pub struct FileSecretNames(Arc<Mutex<Names>>);
+pub struct FileSecretNames(Arc<Mutex<RecentNames>>);
 
 #[derive(Debug, Default)]
-struct Names {
+struct RecentNames {
     /// With the step at which each was last seen.
     last_seen: BTreeMap<Arc<str>, u64>,
     steps: u64,
@@ -74,7 +74,7 @@ impl FileSecretNames {
         self.names().last_seen.contains_key(name)
     }
 
-    fn names(&self) -> MutexGuard<'_, Names> {
+    fn names(&self) -> MutexGuard<'_, RecentNames> {
         // Nothing panics while it is held.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -17,12 +17,12 @@ const HEAD: usize = 3;
 
 /// Follows one stream of bytes, however it is cut.
 #[derive(Debug, Default)]
-pub(crate) struct Scanner {
+pub(crate) struct NameScanner {
     /// The end of what came so far, in which a name may begin.
     rest: Vec<u8>,
 }
 
-impl Scanner {
+impl NameScanner {
     /// Takes in the next bytes and learns the names that are whole by now.
     pub(crate) fn feed(&mut self, bytes: &[u8], names: &FileSecretNames) {
         self.rest.extend_from_slice(bytes);
@@ -30,37 +30,37 @@ impl Scanner {
         let mut keep = self.rest.len().saturating_sub(HEAD + PAIR.len() - 1);
         for at in memmem::find_iter(&self.rest, START) {
             match name_at(&self.rest, at) {
-                Found::Name(name) => names.learn(name),
-                Found::Part => keep = keep.min(at.saturating_sub(HEAD)),
-                Found::Nothing => {}
+                NameMatch::Name(name) => names.learn(name),
+                NameMatch::Part => keep = keep.min(at.saturating_sub(HEAD)),
+                NameMatch::Nothing => {}
             }
         }
         self.rest.drain(..keep);
     }
 }
 
-enum Found<'a> {
+enum NameMatch<'a> {
     Name(&'a str),
     /// The rest of it is still to come.
     Part,
     Nothing,
 }
 
-fn name_at(bytes: &[u8], at: usize) -> Found<'_> {
+fn name_at(bytes: &[u8], at: usize) -> NameMatch<'_> {
     let begins = |kind: &str| {
         let there = &bytes[at..bytes.len().min(at + kind.len())];
         kind.as_bytes().starts_with(there)
     };
     let length = match length_before(&bytes[..at]) {
         Some(length) if begins(ROOT) || begins(PAIR) => length,
-        _ => return Found::Nothing,
+        _ => return NameMatch::Nothing,
     };
     if length <= ROOT.len() || length > MAX_NAME {
-        return Found::Nothing;
+        return NameMatch::Nothing;
     }
     match bytes.get(at..at + length) {
-        None => Found::Part,
-        Some(name) => std::str::from_utf8(name).map_or(Found::Nothing, Found::Name),
+        None => NameMatch::Part,
+        Some(name) => std::str::from_utf8(name).map_or(NameMatch::Nothing, NameMatch::Name),
     }
 }
 
@@ -78,7 +78,7 @@ mod tests {
     use api::envoy::extensions::transport_sockets::tls::v3::{CommonTlsContext, SdsSecretConfig};
     use prost::Message;
 
-    use super::{FileSecretNames, Scanner};
+    use super::{FileSecretNames, NameScanner};
 
     fn configuration(names: &[&str]) -> Vec<u8> {
         let secret = |name: &&str| SdsSecretConfig { name: (*name).to_owned(), ..Default::default() };
@@ -95,7 +95,7 @@ mod tests {
         let expected = ["file-root:/etc/root.pem", "file-cert:/etc/a~/etc/b", long.as_str()];
         let bytes = configuration(&[expected[0], "default", expected[1], expected[2], "kubernetes://x"]);
         for piece in [1, 2, 7, 64, 1000, bytes.len()] {
-            let (names, mut scanner) = (FileSecretNames::default(), Scanner::default());
+            let (names, mut scanner) = (FileSecretNames::default(), NameScanner::default());
             bytes.chunks(piece).for_each(|bytes| scanner.feed(bytes, &names));
             for name in expected {
                 assert!(names.contains(name), "{name} in pieces of {piece}");
@@ -107,7 +107,7 @@ mod tests {
 
     #[test]
     fn hole_10_what_is_kept_of_a_stream_is_bounded() {
-        let (names, mut scanner) = (FileSecretNames::default(), Scanner::default());
+        let (names, mut scanner) = (FileSecretNames::default(), NameScanner::default());
         for _ in 0..1000 {
             // Each claims to be longer than what follows.
             scanner.feed(b"\x0a\xff\x3ffile-root:/etc/a", &names);

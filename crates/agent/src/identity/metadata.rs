@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use tracing::warn;
 
-use super::Role;
+use super::ProxyIdentity;
 use crate::environment::Environment;
 
 /// The release of Istio whose proxies this agent's Envoy behaves like. Control planes decide by it what they send.
@@ -28,7 +28,7 @@ const NO_NAME: &str = "istio-proxy";
 
 /// The whole node as Envoy tells it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Node {
+pub struct ProxyNode {
     pub id: String,
     pub cluster: String,
     pub metadata: Map<String, Value>,
@@ -39,8 +39,8 @@ pub struct Node {
 }
 
 /// What a node is made of.
-pub struct Known<'a> {
-    pub role: &'a Role,
+pub struct NodeInput<'a> {
+    pub identity: &'a ProxyIdentity,
     pub config: &'a ProxyConfig,
     pub environment: &'a Environment,
     /// From the downward API; `None` where there is no such file.
@@ -53,22 +53,22 @@ pub struct Known<'a> {
 }
 
 /// The node of this proxy.
-pub fn node(known: Known<'_>) -> Node {
-    let mut metadata = untyped(known.environment, known.config);
-    let label_variable = known.environment.get("ISTIO_METAJSON_LABELS");
+pub fn node(input: NodeInput<'_>) -> ProxyNode {
+    let mut metadata = untyped(input.environment, input.config);
+    let label_variable = input.environment.get("ISTIO_METAJSON_LABELS");
     let static_labels: Pairs = label_variable.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
     let mut labels = static_labels.clone();
-    labels.extend(known.labels.unwrap_or_default().into_iter().filter(|(key, _)| key != REVISION_LABEL));
-    let annotations = known.annotations.unwrap_or_default();
-    let locality = locality(&mut labels, known.locality, known.config);
+    labels.extend(input.labels.unwrap_or_default().into_iter().filter(|(key, _)| key != REVISION_LABEL));
+    let annotations = input.annotations.unwrap_or_default();
+    let locality = locality(&mut labels, input.locality, input.config);
     let mut set = |key: &str, value: Value| {
         metadata.insert(key.to_owned(), value);
     };
-    let pod = |name| known.environment.get(name).map(Value::from);
-    let name = known.role.id.split('.').next().unwrap_or_default();
+    let pod = |name| input.environment.get(name).map(Value::from);
+    let name = input.identity.id.split('.').next().unwrap_or_default();
     let texts = [
         ("NAME", pod("POD_NAME").or_else(|| Some(Value::from(name))).filter(|v| v != "")),
-        ("NAMESPACE", Some(Value::from(known.role.namespace.as_str())).filter(|v| v != "")),
+        ("NAMESPACE", Some(Value::from(input.identity.namespace.as_str())).filter(|v| v != "")),
         ("SERVICE_ACCOUNT", pod("SERVICE_ACCOUNT")),
         ("DNS_PROXY_ADDR", pod("DNS_PROXY_ADDR")),
         ("LABELS", pairs(&labels)),
@@ -76,14 +76,14 @@ pub fn node(known: Known<'_>) -> Node {
         ("ANNOTATIONS", pairs(&annotations)),
     ];
     texts.into_iter().for_each(|(key, value)| value.into_iter().for_each(|value| set(key, value)));
-    let ips: Vec<String> = known.role.ips.iter().map(IpAddr::to_string).collect();
+    let ips: Vec<String> = input.identity.ips.iter().map(IpAddr::to_string).collect();
     set("INSTANCE_IPS", ips.join(",").into());
-    set("PROXY_CONFIG", message_to_json(&ProxyConfig::full_name(), &known.config.encode_to_vec()));
-    known.own.into_iter().for_each(|(key, value)| set(&key, value));
+    set("PROXY_CONFIG", message_to_json(&ProxyConfig::full_name(), &input.config.encode_to_vec()));
+    input.own.into_iter().for_each(|(key, value)| set(&key, value));
     metadata.entry("ISTIO_VERSION").or_insert_with(|| ISTIO_VERSION.into());
     metadata.sort_keys();
-    let cluster = cluster_name(known.config, &labels, &metadata);
-    Node { id: known.role.node_id(), cluster, metadata, locality, annotations }
+    let cluster = cluster_name(input.config, &labels, &metadata);
+    ProxyNode { id: input.identity.node_id(), cluster, metadata, locality, annotations }
 }
 
 /// `ISTIO_META_X=value` as X, and the members of each `ISTIO_METAJSON_*` object as they are.
@@ -157,21 +157,21 @@ mod tests {
     use model::config::mesh::default_proxy_config;
     use serde_json::{Map, Value, json};
 
-    use super::{Known, Node, Pairs, node};
+    use super::{NodeInput, Pairs, ProxyNode, node};
     use crate::environment::Environment;
-    use crate::identity::{Kind, Role};
+    use crate::identity::{NodeType, ProxyIdentity};
 
-    fn role() -> Role {
+    fn proxy_identity() -> ProxyIdentity {
         let ips = vec!["10.0.0.1".parse().unwrap(), "fd00::1".parse().unwrap()];
         let (id, domain) = ("a-1.shop".to_owned(), "shop.svc.cluster.local".to_owned());
-        Role { kind: Kind::Sidecar, ips, id, domain, namespace: "shop".to_owned() }
+        ProxyIdentity { kind: NodeType::Sidecar, ips, id, domain, namespace: "shop".to_owned() }
     }
 
-    fn of(config: &ProxyConfig, env: &[(&str, &str)], labels: &[(&str, &str)], locality: &str) -> Node {
+    fn of(config: &ProxyConfig, env: &[(&str, &str)], labels: &[(&str, &str)], locality: &str) -> ProxyNode {
         let labels: Pairs = labels.iter().map(|(k, v)| (k.to_string(), v.to_string())).collect();
         let environment: Environment = env.iter().copied().collect();
-        let known = Known {
-            role: &role(),
+        let input = NodeInput {
+            identity: &proxy_identity(),
             config,
             environment: &environment,
             labels: Some(labels),
@@ -179,7 +179,7 @@ mod tests {
             locality,
             own: Map::from_iter([("ENVOY_STATUS_PORT".to_owned(), Value::from(15021))]),
         };
-        node(known)
+        node(input)
     }
 
     #[test]

@@ -2,21 +2,21 @@
 //! The rules per registry are Pilot 0.8's; today's are those of Kubernetes. `metadata` has the rest of the node.
 
 pub mod addresses;
+pub mod downward_api;
 pub mod metadata;
-pub mod pod;
 
 use std::net::{IpAddr, Ipv4Addr};
 
 use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
 
-use crate::args::{Identity, ProxyType};
+use crate::args::{IdentityFlags, ProxyType};
 use crate::environment::Environment;
 
 /// Who asks the control plane.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Role {
-    pub kind: Kind,
+pub struct ProxyIdentity {
+    pub kind: NodeType,
     /// The first one is the one in the node id; never empty.
     pub ips: Vec<IpAddr>,
     pub id: String,
@@ -27,23 +27,23 @@ pub struct Role {
 
 /// The first part of a node id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Kind {
+pub enum NodeType {
     Sidecar,
     Router,
     Waypoint,
 }
 
-impl Kind {
+impl NodeType {
     pub fn as_str(self) -> &'static str {
         match self {
-            Kind::Sidecar => "sidecar",
-            Kind::Router => "router",
-            Kind::Waypoint => "waypoint",
+            NodeType::Sidecar => "sidecar",
+            NodeType::Router => "router",
+            NodeType::Waypoint => "waypoint",
         }
     }
 }
 
-impl Role {
+impl ProxyIdentity {
     /// The node id.
     pub fn node_id(&self) -> String {
         let ip = self.ips.first().map_or_else(String::new, IpAddr::to_string);
@@ -57,18 +57,18 @@ impl Role {
 
 /// Whose rules name a proxy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Registry {
+enum RegistryKind {
     Kubernetes,
     Consul,
     Other,
 }
 
-impl Registry {
-    fn read(name: &str) -> Result<Registry> {
+impl RegistryKind {
+    fn read(name: &str) -> Result<RegistryKind> {
         match name.to_ascii_lowercase().as_str() {
-            "kubernetes" => Ok(Registry::Kubernetes),
-            "consul" => Ok(Registry::Consul),
-            "eureka" | "cloudfoundry" | "mock" | "config" | "other" => Ok(Registry::Other),
+            "kubernetes" => Ok(RegistryKind::Kubernetes),
+            "consul" => Ok(RegistryKind::Consul),
+            "eureka" | "cloudfoundry" | "mock" | "config" | "other" => Ok(RegistryKind::Other),
             _ => bail!(
                 "could not read --serviceregistry {name:?}: it is none of Kubernetes, Consul, Eureka, CloudFoundry, \
                  Mock, Config, Other"
@@ -78,40 +78,50 @@ impl Registry {
 }
 
 /// The role by flags, environment and the addresses of this machine.
-pub fn role(kind: ProxyType, flags: &Identity, environment: &Environment, own: &[IpAddr]) -> Result<Role> {
-    let registry = Registry::read(&flags.registry)?;
+pub fn proxy_identity(
+    kind: ProxyType,
+    flags: &IdentityFlags,
+    environment: &Environment,
+    own: &[IpAddr],
+) -> Result<ProxyIdentity> {
+    let registry = RegistryKind::read(&flags.registry)?;
     let pod = |name: &str| environment.get(name).unwrap_or_default();
     let ips = ips(registry, flags, environment, own)?;
     let ip = ips.first().map_or_else(String::new, IpAddr::to_string);
     let id = match registry {
         _ if !flags.id.is_empty() => flags.id.clone(),
-        Registry::Kubernetes => format!("{}.{}", pod("POD_NAME"), pod("POD_NAMESPACE")),
-        Registry::Consul => format!("{ip}.service.consul"),
-        Registry::Other => ip,
+        RegistryKind::Kubernetes => format!("{}.{}", pod("POD_NAME"), pod("POD_NAMESPACE")),
+        RegistryKind::Consul => format!("{ip}.service.consul"),
+        RegistryKind::Other => ip,
     };
     // The control plane reads the namespace of a proxy that does not say it from its id.
     let namespace = match (registry, environment.get("POD_NAMESPACE")) {
         (_, Some(namespace)) => namespace.to_owned(),
-        (Registry::Kubernetes, None) => id.split_once('.').map_or_else(String::new, |(_, rest)| rest.to_owned()),
+        (RegistryKind::Kubernetes, None) => id.split_once('.').map_or_else(String::new, |(_, rest)| rest.to_owned()),
         _ => String::new(),
     };
     let domain = match registry {
         _ if !flags.domain.is_empty() => flags.domain.clone(),
-        Registry::Kubernetes => format!("{namespace}.svc.cluster.local"),
-        Registry::Consul => "service.consul".to_owned(),
-        Registry::Other => String::new(),
+        RegistryKind::Kubernetes => format!("{namespace}.svc.cluster.local"),
+        RegistryKind::Consul => "service.consul".to_owned(),
+        RegistryKind::Other => String::new(),
     };
     let kind = match kind {
-        ProxyType::Sidecar => Kind::Sidecar,
+        ProxyType::Sidecar => NodeType::Sidecar,
         // 0.8's ingress proxy is a gateway today.
-        ProxyType::Router | ProxyType::Ingress => Kind::Router,
-        ProxyType::Waypoint => Kind::Waypoint,
+        ProxyType::Router | ProxyType::Ingress => NodeType::Router,
+        ProxyType::Waypoint => NodeType::Waypoint,
     };
-    Ok(Role { kind, ips, id, domain, namespace })
+    Ok(ProxyIdentity { kind, ips, id, domain, namespace })
 }
 
 /// `--ip` alone, else `$INSTANCE_IP` before all others of this machine. Registries but Kubernetes know one address.
-fn ips(registry: Registry, flags: &Identity, environment: &Environment, own: &[IpAddr]) -> Result<Vec<IpAddr>> {
+fn ips(
+    registry: RegistryKind,
+    flags: &IdentityFlags,
+    environment: &Environment,
+    own: &[IpAddr],
+) -> Result<Vec<IpAddr>> {
     let read = |text: &str, from: &str| text.parse().with_context(|| format!("could not read {from} {text:?}"));
     if !flags.ip.is_empty() {
         return Ok(vec![read(&flags.ip, "--ip")?]);
@@ -128,7 +138,7 @@ fn ips(registry: Registry, flags: &Identity, environment: &Environment, own: &[I
     if ips.is_empty() {
         ips.push(Ipv4Addr::LOCALHOST.into());
     }
-    if registry != Registry::Kubernetes {
+    if registry != RegistryKind::Kubernetes {
         ips.truncate(1);
     }
     Ok(ips)
@@ -136,11 +146,11 @@ fn ips(registry: Registry, flags: &Identity, environment: &Environment, own: &[I
 
 #[cfg(test)]
 mod tests {
-    use super::{Identity, ProxyType, role};
+    use super::{IdentityFlags, ProxyType, proxy_identity};
     use crate::environment::Environment;
 
     fn check(registry: &str, flags: &[(&str, &str)], env: &[(&str, &str)], own: &[&str], expected: &str) {
-        let mut identity = Identity { registry: registry.to_owned(), ..Identity::default() };
+        let mut identity = IdentityFlags { registry: registry.to_owned(), ..IdentityFlags::default() };
         for (name, value) in flags {
             match *name {
                 "ip" => identity.ip = (*value).to_owned(),
@@ -150,8 +160,8 @@ mod tests {
         }
         let env: Environment = env.iter().copied().collect();
         let own: Vec<_> = own.iter().map(|ip| ip.parse().unwrap()).collect();
-        let role = role(ProxyType::Sidecar, &identity, &env, &own).map(|role| role.node_id());
-        assert_eq!(role.unwrap_or_else(|e| e.to_string()), expected, "{registry} {flags:?}");
+        let identity = proxy_identity(ProxyType::Sidecar, &identity, &env, &own).map(|found| found.node_id());
+        assert_eq!(identity.unwrap_or_else(|e| e.to_string()), expected, "{registry} {flags:?}");
     }
 
     #[test]
@@ -188,10 +198,10 @@ mod tests {
     #[test]
     fn a_machine_with_both_families_keeps_all_addresses() {
         let own = ["10.0.0.2".parse().unwrap(), "fd00::2".parse().unwrap()];
-        let identity = Identity { registry: "Kubernetes".to_owned(), ..Identity::default() };
+        let identity = IdentityFlags { registry: "Kubernetes".to_owned(), ..IdentityFlags::default() };
         let env: Environment = [("INSTANCE_IP", "fd00::1")].into_iter().collect();
-        let role = role(ProxyType::Ingress, &identity, &env, &own).unwrap();
-        assert_eq!(role.ips.len(), 3);
-        assert!(role.node_id().starts_with("router~fd00::1~") && !role.is_ipv6_only());
+        let identity = proxy_identity(ProxyType::Ingress, &identity, &env, &own).unwrap();
+        assert_eq!(identity.ips.len(), 3);
+        assert!(identity.node_id().starts_with("router~fd00::1~") && !identity.is_ipv6_only());
     }
 }

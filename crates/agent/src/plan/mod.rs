@@ -17,18 +17,18 @@ use api::istio::mesh::v1alpha1::ProxyConfig;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::args::Proxy;
-use crate::bootstrap::{Ingredients, Ports, Security, Switches, Transport, Way, Xds};
-use crate::certificates::files::{Files, Pace};
+use crate::args::ProxyArgs;
+use crate::bootstrap::{AdsApiType, BootstrapInput, BootstrapSource, FeatureFlags, StaticPorts, Xds, XdsSecurity};
+use crate::certificates::files::{CertificateFiles, FilePolling};
 use crate::environment::Environment;
 use crate::file_secrets::access::FileAccess;
-use crate::identity::metadata::{Known, Node, node};
-use crate::identity::{Kind, Role, addresses, pod, role};
-use crate::process::command::{Choices, Launch, Takeover};
+use crate::identity::metadata::{NodeInput, ProxyNode, node};
+use crate::identity::{NodeType, ProxyIdentity, addresses, downward_api, proxy_identity};
+use crate::process::command::{EnvoyFlags, Launch, Takeover};
 use crate::process::drain::Drain;
 use crate::relay::Upstream;
-use crate::settings::{Sources, proxy_config};
-use crate::socket::Peers;
+use crate::settings::{ProxyConfigSources, proxy_config};
+use crate::socket::AllowedPeers;
 
 /// Where an injected pod has its folder for SDS sockets.
 const SDS_FOLDER: &str = "./var/run/secrets/workload-spiffe-uds";
@@ -38,22 +38,22 @@ const EXCLUDED_INTERFACES: &str = "traffic.sidecar.istio.io/excludeInterfaces";
 /// Everything decided.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Plan {
-    pub role: Role,
-    pub way: Way,
-    pub ingredients: Ingredients,
+    pub identity: ProxyIdentity,
+    pub bootstrap_source: BootstrapSource,
+    pub bootstrap_input: BootstrapInput,
     pub launch: Launch,
     pub drain: Drain,
     /// The control plane, if the agent relays it.
     pub upstream: Option<Upstream>,
     /// The workload's certificates, if they lie on disk.
-    pub certificates: Option<Files>,
-    pub pace: Pace,
+    pub certificates: Option<CertificateFiles>,
+    pub polling: FilePolling,
     /// Files whose change starts a new Envoy; none where certificates are pushed to the running one.
     pub restart_on: Vec<PathBuf>,
     /// No Envoy at all: the workload speaks xDS itself.
     pub without_envoy: bool,
-    pub status: Status,
-    pub dns: Dns,
+    pub status: StatusPlan,
+    pub dns: DnsPlan,
     /// Where gRPC applications that speak xDS themselves find their bootstrap.
     pub grpc_bootstrap: Option<PathBuf>,
     /// Who may connect to the sockets.
@@ -65,13 +65,13 @@ pub struct Plan {
 /// Who may connect to each socket.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct SocketPeers {
-    pub sds: Peers,
-    pub xds: Peers,
+    pub sds: AllowedPeers,
+    pub xds: AllowedPeers,
 }
 
 /// The status port.
 #[derive(Debug, Serialize, Deserialize)]
-pub struct Status {
+pub struct StatusPlan {
     /// `None` for no such port.
     pub address: Option<SocketAddr>,
     /// The application's probes, as JSON; empty for none.
@@ -82,76 +82,76 @@ pub struct Status {
 
 /// The DNS proxy.
 #[derive(Debug, Serialize, Deserialize)]
-pub struct Dns {
+pub struct DnsPlan {
     /// `None` where nothing asks it.
     pub address: Option<SocketAddr>,
     /// How long another server may take.
-    pub patience: Duration,
+    pub server_timeout: Duration,
     /// Ask all other servers at once.
     pub parallel: bool,
 }
 
 /// Decides by flags, environment and files.
-pub fn plan(args: &Proxy, environment: &Environment) -> Result<Plan> {
-    let annotations = pod::read(Path::new(pod::ANNOTATIONS));
+pub fn plan(args: &ProxyArgs, environment: &Environment) -> Result<Plan> {
+    let annotations = downward_api::read(Path::new(downward_api::ANNOTATIONS));
     let settings = settings(args, environment, annotations.as_ref())?;
     let excluded = annotations.as_ref().and_then(|all| all.get(EXCLUDED_INTERFACES)).map_or("", String::as_str);
     let excluded: BTreeSet<&str> = excluded.split(',').filter(|name| !name.is_empty()).collect();
-    let role = role(args.kind, &args.identity, environment, &addresses::own(&excluded))?;
-    let ports = Ports {
+    let identity = proxy_identity(args.kind, &args.identity, environment, &addresses::own(&excluded))?;
+    let ports = StaticPorts {
         status: environment.number("ENVOY_STATUS_PORT", 15021)?,
         prometheus: environment.number("ENVOY_PROMETHEUS_PORT", 15090)?,
         secure_metrics: environment.number("ENVOY_SECURE_METRICS_PORT", 0)?,
         secure_merged_metrics: environment.number("ENVOY_SECURE_MERGED_METRICS_PORT", 0)?,
     };
-    let switches = switches(environment)?;
-    let node = node(Known {
-        role: &role,
+    let features = features(environment)?;
+    let node = node(NodeInput {
+        identity: &identity,
         config: &settings,
         environment,
-        labels: pod::read(Path::new(pod::LABELS)),
+        labels: downward_api::read(Path::new(downward_api::LABELS)),
         annotations,
         locality: &args.identity.availability_zone,
-        own: own_metadata(ports, switches, args),
+        own: own_metadata(ports, features, args),
     });
-    let way = Way::choose(&settings, &args.template_file, environment.get("ISTIO_BOOTSTRAP"));
-    let ingredients = ingredients(args, environment, &role, node, settings, ports, switches)?;
-    let certificates = Files::find(|name| text(&ingredients.node, name));
-    let upstream = args.xds_relay.then(|| upstream::upstream(&ingredients, environment)).transpose()?;
+    let bootstrap_source = BootstrapSource::choose(&settings, &args.template_file, environment.get("ISTIO_BOOTSTRAP"));
+    let bootstrap_input = bootstrap_input(args, environment, &identity, node, settings, ports, features)?;
+    let certificates = CertificateFiles::find(|name| text(&bootstrap_input.node, name));
+    let upstream = args.xds_relay.then(|| upstream::upstream(&bootstrap_input, environment)).transpose()?;
     Ok(Plan {
-        launch: launch(args, environment, &role, &way, &ingredients)?,
-        drain: drain(environment, &role, &ingredients)?,
+        launch: launch(args, environment, &identity, &bootstrap_source, &bootstrap_input)?,
+        drain: drain(environment, &identity, &bootstrap_input)?,
         peers: peers::peers(environment)?,
-        access: peers::access(environment, certificates.as_ref(), upstream.as_ref(), &ingredients.node),
+        access: peers::access(environment, certificates.as_ref(), upstream.as_ref(), &bootstrap_input.node),
         upstream,
         restart_on: if args.hot_restart { watched(certificates.as_ref()) } else { Vec::new() },
         certificates,
-        pace: Pace {
+        polling: FilePolling {
             period: Duration::from_secs(1),
             settle: environment.duration("FILE_DEBOUNCE_DURATION", Duration::from_millis(100))?,
         },
         without_envoy: environment.flag("DISABLE_ENVOY", false)?,
-        status: status(&ingredients.config, &role, environment)?,
-        dns: Dns {
-            address: dns_address(&ingredients.node, &role, environment)?,
-            patience: environment.duration("DNS_FORWARD_TIMEOUT", Duration::from_secs(5))?,
+        status: status(&bootstrap_input.config, &identity, environment)?,
+        dns: DnsPlan {
+            address: dns_address(&bootstrap_input.node, &identity, environment)?,
+            server_timeout: environment.duration("DNS_FORWARD_TIMEOUT", Duration::from_secs(5))?,
             parallel: environment.flag("DNS_FORWARD_PARALLEL", false)?,
         },
         grpc_bootstrap: environment.get("GRPC_XDS_BOOTSTRAP").map(PathBuf::from),
-        role,
-        way,
-        ingredients,
+        identity,
+        bootstrap_source,
+        bootstrap_input,
     })
 }
 
 /// The workload's certificates, and those that a gateway of 0.8 shows to the world.
-fn watched(certificates: Option<&Files>) -> Vec<PathBuf> {
+fn watched(certificates: Option<&CertificateFiles>) -> Vec<PathBuf> {
     let ingress = INGRESS_CERTIFICATES.iter().map(PathBuf::from);
-    certificates.map(Files::paths).unwrap_or_default().into_iter().chain(ingress).collect()
+    certificates.map(CertificateFiles::paths).unwrap_or_default().into_iter().chain(ingress).collect()
 }
 
 fn settings(
-    args: &Proxy,
+    args: &ProxyArgs,
     environment: &Environment,
     annotations: Option<&BTreeMap<String, String>>,
 ) -> Result<ProxyConfig> {
@@ -161,7 +161,7 @@ fn settings(
         Err(error) if error.kind() == ErrorKind::NotFound => String::new(),
         Err(error) => return Err(error).with_context(|| format!("could not read {}", path.display())),
     };
-    let sources = Sources {
+    let sources = ProxyConfigSources {
         mesh: (&path.to_string_lossy(), &mesh),
         environment: environment.get("PROXY_CONFIG").unwrap_or_default(),
         cpu_limit: environment.number("ISTIO_CPU_LIMIT", 0)?,
@@ -169,9 +169,9 @@ fn settings(
     proxy_config(&sources, annotations.unwrap_or(&BTreeMap::new()), &args.settings)
 }
 
-fn switches(environment: &Environment) -> Result<Switches> {
+fn features(environment: &Environment) -> Result<FeatureFlags> {
     let strips = environment.flag("HTTP_STRIP_FRAGMENT_FROM_PATH_UNSAFE_IF_DISABLED", true)?;
-    Ok(Switches {
+    Ok(FeatureFlags {
         dual_stack: environment.flag("ISTIO_DUAL_STACK", false)?,
         exit_on_zero_active_connections: environment.flag("EXIT_ON_ZERO_ACTIVE_CONNECTIONS", false)?,
         status_proxy_protocol: environment.flag("ENVOY_STATUS_PORT_ENABLE_PROXY_PROTOCOL", false)?,
@@ -182,7 +182,7 @@ fn switches(environment: &Environment) -> Result<Switches> {
 }
 
 /// Metadata about the agent itself.
-fn own_metadata(ports: Ports, switches: Switches, args: &Proxy) -> Map<String, Value> {
+fn own_metadata(ports: StaticPorts, features: FeatureFlags, args: &ProxyArgs) -> Map<String, Value> {
     let numbers = [
         ("ENVOY_STATUS_PORT", ports.status),
         ("ENVOY_PROMETHEUS_PORT", ports.prometheus),
@@ -191,7 +191,7 @@ fn own_metadata(ports: Ports, switches: Switches, args: &Proxy) -> Map<String, V
     ];
     let given = numbers.into_iter().filter(|(_, port)| *port != 0);
     let mut own: Map<String, Value> = given.map(|(name, port)| (name.to_owned(), port.into())).collect();
-    if switches.exit_on_zero_active_connections {
+    if features.exit_on_zero_active_connections {
         own.insert("EXIT_ON_ZERO_ACTIVE_CONNECTIONS".to_owned(), "true".into());
     }
     if !args.outlier_log_path.is_empty() {
@@ -200,34 +200,34 @@ fn own_metadata(ports: Ports, switches: Switches, args: &Proxy) -> Map<String, V
     own
 }
 
-fn ingredients(
-    args: &Proxy,
+fn bootstrap_input(
+    args: &ProxyArgs,
     environment: &Environment,
-    role: &Role,
-    node: Node,
+    identity: &ProxyIdentity,
+    node: ProxyNode,
     config: ProxyConfig,
-    ports: Ports,
-    switches: Switches,
-) -> Result<Ingredients> {
+    ports: StaticPorts,
+    features: FeatureFlags,
+) -> Result<BootstrapInput> {
     let folder = Path::new(&config.config_path);
     let xds = match args.xds_relay {
         true => Xds::Relay(folder.join("XDS").to_string_lossy().into_owned()),
-        false if upstream::is_plain(&config) => Xds::Direct(Security::Plain),
-        false => Xds::Direct(Security::MutualTls),
+        false if upstream::is_plain(&config) => Xds::Direct(XdsSecurity::Plain),
+        false => Xds::Direct(XdsSecurity::MutualTls),
     };
     // Waypoints are only served deltas.
-    let is_delta = environment.flag("ISTIO_DELTA_XDS", true)? || role.kind == Kind::Waypoint;
-    Ok(Ingredients {
-        ips: role.ips.clone(),
+    let is_delta = environment.flag("ISTIO_DELTA_XDS", true)? || identity.kind == NodeType::Waypoint;
+    Ok(BootstrapInput {
+        ips: identity.ips.clone(),
         ports,
         xds,
-        transport: if is_delta { Transport::Delta } else { Transport::Sotw },
+        api_type: if is_delta { AdsApiType::Delta } else { AdsApiType::Sotw },
         sds_socket: sds_socket(folder, environment).to_string_lossy().into_owned(),
         sds_files_socket: None,
         log_as_json: args.logging.as_json,
         outlier_log_path: args.outlier_log_path.clone(),
         host_ip: environment.get("HOST_IP").map(str::to_owned),
-        switches,
+        features,
         node,
         config,
     })
@@ -243,15 +243,15 @@ fn sds_socket(folder: &Path, environment: &Environment) -> PathBuf {
 }
 
 fn launch(
-    args: &Proxy,
+    args: &ProxyArgs,
     environment: &Environment,
-    role: &Role,
-    way: &Way,
-    ingredients: &Ingredients,
+    identity: &ProxyIdentity,
+    bootstrap_source: &BootstrapSource,
+    bootstrap_input: &BootstrapInput,
 ) -> Result<Launch> {
-    let config = &ingredients.config;
-    let choices = Choices {
-        ipv6_only: role.is_ipv6_only(),
+    let config = &bootstrap_input.config;
+    let flags = EnvoyFlags {
+        ipv6_only: identity.is_ipv6_only(),
         flush_interval_ms: config.file_flush_interval.and_then(|it| Duration::try_from(it).ok()).map(milliseconds),
         flush_min_size_kb: config.file_flush_min_size_kb,
         log_level: args.proxy_log_level.clone(),
@@ -263,7 +263,8 @@ fn launch(
             .map(|path| overriding(path, environment))
             .transpose()?,
         concurrency: config.concurrency.unwrap_or_default(),
-        node: needs_node(way)?.then(|| (ingredients.node.cluster.clone(), ingredients.node.id.clone())),
+        node: needs_node(bootstrap_source)?
+            .then(|| (bootstrap_input.node.cluster.clone(), bootstrap_input.node.id.clone())),
     };
     let drain = seconds(config.drain_duration);
     let takeover = match args.hot_restart {
@@ -275,7 +276,7 @@ fn launch(
         },
     };
     let binary = PathBuf::from(&config.binary_path);
-    Ok(Launch { agent: own_program(), binary, drain, fixed: choices.arguments(), takeover })
+    Ok(Launch { agent: own_program(), binary, drain, fixed: flags.arguments(), takeover })
 }
 
 /// Where this program lies; one that was removed since it started is still known to the kernel.
@@ -284,8 +285,8 @@ fn own_program() -> PathBuf {
 }
 
 /// A custom bootstrap of Pilot 0.8's time leaves the node to the command line.
-fn needs_node(way: &Way) -> Result<bool> {
-    let (Way::Custom(path) | Way::Template(path)) = way else { return Ok(false) };
+fn needs_node(bootstrap_source: &BootstrapSource) -> Result<bool> {
+    let (BootstrapSource::Custom(path) | BootstrapSource::Template(path)) = bootstrap_source else { return Ok(false) };
     let text = fs::read_to_string(path).with_context(|| format!("could not read the bootstrap {}", path.display()))?;
     let has_node = text.contains("\"node\"") || text.lines().any(|line| line.starts_with("node:"));
     Ok(!has_node)
@@ -299,29 +300,30 @@ fn overriding(path: &str, environment: &Environment) -> Result<String> {
     Ok(text.replace("[$(HOST_IP)]", &bracketed).replace("$(HOST_IP)", &bracketed))
 }
 
-fn drain(environment: &Environment, role: &Role, ingredients: &Ingredients) -> Result<Drain> {
-    let config = &ingredients.config;
+fn drain(environment: &Environment, identity: &ProxyIdentity, bootstrap_input: &BootstrapInput) -> Result<Drain> {
+    let config = &bootstrap_input.config;
     let minimum = environment.duration("MINIMUM_DRAIN_DURATION", Duration::from_secs(5))?;
-    let localhost: IpAddr = if role.is_ipv6_only() { Ipv6Addr::LOCALHOST.into() } else { Ipv4Addr::LOCALHOST.into() };
-    let ports = ingredients.ports;
+    let localhost: IpAddr =
+        if identity.is_ipv6_only() { Ipv6Addr::LOCALHOST.into() } else { Ipv4Addr::LOCALHOST.into() };
+    let ports = bootstrap_input.ports;
     Ok(Drain {
         admin: SocketAddr::new(
             localhost,
             u16::try_from(config.proxy_admin_port).context("could not use proxyAdminPort")?,
         ),
-        inbound_only: role.kind == Kind::Sidecar,
+        inbound_only: identity.kind == NodeType::Sidecar,
         time: seconds(config.termination_drain_duration),
-        until_idle: ingredients.switches.exit_on_zero_active_connections.then_some(minimum),
+        until_idle: bootstrap_input.features.exit_on_zero_active_connections.then_some(minimum),
         own_ports: [ports.status, ports.prometheus, ports.secure_metrics, ports.secure_merged_metrics].into(),
     })
 }
 
-fn status(config: &ProxyConfig, role: &Role, environment: &Environment) -> Result<Status> {
+fn status(config: &ProxyConfig, identity: &ProxyIdentity, environment: &Environment) -> Result<StatusPlan> {
     let wildcard: IpAddr =
-        if role.is_ipv6_only() { Ipv6Addr::UNSPECIFIED.into() } else { Ipv4Addr::UNSPECIFIED.into() };
+        if identity.is_ipv6_only() { Ipv6Addr::UNSPECIFIED.into() } else { Ipv4Addr::UNSPECIFIED.into() };
     let port = u16::try_from(config.status_port).context("could not use statusPort")?;
-    let annotations = environment.get("ISTIO_PROMETHEUS_ANNOTATIONS").filter(|_| role.kind == Kind::Sidecar);
-    Ok(Status {
+    let annotations = environment.get("ISTIO_PROMETHEUS_ANNOTATIONS").filter(|_| identity.kind == NodeType::Sidecar);
+    Ok(StatusPlan {
         address: (port != 0).then(|| SocketAddr::new(wildcard, port)),
         probers: environment.get("ISTIO_KUBE_APP_PROBERS").unwrap_or_default().to_owned(),
         prometheus_annotations: annotations.map(str::to_owned),
@@ -329,9 +331,9 @@ fn status(config: &ProxyConfig, role: &Role, environment: &Environment) -> Resul
 }
 
 /// DNS is answered where iptables lead it here, and at gateways that ask for it.
-fn dns_address(node: &Node, role: &Role, environment: &Environment) -> Result<Option<SocketAddr>> {
+fn dns_address(node: &ProxyNode, identity: &ProxyIdentity, environment: &Environment) -> Result<Option<SocketAddr>> {
     let is_on = |name: &str| text(node, name).is_some_and(|value| value == "true" || value == "1");
-    let is_wanted = is_on("DNS_CAPTURE") || (role.kind == Kind::Router && is_on("ENABLE_DNS_SERVER"));
+    let is_wanted = is_on("DNS_CAPTURE") || (identity.kind == NodeType::Router && is_on("ENABLE_DNS_SERVER"));
     if !is_wanted {
         return Ok(None);
     }
@@ -339,7 +341,7 @@ fn dns_address(node: &Node, role: &Role, environment: &Environment) -> Result<Op
     Ok(Some(address.parse().with_context(|| format!("could not read $DNS_PROXY_ADDR {address:?}"))?))
 }
 
-fn text(node: &Node, name: &str) -> Option<String> {
+fn text(node: &ProxyNode, name: &str) -> Option<String> {
     node.metadata.get(name).and_then(Value::as_str).map(str::to_owned)
 }
 

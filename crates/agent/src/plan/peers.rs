@@ -6,12 +6,12 @@ use std::path::PathBuf;
 use anyhow::{Context, Result};
 
 use super::{SocketPeers, text};
-use crate::certificates::files::Files;
+use crate::certificates::files::CertificateFiles;
 use crate::environment::Environment;
 use crate::file_secrets::access::FileAccess;
-use crate::identity::metadata::Node;
+use crate::identity::metadata::ProxyNode;
 use crate::relay::Upstream;
-use crate::socket::Peers;
+use crate::socket::AllowedPeers;
 
 /// Numbers of further users whose Envoy may connect, separated by commas.
 const USERS: &str = "PILOTAGE_SOCKET_USERS";
@@ -33,22 +33,22 @@ pub(super) fn peers(environment: &Environment) -> Result<SocketPeers> {
     let read =
         |text: &str| text.parse::<u32>().with_context(|| format!("could not read ${USERS}: {text:?} is no user id"));
     let users: BTreeSet<u32> = listed(environment, USERS).map(read).collect::<Result<_>>()?;
-    let sds = if users.is_empty() { Peers::Own } else { Peers::Also(users) };
-    let xds = if environment.get("GRPC_XDS_BOOTSTRAP").is_some() { Peers::Any } else { sds.clone() };
+    let sds = if users.is_empty() { AllowedPeers::Own } else { AllowedPeers::Also(users) };
+    let xds = if environment.get("GRPC_XDS_BOOTSTRAP").is_some() { AllowedPeers::Any } else { sds.clone() };
     Ok(SocketPeers { sds, xds })
 }
 
 /// Files that the agent's own settings name, and folders that the operator adds to the usual ones.
 pub(super) fn access(
     environment: &Environment,
-    certificates: Option<&Files>,
+    certificates: Option<&CertificateFiles>,
     upstream: Option<&Upstream>,
-    node: &Node,
+    node: &ProxyNode,
 ) -> FileAccess {
     let tls = upstream.and_then(|upstream| upstream.tls.as_ref());
     let client = tls.and_then(|tls| tls.client.clone()).into_iter().flat_map(|(chain, key)| [chain, key]);
     let by_metadata = METADATA.iter().filter_map(|name| text(node, name)).filter(|path| !path.is_empty());
-    let own = certificates.map(Files::paths).unwrap_or_default().into_iter();
+    let own = certificates.map(CertificateFiles::paths).unwrap_or_default().into_iter();
     let own = own.chain(tls.map(|tls| tls.roots.clone())).chain(client).chain(by_metadata.map(PathBuf::from));
     FileAccess::new(own, listed(environment, FOLDERS).map(PathBuf::from))
 }
@@ -59,18 +59,18 @@ fn listed<'a>(environment: &'a Environment, name: &str) -> impl Iterator<Item = 
 
 #[cfg(test)]
 mod tests {
-    use super::{FOLDERS, Peers, USERS, listed, peers};
+    use super::{AllowedPeers, FOLDERS, USERS, listed, peers};
     use crate::environment::Environment;
 
     #[test]
     fn hole_10_sockets_are_the_agents_own_unless_the_operator_says_otherwise() {
         let of = |pairs: &[(&str, &str)]| peers(&pairs.iter().copied().collect());
         let own = of(&[]).unwrap();
-        assert_eq!((own.sds, own.xds), (Peers::Own, Peers::Own));
+        assert_eq!((own.sds, own.xds), (AllowedPeers::Own, AllowedPeers::Own));
         let users = of(&[(USERS, "1337, 1000")]).unwrap();
-        assert_eq!((&users.sds, &users.xds), (&Peers::Also([1000, 1337].into()), &users.sds));
+        assert_eq!((&users.sds, &users.xds), (&AllowedPeers::Also([1000, 1337].into()), &users.sds));
         let applications = of(&[("GRPC_XDS_BOOTSTRAP", "/etc/istio/proxy/grpc-bootstrap.json")]).unwrap();
-        assert_eq!((applications.sds, applications.xds), (Peers::Own, Peers::Any));
+        assert_eq!((applications.sds, applications.xds), (AllowedPeers::Own, AllowedPeers::Any));
         assert!(of(&[(USERS, "root")]).unwrap_err().to_string().contains("root"));
         let environment: Environment = [(FOLDERS, "/opt/certs,,/srv/tls ")].into_iter().collect();
         assert_eq!(listed(&environment, FOLDERS).collect::<Vec<_>>(), ["/opt/certs", "/srv/tls"]);

@@ -8,9 +8,9 @@ use api::istio::mesh::v1alpha1::{AuthenticationPolicy, ProxyConfig};
 use http::{HeaderName, HeaderValue};
 use serde_json::Value;
 
-use crate::bootstrap::Ingredients;
+use crate::bootstrap::BootstrapInput;
 use crate::environment::Environment;
-use crate::relay::{Pings, Tls, Upstream};
+use crate::relay::{Pings, Upstream, UpstreamTls};
 
 /// Tokens by audience and by account, in the order they are looked for.
 const TOKENS: [&str; 2] =
@@ -26,22 +26,22 @@ pub(super) fn is_plain(config: &ProxyConfig) -> bool {
         || config.discovery_address.ends_with(":15010")
 }
 
-pub(super) fn upstream(ingredients: &Ingredients, environment: &Environment) -> Result<Upstream> {
-    let config = &ingredients.config;
-    let tls = (!is_plain(config)).then(|| tls(ingredients, environment));
+pub(super) fn upstream(bootstrap_input: &BootstrapInput, environment: &Environment) -> Result<Upstream> {
+    let config = &bootstrap_input.config;
+    let tls = (!is_plain(config)).then(|| tls(bootstrap_input, environment));
     let tokens = || TOKENS.iter().map(PathBuf::from).find(|path| path.exists());
     Ok(Upstream {
         address: config.discovery_address.clone(),
         token: if tls.is_some() { tokens() } else { None },
         tls,
-        headers: headers(ingredients, environment)?,
+        headers: headers(bootstrap_input, environment)?,
         connect_timeout: Duration::from_secs(5),
         pings: Pings::default(),
     })
 }
 
-fn tls(ingredients: &Ingredients, environment: &Environment) -> Tls {
-    let metadata = |name: &str| ingredients.node.metadata.get(name).and_then(Value::as_str);
+fn tls(bootstrap_input: &BootstrapInput, environment: &Environment) -> UpstreamTls {
+    let metadata = |name: &str| bootstrap_input.node.metadata.get(name).and_then(Value::as_str);
     let provided = environment.get("PROV_CERT").map(Path::new);
     let roots = match environment.get("XDS_ROOT_CA") {
         Some("SYSTEM") => PathBuf::from(SYSTEM_ROOTS),
@@ -54,7 +54,7 @@ fn tls(ingredients: &Ingredients, environment: &Environment) -> Tls {
     };
     let by_metadata = || Some((metadata("TLS_CLIENT_CERT_CHAIN")?.into(), metadata("TLS_CLIENT_KEY")?.into()));
     let client = provided.map(|folder| (folder.join("cert-chain.pem"), folder.join("key.pem"))).or_else(by_metadata);
-    Tls { roots, server_name: server_name(&ingredients.config, environment), client }
+    UpstreamTls { roots, server_name: server_name(&bootstrap_input.config, environment), client }
 }
 
 /// A control plane on this machine shows the certificate that it has in the cluster.
@@ -64,8 +64,8 @@ fn server_name(config: &ProxyConfig, environment: &Environment) -> Option<String
     environment.get("ISTIOD_SAN").or(known).map(str::to_owned)
 }
 
-fn headers(ingredients: &Ingredients, environment: &Environment) -> Result<Vec<(HeaderName, HeaderValue)>> {
-    let cluster = ingredients.node.metadata.get("CLUSTER_ID").and_then(Value::as_str).map(|id| ("clusterid", id));
+fn headers(bootstrap_input: &BootstrapInput, environment: &Environment) -> Result<Vec<(HeaderName, HeaderValue)>> {
+    let cluster = bootstrap_input.node.metadata.get("CLUSTER_ID").and_then(Value::as_str).map(|id| ("clusterid", id));
     let pair = |(name, value): (&str, &str)| -> Result<(HeaderName, HeaderValue)> {
         let read = || -> Result<_> { Ok((name.to_ascii_lowercase().parse()?, value.parse()?)) };
         read().with_context(|| format!("could not send the header {name:?}"))

@@ -38,7 +38,7 @@ pub enum Takeover {
 
 /// Arguments by choice of the user.
 #[derive(Clone, Debug, Default)]
-pub struct Choices {
+pub struct EnvoyFlags {
     pub ipv6_only: bool,
     pub flush_interval_ms: Option<u64>,
     pub flush_min_size_kb: u32,
@@ -55,7 +55,7 @@ pub struct Choices {
     pub node: Option<(String, String)>,
 }
 
-impl Choices {
+impl EnvoyFlags {
     /// The arguments that stand after those of the epoch.
     pub fn arguments(&self) -> Vec<String> {
         let mut args =
@@ -106,7 +106,7 @@ impl Launch {
     /// The whole command line of an epoch: our own binary, which becomes Envoy.
     pub(super) fn line(&self, epoch: u32, bootstrap: &Path) -> Result<Vec<OsString>> {
         let mut line: Vec<OsString> = vec![
-            "keep".into(),
+            "exec-child".into(),
             "--parent".into(),
             std::process::id().to_string().into(),
             "--".into(),
@@ -159,7 +159,7 @@ mod tests {
     use std::path::Path;
     use std::time::Duration;
 
-    use super::{Choices, Launch, Takeover};
+    use super::{EnvoyFlags, Launch, Takeover};
 
     fn launch(takeover: Takeover) -> Launch {
         let fixed = vec!["--concurrency".to_owned(), "1".to_owned()];
@@ -195,17 +195,17 @@ mod tests {
 
     #[test]
     fn choices_become_arguments_in_upstreams_order() {
-        let choices = Choices {
+        let flags = EnvoyFlags {
             log_level: "info,upstream:debug,http:trace".to_owned(),
             component_log_level: "ignored:debug".to_owned(),
             skip_deprecated_logs: true,
             flush_min_size_kb: 8,
             concurrency: 2,
             node: Some(("c".to_owned(), "n".to_owned())),
-            ..Choices::default()
+            ..EnvoyFlags::default()
         };
         assert_eq!(
-            choices.arguments().join(" "),
+            flags.arguments().join(" "),
             "--local-address-ip-version v4 --file-flush-interval-msec 1000 --allow-unknown-static-fields \
              --file-flush-min-size-kb 8 -l info --component-log-level upstream:debug,http:trace \
              --skip-deprecated-logs --service-cluster c --service-node n --concurrency 2"

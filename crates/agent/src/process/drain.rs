@@ -10,10 +10,10 @@ use serde::{Deserialize, Serialize};
 use tokio::time::{interval, sleep};
 use tracing::{info, warn};
 
-use crate::ask;
+use crate::http_client;
 
 /// An admin port that does not answer in this time belongs to an Envoy that hangs.
-const PATIENCE: Duration = Duration::from_secs(2);
+const TIMEOUT: Duration = Duration::from_secs(2);
 /// Questions about open connections that may fail before they are no longer asked.
 const ERRORS: u32 = 5;
 
@@ -34,15 +34,15 @@ pub struct Drain {
 
 impl Drain {
     /// Asks Envoy to drain its listeners. With `Stay::Forever` it does not end when that is done.
-    pub(super) async fn begin(&self, stay: Stay) {
+    pub(super) async fn begin(&self, after: AfterDrain) {
         let mut query = "graceful".to_owned();
         if self.inbound_only {
             query.insert_str(0, "inboundonly&");
         }
-        if stay == Stay::Forever {
+        if after == AfterDrain::KeepRunning {
             query.push_str("&skip_exit");
         }
-        if let Err(error) = self.ask(Method::POST, &format!("/drain_listeners?{query}")).await {
+        if let Err(error) = self.admin_request(Method::POST, &format!("/drain_listeners?{query}")).await {
             warn!("could not drain Envoy: {error:#}");
         }
     }
@@ -55,7 +55,7 @@ impl Drain {
         let mut errors = 0;
         while errors < ERRORS {
             tick.tick().await;
-            match self.ask(Method::GET, "/stats?usedonly&filter=downstream_cx_active$").await {
+            match self.admin_request(Method::GET, "/stats?usedonly&filter=downstream_cx_active$").await {
                 Ok(stats) => match self.active(&stats) {
                     None | Some(0) => return,
                     Some(left) => info!(connections = left, "waiting for connections to end"),
@@ -68,8 +68,8 @@ impl Drain {
         }
     }
 
-    async fn ask(&self, method: Method, path: &str) -> Result<String> {
-        let body = ask::send(PATIENCE, method, &self.admin.to_string(), path, String::new()).await?;
+    async fn admin_request(&self, method: Method, path: &str) -> Result<String> {
+        let body = http_client::send(TIMEOUT, method, &self.admin.to_string(), path, String::new()).await?;
         Ok(String::from_utf8_lossy(&body).into_owned())
     }
 
@@ -95,9 +95,9 @@ impl Drain {
 
 /// What Envoy does once it is drained.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Stay {
-    Forever,
-    UntilDrained,
+pub(super) enum AfterDrain {
+    KeepRunning,
+    Exit,
 }
 
 #[cfg(test)]

@@ -13,7 +13,7 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
-use super::exit::Ended;
+use super::exit::EnvoyExit;
 
 /// Time to write the last log lines; a stopped or stubborn Envoy is killed after it.
 const GRACE: Duration = Duration::from_secs(1);
@@ -27,17 +27,17 @@ pub(super) fn start(agent: &Path, line: &[OsString]) -> Result<Child> {
 }
 
 /// Waits for the end of the process, or brings it about when aborted.
-pub(super) async fn wait(mut child: Child, abort: CancellationToken) -> Ended {
+pub(super) async fn wait(mut child: Child, abort: CancellationToken) -> EnvoyExit {
     tokio::select! {
         status = child.wait() => match status {
-            Ok(status) => Ended::from_status(status),
-            Err(error) => Ended::NotStarted(format!("could not be watched: {error}")),
+            Ok(status) => EnvoyExit::from_status(status),
+            Err(error) => EnvoyExit::NotStarted(format!("could not be watched: {error}")),
         },
         () = abort.cancelled() => end(child).await,
     }
 }
 
-async fn end(mut child: Child) -> Ended {
+async fn end(mut child: Child) -> EnvoyExit {
     if let Some(id) = child.id().and_then(|id| i32::try_from(id).ok()) {
         let _ = kill(Pid::from_raw(id), Signal::SIGTERM);
     }
@@ -46,17 +46,17 @@ async fn end(mut child: Child) -> Ended {
     {
         warn!("could not kill Envoy: {error}");
     }
-    Ended::Aborted
+    EnvoyExit::Aborted
 }
 
 /// A bootstrap file; removed on drop if it was generated.
 #[derive(Debug)]
-pub struct Configured {
+pub struct EpochBootstrap {
     pub path: PathBuf,
     pub remove: bool,
 }
 
-impl Drop for Configured {
+impl Drop for EpochBootstrap {
     fn drop(&mut self) {
         if self.remove
             && let Err(error) = std::fs::remove_file(&self.path)

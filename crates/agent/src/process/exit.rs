@@ -8,7 +8,7 @@ use nix::sys::signal::Signal;
 
 /// Why the agent ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Cause {
+pub enum ExitCause {
     Signalled,
     Quit,
     EnvoyDone,
@@ -16,26 +16,26 @@ pub enum Cause {
 }
 
 /// Cause, exit code, and what the log says.
-const TABLE: &[(Cause, u8, &str)] = &[
-    (Cause::Signalled, 0, "asked to stop by a signal; Envoy was drained and ended"),
-    (Cause::Quit, 0, "asked to quit at once; Envoy was ended without draining"),
-    (Cause::EnvoyDone, 0, "Envoy ended by itself with success"),
+const TABLE: &[(ExitCause, u8, &str)] = &[
+    (ExitCause::Signalled, 0, "asked to stop by a signal; Envoy was drained and ended"),
+    (ExitCause::Quit, 0, "asked to quit at once; Envoy was ended without draining"),
+    (ExitCause::EnvoyDone, 0, "Envoy ended by itself with success"),
     // Pilot 0.8's os.Exit(-1).
-    (Cause::GaveUp, 255, "Envoy ended too often; see its own lines above for the reason"),
+    (ExitCause::GaveUp, 255, "Envoy ended too often; see its own lines above for the reason"),
 ];
 
-impl Cause {
+impl ExitCause {
     /// The agent's exit code.
     pub fn code(self) -> u8 {
         self.row().1
     }
 
-    fn row(self) -> &'static (Cause, u8, &'static str) {
+    fn row(self) -> &'static (ExitCause, u8, &'static str) {
         TABLE.iter().find(|row| row.0 == self).expect("a test finds every cause in the table")
     }
 }
 
-impl fmt::Display for Cause {
+impl fmt::Display for ExitCause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.row().2)
     }
@@ -43,7 +43,7 @@ impl fmt::Display for Cause {
 
 /// How one Envoy ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Ended {
+pub enum EnvoyExit {
     /// With success: told to through its admin port, or replaced by a newer epoch.
     Normally,
     WithCode(i32),
@@ -54,52 +54,53 @@ pub enum Ended {
     NotStarted(String),
 }
 
-impl Ended {
-    pub(super) fn from_status(status: ExitStatus) -> Ended {
+impl EnvoyExit {
+    pub(super) fn from_status(status: ExitStatus) -> EnvoyExit {
         match (status.code(), status.signal()) {
-            (Some(0), _) => Ended::Normally,
-            (Some(code), _) => Ended::WithCode(code),
-            (None, signal) => Ended::BySignal(signal.unwrap_or_default()),
+            (Some(0), _) => EnvoyExit::Normally,
+            (Some(code), _) => EnvoyExit::WithCode(code),
+            (None, signal) => EnvoyExit::BySignal(signal.unwrap_or_default()),
         }
     }
 
     /// Does it call for a restart?
     pub fn is_failure(&self) -> bool {
-        matches!(self, Ended::WithCode(_) | Ended::BySignal(_) | Ended::NotStarted(_))
+        matches!(self, EnvoyExit::WithCode(_) | EnvoyExit::BySignal(_) | EnvoyExit::NotStarted(_))
     }
 }
 
-impl fmt::Display for Ended {
+impl fmt::Display for EnvoyExit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Ended::Normally => f.write_str("ended normally"),
-            Ended::WithCode(code) => write!(f, "ended with code {code}"),
-            Ended::BySignal(9) => f.write_str("was killed; perhaps for want of memory"),
-            Ended::BySignal(number) => match Signal::try_from(*number) {
+            EnvoyExit::Normally => f.write_str("ended normally"),
+            EnvoyExit::WithCode(code) => write!(f, "ended with code {code}"),
+            EnvoyExit::BySignal(9) => f.write_str("was killed; perhaps for want of memory"),
+            EnvoyExit::BySignal(number) => match Signal::try_from(*number) {
                 Ok(signal) => write!(f, "was ended by {signal}"),
                 Err(_) => write!(f, "was ended by signal {number}"),
             },
-            Ended::Aborted => f.write_str("was ended by the agent"),
-            Ended::NotStarted(reason) => f.write_str(reason),
+            EnvoyExit::Aborted => f.write_str("was ended by the agent"),
+            EnvoyExit::NotStarted(reason) => f.write_str(reason),
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Cause, Ended};
+    use super::{EnvoyExit, ExitCause};
 
     #[test]
     fn every_cause_has_a_row() {
-        let codes = [Cause::Signalled, Cause::Quit, Cause::EnvoyDone, Cause::GaveUp].map(Cause::code);
+        let codes =
+            [ExitCause::Signalled, ExitCause::Quit, ExitCause::EnvoyDone, ExitCause::GaveUp].map(ExitCause::code);
         assert_eq!(codes, [0, 0, 0, 255]);
     }
 
     #[test]
     fn only_failures_call_for_a_restart() {
-        let failures = [Ended::WithCode(1), Ended::BySignal(9), Ended::NotStarted(String::new())];
-        assert!(failures.iter().all(Ended::is_failure));
-        assert!(![Ended::Normally, Ended::Aborted].iter().any(Ended::is_failure));
-        assert_eq!(Ended::BySignal(11).to_string(), "was ended by SIGSEGV");
+        let failures = [EnvoyExit::WithCode(1), EnvoyExit::BySignal(9), EnvoyExit::NotStarted(String::new())];
+        assert!(failures.iter().all(EnvoyExit::is_failure));
+        assert!(![EnvoyExit::Normally, EnvoyExit::Aborted].iter().any(EnvoyExit::is_failure));
+        assert_eq!(EnvoyExit::BySignal(11).to_string(), "was ended by SIGSEGV");
     }
 }

@@ -11,13 +11,13 @@ const MAX: usize = 1 << 30;
 
 /// Follows the boundaries of messages without keeping their bytes.
 #[derive(Debug, Default)]
-pub(super) struct Walker {
+pub(super) struct BoundaryTracker {
     head: Vec<u8>,
     /// Bytes of the current message that are still to come.
     rest: usize,
 }
 
-impl Walker {
+impl BoundaryTracker {
     /// Takes in the next bytes and tells how many messages begin in them.
     pub(super) fn advance(&mut self, mut bytes: &[u8]) -> u64 {
         let mut begun = 0;
@@ -55,15 +55,15 @@ fn length(head: &[u8]) -> usize {
 
 /// Cuts a byte stream into whole messages.
 #[derive(Debug, Default)]
-pub(super) struct Splitter {
+pub(super) struct FrameSplitter {
     pending: BytesMut,
 }
 
 /// A message with the head it came with.
 #[derive(Debug)]
-pub(super) struct Framed(Bytes);
+pub(super) struct GrpcFrame(Bytes);
 
-impl Framed {
+impl GrpcFrame {
     /// As it travels.
     pub(super) fn bytes(&self) -> Bytes {
         self.0.clone()
@@ -77,22 +77,22 @@ impl Framed {
 
 /// Bytes that are no gRPC messages.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct NoMessage;
+pub(super) struct FramingError;
 
-impl Splitter {
+impl FrameSplitter {
     /// Takes in the next bytes and gives the messages that are whole by now.
-    pub(super) fn feed(&mut self, bytes: &[u8]) -> Result<Vec<Framed>, NoMessage> {
+    pub(super) fn feed(&mut self, bytes: &[u8]) -> Result<Vec<GrpcFrame>, FramingError> {
         self.pending.extend_from_slice(bytes);
         let mut whole = Vec::new();
         while self.pending.len() >= HEAD {
             let length = length(&self.pending);
             if length > MAX {
-                return Err(NoMessage);
+                return Err(FramingError);
             }
             if self.pending.len() < HEAD + length {
                 break;
             }
-            whole.push(Framed(self.pending.split_to(HEAD + length).freeze()));
+            whole.push(GrpcFrame(self.pending.split_to(HEAD + length).freeze()));
         }
         if self.pending.is_empty() {
             // A large message must not keep its room for ever.
@@ -153,7 +153,7 @@ mod tests {
     use api::envoy::service::discovery::v3::DiscoveryResponse;
     use prost::Message;
 
-    use super::{Bytes, NoMessage, Splitter, Walker, framed, text_field};
+    use super::{BoundaryTracker, Bytes, FrameSplitter, FramingError, framed, text_field};
 
     fn response(kind: &str, size: usize) -> DiscoveryResponse {
         let any = api::Any { type_url: "t".into(), value: vec![7; size] };
@@ -170,26 +170,26 @@ mod tests {
         let messages: Vec<Bytes> = [0, 3, 300].map(|size| framed(&response("kind", size))).into();
         let stream = messages.concat();
         for piece in [1, 2, 5, 7, 64, stream.len()] {
-            let (mut walker, mut splitter) = (Walker::default(), Splitter::default());
+            let (mut boundaries, mut splitter) = (BoundaryTracker::default(), FrameSplitter::default());
             let (mut begun, mut whole) = (0, Vec::new());
             for bytes in stream.chunks(piece) {
-                begun += walker.advance(bytes);
+                begun += boundaries.advance(bytes);
                 whole.extend(splitter.feed(bytes).unwrap().into_iter().map(|message| message.bytes()));
             }
             assert_eq!((begun, &whole), (3, &messages), "{piece} bytes at a time");
-            assert!(walker.at_boundary());
+            assert!(boundaries.at_boundary());
         }
     }
 
     #[test]
     fn inside_a_message_is_no_boundary() {
-        let mut walker = Walker::default();
+        let mut boundaries = BoundaryTracker::default();
         let bytes = framed(&response("kind", 10));
-        assert!(walker.at_boundary());
-        walker.advance(&bytes[..3]);
-        assert!(!walker.at_boundary());
-        walker.advance(&bytes[3..bytes.len() - 1]);
-        assert!(!walker.at_boundary());
+        assert!(boundaries.at_boundary());
+        boundaries.advance(&bytes[..3]);
+        assert!(!boundaries.at_boundary());
+        boundaries.advance(&bytes[3..bytes.len() - 1]);
+        assert!(!boundaries.at_boundary());
     }
 
     #[test]
@@ -206,6 +206,6 @@ mod tests {
 
     #[test]
     fn absurd_length_is_refused() {
-        assert_eq!(Splitter::default().feed(&[0, 0xff, 0xff, 0xff, 0xff]).map(|w| w.len()), Err(NoMessage));
+        assert_eq!(FrameSplitter::default().feed(&[0, 0xff, 0xff, 0xff, 0xff]).map(|w| w.len()), Err(FramingError));
     }
 }

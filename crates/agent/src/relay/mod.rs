@@ -8,11 +8,11 @@
 
 mod frames;
 mod headers;
-mod names;
+mod name_table;
 mod requests;
 mod responses;
-mod standing;
 mod upstream;
+mod upstream_stream;
 
 use std::convert::Infallible;
 use std::hash::{BuildHasher, RandomState};
@@ -36,16 +36,16 @@ use tonic::Status;
 use tonic::body::Body;
 use tracing::{debug, info, warn};
 
-use self::frames::Splitter;
-pub use self::names::Names;
-use self::names::Protocol;
-use self::requests::Requests;
-use self::responses::{Connection, Responses, Sieve, causes};
-use self::standing::{History, Standing};
-pub use self::upstream::{Pings, Tls, Upstream};
+use self::frames::FrameSplitter;
+pub use self::name_table::NameTableSender;
+use self::name_table::XdsProtocol;
+use self::requests::UpstreamBody;
+use self::responses::{DownstreamBody, NameTableTap, UpstreamConnection, causes};
+pub use self::upstream::{Pings, Upstream, UpstreamTls};
+use self::upstream_stream::{ReconnectState, UpstreamStream};
 use crate::file_secrets::FileSecretNames;
 use crate::metrics::Metrics;
-use crate::socket::{Listener, Peers};
+use crate::socket::{AllowedPeers, SocketListener};
 
 const SOTW: &str = "/envoy.service.discovery.v3.AggregatedDiscoveryService/StreamAggregatedResources";
 const DELTA: &str = "/envoy.service.discovery.v3.AggregatedDiscoveryService/DeltaAggregatedResources";
@@ -56,52 +56,52 @@ const MAX_PAUSE: Duration = Duration::from_secs(2);
 
 /// How to relay.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct RelayOptions {
     /// The Unix socket for Envoy.
     pub socket: PathBuf,
     /// Who may connect to it.
-    pub peers: Peers,
+    pub peers: AllowedPeers,
     /// Learns the secrets in files that relayed configuration names.
     pub file_secrets: FileSecretNames,
     pub upstream: Upstream,
     /// How long Envoy's stream waits for the control plane before it is told that there is none. Envoy counts
     /// a waiting stream as connected, so this must end.
-    pub patience: Duration,
+    pub max_connect_wait: Duration,
 }
 
-impl Options {
-    pub fn new(socket: PathBuf, upstream: Upstream) -> Options {
-        Options {
+impl RelayOptions {
+    pub fn new(socket: PathBuf, upstream: Upstream) -> RelayOptions {
+        RelayOptions {
             socket,
-            peers: Peers::default(),
+            peers: AllowedPeers::default(),
             file_secrets: FileSecretNames::default(),
             upstream,
-            patience: Duration::from_secs(10),
+            max_connect_wait: Duration::from_secs(10),
         }
     }
 }
 
 /// The open socket.
 pub struct Relay {
-    listener: Listener,
-    shared: Arc<Shared>,
+    listener: SocketListener,
+    shared: Arc<RelayState>,
 }
 
-struct Shared {
-    options: Options,
+struct RelayState {
+    options: RelayOptions,
     /// Asks for the name table too and puts it here.
-    names: Option<Arc<Names>>,
-    history: Arc<History>,
+    names: Option<Arc<NameTableSender>>,
+    history: Arc<ReconnectState>,
     metrics: Arc<Metrics>,
 }
 
 impl Relay {
     /// Opens the socket. With `names`, the relay asks for the name table beside what Envoy asks for.
-    pub fn bind(options: Options, names: Option<Names>, metrics: Arc<Metrics>) -> Result<Relay> {
-        let listener = Listener::bind(&options.socket, options.peers.clone())?;
+    pub fn bind(options: RelayOptions, names: Option<NameTableSender>, metrics: Arc<Metrics>) -> Result<Relay> {
+        let listener = SocketListener::bind(&options.socket, options.peers.clone())?;
         info!(socket = %options.socket.display(), upstream = %options.upstream.address, "relaying xDS");
         let names = names.map(Arc::new);
-        Ok(Relay { listener, shared: Arc::new(Shared { options, names, history: Arc::default(), metrics }) })
+        Ok(Relay { listener, shared: Arc::new(RelayState { options, names, history: Arc::default(), metrics }) })
     }
 
     /// Where Envoy connects.
@@ -119,7 +119,7 @@ impl Relay {
     }
 }
 
-async fn connection(stream: UnixStream, shared: Arc<Shared>) {
+async fn connection(stream: UnixStream, shared: Arc<RelayState>) {
     let service = service_fn(move |request| {
         let shared = Arc::clone(&shared);
         async move { Ok::<_, Infallible>(shared.answer(request).await.unwrap_or_else(|status| status.into_http())) }
@@ -133,11 +133,11 @@ async fn connection(stream: UnixStream, shared: Arc<Shared>) {
     }
 }
 
-impl Shared {
+impl RelayState {
     async fn answer(&self, request: Request<Incoming>) -> Result<Response<Body>, Status> {
         let protocol = match request.uri().path() {
-            SOTW => Protocol::Sotw,
-            DELTA => Protocol::Delta,
+            SOTW => XdsProtocol::Sotw,
+            DELTA => XdsProtocol::Delta,
             other => return Err(Status::unimplemented(format!("{other} is not relayed"))),
         };
         self.metrics.envoy_connections.add();
@@ -146,9 +146,9 @@ impl Shared {
     }
 
     /// Tries to connect until it works or Envoy must be told that it does not.
-    async fn reach(&self) -> Result<(SendRequest<Requests>, Connection), Status> {
+    async fn reach(&self) -> Result<(SendRequest<UpstreamBody>, UpstreamConnection), Status> {
         let upstream = &self.options.upstream;
-        let end = Instant::now() + self.options.patience;
+        let end = Instant::now() + self.options.max_connect_wait;
         let mut pause = FIRST_PAUSE;
         loop {
             let error = match upstream.connect().await {
@@ -169,15 +169,15 @@ impl Shared {
 
     async fn relay(
         &self,
-        protocol: Protocol,
+        protocol: XdsProtocol,
         request: Request<Incoming>,
-        mut sender: SendRequest<Requests>,
-        connection: Connection,
+        mut sender: SendRequest<UpstreamBody>,
+        connection: UpstreamConnection,
     ) -> Result<Response<Body>, Status> {
         let (head, body) = request.into_parts();
         let done = Arc::<AtomicBool>::default();
         let (requests, insert) =
-            Requests::new(body, protocol, self.names.is_some(), Arc::clone(&done), Arc::clone(&self.metrics));
+            UpstreamBody::new(body, protocol, self.names.is_some(), Arc::clone(&done), Arc::clone(&self.metrics));
         let request = self.request(&head, requests).map_err(|error| Status::internal(format!("{error:#}")))?;
         let address = &self.options.upstream.address;
         let response = sender.send_request(request).await.map_err(|error| {
@@ -185,18 +185,18 @@ impl Shared {
             Status::unavailable(format!("no stream to {address}: {}", causes(&error)))
         })?;
         let (head, body) = response.into_parts();
-        let standing = Standing::begin(&self.history, done, &self.metrics, address);
-        let sieve = self.names.as_ref().map(|names| Sieve {
+        let stream = UpstreamStream::begin(&self.history, done, &self.metrics, address);
+        let tap = self.names.as_ref().map(|names| NameTableTap {
             protocol,
             names: Arc::clone(names),
             insert,
-            splitter: Splitter::default(),
+            splitter: FrameSplitter::default(),
         });
-        let mut response = Response::new(Body::new(Responses::new(
+        let mut response = Response::new(Body::new(DownstreamBody::new(
             body,
             connection,
-            standing,
-            sieve,
+            stream,
+            tap,
             self.options.file_secrets.clone(),
         )));
         *response.status_mut() = head.status;
@@ -204,7 +204,7 @@ impl Shared {
         Ok(response)
     }
 
-    fn request(&self, envoy: &http::request::Parts, body: Requests) -> Result<Request<Requests>> {
+    fn request(&self, envoy: &http::request::Parts, body: UpstreamBody) -> Result<Request<UpstreamBody>> {
         let upstream = &self.options.upstream;
         let path = envoy.uri.path();
         let uri = format!("{}://{}{path}", upstream.scheme(), upstream.address);

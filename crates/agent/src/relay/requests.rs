@@ -11,47 +11,48 @@ use http_body::{Body, Frame};
 use hyper::body::Incoming;
 use tokio::sync::mpsc;
 
-use super::frames::{Splitter, Walker};
-use super::names::Protocol;
+use super::frames::{BoundaryTracker, FrameSplitter};
+use super::name_table::XdsProtocol;
 use crate::metrics::Metrics;
 
 /// Adds requests of the agent's own to a stream. Never waits: they are few and small.
-pub(super) type Insert = mpsc::UnboundedSender<Bytes>;
+pub(super) type RequestInserter = mpsc::UnboundedSender<Bytes>;
 
 /// The body of the request to the control plane.
-pub(super) struct Requests {
+pub(super) struct UpstreamBody {
     envoy: Incoming,
     inserted: mpsc::UnboundedReceiver<Bytes>,
-    walker: Walker,
+    boundaries: BoundaryTracker,
     /// Looks for Envoy's first request for listeners, after which the name table is asked for.
-    trigger: Option<Trigger>,
+    trigger: Option<NameTableTrigger>,
     /// Set when Envoy has nothing more to say.
     done: Arc<AtomicBool>,
     metrics: Arc<Metrics>,
 }
 
-struct Trigger {
-    splitter: Splitter,
-    protocol: Protocol,
-    insert: Insert,
+struct NameTableTrigger {
+    splitter: FrameSplitter,
+    protocol: XdsProtocol,
+    insert: RequestInserter,
 }
 
-impl Requests {
+impl UpstreamBody {
     /// Envoy's requests. With `names`, the name table is asked for too.
     pub(super) fn new(
         envoy: Incoming,
-        protocol: Protocol,
+        protocol: XdsProtocol,
         names: bool,
         done: Arc<AtomicBool>,
         metrics: Arc<Metrics>,
-    ) -> (Requests, Insert) {
+    ) -> (UpstreamBody, RequestInserter) {
         let (insert, inserted) = mpsc::unbounded_channel();
-        let trigger = names.then(|| Trigger { splitter: Splitter::default(), protocol, insert: insert.clone() });
-        (Requests { envoy, inserted, walker: Walker::default(), trigger, done, metrics }, insert)
+        let trigger =
+            names.then(|| NameTableTrigger { splitter: FrameSplitter::default(), protocol, insert: insert.clone() });
+        (UpstreamBody { envoy, inserted, boundaries: BoundaryTracker::default(), trigger, done, metrics }, insert)
     }
 
     fn pass(&mut self, bytes: &Bytes) {
-        for _ in 0..self.walker.advance(bytes) {
+        for _ in 0..self.boundaries.advance(bytes) {
             self.metrics.xds_requests.add();
         }
         if self.trigger.as_mut().is_some_and(|trigger| trigger.fires(bytes)) {
@@ -60,12 +61,12 @@ impl Requests {
     }
 }
 
-impl Trigger {
+impl NameTableTrigger {
     /// True once there is nothing more to look for.
     fn fires(&mut self, bytes: &Bytes) -> bool {
         let Ok(messages) = self.splitter.feed(bytes) else { return true };
         let kind = |request: Bytes| self.protocol.request_kind(request);
-        let listeners = |message: &super::frames::Framed| {
+        let listeners = |message: &super::frames::GrpcFrame| {
             message.body().and_then(kind).is_some_and(|kind| kind == TypeUrl::LISTENER.as_str())
         };
         let seen = messages.iter().any(listeners);
@@ -77,12 +78,12 @@ impl Trigger {
     }
 }
 
-impl Body for Requests {
+impl Body for UpstreamBody {
     type Data = Bytes;
     type Error = hyper::Error;
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
-        if self.walker.at_boundary()
+        if self.boundaries.at_boundary()
             && let Poll::Ready(Some(own)) = self.inserted.poll_recv(cx)
         {
             return Poll::Ready(Some(Ok(Frame::data(own))));

@@ -15,60 +15,60 @@ use tokio::task::AbortHandle;
 use tonic::Status;
 use tracing::info;
 
-use super::frames::{Splitter, Walker};
-use super::names::{Names, Protocol};
-use super::requests::Insert;
-use super::standing::Standing;
+use super::frames::{BoundaryTracker, FrameSplitter};
+use super::name_table::{NameTableSender, XdsProtocol};
+use super::requests::RequestInserter;
+use super::upstream_stream::UpstreamStream;
 use crate::file_secrets::FileSecretNames;
-use crate::file_secrets::scan::Scanner;
+use crate::file_secrets::scan::NameScanner;
 
 /// The body of the response to Envoy.
-pub(super) struct Responses {
+pub(super) struct DownstreamBody {
     pilot: Incoming,
     /// Ends with this body: each stream has a connection of its own.
-    connection: Connection,
-    standing: Standing,
-    walker: Walker,
-    sieve: Option<Sieve>,
+    connection: UpstreamConnection,
+    upstream: UpstreamStream,
+    boundaries: BoundaryTracker,
+    tap: Option<NameTableTap>,
     /// Finds secrets in files, before Envoy can ask for them.
-    scanner: Scanner,
+    scanner: NameScanner,
     file_secrets: FileSecretNames,
     ready: VecDeque<Bytes>,
     ended: bool,
 }
 
 /// The task that drives the connection to the control plane.
-pub(super) struct Connection(pub(super) AbortHandle);
+pub(super) struct UpstreamConnection(pub(super) AbortHandle);
 
-impl Drop for Connection {
+impl Drop for UpstreamConnection {
     fn drop(&mut self) {
         self.0.abort();
     }
 }
 
 /// Takes out what is meant for the agent.
-pub(super) struct Sieve {
-    pub(super) protocol: Protocol,
-    pub(super) names: Arc<Names>,
-    pub(super) insert: Insert,
-    pub(super) splitter: Splitter,
+pub(super) struct NameTableTap {
+    pub(super) protocol: XdsProtocol,
+    pub(super) names: Arc<NameTableSender>,
+    pub(super) insert: RequestInserter,
+    pub(super) splitter: FrameSplitter,
 }
 
-impl Responses {
+impl DownstreamBody {
     pub(super) fn new(
         pilot: Incoming,
-        connection: Connection,
-        standing: Standing,
-        sieve: Option<Sieve>,
+        connection: UpstreamConnection,
+        upstream: UpstreamStream,
+        tap: Option<NameTableTap>,
         file_secrets: FileSecretNames,
-    ) -> Responses {
-        Responses {
+    ) -> DownstreamBody {
+        DownstreamBody {
             pilot,
             connection,
-            standing,
-            walker: Walker::default(),
-            sieve,
-            scanner: Scanner::default(),
+            upstream,
+            boundaries: BoundaryTracker::default(),
+            tap,
+            scanner: NameScanner::default(),
             file_secrets,
             ready: VecDeque::new(),
             ended: false,
@@ -76,28 +76,28 @@ impl Responses {
     }
 
     fn pass(&mut self, bytes: Bytes) -> Result<(), Status> {
-        for _ in 0..self.walker.advance(&bytes) {
-            self.standing.metrics().xds_responses.add();
+        for _ in 0..self.boundaries.advance(&bytes) {
+            self.upstream.metrics().xds_responses.add();
         }
         self.scanner.feed(&bytes, &self.file_secrets);
-        match &mut self.sieve {
+        match &mut self.tap {
             None => self.ready.push_back(bytes),
-            Some(sieve) => self.ready.extend(sieve.keep(&bytes)?),
+            Some(tap) => self.ready.extend(tap.pass_on(&bytes)?),
         }
         Ok(())
     }
 
     fn end(&mut self, status: &Status) -> Frame<Bytes> {
         self.ended = true;
-        self.standing.ended(status.message());
+        self.upstream.ended(status.message());
         self.connection.0.abort();
         Frame::trailers(trailers(status))
     }
 }
 
-impl Sieve {
+impl NameTableTap {
     /// The bytes that go on to Envoy.
-    fn keep(&mut self, bytes: &[u8]) -> Result<Vec<Bytes>, Status> {
+    fn pass_on(&mut self, bytes: &[u8]) -> Result<Vec<Bytes>, Status> {
         let messages = self.splitter.feed(bytes).map_err(|_| Status::internal("the control plane sent no gRPC"))?;
         let mut kept = Vec::new();
         for message in messages {
@@ -119,7 +119,7 @@ impl Sieve {
     }
 }
 
-impl Body for Responses {
+impl Body for DownstreamBody {
     type Data = Bytes;
     type Error = hyper::Error;
 
@@ -140,7 +140,7 @@ impl Body for Responses {
                     Err(frame) => {
                         self.ended = true;
                         let trailers = frame.into_trailers().unwrap_or_default();
-                        self.standing.ended(&told(&trailers));
+                        self.upstream.ended(&status_text(&trailers));
                         return Poll::Ready(Some(Ok(Frame::trailers(trailers))));
                     }
                 },
@@ -154,7 +154,7 @@ impl Body for Responses {
 }
 
 /// What a status in trailers says.
-fn told(trailers: &HeaderMap) -> String {
+fn status_text(trailers: &HeaderMap) -> String {
     let text = |name| trailers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default().to_owned();
     format!("status {} {}", text("grpc-status"), text("grpc-message"))
 }

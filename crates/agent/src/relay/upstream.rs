@@ -22,8 +22,8 @@ use tokio_rustls::TlsConnector;
 use tracing::{debug, warn};
 
 use super::headers;
-use super::requests::Requests;
-use super::responses::{Connection, causes};
+use super::requests::UpstreamBody;
+use super::responses::{UpstreamConnection, causes};
 
 /// Enough for a round trip or two of a megabyte; more would only be memory.
 const WINDOW: u32 = 512 * 1024;
@@ -34,7 +34,7 @@ pub struct Upstream {
     /// `host:port`.
     pub address: String,
     /// None: plain text.
-    pub tls: Option<Tls>,
+    pub tls: Option<UpstreamTls>,
     /// A file with the token that shows who we are.
     pub token: Option<PathBuf>,
     /// Sent with every stream, such as `clusterid`.
@@ -47,7 +47,7 @@ pub struct Upstream {
 
 /// How TLS is done.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Tls {
+pub struct UpstreamTls {
     /// Certificates that the control plane's is checked against.
     pub roots: PathBuf,
     /// The name on its certificate, where it is not the address's host.
@@ -88,12 +88,12 @@ impl Upstream {
     }
 
     /// A connection of its own for one stream.
-    pub(super) async fn connect(&self) -> Result<(SendRequest<Requests>, Connection)> {
+    pub(super) async fn connect(&self) -> Result<(SendRequest<UpstreamBody>, UpstreamConnection)> {
         let connected = timeout(self.connect_timeout, self.dial()).await;
         connected.with_context(|| format!("no connection to {} in {:?}", self.address, self.connect_timeout))?
     }
 
-    async fn dial(&self) -> Result<(SendRequest<Requests>, Connection)> {
+    async fn dial(&self) -> Result<(SendRequest<UpstreamBody>, UpstreamConnection)> {
         let stream = TcpStream::connect(&self.address).await;
         let stream = stream.with_context(|| format!("could not connect to {}", self.address))?;
         stream.set_nodelay(true)?;
@@ -103,7 +103,7 @@ impl Upstream {
         self.speak(stream.with_context(|| format!("could not speak TLS with {}", self.address))?).await
     }
 
-    async fn speak<S>(&self, stream: S) -> Result<(SendRequest<Requests>, Connection)>
+    async fn speak<S>(&self, stream: S) -> Result<(SendRequest<UpstreamBody>, UpstreamConnection)>
     where
         S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
     {
@@ -123,7 +123,7 @@ impl Upstream {
                 debug!(error = %causes(&error), "connection to the control plane ended");
             }
         });
-        Ok((sender, Connection(driver.abort_handle())))
+        Ok((sender, UpstreamConnection(driver.abort_handle())))
     }
 
     /// `Bearer TOKEN`. A token that is not there (yet) is not sent: the control plane judges.
@@ -146,7 +146,7 @@ impl Upstream {
     }
 }
 
-impl Tls {
+impl UpstreamTls {
     fn name(&self, address: &str) -> Result<ServerName<'static>> {
         let host = address.rsplit_once(':').map_or(address, |(host, _)| host).trim_matches(['[', ']']);
         let name = self.server_name.as_deref().unwrap_or(host);

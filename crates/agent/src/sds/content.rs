@@ -7,9 +7,7 @@ use api::Resource;
 use api::envoy::config::core::v3::DataSource;
 use api::envoy::config::core::v3::data_source::Specifier;
 use api::envoy::extensions::transport_sockets::tls::v3::secret::Type;
-use api::envoy::extensions::transport_sockets::tls::v3::{
-    CertificateValidationContext, Secret as Message, TlsCertificate,
-};
+use api::envoy::extensions::transport_sockets::tls::v3::{CertificateValidationContext, Secret, TlsCertificate};
 use bytes::Bytes;
 use rustls::InconsistentKeys;
 use rustls::crypto::aws_lc_rs;
@@ -17,9 +15,9 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::sign::CertifiedKey;
 
-use super::files::Contents;
-use super::names::Secret;
-use crate::certificates::Current;
+use super::files::FileContents;
+use super::names::SecretSource;
+use crate::certificates::CurrentMaterial;
 
 /// A chain and the key of another certificate do not; what cannot be judged here is left to Envoy.
 pub(super) fn belong_together(texts: &[&Bytes]) -> bool {
@@ -37,18 +35,23 @@ pub(super) fn is_pem(text: &[u8]) -> bool {
 }
 
 /// Envoy's secret of this name; None while it is not there.
-pub(super) fn resource(name: &Arc<str>, secret: &Secret, current: &Current, files: &Contents) -> Option<Resource> {
+pub(super) fn resource(
+    name: &Arc<str>,
+    secret: &SecretSource,
+    current: &CurrentMaterial,
+    files: &FileContents,
+) -> Option<Resource> {
     let file = |path: &PathBuf| files.get(path);
     let kind = match secret {
-        Secret::Workload => {
+        SecretSource::Workload => {
             let material = current.as_ref()?;
             pair(&material.chain, &material.key)?
         }
-        Secret::Root => trusted(&current.as_ref()?.root)?,
-        Secret::Pair { chain, key } => pair(file(chain)?, file(key)?)?,
-        Secret::RootFile(path) => trusted(&without_keys(file(path)?))?,
+        SecretSource::Root => trusted(&current.as_ref()?.root)?,
+        SecretSource::Pair { chain, key } => pair(file(chain)?, file(key)?)?,
+        SecretSource::RootFile(path) => trusted(&without_keys(file(path)?))?,
     };
-    Some(Resource::new(Arc::clone(name), &Message { name: name.to_string(), r#type: Some(kind) }))
+    Some(Resource::new(Arc::clone(name), &Secret { name: name.to_string(), r#type: Some(kind) }))
 }
 
 /// Certificates are checked without any private key, and a path to a file of authorities may name a key.

@@ -15,14 +15,14 @@ use tokio::time::{sleep, timeout};
 use tracing::warn;
 
 use super::content::{belong_together, is_pem};
-use super::names::Secret;
-use crate::file_secrets::access::{FileAccess, Mark};
+use super::names::SecretSource;
+use crate::file_secrets::access::{FileAccess, FileStamp};
 
 /// How often files are looked at. Certificates are replaced long before the old ones end.
-const LOOK: Duration = Duration::from_millis(500);
+const POLL_INTERVAL: Duration = Duration::from_millis(500);
 
 /// How long a file may take before the others are served without it.
-const READ: Duration = Duration::from_secs(2);
+const READ_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Files that are read at once, of all streams. Those that never end count until the agent does.
 const MAX_READS: usize = 16;
@@ -31,26 +31,26 @@ const MAX_READS: usize = 16;
 const MAX_BYTES: usize = 32 << 20;
 
 /// Good contents by path.
-pub(super) type Contents = BTreeMap<PathBuf, Bytes>;
+pub(super) type FileContents = BTreeMap<PathBuf, Bytes>;
 
-type Outcome = Result<Option<(Bytes, Mark)>, String>;
+type ReadOutcome = Result<Option<(Bytes, FileStamp)>, String>;
 
 /// Reads files for all streams.
 #[derive(Debug)]
-pub(super) struct Reader {
+pub(super) struct SecretReader {
     access: FileAccess,
     reads: Arc<Semaphore>,
     kept: AtomicUsize,
 }
 
-impl Reader {
-    pub(super) fn new(access: FileAccess) -> Reader {
-        Reader { access, reads: Arc::new(Semaphore::new(MAX_READS)), kept: AtomicUsize::new(0) }
+impl SecretReader {
+    pub(super) fn new(access: FileAccess) -> SecretReader {
+        SecretReader { access, reads: Arc::new(Semaphore::new(MAX_READS)), kept: AtomicUsize::new(0) }
     }
 
     /// Begins to read on a thread of its own. Fails where too many reads have not ended.
-    async fn begin(&self, path: PathBuf, last: Option<Mark>) -> Result<JoinHandle<Outcome>, String> {
-        let permit = timeout(READ, Arc::clone(&self.reads).acquire_owned()).await;
+    async fn begin(&self, path: PathBuf, last: Option<FileStamp>) -> Result<JoinHandle<ReadOutcome>, String> {
+        let permit = timeout(READ_TIMEOUT, Arc::clone(&self.reads).acquire_owned()).await;
         let Ok(Ok(permit)) = permit else { return Err(format!("{MAX_READS} other files are still being read")) };
         let access = self.access.clone();
         Ok(tokio::task::spawn_blocking(move || {
@@ -70,11 +70,12 @@ impl Reader {
 
 /// Publishes the contents of the files of `wanted`, and their changes, until that ends.
 pub(super) async fn follow(
-    mut wanted: watch::Receiver<Vec<Secret>>,
-    contents: watch::Sender<Contents>,
-    reader: Arc<Reader>,
+    mut wanted: watch::Receiver<Vec<SecretSource>>,
+    contents: watch::Sender<FileContents>,
+    reader: Arc<SecretReader>,
 ) {
-    let mut files = Files { reader, good: BTreeMap::new(), reading: BTreeMap::new(), complaints: BTreeMap::new() };
+    let mut files =
+        SecretFiles { reader, good: BTreeMap::new(), reading: BTreeMap::new(), complaints: BTreeMap::new() };
     loop {
         let secrets = wanted.borrow_and_update().clone();
         files.forget_others(&secrets);
@@ -86,24 +87,24 @@ pub(super) async fn follow(
             changed = wanted.changed() => if changed.is_err() {
                 return;
             },
-            () = sleep(LOOK), if has_files => {}
+            () = sleep(POLL_INTERVAL), if has_files => {}
         }
     }
 }
 
-struct Files {
-    reader: Arc<Reader>,
-    good: BTreeMap<PathBuf, (Bytes, Mark)>,
+struct SecretFiles {
+    reader: Arc<SecretReader>,
+    good: BTreeMap<PathBuf, (Bytes, FileStamp)>,
     /// Reads that took too long and may still end.
-    reading: BTreeMap<PathBuf, JoinHandle<Outcome>>,
+    reading: BTreeMap<PathBuf, JoinHandle<ReadOutcome>>,
     /// What was logged of each file, so that it is done once.
     complaints: BTreeMap<PathBuf, String>,
 }
 
-impl Files {
+impl SecretFiles {
     /// Reads the files of these secrets; true when the content of one is new. A pair changes as a whole: while
     /// its key does not match its certificate, which is seen between two writes, the old pair stays.
-    async fn read(&mut self, secrets: &[Secret]) -> bool {
+    async fn read(&mut self, secrets: &[SecretSource]) -> bool {
         let mut changed = false;
         for secret in secrets {
             let mut read = Vec::new();
@@ -116,20 +117,21 @@ impl Files {
             if read.len() < secret.files().len() {
                 continue;
             }
-            let is_new =
-                |(file, found): &(PathBuf, (Bytes, Mark))| self.good.get(file).map(|good| &good.0) != Some(&found.0);
+            let is_new = |(file, found): &(PathBuf, (Bytes, FileStamp))| {
+                self.good.get(file).map(|good| &good.0) != Some(&found.0)
+            };
             let texts: Vec<&Bytes> = read.iter().map(|(_, (text, _))| text).collect();
             if !read.iter().any(is_new) {
                 self.good.extend(read);
             } else if belong_together(&texts) {
-                changed |= self.keep(read);
+                changed |= self.store(read);
             }
         }
         changed
     }
 
     /// The PEM text of a file; None when there is none.
-    async fn look(&mut self, file: &PathBuf) -> Option<(Bytes, Mark)> {
+    async fn look(&mut self, file: &PathBuf) -> Option<(Bytes, FileStamp)> {
         let outcome = match self.outcome(file).await {
             Ok(Some((text, _))) if !is_pem(&text) => Err("it holds no PEM".to_owned()),
             Ok(None) => Ok(self.good.get(file).cloned()),
@@ -147,7 +149,7 @@ impl Files {
         }
     }
 
-    async fn outcome(&mut self, file: &PathBuf) -> Outcome {
+    async fn outcome(&mut self, file: &PathBuf) -> ReadOutcome {
         let begun = match self.reading.remove(file) {
             // It took too long before, so it is not waited for.
             Some(reading) if !reading.is_finished() => {
@@ -158,7 +160,7 @@ impl Files {
             None => self.reader.begin(file.clone(), self.good.get(file).map(|good| good.1)).await,
         };
         let mut reading = begun?;
-        match timeout(READ, &mut reading).await {
+        match timeout(READ_TIMEOUT, &mut reading).await {
             Ok(outcome) => outcome.unwrap_or_else(|error| Err(error.to_string())),
             Err(_) => {
                 self.reading.insert(file.clone(), reading);
@@ -167,7 +169,7 @@ impl Files {
         }
     }
 
-    fn keep(&mut self, read: Vec<(PathBuf, (Bytes, Mark))>) -> bool {
+    fn store(&mut self, read: Vec<(PathBuf, (Bytes, FileStamp))>) -> bool {
         for (file, (text, mark)) in read {
             let old = self.good.get(&file).map_or(0, |(text, _)| text.len());
             match self.reader.replace(old, text.len()) {
@@ -191,7 +193,7 @@ impl Files {
     }
 
     /// Lets go of files that no secret has any more.
-    fn forget_others(&mut self, secrets: &[Secret]) {
+    fn forget_others(&mut self, secrets: &[SecretSource]) {
         let is_wanted = |path: &PathBuf| secrets.iter().any(|secret| secret.files().contains(&path));
         let before = self.bytes();
         self.good.retain(|path, _| is_wanted(path));
@@ -205,12 +207,12 @@ impl Files {
     }
 }
 
-impl Drop for Files {
+impl Drop for SecretFiles {
     fn drop(&mut self) {
         self.reader.kept.fetch_sub(self.bytes(), Ordering::Relaxed);
     }
 }
 
 fn too_slow() -> String {
-    format!("it could not be read in {READ:?}")
+    format!("it could not be read in {READ_TIMEOUT:?}")
 }

@@ -22,18 +22,18 @@ use tracing::{debug, info, warn};
 use xds::{Client, Control, Event, Peer, ResourceSet};
 
 use self::content::resource;
-use self::files::{Contents, Reader, follow};
-use self::names::Secret;
+use self::files::{FileContents, SecretReader, follow};
+use self::names::SecretSource;
 pub use self::names::{ROOT, WORKLOAD};
-use crate::certificates::{Current, Store};
+use crate::certificates::{CertificateStore, CurrentMaterial};
 use crate::file_secrets::FileSecretNames;
 use crate::file_secrets::access::FileAccess;
-use crate::socket::{Listener, Peers};
+use crate::socket::{AllowedPeers, SocketListener};
 
 /// What is served, and to whom.
 #[derive(Clone, Debug, Default)]
-pub struct Options {
-    pub peers: Peers,
+pub struct SdsOptions {
+    pub peers: AllowedPeers,
     /// Files that may be read.
     pub access: FileAccess,
     /// Names of secrets in files that Envoy's configuration holds; no others are served. None where the agent does not
@@ -42,17 +42,17 @@ pub struct Options {
 }
 
 /// The open socket.
-pub struct Server {
-    listener: Listener,
-    secrets: Secrets,
+pub struct SdsServer {
+    listener: SocketListener,
+    secrets: SecretService,
 }
 
-impl Server {
-    pub fn bind(path: &Path, store: Store, options: Options) -> Result<Server> {
-        let listener = Listener::bind(path, options.peers)?;
+impl SdsServer {
+    pub fn bind(path: &Path, store: CertificateStore, options: SdsOptions) -> Result<SdsServer> {
+        let listener = SocketListener::bind(path, options.peers)?;
         info!(socket = %path.display(), "serving secrets");
-        let reader = Arc::new(Reader::new(options.access));
-        Ok(Server { listener, secrets: Secrets { store, reader, names: options.names } })
+        let reader = Arc::new(SecretReader::new(options.access));
+        Ok(SdsServer { listener, secrets: SecretService { store, reader, names: options.names } })
     }
 
     /// Where Envoy connects.
@@ -82,47 +82,55 @@ impl Server {
     }
 }
 
-struct Secrets {
-    store: Store,
-    reader: Arc<Reader>,
+struct SecretService {
+    store: CertificateStore,
+    reader: Arc<SecretReader>,
     names: Option<FileSecretNames>,
 }
 
-impl Control for Secrets {
-    type Client = Session;
+impl Control for SecretService {
+    type Client = SecretStream;
 
-    async fn connect(&self, _: Node, _: Peer) -> Result<Session, Status> {
+    async fn connect(&self, _: Node, _: Peer) -> Result<SecretStream, Status> {
         let news = self.store.subscribe();
         let current = news.borrow().clone();
         let (followed, wanted_files) = watch::channel(Vec::new());
-        let (sender, contents) = watch::channel(Contents::new());
+        let (sender, contents) = watch::channel(FileContents::new());
         // Ends with the session, which holds the other end.
         tokio::spawn(follow(wanted_files, sender, Arc::clone(&self.reader)));
         let names = self.names.clone();
-        Ok(Session { news, current, names, wanted: BTreeMap::new(), followed, contents, files: Contents::new() })
+        Ok(SecretStream {
+            news,
+            current,
+            names,
+            wanted: BTreeMap::new(),
+            followed,
+            contents,
+            files: FileContents::new(),
+        })
     }
 }
 
 /// One stream: what it wants and what that was when last looked at.
-struct Session {
-    news: watch::Receiver<Current>,
-    current: Current,
+struct SecretStream {
+    news: watch::Receiver<CurrentMaterial>,
+    current: CurrentMaterial,
     names: Option<FileSecretNames>,
-    wanted: BTreeMap<Arc<str>, Secret>,
+    wanted: BTreeMap<Arc<str>, SecretSource>,
     /// Secrets whose files are followed for this stream.
-    followed: watch::Sender<Vec<Secret>>,
-    contents: watch::Receiver<Contents>,
-    files: Contents,
+    followed: watch::Sender<Vec<SecretSource>>,
+    contents: watch::Receiver<FileContents>,
+    files: FileContents,
 }
 
-impl Session {
+impl SecretStream {
     fn adopt(&mut self, names: &BTreeSet<Arc<str>>) {
         self.wanted = names.iter().filter_map(|name| Some((Arc::clone(name), self.secret(name)?))).collect();
         self.followed.send_replace(self.wanted.values().cloned().collect());
     }
 
-    fn secret(&self, name: &Arc<str>) -> Option<Secret> {
-        let Some(secret) = Secret::parse(name) else {
+    fn secret(&self, name: &Arc<str>) -> Option<SecretSource> {
+        let Some(secret) = SecretSource::parse(name) else {
             warn!(%name, "Envoy asks for a secret that is none of ours");
             return None;
         };
@@ -135,7 +143,7 @@ impl Session {
     }
 }
 
-impl Client for Session {
+impl Client for SecretStream {
     async fn changed(&mut self) {
         tokio::select! {
             news = self.news.changed() => match news {

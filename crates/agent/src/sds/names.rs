@@ -11,7 +11,7 @@ pub const ROOT: &str = "ROOTCA";
 
 /// What a name asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Secret {
+pub(super) enum SecretSource {
     Workload,
     Root,
     /// A certificate chain and its key, in files.
@@ -23,20 +23,21 @@ pub(super) enum Secret {
     RootFile(PathBuf),
 }
 
-impl Secret {
+impl SecretSource {
     /// None: a name that is no secret of this agent's.
-    pub(super) fn parse(name: &str) -> Option<Secret> {
+    pub(super) fn parse(name: &str) -> Option<SecretSource> {
         let is_path = |path: &str| !path.is_empty() && !path.contains('~');
         if let Some(files) = name.strip_prefix(file_secrets::PAIR) {
             let (chain, key) = files.split_once('~')?;
-            return (is_path(chain) && is_path(key)).then(|| Secret::Pair { chain: chain.into(), key: key.into() });
+            return (is_path(chain) && is_path(key))
+                .then(|| SecretSource::Pair { chain: chain.into(), key: key.into() });
         }
         if let Some(file) = name.strip_prefix(file_secrets::ROOT) {
-            return is_path(file).then(|| Secret::RootFile(file.into()));
+            return is_path(file).then(|| SecretSource::RootFile(file.into()));
         }
         match name {
-            WORKLOAD => Some(Secret::Workload),
-            ROOT => Some(Secret::Root),
+            WORKLOAD => Some(SecretSource::Workload),
+            ROOT => Some(SecretSource::Root),
             _ => None,
         }
     }
@@ -44,25 +45,25 @@ impl Secret {
     /// The files it is read from.
     pub(super) fn files(&self) -> Vec<&PathBuf> {
         match self {
-            Secret::Workload | Secret::Root => Vec::new(),
-            Secret::Pair { chain, key } => vec![chain, key],
-            Secret::RootFile(file) => vec![file],
+            SecretSource::Workload | SecretSource::Root => Vec::new(),
+            SecretSource::Pair { chain, key } => vec![chain, key],
+            SecretSource::RootFile(file) => vec![file],
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::Secret;
+    use super::SecretSource;
 
     #[test]
     fn names_say_what_is_meant() {
-        let pair = Secret::Pair { chain: "/a/cert.pem".into(), key: "/a/key.pem".into() };
+        let pair = SecretSource::Pair { chain: "/a/cert.pem".into(), key: "/a/key.pem".into() };
         for (name, expected) in [
-            ("default", Some(Secret::Workload)),
-            ("ROOTCA", Some(Secret::Root)),
+            ("default", Some(SecretSource::Workload)),
+            ("ROOTCA", Some(SecretSource::Root)),
             ("file-cert:/a/cert.pem~/a/key.pem", Some(pair)),
-            ("file-root:/a/root.pem", Some(Secret::RootFile("/a/root.pem".into()))),
+            ("file-root:/a/root.pem", Some(SecretSource::RootFile("/a/root.pem".into()))),
             ("file-cert:/a/cert.pem", None),
             ("file-cert:~/a/key.pem", None),
             ("file-cert:a~b~c", None),
@@ -70,7 +71,7 @@ mod tests {
             ("kubernetes://secret", None),
             ("", None),
         ] {
-            assert_eq!(Secret::parse(name), expected, "{name}");
+            assert_eq!(SecretSource::parse(name), expected, "{name}");
         }
     }
 }

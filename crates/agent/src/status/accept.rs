@@ -11,30 +11,30 @@ pub(super) const APPLICATION: &[&str] = &["text/*", TEXT, OPEN_METRICS];
 
 /// The format of the whole answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Format {
+pub(super) enum MetricsFormat {
     Text,
     OpenMetrics0,
     OpenMetrics1,
 }
 
-impl Format {
+impl MetricsFormat {
     /// What a source says it answered with.
-    pub(super) fn of(content_type: &str) -> Format {
+    pub(super) fn of(content_type: &str) -> MetricsFormat {
         match media(content_type) {
             Some((OPEN_METRICS, parameters)) => match version(&parameters) {
-                Some("1.0.0") => Format::OpenMetrics1,
-                Some("0.0.1") | None => Format::OpenMetrics0,
-                Some(_) => Format::Text,
+                Some("1.0.0") => MetricsFormat::OpenMetrics1,
+                Some("0.0.1") | None => MetricsFormat::OpenMetrics0,
+                Some(_) => MetricsFormat::Text,
             },
-            _ => Format::Text,
+            _ => MetricsFormat::Text,
         }
     }
 
     pub(super) fn content_type(self) -> &'static str {
         match self {
-            Format::Text => "text/plain; version=0.0.4; charset=utf-8",
-            Format::OpenMetrics0 => "application/openmetrics-text; version=0.0.1; charset=utf-8",
-            Format::OpenMetrics1 => "application/openmetrics-text; version=1.0.0; charset=utf-8",
+            MetricsFormat::Text => "text/plain; version=0.0.4; charset=utf-8",
+            MetricsFormat::OpenMetrics0 => "application/openmetrics-text; version=0.0.1; charset=utf-8",
+            MetricsFormat::OpenMetrics1 => "application/openmetrics-text; version=1.0.0; charset=utf-8",
         }
     }
 }
@@ -76,7 +76,7 @@ fn version<'a>(parameters: &[&'a str]) -> Option<&'a str> {
 
 #[cfg(test)]
 mod tests {
-    use super::{APPLICATION, ENVOY, Format, allowed};
+    use super::{APPLICATION, ENVOY, MetricsFormat, allowed};
 
     #[test]
     fn what_cannot_be_joined_is_not_asked_for() {
@@ -95,10 +95,13 @@ mod tests {
 
     #[test]
     fn format_follows_the_source() {
-        assert_eq!(Format::of("application/openmetrics-text; version=1.0.0; charset=utf-8"), Format::OpenMetrics1);
-        assert_eq!(Format::of("application/openmetrics-text"), Format::OpenMetrics0);
-        assert_eq!(Format::of("application/openmetrics-text; version=9"), Format::Text);
-        assert_eq!(Format::of("text/plain"), Format::Text);
-        assert_eq!(Format::of(""), Format::Text);
+        assert_eq!(
+            MetricsFormat::of("application/openmetrics-text; version=1.0.0; charset=utf-8"),
+            MetricsFormat::OpenMetrics1
+        );
+        assert_eq!(MetricsFormat::of("application/openmetrics-text"), MetricsFormat::OpenMetrics0);
+        assert_eq!(MetricsFormat::of("application/openmetrics-text; version=9"), MetricsFormat::Text);
+        assert_eq!(MetricsFormat::of("text/plain"), MetricsFormat::Text);
+        assert_eq!(MetricsFormat::of(""), MetricsFormat::Text);
     }
 }

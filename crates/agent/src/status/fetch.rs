@@ -62,7 +62,7 @@ pub(super) async fn call(stream: TcpStream, request: Request<Full<Bytes>>) -> Re
 }
 
 /// GET of a page on this machine, whole, in a given time.
-pub(super) async fn get(to: SocketAddr, path: &str, patience: Duration, limit: usize) -> Result<String> {
+pub(super) async fn get(to: SocketAddr, path: &str, time_limit: Duration, limit: usize) -> Result<String> {
     let asked = async {
         let request = Request::get(path).header("host", to.to_string()).body(Empty::<Bytes>::new())?;
         let response = send(connect(to, None).await?, request).await?;
@@ -72,7 +72,7 @@ pub(super) async fn get(to: SocketAddr, path: &str, patience: Duration, limit: u
         let body = collect(response.into_body(), limit).await?;
         Ok(String::from_utf8_lossy(&body).into_owned())
     };
-    timeout(patience, asked).await.with_context(|| format!("{to} did not answer in {patience:?}"))?
+    timeout(time_limit, asked).await.with_context(|| format!("{to} did not answer in {time_limit:?}"))?
 }
 
 /// A body as a whole; an error when it is longer than allowed.
@@ -96,7 +96,7 @@ pub(super) async fn unverified_tls(
 ) -> Result<tokio_rustls::client::TlsStream<TcpStream>> {
     let provider = Arc::new(aws_lc_rs::default_provider());
     let builder = ClientConfig::builder_with_provider(Arc::clone(&provider)).with_safe_default_protocol_versions()?;
-    let verifier = Arc::new(Anyone(provider));
+    let verifier = Arc::new(AcceptAnyCertificate(provider));
     let config = builder.dangerous().with_custom_certificate_verifier(verifier).with_no_client_auth();
     let connector = TlsConnector::from(Arc::new(config));
     connector.connect(ServerName::IpAddress(to.into()), stream).await.context("could not speak TLS")
@@ -104,9 +104,9 @@ pub(super) async fn unverified_tls(
 
 /// Accepts every certificate, but not a broken handshake.
 #[derive(Debug)]
-struct Anyone(Arc<CryptoProvider>);
+struct AcceptAnyCertificate(Arc<CryptoProvider>);
 
-impl ServerCertVerifier for Anyone {
+impl ServerCertVerifier for AcceptAnyCertificate {
     fn verify_server_cert(
         &self,
         _: &CertificateDer<'_>,

@@ -14,16 +14,16 @@ use serde::Deserialize;
 use tokio::time::timeout;
 use tracing::warn;
 
-use super::accept::{self, Format};
+use super::accept::{self, MetricsFormat};
+use super::body::StatusBody;
 use super::fetch;
-use super::pages::Page;
 use crate::metrics::Metrics;
 
 /// Tells how long the scraper will wait.
-const TIMEOUT: &str = "x-prometheus-scrape-timeout-seconds";
+const TIMEOUT_HEADER: &str = "x-prometheus-scrape-timeout-seconds";
 
 /// When it does not tell.
-const PATIENCE: Duration = Duration::from_secs(10);
+const DEFAULT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// An application's metrics beyond this are left out: they are held in memory while joined.
 const LIMIT: usize = 10 << 20;
@@ -33,7 +33,7 @@ const RESERVED: [u16; 9] = [15000, 15001, 15004, 15006, 15008, 15020, 15021, 150
 
 /// What the injector tells about the application's own metrics.
 #[derive(Debug, Default, Deserialize)]
-struct Annotations {
+struct ScrapeAnnotations {
     #[serde(default)]
     scrape: String,
     #[serde(default)]
@@ -41,11 +41,11 @@ struct Annotations {
     #[serde(default)]
     port: String,
     #[serde(default)]
-    targets: Vec<Annotated>,
+    targets: Vec<AnnotatedTarget>,
 }
 
 #[derive(Debug, Default, Deserialize)]
-struct Annotated {
+struct AnnotatedTarget {
     #[serde(default)]
     port: String,
     #[serde(default)]
@@ -54,14 +54,14 @@ struct Annotated {
 
 /// Where the application shows metrics.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Target {
+pub(super) struct ScrapeTarget {
     port: u16,
     path: String,
 }
 
 /// Reads `ISTIO_PROMETHEUS_ANNOTATIONS`.
-pub(super) fn targets(text: &str, status_port: u16) -> Result<Vec<Target>> {
-    let annotations: Annotations =
+pub(super) fn targets(text: &str, status_port: u16) -> Result<Vec<ScrapeTarget>> {
+    let annotations: ScrapeAnnotations =
         serde_json::from_str(text).with_context(|| format!("could not read ISTIO_PROMETHEUS_ANNOTATIONS {text:?}"))?;
     if annotations.scrape == "false" {
         return Ok(Vec::new());
@@ -69,15 +69,15 @@ pub(super) fn targets(text: &str, status_port: u16) -> Result<Vec<Target>> {
     let or = |text: String, default: &str| if text.is_empty() { default.to_owned() } else { text };
     let mut listed = annotations.targets;
     if listed.is_empty() {
-        listed.push(Annotated { port: or(annotations.port, "80"), path: annotations.path });
+        listed.push(AnnotatedTarget { port: or(annotations.port, "80"), path: annotations.path });
     }
-    let target = |annotated: Annotated| {
+    let target = |annotated: AnnotatedTarget| {
         let port = annotated.port.parse::<u16>().ok().filter(|port| *port != 0);
         let port = port.with_context(|| format!("could not scrape port {:?}: no port", annotated.port))?;
         if port == status_port || RESERVED.contains(&port) {
             bail!("could not scrape port {port}: it belongs to Envoy or the agent");
         }
-        Ok(Target { port, path: or(annotated.path, "/metrics") })
+        Ok(ScrapeTarget { port, path: or(annotated.path, "/metrics") })
     };
     listed.into_iter().map(target).collect()
 }
@@ -86,12 +86,12 @@ pub(super) fn targets(text: &str, status_port: u16) -> Result<Vec<Target>> {
 pub(super) async fn merged(
     metrics: &Metrics,
     envoy: Option<SocketAddr>,
-    targets: &[Target],
+    targets: &[ScrapeTarget],
     query: Option<&str>,
     headers: &HeaderMap,
-) -> (Format, Page) {
+) -> (MetricsFormat, StatusBody) {
     metrics.scrapes.add();
-    let mut page = Page::default();
+    let mut page = StatusBody::default();
     let from_envoy = match envoy {
         None => None,
         Some(address) => {
@@ -117,14 +117,14 @@ pub(super) async fn merged(
             page.push("\n");
         }
     }
-    if format != Format::Text {
+    if format != MetricsFormat::Text {
         page.push("# EOF\n");
     }
     (format, page)
 }
 
 /// Every target's metrics, in their order, and the format they agree on; text when they do not.
-async fn applications(metrics: &Metrics, targets: &[Target], headers: &HeaderMap) -> (Format, Vec<Bytes>) {
+async fn applications(metrics: &Metrics, targets: &[ScrapeTarget], headers: &HeaderMap) -> (MetricsFormat, Vec<Bytes>) {
     let mut asked = tokio::task::JoinSet::new();
     for (at, target) in targets.iter().cloned().enumerate() {
         let headers = headers.clone();
@@ -134,7 +134,7 @@ async fn applications(metrics: &Metrics, targets: &[Target], headers: &HeaderMap
                 let (format, body) = scrape(address, &target.path, &headers, accept::APPLICATION).await?;
                 anyhow::Ok((format, fetch::collect(body, LIMIT).await?))
             };
-            let whole = timeout(patience(&headers), whole).await.context("not in time").flatten();
+            let whole = timeout(time_limit(&headers), whole).await.context("not in time").flatten();
             (at, whole.with_context(|| format!("could not get metrics from {address}{}", target.path)))
         });
     }
@@ -151,32 +151,32 @@ async fn applications(metrics: &Metrics, targets: &[Target], headers: &HeaderMap
         }
     }
     let mut formats = answers.values().map(|(format, _)| *format);
-    let first = formats.next().unwrap_or(Format::Text);
-    let format = if formats.all(|format| format == first) { first } else { Format::Text };
+    let first = formats.next().unwrap_or(MetricsFormat::Text);
+    let format = if formats.all(|format| format == first) { first } else { MetricsFormat::Text };
     (format, answers.into_values().map(|(_, body)| body).collect())
 }
 
-async fn scrape(to: SocketAddr, path: &str, headers: &HeaderMap, types: &[&str]) -> Result<(Format, Incoming)> {
+async fn scrape(to: SocketAddr, path: &str, headers: &HeaderMap, types: &[&str]) -> Result<(MetricsFormat, Incoming)> {
     let accepted = headers.get(ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or_default();
     let mut request = Request::get(path).header(HOST, to.to_string()).header(ACCEPT, accept::allowed(accepted, types));
-    for name in [USER_AGENT.as_str(), TIMEOUT] {
+    for name in [USER_AGENT.as_str(), TIMEOUT_HEADER] {
         if let Some(value) = headers.get(name) {
             request = request.header(name, value);
         }
     }
     let request = request.body(Empty::<Bytes>::new())?;
     let sent = async { fetch::send(fetch::connect(to, None).await?, request).await };
-    let response = timeout(patience(headers), sent).await.context("no answer in time")??;
+    let response = timeout(time_limit(headers), sent).await.context("no answer in time")??;
     if !response.status().is_success() {
         bail!("answered {}", response.status());
     }
     let kind = response.headers().get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
-    Ok((Format::of(kind), response.into_body()))
+    Ok((MetricsFormat::of(kind), response.into_body()))
 }
 
-fn patience(headers: &HeaderMap) -> Duration {
-    let told = headers.get(TIMEOUT).and_then(|text| text.to_str().ok()?.parse::<f64>().ok());
-    told.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok()).unwrap_or(PATIENCE)
+fn time_limit(headers: &HeaderMap) -> Duration {
+    let seconds = headers.get(TIMEOUT_HEADER).and_then(|text| text.to_str().ok()?.parse::<f64>().ok());
+    seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok()).unwrap_or(DEFAULT_TIMEOUT)
 }
 
 /// An OpenMetrics text without its end marker, which may stand only once.
@@ -190,10 +190,10 @@ fn without_end(body: &Bytes) -> Bytes {
 
 #[cfg(test)]
 mod tests {
-    use super::{Bytes, Target, targets, without_end};
+    use super::{Bytes, ScrapeTarget, targets, without_end};
 
-    fn target(port: u16, path: &str) -> Target {
-        Target { port, path: path.to_owned() }
+    fn target(port: u16, path: &str) -> ScrapeTarget {
+        ScrapeTarget { port, path: path.to_owned() }
     }
 
     #[test]

@@ -2,12 +2,12 @@
 //! to drain or quit.
 
 mod accept;
+mod body;
 mod fetch;
-mod local;
+mod local_request;
 mod metrics;
-mod pages;
 mod probes;
-mod ready;
+mod readiness;
 
 use std::convert::Infallible;
 use std::net::{IpAddr, SocketAddr};
@@ -28,17 +28,17 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
-use self::local::is_local;
-use self::metrics::{Target, merged, targets};
-use self::pages::Page;
-use self::probes::Probes;
-use self::ready::Probe;
-use crate::dns::Names;
+use self::body::StatusBody;
+use self::local_request::is_local;
+use self::metrics::{ScrapeTarget, merged, targets};
+use self::probes::AppProbes;
+use self::readiness::ReadinessCheck;
+use crate::dns::NameTableReceiver;
 use crate::metrics::Metrics;
 
 /// What someone on this machine asked of the agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Order {
+pub enum StatusCommand {
     /// End without draining.
     Quit,
     /// Let requests finish and take no new ones.
@@ -47,7 +47,7 @@ pub enum Order {
 
 /// How to serve.
 #[derive(Debug)]
-pub struct Options {
+pub struct StatusOptions {
     pub address: SocketAddr,
     /// Envoy's admin port; None without an Envoy.
     pub admin: Option<SocketAddr>,
@@ -62,44 +62,48 @@ pub struct Options {
     /// Metrics for this machine only.
     pub local_metrics: bool,
     /// The name table, when DNS is captured: without it, the workload could resolve nothing.
-    pub names: Option<Names>,
+    pub names: Option<NameTableReceiver>,
     /// When the agent began.
     pub began: Instant,
 }
 
 /// The open port.
-pub struct Server {
+pub struct StatusServer {
     listener: TcpListener,
-    shared: Arc<Shared>,
+    shared: Arc<StatusState>,
 }
 
-struct Shared {
-    options: Options,
-    envoy: Option<Probe>,
-    targets: Vec<Target>,
-    probes: Probes,
+struct StatusState {
+    options: StatusOptions,
+    envoy: Option<ReadinessCheck>,
+    targets: Vec<ScrapeTarget>,
+    probes: AppProbes,
     was_ready: AtomicBool,
     metrics: Arc<Metrics>,
-    orders: mpsc::UnboundedSender<Order>,
+    orders: mpsc::UnboundedSender<StatusCommand>,
 }
 
-impl Server {
+impl StatusServer {
     /// Opens the port; an error also for probes or annotations that cannot be read.
-    pub async fn bind(options: Options, metrics: Arc<Metrics>, orders: mpsc::UnboundedSender<Order>) -> Result<Server> {
+    pub async fn bind(
+        options: StatusOptions,
+        metrics: Arc<Metrics>,
+        orders: mpsc::UnboundedSender<StatusCommand>,
+    ) -> Result<StatusServer> {
         let listener = TcpListener::bind(options.address).await;
         let listener = listener.with_context(|| format!("could not listen on {} for status", options.address))?;
         let port = listener.local_addr()?.port();
         info!(port, "status is served");
-        let shared = Shared {
-            envoy: options.admin.map(Probe::new),
+        let shared = StatusState {
+            envoy: options.admin.map(ReadinessCheck::new),
             targets: options.annotations.as_deref().map_or(Ok(Vec::new()), |text| targets(text, port))?,
-            probes: Probes::read(&options.probers, options.application, port)?,
+            probes: AppProbes::read(&options.probers, options.application, port)?,
             was_ready: AtomicBool::new(false),
             options,
             metrics,
             orders,
         };
-        Ok(Server { listener, shared: Arc::new(shared) })
+        Ok(StatusServer { listener, shared: Arc::new(shared) })
     }
 
     /// The address really bound.
@@ -125,7 +129,7 @@ impl Server {
     }
 }
 
-async fn connection(stream: TcpStream, peer: IpAddr, shared: Arc<Shared>) {
+async fn connection(stream: TcpStream, peer: IpAddr, shared: Arc<StatusState>) {
     let service = service_fn(move |request| {
         let shared = Arc::clone(&shared);
         async move { Ok::<_, Infallible>(shared.answer(request, peer).await) }
@@ -137,8 +141,8 @@ async fn connection(stream: TcpStream, peer: IpAddr, shared: Arc<Shared>) {
     }
 }
 
-impl Shared {
-    async fn answer(&self, request: Request<Incoming>, peer: IpAddr) -> Response<Page> {
+impl StatusState {
+    async fn answer(&self, request: Request<Incoming>, peer: IpAddr) -> Response<StatusBody> {
         let path = request.uri().path();
         let foreign = !is_local(peer, request.uri(), request.headers());
         match path {
@@ -151,8 +155,8 @@ impl Shared {
                 typed(format.content_type(), page)
             }
             "/quitquitquit" | "/drain" | "/debug/ndsz" if foreign => forbidden(),
-            "/quitquitquit" => self.order(request.method(), Order::Quit),
-            "/drain" => self.order(request.method(), Order::Drain),
+            "/quitquitquit" => self.order(request.method(), StatusCommand::Quit),
+            "/drain" => self.order(request.method(), StatusCommand::Drain),
             "/debug/ndsz" => self.names(),
             _ if path.starts_with("/app-health/") || path.starts_with("/app-lifecycle/") => {
                 self.probes.answer(path, request.headers()).await
@@ -161,7 +165,7 @@ impl Shared {
         }
     }
 
-    async fn ready(&self) -> Response<Page> {
+    async fn ready(&self) -> Response<StatusBody> {
         let checked = self.check().await;
         let was_ready = self.was_ready.swap(checked.is_ok(), Ordering::Relaxed);
         match checked {
@@ -191,7 +195,7 @@ impl Shared {
         Ok(())
     }
 
-    fn order(&self, method: &Method, order: Order) -> Response<Page> {
+    fn order(&self, method: &Method, order: StatusCommand) -> Response<StatusBody> {
         if method != Method::POST {
             return plain(StatusCode::METHOD_NOT_ALLOWED, "Method Not Allowed\n");
         }
@@ -202,10 +206,10 @@ impl Shared {
     }
 
     /// The name table as JSON.
-    fn names(&self) -> Response<Page> {
+    fn names(&self) -> Response<StatusBody> {
         let newest = self.options.names.as_ref().and_then(|names| names.borrow().clone());
         let Some(table) = newest else {
-            let mut response = typed("application/json", Page::text("{}"));
+            let mut response = typed("application/json", StatusBody::text("{}"));
             *response.status_mut() = StatusCode::NOT_FOUND;
             return response;
         };
@@ -219,22 +223,22 @@ impl Shared {
             Value::Object(entry)
         };
         let names: Map<String, Value> = table.table.iter().map(|(host, info)| (host.clone(), entry(info))).collect();
-        typed("application/json", Page::text(json!({"table": names}).to_string()))
+        typed("application/json", StatusBody::text(json!({"table": names}).to_string()))
     }
 }
 
-fn plain(status: StatusCode, text: impl Into<bytes::Bytes>) -> Response<Page> {
-    let mut response = Response::new(Page::text(text));
+fn plain(status: StatusCode, text: impl Into<bytes::Bytes>) -> Response<StatusBody> {
+    let mut response = Response::new(StatusBody::text(text));
     *response.status_mut() = status;
     response
 }
 
-fn typed(kind: &'static str, page: Page) -> Response<Page> {
+fn typed(kind: &'static str, page: StatusBody) -> Response<StatusBody> {
     let mut response = Response::new(page);
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));
     response
 }
 
-fn forbidden() -> Response<Page> {
+fn forbidden() -> Response<StatusBody> {
     plain(StatusCode::FORBIDDEN, "Only requests of this machine to localhost are allowed, and none of web pages\n")
 }

@@ -16,8 +16,8 @@ use serde::Deserialize;
 use tokio::time::timeout;
 use tracing::info;
 
+use super::body::StatusBody;
 use super::fetch;
-use super::pages::Page;
 
 /// As much of the application's answer as is passed on.
 const LIMIT: usize = 10 << 10;
@@ -59,43 +59,43 @@ struct Grpc {
 
 /// The health checks by the path that kubelet asks for.
 #[derive(Debug, Default)]
-pub(super) struct Probes {
+pub(super) struct AppProbes {
     probers: BTreeMap<String, Prober>,
     /// Where the application listens: its pod's address, as kubelet sees it.
     address: Option<IpAddr>,
     status_port: u16,
 }
 
-impl Probes {
+impl AppProbes {
     /// Reads `ISTIO_KUBE_APP_PROBERS`.
-    pub(super) fn read(text: &str, address: IpAddr, status_port: u16) -> Result<Probes> {
+    pub(super) fn read(text: &str, address: IpAddr, status_port: u16) -> Result<AppProbes> {
         if text.is_empty() {
-            return Ok(Probes::default());
+            return Ok(AppProbes::default());
         }
         let probers: BTreeMap<String, Prober> =
             serde_json::from_str(text).with_context(|| format!("could not read ISTIO_KUBE_APP_PROBERS {text:?}"))?;
         for (path, prober) in &probers {
             check(path, prober).with_context(|| format!("could not use probe {path} of ISTIO_KUBE_APP_PROBERS"))?;
         }
-        Ok(Probes { probers, address: Some(address), status_port })
+        Ok(AppProbes { probers, address: Some(address), status_port })
     }
 
     /// Makes the check that this path stands for.
-    pub(super) async fn answer(&self, path: &str, headers: &HeaderMap) -> Response<Page> {
+    pub(super) async fn answer(&self, path: &str, headers: &HeaderMap) -> Response<StatusBody> {
         let (Some(prober), Some(address)) = (self.probers.get(path), self.address) else {
             return reply(StatusCode::BAD_REQUEST, format!("no probe is configured for {path}\n"));
         };
         // Kubernetes' own default.
-        let patience = Duration::from_secs(prober.timeout_seconds.max(1));
-        let made = timeout(patience, self.make(prober, address, headers)).await;
-        let made = made.with_context(|| format!("no answer in {patience:?}")).flatten();
+        let time_limit = Duration::from_secs(prober.timeout_seconds.max(1));
+        let made = timeout(time_limit, self.make(prober, address, headers)).await;
+        let made = made.with_context(|| format!("no answer in {time_limit:?}")).flatten();
         made.unwrap_or_else(|error| {
             info!(path, "the application's probe failed: {error:#}");
             reply(StatusCode::INTERNAL_SERVER_ERROR, "")
         })
     }
 
-    async fn make(&self, prober: &Prober, address: IpAddr, headers: &HeaderMap) -> Result<Response<Page>> {
+    async fn make(&self, prober: &Prober, address: IpAddr, headers: &HeaderMap) -> Result<Response<StatusBody>> {
         if let Some(get) = &prober.http_get {
             return self.http(get, address, headers).await;
         }
@@ -109,7 +109,7 @@ impl Probes {
     }
 
     /// Follows redirects that stay with the application; one that leads elsewhere counts as success.
-    async fn http(&self, get: &HttpGet, address: IpAddr, headers: &HeaderMap) -> Result<Response<Page>> {
+    async fn http(&self, get: &HttpGet, address: IpAddr, headers: &HeaderMap) -> Result<Response<StatusBody>> {
         let to = SocketAddr::new(address, get.port);
         let mut path = format!("/{}", get.path.trim_start_matches('/'));
         for _ in 0..=MAX_REDIRECTS {
@@ -187,8 +187,8 @@ fn next(response: &Response<Incoming>, address: IpAddr) -> Option<String> {
     is_same.then(|| location.path_and_query().map_or("/".to_owned(), ToString::to_string))
 }
 
-fn reply(status: StatusCode, body: impl Into<Bytes>) -> Response<Page> {
-    let mut response = Response::new(Page::text(body));
+fn reply(status: StatusCode, body: impl Into<Bytes>) -> Response<StatusBody> {
+    let mut response = Response::new(StatusBody::text(body));
     *response.status_mut() = status;
     response
 }
@@ -234,10 +234,10 @@ async fn health(grpc: &Grpc, address: IpAddr, headers: &HeaderMap) -> Result<()>
 mod tests {
     use std::net::{IpAddr, Ipv4Addr};
 
-    use super::Probes;
+    use super::AppProbes;
 
     fn read(text: &str) -> Result<usize, String> {
-        let probes = Probes::read(text, IpAddr::V4(Ipv4Addr::LOCALHOST), 15020);
+        let probes = AppProbes::read(text, IpAddr::V4(Ipv4Addr::LOCALHOST), 15020);
         probes.map(|probes| probes.probers.len()).map_err(|error| format!("{error:#}"))
     }
 

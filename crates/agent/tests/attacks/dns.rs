@@ -4,7 +4,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use agent::dns::{Options, Place, Server};
+use agent::dns::{ClientDomain, DnsOptions, DnsServer};
 use agent::metrics::Metrics;
 use api::nds::{NameInfo, NameTable};
 use hickory_proto::op::{Message, Query, ResponseCode};
@@ -24,7 +24,7 @@ const DEAD: Duration = Duration::from_secs(60);
 /// What an honest client waits at most. Answers take less than a millisecond on a quiet machine.
 const HONEST: Duration = Duration::from_secs(5);
 
-struct Stage {
+struct Fixture {
     address: SocketAddr,
     metrics: Arc<Metrics>,
     _names: watch::Sender<Option<Arc<NameTable>>>,
@@ -33,29 +33,29 @@ struct Stage {
     _stop: DropGuard,
 }
 
-async fn start(addresses: usize) -> Stage {
+async fn start(addresses: usize) -> Fixture {
     let server = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
-    let options = Options {
+    let options = DnsOptions {
         address: (Ipv4Addr::LOCALHOST, 0).into(),
-        place: Place::new("shop", "shop.svc.cluster.local", None),
+        client_domain: ClientDomain::new("shop", "shop.svc.cluster.local", None),
         servers: vec![server.local_addr().unwrap()],
-        patience: DEAD,
+        server_timeout: DEAD,
         parallel: false,
     };
     let ips = (0..addresses).map(|n| format!("10.0.{}.{}", n / 250, n % 250)).collect();
     let table = NameTable { table: [("cart.example".to_owned(), NameInfo { ips, ..NameInfo::default() })].into() };
     let (names, latest) = watch::channel(Some(Arc::new(table)));
     let metrics = Arc::new(Metrics::default());
-    let dns = Server::bind(options, latest, Arc::clone(&metrics)).await.unwrap();
+    let dns = DnsServer::bind(options, latest, Arc::clone(&metrics)).await.unwrap();
     let (address, stop) = (dns.address().unwrap(), CancellationToken::new());
     tokio::spawn(dns.serve(stop.clone()));
-    let stage = Stage { address, metrics, _names: names, _server: server, _stop: stop.drop_guard() };
+    let fixture = Fixture { address, metrics, _names: names, _server: server, _stop: stop.drop_guard() };
     wait::until("the name table", async || match over_udp(address).await {
         Some(answer) if answer.metadata.response_code == ResponseCode::NoError => Ok(()),
         other => Err(format!("{other:?}")),
     })
     .await;
-    stage
+    fixture
 }
 
 fn query(name: &str) -> Vec<u8> {
@@ -89,24 +89,25 @@ async fn over_tcp(to: SocketAddr) -> Result<usize, std::io::Error> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn hole_10_queries_for_a_dead_server_do_not_starve_names_of_the_mesh() {
-    let stage = start(1).await;
+    let fixture = start(1).await;
     let attacker = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
-    attacker.connect(stage.address).await.unwrap();
+    attacker.connect(fixture.address).await.unwrap();
     let sent: u64 = 1100;
     for n in 0..sent {
         attacker.send(&query(&format!("n{n}.nowhere.example."))).await.unwrap();
         // Sent no faster than they are taken from the socket, so that none is lost there.
         wait::until("a query to be taken", async || {
-            let metrics = &stage.metrics;
+            let metrics = &fixture.metrics;
             let taken = metrics.dns_upstream_requests.get() + metrics.dns_upstream_refused.get();
             if taken + 50 > n { Ok(()) } else { Err(format!("{taken} of {n}")) }
         })
         .await;
     }
     let begun = Instant::now();
-    let answer = over_udp(stage.address).await;
+    let answer = over_udp(fixture.address).await;
     let waited = begun.elapsed();
-    let (forwarded, refused) = (stage.metrics.dns_upstream_requests.get(), stage.metrics.dns_upstream_refused.get());
+    let (forwarded, refused) =
+        (fixture.metrics.dns_upstream_requests.get(), fixture.metrics.dns_upstream_refused.get());
     eprintln!("{forwarded} queries wait, {refused} were refused; a name of the mesh took {waited:?}");
     assert!(answer.is_some_and(|answer| answer.answers.len() == 1) && waited < HONEST, "{waited:?}");
     // A query beyond the limit is refused at once.
@@ -118,7 +119,7 @@ async fn hole_10_queries_for_a_dead_server_do_not_starve_names_of_the_mesh() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn hole_10_clients_that_do_not_read_do_not_stop_dns_over_tcp() {
-    let stage = start(1000).await;
+    let fixture = start(1000).await;
     let questions = framed(&query("cart.example.")).repeat(100);
     let mut attackers = Vec::new();
     for _ in 0..300 {
@@ -126,17 +127,17 @@ async fn hole_10_clients_that_do_not_read_do_not_stop_dns_over_tcp() {
         // Small segments and buffers: a few answers fill what the kernel holds for a client that does not read.
         socket.set_recv_buffer_size(4096).unwrap();
         setsockopt(&socket, TcpMaxSeg, &536).unwrap();
-        let mut stream = socket.connect(stage.address).await.unwrap();
+        let mut stream = socket.connect(fixture.address).await.unwrap();
         // One that had to make room is closed already.
         let _ = stream.write_all(&questions).await;
         attackers.push(stream);
     }
     // Others connect and say nothing.
     for _ in 0..300 {
-        attackers.push(TcpStream::connect(stage.address).await.unwrap());
+        attackers.push(TcpStream::connect(fixture.address).await.unwrap());
     }
     let begun = Instant::now();
-    let answer = timeout(HONEST, over_tcp(stage.address)).await;
+    let answer = timeout(HONEST, over_tcp(fixture.address)).await;
     eprintln!("{} connections that do not read; an honest one took {:?}", attackers.len(), begun.elapsed());
     assert_eq!(answer.expect("an answer in time").expect("an answer"), 1000);
 }

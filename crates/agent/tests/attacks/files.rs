@@ -10,7 +10,7 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use xds::client::SotwClient;
 
-use crate::stage::Agent;
+use crate::fixture::Agent;
 
 /// What may be left of reading all of them, in a debug build.
 const LEFT_BEHIND_KIB: u64 = 24 * 1024;

@@ -6,5 +6,5 @@
 
 mod dns;
 mod files;
+mod fixture;
 mod sockets;
-mod stage;

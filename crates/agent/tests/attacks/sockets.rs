@@ -8,7 +8,7 @@ use std::process::Command;
 
 use testkit::client;
 
-use crate::stage::Agent;
+use crate::fixture::Agent;
 
 /// Connects as another user, says the first words of HTTP/2 and prints how many bytes come back, or the error.
 const ASK: &str = "

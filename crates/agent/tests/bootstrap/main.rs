@@ -5,14 +5,14 @@
 use std::fs;
 use std::process::Command;
 
-use agent::args::{Cli, Proxy};
-use agent::bootstrap::{self, Ingredients, Way};
+use agent::args::{Cli, ProxyArgs};
+use agent::bootstrap::{self, BootstrapInput, BootstrapSource};
 use agent::environment::Environment;
 use agent::plan::plan;
 use serde_json::{Value, json};
 use testkit::servers;
 
-mod ways;
+mod bootstrap_sources;
 
 /// One setting: what asks for it, and where in the bootstrap it shows.
 struct Case {
@@ -28,21 +28,21 @@ fn case(name: &'static str, pointer: &'static str, value: Value) -> Case {
     Case { name, flags: "", env: &[], config: "", annotations: &[], shows: (pointer, value) }
 }
 
-fn proxy(flags: &str) -> Proxy {
+fn proxy(flags: &str) -> ProxyArgs {
     let line = format!("pilot-agent proxy --ip 10.0.0.1 --id a-1.shop {flags}");
     match Cli::read(line.split_whitespace().map(String::from)).unwrap().command {
-        agent::args::Command::Proxy(proxy) => *proxy,
+        agent::args::AgentCommand::Proxy(proxy) => *proxy,
         other => panic!("not proxy: {other:?}"),
     }
 }
 
-fn planned(case: &Case) -> (Way, Ingredients) {
+fn planned(case: &Case) -> (BootstrapSource, BootstrapInput) {
     let config = [("PROXY_CONFIG", case.config)];
     let environment: Environment = case.env.iter().chain(&config).copied().collect();
     let plan = plan(&proxy(case.flags), &environment).unwrap_or_else(|e| panic!("{}: {e:#}", case.name));
-    let mut ingredients = plan.ingredients;
-    ingredients.node.annotations = case.annotations.iter().map(|(k, v)| (k.to_string(), v.to_string())).collect();
-    (plan.way, ingredients)
+    let mut bootstrap_input = plan.bootstrap_input;
+    bootstrap_input.node.annotations = case.annotations.iter().map(|(k, v)| (k.to_string(), v.to_string())).collect();
+    (plan.bootstrap_source, bootstrap_input)
 }
 
 /// Envoy's opinion of a bootstrap: nothing, or what is wrong with it.
@@ -58,9 +58,9 @@ fn refusal(text: &str, extension: &str) -> Option<String> {
 }
 
 fn check(case: &Case) {
-    let (way, ingredients) = planned(case);
-    assert_eq!(way, Way::Generated, "{}", case.name);
-    let made = bootstrap::generate(&ingredients).unwrap();
+    let (bootstrap_source, bootstrap_input) = planned(case);
+    assert_eq!(bootstrap_source, BootstrapSource::Generated, "{}", case.name);
+    let made = bootstrap::generate(&bootstrap_input).unwrap();
     let (pointer, expected) = &case.shows;
     let shown = made.pointer(pointer).unwrap_or(&Value::Null);
     assert_eq!(shown, expected, "{}: {pointer} of {made:#}", case.name);
@@ -243,8 +243,8 @@ fn a_wrong_bootstrap_is_refused_by_this_very_check() {
     if servers::without("envoy") {
         return;
     }
-    let (_, ingredients) = planned(&case("broken", "", Value::Null));
-    let mut made = bootstrap::generate(&ingredients).unwrap();
+    let (_, bootstrap_input) = planned(&case("broken", "", Value::Null));
+    let mut made = bootstrap::generate(&bootstrap_input).unwrap();
     made["static_resources"]["clusters"][0]["lb_policy"] = "NO_SUCH".into();
     assert!(refusal(&made.to_string(), "json").is_some_and(|why| why.contains("NO_SUCH")));
 }

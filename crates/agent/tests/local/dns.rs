@@ -4,7 +4,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use agent::dns::{Options, Place, Server};
+use agent::dns::{ClientDomain, DnsOptions, DnsServer};
 use agent::metrics::Metrics;
 use api::nds::{NameInfo, NameTable};
 use hickory_proto::op::{Message, Query, ResponseCode};
@@ -17,27 +17,27 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-struct Stage {
+struct Fixture {
     address: SocketAddr,
     names: watch::Sender<Option<Arc<NameTable>>>,
     metrics: Arc<Metrics>,
     _stop: DropGuard,
 }
 
-async fn start(servers: Vec<SocketAddr>, parallel: bool) -> Stage {
-    let options = Options {
+async fn start(servers: Vec<SocketAddr>, parallel: bool) -> Fixture {
+    let options = DnsOptions {
         address: (Ipv4Addr::LOCALHOST, 0).into(),
-        place: Place::new("shop", "shop.svc.cluster.local", Some("shop.svc.cluster.local")),
+        client_domain: ClientDomain::new("shop", "shop.svc.cluster.local", Some("shop.svc.cluster.local")),
         servers,
-        patience: Duration::from_millis(500),
+        server_timeout: Duration::from_millis(500),
         parallel,
     };
     let (names, latest) = watch::channel(None);
     let metrics = Arc::new(Metrics::default());
-    let server = Server::bind(options, latest, Arc::clone(&metrics)).await.unwrap();
+    let server = DnsServer::bind(options, latest, Arc::clone(&metrics)).await.unwrap();
     let (address, stop) = (server.address().unwrap(), CancellationToken::new());
     tokio::spawn(server.serve(stop.clone()));
-    Stage { address, names, metrics, _stop: stop.drop_guard() }
+    Fixture { address, names, metrics, _stop: stop.drop_guard() }
 }
 
 fn table() -> Option<Arc<NameTable>> {
@@ -118,23 +118,23 @@ fn reply(query: &[u8]) -> Vec<u8> {
 
 #[tokio::test]
 async fn mesh_names_from_the_table_and_others_from_their_server() {
-    let stage = start(vec![other_server().await], false).await;
-    assert_eq!(told(&over_udp(stage.address, &query("cart.")).await).0, ResponseCode::ServFail, "no table yet");
-    stage.names.send_replace(table());
-    wait::until("the table", async || match told(&over_udp(stage.address, &query("cart.")).await) {
+    let fixture = start(vec![other_server().await], false).await;
+    assert_eq!(told(&over_udp(fixture.address, &query("cart.")).await).0, ResponseCode::ServFail, "no table yet");
+    fixture.names.send_replace(table());
+    wait::until("the table", async || match told(&over_udp(fixture.address, &query("cart.")).await) {
         (ResponseCode::NoError, addresses) if addresses == ["10.0.0.1"] => Ok(()),
         other => Err(format!("{other:?}")),
     })
     .await;
     for name in ["cart.shop.svc.cluster.local.", "CART.shop."] {
-        assert_eq!(told(&over_tcp(stage.address, &query(name)).await).1, ["10.0.0.1"], "{name}");
+        assert_eq!(told(&over_tcp(fixture.address, &query(name)).await).1, ["10.0.0.1"], "{name}");
     }
     let known = (ResponseCode::NoError, vec!["192.0.2.7".to_owned()]);
-    assert_eq!(told(&over_udp(stage.address, &query("www.example.com.")).await), known);
-    assert_eq!(told(&over_tcp(stage.address, &query("www.example.com.")).await), known);
-    let unknown = told(&over_udp(stage.address, &query("none.example.com.")).await);
+    assert_eq!(told(&over_udp(fixture.address, &query("www.example.com.")).await), known);
+    assert_eq!(told(&over_tcp(fixture.address, &query("www.example.com.")).await), known);
+    let unknown = told(&over_udp(fixture.address, &query("none.example.com.")).await);
     assert_eq!(unknown, (ResponseCode::NXDomain, vec![]));
-    assert_eq!(stage.metrics.dns_upstream_requests.get(), 3);
+    assert_eq!(fixture.metrics.dns_upstream_requests.get(), 3);
 }
 
 #[tokio::test]
@@ -142,20 +142,20 @@ async fn dead_server_costs_its_patience_and_no_more() {
     let silent = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
     let dead = silent.local_addr().unwrap();
     for (parallel, servers) in [(false, vec![dead, other_server().await]), (true, vec![dead, other_server().await])] {
-        let stage = start(servers, parallel).await;
-        stage.names.send_replace(table());
+        let fixture = start(servers, parallel).await;
+        fixture.names.send_replace(table());
         wait::until("the other server's answer", async || {
-            match told(&over_udp(stage.address, &query("www.example.com.")).await) {
+            match told(&over_udp(fixture.address, &query("www.example.com.")).await) {
                 (ResponseCode::NoError, addresses) if addresses == ["192.0.2.7"] => Ok(()),
                 other => Err(format!("{other:?}")),
             }
         })
         .await;
     }
-    let stage = start(vec![dead], false).await;
-    stage.names.send_replace(table());
-    assert_eq!(told(&over_udp(stage.address, &query("www.example.com.")).await).0, ResponseCode::ServFail);
-    wait::until("the failure counted", async || match stage.metrics.dns_upstream_failures.get() {
+    let fixture = start(vec![dead], false).await;
+    fixture.names.send_replace(table());
+    assert_eq!(told(&over_udp(fixture.address, &query("www.example.com.")).await).0, ResponseCode::ServFail);
+    wait::until("the failure counted", async || match fixture.metrics.dns_upstream_failures.get() {
         0 => Err("none".to_owned()),
         _ => Ok(()),
     })

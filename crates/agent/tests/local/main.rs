@@ -5,6 +5,6 @@
 #![allow(clippy::unwrap_used)]
 
 mod dns;
-mod pages;
 mod secrets;
 mod status;
+mod stub_server;

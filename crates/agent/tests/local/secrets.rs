@@ -5,9 +5,9 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 
-use agent::certificates::{Material, Store};
+use agent::certificates::{CertificateStore, TlsMaterial};
 use agent::file_secrets::access::FileAccess;
-use agent::sds::{Options, Server};
+use agent::sds::{SdsOptions, SdsServer};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
@@ -44,8 +44,8 @@ impl Authority {
         Issued { chain: params.signed_by(&key, &self.0).unwrap().pem(), key: key.serialize_pem() }
     }
 
-    fn material(&self, issued: &Issued) -> Material {
-        Material { chain: issued.chain.clone().into(), key: issued.key.clone().into(), root: self.0.pem().into() }
+    fn material(&self, issued: &Issued) -> TlsMaterial {
+        TlsMaterial { chain: issued.chain.clone().into(), key: issued.key.clone().into(), root: self.0.pem().into() }
     }
 }
 
@@ -149,9 +149,9 @@ async fn envoy_is_given_secrets_and_their_successors() {
         return;
     }
     let (authority, folder) = (Authority::new(), tempfile::tempdir().unwrap());
-    let (store, socket, stop) = (Store::new(), folder.path().join("sds/socket"), CancellationToken::new());
-    let options = Options { access: FileAccess::new([], [folder.path().to_owned()]), ..Options::default() };
-    let server = Server::bind(&socket, store.clone(), options).unwrap();
+    let (store, socket, stop) = (CertificateStore::new(), folder.path().join("sds/socket"), CancellationToken::new());
+    let options = SdsOptions { access: FileAccess::new([], [folder.path().to_owned()]), ..SdsOptions::default() };
+    let server = SdsServer::bind(&socket, store.clone(), options).unwrap();
     tokio::spawn(server.serve(stop.clone()));
     let file = |name: &str| folder.path().join(name).display().to_string();
     let pair = format!("file-cert:{}~{}", file("cert.pem"), file("key.pem"));

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use agent::metrics::Metrics;
-use agent::status::{Options, Order, Server};
+use agent::status::{StatusCommand, StatusOptions, StatusServer};
 use api::nds::{NameInfo, NameTable};
 use serde_json::json;
 use testkit::backend::TcpBackend;
@@ -13,17 +13,17 @@ use testkit::client::{self, Reply};
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use crate::pages::{Pages, Stub};
+use crate::stub_server::{Pages, StubServer};
 
 struct Status {
     address: SocketAddr,
-    orders: mpsc::UnboundedReceiver<Order>,
+    orders: mpsc::UnboundedReceiver<StatusCommand>,
     metrics: Arc<Metrics>,
     _stop: DropGuard,
 }
 
-fn options() -> Options {
-    Options {
+fn options() -> StatusOptions {
+    StatusOptions {
         address: (Ipv4Addr::LOCALHOST, 0).into(),
         admin: None,
         envoy_metrics: None,
@@ -37,10 +37,10 @@ fn options() -> Options {
 }
 
 impl Status {
-    async fn start(options: Options) -> Status {
+    async fn start(options: StatusOptions) -> Status {
         let (orders, received) = mpsc::unbounded_channel();
         let metrics = Arc::new(Metrics::default());
-        let server = Server::bind(options, Arc::clone(&metrics), orders).await.unwrap();
+        let server = StatusServer::bind(options, Arc::clone(&metrics), orders).await.unwrap();
         let (address, stop) = (server.address().unwrap(), CancellationToken::new());
         tokio::spawn(server.serve(stop.clone()));
         Status { address, orders: received, metrics, _stop: stop.drop_guard() }
@@ -65,8 +65,8 @@ const CONFIGURED: &str = "cluster_manager.cds.update_success: 1\nlistener_manage
 
 #[tokio::test]
 async fn readiness_follows_envoy_and_is_not_remembered_beyond_its_life() {
-    let envoy = Stub::start(Pages::new()).await;
-    let status = Status::start(Options { admin: Some(envoy.address), ..options() }).await;
+    let envoy = StubServer::start(Pages::new()).await;
+    let status = Status::start(StatusOptions { admin: Some(envoy.address), ..options() }).await;
     let ready = async || status.get("/healthz/ready").await.status.as_u16();
     assert_eq!(ready().await, 503);
     envoy.put("/ready", 200, "LIVE\n");
@@ -88,7 +88,7 @@ async fn readiness_follows_envoy_and_is_not_remembered_beyond_its_life() {
 #[tokio::test]
 async fn captured_dns_must_have_names_before_it_is_ready() {
     let (names, latest) = watch::channel(None);
-    let status = Status::start(Options { names: Some(latest), ..options() }).await;
+    let status = Status::start(StatusOptions { names: Some(latest), ..options() }).await;
     assert_eq!(status.get("/healthz/ready").await.status, 503);
     assert_eq!(status.get("/debug/ndsz").await.status, 404);
     let info = NameInfo { ips: vec!["10.0.0.1".into()], registry: "External".into(), ..NameInfo::default() };
@@ -100,16 +100,19 @@ async fn captured_dns_must_have_names_before_it_is_ready() {
 
 #[tokio::test]
 async fn metrics_are_joined_and_one_source_may_fail() {
-    let envoy = Stub::start(Pages::new()).await;
+    let envoy = StubServer::start(Pages::new()).await;
     envoy.put("/stats/prometheus", 200, "envoy_up 1\n");
-    let application = Stub::start(Pages::new()).await;
+    let application = StubServer::start(Pages::new()).await;
     let open_metrics = "application/openmetrics-text; version=1.0.0; charset=utf-8".to_owned();
     let page = (200, vec![("content-type", open_metrics.clone())], "app_up 1\n# EOF\n".to_owned());
     application.pages.lock().unwrap().insert("/own", page);
     let annotations = json!({"port": application.address.port().to_string(), "path": "/own"}).to_string();
-    let status =
-        Status::start(Options { envoy_metrics: Some(envoy.address), annotations: Some(annotations), ..options() })
-            .await;
+    let status = Status::start(StatusOptions {
+        envoy_metrics: Some(envoy.address),
+        annotations: Some(annotations),
+        ..options()
+    })
+    .await;
     let accept = [("accept", "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5")];
     let merged = status.get_with("/stats/prometheus?usedonly", &accept).await;
     assert_eq!(merged.header("content-type"), open_metrics);
@@ -129,7 +132,7 @@ async fn metrics_are_joined_and_one_source_may_fail() {
 
 #[tokio::test]
 async fn probes_are_made_as_kubelet_would() {
-    let application = Stub::start(Pages::new()).await;
+    let application = StubServer::start(Pages::new()).await;
     application.put("/live", 200, "fine");
     let port = application.address.port();
     let redirect = |to: &str| (302, vec![("location", to.to_owned())], String::new());
@@ -149,7 +152,7 @@ async fn probes_are_made_as_kubelet_would() {
         "/app-health/c/readyz": {"tcpSocket": {"port": closed}},
         "/app-health/d/livez": {"grpc": {"port": closed}},
     });
-    let status = Status::start(Options { probers: probers.to_string(), ..options() }).await;
+    let status = Status::start(StatusOptions { probers: probers.to_string(), ..options() }).await;
     for (path, expected) in [
         ("/app-health/a/livez", 200),
         ("/app-health/a/readyz", 404),
@@ -184,7 +187,7 @@ async fn grpc_probe_asks_for_health() {
         "/app-health/down/livez": prober("down"),
         "/app-health/none/livez": prober("none"),
     });
-    let status = Status::start(Options { probers: probers.to_string(), ..options() }).await;
+    let status = Status::start(StatusOptions { probers: probers.to_string(), ..options() }).await;
     for (path, expected) in
         [("/app-health/up/livez", 200), ("/app-health/down/livez", 500), ("/app-health/none/livez", 500)]
     {
@@ -198,7 +201,10 @@ async fn orders_are_posted() {
     assert_eq!(status.get("/quitquitquit").await.status, 405);
     assert_eq!(status.post("/drain").await.body, "OK");
     assert_eq!(status.post("/quitquitquit").await.status, 200);
-    assert_eq!((status.orders.recv().await, status.orders.recv().await), (Some(Order::Drain), Some(Order::Quit)));
+    assert_eq!(
+        (status.orders.recv().await, status.orders.recv().await),
+        (Some(StatusCommand::Drain), Some(StatusCommand::Quit))
+    );
     assert_eq!(status.get("/nothing").await.status, 404);
 }
 
@@ -211,7 +217,8 @@ async fn orders_come_from_this_machine_only() {
     });
     let Some(own) = outside.ok().map(|address| address.ip()).filter(|ip| !ip.is_loopback()) else { return };
     let mut status =
-        Status::start(Options { address: (Ipv4Addr::UNSPECIFIED, 0).into(), local_metrics: true, ..options() }).await;
+        Status::start(StatusOptions { address: (Ipv4Addr::UNSPECIFIED, 0).into(), local_metrics: true, ..options() })
+            .await;
     status.address.set_ip(own);
     assert_eq!(status.post("/quitquitquit").await.status, 403);
     assert_eq!(status.get("/debug/ndsz").await.status, 403);

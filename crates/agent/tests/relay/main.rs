@@ -4,8 +4,8 @@
 // clippy knows tests by their attribute, and not the functions that they share.
 #![allow(clippy::unwrap_used)]
 
-mod names;
+mod fixture;
+mod name_table;
 mod outages;
-mod stage;
+mod tcp_link;
 mod tls;
-mod wires;

@@ -7,7 +7,7 @@ use testkit::backend::HttpBackend;
 use testkit::envoy::Transport;
 use testkit::{servers, wait};
 
-use crate::stage::{Stage, Traffic};
+use crate::fixture::{Fixture, Traffic};
 
 /// How long the control plane stays away; a full minute when asked for.
 fn outage() -> Duration {
@@ -23,52 +23,52 @@ async fn restarted_stopped_and_half_open(transport: Transport) {
         return;
     }
     let backend = HttpBackend::start("v1").await;
-    let mut stage = Stage::start(transport, &backend).await;
-    stage.assert_settled().await;
-    let traffic = Traffic::start(stage.address);
-    restarted(&mut stage, &backend).await;
-    stopped_for_a_while(&mut stage, &backend).await;
-    half_open(&mut stage, &backend).await;
+    let mut fixture = Fixture::start(transport, &backend).await;
+    fixture.assert_settled().await;
+    let traffic = Traffic::start(fixture.address);
+    restarted(&mut fixture, &backend).await;
+    stopped_for_a_while(&mut fixture, &backend).await;
+    half_open(&mut fixture, &backend).await;
     let (sent, failed) = traffic.end().await;
     println!("{transport:?}: {sent} requests in all, {failed} failed");
     assert!(sent > 50, "{sent}");
     assert_eq!(failed, 0);
-    stage.assert_settled().await;
+    fixture.assert_settled().await;
 }
 
-async fn restarted(stage: &mut Stage, backend: &HttpBackend) {
-    let before = stage.metrics.pilot_reconnections.get();
-    stage.discovery.restart().await;
+async fn restarted(fixture: &mut Fixture, backend: &HttpBackend) {
+    let before = fixture.metrics.pilot_reconnections.get();
+    fixture.discovery.restart().await;
     let ready = Instant::now();
-    stage.reconnected(before).await;
+    fixture.reconnected(before).await;
     println!("restarted: stream again {:?} after it was ready", ready.elapsed());
-    stage.change_arrives(backend, "after-restart").await;
+    fixture.change_arrives(backend, "after-restart").await;
 }
 
-async fn stopped_for_a_while(stage: &mut Stage, backend: &HttpBackend) {
-    let before = stage.metrics.pilot_reconnections.get();
-    stage.discovery.process().kill();
-    wait::until("the loss to be noticed", async || match stage.metrics.pilot_connected.get() {
+async fn stopped_for_a_while(fixture: &mut Fixture, backend: &HttpBackend) {
+    let before = fixture.metrics.pilot_reconnections.get();
+    fixture.discovery.process().kill();
+    wait::until("the loss to be noticed", async || match fixture.metrics.pilot_connected.get() {
         0 => Ok(()),
         standing => Err(format!("{standing} streams stand")),
     })
     .await;
     let outage = outage();
     tokio::time::sleep(outage).await;
-    let tried = stage.metrics.pilot_connection_failures.get();
+    let tried = fixture.metrics.pilot_connection_failures.get();
     assert!(tried > 0, "nobody tried");
-    stage.discovery.restart().await;
+    fixture.discovery.restart().await;
     let ready = Instant::now();
-    stage.reconnected(before).await;
+    fixture.reconnected(before).await;
     println!("stopped for {outage:?}: {tried} attempts failed, stream again {:?} after ready", ready.elapsed());
-    stage.change_arrives(backend, "after-outage").await;
+    fixture.change_arrives(backend, "after-outage").await;
 }
 
-async fn half_open(stage: &mut Stage, backend: &HttpBackend) {
-    let before = stage.metrics.pilot_reconnections.get();
-    stage.wire.go_dead();
+async fn half_open(fixture: &mut Fixture, backend: &HttpBackend) {
+    let before = fixture.metrics.pilot_reconnections.get();
+    fixture.link.go_dead();
     let dead = Instant::now();
-    stage.reconnected(before).await;
-    println!("half-open: found and replaced in {:?} with pings of {:?}", dead.elapsed(), crate::stage::PINGS);
-    stage.change_arrives(backend, "after-half-open").await;
+    fixture.reconnected(before).await;
+    println!("half-open: found and replaced in {:?} with pings of {:?}", dead.elapsed(), crate::fixture::PINGS);
+    fixture.change_arrives(backend, "after-half-open").await;
 }

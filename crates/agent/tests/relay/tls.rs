@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use agent::metrics::Metrics;
-use agent::relay::{Options, Relay, Tls, Upstream};
+use agent::relay::{Relay, RelayOptions, Upstream, UpstreamTls};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -78,10 +78,11 @@ async fn server_is_checked_and_client_certificate_shown_once_there() {
     // Another CA at first: the server must be refused.
     std::fs::write(&roots, self::authority().pem()).unwrap();
     let client = (folder.path().join("agent.pem"), folder.path().join("agent-key.pem"));
-    let tls = Tls { roots: roots.clone(), server_name: Some("istiod.test".into()), client: Some(client) };
+    let tls = UpstreamTls { roots: roots.clone(), server_name: Some("istiod.test".into()), client: Some(client) };
     let upstream = Upstream { tls: Some(tls), ..Upstream::plain(&format!("127.0.0.1:{port}")) };
     let socket = folder.path().join("XDS");
-    let options = Options { patience: Duration::from_secs(60), ..Options::new(socket.clone(), upstream) };
+    let options =
+        RelayOptions { max_connect_wait: Duration::from_secs(60), ..RelayOptions::new(socket.clone(), upstream) };
     let metrics = Arc::new(Metrics::default());
     let (relay, stop) = (Relay::bind(options, None, Arc::clone(&metrics)).unwrap(), CancellationToken::new());
     tokio::spawn(relay.serve(stop.clone()));

@@ -7,42 +7,42 @@ use api::istio::networking::v1alpha3::connection_pool_settings::tcp_settings::Tc
 use serde_json::{Map, Value, json};
 
 use super::super::families::Families;
-use super::super::tls::{self, Inside, transport_socket};
+use super::super::tls::{self, HttpVersion, transport_socket};
 use super::super::tracers::Collector;
-use super::super::{Ingredients, Security, Xds, socket_address};
+use super::super::{BootstrapInput, Xds, XdsSecurity, socket_address};
 use super::address;
 
 pub(super) const METRICS_SERVICE: &str = "envoy_metrics_service";
 pub(super) const LOCAL: &str = "local_cluster";
 const ACCESS_LOG_SERVICE: &str = "envoy_accesslog_service";
 
-pub(super) fn all(ingredients: &Ingredients, families: Families, collector: Option<&Collector>) -> Result<Vec<Value>> {
-    let config = &ingredients.config;
+pub(super) fn all(input: &BootstrapInput, families: Families, collector: Option<&Collector>) -> Result<Vec<Value>> {
+    let config = &input.config;
     let mut clusters = vec![
         local("prometheus_stats", families, config.proxy_admin_port),
         local("agent", families, config.status_port),
-        pipe("sds-grpc", &ingredients.sds_socket),
+        pipe("sds-grpc", &input.sds_socket),
     ];
-    clusters.extend(ingredients.sds_files_socket.iter().map(|path| pipe("sds-files-grpc", path)));
-    clusters.push(xds(ingredients, families)?);
+    clusters.extend(input.sds_files_socket.iter().map(|path| pipe("sds-files-grpc", path)));
+    clusters.push(xds(input, families)?);
     clusters.extend(collector.map(|collector| tracer(collector, families)));
-    let remote = |name, address: &str, service| remote(name, address, service, ingredients, families);
-    let metrics = metrics_service(ingredients);
+    let remote = |name, address: &str, service| remote(name, address, service, input, families);
+    let metrics = metrics_service(input);
     if !metrics.is_empty() {
         clusters.push(remote(METRICS_SERVICE, metrics, config.envoy_metrics_service.as_ref())?);
     }
     if let Some(service) = config.envoy_access_log_service.as_ref().filter(|service| !service.address.is_empty()) {
         clusters.push(remote(ACCESS_LOG_SERVICE, &service.address, Some(service))?);
     }
-    if ingredients.switches.self_discovery {
+    if input.features.self_discovery {
         clusters.push(own_endpoints());
     }
     Ok(clusters)
 }
 
 /// Address of the metrics service, by its new or its old field; empty for none.
-pub(super) fn metrics_service(ingredients: &Ingredients) -> &str {
-    let config = &ingredients.config;
+pub(super) fn metrics_service(input: &BootstrapInput) -> &str {
+    let config = &input.config;
     let new = config.envoy_metrics_service.as_ref().map_or("", |service| service.address.as_str());
     if new.is_empty() { &config.envoy_metrics_service_address } else { new }
 }
@@ -89,7 +89,7 @@ fn pipe(name: &str, path: &str) -> Value {
     cluster(name, "STATIC", "1s", json!({"pipe": {"path": path}}), more)
 }
 
-fn xds(ingredients: &Ingredients, families: Families) -> Result<Value> {
+fn xds(input: &BootstrapInput, families: Families) -> Result<Value> {
     let unlimited = |priority: &str| {
         json!({
             "priority": priority,
@@ -104,17 +104,17 @@ fn xds(ingredients: &Ingredients, families: Families) -> Result<Value> {
         "max_requests_per_connection": 1,
         "typed_extension_protocol_options": http2(),
     });
-    let security = match &ingredients.xds {
+    let security = match &input.xds {
         Xds::Relay(path) => return Ok(cluster("xds-grpc", "STATIC", "1s", json!({"pipe": {"path": path}}), more)),
         Xds::Direct(security) => *security,
     };
-    let target = socket_address("discovery", &ingredients.config.discovery_address, None)?;
+    let target = socket_address("discovery", &input.config.discovery_address, None)?;
     // Without the relay Envoy itself must notice a control plane that is gone without a word.
     let ping = json!({"connection_keepalive": {"interval": "30s", "timeout": "10s"}});
     more["typed_extension_protocol_options"] = protocol(ping);
     more["dns_lookup_family"] = families.dns_lookup.into();
     more["respect_dns_ttl"] = true.into();
-    if security == Security::MutualTls {
+    if security == XdsSecurity::MutualTls {
         let host = target["address"].as_str().context("a socket address has a host")?;
         more["transport_socket"] = tls::own(host);
     }
@@ -131,9 +131,9 @@ fn tracer(collector: &Collector, families: Families) -> Value {
     if let Some(socket) = &collector.transport_socket {
         more.insert("transport_socket".to_owned(), socket.clone());
     }
-    match collector.inside {
-        Inside::Http2 => more.insert("typed_extension_protocol_options".to_owned(), http2()),
-        Inside::Http1 => more.insert("dns_refresh_rate".to_owned(), "30s".into()),
+    match collector.http {
+        HttpVersion::Http2 => more.insert("typed_extension_protocol_options".to_owned(), http2()),
+        HttpVersion::Http1 => more.insert("dns_refresh_rate".to_owned(), "30s".into()),
     };
     let address = json!({"socket_address": collector.address});
     cluster(collector.name, "STRICT_DNS", "1s", address, Value::Object(more))
@@ -143,19 +143,19 @@ fn remote(
     name: &str,
     address: &str,
     service: Option<&RemoteService>,
-    ingredients: &Ingredients,
+    input: &BootstrapInput,
     families: Families,
 ) -> Result<Value> {
     let mut more = by_name(families);
     more.insert("typed_extension_protocol_options".to_owned(), http2());
     let tls = service.and_then(|service| service.tls_settings.as_ref());
-    if let Some(socket) = tls.and_then(|tls| transport_socket(tls, name, &ingredients.node.metadata, Inside::Http2)) {
+    if let Some(socket) = tls.and_then(|tls| transport_socket(tls, name, &input.node.metadata, HttpVersion::Http2)) {
         more.insert("transport_socket".to_owned(), socket);
     }
     if let Some(keepalive) = service.and_then(|service| service.tcp_keepalive.as_ref()) {
         more.insert("upstream_connection_options".to_owned(), tcp_keepalive(keepalive));
     }
-    let target = socket_address(name, address, ingredients.host_ip.as_deref())?;
+    let target = socket_address(name, address, input.host_ip.as_deref())?;
     Ok(cluster(name, "STRICT_DNS", "1s", json!({"socket_address": target}), Value::Object(more)))
 }
 

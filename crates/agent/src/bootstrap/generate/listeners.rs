@@ -4,27 +4,27 @@ use serde_json::{Value, json};
 
 use super::super::families::Families;
 use super::super::tls;
-use super::super::{Ingredients, Switches};
+use super::super::{BootstrapInput, FeatureFlags};
 use super::address;
 
 /// Path and the cluster that answers it.
-type Routes<'a> = &'a [(&'a str, &'a str)];
+type PathRoutes<'a> = &'a [(&'a str, &'a str)];
 
-pub(super) fn all(ingredients: &Ingredients, families: Families) -> Vec<Value> {
-    let ports = ingredients.ports;
+pub(super) fn all(input: &BootstrapInput, families: Families) -> Vec<Value> {
+    let ports = input.ports;
     let mut listeners = Vec::new();
     if ports.prometheus != 0 {
-        listeners.push(prometheus(ingredients, families));
+        listeners.push(prometheus(input, families));
     }
-    let merged: Routes<'_> = &[("/stats/prometheus", "agent"), ("/metrics", "agent")];
-    let own: Routes<'_> = &[("/stats/prometheus", "prometheus_stats")];
+    let merged: PathRoutes<'_> = &[("/stats/prometheus", "agent"), ("/metrics", "agent")];
+    let own: PathRoutes<'_> = &[("/stats/prometheus", "prometheus_stats")];
     let secured =
         [(ports.secure_metrics, "secure_stats", own), (ports.secure_merged_metrics, "secure_merged_stats", merged)];
     for (port, stat_prefix, routes) in secured.into_iter().filter(|(port, ..)| *port != 0) {
         listeners.push(secure(families.wildcard, port, stat_prefix, routes));
     }
-    if ports.status != 0 && ingredients.config.status_port != 0 {
-        listeners.push(readiness(ports.status, families, ingredients.switches));
+    if ports.status != 0 && input.config.status_port != 0 {
+        listeners.push(readiness(ports.status, families, input.features));
     }
     listeners
 }
@@ -45,24 +45,24 @@ fn also_on(listener: &mut Value, ip: Option<&str>, port: u16) {
     }
 }
 
-fn prometheus(ingredients: &Ingredients, families: Families) -> Value {
-    let metadata = &ingredients.config.proxy_metadata;
+fn prometheus(input: &BootstrapInput, families: Families) -> Value {
+    let metadata = &input.config.proxy_metadata;
     let is_local = metadata.get("METRICS_LOCALHOST_ACCESS_ONLY").is_some_and(|value| value == "true");
     let ip = if is_local { families.localhost } else { families.wildcard };
-    let filters = if ingredients.config.stats_compression.unwrap_or(true) { compressors() } else { Vec::new() };
+    let filters = if input.config.stats_compression.unwrap_or(true) { compressors() } else { Vec::new() };
     let filter = http("stats", &[("/stats/prometheus", "prometheus_stats")], filters);
-    let port = ingredients.ports.prometheus;
+    let port = input.ports.prometheus;
     let mut listener = listener(ip, port, json!({"filters": [filter]}));
     let additional = families.additional.map(|(localhost, wildcard)| if is_local { localhost } else { wildcard });
     also_on(&mut listener, additional, port);
     listener
 }
 
-fn readiness(port: u16, families: Families, switches: Switches) -> Value {
+fn readiness(port: u16, families: Families, features: FeatureFlags) -> Value {
     let filter = http("agent", &[("/healthz/ready", "agent")], Vec::new());
     let mut listener = listener(families.wildcard, port, json!({"filters": [filter]}));
     also_on(&mut listener, families.additional.map(|(_, wildcard)| wildcard), port);
-    if switches.status_proxy_protocol {
+    if features.status_proxy_protocol {
         listener["listener_filters"] = json!([{
             "name": "envoy.filters.listener.proxy_protocol",
             "typed_config": {
@@ -74,7 +74,7 @@ fn readiness(port: u16, families: Families, switches: Switches) -> Value {
     listener
 }
 
-fn secure(ip: &str, port: u16, stat_prefix: &str, routes: Routes<'_>) -> Value {
+fn secure(ip: &str, port: u16, stat_prefix: &str, routes: PathRoutes<'_>) -> Value {
     let chain = json!({
         "filter_chain_match": {"transport_protocol": "tls"},
         "transport_socket": tls::required_of_clients(),
@@ -90,7 +90,7 @@ fn secure(ip: &str, port: u16, stat_prefix: &str, routes: Routes<'_>) -> Value {
     listener
 }
 
-fn http(stat_prefix: &str, routes: Routes<'_>, mut filters: Vec<Value>) -> Value {
+fn http(stat_prefix: &str, routes: PathRoutes<'_>, mut filters: Vec<Value>) -> Value {
     let route = |(path, cluster): &(&str, &str)| json!({"match": {"prefix": path}, "route": {"cluster": cluster}});
     let routes: Vec<Value> = routes.iter().map(route).collect();
     filters.push(json!({

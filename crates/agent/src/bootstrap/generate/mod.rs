@@ -9,56 +9,56 @@ use anyhow::Result;
 use serde_json::{Map, Value, json};
 
 use super::families::Families;
-use super::stats::Stats;
+use super::stats::StatsSettings;
 use super::tracers::{Collector, collector};
-use super::{Ingredients, Transport, Xds, socket_address};
+use super::{AdsApiType, BootstrapInput, Xds, socket_address};
 
 /// Flags of Envoy that upstream sets, which ProxyConfig may change or take out.
-const RUNTIME: &[(&str, Flag)] = &[
-    ("re2.max_program_size.error_level", Flag::Text("32768")),
+const RUNTIME: &[(&str, RuntimeFlag)] = &[
+    ("re2.max_program_size.error_level", RuntimeFlag::Text("32768")),
     (
         "envoy.deprecated_features:envoy.config.listener.v3.Listener.hidden_envoy_deprecated_use_original_dst",
-        Flag::On(true),
+        RuntimeFlag::On(true),
     ),
-    ("envoy.reloadable_features.http_reject_path_with_fragment", Flag::On(false)),
-    ("envoy.reloadable_features.fixed_heap_use_allocated", Flag::On(true)),
+    ("envoy.reloadable_features.http_reject_path_with_fragment", RuntimeFlag::On(false)),
+    ("envoy.reloadable_features.fixed_heap_use_allocated", RuntimeFlag::On(true)),
     // envoyproxy/envoy#45212
-    ("envoy.reloadable_features.coalesce_lb_rebuilds_on_batch_update", Flag::On(false)),
+    ("envoy.reloadable_features.coalesce_lb_rebuilds_on_batch_update", RuntimeFlag::On(false)),
 ];
 const MAX_CONNECTIONS: &str = "overload.global_downstream_max_connections";
 const MAX_CONNECTIONS_METADATA: &str = "ISTIO_META_GLOBAL_DOWNSTREAM_MAX_CONNECTIONS";
 
-enum Flag {
+enum RuntimeFlag {
     Text(&'static str),
     On(bool),
 }
 
 /// The bootstrap that these ingredients make.
-pub fn generate(ingredients: &Ingredients) -> Result<Value> {
-    let families = Families::of(&ingredients.ips, ingredients.switches.dual_stack);
-    let collector = collector(ingredients)?;
+pub fn generate(input: &BootstrapInput) -> Result<Value> {
+    let families = Families::of(&input.ips, input.features.dual_stack);
+    let collector = collector(input)?;
     let mut bootstrap = json!({
-        "application_log_config": {"log_format": log_format(ingredients.log_as_json)},
-        "node": node(ingredients),
+        "application_log_config": {"log_format": log_format(input.log_as_json)},
+        "node": node(input),
         "layered_runtime": {"layers": [
-            {"name": "global config", "static_layer": runtime(ingredients)},
+            {"name": "global config", "static_layer": runtime(input)},
             {"name": "admin", "admin_layer": {}},
         ]},
-        "bootstrap_extensions": extensions(ingredients),
-        "admin": admin(ingredients, families),
-        "dynamic_resources": dynamic_resources(ingredients.transport, &ingredients.xds),
+        "bootstrap_extensions": extensions(input),
+        "admin": admin(input, families),
+        "dynamic_resources": dynamic_resources(input.api_type, &input.xds),
         "static_resources": {
-            "clusters": clusters::all(ingredients, families, collector.as_ref())?,
-            "listeners": listeners::all(ingredients, families),
+            "clusters": clusters::all(input, families, collector.as_ref())?,
+            "listeners": listeners::all(input, families),
         },
-        "overload_manager": overload_manager(ingredients),
+        "overload_manager": overload_manager(input),
         "deferred_stat_options": {"enable_deferred_creation_stats": true},
     });
-    add_stats(&mut bootstrap, ingredients)?;
+    add_stats(&mut bootstrap, input)?;
     if let Some(Collector { tracing, .. }) = collector {
         bootstrap["tracing"] = tracing;
     }
-    if let Some(manager) = cluster_manager(ingredients) {
+    if let Some(manager) = cluster_manager(input) {
         bootstrap["cluster_manager"] = manager;
     }
     Ok(bootstrap)
@@ -78,25 +78,25 @@ fn log_format(as_json: bool) -> Value {
     }
 }
 
-fn node(ingredients: &Ingredients) -> Value {
-    let node = &ingredients.node;
+fn node(input: &BootstrapInput) -> Value {
+    let node = &input.node;
     let parts = ["region", "zone", "sub_zone"].into_iter().zip(&node.locality).filter(|(_, text)| !text.is_empty());
     let locality: Map<String, Value> = parts.map(|(key, text)| (key.to_owned(), text.as_str().into())).collect();
     json!({"id": node.id, "cluster": node.cluster, "locality": locality, "metadata": node.metadata})
 }
 
 /// Envoy takes booleans as such and everything else as text; an empty text takes a flag of ours out.
-pub(super) fn runtime(ingredients: &Ingredients) -> Map<String, Value> {
+pub(super) fn runtime(input: &BootstrapInput) -> Map<String, Value> {
     let own = RUNTIME.iter().map(|(name, flag)| match flag {
-        Flag::Text(text) => ((*name).to_owned(), Value::from(*text)),
-        Flag::On(on) => ((*name).to_owned(), Value::from(*on)),
+        RuntimeFlag::Text(text) => ((*name).to_owned(), Value::from(*text)),
+        RuntimeFlag::On(on) => ((*name).to_owned(), Value::from(*on)),
     });
     let mut flags: Map<String, Value> = own.collect();
-    if ingredients.switches.keep_path_fragment {
+    if input.features.keep_path_fragment {
         let name = "envoy.reloadable_features.http_strip_fragment_from_path_unsafe_if_disabled";
         flags.insert(name.to_owned(), "false".into());
     }
-    for (name, value) in &ingredients.config.runtime_values {
+    for (name, value) in &input.config.runtime_values {
         match value.as_str() {
             "" => flags.remove(name),
             "true" => flags.insert(name.clone(), true.into()),
@@ -107,7 +107,7 @@ pub(super) fn runtime(ingredients: &Ingredients) -> Map<String, Value> {
     flags
 }
 
-fn extensions(ingredients: &Ingredients) -> Value {
+fn extensions(input: &BootstrapInput) -> Value {
     let extension = |name: &str, message: &str, value: Value| {
         let config = json!({
             "@type": "type.googleapis.com/udpa.type.v1.TypedStruct",
@@ -121,14 +121,14 @@ fn extensions(ingredients: &Ingredients) -> Value {
         "envoy.extensions.bootstrap.internal_listener.v3.InternalListener",
         json!({"buffer_size_kb": 64}),
     );
-    let discovery = ingredients.switches.metadata_discovery.then(|| {
+    let discovery = input.features.metadata_discovery.then(|| {
         let source = json!({"config_source": {"ads": {}}});
         extension("metadata_discovery", "istio.workload.BootstrapExtension", source)
     });
     discovery.into_iter().chain([internal_listener]).collect()
 }
 
-fn admin(ingredients: &Ingredients, families: Families) -> Value {
+fn admin(input: &BootstrapInput, families: Families) -> Value {
     json!({
         "access_log": [{
             "name": "envoy.access_loggers.file",
@@ -138,16 +138,16 @@ fn admin(ingredients: &Ingredients, families: Families) -> Value {
             },
         }],
         "profile_path": "/var/lib/istio/data/envoy.prof",
-        "address": address(families.localhost, ingredients.config.proxy_admin_port),
+        "address": address(families.localhost, input.config.proxy_admin_port),
     })
 }
 
 /// No time limit on the first answer: an Envoy that serves without its configuration is worse than one that waits.
-fn dynamic_resources(transport: Transport, xds: &Xds) -> Value {
+fn dynamic_resources(api_type: AdsApiType, xds: &Xds) -> Value {
     let from_ads = json!({"ads": {}, "initial_fetch_timeout": "0s", "resource_api_version": "V3"});
-    let api_type = match transport {
-        Transport::Delta => "DELTA_GRPC",
-        Transport::Sotw => "GRPC",
+    let api_type = match api_type {
+        AdsApiType::Delta => "DELTA_GRPC",
+        AdsApiType::Sotw => "GRPC",
     };
     json!({
         "lds_config": from_ads.clone(),
@@ -171,34 +171,34 @@ fn ads_service(xds: &Xds) -> Value {
     service
 }
 
-fn overload_manager(ingredients: &Ingredients) -> Value {
+fn overload_manager(input: &BootstrapInput) -> Value {
     json!({"resource_monitors": [{
         "name": "envoy.resource_monitors.global_downstream_max_connections",
         "typed_config": {
             "@type": "type.googleapis.com/envoy.extensions.resource_monitors.downstream_connections.v3.DownstreamConnectionsConfig",
-            "max_active_downstream_connections": max_connections(ingredients),
+            "max_active_downstream_connections": max_connections(input),
         },
     }]})
 }
 
 /// By metadata, else by the runtime value that was used for it once, else as many as can be.
-pub(super) fn max_connections(ingredients: &Ingredients) -> i64 {
-    let config = &ingredients.config;
+pub(super) fn max_connections(input: &BootstrapInput) -> i64 {
+    let config = &input.config;
     let metadata = config.proxy_metadata.get(MAX_CONNECTIONS_METADATA);
     let number = |text: Option<&String>| text.and_then(|text| text.parse().ok());
     number(metadata).or_else(|| number(config.runtime_values.get(MAX_CONNECTIONS))).unwrap_or(i32::MAX.into())
 }
 
-fn add_stats(bootstrap: &mut Value, ingredients: &Ingredients) -> Result<()> {
-    let stats = Stats::of(ingredients);
-    bootstrap["stats_config"] = stats.json(ingredients.switches.metadata_discovery);
+fn add_stats(bootstrap: &mut Value, input: &BootstrapInput) -> Result<()> {
+    let stats = StatsSettings::of(input);
+    bootstrap["stats_config"] = stats.json(input.features.metadata_discovery);
     for (name, interval) in [("stats_flush_interval", stats.flush), ("stats_eviction_interval", stats.eviction)] {
         if let Some(interval) = interval {
             bootstrap[name] = seconds(interval).into();
         }
     }
     let mut sinks = Vec::new();
-    if !clusters::metrics_service(ingredients).is_empty() {
+    if !clusters::metrics_service(input).is_empty() {
         sinks.push(json!({
             "name": "envoy.stat_sinks.metrics_service",
             "typed_config": {
@@ -208,9 +208,9 @@ fn add_stats(bootstrap: &mut Value, ingredients: &Ingredients) -> Result<()> {
             },
         }));
     }
-    let statsd = &ingredients.config.statsd_udp_address;
+    let statsd = &input.config.statsd_udp_address;
     if !statsd.is_empty() {
-        let address = socket_address("statsd", statsd, ingredients.host_ip.as_deref())?;
+        let address = socket_address("statsd", statsd, input.host_ip.as_deref())?;
         sinks.push(json!({
             "name": "envoy.stat_sinks.statsd",
             "typed_config": {
@@ -225,19 +225,19 @@ fn add_stats(bootstrap: &mut Value, ingredients: &Ingredients) -> Result<()> {
     Ok(())
 }
 
-fn cluster_manager(ingredients: &Ingredients) -> Option<Value> {
-    let load_stats = ingredients.node.metadata.get("LOAD_STATS_CONFIG_JSON").and_then(Value::as_str);
+fn cluster_manager(input: &BootstrapInput) -> Option<Value> {
+    let load_stats = input.node.metadata.get("LOAD_STATS_CONFIG_JSON").and_then(Value::as_str);
     let load_stats = load_stats.and_then(|text| serde_json::from_str::<Value>(text).ok());
-    let has_log = !ingredients.outlier_log_path.is_empty();
-    if !has_log && load_stats.is_none() && !ingredients.switches.self_discovery {
+    let has_log = !input.outlier_log_path.is_empty();
+    if !has_log && load_stats.is_none() && !input.features.self_discovery {
         return None;
     }
     let mut manager = json!({"enable_deferred_cluster_creation": true});
-    if ingredients.switches.self_discovery {
+    if input.features.self_discovery {
         manager["local_cluster_name"] = clusters::LOCAL.into();
     }
     if has_log {
-        manager["outlier_detection"] = json!({"event_log_path": ingredients.outlier_log_path});
+        manager["outlier_detection"] = json!({"event_log_path": input.outlier_log_path});
     }
     if let Some(config) = load_stats {
         manager["load_stats_config"] = config;

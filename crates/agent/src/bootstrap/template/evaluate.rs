@@ -5,10 +5,10 @@ use std::fmt::Write;
 use anyhow::{Result, bail};
 use serde_json::Value;
 
-use super::parse::{Loop, Node, Operand, Pipeline};
+use super::parse::{Loop, Operand, Pipeline, TemplateNode};
 
 /// The text that the nodes make of the values.
-pub(super) fn evaluate(nodes: &[Node], values: &Value) -> Result<String> {
+pub(super) fn evaluate(nodes: &[TemplateNode], values: &Value) -> Result<String> {
     let mut out = String::new();
     let mut scope = Scope { root: values, dot: values.clone(), variables: Vec::new() };
     scope.show(nodes, &mut out)?;
@@ -23,29 +23,34 @@ struct Scope<'a> {
 }
 
 impl Scope<'_> {
-    fn show(&mut self, nodes: &[Node], out: &mut String) -> Result<()> {
+    fn show(&mut self, nodes: &[TemplateNode], out: &mut String) -> Result<()> {
         let outer = self.variables.len();
         for node in nodes {
             match node {
-                Node::Text(text) => out.push_str(text),
-                Node::Print(pipeline) => print(&self.value(pipeline)?, out),
-                Node::Assign(name, pipeline) => {
+                TemplateNode::Text(text) => out.push_str(text),
+                TemplateNode::Print(pipeline) => print(&self.value(pipeline)?, out),
+                TemplateNode::Assign(name, pipeline) => {
                     let value = self.value(pipeline)?;
                     self.variables.push((name.clone(), value));
                 }
-                Node::If(branches, otherwise) => self.choose(branches, otherwise, out)?,
-                Node::With(pipeline, body, otherwise) => match self.value(pipeline)? {
+                TemplateNode::If(branches, otherwise) => self.choose(branches, otherwise, out)?,
+                TemplateNode::With(pipeline, body, otherwise) => match self.value(pipeline)? {
                     value if is_true(&value) => self.inside(value, body, out)?,
                     _ => self.show(otherwise, out)?,
                 },
-                Node::Range(range) => self.repeat(range, out)?,
+                TemplateNode::Range(range) => self.repeat(range, out)?,
             }
         }
         self.variables.truncate(outer);
         Ok(())
     }
 
-    fn choose(&mut self, branches: &[(Pipeline, Vec<Node>)], otherwise: &[Node], out: &mut String) -> Result<()> {
+    fn choose(
+        &mut self,
+        branches: &[(Pipeline, Vec<TemplateNode>)],
+        otherwise: &[TemplateNode],
+        out: &mut String,
+    ) -> Result<()> {
         for (condition, body) in branches {
             if is_true(&self.value(condition)?) {
                 return self.show(body, out);
@@ -83,7 +88,7 @@ impl Scope<'_> {
         Ok(())
     }
 
-    fn inside(&mut self, dot: Value, body: &[Node], out: &mut String) -> Result<()> {
+    fn inside(&mut self, dot: Value, body: &[TemplateNode], out: &mut String) -> Result<()> {
         let before = std::mem::replace(&mut self.dot, dot);
         let shown = self.show(body, out);
         self.dot = before;

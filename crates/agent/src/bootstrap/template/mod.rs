@@ -10,25 +10,19 @@ use serde_json::{Map, Value, json};
 
 use super::families::Families;
 use super::generate::{max_connections, runtime};
-use super::stats::Stats;
+use super::stats::StatsSettings;
 use super::tracers::collector;
-use super::{Ingredients, Transport, socket_address};
+use super::{AdsApiType, BootstrapInput, socket_address};
 
 /// Renders a template.
-pub fn render(text: &str, ingredients: &Ingredients) -> Result<String> {
+pub fn render(text: &str, input: &BootstrapInput) -> Result<String> {
     let nodes = parse::parse(text)?;
-    evaluate::evaluate(&nodes, &Value::Object(parameters(ingredients)?))
+    evaluate::evaluate(&nodes, &Value::Object(parameters(input)?))
 }
 
 /// The values that a template may name: those of upstream's template of today, and those of 0.8's.
-fn parameters(ingredients: &Ingredients) -> Result<Map<String, Value>> {
-    let parts = [
-        identity(ingredients),
-        places(ingredients)?,
-        collectors(ingredients)?,
-        counters(ingredients),
-        switches(ingredients),
-    ];
+fn parameters(input: &BootstrapInput) -> Result<Map<String, Value>> {
+    let parts = [identity(input), places(input)?, collectors(input)?, counters(input), features(input)];
     let objects = parts.into_iter().filter_map(|part| match part {
         Value::Object(fields) => Some(fields),
         _ => None,
@@ -36,8 +30,8 @@ fn parameters(ingredients: &Ingredients) -> Result<Map<String, Value>> {
     Ok(objects.flatten().collect())
 }
 
-fn identity(ingredients: &Ingredients) -> Value {
-    let node = &ingredients.node;
+fn identity(input: &BootstrapInput) -> Value {
+    let node = &input.node;
     json!({
         "nodeID": node.id,
         "nodeType": node.id.split('~').next(),
@@ -52,10 +46,10 @@ fn identity(ingredients: &Ingredients) -> Value {
 }
 
 /// Addresses, ports and sockets.
-fn places(ingredients: &Ingredients) -> Result<Value> {
-    let families = Families::of(&ingredients.ips, ingredients.switches.dual_stack);
+fn places(input: &BootstrapInput) -> Result<Value> {
+    let families = Families::of(&input.ips, input.features.dual_stack);
     let (additional_localhost, additional_wildcard) = families.additional.unzip();
-    let discovery = &ingredients.config.discovery_address;
+    let discovery = &input.config.discovery_address;
     let host = discovery.split(':').next().unwrap_or_default();
     Ok(json!({
         "localhost": families.localhost,
@@ -64,40 +58,40 @@ fn places(ingredients: &Ingredients) -> Result<Value> {
         "dual_stack": families.additional.is_some(),
         "additional_localhost": additional_localhost,
         "additional_wildcard": additional_wildcard,
-        "envoy_status_port": ingredients.ports.status,
-        "envoy_prometheus_port": ingredients.ports.prometheus,
-        "secure_metrics_port": ingredients.ports.secure_metrics,
-        "secure_merged_metrics_port": ingredients.ports.secure_merged_metrics,
+        "envoy_status_port": input.ports.status,
+        "envoy_prometheus_port": input.ports.prometheus,
+        "secure_metrics_port": input.ports.secure_metrics,
+        "secure_merged_metrics_port": input.ports.secure_merged_metrics,
         "discovery_address": discovery,
         "discovery_host": host,
-        "pilot_grpc_address": address("discovery", discovery, ingredients)?,
+        "pilot_grpc_address": address("discovery", discovery, input)?,
         "pilot_SAN": [host],
-        "workload_identity_socket_file": ingredients.sds_socket.rsplit('/').next(),
-        "sds_socket": ingredients.sds_socket,
-        "xds_socket": ingredients.xds.socket(),
-        "custom_file_path": ingredients.sds_files_socket,
+        "workload_identity_socket_file": input.sds_socket.rsplit('/').next(),
+        "sds_socket": input.sds_socket,
+        "xds_socket": input.xds.socket(),
+        "custom_file_path": input.sds_files_socket,
     }))
 }
 
-fn collectors(ingredients: &Ingredients) -> Result<Value> {
-    let collector = collector(ingredients)?;
+fn collectors(input: &BootstrapInput) -> Result<Value> {
+    let collector = collector(input)?;
     let tracer = |name: &str| {
         collector.as_ref().filter(|it| it.name == name).map_or(Value::Null, |it| it.address.to_string().into())
     };
     Ok(json!({
-        "statsd": address("statsd", &ingredients.config.statsd_udp_address, ingredients)?,
+        "statsd": address("statsd", &input.config.statsd_udp_address, input)?,
         "zipkin": tracer("zipkin"),
         "lightstep": tracer("lightstep"),
         "datadog": tracer("datadog_agent"),
         "tracing_tls": collector.as_ref().and_then(|it| it.transport_socket.as_ref()).map(Value::to_string),
-        "outlier_log_path": ingredients.outlier_log_path,
-        "log_json": ingredients.log_as_json,
+        "outlier_log_path": input.outlier_log_path,
+        "log_json": input.log_as_json,
     }))
 }
 
-fn counters(ingredients: &Ingredients) -> Value {
-    let stats = Stats::of(ingredients);
-    let config = &ingredients.config;
+fn counters(input: &BootstrapInput) -> Value {
+    let stats = StatsSettings::of(input);
+    let config = &input.config;
     let is_local = config.proxy_metadata.get("METRICS_LOCALHOST_ACCESS_ONLY").is_some_and(|it| it == "true");
     json!({
         "inclusionPrefix": stats.prefixes,
@@ -113,19 +107,19 @@ fn counters(ingredients: &Ingredients) -> Value {
 }
 
 /// Switches, and what else Envoy is told.
-fn switches(ingredients: &Ingredients) -> Value {
-    let transport = match ingredients.transport {
-        Transport::Delta => "DELTA_GRPC",
-        Transport::Sotw => "GRPC",
+fn features(input: &BootstrapInput) -> Value {
+    let api_type = match input.api_type {
+        AdsApiType::Delta => "DELTA_GRPC",
+        AdsApiType::Sotw => "GRPC",
     };
     json!({
-        "config": go_config(ingredients),
-        "runtime_flags": Value::Object(runtime(ingredients)).to_string(),
-        "xds_type": transport,
-        "global_downstream_max_connections": max_connections(ingredients),
-        "metadata_discovery": ingredients.switches.metadata_discovery,
-        "enable_self_discovery": ingredients.switches.self_discovery,
-        "envoy_status_port_enable_proxy_protocol": ingredients.switches.status_proxy_protocol,
+        "config": go_config(input),
+        "runtime_flags": Value::Object(runtime(input)).to_string(),
+        "xds_type": api_type,
+        "global_downstream_max_connections": max_connections(input),
+        "metadata_discovery": input.features.metadata_discovery,
+        "enable_self_discovery": input.features.self_discovery,
+        "envoy_status_port_enable_proxy_protocol": input.features.status_proxy_protocol,
         // Pilot 0.8's; nothing sets them any more.
         "connect_timeout": "1s",
         "refresh_delay": "1s",
@@ -133,16 +127,16 @@ fn switches(ingredients: &Ingredients) -> Value {
 }
 
 /// A socket address as JSON text; nothing for no address.
-fn address(what: &str, text: &str, ingredients: &Ingredients) -> Result<Value> {
+fn address(what: &str, text: &str, input: &BootstrapInput) -> Result<Value> {
     match text {
         "" => Ok(Value::Null),
-        text => socket_address(what, text, ingredients.host_ip.as_deref()).map(|it| it.to_string().into()),
+        text => socket_address(what, text, input.host_ip.as_deref()).map(|it| it.to_string().into()),
     }
 }
 
 /// ProxyConfig by the names of Go's fields.
-fn go_config(ingredients: &Ingredients) -> Value {
-    let config = &ingredients.config;
+fn go_config(input: &BootstrapInput) -> Value {
+    let config = &input.config;
     json!({
         "ConfigPath": config.config_path,
         "BinaryPath": config.binary_path,

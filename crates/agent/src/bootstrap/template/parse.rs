@@ -8,13 +8,13 @@ use anyhow::{Result, anyhow, bail};
 use serde_json::Value;
 
 #[derive(Debug, PartialEq)]
-pub(super) enum Node {
+pub(super) enum TemplateNode {
     Text(String),
     Print(Pipeline),
     /// Conditions with what they show, and what is shown when none holds.
-    If(Vec<(Pipeline, Vec<Node>)>, Vec<Node>),
+    If(Vec<(Pipeline, Vec<TemplateNode>)>, Vec<TemplateNode>),
     Range(Loop),
-    With(Pipeline, Vec<Node>, Vec<Node>),
+    With(Pipeline, Vec<TemplateNode>, Vec<TemplateNode>),
     Assign(String, Pipeline),
 }
 
@@ -23,8 +23,8 @@ pub(super) struct Loop {
     /// Variables for index or key, and for the value.
     pub(super) names: Vec<String>,
     pub(super) over: Pipeline,
-    pub(super) body: Vec<Node>,
-    pub(super) otherwise: Vec<Node>,
+    pub(super) body: Vec<TemplateNode>,
+    pub(super) otherwise: Vec<TemplateNode>,
 }
 
 /// Commands joined by `|`: the value of each is the last argument of the next.
@@ -46,44 +46,44 @@ pub(super) enum Operand {
 }
 
 /// Reads a whole template.
-pub(super) fn parse(text: &str) -> Result<Vec<Node>> {
-    let mut parser = Parser { pieces: split(text)?.into_iter().peekable() };
+pub(super) fn parse(text: &str) -> Result<Vec<TemplateNode>> {
+    let mut parser = Parser { segments: split(text)?.into_iter().peekable() };
     let nodes = parser.nodes()?;
-    match parser.pieces.next() {
+    match parser.segments.next() {
         None => Ok(nodes),
-        Some(piece) => bail!("line {}: nothing is open that could be ended here", piece.line()),
+        Some(segment) => bail!("line {}: nothing is open that could be ended here", segment.line()),
     }
 }
 
 #[derive(Debug)]
-enum Piece {
+enum Segment {
     Text(String),
-    Action { line: usize, words: Vec<Word> },
+    Action { line: usize, tokens: Vec<Token> },
 }
 
-impl Piece {
+impl Segment {
     fn line(&self) -> usize {
         match self {
-            Piece::Text(_) => 0,
-            Piece::Action { line, .. } => *line,
+            Segment::Text(_) => 0,
+            Segment::Action { line, .. } => *line,
         }
     }
 
     /// The keyword that an action begins with.
     fn keyword(&self) -> &str {
         match self {
-            Piece::Action { words, .. } => match words.first() {
-                Some(Word::Name(name)) => name,
+            Segment::Action { tokens, .. } => match tokens.first() {
+                Some(Token::Name(name)) => name,
                 _ => "",
             },
-            Piece::Text(_) => "",
+            Segment::Text(_) => "",
         }
     }
 }
 
 /// Splits into text and actions; `{{-` and `-}}` take the space beside them away.
-fn split(text: &str) -> Result<Vec<Piece>> {
-    let mut pieces = Vec::new();
+fn split(text: &str) -> Result<Vec<Segment>> {
+    let mut segments = Vec::new();
     let (mut rest, mut line, mut trim) = (text, 1, false);
     while let Some(at) = rest.find("{{") {
         let (before, after) = (&rest[..at], &rest[at + 2..]);
@@ -96,16 +96,16 @@ fn split(text: &str) -> Result<Vec<Piece>> {
         }
         trim = inside.ends_with(" -") || inside.ends_with("\n-");
         inside = if trim { &inside[..inside.len() - 1] } else { inside };
-        pieces.push(Piece::Text(shown.to_owned()));
+        segments.push(Segment::Text(shown.to_owned()));
         if !inside.trim_start().starts_with("/*") {
-            pieces.push(Piece::Action { line, words: words(inside, line)? });
+            segments.push(Segment::Action { line, tokens: tokens(inside, line)? });
         }
         line += after[..end].matches('\n').count();
         rest = &after[end + 2..];
     }
-    pieces.push(Piece::Text(if trim { rest.trim_start() } else { rest }.to_owned()));
-    pieces.retain(|piece| !matches!(piece, Piece::Text(text) if text.is_empty()));
-    Ok(pieces)
+    segments.push(Segment::Text(if trim { rest.trim_start() } else { rest }.to_owned()));
+    segments.retain(|segment| !matches!(segment, Segment::Text(text) if text.is_empty()));
+    Ok(segments)
 }
 
 /// Where `}}` stands, outside of quotes.
@@ -126,7 +126,7 @@ fn action_end(text: &str) -> Option<usize> {
 }
 
 #[derive(Clone, Debug, PartialEq)]
-enum Word {
+enum Token {
     /// A keyword, function or literal such as `true`.
     Name(String),
     /// `.a.b`
@@ -135,31 +135,31 @@ enum Word {
     Variable(String, Vec<String>),
     Literal(Value),
     /// One of `| ( ) , := =`
-    Mark(&'static str),
+    Symbol(&'static str),
 }
 
-const MARKS: [&str; 6] = ["|", "(", ")", ",", ":=", "="];
+const SYMBOLS: [&str; 6] = ["|", "(", ")", ",", ":=", "="];
 
-fn words(text: &str, line: usize) -> Result<Vec<Word>> {
-    let mut words = Vec::new();
+fn tokens(text: &str, line: usize) -> Result<Vec<Token>> {
+    let mut tokens = Vec::new();
     let mut rest = text.trim_start();
     while let Some(first) = rest.chars().next() {
-        let length = if let Some(mark) = MARKS.iter().find(|mark| rest.starts_with(**mark)) {
-            words.push(Word::Mark(mark));
-            mark.len()
+        let length = if let Some(symbol) = SYMBOLS.iter().find(|symbol| rest.starts_with(**symbol)) {
+            tokens.push(Token::Symbol(symbol));
+            symbol.len()
         } else if first == '"' || first == '`' {
             let length = quoted_length(rest).ok_or_else(|| anyhow!("line {line}: a quote is not closed"))?;
-            words.push(Word::Literal(unquote(&rest[..length], line)?));
+            tokens.push(Token::Literal(unquote(&rest[..length], line)?));
             length
         } else {
             let end = |c: char| c.is_whitespace() || "|(),=:".contains(c);
             let length = rest.find(end).unwrap_or(rest.len()).max(1);
-            words.push(word(&rest[..length], line)?);
+            tokens.push(token(&rest[..length], line)?);
             length
         };
         rest = rest[length..].trim_start();
     }
-    Ok(words)
+    Ok(tokens)
 }
 
 fn quoted_length(text: &str) -> Option<usize> {
@@ -183,85 +183,85 @@ fn unquote(text: &str, line: usize) -> Result<Value> {
     }
 }
 
-fn word(text: &str, line: usize) -> Result<Word> {
+fn token(text: &str, line: usize) -> Result<Token> {
     let path = |path: &str| path.split('.').filter(|part| !part.is_empty()).map(str::to_owned).collect();
     if let Some(fields) = text.strip_prefix('.') {
-        return Ok(Word::Field(path(fields)));
+        return Ok(Token::Field(path(fields)));
     }
     if let Some(variable) = text.strip_prefix('$') {
         let (name, fields) = variable.split_once('.').unwrap_or((variable, ""));
-        return Ok(Word::Variable(name.to_owned(), path(fields)));
+        return Ok(Token::Variable(name.to_owned(), path(fields)));
     }
     match text {
-        "true" | "false" | "nil" => Ok(Word::Literal(match text {
+        "true" | "false" | "nil" => Ok(Token::Literal(match text {
             "nil" => Value::Null,
             text => (text == "true").into(),
         })),
         _ if text.starts_with(|c: char| c.is_ascii_digit() || c == '-' || c == '+') => {
             let number = text.parse::<i64>().map(Value::from).or_else(|_| text.parse::<f64>().map(Value::from));
-            Ok(Word::Literal(number.map_err(|_| anyhow!("line {line}: {text:?} is no number"))?))
+            Ok(Token::Literal(number.map_err(|_| anyhow!("line {line}: {text:?} is no number"))?))
         }
-        _ if text.chars().all(|c| c.is_alphanumeric() || c == '_') => Ok(Word::Name(text.to_owned())),
+        _ if text.chars().all(|c| c.is_alphanumeric() || c == '_') => Ok(Token::Name(text.to_owned())),
         _ => bail!("line {line}: could not read {text:?}"),
     }
 }
 
 struct Parser {
-    pieces: Peekable<IntoIter<Piece>>,
+    segments: Peekable<IntoIter<Segment>>,
 }
 
 impl Parser {
     /// Everything up to an `else`, an `end` or the end.
-    fn nodes(&mut self) -> Result<Vec<Node>> {
+    fn nodes(&mut self) -> Result<Vec<TemplateNode>> {
         let mut nodes = Vec::new();
-        while self.pieces.peek().is_some_and(|piece| !["else", "end"].contains(&piece.keyword())) {
-            let Some(piece) = self.pieces.next() else { break };
-            nodes.push(match piece {
-                Piece::Text(text) => Node::Text(text),
-                Piece::Action { line, words } => self.action(line, words)?,
+        while self.segments.peek().is_some_and(|segment| !["else", "end"].contains(&segment.keyword())) {
+            let Some(segment) = self.segments.next() else { break };
+            nodes.push(match segment {
+                Segment::Text(text) => TemplateNode::Text(text),
+                Segment::Action { line, tokens } => self.action(line, tokens)?,
             });
         }
         Ok(nodes)
     }
 
-    fn action(&mut self, line: usize, words: Vec<Word>) -> Result<Node> {
-        match (&words[..], words.first()) {
-            (_, Some(Word::Name(name))) if name == "if" => self.conditions(line, &words[1..]),
-            (_, Some(Word::Name(name))) if name == "range" => {
-                let (names, over) = loop_head(&words[1..], line)?;
+    fn action(&mut self, line: usize, tokens: Vec<Token>) -> Result<TemplateNode> {
+        match (&tokens[..], tokens.first()) {
+            (_, Some(Token::Name(name))) if name == "if" => self.conditions(line, &tokens[1..]),
+            (_, Some(Token::Name(name))) if name == "range" => {
+                let (names, over) = loop_head(&tokens[1..], line)?;
                 let (body, otherwise) = self.block(line)?;
-                Ok(Node::Range(Loop { names, over, body, otherwise }))
+                Ok(TemplateNode::Range(Loop { names, over, body, otherwise }))
             }
-            (_, Some(Word::Name(name))) if name == "with" => {
-                let over = pipeline(&words[1..], line)?;
+            (_, Some(Token::Name(name))) if name == "with" => {
+                let over = pipeline(&tokens[1..], line)?;
                 let (body, otherwise) = self.block(line)?;
-                Ok(Node::With(over, body, otherwise))
+                Ok(TemplateNode::With(over, body, otherwise))
             }
-            (_, Some(Word::Name(name))) if ["define", "template", "block", "break", "continue"].contains(&&**name) => {
+            (_, Some(Token::Name(name))) if ["define", "template", "block", "break", "continue"].contains(&&**name) => {
                 bail!("line {line}: {name} is not supported")
             }
-            ([Word::Variable(name, fields), Word::Mark(":=" | "="), rest @ ..], _) if fields.is_empty() => {
-                Ok(Node::Assign(name.clone(), pipeline(rest, line)?))
+            ([Token::Variable(name, fields), Token::Symbol(":=" | "="), rest @ ..], _) if fields.is_empty() => {
+                Ok(TemplateNode::Assign(name.clone(), pipeline(rest, line)?))
             }
-            _ => Ok(Node::Print(pipeline(&words, line)?)),
+            _ => Ok(TemplateNode::Print(pipeline(&tokens, line)?)),
         }
     }
 
     /// `if`, any `else if`, `else` and the `end` of them all.
-    fn conditions(&mut self, line: usize, words: &[Word]) -> Result<Node> {
-        let mut branches = vec![(pipeline(words, line)?, self.nodes()?)];
+    fn conditions(&mut self, line: usize, tokens: &[Token]) -> Result<TemplateNode> {
+        let mut branches = vec![(pipeline(tokens, line)?, self.nodes()?)];
         loop {
-            match self.pieces.next() {
-                Some(Piece::Action { line, words }) => match &words[..] {
-                    [Word::Name(_), Word::Name(name), rest @ ..] if name == "if" => {
+            match self.segments.next() {
+                Some(Segment::Action { line, tokens }) => match &tokens[..] {
+                    [Token::Name(_), Token::Name(name), rest @ ..] if name == "if" => {
                         branches.push((pipeline(rest, line)?, self.nodes()?));
                     }
-                    [Word::Name(name)] if name == "else" => {
+                    [Token::Name(name)] if name == "else" => {
                         let otherwise = self.nodes()?;
                         self.end(line)?;
-                        return Ok(Node::If(branches, otherwise));
+                        return Ok(TemplateNode::If(branches, otherwise));
                     }
-                    _ => return Ok(Node::If(branches, Vec::new())),
+                    _ => return Ok(TemplateNode::If(branches, Vec::new())),
                 },
                 _ => bail!("line {line}: if is not ended"),
             }
@@ -269,11 +269,11 @@ impl Parser {
     }
 
     /// The body of a loop or `with`, and what stands after its `else`.
-    fn block(&mut self, line: usize) -> Result<(Vec<Node>, Vec<Node>)> {
+    fn block(&mut self, line: usize) -> Result<(Vec<TemplateNode>, Vec<TemplateNode>)> {
         let body = self.nodes()?;
         let mut otherwise = Vec::new();
-        if self.pieces.peek().is_some_and(|piece| piece.keyword() == "else") {
-            self.pieces.next();
+        if self.segments.peek().is_some_and(|segment| segment.keyword() == "else") {
+            self.segments.next();
             otherwise = self.nodes()?;
         }
         self.end(line)?;
@@ -281,27 +281,27 @@ impl Parser {
     }
 
     fn end(&mut self, line: usize) -> Result<()> {
-        match self.pieces.next() {
-            Some(piece) if piece.keyword() == "end" => Ok(()),
+        match self.segments.next() {
+            Some(segment) if segment.keyword() == "end" => Ok(()),
             _ => bail!("line {line}: what is opened here is not ended"),
         }
     }
 }
 
 /// `$i, $v := .list`, `$v := .list` or `.list`.
-fn loop_head(words: &[Word], line: usize) -> Result<(Vec<String>, Pipeline)> {
-    let (names, rest) = match words {
-        [Word::Variable(a, _), Word::Mark(","), Word::Variable(b, _), Word::Mark(":="), rest @ ..] => {
+fn loop_head(tokens: &[Token], line: usize) -> Result<(Vec<String>, Pipeline)> {
+    let (names, rest) = match tokens {
+        [Token::Variable(a, _), Token::Symbol(","), Token::Variable(b, _), Token::Symbol(":="), rest @ ..] => {
             (vec![a.clone(), b.clone()], rest)
         }
-        [Word::Variable(a, _), Word::Mark(":="), rest @ ..] => (vec![a.clone()], rest),
+        [Token::Variable(a, _), Token::Symbol(":="), rest @ ..] => (vec![a.clone()], rest),
         rest => (Vec::new(), rest),
     };
     Ok((names, pipeline(rest, line)?))
 }
 
-fn pipeline(words: &[Word], line: usize) -> Result<Pipeline> {
-    let mut rest = words.iter().cloned().peekable();
+fn pipeline(tokens: &[Token], line: usize) -> Result<Pipeline> {
+    let mut rest = tokens.iter().cloned().peekable();
     let pipeline = commands(&mut rest, line)?;
     if rest.next().is_some() {
         bail!("line {line}: a bracket is closed that was not opened");
@@ -309,26 +309,26 @@ fn pipeline(words: &[Word], line: usize) -> Result<Pipeline> {
     Ok(pipeline)
 }
 
-fn commands(words: &mut Peekable<Cloned<Iter<'_, Word>>>, line: usize) -> Result<Pipeline> {
+fn commands(tokens: &mut Peekable<Cloned<Iter<'_, Token>>>, line: usize) -> Result<Pipeline> {
     let mut commands = vec![Vec::new()];
-    while let Some(word) = words.next_if(|word| *word != Word::Mark(")")) {
-        let operand = match word {
-            Word::Mark("|") => {
+    while let Some(token) = tokens.next_if(|token| *token != Token::Symbol(")")) {
+        let operand = match token {
+            Token::Symbol("|") => {
                 commands.push(Vec::new());
                 continue;
             }
-            Word::Mark("(") => {
-                let inside = self::commands(words, line)?;
-                if words.next() != Some(Word::Mark(")")) {
+            Token::Symbol("(") => {
+                let inside = self::commands(tokens, line)?;
+                if tokens.next() != Some(Token::Symbol(")")) {
                     bail!("line {line}: a bracket is not closed");
                 }
                 Operand::Group(inside)
             }
-            Word::Mark(mark) => bail!("line {line}: {mark:?} has no place here"),
-            Word::Name(name) => Operand::Function(name),
-            Word::Field(path) => Operand::Field(path),
-            Word::Variable(name, path) => Operand::Variable(name, path),
-            Word::Literal(value) => Operand::Literal(value),
+            Token::Symbol(symbol) => bail!("line {line}: {symbol:?} has no place here"),
+            Token::Name(name) => Operand::Function(name),
+            Token::Field(path) => Operand::Field(path),
+            Token::Variable(name, path) => Operand::Variable(name, path),
+            Token::Literal(value) => Operand::Literal(value),
         };
         if let Some(command) = commands.last_mut() {
             command.push(operand);

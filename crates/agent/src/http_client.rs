@@ -1,0 +1,72 @@
+//! Plain HTTP questions of the agent and its user to Envoy: `pilot-agent request`, `pilot-agent wait`,
+//! and what the process keeper asks the admin port.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use bytes::Bytes;
+use http::{Method, Request, Uri};
+use http_body_util::{BodyExt, Full};
+use hyper::client::conn::http1;
+use hyper_util::rt::TokioIo;
+use tokio::net::TcpStream;
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::args::{RequestArgs, WaitArgs};
+
+/// Ports that `request` may be sent to: Envoy's admin port and those of the agent.
+const PORTS: [u16; 4] = [15000, 15004, 15020, 15021];
+
+/// Sends the request of `pilot-agent request` and gives the body.
+pub async fn request(request: &RequestArgs) -> Result<Bytes> {
+    if !PORTS.contains(&request.port) {
+        bail!("could not ask port {}: only {PORTS:?} may be asked", request.port);
+    }
+    let method = request.method.to_uppercase().parse().context("could not read the method")?;
+    let address = format!("localhost:{}", request.port);
+    // istioctl leaves the first slash out.
+    let path = format!("/{}", request.path.trim_start_matches('/'));
+    send(request.timeout, method, &address, &path, request.body.clone().unwrap_or_default()).await
+}
+
+/// Returns when the page of `pilot-agent wait` says that all is well; an error when its time is up.
+pub async fn wait(wait: &WaitArgs) -> Result<()> {
+    let uri: Uri = wait.url.parse().with_context(|| format!("could not read the URL {:?}", wait.url))?;
+    let authority = uri.authority().with_context(|| format!("no host in the URL {:?}", wait.url))?;
+    let address = match authority.port() {
+        Some(_) => authority.to_string(),
+        None => format!("{authority}:80"),
+    };
+    let path = uri.path_and_query().map_or("/", |path| path.as_str());
+    let end = Instant::now() + Duration::from_secs(wait.timeout_seconds);
+    loop {
+        let limit = Duration::from_millis(wait.request_timeout_millis);
+        let Err(last) = send(limit, Method::GET, &address, path, String::new()).await else { return Ok(()) };
+        let pause = Duration::from_millis(wait.period_millis);
+        if Instant::now() + pause > end {
+            return Err(last.context(format!("Envoy was not ready within {} s", wait.timeout_seconds)));
+        }
+        sleep(pause).await;
+    }
+}
+
+/// One request on a connection of its own. An answer that is no success is an error with its body.
+pub async fn send(limit: Duration, method: Method, address: &str, path: &str, body: String) -> Result<Bytes> {
+    let exchange = exchange(method, address, path, body);
+    timeout(limit, exchange).await.with_context(|| format!("no answer from {address} within {limit:?}"))?
+}
+
+async fn exchange(method: Method, address: &str, path: &str, body: String) -> Result<Bytes> {
+    let message = Request::builder().method(method).uri(path).header("host", address);
+    let message = message.body(Full::new(Bytes::from(body))).with_context(|| format!("could not read {path:?}"))?;
+    let stream = TcpStream::connect(address).await.with_context(|| format!("could not connect to {address}"))?;
+    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
+    let driver = tokio::spawn(connection);
+    let (head, body) = sender.send_request(message).await?.into_parts();
+    let body = body.collect().await?.to_bytes();
+    driver.abort();
+    if !head.status.is_success() {
+        bail!("received {}: {}", head.status, String::from_utf8_lossy(&body).trim_end());
+    }
+    Ok(body)
+}

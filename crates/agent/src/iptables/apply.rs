@@ -1,0 +1,227 @@
+//! Puts rules into the kernel and takes them out again, through iptables, iptables-restore and ip.
+
+use std::io::Write;
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, bail};
+use nix::sched::{CloneFlags, setns};
+use tracing::{info, warn};
+
+use super::installed::InstalledRules;
+use super::options::{InterceptionMode, IptablesOptions};
+use super::rule::{self, IptablesArgs, IptablesRule};
+use super::rules::{IpFamily, rules};
+
+/// How long legacy iptables waits for others that hold its lock.
+const WAIT: &str = "--wait=30";
+
+/// Brings the kernel's rules to what the options say.
+pub(super) fn apply(options: &IptablesOptions) -> Result<()> {
+    if let Some(namespace) = &options.action.namespace {
+        enter(namespace)?;
+    }
+    let mut tables = vec![FamilyTables::find(IpFamily::V4, options)?];
+    if options.ipv6 {
+        tables.push(FamilyTables::find(IpFamily::V6, options)?);
+    } else if options.action.cleanup_only {
+        // An earlier run may have captured both.
+        tables.extend(FamilyTables::find(IpFamily::V6, options).ok());
+    }
+    let residue = tables.iter().any(|t| !t.found.is_clean());
+    let wanting = tables.iter().any(|t| !t.is_in_place());
+    if options.action.cleanup_only {
+        tables.iter().for_each(FamilyTables::remove);
+        if options.mode == InterceptionMode::Tproxy {
+            unroute(options);
+        }
+        return Ok(());
+    }
+    if !wanting && !options.action.force_apply {
+        info!("rules are in place already");
+        return route(options);
+    }
+    if residue && wanting && !options.action.reconcile {
+        warn!("rules of an earlier run are there and differ; --reconcile would replace them");
+    }
+    let guarded =
+        if residue && wanting && options.action.reconcile { Some(TrafficBlock::raise(&tables)?) } else { None };
+    if guarded.is_some() {
+        tables.iter().for_each(FamilyTables::remove);
+    }
+    for table in &tables {
+        table.restore()?;
+    }
+    drop(guarded);
+    route(options)
+}
+
+/// Works in another network namespace from here on: this thread and what it starts.
+fn enter(namespace: &str) -> Result<()> {
+    let file =
+        std::fs::File::open(namespace).with_context(|| format!("could not open network namespace {namespace}"))?;
+    setns(file, CloneFlags::CLONE_NEWNET).with_context(|| format!("could not enter network namespace {namespace}"))
+}
+
+/// The rules of one family and the tools that manage them.
+struct FamilyTables {
+    family: IpFamily,
+    binary: String,
+    rules: Vec<IptablesRule>,
+    found: InstalledRules,
+}
+
+impl FamilyTables {
+    fn find(family: IpFamily, options: &IptablesOptions) -> Result<FamilyTables> {
+        let binary = binary(family, options.action.binary.as_deref())?;
+        let found = saved(&binary);
+        Ok(FamilyTables { family, binary, rules: rules(options, family), found })
+    }
+
+    fn is_in_place(&self) -> bool {
+        let wanted = InstalledRules::read(&rule::restore(&self.rules));
+        self.found.has_chains_of(&wanted) && rule::checks(&self.rules).iter().all(|c| self.iptables(c).is_ok())
+    }
+
+    fn restore(&self) -> Result<()> {
+        let text = rule::restore(&self.rules);
+        info!(family = ?self.family, "applying rules\n{}", text.trim_end());
+        run(&format!("{}-restore", self.binary), &["--noflush", WAIT], Some(&text)).map(|_| ())
+    }
+
+    /// Best effort: of an earlier run, not all rules need be there, and others, made by other flags, may be.
+    fn remove(&self) {
+        let attempt = |command: &IptablesArgs| {
+            if let Err(error) = self.iptables(command) {
+                tracing::debug!("{error:#}");
+            }
+        };
+        rule::removals(&self.rules).iter().for_each(attempt);
+        saved(&self.binary).removals().iter().for_each(attempt);
+    }
+
+    fn iptables(&self, command: &IptablesArgs) -> Result<()> {
+        let mut arguments = vec![WAIT];
+        arguments.extend(command.iter().map(String::as_str));
+        run(&self.binary, &arguments, None).map(|_| ())
+    }
+}
+
+/// What is there now.
+fn saved(binary: &str) -> InstalledRules {
+    let saved = run(&format!("{binary}-save"), &[], None).unwrap_or_else(|error| {
+        warn!("{error:#}; taken for no rules");
+        String::new()
+    });
+    InstalledRules::read(&saved)
+}
+
+/// Stops all traffic of the pod while it exists.
+struct TrafficBlock<'a>(&'a [FamilyTables]);
+
+impl<'a> TrafficBlock<'a> {
+    fn raise(tables: &'a [FamilyTables]) -> Result<TrafficBlock<'a>> {
+        let guard = TrafficBlock(tables);
+        for table in tables {
+            for command in rule::insertions(&rule::guardrails()) {
+                table.iptables(&command)?;
+            }
+        }
+        Ok(guard)
+    }
+}
+
+impl Drop for TrafficBlock<'_> {
+    fn drop(&mut self) {
+        for table in self.0 {
+            for command in rule::removals(&rule::guardrails()) {
+                if let Err(error) = table.iptables(&command) {
+                    warn!("{error:#}");
+                }
+            }
+        }
+    }
+}
+
+/// Where rules are defined already, the same kind of tables is used: legacy if it has any, else nft.
+fn binary(family: IpFamily, wanted: Option<&str>) -> Result<String> {
+    let plain = match family {
+        IpFamily::V4 => "iptables",
+        IpFamily::V6 => "ip6tables",
+    };
+    if let Some(wanted) = wanted {
+        let name = format!("{plain}-{wanted}");
+        return if exists(&name) { Ok(name) } else { bail!("could not run {name}: not found") };
+    }
+    let legacy = format!("{plain}-legacy");
+    let in_use = |saved: String| saved.lines().any(|line| line.starts_with("-A"));
+    if run(&format!("{legacy}-save"), &[], None).is_ok_and(in_use) {
+        return Ok(legacy);
+    }
+    let found = [format!("{plain}-nft"), plain.to_owned(), legacy].into_iter().find(|name| exists(name));
+    found.with_context(|| format!("could not find {plain}"))
+}
+
+fn exists(program: &str) -> bool {
+    run(program, &["--version"], None).is_ok()
+}
+
+/// In TPROXY mode marked packets come back in through loopback; IPv6 needs Envoy's source address on it.
+fn route(options: &IptablesOptions) -> Result<()> {
+    if options.ipv6 {
+        ip(&["-6", "addr", "add", "::6/128", "dev", "lo"])?;
+    }
+    if options.mode != InterceptionMode::Tproxy || options.inbound_ports.is_empty() {
+        return Ok(());
+    }
+    let (mark, table) = (options.tproxy_mark.as_str(), options.tproxy_table.as_str());
+    for family in families(options) {
+        ip(&[family, "rule", "add", "fwmark", mark, "lookup", table])?;
+        ip(&[family, "route", "add", "local", "default", "dev", "lo", "table", table])?;
+    }
+    Ok(())
+}
+
+fn unroute(options: &IptablesOptions) {
+    let (mark, table) = (options.tproxy_mark.as_str(), options.tproxy_table.as_str());
+    for family in families(options) {
+        let removed = ip(&[family, "rule", "del", "fwmark", mark, "lookup", table]);
+        let removed = removed.and_then(|()| ip(&[family, "route", "flush", "table", table]));
+        if let Err(error) = removed {
+            tracing::debug!("{error:#}");
+        }
+    }
+}
+
+fn families(options: &IptablesOptions) -> &'static [&'static str] {
+    if options.ipv6 { &["-4", "-6"] } else { &["-4"] }
+}
+
+fn ip(arguments: &[&str]) -> Result<()> {
+    let is_there = |said: &str| said.contains("File exists") || said.contains("already assigned");
+    match run("ip", arguments, None) {
+        // Of an earlier run.
+        Err(error) if is_there(&format!("{error:#}")) => Ok(()),
+        other => other.map(|_| ()),
+    }
+}
+
+/// Runs a tool to its end and gives what it printed; its complaint is the error.
+fn run(program: &str, arguments: &[&str], input: Option<&str>) -> Result<String> {
+    let could_not = || format!("could not run {program} {}", arguments.join(" "));
+    let mut child = Command::new(program)
+        .args(arguments)
+        .stdin(if input.is_some() { Stdio::piped() } else { Stdio::null() })
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .with_context(could_not)?;
+    if let (Some(text), Some(mut stdin)) = (input, child.stdin.take()) {
+        stdin.write_all(text.as_bytes()).with_context(could_not)?;
+    }
+    let output = child.wait_with_output().with_context(could_not)?;
+    if !output.status.success() {
+        let complaint = String::from_utf8_lossy(&output.stderr);
+        bail!("{}: {}", could_not(), complaint.trim());
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}

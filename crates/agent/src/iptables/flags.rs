@@ -1,0 +1,288 @@
+//! The flags of `istio-iptables` and their environment names, as one table, and how they become `IptablesOptions`.
+//! A flag wins over the environment, the environment over the default.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use anyhow::{Context, Result, bail};
+
+use super::options::{
+    ApplyOptions, CommaList, DnsCapture, InterceptionMode, IpRange, IptablesOptions, OwnerGroups, Selection,
+};
+
+struct IptablesFlag {
+    name: &'static str,
+    short: Option<char>,
+    default: &'static str,
+    /// Names in the environment beside the flag's own in capitals.
+    env: &'static [&'static str],
+    help: &'static str,
+}
+
+const fn flag(name: &'static str, short: Option<char>, default: &'static str, help: &'static str) -> IptablesFlag {
+    IptablesFlag { name, short, default, env: &[], help }
+}
+
+const fn switch(name: &'static str, help: &'static str) -> IptablesFlag {
+    flag(name, None, "false", help)
+}
+
+impl IptablesFlag {
+    const fn or_env(mut self, env: &'static [&'static str]) -> IptablesFlag {
+        self.env = env;
+        self
+    }
+
+    fn is_switch(&self) -> bool {
+        self.default == "false"
+    }
+}
+
+const FLAGS: &[IptablesFlag] = &[
+    flag("envoy-port", Some('p'), "15001", "port of Envoy that takes outbound connections"),
+    flag("inbound-capture-port", Some('z'), "15006", "port of Envoy that takes inbound connections"),
+    flag("inbound-tunnel-port", Some('e'), "15008", "port of tunnels, never captured"),
+    flag("proxy-uid", Some('u'), "", "users whose calls are not captured; else that of $ENVOY_USER, else 1337"),
+    flag("proxy-gid", Some('g'), "", "groups whose calls are not captured; else the users"),
+    flag("istio-inbound-interception-mode", Some('m'), "", "REDIRECT or TPROXY"),
+    flag("istio-inbound-ports", Some('b'), "", "inbound ports to capture, * for all"),
+    flag("istio-local-exclude-ports", Some('d'), "", "inbound ports not to capture when all are"),
+    flag("istio-exclude-interfaces", Some('c'), "", "interfaces left alone in both directions"),
+    flag("istio-service-cidr", Some('i'), "", "IP ranges whose calls are captured, * for all"),
+    flag("istio-service-exclude-cidr", Some('x'), "", "IP ranges not captured when all are"),
+    flag("istio-outbound-ports", Some('q'), "", "outbound ports captured in any case"),
+    flag("istio-local-outbound-ports-exclude", Some('o'), "", "outbound ports not captured"),
+    flag("kube-virt-interfaces", Some('k'), "", "virtual interfaces whose inbound traffic counts as outbound"),
+    flag("istio-inbound-tproxy-mark", Some('t'), "1337", "mark of TPROXY packets"),
+    flag("istio-inbound-tproxy-route-table", Some('r'), "133", "routing table of TPROXY packets"),
+    IptablesFlag { short: Some('n'), ..switch("dry-run", "print what would be applied") },
+    flag("iptables-probe-port", None, "15002", "accepted, without effect"),
+    flag("probe-timeout", None, "5s", "accepted, without effect"),
+    switch("skip-rule-apply", "apply nothing"),
+    switch("run-validation", "not supported"),
+    switch("redirect-dns", "lead DNS queries to the agent").or_env(&["ISTIO_META_DNS_CAPTURE"]),
+    switch("drop-invalid", "drop packets that connection tracking calls invalid").or_env(&["INVALID_DROP"]),
+    switch("dual-stack", "capture both families").or_env(&["ISTIO_DUAL_STACK"]),
+    switch("capture-all-dns", "lead all queries to port 53 to the agent, not only those of resolv.conf's servers"),
+    flag("network-namespace", None, "", "network namespace to work in, as a path"),
+    switch("cni-mode", "accepted, without effect"),
+    switch("reconcile", "replace rules of an earlier run that differ"),
+    switch("cleanup-only", "take all rules away"),
+    switch("cleanup", "the same"),
+    switch("force-apply", "apply even when the rules seem to be there"),
+    switch("native-nftables", "not supported: iptables-nft is used where it is the system's"),
+    flag("force-iptables-binary", None, "", "legacy or nft"),
+];
+
+/// What is asked of the machine besides flags and environment.
+pub(super) trait Machine {
+    /// The user's number, when the name is known.
+    fn uid(&self, user: &str) -> Option<u32>;
+    /// Addresses of all interfaces, in the kernel's order.
+    fn addresses(&self) -> Vec<IpAddr>;
+    /// The servers of resolv.conf.
+    fn nameservers(&self) -> Result<Vec<IpAddr>>;
+}
+
+/// Every flag with its help, for `--help`.
+pub(super) fn help() -> String {
+    let line = |flag: &IptablesFlag| {
+        let short = flag.short.map_or("    ".to_owned(), |short| format!("-{short}, "));
+        let default = if flag.is_switch() || flag.default.is_empty() {
+            String::new()
+        } else {
+            format!(" (default {})", flag.default)
+        };
+        format!("  {short}--{:38} {}{default}\n", flag.name, flag.help)
+    };
+    let lines: String = FLAGS.iter().map(line).collect();
+    format!(
+        "Sets up iptables rules that lead a pod's traffic through Envoy.\n\nusage: pilot-agent istio-iptables [flags]\n\n{lines}"
+    )
+}
+
+/// Reads arguments and environment.
+pub(super) fn options(
+    arguments: &[String],
+    environment: &dyn Fn(&str) -> Option<String>,
+    machine: &dyn Machine,
+) -> Result<IptablesOptions> {
+    let given = parse(arguments)?;
+    let text = |name: &'static str| value(name, &given, environment);
+    let list = |name: &'static str| listed(&text(name));
+    let on = |name: &'static str| truth(name, &text(name));
+    if on("native-nftables")? {
+        bail!("could not use native nftables: not supported, leave it out to use iptables");
+    }
+    if on("run-validation")? {
+        bail!("could not validate rules: not supported");
+    }
+    let env_or = |name: &str, default: &str| environment(name).unwrap_or_else(|| default.to_owned());
+    let mut proxy_uids = list("proxy-uid");
+    if proxy_uids.is_empty() {
+        let user = env_or("ENVOY_USER", "istio-proxy");
+        proxy_uids = vec![machine.uid(&user).map_or("1337".to_owned(), |uid| uid.to_string())];
+    }
+    let mut proxy_gids = list("proxy-gid");
+    if proxy_gids.is_empty() {
+        proxy_gids = proxy_uids.clone();
+    }
+    let options = IptablesOptions {
+        envoy_port: text("envoy-port"),
+        inbound_capture_port: text("inbound-capture-port"),
+        inbound_tunnel_port: text("inbound-tunnel-port"),
+        proxy_uids,
+        proxy_gids,
+        mode: mode(&text("istio-inbound-interception-mode"))?,
+        tproxy_mark: text("istio-inbound-tproxy-mark"),
+        tproxy_table: text("istio-inbound-tproxy-route-table"),
+        inbound_ports: selection(&text("istio-inbound-ports"), |port| Ok(port.to_owned()))?,
+        inbound_ports_excluded: list("istio-local-exclude-ports"),
+        groups: groups(&env_or("ISTIO_OUTBOUND_OWNER_GROUPS", "*"), &env_or("ISTIO_OUTBOUND_OWNER_GROUPS_EXCLUDE", "")),
+        outbound_ports: list("istio-outbound-ports"),
+        outbound_ports_excluded: list("istio-local-outbound-ports-exclude"),
+        ranges: selection(&text("istio-service-cidr"), IpRange::parse)?,
+        ranges_excluded: excluded_ranges(&text("istio-service-exclude-cidr"))?,
+        virtual_interfaces: list("kube-virt-interfaces"),
+        excluded_interfaces: list("istio-exclude-interfaces"),
+        dns: dns(on("redirect-dns")?, on("capture-all-dns")?, machine)?,
+        drop_invalid: on("drop-invalid")?,
+        ipv6: has_ipv6(&machine.addresses(), on("dual-stack")?),
+        loopback: env_or("ISTIO_OUTBOUND_IPV4_LOOPBACK_CIDR", "127.0.0.1/32"),
+        action: ApplyOptions {
+            dry_run: on("dry-run")?,
+            skip_apply: on("skip-rule-apply")?,
+            reconcile: on("reconcile")?,
+            cleanup_only: on("cleanup-only")? || on("cleanup")?,
+            force_apply: on("force-apply")?,
+            namespace: Some(text("network-namespace")).filter(|path| !path.is_empty()),
+            binary: Some(text("force-iptables-binary")).filter(|binary| !binary.is_empty()),
+        },
+    };
+    options.check()?;
+    Ok(options)
+}
+
+type FlagValues = BTreeMap<&'static str, String>;
+
+/// `--name value`, `--name=value`, `-x value`, `-xvalue`; a switch needs no value.
+fn parse(arguments: &[String]) -> Result<FlagValues> {
+    let mut given = FlagValues::new();
+    let mut rest = arguments.iter();
+    while let Some(argument) = rest.next() {
+        let (name, attached) = split(argument);
+        let found = FLAGS.iter().find(|flag| name == format!("--{}", flag.name) || is_short(flag, name));
+        let Some(flag) = found else { bail!("could not read {argument:?}: no such flag") };
+        let value = match attached {
+            Some(value) => value.to_owned(),
+            None if flag.is_switch() => "true".to_owned(),
+            None => rest.next().with_context(|| format!("could not read {argument}: no value follows"))?.clone(),
+        };
+        given.insert(flag.name, value);
+    }
+    Ok(given)
+}
+
+fn is_short(flag: &IptablesFlag, name: &str) -> bool {
+    flag.short.is_some_and(|short| name == format!("-{short}"))
+}
+
+fn split(argument: &str) -> (&str, Option<&str>) {
+    if argument.starts_with("--") {
+        return match argument.split_once('=') {
+            Some((name, value)) => (name, Some(value)),
+            None => (argument, None),
+        };
+    }
+    match argument.char_indices().nth(2) {
+        Some((at, _)) if argument.starts_with('-') => {
+            let value = &argument[at..];
+            (&argument[..at], Some(value.strip_prefix('=').unwrap_or(value)))
+        }
+        _ => (argument, None),
+    }
+}
+
+fn value(name: &'static str, given: &FlagValues, environment: &dyn Fn(&str) -> Option<String>) -> String {
+    if let Some(value) = given.get(name) {
+        return value.clone();
+    }
+    let own = name.to_uppercase().replace('-', "_");
+    let flag = FLAGS.iter().find(|flag| flag.name == name);
+    let more = flag.map_or(&[][..], |flag| flag.env);
+    // Of several names the last wins, as upstream binds them one after the other.
+    let set = more.iter().rev().find_map(|name| environment(name));
+    // Upstream reads the port of Envoy from its flag only.
+    let set = set.or_else(|| (name != "envoy-port").then(|| environment(&own)).flatten());
+    set.unwrap_or_else(|| flag.map_or("", |flag| flag.default).to_owned())
+}
+
+/// Truth as Go reads it.
+fn truth(name: &str, text: &str) -> Result<bool> {
+    match text {
+        "1" | "t" | "T" | "true" | "TRUE" | "True" => Ok(true),
+        "0" | "f" | "F" | "false" | "FALSE" | "False" | "" => Ok(false),
+        _ => bail!("could not read {text:?} of {name} as true or false"),
+    }
+}
+
+fn listed(text: &str) -> CommaList {
+    text.split(',').filter(|entry| !entry.is_empty()).map(str::to_owned).collect()
+}
+
+fn selection<T>(text: &str, parse: impl Fn(&str) -> Result<T>) -> Result<Selection<T>> {
+    if text == "*" {
+        return Ok(Selection::All);
+    }
+    Ok(Selection::Only(listed(text).iter().map(|entry| parse(entry)).collect::<Result<_>>()?))
+}
+
+fn excluded_ranges(text: &str) -> Result<Vec<IpRange>> {
+    match selection(text, IpRange::parse)? {
+        Selection::Only(ranges) => Ok(ranges),
+        Selection::All => bail!("could not exclude all IP ranges: leave out --istio-service-cidr instead"),
+    }
+}
+
+fn mode(text: &str) -> Result<InterceptionMode> {
+    match text {
+        "" | "REDIRECT" => Ok(InterceptionMode::Redirect),
+        "TPROXY" => Ok(InterceptionMode::Tproxy),
+        _ => bail!("could not capture by {text:?}: wanted REDIRECT or TPROXY"),
+    }
+}
+
+fn groups(include: &str, exclude: &str) -> OwnerGroups {
+    if include == "*" { OwnerGroups::AllBut(listed(exclude)) } else { OwnerGroups::Only(listed(include)) }
+}
+
+fn dns(redirect: bool, all: bool, machine: &dyn Machine) -> Result<DnsCapture> {
+    match (redirect, all) {
+        (false, _) => Ok(DnsCapture::Off),
+        (true, true) => Ok(DnsCapture::All),
+        (true, false) => match machine.nameservers()? {
+            none if none.is_empty() => {
+                tracing::warn!("DNS is not captured: resolv.conf names no server");
+                Ok(DnsCapture::Off)
+            }
+            servers => Ok(DnsCapture::Servers(servers)),
+        },
+    }
+}
+
+/// The first address that others can reach decides; in dual stack any IPv6 one does.
+fn has_ipv6(addresses: &[IpAddr], dual_stack: bool) -> bool {
+    let mut reachable = addresses.iter().map(IpAddr::to_canonical).filter(|address| !is_local(address));
+    if dual_stack { reachable.any(|address| address.is_ipv6()) } else { reachable.next().is_some_and(|a| a.is_ipv6()) }
+}
+
+fn is_local(address: &IpAddr) -> bool {
+    address.is_loopback()
+        || match address {
+            IpAddr::V4(v4) => v4.is_link_local(),
+            IpAddr::V6(v6) => v6.is_unicast_link_local(),
+        }
+}
+
+#[cfg(test)]
+mod tests;

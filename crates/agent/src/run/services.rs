@@ -1,0 +1,142 @@
+//! All that Envoy and the workload ask of the agent: each service is opened here, in the order they need each other.
+
+use std::fs;
+use std::net::SocketAddr;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Instant;
+
+use anyhow::{Context, Result};
+use serde_json::{Map, Value};
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+use tracing::info;
+
+use crate::bootstrap::Xds;
+use crate::certificates::CertificateStore;
+use crate::file_secrets::FileSecretNames;
+use crate::metrics::Metrics;
+use crate::plan::Plan;
+use crate::process::lifecycle::{LifecycleRequest, LifecycleSender};
+use crate::relay::{self, Relay};
+use crate::{dns, proxyless, sds, status};
+
+/// Tasks beside Envoy.
+#[derive(Default)]
+pub(super) struct ServiceTasks {
+    tasks: JoinSet<()>,
+    stop: CancellationToken,
+}
+
+impl ServiceTasks {
+    pub(super) fn spawn(&mut self, task: impl Future<Output = ()> + Send + 'static) {
+        self.tasks.spawn(task);
+    }
+
+    pub(super) async fn stop(mut self) {
+        self.stop.cancel();
+        self.tasks.shutdown().await;
+    }
+}
+
+/// Opens everything before Envoy starts, so that nothing it asks for is refused.
+pub(super) async fn open(
+    plan: &Plan,
+    store: &CertificateStore,
+    file_secrets: &FileSecretNames,
+    orders: &LifecycleSender,
+    services: &mut ServiceTasks,
+) -> Result<()> {
+    let metrics = Arc::new(Metrics::default());
+    let names = watch::Sender::new(None);
+    if let Some(options) = status_options(plan, &names) {
+        let (sender, receiver) = mpsc::unbounded_channel();
+        let server = status::StatusServer::bind(options, Arc::clone(&metrics), sender).await?;
+        services.spawn(server.serve(services.stop.clone()));
+        services.spawn(obey(receiver, orders.clone()));
+    }
+    if let Some(address) = plan.dns.address {
+        let server = dns::DnsServer::bind(dns_options(plan, address), names.subscribe(), Arc::clone(&metrics)).await;
+        let server = server.with_context(|| format!("could not answer DNS on {address}"))?;
+        services.spawn(server.serve(services.stop.clone()));
+    }
+    let socket = Path::new(&plan.bootstrap_input.sds_socket);
+    // SPIRE, for one, serves secrets at the same place.
+    if UnixStream::connect(socket).is_ok() {
+        info!(socket = %socket.display(), "secrets are served by someone else");
+    } else {
+        // An Envoy that dials the control plane itself has configuration that the agent does not see.
+        let names = matches!(plan.bootstrap_input.xds, Xds::Relay(_)).then(|| file_secrets.clone());
+        let options = sds::SdsOptions { peers: plan.peers.sds.clone(), access: plan.access.clone(), names };
+        services.spawn(sds::SdsServer::bind(socket, store.clone(), options)?.serve(services.stop.clone()));
+    }
+    if let (Some(upstream), Xds::Relay(socket)) = (&plan.upstream, &plan.bootstrap_input.xds) {
+        let (peers, file_secrets) = (plan.peers.xds.clone(), file_secrets.clone());
+        let options =
+            relay::RelayOptions { peers, file_secrets, ..relay::RelayOptions::new(socket.into(), upstream.clone()) };
+        let names = plan.dns.address.map(|_| names);
+        services.spawn(Relay::bind(options, names, metrics)?.serve(services.stop.clone()));
+    }
+    plan.grpc_bootstrap.as_ref().map_or(Ok(()), |path| grpc_bootstrap(plan).write(path))
+}
+
+/// What the status port is told.
+async fn obey(mut receiver: mpsc::UnboundedReceiver<status::StatusCommand>, orders: LifecycleSender) {
+    while let Some(order) = receiver.recv().await {
+        orders.give(match order {
+            status::StatusCommand::Drain => LifecycleRequest::Drain,
+            status::StatusCommand::Quit => LifecycleRequest::Quit,
+        });
+    }
+}
+
+fn status_options(plan: &Plan, names: &relay::NameTableSender) -> Option<status::StatusOptions> {
+    let admin = (!plan.without_envoy).then_some(plan.drain.admin);
+    let metrics = match plan.bootstrap_input.ports.prometheus {
+        0 => admin,
+        port => admin.map(|admin| SocketAddr::new(admin.ip(), port)),
+    };
+    let metadata = &plan.bootstrap_input.config.proxy_metadata;
+    Some(status::StatusOptions {
+        address: plan.status.address?,
+        admin,
+        envoy_metrics: metrics,
+        application: *plan.identity.ips.first()?,
+        probers: plan.status.probers.clone(),
+        annotations: plan.status.prometheus_annotations.clone(),
+        local_metrics: metadata.get("METRICS_LOCALHOST_ACCESS_ONLY").is_some_and(|value| value == "true"),
+        names: plan.dns.address.map(|_| names.subscribe()),
+        began: Instant::now(),
+    })
+}
+
+fn dns_options(plan: &Plan, address: SocketAddr) -> dns::DnsOptions {
+    let resolv = dns::resolv_conf::ResolvConf::parse(&fs::read_to_string("/etc/resolv.conf").unwrap_or_default());
+    let search = resolv.search.first().map(String::as_str);
+    dns::DnsOptions {
+        address,
+        client_domain: dns::ClientDomain::new(&plan.identity.namespace, &plan.identity.domain, search),
+        servers: resolv.servers.iter().map(|ip| SocketAddr::new(*ip, 53)).collect(),
+        server_timeout: plan.dns.server_timeout,
+        parallel: plan.dns.parallel,
+    }
+}
+
+fn grpc_bootstrap(plan: &Plan) -> proxyless::GrpcBootstrap {
+    let node = &plan.bootstrap_input.node;
+    let parts = ["region", "zone", "subZone"].into_iter().zip(&node.locality).filter(|(_, text)| !text.is_empty());
+    let locality: Map<String, Value> = parts.map(|(key, text)| (key.to_owned(), text.as_str().into())).collect();
+    let mut metadata = node.metadata.clone();
+    // Tells the control plane to answer in gRPC's dialect.
+    metadata.insert("GENERATOR".to_owned(), "grpc".into());
+    let certificates = plan.certificates.as_ref().and_then(|files| files.chain.parent()).map(Path::to_owned);
+    proxyless::GrpcBootstrap {
+        node_id: node.id.clone(),
+        locality: if locality.is_empty() { Value::Null } else { Value::Object(locality) },
+        metadata: Value::Object(metadata),
+        socket: Path::new(&plan.bootstrap_input.config.config_path).join("XDS"),
+        certificates,
+    }
+}

@@ -1,0 +1,84 @@
+//! Services of a registry that have names and no address: a real Consul, whose services the mesh gives addresses, the
+//! agent that answers for the names, and Envoy that knows two services of one port apart by address alone.
+
+use std::fs;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+
+use serde_json::json;
+use tempfile::TempDir;
+use testkit::backend::HttpBackend;
+use testkit::consul::Consul;
+use testkit::discovery::Discovery;
+use testkit::{client, servers, wait};
+
+use crate::WORLD;
+use crate::pod::Pod;
+
+/// Both services have it, and speak nothing that Envoy could tell them apart by.
+const PORT: u16 = 7000;
+
+pub(crate) struct ConsulServices {
+    _consul: Consul,
+    _backends: Vec<HttpBackend>,
+    folder: TempDir,
+}
+
+impl ConsulServices {
+    /// Two services; `None` where there is no Consul.
+    pub(crate) async fn start() -> Option<ConsulServices> {
+        if servers::without("consul") {
+            return None;
+        }
+        let (consul, folder) = (Consul::start().await, tempfile::tempdir().expect("a folder"));
+        let mut backends = Vec::new();
+        for name in ["stock", "prices"] {
+            let backend = HttpBackend::start_at(name, (Ipv4Addr::UNSPECIFIED, 0).into()).await;
+            let meta = json!({"protocol": "tcp"});
+            let service = json!({"ID": name, "Service": name, "Address": WORLD, "Port": backend.port(), "Meta": meta});
+            consul.register("outside", &service, "passing").await;
+            backends.push(backend);
+        }
+        let text = format!("registries:\n- consul: {{addresses: ['{}'], servicePort: {PORT}}}\n", consul.url());
+        fs::write(folder.path().join("registries.yaml"), text).expect("a file");
+        Some(ConsulServices { _consul: consul, _backends: backends, folder })
+    }
+
+    pub(crate) fn flag(&self) -> String {
+        format!("--registryConfig={}", self.folder.path().join("registries.yaml").display())
+    }
+
+    /// From a name to an answer, as a program does it: by DNS, then by the address. The same after a restart.
+    pub(crate) async fn are_reached_by_name(&self, pod: &Pod, discovery: &mut Discovery) {
+        let [stock, prices] = [address_of(pod, "stock").await, address_of(pod, "prices").await];
+        assert_ne!(stock, prices);
+        let shown = client::get(discovery.http(), "discovery", "/debug/registryz").await.expect("the services");
+        let has = |part: &str| shown.body.contains(part);
+        assert!(has(&stock.to_string()) && has("2001:2::f0f0:"), "{}", shown.body);
+        for (address, name) in [(stock, "stock"), (prices, "prices")] {
+            assert_eq!(address.octets()[..2], [240, 240], "{address}");
+            answers(pod, address, name).await;
+        }
+        discovery.restart().await;
+        assert_eq!([address_of(pod, "stock").await, address_of(pod, "prices").await], [stock, prices]);
+        answers(pod, stock, "stock").await;
+    }
+}
+
+/// What the agent says, asked at the address of a server that does not exist.
+async fn address_of(pod: &Pod, service: &str) -> Ipv4Addr {
+    wait::until(&format!("the address of {service}"), async || {
+        match pod.resolve((WORLD, 53).into(), &format!("{service}.service.consul.")).await?[..] {
+            [IpAddr::V4(address)] => Ok(address),
+            ref other => Err(format!("{other:?}")),
+        }
+    })
+    .await
+}
+
+async fn answers(pod: &Pod, address: Ipv4Addr, service: &str) {
+    wait::until(&format!("an answer of {service}"), async || {
+        let reply = pod.get(SocketAddr::from((address, PORT)), "whoever").await?;
+        if reply.contains(&format!("x-backend: {service}")) { Ok(()) } else { Err(reply) }
+    })
+    .await;
+}

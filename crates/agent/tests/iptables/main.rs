@@ -1,0 +1,185 @@
+//! Transparent capture in network namespaces of the test's own: a pod with pilot-agent, its Envoy and the rules
+//! of istio-iptables, and the world outside with pilot-discovery and backends. Nothing is left behind: the namespaces
+//! live as long as the threads that stand in them.
+//!
+//! One test only: whatever this program starts, it starts inside the world's namespace.
+
+mod consul_services;
+mod namespace;
+mod pod;
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+
+use testkit::backend::HttpBackend;
+use testkit::discovery::{Discovery, Setup};
+use testkit::{built, client, ports, servers, wait};
+
+use crate::consul_services::ConsulServices;
+
+use crate::namespace::Namespace;
+use crate::pod::Pod;
+
+/// The world's end of the cable.
+const WORLD: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
+/// The pod's.
+const POD: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
+/// An address that no machine has: only Envoy can make something of it.
+const SERVICE: Ipv4Addr = Ipv4Addr::new(10, 96, 0, 10);
+
+/// What a pod's init container is given, and DNS.
+const FLAGS: &str = "-p 15001 -z 15006 -u 1337 -g 1337 -m REDIRECT -i * -b * -d 15090,15021,15020 --redirect-dns \
+                     --capture-all-dns";
+
+const HOST: &str = "cart.shop.svc.cluster.local";
+
+fn documents(backends: &[(&str, &HttpBackend)], app: u16) -> String {
+    let endpoint = |(version, backend): &(&str, &HttpBackend)| {
+        let port = backend.port();
+        format!("  - {{address: {WORLD}, ports: {{http: {port}}}, labels: {{version: {version}}}}}\n")
+    };
+    let endpoints: String = backends.iter().map(endpoint).collect();
+    format!(
+        "apiVersion: networking.istio.io/v1\nkind: ServiceEntry\nmetadata: {{name: cart, namespace: shop}}\n\
+         spec:\n  hosts: [{HOST}]\n  addresses: [{SERVICE}]\n  location: MESH_INTERNAL\n  resolution: STATIC\n  \
+         ports: [{{name: http, number: 80, protocol: HTTP}}]\n  endpoints:\n{endpoints}---\n\
+         apiVersion: networking.istio.io/v1\nkind: DestinationRule\nmetadata: {{name: cart, namespace: shop}}\n\
+         spec:\n  host: {HOST}\n  subsets:\n  - {{name: v1, labels: {{version: v1}}}}\n  \
+         - {{name: v2, labels: {{version: v2}}}}\n---\n\
+         apiVersion: networking.istio.io/v1\nkind: ServiceEntry\nmetadata: {{name: app, namespace: shop}}\n\
+         spec:\n  hosts: [app.shop.svc.cluster.local]\n  addresses: [10.96.0.11]\n  location: MESH_INTERNAL\n  \
+         resolution: STATIC\n  ports: [{{name: http, number: {app}, protocol: HTTP}}]\n  \
+         endpoints: [{{address: {POD}}}]\n"
+    )
+}
+
+fn route(subset: &str) -> String {
+    format!(
+        "apiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {{name: cart, namespace: shop}}\n\
+         spec:\n  hosts: [{HOST}]\n  http:\n  - route: [{{destination: {{host: {HOST}, subset: {subset}}}}}]\n"
+    )
+}
+
+#[test]
+fn traffic_of_a_pod_goes_through_envoy() {
+    if servers::without("envoy") || servers::without("iptables") {
+        return;
+    }
+    Namespace::new("the world").enter(|| {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        runtime.block_on(in_the_world());
+    });
+}
+
+async fn in_the_world() {
+    let pod = Pod::new();
+    let listening = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
+    let (v1, v2) = (HttpBackend::start_at("v1", listening).await, HttpBackend::start_at("v2", listening).await);
+    let app = pod.app();
+    let files = vec![
+        ("mesh.yaml".to_owned(), documents(&[("v1", &v1), ("v2", &v2)], app)),
+        ("route.yaml".to_owned(), route("v2")),
+    ];
+    let grpc = SocketAddr::from((WORLD, ports::free()));
+    let mesh = "enableAutoMtls: false\n".to_owned();
+    let consul = ConsulServices::start().await;
+    let mut args = vec![format!("--grpcAddr={grpc}")];
+    args.extend(consul.iter().map(ConsulServices::flag));
+    let setup = Setup { files, mesh, args, ..Setup::default() };
+    let binary = built::binary("discovery", "pilot-discovery");
+    let mut discovery = Discovery::start(&binary.to_string_lossy(), setup).await;
+
+    let uncaptured = pod.get((SERVICE, 80).into(), HOST).await;
+    assert!(uncaptured.is_err(), "somebody answers without capture: {uncaptured:?}");
+    pod.iptables(FLAGS);
+    let saved = pod.saved_rules("iptables-save");
+    assert!(saved.contains("-A OUTPUT -j ISTIO_OUTPUT"), "{saved}");
+    pod.iptables(FLAGS);
+    assert_eq!(pod.saved_rules("iptables-save"), saved, "a second run changes nothing");
+
+    // As in a real pod, rules come first: a connection from before them would be taken for one from outside.
+    pod.start_agent(grpc).await;
+    outbound_obeys_the_route(&pod, &discovery).await;
+    inbound_passes_envoy(app).await;
+    names_of_the_mesh_are_resolved(&pod).await;
+    if let Some(consul) = &consul {
+        consul.are_reached_by_name(&pod, &mut discovery).await;
+    }
+
+    pod.iptables(&format!("{FLAGS} --cleanup-only"));
+    assert!(!pod.saved_rules("iptables-save").contains("ISTIO"));
+    every_kind_of_rule_is_taken_by_the_kernel(&pod);
+
+    pod.iptables("-b * -i * -m TPROXY --redirect-dns --capture-all-dns --dual-stack");
+    pod.iptables("--cleanup-only");
+    for tool in ["iptables-save", "ip6tables-save"] {
+        assert!(!pod.saved_rules(tool).contains("ISTIO"), "chains go whatever flags made them");
+    }
+}
+
+async fn outbound_obeys_the_route(pod: &Pod, discovery: &Discovery) {
+    let answered_by = async |name: &str| {
+        wait::until(&format!("an answer of {name}"), async || {
+            let reply = pod.get((SERVICE, 80).into(), HOST).await?;
+            if reply.contains(&format!("x-backend: {name}")) { Ok(reply) } else { Err(reply) }
+        })
+        .await
+    };
+    let reply = answered_by("v2").await;
+    assert!(reply.contains("server: envoy") || reply.contains("x-envoy-upstream-service-time"), "{reply}");
+    discovery.write("route.yaml", &route("v1"));
+    answered_by("v1").await;
+    let fault = "  http:\n  - directResponse: {status: 418}\n";
+    let document = route("v1");
+    let (head, _) = document.split_once("  http:").expect("a route");
+    discovery.write("route.yaml", &format!("{head}{fault}"));
+    wait::until("the rule", async || match pod.get((SERVICE, 80).into(), HOST).await? {
+        reply if reply.starts_with("HTTP/1.1 418") => Ok(()),
+        reply => Err(reply),
+    })
+    .await;
+}
+
+/// A call from outside to the application's own port meets Envoy first.
+async fn inbound_passes_envoy(app: u16) {
+    wait::until("an answer through Envoy", async || {
+        let reply = client::get((POD, app).into(), "app.shop.svc.cluster.local", "/").await?;
+        let passed = reply.backend() == "app" && !reply.header("x-envoy-upstream-service-time").is_empty();
+        if passed { Ok(()) } else { Err(format!("{reply:?}")) }
+    })
+    .await;
+}
+
+/// A query to a server that does not exist is answered by the agent.
+async fn names_of_the_mesh_are_resolved(pod: &Pod) {
+    wait::until("an answer of the agent", async || {
+        match pod.resolve((WORLD, 53).into(), &format!("{HOST}.")).await? {
+            found if found == [IpAddr::V4(SERVICE)] => Ok(()),
+            found => Err(format!("{found:?}")),
+        }
+    })
+    .await;
+}
+
+fn every_kind_of_rule_is_taken_by_the_kernel(pod: &Pod) {
+    for flags in [
+        "-b * -i * -m TPROXY -d 22",
+        "-b 80,443 -m TPROXY -c eth9 --drop-invalid",
+        "-b 80,443 -i 10.0.0.0/8,fd01::/16 -x 10.9.0.0/16 -o 9000 -q 90 -k tap0 --dual-stack",
+        "-b * -i * --redirect-dns --capture-all-dns --dual-stack",
+        "-b * -i * -m TPROXY --redirect-dns --capture-all-dns --dual-stack",
+    ] {
+        pod.iptables(flags);
+        let tools =
+            if flags.contains("dual-stack") { &["iptables-save", "ip6tables-save"][..] } else { &["iptables-save"] };
+        for tool in tools {
+            assert!(pod.saved_rules(tool).contains("ISTIO_OUTPUT"), "{flags}: {}", pod.saved_rules(tool));
+        }
+        // What was there before must give way, whatever it was.
+        pod.iptables(&format!("{flags} -d 7 --reconcile"));
+        pod.iptables(&format!("{flags} -d 7 --cleanup-only"));
+        for tool in tools {
+            assert!(!pod.saved_rules(tool).contains("ISTIO"), "{flags}: {}", pod.saved_rules(tool));
+            assert!(!pod.saved_rules(tool).contains("DROP\n"), "guardrails stayed: {}", pod.saved_rules(tool));
+        }
+    }
+}

@@ -1,0 +1,226 @@
+//! The stage: pilot-agent as a process of its own, with a folder, ports and processes that a test can look at.
+
+use std::fs;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+
+use tempfile::TempDir;
+use testkit::backend::HttpBackend;
+use testkit::client;
+use testkit::discovery::{Discovery, Setup};
+use testkit::process::Process;
+use testkit::{built, ports, servers, wait};
+
+pub(crate) const AGENT: &str = env!("CARGO_BIN_EXE_pilot-agent");
+
+/// Nothing hands out certificates here, so sidecars talk plain text.
+const MESH: &str = "enableAutoMtls: false\n";
+
+/// A running agent.
+pub(crate) struct Agent {
+    pub(crate) process: Process,
+    pub(crate) admin: u16,
+    pub(crate) status: u16,
+    pub(crate) folder: TempDir,
+}
+
+/// What an agent is started with beside its identity and ports.
+pub(crate) struct AgentSetup<'a> {
+    /// The control plane; a port where nobody listens will do for some tests.
+    pub(crate) discovery: SocketAddr,
+    pub(crate) binary: PathBuf,
+    pub(crate) flags: &'a [&'a str],
+    pub(crate) env: &'a [(&'a str, &'a str)],
+    /// Envoy's admin port; a free one if 0.
+    pub(crate) admin: u16,
+    pub(crate) configured_by: ConfiguredBy,
+}
+
+/// Who tells an agent what to do.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ConfiguredBy {
+    /// Pilot 0.8: flags.
+    Flags,
+    /// Today: the environment.
+    Environment,
+}
+
+impl Default for AgentSetup<'_> {
+    fn default() -> Self {
+        let nobody = (Ipv4Addr::LOCALHOST, ports::free()).into();
+        AgentSetup {
+            discovery: nobody,
+            binary: "no-envoy".into(),
+            flags: &[],
+            env: &[],
+            admin: 0,
+            configured_by: ConfiguredBy::Flags,
+        }
+    }
+}
+
+impl Agent {
+    /// Starts an agent and does not wait for anything.
+    pub(crate) fn start(setup: &AgentSetup<'_>) -> Agent {
+        let folder = tempfile::tempdir().unwrap();
+        let admin = if setup.admin == 0 { ports::free() } else { setup.admin };
+        let status = ports::free();
+        let (line, config) = match setup.configured_by {
+            ConfiguredBy::Flags => (flags(setup, folder.path(), admin, status), None),
+            ConfiguredBy::Environment => {
+                ("proxy sidecar".to_owned(), Some(config(setup, folder.path(), admin, status)))
+            }
+        };
+        let mut args: Vec<&str> = line.split_whitespace().collect();
+        args.extend(setup.flags);
+        // No capture here, and no listeners whose ports two agents would share.
+        let own =
+            [("ISTIO_META_INTERCEPTION_MODE", "NONE"), ("ENVOY_STATUS_PORT", "0"), ("ENVOY_PROMETHEUS_PORT", "0")];
+        let config = config.as_deref().map(|text| ("PROXY_CONFIG", text));
+        let env = own.into_iter().chain(setup.env.iter().copied()).chain(config);
+        let env: Vec<_> = env.map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
+        let process = Process::start("pilot-agent", Path::new(AGENT), &args, &env);
+        Agent { process, admin, status, folder }
+    }
+
+    /// Where generated files and sockets lie.
+    pub(crate) fn config_path(&self) -> PathBuf {
+        self.folder.path().join("proxy")
+    }
+
+    /// Waits until the agent says that Envoy serves.
+    pub(crate) async fn ready(&mut self) {
+        let status = SocketAddr::from((Ipv4Addr::LOCALHOST, self.status));
+        wait::until("a ready envoy", async || {
+            self.process.check_alive();
+            let reply = client::get(status, "agent", "/healthz/ready").await?;
+            if reply.status.is_success() { Ok(()) } else { Err(reply.body) }
+        })
+        .await;
+    }
+
+    /// A page of Envoy's admin port.
+    pub(crate) async fn admin_page(&self, path: &str) -> Result<String, String> {
+        Ok(client::get((Ipv4Addr::LOCALHOST, self.admin).into(), "admin", path).await?.body)
+    }
+
+    /// Waits until the log has this many lines with the text.
+    pub(crate) async fn says(&self, text: &str, times: usize) {
+        wait::until(&format!("{times} lines with {text:?}"), async || {
+            let output = self.process.output();
+            if output.matches(text).count() >= times { Ok(()) } else { Err(output) }
+        })
+        .await;
+    }
+
+    /// Envoys, or stubs of it, that this agent started and that live.
+    pub(crate) fn envoys(&self) -> Vec<u32> {
+        alive_with(&self.config_path().to_string_lossy())
+    }
+
+    /// Waits for exactly one Envoy whose process is none of the old ones.
+    pub(crate) async fn new_envoy(&self, old: &[u32]) -> u32 {
+        wait::until("a new envoy", async || match self.envoys()[..] {
+            [one] if !old.contains(&one) => Ok(one),
+            ref others => Err(format!("{others:?}")),
+        })
+        .await
+    }
+}
+
+fn flags(setup: &AgentSetup<'_>, folder: &Path, admin: u16, status: u16) -> String {
+    format!(
+        "proxy sidecar --ip 127.0.0.1 --id client-1.outside --domain outside.svc.cluster.local \
+         --serviceCluster client --discoveryAddress {} --configPath {} --binaryPath {} --proxyAdminPort {admin} \
+         --statusPort {status} --concurrency 1 --controlPlaneAuthPolicy NONE",
+        setup.discovery,
+        folder.join("proxy").display(),
+        setup.binary.display(),
+    )
+}
+
+fn config(setup: &AgentSetup<'_>, folder: &Path, admin: u16, status: u16) -> String {
+    format!(
+        "discoveryAddress: {}\nconfigPath: {}\nbinaryPath: {}\nproxyAdminPort: {admin}\nstatusPort: {status}\n\
+         concurrency: 1\ncontrolPlaneAuthPolicy: NONE\n",
+        setup.discovery,
+        folder.join("proxy").display(),
+        setup.binary.display(),
+    )
+}
+
+/// Processes, but the agent and its first step of becoming Envoy, with this text among their arguments.
+pub(crate) fn alive_with(text: &str) -> Vec<u32> {
+    let ids = fs::read_dir("/proc").unwrap().filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+    let is_ours = |id: &u32| {
+        let line = fs::read(format!("/proc/{id}/cmdline")).unwrap_or_default();
+        let line = String::from_utf8_lossy(&line).into_owned();
+        line.contains(text)
+            && !line.contains("pilot-agent")
+            && !line.contains("/proc/self/exe")
+            && !line.contains("setpriv")
+    };
+    ids.filter(|id| is_ours(id) && is_alive(*id)).collect()
+}
+
+/// A process that ended but was not waited for does not count.
+pub(crate) fn is_alive(id: u32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{id}/stat")).unwrap_or_default();
+    stat.rsplit_once(')').is_some_and(|(_, rest)| !rest.trim_start().starts_with('Z'))
+}
+
+pub(crate) async fn gone(id: u32) {
+    wait::until(
+        &format!("the end of process {id}"),
+        async || {
+            if is_alive(id) { Err("it lives".to_owned()) } else { Ok(()) }
+        },
+    )
+    .await;
+}
+
+pub(crate) fn signal(id: u32, name: &str) {
+    let sent = std::process::Command::new("sh").args(["-c", "kill -$1 $0", &id.to_string(), name]).status();
+    assert!(sent.is_ok_and(|status| status.success()), "could not send {name} to {id}");
+}
+
+pub(crate) fn envoy() -> PathBuf {
+    servers::binary("envoy")
+}
+
+/// A stub in place of Envoy: a shell script.
+pub(crate) fn stub(folder: &Path, script: &str) -> PathBuf {
+    use std::os::unix::fs::PermissionsExt;
+    let path = folder.join("stub");
+    fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    path
+}
+
+/// A control plane that knows `cart.shop` on this port, answered by the backend.
+pub(crate) async fn discovery(port: u16, backend: &HttpBackend) -> Discovery {
+    let entry = format!(
+        "apiVersion: networking.istio.io/v1\nkind: ServiceEntry\nmetadata: {{name: cart, namespace: shop}}\n\
+         spec:\n  hosts: [cart.shop.svc.cluster.local]\n  location: MESH_INTERNAL\n  resolution: STATIC\n  \
+         ports: [{{name: http, number: {port}, protocol: HTTP}}]\n  \
+         endpoints:\n  - {{address: 127.0.0.1, ports: {{http: {}}}}}\n",
+        backend.port()
+    );
+    let setup = Setup { files: vec![("cart.yaml".to_owned(), entry)], mesh: MESH.to_owned(), ..Setup::default() };
+    let binary = built::binary("discovery", "pilot-discovery");
+    Discovery::start(&binary.to_string_lossy(), setup).await
+}
+
+/// GET of `cart.shop` through the sidecar.
+pub(crate) async fn get(port: u16) -> Result<client::Reply, String> {
+    client::get((Ipv4Addr::LOCALHOST, port).into(), &format!("cart.shop.svc.cluster.local:{port}"), "/").await
+}
+
+/// Waits until the backend answers through the sidecar.
+pub(crate) async fn answered(port: u16) {
+    wait::until("an answer of cart", async || {
+        let reply = get(port).await?;
+        if reply.status.is_success() { Ok(()) } else { Err(reply.status.to_string()) }
+    })
+    .await;
+}

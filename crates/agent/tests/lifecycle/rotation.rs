@@ -1,0 +1,157 @@
+//! Certificates change: Pilot 0.8's way is a new Envoy that takes over, and no request may be lost by it.
+
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use testkit::backend::HttpBackend;
+use testkit::{ports, servers, wait};
+
+use crate::fixture::{Agent, AgentSetup, answered, discovery, envoy, get, signal};
+
+const CLIENTS: usize = 4;
+
+fn write_certificates(folder: &Path) {
+    let key = rcgen::KeyPair::generate().unwrap();
+    let certificate = rcgen::CertificateParams::new(vec!["cart.shop".to_owned()]).unwrap().self_signed(&key).unwrap();
+    fs::write(folder.join("cert-chain.pem"), certificate.pem()).unwrap();
+    fs::write(folder.join("root-cert.pem"), certificate.pem()).unwrap();
+    fs::write(folder.join("key.pem"), key.serialize_pem()).unwrap();
+}
+
+/// Requests that never stop, counted.
+struct Load {
+    stop: Arc<AtomicBool>,
+    sent: Arc<AtomicU64>,
+    tasks: Vec<tokio::task::JoinHandle<Vec<String>>>,
+}
+
+impl Load {
+    fn start(port: u16) -> Load {
+        let (stop, sent) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+        let client = |_| {
+            let (stop, sent) = (stop.clone(), sent.clone());
+            tokio::spawn(async move {
+                let mut failures = Vec::new();
+                while !stop.load(Ordering::Relaxed) {
+                    sent.fetch_add(1, Ordering::Relaxed);
+                    match get(port).await {
+                        Ok(reply) if reply.status.is_success() => {}
+                        Ok(reply) => failures.push(reply.status.to_string()),
+                        Err(error) => failures.push(error),
+                    }
+                }
+                failures
+            })
+        };
+        let tasks = (0..CLIENTS).map(client).collect();
+        Load { stop, sent, tasks }
+    }
+
+    async fn end(self) -> (u64, Vec<String>) {
+        self.stop.store(true, Ordering::Relaxed);
+        let mut failures = Vec::new();
+        for task in self.tasks {
+            failures.extend(task.await.unwrap());
+        }
+        (self.sent.load(Ordering::Relaxed), failures)
+    }
+}
+
+#[tokio::test]
+async fn a_new_epoch_takes_over_and_no_request_is_lost() {
+    if servers::without("envoy") {
+        return;
+    }
+    let (port, backend) = (ports::free(), HttpBackend::start("cart").await);
+    // Some requests are under way at any time.
+    backend.answer_after(Duration::from_millis(20));
+    let discovery = discovery(port, &backend).await;
+    let folder = tempfile::tempdir().unwrap();
+    write_certificates(folder.path());
+    let paths = ["cert-chain.pem", "key.pem", "root-cert.pem"].map(|n| folder.path().join(n).display().to_string());
+    let env = [
+        ("ISTIO_META_TLS_CLIENT_CERT_CHAIN", &*paths[0]),
+        ("ISTIO_META_TLS_CLIENT_KEY", &*paths[1]),
+        ("ISTIO_META_TLS_CLIENT_ROOT_CERT", &*paths[2]),
+    ];
+    let flags = ["--hotRestart", "--drainDuration", "2s", "--parentShutdownDuration", "3s"];
+    let env = env.into_iter().chain([("PROXY_CONFIG", "terminationDrainDuration: 0s")]).collect::<Vec<_>>();
+    let mut agent = Agent::start(&AgentSetup {
+        discovery: discovery.grpc(),
+        binary: envoy(),
+        flags: &flags,
+        env: &env,
+        ..AgentSetup::default()
+    });
+    agent.ready().await;
+    answered(port).await;
+    let first = agent.new_envoy(&[]).await;
+    let load = Load::start(port);
+    write_certificates(folder.path());
+    agent.says("--restart-epoch\", \"1\"", 1).await;
+    wait::until("the new epoch alone", async || match agent.envoys()[..] {
+        [one] if one != first => Ok(()),
+        ref others => Err(format!("{others:?}")),
+    })
+    .await;
+    answered(port).await;
+    let (sent, failures) = load.end().await;
+    println!("{sent} requests over the change of epochs, {} lost", failures.len());
+    assert!(sent > 50, "{sent}");
+    assert_eq!(failures, Vec::<String>::new());
+    agent.says("Envoy ended normally", 1).await;
+    assert!(agent.config_path().join("envoy-rev1.json").exists());
+    assert!(!agent.config_path().join("envoy-rev0.json").exists());
+    // After a failure nothing is taken over: epochs begin anew.
+    let second = agent.new_envoy(&[first]).await;
+    signal(second, "KILL");
+    agent.says("--restart-epoch\", \"0\"", 2).await;
+    agent.ready().await;
+    answered(port).await;
+    let id = fs::read_to_string(agent.config_path().join("envoy-base-id")).unwrap();
+    let shared = format!("/dev/shm/envoy_shared_memory_{}0", id.trim());
+    assert!(Path::new(&shared).exists(), "{shared}");
+    agent.process.terminate().await;
+    assert!(!Path::new(&shared).exists(), "{shared}");
+}
+
+#[tokio::test]
+async fn by_default_the_same_envoy_gets_them_pushed() {
+    if servers::without("envoy") {
+        return;
+    }
+    let (port, backend) = (ports::free(), HttpBackend::start("cart").await);
+    let discovery = discovery(port, &backend).await;
+    let folder = tempfile::tempdir().unwrap();
+    write_certificates(folder.path());
+    let paths = ["cert-chain.pem", "key.pem", "root-cert.pem"].map(|n| folder.path().join(n).display().to_string());
+    // A listener that needs the workload's certificate.
+    let secure = ports::free().to_string();
+    let env = [
+        ("ISTIO_META_TLS_CLIENT_CERT_CHAIN", &*paths[0]),
+        ("ISTIO_META_TLS_CLIENT_KEY", &*paths[1]),
+        ("ISTIO_META_TLS_CLIENT_ROOT_CERT", &*paths[2]),
+        ("ENVOY_SECURE_METRICS_PORT", &*secure),
+    ];
+    let mut agent =
+        Agent::start(&AgentSetup { discovery: discovery.grpc(), binary: envoy(), env: &env, ..AgentSetup::default() });
+    agent.ready().await;
+    let shown = async || {
+        let page: serde_json::Value =
+            serde_json::from_str(&agent.admin_page("/certs").await?).map_err(|e| e.to_string())?;
+        let serial = page["certificates"][0]["cert_chain"][0]["serial_number"].as_str().unwrap_or_default().to_owned();
+        if serial.is_empty() { Err(page.to_string()) } else { Ok(serial) }
+    };
+    let before = wait::until("the first certificate", shown).await;
+    let first = agent.new_envoy(&[]).await;
+    write_certificates(folder.path());
+    let after = wait::until("the new certificate", async || {
+        shown().await.and_then(|serial| if serial == before { Err(serial) } else { Ok(serial) })
+    })
+    .await;
+    println!("certificate {before} was replaced by {after}");
+    assert_eq!(agent.envoys(), [first]);
+}

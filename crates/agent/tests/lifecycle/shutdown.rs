@@ -1,0 +1,116 @@
+//! How an agent ends, and that no Envoy is left behind.
+
+use std::time::{Duration, Instant};
+
+use testkit::backend::HttpBackend;
+use testkit::{ports, servers};
+
+use crate::fixture::{Agent, AgentSetup, answered, discovery, envoy, get, gone, signal, stub};
+
+/// PROXY_CONFIG with a short time for clients to go.
+const SHORT: (&str, &str) = ("PROXY_CONFIG", "terminationDrainDuration: 1s");
+
+#[tokio::test]
+async fn an_agent_killed_outright_leaves_no_envoy() {
+    if servers::without("envoy") {
+        return;
+    }
+    let mut agent = Agent::start(&AgentSetup { binary: envoy(), ..AgentSetup::default() });
+    let id = agent.new_envoy(&[]).await;
+    agent.process.kill();
+    let at = Instant::now();
+    gone(id).await;
+    println!("envoy gone {:?} after the agent was killed", at.elapsed());
+    assert!(agent.envoys().is_empty());
+}
+
+#[tokio::test]
+async fn a_request_in_flight_ends_before_envoy_does() {
+    if servers::without("envoy") {
+        return;
+    }
+    let (port, backend) = (ports::free(), HttpBackend::start("cart").await);
+    let discovery = discovery(port, &backend).await;
+    let env = [("PROXY_CONFIG", "terminationDrainDuration: 3s")];
+    let mut agent =
+        Agent::start(&AgentSetup { discovery: discovery.grpc(), binary: envoy(), env: &env, ..AgentSetup::default() });
+    agent.ready().await;
+    answered(port).await;
+    let id = agent.new_envoy(&[]).await;
+    backend.answer_after(Duration::from_millis(1000));
+    let (before, slow) = (backend.requests(), tokio::spawn(get(port)));
+    testkit::wait::until("the slow request", async || {
+        if backend.requests() > before { Ok(()) } else { Err("not there yet".to_owned()) }
+    })
+    .await;
+    let status = agent.process.terminate().await;
+    assert!(status.success(), "{status}");
+    let reply = slow.await.unwrap().unwrap_or_else(|e| panic!("the request was lost: {e}"));
+    assert!(reply.status.is_success(), "{}", reply.status);
+    gone(id).await;
+    assert!(agent.process.output().contains("asked to stop by a signal"), "{}", agent.process.output());
+    assert!(!agent.config_path().join("envoy-rev0.json").exists());
+}
+
+#[tokio::test]
+async fn an_envoy_that_hangs_is_ended_all_the_same() {
+    if servers::without("envoy") {
+        return;
+    }
+    let mut agent = Agent::start(&AgentSetup { binary: envoy(), env: &[SHORT], ..AgentSetup::default() });
+    let admin = (std::net::Ipv4Addr::LOCALHOST, agent.admin).into();
+    testkit::wait::until("envoy's admin port", async || {
+        testkit::client::get(admin, "admin", "/stats").await.map(|_| ())
+    })
+    .await;
+    let id = agent.new_envoy(&[]).await;
+    signal(id, "STOP");
+    let at = Instant::now();
+    let status = agent.process.terminate().await;
+    println!("a hanging envoy was ended in {:?}", at.elapsed());
+    assert!(status.success(), "{status}");
+    gone(id).await;
+}
+
+#[tokio::test]
+async fn a_stub_that_refuses_to_end_is_killed() {
+    let folder = tempfile::tempdir().unwrap();
+    let stubborn = stub(folder.path(), "trap '' TERM INT\nwhile :; do sleep 0.05; done");
+    let mut agent = Agent::start(&AgentSetup { binary: stubborn, env: &[SHORT], ..AgentSetup::default() });
+    let id = agent.new_envoy(&[]).await;
+    let at = Instant::now();
+    let status = agent.process.terminate().await;
+    let took = at.elapsed();
+    println!("a stubborn stub was ended in {took:?}");
+    assert!(status.success(), "{status}");
+    assert!(took >= Duration::from_secs(2), "drain and grace take 2 s, not {took:?}");
+    gone(id).await;
+}
+
+#[tokio::test]
+async fn asked_on_its_status_port_the_agent_quits_at_once() {
+    if servers::without("envoy") {
+        return;
+    }
+    let (port, backend) = (ports::free(), HttpBackend::start("cart").await);
+    let discovery = discovery(port, &backend).await;
+    let mut agent = Agent::start(&AgentSetup { discovery: discovery.grpc(), binary: envoy(), ..AgentSetup::default() });
+    agent.ready().await;
+    let id = agent.new_envoy(&[]).await;
+    let request = http::Request::post("/quitquitquit").header("host", "localhost").body(String::new()).unwrap();
+    let status = (std::net::Ipv4Addr::LOCALHOST, agent.status).into();
+    let reply = testkit::client::send(status, request).await.unwrap();
+    assert!(reply.status.is_success(), "{}", reply.status);
+    gone(agent.process.id()).await;
+    gone(id).await;
+    assert!(agent.process.output().contains("asked to quit at once"), "{}", agent.process.output());
+}
+
+#[tokio::test]
+async fn an_envoy_that_ends_well_ends_the_agent() {
+    let folder = tempfile::tempdir().unwrap();
+    let done = stub(folder.path(), "exit 0");
+    let agent = Agent::start(&AgentSetup { binary: done, ..AgentSetup::default() });
+    agent.says("Envoy ended by itself with success", 1).await;
+    gone(agent.process.id()).await;
+}

@@ -1,0 +1,92 @@
+//! From nothing to a ready Envoy, against a real pilot-discovery.
+
+use std::time::Instant;
+
+use testkit::backend::HttpBackend;
+use testkit::{ports, servers, wait};
+
+use crate::fixture::{AGENT, Agent, AgentSetup, ConfiguredBy, answered, discovery, envoy};
+
+#[tokio::test]
+async fn envoy_is_ready_and_serves() {
+    if servers::without("envoy") {
+        return;
+    }
+    let (port, backend) = (ports::free(), HttpBackend::start("cart").await);
+    let discovery = discovery(port, &backend).await;
+    for (name, flags, env) in [
+        ("delta, by the relay", &[][..], &[][..]),
+        ("state of the world, by the relay", &[][..], &[("ISTIO_DELTA_XDS", "false")][..]),
+        ("delta, without the relay", &["--xdsRelay=false"][..], &[][..]),
+    ] {
+        let started = Instant::now();
+        let mut agent = Agent::start(&AgentSetup {
+            discovery: discovery.grpc(),
+            binary: envoy(),
+            flags,
+            env,
+            ..AgentSetup::default()
+        });
+        agent.ready().await;
+        println!("{name}: ready {} ms after the agent's start", started.elapsed().as_millis());
+        answered(port).await;
+        assert!(agent.config_path().join("envoy-rev0.json").is_file());
+    }
+}
+
+#[tokio::test]
+async fn todays_form_by_environment_works_too() {
+    if servers::without("envoy") {
+        return;
+    }
+    let (port, backend) = (ports::free(), HttpBackend::start("cart").await);
+    let server = discovery(port, &backend).await;
+    let env = [
+        ("POD_NAME", "client-2"),
+        ("POD_NAMESPACE", "outside"),
+        ("INSTANCE_IP", "127.0.0.1"),
+        ("ISTIO_META_CLUSTER_ID", "Kubernetes"),
+    ];
+    let (discovery, configured_by) = (server.grpc(), ConfiguredBy::Environment);
+    let mut agent =
+        Agent::start(&AgentSetup { discovery, binary: envoy(), env: &env, configured_by, ..AgentSetup::default() });
+    agent.ready().await;
+    answered(port).await;
+    assert!(agent.process.output().contains("sidecar~127.0.0.1~client-2.outside~outside.svc.cluster.local"));
+}
+
+#[tokio::test]
+async fn wait_returns_when_envoy_is_ready_and_fails_when_it_is_not() {
+    if servers::without("envoy") {
+        return;
+    }
+    let (port, backend) = (ports::free(), HttpBackend::start("cart").await);
+    let server = discovery(port, &backend).await;
+    let agent = Agent::start(&AgentSetup { discovery: server.grpc(), binary: envoy(), ..AgentSetup::default() });
+    let wait = |port: u16, seconds: &str| {
+        let url = format!("http://127.0.0.1:{port}/healthz/ready");
+        let args = ["wait", "--url", &url, "--timeoutSeconds", seconds, "--periodMillis", "20"];
+        std::process::Command::new(AGENT).args(args).output().unwrap()
+    };
+    let ready = wait(agent.status, "60");
+    assert!(ready.status.success(), "{}", String::from_utf8_lossy(&ready.stderr));
+    let never = wait(ports::free(), "0");
+    assert_eq!(never.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&never.stderr).contains("Envoy was not ready within 0 s"));
+    let elsewhere = std::process::Command::new(AGENT).args(["request", "GET", "stats", "--debug-port", "22"]).output();
+    assert!(String::from_utf8_lossy(&elsewhere.unwrap().stderr).contains("could not ask port 22"));
+}
+
+#[tokio::test]
+async fn without_envoy_applications_find_a_bootstrap_of_their_own() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("grpc.json");
+    let env = [("DISABLE_ENVOY", "true"), ("GRPC_XDS_BOOTSTRAP", file.to_str().unwrap())];
+    let mut agent = Agent::start(&AgentSetup { env: &env, ..AgentSetup::default() });
+    agent.says("relaying xDS", 1).await;
+    wait::until("the file", async || std::fs::read_to_string(&file).map(|_| ()).map_err(|e| e.to_string())).await;
+    let text = std::fs::read_to_string(&file).unwrap();
+    assert!(text.contains("/XDS") && text.contains("client-1.outside") && text.contains("GENERATOR"), "{text}");
+    let status = agent.process.terminate().await;
+    assert!(status.success() && agent.envoys().is_empty(), "{status}");
+}
