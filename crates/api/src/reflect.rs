@@ -28,8 +28,8 @@ pub fn envoy() -> &'static DescriptorPool {
 /// are not wanted are not decoded: the whole set would cost megabytes for a moment.
 pub fn envoy_files(root: &str) -> FileDescriptorSet {
     const COMPLETE: &str = "the committed descriptor set is complete; a test decodes it";
-    let all = Files::decode(Bytes::from_static(ENVOY_SET)).expect(COMPLETE);
-    let outlines = all.file.into_iter().map(|file| (Outline::decode(file.clone()).expect(COMPLETE), file));
+    let all = RawFileSet::decode(Bytes::from_static(ENVOY_SET)).expect(COMPLETE);
+    let outlines = all.file.into_iter().map(|file| (FileOutline::decode(file.clone()).expect(COMPLETE), file));
     let mut by_name: BTreeMap<String, (Vec<String>, Bytes)> =
         outlines.map(|(outline, file)| (outline.name, (outline.dependency, file))).collect();
     let mut wanted = vec![root.to_owned()];
@@ -45,14 +45,14 @@ pub fn envoy_files(root: &str) -> FileDescriptorSet {
 
 /// A descriptor set whose files are left as they lie.
 #[derive(Clone, PartialEq, Message)]
-struct Files {
+struct RawFileSet {
     #[prost(bytes = "bytes", repeated, tag = "1")]
     file: Vec<Bytes>,
 }
 
 /// What must be known of a file to find it and what it imports.
 #[derive(Clone, PartialEq, Message)]
-struct Outline {
+struct FileOutline {
     #[prost(string, tag = "1")]
     name: String,
     #[prost(string, repeated, tag = "3")]

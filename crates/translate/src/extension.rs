@@ -22,12 +22,12 @@ use prost_types::Duration;
 use scope::View;
 use scope::extensions::{Side, askable, of_phase};
 
-use crate::class::Class;
-use crate::structs::json_of;
+use crate::listener_side::ListenerSide;
+use crate::proto_struct::json_of;
 
 /// Where an extension's filter stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Level {
+pub enum FilterLevel {
     Http,
     Network,
 }
@@ -46,15 +46,21 @@ pub enum Extension {
 }
 
 /// Extensions of a phase for one listener, in the order of their running.
-pub(crate) fn extensions(view: &View, phase: ExecutionPhase, level: Level, class: Class, port: u32) -> Vec<Extension> {
-    let side = if class == Class::SidecarInbound { Side::Server } else { Side::Client };
-    of_phase(view, phase, side, port).into_iter().filter_map(|e| extension(view, e, level)).collect()
+pub(crate) fn extensions(
+    view: &View,
+    phase: ExecutionPhase,
+    level: FilterLevel,
+    side: ListenerSide,
+    port: u32,
+) -> Vec<Extension> {
+    let end = if side == ListenerSide::SidecarInbound { Side::Server } else { Side::Client };
+    of_phase(view, phase, end, port).into_iter().filter_map(|e| extension(view, e, level)).collect()
 }
 
-fn extension(view: &View, config: &Config<TrafficExtension>, level: Level) -> Option<Extension> {
+fn extension(view: &View, config: &Config<TrafficExtension>, level: FilterLevel) -> Option<Extension> {
     let name: Str = name(&config.meta).into();
     match config.spec.filter_config.as_ref()? {
-        FilterConfig::Lua(lua) if level == Level::Http && has(view, "envoy.filters.http.lua") => {
+        FilterConfig::Lua(lua) if level == FilterLevel::Http && has(view, "envoy.filters.http.lua") => {
             Some(Extension::Lua { name, code: lua.inline_code.as_str().into() })
         }
         FilterConfig::Wasm(wasm) if level_of(wasm) == level && has(view, wasm_filter(level)) => {
@@ -69,15 +75,15 @@ fn has(view: &View, filter: &str) -> bool {
     view.proxy.extensions.is_empty() || view.proxy.extensions.contains(filter)
 }
 
-fn wasm_filter(level: Level) -> &'static str {
+fn wasm_filter(level: FilterLevel) -> &'static str {
     match level {
-        Level::Http => "envoy.filters.http.wasm",
-        Level::Network => "envoy.filters.network.wasm",
+        FilterLevel::Http => "envoy.filters.http.wasm",
+        FilterLevel::Network => "envoy.filters.network.wasm",
     }
 }
 
-fn level_of(wasm: &WasmConfig) -> Level {
-    if wasm.r#type() == PluginType::Network { Level::Network } else { Level::Http }
+fn level_of(wasm: &WasmConfig) -> FilterLevel {
+    if wasm.r#type() == PluginType::Network { FilterLevel::Network } else { FilterLevel::Http }
 }
 
 fn name(meta: &Meta) -> String {
@@ -85,12 +91,12 @@ fn name(meta: &Meta) -> String {
 }
 
 /// What a filter's config may turn out to be: the agent puts RBAC in the place of a module that it cannot load.
-fn discovered(level: Level) -> ExtensionConfigSource {
+fn discovered(level: FilterLevel) -> ExtensionConfigSource {
     use api::envoy::extensions::filters::http::rbac::v3::Rbac as HttpRbac;
     use api::envoy::extensions::filters::network::rbac::v3::Rbac as NetworkRbac;
     let type_urls = match level {
-        Level::Http => [HttpWasm::type_url(), HttpRbac::type_url()],
-        Level::Network => [NetworkWasm::type_url(), NetworkRbac::type_url()],
+        FilterLevel::Http => [HttpWasm::type_url(), HttpRbac::type_url()],
+        FilterLevel::Network => [NetworkWasm::type_url(), NetworkRbac::type_url()],
     };
     ExtensionConfigSource {
         config_source: Some(ConfigSource {
@@ -106,7 +112,7 @@ fn discovered(level: Level) -> ExtensionConfigSource {
 }
 
 /// How a filter gets its config.
-pub enum Source {
+pub enum FilterConfigSource {
     Typed(Any),
     Discovered(Box<ExtensionConfigSource>),
 }
@@ -119,14 +125,15 @@ impl Extension {
     }
 
     /// The filter's config, or where it is found.
-    pub fn source(&self, level: Level) -> Source {
+    pub fn source(&self, level: FilterLevel) -> FilterConfigSource {
         match self {
-            Extension::Wasm { .. } => Source::Discovered(Box::new(discovered(level))),
+            Extension::Wasm { .. } => FilterConfigSource::Discovered(Box::new(discovered(level))),
             Extension::Lua { code, .. } => {
                 let code = data_source::Specifier::InlineString(code.to_string());
-                let lua =
-                    Lua { default_source_code: Some(DataSource { specifier: Some(code), ..DataSource::default() }) };
-                Source::Typed(Any { type_url: LUA.to_owned(), value: lua.encode_to_vec() })
+                let lua = LuaFilter {
+                    default_source_code: Some(DataSource { specifier: Some(code), ..DataSource::default() }),
+                };
+                FilterConfigSource::Typed(Any { type_url: LUA.to_owned(), value: lua.encode_to_vec() })
             }
         }
     }
@@ -136,7 +143,7 @@ const LUA: &str = "type.googleapis.com/envoy.extensions.filters.http.lua.v3.Lua"
 
 /// The one field of Envoy's Lua filter that is written; the rest of it is not generated.
 #[derive(Clone, PartialEq, Message)]
-struct Lua {
+struct LuaFilter {
     #[prost(message, optional, tag = "3")]
     default_source_code: Option<DataSource>,
 }
@@ -168,8 +175,8 @@ pub(crate) fn modules(view: &View) -> Vec<WasmPlan> {
 pub(crate) fn resource(plan: &WasmPlan) -> Resource {
     let config = Some(plugin_config(plan));
     let typed = match level_of(&plan.wasm) {
-        Level::Http => any(&HttpWasm { config }),
-        Level::Network => any(&NetworkWasm { config }),
+        FilterLevel::Http => any(&HttpWasm { config }),
+        FilterLevel::Network => any(&NetworkWasm { config }),
     };
     let extension = TypedExtensionConfig { name: plan.resource.to_string(), typed_config: Some(typed) };
     Resource::new(plan.resource.clone(), &extension)

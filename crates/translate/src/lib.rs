@@ -3,17 +3,17 @@
 
 #![forbid(unsafe_code)]
 
-mod class;
 pub mod client;
 mod dns_cache;
 mod extension;
 mod http_filters;
-mod literal;
+mod listener_side;
 pub mod names;
 mod network_filters;
 pub mod patch;
 pub mod plan;
+mod proto_struct;
+mod regex_escape;
 pub mod render;
 pub mod security;
-mod structs;
 pub mod telemetry;

@@ -11,7 +11,7 @@ use model::settings::Knobs;
 use model::shared::{Shared, fingerprint};
 use prost::Message;
 use scope::View;
-use translate::patch::{self, Wanted};
+use translate::patch::{self, PatchedPlan};
 use translate::plan::route::{RouteEntry, RoutePlan, VirtualHostPlan};
 use translate::{client, render};
 
@@ -35,14 +35,14 @@ pub(crate) fn route_table(
     if let Some(known) = renderings.find(key) {
         return Some(known);
     }
-    let Wanted::Planned { plan, patches } = wanted else { return None };
+    let PatchedPlan::Planned { plan, patches } = wanted else { return None };
     let knobs = &view.settings.knobs;
     let hosts = Hosts::new(&plan, renderings, knobs);
     let table = if patches.is_empty() {
         Resource::encoded(plan.name.clone(), render::route::joined(&plan, hosts.encodings()))
     } else {
         let plan = RoutePlan { virtual_hosts: hosts.plans(), ..plan.clone() };
-        patch::route::resource(&Wanted::Planned { plan, patches }, render::route::resource)
+        patch::route::resource(&PatchedPlan::Planned { plan, patches }, render::route::resource)
     };
     if hosts.emptied.is_empty() {
         return Some(renderings.get(key, || table));

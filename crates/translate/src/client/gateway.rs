@@ -14,10 +14,10 @@ use crate::plan::route::{self, RoutePlan};
 
 /// All clusters, by name.
 pub fn clusters(view: &View) -> Vec<ClusterPlan> {
-    let context = Arc::new(cluster::Context::new(view));
+    let context = Arc::new(cluster::ClusterContext::new(view));
     let mut found = if view.settings.knobs.filter_gateway_clusters {
-        let wanted = Wanted::new(view);
-        let services = view.services.iter().filter(|service| wanted.includes(service));
+        let referenced = ReferencedHosts::new(view);
+        let services = view.services.iter().filter(|service| referenced.includes(service));
         outbound::plans(view, &context, services, ClusterForm::Plain)
     } else {
         outbound::plans(view, &context, &view.services, ClusterForm::Plain)
@@ -37,31 +37,31 @@ pub fn route(view: &View, name: &str) -> Option<RoutePlan> {
 
 /// Hosts that a gateway's own config names: destinations of its routes, and services that filters call.
 #[derive(Debug, Default)]
-struct Wanted {
+struct ReferencedHosts {
     hosts: BTreeSet<String>,
     /// Namespace and host.
     namespaced: BTreeSet<(String, String)>,
 }
 
-impl Wanted {
-    fn new(view: &View) -> Wanted {
-        let mut wanted = Wanted::default();
+impl ReferencedHosts {
+    fn new(view: &View) -> ReferencedHosts {
+        let mut referenced = ReferencedHosts::default();
         let providers = view.settings.mesh.extension_providers.iter().filter_map(|p| p.provider.as_ref());
         let patches = view.patches.referenced_services.iter().map(|name| &**name);
         for name in providers.filter_map(called_service).chain(patches) {
             match name.split_once('/') {
-                Some((namespace, host)) => _ = wanted.namespaced.insert((namespace.to_owned(), host.to_owned())),
-                None => _ = wanted.hosts.insert(name.to_owned()),
+                Some((namespace, host)) => _ = referenced.namespaced.insert((namespace.to_owned(), host.to_owned())),
+                None => _ = referenced.hosts.insert(name.to_owned()),
             }
         }
         let servers = view.gateway.iter().flat_map(|g| g.ports.iter()).flat_map(|port| port.servers.iter());
         let gateways: BTreeSet<&str> = servers.map(|server| &*server.gateway).collect();
         for gateway in gateways {
             for rule in view.gateway_routes(gateway) {
-                wanted.hosts.extend(destinations(&rule.config.spec).map(|d| d.host.clone()));
+                referenced.hosts.extend(destinations(&rule.config.spec).map(|d| d.host.clone()));
             }
         }
-        wanted
+        referenced
     }
 
     fn includes(&self, service: &Service) -> bool {

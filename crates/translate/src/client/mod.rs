@@ -9,36 +9,36 @@ use model::proxy::ProxyKind;
 use scope::View;
 
 use crate::extension;
-use crate::patch::{self, Wanted};
+use crate::patch::{self, PatchedPlan};
 use crate::plan::cluster::ClusterPlan;
 use crate::plan::listener::{self, ListenerPlan};
 use crate::plan::route::RoutePlan;
 
 /// All clusters of this client, by name; what EnvoyFilters add comes last. Filters that do too much are reported.
-pub fn clusters(view: &View, problems: &mut Vec<Problem>) -> Vec<Wanted<ClusterPlan>> {
+pub fn clusters(view: &View, problems: &mut Vec<Problem>) -> Vec<PatchedPlan<ClusterPlan>> {
     let plans = match view.proxy.kind {
         ProxyKind::Router => gateway::clusters(view),
         _ => sidecar::clusters(view),
     };
-    patch::cluster::wanted(view, plans, problems)
+    patch::cluster::patched(view, plans, problems)
 }
 
 /// All listeners of this client; what EnvoyFilters add comes last.
-pub fn listeners(view: &View, problems: &mut Vec<Problem>) -> Vec<Wanted<ListenerPlan>> {
+pub fn listeners(view: &View, problems: &mut Vec<Problem>) -> Vec<PatchedPlan<ListenerPlan>> {
     let plans = match view.proxy.kind {
         ProxyKind::Router => listener::gateway(view),
         _ => sidecar::listeners(view),
     };
-    patch::listener::wanted(view, plans, problems)
+    patch::listener::patched(view, plans, problems)
 }
 
 /// The route table of this name, for whatever kind of client asks.
-pub fn route(view: &View, name: &str, problems: &mut Vec<Problem>) -> Option<Wanted<RoutePlan>> {
+pub fn route(view: &View, name: &str, problems: &mut Vec<Problem>) -> Option<PatchedPlan<RoutePlan>> {
     let plan = match view.proxy.kind {
         ProxyKind::Router => gateway::route(view, name),
         _ => sidecar::route(view, name),
     };
-    plan.map(|plan| patch::route::wanted(view, plan, problems))
+    plan.map(|plan| patch::route::patched(view, plan, problems))
 }
 
 /// Configs of extensions that this client may ask for by name.

@@ -14,7 +14,7 @@ use crate::plan::route::sidecar::RouteTables;
 
 /// All clusters, by name.
 pub fn clusters(view: &View) -> Vec<ClusterPlan> {
-    let context = Arc::new(cluster::Context::new(view));
+    let context = Arc::new(cluster::ClusterContext::new(view));
     let mut found = outbound::plans(view, &context, &view.services, ClusterForm::Plain);
     found.extend(cluster::sidecar_fixed(view, &context));
     found.extend(inbound::plans(view, &context));

@@ -5,15 +5,15 @@ use api::Any;
 use api::envoy::extensions::filters::network::http_connection_manager::v3::HttpFilter as EnvoyFilter;
 use prost::Message;
 
-use super::{Connection, HttpFilter, named};
-use crate::class::Class;
+use super::{HttpFilter, HttpFilterInput, named};
+use crate::listener_side::ListenerSide;
 
 const NAME: &str = "istio.alpn";
 
-pub(super) fn add(connection: &Connection<'_>, filters: &mut Vec<HttpFilter>) {
-    let view = connection.view;
+pub(super) fn add(input: &HttpFilterInput<'_>, filters: &mut Vec<HttpFilter>) {
+    let view = input.view;
     if view.settings.knobs.alpn_filter
-        && connection.class != Class::SidecarInbound
+        && input.side != ListenerSide::SidecarInbound
         && view.proxy.extensions.contains(NAME)
     {
         filters.push(HttpFilter::Alpn);
@@ -22,7 +22,7 @@ pub(super) fn add(connection: &Connection<'_>, filters: &mut Vec<HttpFilter>) {
 
 /// `istio.envoy.config.filter.http.alpn.v2alpha1.FilterConfig`, which no descriptor set holds.
 #[derive(Clone, PartialEq, Message)]
-struct FilterConfig {
+struct AlpnFilterConfig {
     #[prost(message, repeated, tag = "1")]
     alpn_override: Vec<AlpnOverride>,
 }
@@ -46,7 +46,7 @@ pub(super) fn render() -> EnvoyFilter {
         upstream_protocol,
         alpn_override: alpn.iter().map(|a| (*a).into()).collect(),
     });
-    let config = FilterConfig { alpn_override: overrides.collect() };
+    let config = AlpnFilterConfig { alpn_override: overrides.collect() };
     let type_url = "type.googleapis.com/istio.envoy.config.filter.http.alpn.v2alpha1.FilterConfig";
     named(NAME, Any { type_url: type_url.into(), value: config.encode_to_vec() })
 }

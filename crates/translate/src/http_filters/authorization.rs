@@ -2,24 +2,24 @@
 
 use api::envoy::extensions::filters::network::http_connection_manager::v3::HttpFilter as EnvoyFilter;
 
-use super::{Connection, HttpFilter, named};
-use crate::class::Class;
-use crate::security::authorization::{Check, Layer, http_filter};
+use super::{HttpFilter, HttpFilterInput, named};
+use crate::listener_side::ListenerSide;
+use crate::security::authorization::{AuthorizationFilter, FilterLayer, http_filter};
 
 /// Outside checkers come before tokens are read.
-pub(super) fn add_custom(connection: &Connection<'_>, filters: &mut Vec<HttpFilter>) {
-    if connection.class != Class::SidecarOutbound {
-        filters.extend(connection.policies.custom(Layer::Http).iter().cloned().map(HttpFilter::Authorization));
+pub(super) fn add_custom(input: &HttpFilterInput<'_>, filters: &mut Vec<HttpFilter>) {
+    if input.side != ListenerSide::SidecarOutbound {
+        filters.extend(input.policies.custom(FilterLayer::Http).iter().cloned().map(HttpFilter::Authorization));
     }
 }
 
-pub(super) fn add(connection: &Connection<'_>, filters: &mut Vec<HttpFilter>) {
-    if connection.class != Class::SidecarOutbound {
-        filters.extend(connection.policies.own().iter().cloned().map(HttpFilter::Authorization));
+pub(super) fn add(input: &HttpFilterInput<'_>, filters: &mut Vec<HttpFilter>) {
+    if input.side != ListenerSide::SidecarOutbound {
+        filters.extend(input.policies.own().iter().cloned().map(HttpFilter::Authorization));
     }
 }
 
-pub(super) fn render(check: &Check) -> EnvoyFilter {
+pub(super) fn render(check: &AuthorizationFilter) -> EnvoyFilter {
     let (name, config) = http_filter(check);
     named(name, config)
 }

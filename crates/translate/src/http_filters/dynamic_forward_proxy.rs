@@ -5,17 +5,17 @@ use api::any;
 use api::envoy::extensions::filters::http::dynamic_forward_proxy::v3::{FilterConfig, filter_config};
 use api::envoy::extensions::filters::network::http_connection_manager::v3::HttpFilter as EnvoyFilter;
 
-use super::{Connection, HttpFilter, named};
-use crate::class::Class;
+use super::{HttpFilter, HttpFilterInput, named};
 use crate::dns_cache::{self, DnsCache};
+use crate::listener_side::ListenerSide;
 
-pub(super) fn add(connection: &Connection<'_>, filters: &mut Vec<HttpFilter>) {
-    if connection.class != Class::SidecarOutbound {
+pub(super) fn add(input: &HttpFilterInput<'_>, filters: &mut Vec<HttpFilter>) {
+    if input.side != ListenerSide::SidecarOutbound {
         return;
     }
-    let of_host = connection.resolved_by.cloned();
+    let of_host = input.resolved_by.cloned();
     // Every route table may end in the route for unknown hosts.
-    let of_any = connection.view.resolves_any_outbound().then(|| DnsCache::for_any_name(connection.view));
+    let of_any = input.view.resolves_any_outbound().then(|| DnsCache::for_any_name(input.view));
     filters.extend(of_host.into_iter().chain(of_any).map(HttpFilter::DynamicForwardProxy));
 }
 

@@ -4,9 +4,9 @@ use api::any;
 use api::envoy::extensions::filters::http::grpc_stats::v3::{FilterConfig, filter_config};
 use api::envoy::extensions::filters::network::http_connection_manager::v3::HttpFilter as EnvoyFilter;
 
-use super::{Connection, HttpFilter, named};
+use super::{HttpFilter, HttpFilterInput, named};
 
-pub(super) fn add(_connection: &Connection<'_>, filters: &mut Vec<HttpFilter>) {
+pub(super) fn add(_input: &HttpFilterInput<'_>, filters: &mut Vec<HttpFilter>) {
     filters.push(HttpFilter::GrpcStats);
 }
 

@@ -5,10 +5,10 @@ use api::envoy::extensions::filters::http::grpc_web::v3::GrpcWeb;
 use api::envoy::extensions::filters::network::http_connection_manager::v3::HttpFilter as EnvoyFilter;
 use model::port::Protocol;
 
-use super::{Connection, HttpFilter, named};
+use super::{HttpFilter, HttpFilterInput, named};
 
-pub(super) fn add(connection: &Connection<'_>, filters: &mut Vec<HttpFilter>) {
-    if connection.protocol == Protocol::GrpcWeb {
+pub(super) fn add(input: &HttpFilterInput<'_>, filters: &mut Vec<HttpFilter>) {
+    if input.protocol == Protocol::GrpcWeb {
         filters.push(HttpFilter::GrpcWeb);
     }
 }

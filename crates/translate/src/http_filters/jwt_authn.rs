@@ -3,13 +3,13 @@
 use api::any;
 use api::envoy::extensions::filters::network::http_connection_manager::v3::HttpFilter as EnvoyFilter;
 
-use super::{Connection, HttpFilter, named};
-use crate::class::Class;
+use super::{HttpFilter, HttpFilterInput, named};
+use crate::listener_side::ListenerSide;
 use crate::security::request_authentication::{self, RequestAuthentication};
 
-pub(super) fn add(connection: &Connection<'_>, filters: &mut Vec<HttpFilter>) {
-    if connection.class != Class::SidecarOutbound {
-        filters.extend(connection.policies.tokens.clone().map(HttpFilter::JwtAuthn));
+pub(super) fn add(input: &HttpFilterInput<'_>, filters: &mut Vec<HttpFilter>) {
+    if input.side != ListenerSide::SidecarOutbound {
+        filters.extend(input.policies.tokens.clone().map(HttpFilter::JwtAuthn));
     }
 }
 

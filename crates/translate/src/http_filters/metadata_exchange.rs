@@ -4,9 +4,9 @@
 use api::envoy::extensions::filters::network::http_connection_manager::v3::HttpFilter as EnvoyFilter;
 use serde_json::json;
 
-use super::{Connection, HttpFilter, named};
-use crate::class::Class;
-use crate::structs::typed_struct;
+use super::{HttpFilter, HttpFilterInput, named};
+use crate::listener_side::ListenerSide;
+use crate::proto_struct::typed_struct;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum MetadataExchange {
@@ -16,15 +16,17 @@ pub enum MetadataExchange {
     OutboundInMesh,
 }
 
-pub(super) fn add(connection: &Connection<'_>, filters: &mut Vec<HttpFilter>) {
-    let view = connection.view;
+pub(super) fn add(input: &HttpFilterInput<'_>, filters: &mut Vec<HttpFilter>) {
+    let view = input.view;
     if !view.settings.knobs.metadata_exchange || !view.proxy.extensions.contains("envoy.filters.http.peer_metadata") {
         return;
     }
-    filters.push(HttpFilter::MetadataExchange(match connection.class {
-        Class::SidecarInbound => MetadataExchange::Inbound,
-        Class::SidecarOutbound | Class::Gateway if connection.hide_metadata => MetadataExchange::OutboundInMesh,
-        Class::SidecarOutbound | Class::Gateway => MetadataExchange::Outbound,
+    filters.push(HttpFilter::MetadataExchange(match input.side {
+        ListenerSide::SidecarInbound => MetadataExchange::Inbound,
+        ListenerSide::SidecarOutbound | ListenerSide::Gateway if input.hide_metadata => {
+            MetadataExchange::OutboundInMesh
+        }
+        ListenerSide::SidecarOutbound | ListenerSide::Gateway => MetadataExchange::Outbound,
     }));
 }
 

@@ -21,19 +21,19 @@ use model::port::Protocol;
 use model::shared::Part;
 use scope::View;
 
-use crate::class::Class;
 use crate::dns_cache::DnsCache;
 use crate::extension::Extension;
-use crate::security::authorization::Check;
-use crate::security::policies::Policies;
+use crate::listener_side::ListenerSide;
+use crate::security::authorization::AuthorizationFilter;
+use crate::security::policies::WorkloadPolicies;
 use crate::security::request_authentication::RequestAuthentication;
-use crate::telemetry::metrics::Stats;
+use crate::telemetry::metrics::StatsFilter;
 
 /// One filter of a connection manager.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum HttpFilter {
     MetadataExchange(metadata_exchange::MetadataExchange),
-    Authorization(Part<Check>),
+    Authorization(Part<AuthorizationFilter>),
     JwtAuthn(Part<RequestAuthentication>),
     Extension(Extension),
     GrpcWeb,
@@ -41,19 +41,19 @@ pub enum HttpFilter {
     Alpn,
     Fault,
     Cors,
-    Stats(Part<Stats>),
+    Stats(Part<StatsFilter>),
     StatefulSession,
     DynamicForwardProxy(DnsCache),
     Router(router::Router),
 }
 
 /// What a filter may look at to decide whether it is wanted.
-pub(crate) struct Connection<'a> {
+pub(crate) struct HttpFilterInput<'a> {
     pub view: &'a View,
-    pub class: Class,
-    pub policies: &'a Policies,
+    pub side: ListenerSide,
+    pub policies: &'a WorkloadPolicies,
     /// Metrics that listeners of this class keep.
-    pub stats: &'a [Part<Stats>],
+    pub stats: &'a [Part<StatsFilter>],
     /// The port that clients call; for inbound, the one that the workload listens on.
     pub port: u32,
     pub protocol: Protocol,
@@ -66,10 +66,10 @@ pub(crate) struct Connection<'a> {
 }
 
 /// Adds its filters, if they are wanted, to those before it.
-type Row = fn(&Connection<'_>, &mut Vec<HttpFilter>);
+type AddHttpFilters = fn(&HttpFilterInput<'_>, &mut Vec<HttpFilter>);
 
 /// Filters in the order in which Envoy runs them.
-const ORDER: &[Row] = &[
+const ORDER: &[AddHttpFilters] = &[
     metadata_exchange::add,
     authorization::add_custom,
     extension::add_authn,
@@ -89,10 +89,10 @@ const ORDER: &[Row] = &[
 ];
 
 /// All filters of a connection manager, in order.
-pub(crate) fn wanted(connection: &Connection<'_>) -> Vec<HttpFilter> {
+pub(crate) fn chain(input: &HttpFilterInput<'_>) -> Vec<HttpFilter> {
     let mut filters = Vec::with_capacity(ORDER.len());
     for add in ORDER {
-        add(connection, &mut filters);
+        add(input, &mut filters);
     }
     filters
 }

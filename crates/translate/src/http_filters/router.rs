@@ -4,15 +4,15 @@ use api::any;
 use api::envoy::extensions::filters::http::router::v3::Router as EnvoyRouter;
 use api::envoy::extensions::filters::network::http_connection_manager::v3::HttpFilter as EnvoyFilter;
 
-use super::{Connection, HttpFilter, named};
+use super::{HttpFilter, HttpFilterInput, named};
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Router {
     pub suppress_debug_headers: bool,
 }
 
-pub(super) fn add(connection: &Connection<'_>, filters: &mut Vec<HttpFilter>) {
-    filters.push(HttpFilter::Router(Router { suppress_debug_headers: connection.suppress_debug_headers }));
+pub(super) fn add(input: &HttpFilterInput<'_>, filters: &mut Vec<HttpFilter>) {
+    filters.push(HttpFilter::Router(Router { suppress_debug_headers: input.suppress_debug_headers }));
 }
 
 pub(super) fn render(plan: &Router) -> EnvoyFilter {

@@ -4,11 +4,11 @@ use api::any;
 use api::envoy::extensions::filters::http::stateful_session::v3::StatefulSession;
 use api::envoy::extensions::filters::network::http_connection_manager::v3::HttpFilter as EnvoyFilter;
 
-use super::{Connection, HttpFilter, named};
-use crate::class::Class;
+use super::{HttpFilter, HttpFilterInput, named};
+use crate::listener_side::ListenerSide;
 
-pub(super) fn add(connection: &Connection<'_>, filters: &mut Vec<HttpFilter>) {
-    if connection.view.settings.knobs.persistent_session && connection.class != Class::SidecarInbound {
+pub(super) fn add(input: &HttpFilterInput<'_>, filters: &mut Vec<HttpFilter>) {
+    if input.view.settings.knobs.persistent_session && input.side != ListenerSide::SidecarInbound {
         filters.push(HttpFilter::StatefulSession);
     }
 }

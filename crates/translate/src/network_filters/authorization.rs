@@ -2,28 +2,28 @@
 
 use api::envoy::config::listener::v3::Filter;
 
-use super::{Connection, Ending, NetworkFilter, named};
-use crate::class::Class;
-use crate::security::authorization::{Check, Layer, network_filter};
+use super::{ChainEnd, NetworkFilter, NetworkFilterInput, named};
+use crate::listener_side::ListenerSide;
+use crate::security::authorization::{AuthorizationFilter, FilterLayer, network_filter};
 
 /// Outside checkers come first.
-pub(super) fn add_custom(connection: &Connection<'_>, filters: &mut Vec<NetworkFilter>) {
-    if is_enforced(connection) {
-        filters.extend(connection.policies.custom(Layer::Tcp).iter().cloned().map(NetworkFilter::Authorization));
+pub(super) fn add_custom(input: &NetworkFilterInput<'_>, filters: &mut Vec<NetworkFilter>) {
+    if is_enforced(input) {
+        filters.extend(input.policies.custom(FilterLayer::Tcp).iter().cloned().map(NetworkFilter::Authorization));
     }
 }
 
-pub(super) fn add(connection: &Connection<'_>, filters: &mut Vec<NetworkFilter>) {
-    if is_enforced(connection) {
-        filters.extend(connection.policies.own().iter().cloned().map(NetworkFilter::Authorization));
+pub(super) fn add(input: &NetworkFilterInput<'_>, filters: &mut Vec<NetworkFilter>) {
+    if is_enforced(input) {
+        filters.extend(input.policies.own().iter().cloned().map(NetworkFilter::Authorization));
     }
 }
 
-fn is_enforced(connection: &Connection<'_>) -> bool {
-    connection.class != Class::SidecarOutbound && connection.ending == Ending::Bytes
+fn is_enforced(input: &NetworkFilterInput<'_>) -> bool {
+    input.side != ListenerSide::SidecarOutbound && input.end == ChainEnd::Bytes
 }
 
-pub(super) fn render(check: &Check) -> Filter {
+pub(super) fn render(check: &AuthorizationFilter) -> Filter {
     let (name, config) = network_filter(check);
     named(name, config)
 }

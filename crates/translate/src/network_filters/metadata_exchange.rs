@@ -5,17 +5,17 @@ use api::envoy::config::listener::v3::Filter;
 use scope::View;
 use serde_json::json;
 
-use super::{Connection, NetworkFilter, named};
-use crate::class::Class;
-use crate::structs::typed_struct;
+use super::{NetworkFilter, NetworkFilterInput, named};
+use crate::listener_side::ListenerSide;
+use crate::proto_struct::typed_struct;
 
 /// Whether connections to this proxy begin with an exchange of metadata.
 pub(crate) fn exchanged(view: &View) -> bool {
     view.settings.knobs.metadata_exchange && view.proxy.extensions.contains("envoy.filters.network.metadata_exchange")
 }
 
-pub(super) fn add(connection: &Connection<'_>, filters: &mut Vec<NetworkFilter>) {
-    if connection.class == Class::SidecarInbound && exchanged(connection.view) {
+pub(super) fn add(input: &NetworkFilterInput<'_>, filters: &mut Vec<NetworkFilter>) {
+    if input.side == ListenerSide::SidecarInbound && exchanged(input.view) {
         filters.push(NetworkFilter::MetadataExchange);
     }
 }

@@ -20,12 +20,12 @@ use model::settings::Knobs;
 use model::shared::Part;
 use scope::View;
 
-use crate::class::Class;
 use crate::dns_cache::DnsCache;
 use crate::extension::Extension;
-use crate::security::authorization::Check;
-use crate::security::policies::Policies;
-use crate::telemetry::metrics::Stats;
+use crate::listener_side::ListenerSide;
+use crate::security::authorization::AuthorizationFilter;
+use crate::security::policies::WorkloadPolicies;
+use crate::telemetry::metrics::StatsFilter;
 use http_connection_manager::HttpConnectionManager;
 use tcp_proxy::TcpProxy;
 
@@ -33,9 +33,9 @@ use tcp_proxy::TcpProxy;
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum NetworkFilter {
     MetadataExchange,
-    Authorization(Part<Check>),
+    Authorization(Part<AuthorizationFilter>),
     Extension(Extension),
-    Stats(Part<Stats>),
+    Stats(Part<StatsFilter>),
     SniForwardProxy { cache: DnsCache, port: u32 },
     Mongo { stat_prefix: Str },
     MySql { stat_prefix: Str },
@@ -45,20 +45,20 @@ pub enum NetworkFilter {
 }
 
 /// What a filter may look at to decide whether it is wanted.
-pub(crate) struct Connection<'a> {
+pub(crate) struct NetworkFilterInput<'a> {
     pub view: &'a View,
-    pub class: Class,
-    pub policies: &'a Policies,
+    pub side: ListenerSide,
+    pub policies: &'a WorkloadPolicies,
     /// Metrics that listeners of this class keep.
-    pub stats: &'a [Part<Stats>],
+    pub stats: &'a [Part<StatsFilter>],
     /// The service port.
     pub port: u32,
-    pub ending: Ending,
+    pub end: ChainEnd,
 }
 
 /// What ends a chain, and so who enforces policies and counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Ending {
+pub(crate) enum ChainEnd {
     /// Bytes to a known destination: network filters enforce and count.
     Bytes,
     /// Bytes of TLS between others: counted, and no policy can see what it asks about.
@@ -70,10 +70,10 @@ pub(crate) enum Ending {
 }
 
 /// Adds its filters, if they are wanted, to those before it.
-type Row = fn(&Connection<'_>, &mut Vec<NetworkFilter>);
+type AddNetworkFilters = fn(&NetworkFilterInput<'_>, &mut Vec<NetworkFilter>);
 
 /// Filters that come before the one that ends the chain, in the order in which Envoy runs them.
-const BEFORE: &[Row] = &[
+const BEFORE: &[AddNetworkFilters] = &[
     metadata_exchange::add,
     authorization::add_custom,
     extension::add_checks,
@@ -83,10 +83,10 @@ const BEFORE: &[Row] = &[
 ];
 
 /// Filters of a chain that ends in `last`, in order.
-pub(crate) fn chain(connection: &Connection<'_>, last: Vec<NetworkFilter>) -> Vec<NetworkFilter> {
+pub(crate) fn chain(input: &NetworkFilterInput<'_>, last: Vec<NetworkFilter>) -> Vec<NetworkFilter> {
     let mut filters = Vec::with_capacity(last.len());
     for add in BEFORE {
-        add(connection, &mut filters);
+        add(input, &mut filters);
     }
     filters.extend(last);
     filters

@@ -10,7 +10,7 @@ use crate::dns_cache::{self, DnsCache};
 
 /// `envoy.extensions.filters.network.sni_dynamic_forward_proxy.v3.FilterConfig`, as far as we set it.
 #[derive(Clone, PartialEq, Message)]
-struct FilterConfig {
+struct SniForwardProxyConfig {
     #[prost(message, optional, tag = "1")]
     dns_cache_config: Option<DnsCacheConfig>,
     /// Alone in a oneof, so it is written even if it were 0.
@@ -19,7 +19,7 @@ struct FilterConfig {
 }
 
 pub(super) fn render(cache: &DnsCache, port: u32) -> Filter {
-    let config = FilterConfig { dns_cache_config: Some(dns_cache::render(cache)), port_value: Some(port) };
+    let config = SniForwardProxyConfig { dns_cache_config: Some(dns_cache::render(cache)), port_value: Some(port) };
     let type_url = "type.googleapis.com/envoy.extensions.filters.network.sni_dynamic_forward_proxy.v3.FilterConfig";
     named(
         "envoy.extensions.filters.network.sni_dynamic_forward_proxy",

@@ -2,15 +2,15 @@
 
 use api::envoy::config::listener::v3::Filter;
 
-use super::{Connection, Ending, NetworkFilter, named};
-use crate::telemetry::metrics::{self, Stats};
+use super::{ChainEnd, NetworkFilter, NetworkFilterInput, named};
+use crate::telemetry::metrics::{self, StatsFilter};
 
-pub(super) fn add(connection: &Connection<'_>, filters: &mut Vec<NetworkFilter>) {
-    if connection.ending != Ending::Http {
-        filters.extend(connection.stats.iter().cloned().map(NetworkFilter::Stats));
+pub(super) fn add(input: &NetworkFilterInput<'_>, filters: &mut Vec<NetworkFilter>) {
+    if input.end != ChainEnd::Http {
+        filters.extend(input.stats.iter().cloned().map(NetworkFilter::Stats));
     }
 }
 
-pub(super) fn render(plan: &Stats) -> Filter {
+pub(super) fn render(plan: &StatsFilter) -> Filter {
     named(metrics::FILTER, metrics::render(plan))
 }

@@ -13,7 +13,7 @@ use crate::telemetry::access_log::{self, AccessLog};
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct TcpProxy {
     pub stat_prefix: Str,
-    pub to: Destination,
+    pub to: TcpDestination,
     pub idle_timeout: Option<Duration>,
     pub max_connection_duration: Option<Duration>,
     /// Connections of one address go to one endpoint.
@@ -24,7 +24,7 @@ pub struct TcpProxy {
 
 /// Where the bytes go.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Destination {
+pub enum TcpDestination {
     Cluster(Str),
     /// Clusters with their weights, at least one.
     Weighted(Vec<(Str, u32)>),
@@ -43,7 +43,7 @@ impl TcpProxy {
     pub fn to_cluster(cluster: &str, access_log: Part<Vec<AccessLog>>) -> TcpProxy {
         TcpProxy {
             stat_prefix: cluster.into(),
-            to: Destination::Cluster(cluster.into()),
+            to: TcpDestination::Cluster(cluster.into()),
             idle_timeout: None,
             max_connection_duration: None,
             hash_source_ip: false,
@@ -55,8 +55,8 @@ impl TcpProxy {
     /// The only cluster, or the first of several.
     pub fn first_cluster(&self) -> &Str {
         match &self.to {
-            Destination::Cluster(cluster) => cluster,
-            Destination::Weighted(clusters) => clusters.first().map_or(&self.stat_prefix, |(cluster, _)| cluster),
+            TcpDestination::Cluster(cluster) => cluster,
+            TcpDestination::Weighted(clusters) => clusters.first().map_or(&self.stat_prefix, |(cluster, _)| cluster),
         }
     }
 }
@@ -82,11 +82,11 @@ pub(super) fn render(plan: &TcpProxy) -> Filter {
     named("envoy.filters.network.tcp_proxy", any(&config))
 }
 
-fn destination(to: &Destination) -> tcp_proxy::ClusterSpecifier {
+fn destination(to: &TcpDestination) -> tcp_proxy::ClusterSpecifier {
     use tcp_proxy::weighted_cluster::ClusterWeight;
     match to {
-        Destination::Cluster(cluster) => tcp_proxy::ClusterSpecifier::Cluster(cluster.to_string()),
-        Destination::Weighted(clusters) => {
+        TcpDestination::Cluster(cluster) => tcp_proxy::ClusterSpecifier::Cluster(cluster.to_string()),
+        TcpDestination::Weighted(clusters) => {
             let weighted = clusters.iter().map(|(name, weight)| ClusterWeight {
                 name: name.to_string(),
                 weight: *weight,

@@ -11,17 +11,21 @@ use model::shared::Part;
 use scope::View;
 use scope::patches::HeldPatch;
 
-use super::merge::{self, Merging};
-use super::selection::{Effect, holds_in, select, with_patches};
-use super::{Wanted, added, added_resource, cluster_match, context, merging, value};
+use super::merge::{self, MessageMerge};
+use super::selection::{PatchEffect, holds_in, select, with_patches};
+use super::{PatchedPlan, added, added_resource, cluster_match, context, list_merge, value};
 use crate::names::{OutboundCluster, parse_outbound_cluster};
 use crate::plan::cluster::{ClusterKind, ClusterPlan};
 use crate::render;
 
 /// The planned clusters without those that are removed, with those that are added.
-pub(crate) fn wanted(view: &View, plans: Vec<ClusterPlan>, problems: &mut Vec<Problem>) -> Vec<Wanted<ClusterPlan>> {
+pub(crate) fn patched(
+    view: &View,
+    plans: Vec<ClusterPlan>,
+    problems: &mut Vec<Problem>,
+) -> Vec<PatchedPlan<ClusterPlan>> {
     let patches: Vec<&HeldPatch> = view.patches.to(&[ApplyTo::Cluster]).collect();
-    let subjects: Vec<Subject<'_>> = plans.iter().map(|plan| Subject::new(view, plan)).collect();
+    let subjects: Vec<ClusterSubject<'_>> = plans.iter().map(|plan| ClusterSubject::new(view, plan)).collect();
     let chosen = select(&view.settings.knobs, &view.proxy.namespace, &subjects, &patches, effect, problems);
     let mut found = with_patches(plans, chosen);
     found.extend(added(view, ApplyTo::Cluster, |cluster: Cluster| cluster.name));
@@ -29,7 +33,7 @@ pub(crate) fn wanted(view: &View, plans: Vec<ClusterPlan>, problems: &mut Vec<Pr
 }
 
 /// All that patches ask about a cluster.
-struct Subject<'a> {
+struct ClusterSubject<'a> {
     plan: &'a ClusterPlan,
     context: PatchContext,
     outbound: Option<OutboundCluster>,
@@ -37,8 +41,8 @@ struct Subject<'a> {
     port: u32,
 }
 
-impl<'a> Subject<'a> {
-    fn new(view: &View, plan: &'a ClusterPlan) -> Subject<'a> {
+impl<'a> ClusterSubject<'a> {
+    fn new(view: &View, plan: &'a ClusterPlan) -> ClusterSubject<'a> {
         let inbound = matches!(plan.kind, ClusterKind::Inbound(_) | ClusterKind::InboundPassthrough { .. });
         let outbound = parse_outbound_cluster(&plan.name);
         let (subset, port) = match (&outbound, &plan.kind) {
@@ -46,7 +50,7 @@ impl<'a> Subject<'a> {
             (None, ClusterKind::Inbound(_)) => (String::new(), inbound_port(&plan.name)),
             (None, _) => (String::new(), 0),
         };
-        Subject { plan, context: context(view, inbound), outbound, subset, port }
+        ClusterSubject { plan, context: context(view, inbound), outbound, subset, port }
     }
 
     fn matches(&self, wanted: &ClusterMatch) -> bool {
@@ -67,18 +71,18 @@ impl<'a> Subject<'a> {
     }
 }
 
-fn effect(patch: &Patch, subject: &Subject<'_>) -> Effect {
+fn effect(patch: &Patch, subject: &ClusterSubject<'_>) -> PatchEffect {
     // The agent's own cluster is of no use to others.
     if subject.plan.kind == ClusterKind::ExternalSds || !holds_in(patch, subject.context) {
-        return Effect::Nothing;
+        return PatchEffect::Nothing;
     }
     if !cluster_match(patch).is_none_or(|wanted| subject.matches(wanted)) {
-        return Effect::Nothing;
+        return PatchEffect::Nothing;
     }
     match patch.operation {
-        Operation::Remove => Effect::Removes,
-        Operation::Merge | Operation::MergeAndReplaceList => Effect::Applies(1),
-        _ => Effect::Nothing,
+        Operation::Remove => PatchEffect::Removes,
+        Operation::Merge | Operation::MergeAndReplaceList => PatchEffect::Applies(1),
+        _ => PatchEffect::Nothing,
     }
 }
 
@@ -88,21 +92,21 @@ fn inbound_port(name: &str) -> u32 {
 }
 
 /// The cluster, encoded.
-pub fn resource(wanted: &Wanted<ClusterPlan>) -> Resource {
+pub fn resource(wanted: &PatchedPlan<ClusterPlan>) -> Resource {
     match wanted {
-        Wanted::Planned { plan, patches } => {
+        PatchedPlan::Planned { plan, patches } => {
             let mut cluster = render::cluster::cluster(plan);
             apply(&mut cluster, patches);
             Resource::new(cluster.name.clone(), &cluster)
         }
-        Wanted::Added { name, patch } => added_resource(name, patch),
+        PatchedPlan::Added { name, patch } => added_resource(name, patch),
     }
 }
 
 /// Applies patches that merge. One with a transport socket changes that and nothing else.
 pub(super) fn apply(cluster: &mut Cluster, patches: &[Part<Patch>]) {
-    let mut cluster = Merging::new(cluster);
-    for patch in patches.iter().filter(|patch| merging(patch).is_some()) {
+    let mut cluster = MessageMerge::new(cluster);
+    for patch in patches.iter().filter(|patch| list_merge(patch).is_some()) {
         let has_socket = patch.message().is_some_and(|value| value.has_field_by_name("transport_socket"));
         let socket = if has_socket { value::<Cluster>(patch).and_then(|value| value.transport_socket) } else { None };
         match socket {

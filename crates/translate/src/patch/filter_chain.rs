@@ -8,12 +8,12 @@ use model::config::patches::Patch;
 use model::shared::Part;
 
 use super::listener::captures;
-use super::merge::{self, Merging};
-use super::{cluster, connection_manager, holds, list, listener_match, merging, of, value};
+use super::merge::{self, MessageMerge};
+use super::{cluster, connection_manager, holds, list, list_merge, listener_match, of, value};
 
 /// Whether a chain is still wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Fate {
+enum ChainFate {
     Kept,
     Removed,
 }
@@ -21,8 +21,9 @@ enum Fate {
 /// Applies patches that match the listener to its chains. Chains without filters go.
 pub(super) fn apply(listener: &mut Listener, patches: &[Part<Patch>]) {
     let captures = captures(&listener.name);
-    let mut keep =
-        |chain: &mut FilterChain| !chain.filters.is_empty() && apply_to_chain(chain, captures, patches) == Fate::Kept;
+    let mut keep = |chain: &mut FilterChain| {
+        !chain.filters.is_empty() && apply_to_chain(chain, captures, patches) == ChainFate::Kept
+    };
     listener.filter_chains.retain_mut(&mut keep);
     if listener.default_filter_chain.as_mut().is_some_and(|chain| !keep(chain)) {
         listener.default_filter_chain = None;
@@ -43,17 +44,17 @@ pub(super) fn apply_to_routes(listener: &mut Listener, patches: &[Part<Patch>]) 
     }
 }
 
-fn apply_to_chain(chain: &mut FilterChain, captures: bool, patches: &[Part<Patch>]) -> Fate {
-    let mut open = Merging::new(&mut *chain);
+fn apply_to_chain(chain: &mut FilterChain, captures: bool, patches: &[Part<Patch>]) -> ChainFate {
+    let mut open = MessageMerge::new(&mut *chain);
     for patch in of(patches, ApplyTo::FilterChain) {
         // What a patch looks at may have been changed by the one before it.
         if listener_match(patch).is_some() && !matches(patch, captures, open.message()) {
             continue;
         }
         if patch.operation == Operation::Remove {
-            return Fate::Removed;
+            return ChainFate::Removed;
         }
-        if merging(patch).is_some() {
+        if list_merge(patch).is_some() {
             merge_chain(&mut open, patch);
         }
     }
@@ -77,11 +78,11 @@ fn apply_to_chain(chain: &mut FilterChain, captures: bool, patches: &[Part<Patch
         }
         connection_manager::apply(filter, &patches);
     }
-    Fate::Kept
+    ChainFate::Kept
 }
 
 /// A patch with a transport socket of the chain's own kind changes that and nothing else.
-fn merge_chain(chain: &mut Merging<'_, FilterChain>, patch: &Patch) {
+fn merge_chain(chain: &mut MessageMerge<'_, FilterChain>, patch: &Patch) {
     if patch.message().is_some_and(|value| value.has_field_by_name("transport_socket")) {
         let socket = value::<FilterChain>(patch).and_then(|value| value.transport_socket);
         if let (Some(old), Some(new)) = (&mut chain.message().transport_socket, socket)

@@ -10,11 +10,11 @@ use model::shared::Part;
 use scope::View;
 use scope::patches::HeldPatch;
 
-use super::merge::{self, Merging};
-use super::selection::{Effect, holds_in, select, with_patches};
-use super::{Wanted, added, added_resource, context, filter_chain, holds, list, listener_match, of, value};
+use super::merge::{self, MessageMerge};
+use super::selection::{PatchEffect, holds_in, select, with_patches};
+use super::{PatchedPlan, added, added_resource, context, filter_chain, holds, list, listener_match, of, value};
 use crate::names;
-use crate::plan::listener::{Address, Direction, ListenerPlan};
+use crate::plan::listener::{Direction, ListenerAddress, ListenerPlan};
 use crate::render;
 
 /// What patches can change in a listener.
@@ -24,37 +24,43 @@ const KINDS: &[ApplyTo] =
 const ROUTES: &[ApplyTo] = &[ApplyTo::RouteConfiguration, ApplyTo::VirtualHost, ApplyTo::HttpRoute];
 
 /// The planned listeners without those that are removed, with those that are added.
-pub(crate) fn wanted(view: &View, plans: Vec<ListenerPlan>, problems: &mut Vec<Problem>) -> Vec<Wanted<ListenerPlan>> {
+pub(crate) fn patched(
+    view: &View,
+    plans: Vec<ListenerPlan>,
+    problems: &mut Vec<Problem>,
+) -> Vec<PatchedPlan<ListenerPlan>> {
     let kinds = [KINDS, ROUTES].concat();
     let patches: Vec<&HeldPatch> = view.patches.to(&kinds).collect();
-    let subject = |plan| Subject { plan, context: context(view, plan.direction == Direction::Inbound) };
-    let subjects: Vec<Subject<'_>> = plans.iter().map(subject).collect();
+    let subject = |plan| ListenerSubject { plan, context: context(view, plan.direction == Direction::Inbound) };
+    let subjects: Vec<ListenerSubject<'_>> = plans.iter().map(subject).collect();
     let chosen = select(&view.settings.knobs, &view.proxy.namespace, &subjects, &patches, effect, problems);
     let mut found = with_patches(plans, chosen);
     found.extend(added(view, ApplyTo::Listener, |listener: Listener| listener.name));
     found
 }
 
-struct Subject<'a> {
+struct ListenerSubject<'a> {
     plan: &'a ListenerPlan,
     context: PatchContext,
 }
 
-fn effect(patch: &Patch, subject: &Subject<'_>) -> Effect {
-    let Subject { plan, context } = subject;
+fn effect(patch: &Patch, subject: &ListenerSubject<'_>) -> PatchEffect {
+    let ListenerSubject { plan, context } = subject;
     if !holds_in(patch, *context) {
-        return Effect::Nothing;
+        return PatchEffect::Nothing;
     }
     let chains = plan.chains.len() + usize::from(plan.default_chain.is_some());
     if ROUTES.contains(&patch.apply_to) {
         let inbound = *context == PatchContext::SidecarInbound;
-        return if inbound { Effect::Applies(chains) } else { Effect::Nothing };
+        return if inbound { PatchEffect::Applies(chains) } else { PatchEffect::Nothing };
     }
     match (patch.apply_to, patch.operation) {
-        _ if !matches(patch, plan) => Effect::Nothing,
-        (ApplyTo::Listener, Operation::Remove) => Effect::Removes,
-        (ApplyTo::Listener | ApplyTo::ListenerFilter, _) | (ApplyTo::FilterChain, Operation::Add) => Effect::Applies(1),
-        _ => Effect::Applies(chains),
+        _ if !matches(patch, plan) => PatchEffect::Nothing,
+        (ApplyTo::Listener, Operation::Remove) => PatchEffect::Removes,
+        (ApplyTo::Listener | ApplyTo::ListenerFilter, _) | (ApplyTo::FilterChain, Operation::Add) => {
+            PatchEffect::Applies(1)
+        }
+        _ => PatchEffect::Applies(chains),
     }
 }
 
@@ -68,8 +74,8 @@ fn matches(patch: &Patch, plan: &ListenerPlan) -> bool {
         return true;
     }
     let port = match &plan.address {
-        Address::Socket { port, .. } => Some(*port),
-        Address::Pipe(_) => None,
+        ListenerAddress::Socket { port, .. } => Some(*port),
+        ListenerAddress::Pipe(_) => None,
     };
     wanted.port_number == 0 || port == Some(wanted.port_number)
 }
@@ -80,25 +86,25 @@ pub(super) fn captures(listener: &str) -> bool {
 }
 
 /// The listener, encoded.
-pub fn resource(wanted: &Wanted<ListenerPlan>) -> Resource {
+pub fn resource(wanted: &PatchedPlan<ListenerPlan>) -> Resource {
     match wanted {
-        Wanted::Planned { plan, patches } => {
+        PatchedPlan::Planned { plan, patches } => {
             let mut listener = render::listener::listener(plan);
             if !patches.is_empty() {
                 apply(&mut listener, patches);
             }
             Resource::new(listener.name.clone(), &listener)
         }
-        Wanted::Added { name, patch } => added_resource(name, patch),
+        PatchedPlan::Added { name, patch } => added_resource(name, patch),
     }
 }
 
 /// Applies patches that match the listener, each level after the one around it.
 pub(super) fn apply(listener: &mut Listener, patches: &[Part<Patch>]) {
     filter_chain::apply_to_routes(listener, patches);
-    let mut merging = Merging::new(listener);
-    of(patches, ApplyTo::Listener).for_each(|patch| merging.merge(patch));
-    drop(merging);
+    let mut merge = MessageMerge::new(listener);
+    of(patches, ApplyTo::Listener).for_each(|patch| merge.merge(patch));
+    drop(merge);
     for patch in of(patches, ApplyTo::ListenerFilter) {
         apply_to_filters(&mut listener.listener_filters, patch);
     }

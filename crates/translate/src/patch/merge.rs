@@ -8,36 +8,36 @@ use model::config::patches::Patch;
 use prost::{Message, Name};
 use prost_reflect::{DynamicMessage, MessageDescriptor, ReflectMessage, Value};
 
-use super::merging;
+use super::list_merge;
 
 /// What becomes of a list that both sides have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Lists {
+pub(super) enum ListMerge {
     Append,
     Replace,
 }
 
 /// Merges values into a message one after the other. The message is taken apart once for all of them, and put
 /// together again when it is looked at or dropped.
-pub(super) struct Merging<'a, M: Message + Name + Default> {
+pub(super) struct MessageMerge<'a, M: Message + Name + Default> {
     message: &'a mut M,
     open: Option<DynamicMessage>,
 }
 
-impl<'a, M: Message + Name + Default> Merging<'a, M> {
-    pub(super) fn new(message: &'a mut M) -> Merging<'a, M> {
-        Merging { message, open: None }
+impl<'a, M: Message + Name + Default> MessageMerge<'a, M> {
+    pub(super) fn new(message: &'a mut M) -> MessageMerge<'a, M> {
+        MessageMerge { message, open: None }
     }
 
     /// Merges a patch's value, if merging is what it asks for.
     pub(super) fn merge(&mut self, patch: &Patch) {
-        let (Some(lists), Some(value)) = (merging(patch), patch.message()) else { return };
+        let (Some(list_merge), Some(value)) = (list_merge(patch), patch.message()) else { return };
         if self.open.is_none() {
             let decode = |descriptor| DynamicMessage::decode(descriptor, &*self.message.encode_to_vec()).ok();
             self.open = described(&M::full_name()).and_then(decode);
         }
         if let Some(open) = &mut self.open {
-            merge_fields(open, value, lists);
+            merge_fields(open, value, list_merge);
         }
     }
 
@@ -52,7 +52,7 @@ impl<'a, M: Message + Name + Default> Merging<'a, M> {
     }
 }
 
-impl<M: Message + Name + Default> Drop for Merging<'_, M> {
+impl<M: Message + Name + Default> Drop for MessageMerge<'_, M> {
     fn drop(&mut self) {
         self.message();
     }
@@ -66,7 +66,7 @@ pub(super) fn merge_any(into: &Any, from: &Any) -> Option<Any> {
     }
     let descriptor = described(name)?;
     let mut merged = DynamicMessage::decode(descriptor.clone(), &*into.value).ok()?;
-    merge_fields(&mut merged, &DynamicMessage::decode(descriptor, &*from.value).ok()?, Lists::Append);
+    merge_fields(&mut merged, &DynamicMessage::decode(descriptor, &*from.value).ok()?, ListMerge::Append);
     Some(Any { type_url: format!("type.googleapis.com/{name}"), value: encode(&merged) })
 }
 
@@ -89,7 +89,7 @@ fn type_name(url: &str) -> &str {
     url.rsplit('/').next().unwrap_or(url)
 }
 
-fn merge_fields(into: &mut DynamicMessage, from: &DynamicMessage, lists: Lists) {
+fn merge_fields(into: &mut DynamicMessage, from: &DynamicMessage, list_merge: ListMerge) {
     for (field, value) in from.fields() {
         if !into.has_field(&field) {
             into.set_field(&field, value.clone());
@@ -97,7 +97,7 @@ fn merge_fields(into: &mut DynamicMessage, from: &DynamicMessage, lists: Lists) 
         }
         match (into.get_field_mut(&field), value) {
             (Value::List(old), Value::List(new)) => {
-                if lists == Lists::Replace {
+                if list_merge == ListMerge::Replace {
                     old.clear();
                 }
                 old.extend(new.iter().cloned());
@@ -105,7 +105,7 @@ fn merge_fields(into: &mut DynamicMessage, from: &DynamicMessage, lists: Lists) 
             (Value::Map(old), Value::Map(new)) => {
                 old.extend(new.iter().map(|(key, value)| (key.clone(), value.clone())));
             }
-            (Value::Message(old), Value::Message(new)) if !is_duration(new) => merge_fields(old, new, lists),
+            (Value::Message(old), Value::Message(new)) if !is_duration(new) => merge_fields(old, new, list_merge),
             (old, new) => *old = new.clone(),
         }
     }

@@ -24,12 +24,12 @@ use model::shared::Part;
 use prost::Message;
 use scope::View;
 
-use merge::Lists;
+use merge::ListMerge;
 pub use selection::PatchList;
 
 /// One resource of a client, with all that its rendering depends on.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Wanted<P> {
+pub enum PatchedPlan<P> {
     /// Rendered from its plan, then changed by the patches that match it.
     Planned { plan: P, patches: PatchList },
     /// The value of a patch.
@@ -46,7 +46,7 @@ fn context(view: &View, inbound: bool) -> PatchContext {
 }
 
 /// What patches of this kind add to a client. Those that name no context add to calls that leave.
-fn added<M: Message + Default, P>(view: &View, kind: ApplyTo, name: impl Fn(M) -> String) -> Vec<Wanted<P>> {
+fn added<M: Message + Default, P>(view: &View, kind: ApplyTo, name: impl Fn(M) -> String) -> Vec<PatchedPlan<P>> {
     let here = |patch: &&Part<Patch>| match (patch.context(), view.proxy.kind) {
         (PatchContext::Any, _) | (PatchContext::Gateway, ProxyKind::Router) => true,
         (PatchContext::SidecarInbound | PatchContext::SidecarOutbound, client) => client == ProxyKind::Sidecar,
@@ -54,7 +54,7 @@ fn added<M: Message + Default, P>(view: &View, kind: ApplyTo, name: impl Fn(M) -
     };
     let found = view.patches.adding(kind).filter(here).filter_map(|patch| {
         let name = name(value(patch)?);
-        (!name.is_empty()).then(|| Wanted::Added { name: name.into(), patch: patch.clone() })
+        (!name.is_empty()).then(|| PatchedPlan::Added { name: name.into(), patch: patch.clone() })
     });
     found.collect()
 }
@@ -75,10 +75,10 @@ fn added_resource(name: &Str, patch: &Patch) -> Resource {
 }
 
 /// How a patch that merges treats lists; `None` for one that does not merge.
-fn merging(patch: &Patch) -> Option<Lists> {
+fn list_merge(patch: &Patch) -> Option<ListMerge> {
     match patch.operation {
-        Operation::Merge => Some(Lists::Append),
-        Operation::MergeAndReplaceList => Some(Lists::Replace),
+        Operation::Merge => Some(ListMerge::Append),
+        Operation::MergeAndReplaceList => Some(ListMerge::Replace),
         _ => None,
     }
 }

@@ -17,46 +17,46 @@ use scope::View;
 use scope::gateway::MergedGateway;
 use scope::patches::HeldPatch;
 
-use super::merge::Merging;
-use super::selection::{Effect, holds_in, select};
-use super::{Wanted, added_resource, context, holds, list, of, route_match, value};
-use crate::plan::route::{Purpose, RoutePlan};
+use super::merge::MessageMerge;
+use super::selection::{PatchEffect, holds_in, select};
+use super::{PatchedPlan, added_resource, context, holds, list, of, route_match, value};
+use crate::plan::route::{RoutePlan, TablePurpose};
 use crate::render;
 
 const KINDS: &[ApplyTo] = &[ApplyTo::RouteConfiguration, ApplyTo::VirtualHost, ApplyTo::HttpRoute];
 
 /// The planned route table and what changes it.
-pub(crate) fn wanted(view: &View, plan: RoutePlan, problems: &mut Vec<Problem>) -> Wanted<RoutePlan> {
+pub(crate) fn patched(view: &View, plan: RoutePlan, problems: &mut Vec<Problem>) -> PatchedPlan<RoutePlan> {
     let context = context(view, false);
     let matches = |held: &&HeldPatch| match context {
         _ if !holds_in(&held.patch, context) => false,
         PatchContext::Gateway => matches_gateway(&held.patch, &plan.name, view.gateway.as_ref()),
         // Upstream does not answer for a table that nothing stands behind.
-        _ => plan.purpose != Purpose::Unknown && matches_sidecar(&held.patch, &plan.name),
+        _ => plan.purpose != TablePurpose::Unknown && matches_sidecar(&held.patch, &plan.name),
     };
     let patches: Vec<&HeldPatch> = view.patches.to(KINDS).filter(matches).collect();
     let routes: usize = plan.virtual_hosts.iter().map(|host| host.routes.len()).sum();
     let effect = |patch: &Patch, plan: &RoutePlan| match patch.apply_to {
-        ApplyTo::HttpRoute => Effect::Applies(routes.max(plan.virtual_hosts.len())),
-        ApplyTo::VirtualHost if patch.operation != Operation::Add => Effect::Applies(plan.virtual_hosts.len()),
-        _ => Effect::Applies(1),
+        ApplyTo::HttpRoute => PatchEffect::Applies(routes.max(plan.virtual_hosts.len())),
+        ApplyTo::VirtualHost if patch.operation != Operation::Add => PatchEffect::Applies(plan.virtual_hosts.len()),
+        _ => PatchEffect::Applies(1),
     };
     let (knobs, namespace) = (&view.settings.knobs, &view.proxy.namespace);
     let chosen = select(knobs, namespace, std::slice::from_ref(&plan), &patches, effect, problems);
     let patches = chosen.into_iter().flatten().next().unwrap_or_else(|| Part::new(Vec::new()));
-    Wanted::Planned { plan, patches }
+    PatchedPlan::Planned { plan, patches }
 }
 
 /// The route table, encoded; `plain` encodes one that no patch changes.
-pub fn resource(wanted: &Wanted<RoutePlan>, plain: impl FnOnce(&RoutePlan) -> Resource) -> Resource {
+pub fn resource(wanted: &PatchedPlan<RoutePlan>, plain: impl FnOnce(&RoutePlan) -> Resource) -> Resource {
     match wanted {
-        Wanted::Planned { plan, patches } if patches.is_empty() => plain(plan),
-        Wanted::Planned { plan, patches } => {
+        PatchedPlan::Planned { plan, patches } if patches.is_empty() => plain(plan),
+        PatchedPlan::Planned { plan, patches } => {
             let mut table = render::route::route(plan);
             apply(&mut table, patches);
             Resource::new(plan.name.clone(), &table)
         }
-        Wanted::Added { name, patch } => added_resource(name, patch),
+        PatchedPlan::Added { name, patch } => added_resource(name, patch),
     }
 }
 
@@ -112,9 +112,9 @@ impl GatewayTable<'_> {
 
 /// Applies patches that match the table.
 pub(super) fn apply(table: &mut RouteConfiguration, patches: &[Part<Patch>]) {
-    let mut merging = Merging::new(&mut *table);
-    of(patches, ApplyTo::RouteConfiguration).for_each(|patch| merging.merge(patch));
-    drop(merging);
+    let mut merge = MessageMerge::new(&mut *table);
+    of(patches, ApplyTo::RouteConfiguration).for_each(|patch| merge.merge(patch));
+    drop(merge);
     let mut removed = BTreeSet::new();
     for host in &mut table.virtual_hosts {
         if !apply_to_host(host, patches) {
@@ -129,7 +129,7 @@ pub(super) fn apply(table: &mut RouteConfiguration, patches: &[Part<Patch>]) {
 
 /// Whether the host stays.
 fn apply_to_host(host: &mut VirtualHost, patches: &[Part<Patch>]) -> bool {
-    let mut open = Merging::new(&mut *host);
+    let mut open = MessageMerge::new(&mut *host);
     for patch in of(patches, ApplyTo::VirtualHost) {
         if wanted_host(patch).is_some() && !matches_host(patch, open.message()) {
             continue;
@@ -156,7 +156,7 @@ fn apply_to_host(host: &mut VirtualHost, patches: &[Part<Patch>]) -> bool {
 
 /// Whether the route stays.
 fn apply_to_route(route: &mut Route, patches: &[Part<Patch>]) -> bool {
-    let mut open = Merging::new(route);
+    let mut open = MessageMerge::new(route);
     for patch in of(patches, ApplyTo::HttpRoute) {
         if wanted_route(patch).is_some_and(|wanted| !matches_route(wanted, open.message())) {
             continue;

@@ -12,7 +12,7 @@ use model::settings::Knobs;
 use model::shared::Part;
 use scope::patches::HeldPatch;
 
-use super::Wanted;
+use super::PatchedPlan;
 
 /// Patches of one resource, in the order of their application. Resources with the same patches share the list.
 pub type PatchList = Part<Vec<Part<Patch>>>;
@@ -22,7 +22,7 @@ const ANY_EFFORT: usize = 10;
 
 /// What a patch does to a resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Effect {
+pub(super) enum PatchEffect {
     Nothing,
     /// It takes the resource away.
     Removes,
@@ -42,20 +42,20 @@ pub(super) fn select<S>(
     namespace: &str,
     subjects: &[S],
     patches: &[&HeldPatch],
-    effect: impl Fn(&Patch, &S) -> Effect,
+    effect: impl Fn(&Patch, &S) -> PatchEffect,
     problems: &mut Vec<Problem>,
 ) -> Vec<Option<PatchList>> {
     let mut chosen: Vec<Option<Vec<usize>>> = vec![Some(Vec::new()); subjects.len()];
-    let mut budget = Budget::new(knobs);
+    let mut budget = PatchBudget::new(knobs);
     let mut refused: BTreeSet<(String, ApplyToName)> = BTreeSet::new();
     for (index, held) in patches.iter().enumerate() {
         let mut applied = Vec::new();
         let (mut removed, mut times) = (Vec::new(), 0usize);
         for (at, subject) in subjects.iter().enumerate().filter(|(at, _)| chosen[*at].is_some()) {
             match effect(&held.patch, subject) {
-                Effect::Nothing => {}
-                Effect::Removes => removed.push(at),
-                Effect::Applies(count) => {
+                PatchEffect::Nothing => {}
+                PatchEffect::Removes => removed.push(at),
+                PatchEffect::Applies(count) => {
                     times = times.saturating_add(count);
                     applied.push(at);
                 }
@@ -72,21 +72,21 @@ pub(super) fn select<S>(
 }
 
 /// Pairs plans with their patches; those that are removed are gone.
-pub(super) fn with_patches<P>(plans: Vec<P>, patches: Vec<Option<PatchList>>) -> Vec<Wanted<P>> {
+pub(super) fn with_patches<P>(plans: Vec<P>, patches: Vec<Option<PatchList>>) -> Vec<PatchedPlan<P>> {
     let pairs = plans.into_iter().zip(patches);
-    pairs.filter_map(|(plan, patches)| Some(Wanted::Planned { plan, patches: patches? })).collect()
+    pairs.filter_map(|(plan, patches)| Some(PatchedPlan::Planned { plan, patches: patches? })).collect()
 }
 
 type ApplyToName = &'static str;
 
 /// Equal lists are made once.
 fn shared(patches: &[&HeldPatch], chosen: Vec<Option<Vec<usize>>>) -> Vec<Option<PatchList>> {
-    let mut lists: HashMap<Vec<usize>, PatchList> = HashMap::new();
-    let mut list_of = |chosen: Vec<usize>| match lists.get(&chosen) {
+    let mut list_merge: HashMap<Vec<usize>, PatchList> = HashMap::new();
+    let mut list_of = |chosen: Vec<usize>| match list_merge.get(&chosen) {
         Some(known) => known.clone(),
         None => {
             let list = Part::new(chosen.iter().map(|index| patches[*index].patch.clone()).collect());
-            lists.insert(chosen, Part::clone(&list));
+            list_merge.insert(chosen, Part::clone(&list));
             list
         }
     };
@@ -94,14 +94,14 @@ fn shared(patches: &[&HeldPatch], chosen: Vec<Option<Vec<usize>>>) -> Vec<Option
 }
 
 /// What patches may still do to the resources of one type of one client.
-struct Budget {
+struct PatchBudget {
     bytes: usize,
     effort: usize,
 }
 
-impl Budget {
-    fn new(knobs: &Knobs) -> Budget {
-        Budget { bytes: knobs.patched_bytes as usize, effort: knobs.patch_applications as usize }
+impl PatchBudget {
+    fn new(knobs: &Knobs) -> PatchBudget {
+        PatchBudget { bytes: knobs.patched_bytes as usize, effort: knobs.patch_applications as usize }
     }
 
     /// Whether a patch may be applied this often.
@@ -109,7 +109,7 @@ impl Budget {
         let left = self.bytes.checked_sub(times.saturating_mul(patch.size()));
         let effort = self.effort.checked_sub(times.saturating_mul(effort(patch)));
         let (Some(bytes), Some(effort)) = (left, effort) else { return false };
-        *self = Budget { bytes, effort };
+        *self = PatchBudget { bytes, effort };
         true
     }
 }

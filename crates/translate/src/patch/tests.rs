@@ -19,8 +19,8 @@ use prost::{Message, Name};
 use prost_reflect::DynamicMessage;
 use scope::patches::HeldPatch;
 
-use super::merge::{self, Lists, Merging};
-use super::selection::{Effect, select};
+use super::merge::{self, ListMerge, MessageMerge};
+use super::selection::{PatchEffect, select};
 use super::{cluster, listener, route};
 
 const MANAGER: &str = "envoy.filters.network.http_connection_manager";
@@ -61,18 +61,18 @@ fn patches(list: &str) -> Vec<Part<Patch>> {
     set.for_proxy(&Proxy::from_node(&node).unwrap()).cloned().collect()
 }
 
-fn check_merge(lists: Lists, into: &str, from: &str, expected: &str) {
+fn check_merge(list_merge: ListMerge, into: &str, from: &str, expected: &str) {
     let mut merged: Cluster = message(into);
-    let operation = if lists == Lists::Append { "MERGE" } else { "MERGE_AND_REPLACE_LIST" };
+    let operation = if list_merge == ListMerge::Append { "MERGE" } else { "MERGE_AND_REPLACE_LIST" };
     let list = format!("{{applyTo: CLUSTER, patch: {{operation: {operation}, value: {from}}}}}");
-    Merging::new(&mut merged).merge(&patches(&list)[0]);
+    MessageMerge::new(&mut merged).merge(&patches(&list)[0]);
     assert_eq!(merged, message(expected), "{from} into {into}");
 }
 
 #[test]
 fn scalars_are_overwritten_and_messages_merged() {
     check_merge(
-        Lists::Append,
+        ListMerge::Append,
         r#"{"name": "a", "lb_policy": "RANDOM", "upstream_connection_options": {"tcp_keepalive": {"keepalive_probes": 3}}}"#,
         r#"{"name": "b", "upstream_connection_options": {"tcp_keepalive": {"keepalive_time": 5}}}"#,
         r#"{"name": "b", "lb_policy": "RANDOM",
@@ -83,7 +83,7 @@ fn scalars_are_overwritten_and_messages_merged() {
 #[test]
 fn durations_are_replaced_whole() {
     check_merge(
-        Lists::Append,
+        ListMerge::Append,
         r#"{"connect_timeout": "1.5s"}"#,
         r#"{"connect_timeout": "7s"}"#,
         r#"{"connect_timeout": "7s"}"#,
@@ -95,15 +95,15 @@ fn lists_grow_unless_they_are_to_be_replaced() {
     let old = r#"{"circuit_breakers": {"thresholds": [{"max_requests": 1}]}}"#;
     let new = r#"{"circuit_breakers": {"thresholds": [{"max_connections": 2}]}}"#;
     let both = r#"{"circuit_breakers": {"thresholds": [{"max_requests": 1}, {"max_connections": 2}]}}"#;
-    check_merge(Lists::Append, old, new, both);
-    check_merge(Lists::Replace, old, new, new);
-    check_merge(Lists::Replace, old, "{}", old);
+    check_merge(ListMerge::Append, old, new, both);
+    check_merge(ListMerge::Replace, old, new, new);
+    check_merge(ListMerge::Replace, old, "{}", old);
 }
 
 #[test]
 fn values_of_maps_are_replaced() {
     check_merge(
-        Lists::Append,
+        ListMerge::Append,
         r#"{"metadata": {"filter_metadata": {"a": {"x": 1, "y": 2}, "b": {"z": 3}}}}"#,
         r#"{"metadata": {"filter_metadata": {"a": {"x": 4}, "c": {}}}}"#,
         r#"{"metadata": {"filter_metadata": {"a": {"x": 4}, "b": {"z": 3}, "c": {}}}}"#,
@@ -113,7 +113,7 @@ fn values_of_maps_are_replaced() {
 #[test]
 fn one_of_several_choices_replaces_another() {
     check_merge(
-        Lists::Append,
+        ListMerge::Append,
         r#"{"type": "EDS"}"#,
         r#"{"cluster_type": {"name": "own"}}"#,
         r#"{"cluster_type": {"name": "own"}}"#,
@@ -290,7 +290,7 @@ fn a_whole_table_is_only_merged() {
         |operation: &str| format!("{{applyTo: ROUTE_CONFIGURATION, patch: {{operation: {operation}, {value}}}}}");
     let after = |operation: &str| {
         let mut table: RouteConfiguration = message(r#"{"name": "80", "internal_only_headers": ["y"]}"#);
-        patches(&list(operation)).iter().for_each(|patch| Merging::new(&mut table).merge(patch));
+        patches(&list(operation)).iter().for_each(|patch| MessageMerge::new(&mut table).merge(patch));
         table.internal_only_headers.join(",")
     };
     assert_eq!(after("MERGE"), "y,x");
@@ -326,9 +326,9 @@ fn selected(list: &str, knobs: &Knobs, times: &[usize]) -> (Vec<usize>, Vec<Stri
         patches(list).into_iter().map(|patch| HeldPatch { patch, filter: filter.clone() }).collect();
     let held: Vec<&HeldPatch> = held.iter().collect();
     let mut problems = Vec::new();
-    let effect = |_: &Patch, times: &usize| Effect::Applies(*times);
-    let lists = select(knobs, "shop", times, &held, effect, &mut problems);
-    (lists.iter().flatten().map(|list| list.len()).collect(), problems.iter().map(ToString::to_string).collect())
+    let effect = |_: &Patch, times: &usize| PatchEffect::Applies(*times);
+    let list_merge = select(knobs, "shop", times, &held, effect, &mut problems);
+    (list_merge.iter().flatten().map(|list| list.len()).collect(), problems.iter().map(ToString::to_string).collect())
 }
 
 #[test]

@@ -23,58 +23,63 @@ const NODE: &str = "kubernetes.io/hostname";
 
 /// What holds for a cluster: its rule's word goes before the service's, that before the mesh's.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Setting<'a> {
+pub enum LocalityLb<'a> {
     Locality(&'a LocalityLoadBalancerSetting),
     ZoneAware(&'a ZoneAwareLoadBalancerSetting),
     /// The service itself wants traffic to stay near.
     Near(TrafficDistribution),
 }
 
-impl<'a> Setting<'a> {
+impl<'a> LocalityLb<'a> {
     /// The setting, unless there is none or it is switched off.
     pub fn of(
         balancer: Option<&'a LoadBalancerSettings>,
         distribution: TrafficDistribution,
         mesh: &'a Mesh,
-    ) -> Option<Setting<'a>> {
+    ) -> Option<LocalityLb<'a>> {
         if let Some(zone_aware) = balancer.and_then(|b| b.zone_aware_lb_setting.as_ref()) {
-            return Some(Setting::ZoneAware(zone_aware));
+            return Some(LocalityLb::ZoneAware(zone_aware));
         }
         if let Some(locality) = balancer.and_then(|b| b.locality_lb_setting.as_ref()) {
             return enabled(locality);
         }
         if distribution != TrafficDistribution::Any {
-            return Some(Setting::Near(distribution));
+            return Some(LocalityLb::Near(distribution));
         }
         if let Some(zone_aware) = &mesh.zone_aware_lb_setting {
-            return Some(Setting::ZoneAware(zone_aware));
+            return Some(LocalityLb::ZoneAware(zone_aware));
         }
         enabled(mesh.locality_lb_setting.as_ref()?)
     }
 
     /// Gives groups of endpoints the priorities and weights that they have for this client.
     /// `detects_outliers` says whether the cluster can find out that an endpoint is sick.
-    pub fn apply(&self, groups: Vec<Group<'_>>, client: Place<'_>, detects_outliers: bool) -> Vec<LocalityEndpoints> {
+    pub fn apply(
+        &self,
+        groups: Vec<LocalityGroup<'_>>,
+        client: ClientLocality<'_>,
+        detects_outliers: bool,
+    ) -> Vec<LocalityEndpoints> {
         let groups = match self {
-            Setting::Locality(setting) if !setting.distribute.is_empty() => {
+            LocalityLb::Locality(setting) if !setting.distribute.is_empty() => {
                 distribute(groups, client.locality, &setting.distribute)
             }
-            Setting::Locality(setting) if detects_outliers => {
+            LocalityLb::Locality(setting) if detects_outliers => {
                 failover(groups, client, &setting.failover_priority, &setting.failover)
             }
-            Setting::Near(distribution) => by_labels(groups, client.labels, near(*distribution)),
-            Setting::ZoneAware(setting) if setting.enabled.unwrap_or(true) => {
+            LocalityLb::Near(distribution) => by_labels(groups, client.labels, near(*distribution)),
+            LocalityLb::ZoneAware(setting) if setting.enabled.unwrap_or(true) => {
                 let groups = by_labels(groups, client.labels, &setting.failover_priority);
                 by_region(groups, client.locality, &setting.failover)
             }
             _ => groups,
         };
-        groups.into_iter().map(Group::finish).collect()
+        groups.into_iter().map(LocalityGroup::finish).collect()
     }
 }
 
-fn enabled(setting: &LocalityLoadBalancerSetting) -> Option<Setting<'_>> {
-    setting.enabled.unwrap_or(true).then_some(Setting::Locality(setting))
+fn enabled(setting: &LocalityLoadBalancerSetting) -> Option<LocalityLb<'_>> {
+    setting.enabled.unwrap_or(true).then_some(LocalityLb::Locality(setting))
 }
 
 /// Labels that endpoints near the client share with it, the most important first.
@@ -88,28 +93,28 @@ fn near(distribution: TrafficDistribution) -> &'static [&'static str] {
 
 /// Where the client stands.
 #[derive(Clone, Copy, Debug)]
-pub struct Place<'a> {
+pub struct ClientLocality<'a> {
     pub locality: &'a Locality,
     pub labels: &'a Labels,
 }
 
 /// Endpoints of one locality, and their labels while they still matter.
 #[derive(Clone, Debug)]
-pub struct Group<'a> {
+pub struct LocalityGroup<'a> {
     pub locality: Locality,
     pub priority: u32,
     pub weight: Option<u32>,
-    pub members: Vec<Member<'a>>,
+    pub members: Vec<LabelledEndpoint<'a>>,
 }
 
 /// An endpoint and the labels that failover may look at.
 #[derive(Clone, Debug)]
-pub struct Member<'a> {
+pub struct LabelledEndpoint<'a> {
     pub labels: Cow<'a, Labels>,
     pub endpoint: LbEndpoint,
 }
 
-impl Group<'_> {
+impl LocalityGroup<'_> {
     /// The group with its weight made the sum of its members'; a group without members has none.
     #[must_use]
     pub fn weighed(mut self) -> Self {
@@ -129,7 +134,11 @@ impl Group<'_> {
 }
 
 /// Shares of traffic by locality. Groups that no share names lose their endpoints.
-fn distribute<'a>(mut groups: Vec<Group<'a>>, client: &Locality, shares: &[Distribute]) -> Vec<Group<'a>> {
+fn distribute<'a>(
+    mut groups: Vec<LocalityGroup<'a>>,
+    client: &Locality,
+    shares: &[Distribute],
+) -> Vec<LocalityGroup<'a>> {
     let Some(share) = shares.iter().find(|d| matches(client, &d.from)) else { return groups };
     let mut unnamed: BTreeSet<usize> = (0..groups.len()).collect();
     for (pattern, percent) in &share.to {
@@ -160,7 +169,12 @@ fn matches(locality: &Locality, pattern: &str) -> bool {
 }
 
 /// Priorities by shared labels, or by place, or by labels and then place where both are asked for.
-fn failover<'a>(groups: Vec<Group<'a>>, client: Place<'_>, labels: &[String], pairs: &[Failover]) -> Vec<Group<'a>> {
+fn failover<'a>(
+    groups: Vec<LocalityGroup<'a>>,
+    client: ClientLocality<'_>,
+    labels: &[String],
+    pairs: &[Failover],
+) -> Vec<LocalityGroup<'a>> {
     if labels.is_empty() {
         return by_place(groups, client.locality, pairs);
     }
@@ -169,7 +183,7 @@ fn failover<'a>(groups: Vec<Group<'a>>, client: Place<'_>, labels: &[String], pa
 }
 
 /// Same subzone first, then same zone, same region, the region named as fallback, the rest.
-fn by_place<'a>(groups: Vec<Group<'a>>, client: &Locality, pairs: &[Failover]) -> Vec<Group<'a>> {
+fn by_place<'a>(groups: Vec<LocalityGroup<'a>>, client: &Locality, pairs: &[Failover]) -> Vec<LocalityGroup<'a>> {
     let fallback = pairs.iter().find(|pair| pair.from == client.region()).map(|pair| pair.to.as_str());
     let rank = |locality: &Locality| match distance(client, locality) {
         3 if fallback.is_some_and(|to| to != locality.region()) => 4,
@@ -180,10 +194,10 @@ fn by_place<'a>(groups: Vec<Group<'a>>, client: &Locality, pairs: &[Failover]) -
 
 /// Same region first, then the region named as fallback, then the rest.
 fn by_region<'a>(
-    groups: Vec<Group<'a>>,
+    groups: Vec<LocalityGroup<'a>>,
     client: &Locality,
     pairs: &[zone_aware_load_balancer_setting::Failover],
-) -> Vec<Group<'a>> {
+) -> Vec<LocalityGroup<'a>> {
     let fallback = pairs.iter().find(|pair| pair.from == client.region()).map(|pair| pair.to.as_str());
     ranked(groups, 3, |locality| match locality.region() {
         region if region == client.region() => 0,
@@ -205,7 +219,11 @@ fn distance(a: &Locality, b: &Locality) -> u32 {
 }
 
 /// Orders groups by their rank below the priority they already have; `ranks` is how many ranks there are.
-fn ranked<'a>(mut groups: Vec<Group<'a>>, ranks: u32, rank: impl Fn(&Locality) -> u32) -> Vec<Group<'a>> {
+fn ranked<'a>(
+    mut groups: Vec<LocalityGroup<'a>>,
+    ranks: u32,
+    rank: impl Fn(&Locality) -> u32,
+) -> Vec<LocalityGroup<'a>> {
     for group in &mut groups {
         group.priority = group.priority * ranks + rank(&group.locality);
     }
@@ -213,7 +231,7 @@ fn ranked<'a>(mut groups: Vec<Group<'a>>, ranks: u32, rank: impl Fn(&Locality) -
 }
 
 /// Envoy wants priorities from 0 upwards without a gap.
-fn without_gaps(mut groups: Vec<Group<'_>>) -> Vec<Group<'_>> {
+fn without_gaps(mut groups: Vec<LocalityGroup<'_>>) -> Vec<LocalityGroup<'_>> {
     let used: BTreeSet<u32> = groups.iter().map(|g| g.priority).collect();
     for group in &mut groups {
         group.priority = used.range(..group.priority).count() as u32;
@@ -223,20 +241,24 @@ fn without_gaps(mut groups: Vec<Group<'_>>) -> Vec<Group<'_>> {
 
 /// Splits each group by how many of the leading labels its endpoints share with the client.
 /// A label may be written with the value to look for in place of the client's own.
-fn by_labels<'a, S: AsRef<str>>(groups: Vec<Group<'a>>, client: &Labels, wanted: &[S]) -> Vec<Group<'a>> {
+fn by_labels<'a, S: AsRef<str>>(
+    groups: Vec<LocalityGroup<'a>>,
+    client: &Labels,
+    wanted: &[S],
+) -> Vec<LocalityGroup<'a>> {
     if client.is_empty() || wanted.is_empty() {
         return groups;
     }
     let network_first = wanted[0].as_ref() == NETWORK;
     let wanted: Vec<(&str, Cow<'_, str>)> = wanted.iter().map(|w| wanted_label(w.as_ref(), client)).collect();
     let split = groups.into_iter().flat_map(|group| {
-        let mut by_priority: BTreeMap<u32, Vec<Member<'a>>> = BTreeMap::new();
-        let Group { locality, members, .. } = group;
+        let mut by_priority: BTreeMap<u32, Vec<LabelledEndpoint<'a>>> = BTreeMap::new();
+        let LocalityGroup { locality, members, .. } = group;
         for member in members {
             by_priority.entry(label_rank(&member.labels, &wanted, network_first)).or_default().push(member);
         }
         by_priority.into_iter().map(move |(priority, members)| {
-            Group { locality: locality.clone(), priority, weight: None, members }.weighed()
+            LocalityGroup { locality: locality.clone(), priority, weight: None, members }.weighed()
         })
     });
     without_gaps(split.collect())

@@ -11,7 +11,7 @@ use api::istio::networking::v1alpha3::{
 
 /// The parts that hold for one cluster.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Effective<'a> {
+pub struct EffectivePolicy<'a> {
     pub pool: Option<&'a ConnectionPoolSettings>,
     pub outlier: Option<&'a OutlierDetection>,
     pub balancer: Option<&'a LoadBalancerSettings>,
@@ -20,21 +20,21 @@ pub struct Effective<'a> {
     pub retry_budget: Option<&'a RetryBudget>,
 }
 
-impl<'a> Effective<'a> {
+impl<'a> EffectivePolicy<'a> {
     /// What a rule, with one of its subsets, says about a service port.
-    pub fn of(rule: &'a DestinationRule, subset: Option<&'a Subset>, port: u16) -> Effective<'a> {
+    pub fn of(rule: &'a DestinationRule, subset: Option<&'a Subset>, port: u16) -> EffectivePolicy<'a> {
         let base = rule.traffic_policy.as_ref().map(|policy| on_port(policy, port).0).unwrap_or_default();
         base.with_subset(subset, port)
     }
 
     /// These parts, with what a subset says about a service port in their place.
     #[must_use]
-    pub fn with_subset(self, subset: Option<&'a Subset>, port: u16) -> Effective<'a> {
+    pub fn with_subset(self, subset: Option<&'a Subset>, port: u16) -> EffectivePolicy<'a> {
         let Some(policy) = subset.and_then(|s| s.traffic_policy.as_ref()) else { return self };
         let (own, port_level) = on_port(policy, port);
         // A port setting stands for the whole: what it leaves out is not inherited.
         let inherit = !port_level;
-        Effective {
+        EffectivePolicy {
             pool: own.pool.or(self.pool.filter(|_| inherit)),
             outlier: own.outlier.or(self.outlier.filter(|_| inherit)),
             balancer: own.balancer.or(self.balancer.filter(|_| inherit)),
@@ -46,8 +46,8 @@ impl<'a> Effective<'a> {
 
     /// These parts, with the mesh's where they say nothing.
     #[must_use]
-    pub fn or_mesh(self, mesh: Option<&'a DefaultTrafficPolicy>) -> Effective<'a> {
-        Effective {
+    pub fn or_mesh(self, mesh: Option<&'a DefaultTrafficPolicy>) -> EffectivePolicy<'a> {
+        EffectivePolicy {
             pool: self.pool.or(mesh.and_then(|m| m.connection_pool.as_ref())),
             outlier: self.outlier.or(mesh.and_then(|m| m.outlier_detection.as_ref())),
             ..self
@@ -74,7 +74,7 @@ pub fn subset<'a>(rule: &'a DestinationRule, name: &str) -> Option<&'a Subset> {
 }
 
 /// A policy's parts for a service port, and whether they come from its port settings.
-pub fn on_port(policy: &TrafficPolicy, port: u16) -> (Effective<'_>, bool) {
+pub fn on_port(policy: &TrafficPolicy, port: u16) -> (EffectivePolicy<'_>, bool) {
     match port_settings(policy, port) {
         Some(own) => (of_port(own), true),
         None => (of_policy(policy), false),
@@ -87,18 +87,18 @@ fn port_settings(policy: &TrafficPolicy, port: u16) -> Option<&PortTrafficPolicy
     policy.port_level_settings.iter().find(wanted)
 }
 
-fn of_port(policy: &PortTrafficPolicy) -> Effective<'_> {
-    Effective {
+fn of_port(policy: &PortTrafficPolicy) -> EffectivePolicy<'_> {
+    EffectivePolicy {
         pool: policy.connection_pool.as_ref(),
         outlier: policy.outlier_detection.as_ref(),
         balancer: policy.load_balancer.as_ref(),
         tls: policy.tls.as_ref(),
-        ..Effective::default()
+        ..EffectivePolicy::default()
     }
 }
 
-fn of_policy(policy: &TrafficPolicy) -> Effective<'_> {
-    Effective {
+fn of_policy(policy: &TrafficPolicy) -> EffectivePolicy<'_> {
+    EffectivePolicy {
         pool: policy.connection_pool.as_ref(),
         outlier: policy.outlier_detection.as_ref(),
         balancer: policy.load_balancer.as_ref(),
@@ -118,7 +118,7 @@ mod tests {
         TrafficPolicy,
     };
 
-    use super::{Effective, simple};
+    use super::{EffectivePolicy, simple};
 
     fn balancer(algorithm: SimpleLb) -> Option<LoadBalancerSettings> {
         let lb_policy = Some(LbPolicy::Simple(algorithm as i32));
@@ -148,8 +148,8 @@ mod tests {
             ..TrafficPolicy::default()
         };
         let rule = rule(policy, None);
-        assert_eq!(Effective::of(&rule, None, 80), Effective::default());
-        let other = Effective::of(&rule, None, 81);
+        assert_eq!(EffectivePolicy::of(&rule, None, 80), EffectivePolicy::default());
+        let other = EffectivePolicy::of(&rule, None, 81);
         assert_eq!(simple(other.balancer), SimpleLb::Random);
         assert!(other.outlier.is_some() && other.proxy_protocol.is_some());
     }
@@ -163,7 +163,7 @@ mod tests {
         };
         let own = TrafficPolicy { load_balancer: balancer(SimpleLb::RoundRobin), ..TrafficPolicy::default() };
         let rule = rule(whole, Some(own));
-        let policy = Effective::of(&rule, rule.subsets.first(), 80);
+        let policy = EffectivePolicy::of(&rule, rule.subsets.first(), 80);
         assert_eq!(simple(policy.balancer), SimpleLb::RoundRobin);
         assert_eq!(policy.outlier.map(|o| o.min_health_percent), Some(10));
     }
@@ -180,7 +180,7 @@ mod tests {
             ..TrafficPolicy::default()
         };
         let rule = rule(whole, Some(own));
-        let policy = Effective::of(&rule, rule.subsets.first(), 80);
+        let policy = EffectivePolicy::of(&rule, rule.subsets.first(), 80);
         assert_eq!((simple(policy.balancer), policy.outlier), (SimpleLb::Random, None));
         assert!(policy.proxy_protocol.is_some(), "port settings cannot name it, so it stays");
     }
@@ -193,7 +193,7 @@ mod tests {
         };
         let own = TrafficPolicy { outlier_detection: outlier(7), ..TrafficPolicy::default() };
         let rule = rule(TrafficPolicy::default(), Some(own));
-        let whole = Effective::of(&rule, None, 80).or_mesh(Some(&mesh));
+        let whole = EffectivePolicy::of(&rule, None, 80).or_mesh(Some(&mesh));
         assert_eq!(whole.outlier.map(|o| o.min_health_percent), Some(50));
         let subset = whole.with_subset(rule.subsets.first(), 80);
         assert_eq!(subset.outlier.map(|o| o.min_health_percent), Some(7));

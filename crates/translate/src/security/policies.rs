@@ -3,41 +3,41 @@
 use model::shared::Part;
 use scope::View;
 
-use super::authorization::{Check, Layer, authorization};
+use super::authorization::{AuthorizationFilter, FilterLayer, authorization};
 use super::request_authentication::{RequestAuthentication, request_authentication};
 
 /// The policies of one client. They hold for what reaches it, not for what it calls.
 #[derive(Clone, Debug)]
-pub struct Policies {
+pub struct WorkloadPolicies {
     pub tokens: Option<Part<RequestAuthentication>>,
-    custom_http: Vec<Part<Check>>,
-    custom_tcp: Vec<Part<Check>>,
-    own: Vec<Part<Check>>,
+    custom_http: Vec<Part<AuthorizationFilter>>,
+    custom_tcp: Vec<Part<AuthorizationFilter>>,
+    own: Vec<Part<AuthorizationFilter>>,
 }
 
-impl Policies {
+impl WorkloadPolicies {
     /// The policies of this client. Those that choose routes by claims clear the route when tokens are read.
-    pub fn new(view: &View, clear_route_cache: bool) -> Policies {
+    pub fn new(view: &View, clear_route_cache: bool) -> WorkloadPolicies {
         let authorization = authorization(view).unwrap_or_default();
-        let parts = |checks: Vec<Check>| checks.into_iter().map(Part::new).collect();
-        Policies {
+        let parts = |checks: Vec<AuthorizationFilter>| checks.into_iter().map(Part::new).collect();
+        WorkloadPolicies {
             tokens: request_authentication(view, clear_route_cache).map(Part::new),
-            custom_http: parts(authorization.custom_checks(Layer::Http)),
-            custom_tcp: parts(authorization.custom_checks(Layer::Tcp)),
+            custom_http: parts(authorization.custom_checks(FilterLayer::Http)),
+            custom_tcp: parts(authorization.custom_checks(FilterLayer::Tcp)),
             own: parts(authorization.checks()),
         }
     }
 
     /// Checks that others make for us.
-    pub fn custom(&self, layer: Layer) -> &[Part<Check>] {
+    pub fn custom(&self, layer: FilterLayer) -> &[Part<AuthorizationFilter>] {
         match layer {
-            Layer::Http => &self.custom_http,
-            Layer::Tcp => &self.custom_tcp,
+            FilterLayer::Http => &self.custom_http,
+            FilterLayer::Tcp => &self.custom_tcp,
         }
     }
 
     /// Checks that the proxy makes itself.
-    pub fn own(&self) -> &[Part<Check>] {
+    pub fn own(&self) -> &[Part<AuthorizationFilter>] {
         &self.own
     }
 }

@@ -6,14 +6,14 @@ use scope::View;
 use scope::select::{Targeted, attached};
 
 /// What they say, the widest first; later ones win.
-pub(super) struct Applicable<'a> {
+pub(super) struct ApplicableTelemetry<'a> {
     pub(super) metrics: Vec<&'a Metrics>,
     /// One list per object.
     pub(super) logging: Vec<&'a [AccessLogging]>,
     pub(super) tracing: Vec<&'a Tracing>,
 }
 
-pub(super) fn applicable(view: &View) -> Applicable<'_> {
+pub(super) fn applicable(view: &View) -> ApplicableTelemetry<'_> {
     let all = &view.extensions.telemetries;
     let (root, own) = (view.settings.root_namespace(), &view.proxy.namespace);
     let wide_of = |namespace: &str| all.iter().find(|t| t.meta.namespace == *namespace && is_wide(t));
@@ -22,7 +22,7 @@ pub(super) fn applicable(view: &View) -> Applicable<'_> {
     let selecting = attached(view, all).into_iter().filter(|t| t.meta.namespace == *own && !is_wide(t));
     let chosen: Vec<&Telemetry> =
         of_mesh.into_iter().chain(of_namespace).chain(selecting).map(|config| &*config.spec).collect();
-    Applicable {
+    ApplicableTelemetry {
         metrics: chosen.iter().flat_map(|t| &t.metrics).collect(),
         logging: chosen.iter().map(|t| &t.access_logging[..]).filter(|list| !list.is_empty()).collect(),
         tracing: chosen.iter().flat_map(|t| &t.tracing).collect(),

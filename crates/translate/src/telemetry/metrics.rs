@@ -12,12 +12,12 @@ use prost::Message;
 use scope::View;
 
 use super::applicable::applicable;
-use super::{holds_for, provider, provider_names, side};
-use crate::class::Class;
+use super::{holds_for, provider, provider_names, workload_mode};
+use crate::listener_side::ListenerSide;
 
 /// One stats filter.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Stats {
+pub struct StatsFilter {
     /// Metrics that differ from the default, by upstream's name for them.
     pub metrics: Vec<Metric>,
     pub reporting_interval: Option<Duration>,
@@ -35,21 +35,21 @@ pub struct Metric {
 }
 
 /// The stats filters for listeners of a class, by provider.
-pub fn stats(view: &View, class: Class) -> Vec<Stats> {
+pub fn stats(view: &View, side: ListenerSide) -> Vec<StatsFilter> {
     if !has_filter(view) {
         return Vec::new();
     }
     let metrics = applicable(view).metrics;
     let defaults = view.settings.mesh.default_providers.clone().unwrap_or_default().metrics;
     let defaults: Vec<&str> = defaults.iter().map(String::as_str).collect();
-    let merged = merge(&metrics, &defaults, side(class));
-    let of_prometheus = |(name, merged): (&str, Merged)| {
+    let merged = merge(&metrics, &defaults, workload_mode(side));
+    let of_prometheus = |(name, merged): (&str, MergedMetrics)| {
         let found = provider(view, name)?;
         let counts = matches!(found.provider, Some(Provider::Prometheus(_)));
-        (counts && !merged.disabled).then(|| Stats {
+        (counts && !merged.disabled).then(|| StatsFilter {
             metrics: merged.metrics.into_iter().map(|(name, metric)| metric.named(name)).collect(),
             reporting_interval: merged.interval,
-            ignore_host_header: class != Class::SidecarOutbound,
+            ignore_host_header: side != ListenerSide::SidecarOutbound,
         })
     };
     merged.into_iter().filter_map(of_prometheus).collect()
@@ -63,20 +63,20 @@ fn has_filter(view: &View) -> bool {
 
 /// All that Telemetry says about one provider on one side.
 #[derive(Default)]
-struct Merged<'a> {
+struct MergedMetrics<'a> {
     disabled: bool,
     interval: Option<Duration>,
-    metrics: BTreeMap<&'a str, Override<'a>>,
+    metrics: BTreeMap<&'a str, MetricOverride<'a>>,
 }
 
 #[derive(Default)]
-struct Override<'a> {
+struct MetricOverride<'a> {
     dropped: Option<bool>,
     /// `None` removes the tag.
     tags: BTreeMap<&'a str, Option<&'a str>>,
 }
 
-impl Override<'_> {
+impl MetricOverride<'_> {
     fn named(self, name: &str) -> Metric {
         let kept = self.tags.iter().filter_map(|(tag, value)| Some(((*tag).into(), (*value)?.into())));
         Metric {
@@ -89,30 +89,34 @@ impl Override<'_> {
 }
 
 /// Providers of the last object that names any, with all overrides that were made for them, widest first.
-fn merge<'a>(metrics: &[&'a Metrics], defaults: &[&'a str], side: WorkloadMode) -> BTreeMap<&'a str, Merged<'a>> {
+fn merge<'a>(
+    metrics: &[&'a Metrics],
+    defaults: &[&'a str],
+    mode: WorkloadMode,
+) -> BTreeMap<&'a str, MergedMetrics<'a>> {
     if metrics.is_empty() {
-        return defaults.iter().map(|name| (*name, Merged::default())).collect();
+        return defaults.iter().map(|name| (*name, MergedMetrics::default())).collect();
     }
     let named = |m: &&'a Metrics| Some(provider_names(&m.providers)).filter(|names| !names.is_empty());
     let last = metrics.iter().filter_map(named).next_back().unwrap_or_else(|| defaults.to_vec());
     let wanted: BTreeSet<&str> = last.into_iter().collect();
-    let mut merged: BTreeMap<&str, Merged<'_>> = BTreeMap::new();
+    let mut merged: BTreeMap<&str, MergedMetrics<'_>> = BTreeMap::new();
     let mut inherited = defaults.to_vec();
     for item in metrics {
         inherited = named(item).unwrap_or(inherited);
         for provider in inherited.iter().filter(|p| wanted.contains(**p)) {
             let entry = merged.entry(provider).or_default();
             entry.interval = item.reporting_interval.or(entry.interval);
-            item.overrides.iter().for_each(|o| entry.take(o, side));
+            item.overrides.iter().for_each(|o| entry.take(o, mode));
         }
     }
     merged
 }
 
-impl<'a> Merged<'a> {
-    fn take(&mut self, change: &'a MetricsOverrides, side: WorkloadMode) {
+impl<'a> MergedMetrics<'a> {
+    fn take(&mut self, change: &'a MetricsOverrides, mode: WorkloadMode) {
         let matching = change.r#match.as_ref();
-        if !holds_for(matching.map_or(WorkloadMode::ClientAndServer, MetricSelector::mode), side) {
+        if !holds_for(matching.map_or(WorkloadMode::ClientAndServer, MetricSelector::mode), mode) {
             return;
         }
         let names = metric_names(matching);
@@ -190,7 +194,7 @@ struct MetricConfig {
 pub const FILTER: &str = "istio.stats";
 
 /// The filter's config.
-pub fn render(plan: &Stats) -> Any {
+pub fn render(plan: &StatsFilter) -> Any {
     let metric = |metric: &Metric| MetricConfig {
         dimensions: metric.tags.iter().map(|(tag, value)| (tag.to_string(), value.to_string())).collect(),
         name: metric.name.to_string(),

@@ -12,7 +12,7 @@ use api::istio::telemetry::v1alpha1::{ProviderRef, WorkloadMode};
 use model::names::Str;
 use scope::View;
 
-use crate::class::Class;
+use crate::listener_side::ListenerSide;
 use crate::names;
 
 /// The provider of this name, whatever its case.
@@ -40,14 +40,14 @@ fn provider_names(providers: &[ProviderRef]) -> Vec<&str> {
 }
 
 /// Which side of a request this class of listeners is on.
-fn side(class: Class) -> WorkloadMode {
-    match class {
-        Class::SidecarInbound => WorkloadMode::Server,
-        Class::SidecarOutbound | Class::Gateway => WorkloadMode::Client,
+fn workload_mode(side: ListenerSide) -> WorkloadMode {
+    match side {
+        ListenerSide::SidecarInbound => WorkloadMode::Server,
+        ListenerSide::SidecarOutbound | ListenerSide::Gateway => WorkloadMode::Client,
     }
 }
 
 /// Whether something that was asked for `wanted` holds on this side.
-fn holds_for(wanted: WorkloadMode, side: WorkloadMode) -> bool {
-    wanted == WorkloadMode::ClientAndServer || wanted == side
+fn holds_for(wanted: WorkloadMode, mode: WorkloadMode) -> bool {
+    wanted == WorkloadMode::ClientAndServer || wanted == mode
 }

@@ -44,15 +44,15 @@ fn facts(world: &Snapshot) -> Vec<String> {
 
 /// Something that happens to a mesh: an object is written, or one that was written before is taken away.
 #[derive(Clone, Debug)]
-enum Step {
+enum Edit {
     Write(Box<Object>),
     /// Counted over what was written so far.
     Remove(usize),
 }
 
-fn steps() -> impl Strategy<Value = Vec<(Step, bool)>> {
-    let write = object().prop_map(|object| Step::Write(Box::new(object)));
-    let remove = any::<usize>().prop_map(Step::Remove);
+fn steps() -> impl Strategy<Value = Vec<(Edit, bool)>> {
+    let write = object().prop_map(|object| Edit::Write(Box::new(object)));
+    let remove = any::<usize>().prop_map(Edit::Remove);
     vec((prop_oneof![4 => write, 1 => remove], any::<bool>()), 0..24)
 }
 
@@ -72,16 +72,16 @@ proptest! {
         let mut waiting = Vec::new();
         for (step, applied_now) in steps {
             match step {
-                Step::Write(object) => {
+                Edit::Write(object) => {
                     left.insert(object.key(), Object::clone(&object));
                     waiting.push(Change::Applied(*object));
                 }
-                Step::Remove(index) if !left.is_empty() => {
+                Edit::Remove(index) if !left.is_empty() => {
                     let key = left.keys().nth(index % left.len()).cloned().expect("the index is in range");
                     left.remove(&key);
                     waiting.push(Change::Deleted(key));
                 }
-                Step::Remove(_) => {}
+                Edit::Remove(_) => {}
             }
             if applied_now {
                 stepwise = stepwise.apply(vec![batch(std::mem::take(&mut waiting))]).0;

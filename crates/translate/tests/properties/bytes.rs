@@ -44,7 +44,7 @@ fn in_two_orders() -> impl Strategy<Value = (Vec<Object>, Vec<Object>)> {
 }
 
 /// The mesh of these objects, told one by one.
-fn told_singly(objects: Vec<Object>) -> Snapshot {
+fn applied_singly(objects: Vec<Object>) -> Snapshot {
     objects.into_iter().fold(empty(), |world, object| world.apply(vec![batch(vec![Change::Applied(object)])]).0)
 }
 
@@ -53,7 +53,7 @@ proptest! {
 
     #[test]
     fn order_of_objects_does_not_show_in_what_is_sent((first, second) in in_two_orders()) {
-        let (at_once, singly) = (world(&first), told_singly(second));
+        let (at_once, singly) = (world(&first), applied_singly(second));
         for proxy in clients() {
             let (expected, found) = (sent(&at_once, &proxy), sent(&singly, &proxy));
             let names = |list: &[Resource]| list.iter().map(|r| r.name.clone()).collect::<Vec<_>>();

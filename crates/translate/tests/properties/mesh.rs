@@ -57,9 +57,9 @@ pub(crate) fn objects() -> impl Strategy<Value = Vec<Object>> {
 }
 
 /// The kind and the spec.
-type Document = (&'static str, String);
+type SpecText = (&'static str, String);
 
-fn service_entry() -> impl Strategy<Value = Document> {
+fn service_entry() -> impl Strategy<Value = SpecText> {
     let backing = prop_oneof![
         select(ADDRESSES)
             .prop_map(|a| format!("resolution: STATIC, endpoints: [{{address: {a}, labels: {{version: v1}}}}]")),
@@ -87,13 +87,13 @@ fn service_entry() -> impl Strategy<Value = Document> {
     )
 }
 
-fn workload_entry() -> impl Strategy<Value = Document> {
+fn workload_entry() -> impl Strategy<Value = SpecText> {
     (select(ADDRESSES), select(&["cart", "pay"][..]), 1..4u32).prop_map(|(address, app, weight)| {
         ("WorkloadEntry", format!("{{address: {address}, weight: {weight}, labels: {{app: {app}, version: v2}}}}"))
     })
 }
 
-fn virtual_service() -> impl Strategy<Value = Document> {
+fn virtual_service() -> impl Strategy<Value = SpecText> {
     let gateways = select(&["[]", "[mesh]", "[istio-system/a]", "[a, mesh]"][..]);
     let routes = vec((select(HOSTS), select(&["", "v1", "v2"][..]), 0..30u32), 1..3);
     (select(ROUTED), gateways, routes, select(EXPORTS)).prop_map(|(host, gateways, routes, export)| {
@@ -106,7 +106,7 @@ fn virtual_service() -> impl Strategy<Value = Document> {
     })
 }
 
-fn destination_rule() -> impl Strategy<Value = Document> {
+fn destination_rule() -> impl Strategy<Value = SpecText> {
     let policy = select(
         &[
             "{loadBalancer: {simple: RANDOM}}",
@@ -121,7 +121,7 @@ fn destination_rule() -> impl Strategy<Value = Document> {
     })
 }
 
-fn sidecar() -> impl Strategy<Value = Document> {
+fn sidecar() -> impl Strategy<Value = SpecText> {
     let selector = select(&["", "workloadSelector: {labels: {app: cart}}, "][..]);
     let port = select(&["", "port: {number: 80, protocol: HTTP, name: http}, "][..]);
     (selector, port, vec(select(EGRESS), 1..4)).prop_map(|(selector, port, hosts)| {
@@ -130,7 +130,7 @@ fn sidecar() -> impl Strategy<Value = Document> {
     })
 }
 
-fn policy() -> impl Strategy<Value = Document> {
+fn policy() -> impl Strategy<Value = SpecText> {
     let peer = select(&["STRICT", "PERMISSIVE", "DISABLE"][..])
         .prop_map(|mode| ("PeerAuthentication", format!("{{mtls: {{mode: {mode}}}}}")));
     let authorization =
@@ -143,7 +143,7 @@ fn policy() -> impl Strategy<Value = Document> {
     prop_oneof![peer, authorization]
 }
 
-fn gateway() -> impl Strategy<Value = Document> {
+fn gateway() -> impl Strategy<Value = SpecText> {
     select(ROUTED).prop_map(|host| {
         let spec = format!(
             "{{selector: {{app: cart}}, servers: [{{port: {{number: 80, name: http, protocol: HTTP}}, hosts: ['*/{host}']}}]}}"

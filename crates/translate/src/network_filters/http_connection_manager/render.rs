@@ -91,20 +91,20 @@ fn routes(routes: &Routes) -> hcm::RouteSpecifier {
     }
 }
 
-struct Path {
+struct PathOptions {
     normalize: bool,
     merge_slashes: bool,
     escaped: hcm::PathWithEscapedSlashesAction,
 }
 
-fn path(wanted: PathNormalization) -> Path {
+fn path(wanted: PathNormalization) -> PathOptions {
     use hcm::PathWithEscapedSlashesAction::{KeepUnchanged, UnescapeAndForward};
     match wanted {
-        PathNormalization::None => Path { normalize: false, merge_slashes: false, escaped: KeepUnchanged },
-        PathNormalization::Base => Path { normalize: true, merge_slashes: false, escaped: KeepUnchanged },
-        PathNormalization::MergeSlashes => Path { normalize: true, merge_slashes: true, escaped: KeepUnchanged },
+        PathNormalization::None => PathOptions { normalize: false, merge_slashes: false, escaped: KeepUnchanged },
+        PathNormalization::Base => PathOptions { normalize: true, merge_slashes: false, escaped: KeepUnchanged },
+        PathNormalization::MergeSlashes => PathOptions { normalize: true, merge_slashes: true, escaped: KeepUnchanged },
         PathNormalization::DecodeAndMergeSlashes => {
-            Path { normalize: true, merge_slashes: true, escaped: UnescapeAndForward }
+            PathOptions { normalize: true, merge_slashes: true, escaped: UnescapeAndForward }
         }
     }
 }

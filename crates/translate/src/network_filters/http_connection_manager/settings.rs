@@ -10,8 +10,8 @@ use model::names::Str;
 use model::shared::Shared;
 use scope::View;
 
-use crate::class::Class;
-use crate::telemetry::access_log::{AccessLog, Logged, access_logs};
+use crate::listener_side::ListenerSide;
+use crate::telemetry::access_log::{AccessLog, LogScope, access_logs};
 use crate::telemetry::tracing::{Tracing, tracing};
 
 /// Settings of a connection manager that do not depend on the port.
@@ -85,7 +85,7 @@ pub enum PathNormalization {
 
 /// For requests of the workload.
 pub(crate) fn outbound(view: &View, config: &ProxyConfig) -> HttpSettings {
-    let mut settings = base(view, config, Class::SidecarOutbound);
+    let mut settings = base(view, config, ListenerSide::SidecarOutbound);
     settings.use_remote_address = view.settings.knobs.sidecar_use_remote_address;
     settings.internal_networks = internal_networks(view, settings.use_remote_address);
     settings
@@ -103,7 +103,10 @@ pub(crate) fn inbound(view: &View, config: &ProxyConfig) -> HttpSettings {
     let headers = config.proxy_headers.clone().unwrap_or_default();
     let forward = forward_client_cert(headers.forwarded_client_cert()).unwrap_or(ForwardClientCert::AppendForward);
     let details = cert_details(headers.set_current_client_cert_details.as_ref());
-    HttpSettings { forward_client_cert: Some((forward, Some(details))), ..base(view, config, Class::SidecarInbound) }
+    HttpSettings {
+        forward_client_cert: Some((forward, Some(details))),
+        ..base(view, config, ListenerSide::SidecarInbound)
+    }
 }
 
 /// For requests to a gateway. Clients are strangers, so what they say of themselves is overwritten.
@@ -112,7 +115,7 @@ pub(crate) fn gateway(view: &View, config: &ProxyConfig) -> HttpSettings {
     let wanted = topology.and_then(|t| forward_client_cert(t.forward_client_cert_details()));
     let forward = wanted.unwrap_or(ForwardClientCert::SanitizeSet);
     let details = CertDetails { subject: true, cert: true, chain: false, dns: true, uri: true };
-    let mut settings = base(view, config, Class::Gateway);
+    let mut settings = base(view, config, ListenerSide::Gateway);
     settings.http1 = Some(settings.http1.unwrap_or_default());
     // Envoy takes details only where it writes the header itself.
     let writes = matches!(forward, ForwardClientCert::AppendForward | ForwardClientCert::SanitizeSet);
@@ -123,11 +126,11 @@ pub(crate) fn gateway(view: &View, config: &ProxyConfig) -> HttpSettings {
     settings
 }
 
-fn base(view: &View, config: &ProxyConfig, class: Class) -> HttpSettings {
+fn base(view: &View, config: &ProxyConfig, side: ListenerSide) -> HttpSettings {
     let headers = config.proxy_headers.clone().unwrap_or_default();
-    let tracing = tracing(view, config, class);
+    let tracing = tracing(view, config, side);
     HttpSettings {
-        server_header: server_header(&headers, class),
+        server_header: server_header(&headers, side),
         generate_request_id: !headers.request_id.is_some_and(|id| id.disabled.unwrap_or(false)),
         sample_by_request_id: tracing.as_ref().is_none_or(|t| t.sample_by_request_id),
         forward_client_cert: None,
@@ -140,14 +143,14 @@ fn base(view: &View, config: &ProxyConfig, class: Class) -> HttpSettings {
         connection: connection_settings(view, config),
         internal_networks: internal_networks(view, false),
         proxy_100_continue: view.settings.knobs.continue_100_headers,
-        access_log: access_logs(view, class, Logged::Http),
+        access_log: access_logs(view, side, LogScope::Http),
         tracing,
     }
 }
 
-fn server_header(headers: &ProxyHeaders, class: Class) -> ServerHeader {
+fn server_header(headers: &ProxyHeaders, side: ListenerSide) -> ServerHeader {
     // Outbound keeps Envoy's own name, an old difference that clients may rely on.
-    let default = if class == Class::SidecarOutbound { "" } else { "istio-envoy" };
+    let default = if side == ListenerSide::SidecarOutbound { "" } else { "istio-envoy" };
     match &headers.server {
         Some(server) if server.disabled.unwrap_or(false) => ServerHeader::PassThrough,
         Some(server) if !server.value.is_empty() => ServerHeader::Overwrite(server.value.as_str().into()),

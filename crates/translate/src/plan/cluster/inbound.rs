@@ -14,7 +14,7 @@ use model::shared::Shared;
 use scope::View;
 use scope::inbound::ServiceTarget;
 
-use super::{AppliedRule, ClusterKind, ClusterPlan, Context, ServiceLabel};
+use super::{AppliedRule, ClusterContext, ClusterKind, ClusterPlan, ServiceLabel};
 use crate::names;
 use crate::telemetry::stat_name::StatName;
 
@@ -27,7 +27,7 @@ const UNIX_PREFIX: &str = "unix://";
 
 /// A cluster of one port of the workload.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Inbound {
+pub struct InboundPlan {
     /// Hosts of all services on the workload's port, whatever port of theirs: what an EnvoyFilter may name.
     pub hosts: Vec<Hostname>,
     /// Services on the port, for telemetry; the first one owns the port.
@@ -37,7 +37,7 @@ pub struct Inbound {
     pub protocol: Protocol,
     /// What the mesh's pattern makes of the name; the name itself without one.
     pub stat_name: Option<Str>,
-    pub destination: Destination,
+    pub destination: InboundDestination,
     /// Only its connection pool counts: the server needs room for what its clients may send.
     pub rule: Option<AppliedRule>,
     /// The Sidecar's word goes before the rule's.
@@ -48,7 +48,7 @@ pub struct Inbound {
 
 /// Where the workload listens.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Destination {
+pub enum InboundDestination {
     /// Wherever the connection was meant to go, at another port if one is given.
     Original { port_override: Option<u16> },
     /// An address, or a path if the port is 0.
@@ -56,7 +56,7 @@ pub enum Destination {
 }
 
 /// All inbound clusters.
-pub fn plans(view: &View, context: &Arc<Context>) -> Vec<ClusterPlan> {
+pub fn plans(view: &View, context: &Arc<ClusterContext>) -> Vec<ClusterPlan> {
     let sidecar = view.sidecar.as_ref().map(|s| &*s.spec).filter(|s| !s.ingress.is_empty());
     let Some(sidecar) = sidecar else {
         // Without capture, listeners on the workload's own ports would take them from the workload.
@@ -74,7 +74,7 @@ pub fn plans(view: &View, context: &Arc<Context>) -> Vec<ClusterPlan> {
 }
 
 /// One cluster per port that services name, except those that the Sidecar lists itself.
-fn of_services(view: &View, context: &Arc<Context>, sidecar: Option<&Sidecar>) -> Vec<ClusterPlan> {
+fn of_services(view: &View, context: &Arc<ClusterContext>, sidecar: Option<&Sidecar>) -> Vec<ClusterPlan> {
     let mut by_port: BTreeMap<u32, Vec<&ServiceTarget>> = BTreeMap::new();
     for target in &view.inbound {
         by_port.entry(target.target_port).or_default().push(target);
@@ -83,24 +83,29 @@ fn of_services(view: &View, context: &Arc<Context>, sidecar: Option<&Sidecar>) -
     let plan = |(port, targets): (u32, Vec<&ServiceTarget>)| {
         let owner = targets.first()?;
         let destination = if sends_to_localhost(context) {
-            Destination::Fixed { address: localhosts(&view.proxy)[0].into(), port: owner.target_port }
+            InboundDestination::Fixed { address: localhosts(&view.proxy)[0].into(), port: owner.target_port }
         } else {
             original(&owner.service, &owner.port)
         };
         let hosts = targets.iter().map(|t| t.service.hostname.clone()).collect();
-        let served =
-            Served { number: port, service: &owner.service, port: &owner.port, hosts, labels: labels(&targets) };
+        let served = InboundService {
+            number: port,
+            service: &owner.service,
+            port: &owner.port,
+            hosts,
+            labels: labels(&targets),
+        };
         Some(cluster(view, context, served, destination))
     };
     by_port.into_iter().filter(|(port, _)| !listed(*port)).filter_map(plan).collect()
 }
 
-fn sends_to_localhost(context: &Context) -> bool {
+fn sends_to_localhost(context: &ClusterContext) -> bool {
     context.mesh.inbound_traffic_policy.as_ref().is_some_and(|p| p.mode() != Mode::Passthrough)
 }
 
 /// The cluster of one ingress listener; `None` if its default endpoint cannot be read.
-fn of_listener(view: &View, context: &Arc<Context>, listener: &IstioIngressListener) -> Option<ClusterPlan> {
+fn of_listener(view: &View, context: &Arc<ClusterContext>, listener: &IstioIngressListener) -> Option<ClusterPlan> {
     let spec = listener.port.as_ref()?;
     let port = Port {
         name: spec.name.as_str().into(),
@@ -117,17 +122,17 @@ fn of_listener(view: &View, context: &Arc<Context>, listener: &IstioIngressListe
         }
     };
     let destination = match default_endpoint(&view.proxy, &listener.default_endpoint)? {
-        Some((address, port)) => Destination::Fixed { address, port },
+        Some((address, port)) => InboundDestination::Fixed { address, port },
         None => original(service, &port),
     };
     let labels = if service.mesh_external { Vec::new() } else { vec![ServiceLabel::of(service)] };
     let hosts = vec![service.hostname.clone()];
-    let served = Served { number: spec.number, service, port: &port, hosts, labels };
+    let served = InboundService { number: spec.number, service, port: &port, hosts, labels };
     Some(cluster(view, context, served, destination))
 }
 
 /// What a cluster serves.
-struct Served<'a> {
+struct InboundService<'a> {
     /// The port in the cluster's name.
     number: u32,
     /// Who owns it, and the service port that goes with it.
@@ -141,16 +146,21 @@ fn listener_port(listener: &IstioIngressListener) -> u32 {
     listener.port.as_ref().map_or(0, |p| p.number)
 }
 
-fn cluster(view: &View, context: &Arc<Context>, served: Served<'_>, destination: Destination) -> ClusterPlan {
-    let Served { number, service, port, hosts, labels } = served;
+fn cluster(
+    view: &View,
+    context: &Arc<ClusterContext>,
+    served: InboundService<'_>,
+    destination: InboundDestination,
+) -> ClusterPlan {
+    let InboundService { number, service, port, hosts, labels } = served;
     let pattern = &context.mesh.inbound_cluster_stat_name;
     let stat_name = StatName { target_port: Some(number), ..StatName::outbound(service, "", port.number, &port.name) };
-    let to_localhost = matches!(&destination, Destination::Fixed { address, .. } if [LOCALHOST_V4, LOCALHOST_V6].contains(&&**address));
+    let to_localhost = matches!(&destination, InboundDestination::Fixed { address, .. } if [LOCALHOST_V4, LOCALHOST_V6].contains(&&**address));
     let mut bind = passthrough_addresses(&view.proxy);
     if !view.settings.knobs.dual_stack {
         bind.truncate(1);
     }
-    let inbound = Inbound {
+    let inbound = InboundPlan {
         hosts,
         services: labels,
         port: port.number,
@@ -184,10 +194,10 @@ fn labels(targets: &[&ServiceTarget]) -> Vec<ServiceLabel> {
     found
 }
 
-fn original(service: &Service, port: &Port) -> Destination {
+fn original(service: &Service, port: &Port) -> InboundDestination {
     let ports = &service.passthrough_ports;
     let port_override = ports.iter().find(|(number, _)| *number == port.number).map(|(_, target)| *target);
-    Destination::Original { port_override }
+    InboundDestination::Original { port_override }
 }
 
 /// Stands for the service of a port that only the Sidecar names.

@@ -17,23 +17,23 @@ use scope::View;
 
 use crate::dns_cache::DnsCache;
 use crate::names;
-use crate::plan::policy::Effective;
-use inbound::Inbound;
-use outbound::Outbound;
+use crate::plan::policy::EffectivePolicy;
+use inbound::InboundPlan;
+use outbound::OutboundPlan;
 
 /// One cluster.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ClusterPlan {
     pub name: Str,
-    pub context: Arc<Context>,
+    pub context: Arc<ClusterContext>,
     pub kind: ClusterKind,
 }
 
 /// What a cluster is for.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum ClusterKind {
-    Outbound(Box<Outbound>),
-    Inbound(Box<Inbound>),
+    Outbound(Box<OutboundPlan>),
+    Inbound(Box<InboundPlan>),
     /// Nowhere.
     BlackHole,
     /// Where the client meant its connection to go.
@@ -50,14 +50,14 @@ pub enum ClusterKind {
 
 /// What every cluster of a client depends on.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Context {
+pub struct ClusterContext {
     pub client: ProxyKind,
     pub mesh: Mesh,
-    pub features: Features,
+    pub features: ClusterFeatures,
     /// Keep the case of HTTP/1 headers.
     pub preserve_case: bool,
     /// Certificates of the client's own, in place of the mesh's.
-    pub certificates: Option<ClientCertificates>,
+    pub certificates: Option<ClientCertificateFiles>,
     /// Whether the agent serves secrets of other providers, and files, on sockets of their own.
     pub credential_socket: bool,
     pub file_credential_socket: bool,
@@ -65,7 +65,7 @@ pub struct Context {
 
 /// Knobs that change clusters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Features {
+pub struct ClusterFeatures {
     pub metadata_exchange: bool,
     pub metadata_exchange_alpn: bool,
     pub telemetry_label: bool,
@@ -78,7 +78,7 @@ pub struct Features {
 
 /// Files that a client proves itself with.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct ClientCertificates {
+pub struct ClientCertificateFiles {
     pub chain: Str,
     pub key: Str,
     pub root: Str,
@@ -102,28 +102,28 @@ pub struct AppliedRule {
     pub subset: Option<usize>,
 }
 
-impl Context {
-    pub fn new(view: &View) -> Context {
+impl ClusterContext {
+    pub fn new(view: &View) -> ClusterContext {
         let (proxy, settings) = (&view.proxy, &view.settings);
         let headers = view.proxy_config.proxy_headers.as_ref();
-        Context {
+        ClusterContext {
             client: proxy.kind,
             mesh: settings.mesh.clone(),
-            features: Features::new(&settings.knobs, proxy),
+            features: ClusterFeatures::new(&settings.knobs, proxy),
             preserve_case: headers.and_then(|h| h.preserve_http1_header_case).unwrap_or(false),
-            certificates: ClientCertificates::of(proxy),
+            certificates: ClientCertificateFiles::of(proxy),
             credential_socket: proxy.meta("credential") == Some("true"),
             file_credential_socket: proxy.meta("file-credential") == Some("true"),
         }
     }
 }
 
-impl Features {
-    fn new(knobs: &Knobs, proxy: &Proxy) -> Features {
+impl ClusterFeatures {
+    fn new(knobs: &Knobs, proxy: &Proxy) -> ClusterFeatures {
         // Only Istio's own Envoy build has the filter; a stock one would refuse the cluster.
         let has_filter = proxy.extensions.iter().any(|name| name.ends_with("metadata_exchange"));
         let metadata_exchange = knobs.metadata_exchange && has_filter;
-        Features {
+        ClusterFeatures {
             metadata_exchange,
             metadata_exchange_alpn: metadata_exchange && !knobs.disable_mx_alpn,
             telemetry_label: knobs.telemetry_label,
@@ -136,12 +136,12 @@ impl Features {
     }
 }
 
-impl ClientCertificates {
-    fn of(proxy: &Proxy) -> Option<ClientCertificates> {
+impl ClientCertificateFiles {
+    fn of(proxy: &Proxy) -> Option<ClientCertificateFiles> {
         let text = |key| Str::from(proxy.meta(key).unwrap_or_default());
         let chain = text("TLS_CLIENT_CERT_CHAIN");
         let certificates =
-            ClientCertificates { chain, key: text("TLS_CLIENT_KEY"), root: text("TLS_CLIENT_ROOT_CERT") };
+            ClientCertificateFiles { chain, key: text("TLS_CLIENT_KEY"), root: text("TLS_CLIENT_ROOT_CERT") };
         (!certificates.chain.is_empty()).then_some(certificates)
     }
 }
@@ -169,14 +169,14 @@ impl AppliedRule {
 }
 
 /// What holds for a cluster of this rule: the subset's word before the rule's before the mesh's.
-pub fn effective<'a>(rule: Option<&'a AppliedRule>, mesh: &'a Mesh, port: u16) -> Effective<'a> {
-    let whole = rule.map(|r| Effective::of(&r.spec, None, port)).unwrap_or_default();
+pub fn effective<'a>(rule: Option<&'a AppliedRule>, mesh: &'a Mesh, port: u16) -> EffectivePolicy<'a> {
+    let whole = rule.map(|r| EffectivePolicy::of(&r.spec, None, port)).unwrap_or_default();
     let whole = whole.or_mesh(mesh.default_traffic_policy.as_ref());
     whole.with_subset(rule.and_then(AppliedRule::subset), port)
 }
 
 /// The clusters that every sidecar has beside those of services.
-pub fn sidecar_fixed(view: &View, context: &Arc<Context>) -> Vec<ClusterPlan> {
+pub fn sidecar_fixed(view: &View, context: &Arc<ClusterContext>) -> Vec<ClusterPlan> {
     let plan = |name: &str, kind| ClusterPlan { name: name.into(), context: context.clone(), kind };
     let bind = inbound::passthrough_addresses(&view.proxy);
     let mut found = vec![
@@ -193,14 +193,14 @@ pub fn sidecar_fixed(view: &View, context: &Arc<Context>) -> Vec<ClusterPlan> {
 }
 
 /// The clusters that every gateway has beside those of services.
-pub fn router_fixed(context: &Arc<Context>) -> Vec<ClusterPlan> {
+pub fn router_fixed(context: &Arc<ClusterContext>) -> Vec<ClusterPlan> {
     let name = names::BLACK_HOLE_CLUSTER.into();
     let mut found = vec![ClusterPlan { name, context: context.clone(), kind: ClusterKind::BlackHole }];
     found.extend(external_sds(context));
     found
 }
 
-fn external_sds(context: &Arc<Context>) -> Option<ClusterPlan> {
+fn external_sds(context: &Arc<ClusterContext>) -> Option<ClusterPlan> {
     let name = names::EXTERNAL_SDS_CLUSTER.into();
     let plan = ClusterPlan { name, context: context.clone(), kind: ClusterKind::ExternalSds };
     context.credential_socket.then_some(plan)

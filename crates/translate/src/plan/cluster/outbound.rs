@@ -14,12 +14,12 @@ use model::settings::Milliseconds;
 use model::snapshot::routing::ConsolidatedRule;
 use scope::View;
 
-use super::{AppliedRule, ClusterKind, ClusterPlan, Context, ServiceLabel, effective};
+use super::{AppliedRule, ClusterContext, ClusterKind, ClusterPlan, ServiceLabel, effective};
 use crate::dns_cache::DnsFamily;
 use crate::names::ClusterForm;
-use crate::plan::endpoints::{Choice, LocalityEndpoints, PERSISTENT_SESSION_LABEL};
-use crate::plan::locality::{Group, Place, Setting};
-use crate::plan::policy::{self, Effective};
+use crate::plan::endpoints::{EndpointSelection, LocalityEndpoints, PERSISTENT_SESSION_LABEL};
+use crate::plan::locality::{ClientLocality, LocalityGroup, LocalityLb};
+use crate::plan::policy::{self, EffectivePolicy};
 use crate::security::mtls::{MutualTls, PeerPolicies};
 use crate::telemetry::stat_name::StatName;
 
@@ -28,7 +28,7 @@ const SPIFFE_SCHEME: &str = "spiffe://";
 
 /// A cluster of a service port.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Outbound {
+pub struct OutboundPlan {
     pub service: ServiceLabel,
     /// Whether the service comes from a ServiceEntry, which may list subject names itself.
     pub from_entry: bool,
@@ -41,14 +41,14 @@ pub struct Outbound {
     pub protocol: Protocol,
     /// What the mesh's pattern makes of the name; the name itself without one.
     pub stat_name: Option<Str>,
-    pub discovery: Discovery,
+    pub discovery: EndpointDiscovery,
     pub rule: Option<AppliedRule>,
-    pub security: Security,
+    pub security: UpstreamSecurity,
 }
 
 /// How the client finds endpoints.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Discovery {
+pub enum EndpointDiscovery {
     Eds,
     Dns {
         /// One address at a time.
@@ -67,7 +67,7 @@ pub enum Discovery {
 
 /// How the client secures its connections where the rule leaves the choice.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Security {
+pub enum UpstreamSecurity {
     /// TLS passes through as it came.
     AsReceived,
     Originate {
@@ -83,7 +83,7 @@ pub enum Security {
 /// All outbound clusters of these services.
 pub fn plans<'a>(
     view: &View,
-    context: &Arc<Context>,
+    context: &Arc<ClusterContext>,
     services: impl IntoIterator<Item = &'a Arc<Service>>,
     form: ClusterForm,
 ) -> Vec<ClusterPlan> {
@@ -94,7 +94,7 @@ pub fn plans<'a>(
             continue;
         }
         let rule = view.destination_rule(&service.hostname);
-        let planner = Planner { view, context, service, rule, form, peers, accounts: accounts(view, service) };
+        let planner = ServicePlanner { view, context, service, rule, form, peers, accounts: accounts(view, service) };
         for port in service.proxied_ports() {
             planner.port(port, &mut found);
         }
@@ -103,9 +103,9 @@ pub fn plans<'a>(
 }
 
 /// Everything about one service.
-struct Planner<'a> {
+struct ServicePlanner<'a> {
     view: &'a View,
-    context: &'a Arc<Context>,
+    context: &'a Arc<ClusterContext>,
     service: &'a Service,
     rule: Option<&'a Arc<ConsolidatedRule>>,
     form: ClusterForm,
@@ -113,7 +113,7 @@ struct Planner<'a> {
     accounts: Arc<[Str]>,
 }
 
-impl Planner<'_> {
+impl ServicePlanner<'_> {
     /// The port's own cluster and those of its subsets.
     fn port(&self, port: &Port, found: &mut Vec<ClusterPlan>) {
         // By server name a wildcard host is asked for as it is written, which nobody could resolve.
@@ -122,7 +122,7 @@ impl Planner<'_> {
             let named = matches!(port.protocol, Protocol::Http | Protocol::Tls | Protocol::Grpc | Protocol::Http2);
             if named {
                 let family = DnsFamily::of(&self.view.proxy, self.view.settings.knobs.dual_stack);
-                found.push(self.cluster(port, None, Discovery::DynamicForwardProxy(family)));
+                found.push(self.cluster(port, None, EndpointDiscovery::DynamicForwardProxy(family)));
             }
             return;
         }
@@ -140,14 +140,14 @@ impl Planner<'_> {
         self.service.resolution == Resolution::DynamicDns && self.service.hostname.is_wildcard()
     }
 
-    fn cluster(&self, port: &Port, subset: Option<usize>, discovery: Discovery) -> ClusterPlan {
+    fn cluster(&self, port: &Port, subset: Option<usize>, discovery: EndpointDiscovery) -> ClusterPlan {
         let service = self.service;
         let subset_name = self.subset(subset).map_or("", |s| s.name.as_str());
         let session = |label| service.labels.get(label).is_some_and(|v| !v.is_empty());
-        let forwarded = matches!(discovery, Discovery::DynamicForwardProxy(_));
+        let forwarded = matches!(discovery, EndpointDiscovery::DynamicForwardProxy(_));
         let pattern = &self.context.mesh.outbound_cluster_stat_name;
         let named = !pattern.is_empty() && !forwarded;
-        let outbound = Outbound {
+        let outbound = OutboundPlan {
             service: ServiceLabel::of(service),
             from_entry: service.registry == Registry::External,
             external: service.mesh_external,
@@ -175,7 +175,7 @@ impl Planner<'_> {
     }
 
     /// How endpoints are found; `None` if Envoy would have to resolve but has nothing to resolve.
-    fn discovery(&self, port: &Port, subset: Option<usize>) -> Option<Discovery> {
+    fn discovery(&self, port: &Port, subset: Option<usize>) -> Option<EndpointDiscovery> {
         let service = self.service;
         if subset.is_some() && self.skips_balancing(port, subset) {
             return Some(self.original_destination(port));
@@ -183,7 +183,7 @@ impl Planner<'_> {
         match service.resolution {
             Resolution::Dns | Resolution::DnsRoundRobin => self.resolved(port, subset),
             Resolution::Passthrough if self.follows_original_destination() => Some(self.original_destination(port)),
-            _ => Some(Discovery::Eds),
+            _ => Some(EndpointDiscovery::Eds),
         }
     }
 
@@ -191,7 +191,7 @@ impl Planner<'_> {
     fn skips_balancing(&self, port: &Port, subset: Option<usize>) -> bool {
         let own = self.subset(subset).and_then(|s| s.traffic_policy.as_ref());
         let own = policy::simple(own.and_then(|p| p.load_balancer.as_ref()));
-        let whole = self.rule.map(|r| Effective::of(&r.rule.spec, None, port.number)).unwrap_or_default();
+        let whole = self.rule.map(|r| EffectivePolicy::of(&r.rule.spec, None, port.number)).unwrap_or_default();
         own == api::istio::networking::v1alpha3::load_balancer_settings::SimpleLb::Passthrough || whole.is_passthrough()
     }
 
@@ -201,27 +201,27 @@ impl Planner<'_> {
         self.context.client != ProxyKind::Router && !as_endpoints
     }
 
-    fn original_destination(&self, port: &Port) -> Discovery {
+    fn original_destination(&self, port: &Port) -> EndpointDiscovery {
         let ports = &self.service.passthrough_ports;
         let port_override = ports.iter().find(|(number, _)| *number == port.number).map(|(_, target)| *target);
-        Discovery::OriginalDestination { port_override }
+        EndpointDiscovery::OriginalDestination { port_override }
     }
 
-    fn resolved(&self, port: &Port, subset: Option<usize>) -> Option<Discovery> {
+    fn resolved(&self, port: &Port, subset: Option<usize>) -> Option<EndpointDiscovery> {
         let rule = self.rule.map(|r| &*r.rule.spec);
         let name = self.subset(subset).map_or("", |s| s.name.as_str());
-        let choice = Choice::new(self.view, self.service, port, rule, name, self.form);
-        let groups = choice.groups(|_| true);
+        let selection = EndpointSelection::new(self.view, self.service, port, rule, name, self.form);
+        let groups = selection.groups(|_| true);
         if groups.is_empty() {
             return None;
         }
         let knobs = &self.view.settings.knobs;
-        Some(Discovery::Dns {
+        Some(EndpointDiscovery::Dns {
             logical: self.service.resolution == Resolution::DnsRoundRobin,
             family: DnsFamily::of(&self.view.proxy, knobs.dual_stack),
             jitter: knobs.dns_jitter_ms,
             udp_max_queries: knobs.dns_cares_udp_max_queries,
-            endpoints: self.placed(port, subset, &choice, groups),
+            endpoints: self.placed(port, subset, &selection, groups),
         })
     }
 
@@ -231,25 +231,25 @@ impl Planner<'_> {
         &self,
         port: &Port,
         subset: Option<usize>,
-        choice: &Choice<'_>,
-        groups: Vec<Group<'_>>,
+        selection: &EndpointSelection<'_>,
+        groups: Vec<LocalityGroup<'_>>,
     ) -> Vec<LocalityEndpoints> {
         let rule = self.rule.map(|rule| AppliedRule::new(rule, subset));
         let policy = effective(rule.as_ref(), &self.context.mesh, port.number);
-        match Setting::of(policy.balancer, self.service.traffic_distribution, &self.context.mesh) {
+        match LocalityLb::of(policy.balancer, self.service.traffic_distribution, &self.context.mesh) {
             Some(setting) => {
                 let unlabelled = Labels::default();
-                let place = choice.place();
-                let place = if subset.is_some() { Place { labels: &unlabelled, ..place } } else { place };
+                let place = selection.place();
+                let place = if subset.is_some() { ClientLocality { labels: &unlabelled, ..place } } else { place };
                 setting.apply(groups, place, policy.outlier.is_some())
             }
-            None => groups.into_iter().map(Group::finish).collect(),
+            None => groups.into_iter().map(LocalityGroup::finish).collect(),
         }
     }
 
-    fn security(&self, port: &Port, subset: Option<usize>, forwarded: bool) -> Security {
+    fn security(&self, port: &Port, subset: Option<usize>, forwarded: bool) -> UpstreamSecurity {
         if self.form == ClusterForm::ServerName {
-            return Security::AsReceived;
+            return UpstreamSecurity::AsReceived;
         }
         let policy = match subset {
             Some(_) => self.subset(subset).and_then(|s| s.traffic_policy.as_ref()),
@@ -257,7 +257,7 @@ impl Planner<'_> {
         };
         let subset_name = self.subset(subset).map_or("", |s| s.name.as_str());
         let host = &self.service.hostname;
-        Security::Originate {
+        UpstreamSecurity::Originate {
             automatic: self.is_mutual_tls_automatic(port, policy),
             server_name: (!forwarded).then(|| ClusterForm::ServerName.name(port.number, subset_name, host).into()),
             accounts: if forwarded { Arc::default() } else { self.accounts.clone() },
@@ -271,7 +271,7 @@ impl Planner<'_> {
             return false;
         }
         let balancer = policy.and_then(|p| p.load_balancer.as_ref());
-        let unbalanced = Effective { balancer, ..Effective::default() }.is_passthrough();
+        let unbalanced = EffectivePolicy { balancer, ..EffectivePolicy::default() }.is_passthrough();
         // Without load balancing the client cannot tell endpoints apart, so all of them must speak it.
         if (service.resolution == Resolution::Passthrough || unbalanced) && !self.all_speak_mutual_tls(port) {
             return false;

@@ -8,7 +8,7 @@ mod select;
 use model::endpoint::{Health, Locality};
 use model::names::{ClusterId, Namespace, Str};
 
-pub use select::{Choice, PERSISTENT_SESSION_LABEL, discovered};
+pub use select::{EndpointSelection, PERSISTENT_SESSION_LABEL, discovered};
 
 /// The endpoints of one cluster.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

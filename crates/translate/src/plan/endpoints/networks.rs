@@ -17,19 +17,19 @@ use model::service::Service;
 use model::settings::Networks;
 
 use super::{LbEndpoint, WorkloadLabel, reach};
-use crate::plan::locality::{Group, Member};
+use crate::plan::locality::{LabelledEndpoint, LocalityGroup};
 
 /// Where gateways accept mutual TLS of other networks if nothing else is said.
 const DEFAULT_PORT: u16 = 15443;
 
 /// Gateways between networks, and the factor that lets weights be shared among them evenly.
-pub(super) struct Gateways<'a> {
-    by_network: BTreeMap<&'a str, Vec<Gateway<'a>>>,
+pub(super) struct NetworkGateways<'a> {
+    by_network: BTreeMap<&'a str, Vec<NetworkGateway<'a>>>,
     scale: u32,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Gateway<'a> {
+struct NetworkGateway<'a> {
     address: &'a str,
     port: u32,
     network: &'a str,
@@ -37,18 +37,22 @@ struct Gateway<'a> {
     cluster: &'a str,
 }
 
-impl<'a> Gateways<'a> {
+impl<'a> NetworkGateways<'a> {
     /// The gateways of mesh networks. Only clusters that Envoy resolves by DNS can use a gateway's name; upstream
     /// gives them gateways only where no gateway at all has an address.
     /// Services that answer from outside are gateways too where a label or mesh networks say so.
-    pub(super) fn new(networks: &'a Networks, services: &'a [Arc<Service>], resolves_names: bool) -> Gateways<'a> {
-        let mut by_network: BTreeMap<&str, Vec<Gateway<'_>>> = BTreeMap::new();
+    pub(super) fn new(
+        networks: &'a Networks,
+        services: &'a [Arc<Service>],
+        resolves_names: bool,
+    ) -> NetworkGateways<'a> {
+        let mut by_network: BTreeMap<&str, Vec<NetworkGateway<'_>>> = BTreeMap::new();
         for (network, config) in &networks.networks {
             for gateway in &config.gateways {
                 let Some(Gw::Address(address)) = &gateway.gw else { continue };
                 let usable = resolves_names || address.parse::<IpAddr>().is_ok();
                 if usable && !address.is_empty() {
-                    by_network.entry(network).or_default().push(Gateway {
+                    by_network.entry(network).or_default().push(NetworkGateway {
                         address,
                         port: gateway.port,
                         network,
@@ -62,7 +66,7 @@ impl<'a> Gateways<'a> {
                 by_network.entry(gateway.network).or_default().push(gateway);
             }
         }
-        let addressed = |g: &Gateway<'_>| g.address.parse::<IpAddr>().is_ok();
+        let addressed = |g: &NetworkGateway<'_>| g.address.parse::<IpAddr>().is_ok();
         if resolves_names && by_network.values().flatten().any(addressed) {
             by_network.clear();
         }
@@ -71,7 +75,7 @@ impl<'a> Gateways<'a> {
             list.dedup();
         }
         let scale = by_network.values().fold(1, |scale, list| least_common_multiple(scale, list.len() as u32));
-        Gateways { by_network, scale }
+        NetworkGateways { by_network, scale }
     }
 
     /// Whether all networks are one.
@@ -80,14 +84,19 @@ impl<'a> Gateways<'a> {
     }
 
     /// The group as the proxy can reach it; `origins` are the endpoints that its members show.
-    pub(super) fn replace_unreachable<'b>(&self, proxy: &Proxy, group: Group<'b>, origins: &[&Endpoint]) -> Group<'b> {
+    pub(super) fn replace_unreachable<'b>(
+        &self,
+        proxy: &Proxy,
+        group: LocalityGroup<'b>,
+        origins: &[&Endpoint],
+    ) -> LocalityGroup<'b> {
         if self.is_empty() {
             return group;
         }
-        let Group { locality, priority, members, .. } = group;
+        let LocalityGroup { locality, priority, members, .. } = group;
         let labelled = members.iter().any(|m| m.endpoint.workload.is_some());
         let mut kept = Vec::new();
-        let mut through: BTreeMap<Gateway<'_>, u32> = BTreeMap::new();
+        let mut through: BTreeMap<NetworkGateway<'_>, u32> = BTreeMap::new();
         for (mut member, origin) in members.into_iter().zip(origins) {
             member.endpoint.weight = member.endpoint.weight.saturating_mul(self.scale);
             let gateways = self.of(&origin.network);
@@ -97,7 +106,8 @@ impl<'a> Gateways<'a> {
                 }
                 continue;
             }
-            let usable: Vec<&Gateway<'_>> = gateways.iter().filter(|g| speaks_family(proxy, g.address)).collect();
+            let usable: Vec<&NetworkGateway<'_>> =
+                gateways.iter().filter(|g| speaks_family(proxy, g.address)).collect();
             // A gateway finds the way by the server name of mutual TLS, so nothing else can pass.
             if usable.is_empty() || !member.endpoint.mutual_tls {
                 continue;
@@ -108,18 +118,18 @@ impl<'a> Gateways<'a> {
             }
         }
         kept.extend(through.into_iter().map(|(gateway, weight)| gateway.member(weight, labelled)));
-        Group { locality, priority, weight: None, members: kept }
+        LocalityGroup { locality, priority, weight: None, members: kept }
     }
 
-    fn of(&self, network: &str) -> &[Gateway<'a>] {
+    fn of(&self, network: &str) -> &[NetworkGateway<'a>] {
         self.by_network.get(network).map_or(&[], |list| list)
     }
 }
 
-impl Gateway<'_> {
-    fn member<'b>(&self, weight: u32, labelled: bool) -> Member<'b> {
+impl NetworkGateway<'_> {
+    fn member<'b>(&self, weight: u32, labelled: bool) -> LabelledEndpoint<'b> {
         let labels: Labels = [("topology.istio.io/network", self.network)].into_iter().collect();
-        Member {
+        LabelledEndpoint {
             labels: Cow::Owned(labels),
             endpoint: LbEndpoint {
                 address: Str::from(self.address),
@@ -135,14 +145,14 @@ impl Gateway<'_> {
 }
 
 /// The gateways that a service is: of the network that its label names, or of those that name it.
-fn of_service<'a>(service: &'a Service, networks: &'a Networks) -> Vec<Gateway<'a>> {
+fn of_service<'a>(service: &'a Service, networks: &'a Networks) -> Vec<NetworkGateway<'a>> {
     let Some(kubernetes) = &service.kubernetes else { return Vec::new() };
     let mut found = Vec::new();
     for (cluster, addresses) in &kubernetes.external_addresses {
         for (network, port) in networks_of(service, networks, cluster) {
             let by_node = kubernetes.node_ports.iter().find(|(own, _)| u32::from(*own) == port);
             let port = by_node.map_or(port, |(_, node)| u32::from(*node));
-            found.extend(addresses.iter().map(|address| Gateway { address, port, network, cluster }));
+            found.extend(addresses.iter().map(|address| NetworkGateway { address, port, network, cluster }));
         }
     }
     found
@@ -162,7 +172,7 @@ fn networks_of<'a>(service: &'a Service, networks: &'a Networks, cluster: &str) 
 }
 
 /// A proxy that does not know its network still goes through a gateway where there is one.
-fn is_direct(proxy: &Proxy, endpoint: &Endpoint, gateways: &[Gateway<'_>]) -> bool {
+fn is_direct(proxy: &Proxy, endpoint: &Endpoint, gateways: &[NetworkGateway<'_>]) -> bool {
     if gateways.is_empty() {
         return true;
     }
@@ -203,7 +213,7 @@ mod tests {
     use model::settings::Networks;
     use model::shared::Shared;
 
-    use super::{Gateways, Group, LbEndpoint, Member};
+    use super::{LabelledEndpoint, LbEndpoint, LocalityGroup, NetworkGateways};
 
     fn networks(gateways: &[(&str, &str)]) -> Networks {
         let mut found = MeshNetworks::default();
@@ -239,7 +249,7 @@ mod tests {
     fn seen(gateways: &[(&str, &str)], network: &str, endpoints: &[(&str, &str, bool)]) -> Vec<(String, u32)> {
         let networks = networks(gateways);
         let origins: Vec<Endpoint> = endpoints.iter().map(|(address, net, _)| endpoint(address, net)).collect();
-        let member = |(address, _, mutual_tls): &(&str, &str, bool)| Member {
+        let member = |(address, _, mutual_tls): &(&str, &str, bool)| LabelledEndpoint {
             labels: std::borrow::Cow::Owned(Labels::default()),
             endpoint: LbEndpoint {
                 address: (*address).into(),
@@ -252,9 +262,9 @@ mod tests {
             },
         };
         let members = endpoints.iter().map(member).collect();
-        let group = Group { locality: Locality::default(), priority: 0, weight: None, members };
+        let group = LocalityGroup { locality: Locality::default(), priority: 0, weight: None, members };
         let origins: Vec<&Endpoint> = origins.iter().collect();
-        let group = Gateways::new(&networks, &[], false).replace_unreachable(&proxy(network), group, &origins);
+        let group = NetworkGateways::new(&networks, &[], false).replace_unreachable(&proxy(network), group, &origins);
         group.members.iter().map(|m| (m.endpoint.address.to_string(), m.endpoint.weight)).collect()
     }
 
@@ -291,8 +301,10 @@ mod tests {
 
     #[test]
     fn dns_clusters_use_gateways_only_where_none_has_an_address() {
-        assert!(Gateways::new(&networks(&[("n2", "192.0.2.1"), ("n3", "gw.example.com")]), &[], true).is_empty());
-        assert!(!Gateways::new(&networks(&[("n3", "gw.example.com")]), &[], true).is_empty());
+        assert!(
+            NetworkGateways::new(&networks(&[("n2", "192.0.2.1"), ("n3", "gw.example.com")]), &[], true).is_empty()
+        );
+        assert!(!NetworkGateways::new(&networks(&[("n3", "gw.example.com")]), &[], true).is_empty());
     }
 
     #[test]

@@ -13,11 +13,11 @@ use model::proxy::Proxy;
 use model::service::{Registry, Service, TrafficDistribution};
 use scope::View;
 
-use super::networks::Gateways;
+use super::networks::NetworkGateways;
 use super::{EndpointsPlan, LbEndpoint, LocalityEndpoints, WorkloadLabel, reach};
 use crate::names::{ClusterForm, OutboundCluster};
-use crate::plan::locality::{Group, Member, Place, Setting};
-use crate::plan::policy::{self, Effective};
+use crate::plan::locality::{ClientLocality, LabelledEndpoint, LocalityGroup, LocalityLb};
+use crate::plan::policy::{self, EffectivePolicy};
 use crate::security::mtls::{MutualTls, PeerPolicies};
 
 /// Services with this label keep endpoints that drain, for sessions that stick to them.
@@ -31,8 +31,8 @@ pub fn discovered(view: &View, name: &str, cluster: &OutboundCluster) -> Endpoin
     let localities = view.service(&cluster.host).and_then(|service| {
         let port = service.port(cluster.port).filter(|_| !service.resolution.is_dns())?;
         let rule = view.destination_rule(&service.hostname).map(|r| &*r.rule.spec);
-        let choice = Choice::new(view, service, port, rule, &cluster.subset, cluster.form);
-        Some(choice.localities(choice.groups(|e| e.port == 0 || is_ip_or_unknown(e.address()))))
+        let selection = EndpointSelection::new(view, service, port, rule, &cluster.subset, cluster.form);
+        Some(selection.localities(selection.groups(|e| e.port == 0 || is_ip_or_unknown(e.address()))))
     });
     EndpointsPlan { name: name.into(), localities: localities.unwrap_or_default() }
 }
@@ -42,7 +42,7 @@ fn is_ip_or_unknown(address: &str) -> bool {
 }
 
 /// What decides over the endpoints of one cluster.
-pub struct Choice<'a> {
+pub struct EndpointSelection<'a> {
     view: &'a View,
     service: &'a Service,
     port: &'a Port,
@@ -53,7 +53,7 @@ pub struct Choice<'a> {
     prescribed: Option<TlSmode>,
 }
 
-impl<'a> Choice<'a> {
+impl<'a> EndpointSelection<'a> {
     pub fn new(
         view: &'a View,
         service: &'a Service,
@@ -61,18 +61,21 @@ impl<'a> Choice<'a> {
         rule: Option<&'a DestinationRule>,
         subset: &str,
         form: ClusterForm,
-    ) -> Choice<'a> {
+    ) -> EndpointSelection<'a> {
         let prescribed = rule.and_then(|r| prescribed_mode(r, subset, port.number));
         let subset = rule.and_then(|r| policy::subset(r, subset));
-        Choice { view, service, port, rule, subset, form, prescribed }
+        EndpointSelection { view, service, port, rule, subset, form, prescribed }
     }
 
     /// Endpoints of the port and subset that `usable` admits, by locality.
-    pub fn groups(&self, usable: impl Fn(&Endpoint) -> bool) -> Vec<Group<'a>> {
-        let gateways =
-            Gateways::new(&self.view.settings.networks, self.view.gateway_services(), self.service.resolution.is_dns());
+    pub fn groups(&self, usable: impl Fn(&Endpoint) -> bool) -> Vec<LocalityGroup<'a>> {
+        let gateways = NetworkGateways::new(
+            &self.view.settings.networks,
+            self.view.gateway_services(),
+            self.service.resolution.is_dns(),
+        );
         let peers = PeerPolicies::new(&self.view.policy, &self.view.settings.mesh.root_namespace);
-        let mut groups: Vec<(Group<'a>, Vec<&'a Endpoint>)> = Vec::new();
+        let mut groups: Vec<(LocalityGroup<'a>, Vec<&'a Endpoint>)> = Vec::new();
         let sends_unhealthy = self.sends_unhealthy();
         let mut confined = None;
         for endpoint in self.view.endpoints(self.service).filter(|e| self.is_asked_for(e) && usable(e)) {
@@ -80,7 +83,8 @@ impl<'a> Choice<'a> {
             if !self.is_sent(endpoint, sends_unhealthy, confined, &gateways) {
                 continue;
             }
-            let member = Member { labels: Cow::Borrowed(&endpoint.labels), endpoint: self.seen(endpoint, &peers) };
+            let member =
+                LabelledEndpoint { labels: Cow::Borrowed(&endpoint.labels), endpoint: self.seen(endpoint, &peers) };
             match groups.iter_mut().find(|(group, _)| group.locality == endpoint.locality) {
                 Some((group, origins)) => {
                     group.members.push(member);
@@ -88,7 +92,7 @@ impl<'a> Choice<'a> {
                 }
                 None => {
                     let locality = endpoint.locality.clone();
-                    let group = Group { locality, priority: 0, weight: None, members: vec![member] };
+                    let group = LocalityGroup { locality, priority: 0, weight: None, members: vec![member] };
                     groups.push((group, vec![endpoint]));
                 }
             }
@@ -102,18 +106,18 @@ impl<'a> Choice<'a> {
     }
 
     /// The groups with the priorities and weights that they have for this client.
-    pub fn localities(&self, groups: Vec<Group<'_>>) -> Vec<LocalityEndpoints> {
-        let policy = self.rule.map(|r| Effective::of(r, self.subset, self.port.number)).unwrap_or_default();
+    pub fn localities(&self, groups: Vec<LocalityGroup<'_>>) -> Vec<LocalityEndpoints> {
+        let policy = self.rule.map(|r| EffectivePolicy::of(r, self.subset, self.port.number)).unwrap_or_default();
         let distribution = self.service.traffic_distribution;
-        match Setting::of(policy.balancer, distribution, &self.view.settings.mesh) {
+        match LocalityLb::of(policy.balancer, distribution, &self.view.settings.mesh) {
             Some(setting) => setting.apply(groups, self.place(), policy.outlier.is_some()),
-            None => groups.into_iter().map(Group::finish).collect(),
+            None => groups.into_iter().map(LocalityGroup::finish).collect(),
         }
     }
 
     /// Where the client stands.
-    pub fn place(&self) -> Place<'a> {
-        Place { locality: &self.view.proxy.locality, labels: &self.view.proxy.labels }
+    pub fn place(&self) -> ClientLocality<'a> {
+        ClientLocality { locality: &self.view.proxy.locality, labels: &self.view.proxy.labels }
     }
 
     /// Whether the endpoint serves this port and carries the subset's labels.
@@ -126,7 +130,7 @@ impl<'a> Choice<'a> {
         endpoint: &Endpoint,
         sends_unhealthy: bool,
         mut confined: impl FnMut() -> bool,
-        gateways: &Gateways<'_>,
+        gateways: &NetworkGateways<'_>,
     ) -> bool {
         let proxy = &self.view.proxy;
         let same_cluster = endpoint.cluster == proxy.cluster;
@@ -154,7 +158,7 @@ impl<'a> Choice<'a> {
         if knobs.send_unhealthy || self.service.traffic_distribution != TrafficDistribution::Any {
             return true;
         }
-        let policy = self.rule.map(|r| Effective::of(r, self.subset, self.port.number)).unwrap_or_default();
+        let policy = self.rule.map(|r| EffectivePolicy::of(r, self.subset, self.port.number)).unwrap_or_default();
         knobs.auto_send_unhealthy && policy.outlier.is_none_or(|o| o.min_health_percent <= 0)
     }
 
@@ -186,7 +190,7 @@ impl<'a> Choice<'a> {
     }
 
     /// A gateway that passes TLS through cannot see whose it is, so only mesh endpoints stand behind it.
-    fn only_mutual_tls(&self, mut group: Group<'a>) -> Group<'a> {
+    fn only_mutual_tls(&self, mut group: LocalityGroup<'a>) -> LocalityGroup<'a> {
         if self.form == ClusterForm::ServerName {
             group.members.retain(|m| m.endpoint.mutual_tls);
         }

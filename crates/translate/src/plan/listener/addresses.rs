@@ -92,7 +92,7 @@ fn uses_allocated(proxy: &Proxy, knobs: &Knobs) -> bool {
 }
 
 /// A place for a listener.
-pub(super) struct Socket<'a> {
+pub(super) struct ListenSocket<'a> {
     pub(super) opens_port: bool,
     /// Empty means the service's address, which is a wildcard for HTTP.
     pub(super) bind: &'a str,
@@ -102,7 +102,12 @@ pub(super) struct Socket<'a> {
 
 /// Whether a listener can be there: unprivileged proxies cannot open low ports, and ports of the proxy's
 /// own listeners are taken.
-pub(super) fn is_free(proxy: &Proxy, captured_by: Option<&Settings>, socket: &Socket<'_>, wildcard: &str) -> bool {
+pub(super) fn is_free(
+    proxy: &Proxy,
+    captured_by: Option<&Settings>,
+    socket: &ListenSocket<'_>,
+    wildcard: &str,
+) -> bool {
     if socket.opens_port && (1..1024).contains(&socket.port) && proxy.flag("UNPRIVILEGED_POD") {
         return false;
     }

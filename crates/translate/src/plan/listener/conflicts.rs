@@ -8,46 +8,46 @@ use model::names::Str;
 use model::port::Protocol;
 use model::service::UNSPECIFIED;
 
-use super::{ChainMatch, ConfigRef, Transport};
+use super::{ChainMatch, ConfigRef, TransportProtocol};
 use crate::dns_cache::DnsCache;
 use crate::network_filters::NetworkFilter;
 
 /// How a listener treats the bytes of a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Mode {
+pub(super) enum TrafficMode {
     Http,
     Tcp,
     /// The proxy finds out.
     Auto,
 }
 
-impl Mode {
+impl TrafficMode {
     /// `None` for ports that are not proxied.
-    pub(super) fn of(protocol: Protocol) -> Option<Mode> {
+    pub(super) fn of(protocol: Protocol) -> Option<TrafficMode> {
         match protocol {
             Protocol::Udp => None,
-            p if p.is_http() => Some(Mode::Http),
-            p if p.is_tcp() => Some(Mode::Tcp),
-            _ => Some(Mode::Auto),
+            p if p.is_http() => Some(TrafficMode::Http),
+            p if p.is_tcp() => Some(TrafficMode::Tcp),
+            _ => Some(TrafficMode::Auto),
         }
     }
 }
 
 /// A filter chain in the making.
 #[derive(Clone, Debug)]
-pub(super) struct Chain {
+pub(super) struct ChainDraft {
     pub(super) server_names: Vec<Str>,
     /// Addresses and blocks as written.
     pub(super) ranges: Vec<Str>,
     /// HTTP versions that the HTTP inspector must have seen.
     pub(super) alpn: Vec<Str>,
-    pub(super) transport: Option<Transport>,
+    pub(super) transport: Option<TransportProtocol>,
     pub(super) config: Option<ConfigRef>,
-    pub(super) body: Body,
+    pub(super) body: ChainBody,
 }
 
 #[derive(Clone, Debug)]
-pub(super) enum Body {
+pub(super) enum ChainBody {
     /// A connection manager with the route table of this name.
     Http {
         routes: Str,
@@ -57,14 +57,21 @@ pub(super) enum Body {
     Network(Vec<NetworkFilter>),
 }
 
-impl Chain {
-    pub(super) fn new(body: Body) -> Chain {
-        Chain { server_names: Vec::new(), ranges: Vec::new(), alpn: Vec::new(), transport: None, config: None, body }
+impl ChainDraft {
+    pub(super) fn new(body: ChainBody) -> ChainDraft {
+        ChainDraft {
+            server_names: Vec::new(),
+            ranges: Vec::new(),
+            alpn: Vec::new(),
+            transport: None,
+            config: None,
+            body,
+        }
     }
 
     /// Whether the server name says where to go.
     pub(super) fn resolves_server_names(&self) -> bool {
-        let filters: &[NetworkFilter] = if let Body::Network(filters) = &self.body { filters } else { &[] };
+        let filters: &[NetworkFilter] = if let ChainBody::Network(filters) = &self.body { filters } else { &[] };
         filters.iter().any(|f| matches!(f, NetworkFilter::SniForwardProxy { .. }))
     }
 
@@ -93,10 +100,10 @@ impl Chain {
     }
 
     /// Equal for chains that Envoy could not tell apart.
-    fn conditions(&self) -> Conditions {
+    fn conditions(&self) -> MatchKey {
         let names = self.server_names.iter().filter(|n| ***n != *"*");
         let nets = self.ranges.iter().filter_map(|r| prefix(r)).filter(|net| !is_everywhere(net));
-        Conditions {
+        MatchKey {
             transport: self.transport,
             alpn: self.alpn.clone(),
             names: names.cloned().collect(),
@@ -106,8 +113,8 @@ impl Chain {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct Conditions {
-    transport: Option<Transport>,
+struct MatchKey {
+    transport: Option<TransportProtocol>,
     alpn: Vec<Str>,
     names: BTreeSet<Str>,
     nets: BTreeSet<IpNet>,
@@ -125,13 +132,13 @@ fn is_everywhere(net: &IpNet) -> bool {
 
 /// Where a listener binds.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Bind {
+pub(super) struct BindAddresses {
     /// The first is the listener's own; the rest are further addresses.
     pub(super) addresses: Vec<Str>,
     pub(super) opens_port: bool,
 }
 
-impl Bind {
+impl BindAddresses {
     /// Empty where the service's address decides.
     pub(super) fn primary(&self) -> &str {
         self.addresses.first().map_or("", |a| a)
@@ -140,25 +147,25 @@ impl Bind {
 
 /// An outbound listener in the making.
 #[derive(Debug)]
-pub(super) struct Entry {
+pub(super) struct ListenerDraft {
     pub(super) port: u32,
-    pub(super) bind: Bind,
-    pub(super) chains: Vec<Chain>,
+    pub(super) bind: BindAddresses,
+    pub(super) chains: Vec<ChainDraft>,
     /// `Unknown` once bytes and HTTP share it.
     protocol: Protocol,
-    known: HashSet<Conditions>,
+    known: HashSet<MatchKey>,
     /// Made for a Sidecar's own port: later services do not join.
     pub(super) locked: bool,
 }
 
-impl Entry {
-    pub(super) fn new(port: u32, bind: Bind, protocol: Protocol, chains: Vec<Chain>) -> Entry {
-        let known = chains.iter().map(Chain::conditions).collect();
-        Entry { port, bind, chains, protocol, known, locked: false }
+impl ListenerDraft {
+    pub(super) fn new(port: u32, bind: BindAddresses, protocol: Protocol, chains: Vec<ChainDraft>) -> ListenerDraft {
+        let known = chains.iter().map(ChainDraft::conditions).collect();
+        ListenerDraft { port, bind, chains, protocol, known, locked: false }
     }
 
     /// Adds chains whose conditions are new. Of chains with the same conditions the first stays.
-    fn merge(&mut self, incoming: Vec<Chain>) {
+    fn merge(&mut self, incoming: Vec<ChainDraft>) {
         for chain in incoming {
             if self.known.insert(chain.conditions()) {
                 self.chains.push(chain);
@@ -169,35 +176,35 @@ impl Entry {
 
 /// What happens when a service meets a listener that is there already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Meeting {
+pub(super) enum Conflict {
     /// It has nothing to add, or may not.
     Skip,
     Replace,
     Merge,
 }
 
-impl Entry {
+impl ListenerDraft {
     /// What a port of this protocol does to the listener.
-    pub(super) fn meet(&self, incoming: Protocol, mode: Mode) -> Meeting {
-        let meeting = match mode {
-            Mode::Http if self.protocol.is_tcp() => Meeting::Merge,
-            Mode::Http => Meeting::Skip,
-            Mode::Tcp => Meeting::Merge,
-            Mode::Auto if self.protocol.is_http() => Meeting::Replace,
-            Mode::Auto if self.protocol.is_tcp() => Meeting::Merge,
-            Mode::Auto => Meeting::Skip,
+    pub(super) fn conflict_with(&self, incoming: Protocol, mode: TrafficMode) -> Conflict {
+        let conflict = match mode {
+            TrafficMode::Http if self.protocol.is_tcp() => Conflict::Merge,
+            TrafficMode::Http => Conflict::Skip,
+            TrafficMode::Tcp => Conflict::Merge,
+            TrafficMode::Auto if self.protocol.is_http() => Conflict::Replace,
+            TrafficMode::Auto if self.protocol.is_tcp() => Conflict::Merge,
+            TrafficMode::Auto => Conflict::Skip,
         };
         // Servers of these protocols speak first, so the port cannot wait for an inspector.
         let speaks_first = |p| matches!(p, Protocol::Mongo | Protocol::MySql);
         if incoming != self.protocol && (speaks_first(incoming) || speaks_first(self.protocol)) {
-            return Meeting::Skip;
+            return Conflict::Skip;
         }
-        meeting
+        conflict
     }
 
     /// Lets the chains of another port in.
-    pub(super) fn join(&mut self, mode: Mode, chains: Vec<Chain>) {
-        let mixed = if mode == Mode::Tcp { self.protocol.is_http() } else { self.protocol.is_tcp() };
+    pub(super) fn join(&mut self, mode: TrafficMode, chains: Vec<ChainDraft>) {
+        let mixed = if mode == TrafficMode::Tcp { self.protocol.is_http() } else { self.protocol.is_tcp() };
         if mixed {
             self.protocol = Protocol::Unknown;
         }
@@ -209,45 +216,45 @@ impl Entry {
 mod tests {
     use model::port::Protocol;
 
-    use super::{Bind, Body, Chain, Entry, Meeting, Mode};
+    use super::{BindAddresses, ChainBody, ChainDraft, Conflict, ListenerDraft, TrafficMode};
 
-    fn entry(protocol: Protocol) -> Entry {
-        let bind = Bind { addresses: vec!["0.0.0.0".into()], opens_port: false };
-        Entry::new(80, bind, protocol, vec![bytes(&[])])
+    fn draft(protocol: Protocol) -> ListenerDraft {
+        let bind = BindAddresses { addresses: vec!["0.0.0.0".into()], opens_port: false };
+        ListenerDraft::new(80, bind, protocol, vec![bytes(&[])])
     }
 
-    fn bytes(ranges: &[&str]) -> Chain {
+    fn bytes(ranges: &[&str]) -> ChainDraft {
         let ranges = ranges.iter().map(|r| (*r).into()).collect();
-        Chain { ranges, ..Chain::new(Body::Network(Vec::new())) }
+        ChainDraft { ranges, ..ChainDraft::new(ChainBody::Network(Vec::new())) }
     }
 
     #[test]
     fn http_joins_bytes_but_adds_nothing_to_http() {
-        assert_eq!(entry(Protocol::Tcp).meet(Protocol::Http, Mode::Http), Meeting::Merge);
-        assert_eq!(entry(Protocol::Http).meet(Protocol::Http2, Mode::Http), Meeting::Skip);
-        assert_eq!(entry(Protocol::Unknown).meet(Protocol::Http, Mode::Http), Meeting::Skip);
+        assert_eq!(draft(Protocol::Tcp).conflict_with(Protocol::Http, TrafficMode::Http), Conflict::Merge);
+        assert_eq!(draft(Protocol::Http).conflict_with(Protocol::Http2, TrafficMode::Http), Conflict::Skip);
+        assert_eq!(draft(Protocol::Unknown).conflict_with(Protocol::Http, TrafficMode::Http), Conflict::Skip);
     }
 
     #[test]
     fn undeclared_port_replaces_http_and_joins_bytes() {
-        assert_eq!(entry(Protocol::Http).meet(Protocol::Unknown, Mode::Auto), Meeting::Replace);
-        assert_eq!(entry(Protocol::Tcp).meet(Protocol::Unknown, Mode::Auto), Meeting::Merge);
-        assert_eq!(entry(Protocol::Unknown).meet(Protocol::Unknown, Mode::Auto), Meeting::Skip);
+        assert_eq!(draft(Protocol::Http).conflict_with(Protocol::Unknown, TrafficMode::Auto), Conflict::Replace);
+        assert_eq!(draft(Protocol::Tcp).conflict_with(Protocol::Unknown, TrafficMode::Auto), Conflict::Merge);
+        assert_eq!(draft(Protocol::Unknown).conflict_with(Protocol::Unknown, TrafficMode::Auto), Conflict::Skip);
     }
 
     #[test]
     fn server_first_protocols_share_with_their_like_only() {
-        assert_eq!(entry(Protocol::Mongo).meet(Protocol::Tcp, Mode::Tcp), Meeting::Skip);
-        assert_eq!(entry(Protocol::Tcp).meet(Protocol::MySql, Mode::Tcp), Meeting::Skip);
-        assert_eq!(entry(Protocol::Mongo).meet(Protocol::Mongo, Mode::Tcp), Meeting::Merge);
+        assert_eq!(draft(Protocol::Mongo).conflict_with(Protocol::Tcp, TrafficMode::Tcp), Conflict::Skip);
+        assert_eq!(draft(Protocol::Tcp).conflict_with(Protocol::MySql, TrafficMode::Tcp), Conflict::Skip);
+        assert_eq!(draft(Protocol::Mongo).conflict_with(Protocol::Mongo, TrafficMode::Tcp), Conflict::Merge);
     }
 
     #[test]
     fn chains_that_envoy_could_not_tell_apart_stay_out() {
-        let mut entry = entry(Protocol::Tcp);
-        entry.join(Mode::Tcp, vec![bytes(&[]), bytes(&["10.0.0.0/8"])]);
-        entry.join(Mode::Tcp, vec![bytes(&["10.9.9.9/8"]), bytes(&["10.0.0.0/16"])]);
-        let ranges: Vec<_> = entry.chains.iter().map(|c| c.ranges.clone()).collect();
+        let mut draft = draft(Protocol::Tcp);
+        draft.join(TrafficMode::Tcp, vec![bytes(&[]), bytes(&["10.0.0.0/8"])]);
+        draft.join(TrafficMode::Tcp, vec![bytes(&["10.9.9.9/8"]), bytes(&["10.0.0.0/16"])]);
+        let ranges: Vec<_> = draft.chains.iter().map(|c| c.ranges.clone()).collect();
         let expected: [&[&str]; 3] = [&[], &["10.0.0.0/8"], &["10.0.0.0/16"]];
         assert_eq!(ranges, expected);
     }

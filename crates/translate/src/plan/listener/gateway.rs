@@ -11,32 +11,33 @@ use model::snapshot::routing::VirtualServiceRule;
 use scope::View;
 use scope::gateway::{GatewayPort, GatewayServer};
 
-use super::basis::Basis;
+use super::context::ListenerContext;
 use super::{
-    Address, Binding, ChainMatch, ChainPlan, Direction, ListenerFilter, ListenerPlan, Ports, server_tls, tcp_routes,
+    Binding, ChainMatch, ChainPlan, Direction, InspectedPorts, ListenerAddress, ListenerFilter, ListenerPlan,
+    server_tls, tcp_routes,
 };
-use crate::class::Class;
+use crate::listener_side::ListenerSide;
 use crate::names;
 use crate::network_filters::http_connection_manager::{self as hcm, HttpConnectionManager, HttpSettings, Routes};
-use crate::network_filters::{self, Ending, NetworkFilter};
+use crate::network_filters::{self, ChainEnd, NetworkFilter};
 
 /// ALPN of every kind of mesh TLS: what a client of another network must speak.
 const MESH_ALPN: &[&str] = &["istio", "istio-peer-exchange", "istio-h2", "istio-http/1.0", "istio-http/1.1"];
 
 /// Server names that chains of a port already match, with the address they are matched on.
-type Claimed = BTreeMap<u32, BTreeMap<String, Str>>;
+type SniOwners = BTreeMap<u32, BTreeMap<String, Str>>;
 
 /// All listeners of a gateway; none if no gateway selects it.
 pub fn gateway(view: &View) -> Vec<ListenerPlan> {
     let Some(merged) = &view.gateway else { return Vec::new() };
-    let basis = Basis::new(view);
+    let context = ListenerContext::new(view);
     let settings = Part::new(hcm::gateway(view, &view.proxy_config));
-    let build = Build { basis: &basis, settings };
-    let mut claimed = Claimed::new();
+    let builder = GatewayBuilder { context: &context, settings };
+    let mut sni_owners = SniOwners::new();
     let mut listeners: Vec<ListenerPlan> = Vec::new();
     for port in merged.ports.iter().filter(|port| port.number >= 1024 || !view.proxy.flag("UNPRIVILEGED_POD")) {
-        let chains = build.chains(port, &mut claimed);
-        let fresh = build.listener(port, chains);
+        let chains = builder.chains(port, &mut sni_owners);
+        let fresh = builder.listener(port, chains);
         match listeners.iter_mut().find(|l| l.name == fresh.name) {
             Some(known) => join(known, fresh),
             None => listeners.push(fresh),
@@ -55,43 +56,43 @@ fn join(known: &mut ListenerPlan, fresh: ListenerPlan) {
 }
 
 /// What all listeners of one gateway share.
-struct Build<'a> {
-    basis: &'a Basis<'a>,
+struct GatewayBuilder<'a> {
+    context: &'a ListenerContext<'a>,
     settings: Part<HttpSettings>,
 }
 
-impl Build<'_> {
+impl GatewayBuilder<'_> {
     fn bind(&self, port: &GatewayPort) -> Str {
-        if port.bind.is_empty() { self.basis.wildcard().clone() } else { port.bind.clone() }
+        if port.bind.is_empty() { self.context.wildcard().clone() } else { port.bind.clone() }
     }
 
     fn listener(&self, port: &GatewayPort, chains: Vec<ChainPlan>) -> ListenerPlan {
         let bind = self.bind(port);
-        let dual = self.basis.knobs().dual_stack && port.bind.is_empty();
-        let further = self.basis.wildcards.iter().skip(1).filter(|_| dual);
+        let dual = self.context.knobs().dual_stack && port.bind.is_empty();
+        let further = self.context.wildcards.iter().skip(1).filter(|_| dual);
         let proxy_protocol =
-            self.basis.view.proxy_config.gateway_topology.as_ref().is_some_and(|t| t.proxy_protocol.is_some());
-        let inspector = inspects_tls(port, &chains).then_some(ListenerFilter::TlsInspector(Ports::All));
+            self.context.view.proxy_config.gateway_topology.as_ref().is_some_and(|t| t.proxy_protocol.is_some());
+        let inspector = inspects_tls(port, &chains).then_some(ListenerFilter::TlsInspector(InspectedPorts::All));
         ListenerPlan {
             name: format!("{bind}_{}", port.number).into(),
-            address: Address::new(&bind, port.number),
-            additional_addresses: further.map(|ip| Address::new(ip, port.number)).collect(),
+            address: ListenerAddress::new(&bind, port.number),
+            additional_addresses: further.map(|ip| ListenerAddress::new(ip, port.number)).collect(),
             direction: Direction::Outbound,
             binding: Binding::Port,
             use_original_dst: false,
             transparent: false,
-            exact_balance: self.basis.view.proxy.flag("OUTBOUND_LISTENER_EXACT_BALANCE"),
-            connections_per_event: self.basis.connections_per_event(),
+            exact_balance: self.context.view.proxy.flag("OUTBOUND_LISTENER_EXACT_BALANCE"),
+            connections_per_event: self.context.connections_per_event(),
             filters: proxy_protocol.then_some(ListenerFilter::ProxyProtocol).into_iter().chain(inspector).collect(),
             filters_timeout: None,
             continue_on_filters_timeout: false,
-            access_log: self.basis.listener_log(Class::Gateway),
+            access_log: self.context.listener_log(ListenerSide::Gateway),
             chains,
             default_chain: None,
         }
     }
 
-    fn chains(&self, port: &GatewayPort, claimed: &mut Claimed) -> Vec<ChainPlan> {
+    fn chains(&self, port: &GatewayPort, sni_owners: &mut SniOwners) -> Vec<ChainPlan> {
         if port.protocol.is_http() {
             return vec![self.http(port, None)];
         }
@@ -99,7 +100,7 @@ impl Build<'_> {
             if server.terminates_https() {
                 vec![self.http(port, Some(server))]
             } else {
-                self.bytes(port, server, claimed)
+                self.bytes(port, server, sni_owners)
             }
         };
         port.servers.iter().flat_map(of).collect()
@@ -116,10 +117,10 @@ impl Build<'_> {
             // A gateway detects the version; only sidecars are told.
             http2: false,
             settings: self.settings.clone(),
-            filters: self.basis.http_filters(Class::Gateway, port.number, protocol),
+            filters: self.context.http_filters(ListenerSide::Gateway, port.number, protocol),
         };
-        let connection = self.basis.connection(Class::Gateway, port.number, Ending::Http);
-        let filters = network_filters::chain(&connection, vec![NetworkFilter::Http(Box::new(manager))]);
+        let input = self.context.filter_input(ListenerSide::Gateway, port.number, ChainEnd::Http);
+        let filters = network_filters::chain(&input, vec![NetworkFilter::Http(Box::new(manager))]);
         match server {
             Some(server) => self.chain(&server.sni_hosts, Some(server), filters),
             None => self.chain(&[], None, filters),
@@ -127,11 +128,11 @@ impl Build<'_> {
     }
 
     /// Chains of bytes: in plain text, out of TLS that ends here, or of TLS that goes through.
-    fn bytes(&self, port: &GatewayPort, server: &GatewayServer, claimed: &mut Claimed) -> Vec<ChainPlan> {
+    fn bytes(&self, port: &GatewayPort, server: &GatewayServer, sni_owners: &mut SniOwners) -> Vec<ChainPlan> {
         let tls_mode = server.spec.tls.as_ref().map(|tls| tls.mode());
         match tls_mode {
             Some(TlSmode::AutoPassthrough) => self.by_cluster_name(server),
-            Some(TlSmode::Passthrough) => self.by_tls_routes(port, server, claimed),
+            Some(TlSmode::Passthrough) => self.by_tls_routes(port, server, sni_owners),
             _ => {
                 let Some(filters) = self.tcp_routes(server) else { return Vec::new() };
                 vec![self.chain(&server.sni_hosts, tls_mode.map(|_| server), filters)]
@@ -146,14 +147,14 @@ impl Build<'_> {
             let fits = |m: &L4MatchAttributes| is_for(m.port, &m.gateways, server);
             let mut tcp = rule.config.spec.tcp.iter().filter(|t| !t.route.is_empty());
             if let Some(route) = tcp.find(|t| t.r#match.is_empty() || t.r#match.iter().any(fits)) {
-                return tcp_routes::routed(self.basis, &route.route, &port, &rule.config);
+                return tcp_routes::routed(self.context, &route.route, &port, &rule.config);
             }
             // A TLSRoute of the Gateway API keeps its routes under TLS even where TLS ends here.
             let parents = rule.config.meta.annotations.get("internal.istio.io/parents");
             if parents.is_some_and(|p| p.starts_with("TLSRoute/")) {
                 let fits = |m: &TlsMatchAttributes| is_for(m.port, &m.gateways, server);
                 if let Some(route) = rule.config.spec.tls.iter().find(|t| t.r#match.iter().any(fits)) {
-                    return tcp_routes::routed(self.basis, &route.route, &port, &rule.config);
+                    return tcp_routes::routed(self.context, &route.route, &port, &rule.config);
                 }
             }
         }
@@ -161,19 +162,19 @@ impl Build<'_> {
     }
 
     /// A chain per server name that TLS routes direct.
-    fn by_tls_routes(&self, port: &GatewayPort, server: &GatewayServer, claimed: &mut Claimed) -> Vec<ChainPlan> {
+    fn by_tls_routes(&self, port: &GatewayPort, server: &GatewayServer, sni_owners: &mut SniOwners) -> Vec<ChainPlan> {
         let own = port_of(server);
         let mut chains = Vec::new();
         for rule in self.routes(server) {
             for route in rule.config.spec.tls.iter().filter(|t| !t.route.is_empty()) {
                 for matching in route.r#match.iter().filter(|m| is_for(m.port, &m.gateways, server)) {
-                    let known = claimed.entry(port.number).or_default();
+                    let known = sni_owners.entry(port.number).or_default();
                     // Envoy refuses two chains with the same server name.
                     if matching.sni_hosts.iter().any(|host| known.get(host) == Some(&port.bind)) {
                         continue;
                     }
                     known.extend(matching.sni_hosts.iter().map(|host| (host.clone(), port.bind.clone())));
-                    let Some(filters) = tcp_routes::routed(self.basis, &route.route, &own, &rule.config) else {
+                    let Some(filters) = tcp_routes::routed(self.context, &route.route, &own, &rule.config) else {
                         continue;
                     };
                     let names: Vec<Str> = matching.sni_hosts.iter().map(|h| Str::from(h.as_str())).collect();
@@ -187,7 +188,7 @@ impl Build<'_> {
     /// A chain per cluster that clients of other networks may ask for by server name. Only mesh TLS gets in,
     /// and only endpoints that speak it are behind, so nobody passes without it.
     fn by_cluster_name(&self, server: &GatewayServer) -> Vec<ChainPlan> {
-        let view = self.basis.view;
+        let view = self.context.view;
         let exposed = view
             .services
             .iter()
@@ -200,7 +201,7 @@ impl Build<'_> {
             for port in service.proxied_ports() {
                 for subset in &subsets {
                     let cluster = names::server_name(port.number, subset, &service.hostname);
-                    let filters = tcp_routes::to_cluster(self.basis, service, port, subset, &cluster);
+                    let filters = tcp_routes::to_cluster(self.context, service, port, subset, &cluster);
                     let mut chain = self.chain(&[cluster.as_str().into()], None, filters);
                     if let Some(matching) = &mut chain.matching {
                         matching.alpn = MESH_ALPN.iter().map(|a| Str::from(*a)).collect();
@@ -214,7 +215,7 @@ impl Build<'_> {
 
     /// Routes bound to the server's gateway for hosts that the server has.
     fn routes(&self, server: &GatewayServer) -> Vec<std::sync::Arc<VirtualServiceRule>> {
-        let mut routes = self.basis.view.gateway_routes(&server.gateway);
+        let mut routes = self.context.view.gateway_routes(&server.gateway);
         routes.retain(|rule| {
             let hosts = &rule.config.spec.hosts;
             hosts.iter().any(|h| server.spec.hosts.iter().any(|own| has_host(own, h, &rule.config.meta.namespace)))
@@ -228,14 +229,14 @@ impl Build<'_> {
             ChainMatch { server_names: if any { Vec::new() } else { names.to_vec() }, ..ChainMatch::default() };
         let tls = terminated.and_then(|server| {
             let bytes = !server.protocol().is_http() && server.protocol() != Protocol::Https;
-            server.spec.tls.as_ref().map(|tls| server_tls::of_gateway(self.basis.view, tls, bytes))
+            server.spec.tls.as_ref().map(|tls| server_tls::of_gateway(self.context.view, tls, bytes))
         });
         ChainPlan {
             name: "".into(),
             matching: (matching != ChainMatch::default()).then_some(matching),
             config: None,
             tls: tls.map(Part::new),
-            handshake_timeout: self.basis.handshake_timeout,
+            handshake_timeout: self.context.handshake_timeout,
             filters,
         }
     }

@@ -12,23 +12,24 @@ use model::shared::{Part, Shared};
 use scope::View;
 use scope::inbound::ServiceTarget;
 
-use super::basis::Basis;
-use super::conflicts::Mode;
-use super::mtls::{Accepted, Alpn};
+use super::conflicts::TrafficMode;
+use super::context::ListenerContext;
+use super::mtls::{AcceptedConnection, Alpn};
 use super::server_tls::{self, ServerTls};
 use super::{
-    Address, Binding, ChainMatch, ChainPlan, ConfigRef, Direction, ListenerPlan, addresses, inspectors, mtls, outbound,
+    Binding, ChainMatch, ChainPlan, ConfigRef, Direction, ListenerAddress, ListenerPlan, addresses, inspectors, mtls,
+    outbound,
 };
-use crate::class::Class;
+use crate::listener_side::ListenerSide;
 use crate::names;
 use crate::network_filters::http_connection_manager::{HttpConnectionManager, InboundRoute, Routes};
 use crate::network_filters::tcp_proxy::TcpProxy;
-use crate::network_filters::{self, Ending, NetworkFilter};
+use crate::network_filters::{self, ChainEnd, NetworkFilter};
 use crate::security::mtls::{MutualTls, PeerPolicies};
 use crate::telemetry::stat_name::{StatName, kubernetes_name};
 
 /// A port that the workload serves.
-struct Served {
+struct InboundPort {
     port: Port,
     target_port: u32,
     cluster: Str,
@@ -46,23 +47,23 @@ struct Served {
 }
 
 /// TLS contexts of mTLS chains.
-struct Contexts {
+struct MtlsContexts {
     http: Part<ServerTls>,
     bytes: Part<ServerTls>,
 }
 
 /// What the workload accepts: on any port, and on ports that its policy names.
-struct Modes {
+struct MtlsModes {
     any: MutualTls,
     ports: BTreeMap<u32, MutualTls>,
 }
 
-impl Modes {
-    fn of(view: &View) -> Modes {
+impl MtlsModes {
+    fn of(view: &View) -> MtlsModes {
         let root = view.settings.root_namespace();
         let policies = PeerPolicies::new(&view.policy, &root);
         let (namespace, labels) = (&view.proxy.namespace, &view.proxy.labels);
-        Modes {
+        MtlsModes {
             // No workload listens on port 0, so no policy names it.
             any: policies.of_workload(namespace, labels, 0),
             ports: policies.ports_of_workload(namespace, labels),
@@ -75,81 +76,81 @@ impl Modes {
 }
 
 /// The inbound listeners.
-pub(super) fn listeners(basis: &Basis<'_>) -> Vec<ListenerPlan> {
-    let modes = Modes::of(basis.view);
-    let contexts = Contexts {
-        http: Part::new(server_tls::mesh_mtls(basis.view, false)),
-        bytes: Part::new(server_tls::mesh_mtls(basis.view, true)),
+pub(super) fn listeners(context: &ListenerContext<'_>) -> Vec<ListenerPlan> {
+    let modes = MtlsModes::of(context.view);
+    let contexts = MtlsContexts {
+        http: Part::new(server_tls::mesh_mtls(context.view, false)),
+        bytes: Part::new(server_tls::mesh_mtls(context.view, true)),
     };
-    let mut captured = captured_elsewhere(basis, &modes, &contexts);
+    let mut captured = captured_elsewhere(context, &modes, &contexts);
     let mut own = Vec::new();
-    for served in served_ports(basis) {
-        let chains = chains(basis, &served, modes.of_port(served.target_port), &contexts);
+    for served in served_ports(context) {
+        let chains = chains(context, &served, modes.of_port(served.target_port), &contexts);
         if served.opens_port {
             let name = names::listener(&served.bind[0], served.target_port);
-            own.push(listener(basis, name.into(), &served.bind, served.target_port, Binding::Port, chains));
+            own.push(listener(context, name.into(), &served.bind, served.target_port, Binding::Port, chains));
         } else {
             captured.extend(chains);
         }
     }
     let mut listeners = Vec::with_capacity(own.len() + 1);
-    if basis.view.proxy.interception != Interception::None {
+    if context.view.proxy.interception != Interception::None {
         let name = names::VIRTUAL_INBOUND.into();
-        listeners.push(listener(basis, name, &basis.wildcards, capture_port(basis), Binding::Virtual, captured));
+        listeners.push(listener(context, name, &context.wildcards, capture_port(context), Binding::Virtual, captured));
     }
     listeners.extend(own);
     listeners
 }
 
-fn capture_port(basis: &Basis<'_>) -> u32 {
-    u32::try_from(basis.view.settings.mesh.proxy_inbound_listen_port).unwrap_or_default()
+fn capture_port(context: &ListenerContext<'_>) -> u32 {
+    u32::try_from(context.view.settings.mesh.proxy_inbound_listen_port).unwrap_or_default()
 }
 
 fn listener(
-    basis: &Basis<'_>,
+    context: &ListenerContext<'_>,
     name: Str,
     bind: &[Str],
     port: u32,
     binding: Binding,
     chains: Vec<ChainPlan>,
 ) -> ListenerPlan {
-    let proxy = &basis.view.proxy;
-    let further: &[Str] = if basis.knobs().dual_stack { bind.get(1..).unwrap_or_default() } else { &[] };
+    let proxy = &context.view.proxy;
+    let further: &[Str] = if context.knobs().dual_stack { bind.get(1..).unwrap_or_default() } else { &[] };
     ListenerPlan {
         name,
-        address: Address::new(bind.first().map_or("", |a| a), port),
-        additional_addresses: further.iter().map(|a| Address::new(a, port)).collect(),
+        address: ListenerAddress::new(bind.first().map_or("", |a| a), port),
+        additional_addresses: further.iter().map(|a| ListenerAddress::new(a, port)).collect(),
         direction: Direction::Inbound,
         // The capturing listener opens its port too; it is Virtual only in what it looks at.
         binding: Binding::Port,
         use_original_dst: false,
         transparent: binding == Binding::Virtual && proxy.interception == Interception::Tproxy,
         exact_balance: proxy.flag("INBOUND_LISTENER_EXACT_BALANCE"),
-        connections_per_event: basis.connections_per_event(),
+        connections_per_event: context.connections_per_event(),
         filters: inspectors::listener_filters(proxy, &chains, binding),
-        filters_timeout: basis.view.settings.mesh.protocol_detection_timeout,
+        filters_timeout: context.view.settings.mesh.protocol_detection_timeout,
         continue_on_filters_timeout: true,
-        access_log: basis.listener_log(Class::SidecarInbound),
+        access_log: context.listener_log(ListenerSide::SidecarInbound),
         chains,
         default_chain: None,
     }
 }
 
 /// Ports by number: those of the Sidecar's ingress listeners, or else of the proxy's services.
-fn served_ports(basis: &Basis<'_>) -> Vec<Served> {
-    let view = basis.view;
+fn served_ports(context: &ListenerContext<'_>) -> Vec<InboundPort> {
+    let view = context.view;
     let sidecar = view.sidecar.as_ref().filter(|s| !s.spec.ingress.is_empty());
     let mut served = BTreeMap::new();
     match sidecar {
         // Without capture the workload has these ports itself.
         None if view.proxy.interception == Interception::None => {}
-        None => of_services(basis, &mut served, &[]),
+        None => of_services(context, &mut served, &[]),
         Some(sidecar) => {
-            if basis.knobs().auto_inbound_ports {
-                of_services(basis, &mut served, &sidecar.spec.ingress);
+            if context.knobs().auto_inbound_ports {
+                of_services(context, &mut served, &sidecar.spec.ingress);
             }
             for ingress in &sidecar.spec.ingress {
-                if let Some(port) = of_ingress(basis, sidecar, ingress) {
+                if let Some(port) = of_ingress(context, sidecar, ingress) {
                     served.entry(port.target_port).or_insert(port);
                 }
             }
@@ -159,29 +160,33 @@ fn served_ports(basis: &Basis<'_>) -> Vec<Served> {
 }
 
 /// Ports of the proxy's own services; of two on one port the older service's counts.
-fn of_services(basis: &Basis<'_>, served: &mut BTreeMap<u32, Served>, ingress: &[IstioIngressListener]) {
-    let opens_port = basis.view.proxy.interception == Interception::None;
-    let mut targets: Vec<&ServiceTarget> = basis.view.inbound.iter().collect();
+fn of_services(
+    context: &ListenerContext<'_>,
+    served: &mut BTreeMap<u32, InboundPort>,
+    ingress: &[IstioIngressListener],
+) {
+    let opens_port = context.view.proxy.interception == Interception::None;
+    let mut targets: Vec<&ServiceTarget> = context.view.inbound.iter().collect();
     targets.sort_by_key(|t| (t.service.created, t.service.hostname.clone()));
     for target in targets {
         let of_sidecar = ingress.iter().any(|i| i.port.as_ref().is_some_and(|p| p.number == target.target_port));
-        let socket = addresses::Socket {
+        let socket = addresses::ListenSocket {
             opens_port,
-            bind: basis.wildcard(),
+            bind: context.wildcard(),
             port: target.target_port,
             protocol: target.port.protocol,
         };
-        let free = addresses::is_free(&basis.view.proxy, Some(&basis.view.settings), &socket, basis.wildcard());
+        let free = addresses::is_free(&context.view.proxy, Some(&context.view.settings), &socket, context.wildcard());
         // A named port that nobody could find is no port to listen on.
         if of_sidecar || !free || target.target_port == 0 {
             continue;
         }
         let kubernetes = kubernetes_name(&target.service).map(|(name, ns)| (name.into(), ns.into()));
-        served.entry(target.target_port).or_insert_with(|| Served {
+        served.entry(target.target_port).or_insert_with(|| InboundPort {
             port: target.port.clone(),
             target_port: target.target_port,
             cluster: names::inbound_cluster(target.target_port).into(),
-            bind: basis.wildcards.clone(),
+            bind: context.wildcards.clone(),
             opens_port,
             host: target.service.hostname.text().clone(),
             kubernetes,
@@ -193,24 +198,24 @@ fn of_services(basis: &Basis<'_>, served: &mut BTreeMap<u32, Served>, ingress: &
 }
 
 fn of_ingress(
-    basis: &Basis<'_>,
+    context: &ListenerContext<'_>,
     sidecar: &Config<api::istio::networking::v1alpha3::Sidecar>,
     ingress: &IstioIngressListener,
-) -> Option<Served> {
-    let proxy = &basis.view.proxy;
+) -> Option<InboundPort> {
+    let proxy = &context.view.proxy;
     let port = ingress.port.as_ref()?;
     let protocol = Protocol::parse(&port.protocol);
     let opens_port = match ingress.capture_mode() {
         CaptureMode::Default => proxy.interception == Interception::None,
         explicit => explicit == CaptureMode::None,
     };
-    let socket = addresses::Socket { opens_port, bind: &ingress.bind, port: port.number, protocol };
-    if !addresses::is_free(proxy, None, &socket, basis.wildcard()) {
+    let socket = addresses::ListenSocket { opens_port, bind: &ingress.bind, port: port.number, protocol };
+    if !addresses::is_free(proxy, None, &socket, context.wildcard()) {
         return None;
     }
-    let tls = ingress.tls.clone().filter(|_| basis.knobs().tls_on_sidecar_ingress).map(Shared::new);
+    let tls = ingress.tls.clone().filter(|_| context.knobs().tls_on_sidecar_ingress).map(Shared::new);
     let meta = &sidecar.meta;
-    Some(Served {
+    Some(InboundPort {
         port: Port {
             name: port.name.as_str().into(),
             number: u16::try_from(port.number).unwrap_or_default(),
@@ -238,25 +243,25 @@ fn after_tls(protocol: Protocol) -> Protocol {
 }
 
 /// Chains for the capturing port itself and for ports that no service or Sidecar names.
-fn captured_elsewhere(basis: &Basis<'_>, modes: &Modes, contexts: &Contexts) -> Vec<ChainPlan> {
-    let mut all = vec![black_hole(basis)];
-    let undeclared = modes.ports.keys().copied().filter(|port| !is_declared(basis, *port));
+fn captured_elsewhere(context: &ListenerContext<'_>, modes: &MtlsModes, contexts: &MtlsContexts) -> Vec<ChainPlan> {
+    let mut all = vec![black_hole(context)];
+    let undeclared = modes.ports.keys().copied().filter(|port| !is_declared(context, *port));
     for port in std::iter::once(0).chain(undeclared) {
-        all.extend(chains(basis, &passthrough(port), modes.of_port(port), contexts));
+        all.extend(chains(context, &passthrough(port), modes.of_port(port), contexts));
     }
     all
 }
 
-fn is_declared(basis: &Basis<'_>, port: u32) -> bool {
-    let ingress = basis.view.sidecar.as_ref().map_or(&[][..], |s| &s.spec.ingress);
+fn is_declared(context: &ListenerContext<'_>, port: u32) -> bool {
+    let ingress = context.view.sidecar.as_ref().map_or(&[][..], |s| &s.spec.ingress);
     if ingress.is_empty() {
-        return basis.view.inbound.iter().any(|t| t.target_port == port);
+        return context.view.inbound.iter().any(|t| t.target_port == port);
     }
     ingress.iter().any(|i| i.port.as_ref().is_some_and(|p| p.number == port))
 }
 
-fn passthrough(target_port: u32) -> Served {
-    Served {
+fn passthrough(target_port: u32) -> InboundPort {
+    InboundPort {
         port: Port { name: names::VIRTUAL_INBOUND.into(), number: 0, protocol: Protocol::Unknown },
         target_port,
         cluster: names::INBOUND_PASSTHROUGH_CLUSTER.into(),
@@ -271,36 +276,46 @@ fn passthrough(target_port: u32) -> Served {
 }
 
 /// Connections to the capturing port itself would come back to it without end.
-fn black_hole(basis: &Basis<'_>) -> ChainPlan {
-    let proxy = TcpProxy::to_cluster(names::BLACK_HOLE_CLUSTER, basis.no_log.clone());
-    let connection = basis.connection(Class::SidecarInbound, 0, Ending::Unknown);
+fn black_hole(context: &ListenerContext<'_>) -> ChainPlan {
+    let proxy = TcpProxy::to_cluster(names::BLACK_HOLE_CLUSTER, context.no_log.clone());
+    let input = context.filter_input(ListenerSide::SidecarInbound, 0, ChainEnd::Unknown);
     ChainPlan {
         name: names::VIRTUAL_INBOUND_BLACKHOLE_CHAIN.into(),
-        matching: Some(ChainMatch { port: Some(capture_port(basis)), ..ChainMatch::default() }),
+        matching: Some(ChainMatch { port: Some(capture_port(context)), ..ChainMatch::default() }),
         config: None,
         tls: None,
         handshake_timeout: None,
-        filters: network_filters::chain(&connection, vec![NetworkFilter::TcpProxy(proxy)]),
+        filters: network_filters::chain(&input, vec![NetworkFilter::TcpProxy(proxy)]),
     }
 }
 
 /// The chains of one port, one for each kind of connection that it accepts.
-fn chains(basis: &Basis<'_>, served: &Served, mtls_mode: MutualTls, contexts: &Contexts) -> Vec<ChainPlan> {
+fn chains(
+    context: &ListenerContext<'_>,
+    served: &InboundPort,
+    mtls_mode: MutualTls,
+    contexts: &MtlsContexts,
+) -> Vec<ChainPlan> {
     // Upstream treats what is sent to a UDP port over TCP as bytes.
-    let mode = Mode::of(served.port.protocol).unwrap_or(Mode::Tcp);
+    let mode = TrafficMode::of(served.port.protocol).unwrap_or(TrafficMode::Tcp);
     if let Some(tls) = served.tls.as_deref().filter(|_| mtls_mode == MutualTls::Disable) {
-        let context = Part::new(server_tls::terminated(basis.view, tls));
+        let tls_context = Part::new(server_tls::terminated(context.view, tls));
         let accepted = mtls::terminated(mode);
-        return accepted.iter().map(|a| chain(basis, served, a, Some(context.clone()))).collect();
+        return accepted.iter().map(|a| chain(context, served, a, Some(tls_context.clone()))).collect();
     }
-    let context = |accepted: &Accepted| if accepted.http { &contexts.http } else { &contexts.bytes };
+    let context_of = |accepted: &AcceptedConnection| if accepted.http { &contexts.http } else { &contexts.bytes };
     let accepted = mtls::accepted(mtls_mode, mode);
-    accepted.iter().map(|a| chain(basis, served, a, a.terminates.then(|| context(a).clone()))).collect()
+    accepted.iter().map(|a| chain(context, served, a, a.terminates.then(|| context_of(a).clone()))).collect()
 }
 
-fn chain(basis: &Basis<'_>, served: &Served, accepted: &Accepted, tls: Option<Part<ServerTls>>) -> ChainPlan {
+fn chain(
+    context: &ListenerContext<'_>,
+    served: &InboundPort,
+    accepted: &AcceptedConnection,
+    tls: Option<Part<ServerTls>>,
+) -> ChainPlan {
     let alpn = match accepted.alpn {
-        Alpn::PlainHttp => outbound::plaintext_alpn(basis),
+        Alpn::PlainHttp => outbound::plaintext_alpn(context),
         other => other.values().iter().map(|v| (*v).into()).collect(),
     };
     ChainPlan {
@@ -314,11 +329,11 @@ fn chain(basis: &Basis<'_>, served: &Served, accepted: &Accepted, tls: Option<Pa
         config: served.config.clone(),
         tls,
         handshake_timeout: None,
-        filters: if accepted.http { http(basis, served) } else { bytes(basis, served) },
+        filters: if accepted.http { http(context, served) } else { bytes(context, served) },
     }
 }
 
-fn chain_name(served: &Served, http: bool) -> Str {
+fn chain_name(served: &InboundPort, http: bool) -> Str {
     match (served.passthrough, http) {
         (true, true) => names::VIRTUAL_INBOUND_CATCH_ALL_HTTP_CHAIN.into(),
         (true, false) => names::VIRTUAL_INBOUND.into(),
@@ -326,7 +341,7 @@ fn chain_name(served: &Served, http: bool) -> Str {
     }
 }
 
-fn http(basis: &Basis<'_>, served: &Served) -> Vec<NetworkFilter> {
+fn http(context: &ListenerContext<'_>, served: &InboundPort) -> Vec<NetworkFilter> {
     let stat_prefix = if served.passthrough {
         format!("{};", served.cluster)
     } else {
@@ -342,17 +357,17 @@ fn http(basis: &Basis<'_>, served: &Served) -> Vec<NetworkFilter> {
             retry: !matches!(protocol, Protocol::Grpc | Protocol::GrpcWeb),
         }),
         http2: protocol.is_http2(),
-        settings: basis.inbound_http.clone(),
-        filters: basis.http_filters(Class::SidecarInbound, served.target_port, protocol),
+        settings: context.inbound_http.clone(),
+        filters: context.http_filters(ListenerSide::SidecarInbound, served.target_port, protocol),
     };
-    let connection = basis.connection(Class::SidecarInbound, served.target_port, Ending::Http);
-    network_filters::chain(&connection, vec![NetworkFilter::Http(Box::new(manager))])
+    let input = context.filter_input(ListenerSide::SidecarInbound, served.target_port, ChainEnd::Http);
+    network_filters::chain(&input, vec![NetworkFilter::Http(Box::new(manager))])
 }
 
-fn bytes(basis: &Basis<'_>, served: &Served) -> Vec<NetworkFilter> {
-    let mut proxy = TcpProxy::to_cluster(&served.cluster, basis.inbound_tcp_log.clone());
-    proxy.idle_timeout = basis.idle_timeout;
-    let pattern = &basis.view.settings.mesh.inbound_cluster_stat_name;
+fn bytes(context: &ListenerContext<'_>, served: &InboundPort) -> Vec<NetworkFilter> {
+    let mut proxy = TcpProxy::to_cluster(&served.cluster, context.inbound_tcp_log.clone());
+    proxy.idle_timeout = context.idle_timeout;
+    let pattern = &context.view.settings.mesh.inbound_cluster_stat_name;
     if !pattern.is_empty() {
         let name = StatName {
             host: &served.host,
@@ -364,7 +379,7 @@ fn bytes(basis: &Basis<'_>, served: &Served) -> Vec<NetworkFilter> {
         };
         proxy.stat_prefix = name.fill(pattern).into();
     }
-    let last = network_filters::for_protocol(basis.knobs(), served.port.protocol, proxy);
-    let connection = basis.connection(Class::SidecarInbound, served.port.number.into(), Ending::Bytes);
-    network_filters::chain(&connection, last)
+    let last = network_filters::for_protocol(context.knobs(), served.port.protocol, proxy);
+    let input = context.filter_input(ListenerSide::SidecarInbound, served.port.number.into(), ChainEnd::Bytes);
+    network_filters::chain(&input, last)
 }

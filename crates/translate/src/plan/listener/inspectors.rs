@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 
 use model::proxy::{Interception, Proxy};
 
-use super::{Binding, ChainPlan, ListenerFilter, Ports, Transport};
+use super::{Binding, ChainPlan, InspectedPorts, ListenerFilter, TransportProtocol};
 
 #[derive(Clone, Copy, Default)]
-struct Needs {
+struct InspectorNeeds {
     tls: bool,
     http: bool,
 }
@@ -35,23 +35,23 @@ pub(super) fn listener_filters(proxy: &Proxy, chains: &[ChainPlan], binding: Bin
 }
 
 /// What each port's chains look at; 0 stands for ports without chains of their own.
-fn needs(chains: &[ChainPlan]) -> BTreeMap<u32, Needs> {
-    let mut needs: BTreeMap<u32, Needs> = BTreeMap::new();
+fn needs(chains: &[ChainPlan]) -> BTreeMap<u32, InspectorNeeds> {
+    let mut needs: BTreeMap<u32, InspectorNeeds> = BTreeMap::new();
     for matching in chains.iter().filter_map(|c| c.matching.as_ref()) {
         let port = needs.entry(matching.port.unwrap_or_default()).or_default();
-        port.tls |= matching.transport == Some(Transport::Tls);
+        port.tls |= matching.transport == Some(TransportProtocol::Tls);
         port.http |= matching.alpn.iter().any(|a| matches!(&**a, "http/1.1" | "h2c"));
     }
     needs
 }
 
-fn tls_ports(needs: &BTreeMap<u32, Needs>) -> Ports {
+fn tls_ports(needs: &BTreeMap<u32, InspectorNeeds>) -> InspectedPorts {
     let by_default = needs.get(&0).is_some_and(|n| n.tls);
     let exceptions = needs.iter().filter(|(port, n)| **port != 0 && n.tls != by_default);
     let exceptions: Vec<u32> = exceptions.map(|(port, _)| *port).collect();
-    if by_default || exceptions.is_empty() { all_but(exceptions) } else { Ports::Only(exceptions) }
+    if by_default || exceptions.is_empty() { all_but(exceptions) } else { InspectedPorts::Only(exceptions) }
 }
 
-fn all_but(ports: Vec<u32>) -> Ports {
-    if ports.is_empty() { Ports::All } else { Ports::AllBut(ports) }
+fn all_but(ports: Vec<u32>) -> InspectedPorts {
+    if ports.is_empty() { InspectedPorts::All } else { InspectedPorts::AllBut(ports) }
 }

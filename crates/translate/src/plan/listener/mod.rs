@@ -2,8 +2,8 @@
 //! `sidecar` lists the listeners of a sidecar; the files beside it plan them.
 
 mod addresses;
-mod basis;
 mod conflicts;
+mod context;
 mod gateway;
 mod inbound;
 mod inspectors;
@@ -23,17 +23,17 @@ use scope::View;
 use crate::names::UNIX_PREFIX;
 use crate::network_filters::NetworkFilter;
 use crate::telemetry::access_log::AccessLog;
-use basis::Basis;
+use context::ListenerContext;
 pub use gateway::gateway;
-pub use server_tls::{Secret, SecretSource, ServerTls, TlsParams, TlsVersion, Validation};
+pub use server_tls::{ClientValidation, SecretRef, SecretSource, ServerTls, TlsParams, TlsVersion};
 
 /// One listener.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ListenerPlan {
     pub name: Str,
-    pub address: Address,
+    pub address: ListenerAddress,
     /// Further addresses of a dual-stack listener.
-    pub additional_addresses: Vec<Address>,
+    pub additional_addresses: Vec<ListenerAddress>,
     pub direction: Direction,
     pub binding: Binding,
     /// Hands connections on to the listener of their original destination.
@@ -53,18 +53,18 @@ pub struct ListenerPlan {
 
 /// Where something listens.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Address {
+pub enum ListenerAddress {
     Socket { ip: Str, port: u32 },
     Pipe(Str),
 }
 
-impl Address {
+impl ListenerAddress {
     /// A socket, or the Unix path where there is no port.
-    fn new(bind: &str, port: u32) -> Address {
+    fn new(bind: &str, port: u32) -> ListenerAddress {
         if port == 0 {
-            return Address::Pipe(bind.strip_prefix(UNIX_PREFIX).unwrap_or(bind).into());
+            return ListenerAddress::Pipe(bind.strip_prefix(UNIX_PREFIX).unwrap_or(bind).into());
         }
-        Address::Socket { ip: bind.into(), port }
+        ListenerAddress::Socket { ip: bind.into(), port }
     }
 }
 
@@ -88,13 +88,13 @@ pub enum ListenerFilter {
     OriginalDst,
     OriginalSrc,
     ProxyProtocol,
-    TlsInspector(Ports),
-    HttpInspector(Ports),
+    TlsInspector(InspectedPorts),
+    HttpInspector(InspectedPorts),
 }
 
 /// Destination ports that an inspector looks at.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Ports {
+pub enum InspectedPorts {
     All,
     /// At least one, ascending.
     AllBut(Vec<u32>),
@@ -120,12 +120,12 @@ pub struct ChainMatch {
     pub port: Option<u32>,
     pub ranges: Vec<IpNet>,
     pub server_names: Vec<Str>,
-    pub transport: Option<Transport>,
+    pub transport: Option<TransportProtocol>,
     pub alpn: Vec<Str>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Transport {
+pub enum TransportProtocol {
     Raw,
     Tls,
 }
@@ -144,10 +144,10 @@ pub fn sidecar(view: &View) -> Vec<ListenerPlan> {
     if view.settings.mesh.proxy_listen_port <= 0 {
         return Vec::new();
     }
-    let basis = Basis::new(view);
-    let mut listeners = outbound::listeners(&basis);
-    listeners.extend(outbound::http_proxy(&basis));
-    listeners.extend(virtual_outbound::listener(&basis));
-    listeners.extend(inbound::listeners(&basis));
+    let context = ListenerContext::new(view);
+    let mut listeners = outbound::listeners(&context);
+    listeners.extend(outbound::http_proxy(&context));
+    listeners.extend(virtual_outbound::listener(&context));
+    listeners.extend(inbound::listeners(&context));
     listeners
 }

@@ -1,14 +1,14 @@
 //! Which connections an inbound port accepts, by mTLS mode and protocol, as conditions of filter chains.
 
-use super::Transport;
-use super::conflicts::Mode;
+use super::TransportProtocol;
+use super::conflicts::TrafficMode;
 use crate::security::mtls::MutualTls;
 
 /// One kind of connection to an inbound port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Accepted {
+pub(super) struct AcceptedConnection {
     pub(super) alpn: Alpn,
-    pub(super) transport: Transport,
+    pub(super) transport: TransportProtocol,
     /// Whether HTTP comes, or bytes.
     pub(super) http: bool,
     /// Whether the proxy terminates TLS.
@@ -41,46 +41,47 @@ impl Alpn {
     }
 }
 
-fn mtls(alpn: Alpn, http: bool) -> Accepted {
-    Accepted { alpn, transport: Transport::Tls, http, terminates: true }
+fn mtls(alpn: Alpn, http: bool) -> AcceptedConnection {
+    AcceptedConnection { alpn, transport: TransportProtocol::Tls, http, terminates: true }
 }
 
-fn plain(alpn: Alpn, http: bool) -> Accepted {
-    Accepted { alpn, transport: Transport::Raw, http, terminates: false }
+fn plain(alpn: Alpn, http: bool) -> AcceptedConnection {
+    AcceptedConnection { alpn, transport: TransportProtocol::Raw, http, terminates: false }
 }
 
 /// TLS of the application's own, carried as bytes.
-const OTHER_TLS: Accepted = Accepted { alpn: Alpn::Any, transport: Transport::Tls, http: false, terminates: false };
+const OTHER_TLS: AcceptedConnection =
+    AcceptedConnection { alpn: Alpn::Any, transport: TransportProtocol::Tls, http: false, terminates: false };
 
 /// The kinds of connections that a port accepts.
-pub(super) fn accepted(mtls_mode: MutualTls, mode: Mode) -> Vec<Accepted> {
+pub(super) fn accepted(mtls_mode: MutualTls, mode: TrafficMode) -> Vec<AcceptedConnection> {
     const HTTP: bool = true;
     const BYTES: bool = false;
     match (mode, mtls_mode) {
-        (Mode::Http, MutualTls::Strict) => vec![mtls(Alpn::Any, HTTP)],
-        (Mode::Http, MutualTls::Permissive) => vec![mtls(Alpn::Mesh, HTTP), plain(Alpn::Any, HTTP)],
-        (Mode::Http, MutualTls::Disable) => vec![plain(Alpn::Any, HTTP)],
-        (Mode::Auto, MutualTls::Strict) => vec![mtls(Alpn::MeshHttp, HTTP), mtls(Alpn::Any, BYTES)],
-        (Mode::Auto, MutualTls::Permissive) => vec![
+        (TrafficMode::Http, MutualTls::Strict) => vec![mtls(Alpn::Any, HTTP)],
+        (TrafficMode::Http, MutualTls::Permissive) => vec![mtls(Alpn::Mesh, HTTP), plain(Alpn::Any, HTTP)],
+        (TrafficMode::Http, MutualTls::Disable) => vec![plain(Alpn::Any, HTTP)],
+        (TrafficMode::Auto, MutualTls::Strict) => vec![mtls(Alpn::MeshHttp, HTTP), mtls(Alpn::Any, BYTES)],
+        (TrafficMode::Auto, MutualTls::Permissive) => vec![
             mtls(Alpn::MeshHttp, HTTP),
             plain(Alpn::PlainHttp, HTTP),
             mtls(Alpn::MeshBytes, BYTES),
             plain(Alpn::Any, BYTES),
             OTHER_TLS,
         ],
-        (Mode::Auto, MutualTls::Disable) => vec![plain(Alpn::PlainHttp, HTTP), plain(Alpn::Any, BYTES)],
-        (Mode::Tcp, MutualTls::Strict) => vec![mtls(Alpn::Any, BYTES)],
-        (Mode::Tcp, MutualTls::Permissive) => vec![mtls(Alpn::Mesh, BYTES), OTHER_TLS, plain(Alpn::Any, BYTES)],
-        (Mode::Tcp, MutualTls::Disable) => vec![plain(Alpn::Any, BYTES)],
+        (TrafficMode::Auto, MutualTls::Disable) => vec![plain(Alpn::PlainHttp, HTTP), plain(Alpn::Any, BYTES)],
+        (TrafficMode::Tcp, MutualTls::Strict) => vec![mtls(Alpn::Any, BYTES)],
+        (TrafficMode::Tcp, MutualTls::Permissive) => vec![mtls(Alpn::Mesh, BYTES), OTHER_TLS, plain(Alpn::Any, BYTES)],
+        (TrafficMode::Tcp, MutualTls::Disable) => vec![plain(Alpn::Any, BYTES)],
     }
 }
 
 /// A port whose TLS the proxy terminates by the Sidecar's own settings.
-pub(super) fn terminated(mode: Mode) -> Option<Accepted> {
+pub(super) fn terminated(mode: TrafficMode) -> Option<AcceptedConnection> {
     match mode {
-        Mode::Http => Some(mtls(Alpn::Any, true)),
-        Mode::Tcp => Some(mtls(Alpn::Any, false)),
+        TrafficMode::Http => Some(mtls(Alpn::Any, true)),
+        TrafficMode::Tcp => Some(mtls(Alpn::Any, false)),
         // Upstream has no chain for a protocol it would have to detect inside TLS.
-        Mode::Auto => None,
+        TrafficMode::Auto => None,
     }
 }

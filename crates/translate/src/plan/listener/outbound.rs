@@ -14,27 +14,27 @@ use model::snapshot::routing::VirtualServiceRule;
 use scope::egress::EgressListener;
 
 use super::addresses::{self, UNSPECIFIED_V6};
-use super::basis::Basis;
-use super::conflicts::{Bind, Body, Chain, Entry, Meeting, Mode};
-use super::tcp_routes::{self, Wanted};
+use super::conflicts::{BindAddresses, ChainBody, ChainDraft, Conflict, ListenerDraft, TrafficMode};
+use super::context::ListenerContext;
+use super::tcp_routes::{self, ServicePort};
 use super::{
-    Address, Binding, ChainMatch, ChainPlan, Direction, ListenerFilter, ListenerPlan, Ports, Transport, tls_routes,
-    virtual_outbound,
+    Binding, ChainMatch, ChainPlan, Direction, InspectedPorts, ListenerAddress, ListenerFilter, ListenerPlan,
+    TransportProtocol, tls_routes, virtual_outbound,
 };
-use crate::class::Class;
+use crate::listener_side::ListenerSide;
 use crate::names;
 use crate::network_filters::http_connection_manager::{self as hcm, HttpConnectionManager, HttpSettings, Routes};
-use crate::network_filters::{self, Ending, NetworkFilter};
+use crate::network_filters::{self, ChainEnd, NetworkFilter};
 
 /// Listeners by address and port.
-type Entries = BTreeMap<(Str, u32), Entry>;
+type ListenerDrafts = BTreeMap<(Str, u32), ListenerDraft>;
 
 /// The outbound listeners, by address and port.
-pub(super) fn listeners(basis: &Basis<'_>) -> Vec<ListenerPlan> {
-    let mut entries = Entries::new();
-    for listener in &basis.view.egress {
-        let egress = &Egress::of(listener);
-        let bind = bind_of(basis, listener);
+pub(super) fn listeners(context: &ListenerContext<'_>) -> Vec<ListenerPlan> {
+    let mut drafts = ListenerDrafts::new();
+    for listener in &context.view.egress {
+        let egress = &EgressRules::of(listener);
+        let bind = bind_of(context, listener);
         match listener.spec.as_ref().and_then(|spec| spec.port.as_ref()) {
             Some(port) => {
                 let port = Port {
@@ -42,74 +42,88 @@ pub(super) fn listeners(basis: &Basis<'_>) -> Vec<ListenerPlan> {
                     number: u16::try_from(port.number).unwrap_or_default(),
                     protocol: Protocol::parse(&port.protocol),
                 };
-                own_port(basis, egress, &bind, &port, &mut entries);
+                own_port(context, egress, &bind, &port, &mut drafts);
             }
-            None => every_port(basis, egress, &bind, &mut entries),
+            None => every_port(context, egress, &bind, &mut drafts),
         }
     }
-    let fallthrough = virtual_outbound::catch_all_filters(basis);
-    entries.into_values().map(|entry| plan(basis, entry, &basis.outbound_http, &fallthrough)).collect()
+    let fallthrough = virtual_outbound::catch_all_filters(context);
+    drafts.into_values().map(|draft| plan(context, draft, &context.outbound_http, &fallthrough)).collect()
 }
 
 /// The port where the workload uses the sidecar as a forward proxy, if the mesh or the node asks for it.
-pub(super) fn http_proxy(basis: &Basis<'_>) -> Option<ListenerPlan> {
-    let of_mesh = u32::try_from(basis.view.settings.mesh.proxy_http_port).unwrap_or_default();
-    let of_node = basis.view.proxy.meta("HTTP_PROXY_PORT").and_then(|port| port.parse().ok());
+pub(super) fn http_proxy(context: &ListenerContext<'_>) -> Option<ListenerPlan> {
+    let of_mesh = u32::try_from(context.view.settings.mesh.proxy_http_port).unwrap_or_default();
+    let of_node = context.view.proxy.meta("HTTP_PROXY_PORT").and_then(|port| port.parse().ok());
     let port = Some(of_node.unwrap_or(of_mesh)).filter(|port| *port != 0)?;
-    let chain =
-        Chain::new(Body::Http { routes: names::HTTP_PROXY.into(), protocol: Protocol::HttpProxy, resolved_by: None });
-    let bind = Bind { addresses: basis.localhosts.clone(), opens_port: true };
-    let settings = Part::new(hcm::http_proxy(basis.view, &basis.view.proxy_config));
-    Some(plan(basis, Entry::new(port, bind, Protocol::HttpProxy, vec![chain]), &settings, &[]))
+    let chain = ChainDraft::new(ChainBody::Http {
+        routes: names::HTTP_PROXY.into(),
+        protocol: Protocol::HttpProxy,
+        resolved_by: None,
+    });
+    let bind = BindAddresses { addresses: context.localhosts.clone(), opens_port: true };
+    let settings = Part::new(hcm::http_proxy(context.view, &context.view.proxy_config));
+    Some(plan(context, ListenerDraft::new(port, bind, Protocol::HttpProxy, vec![chain]), &settings, &[]))
 }
 
 /// An egress listener and those of its routes that direct bytes.
-struct Egress<'a> {
+struct EgressRules<'a> {
     listener: &'a EgressListener,
     rules: Vec<&'a VirtualServiceRule>,
 }
 
-impl<'a> Egress<'a> {
-    fn of(listener: &'a EgressListener) -> Egress<'a> {
+impl<'a> EgressRules<'a> {
+    fn of(listener: &'a EgressListener) -> EgressRules<'a> {
         let directs = |rule: &&VirtualServiceRule| !rule.config.spec.tcp.is_empty() || !rule.config.spec.tls.is_empty();
-        Egress { listener, rules: listener.virtual_services.iter().map(|r| &**r).filter(directs).collect() }
+        EgressRules { listener, rules: listener.virtual_services.iter().map(|r| &**r).filter(directs).collect() }
     }
 }
 
 /// Where an egress listener binds: its own address; else loopback if it opens ports; else where services are.
-fn bind_of(basis: &Basis<'_>, egress: &EgressListener) -> Bind {
+fn bind_of(context: &ListenerContext<'_>, egress: &EgressListener) -> BindAddresses {
     let spec = egress.spec.as_deref();
     let unix = |s: &IstioEgressListener| s.bind.starts_with(names::UNIX_PREFIX);
-    let opens_port = basis.view.proxy.interception == Interception::None
+    let opens_port = context.view.proxy.interception == Interception::None
         || spec.is_some_and(|s| s.capture_mode() == CaptureMode::None || unix(s));
     let addresses = match spec {
         Some(s) if !s.bind.is_empty() => vec![s.bind.as_str().into()],
-        _ if opens_port => basis.localhosts.clone(),
+        _ if opens_port => context.localhosts.clone(),
         _ => Vec::new(),
     };
-    Bind { addresses, opens_port }
+    BindAddresses { addresses, opens_port }
 }
 
 /// A Sidecar's listener with a port of its own.
-fn own_port(basis: &Basis<'_>, egress: &Egress<'_>, bind: &Bind, port: &Port, entries: &mut Entries) {
-    if can_bind(basis, bind, port) {
+fn own_port(
+    context: &ListenerContext<'_>,
+    egress: &EgressRules<'_>,
+    bind: &BindAddresses,
+    port: &Port,
+    drafts: &mut ListenerDrafts,
+) {
+    if can_bind(context, bind, port) {
         for service in &egress.listener.services {
-            add(basis, egress, service, port, bind.clone(), entries);
+            add(context, egress, service, port, bind.clone(), drafts);
         }
     }
 }
 
 /// A listener for each port of each service, but not where a Sidecar has one of its own.
-fn every_port(basis: &Basis<'_>, egress: &Egress<'_>, bind: &Bind, entries: &mut Entries) {
-    entries.values_mut().for_each(|entry| entry.locked = true);
+fn every_port(
+    context: &ListenerContext<'_>,
+    egress: &EgressRules<'_>,
+    bind: &BindAddresses,
+    drafts: &mut ListenerDrafts,
+) {
+    drafts.values_mut().for_each(|draft| draft.locked = true);
     for service in &egress.listener.services {
-        for port in service.ports.iter().filter(|port| can_bind(basis, bind, port)) {
-            match instances(basis, service, port, bind) {
-                None => add(basis, egress, service, port, bind.clone(), entries),
+        for port in service.ports.iter().filter(|port| can_bind(context, bind, port)) {
+            match instances(context, service, port, bind) {
+                None => add(context, egress, service, port, bind.clone(), drafts),
                 Some(instances) => {
                     for addresses in instances {
-                        let bind = Bind { addresses, opens_port: bind.opens_port };
-                        add(basis, egress, service, port, bind, entries);
+                        let bind = BindAddresses { addresses, opens_port: bind.opens_port };
+                        add(context, egress, service, port, bind, drafts);
                     }
                 }
             }
@@ -117,24 +131,29 @@ fn every_port(basis: &Basis<'_>, egress: &Egress<'_>, bind: &Bind, entries: &mut
     }
 }
 
-fn can_bind(basis: &Basis<'_>, bind: &Bind, port: &Port) -> bool {
-    let socket = addresses::Socket {
+fn can_bind(context: &ListenerContext<'_>, bind: &BindAddresses, port: &Port) -> bool {
+    let socket = addresses::ListenSocket {
         opens_port: bind.opens_port,
         bind: bind.primary(),
         port: port.number.into(),
         protocol: port.protocol,
     };
-    addresses::is_free(&basis.view.proxy, Some(&basis.view.settings), &socket, basis.wildcard())
+    addresses::is_free(&context.view.proxy, Some(&context.view.settings), &socket, context.wildcard())
 }
 
 /// Addresses of single instances, where bytes to a service without an address must be told apart by them.
-fn instances(basis: &Basis<'_>, service: &Service, port: &Port, bind: &Bind) -> Option<Vec<Vec<Str>>> {
-    let view = basis.view;
+fn instances(
+    context: &ListenerContext<'_>,
+    service: &Service,
+    port: &Port,
+    bind: &BindAddresses,
+) -> Option<Vec<Vec<Str>>> {
+    let view = context.view;
     let bytes = port.protocol.is_tcp() || port.protocol.is_unknown();
     if !bind.primary().is_empty() || !bytes || service.resolution != Resolution::Passthrough {
         return None;
     }
-    if *addresses::of_service(service, &view.proxy, basis.knobs()) != *UNSPECIFIED {
+    if *addresses::of_service(service, &view.proxy, context.knobs()) != *UNSPECIFIED {
         return None;
     }
     let endpoints: Vec<_> = view.endpoints(service).filter(|e| e.service_port == port.name).collect();
@@ -150,47 +169,59 @@ fn instances(basis: &Basis<'_>, service: &Service, port: &Port, bind: &Bind) -> 
 }
 
 /// Adds one port of one service to the listener it belongs to.
-fn add(basis: &Basis<'_>, egress: &Egress<'_>, service: &Service, port: &Port, bind: Bind, entries: &mut Entries) {
-    let Some(mode) = Mode::of(port.protocol).filter(|_| service.resolution != Resolution::Alias) else { return };
-    let (bind, ranges) = placed(basis, service, mode, bind);
+fn add(
+    context: &ListenerContext<'_>,
+    egress: &EgressRules<'_>,
+    service: &Service,
+    port: &Port,
+    bind: BindAddresses,
+    drafts: &mut ListenerDrafts,
+) {
+    let Some(mode) = TrafficMode::of(port.protocol).filter(|_| service.resolution != Resolution::Alias) else { return };
+    let (bind, ranges) = placed(context, service, mode, bind);
     let key = (Str::from(bind.primary()), u32::from(port.number));
-    let current = entries.get_mut(&key);
-    let meeting = match &current {
-        Some(entry) if entry.locked => return,
+    let current = drafts.get_mut(&key);
+    let conflict = match &current {
+        Some(draft) if draft.locked => return,
         // A forward proxy takes the listener over.
-        Some(_) if port.protocol == Protocol::HttpProxy => Meeting::Replace,
-        Some(entry) => entry.meet(port.protocol, mode),
-        None => Meeting::Replace,
+        Some(_) if port.protocol == Protocol::HttpProxy => Conflict::Replace,
+        Some(draft) => draft.conflict_with(port.protocol, mode),
+        None => Conflict::Replace,
     };
-    if meeting == Meeting::Skip {
+    if conflict == Conflict::Skip {
         return;
     }
-    let at_wildcard = bind.primary() == &**basis.wildcard();
-    let wanted = Joining { egress, service, port, ranges: &ranges, bind: &bind };
-    let chains = chains(basis, &wanted, mode, at_wildcard);
-    match (meeting, current) {
-        (Meeting::Merge, Some(entry)) => entry.join(mode, chains),
+    let at_wildcard = bind.primary() == &**context.wildcard();
+    let new = NewPort { egress, service, port, ranges: &ranges, bind: &bind };
+    let chains = chains(context, &new, mode, at_wildcard);
+    match (conflict, current) {
+        (Conflict::Merge, Some(draft)) => draft.join(mode, chains),
         _ => {
             // Behind a wildcard there is a chain for other bytes too, so the port counts as undeclared.
-            let shared = mode == Mode::Http && at_wildcard && port.protocol != Protocol::HttpProxy;
+            let shared = mode == TrafficMode::Http && at_wildcard && port.protocol != Protocol::HttpProxy;
             let protocol = if shared { Protocol::Unknown } else { port.protocol };
-            entries.insert(key, Entry::new(port.number.into(), bind, protocol, chains));
+            drafts.insert(key, ListenerDraft::new(port.number.into(), bind, protocol, chains));
         }
     }
 }
 
 /// Where the listener of a service binds, and the blocks it then must match.
-fn placed(basis: &Basis<'_>, service: &Service, mode: Mode, bind: Bind) -> (Bind, Vec<Str>) {
+fn placed(
+    context: &ListenerContext<'_>,
+    service: &Service,
+    mode: TrafficMode,
+    bind: BindAddresses,
+) -> (BindAddresses, Vec<Str>) {
     if !bind.primary().is_empty() {
         return (bind, Vec::new());
     }
-    let wildcards = Bind { addresses: basis.wildcards.clone(), ..bind };
-    if mode == Mode::Http {
+    let wildcards = BindAddresses { addresses: context.wildcards.clone(), ..bind };
+    if mode == TrafficMode::Http {
         return (wildcards, Vec::new());
     }
-    let proxy = &basis.view.proxy;
-    let mut first = addresses::of_service(service, proxy, basis.knobs());
-    let mut extra = addresses::extra_of_service(service, proxy, basis.knobs());
+    let proxy = &context.view.proxy;
+    let mut first = addresses::of_service(service, proxy, context.knobs());
+    let mut extra = addresses::extra_of_service(service, proxy, context.knobs());
     // The family of a name is not known, so a service without an address stands in all of the proxy's.
     if service.registry == Registry::External && *first == *UNSPECIFIED && proxy.has_ipv6() {
         if proxy.has_ipv4() {
@@ -201,81 +232,87 @@ fn placed(basis: &Basis<'_>, service: &Service, mode: Mode, bind: Bind) -> (Bind
     }
     let is_block = first.contains('/');
     let addresses: Vec<Str> = std::iter::once(first).chain(extra).collect();
-    if is_block { (wildcards, addresses) } else { (Bind { addresses, ..wildcards }, Vec::new()) }
+    if is_block { (wildcards, addresses) } else { (BindAddresses { addresses, ..wildcards }, Vec::new()) }
 }
 
-struct Joining<'a> {
-    egress: &'a Egress<'a>,
+struct NewPort<'a> {
+    egress: &'a EgressRules<'a>,
     service: &'a Service,
     port: &'a Port,
     ranges: &'a [Str],
-    bind: &'a Bind,
+    bind: &'a BindAddresses,
 }
 
 /// The chains that a port brings to its listener.
-fn chains(basis: &Basis<'_>, wanted: &Joining<'_>, mode: Mode, at_wildcard: bool) -> Vec<Chain> {
+fn chains(context: &ListenerContext<'_>, new: &NewPort<'_>, mode: TrafficMode, at_wildcard: bool) -> Vec<ChainDraft> {
     let http = || {
-        let routes = route_name(wanted, mode, at_wildcard);
-        let resolved_by = basis.dns_cache(wanted.service);
-        Chain::new(Body::Http { routes, protocol: wanted.port.protocol, resolved_by })
+        let routes = route_name(new, mode, at_wildcard);
+        let resolved_by = context.dns_cache(new.service);
+        ChainDraft::new(ChainBody::Http { routes, protocol: new.port.protocol, resolved_by })
     };
     match mode {
-        Mode::Http if at_wildcard && wanted.port.protocol != Protocol::HttpProxy => vec![detected(basis, http())],
-        Mode::Http => vec![http()],
-        Mode::Tcp => bytes(basis, wanted),
-        Mode::Auto => {
-            let mut chains = bytes(basis, wanted);
-            chains.push(detected(basis, http()));
+        TrafficMode::Http if at_wildcard && new.port.protocol != Protocol::HttpProxy => vec![detected(context, http())],
+        TrafficMode::Http => vec![http()],
+        TrafficMode::Tcp => bytes(context, new),
+        TrafficMode::Auto => {
+            let mut chains = bytes(context, new);
+            chains.push(detected(context, http()));
             chains
         }
     }
 }
 
 /// A chain for connections that the HTTP inspector takes for HTTP.
-fn detected(basis: &Basis<'_>, chain: Chain) -> Chain {
-    Chain { alpn: plaintext_alpn(basis), transport: Some(Transport::Raw), ..chain }
+fn detected(context: &ListenerContext<'_>, chain: ChainDraft) -> ChainDraft {
+    ChainDraft { alpn: plaintext_alpn(context), transport: Some(TransportProtocol::Raw), ..chain }
 }
 
 /// What the HTTP inspector reports. HTTP/1.0 would only be refused if it is not enabled, so it passes as bytes.
-pub(super) fn plaintext_alpn(basis: &Basis<'_>) -> Vec<Str> {
-    let versions: &[&str] = if basis.knobs().http10 { &["http/1.0", "http/1.1", "h2c"] } else { &["http/1.1", "h2c"] };
+pub(super) fn plaintext_alpn(context: &ListenerContext<'_>) -> Vec<Str> {
+    let versions: &[&str] =
+        if context.knobs().http10 { &["http/1.0", "http/1.1", "h2c"] } else { &["http/1.1", "h2c"] };
     versions.iter().map(|v| (*v).into()).collect()
 }
 
 /// The name of the route table: the port's, or a service's own where it alone is behind the listener.
-fn route_name(wanted: &Joining<'_>, mode: Mode, at_wildcard: bool) -> Str {
-    let number = wanted.port.number;
+fn route_name(new: &NewPort<'_>, mode: TrafficMode, at_wildcard: bool) -> Str {
+    let number = new.port.number;
     if number == 0 {
-        return wanted.bind.primary().into();
+        return new.bind.primary().into();
     }
-    if mode == Mode::Auto && !at_wildcard {
-        return format!("{}:{number}", wanted.service.hostname).into();
+    if mode == TrafficMode::Auto && !at_wildcard {
+        return format!("{}:{number}", new.service.hostname).into();
     }
     number.to_string().into()
 }
 
-fn bytes(basis: &Basis<'_>, wanted: &Joining<'_>) -> Vec<Chain> {
-    let host = &wanted.service.hostname;
+fn bytes(context: &ListenerContext<'_>, new: &NewPort<'_>) -> Vec<ChainDraft> {
+    let host = &new.service.hostname;
     let for_host = |rule: &&VirtualServiceRule| rule.config.spec.hosts.iter().any(|h| host.overlaps(h));
-    let routes: Vec<&VirtualServiceRule> = wanted.egress.rules.iter().copied().filter(for_host).collect();
-    let bytes = Wanted { service: wanted.service, port: wanted.port, ranges: wanted.ranges, routes: &routes };
-    if wanted.port.protocol.is_tls() {
-        return tls_routes::chains(basis, &bytes, wanted.bind.primary());
+    let routes: Vec<&VirtualServiceRule> = new.egress.rules.iter().copied().filter(for_host).collect();
+    let bytes = ServicePort { service: new.service, port: new.port, ranges: new.ranges, routes: &routes };
+    if new.port.protocol.is_tls() {
+        return tls_routes::chains(context, &bytes, new.bind.primary());
     }
-    tcp_routes::chains(basis, &bytes)
+    tcp_routes::chains(context, &bytes)
 }
 
 /// The finished listener. Connections that no chain takes go where unknown destinations go.
-fn plan(basis: &Basis<'_>, entry: Entry, settings: &Part<HttpSettings>, fallthrough: &[NetworkFilter]) -> ListenerPlan {
-    let port = entry.port;
-    let name: Str = names::listener(entry.bind.primary(), port).into();
-    let needs_tls = entry.chains.iter().any(|c| !c.server_names.is_empty() || c.resolves_server_names());
-    let needs_http = entry.chains.iter().any(|c| !c.alpn.is_empty());
-    let mut chains = Vec::with_capacity(entry.chains.len());
+fn plan(
+    context: &ListenerContext<'_>,
+    draft: ListenerDraft,
+    settings: &Part<HttpSettings>,
+    fallthrough: &[NetworkFilter],
+) -> ListenerPlan {
+    let port = draft.port;
+    let name: Str = names::listener(draft.bind.primary(), port).into();
+    let needs_tls = draft.chains.iter().any(|c| !c.server_names.is_empty() || c.resolves_server_names());
+    let needs_http = draft.chains.iter().any(|c| !c.alpn.is_empty());
+    let mut chains = Vec::with_capacity(draft.chains.len());
     let mut default_chain = None;
-    for chain in entry.chains {
+    for chain in draft.chains {
         let everything = chain.takes_everything();
-        let finished = chain_plan(basis, chain, &name, port, settings);
+        let finished = chain_plan(context, chain, &name, port, settings);
         if everything {
             default_chain = Some(ChainPlan { matching: None, ..finished });
         } else {
@@ -287,52 +324,63 @@ fn plan(basis: &Basis<'_>, entry: Entry, settings: &Part<HttpSettings>, fallthro
         Some(default) => default_chain = Some(default),
         None => default_chain = Some(passthrough(fallthrough)),
     }
-    let extra = entry.bind.addresses.iter().skip(1).filter(|a| !a.is_empty());
-    let opens_port = entry.bind.opens_port;
+    let extra = draft.bind.addresses.iter().skip(1).filter(|a| !a.is_empty());
+    let opens_port = draft.bind.opens_port;
     ListenerPlan {
-        address: Address::new(entry.bind.primary(), port),
-        additional_addresses: extra.map(|a| Address::new(a, port)).collect(),
+        address: ListenerAddress::new(draft.bind.primary(), port),
+        additional_addresses: extra.map(|a| ListenerAddress::new(a, port)).collect(),
         name,
         direction: Direction::Outbound,
         binding: if opens_port { Binding::Port } else { Binding::Virtual },
         use_original_dst: false,
         transparent: false,
-        exact_balance: basis.view.proxy.flag("OUTBOUND_LISTENER_EXACT_BALANCE"),
-        connections_per_event: basis.connections_per_event().filter(|_| opens_port),
+        exact_balance: context.view.proxy.flag("OUTBOUND_LISTENER_EXACT_BALANCE"),
+        connections_per_event: context.connections_per_event().filter(|_| opens_port),
         filters: inspectors(needs_tls, needs_http),
-        filters_timeout: filters_timeout(basis, needs_http),
+        filters_timeout: filters_timeout(context, needs_http),
         continue_on_filters_timeout: true,
-        access_log: basis.no_log.clone(),
+        access_log: context.no_log.clone(),
         chains,
         default_chain,
     }
 }
 
 fn inspectors(tls: bool, http: bool) -> Vec<ListenerFilter> {
-    let tls = tls.then_some(ListenerFilter::TlsInspector(Ports::All));
-    let http = http.then_some(ListenerFilter::HttpInspector(Ports::All));
+    let tls = tls.then_some(ListenerFilter::TlsInspector(InspectedPorts::All));
+    let http = http.then_some(ListenerFilter::HttpInspector(InspectedPorts::All));
     tls.into_iter().chain(http).collect()
 }
 
 /// Detection may be given up after the mesh's timeout; listeners that detect nothing wait without end.
-fn filters_timeout(basis: &Basis<'_>, detects: bool) -> Option<Duration> {
-    if detects { basis.view.settings.mesh.protocol_detection_timeout } else { Some(Duration::default()) }
+fn filters_timeout(context: &ListenerContext<'_>, detects: bool) -> Option<Duration> {
+    if detects { context.view.settings.mesh.protocol_detection_timeout } else { Some(Duration::default()) }
 }
 
-fn chain_plan(basis: &Basis<'_>, chain: Chain, listener: &str, port: u32, settings: &Part<HttpSettings>) -> ChainPlan {
+fn chain_plan(
+    context: &ListenerContext<'_>,
+    chain: ChainDraft,
+    listener: &str,
+    port: u32,
+    settings: &Part<HttpSettings>,
+) -> ChainPlan {
     let matching = chain.matching();
     let filters = match chain.body {
-        Body::Network(filters) => filters,
-        Body::Http { routes, protocol, resolved_by } => {
+        ChainBody::Network(filters) => filters,
+        ChainBody::Http { routes, protocol, resolved_by } => {
             let manager = HttpConnectionManager {
                 stat_prefix: format!("outbound_{listener};").into(),
                 routes: Routes::Rds(routes),
                 http2: false,
                 settings: settings.clone(),
-                filters: basis.http_filters_resolving(Class::SidecarOutbound, port, protocol, resolved_by.as_ref()),
+                filters: context.http_filters_resolving(
+                    ListenerSide::SidecarOutbound,
+                    port,
+                    protocol,
+                    resolved_by.as_ref(),
+                ),
             };
-            let connection = basis.connection(Class::SidecarOutbound, port, Ending::Http);
-            network_filters::chain(&connection, vec![NetworkFilter::Http(Box::new(manager))])
+            let input = context.filter_input(ListenerSide::SidecarOutbound, port, ChainEnd::Http);
+            network_filters::chain(&input, vec![NetworkFilter::Http(Box::new(manager))])
         }
     };
     ChainPlan {
@@ -340,7 +388,7 @@ fn chain_plan(basis: &Basis<'_>, chain: Chain, listener: &str, port: u32, settin
         matching: Some(matching),
         config: chain.config,
         tls: None,
-        handshake_timeout: basis.handshake_timeout,
+        handshake_timeout: context.handshake_timeout,
         filters,
     }
 }

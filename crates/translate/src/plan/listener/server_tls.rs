@@ -15,9 +15,9 @@ use crate::network_filters::metadata_exchange;
 pub struct ServerTls {
     pub alpn: Vec<Str>,
     pub params: Option<TlsParams>,
-    pub certificates: Vec<Secret>,
+    pub certificates: Vec<SecretRef>,
     /// How client certificates are checked, if they are.
-    pub validation: Option<Validation>,
+    pub validation: Option<ClientValidation>,
     pub require_client_certificate: bool,
 }
 
@@ -39,7 +39,7 @@ pub enum TlsVersion {
 
 /// A certificate or a root by the name it is asked for.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Secret {
+pub struct SecretRef {
     pub name: Str,
     pub source: SecretSource,
 }
@@ -56,13 +56,13 @@ pub enum SecretSource {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Validation {
+pub struct ClientValidation {
     /// Names of which a client must have one.
     pub exact_names: Vec<Str>,
     /// The same by prefix.
     pub name_prefixes: Vec<Str>,
     /// Unset where names are asked for but nobody's signature is.
-    pub roots: Option<Secret>,
+    pub roots: Option<SecretRef>,
     /// Hashes of keys and of certificates of which a client's must be one.
     pub key_hashes: Vec<Str>,
     pub hashes: Vec<Str>,
@@ -94,13 +94,13 @@ pub(super) fn mesh_mtls(view: &View, bytes: bool) -> ServerTls {
         TlsProtocol::Tlsv13 => TlsVersion::V1_3,
         TlsProtocol::TlsAuto | TlsProtocol::Tlsv12 => TlsVersion::V1_2,
     };
-    let files = Files::of_proxy(&view.proxy);
+    let files = CertificateFiles::of_proxy(&view.proxy);
     let trusted = trust_domains(view).into_iter().map(|domain| format!("spiffe://{domain}/").into());
     ServerTls {
         alpn: texts(if exchange { ALPN_EXCHANGE } else { ALPN_HTTP }),
         params: Some(TlsParams { min: Some(min), max: Some(TlsVersion::V1_3), ciphers, curves: Vec::new() }),
         certificates: vec![files.certificate()],
-        validation: Some(Validation {
+        validation: Some(ClientValidation {
             exact_names: Vec::new(),
             name_prefixes: trusted.collect(),
             roots: Some(files.roots()),
@@ -118,15 +118,15 @@ pub(super) fn terminated(view: &View, settings: &ServerTlsSettings) -> ServerTls
     let mode = settings.mode();
     let require = matches!(mode, TlSmode::Mutual | TlSmode::IstioMutual);
     let files = if mode == TlSmode::IstioMutual {
-        Files::of_proxy(&view.proxy)
+        CertificateFiles::of_proxy(&view.proxy)
     } else {
-        Files::of_settings(settings, &view.proxy)
+        CertificateFiles::of_settings(settings, &view.proxy)
     };
     let mut certificates = files.pairs(settings);
     if certificates.is_empty() {
         certificates.push(files.certificate());
     }
-    let validation = (require || mode == TlSmode::OptionalMutual).then(|| Validation {
+    let validation = (require || mode == TlSmode::OptionalMutual).then(|| ClientValidation {
         exact_names: texts(&settings.subject_alt_names),
         name_prefixes: Vec::new(),
         roots: Some(files.roots()),
@@ -161,10 +161,10 @@ pub(super) fn of_gateway(view: &View, settings: &ServerTlsSettings, bytes: bool)
     let authority = Some(settings.ca_cert_credential_name.clone()).filter(|name| !name.is_empty());
     let authority = authority.unwrap_or_else(|| format!("{first}-cacert"));
     let source = SecretSource::Credential { own_socket: view.proxy.meta("credential") == Some("true") };
-    tls.certificates = named.iter().map(|name| Secret { name: name.as_str().into(), source }).collect();
+    tls.certificates = named.iter().map(|name| SecretRef { name: name.as_str().into(), source }).collect();
     tls.validation = match tls.validation {
-        Some(of_files) => Some(Validation {
-            roots: Some(Secret { name: authority.into(), source }),
+        Some(of_files) => Some(ClientValidation {
+            roots: Some(SecretRef { name: authority.into(), source }),
             key_hashes: texts(&settings.verify_certificate_spki),
             hashes: texts(&settings.verify_certificate_hash),
             revoked: "".into(),
@@ -176,8 +176,8 @@ pub(super) fn of_gateway(view: &View, settings: &ServerTlsSettings, bytes: bool)
 }
 
 /// Names asked of clients that need no certificate: upstream passes them on, though Envoy looks at none.
-fn only_names(settings: &ServerTlsSettings) -> Option<Validation> {
-    (!settings.subject_alt_names.is_empty()).then(|| Validation {
+fn only_names(settings: &ServerTlsSettings) -> Option<ClientValidation> {
+    (!settings.subject_alt_names.is_empty()).then(|| ClientValidation {
         exact_names: texts(&settings.subject_alt_names),
         name_prefixes: Vec::new(),
         roots: None,
@@ -237,17 +237,17 @@ fn trust_domains(view: &View) -> Vec<Str> {
 }
 
 /// Files that certificates are read from, served by name; the agent's own where there are none.
-struct Files {
+struct CertificateFiles {
     chain: Str,
     key: Str,
     roots: Str,
     source: SecretSource,
 }
 
-impl Files {
-    fn of_proxy(proxy: &Proxy) -> Files {
+impl CertificateFiles {
+    fn of_proxy(proxy: &Proxy) -> CertificateFiles {
         let file = |key| proxy.meta(key).unwrap_or_default().into();
-        Files {
+        CertificateFiles {
             chain: file("TLS_SERVER_CERT_CHAIN"),
             key: file("TLS_SERVER_KEY"),
             roots: file("TLS_SERVER_ROOT_CERT"),
@@ -255,8 +255,8 @@ impl Files {
         }
     }
 
-    fn of_settings(settings: &ServerTlsSettings, proxy: &Proxy) -> Files {
-        Files {
+    fn of_settings(settings: &ServerTlsSettings, proxy: &Proxy) -> CertificateFiles {
+        CertificateFiles {
             chain: settings.server_certificate.as_str().into(),
             key: settings.private_key.as_str().into(),
             roots: settings.ca_certificates.as_str().into(),
@@ -264,26 +264,26 @@ impl Files {
         }
     }
 
-    fn certificate(&self) -> Secret {
+    fn certificate(&self) -> SecretRef {
         self.pair(&self.chain, &self.key)
     }
 
-    fn pairs(&self, settings: &ServerTlsSettings) -> Vec<Secret> {
+    fn pairs(&self, settings: &ServerTlsSettings) -> Vec<SecretRef> {
         settings.tls_certificates.iter().map(|c| self.pair(&c.server_certificate, &c.private_key)).collect()
     }
 
-    fn pair(&self, chain: &str, key: &str) -> Secret {
+    fn pair(&self, chain: &str, key: &str) -> SecretRef {
         if chain.is_empty() || key.is_empty() {
-            return Secret { name: "default".into(), source: SecretSource::Agent };
+            return SecretRef { name: "default".into(), source: SecretSource::Agent };
         }
-        Secret { name: format!("file-cert:{chain}~{key}").into(), source: self.source }
+        SecretRef { name: format!("file-cert:{chain}~{key}").into(), source: self.source }
     }
 
-    fn roots(&self) -> Secret {
+    fn roots(&self) -> SecretRef {
         if self.roots.is_empty() {
-            return Secret { name: "ROOTCA".into(), source: SecretSource::Agent };
+            return SecretRef { name: "ROOTCA".into(), source: SecretSource::Agent };
         }
-        Secret { name: format!("file-root:{}", self.roots).into(), source: self.source }
+        SecretRef { name: format!("file-root:{}", self.roots).into(), source: self.source }
     }
 }
 

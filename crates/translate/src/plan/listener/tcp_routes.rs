@@ -14,17 +14,17 @@ use model::service::Service;
 use model::snapshot::routing::VirtualServiceRule;
 
 use super::ConfigRef;
-use super::basis::Basis;
-use super::conflicts::{Body, Chain};
+use super::conflicts::{ChainBody, ChainDraft};
+use super::context::ListenerContext;
 use crate::dns_cache::DnsCache;
 use crate::names;
-use crate::network_filters::tcp_proxy::{Destination, TcpProxy, Tunnel};
-use crate::network_filters::{self, Ending, NetworkFilter};
+use crate::network_filters::tcp_proxy::{TcpDestination, TcpProxy, Tunnel};
+use crate::network_filters::{self, ChainEnd, NetworkFilter};
 use crate::plan::route::destination;
 use crate::telemetry::stat_name::StatName;
 
 /// The port of a service that a listener stands for.
-pub(super) struct Wanted<'a> {
+pub(super) struct ServicePort<'a> {
     pub(super) service: &'a Service,
     pub(super) port: &'a Port,
     /// Blocks that the service claims instead of one address.
@@ -34,17 +34,21 @@ pub(super) struct Wanted<'a> {
 }
 
 /// Chains by TCP routes, most important first; the last takes what none of the others matches.
-pub(super) fn chains(basis: &Basis<'_>, wanted: &Wanted<'_>) -> Vec<Chain> {
+pub(super) fn chains(context: &ListenerContext<'_>, target: &ServicePort<'_>) -> Vec<ChainDraft> {
     let mut chains = Vec::new();
     let mut has_default = false;
-    'routes: for rule in wanted.routes {
+    'routes: for rule in target.routes {
         for route in rule.config.spec.tcp.iter().filter(|r| !r.route.is_empty()) {
-            let Some(filters) = routed(basis, &route.route, wanted.port, &rule.config) else { continue };
-            let matching = || route.r#match.iter().filter(|m| admits(basis, m, wanted.port));
-            let unbounded = |m: &L4MatchAttributes| m.destination_subnets.is_empty() || wanted.port.number == 0;
+            let Some(filters) = routed(context, &route.route, target.port, &rule.config) else { continue };
+            let matching = || route.r#match.iter().filter(|m| admits(context, m, target.port));
+            let unbounded = |m: &L4MatchAttributes| m.destination_subnets.is_empty() || target.port.number == 0;
             if route.r#match.is_empty() || matching().any(unbounded) {
                 let config = Some(config_ref(&rule.config));
-                chains.push(Chain { ranges: wanted.ranges.to_vec(), config, ..Chain::new(Body::Network(filters)) });
+                chains.push(ChainDraft {
+                    ranges: target.ranges.to_vec(),
+                    config,
+                    ..ChainDraft::new(ChainBody::Network(filters))
+                });
                 has_default = true;
                 break 'routes;
             }
@@ -54,12 +58,12 @@ pub(super) fn chains(basis: &Basis<'_>, wanted: &Wanted<'_>) -> Vec<Chain> {
                 continue;
             }
             // Envoy refuses two chains with the same conditions.
-            has_default |= sorted(&subnets) == sorted(wanted.ranges);
-            chains.push(Chain { ranges: subnets, ..Chain::new(Body::Network(filters)) });
+            has_default |= sorted(&subnets) == sorted(target.ranges);
+            chains.push(ChainDraft { ranges: subnets, ..ChainDraft::new(ChainBody::Network(filters)) });
         }
     }
     if !has_default {
-        chains.push(to_service(basis, wanted, Vec::new()));
+        chains.push(to_service(context, target, Vec::new()));
     }
     chains
 }
@@ -71,90 +75,105 @@ fn sorted(ranges: &[Str]) -> Vec<Str> {
 }
 
 /// The chain straight to the service.
-pub(super) fn to_service(basis: &Basis<'_>, wanted: &Wanted<'_>, server_names: Vec<Str>) -> Chain {
-    let service = wanted.service;
+pub(super) fn to_service(
+    context: &ListenerContext<'_>,
+    target: &ServicePort<'_>,
+    server_names: Vec<Str>,
+) -> ChainDraft {
+    let service = target.service;
     // A Sidecar's listener may have a port that the service lacks; its only port is then meant.
-    let port = if let [only] = &service.ports[..] { only.number } else { wanted.port.number };
+    let port = if let [only] = &service.ports[..] { only.number } else { target.port.number };
     let cluster = names::outbound_cluster(port, "", &service.hostname);
-    let rule = basis.view.destination_rule(&service.hostname).map(|r| &*r.rule.spec);
-    let mut proxy = TcpProxy::to_cluster(&cluster, basis.outbound_tcp_log.clone());
-    if let Some(name) = stat_prefix(basis, service, "", port, "") {
+    let rule = context.view.destination_rule(&service.hostname).map(|r| &*r.rule.spec);
+    let mut proxy = TcpProxy::to_cluster(&cluster, context.outbound_tcp_log.clone());
+    if let Some(name) = stat_prefix(context, service, "", port, "") {
         proxy.stat_prefix = name;
     }
-    apply_rule(&mut proxy, rule, "", basis.idle_timeout);
-    let resolving = basis.dns_cache(service);
-    let filters = stack(basis, wanted.port, proxy, resolving);
-    Chain { server_names, ranges: wanted.ranges.to_vec(), ..Chain::new(Body::Network(filters)) }
+    apply_rule(&mut proxy, rule, "", context.idle_timeout);
+    let resolving = context.dns_cache(service);
+    let filters = stack(context, target.port, proxy, resolving);
+    ChainDraft { server_names, ranges: target.ranges.to_vec(), ..ChainDraft::new(ChainBody::Network(filters)) }
 }
 
 /// Filters that carry bytes to one cluster of a service, under the name that other networks ask for.
 pub(super) fn to_cluster(
-    basis: &Basis<'_>,
+    context: &ListenerContext<'_>,
     service: &Service,
     port: &Port,
     subset: &str,
     cluster: &str,
 ) -> Vec<NetworkFilter> {
-    let mut proxy = TcpProxy::to_cluster(cluster, basis.outbound_tcp_log.clone());
-    if let Some(name) = stat_prefix(basis, service, subset, port.number, &port.name) {
+    let mut proxy = TcpProxy::to_cluster(cluster, context.outbound_tcp_log.clone());
+    if let Some(name) = stat_prefix(context, service, subset, port.number, &port.name) {
         proxy.stat_prefix = name;
     }
-    let rule = basis.view.destination_rule(&service.hostname).map(|r| &*r.rule.spec);
-    apply_rule(&mut proxy, rule, subset, basis.idle_timeout);
+    let rule = context.view.destination_rule(&service.hostname).map(|r| &*r.rule.spec);
+    apply_rule(&mut proxy, rule, subset, context.idle_timeout);
     proxy.tunnel = None;
-    let last = network_filters::for_protocol(basis.knobs(), port.protocol, proxy);
-    let connection = basis.connection(basis.outbound_class, port.number.into(), Ending::Sealed);
-    network_filters::chain(&connection, last)
+    let last = network_filters::for_protocol(context.knobs(), port.protocol, proxy);
+    let input = context.filter_input(context.outbound_side, port.number.into(), ChainEnd::Sealed);
+    network_filters::chain(&input, last)
 }
 
 /// Filters that carry bytes to a route's destinations; `None` if no destination has any weight.
 pub(super) fn routed(
-    basis: &Basis<'_>,
+    context: &ListenerContext<'_>,
     routes: &[RouteDestination],
     port: &Port,
     config: &Config<api::istio::networking::v1alpha3::VirtualService>,
 ) -> Option<Vec<NetworkFilter>> {
     let first = routes.first()?.destination.as_ref()?;
-    let rule = basis.view.service(&first.host).and_then(|s| basis.view.destination_rule(&s.hostname));
+    let rule = context.view.service(&first.host).and_then(|s| context.view.destination_rule(&s.hostname));
     let rule = rule.map(|r| &*r.rule.spec);
     if routes.len() > 1 {
-        let clusters: Vec<(Str, u32)> = routes.iter().filter_map(|r| weighted(basis, r, port)).collect();
+        let clusters: Vec<(Str, u32)> = routes.iter().filter_map(|r| weighted(context, r, port)).collect();
         let (first, _) = clusters.first()?;
-        let mut proxy = TcpProxy::to_cluster(first, basis.outbound_tcp_log.clone());
+        let mut proxy = TcpProxy::to_cluster(first, context.outbound_tcp_log.clone());
         proxy.stat_prefix = format!("{}.{}", config.meta.name, config.meta.namespace).into();
-        proxy.to = Destination::Weighted(clusters);
-        apply_rule(&mut proxy, rule, "", basis.idle_timeout);
-        return Some(stack(basis, port, proxy, None));
+        proxy.to = TcpDestination::Weighted(clusters);
+        apply_rule(&mut proxy, rule, "", context.idle_timeout);
+        return Some(stack(context, port, proxy, None));
     }
-    let service = basis.view.service(&first.host);
+    let service = context.view.service(&first.host);
     let cluster = destination::cluster(Some(first), service.map(|s| &**s), port.number);
-    let mut proxy = TcpProxy::to_cluster(&cluster, basis.outbound_tcp_log.clone());
-    let named = service.and_then(|s| stat_prefix(basis, s, &first.subset, port.number, &port.name));
+    let mut proxy = TcpProxy::to_cluster(&cluster, context.outbound_tcp_log.clone());
+    let named = service.and_then(|s| stat_prefix(context, s, &first.subset, port.number, &port.name));
     proxy.stat_prefix = named.unwrap_or(proxy.stat_prefix);
-    apply_rule(&mut proxy, rule, &first.subset, basis.idle_timeout);
-    Some(stack(basis, port, proxy, None))
+    apply_rule(&mut proxy, rule, &first.subset, context.idle_timeout);
+    Some(stack(context, port, proxy, None))
 }
 
-fn weighted(basis: &Basis<'_>, route: &RouteDestination, port: &Port) -> Option<(Str, u32)> {
+fn weighted(context: &ListenerContext<'_>, route: &RouteDestination, port: &Port) -> Option<(Str, u32)> {
     let destination = route.destination.as_ref()?;
     let weight = u32::try_from(route.weight).ok().filter(|w| *w > 0)?;
-    let service = basis.view.service(&destination.host);
+    let service = context.view.service(&destination.host);
     Some((destination::cluster(Some(destination), service.map(|s| &**s), port.number), weight))
 }
 
 /// The name of statistics, where the mesh has a pattern for it.
-fn stat_prefix(basis: &Basis<'_>, service: &Service, subset: &str, port: u16, port_name: &str) -> Option<Str> {
-    let pattern = &basis.view.settings.mesh.outbound_cluster_stat_name;
+fn stat_prefix(
+    context: &ListenerContext<'_>,
+    service: &Service,
+    subset: &str,
+    port: u16,
+    port_name: &str,
+) -> Option<Str> {
+    let pattern = &context.view.settings.mesh.outbound_cluster_stat_name;
     (!pattern.is_empty()).then(|| StatName::outbound(service, subset, port, port_name).fill(pattern).into())
 }
 
 /// All filters of a chain of bytes; where names are resolved one by one, that comes last before the proxy.
-fn stack(basis: &Basis<'_>, port: &Port, proxy: TcpProxy, resolving: Option<DnsCache>) -> Vec<NetworkFilter> {
+fn stack(
+    context: &ListenerContext<'_>,
+    port: &Port,
+    proxy: TcpProxy,
+    resolving: Option<DnsCache>,
+) -> Vec<NetworkFilter> {
     let resolver = |cache| NetworkFilter::SniForwardProxy { cache, port: port.number.into() };
     let mut last: Vec<NetworkFilter> = resolving.map(resolver).into_iter().collect();
-    last.extend(network_filters::for_protocol(basis.knobs(), port.protocol, proxy));
-    let connection = basis.connection(basis.outbound_class, port.number.into(), Ending::Bytes);
-    network_filters::chain(&connection, last)
+    last.extend(network_filters::for_protocol(context.knobs(), port.protocol, proxy));
+    let input = context.filter_input(context.outbound_side, port.number.into(), ChainEnd::Bytes);
+    network_filters::chain(&input, last)
 }
 
 /// What a DestinationRule says about connections to a subset, or to the host where that is empty.
@@ -181,8 +200,8 @@ fn hashes_source_ip(balancer: &LoadBalancerSettings) -> bool {
     matches!(&balancer.lb_policy, Some(LbPolicy::ConsistentHash(h)) if hash(h))
 }
 
-fn admits(basis: &Basis<'_>, matching: &L4MatchAttributes, port: &Port) -> bool {
-    let proxy = &basis.view.proxy;
+fn admits(context: &ListenerContext<'_>, matching: &L4MatchAttributes, port: &Port) -> bool {
+    let proxy = &context.view.proxy;
     (matching.gateways.is_empty() || matching.gateways.iter().any(|g| g == names::MESH_GATEWAY))
         && selects(&matching.source_labels, &proxy.labels)
         && (matching.port == 0 || matching.port == u32::from(port.number))

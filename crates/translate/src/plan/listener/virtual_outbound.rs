@@ -3,66 +3,68 @@
 use model::port::Protocol;
 use model::proxy::Interception;
 
-use super::basis::Basis;
-use super::{Address, Binding, ChainMatch, ChainPlan, Direction, ListenerFilter, ListenerPlan, Ports, outbound};
-use crate::class::Class;
+use super::context::ListenerContext;
+use super::{
+    Binding, ChainMatch, ChainPlan, Direction, InspectedPorts, ListenerAddress, ListenerFilter, ListenerPlan, outbound,
+};
+use crate::listener_side::ListenerSide;
 use crate::names;
 use crate::network_filters::http_connection_manager::{AnyNameRoute, HttpConnectionManager, Routes};
 use crate::network_filters::tcp_proxy::TcpProxy;
-use crate::network_filters::{self, Ending, NetworkFilter};
+use crate::network_filters::{self, ChainEnd, NetworkFilter};
 use crate::plan::route::destination;
 
 /// The listener; `None` if nothing is captured.
-pub(super) fn listener(basis: &Basis<'_>) -> Option<ListenerPlan> {
-    let proxy = &basis.view.proxy;
+pub(super) fn listener(context: &ListenerContext<'_>) -> Option<ListenerPlan> {
+    let proxy = &context.view.proxy;
     if proxy.interception == Interception::None {
         return None;
     }
-    let port = u32::try_from(basis.view.settings.mesh.proxy_listen_port).unwrap_or_default();
-    let further: &[_] = if basis.knobs().dual_stack { &basis.wildcards[1..] } else { &[] };
-    let ipv4 = || Address::new(model::service::UNSPECIFIED, port);
-    let for_ipv6_only = basis.knobs().ipv4_outbound_on_ipv6 && !proxy.has_ipv4();
-    let mut additional: Vec<Address> = further.iter().map(|a| Address::new(a, port)).collect();
+    let port = u32::try_from(context.view.settings.mesh.proxy_listen_port).unwrap_or_default();
+    let further: &[_] = if context.knobs().dual_stack { &context.wildcards[1..] } else { &[] };
+    let ipv4 = || ListenerAddress::new(model::service::UNSPECIFIED, port);
+    let for_ipv6_only = context.knobs().ipv4_outbound_on_ipv6 && !proxy.has_ipv4();
+    let mut additional: Vec<ListenerAddress> = further.iter().map(|a| ListenerAddress::new(a, port)).collect();
     additional.extend(for_ipv6_only.then(ipv4));
-    let resolves = basis.view.resolves_any_outbound();
-    let mut chains = vec![black_hole(basis, port)];
-    chains.extend(resolves.then(|| any_name(basis)));
-    chains.push(catch_all(basis));
+    let resolves = context.view.resolves_any_outbound();
+    let mut chains = vec![black_hole(context, port)];
+    chains.extend(resolves.then(|| any_name(context)));
+    chains.push(catch_all(context));
     Some(ListenerPlan {
         name: names::VIRTUAL_OUTBOUND.into(),
-        address: Address::new(basis.wildcard(), port),
+        address: ListenerAddress::new(context.wildcard(), port),
         additional_addresses: additional,
         direction: Direction::Outbound,
         binding: Binding::Port,
         use_original_dst: true,
         transparent: proxy.interception == Interception::Tproxy,
         exact_balance: false,
-        connections_per_event: basis.connections_per_event(),
-        filters: resolves.then_some(ListenerFilter::HttpInspector(Ports::All)).into_iter().collect(),
+        connections_per_event: context.connections_per_event(),
+        filters: resolves.then_some(ListenerFilter::HttpInspector(InspectedPorts::All)).into_iter().collect(),
         filters_timeout: None,
         continue_on_filters_timeout: false,
-        access_log: basis.listener_log(Class::SidecarOutbound),
+        access_log: context.listener_log(ListenerSide::SidecarOutbound),
         chains,
         default_chain: None,
     })
 }
 
 /// Connections to the capturing port itself would come back to it without end.
-fn black_hole(basis: &Basis<'_>, port: u32) -> ChainPlan {
-    let proxy = TcpProxy::to_cluster(names::BLACK_HOLE_CLUSTER, basis.no_log.clone());
+fn black_hole(context: &ListenerContext<'_>, port: u32) -> ChainPlan {
+    let proxy = TcpProxy::to_cluster(names::BLACK_HOLE_CLUSTER, context.no_log.clone());
     ChainPlan {
         name: names::VIRTUAL_OUTBOUND_BLACKHOLE_CHAIN.into(),
         matching: Some(ChainMatch { port: Some(port), ..ChainMatch::default() }),
         config: None,
         tls: None,
         handshake_timeout: None,
-        filters: stack(basis, proxy),
+        filters: stack(context, proxy),
     }
 }
 
 /// HTTP to hosts that no service has goes where their names resolve to.
-fn any_name(basis: &Basis<'_>) -> ChainPlan {
-    let headers = basis.view.proxy_config.proxy_headers.clone().unwrap_or_default();
+fn any_name(context: &ListenerContext<'_>) -> ChainPlan {
+    let headers = context.view.proxy_config.proxy_headers.clone().unwrap_or_default();
     let manager = HttpConnectionManager {
         stat_prefix: "outbound_virtualOutbound_allow_any_dynamic_dns;".into(),
         routes: Routes::AnyName(AnyNameRoute {
@@ -70,12 +72,12 @@ fn any_name(basis: &Basis<'_>) -> ChainPlan {
             append_forwarded_host: headers.x_forwarded_host.and_then(|h| h.enabled).unwrap_or(false),
         }),
         http2: false,
-        settings: basis.outbound_http.clone(),
-        filters: basis.http_filters(Class::SidecarOutbound, 0, Protocol::Http),
+        settings: context.outbound_http.clone(),
+        filters: context.http_filters(ListenerSide::SidecarOutbound, 0, Protocol::Http),
     };
     ChainPlan {
         name: format!("{}-http", names::VIRTUAL_OUTBOUND_CATCH_ALL_CHAIN).into(),
-        matching: Some(ChainMatch { alpn: outbound::plaintext_alpn(basis), ..ChainMatch::default() }),
+        matching: Some(ChainMatch { alpn: outbound::plaintext_alpn(context), ..ChainMatch::default() }),
         config: None,
         tls: None,
         handshake_timeout: None,
@@ -83,31 +85,31 @@ fn any_name(basis: &Basis<'_>) -> ChainPlan {
     }
 }
 
-fn catch_all(basis: &Basis<'_>) -> ChainPlan {
+fn catch_all(context: &ListenerContext<'_>) -> ChainPlan {
     ChainPlan {
         name: names::VIRTUAL_OUTBOUND_CATCH_ALL_CHAIN.into(),
         matching: None,
         config: None,
         tls: None,
         handshake_timeout: None,
-        filters: catch_all_filters(basis),
+        filters: catch_all_filters(context),
     }
 }
 
 /// Unknown destinations: through to where they wanted, to the Sidecar's egress proxy, or nowhere.
-pub(super) fn catch_all_filters(basis: &Basis<'_>) -> Vec<NetworkFilter> {
-    let view = basis.view;
+pub(super) fn catch_all_filters(context: &ListenerContext<'_>) -> Vec<NetworkFilter> {
+    let view = context.view;
     let cluster = match &view.outbound_policy.egress_proxy {
         _ if !view.allows_any_outbound() && !view.resolves_any_outbound() => names::BLACK_HOLE_CLUSTER.into(),
         Some(destination) => destination::cluster(Some(destination), None, 0),
         None => names::PASSTHROUGH_CLUSTER.into(),
     };
-    let proxy = TcpProxy::to_cluster(&cluster, basis.outbound_tcp_log.clone());
-    stack(basis, TcpProxy { idle_timeout: basis.idle_timeout, ..proxy })
+    let proxy = TcpProxy::to_cluster(&cluster, context.outbound_tcp_log.clone());
+    stack(context, TcpProxy { idle_timeout: context.idle_timeout, ..proxy })
 }
 
-fn stack(basis: &Basis<'_>, proxy: TcpProxy) -> Vec<NetworkFilter> {
+fn stack(context: &ListenerContext<'_>, proxy: TcpProxy) -> Vec<NetworkFilter> {
     // No policy holds for unknown destinations; metrics count them.
-    let connection = basis.connection(Class::SidecarOutbound, 0, Ending::Unknown);
-    network_filters::chain(&connection, vec![NetworkFilter::TcpProxy(proxy)])
+    let input = context.filter_input(ListenerSide::SidecarOutbound, 0, ChainEnd::Unknown);
+    network_filters::chain(&input, vec![NetworkFilter::TcpProxy(proxy)])
 }

@@ -8,17 +8,17 @@ use model::endpoint::{Health, Locality};
 use model::labels::Labels;
 use model::service::TrafficDistribution;
 
-use super::{Group, Member, Place, Setting};
+use super::{ClientLocality, LabelledEndpoint, LocalityGroup, LocalityLb};
 use crate::plan::endpoints::{LbEndpoint, LocalityEndpoints};
 
 /// A group with one member per weight; the first member's address is the locality itself.
-fn group<'a>(locality: &str, weights: &[u32]) -> Group<'a> {
+fn group<'a>(locality: &str, weights: &[u32]) -> LocalityGroup<'a> {
     let member = |weight: &u32| member(locality, &[], *weight);
     let members = weights.iter().map(member).collect();
-    Group { locality: Locality::parse(locality), priority: 0, weight: None, members }.weighed()
+    LocalityGroup { locality: Locality::parse(locality), priority: 0, weight: None, members }.weighed()
 }
 
-fn member<'a>(address: &str, labels: &[(&str, &str)], weight: u32) -> Member<'a> {
+fn member<'a>(address: &str, labels: &[(&str, &str)], weight: u32) -> LabelledEndpoint<'a> {
     let endpoint = LbEndpoint {
         address: address.into(),
         more_addresses: Vec::new(),
@@ -28,18 +28,18 @@ fn member<'a>(address: &str, labels: &[(&str, &str)], weight: u32) -> Member<'a>
         mutual_tls: false,
         workload: None,
     };
-    Member { labels: Cow::Owned(labels.iter().copied().collect()), endpoint }
+    LabelledEndpoint { labels: Cow::Owned(labels.iter().copied().collect()), endpoint }
 }
 
 fn apply(
-    setting: Setting<'_>,
-    groups: Vec<Group<'_>>,
+    setting: LocalityLb<'_>,
+    groups: Vec<LocalityGroup<'_>>,
     labels: &[(&str, &str)],
     detects: bool,
 ) -> Vec<LocalityEndpoints> {
     let labels: Labels = labels.iter().copied().collect();
     let locality = Locality::parse("r1/z1/s1");
-    setting.apply(groups, Place { locality: &locality, labels: &labels }, detects)
+    setting.apply(groups, ClientLocality { locality: &locality, labels: &labels }, detects)
 }
 
 /// Locality and priority of each group.
@@ -49,7 +49,7 @@ fn priorities(groups: &[LocalityEndpoints]) -> Vec<(String, u32)> {
 
 fn check(setting: &LocalityLoadBalancerSetting, localities: &[&str], expected: &[u32]) {
     let groups = localities.iter().map(|l| group(l, &[1])).collect();
-    let found = apply(Setting::Locality(setting), groups, &[], true);
+    let found = apply(LocalityLb::Locality(setting), groups, &[], true);
     let expected: Vec<(String, u32)> =
         localities.iter().map(|l| (*l).to_owned()).zip(expected.iter().copied()).collect();
     assert_eq!(priorities(&found), expected);
@@ -74,7 +74,7 @@ fn named_region_comes_before_the_other_regions() {
 fn without_outlier_detection_nothing_fails_over() {
     let setting = LocalityLoadBalancerSetting::default();
     let groups = vec![group("r1/z1/s1", &[1]), group("r2", &[1])];
-    let found = apply(Setting::Locality(&setting), groups, &[], false);
+    let found = apply(LocalityLb::Locality(&setting), groups, &[], false);
     assert_eq!(priorities(&found), [("r1/z1/s1".to_owned(), 0), ("r2".to_owned(), 0)]);
 }
 
@@ -84,7 +84,7 @@ fn shares_are_split_by_weight_and_the_rest_gets_nothing() {
     let distribute = vec![Distribute { from: "r1/*".to_owned(), to: to.into_iter().collect() }];
     let setting = LocalityLoadBalancerSetting { distribute, ..LocalityLoadBalancerSetting::default() };
     let groups = vec![group("r1/z1/s1", &[1, 1]), group("r2/z1", &[1]), group("r2/z2", &[2]), group("r3/z1", &[5])];
-    let found = apply(Setting::Locality(&setting), groups, &[], false);
+    let found = apply(LocalityLb::Locality(&setting), groups, &[], false);
     let weights: Vec<_> = found.iter().map(|g| (g.weight, g.endpoints.len())).collect();
     assert_eq!(weights, [(Some(70), 2), (Some(10), 1), (Some(20), 1), (Some(5), 0)]);
 }
@@ -98,8 +98,8 @@ fn groups_are_split_by_the_labels_they_share_with_the_client() {
         member("tier only", &[("tier", "gold"), ("color", "red")], 2),
         member("neither", &[("color", "blue")], 4),
     ];
-    let mixed = Group { locality: Locality::parse("r1"), priority: 0, weight: Some(7), members };
-    let found = apply(Setting::Locality(&setting), vec![mixed], &[("tier", "gold"), ("color", "red")], true);
+    let mixed = LocalityGroup { locality: Locality::parse("r1"), priority: 0, weight: Some(7), members };
+    let found = apply(LocalityLb::Locality(&setting), vec![mixed], &[("tier", "gold"), ("color", "red")], true);
     let found: Vec<_> = found.iter().map(|g| (&*g.endpoints[0].address, g.priority, g.weight)).collect();
     assert_eq!(found, [("both", 0, Some(1)), ("tier only", 1, Some(2)), ("neither", 2, Some(4))]);
 }
@@ -124,8 +124,8 @@ fn other_networks_come_last_but_are_ranked_among_themselves() {
         member("far region", &place("n1", "r2", "z1"), 1),
         member("near", &here, 1),
     ];
-    let group = Group { locality: Locality::parse("r1"), priority: 0, weight: None, members };
-    let found = apply(Setting::Near(TrafficDistribution::PreferSameZone), vec![group], &here, false);
+    let group = LocalityGroup { locality: Locality::parse("r1"), priority: 0, weight: None, members };
+    let found = apply(LocalityLb::Near(TrafficDistribution::PreferSameZone), vec![group], &here, false);
     let found: Vec<_> = found.iter().map(|g| &*g.endpoints[0].address).collect();
     assert_eq!(found, ["near", "far region", "same zone abroad", "far zone abroad"]);
 }
@@ -134,9 +134,9 @@ fn other_networks_come_last_but_are_ranked_among_themselves() {
 fn zone_aware_balancing_keeps_the_region_together() {
     let setting = ZoneAwareLoadBalancerSetting::default();
     let groups = vec![group("r1/z1", &[1]), group("r1/z2", &[1]), group("r2/z1", &[1])];
-    let found = apply(Setting::ZoneAware(&setting), groups, &[], false);
+    let found = apply(LocalityLb::ZoneAware(&setting), groups, &[], false);
     assert_eq!(found.iter().map(|g| g.priority).collect::<Vec<_>>(), [0, 0, 1]);
     let off = ZoneAwareLoadBalancerSetting { enabled: Some(false), ..setting };
-    let found = apply(Setting::ZoneAware(&off), vec![group("r2/z1", &[1]), group("r1/z1", &[1])], &[], true);
+    let found = apply(LocalityLb::ZoneAware(&off), vec![group("r2/z1", &[1]), group("r1/z1", &[1])], &[], true);
     assert_eq!(found.iter().map(|g| g.priority).collect::<Vec<_>>(), [0, 0]);
 }

@@ -6,7 +6,7 @@ use model::names::Str;
 use model::service::{Service, UNSPECIFIED};
 
 /// How a client writes host names.
-pub(super) struct Spelling<'a> {
+pub(super) struct HostSpelling<'a> {
     /// The DNS domain in which the client looks up short names.
     pub(super) domain: &'a str,
     /// Whether names with a closing dot are known too.
@@ -23,7 +23,7 @@ pub(super) struct Domains {
 }
 
 /// All names and addresses of a service.
-pub(super) fn of_service(service: &Service, host: &str, addresses: &[&Str], spelling: &Spelling<'_>) -> Domains {
+pub(super) fn of_service(service: &Service, host: &str, addresses: &[&Str], spelling: &HostSpelling<'_>) -> Domains {
     let mut all = Vec::with_capacity(8);
     let mut short = Vec::with_capacity(4);
     for name in std::iter::once(host).chain(service.aliases.iter().map(|alias| alias.hostname.as_str())) {
@@ -46,7 +46,7 @@ pub(super) fn of_service(service: &Service, host: &str, addresses: &[&Str], spel
 /// A host that is another name of a service, with its other spellings for clients of this domain.
 pub(in crate::plan) fn of_alias(host: &str, domain: &str, absolute: bool) -> Vec<Str> {
     let mut all = vec![Str::from(host)];
-    alternatives(&mut all, host, &Spelling { domain, absolute, port: None });
+    alternatives(&mut all, host, &HostSpelling { domain, absolute, port: None });
     all
 }
 
@@ -68,7 +68,7 @@ fn push(domains: &mut Vec<Str>, host: &str, port: Option<u16>) {
 }
 
 /// Other spellings of a host: absolute, and shortened by what it shares with the client's domain.
-fn alternatives(out: &mut Vec<Str>, host: &str, spelling: &Spelling<'_>) {
+fn alternatives(out: &mut Vec<Str>, host: &str, spelling: &HostSpelling<'_>) {
     if spelling.absolute && host.parse::<IpAddr>().is_err() {
         push(out, &format!("{host}."), spelling.port);
     }
@@ -98,7 +98,7 @@ fn in_kubernetes(out: &mut Vec<Str>, host: &str, client_namespace: &str, port: O
     }
 }
 
-fn by_shared_suffix(out: &mut Vec<Str>, host: &str, spelling: &Spelling<'_>) {
+fn by_shared_suffix(out: &mut Vec<Str>, host: &str, spelling: &HostSpelling<'_>) {
     let parts: Vec<&str> = host.split('.').collect();
     let shared = parts.iter().rev().zip(spelling.domain.rsplit('.')).take_while(|(a, b)| **a == *b).count();
     let own = &parts[..parts.len() - shared];
@@ -113,11 +113,11 @@ fn by_shared_suffix(out: &mut Vec<Str>, host: &str, spelling: &Spelling<'_>) {
 
 #[cfg(test)]
 mod tests {
-    use super::{Spelling, Str, alternatives};
+    use super::{HostSpelling, Str, alternatives};
 
     fn of(host: &str, domain: &str, port: Option<u16>) -> Vec<Str> {
         let mut out = Vec::new();
-        alternatives(&mut out, host, &Spelling { domain, absolute: false, port });
+        alternatives(&mut out, host, &HostSpelling { domain, absolute: false, port });
         out
     }
 

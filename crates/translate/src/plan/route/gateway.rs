@@ -14,14 +14,14 @@ use scope::View;
 use scope::gateway::GatewayServer;
 
 use super::domains::with_port;
-use super::rules::{self, Target};
-use super::{Purpose, RouteEntry, RoutePlan, SessionState, Traits, VirtualHostPlan, destination, headers};
+use super::rules::{self, RouteContext};
+use super::{RouteEntry, RouteFlags, RoutePlan, SessionState, TablePurpose, VirtualHostPlan, destination, headers};
 
 /// The table of this name; an empty one if no server stands behind it, as while a listener drains.
 pub(crate) fn table(view: &View, name: &str) -> RoutePlan {
     let servers = view.gateway.as_ref().and_then(|gateway| gateway.servers_by_route.get(name));
     let Some((first, _)) = servers.and_then(|s| s.split_first()) else { return RoutePlan::unknown(name) };
-    let mut hosts = Hosts::new(view);
+    let mut hosts = GatewayHosts::new(view);
     for server in servers.into_iter().flatten() {
         hosts.add_server(server);
     }
@@ -30,7 +30,7 @@ pub(crate) fn table(view: &View, name: &str) -> RoutePlan {
         virtual_hosts.push(Shared::hashed(nothing_here(number(first))));
     }
     virtual_hosts.sort_by(|a, b| a.name.cmp(&b.name));
-    RoutePlan { name: name.into(), virtual_hosts, purpose: Purpose::Listener }
+    RoutePlan { name: name.into(), virtual_hosts, purpose: TablePurpose::Listener }
 }
 
 /// A virtual host without routes: Envoy answers 404.
@@ -46,7 +46,7 @@ fn nothing_here(port: u16) -> VirtualHostPlan {
 }
 
 /// Virtual hosts by host, while servers add to them.
-struct Hosts<'a> {
+struct GatewayHosts<'a> {
     view: &'a View,
     headers: headers::ProxyHeaders,
     retries: Option<Shared<HttpRetry>>,
@@ -55,19 +55,19 @@ struct Hosts<'a> {
     /// Routes of each VirtualService as bound to a gateway: made for the first server that uses them.
     made: Vec<Shared<Vec<RouteEntry>>>,
     made_for: BTreeMap<(Str, Namespace, Str), usize>,
-    hosts: BTreeMap<Rank, Host>,
+    hosts: BTreeMap<HostRank, GatewayHost>,
 }
 
 /// Hosts from specific to general, the order in which they are collapsed: plain ones before wildcards,
 /// long ones before short ones.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
-struct Rank {
+struct HostRank {
     wildcard: bool,
     length: Reverse<usize>,
     host: Str,
 }
 
-struct Host {
+struct GatewayHost {
     port: u16,
     domains: Vec<Str>,
     /// Routes, as indexes into those made.
@@ -76,9 +76,9 @@ struct Host {
     require_tls: bool,
 }
 
-impl<'a> Hosts<'a> {
-    fn new(view: &'a View) -> Hosts<'a> {
-        Hosts {
+impl<'a> GatewayHosts<'a> {
+    fn new(view: &'a View) -> GatewayHosts<'a> {
+        GatewayHosts {
             view,
             headers: headers::of_client(view),
             retries: view.settings.mesh.default_http_retry_policy.clone().map(Shared::new),
@@ -115,20 +115,20 @@ impl<'a> Hosts<'a> {
             return Some(*known);
         }
         let view = self.view;
-        let target = Target {
+        let context = RouteContext {
             view,
             port: number(server),
             gateways: &[&server.gateway],
             service: &|host| service(view, host, &meta.namespace),
             mesh_retries: self.retries.clone(),
-            traits: Traits {
+            flags: RouteFlags {
                 tls: server.spec.tls.is_some(),
                 forwarded_host: self.headers.forwarded_host,
                 plain_mirror_host: view.settings.knobs.disable_shadow_host_suffix,
-                ..Traits::default()
+                ..RouteFlags::default()
             },
         };
-        let routes = Some(rules::routes(&target, rule)).filter(|routes| !routes.is_empty())?;
+        let routes = Some(rules::routes(&context, rule)).filter(|routes| !routes.is_empty())?;
         self.made.push(Shared::hashed(routes));
         self.made_for.insert(key, self.made.len() - 1);
         Some(self.made.len() - 1)
@@ -137,7 +137,7 @@ impl<'a> Hosts<'a> {
     fn add_routes(&mut self, host: Hostname, server: &GatewayServer, rule: &VirtualServiceRule, routes: usize) {
         let view = self.view;
         let host = Str::from(host.to_lowercase());
-        let entry = self.hosts.entry(rank(&host)).or_insert_with(|| Host {
+        let entry = self.hosts.entry(rank(&host)).or_insert_with(|| GatewayHost {
             port: number(server),
             session: named_service(view, rule, &host).and_then(|s| destination::session(view, s)),
             domains: vec![host],
@@ -151,7 +151,7 @@ impl<'a> Hosts<'a> {
     /// A server that redirects to HTTPS does so for hosts without routes too.
     fn require_tls(&mut self, host: &str, server: &GatewayServer) {
         let host = Str::from(host.to_lowercase());
-        let entry = self.hosts.entry(rank(&host)).or_insert_with(|| Host {
+        let entry = self.hosts.entry(rank(&host)).or_insert_with(|| GatewayHost {
             port: number(server),
             domains: vec![host],
             routes: Vec::new(),
@@ -165,8 +165,8 @@ impl<'a> Hosts<'a> {
         let attempt_count = self.headers.attempt_count;
         let collapse = self.view.settings.knobs.route_collapse;
         let hosts = self.hosts.into_values();
-        let hosts: Vec<Host> = if collapse { collapsed(hosts) } else { hosts.collect() };
-        let plan = |host: Host| {
+        let hosts: Vec<GatewayHost> = if collapse { collapsed(hosts) } else { hosts.collect() };
+        let plan = |host: GatewayHost| {
             Shared::hashed(VirtualHostPlan {
                 name: with_port(&host.domains[0], host.port).into(),
                 routes: joined(&host.routes, &self.made),
@@ -181,8 +181,8 @@ impl<'a> Hosts<'a> {
 }
 
 /// Hosts with the same routes as one, named after the most specific of them.
-fn collapsed(hosts: impl Iterator<Item = Host>) -> Vec<Host> {
-    let mut out: Vec<Host> = Vec::new();
+fn collapsed(hosts: impl Iterator<Item = GatewayHost>) -> Vec<GatewayHost> {
+    let mut out: Vec<GatewayHost> = Vec::new();
     let mut newest: BTreeMap<Vec<usize>, usize> = BTreeMap::new();
     for host in hosts {
         match newest.get(&host.routes) {
@@ -207,8 +207,8 @@ fn joined(indexes: &[usize], made: &[Shared<Vec<RouteEntry>>]) -> Shared<Vec<Rou
     Shared::hashed(routes)
 }
 
-fn rank(host: &Str) -> Rank {
-    Rank { wildcard: is_wildcard(host), length: Reverse(host.len()), host: host.clone() }
+fn rank(host: &Str) -> HostRank {
+    HostRank { wildcard: is_wildcard(host), length: Reverse(host.len()), host: host.clone() }
 }
 
 fn number(server: &GatewayServer) -> u16 {

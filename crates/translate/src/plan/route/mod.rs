@@ -1,14 +1,14 @@
 //! One route table, made of virtual hosts that are shared and bear a fingerprint each: a table can be put
 //! together from encoded virtual hosts that are already at hand.
 
-mod assembly;
 pub(super) mod destination;
 pub(in crate::plan) mod domains;
 pub(crate) mod gateway;
 mod headers;
-mod registry;
+mod host_index;
 mod rules;
 pub(crate) mod sidecar;
+mod virtual_hosts;
 
 use api::istio::networking::v1alpha3::load_balancer_settings::ConsistentHashLb;
 use api::istio::networking::v1alpha3::{HttpMatchRequest, HttpRetry, HttpRoute, VirtualService};
@@ -22,12 +22,12 @@ pub struct RoutePlan {
     pub name: Str,
     /// In the order they are sent.
     pub virtual_hosts: Vec<Shared<VirtualHostPlan>>,
-    pub purpose: Purpose,
+    pub purpose: TablePurpose,
 }
 
 /// Whether a table serves a listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Purpose {
+pub enum TablePurpose {
     Listener,
     /// The client asked for a name that nothing stands behind. It is told so with an empty table, since an
     /// Envoy that gets no answer waits.
@@ -96,12 +96,12 @@ pub struct RuleRoute {
     pub mirrors: Vec<Option<Str>>,
     pub mesh_retries: Option<Shared<HttpRetry>>,
     pub session: Option<SessionState>,
-    pub traits: Traits,
+    pub flags: RouteFlags,
 }
 
 /// Settings of the client and the mesh that change how a rule is written down.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Traits {
+pub struct RouteFlags {
     /// The listener terminates TLS.
     pub tls: bool,
     /// Clients are told that HTTP/3 is spoken here.
@@ -140,6 +140,6 @@ impl RuleRoute {
 impl RoutePlan {
     /// The answer to a name that nothing stands behind.
     pub fn unknown(name: &str) -> RoutePlan {
-        RoutePlan { name: name.into(), virtual_hosts: Vec::new(), purpose: Purpose::Unknown }
+        RoutePlan { name: name.into(), virtual_hosts: Vec::new(), purpose: TablePurpose::Unknown }
     }
 }

@@ -10,10 +10,10 @@ use model::snapshot::routing::{Semantics, VirtualServiceRule};
 use scope::View;
 
 use super::destination;
-use super::{DestinationPlan, RouteEntry, RuleRoute, SessionState, Traits};
+use super::{DestinationPlan, RouteEntry, RouteFlags, RuleRoute, SessionState};
 
 /// What routes are made for.
-pub(super) struct Target<'a> {
+pub(super) struct RouteContext<'a> {
     pub(super) view: &'a View,
     /// The port that the client listens on.
     pub(super) port: u16,
@@ -22,23 +22,23 @@ pub(super) struct Target<'a> {
     /// A service that destinations may name.
     pub(super) service: &'a dyn Fn(&str) -> Option<&'a Service>,
     pub(super) mesh_retries: Option<Shared<HttpRetry>>,
-    pub(super) traits: Traits,
+    pub(super) flags: RouteFlags,
 }
 
 /// The routes that apply, in order. What stands behind a route that takes every request is left out.
-pub(super) fn routes(target: &Target<'_>, rule: &VirtualServiceRule) -> Vec<RouteEntry> {
+pub(super) fn routes(context: &RouteContext<'_>, rule: &VirtualServiceRule) -> Vec<RouteEntry> {
     let semantics = rule.semantics();
     let mut out = Vec::with_capacity(rule.config.spec.http.len());
     for (index, route) in rule.config.spec.http.iter().enumerate() {
         if route.r#match.is_empty() {
-            out.push(entry(target, rule, semantics, index, None));
+            out.push(entry(context, rule, semantics, index, None));
             break;
         }
         for (condition, request) in route.r#match.iter().enumerate() {
-            if !applies(target, request) {
+            if !applies(context, request) {
                 continue;
             }
-            out.push(entry(target, rule, semantics, index, Some(condition)));
+            out.push(entry(context, rule, semantics, index, Some(condition)));
             if takes_everything(request, semantics) {
                 return out;
             }
@@ -56,14 +56,14 @@ pub(super) fn is_catch_all(entry: &RouteEntry) -> bool {
 }
 
 /// Whether the condition can hold for this client at all.
-fn applies(target: &Target<'_>, request: &HttpMatchRequest) -> bool {
-    if request.port != 0 && request.port != u32::from(target.port) {
+fn applies(context: &RouteContext<'_>, request: &HttpMatchRequest) -> bool {
+    if request.port != 0 && request.port != u32::from(context.port) {
         return false;
     }
     if !request.gateways.is_empty() {
-        return request.gateways.iter().any(|g| target.gateways.contains(&g.as_str()));
+        return request.gateways.iter().any(|g| context.gateways.contains(&g.as_str()));
     }
-    let proxy = &target.view.proxy;
+    let proxy = &context.view.proxy;
     selects(&request.source_labels, &proxy.labels)
         && (request.source_namespace.is_empty() || proxy.namespace == request.source_namespace.as_str())
 }
@@ -86,7 +86,7 @@ fn takes_everything(request: &HttpMatchRequest, semantics: Semantics) -> bool {
 }
 
 fn entry(
-    target: &Target<'_>,
+    context: &RouteContext<'_>,
     rule: &VirtualServiceRule,
     semantics: Semantics,
     index: usize,
@@ -94,13 +94,13 @@ fn entry(
 ) -> RouteEntry {
     let config = &rule.config;
     let route = &config.spec.http[index];
-    let cluster = |d: &_| destination::cluster(Some(d), (target.service)(&d.host), target.port);
+    let cluster = |d: &_| destination::cluster(Some(d), (context.service)(&d.host), context.port);
     let destinations = route.route.iter().map(|weighted| {
         let destination = weighted.destination.as_ref();
         let host = destination.map_or("", |d| &d.host);
         DestinationPlan {
-            cluster: destination::cluster(destination, (target.service)(host), target.port),
-            hash: destination.and_then(|d| destination::hashing(target.view, d)),
+            cluster: destination::cluster(destination, (context.service)(host), context.port),
+            hash: destination.and_then(|d| destination::hashing(context.view, d)),
         }
     });
     RouteEntry::Rule(Box::new(RuleRoute {
@@ -110,19 +110,19 @@ fn entry(
         namespace: config.meta.namespace.clone(),
         object: config.meta.name.clone(),
         semantics,
-        port: target.port,
+        port: context.port,
         destinations: destinations.collect(),
         mirror: route.mirror.as_ref().map(cluster),
         mirrors: route.mirrors.iter().map(|m| m.destination.as_ref().map(cluster)).collect(),
-        mesh_retries: target.mesh_retries.clone(),
-        session: session(target, route),
-        traits: target.traits,
+        mesh_retries: context.mesh_retries.clone(),
+        session: session(context, route),
+        flags: context.flags,
     }))
 }
 
 /// The session of the last destination that is called at all. Two that ask for one after another cannot
 /// both have it: the first does.
-fn session(target: &Target<'_>, route: &HttpRoute) -> Option<SessionState> {
+fn session(context: &RouteContext<'_>, route: &HttpRoute) -> Option<SessionState> {
     if route.redirect.is_some() || route.direct_response.is_some() {
         return None;
     }
@@ -130,7 +130,7 @@ fn session(target: &Target<'_>, route: &HttpRoute) -> Option<SessionState> {
     let mut chosen = None;
     for weighted in route.route.iter().filter(|d| alone || d.weight != 0) {
         let host = weighted.destination.as_ref().map_or("", |d| &d.host);
-        let wanted = (target.service)(host).and_then(|service| destination::session(target.view, service));
+        let wanted = (context.service)(host).and_then(|service| destination::session(context.view, service));
         if wanted.is_some() && chosen.is_some() {
             break;
         }

@@ -13,11 +13,11 @@ use model::snapshot::routing::{Semantics, VirtualServiceRule};
 use scope::View;
 use scope::egress::EgressListener;
 
-use super::assembly::{Assembly, Group, HTTP_PORT};
 use super::domains::with_port;
-use super::registry::{Entry, Registry};
-use super::rules::{self, Target};
-use super::{DefaultRoute, Purpose, RouteEntry, RoutePlan, Traits, VirtualHostPlan, destination, headers};
+use super::host_index::{HostEntry, HostIndex};
+use super::rules::{self, RouteContext};
+use super::virtual_hosts::{HTTP_PORT, HostGroup, VirtualHostBuilder};
+use super::{DefaultRoute, RouteEntry, RouteFlags, RoutePlan, TablePurpose, VirtualHostPlan, destination, headers};
 use crate::names;
 
 /// What all route tables of one client have in common.
@@ -53,43 +53,43 @@ impl<'a> RouteTables<'a> {
             RouteName::Detected { host, .. } => virtual_hosts = for_any_domain(&virtual_hosts, name, host),
             RouteName::Port(_) | RouteName::AnyPort => virtual_hosts.push(Shared::hashed(self.catch_all())),
         }
-        RoutePlan { name: name.into(), virtual_hosts, purpose: Purpose::Listener }
+        RoutePlan { name: name.into(), virtual_hosts, purpose: TablePurpose::Listener }
     }
 
     fn virtual_hosts(&self, parsed: &RouteName<'_>, name: &str) -> Vec<Shared<VirtualHostPlan>> {
         let port = parsed.port();
         let Some(listener) = egress_listener(self.view, port, name) else { return Vec::new() };
         let port = if is_forward_proxy(listener) { 0 } else { port };
-        let registry = match parsed {
-            RouteName::Detected { host, .. } => Registry::only(host, &listener.services, port),
-            RouteName::Port(_) | RouteName::AnyPort => Registry::new(&listener.services, port),
+        let host_index = match parsed {
+            RouteName::Detected { host, .. } => HostIndex::only(host, &listener.services, port),
+            RouteName::Port(_) | RouteName::AnyPort => HostIndex::new(&listener.services, port),
         };
-        let groups = self.groups(listener, &registry, port);
-        let mut hosts =
-            Assembly::new(self.view, self.headers.attempt_count, &registry, port, &groups).virtual_hosts(&groups);
+        let groups = self.groups(listener, &host_index, port);
+        let mut hosts = VirtualHostBuilder::new(self.view, self.headers.attempt_count, &host_index, port, &groups)
+            .virtual_hosts(&groups);
         hosts.sort_by(|a, b| a.name.cmp(&b.name));
         hosts
     }
 
     /// Hosts that share routes: those of each VirtualService, then each service without one.
-    fn groups(&self, listener: &EgressListener, registry: &Registry<'_>, port: u16) -> Vec<Group> {
-        let mut groups = Vec::with_capacity(registry.entries.len());
-        let mut routed = vec![false; registry.entries.len()];
+    fn groups(&self, listener: &EgressListener, host_index: &HostIndex<'_>, port: u16) -> Vec<HostGroup> {
+        let mut groups = Vec::with_capacity(host_index.entries.len());
+        let mut routed = vec![false; host_index.entries.len()];
         for rule in &listener.virtual_services {
-            if registry.wants(rule, port == HTTP_PORT) {
-                self.rule_groups(&mut groups, rule, listener, registry, port);
+            if host_index.wants(rule, port == HTTP_PORT) {
+                self.rule_groups(&mut groups, rule, listener, host_index, port);
             }
         }
         for index in groups.iter().flat_map(|g| &g.services) {
             routed[*index] = true;
         }
         // What is only another name of a service stands among that service's domains.
-        let is_alias = |entry: &Entry<'_>| entry.service.resolution == Resolution::Alias;
-        let rest = registry.entries.iter().enumerate().filter(|(index, entry)| !routed[*index] && !is_alias(entry));
+        let is_alias = |entry: &HostEntry<'_>| entry.service.resolution == Resolution::Alias;
+        let rest = host_index.entries.iter().enumerate().filter(|(index, entry)| !routed[*index] && !is_alias(entry));
         for (index, entry) in rest {
             for port in entry.http_ports() {
                 let routes = Shared::hashed(vec![self.default_route(entry, port.number)]);
-                groups.push(Group { port: port.number, services: vec![index], others: Vec::new(), routes });
+                groups.push(HostGroup { port: port.number, services: vec![index], others: Vec::new(), routes });
             }
         }
         groups
@@ -97,36 +97,36 @@ impl<'a> RouteTables<'a> {
 
     fn rule_groups(
         &self,
-        groups: &mut Vec<Group>,
+        groups: &mut Vec<HostGroup>,
         rule: &VirtualServiceRule,
         listener: &EgressListener,
-        registry: &Registry<'_>,
+        host_index: &HostIndex<'_>,
         port: u16,
     ) {
-        let target = Target {
+        let context = RouteContext {
             view: self.view,
             port,
             gateways: &[names::MESH_GATEWAY],
-            service: &|host| registry.get(host),
+            service: &|host| host_index.get(host),
             mesh_retries: self.retries.clone(),
-            traits: Traits {
+            flags: RouteFlags {
                 forwarded_host: self.headers.forwarded_host,
                 plain_mirror_host: self.view.settings.knobs.disable_shadow_host_suffix,
-                ..Traits::default()
+                ..RouteFlags::default()
             },
         };
-        let routes = rules::routes(&target, rule);
+        let routes = rules::routes(&context, rule);
         if routes.is_empty() {
             return;
         }
-        let claimed = registry.claimed(rule, listener);
-        let owners = claimed.services.iter().map(|index| &registry.entries[*index].service.namespace);
+        let hosts = host_index.hosts_of(rule, listener);
+        let owners = hosts.services.iter().map(|index| &host_index.entries[*index].service.namespace);
         if rule.semantics() == Semantics::Gateway && !self.may_route(rule, owners) {
             return;
         }
         let mut by_port: BTreeMap<u16, Vec<usize>> = BTreeMap::new();
-        for index in &claimed.services {
-            for port in registry.entries[*index].http_ports() {
+        for index in &hosts.services {
+            for port in host_index.entries[*index].http_ports() {
                 by_port.entry(port.number).or_default().push(*index);
             }
         }
@@ -135,7 +135,7 @@ impl<'a> RouteTables<'a> {
         }
         let routes = Shared::hashed(routes);
         for (port, services) in by_port {
-            groups.push(Group { port, services, others: claimed.others.clone(), routes: routes.clone() });
+            groups.push(HostGroup { port, services, others: hosts.others.clone(), routes: routes.clone() });
         }
     }
 
@@ -145,7 +145,7 @@ impl<'a> RouteTables<'a> {
         owners.any(|owner| owner == namespace || self.view.proxy.namespace == *namespace)
     }
 
-    fn default_route(&self, entry: &Entry<'_>, port: u16) -> RouteEntry {
+    fn default_route(&self, entry: &HostEntry<'_>, port: u16) -> RouteEntry {
         RouteEntry::Default(DefaultRoute {
             cluster: names::outbound_cluster(port, "", &entry.host).into(),
             operation: format!("{}/*", with_port(&entry.host, port)).into(),

@@ -11,14 +11,14 @@ use api::{Duration, any};
 use model::settings::Milliseconds;
 
 use crate::dns_cache::{CARES, DnsFamily, lookup_family};
-use crate::plan::cluster::Context;
+use crate::plan::cluster::ClusterContext;
 
 const FORWARD_PROXY: &str = "envoy.clusters.dynamic_forward_proxy";
 
 /// Lets Envoy resolve a cluster's endpoints.
 pub(super) fn resolve(
     cluster: &mut Cluster,
-    context: &Context,
+    context: &ClusterContext,
     family: DnsFamily,
     jitter: Milliseconds,
     udp_max_queries: u32,

@@ -12,10 +12,10 @@ use api::{Value, any, value};
 use model::names::Str;
 
 use super::inbound::{bind_config, one_endpoint};
-use super::{Draft, HTTP_OPTIONS, delimited, discovery, dns, http, pool, tls};
+use super::{ClusterDraft, HTTP_OPTIONS, delimited, discovery, dns, http, pool, tls};
 use crate::dns_cache::{self, DnsCache};
 use crate::names;
-use crate::plan::cluster::Context;
+use crate::plan::cluster::ClusterContext;
 use crate::render::endpoints::{fields, text};
 
 const CREDENTIAL_SOCKET: &str = "./var/run/secrets/credential-uds/socket";
@@ -23,7 +23,7 @@ const METADATA_EXCHANGE: &str = "istio.metadata_exchange";
 const METADATA_EXCHANGE_TYPE: &str = "type.googleapis.com/envoy.tcp.metadataexchange.config.MetadataExchange";
 
 /// Nowhere.
-pub(super) fn black_hole(name: &str, context: &Context) -> Cluster {
+pub(super) fn black_hole(name: &str, context: &ClusterContext) -> Cluster {
     Cluster {
         name: name.to_owned(),
         alt_stat_name: delimited(name),
@@ -34,7 +34,7 @@ pub(super) fn black_hole(name: &str, context: &Context) -> Cluster {
 }
 
 /// Where the client meant its connection to go.
-pub(super) fn passthrough(name: &str, context: &Context) -> Cluster {
+pub(super) fn passthrough(name: &str, context: &ClusterContext) -> Cluster {
     let mut cluster = original_destination(name, context);
     if context.features.metadata_exchange {
         cluster.filters.push(metadata_exchange());
@@ -43,7 +43,7 @@ pub(super) fn passthrough(name: &str, context: &Context) -> Cluster {
 }
 
 /// The workload's own ports. Upstream counts them under the name of the outbound cluster.
-pub(super) fn inbound_passthrough(name: &str, context: &Context, bind: &[Str]) -> Cluster {
+pub(super) fn inbound_passthrough(name: &str, context: &ClusterContext, bind: &[Str]) -> Cluster {
     Cluster {
         alt_stat_name: delimited(names::PASSTHROUGH_CLUSTER),
         upstream_bind_config: bind_config(bind),
@@ -51,8 +51,8 @@ pub(super) fn inbound_passthrough(name: &str, context: &Context, bind: &[Str]) -
     }
 }
 
-fn original_destination(name: &str, context: &Context) -> Cluster {
-    let mut draft = Draft::default();
+fn original_destination(name: &str, context: &ClusterContext) -> Cluster {
+    let mut draft = ClusterDraft::default();
     draft.cluster.name = name.to_owned();
     draft.cluster.alt_stat_name = delimited(name);
     draft.cluster.cluster_discovery_type = discovery(DiscoveryType::OriginalDst);
@@ -66,8 +66,8 @@ fn original_destination(name: &str, context: &Context) -> Cluster {
 }
 
 /// Where the Host header says, with TLS if mesh config asks for it.
-pub(super) fn allow_any_dynamic_dns(name: &str, context: &Context, cache: &DnsCache) -> Cluster {
-    let mut draft = Draft::default();
+pub(super) fn allow_any_dynamic_dns(name: &str, context: &ClusterContext, cache: &DnsCache) -> Cluster {
+    let mut draft = ClusterDraft::default();
     draft.cluster.name = name.to_owned();
     draft.cluster.alt_stat_name = delimited(name);
     pool::apply(&mut draft, context, None, None);
@@ -88,7 +88,7 @@ pub(super) fn allow_any_dynamic_dns(name: &str, context: &Context, cache: &DnsCa
 }
 
 /// The agent's socket for secrets of other providers.
-pub(super) fn external_sds(name: &str, context: &Context) -> Cluster {
+pub(super) fn external_sds(name: &str, context: &ClusterContext) -> Cluster {
     let config = ProtocolConfig::Http2ProtocolOptions(Http2ProtocolOptions::default());
     let options = HttpProtocolOptions {
         upstream_protocol_options: Some(UpstreamProtocolOptions::ExplicitHttpConfig(ExplicitHttpConfig {

@@ -15,14 +15,14 @@ use api::istio::networking::v1alpha3::connection_pool_settings::http_settings::H
 use model::port::Protocol;
 use model::proxy::ProxyKind;
 
-use super::Draft;
-use crate::plan::cluster::Context;
+use super::ClusterDraft;
+use crate::plan::cluster::ClusterContext;
 
 const PRESERVE_CASE: &str =
     "type.googleapis.com/envoy.extensions.http.header_formatters.preserve_case.v3.PreserveCaseFormatterConfig";
 
 /// The HTTP version that the port's protocol asks for.
-pub(super) fn speak(draft: &mut Draft, context: &Context, protocol: Protocol) {
+pub(super) fn speak(draft: &mut ClusterDraft, context: &ClusterContext, protocol: Protocol) {
     if protocol.is_http2() {
         return speak_http2(draft);
     }
@@ -36,13 +36,13 @@ pub(super) fn speak(draft: &mut Draft, context: &Context, protocol: Protocol) {
 }
 
 /// HTTP/2, unless something else was settled before.
-pub(super) fn speak_http2(draft: &mut Draft) {
+pub(super) fn speak_http2(draft: &mut ClusterDraft) {
     let config = || explicit(ProtocolConfig::Http2ProtocolOptions(Http2ProtocolOptions::default()));
     draft.http().upstream_protocol_options.get_or_insert_with(config);
 }
 
 /// Whatever the client speaks.
-pub(super) fn follow_client(draft: &mut Draft) {
+pub(super) fn follow_client(draft: &mut ClusterDraft) {
     let options = draft.http();
     let http1 = match options.upstream_protocol_options.take() {
         Some(UpstreamProtocolOptions::ExplicitHttpConfig(ExplicitHttpConfig {
@@ -54,7 +54,7 @@ pub(super) fn follow_client(draft: &mut Draft) {
 }
 
 /// What a cluster without a service speaks.
-pub(super) fn passthrough_options(context: &Context) -> HttpProtocolOptions {
+pub(super) fn passthrough_options(context: &ClusterContext) -> HttpProtocolOptions {
     let http1 = if context.preserve_case { case_preserving() } else { Http1ProtocolOptions::default() };
     let common = api::envoy::config::core::v3::HttpProtocolOptions {
         idle_timeout: Some(api::Duration { seconds: 300, nanos: 0 }),
@@ -75,7 +75,7 @@ pub(super) fn with_protocol(mut options: HttpProtocolOptions) -> HttpProtocolOpt
 }
 
 /// The HTTP/2 options, if HTTP/2 is all the client speaks.
-pub(super) fn http2_options(draft: &mut Draft) -> Option<&mut Http2ProtocolOptions> {
+pub(super) fn http2_options(draft: &mut ClusterDraft) -> Option<&mut Http2ProtocolOptions> {
     match draft.http.as_mut()?.upstream_protocol_options.as_mut()? {
         UpstreamProtocolOptions::ExplicitHttpConfig(ExplicitHttpConfig {
             protocol_config: Some(ProtocolConfig::Http2ProtocolOptions(options)),
@@ -86,7 +86,7 @@ pub(super) fn http2_options(draft: &mut Draft) -> Option<&mut Http2ProtocolOptio
 
 /// Whether HTTP/1 traffic to this port is carried as HTTP/2. A rule may ask for it on any port, the mesh only
 /// where the port is known to be HTTP.
-pub(super) fn is_upgraded(context: &Context, protocol: Protocol, pool: Option<&ConnectionPoolSettings>) -> bool {
+pub(super) fn is_upgraded(context: &ClusterContext, protocol: Protocol, pool: Option<&ConnectionPoolSettings>) -> bool {
     if let Some(http) = pool.and_then(|p| p.http.as_ref()) {
         if http.use_client_protocol {
             return false;

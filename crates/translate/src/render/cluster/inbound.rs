@@ -9,16 +9,16 @@ use api::envoy::config::endpoint::v3::{ClusterLoadAssignment, Endpoint, LbEndpoi
 use model::names::Str;
 
 use super::outbound::original_destination;
-use super::{Draft, delimited, discovery, http, metadata, pool};
-use crate::plan::cluster::inbound::{Destination, Inbound};
-use crate::plan::cluster::{Context, effective};
+use super::{ClusterDraft, delimited, discovery, http, metadata, pool};
+use crate::plan::cluster::inbound::{InboundDestination, InboundPlan};
+use crate::plan::cluster::{ClusterContext, effective};
 use crate::render::endpoints::{address, socket_address};
 
 /// The longest time that fits into 64 bits of nanoseconds: original destinations are never forgotten.
 const NEVER: Duration = Duration { seconds: 9_223_372_035, nanos: 0 };
 
 /// The cluster.
-pub(super) fn cluster(name: &str, context: &Context, plan: &Inbound) -> Cluster {
+pub(super) fn cluster(name: &str, context: &ClusterContext, plan: &InboundPlan) -> Cluster {
     let mut draft = start(name, plan);
     http::speak(&mut draft, context, plan.protocol);
     // Only a rule for the whole service counts; its subsets are the clients' business.
@@ -37,20 +37,20 @@ pub(super) fn cluster(name: &str, context: &Context, plan: &Inbound) -> Cluster 
     draft.finish()
 }
 
-fn start(name: &str, plan: &Inbound) -> Draft {
-    let mut draft = Draft::default();
+fn start(name: &str, plan: &InboundPlan) -> ClusterDraft {
+    let mut draft = ClusterDraft::default();
     let cluster = &mut draft.cluster;
     cluster.name = name.to_owned();
     cluster.alt_stat_name = delimited(plan.stat_name.as_deref().unwrap_or(name));
     cluster.common_lb_config = Some(CommonLbConfig::default());
     match &plan.destination {
-        Destination::Original { port_override } => {
+        InboundDestination::Original { port_override } => {
             cluster.cluster_discovery_type = discovery(DiscoveryType::OriginalDst);
             cluster.lb_config = original_destination(*port_override);
             cluster.set_lb_policy(LbPolicy::ClusterProvided);
             cluster.cleanup_interval = Some(NEVER);
         }
-        Destination::Fixed { address, port } => {
+        InboundDestination::Fixed { address, port } => {
             cluster.cluster_discovery_type = discovery(DiscoveryType::Static);
             cluster.load_assignment = Some(one_endpoint(name, address, *port));
         }

@@ -15,21 +15,26 @@ use api::istio::networking::v1alpha3::{LoadBalancerSettings, WarmupConfiguration
 use model::port::Protocol;
 use model::service::TrafficDistribution;
 
-use super::{Draft, discovery};
-use crate::plan::cluster::Context;
-use crate::plan::cluster::outbound::Outbound;
-use crate::plan::locality::Setting;
-use crate::plan::policy::{self, Effective};
+use super::{ClusterDraft, discovery};
+use crate::plan::cluster::ClusterContext;
+use crate::plan::cluster::outbound::OutboundPlan;
+use crate::plan::locality::LocalityLb;
+use crate::plan::policy::{self, EffectivePolicy};
 
 /// Applies load balancing to a cluster whose outlier detection is settled.
-pub(super) fn apply(draft: &mut Draft, context: &Context, plan: &Outbound, policy: &Effective<'_>) {
+pub(super) fn apply(
+    draft: &mut ClusterDraft,
+    context: &ClusterContext,
+    plan: &OutboundPlan,
+    policy: &EffectivePolicy<'_>,
+) {
     let sends_unhealthy = context.features.sends_unhealthy || plan.distribution != TrafficDistribution::Any;
     let common = draft.cluster.common_lb_config.get_or_insert_default();
     if sends_unhealthy {
         // Otherwise Envoy would call endpoints that are not ready.
         common.healthy_panic_threshold.get_or_insert(Percent { value: 0.0 });
     }
-    let setting = Setting::of(policy.balancer, plan.distribution, &context.mesh);
+    let setting = LocalityLb::of(policy.balancer, plan.distribution, &context.mesh);
     common.locality_config_specifier = locality_config(context, setting, policy.outlier.is_some());
     if draft.is_original_destination() {
         return draft.cluster.set_lb_policy(LbPolicy::ClusterProvided);
@@ -48,13 +53,13 @@ pub(super) fn apply(draft: &mut Draft, context: &Context, plan: &Outbound, polic
 
 /// Weighing localities changes what algorithms like least request do, so it is only on where asked for.
 fn locality_config(
-    context: &Context,
-    setting: Option<Setting<'_>>,
+    context: &ClusterContext,
+    setting: Option<LocalityLb<'_>>,
     detects_outliers: bool,
 ) -> Option<LocalityConfigSpecifier> {
     let weighted = LocalityConfigSpecifier::LocalityWeightedLbConfig(LocalityWeightedLbConfig {});
     let asked_for = match setting {
-        Some(Setting::ZoneAware(zones)) => {
+        Some(LocalityLb::ZoneAware(zones)) => {
             let off = zones.enabled == Some(false);
             return Some(LocalityConfigSpecifier::ZoneAwareLbConfig(ZoneAwareLbConfig {
                 routing_enabled: off.then_some(Percent { value: 0.0 }),
@@ -62,17 +67,17 @@ fn locality_config(
                 ..ZoneAwareLbConfig::default()
             }));
         }
-        Some(Setting::Locality(locality)) => {
+        Some(LocalityLb::Locality(locality)) => {
             let orders = !locality.failover.is_empty() || !locality.failover_priority.is_empty();
             !locality.distribute.is_empty() || (detects_outliers && orders)
         }
-        Some(Setting::Near(_)) => true,
+        Some(LocalityLb::Near(_)) => true,
         None => false,
     };
     (asked_for || context.features.locality_weighted_lb).then_some(weighted)
 }
 
-fn algorithm(draft: &mut Draft, balancer: Option<&LoadBalancerSettings>) {
+fn algorithm(draft: &mut ClusterDraft, balancer: Option<&LoadBalancerSettings>) {
     let slow_start = balancer.and_then(slow_start);
     let (algorithm, config) = match policy::simple(balancer) {
         SimpleLb::Random => (LbPolicy::Random, None),

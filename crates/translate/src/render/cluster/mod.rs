@@ -35,12 +35,12 @@ pub fn cluster(plan: &ClusterPlan) -> Cluster {
 
 /// A cluster being written, with the HTTP options that are only encoded at the end.
 #[derive(Debug, Default)]
-struct Draft {
+struct ClusterDraft {
     cluster: Cluster,
     http: Option<HttpProtocolOptions>,
 }
 
-impl Draft {
+impl ClusterDraft {
     fn http(&mut self) -> &mut HttpProtocolOptions {
         self.http.get_or_insert_default()
     }

@@ -9,17 +9,17 @@ use api::envoy::config::core::v3::{HealthStatus, HealthStatusSet};
 use api::envoy::r#type::v3::Percent;
 use model::service::TrafficDistribution;
 
-use super::{Draft, delimited, discovery, dns, fixed, http, lb, metadata, outlier, pool, tls};
+use super::{ClusterDraft, delimited, discovery, dns, fixed, http, lb, metadata, outlier, pool, tls};
 use crate::dns_cache::{self, DnsCache};
-use crate::plan::cluster::outbound::{Discovery, Outbound};
-use crate::plan::cluster::{Context, effective};
-use crate::plan::policy::Effective;
+use crate::plan::cluster::outbound::{EndpointDiscovery, OutboundPlan};
+use crate::plan::cluster::{ClusterContext, effective};
+use crate::plan::policy::EffectivePolicy;
 use crate::render::{endpoints, secrets};
 
 /// The cluster.
-pub(super) fn cluster(name: &str, context: &Context, plan: &Outbound) -> Cluster {
+pub(super) fn cluster(name: &str, context: &ClusterContext, plan: &OutboundPlan) -> Cluster {
     let policy = effective(plan.rule.as_ref(), &context.mesh, plan.port);
-    let forwarded = matches!(plan.discovery, Discovery::DynamicForwardProxy(_));
+    let forwarded = matches!(plan.discovery, EndpointDiscovery::DynamicForwardProxy(_));
     let mut draft = start(name, context, plan);
     http::speak(&mut draft, context, plan.protocol);
     if http::is_upgraded(context, plan.protocol, policy.pool) {
@@ -45,26 +45,26 @@ pub(super) fn cluster(name: &str, context: &Context, plan: &Outbound) -> Cluster
 }
 
 /// The cluster as far as its discovery goes.
-fn start(name: &str, context: &Context, plan: &Outbound) -> Draft {
-    let mut draft = Draft::default();
+fn start(name: &str, context: &ClusterContext, plan: &OutboundPlan) -> ClusterDraft {
+    let mut draft = ClusterDraft::default();
     let cluster = &mut draft.cluster;
     cluster.name = name.to_owned();
     cluster.alt_stat_name = delimited(plan.stat_name.as_deref().unwrap_or(name));
     cluster.common_lb_config = Some(CommonLbConfig::default());
     match &plan.discovery {
-        Discovery::Eds => cluster.cluster_discovery_type = discovery(DiscoveryType::Eds),
-        Discovery::Dns { logical, family, jitter, udp_max_queries, endpoints: groups } => {
+        EndpointDiscovery::Eds => cluster.cluster_discovery_type = discovery(DiscoveryType::Eds),
+        EndpointDiscovery::Dns { logical, family, jitter, udp_max_queries, endpoints: groups } => {
             let kind = if *logical { DiscoveryType::LogicalDns } else { DiscoveryType::StrictDns };
             cluster.cluster_discovery_type = discovery(kind);
             dns::resolve(cluster, context, *family, *jitter, *udp_max_queries);
             cluster.load_assignment = Some(endpoints::assignment(name, groups));
         }
-        Discovery::OriginalDestination { port_override } => {
+        EndpointDiscovery::OriginalDestination { port_override } => {
             cluster.cluster_discovery_type = discovery(DiscoveryType::OriginalDst);
             cluster.set_lb_policy(LbPolicy::ClusterProvided);
             cluster.lb_config = original_destination(*port_override);
         }
-        Discovery::DynamicForwardProxy(family) => {
+        EndpointDiscovery::DynamicForwardProxy(family) => {
             cluster.common_lb_config = None;
             dns::forward(cluster, dns_cache::render(&DnsCache::of_host(&plan.service.host, *family)), false);
         }
@@ -78,7 +78,12 @@ pub(super) fn original_destination(port_override: Option<u16>) -> Option<LbConfi
     port_override.map(|port| LbConfig::OriginalDstLbConfig(config(port)))
 }
 
-fn detect_outliers(draft: &mut Draft, context: &Context, plan: &Outbound, policy: &Effective<'_>) {
+fn detect_outliers(
+    draft: &mut ClusterDraft,
+    context: &ClusterContext,
+    plan: &OutboundPlan,
+    policy: &EffectivePolicy<'_>,
+) {
     let always_sends_unhealthy =
         context.features.always_sends_unhealthy || plan.distribution != TrafficDistribution::Any;
     if let Some(settings) = policy.outlier {
@@ -97,7 +102,13 @@ fn detect_outliers(draft: &mut Draft, context: &Context, plan: &Outbound, policy
     }
 }
 
-fn describe(cluster: &mut Cluster, context: &Context, plan: &Outbound, policy: &Effective<'_>, forwarded: bool) {
+fn describe(
+    cluster: &mut Cluster,
+    context: &ClusterContext,
+    plan: &OutboundPlan,
+    policy: &EffectivePolicy<'_>,
+    forwarded: bool,
+) {
     if context.features.telemetry_label && !forwarded {
         metadata::add_services(cluster, [&plan.service]);
     }

@@ -8,13 +8,13 @@ use api::istio::networking::v1alpha3::ConnectionPoolSettings;
 use api::istio::networking::v1alpha3::connection_pool_settings::{HttpSettings, TcpSettings, tcp_settings};
 use api::istio::networking::v1alpha3::traffic_policy::RetryBudget;
 
-use super::{Draft, http};
-use crate::plan::cluster::Context;
+use super::{ClusterDraft, http};
+use crate::plan::cluster::ClusterContext;
 
 /// Applies a pool; without one the mesh's limits hold, which are none.
 pub(super) fn apply(
-    draft: &mut Draft,
-    context: &Context,
+    draft: &mut ClusterDraft,
+    context: &ClusterContext,
     pool: Option<&ConnectionPoolSettings>,
     budget: Option<&RetryBudget>,
 ) {
@@ -61,7 +61,7 @@ fn retry_budget(budget: &RetryBudget) -> thresholds::RetryBudget {
 }
 
 /// The mesh's keep-alive with what the pool sets in its place, field by field.
-fn keep_alive(context: &Context, tcp: Option<&TcpSettings>) -> Option<UpstreamConnectionOptions> {
+fn keep_alive(context: &ClusterContext, tcp: Option<&TcpSettings>) -> Option<UpstreamConnectionOptions> {
     let own = tcp.and_then(|t| t.tcp_keepalive.as_ref());
     let settings: Vec<&tcp_settings::TcpKeepalive> =
         [own, context.mesh.tcp_keepalive.as_ref()].into_iter().flatten().collect();
@@ -77,7 +77,7 @@ fn keep_alive(context: &Context, tcp: Option<&TcpSettings>) -> Option<UpstreamCo
     Some(UpstreamConnectionOptions { tcp_keepalive: Some(keepalive), ..UpstreamConnectionOptions::default() })
 }
 
-fn limit_connections(draft: &mut Draft, tcp: Option<&TcpSettings>, http: Option<&HttpSettings>) {
+fn limit_connections(draft: &mut ClusterDraft, tcp: Option<&TcpSettings>, http: Option<&HttpSettings>) {
     let idle = http.and_then(|h| h.idle_timeout).or(tcp.and_then(|t| t.idle_timeout));
     let duration = tcp.and_then(|t| t.max_connection_duration);
     let requests = http.and_then(|h| positive(h.max_requests_per_connection));

@@ -25,11 +25,11 @@ use api::{Any, Struct, any};
 use model::names::Str;
 use model::proxy::ProxyKind;
 
-use super::{Draft, dns, http};
+use super::{ClusterDraft, dns, http};
 use crate::dns_cache::{self, DnsCache};
-use crate::plan::cluster::outbound::{Discovery, Outbound, Security};
-use crate::plan::cluster::{ClientCertificates, Context};
-use crate::plan::policy::Effective;
+use crate::plan::cluster::outbound::{EndpointDiscovery, OutboundPlan, UpstreamSecurity};
+use crate::plan::cluster::{ClientCertificateFiles, ClusterContext};
+use crate::plan::policy::EffectivePolicy;
 use crate::render::endpoints::{fields, text};
 use crate::render::secrets;
 
@@ -40,12 +40,18 @@ const PROXY_PROTOCOL: &str = "envoy.transport_sockets.upstream_proxy_protocol";
 const SYSTEM_ROOTS: &str = "system";
 
 /// Applies what the rule and the mesh say about TLS to a cluster whose HTTP version is settled.
-pub(super) fn apply(draft: &mut Draft, context: &Context, plan: &Outbound, policy: &Effective<'_>) {
-    let Security::Originate { automatic, server_name, accounts } = &plan.security else { return };
-    let wish = Wish { automatic: *automatic, server_name: server_name.as_deref().unwrap_or_default(), accounts };
-    if let Some((settings, detected)) = settled(context, plan.external, policy.tls, &wish) {
-        let origin = Origin { plan: Some(plan), context, accounts };
-        let socket = origin.tls_context(draft, &settings).map(|tls| tls_socket(&tls));
+pub(super) fn apply(
+    draft: &mut ClusterDraft,
+    context: &ClusterContext,
+    plan: &OutboundPlan,
+    policy: &EffectivePolicy<'_>,
+) {
+    let UpstreamSecurity::Originate { automatic, server_name, accounts } = &plan.security else { return };
+    let default =
+        DefaultTls { automatic: *automatic, server_name: server_name.as_deref().unwrap_or_default(), accounts };
+    if let Some((settings, detected)) = settled(context, plan.external, policy.tls, &default) {
+        let origination = TlsOrigination { plan: Some(plan), context, accounts };
+        let socket = origination.tls_context(draft, &settings).map(|tls| tls_socket(&tls));
         let per_endpoint = detected && settings.mode() == TlSmode::IstioMutual && !draft.is_original_destination();
         match socket {
             Some(socket) if per_endpoint => draft.cluster.transport_socket_matches = by_endpoint(socket),
@@ -58,13 +64,13 @@ pub(super) fn apply(draft: &mut Draft, context: &Context, plan: &Outbound, polic
 }
 
 /// TLS to whatever name a client asked for.
-pub(super) fn originate_to_any(draft: &mut Draft, context: &Context, settings: &ClientTlsSettings) {
-    let origin = Origin { plan: None, context, accounts: &[] };
-    draft.cluster.transport_socket = origin.tls_context(draft, settings).map(|tls| tls_socket(&tls));
+pub(super) fn originate_to_any(draft: &mut ClusterDraft, context: &ClusterContext, settings: &ClientTlsSettings) {
+    let origination = TlsOrigination { plan: None, context, accounts: &[] };
+    draft.cluster.transport_socket = origination.tls_context(draft, settings).map(|tls| tls_socket(&tls));
 }
 
 /// What holds where the rule says nothing.
-struct Wish<'a> {
+struct DefaultTls<'a> {
     automatic: bool,
     server_name: &'a str,
     accounts: &'a [Str],
@@ -72,18 +78,18 @@ struct Wish<'a> {
 
 /// The settings to use, and whether they were chosen without a rule.
 fn settled<'a>(
-    context: &Context,
+    context: &ClusterContext,
     external: bool,
     rule: Option<&'a ClientTlsSettings>,
-    wish: &Wish<'_>,
+    default: &DefaultTls<'_>,
 ) -> Option<(Cow<'a, ClientTlsSettings>, bool)> {
     let Some(settings) = rule else {
-        let accounts: Vec<String> = wish.accounts.iter().map(|a| a.to_string()).collect();
+        let accounts: Vec<String> = default.accounts.iter().map(|a| a.to_string()).collect();
         let own = match &context.certificates {
-            Some(files) => with_files(files, accounts, wish.server_name),
-            None => mesh_settings(accounts, wish.server_name),
+            Some(files) => with_files(files, accounts, default.server_name),
+            None => mesh_settings(accounts, default.server_name),
         };
-        return wish.automatic.then_some((Cow::Owned(own), true));
+        return default.automatic.then_some((Cow::Owned(own), true));
     };
     let own = match (settings.mode(), &context.certificates) {
         (TlSmode::Disable | TlSmode::Simple, _) => Cow::Borrowed(settings),
@@ -93,9 +99,9 @@ fn settled<'a>(
             ..with_files(files, settings.subject_alt_names.clone(), &settings.sni)
         }),
         (TlSmode::IstioMutual, None) => {
-            let server_name = if settings.sni.is_empty() { wish.server_name } else { &settings.sni };
+            let server_name = if settings.sni.is_empty() { default.server_name } else { &settings.sni };
             let names = match settings.subject_alt_names.as_slice() {
-                [] => wish.accounts.iter().map(|a| a.to_string()).collect(),
+                [] => default.accounts.iter().map(|a| a.to_string()).collect(),
                 names => names.to_vec(),
             };
             let insecure_skip_verify = settings.insecure_skip_verify;
@@ -115,7 +121,7 @@ fn mesh_settings(subject_alt_names: Vec<String>, server_name: &str) -> ClientTls
     }
 }
 
-fn with_files(files: &ClientCertificates, subject_alt_names: Vec<String>, server_name: &str) -> ClientTlsSettings {
+fn with_files(files: &ClientCertificateFiles, subject_alt_names: Vec<String>, server_name: &str) -> ClientTlsSettings {
     ClientTlsSettings {
         mode: TlSmode::Mutual as i32,
         client_certificate: files.chain.to_string(),
@@ -128,15 +134,15 @@ fn with_files(files: &ClientCertificates, subject_alt_names: Vec<String>, server
 }
 
 /// For whom TLS is originated; no plan stands for names that no service has.
-struct Origin<'a> {
-    plan: Option<&'a Outbound>,
-    context: &'a Context,
+struct TlsOrigination<'a> {
+    plan: Option<&'a OutboundPlan>,
+    context: &'a ClusterContext,
     accounts: &'a [Str],
 }
 
-impl Origin<'_> {
+impl TlsOrigination<'_> {
     /// The TLS context; `None` for plain text, and where a rule cannot be carried out.
-    fn tls_context(&self, draft: &mut Draft, settings: &ClientTlsSettings) -> Option<UpstreamTlsContext> {
+    fn tls_context(&self, draft: &mut ClusterDraft, settings: &ClientTlsSettings) -> Option<UpstreamTlsContext> {
         match settings.mode() {
             TlSmode::Disable => None,
             TlSmode::IstioMutual => Some(self.mesh_context(draft, settings)),
@@ -156,11 +162,11 @@ impl Origin<'_> {
     }
 
     fn is_forwarded(&self) -> bool {
-        self.plan.is_none_or(|p| matches!(p.discovery, Discovery::DynamicForwardProxy(_)))
+        self.plan.is_none_or(|p| matches!(p.discovery, EndpointDiscovery::DynamicForwardProxy(_)))
     }
 
     /// The mesh's mutual TLS.
-    fn mesh_context(&self, draft: &mut Draft, settings: &ClientTlsSettings) -> UpstreamTlsContext {
+    fn mesh_context(&self, draft: &mut ClusterDraft, settings: &ClientTlsSettings) -> UpstreamTlsContext {
         let mut alpn = Vec::new();
         if self.context.features.metadata_exchange_alpn {
             alpn.push("istio-peer-exchange");
@@ -195,7 +201,7 @@ impl Origin<'_> {
     }
 
     /// TLS as the rule describes it; `None` if it wants a client certificate but names none.
-    fn own_context(&self, draft: &mut Draft, settings: &ClientTlsSettings) -> Option<UpstreamTlsContext> {
+    fn own_context(&self, draft: &mut ClusterDraft, settings: &ClientTlsSettings) -> Option<UpstreamTlsContext> {
         self.follow_host(draft, settings);
         let names = match settings.subject_alt_names.as_slice() {
             [] if self.plan.is_some_and(|p| p.from_entry) => self.accounts.iter().map(|a| a.to_string()).collect(),
@@ -260,12 +266,12 @@ impl Origin<'_> {
     }
 
     /// Without a server name of its own the client asks for the host of each request, and checks the server for it.
-    fn follow_host(&self, draft: &mut Draft, settings: &ClientTlsSettings) {
+    fn follow_host(&self, draft: &mut ClusterDraft, settings: &ClientTlsSettings) {
         let forwarded = self.is_forwarded();
         let asks = settings.sni.is_empty();
         let checks = !skips_verification(settings) && (forwarded || (asks && settings.subject_alt_names.is_empty()));
         if let Some(plan) = self.plan
-            && let Discovery::DynamicForwardProxy(family) = plan.discovery
+            && let EndpointDiscovery::DynamicForwardProxy(family) = plan.discovery
             && !(asks && checks)
         {
             dns::forward(&mut draft.cluster, dns_cache::render(&DnsCache::of_host(&plan.service.host, family)), true);
@@ -325,7 +331,7 @@ fn by_endpoint(mutual_tls: TransportSocket) -> Vec<TransportSocketMatch> {
 }
 
 /// Puts a PROXY header before whatever the client sends.
-fn announce_client(draft: &mut Draft, header: &ProxyProtocol) {
+fn announce_client(draft: &mut ClusterDraft, header: &ProxyProtocol) {
     let wrapped = |inner: TransportSocket| {
         let config = ProxyProtocolConfig { version: header.version, ..ProxyProtocolConfig::default() };
         let transport = ProxyProtocolUpstreamTransport {

@@ -8,7 +8,7 @@ use api::{Struct, Value, value};
 
 use super::tls;
 use crate::network_filters;
-use crate::plan::listener::{ChainMatch, ChainPlan, ConfigRef, Transport};
+use crate::plan::listener::{ChainMatch, ChainPlan, ConfigRef, TransportProtocol};
 
 pub(super) fn filter_chain(plan: &ChainPlan) -> FilterChain {
     FilterChain {
@@ -30,8 +30,8 @@ fn matching(plan: &ChainMatch) -> FilterChainMatch {
     };
     let transport = match plan.transport {
         None => "",
-        Some(Transport::Raw) => "raw_buffer",
-        Some(Transport::Tls) => "tls",
+        Some(TransportProtocol::Raw) => "raw_buffer",
+        Some(TransportProtocol::Tls) => "tls",
     };
     FilterChainMatch {
         destination_port: plan.port,

@@ -12,7 +12,7 @@ use api::envoy::extensions::filters::listener::tls_inspector::v3::TlsInspector;
 use api::envoy::r#type::v3::Int32Range;
 use api::{Any, any};
 
-use crate::plan::listener::{ListenerFilter, Ports};
+use crate::plan::listener::{InspectedPorts, ListenerFilter};
 
 /// The mark that tells the kernel's rules which packets are the proxy's own.
 const PROXY_MARK: u32 = 1337;
@@ -21,13 +21,15 @@ const INITIAL_BUFFER: u32 = 512;
 
 pub(super) fn listener_filter(filter: &ListenerFilter) -> EnvoyFilter {
     match filter {
-        ListenerFilter::OriginalDst => named("envoy.filters.listener.original_dst", any(&OriginalDst {}), &Ports::All),
+        ListenerFilter::OriginalDst => {
+            named("envoy.filters.listener.original_dst", any(&OriginalDst {}), &InspectedPorts::All)
+        }
         ListenerFilter::OriginalSrc => {
             let config = OriginalSrc { mark: PROXY_MARK, ..OriginalSrc::default() };
-            named("envoy.filters.listener.original_src", any(&config), &Ports::All)
+            named("envoy.filters.listener.original_src", any(&config), &InspectedPorts::All)
         }
         ListenerFilter::ProxyProtocol => {
-            named("envoy.filters.listener.proxy_protocol", any(&ProxyProtocol::default()), &Ports::All)
+            named("envoy.filters.listener.proxy_protocol", any(&ProxyProtocol::default()), &InspectedPorts::All)
         }
         ListenerFilter::TlsInspector(ports) => {
             let config = TlsInspector { initial_read_buffer_size: Some(INITIAL_BUFFER), ..TlsInspector::default() };
@@ -39,7 +41,7 @@ pub(super) fn listener_filter(filter: &ListenerFilter) -> EnvoyFilter {
     }
 }
 
-fn named(name: &str, config: Any, ports: &Ports) -> EnvoyFilter {
+fn named(name: &str, config: Any, ports: &InspectedPorts) -> EnvoyFilter {
     EnvoyFilter {
         name: name.into(),
         filter_disabled: disabled(ports),
@@ -47,11 +49,11 @@ fn named(name: &str, config: Any, ports: &Ports) -> EnvoyFilter {
     }
 }
 
-fn disabled(ports: &Ports) -> Option<Predicate> {
+fn disabled(ports: &InspectedPorts) -> Option<Predicate> {
     match ports {
-        Ports::All => None,
-        Ports::AllBut(ports) => Some(any_of(ports)),
-        Ports::Only(ports) => Some(Predicate { rule: Some(Rule::NotMatch(Box::new(any_of(ports)))) }),
+        InspectedPorts::All => None,
+        InspectedPorts::AllBut(ports) => Some(any_of(ports)),
+        InspectedPorts::Only(ports) => Some(Predicate { rule: Some(Rule::NotMatch(Box::new(any_of(ports)))) }),
     }
 }
 

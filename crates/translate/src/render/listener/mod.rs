@@ -9,7 +9,7 @@ use api::envoy::config::core::v3::{Address as EnvoyAddress, Pipe, SocketAddress,
 use api::envoy::config::listener::v3::listener::{ConnectionBalanceConfig, connection_balance_config};
 use api::envoy::config::listener::v3::{AdditionalAddress, Listener};
 
-use crate::plan::listener::{Address, Binding, Direction, ListenerPlan};
+use crate::plan::listener::{Binding, Direction, ListenerAddress, ListenerPlan};
 use crate::telemetry::access_log;
 
 /// The listener.
@@ -18,7 +18,8 @@ pub fn listener(plan: &ListenerPlan) -> Listener {
         Direction::Inbound => TrafficDirection::Inbound,
         Direction::Outbound => TrafficDirection::Outbound,
     };
-    let additional = |a: &Address| AdditionalAddress { address: Some(address(a)), ..AdditionalAddress::default() };
+    let additional =
+        |a: &ListenerAddress| AdditionalAddress { address: Some(address(a)), ..AdditionalAddress::default() };
     Listener {
         name: plan.name.to_string(),
         address: Some(address(&plan.address)),
@@ -39,14 +40,14 @@ pub fn listener(plan: &ListenerPlan) -> Listener {
     }
 }
 
-fn address(address: &Address) -> EnvoyAddress {
+fn address(address: &ListenerAddress) -> EnvoyAddress {
     let kind = match address {
-        Address::Socket { ip, port } => EnvoyAddressKind::SocketAddress(SocketAddress {
+        ListenerAddress::Socket { ip, port } => EnvoyAddressKind::SocketAddress(SocketAddress {
             address: ip.to_string(),
             port_specifier: Some(socket_address::PortSpecifier::PortValue(*port)),
             ..SocketAddress::default()
         }),
-        Address::Pipe(path) => EnvoyAddressKind::Pipe(Pipe { path: path.to_string(), ..Pipe::default() }),
+        ListenerAddress::Pipe(path) => EnvoyAddressKind::Pipe(Pipe { path: path.to_string(), ..Pipe::default() }),
     };
     EnvoyAddress { address: Some(kind) }
 }

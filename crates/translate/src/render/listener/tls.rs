@@ -9,7 +9,7 @@ use api::envoy::extensions::transport_sockets::tls::v3::{
 use api::envoy::r#type::matcher::v3::{StringMatcher, string_matcher};
 use model::names::Str;
 
-use crate::plan::listener::{Secret, SecretSource, ServerTls, TlsParams, TlsVersion, Validation};
+use crate::plan::listener::{ClientValidation, SecretRef, SecretSource, ServerTls, TlsParams, TlsVersion};
 use crate::render::secrets;
 
 pub(super) fn transport_socket(plan: &ServerTls) -> TransportSocket {
@@ -52,7 +52,7 @@ fn params(params: &TlsParams) -> TlsParameters {
     }
 }
 
-fn validation(plan: &Validation) -> common_tls_context::ValidationContextType {
+fn validation(plan: &ClientValidation) -> common_tls_context::ValidationContextType {
     use certificate_validation_context::TrustChainVerification;
     use string_matcher::MatchPattern;
     let matcher = |pattern| StringMatcher { match_pattern: Some(pattern), ..StringMatcher::default() };
@@ -86,7 +86,7 @@ fn validation(plan: &Validation) -> common_tls_context::ValidationContextType {
     common_tls_context::ValidationContextType::CombinedValidationContext(combined)
 }
 
-fn secret(secret: &Secret) -> SdsSecretConfig {
+fn secret(secret: &SecretRef) -> SdsSecretConfig {
     match secret.source {
         SecretSource::Agent => secrets::from_files(&secret.name, false),
         SecretSource::Files => secrets::from_files(&secret.name, true),

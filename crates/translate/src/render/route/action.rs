@@ -23,8 +23,8 @@ use model::snapshot::routing::Semantics;
 use super::filters::{millionths, percent};
 use super::matches::regex_matcher;
 use super::{hashing, headers, retry};
-use crate::literal::quoted;
 use crate::plan::route::{DestinationPlan, RuleRoute};
+use crate::regex_escape::escaped;
 
 /// Forwards to the rule's destinations. Headers of a single destination become the route's own.
 pub(super) fn forward(plan: &RuleRoute, authority: String, out: &mut Route) -> RouteAction {
@@ -41,7 +41,7 @@ pub(super) fn forward(plan: &RuleRoute, authority: String, out: &mut Route) -> R
     }
     let mut authority = authority;
     if let Some(rewrite) = &route.rewrite {
-        action.append_x_forwarded_host = plan.traits.forwarded_host;
+        action.append_x_forwarded_host = plan.flags.forwarded_host;
         rewrite_path(&mut action, rewrite, plan.semantics, out);
         if !rewrite.authority.is_empty() {
             authority.clone_from(&rewrite.authority);
@@ -50,11 +50,11 @@ pub(super) fn forward(plan: &RuleRoute, authority: String, out: &mut Route) -> R
     if !authority.is_empty() {
         action.host_rewrite_specifier = Some(HostRewriteSpecifier::HostRewriteLiteral(authority));
     }
-    let mut sticky = retry::Hosts::Any;
+    let mut sticky = retry::RetryHosts::Any;
     if let ([destination], [planned]) = (&route.route[..], &plan.destinations[..]) {
         single(destination, planned, out, &mut action);
         if planned.hash.is_some() {
-            sticky = retry::Hosts::Same;
+            sticky = retry::RetryHosts::Same;
         }
     } else {
         weighted(plan, &mut action);
@@ -114,7 +114,7 @@ fn redirect_port(redirect: &HttpRedirect, plan: &RuleRoute) -> u32 {
         Some(RedirectPort::DerivePort(_)) => 0,
     };
     let scheme = match redirect.scheme.as_str() {
-        "" if plan.traits.tls => "https",
+        "" if plan.flags.tls => "https",
         "" => "http",
         scheme => scheme,
     };
@@ -131,7 +131,7 @@ fn rewrite_path(action: &mut RouteAction, rewrite: &HttpRewrite, semantics: Sema
             Some(PathSpecifier::PathSeparatedPrefix(prefix)) => prefix.as_str(),
             _ => "",
         };
-        action.regex_rewrite = Some(substitution(&format!("^{}(/?)(.*)", quoted(prefix)), r"/\2"));
+        action.regex_rewrite = Some(substitution(&format!("^{}(/?)(.*)", escaped(prefix)), r"/\2"));
     } else {
         action.prefix_rewrite.clone_from(&rewrite.uri);
     }
@@ -206,7 +206,7 @@ fn mirror_policy(plan: &RuleRoute, cluster: &str, share: FractionalPercent) -> R
             ..RuntimeFractionalPercent::default()
         }),
         trace_sampled: Some(false),
-        disable_shadow_host_suffix_append: plan.traits.plain_mirror_host,
+        disable_shadow_host_suffix_append: plan.flags.plain_mirror_host,
         ..RequestMirrorPolicy::default()
     }
 }

@@ -9,7 +9,7 @@ use api::istio::networking::v1alpha3::Headers;
 use api::istio::networking::v1alpha3::headers::HeaderOperations;
 
 /// Header operations in Envoy's words.
-pub(super) struct Operations {
+pub(super) struct HeaderEdits {
     pub(super) request_add: Vec<HeaderValueOption>,
     pub(super) request_remove: Vec<String>,
     pub(super) response_add: Vec<HeaderValueOption>,
@@ -19,14 +19,14 @@ pub(super) struct Operations {
 }
 
 /// The operations that a VirtualService asks for.
-pub(super) fn operations(headers: &Headers) -> Operations {
+pub(super) fn operations(headers: &Headers) -> HeaderEdits {
     let request = headers.request.as_ref();
     let response = headers.response.as_ref();
     let authority = request.map_or("", |r| match authority(&r.set) {
         "" => authority(&r.add),
         set => set,
     });
-    Operations {
+    HeaderEdits {
         request_add: additions(request),
         request_remove: removals(request),
         response_add: additions(response),

@@ -22,7 +22,7 @@ use prost::Message;
 use prost::encoding::{WireType, encode_key, encode_varint};
 
 use crate::names;
-use crate::plan::route::{DefaultRoute, Purpose, RouteEntry, RoutePlan, RuleRoute, VirtualHostPlan};
+use crate::plan::route::{DefaultRoute, RouteEntry, RoutePlan, RuleRoute, TablePurpose, VirtualHostPlan};
 
 /// A body of a direct response may be as large as the API lets users write; Envoy's own limit is 4 KiB.
 const DIRECT_RESPONSE_LIMIT: u32 = 1024 * 1024;
@@ -62,7 +62,7 @@ pub fn joined(plan: &RoutePlan, mut encoded: impl FnMut(&Shared<VirtualHostPlan>
 
 /// The route table without its virtual hosts.
 pub fn shell(plan: &RoutePlan) -> RouteConfiguration {
-    let serves = plan.purpose == Purpose::Listener;
+    let serves = plan.purpose == TablePurpose::Listener;
     RouteConfiguration {
         name: plan.name.to_string(),
         validate_clusters: Some(false),
@@ -107,7 +107,7 @@ fn named(name: &str) -> Route {
 
 fn default_route(plan: &DefaultRoute) -> Route {
     let action = RouteAction {
-        retry_policy: retry::policy(plan.mesh_retries.as_deref(), retry::Hosts::Any),
+        retry_policy: retry::policy(plan.mesh_retries.as_deref(), retry::RetryHosts::Any),
         hash_policy: plan.hash.as_ref().and_then(|h| hashing::policy(h)).into_iter().collect(),
         ..to_cluster(&plan.cluster)
     };
@@ -153,7 +153,7 @@ fn rule(plan: &RuleRoute) -> Route {
     }
     out.decorator = Some(decorator(operation(plan, &out)));
     out.typed_per_filter_config = filters::of_rule(plan);
-    if plan.traits.advertise_http3 {
+    if plan.flags.advertise_http3 {
         out.response_headers_to_add.push(headers::http3_offer(plan.port));
     }
     out
@@ -191,7 +191,7 @@ fn operation(plan: &RuleRoute, out: &Route) -> String {
 mod tests {
     use prost::Message;
 
-    use super::{DefaultRoute, Purpose, RouteConfiguration, RouteEntry, RoutePlan, Shared, VirtualHostPlan};
+    use super::{DefaultRoute, RouteConfiguration, RouteEntry, RoutePlan, Shared, TablePurpose, VirtualHostPlan};
 
     fn host(name: &str) -> Shared<VirtualHostPlan> {
         let route = DefaultRoute {
@@ -213,7 +213,7 @@ mod tests {
     #[test]
     fn joined_virtual_hosts_are_the_same_table() {
         let virtual_hosts = vec![host("cart"), host("orders")];
-        let plan = RoutePlan { name: "80".into(), virtual_hosts, purpose: Purpose::Listener };
+        let plan = RoutePlan { name: "80".into(), virtual_hosts, purpose: TablePurpose::Listener };
         let joined = super::joined(&plan, |h| super::virtual_host(h).encode_to_vec().into());
         assert_eq!(RouteConfiguration::decode(joined), Ok(super::route(&plan)));
     }

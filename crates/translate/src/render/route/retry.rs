@@ -18,7 +18,7 @@ const PRIORITY_UPDATES: i32 = 2;
 
 /// Which hosts a retry may go to.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Hosts {
+pub(super) enum RetryHosts {
     /// Others first.
     Any,
     /// The request sticks to its host.
@@ -26,12 +26,12 @@ pub(super) enum Hosts {
 }
 
 /// The policy as written, or the default. `None` where retries are turned off.
-pub(super) fn policy(written: Option<&HttpRetry>, hosts: Hosts) -> Option<RetryPolicy> {
+pub(super) fn policy(written: Option<&HttpRetry>, hosts: RetryHosts) -> Option<RetryPolicy> {
     let mut out = RetryPolicy {
         num_retries: Some(ATTEMPTS),
         retry_on: RETRY_ON.into(),
         host_selection_retry_max_attempts: HOST_SELECTIONS,
-        retry_host_predicate: if hosts == Hosts::Any { vec![previous_hosts()] } else { Vec::new() },
+        retry_host_predicate: if hosts == RetryHosts::Any { vec![previous_hosts()] } else { Vec::new() },
         ..RetryPolicy::default()
     };
     let Some(written) = written else { return Some(out) };
@@ -95,7 +95,7 @@ fn previous_priorities() -> RetryPriority {
 
 #[cfg(test)]
 mod tests {
-    use super::{Hosts, HttpRetry, policy, retry_on};
+    use super::{HttpRetry, RetryHosts, policy, retry_on};
 
     #[test]
     fn status_codes_are_kept_apart_and_switched_on() {
@@ -106,7 +106,7 @@ mod tests {
 
     #[test]
     fn no_attempts_turn_retries_off() {
-        assert_eq!(policy(Some(&HttpRetry::default()), Hosts::Any), None);
-        assert!(policy(None, Hosts::Same).is_some_and(|p| p.retry_host_predicate.is_empty()));
+        assert_eq!(policy(Some(&HttpRetry::default()), RetryHosts::Any), None);
+        assert!(policy(None, RetryHosts::Same).is_some_and(|p| p.retry_host_predicate.is_empty()));
     }
 }

@@ -30,29 +30,29 @@ const EFFECTIVE_POLICY: &str = "istio_ext_authz_shadow_effective_policy_id";
 
 /// A checker that can be called.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Provider {
+pub struct ExtAuthzProvider {
     pub host: Str,
     pub cluster: Str,
     /// What a client gets when the checker cannot be reached; Envoy's choice if not set.
     pub status_on_error: Option<i32>,
-    pub kind: ProviderKind,
+    pub kind: ExtAuthzKind,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum ProviderKind {
+pub enum ExtAuthzKind {
     Http(Shared<EnvoyExternalAuthorizationHttpProvider>),
     Grpc(Shared<EnvoyExternalAuthorizationGrpcProvider>),
 }
 
-impl Provider {
+impl ExtAuthzProvider {
     pub(super) fn speaks_grpc(&self) -> bool {
-        matches!(self.kind, ProviderKind::Grpc(_))
+        matches!(self.kind, ExtAuthzKind::Grpc(_))
     }
 }
 
 /// The provider of this name. `None` if mesh config lacks it, has it twice, or it cannot be called:
 /// guessing would let requests through.
-pub(super) fn provider(view: &View, name: &str) -> Option<Provider> {
+pub(super) fn provider(view: &View, name: &str) -> Option<ExtAuthzProvider> {
     let mut named = view.settings.mesh.extension_providers.iter().filter(|p| p.name == name);
     let found = named.next()?;
     if named.next().is_some() || !is_label(name) {
@@ -64,10 +64,10 @@ pub(super) fn provider(view: &View, name: &str) -> Option<Provider> {
             if !usable || lists(http).into_iter().flatten().any(|header| header == "*") {
                 return None;
             }
-            (&http.service, http.port, &http.status_on_error, ProviderKind::Http(Shared::new(http.clone())))
+            (&http.service, http.port, &http.status_on_error, ExtAuthzKind::Http(Shared::new(http.clone())))
         }
         Configured::EnvoyExtAuthzGrpc(grpc) => {
-            (&grpc.service, grpc.port, &grpc.status_on_error, ProviderKind::Grpc(Shared::new(grpc.clone())))
+            (&grpc.service, grpc.port, &grpc.status_on_error, ExtAuthzKind::Grpc(Shared::new(grpc.clone())))
         }
         _ => return None,
     };
@@ -77,7 +77,7 @@ pub(super) fn provider(view: &View, name: &str) -> Option<Provider> {
         "" => None,
         text => Some(StatusCode::try_from(text.parse::<i32>().ok()?).ok()? as i32),
     };
-    Some(Provider {
+    Some(ExtAuthzProvider {
         host: service.hostname.text().clone(),
         cluster: outbound_cluster(port, "", &service.hostname).into(),
         status_on_error,
@@ -103,16 +103,16 @@ fn lists(http: &EnvoyExternalAuthorizationHttpProvider) -> [&Vec<String>; 5] {
 }
 
 /// The HTTP filter that asks the checker about requests its rules marked.
-pub(super) fn http(provider: &Provider, name: &str) -> Any {
+pub(super) fn http(provider: &ExtAuthzProvider, name: &str) -> Any {
     let filter = match &provider.kind {
-        ProviderKind::Http(config) => ExtAuthz {
+        ExtAuthzKind::Http(config) => ExtAuthz {
             failure_mode_allow: config.fail_open,
             with_request_body: config.include_request_body_in_check.as_ref().map(body),
             allowed_headers: allowed_headers(config),
             services: Some(Services::HttpService(http_service(provider, config))),
             ..ExtAuthz::default()
         },
-        ProviderKind::Grpc(config) => ExtAuthz {
+        ExtAuthzKind::Grpc(config) => ExtAuthz {
             failure_mode_allow: config.fail_open,
             with_request_body: config.include_request_body_in_check.as_ref().map(body),
             services: Some(Services::GrpcService(grpc_service(provider, config))),
@@ -128,10 +128,10 @@ pub(super) fn http(provider: &Provider, name: &str) -> Any {
 }
 
 /// The network filter. It speaks gRPC; a checker that does not is never planned for it.
-pub(super) fn network(provider: &Provider, name: &str) -> Any {
+pub(super) fn network(provider: &ExtAuthzProvider, name: &str) -> Any {
     let (fail_open, service) = match &provider.kind {
-        ProviderKind::Grpc(config) => (config.fail_open, Some(grpc_service(provider, config))),
-        ProviderKind::Http(_) => (false, None),
+        ExtAuthzKind::Grpc(config) => (config.fail_open, Some(grpc_service(provider, config))),
+        ExtAuthzKind::Http(_) => (false, None),
     };
     api::any(&NetworkExtAuthz {
         stat_prefix: "tcp.".to_owned(),
@@ -153,7 +153,7 @@ fn timeout(configured: Option<Duration>) -> Option<Duration> {
     Some(configured.unwrap_or(Duration { seconds: 600, nanos: 0 }))
 }
 
-fn grpc_service(provider: &Provider, config: &EnvoyExternalAuthorizationGrpcProvider) -> GrpcService {
+fn grpc_service(provider: &ExtAuthzProvider, config: &EnvoyExternalAuthorizationGrpcProvider) -> GrpcService {
     let target = EnvoyGrpc {
         cluster_name: provider.cluster.to_string(),
         authority: provider.host.to_string(),
@@ -166,7 +166,7 @@ fn grpc_service(provider: &Provider, config: &EnvoyExternalAuthorizationGrpcProv
     }
 }
 
-fn http_service(provider: &Provider, config: &EnvoyExternalAuthorizationHttpProvider) -> HttpService {
+fn http_service(provider: &ExtAuthzProvider, config: &EnvoyExternalAuthorizationHttpProvider) -> HttpService {
     let server = HttpUri {
         // Envoy wants a URI but calls the cluster.
         uri: format!("http://{}", provider.host),

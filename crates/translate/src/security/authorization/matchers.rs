@@ -10,17 +10,17 @@ use api::envoy::r#type::matcher::v3::{
     ListMatcher, MetadataMatcher, OrMatcher, RegexMatcher, StringMatcher, ValueMatcher, list_matcher,
 };
 
-use crate::literal::quoted;
+use crate::regex_escape::escaped;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Case {
+pub(super) enum CaseMatch {
     Exact,
     Ignored,
 }
 
 /// Which texts stand for a value.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Spelling {
+pub(super) enum ValueSpelling {
     /// The one that the user wrote.
     Written,
     /// All that servers take for the same.
@@ -28,20 +28,20 @@ pub(super) enum Spelling {
 }
 
 pub(super) fn exact(text: &str) -> StringMatcher {
-    pattern(MatchPattern::Exact(text.to_owned()), Case::Exact)
+    pattern(MatchPattern::Exact(text.to_owned()), CaseMatch::Exact)
 }
 
 pub(super) fn prefix(text: &str) -> StringMatcher {
-    pattern(MatchPattern::Prefix(text.to_owned()), Case::Exact)
+    pattern(MatchPattern::Prefix(text.to_owned()), CaseMatch::Exact)
 }
 
 pub(super) fn suffix(text: &str) -> StringMatcher {
-    pattern(MatchPattern::Suffix(text.to_owned()), Case::Exact)
+    pattern(MatchPattern::Suffix(text.to_owned()), CaseMatch::Exact)
 }
 
 pub(super) fn regex(expression: String) -> StringMatcher {
     let regex = RegexMatcher { regex: expression, ..RegexMatcher::default() };
-    pattern(MatchPattern::SafeRegex(regex), Case::Exact)
+    pattern(MatchPattern::SafeRegex(regex), CaseMatch::Exact)
 }
 
 /// Anything but nothing: Envoy refuses an empty prefix.
@@ -56,7 +56,7 @@ pub(super) fn text(value: &str, beginning: &str) -> StringMatcher {
     }
     if let Some(end) = value.strip_prefix('*') {
         let fixed = !beginning.is_empty();
-        return if fixed { regex(format!("{beginning}.*{}", quoted(end))) } else { suffix(end) };
+        return if fixed { regex(format!("{beginning}.*{}", escaped(end))) } else { suffix(end) };
     }
     match value.strip_suffix('*') {
         Some(start) => prefix(&format!("{beginning}{start}")),
@@ -65,7 +65,7 @@ pub(super) fn text(value: &str, beginning: &str) -> StringMatcher {
 }
 
 /// A header that is there, or has a value like this.
-pub(super) fn header(name: &str, value: &str, case: Case) -> HeaderMatcher {
+pub(super) fn header(name: &str, value: &str, case: CaseMatch) -> HeaderMatcher {
     let specifier = if value == "*" {
         HeaderMatchSpecifier::PresentMatch(true)
     } else {
@@ -89,14 +89,14 @@ pub(super) fn host(header_name: &str, value: &str) -> HeaderMatcher {
     };
     // Nothing is left open at the end of a prefix.
     if name.is_empty() || value.ends_with('*') {
-        return header(header_name, value, Case::Ignored);
+        return header(header_name, value, CaseMatch::Ignored);
     }
     let is_port = |text: &&str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     let (name, port) = match name.rsplit_once(':').filter(|(_, port)| is_port(port)) {
         Some((name, port)) => (name, format!(":{port}")),
         None => (name, "(:[0-9]*)?".to_owned()),
     };
-    let matcher = regex(format!("(?i){beginning}{}\\.?{port}", quoted(name.trim_end_matches('.'))));
+    let matcher = regex(format!("(?i){beginning}{}\\.?{port}", escaped(name.trim_end_matches('.'))));
     let specifier = Some(HeaderMatchSpecifier::StringMatch(matcher));
     HeaderMatcher { name: header_name.to_owned(), header_match_specifier: specifier, ..HeaderMatcher::default() }
 }
@@ -110,7 +110,7 @@ pub(super) fn path(value: &str) -> StringMatcher {
     if name.is_empty() || value.ends_with('*') {
         return text(value, "");
     }
-    regex(format!("{beginning}{}/?", quoted(name.trim_end_matches('/'))))
+    regex(format!("{beginning}{}/?", escaped(name.trim_end_matches('/'))))
 }
 
 pub(super) fn value(matcher: StringMatcher) -> ValueMatcher {
@@ -143,8 +143,8 @@ pub(super) fn metadata(filter: &str, path: &[&str], value: ValueMatcher) -> Meta
     }
 }
 
-fn pattern(pattern: MatchPattern, case: Case) -> StringMatcher {
-    StringMatcher { ignore_case: case == Case::Ignored, match_pattern: Some(pattern) }
+fn pattern(pattern: MatchPattern, case: CaseMatch) -> StringMatcher {
+    StringMatcher { ignore_case: case == CaseMatch::Ignored, match_pattern: Some(pattern) }
 }
 
 #[cfg(test)]

@@ -18,7 +18,7 @@ use scope::View;
 use scope::select::attached;
 
 use attribute::Attribute;
-pub use ext_authz::Provider;
+pub use ext_authz::ExtAuthzProvider;
 pub use rbac::{http_filter, network_filter};
 
 const DRY_RUN: &str = "istio.io/dry-run";
@@ -30,29 +30,29 @@ const CUSTOM_PREFIX: &str = "istio-ext-authz";
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Authorization {
     /// Rules whose verdict an outside checker gives, by its name.
-    pub custom: Vec<Custom>,
+    pub custom: Vec<CustomRules>,
     pub audit: Option<RuleSet>,
     pub deny: Option<RuleSet>,
     pub allow: Option<RuleSet>,
 }
 
 /// Rules by the names that metrics and logs show.
-pub type Rules = BTreeMap<Str, Rule>;
+pub type NamedRules = BTreeMap<Str, AuthorizationRule>;
 
 /// What one filter does.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Check {
-    Enforce(Verdict, RuleSet),
+pub enum AuthorizationFilter {
+    Enforce(PolicyAction, RuleSet),
     /// Marks requests for an outside checker.
-    Mark(Custom),
+    Mark(CustomRules),
     /// Asks the checker about marked requests.
-    Ask(Custom, Provider),
+    Ask(CustomRules, ExtAuthzProvider),
     /// Denies what should have been asked.
-    Refuse(Custom),
+    Refuse(CustomRules),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Verdict {
+pub enum PolicyAction {
     Audit,
     Deny,
     Allow,
@@ -60,61 +60,67 @@ pub enum Verdict {
 
 /// Which connections a filter is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Layer {
+pub enum FilterLayer {
     Http,
     Tcp,
 }
 
 impl Authorization {
     /// Filters for outside checkers; they run before tokens are read.
-    pub fn custom_checks(&self, layer: Layer) -> Vec<Check> {
-        let of = |custom: &Custom| match &custom.provider {
-            None => vec![Check::Refuse(custom.clone())],
-            Some(provider) if layer == Layer::Tcp && !provider.speaks_grpc() => Vec::new(),
-            Some(provider) => vec![Check::Mark(custom.clone()), Check::Ask(custom.clone(), provider.clone())],
+    pub fn custom_checks(&self, layer: FilterLayer) -> Vec<AuthorizationFilter> {
+        let of = |custom: &CustomRules| match &custom.provider {
+            None => vec![AuthorizationFilter::Refuse(custom.clone())],
+            Some(provider) if layer == FilterLayer::Tcp && !provider.speaks_grpc() => Vec::new(),
+            Some(provider) => vec![
+                AuthorizationFilter::Mark(custom.clone()),
+                AuthorizationFilter::Ask(custom.clone(), provider.clone()),
+            ],
         };
         self.custom.iter().flat_map(of).collect()
     }
 
     /// Filters for our own verdicts, in the order in which they are given.
-    pub fn checks(&self) -> Vec<Check> {
-        let all = [(Verdict::Audit, &self.audit), (Verdict::Deny, &self.deny), (Verdict::Allow, &self.allow)];
-        all.into_iter().filter_map(|(verdict, set)| Some(Check::Enforce(verdict, set.clone()?))).collect()
+    pub fn checks(&self) -> Vec<AuthorizationFilter> {
+        let all =
+            [(PolicyAction::Audit, &self.audit), (PolicyAction::Deny, &self.deny), (PolicyAction::Allow, &self.allow)];
+        all.into_iter()
+            .filter_map(|(policy_action, set)| Some(AuthorizationFilter::Enforce(policy_action, set.clone()?)))
+            .collect()
     }
 }
 
 /// Rules for one outside checker.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Custom {
+pub struct CustomRules {
     pub name: Str,
     /// `None` if mesh config has no usable provider of that name: then what the rules match is denied.
-    pub provider: Option<Provider>,
-    pub enforced: Rules,
-    pub dry_run: Rules,
+    pub provider: Option<ExtAuthzProvider>,
+    pub enforced: NamedRules,
+    pub dry_run: NamedRules,
 }
 
 /// Rules of one action by name; dry runs are only counted.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct RuleSet {
-    pub enforced: Option<Rules>,
-    pub dry_run: Option<Rules>,
+    pub enforced: Option<NamedRules>,
+    pub dry_run: Option<NamedRules>,
 }
 
 /// One rule: any of the operations, by any of the sources.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Rule {
+pub enum AuthorizationRule {
     /// A policy without rules matches nothing.
     Never,
     Matching {
         /// All conditions of one list must hold.
-        operations: Vec<Vec<Condition>>,
-        sources: Vec<Vec<Condition>>,
+        operations: Vec<Vec<AttributeMatch>>,
+        sources: Vec<Vec<AttributeMatch>>,
     },
 }
 
 /// What one attribute must be, and must not be.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Condition {
+pub struct AttributeMatch {
     pub attribute: Attribute,
     pub values: Vec<Str>,
     pub not_values: Vec<Str>,
@@ -131,7 +137,7 @@ pub fn authorization(view: &View) -> Option<Authorization> {
     if policies.is_empty() {
         return None;
     }
-    let reading = Reading {
+    let options = RuleOptions {
         trust_domains: &trust::domains(&view.settings.mesh),
         strict: view.settings.knobs.strict_authorization,
     };
@@ -139,41 +145,41 @@ pub fn authorization(view: &View) -> Option<Authorization> {
         policies.iter().copied().filter(|p| p.spec.action() == action).collect()
     };
     Some(Authorization {
-        custom: custom(view, &of(Action::Custom), reading),
-        audit: rule_set(&of(Action::Audit), reading),
-        deny: rule_set(&of(Action::Deny), reading),
-        allow: rule_set(&of(Action::Allow), reading),
+        custom: custom(view, &of(Action::Custom), options),
+        audit: rule_set(&of(Action::Audit), options),
+        deny: rule_set(&of(Action::Deny), options),
+        allow: rule_set(&of(Action::Allow), options),
     })
 }
 
 /// What mesh-wide settings add to the rules that users write.
 #[derive(Clone, Copy)]
-struct Reading<'a> {
+struct RuleOptions<'a> {
     trust_domains: &'a [String],
     /// Whatever is denied is so in other spellings too.
     strict: bool,
 }
 
-fn rule_set(policies: &[&Config<AuthorizationPolicy>], reading: Reading<'_>) -> Option<RuleSet> {
+fn rule_set(policies: &[&Config<AuthorizationPolicy>], options: RuleOptions<'_>) -> Option<RuleSet> {
     if policies.is_empty() {
         return None;
     }
     let mut set = RuleSet::default();
     for policy in policies {
         let slot = if is_dry_run(policy) { &mut set.dry_run } else { &mut set.enforced };
-        slot.get_or_insert_default().extend(rules(policy, "", reading));
+        slot.get_or_insert_default().extend(rules(policy, "", options));
     }
     Some(set)
 }
 
-fn custom(view: &View, policies: &[&Config<AuthorizationPolicy>], reading: Reading<'_>) -> Vec<Custom> {
-    let mut by_name: BTreeMap<&str, Custom> = BTreeMap::new();
+fn custom(view: &View, policies: &[&Config<AuthorizationPolicy>], options: RuleOptions<'_>) -> Vec<CustomRules> {
+    let mut by_name: BTreeMap<&str, CustomRules> = BTreeMap::new();
     for policy in policies {
         let name = match &policy.spec.action_detail {
             Some(ActionDetail::Provider(provider)) => provider.name.as_str(),
             None => "",
         };
-        let entry = by_name.entry(name).or_insert_with(|| Custom {
+        let entry = by_name.entry(name).or_insert_with(|| CustomRules {
             name: name.into(),
             provider: ext_authz::provider(view, name),
             enforced: BTreeMap::new(),
@@ -181,10 +187,10 @@ fn custom(view: &View, policies: &[&Config<AuthorizationPolicy>], reading: Readi
         });
         let prefix = if name.is_empty() { format!("{CUSTOM_PREFIX}-") } else { format!("{CUSTOM_PREFIX}-{name}-") };
         let slot = if is_dry_run(policy) { &mut entry.dry_run } else { &mut entry.enforced };
-        slot.extend(rules(policy, &prefix, reading));
+        slot.extend(rules(policy, &prefix, options));
     }
     let several = by_name.len() > 1 && !view.settings.knobs.several_custom_providers;
-    let mut found: Vec<Custom> = by_name.into_values().collect();
+    let mut found: Vec<CustomRules> = by_name.into_values().collect();
     if several {
         // One request cannot be put to several checkers, and no one of them may be preferred.
         found.iter_mut().for_each(|custom| custom.provider = None);
@@ -198,18 +204,22 @@ fn is_dry_run(policy: &Config<AuthorizationPolicy>) -> bool {
 }
 
 /// A policy's rules by the names that metrics and logs show.
-fn rules(policy: &Config<AuthorizationPolicy>, prefix: &str, reading: Reading<'_>) -> Vec<(Str, Rule)> {
+fn rules(
+    policy: &Config<AuthorizationPolicy>,
+    prefix: &str,
+    options: RuleOptions<'_>,
+) -> Vec<(Str, AuthorizationRule)> {
     let meta = &policy.meta;
     let named = |index: usize| Str::from(format!("{prefix}ns[{}]-policy[{}]-rule[{index}]", meta.namespace, meta.name));
     if policy.spec.rules.is_empty() {
-        return vec![(named(0), Rule::Never)];
+        return vec![(named(0), AuthorizationRule::Never)];
     }
     let numbered = policy.spec.rules.iter().enumerate();
     // A rule with an attribute nobody knows is left out; validation reports it.
-    numbered.filter_map(|(i, rule)| Some((named(i), matching(rule, &meta.namespace, reading)?))).collect()
+    numbered.filter_map(|(i, rule)| Some((named(i), matching(rule, &meta.namespace, options)?))).collect()
 }
 
-fn matching(rule: &PolicyRule, namespace: &Namespace, reading: Reading<'_>) -> Option<Rule> {
+fn matching(rule: &PolicyRule, namespace: &Namespace, options: RuleOptions<'_>) -> Option<AuthorizationRule> {
     let mut on_operation = Vec::new();
     let mut on_source = Vec::new();
     for when in &rule.when {
@@ -217,7 +227,7 @@ fn matching(rule: &PolicyRule, namespace: &Namespace, reading: Reading<'_>) -> O
         let side = if attribute.is_of_operation() { &mut on_operation } else { &mut on_source };
         push(side, attribute, &when.values, &when.not_values);
     }
-    let mut sources: Vec<Vec<Condition>> = rule
+    let mut sources: Vec<Vec<AttributeMatch>> = rule
         .from
         .iter()
         .map(|from| {
@@ -226,7 +236,7 @@ fn matching(rule: &PolicyRule, namespace: &Namespace, reading: Reading<'_>) -> O
             all
         })
         .collect();
-    let mut operations: Vec<Vec<Condition>> = rule
+    let mut operations: Vec<Vec<AttributeMatch>> = rule
         .to
         .iter()
         .map(|to| {
@@ -241,14 +251,14 @@ fn matching(rule: &PolicyRule, namespace: &Namespace, reading: Reading<'_>) -> O
     if operations.is_empty() {
         operations.push(on_operation);
     }
-    sources.iter_mut().flatten().for_each(|condition| trust::widen(condition, reading.trust_domains));
+    sources.iter_mut().flatten().for_each(|condition| trust::widen(condition, options.trust_domains));
     for condition in sources.iter_mut().chain(&mut operations).flatten() {
-        condition.any_spelling = reading.strict && condition.attribute.has_spellings();
+        condition.any_spelling = options.strict && condition.attribute.has_spellings();
     }
-    Some(Rule::Matching { operations, sources })
+    Some(AuthorizationRule::Matching { operations, sources })
 }
 
-fn of_source(source: &api::istio::security::v1beta1::Source, namespace: &Namespace) -> Vec<Condition> {
+fn of_source(source: &api::istio::security::v1beta1::Source, namespace: &Namespace) -> Vec<AttributeMatch> {
     let mut all = Vec::new();
     push(&mut all, Attribute::Principal, &source.principals, &source.not_principals);
     push(&mut all, Attribute::RequestPrincipal, &source.request_principals, &source.not_request_principals);
@@ -261,7 +271,7 @@ fn of_source(source: &api::istio::security::v1beta1::Source, namespace: &Namespa
     all
 }
 
-fn of_operation(operation: &api::istio::security::v1beta1::Operation) -> Vec<Condition> {
+fn of_operation(operation: &api::istio::security::v1beta1::Operation) -> Vec<AttributeMatch> {
     let mut all = Vec::new();
     push(&mut all, Attribute::Host, &operation.hosts, &operation.not_hosts);
     push(&mut all, Attribute::Method, &operation.methods, &operation.not_methods);
@@ -270,10 +280,15 @@ fn of_operation(operation: &api::istio::security::v1beta1::Operation) -> Vec<Con
     all
 }
 
-fn push(conditions: &mut Vec<Condition>, attribute: Attribute, values: &[String], not_values: &[String]) {
+fn push(conditions: &mut Vec<AttributeMatch>, attribute: Attribute, values: &[String], not_values: &[String]) {
     if values.is_empty() && not_values.is_empty() {
         return;
     }
     let texts = |list: &[String]| list.iter().map(|v| Str::from(v.as_str())).collect();
-    conditions.push(Condition { attribute, values: texts(values), not_values: texts(not_values), any_spelling: false });
+    conditions.push(AttributeMatch {
+        attribute,
+        values: texts(values),
+        not_values: texts(not_values),
+        any_spelling: false,
+    });
 }

@@ -13,9 +13,9 @@ use ipnet::IpNet;
 use model::names::Str;
 
 use super::attribute::Attribute;
-use super::matchers::{self, Case, Spelling};
-use super::{Check, Condition, Layer, Rule, Rules, Verdict, ext_authz};
-use crate::literal::quoted;
+use super::matchers::{self, CaseMatch, ValueSpelling};
+use super::{AttributeMatch, AuthorizationFilter, AuthorizationRule, FilterLayer, NamedRules, PolicyAction, ext_authz};
+use crate::regex_escape::escaped;
 
 pub(super) const HTTP_RBAC: &str = "envoy.filters.http.rbac";
 pub(super) const NETWORK_RBAC: &str = "envoy.filters.network.rbac";
@@ -26,24 +26,24 @@ const CUSTOM_STATS: &str = "istio_ext_authz_";
 const BAD_CUSTOM: &str = "-deny-due-to-bad-CUSTOM-action";
 
 /// A condition that cannot be asked here.
-struct Unaskable;
+struct HttpOnlyAttribute;
 
 /// The filter for HTTP connections, by name and config.
-pub fn http_filter(check: &Check) -> (&'static str, Any) {
-    if let Check::Ask(custom, provider) = check {
+pub fn http_filter(check: &AuthorizationFilter) -> (&'static str, Any) {
+    if let AuthorizationFilter::Ask(custom, provider) = check {
         return (ext_authz::HTTP, ext_authz::http(provider, &custom.name));
     }
-    let (rules, shadow_rules, prefix) = written(check, Layer::Http);
+    let (rules, shadow_rules, prefix) = written(check, FilterLayer::Http);
     let shadow_rules_stat_prefix = prefix.to_owned();
     (HTTP_RBAC, api::any(&HttpRbac { rules, shadow_rules, shadow_rules_stat_prefix, ..HttpRbac::default() }))
 }
 
 /// The filter for TCP connections.
-pub fn network_filter(check: &Check) -> (&'static str, Any) {
-    if let Check::Ask(custom, provider) = check {
+pub fn network_filter(check: &AuthorizationFilter) -> (&'static str, Any) {
+    if let AuthorizationFilter::Ask(custom, provider) = check {
         return (ext_authz::NETWORK, ext_authz::network(provider, &custom.name));
     }
-    let (rules, shadow_rules, prefix) = written(check, Layer::Tcp);
+    let (rules, shadow_rules, prefix) = written(check, FilterLayer::Tcp);
     let rbac = NetworkRbac {
         rules,
         shadow_rules,
@@ -55,47 +55,49 @@ pub fn network_filter(check: &Check) -> (&'static str, Any) {
 }
 
 /// Rules that are enforced, rules that are only counted or marked, and under which prefix.
-fn written(check: &Check, layer: Layer) -> (Option<Rbac>, Option<Rbac>, &'static str) {
+fn written(check: &AuthorizationFilter, layer: FilterLayer) -> (Option<Rbac>, Option<Rbac>, &'static str) {
     match check {
-        Check::Enforce(verdict, set) => {
-            let action = match verdict {
-                Verdict::Audit => Action::Log,
-                Verdict::Deny => Action::Deny,
-                Verdict::Allow => Action::Allow,
+        AuthorizationFilter::Enforce(policy_action, set) => {
+            let action = match policy_action {
+                PolicyAction::Audit => Action::Log,
+                PolicyAction::Deny => Action::Deny,
+                PolicyAction::Allow => Action::Allow,
             };
-            let of = |rules: &Option<Rules>| rules.as_ref().map(|rules| rbac(rules, action, layer, ""));
+            let of = |rules: &Option<NamedRules>| rules.as_ref().map(|rules| rbac(rules, action, layer, ""));
             // Upstream names the prefix of ALLOW where there is no dry run at all.
-            let prefix = match verdict {
+            let prefix = match policy_action {
                 _ if set.dry_run.is_none() => "istio_dry_run_allow_",
-                Verdict::Allow => "istio_dry_run_allow_",
-                Verdict::Deny => "istio_dry_run_deny_",
-                Verdict::Audit => "",
+                PolicyAction::Allow => "istio_dry_run_allow_",
+                PolicyAction::Deny => "istio_dry_run_deny_",
+                PolicyAction::Audit => "",
             };
             (of(&set.enforced), of(&set.dry_run), prefix)
         }
         // Rules only mark the request; the checker's filter then asks for marked ones.
-        Check::Mark(custom) | Check::Ask(custom, _) => {
+        AuthorizationFilter::Mark(custom) | AuthorizationFilter::Ask(custom, _) => {
             let dry_run = Some(rbac(&custom.dry_run, Action::Deny, layer, "")).filter(|r| !r.policies.is_empty());
             (dry_run, Some(rbac(&custom.enforced, Action::Deny, layer, "")), CUSTOM_STATS)
         }
-        Check::Refuse(custom) => (Some(rbac(&custom.enforced, Action::Deny, layer, BAD_CUSTOM)), None, ""),
+        AuthorizationFilter::Refuse(custom) => {
+            (Some(rbac(&custom.enforced, Action::Deny, layer, BAD_CUSTOM)), None, "")
+        }
     }
 }
 
-fn rbac(rules: &Rules, action: Action, layer: Layer, suffix: &str) -> Rbac {
+fn rbac(rules: &NamedRules, action: Action, layer: FilterLayer, suffix: &str) -> Rbac {
     let policies =
         rules.iter().filter_map(|(name, rule)| Some((format!("{name}{suffix}"), policy(rule, action, layer)?)));
     Rbac { action: action as i32, policies: policies.collect(), ..Rbac::default() }
 }
 
-fn policy(rule: &Rule, action: Action, layer: Layer) -> Option<Policy> {
-    let Rule::Matching { operations, sources } = rule else { return Some(never()) };
-    let permissions: Result<Vec<Permission>, Unaskable> = operations
+fn policy(rule: &AuthorizationRule, action: Action, layer: FilterLayer) -> Option<Policy> {
+    let AuthorizationRule::Matching { operations, sources } = rule else { return Some(never()) };
+    let permissions: Result<Vec<Permission>, HttpOnlyAttribute> = operations
         .iter()
         .map(|conditions| all_of(conditions, action, layer, operation, not_permission, or_permissions))
         .map(|all| all.map(and_permissions))
         .collect();
-    let principals: Result<Vec<Principal>, Unaskable> = sources
+    let principals: Result<Vec<Principal>, HttpOnlyAttribute> = sources
         .iter()
         .map(|conditions| all_of(conditions, action, layer, source, not_principal, or_principals))
         .map(|all| all.map(and_principals))
@@ -105,20 +107,20 @@ fn policy(rule: &Rule, action: Action, layer: Layer) -> Option<Policy> {
 
 /// Every condition of a list as matchers that must all hold.
 fn all_of<M>(
-    conditions: &[Condition],
+    conditions: &[AttributeMatch],
     action: Action,
-    layer: Layer,
-    written: impl Fn(&Attribute, &[Str], Spelling) -> (Vec<M>, bool),
+    layer: FilterLayer,
+    written: impl Fn(&Attribute, &[Str], ValueSpelling) -> (Vec<M>, bool),
     not: impl Fn(M) -> M,
     or: impl Fn(Vec<M>) -> M,
-) -> Result<Vec<M>, Unaskable> {
+) -> Result<Vec<M>, HttpOnlyAttribute> {
     let mut all = Vec::new();
     for condition in conditions {
-        let unaskable = layer == Layer::Tcp && condition.attribute.is_http_only();
-        if unaskable && action == Action::Allow {
-            return Err(Unaskable);
+        let http_only = layer == FilterLayer::Tcp && condition.attribute.is_http_only();
+        if http_only && action == Action::Allow {
+            return Err(HttpOnlyAttribute);
         }
-        if unaskable {
+        if http_only {
             continue;
         }
         for (values, negated) in [(&condition.values, false), (&condition.not_values, true)] {
@@ -127,10 +129,10 @@ fn all_of<M>(
             }
             // Only what makes more requests denied: an ALLOW excludes, other rules name.
             let denies = (action == Action::Allow) == negated;
-            let spelling = if condition.any_spelling && denies { Spelling::Any } else { Spelling::Written };
+            let spelling = if condition.any_spelling && denies { ValueSpelling::Any } else { ValueSpelling::Written };
             let (mut found, complete) = written(&condition.attribute, values, spelling);
             if !complete && action == Action::Allow {
-                return Err(Unaskable);
+                return Err(HttpOnlyAttribute);
             }
             let one = match (found.len(), condition.attribute.stands_alone()) {
                 (0, _) => continue,
@@ -158,13 +160,13 @@ impl Attribute {
 }
 
 /// One matcher per value that can be read; false if some could not be.
-fn operation(attribute: &Attribute, values: &[Str], spelling: Spelling) -> (Vec<Permission>, bool) {
+fn operation(attribute: &Attribute, values: &[Str], spelling: ValueSpelling) -> (Vec<Permission>, bool) {
     use permission::Rule as Is;
     let one = |value: &Str| -> Option<Is> {
         Some(match attribute {
-            Attribute::Host if spelling == Spelling::Any => Is::Header(matchers::host(":authority", value)),
-            Attribute::Host => Is::Header(matchers::header(":authority", value, Case::Ignored)),
-            Attribute::Method => Is::Header(matchers::header(":method", value, Case::Exact)),
+            Attribute::Host if spelling == ValueSpelling::Any => Is::Header(matchers::host(":authority", value)),
+            Attribute::Host => Is::Header(matchers::header(":authority", value, CaseMatch::Ignored)),
+            Attribute::Method => Is::Header(matchers::header(":method", value, CaseMatch::Exact)),
             Attribute::Path => path(value, spelling),
             Attribute::DestinationIp => Is::DestinationIp(cidr(value)?),
             Attribute::DestinationPort => Is::DestinationPort(value.parse::<u16>().ok()?.into()),
@@ -189,7 +191,7 @@ fn list_or_text(value: &str) -> api::envoy::r#type::matcher::v3::ValueMatcher {
     }
 }
 
-fn path(value: &str, spelling: Spelling) -> permission::Rule {
+fn path(value: &str, spelling: ValueSpelling) -> permission::Rule {
     if value.contains("{*}") || value.contains("{**}") {
         let path_template = value.replace("{**}", "**").replace("{*}", "*");
         let config = TypedExtensionConfig {
@@ -199,13 +201,13 @@ fn path(value: &str, spelling: Spelling) -> permission::Rule {
         return permission::Rule::UriTemplate(config);
     }
     let text = match spelling {
-        Spelling::Written => matchers::text(value, ""),
-        Spelling::Any => matchers::path(value),
+        ValueSpelling::Written => matchers::text(value, ""),
+        ValueSpelling::Any => matchers::path(value),
     };
     permission::Rule::UrlPath(PathMatcher { rule: Some(path_matcher::Rule::Path(text)) })
 }
 
-fn source(attribute: &Attribute, values: &[Str], spelling: Spelling) -> (Vec<Principal>, bool) {
+fn source(attribute: &Attribute, values: &[Str], spelling: ValueSpelling) -> (Vec<Principal>, bool) {
     use principal::Identifier as Is;
     let one = |value: &Str| -> Option<Is> {
         Some(match attribute {
@@ -215,8 +217,8 @@ fn source(attribute: &Attribute, values: &[Str], spelling: Spelling) -> (Vec<Pri
             Attribute::TrustDomain => authenticated(trust_domain(value)),
             Attribute::ServiceAccount(namespace) => authenticated(matchers::regex(account_regex(namespace, value))),
             Attribute::Principal => authenticated(matchers::text(value, "spiffe://")),
-            Attribute::Header(name) if spelling == Spelling::Any => Is::Header(matchers::host(name, value)),
-            Attribute::Header(name) => Is::Header(matchers::header(name, value, Case::Exact)),
+            Attribute::Header(name) if spelling == ValueSpelling::Any => Is::Header(matchers::host(name, value)),
+            Attribute::Header(name) => Is::Header(matchers::header(name, value, CaseMatch::Exact)),
             _ => return None,
         })
     };
@@ -285,21 +287,21 @@ fn claim_or_list(path: &[&str], value: api::envoy::r#type::matcher::v3::ValueMat
 }
 
 fn namespace_regex(value: &str) -> String {
-    let literal: Vec<String> = value.split('*').map(quoted).collect();
+    let literal: Vec<String> = value.split('*').map(escaped).collect();
     format!(".*/ns/{}/.*", literal.join(".*"))
 }
 
 /// The account's identity may carry further pairs before and after, but nothing glued to its name.
 fn account_regex(own: &str, value: &str) -> String {
     let (namespace, account) = value.split_once('/').unwrap_or((own, value));
-    format!("spiffe://.+/ns/{}/(.+/|)sa/{}(/.+)?", quoted(namespace), quoted(account))
+    format!("spiffe://.+/ns/{}/(.+/|)sa/{}(/.+)?", escaped(namespace), escaped(account))
 }
 
 fn trust_domain(value: &str) -> StringMatcher {
     match value.split_once('*') {
         Some(("", "")) => matchers::prefix("spiffe://"),
         None => matchers::prefix(&format!("spiffe://{value}/")),
-        Some((start, end)) => matchers::regex(format!("spiffe://{}[^/]*{}/.*", quoted(start), quoted(end))),
+        Some((start, end)) => matchers::regex(format!("spiffe://{}[^/]*{}/.*", escaped(start), escaped(end))),
     }
 }
 

@@ -3,7 +3,7 @@
 use api::istio::mesh::v1alpha1::MeshConfig;
 use model::names::Str;
 
-use super::Condition;
+use super::AttributeMatch;
 use super::attribute::Attribute;
 
 const LOCAL: &str = "cluster.local";
@@ -20,7 +20,7 @@ pub(super) fn domains(mesh: &MeshConfig) -> Vec<String> {
 }
 
 /// Adds what the aliases stand for to the values of a condition.
-pub(super) fn widen(condition: &mut Condition, domains: &[String]) {
+pub(super) fn widen(condition: &mut AttributeMatch, domains: &[String]) {
     let wider = match condition.attribute {
         Attribute::Principal => principals,
         Attribute::TrustDomain => trust_domains,

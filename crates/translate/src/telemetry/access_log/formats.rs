@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use api::{Struct, Value, value};
 use model::names::Str;
 
-use crate::structs::struct_of;
+use crate::proto_struct::struct_of;
 
 /// The text as given, ended by a newline; upstream's own where none is given.
 pub(super) fn text_format(wanted: &str) -> Str {

@@ -17,17 +17,17 @@ use super::Collector;
 /// One log.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct AccessLog {
-    pub sink: Sink,
+    pub sink: LogSink,
     /// All must hold for a line to be written.
     pub filters: Vec<LogFilter>,
 }
 
 /// Where lines go.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Sink {
+pub enum LogSink {
     File {
         path: Str,
-        format: Format,
+        format: LineFormat,
         omit_empty: bool,
     },
     /// Envoy's access log service, for requests.
@@ -65,7 +65,7 @@ pub struct LoggedHeaders {
 
 /// How a line looks.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Format {
+pub enum LineFormat {
     Text(Str),
     Json(Shared<Struct>),
 }
@@ -81,7 +81,7 @@ pub enum LogFilter {
 
 /// What a log is attached to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Logged {
+pub enum LogScope {
     Http,
     Tcp,
     /// Connections that found no filter chain.

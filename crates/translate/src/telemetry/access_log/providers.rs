@@ -13,59 +13,59 @@ use model::shared::Shared;
 use scope::View;
 
 use super::formats::{DEFAULT_TEXT, default_json, json_format, text_format};
-use super::{AccessLog, Format, LogFilter, LogService, Logged, LoggedHeaders, Sink};
-use crate::class::Class;
+use super::{AccessLog, LineFormat, LogFilter, LogScope, LogService, LogSink, LoggedHeaders};
+use crate::listener_side::ListenerSide;
 use crate::telemetry::applicable::applicable;
-use crate::telemetry::{Collector, collector, holds_for, provider, provider_names, side};
+use crate::telemetry::{Collector, collector, holds_for, provider, provider_names, workload_mode};
 
 /// The logs that a client keeps of some traffic.
-pub fn access_logs(view: &View, class: Class, logged: Logged) -> Vec<AccessLog> {
+pub fn access_logs(view: &View, side: ListenerSide, scope: LogScope) -> Vec<AccessLog> {
     let mesh = &view.settings.mesh;
-    if logged == Logged::Listener && mesh.disable_envoy_listener_log {
+    if scope == LogScope::Listener && mesh.disable_envoy_listener_log {
         return Vec::new();
     }
-    let filters = match logged {
-        Logged::Listener => vec![LogFilter::ResponseFlags(vec!["NR".into()])],
-        Logged::Http | Logged::Tcp => Vec::new(),
+    let filters = match scope {
+        LogScope::Listener => vec![LogFilter::ResponseFlags(vec!["NR".into()])],
+        LogScope::Http | LogScope::Tcp => Vec::new(),
     };
-    if let Some(asked) = by_telemetry(view, class) {
-        let with_filter = |(sink, expression): (Sink, Option<Str>)| {
+    if let Some(asked) = by_telemetry(view, side) {
+        let with_filter = |(sink, expression): (LogSink, Option<Str>)| {
             let filters = filters.iter().cloned().chain(expression.map(LogFilter::Expression)).collect();
             AccessLog { sink, filters }
         };
         return asked.into_iter().map(with_filter).collect();
     }
     let file = (!mesh.access_log_file.is_empty()).then(|| mesh_file(&mesh.access_log_file, mesh));
-    let service = mesh.enable_envoy_access_log_service.then(|| mesh_service(logged));
+    let service = mesh.enable_envoy_access_log_service.then(|| mesh_service(scope));
     let sinks = file.into_iter().chain(service);
     sinks.map(|sink| AccessLog { sink, filters: filters.clone() }).collect()
 }
 
 /// Logs of providers, by their names; `None` where no usable provider is asked for, and mesh config decides.
-fn by_telemetry(view: &View, class: Class) -> Option<Vec<(Sink, Option<Str>)>> {
+fn by_telemetry(view: &View, side: ListenerSide) -> Option<Vec<(LogSink, Option<Str>)>> {
     let logging = applicable(view).logging;
     let defaults = view.settings.mesh.default_providers.clone().unwrap_or_default().access_logging;
     let defaults: Vec<&str> = defaults.iter().map(String::as_str).collect();
-    let mut found: Vec<(&str, Sink, Wish)> = Vec::new();
-    for (name, wish) in merge(&logging, &defaults, side(class)) {
+    let mut found: Vec<(&str, LogSink, ProviderLogging)> = Vec::new();
+    for (name, logging) in merge(&logging, &defaults, workload_mode(side)) {
         let known = provider(view, name);
         let sink = known.and_then(|p| sink(view, &p.name, p.provider.as_ref()?));
-        found.extend(known.zip(sink).map(|(p, sink)| (p.name.as_str(), sink, wish)));
+        found.extend(known.zip(sink).map(|(p, sink)| (p.name.as_str(), sink, logging)));
     }
     if found.is_empty() {
         return None;
     }
     found.sort_by_key(|(name, _, _)| *name);
-    let enabled = found.into_iter().filter_map(|(_, sink, wish)| match wish {
-        Wish::Disabled => None,
-        Wish::Enabled(expression) => Some((sink, expression.map(Str::from))),
+    let enabled = found.into_iter().filter_map(|(_, sink, logging)| match logging {
+        ProviderLogging::Disabled => None,
+        ProviderLogging::Enabled(expression) => Some((sink, expression.map(Str::from))),
     });
     Some(enabled.collect())
 }
 
 /// What is asked of one provider.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Wish<'a> {
+enum ProviderLogging<'a> {
     Disabled,
     /// With the expression that chooses lines.
     Enabled(Option<&'a str>),
@@ -73,11 +73,15 @@ enum Wish<'a> {
 
 /// Providers of the narrowest object that names any for this side; objects that name none speak of the
 /// providers before them.
-fn merge<'a>(objects: &[&'a [AccessLogging]], defaults: &[&'a str], side: WorkloadMode) -> BTreeMap<&'a str, Wish<'a>> {
+fn merge<'a>(
+    objects: &[&'a [AccessLogging]],
+    defaults: &[&'a str],
+    mode: WorkloadMode,
+) -> BTreeMap<&'a str, ProviderLogging<'a>> {
     if objects.is_empty() {
-        return defaults.iter().map(|name| (*name, Wish::Enabled(None))).collect();
+        return defaults.iter().map(|name| (*name, ProviderLogging::Enabled(None))).collect();
     }
-    let here = |item: &&AccessLogging| holds_for(item.r#match.unwrap_or_default().mode(), side);
+    let here = |item: &&AccessLogging| holds_for(item.r#match.unwrap_or_default().mode(), mode);
     let mut wanted: BTreeSet<&str> = defaults.iter().copied().collect();
     let mut expressions: BTreeMap<&str, Option<&str>> = BTreeMap::new();
     for object in objects {
@@ -92,25 +96,25 @@ fn merge<'a>(objects: &[&'a [AccessLogging]], defaults: &[&'a str], side: Worklo
             wanted = named;
         }
     }
-    let mut wishes = BTreeMap::new();
+    let mut by_provider = BTreeMap::new();
     let mut inherited = defaults.to_vec();
     for item in objects.iter().copied().flatten() {
         let names = provider_names(&item.providers);
         inherited = if names.is_empty() { inherited } else { names };
         for name in inherited.iter().copied().filter(|name| wanted.contains(name) && here(&item)) {
-            let wish = if item.disabled == Some(true) {
-                Wish::Disabled
+            let logging = if item.disabled == Some(true) {
+                ProviderLogging::Disabled
             } else {
-                Wish::Enabled(expressions.get(name).copied().flatten())
+                ProviderLogging::Enabled(expressions.get(name).copied().flatten())
             };
-            wishes.insert(name, wish);
+            by_provider.insert(name, logging);
         }
     }
-    wishes
+    by_provider
 }
 
 /// Where a provider's lines go; `None` if it keeps no logs or its service is not known.
-fn sink(view: &View, name: &str, provider: &Provider) -> Option<Sink> {
+fn sink(view: &View, name: &str, provider: &Provider) -> Option<LogSink> {
     match provider {
         // The built-in provider is formatted as mesh config says.
         Provider::EnvoyFileAccessLog(file)
@@ -127,37 +131,37 @@ fn sink(view: &View, name: &str, provider: &Provider) -> Option<Sink> {
 }
 
 /// A file in the format that mesh config asks for.
-fn mesh_file(path: &str, mesh: &MeshConfig) -> Sink {
+fn mesh_file(path: &str, mesh: &MeshConfig) -> LogSink {
     let format = match mesh.access_log_encoding() {
-        mesh_config::AccessLogEncoding::Text => Format::Text(text_format(&mesh.access_log_format)),
-        mesh_config::AccessLogEncoding::Json => Format::Json(Shared::new(json_format(&mesh.access_log_format))),
+        mesh_config::AccessLogEncoding::Text => LineFormat::Text(text_format(&mesh.access_log_format)),
+        mesh_config::AccessLogEncoding::Json => LineFormat::Json(Shared::new(json_format(&mesh.access_log_format))),
     };
-    Sink::File { path: path.into(), format, omit_empty: false }
+    LogSink::File { path: path.into(), format, omit_empty: false }
 }
 
-fn provider_file(file: &EnvoyFileAccessLogProvider) -> Sink {
+fn provider_file(file: &EnvoyFileAccessLogProvider) -> LogSink {
     use envoy_file_access_log_provider::log_format::LogFormat;
     let format = match file.log_format.as_ref().and_then(|f| f.log_format.as_ref()) {
-        Some(LogFormat::Labels(labels)) if labels.fields.is_empty() => Format::Json(Shared::new(default_json())),
-        Some(LogFormat::Labels(labels)) => Format::Json(Shared::new(labels.clone())),
-        Some(LogFormat::Text(text)) => Format::Text(text_format(text)),
-        None => Format::Text(text_format("")),
+        Some(LogFormat::Labels(labels)) if labels.fields.is_empty() => LineFormat::Json(Shared::new(default_json())),
+        Some(LogFormat::Labels(labels)) => LineFormat::Json(Shared::new(labels.clone())),
+        Some(LogFormat::Text(text)) => LineFormat::Text(text_format(text)),
+        None => LineFormat::Text(text_format("")),
     };
     let path = if file.path.is_empty() { "/dev/stdout" } else { &file.path };
-    Sink::File { path: path.into(), format, omit_empty: file.omit_empty_values }
+    LogSink::File { path: path.into(), format, omit_empty: file.omit_empty_values }
 }
 
 /// Envoy's access log service, as proxies are started with it.
-fn mesh_service(logged: Logged) -> Sink {
+fn mesh_service(scope: LogScope) -> LogSink {
     let service = |log_name: &str| LogService {
         log_name: log_name.into(),
         collector: Collector { host: "".into(), cluster: "envoy_accesslog_service".into() },
         state: texts(PEERS_OF_ALL_AGES),
     };
-    match logged {
-        Logged::Http => Sink::Http { service: service(HTTP_LOG), headers: LoggedHeaders::default() },
-        Logged::Tcp => Sink::Tcp(service(TCP_LOG)),
-        Logged::Listener => Sink::Tcp(service("listener_envoy_accesslog")),
+    match scope {
+        LogScope::Http => LogSink::Http { service: service(HTTP_LOG), headers: LoggedHeaders::default() },
+        LogScope::Tcp => LogSink::Tcp(service(TCP_LOG)),
+        LogScope::Listener => LogSink::Tcp(service("listener_envoy_accesslog")),
     }
 }
 
@@ -175,7 +179,7 @@ const PEERS_OF_ALL_AGES: &[&str] = &[
     "wasm.downstream_peer_id",
 ];
 
-fn http_service(view: &View, als: &EnvoyHttpGrpcV3LogProvider) -> Option<Sink> {
+fn http_service(view: &View, als: &EnvoyHttpGrpcV3LogProvider) -> Option<LogSink> {
     let collector = collector(view, &als.service, als.port)?;
     let state =
         if als.filter_state_objects_to_log.is_empty() { texts(PEERS) } else { texts(&als.filter_state_objects_to_log) };
@@ -184,23 +188,23 @@ fn http_service(view: &View, als: &EnvoyHttpGrpcV3LogProvider) -> Option<Sink> {
         response: texts(&als.additional_response_headers_to_log),
         trailers: texts(&als.additional_response_trailers_to_log),
     };
-    Some(Sink::Http { service: LogService { log_name: or(&als.log_name, HTTP_LOG), collector, state }, headers })
+    Some(LogSink::Http { service: LogService { log_name: or(&als.log_name, HTTP_LOG), collector, state }, headers })
 }
 
-fn tcp_service(view: &View, als: &EnvoyTcpGrpcV3LogProvider) -> Option<Sink> {
+fn tcp_service(view: &View, als: &EnvoyTcpGrpcV3LogProvider) -> Option<LogSink> {
     let collector = collector(view, &als.service, als.port)?;
     let state =
         if als.filter_state_objects_to_log.is_empty() { texts(PEERS) } else { texts(&als.filter_state_objects_to_log) };
-    Some(Sink::Tcp(LogService { log_name: or(&als.log_name, TCP_LOG), collector, state }))
+    Some(LogSink::Tcp(LogService { log_name: or(&als.log_name, TCP_LOG), collector, state }))
 }
 
-fn open_telemetry(view: &View, als: &EnvoyOpenTelemetryLogProvider) -> Option<Sink> {
+fn open_telemetry(view: &View, als: &EnvoyOpenTelemetryLogProvider) -> Option<LogSink> {
     let collector = collector(view, &als.service, als.port)?;
     let format = als.log_format.clone().unwrap_or_default();
     let attributes = format.labels.filter(|labels| !labels.fields.is_empty()).map(Shared::new);
     let service =
         LogService { log_name: or(&als.log_name, "otel_envoy_accesslog"), collector, state: texts(PEERS_OF_ALL_AGES) };
-    Some(Sink::OpenTelemetry { service, body: or(&format.text, DEFAULT_TEXT), attributes })
+    Some(LogSink::OpenTelemetry { service, body: or(&format.text, DEFAULT_TEXT), attributes })
 }
 
 fn or(text: &str, default: &str) -> Str {
@@ -216,7 +220,7 @@ mod tests {
     use api::istio::telemetry::v1alpha1::access_logging::LogSelector;
     use api::istio::telemetry::v1alpha1::{AccessLogging, ProviderRef, WorkloadMode};
 
-    use super::{Wish, merge};
+    use super::{ProviderLogging, merge};
 
     fn logging(providers: &[&str], mode: WorkloadMode, disabled: bool) -> AccessLogging {
         AccessLogging {
@@ -231,7 +235,7 @@ mod tests {
     fn narrower_object_replaces_the_providers_of_its_side_only() {
         let wide = [logging(&["a"], WorkloadMode::ClientAndServer, false)];
         let narrow = [logging(&["b"], WorkloadMode::Server, false)];
-        let of = |side| merge(&[&wide, &narrow], &[], side).into_keys().collect::<Vec<_>>();
+        let of = |mode| merge(&[&wide, &narrow], &[], mode).into_keys().collect::<Vec<_>>();
         assert_eq!(of(WorkloadMode::Server), ["b"]);
         assert_eq!(of(WorkloadMode::Client), ["a"]);
     }
@@ -239,6 +243,6 @@ mod tests {
     #[test]
     fn object_without_providers_speaks_of_those_before_it() {
         let off = [logging(&[], WorkloadMode::ClientAndServer, true)];
-        assert_eq!(merge(&[&off], &["a"], WorkloadMode::Client)["a"], Wish::Disabled);
+        assert_eq!(merge(&[&off], &["a"], WorkloadMode::Client)["a"], ProviderLogging::Disabled);
     }
 }

@@ -18,7 +18,7 @@ use api::{Any, Struct, Value, any, value};
 use model::names::Str;
 use prost::Message;
 
-use super::{AccessLog, Format, LogFilter, LogService, Sink};
+use super::{AccessLog, LineFormat, LogFilter, LogService, LogSink};
 
 /// Logs as Envoy's messages.
 pub fn render(logs: &[AccessLog]) -> Vec<EnvoyLog> {
@@ -34,16 +34,16 @@ fn one(log: &AccessLog) -> EnvoyLog {
     }
 }
 
-fn sink(sink: &Sink) -> (&'static str, Any) {
+fn sink(sink: &LogSink) -> (&'static str, Any) {
     match sink {
-        Sink::File { path, format, omit_empty } => {
+        LogSink::File { path, format, omit_empty } => {
             let log = FileAccessLog {
                 path: path.to_string(),
                 access_log_format: Some(file_access_log::AccessLogFormat::LogFormat(line(format, *omit_empty))),
             };
             ("envoy.access_loggers.file", any(&log))
         }
-        Sink::Http { service, headers } => {
+        LogSink::Http { service, headers } => {
             let log = HttpGrpcAccessLogConfig {
                 common_config: Some(grpc(service)),
                 additional_request_headers_to_log: texts(&headers.request),
@@ -52,11 +52,11 @@ fn sink(sink: &Sink) -> (&'static str, Any) {
             };
             ("envoy.access_loggers.http_grpc", any(&log))
         }
-        Sink::Tcp(service) => {
+        LogSink::Tcp(service) => {
             let log = TcpGrpcAccessLogConfig { common_config: Some(grpc(service)) };
             ("envoy.tcp_grpc_access_log", any(&log))
         }
-        Sink::OpenTelemetry { service, body, attributes } => {
+        LogSink::OpenTelemetry { service, body, attributes } => {
             ("envoy.access_loggers.open_telemetry", any(&open_telemetry(service, body, attributes.as_deref())))
         }
     }
@@ -66,10 +66,10 @@ fn texts(items: &[Str]) -> Vec<String> {
     items.iter().map(|item| item.to_string()).collect()
 }
 
-fn line(format: &Format, omit_empty_values: bool) -> SubstitutionFormatString {
+fn line(format: &LineFormat, omit_empty_values: bool) -> SubstitutionFormatString {
     use substitution_format_string::Format as Envoy;
     match format {
-        Format::Text(text) => SubstitutionFormatString {
+        LineFormat::Text(text) => SubstitutionFormatString {
             omit_empty_values,
             formatters: formatters(text.contains(WITHOUT_QUERY)),
             format: Some(Envoy::TextFormatSource(DataSource {
@@ -78,7 +78,7 @@ fn line(format: &Format, omit_empty_values: bool) -> SubstitutionFormatString {
             })),
             ..SubstitutionFormatString::default()
         },
-        Format::Json(fields) => SubstitutionFormatString {
+        LineFormat::Json(fields) => SubstitutionFormatString {
             omit_empty_values,
             formatters: formatters(mention_without_query(fields)),
             json_format_options: Some(JsonFormatOptions { sort_properties: false }),

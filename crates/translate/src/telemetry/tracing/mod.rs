@@ -13,11 +13,11 @@ use model::proxy::Proxy;
 use scope::View;
 
 pub use render::render;
-pub use tracer::{Header, OpenTelemetry, Tracer, Zipkin};
+pub use tracer::{OpenTelemetryTracer, Tracer, TracerHeader, ZipkinTracer};
 
 use super::applicable::applicable;
-use super::{holds_for, provider, provider_names, side};
-use crate::class::Class;
+use super::{holds_for, provider, provider_names, workload_mode};
+use crate::listener_side::ListenerSide;
 
 /// How a connection manager traces.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -25,7 +25,7 @@ pub struct Tracing {
     /// The bits of the percentage of requests that start a trace; a float itself has no hash.
     sampling: u64,
     /// By name.
-    pub tags: Vec<Tag>,
+    pub tags: Vec<SpanTag>,
     pub max_path_tag_length: Option<u32>,
     /// Where spans go; the proxy's own choice if nothing is said.
     pub tracer: Option<Tracer>,
@@ -44,7 +44,7 @@ impl Tracing {
 
 /// One tag of every span.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Tag {
+pub struct SpanTag {
     pub name: Str,
     pub value: TagValue,
 }
@@ -68,14 +68,14 @@ pub enum TagValue {
 }
 
 /// How this client traces requests of a class; `None` if it does not.
-pub fn tracing(view: &View, config: &ProxyConfig, class: Class) -> Option<Tracing> {
+pub fn tracing(view: &View, config: &ProxyConfig, side: ListenerSide) -> Option<Tracing> {
     let asked = applicable(view).tracing;
     let defaults = view.settings.mesh.default_providers.clone().unwrap_or_default().tracing;
     if asked.is_empty() && defaults.is_empty() {
         return view.settings.mesh.enable_tracing.then(|| by_proxy_config(view, config));
     }
-    let wish = merge(&asked, defaults.first().map(String::as_str), side(class));
-    by_telemetry(view, config, &wish)
+    let settings = merge(&asked, defaults.first().map(String::as_str), workload_mode(side));
+    by_telemetry(view, config, &settings)
 }
 
 /// The older way: all that the proxy's own config says.
@@ -94,7 +94,7 @@ fn by_proxy_config(view: &View, config: &ProxyConfig) -> Tracing {
 }
 
 /// All that Telemetry asks for on one side, later objects over earlier ones, field by field.
-struct Wish<'a> {
+struct TracingSettings<'a> {
     provider: Option<&'a str>,
     disabled: bool,
     sampling: Option<f64>,
@@ -104,8 +104,8 @@ struct Wish<'a> {
     hide_context: bool,
 }
 
-fn merge<'a>(asked: &[&'a Asked], default: Option<&'a str>, side: WorkloadMode) -> Wish<'a> {
-    let mut wish = Wish {
+fn merge<'a>(asked: &[&'a Asked], default: Option<&'a str>, mode: WorkloadMode) -> TracingSettings<'a> {
+    let mut settings = TracingSettings {
         provider: default,
         disabled: false,
         sampling: None,
@@ -114,38 +114,38 @@ fn merge<'a>(asked: &[&'a Asked], default: Option<&'a str>, side: WorkloadMode) 
         own_tags: true,
         hide_context: false,
     };
-    let here = |item: &&&Asked| holds_for(item.r#match.unwrap_or_default().mode(), side);
+    let here = |item: &&&Asked| holds_for(item.r#match.unwrap_or_default().mode(), mode);
     for item in asked.iter().filter(here) {
-        wish.provider = provider_names(&item.providers).first().copied().or(wish.provider);
-        wish.disabled = item.disable_span_reporting.unwrap_or(wish.disabled);
-        wish.sampling = item.random_sampling_percentage.or(wish.sampling);
-        wish.tags = Some(&item.custom_tags).filter(|tags| !tags.is_empty()).or(wish.tags);
-        wish.sample_by_request_id = item.use_request_id_for_trace_sampling.unwrap_or(wish.sample_by_request_id);
-        wish.own_tags = item.enable_istio_tags.unwrap_or(wish.own_tags);
-        wish.hide_context = item.disable_context_propagation.unwrap_or(wish.hide_context);
+        settings.provider = provider_names(&item.providers).first().copied().or(settings.provider);
+        settings.disabled = item.disable_span_reporting.unwrap_or(settings.disabled);
+        settings.sampling = item.random_sampling_percentage.or(settings.sampling);
+        settings.tags = Some(&item.custom_tags).filter(|tags| !tags.is_empty()).or(settings.tags);
+        settings.sample_by_request_id = item.use_request_id_for_trace_sampling.unwrap_or(settings.sample_by_request_id);
+        settings.own_tags = item.enable_istio_tags.unwrap_or(settings.own_tags);
+        settings.hide_context = item.disable_context_propagation.unwrap_or(settings.hide_context);
     }
-    wish
+    settings
 }
 
 /// `None` if tracing is off, or the provider is not known or cannot trace.
-fn by_telemetry(view: &View, config: &ProxyConfig, wish: &Wish<'_>) -> Option<Tracing> {
-    let provider = provider(view, wish.provider?).filter(|_| !wish.disabled)?;
+fn by_telemetry(view: &View, config: &ProxyConfig, settings: &TracingSettings<'_>) -> Option<Tracing> {
+    let provider = provider(view, settings.provider?).filter(|_| !settings.disabled)?;
     let found = tracer::of_provider(view, provider.provider.as_ref()?)?;
     let of_proxy = config.tracing.clone().unwrap_or_default();
-    let custom = match wish.tags {
+    let custom = match settings.tags {
         Some(tags) => telemetry_tags(&view.proxy, tags),
         None => proxy_tags(&of_proxy.custom_tags),
     };
-    let sampling = wish.sampling.unwrap_or_else(|| default_sampling(view, config));
+    let sampling = settings.sampling.unwrap_or_else(|| default_sampling(view, config));
     let length = if found.max_tag_length == 0 { of_proxy.max_path_tag_length } else { found.max_tag_length };
     Some(Tracing {
         sampling: sampling.to_bits(),
-        tags: tags(&view.proxy, wish.own_tags, custom),
+        tags: tags(&view.proxy, settings.own_tags, custom),
         max_path_tag_length: Some(length).filter(|length| *length != 0),
         tracer: Some(found.tracer),
         spawn_upstream_span: found.spawn_upstream_span,
-        hide_context: wish.hide_context && view.proxy.is_at_least(1, 30),
-        sample_by_request_id: wish.sample_by_request_id,
+        hide_context: settings.hide_context && view.proxy.is_at_least(1, 30),
+        sample_by_request_id: settings.sample_by_request_id,
     })
 }
 
@@ -164,7 +164,7 @@ fn sampling(wanted: f64, default: f64) -> f64 {
 }
 
 /// The mesh's own tags, if they are wanted, and the users', by name.
-fn tags(proxy: &Proxy, own: bool, custom: Vec<Tag>) -> Vec<Tag> {
+fn tags(proxy: &Proxy, own: bool, custom: Vec<SpanTag>) -> Vec<SpanTag> {
     let mut tags = custom;
     if own {
         tags.extend(service_tags(proxy));
@@ -175,11 +175,11 @@ fn tags(proxy: &Proxy, own: bool, custom: Vec<Tag>) -> Vec<Tag> {
 }
 
 /// Who reported the span.
-fn service_tags(proxy: &Proxy) -> Vec<Tag> {
+fn service_tags(proxy: &Proxy) -> Vec<SpanTag> {
     let or = |text: &str, default: &str| Str::from(if text.is_empty() { default } else { text });
     let label = |key: &str, default: &str| or(proxy.labels.get(key).map_or("", |v| v), default);
     let meta = |key: &str, default: &str| or(proxy.meta(key).unwrap_or_default(), default);
-    let tag = |name: &str, value: Str| Tag { name: name.into(), value: TagValue::Literal(value) };
+    let tag = |name: &str, value: Str| SpanTag { name: name.into(), value: TagValue::Literal(value) };
     vec![
         tag("istio.canonical_revision", label("service.istio.io/canonical-revision", "latest")),
         tag("istio.canonical_service", label("service.istio.io/canonical-name", "unknown")),
@@ -190,17 +190,17 @@ fn service_tags(proxy: &Proxy) -> Vec<Tag> {
 }
 
 /// What policies on trial would have decided.
-fn dry_run_tags() -> impl Iterator<Item = Tag> {
+fn dry_run_tags() -> impl Iterator<Item = SpanTag> {
     let tags = [
         ("istio.authorization.dry_run.allow_policy.name", "istio_dry_run_allow_shadow_effective_policy_id"),
         ("istio.authorization.dry_run.allow_policy.result", "istio_dry_run_allow_shadow_engine_result"),
         ("istio.authorization.dry_run.deny_policy.name", "istio_dry_run_deny_shadow_effective_policy_id"),
         ("istio.authorization.dry_run.deny_policy.result", "istio_dry_run_deny_shadow_engine_result"),
     ];
-    tags.into_iter().map(|(name, key)| Tag { name: name.into(), value: TagValue::Rbac(key.into()) })
+    tags.into_iter().map(|(name, key)| SpanTag { name: name.into(), value: TagValue::Rbac(key.into()) })
 }
 
-fn proxy_tags(wanted: &BTreeMap<String, mesh_tracing::CustomTag>) -> Vec<Tag> {
+fn proxy_tags(wanted: &BTreeMap<String, mesh_tracing::CustomTag>) -> Vec<SpanTag> {
     use mesh_tracing::custom_tag::Type;
     let tag = |(name, tag): (&String, &mesh_tracing::CustomTag)| {
         let value = match tag.r#type.as_ref()? {
@@ -208,12 +208,12 @@ fn proxy_tags(wanted: &BTreeMap<String, mesh_tracing::CustomTag>) -> Vec<Tag> {
             Type::Environment(e) => TagValue::Environment { name: text(&e.name), default: text(&e.default_value) },
             Type::Header(h) => TagValue::Header { name: text(&h.name), default: text(&h.default_value) },
         };
-        Some(Tag { name: text(name), value })
+        Some(SpanTag { name: text(name), value })
     };
     wanted.iter().filter_map(tag).collect()
 }
 
-fn telemetry_tags(proxy: &Proxy, wanted: &BTreeMap<String, telemetry_tracing::CustomTag>) -> Vec<Tag> {
+fn telemetry_tags(proxy: &Proxy, wanted: &BTreeMap<String, telemetry_tracing::CustomTag>) -> Vec<SpanTag> {
     use telemetry_tracing::custom_tag::Type;
     let tag = |(name, tag): (&String, &telemetry_tracing::CustomTag)| {
         let value = match tag.r#type.as_ref()? {
@@ -223,7 +223,7 @@ fn telemetry_tags(proxy: &Proxy, wanted: &BTreeMap<String, telemetry_tracing::Cu
             Type::Formatter(_) if !proxy.is_at_least(1, 29) => return None,
             Type::Formatter(formatter) => TagValue::Formatted(text(&formatter.value)),
         };
-        Some(Tag { name: text(name), value })
+        Some(SpanTag { name: text(name), value })
     };
     wanted.iter().filter_map(tag).collect()
 }
@@ -251,7 +251,7 @@ mod tests {
             ..Asked::default()
         };
         let narrow = Asked { disable_span_reporting: Some(true), ..Asked::default() };
-        let wish = merge(&[&wide, &narrow], Some("default"), WorkloadMode::Client);
-        assert_eq!((wish.provider, wish.sampling, wish.disabled), (Some("zip"), Some(3.0), true));
+        let settings = merge(&[&wide, &narrow], Some("default"), WorkloadMode::Client);
+        assert_eq!((settings.provider, settings.sampling, settings.disabled), (Some("zip"), Some(3.0), true));
     }
 }

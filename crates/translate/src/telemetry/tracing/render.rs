@@ -15,7 +15,7 @@ use api::envoy::r#type::tracing::v3::{CustomTag, custom_tag};
 use api::envoy::r#type::v3::Percent;
 use api::{Any, any};
 
-use super::{Header, OpenTelemetry, Tag, TagValue, Tracer, Tracing, Zipkin};
+use super::{OpenTelemetryTracer, SpanTag, TagValue, Tracer, TracerHeader, Tracing, ZipkinTracer};
 use crate::telemetry::Collector;
 
 /// Tracing as Envoy's message.
@@ -34,7 +34,7 @@ pub fn render(tracing: &Tracing) -> EnvoyTracing {
     }
 }
 
-fn tag(tag: &Tag) -> CustomTag {
+fn tag(tag: &SpanTag) -> CustomTag {
     let value = match &tag.value {
         TagValue::Literal(value) => custom_tag::Type::Literal(custom_tag::Literal { value: value.to_string() }),
         TagValue::Environment { name, default } => custom_tag::Type::Environment(custom_tag::Environment {
@@ -82,7 +82,7 @@ fn provider(tracer: &Tracer) -> Http {
     Http { name: name.into(), config_type: Some(http::ConfigType::TypedConfig(config)) }
 }
 
-fn zipkin(plan: &Zipkin) -> ZipkinConfig {
+fn zipkin(plan: &ZipkinTracer) -> ZipkinConfig {
     use zipkin_config::{CollectorEndpointVersion, TraceContextOption};
     let propagation = if plan.w3c { TraceContextOption::UseB3WithW3cPropagation } else { TraceContextOption::UseB3 };
     let mut config = ZipkinConfig {
@@ -114,7 +114,7 @@ fn zipkin(plan: &Zipkin) -> ZipkinConfig {
     config
 }
 
-fn open_telemetry(plan: &OpenTelemetry) -> OpenTelemetryConfig {
+fn open_telemetry(plan: &OpenTelemetryTracer) -> OpenTelemetryConfig {
     let mut config = OpenTelemetryConfig {
         service_name: plan.service.to_string(),
         resource_detectors: detectors(plan),
@@ -134,7 +134,7 @@ fn open_telemetry(plan: &OpenTelemetry) -> OpenTelemetryConfig {
             });
         }
         None => {
-            let value = |h: &Header| HeaderValue {
+            let value = |h: &TracerHeader| HeaderValue {
                 key: h.name.to_string(),
                 value: h.value.to_string(),
                 ..HeaderValue::default()
@@ -158,8 +158,8 @@ fn grpc(collector: &Collector) -> GrpcService {
     GrpcService { target_specifier: Some(TargetSpecifier::EnvoyGrpc(envoy)), ..GrpcService::default() }
 }
 
-fn added(headers: &[Header]) -> Vec<HeaderValueOption> {
-    let option = |h: &Header| HeaderValueOption {
+fn added(headers: &[TracerHeader]) -> Vec<HeaderValueOption> {
+    let option = |h: &TracerHeader| HeaderValueOption {
         header: Some(HeaderValue { key: h.name.to_string(), value: h.value.to_string(), ..HeaderValue::default() }),
         append_action: HeaderAppendAction::OverwriteIfExistsOrAdd.into(),
         ..HeaderValueOption::default()
@@ -168,7 +168,7 @@ fn added(headers: &[Header]) -> Vec<HeaderValueOption> {
 }
 
 /// Their messages have no fields.
-fn detectors(plan: &OpenTelemetry) -> Vec<TypedExtensionConfig> {
+fn detectors(plan: &OpenTelemetryTracer) -> Vec<TypedExtensionConfig> {
     let detector = |name: &str, message: &str| TypedExtensionConfig {
         name: format!("envoy.tracers.opentelemetry.resource_detectors.{name}"),
         typed_config: Some(Any {

@@ -14,30 +14,30 @@ use crate::telemetry::{Collector, collector};
 /// A service that spans are sent to.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Tracer {
-    Zipkin(Zipkin),
-    OpenTelemetry(OpenTelemetry),
+    Zipkin(ZipkinTracer),
+    OpenTelemetry(OpenTelemetryTracer),
     Datadog { collector: Collector, service: Str },
     SkyWalking(Collector),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Zipkin {
+pub struct ZipkinTracer {
     pub collector: Collector,
     pub path: Str,
     pub trace_id_128bit: bool,
     /// Send W3C's headers beside B3's.
     pub w3c: bool,
     /// Limits and headers, for proxies that understand them.
-    pub limits: Option<(Duration, Vec<Header>)>,
+    pub limits: Option<(Duration, Vec<TracerHeader>)>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct OpenTelemetry {
+pub struct OpenTelemetryTracer {
     pub collector: Collector,
     /// By HTTP to this address, or else by gRPC.
     pub uri: Option<Str>,
     pub timeout: Option<Duration>,
-    pub headers: Vec<Header>,
+    pub headers: Vec<TracerHeader>,
     /// Who sends the spans.
     pub service: Str,
     /// Attributes from the proxy's environment, and from Dynatrace's files.
@@ -46,13 +46,13 @@ pub struct OpenTelemetry {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Header {
+pub struct TracerHeader {
     pub name: Str,
     pub value: Str,
 }
 
 /// A tracer and what it asks of connection managers.
-pub(super) struct Found {
+pub(super) struct ProviderTracer {
     pub(super) tracer: Tracer,
     /// 0 for no limit of its own.
     pub(super) max_tag_length: u32,
@@ -60,9 +60,9 @@ pub(super) struct Found {
 }
 
 /// The provider's tracer; `None` if it has none, or its service is not known.
-pub(super) fn of_provider(view: &View, provider: &Provider) -> Option<Found> {
+pub(super) fn of_provider(view: &View, provider: &Provider) -> Option<ProviderTracer> {
     let is_gateway = view.proxy.kind == ProxyKind::Router;
-    let found = |tracer, max_tag_length| Found { tracer, max_tag_length, spawn_upstream_span: is_gateway };
+    let found = |tracer, max_tag_length| ProviderTracer { tracer, max_tag_length, spawn_upstream_span: is_gateway };
     match provider {
         Provider::Zipkin(zipkin) => Some(found(self::zipkin(view, zipkin)?, zipkin.max_tag_length)),
         Provider::Opentelemetry(otel) => Some(found(open_telemetry(view, otel)?, otel.max_tag_length)),
@@ -73,7 +73,7 @@ pub(super) fn of_provider(view: &View, provider: &Provider) -> Option<Found> {
         }
         Provider::Skywalking(skywalking) => {
             let collector = collector(view, &skywalking.service, skywalking.port)?;
-            Some(Found { tracer: Tracer::SkyWalking(collector), max_tag_length: 0, spawn_upstream_span: true })
+            Some(ProviderTracer { tracer: Tracer::SkyWalking(collector), max_tag_length: 0, spawn_upstream_span: true })
         }
         _ => None,
     }
@@ -83,7 +83,7 @@ fn zipkin(view: &View, zipkin: &ZipkinTracingProvider) -> Option<Tracer> {
     /// Envoy asks for a limit.
     const LIMIT: Duration = Duration { seconds: 5, nanos: 0 };
     let limits = || (zipkin.timeout.unwrap_or(LIMIT), headers(&zipkin.headers));
-    Some(Tracer::Zipkin(Zipkin {
+    Some(Tracer::Zipkin(ZipkinTracer {
         collector: collector(view, &zipkin.service, zipkin.port)?,
         path: if zipkin.path.is_empty() { "/api/v2/spans".into() } else { zipkin.path.as_str().into() },
         trace_id_128bit: !zipkin.enable_64bit_trace_id,
@@ -106,7 +106,7 @@ fn open_telemetry(view: &View, otel: &OpenTelemetryTracingProvider) -> Option<Tr
         Some(http) => (Some(joined(&collector.host, &http.path).into()), http.timeout, headers(&http.headers)),
         None => (None, grpc.timeout, headers(&grpc.initial_metadata)),
     };
-    Some(Tracer::OpenTelemetry(OpenTelemetry {
+    Some(Tracer::OpenTelemetry(OpenTelemetryTracer {
         collector,
         uri,
         timeout,
@@ -118,12 +118,12 @@ fn open_telemetry(view: &View, otel: &OpenTelemetryTracingProvider) -> Option<Tr
 }
 
 /// Values from the control plane's environment are not read: what a proxy gets depends on config alone.
-fn headers(headers: &[HttpHeader]) -> Vec<Header> {
+fn headers(headers: &[HttpHeader]) -> Vec<TracerHeader> {
     let value = |header: &HttpHeader| match &header.header_value {
         Some(http_header::HeaderValue::Value(value)) => Str::from(value.as_str()),
         Some(http_header::HeaderValue::EnvName(_)) | None => "".into(),
     };
-    headers.iter().map(|header| Header { name: header.name.as_str().into(), value: value(header) }).collect()
+    headers.iter().map(|header| TracerHeader { name: header.name.as_str().into(), value: value(header) }).collect()
 }
 
 /// Host and path with single slashes between; a slash at the end stays.

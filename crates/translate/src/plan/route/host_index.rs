@@ -12,29 +12,29 @@ use model::snapshot::routing::{Semantics, VirtualServiceRule};
 use scope::egress::EgressListener;
 
 /// Services that share a listener port, oldest first. The map is only for look-up, so its order never shows.
-pub(super) struct Registry<'a> {
-    pub(super) entries: Vec<Entry<'a>>,
+pub(super) struct HostIndex<'a> {
+    pub(super) entries: Vec<HostEntry<'a>>,
     by_host: HashMap<Cow<'a, str>, usize>,
     wildcards: Vec<usize>,
     /// Where services beside the entries are looked up, for a registry of a single host.
-    elsewhere: Option<Elsewhere<'a>>,
+    other_services: Option<OtherServices<'a>>,
 }
 
-struct Elsewhere<'a> {
+struct OtherServices<'a> {
     only: &'a str,
     services: &'a [Arc<Service>],
     port: u16,
 }
 
 /// One service and the ports that are looked at.
-pub(super) struct Entry<'a> {
+pub(super) struct HostEntry<'a> {
     pub(super) host: Cow<'a, str>,
     pub(super) service: &'a Arc<Service>,
     /// `None` where every port counts.
     port: Option<&'a Port>,
 }
 
-impl<'a> Entry<'a> {
+impl<'a> HostEntry<'a> {
     /// Ports that carry HTTP, or may.
     pub(super) fn http_ports(&self) -> impl Iterator<Item = &'a Port> + use<'a> {
         let all = if self.port.is_none() { &self.service.ports[..] } else { &[] };
@@ -43,30 +43,31 @@ impl<'a> Entry<'a> {
 }
 
 /// The hosts of a VirtualService: those that are services here, and others.
-pub(super) struct Claimed {
+pub(super) struct RuleHosts {
     pub(super) services: Vec<usize>,
     pub(super) others: Vec<String>,
 }
 
-impl<'a> Registry<'a> {
+impl<'a> HostIndex<'a> {
     /// Services with this port, or all of them for port 0. Of several services of one host the last counts.
-    pub(super) fn new(services: &'a [Arc<Service>], port: u16) -> Registry<'a> {
-        let mut registry = Registry {
+    pub(super) fn new(services: &'a [Arc<Service>], port: u16) -> HostIndex<'a> {
+        let mut host_index = HostIndex {
             entries: Vec::new(),
             by_host: HashMap::with_capacity(services.len()),
             wildcards: Vec::new(),
-            elsewhere: None,
+            other_services: None,
         };
-        registry.add_all(services.iter(), port);
-        registry
+        host_index.add_all(services.iter(), port);
+        host_index
     }
 
     /// The services of one host. Destinations of its routes are still found among all services.
-    pub(super) fn only(host: &'a str, services: &'a [Arc<Service>], port: u16) -> Registry<'a> {
-        let elsewhere = Some(Elsewhere { only: host, services, port });
-        let mut registry = Registry { entries: Vec::new(), by_host: HashMap::new(), wildcards: Vec::new(), elsewhere };
-        registry.add_all(services.iter().filter(|s| s.hostname.eq_ignore_ascii_case(host)), port);
-        registry
+    pub(super) fn only(host: &'a str, services: &'a [Arc<Service>], port: u16) -> HostIndex<'a> {
+        let other_services = Some(OtherServices { only: host, services, port });
+        let mut host_index =
+            HostIndex { entries: Vec::new(), by_host: HashMap::new(), wildcards: Vec::new(), other_services };
+        host_index.add_all(services.iter().filter(|s| s.hostname.eq_ignore_ascii_case(host)), port);
+        host_index
     }
 
     fn add_all(&mut self, services: impl Iterator<Item = &'a Arc<Service>>, port: u16) {
@@ -80,7 +81,7 @@ impl<'a> Registry<'a> {
     }
 
     fn add(&mut self, host: Cow<'a, str>, service: &'a Arc<Service>, port: Option<&'a Port>) {
-        let entry = Entry { host: host.clone(), service, port };
+        let entry = HostEntry { host: host.clone(), service, port };
         if let Some(index) = self.by_host.get(&host) {
             self.entries[*index] = entry;
             return;
@@ -96,15 +97,15 @@ impl<'a> Registry<'a> {
         if let Some(index) = self.by_host.get(host) {
             return Some(self.entries[*index].service);
         }
-        let Elsewhere { services, port, .. } = self.elsewhere.as_ref()?;
+        let OtherServices { services, port, .. } = self.other_services.as_ref()?;
         services.iter().rfind(|s| lower(&s.hostname) == host && s.port(*port).is_some()).map(|s| &**s)
     }
 
     /// Whether routes of the VirtualService are wanted: for services, or also for hosts that are none.
     pub(super) fn wants(&self, rule: &VirtualServiceRule, other_hosts: bool) -> bool {
-        let other = match &self.elsewhere {
+        let other = match &self.other_services {
             None => other_hosts,
-            Some(Elsewhere { only, .. }) => {
+            Some(OtherServices { only, .. }) => {
                 other_hosts && rule.config.spec.hosts.iter().any(|h| h.eq_ignore_ascii_case(only))
             }
         };
@@ -128,13 +129,13 @@ impl<'a> Registry<'a> {
 
     /// Sorts the hosts of a VirtualService. A wildcard claims those services for which no other route is
     /// more specific.
-    pub(super) fn claimed(&self, rule: &VirtualServiceRule, listener: &EgressListener) -> Claimed {
-        let mut claimed = Claimed { services: Vec::new(), others: Vec::new() };
+    pub(super) fn hosts_of(&self, rule: &VirtualServiceRule, listener: &EgressListener) -> RuleHosts {
+        let mut hosts = RuleHosts { services: Vec::new(), others: Vec::new() };
         let (wildcards, plain): (Vec<_>, Vec<_>) = rule.config.spec.hosts.iter().partition(|h| is_wildcard(h));
         for host in plain {
             match self.by_host.get(&lower(host)) {
-                Some(index) => claimed.services.push(*index),
-                None => claimed.others.push(host.to_lowercase()),
+                Some(index) => hosts.services.push(*index),
+                None => hosts.others.push(host.to_lowercase()),
             }
         }
         let own: (&Namespace, &Str) = (&rule.config.meta.namespace, &rule.config.meta.name);
@@ -149,14 +150,14 @@ impl<'a> Registry<'a> {
                 covered = true;
                 let winner = listener.most_specific_routes.get(&*entry.host);
                 if winner.is_some_and(|(namespace, name)| (namespace, name) == own) {
-                    claimed.services.push(index);
+                    hosts.services.push(index);
                 }
             }
             if !covered {
-                claimed.others.push(name.to_string());
+                hosts.others.push(name.to_string());
             }
         }
-        claimed
+        hosts
     }
 }
 

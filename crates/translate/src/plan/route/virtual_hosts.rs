@@ -8,8 +8,8 @@ use model::shared::Shared;
 use scope::View;
 use scope::addresses::{address, addresses};
 
-use super::domains::{self, Domains, Spelling, with_port};
-use super::registry::{Entry, Registry};
+use super::domains::{self, Domains, HostSpelling, with_port};
+use super::host_index::{HostEntry, HostIndex};
 use super::{RouteEntry, VirtualHostPlan, destination};
 
 /// The port that a Host header leaves out, and the only one on which routes are sent for hosts that are no
@@ -17,7 +17,7 @@ use super::{RouteEntry, VirtualHostPlan, destination};
 pub(super) const HTTP_PORT: u16 = 80;
 
 /// Hosts on one port that share their routes.
-pub(super) struct Group {
+pub(super) struct HostGroup {
     pub(super) port: u16,
     /// Services, as indexes into the registry.
     pub(super) services: Vec<usize>,
@@ -27,10 +27,10 @@ pub(super) struct Group {
 }
 
 /// Turns groups into virtual hosts, each domain once: the first one to claim it keeps it.
-pub(super) struct Assembly<'a> {
+pub(super) struct VirtualHostBuilder<'a> {
     view: &'a View,
     attempt_count: bool,
-    registry: &'a Registry<'a>,
+    host_index: &'a HostIndex<'a>,
     port: u16,
     names: HashSet<Str>,
     domains: HashSet<Str>,
@@ -38,16 +38,16 @@ pub(super) struct Assembly<'a> {
     full_names: HashSet<Cow<'a, str>>,
 }
 
-impl<'a> Assembly<'a> {
+impl<'a> VirtualHostBuilder<'a> {
     pub(super) fn new(
         view: &'a View,
         attempt_count: bool,
-        registry: &'a Registry<'a>,
+        host_index: &'a HostIndex<'a>,
         port: u16,
-        groups: &[Group],
-    ) -> Assembly<'a> {
+        groups: &[HostGroup],
+    ) -> VirtualHostBuilder<'a> {
         let services =
-            groups.iter().flat_map(|g| g.services.iter().map(|index| (&*registry.entries[*index].host, g.port)));
+            groups.iter().flat_map(|g| g.services.iter().map(|index| (&*host_index.entries[*index].host, g.port)));
         let mut full_names = HashSet::with_capacity(groups.len());
         for (host, own_port) in services {
             full_names.insert(Cow::Borrowed(host));
@@ -55,10 +55,10 @@ impl<'a> Assembly<'a> {
                 full_names.insert(Cow::Owned(with_port(host, own_port)));
             }
         }
-        Assembly {
+        VirtualHostBuilder {
             view,
             attempt_count,
-            registry,
+            host_index,
             port,
             names: HashSet::with_capacity(groups.len()),
             domains: HashSet::with_capacity(groups.len() * 6),
@@ -66,7 +66,7 @@ impl<'a> Assembly<'a> {
         }
     }
 
-    pub(super) fn virtual_hosts(mut self, groups: &[Group]) -> Vec<Shared<VirtualHostPlan>> {
+    pub(super) fn virtual_hosts(mut self, groups: &[HostGroup]) -> Vec<Shared<VirtualHostPlan>> {
         let mut out = Vec::with_capacity(groups.len());
         for group in groups {
             for host in &group.others {
@@ -74,7 +74,7 @@ impl<'a> Assembly<'a> {
                 out.extend(self.virtual_host(group, host, domains, None));
             }
             for index in &group.services {
-                let entry = &self.registry.entries[*index];
+                let entry = &self.host_index.entries[*index];
                 let domains = self.service_domains(entry, group.port);
                 out.extend(self.virtual_host(group, &entry.host, domains, Some(entry)));
             }
@@ -82,10 +82,10 @@ impl<'a> Assembly<'a> {
         out
     }
 
-    fn service_domains(&self, entry: &Entry<'_>, port: u16) -> Domains {
+    fn service_domains(&self, entry: &HostEntry<'_>, port: u16) -> Domains {
         let view = self.view;
         let knobs = &view.settings.knobs;
-        let spelling = Spelling {
+        let spelling = HostSpelling {
             domain: &view.proxy.domain,
             absolute: knobs.absolute_fqdn_domain,
             port: (self.port == 0).then_some(port),
@@ -103,10 +103,10 @@ impl<'a> Assembly<'a> {
     /// `None` if the name, or every domain of it, is taken.
     fn virtual_host(
         &mut self,
-        group: &Group,
+        group: &HostGroup,
         host: &str,
         domains: Domains,
-        entry: Option<&Entry<'_>>,
+        entry: Option<&HostEntry<'_>>,
     ) -> Option<Shared<VirtualHostPlan>> {
         let name = Str::from(with_port(host, group.port));
         if !self.names.insert(name.clone()) {

@@ -2,7 +2,7 @@
 
 /// The side that a listener stands on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Class {
+pub enum ListenerSide {
     /// Requests to the workload beside a sidecar.
     SidecarInbound,
     /// Requests from the workload beside a sidecar.

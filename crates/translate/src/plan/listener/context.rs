@@ -10,20 +10,20 @@ use model::shared::Part;
 use scope::View;
 
 use super::addresses;
-use crate::class::Class;
 use crate::dns_cache::{DnsCache, DnsFamily};
 use crate::http_filters::{self, HttpFilter};
+use crate::listener_side::ListenerSide;
 use crate::network_filters::http_connection_manager::{self as hcm, HttpSettings};
-use crate::network_filters::{Connection, Ending};
-use crate::security::policies::Policies;
-use crate::telemetry::access_log::{AccessLog, Logged, access_logs};
-use crate::telemetry::metrics::{Stats, stats};
+use crate::network_filters::{ChainEnd, NetworkFilterInput};
+use crate::security::policies::WorkloadPolicies;
+use crate::telemetry::access_log::{AccessLog, LogScope, access_logs};
+use crate::telemetry::metrics::{StatsFilter, stats};
 
-pub(super) struct Basis<'a> {
+pub(super) struct ListenerContext<'a> {
     pub(super) view: &'a View,
-    pub(super) policies: Policies,
-    outbound_stats: Vec<Part<Stats>>,
-    inbound_stats: Vec<Part<Stats>>,
+    pub(super) policies: WorkloadPolicies,
+    outbound_stats: Vec<Part<StatsFilter>>,
+    inbound_stats: Vec<Part<StatsFilter>>,
     /// Addresses that mean "any", one per family the proxy has; never empty.
     pub(super) wildcards: Vec<Str>,
     /// Loopback addresses, likewise.
@@ -34,34 +34,34 @@ pub(super) struct Basis<'a> {
     pub(super) inbound_tcp_log: Part<Vec<AccessLog>>,
     pub(super) no_log: Part<Vec<AccessLog>>,
     /// Which side the listeners for outgoing calls stand on.
-    pub(super) outbound_class: Class,
+    pub(super) outbound_side: ListenerSide,
     /// From the node's metadata.
     pub(super) idle_timeout: Option<Duration>,
     pub(super) handshake_timeout: Option<Duration>,
 }
 
-impl<'a> Basis<'a> {
-    pub(super) fn new(view: &'a View) -> Basis<'a> {
+impl<'a> ListenerContext<'a> {
+    pub(super) fn new(view: &'a View) -> ListenerContext<'a> {
         let proxy_config = &*view.proxy_config;
-        let outbound_class = match view.proxy.kind {
-            ProxyKind::Router => Class::Gateway,
-            _ => Class::SidecarOutbound,
+        let outbound_side = match view.proxy.kind {
+            ProxyKind::Router => ListenerSide::Gateway,
+            _ => ListenerSide::SidecarOutbound,
         };
-        let tcp_log = |class| Part::new(access_logs(view, class, Logged::Tcp));
-        Basis {
+        let tcp_log = |side| Part::new(access_logs(view, side, LogScope::Tcp));
+        ListenerContext {
             view,
             // Only a gateway's routes look at tokens.
-            policies: Policies::new(view, outbound_class == Class::Gateway),
-            outbound_stats: stats(view, outbound_class).into_iter().map(Part::new).collect(),
-            inbound_stats: stats(view, Class::SidecarInbound).into_iter().map(Part::new).collect(),
+            policies: WorkloadPolicies::new(view, outbound_side == ListenerSide::Gateway),
+            outbound_stats: stats(view, outbound_side).into_iter().map(Part::new).collect(),
+            inbound_stats: stats(view, ListenerSide::SidecarInbound).into_iter().map(Part::new).collect(),
             wildcards: addresses::wildcards(&view.proxy),
             localhosts: addresses::localhosts(&view.proxy),
             outbound_http: Part::new(hcm::outbound(view, proxy_config)),
             inbound_http: Part::new(hcm::inbound(view, proxy_config)),
-            outbound_tcp_log: tcp_log(outbound_class),
-            inbound_tcp_log: tcp_log(Class::SidecarInbound),
+            outbound_tcp_log: tcp_log(outbound_side),
+            inbound_tcp_log: tcp_log(ListenerSide::SidecarInbound),
             no_log: Part::new(Vec::new()),
-            outbound_class,
+            outbound_side,
             idle_timeout: view.proxy.meta("IDLE_TIMEOUT").and_then(model::duration::parse),
             handshake_timeout: duration(view.settings.knobs.handshake_timeout),
         }
@@ -87,28 +87,28 @@ impl<'a> Basis<'a> {
         Some(self.knobs().connections_per_event).filter(|limit| *limit > 0)
     }
 
-    pub(super) fn listener_log(&self, class: Class) -> Part<Vec<AccessLog>> {
-        Part::new(access_logs(self.view, class, Logged::Listener))
+    pub(super) fn listener_log(&self, side: ListenerSide) -> Part<Vec<AccessLog>> {
+        Part::new(access_logs(self.view, side, LogScope::Listener))
     }
 
-    fn stats(&self, class: Class) -> &[Part<Stats>] {
-        if class == Class::SidecarInbound { &self.inbound_stats } else { &self.outbound_stats }
+    fn stats(&self, side: ListenerSide) -> &[Part<StatsFilter>] {
+        if side == ListenerSide::SidecarInbound { &self.inbound_stats } else { &self.outbound_stats }
     }
 
     /// What network filters of one port are chosen by.
-    pub(super) fn connection(&self, class: Class, port: u32, ending: Ending) -> Connection<'_> {
-        Connection { view: self.view, class, policies: &self.policies, stats: self.stats(class), port, ending }
+    pub(super) fn filter_input(&self, side: ListenerSide, port: u32, end: ChainEnd) -> NetworkFilterInput<'_> {
+        NetworkFilterInput { view: self.view, side, policies: &self.policies, stats: self.stats(side), port, end }
     }
 
     /// The HTTP filters for one port.
-    pub(super) fn http_filters(&self, class: Class, port: u32, protocol: Protocol) -> Part<Vec<HttpFilter>> {
-        self.http_filters_resolving(class, port, protocol, None)
+    pub(super) fn http_filters(&self, side: ListenerSide, port: u32, protocol: Protocol) -> Part<Vec<HttpFilter>> {
+        self.http_filters_resolving(side, port, protocol, None)
     }
 
     /// The same for a wildcard host whose requests are resolved one by one.
     pub(super) fn http_filters_resolving(
         &self,
-        class: Class,
+        side: ListenerSide,
         port: u32,
         protocol: Protocol,
         resolved_by: Option<&DnsCache>,
@@ -117,11 +117,11 @@ impl<'a> Basis<'a> {
         let headers = self.view.proxy_config.proxy_headers.as_ref();
         let hide_debug = headers.and_then(|h| h.envoy_debug_headers.as_ref()).and_then(|d| d.disabled);
         let metadata = headers.and_then(|h| h.metadata_exchange_headers.as_ref());
-        Part::new(http_filters::wanted(&http_filters::Connection {
+        Part::new(http_filters::chain(&http_filters::HttpFilterInput {
             view: self.view,
-            class,
+            side,
             policies: &self.policies,
-            stats: self.stats(class),
+            stats: self.stats(side),
             port,
             protocol,
             resolved_by,
