@@ -8,7 +8,7 @@ use anyhow::{Context, Result, anyhow, bail};
 use model::conflict::Conflicts;
 use model::service::Registry;
 use sources::disk;
-use sources::registry::config::{Adapter, Config, Entry};
+use sources::registry::config::{Adapter, RegistryConfig, RegistryEntry};
 use sources::registry::{cloudfoundry, consul, eureka};
 
 use crate::args::Discovery;
@@ -17,9 +17,9 @@ use crate::args::Discovery;
 #[derive(Debug, Default)]
 pub(crate) struct Registries {
     /// Those that flags describe.
-    pub(crate) entries: Vec<Entry>,
+    pub(crate) entries: Vec<RegistryEntry>,
     /// The file that describes others, and what it said at the start.
-    pub(crate) file: Option<(PathBuf, Config)>,
+    pub(crate) file: Option<(PathBuf, RegistryConfig)>,
     pub(crate) conflicts: Conflicts,
 }
 
@@ -27,7 +27,7 @@ pub(crate) struct Registries {
 /// names its kind; one that is named and not described is described by flags.
 pub(crate) fn read(args: &Discovery, named: &[Registry]) -> Result<Registries> {
     let config = config(args)?;
-    let of_kind = |entry: &Entry| Some(entry.adapter().ok()?.registry());
+    let of_kind = |entry: &RegistryEntry| Some(entry.adapter().ok()?.registry());
     let described: BTreeSet<Registry> = config.registries.iter().filter_map(of_kind).collect();
     let mut found = Registries { conflicts: config.conflicts(), ..Registries::default() };
     found.file = args.registry_flags.config.clone().map(|file| (file, config));
@@ -35,9 +35,13 @@ pub(crate) fn read(args: &Discovery, named: &[Registry]) -> Result<Registries> {
         let flags = &args.registry_flags;
         let adapter = match registry {
             Registry::Consul if flags.consul_url.is_empty() => bail!(missing("Consul", "consulserverURL")),
-            Registry::Consul => Adapter::Consul(consul::Options::of_flags(&flags.consul_url, flags.consul_interval)),
+            Registry::Consul => {
+                Adapter::Consul(consul::ConsulOptions::of_flags(&flags.consul_url, flags.consul_interval))
+            }
             Registry::Eureka if flags.eureka_url.is_empty() => bail!(missing("Eureka", "eurekaserverURL")),
-            Registry::Eureka => Adapter::Eureka(eureka::Options::of_flags(&flags.eureka_url, flags.eureka_interval)),
+            Registry::Eureka => {
+                Adapter::Eureka(eureka::EurekaOptions::of_flags(&flags.eureka_url, flags.eureka_interval))
+            }
             Registry::CloudFoundry => match &flags.cloud_foundry_config {
                 Some(file) => Adapter::CloudFoundry(cloud_foundry(file)?),
                 None => bail!(
@@ -47,20 +51,21 @@ pub(crate) fn read(args: &Discovery, named: &[Registry]) -> Result<Registries> {
             Registry::Dns => bail!("could not watch DNS: describe its names in the file of --registryConfig"),
             _ => continue,
         };
-        found.entries.push(Entry::of(adapter));
+        found.entries.push(RegistryEntry::of(adapter));
     }
     Ok(found)
 }
 
-fn config(args: &Discovery) -> Result<Config> {
-    let Some(file) = &args.registry_flags.config else { return Ok(Config::default()) };
+fn config(args: &Discovery) -> Result<RegistryConfig> {
+    let Some(file) = &args.registry_flags.config else { return Ok(RegistryConfig::default()) };
     let text = disk::text(file).with_context(|| format!("could not read {}", file.display()))?;
-    Config::parse(&text).map_err(|reason| anyhow!("could not use {}: {reason}", file.display()))
+    RegistryConfig::parse(&text).map_err(|reason| anyhow!("could not use {}: {reason}", file.display()))
 }
 
-fn cloud_foundry(file: &Path) -> Result<cloudfoundry::Options> {
+fn cloud_foundry(file: &Path) -> Result<cloudfoundry::CloudFoundryOptions> {
     let text = disk::text(file).with_context(|| format!("could not read {}", file.display()))?;
-    cloudfoundry::Options::of_file(&text).map_err(|reason| anyhow!("could not use {}: {reason}", file.display()))
+    cloudfoundry::CloudFoundryOptions::of_file(&text)
+        .map_err(|reason| anyhow!("could not use {}: {reason}", file.display()))
 }
 
 fn missing(registry: &str, flag: &str) -> String {

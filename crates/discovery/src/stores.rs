@@ -10,8 +10,8 @@ use api::istio::networking::v1alpha3::client_tls_settings::TlSmode;
 use model::change::SourceId;
 use model::config::mesh::parse_mesh;
 use sources::disk;
-use sources::grpc::Tls;
-use sources::http::{Identity, Roots};
+use sources::grpc::GrpcTls;
+use sources::http::{ClientIdentity, TrustRoots};
 use sources::store::{mcp, xds};
 
 use crate::args::Discovery;
@@ -97,21 +97,21 @@ fn store(source: &ConfigSource, node: &str, namespace: &str) -> Result<Store> {
     }
 }
 
-fn tls(settings: Option<&ClientTlsSettings>, url: &str) -> Result<Option<Tls>> {
+fn tls(settings: Option<&ClientTlsSettings>, url: &str) -> Result<Option<GrpcTls>> {
     let Some(settings) = settings else { return Ok(None) };
     let file = |path: &str| (!path.is_empty()).then(|| PathBuf::from(path));
     let identity = match settings.mode() {
         TlSmode::Disable => return Ok(None),
         TlSmode::Simple => None,
         TlSmode::Mutual => match (file(&settings.client_certificate), file(&settings.private_key)) {
-            (Some(chain), Some(key)) => Some(Identity { chain, key }),
+            (Some(chain), Some(key)) => Some(ClientIdentity { chain, key }),
             _ => bail!("could not use the config source {url:?}: MUTUAL needs clientCertificate and privateKey"),
         },
         TlSmode::IstioMutual => bail!("could not use the config source {url:?}: TLS mode ISTIO_MUTUAL is not for it"),
     };
-    let roots = file(&settings.ca_certificates).map_or(Roots::System, Roots::File);
+    let roots = file(&settings.ca_certificates).map_or(TrustRoots::System, TrustRoots::File);
     let server_name = Some(settings.sni.clone()).filter(|name| !name.is_empty());
-    Ok(Some(Tls { roots, identity, server_name }))
+    Ok(Some(GrpcTls { roots, identity, server_name }))
 }
 
 #[cfg(test)]

@@ -16,12 +16,12 @@ use model::service::Registry;
 use model::settings::{Knobs, Settings};
 use model::wanted::Wanted;
 use sources::fetch::jwks::Jwks;
-use sources::http::Reach;
+use sources::http::AddressPolicy;
 use sources::mesh;
 use sources::registry;
-use sources::registry::config::{Config, Entry};
-use sources::registry::directory::{self, Directory};
-use sources::registry::mock::Mock;
+use sources::registry::config::{RegistryConfig, RegistryEntry};
+use sources::registry::config_file::{self, RegistryConfigFile};
+use sources::registry::mock::MockRegistry;
 use sources::source::{Source, SourceTask, spawn};
 use sources::source_set::{SourceSet, StartupWait};
 use sources::store::files::FileStore;
@@ -153,7 +153,7 @@ pub async fn start(args: &Discovery, environment: Environment<'_>) -> Result<Ser
     }
     for registry in registries {
         match registry {
-            Registry::Mock => watching.start(Mock::new(args.domain.as_str(), cluster.clone())),
+            Registry::Mock => watching.start(MockRegistry::new(args.domain.as_str(), cluster.clone())),
             Registry::Kubernetes => {
                 let access = access.clone().context("could not find an API server: give --kubeconfig=FILE")?;
                 let source = kubernetes::source(args, environment, access, &world, of_settings.clone());
@@ -280,18 +280,18 @@ struct Watching {
 
 impl Watching {
     /// A registry that flags describe is required.
-    fn start_registry(&mut self, entry: &Entry, cluster: &ClusterId) -> Result<()> {
+    fn start_registry(&mut self, entry: &RegistryEntry, cluster: &ClusterId) -> Result<()> {
         let failed = |reason| anyhow!("could not watch a registry: {reason}");
         let id = entry.id().map_err(failed)?;
-        let running = directory::watch(entry, cluster, self.changes.clone(), self.end.clone()).map_err(failed)?;
+        let running = config_file::watch(entry, cluster, self.changes.clone(), self.end.clone()).map_err(failed)?;
         self.started(id, running);
         Ok(())
     }
 
     /// Registries that a file describes, as long as it does. Each is waited for as it says itself.
-    fn start_directory(&mut self, file: &Path, config: Config, cluster: &ClusterId, stores: Vec<Str>) {
-        let directory = Directory::new(file, config, cluster.clone(), self.source_set.clone());
-        self.start(directory.beside(self.ids.clone()).with_stores(stores));
+    fn start_directory(&mut self, file: &Path, config: RegistryConfig, cluster: &ClusterId, stores: Vec<Str>) {
+        let config_file = RegistryConfigFile::new(file, config, cluster.clone(), self.source_set.clone());
+        self.start(config_file.beside(self.ids.clone()).with_stores(stores));
     }
 
     fn start_store(&mut self, store: Store, number: usize) {
@@ -318,8 +318,10 @@ impl Watching {
 
     /// Starts what fetches things that the other sources' objects name.
     fn start_fetching(&mut self, knobs: &Knobs, wanted: watch::Receiver<Option<Wanted>>) {
-        let reach =
-            Reach::Except { allowed: knobs.allowed_key_blocks.clone(), blocked: knobs.blocked_key_blocks.clone() };
+        let reach = AddressPolicy::Except {
+            allowed: knobs.allowed_key_blocks.clone(),
+            blocked: knobs.blocked_key_blocks.clone(),
+        };
         let refresh = Duration::from_millis(knobs.key_refresh.0);
         self.start(Jwks::new(wanted, refresh, reach));
     }

@@ -10,9 +10,9 @@ use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use model::change::{Batch, Change, SourceId};
 use serde_json::{Value, json};
-use sources::health::Health;
-use sources::registry::consul::{Consul, Options};
-use sources::registry::ledger::Protection;
+use sources::health::SourceHealth;
+use sources::registry::consul::{ConsulOptions, ConsulRegistry};
+use sources::registry::diff::MassLossGuard;
 use sources::source::spawn;
 use testkit::consul::Consul as Server;
 use tokio::sync::mpsc;
@@ -29,8 +29,8 @@ async fn main() {
     let server = Server::start().await;
     register(&server, services).await;
 
-    let options = Options { addresses: vec![server.url()], ..Options::default() };
-    let source = Consul::new(SourceId("Consul".into()), options, "c1".into(), Protection::default());
+    let options = ConsulOptions { addresses: vec![server.url()], ..ConsulOptions::default() };
+    let source = ConsulRegistry::new(SourceId("Consul".into()), options, "c1".into(), MassLossGuard::default());
     let (batches, mut changes) = mpsc::channel(64);
     let begun = Instant::now();
     let running = spawn(source, batches, CancellationToken::new());
@@ -62,7 +62,12 @@ async fn main() {
 }
 
 /// Requests a second and the most connections seen while something goes on.
-async fn measured(health: &Health, server: &Server, seconds: u64, work: impl Future<Output = ()>) -> (f64, usize) {
+async fn measured(
+    health: &SourceHealth,
+    server: &Server,
+    seconds: u64,
+    work: impl Future<Output = ()>,
+) -> (f64, usize) {
     let before = health.report().counts.requests;
     let port: u16 = server.url().rsplit(':').next().and_then(|port| port.parse().ok()).expect("a port");
     let mut most = 0;

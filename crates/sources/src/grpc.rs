@@ -13,7 +13,7 @@ use tokio_rustls::TlsConnector;
 use tonic::transport::{Channel, Endpoint};
 use tower::service_fn;
 
-use crate::http::{Identity, Roots, tls_config};
+use crate::http::{ClientIdentity, TrustRoots, tls_config};
 
 const CONNECT: Duration = Duration::from_secs(5);
 /// A server that vanished without a word is noticed after about this time.
@@ -25,16 +25,16 @@ pub(crate) const LARGEST_MESSAGE: usize = 128 << 20;
 
 /// How a server is reached over TLS.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Tls {
-    pub roots: Roots,
-    pub identity: Option<Identity>,
+pub struct GrpcTls {
+    pub roots: TrustRoots,
+    pub identity: Option<ClientIdentity>,
     /// The name that the server's certificate must bear, where it is not that of the address.
     pub server_name: Option<String>,
 }
 
 /// Connects to `host:port`. Files are read each time, so they can be replaced; so a connection over TLS that is lost
 /// stays lost until the caller connects again.
-pub(crate) async fn connect(address: &str, tls: Option<&Tls>) -> Result<Channel, String> {
+pub(crate) async fn connect(address: &str, tls: Option<&GrpcTls>) -> Result<Channel, String> {
     let failed = |reason: &dyn std::fmt::Display| format!("could not connect to {address}: {reason}");
     let endpoint = Endpoint::from_shared(format!("http://{address}")).map_err(|e| failed(&e))?;
     let endpoint = endpoint
@@ -61,7 +61,7 @@ struct Handshake {
 }
 
 impl Handshake {
-    fn new(address: &str, tls: &Tls) -> Result<Handshake, String> {
+    fn new(address: &str, tls: &GrpcTls) -> Result<Handshake, String> {
         let mut config = tls_config(&tls.roots, tls.identity.as_ref()).map_err(|e| e.to_string())?;
         config.alpn_protocols = vec![b"h2".to_vec()];
         let host = address.rsplit_once(':').map_or(address, |(host, _)| host);

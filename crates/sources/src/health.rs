@@ -9,7 +9,7 @@ use model::change::{Change, SourceId};
 
 /// Whether what a source told is what is out there.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum State {
+pub enum SourceState {
     /// It has not told everything yet.
     Syncing,
     /// It told everything and follows changes.
@@ -20,14 +20,14 @@ pub enum State {
 
 /// A source's last failure and when it happened.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Failure {
+pub struct SourceFailure {
     pub at: SystemTime,
     pub message: String,
 }
 
 /// What a source did so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
+pub struct SourceCounts {
     pub batches: u64,
     /// Objects, services, endpoint lists and settings told, repeats included.
     pub changes: u64,
@@ -46,48 +46,53 @@ pub struct Counts {
 
 /// A source's health at one moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Report {
+pub struct SourceReport {
     pub source: SourceId,
-    pub state: State,
-    pub last_failure: Option<Failure>,
+    pub state: SourceState,
+    pub last_failure: Option<SourceFailure>,
     /// When the outside was last seen to be as told. Its age is how old the told state may be.
     pub last_seen: Option<SystemTime>,
-    pub counts: Counts,
+    pub counts: SourceCounts,
 }
 
 /// A shared handle on one source's health.
 #[derive(Clone, Debug)]
-pub struct Health(Arc<Mutex<Report>>);
+pub struct SourceHealth(Arc<Mutex<SourceReport>>);
 
-impl Health {
-    pub fn new(source: SourceId) -> Health {
-        let report =
-            Report { source, state: State::Syncing, last_failure: None, last_seen: None, counts: Counts::default() };
-        Health(Arc::new(Mutex::new(report)))
+impl SourceHealth {
+    pub fn new(source: SourceId) -> SourceHealth {
+        let report = SourceReport {
+            source,
+            state: SourceState::Syncing,
+            last_failure: None,
+            last_seen: None,
+            counts: SourceCounts::default(),
+        };
+        SourceHealth(Arc::new(Mutex::new(report)))
     }
 
-    pub fn report(&self) -> Report {
+    pub fn report(&self) -> SourceReport {
         self.lock().clone()
     }
 
     /// Notes that the outside cannot be seen. A source that never was in sync stays `Syncing`.
-    pub fn lost(&self, reason: impl Into<String>) {
+    pub fn mark_unreachable(&self, reason: impl Into<String>) {
         let (now, reason) = (SystemTime::now(), reason.into());
         let mut report = self.lock();
-        report.last_failure = Some(Failure { at: now, message: reason.clone() });
+        report.last_failure = Some(SourceFailure { at: now, message: reason.clone() });
         report.state = match &report.state {
-            State::Syncing => State::Syncing,
-            State::Live => State::Stale { since: now, reason },
-            State::Stale { since, .. } => State::Stale { since: *since, reason },
+            SourceState::Syncing => SourceState::Syncing,
+            SourceState::Live => SourceState::Stale { since: now, reason },
+            SourceState::Stale { since, .. } => SourceState::Stale { since: *since, reason },
         };
     }
 
     /// Notes that the outside is seen, again or still.
-    pub fn regained(&self) {
+    pub fn mark_reachable(&self) {
         let mut report = self.lock();
         report.last_seen = Some(SystemTime::now());
-        if matches!(report.state, State::Stale { .. }) {
-            report.state = State::Live;
+        if matches!(report.state, SourceState::Stale { .. }) {
+            report.state = SourceState::Live;
         }
     }
 
@@ -99,33 +104,33 @@ impl Health {
             done = &mut work => return done,
             () = tokio::time::sleep(limit) => {}
         }
-        self.lost(format!("{reason}: no result after {limit:?}"));
+        self.mark_unreachable(format!("{reason}: no result after {limit:?}"));
         work.await
     }
 
     /// Notes how much a registry tells now.
-    pub fn holds(&self, services: usize, endpoints: usize) {
+    pub fn set_size(&self, services: usize, endpoints: usize) {
         let mut report = self.lock();
         (report.counts.services, report.counts.endpoints) = (services, endpoints);
     }
 
     /// Notes how many questions wait for a change.
-    pub fn watches(&self, watches: usize) {
+    pub fn set_watches(&self, watches: usize) {
         self.lock().counts.watches = watches;
     }
 
     /// Notes a question to the outside.
-    pub fn asked(&self) {
+    pub fn count_request(&self) {
         self.lock().counts.requests += 1;
     }
 
-    pub(crate) fn told(&self, changes: &[Change]) {
+    pub(crate) fn count_batch(&self, changes: &[Change]) {
         let mut report = self.lock();
         report.counts.batches += 1;
         for change in changes {
             match change {
                 Change::Synced => {
-                    report.state = State::Live;
+                    report.state = SourceState::Live;
                     report.last_seen = Some(SystemTime::now());
                 }
                 Change::Problems(problems) => report.counts.problems = problems.len(),
@@ -138,7 +143,7 @@ impl Health {
         self.lock().counts.restarts += 1;
     }
 
-    fn lock(&self) -> MutexGuard<'_, Report> {
+    fn lock(&self) -> MutexGuard<'_, SourceReport> {
         // Every write above leaves the report whole, so a poisoned lock still guards a good value.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -148,27 +153,27 @@ impl Health {
 mod tests {
     use model::problem::Problem;
 
-    use super::{Health, State};
+    use super::{SourceHealth, SourceState};
     use model::change::{Change, SourceId};
 
     #[test]
     fn a_source_that_never_was_in_sync_does_not_become_stale() {
-        let health = Health::new(SourceId("files".into()));
-        health.lost("no folder");
-        assert_eq!(health.report().state, State::Syncing);
+        let health = SourceHealth::new(SourceId("files".into()));
+        health.mark_unreachable("no folder");
+        assert_eq!(health.report().state, SourceState::Syncing);
         assert_eq!(health.report().last_failure.map(|f| f.message).as_deref(), Some("no folder"));
     }
 
     #[test]
     fn a_stale_source_remembers_since_when() {
-        let health = Health::new(SourceId("files".into()));
-        health.told(&[Change::Problems(vec![Problem::error("a", "b")]), Change::Synced]);
-        health.lost("first");
-        let State::Stale { since: first, .. } = health.report().state else { panic!("not stale") };
-        health.lost("second");
-        assert_eq!(health.report().state, State::Stale { since: first, reason: "second".into() });
-        health.regained();
-        assert_eq!(health.report().state, State::Live);
+        let health = SourceHealth::new(SourceId("files".into()));
+        health.count_batch(&[Change::Problems(vec![Problem::error("a", "b")]), Change::Synced]);
+        health.mark_unreachable("first");
+        let SourceState::Stale { since: first, .. } = health.report().state else { panic!("not stale") };
+        health.mark_unreachable("second");
+        assert_eq!(health.report().state, SourceState::Stale { since: first, reason: "second".into() });
+        health.mark_reachable();
+        assert_eq!(health.report().state, SourceState::Live);
         assert_eq!(health.report().counts.problems, 1);
     }
 }

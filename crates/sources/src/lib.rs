@@ -3,6 +3,7 @@
 
 #![forbid(unsafe_code)]
 
+mod backoff;
 pub mod disk;
 pub mod fetch;
 mod file_watch;

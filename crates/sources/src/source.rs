@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use crate::health::Health;
+use crate::health::SourceHealth;
 
 /// A config store, a registry or a settings file.
 pub trait Source: Send + 'static {
@@ -44,12 +44,12 @@ pub struct ChangeSender {
     source: SourceId,
     batches: mpsc::Sender<Batch>,
     cancel: CancellationToken,
-    health: Health,
+    health: SourceHealth,
 }
 
 impl ChangeSender {
     pub fn new(source: SourceId, batches: mpsc::Sender<Batch>, cancel: CancellationToken) -> ChangeSender {
-        let health = Health::new(source.clone());
+        let health = SourceHealth::new(source.clone());
         ChangeSender { source, batches, cancel, health }
     }
 
@@ -63,7 +63,7 @@ impl ChangeSender {
             () = self.cancel.cancelled() => return Err(SourceError::Closed),
             room = self.batches.reserve() => room.map_err(|_| SourceError::Closed)?,
         };
-        self.health.told(&changes);
+        self.health.count_batch(&changes);
         room.send(Batch { source: self.source.clone(), changes });
         Ok(())
     }
@@ -81,7 +81,7 @@ impl ChangeSender {
         (self.batches.clone(), self.cancel.clone())
     }
 
-    pub fn health(&self) -> &Health {
+    pub fn health(&self) -> &SourceHealth {
         &self.health
     }
 }
@@ -89,7 +89,7 @@ impl ChangeSender {
 /// The running task of a source.
 #[derive(Debug)]
 pub struct SourceTask {
-    pub health: Health,
+    pub health: SourceHealth,
     task: JoinHandle<()>,
 }
 
@@ -127,7 +127,7 @@ async fn supervise<S: Source>(mut source: S, sender: ChangeSender) {
         if started.elapsed() >= GOOD_RUN {
             wait = FIRST_WAIT;
         }
-        sender.health.lost(failure.as_str());
+        sender.health.mark_unreachable(failure.as_str());
         warn!(source = %name, error = %failure, retry_in = ?wait, "source failed; restarting");
         tokio::select! {
             () = sender.closed() => return,

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use model::change::SourceId;
 
-use crate::health::Health;
+use crate::health::SourceHealth;
 
 /// A shared list of sources.
 #[derive(Clone, Debug, Default)]
@@ -14,7 +14,7 @@ pub struct SourceSet(Arc<Mutex<BTreeMap<SourceId, SourceEntry>>>);
 
 #[derive(Clone, Debug)]
 struct SourceEntry {
-    health: Health,
+    health: SourceHealth,
     awaited: StartupWait,
 }
 
@@ -30,7 +30,7 @@ pub enum StartupWait {
 
 impl SourceSet {
     /// Adds a source, or replaces the one with the same id.
-    pub fn insert(&self, source: SourceId, health: Health, awaited: StartupWait) {
+    pub fn insert(&self, source: SourceId, health: SourceHealth, awaited: StartupWait) {
         self.lock().insert(source, SourceEntry { health, awaited });
     }
 
@@ -39,7 +39,7 @@ impl SourceSet {
     }
 
     /// The health of every source, ordered by id.
-    pub fn healths(&self) -> Vec<Health> {
+    pub fn healths(&self) -> Vec<SourceHealth> {
         self.lock().values().map(|entry| entry.health.clone()).collect()
     }
 
@@ -70,7 +70,7 @@ mod tests {
     use model::change::SourceId;
 
     use super::{SourceSet, StartupWait};
-    use crate::health::Health;
+    use crate::health::SourceHealth;
 
     #[test]
     fn sources_are_waited_for_until_they_are_in_sync_or_late_or_gone() {
@@ -82,7 +82,7 @@ mod tests {
             ("slow", StartupWait::Until(now + Duration::from_secs(3600))),
             ("new", StartupWait::Never),
         ] {
-            source_set.insert(id(name), Health::new(id(name)), awaited);
+            source_set.insert(id(name), SourceHealth::new(id(name)), awaited);
         }
         assert_eq!(source_set.unsynced(&BTreeSet::new()), [id("files"), id("slow")]);
         assert_eq!(source_set.unsynced(&BTreeSet::from([id("files")])), [id("slow")]);

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::disk::{self, YOUNG};
 use crate::file_watch::{FileWatch, Interest, Waiter};
-use crate::health::Health;
+use crate::health::SourceHealth;
 use crate::source::SourceError;
 
 /// How often the file is read in case an event was lost.
@@ -54,7 +54,7 @@ impl WatchedFile {
     }
 
     /// Reads the file on a blocking thread and records in `health` whether it could be read.
-    pub(crate) async fn read(&mut self, health: &Health) -> Result<FileState, SourceError> {
+    pub(crate) async fn read(&mut self, health: &SourceHealth) -> Result<FileState, SourceError> {
         let (path, watch) = (self.path.clone(), self.watch.clone());
         let read = tokio::task::spawn_blocking(move || {
             let mut watch = watch.lock().unwrap_or_else(PoisonError::into_inner);
@@ -66,8 +66,10 @@ impl WatchedFile {
         let failed = |e| SourceError::Failed(format!("could not read {}: {e}", self.path.display()));
         let (state, is_watched) = health.while_waiting(SLOW_READ, &self.name(), read).await.map_err(failed)?;
         match &state {
-            FileState::Unreadable(reason) => health.lost(format!("could not read {}: {reason}", self.path.display())),
-            FileState::Absent | FileState::Bytes { .. } | FileState::Unsettled => health.regained(),
+            FileState::Unreadable(reason) => {
+                health.mark_unreachable(format!("could not read {}: {reason}", self.path.display()))
+            }
+            FileState::Absent | FileState::Bytes { .. } | FileState::Unsettled => health.mark_reachable(),
         }
         self.is_watched = is_watched;
         Ok(state)

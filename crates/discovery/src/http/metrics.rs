@@ -18,7 +18,7 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
 
-use sources::health::{self, Health, Report};
+use sources::health::{self, SourceHealth, SourceReport};
 
 use super::Pages;
 use crate::metrics::short;
@@ -101,10 +101,12 @@ impl Collector for Current {
 }
 
 /// A number of each source.
-type OfSource = (&'static str, &'static str, fn(&Report) -> f64);
+type OfSource = (&'static str, &'static str, fn(&SourceReport) -> f64);
 
 const OF_SOURCES: [OfSource; 8] = [
-    ("pilotage_source_synced", "Whether a source told all it had", |r| number_of(r.state != health::State::Syncing)),
+    ("pilotage_source_synced", "Whether a source told all it had", |r| {
+        number_of(r.state != health::SourceState::Syncing)
+    }),
     ("pilotage_source_stale", "Whether the last good state is served", |r| number_of(is_stale(r))),
     ("pilotage_source_age_seconds", "Seconds since a source was last seen to be as told", age),
     ("pilotage_source_services", "Services that a registry tells", |r| r.counts.services as f64),
@@ -118,17 +120,17 @@ fn number_of(holds: bool) -> f64 {
     f64::from(u8::from(holds))
 }
 
-fn is_stale(report: &Report) -> bool {
-    matches!(report.state, health::State::Stale { .. })
+fn is_stale(report: &SourceReport) -> bool {
+    matches!(report.state, health::SourceState::Stale { .. })
 }
 
-fn age(report: &Report) -> f64 {
+fn age(report: &SourceReport) -> f64 {
     report.last_seen.and_then(|seen| seen.elapsed().ok()).map_or(0.0, |age| age.as_secs_f64())
 }
 
 impl Current {
     fn sources(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
-        let reports: Vec<Report> = self.pilot.sources().healths().iter().map(Health::report).collect();
+        let reports: Vec<SourceReport> = self.pilot.sources().healths().iter().map(SourceHealth::report).collect();
         let labels: Vec<[(&str, &str); 1]> = reports.iter().map(|r| [("source", &*r.source.0)]).collect();
         for (name, help, of) in OF_SOURCES {
             let values: Vec<Labelled<'_>> = labels.iter().map(|l| &l[..]).zip(reports.iter().map(of)).collect();

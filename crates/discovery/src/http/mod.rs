@@ -24,7 +24,7 @@ use http::StatusCode;
 use http::header::CONTENT_TYPE;
 use prometheus_client::registry::Registry;
 use serde_json::json;
-use sources::health::Health;
+use sources::health::SourceHealth;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
@@ -92,7 +92,7 @@ impl Pages {
     }
 
     /// The health of every source that is watched now.
-    fn sources(&self) -> Vec<Health> {
+    fn sources(&self) -> Vec<SourceHealth> {
         self.0.pilot.sources().healths()
     }
 

@@ -6,7 +6,7 @@ use std::future::pending;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use crate::http::{Client, Error, Limits, Options, Reach, Roots};
+use crate::http::{AddressPolicy, HttpClient, HttpError, HttpOptions, RequestLimits, TrustRoots};
 use crate::source::{ChangeSender, Source, SourceError};
 use http::{HeaderMap, Uri};
 use model::change::{Change, SourceId};
@@ -56,7 +56,7 @@ type FetchTasks = JoinSet<(KeySource, Result<Str, String>)>;
 impl Jwks {
     /// Fetches what is wanted, again after each `refresh`. Nothing is wanted before the receiver holds a value:
     /// the first one must name all that the mesh wanted at its start.
-    pub fn new(wanted: watch::Receiver<Option<Wanted>>, refresh: Duration, reach: Reach) -> Jwks {
+    pub fn new(wanted: watch::Receiver<Option<Wanted>>, refresh: Duration, reach: AddressPolicy) -> Jwks {
         let fetcher = Fetcher { reach, client: Arc::default() };
         Jwks { wanted, refresh, fetcher, held: BTreeMap::new(), problems: Vec::new(), is_synced: false }
     }
@@ -227,19 +227,20 @@ fn key_list(keys: &str) -> Option<Vec<String>> {
 /// Gets key sets. The client is made for the first one; where that fails, the reason why is every answer.
 #[derive(Clone)]
 struct Fetcher {
-    reach: Reach,
-    client: Arc<OnceLock<Result<Client, Error>>>,
+    reach: AddressPolicy,
+    client: Arc<OnceLock<Result<HttpClient, HttpError>>>,
 }
 
 /// How a redirect is followed at most. Each place is checked as the first one is.
 const REDIRECTS: usize = 4;
 
 impl Fetcher {
-    fn client(&self) -> Result<&Client, String> {
-        let options = |roots| Options { roots, reach: self.reach.clone(), ..Options::default() };
+    fn client(&self) -> Result<&HttpClient, String> {
+        let options = |roots| HttpOptions { roots, address_policy: self.reach.clone(), ..HttpOptions::default() };
         // A machine that believes nobody can still fetch over plain text.
-        let made = || Client::new(&options(Roots::System)).or_else(|_| Client::new(&options(Roots::None)));
-        self.client.get_or_init(made).as_ref().map_err(Error::to_string)
+        let made =
+            || HttpClient::new(&options(TrustRoots::System)).or_else(|_| HttpClient::new(&options(TrustRoots::None)));
+        self.client.get_or_init(made).as_ref().map_err(HttpError::to_string)
     }
 
     async fn keys(&self, source: &KeySource, limit: Duration) -> Result<Str, String> {
@@ -270,7 +271,7 @@ impl Fetcher {
         let client = self.client()?;
         let mut address = address.to_owned();
         for _ in 0..=REDIRECTS {
-            let limits = Limits { time, silence: time, bytes: LARGEST };
+            let limits = RequestLimits { time, silence: time, bytes: LARGEST };
             let reply = client.get(&address, &HeaderMap::new(), limits).await.map_err(|e| e.to_string())?;
             if reply.status.is_redirection() {
                 let place = reply.header("location").ok_or("a redirect leads nowhere")?;

@@ -13,15 +13,15 @@ const PER_ENTRY: usize = 48;
 
 /// Memory for answers.
 #[derive(Debug)]
-pub(super) struct Budget {
+pub(super) struct BodyBudget {
     limit: usize,
     used: AtomicUsize,
 }
 
-impl Budget {
+impl BodyBudget {
     /// Enough for bodies of this many bytes in all.
-    pub(super) fn of_bodies(bytes: usize) -> Arc<Budget> {
-        Arc::new(Budget { limit: bytes.saturating_mul(PER_BODY_BYTE), used: AtomicUsize::new(0) })
+    pub(super) fn of_bodies(bytes: usize) -> Arc<BodyBudget> {
+        Arc::new(BodyBudget { limit: bytes.saturating_mul(PER_BODY_BYTE), used: AtomicUsize::new(0) })
     }
 
     /// Bytes of bodies that fit in when nothing else is held.
@@ -32,14 +32,14 @@ impl Budget {
 
 /// What one answer has of the budget, until it is dropped.
 #[derive(Debug, Default)]
-pub struct Share {
-    budget: Option<Arc<Budget>>,
+pub struct BudgetShare {
+    budget: Option<Arc<BodyBudget>>,
     held: usize,
 }
 
-impl Share {
-    pub(super) fn new(budget: &Arc<Budget>) -> Share {
-        Share { budget: Some(budget.clone()), held: 0 }
+impl BudgetShare {
+    pub(super) fn new(budget: &Arc<BodyBudget>) -> BudgetShare {
+        BudgetShare { budget: Some(budget.clone()), held: 0 }
     }
 
     /// Takes room for more bytes of a body; false where there is none.
@@ -79,7 +79,7 @@ impl Share {
     }
 }
 
-impl Drop for Share {
+impl Drop for BudgetShare {
     fn drop(&mut self) {
         self.give(self.held);
     }
@@ -89,12 +89,12 @@ impl Drop for Share {
 mod tests {
     use std::sync::atomic::Ordering;
 
-    use super::{Budget, Share};
+    use super::{BodyBudget, BudgetShare};
 
     #[test]
     fn what_is_dropped_or_decoded_is_given_back() {
-        let budget = Budget::of_bodies(1000);
-        let (mut one, mut two) = (Share::new(&budget), Share::new(&budget));
+        let budget = BodyBudget::of_bodies(1000);
+        let (mut one, mut two) = (BudgetShare::new(&budget), BudgetShare::new(&budget));
         assert!(one.read(600) && two.read(400) && !two.read(1));
         drop(one);
         assert!(two.read(100) && two.decode(b"[{}]"));
@@ -106,9 +106,9 @@ mod tests {
 
     #[test]
     fn small_objects_cost_what_they_become() {
-        let budget = Budget::of_bodies(10_000);
+        let budget = BodyBudget::of_bodies(10_000);
         let many = format!("[{}{{}}]", "{},".repeat(1000));
-        let mut share = Share::new(&budget);
+        let mut share = BudgetShare::new(&budget);
         assert!(share.read(many.len()));
         assert!(!share.decode(many.as_bytes()), "three kilobytes that become half a megabyte");
     }

@@ -2,14 +2,14 @@
 //! that are held at a time, over connections that are used again. It never follows a redirect; a caller that wants to asks again and is checked again.
 //! Certificates that are replaced on disk are used for the next connection; ones that cannot be used change nothing.
 
+mod address_policy;
 mod budget;
-mod reach;
 mod tls;
 
-pub use budget::Share;
-pub use reach::Reach;
+pub use address_policy::AddressPolicy;
+pub use budget::BudgetShare;
 pub(crate) use tls::config as tls_config;
-pub use tls::{Identity, Roots};
+pub use tls::{ClientIdentity, TrustRoots};
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -32,20 +32,20 @@ use serde::de::DeserializeOwned;
 use tracing::{info, warn};
 
 use crate::disk::{self, FileStamp};
-use budget::Budget;
-use reach::{Refused, Resolver};
+use address_policy::{CheckedResolver, ForbiddenAddress};
+use budget::BodyBudget;
 
 /// How a client connects.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct HttpOptions {
     /// Whose certificates are believed.
-    pub roots: Roots,
+    pub roots: TrustRoots,
     /// The certificate to show to servers that ask for one.
-    pub identity: Option<Identity>,
+    pub identity: Option<ClientIdentity>,
     /// The name that the server's certificate must bear, where it is not that of the URL.
     pub server_name: Option<String>,
     /// Which addresses may be connected to.
-    pub reach: Reach,
+    pub address_policy: AddressPolicy,
     pub connect_timeout: Duration,
     /// Connections kept open for the next request, per server.
     pub idle_connections: usize,
@@ -56,13 +56,13 @@ pub struct Options {
 /// Bytes of answers that a client holds at a time, unless it is given another number.
 pub const HELD_BYTES: usize = 128 << 20;
 
-impl Default for Options {
-    fn default() -> Options {
-        Options {
-            roots: Roots::System,
+impl Default for HttpOptions {
+    fn default() -> HttpOptions {
+        HttpOptions {
+            roots: TrustRoots::System,
             identity: None,
             server_name: None,
-            reach: Reach::Anywhere,
+            address_policy: AddressPolicy::Anywhere,
             connect_timeout: Duration::from_secs(5),
             idle_connections: 16,
             held_bytes: HELD_BYTES,
@@ -70,20 +70,20 @@ impl Default for Options {
     }
 }
 
-impl Options {
+impl HttpOptions {
     /// Files with certificates and keys.
     fn files(&self) -> Vec<&Path> {
-        let roots = if let Roots::File(file) = &self.roots { Some(file) } else { None };
-        let own = self.identity.iter().flat_map(|Identity { chain, key }| [chain, key]);
+        let roots = if let TrustRoots::File(file) = &self.roots { Some(file) } else { None };
+        let own = self.identity.iter().flat_map(|ClientIdentity { chain, key }| [chain, key]);
         roots.into_iter().chain(own).map(PathBuf::as_path).collect()
     }
 
     /// The server showed a certificate that is not believed.
     fn disbelief(&self, fault: &CertificateError) -> String {
         let believed = match &self.roots {
-            Roots::System => "of the system".to_owned(),
-            Roots::File(file) => format!("in {}", file.display()),
-            Roots::None => "that are believed, which are none".to_owned(),
+            TrustRoots::System => "of the system".to_owned(),
+            TrustRoots::File(file) => format!("in {}", file.display()),
+            TrustRoots::None => "that are believed, which are none".to_owned(),
         };
         match fault {
             // An authority that was made anew has the same name and another key.
@@ -98,7 +98,7 @@ impl Options {
     fn refusal(&self, alert: &str) -> String {
         match &self.identity {
             None => format!("the server does not accept us, who show no certificate: {alert}"),
-            Some(Identity { chain, .. }) => {
+            Some(ClientIdentity { chain, .. }) => {
                 format!("the server does not accept us with the certificate in {}: {alert}", chain.display())
             }
         }
@@ -107,7 +107,7 @@ impl Options {
 
 /// What bounds one request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
+pub struct RequestLimits {
     /// From the first packet to the head of the answer.
     pub time: Duration,
     /// Between two pieces of the answer's body. One that keeps arriving is read on: a large registry on a busy
@@ -129,14 +129,14 @@ const LONG_BODY: usize = 256 << 10;
 
 /// A whole answer, whatever its status.
 #[derive(Debug)]
-pub struct Reply {
+pub struct HttpReply {
     pub status: StatusCode,
     pub headers: HeaderMap,
     pub body: Vec<u8>,
-    share: Share,
+    share: BudgetShare,
 }
 
-impl Reply {
+impl HttpReply {
     /// The text of a header; `None` where it is absent or not text.
     pub fn header(&self, name: &str) -> Option<&str> {
         self.headers.get(name)?.to_str().ok()
@@ -144,7 +144,7 @@ impl Reply {
 
     /// The body's value, with the share of the client's budget that it has until it is dropped. A long body is decoded
     /// off the async threads.
-    pub async fn json<T: DeserializeOwned + Send + 'static>(self) -> Result<(T, Share), String> {
+    pub async fn json<T: DeserializeOwned + Send + 'static>(self) -> Result<(T, BudgetShare), String> {
         if self.body.len() < LONG_BODY {
             return self.decoded();
         }
@@ -152,7 +152,7 @@ impl Reply {
         decoding.await.unwrap_or_else(|e| Err(format!("could not decode the answer: {e}")))
     }
 
-    fn decoded<T: DeserializeOwned>(mut self) -> Result<(T, Share), String> {
+    fn decoded<T: DeserializeOwned>(mut self) -> Result<(T, BudgetShare), String> {
         if !self.share.decode(&self.body) {
             return Err(format!("the answer of {} bytes is too large to be decoded: {HELD_REMEDY}", self.body.len()));
         }
@@ -170,12 +170,12 @@ impl Reply {
 
 /// Why there is no answer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Error {
+pub enum HttpError {
     #[error("could not use the URL {url}: {reason}")]
     Url { url: String, reason: String },
     #[error("could not use the address {0}: connections there are not allowed")]
     Forbidden(IpAddr),
-    #[error("could not reach {url}: {reason}")]
+    #[error("could not address_policy {url}: {reason}")]
     Unreachable { url: String, reason: String },
     #[error("could not read {url} within {limit:?}")]
     Late { url: String, limit: Duration },
@@ -193,45 +193,46 @@ const HELD_REMEDY: &str = "the server may be faulty; if it is not, raise maxByte
 /// How rustls begins to tell that the other side ended the connection.
 const ALERT: &str = "received fatal alert: ";
 
-type Connector = HttpsConnector<HttpConnector<Resolver>>;
+type Connector = HttpsConnector<HttpConnector<CheckedResolver>>;
 
-type Pool = legacy::Client<Connector, Empty<Bytes>>;
+type ConnectionPool = legacy::Client<Connector, Empty<Bytes>>;
 
 /// A client with its pool of connections. Clones share the pool.
 #[derive(Clone)]
-pub struct Client {
-    options: Arc<Options>,
-    current: Arc<Mutex<Current>>,
-    budget: Arc<Budget>,
+pub struct HttpClient {
+    options: Arc<HttpOptions>,
+    current: Arc<Mutex<CurrentPool>>,
+    budget: Arc<BodyBudget>,
 }
 
 /// The pool, and the files whose certificates it has.
-struct Current {
-    pool: Pool,
+struct CurrentPool {
+    pool: ConnectionPool,
     files: Vec<Option<FileStamp>>,
 }
 
-impl Client {
+impl HttpClient {
     /// Reads the files that the options name.
-    pub fn new(options: &Options) -> Result<Client, Error> {
+    pub fn new(options: &HttpOptions) -> Result<HttpClient, HttpError> {
         // Looked at before they are read: what is written meanwhile is read once more.
         let files = stamps(options);
-        let current = Current { pool: pool(options)?, files };
-        let budget = Budget::of_bodies(options.held_bytes);
-        Ok(Client { options: Arc::new(options.clone()), current: Arc::new(Mutex::new(current)), budget })
+        let current = CurrentPool { pool: pool(options)?, files };
+        let budget = BodyBudget::of_bodies(options.held_bytes);
+        Ok(HttpClient { options: Arc::new(options.clone()), current: Arc::new(Mutex::new(current)), budget })
     }
 
     /// The whole answer to a GET. A redirect is an answer like any other.
-    pub async fn get(&self, url: &str, headers: &HeaderMap, limits: Limits) -> Result<Reply, Error> {
+    pub async fn get(&self, url: &str, headers: &HeaderMap, limits: RequestLimits) -> Result<HttpReply, HttpError> {
         let (plain, authorization) = without_user(url)?;
         let uri = self.checked(&plain)?;
-        let mut request =
-            Request::get(uri).body(Empty::new()).map_err(|e| Error::Url { url: shown(url), reason: e.to_string() })?;
+        let mut request = Request::get(uri)
+            .body(Empty::new())
+            .map_err(|e| HttpError::Url { url: shown(url), reason: e.to_string() })?;
         *request.headers_mut() = headers.clone();
         if let Some((name, value)) = authorization {
             request.headers_mut().entry(name).or_insert(value);
         }
-        let late = |limit: Duration| move |_| Error::Late { url: shown(url), limit };
+        let late = |limit: Duration| move |_| HttpError::Late { url: shown(url), limit };
         let head = tokio::time::timeout(limits.time, self.pool().request(request)).await.map_err(late(limits.time))?;
         let response = head.map_err(|e| self.unreachable(url, &e))?;
         let most = limits.silence.saturating_mul(LONGEST_BODY);
@@ -239,8 +240,8 @@ impl Client {
     }
 
     /// Addresses that stand in the URL itself are never resolved, so they are checked here.
-    fn checked(&self, url: &str) -> Result<Uri, Error> {
-        let bad = |reason: &str| Error::Url { url: shown(url), reason: reason.to_owned() };
+    fn checked(&self, url: &str) -> Result<Uri, HttpError> {
+        let bad = |reason: &str| HttpError::Url { url: shown(url), reason: reason.to_owned() };
         let uri: Uri = url.parse().map_err(|e: http::uri::InvalidUri| bad(&e.to_string()))?;
         if !matches!(uri.scheme_str(), Some("http" | "https")) {
             return Err(bad("only http and https are known"));
@@ -248,26 +249,33 @@ impl Client {
         let host = uri.host().ok_or_else(|| bad("there is no host"))?;
         let literal = host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
         match literal {
-            Ok(address) if !self.options.reach.admits(address) => Err(Error::Forbidden(address)),
+            Ok(address) if !self.options.address_policy.admits(address) => Err(HttpError::Forbidden(address)),
             _ => Ok(uri),
         }
     }
 
-    async fn read(&self, url: &str, response: Response<Incoming>, limits: Limits) -> Result<Reply, Error> {
+    async fn read(
+        &self,
+        url: &str,
+        response: Response<Incoming>,
+        limits: RequestLimits,
+    ) -> Result<HttpReply, HttpError> {
         let (head, mut body) = response.into_parts();
-        let mut share = Share::new(&self.budget);
+        let mut share = BudgetShare::new(&self.budget);
         let (mut blocks, mut length) = (Vec::<Vec<u8>>::new(), 0);
         loop {
             let frame = tokio::time::timeout(limits.silence, body.frame()).await;
-            let Some(frame) = frame.map_err(|_| Error::Late { url: shown(url), limit: limits.silence })? else { break };
-            let frame = frame.map_err(|e| Error::Unreachable { url: shown(url), reason: self.reason(&e) })?;
+            let Some(frame) = frame.map_err(|_| HttpError::Late { url: shown(url), limit: limits.silence })? else {
+                break;
+            };
+            let frame = frame.map_err(|e| HttpError::Unreachable { url: shown(url), reason: self.reason(&e) })?;
             let Ok(piece) = frame.into_data() else { continue };
             length += piece.len();
             if length > limits.bytes {
-                return Err(Error::TooLong { url: shown(url), limit: limits.bytes });
+                return Err(HttpError::TooLong { url: shown(url), limit: limits.bytes });
             }
             if !share.read(piece.len()) {
-                return Err(Error::Full { url: shown(url), limit: self.budget.bodies() });
+                return Err(HttpError::Full { url: shown(url), limit: self.budget.bodies() });
             }
             match blocks.last_mut().filter(|block| block.len() + piece.len() <= block.capacity()) {
                 Some(block) => block.extend_from_slice(&piece),
@@ -279,11 +287,11 @@ impl Client {
             }
         }
         let body = if blocks.len() == 1 { blocks.remove(0) } else { blocks.concat() };
-        Ok(Reply { status: head.status, headers: head.headers, body, share })
+        Ok(HttpReply { status: head.status, headers: head.headers, body, share })
     }
 
     /// The pool for the next request, with the certificates that are on disk.
-    fn pool(&self) -> Pool {
+    fn pool(&self) -> ConnectionPool {
         // Every write leaves the pool whole.
         let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
         let files = stamps(&self.options);
@@ -300,11 +308,11 @@ impl Client {
         current.pool.clone()
     }
 
-    fn unreachable(&self, url: &str, error: &legacy::Error) -> Error {
-        let refused = causes(error).find_map(|cause| cause.downcast_ref::<Refused>());
+    fn unreachable(&self, url: &str, error: &legacy::Error) -> HttpError {
+        let refused = causes(error).find_map(|cause| cause.downcast_ref::<ForbiddenAddress>());
         match refused {
-            Some(Refused(address)) => Error::Forbidden(*address),
-            None => Error::Unreachable { url: shown(url), reason: self.reason(error) },
+            Some(ForbiddenAddress(address)) => HttpError::Forbidden(*address),
+            None => HttpError::Unreachable { url: shown(url), reason: self.reason(error) },
         }
     }
 
@@ -322,14 +330,14 @@ impl Client {
     }
 }
 
-impl std::fmt::Debug for Client {
+impl std::fmt::Debug for HttpClient {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Client").field("options", &self.options).finish_non_exhaustive()
+        f.debug_struct("HttpClient").field("options", &self.options).finish_non_exhaustive()
     }
 }
 
-fn pool(options: &Options) -> Result<Pool, Error> {
-    let mut plain = HttpConnector::new_with_resolver(Resolver::new(options.reach.clone()));
+fn pool(options: &HttpOptions) -> Result<ConnectionPool, HttpError> {
+    let mut plain = HttpConnector::new_with_resolver(CheckedResolver::new(options.address_policy.clone()));
     plain.enforce_http(false);
     plain.set_nodelay(true);
     plain.set_connect_timeout(Some(options.connect_timeout));
@@ -340,7 +348,7 @@ fn pool(options: &Options) -> Result<Pool, Error> {
     let config = tls::config(&options.roots, options.identity.as_ref())?;
     let mut builder = hyper_rustls::HttpsConnectorBuilder::new().with_tls_config(config).https_or_http();
     if let Some(name) = &options.server_name {
-        let name = ServerName::try_from(name.clone()).map_err(|e| Error::Tls(format!("{name}: {e}")))?;
+        let name = ServerName::try_from(name.clone()).map_err(|e| HttpError::Tls(format!("{name}: {e}")))?;
         builder = builder.with_server_name_resolver(FixedServerNameResolver::new(name));
     }
     let connector = builder.enable_all_versions().wrap_connector(plain);
@@ -353,12 +361,12 @@ fn pool(options: &Options) -> Result<Pool, Error> {
 }
 
 /// Differ when the certificates of a client may differ.
-fn stamps(options: &Options) -> Vec<Option<FileStamp>> {
+fn stamps(options: &HttpOptions) -> Vec<Option<FileStamp>> {
     options.files().into_iter().map(disk::stamp).collect()
 }
 
 /// The URL without user and password, and the header that tells them.
-fn without_user(url: &str) -> Result<(String, Option<(HeaderName, HeaderValue)>), Error> {
+fn without_user(url: &str) -> Result<(String, Option<(HeaderName, HeaderValue)>), HttpError> {
     let Some((scheme, rest)) = url.split_once("://") else { return Ok((url.to_owned(), None)) };
     let end = rest.find(['/', '?']).unwrap_or(rest.len());
     let Some((user, _)) = rest[..end].rsplit_once('@') else { return Ok((url.to_owned(), None)) };
@@ -387,8 +395,8 @@ fn unescaped(text: &str) -> Vec<u8> {
 }
 
 /// A header from text that came from a file or a flag.
-pub fn header(name: &'static str, value: &str) -> Result<(HeaderName, HeaderValue), Error> {
-    let bad = |_| Error::Url {
+pub fn header(name: &'static str, value: &str) -> Result<(HeaderName, HeaderValue), HttpError> {
+    let bad = |_| HttpError::Url {
         url: name.to_owned(),
         reason: "the value of this header has a character that is not allowed".into(),
     };
@@ -424,24 +432,30 @@ fn causes<'a>(
 
 #[cfg(test)]
 mod tests {
-    use super::{Client, Error, Limits, Options, Reach, shown, without_user};
+    use super::{AddressPolicy, HttpClient, HttpError, HttpOptions, RequestLimits, shown, without_user};
     use std::time::Duration;
 
-    const LIMITS: Limits = Limits { time: Duration::from_secs(30), silence: Duration::from_secs(30), bytes: 1000 };
+    const LIMITS: RequestLimits =
+        RequestLimits { time: Duration::from_secs(30), silence: Duration::from_secs(30), bytes: 1000 };
 
     #[tokio::test]
     async fn urls_that_cannot_be_used_are_named() {
-        let client = Client::new(&Options { roots: super::Roots::None, ..Options::default() }).unwrap();
+        let client =
+            HttpClient::new(&HttpOptions { roots: super::TrustRoots::None, ..HttpOptions::default() }).unwrap();
         for url in ["ftp://a/", "nonsense", "http://"] {
             let error = client.get(url, &Default::default(), LIMITS).await.unwrap_err();
-            assert!(matches!(error, Error::Url { .. }), "{url}: {error}");
+            assert!(matches!(error, HttpError::Url { .. }), "{url}: {error}");
         }
     }
 
     #[tokio::test]
     async fn inner_addresses_are_refused_as_literals_and_after_resolution() {
-        let options = Options { roots: super::Roots::None, reach: Reach::Public, ..Options::default() };
-        let client = Client::new(&options).unwrap();
+        let options = HttpOptions {
+            roots: super::TrustRoots::None,
+            address_policy: AddressPolicy::Public,
+            ..HttpOptions::default()
+        };
+        let client = HttpClient::new(&options).unwrap();
         for url in [
             "http://127.0.0.1:1/",
             "http://[::1]:1/",
@@ -450,7 +464,7 @@ mod tests {
             "http://[::ffff:127.0.0.1]/",
         ] {
             let error = client.get(url, &Default::default(), LIMITS).await.unwrap_err();
-            assert!(matches!(error, Error::Forbidden(_)), "{url}: {error}");
+            assert!(matches!(error, HttpError::Forbidden(_)), "{url}: {error}");
         }
     }
 

@@ -9,12 +9,12 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, RootCertStore};
 
-use super::Error;
+use super::HttpError;
 use crate::disk;
 
 /// Whose certificates are believed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Roots {
+pub enum TrustRoots {
     /// Those of the operating system.
     System,
     /// Those of a PEM file, and no others.
@@ -25,7 +25,7 @@ pub enum Roots {
 
 /// A certificate chain and its key, as PEM files.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Identity {
+pub struct ClientIdentity {
     pub chain: PathBuf,
     pub key: PathBuf,
 }
@@ -39,33 +39,33 @@ pub(super) fn failure<'a>(cause: &'a (dyn std::error::Error + 'static)) -> Optio
     }
 }
 
-pub(crate) fn config(roots: &Roots, identity: Option<&Identity>) -> Result<ClientConfig, Error> {
+pub(crate) fn config(roots: &TrustRoots, identity: Option<&ClientIdentity>) -> Result<ClientConfig, HttpError> {
     let builder = ClientConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
         .with_safe_default_protocol_versions()
-        .map_err(|e| Error::Tls(e.to_string()))?;
+        .map_err(|e| HttpError::Tls(e.to_string()))?;
     let builder = match roots {
-        Roots::System => builder.with_native_roots().map_err(|e| Error::Tls(e.to_string()))?,
-        Roots::File(file) => builder.with_root_certificates(store(certificates(file)?, file)?),
-        Roots::None => builder.with_root_certificates(RootCertStore::empty()),
+        TrustRoots::System => builder.with_native_roots().map_err(|e| HttpError::Tls(e.to_string()))?,
+        TrustRoots::File(file) => builder.with_root_certificates(store(certificates(file)?, file)?),
+        TrustRoots::None => builder.with_root_certificates(RootCertStore::empty()),
     };
-    let Some(Identity { chain, key }) = identity else { return Ok(builder.with_no_client_auth()) };
+    let Some(ClientIdentity { chain, key }) = identity else { return Ok(builder.with_no_client_auth()) };
     let private = PrivateKeyDer::from_pem_slice(&content(key)?).map_err(|e| unreadable(key, &e))?;
     builder
         .with_client_auth_cert(certificates(chain)?, private)
-        .map_err(|e| Error::Tls(format!("could not use {} with {}: {e}", chain.display(), key.display())))
+        .map_err(|e| HttpError::Tls(format!("could not use {} with {}: {e}", chain.display(), key.display())))
 }
 
-fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, Error> {
+fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, HttpError> {
     let content = content(file)?;
     let all: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&content).collect();
     let all = all.map_err(|e| unreadable(file, &e))?;
     if all.is_empty() {
-        return Err(Error::Tls(format!("there is no certificate in {}", file.display())));
+        return Err(HttpError::Tls(format!("there is no certificate in {}", file.display())));
     }
     Ok(all)
 }
 
-fn store(certificates: Vec<CertificateDer<'static>>, file: &Path) -> Result<RootCertStore, Error> {
+fn store(certificates: Vec<CertificateDer<'static>>, file: &Path) -> Result<RootCertStore, HttpError> {
     let mut roots = RootCertStore::empty();
     for certificate in certificates {
         roots.add(certificate).map_err(|e| unreadable(file, &e))?;
@@ -73,10 +73,10 @@ fn store(certificates: Vec<CertificateDer<'static>>, file: &Path) -> Result<Root
     Ok(roots)
 }
 
-fn content(file: &Path) -> Result<Vec<u8>, Error> {
+fn content(file: &Path) -> Result<Vec<u8>, HttpError> {
     disk::content(file).map_err(|e| unreadable(file, &e))
 }
 
-fn unreadable(file: &Path, error: &dyn std::fmt::Display) -> Error {
-    Error::Tls(format!("could not read {}: {error}", file.display()))
+fn unreadable(file: &Path, error: &dyn std::fmt::Display) -> HttpError {
+    HttpError::Tls(format!("could not read {}: {error}", file.display()))
 }

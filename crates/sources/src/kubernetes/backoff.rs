@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::registry::pace::jittered;
+use crate::backoff::jittered;
 
 pub(super) const FIRST_WAIT: Duration = Duration::from_millis(100);
 pub(super) const LONGEST_WAIT: Duration = Duration::from_secs(5);

@@ -239,7 +239,7 @@ impl Kubernetes {
                 return Err(SourceError::Failed(failure));
             }
             warn!(source = %self.id.0, error = failure, "waiting for other credentials");
-            sender.health().lost(failure);
+            sender.health().mark_unreachable(failure);
             self.is_refused.send_replace(true);
             tokio::select! {
                 () = self.access.changed() => {}
@@ -334,12 +334,12 @@ impl Kubernetes {
                 };
                 session.outages.fail(&self.id, &collection, cause, &message);
                 if !session.outages.is_refused(&collection) {
-                    sender.health().lost(message);
+                    sender.health().mark_unreachable(message);
                 }
             }
         }
         if was_hidden && !session.hides_something() {
-            sender.health().regained();
+            sender.health().mark_reachable();
         }
     }
 
@@ -404,7 +404,9 @@ impl Kubernetes {
         if session.guard.believes(collection, known, lost) {
             return self.retain(session, collection, listed, sender);
         }
-        sender.health().lost(format!("a list of {collection} lacks {lost} of {known} known objects; keeping them"));
+        sender
+            .health()
+            .mark_unreachable(format!("a list of {collection} lacks {lost} of {known} known objects; keeping them"));
     }
 
     /// Forgets what a complete list does not have.

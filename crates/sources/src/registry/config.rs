@@ -14,16 +14,16 @@ use serde::{Deserialize, Deserializer};
 use crate::http;
 use crate::registry::cloudfoundry;
 use crate::registry::consul;
+use crate::registry::diff::MassLossGuard;
 use crate::registry::dns;
 use crate::registry::eureka;
-use crate::registry::ledger::Protection;
 
 /// A whole file.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase", default)]
-pub struct Config {
+pub struct RegistryConfig {
     conflicts: ConflictRules,
-    pub registries: Vec<Entry>,
+    pub registries: Vec<RegistryEntry>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -54,45 +54,45 @@ enum PolicyName {
 /// One registry.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
-pub struct Entry {
+pub struct RegistryEntry {
     /// Tells registries of one kind apart.
     #[serde(default)]
     pub name: String,
     /// Nobody is served before it is in sync. One that is not required is waited for until its deadline.
     #[serde(default = "yes")]
     pub required: bool,
-    #[serde(default = "Period::half_a_minute")]
-    pub startup_deadline: Period,
+    #[serde(default = "GoDuration::half_a_minute")]
+    pub startup_deadline: GoDuration,
     #[serde(default)]
-    empty_protection: ProtectionRules,
-    consul: Option<consul::Options>,
-    eureka: Option<eureka::Options>,
-    cloud_foundry: Option<cloudfoundry::Options>,
-    dns: Option<dns::Options>,
+    empty_protection: MassLossOptions,
+    consul: Option<consul::ConsulOptions>,
+    eureka: Option<eureka::EurekaOptions>,
+    cloud_foundry: Option<cloudfoundry::CloudFoundryOptions>,
+    dns: Option<dns::DnsOptions>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase", default)]
-struct ProtectionRules {
+struct MassLossOptions {
     lost_percent: u8,
     at_least: usize,
-    hold_for: Period,
+    hold_for: GoDuration,
 }
 
-impl Default for ProtectionRules {
-    fn default() -> ProtectionRules {
-        let Protection { lost_percent, at_least, hold_for } = Protection::default();
-        ProtectionRules { lost_percent, at_least, hold_for: Period(hold_for) }
+impl Default for MassLossOptions {
+    fn default() -> MassLossOptions {
+        let MassLossGuard { lost_percent, at_least, hold_for } = MassLossGuard::default();
+        MassLossOptions { lost_percent, at_least, hold_for: GoDuration(hold_for) }
     }
 }
 
 /// What watches a registry, by its kind.
 #[derive(Clone, Debug)]
 pub enum Adapter {
-    Consul(consul::Options),
-    Eureka(eureka::Options),
-    CloudFoundry(cloudfoundry::Options),
-    Dns(dns::Options),
+    Consul(consul::ConsulOptions),
+    Eureka(eureka::EurekaOptions),
+    CloudFoundry(cloudfoundry::CloudFoundryOptions),
+    Dns(dns::DnsOptions),
 }
 
 impl Adapter {
@@ -109,7 +109,7 @@ impl Adapter {
 /// How a registry is reached over TLS.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase", default)]
-pub struct Tls {
+pub struct TlsOptions {
     /// Certificates to believe, else those of the system.
     pub ca_file: Option<PathBuf>,
     /// The certificate to show, with its key.
@@ -119,44 +119,51 @@ pub struct Tls {
     pub server_name: Option<String>,
 }
 
-impl Tls {
+impl TlsOptions {
     /// Options of a client for these URLs. The system's certificates are read only where they are needed.
     pub fn options(
         &self,
         urls: &[String],
         idle_connections: usize,
         held_bytes: usize,
-    ) -> Result<http::Options, http::Error> {
+    ) -> Result<http::HttpOptions, http::HttpError> {
         let roots = match &self.ca_file {
-            Some(file) => http::Roots::File(file.clone()),
-            None if urls.iter().any(|url| url.starts_with("https:")) => http::Roots::System,
-            None => http::Roots::None,
+            Some(file) => http::TrustRoots::File(file.clone()),
+            None if urls.iter().any(|url| url.starts_with("https:")) => http::TrustRoots::System,
+            None => http::TrustRoots::None,
         };
         let identity = match (&self.cert_file, &self.key_file) {
-            (Some(chain), Some(key)) => Some(http::Identity { chain: chain.clone(), key: key.clone() }),
+            (Some(chain), Some(key)) => Some(http::ClientIdentity { chain: chain.clone(), key: key.clone() }),
             (None, None) => None,
-            _ => return Err(http::Error::Tls("certFile and keyFile go together".to_owned())),
+            _ => return Err(http::HttpError::Tls("certFile and keyFile go together".to_owned())),
         };
         let server_name = self.server_name.clone();
-        Ok(http::Options { roots, identity, server_name, idle_connections, held_bytes, ..http::Options::default() })
+        Ok(http::HttpOptions {
+            roots,
+            identity,
+            server_name,
+            idle_connections,
+            held_bytes,
+            ..http::HttpOptions::default()
+        })
     }
 }
 
 /// A duration as Go writes it, such as `30s`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Period(pub Duration);
+pub struct GoDuration(pub Duration);
 
-impl Period {
-    fn half_a_minute() -> Period {
-        Period(Duration::from_secs(30))
+impl GoDuration {
+    fn half_a_minute() -> GoDuration {
+        GoDuration(Duration::from_secs(30))
     }
 }
 
-impl<'de> Deserialize<'de> for Period {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Period, D::Error> {
+impl<'de> Deserialize<'de> for GoDuration {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<GoDuration, D::Error> {
         let text = String::deserialize(deserializer)?;
         let parsed = model::duration::parse(&text).and_then(|parsed| Duration::try_from(parsed).ok());
-        parsed.map(Period).ok_or_else(|| D::Error::custom(format!("{text:?} is not a duration such as 30s")))
+        parsed.map(GoDuration).ok_or_else(|| D::Error::custom(format!("{text:?} is not a duration such as 30s")))
     }
 }
 
@@ -164,10 +171,10 @@ fn yes() -> bool {
     true
 }
 
-impl Config {
+impl RegistryConfig {
     /// Reads a file's text. The error says what is wrong, and where.
-    pub fn parse(text: &str) -> Result<Config, String> {
-        let config: Config = serde_saphyr::from_str(text).map_err(|e| e.to_string())?;
+    pub fn parse(text: &str) -> Result<RegistryConfig, String> {
+        let config: RegistryConfig = serde_saphyr::from_str(text).map_err(|e| e.to_string())?;
         let mut ids = BTreeSet::new();
         for entry in &config.registries {
             let id = entry.id()?;
@@ -190,24 +197,24 @@ impl Config {
     }
 }
 
-impl Entry {
+impl RegistryEntry {
     /// An entry as flags make it: required, nothing special.
-    pub fn of(adapter: Adapter) -> Entry {
-        let none = Entry {
+    pub fn of(adapter: Adapter) -> RegistryEntry {
+        let none = RegistryEntry {
             name: String::new(),
             required: true,
-            startup_deadline: Period::half_a_minute(),
-            empty_protection: ProtectionRules::default(),
+            startup_deadline: GoDuration::half_a_minute(),
+            empty_protection: MassLossOptions::default(),
             consul: None,
             eureka: None,
             cloud_foundry: None,
             dns: None,
         };
         match adapter {
-            Adapter::Consul(options) => Entry { consul: Some(options), ..none },
-            Adapter::Eureka(options) => Entry { eureka: Some(options), ..none },
-            Adapter::CloudFoundry(options) => Entry { cloud_foundry: Some(options), ..none },
-            Adapter::Dns(options) => Entry { dns: Some(options), ..none },
+            Adapter::Consul(options) => RegistryEntry { consul: Some(options), ..none },
+            Adapter::Eureka(options) => RegistryEntry { eureka: Some(options), ..none },
+            Adapter::CloudFoundry(options) => RegistryEntry { cloud_foundry: Some(options), ..none },
+            Adapter::Dns(options) => RegistryEntry { dns: Some(options), ..none },
         }
     }
 
@@ -229,9 +236,9 @@ impl Entry {
         Ok(SourceId(if self.name.is_empty() { registry.into() } else { format!("{registry}/{}", self.name).into() }))
     }
 
-    pub fn protection(&self) -> Protection {
-        let ProtectionRules { lost_percent, at_least, hold_for } = self.empty_protection;
-        Protection { lost_percent, at_least, hold_for: hold_for.0 }
+    pub fn guard(&self) -> MassLossGuard {
+        let MassLossOptions { lost_percent, at_least, hold_for } = self.empty_protection;
+        MassLossGuard { lost_percent, at_least, hold_for: hold_for.0 }
     }
 }
 
@@ -263,7 +270,7 @@ mod tests {
 
     use model::conflict::Policy;
 
-    use super::Config;
+    use super::RegistryConfig;
 
     #[test]
     fn a_file_names_registries_and_rules() {
@@ -271,7 +278,7 @@ mod tests {
                     registries:\n- name: dc1\n  required: false\n  startupDeadline: 5s\n  \
                     consul: {addresses: ['http://127.0.0.1:8500'], wait: 1m}\n\
                     - eureka: {addresses: ['http://127.0.0.1:8761/eureka']}\n";
-        let config = Config::parse(text).unwrap();
+        let config = RegistryConfig::parse(text).unwrap();
         let ids: Vec<String> = config.registries.iter().map(|e| e.id().unwrap().0.to_string()).collect();
         assert_eq!(ids, ["Consul/dc1", "Eureka"]);
         assert_eq!(config.registries[0].startup_deadline.0, Duration::from_secs(5));
@@ -284,7 +291,7 @@ mod tests {
     #[test]
     fn mistakes_are_named() {
         let check = |text: &str, part: &str| {
-            let error = Config::parse(text).unwrap_err();
+            let error = RegistryConfig::parse(text).unwrap_err();
             assert!(error.contains(part), "{text}: {error}");
         };
         check("registries:\n- name: a\n", "exactly one of consul, eureka, cloudFoundry, dns");

@@ -10,7 +10,7 @@ use model::names::{ClusterId, Hostname, Namespace, Str};
 use model::port::{Port, Protocol};
 use model::service::{Registry, Service};
 
-use super::shape;
+use super::normalize;
 use crate::source::{ChangeSender, Source, SourceError};
 
 /// Name and virtual address; endpoints stand at the address with 1 and the version as last two parts.
@@ -28,14 +28,14 @@ const PORTS: [(&str, u16, Protocol); 6] = [
 
 /// The registry, for a mesh with this DNS suffix.
 #[derive(Clone, Debug)]
-pub struct Mock {
+pub struct MockRegistry {
     domain: Str,
     cluster: ClusterId,
 }
 
-impl Mock {
-    pub fn new(domain: impl Into<Str>, cluster: ClusterId) -> Mock {
-        Mock { domain: domain.into(), cluster }
+impl MockRegistry {
+    pub fn new(domain: impl Into<Str>, cluster: ClusterId) -> MockRegistry {
+        MockRegistry { domain: domain.into(), cluster }
     }
 
     fn changes(&self) -> Vec<Change> {
@@ -72,7 +72,7 @@ impl Mock {
                 labels: [("version", format!("v{version}"))].into_iter().collect(),
                 locality: Locality::parse("region/zone"),
                 workload_name: format!("{name}-v{version}").into(),
-                ..shape::endpoint(&instance(address, version).to_string(), &namespace, &self.cluster)
+                ..normalize::endpoint(&instance(address, version).to_string(), &namespace, &self.cluster)
             })
             .collect()
     }
@@ -89,7 +89,7 @@ fn target(port: u16) -> u32 {
     if port == 80 { 80 } else { u32::from(port) + 1000 }
 }
 
-impl Source for Mock {
+impl Source for MockRegistry {
     fn id(&self) -> SourceId {
         SourceId(Registry::Mock.as_str().into())
     }

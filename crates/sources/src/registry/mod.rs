@@ -1,16 +1,17 @@
 //! The list of service registries, by the names that `--registries` takes.
 //! One row here and one file beside this make a new registry.
 
+pub mod adaptive_timeout;
 pub mod cloudfoundry;
 pub mod config;
+pub mod config_file;
 pub mod consul;
-pub mod directory;
+pub mod diff;
 pub mod dns;
 pub mod eureka;
-pub mod ledger;
 pub mod mock;
-pub mod pace;
-pub mod shape;
+pub mod normalize;
+pub mod poll_interval;
 
 use model::problem::Problem;
 use model::service::Registry;

@@ -13,7 +13,7 @@ use model::names::Str;
 use model::problem::{Problem, Severity};
 use tokio::time::Instant;
 
-use crate::registry::pace::Retry;
+use crate::backoff::Backoff;
 use crate::source::{ChangeSender, SourceError};
 
 /// Servers may leave collections that they do not know unanswered. So long after the first answer these are not
@@ -81,10 +81,10 @@ impl Collections {
     }
 
     /// Notes that the server answered.
-    pub(super) fn heard(&mut self, sender: &ChangeSender, retry: &mut Retry) {
+    pub(super) fn heard(&mut self, sender: &ChangeSender, backoff: &mut Backoff) {
         self.grace.get_or_insert_with(|| Instant::now() + GRACE);
-        retry.succeeded();
-        sender.health().regained();
+        backoff.reset();
+        sender.health().mark_reachable();
     }
 
     /// Sends changes with what is wrong now, and once that everything was told.

@@ -2,28 +2,28 @@
 
 use tonic::Status;
 
-use crate::registry::pace::Retry;
+use crate::backoff::Backoff;
 use crate::source::{ChangeSender, SourceError};
 
 /// A source that is told over a stream.
 pub(super) trait StreamSource {
-    /// Follows one stream to its end. `retry` is told of success.
+    /// Follows one stream to its end. `backoff` is told of success.
     fn follow(
         &mut self,
         sender: &ChangeSender,
-        retry: &mut Retry,
+        backoff: &mut Backoff,
     ) -> impl Future<Output = Result<(), SourceError>> + Send;
 }
 
 /// Follows streams until nobody listens. What a failed one told stays.
 pub(super) async fn run(source: &mut impl StreamSource, sender: &ChangeSender) -> Result<(), SourceError> {
-    let mut retry = Retry::default();
+    let mut backoff = Backoff::default();
     loop {
-        match source.follow(sender, &mut retry).await {
-            Err(SourceError::Failed(reason)) => sender.health().lost(reason),
+        match source.follow(sender, &mut backoff).await {
+            Err(SourceError::Failed(reason)) => sender.health().mark_unreachable(reason),
             other => return other,
         }
-        retry.wait().await;
+        backoff.wait().await;
     }
 }
 

@@ -13,8 +13,8 @@ use xds::client::{DeltaClient, Held, SotwClient};
 
 use super::collections::Collections;
 use super::streams::{self, StreamSource, ended, failed};
-use crate::grpc::{self, Tls};
-use crate::registry::pace::Retry;
+use crate::backoff::Backoff;
+use crate::grpc::{self, GrpcTls};
 use crate::source::{ChangeSender, Source, SourceError};
 
 /// Which variant of the protocol is spoken.
@@ -33,7 +33,7 @@ pub struct XdsStoreOptions {
     /// `host:port`.
     pub address: String,
     pub variant: XdsVariant,
-    pub tls: Option<Tls>,
+    pub tls: Option<GrpcTls>,
     /// Who asks, as `name.namespace`.
     pub node: String,
     pub namespace: String,
@@ -81,7 +81,7 @@ impl XdsStore {
         &mut self,
         channel: tonic::transport::Channel,
         sender: &ChangeSender,
-        retry: &mut Retry,
+        backoff: &mut Backoff,
     ) -> Result<(), SourceError> {
         let kinds = self.kinds();
         let Some((first, others)) = kinds.split_first() else { return Ok(()) };
@@ -89,7 +89,7 @@ impl XdsStore {
         others.iter().for_each(|kind| stream.subscribe(kind, &[]));
         loop {
             let response = self.collections.next(stream.next(), sender).await?.map_err(failed)?.ok_or_else(ended)?;
-            self.collections.heard(sender, retry);
+            self.collections.heard(sender, backoff);
             let resources: Result<Vec<Resource>, String> = response.resources.iter().map(opened).collect();
             match resources {
                 Ok(resources) => {
@@ -109,7 +109,7 @@ impl XdsStore {
         &mut self,
         channel: tonic::transport::Channel,
         sender: &ChangeSender,
-        retry: &mut Retry,
+        backoff: &mut Backoff,
     ) -> Result<(), SourceError> {
         let kinds = self.kinds();
         let Some((first, others)) = kinds.split_first() else { return Ok(()) };
@@ -118,7 +118,7 @@ impl XdsStore {
         others.iter().for_each(|kind| stream.subscribe(kind, &[]));
         loop {
             let response = self.collections.next(stream.next(), sender).await?.map_err(failed)?.ok_or_else(ended)?;
-            self.collections.heard(sender, retry);
+            self.collections.heard(sender, backoff);
             let bodies = response.resources.iter().filter_map(|resource| resource.resource.as_ref());
             let resources: Result<Vec<Resource>, String> = bodies.map(opened).collect();
             match resources {
@@ -156,13 +156,13 @@ fn opened(any: &Any) -> Result<Resource, String> {
 }
 
 impl StreamSource for XdsStore {
-    async fn follow(&mut self, sender: &ChangeSender, retry: &mut Retry) -> Result<(), SourceError> {
-        sender.health().asked();
+    async fn follow(&mut self, sender: &ChangeSender, backoff: &mut Backoff) -> Result<(), SourceError> {
+        sender.health().count_request();
         let channel =
             grpc::connect(&self.options.address, self.options.tls.as_ref()).await.map_err(SourceError::Failed)?;
         match self.options.variant {
-            XdsVariant::StateOfTheWorld => self.follow_sotw(channel, sender, retry).await,
-            XdsVariant::Delta => self.follow_delta(channel, sender, retry).await,
+            XdsVariant::StateOfTheWorld => self.follow_sotw(channel, sender, backoff).await,
+            XdsVariant::Delta => self.follow_delta(channel, sender, backoff).await,
         }
     }
 }

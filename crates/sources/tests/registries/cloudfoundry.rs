@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use model::change::SourceId;
 use model::names::ClusterId;
-use sources::health::State;
-use sources::registry::cloudfoundry::{CloudFoundry, Options};
-use sources::registry::config::Period;
-use sources::registry::ledger::Protection;
+use sources::health::SourceState;
+use sources::registry::cloudfoundry::{CloudFoundryOptions, CloudFoundryRegistry};
+use sources::registry::config::GoDuration;
+use sources::registry::diff::MassLossGuard;
 use sources::source::Source;
 use testkit::copilot::{Copilot, InternalRoute, Route, UNIMPLEMENTED};
 
@@ -18,13 +18,17 @@ use crate::follower::Follower;
 
 const HOST: &str = "web.example.com";
 
-fn options(copilot: &Copilot) -> Options {
-    let options = Options::of_file(&copilot.config("20ms", 8080)).unwrap();
-    Options { timeout: Period(Duration::from_secs(5)), resync: Period(Duration::from_secs(1)), ..options }
+fn options(copilot: &Copilot) -> CloudFoundryOptions {
+    let options = CloudFoundryOptions::of_file(&copilot.config("20ms", 8080)).unwrap();
+    CloudFoundryOptions {
+        timeout: GoDuration(Duration::from_secs(5)),
+        resync: GoDuration(Duration::from_secs(1)),
+        ..options
+    }
 }
 
-fn adapter(options: Options) -> CloudFoundry {
-    CloudFoundry::new(SourceId("CloudFoundry".into()), options, ClusterId::from("c1"), Protection::default())
+fn adapter(options: CloudFoundryOptions) -> CloudFoundryRegistry {
+    CloudFoundryRegistry::new(SourceId("CloudFoundry".into()), options, ClusterId::from("c1"), MassLossGuard::default())
 }
 
 /// A route of `web` to backends with these last numbers.
@@ -62,7 +66,7 @@ impl Stage for Platform {
     }
 
     fn described(&self, namespace: &str) -> Option<String> {
-        let Options { address, tls, .. } = options(&self.copilot);
+        let CloudFoundryOptions { address, tls, .. } = options(&self.copilot);
         let file = |path: Option<PathBuf>| path.unwrap().display().to_string();
         let (ca, cert, key) = (file(tls.ca_file), file(tls.cert_file), file(tls.key_file));
         Some(format!(
@@ -101,17 +105,17 @@ async fn what_cannot_be_read_is_kept() {
         state.routes = vec![web(&[1, 2])];
         state.internal = vec![InternalRoute::new("db.apps.internal", "127.128.0.1", [("10.1.0.1".to_owned(), 5432)])];
     });
-    let options = Options { timeout: Period(Duration::from_millis(300)), ..options(&copilot) };
+    let options = CloudFoundryOptions { timeout: GoDuration(Duration::from_millis(300)), ..options(&copilot) };
     let mut seen = Follower::synced(adapter(options)).await;
     let mut check = async |what: &str, edit: &dyn Fn(&mut testkit::copilot::State)| {
         let good = copilot.state();
         copilot.edit(edit);
-        seen.until_state(what, |r| matches!(r.state, State::Stale { .. })).await;
+        seen.until_state(what, |r| matches!(r.state, SourceState::Stale { .. })).await;
         copilot.edit(|state| *state = good);
-        seen.until_state("a live source", |r| r.state == State::Live).await;
+        seen.until_state("a live source", |r| r.state == SourceState::Live).await;
         (seen.serving(HOST).len(), seen.serving("db.apps.internal").len(), seen.lost)
     };
-    for method in ["Routes", "InternalRoutes", "Health"] {
+    for method in ["Routes", "InternalRoutes", "SourceHealth"] {
         assert_eq!(check(method, &|state| _ = state.failing.insert(method, 13)).await, (2, 1, 0), "{method}");
     }
     let gone = check("no Routes", &|state| _ = state.failing.insert("Routes", UNIMPLEMENTED)).await;
@@ -131,7 +135,7 @@ async fn a_copilot_of_the_first_days_is_read() {
     let copilot = Copilot::start().await;
     copilot.edit(|state| {
         state.routes = vec![web(&[1])];
-        state.failing = BTreeMap::from([("InternalRoutes", UNIMPLEMENTED), ("Health", UNIMPLEMENTED)]);
+        state.failing = BTreeMap::from([("InternalRoutes", UNIMPLEMENTED), ("SourceHealth", UNIMPLEMENTED)]);
     });
     let seen = Follower::synced(adapter(options(&copilot))).await;
     assert_eq!(seen.serving(HOST), ["10.0.0.1"]);
@@ -141,7 +145,7 @@ async fn a_copilot_of_the_first_days_is_read() {
 async fn a_copilot_that_comes_back_with_nothing_takes_nothing_away_at_once() {
     let (mut copilot, mut seen) = followed(&[1, 2]).await;
     copilot.kill();
-    seen.until_state("a stale source", |r| matches!(r.state, State::Stale { .. })).await;
+    seen.until_state("a stale source", |r| matches!(r.state, SourceState::Stale { .. })).await;
     copilot.edit(|state| state.routes.clear());
     copilot.restart().await;
     seen.until("a word about it", |f| f.has_problem(&["does not list 1 routes", "kept"])).await;
@@ -208,7 +212,7 @@ async fn hole_13_answers_that_take_longer_than_interval_and_time_out_are_read() 
         state.routes = vec![web(&[1, 2])];
         state.delay = Duration::from_secs(1);
     });
-    let options = Options { timeout: Period(Duration::from_millis(100)), ..options(&copilot) };
+    let options = CloudFoundryOptions { timeout: GoDuration(Duration::from_millis(100)), ..options(&copilot) };
     let seen = Follower::synced(adapter(options)).await;
     assert_eq!(seen.serving(HOST).len(), 2);
 }

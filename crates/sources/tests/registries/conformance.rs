@@ -5,9 +5,9 @@ use std::fs;
 use std::path::Path;
 use std::time::Instant;
 
-use sources::health::State;
-use sources::registry::config::Config;
-use sources::registry::directory::Directory;
+use sources::health::SourceState;
+use sources::registry::config::RegistryConfig;
+use sources::registry::config_file::RegistryConfigFile;
 use sources::source::Source;
 use sources::source_set::SourceSet;
 
@@ -145,9 +145,9 @@ pub(crate) async fn conforms(stage: &mut impl Stage) {
 async fn survives_its_server(stage: &mut impl Stage, seen: &mut Follower, web: &str) {
     let lost = seen.lost;
     stage.stop().await;
-    seen.until_state("a stale source", |r| matches!(r.state, State::Stale { .. })).await;
+    seen.until_state("a stale source", |r| matches!(r.state, SourceState::Stale { .. })).await;
     stage.start_again().await;
-    seen.until_state("a live source", |r| r.state == State::Live).await;
+    seen.until_state("a live source", |r| r.state == SourceState::Live).await;
     assert_eq!(seen.serving(web), ["10.0.0.1", "10.0.0.2"]);
     assert_eq!(seen.lost, lost, "endpoints lost while the server was away");
 }
@@ -163,8 +163,9 @@ async fn comes_and_goes_with_its_file(stage: &impl Stage) {
     let file = folder.path().join("registries.yaml");
     let both = put(&file, &[&one, &two]);
     let source_set = SourceSet::default();
-    let directory = Directory::new(&file, Config::parse(&both).unwrap(), "c1".into(), source_set.clone());
-    let mut seen = Follower::new(directory);
+    let config_file =
+        RegistryConfigFile::new(&file, RegistryConfig::parse(&both).unwrap(), "c1".into(), source_set.clone());
+    let mut seen = Follower::new(config_file);
     seen.until("both", |f| count_in(f, "one") == 3 && count_in(f, "two") == 3).await;
     assert_eq!(source_set.healths().len(), 2);
 

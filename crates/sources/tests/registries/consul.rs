@@ -3,10 +3,10 @@
 use http::Method;
 use model::names::ClusterId;
 use serde_json::{Value, json};
-use sources::health::State;
-use sources::registry::config::Period;
-use sources::registry::consul::{Consul as Adapter, Options};
-use sources::registry::ledger::Protection;
+use sources::health::SourceState;
+use sources::registry::config::GoDuration;
+use sources::registry::consul::{ConsulOptions, ConsulRegistry};
+use sources::registry::diff::MassLossGuard;
 use sources::source::Source;
 use std::time::Duration;
 use testkit::consul::Consul;
@@ -17,13 +17,13 @@ use crate::follower::Follower;
 
 pub(crate) const NODE: &str = "outside";
 
-pub(crate) fn options(addresses: Vec<String>) -> Options {
-    Options { addresses, interval: Period(Duration::from_millis(100)), ..Options::default() }
+pub(crate) fn options(addresses: Vec<String>) -> ConsulOptions {
+    ConsulOptions { addresses, interval: GoDuration(Duration::from_millis(100)), ..ConsulOptions::default() }
 }
 
-pub(crate) fn adapter(options: Options) -> Adapter {
+pub(crate) fn adapter(options: ConsulOptions) -> ConsulRegistry {
     let id = model::change::SourceId("Consul".into());
-    Adapter::new(id, options, ClusterId::from("c1"), Protection::default())
+    ConsulRegistry::new(id, options, ClusterId::from("c1"), MassLossGuard::default())
 }
 
 struct RealConsul {
@@ -56,7 +56,7 @@ impl RealConsul {
 
 impl Stage for RealConsul {
     fn source(&self) -> impl Source {
-        adapter(Options { watches: self.watches, ..options(vec![self.server.url()]) })
+        adapter(ConsulOptions { watches: self.watches, ..options(vec![self.server.url()]) })
     }
 
     fn described(&self, namespace: &str) -> Option<String> {
@@ -165,8 +165,8 @@ async fn a_token_that_sees_less_removes_nothing() {
     std::fs::write(&token_file, format!("{first}\n")).unwrap();
 
     // A question that already waits is answered by the rights it was asked with: the next one meets the new ones.
-    let wait = Period(Duration::from_secs(1));
-    let options = Options { token_file: Some(token_file.clone()), wait, ..options(vec![server.url()]) };
+    let wait = GoDuration(Duration::from_secs(1));
+    let options = ConsulOptions { token_file: Some(token_file.clone()), wait, ..options(vec![server.url()]) };
     let mut seen = Follower::synced(adapter(options)).await;
     let host = "web.service.consul";
     assert_eq!(seen.serving(host), ["10.0.0.1"]);
@@ -176,7 +176,7 @@ async fn a_token_that_sees_less_removes_nothing() {
     let narrow = json!({"ID": id, "Name": "mesh", "Rules": r#"node_prefix "" { policy = "read" }"#});
     server.put(&format!("/v1/acl/policy/{id}"), narrow).await;
     server.register(NODE, &service(&Instance::new("web", 2)), "passing").await;
-    seen.until_state("a stale source", |r| matches!(r.state, State::Stale { .. })).await;
+    seen.until_state("a stale source", |r| matches!(r.state, SourceState::Stale { .. })).await;
     let wide = json!({"ID": id, "Name": "mesh", "Rules": readable});
     server.put(&format!("/v1/acl/policy/{id}"), wide).await;
     seen.until("what was registered meanwhile", |f| f.serving(host).len() == 2).await;
@@ -184,7 +184,7 @@ async fn a_token_that_sees_less_removes_nothing() {
     // A token that is revoked is an error, and a new one in the file is used without a restart.
     server.call(Method::DELETE, &format!("/v1/acl/token/{accessor}"), None).await.unwrap();
     server.register(NODE, &service(&Instance::new("web", 3)), "passing").await;
-    seen.until_state("a stale source", |r| matches!(r.state, State::Stale { .. })).await;
+    seen.until_state("a stale source", |r| matches!(r.state, SourceState::Stale { .. })).await;
     new_token(&second).await;
     std::fs::write(&token_file, &second).unwrap();
     seen.until("what was registered meanwhile", |f| f.serving(host).len() == 3).await;

@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use http::Response;
 use serde_json::{Value, json};
-use sources::health::State;
-use sources::registry::config::Period;
-use sources::registry::consul::{Consul, Options};
-use sources::registry::ledger::Protection;
+use sources::health::SourceState;
+use sources::registry::config::GoDuration;
+use sources::registry::consul::{ConsulOptions, ConsulRegistry};
+use sources::registry::diff::MassLossGuard;
 use testkit::scripted::{Asked, Scripted};
 use tokio::sync::watch;
 
@@ -56,11 +56,11 @@ impl Fake {
         self.picture.send_replace(Picture { index, web: web.to_vec(), fault });
     }
 
-    fn source(&self) -> Consul {
+    fn source(&self) -> ConsulRegistry {
         adapter(self.options())
     }
 
-    fn options(&self) -> Options {
+    fn options(&self) -> ConsulOptions {
         options(vec![self.server.url()])
     }
 }
@@ -127,10 +127,10 @@ async fn what_cannot_be_read_is_kept_and_what_is_empty_is_not() {
     let faults = [Fault::Status(500), Fault::Status(403), Fault::NoLeader, Fault::NotJson, Fault::Filtered];
     for (fault, index) in faults.into_iter().zip(10..) {
         fake.show(index * 10, &[1, 2], fault);
-        seen.until_state(&format!("stale by {fault:?}"), |r| matches!(r.state, State::Stale { .. })).await;
+        seen.until_state(&format!("stale by {fault:?}"), |r| matches!(r.state, SourceState::Stale { .. })).await;
         assert_eq!((seen.serving(HOST).len(), seen.lost), (2, 0), "{fault:?}");
         fake.show(index * 10 + 1, &[1, 2], Fault::None);
-        seen.until_state(&format!("live after {fault:?}"), |r| r.state == State::Live).await;
+        seen.until_state(&format!("live after {fault:?}"), |r| r.state == SourceState::Live).await;
     }
     assert_eq!(seen.lost, 0);
     fake.show(1000, &[], Fault::None);
@@ -154,7 +154,7 @@ async fn another_agent_answers_when_one_does_not() {
     assert_eq!((seen.serving(HOST).len(), other.server.asked().len()), (1, 0));
     drop(one);
     seen.until("the other's answer", |f| f.serving(HOST).len() == 2).await;
-    assert_eq!((seen.lost, seen.report().state), (0, State::Live));
+    assert_eq!((seen.lost, seen.report().state), (0, SourceState::Live));
 }
 
 #[tokio::test]
@@ -162,8 +162,8 @@ async fn nearly_everything_gone_at_once_is_held_back() {
     let many: Vec<u8> = (1..=20).collect();
     let fake = Fake::start(7, &many).await;
     let id = model::change::SourceId("Consul".into());
-    let protection = Protection { lost_percent: 90, at_least: 10, hold_for: Duration::from_secs(1) };
-    let source = Consul::new(id, fake.options(), "c1".into(), protection);
+    let guard = MassLossGuard { lost_percent: 90, at_least: 10, hold_for: Duration::from_secs(1) };
+    let source = ConsulRegistry::new(id, fake.options(), "c1".into(), guard);
     let mut seen = Follower::synced(source).await;
     fake.show(8, &[], Fault::None);
     seen.until("the problem", |f| f.has_problem(&["20 of 20 endpoints vanished at once"])).await;
@@ -175,13 +175,13 @@ async fn nearly_everything_gone_at_once_is_held_back() {
 #[tokio::test]
 async fn options_reach_the_server() {
     let fake = Fake::start(7, &[1]).await;
-    let options = Options {
+    let options = ConsulOptions {
         datacenter: "dc 2".into(),
         consul_namespace: "team".into(),
         partition: "p".into(),
         filter: "Service.Port == 80".into(),
         stale: false,
-        wait: Period(Duration::from_secs(60)),
+        wait: GoDuration(Duration::from_secs(60)),
         ..fake.options()
     };
     let _seen = Follower::synced(adapter(options)).await;
@@ -219,7 +219,7 @@ async fn answer_lists(asked: Asked, mut lists: watch::Receiver<Lists>) -> Respon
 async fn an_instance_that_came_after_a_look_at_nodes_and_left_before_the_next_is_not_kept() {
     let (show, shown) = watch::channel::<Lists>((7, vec![1], vec![1, 2]));
     let server = Scripted::start(move |asked| answer_lists(asked, shown.clone())).await;
-    let mut seen = Follower::synced(adapter(Options { watches: 0, ..options(vec![server.url()]) })).await;
+    let mut seen = Follower::synced(adapter(ConsulOptions { watches: 0, ..options(vec![server.url()]) })).await;
     assert_eq!(seen.serving(HOST), ["10.0.0.1", "10.0.0.2"]);
     show.send_replace((8, vec![1], vec![1]));
     seen.until("the one that left", |f| f.serving(HOST) == ["10.0.0.1"]).await;
@@ -236,8 +236,8 @@ async fn hole_13_answers_that_take_longer_than_interval_and_time_out_are_read() 
         }
     })
     .await;
-    let period = |millis| Period(Duration::from_millis(millis));
-    let options = Options { interval: period(10), timeout: period(100), ..options(vec![server.url()]) };
+    let period = |millis| GoDuration(Duration::from_millis(millis));
+    let options = ConsulOptions { interval: period(10), timeout: period(100), ..options(vec![server.url()]) };
     let begun = std::time::Instant::now();
     let seen = Follower::synced(adapter(options)).await;
     assert_eq!(seen.serving(HOST).len(), 2);
@@ -253,7 +253,7 @@ async fn twenty_services(asked: Asked, text: String) -> Response<String> {
 
 /// Waits until the last failure of a registry of at most 4 MiB has this text.
 async fn assert_failure_is_named(server: &Scripted, text: &str) {
-    let options = Options { max_bytes: 4 << 20, ..options(vec![server.url()]) };
+    let options = ConsulOptions { max_bytes: 4 << 20, ..options(vec![server.url()]) };
     let mut seen = Follower::new(adapter(options));
     seen.until_state(text, |r| r.last_failure.as_ref().is_some_and(|failure| failure.message.contains(text))).await;
     assert_eq!(seen.synced, 0, "a registry that was never read is not in sync");
@@ -281,7 +281,7 @@ async fn hole_11_small_objects_that_become_large_are_refused() {
         Response::builder().header("x-consul-index", 7).body(body).expect("a response")
     })
     .await;
-    let mut seen = Follower::new(adapter(Options { max_bytes: 4 << 20, ..options(vec![server.url()]) }));
+    let mut seen = Follower::new(adapter(ConsulOptions { max_bytes: 4 << 20, ..options(vec![server.url()]) }));
     seen.until_state("the reason", |r| {
         r.last_failure.as_ref().is_some_and(|failure| failure.message.contains("too large to be decoded"))
     })

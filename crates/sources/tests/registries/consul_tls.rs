@@ -5,9 +5,9 @@ use std::fs;
 use std::path::Path;
 
 use serde_json::json;
-use sources::health::State;
-use sources::registry::config::Tls;
-use sources::registry::consul::Options;
+use sources::health::SourceState;
+use sources::registry::config::TlsOptions;
+use sources::registry::consul::ConsulOptions;
 use tempfile::TempDir;
 use testkit::certificates::Authority;
 use testkit::consul::Consul;
@@ -27,24 +27,24 @@ fn put(folder: &Path, name: &str, authority: &Authority) {
     fs::write(folder.join(format!("{name}.key")), own.key).unwrap();
 }
 
-fn client(folder: &TempDir, https: u16) -> Options {
+fn client(folder: &TempDir, https: u16) -> ConsulOptions {
     let file = |name: &str| Some(folder.path().join(name));
-    let tls = Tls {
+    let tls = TlsOptions {
         ca_file: file("client-ca.pem"),
         cert_file: file("client.pem"),
         key_file: file("client.key"),
         server_name: None,
     };
-    Options { tls, ..options(vec![format!("https://127.0.0.1:{https}")]) }
+    ConsulOptions { tls, ..options(vec![format!("https://127.0.0.1:{https}")]) }
 }
 
 /// Waits until a source that has nothing yet says why. The server's reason may come after the connection's end.
-async fn refused(options: Options, parts: &[&str]) {
+async fn refused(options: ConsulOptions, parts: &[&str]) {
     let mut seen = Follower::new(adapter(options));
     let says = |text: &str| parts.iter().all(|part| text.contains(part));
     let reason = format!("the reason {parts:?}");
     seen.until_state(&reason, |r| r.last_failure.as_ref().is_some_and(|f| says(&f.message))).await;
-    assert_eq!(seen.report().state, State::Syncing);
+    assert_eq!(seen.report().state, SourceState::Syncing);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -87,7 +87,7 @@ async fn certificates_are_checked_on_both_sides_and_replaced_while_running() {
     server.restart().await;
     seen.until_state(
         "a stale source",
-        |r| matches!(&r.state, State::Stale { reason, .. } if reason.contains("client-ca.pem")),
+        |r| matches!(&r.state, SourceState::Stale { reason, .. } if reason.contains("client-ca.pem")),
     )
     .await;
     server.register(NODE, &service(&Instance::new("web", 2)), "passing").await;
@@ -97,7 +97,7 @@ async fn certificates_are_checked_on_both_sides_and_replaced_while_running() {
     fs::write(folder.path().join("client.key"), "half a key").unwrap();
     put(folder.path(), "client", &second);
     seen.until("what was registered meanwhile", |f| f.serving(HOST).len() == 2).await;
-    seen.until_state("a live source", |r| r.state == State::Live).await;
+    seen.until_state("a live source", |r| r.state == SourceState::Live).await;
     server.register(NODE, &service(&Instance::new("web", 3)), "passing").await;
     seen.until("a change after it", |f| f.serving(HOST).len() == 3).await;
     assert_eq!((seen.lost, seen.report().counts.restarts), (0, 0), "endpoints lost, restarts of the source");

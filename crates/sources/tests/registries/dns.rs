@@ -6,9 +6,9 @@ use std::net::SocketAddr;
 use hickory_proto::rr::RecordType;
 use model::change::SourceId;
 use model::names::ClusterId;
-use sources::registry::config::{Adapter, Config};
-use sources::registry::dns::Dns;
-use sources::registry::ledger::Protection;
+use sources::registry::config::{Adapter, RegistryConfig};
+use sources::registry::diff::MassLossGuard;
+use sources::registry::dns::DnsRegistry;
 use sources::source::Source;
 
 use crate::conformance::{Edit, Emptied, Instances, Stage, conforms};
@@ -46,10 +46,10 @@ impl Zone {
 impl Stage for Zone {
     fn source(&self) -> impl Source {
         let text = format!("registries:\n- {}\n", self.text("default"));
-        let Adapter::Dns(options) = Config::parse(&text).unwrap().registries[0].adapter().unwrap() else {
+        let Adapter::Dns(options) = RegistryConfig::parse(&text).unwrap().registries[0].adapter().unwrap() else {
             panic!("{text}")
         };
-        Dns::new(SourceId("DNS".into()), options, ClusterId::from("c1"), Protection::default())
+        DnsRegistry::new(SourceId("DNS".into()), options, ClusterId::from("c1"), MassLossGuard::default())
     }
 
     fn described(&self, namespace: &str) -> Option<String> {

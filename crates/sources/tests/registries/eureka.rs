@@ -7,9 +7,9 @@ use futures_util::{StreamExt, stream};
 use model::change::SourceId;
 use model::names::ClusterId;
 use serde_json::json;
-use sources::registry::config::Period;
-use sources::registry::eureka::{Eureka as Adapter, Options};
-use sources::registry::ledger::Protection;
+use sources::registry::config::GoDuration;
+use sources::registry::diff::MassLossGuard;
+use sources::registry::eureka::{EurekaOptions, EurekaRegistry};
 use sources::source::Source;
 use testkit::eureka::{self, Eureka};
 use testkit::servers;
@@ -17,13 +17,13 @@ use testkit::servers;
 use crate::conformance::{Edit, Instance, Stage, conforms};
 use crate::follower::Follower;
 
-pub(crate) fn options(addresses: Vec<String>) -> Options {
-    let period = |millis| Period(Duration::from_millis(millis));
-    Options { addresses, interval: period(200), recheck: period(2000), ..Options::default() }
+pub(crate) fn options(addresses: Vec<String>) -> EurekaOptions {
+    let period = |millis| GoDuration(Duration::from_millis(millis));
+    EurekaOptions { addresses, interval: period(200), recheck: period(2000), ..EurekaOptions::default() }
 }
 
-pub(crate) fn adapter(options: Options) -> Adapter {
-    Adapter::new(SourceId("Eureka".into()), options, ClusterId::from("c1"), Protection::default())
+pub(crate) fn adapter(options: EurekaOptions) -> EurekaRegistry {
+    EurekaRegistry::new(SourceId("Eureka".into()), options, ClusterId::from("c1"), MassLossGuard::default())
 }
 
 struct RealEureka {

@@ -4,9 +4,9 @@
 use std::time::Duration;
 
 use serde_json::json;
-use sources::health::State;
-use sources::registry::config::Period;
-use sources::registry::eureka::Options;
+use sources::health::SourceState;
+use sources::registry::config::GoDuration;
+use sources::registry::eureka::EurekaOptions;
 use testkit::cable::Cable;
 use testkit::eureka::{Eureka, Instance};
 use testkit::servers;
@@ -47,8 +47,8 @@ async fn a_split_and_a_dead_peer_lose_no_endpoint() {
     b.lists("web-1").await;
 
     // Longer than the test, however slow the machine.
-    let lease = Period(Duration::from_secs(600));
-    let options = Options { lease, ..options(vec![a.url(), b.url()]) };
+    let lease = GoDuration(Duration::from_secs(600));
+    let options = EurekaOptions { lease, ..options(vec![a.url(), b.url()]) };
     let mut seen = Follower::synced(adapter(options)).await;
     assert_eq!(seen.serving(HOST), ["10.0.0.1"]);
     b.register(&instance(2)).await;
@@ -73,6 +73,6 @@ async fn a_split_and_a_dead_peer_lose_no_endpoint() {
     println!("the other peer was asked {:?} after one died", begun.elapsed());
     after_questions(&mut seen, 20).await;
     assert_eq!((seen.serving(HOST).len(), seen.lost), (4, 0), "endpoints that serve, endpoints lost");
-    assert_eq!(seen.report().state, State::Live);
+    assert_eq!(seen.report().state, SourceState::Live);
     println!("split and death of a peer: 0 endpoints lost of {}", seen.serving(HOST).len());
 }

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use http::Response;
 use serde_json::{Value, json};
-use sources::health::State;
-use sources::registry::config::Period;
-use sources::registry::eureka::Options;
+use sources::health::SourceState;
+use sources::registry::config::GoDuration;
+use sources::registry::eureka::EurekaOptions;
 use testkit::scripted::{Asked, Scripted};
 
 use crate::eureka::{adapter, options};
@@ -52,8 +52,8 @@ impl Fake {
         edit(&mut self.picture.lock().expect("no holder panics"));
     }
 
-    fn options(&self) -> Options {
-        Options { interval: Period(Duration::from_millis(20)), ..options(vec![self.server.url()]) }
+    fn options(&self) -> EurekaOptions {
+        EurekaOptions { interval: GoDuration(Duration::from_millis(20)), ..options(vec![self.server.url()]) }
     }
 
     /// How often the whole list was asked for.
@@ -133,13 +133,13 @@ async fn a_server_without_deltas_is_read_whole() {
 #[tokio::test]
 async fn what_cannot_be_read_is_kept_and_what_is_gone_is_not() {
     let fake = Fake::start(&[1, 2]).await;
-    let options = Options { lease: Period(Duration::from_secs(1)), ..fake.options() };
+    let options = EurekaOptions { lease: GoDuration(Duration::from_secs(1)), ..fake.options() };
     let mut seen = Follower::synced(adapter(options)).await;
     for status in [500, 403, 404] {
         fake.show(|p| p.failing = Some(status));
-        seen.until_state("a stale source", |r| matches!(r.state, State::Stale { .. })).await;
+        seen.until_state("a stale source", |r| matches!(r.state, SourceState::Stale { .. })).await;
         fake.show(|p| p.failing = None);
-        seen.until_state("a live source", |r| r.state == State::Live).await;
+        seen.until_state("a live source", |r| r.state == SourceState::Live).await;
     }
     assert_eq!((seen.serving(HOST).len(), seen.lost), (2, 0));
     // A server that comes back with nothing is believed when leases would be over.
@@ -150,7 +150,7 @@ async fn what_cannot_be_read_is_kept_and_what_is_gone_is_not() {
 #[tokio::test]
 async fn a_peer_that_knows_less_takes_nothing_away_within_a_lease() {
     let [one, other] = [Fake::start(&[1, 2]).await, Fake::start(&[2, 3]).await];
-    let mut options = Options { lease: Period(Duration::from_secs(2)), ..one.options() };
+    let mut options = EurekaOptions { lease: GoDuration(Duration::from_secs(2)), ..one.options() };
     options.addresses.push(other.server.url());
     let mut seen = Follower::synced(adapter(options)).await;
     assert_eq!((seen.serving(HOST).len(), other.server.asked().len()), (2, 0), "the first peer is enough");
@@ -166,7 +166,7 @@ async fn the_password_is_read_from_its_file() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("password");
     std::fs::write(&file, "secret\n").unwrap();
-    let options = Options { username: "me".into(), password_file: Some(file), ..fake.options() };
+    let options = EurekaOptions { username: "me".into(), password_file: Some(file), ..fake.options() };
     let _seen = Follower::synced(adapter(options)).await;
     let asked = fake.server.asked();
     // "me:secret"
@@ -177,12 +177,12 @@ async fn the_password_is_read_from_its_file() {
 async fn user_and_password_may_stand_in_the_url_and_are_never_shown() {
     let fake = Fake::start(&[1]).await;
     let address = fake.server.url().replace("http://", "http://me:secret@");
-    let mut seen = Follower::synced(adapter(Options { addresses: vec![address], ..fake.options() })).await;
+    let mut seen = Follower::synced(adapter(EurekaOptions { addresses: vec![address], ..fake.options() })).await;
     let asked = fake.server.asked();
     // "me:secret"
     assert!(asked.iter().all(|asked| asked.headers.get("authorization").unwrap() == "Basic bWU6c2VjcmV0"));
     fake.show(|p| p.failing = Some(401));
-    seen.until_state("a stale source", |r| matches!(r.state, State::Stale { .. })).await;
+    seen.until_state("a stale source", |r| matches!(r.state, SourceState::Stale { .. })).await;
     let told = seen.report().last_failure.unwrap().message;
     assert!(told.contains("answered 401") && !told.contains("secret"), "{told}");
     assert_eq!(seen.lost, 0);
@@ -193,7 +193,7 @@ async fn user_and_password_may_stand_in_the_url_and_are_never_shown() {
 #[tokio::test]
 async fn hole_13_a_delta_that_lags_behind_the_list_hides_nothing() {
     let fake = Fake::start(&[1]).await;
-    let options = Options { recheck: Period(Duration::from_millis(100)), ..fake.options() };
+    let options = EurekaOptions { recheck: GoDuration(Duration::from_millis(100)), ..fake.options() };
     let mut seen = Follower::synced(adapter(options)).await;
     fake.show(|p| {
         p.web = BTreeMap::from([(1, "UP"), (2, "UP"), (3, "UP")]);
@@ -207,7 +207,7 @@ async fn hole_13_a_delta_that_lags_behind_the_list_hides_nothing() {
 #[tokio::test]
 async fn hole_13_a_list_that_lags_behind_the_delta_takes_nothing_away() {
     let fake = Fake::start(&[1, 2]).await;
-    let options = Options { recheck: Period(Duration::from_millis(50)), ..fake.options() };
+    let options = EurekaOptions { recheck: GoDuration(Duration::from_millis(50)), ..fake.options() };
     let mut seen = Follower::synced(adapter(options)).await;
     fake.show(|p| {
         p.delta = vec![(3, "UP", "ADDED")];
@@ -241,21 +241,25 @@ async fn slow_apps(before_head: Duration, between_pieces: Duration) -> (Scripted
 #[tokio::test]
 async fn hole_13_a_list_that_takes_longer_than_interval_and_time_out_is_read() {
     let (server, _) = slow_apps(Duration::from_secs(1), Duration::ZERO).await;
-    let period = |millis| Period(Duration::from_millis(millis));
-    let options =
-        Options { interval: period(10), timeout: period(100), lease: period(1000), ..options(vec![server.url()]) };
+    let period = |millis| GoDuration(Duration::from_millis(millis));
+    let options = EurekaOptions {
+        interval: period(10),
+        timeout: period(100),
+        lease: period(1000),
+        ..options(vec![server.url()])
+    };
     let begun = std::time::Instant::now();
     let mut seen = Follower::synced(adapter(options)).await;
     assert_eq!(seen.serving(HOST).len(), 2);
     eprintln!("in sync after {:?} and {} questions", begun.elapsed(), server.asked().len());
-    seen.until_state("a live source", |r| r.state == State::Live).await;
+    seen.until_state("a live source", |r| r.state == SourceState::Live).await;
 }
 
 #[tokio::test]
 async fn hole_13_a_list_that_keeps_arriving_is_not_given_up() {
     let (server, answered) = slow_apps(Duration::ZERO, Duration::from_millis(50)).await;
-    let period = |millis| Period(Duration::from_millis(millis));
-    let options = Options { interval: period(10), timeout: period(1000), ..options(vec![server.url()]) };
+    let period = |millis| GoDuration(Duration::from_millis(millis));
+    let options = EurekaOptions { interval: period(10), timeout: period(1000), ..options(vec![server.url()]) };
     let begun = std::time::Instant::now();
     let seen = Follower::synced(adapter(options)).await;
     let (lists, taken) = (answered.lock().unwrap().len(), begun.elapsed());

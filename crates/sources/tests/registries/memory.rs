@@ -8,8 +8,8 @@ use model::endpoint::Health;
 use model::names::{Namespace, Str};
 use model::port::{Port, Protocol};
 use model::service::{Registry, Service};
-use sources::registry::ledger::{Ledger, Listing, Protection};
-use sources::registry::shape;
+use sources::registry::diff::{MassLossGuard, RegistryDiff, ServiceListing};
+use sources::registry::normalize;
 use sources::source::{ChangeSender, Source, SourceError};
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -26,7 +26,7 @@ struct Memory {
 
 struct Reader {
     content: watch::Receiver<Content>,
-    ledger: Ledger,
+    diff: RegistryDiff,
 }
 
 impl Source for Reader {
@@ -38,11 +38,11 @@ impl Source for Reader {
         loop {
             let content = self.content.borrow_and_update().clone();
             match content {
-                None => sender.health().lost("the server is away"),
+                None => sender.health().mark_unreachable("the server is away"),
                 Some(instances) => {
-                    sender.health().regained();
-                    self.ledger.replace(listings(&instances), Instant::now());
-                    self.ledger.send_synced(&sender, Vec::new()).await?;
+                    sender.health().mark_reachable();
+                    self.diff.replace(listings(&instances), Instant::now());
+                    self.diff.send_synced(&sender, Vec::new()).await?;
                 }
             }
             self.content.changed().await.map_err(|_| SourceError::Closed)?;
@@ -50,11 +50,11 @@ impl Source for Reader {
     }
 }
 
-fn listings(instances: &Instances) -> BTreeMap<Str, Listing> {
+fn listings(instances: &Instances) -> BTreeMap<Str, ServiceListing> {
     let namespace = Namespace::from("default");
     let mut by_service: BTreeMap<&str, Vec<_>> = BTreeMap::new();
     for (instance, serves) in instances.all() {
-        let mut endpoint = shape::endpoint(&instance.address, &namespace, &"".into());
+        let mut endpoint = normalize::endpoint(&instance.address, &namespace, &"".into());
         endpoint.port = 8080;
         endpoint.health = if serves { Health::Healthy } else { Health::Unhealthy };
         by_service.entry(&instance.service).or_default().push(endpoint);
@@ -62,7 +62,10 @@ fn listings(instances: &Instances) -> BTreeMap<Str, Listing> {
     let ports = vec![Port { name: "http".into(), number: 8080, protocol: Protocol::Http }];
     let listing = |(name, endpoints): (&str, Vec<_>)| {
         let service = Service::new(Registry::Mock, host(name).into(), namespace.clone(), name, ports.clone());
-        (Str::from(name), Listing { service: Arc::new(service), endpoints: shape::in_order(endpoints).into() })
+        (
+            Str::from(name),
+            ServiceListing { service: Arc::new(service), endpoints: normalize::in_order(endpoints).into() },
+        )
     };
     by_service.into_iter().map(listing).collect()
 }
@@ -73,7 +76,7 @@ fn host(service: &str) -> String {
 
 impl Stage for Memory {
     fn source(&self) -> impl Source {
-        Reader { content: self.content.subscribe(), ledger: Ledger::new(Protection::default()) }
+        Reader { content: self.content.subscribe(), diff: RegistryDiff::new(MassLossGuard::default()) }
     }
 
     fn host(&self, service: &str) -> String {

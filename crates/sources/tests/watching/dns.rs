@@ -3,10 +3,10 @@
 use hickory_proto::rr::RecordType;
 use model::change::SourceId;
 use model::names::ServiceKey;
-use sources::health::State;
-use sources::registry::config::{Adapter, Config};
-use sources::registry::dns::Dns;
-use sources::registry::ledger::Protection;
+use sources::health::SourceState;
+use sources::registry::config::{Adapter, RegistryConfig};
+use sources::registry::diff::MassLossGuard;
+use sources::registry::dns::DnsRegistry;
 
 use crate::follower::Follower;
 use crate::name_server::{NameServer, address, srv};
@@ -14,10 +14,10 @@ use crate::name_server::{NameServer, address, srv};
 async fn follow(server: &NameServer, services: &str) -> Follower {
     let address = server.start().await;
     let text = format!("registries:\n- dns: {{servers: ['{address}'], shortest: 50ms, services: [{services}]}}\n");
-    let Adapter::Dns(options) = Config::parse(&text).unwrap().registries[0].adapter().unwrap() else {
+    let Adapter::Dns(options) = RegistryConfig::parse(&text).unwrap().registries[0].adapter().unwrap() else {
         panic!("{text}")
     };
-    Follower::synced(Dns::new(SourceId("DNS".into()), options, "here".into(), Protection::default())).await
+    Follower::synced(DnsRegistry::new(SourceId("DNS".into()), options, "here".into(), MassLossGuard::default())).await
 }
 
 /// Address, port and weight of every endpoint of a host.
@@ -69,7 +69,7 @@ async fn a_server_that_cannot_tell_takes_nothing_away_and_one_that_says_none_doe
     server.edit(|zone| zone.fails = true);
     dns.until("the failure", |dns| dns.has_problem(&["db.mesh", "keeping the last answer"])).await;
     assert_eq!(endpoints(&dns, "db.mesh").len(), 1);
-    assert!(matches!(dns.report().state, State::Stale { .. }), "{:?}", dns.report());
+    assert!(matches!(dns.report().state, SourceState::Stale { .. }), "{:?}", dns.report());
 
     server.edit(|zone| {
         zone.fails = false;

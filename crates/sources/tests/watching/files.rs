@@ -5,7 +5,7 @@ use std::io::Write;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
-use sources::health::State;
+use sources::health::SourceState;
 use sources::store::files::FileStore;
 use tempfile::TempDir;
 
@@ -75,7 +75,7 @@ async fn yaml_files_of_the_whole_tree_are_read_before_sync() {
     let follower = folder.followed().await;
     assert_eq!(follower.names(), ["a", "b", "c"]);
     assert_eq!(follower.problems, Vec::<String>::new());
-    assert_eq!(follower.report().state, State::Live);
+    assert_eq!(follower.report().state, SourceState::Live);
 }
 
 #[tokio::test]
@@ -331,14 +331,14 @@ async fn a_removed_folder_keeps_the_last_good_state_until_it_is_restored() {
     fs::remove_dir_all(&folder.root).expect("remove the folder");
     follower.until("the problem", |f| f.has_problem(&["config", "keeping the last good state"])).await;
     assert_eq!(follower.names(), ["a", "b"]);
-    assert!(matches!(follower.report().state, State::Stale { .. }));
+    assert!(matches!(follower.report().state, SourceState::Stale { .. }));
     fs::create_dir(&folder.root).expect("create the folder");
     follower.until("the problem", |f| f.has_problem(&["replaced by an empty one", "keeping"])).await;
     assert_eq!(follower.names(), ["a", "b"]);
     folder.write("a.yaml", &service("a", "two"));
     follower.until("the restored state", |f| f.host("a") == Some("two") && f.names() == ["a"]).await;
     follower.until("no problem", |f| f.problems.is_empty()).await;
-    assert_eq!(follower.report().state, State::Live);
+    assert_eq!(follower.report().state, SourceState::Live);
 }
 
 #[tokio::test]
@@ -371,7 +371,7 @@ async fn a_folder_that_is_not_there_is_not_in_sync_until_it_is() {
     let root = folder.path("later");
     let mut follower = Follower::new(FileStore::new(&root));
     follower.until("the problem", |f| f.has_problem(&["later", "could not read the folder"])).await;
-    assert_eq!((follower.synced, follower.report().state), (0, State::Syncing));
+    assert_eq!((follower.synced, follower.report().state), (0, SourceState::Syncing));
     fs::create_dir(&root).expect("create the folder");
     follower.until("in sync", |f| f.synced == 1).await;
     fs::write(root.join("a.yaml"), service("a", "a")).expect("write");

@@ -11,8 +11,8 @@ use model::names::ServiceKey;
 use model::service::Service;
 use model::settings::{Mesh, Networks};
 use model::wanted::Keys;
-use sources::health::Report;
-use sources::registry::shape;
+use sources::health::SourceReport;
+use sources::registry::normalize;
 use sources::source::{Source, SourceTask, spawn};
 use tokio::sync::mpsc;
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -96,7 +96,7 @@ impl Follower {
         self.services.keys().chain(self.entries.values()).any(|key| key.hostname == *host)
     }
 
-    pub(crate) fn report(&self) -> Report {
+    pub(crate) fn report(&self) -> SourceReport {
         self.running.health.report()
     }
 
@@ -109,7 +109,7 @@ impl Follower {
     }
 
     /// Takes in what comes until the source's health is as wanted.
-    pub(crate) async fn until_state(&mut self, what: &str, holds: impl Fn(&Report) -> bool) {
+    pub(crate) async fn until_state(&mut self, what: &str, holds: impl Fn(&SourceReport) -> bool) {
         let begun = tokio::time::Instant::now();
         while !holds(&self.report()) {
             assert!(begun.elapsed() < PATIENCE, "never came: {what}\n{:#?}", self.report());
@@ -176,7 +176,7 @@ impl Follower {
         let (entry, namespace) = (entry.open(), &object.meta.namespace);
         let key = ServiceKey { hostname: entry.hosts[0].as_str().into(), namespace: namespace.clone() };
         let port = entry.ports.first().map_or(0, |port| port.number);
-        let endpoint = |address: &str| Endpoint { port, ..shape::endpoint(address, namespace, &"".into()) };
+        let endpoint = |address: &str| Endpoint { port, ..normalize::endpoint(address, namespace, &"".into()) };
         let endpoints = entry.endpoints.iter().map(|one| endpoint(&one.address)).collect();
         self.entries.insert(object.key().to_string(), key.clone());
         self.serve(key, endpoints);

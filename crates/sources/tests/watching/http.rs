@@ -3,13 +3,14 @@
 use std::time::Duration;
 
 use http::{HeaderMap, HeaderValue, Response, StatusCode};
-use sources::http::{Client, Error, Limits, Options, Roots};
+use sources::http::{HttpClient, HttpError, HttpOptions, RequestLimits, TrustRoots};
 use testkit::scripted::Scripted;
 
-const LIMITS: Limits = Limits { time: Duration::from_secs(60), silence: Duration::from_secs(60), bytes: 100 };
+const LIMITS: RequestLimits =
+    RequestLimits { time: Duration::from_secs(60), silence: Duration::from_secs(60), bytes: 100 };
 
-fn client() -> Client {
-    Client::new(&Options { roots: Roots::None, ..Options::default() }).expect("a client")
+fn client() -> HttpClient {
+    HttpClient::new(&HttpOptions { roots: TrustRoots::None, ..HttpOptions::default() }).expect("a client")
 }
 
 async fn server() -> Scripted {
@@ -40,10 +41,10 @@ async fn one_connection_serves_many_requests() {
 async fn answers_are_bounded_in_size_and_time() {
     let (server, client) = (server().await, client());
     let long = client.get(&format!("{}/long", server.url()), &HeaderMap::new(), LIMITS).await.unwrap_err();
-    assert!(matches!(long, Error::TooLong { limit: 100, .. }), "{long}");
-    let short = Limits { time: Duration::from_millis(50), ..LIMITS };
+    assert!(matches!(long, HttpError::TooLong { limit: 100, .. }), "{long}");
+    let short = RequestLimits { time: Duration::from_millis(50), ..LIMITS };
     let late = client.get(&format!("{}/never", server.url()), &HeaderMap::new(), short).await.unwrap_err();
-    assert!(matches!(late, Error::Late { .. }), "{late}");
+    assert!(matches!(late, HttpError::Late { .. }), "{late}");
 }
 
 #[tokio::test]
@@ -63,5 +64,5 @@ async fn headers_are_sent_and_an_absent_server_is_named() {
     assert_eq!(&*reply.body, b"Some(\"t\")");
     let absent = format!("http://127.0.0.1:{}/", testkit::ports::free());
     let error = client.get(&absent, &headers, LIMITS).await.unwrap_err();
-    assert!(matches!(&error, Error::Unreachable { url, .. } if *url == absent), "{error}");
+    assert!(matches!(&error, HttpError::Unreachable { url, .. } if *url == absent), "{error}");
 }

@@ -9,7 +9,7 @@ use model::config::{Key, Kind};
 use model::settings::Blocks;
 use model::wanted::{KeySource, KeyWish, Wanted};
 use sources::fetch::jwks::Jwks;
-use sources::http::Reach;
+use sources::http::AddressPolicy;
 use testkit::scripted::Scripted;
 use tokio::sync::watch;
 
@@ -45,8 +45,8 @@ fn uri(server: &Scripted, path: &str) -> KeySource {
     KeySource::Uri(format!("{}{path}", server.url()).into())
 }
 
-fn loopback() -> Reach {
-    Reach::Except { allowed: Blocks(vec!["127.0.0.0/8".parse().expect("a block")]), blocked: Blocks::default() }
+fn loopback() -> AddressPolicy {
+    AddressPolicy::Except { allowed: Blocks(vec!["127.0.0.0/8".parse().expect("a block")]), blocked: Blocks::default() }
 }
 
 #[tokio::test]
@@ -117,7 +117,7 @@ async fn what_may_not_be_reached_is_not_reached_by_a_redirect_either() {
     }
     let asked = server.asked().len();
     let (_tell, receiver) = watch::channel(wanted(&[uri(&server, "/keys")]));
-    let follower = Follower::synced(Jwks::new(receiver, Duration::from_secs(3600), Reach::Remote)).await;
+    let follower = Follower::synced(Jwks::new(receiver, Duration::from_secs(3600), AddressPolicy::Remote)).await;
     assert!(follower.has_problem(&["127.0.0.1", "not allowed"]), "{:?}", follower.problems);
     assert_eq!(server.asked().len(), asked, "nobody called the machine itself");
 }

@@ -2,7 +2,7 @@
 
 use api::istio::mcp::v1alpha1::Resource;
 use model::config::{envelope, parse};
-use sources::health::State;
+use sources::health::SourceState;
 use sources::store::mcp::schema::{RequestResources, Resources};
 use sources::store::mcp::{McpOptions, McpSink};
 
@@ -69,7 +69,7 @@ async fn whole_collections_replace_each_other_and_outlive_the_stream() {
     begin(&mut stream, vec![rule("c", "1")], ALL).await;
     sink.until("the rule of the new stream", |sink| sink.objects.keys().any(|key| key.contains("/c"))).await;
     sink.until("the old rule to go", |sink| sink.objects.len() == 1).await;
-    assert_eq!(sink.report().state, State::Live);
+    assert_eq!(sink.report().state, SourceState::Live);
 }
 
 #[tokio::test]

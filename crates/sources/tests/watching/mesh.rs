@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::PathBuf;
 
-use sources::health::State;
+use sources::health::SourceState;
 use sources::mesh::{mesh_config, networks};
 use tempfile::TempDir;
 
@@ -105,10 +105,10 @@ async fn hole_08_a_pipe_in_place_of_the_file_keeps_the_last_good_settings() {
     assert!(std::process::Command::new("mkfifo").arg(&pipe).status().expect("run mkfifo").success());
     fs::rename(&pipe, &path).expect("move");
     follower.until("the problem", |f| f.has_problem(&["not a regular file; keeping the last good version"])).await;
-    follower.until_state("a stale source", |r| matches!(r.state, State::Stale { .. })).await;
+    follower.until_state("a stale source", |r| matches!(r.state, SourceState::Stale { .. })).await;
     assert_eq!(root(&follower), Some("one"));
     fs::remove_file(&path).expect("remove");
     fs::write(&path, "rootNamespace: two").expect("write");
     follower.until("the new file", |f| root(f) == Some("two") && f.problems.is_empty()).await;
-    follower.until_state("a live source", |r| r.state == State::Live).await;
+    follower.until_state("a live source", |r| r.state == SourceState::Live).await;
 }

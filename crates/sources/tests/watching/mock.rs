@@ -1,7 +1,7 @@
 //! The Mock registry tells exactly upstream's two services.
 
 use model::endpoint::Endpoint;
-use sources::registry::mock::Mock;
+use sources::registry::mock::MockRegistry;
 
 use crate::follower::Follower;
 
@@ -12,7 +12,7 @@ fn line(endpoint: &Endpoint) -> String {
 
 #[tokio::test]
 async fn hello_and_world_are_there_with_two_versions_each() {
-    let follower = Follower::synced(Mock::new("cluster.local", "Kubernetes".into())).await;
+    let follower = Follower::synced(MockRegistry::new("cluster.local", "Kubernetes".into())).await;
     let services: Vec<(&str, &str)> = follower.services.values().map(|s| (s.hostname.as_str(), &*s.address)).collect();
     assert_eq!(
         services,

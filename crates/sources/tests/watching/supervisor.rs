@@ -2,7 +2,7 @@
 
 use model::change::{Change, SourceId};
 use model::problem::Problem;
-use sources::health::State;
+use sources::health::SourceState;
 use sources::source::{ChangeSender, Source, SourceError};
 
 use crate::follower::Follower;
@@ -36,7 +36,7 @@ async fn a_source_that_panics_or_fails_is_started_again() {
     let report = follower.report();
     assert_eq!(report.counts.restarts, 2);
     assert_eq!(report.counts.problems, 1);
-    assert_eq!(report.state, State::Live);
+    assert_eq!(report.state, SourceState::Live);
     assert_eq!(report.last_failure.map(|f| f.message).as_deref(), Some("fell"));
 }
 
@@ -68,5 +68,5 @@ async fn a_source_that_broke_after_sync_is_stale_and_waits_longer_each_time() {
     }
     // 100 ms doubled eight times.
     assert!(began.elapsed() > std::time::Duration::from_secs(25));
-    assert!(matches!(follower.report().state, State::Stale { reason, .. } if reason == "panicked: snapped"));
+    assert!(matches!(follower.report().state, SourceState::Stale { reason, .. } if reason == "panicked: snapped"));
 }

@@ -3,7 +3,7 @@
 use model::analysis;
 use model::problem::Severity;
 use serde_json::{Value, json};
-use sources::health::{Report, State};
+use sources::health::{SourceReport, SourceState};
 
 use super::{Answer, Asked, Pages, time};
 use crate::serve::quarantine::Affected;
@@ -40,11 +40,11 @@ pub(super) fn sources(pages: &Pages, _: &Asked) -> Answer {
     Answer::json(pages.sources().iter().map(|health| shown(health.report())).collect())
 }
 
-fn shown(report: Report) -> Value {
+fn shown(report: SourceReport) -> Value {
     let (state, since, reason) = match report.state {
-        State::Syncing => ("syncing", None, None),
-        State::Live => ("live", None, None),
-        State::Stale { since, reason } => ("stale", Some(time(since)), Some(reason)),
+        SourceState::Syncing => ("syncing", None, None),
+        SourceState::Live => ("live", None, None),
+        SourceState::Stale { since, reason } => ("stale", Some(time(since)), Some(reason)),
     };
     let age = report.last_seen.and_then(|seen| seen.elapsed().ok());
     json!({

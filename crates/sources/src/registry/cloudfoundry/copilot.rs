@@ -9,48 +9,48 @@ use tonic::transport::Channel;
 use tonic::{Code, Request, Status};
 use tonic_prost::ProstCodec;
 
-use super::options::Options;
-use super::picture::Picture;
-use super::wire::{self, HealthResponse, InternalRoutesResponse, RoutesResponse};
+use super::options::CloudFoundryOptions;
+use super::route_table::RouteTable;
+use super::schema::{self, HealthResponse, InternalRoutesResponse, RoutesResponse};
 use crate::disk::{self, FileStamp};
-use crate::grpc::{self, Tls};
-use crate::health::Health;
-use crate::http::{Identity, Roots};
-use crate::registry::pace::Patience;
+use crate::grpc::{self, GrpcTls};
+use crate::health::SourceHealth;
+use crate::http::{ClientIdentity, TrustRoots};
+use crate::registry::adaptive_timeout::AdaptiveTimeout;
 
 /// Some hundred thousand backends. Two bytes of an answer may become a message of a hundred.
 const LARGEST: usize = 16 << 20;
 
 /// The other end.
 #[derive(Debug)]
-pub(super) struct Copilot {
+pub(super) struct CopilotClient {
     address: String,
-    tls: Tls,
-    patience: Patience,
-    health: Health,
-    open: Option<Open>,
+    tls: GrpcTls,
+    timeout: AdaptiveTimeout,
+    health: SourceHealth,
+    open: Option<OpenChannel>,
     /// Why replaced certificates are not used, if they are not.
     complaint: Option<String>,
 }
 
 /// A connection, with what the files were like when it was made.
 #[derive(Debug)]
-struct Open {
+struct OpenChannel {
     channel: Channel,
     files: Vec<Option<FileStamp>>,
 }
 
-impl Copilot {
-    pub(super) fn new(options: &Options, health: Health) -> Result<Copilot, String> {
+impl CopilotClient {
+    pub(super) fn new(options: &CloudFoundryOptions, health: SourceHealth) -> Result<CopilotClient, String> {
         let files = (&options.tls.ca_file, &options.tls.cert_file, &options.tls.key_file);
         let (Some(ca), Some(chain), Some(key)) = files else { return Err("a file of tls is missing".to_owned()) };
-        let tls = Tls {
-            roots: Roots::File(ca.clone()),
-            identity: Some(Identity { chain: chain.clone(), key: key.clone() }),
+        let tls = GrpcTls {
+            roots: TrustRoots::File(ca.clone()),
+            identity: Some(ClientIdentity { chain: chain.clone(), key: key.clone() }),
             server_name: options.tls.server_name.clone(),
         };
-        let (address, patience) = (options.address.clone(), Patience::new(options.timeout.0));
-        Ok(Copilot { address, tls, patience, health, open: None, complaint: None })
+        let (address, timeout) = (options.address.clone(), AdaptiveTimeout::new(options.timeout.0));
+        Ok(CopilotClient { address, tls, timeout, health, open: None, complaint: None })
     }
 
     pub(super) fn complaint(&self) -> Option<&str> {
@@ -58,18 +58,18 @@ impl Copilot {
     }
 
     /// All routes as they are now. After an error the next question makes a new connection.
-    pub(super) async fn picture(&mut self, knows_internal: bool) -> Result<Picture, String> {
+    pub(super) async fn route_table(&mut self, knows_internal: bool) -> Result<RouteTable, String> {
         let channel = self.channel().await?;
-        self.health.asked();
-        let (patience, begun) = (self.patience.now(), Instant::now());
-        let answer = match tokio::time::timeout(patience, all(&channel, knows_internal)).await {
+        self.health.count_request();
+        let (timeout, begun) = (self.timeout.current(), Instant::now());
+        let answer = match tokio::time::timeout(timeout, all(&channel, knows_internal)).await {
             Ok(answer) => {
-                self.patience.answered(begun.elapsed());
+                self.timeout.answered(begun.elapsed());
                 answer.map_err(|reason| format!("could not ask Copilot at {}: {reason}", self.address))
             }
             Err(_) => {
-                self.patience.timed_out(patience);
-                Err(format!("Copilot at {} did not answer within {patience:?}", self.address))
+                self.timeout.timed_out(timeout);
+                Err(format!("Copilot at {} did not answer within {timeout:?}", self.address))
             }
         };
         if answer.is_err() {
@@ -89,7 +89,7 @@ impl Copilot {
         match (grpc::connect(&self.address, Some(&self.tls)).await, in_use) {
             (Ok(channel), _) => {
                 self.complaint = None;
-                self.open = Some(Open { channel: channel.clone(), files });
+                self.open = Some(OpenChannel { channel: channel.clone(), files });
                 Ok(channel)
             }
             (Err(reason), Some((channel, _))) => {
@@ -101,23 +101,23 @@ impl Copilot {
     }
 
     fn files(&self) -> Vec<Option<FileStamp>> {
-        let root = if let Roots::File(file) = &self.tls.roots { Some(file) } else { None };
+        let root = if let TrustRoots::File(file) = &self.tls.roots { Some(file) } else { None };
         let identity = self.tls.identity.iter().flat_map(|identity| [&identity.chain, &identity.key]);
         root.into_iter().chain(identity).map(|file| disk::stamp(file)).collect()
     }
 }
 
-async fn all(channel: &Channel, knows_internal: bool) -> Result<Picture, String> {
+async fn all(channel: &Channel, knows_internal: bool) -> Result<RouteTable, String> {
     let (health, routes, internal) = tokio::join!(
-        ask::<HealthResponse>(channel, wire::HEALTH),
-        ask::<RoutesResponse>(channel, wire::ROUTES),
-        ask::<InternalRoutesResponse>(channel, wire::INTERNAL_ROUTES),
+        ask::<HealthResponse>(channel, schema::HEALTH),
+        ask::<RoutesResponse>(channel, schema::ROUTES),
+        ask::<InternalRoutesResponse>(channel, schema::INTERNAL_ROUTES),
     );
     match health {
         Ok(HealthResponse { healthy: true }) => {}
         Ok(_) => return Err("it says that it is not healthy".to_owned()),
         Err(status) if status.code() == Code::Unimplemented => {}
-        Err(status) => return Err(told("Health", &status)),
+        Err(status) => return Err(told("SourceHealth", &status)),
     }
     let routes = routes.map_err(|status| told("Routes", &status))?;
     let internal = match internal {
@@ -126,7 +126,7 @@ async fn all(channel: &Channel, knows_internal: bool) -> Result<Picture, String>
         Err(status) if status.code() == Code::Unimplemented && !knows_internal => InternalRoutesResponse::default(),
         Err(status) => return Err(told("InternalRoutes", &status)),
     };
-    Ok(Picture::new(routes, internal))
+    Ok(RouteTable::new(routes, internal))
 }
 
 fn told(question: &str, status: &Status) -> String {

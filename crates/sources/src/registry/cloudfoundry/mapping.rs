@@ -12,40 +12,40 @@ use model::port::{Port, Protocol};
 use model::problem::Problem;
 use model::service::{Registry, Resolution, Service};
 
-use super::options::Options;
-use super::picture::{InternalRoute, Picture, Route, RouteKey};
-use super::wire::Backend;
-use crate::registry::ledger::Listing;
-use crate::registry::shape;
+use super::options::CloudFoundryOptions;
+use super::route_table::{InternalRoute, Route, RouteKey, RouteTable};
+use super::schema::RouteBackend;
+use crate::registry::diff::ServiceListing;
+use crate::registry::normalize;
 
 /// The label that tells processes apart, as in Pilot.
 const PROCESS: &str = "cfapp";
 
 /// Where services stand and what they are called by.
-struct Scene<'a> {
-    options: &'a Options,
+struct ServiceBuilder<'a> {
+    options: &'a CloudFoundryOptions,
     namespace: Namespace,
     cluster: &'a ClusterId,
 }
 
 /// All services of these routes by their name in Cloud Foundry, and what is wrong with them.
 pub(super) fn listings(
-    picture: &Picture,
-    options: &Options,
+    route_table: &RouteTable,
+    options: &CloudFoundryOptions,
     cluster: &ClusterId,
-) -> (BTreeMap<Str, Listing>, Vec<Problem>) {
-    let scene = Scene { options, namespace: Namespace::from(options.namespace.as_str()), cluster };
+) -> (BTreeMap<Str, ServiceListing>, Vec<Problem>) {
+    let builder = ServiceBuilder { options, namespace: Namespace::from(options.namespace.as_str()), cluster };
     let (mut listed, mut problems) = (BTreeMap::new(), Vec::new());
-    for (host, routes) in by_host(picture) {
+    for (host, routes) in by_host(route_table) {
         let name = format!("route {host}");
-        match scene.route(host, &routes, &mut problems) {
+        match builder.route(host, &routes, &mut problems) {
             Some(listing) => _ = listed.insert(Str::from(name), listing),
             None => problems.push(nameless(&name)),
         }
     }
-    for (host, route) in &picture.internal {
+    for (host, route) in &route_table.internal {
         let name = format!("internal route {host}");
-        match scene.internal_route(host, route, &name, &mut problems) {
+        match builder.internal_route(host, route, &name, &mut problems) {
             Some(listing) => _ = listed.insert(Str::from(name), listing),
             None => problems.push(nameless(&name)),
         }
@@ -54,9 +54,9 @@ pub(super) fn listings(
 }
 
 /// The routes of each host.
-pub(super) fn by_host(picture: &Picture) -> BTreeMap<&str, Vec<(&RouteKey, &Route)>> {
+pub(super) fn by_host(route_table: &RouteTable) -> BTreeMap<&str, Vec<(&RouteKey, &Route)>> {
     let mut hosts: BTreeMap<&str, Vec<_>> = BTreeMap::new();
-    for (key, route) in &picture.routes {
+    for (key, route) in &route_table.routes {
         hosts.entry(&key.host).or_default().push((key, route));
     }
     hosts
@@ -64,11 +64,11 @@ pub(super) fn by_host(picture: &Picture) -> BTreeMap<&str, Vec<(&RouteKey, &Rout
 
 /// The labels of a process; none where Copilot does not tell it.
 pub(super) fn labels(process: &str) -> BTreeMap<String, String> {
-    shape::labels(Some((PROCESS, process)).filter(|_| !process.is_empty()))
+    normalize::labels(Some((PROCESS, process)).filter(|_| !process.is_empty()))
 }
 
-impl Scene<'_> {
-    fn route(&self, host: &str, routes: &[(&RouteKey, &Route)], problems: &mut Vec<Problem>) -> Option<Listing> {
+impl ServiceBuilder<'_> {
+    fn route(&self, host: &str, routes: &[(&RouteKey, &Route)], problems: &mut Vec<Problem>) -> Option<ServiceListing> {
         let port = self.port("http", &self.options.protocol);
         let mut endpoints = Vec::new();
         for (key, route) in routes {
@@ -91,7 +91,7 @@ impl Scene<'_> {
         route: &InternalRoute,
         about: &str,
         problems: &mut Vec<Problem>,
-    ) -> Option<Listing> {
+    ) -> Option<ServiceListing> {
         let port = self.port("tcp", &self.options.internal_protocol);
         let endpoints = self.endpoints(&route.backends, &port, about, problems).collect();
         let vip = route.vip.parse::<IpAddr>();
@@ -115,7 +115,7 @@ impl Scene<'_> {
     /// Endpoints of the backends that can be reached at all.
     fn endpoints<'a>(
         &'a self,
-        backends: &'a BTreeSet<Backend>,
+        backends: &'a BTreeSet<RouteBackend>,
         port: &'a Port,
         about: &'a str,
         problems: &'a mut Vec<Problem>,
@@ -131,13 +131,13 @@ impl Scene<'_> {
                 service_port: port.name.clone(),
                 service_port_number: port.number,
                 port: backend.port,
-                ..shape::endpoint(&backend.address, &self.namespace, self.cluster)
+                ..normalize::endpoint(&backend.address, &self.namespace, self.cluster)
             })
         })
     }
 
-    fn listing(&self, host: &str, port: Port, endpoints: Vec<Endpoint>, vip: Option<IpAddr>) -> Option<Listing> {
-        let hostname = shape::hostname(host, &[])?;
+    fn listing(&self, host: &str, port: Port, endpoints: Vec<Endpoint>, vip: Option<IpAddr>) -> Option<ServiceListing> {
+        let hostname = normalize::hostname(host, &[])?;
         let mut service = Service::new(Registry::CloudFoundry, hostname, self.namespace.clone(), host, vec![port]);
         if let Some(vip) = vip {
             service.address = vip.to_string().into();
@@ -145,7 +145,7 @@ impl Scene<'_> {
         if endpoints.iter().any(|e| e.address().parse::<IpAddr>().is_err()) {
             service.resolution = Resolution::Dns;
         }
-        Some(Listing { service: Arc::new(service), endpoints: shape::in_order(endpoints).into() })
+        Some(ServiceListing { service: Arc::new(service), endpoints: normalize::in_order(endpoints).into() })
     }
 }
 

@@ -4,11 +4,11 @@
 mod copilot;
 mod mapping;
 mod options;
-mod picture;
+mod route_table;
 mod rules;
-pub mod wire;
+pub mod schema;
 
-pub use options::Options;
+pub use options::CloudFoundryOptions;
 
 use std::collections::BTreeMap;
 
@@ -18,21 +18,21 @@ use model::names::ClusterId;
 use model::problem::Problem;
 use tokio::time::Instant;
 
-use crate::registry::ledger::{Ledger, Protection};
-use crate::registry::pace::{Retry, jittered};
+use crate::backoff::{Backoff, jittered};
+use crate::registry::diff::{MassLossGuard, RegistryDiff};
 use crate::source::{ChangeSender, Source, SourceError};
-use copilot::Copilot;
-use picture::Picture;
+use copilot::CopilotClient;
+use route_table::RouteTable;
 
 /// The registry of one Copilot.
 #[derive(Debug)]
-pub struct CloudFoundry {
+pub struct CloudFoundryRegistry {
     id: SourceId,
-    options: Options,
+    options: CloudFoundryOptions,
     cluster: ClusterId,
-    ledger: Ledger,
+    diff: RegistryDiff,
     /// What was told last, and the rules that came of it.
-    told: Picture,
+    told: RouteTable,
     rules: BTreeMap<Key, Object>,
     /// Copilot was away since it was last read.
     was_away: bool,
@@ -40,14 +40,19 @@ pub struct CloudFoundry {
     lenient_until: Option<Instant>,
 }
 
-impl CloudFoundry {
-    pub fn new(id: SourceId, options: Options, cluster: ClusterId, protection: Protection) -> CloudFoundry {
-        CloudFoundry {
+impl CloudFoundryRegistry {
+    pub fn new(
+        id: SourceId,
+        options: CloudFoundryOptions,
+        cluster: ClusterId,
+        guard: MassLossGuard,
+    ) -> CloudFoundryRegistry {
+        CloudFoundryRegistry {
             id,
             options,
             cluster,
-            ledger: Ledger::new(protection),
-            told: Picture::default(),
+            diff: RegistryDiff::new(guard),
+            told: RouteTable::default(),
             rules: BTreeMap::new(),
             was_away: false,
             lenient_until: None,
@@ -56,8 +61,8 @@ impl CloudFoundry {
 
     async fn publish(
         &mut self,
-        mut seen: Picture,
-        copilot: &Copilot,
+        mut seen: RouteTable,
+        copilot: &CopilotClient,
         sender: &ChangeSender,
     ) -> Result<(), SourceError> {
         let now = Instant::now();
@@ -75,49 +80,49 @@ impl CloudFoundry {
         }
         let (listed, of_services) = mapping::listings(&seen, &self.options, &self.cluster);
         let (rules, of_rules) = rules::rules(&seen, &self.options);
-        if self.ledger.replace(listed, now) {
+        if self.diff.replace(listed, now) {
             self.replace_rules(rules);
             self.told = seen;
         }
         problems.extend(of_services.into_iter().chain(of_rules));
-        self.ledger.send_synced(sender, problems).await
+        self.diff.send_synced(sender, problems).await
     }
 
     fn replace_rules(&mut self, rules: BTreeMap<Key, Object>) {
         for key in self.rules.keys().filter(|key| !rules.contains_key(*key)) {
-            self.ledger.tell(Change::Deleted(key.clone()));
+            self.diff.tell(Change::Deleted(key.clone()));
         }
         for (key, object) in &rules {
             if self.rules.get(key) != Some(object) {
-                self.ledger.tell(Change::Applied(object.clone()));
+                self.diff.tell(Change::Applied(object.clone()));
             }
         }
         self.rules = rules;
     }
 }
 
-impl Source for CloudFoundry {
+impl Source for CloudFoundryRegistry {
     fn id(&self) -> SourceId {
         self.id.clone()
     }
 
     async fn run(&mut self, sender: ChangeSender) -> Result<(), SourceError> {
         let health = sender.health().clone();
-        let mut copilot = Copilot::new(&self.options, health.clone()).map_err(SourceError::Failed)?;
-        let mut retry = Retry::default();
+        let mut copilot = CopilotClient::new(&self.options, health.clone()).map_err(SourceError::Failed)?;
+        let mut backoff = Backoff::default();
         loop {
             let begun = Instant::now();
-            match copilot.picture(!self.told.internal.is_empty()).await {
+            match copilot.route_table(!self.told.internal.is_empty()).await {
                 Ok(seen) => {
-                    retry.succeeded();
-                    health.regained();
+                    backoff.reset();
+                    health.mark_reachable();
                     self.publish(seen, &copilot, &sender).await?;
                     tokio::time::sleep(jittered(self.options.interval.0.max(begun.elapsed()))).await;
                 }
                 Err(reason) => {
                     self.was_away = true;
-                    health.lost(reason);
-                    retry.wait().await;
+                    health.mark_unreachable(reason);
+                    backoff.wait().await;
                 }
             }
         }

@@ -5,19 +5,19 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
-use crate::registry::config::{Period, Tls};
+use crate::registry::config::{GoDuration, TlsOptions};
 
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase", default)]
-pub struct Options {
+pub struct CloudFoundryOptions {
     /// Copilot's `host:port`.
     pub address: String,
     /// Copilot wants to see a certificate, and its own is from an authority of the platform: all files are needed.
-    pub tls: Tls,
+    pub tls: TlsOptions,
     /// How often routes are asked for.
-    pub interval: Period,
+    pub interval: GoDuration,
     /// How long one answer may take at first; twice as long after each time that was not enough.
-    pub timeout: Period,
+    pub timeout: GoDuration,
     /// The port of every route: applications listen on one.
     pub service_port: u16,
     /// What routes speak, and internal routes.
@@ -28,22 +28,22 @@ pub struct Options {
     /// Gateways, as `namespace/name`, through which routes are reached from outside.
     pub gateways: Vec<String>,
     /// A Copilot that was away starts with nothing: what it does not list is kept this long.
-    pub resync: Period,
+    pub resync: GoDuration,
 }
 
-impl Default for Options {
-    fn default() -> Options {
-        Options {
+impl Default for CloudFoundryOptions {
+    fn default() -> CloudFoundryOptions {
+        CloudFoundryOptions {
             address: String::new(),
-            tls: Tls::default(),
-            interval: Period(Duration::from_secs(5)),
-            timeout: Period(Duration::from_secs(10)),
+            tls: TlsOptions::default(),
+            interval: GoDuration(Duration::from_secs(5)),
+            timeout: GoDuration(Duration::from_secs(10)),
             service_port: 8080,
             protocol: "HTTP".to_owned(),
             internal_protocol: "TCP".to_owned(),
             namespace: "default".to_owned(),
             gateways: Vec::new(),
-            resync: Period(Duration::from_secs(60)),
+            resync: GoDuration(Duration::from_secs(60)),
         }
     }
 }
@@ -51,7 +51,7 @@ impl Default for Options {
 /// The file of `--cfConfig`. All but `gateways` is Pilot's.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-struct File {
+struct CfConfigFile {
     copilot: CopilotSection,
     service_port: u16,
     gateways: Vec<String>,
@@ -64,13 +64,14 @@ struct CopilotSection {
     client_cert_path: String,
     client_key_path: String,
     address: String,
-    poll_interval: Option<Period>,
+    poll_interval: Option<GoDuration>,
 }
 
-impl Options {
+impl CloudFoundryOptions {
     /// Reads the text of a `--cfConfig` file. The error says what is wrong, by the names of that file.
-    pub fn of_file(text: &str) -> Result<Options, String> {
-        let File { copilot, service_port, gateways } = serde_saphyr::from_str(text).map_err(|e| e.to_string())?;
+    pub fn of_file(text: &str) -> Result<CloudFoundryOptions, String> {
+        let CfConfigFile { copilot, service_port, gateways } =
+            serde_saphyr::from_str(text).map_err(|e| e.to_string())?;
         let interval = copilot.poll_interval.filter(|interval| !interval.0.is_zero());
         let missing = [
             ("copilot.server_ca_cert_path", copilot.server_ca_cert_path.is_empty()),
@@ -89,21 +90,27 @@ impl Options {
             return Err(format!("copilot.address {address:?} is not of the form host:port"));
         }
         let file = |path: String| Some(PathBuf::from(path));
-        let tls = Tls {
+        let tls = TlsOptions {
             ca_file: file(copilot.server_ca_cert_path),
             cert_file: file(copilot.client_cert_path),
             key_file: file(copilot.client_key_path),
             server_name: None,
         };
-        let options = Options { address: address.to_owned(), tls, service_port, gateways, ..Options::default() };
-        Ok(Options { interval: interval.unwrap_or(options.interval), ..options })
+        let options = CloudFoundryOptions {
+            address: address.to_owned(),
+            tls,
+            service_port,
+            gateways,
+            ..CloudFoundryOptions::default()
+        };
+        Ok(CloudFoundryOptions { interval: interval.unwrap_or(options.interval), ..options })
     }
 
     pub(crate) fn check(&self) -> Result<(), String> {
         if !is_address(&self.address) {
             return Err(format!("address {:?} is not of the form host:port", self.address));
         }
-        let Tls { ca_file, cert_file, key_file, .. } = &self.tls;
+        let TlsOptions { ca_file, cert_file, key_file, .. } = &self.tls;
         for (name, file) in [("caFile", ca_file), ("certFile", cert_file), ("keyFile", key_file)] {
             if file.is_none() {
                 return Err(format!("tls.{name} is missing: Copilot is reached over mutual TLS alone"));
@@ -132,7 +139,7 @@ fn is_gateway(name: &str) -> bool {
 mod tests {
     use std::time::Duration;
 
-    use super::Options;
+    use super::CloudFoundryOptions;
 
     const FILE: &str = "copilot:\n  server_ca_cert_path: /ca.pem\n  client_cert_path: /cert.pem\n  \
                         client_key_path: /key.pem\n  address: copilot.internal:9000\n  poll_interval: 1m30s\n\
@@ -140,20 +147,20 @@ mod tests {
 
     #[test]
     fn a_file_of_pilot_is_read() {
-        let options = Options::of_file(FILE).unwrap();
+        let options = CloudFoundryOptions::of_file(FILE).unwrap();
         assert_eq!((options.address.as_str(), options.service_port), ("copilot.internal:9000", 8080));
         assert_eq!(options.interval.0, Duration::from_secs(90));
         assert_eq!(options.tls.key_file.as_deref(), Some("/key.pem".as_ref()));
         assert_eq!(options.check(), Ok(()));
         let with_scheme = FILE.replace("copilot.internal", "https://copilot.internal");
-        assert_eq!(Options::of_file(&with_scheme).unwrap().address, "copilot.internal:9000");
+        assert_eq!(CloudFoundryOptions::of_file(&with_scheme).unwrap().address, "copilot.internal:9000");
     }
 
     #[test]
     fn mistakes_in_a_file_of_pilot_are_named() {
         let check = |from: &str, to: &str, part: &str| {
             let text = FILE.replace(from, to);
-            let error = Options::of_file(&text).unwrap_err();
+            let error = CloudFoundryOptions::of_file(&text).unwrap_err();
             assert!(text != FILE && error.contains(part), "{to}: {error}");
         };
         check("  client_cert_path: /cert.pem\n", "", "copilot.client_cert_path");
@@ -166,6 +173,10 @@ mod tests {
         check("service_port: 8080", "", "service_port");
         check("service_port: 8080", "service_port: 80800", "80800");
         check("  client_key_path", "  client_keypath", "client_keypath");
-        assert!(Options::of_file("").unwrap_err().contains("copilot.address, copilot.poll_interval, service_port"));
+        assert!(
+            CloudFoundryOptions::of_file("")
+                .unwrap_err()
+                .contains("copilot.address, copilot.poll_interval, service_port")
+        );
     }
 }

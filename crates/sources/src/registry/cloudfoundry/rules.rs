@@ -14,20 +14,20 @@ use model::problem::{Place, Problem, Severity};
 use model::shared::Shared;
 
 use super::mapping::{by_host, labels};
-use super::options::Options;
-use super::picture::{Picture, Route, RouteKey};
-use crate::registry::shape;
+use super::options::CloudFoundryOptions;
+use super::route_table::{Route, RouteKey, RouteTable};
+use crate::registry::normalize;
 
 /// Stands for all sidecars.
 const MESH: &str = "mesh";
 
-type Routes<'a> = [(&'a RouteKey, &'a Route)];
+type HostRoutes<'a> = [(&'a RouteKey, &'a Route)];
 
 /// All rules, and why a host has none that needs some.
-pub(super) fn rules(picture: &Picture, options: &Options) -> (BTreeMap<Key, Object>, Vec<Problem>) {
+pub(super) fn rules(route_table: &RouteTable, options: &CloudFoundryOptions) -> (BTreeMap<Key, Object>, Vec<Problem>) {
     let (mut rules, mut problems) = (BTreeMap::new(), Vec::new());
-    for (host, routes) in by_host(picture) {
-        let Some(hostname) = shape::hostname(host, &[]) else { continue };
+    for (host, routes) in by_host(route_table) {
+        let Some(hostname) = normalize::hostname(host, &[]) else { continue };
         if options.gateways.is_empty() && !is_divided(&routes) {
             continue;
         }
@@ -46,12 +46,12 @@ pub(super) fn rules(picture: &Picture, options: &Options) -> (BTreeMap<Key, Obje
 }
 
 /// Whether requests to a host differ in where they go.
-fn is_divided(routes: &Routes<'_>) -> bool {
+fn is_divided(routes: &HostRoutes<'_>) -> bool {
     let has_paths = routes.iter().any(|(key, _)| !key.path.is_empty());
     has_paths || routes.len() > 1 && routes.iter().any(|(_, route)| route.weight > 0)
 }
 
-fn destination_rule(host: &str, routes: &Routes<'_>, options: &Options) -> Object {
+fn destination_rule(host: &str, routes: &HostRoutes<'_>, options: &CloudFoundryOptions) -> Object {
     let processes: BTreeSet<&str> = routes.iter().map(|(key, _)| key.process.as_str()).collect();
     let subset = |process: &str| Subset { name: subset(process), labels: labels(process), ..Subset::default() };
     let subsets = processes.into_iter().filter(|process| !process.is_empty()).map(subset).collect();
@@ -59,7 +59,7 @@ fn destination_rule(host: &str, routes: &Routes<'_>, options: &Options) -> Objec
     object(format!("dest-rule-for-{host}"), Spec::DestinationRule(Shared::new(spec)), options)
 }
 
-fn virtual_service(host: &str, routes: &Routes<'_>, options: &Options) -> Object {
+fn virtual_service(host: &str, routes: &HostRoutes<'_>, options: &CloudFoundryOptions) -> Object {
     let mut by_path: BTreeMap<&str, Vec<(&RouteKey, &Route)>> = BTreeMap::new();
     for (key, route) in routes {
         by_path.entry(&key.path).or_default().push((key, route));
@@ -93,7 +93,7 @@ fn matches(path: &str) -> Vec<HttpMatchRequest> {
     [exact, below].map(request).into()
 }
 
-fn destinations(host: &str, routes: &Routes<'_>, port: u16) -> Vec<HttpRouteDestination> {
+fn destinations(host: &str, routes: &HostRoutes<'_>, port: u16) -> Vec<HttpRouteDestination> {
     let is_weighted = routes.iter().any(|(_, route)| route.weight > 0);
     let destination = |(key, route): &(&RouteKey, &Route)| {
         // Without weights every instance gets as much as any other.
@@ -116,7 +116,7 @@ fn subset(process: &str) -> String {
     process.to_ascii_lowercase().replace(['_', '.'], "-")
 }
 
-fn object(name: String, spec: Spec, options: &Options) -> Object {
+fn object(name: String, spec: Spec, options: &CloudFoundryOptions) -> Object {
     let place = Place { file: format!("Copilot at {}", options.address).into(), line: 0 };
     let namespace = options.namespace.as_str().into();
     let meta = Meta { name: name.into(), namespace, place: Some(place), ..Meta::default() };

@@ -9,11 +9,11 @@ use http::HeaderMap;
 use serde::de::DeserializeOwned;
 use tokio::time::Instant;
 
-use super::options::Options;
+use super::options::ConsulOptions;
 use crate::disk;
-use crate::health::Health;
-use crate::http::{self as client, Client, Limits, Share};
-use crate::registry::pace::Patience;
+use crate::health::SourceHealth;
+use crate::http::{self as client, BudgetShare, HttpClient, RequestLimits};
+use crate::registry::adaptive_timeout::AdaptiveTimeout;
 
 /// One answer may have this part of what all together may have.
 const SHARES: usize = 4;
@@ -23,18 +23,18 @@ const LONGEST_WAIT: Duration = Duration::from_secs(600);
 /// The agents of one registry.
 #[derive(Debug)]
 pub(super) struct Agents {
-    client: Client,
+    client: HttpClient,
     bases: Vec<String>,
     /// The one to ask, counted on without end.
     current: AtomicUsize,
-    options: Options,
-    health: Health,
-    patience: Patience,
+    options: ConsulOptions,
+    health: SourceHealth,
+    timeout: AdaptiveTimeout,
 }
 
 /// What to ask for.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Question<'a> {
+pub(super) struct CatalogQuery<'a> {
     pub(super) path: &'a str,
     /// Further parameters, each with its `&`.
     pub(super) parameters: &'a str,
@@ -44,29 +44,29 @@ pub(super) struct Question<'a> {
 
 /// An answer that counts.
 #[derive(Debug)]
-pub(super) struct Answer<T> {
+pub(super) struct QueryResponse<T> {
     pub(super) value: T,
     pub(super) index: u64,
     /// Something was left out because the token may not see it.
     pub(super) is_filtered: bool,
     /// What it takes of the registry's memory for answers, as long as it is held.
-    pub(super) _share: Share,
+    pub(super) _share: BudgetShare,
 }
 
 impl Agents {
-    pub(super) fn new(options: &Options, health: Health) -> Result<Agents, client::Error> {
+    pub(super) fn new(options: &ConsulOptions, health: SourceHealth) -> Result<Agents, client::HttpError> {
         let bases: Vec<String> = options.addresses.iter().map(|a| a.trim_end_matches('/').to_owned()).collect();
         // Questions that wait come back at once in their hundreds: their connections must stay.
-        let client = Client::new(&options.tls.options(&bases, options.watches + 16, options.max_bytes)?)?;
-        let patience = Patience::new(options.timeout.0);
-        Ok(Agents { client, bases, current: AtomicUsize::new(0), options: options.clone(), health, patience })
+        let client = HttpClient::new(&options.tls.options(&bases, options.watches + 16, options.max_bytes)?)?;
+        let timeout = AdaptiveTimeout::new(options.timeout.0);
+        Ok(Agents { client, bases, current: AtomicUsize::new(0), options: options.clone(), health, timeout })
     }
 
     /// Asks the current agent, then the others in turn.
     pub(super) async fn ask<T: DeserializeOwned + Send + 'static>(
         &self,
-        question: Question<'_>,
-    ) -> Result<Answer<T>, String> {
+        question: CatalogQuery<'_>,
+    ) -> Result<QueryResponse<T>, String> {
         let mut failures = Vec::new();
         for _ in 0..self.bases.len() {
             let turn = self.current.load(Ordering::Relaxed);
@@ -85,17 +85,17 @@ impl Agents {
     /// lost rights or was revoked, Consul may answer a question that waits with less and not say that it did.
     pub(super) async fn ask_whole<T: DeserializeOwned + Send + 'static>(
         &self,
-        question: Question<'_>,
+        question: CatalogQuery<'_>,
         there: &mut BTreeSet<String>,
         ids: impl Fn(&T) -> BTreeSet<String>,
-    ) -> Result<Answer<T>, String> {
-        let mut answer: Answer<T> = self.ask(question).await?;
+    ) -> Result<QueryResponse<T>, String> {
+        let mut answer: QueryResponse<T> = self.ask(question).await?;
         if self.options.token_file.is_none() {
             return Ok(answer);
         }
         let mut now = ids(&answer.value);
         if question.index > 0 && !now.is_superset(there) {
-            answer = self.ask(Question { index: 0, ..question }).await?;
+            answer = self.ask(CatalogQuery { index: 0, ..question }).await?;
             now = ids(&answer.value);
         }
         if !answer.is_filtered {
@@ -107,8 +107,8 @@ impl Agents {
     async fn ask_one<T: DeserializeOwned + Send + 'static>(
         &self,
         base: &str,
-        question: Question<'_>,
-    ) -> Result<Answer<T>, String> {
+        question: CatalogQuery<'_>,
+    ) -> Result<QueryResponse<T>, String> {
         let reply = self.get(base, question, self.options.stale).await?;
         if self.options.stale && is_too_old(&reply, self.options.max_stale.0) {
             return read(self.get(base, question, false).await?).await;
@@ -116,20 +116,21 @@ impl Agents {
         read(reply).await
     }
 
-    async fn get(&self, base: &str, question: Question<'_>, stale: bool) -> Result<client::Reply, String> {
+    async fn get(&self, base: &str, question: CatalogQuery<'_>, stale: bool) -> Result<client::HttpReply, String> {
         let url = format!("{base}{}?{}", question.path, self.query(question, stale));
         let wait = if question.index > 0 { self.wait() } else { Duration::ZERO };
         // Consul adds up to a sixteenth to the wait.
         let waiting = wait + wait / 16;
-        let (headers, patience, begun) = (self.headers()?, self.patience.now(), Instant::now());
-        let limits = Limits { time: waiting + patience, silence: patience, bytes: self.options.max_bytes / SHARES };
-        self.health.asked();
+        let (headers, timeout, begun) = (self.headers()?, self.timeout.current(), Instant::now());
+        let limits =
+            RequestLimits { time: waiting + timeout, silence: timeout, bytes: self.options.max_bytes / SHARES };
+        self.health.count_request();
         let reply = self.client.get(&url, &headers, limits);
         let reply = self.health.while_waiting(waiting + self.options.timeout.0, &client::shown(&url), reply).await;
         match &reply {
             // How long a question that waits was held back is not how long its answer takes.
-            Ok(_) if question.index == 0 => self.patience.answered(begun.elapsed()),
-            Err(client::Error::Late { .. }) => self.patience.timed_out(patience),
+            Ok(_) if question.index == 0 => self.timeout.answered(begun.elapsed()),
+            Err(client::HttpError::Late { .. }) => self.timeout.timed_out(timeout),
             Ok(_) | Err(_) => {}
         }
         let reply = reply.map_err(|e| e.to_string())?;
@@ -143,7 +144,7 @@ impl Agents {
         Ok(reply)
     }
 
-    fn query(&self, question: Question<'_>, stale: bool) -> String {
+    fn query(&self, question: CatalogQuery<'_>, stale: bool) -> String {
         let o = &self.options;
         let scope =
             [("dc", &o.datacenter), ("ns", &o.consul_namespace), ("partition", &o.partition), ("peer", &o.peer)];
@@ -173,22 +174,22 @@ impl Agents {
     }
 }
 
-async fn read<T: DeserializeOwned + Send + 'static>(reply: client::Reply) -> Result<Answer<T>, String> {
+async fn read<T: DeserializeOwned + Send + 'static>(reply: client::HttpReply) -> Result<QueryResponse<T>, String> {
     let index = reply.header("x-consul-index").and_then(|text| text.parse().ok()).unwrap_or(0);
     let is_filtered = reply.header("x-consul-results-filtered-by-acls") == Some("true");
     let (value, share) = reply.json().await.map_err(|e| format!("could not read Consul's answer: {e}"))?;
-    Ok(Answer { value, index, is_filtered, _share: share })
+    Ok(QueryResponse { value, index, is_filtered, _share: share })
 }
 
 /// The age is told by servers that answer without asking the leader, in milliseconds.
-fn is_too_old(reply: &client::Reply, limit: Duration) -> bool {
+fn is_too_old(reply: &client::HttpReply, limit: Duration) -> bool {
     let age = reply.header("x-consul-lastcontact").and_then(|text| text.parse().ok()).map(Duration::from_millis);
     age.is_some_and(|age| age > limit)
 }
 
 /// How far a watcher has come with its question.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Progress {
+pub(super) struct IndexProgress {
     /// Wait for an index beyond this one; 0 for an answer at once.
     pub(super) index: u64,
     was_filtered: bool,
@@ -196,7 +197,7 @@ pub(super) struct Progress {
 
 /// What an answer is to a watcher.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Step {
+pub(super) enum IndexStep {
     New,
     /// It says what the one before said.
     Same,
@@ -204,19 +205,19 @@ pub(super) enum Step {
     Anew,
 }
 
-impl Progress {
+impl IndexProgress {
     /// Consul asks for two things: an index that went backwards starts anew, and one of 0, which would never
     /// wait, counts as 1. What a token may see has no index, so an answer that leaves something out is always
     /// looked at, and so is the first whole one after it.
-    pub(super) fn step<T>(&mut self, answer: &Answer<T>) -> Step {
+    pub(super) fn step<T>(&mut self, answer: &QueryResponse<T>) -> IndexStep {
         let was = *self;
         if answer.index < was.index {
-            *self = Progress::default();
-            return Step::Anew;
+            *self = IndexProgress::default();
+            return IndexStep::Anew;
         }
-        *self = Progress { index: answer.index.max(1), was_filtered: answer.is_filtered };
+        *self = IndexProgress { index: answer.index.max(1), was_filtered: answer.is_filtered };
         let is_whole = !was.was_filtered && !answer.is_filtered;
-        if is_whole && was.index > 0 && answer.index == was.index { Step::Same } else { Step::New }
+        if is_whole && was.index > 0 && answer.index == was.index { IndexStep::Same } else { IndexStep::New }
     }
 }
 
@@ -228,15 +229,15 @@ pub(super) fn escaped(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{Answer, Progress, Share, Step, escaped};
+    use super::{BudgetShare, IndexProgress, IndexStep, QueryResponse, escaped};
 
-    fn answer(index: u64, is_filtered: bool) -> Answer<()> {
-        Answer { value: (), index, is_filtered, _share: Share::default() }
+    fn answer(index: u64, is_filtered: bool) -> QueryResponse<()> {
+        QueryResponse { value: (), index, is_filtered, _share: BudgetShare::default() }
     }
 
     /// The steps that answers with these indexes make, and the index after each; `true`: something was left out.
-    fn steps(answers: &[(u64, bool)]) -> Vec<(Step, u64)> {
-        let mut progress = Progress::default();
+    fn steps(answers: &[(u64, bool)]) -> Vec<(IndexStep, u64)> {
+        let mut progress = IndexProgress::default();
         let mut step = |&(index, is_filtered)| (progress.step(&answer(index, is_filtered)), progress.index);
         answers.iter().map(&mut step).collect()
     }
@@ -244,14 +245,14 @@ mod tests {
     #[test]
     fn an_index_that_goes_backwards_starts_anew() {
         let whole = |indexes: &[u64]| steps(&indexes.iter().map(|index| (*index, false)).collect::<Vec<_>>());
-        assert_eq!(whole(&[7, 7, 9]), [(Step::New, 7), (Step::Same, 7), (Step::New, 9)]);
-        assert_eq!(whole(&[9, 3, 3]), [(Step::New, 9), (Step::Anew, 0), (Step::New, 3)]);
-        assert_eq!(whole(&[0]), [(Step::New, 1)]);
+        assert_eq!(whole(&[7, 7, 9]), [(IndexStep::New, 7), (IndexStep::Same, 7), (IndexStep::New, 9)]);
+        assert_eq!(whole(&[9, 3, 3]), [(IndexStep::New, 9), (IndexStep::Anew, 0), (IndexStep::New, 3)]);
+        assert_eq!(whole(&[0]), [(IndexStep::New, 1)]);
     }
 
     #[test]
     fn what_a_token_may_see_changes_without_an_index() {
-        let (new, same) = ((Step::New, 7), (Step::Same, 7));
+        let (new, same) = ((IndexStep::New, 7), (IndexStep::Same, 7));
         assert_eq!(steps(&[(7, false), (7, true), (7, true), (7, false), (7, false)]), [new, new, new, new, same]);
     }
 

@@ -10,10 +10,10 @@ use model::port::{Port, Protocol};
 use model::problem::Problem;
 use model::service::{Registry, Resolution, Service};
 
-use super::options::{Options, Profile};
-use super::wire::{Check, Instance};
-use crate::registry::ledger::Listing;
-use crate::registry::shape;
+use super::options::{ConsulOptions, Profile};
+use super::schema::{ConsulInstance, HealthCheck};
+use crate::registry::diff::ServiceListing;
+use crate::registry::normalize;
 
 /// Consul registers its own servers under this name.
 pub(super) const OWN_SERVICE: &str = "consul";
@@ -23,10 +23,10 @@ const NETWORK_LABEL: &str = "topology.istio.io/network";
 /// A service as the mesh should see it, and what is wrong with it. `None` where there is nothing to tell.
 pub(super) fn listing(
     name: &str,
-    mut instances: Vec<Instance>,
-    options: &Options,
+    mut instances: Vec<ConsulInstance>,
+    options: &ConsulOptions,
     cluster: &ClusterId,
-) -> (Option<Listing>, Option<Problem>) {
+) -> (Option<ServiceListing>, Option<Problem>) {
     instances.retain(|i| is_wanted(i, options));
     instances.sort_by(|a, b| (&a.node.node, &a.service.id).cmp(&(&b.node.node, &b.service.id)));
     let Some(first) = instances.first() else { return (None, None) };
@@ -36,12 +36,12 @@ pub(super) fn listing(
         ("namespace", &first.service.namespace),
         ("partition", &first.service.partition),
     ];
-    let Some(hostname) = shape::hostname(&options.host, &values) else {
+    let Some(hostname) = normalize::hostname(&options.host, &values) else {
         let problem = Problem::error(format!("Consul service {name}"), "its name makes no host name: it is left out");
         return (None, Some(problem));
     };
     let namespace = Namespace::from(options.namespace.as_str());
-    let mut ports = Ports::default();
+    let mut ports = ServicePorts::default();
     let mut endpoints = Vec::new();
     for instance in &instances {
         let Some(template) = endpoint(instance, options, &namespace, cluster) else { continue };
@@ -59,22 +59,22 @@ pub(super) fn listing(
     let accounts: BTreeSet<Str> = endpoints.iter().map(|e| e.service_account.clone()).collect();
     service.service_accounts = accounts.into_iter().filter(|account| !account.is_empty()).collect();
     let problem = ports.clash.map(|clash| Problem::warning(format!("Consul service {name}"), clash));
-    (Some(Listing { service: Arc::new(service), endpoints: shape::in_order(endpoints).into() }), problem)
+    (Some(ServiceListing { service: Arc::new(service), endpoints: normalize::in_order(endpoints).into() }), problem)
 }
 
-fn is_wanted(instance: &Instance, options: &Options) -> bool {
+fn is_wanted(instance: &ConsulInstance, options: &ConsulOptions) -> bool {
     let is_application = instance.service.kind.is_empty() || options.proxies;
     is_application && (options.tag.is_empty() || instance.service.tags.contains(&options.tag))
 }
 
 /// One port of an instance.
-struct Target {
+struct InstancePort {
     name: String,
     port: u16,
     protocol: Option<String>,
 }
 
-fn targets(instance: &Instance, options: &Options) -> Vec<Target> {
+fn targets(instance: &ConsulInstance, options: &ConsulOptions) -> Vec<InstancePort> {
     let service = &instance.service;
     let said = service.meta.get("istio.protocol").or_else(|| service.meta.get("protocol"));
     // Pilot before 1.1 read it from the node.
@@ -83,14 +83,14 @@ fn targets(instance: &Instance, options: &Options) -> Vec<Target> {
     if service.ports.is_empty() {
         let tagged = service.tagged_addresses.get(&options.tagged_address).map(|a| a.port).filter(|p| *p > 0);
         let port = tagged.unwrap_or(service.port);
-        return Vec::from_iter((port > 0).then_some(Target { name: String::new(), port, protocol }));
+        return Vec::from_iter((port > 0).then_some(InstancePort { name: String::new(), port, protocol }));
     }
     // The name of a port says what it speaks, as in Kubernetes.
     let of_name = |name: &str| {
         let word = name.split('-').next().unwrap_or_default();
         Some(word.to_owned()).filter(|word| Protocol::parse(word) != Protocol::Unknown)
     };
-    let named = service.ports.iter().map(|port| Target {
+    let named = service.ports.iter().map(|port| InstancePort {
         name: port.name.clone(),
         port: port.port,
         protocol: of_name(&port.name).or_else(|| protocol.clone()),
@@ -98,16 +98,16 @@ fn targets(instance: &Instance, options: &Options) -> Vec<Target> {
     named.collect()
 }
 
-/// Ports of a service as they turn up on instances.
+/// ServicePorts of a service as they turn up on instances.
 #[derive(Default)]
-struct Ports {
+struct ServicePorts {
     by_number: BTreeMap<u16, Port>,
     clash: Option<String>,
 }
 
-impl Ports {
+impl ServicePorts {
     /// The service port that a target serves, by name and number.
-    fn place(&mut self, target: &Target, options: &Options) -> (Str, u16) {
+    fn place(&mut self, target: &InstancePort, options: &ConsulOptions) -> (Str, u16) {
         let number = if target.name.is_empty() { options.service_port.unwrap_or(target.port) } else { target.port };
         let fallback = if options.profile == Profile::Compat { "tcp" } else { "" };
         let word = target.protocol.as_deref().unwrap_or(fallback);
@@ -125,7 +125,7 @@ impl Ports {
         (name, number)
     }
 
-    fn name(&self, target: &Target, word: &str, number: u16, profile: Profile) -> Str {
+    fn name(&self, target: &InstancePort, word: &str, number: u16, profile: Profile) -> Str {
         if !target.name.is_empty() {
             return target.name.as_str().into();
         }
@@ -140,7 +140,12 @@ impl Ports {
 }
 
 /// The instance as an endpoint of no port yet; `None` where it has no address.
-fn endpoint(instance: &Instance, options: &Options, namespace: &Namespace, cluster: &ClusterId) -> Option<Endpoint> {
+fn endpoint(
+    instance: &ConsulInstance,
+    options: &ConsulOptions,
+    namespace: &Namespace,
+    cluster: &ClusterId,
+) -> Option<Endpoint> {
     let service = &instance.service;
     let address = address(instance, &options.tagged_address)?;
     let locality = locality(instance, options.profile);
@@ -149,20 +154,20 @@ fn endpoint(instance: &Instance, options: &Options, namespace: &Namespace, clust
     let has_account = account.is_some() && options.profile == Profile::Standard;
     let (health, weight) = health(&instance.checks, instance, options.warning_serves);
     Some(Endpoint {
-        tls: shape::tls_mode(&labels, has_account),
+        tls: normalize::tls_mode(&labels, has_account),
         network: labels.get(NETWORK_LABEL).map(|n| n.as_str().into()).unwrap_or_default(),
-        labels: shape::topology(labels, &locality, cluster),
+        labels: normalize::topology(labels, &locality, cluster),
         locality,
         weight,
         service_account: account.unwrap_or_default().into(),
         workload_name: service.id.as_str().into(),
         health,
         node_name: instance.node.node.as_str().into(),
-        ..shape::endpoint(address, namespace, cluster)
+        ..normalize::endpoint(address, namespace, cluster)
     })
 }
 
-fn address<'a>(instance: &'a Instance, tag: &str) -> Option<&'a str> {
+fn address<'a>(instance: &'a ConsulInstance, tag: &str) -> Option<&'a str> {
     let (node, service) = (&instance.node, &instance.service);
     let candidates = [
         service.tagged_addresses.get(tag).map(|a| a.address.as_str()),
@@ -173,7 +178,7 @@ fn address<'a>(instance: &'a Instance, tag: &str) -> Option<&'a str> {
     candidates.into_iter().flatten().find(|address| !address.is_empty())
 }
 
-fn locality(instance: &Instance, profile: Profile) -> Locality {
+fn locality(instance: &ConsulInstance, profile: Profile) -> Locality {
     let (node, service) = (&instance.node, &instance.service);
     if profile == Profile::Compat {
         return Locality::parse(&node.datacenter);
@@ -186,7 +191,7 @@ fn locality(instance: &Instance, profile: Profile) -> Locality {
     Locality::parse(&format!("{region}/{}", said("zone").unwrap_or_default()))
 }
 
-fn labels(instance: &Instance, profile: Profile) -> BTreeMap<String, String> {
+fn labels(instance: &ConsulInstance, profile: Profile) -> BTreeMap<String, String> {
     let tags = instance.service.tags.iter().map(String::as_str);
     let from_tags = tags.filter_map(|tag| match profile {
         Profile::Compat => tag.split_once('|'),
@@ -194,10 +199,10 @@ fn labels(instance: &Instance, profile: Profile) -> BTreeMap<String, String> {
     });
     let meta = instance.service.meta.iter().map(|(k, v)| (k.as_str(), v.as_str()));
     let meta = meta.filter(|_| profile == Profile::Standard);
-    shape::labels(meta.chain(from_tags))
+    normalize::labels(meta.chain(from_tags))
 }
 
-fn account(instance: &Instance, options: &Options) -> Option<String> {
+fn account(instance: &ConsulInstance, options: &ConsulOptions) -> Option<String> {
     let meta = &instance.service.meta;
     let (namespace, account) = match options.profile {
         Profile::Compat => ("default", "default"),
@@ -210,10 +215,10 @@ fn account(instance: &Instance, options: &Options) -> Option<String> {
 }
 
 /// Maintenance and a critical check, of the node or of the instance, take it out. The weight is 0 for "nothing said".
-fn health(checks: &[Check], instance: &Instance, warning_serves: bool) -> (Health, u32) {
+fn health(checks: &[HealthCheck], instance: &ConsulInstance, warning_serves: bool) -> (Health, u32) {
     let weights = instance.service.weights;
-    let weight = |of: fn(&super::wire::Weights) -> u32| weights.as_ref().map(of).filter(|w| *w != 1).unwrap_or(0);
-    let is_out = |check: &Check| {
+    let weight = |of: fn(&super::schema::Weights) -> u32| weights.as_ref().map(of).filter(|w| *w != 1).unwrap_or(0);
+    let is_out = |check: &HealthCheck| {
         let id = check.check_id.split(':').next().unwrap_or_default();
         MAINTENANCE.contains(&id) || !matches!(check.status.as_str(), "passing" | "warning")
     };

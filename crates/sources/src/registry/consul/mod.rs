@@ -3,13 +3,13 @@
 //! What cannot be read is never taken for empty.
 
 mod agents;
-mod each;
-mod lists;
+mod catalog_watch;
 mod mapping;
 mod options;
-mod wire;
+mod schema;
+mod service_watches;
 
-pub use options::{Options, Profile};
+pub use options::{ConsulOptions, Profile};
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -22,13 +22,14 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use crate::registry::ledger::{Ledger, Protection};
-use crate::registry::pace::{Pace, Retry};
+use crate::backoff::Backoff;
+use crate::registry::diff::{MassLossGuard, RegistryDiff};
+use crate::registry::poll_interval::PollInterval;
 use crate::source::{ChangeSender, Source, SourceError};
-use agents::{Agents, Answer, Progress, Question, Step};
-use each::Each;
-use lists::Lists;
-use wire::{Instances, Names};
+use agents::{Agents, CatalogQuery, IndexProgress, IndexStep, QueryResponse};
+use catalog_watch::CatalogWatch;
+use schema::{CatalogServices, ConsulInstances};
+use service_watches::ServiceWatches;
 
 const NAMES: &str = "/v1/catalog/services";
 /// A service that cannot be read this often while others can does not hold back the start.
@@ -40,9 +41,9 @@ const EMPTY_FOR: Duration = Duration::from_secs(1);
 
 /// What a watcher saw.
 #[derive(Debug)]
-enum Seen {
-    Names(Answer<Names>),
-    Instances(Str, Answer<Instances>),
+enum CatalogEvent {
+    Services(QueryResponse<CatalogServices>),
+    Instances(Str, QueryResponse<ConsulInstances>),
     /// The question was answered and nothing changed.
     Same(Str),
     /// The question, and why there is no answer that counts.
@@ -51,24 +52,24 @@ enum Seen {
 
 /// The registry of one Consul.
 #[derive(Debug)]
-pub struct Consul {
+pub struct ConsulRegistry {
     id: SourceId,
-    options: Options,
+    options: ConsulOptions,
     cluster: ClusterId,
-    ledger: Ledger,
+    diff: RegistryDiff,
     /// What is wrong with single services.
     problems: BTreeMap<Str, Problem>,
     is_synced: bool,
 }
 
-impl Consul {
-    pub fn new(id: SourceId, options: Options, cluster: ClusterId, protection: Protection) -> Consul {
-        let ledger = Ledger::new(protection);
-        Consul { id, options, cluster, ledger, problems: BTreeMap::new(), is_synced: false }
+impl ConsulRegistry {
+    pub fn new(id: SourceId, options: ConsulOptions, cluster: ClusterId, guard: MassLossGuard) -> ConsulRegistry {
+        let diff = RegistryDiff::new(guard);
+        ConsulRegistry { id, options, cluster, diff, problems: BTreeMap::new(), is_synced: false }
     }
 }
 
-impl Source for Consul {
+impl Source for ConsulRegistry {
     fn id(&self) -> SourceId {
         self.id.clone()
     }
@@ -77,7 +78,7 @@ impl Source for Consul {
         let agents =
             Agents::new(&self.options, sender.health().clone()).map_err(|e| SourceError::Failed(e.to_string()))?;
         let (events, mut seen) = mpsc::channel(256);
-        let mut run = Run::new(self, Arc::new(agents), events);
+        let mut run = ConsulRun::new(self, Arc::new(agents), events);
         loop {
             let reconsider = run.reconsider();
             tokio::select! {
@@ -107,17 +108,17 @@ async fn at(moment: Option<Instant>) {
 }
 
 /// How services are watched.
-enum Watching {
-    Each(Each),
-    Lists(Lists),
+enum WatchMode {
+    PerService(ServiceWatches),
+    Catalog(CatalogWatch),
 }
 
 /// One life of the source; what outlasts it is in `consul`.
-struct Run<'a> {
-    consul: &'a mut Consul,
+struct ConsulRun<'a> {
+    consul: &'a mut ConsulRegistry,
     agents: Arc<Agents>,
-    events: mpsc::Sender<Seen>,
-    watching: Watching,
+    events: mpsc::Sender<CatalogEvent>,
+    watching: WatchMode,
     tasks: JoinSet<()>,
     names: BTreeSet<Str>,
     /// Services that are listed and have no instance, and from when on that is believed.
@@ -130,15 +131,15 @@ struct Run<'a> {
     failing: BTreeMap<Str, u32>,
 }
 
-impl<'a> Run<'a> {
-    fn new(consul: &'a mut Consul, agents: Arc<Agents>, events: mpsc::Sender<Seen>) -> Run<'a> {
+impl<'a> ConsulRun<'a> {
+    fn new(consul: &'a mut ConsulRegistry, agents: Arc<Agents>, events: mpsc::Sender<CatalogEvent>) -> ConsulRun<'a> {
         let mut tasks = JoinSet::new();
         tasks.spawn(watch_names(agents.clone(), events.clone(), consul.options.clone()));
-        Run {
+        ConsulRun {
             consul,
             agents,
             events,
-            watching: Watching::Each(Each::default()),
+            watching: WatchMode::PerService(ServiceWatches::default()),
             tasks,
             names: BTreeSet::new(),
             empty: BTreeMap::new(),
@@ -149,9 +150,9 @@ impl<'a> Run<'a> {
         }
     }
 
-    fn take(&mut self, event: Seen, sender: &ChangeSender) {
+    fn take(&mut self, event: CatalogEvent, sender: &ChangeSender) {
         match event {
-            Seen::Names(answer) => {
+            CatalogEvent::Services(answer) => {
                 let names = self.selected(&answer.value);
                 // A token that suddenly sees less is a mistake or an attack, not the end of its services.
                 let is_less = self.was_filtered == Some(false) && answer.is_filtered;
@@ -162,7 +163,7 @@ impl<'a> Run<'a> {
                 self.read(NAMES, sender);
                 self.follow(names, &answer, sender);
             }
-            Seen::Instances(name, answer) => {
+            CatalogEvent::Instances(name, answer) => {
                 if !self.names.contains(&name) {
                     return;
                 }
@@ -172,25 +173,25 @@ impl<'a> Run<'a> {
                 }
                 self.read(&name, sender);
                 self.awaited.remove(&name);
-                if answer.value.0.is_empty() && self.consul.ledger.get(&name).is_some() {
+                if answer.value.0.is_empty() && self.consul.diff.get(&name).is_some() {
                     self.empty.entry(name).or_insert_with(|| Instant::now() + EMPTY_FOR);
                     return;
                 }
                 self.empty.remove(&name);
-                let Consul { options, cluster, ledger, problems, .. } = &mut *self.consul;
+                let ConsulRegistry { options, cluster, diff, problems, .. } = &mut *self.consul;
                 let (listing, problem) = mapping::listing(&name, answer.value.0, options, cluster);
                 match problem {
                     Some(problem) => _ = problems.insert(name.clone(), problem),
                     None => _ = problems.remove(&name),
                 }
-                ledger.put(&name, listing);
+                diff.put(&name, listing);
             }
-            Seen::Same(question) => self.read(&question, sender),
-            Seen::Unread(question, reason) => self.unread(question, reason, sender),
+            CatalogEvent::Same(question) => self.read(&question, sender),
+            CatalogEvent::Unread(question, reason) => self.unread(question, reason, sender),
         }
     }
 
-    fn selected(&self, names: &Names) -> BTreeSet<Str> {
+    fn selected(&self, names: &CatalogServices) -> BTreeSet<Str> {
         let tag = &self.consul.options.tag;
         let is_wanted = |(name, tags): &(&String, &Vec<String>)| {
             *name != mapping::OWN_SERVICE && (tag.is_empty() || tags.contains(tag))
@@ -199,7 +200,7 @@ impl<'a> Run<'a> {
     }
 
     /// Watches these services and no others.
-    fn follow(&mut self, names: BTreeSet<Str>, answer: &Answer<Names>, sender: &ChangeSender) {
+    fn follow(&mut self, names: BTreeSet<Str>, answer: &QueryResponse<CatalogServices>, sender: &ChangeSender) {
         if !std::mem::replace(&mut self.has_names, true) {
             self.awaited.clone_from(&names);
         }
@@ -210,24 +211,26 @@ impl<'a> Run<'a> {
         let limit = self.consul.options.watches;
         // Near the limit nothing flaps: it takes a fifth less to come back.
         let is_many = match self.watching {
-            Watching::Each(_) => self.names.len() > limit,
-            Watching::Lists(_) => self.names.len() > limit * 4 / 5,
+            WatchMode::PerService(_) => self.names.len() > limit,
+            WatchMode::Catalog(_) => self.names.len() > limit * 4 / 5,
         };
         match (&mut self.watching, is_many) {
-            (Watching::Lists(lists), true) => lists.follow(answer.value.clone(), &self.names),
-            (Watching::Each(each), false) => each.follow(&self.names, &self.agents, &self.events, &self.consul.options),
+            (WatchMode::Catalog(lists), true) => lists.follow(answer.value.clone(), &self.names),
+            (WatchMode::PerService(each), false) => {
+                each.follow(&self.names, &self.agents, &self.events, &self.consul.options)
+            }
             (_, true) => {
-                let lists = Lists::start(self.agents.clone(), self.events.clone(), &self.consul.options);
+                let lists = CatalogWatch::start(self.agents.clone(), self.events.clone(), &self.consul.options);
                 lists.follow(answer.value.clone(), &self.names);
-                self.watching = Watching::Lists(lists);
+                self.watching = WatchMode::Catalog(lists);
             }
             (_, false) => {
-                let mut each = Each::default();
+                let mut each = ServiceWatches::default();
                 each.follow(&self.names, &self.agents, &self.events, &self.consul.options);
-                self.watching = Watching::Each(each);
+                self.watching = WatchMode::PerService(each);
             }
         }
-        sender.health().watches(1 + if is_many { 1 } else { self.names.len() });
+        sender.health().set_watches(1 + if is_many { 1 } else { self.names.len() });
     }
 
     /// Takes away what is not there any more.
@@ -236,7 +239,7 @@ impl<'a> Run<'a> {
         self.empty.retain(|name, _| self.names.contains(name));
         let is_there = |name: &&Str| self.empty.get(*name).is_none_or(|from| *from > now);
         let there: BTreeSet<Str> = self.names.iter().filter(is_there).cloned().collect();
-        if self.consul.ledger.retain(&there, now) {
+        if self.consul.diff.retain(&there, now) {
             self.empty.retain(|name, _| there.contains(name));
             self.consul.problems.retain(|name, _| there.contains(name));
         }
@@ -246,25 +249,25 @@ impl<'a> Run<'a> {
     fn reconsider(&self) -> Option<Instant> {
         let now = Instant::now();
         let next_empty = self.empty.values().filter(|from| **from > now).min().copied();
-        self.consul.ledger.held_until().into_iter().chain(next_empty).min()
+        self.consul.diff.held_until().into_iter().chain(next_empty).min()
     }
 
     fn read(&mut self, question: &str, sender: &ChangeSender) {
         self.failing.remove(question);
         if self.failing.is_empty() {
-            sender.health().regained();
+            sender.health().mark_reachable();
         }
     }
 
     fn unread(&mut self, question: Str, reason: String, sender: &ChangeSender) {
-        sender.health().lost(reason);
+        sender.health().mark_unreachable(reason);
         *self.failing.entry(question).or_default() += 1;
     }
 
     async fn send(&mut self, sender: &ChangeSender) -> Result<(), SourceError> {
         let mut problems: Vec<Problem> = self.consul.problems.values().cloned().collect();
         if self.consul.is_synced {
-            return self.consul.ledger.send(sender, problems).await;
+            return self.consul.diff.send(sender, problems).await;
         }
         // One service that cannot be read does not hold back all others, if others can be read at all.
         let can_go = |name: &Str| self.failing.get(name).is_some_and(|tries| *tries >= TRIES);
@@ -280,30 +283,33 @@ impl<'a> Run<'a> {
             )
         });
         problems.extend(unread);
-        self.consul.ledger.send_synced(sender, problems).await
+        self.consul.diff.send_synced(sender, problems).await
     }
 }
 
-async fn watch_names(agents: Arc<Agents>, events: mpsc::Sender<Seen>, options: Options) {
-    let (mut progress, mut retry, mut pace) = (Progress::default(), Retry::default(), Pace::new(options.interval.0));
+async fn watch_names(agents: Arc<Agents>, events: mpsc::Sender<CatalogEvent>, options: ConsulOptions) {
+    let (mut progress, mut backoff, mut poll) =
+        (IndexProgress::default(), Backoff::default(), PollInterval::new(options.interval.0));
     let mut there = BTreeSet::new();
     loop {
-        pace.turn().await;
-        let question = Question { path: NAMES, parameters: "", index: progress.index };
-        let event = match agents.ask_whole(question, &mut there, |names: &Names| names.keys().cloned().collect()).await
+        poll.ready().await;
+        let question = CatalogQuery { path: NAMES, parameters: "", index: progress.index };
+        let event = match agents
+            .ask_whole(question, &mut there, |names: &CatalogServices| names.keys().cloned().collect())
+            .await
         {
             Ok(answer) => {
-                retry.succeeded();
+                backoff.reset();
                 match progress.step(&answer) {
-                    Step::Anew => continue,
-                    Step::Same => Seen::Same(NAMES.into()),
-                    Step::New => Seen::Names(answer),
+                    IndexStep::Anew => continue,
+                    IndexStep::Same => CatalogEvent::Same(NAMES.into()),
+                    IndexStep::New => CatalogEvent::Services(answer),
                 }
             }
             Err(reason) => {
-                progress = Progress::default();
-                let told = events.send(Seen::Unread(NAMES.into(), reason)).await;
-                retry.wait().await;
+                progress = IndexProgress::default();
+                let told = events.send(CatalogEvent::Unread(NAMES.into(), reason)).await;
+                backoff.wait().await;
                 if told.is_err() { return } else { continue }
             }
         };
@@ -314,7 +320,7 @@ async fn watch_names(agents: Arc<Agents>, events: mpsc::Sender<Seen>, options: O
 }
 
 /// The path of one service's instances, and the parameters of the question.
-fn instances_of(name: &str, options: &Options) -> (String, String) {
+fn instances_of(name: &str, options: &ConsulOptions) -> (String, String) {
     let path = format!("/v1/health/service/{}", agents::escaped(name));
     let filter =
         if options.filter.is_empty() { String::new() } else { format!("&filter={}", agents::escaped(&options.filter)) };

@@ -6,17 +6,17 @@ use std::time::Duration;
 use serde::Deserialize;
 
 use crate::http::HELD_BYTES;
-use crate::registry::config::{Period, Tls};
-use crate::registry::shape;
+use crate::registry::config::{GoDuration, TlsOptions};
+use crate::registry::normalize;
 
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase", default)]
-pub struct Options {
+pub struct ConsulOptions {
     /// URLs of agents. One is asked at a time; the next one when it fails.
     pub addresses: Vec<String>,
     /// Holds the ACL token; read again for every question, so it can be replaced.
     pub token_file: Option<PathBuf>,
-    pub tls: Tls,
+    pub tls: TlsOptions,
     pub datacenter: String,
     /// Consul's namespace and partition, which only its enterprise edition has.
     pub consul_namespace: String,
@@ -30,21 +30,21 @@ pub struct Options {
     /// Let any server answer, not only the leader.
     pub stale: bool,
     /// Ask the leader when the answer of another server is older than this.
-    pub max_stale: Period,
+    pub max_stale: GoDuration,
     /// How long Consul may hold a question back while nothing changes; at most ten minutes.
-    pub wait: Period,
+    pub wait: GoDuration,
     /// The least time between two readings of one list while it keeps changing.
-    pub interval: Period,
+    pub interval: GoDuration,
     /// How long an answer is waited for at first beyond the time that Consul may hold it back, and each further piece of
     /// it; twice as long after each time that was not enough.
-    pub timeout: Period,
+    pub timeout: GoDuration,
     /// Services that are watched one by one. An agent takes 200 connections from one address unless
     /// told otherwise; with more services than this, lists of all of them are watched instead.
     pub watches: usize,
     /// Bytes of answers to all questions together that may be held at a time, and four times what one may have. One that
     /// does not fit is an error, and what is known is kept.
     pub max_bytes: usize,
-    /// Instances with a check that warns serve too, with their weight for that.
+    /// ConsulInstances with a check that warns serve too, with their weight for that.
     pub warning_serves: bool,
     pub profile: Profile,
     /// The host name of a service: `{service}`, `{datacenter}`, `{namespace}` and `{partition}` are filled in.
@@ -74,12 +74,12 @@ pub enum Profile {
     Compat,
 }
 
-impl Default for Options {
-    fn default() -> Options {
-        Options {
+impl Default for ConsulOptions {
+    fn default() -> ConsulOptions {
+        ConsulOptions {
             addresses: Vec::new(),
             token_file: None,
-            tls: Tls::default(),
+            tls: TlsOptions::default(),
             datacenter: String::new(),
             consul_namespace: String::new(),
             partition: String::new(),
@@ -87,10 +87,10 @@ impl Default for Options {
             filter: String::new(),
             tag: String::new(),
             stale: true,
-            max_stale: Period(Duration::from_secs(10)),
-            wait: Period(Duration::from_secs(300)),
-            interval: Period(Duration::from_secs(1)),
-            timeout: Period(Duration::from_secs(30)),
+            max_stale: GoDuration(Duration::from_secs(10)),
+            wait: GoDuration(Duration::from_secs(300)),
+            interval: GoDuration(Duration::from_secs(1)),
+            timeout: GoDuration(Duration::from_secs(30)),
             watches: 100,
             max_bytes: HELD_BYTES,
             warning_serves: false,
@@ -106,10 +106,14 @@ impl Default for Options {
     }
 }
 
-impl Options {
+impl ConsulOptions {
     /// What the flags of Pilot say: addresses, separated by commas, and an interval.
-    pub fn of_flags(addresses: &str, interval: Duration) -> Options {
-        Options { addresses: shape::listed(addresses), interval: Period(interval), ..Options::default() }
+    pub fn of_flags(addresses: &str, interval: Duration) -> ConsulOptions {
+        ConsulOptions {
+            addresses: normalize::listed(addresses),
+            interval: GoDuration(interval),
+            ..ConsulOptions::default()
+        }
     }
 
     pub(crate) fn check(&self) -> Result<(), String> {
@@ -117,6 +121,6 @@ impl Options {
             return Err("there is no address".to_owned());
         }
         let values = [("service", "a"), ("datacenter", "a"), ("namespace", "a"), ("partition", "a")];
-        shape::check_host(&self.host, &values)
+        normalize::check_host(&self.host, &values)
     }
 }

@@ -4,7 +4,7 @@
 mod options;
 mod resolver;
 
-pub use options::{Named, Options};
+pub use options::{DnsOptions, DnsService};
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -20,41 +20,41 @@ use model::problem::Problem;
 use model::service::{Registry, Service};
 use tokio::time::Instant;
 
-use crate::registry::ledger::{Ledger, Listing, Protection};
-use crate::registry::pace::jittered;
-use crate::registry::shape;
+use crate::backoff::jittered;
+use crate::registry::diff::{MassLossGuard, RegistryDiff, ServiceListing};
+use crate::registry::normalize;
 use crate::source::{ChangeSender, Source, SourceError};
-use resolver::Resolver;
+use resolver::DnsResolver;
 
 /// How soon a name is asked for again that nobody could tell.
 const AFTER_FAILURE: Duration = Duration::from_secs(2);
 
 /// The registry of these names.
 #[derive(Debug)]
-pub struct Dns {
+pub struct DnsRegistry {
     id: SourceId,
-    options: Options,
+    options: DnsOptions,
     cluster: ClusterId,
-    ledger: Ledger,
+    diff: RegistryDiff,
     /// What could not be found out, by host.
     failures: BTreeMap<String, String>,
 }
 
 /// One address that serves, with its port and share of the traffic.
-type Target = (IpAddr, u16, u32);
+type ResolvedTarget = (IpAddr, u16, u32);
 
-impl Dns {
-    pub fn new(id: SourceId, options: Options, cluster: ClusterId, protection: Protection) -> Dns {
-        Dns { id, options, cluster, ledger: Ledger::new(protection), failures: BTreeMap::new() }
+impl DnsRegistry {
+    pub fn new(id: SourceId, options: DnsOptions, cluster: ClusterId, guard: MassLossGuard) -> DnsRegistry {
+        DnsRegistry { id, options, cluster, diff: RegistryDiff::new(guard), failures: BTreeMap::new() }
     }
 
     /// Asks for one name. Gives how long its answer holds.
-    async fn refresh(&mut self, service: &Named, resolver: &Resolver) -> Duration {
+    async fn refresh(&mut self, service: &DnsService, resolver: &DnsResolver) -> Duration {
         match targets(service, resolver).await {
             Ok((targets, valid_for)) => {
                 self.failures.remove(&service.host);
                 let listing = self.listing(service, targets);
-                self.ledger.put(&Str::from(service.host.as_str()), listing);
+                self.diff.put(&Str::from(service.host.as_str()), listing);
                 valid_for.clamp(self.options.shortest.0, self.options.longest.0)
             }
             Err(reason) => {
@@ -64,44 +64,44 @@ impl Dns {
         }
     }
 
-    fn listing(&self, named: &Named, targets: Vec<Target>) -> Option<Listing> {
-        let hostname = shape::hostname(&named.host, &[])?;
+    fn listing(&self, named: &DnsService, targets: Vec<ResolvedTarget>) -> Option<ServiceListing> {
+        let hostname = normalize::hostname(&named.host, &[])?;
         let namespace = Namespace::from(self.options.namespace.as_str());
         let protocol = Protocol::parse(&named.protocol);
         let word =
             if protocol == Protocol::Unknown { "port".to_owned() } else { protocol.as_str().to_ascii_lowercase() };
         let port = Port { name: format!("{word}-{}", named.port).into(), number: named.port, protocol };
-        let endpoint = |(address, target, weight): Target| Endpoint {
+        let endpoint = |(address, target, weight): ResolvedTarget| Endpoint {
             service_port: port.name.clone(),
             service_port_number: port.number,
             port: u32::from(target),
             weight,
             workload_name: named.host.as_str().into(),
-            ..shape::endpoint(&address.to_string(), &namespace, &self.cluster)
+            ..normalize::endpoint(&address.to_string(), &namespace, &self.cluster)
         };
-        let endpoints = shape::in_order(targets.into_iter().map(endpoint).collect());
+        let endpoints = normalize::in_order(targets.into_iter().map(endpoint).collect());
         let service = Service::new(Registry::Dns, hostname, namespace.clone(), named.host.as_str(), vec![port]);
-        Some(Listing { service: Arc::new(service), endpoints: endpoints.into() })
+        Some(ServiceListing { service: Arc::new(service), endpoints: endpoints.into() })
     }
 
     async fn publish(&mut self, sender: &ChangeSender) -> Result<(), SourceError> {
         let about = |(host, reason): (&String, &String)| {
-            let kept = if self.ledger.get(host).is_some() { "; keeping the last answer" } else { "" };
+            let kept = if self.diff.get(host).is_some() { "; keeping the last answer" } else { "" };
             Problem::error(format!("DNS service {host}"), format!("{reason}{kept}"))
         };
         let problems: Vec<Problem> = self.failures.iter().map(about).collect();
         let health = sender.health();
         if self.failures.len() == self.options.services.len() {
-            health.lost(self.failures.values().next().cloned().unwrap_or_default());
-            return self.ledger.send(sender, problems).await;
+            health.mark_unreachable(self.failures.values().next().cloned().unwrap_or_default());
+            return self.diff.send(sender, problems).await;
         }
-        health.regained();
-        self.ledger.send_synced(sender, problems).await
+        health.mark_reachable();
+        self.diff.send_synced(sender, problems).await
     }
 }
 
 /// Where a service is, and how long that holds.
-async fn targets(service: &Named, resolver: &Resolver) -> Result<(Vec<Target>, Duration), String> {
+async fn targets(service: &DnsService, resolver: &DnsResolver) -> Result<(Vec<ResolvedTarget>, Duration), String> {
     if service.srv.is_empty() {
         let name = if service.name.is_empty() { &service.host } else { &service.name };
         let (addresses, valid_for) = addresses(name, resolver).await?;
@@ -126,7 +126,7 @@ async fn targets(service: &Named, resolver: &Resolver) -> Result<(Vec<Target>, D
     Ok((found, valid_for))
 }
 
-async fn addresses(name: &str, resolver: &Resolver) -> Result<(Vec<IpAddr>, Duration), String> {
+async fn addresses(name: &str, resolver: &DnsResolver) -> Result<(Vec<IpAddr>, Duration), String> {
     let (v4, v6) = (resolver.look_up(name, RecordType::A).await?, resolver.look_up(name, RecordType::AAAA).await?);
     let found: Vec<IpAddr> = v4.data.iter().chain(&v6.data).filter_map(RData::ip_addr).collect();
     // How long a name has no address of a family matters only where it has none at all.
@@ -135,19 +135,19 @@ async fn addresses(name: &str, resolver: &Resolver) -> Result<(Vec<IpAddr>, Dura
     Ok((found, valid_for))
 }
 
-impl Source for Dns {
+impl Source for DnsRegistry {
     fn id(&self) -> SourceId {
         self.id.clone()
     }
 
     async fn run(&mut self, sender: ChangeSender) -> Result<(), SourceError> {
-        let resolver = Resolver::new(&self.options.servers, self.options.timeout.0).map_err(SourceError::Failed)?;
+        let resolver = DnsResolver::new(&self.options.servers, self.options.timeout.0).map_err(SourceError::Failed)?;
         let services = self.options.services.clone();
         let mut due = vec![Instant::now(); services.len()];
         loop {
             let now = Instant::now();
             for (service, due) in services.iter().zip(&mut due).filter(|(_, due)| **due <= now) {
-                sender.health().asked();
+                sender.health().count_request();
                 let valid_for = self.refresh(service, &resolver).await;
                 *due = Instant::now() + jittered(valid_for);
             }

@@ -5,28 +5,28 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
-use crate::registry::config::Period;
-use crate::registry::shape;
+use crate::registry::config::GoDuration;
+use crate::registry::normalize;
 
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase", default)]
-pub struct Options {
+pub struct DnsOptions {
     /// Servers as `address:port`, asked in turn until one answers; empty for those of the system.
     pub servers: Vec<SocketAddr>,
     /// How long one server may take.
-    pub timeout: Period,
+    pub timeout: GoDuration,
     /// A name is asked for again when its records expire, but not sooner than this and not later than that.
-    pub shortest: Period,
-    pub longest: Period,
+    pub shortest: GoDuration,
+    pub longest: GoDuration,
     /// The mesh's namespace of its services.
     pub namespace: String,
-    pub services: Vec<Named>,
+    pub services: Vec<DnsService>,
 }
 
 /// One service.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
-pub struct Named {
+pub struct DnsService {
     /// Its host name in the mesh.
     pub host: String,
     /// The name of its SRV records, which tell targets, ports and weights. Of several priorities the first is used.
@@ -42,26 +42,26 @@ pub struct Named {
     pub protocol: String,
 }
 
-impl Default for Options {
-    fn default() -> Options {
-        Options {
+impl Default for DnsOptions {
+    fn default() -> DnsOptions {
+        DnsOptions {
             servers: Vec::new(),
-            timeout: Period(Duration::from_secs(2)),
-            shortest: Period(Duration::from_secs(1)),
-            longest: Period(Duration::from_secs(300)),
+            timeout: GoDuration(Duration::from_secs(2)),
+            shortest: GoDuration(Duration::from_secs(1)),
+            longest: GoDuration(Duration::from_secs(300)),
             namespace: "default".to_owned(),
             services: Vec::new(),
         }
     }
 }
 
-impl Options {
+impl DnsOptions {
     pub(crate) fn check(&self) -> Result<(), String> {
         if self.services.is_empty() {
             return Err("there is no service".to_owned());
         }
         for service in &self.services {
-            if shape::hostname(&service.host, &[]).is_none() {
+            if normalize::hostname(&service.host, &[]).is_none() {
                 return Err(format!("{:?} is no host name", service.host));
             }
             if !service.srv.is_empty() && !service.name.is_empty() {

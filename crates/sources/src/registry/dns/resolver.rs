@@ -23,16 +23,16 @@ pub(super) struct Records {
 }
 
 #[derive(Clone, Debug)]
-pub(super) struct Resolver {
+pub(super) struct DnsResolver {
     servers: Vec<SocketAddr>,
     timeout: Duration,
 }
 
-impl Resolver {
+impl DnsResolver {
     /// Asks these servers, or those of the system where there are none.
-    pub(super) fn new(servers: &[SocketAddr], timeout: Duration) -> Result<Resolver, String> {
+    pub(super) fn new(servers: &[SocketAddr], timeout: Duration) -> Result<DnsResolver, String> {
         let servers = if servers.is_empty() { of_system()? } else { servers.to_vec() };
-        Ok(Resolver { servers, timeout })
+        Ok(DnsResolver { servers, timeout })
     }
 
     /// The records of a name. An error where no server could tell.

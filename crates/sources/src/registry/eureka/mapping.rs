@@ -10,20 +10,20 @@ use model::port::{Port, Protocol};
 use model::problem::Problem;
 use model::service::{Registry, Resolution, Service};
 
-use super::options::{Options, ServicePer};
-use super::wire::Instance;
-use crate::registry::ledger::Listing;
-use crate::registry::shape;
+use super::options::{EurekaOptions, ServicePer};
+use super::schema::EurekaInstance;
+use crate::registry::diff::ServiceListing;
+use crate::registry::normalize;
 
 const NETWORK_LABEL: &str = "topology.istio.io/network";
 
 /// All services of these instances by their name in Eureka, and what is wrong with them.
 pub(super) fn listings<'a>(
-    instances: impl Iterator<Item = &'a Instance>,
-    options: &Options,
+    instances: impl Iterator<Item = &'a EurekaInstance>,
+    options: &EurekaOptions,
     cluster: &ClusterId,
-) -> (BTreeMap<Str, Listing>, Vec<Problem>) {
-    let mut by_name: BTreeMap<Str, Vec<&Instance>> = BTreeMap::new();
+) -> (BTreeMap<Str, ServiceListing>, Vec<Problem>) {
+    let mut by_name: BTreeMap<Str, Vec<&EurekaInstance>> = BTreeMap::new();
     for instance in instances {
         for name in names(instance, options.service_per) {
             by_name.entry(name).or_default().push(instance);
@@ -42,7 +42,7 @@ pub(super) fn listings<'a>(
     (listed, problems)
 }
 
-fn names(instance: &Instance, per: ServicePer) -> Vec<Str> {
+fn names(instance: &EurekaInstance, per: ServicePer) -> Vec<Str> {
     let text = match per {
         ServicePer::App => &instance.app,
         ServicePer::VipAddress => &instance.vip_address,
@@ -53,9 +53,14 @@ fn names(instance: &Instance, per: ServicePer) -> Vec<Str> {
     text.split(',').map(plain).filter(|name| !name.is_empty()).map(Str::from).collect()
 }
 
-fn listing(name: &str, instances: &[&Instance], options: &Options, cluster: &ClusterId) -> Option<Listing> {
+fn listing(
+    name: &str,
+    instances: &[&EurekaInstance],
+    options: &EurekaOptions,
+    cluster: &ClusterId,
+) -> Option<ServiceListing> {
     let template = if options.service_per == ServicePer::HostName { "{name}" } else { &options.host };
-    let hostname = shape::hostname(template, &[("name", name)])?;
+    let hostname = normalize::hostname(template, &[("name", name)])?;
     let namespace = Namespace::from(options.namespace.as_str());
     let mut ports: BTreeMap<u16, Port> = BTreeMap::new();
     let mut endpoints = Vec::new();
@@ -78,14 +83,14 @@ fn listing(name: &str, instances: &[&Instance], options: &Options, cluster: &Clu
     accounts.dedup();
     accounts.retain(|account| !account.is_empty());
     service.service_accounts = accounts;
-    Some(Listing { service: Arc::new(service), endpoints: shape::in_order(endpoints).into() })
+    Some(ServiceListing { service: Arc::new(service), endpoints: normalize::in_order(endpoints).into() })
 }
 
 /// Service port, port of the instance and protocol of each port that is switched on.
-fn targets(instance: &Instance, options: &Options) -> Vec<(u16, u16, Protocol)> {
+fn targets(instance: &EurekaInstance, options: &EurekaOptions) -> Vec<(u16, u16, Protocol)> {
     let said = instance.metadata.get("istio.protocol").or_else(|| instance.metadata.get("protocol"));
     let protocol = Protocol::parse(said.map_or(options.protocol.as_str(), String::as_str));
-    let number = |field: &Option<super::wire::PortField>| field.as_ref().and_then(super::wire::PortField::number);
+    let number = |field: &Option<super::schema::PortField>| field.as_ref().and_then(super::schema::PortField::number);
     let plain = number(&instance.port).map(|port| (options.service_port.unwrap_or(port), port, protocol));
     let secure = number(&instance.secure_port).map(|port| (port, port, Protocol::Https));
     plain.into_iter().chain(secure).collect()
@@ -100,30 +105,35 @@ fn port_name(protocol: Protocol, number: u16) -> Str {
 }
 
 /// The instance as an endpoint of no port yet; `None` where it has no address.
-fn endpoint(instance: &Instance, options: &Options, namespace: &Namespace, cluster: &ClusterId) -> Option<Endpoint> {
+fn endpoint(
+    instance: &EurekaInstance,
+    options: &EurekaOptions,
+    namespace: &Namespace,
+    cluster: &ClusterId,
+) -> Option<Endpoint> {
     let address = [&instance.ip_addr, &instance.host_name].into_iter().find(|address| !address.is_empty())?;
     let locality = locality(instance);
-    let labels = shape::labels(instance.metadata.iter().map(|(k, v)| (k.as_str(), v.as_str())));
+    let labels = normalize::labels(instance.metadata.iter().map(|(k, v)| (k.as_str(), v.as_str())));
     let account = instance.metadata.get("service-account").map(|account| {
         let namespace = instance.metadata.get("namespace").map_or(options.namespace.as_str(), String::as_str);
         format!("spiffe://{}/ns/{namespace}/sa/{account}", options.trust_domain)
     });
     let health = if instance.effective_status() == "UP" { Health::Healthy } else { Health::Unhealthy };
     Some(Endpoint {
-        tls: shape::tls_mode(&labels, account.is_some()),
+        tls: normalize::tls_mode(&labels, account.is_some()),
         network: labels.get(NETWORK_LABEL).map(|n| n.as_str().into()).unwrap_or_default(),
         weight: instance.metadata.get("weight").and_then(|w| w.parse().ok()).filter(|w| *w != 1).unwrap_or(0),
-        labels: shape::topology(labels, &locality, cluster),
+        labels: normalize::topology(labels, &locality, cluster),
         locality,
         service_account: account.unwrap_or_default().into(),
         workload_name: instance.id().into(),
         health,
-        ..shape::endpoint(address, namespace, cluster)
+        ..normalize::endpoint(address, namespace, cluster)
     })
 }
 
 /// What the instance says of its place, else where Amazon says it runs.
-fn locality(instance: &Instance) -> Locality {
+fn locality(instance: &EurekaInstance) -> Locality {
     let zone_of_amazon = instance.data_center_info.metadata.get("availability-zone").map(String::as_str);
     let zone = instance.metadata.get("zone").map(String::as_str).or(zone_of_amazon).unwrap_or_default();
     // Zone eu-west-1a is one of region eu-west-1.

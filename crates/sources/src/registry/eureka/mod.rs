@@ -4,9 +4,9 @@
 mod mapping;
 mod options;
 mod peers;
-mod wire;
+mod schema;
 
-pub use options::{Options, ServicePer};
+pub use options::{EurekaOptions, ServicePer};
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,26 +15,26 @@ use model::names::ClusterId;
 use tokio::time::Instant;
 use tracing::debug;
 
-use crate::registry::ledger::{Ledger, Protection};
-use crate::registry::pace::{Retry, jittered};
+use crate::backoff::{Backoff, jittered};
+use crate::registry::diff::{MassLossGuard, RegistryDiff};
 use crate::source::{ChangeSender, Source, SourceError};
 use peers::Peers;
-use wire::{Applications, Instance, hash_code};
+use schema::{Applications, EurekaInstance, hash_code};
 
 /// An instance by application and id.
-type Key = (String, String);
-type Instances = BTreeMap<Key, Instance>;
+type InstanceKey = (String, String);
+type InstanceMap = BTreeMap<InstanceKey, EurekaInstance>;
 
 /// The registry of one Eureka and its peers.
 #[derive(Debug)]
-pub struct Eureka {
+pub struct EurekaRegistry {
     id: SourceId,
-    options: Options,
+    options: EurekaOptions,
     cluster: ClusterId,
-    ledger: Ledger,
-    instances: Instances,
+    diff: RegistryDiff,
+    instances: InstanceMap,
     /// Instances that the peer does not list but another did, or the same before it failed.
-    unlisted: BTreeSet<Key>,
+    unlisted: BTreeSet<InstanceKey>,
     /// Until when those are kept.
     lenient_until: Option<Instant>,
     /// Something changed that was not published.
@@ -50,24 +50,24 @@ pub struct Eureka {
 const RECHECK_COST: u32 = 20;
 
 /// An instance before a delta: its key, what it was, and whether the peer did not list it.
-type Undo = Vec<(Key, Option<Instance>, bool)>;
+type DeltaUndo = Vec<(InstanceKey, Option<EurekaInstance>, bool)>;
 
 /// How the next answer is got.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Next {
+enum NextFetch {
     All,
     Delta,
 }
 
-impl Eureka {
-    pub fn new(id: SourceId, options: Options, cluster: ClusterId, protection: Protection) -> Eureka {
-        let ledger = Ledger::new(protection);
-        Eureka {
+impl EurekaRegistry {
+    pub fn new(id: SourceId, options: EurekaOptions, cluster: ClusterId, guard: MassLossGuard) -> EurekaRegistry {
+        let diff = RegistryDiff::new(guard);
+        EurekaRegistry {
             id,
             options,
             cluster,
-            ledger,
-            instances: Instances::new(),
+            diff,
+            instances: InstanceMap::new(),
             unlisted: BTreeSet::new(),
             lenient_until: None,
             is_changed: true,
@@ -77,10 +77,10 @@ impl Eureka {
     }
 
     /// Asks the current peer, then the others in turn. After a failure the whole list is asked for.
-    async fn refresh(&mut self, peers: &mut Peers, next: Next) -> Result<Next, String> {
+    async fn refresh(&mut self, peers: &mut Peers, next: NextFetch) -> Result<NextFetch, String> {
         let mut failures = Vec::new();
         for attempt in 0..peers.len() {
-            let next = if attempt == 0 { next } else { Next::All };
+            let next = if attempt == 0 { next } else { NextFetch::All };
             match self.ask(peers, next).await {
                 Ok(next) => return Ok(next),
                 Err(reason) => failures.push(reason),
@@ -91,13 +91,13 @@ impl Eureka {
         Err(failures.join("; "))
     }
 
-    async fn ask(&mut self, peers: &mut Peers, next: Next) -> Result<Next, String> {
-        let delta = if next == Next::Delta { peers.delta().await?.map(Delta::of) } else { None };
+    async fn ask(&mut self, peers: &mut Peers, next: NextFetch) -> Result<NextFetch, String> {
+        let delta = if next == NextFetch::Delta { peers.delta().await?.map(EurekaDelta::of) } else { None };
         let is_recheck = self.is_unchecked && Instant::now() >= self.recheck_from;
         if let Some(delta) = &delta {
             let (leads_to_server, _) = self.apply(delta);
             if leads_to_server && !is_recheck {
-                return Ok(Next::Delta);
+                return Ok(NextFetch::Delta);
             }
             debug!(registry = &*self.id.0, leads_to_server, "reading the whole list");
         }
@@ -113,7 +113,7 @@ impl Eureka {
                 self.undo(undo);
             }
         }
-        Ok(Next::Delta)
+        Ok(NextFetch::Delta)
     }
 
     /// Whoever answers next may not know everything yet.
@@ -136,8 +136,8 @@ impl Eureka {
 
     fn replace(&mut self, all: Applications) {
         // Whole lists tell the last action too, which is no part of an instance.
-        let listed = instances(all).map(|instance| Instance { action_type: String::new(), ..instance });
-        let mut fresh: Instances = listed.map(|instance| (key(&instance), instance)).collect();
+        let listed = instances(all).map(|instance| EurekaInstance { action_type: String::new(), ..instance });
+        let mut fresh: InstanceMap = listed.map(|instance| (key(&instance), instance)).collect();
         self.unlisted.clear();
         if self.lenient_until.is_some() {
             self.unlisted.extend(self.instances.keys().filter(|key| !fresh.contains_key(*key)).cloned());
@@ -149,9 +149,9 @@ impl Eureka {
     }
 
     /// Takes in what changed. The same change may come many times. False where the result is not the server's.
-    fn apply(&mut self, delta: &Delta) -> (bool, Undo) {
-        let mut undo = Undo::new();
-        for Edit { key, is_deleted, instance } in &delta.edits {
+    fn apply(&mut self, delta: &EurekaDelta) -> (bool, DeltaUndo) {
+        let mut undo = DeltaUndo::new();
+        for InstanceEdit { key, is_deleted, instance } in &delta.edits {
             let was_unlisted = self.unlisted.remove(key);
             let now = (!is_deleted).then_some(instance);
             if self.instances.get(key) == now {
@@ -169,7 +169,7 @@ impl Eureka {
         (hash_code(listed.map(|(_, instance)| instance)) == delta.hash_code, undo)
     }
 
-    fn undo(&mut self, undo: Undo) {
+    fn undo(&mut self, undo: DeltaUndo) {
         for (key, before, was_unlisted) in undo.into_iter().rev() {
             if was_unlisted {
                 self.unlisted.insert(key.clone());
@@ -184,39 +184,39 @@ impl Eureka {
     async fn publish(&mut self, sender: &ChangeSender) -> Result<(), SourceError> {
         self.end_leniency();
         // A loss that is held back is looked at again until it is believed or gone.
-        if !std::mem::take(&mut self.is_changed) && self.ledger.held_until().is_none() {
+        if !std::mem::take(&mut self.is_changed) && self.diff.held_until().is_none() {
             return Ok(());
         }
         let (listed, problems) = mapping::listings(self.instances.values(), &self.options, &self.cluster);
-        self.ledger.replace(listed, Instant::now());
-        self.ledger.send_synced(sender, problems).await
+        self.diff.replace(listed, Instant::now());
+        self.diff.send_synced(sender, problems).await
     }
 }
 
 /// What changed lately, and the hash code of the state that it leads to.
-struct Delta {
+struct EurekaDelta {
     hash_code: String,
-    edits: Vec<Edit>,
+    edits: Vec<InstanceEdit>,
 }
 
-struct Edit {
-    key: Key,
+struct InstanceEdit {
+    key: InstanceKey,
     is_deleted: bool,
-    instance: Instance,
+    instance: EurekaInstance,
 }
 
-impl Delta {
-    fn of(applications: Applications) -> Delta {
+impl EurekaDelta {
+    fn of(applications: Applications) -> EurekaDelta {
         let hash_code = applications.hash_code.clone();
         let edits = instances(applications).map(|mut instance| {
             let is_deleted = std::mem::take(&mut instance.action_type) == "DELETED";
-            Edit { key: key(&instance), is_deleted, instance }
+            InstanceEdit { key: key(&instance), is_deleted, instance }
         });
-        Delta { hash_code, edits: edits.collect() }
+        EurekaDelta { hash_code, edits: edits.collect() }
     }
 }
 
-fn instances(applications: Applications) -> impl Iterator<Item = Instance> {
+fn instances(applications: Applications) -> impl Iterator<Item = EurekaInstance> {
     applications.application.into_iter().flat_map(|application| {
         let name = application.name;
         application.instance.into_iter().map(move |mut instance| {
@@ -228,11 +228,11 @@ fn instances(applications: Applications) -> impl Iterator<Item = Instance> {
     })
 }
 
-fn key(instance: &Instance) -> Key {
+fn key(instance: &EurekaInstance) -> InstanceKey {
     (instance.app.to_ascii_uppercase(), instance.id().to_owned())
 }
 
-impl Source for Eureka {
+impl Source for EurekaRegistry {
     fn id(&self) -> SourceId {
         self.id.clone()
     }
@@ -240,22 +240,22 @@ impl Source for Eureka {
     async fn run(&mut self, sender: ChangeSender) -> Result<(), SourceError> {
         let health = sender.health().clone();
         let mut peers = Peers::new(&self.options, health.clone()).map_err(|e| SourceError::Failed(e.to_string()))?;
-        let (mut next, mut retry) = (Next::All, Retry::default());
+        let (mut next, mut backoff) = (NextFetch::All, Backoff::default());
         loop {
             let begun = Instant::now();
             match self.refresh(&mut peers, next).await {
                 Ok(following) => {
                     next = following;
-                    retry.succeeded();
-                    health.regained();
+                    backoff.reset();
+                    health.mark_reachable();
                     self.publish(&sender).await?;
                     // Answers that take longer than the interval must not be all that the server does.
                     tokio::time::sleep(jittered(self.options.interval.0.max(begun.elapsed()))).await;
                 }
                 Err(reason) => {
-                    next = Next::All;
-                    health.lost(reason);
-                    retry.wait().await;
+                    next = NextFetch::All;
+                    health.mark_unreachable(reason);
+                    backoff.wait().await;
                 }
             }
         }

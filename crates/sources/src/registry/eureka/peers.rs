@@ -5,12 +5,12 @@ use base64::prelude::BASE64_STANDARD;
 use http::{HeaderMap, HeaderValue, StatusCode};
 use tokio::time::Instant;
 
-use super::options::Options;
-use super::wire::{Applications, Envelope};
+use super::options::EurekaOptions;
+use super::schema::{Applications, Envelope};
 use crate::disk;
-use crate::health::Health;
-use crate::http::{self as client, Client, Limits};
-use crate::registry::pace::Patience;
+use crate::health::SourceHealth;
+use crate::http::{self as client, HttpClient, RequestLimits};
+use crate::registry::adaptive_timeout::AdaptiveTimeout;
 
 /// Where peers serve below the URL that was given: Spring Cloud's path, Netflix' path, and both when the URL
 /// names the server alone.
@@ -19,22 +19,22 @@ const LAYOUTS: [&str; 4] = ["", "/v2", "/eureka", "/eureka/v2"];
 /// Peers that hold copies of one registry.
 #[derive(Debug)]
 pub(super) struct Peers {
-    client: Client,
+    client: HttpClient,
     bases: Vec<String>,
     current: usize,
     /// The path that the current peer serves, once found.
     layout: Option<&'static str>,
-    options: Options,
-    health: Health,
-    patience: Patience,
+    options: EurekaOptions,
+    health: SourceHealth,
+    timeout: AdaptiveTimeout,
 }
 
 impl Peers {
-    pub(super) fn new(options: &Options, health: Health) -> Result<Peers, client::Error> {
+    pub(super) fn new(options: &EurekaOptions, health: SourceHealth) -> Result<Peers, client::HttpError> {
         let bases: Vec<String> = options.addresses.iter().map(|a| a.trim_end_matches('/').to_owned()).collect();
-        let client = Client::new(&options.tls.options(&bases, 2, options.max_bytes)?)?;
-        let patience = Patience::new(options.timeout.0);
-        Ok(Peers { client, bases, current: 0, layout: None, options: options.clone(), health, patience })
+        let client = HttpClient::new(&options.tls.options(&bases, 2, options.max_bytes)?)?;
+        let timeout = AdaptiveTimeout::new(options.timeout.0);
+        Ok(Peers { client, bases, current: 0, layout: None, options: options.clone(), health, timeout })
     }
 
     /// All applications, from the current peer.
@@ -95,15 +95,15 @@ impl Peers {
         }
     }
 
-    async fn reply(&self, url: &str) -> Result<client::Reply, String> {
-        let (headers, patience, begun) = (self.headers()?, self.patience.now(), Instant::now());
-        let limits = Limits { time: patience, silence: patience, bytes: self.options.max_bytes };
-        self.health.asked();
+    async fn reply(&self, url: &str) -> Result<client::HttpReply, String> {
+        let (headers, timeout, begun) = (self.headers()?, self.timeout.current(), Instant::now());
+        let limits = RequestLimits { time: timeout, silence: timeout, bytes: self.options.max_bytes };
+        self.health.count_request();
         let reply = self.client.get(url, &headers, limits);
         let reply = self.health.while_waiting(self.options.timeout.0, &client::shown(url), reply).await;
         match &reply {
-            Ok(_) => self.patience.answered(begun.elapsed()),
-            Err(client::Error::Late { .. }) => self.patience.timed_out(patience),
+            Ok(_) => self.timeout.answered(begun.elapsed()),
+            Err(client::HttpError::Late { .. }) => self.timeout.timed_out(timeout),
             Err(_) => {}
         }
         reply.map_err(|e| e.to_string())

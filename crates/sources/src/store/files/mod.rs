@@ -87,8 +87,8 @@ impl Source for FileStore {
             let look = sender.health().while_waiting(LONG_LOOK, "reading the folder", look).await?;
             let Scan { mut changes, again, trouble, unread, is_watched, is_partial } = look;
             match trouble.as_ref().or(unread.as_ref()) {
-                Some(reason) => sender.health().lost(reason.as_str()),
-                None => sender.health().regained(),
+                Some(reason) => sender.health().mark_unreachable(reason.as_str()),
+                None => sender.health().mark_reachable(),
             }
             if !is_synced && trouble.is_none() && !is_partial {
                 is_synced = true;

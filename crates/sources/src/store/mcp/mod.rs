@@ -19,9 +19,9 @@ use tracing::warn;
 
 use super::collections::Collections;
 use super::streams::{self, StreamSource, ended, failed};
-use crate::grpc::{self, Tls};
-use crate::http::{Identity, Roots};
-use crate::registry::pace::Retry;
+use crate::backoff::Backoff;
+use crate::grpc::{self, GrpcTls};
+use crate::http::{ClientIdentity, TrustRoots};
 use crate::source::{ChangeSender, Source, SourceError};
 use schema::{RequestResources, Resources, SinkNode};
 
@@ -50,7 +50,7 @@ pub struct McpOptions {
     pub address: String,
     /// Ask for changes rather than whole collections.
     pub incremental: bool,
-    pub tls: Option<Tls>,
+    pub tls: Option<GrpcTls>,
     /// Who asks.
     pub node: String,
 }
@@ -86,9 +86,9 @@ impl McpOptions {
     }
 }
 
-fn mounted(folder: &Path) -> Tls {
-    let identity = Identity { chain: folder.join("cert-chain.pem"), key: folder.join("key.pem") };
-    Tls { roots: Roots::File(folder.join("root-cert.pem")), identity: Some(identity), server_name: None }
+fn mounted(folder: &Path) -> GrpcTls {
+    let identity = ClientIdentity { chain: folder.join("cert-chain.pem"), key: folder.join("key.pem") };
+    GrpcTls { roots: TrustRoots::File(folder.join("root-cert.pem")), identity: Some(identity), server_name: None }
 }
 
 /// A sink of one source of configuration.
@@ -166,13 +166,13 @@ fn rejection(reason: &str) -> Rejection {
 }
 
 impl StreamSource for McpSink {
-    async fn follow(&mut self, sender: &ChangeSender, retry: &mut Retry) -> Result<(), SourceError> {
-        sender.health().asked();
+    async fn follow(&mut self, sender: &ChangeSender, backoff: &mut Backoff) -> Result<(), SourceError> {
+        sender.health().count_request();
         let mut stream = self.open().await?;
         loop {
             let answer = self.collections.next(stream.answers.message(), sender).await?;
             let resources = answer.map_err(failed)?.ok_or_else(ended)?;
-            self.collections.heard(sender, retry);
+            self.collections.heard(sender, backoff);
             let taken = self.take(&resources);
             let error_detail = taken.as_ref().err().map(|reason| rejection(reason));
             let verdict = RequestResources {

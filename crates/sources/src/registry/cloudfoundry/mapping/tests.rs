@@ -7,16 +7,18 @@ use model::problem::Problem;
 use model::service::UNSPECIFIED;
 
 use super::listings;
-use crate::registry::cloudfoundry::Options;
-use crate::registry::cloudfoundry::picture::Picture;
+use crate::registry::cloudfoundry::CloudFoundryOptions;
+use crate::registry::cloudfoundry::route_table::RouteTable;
 use crate::registry::cloudfoundry::rules::rules;
-use crate::registry::cloudfoundry::wire::{
-    Backend, BackendSet, InternalRouteWithBackends, InternalRoutesResponse, RouteWithBackends, RoutesResponse,
+use crate::registry::cloudfoundry::schema::{
+    BackendSet, InternalRouteWithBackends, InternalRoutesResponse, RouteBackend, RouteWithBackends, RoutesResponse,
 };
-use crate::registry::ledger::Listing;
+use crate::registry::diff::ServiceListing;
 
 fn backends(list: &[(&str, u32)]) -> BackendSet {
-    BackendSet { backends: list.iter().map(|(a, port)| Backend { address: (*a).to_owned(), port: *port }).collect() }
+    BackendSet {
+        backends: list.iter().map(|(a, port)| RouteBackend { address: (*a).to_owned(), port: *port }).collect(),
+    }
 }
 
 fn route(host: &str, path: &str, process: &str, weight: i32, list: &[(&str, u32)]) -> RouteWithBackends {
@@ -29,37 +31,37 @@ fn route(host: &str, path: &str, process: &str, weight: i32, list: &[(&str, u32)
     }
 }
 
-fn picture(routes: Vec<RouteWithBackends>) -> Picture {
-    Picture::new(RoutesResponse { routes, ..RoutesResponse::default() }, InternalRoutesResponse::default())
+fn route_table(routes: Vec<RouteWithBackends>) -> RouteTable {
+    RouteTable::new(RoutesResponse { routes, ..RoutesResponse::default() }, InternalRoutesResponse::default())
 }
 
-fn internal(host: &str, vip: &str, list: &[(&str, u32)]) -> Picture {
+fn internal(host: &str, vip: &str, list: &[(&str, u32)]) -> RouteTable {
     let backends = Some(backends(list));
     let route = InternalRouteWithBackends { hostname: host.to_owned(), vip: vip.to_owned(), backends };
-    Picture::new(RoutesResponse::default(), InternalRoutesResponse { internal_routes: vec![route] })
+    RouteTable::new(RoutesResponse::default(), InternalRoutesResponse { internal_routes: vec![route] })
 }
 
-fn mapped(picture: &Picture) -> (BTreeMap<Str, Listing>, Vec<Problem>) {
-    listings(picture, &Options::default(), &ClusterId::from("c1"))
+fn mapped(route_table: &RouteTable) -> (BTreeMap<Str, ServiceListing>, Vec<Problem>) {
+    listings(route_table, &CloudFoundryOptions::default(), &ClusterId::from("c1"))
 }
 
 /// Specs of the rules by their names.
-fn ruled(picture: &Picture, gateways: &[&str]) -> BTreeMap<String, serde_json::Value> {
+fn ruled(route_table: &RouteTable, gateways: &[&str]) -> BTreeMap<String, serde_json::Value> {
     let gateways = gateways.iter().map(|g| (*g).to_owned()).collect();
-    let (rules, problems) = rules(picture, &Options { gateways, ..Options::default() });
+    let (rules, problems) = rules(route_table, &CloudFoundryOptions { gateways, ..CloudFoundryOptions::default() });
     assert_eq!(problems, []);
     rules.into_iter().map(|(key, object)| (key.to_string(), object.spec.to_json())).collect()
 }
 
 #[test]
 fn a_route_is_an_http_service_whose_endpoints_know_their_process() {
-    let picture = picture(vec![
+    let route_table = route_table(vec![
         route("Shop.example.com", "", "guid-a", 0, &[("10.0.0.2", 61002), ("10.0.0.1", 61001)]),
         route("shop.example.com", "/cart", "guid-b", 0, &[("10.0.0.3", 61003)]),
     ]);
-    let (listed, problems) = mapped(&picture);
+    let (listed, problems) = mapped(&route_table);
     assert_eq!(problems, []);
-    let Listing { service, endpoints } = &listed["route shop.example.com"];
+    let ServiceListing { service, endpoints } = &listed["route shop.example.com"];
     assert_eq!((&*service.hostname, &*service.address), ("shop.example.com", UNSPECIFIED));
     let port = &service.ports[0];
     assert_eq!((&*port.name, port.number, port.protocol.as_str()), ("http", 8080, "HTTP"));
@@ -72,7 +74,7 @@ fn a_route_is_an_http_service_whose_endpoints_know_their_process() {
 fn an_internal_route_is_a_tcp_service_at_its_address() {
     let (listed, problems) = mapped(&internal("cart.apps.internal", "127.128.0.7", &[("10.255.0.1", 8080)]));
     assert_eq!(problems, []);
-    let Listing { service, endpoints } = &listed["internal route cart.apps.internal"];
+    let ServiceListing { service, endpoints } = &listed["internal route cart.apps.internal"];
     assert_eq!((&*service.address, service.ports[0].protocol.as_str()), ("127.128.0.7", "TCP"));
     assert_eq!((endpoints[0].address(), endpoints[0].port), ("10.255.0.1", 8080));
     let (listed, problems) = mapped(&internal("cart.apps.internal", "nowhere", &[]));
@@ -84,17 +86,17 @@ fn an_internal_route_is_a_tcp_service_at_its_address() {
 fn routes_of_the_first_copilot_have_hosts_and_backends_alone() {
     let of_host = BTreeMap::from([("old.example.com".to_owned(), backends(&[("10.0.0.1", 61001)]))]);
     let routes = RoutesResponse { backends: of_host, routes: Vec::new() };
-    let picture = Picture::new(routes, InternalRoutesResponse::default());
-    let (listed, problems) = mapped(&picture);
+    let route_table = RouteTable::new(routes, InternalRoutesResponse::default());
+    let (listed, problems) = mapped(&route_table);
     assert_eq!((listed["route old.example.com"].endpoints.len(), problems.len()), (1, 0));
     assert!(listed["route old.example.com"].endpoints[0].labels.is_empty());
-    assert_eq!(ruled(&picture, &[]).len(), 0);
-    assert_eq!(ruled(&picture, &["istio-system/edge"]).len(), 2, "a gateway needs to be told");
+    assert_eq!(ruled(&route_table, &[]).len(), 0);
+    assert_eq!(ruled(&route_table, &["istio-system/edge"]).len(), 2, "a gateway needs to be told");
 }
 
 #[test]
 fn what_cannot_be_used_is_named_and_the_rest_stays() {
-    let picture = picture(vec![
+    let route_table = route_table(vec![
         route("a b.example.com", "", "guid-a", 0, &[("10.0.0.1", 61001)]),
         route(
             "web.example.com",
@@ -104,7 +106,7 @@ fn what_cannot_be_used_is_named_and_the_rest_stays() {
             &[("", 61001), ("10.0.0.1", 0), ("10.0.0.1", 70000), ("10.0.0.2", 1)],
         ),
     ]);
-    let (listed, problems) = mapped(&picture);
+    let (listed, problems) = mapped(&route_table);
     assert_eq!(listed.keys().map(|name| &**name).collect::<Vec<_>>(), ["route web.example.com"]);
     assert_eq!(listed["route web.example.com"].endpoints.len(), 1);
     let about: Vec<&str> = problems.iter().map(|p| &*p.about).collect();
@@ -116,22 +118,22 @@ fn what_cannot_be_used_is_named_and_the_rest_stays() {
 
 #[test]
 fn a_host_of_one_process_needs_no_rules() {
-    let plain = picture(vec![route("a.example.com", "", "guid-a", 100, &[("10.0.0.1", 61001)])]);
+    let plain = route_table(vec![route("a.example.com", "", "guid-a", 100, &[("10.0.0.1", 61001)])]);
     assert_eq!(ruled(&plain, &[]).len(), 0);
-    let alike = picture(vec![route("a.example.com", "/", "x", 0, &[]), route("a.example.com", "", "y", 0, &[])]);
+    let alike = route_table(vec![route("a.example.com", "/", "x", 0, &[]), route("a.example.com", "", "y", 0, &[])]);
     assert_eq!(ruled(&alike, &[]).len(), 0, "without weights every instance counts the same");
 }
 
 #[test]
 fn paths_and_weights_become_rules() {
-    let picture = picture(vec![
+    let route_table = route_table(vec![
         route("a.example.com", "", "guid-x", 75, &[("10.0.0.1", 61001)]),
         route("a.example.com", "", "guid-y", 25, &[("10.0.0.2", 61001)]),
         route("a.example.com", "/api", "guid-x", 100, &[("10.0.0.1", 61001)]),
         route("a.example.com", "/api/v2/", "guid-z", 0, &[("10.0.0.3", 61001), ("10.0.0.4", 61001)]),
         route("a.example.com", "/api/v2", "guid-y", 0, &[("10.0.0.2", 61001)]),
     ]);
-    let ruled = ruled(&picture, &["istio-system/edge"]);
+    let ruled = ruled(&route_table, &["istio-system/edge"]);
     let to = |subset: &str, weight: Option<u32>| {
         let mut it =
             serde_json::json!({"destination": {"host": "a.example.com", "subset": subset, "port": {"number": 8080}}});
@@ -163,8 +165,8 @@ fn paths_and_weights_become_rules() {
 
 #[test]
 fn a_process_that_makes_no_subset_is_named() {
-    let picture = picture(vec![route("a.example.com", "/x", "guid x", 0, &[("10.0.0.1", 61001)])]);
-    let (rules, problems) = rules(&picture, &Options::default());
+    let route_table = route_table(vec![route("a.example.com", "/x", "guid x", 0, &[("10.0.0.1", 61001)])]);
+    let (rules, problems) = rules(&route_table, &CloudFoundryOptions::default());
     assert_eq!((rules.len(), problems.len()), (0, 1));
     assert!(problems[0].message.contains("not heeded"), "{problems:?}");
 }

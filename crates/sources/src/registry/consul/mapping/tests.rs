@@ -4,25 +4,25 @@ use model::endpoint::Endpoint;
 use model::service::Resolution;
 use serde_json::{Value, json};
 
-use super::super::options::{Options, Profile};
+use super::super::options::{ConsulOptions, Profile};
 use super::listing;
-use crate::registry::ledger::Listing;
+use crate::registry::diff::ServiceListing;
 
-fn listed(options: &Options, instances: Value) -> Listing {
+fn listed(options: &ConsulOptions, instances: Value) -> ServiceListing {
     let (listing, problem) = listing("web", serde_json::from_value(instances).unwrap(), options, &"c1".into());
     assert_eq!(problem, None);
     listing.expect("a listing")
 }
 
-fn compat() -> Options {
-    Options { profile: Profile::Compat, ..Options::default() }
+fn compat() -> ConsulOptions {
+    ConsulOptions { profile: Profile::Compat, ..ConsulOptions::default() }
 }
 
-fn ports(listing: &Listing) -> Vec<String> {
+fn ports(listing: &ServiceListing) -> Vec<String> {
     listing.service.ports.iter().map(|p| format!("{} {} {}", p.name, p.number, p.protocol.as_str())).collect()
 }
 
-fn lines(listing: &Listing) -> Vec<String> {
+fn lines(listing: &ServiceListing) -> Vec<String> {
     let line = |e: &Endpoint| format!("{}@{}:{} {:?} {}", e.service_port, e.address(), e.port, e.health, e.weight);
     listing.endpoints.iter().map(line).collect()
 }
@@ -60,7 +60,7 @@ fn standard_mapping_reads_metadata_places_and_weights() {
         "Tags": ["tier=gold"], "Meta": {"istio.protocol": "grpc", "service-account": "web", "namespace": "shop"},
         "Address": "10.9.9.9", "Weights": {"Passing": 7, "Warning": 2}, "Locality": {"Region": "eu", "Zone": "a"},
     });
-    let seen = listed(&Options::default(), json!([instance("web-1", 8080, more)]));
+    let seen = listed(&ConsulOptions::default(), json!([instance("web-1", 8080, more)]));
     assert_eq!(ports(&seen), ["grpc-8080 8080 GRPC"]);
     assert_eq!(lines(&seen), ["grpc-8080@10.9.9.9:8080 Healthy 7"]);
     let endpoint = &seen.endpoints[0];
@@ -93,7 +93,7 @@ fn checks_of_node_and_instance_decide_with_maintenance_first() {
         (json!([check("_node_maintenance", "passing")]), "Unhealthy 0", "Unhealthy 0"),
     ] {
         for (warning_serves, expected) in [(false, strict), (true, lenient)] {
-            let options = Options { warning_serves, ..Options::default() };
+            let options = ConsulOptions { warning_serves, ..ConsulOptions::default() };
             let seen = listed(&options, json!([with(checks.clone())]));
             assert_eq!(lines(&seen), [format!("port-80@10.0.0.1:80 {expected}")], "{checks}");
         }
@@ -102,7 +102,7 @@ fn checks_of_node_and_instance_decide_with_maintenance_first() {
 
 #[test]
 fn one_port_for_all_instances_keeps_their_own_as_targets() {
-    let options = Options { service_port: Some(80), protocol: "http".into(), ..Options::default() };
+    let options = ConsulOptions { service_port: Some(80), protocol: "http".into(), ..ConsulOptions::default() };
     let seen = listed(&options, json!([instance("a", 20001, json!({})), instance("b", 20002, json!({}))]));
     assert_eq!(ports(&seen), ["http-80 80 HTTP"]);
     assert_eq!(lines(&seen), ["http-80@10.0.0.1:20001 Healthy 0", "http-80@10.0.0.1:20002 Healthy 0"]);
@@ -110,8 +110,8 @@ fn one_port_for_all_instances_keeps_their_own_as_targets() {
 
 #[test]
 fn named_ports_of_one_instance_are_ports_of_the_service() {
-    let more = json!({"Ports": [{"Name": "http-web", "Port": 80}, {"Name": "admin", "Port": 81}]});
-    let seen = listed(&Options::default(), json!([instance("a", 0, more)]));
+    let more = json!({"ServicePorts": [{"Name": "http-web", "Port": 80}, {"Name": "admin", "Port": 81}]});
+    let seen = listed(&ConsulOptions::default(), json!([instance("a", 0, more)]));
     assert_eq!(ports(&seen), ["http-web 80 HTTP", "admin 81 UnsupportedProtocol"]);
 }
 
@@ -119,7 +119,7 @@ fn named_ports_of_one_instance_are_ports_of_the_service() {
 fn tagged_addresses_and_names_are_used() {
     let more =
         json!({"TaggedAddresses": {"wan": {"Address": "web.example.com", "Port": 443}}, "Meta": {"external": "1"}});
-    let options = Options { tagged_address: "wan".into(), ..Options::default() };
+    let options = ConsulOptions { tagged_address: "wan".into(), ..ConsulOptions::default() };
     let seen = listed(&options, json!([instance("a", 80, more)]));
     assert_eq!(lines(&seen), ["port-443@web.example.com:443 Healthy 0"]);
     assert_eq!((seen.service.resolution, seen.service.mesh_external), (Resolution::Dns, true));
@@ -128,12 +128,12 @@ fn tagged_addresses_and_names_are_used() {
 #[test]
 fn proxies_and_untagged_instances_are_left_out() {
     let proxy = instance("p", 80, json!({"Kind": "connect-proxy"}));
-    let of = |options: &Options| {
+    let of = |options: &ConsulOptions| {
         listing("web", serde_json::from_value(json!([proxy.clone()])).unwrap(), options, &"".into()).0.is_some()
     };
-    assert!(!of(&Options::default()));
-    assert!(of(&Options { proxies: true, ..Options::default() }));
-    assert!(!of(&Options { proxies: true, tag: "mesh".into(), ..Options::default() }));
+    assert!(!of(&ConsulOptions::default()));
+    assert!(of(&ConsulOptions { proxies: true, ..ConsulOptions::default() }));
+    assert!(!of(&ConsulOptions { proxies: true, tag: "mesh".into(), ..ConsulOptions::default() }));
 }
 
 #[test]
@@ -141,10 +141,10 @@ fn contradictions_and_impossible_names_are_told() {
     let http = instance("a", 80, json!({"Meta": {"protocol": "http"}}));
     let tcp = instance("b", 80, json!({"Meta": {"protocol": "tcp"}}));
     let instances = serde_json::from_value(json!([http, tcp])).unwrap();
-    let (seen, problem) = listing("web", instances, &Options::default(), &"".into());
+    let (seen, problem) = listing("web", instances, &ConsulOptions::default(), &"".into());
     assert_eq!(ports(&seen.unwrap()), ["http-80 80 HTTP"]);
     assert!(problem.unwrap().message.contains("port 80 is HTTP on one instance and TCP on another"));
     let instances = serde_json::from_value(json!([instance("a", 80, json!({}))])).unwrap();
-    let (seen, problem) = listing("no such host", instances, &Options::default(), &"".into());
+    let (seen, problem) = listing("no such host", instances, &ConsulOptions::default(), &"".into());
     assert!(seen.is_none() && problem.unwrap().message.contains("makes no host name"));
 }

@@ -3,11 +3,11 @@
 use model::service::Resolution;
 use serde_json::{Value, json};
 
-use super::super::options::{Options, ServicePer};
-use super::super::wire::Instance;
+use super::super::options::{EurekaOptions, ServicePer};
+use super::super::schema::EurekaInstance;
 use super::listings;
 
-fn instance(id: &str, more: Value) -> Instance {
+fn instance(id: &str, more: Value) -> EurekaInstance {
     let mut all = json!({
         "instanceId": id, "hostName": format!("{id}.example.com"), "app": "SHOP_WEB", "ipAddr": "10.0.0.1",
         "status": "UP", "port": {"$": 8080, "@enabled": "true"}, "securePort": {"$": 8443, "@enabled": "false"},
@@ -18,10 +18,10 @@ fn instance(id: &str, more: Value) -> Instance {
 }
 
 /// `host ports: endpoints` of every service.
-fn shown(options: &Options, instances: &[Instance]) -> Vec<String> {
+fn shown(options: &EurekaOptions, instances: &[EurekaInstance]) -> Vec<String> {
     let (listed, problems) = listings(instances.iter(), options, &"c1".into());
     assert!(problems.is_empty(), "{problems:?}");
-    let line = |listing: &crate::registry::ledger::Listing| {
+    let line = |listing: &crate::registry::diff::ServiceListing| {
         let ports: Vec<String> =
             listing.service.ports.iter().map(|p| format!("{} {}", p.name, p.protocol.as_str())).collect();
         let endpoints = listing.endpoints.iter().map(|e| format!("{}:{} {:?}", e.address(), e.port, e.health));
@@ -33,7 +33,7 @@ fn shown(options: &Options, instances: &[Instance]) -> Vec<String> {
 #[test]
 fn a_service_is_an_app_or_a_virtual_address_or_a_host() {
     let one = [instance("a", json!({}))];
-    let per = |service_per| Options { service_per, ..Options::default() };
+    let per = |service_per| EurekaOptions { service_per, ..EurekaOptions::default() };
     let rest = "port-8080 UnsupportedProtocol: 10.0.0.1:8080 Healthy";
     assert_eq!(shown(&per(ServicePer::App), &one), [format!("shop-web.eureka {rest}")]);
     assert_eq!(shown(&per(ServicePer::VipAddress), &one), [format!("web.eureka {rest}"), format!("www.eureka {rest}")]);
@@ -44,7 +44,7 @@ fn a_service_is_an_app_or_a_virtual_address_or_a_host() {
 fn both_ports_and_a_protocol_from_metadata() {
     let both = json!({"securePort": {"$": 8443, "@enabled": true}, "metadata": {"istio.protocol": "http"}});
     let expected = "shop-web.eureka http-8080 HTTP,https-8443 HTTPS: 10.0.0.1:8080 Healthy, 10.0.0.1:8443 Healthy";
-    assert_eq!(shown(&Options::default(), &[instance("a", both)]), [expected]);
+    assert_eq!(shown(&EurekaOptions::default(), &[instance("a", both)]), [expected]);
 }
 
 #[test]
@@ -58,7 +58,7 @@ fn what_an_operator_set_goes_before_what_the_instance_says() {
         ("DOWN", "UP", "Healthy"),
     ] {
         let one = [instance("a", json!({"status": status, "overriddenStatus": overridden}))];
-        let lines = shown(&Options::default(), &one);
+        let lines = shown(&EurekaOptions::default(), &one);
         assert!(lines[0].ends_with(health), "{status} {overridden}: {lines:?}");
     }
 }
@@ -67,7 +67,7 @@ fn what_an_operator_set_goes_before_what_the_instance_says() {
 fn places_come_from_metadata_then_from_amazon() {
     let amazon = json!({"name": "Amazon", "metadata": {"availability-zone": "eu-west-1a"}});
     let place = |more: Value| {
-        let (listed, _) = listings([instance("a", more)].iter(), &Options::default(), &"".into());
+        let (listed, _) = listings([instance("a", more)].iter(), &EurekaOptions::default(), &"".into());
         listed.values().next().map(|l| l.endpoints[0].locality.to_string()).unwrap()
     };
     assert_eq!(place(json!({"dataCenterInfo": amazon})), "eu-west-1/eu-west-1a");
@@ -77,7 +77,7 @@ fn places_come_from_metadata_then_from_amazon() {
 
 #[test]
 fn one_port_for_all_and_names_instead_of_addresses() {
-    let options = Options { service_port: Some(80), protocol: "http".into(), ..Options::default() };
+    let options = EurekaOptions { service_port: Some(80), protocol: "http".into(), ..EurekaOptions::default() };
     let named = instance("b", json!({"ipAddr": ""}));
     let expected = "shop-web.eureka http-80 HTTP: 10.0.0.1:8080 Healthy, b.example.com:8080 Healthy";
     let both = [instance("a", json!({})), named];

@@ -16,11 +16,11 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tracing::info;
 
-use super::cloudfoundry::CloudFoundry;
-use super::config::{Adapter, Config, Entry};
-use super::consul::Consul;
-use super::dns::Dns;
-use super::eureka::Eureka;
+use super::cloudfoundry::CloudFoundryRegistry;
+use super::config::{Adapter, RegistryConfig, RegistryEntry};
+use super::consul::ConsulRegistry;
+use super::dns::DnsRegistry;
+use super::eureka::EurekaRegistry;
 use crate::source::{ChangeSender, Source, SourceError, SourceTask, spawn};
 use crate::source_set::{SourceSet, StartupWait};
 use crate::watched_file::{FileState, WatchedFile};
@@ -29,54 +29,54 @@ const KEEPING: &str = "; the registries are watched as before";
 
 /// What a registry told that is still there.
 #[derive(Clone, Debug, Default)]
-struct Told {
+struct PublishedKeys {
     services: BTreeSet<ServiceKey>,
     objects: BTreeSet<Key>,
 }
 
 /// All registries of a file.
-pub struct Directory {
+pub struct RegistryConfigFile {
     file: WatchedFile,
-    config: Config,
+    config: RegistryConfig,
     /// The bytes that were looked at last.
     bytes: Option<Vec<u8>>,
     source_set: SourceSet,
     cluster: ClusterId,
     /// Sources that are not of the file, whose names cannot be used in it.
     others: BTreeSet<SourceId>,
-    /// Config stores in their order, which is no part of the file.
+    /// RegistryConfig stores in their order, which is no part of the file.
     stores: Vec<Str>,
-    watched: BTreeMap<SourceId, Watched>,
+    watched: BTreeMap<SourceId, RunningRegistry>,
     is_begun: bool,
 }
 
 /// One registry at work.
-struct Watched {
-    entry: Entry,
+struct RunningRegistry {
+    entry: RegistryEntry,
     stop: CancellationToken,
-    forwarding: JoinHandle<Told>,
+    forwarding: JoinHandle<PublishedKeys>,
 }
 
 /// Starts what watches a registry.
 pub fn watch(
-    entry: &Entry,
+    entry: &RegistryEntry,
     cluster: &ClusterId,
     batches: mpsc::Sender<Batch>,
     end: CancellationToken,
 ) -> Result<SourceTask, String> {
-    let (id, cluster, protection) = (entry.id()?, cluster.clone(), entry.protection());
+    let (id, cluster, guard) = (entry.id()?, cluster.clone(), entry.guard());
     Ok(match entry.adapter()? {
-        Adapter::Consul(options) => spawn(Consul::new(id, options, cluster, protection), batches, end),
-        Adapter::Eureka(options) => spawn(Eureka::new(id, options, cluster, protection), batches, end),
-        Adapter::CloudFoundry(options) => spawn(CloudFoundry::new(id, options, cluster, protection), batches, end),
-        Adapter::Dns(options) => spawn(Dns::new(id, options, cluster, protection), batches, end),
+        Adapter::Consul(options) => spawn(ConsulRegistry::new(id, options, cluster, guard), batches, end),
+        Adapter::Eureka(options) => spawn(EurekaRegistry::new(id, options, cluster, guard), batches, end),
+        Adapter::CloudFoundry(options) => spawn(CloudFoundryRegistry::new(id, options, cluster, guard), batches, end),
+        Adapter::Dns(options) => spawn(DnsRegistry::new(id, options, cluster, guard), batches, end),
     })
 }
 
-impl Directory {
+impl RegistryConfigFile {
     /// The file with what it said at the start.
-    pub fn new(file: &Path, config: Config, cluster: ClusterId, source_set: SourceSet) -> Directory {
-        Directory {
+    pub fn new(file: &Path, config: RegistryConfig, cluster: ClusterId, source_set: SourceSet) -> RegistryConfigFile {
+        RegistryConfigFile {
             file: WatchedFile::new(file),
             config,
             bytes: None,
@@ -91,14 +91,14 @@ impl Directory {
 
     /// Names that the file cannot use, because other sources have them.
     #[must_use]
-    pub fn beside(self, others: BTreeSet<SourceId>) -> Directory {
-        Directory { others, ..self }
+    pub fn beside(self, others: BTreeSet<SourceId>) -> RegistryConfigFile {
+        RegistryConfigFile { others, ..self }
     }
 
-    /// Config stores in the order in which they were given.
+    /// RegistryConfig stores in the order in which they were given.
     #[must_use]
-    pub fn with_stores(self, stores: Vec<Str>) -> Directory {
-        Directory { stores, ..self }
+    pub fn with_stores(self, stores: Vec<Str>) -> RegistryConfigFile {
+        RegistryConfigFile { stores, ..self }
     }
 
     /// Watches what the config describes and nothing else.
@@ -124,7 +124,7 @@ impl Directory {
             };
             let told = match known {
                 Some(known) => known.stopped().await,
-                None => Told::default(),
+                None => PublishedKeys::default(),
             };
             info!(registry = &*id.0, "registry added or changed");
             let started = self.start(entry, awaited, told, sender).map_err(SourceError::Failed)?;
@@ -134,13 +134,19 @@ impl Directory {
         Ok(())
     }
 
-    fn start(&self, entry: Entry, awaited: StartupWait, told: Told, sender: &ChangeSender) -> Result<Watched, String> {
+    fn start(
+        &self,
+        entry: RegistryEntry,
+        awaited: StartupWait,
+        told: PublishedKeys,
+        sender: &ChangeSender,
+    ) -> Result<RunningRegistry, String> {
         let (batches, end) = sender.shared();
         let stop = end.child_token();
         let (sender, inbox) = mpsc::channel(16);
         let running = watch(&entry, &self.cluster, sender, stop.clone())?;
         self.source_set.insert(entry.id()?, running.health.clone(), awaited);
-        Ok(Watched { entry, stop, forwarding: tokio::spawn(forward(inbox, batches, told)) })
+        Ok(RunningRegistry { entry, stop, forwarding: tokio::spawn(forward(inbox, batches, told)) })
     }
 
     /// Ends a registry and takes back what it told, at once.
@@ -156,7 +162,7 @@ impl Directory {
     }
 
     /// What is new in the file; an error where it cannot be used. `None` where it should be looked at again.
-    fn read(&mut self, state: FileState) -> Option<Result<Config, String>> {
+    fn read(&mut self, state: FileState) -> Option<Result<RegistryConfig, String>> {
         let (bytes, is_young) = match state {
             FileState::Unsettled => return None,
             FileState::Absent => return Some(Err("the file is gone".to_owned())),
@@ -176,12 +182,12 @@ impl Directory {
         Some(read)
     }
 
-    fn parsed(&self, bytes: &[u8]) -> Result<Config, String> {
+    fn parsed(&self, bytes: &[u8]) -> Result<RegistryConfig, String> {
         let text = std::str::from_utf8(bytes).map_err(|_| "could not parse the file: not UTF-8".to_owned())?;
         if text.trim().is_empty() {
             return Err("the file is empty: no registry at all is `registries: []`".to_owned());
         }
-        let config = Config::parse(text).map_err(|reason| format!("could not use the file: {reason}"))?;
+        let config = RegistryConfig::parse(text).map_err(|reason| format!("could not use the file: {reason}"))?;
         let mut ids = config.registries.iter().filter_map(|entry| entry.id().ok());
         match ids.find(|id| self.others.contains(id)) {
             Some(taken) => {
@@ -202,7 +208,7 @@ impl Directory {
     }
 }
 
-impl Source for Directory {
+impl Source for RegistryConfigFile {
     fn id(&self) -> SourceId {
         SourceId("registryConfig".into())
     }
@@ -235,16 +241,16 @@ impl Source for Directory {
     }
 }
 
-impl Watched {
+impl RunningRegistry {
     /// Ends it; gives what it told, all of which has been passed on.
-    async fn stopped(self) -> Told {
+    async fn stopped(self) -> PublishedKeys {
         self.stop.cancel();
         // The task is not aborted and does not panic: what it gives is all that was told.
         self.forwarding.await.unwrap_or_default()
     }
 }
 
-impl Told {
+impl PublishedKeys {
     /// Notes one change.
     fn note(&mut self, change: &Change) {
         match change {
@@ -257,8 +263,8 @@ impl Told {
     }
 
     /// What the other told and this one did not.
-    fn missing_from(&self, other: &Told) -> Told {
-        Told {
+    fn missing_from(&self, other: &PublishedKeys) -> PublishedKeys {
+        PublishedKeys {
             services: other.services.difference(&self.services).cloned().collect(),
             objects: other.objects.difference(&self.objects).cloned().collect(),
         }
@@ -273,8 +279,12 @@ impl Told {
 
 /// Passes on what a registry tells and remembers it. What one before it told under the same name is taken back when
 /// this one is in sync and has not told it.
-async fn forward(mut inbox: mpsc::Receiver<Batch>, batches: mpsc::Sender<Batch>, before: Told) -> Told {
-    let (mut before, mut told) = (Some(before), Told::default());
+async fn forward(
+    mut inbox: mpsc::Receiver<Batch>,
+    batches: mpsc::Sender<Batch>,
+    before: PublishedKeys,
+) -> PublishedKeys {
+    let (mut before, mut told) = (Some(before), PublishedKeys::default());
     while let Some(mut batch) = inbox.recv().await {
         batch.changes.iter().for_each(|change| told.note(change));
         if batch.changes.iter().any(|change| matches!(change, Change::Synced)) {
@@ -286,7 +296,7 @@ async fn forward(mut inbox: mpsc::Receiver<Batch>, batches: mpsc::Sender<Batch>,
         }
     }
     // One that never was in sync leaves what was there.
-    let Told { services, objects } = before.unwrap_or_default();
+    let PublishedKeys { services, objects } = before.unwrap_or_default();
     told.services.extend(services);
     told.objects.extend(objects);
     told

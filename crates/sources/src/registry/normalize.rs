@@ -1,20 +1,11 @@
-//! What adapters share when they shape a service: host names, labels, places, identities.
+//! What adapters share when they normalize a service: host names, labels, places, identities.
 //! A registry of names and tags has looser rules than the mesh; what does not fit is bent or refused here.
 
 use std::collections::BTreeMap;
 
 use model::endpoint::{Endpoint, Health, Locality, TlsMode};
 use model::labels::Labels;
-use model::names::{ClusterId, Hostname, Namespace, Str};
-
-/// Where a source stands and what it knows of the mesh.
-#[derive(Clone, Debug)]
-pub struct Mesh {
-    /// Names endpoints of this registry belong to.
-    pub cluster: ClusterId,
-    /// The first part of identities, `cluster.local`.
-    pub trust_domain: Str,
-}
+use model::names::{ClusterId, Hostname, Namespace};
 
 const TLS_MODE_LABEL: &str = "security.istio.io/tlsMode";
 

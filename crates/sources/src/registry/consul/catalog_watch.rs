@@ -11,12 +11,13 @@ use model::names::Str;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
-use super::agents::{Agents, Answer, Progress, Question, Step, escaped};
-use super::options::Options;
-use super::wire::{Check, Instances, Names, NodeName, NodeServices};
-use super::{Seen, instances_of};
-use crate::registry::ledger::MOST_HELD;
-use crate::registry::pace::{Pace, Retry};
+use super::agents::{Agents, CatalogQuery, IndexProgress, IndexStep, QueryResponse, escaped};
+use super::options::ConsulOptions;
+use super::schema::{CatalogServices, ConsulInstances, HealthCheck, NodeName, NodeServices};
+use super::{CatalogEvent, instances_of};
+use crate::backoff::Backoff;
+use crate::registry::diff::MOST_HELD;
+use crate::registry::poll_interval::PollInterval;
 
 /// Connections used at the same time to read what changed.
 const AT_ONCE: usize = 16;
@@ -24,27 +25,31 @@ const CHECKS: &str = "/v1/health/state/any";
 const NODES: &str = "/v1/catalog/nodes";
 
 /// The names there are now, with their tags.
-type Known = Arc<BTreeMap<Str, Vec<String>>>;
+type TagsByService = Arc<BTreeMap<Str, Vec<String>>>;
 /// Checks by node and id.
-type Checks = BTreeMap<(String, String), Check>;
+type Checks = BTreeMap<(String, String), HealthCheck>;
 
 /// The task that follows the lists; it ends with this.
-pub(super) struct Lists {
-    names: watch::Sender<Known>,
+pub(super) struct CatalogWatch {
+    names: watch::Sender<TagsByService>,
     _tasks: JoinSet<()>,
 }
 
-impl Lists {
-    pub(super) fn start(agents: Arc<Agents>, events: mpsc::Sender<Seen>, options: &Options) -> Lists {
-        let (names, wanted) = watch::channel(Known::default());
+impl CatalogWatch {
+    pub(super) fn start(
+        agents: Arc<Agents>,
+        events: mpsc::Sender<CatalogEvent>,
+        options: &ConsulOptions,
+    ) -> CatalogWatch {
+        let (names, wanted) = watch::channel(TagsByService::default());
         let (failing, checks) = watch::channel(None);
         let mut tasks = JoinSet::new();
         tasks.spawn(watch_checks(agents.clone(), events.clone(), failing, options.clone()));
-        let reader = Reader {
+        let reader = CatalogReader {
             agents,
             events,
             options: options.clone(),
-            names: Known::default(),
+            names: TagsByService::default(),
             by_node: BTreeMap::new(),
             checks: Checks::new(),
             due: BTreeSet::new(),
@@ -52,11 +57,11 @@ impl Lists {
             sweep: true,
         };
         tasks.spawn(reader.run(wanted, checks));
-        Lists { names, _tasks: tasks }
+        CatalogWatch { names, _tasks: tasks }
     }
 
     /// Called for every answer about names, changed or not: the answer itself says that something was registered.
-    pub(super) fn follow(&self, names: Names, selected: &BTreeSet<Str>) {
+    pub(super) fn follow(&self, names: CatalogServices, selected: &BTreeSet<Str>) {
         let known = selected.iter().map(|name| (name.clone(), names.get(&**name).cloned().unwrap_or_default()));
         self.names.send_replace(Arc::new(known.collect()));
     }
@@ -64,69 +69,70 @@ impl Lists {
 
 async fn watch_checks(
     agents: Arc<Agents>,
-    events: mpsc::Sender<Seen>,
+    events: mpsc::Sender<CatalogEvent>,
     failing: watch::Sender<Option<Checks>>,
-    options: Options,
+    options: ConsulOptions,
 ) {
     let parameters = format!("&filter={}", escaped("Status != \"passing\""));
-    let (mut progress, mut retry, mut pace) = (Progress::default(), Retry::default(), Pace::new(options.interval.0));
+    let (mut progress, mut backoff, mut poll) =
+        (IndexProgress::default(), Backoff::default(), PollInterval::new(options.interval.0));
     loop {
-        pace.turn().await;
-        let question = Question { path: CHECKS, parameters: &parameters, index: progress.index };
-        let event = match agents.ask::<Vec<Check>>(question).await {
+        poll.ready().await;
+        let question = CatalogQuery { path: CHECKS, parameters: &parameters, index: progress.index };
+        let event = match agents.ask::<Vec<HealthCheck>>(question).await {
             Ok(answer) => {
-                retry.succeeded();
-                if progress.step(&answer) == Step::Anew {
+                backoff.reset();
+                if progress.step(&answer) == IndexStep::Anew {
                     continue;
                 }
                 let by_id = answer.value.into_iter().map(|check| ((check.node.clone(), check.check_id.clone()), check));
                 failing.send_replace(Some(by_id.collect()));
-                Seen::Same(CHECKS.into())
+                CatalogEvent::Same(CHECKS.into())
             }
             Err(reason) => {
-                progress = Progress::default();
-                Seen::Unread(CHECKS.into(), reason)
+                progress = IndexProgress::default();
+                CatalogEvent::Unread(CHECKS.into(), reason)
             }
         };
-        let is_unread = matches!(event, Seen::Unread(..));
+        let is_unread = matches!(event, CatalogEvent::Unread(..));
         if events.send(event).await.is_err() {
             return;
         }
         if is_unread {
-            retry.wait().await;
+            backoff.wait().await;
         }
     }
 }
 
 /// Finds out what changed and reads it.
-struct Reader {
+struct CatalogReader {
     agents: Arc<Agents>,
-    events: mpsc::Sender<Seen>,
-    options: Options,
-    names: Known,
+    events: mpsc::Sender<CatalogEvent>,
+    options: ConsulOptions,
+    names: TagsByService,
     /// Of every node: its instances by id, each with its service and the index of its last change.
     by_node: BTreeMap<String, BTreeMap<String, (Str, u64)>>,
     checks: Checks,
     /// Services to read.
     due: BTreeSet<Str>,
-    /// Instances, by node and id, of services that were read after the last look at nodes. One may have come between
+    /// ConsulInstances, by node and id, of services that were read after the last look at nodes. One may have come between
     /// the two and be gone before the next look, which then finds no difference.
     read: BTreeMap<Str, Vec<(String, String)>>,
     /// Something was registered somewhere.
     sweep: bool,
 }
 
-impl Reader {
-    async fn run(mut self, mut names: watch::Receiver<Known>, mut checks: watch::Receiver<Option<Checks>>) {
-        let (mut retry, mut pace) = (Retry::default(), Pace::new(self.options.interval.0));
+impl CatalogReader {
+    async fn run(mut self, mut names: watch::Receiver<TagsByService>, mut checks: watch::Receiver<Option<Checks>>) {
+        let (mut backoff, mut poll) = (Backoff::default(), PollInterval::new(self.options.interval.0));
         loop {
             let is_idle = self.due.is_empty() && !self.sweep;
             tokio::select! {
                 changed = names.changed() => if changed.is_err() { return },
                 changed = checks.changed() => if changed.is_err() { return },
-                () = retry.wait(), if !is_idle => {}
+                () = backoff.wait(), if !is_idle => {}
             }
-            pace.turn().await;
+            poll.ready().await;
             let now = names.borrow_and_update().clone();
             self.renamed(now);
             let failing = checks.borrow_and_update().clone();
@@ -135,12 +141,12 @@ impl Reader {
                 return;
             }
             if self.due.is_empty() && !self.sweep {
-                retry.succeeded();
+                backoff.reset();
             }
         }
     }
 
-    fn renamed(&mut self, now: Known) {
+    fn renamed(&mut self, now: TagsByService) {
         if Arc::ptr_eq(&self.names, &now) {
             return;
         }
@@ -170,9 +176,9 @@ impl Reader {
             match self.swept().await {
                 Ok(()) => {
                     self.sweep = false;
-                    self.tell(Seen::Same(NODES.into())).await?;
+                    self.tell(CatalogEvent::Same(NODES.into())).await?;
                 }
-                Err(reason) => self.tell(Seen::Unread(NODES.into(), reason)).await?,
+                Err(reason) => self.tell(CatalogEvent::Unread(NODES.into(), reason)).await?,
             }
         }
         let due: Vec<Str> = std::mem::take(&mut self.due).into_iter().filter(|n| self.names.contains_key(n)).collect();
@@ -180,8 +186,8 @@ impl Reader {
         let mut reading = stream::iter(due)
             .map(async |name| {
                 let (path, parameters) = instances_of(&name, options);
-                let question = Question { path: &path, parameters: &parameters, index: 0 };
-                let answer: Result<Answer<Instances>, String> = agents.ask(question).await;
+                let question = CatalogQuery { path: &path, parameters: &parameters, index: 0 };
+                let answer: Result<QueryResponse<ConsulInstances>, String> = agents.ask(question).await;
                 (name, answer)
             })
             .buffer_unordered(AT_ONCE);
@@ -191,11 +197,11 @@ impl Reader {
                 Ok(answer) => {
                     let ids = answer.value.0.iter().map(|i| (i.node.node.clone(), i.service.id.clone()));
                     self.read.insert(name.clone(), ids.collect());
-                    Seen::Instances(name, answer)
+                    CatalogEvent::Instances(name, answer)
                 }
                 Err(reason) => {
                     unread.insert(name.clone());
-                    Seen::Unread(name, reason)
+                    CatalogEvent::Unread(name, reason)
                 }
             };
             self.events.send(event).await.map_err(|_| ())?;
@@ -205,14 +211,14 @@ impl Reader {
         Ok(())
     }
 
-    async fn tell(&self, event: Seen) -> Result<(), ()> {
+    async fn tell(&self, event: CatalogEvent) -> Result<(), ()> {
         self.events.send(event).await.map_err(|_| ())
     }
 
     /// Makes due every service of which an instance came, went or changed since the last time.
     async fn swept(&mut self) -> Result<(), String> {
-        let question = Question { path: NODES, parameters: "", index: 0 };
-        let nodes: Answer<Vec<NodeName>> = self.agents.ask(question).await?;
+        let question = CatalogQuery { path: NODES, parameters: "", index: 0 };
+        let nodes: QueryResponse<Vec<NodeName>> = self.agents.ask(question).await?;
         // Where nodes outnumber services it is cheaper to read the services.
         if nodes.value.len() > self.names.len() {
             self.due.extend(self.names.keys().cloned());
@@ -224,7 +230,7 @@ impl Reader {
             .map(async |NodeName { node }| {
                 let path = format!("/v1/catalog/node-services/{}", escaped(&node));
                 let answer =
-                    agents.ask::<Option<NodeServices>>(Question { path: &path, parameters: "", index: 0 }).await;
+                    agents.ask::<Option<NodeServices>>(CatalogQuery { path: &path, parameters: "", index: 0 }).await;
                 answer.map(|answer| (node, answer.value.unwrap_or_default()))
             })
             .buffer_unordered(AT_ONCE);

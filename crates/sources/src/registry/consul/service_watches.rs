@@ -7,11 +7,12 @@ use model::names::Str;
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::AbortHandle;
 
-use super::agents::{Agents, Progress, Question, Step};
-use super::options::Options;
-use super::wire::{Instance, Instances};
-use super::{Seen, instances_of};
-use crate::registry::pace::{Pace, Retry};
+use super::agents::{Agents, CatalogQuery, IndexProgress, IndexStep};
+use super::options::ConsulOptions;
+use super::schema::{ConsulInstance, ConsulInstances};
+use super::{CatalogEvent, instances_of};
+use crate::backoff::Backoff;
+use crate::registry::poll_interval::PollInterval;
 
 /// Services read at the same time where nothing is waited for: at the start and after a failure.
 const AT_ONCE: usize = 16;
@@ -19,7 +20,7 @@ const AT_ONCE: usize = 16;
 /// Watchers by service. A service that is gone must not be asked for: Consul answers such a question on every
 /// change of anything.
 #[derive(Debug)]
-pub(super) struct Each {
+pub(super) struct ServiceWatches {
     watchers: BTreeMap<Str, Watcher>,
     turns: Arc<Semaphore>,
 }
@@ -33,19 +34,19 @@ impl Drop for Watcher {
     }
 }
 
-impl Default for Each {
-    fn default() -> Each {
-        Each { watchers: BTreeMap::new(), turns: Arc::new(Semaphore::new(AT_ONCE)) }
+impl Default for ServiceWatches {
+    fn default() -> ServiceWatches {
+        ServiceWatches { watchers: BTreeMap::new(), turns: Arc::new(Semaphore::new(AT_ONCE)) }
     }
 }
 
-impl Each {
+impl ServiceWatches {
     pub(super) fn follow(
         &mut self,
         names: &BTreeSet<Str>,
         agents: &Arc<Agents>,
-        events: &mpsc::Sender<Seen>,
-        options: &Options,
+        events: &mpsc::Sender<CatalogEvent>,
+        options: &ConsulOptions,
     ) {
         self.watchers.retain(|name, watcher| names.contains(name) && !watcher.0.is_finished());
         for name in names {
@@ -57,32 +58,40 @@ impl Each {
     }
 }
 
-async fn watch(name: Str, agents: Arc<Agents>, events: mpsc::Sender<Seen>, turns: Arc<Semaphore>, options: Options) {
+async fn watch(
+    name: Str,
+    agents: Arc<Agents>,
+    events: mpsc::Sender<CatalogEvent>,
+    turns: Arc<Semaphore>,
+    options: ConsulOptions,
+) {
     let (path, parameters) = instances_of(&name, &options);
-    let (mut progress, mut retry, mut pace) = (Progress::default(), Retry::default(), Pace::new(options.interval.0));
+    let (mut progress, mut backoff, mut poll) =
+        (IndexProgress::default(), Backoff::default(), PollInterval::new(options.interval.0));
     let mut there = BTreeSet::new();
     loop {
-        pace.turn().await;
+        poll.ready().await;
         // A question that waits needs no turn: the agent answers it when there is something to say.
         let turn = if progress.index == 0 { turns.acquire().await.ok() } else { None };
-        let question = Question { path: &path, parameters: &parameters, index: progress.index };
-        let outcome = agents.ask_whole(question, &mut there, |all: &Instances| all.0.iter().map(id).collect()).await;
+        let question = CatalogQuery { path: &path, parameters: &parameters, index: progress.index };
+        let outcome =
+            agents.ask_whole(question, &mut there, |all: &ConsulInstances| all.0.iter().map(id).collect()).await;
         drop(turn);
         let event = match outcome {
             Ok(answer) => {
-                retry.succeeded();
+                backoff.reset();
                 match progress.step(&answer) {
-                    Step::Anew => continue,
-                    Step::Same => Seen::Same(name.clone()),
-                    Step::New => Seen::Instances(name.clone(), answer),
+                    IndexStep::Anew => continue,
+                    IndexStep::Same => CatalogEvent::Same(name.clone()),
+                    IndexStep::New => CatalogEvent::Instances(name.clone(), answer),
                 }
             }
             Err(reason) => {
-                progress = Progress::default();
-                if events.send(Seen::Unread(name.clone(), reason)).await.is_err() {
+                progress = IndexProgress::default();
+                if events.send(CatalogEvent::Unread(name.clone(), reason)).await.is_err() {
                     return;
                 }
-                retry.wait().await;
+                backoff.wait().await;
                 continue;
             }
         };
@@ -93,6 +102,6 @@ async fn watch(name: Str, agents: Arc<Agents>, events: mpsc::Sender<Seen>, turns
 }
 
 /// An instance is known by its node and its id there.
-fn id(instance: &Instance) -> String {
+fn id(instance: &ConsulInstance) -> String {
     format!("{}/{}", instance.node.node, instance.service.id)
 }

@@ -30,12 +30,12 @@ pub(super) struct Applications {
 pub(super) struct Application {
     pub(super) name: String,
     #[serde(deserialize_with = "one_or_many")]
-    pub(super) instance: Vec<Instance>,
+    pub(super) instance: Vec<EurekaInstance>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub(super) struct Instance {
+pub(super) struct EurekaInstance {
     pub(super) instance_id: String,
     pub(super) host_name: String,
     pub(super) app: String,
@@ -76,7 +76,7 @@ impl PortField {
     }
 }
 
-impl Instance {
+impl EurekaInstance {
     /// Old servers give no id: the host name was it.
     pub(super) fn id(&self) -> &str {
         if self.instance_id.is_empty() { &self.host_name } else { &self.instance_id }
@@ -92,7 +92,7 @@ impl Instance {
 }
 
 /// The hash code that a server would give to these instances.
-pub(super) fn hash_code<'a>(instances: impl Iterator<Item = &'a Instance>) -> String {
+pub(super) fn hash_code<'a>(instances: impl Iterator<Item = &'a EurekaInstance>) -> String {
     let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
     for instance in instances {
         *counts.entry(&instance.status).or_default() += 1;

@@ -17,14 +17,14 @@ use crate::source::{ChangeSender, SourceError};
 /// One service as a registry has it now. Endpoints that are not well are listed too, with their health:
 /// a service with none at all is another thing than one whose endpoints all fail.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Listing {
+pub struct ServiceListing {
     pub service: Arc<Service>,
     pub endpoints: Arc<[Endpoint]>,
 }
 
 /// When the sudden loss of most of a registry is not believed at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Protection {
+pub struct MassLossGuard {
     /// A loss of this share of all endpoints at one moment is held back; 0 for none ever.
     pub lost_percent: u8,
     /// Registries with fewer endpoints may lose them all.
@@ -33,9 +33,9 @@ pub struct Protection {
     pub hold_for: Duration,
 }
 
-impl Default for Protection {
-    fn default() -> Protection {
-        Protection { lost_percent: 90, at_least: 10, hold_for: Duration::from_secs(60) }
+impl Default for MassLossGuard {
+    fn default() -> MassLossGuard {
+        MassLossGuard { lost_percent: 90, at_least: 10, hold_for: Duration::from_secs(60) }
     }
 }
 
@@ -45,13 +45,13 @@ pub(crate) const MOST_HELD: usize = 1_000_000;
 
 /// Services by the name that they have in the registry.
 #[derive(Debug)]
-pub struct Ledger {
-    protection: Protection,
+pub struct RegistryDiff {
+    guard: MassLossGuard,
     /// Services and endpoints that may be listed, together.
     most: usize,
     /// Services that are not listed as they are now, because there would be too many.
     refused: BTreeSet<Str>,
-    listed: BTreeMap<Str, Listing>,
+    listed: BTreeMap<Str, ServiceListing>,
     /// Which of the registry's names stand for a host. More than one is a mistake; the first is told.
     claims: BTreeMap<ServiceKey, BTreeSet<Str>>,
     endpoints: usize,
@@ -62,10 +62,10 @@ pub struct Ledger {
     is_synced: bool,
 }
 
-impl Ledger {
-    pub fn new(protection: Protection) -> Ledger {
-        Ledger {
-            protection,
+impl RegistryDiff {
+    pub fn new(guard: MassLossGuard) -> RegistryDiff {
+        RegistryDiff {
+            guard,
             most: MOST_HELD,
             refused: BTreeSet::new(),
             listed: BTreeMap::new(),
@@ -83,12 +83,12 @@ impl Ledger {
         self.listed.keys()
     }
 
-    pub fn get(&self, name: &str) -> Option<&Listing> {
+    pub fn get(&self, name: &str) -> Option<&ServiceListing> {
         self.listed.get(name)
     }
 
     /// Lists a service, new or changed. `None` where the registry has it but it cannot be told.
-    pub fn put(&mut self, name: &Str, listing: Option<Listing>) {
+    pub fn put(&mut self, name: &Str, listing: Option<ServiceListing>) {
         if !self.fits(name, listing.as_ref()) {
             self.refused.insert(name.clone());
             return;
@@ -109,7 +109,7 @@ impl Ledger {
     }
 
     /// Takes the whole list of a registry: what is not in it is gone. False where the loss is held back.
-    pub fn replace(&mut self, all: BTreeMap<Str, Listing>, now: Instant) -> bool {
+    pub fn replace(&mut self, all: BTreeMap<Str, ServiceListing>, now: Instant) -> bool {
         let left = all.values().map(|listing| listing.endpoints.len()).sum();
         if !self.believes(left, now) {
             return false;
@@ -147,13 +147,13 @@ impl Ledger {
 
     /// When a loss that is held back will be believed.
     pub fn held_until(&self) -> Option<Instant> {
-        self.held.as_ref().map(|(since, _)| *since + self.protection.hold_for)
+        self.held.as_ref().map(|(since, _)| *since + self.guard.hold_for)
     }
 
     /// Sends what is new, with the problems of the adapter and of the list itself.
     pub async fn send(&mut self, sender: &ChangeSender, problems: Vec<Problem>) -> Result<(), SourceError> {
         self.note(problems);
-        sender.health().holds(self.claims.len(), self.endpoints);
+        sender.health().set_size(self.claims.len(), self.endpoints);
         sender.send(std::mem::take(&mut self.pending)).await
     }
 
@@ -180,9 +180,9 @@ impl Ledger {
         }
     }
 
-    fn fits(&self, name: &Str, listing: Option<&Listing>) -> bool {
+    fn fits(&self, name: &Str, listing: Option<&ServiceListing>) -> bool {
         let Some(listing) = listing else { return true };
-        let size = |listing: &Listing| listing.endpoints.len() + 1;
+        let size = |listing: &ServiceListing| listing.endpoints.len() + 1;
         let others = self.listed.len() + self.endpoints - self.listed.get(name).map_or(0, size);
         others + size(listing) <= self.most
     }
@@ -198,11 +198,11 @@ impl Ledger {
         Some(Problem::error("registry", message))
     }
 
-    fn told(&self, key: &ServiceKey) -> Option<&Listing> {
+    fn told(&self, key: &ServiceKey) -> Option<&ServiceListing> {
         self.listed.get(self.claims.get(key)?.first()?)
     }
 
-    fn exchange(&mut self, name: &Str, before: Option<ServiceKey>, listing: Option<Listing>) {
+    fn exchange(&mut self, name: &Str, before: Option<ServiceKey>, listing: Option<ServiceListing>) {
         if let Some(key) = before {
             let of_key = self.claims.entry(key.clone()).or_default();
             of_key.remove(name);
@@ -222,7 +222,7 @@ impl Ledger {
     }
 
     fn believes(&mut self, left: usize, now: Instant) -> bool {
-        let Protection { lost_percent, at_least, hold_for } = self.protection;
+        let MassLossGuard { lost_percent, at_least, hold_for } = self.guard;
         let lost = self.endpoints.saturating_sub(left);
         let is_sudden = lost_percent > 0
             && self.endpoints >= at_least.max(1)
@@ -245,7 +245,12 @@ impl Ledger {
     }
 }
 
-fn difference(key: &ServiceKey, before: Option<&Listing>, after: Option<&Listing>, changes: &mut Vec<Change>) {
+fn difference(
+    key: &ServiceKey,
+    before: Option<&ServiceListing>,
+    after: Option<&ServiceListing>,
+    changes: &mut Vec<Change>,
+) {
     match (before, after) {
         (None, None) => {}
         (Some(_), None) => {

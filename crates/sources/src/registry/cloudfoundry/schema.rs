@@ -57,11 +57,11 @@ pub struct InternalRouteWithBackends {
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct BackendSet {
     #[prost(message, repeated, tag = "1")]
-    pub backends: Vec<Backend>,
+    pub backends: Vec<RouteBackend>,
 }
 
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, prost::Message)]
-pub struct Backend {
+pub struct RouteBackend {
     #[prost(string, tag = "1")]
     pub address: String,
     #[prost(uint32, tag = "2")]

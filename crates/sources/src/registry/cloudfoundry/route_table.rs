@@ -2,10 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::wire::{Backend, BackendSet, InternalRoutesResponse, RouteWithBackends, RoutesResponse};
+use super::schema::{BackendSet, InternalRoutesResponse, RouteBackend, RouteWithBackends, RoutesResponse};
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Picture {
+pub(super) struct RouteTable {
     pub(super) routes: BTreeMap<RouteKey, Route>,
     /// By host.
     pub(super) internal: BTreeMap<String, InternalRoute>,
@@ -23,18 +23,18 @@ pub(super) struct RouteKey {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Route {
     pub(super) weight: u32,
-    pub(super) backends: BTreeSet<Backend>,
+    pub(super) backends: BTreeSet<RouteBackend>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct InternalRoute {
     pub(super) vip: String,
-    pub(super) backends: BTreeSet<Backend>,
+    pub(super) backends: BTreeSet<RouteBackend>,
 }
 
-impl Picture {
-    pub(super) fn new(routes: RoutesResponse, internal: InternalRoutesResponse) -> Picture {
-        let mut picture = Picture::default();
+impl RouteTable {
+    pub(super) fn new(routes: RoutesResponse, internal: InternalRoutesResponse) -> RouteTable {
+        let mut route_table = RouteTable::default();
         let of_old = routes.backends.into_iter().map(|(hostname, backends)| RouteWithBackends {
             hostname,
             backends: Some(backends),
@@ -46,16 +46,16 @@ impl Picture {
                 path: plain_path(&route.path),
                 process: route.capi_process_guid,
             };
-            let known = picture.routes.entry(key).or_default();
+            let known = route_table.routes.entry(key).or_default();
             known.weight = known.weight.max(u32::try_from(route.route_weight).unwrap_or_default());
             known.backends.extend(listed(route.backends));
         }
         for route in internal.internal_routes {
-            let known = picture.internal.entry(route.hostname.to_ascii_lowercase()).or_default();
+            let known = route_table.internal.entry(route.hostname.to_ascii_lowercase()).or_default();
             known.vip = route.vip;
             known.backends.extend(listed(route.backends));
         }
-        picture
+        route_table
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -64,7 +64,7 @@ impl Picture {
 
     /// Adds what `before` had and this has not: whole routes, and backends of routes without any. Gives the number of
     /// routes that are more than what was listed.
-    pub(super) fn keep(&mut self, before: &Picture) -> usize {
+    pub(super) fn keep(&mut self, before: &RouteTable) -> usize {
         let mut kept = 0;
         for (key, had) in &before.routes {
             let has = self.routes.entry(key.clone()).or_insert_with(|| absent(had, &mut kept));
@@ -83,7 +83,7 @@ fn absent<T: Clone>(had: &T, kept: &mut usize) -> T {
     had.clone()
 }
 
-fn refill(has: &mut BTreeSet<Backend>, had: &BTreeSet<Backend>, kept: &mut usize) {
+fn refill(has: &mut BTreeSet<RouteBackend>, had: &BTreeSet<RouteBackend>, kept: &mut usize) {
     if has.is_empty() && !had.is_empty() {
         has.clone_from(had);
         *kept += 1;
@@ -95,6 +95,6 @@ fn plain_path(path: &str) -> String {
     if path.is_empty() { String::new() } else { format!("/{path}") }
 }
 
-fn listed(set: Option<BackendSet>) -> Vec<Backend> {
+fn listed(set: Option<BackendSet>) -> Vec<RouteBackend> {
     set.map(|set| set.backends).unwrap_or_default()
 }

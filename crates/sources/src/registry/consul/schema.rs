@@ -6,18 +6,18 @@ use std::fmt;
 use serde::de::{Error as _, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
-/// Names of services with all tags of their instances.
-pub(super) type Names = BTreeMap<String, Vec<String>>;
+/// CatalogServices of services with all tags of their instances.
+pub(super) type CatalogServices = BTreeMap<String, Vec<String>>;
 
-/// Instances that one service may have: what is known of each is kept by several lists.
+/// ConsulInstances that one service may have: what is known of each is kept by several lists.
 const MOST_INSTANCES: usize = 100_000;
 
 /// All instances of a service.
 #[derive(Debug, Default)]
-pub(super) struct Instances(pub(super) Vec<Instance>);
+pub(super) struct ConsulInstances(pub(super) Vec<ConsulInstance>);
 
-impl<'de> Deserialize<'de> for Instances {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Instances, D::Error> {
+impl<'de> Deserialize<'de> for ConsulInstances {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<ConsulInstances, D::Error> {
         deserializer.deserialize_seq(InstancesVisitor)
     }
 }
@@ -25,13 +25,13 @@ impl<'de> Deserialize<'de> for Instances {
 struct InstancesVisitor;
 
 impl<'de> Visitor<'de> for InstancesVisitor {
-    type Value = Instances;
+    type Value = ConsulInstances;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a list of instances")
     }
 
-    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Instances, A::Error> {
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<ConsulInstances, A::Error> {
         let mut all = Vec::new();
         while let Some(instance) = items.next_element()? {
             if all.len() == MOST_INSTANCES {
@@ -39,23 +39,23 @@ impl<'de> Visitor<'de> for InstancesVisitor {
             }
             all.push(instance);
         }
-        Ok(Instances(all))
+        Ok(ConsulInstances(all))
     }
 }
 
 /// One instance of a service with the checks of its node and of itself.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
-pub(super) struct Instance {
-    pub(super) node: Node,
-    pub(super) service: Service,
+pub(super) struct ConsulInstance {
+    pub(super) node: ConsulNode,
+    pub(super) service: ConsulService,
     #[serde(deserialize_with = "or_default")]
-    pub(super) checks: Vec<Check>,
+    pub(super) checks: Vec<HealthCheck>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
-pub(super) struct Node {
+pub(super) struct ConsulNode {
     pub(super) node: String,
     pub(super) address: String,
     pub(super) datacenter: String,
@@ -63,12 +63,12 @@ pub(super) struct Node {
     pub(super) tagged_addresses: BTreeMap<String, String>,
     #[serde(deserialize_with = "or_default")]
     pub(super) meta: BTreeMap<String, String>,
-    pub(super) locality: Option<Locality>,
+    pub(super) locality: Option<ConsulLocality>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
-pub(super) struct Service {
+pub(super) struct ConsulService {
     #[serde(rename = "ID")]
     pub(super) id: String,
     pub(super) service: String,
@@ -77,15 +77,15 @@ pub(super) struct Service {
     pub(super) tags: Vec<String>,
     pub(super) address: String,
     #[serde(deserialize_with = "or_default")]
-    pub(super) tagged_addresses: BTreeMap<String, Address>,
+    pub(super) tagged_addresses: BTreeMap<String, TaggedAddress>,
     #[serde(deserialize_with = "or_default")]
     pub(super) meta: BTreeMap<String, String>,
     pub(super) port: u16,
     /// Since 1.22: several ports of one instance.
     #[serde(deserialize_with = "or_default")]
-    pub(super) ports: Vec<NamedPort>,
+    pub(super) ports: Vec<ConsulPort>,
     pub(super) weights: Option<Weights>,
-    pub(super) locality: Option<Locality>,
+    pub(super) locality: Option<ConsulLocality>,
     pub(super) namespace: String,
     pub(super) partition: String,
     pub(super) modify_index: u64,
@@ -93,14 +93,14 @@ pub(super) struct Service {
 
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
-pub(super) struct NamedPort {
+pub(super) struct ConsulPort {
     pub(super) name: String,
     pub(super) port: u16,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
-pub(super) struct Address {
+pub(super) struct TaggedAddress {
     pub(super) address: String,
     pub(super) port: u16,
 }
@@ -114,14 +114,14 @@ pub(super) struct Weights {
 
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
-pub(super) struct Locality {
+pub(super) struct ConsulLocality {
     pub(super) region: String,
     pub(super) zone: String,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
-pub(super) struct Check {
+pub(super) struct HealthCheck {
     pub(super) node: String,
     #[serde(rename = "CheckID")]
     pub(super) check_id: String,
@@ -144,7 +144,7 @@ pub(super) struct NodeName {
 #[serde(rename_all = "PascalCase", default)]
 pub(super) struct NodeServices {
     #[serde(deserialize_with = "or_default")]
-    pub(super) services: Vec<Service>,
+    pub(super) services: Vec<ConsulService>,
 }
 
 fn or_default<'de, T: Default + Deserialize<'de>, D: Deserializer<'de>>(deserializer: D) -> Result<T, D::Error> {

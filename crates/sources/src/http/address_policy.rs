@@ -14,7 +14,7 @@ use tower::Service;
 
 /// Which addresses may be connected to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Reach {
+pub enum AddressPolicy {
     /// What an operator wrote down: every address.
     #[default]
     Anywhere,
@@ -27,7 +27,7 @@ pub enum Reach {
     Except { allowed: Blocks, blocked: Blocks },
 }
 
-impl Reach {
+impl AddressPolicy {
     /// Whether an address may be connected to. An IPv6 address that carries an IPv4 address is also judged by that
     /// one: a translator or a tunnel on the way would deliver the packets there.
     pub fn admits(&self, address: IpAddr) -> bool {
@@ -39,10 +39,10 @@ impl Reach {
     /// Judges one form of the address. An operator may allow the address as written, or what it carries.
     fn admits_form(&self, address: IpAddr, form: IpAddr) -> bool {
         match self {
-            Reach::Anywhere => true,
-            Reach::Remote => !is_own(form),
-            Reach::Public => !is_own(form) && !is_private(form),
-            Reach::Except { allowed, blocked } => {
+            AddressPolicy::Anywhere => true,
+            AddressPolicy::Remote => !is_own(form),
+            AddressPolicy::Public => !is_own(form) && !is_private(form),
+            AddressPolicy::Except { allowed, blocked } => {
                 let is_allowed = allowed.contains(form) || allowed.contains(address);
                 !blocked.contains(form) && (is_allowed || !is_own(form))
             }
@@ -118,44 +118,44 @@ fn is_private(address: IpAddr) -> bool {
 
 /// The address that was found and may not be used.
 #[derive(Debug)]
-pub(super) struct Refused(pub(super) IpAddr);
+pub(super) struct ForbiddenAddress(pub(super) IpAddr);
 
-impl fmt::Display for Refused {
+impl fmt::Display for ForbiddenAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "connections to {} are not allowed", self.0)
     }
 }
 
-impl std::error::Error for Refused {}
+impl std::error::Error for ForbiddenAddress {}
 
 /// The system's resolver, with what may not be reached left out.
 #[derive(Clone, Debug)]
-pub(super) struct Resolver(Reach);
+pub(super) struct CheckedResolver(AddressPolicy);
 
-impl Resolver {
-    pub(super) fn new(reach: Reach) -> Resolver {
-        Resolver(reach)
+impl CheckedResolver {
+    pub(super) fn new(policy: AddressPolicy) -> CheckedResolver {
+        CheckedResolver(policy)
     }
 }
 
-type Failure = Box<dyn std::error::Error + Send + Sync>;
+type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
-impl Service<Name> for Resolver {
+impl Service<Name> for CheckedResolver {
     type Response = vec::IntoIter<SocketAddr>;
-    type Error = Failure;
-    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Failure>> + Send>>;
+    type Error = BoxError;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, BoxError>> + Send>>;
 
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Failure>> {
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
         Poll::Ready(Ok(()))
     }
 
     fn call(&mut self, name: Name) -> Self::Future {
-        let reach = self.0.clone();
+        let policy = self.0.clone();
         Box::pin(async move {
             let found: Vec<SocketAddr> = tokio::net::lookup_host((name.as_str(), 0)).await?.collect();
-            let (admitted, refused): (Vec<_>, Vec<_>) = found.into_iter().partition(|a| reach.admits(a.ip()));
+            let (admitted, refused): (Vec<_>, Vec<_>) = found.into_iter().partition(|a| policy.admits(a.ip()));
             match refused.first() {
-                Some(first) if admitted.is_empty() => Err(Refused(first.ip()).into()),
+                Some(first) if admitted.is_empty() => Err(ForbiddenAddress(first.ip()).into()),
                 _ => Ok(admitted.into_iter()),
             }
         })
@@ -166,13 +166,15 @@ impl Service<Name> for Resolver {
 mod tests {
     use model::settings::Blocks;
 
-    use super::Reach;
+    use super::AddressPolicy;
 
     #[test]
     fn exceptions_widen_and_narrow_what_is_remote() {
         let blocks = |texts: &[&str]| Blocks(texts.iter().map(|text| text.parse().unwrap()).collect());
-        let reach =
-            Reach::Except { allowed: blocks(&["127.0.0.0/8"]), blocked: blocks(&["10.0.0.0/8", "127.0.0.2/32"]) };
+        let policy = AddressPolicy::Except {
+            allowed: blocks(&["127.0.0.0/8"]),
+            blocked: blocks(&["10.0.0.0/8", "127.0.0.2/32"]),
+        };
         for (address, admitted) in [
             ("127.0.0.1", true),
             ("::ffff:127.0.0.1", true),
@@ -183,7 +185,7 @@ mod tests {
             ("::1", false),
             ("169.254.169.254", false),
         ] {
-            assert_eq!(reach.admits(address.parse().unwrap()), admitted, "{address}");
+            assert_eq!(policy.admits(address.parse().unwrap()), admitted, "{address}");
         }
     }
 
@@ -208,8 +210,12 @@ mod tests {
             ("224.0.0.1", false, false),
         ] {
             let address = address.parse().unwrap();
-            assert_eq!((Reach::Remote.admits(address), Reach::Public.admits(address)), (remote, public), "{address}");
-            assert!(Reach::Anywhere.admits(address));
+            assert_eq!(
+                (AddressPolicy::Remote.admits(address), AddressPolicy::Public.admits(address)),
+                (remote, public),
+                "{address}"
+            );
+            assert!(AddressPolicy::Anywhere.admits(address));
         }
     }
 
@@ -237,21 +243,21 @@ mod tests {
         let own = ["127.0.0.1", "169.254.169.254", "192.0.0.192", "168.63.129.16", "100.100.100.200", "0.0.0.0"];
         for v4 in own.into_iter().chain(["255.255.255.255", "224.0.0.1", "0.1.2.3"]) {
             for form in [v4.to_owned()].into_iter().chain(forms(v4)) {
-                assert!(!Reach::Remote.admits(form.parse().unwrap()), "{form} leads to {v4}");
+                assert!(!AddressPolicy::Remote.admits(form.parse().unwrap()), "{form} leads to {v4}");
             }
         }
         for form in forms("10.1.2.3") {
-            assert!(!Reach::Public.admits(form.parse().unwrap()), "{form} leads to 10.1.2.3");
+            assert!(!AddressPolicy::Public.admits(form.parse().unwrap()), "{form} leads to 10.1.2.3");
         }
         for own in ["fd00:ec2::23", "fd20:ce::254", "fd00:c1::a9fe:a9fe", "ff02::1", "2001:20::1", "fe80::a9fe:a9fe"] {
-            assert!(!Reach::Remote.admits(own.parse().unwrap()), "{own}");
+            assert!(!AddressPolicy::Remote.admits(own.parse().unwrap()), "{own}");
         }
     }
 
     #[test]
     fn hole_15_blocks_of_the_operator_count_for_carried_addresses() {
         let blocks = |texts: &[&str]| Blocks(texts.iter().map(|text| text.parse().unwrap()).collect());
-        let reach = Reach::Except { allowed: blocks(&["64:ff9b:1::/48"]), blocked: blocks(&["10.0.0.0/8"]) };
+        let policy = AddressPolicy::Except { allowed: blocks(&["64:ff9b:1::/48"]), blocked: blocks(&["10.0.0.0/8"]) };
         for (address, admitted) in [
             ("64:ff9b::a01:203", false),
             ("2002:a01:203::1", false),
@@ -259,7 +265,7 @@ mod tests {
             ("64:ff9b::c0a8:1", true),
             ("64:ff9b:1::808:808", true),
         ] {
-            assert_eq!(reach.admits(address.parse().unwrap()), admitted, "{address}");
+            assert_eq!(policy.admits(address.parse().unwrap()), admitted, "{address}");
         }
     }
 }
