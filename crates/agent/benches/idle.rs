@@ -5,9 +5,9 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use testkit::discovery::{Discovery, Setup};
+use testkit::discovery::{DiscoveryOptions, DiscoveryProcess};
 use testkit::process::Process;
-use testkit::{built, client, ports, servers, wait};
+use testkit::{client, ports, programs, servers, wait};
 
 const STARTS: usize = 5;
 /// Long enough for what a start leaves behind to be gone.
@@ -18,8 +18,8 @@ async fn main() {
     if servers::without("envoy") {
         return;
     }
-    let binary = built::binary("discovery", "pilot-discovery");
-    let discovery = Discovery::start(&binary.to_string_lossy(), Setup::default()).await;
+    let binary = programs::binary("discovery", "pilot-discovery");
+    let discovery = DiscoveryProcess::start(&binary.to_string_lossy(), DiscoveryOptions::default()).await;
     let mut times = Vec::new();
     for _ in 0..STARTS {
         let (mut agent, took) = started(discovery.grpc()).await;

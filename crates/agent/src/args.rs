@@ -99,7 +99,7 @@ pub struct ProxyArgs {
 
     /// Flags that were set aside; told once the log is there.
     #[arg(skip)]
-    pub set_aside: flags::SetAside,
+    pub ignored_flags: flags::IgnoredFlags,
 }
 
 /// Who this proxy is, where its surroundings do not tell.
@@ -243,10 +243,10 @@ impl Cli {
     /// Reads a command line. Flags of `proxy` that nobody knows are set aside, as upstream does.
     pub fn read(args: impl IntoIterator<Item = String>) -> Result<Cli, clap::Error> {
         let command = Cli::command();
-        let (args, set_aside) = flags::sort(&command, "proxy", WITHOUT_EFFECT, args);
+        let (args, ignored_flags) = flags::split_ignored(&command, "proxy", WITHOUT_EFFECT, args);
         let mut cli = Cli::from_arg_matches(&command.try_get_matches_from(args)?)?;
         if let AgentCommand::Proxy(proxy) = &mut cli.command {
-            proxy.set_aside = set_aside;
+            proxy.ignored_flags = ignored_flags;
         }
         Ok(cli)
     }
@@ -278,15 +278,15 @@ mod tests {
         assert_eq!((&*args.identity.ip, &*args.identity.id), ("127.0.0.1", "a-1.shop"));
         assert_eq!((args.settings.proxy_admin_port, args.settings.status_port), (Some(1), Some(2)));
         assert_eq!(args.settings.parent_shutdown_duration, Some(Duration::from_secs(60)));
-        assert_eq!(args.set_aside.without_effect, ["discoveryRefreshDelay", "connectTimeout"]);
+        assert_eq!(args.ignored_flags.without_effect, ["discoveryRefreshDelay", "connectTimeout"]);
     }
 
     #[test]
     fn a_line_of_today_is_read_and_strange_flags_are_set_aside() {
         let args = proxy("router --domain x.svc.cluster.local --log_output_level=default:info --new 1 -stsPort=0");
         assert_eq!(args.kind, ProxyType::Router);
-        assert_eq!(args.set_aside.unknown, ["new"]);
-        assert_eq!(args.set_aside.without_effect, ["stsPort"]);
+        assert_eq!(args.ignored_flags.unknown, ["new"]);
+        assert_eq!(args.ignored_flags.without_effect, ["stsPort"]);
         assert!(args.xds_relay && !args.hot_restart);
         assert!(!proxy("--xdsRelay=false").xds_relay && proxy("--hotRestart").hot_restart);
     }

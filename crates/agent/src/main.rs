@@ -12,7 +12,7 @@ use agent::plan::Plan;
 use agent::process::exec_child;
 use agent::{http_client, run};
 use anyhow::{Context, Result};
-use cli::args::refused;
+use cli::args::print_usage_error;
 use cli::log;
 use tracing::{error, info};
 
@@ -31,7 +31,7 @@ fn main() -> ExitCode {
     }
     let cli = match Cli::read(std::env::args()) {
         Ok(cli) => cli,
-        Err(error) => return refused(&error),
+        Err(error) => return print_usage_error(&error),
     };
     let done = match cli.command {
         AgentCommand::Proxy(args) => proxy(&args),
@@ -50,7 +50,7 @@ fn main() -> ExitCode {
 
 fn ended(done: Result<ExitCode>) -> ExitCode {
     done.unwrap_or_else(|error| {
-        log::last_words(format!("pilot-agent: {error:#}"));
+        log::print_failure(format!("pilot-agent: {error:#}"));
         ExitCode::FAILURE
     })
 }

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::version;
 
 /// Prints why a command line was not taken and gives the code to end with. Help is no failure.
-pub fn refused(error: &clap::Error) -> ExitCode {
+pub fn print_usage_error(error: &clap::Error) -> ExitCode {
     let _ = error.print();
     if error.use_stderr() { ExitCode::from(2) } else { ExitCode::SUCCESS }
 }

@@ -20,14 +20,14 @@ const OF_LIBRARIES: &[&str] = &[
 
 /// Flags that were not given to clap, by name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct SetAside {
+pub struct IgnoredFlags {
     pub unknown: Vec<String>,
     pub without_effect: Vec<String>,
 }
 
-impl SetAside {
+impl IgnoredFlags {
     /// Told once the log is there.
-    pub fn tell(&self) {
+    pub fn log(&self) {
         for flag in &self.unknown {
             warn!(flag, "ignoring a flag that nobody knows");
         }
@@ -39,16 +39,16 @@ impl SetAside {
 
 /// Takes out of the command line of one subcommand what clap would not understand; others are left alone.
 /// `-flag` counts as `--flag`, as Go's own flag package reads it.
-pub fn sort(
+pub fn split_ignored(
     command: &Command,
     subcommand: &str,
     without_effect: &[&str],
     args: impl IntoIterator<Item = String>,
-) -> (Vec<String>, SetAside) {
+) -> (Vec<String>, IgnoredFlags) {
     let args: Vec<String> = args.into_iter().collect();
-    let mut set_aside = SetAside::default();
+    let mut ignored_flags = IgnoredFlags::default();
     let known = command.find_subcommand(subcommand).filter(|_| args.get(1).is_some_and(|word| word == subcommand));
-    let Some(known) = known else { return (args, set_aside) };
+    let Some(known) = known else { return (args, ignored_flags) };
     let mut rest = args.into_iter().peekable();
     let mut kept: Vec<String> = rest.by_ref().take(2).collect();
     while let Some(arg) = rest.next() {
@@ -68,7 +68,7 @@ pub fn sort(
         } else if name == "help" || dashes == 1 && has_short_name(known, name) {
             kept.push(arg);
         } else {
-            let SetAside { unknown, without_effect: accepted } = &mut set_aside;
+            let IgnoredFlags { unknown, without_effect: accepted } = &mut ignored_flags;
             let is_accepted = without_effect.iter().chain(OF_LIBRARIES).any(|flag| *flag == name);
             let list = if is_accepted { accepted } else { unknown };
             list.push(name.to_owned());
@@ -77,7 +77,7 @@ pub fn sort(
             }
         }
     }
-    (kept, set_aside)
+    (kept, ignored_flags)
 }
 
 fn by_long_name<'a>(command: &'a Command, name: &str) -> Option<&'a Arg> {
@@ -101,7 +101,7 @@ fn takes_next(argument: &Arg) -> bool {
 mod tests {
     use clap::{Arg, ArgAction, Command};
 
-    use super::{SetAside, sort};
+    use super::{IgnoredFlags, split_ignored};
 
     fn program() -> Command {
         let switch = Arg::new("json").long("json").num_args(0..=1).require_equals(true).action(ArgAction::Set);
@@ -116,8 +116,8 @@ mod tests {
     fn check(args: &[&str], kept: &[&str], unknown: &[&str], without_effect: &[&str]) {
         let strings = |list: &[&str]| list.iter().map(|n| n.to_string()).collect::<Vec<_>>();
         let line = |args: &[&str]| [strings(&["program", "serve"]), strings(args)].concat();
-        let set_aside = SetAside { unknown: strings(unknown), without_effect: strings(without_effect) };
-        assert_eq!(sort(&program(), "serve", &["old"], line(args)), (line(kept), set_aside), "{args:?}");
+        let ignored_flags = IgnoredFlags { unknown: strings(unknown), without_effect: strings(without_effect) };
+        assert_eq!(split_ignored(&program(), "serve", &["old"], line(args)), (line(kept), ignored_flags), "{args:?}");
     }
 
     #[test]
@@ -146,6 +146,6 @@ mod tests {
     #[test]
     fn other_commands_are_not_touched() {
         let line = ["program", "request", "GET", "/debug/syncz", "--new"].map(String::from);
-        assert_eq!(sort(&program(), "serve", &[], line.clone()).0, line);
+        assert_eq!(split_ignored(&program(), "serve", &[], line.clone()).0, line);
     }
 }

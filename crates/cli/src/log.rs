@@ -52,7 +52,7 @@ impl Drop for Log {
 }
 
 /// Writes to standard error why a program ends. A failed program does not outlive its reader.
-pub fn last_words(text: String) {
+pub fn print_failure(text: String) {
     let (done, ended) = mpsc::channel();
     let writing = thread::Builder::new().spawn(move || {
         eprintln!("{text}");

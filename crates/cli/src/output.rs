@@ -27,11 +27,11 @@ pub fn dropped() -> u64 {
 
 /// Lines that wait for the thread.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Queue(Arc<Shared>);
+pub(crate) struct Queue(Arc<QueueInner>);
 
 #[derive(Debug, Default)]
-struct Shared {
-    state: Mutex<State>,
+struct QueueInner {
+    state: Mutex<QueueState>,
     /// Something is there to be written.
     filled: Condvar,
     /// Everything was written.
@@ -39,7 +39,7 @@ struct Shared {
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct QueueState {
     waiting: Vec<u8>,
     /// Lines dropped since the last report.
     dropped: u64,
@@ -71,7 +71,7 @@ impl Queue {
 
     /// Waits until every line is written, or this long.
     pub(crate) fn flush(&self, at_most: Duration) {
-        let is_busy = |state: &mut State| state.is_writing || !state.waiting.is_empty();
+        let is_busy = |state: &mut QueueState| state.is_writing || !state.waiting.is_empty();
         let _ = self.0.emptied.wait_timeout_while(self.lock(), at_most, is_busy);
     }
 
@@ -91,7 +91,7 @@ impl Queue {
 
     /// All that waits, once something does, and how many lines were dropped before.
     fn take(&self) -> (Vec<u8>, u64) {
-        let idle = |state: &mut State| state.waiting.is_empty();
+        let idle = |state: &mut QueueState| state.waiting.is_empty();
         let mut state = self.0.filled.wait_while(self.lock(), idle).unwrap_or_else(PoisonError::into_inner);
         state.is_writing = true;
         (std::mem::take(&mut state.waiting), std::mem::take(&mut state.dropped))
@@ -110,7 +110,7 @@ impl Queue {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, QueueState> {
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

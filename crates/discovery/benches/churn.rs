@@ -4,7 +4,7 @@
 
 use std::time::{Duration, Instant};
 
-use testkit::discovery::{Discovery, Setup};
+use testkit::discovery::{DiscoveryOptions, DiscoveryProcess};
 
 use crate::load::{Answers, Proxy, edit, service};
 
@@ -33,11 +33,15 @@ async fn main() {
     after_churn(Duration::from_secs(seconds)).await;
 }
 
-async fn start(files: Vec<(String, String)>) -> Discovery {
-    Discovery::start(env!("CARGO_BIN_EXE_pilot-discovery"), Setup { files, ..Setup::default() }).await
+async fn start(files: Vec<(String, String)>) -> DiscoveryProcess {
+    DiscoveryProcess::start(
+        env!("CARGO_BIN_EXE_pilot-discovery"),
+        DiscoveryOptions { files, ..DiscoveryOptions::default() },
+    )
+    .await
 }
 
-async fn rest(server: &mut Discovery, time: Duration) -> u64 {
+async fn rest(server: &mut DiscoveryProcess, time: Duration) -> u64 {
     tokio::time::sleep(time).await;
     server.process().memory_kib().unwrap_or_default()
 }

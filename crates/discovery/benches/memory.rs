@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use api::TypeUrl;
 use api::envoy::config::core::v3::Node;
-use testkit::discovery::{Discovery, Setup};
+use testkit::discovery::{DiscoveryOptions, DiscoveryProcess};
 use tonic::transport::Endpoint;
 use xds::client::{DeltaClient, Held};
 
@@ -17,10 +17,14 @@ const REST: Duration = Duration::from_secs(2);
 
 #[tokio::main]
 async fn main() {
-    let mut empty = Discovery::start(env!("CARGO_BIN_EXE_pilot-discovery"), Setup::default()).await;
+    let mut empty = DiscoveryProcess::start(env!("CARGO_BIN_EXE_pilot-discovery"), DiscoveryOptions::default()).await;
     println!("empty: {} KiB", weight(&mut empty).await);
     let files = vec![("services.yaml".to_owned(), services())];
-    let mut full = Discovery::start(env!("CARGO_BIN_EXE_pilot-discovery"), Setup { files, ..Setup::default() }).await;
+    let mut full = DiscoveryProcess::start(
+        env!("CARGO_BIN_EXE_pilot-discovery"),
+        DiscoveryOptions { files, ..DiscoveryOptions::default() },
+    )
+    .await;
     println!("{SERVICES} services of {ENDPOINTS} endpoints: {} KiB", weight(&mut full).await);
     let (clusters, endpoints) = read_all(&full).await;
     println!(
@@ -29,7 +33,7 @@ async fn main() {
     );
 }
 
-async fn weight(server: &mut Discovery) -> u64 {
+async fn weight(server: &mut DiscoveryProcess) -> u64 {
     tokio::time::sleep(REST).await;
     server.process().memory_kib().unwrap_or_default()
 }
@@ -57,7 +61,7 @@ fn services() -> String {
 }
 
 /// Everything that an Envoy would ask for.
-async fn read_all(server: &Discovery) -> (usize, usize) {
+async fn read_all(server: &DiscoveryProcess) -> (usize, usize) {
     let node = Node { id: "sidecar~10.0.0.1~client.n1~n1.svc.cluster.local".to_owned(), ..Node::default() };
     let endpoint = Endpoint::from_shared(format!("http://{}", server.grpc())).expect("an address");
     let channel = endpoint.connect().await.expect("a connection");

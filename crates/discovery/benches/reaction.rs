@@ -8,7 +8,7 @@ use api::TypeUrl;
 use api::envoy::config::core::v3::Node;
 use api::envoy::config::endpoint::v3::ClusterLoadAssignment;
 use prost::Message;
-use testkit::discovery::{Discovery, Setup};
+use testkit::discovery::{DiscoveryOptions, DiscoveryProcess};
 use tonic::transport::Endpoint;
 use xds::client::{DeltaClient, Held};
 
@@ -19,7 +19,11 @@ const CLUSTER: &str = "outbound|80||cart.shop.svc.cluster.local";
 #[tokio::main]
 async fn main() {
     let files = vec![("cart.yaml".to_owned(), service(0))];
-    let server = Discovery::start(env!("CARGO_BIN_EXE_pilot-discovery"), Setup { files, ..Setup::default() }).await;
+    let server = DiscoveryProcess::start(
+        env!("CARGO_BIN_EXE_pilot-discovery"),
+        DiscoveryOptions { files, ..DiscoveryOptions::default() },
+    )
+    .await;
     let node = Node { id: "sidecar~10.0.0.1~client.other~other.svc.cluster.local".to_owned(), ..Node::default() };
     let endpoint = Endpoint::from_shared(format!("http://{}", server.grpc())).expect("an address");
     let channel = endpoint.connect().await.expect("a connection");

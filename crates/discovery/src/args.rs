@@ -15,17 +15,17 @@ use crate::flags::WITHOUT_EFFECT;
 #[command(name = "pilot-discovery", disable_version_flag = true, args_override_self = true)]
 pub struct Cli {
     #[command(subcommand)]
-    pub command: Command,
+    pub command: DiscoveryCommand,
 }
 
 #[derive(Debug, Subcommand)]
-pub enum Command {
+pub enum DiscoveryCommand {
     /// Start the discovery service
-    Discovery(Box<Discovery>),
+    Discovery(Box<DiscoveryFlags>),
     /// Print the definitions of Istio's kinds for an API server
     Crds,
     /// Make an HTTP request to a running discovery service's debug port
-    Request(Request),
+    Request(RequestFlags),
     /// Print the version
     Version(Version),
 }
@@ -33,7 +33,7 @@ pub enum Command {
 /// Flags of `pilot-discovery discovery`.
 #[derive(Clone, Debug, Args)]
 #[command(args_override_self = true)]
-pub struct Discovery {
+pub struct DiscoveryFlags {
     /// Platform service registries to read from, separated by commas; empty for none
     #[arg(long, value_delimiter = ',', default_value = "Kubernetes", action = ArgAction::Set)]
     pub registries: Vec<String>,
@@ -106,10 +106,10 @@ pub struct Discovery {
     pub registry_flags: RegistryFlags,
 
     #[command(flatten)]
-    pub tls: Tls,
+    pub tls: TlsFlags,
 
     #[command(flatten)]
-    pub keepalive: Keepalive,
+    pub keepalive: KeepaliveFlags,
 
     #[command(flatten)]
     pub clients: ClientFlags,
@@ -119,7 +119,7 @@ pub struct Discovery {
 
     /// Flags that were set aside; told once the log is there.
     #[arg(skip)]
-    pub set_aside: flags::SetAside,
+    pub ignored_flags: flags::IgnoredFlags,
 }
 
 /// How Kubernetes is watched.
@@ -188,7 +188,7 @@ pub struct RegistryFlags {
 
 /// Certificates of the TLS port. All of them are read again when they change.
 #[derive(Clone, Debug, Default, Args)]
-pub struct Tls {
+pub struct TlsFlags {
     /// Certificate chain of the server
     #[arg(long = "tlsCertFile", default_value = "")]
     pub cert_file: String,
@@ -204,7 +204,7 @@ pub struct Tls {
 
 /// How long connections live and how their other end is watched.
 #[derive(Clone, Debug, Args)]
-pub struct Keepalive {
+pub struct KeepaliveFlags {
     /// Ping a client that was silent this long
     #[arg(long = "keepaliveInterval", default_value = "30s", value_parser = duration)]
     pub interval: Duration,
@@ -243,7 +243,7 @@ impl ClientFlags {
 
 /// Flags of `pilot-discovery request`.
 #[derive(Clone, Debug, Args)]
-pub struct Request {
+pub struct RequestFlags {
     /// GET, POST, PUT or DELETE
     pub method: String,
     /// Such as /debug/syncz
@@ -262,10 +262,10 @@ impl Cli {
     /// Reads a command line. Flags of `discovery` that nobody knows are set aside, as upstream does.
     pub fn read(args: impl IntoIterator<Item = String>) -> Result<Cli, clap::Error> {
         let command = Cli::command();
-        let (args, set_aside) = flags::sort(&command, "discovery", WITHOUT_EFFECT, args);
+        let (args, ignored_flags) = flags::split_ignored(&command, "discovery", WITHOUT_EFFECT, args);
         let mut cli = Cli::from_arg_matches(&command.try_get_matches_from(args)?)?;
-        if let Command::Discovery(discovery) = &mut cli.command {
-            discovery.set_aside = set_aside;
+        if let DiscoveryCommand::Discovery(discovery) = &mut cli.command {
+            discovery.ignored_flags = ignored_flags;
             discovery.registries.retain(|name| !name.is_empty());
         }
         Ok(cli)
@@ -276,12 +276,12 @@ impl Cli {
 mod tests {
     use std::time::Duration;
 
-    use super::{Cli, Command, Discovery};
+    use super::{Cli, DiscoveryCommand, DiscoveryFlags};
 
-    fn discovery(args: &[&str]) -> Discovery {
+    fn discovery(args: &[&str]) -> DiscoveryFlags {
         let line = ["pilot-discovery", "discovery"].iter().chain(args).map(|a| a.to_string());
         match Cli::read(line).unwrap().command {
-            Command::Discovery(discovery) => *discovery,
+            DiscoveryCommand::Discovery(discovery) => *discovery,
             other => panic!("not discovery: {other:?}"),
         }
     }

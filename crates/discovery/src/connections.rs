@@ -38,21 +38,21 @@ pub(crate) struct Connections {
     /// Whether a connection may be closed that serves a request, if none is idle.
     closes_busy: bool,
     next: AtomicU64,
-    open: Mutex<BTreeMap<u64, Arc<Connection>>>,
+    open: Mutex<BTreeMap<u64, Arc<TcpConnection>>>,
     reported: Mutex<Option<Instant>>,
 }
 
 /// One connection.
 #[derive(Debug)]
-pub(crate) struct Connection {
+pub(crate) struct TcpConnection {
     peer: IpAddr,
-    state: Mutex<State>,
+    state: Mutex<ConnectionState>,
     /// Asks it to go at once, to make room.
     close: CancellationToken,
 }
 
 #[derive(Debug)]
-struct State {
+struct ConnectionState {
     requests: usize,
     served_before: bool,
     /// Since when it has been busy, or idle.
@@ -61,15 +61,15 @@ struct State {
 
 /// A place among the open connections, given back when dropped.
 #[derive(Debug)]
-pub(crate) struct Place {
+pub(crate) struct ConnectionSlot {
     connections: Arc<Connections>,
     number: u64,
-    connection: Arc<Connection>,
+    connection: Arc<TcpConnection>,
 }
 
 /// A request in flight.
 #[derive(Debug)]
-pub(crate) struct InFlight(Arc<Connection>);
+pub(crate) struct RequestInFlight(Arc<TcpConnection>);
 
 impl Connections {
     /// Connections whose streams last.
@@ -88,7 +88,7 @@ impl Connections {
     }
 
     /// A place for a new connection; None if all are taken by connections that serve requests.
-    pub(crate) fn enter(self: &Arc<Self>, peer: IpAddr) -> Option<Place> {
+    pub(crate) fn enter(self: &Arc<Self>, peer: IpAddr) -> Option<ConnectionSlot> {
         let mut open = lock(&self.open);
         if open.len() >= self.limit {
             let busy = || if self.closes_busy { oldest_of_most(open.iter()) } else { None };
@@ -97,10 +97,10 @@ impl Connections {
             open.remove(&closed?)?.close.cancel();
         }
         let number = self.next.fetch_add(1, Ordering::Relaxed);
-        let state = State { requests: 0, served_before: false, since: Instant::now() };
-        let connection = Arc::new(Connection { peer, state: Mutex::new(state), close: CancellationToken::new() });
+        let state = ConnectionState { requests: 0, served_before: false, since: Instant::now() };
+        let connection = Arc::new(TcpConnection { peer, state: Mutex::new(state), close: CancellationToken::new() });
         open.insert(number, connection.clone());
-        Some(Place { connections: self.clone(), number, connection })
+        Some(ConnectionSlot { connections: self.clone(), number, connection })
     }
 
     fn report(&self, peer: IpAddr, made_room: bool) {
@@ -119,7 +119,7 @@ impl Connections {
 }
 
 /// The oldest of these connections from the address that has most of them.
-fn oldest_of_most<'a>(connections: impl Iterator<Item = (&'a u64, &'a Arc<Connection>)>) -> Option<u64> {
+fn oldest_of_most<'a>(connections: impl Iterator<Item = (&'a u64, &'a Arc<TcpConnection>)>) -> Option<u64> {
     let mut by_address: HashMap<IpAddr, (usize, Reverse<u64>)> = HashMap::new();
     for (number, connection) in connections {
         by_address.entry(connection.peer).or_insert((0, Reverse(*number))).0 += 1;
@@ -127,9 +127,9 @@ fn oldest_of_most<'a>(connections: impl Iterator<Item = (&'a u64, &'a Arc<Connec
     by_address.into_values().max().map(|(_, Reverse(oldest))| oldest)
 }
 
-impl Connection {
+impl TcpConnection {
     /// Counts a request until the answer is sent.
-    pub(crate) fn request(self: &Arc<Self>) -> InFlight {
+    pub(crate) fn request(self: &Arc<Self>) -> RequestInFlight {
         let mut state = lock(&self.state);
         state.requests += 1;
         if state.requests == 1 {
@@ -137,7 +137,7 @@ impl Connection {
         }
         state.served_before = true;
         drop(state);
-        InFlight(self.clone())
+        RequestInFlight(self.clone())
     }
 
     /// Resolves when the connection has to go.
@@ -173,19 +173,19 @@ impl Connection {
     }
 }
 
-impl Place {
-    pub(crate) fn connection(&self) -> &Arc<Connection> {
+impl ConnectionSlot {
+    pub(crate) fn connection(&self) -> &Arc<TcpConnection> {
         &self.connection
     }
 }
 
-impl Drop for Place {
+impl Drop for ConnectionSlot {
     fn drop(&mut self) {
         lock(&self.connections.open).remove(&self.number);
     }
 }
 
-impl Drop for InFlight {
+impl Drop for RequestInFlight {
     fn drop(&mut self) {
         let mut state = lock(&self.0.state);
         state.requests -= 1;
@@ -197,18 +197,18 @@ impl Drop for InFlight {
 
 /// An answer's body, whose request is in flight until it is sent or given up.
 #[derive(Debug)]
-pub(crate) struct Counted<B> {
+pub(crate) struct CountedBody<B> {
     body: B,
-    _request: InFlight,
+    _request: RequestInFlight,
 }
 
-impl<B> Counted<B> {
-    pub(crate) fn new(body: B, request: InFlight) -> Counted<B> {
-        Counted { body, _request: request }
+impl<B> CountedBody<B> {
+    pub(crate) fn new(body: B, request: RequestInFlight) -> CountedBody<B> {
+        CountedBody { body, _request: request }
     }
 }
 
-impl<B: Body + Unpin> Body for Counted<B> {
+impl<B: Body + Unpin> Body for CountedBody<B> {
     type Data = B::Data;
     type Error = B::Error;
 
@@ -281,7 +281,7 @@ mod tests {
     #[tokio::test]
     async fn hole_05_connections_end_by_what_they_wait_for() {
         let connections = Connections::of_streams("test", 10);
-        let elapsed = async |place: &super::Place, deadlines: &Deadlines| {
+        let elapsed = async |place: &super::ConnectionSlot, deadlines: &Deadlines| {
             let begun = Instant::now();
             place.connection().over(deadlines).await;
             begun.elapsed()

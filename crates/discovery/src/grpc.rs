@@ -58,15 +58,15 @@ pub(crate) fn routes(
     budget: Budget,
     threads: Handle,
     stop: CancellationToken,
-) -> Charged {
+) -> ChargedRoutes {
     let (reporter, health) = tonic_health::server::health_reporter();
     tokio::spawn(report(reporter, pilot.clone(), stop.clone()));
-    let newer = Late::new(|| reflection().build_v1().expect(COMPLETE));
+    let newer = LazyService::new(|| reflection().build_v1().expect(COMPLETE));
     // Tools of before 2023, grpcurl among them, ask for this one.
-    let older = Late::new(|| reflection().build_v1alpha().expect(COMPLETE));
+    let older = LazyService::new(|| reflection().build_v1alpha().expect(COMPLETE));
     let options = Options { budget: budget.clone(), runtime: Some(threads), identifier, stop, ..Options::default() };
     let routes = xds::routes(pilot, options).add_service(health).add_service(newer).add_service(older);
-    Charged { routes, budget }
+    ChargedRoutes { routes, budget }
 }
 
 /// What the transport holds for a request in flight, whatever it asks for.
@@ -74,12 +74,12 @@ const REQUEST_BYTES: usize = 4 * 1024;
 
 /// The services, each of whose requests is charged to the budget of its client until it is answered.
 #[derive(Clone, Debug)]
-pub(crate) struct Charged {
+pub(crate) struct ChargedRoutes {
     routes: Routes,
     budget: Budget,
 }
 
-impl Service<Request<Incoming>> for Charged {
+impl Service<Request<Incoming>> for ChargedRoutes {
     type Response = Response<Body>;
     type Error = Infallible;
     type Future = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
@@ -112,22 +112,22 @@ fn charged(body: Body, charge: Charge) -> impl http_body::Body<Data = Bytes, Err
 /// A service that is made when somebody first asks for it: reflection holds megabytes that most servers are
 /// never asked for.
 #[derive(Clone)]
-struct Late<S> {
+struct LazyService<S> {
     make: fn() -> S,
     made: Arc<OnceLock<S>>,
 }
 
-impl<S> Late<S> {
-    fn new(make: fn() -> S) -> Late<S> {
-        Late { make, made: Arc::default() }
+impl<S> LazyService<S> {
+    fn new(make: fn() -> S) -> LazyService<S> {
+        LazyService { make, made: Arc::default() }
     }
 }
 
-impl<S: NamedService> NamedService for Late<S> {
+impl<S: NamedService> NamedService for LazyService<S> {
     const NAME: &'static str = S::NAME;
 }
 
-impl<S: Service<Request<Body>> + Clone> Service<Request<Body>> for Late<S> {
+impl<S: Service<Request<Body>> + Clone> Service<Request<Body>> for LazyService<S> {
     type Response = S::Response;
     type Error = S::Error;
     type Future = S::Future;

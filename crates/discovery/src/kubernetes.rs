@@ -18,20 +18,20 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tracing::info;
 
-use crate::args::Discovery;
+use crate::args::DiscoveryFlags;
 use crate::serve::world::World;
 use crate::serve::{mesh, statuses};
 
 type Environment<'a> = &'a dyn Fn(&str) -> Option<String>;
 
 /// The task that writes statuses.
-pub(crate) type Writing = JoinHandle<()>;
+pub(crate) type StatusWriterTask = JoinHandle<()>;
 
 /// The ConfigMap that holds settings of the mesh where no file does.
 const MESH_CONFIG: &str = "istio";
 
 /// How the API server is reached: by the flag, by the environment, or as a pod of the cluster.
-pub(crate) fn access(args: &Discovery, environment: Environment<'_>) -> Result<Option<Access>> {
+pub(crate) fn access(args: &DiscoveryFlags, environment: Environment<'_>) -> Result<Option<Access>> {
     let rate_limit = RateLimit::of_flags(args.kubernetes.queries_per_second, args.kubernetes.burst);
     let told = Some(args.kubeconfig.clone()).filter(|path| !path.is_empty());
     let Some(path) = told.or_else(|| environment("KUBECONFIG").filter(|path| !path.is_empty())) else {
@@ -50,19 +50,19 @@ pub(crate) async fn install_definitions(access: Option<Access>) -> Result<()> {
 }
 
 /// Whether settings of the mesh are the cluster's: then there is no file of them.
-pub(crate) fn holds_mesh_config(args: &Discovery) -> bool {
+pub(crate) fn holds_mesh_config(args: &DiscoveryFlags) -> bool {
     !args.mesh_config.exists()
 }
 
 /// Writes what the model has to say to authors back to the cluster, once no source is waited for: half of the world would say that the other half is missing.
 pub(crate) fn write_back(
-    args: &Discovery,
+    args: &DiscoveryFlags,
     environment: Environment<'_>,
     access: Access,
     world: &World,
     sources: SourceSet,
     end: CancellationToken,
-) -> Writing {
+) -> StatusWriterTask {
     let knobs = world.now().snapshot.settings.knobs.clone();
     let namespace = Some(args.namespace.clone()).filter(|n| !n.is_empty()).or_else(|| environment("POD_NAMESPACE"));
     let pod = environment("POD_NAME").or_else(|| environment("HOSTNAME")).unwrap_or_default();
@@ -85,7 +85,7 @@ pub(crate) fn write_back(
 
 /// The source. `settings` are the sources of settings that it waits for.
 pub(crate) fn source(
-    args: &Discovery,
+    args: &DiscoveryFlags,
     environment: Environment<'_>,
     access: Access,
     world: &World,
@@ -110,7 +110,7 @@ pub(crate) fn source(
     Kubernetes::primary(access, watch_options(args), options, told, initial)
 }
 
-fn watch_options(args: &Discovery) -> WatchOptions {
+fn watch_options(args: &DiscoveryFlags) -> WatchOptions {
     let flags = &args.kubernetes;
     let given = |text: &String| Some(text.clone()).filter(|text| !text.is_empty());
     WatchOptions {

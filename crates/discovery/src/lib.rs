@@ -5,7 +5,7 @@
 
 pub mod args;
 mod connections;
-pub mod descriptors;
+pub mod file_descriptors;
 mod flags;
 mod grpc;
 mod http;
@@ -15,8 +15,8 @@ pub mod metrics;
 pub mod offline;
 mod registries;
 pub mod request;
+mod runtimes;
 pub mod serve;
+pub mod startup;
 mod stores;
-mod threads;
 pub mod tls;
-pub mod wire;

@@ -26,7 +26,7 @@ use tonic::transport::server::TcpConnectInfo;
 use tower::{Service, ServiceExt, service_fn};
 use tracing::{debug, error, info};
 
-use crate::connections::{Connection, Connections, Counted, Deadlines, Place};
+use crate::connections::{ConnectionSlot, Connections, CountedBody, Deadlines, TcpConnection};
 use crate::tls::{Certificates, ClientCertificates};
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
@@ -52,7 +52,7 @@ const CONNECTION_WINDOW: u32 = 256 * 1024;
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// A bound socket.
-pub(crate) struct Listener {
+pub(crate) struct BoundSocket {
     name: &'static str,
     socket: TcpListener,
     address: SocketAddr,
@@ -60,8 +60,8 @@ pub(crate) struct Listener {
 
 /// How connections are treated.
 #[derive(Clone, Debug)]
-pub(crate) struct Terms {
-    pub(crate) protocol: Protocol,
+pub(crate) struct ConnectionOptions {
+    pub(crate) protocol: PortProtocol,
     /// Ping a client that was silent this long, and drop it if it does not answer in that long.
     pub(crate) ping: Option<(Duration, Duration)>,
     /// Ask a client to connect anew after about this time.
@@ -72,33 +72,33 @@ pub(crate) struct Terms {
 
 /// What is spoken on a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Protocol {
+pub(crate) enum PortProtocol {
     /// HTTP/2 with as many streams as upstream allows.
     Grpc,
     /// HTTP/1.1, or HTTP/2 by prior knowledge.
     Pages,
 }
 
-impl Terms {
-    pub(crate) fn pages(connections: Arc<Connections>) -> Terms {
-        Terms { protocol: Protocol::Pages, ping: None, age: None, connections }
+impl ConnectionOptions {
+    pub(crate) fn pages(connections: Arc<Connections>) -> ConnectionOptions {
+        ConnectionOptions { protocol: PortProtocol::Pages, ping: None, age: None, connections }
     }
 
     fn deadlines(&self) -> Deadlines {
         match self.protocol {
-            Protocol::Grpc => Deadlines { first_request: PATIENCE, idle: IDLE_GRPC, busy: None },
-            Protocol::Pages => Deadlines { first_request: PATIENCE, idle: IDLE, busy: Some(LONGEST_PAGE) },
+            PortProtocol::Grpc => Deadlines { first_request: PATIENCE, idle: IDLE_GRPC, busy: None },
+            PortProtocol::Pages => Deadlines { first_request: PATIENCE, idle: IDLE, busy: Some(LONGEST_PAGE) },
         }
     }
 }
 
-impl Listener {
+impl BoundSocket {
     /// Binds an address as Go writes it: `:8080` is every address of the machine, port 0 any free port.
-    pub(crate) async fn bind(name: &'static str, address: &str) -> Result<Listener> {
+    pub(crate) async fn bind(name: &'static str, address: &str) -> Result<BoundSocket> {
         let socket = open(address).await.with_context(|| format!("could not listen on {address} for {name}"))?;
         let address = socket.local_addr().with_context(|| format!("could not tell the address of {name}"))?;
         info!(port = name, %address, "listening");
-        Ok(Listener { name, socket, address })
+        Ok(BoundSocket { name, socket, address })
     }
 
     /// The address really bound.
@@ -110,7 +110,7 @@ impl Listener {
     pub(crate) async fn serve<S, B>(
         self,
         service: S,
-        terms: Terms,
+        terms: ConnectionOptions,
         certificates: Option<Arc<Certificates>>,
         stop: CancellationToken,
     ) where
@@ -167,9 +167,9 @@ async fn open(address: &str) -> io::Result<TcpListener> {
 
 async fn connection<S, B>(
     stream: TcpStream,
-    place: Place,
+    place: ConnectionSlot,
     service: S,
-    terms: Terms,
+    terms: ConnectionOptions,
     certificates: Option<Arc<Certificates>>,
     stop: CancellationToken,
 ) -> Result<(), BoxError>
@@ -202,13 +202,13 @@ where
     converse(stream, known(service, peer, shown, open.clone()), &terms, open, &stop).await
 }
 
-fn prepare(stream: &TcpStream, protocol: Protocol) -> Result<(), BoxError> {
+fn prepare(stream: &TcpStream, protocol: PortProtocol) -> Result<(), BoxError> {
     // A push is many small writes; waiting for acknowledgements would cost 40 ms each.
     stream.set_nodelay(true)?;
     // Where the kernel knows neither of these, the deadlines of connections are left.
     let unread = u32::try_from(UNREAD.as_millis()).unwrap_or(u32::MAX);
     let _ = setsockopt(stream, sockopt::TcpUserTimeout, &unread);
-    if protocol == Protocol::Pages {
+    if protocol == PortProtocol::Pages {
         let _ = setsockopt(stream, sockopt::SndBuf, &PAGE_BUFFER);
     }
     Ok(())
@@ -219,8 +219,11 @@ fn known<S, B>(
     service: S,
     peer: TcpConnectInfo,
     shown: Option<ClientCertificates>,
-    open: Arc<Connection>,
-) -> impl Service<Request<Incoming>, Response = Response<Counted<B>>, Error = S::Error, Future: Send> + Clone + Send + 'static
+    open: Arc<TcpConnection>,
+) -> impl Service<Request<Incoming>, Response = Response<CountedBody<B>>, Error = S::Error, Future: Send>
++ Clone
++ Send
++ 'static
 where
     S: Service<Request<Incoming>, Response = Response<B>> + Clone + Send + Sync + 'static,
     S::Future: Send,
@@ -233,7 +236,7 @@ where
             request.extensions_mut().insert(shown.clone());
         }
         let (in_flight, answer) = (open.request(), service.clone().oneshot(request));
-        async move { Ok(answer.await?.map(|body| Counted::new(body, in_flight))) }
+        async move { Ok(answer.await?.map(|body| CountedBody::new(body, in_flight))) }
     })
 }
 
@@ -245,8 +248,8 @@ fn plain(address: SocketAddr) -> SocketAddr {
 async fn converse<I, S, B>(
     stream: I,
     service: S,
-    terms: &Terms,
-    open: &Connection,
+    terms: &ConnectionOptions,
+    open: &TcpConnection,
     stop: &CancellationToken,
 ) -> Result<(), BoxError>
 where
@@ -280,19 +283,19 @@ where
     }
 }
 
-fn builder(terms: &Terms) -> auto::Builder<TokioExecutor> {
+fn builder(terms: &ConnectionOptions) -> auto::Builder<TokioExecutor> {
     let mut builder = auto::Builder::new(TokioExecutor::new());
     builder.http1().timer(TokioTimer::new()).header_read_timeout(PATIENCE);
     let mut http2 = builder.http2();
-    let streams = if terms.protocol == Protocol::Grpc { MAX_STREAMS } else { MAX_PAGES };
+    let streams = if terms.protocol == PortProtocol::Grpc { MAX_STREAMS } else { MAX_PAGES };
     http2.timer(TokioTimer::new()).max_concurrent_streams(streams);
     http2.initial_stream_window_size(STREAM_WINDOW).initial_connection_window_size(CONNECTION_WINDOW);
     if let Some((interval, patience)) = terms.ping {
         builder.http2().keep_alive_interval(interval).keep_alive_timeout(patience);
     }
     match terms.protocol {
-        Protocol::Grpc => builder.http2_only(),
-        Protocol::Pages => builder,
+        PortProtocol::Grpc => builder.http2_only(),
+        PortProtocol::Pages => builder,
     }
 }
 

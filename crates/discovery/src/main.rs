@@ -6,10 +6,10 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
-use cli::args::refused;
+use cli::args::print_usage_error;
 use cli::log;
-use discovery::args::{Cli, Command, Discovery};
-use discovery::{descriptors, request, wire};
+use discovery::args::{Cli, DiscoveryCommand, DiscoveryFlags};
+use discovery::{file_descriptors, request, startup};
 use tracing::error;
 
 #[global_allocator]
@@ -30,36 +30,36 @@ const SCOPES: log::Scopes = &[
 fn main() -> ExitCode {
     let cli = match Cli::read(std::env::args()) {
         Ok(cli) => cli,
-        Err(error) => return refused(&error),
+        Err(error) => return print_usage_error(&error),
     };
     let done = match cli.command {
-        Command::Discovery(args) => discovery(&args),
-        Command::Crds => print(&definitions()),
-        Command::Request(request) => ask(&request),
-        Command::Version(args) => print(&args.text()),
+        DiscoveryCommand::Discovery(args) => discovery(&args),
+        DiscoveryCommand::Crds => print(&definitions()),
+        DiscoveryCommand::Request(request) => ask(&request),
+        DiscoveryCommand::Version(args) => print(&args.text()),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            log::last_words(format!("pilot-discovery: {error:#}"));
+            log::print_failure(format!("pilot-discovery: {error:#}"));
             ExitCode::FAILURE
         }
     }
 }
 
-fn discovery(args: &Discovery) -> Result<()> {
+fn discovery(args: &DiscoveryFlags) -> Result<()> {
     let environment = |name: &str| std::env::var(name).ok();
     let _log = log::start(&args.logging, SCOPES, environment("RUST_LOG").as_deref())?;
-    descriptors::raise();
+    file_descriptors::raise_limit();
     let runtime = runtime()?;
-    let run = runtime.block_on(wire::run(args, &environment));
+    let run = runtime.block_on(startup::run(args, &environment));
     // A thread that hangs on a dead disk must not keep the process: all that has to be done was waited for.
     runtime.shutdown_background();
     // Told in the log too: who reads a server's end reads its log.
     run.inspect_err(|failure| error!("{failure:#}"))
 }
 
-fn ask(args: &discovery::args::Request) -> Result<()> {
+fn ask(args: &discovery::args::RequestFlags) -> Result<()> {
     let body = runtime()?.block_on(request::send(args))?;
     std::io::stdout().write_all(&body).context("could not write the answer")
 }

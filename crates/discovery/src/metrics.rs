@@ -18,15 +18,15 @@ use prometheus_client::registry::Registry;
 
 /// A count that only grows. Upstream's counters have no `_total` at their end, which the library would add.
 #[derive(Clone, Debug, Default)]
-pub struct Tally(Arc<AtomicU64>);
+pub struct PlainCounter(Arc<AtomicU64>);
 
-impl Tally {
+impl PlainCounter {
     fn add(&self, more: u64) {
         self.0.fetch_add(more, Ordering::Relaxed);
     }
 }
 
-impl EncodeMetric for Tally {
+impl EncodeMetric for PlainCounter {
     fn encode(&self, mut encoder: MetricEncoder<'_>) -> Result<(), fmt::Error> {
         encoder.encode_gauge(&self.0.load(Ordering::Relaxed))
     }
@@ -36,24 +36,24 @@ impl EncodeMetric for Tally {
     }
 }
 
-impl prometheus_client::metrics::TypedMetric for Tally {
+impl prometheus_client::metrics::TypedMetric for PlainCounter {
     const TYPE: MetricType = MetricType::Counter;
 }
 
 /// `{type="cds"}`
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct OfType {
+struct TypeLabel {
     r#type: String,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct OfEvent {
+struct EventLabels {
     r#type: String,
     event: String,
 }
 
-type Tallies<L> = Family<L, Tally>;
-type Timings<L> = Family<L, Histogram, fn() -> Histogram>;
+type Counters<L> = Family<L, PlainCounter>;
+type Histograms<L> = Family<L, Histogram, fn() -> Histogram>;
 
 const PUSH_SECONDS: [f64; 8] = [0.01, 0.1, 1.0, 3.0, 5.0, 10.0, 20.0, 30.0];
 const PROXY_SECONDS: [f64; 8] = [0.1, 0.5, 1.0, 3.0, 5.0, 10.0, 20.0, 30.0];
@@ -64,24 +64,24 @@ const SIZES: [f64; 6] = [1.0, 10e3, 1e6, 4e6, 10e6, 40e6];
 #[derive(Debug)]
 pub struct Metrics {
     registry: Registry,
-    pushes: Tallies<OfType>,
-    push_time: Timings<OfType>,
-    send_size: Timings<OfType>,
+    pushes: Counters<TypeLabel>,
+    push_time: Histograms<TypeLabel>,
+    send_size: Histograms<TypeLabel>,
     queue_time: Histogram,
     convergence_time: Histogram,
     debounce_time: Histogram,
     init_time: Histogram,
-    triggers: Tallies<OfType>,
-    inbound_updates: Tallies<OfType>,
-    config_events: Tallies<OfEvent>,
-    rejects: Tallies<OfType>,
-    expired_nonces: Tallies<OfType>,
-    refused_streams: Tallies<OfType>,
+    triggers: Counters<TypeLabel>,
+    inbound_updates: Counters<TypeLabel>,
+    config_events: Counters<EventLabels>,
+    rejects: Counters<TypeLabel>,
+    expired_nonces: Counters<TypeLabel>,
+    refused_streams: Counters<TypeLabel>,
 }
 
 impl Default for Metrics {
     fn default() -> Metrics {
-        let timings = |edges: fn() -> Histogram| Timings::new_with_constructor(edges);
+        let timings = |edges: fn() -> Histogram| Histograms::new_with_constructor(edges);
         let mut metrics = Metrics {
             registry: Registry::default(),
             pushes: Family::default(),
@@ -136,7 +136,7 @@ impl Metrics {
     pub fn sent(&self, kind: &TypeUrl, bytes: usize, took: Option<Duration>) {
         self.pushes.get_or_create(&of_type(kind)).add(1);
         let whole = if is_known(kind) { kind.as_str() } else { OTHER };
-        self.send_size.get_or_create(&OfType { r#type: whole.to_owned() }).observe(bytes as f64);
+        self.send_size.get_or_create(&TypeLabel { r#type: whole.to_owned() }).observe(bytes as f64);
         if let Some(took) = took {
             self.push_time.get_or_create(&of_type(kind)).observe(took.as_secs_f64());
         }
@@ -154,7 +154,7 @@ impl Metrics {
 
     /// A stream was ended because of its client.
     pub fn refused_stream(&self, code: tonic::Code) {
-        self.refused_streams.get_or_create(&OfType { r#type: format!("{code:?}") }).add(1);
+        self.refused_streams.get_or_create(&TypeLabel { r#type: format!("{code:?}") }).add(1);
     }
 
     /// A client takes up a change this long after it was published.
@@ -199,7 +199,7 @@ impl Metrics {
                 (Some(_), Some(_)) => "update",
                 (Some(_), None) => "delete",
             };
-            let labels = OfEvent { r#type: key.kind.as_str().to_owned(), event: event.to_owned() };
+            let labels = EventLabels { r#type: key.kind.as_str().to_owned(), event: event.to_owned() };
             self.config_events.get_or_create(&labels).add(1);
         }
         let reasons = [
@@ -212,14 +212,14 @@ impl Metrics {
     }
 }
 
-fn add(tallies: &Tallies<OfType>, counts: &[(&str, u64)]) {
+fn add(tallies: &Counters<TypeLabel>, counts: &[(&str, u64)]) {
     for (name, count) in counts.iter().filter(|(_, count)| *count > 0) {
-        tallies.get_or_create(&OfType { r#type: (*name).to_owned() }).add(*count);
+        tallies.get_or_create(&TypeLabel { r#type: (*name).to_owned() }).add(*count);
     }
 }
 
-fn of_type(kind: &TypeUrl) -> OfType {
-    OfType { r#type: short(kind) }
+fn of_type(kind: &TypeUrl) -> TypeLabel {
+    TypeLabel { r#type: short(kind) }
 }
 
 /// The label of types that a client made up: series must not grow with what clients ask for.

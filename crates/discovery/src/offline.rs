@@ -24,11 +24,11 @@ pub struct Offline {
 
 impl Offline {
     pub fn new(settings: Settings, objects: Vec<Object>) -> Offline {
-        Offline::told(settings, objects.into_iter().map(Change::Applied).collect())
+        Offline::from_changes(settings, objects.into_iter().map(Change::Applied).collect())
     }
 
     /// A mesh made of what a source told.
-    pub fn told(settings: Settings, changes: Vec<Change>) -> Offline {
+    pub fn from_changes(settings: Settings, changes: Vec<Change>) -> Offline {
         let batch = Batch { source: SourceId("offline".into()), changes };
         let (world, _) = Snapshot::empty(settings).apply(vec![batch]);
         Offline { world, renderings: Arc::default() }

@@ -11,7 +11,7 @@ use sources::disk;
 use sources::registry::config::{Adapter, RegistryConfig, RegistryEntry};
 use sources::registry::{cloudfoundry, consul, eureka};
 
-use crate::args::Discovery;
+use crate::args::DiscoveryFlags;
 
 /// Registries with all they were told, and what holds between them.
 #[derive(Debug, Default)]
@@ -25,7 +25,7 @@ pub(crate) struct Registries {
 
 /// Reads the file and the flags. A registry that the file describes is watched whether or not `--registries`
 /// names its kind; one that is named and not described is described by flags.
-pub(crate) fn read(args: &Discovery, named: &[Registry]) -> Result<Registries> {
+pub(crate) fn read(args: &DiscoveryFlags, named: &[Registry]) -> Result<Registries> {
     let config = config(args)?;
     let of_kind = |entry: &RegistryEntry| Some(entry.adapter().ok()?.registry());
     let described: BTreeSet<Registry> = config.registries.iter().filter_map(of_kind).collect();
@@ -56,7 +56,7 @@ pub(crate) fn read(args: &Discovery, named: &[Registry]) -> Result<Registries> {
     Ok(found)
 }
 
-fn config(args: &Discovery) -> Result<RegistryConfig> {
+fn config(args: &DiscoveryFlags) -> Result<RegistryConfig> {
     let Some(file) = &args.registry_flags.config else { return Ok(RegistryConfig::default()) };
     let text = disk::text(file).with_context(|| format!("could not read {}", file.display()))?;
     RegistryConfig::parse(&text).map_err(|reason| anyhow!("could not use {}: {reason}", file.display()))

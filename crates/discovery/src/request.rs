@@ -9,14 +9,14 @@ use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
 
-use crate::args::Request;
+use crate::args::RequestFlags;
 
 /// Sends the request and gives the body. An answer that is no success is an error with its body.
-pub async fn send(request: &Request) -> Result<Bytes> {
+pub async fn send(request: &RequestFlags) -> Result<Bytes> {
     tokio::time::timeout(request.timeout, exchange(request)).await.context("could not get an answer in time")?
 }
 
-async fn exchange(request: &Request) -> Result<Bytes> {
+async fn exchange(request: &RequestFlags) -> Result<Bytes> {
     let method: Method = request.method.to_uppercase().parse().context("could not read the method")?;
     // istioctl leaves the first slash out.
     let path = format!("/{}", request.path.trim_start_matches('/'));

@@ -14,11 +14,11 @@ use sources::grpc::GrpcTls;
 use sources::http::{ClientIdentity, TrustRoots};
 use sources::store::{mcp, xds};
 
-use crate::args::Discovery;
+use crate::args::DiscoveryFlags;
 
 /// One store of configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Store {
+pub(crate) enum ConfigStore {
     Folder(PathBuf),
     Xds(xds::XdsStoreOptions),
     Mcp(mcp::McpOptions),
@@ -26,21 +26,21 @@ pub(crate) enum Store {
     Kubernetes,
 }
 
-impl Store {
+impl ConfigStore {
     /// Its name as a source. The first folder is called as one from `--configDir` always was.
     pub(crate) fn id(&self, number: usize) -> SourceId {
         match self {
-            Store::Folder(_) if number == 0 => SourceId("files".into()),
-            Store::Folder(folder) => SourceId(format!("files/{}", folder.display()).into()),
-            Store::Xds(options) => options.id(),
-            Store::Mcp(options) => options.id(),
-            Store::Kubernetes => SourceId("Kubernetes".into()),
+            ConfigStore::Folder(_) if number == 0 => SourceId("files".into()),
+            ConfigStore::Folder(folder) => SourceId(format!("files/{}", folder.display()).into()),
+            ConfigStore::Xds(options) => options.id(),
+            ConfigStore::Mcp(options) => options.id(),
+            ConfigStore::Kubernetes => SourceId("Kubernetes".into()),
         }
     }
 }
 
 /// All stores of this start.
-pub(crate) fn read(args: &Discovery, environment: &dyn Fn(&str) -> Option<String>) -> Result<Vec<Store>> {
+pub(crate) fn read(args: &DiscoveryFlags, environment: &dyn Fn(&str) -> Option<String>) -> Result<Vec<ConfigStore>> {
     let namespace = Some(args.namespace.clone()).filter(|n| !n.is_empty()).or_else(|| environment("POD_NAMESPACE"));
     let namespace = namespace.unwrap_or_else(|| "istio-system".to_owned());
     let name = environment("POD_NAME").or_else(|| environment("HOSTNAME"));
@@ -49,26 +49,26 @@ pub(crate) fn read(args: &Discovery, environment: &dyn Fn(&str) -> Option<String
     let text = disk::text(&args.mesh_config).unwrap_or_default();
     let (mesh, _) = parse_mesh(&text, &args.mesh_config.display().to_string());
     let of_mesh = mesh.config_sources.iter().map(|source| store(source, &node, &namespace));
-    let mut stores = of_mesh.collect::<Result<Vec<Store>>>()?;
+    let mut stores = of_mesh.collect::<Result<Vec<ConfigStore>>>()?;
     if stores.is_empty() {
-        stores.extend(args.config_dir.clone().map(Store::Folder));
+        stores.extend(args.config_dir.clone().map(ConfigStore::Folder));
     }
     for address in args.registry_flags.mcp_servers.iter().filter(|address| !address.is_empty()) {
         let options = mcp::McpOptions::parse(address, &node);
-        stores.push(Store::Mcp(options.map_err(|reason| anyhow!("could not use --mcpServerAddrs: {reason}"))?));
+        stores.push(ConfigStore::Mcp(options.map_err(|reason| anyhow!("could not use --mcpServerAddrs: {reason}"))?));
     }
     Ok(stores)
 }
 
-fn store(source: &ConfigSource, node: &str, namespace: &str) -> Result<Store> {
+fn store(source: &ConfigSource, node: &str, namespace: &str) -> Result<ConfigStore> {
     let url = source.address.as_str();
     let tls = tls(source.tls_settings.as_ref(), url)?;
     let bad = |reason: &str| anyhow!("could not use the config source {url:?}: {reason}");
     let (scheme, rest) = url.split_once("://").ok_or_else(|| bad("it is not an address such as xds://host:port"))?;
     match scheme {
-        "fs" if rest.starts_with('/') => Ok(Store::Folder(rest.into())),
+        "fs" if rest.starts_with('/') => Ok(ConfigStore::Folder(rest.into())),
         "fs" => Err(bad("it names no folder, such as fs:///etc/config")),
-        "k8s" if rest.is_empty() || rest == "/" => Ok(Store::Kubernetes),
+        "k8s" if rest.is_empty() || rest == "/" => Ok(ConfigStore::Kubernetes),
         "k8s" => Err(bad("only the cluster of the registry itself can be named: k8s://")),
         "xds" => {
             let (address, query) = rest.split_once('?').unwrap_or((rest, ""));
@@ -81,7 +81,7 @@ fn store(source: &ConfigSource, node: &str, namespace: &str) -> Result<Store> {
             if address.rsplit_once(':').is_none_or(|(host, port)| host.is_empty() || port.parse::<u16>().is_err()) {
                 return Err(bad("it is not an address such as xds://host:port"));
             }
-            Ok(Store::Xds(xds::XdsStoreOptions {
+            Ok(ConfigStore::Xds(xds::XdsStoreOptions {
                 address,
                 variant,
                 tls,
@@ -91,7 +91,7 @@ fn store(source: &ConfigSource, node: &str, namespace: &str) -> Result<Store> {
         }
         "mcp" | "mcps" => {
             let options = mcp::McpOptions::parse(url, node).map_err(|reason| bad(&reason))?;
-            Ok(Store::Mcp(mcp::McpOptions { tls: tls.or(options.tls.clone()), ..options }))
+            Ok(ConfigStore::Mcp(mcp::McpOptions { tls: tls.or(options.tls.clone()), ..options }))
         }
         other => Err(bad(&format!("{other:?} is unknown, there are fs, xds, mcp and k8s"))),
     }
@@ -119,22 +119,22 @@ mod tests {
     use api::istio::mesh::v1alpha1::ConfigSource;
     use sources::store::xds::XdsVariant;
 
-    use super::{Store, store};
+    use super::{ConfigStore, store};
 
-    fn read(address: &str) -> Result<Store, String> {
+    fn read(address: &str) -> Result<ConfigStore, String> {
         let source = ConfigSource { address: address.to_owned(), ..ConfigSource::default() };
         store(&source, "pilot.mesh", "mesh").map_err(|error| error.to_string())
     }
 
     #[test]
     fn sources_are_told_apart_by_scheme() {
-        assert_eq!(read("fs:///etc/config"), Ok(Store::Folder("/etc/config".into())));
-        assert_eq!(read("k8s://"), Ok(Store::Kubernetes));
-        assert!(matches!(read("mcp://a:1"), Ok(Store::Mcp(_))));
+        assert_eq!(read("fs:///etc/config"), Ok(ConfigStore::Folder("/etc/config".into())));
+        assert_eq!(read("k8s://"), Ok(ConfigStore::Kubernetes));
+        assert!(matches!(read("mcp://a:1"), Ok(ConfigStore::Mcp(_))));
         for (address, expected) in
             [("xds://a:1", XdsVariant::StateOfTheWorld), ("xds://a:1?protocol=delta", XdsVariant::Delta)]
         {
-            let Ok(Store::Xds(options)) = read(address) else { panic!("{address}") };
+            let Ok(ConfigStore::Xds(options)) = read(address) else { panic!("{address}") };
             assert_eq!((options.address.as_str(), options.variant), ("a:1", expected));
         }
     }

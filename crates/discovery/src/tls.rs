@@ -19,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 use xxhash_rust::xxh3::xxh3_128;
 
-use crate::args::Tls;
+use crate::args::TlsFlags;
 
 /// How often files are looked at. Certificates are replaced hours before the old ones end.
 const LOOK: Duration = Duration::from_millis(500);
@@ -30,7 +30,7 @@ pub struct ClientCertificates(pub Arc<[CertificateDer<'static>]>);
 
 /// Where certificates are read, and what was read last.
 pub struct Certificates {
-    files: Files,
+    files: CertificateFiles,
     config: ArcSwap<ServerConfig>,
     /// What was in the files when they were read for the first time.
     first: Digest,
@@ -40,7 +40,7 @@ pub struct Certificates {
 type Digest = Vec<Option<u128>>;
 
 #[derive(Clone, Debug)]
-struct Files {
+struct CertificateFiles {
     chain: PathBuf,
     key: PathBuf,
     authorities: Option<PathBuf>,
@@ -48,11 +48,11 @@ struct Files {
 
 impl Certificates {
     /// Reads the files for the first time; `None` where none are named.
-    pub fn load(tls: &Tls) -> Result<Option<Arc<Certificates>>> {
+    pub fn load(tls: &TlsFlags) -> Result<Option<Arc<Certificates>>> {
         let files = match (&*tls.cert_file, &*tls.key_file) {
             ("", "") => return Ok(None),
             ("", _) | (_, "") => bail!("could not use one of --tlsCertFile and --tlsKeyFile without the other"),
-            (chain, key) => Files {
+            (chain, key) => CertificateFiles {
                 chain: chain.into(),
                 key: key.into(),
                 authorities: (!tls.ca_file.is_empty()).then(|| PathBuf::from(&tls.ca_file)),
@@ -92,17 +92,17 @@ impl Certificates {
     }
 }
 
-impl Files {
+impl CertificateFiles {
     fn all(&self) -> impl Iterator<Item = &Path> {
         [Some(&self.chain), Some(&self.key), self.authorities.as_ref()].into_iter().flatten().map(PathBuf::as_path)
     }
 }
 
-fn digest(files: &Files) -> Digest {
+fn digest(files: &CertificateFiles) -> Digest {
     files.all().map(|file| disk::content(file).ok().map(|text| xxh3_128(&text))).collect()
 }
 
-fn config(files: &Files) -> Result<Arc<ServerConfig>> {
+fn config(files: &CertificateFiles) -> Result<Arc<ServerConfig>> {
     let chain = certificates(&files.chain)?;
     let unreadable = || format!("could not read a private key from {}", files.key.display());
     let key = PrivateKeyDer::from_pem_slice(&disk::content(&files.key).with_context(unreadable)?);

@@ -7,42 +7,42 @@
 use std::fs;
 use std::time::Duration;
 
-use discovery::args::{Cli, Command};
+use discovery::args::{Cli, DiscoveryCommand};
 use discovery::offline::Offline;
-use discovery::wire;
+use discovery::startup;
 use model::config::mesh::{parse_mesh, parse_networks};
 use model::config::parse::documents;
 use model::settings::{Knobs, Settings};
 use tempfile::TempDir;
-use testkit::cases::{Answers, Case, World, disagreements, over_stream};
-use testkit::envoy::Transport;
+use testkit::cases::{Case, CaseInput, ResourceLookup, disagreements, over_stream};
+use testkit::envoy::XdsTransport;
 use testkit::wait;
 use tokio::runtime::{Handle, Runtime};
 
-fn check(transport: Transport) {
+fn check(transport: XdsTransport) {
     let runtime = Runtime::new().unwrap();
     let streamed = |case: &Case| served(case, runtime.handle(), transport);
-    let found = disagreements(|case| matches!(case.world, World::Files(_)), in_process, streamed);
+    let found = disagreements(|case| matches!(case.world, CaseInput::Files(_)), in_process, streamed);
     assert!(found.is_empty(), "{} disagree, among them:\n{}", found.len(), found[..found.len().min(20)].join("\n"));
 }
 
 #[test]
 fn state_of_the_world_streams_bring_what_the_objects_give() {
-    check(Transport::Sotw);
+    check(XdsTransport::Sotw);
 }
 
 #[test]
 fn delta_streams_bring_what_the_objects_give() {
-    check(Transport::Delta);
+    check(XdsTransport::Delta);
 }
 
 fn config(case: &Case) -> &str {
     match &case.world {
-        World::Files(text) | World::Kubernetes(text) => text,
+        CaseInput::Files(text) | CaseInput::Kubernetes(text) => text,
     }
 }
 
-fn in_process(case: &Case) -> Answers {
+fn in_process(case: &Case) -> ResourceLookup {
     let (knobs, _) = Knobs::read(|name| case.env.get(name).cloned());
     let settings = Settings {
         mesh: parse_mesh(case.mesh.as_deref().unwrap_or_default(), "mesh.yaml").0,
@@ -55,7 +55,7 @@ fn in_process(case: &Case) -> Answers {
 }
 
 /// A server of its own for the case. It is told to end when the last answer was given.
-fn served(case: &Case, runtime: &Handle, transport: Transport) -> Answers {
+fn served(case: &Case, runtime: &Handle, transport: XdsTransport) -> ResourceLookup {
     let folder = folder(case);
     let path = |name: &str| folder.path().join(name).display().to_string();
     let line = [
@@ -71,8 +71,8 @@ fn served(case: &Case, runtime: &Handle, transport: Transport) -> Answers {
         "--secureGRPCAddr=".to_owned(),
         "--httpsAddr=".to_owned(),
     ];
-    let Command::Discovery(args) = Cli::read(line).unwrap().command else { panic!("the line says discovery") };
-    let server = runtime.block_on(wire::start(&args, &|name| case.env.get(name).cloned())).unwrap();
+    let DiscoveryCommand::Discovery(args) = Cli::read(line).unwrap().command else { panic!("the line says discovery") };
+    let server = runtime.block_on(startup::start(&args, &|name| case.env.get(name).cloned())).unwrap();
     runtime.block_on(wait::until("a server in sync", async || match server.pilot.missing_sources() {
         missing if missing.is_empty() => Ok(()),
         missing => Err(format!("{missing:?} are not")),
@@ -95,7 +95,7 @@ fn folder(case: &Case) -> TempDir {
 }
 
 struct Guard {
-    server: Option<wire::Server>,
+    server: Option<startup::Server>,
     runtime: Handle,
     _folder: TempDir,
 }

@@ -13,22 +13,22 @@ use clap::{Parser, Subcommand};
 #[command(name = "pilotctl", version, about = "Look into and try out a mesh run by Pilotage")]
 struct Args {
     #[command(subcommand)]
-    command: Command,
+    command: PilotctlCommand,
 }
 
 #[derive(Subcommand)]
-enum Command {
+enum PilotctlCommand {
     /// Tell what is likely wrong with configuration in files
-    Analyze(analyze::Options),
+    Analyze(analyze::AnalyzeOptions),
     /// Run a small shop on this machine: pilot-discovery, four services, a real Envoy beside each
-    Demo(demo::Options),
+    Demo(demo::DemoOptions),
 }
 
 #[tokio::main]
 async fn main() -> ExitCode {
     let done = match Args::parse().command {
-        Command::Analyze(options) => analyze::run(&options),
-        Command::Demo(options) => demo::run(options).await.map(|()| 0),
+        PilotctlCommand::Analyze(options) => analyze::run(&options),
+        PilotctlCommand::Demo(options) => demo::run(options).await.map(|()| 0),
     };
     match done {
         Ok(status) => ExitCode::from(status),

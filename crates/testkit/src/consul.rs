@@ -22,7 +22,7 @@ pub struct Consul {
 
 /// The ports of one server.
 #[derive(Clone, Copy)]
-struct Ports {
+struct ConsulPorts {
     http: u16,
     server: u16,
     serf: u16,
@@ -43,7 +43,7 @@ impl Consul {
 
     /// Starts servers that know each other, and waits until one leads.
     pub async fn cluster(size: usize) -> Vec<Consul> {
-        let ports: Vec<Ports> = (0..size).map(|_| fresh_ports()).collect();
+        let ports: Vec<ConsulPorts> = (0..size).map(|_| fresh_ports()).collect();
         let mut servers: Vec<Consul> = ports
             .iter()
             .enumerate()
@@ -55,7 +55,7 @@ impl Consul {
         servers
     }
 
-    fn spawn(name: &str, own: Ports, others: &[Ports], expected: usize, settings: Value) -> Consul {
+    fn spawn(name: &str, own: ConsulPorts, others: &[ConsulPorts], expected: usize, settings: Value) -> Consul {
         let folder = tempfile::tempdir().unwrap_or_else(|e| panic!("could not make a folder: {e}"));
         let join: Vec<String> = others.iter().map(|p| format!("127.0.0.1:{}", p.serf)).collect();
         let mut config = json!({
@@ -176,8 +176,8 @@ fn merge(config: &mut Value, more: Value) {
     }
 }
 
-fn fresh_ports() -> Ports {
-    Ports { http: ports::free(), server: ports::free(), serf: ports::free() }
+fn fresh_ports() -> ConsulPorts {
+    ConsulPorts { http: ports::free(), server: ports::free(), serf: ports::free() }
 }
 
 fn path(path: &Path) -> String {

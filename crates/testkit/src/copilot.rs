@@ -34,9 +34,9 @@ const CLIENT: &str = "spiffe://platform/ns/istio/sa/pilot";
 
 /// What it answers.
 #[derive(Clone, Debug, Default)]
-pub struct State {
-    pub routes: Vec<Route>,
-    pub internal: Vec<InternalRoute>,
+pub struct CopilotState {
+    pub routes: Vec<CopilotRoute>,
+    pub internal: Vec<CopilotInternalRoute>,
     /// The status of methods that fail, by name.
     pub failing: BTreeMap<&'static str, u32>,
     pub is_unhealthy: bool,
@@ -49,13 +49,13 @@ pub struct State {
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub struct Route {
+pub struct CopilotRoute {
     #[prost(string, tag = "1")]
     pub hostname: String,
     #[prost(string, tag = "2")]
     pub path: String,
     #[prost(message, optional, tag = "3")]
-    backends: Option<Backends>,
+    backends: Option<BackendSet>,
     #[prost(string, tag = "4")]
     pub process: String,
     #[prost(int32, tag = "5")]
@@ -63,23 +63,23 @@ pub struct Route {
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub struct InternalRoute {
+pub struct CopilotInternalRoute {
     #[prost(string, tag = "1")]
     pub hostname: String,
     #[prost(string, tag = "2")]
     pub vip: String,
     #[prost(message, optional, tag = "3")]
-    backends: Option<Backends>,
+    backends: Option<BackendSet>,
 }
 
 #[derive(Clone, PartialEq, Message)]
-struct Backends {
+struct BackendSet {
     #[prost(message, repeated, tag = "1")]
-    backends: Vec<Backend>,
+    backends: Vec<BackendAddress>,
 }
 
 #[derive(Clone, PartialEq, Message)]
-struct Backend {
+struct BackendAddress {
     #[prost(string, tag = "1")]
     address: String,
     #[prost(uint32, tag = "2")]
@@ -87,27 +87,27 @@ struct Backend {
 }
 
 #[derive(Clone, PartialEq, Message)]
-struct Health {
+struct HealthResponse {
     #[prost(bool, tag = "1")]
     healthy: bool,
 }
 
 #[derive(Clone, PartialEq, Message)]
-struct Routes {
+struct RoutesResponse {
     #[prost(message, repeated, tag = "2")]
-    routes: Vec<Route>,
+    routes: Vec<CopilotRoute>,
 }
 
 #[derive(Clone, PartialEq, Message)]
-struct InternalRoutes {
+struct InternalRoutesResponse {
     #[prost(message, repeated, tag = "1")]
-    routes: Vec<InternalRoute>,
+    routes: Vec<CopilotInternalRoute>,
 }
 
-impl Route {
-    pub fn new(hostname: &str, process: &str, backends: impl IntoIterator<Item = (String, u16)>) -> Route {
+impl CopilotRoute {
+    pub fn new(hostname: &str, process: &str, backends: impl IntoIterator<Item = (String, u16)>) -> CopilotRoute {
         let (hostname, process) = (hostname.to_owned(), process.to_owned());
-        Route { hostname, process, backends: Some(set(backends)), ..Route::default() }
+        CopilotRoute { hostname, process, backends: Some(set(backends)), ..CopilotRoute::default() }
     }
 
     /// How many backends it has.
@@ -116,25 +116,25 @@ impl Route {
     }
 
     /// For this path of the host alone.
-    pub fn below(self, path: &str) -> Route {
-        Route { path: path.to_owned(), ..self }
+    pub fn below(self, path: &str) -> CopilotRoute {
+        CopilotRoute { path: path.to_owned(), ..self }
     }
 
     /// With this share of requests, in percent.
-    pub fn weighing(self, weight: i32) -> Route {
-        Route { weight, ..self }
+    pub fn weighing(self, weight: i32) -> CopilotRoute {
+        CopilotRoute { weight, ..self }
     }
 }
 
-impl InternalRoute {
-    pub fn new(hostname: &str, vip: &str, backends: impl IntoIterator<Item = (String, u16)>) -> InternalRoute {
-        InternalRoute { hostname: hostname.to_owned(), vip: vip.to_owned(), backends: Some(set(backends)) }
+impl CopilotInternalRoute {
+    pub fn new(hostname: &str, vip: &str, backends: impl IntoIterator<Item = (String, u16)>) -> CopilotInternalRoute {
+        CopilotInternalRoute { hostname: hostname.to_owned(), vip: vip.to_owned(), backends: Some(set(backends)) }
     }
 }
 
-fn set(backends: impl IntoIterator<Item = (String, u16)>) -> Backends {
-    let backend = |(address, port): (String, u16)| Backend { address, port: u32::from(port) };
-    Backends { backends: backends.into_iter().map(backend).collect() }
+fn set(backends: impl IntoIterator<Item = (String, u16)>) -> BackendSet {
+    let backend = |(address, port): (String, u16)| BackendAddress { address, port: u32::from(port) };
+    BackendSet { backends: backends.into_iter().map(backend).collect() }
 }
 
 pub struct Copilot {
@@ -143,7 +143,7 @@ pub struct Copilot {
     own: Certificate,
     /// Of the certificates that a client needs.
     folder: TempDir,
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<CopilotState>>,
     serving: Option<AbortHandle>,
 }
 
@@ -198,11 +198,11 @@ impl Copilot {
         )
     }
 
-    pub fn edit(&self, edit: impl FnOnce(&mut State)) {
+    pub fn edit(&self, edit: impl FnOnce(&mut CopilotState)) {
         edit(&mut lock(&self.state));
     }
 
-    pub fn state(&self) -> State {
+    pub fn state(&self) -> CopilotState {
         lock(&self.state).clone()
     }
 
@@ -259,11 +259,11 @@ fn certificate(pem: &str) -> CertificateDer<'static> {
     CertificateDer::from_pem_slice(pem.as_bytes()).unwrap_or_else(|e| panic!("no certificate: {e}"))
 }
 
-fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
+fn lock(state: &Mutex<CopilotState>) -> MutexGuard<'_, CopilotState> {
     state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-async fn serve(stream: TcpStream, acceptor: TlsAcceptor, state: Arc<Mutex<State>>) {
+async fn serve(stream: TcpStream, acceptor: TlsAcceptor, state: Arc<Mutex<CopilotState>>) {
     let Ok(stream) = acceptor.accept(stream).await else { return };
     let shown = stream.get_ref().1.peer_certificates().and_then(|chain| chain.first());
     lock(&state).shown.extend(shown.map(|certificate| certificate.to_vec()));
@@ -275,9 +275,9 @@ async fn serve(stream: TcpStream, acceptor: TlsAcceptor, state: Arc<Mutex<State>
     let _ = http2::Builder::new(TokioExecutor::new()).serve_connection(TokioIo::new(stream), service).await;
 }
 
-type Answer = Response<UnsyncBoxBody<Bytes, std::convert::Infallible>>;
+type CopilotResponse = Response<UnsyncBoxBody<Bytes, std::convert::Infallible>>;
 
-async fn answer(request: Request<Incoming>, now: State) -> Answer {
+async fn answer(request: Request<Incoming>, now: CopilotState) -> CopilotResponse {
     let method = request.uri().path().strip_prefix("/api.IstioCopilot/").unwrap_or_default().to_owned();
     // The request of every method is empty.
     let _ = request.into_body().collect().await;
@@ -289,9 +289,9 @@ async fn answer(request: Request<Incoming>, now: State) -> Answer {
         return reply(Bytes::new(), *status);
     }
     let message = match method.as_str() {
-        "Health" => Health { healthy: !now.is_unhealthy }.encode_to_vec(),
-        "Routes" => Routes { routes: now.routes }.encode_to_vec(),
-        "InternalRoutes" => InternalRoutes { routes: now.internal }.encode_to_vec(),
+        "Health" => HealthResponse { healthy: !now.is_unhealthy }.encode_to_vec(),
+        "Routes" => RoutesResponse { routes: now.routes }.encode_to_vec(),
+        "InternalRoutes" => InternalRoutesResponse { routes: now.internal }.encode_to_vec(),
         _ => return reply(Bytes::new(), UNIMPLEMENTED),
     };
     let mut framed = BytesMut::with_capacity(message.len() + 5);
@@ -301,7 +301,7 @@ async fn answer(request: Request<Incoming>, now: State) -> Answer {
     reply(framed.freeze(), 0)
 }
 
-fn reply(framed: Bytes, status: u32) -> Answer {
+fn reply(framed: Bytes, status: u32) -> CopilotResponse {
     let mut trailers = HeaderMap::new();
     trailers.insert("grpc-status", HeaderValue::from(status));
     let body = Full::new(framed).with_trailers(std::future::ready(Some(Ok(trailers)))).boxed_unsync();

@@ -12,7 +12,7 @@ use crate::{client, ports, wait};
 
 /// What the server is started with.
 #[derive(Clone, Debug, Default)]
-pub struct Setup {
+pub struct DiscoveryOptions {
     /// File name and text, below the watched folder.
     pub files: Vec<(String, String)>,
     /// MeshConfig; empty means defaults.
@@ -26,7 +26,7 @@ pub struct Setup {
     pub unread: bool,
 }
 
-pub struct Discovery {
+pub struct DiscoveryProcess {
     binary: PathBuf,
     args: Vec<String>,
     env: Vec<(String, String)>,
@@ -37,16 +37,16 @@ pub struct Discovery {
     process: Process,
 }
 
-impl Discovery {
+impl DiscoveryProcess {
     /// Starts the server and waits until it says that it is ready.
-    pub async fn start(binary: &str, setup: Setup) -> Discovery {
+    pub async fn start(binary: &str, setup: DiscoveryOptions) -> DiscoveryProcess {
         let mut server = Self::start_unready(binary, setup).await;
         server.ready().await;
         server
     }
 
     /// Starts the server and waits until it answers, ready or not.
-    pub async fn start_unready(binary: &str, setup: Setup) -> Discovery {
+    pub async fn start_unready(binary: &str, setup: DiscoveryOptions) -> DiscoveryProcess {
         let folder = tempfile::tempdir().unwrap_or_else(|e| panic!("could not make a folder: {e}"));
         let config = folder.path().join("config");
         fs::create_dir(&config).unwrap_or_else(|e| panic!("could not make the config folder: {e}"));
@@ -69,7 +69,7 @@ impl Discovery {
         let binary = PathBuf::from(binary);
         let start = if setup.unread { Process::start_unread } else { Process::start };
         let process = start("pilot-discovery", &binary, &args, &setup.env);
-        let mut server = Discovery { binary, args, env: setup.env, grpc, http, monitoring, folder, process };
+        let mut server = DiscoveryProcess { binary, args, env: setup.env, grpc, http, monitoring, folder, process };
         wait::until("a pilot-discovery that answers", async || {
             server.process.check_alive();
             client::get(server.http, "discovery", "/ready").await

@@ -17,17 +17,17 @@ use tempfile::TempDir;
 use tokio::sync::{mpsc, watch};
 use tokio_stream::wrappers::ReceiverStream;
 
-use crate::scripted::{Asked, Scripted};
+use crate::scripted::{ScriptedRequest, ScriptedServer};
 
 /// What a script answers.
-pub type Answer = Response<UnsyncBoxBody<Bytes, Infallible>>;
+pub type FakeResponse = Response<UnsyncBoxBody<Bytes, Infallible>>;
 
 /// Objects by the plural of their kind.
-type Objects = Arc<Mutex<BTreeMap<String, Vec<Value>>>>;
+type FakeObjects = Arc<Mutex<BTreeMap<String, Vec<Value>>>>;
 
 pub struct FakeApi {
-    server: Scripted,
-    objects: Objects,
+    server: ScriptedServer,
+    objects: FakeObjects,
     /// How often all watches were to expire.
     expiries: watch::Sender<u64>,
     kubeconfig: PathBuf,
@@ -36,10 +36,10 @@ pub struct FakeApi {
 
 impl FakeApi {
     /// Serves on a free port until dropped. The script may answer any request itself.
-    pub async fn start(script: impl Fn(&Asked) -> Option<Answer> + Send + Sync + 'static) -> FakeApi {
-        let (objects, expiries) = (Objects::default(), watch::Sender::new(0));
+    pub async fn start(script: impl Fn(&ScriptedRequest) -> Option<FakeResponse> + Send + Sync + 'static) -> FakeApi {
+        let (objects, expiries) = (FakeObjects::default(), watch::Sender::new(0));
         let (known, expiry) = (objects.clone(), expiries.subscribe());
-        let server = Scripted::start(move |asked: Asked| {
+        let server = ScriptedServer::start(move |asked: ScriptedRequest| {
             let answer = script(&asked).unwrap_or_else(|| answer(&asked, &known, expiry.clone()));
             async move { answer }
         })
@@ -61,8 +61,8 @@ impl FakeApi {
     }
 
     /// All requests so far.
-    pub fn asked(&self) -> Vec<Asked> {
-        self.server.asked()
+    pub fn requests(&self) -> Vec<ScriptedRequest> {
+        self.server.requests()
     }
 
     /// Sets all objects of a kind, by its plural. No event tells of it: watches must be made to list again.
@@ -85,12 +85,12 @@ pub fn text(server: &str, user: &Value) -> String {
 }
 
 /// The plural of the kind that a request is about.
-pub fn plural(asked: &Asked) -> &str {
+pub fn plural(asked: &ScriptedRequest) -> &str {
     asked.path.rsplit('/').next().unwrap_or_default()
 }
 
 /// A complete answer.
-pub fn full(text: impl Into<Bytes>) -> Answer {
+pub fn full(text: impl Into<Bytes>) -> FakeResponse {
     Response::new(Full::new(text.into()).boxed_unsync())
 }
 
@@ -114,7 +114,7 @@ fn capitalised(word: &str) -> String {
 }
 
 /// An answer whose body is this piece again and again, until `end` or for as long as somebody reads it.
-pub fn repeated(piece: Bytes, times: Option<usize>) -> Answer {
+pub fn repeated(piece: Bytes, times: Option<usize>) -> FakeResponse {
     let (frames, body) = mpsc::channel(4);
     tokio::spawn(async move {
         let mut sent = 0;
@@ -125,7 +125,7 @@ pub fn repeated(piece: Bytes, times: Option<usize>) -> Answer {
     Response::new(StreamBody::new(ReceiverStream::new(body)).boxed_unsync())
 }
 
-fn answer(asked: &Asked, objects: &Objects, expiry: watch::Receiver<u64>) -> Answer {
+fn answer(asked: &ScriptedRequest, objects: &FakeObjects, expiry: watch::Receiver<u64>) -> FakeResponse {
     if asked.parameter("sendInitialEvents").is_some() {
         let status = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 422,
             "reason": "Invalid", "message": "sendInitialEvents is forbidden"});
@@ -149,7 +149,7 @@ fn answer(asked: &Asked, objects: &Objects, expiry: watch::Receiver<u64>) -> Ans
 }
 
 /// A watch without an event until it expires.
-fn expiring(mut expiry: watch::Receiver<u64>) -> Answer {
+fn expiring(mut expiry: watch::Receiver<u64>) -> FakeResponse {
     expiry.mark_unchanged();
     let (frames, body) = mpsc::channel(1);
     tokio::spawn(async move {

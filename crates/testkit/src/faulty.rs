@@ -28,28 +28,28 @@ use tokio_stream::wrappers::ReceiverStream;
 use crate::tls::TlsClient;
 
 /// A proxy, gone on drop.
-pub struct Faulty {
-    state: Arc<State>,
+pub struct FaultyProxy {
+    state: Arc<FaultyState>,
     kubeconfig: PathBuf,
     _folder: TempDir,
     accepting: AbortHandle,
 }
 
-struct State {
+struct FaultyState {
     upstream: SocketAddr,
     tls: TlsClient,
-    refusal: Mutex<Option<Refusal>>,
+    refusal: Mutex<Option<RefusalPlan>>,
     /// Whether watches cannot be resumed.
     forgets: AtomicBool,
     /// How often watches were to be cut: each is cut that began before the last time.
     cuts: watch::Sender<u64>,
-    asked: Mutex<Vec<String>>,
+    requests: Mutex<Vec<String>>,
     figures: Mutex<Figures>,
 }
 
 /// So many of so many requests get these statuses in turn.
 #[derive(Clone)]
-struct Refusal {
+struct RefusalPlan {
     refused: usize,
     of: usize,
     statuses: Vec<u16>,
@@ -69,26 +69,26 @@ pub struct Figures {
     pub expired: usize,
 }
 
-impl Faulty {
+impl FaultyProxy {
     /// Passes everything on until told otherwise.
-    pub(crate) async fn start(upstream: SocketAddr, tls: TlsClient, token: &str) -> Faulty {
+    pub(crate) async fn start(upstream: SocketAddr, tls: TlsClient, token: &str) -> FaultyProxy {
         let bound = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await;
         let listener = bound.unwrap_or_else(|e| panic!("could not listen: {e}"));
         let address = listener.local_addr().unwrap_or_else(|e| panic!("no address: {e}"));
-        let state = Arc::new(State {
+        let state = Arc::new(FaultyState {
             upstream,
             tls,
             refusal: Mutex::default(),
             forgets: AtomicBool::default(),
             cuts: watch::Sender::new(0),
-            asked: Mutex::default(),
+            requests: Mutex::default(),
             figures: Mutex::default(),
         });
         let folder = tempfile::tempdir().unwrap_or_else(|e| panic!("could not make a folder: {e}"));
         let kubeconfig = folder.path().join("kubeconfig");
         fs::write(&kubeconfig, text(address, token)).unwrap_or_else(|e| panic!("could not write a kubeconfig: {e}"));
         let accepting = tokio::spawn(serve(listener, state.clone())).abort_handle();
-        Faulty { state, kubeconfig, _folder: folder, accepting }
+        FaultyProxy { state, kubeconfig, _folder: folder, accepting }
     }
 
     /// The file that leads a client here.
@@ -98,7 +98,7 @@ impl Faulty {
 
     /// From now on `refused` of `of` requests get these statuses in turn; watches that stand go on.
     pub fn refuse(&self, refused: usize, of: usize, statuses: &[u16]) {
-        *lock(&self.state.refusal) = Some(Refusal { refused, of, statuses: statuses.to_vec(), seen: 0, given: 0 });
+        *lock(&self.state.refusal) = Some(RefusalPlan { refused, of, statuses: statuses.to_vec(), seen: 0, given: 0 });
     }
 
     /// From now on watches cannot go on from where they were: all that ask for a version are told that it is gone.
@@ -118,8 +118,8 @@ impl Faulty {
     }
 
     /// All requests so far, as `METHOD PATH?QUERY`.
-    pub fn asked(&self) -> Vec<String> {
-        lock(&self.state.asked).clone()
+    pub fn requests(&self) -> Vec<String> {
+        lock(&self.state.requests).clone()
     }
 
     pub fn figures(&self) -> Figures {
@@ -127,7 +127,7 @@ impl Faulty {
     }
 }
 
-impl Drop for Faulty {
+impl Drop for FaultyProxy {
     fn drop(&mut self) {
         // Its connections are in the same task's set, and end with it.
         self.accepting.abort();
@@ -148,7 +148,7 @@ fn text(address: SocketAddr, token: &str) -> String {
     .to_string()
 }
 
-async fn serve(listener: TcpListener, state: Arc<State>) {
+async fn serve(listener: TcpListener, state: Arc<FaultyState>) {
     let mut open = JoinSet::new();
     while let Ok((stream, _)) = listener.accept().await {
         let state = state.clone();
@@ -161,11 +161,11 @@ async fn serve(listener: TcpListener, state: Arc<State>) {
     }
 }
 
-type Failure = Box<dyn std::error::Error + Send + Sync>;
-type Answer = Response<BoxBody<Bytes, Failure>>;
+type BoxError = Box<dyn std::error::Error + Send + Sync>;
+type ProxyResponse = Response<BoxBody<Bytes, BoxError>>;
 
-async fn answer(state: Arc<State>, request: Request<Incoming>) -> Answer {
-    lock(&state.asked).push(format!("{} {}", request.method(), request.uri()));
+async fn answer(state: Arc<FaultyState>, request: Request<Incoming>) -> ProxyResponse {
+    lock(&state.requests).push(format!("{} {}", request.method(), request.uri()));
     lock(&state.figures).requests += 1;
     if let Some(status) = state.refusal(request.uri()) {
         *lock(&state.figures).refused.entry(status).or_default() += 1;
@@ -178,7 +178,7 @@ async fn answer(state: Arc<State>, request: Request<Incoming>) -> Answer {
     }
 }
 
-impl State {
+impl FaultyState {
     /// The status that this request is refused with.
     fn refusal(&self, uri: &Uri) -> Option<u16> {
         let query = uri.query().unwrap_or_default();
@@ -202,7 +202,7 @@ fn is_watch(uri: &Uri) -> bool {
 }
 
 /// What an API server says that does not want to, or cannot.
-fn refused(status: u16) -> Answer {
+fn refused(status: u16) -> ProxyResponse {
     let body = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "message": "a fault", "code": status});
     let mut answer = Response::new(full(body.to_string()));
     *answer.status_mut() = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
@@ -213,11 +213,11 @@ fn refused(status: u16) -> Answer {
     answer
 }
 
-fn full(text: String) -> BoxBody<Bytes, Failure> {
-    Full::new(Bytes::from(text)).map_err(Failure::from).boxed()
+fn full(text: String) -> BoxBody<Bytes, BoxError> {
+    Full::new(Bytes::from(text)).map_err(BoxError::from).boxed()
 }
 
-async fn pass(state: &Arc<State>, mut request: Request<Incoming>) -> Result<Answer, Failure> {
+async fn pass(state: &Arc<FaultyState>, mut request: Request<Incoming>) -> Result<ProxyResponse, BoxError> {
     let stream = state.tls.connect(state.upstream, "").await?;
     let (mut sender, connection) = client::conn::http1::handshake(TokioIo::new(stream)).await?;
     let driver = tokio::spawn(connection).abort_handle();
@@ -237,10 +237,10 @@ async fn pass(state: &Arc<State>, mut request: Request<Incoming>) -> Result<Answ
     Ok(Response::from_parts(head, StreamBody::new(ReceiverStream::new(frames)).boxed()))
 }
 
-type Frames = mpsc::Sender<Result<Frame<Bytes>, Failure>>;
+type Frames = mpsc::Sender<Result<Frame<Bytes>, BoxError>>;
 
 /// Copies an answer until it ends, nobody reads it, or it is cut.
-async fn copy(state: &State, mut body: Incoming, forward: &Frames, cuts: Option<watch::Receiver<u64>>) {
+async fn copy(state: &FaultyState, mut body: Incoming, forward: &Frames, cuts: Option<watch::Receiver<u64>>) {
     loop {
         let frame = tokio::select! {
             frame = body.frame() => frame,

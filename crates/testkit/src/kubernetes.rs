@@ -14,7 +14,7 @@ use tempfile::TempDir;
 use tokio::task::JoinSet;
 
 use crate::certificates::Authority;
-use crate::faulty::Faulty;
+use crate::faulty::FaultyProxy;
 use crate::process::Process;
 use crate::tls::TlsClient;
 use crate::{client, ports, servers, wait};
@@ -40,7 +40,7 @@ pub struct ApiServer {
 }
 
 /// A kind to define: group, versions (the first one stored), kind, plural, and whether it stands in namespaces.
-pub type Definition<'a> = (&'a str, &'a [&'a str], &'a str, &'a str, bool);
+pub type CrdSpec<'a> = (&'a str, &'a [&'a str], &'a str, &'a str, bool);
 
 impl ApiServer {
     /// Starts etcd and an API server and waits until it is ready. Its own Service is hidden from the mesh.
@@ -112,7 +112,7 @@ impl ApiServer {
     }
 
     /// What ServiceAccounts asked for so far: verb and path of each request, and whether it was refused.
-    pub fn asked_by_accounts(&self) -> Vec<(String, bool)> {
+    pub fn requests_by_accounts(&self) -> Vec<(String, bool)> {
         let log = fs::read_to_string(self.folder.path().join("audit.log")).unwrap_or_default();
         // The last line may be written just now.
         let events = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
@@ -136,23 +136,23 @@ impl ApiServer {
     }
 
     /// Another API server on the same store.
-    pub async fn sibling(&self) -> Sibling {
+    pub async fn second(&self) -> SecondApiServer {
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, ports::free()));
         let mut args = self.args.clone();
         args.retain(|a| !a.starts_with("--secure-port="));
         args.push(format!("--secure-port={}", address.port()));
         let process = Process::start("kube-apiserver", &servers::binary("kube-apiserver"), &args, &[]);
-        let sibling = Sibling { address, tls: self.tls.clone(), _process: process };
+        let second = SecondApiServer { address, tls: self.tls.clone(), _process: process };
         wait::until_within(PATIENCE, "a second API server", async || {
-            send(&sibling.tls, sibling.address, Method::GET, "/readyz", "", String::new()).await.map(drop)
+            send(&second.tls, second.address, Method::GET, "/readyz", "", String::new()).await.map(drop)
         })
         .await;
-        sibling
+        second
     }
 
     /// A proxy before it that fails on demand.
-    pub async fn faulty(&self) -> Faulty {
-        Faulty::start(self.address, self.tls.clone(), TOKEN).await
+    pub async fn faulty(&self) -> FaultyProxy {
+        FaultyProxy::start(self.address, self.tls.clone(), TOKEN).await
     }
 
     /// Throws away all history of the store, so that watches cannot go on from where they were. Gives the revision up to
@@ -189,7 +189,7 @@ impl ApiServer {
     }
 
     /// Defines kinds with open schemas and waits until they are served.
-    pub async fn define(&self, kinds: &[Definition<'_>]) {
+    pub async fn define(&self, kinds: &[CrdSpec<'_>]) {
         for kind in kinds {
             self.create(DEFINITIONS, &definition(kind)).await.unwrap_or_else(|e| panic!("could not define: {e}"));
         }
@@ -239,13 +239,13 @@ impl ApiServer {
 }
 
 /// A second API server; it ends with its guard.
-pub struct Sibling {
+pub struct SecondApiServer {
     address: SocketAddr,
     tls: TlsClient,
     _process: Process,
 }
 
-impl Sibling {
+impl SecondApiServer {
     pub async fn patch(&self, path: &str, part: &Value) -> Result<Value, String> {
         send(&self.tls, self.address, Method::PATCH, path, "application/merge-patch+json", part.to_string()).await
     }
@@ -298,7 +298,7 @@ fn audited() -> String {
     .to_string()
 }
 
-fn definition((group, versions, kind, plural, namespaced): &Definition<'_>) -> Value {
+fn definition((group, versions, kind, plural, namespaced): &CrdSpec<'_>) -> Value {
     let version = |(index, name): (usize, &&str)| {
         json!({"name": name, "served": true, "storage": index == 0, "subresources": {"status": {}},
             "schema": {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}}})

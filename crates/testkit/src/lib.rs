@@ -3,10 +3,7 @@
 
 #![forbid(unsafe_code)]
 
-pub mod agent;
 pub mod backend;
-pub mod built;
-pub mod cable;
 pub mod canonical;
 pub mod cases;
 pub mod certificates;
@@ -19,12 +16,15 @@ pub mod envoy;
 pub mod eureka;
 pub mod fake_api;
 pub mod faulty;
+pub mod forwarder;
 pub mod istiod;
 pub mod kubectl;
 pub mod kubernetes;
 pub mod ports;
 pub mod process;
+pub mod programs;
 pub mod scripted;
+pub mod sds;
 pub mod servers;
 pub mod tls;
 pub mod wait;

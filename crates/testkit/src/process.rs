@@ -141,12 +141,12 @@ fn dying_with_us(program: &Path) -> Command {
     command
 }
 
-type Order = (Command, mpsc::SyncSender<io::Result<Child>>);
+type SpawnRequest = (Command, mpsc::SyncSender<io::Result<Child>>);
 
 /// The kernel watches the spawning thread, and a test's own thread may end before its guard
 /// is dropped; so one thread that lives as long as the program spawns everything.
-static SPAWNER: LazyLock<mpsc::Sender<Order>> = LazyLock::new(|| {
-    let (orders, inbox) = mpsc::channel::<Order>();
+static SPAWNER: LazyLock<mpsc::Sender<SpawnRequest>> = LazyLock::new(|| {
+    let (orders, inbox) = mpsc::channel::<SpawnRequest>();
     thread::spawn(move || {
         for (mut command, reply) in inbox {
             let _ = reply.send(command.spawn());

@@ -19,18 +19,18 @@ use tokio::net::TcpListener;
 use tokio::task::{AbortHandle, JoinSet};
 use tokio_stream::StreamExt;
 
-type Failure = Box<dyn std::error::Error + Send + Sync>;
+type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 /// One request as a script sees it.
 #[derive(Clone, Debug)]
-pub struct Asked {
+pub struct ScriptedRequest {
     pub path: String,
     /// Without the question mark; empty where there is none.
     pub query: String,
     pub headers: HeaderMap,
 }
 
-impl Asked {
+impl ScriptedRequest {
     /// The value of a query parameter as it was written.
     pub fn parameter(&self, name: &str) -> Option<&str> {
         let pairs = self.query.split('&').map(|pair| pair.split_once('=').unwrap_or((pair, "")));
@@ -38,60 +38,66 @@ impl Asked {
     }
 }
 
-pub struct Scripted {
+pub struct ScriptedServer {
     address: SocketAddr,
     connections: Arc<AtomicUsize>,
-    asked: Arc<Mutex<Vec<Asked>>>,
+    requests: Arc<Mutex<Vec<ScriptedRequest>>>,
     accepting: AbortHandle,
 }
 
-impl Scripted {
+impl ScriptedServer {
     /// Serves on a free port until dropped. The script may wait as long as it likes.
-    pub async fn start<F, B>(script: impl Fn(Asked) -> F + Send + Sync + 'static) -> Scripted
+    pub async fn start<F, B>(script: impl Fn(ScriptedRequest) -> F + Send + Sync + 'static) -> ScriptedServer
     where
         F: Future<Output = Response<B>> + Send + 'static,
-        B: Body<Data = Bytes, Error: Into<Failure>> + Send + 'static,
+        B: Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
     {
         let bound = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await;
         let listener = bound.unwrap_or_else(|e| panic!("could not listen: {e}"));
         let address = listener.local_addr().unwrap_or_else(|e| panic!("no address: {e}"));
-        let (connections, asked) = (Arc::<AtomicUsize>::default(), Arc::<Mutex<Vec<Asked>>>::default());
-        let (counted, seen, script) = (connections.clone(), asked.clone(), Arc::new(script));
+        let (connections, requests) = (Arc::<AtomicUsize>::default(), Arc::<Mutex<Vec<ScriptedRequest>>>::default());
+        let (counted, seen, script) = (connections.clone(), requests.clone(), Arc::new(script));
         let accepting = tokio::spawn(async move {
             let mut open = JoinSet::new();
             while let Ok((stream, _)) = listener.accept().await {
                 counted.fetch_add(1, Ordering::Relaxed);
                 let (script, seen) = (script.clone(), seen.clone());
                 let service = service_fn(move |request: Request<Incoming>| {
-                    let asked = Asked {
+                    let request = ScriptedRequest {
                         path: request.uri().path().to_owned(),
                         query: request.uri().query().unwrap_or_default().to_owned(),
                         headers: request.headers().clone(),
                     };
-                    seen.lock().unwrap_or_else(PoisonError::into_inner).push(asked.clone());
-                    let answer = script(asked);
+                    seen.lock().unwrap_or_else(PoisonError::into_inner).push(request.clone());
+                    let answer = script(request);
                     async move { Ok::<_, std::convert::Infallible>(answer.await) }
                 });
                 open.spawn(http1::Builder::new().serve_connection(TokioIo::new(stream), service));
             }
         });
-        Scripted { address, connections, asked, accepting: accepting.abort_handle() }
+        ScriptedServer { address, connections, requests, accepting: accepting.abort_handle() }
     }
 
     /// As `start`, with bodies that come in pieces of ten bytes, with a pause before each.
-    pub async fn start_in_pieces<F>(pause: Duration, script: impl Fn(Asked) -> F + Send + Sync + 'static) -> Scripted
+    pub async fn start_in_pieces<F>(
+        pause: Duration,
+        script: impl Fn(ScriptedRequest) -> F + Send + Sync + 'static,
+    ) -> ScriptedServer
     where
         F: Future<Output = Response<String>> + Send + 'static,
     {
-        Self::start(move |asked| {
-            let answer = script(asked);
+        Self::start(move |request| {
+            let answer = script(request);
             async move { answer.await.map(|text| pieces(text.as_bytes(), pause)) }
         })
         .await
     }
 
     /// Answers below a path repeat their text and never end.
-    pub async fn start_endless<F>(below: &'static str, script: impl Fn(Asked) -> F + Send + Sync + 'static) -> Scripted
+    pub async fn start_endless<F>(
+        below: &'static str,
+        script: impl Fn(ScriptedRequest) -> F + Send + Sync + 'static,
+    ) -> ScriptedServer
     where
         F: Future<Output = Response<String>> + Send + 'static,
     {
@@ -99,7 +105,10 @@ impl Scripted {
     }
 
     /// Answers below a path are sent once and never end.
-    pub async fn start_stalled<F>(below: &'static str, script: impl Fn(Asked) -> F + Send + Sync + 'static) -> Scripted
+    pub async fn start_stalled<F>(
+        below: &'static str,
+        script: impl Fn(ScriptedRequest) -> F + Send + Sync + 'static,
+    ) -> ScriptedServer
     where
         F: Future<Output = Response<String>> + Send + 'static,
     {
@@ -108,15 +117,15 @@ impl Scripted {
 
     async fn start_unending<F>(
         below: &'static str,
-        script: impl Fn(Asked) -> F + Send + Sync + 'static,
+        script: impl Fn(ScriptedRequest) -> F + Send + Sync + 'static,
         unending: fn(String) -> UnsyncBoxBody<Bytes, Infallible>,
-    ) -> Scripted
+    ) -> ScriptedServer
     where
         F: Future<Output = Response<String>> + Send + 'static,
     {
-        Self::start(move |asked| {
-            let is_below = asked.path.starts_with(below);
-            let answer = script(asked);
+        Self::start(move |request| {
+            let is_below = request.path.starts_with(below);
+            let answer = script(request);
             let body = move |text: String| if is_below { unending(text) } else { text.boxed_unsync() };
             async move { answer.await.map(body) }
         })
@@ -137,8 +146,8 @@ impl Scripted {
     }
 
     /// All requests so far.
-    pub fn asked(&self) -> Vec<Asked> {
-        self.asked.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    pub fn requests(&self) -> Vec<ScriptedRequest> {
+        self.requests.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
@@ -162,7 +171,7 @@ fn stalled(text: String) -> UnsyncBoxBody<Bytes, Infallible> {
     StreamBody::new(sent.chain(tokio_stream::pending())).boxed_unsync()
 }
 
-impl Drop for Scripted {
+impl Drop for ScriptedServer {
     fn drop(&mut self) {
         // Its connections are in the same task's set, and end with it.
         self.accepting.abort();

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use api::TypeUrl;
 use testkit::canonical;
-use testkit::cases::{Case, Store};
+use testkit::cases::{Case, CaseStore};
 use testkit::difference::differences;
 
 const TYPES: [TypeUrl; 6] =
@@ -12,7 +12,7 @@ const TYPES: [TypeUrl; 6] =
 
 #[test]
 fn every_recorded_resource_survives_bytes() {
-    let store = Store::read(|_| true);
+    let store = CaseStore::read(|_| true);
     let mut seen = BTreeSet::new();
     let mut wrong = Vec::new();
     for (case, kind, resource) in store.cases.iter().flat_map(recorded) {

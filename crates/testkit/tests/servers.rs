@@ -4,7 +4,7 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 use testkit::backend::{HttpBackend, TcpBackend};
-use testkit::envoy::{Bootstrap, Envoy, Transport};
+use testkit::envoy::{Bootstrap, Envoy, XdsTransport};
 use testkit::process::Process;
 use testkit::{client, servers, wait};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -92,7 +92,7 @@ async fn envoy_asks_the_given_port_as_the_given_node() {
         return;
     }
     let ads = TcpBackend::start("no ADS server").await;
-    for transport in [Transport::Sotw, Transport::Delta] {
+    for transport in [XdsTransport::Sotw, XdsTransport::Delta] {
         let before = ads.connections();
         let sidecar = Bootstrap::sidecar(ads.port(), transport, "cart", "shop", json!({"app": "cart"}));
         let envoy = Envoy::start(&sidecar).await;

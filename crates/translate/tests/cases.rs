@@ -17,7 +17,7 @@ use serde_json::Value;
 use sources::kubernetes::join::{ClusterOptions, ClusterState};
 use sources::kubernetes::schema::ClusterObject;
 use sources::status::{Controllers, merged};
-use testkit::cases::{self, Case, Server, Statuses, World};
+use testkit::cases::{self, Case, CaseInput, CaseServer, StatusLookup};
 use translate::client::{self, sidecar};
 use translate::{patch, render};
 
@@ -25,7 +25,7 @@ fn main() -> ExitCode {
     cases::run(load)
 }
 
-fn load(case: &Case) -> Server {
+fn load(case: &Case) -> CaseServer {
     let (knobs, _) = Knobs::read(|name| case.env.get(name).cloned());
     let settings = Settings {
         mesh: parse_mesh(case.mesh.as_deref().unwrap_or_default(), "mesh.yaml").0,
@@ -34,16 +34,16 @@ fn load(case: &Case) -> Server {
         ..Settings::default()
     };
     let changes = match &case.world {
-        World::Files(text) => documents(text, "config.yaml").objects.into_iter().map(Change::Applied).collect(),
-        World::Kubernetes(text) => cluster_changes(case, &settings, text),
+        CaseInput::Files(text) => documents(text, "config.yaml").objects.into_iter().map(Change::Applied).collect(),
+        CaseInput::Kubernetes(text) => cluster_changes(case, &settings, text),
     };
     let batch = Batch { source: SourceId("source".into()), changes };
     let (world, _) = Snapshot::empty(settings).apply(vec![batch]);
     let world = Arc::new(world);
-    let of_cluster = matches!(case.world, World::Kubernetes(_)).then(|| world.clone());
-    Server {
+    let of_cluster = matches!(case.world, CaseInput::Kubernetes(_)).then(|| world.clone());
+    CaseServer {
         answers: Box::new(move |proxy, kind, names| answer(&world, proxy, kind, names)),
-        statuses: of_cluster.map(|world| -> Statuses { Box::new(move |object| status(&world, object)) }),
+        statuses: of_cluster.map(|world| -> StatusLookup { Box::new(move |object| status(&world, object)) }),
     }
 }
 
@@ -68,7 +68,7 @@ fn cluster_changes(case: &Case, settings: &Settings, text: &str) -> Vec<Change> 
     cluster.changes()
 }
 
-fn answer(world: &Snapshot, proxy: &cases::Proxy, kind: &TypeUrl, names: &[String]) -> Vec<Resource> {
+fn answer(world: &Snapshot, proxy: &cases::CaseProxy, kind: &TypeUrl, names: &[String]) -> Vec<Resource> {
     let proxy = Proxy::from_node(&proxy.node()).expect("recorded nodes are good");
     let proxy = Arc::new(identity::resolved(world, &proxy).into_owned());
     let view = View::new(world, &proxy, inbound::targets(world, &proxy));

@@ -11,7 +11,7 @@ use prost::Message;
 use prost_reflect::DynamicMessage;
 use serde_json::{Value, json};
 use testkit::backend::HttpBackend;
-use testkit::envoy::{Bootstrap, Envoy, Transport};
+use testkit::envoy::{Bootstrap, Envoy, XdsTransport};
 use testkit::{client, servers, wait};
 
 use support::{Mesh, Server, World};
@@ -120,7 +120,7 @@ async fn requests(address: SocketAddr, stop: Arc<AtomicBool>) -> (usize, Vec<Str
     (count, failed)
 }
 
-async fn follow(transport: Transport) {
+async fn follow(transport: XdsTransport) {
     if servers::without("envoy") {
         return;
     }
@@ -184,7 +184,7 @@ async fn follow(transport: Transport) {
     })
     .await;
     let sent = server.mesh.sent();
-    if transport == Transport::Delta {
+    if transport == XdsTransport::Delta {
         let count = |kind: TypeUrl| sent.get(&kind).copied().unwrap_or_default();
         assert_eq!([TypeUrl::CLUSTER, TypeUrl::ENDPOINT, TypeUrl::LISTENER, TypeUrl::ROUTE].map(count), [1, 1, 0, 0]);
     }
@@ -196,10 +196,10 @@ async fn follow(transport: Transport) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn sotw_envoy_follows_without_losing_a_request() {
-    follow(Transport::Sotw).await;
+    follow(XdsTransport::Sotw).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn delta_envoy_follows_without_losing_a_request_or_being_sent_anything_twice() {
-    follow(Transport::Delta).await;
+    follow(XdsTransport::Delta).await;
 }

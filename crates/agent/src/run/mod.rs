@@ -35,7 +35,7 @@ const DUPLICATE_SIGNAL: Duration = Duration::from_secs(1);
 /// Decides what to run, and tells it.
 pub fn planned(args: &ProxyArgs, environment: &Environment) -> Result<Plan> {
     info!("pilot-agent {}", version::line());
-    args.set_aside.tell();
+    args.ignored_flags.log();
     let plan = plan(args, environment)?;
     info!(node = plan.bootstrap_input.node.id, cluster = plan.bootstrap_input.node.cluster, "this proxy");
     Ok(plan)

@@ -8,7 +8,7 @@ use serde_json::json;
 use tempfile::TempDir;
 use testkit::backend::HttpBackend;
 use testkit::consul::Consul;
-use testkit::discovery::Discovery;
+use testkit::discovery::DiscoveryProcess;
 use testkit::{client, servers, wait};
 
 use crate::WORLD;
@@ -48,7 +48,7 @@ impl ConsulServices {
     }
 
     /// From a name to an answer, as a program does it: by DNS, then by the address. The same after a restart.
-    pub(crate) async fn are_reached_by_name(&self, pod: &Pod, discovery: &mut Discovery) {
+    pub(crate) async fn are_reached_by_name(&self, pod: &Pod, discovery: &mut DiscoveryProcess) {
         let [stock, prices] = [address_of(pod, "stock").await, address_of(pod, "prices").await];
         assert_ne!(stock, prices);
         let shown = client::get(discovery.http(), "discovery", "/debug/registryz").await.expect("the services");

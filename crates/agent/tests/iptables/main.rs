@@ -11,8 +11,8 @@ mod pod;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use testkit::backend::HttpBackend;
-use testkit::discovery::{Discovery, Setup};
-use testkit::{built, client, ports, servers, wait};
+use testkit::discovery::{DiscoveryOptions, DiscoveryProcess};
+use testkit::{client, ports, programs, servers, wait};
 
 use crate::consul_services::ConsulServices;
 
@@ -84,9 +84,9 @@ async fn in_the_world() {
     let consul = ConsulServices::start().await;
     let mut args = vec![format!("--grpcAddr={grpc}")];
     args.extend(consul.iter().map(ConsulServices::flag));
-    let setup = Setup { files, mesh, args, ..Setup::default() };
-    let binary = built::binary("discovery", "pilot-discovery");
-    let mut discovery = Discovery::start(&binary.to_string_lossy(), setup).await;
+    let setup = DiscoveryOptions { files, mesh, args, ..DiscoveryOptions::default() };
+    let binary = programs::binary("discovery", "pilot-discovery");
+    let mut discovery = DiscoveryProcess::start(&binary.to_string_lossy(), setup).await;
 
     let uncaptured = pod.get((SERVICE, 80).into(), HOST).await;
     assert!(uncaptured.is_err(), "somebody answers without capture: {uncaptured:?}");
@@ -116,7 +116,7 @@ async fn in_the_world() {
     }
 }
 
-async fn outbound_obeys_the_route(pod: &Pod, discovery: &Discovery) {
+async fn outbound_obeys_the_route(pod: &Pod, discovery: &DiscoveryProcess) {
     let answered_by = async |name: &str| {
         wait::until(&format!("an answer of {name}"), async || {
             let reply = pod.get((SERVICE, 80).into(), HOST).await?;

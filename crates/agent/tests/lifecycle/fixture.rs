@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 use testkit::backend::HttpBackend;
 use testkit::client;
-use testkit::discovery::{Discovery, Setup};
+use testkit::discovery::{DiscoveryOptions, DiscoveryProcess};
 use testkit::process::Process;
-use testkit::{built, ports, servers, wait};
+use testkit::{ports, programs, servers, wait};
 
 pub(crate) const AGENT: &str = env!("CARGO_BIN_EXE_pilot-agent");
 
@@ -198,7 +198,7 @@ pub(crate) fn stub(folder: &Path, script: &str) -> PathBuf {
 }
 
 /// A control plane that knows `cart.shop` on this port, answered by the backend.
-pub(crate) async fn discovery(port: u16, backend: &HttpBackend) -> Discovery {
+pub(crate) async fn discovery(port: u16, backend: &HttpBackend) -> DiscoveryProcess {
     let entry = format!(
         "apiVersion: networking.istio.io/v1\nkind: ServiceEntry\nmetadata: {{name: cart, namespace: shop}}\n\
          spec:\n  hosts: [cart.shop.svc.cluster.local]\n  location: MESH_INTERNAL\n  resolution: STATIC\n  \
@@ -206,9 +206,13 @@ pub(crate) async fn discovery(port: u16, backend: &HttpBackend) -> Discovery {
          endpoints:\n  - {{address: 127.0.0.1, ports: {{http: {}}}}}\n",
         backend.port()
     );
-    let setup = Setup { files: vec![("cart.yaml".to_owned(), entry)], mesh: MESH.to_owned(), ..Setup::default() };
-    let binary = built::binary("discovery", "pilot-discovery");
-    Discovery::start(&binary.to_string_lossy(), setup).await
+    let setup = DiscoveryOptions {
+        files: vec![("cart.yaml".to_owned(), entry)],
+        mesh: MESH.to_owned(),
+        ..DiscoveryOptions::default()
+    };
+    let binary = programs::binary("discovery", "pilot-discovery");
+    DiscoveryProcess::start(&binary.to_string_lossy(), setup).await
 }
 
 /// GET of `cart.shop` through the sidecar.

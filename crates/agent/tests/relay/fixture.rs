@@ -10,9 +10,9 @@ use agent::relay::{Pings, Relay, RelayOptions, Upstream};
 use serde_json::json;
 use tempfile::TempDir;
 use testkit::backend::HttpBackend;
-use testkit::discovery::{Discovery, Setup};
-use testkit::envoy::{Bootstrap, Envoy, Transport};
-use testkit::{built, client, ports, wait};
+use testkit::discovery::{DiscoveryOptions, DiscoveryProcess};
+use testkit::envoy::{Bootstrap, Envoy, XdsTransport};
+use testkit::{client, ports, programs, wait};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
@@ -22,7 +22,7 @@ use crate::tcp_link::TcpLink;
 pub(crate) const PINGS: Pings = Pings { interval: Duration::from_millis(500), timeout: Duration::from_millis(1500) };
 
 pub(crate) struct Fixture {
-    pub(crate) discovery: Discovery,
+    pub(crate) discovery: DiscoveryProcess,
     /// Between the relay and pilot-discovery.
     pub(crate) link: TcpLink,
     pub(crate) metrics: Arc<Metrics>,
@@ -47,15 +47,15 @@ pub(crate) const HOST: &str = "cart.shop.svc.cluster.local";
 
 impl Fixture {
     /// Starts everything and waits until a request through Envoy is answered.
-    pub(crate) async fn start(transport: Transport, backend: &HttpBackend) -> Fixture {
+    pub(crate) async fn start(transport: XdsTransport, backend: &HttpBackend) -> Fixture {
         let port = ports::free();
-        let setup = Setup {
+        let setup = DiscoveryOptions {
             files: vec![("mesh.yaml".to_owned(), service(port, &[backend]))],
             mesh: "enableAutoMtls: false\n".to_owned(),
-            ..Setup::default()
+            ..DiscoveryOptions::default()
         };
-        let binary = built::binary("discovery", "pilot-discovery");
-        let discovery = Discovery::start(&binary.to_string_lossy(), setup).await;
+        let binary = programs::binary("discovery", "pilot-discovery");
+        let discovery = DiscoveryProcess::start(&binary.to_string_lossy(), setup).await;
         let link = TcpLink::to(discovery.grpc()).await;
         let folder = tempfile::tempdir().expect("a folder");
         let socket = folder.path().join("XDS");

@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use testkit::backend::HttpBackend;
-use testkit::envoy::Transport;
+use testkit::envoy::XdsTransport;
 use testkit::{servers, wait};
 
 use crate::fixture::{Fixture, Traffic};
@@ -18,7 +18,7 @@ fn outage() -> Duration {
 testkit::over_both!(restarted_stopped_and_half_open);
 
 /// One stage for all three: starting it costs more than the faults.
-async fn restarted_stopped_and_half_open(transport: Transport) {
+async fn restarted_stopped_and_half_open(transport: XdsTransport) {
     if servers::without("envoy") {
         return;
     }

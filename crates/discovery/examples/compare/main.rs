@@ -19,8 +19,8 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use testkit::cases::{Dump, Proxy, RECORDED_ENV, over_stream};
-use testkit::envoy::Transport;
+use testkit::cases::{CaseProxy, Dump, RECORDED_ENV, over_stream};
+use testkit::envoy::XdsTransport;
 use testkit::istiod::Istiod;
 use testkit::kubernetes::ApiServer;
 use tokio::runtime::{Handle, Runtime};
@@ -76,7 +76,7 @@ fn wanted(mut args: impl Iterator<Item = String>) -> (usize, u64) {
 }
 
 /// The API server with the mesh in it, and both servers on it.
-async fn start(mesh: &Mesh) -> (ApiServer, Istiod, discovery::wire::Server) {
+async fn start(mesh: &Mesh) -> (ApiServer, Istiod, discovery::startup::Server) {
     let begun = Instant::now();
     let api_server = ApiServer::start().await;
     let settings = api_server.folder().join("mesh.yaml");
@@ -111,8 +111,8 @@ fn touch_slices(runtime: &Runtime, api_server: &ApiServer, mesh: &Mesh) {
 }
 
 /// What a server says when asked again and again, once it has the last object.
-fn rounds(name: &str, runtime: &Handle, address: SocketAddr, proxies: &[Proxy]) -> Vec<Dump> {
-    let take = |proxies: &[Proxy]| Dump::take(&over_stream(runtime.clone(), address, Transport::Sotw), proxies);
+fn rounds(name: &str, runtime: &Handle, address: SocketAddr, proxies: &[CaseProxy]) -> Vec<Dump> {
+    let take = |proxies: &[CaseProxy]| Dump::take(&over_stream(runtime.clone(), address, XdsTransport::Sotw), proxies);
     let begun = Instant::now();
     let has_last = || take(&proxies[..1]).names(&proxies[0].name, "clusters").contains(&mesh::LAST_CLUSTER);
     while !has_last() {

@@ -14,28 +14,28 @@ use http::header::{
 use http::uri::Authority;
 use http::{HeaderMap, StatusCode, Uri};
 
-use super::Answer;
+use super::PageResponse;
 
 const FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 const RESOURCE_POLICY: HeaderName = HeaderName::from_static("cross-origin-resource-policy");
 
 /// Names under which this server may be asked for its pages.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Hosts(Arc<Names>);
+pub(crate) struct AllowedHosts(Arc<HostNames>);
 
 #[derive(Debug, Default)]
-struct Names {
+struct HostNames {
     /// Ends of names of Services in our own namespace: `.istio-system.svc`.
     suffixes: Vec<String>,
     named: Vec<String>,
 }
 
-impl Hosts {
+impl AllowedHosts {
     /// Services of this namespace, and what the operator names.
-    pub(crate) fn new(namespace: &str, domain: &str, named: &[String]) -> Hosts {
+    pub(crate) fn new(namespace: &str, domain: &str, named: &[String]) -> AllowedHosts {
         let suffixes = ["", ".svc", &format!(".svc.{domain}")].map(|end| format!(".{namespace}{end}").to_lowercase());
         let named = named.iter().map(|name| name.trim().to_lowercase()).filter(|name| !name.is_empty()).collect();
-        Hosts(Arc::new(Names { suffixes: suffixes.to_vec(), named }))
+        AllowedHosts(Arc::new(HostNames { suffixes: suffixes.to_vec(), named }))
     }
 
     /// Whether a name cannot have been made to lead here by somebody else. Addresses are not resolved, names without a
@@ -57,14 +57,14 @@ fn is_label(name: &str) -> bool {
 }
 
 /// Refuses requests under foreign names and those that a browser makes for another site.
-pub(super) async fn own_site_only(State(hosts): State<Hosts>, request: Request, next: Next) -> Response {
+pub(super) async fn own_site_only(State(hosts): State<AllowedHosts>, request: Request, next: Next) -> Response {
     match reason_to_refuse(&hosts, request.uri(), request.headers()) {
         None => next.run(request).await,
-        Some(reason) => Answer::refused(StatusCode::FORBIDDEN, reason).into_response(),
+        Some(reason) => PageResponse::refused(StatusCode::FORBIDDEN, reason).into_response(),
     }
 }
 
-fn reason_to_refuse(hosts: &Hosts, uri: &Uri, headers: &HeaderMap) -> Option<&'static str> {
+fn reason_to_refuse(hosts: &AllowedHosts, uri: &Uri, headers: &HeaderMap) -> Option<&'static str> {
     const NAME: &str = "could not serve pages under this host name: use an IP address, localhost or the name of the \
                         Service, or allow the name by --debugHosts";
     const SITE: &str = "could not serve pages to another site";
@@ -109,10 +109,10 @@ pub(super) async fn kept_to_itself(mut response: Response) -> Response {
 
 #[cfg(test)]
 mod tests {
-    use super::{HeaderMap, HeaderName, Hosts, Uri, reason_to_refuse};
+    use super::{AllowedHosts, HeaderMap, HeaderName, Uri, reason_to_refuse};
 
     fn is_answered(headers: &[(&'static str, &str)]) -> bool {
-        let hosts = Hosts::new("istio-system", "cluster.local", &["Pilot.Example.com".to_owned()]);
+        let hosts = AllowedHosts::new("istio-system", "cluster.local", &["Pilot.Example.com".to_owned()]);
         let headers: HeaderMap =
             headers.iter().map(|(name, value)| (HeaderName::from_static(name), value.parse().unwrap())).collect();
         reason_to_refuse(&hosts, &Uri::from_static("/debug/syncz"), &headers).is_none()

@@ -48,22 +48,22 @@ fn text(pages: &Pages) -> Result<String, fmt::Error> {
 /// A registry of what can be read at any time.
 pub(super) fn current(pilot: Arc<Pilot>) -> Registry {
     let mut registry = Registry::default();
-    registry.register_collector(Box::new(Current { pilot, started: Instant::now() }));
+    registry.register_collector(Box::new(CurrentValues { pilot, started: Instant::now() }));
     registry
 }
 
-struct Current {
+struct CurrentValues {
     pilot: Arc<Pilot>,
     started: Instant,
 }
 
-impl fmt::Debug for Current {
+impl fmt::Debug for CurrentValues {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Current").finish_non_exhaustive()
     }
 }
 
-impl Collector for Current {
+impl Collector for CurrentValues {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
         let world = self.pilot.world().now().snapshot.clone();
         let routes = world.objects.of(Kind::VirtualService).count();
@@ -128,7 +128,7 @@ fn age(report: &SourceReport) -> f64 {
     report.last_seen.and_then(|seen| seen.elapsed().ok()).map_or(0.0, |age| age.as_secs_f64())
 }
 
-impl Current {
+impl CurrentValues {
     fn sources(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let reports: Vec<SourceReport> = self.pilot.sources().healths().iter().map(SourceHealth::report).collect();
         let labels: Vec<[(&str, &str); 1]> = reports.iter().map(|r| [("source", &*r.source.0)]).collect();

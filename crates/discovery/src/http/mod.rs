@@ -2,14 +2,14 @@
 //! Reading never waits for serving and never holds it up: pages are made off the async threads. Whose requests are
 //! answered is in `guard`, how much may be on its way to slow readers in `outgoing`.
 
-mod answer;
 mod debug;
 mod guard;
 mod metrics;
-mod outgoing;
 mod ready;
 mod registration;
+mod response;
 mod shared;
+mod unread;
 
 use std::sync::{Arc, Weak};
 
@@ -29,10 +29,10 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 use crate::serve::session::Pilot;
-use answer::{Answer, Layout, Written};
-pub(crate) use guard::Hosts;
-use outgoing::{Full, Outgoing};
+pub(crate) use guard::AllowedHosts;
+use response::{Layout, PageResponse, RenderedPage};
 use shared::SharedPage;
+use unread::{NoRoom, UnreadPages};
 
 /// Pages made at the same time. A dump of a large mesh takes memory while it is made.
 const AT_ONCE: usize = 4;
@@ -45,28 +45,28 @@ const REGISTRATION_BYTES: usize = 64 << 20;
 
 /// What pages are made from.
 #[derive(Clone)]
-pub(crate) struct Pages(Arc<Inside>);
+pub(crate) struct Pages(Arc<PagesInner>);
 
-struct Inside {
+struct PagesInner {
     pilot: Arc<Pilot>,
     stop: CancellationToken,
     turns: Semaphore,
-    outgoing: Outgoing,
+    outgoing: UnreadPages,
     registration: SharedPage,
     metrics: SharedPage,
-    hosts: Hosts,
+    hosts: AllowedHosts,
     /// Metrics that are read when they are asked for.
     current: Registry,
 }
 
 impl Pages {
-    pub(crate) fn new(pilot: Arc<Pilot>, hosts: Hosts, stop: CancellationToken) -> Pages {
+    pub(crate) fn new(pilot: Arc<Pilot>, hosts: AllowedHosts, stop: CancellationToken) -> Pages {
         let current = metrics::current(pilot.clone());
-        Pages(Arc::new(Inside {
+        Pages(Arc::new(PagesInner {
             pilot,
             stop,
             turns: Semaphore::new(AT_ONCE),
-            outgoing: Outgoing::new(DEBUG_BYTES),
+            outgoing: UnreadPages::new(DEBUG_BYTES),
             registration: SharedPage::new("application/json", REGISTRATION_BYTES),
             metrics: SharedPage::new(metrics::FORMAT, METRICS_BYTES),
             hosts,
@@ -75,7 +75,7 @@ impl Pages {
     }
 
     /// Lets the pilot answer debug pages over xDS, too.
-    pub(crate) fn answer_over_xds(&self) {
+    pub(crate) fn serve_over_xds(&self) {
         let pages = self.downgrade();
         self.0.pilot.answer_debug(move |kind| {
             let pages = pages.upgrade()?;
@@ -105,19 +105,19 @@ impl Pages {
     }
 
     /// Makes a page off the async threads. A mistake in making it costs that page alone.
-    async fn make(&self, layout: Layout, page: impl FnOnce(&Pages) -> Answer + Send + 'static) -> Response {
+    async fn make(&self, layout: Layout, page: impl FnOnce(&Pages) -> PageResponse + Send + 'static) -> Response {
         // Held until there is room for what was made, so that few pages wait for it.
         let Ok(_turn) = self.0.turns.acquire().await else {
-            return Answer::failed("the server is stopping").into_response();
+            return PageResponse::failed("the server is stopping").into_response();
         };
         let pages = self.clone();
-        let made = tokio::task::spawn_blocking(move || page(&pages).laid_out(layout).written()).await;
-        let Ok(Written { status, content, text }) = made else {
-            return Answer::failed("could not make this page").into_response();
+        let made = tokio::task::spawn_blocking(move || page(&pages).with_layout(layout).render()).await;
+        let Ok(RenderedPage { status, content, text }) = made else {
+            return PageResponse::failed("could not make this page").into_response();
         };
         match self.0.outgoing.hold(text.into()).await {
             Ok(body) => answered(status, content, body),
-            Err(Full) => too_many_readers(),
+            Err(NoRoom) => too_many_readers(),
         }
     }
 }
@@ -128,12 +128,12 @@ fn answered(status: StatusCode, content: &'static str, body: Bytes) -> Response 
 
 fn too_many_readers() -> Response {
     let reason = "could not answer: pages that others asked for are not read yet; try again later";
-    Answer::refused(StatusCode::SERVICE_UNAVAILABLE, reason).into_response()
+    PageResponse::refused(StatusCode::SERVICE_UNAVAILABLE, reason).into_response()
 }
 
 /// Pages that do not keep the pilot alive.
 #[derive(Clone)]
-struct WeakPages(Weak<Inside>);
+struct WeakPages(Weak<PagesInner>);
 
 impl WeakPages {
     fn upgrade(&self) -> Option<Pages> {

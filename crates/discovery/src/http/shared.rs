@@ -8,21 +8,21 @@ use bytes::Bytes;
 use http::StatusCode;
 use tokio::sync::Mutex;
 
-use super::outgoing::{Full, Outgoing};
-use super::{Answer, answered, too_many_readers};
+use super::unread::{NoRoom, UnreadPages};
+use super::{PageResponse, answered, too_many_readers};
 
 /// A page as it was last made, as long as somebody reads it.
 pub(super) struct SharedPage {
     content: &'static str,
     /// What it was made from, and its text.
     last: Mutex<(u64, Weak<Bytes>)>,
-    outgoing: Outgoing,
+    outgoing: UnreadPages,
 }
 
 /// One reader's hold on a page.
-struct Reader(Arc<Bytes>);
+struct PageReader(Arc<Bytes>);
 
-impl AsRef<[u8]> for Reader {
+impl AsRef<[u8]> for PageReader {
     fn as_ref(&self) -> &[u8] {
         &self.0
     }
@@ -31,7 +31,7 @@ impl AsRef<[u8]> for Reader {
 impl SharedPage {
     /// A page of this content type. Its editions that are not read yet have this much room.
     pub(super) fn new(content: &'static str, bytes: usize) -> SharedPage {
-        SharedPage { content, last: Mutex::default(), outgoing: Outgoing::new(bytes) }
+        SharedPage { content, last: Mutex::default(), outgoing: UnreadPages::new(bytes) }
     }
 
     /// The page of this edition, made off the async threads by the first who asks for it. Where there is no room for a
@@ -43,7 +43,7 @@ impl SharedPage {
             return self.answer(text.clone());
         }
         let Ok(Some(text)) = tokio::task::spawn_blocking(make).await else {
-            return Answer::failed("could not make this page").into_response();
+            return PageResponse::failed("could not make this page").into_response();
         };
         match (self.outgoing.try_hold(text.into()), known) {
             (Ok(text), _) => {
@@ -51,13 +51,13 @@ impl SharedPage {
                 *last = (edition, Arc::downgrade(&text));
                 self.answer(text)
             }
-            (Err(Full), Some(before)) => self.answer(before),
-            (Err(Full), None) => too_many_readers(),
+            (Err(NoRoom), Some(before)) => self.answer(before),
+            (Err(NoRoom), None) => too_many_readers(),
         }
     }
 
     fn answer(&self, text: Arc<Bytes>) -> Response {
-        answered(StatusCode::OK, self.content, Bytes::from_owner(Reader(text)))
+        answered(StatusCode::OK, self.content, Bytes::from_owner(PageReader(text)))
     }
 }
 

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use api::TypeUrl;
 use api::envoy::config::core::v3::Node;
-use testkit::discovery::Discovery;
+use testkit::discovery::DiscoveryProcess;
 use testkit::{client, wait};
 use xds::client::SotwClient;
 
@@ -70,7 +70,7 @@ fn virtual_service(name: &str, hosts: &[String], routes: usize, route: impl Fn(u
 
 /// The attack, with an honest client all the while: the greedy namespace's client asks for what it is about, the
 /// problem names the object, and the next good file reaches everybody else.
-async fn attack(mut server: Discovery, files: &[(&str, String)], asked: &TypeUrl, names: &[&str], object: &str) {
+async fn attack(mut server: DiscoveryProcess, files: &[(&str, String)], asked: &TypeUrl, names: &[&str], object: &str) {
     ask(channel(&server).await).await.expect("the cart");
     let (honest, cpu) = (Honest::start(&server), server.process().cpu().unwrap_or_default());
     for (name, text) in files {
@@ -108,13 +108,13 @@ async fn attack(mut server: Discovery, files: &[(&str, String)], asked: &TypeUrl
     assert!(longest < LONGEST_WAIT, "{longest:?}");
 }
 
-async fn contains(server: &Discovery, page: &str, text: &str) -> Result<(), String> {
+async fn contains(server: &DiscoveryProcess, page: &str, text: &str) -> Result<(), String> {
     let page = client::get(server.http(), "pilot", page).await?;
     if page.body.contains(text) { Ok(()) } else { Err("not there".to_owned()) }
 }
 
 /// Whether a new client of another namespace gets the cluster of the next good file.
-async fn next_is_served(server: &Discovery) -> Result<(), String> {
+async fn next_is_served(server: &DiscoveryProcess) -> Result<(), String> {
     let node = Node { id: "sidecar~10.0.0.3~client.other~other.svc.cluster.local".to_owned(), ..Node::default() };
     let mut stream =
         SotwClient::open(channel(server).await, node, &TypeUrl::CLUSTER, &[]).await.map_err(|s| s.to_string())?;

@@ -9,16 +9,16 @@ use std::time::{Duration, Instant};
 
 use api::TypeUrl;
 use serde_json::{Value, json};
-use testkit::discovery::Discovery;
-use testkit::fake_api::{Answer, FakeApi, full, list, plural, repeated};
-use testkit::scripted::Asked;
+use testkit::discovery::DiscoveryProcess;
+use testkit::fake_api::{FakeApi, FakeResponse, full, list, plural, repeated};
+use testkit::scripted::ScriptedRequest;
 use testkit::{client, wait};
 
 use crate::honest::{Honest, channel, fetch, server, until_problem};
 
 const SERVICES: usize = 20;
 
-type Script = Box<dyn Fn(&Asked) -> Option<Answer> + Send>;
+type Script = Box<dyn Fn(&ScriptedRequest) -> Option<FakeResponse> + Send>;
 
 /// An API server with some services, and what it answers instead of the truth.
 struct Wrong {
@@ -36,7 +36,7 @@ impl Wrong {
         Wrong { api, script }
     }
 
-    async fn server(&self, env: &[(&str, &str)]) -> Discovery {
+    async fn server(&self, env: &[(&str, &str)]) -> DiscoveryProcess {
         let kubeconfig = format!("--kubeconfig={}", self.api.kubeconfig().display());
         let server = server(&["--registries=Kubernetes", &kubeconfig], env).await;
         wait::until("all services", async || match clusters(&server).await {
@@ -48,7 +48,7 @@ impl Wrong {
     }
 
     /// Answers by this script from now on, and makes clients list again.
-    fn turn(&self, script: impl Fn(&Asked) -> Option<Answer> + Send + 'static) {
+    fn turn(&self, script: impl Fn(&ScriptedRequest) -> Option<FakeResponse> + Send + 'static) {
         *self.script.lock().unwrap() = Some(Box::new(script));
         self.api.expire_watches();
     }
@@ -58,8 +58,8 @@ impl Wrong {
     }
 
     /// Requests for services so far.
-    fn asked(&self) -> usize {
-        self.api.asked().iter().filter(|asked| plural(asked) == "services").count()
+    fn requests(&self) -> usize {
+        self.api.requests().iter().filter(|asked| plural(asked) == "services").count()
     }
 }
 
@@ -75,12 +75,12 @@ fn slice(number: usize) -> Value {
         "endpoints": [{"addresses": [format!("10.5.1.{number}")], "conditions": {"ready": true}}]})
 }
 
-fn is_list(asked: &Asked) -> bool {
+fn is_list(asked: &ScriptedRequest) -> bool {
     asked.parameter("watch").is_none() && ["services", "endpointslices"].contains(&plural(asked))
 }
 
 /// How many clusters of services a new client gets, made up or not.
-async fn all_clusters(server: &Discovery) -> usize {
+async fn all_clusters(server: &DiscoveryProcess) -> usize {
     let bytes = fetch(channel(server).await, &TypeUrl::CLUSTER, &[]).await.expect("clusters");
     let text = String::from_utf8_lossy(&bytes);
     let names = text.split("outbound|80||s").skip(1).filter_map(|rest| rest.split('.').next());
@@ -88,11 +88,11 @@ async fn all_clusters(server: &Discovery) -> usize {
 }
 
 /// How many of the services a new client gets a cluster for.
-async fn clusters(server: &Discovery) -> usize {
+async fn clusters(server: &DiscoveryProcess) -> usize {
     clusters_of(server, 0..SERVICES).await
 }
 
-async fn clusters_of(server: &Discovery, numbers: Range<usize>) -> usize {
+async fn clusters_of(server: &DiscoveryProcess, numbers: Range<usize>) -> usize {
     let bytes = fetch(channel(server).await, &TypeUrl::CLUSTER, &[]).await.expect("clusters");
     let is_there = |number: &usize| {
         let name = format!("outbound|80||s{number}.shop.svc.cluster.local");
@@ -102,7 +102,7 @@ async fn clusters_of(server: &Discovery, numbers: Range<usize>) -> usize {
 }
 
 /// Waits until no problem has this part.
-async fn until_no_problem(server: &Discovery, part: &str) {
+async fn until_no_problem(server: &DiscoveryProcess, part: &str) {
     wait::until(&format!("no problem with {part:?}"), async || {
         let page = client::get(server.http(), "pilot", "/debug/problems").await?.body;
         if page.contains(part) { Err(page) } else { Ok(()) }
@@ -198,7 +198,7 @@ async fn hole_07_watches_that_end_at_once_are_retried_later_each_time() {
     let mut server = wrong.server(&[]).await;
     let honest = Honest::start(&server);
     let cpu = server.process().cpu().unwrap_or_default();
-    let (begun, before) = (Instant::now(), wrong.asked());
+    let (begun, before) = (Instant::now(), wrong.requests());
     wrong.turn(|asked| {
         let is_watch = asked.parameter("watch").is_some() && asked.parameter("sendInitialEvents").is_none();
         is_watch.then(|| full(""))
@@ -206,7 +206,7 @@ async fn hole_07_watches_that_end_at_once_are_retried_later_each_time() {
     until_problem(&server, &["cluster Kubernetes", "could not watch Service", "watches in a row ended"]).await;
     // No condition but the time itself tells the rate.
     tokio::time::sleep(Duration::from_secs(5)).await;
-    let (asked, took) = (wrong.asked() - before, begun.elapsed());
+    let (asked, took) = (wrong.requests() - before, begun.elapsed());
     let cpu = server.process().cpu().unwrap_or_default().saturating_sub(cpu);
     let rate = asked as f64 / took.as_secs_f64();
     let longest = honest.waits().await.last().copied();

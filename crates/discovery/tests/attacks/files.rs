@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use api::TypeUrl;
 use api::envoy::config::core::v3::Node;
 use serde_json::Value;
-use testkit::discovery::Discovery;
+use testkit::discovery::DiscoveryProcess;
 use testkit::{client, wait};
 use xds::client::SotwClient;
 
@@ -20,7 +20,7 @@ use crate::honest::{CART, Honest, ask, channel, server};
 const SOON: Duration = Duration::from_secs(10);
 
 /// Waits until a new client is served the cluster of this host; returns how long that took.
-async fn served(server: &Discovery, host: &str) -> Duration {
+async fn served(server: &DiscoveryProcess, host: &str) -> Duration {
     let begun = Instant::now();
     let name = format!("outbound|80||{host}.shop.svc.cluster.local");
     wait::until(&format!("the cluster {name}"), async || {
@@ -41,7 +41,7 @@ fn named(host: &str) -> String {
 }
 
 /// The state of the source of files, and its reason.
-async fn state(server: &Discovery) -> Result<(String, String), String> {
+async fn state(server: &DiscoveryProcess) -> Result<(String, String), String> {
     let page = client::get(server.http(), "discovery", "/debug/sources").await?.json();
     let of_files = page.as_array().and_then(|all| all.iter().find(|one| one["source"] == "files")).cloned();
     let word = |value: &Value| value.as_str().unwrap_or_default().to_owned();
@@ -54,7 +54,7 @@ fn make_pipe(path: &Path) {
 }
 
 /// Changes between a file and a pipe so often that one is looked at and the other one opened.
-fn race(server: &Discovery) {
+fn race(server: &DiscoveryProcess) {
     let (cart, aside) = (server.config().join("cart.yaml"), server.config().with_file_name("aside"));
     for _ in 0..300 {
         let _ = fs::remove_file(&aside);
@@ -101,7 +101,7 @@ async fn hole_08_a_pipe_in_place_of_a_file_freezes_nothing() {
 }
 
 /// The most memory that the process ever had, in KiB.
-fn peak_kib(server: &mut Discovery) -> u64 {
+fn peak_kib(server: &mut DiscoveryProcess) -> u64 {
     let status = fs::read_to_string(format!("/proc/{}/status", server.process().id())).unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
     line.split_whitespace().next().unwrap().parse().unwrap()

@@ -13,7 +13,7 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
 use testkit::certificates::{Authority, Certificate};
-use testkit::discovery::{Discovery, Setup};
+use testkit::discovery::{DiscoveryOptions, DiscoveryProcess};
 use testkit::{client, ports, wait};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
@@ -50,10 +50,10 @@ fn filter(script: &str) -> String {
     )
 }
 
-async fn start(files: &[(&str, &str)], args: Vec<String>) -> Discovery {
+async fn start(files: &[(&str, &str)], args: Vec<String>) -> DiscoveryProcess {
     let files = files.iter().map(|(name, text)| (name.to_string(), text.to_string()));
     let files = files.chain([("cart.yaml".to_owned(), CART.to_owned())]).collect();
-    Discovery::start(BINARY, Setup { files, args, ..Setup::default() }).await
+    DiscoveryProcess::start(BINARY, DiscoveryOptions { files, args, ..DiscoveryOptions::default() }).await
 }
 
 async fn listeners(channel: Channel) -> SotwClient {

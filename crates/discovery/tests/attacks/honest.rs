@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use api::TypeUrl;
 use api::envoy::config::core::v3::Node;
 use serde_json::Value;
-use testkit::discovery::{Discovery, Setup};
+use testkit::discovery::{DiscoveryOptions, DiscoveryProcess};
 use testkit::{client, wait};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -24,18 +24,18 @@ pub(crate) const CART_CLUSTER: &[u8] = b"outbound|80||cart.shop.svc.cluster.loca
 const NODE_ID: &str = "sidecar~10.0.0.1~client.other~other.svc.cluster.local";
 
 /// Starts the server on a folder with [`CART`] in it, with these further arguments and variables.
-pub(crate) async fn server(args: &[&str], env: &[(&str, &str)]) -> Discovery {
-    let setup = Setup {
+pub(crate) async fn server(args: &[&str], env: &[(&str, &str)]) -> DiscoveryProcess {
+    let setup = DiscoveryOptions {
         files: vec![("cart.yaml".to_owned(), CART.to_owned())],
         args: args.iter().map(ToString::to_string).collect(),
         env: env.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect(),
-        ..Setup::default()
+        ..DiscoveryOptions::default()
     };
-    Discovery::start(env!("CARGO_BIN_EXE_pilot-discovery"), setup).await
+    DiscoveryProcess::start(env!("CARGO_BIN_EXE_pilot-discovery"), setup).await
 }
 
 /// A connection to the plain-text xDS port.
-pub(crate) async fn channel(server: &Discovery) -> Channel {
+pub(crate) async fn channel(server: &DiscoveryProcess) -> Channel {
     let endpoint = Endpoint::from_shared(format!("http://{}", server.grpc())).expect("an address");
     endpoint.connect().await.expect("a connection")
 }
@@ -55,7 +55,7 @@ pub(crate) async fn ask(channel: Channel) -> Result<Duration, String> {
 }
 
 /// Waits for a problem that has all these parts.
-pub(crate) async fn until_problem(server: &Discovery, parts: &[&str]) {
+pub(crate) async fn until_problem(server: &DiscoveryProcess, parts: &[&str]) {
     wait::until(&format!("a problem with {parts:?}"), async || {
         let page = client::get(server.http(), "pilot", "/debug/problems").await?.json();
         let mut problems = page.as_array().into_iter().flatten().map(Value::to_string);
@@ -80,7 +80,7 @@ pub(crate) struct Honest {
 }
 
 impl Honest {
-    pub(crate) fn start(server: &Discovery) -> Honest {
+    pub(crate) fn start(server: &DiscoveryProcess) -> Honest {
         let address: Arc<str> = format!("http://{}", server.grpc()).into();
         let stop = CancellationToken::new();
         let stopped = stop.clone();

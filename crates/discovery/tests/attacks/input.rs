@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 
 use api::envoy::config::core::v3::Node;
 use api::{Struct, TypeUrl, Value, value};
-use testkit::discovery::Discovery;
+use testkit::discovery::DiscoveryProcess;
 use testkit::{client, wait};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -73,7 +73,7 @@ async fn hostile_files_are_named_and_harm_nobody() {
     assert_memory_returns(&mut server, before).await;
 }
 
-async fn assert_memory_returns(server: &mut Discovery, before: u64) {
+async fn assert_memory_returns(server: &mut DiscoveryProcess, before: u64) {
     wait::until("memory to come back", async || {
         let now = server.process().memory_kib().unwrap_or_default();
         if now <= before + LEFT_BEHIND_KIB { Ok(()) } else { Err(format!("{before} KiB before, {now} now")) }
@@ -82,7 +82,7 @@ async fn assert_memory_returns(server: &mut Discovery, before: u64) {
 }
 
 /// How the server ends a stream that begins like this.
-async fn refusal(server: &Discovery, node: Node, names: &[&str]) -> Code {
+async fn refusal(server: &DiscoveryProcess, node: Node, names: &[&str]) -> Code {
     match SotwClient::open(channel(server).await, node, &TypeUrl::ENDPOINT, names).await {
         Err(status) => status.code(),
         Ok(mut stream) => match stream.next().await {

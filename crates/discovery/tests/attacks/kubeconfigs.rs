@@ -9,9 +9,9 @@ use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use http::Response;
 use serde_json::{Value, json};
-use testkit::discovery::Discovery;
+use testkit::discovery::DiscoveryProcess;
 use testkit::fake_api::{FakeApi, text};
-use testkit::scripted::Scripted;
+use testkit::scripted::ScriptedServer;
 use testkit::wait;
 
 use crate::honest::{ask, channel, fetch, server, until_problem};
@@ -52,7 +52,7 @@ fn runs(file: &Path) -> [Value; 2] {
     [json!({"exec": exec}), json!({"auth-provider": provider})]
 }
 
-async fn until_endpoints(server: &Discovery, addresses: &[&str]) {
+async fn until_endpoints(server: &DiscoveryProcess, addresses: &[&str]) {
     wait::until(&format!("endpoints {addresses:?}"), async || {
         let bytes = fetch(channel(server).await, &TypeUrl::ENDPOINT, &[WEB]).await?;
         let has = |address: &&&str| bytes.windows(address.len()).any(|window| window == address.as_bytes());
@@ -65,7 +65,7 @@ async fn until_endpoints(server: &Discovery, addresses: &[&str]) {
 /// All that an attack has: files that commands would make, a token that would be sent, and where it would be sent.
 struct Bait {
     folder: tempfile::TempDir,
-    collector: Scripted,
+    collector: ScriptedServer,
     registries: tempfile::TempDir,
     primary: FakeApi,
 }
@@ -74,7 +74,7 @@ impl Bait {
     async fn set(east: &FakeApi) -> Bait {
         let folder = tempfile::tempdir().unwrap();
         fs::write(folder.path().join("token"), TOKEN).unwrap();
-        let collector = Scripted::start(async |_| Response::new(String::new())).await;
+        let collector = ScriptedServer::start(async |_| Response::new(String::new())).await;
         let bait = Bait { folder, collector, registries: tempfile::tempdir().unwrap(), primary: web("10.4.0.1").await };
         let [exec, provider] = runs(&bait.folder.path().join("ran-from-secret"));
         let [exec_of_file, _] = runs(&bait.folder.path().join("ran-from-file"));
@@ -94,7 +94,7 @@ impl Bait {
         bait
     }
 
-    async fn server(&self, env: &[(&str, &str)]) -> Discovery {
+    async fn server(&self, env: &[(&str, &str)]) -> DiscoveryProcess {
         let kubeconfig = format!("--kubeconfig={}", self.primary.kubeconfig().display());
         let registries = format!("--clusterRegistriesDir={}", self.registries.path().display());
         let env = [&[("PILOT_REMOTE_CLUSTER_TIMEOUT", "1s")], env].concat();
@@ -107,7 +107,7 @@ impl Bait {
 
     /// Whether the token was sent.
     fn was_sent(&self) -> bool {
-        let asked = self.collector.asked();
+        let asked = self.collector.requests();
         asked.iter().any(|asked| asked.headers.get("authorization").is_some_and(|v| *v == *format!("Bearer {TOKEN}")))
     }
 }
@@ -136,7 +136,7 @@ async fn hole_01_kubeconfigs_run_nothing_and_send_no_file() {
     until_endpoints(&server, &["10.4.0.1", "10.5.0.1"]).await;
     ask(channel(&server).await).await.expect("the cart");
     assert!(!bait.has_run("ran-from-secret") && !bait.has_run("ran-from-file"), "a command was run");
-    assert_eq!(bait.collector.asked().len(), 0, "the author's server was asked");
+    assert_eq!(bait.collector.requests().len(), 0, "the author's server was asked");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

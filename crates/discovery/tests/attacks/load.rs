@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use api::TypeUrl;
 use api::envoy::config::core::v3::Node;
-use testkit::discovery::Discovery;
+use testkit::discovery::DiscoveryProcess;
 use testkit::{client, wait};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -42,7 +42,7 @@ pub(crate) fn service(number: usize, bytes: usize, revision: usize) -> String {
 }
 
 /// Replaces a file that holds a VirtualService, and waits until the server has applied it.
-pub(crate) async fn edit(server: &Discovery, file: &str, text: &str) {
+pub(crate) async fn edit(server: &DiscoveryProcess, file: &str, text: &str) {
     let before = edits(server).await.expect("metrics");
     server.write(file, text);
     wait::until_within(PATIENCE, "the edit", async || match edits(server).await {
@@ -54,7 +54,7 @@ pub(crate) async fn edit(server: &Discovery, file: &str, text: &str) {
 }
 
 /// How many changed VirtualServices the server has applied.
-async fn edits(server: &Discovery) -> Result<u64, String> {
+async fn edits(server: &DiscoveryProcess) -> Result<u64, String> {
     const SERIES: &str = r#"pilot_k8s_cfg_events{type="VirtualService",event="update"} "#;
     let page = client::get(server.monitoring(), "pilot", "/metrics").await?;
     let line = page.body.lines().find_map(|line| line.strip_prefix(SERIES));
@@ -77,7 +77,7 @@ pub(crate) struct Proxy {
 
 impl Proxy {
     /// Connects the proxy of a service, and waits for its first routes.
-    pub(crate) async fn start(server: &Discovery, number: usize, answers: Answers) -> Proxy {
+    pub(crate) async fn start(server: &DiscoveryProcess, number: usize, answers: Answers) -> Proxy {
         let (high, low, namespace) = (number / 250, number % 250 + 1, number % 20);
         let id = format!("sidecar~10.0.{high}.{low}~s{number}-0.n{namespace}~n{namespace}.svc.cluster.local");
         let node = Node { id, ..Node::default() };

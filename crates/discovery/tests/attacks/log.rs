@@ -4,7 +4,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use testkit::client;
-use testkit::discovery::{Discovery, Setup};
+use testkit::discovery::{DiscoveryOptions, DiscoveryProcess};
 use testkit::wait;
 
 use crate::honest::{CART, ask, channel};
@@ -17,7 +17,9 @@ const CONNECTS: usize = 500;
 async fn hole_09_an_unread_log_does_not_stop_the_server() {
     let files = vec![("cart.yaml".to_owned(), CART.to_owned())];
     let args = vec!["--log_output_level=debug".to_owned()];
-    let mut server = Discovery::start(BINARY, Setup { files, args, unread: true, ..Setup::default() }).await;
+    let mut server =
+        DiscoveryProcess::start(BINARY, DiscoveryOptions { files, args, unread: true, ..DiscoveryOptions::default() })
+            .await;
     let begun = Instant::now();
     let mut longest = Duration::ZERO;
     for number in 0..CONNECTS {

@@ -1,6 +1,6 @@
 //! Memory stays where it was: neither edits nor clients that have left leave anything behind.
 
-use testkit::discovery::{Discovery, Setup};
+use testkit::discovery::{DiscoveryOptions, DiscoveryProcess};
 use testkit::wait;
 
 use crate::load::{Answers, Proxy, edit, service};
@@ -11,18 +11,18 @@ const LARGE: usize = 60_000;
 /// What edits may leave behind: renderings and former objects up to their limits, and fragments of a debug build.
 const LEFT_BEHIND_KIB: u64 = 24 * 1024;
 
-async fn start(files: impl Iterator<Item = (String, String)>) -> Discovery {
-    let setup = Setup { files: files.collect(), ..Setup::default() };
-    Discovery::start(env!("CARGO_BIN_EXE_pilot-discovery"), setup).await
+async fn start(files: impl Iterator<Item = (String, String)>) -> DiscoveryProcess {
+    let setup = DiscoveryOptions { files: files.collect(), ..DiscoveryOptions::default() };
+    DiscoveryProcess::start(env!("CARGO_BIN_EXE_pilot-discovery"), setup).await
 }
 
-fn memory_kib(server: &mut Discovery) -> u64 {
+fn memory_kib(server: &mut DiscoveryProcess) -> u64 {
     server.process().check_alive();
     server.process().memory_kib().expect("a running process")
 }
 
 /// Memory once it is below a limit.
-async fn settled_kib(server: &mut Discovery, limit: u64) -> u64 {
+async fn settled_kib(server: &mut DiscoveryProcess, limit: u64) -> u64 {
     wait::until("memory to come back", async || {
         let now = memory_kib(server);
         if now <= limit { Ok(now) } else { Err(format!("{now} KiB, at most {limit} expected")) }

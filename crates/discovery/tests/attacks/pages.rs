@@ -8,7 +8,7 @@ use api::TypeUrl;
 use api::envoy::config::core::v3::Node;
 use http::Request;
 use testkit::client::{self, Reply};
-use testkit::discovery::{Discovery, Setup};
+use testkit::discovery::{DiscoveryOptions, DiscoveryProcess};
 use testkit::wait;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -83,10 +83,14 @@ fn endpoints(count: usize) -> String {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn hole_12_a_hundred_slow_readers_share_one_page() {
     let files = vec![("cart.yaml".to_owned(), CART.to_owned()), ("big.yaml".to_owned(), endpoints(5_000))];
-    let mut server = Discovery::start(env!("CARGO_BIN_EXE_pilot-discovery"), Setup { files, ..Setup::default() }).await;
+    let mut server = DiscoveryProcess::start(
+        env!("CARGO_BIN_EXE_pilot-discovery"),
+        DiscoveryOptions { files, ..DiscoveryOptions::default() },
+    )
+    .await;
     let page = client::get(server.http(), "discovery", "/v1/registration").await.unwrap();
     assert!(page.body.len() > 1 << 20, "a page of {} bytes", page.body.len());
-    let memory = |server: &mut Discovery| server.process().memory_kib().expect("a running process") / 1024;
+    let memory = |server: &mut DiscoveryProcess| server.process().memory_kib().expect("a running process") / 1024;
     let (before, honest) = (memory(&mut server), Honest::start(&server));
     let mut readers = Vec::new();
     for _ in 0..100 {
@@ -108,9 +112,13 @@ async fn hole_12_a_hundred_slow_readers_share_one_page() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn hole_15_debug_pages_of_one_request_are_bounded() {
     let files = vec![("cart.yaml".to_owned(), CART.to_owned()), ("big.yaml".to_owned(), endpoints(100))];
-    let mut server = Discovery::start(env!("CARGO_BIN_EXE_pilot-discovery"), Setup { files, ..Setup::default() }).await;
+    let mut server = DiscoveryProcess::start(
+        env!("CARGO_BIN_EXE_pilot-discovery"),
+        DiscoveryOptions { files, ..DiscoveryOptions::default() },
+    )
+    .await;
     ask(channel(&server).await).await.unwrap();
-    let memory = |server: &mut Discovery| server.process().memory_kib().expect("a running process") / 1024;
+    let memory = |server: &mut DiscoveryProcess| server.process().memory_kib().expect("a running process") / 1024;
     let before = memory(&mut server);
     let node = || Node { id: ID.to_owned(), ..Node::default() };
     let names: Vec<String> = (0..3_000).map(|i| format!("endpointz?number={i}")).collect();

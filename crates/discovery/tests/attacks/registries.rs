@@ -4,14 +4,14 @@ use std::time::Duration;
 
 use http::Response;
 use serde_json::{Map, Value, json};
-use testkit::scripted::Scripted;
+use testkit::scripted::ScriptedServer;
 use testkit::{client, wait};
 
 use crate::honest::{Honest, ask, channel, server};
 
 /// A Consul with twenty services, whose answers about instances never end.
-async fn endless_consul() -> Scripted {
-    Scripted::start_endless("/v1/health", |asked| async move {
+async fn endless_consul() -> ScriptedServer {
+    ScriptedServer::start_endless("/v1/health", |asked| async move {
         let names: Map<String, Value> = (0..20).map(|n| (format!("web-{n}"), json!([]))).collect();
         let is_names = asked.path == "/v1/catalog/services";
         let body = if is_names { Value::Object(names).to_string() } else { "[[[[[[[[".to_owned() };
@@ -38,7 +38,7 @@ async fn hole_11_endless_answers_of_consul_take_bounded_memory() {
     wait::until_within(Duration::from_secs(60), "an error for every service", async || {
         peak = peak.max(server.process().memory_kib().unwrap_or_default());
         // Each of twenty questions is asked again only after it failed.
-        failures = consul.asked().iter().filter(|asked| asked.path.starts_with("/v1/health")).count();
+        failures = consul.requests().iter().filter(|asked| asked.path.starts_with("/v1/health")).count();
         if failures > 40 { Ok(()) } else { Err(failures.to_string()) }
     })
     .await;

@@ -17,7 +17,7 @@ use http_body_util::StreamBody;
 use hyper::body::Incoming;
 use hyper::client::conn::http2;
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use testkit::discovery::{Discovery, Setup};
+use testkit::discovery::{DiscoveryOptions, DiscoveryProcess};
 use testkit::{client, wait};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -35,11 +35,11 @@ fn node() -> Node {
     Node { id: ID.to_owned(), ..Node::default() }
 }
 
-fn cpu(server: &mut Discovery) -> Duration {
+fn cpu(server: &mut DiscoveryProcess) -> Duration {
     server.process().cpu().expect("a running process")
 }
 
-fn memory_mib(server: &mut Discovery) -> u64 {
+fn memory_mib(server: &mut DiscoveryProcess) -> u64 {
     server.process().memory_kib().expect("a running process") / 1024
 }
 
@@ -52,7 +52,7 @@ async fn assert_served(honest: Honest, attack: &str) {
 }
 
 /// How the server ends a delta stream that sends this after it began.
-async fn end_of(server: &Discovery, requests: Vec<DeltaDiscoveryRequest>) -> Option<Status> {
+async fn end_of(server: &DiscoveryProcess, requests: Vec<DeltaDiscoveryRequest>) -> Option<Status> {
     let mut stream =
         DeltaClient::open(channel(server).await, node(), Default::default(), &TypeUrl::CLUSTER, &[]).await.unwrap();
     stream.next().await.unwrap();
@@ -188,14 +188,16 @@ async fn hole_05_messages_that_never_end_hold_little() {
 }
 
 /// Starts the server with a limit of open files.
-async fn limited(limit: &str) -> (Discovery, tempfile::TempDir) {
+async fn limited(limit: &str) -> (DiscoveryProcess, tempfile::TempDir) {
     let folder = tempfile::tempdir().unwrap();
     let script = folder.path().join("limited");
     let binary = env!("CARGO_BIN_EXE_pilot-discovery");
     std::fs::write(&script, format!("#!/bin/sh\nulimit {limit}\nexec {binary} \"$@\"\n")).unwrap();
     std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755)).unwrap();
     let files = vec![("cart.yaml".to_owned(), CART.to_owned())];
-    let server = Discovery::start(script.to_str().unwrap(), Setup { files, ..Setup::default() }).await;
+    let server =
+        DiscoveryProcess::start(script.to_str().unwrap(), DiscoveryOptions { files, ..DiscoveryOptions::default() })
+            .await;
     (server, folder)
 }
 

@@ -5,7 +5,7 @@ use api::envoy::config::core::v3::Node;
 use api::envoy::service::discovery::v3::{DiscoveryRequest, DiscoveryResponse};
 use serde_json::Value;
 use testkit::client;
-use testkit::discovery::Discovery;
+use testkit::discovery::DiscoveryProcess;
 use testkit::wait;
 use tonic::Code;
 use xds::client::SotwClient;
@@ -16,11 +16,11 @@ fn node(name: &str) -> Node {
     Node { id: format!("sidecar~10.0.0.1~{name}.other~other.svc.cluster.local"), ..Node::default() }
 }
 
-async fn metrics(server: &Discovery) -> String {
+async fn metrics(server: &DiscoveryProcess) -> String {
     client::get(server.monitoring(), "pilot", "/metrics").await.expect("metrics").body
 }
 
-async fn nacked(server: &Discovery, name: &str, reason: &str) -> (SotwClient, DiscoveryResponse) {
+async fn nacked(server: &DiscoveryProcess, name: &str, reason: &str) -> (SotwClient, DiscoveryResponse) {
     let mut stream =
         SotwClient::open(channel(server).await, node(name), &TypeUrl::CLUSTER, &[]).await.expect("a stream");
     let response = stream.next().await.expect("a response").expect("a response");

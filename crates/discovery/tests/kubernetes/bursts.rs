@@ -3,12 +3,12 @@
 
 use std::time::{Duration, Instant};
 
-use testkit::faulty::Faulty;
+use testkit::faulty::FaultyProxy;
 use testkit::kubernetes::ApiServer;
 
 use crate::cluster::{cluster, create, is_left_out};
+use crate::push_recorder::Witness;
 use crate::serving::{CLUSTER, SLICE, endpoints, serve, web};
-use crate::witness::Witness;
 
 /// Every kind of refusal that an API server or what stands before it gives. 410 is the end of a watch's history, told
 /// where client-go expects it in the stream.
@@ -57,7 +57,8 @@ async fn refused_requests_and_cut_watches_lose_nothing() {
     for status in STATUSES {
         assert!(figures.refused.contains_key(status), "no {status} was given: {figures:?}");
     }
-    let stale: Vec<String> = proxy.asked().into_iter().filter(|asked| asked.ends_with("resourceVersion=0")).collect();
+    let stale: Vec<String> =
+        proxy.requests().into_iter().filter(|asked| asked.ends_with("resourceVersion=0")).collect();
     assert!(stale.is_empty(), "lists that may be of any age: {stale:?}");
     assert!(figures.cut >= 5, "few watches were cut: {figures:?}");
     server.stop(Duration::ZERO).await;
@@ -65,7 +66,7 @@ async fn refused_requests_and_cut_watches_lose_nothing() {
 
 /// Rolls the endpoints on, while two of three requests are refused and watches are cut again and again. Gives how long
 /// the slowest edit took to be told.
-async fn edit_in_faults(api_server: &ApiServer, proxy: &Faulty, witness: &Witness) -> Duration {
+async fn edit_in_faults(api_server: &ApiServer, proxy: &FaultyProxy, witness: &Witness) -> Duration {
     proxy.refuse(2, 3, STATUSES);
     let mut slowest = Duration::ZERO;
     for edit in 2..=EDITS + 1 {

@@ -5,13 +5,13 @@ use std::fs;
 use std::time::Duration;
 
 use discovery::offline::Offline;
-use discovery::wire::Server;
+use discovery::startup::Server;
 use model::config::mesh::{parse_mesh, parse_networks};
 use model::settings::{Knobs, Settings};
 use sources::kubernetes::join::{ClusterOptions, ClusterState};
 use sources::kubernetes::schema::ClusterObject;
-use testkit::cases::{Answers, Case, World, disagreements, objects, over_stream};
-use testkit::envoy::Transport;
+use testkit::cases::{Case, CaseInput, ResourceLookup, disagreements, objects, over_stream};
+use testkit::envoy::XdsTransport;
 use testkit::kubernetes::ApiServer;
 use tokio::runtime::{Handle, Runtime};
 use tokio::sync::MutexGuard;
@@ -22,7 +22,7 @@ use crate::serving::serve;
 /// Cases of objects that are all of one age; others would need a second between two objects.
 fn is_wanted(case: &Case) -> bool {
     let topics = ["kube-services", "kube-endpoints"];
-    let World::Kubernetes(text) = &case.world else { return false };
+    let CaseInput::Kubernetes(text) = &case.world else { return false };
     // Two of three: each takes a second or two.
     let chosen = case.name.bytes().map(usize::from).sum::<usize>() % 3 != 0;
     topics.contains(&case.topic.as_str()) && chosen && !text.contains("later")
@@ -46,8 +46,8 @@ fn real_objects_give_what_the_same_objects_give_in_process() {
     assert!(count >= 40, "only {count} cases");
 }
 
-fn in_process(case: &Case) -> Answers {
-    let World::Kubernetes(text) = &case.world else { panic!("{} is no Kubernetes case", case.label()) };
+fn in_process(case: &Case) -> ResourceLookup {
+    let CaseInput::Kubernetes(text) = &case.world else { panic!("{} is no Kubernetes case", case.label()) };
     let (knobs, _) = Knobs::read(|name| case.env.get(name).cloned());
     let settings = Settings {
         mesh: parse_mesh(case.mesh.as_deref().unwrap_or_default(), "mesh.yaml").0,
@@ -60,12 +60,12 @@ fn in_process(case: &Case) -> Answers {
     for object in objects(text) {
         cluster.apply(ClusterObject::read(object).unwrap());
     }
-    let mesh = Offline::told(settings, cluster.changes());
+    let mesh = Offline::from_changes(settings, cluster.changes());
     Box::new(move |proxy, kind, names| mesh.resources(&proxy.node(), kind, names).unwrap())
 }
 
-fn live(case: &Case, runtime: &Handle) -> Answers {
-    let World::Kubernetes(text) = &case.world else { panic!("{} is no Kubernetes case", case.label()) };
+fn live(case: &Case, runtime: &Handle) -> ResourceLookup {
+    let CaseInput::Kubernetes(text) = &case.world else { panic!("{} is no Kubernetes case", case.label()) };
     let (api_server, server) = runtime.block_on(async {
         let mut api_server = cluster().await;
         // Age decides conflicts, so all objects must be of one second.
@@ -89,7 +89,7 @@ fn live(case: &Case, runtime: &Handle) -> Answers {
         let server = serve(api_server.kubeconfig(), Some((&mesh, &networks)), &env).await;
         (api_server, server)
     });
-    let answers = over_stream(runtime.clone(), server.addresses.grpc.unwrap(), Transport::Delta);
+    let answers = over_stream(runtime.clone(), server.addresses.grpc.unwrap(), XdsTransport::Delta);
     let guard = Guard { server: Some(server), runtime: runtime.clone(), _api_server: api_server };
     Box::new(move |proxy, kind, names| {
         let _alive = &guard;

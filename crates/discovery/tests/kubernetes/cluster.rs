@@ -3,7 +3,7 @@
 use futures_util::future;
 use model::config::Kind;
 use serde_json::{Value, json};
-use testkit::kubernetes::{ApiServer, Definition};
+use testkit::kubernetes::{ApiServer, CrdSpec};
 use testkit::servers;
 use tokio::sync::{Mutex, MutexGuard, OnceCell};
 
@@ -31,7 +31,7 @@ pub(crate) async fn cluster() -> MutexGuard<'static, ApiServer> {
 }
 
 /// The kinds of the model that API servers must be taught.
-pub(crate) fn definitions() -> Vec<Definition<'static>> {
+pub(crate) fn definitions() -> Vec<CrdSpec<'static>> {
     let custom = Kind::ALL.iter().filter(|kind| kind.group() != "networking.k8s.io");
     custom.map(|k| (k.group(), k.versions(), k.as_str(), k.plural(), *k != Kind::GatewayClass)).collect()
 }

@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use discovery::wire::Server;
+use discovery::startup::Server;
 use serde_json::{Value, json};
 use testkit::kubernetes::ApiServer;
 use testkit::wait;
 
 use crate::cluster::{cluster, create, definitions, is_left_out};
+use crate::push_recorder::{CLUSTERS, Witness};
 use crate::serving::{CLUSTER, SLICE, endpoints, serve, web};
-use crate::witness::{CLUSTERS, Witness};
 
 const DEFINITION: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/destinationrules.networking.istio.io";
 

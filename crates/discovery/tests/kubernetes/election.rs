@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use testkit::discovery::{Discovery, Setup};
-use testkit::faulty::Faulty;
+use testkit::discovery::{DiscoveryOptions, DiscoveryProcess};
+use testkit::faulty::FaultyProxy;
 use testkit::kubernetes::ApiServer;
 use testkit::wait;
 
@@ -15,8 +15,8 @@ const LEASE: &str = "/apis/coordination.k8s.io/v1/namespaces/istio-system/leases
 /// A replica and the proxy through which it reaches the API server.
 struct Replica {
     name: &'static str,
-    proxy: Faulty,
-    discovery: Discovery,
+    proxy: FaultyProxy,
+    discovery: DiscoveryProcess,
 }
 
 impl Replica {
@@ -25,8 +25,8 @@ impl Replica {
         let kubeconfig = format!("--kubeconfig={}", proxy.kubeconfig().display());
         let args = ["--registries=Kubernetes", &kubeconfig, "--shutdownDuration=0s"].map(String::from).to_vec();
         let env = vec![("POD_NAME".to_owned(), name.to_owned())];
-        let setup = Setup { args, env, ..Setup::default() };
-        let mut discovery = Discovery::start_unready(env!("CARGO_BIN_EXE_pilot-discovery"), setup).await;
+        let setup = DiscoveryOptions { args, env, ..DiscoveryOptions::default() };
+        let mut discovery = DiscoveryProcess::start_unready(env!("CARGO_BIN_EXE_pilot-discovery"), setup).await;
         discovery.ready().await;
         Replica { name, proxy, discovery }
     }
@@ -34,7 +34,7 @@ impl Replica {
     /// Everything that it wrote but the Lease.
     fn written(&self) -> Vec<String> {
         let is_write = |asked: &&String| !asked.starts_with("GET ") && !asked.contains("/leases");
-        self.proxy.asked().iter().filter(is_write).cloned().collect()
+        self.proxy.requests().iter().filter(is_write).cloned().collect()
     }
 }
 

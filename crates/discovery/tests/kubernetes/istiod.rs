@@ -5,7 +5,7 @@ use std::fs;
 
 use api::TypeUrl;
 use api::envoy::config::core::v3::Node;
-use testkit::discovery::{Discovery, Setup};
+use testkit::discovery::{DiscoveryOptions, DiscoveryProcess};
 use testkit::istiod::Istiod;
 use testkit::{client, wait};
 use tonic::transport::Endpoint;
@@ -39,8 +39,9 @@ async fn istiod_serves_what_it_reads_from_us() {
     let env = vec![("ENABLE_XDS_API_GENERATOR_AUTH".to_owned(), "false".to_owned())];
     let files = vec![("shop.yaml".to_owned(), ENTRY.to_owned())];
     // Mock stands for any registry: istiod has none of them.
-    let setup = Setup { files, env, args: vec!["--registries=Mock".to_owned()], ..Setup::default() };
-    let mut ours = Discovery::start(env!("CARGO_BIN_EXE_pilot-discovery"), setup).await;
+    let setup =
+        DiscoveryOptions { files, env, args: vec!["--registries=Mock".to_owned()], ..DiscoveryOptions::default() };
+    let mut ours = DiscoveryProcess::start(env!("CARGO_BIN_EXE_pilot-discovery"), setup).await;
 
     let folder = tempfile::tempdir().unwrap();
     let [mesh, networks] = ["mesh.yaml", "networks.yaml"].map(|name| folder.path().join(name));

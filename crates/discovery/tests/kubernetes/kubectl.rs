@@ -5,13 +5,13 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use std::process::Command;
 use std::time::Duration;
 
-use discovery::wire::Server;
+use discovery::startup::Server;
 use model::config::Kind;
 use serde_json::{Value, json};
 use testkit::backend::{HttpBackend, TcpBackend};
 use testkit::certificates::Authority;
 use testkit::client::{self, Reply};
-use testkit::envoy::{Bootstrap, Envoy, Transport};
+use testkit::envoy::{Bootstrap, Envoy, XdsTransport};
 use testkit::kubectl::Kubectl;
 use testkit::kubernetes::ApiServer;
 use testkit::{ports, wait};
@@ -88,9 +88,9 @@ impl Stage {
         let env = env.map(|(name, value)| (name.to_owned(), value.to_owned()));
         let server = serve(api_server.kubeconfig(), None, &env).await;
         let ads = server.addresses.grpc.unwrap().port();
-        let sidecar = Bootstrap::sidecar(ads, Transport::Delta, "client", "shop", json!({"app": "client"}));
+        let sidecar = Bootstrap::sidecar(ads, XdsTransport::Delta, "client", "shop", json!({"app": "client"}));
         let labels = json!({"istio": "ingressgateway"});
-        let gateway = Bootstrap::router(ads, Transport::Sotw, "gateway", "istio-system", labels);
+        let gateway = Bootstrap::router(ads, XdsTransport::Sotw, "gateway", "istio-system", labels);
         let (sidecar, gateway) = (Envoy::start(&sidecar).await, Envoy::start(&gateway).await);
         Stage {
             kubectl,

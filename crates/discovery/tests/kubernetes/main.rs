@@ -5,6 +5,7 @@
 // clippy knows tests by their attribute, and not the functions that they share.
 #![allow(clippy::unwrap_used)]
 
+mod app_namespace;
 mod bursts;
 mod cases;
 mod chart;
@@ -14,12 +15,11 @@ mod definitions;
 mod election;
 mod istiod;
 mod kubectl;
-mod narrowed;
 mod noise;
+mod operator_logs;
 mod outage;
+mod push_recorder;
 mod replicas;
 mod rights;
 mod secrets;
 mod serving;
-mod told;
-mod witness;

@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 use testkit::kubernetes::ApiServer;
 
 use crate::cluster::{cluster, create, is_left_out};
+use crate::push_recorder::Witness;
 use crate::serving::{CLUSTER, SLICE, endpoints, seconds, serve, web};
-use crate::witness::Witness;
 
 /// How long the noise lasts; 20 seconds are worth a look now and then.
 const LENGTH: &str = "PILOTAGE_NOISE_SECONDS";

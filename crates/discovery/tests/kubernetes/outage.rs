@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 
 use crate::cluster::{cluster, create, is_left_out, made};
+use crate::push_recorder::{CLUSTERS, HOSTS, Witness};
 use crate::serving::{CLUSTER, SLICE, endpoints, seconds, serve, web};
-use crate::witness::{CLUSTERS, HOSTS, Witness};
 
 /// How long the API server is gone; a minute is worth a look now and then.
 const LENGTH: &str = "PILOTAGE_OUTAGE_SECONDS";
@@ -29,14 +29,14 @@ async fn changes_during_an_outage_come_and_nothing_is_emptied() {
     witness.until_addresses(CLUSTER, &["10.4.0.1", "10.4.0.2"]).await;
     let before = witness.pushes();
 
-    let sibling = api_server.sibling().await;
+    let second = api_server.second().await;
     api_server.stop();
-    sibling.patch(SLICE, &endpoints(&["10.4.0.2"])).await.unwrap();
-    sibling.patch(SLICE, &endpoints(&["10.4.0.2", "10.4.0.3"])).await.unwrap();
-    sibling.delete(&format!("{SERVICES}/doomed")).await.unwrap();
-    sibling.create(SERVICES, &service("late")).await.unwrap();
+    second.patch(SLICE, &endpoints(&["10.4.0.2"])).await.unwrap();
+    second.patch(SLICE, &endpoints(&["10.4.0.2", "10.4.0.3"])).await.unwrap();
+    second.delete(&format!("{SERVICES}/doomed")).await.unwrap();
+    second.create(SERVICES, &service("late")).await.unwrap();
     made(&format!("{SERVICES}/late"));
-    sibling.create(RULES, &rule()).await.unwrap();
+    second.create(RULES, &rule()).await.unwrap();
     made(&format!("{RULES}/web"));
     let compacted = api_server.compact().await;
     // An outage that every watch notices and retries in.

@@ -8,7 +8,7 @@ use api::envoy::config::core::v3::Node;
 use api::{Struct, TypeUrl, Value, value};
 use serde_json::{Value as Json, json};
 use testkit::certificates::Authority;
-use testkit::discovery::{Discovery, Setup};
+use testkit::discovery::{DiscoveryOptions, DiscoveryProcess};
 use testkit::kubectl::Kubectl;
 use testkit::kubernetes::ApiServer;
 use testkit::wait;
@@ -54,13 +54,17 @@ fn objects() -> Vec<Json> {
 }
 
 /// A replica as the chart starts it, with these credentials.
-async fn replica(kubeconfig: &Path, name: &str) -> Discovery {
+async fn replica(kubeconfig: &Path, name: &str) -> DiscoveryProcess {
     // Without a file the mesh's settings are those of the ConfigMap.
     let mut args = ["--registries=Kubernetes", "--meshConfig=none", "--networksConfig=none"].map(String::from).to_vec();
     args.push(format!("--kubeconfig={}", kubeconfig.display()));
     let env = [("POD_NAME", name), ("POD_NAMESPACE", "istio-system"), ("PILOTAGE_TRUST_PLAINTEXT", "true")];
     let env = env.map(|(key, value)| (key.to_owned(), value.to_owned())).to_vec();
-    Discovery::start(env!("CARGO_BIN_EXE_pilot-discovery"), Setup { args, env, ..Setup::default() }).await
+    DiscoveryProcess::start(
+        env!("CARGO_BIN_EXE_pilot-discovery"),
+        DiscoveryOptions { args, env, ..DiscoveryOptions::default() },
+    )
+    .await
 }
 
 async fn has_status(api_server: &ApiServer) -> Result<(), String> {
@@ -71,12 +75,12 @@ async fn has_status(api_server: &ApiServer) -> Result<(), String> {
 }
 
 fn refused(api_server: &ApiServer) -> Vec<String> {
-    let all = api_server.asked_by_accounts();
+    let all = api_server.requests_by_accounts();
     all.into_iter().filter(|(_, is_refused)| *is_refused).map(|(what, _)| what).collect()
 }
 
 /// Asks for the certificate as a proxy of the Gateway does.
-async fn has_certificate(server: &Discovery) {
+async fn has_certificate(server: &DiscoveryProcess) {
     let text = |text: &str| Value { kind: Some(value::Kind::StringValue(text.to_owned())) };
     let of = |fields: [(&str, Value); 1]| Struct { fields: fields.map(|(key, value)| (key.to_owned(), value)).into() };
     let labels = of([("app", text("edge"))]);

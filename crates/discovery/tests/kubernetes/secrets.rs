@@ -8,11 +8,11 @@ use api::envoy::config::core::v3::{DataSource, Node, data_source};
 use api::envoy::extensions::transport_sockets::tls::v3::{Secret, secret};
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
-use discovery::wire::Server;
+use discovery::startup::Server;
 use prost::Message;
 use serde_json::{Value, json};
 use testkit::certificates::{Authority, Certificate};
-use testkit::envoy::{Bootstrap, Envoy, Transport};
+use testkit::envoy::{Bootstrap, Envoy, XdsTransport};
 use testkit::tls::TlsClient;
 use testkit::{ports, wait};
 use tonic::transport::Endpoint;
@@ -56,7 +56,7 @@ async fn a_gateway_shows_the_certificate_of_a_secret_and_its_successor() {
     let trusting = [("PILOTAGE_TRUST_PLAINTEXT".to_owned(), "true".to_owned())];
     let server = serve(api_server.kubeconfig(), None, &trusting).await;
     let ads = server.addresses.grpc.unwrap().port();
-    for transport in [Transport::Sotw, Transport::Delta] {
+    for transport in [XdsTransport::Sotw, XdsTransport::Delta] {
         api_server.patch(SECRET, &json!({"data": entries(&first.host("a.example"))})).await.unwrap();
         let mut envoy = Envoy::start(&Bootstrap::router(ads, transport, "edge", "edge", json!({"app": "edge"}))).await;
         envoy.ready().await;

@@ -8,8 +8,8 @@ use std::time::Duration;
 use api::TypeUrl;
 use api::envoy::config::core::v3::Node;
 use api::envoy::config::endpoint::v3::ClusterLoadAssignment;
-use discovery::args::{Cli, Command};
-use discovery::wire::{self, Server};
+use discovery::args::{Cli, DiscoveryCommand};
+use discovery::startup::{self, Server};
 use prost::Message;
 use serde_json::{Value, json};
 use testkit::wait;
@@ -37,8 +37,9 @@ pub(crate) async fn serve_with(
     line.push("--grpcAddr=127.0.0.1:0".to_owned());
     line.extend(["--httpAddr=", "--monitoringAddr=", "--secureGRPCAddr=", "--httpsAddr="].map(String::from));
     line.extend(flags.iter().map(|flag| flag.to_string()));
-    let Command::Discovery(args) = Cli::read(line).unwrap().command else { panic!("the line says discovery") };
-    let server = wire::start(&args, &|name| env.iter().find(|(k, _)| k == name).map(|(_, v)| v.clone())).await.unwrap();
+    let DiscoveryCommand::Discovery(args) = Cli::read(line).unwrap().command else { panic!("the line says discovery") };
+    let server =
+        startup::start(&args, &|name| env.iter().find(|(k, _)| k == name).map(|(_, v)| v.clone())).await.unwrap();
     wait::until_within(Duration::from_secs(90), "a server in sync", async || match server.pilot.missing_sources() {
         missing if missing.is_empty() => Ok(()),
         missing => Err(format!("{missing:?} are not")),

@@ -4,7 +4,7 @@ use std::fs;
 use std::net::{Ipv4Addr, SocketAddr};
 
 use testkit::backend::{HttpBackend, TcpBackend};
-use testkit::copilot::{Copilot, InternalRoute, Route};
+use testkit::copilot::{Copilot, CopilotInternalRoute, CopilotRoute};
 use testkit::{client, ports, wait};
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
@@ -20,8 +20,8 @@ async fn start(copilot: &Copilot, service_port: u16) -> Stage {
     Stage::start(&args, "").await
 }
 
-fn route(process: &str, backends: &[&HttpBackend]) -> Route {
-    Route::new(HOST, process, backends.iter().map(|b| (b.address().ip().to_string(), b.port())))
+fn route(process: &str, backends: &[&HttpBackend]) -> CopilotRoute {
+    CopilotRoute::new(HOST, process, backends.iter().map(|b| (b.address().ip().to_string(), b.port())))
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -73,7 +73,7 @@ async fn requests_reach_what_copilot_says_is_mapped() {
 async fn an_internal_route_carries_bytes() {
     let (copilot, database, port) = (Copilot::start().await, TcpBackend::start("database").await, ports::free());
     let backend = (database.address().ip().to_string(), database.port());
-    let route = InternalRoute::new("db.apps.internal", "127.128.0.7", [backend]);
+    let route = CopilotInternalRoute::new("db.apps.internal", "127.128.0.7", [backend]);
     copilot.edit(|state| state.internal = vec![route]);
     let stage = start(&copilot, port).await;
     let greeting = wait::until("the database", async || {

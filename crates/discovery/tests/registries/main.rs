@@ -3,10 +3,10 @@
 
 #![allow(clippy::unwrap_used, reason = "a test has no better answer than a panic")]
 
-mod absent;
 mod cloudfoundry;
 mod consul;
 mod eureka;
+mod registry_down;
+mod registry_parity;
 mod removed;
-mod same;
 mod stage;

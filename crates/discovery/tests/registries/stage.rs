@@ -5,15 +5,15 @@ use std::net::{Ipv4Addr, SocketAddr};
 
 use serde_json::{Value, json};
 use testkit::backend::HttpBackend;
-use testkit::discovery::{Discovery, Setup};
-use testkit::envoy::{Bootstrap, Envoy, Transport};
+use testkit::discovery::{DiscoveryOptions, DiscoveryProcess};
+use testkit::envoy::{Bootstrap, Envoy, XdsTransport};
 use testkit::{client, ports, wait};
 
 /// Nothing hands out certificates here, so sidecars talk plain text.
 const MESH: &str = "enableAutoMtls: false\n";
 
 pub(crate) struct Stage {
-    pub(crate) discovery: Discovery,
+    pub(crate) discovery: DiscoveryProcess,
     pub(crate) envoy: Envoy,
 }
 
@@ -26,11 +26,17 @@ impl Stage {
     pub(crate) async fn start_on(mesh: &str, args: &[String], documents: &str) -> Stage {
         let files = vec![("mesh.yaml".to_owned(), documents.to_owned())];
         let env = vec![("ENABLE_XDS_API_GENERATOR_AUTH".to_owned(), "false".to_owned())];
-        let setup = Setup { files, mesh: format!("{MESH}{mesh}"), args: args.to_vec(), env, ..Setup::default() };
-        let discovery = Discovery::start(env!("CARGO_BIN_EXE_pilot-discovery"), setup).await;
+        let setup = DiscoveryOptions {
+            files,
+            mesh: format!("{MESH}{mesh}"),
+            args: args.to_vec(),
+            env,
+            ..DiscoveryOptions::default()
+        };
+        let discovery = DiscoveryProcess::start(env!("CARGO_BIN_EXE_pilot-discovery"), setup).await;
         let bootstrap = Bootstrap::sidecar(
             discovery.grpc().port(),
-            Transport::Delta,
+            XdsTransport::Delta,
             "client",
             "outside",
             json!({"app": "client"}),

@@ -2,18 +2,18 @@
 
 use testkit::backend::HttpBackend;
 use testkit::client;
-use testkit::discovery::{Discovery, Setup};
-use testkit::envoy::Transport;
+use testkit::discovery::{DiscoveryOptions, DiscoveryProcess};
+use testkit::envoy::XdsTransport;
 use testkit::wait;
 
 use crate::mesh::{MESH, Mesh, http_service, service_port, virtual_service};
 
 const BINARY: &str = env!("CARGO_BIN_EXE_pilot-discovery");
 
-async fn first(document: String) -> Discovery {
+async fn first(document: String) -> DiscoveryProcess {
     let files = vec![("mesh.yaml".to_owned(), document)];
     let env = vec![("ENABLE_XDS_API_GENERATOR_AUTH".to_owned(), "false".to_owned())];
-    Discovery::start(BINARY, Setup { files, env, ..Setup::default() }).await
+    DiscoveryProcess::start(BINARY, DiscoveryOptions { files, env, ..DiscoveryOptions::default() }).await
 }
 
 /// A whole life: start, change, loss of the first, its return. The first's objects stay with the second throughout.
@@ -22,7 +22,7 @@ async fn follows(query: &str) {
     let port = service_port();
     let mut first = first(http_service("cart", port, &[&old], &["v1"])).await;
     let sources = format!("{MESH}configSources: [{{address: 'xds://{}{query}'}}]\n", first.grpc());
-    let mesh = Mesh::fed(Transport::Delta, port, &sources).await;
+    let mesh = Mesh::fed(XdsTransport::Delta, port, &sources).await;
     mesh.answered_by("cart", "old").await;
 
     first.write("mesh.yaml", &http_service("cart", port, &[&new], &["v1"]));

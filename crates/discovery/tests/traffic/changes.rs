@@ -1,14 +1,14 @@
 //! Edits under way: endpoints come and go, rules change, a bad file harms nobody.
 
 use testkit::backend::HttpBackend;
-use testkit::envoy::Transport;
+use testkit::envoy::XdsTransport;
 use testkit::wait;
 
 use crate::mesh::{Mesh, host, http_service, service_port, virtual_service};
 
 testkit::over_both!(endpoints_are_added_and_removed, rule_takes_effect_and_is_withdrawn, bad_file_changes_nothing_else);
 
-async fn endpoints_are_added_and_removed(transport: Transport) {
+async fn endpoints_are_added_and_removed(transport: XdsTransport) {
     let (old, new) = (HttpBackend::start("old").await, HttpBackend::start("new").await);
     let port = service_port();
     let mesh = Mesh::start(transport, port, &[http_service("cart", port, &[&old], &["v1"])]).await;
@@ -30,7 +30,7 @@ async fn endpoints_are_added_and_removed(transport: Transport) {
     mesh.assert_settled().await;
 }
 
-async fn rule_takes_effect_and_is_withdrawn(transport: Transport) {
+async fn rule_takes_effect_and_is_withdrawn(transport: XdsTransport) {
     let backend = HttpBackend::start("v1").await;
     let port = service_port();
     let mesh = Mesh::start(transport, port, &[http_service("cart", port, &[&backend], &["v1"])]).await;
@@ -49,7 +49,7 @@ async fn rule_takes_effect_and_is_withdrawn(transport: Transport) {
     mesh.assert_settled().await;
 }
 
-async fn bad_file_changes_nothing_else(transport: Transport) {
+async fn bad_file_changes_nothing_else(transport: XdsTransport) {
     let backend = HttpBackend::start("v1").await;
     let port = service_port();
     let mesh = Mesh::start(transport, port, &[http_service("cart", port, &[&backend], &["v1"])]).await;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use testkit::backend::{HttpBackend, TcpBackend, greeted};
 use testkit::client::{self, Reply};
-use testkit::envoy::Transport;
+use testkit::envoy::XdsTransport;
 use testkit::wait;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -60,7 +60,7 @@ async fn status(mesh: &Mesh, host: &str, wanted: u16) {
     .await;
 }
 
-async fn two_hosts_share_one_port(transport: Transport) {
+async fn two_hosts_share_one_port(transport: XdsTransport) {
     let (cart, reviews) = (HttpBackend::start("cart").await, HttpBackend::start("reviews").await);
     let (edge, port) = (service_port(), service_port());
     let documents = [
@@ -90,7 +90,7 @@ async fn two_hosts_share_one_port(transport: Transport) {
     mesh.assert_settled().await;
 }
 
-async fn plain_requests_are_sent_to_https(transport: Transport) {
+async fn plain_requests_are_sent_to_https(transport: XdsTransport) {
     let cart = HttpBackend::start("cart").await;
     let (edge, port) = (service_port(), service_port());
     let documents = [
@@ -109,7 +109,7 @@ async fn plain_requests_are_sent_to_https(transport: Transport) {
     mesh.assert_settled().await;
 }
 
-async fn tcp_port_reaches_its_service(transport: Transport) {
+async fn tcp_port_reaches_its_service(transport: XdsTransport) {
     let store = TcpBackend::start("store").await;
     let (edge, port) = (service_port(), service_port());
     let endpoints = format!("  - {{address: 127.0.0.1, ports: {{tcp: {}}}}}", store.port());
@@ -128,7 +128,7 @@ async fn tcp_port_reaches_its_service(transport: Transport) {
     mesh.assert_settled().await;
 }
 
-async fn server_name_chooses_the_tls_backend(transport: Transport) {
+async fn server_name_chooses_the_tls_backend(transport: XdsTransport) {
     let (mut tasks, mut roots) = (JoinSet::new(), RootCertStore::empty());
     let (edge, port) = (service_port(), service_port());
     let mut documents = vec![gateway(edge, "TLS", "hosts: ['*.example'], tls: {mode: PASSTHROUGH}")];
@@ -187,7 +187,7 @@ async fn greeting(client: &TlsConnector, address: SocketAddr, sni: &str) -> Resu
     Ok(text)
 }
 
-async fn weights_and_rewrites_hold_at_the_edge(transport: Transport) {
+async fn weights_and_rewrites_hold_at_the_edge(transport: XdsTransport) {
     let (v1, v2) = (HttpBackend::start("v1").await, HttpBackend::start("v2").await);
     let (edge, port) = (service_port(), service_port());
     let to = |subset: &str, weight: u32| {
@@ -221,7 +221,7 @@ async fn weights_and_rewrites_hold_at_the_edge(transport: Transport) {
     mesh.assert_settled().await;
 }
 
-async fn virtual_service_comes_and_goes(transport: Transport) {
+async fn virtual_service_comes_and_goes(transport: XdsTransport) {
     let cart = HttpBackend::start("cart").await;
     let (edge, port) = (service_port(), service_port());
     let documents = [gateway(edge, "HTTP", "hosts: ['*.example']"), http_service("cart", port, &[&cart], &["v1"])];

@@ -2,7 +2,7 @@
 
 use testkit::backend::HttpBackend;
 use testkit::client;
-use testkit::envoy::Transport;
+use testkit::envoy::XdsTransport;
 use testkit::wait;
 
 use crate::mesh::{Mesh, host, http_service, service_port};
@@ -30,7 +30,7 @@ fn route(name: &str, spec: &str) -> String {
     )
 }
 
-async fn listener_and_routes_serve_a_host(transport: Transport) {
+async fn listener_and_routes_serve_a_host(transport: XdsTransport) {
     let (cart, reviews) = (HttpBackend::start("cart").await, HttpBackend::start("reviews").await);
     let (edge, port) = (service_port(), service_port());
     let routes = format!(
@@ -65,7 +65,7 @@ async fn listener_and_routes_serve_a_host(transport: Transport) {
     mesh.assert_settled().await;
 }
 
-async fn route_with_a_service_as_parent_leads_callers(transport: Transport) {
+async fn route_with_a_service_as_parent_leads_callers(transport: XdsTransport) {
     let (cart, reviews) = (HttpBackend::start("cart").await, HttpBackend::start("reviews").await);
     let port = service_port();
     let routes = format!(

@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
 
 use serde_json::json;
-use testkit::agent::{Agent, Secrets};
 use testkit::backend::HttpBackend;
 use testkit::client::{self, Reply};
-use testkit::discovery::{Discovery, Setup};
-use testkit::envoy::{Bootstrap, Envoy, Transport};
+use testkit::discovery::{DiscoveryOptions, DiscoveryProcess};
+use testkit::envoy::{Bootstrap, Envoy, XdsTransport};
+use testkit::sds::{SdsSecrets, SdsServer};
 use testkit::{ports, wait};
 
 /// Where nothing hands out certificates, sidecars talk plain text.
@@ -16,12 +16,12 @@ pub(crate) const MESH: &str = "enableAutoMtls: false\n";
 
 /// A running mesh. The client stands in a namespace of its own, so it is no endpoint of what it calls.
 pub(crate) struct Mesh {
-    pub(crate) discovery: Discovery,
+    pub(crate) discovery: DiscoveryProcess,
     pub(crate) envoy: Envoy,
     /// Where the client's Envoy takes calls to port `port` of any service.
     pub(crate) address: SocketAddr,
     /// Hands out the Envoy's certificates, if it has any.
-    _agent: Option<Agent>,
+    _agent: Option<SdsServer>,
 }
 
 /// The port that services of a test have: free when the test begins.
@@ -74,30 +74,30 @@ pub(crate) const SUBSETS: &str =
 
 impl Mesh {
     /// Starts everything on these documents and waits until the client's Envoy is ready.
-    pub(crate) async fn start(transport: Transport, port: u16, documents: &[String]) -> Mesh {
+    pub(crate) async fn start(transport: XdsTransport, port: u16, documents: &[String]) -> Mesh {
         let discovery = discovery(documents, MESH, &[]).await;
         let bootstrap = caller(&discovery, transport);
         Self::of(discovery, bootstrap, port, None).await
     }
 
     /// The same without documents of its own; `mesh` is the whole MeshConfig.
-    pub(crate) async fn fed(transport: Transport, port: u16, mesh: &str) -> Mesh {
+    pub(crate) async fn fed(transport: XdsTransport, port: u16, mesh: &str) -> Mesh {
         let discovery = discovery(&[], mesh, &[]).await;
         let bootstrap = caller(&discovery, transport);
         Self::of(discovery, bootstrap, port, None).await
     }
 
     /// The Envoy is a gateway that opens this port, with the label `istio: ingressgateway`.
-    pub(crate) async fn edge(transport: Transport, port: u16, documents: &[String]) -> Mesh {
+    pub(crate) async fn edge(transport: XdsTransport, port: u16, documents: &[String]) -> Mesh {
         Self::edge_with(transport, port, documents, None).await
     }
 
     /// The same with certificates.
     pub(crate) async fn edge_with(
-        transport: Transport,
+        transport: XdsTransport,
         port: u16,
         documents: &[String],
-        secrets: Option<Secrets>,
+        secrets: Option<SdsSecrets>,
     ) -> Mesh {
         let discovery = discovery(documents, MESH, &[]).await;
         let labels = json!({"istio": "ingressgateway"});
@@ -106,13 +106,13 @@ impl Mesh {
     }
 
     /// The Envoy stands before `cart.shop` and takes its calls on this port; `settings` are lines of MeshConfig.
-    pub(crate) async fn server(transport: Transport, port: u16, documents: &[String], settings: &str) -> Mesh {
+    pub(crate) async fn server(transport: XdsTransport, port: u16, documents: &[String], settings: &str) -> Mesh {
         Self::server_with(transport, port, documents, settings, &[]).await
     }
 
     /// The same with variables in the environment of the control plane.
     pub(crate) async fn server_with(
-        transport: Transport,
+        transport: XdsTransport,
         port: u16,
         documents: &[String],
         settings: &str,
@@ -125,18 +125,18 @@ impl Mesh {
 
     /// The same with certificates; `mesh` is the whole MeshConfig.
     pub(crate) async fn secured(
-        transport: Transport,
+        transport: XdsTransport,
         port: u16,
         documents: &[String],
         mesh: &str,
-        secrets: Secrets,
+        secrets: SdsSecrets,
     ) -> Mesh {
         let discovery = discovery(documents, mesh, &[]).await;
         let bootstrap = callee(&discovery, transport);
         Self::of(discovery, bootstrap, port, Some(secrets)).await
     }
 
-    async fn of(discovery: Discovery, bootstrap: Bootstrap, port: u16, secrets: Option<Secrets>) -> Mesh {
+    async fn of(discovery: DiscoveryProcess, bootstrap: Bootstrap, port: u16, secrets: Option<SdsSecrets>) -> Mesh {
         let (envoy, agent) = envoy(bootstrap, secrets).await;
         Mesh { discovery, envoy, address: (Ipv4Addr::LOCALHOST, port).into(), _agent: agent }
     }
@@ -177,32 +177,32 @@ impl Mesh {
 }
 
 /// The client's Envoy.
-pub(crate) fn caller(discovery: &Discovery, transport: Transport) -> Bootstrap {
+pub(crate) fn caller(discovery: &DiscoveryProcess, transport: XdsTransport) -> Bootstrap {
     Bootstrap::sidecar(discovery.grpc().port(), transport, "client", "outside", json!({"app": "client"}))
 }
 
 /// The Envoy before `cart.shop`.
-fn callee(discovery: &Discovery, transport: Transport) -> Bootstrap {
+fn callee(discovery: &DiscoveryProcess, transport: XdsTransport) -> Bootstrap {
     Bootstrap::sidecar(discovery.grpc().port(), transport, "cart", "shop", json!({"app": "cart"}))
 }
 
 /// An Envoy that is ready, with its agent if there are secrets for it.
-pub(crate) async fn envoy(mut bootstrap: Bootstrap, secrets: Option<Secrets>) -> (Envoy, Option<Agent>) {
+pub(crate) async fn envoy(mut bootstrap: Bootstrap, secrets: Option<SdsSecrets>) -> (Envoy, Option<SdsServer>) {
     let agent = match secrets {
-        Some(secrets) => Some(Agent::start(secrets).await),
+        Some(secrets) => Some(SdsServer::start(secrets).await),
         None => None,
     };
-    bootstrap.agent_port = agent.as_ref().map(Agent::port);
+    bootstrap.sds_port = agent.as_ref().map(SdsServer::port);
     let mut envoy = Envoy::start(&bootstrap).await;
     envoy.ready().await;
     (envoy, agent)
 }
 
-async fn discovery(documents: &[String], mesh: &str, env: &[(&str, &str)]) -> Discovery {
+async fn discovery(documents: &[String], mesh: &str, env: &[(&str, &str)]) -> DiscoveryProcess {
     let files = vec![("mesh.yaml".to_owned(), documents.join("---\n"))];
     let env = env.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
-    let setup = Setup { files, mesh: mesh.to_owned(), env, ..Setup::default() };
-    Discovery::start(env!("CARGO_BIN_EXE_pilot-discovery"), setup).await
+    let setup = DiscoveryOptions { files, mesh: mesh.to_owned(), env, ..DiscoveryOptions::default() };
+    DiscoveryProcess::start(env!("CARGO_BIN_EXE_pilot-discovery"), setup).await
 }
 
 pub(crate) fn host(service: &str) -> String {

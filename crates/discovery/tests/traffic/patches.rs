@@ -1,7 +1,7 @@
 //! EnvoyFilters at work: filters that run, beside others that are broken.
 
 use testkit::backend::HttpBackend;
-use testkit::envoy::Transport;
+use testkit::envoy::XdsTransport;
 use testkit::{client, wait};
 
 use crate::mesh::{Mesh, host, http_service, service_port};
@@ -34,7 +34,7 @@ pub(crate) fn lua(header: &str) -> String {
     )
 }
 
-async fn lua_filter_runs_beside_broken_patches(transport: Transport) {
+async fn lua_filter_runs_beside_broken_patches(transport: XdsTransport) {
     let backend = HttpBackend::start("v1").await;
     let port = service_port();
     let inline = before_router(&format!("{{name: lua.inline, typed_config: {}}}", lua("x-inline")));

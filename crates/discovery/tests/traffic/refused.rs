@@ -3,7 +3,7 @@
 
 use serde_json::Value;
 use testkit::backend::HttpBackend;
-use testkit::envoy::Transport;
+use testkit::envoy::XdsTransport;
 use testkit::{client, wait};
 
 use crate::mesh::{Mesh, host, http_service, service_port, virtual_service};
@@ -73,7 +73,7 @@ async fn version(mesh: &Mesh, service: &str, wanted: &str) {
     .await;
 }
 
-async fn refused_virtual_service_keeps_its_version_before(transport: Transport) {
+async fn refused_virtual_service_keeps_its_version_before(transport: XdsTransport) {
     let (cart, reviews) = (HttpBackend::start("cart").await, HttpBackend::start("reviews").await);
     let port = service_port();
     let services = [http_service("cart", port, &[&cart], &["v1"]), http_service("reviews", port, &[&reviews], &["v1"])];
@@ -122,7 +122,7 @@ async fn refused_virtual_service_keeps_its_version_before(transport: Transport) 
     assert_eq!(pushes(&mesh, "rds").await.1, 2);
 }
 
-async fn virtual_service_refused_at_the_start_is_left_out(transport: Transport) {
+async fn virtual_service_refused_at_the_start_is_left_out(transport: XdsTransport) {
     let (cart, reviews) = (HttpBackend::start("cart").await, HttpBackend::start("reviews").await);
     let port = service_port();
     let documents = [
@@ -162,7 +162,7 @@ fn bad_filter() -> String {
     filter("bad", &[before_router(&format!("{{name: lua.bad, typed_config: {script}}}"))])
 }
 
-async fn refused_filter_leaves_the_one_beside_it(transport: Transport) {
+async fn refused_filter_leaves_the_one_beside_it(transport: XdsTransport) {
     let cart = HttpBackend::start("cart").await;
     let port = service_port();
     let mesh = Mesh::start(transport, port, &[http_service("cart", port, &[&cart], &["v1"])]).await;
@@ -184,7 +184,7 @@ async fn refused_filter_leaves_the_one_beside_it(transport: Transport) {
     assert!(after - before <= 1 + 2 + 1, "{} pushes", after - before);
 }
 
-async fn filter_refused_at_the_start_is_left_out(transport: Transport) {
+async fn filter_refused_at_the_start_is_left_out(transport: XdsTransport) {
     let cart = HttpBackend::start("cart").await;
     let port = service_port();
     let documents = [http_service("cart", port, &[&cart], &["v1"]), good_filter("x-one"), bad_filter()];
@@ -204,7 +204,7 @@ fn never_connects() -> String {
 }
 
 /// Envoy checks constraints before it takes anything, so one cluster costs a whole response, and none is named.
-async fn refused_clusters_reach_the_client_without_the_culprit(transport: Transport) {
+async fn refused_clusters_reach_the_client_without_the_culprit(transport: XdsTransport) {
     let (cart, reviews) = (HttpBackend::start("cart").await, HttpBackend::start("reviews").await);
     let port = service_port();
     let first = http_service("cart", port, &[&cart], &["v1"]);
@@ -222,7 +222,7 @@ async fn refused_clusters_reach_the_client_without_the_culprit(transport: Transp
 }
 
 /// Nothing was accepted before, and the message names neither a cluster nor anything of the filter.
-async fn clusters_refused_at_the_start_without_a_word_are_served_unpatched(transport: Transport) {
+async fn clusters_refused_at_the_start_without_a_word_are_served_unpatched(transport: XdsTransport) {
     let cart = HttpBackend::start("cart").await;
     let port = service_port();
     let documents = [http_service("cart", port, &[&cart], &["v1"]), never_connects()];
@@ -248,7 +248,7 @@ fn too_large() -> String {
 }
 
 /// To leave a policy out would let in whom it keeps away.
-async fn policy_refused_at_the_start_keeps_its_listener_shut(transport: Transport) {
+async fn policy_refused_at_the_start_keeps_its_listener_shut(transport: XdsTransport) {
     let cart = HttpBackend::start("cart").await;
     let port = service_port();
     let sidecar = crate::policies::workload(port, cart.port());
@@ -268,7 +268,7 @@ async fn policy_refused_at_the_start_keeps_its_listener_shut(transport: Transpor
 }
 
 /// To keep the version before would let in whom the new one keeps away.
-async fn hole_02_policy_refused_later_closes_its_listener(transport: Transport) {
+async fn hole_02_policy_refused_later_closes_its_listener(transport: XdsTransport) {
     let cart = HttpBackend::start("cart").await;
     let port = service_port();
     let sidecar = crate::policies::workload(port, cart.port());

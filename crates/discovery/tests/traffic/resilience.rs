@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use testkit::backend::HttpBackend;
-use testkit::envoy::Transport;
+use testkit::envoy::XdsTransport;
 
 use crate::mesh::{Mesh, SUBSETS, destination_rule, host, http_service, service_port, virtual_service};
 
@@ -15,7 +15,7 @@ testkit::over_both!(
     failing_endpoint_is_ejected,
 );
 
-async fn fault_aborts_and_delays(transport: Transport) {
+async fn fault_aborts_and_delays(transport: XdsTransport) {
     let backend = HttpBackend::start("v1").await;
     let port = service_port();
     let route = format!("    route: [{{destination: {{host: {}}}}}]", host("cart"));
@@ -37,7 +37,7 @@ async fn fault_aborts_and_delays(transport: Transport) {
     mesh.assert_settled().await;
 }
 
-async fn timeout_ends_a_slow_call(transport: Transport) {
+async fn timeout_ends_a_slow_call(transport: XdsTransport) {
     let backend = HttpBackend::start("v1").await;
     backend.answer_after(Duration::from_secs(30));
     let port = service_port();
@@ -50,7 +50,7 @@ async fn timeout_ends_a_slow_call(transport: Transport) {
     mesh.assert_settled().await;
 }
 
-async fn retry_finds_the_good_endpoint(transport: Transport) {
+async fn retry_finds_the_good_endpoint(transport: XdsTransport) {
     let (bad, good) = (HttpBackend::start("bad").await, HttpBackend::start("good").await);
     bad.answer_with(503);
     let port = service_port();
@@ -68,7 +68,7 @@ async fn retry_finds_the_good_endpoint(transport: Transport) {
     mesh.assert_settled().await;
 }
 
-async fn subset_policy_limits_only_its_subset(transport: Transport) {
+async fn subset_policy_limits_only_its_subset(transport: XdsTransport) {
     let (v1, v2) = (HttpBackend::start("v1").await, HttpBackend::start("v2").await);
     v2.answer_after(Duration::from_secs(2));
     let port = service_port();
@@ -99,7 +99,7 @@ async fn subset_policy_limits_only_its_subset(transport: Transport) {
     mesh.assert_settled().await;
 }
 
-async fn failing_endpoint_is_ejected(transport: Transport) {
+async fn failing_endpoint_is_ejected(transport: XdsTransport) {
     let (bad, good) = (HttpBackend::start("bad").await, HttpBackend::start("good").await);
     bad.answer_with(500);
     let port = service_port();

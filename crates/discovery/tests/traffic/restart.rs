@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use testkit::backend::HttpBackend;
 use testkit::client;
-use testkit::envoy::Transport;
+use testkit::envoy::XdsTransport;
 use testkit::wait;
 
 use crate::mesh::{Mesh, host, http_service, service_port};
@@ -22,7 +22,7 @@ async fn reconnecting_envoy_is_sent_only_what_changed() {
         let same = (0..SERVICES).map(|i| http_service(&format!("s{i}"), port, &[&backend], &["v1"]));
         same.chain([changed]).collect()
     };
-    let mut mesh = Mesh::start(Transport::Delta, port, &services(&[&backend])).await;
+    let mut mesh = Mesh::start(XdsTransport::Delta, port, &services(&[&backend])).await;
     mesh.answered_by("cart", "v1").await;
     mesh.assert_settled().await;
     let all = received(&mesh).await;
@@ -43,7 +43,7 @@ async fn received(mesh: &Mesh) -> u64 {
     stats.values().sum()
 }
 
-async fn killed_and_restarted_under_traffic(transport: Transport) {
+async fn killed_and_restarted_under_traffic(transport: XdsTransport) {
     let backend = HttpBackend::start("v1").await;
     let port = service_port();
     let mut mesh = Mesh::start(transport, port, &[http_service("cart", port, &[&backend], &["v1"])]).await;
@@ -84,7 +84,7 @@ async fn killed_and_restarted_under_traffic(transport: Transport) {
     println!("{sent} requests during the restart, {failed} failed; stream {connection}");
     assert!(sent > 10, "{sent}");
     assert_eq!(failed, 0);
-    if transport == Transport::Delta {
+    if transport == XdsTransport::Delta {
         // Only the one changed load assignment counts as an update of a resource.
         let after = mesh.envoy.admin().stats("update_success").await.expect("stats");
         let updates = |stats: &std::collections::BTreeMap<String, u64>, name: &str| -> u64 {

@@ -1,7 +1,7 @@
 //! Where requests go: weights, matches, rewrites, redirects, direct answers, mirrors.
 
 use testkit::backend::HttpBackend;
-use testkit::envoy::Transport;
+use testkit::envoy::XdsTransport;
 use testkit::wait;
 
 use crate::mesh::{Mesh, SUBSETS, destination_rule, host, http_service, service_port, virtual_service};
@@ -15,7 +15,7 @@ testkit::over_both!(
 );
 
 /// Two versions of one service `cart` and the rules for it.
-async fn two_versions(transport: Transport, routes: &str) -> (Mesh, HttpBackend, HttpBackend) {
+async fn two_versions(transport: XdsTransport, routes: &str) -> (Mesh, HttpBackend, HttpBackend) {
     let (v1, v2) = (HttpBackend::start("v1").await, HttpBackend::start("v2").await);
     let port = service_port();
     let documents = [
@@ -30,7 +30,7 @@ fn to(subset: &str) -> String {
     format!("{{destination: {{host: {}, subset: {subset}}}}}", host("cart"))
 }
 
-async fn weights_split_requests(transport: Transport) {
+async fn weights_split_requests(transport: XdsTransport) {
     let weighted = |subset: &str, weight: u32| {
         format!("    - {{destination: {{host: {}, subset: {subset}}}, weight: {weight}}}", host("cart"))
     };
@@ -44,7 +44,7 @@ async fn weights_split_requests(transport: Transport) {
     mesh.assert_settled().await;
 }
 
-async fn headers_and_paths_choose_the_version(transport: Transport) {
+async fn headers_and_paths_choose_the_version(transport: XdsTransport) {
     let routes = format!(
         "  http:\n  - match: [{{headers: {{x-user: {{exact: tester}}}}}}]\n    route: [{v2}]\n\
          \x20 - match: [{{uri: {{prefix: /beta}}}}, {{uri: {{regex: '/v[23]/.*'}}}}]\n    route: [{v2}]\n\
@@ -64,7 +64,7 @@ async fn headers_and_paths_choose_the_version(transport: Transport) {
     mesh.assert_settled().await;
 }
 
-async fn uri_and_authority_are_rewritten(transport: Transport) {
+async fn uri_and_authority_are_rewritten(transport: XdsTransport) {
     let routes = format!(
         "  http:\n  - match: [{{uri: {{prefix: /shop/}}}}]\n    rewrite: {{uri: /, authority: inner.example}}\n    \
          headers: {{request: {{set: {{x-by: mesh}}}}, response: {{add: {{x-out: mesh}}}}}}\n    route: [{v1}]\n\
@@ -79,7 +79,7 @@ async fn uri_and_authority_are_rewritten(transport: Transport) {
     mesh.assert_settled().await;
 }
 
-async fn redirect_and_direct_response_need_no_backend(transport: Transport) {
+async fn redirect_and_direct_response_need_no_backend(transport: XdsTransport) {
     let routes = format!(
         "  http:\n  - match: [{{uri: {{exact: /moved}}}}]\n    redirect: {{uri: /new, authority: new.example, redirectCode: 302}}\n\
          \x20 - match: [{{uri: {{exact: /closed}}}}]\n    directResponse: {{status: 418, body: {{string: closed today}}}}\n\
@@ -95,7 +95,7 @@ async fn redirect_and_direct_response_need_no_backend(transport: Transport) {
     mesh.assert_settled().await;
 }
 
-async fn mirror_sees_every_request(transport: Transport) {
+async fn mirror_sees_every_request(transport: XdsTransport) {
     let routes = format!(
         "  http:\n  - route: [{v1}]\n    mirror: {{host: {}, subset: v2}}\n    mirrorPercentage: {{value: 100}}",
         host("cart"),

@@ -1,7 +1,7 @@
 //! Bytes instead of requests.
 
 use testkit::backend::{TcpBackend, greeted};
-use testkit::envoy::Transport;
+use testkit::envoy::XdsTransport;
 use testkit::wait;
 use tokio::net::TcpStream;
 
@@ -9,7 +9,7 @@ use crate::mesh::{Mesh, service, service_port};
 
 testkit::over_both!(tcp_connections_reach_their_service);
 
-async fn tcp_connections_reach_their_service(transport: Transport) {
+async fn tcp_connections_reach_their_service(transport: XdsTransport) {
     let backend = TcpBackend::start("store").await;
     let port = service_port();
     let endpoints = format!("  - {{address: 127.0.0.1, ports: {{tcp: {}}}}}", backend.port());

@@ -15,10 +15,10 @@ use model::settings::Settings;
 use model::shared::Shared;
 use model::snapshot::Snapshot;
 
-use super::gather::Gathered;
+use super::gather::GatheredFiles;
 
 /// What was read, and from where.
-pub(super) struct Contents {
+pub(super) struct AnalyzedFiles {
     pub(super) world: Snapshot,
     pub(super) names: Vec<String>,
 }
@@ -29,12 +29,12 @@ pub(super) fn read(
     namespace: &str,
     mesh_config: Option<&Path>,
     ignore_unreadable: bool,
-) -> Result<Contents> {
-    let mut gathered = Gathered::default();
+) -> Result<AnalyzedFiles> {
+    let mut gathered = GatheredFiles::default();
     for path in paths {
         gathered.add(path)?;
     }
-    let Gathered { texts, mut problems, .. } = gathered;
+    let GatheredFiles { texts, mut problems, .. } = gathered;
     let mut changes = Vec::new();
     for (name, text) in &texts {
         let parsed = documents(text, name);
@@ -64,7 +64,7 @@ pub(super) fn read(
     let settings = Settings { mesh, ..Settings::default() };
     let batch = Batch { source: SourceId("files".into()), changes };
     let (world, _) = Snapshot::empty(settings).apply(vec![batch]);
-    Ok(Contents { world, names: texts.into_iter().map(|(name, _)| name).collect() })
+    Ok(AnalyzedFiles { world, names: texts.into_iter().map(|(name, _)| name).collect() })
 }
 
 /// Whether a problem is about a document that is no object at all.

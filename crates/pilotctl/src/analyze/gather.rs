@@ -19,7 +19,7 @@ const MAX_BYTES: u64 = 64 << 20;
 
 /// What was found.
 #[derive(Default)]
-pub(super) struct Gathered {
+pub(super) struct GatheredFiles {
     /// Names and texts of files, in order.
     pub(super) texts: Vec<(String, String)>,
     pub(super) problems: Vec<Problem>,
@@ -27,7 +27,7 @@ pub(super) struct Gathered {
     seen: BTreeSet<(u64, u64)>,
 }
 
-impl Gathered {
+impl GatheredFiles {
     /// Adds what the user named: a file, a folder, or `-` for standard input. Only what was named must be readable.
     pub(super) fn add(&mut self, path: &Path) -> Result<()> {
         let name = path.to_string_lossy().into_owned();

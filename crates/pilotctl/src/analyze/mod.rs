@@ -16,21 +16,21 @@ use model::problem::Severity;
 pub(crate) const FOUND_ISSUES: u8 = 79;
 
 #[derive(Args)]
-pub(crate) struct Options {
+pub(crate) struct AnalyzeOptions {
     /// Files and folders with configuration; `-` reads standard input
     files: Vec<PathBuf>,
 
     /// How to print findings
-    #[arg(short, long, value_enum, default_value_t = output::Format::Log)]
-    output: output::Format,
+    #[arg(short, long, value_enum, default_value_t = output::OutputFormat::Log)]
+    output: output::OutputFormat,
 
     /// The least severity that makes the exit status 79
-    #[arg(long, value_enum, ignore_case = true, default_value_t = Level::Error)]
-    failure_threshold: Level,
+    #[arg(long, value_enum, ignore_case = true, default_value_t = SeverityLevel::Error)]
+    failure_threshold: SeverityLevel,
 
     /// The least severity that is printed
-    #[arg(long, value_enum, ignore_case = true, default_value_t = Level::Info)]
-    output_threshold: Level,
+    #[arg(long, value_enum, ignore_case = true, default_value_t = SeverityLevel::Info)]
+    output_threshold: SeverityLevel,
 
     /// Leave out a code for some objects, as `IST0101=VirtualService cart.shop`; `*` stands for anything
     #[arg(short = 'S', long)]
@@ -58,24 +58,24 @@ pub(crate) struct Options {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Level {
+enum SeverityLevel {
     Info,
     Warning,
     Error,
 }
 
-impl Level {
+impl SeverityLevel {
     fn severity(self) -> Severity {
         match self {
-            Level::Info => Severity::Info,
-            Level::Warning => Severity::Warning,
-            Level::Error => Severity::Error,
+            SeverityLevel::Info => Severity::Info,
+            SeverityLevel::Warning => Severity::Warning,
+            SeverityLevel::Error => Severity::Error,
         }
     }
 }
 
 /// Prints findings; gives the exit status.
-pub(crate) fn run(options: &Options) -> Result<u8> {
+pub(crate) fn run(options: &AnalyzeOptions) -> Result<u8> {
     if options.list_analyzers {
         for (name, description, _) in analysis::CHECKS {
             println!("* {name}:\n  {description}");
@@ -100,7 +100,7 @@ pub(crate) fn run(options: &Options) -> Result<u8> {
     }
     // As in upstream, the exit status tells of findings only where a person reads them.
     let is_over = found.iter().any(|finding| finding.severity >= options.failure_threshold.severity());
-    Ok(if is_over && options.output == output::Format::Log { FOUND_ISSUES } else { 0 })
+    Ok(if is_over && options.output == output::OutputFormat::Log { FOUND_ISSUES } else { 0 })
 }
 
 /// Findings that are not to be told.

@@ -6,19 +6,21 @@ use model::analysis::Finding;
 use serde_json::Value;
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(super) enum Format {
+pub(super) enum OutputFormat {
     Log,
     Json,
     Yaml,
 }
 
 /// The findings in a format, with a line's end.
-pub(super) fn text(findings: &[&Finding], format: Format) -> Result<String> {
+pub(super) fn text(findings: &[&Finding], format: OutputFormat) -> Result<String> {
     let documents = || findings.iter().map(|finding| finding.to_json()).collect::<Value>();
     Ok(match format {
-        Format::Log => findings.iter().map(|finding| format!("{finding}\n")).collect(),
-        Format::Json => serde_json::to_string_pretty(&documents()).context("could not print the findings")? + "\n",
-        Format::Yaml => serde_saphyr::to_string(&documents()).context("could not print the findings")?,
+        OutputFormat::Log => findings.iter().map(|finding| format!("{finding}\n")).collect(),
+        OutputFormat::Json => {
+            serde_json::to_string_pretty(&documents()).context("could not print the findings")? + "\n"
+        }
+        OutputFormat::Yaml => serde_saphyr::to_string(&documents()).context("could not print the findings")?,
     })
 }
 

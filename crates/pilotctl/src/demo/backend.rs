@@ -13,7 +13,7 @@ use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use tokio::net::{TcpListener, TcpStream};
 
-use super::Workload;
+use super::DemoWorkload;
 
 /// Workload n listens on this port plus n; its sidecar knows it from the shop's files.
 const FIRST_PORT: u16 = 28080;
@@ -23,7 +23,7 @@ const OUT_PORT: u16 = 19080;
 const FORWARDED: &[&str] = &["x-canary", "x-request-id"];
 
 /// Serves one workload for as long as the demo runs.
-pub(super) async fn start(workload: &'static Workload, number: u8) -> Result<()> {
+pub(super) async fn start(workload: &'static DemoWorkload, number: u8) -> Result<()> {
     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, FIRST_PORT + u16::from(number)));
     let listener = TcpListener::bind(address)
         .await
@@ -38,7 +38,7 @@ pub(super) async fn start(workload: &'static Workload, number: u8) -> Result<()>
 }
 
 async fn answer(
-    workload: &Workload,
+    workload: &DemoWorkload,
     number: u8,
     request: Request<Incoming>,
 ) -> Result<Response<Full<Bytes>>, Infallible> {

@@ -5,12 +5,12 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
 
-use super::process::Process;
-use super::{Programs, Workload};
+use super::process::DemoProcess;
+use super::{DemoWorkload, Programs};
 
 /// Ports of one sidecar on 127.0.0.1.
 #[derive(Clone, Copy)]
-pub(super) struct Ports {
+pub(super) struct EnvoyPorts {
     /// Where the control plane is.
     pub(super) xds: u16,
     /// Envoy's admin port.
@@ -39,13 +39,13 @@ pub(super) fn find(given: Option<&Path>) -> Result<PathBuf> {
 /// Starts the agent of a workload at address 127.0.80.`number`, which starts the workload's Envoy.
 pub(super) fn start(
     programs: &Programs,
-    workload: &Workload,
+    workload: &DemoWorkload,
     number: u8,
-    ports: Ports,
+    ports: EnvoyPorts,
     folder: &Path,
-) -> Result<Process> {
+) -> Result<DemoProcess> {
     let name = workload.name();
-    let Ports { xds, admin, status } = ports;
+    let EnvoyPorts { xds, admin, status } = ports;
     let line = format!(
         "proxy sidecar --ip 127.0.80.{number} --id {name}.shop --domain shop.svc.cluster.local \
          --serviceCluster {}.shop --discoveryAddress 127.0.0.1:{xds} --controlPlaneAuthPolicy NONE \
@@ -65,5 +65,5 @@ pub(super) fn start(
         ("ENVOY_STATUS_PORT", "0"),
         ("ENVOY_PROMETHEUS_PORT", "0"),
     ];
-    Process::start(&format!("agent-{name}"), &programs.agent, &args, &env, folder)
+    DemoProcess::start(&format!("agent-{name}"), &programs.agent, &args, &env, folder)
 }

@@ -10,22 +10,22 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use clap::Args;
 
-use process::Process;
+use process::DemoProcess;
 
 /// Where clients call the shop: the front's sidecar.
 const SHOP: (Ipv4Addr, u16) = (Ipv4Addr::new(127, 0, 80, 1), 18080);
 
 /// The workloads as `samples/shop/config` describes them, in the order of their addresses.
-const WORKLOADS: &[Workload] = &[
-    Workload { app: "front", version: "v1", calls: &["catalog", "cart", "reviews"] },
-    Workload { app: "catalog", version: "v1", calls: &[] },
-    Workload { app: "cart", version: "v1", calls: &[] },
-    Workload { app: "reviews", version: "v1", calls: &[] },
-    Workload { app: "reviews", version: "v2", calls: &[] },
+const WORKLOADS: &[DemoWorkload] = &[
+    DemoWorkload { app: "front", version: "v1", calls: &["catalog", "cart", "reviews"] },
+    DemoWorkload { app: "catalog", version: "v1", calls: &[] },
+    DemoWorkload { app: "cart", version: "v1", calls: &[] },
+    DemoWorkload { app: "reviews", version: "v1", calls: &[] },
+    DemoWorkload { app: "reviews", version: "v2", calls: &[] },
 ];
 
 #[derive(Args)]
-pub(crate) struct Options {
+pub(crate) struct DemoOptions {
     /// The Envoy binary; found in $PILOTAGE_ENVOY, the cache folder or the PATH if not given
     #[arg(long)]
     envoy: Option<PathBuf>,
@@ -44,13 +44,13 @@ pub(crate) struct Options {
 }
 
 /// One workload of the shop.
-struct Workload {
+struct DemoWorkload {
     app: &'static str,
     version: &'static str,
     calls: &'static [&'static str],
 }
 
-impl Workload {
+impl DemoWorkload {
     fn name(&self) -> String {
         format!("{}-{}", self.app, self.version)
     }
@@ -64,7 +64,7 @@ struct Programs {
 }
 
 impl Programs {
-    fn find(options: &Options) -> Result<Programs> {
+    fn find(options: &DemoOptions) -> Result<Programs> {
         let this = std::env::current_exe().context("could not find this program")?;
         let beside = |given: &Option<PathBuf>, name: &str| match given {
             Some(path) => path.clone(),
@@ -79,7 +79,7 @@ impl Programs {
 }
 
 /// Starts everything, waits for a first answer, and cleans up when it ends.
-pub(crate) async fn run(options: Options) -> Result<()> {
+pub(crate) async fn run(options: DemoOptions) -> Result<()> {
     let programs = Programs::find(&options)?;
     if !options.shop.join("config").is_dir() {
         bail!("could not find the shop at {}: run from the project's folder or give --shop", options.shop.display());
@@ -94,12 +94,12 @@ pub(crate) async fn run(options: Options) -> Result<()> {
     wait_for("pilot-discovery", &mut processes, async || backend::get(local(http), "/ready", "pilot", &[]).await)
         .await?;
     for (index, workload) in WORKLOADS.iter().enumerate() {
-        let ports = envoy::Ports { xds: grpc, admin: free_port().await?, status: free_port().await? };
+        let ports = envoy::EnvoyPorts { xds: grpc, admin: free_port().await?, status: free_port().await? };
         processes.push(envoy::start(&programs, workload, index as u8 + 1, ports, folder.path())?);
     }
     let answer =
         wait_for("the shop", &mut processes, async || backend::get(SHOP.into(), "/", "shop", &[]).await).await?;
-    tell(&options.shop, http, folder.path(), &answer);
+    print_summary(&options.shop, http, folder.path(), &answer);
     if options.once {
         return Ok(());
     }
@@ -117,7 +117,7 @@ async fn free_port() -> Result<u16> {
     Ok(listener.local_addr()?.port())
 }
 
-fn start_discovery(binary: &Path, shop: &Path, logs: &Path, grpc: u16, http: u16) -> Result<Process> {
+fn start_discovery(binary: &Path, shop: &Path, logs: &Path, grpc: u16, http: u16) -> Result<DemoProcess> {
     let args = [
         "discovery".to_owned(),
         "--registries=".to_owned(),
@@ -129,13 +129,13 @@ fn start_discovery(binary: &Path, shop: &Path, logs: &Path, grpc: u16, http: u16
         "--secureGRPCAddr=".to_owned(),
         "--httpsAddr=".to_owned(),
     ];
-    Process::start("pilot-discovery", binary, &args, &[], logs)
+    DemoProcess::start("pilot-discovery", binary, &args, &[], logs)
 }
 
 /// Tries until it answers. Gives up when one of the processes ends or half a minute has passed.
 async fn wait_for(
     what: &str,
-    processes: &mut [Process],
+    processes: &mut [DemoProcess],
     mut attempt: impl AsyncFnMut() -> Result<String>,
 ) -> Result<String> {
     let deadline = tokio::time::Instant::now() + std::time::Duration::from_secs(30);
@@ -147,12 +147,12 @@ async fn wait_for(
             }
             Err(_) => {}
         }
-        processes.iter_mut().try_for_each(Process::check)?;
+        processes.iter_mut().try_for_each(DemoProcess::check)?;
         tokio::time::sleep(std::time::Duration::from_millis(50)).await;
     }
 }
 
-fn tell(shop: &Path, http: u16, logs: &Path, answer: &str) {
+fn print_summary(shop: &Path, http: u16, logs: &Path, answer: &str) {
     let (ip, port) = SHOP;
     println!("The shop is open at http://{ip}:{port}/ and answers:\n");
     answer.lines().for_each(|line| println!("    {line}"));

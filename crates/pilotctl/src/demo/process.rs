@@ -7,20 +7,20 @@ use anyhow::{Context, Result, bail};
 use tokio::process::{Child, Command};
 
 /// A running process; killed on drop.
-pub(super) struct Process {
+pub(super) struct DemoProcess {
     name: String,
     child: Child,
     log: PathBuf,
 }
 
-impl Process {
+impl DemoProcess {
     pub(super) fn start(
         name: &str,
         binary: &Path,
         args: &[String],
         env: &[(&str, &str)],
         logs: &Path,
-    ) -> Result<Process> {
+    ) -> Result<DemoProcess> {
         let log = logs.join(format!("{name}.log"));
         let out = File::create(&log).with_context(|| format!("could not write {}", log.display()))?;
         let errors = out.try_clone().with_context(|| format!("could not write {}", log.display()))?;
@@ -33,7 +33,7 @@ impl Process {
             .kill_on_drop(true)
             .spawn()
             .with_context(|| format!("could not start {}", binary.display()))?;
-        Ok(Process { name: name.to_owned(), child, log })
+        Ok(DemoProcess { name: name.to_owned(), child, log })
     }
 
     /// An error with the end of its output if the process has ended.

@@ -73,14 +73,15 @@ mod tests {
     use http::Response;
     use kube::core::DynamicObject;
     use serde_json::json;
-    use testkit::scripted::Scripted;
+    use testkit::scripted::ScriptedServer;
 
     use super::super::rate_limit::RateLimit;
     use super::Access;
 
     #[tokio::test]
     async fn requests_keep_to_the_pace() {
-        let server = Scripted::start(|_| async { Response::new(json!({"metadata": {"name": "a"}}).to_string()) }).await;
+        let server =
+            ScriptedServer::start(|_| async { Response::new(json!({"metadata": {"name": "a"}}).to_string()) }).await;
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("kubeconfig");
         let text = json!({"apiVersion": "v1", "kind": "Config", "current-context": "a",
@@ -96,7 +97,7 @@ mod tests {
             let request = http::Request::get("/api/v1/nodes/a").body(Vec::new()).unwrap();
             client.request::<DynamicObject>(request).await.unwrap();
         }
-        assert_eq!(server.asked().len(), 6);
+        assert_eq!(server.requests().len(), 6);
         assert!(begun.elapsed() >= Duration::from_millis(190), "four waited for their turn: {:?}", begun.elapsed());
     }
 }

@@ -11,7 +11,7 @@ use sources::registry::cloudfoundry::{CloudFoundryOptions, CloudFoundryRegistry}
 use sources::registry::config::GoDuration;
 use sources::registry::diff::MassLossGuard;
 use sources::source::Source;
-use testkit::copilot::{Copilot, InternalRoute, Route, UNIMPLEMENTED};
+use testkit::copilot::{Copilot, CopilotInternalRoute, CopilotRoute, UNIMPLEMENTED};
 
 use crate::conformance::{Edit, Instances, Stage, conforms};
 use crate::follower::Follower;
@@ -32,8 +32,8 @@ fn adapter(options: CloudFoundryOptions) -> CloudFoundryRegistry {
 }
 
 /// A route of `web` to backends with these last numbers.
-fn web(backends: &[u8]) -> Route {
-    Route::new(HOST, "web", backends.iter().map(|n| (format!("10.0.0.{n}"), 61000)))
+fn web(backends: &[u8]) -> CopilotRoute {
+    CopilotRoute::new(HOST, "web", backends.iter().map(|n| (format!("10.0.0.{n}"), 61000)))
 }
 
 /// A Copilot with one route, and what follows it.
@@ -53,7 +53,7 @@ struct Platform {
 impl Platform {
     fn tell(&self) {
         let route = |(service, addresses): (&str, Vec<&str>)| {
-            Route::new(&self.host(service), service, addresses.iter().map(|address| (address.to_string(), 8080)))
+            CopilotRoute::new(&self.host(service), service, addresses.iter().map(|address| (address.to_string(), 8080)))
         };
         let routes = self.instances.serving().into_iter().map(route).collect();
         self.copilot.edit(|state| state.routes = routes);
@@ -103,11 +103,12 @@ async fn what_cannot_be_read_is_kept() {
     let copilot = Copilot::start().await;
     copilot.edit(|state| {
         state.routes = vec![web(&[1, 2])];
-        state.internal = vec![InternalRoute::new("db.apps.internal", "127.128.0.1", [("10.1.0.1".to_owned(), 5432)])];
+        state.internal =
+            vec![CopilotInternalRoute::new("db.apps.internal", "127.128.0.1", [("10.1.0.1".to_owned(), 5432)])];
     });
     let options = CloudFoundryOptions { timeout: GoDuration(Duration::from_millis(300)), ..options(&copilot) };
     let mut seen = Follower::synced(adapter(options)).await;
-    let mut check = async |what: &str, edit: &dyn Fn(&mut testkit::copilot::State)| {
+    let mut check = async |what: &str, edit: &dyn Fn(&mut testkit::copilot::CopilotState)| {
         let good = copilot.state();
         copilot.edit(edit);
         seen.until_state(what, |r| matches!(r.state, SourceState::Stale { .. })).await;
@@ -195,7 +196,7 @@ async fn rules_come_and_go_with_paths_and_weights() {
         ]
     };
     copilot.edit(|state| {
-        let other = Route::new(HOST, "other", [("10.0.0.7".to_owned(), 61000)]);
+        let other = CopilotRoute::new(HOST, "other", [("10.0.0.7".to_owned(), 61000)]);
         state.routes = vec![web(&[1]), other.below("/other")];
     });
     seen.until("rules", |f| f.objects.len() == 2).await;

@@ -9,7 +9,7 @@ use sources::health::SourceState;
 use sources::registry::config::GoDuration;
 use sources::registry::consul::{ConsulOptions, ConsulRegistry};
 use sources::registry::diff::MassLossGuard;
-use testkit::scripted::{Asked, Scripted};
+use testkit::scripted::{ScriptedRequest, ScriptedServer};
 use tokio::sync::watch;
 
 use crate::consul::{adapter, options};
@@ -40,7 +40,7 @@ enum Fault {
 }
 
 struct Fake {
-    server: Scripted,
+    server: ScriptedServer,
     picture: Arc<watch::Sender<Picture>>,
 }
 
@@ -48,7 +48,7 @@ impl Fake {
     async fn start(index: u64, web: &[u8]) -> Fake {
         let picture = Arc::new(watch::channel(Picture { index, web: web.to_vec(), fault: Fault::None }).0);
         let shown = picture.clone();
-        let server = Scripted::start(move |asked| answer(asked, shown.subscribe())).await;
+        let server = ScriptedServer::start(move |asked| answer(asked, shown.subscribe())).await;
         Fake { server, picture }
     }
 
@@ -65,7 +65,7 @@ impl Fake {
     }
 }
 
-async fn answer(asked: Asked, mut picture: watch::Receiver<Picture>) -> Response<String> {
+async fn answer(asked: ScriptedRequest, mut picture: watch::Receiver<Picture>) -> Response<String> {
     let wanted: u64 = asked.parameter("index").and_then(|i| i.parse().ok()).unwrap_or(0);
     let waits = |p: &Picture| wanted > 0 && p.index == wanted && p.fault == Fault::None;
     // The test may end while a question waits.
@@ -114,7 +114,7 @@ async fn an_index_that_goes_backwards_is_read_anew_and_loses_nothing() {
     seen.until("a change after it", |f| f.serving(HOST).len() == 3).await;
     assert_eq!(seen.lost, 0);
     let waited: Vec<u64> =
-        fake.server.asked().iter().filter_map(|asked| asked.parameter("index")?.parse().ok()).collect();
+        fake.server.requests().iter().filter_map(|asked| asked.parameter("index")?.parse().ok()).collect();
     assert!(waited.contains(&100) && waited.contains(&5), "{waited:?}");
     let after = waited.iter().rposition(|i| *i == 5).unwrap();
     assert!(!waited[after..].contains(&100), "{waited:?}");
@@ -151,7 +151,7 @@ async fn another_agent_answers_when_one_does_not() {
     let [one, other] = [Fake::start(7, &[1]).await, Fake::start(3, &[1, 2]).await];
     let options = options(vec![one.server.url(), other.server.url()]);
     let mut seen = Follower::synced(adapter(options)).await;
-    assert_eq!((seen.serving(HOST).len(), other.server.asked().len()), (1, 0));
+    assert_eq!((seen.serving(HOST).len(), other.server.requests().len()), (1, 0));
     drop(one);
     seen.until("the other's answer", |f| f.serving(HOST).len() == 2).await;
     assert_eq!((seen.lost, seen.report().state), (0, SourceState::Live));
@@ -186,7 +186,7 @@ async fn options_reach_the_server() {
     };
     let _seen = Follower::synced(adapter(options)).await;
     testkit::wait::until("a question that waits", async || {
-        let asked = fake.server.asked();
+        let asked = fake.server.requests();
         let mut of_web = asked.iter().rev().filter(|a| a.path == "/v1/health/service/web");
         let waiting = of_web.find(|a| a.parameter("index").is_some()).ok_or("none yet".to_owned())?.query.clone();
         let expected = "default&dc=dc%202&ns=team&partition=p&index=7&wait=60s&filter=Service.Port%20%3D%3D%2080";
@@ -198,7 +198,7 @@ async fn options_reach_the_server() {
 /// What a server of lists says: the index, instances of `web` on its node, and those that its health tells.
 type Lists = (u64, Vec<u8>, Vec<u8>);
 
-async fn answer_lists(asked: Asked, mut lists: watch::Receiver<Lists>) -> Response<String> {
+async fn answer_lists(asked: ScriptedRequest, mut lists: watch::Receiver<Lists>) -> Response<String> {
     let wanted: u64 = asked.parameter("index").and_then(|i| i.parse().ok()).unwrap_or(0);
     // The test may end while a question waits. Checks never change here.
     let _ = lists.wait_for(|(index, ..)| wanted == 0 || *index != wanted && !asked.path.contains("state")).await;
@@ -218,7 +218,7 @@ async fn answer_lists(asked: Asked, mut lists: watch::Receiver<Lists>) -> Respon
 #[tokio::test]
 async fn an_instance_that_came_after_a_look_at_nodes_and_left_before_the_next_is_not_kept() {
     let (show, shown) = watch::channel::<Lists>((7, vec![1], vec![1, 2]));
-    let server = Scripted::start(move |asked| answer_lists(asked, shown.clone())).await;
+    let server = ScriptedServer::start(move |asked| answer_lists(asked, shown.clone())).await;
     let mut seen = Follower::synced(adapter(ConsulOptions { watches: 0, ..options(vec![server.url()]) })).await;
     assert_eq!(seen.serving(HOST), ["10.0.0.1", "10.0.0.2"]);
     show.send_replace((8, vec![1], vec![1]));
@@ -228,7 +228,7 @@ async fn an_instance_that_came_after_a_look_at_nodes_and_left_before_the_next_is
 #[tokio::test]
 async fn hole_13_answers_that_take_longer_than_interval_and_time_out_are_read() {
     let shown = watch::channel(Picture { index: 7, web: vec![1, 2], fault: Fault::None }).1;
-    let server = Scripted::start(move |asked| {
+    let server = ScriptedServer::start(move |asked| {
         let shown = shown.clone();
         async move {
             tokio::time::sleep(Duration::from_secs(1)).await;
@@ -241,18 +241,18 @@ async fn hole_13_answers_that_take_longer_than_interval_and_time_out_are_read() 
     let begun = std::time::Instant::now();
     let seen = Follower::synced(adapter(options)).await;
     assert_eq!(seen.serving(HOST).len(), 2);
-    eprintln!("in sync after {:?} and {} questions", begun.elapsed(), server.asked().len());
+    eprintln!("in sync after {:?} and {} questions", begun.elapsed(), server.requests().len());
 }
 
 /// Twenty services, and this text about the instances of each.
-async fn twenty_services(asked: Asked, text: String) -> Response<String> {
+async fn twenty_services(asked: ScriptedRequest, text: String) -> Response<String> {
     let names: serde_json::Map<String, Value> = (0..20).map(|n| (format!("web-{n}"), json!([]))).collect();
     let body = if asked.path == "/v1/catalog/services" { Value::Object(names).to_string() } else { text };
     Response::builder().header("x-consul-index", 7).body(body).expect("a response")
 }
 
 /// Waits until the last failure of a registry of at most 4 MiB has this text.
-async fn assert_failure_is_named(server: &Scripted, text: &str) {
+async fn assert_failure_is_named(server: &ScriptedServer, text: &str) {
     let options = ConsulOptions { max_bytes: 4 << 20, ..options(vec![server.url()]) };
     let mut seen = Follower::new(adapter(options));
     seen.until_state(text, |r| r.last_failure.as_ref().is_some_and(|failure| failure.message.contains(text))).await;
@@ -261,7 +261,8 @@ async fn assert_failure_is_named(server: &Scripted, text: &str) {
 
 #[tokio::test]
 async fn hole_11_an_endless_answer_is_given_up_and_named() {
-    let server = Scripted::start_endless("/v1/health", |asked| twenty_services(asked, "[[[[[[[[".to_owned())).await;
+    let server =
+        ScriptedServer::start_endless("/v1/health", |asked| twenty_services(asked, "[[[[[[[[".to_owned())).await;
     assert_failure_is_named(&server, "longer than 1048576 bytes").await;
 }
 
@@ -269,13 +270,13 @@ async fn hole_11_an_endless_answer_is_given_up_and_named() {
 async fn hole_11_answers_that_are_too_long_together_are_given_up_and_named() {
     // Each is below the limit of one answer; since none ends, they are all held at once.
     let text = || "[".repeat(900 << 10);
-    let server = Scripted::start_stalled("/v1/health", move |asked| twenty_services(asked, text())).await;
+    let server = ScriptedServer::start_stalled("/v1/health", move |asked| twenty_services(asked, text())).await;
     assert_failure_is_named(&server, "all answers together are longer than 4194304").await;
 }
 
 #[tokio::test]
 async fn hole_11_small_objects_that_become_large_are_refused() {
-    let server = Scripted::start(|asked| async move {
+    let server = ScriptedServer::start(|asked| async move {
         let many = format!("[{}{{}}]", "{},".repeat(100_000));
         let body = if asked.path == "/v1/catalog/services" { json!({"web": []}).to_string() } else { many };
         Response::builder().header("x-consul-index", 7).body(body).expect("a response")

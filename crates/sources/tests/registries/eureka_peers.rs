@@ -7,8 +7,9 @@ use serde_json::json;
 use sources::health::SourceState;
 use sources::registry::config::GoDuration;
 use sources::registry::eureka::EurekaOptions;
-use testkit::cable::Cable;
 use testkit::eureka::{Eureka, Instance};
+use testkit::forwarder::TcpForwarder;
+use testkit::forwarder::TcpForwarder;
 use testkit::servers;
 
 use crate::eureka::{adapter, options};
@@ -38,11 +39,11 @@ async fn a_split_and_a_dead_peer_lose_no_endpoint() {
     if servers::without("eureka.jar") {
         return;
     }
-    let [to_a, to_b] = [Cable::laid().await, Cable::laid().await];
+    let [to_a, to_b] = [TcpForwarder::start().await, TcpForwarder::start().await];
     let (url_of_a, url_of_b) = (to_a.url(), to_b.url());
     let (mut a, b) = tokio::join!(Eureka::start_beside("a", &url_of_b), Eureka::start_beside("b", &url_of_a));
-    to_a.lead_to(a.address());
-    to_b.lead_to(b.address());
+    to_a.forward_to(a.address());
+    to_b.forward_to(b.address());
     a.register(&instance(1)).await;
     b.lists("web-1").await;
 

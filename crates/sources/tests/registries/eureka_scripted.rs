@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use sources::health::SourceState;
 use sources::registry::config::GoDuration;
 use sources::registry::eureka::EurekaOptions;
-use testkit::scripted::{Asked, Scripted};
+use testkit::scripted::{ScriptedRequest, ScriptedServer};
 
 use crate::eureka::{adapter, options};
 use crate::follower::Follower;
@@ -31,7 +31,7 @@ struct Picture {
 }
 
 struct Fake {
-    server: Scripted,
+    server: ScriptedServer,
     picture: Arc<Mutex<Picture>>,
 }
 
@@ -40,7 +40,7 @@ impl Fake {
         let web = web.iter().map(|n| (*n, "UP")).collect();
         let picture = Arc::new(Mutex::new(Picture { web, ..Picture::default() }));
         let shown = picture.clone();
-        let server = Scripted::start(move |asked| {
+        let server = ScriptedServer::start(move |asked| {
             let now = shown.lock().expect("no holder panics").clone();
             async move { answer(&asked, &now) }
         })
@@ -58,11 +58,11 @@ impl Fake {
 
     /// How often the whole list was asked for.
     fn whole_lists(&self) -> usize {
-        self.server.asked().iter().filter(|asked| asked.path == "/apps").count()
+        self.server.requests().iter().filter(|asked| asked.path == "/apps").count()
     }
 }
 
-fn answer(asked: &Asked, now: &Picture) -> Response<String> {
+fn answer(asked: &ScriptedRequest, now: &Picture) -> Response<String> {
     let reply =
         |status: u16, body: Value| Response::builder().status(status).body(body.to_string()).expect("a response");
     if let Some(status) = now.failing {
@@ -153,7 +153,7 @@ async fn a_peer_that_knows_less_takes_nothing_away_within_a_lease() {
     let mut options = EurekaOptions { lease: GoDuration(Duration::from_secs(2)), ..one.options() };
     options.addresses.push(other.server.url());
     let mut seen = Follower::synced(adapter(options)).await;
-    assert_eq!((seen.serving(HOST).len(), other.server.asked().len()), (2, 0), "the first peer is enough");
+    assert_eq!((seen.serving(HOST).len(), other.server.requests().len()), (2, 0), "the first peer is enough");
     drop(one);
     seen.until("both halves", |f| f.serving(HOST).len() == 3).await;
     assert_eq!(seen.lost, 0);
@@ -168,7 +168,7 @@ async fn the_password_is_read_from_its_file() {
     std::fs::write(&file, "secret\n").unwrap();
     let options = EurekaOptions { username: "me".into(), password_file: Some(file), ..fake.options() };
     let _seen = Follower::synced(adapter(options)).await;
-    let asked = fake.server.asked();
+    let asked = fake.server.requests();
     // "me:secret"
     assert_eq!(asked[0].headers.get("authorization").unwrap(), "Basic bWU6c2VjcmV0");
 }
@@ -178,7 +178,7 @@ async fn user_and_password_may_stand_in_the_url_and_are_never_shown() {
     let fake = Fake::start(&[1]).await;
     let address = fake.server.url().replace("http://", "http://me:secret@");
     let mut seen = Follower::synced(adapter(EurekaOptions { addresses: vec![address], ..fake.options() })).await;
-    let asked = fake.server.asked();
+    let asked = fake.server.requests();
     // "me:secret"
     assert!(asked.iter().all(|asked| asked.headers.get("authorization").unwrap() == "Basic bWU6c2VjcmV0"));
     fake.show(|p| p.failing = Some(401));
@@ -220,11 +220,11 @@ async fn hole_13_a_list_that_lags_behind_the_delta_takes_nothing_away() {
 }
 
 /// The answer, of a server that takes longer for it than the adapter waits at first, and than its interval.
-async fn slow_apps(before_head: Duration, between_pieces: Duration) -> (Scripted, Arc<Mutex<Vec<usize>>>) {
+async fn slow_apps(before_head: Duration, between_pieces: Duration) -> (ScriptedServer, Arc<Mutex<Vec<usize>>>) {
     let answered = Arc::<Mutex<Vec<usize>>>::default();
     let noted = answered.clone();
     let web = BTreeMap::from([(1, "UP"), (2, "UP")]);
-    let server = Scripted::start_in_pieces(between_pieces, move |asked| {
+    let server = ScriptedServer::start_in_pieces(between_pieces, move |asked| {
         let picture = Picture { web: web.clone(), ..Picture::default() };
         let noted = noted.clone();
         async move {
@@ -251,7 +251,7 @@ async fn hole_13_a_list_that_takes_longer_than_interval_and_time_out_is_read() {
     let begun = std::time::Instant::now();
     let mut seen = Follower::synced(adapter(options)).await;
     assert_eq!(seen.serving(HOST).len(), 2);
-    eprintln!("in sync after {:?} and {} questions", begun.elapsed(), server.asked().len());
+    eprintln!("in sync after {:?} and {} questions", begun.elapsed(), server.requests().len());
     seen.until_state("a live source", |r| r.state == SourceState::Live).await;
 }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use http::{HeaderMap, HeaderValue, Response, StatusCode};
 use sources::http::{HttpClient, HttpError, HttpOptions, RequestLimits, TrustRoots};
-use testkit::scripted::Scripted;
+use testkit::scripted::ScriptedServer;
 
 const LIMITS: RequestLimits =
     RequestLimits { time: Duration::from_secs(60), silence: Duration::from_secs(60), bytes: 100 };
@@ -13,8 +13,8 @@ fn client() -> HttpClient {
     HttpClient::new(&HttpOptions { roots: TrustRoots::None, ..HttpOptions::default() }).expect("a client")
 }
 
-async fn server() -> Scripted {
-    Scripted::start(async |asked| match asked.path.as_str() {
+async fn server() -> ScriptedServer {
+    ScriptedServer::start(async |asked| match asked.path.as_str() {
         "/long" => Response::new("x".repeat(101)),
         "/never" => std::future::pending().await,
         "/elsewhere" => {
@@ -34,7 +34,7 @@ async fn one_connection_serves_many_requests() {
         let reply = client.get(&format!("{}/", server.url()), &HeaderMap::new(), LIMITS).await.unwrap();
         assert_eq!((reply.status, &*reply.body), (StatusCode::OK, &b"hello"[..]));
     }
-    assert_eq!((server.connections(), server.asked().len()), (1, 5));
+    assert_eq!((server.connections(), server.requests().len()), (1, 5));
 }
 
 #[tokio::test]
@@ -52,7 +52,7 @@ async fn a_redirect_is_told_and_not_followed() {
     let (server, client) = (server().await, client());
     let reply = client.get(&format!("{}/elsewhere", server.url()), &HeaderMap::new(), LIMITS).await.unwrap();
     assert_eq!((reply.status, reply.header("location")), (StatusCode::FOUND, Some("http://127.0.0.1:1/")));
-    assert_eq!(server.asked().len(), 1);
+    assert_eq!(server.requests().len(), 1);
 }
 
 #[tokio::test]

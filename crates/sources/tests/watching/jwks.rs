@@ -10,7 +10,7 @@ use model::settings::Blocks;
 use model::wanted::{KeySource, KeyWish, Wanted};
 use sources::fetch::jwks::Jwks;
 use sources::http::AddressPolicy;
-use testkit::scripted::Scripted;
+use testkit::scripted::ScriptedServer;
 use tokio::sync::watch;
 
 use crate::follower::Follower;
@@ -22,9 +22,9 @@ const SECOND: &str = r#"{"keys":[{"kid":"c"}]}"#;
 /// What the server answers by path: a status and a text.
 type Pages = Arc<Mutex<BTreeMap<&'static str, (u16, String)>>>;
 
-async fn server(pages: &Pages) -> Scripted {
+async fn server(pages: &Pages) -> ScriptedServer {
     let pages = pages.clone();
-    Scripted::start(move |asked| {
+    ScriptedServer::start(move |asked| {
         let found = pages.lock().expect("nobody panicked").get(asked.path.as_str()).cloned();
         let (status, text) = found.unwrap_or((404, "nothing here".to_owned()));
         let reply = Response::builder().status(status);
@@ -41,7 +41,7 @@ fn wanted(sources: &[KeySource]) -> Option<Wanted> {
     Some(Wanted { keys, ..Wanted::default() })
 }
 
-fn uri(server: &Scripted, path: &str) -> KeySource {
+fn uri(server: &ScriptedServer, path: &str) -> KeySource {
     KeySource::Uri(format!("{}{path}", server.url()).into())
 }
 
@@ -115,9 +115,9 @@ async fn what_may_not_be_reached_is_not_reached_by_a_redirect_either() {
     ] {
         assert!(follower.has_problem(told), "{told:?}: {:?}", follower.problems);
     }
-    let asked = server.asked().len();
+    let asked = server.requests().len();
     let (_tell, receiver) = watch::channel(wanted(&[uri(&server, "/keys")]));
     let follower = Follower::synced(Jwks::new(receiver, Duration::from_secs(3600), AddressPolicy::Remote)).await;
     assert!(follower.has_problem(&["127.0.0.1", "not allowed"]), "{:?}", follower.problems);
-    assert_eq!(server.asked().len(), asked, "nobody called the machine itself");
+    assert_eq!(server.requests().len(), asked, "nobody called the machine itself");
 }

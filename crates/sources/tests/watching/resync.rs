@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use sources::kubernetes::access::Access;
 use sources::kubernetes::join::ClusterOptions;
 use sources::kubernetes::source::{Kubernetes, WatchOptions};
-use testkit::scripted::{Asked, Scripted};
+use testkit::scripted::{ScriptedRequest, ScriptedServer};
 use testkit::wait;
 use tokio::sync::watch;
 
@@ -19,8 +19,8 @@ use crate::follower::Follower;
 const SERVICES: &str = "/api/v1/services";
 
 /// A server of one Service with this port. It refuses streaming lists, as old ones do.
-async fn silent(port: Arc<AtomicU16>) -> Scripted {
-    Scripted::start(move |asked: Asked| {
+async fn silent(port: Arc<AtomicU16>) -> ScriptedServer {
+    ScriptedServer::start(move |asked: ScriptedRequest| {
         let port = port.load(Ordering::Relaxed);
         async move {
             match asked.parameter("watch") {
@@ -41,14 +41,14 @@ fn refusal() -> Response<String> {
     response
 }
 
-fn list(asked: &Asked, port: u16) -> Response<String> {
+fn list(asked: &ScriptedRequest, port: u16) -> Response<String> {
     let service = json!({"metadata": {"name": "web", "namespace": "shop"},
         "spec": {"clusterIP": "10.96.0.9", "ports": [{"name": "http", "port": port}]}});
     let items: Vec<Value> = if asked.path == SERVICES { vec![service] } else { Vec::new() };
     Response::new(json!({"kind": "List", "metadata": {"resourceVersion": "1"}, "items": items}).to_string())
 }
 
-fn source(server: &Scripted, folder: &tempfile::TempDir, resync: Duration) -> Kubernetes {
+fn source(server: &ScriptedServer, folder: &tempfile::TempDir, resync: Duration) -> Kubernetes {
     let kubeconfig = json!({"apiVersion": "v1", "kind": "Config", "current-context": "a",
         "clusters": [{"name": "a", "cluster": {"server": server.url()}}], "users": [{"name": "a", "user": {}}],
         "contexts": [{"name": "a", "context": {"cluster": "a", "user": "a"}}]});
@@ -71,7 +71,7 @@ async fn listing_anew_finds_what_no_event_told_and_tells_nothing_else() {
     let mut follower = Follower::synced(source(&server, &folder, Duration::from_millis(200))).await;
     let told = follower.services.clone();
     assert_eq!(told.len(), 1);
-    let lists = || server.asked().iter().filter(|a| a.path == SERVICES && a.parameter("watch").is_none()).count();
+    let lists = || server.requests().iter().filter(|a| a.path == SERVICES && a.parameter("watch").is_none()).count();
     wait::until("lists without a change", async || if lists() >= 4 { Ok(()) } else { Err(lists().to_string()) }).await;
     assert_eq!(follower.waiting(), 0, "nothing changed, and something was told");
 

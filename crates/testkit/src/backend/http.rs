@@ -18,15 +18,15 @@ use serde_json::json;
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 
-use super::{Running, listen};
+use super::{ServeTask, listen};
 
 pub struct HttpBackend {
     address: SocketAddr,
-    state: Arc<State>,
-    _task: Running,
+    state: Arc<HttpBackendState>,
+    _task: ServeTask,
 }
 
-struct State {
+struct HttpBackendState {
     name: String,
     requests: AtomicU64,
     status: AtomicU16,
@@ -42,13 +42,13 @@ impl HttpBackend {
     /// Listens on a given address; all of 127.0.0.0/8 is ours, so endpoints can share a port.
     pub async fn start_at(name: &str, address: SocketAddr) -> HttpBackend {
         let (listener, address) = listen(address).await;
-        let state = Arc::new(State {
+        let state = Arc::new(HttpBackendState {
             name: name.to_owned(),
             requests: AtomicU64::new(0),
             status: AtomicU16::new(200),
             delay: Mutex::default(),
         });
-        let task = Running(tokio::spawn(serve(listener, Arc::clone(&state))));
+        let task = ServeTask(tokio::spawn(serve(listener, Arc::clone(&state))));
         HttpBackend { address, state, _task: task }
     }
 
@@ -76,7 +76,7 @@ impl HttpBackend {
     }
 }
 
-async fn serve(listener: TcpListener, state: Arc<State>) {
+async fn serve(listener: TcpListener, state: Arc<HttpBackendState>) {
     let mut connections = JoinSet::new();
     while let Ok((stream, _)) = listener.accept().await {
         let state = Arc::clone(&state);
@@ -90,7 +90,7 @@ async fn serve(listener: TcpListener, state: Arc<State>) {
 }
 
 /// `{backend, method, path, authority, headers, body}`; the name is in `x-backend` too.
-async fn answer(state: Arc<State>, request: Request<Incoming>) -> Result<Response<Full<Bytes>>, Infallible> {
+async fn answer(state: Arc<HttpBackendState>, request: Request<Incoming>) -> Result<Response<Full<Bytes>>, Infallible> {
     state.requests.fetch_add(1, Ordering::SeqCst);
     let delay = *state.delay.lock().unwrap_or_else(PoisonError::into_inner);
     if !delay.is_zero() {

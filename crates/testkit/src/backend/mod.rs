@@ -1,10 +1,10 @@
 //! Small servers to route traffic to. Each says who it is.
 
-mod checker;
+mod authz;
 mod http;
 mod tcp;
 
-pub use checker::{Checker, TICKET};
+pub use authz::{ALLOW_HEADER, AuthzBackend};
 pub use http::HttpBackend;
 pub use tcp::{TcpBackend, greeted};
 
@@ -21,9 +21,9 @@ async fn listen(address: SocketAddr) -> (TcpListener, SocketAddr) {
 }
 
 /// A task that ends with its owner.
-struct Running(JoinHandle<()>);
+struct ServeTask(JoinHandle<()>);
 
-impl Drop for Running {
+impl Drop for ServeTask {
     fn drop(&mut self) {
         self.0.abort();
     }

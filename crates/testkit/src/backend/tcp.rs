@@ -8,12 +8,12 @@ use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWrite, AsyncWrite
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 
-use super::{Running, listen};
+use super::{ServeTask, listen};
 
 pub struct TcpBackend {
     address: SocketAddr,
     connections: Arc<AtomicU64>,
-    _task: Running,
+    _task: ServeTask,
 }
 
 impl TcpBackend {
@@ -26,7 +26,7 @@ impl TcpBackend {
     pub async fn start_at(name: &str, address: SocketAddr) -> TcpBackend {
         let (listener, address) = listen(address).await;
         let connections = Arc::default();
-        let task = Running(tokio::spawn(serve(listener, format!("{name}\n"), Arc::clone(&connections))));
+        let task = ServeTask(tokio::spawn(serve(listener, format!("{name}\n"), Arc::clone(&connections))));
         TcpBackend { address, connections, _task: task }
     }
 

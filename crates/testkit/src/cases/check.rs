@@ -10,11 +10,11 @@ use std::{env, fs, thread};
 
 use serde_json::Value;
 
-use super::ask::{Answers, Forms, Got, ask, ask_recorded};
+use super::fetch::{CanonicalForms, FetchedResources, ResourceLookup, fetch, fetch_recorded};
 use super::report::{self, Selection};
-use super::statuses::{self, Server};
+use super::statuses::{self, CaseServer};
 use super::update::update;
-use super::{Case, KINDS, Proxy, Store, index};
+use super::{Case, CaseProxy, CaseStore, KINDS, index};
 use crate::canonical;
 use crate::difference::{Difference, differences};
 
@@ -49,10 +49,10 @@ pub(super) struct Fault {
     pub(super) proxy: String,
     pub(super) kind: &'static str,
     pub(super) name: String,
-    pub(super) state: State,
+    pub(super) state: FaultState,
 }
 
-pub(super) enum State {
+pub(super) enum FaultState {
     Missing,
     Extra,
     Different(Vec<Difference>),
@@ -63,9 +63,9 @@ pub(super) enum State {
 /// Runs every selected case and prints what a developer wants to know. `load` gives the server
 /// under test with a case loaded. Cases are selected by program arguments or `$PILOTAGE_CASES`:
 /// topics or labels, parted by commas; types by `$PILOTAGE_TYPES`, which leaves the list alone.
-pub fn run<S: Into<Server>>(load: impl Fn(&Case) -> S + Sync) -> ExitCode {
+pub fn run<S: Into<CaseServer>>(load: impl Fn(&Case) -> S + Sync) -> ExitCode {
     let selection = Selection::from_caller();
-    let store = Store::read(|label| selection.accepts(label));
+    let store = CaseStore::read(|label| selection.accepts(label));
     panic::set_hook(Box::new(|info| LAST_PANIC.set(info.to_string().replace('\n', " "))));
     let load = |case: &Case| load(case).into();
     if env::var_os("UPDATE").is_some() {
@@ -81,7 +81,7 @@ pub fn run<S: Into<Server>>(load: impl Fn(&Case) -> S + Sync) -> ExitCode {
         return ExitCode::SUCCESS;
     }
     let list = fs::read_to_string(store.folder.join(LIST)).unwrap_or_default();
-    let verdict = Verdict::of(&outcomes, &list, &selection);
+    let verdict = ListCheck::of(&outcomes, &list, &selection);
     report::print(&outcomes, &verdict, &selection);
     if env::var_os("PILOTAGE_SHRINK").is_some() && !verdict.became_equal.is_empty() {
         let text = without(&list, &verdict.became_equal);
@@ -93,7 +93,7 @@ pub fn run<S: Into<Server>>(load: impl Fn(&Case) -> S + Sync) -> ExitCode {
 }
 
 /// Whether the index lists these cases; says how to renew it.
-fn has_fresh_index(store: &Store) -> bool {
+fn has_fresh_index(store: &CaseStore) -> bool {
     let written = fs::read_to_string(store.folder.join(index::FILE)).unwrap_or_default();
     let is_fresh = written == index::page(&store.cases);
     if !is_fresh {
@@ -104,7 +104,7 @@ fn has_fresh_index(store: &Store) -> bool {
 
 /// What the list of unequal cases says about the outcomes.
 #[derive(Debug, Default, PartialEq)]
-pub(super) struct Verdict {
+pub(super) struct ListCheck {
     pub(super) listed: BTreeSet<String>,
     /// Not listed, yet unequal.
     pub(super) broken: Vec<String>,
@@ -114,11 +114,11 @@ pub(super) struct Verdict {
     pub(super) unknown: Vec<String>,
 }
 
-impl Verdict {
-    fn of(outcomes: &[Outcome], list: &str, selection: &Selection) -> Verdict {
+impl ListCheck {
+    fn of(outcomes: &[Outcome], list: &str, selection: &Selection) -> ListCheck {
         let lines = list.lines().map(str::trim).filter(|l| !l.is_empty() && !l.starts_with('#'));
         let listed: BTreeSet<String> = lines.filter(|l| selection.accepts(l)).map(str::to_owned).collect();
-        let mut verdict = Verdict { unknown: listed.iter().cloned().collect(), listed, ..Verdict::default() };
+        let mut verdict = ListCheck { unknown: listed.iter().cloned().collect(), listed, ..ListCheck::default() };
         for outcome in outcomes {
             verdict.unknown.retain(|l| *l != outcome.label);
             match (outcome.faults.is_empty(), verdict.listed.contains(&outcome.label)) {
@@ -139,8 +139,8 @@ fn without(list: &str, gone: &[String]) -> String {
     list.lines().filter(|l| !gone.iter().any(|g| g == l.trim())).map(|l| format!("{l}\n")).collect()
 }
 
-fn outcomes(cases: &[Case], load: &(impl Fn(&Case) -> Server + Sync), selection: &Selection) -> Vec<Outcome> {
-    let forms = Forms::default();
+fn outcomes(cases: &[Case], load: &(impl Fn(&Case) -> CaseServer + Sync), selection: &Selection) -> Vec<Outcome> {
+    let forms = CanonicalForms::default();
     let mut done = on_all_cores(cases, |case| outcome(case, load, selection, &forms));
     done.sort_by(|a, b| a.label.cmp(&b.label));
     done
@@ -149,19 +149,19 @@ fn outcomes(cases: &[Case], load: &(impl Fn(&Case) -> Server + Sync), selection:
 /// Where two servers answer otherwise, as lines to read; over the wanted cases.
 pub fn disagreements(
     wanted: impl Fn(&Case) -> bool,
-    one: impl Fn(&Case) -> Answers + Sync,
-    other: impl Fn(&Case) -> Answers + Sync,
+    one: impl Fn(&Case) -> ResourceLookup + Sync,
+    other: impl Fn(&Case) -> ResourceLookup + Sync,
 ) -> Vec<String> {
-    let forms = Forms::default();
-    let mut cases = Store::read(|_| true).cases;
+    let forms = CanonicalForms::default();
+    let mut cases = CaseStore::read(|_| true).cases;
     cases.retain(wanted);
     let lines = on_all_cores(&cases, |case| {
         let mut outcome = Outcome::new(case);
         let (one, other) = (one(case), other(case));
         for proxy in &case.proxies {
-            let (left, right) = (ask(&one, proxy, &forms), ask(&other, proxy, &forms));
+            let (left, right) = (fetch(&one, proxy, &forms), fetch(&other, proxy, &forms));
             for (kind, _) in KINDS {
-                let of = |got: &Got| got.get(kind).cloned().unwrap_or_default();
+                let of = |got: &FetchedResources| got.get(kind).cloned().unwrap_or_default();
                 compare(&mut outcome, &proxy.name, kind, &of(&left), &of(&right));
             }
         }
@@ -186,20 +186,20 @@ pub(super) fn on_all_cores<T: Send>(cases: &[Case], run: impl Fn(&Case) -> T + S
     done.into_inner().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn outcome(case: &Case, load: &impl Fn(&Case) -> Server, selection: &Selection, forms: &Forms) -> Outcome {
+fn outcome(case: &Case, load: &impl Fn(&Case) -> CaseServer, selection: &Selection, forms: &CanonicalForms) -> Outcome {
     let mut outcome = Outcome::new(case);
     let server = catch_unwind(AssertUnwindSafe(|| load(case))).map_err(|_| LAST_PANIC.take());
     let answers = server.as_ref().map(|server| &server.answers);
-    let ask = |answers: &Answers, proxy: &Proxy| match selection.has_types() {
-        true => ask_recorded(answers, case, proxy, forms, |kind| selection.has_type(kind)),
-        false => ask(answers, proxy, forms),
+    let fetch = |answers: &ResourceLookup, proxy: &CaseProxy| match selection.has_types() {
+        true => fetch_recorded(answers, case, proxy, forms, |kind| selection.has_type(kind)),
+        false => fetch(answers, proxy, forms),
     };
     for proxy in &case.proxies {
-        let got = answers
-            .map_err(Clone::clone)
-            .and_then(|answers| catch_unwind(AssertUnwindSafe(|| ask(answers, proxy))).map_err(|_| LAST_PANIC.take()));
+        let got = answers.map_err(Clone::clone).and_then(|answers| {
+            catch_unwind(AssertUnwindSafe(|| fetch(answers, proxy))).map_err(|_| LAST_PANIC.take())
+        });
         let got = got.unwrap_or_else(|text| {
-            let state = State::Failed(text);
+            let state = FaultState::Failed(text);
             outcome.faults.push(Fault { proxy: proxy.name.clone(), kind: "all", name: String::new(), state });
             BTreeMap::new()
         });
@@ -208,7 +208,7 @@ fn outcome(case: &Case, load: &impl Fn(&Case) -> Server, selection: &Selection, 
             compare(&mut outcome, &proxy.name, kind, &case.expected(&proxy.name, &url), got);
         }
     }
-    if let Ok(Server { statuses: Some(statuses), .. }) = &server
+    if let Ok(CaseServer { statuses: Some(statuses), .. }) = &server
         && selection.has_type("statuses")
     {
         let expected = statuses::expected(&case.statuses);
@@ -234,9 +234,9 @@ pub(super) fn compare(
                 count.0 += 1;
                 continue;
             }
-            (Some(a), Some(b)) => State::Different(differences(a, b)),
-            (Some(_), None) => State::Missing,
-            _ => State::Extra,
+            (Some(a), Some(b)) => FaultState::Different(differences(a, b)),
+            (Some(_), None) => FaultState::Missing,
+            _ => FaultState::Extra,
         };
         outcome.faults.push(Fault { proxy: proxy.to_owned(), kind, name: name.clone(), state });
     }
@@ -262,14 +262,14 @@ mod tests {
     use super::*;
 
     /// A server that answers what was recorded, after `change`.
-    fn replay(case: &Case, change: fn(&mut Value)) -> Answers {
+    fn replay(case: &Case, change: fn(&mut Value)) -> ResourceLookup {
         let mut recorded: BTreeMap<(String, TypeUrl), Vec<Value>> = BTreeMap::new();
         for (proxy, kind) in case.proxies.iter().flat_map(|p| KINDS.map(|(_, kind)| (p, kind))) {
             let mut all: Vec<Value> = case.expected(&proxy.name, &kind).iter().map(|r| (**r).clone()).collect();
             all.iter_mut().for_each(change);
             recorded.insert((proxy.name.clone(), kind), all);
         }
-        Box::new(move |proxy: &Proxy, kind: &TypeUrl, names: &[String]| {
+        Box::new(move |proxy: &CaseProxy, kind: &TypeUrl, names: &[String]| {
             let all = recorded[&(proxy.name.clone(), kind.clone())].iter();
             let asked = all.filter(|r| names.is_empty() || names.iter().any(|n| n == canonical::name(r)));
             asked.map(|r| Resource::encoded(canonical::name(r), canonical::encode(r).unwrap().into())).collect()
@@ -277,7 +277,7 @@ mod tests {
     }
 
     fn faults(topics: &[&str], change: fn(&mut Value)) -> Vec<(usize, String)> {
-        let store = Store::read(|label| topics.iter().any(|t| label.starts_with(t)));
+        let store = CaseStore::read(|label| topics.iter().any(|t| label.starts_with(t)));
         let outcomes = outcomes(&store.cases, &|case: &Case| replay(case, change).into(), &Selection::default());
         outcomes.iter().map(|o| (o.faults.len(), o.label.clone())).collect()
     }
@@ -298,29 +298,29 @@ mod tests {
     }
 
     fn outcome(label: &str, equal: bool) -> Outcome {
-        let fault = Fault { proxy: "p".into(), kind: "clusters", name: "c".into(), state: State::Missing };
+        let fault = Fault { proxy: "p".into(), kind: "clusters", name: "c".into(), state: FaultState::Missing };
         let faults = if equal { vec![] } else { vec![fault] };
         Outcome { topic: "t".into(), label: label.into(), counts: BTreeMap::new(), faults }
     }
 
     #[test]
     fn a_server_that_panics_lacks_everything() {
-        let store = Store::read(|label| label == "routing/timeout");
+        let store = CaseStore::read(|label| label == "routing/timeout");
         let outcomes = outcomes(&store.cases, &|_: &Case| panic!("no answer"), &Selection::default());
         assert!(outcomes[0].counts.values().all(|(equal, all)| *equal == 0 && *all > 0));
-        assert!(matches!(outcomes[0].faults[0].state, State::Failed(_)));
+        assert!(matches!(outcomes[0].faults[0].state, FaultState::Failed(_)));
     }
 
     #[test]
     fn the_list_can_only_shrink() {
         let outcomes = [outcome("t/a", true), outcome("t/b", false), outcome("t/c", true), outcome("t/d", false)];
-        let verdict = Verdict::of(&outcomes, "# words\nt/c\nt/d\nt/gone\n", &Selection::default());
+        let verdict = ListCheck::of(&outcomes, "# words\nt/c\nt/d\nt/gone\n", &Selection::default());
         assert_eq!(
             (&verdict.broken[..], &verdict.became_equal[..], &verdict.unknown[..]),
             (&["t/b".to_owned()][..], &["t/c".to_owned()][..], &["t/gone".to_owned()][..])
         );
         assert!(!verdict.holds());
-        assert!(Verdict::of(&outcomes[2..], "t/d\n", &Selection::default()).holds());
+        assert!(ListCheck::of(&outcomes[2..], "t/d\n", &Selection::default()).holds());
         assert_eq!(without("# words\nt/c\nt/d\n", &verdict.became_equal), "# words\nt/d\n");
     }
 }

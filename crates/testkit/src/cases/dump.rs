@@ -5,20 +5,20 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::ask::{Answers, Forms, Got, ask};
 use super::check::{Outcome, compare};
-use super::{KINDS, Proxy, report};
+use super::fetch::{CanonicalForms, FetchedResources, ResourceLookup, fetch};
+use super::{CaseProxy, KINDS, report};
 use crate::canonical;
 
 /// What a server told each proxy, in canonical form.
 #[derive(Debug, Default, PartialEq)]
-pub struct Dump(BTreeMap<String, Got>);
+pub struct Dump(BTreeMap<String, FetchedResources>);
 
 impl Dump {
     /// Asks for everything that Envoys with these nodes would ask for.
-    pub fn take(answers: &Answers, proxies: &[Proxy]) -> Dump {
-        let forms = Forms::default();
-        Dump(proxies.iter().map(|proxy| (proxy.name.clone(), ask(answers, proxy, &forms))).collect())
+    pub fn take(answers: &ResourceLookup, proxies: &[CaseProxy]) -> Dump {
+        let forms = CanonicalForms::default();
+        Dump(proxies.iter().map(|proxy| (proxy.name.clone(), fetch(answers, proxy, &forms))).collect())
     }
 
     /// The names of a type that a proxy was told.

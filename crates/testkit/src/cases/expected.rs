@@ -20,7 +20,7 @@ pub(super) const FOLDER: &str = "resources";
 
 /// One resource that a proxy is answered.
 #[derive(Clone, Debug)]
-pub(super) struct Expected {
+pub(super) struct ExpectedResource {
     pub(super) proxy: String,
     pub(super) kind: String,
     pub(super) resource: Arc<Value>,
@@ -66,11 +66,11 @@ impl SharedResources {
 }
 
 /// Proxy to type to name to resource, or to the hash of a shared one.
-type Answers = BTreeMap<String, BTreeMap<String, BTreeMap<String, Value>>>;
+type ExpectedTable = BTreeMap<String, BTreeMap<String, BTreeMap<String, Value>>>;
 
 /// Reads `expected.yaml`.
-pub(super) fn read(text: &str, file: &Path, shared: &SharedResources) -> Result<Vec<Expected>, String> {
-    let answers: Answers = parse(text, file)?;
+pub(super) fn read(text: &str, file: &Path, shared: &SharedResources) -> Result<Vec<ExpectedResource>, String> {
+    let answers: ExpectedTable = parse(text, file)?;
     let mut expected = Vec::new();
     for (proxy, kinds) in answers {
         for (kind, resources) in kinds {
@@ -81,7 +81,7 @@ pub(super) fn read(text: &str, file: &Path, shared: &SharedResources) -> Result<
                     })?,
                     written => Arc::new(written),
                 };
-                expected.push(Expected { proxy: proxy.clone(), kind: kind.clone(), resource });
+                expected.push(ExpectedResource { proxy: proxy.clone(), kind: kind.clone(), resource });
             }
         }
     }
@@ -89,9 +89,9 @@ pub(super) fn read(text: &str, file: &Path, shared: &SharedResources) -> Result<
 }
 
 /// The text of `expected.yaml`.
-pub(super) fn text(expected: &[Expected], shared: &SharedResources) -> Result<String, String> {
-    let mut answers = Answers::new();
-    for Expected { proxy, kind, resource } in expected {
+pub(super) fn text(expected: &[ExpectedResource], shared: &SharedResources) -> Result<String, String> {
+    let mut answers = ExpectedTable::new();
+    for ExpectedResource { proxy, kind, resource } in expected {
         let resources = answers.entry(proxy.clone()).or_default().entry(kind.clone()).or_default();
         let hash = hash(resource);
         let written = if shared.contains(&hash) { Value::String(hash) } else { Value::clone(resource) };
@@ -101,7 +101,7 @@ pub(super) fn text(expected: &[Expected], shared: &SharedResources) -> Result<St
 }
 
 /// Hashes of shared resources that an `expected.yaml` refers to.
-pub(super) fn references(expected: &[Expected], shared: &SharedResources) -> BTreeSet<String> {
+pub(super) fn references(expected: &[ExpectedResource], shared: &SharedResources) -> BTreeSet<String> {
     expected.iter().map(|expected| hash(&expected.resource)).filter(|hash| shared.contains(hash)).collect()
 }
 

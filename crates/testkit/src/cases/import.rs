@@ -7,9 +7,9 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::expected::{self, Expected, SharedResources};
+use super::expected::{self, ExpectedResource, SharedResources};
 use super::store::{self, STATUSES, folders, name};
-use super::{Proxy, proxies, statuses};
+use super::{CaseProxy, proxies, statuses};
 use crate::canonical;
 
 /// Copied as they are where a case has them.
@@ -46,7 +46,7 @@ fn copy(case: &Path, target: &Path, shared: &SharedResources) -> Result<(), Stri
         }
     }
     let file = case.join("proxies.yaml");
-    let proxies: Vec<Proxy> = expected::parse(&read(&file)?, &file)?;
+    let proxies: Vec<CaseProxy> = expected::parse(&read(&file)?, &file)?;
     expected::write(&target.join("proxies.yaml"), &proxies::text(&proxies)?)?;
     let answers = answers(&case.join("expected"))?;
     expected::write(&target.join(expected::FILE), &expected::text(&answers, shared)?)?;
@@ -62,7 +62,7 @@ fn copy(case: &Path, target: &Path, shared: &SharedResources) -> Result<(), Stri
 }
 
 /// `PROXY/TYPE.json` files as expectations.
-fn answers(folder: &Path) -> Result<Vec<Expected>, String> {
+fn answers(folder: &Path) -> Result<Vec<ExpectedResource>, String> {
     let mut found = Vec::new();
     for proxy in folders(folder)? {
         let mut files: Vec<_> = fs::read_dir(&proxy).map_err(|e| e.to_string())?.flatten().map(|e| e.path()).collect();
@@ -70,7 +70,7 @@ fn answers(folder: &Path) -> Result<Vec<Expected>, String> {
         for file in files {
             let kind = file.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default();
             let resources: Vec<Value> = json(&file)?;
-            found.extend(resources.into_iter().map(|resource| Expected {
+            found.extend(resources.into_iter().map(|resource| ExpectedResource {
                 proxy: name(&proxy),
                 kind: kind.clone(),
                 resource: Arc::new(canonical::opened(resource)),

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use super::{Case, World};
+use super::{Case, CaseInput};
 
 /// File name of the page.
 pub(super) const FILE: &str = "INDEX.md";
@@ -30,7 +30,7 @@ pub(super) fn page(cases: &[Case]) -> String {
 
 /// What a case shows, by its first line.
 fn shows(case: &Case) -> &str {
-    let (World::Files(text) | World::Kubernetes(text)) = &case.world;
+    let (CaseInput::Files(text) | CaseInput::Kubernetes(text)) = &case.world;
     let first = text.lines().next().unwrap_or_default();
     first.trim_start_matches('#').trim().trim_start_matches("shows:").trim()
 }

@@ -1,13 +1,13 @@
 //! Recorded cases: a piece of configuration, some proxies, and what each of them was answered.
 //! `store.rs` reads them (`proxies.rs` and `expected.rs` its files), `objects.rs` does to objects of a cluster what an
-//! API server would, `statuses.rs` holds what is written back to them, `ask.rs` asks as an Envoy does (`stream.rs` over
+//! API server would, `statuses.rs` holds what is written back to them, `fetch.rs` asks as an Envoy does (`stream.rs` over
 //! the wire), `check.rs` compares with the recording, `dump.rs` two servers with each other, and `report.rs` prints the
 //! result. `update.rs` rewrites expectations, `import.rs` takes cases from the recorder, `index.rs` lists them all.
 
-mod ask;
 mod check;
 mod dump;
 mod expected;
+mod fetch;
 mod import;
 mod index;
 mod objects;
@@ -18,13 +18,13 @@ mod store;
 mod stream;
 mod update;
 
-pub use ask::Answers;
 pub use check::{disagreements, run};
 pub use dump::{Comparison, Dump};
+pub use fetch::ResourceLookup;
 pub use import::import;
 pub use objects::objects;
-pub use statuses::{Server, Statuses};
-pub use store::Store;
+pub use statuses::{CaseServer, StatusLookup};
+pub use store::CaseStore;
 pub use stream::over_stream;
 
 use std::collections::BTreeMap;
@@ -36,7 +36,7 @@ use api::{Struct, TypeUrl, value};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-use expected::Expected;
+use expected::ExpectedResource;
 
 /// The types a proxy asks for, by the names that cases give them, in the order of asking.
 const KINDS: [(&str, TypeUrl); 6] = [
@@ -63,22 +63,22 @@ pub struct Case {
     pub topic: String,
     pub name: String,
     pub folder: PathBuf,
-    pub world: World,
+    pub world: CaseInput,
     /// MeshConfig, where the case has one.
     pub mesh: Option<String>,
     /// MeshNetworks, where the case has some.
     pub networks: Option<String>,
     /// All variables that the server sees, `RECORDED_ENV` included.
     pub env: BTreeMap<String, String>,
-    pub proxies: Vec<Proxy>,
+    pub proxies: Vec<CaseProxy>,
     /// What was written back to the objects of a cluster.
     statuses: BTreeMap<String, Value>,
-    expected: Vec<Expected>,
+    expected: Vec<ExpectedResource>,
 }
 
 /// What the server is fed with.
 #[derive(Debug)]
-pub enum World {
+pub enum CaseInput {
     /// Documents of Istio's kinds, as one file.
     Files(String),
     /// Objects of a Kubernetes cluster.
@@ -87,19 +87,19 @@ pub enum World {
 
 /// Who asks.
 #[derive(Debug, Deserialize)]
-pub struct Proxy {
+pub struct CaseProxy {
     pub name: String,
     /// `type~ip~pod.ns~domain`.
     pub id: String,
     #[serde(default)]
     pub metadata: Value,
     #[serde(default)]
-    pub locality: Locality,
+    pub locality: CaseLocality,
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-pub struct Locality {
+pub struct CaseLocality {
     pub region: String,
     pub zone: String,
     pub sub_zone: String,
@@ -118,10 +118,10 @@ impl Case {
     }
 }
 
-impl Proxy {
+impl CaseProxy {
     /// The node of its first request.
     pub fn node(&self) -> Node {
-        let Locality { region, zone, sub_zone } = &self.locality;
+        let CaseLocality { region, zone, sub_zone } = &self.locality;
         let locality = EnvoyLocality { region: region.clone(), zone: zone.clone(), sub_zone: sub_zone.clone() };
         Node {
             id: self.id.clone(),

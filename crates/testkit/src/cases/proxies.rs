@@ -4,7 +4,7 @@
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use super::{Locality, Proxy};
+use super::{CaseLocality, CaseProxy};
 
 /// The release of most recorded proxies.
 const VERSION: &str = "1.31.0";
@@ -12,28 +12,28 @@ const VERSION: &str = "1.31.0";
 /// A proxy as it is written.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Written {
+struct ProxyYaml {
     name: String,
     id: String,
     /// Metadata that differs from the defaults; null takes a default away.
     #[serde(default)]
     metadata: Map<String, Value>,
     #[serde(default)]
-    locality: Locality,
+    locality: CaseLocality,
 }
 
 /// Reads `proxies.yaml`.
-pub(super) fn read(text: &str) -> Result<Vec<Proxy>, String> {
-    let written: Vec<Written> = serde_saphyr::from_str(text).map_err(|e| e.to_string())?;
+pub(super) fn read(text: &str) -> Result<Vec<CaseProxy>, String> {
+    let written: Vec<ProxyYaml> = serde_saphyr::from_str(text).map_err(|e| e.to_string())?;
     written.into_iter().map(complete).collect()
 }
 
-fn complete(written: Written) -> Result<Proxy, String> {
-    let Written { name, id, metadata: own, locality } = written;
+fn complete(written: ProxyYaml) -> Result<CaseProxy, String> {
+    let ProxyYaml { name, id, metadata: own, locality } = written;
     let mut metadata = defaults(&id, own.get("WORKLOAD_NAME").and_then(Value::as_str))?;
     metadata.extend(own);
     metadata.retain(|_, value| !value.is_null());
-    Ok(Proxy { name, id, metadata: Value::Object(metadata), locality })
+    Ok(CaseProxy { name, id, metadata: Value::Object(metadata), locality })
 }
 
 /// Metadata of a proxy of this id. The workload of pod `cart-1` is `cart` where none is given.
@@ -61,12 +61,12 @@ fn defaults(id: &str, workload: Option<&str>) -> Result<Map<String, Value>, Stri
 }
 
 /// The text of `proxies.yaml`: what cannot be left out of these proxies.
-pub(super) fn text(proxies: &[Proxy]) -> Result<String, String> {
+pub(super) fn text(proxies: &[CaseProxy]) -> Result<String, String> {
     let written = proxies.iter().map(written).collect::<Result<Vec<Value>, String>>()?;
     super::expected::yaml(&written)
 }
 
-fn written(proxy: &Proxy) -> Result<Value, String> {
+fn written(proxy: &CaseProxy) -> Result<Value, String> {
     let own = proxy.metadata.as_object().cloned().unwrap_or_default();
     let workload = own.get("WORKLOAD_NAME").and_then(Value::as_str);
     let is_default_workload = defaults(&proxy.id, None)?.get("WORKLOAD_NAME").and_then(Value::as_str) == workload;
@@ -84,7 +84,7 @@ fn written(proxy: &Proxy) -> Result<Value, String> {
     if !metadata.is_empty() {
         text.insert("metadata".to_owned(), Value::Object(metadata));
     }
-    let Locality { region, zone, sub_zone } = &proxy.locality;
+    let CaseLocality { region, zone, sub_zone } = &proxy.locality;
     let locality: Map<String, Value> = [("region", region), ("zone", zone), ("sub_zone", sub_zone)]
         .into_iter()
         .filter(|(_, part)| !part.is_empty())

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::env;
 
 use super::KINDS;
-use super::check::{Fault, Outcome, State, Verdict};
+use super::check::{Fault, FaultState, ListCheck, Outcome};
 
 /// Lines of differences per case when more than one case is shown.
 const LINES: usize = 6;
@@ -52,7 +52,7 @@ fn words(text: &str) -> Vec<String> {
 }
 
 /// The differences of selected and broken cases, the table, and what the list says.
-pub(super) fn print(outcomes: &[Outcome], verdict: &Verdict, selection: &Selection) {
+pub(super) fn print(outcomes: &[Outcome], verdict: &ListCheck, selection: &Selection) {
     let wanted = |o: &&Outcome| selection.has_cases() || verdict.broken.contains(&o.label);
     print_differences(&outcomes.iter().filter(wanted).collect::<Vec<_>>());
     print_table(outcomes);
@@ -119,10 +119,10 @@ fn print_faults(outcome: &Outcome, limit: usize) {
 pub(super) fn lines(fault: &Fault) -> Vec<String> {
     let Fault { proxy, kind, name, .. } = fault;
     match &fault.state {
-        State::Missing => vec![format!("{proxy} {kind} {name}: missing")],
-        State::Extra => vec![format!("{proxy} {kind} {name}: extra")],
-        State::Failed(text) => vec![format!("{proxy}: {text}")],
-        State::Different(places) => places.iter().map(|d| format!("{proxy} {kind} {name}: {d}")).collect(),
+        FaultState::Missing => vec![format!("{proxy} {kind} {name}: missing")],
+        FaultState::Extra => vec![format!("{proxy} {kind} {name}: extra")],
+        FaultState::Failed(text) => vec![format!("{proxy}: {text}")],
+        FaultState::Different(places) => places.iter().map(|d| format!("{proxy} {kind} {name}: {d}")).collect(),
     }
 }
 
@@ -148,10 +148,10 @@ fn print_causes(outcomes: &[&Outcome]) {
 
 fn causes_of(fault: &Fault) -> BTreeSet<String> {
     match &fault.state {
-        State::Missing => BTreeSet::from(["missing".to_owned()]),
-        State::Extra => BTreeSet::from(["extra".to_owned()]),
-        State::Failed(text) => BTreeSet::from([text.clone()]),
-        State::Different(places) => places.iter().map(|d| unlabelled(&d.path)).collect(),
+        FaultState::Missing => BTreeSet::from(["missing".to_owned()]),
+        FaultState::Extra => BTreeSet::from(["extra".to_owned()]),
+        FaultState::Failed(text) => BTreeSet::from([text.clone()]),
+        FaultState::Different(places) => places.iter().map(|d| unlabelled(&d.path)).collect(),
     }
 }
 

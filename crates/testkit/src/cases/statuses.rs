@@ -7,21 +7,21 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use super::objects::objects;
-use super::{Answers, Case, World};
+use super::{Case, CaseInput, ResourceLookup};
 
 /// The status that the server leaves on an object that had the given one; `None` if it writes none.
-pub type Statuses = Box<dyn Fn(&Value) -> Option<Value>>;
+pub type StatusLookup = Box<dyn Fn(&Value) -> Option<Value>>;
 
 /// The server under test, loaded with one case.
-pub struct Server {
-    pub answers: Answers,
+pub struct CaseServer {
+    pub answers: ResourceLookup,
     /// Only of a server that writes statuses.
-    pub statuses: Option<Statuses>,
+    pub statuses: Option<StatusLookup>,
 }
 
-impl From<Answers> for Server {
-    fn from(answers: Answers) -> Server {
-        Server { answers, statuses: None }
+impl From<ResourceLookup> for CaseServer {
+    fn from(answers: ResourceLookup) -> CaseServer {
+        CaseServer { answers, statuses: None }
     }
 }
 
@@ -45,8 +45,8 @@ pub(super) fn by_name(statuses: &[Arc<Value>]) -> BTreeMap<String, Value> {
 }
 
 /// What the server leaves on the objects of a case.
-pub(super) fn got(case: &Case, statuses: &Statuses) -> Vec<Arc<Value>> {
-    let World::Kubernetes(text) = &case.world else { return Vec::new() };
+pub(super) fn got(case: &Case, statuses: &StatusLookup) -> Vec<Arc<Value>> {
+    let CaseInput::Kubernetes(text) = &case.world else { return Vec::new() };
     let mut found = Vec::new();
     for mut object in objects(text) {
         let first = first(&object);

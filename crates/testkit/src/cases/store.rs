@@ -7,24 +7,24 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 
 use super::expected::{self, FOLDER, SharedResources};
-use super::{Case, RECORDED_ENV, World, proxies};
+use super::{Case, CaseInput, RECORDED_ENV, proxies};
 
 /// File name of the statuses of a Kubernetes case: `KIND NAMESPACE/NAME` to status.
 pub(super) const STATUSES: &str = "status.yaml";
 
-pub struct Store {
+pub struct CaseStore {
     pub folder: PathBuf,
     pub cases: Vec<Case>,
     pub(super) shared: SharedResources,
 }
 
-impl Store {
+impl CaseStore {
     /// The cases of this project whose label `wanted` accepts.
-    pub fn read(wanted: impl Fn(&str) -> bool) -> Store {
+    pub fn read(wanted: impl Fn(&str) -> bool) -> CaseStore {
         Self::read_from(&folder(), wanted).unwrap_or_else(|e| panic!("could not read the recorded cases: {e}"))
     }
 
-    pub(super) fn read_from(folder: &Path, wanted: impl Fn(&str) -> bool) -> Result<Store, String> {
+    pub(super) fn read_from(folder: &Path, wanted: impl Fn(&str) -> bool) -> Result<CaseStore, String> {
         let shared = SharedResources::read(folder)?;
         let mut cases = Vec::new();
         for topic in folders(folder)?.iter().filter(|t| !t.ends_with(FOLDER)) {
@@ -35,7 +35,7 @@ impl Store {
                 }
             }
         }
-        Ok(Store { folder: folder.to_owned(), cases, shared })
+        Ok(CaseStore { folder: folder.to_owned(), cases, shared })
     }
 }
 
@@ -48,8 +48,8 @@ fn read_case(topic: &str, folder: &Path, shared: &SharedResources) -> Result<Cas
     let optional = |file: &str| fs::read_to_string(folder.join(file)).ok();
     let needed = |file: &str| text(&folder.join(file));
     let world = match optional("kube.yaml") {
-        Some(objects) => World::Kubernetes(objects),
-        None => World::Files(needed("config.yaml")?),
+        Some(objects) => CaseInput::Kubernetes(objects),
+        None => CaseInput::Files(needed("config.yaml")?),
     };
     let mut env: BTreeMap<String, String> = RECORDED_ENV.iter().map(|(k, v)| (k.to_string(), v.to_string())).collect();
     if let Some(text) = optional("env.yaml") {

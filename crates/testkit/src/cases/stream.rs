@@ -13,20 +13,20 @@ use tonic::Status;
 use tonic::transport::Endpoint;
 use xds::client::{DeltaClient, Held, SotwClient};
 
-use super::Answers;
-use crate::envoy::Transport;
+use super::ResourceLookup;
+use crate::envoy::XdsTransport;
 
 /// A server may keep silent on names it does not know.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-enum Stream {
+enum CaseStream {
     Sotw(SotwClient),
     Delta(DeltaClient),
 }
 
 /// The answers of the server at this address. Not to be called from a task of the runtime.
-pub fn over_stream(runtime: Handle, address: SocketAddr, transport: Transport) -> Answers {
-    let streams: RefCell<BTreeMap<String, Stream>> = RefCell::default();
+pub fn over_stream(runtime: Handle, address: SocketAddr, transport: XdsTransport) -> ResourceLookup {
+    let streams: RefCell<BTreeMap<String, CaseStream>> = RefCell::default();
     Box::new(move |proxy, kind, names| {
         let mut streams = streams.borrow_mut();
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
@@ -37,7 +37,7 @@ pub fn over_stream(runtime: Handle, address: SocketAddr, transport: Transport) -
                     stream
                 }
                 None => {
-                    let stream = Stream::open(address, transport, proxy.node(), kind, &names).await?;
+                    let stream = CaseStream::open(address, transport, proxy.node(), kind, &names).await?;
                     streams.entry(proxy.name.clone()).or_insert(stream)
                 }
             };
@@ -48,26 +48,26 @@ pub fn over_stream(runtime: Handle, address: SocketAddr, transport: Transport) -
     })
 }
 
-impl Stream {
+impl CaseStream {
     async fn open(
         address: SocketAddr,
-        transport: Transport,
+        transport: XdsTransport,
         node: Node,
         kind: &TypeUrl,
         names: &[&str],
-    ) -> Result<Stream, Status> {
+    ) -> Result<CaseStream, Status> {
         let endpoint = Endpoint::from_shared(format!("http://{address}"));
         let channel = endpoint.map_err(|e| Status::internal(e.to_string()))?.connect_lazy();
         Ok(match transport {
-            Transport::Sotw => Stream::Sotw(SotwClient::open(channel, node, kind, names).await?),
-            Transport::Delta => Stream::Delta(DeltaClient::open(channel, node, Held::new(), kind, names).await?),
+            XdsTransport::Sotw => CaseStream::Sotw(SotwClient::open(channel, node, kind, names).await?),
+            XdsTransport::Delta => CaseStream::Delta(DeltaClient::open(channel, node, Held::new(), kind, names).await?),
         })
     }
 
     fn subscribe(&mut self, kind: &TypeUrl, names: &[&str]) {
         match self {
-            Stream::Sotw(client) => client.subscribe(kind, names),
-            Stream::Delta(client) => client.subscribe(kind, names),
+            CaseStream::Sotw(client) => client.subscribe(kind, names),
+            CaseStream::Delta(client) => client.subscribe(kind, names),
         }
     }
 
@@ -75,12 +75,12 @@ impl Stream {
     async fn answer(&mut self, kind: &TypeUrl) -> Result<Vec<Any>, Status> {
         loop {
             let (url, resources) = match self {
-                Stream::Sotw(client) => {
+                CaseStream::Sotw(client) => {
                     let Some(response) = client.next().await? else { return Ok(Vec::new()) };
                     client.ack(&response);
                     (response.type_url, response.resources)
                 }
-                Stream::Delta(client) => {
+                CaseStream::Delta(client) => {
                     let Some(response) = client.next().await? else { return Ok(Vec::new()) };
                     client.ack(&response);
                     (response.type_url, response.resources.into_iter().filter_map(|r| r.resource).collect())

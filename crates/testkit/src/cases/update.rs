@@ -2,21 +2,21 @@
 
 use std::collections::BTreeSet;
 
-use super::ask::{Forms, ask};
 use super::check::on_all_cores;
-use super::expected::{self, Expected, SharedResources};
+use super::expected::{self, ExpectedResource, SharedResources};
+use super::fetch::{CanonicalForms, fetch};
 use super::report::Selection;
-use super::statuses::{self, Server};
+use super::statuses::{self, CaseServer};
 use super::store::STATUSES;
-use super::{Case, KINDS, Store, index};
+use super::{Case, CaseStore, KINDS, index};
 
 /// Rewrites the files of the selected cases, and when all are selected the shared resources and the index too.
 pub(super) fn update(
-    store: &Store,
-    load: &(impl Fn(&Case) -> Server + Sync),
+    store: &CaseStore,
+    load: &(impl Fn(&Case) -> CaseServer + Sync),
     selection: &Selection,
 ) -> Result<(), String> {
-    let forms = Forms::default();
+    let forms = CanonicalForms::default();
     let rewritten = on_all_cores(&store.cases, |case| rewrite(case, load, &forms, &store.shared));
     let referred: BTreeSet<String> =
         rewritten.into_iter().collect::<Result<Vec<_>, String>>()?.into_iter().flatten().collect();
@@ -31,17 +31,17 @@ pub(super) fn update(
 /// Rewrites one case; returns the shared resources that it refers to.
 fn rewrite(
     case: &Case,
-    load: &impl Fn(&Case) -> Server,
-    forms: &Forms,
+    load: &impl Fn(&Case) -> CaseServer,
+    forms: &CanonicalForms,
     shared: &SharedResources,
 ) -> Result<BTreeSet<String>, String> {
     let server = load(case);
     let mut answers = Vec::new();
     for proxy in &case.proxies {
-        let got = ask(&server.answers, proxy, forms);
+        let got = fetch(&server.answers, proxy, forms);
         for (kind, _) in KINDS {
             let resources = got.get(kind).map_or(&[][..], Vec::as_slice);
-            answers.extend(resources.iter().map(|resource| Expected {
+            answers.extend(resources.iter().map(|resource| ExpectedResource {
                 proxy: proxy.name.clone(),
                 kind: kind.to_owned(),
                 resource: resource.clone(),

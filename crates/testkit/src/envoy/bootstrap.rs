@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 /// Which of the two xDS protocols Envoy speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Transport {
+pub enum XdsTransport {
     Sotw,
     Delta,
 }
@@ -15,7 +15,7 @@ pub enum Transport {
 pub struct Bootstrap {
     /// Port of the ADS server on 127.0.0.1.
     pub ads_port: u16,
-    pub transport: Transport,
+    pub transport: XdsTransport,
     /// `type~ip~pod.ns~domain`.
     pub node_id: String,
     pub cluster: String,
@@ -23,21 +23,28 @@ pub struct Bootstrap {
     /// `{region, zone, sub_zone}`, or null.
     pub locality: Value,
     /// Port of its agent on 127.0.0.1, which hands out certificates; without one it has none.
-    pub agent_port: Option<u16>,
+    pub sds_port: Option<u16>,
 }
 
 impl Bootstrap {
     /// A sidecar of one namespace with the metadata that its injector would write.
-    pub fn sidecar(ads_port: u16, transport: Transport, name: &str, namespace: &str, labels: Value) -> Bootstrap {
+    pub fn sidecar(ads_port: u16, transport: XdsTransport, name: &str, namespace: &str, labels: Value) -> Bootstrap {
         Self::node("sidecar", ads_port, transport, name, namespace, labels)
     }
 
     /// A gateway; the labels are what Gateway selectors look at.
-    pub fn router(ads_port: u16, transport: Transport, name: &str, namespace: &str, labels: Value) -> Bootstrap {
+    pub fn router(ads_port: u16, transport: XdsTransport, name: &str, namespace: &str, labels: Value) -> Bootstrap {
         Self::node("router", ads_port, transport, name, namespace, labels)
     }
 
-    fn node(kind: &str, ads_port: u16, transport: Transport, name: &str, namespace: &str, labels: Value) -> Bootstrap {
+    fn node(
+        kind: &str,
+        ads_port: u16,
+        transport: XdsTransport,
+        name: &str,
+        namespace: &str,
+        labels: Value,
+    ) -> Bootstrap {
         Bootstrap {
             ads_port,
             transport,
@@ -53,7 +60,7 @@ impl Bootstrap {
                 "LABELS": labels,
             }),
             locality: Value::Null,
-            agent_port: None,
+            sds_port: None,
         }
     }
 
@@ -74,8 +81,8 @@ impl Bootstrap {
             node["locality"] = self.locality.clone();
         }
         let api_type = match self.transport {
-            Transport::Sotw => "GRPC",
-            Transport::Delta => "DELTA_GRPC",
+            XdsTransport::Sotw => "GRPC",
+            XdsTransport::Delta => "DELTA_GRPC",
         };
         // Envoy waits up to 30 s between attempts unless told otherwise.
         let back_off = json!({"base_interval": "0.05s", "max_interval": "0.2s"});
@@ -99,7 +106,7 @@ impl Bootstrap {
 
     fn clusters(&self) -> Value {
         let ads = grpc_cluster("xds-grpc", self.ads_port);
-        std::iter::once(ads).chain(self.agent_port.map(|port| grpc_cluster("sds-grpc", port))).collect()
+        std::iter::once(ads).chain(self.sds_port.map(|port| grpc_cluster("sds-grpc", port))).collect()
     }
 }
 

@@ -4,7 +4,7 @@ mod admin;
 mod bootstrap;
 
 pub use admin::Admin;
-pub use bootstrap::{Bootstrap, Transport};
+pub use bootstrap::{Bootstrap, XdsTransport};
 
 use std::fs;
 use std::net::SocketAddr;
@@ -16,21 +16,21 @@ use crate::process::Process;
 use crate::{servers, wait};
 
 /// The same tests over state-of-the-world and over delta xDS: modules `sotw` and `delta` that call each function
-/// named here with the `Transport`.
+/// named here with the `XdsTransport`.
 #[macro_export]
 macro_rules! over_both {
     ($($name:ident),* $(,)?) => {
         mod sotw {
             $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
             async fn $name() {
-                super::$name($crate::envoy::Transport::Sotw).await;
+                super::$name($crate::envoy::XdsTransport::Sotw).await;
             })*
         }
 
         mod delta {
             $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
             async fn $name() {
-                super::$name($crate::envoy::Transport::Delta).await;
+                super::$name($crate::envoy::XdsTransport::Delta).await;
             })*
         }
     };

@@ -19,7 +19,7 @@ mod telemetry;
 use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
-use testkit::cases::Proxy;
+use testkit::cases::CaseProxy;
 
 use self::dice::Dice;
 
@@ -35,7 +35,7 @@ pub(crate) struct Mesh {
     pub(crate) objects: Vec<Value>,
     /// Made when everything else is there and known.
     pub(crate) last: Vec<Value>,
-    pub(crate) proxies: Vec<Proxy>,
+    pub(crate) proxies: Vec<CaseProxy>,
     /// Mesh config and networks, as files have them.
     pub(crate) settings: String,
     pub(crate) networks: String,

@@ -1,7 +1,7 @@
 //! Who asks: two sidecars in each namespace, of every mode and age, one that serves nothing, and a gateway of each kind.
 
 use serde_json::{Value, json};
-use testkit::cases::Proxy;
+use testkit::cases::CaseProxy;
 
 use super::services::{Service, region, zone};
 use super::{NAMESPACES, ROOT, gateways};
@@ -33,7 +33,7 @@ const VARIANTS: &[(&str, Metadata)] = &[
     ),
 ];
 
-pub(super) fn all(town: &[Service]) -> Vec<Proxy> {
+pub(super) fn all(town: &[Service]) -> Vec<CaseProxy> {
     let mut proxies =
         vec![proxy("client", "sidecar", "10.42.0.1", "client-0", "alpha", &json!({"app": "client"}), None)];
     for (service, namespace) in town.iter().zip(NAMESPACES) {
@@ -78,7 +78,7 @@ fn proxy(
     namespace: &str,
     labels: &Value,
     node: Option<usize>,
-) -> Proxy {
+) -> CaseProxy {
     let app = pod.rsplit_once('-').map_or(pod, |(app, _)| app);
     let place =
         |node: usize| json!({"region": region(zone(node)), "zone": format!("zone-{}", zone(node)), "sub_zone": ""});
@@ -88,7 +88,7 @@ fn proxy(
         "metadata": {"NAMESPACE": namespace, "CLUSTER_ID": "Kubernetes", "ISTIO_VERSION": "1.31.0", "INSTANCE_IPS": address,
             "LABELS": labels, "MESH_ID": "cluster.local", "NAME": pod, "SERVICE_ACCOUNT": app, "WORKLOAD_NAME": app,
             "INTERCEPTION_MODE": "REDIRECT"}});
-    let mut proxy: Proxy = serde_json::from_value(text).expect("the text above is a proxy");
+    let mut proxy: CaseProxy = serde_json::from_value(text).expect("the text above is a proxy");
     if let Some(node) = node {
         proxy.metadata["NODE_NAME"] = json!(format!("node-{node}"));
     }

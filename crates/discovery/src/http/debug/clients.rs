@@ -9,28 +9,29 @@ use model::endpoint::Locality;
 use model::proxy::{Proxy, ProxyKind};
 use serde_json::{Map, Value, json};
 
-use super::{Answer, Asked, Pages, objects, time};
+use super::{PageQuery, PageResponse, Pages, objects, time};
 use crate::serve::clients::{Connection, Watched};
 
 /// The client that `proxyID` names, or upstream's sentence that it is not here: istioctl looks for it
 /// and asks the next replica.
-pub(super) fn asked_for(pages: &Pages, asked: &Asked) -> Result<Arc<Connection>, Answer> {
-    match asked.get("proxyID").filter(|id| !id.is_empty()) {
-        None => {
-            Err(Answer::Text(StatusCode::BAD_REQUEST, "You must provide a proxyID in the query string\n".to_owned()))
-        }
+pub(super) fn connection_for(pages: &Pages, query: &PageQuery) -> Result<Arc<Connection>, PageResponse> {
+    match query.get("proxyID").filter(|id| !id.is_empty()) {
+        None => Err(PageResponse::Text(
+            StatusCode::BAD_REQUEST,
+            "You must provide a proxyID in the query string\n".to_owned(),
+        )),
         Some(id) => pages.pilot().clients().find(id).ok_or_else(|| {
             let sentence = "Proxy not connected to this Pilot instance. It may be connected to another instance.\n";
-            Answer::Text(StatusCode::NOT_FOUND, sentence.to_owned())
+            PageResponse::Text(StatusCode::NOT_FOUND, sentence.to_owned())
         }),
     }
 }
 
 /// Whether each proxy has what it was sent: equal nonces mean that it has.
-pub(super) fn syncz(pages: &Pages, asked: &Asked) -> Answer {
-    let namespace = asked.get("namespace").unwrap_or_default();
+pub(super) fn syncz(pages: &Pages, query: &PageQuery) -> PageResponse {
+    let namespace = query.get("namespace").unwrap_or_default();
     let is_asked_for = |c: &&Arc<Connection>| namespace.is_empty() || c.proxy.namespace.as_str() == namespace;
-    Answer::json(sorted(pages).iter().filter(is_asked_for).map(|c| sync_status(c)).collect())
+    PageResponse::json(sorted(pages).iter().filter(is_asked_for).map(|c| sync_status(c)).collect())
 }
 
 /// Upstream's names of the types that have fields of their own beside `resources`.
@@ -80,18 +81,18 @@ fn resource_status(watched: &Watched) -> Value {
 }
 
 /// Who is connected and what each client watches.
-pub(super) fn adsz(pages: &Pages, asked: &Asked) -> Answer {
-    if asked.acts() {
+pub(super) fn adsz(pages: &Pages, query: &PageQuery) -> PageResponse {
+    if query.acts() {
         return push(pages);
     }
-    let connections = match asked.get("proxyID").filter(|id| !id.is_empty()) {
+    let connections = match query.get("proxyID").filter(|id| !id.is_empty()) {
         None => sorted(pages),
-        Some(_) => match asked_for(pages, asked) {
+        Some(_) => match connection_for(pages, query) {
             Ok(connection) => vec![connection],
             Err(answer) => return answer,
         },
     };
-    Answer::json(clients(&connections, |connection| {
+    PageResponse::json(clients(&connections, |connection| {
         let proxy = &connection.proxy;
         let mut fields = connection_fields(connection);
         if !proxy.labels.is_empty() {
@@ -105,17 +106,19 @@ pub(super) fn adsz(pages: &Pages, asked: &Asked) -> Answer {
 }
 
 /// Makes everything again for everybody. Clients are sent what turns out to differ from what they have.
-fn push(pages: &Pages) -> Answer {
+fn push(pages: &Pages) -> PageResponse {
     let batch = Batch { source: SourceId("debug".into()), changes: vec![Change::Renew] };
     match pages.pilot().world().changes().try_send(batch) {
-        Ok(()) => Answer::Text(StatusCode::OK, format!("Pushed to {} servers\n", pages.pilot().clients().all().len())),
-        Err(_) => Answer::failed("could not push: too many changes wait, or the server is stopping"),
+        Ok(()) => {
+            PageResponse::Text(StatusCode::OK, format!("Pushed to {} servers\n", pages.pilot().clients().all().len()))
+        }
+        Err(_) => PageResponse::failed("could not push: too many changes wait, or the server is stopping"),
     }
 }
 
 /// Who is connected.
-pub(super) fn connections(pages: &Pages, _: &Asked) -> Answer {
-    Answer::json(clients(&sorted(pages), |connection| Value::Object(connection_fields(connection))))
+pub(super) fn connections(pages: &Pages, _: &PageQuery) -> PageResponse {
+    PageResponse::json(clients(&sorted(pages), |connection| Value::Object(connection_fields(connection))))
 }
 
 fn clients(connections: &[Arc<Connection>], shown: impl Fn(&Connection) -> Value) -> Value {
@@ -159,7 +162,7 @@ fn watches(connection: &Connection) -> Map<String, Value> {
 }
 
 /// The services that each proxy is an endpoint of.
-pub(super) fn instancesz(pages: &Pages, _: &Asked) -> Answer {
+pub(super) fn instancesz(pages: &Pages, _: &PageQuery) -> PageResponse {
     let shown = |connection: &Arc<Connection>| {
         let targets = connection.cut().map(|cut| {
             let shown = cut.view.inbound.iter().map(|target| {
@@ -171,7 +174,7 @@ pub(super) fn instancesz(pages: &Pages, _: &Asked) -> Answer {
         });
         (connection.proxy.id.to_string(), targets.unwrap_or_default())
     };
-    Answer::json(sorted(pages).iter().map(shown).collect::<Map<_, _>>().into())
+    PageResponse::json(sorted(pages).iter().map(shown).collect::<Map<_, _>>().into())
 }
 
 /// All clients by connection id.

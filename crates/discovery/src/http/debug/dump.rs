@@ -13,44 +13,44 @@ use prost::Message;
 use prost_reflect::DynamicMessage;
 use serde_json::{Map, Value, json};
 
-use super::{Answer, Asked, Pages, clients};
+use super::{PageQuery, PageResponse, Pages, clients};
 use crate::serve::clients::Connection;
 
 /// Everything the proxy watches, or with `types=cds,lds` only some of it.
-pub(super) fn config_dump(pages: &Pages, asked: &Asked) -> Answer {
-    let connection = match clients::asked_for(pages, asked) {
+pub(super) fn config_dump(pages: &Pages, query: &PageQuery) -> PageResponse {
+    let connection = match clients::connection_for(pages, query) {
         Ok(connection) => connection,
         Err(answer) => return answer,
     };
-    match asked.get("types").filter(|types| !types.is_empty()) {
+    match query.get("types").filter(|types| !types.is_empty()) {
         Some(types) => of_types(&connection, types.split(',').filter_map(type_of)),
-        None => Answer::json(whole(&connection, asked.get("include_eds").is_some())),
+        None => PageResponse::json(whole(&connection, query.get("include_eds").is_some())),
     }
 }
 
-pub(super) fn edsz(pages: &Pages, asked: &Asked) -> Answer {
-    of_one_type(pages, asked, TypeUrl::ENDPOINT)
+pub(super) fn edsz(pages: &Pages, query: &PageQuery) -> PageResponse {
+    of_one_type(pages, query, TypeUrl::ENDPOINT)
 }
 
-pub(super) fn ndsz(pages: &Pages, asked: &Asked) -> Answer {
-    of_one_type(pages, asked, TypeUrl::NAME_TABLE)
+pub(super) fn ndsz(pages: &Pages, query: &PageQuery) -> PageResponse {
+    of_one_type(pages, query, TypeUrl::NAME_TABLE)
 }
 
-pub(super) fn ecdsz(pages: &Pages, asked: &Asked) -> Answer {
-    of_one_type(pages, asked, TypeUrl::EXTENSION)
+pub(super) fn ecdsz(pages: &Pages, query: &PageQuery) -> PageResponse {
+    of_one_type(pages, query, TypeUrl::EXTENSION)
 }
 
-fn of_one_type(pages: &Pages, asked: &Asked, kind: TypeUrl) -> Answer {
-    match clients::asked_for(pages, asked) {
+fn of_one_type(pages: &Pages, query: &PageQuery, kind: TypeUrl) -> PageResponse {
+    match clients::connection_for(pages, query) {
         Ok(connection) => of_types(&connection, [kind]),
         Err(answer) => answer,
     }
 }
 
-fn of_types(connection: &Connection, kinds: impl IntoIterator<Item = TypeUrl>) -> Answer {
+fn of_types(connection: &Connection, kinds: impl IntoIterator<Item = TypeUrl>) -> PageResponse {
     let shown = |kind: TypeUrl| served(connection, &kind).resources.iter().map(|r| any(&kind, r)).collect::<Vec<_>>();
     let configs: Vec<Value> = kinds.into_iter().flat_map(shown).collect();
-    Answer::json(if configs.is_empty() { json!({}) } else { json!({"configs": configs}) })
+    PageResponse::json(if configs.is_empty() { json!({}) } else { json!({"configs": configs}) })
 }
 
 /// Upstream's short names of types, and whole ones.
@@ -70,21 +70,21 @@ fn type_of(name: &str) -> Option<TypeUrl> {
 
 /// What a client gets of one type.
 #[derive(Default)]
-struct Served {
+struct ServedResources {
     version: String,
     resources: Vec<Resource>,
 }
 
 /// Resources that the client watches: all, or the names it asked for. Nothing of a type it does not watch.
-fn served(connection: &Connection, kind: &TypeUrl) -> Served {
+fn served(connection: &Connection, kind: &TypeUrl) -> ServedResources {
     let watched = connection.watched().remove(kind);
     let set = connection.cut().and_then(|cut| cut.set(kind));
-    let (Some(watched), Some(set)) = (watched, set) else { return Served::default() };
+    let (Some(watched), Some(set)) = (watched, set) else { return ServedResources::default() };
     let resources = match watched.wildcard {
         true => set.resources().to_vec(),
         false => watched.names.iter().filter_map(|name| set.get(name)).collect(),
     };
-    Served { version: set.version().to_string(), resources }
+    ServedResources { version: set.version().to_string(), resources }
 }
 
 /// The sections of Envoy's dump, in its order.

@@ -10,39 +10,41 @@ use model::snapshot::Snapshot;
 use prost::Message;
 use serde_json::{Map, Value, json};
 
-use super::{Answer, Asked, Pages, objects, own};
+use super::{PageQuery, PageResponse, Pages, objects, pilotage};
 
 /// All objects, as Kubernetes would print them.
-pub(super) fn configz(pages: &Pages, _: &Asked) -> Answer {
-    Answer::json(world(pages).objects.iter().map(|(_, object)| to_json(object)).collect())
+pub(super) fn configz(pages: &Pages, _: &PageQuery) -> PageResponse {
+    PageResponse::json(world(pages).objects.iter().map(|(_, object)| to_json(object)).collect())
 }
 
 /// The kinds that are watched.
-pub(super) fn resourcesz(_: &Pages, _: &Asked) -> Answer {
+pub(super) fn resourcesz(_: &Pages, _: &PageQuery) -> PageResponse {
     let shown = |kind: &Kind| {
         let version = kind.versions().first().copied().unwrap_or_default();
         json!({"group": kind.group(), "version": version, "kind": kind.as_str()})
     };
-    Answer::json(Kind::ALL.iter().map(shown).collect())
+    PageResponse::json(Kind::ALL.iter().map(shown).collect())
 }
 
 /// All services; with `?health`, how each registry and other source is doing.
-pub(super) fn registryz(pages: &Pages, asked: &Asked) -> Answer {
-    if asked.get("health").is_some() {
-        return own::sources(pages, asked);
+pub(super) fn registryz(pages: &Pages, query: &PageQuery) -> PageResponse {
+    if query.get("health").is_some() {
+        return pilotage::sources(pages, query);
     }
-    Answer::json(world(pages).services.iter().map(|service| objects::service(service)).collect())
+    PageResponse::json(world(pages).services.iter().map(|service| objects::service(service)).collect())
 }
 
 /// Endpoints by host name, namespace and `registry/cluster` or whoever told them.
-pub(super) fn endpoint_shards(pages: &Pages, _: &Asked) -> Answer {
+pub(super) fn endpoint_shards(pages: &Pages, _: &PageQuery) -> PageResponse {
     let world = world(pages);
     let mut hosts: BTreeMap<&str, Map<String, Value>> = BTreeMap::new();
     for key in world.endpoints.services() {
         let of_host = hosts.entry(key.hostname.as_str()).or_default();
         of_host.insert(key.namespace.to_string(), shards(&world, key));
     }
-    Answer::json(hosts.into_iter().map(|(host, namespaces)| (host.to_owned(), Value::Object(namespaces))).collect())
+    PageResponse::json(
+        hosts.into_iter().map(|(host, namespaces)| (host.to_owned(), Value::Object(namespaces))).collect(),
+    )
 }
 
 fn shards(world: &Snapshot, key: &ServiceKey) -> Value {
@@ -58,19 +60,19 @@ fn shards(world: &Snapshot, key: &ServiceKey) -> Value {
 }
 
 /// Mesh config with its defaults.
-pub(super) fn mesh(pages: &Pages, _: &Asked) -> Answer {
+pub(super) fn mesh(pages: &Pages, _: &PageQuery) -> PageResponse {
     let mesh = world(pages).settings.mesh.encode_to_vec();
-    Answer::json(message_to_json("istio.mesh.v1alpha1.MeshConfig", &mesh))
+    PageResponse::json(message_to_json("istio.mesh.v1alpha1.MeshConfig", &mesh))
 }
 
 /// Authorization policies by namespace.
-pub(super) fn authorizationz(pages: &Pages, _: &Asked) -> Answer {
-    Answer::json(json!({"authorization_policies": authorization_policies(&world(pages))}))
+pub(super) fn authorizationz(pages: &Pages, _: &PageQuery) -> PageResponse {
+    PageResponse::json(json!({"authorization_policies": authorization_policies(&world(pages))}))
 }
 
 /// What upstream shows of its push context.
-pub(super) fn pushcontext(pages: &Pages, _: &Asked) -> Answer {
-    Answer::json(json!({
+pub(super) fn pushcontext(pages: &Pages, _: &PageQuery) -> PageResponse {
+    PageResponse::json(json!({
         "AuthorizationPolicies": authorization_policies(&world(pages)),
         "NetworkGateways": [],
         "UnresolvedGateways": [],
@@ -78,7 +80,7 @@ pub(super) fn pushcontext(pages: &Pages, _: &Asked) -> Answer {
 }
 
 /// Telemetry objects by namespace.
-pub(super) fn telemetryz(pages: &Pages, _: &Asked) -> Answer {
+pub(super) fn telemetryz(pages: &Pages, _: &PageQuery) -> PageResponse {
     let world = world(pages);
     let by_namespace = by_namespace(
         &world,
@@ -86,7 +88,7 @@ pub(super) fn telemetryz(pages: &Pages, _: &Asked) -> Answer {
         |object| json!({"name": &*object.meta.name, "namespace": object.meta.namespace.as_str(), "spec": spec(object)}),
     );
     let root = world.settings.root_namespace();
-    Answer::json(json!({"telemetries": {
+    PageResponse::json(json!({"telemetries": {
         "namespace_to_telemetries": by_namespace,
         "root_namespace": root.as_str(),
     }}))

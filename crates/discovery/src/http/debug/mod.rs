@@ -6,7 +6,7 @@ mod dump;
 mod mesh;
 mod objects;
 mod over_xds;
-mod own;
+mod pilotage;
 mod scope;
 mod status;
 
@@ -24,66 +24,78 @@ use tonic::transport::server::TcpConnectInfo;
 use xds::ResourceSet;
 
 use super::Pages;
-use super::answer::{Answer, Layout};
+use super::response::{Layout, PageResponse};
 
 /// One page.
-struct Page {
+struct DebugPage {
     name: &'static str,
     help: &'static str,
-    make: fn(&Pages, &Asked) -> Answer,
+    make: fn(&Pages, &PageQuery) -> PageResponse,
 }
 
 /// Every page, by name. `bug-report` of istioctl reads most of them and takes a missing one for a fault.
-const PAGES: &[Page] = &[
-    Page {
+const PAGES: &[DebugPage] = &[
+    DebugPage {
         name: "adsz",
         help: "Connected clients and what each watches; POST with ?push=true makes everything again",
         make: clients::adsz,
     },
-    Page { name: "ambientz", help: "Workloads of ambient mode, which is not served", make: nothing_of_ambient },
-    Page { name: "analyze", help: "What is likely wrong, as istioctl analyze tells it", make: own::analyze },
-    Page { name: "authorizationz", help: "Authorization policies by namespace", make: mesh::authorizationz },
-    Page { name: "cachez", help: "How many rendered resources are shared", make: own::cachez },
-    Page { name: "clusterz", help: "Remote clusters", make: empty_list },
-    Page {
+    DebugPage { name: "ambientz", help: "Workloads of ambient mode, which is not served", make: nothing_of_ambient },
+    DebugPage { name: "analyze", help: "What is likely wrong, as istioctl analyze tells it", make: pilotage::analyze },
+    DebugPage { name: "authorizationz", help: "Authorization policies by namespace", make: mesh::authorizationz },
+    DebugPage { name: "cachez", help: "How many rendered resources are shared", make: pilotage::cachez },
+    DebugPage { name: "clusterz", help: "Remote clusters", make: empty_list },
+    DebugPage {
         name: "config_dump",
         help: "What a proxy is served, as Envoy would dump it: ?proxyID=",
         make: dump::config_dump,
     },
-    Page { name: "configz", help: "Configuration objects", make: mesh::configz },
-    Page { name: "connections", help: "Connected clients", make: clients::connections },
-    Page { name: "ecdsz", help: "Extension configuration of a proxy: ?proxyID=", make: dump::ecdsz },
-    Page { name: "edsz", help: "Endpoints of a proxy: ?proxyID=", make: dump::edsz },
-    Page { name: "endpointShardz", help: "Endpoints by service and by who told them", make: mesh::endpoint_shards },
-    Page { name: "endpointz", help: "The same under its old name", make: mesh::endpoint_shards },
-    Page { name: "inject", help: "Injection templates, of which there are none", make: empty_map },
-    Page { name: "instancesz", help: "Services that each connected proxy serves", make: clients::instancesz },
-    Page { name: "krtz", help: "Internal state of upstream, of which there is none", make: empty_list },
-    Page { name: "list", help: "All debug pages by name", make: list },
-    Page { name: "mcsz", help: "Multi-cluster services", make: empty_list },
-    Page { name: "mesh", help: "Mesh configuration", make: mesh::mesh },
-    Page { name: "ndsz", help: "DNS names of a proxy: ?proxyID=", make: dump::ndsz },
-    Page { name: "networkz", help: "Gateways between networks", make: empty_list },
-    Page { name: "problems", help: "What is wrong with the configuration, with file and line", make: own::problems },
-    Page { name: "push_status", help: "What was odd about the last push", make: status::push_status },
-    Page { name: "pushcontext", help: "What the current push is made from", make: mesh::pushcontext },
-    Page { name: "quarantinez", help: "What is kept from clients that refused it", make: own::quarantinez },
-    Page {
+    DebugPage { name: "configz", help: "Configuration objects", make: mesh::configz },
+    DebugPage { name: "connections", help: "Connected clients", make: clients::connections },
+    DebugPage { name: "ecdsz", help: "Extension configuration of a proxy: ?proxyID=", make: dump::ecdsz },
+    DebugPage { name: "edsz", help: "Endpoints of a proxy: ?proxyID=", make: dump::edsz },
+    DebugPage {
+        name: "endpointShardz",
+        help: "Endpoints by service and by who told them",
+        make: mesh::endpoint_shards,
+    },
+    DebugPage { name: "endpointz", help: "The same under its old name", make: mesh::endpoint_shards },
+    DebugPage { name: "inject", help: "Injection templates, of which there are none", make: empty_map },
+    DebugPage { name: "instancesz", help: "Services that each connected proxy serves", make: clients::instancesz },
+    DebugPage { name: "krtz", help: "Internal state of upstream, of which there is none", make: empty_list },
+    DebugPage { name: "list", help: "All debug pages by name", make: list },
+    DebugPage { name: "mcsz", help: "Multi-cluster services", make: empty_list },
+    DebugPage { name: "mesh", help: "Mesh configuration", make: mesh::mesh },
+    DebugPage { name: "ndsz", help: "DNS names of a proxy: ?proxyID=", make: dump::ndsz },
+    DebugPage { name: "networkz", help: "Gateways between networks", make: empty_list },
+    DebugPage {
+        name: "problems",
+        help: "What is wrong with the configuration, with file and line",
+        make: pilotage::problems,
+    },
+    DebugPage { name: "push_status", help: "What was odd about the last push", make: status::push_status },
+    DebugPage { name: "pushcontext", help: "What the current push is made from", make: mesh::pushcontext },
+    DebugPage { name: "quarantinez", help: "What is kept from clients that refused it", make: pilotage::quarantinez },
+    DebugPage {
         name: "registryz",
         help: "Services of all registries; ?health: how each registry is doing",
         make: mesh::registryz,
     },
-    Page { name: "resourcesz", help: "Kinds of configuration objects that are watched", make: mesh::resourcesz },
-    Page { name: "sidecarz", help: "What a proxy may see: ?proxyID=", make: scope::sidecarz },
-    Page { name: "sources", help: "How each source of configuration and services is doing", make: own::sources },
-    Page { name: "syncz", help: "What each proxy was sent and accepted", make: clients::syncz },
-    Page { name: "telemetryz", help: "Telemetry objects by namespace", make: mesh::telemetryz },
+    DebugPage { name: "resourcesz", help: "Kinds of configuration objects that are watched", make: mesh::resourcesz },
+    DebugPage { name: "sidecarz", help: "What a proxy may see: ?proxyID=", make: scope::sidecarz },
+    DebugPage {
+        name: "sources",
+        help: "How each source of configuration and services is doing",
+        make: pilotage::sources,
+    },
+    DebugPage { name: "syncz", help: "What each proxy was sent and accepted", make: clients::syncz },
+    DebugPage { name: "telemetryz", help: "Telemetry objects by namespace", make: mesh::telemetryz },
 ];
 
 /// The query of a request.
-struct Asked(Vec<(String, String)>);
+struct PageQuery(Vec<(String, String)>);
 
-impl Asked {
+impl PageQuery {
     /// The value of a parameter; empty where it has none.
     fn get(&self, name: &str) -> Option<&str> {
         self.0.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
@@ -120,7 +132,7 @@ async fn loopback_only(request: Request, next: Next) -> Response {
     if peer.is_some_and(|peer| peer.ip().is_loopback()) {
         return next.run(request).await;
     }
-    Answer::refused(StatusCode::UNAUTHORIZED, "debug pages are for callers from the same machine").into_response()
+    PageResponse::refused(StatusCode::UNAUTHORIZED, "debug pages are for callers from the same machine").into_response()
 }
 
 async fn page(
@@ -131,47 +143,47 @@ async fn page(
 ) -> Response {
     let Some(page) = PAGES.iter().find(|page| page.name == name) else {
         let reason = "there is no such page; /debug/list names those there are";
-        return Answer::refused(StatusCode::NOT_FOUND, reason).into_response();
+        return PageResponse::refused(StatusCode::NOT_FOUND, reason).into_response();
     };
-    let asked = match query {
-        Ok(Query(query)) => Asked(query),
-        Err(_) => return Answer::refused(StatusCode::BAD_REQUEST, "could not read the query").into_response(),
+    let query = match query {
+        Ok(Query(query)) => PageQuery(query),
+        Err(_) => return PageResponse::refused(StatusCode::BAD_REQUEST, "could not read the query").into_response(),
     };
-    if asked.acts() && method != Method::POST {
-        let refused = Answer::refused(StatusCode::METHOD_NOT_ALLOWED, "could not push by GET; use POST");
+    if query.acts() && method != Method::POST {
+        let refused = PageResponse::refused(StatusCode::METHOD_NOT_ALLOWED, "could not push by GET; use POST");
         return ([(ALLOW, "POST")], refused).into_response();
     }
-    let layout = asked.layout();
-    pages.make(layout, move |pages| (page.make)(pages, &asked)).await
+    let layout = query.layout();
+    pages.make(layout, move |pages| (page.make)(pages, &query)).await
 }
 
-async fn index() -> Answer {
-    let row = |page: &Page| {
+async fn index() -> PageResponse {
+    let row = |page: &DebugPage| {
         format!("<tr><td><a href=\"/debug/{0}\">/debug/{0}</a></td><td>{1}</td></tr>\n", page.name, page.help)
     };
     let rows: String = PAGES.iter().map(row).collect();
-    Answer::Html(format!(
+    PageResponse::Html(format!(
         "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>Pilot debug pages</title></head>\n\
          <body><h1>Debug pages</h1><p>Add <code>?pretty</code> for indented JSON.</p>\n\
          <table>\n{rows}</table></body></html>\n"
     ))
 }
 
-fn list(_: &Pages, _: &Asked) -> Answer {
+fn list(_: &Pages, _: &PageQuery) -> PageResponse {
     let names = PAGES.iter().map(|page| page.name).filter(|name| *name != "list");
-    Answer::json(names.collect())
+    PageResponse::json(names.collect())
 }
 
-fn empty_list(_: &Pages, _: &Asked) -> Answer {
-    Answer::json(json!([]))
+fn empty_list(_: &Pages, _: &PageQuery) -> PageResponse {
+    PageResponse::json(json!([]))
 }
 
-fn empty_map(_: &Pages, _: &Asked) -> Answer {
-    Answer::json(json!({}))
+fn empty_map(_: &Pages, _: &PageQuery) -> PageResponse {
+    PageResponse::json(json!({}))
 }
 
-fn nothing_of_ambient(_: &Pages, _: &Asked) -> Answer {
-    Answer::json(json!({"workloads": null, "services": null, "policies": null}))
+fn nothing_of_ambient(_: &Pages, _: &PageQuery) -> PageResponse {
+    PageResponse::json(json!({"workloads": null, "services": null, "policies": null}))
 }
 
 /// A time as upstream prints it.
@@ -197,14 +209,14 @@ mod tests {
     use tower::ServiceExt;
 
     use super::{PAGES, Pages, router};
-    use crate::http::Hosts;
+    use crate::http::AllowedHosts;
     use crate::serve::session::Pilot;
     use crate::serve::world::World;
 
     async fn status_for(caller: Option<&str>) -> StatusCode {
         let stop = CancellationToken::new();
         let pilot = Pilot::new(World::start(Settings::default(), Arc::default(), stop.clone()), SourceSet::default());
-        let pages = Pages::new(Arc::new(pilot), Hosts::default(), stop);
+        let pages = Pages::new(Arc::new(pilot), AllowedHosts::default(), stop);
         let mut request = Request::get("/debug/mesh").body(Body::empty()).unwrap();
         if let Some(caller) = caller {
             let remote_addr = Some(caller.parse::<SocketAddr>().unwrap());

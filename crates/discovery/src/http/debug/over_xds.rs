@@ -12,8 +12,8 @@ use prost_reflect::DynamicMessage;
 use serde_json::{Value, json};
 use xds::ResourceSet;
 
-use super::{Asked, PAGES, Pages, time};
-use crate::http::outgoing::Full;
+use super::{PAGES, PageQuery, Pages, time};
+use crate::http::unread::NoRoom;
 use crate::serve::clients::{Connection, Watched};
 
 /// What answers requests for one of the debug types.
@@ -45,7 +45,7 @@ pub(super) fn set(pages: &Pages, kind: &TypeUrl) -> Option<ResourceSet> {
 /// A page, as long as there is room for what is not read yet.
 fn resource(pages: &Pages, name: &str) -> Resource {
     let text = page(pages, name).into();
-    let body = pages.0.outgoing.try_hold(text).unwrap_or_else(|Full| {
+    let body = pages.0.outgoing.try_hold(text).unwrap_or_else(|NoRoom| {
         let reason = "could not answer: pages that were asked for before are not read yet; ask for fewer at once";
         json!({"error": reason}).to_string().into()
     });
@@ -58,7 +58,7 @@ fn page(pages: &Pages, name: &str) -> String {
     let query = uri.as_ref().and_then(|uri| Query::<Vec<(String, String)>>::try_from_uri(uri).ok());
     let plain = name.split('?').next().unwrap_or_default();
     match (PAGES.iter().find(|page| page.name == plain), query) {
-        (Some(page), Some(Query(query))) => (page.make)(pages, &Asked(query)).written().text,
+        (Some(page), Some(Query(query))) => (page.make)(pages, &PageQuery(query)).render().text,
         _ => json!({"error": "there is no such page; list names those there are"}).to_string(),
     }
 }

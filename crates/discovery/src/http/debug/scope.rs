@@ -8,14 +8,14 @@ use model::service::Service;
 use prost::Message;
 use serde_json::{Map, Value, json};
 
-use super::{Answer, Asked, Pages, clients, objects};
+use super::{PageQuery, PageResponse, Pages, clients, objects};
 
-pub(super) fn sidecarz(pages: &Pages, asked: &Asked) -> Answer {
-    let connection = match clients::asked_for(pages, asked) {
+pub(super) fn sidecarz(pages: &Pages, query: &PageQuery) -> PageResponse {
+    let connection = match clients::connection_for(pages, query) {
         Ok(connection) => connection,
         Err(answer) => return answer,
     };
-    let Some(cut) = connection.cut() else { return Answer::json(json!({})) };
+    let Some(cut) = connection.cut() else { return PageResponse::json(json!({})) };
     let view = &cut.view;
     let sidecar = view.sidecar.as_ref();
     let services = |list: &[Arc<Service>]| list.iter().map(|service| objects::service(service)).collect::<Value>();
@@ -24,7 +24,7 @@ pub(super) fn sidecarz(pages: &Pages, asked: &Asked) -> Answer {
         by_host.insert(service.hostname.to_string(), objects::service(service));
     }
     let policy = view.outbound_policy.encode_to_vec();
-    Answer::json(json!({
+    PageResponse::json(json!({
         "version": cut.epoch.to_string(),
         "name": sidecar.map_or("default-sidecar", |sidecar| &*sidecar.meta.name),
         "namespace": sidecar.map_or(view.proxy.namespace.as_str(), |sidecar| sidecar.meta.namespace.as_str()),

@@ -10,11 +10,11 @@ use model::service::Resolution;
 use model::snapshot::Snapshot;
 use serde_json::{Map, Value, json};
 
-use super::{Answer, Asked, Pages};
+use super::{PageQuery, PageResponse, Pages};
 
 type Section = BTreeMap<String, Value>;
 
-pub(super) fn push_status(pages: &Pages, _: &Asked) -> Answer {
+pub(super) fn push_status(pages: &Pages, _: &PageQuery) -> PageResponse {
     let epoch = pages.pilot().world().now();
     let world = &epoch.snapshot;
     let sections = [
@@ -25,7 +25,7 @@ pub(super) fn push_status(pages: &Pages, _: &Asked) -> Answer {
     ];
     let told = sections.into_iter().filter(|(_, section)| !section.is_empty());
     let shown = told.map(|(name, section)| (name.to_owned(), section.into_iter().collect::<Map<_, _>>().into()));
-    Answer::json(shown.collect::<Map<_, _>>().into())
+    PageResponse::json(shown.collect::<Map<_, _>>().into())
 }
 
 /// Sidecars that no service has as its endpoint.

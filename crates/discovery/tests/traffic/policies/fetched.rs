@@ -4,8 +4,8 @@ use std::sync::{Arc, Mutex};
 
 use http::Response;
 use serde_json::json;
-use testkit::envoy::Transport;
-use testkit::scripted::Scripted;
+use testkit::envoy::XdsTransport;
+use testkit::scripted::ScriptedServer;
 use testkit::wait;
 
 use super::jwt::{Issuer, seconds};
@@ -15,11 +15,11 @@ testkit::over_both!(fetched_keys_decide_and_follow_their_server);
 
 const ISSUER: &str = "https://first.example";
 
-async fn fetched_keys_decide_and_follow_their_server(transport: Transport) {
+async fn fetched_keys_decide_and_follow_their_server(transport: XdsTransport) {
     let (old, new) = (Issuer::new(), Issuer::new());
     let served = Arc::new(Mutex::new((200, old.key_set())));
     let answers = served.clone();
-    let server = Scripted::start(move |_| {
+    let server = ScriptedServer::start(move |_| {
         let (status, text) = answers.lock().expect("no test panics in between").clone();
         async move { Response::builder().status(status).body(text).expect("a good response") }
     })

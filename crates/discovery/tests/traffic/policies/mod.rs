@@ -11,7 +11,7 @@ use std::net::SocketAddr;
 
 use testkit::backend::HttpBackend;
 use testkit::client;
-use testkit::envoy::Transport;
+use testkit::envoy::XdsTransport;
 use testkit::wait;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
@@ -29,12 +29,12 @@ struct Guarded {
 }
 
 impl Guarded {
-    async fn start(transport: Transport, policies: &[String], settings: &str) -> Guarded {
+    async fn start(transport: XdsTransport, policies: &[String], settings: &str) -> Guarded {
         Self::start_with(transport, policies, settings, &[]).await
     }
 
     /// The same with variables in the environment of the control plane.
-    async fn start_with(transport: Transport, policies: &[String], settings: &str, env: &[(&str, &str)]) -> Guarded {
+    async fn start_with(transport: XdsTransport, policies: &[String], settings: &str, env: &[(&str, &str)]) -> Guarded {
         let backend = HttpBackend::start("cart").await;
         let port = service_port();
         let mut documents = vec![workload(port, backend.port())];

@@ -1,6 +1,6 @@
 //! Methods, paths, hosts, headers and addresses; no tokens.
 
-use testkit::envoy::Transport;
+use testkit::envoy::XdsTransport;
 use testkit::{client, wait};
 
 use super::{Guarded, Row, annotated_policy, policy};
@@ -115,7 +115,7 @@ const SPELLINGS: &[Row<'_>] = &[
     (403, "GET /api/x", &["X-Blocked:  1", "x-blocked: 2"]),
 ];
 
-async fn spelling_of_a_request_does_not_open_it(transport: Transport) {
+async fn spelling_of_a_request_does_not_open_it(transport: XdsTransport) {
     let watched = "  - to: [{operation: {paths: ['*']}}]";
     let policies = [
         policy("allowed", "ALLOW", ALLOWED),
@@ -131,7 +131,7 @@ async fn spelling_of_a_request_does_not_open_it(transport: Transport) {
     guarded.mesh.assert_settled().await;
 }
 
-async fn slashes_are_decoded_and_merged_on_request(transport: Transport) {
+async fn slashes_are_decoded_and_merged_on_request(transport: XdsTransport) {
     let settings = "pathNormalization: {normalization: DECODE_AND_MERGE_SLASHES}\n";
     let denied = "  - to: [{operation: {paths: [/admin, /admin/*]}}]";
     // With no way in but /public, whatever its spelling.
@@ -166,7 +166,7 @@ async fn slashes_are_decoded_and_merged_on_request(transport: Transport) {
 }
 
 /// Callers in plain text have an address but no identity, so no rule about identities holds for them.
-async fn sources_without_identity_are_told_apart(transport: Transport) {
+async fn sources_without_identity_are_told_apart(transport: XdsTransport) {
     let allowed = "
   - from: [{source: {ipBlocks: [127.0.0.0/8]}}]
     to: [{operation: {paths: [/near]}}]
@@ -212,7 +212,7 @@ async fn sources_without_identity_are_told_apart(transport: Transport) {
     guarded.mesh.assert_settled().await;
 }
 
-async fn policy_takes_effect_and_is_withdrawn(transport: Transport) {
+async fn policy_takes_effect_and_is_withdrawn(transport: XdsTransport) {
     let guarded = Guarded::start(transport, &[], "").await;
     let becomes = async |wanted: u16| {
         wait::until(&format!("status {wanted}"), async || {
@@ -250,7 +250,7 @@ const OTHER_SPELLINGS: &[(&str, &[&str])] = &[
     ("GET /x", &["host: old.example:1"]),
 ];
 
-async fn hole_14_denied_paths_and_hosts_hold_in_every_spelling_in_strict_mode(transport: Transport) {
+async fn hole_14_denied_paths_and_hosts_hold_in_every_spelling_in_strict_mode(transport: XdsTransport) {
     let policies = [policy("denied", "DENY", DENIED_ADMIN)];
     let strict = [("PILOTAGE_STRICT_AUTHORIZATION", "true")];
     let guarded = Guarded::start_with(transport, &policies, "", &strict).await;
@@ -272,7 +272,7 @@ async fn hole_14_denied_paths_and_hosts_hold_in_every_spelling_in_strict_mode(tr
     assert!(!page.body.contains("PIL000"), "{}", page.body);
 }
 
-async fn hole_14_an_analysis_names_what_other_spellings_pass_by_default(transport: Transport) {
+async fn hole_14_an_analysis_names_what_other_spellings_pass_by_default(transport: XdsTransport) {
     let guarded = Guarded::start(transport, &[policy("denied", "DENY", DENIED_ADMIN)], "").await;
     let rows: Vec<Row<'_>> = OTHER_SPELLINGS.iter().map(|(line, headers)| (200, *line, *headers)).collect();
     guarded.check(&rows).await;

@@ -1,6 +1,6 @@
 //! Istio 0.8's roles in force, as the policies that they become.
 
-use testkit::envoy::Transport;
+use testkit::envoy::XdsTransport;
 
 use super::Guarded;
 use crate::mesh::service;
@@ -32,7 +32,7 @@ metadata: {name: writers, namespace: shop}
 spec: {subjects: [{user: '*'}], roleRef: {kind: ServiceRole, name: writer}}
 ";
 
-async fn roles_of_old_allow_what_they_say_and_no_more(transport: Transport) {
+async fn roles_of_old_allow_what_they_say_and_no_more(transport: XdsTransport) {
     let documents = [OLD.to_owned(), service("cart", 80, "HTTP", "http", "")];
     let guarded = Guarded::start(transport, &documents, "").await;
     guarded.has_problem("there is no ServiceRole shop/writer").await;

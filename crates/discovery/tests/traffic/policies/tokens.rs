@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
-use testkit::envoy::Transport;
+use testkit::envoy::XdsTransport;
 
 use super::jwt::{Issuer, seconds, token_of_weak_key, token_without_signature, with_claims};
 use super::{Guarded, Row, policy};
@@ -165,7 +165,7 @@ fn authentication(rules: &str) -> String {
     )
 }
 
-async fn tokens_open_only_what_their_claims_allow(transport: Transport) {
+async fn tokens_open_only_what_their_claims_allow(transport: XdsTransport) {
     let (first, second) = (Issuer::new(), Issuer::new());
     let rules = format!(
         "  - {{issuer: '{FIRST}', audiences: [cart], jwks: '{}'}}\n  \
@@ -198,7 +198,7 @@ async fn tokens_open_only_what_their_claims_allow(transport: Transport) {
 }
 
 /// An issuer whose keys nobody has must not be believed, whoever signs.
-async fn keys_not_fetched_verify_nothing(transport: Transport) {
+async fn keys_not_fetched_verify_nothing(transport: XdsTransport) {
     let (first, second) = (Issuer::new(), Issuer::new());
     let rules = format!("  - {{issuer: '{FIRST}', jwksUri: 'http://127.0.0.1:1/keys'}}");
     let policies = [authentication(&rules)];
@@ -220,7 +220,7 @@ async fn keys_not_fetched_verify_nothing(transport: Transport) {
 }
 
 /// Envoy refuses a listener for such a set; it must cost the tokens of its issuer and nothing else.
-async fn keys_that_envoy_would_refuse_verify_nothing(transport: Transport) {
+async fn keys_that_envoy_would_refuse_verify_nothing(transport: XdsTransport) {
     let (first, second) = (Issuer::new(), Issuer::new());
     let no_point = json!({"kty": "EC", "crv": "P-256", "kid": "first", "x": "AQ", "y": "AQ"});
     let useless = json!({"keys": [no_point, {"kty": "RSA", "n": "AQAB", "e": "AQAB"}]});

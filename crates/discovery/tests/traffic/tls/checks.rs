@@ -1,8 +1,8 @@
 //! Policies that ask a server of the mesh whether a request may pass.
 
-use testkit::backend::{Checker, HttpBackend, TICKET};
+use testkit::backend::{ALLOW_HEADER, AuthzBackend, HttpBackend};
 use testkit::client;
-use testkit::envoy::Transport;
+use testkit::envoy::XdsTransport;
 use testkit::wait;
 
 use super::mode;
@@ -17,12 +17,12 @@ type Row<'a> = (u16, &'a str, &'a [(&'a str, &'a str)]);
 struct Checked {
     mesh: Mesh,
     backend: HttpBackend,
-    checker: Checker,
+    checker: AuthzBackend,
 }
 
 impl Checked {
-    async fn start(transport: Transport, provider: &str) -> Checked {
-        let (backend, checker) = (HttpBackend::start("cart").await, Checker::start().await);
+    async fn start(transport: XdsTransport, provider: &str) -> Checked {
+        let (backend, checker) = (HttpBackend::start("cart").await, AuthzBackend::start().await);
         let [port, grpc, http] = [(); 3].map(|()| service_port());
         let documents =
             [mode("DISABLE"), workload(port, backend.port()), service(grpc, http, checker.port()), policy(provider)];
@@ -58,7 +58,7 @@ fn providers(grpc: u16, http: u16) -> String {
          includeRequestHeadersInCheck: [{}]}}}}\n\
          - {{name: careless, envoyExtAuthzHttp: {{{service}, port: {http}, timeout: 5s, failOpen: true, \
          includeRequestHeadersInCheck: [{}]}}}}\n",
-        TICKET.0, TICKET.0
+        ALLOW_HEADER.0, ALLOW_HEADER.0
     )
 }
 
@@ -73,43 +73,43 @@ fn policy(provider: &str) -> String {
     )
 }
 
-async fn grpc_server_is_asked(transport: Transport) {
+async fn grpc_server_is_asked(transport: XdsTransport) {
     is_asked(transport, "by-grpc").await;
 }
 
-async fn http_server_is_asked(transport: Transport) {
+async fn http_server_is_asked(transport: XdsTransport) {
     is_asked(transport, "by-http").await;
 }
 
-async fn is_asked(transport: Transport, provider: &str) {
+async fn is_asked(transport: XdsTransport, provider: &str) {
     let checked = Checked::start(transport, provider).await;
-    wait::until("the checker to be reached", async || match checked.status("/asked", &[TICKET]).await {
+    wait::until("the checker to be reached", async || match checked.status("/asked", &[ALLOW_HEADER]).await {
         200 => Ok(()),
         other => Err(other.to_string()),
     })
     .await;
-    let (asked, reached) = (checked.checker.asked(), checked.backend.requests());
+    let (asked, reached) = (checked.checker.checks(), checked.backend.requests());
     let rows: &[Row<'_>] = &[
-        (200, "/asked", &[TICKET]),
+        (200, "/asked", &[ALLOW_HEADER]),
         (403, "/asked", &[]),
-        (403, "/asked", &[(TICKET.0, "out")]),
-        (200, "/asked/more", &[TICKET]),
+        (403, "/asked", &[(ALLOW_HEADER.0, "out")]),
+        (200, "/asked/more", &[ALLOW_HEADER]),
         (403, "/asked/more", &[]),
         (200, "/free", &[]),
-        (200, "/free", &[TICKET]),
+        (200, "/free", &[ALLOW_HEADER]),
         // A yes does not overrule a DENY policy.
-        (403, "/asked/never", &[TICKET]),
+        (403, "/asked/never", &[ALLOW_HEADER]),
         (403, "/asked/never", &[]),
     ];
     for (wanted, path, headers) in rows {
         assert_eq!(checked.status(path, headers).await, *wanted, "{path} {headers:?}");
     }
-    assert_eq!(checked.checker.asked() - asked, 7, "only what the policy is about is asked");
+    assert_eq!(checked.checker.checks() - asked, 7, "only what the policy is about is asked");
     assert_eq!(checked.backend.requests() - reached, 4);
     checked.mesh.assert_settled().await;
 }
 
-async fn unreachable_server_lets_nobody_in_unless_told(transport: Transport) {
+async fn unreachable_server_lets_nobody_in_unless_told(transport: XdsTransport) {
     for (provider, wanted) in [("by-http", 403), ("careless", 200)] {
         let Checked { mesh, backend, checker } = Checked::start(transport, provider).await;
         drop(checker);
@@ -118,7 +118,8 @@ async fn unreachable_server_lets_nobody_in_unless_told(transport: Transport) {
             if got == wanted { Ok(()) } else { Err(got.to_string()) }
         })
         .await;
-        let got = client::get_with(mesh.address, "cart.example", "/asked", &[TICKET]).await.map(|r| r.status.as_u16());
+        let got =
+            client::get_with(mesh.address, "cart.example", "/asked", &[ALLOW_HEADER]).await.map(|r| r.status.as_u16());
         assert_eq!(got, Ok(wanted), "{provider}");
         assert_eq!(backend.requests() > 0, wanted == 200);
     }

@@ -1,9 +1,9 @@
 //! Gateways that terminate TLS, with and without certificates of clients.
 
-use testkit::agent::Secrets;
 use testkit::backend::{HttpBackend, TcpBackend, greeted};
 use testkit::certificates::Authority;
-use testkit::envoy::Transport;
+use testkit::envoy::XdsTransport;
+use testkit::sds::SdsSecrets;
 use testkit::tls::TlsClient;
 use testkit::wait;
 
@@ -34,7 +34,7 @@ fn secret(name: &str) -> String {
     format!("file-cert:/certs/{name}.pem~/certs/{name}.key")
 }
 
-async fn each_host_has_its_own_certificate(transport: Transport) {
+async fn each_host_has_its_own_certificate(transport: XdsTransport) {
     let authority = Authority::new();
     let (edge, port) = (service_port(), service_port());
     let (one, two) = (HttpBackend::start("one").await, HttpBackend::start("two").await);
@@ -49,7 +49,7 @@ async fn each_host_has_its_own_certificate(transport: Transport) {
         bound("one", "one.example", &all_to("one")),
         bound("two", "two.example", &all_to("two")),
     ];
-    let secrets = Secrets::default()
+    let secrets = SdsSecrets::default()
         .with_certificate(&secret("one"), &authority.host("one.example"))
         .with_certificate(&secret("two"), &authority.host("two.example"));
     let mesh = Mesh::edge_with(transport, edge, &documents, Some(secrets)).await;
@@ -70,7 +70,7 @@ async fn each_host_has_its_own_certificate(transport: Transport) {
     mesh.assert_settled().await;
 }
 
-async fn mutual_tls_wants_a_known_client(transport: Transport) {
+async fn mutual_tls_wants_a_known_client(transport: XdsTransport) {
     let (authority, clients, strangers) = (Authority::new(), Authority::new(), Authority::new());
     let (edge, port) = (service_port(), service_port());
     let cart = HttpBackend::start("cart").await;
@@ -80,7 +80,7 @@ async fn mutual_tls_wants_a_known_client(transport: Transport) {
         http_service("cart", port, &[&cart], &["v1"]),
         bound("cart", "cart.example", &all_to("cart")),
     ];
-    let secrets = Secrets::default()
+    let secrets = SdsSecrets::default()
         .with_certificate(&secret("cart"), &authority.host("cart.example"))
         .with_roots("file-root:/certs/clients.pem", &clients);
     let mesh = Mesh::edge_with(transport, edge, &documents, Some(secrets)).await;
@@ -102,7 +102,7 @@ async fn mutual_tls_wants_a_known_client(transport: Transport) {
     mesh.assert_settled().await;
 }
 
-async fn tls_is_taken_off_bytes_too(transport: Transport) {
+async fn tls_is_taken_off_bytes_too(transport: XdsTransport) {
     let authority = Authority::new();
     let (edge, port) = (service_port(), service_port());
     let store = TcpBackend::start("store").await;
@@ -116,7 +116,7 @@ async fn tls_is_taken_off_bytes_too(transport: Transport) {
         service("store", port, "TCP", "tcp", &endpoints),
         bound("store", "store.example", &routes),
     ];
-    let secrets = Secrets::default().with_certificate(&secret("store"), &authority.host("store.example"));
+    let secrets = SdsSecrets::default().with_certificate(&secret("store"), &authority.host("store.example"));
     let mesh = Mesh::edge_with(transport, edge, &documents, Some(secrets)).await;
     let client = TlsClient::new(&authority, None, &[]);
     let stream = wait::until("certificates", async || client.connect(mesh.address, "store.example").await).await;

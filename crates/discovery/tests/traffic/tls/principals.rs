@@ -1,10 +1,10 @@
 //! Policies on who calls, by the certificates that callers show.
 
-use testkit::agent::Secrets;
 use testkit::backend::{HttpBackend, TcpBackend};
 use testkit::certificates::Authority;
 use testkit::client;
-use testkit::envoy::Transport;
+use testkit::envoy::XdsTransport;
+use testkit::sds::SdsSecrets;
 use testkit::tls::{MESH_BYTES, MESH_HTTP, TlsClient};
 use testkit::wait;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -49,7 +49,7 @@ fn policy(rules: &str) -> String {
 
 const MESH: &str = "trustDomain: cluster.local\ntrustDomainAliases: [old-td]\n";
 
-async fn callers_are_told_apart_by_certificate(transport: Transport) {
+async fn callers_are_told_apart_by_certificate(transport: XdsTransport) {
     let (backend, authority) = (HttpBackend::start("cart").await, Authority::new());
     let port = service_port();
     let rules: Vec<String> = RULES
@@ -58,7 +58,7 @@ async fn callers_are_told_apart_by_certificate(transport: Transport) {
         .collect();
     let documents = [inbound(port, "HTTP", backend.port()), mode("PERMISSIVE"), policy(&rules.join("\n"))];
     let own = authority.workload("spiffe://cluster.local/ns/shop/sa/cart");
-    let secrets = Secrets::of_workload(&own, &authority);
+    let secrets = SdsSecrets::of_workload(&own, &authority);
     let mesh = Mesh::secured(transport, port, &documents, MESH, secrets).await;
     let caller = |name: &str| {
         let own = authority.workload(&format!("spiffe://{name}"));
@@ -85,7 +85,7 @@ async fn callers_are_told_apart_by_certificate(transport: Transport) {
     mesh.assert_settled().await;
 }
 
-async fn connections_are_told_apart_by_certificate(transport: Transport) {
+async fn connections_are_told_apart_by_certificate(transport: XdsTransport) {
     let (backend, authority) = (TcpBackend::start("store").await, Authority::new());
     let port = service_port();
     let rules = format!(
@@ -95,7 +95,7 @@ async fn connections_are_told_apart_by_certificate(transport: Transport) {
     );
     let documents = [inbound(port, "TCP", backend.port()), mode("STRICT"), policy(&rules)];
     let own = authority.workload("spiffe://cluster.local/ns/shop/sa/cart");
-    let secrets = Secrets::of_workload(&own, &authority);
+    let secrets = SdsSecrets::of_workload(&own, &authority);
     let mesh = Mesh::secured(transport, port, &documents, MESH, secrets).await;
     let echoes = async |name: &str| {
         let own = authority.workload(&format!("spiffe://{name}"));

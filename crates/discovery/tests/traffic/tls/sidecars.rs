@@ -1,10 +1,10 @@
 //! Two sidecars and the certificates between them.
 
-use testkit::agent::{Agent, Secrets};
 use testkit::backend::HttpBackend;
 use testkit::certificates::Authority;
 use testkit::client;
-use testkit::envoy::{Envoy, Transport};
+use testkit::envoy::{Envoy, XdsTransport};
+use testkit::sds::{SdsSecrets, SdsServer};
 use testkit::tls::{MESH_HTTP, TlsClient};
 use testkit::wait;
 
@@ -22,12 +22,12 @@ struct Pair {
     outbound: std::net::SocketAddr,
     backend: HttpBackend,
     authority: Authority,
-    _caller: (Envoy, Option<Agent>),
+    _caller: (Envoy, Option<SdsServer>),
 }
 
 impl Pair {
     /// The server shows the certificate of this service account of `shop`; the mesh expects `cart`.
-    async fn start(transport: Transport, account: &str, first: &str) -> Pair {
+    async fn start(transport: XdsTransport, account: &str, first: &str) -> Pair {
         let (backend, authority) = (HttpBackend::start("cart").await, Authority::new());
         let (port, inside) = (service_port(), service_port());
         let endpoint = format!(
@@ -36,11 +36,11 @@ impl Pair {
         );
         let documents = [service("cart", port, "HTTP", "http", &endpoint), inbound(inside, "HTTP", backend.port())];
         let own = authority.workload(&format!("spiffe://cluster.local/ns/shop/sa/{account}"));
-        let secrets = Secrets::of_workload(&own, &authority);
+        let secrets = SdsSecrets::of_workload(&own, &authority);
         let server = Mesh::secured(transport, inside, &documents, "{}\n", secrets).await;
         // It changes later, so it has a file of its own.
         server.discovery.write("mode.yaml", &mode(first));
-        let secrets = Secrets::of_workload(&authority.workload(CALLER), &authority);
+        let secrets = SdsSecrets::of_workload(&authority.workload(CALLER), &authority);
         let caller = envoy(caller(&server.discovery, transport), Some(secrets)).await;
         let outbound = ([127, 0, 0, 1], port).into();
         Pair { server, outbound, backend, authority, _caller: caller }
@@ -81,7 +81,7 @@ impl Pair {
     }
 }
 
-async fn modes_say_who_may_call_and_how(transport: Transport) {
+async fn modes_say_who_may_call_and_how(transport: XdsTransport) {
     let pair = Pair::start(transport, "cart", "STRICT").await;
     pair.calls_as(CALLER).await;
     pair.takes((None, Some(200))).await;
@@ -100,7 +100,7 @@ async fn modes_say_who_may_call_and_how(transport: Transport) {
     pair.server.assert_settled().await;
 }
 
-async fn server_with_another_identity_is_not_trusted(transport: Transport) {
+async fn server_with_another_identity_is_not_trusted(transport: XdsTransport) {
     let pair = Pair::start(transport, "impostor", "STRICT").await;
     // The server itself is up, and takes calls of those who do not ask who it is.
     pair.takes((None, Some(200))).await;

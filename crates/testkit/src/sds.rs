@@ -18,23 +18,23 @@ use xds::{Client, Control, Event, Options, Peer, ResourceSet};
 use crate::certificates::{Authority, Certificate};
 
 /// A running agent; gone on drop.
-pub struct Agent {
+pub struct SdsServer {
     address: SocketAddr,
     task: JoinHandle<()>,
 }
 
 /// What an agent has, by name.
 #[derive(Clone, Debug, Default)]
-pub struct Secrets(BTreeMap<String, Type>);
+pub struct SdsSecrets(BTreeMap<String, Type>);
 
-impl Secrets {
+impl SdsSecrets {
     /// The certificate of a workload and the roots it trusts, under the names that sidecars ask for.
-    pub fn of_workload(own: &Certificate, trusted: &Authority) -> Secrets {
-        Secrets::default().with_certificate("default", own).with_roots("ROOTCA", trusted)
+    pub fn of_workload(own: &Certificate, trusted: &Authority) -> SdsSecrets {
+        SdsSecrets::default().with_certificate("default", own).with_roots("ROOTCA", trusted)
     }
 
     #[must_use]
-    pub fn with_certificate(mut self, name: &str, certificate: &Certificate) -> Secrets {
+    pub fn with_certificate(mut self, name: &str, certificate: &Certificate) -> SdsSecrets {
         let pair = TlsCertificate {
             certificate_chain: inline(&certificate.chain),
             private_key: inline(&certificate.key),
@@ -45,7 +45,7 @@ impl Secrets {
     }
 
     #[must_use]
-    pub fn with_roots(mut self, name: &str, trusted: &Authority) -> Secrets {
+    pub fn with_roots(mut self, name: &str, trusted: &Authority) -> SdsSecrets {
         let context = CertificateValidationContext {
             trusted_ca: inline(&trusted.root()),
             ..CertificateValidationContext::default()
@@ -60,8 +60,8 @@ fn inline(text: &str) -> Option<DataSource> {
     Some(DataSource { specifier, ..DataSource::default() })
 }
 
-impl Agent {
-    pub async fn start(secrets: Secrets) -> Agent {
+impl SdsServer {
+    pub async fn start(secrets: SdsSecrets) -> SdsServer {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await;
         let listener = listener.unwrap_or_else(|e| panic!("could not listen: {e}"));
         let address = listener.local_addr().unwrap_or_else(|e| panic!("a bound socket has an address: {e}"));
@@ -69,14 +69,14 @@ impl Agent {
             .0
             .into_iter()
             .map(|(name, content)| Resource::new(name.as_str(), &Secret { name: name.clone(), r#type: Some(content) }));
-        let control = Arc::new(Held(Arc::new(ResourceSet::new(TypeUrl::SECRET, resources))));
+        let control = Arc::new(FixedSecrets(Arc::new(ResourceSet::new(TypeUrl::SECRET, resources))));
         let stop = CancellationToken::new();
         let routes = xds::routes(control, Options { identifier: "agent".to_owned(), stop, ..Options::default() });
         let server = tonic::transport::Server::builder().add_routes(routes);
         let task = tokio::spawn(async move {
             let _ = server.serve_with_incoming(TcpListenerStream::new(listener)).await;
         });
-        Agent { address, task }
+        SdsServer { address, task }
     }
 
     pub fn port(&self) -> u16 {
@@ -84,7 +84,7 @@ impl Agent {
     }
 }
 
-impl Drop for Agent {
+impl Drop for SdsServer {
     fn drop(&mut self) {
         self.task.abort();
     }
@@ -92,17 +92,17 @@ impl Drop for Agent {
 
 /// Secrets that never change.
 #[derive(Clone)]
-struct Held(Arc<ResourceSet>);
+struct FixedSecrets(Arc<ResourceSet>);
 
-impl Control for Held {
-    type Client = Held;
+impl Control for FixedSecrets {
+    type Client = FixedSecrets;
 
-    async fn connect(&self, _: Node, _: Peer) -> Result<Held, Status> {
+    async fn connect(&self, _: Node, _: Peer) -> Result<FixedSecrets, Status> {
         Ok(self.clone())
     }
 }
 
-impl Client for Held {
+impl Client for FixedSecrets {
     async fn changed(&mut self) {
         std::future::pending().await
     }

@@ -4,7 +4,7 @@
 use std::fs;
 use std::time::Duration;
 
-use discovery::wire::Server;
+use discovery::startup::Server;
 use model::config::Kind;
 use model::names::ServiceKey;
 use serde_json::{Value, json};
@@ -54,7 +54,7 @@ async fn only_the_named_namespaces_are_looked_at() {
     let wide = |asked: &String| {
         ["/api/v1/services?", "/api/v1/secrets?", "/v1/destinationrules?"].iter().any(|w| asked.contains(w))
     };
-    assert_eq!(proxy.asked().into_iter().filter(wide).collect::<Vec<_>>(), [""; 0], "looked beyond");
+    assert_eq!(proxy.requests().into_iter().filter(wide).collect::<Vec<_>>(), [""; 0], "looked beyond");
     // A part that is listed anew takes nothing from the others.
     api_server.delete("/api/v1/namespaces/two/services/web").await.unwrap();
     wait::until_within(Duration::from_secs(60), "the deletion", async || match seen(&server).0 {

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use testkit::discovery::{Discovery, Setup};
+use testkit::discovery::{DiscoveryOptions, DiscoveryProcess};
 use testkit::{client, wait};
 
 use crate::cluster::{cluster, create, is_left_out, made};
@@ -14,13 +14,17 @@ use crate::serving::{CLUSTER, follow, web};
 const PATIENCE: Duration = Duration::from_secs(60);
 const BINDING: &str = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings";
 
-async fn server(kubeconfig: &Path) -> Discovery {
+async fn server(kubeconfig: &Path) -> DiscoveryProcess {
     let args = vec!["--registries=Kubernetes".to_owned(), format!("--kubeconfig={}", kubeconfig.display())];
-    Discovery::start(env!("CARGO_BIN_EXE_pilot-discovery"), Setup { args, ..Setup::default() }).await
+    DiscoveryProcess::start(
+        env!("CARGO_BIN_EXE_pilot-discovery"),
+        DiscoveryOptions { args, ..DiscoveryOptions::default() },
+    )
+    .await
 }
 
 /// Waits until the page says this of the cluster.
-async fn until_state(server: &Discovery, state: &str) {
+async fn until_state(server: &DiscoveryProcess, state: &str) {
     wait::until_within(PATIENCE, state, async || {
         let page = client::get(server.monitoring(), "discovery", "/debug/sources").await?.json();
         let of_cluster = page.as_array().and_then(|all| all.iter().find(|one| one["source"] == "Kubernetes"));
@@ -90,7 +94,7 @@ async fn refused_watches_are_told_once_and_begin_when_they_are_allowed() {
     let kubeconfig = api_server.account("shop", "poor").await;
     let mut server = server(&kubeconfig).await;
     let refused = |asked: &[(String, bool)]| asked.iter().filter(|(what, no)| *no && what.ends_with("v1/pods")).count();
-    wait::until_within(PATIENCE, "several refusals", async || match refused(&api_server.asked_by_accounts()) {
+    wait::until_within(PATIENCE, "several refusals", async || match refused(&api_server.requests_by_accounts()) {
         0..4 => Err("only few".to_owned()),
         _ => Ok(()),
     })

@@ -36,19 +36,19 @@ use tokio_util::task::TaskTracker;
 use tracing::{info, warn};
 use xds::Budget;
 
-use crate::args::{Discovery, Keepalive};
+use crate::args::{DiscoveryFlags, KeepaliveFlags};
 use crate::connections::Connections;
-use crate::descriptors::Shares;
-use crate::grpc::Charged;
-use crate::http::{self, Hosts, Pages};
-use crate::listener::{Listener, Protocol, Terms};
+use crate::file_descriptors::ConnectionLimits;
+use crate::grpc::ChargedRoutes;
+use crate::http::{self, AllowedHosts, Pages};
+use crate::listener::{BoundSocket, ConnectionOptions, PortProtocol};
 use crate::registries::{self, Registries};
+use crate::runtimes::Runtimes;
 use crate::serve::housekeeping;
 use crate::serve::session::Pilot;
 use crate::serve::wanted;
 use crate::serve::world::World;
-use crate::stores::{self, Store};
-use crate::threads::Threads;
+use crate::stores::{self, ConfigStore};
 use crate::tls::Certificates;
 use crate::{grpc, kubernetes};
 
@@ -60,7 +60,7 @@ const FAREWELL: Duration = Duration::from_secs(2);
 
 /// Where the server really listens; `None` where a port is switched off.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Addresses {
+pub struct BoundAddresses {
     pub grpc: Option<SocketAddr>,
     pub secure_grpc: Option<SocketAddr>,
     pub http: Option<SocketAddr>,
@@ -69,20 +69,20 @@ pub struct Addresses {
 
 /// A server at work.
 pub struct Server {
-    pub addresses: Addresses,
+    pub addresses: BoundAddresses,
     pub pilot: Arc<Pilot>,
     sources: Vec<SourceTask>,
-    writing: Option<kubernetes::Writing>,
+    writing: Option<kubernetes::StatusWriterTask>,
     listeners: TaskTracker,
     stop: CancellationToken,
     /// Ends sources and the world, after the last stream.
     end: CancellationToken,
-    _threads: Threads,
+    _threads: Runtimes,
 }
 
 /// Serves until a signal asks to stop.
-pub async fn run(args: &Discovery, environment: Environment<'_>) -> Result<()> {
-    let mut signals = Signals::new()?;
+pub async fn run(args: &DiscoveryFlags, environment: Environment<'_>) -> Result<()> {
+    let mut signals = StopSignals::new()?;
     let server = start(args, environment).await?;
     signals.next().await;
     info!(at_most = ?args.shutdown_duration, "stopping");
@@ -94,16 +94,16 @@ pub async fn run(args: &Discovery, environment: Environment<'_>) -> Result<()> {
 }
 
 /// The signals that ask to stop.
-struct Signals {
+struct StopSignals {
     terminate: Signal,
     interrupt: Signal,
 }
 
-impl Signals {
-    fn new() -> Result<Signals> {
+impl StopSignals {
+    fn new() -> Result<StopSignals> {
         let terminate = signal(SignalKind::terminate()).context("could not wait for SIGTERM")?;
         let interrupt = signal(SignalKind::interrupt()).context("could not wait for SIGINT")?;
-        Ok(Signals { terminate, interrupt })
+        Ok(StopSignals { terminate, interrupt })
     }
 
     async fn next(&mut self) {
@@ -115,9 +115,9 @@ impl Signals {
 }
 
 /// Starts everything.
-pub async fn start(args: &Discovery, environment: Environment<'_>) -> Result<Server> {
+pub async fn start(args: &DiscoveryFlags, environment: Environment<'_>) -> Result<Server> {
     info!(version = version::line(), "starting");
-    args.set_aside.tell();
+    args.ignored_flags.log();
     let access = kubernetes::access(args, environment)?;
     if args.register_crds {
         kubernetes::install_definitions(access.clone()).await?;
@@ -133,7 +133,7 @@ pub async fn start(args: &Discovery, environment: Environment<'_>) -> Result<Ser
     let (stop, end) = (CancellationToken::new(), CancellationToken::new());
     let (cluster, knobs) = (settings.cluster.clone(), settings.knobs.clone());
     let world = World::start(settings, Arc::default(), end.clone());
-    let mut watching = Watching {
+    let mut watching = SourceStarter {
         changes: world.changes(),
         end: end.clone(),
         ids: BTreeSet::new(),
@@ -177,20 +177,20 @@ pub async fn start(args: &Discovery, environment: Environment<'_>) -> Result<Ser
     watching.start_fetching(&knobs, wanted);
     // What names things that must be fetched comes from config stores: the registries of a file are not waited for.
     tokio::spawn(wanted::follow(world.clone(), of_config, tell_wanted));
-    let Watching { running: sources, source_set, .. } = watching;
+    let SourceStarter { running: sources, source_set, .. } = watching;
     let writing = access
         .filter(|_| watches_kubernetes)
         .map(|access| kubernetes::write_back(args, environment, access, &world, source_set.clone(), end.clone()));
     let pilot = housekeeping::started(Pilot::new(world, source_set));
 
     let instance = environment("POD_NAME").or_else(|| environment("HOSTNAME")).unwrap_or_default();
-    let threads = Threads::start()?;
+    let threads = Runtimes::start()?;
     let budget = Budget::new(args.clients.allowance());
     let routes = grpc::routes(pilot.clone(), identifier(&instance), budget, threads.streams(), stop.clone());
-    let hosts = Hosts::new(&namespace(args, environment), &args.domain, &args.debug_hosts);
+    let hosts = AllowedHosts::new(&namespace(args, environment), &args.domain, &args.debug_hosts);
     let pages = Pages::new(pilot.clone(), hosts, stop.clone());
-    pages.answer_over_xds();
-    let ports = Ports::bind(args, certificates.is_some()).await?;
+    pages.serve_over_xds();
+    let ports = BoundPorts::bind(args, certificates.is_some()).await?;
     let addresses = ports.addresses();
     let listeners = ports.serve(&args.keepalive, routes, &pages, certificates, &threads.connections(), &stop);
     Ok(Server { addresses, pilot, sources, writing, listeners, stop, end, _threads: threads })
@@ -221,13 +221,13 @@ fn identifier(instance: &str) -> String {
 }
 
 /// Where this instance is.
-fn namespace(args: &Discovery, environment: Environment<'_>) -> String {
+fn namespace(args: &DiscoveryFlags, environment: Environment<'_>) -> String {
     let given = Some(args.namespace.clone()).filter(|name| !name.is_empty()).or_else(|| environment("POD_NAMESPACE"));
     given.unwrap_or_else(|| "istio-system".to_owned())
 }
 
 /// Settings that do not come from a watched file.
-fn settings(args: &Discovery, environment: Environment<'_>) -> Settings {
+fn settings(args: &DiscoveryFlags, environment: Environment<'_>) -> Settings {
     let (knobs, unreadable) = Knobs::read(environment);
     for name in unreadable {
         warn!(name, value = environment(name), "ignoring a variable that could not be read");
@@ -245,7 +245,7 @@ fn settings(args: &Discovery, environment: Environment<'_>) -> Settings {
 
 /// The registries to watch. One that is asked for and cannot be watched is an error that says what can be;
 /// but Kubernetes is upstream's default, so where no API server is known other things are served without it.
-fn registries(args: &Discovery, has_api_server: bool, has_stores: bool) -> Result<Vec<Registry>> {
+fn registries(args: &DiscoveryFlags, has_api_server: bool, has_stores: bool) -> Result<Vec<Registry>> {
     let is_default = args.registries == [Registry::Kubernetes.as_str()] && !has_api_server;
     let has_other = has_stores || args.registry_flags.config.is_some();
     if is_default && has_other {
@@ -270,7 +270,7 @@ fn registries(args: &Discovery, has_api_server: bool, has_stores: bool) -> Resul
 }
 
 /// Sources as they are started.
-struct Watching {
+struct SourceStarter {
     changes: mpsc::Sender<Batch>,
     end: CancellationToken,
     ids: BTreeSet<SourceId>,
@@ -278,7 +278,7 @@ struct Watching {
     source_set: SourceSet,
 }
 
-impl Watching {
+impl SourceStarter {
     /// A registry that flags describe is required.
     fn start_registry(&mut self, entry: &RegistryEntry, cluster: &ClusterId) -> Result<()> {
         let failed = |reason| anyhow!("could not watch a registry: {reason}");
@@ -294,13 +294,13 @@ impl Watching {
         self.start(config_file.beside(self.ids.clone()).with_stores(stores));
     }
 
-    fn start_store(&mut self, store: Store, number: usize) {
+    fn start_store(&mut self, store: ConfigStore, number: usize) {
         let id = store.id(number);
         match store {
-            Store::Folder(folder) => self.start(FileStore::new(&folder).named(id)),
-            Store::Xds(options) => self.start(XdsStore::new(options)),
-            Store::Mcp(options) => self.start(McpSink::new(options)),
-            Store::Kubernetes => {} // comes with its registry
+            ConfigStore::Folder(folder) => self.start(FileStore::new(&folder).named(id)),
+            ConfigStore::Xds(options) => self.start(XdsStore::new(options)),
+            ConfigStore::Mcp(options) => self.start(McpSink::new(options)),
+            ConfigStore::Kubernetes => {} // comes with its registry
         }
     }
 
@@ -328,21 +328,21 @@ impl Watching {
 }
 
 /// The bound ports; `None` where one is switched off.
-struct Ports {
-    grpc: Option<Listener>,
-    secure_grpc: Option<Listener>,
-    http: Option<Listener>,
-    monitoring: Option<Listener>,
+struct BoundPorts {
+    grpc: Option<BoundSocket>,
+    secure_grpc: Option<BoundSocket>,
+    http: Option<BoundSocket>,
+    monitoring: Option<BoundSocket>,
 }
 
-impl Ports {
+impl BoundPorts {
     /// Binds them all before the first is served: a server with half of its ports is no server.
-    async fn bind(args: &Discovery, has_certificates: bool) -> Result<Ports> {
+    async fn bind(args: &DiscoveryFlags, has_certificates: bool) -> Result<BoundPorts> {
         if !has_certificates && !args.secure_grpc_addr.is_empty() {
             info!("the secure gRPC port is off: neither --tlsCertFile nor --tlsKeyFile is given");
         }
         let secure = if has_certificates { &*args.secure_grpc_addr } else { "" };
-        Ok(Ports {
+        Ok(BoundPorts {
             grpc: bind("grpc", &args.grpc_addr).await?,
             secure_grpc: bind("secureGRPC", secure).await?,
             http: bind("http", &args.http_addr).await?,
@@ -350,9 +350,9 @@ impl Ports {
         })
     }
 
-    fn addresses(&self) -> Addresses {
-        let address = |listener: &Option<Listener>| listener.as_ref().map(Listener::address);
-        Addresses {
+    fn addresses(&self) -> BoundAddresses {
+        let address = |listener: &Option<BoundSocket>| listener.as_ref().map(BoundSocket::address);
+        BoundAddresses {
             grpc: address(&self.grpc),
             secure_grpc: address(&self.secure_grpc),
             http: address(&self.http),
@@ -362,18 +362,19 @@ impl Ports {
 
     fn serve(
         self,
-        keepalive: &Keepalive,
-        routes: Charged,
+        keepalive: &KeepaliveFlags,
+        routes: ChargedRoutes,
         pages: &Pages,
         certificates: Option<Arc<Certificates>>,
         threads: &Handle,
         stop: &CancellationToken,
     ) -> TaskTracker {
-        let shares = Shares::now();
+        let shares = ConnectionLimits::now();
         let ping = Some((keepalive.interval, keepalive.timeout));
         let connections = Connections::of_streams("xds", shares.xds);
-        let terms = Terms { protocol: Protocol::Grpc, ping, age: keepalive.max_connection_age, connections };
-        let pages_on = |name: &'static str| Terms::pages(Connections::of_pages(name, shares.pages));
+        let terms =
+            ConnectionOptions { protocol: PortProtocol::Grpc, ping, age: keepalive.max_connection_age, connections };
+        let pages_on = |name: &'static str| ConnectionOptions::pages(Connections::of_pages(name, shares.pages));
         let tasks = TaskTracker::new();
         if let Some(listener) = self.grpc {
             tasks.spawn_on(listener.serve(routes.clone(), terms.clone(), None, stop.clone()), threads);
@@ -396,9 +397,9 @@ impl Ports {
 }
 
 /// Binds one port; an empty address switches it off.
-async fn bind(name: &'static str, address: &str) -> Result<Option<Listener>> {
+async fn bind(name: &'static str, address: &str) -> Result<Option<BoundSocket>> {
     if address.is_empty() {
         return Ok(None);
     }
-    Listener::bind(name, address).await.map(Some)
+    BoundSocket::bind(name, address).await.map(Some)
 }

@@ -9,16 +9,16 @@ const FOR_CONNECTIONS: usize = 2;
 
 /// Two runtimes beside the one that everything else is on.
 #[derive(Debug)]
-pub(crate) struct Threads {
+pub(crate) struct Runtimes {
     connections: Option<Runtime>,
     streams: Option<Runtime>,
 }
 
-impl Threads {
-    pub(crate) fn start() -> Result<Threads> {
+impl Runtimes {
+    pub(crate) fn start() -> Result<Runtimes> {
         // Costly work takes turns, at most one for each core; one thread more is for all that is not costly.
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        Ok(Threads {
+        Ok(Runtimes {
             connections: Some(runtime("connections", FOR_CONNECTIONS)?),
             streams: Some(runtime("streams", cores + 1)?),
         })
@@ -39,7 +39,7 @@ fn runtime(name: &str, threads: usize) -> Result<Runtime> {
     builder.build().with_context(|| format!("could not start threads for {name}"))
 }
 
-impl Drop for Threads {
+impl Drop for Runtimes {
     /// A runtime must not be waited for where others run.
     fn drop(&mut self) {
         for runtime in [self.connections.take(), self.streams.take()].into_iter().flatten() {

@@ -6,18 +6,18 @@ use std::sync::{Arc, Mutex, PoisonError};
 use api::{Resource, TypeUrl};
 use serde_json::Value;
 
-use super::{Case, KINDS, Proxy};
+use super::{Case, CaseProxy, KINDS};
 use crate::canonical;
 
 /// The server under test, loaded with one case: what it answers a proxy that subscribes to
 /// these names of a type. No names means all there are.
-pub type Answers = Box<dyn Fn(&Proxy, &TypeUrl, &[String]) -> Vec<Resource>>;
+pub type ResourceLookup = Box<dyn Fn(&CaseProxy, &TypeUrl, &[String]) -> Vec<Resource>>;
 
 /// Canonical forms by type and content: most resources are the same in many cases.
 #[derive(Default)]
-pub(super) struct Forms(Mutex<BTreeMap<(TypeUrl, api::Version), Arc<Value>>>);
+pub(super) struct CanonicalForms(Mutex<BTreeMap<(TypeUrl, api::Version), Arc<Value>>>);
 
-impl Forms {
+impl CanonicalForms {
     pub(super) fn of(&self, kind: &TypeUrl, resource: &Resource) -> Arc<Value> {
         let key = (kind.clone(), resource.version);
         if let Some(known) = self.lock().get(&key) {
@@ -34,11 +34,11 @@ impl Forms {
 }
 
 /// Canonical answers by type.
-pub(super) type Got = BTreeMap<&'static str, Vec<Arc<Value>>>;
+pub(super) type FetchedResources = BTreeMap<&'static str, Vec<Arc<Value>>>;
 
 /// Every answer that Envoy would ask for: names follow from the answers before.
-pub(super) fn ask(answers: &Answers, proxy: &Proxy, forms: &Forms) -> Got {
-    let mut got = Got::new();
+pub(super) fn fetch(answers: &ResourceLookup, proxy: &CaseProxy, forms: &CanonicalForms) -> FetchedResources {
+    let mut got = FetchedResources::new();
     let mut wanted: BTreeMap<TypeUrl, BTreeSet<String>> = BTreeMap::new();
     for (name, kind) in KINDS {
         let names: Vec<String> = wanted.remove(&kind).unwrap_or_default().into_iter().collect();
@@ -59,14 +59,14 @@ pub(super) fn ask(answers: &Answers, proxy: &Proxy, forms: &Forms) -> Got {
 
 /// Answers of these types alone, asked for by the recorded names: for work on one type while
 /// the one that would name its resources is not written yet.
-pub(super) fn ask_recorded(
-    answers: &Answers,
+pub(super) fn fetch_recorded(
+    answers: &ResourceLookup,
     case: &Case,
-    proxy: &Proxy,
-    forms: &Forms,
+    proxy: &CaseProxy,
+    forms: &CanonicalForms,
     wanted: impl Fn(&str) -> bool,
-) -> Got {
-    let mut got = Got::new();
+) -> FetchedResources {
+    let mut got = FetchedResources::new();
     for (name, kind) in KINDS.into_iter().filter(|(name, _)| wanted(name)) {
         let recorded = case.expected(&proxy.name, &kind);
         if recorded.is_empty() {

@@ -8,7 +8,7 @@ use tracing::{info, warn};
 const USUAL: usize = 1024;
 
 /// Raises the soft limit as far as the hard one allows.
-pub fn raise() {
+pub fn raise_limit() {
     let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE) else { return };
     match setrlimit(Resource::RLIMIT_NOFILE, hard, hard) {
         Ok(()) => info!(limit = hard, before = soft, "limit of open files"),
@@ -18,38 +18,38 @@ pub fn raise() {
 
 /// How many connections each kind of port may have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Shares {
+pub(crate) struct ConnectionLimits {
     /// Both xDS ports together.
     pub(crate) xds: usize,
     /// Each port of pages.
     pub(crate) pages: usize,
 }
 
-impl Shares {
-    pub(crate) fn now() -> Shares {
+impl ConnectionLimits {
+    pub(crate) fn now() -> ConnectionLimits {
         let limit =
             getrlimit(Resource::RLIMIT_NOFILE).map_or(USUAL, |(soft, _)| usize::try_from(soft).unwrap_or(usize::MAX));
-        Shares::of(limit)
+        ConnectionLimits::of(limit)
     }
 
     /// An eighth for everything that is no connection of a client, a sixteenth for each port of pages, up to what
     /// these can use; the rest is for xDS.
-    fn of(limit: usize) -> Shares {
+    fn of(limit: usize) -> ConnectionLimits {
         let others = (limit / 8).clamp(64, 2048);
         let pages = (limit / 16).clamp(16, 1024);
-        Shares { xds: limit.saturating_sub(others + 2 * pages).max(16), pages }
+        ConnectionLimits { xds: limit.saturating_sub(others + 2 * pages).max(16), pages }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::Shares;
+    use super::ConnectionLimits;
 
     #[test]
     fn most_descriptors_are_for_xds() {
-        assert_eq!(Shares::of(1024), Shares { xds: 768, pages: 64 });
-        assert_eq!(Shares::of(20_000), Shares { xds: 15_904, pages: 1024 });
-        assert_eq!(Shares::of(1 << 20), Shares { xds: (1 << 20) - 4096, pages: 1024 });
-        assert_eq!(Shares::of(64), Shares { xds: 16, pages: 16 });
+        assert_eq!(ConnectionLimits::of(1024), ConnectionLimits { xds: 768, pages: 64 });
+        assert_eq!(ConnectionLimits::of(20_000), ConnectionLimits { xds: 15_904, pages: 1024 });
+        assert_eq!(ConnectionLimits::of(1 << 20), ConnectionLimits { xds: (1 << 20) - 4096, pages: 1024 });
+        assert_eq!(ConnectionLimits::of(64), ConnectionLimits { xds: 16, pages: 16 });
     }
 }

@@ -3,10 +3,10 @@
 use std::fs;
 use std::time::Duration;
 
-use testkit::discovery::{Discovery, Setup};
+use testkit::discovery::{DiscoveryOptions, DiscoveryProcess};
 use testkit::{client, ports, wait};
 
-async fn start(required: bool) -> Discovery {
+async fn start(required: bool) -> DiscoveryProcess {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("registries.yaml");
     let nobody = format!("http://127.0.0.1:{}", ports::free());
@@ -15,7 +15,11 @@ async fn start(required: bool) -> Discovery {
     );
     fs::write(&file, text).expect("a file");
     let args = vec![format!("--registryConfig={}", file.display())];
-    Discovery::start_unready(env!("CARGO_BIN_EXE_pilot-discovery"), Setup { args, ..Setup::default() }).await
+    DiscoveryProcess::start_unready(
+        env!("CARGO_BIN_EXE_pilot-discovery"),
+        DiscoveryOptions { args, ..DiscoveryOptions::default() },
+    )
+    .await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -8,35 +8,35 @@ use tokio::sync::watch;
 use tokio::task::{AbortHandle, JoinSet};
 
 /// The address that it leads to; `None` while it is cut or leads nowhere yet.
-type Target = Option<SocketAddr>;
+type ForwardTarget = Option<SocketAddr>;
 
-pub struct Cable {
+pub struct TcpForwarder {
     address: SocketAddr,
-    target: watch::Sender<Target>,
+    target: watch::Sender<ForwardTarget>,
     accepting: AbortHandle,
 }
 
-impl Cable {
+impl TcpForwarder {
     /// A cable that leads nowhere yet: whoever comes is sent away.
-    pub async fn laid() -> Cable {
+    pub async fn start() -> TcpForwarder {
         let bound = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await;
         let listener = bound.unwrap_or_else(|e| panic!("could not listen: {e}"));
         let address = listener.local_addr().unwrap_or_else(|e| panic!("no address: {e}"));
-        let (target, leads_to) = watch::channel(None);
+        let (target, targets) = watch::channel(None);
         let accepting = tokio::spawn(async move {
             let mut open = JoinSet::new();
             while let Ok((stream, _)) = listener.accept().await {
-                open.spawn(carry(stream, leads_to.clone()));
+                open.spawn(forward(stream, targets.clone()));
             }
         });
-        Cable { address, target, accepting: accepting.abort_handle() }
+        TcpForwarder { address, target, accepting: accepting.abort_handle() }
     }
 
     pub fn url(&self) -> String {
         format!("http://{}", self.address)
     }
 
-    pub fn lead_to(&self, address: SocketAddr) {
+    pub fn forward_to(&self, address: SocketAddr) {
         self.target.send_replace(Some(address));
     }
 
@@ -46,16 +46,16 @@ impl Cable {
     }
 }
 
-async fn carry(mut inner: TcpStream, mut leads_to: watch::Receiver<Target>) {
-    let Some(address) = *leads_to.borrow_and_update() else { return };
+async fn forward(mut inner: TcpStream, mut targets: watch::Receiver<ForwardTarget>) {
+    let Some(address) = *targets.borrow_and_update() else { return };
     let Ok(mut outer) = TcpStream::connect(address).await else { return };
     tokio::select! {
-        _ = leads_to.changed() => {}
+        _ = targets.changed() => {}
         _ = copy_bidirectional(&mut inner, &mut outer) => {}
     }
 }
 
-impl Drop for Cable {
+impl Drop for TcpForwarder {
     fn drop(&mut self) {
         // Its connections are in the same task's set, and end with it.
         self.accepting.abort();

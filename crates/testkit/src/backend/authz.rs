@@ -19,27 +19,27 @@ use prost::Message;
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 
-use super::{Running, listen};
+use super::{ServeTask, listen};
 
 /// The header that is looked at, and what it must say.
-pub const TICKET: (&str, &str) = ("x-let-me", "in");
+pub const ALLOW_HEADER: (&str, &str) = ("x-let-me", "in");
 
 const CHECK: &str = "/envoy.service.auth.v3.Authorization/Check";
 const PERMISSION_DENIED: i32 = 7;
 
 /// Gone on drop.
-pub struct Checker {
+pub struct AuthzBackend {
     address: SocketAddr,
-    asked: Arc<AtomicU64>,
-    _task: Running,
+    checks: Arc<AtomicU64>,
+    _task: ServeTask,
 }
 
-impl Checker {
-    pub async fn start() -> Checker {
+impl AuthzBackend {
+    pub async fn start() -> AuthzBackend {
         let (listener, address) = listen((Ipv4Addr::LOCALHOST, 0).into()).await;
-        let asked = Arc::default();
-        let task = Running(tokio::spawn(serve(listener, Arc::clone(&asked))));
-        Checker { address, asked, _task: task }
+        let checks = Arc::default();
+        let task = ServeTask(tokio::spawn(serve(listener, Arc::clone(&checks))));
+        AuthzBackend { address, checks, _task: task }
     }
 
     pub fn port(&self) -> u16 {
@@ -47,18 +47,18 @@ impl Checker {
     }
 
     /// How often it was asked.
-    pub fn asked(&self) -> u64 {
-        self.asked.load(Ordering::SeqCst)
+    pub fn checks(&self) -> u64 {
+        self.checks.load(Ordering::SeqCst)
     }
 }
 
-async fn serve(listener: TcpListener, asked: Arc<AtomicU64>) {
+async fn serve(listener: TcpListener, checks: Arc<AtomicU64>) {
     let mut connections = JoinSet::new();
     while let Ok((stream, _)) = listener.accept().await {
-        let asked = Arc::clone(&asked);
+        let checks = Arc::clone(&checks);
         connections.spawn(async move {
             let service = service_fn(move |request| {
-                asked.fetch_add(1, Ordering::SeqCst);
+                checks.fetch_add(1, Ordering::SeqCst);
                 answer(request)
             });
             let _ = auto::Builder::new(TokioExecutor::new()).serve_connection(TokioIo::new(stream), service).await;
@@ -67,11 +67,11 @@ async fn serve(listener: TcpListener, asked: Arc<AtomicU64>) {
     }
 }
 
-type Answer = Response<BoxBody<Bytes, Infallible>>;
+type AuthzResponse = Response<BoxBody<Bytes, Infallible>>;
 
-async fn answer(request: Request<Incoming>) -> Result<Answer, Infallible> {
+async fn answer(request: Request<Incoming>) -> Result<AuthzResponse, Infallible> {
     if request.uri().path() != CHECK {
-        let is_let_in = request.headers().get(TICKET.0).is_some_and(|value| value == TICKET.1);
+        let is_let_in = request.headers().get(ALLOW_HEADER.0).is_some_and(|value| value == ALLOW_HEADER.1);
         let mut response = Response::new(Full::new(Bytes::from_static(b"asked")).boxed());
         *response.status_mut() = if is_let_in { StatusCode::OK } else { StatusCode::FORBIDDEN };
         return Ok(response);
@@ -79,11 +79,12 @@ async fn answer(request: Request<Incoming>) -> Result<Answer, Infallible> {
     let body = request.into_body().collect().await.map(|body| body.to_bytes()).unwrap_or_default();
     let check = CheckRequest::decode(body.get(5..).unwrap_or_default()).unwrap_or_default();
     let headers = check.attributes.and_then(|a| a.request).and_then(|r| r.http).unwrap_or_default().headers;
-    let code = if headers.get(TICKET.0).is_some_and(|value| value == TICKET.1) { 0 } else { PERMISSION_DENIED };
-    Ok(grpc(&CheckResponse { status: Some(Verdict { code }) }))
+    let code =
+        if headers.get(ALLOW_HEADER.0).is_some_and(|value| value == ALLOW_HEADER.1) { 0 } else { PERMISSION_DENIED };
+    Ok(grpc(&CheckResponse { status: Some(CheckStatus { code }) }))
 }
 
-fn grpc(message: &impl Message) -> Answer {
+fn grpc(message: &impl Message) -> AuthzResponse {
     let mut frame = BytesMut::new();
     frame.put_u8(0);
     frame.put_u32(u32::try_from(message.encoded_len()).unwrap_or_default());
@@ -106,17 +107,17 @@ struct CheckRequest {
 #[derive(Clone, PartialEq, Message)]
 struct Attributes {
     #[prost(message, optional, tag = "4")]
-    request: Option<Asked>,
+    request: Option<CheckedRequest>,
 }
 
 #[derive(Clone, PartialEq, Message)]
-struct Asked {
+struct CheckedRequest {
     #[prost(message, optional, tag = "2")]
-    http: Option<HttpAsked>,
+    http: Option<CheckedHttpRequest>,
 }
 
 #[derive(Clone, PartialEq, Message)]
-struct HttpAsked {
+struct CheckedHttpRequest {
     #[prost(btree_map = "string, string", tag = "3")]
     headers: BTreeMap<String, String>,
 }
@@ -124,11 +125,11 @@ struct HttpAsked {
 #[derive(Clone, PartialEq, Message)]
 struct CheckResponse {
     #[prost(message, optional, tag = "1")]
-    status: Option<Verdict>,
+    status: Option<CheckStatus>,
 }
 
 #[derive(Clone, PartialEq, Message)]
-struct Verdict {
+struct CheckStatus {
     #[prost(int32, tag = "1")]
     code: i32,
 }

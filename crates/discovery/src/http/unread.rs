@@ -15,44 +15,44 @@ const KIB: usize = 1024;
 
 /// Room for pages that are being read.
 #[derive(Clone, Debug)]
-pub(super) struct Outgoing {
+pub(super) struct UnreadPages {
     room: Arc<Semaphore>,
     kib: usize,
 }
 
 /// Other pages take all the room.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Full;
+pub(super) struct NoRoom;
 
 /// A page that takes up room until its last reader is done.
-struct Held {
+struct UnreadPage {
     text: Bytes,
     _room: OwnedSemaphorePermit,
 }
 
-impl AsRef<[u8]> for Held {
+impl AsRef<[u8]> for UnreadPage {
     fn as_ref(&self) -> &[u8] {
         &self.text
     }
 }
 
-impl Outgoing {
-    pub(super) fn new(bytes: usize) -> Outgoing {
+impl UnreadPages {
+    pub(super) fn new(bytes: usize) -> UnreadPages {
         let kib = bytes.div_ceil(KIB).min(Semaphore::MAX_PERMITS);
-        Outgoing { room: Arc::new(Semaphore::new(kib)), kib }
+        UnreadPages { room: Arc::new(Semaphore::new(kib)), kib }
     }
 
     /// The page with its room, once there is some. One that is larger than all the room goes out alone.
-    pub(super) async fn hold(&self, text: Bytes) -> Result<Bytes, Full> {
+    pub(super) async fn hold(&self, text: Bytes) -> Result<Bytes, NoRoom> {
         let room = self.room.clone().acquire_many_owned(self.needed(&text));
-        let room = timeout(PATIENCE, room).await.ok().and_then(Result::ok).ok_or(Full)?;
-        Ok(Bytes::from_owner(Held { text, _room: room }))
+        let room = timeout(PATIENCE, room).await.ok().and_then(Result::ok).ok_or(NoRoom)?;
+        Ok(Bytes::from_owner(UnreadPage { text, _room: room }))
     }
 
     /// The page with its room if there is some now.
-    pub(super) fn try_hold(&self, text: Bytes) -> Result<Bytes, Full> {
-        let room = self.room.clone().try_acquire_many_owned(self.needed(&text)).map_err(|_| Full)?;
-        Ok(Bytes::from_owner(Held { text, _room: room }))
+    pub(super) fn try_hold(&self, text: Bytes) -> Result<Bytes, NoRoom> {
+        let room = self.room.clone().try_acquire_many_owned(self.needed(&text)).map_err(|_| NoRoom)?;
+        Ok(Bytes::from_owner(UnreadPage { text, _room: room }))
     }
 
     fn needed(&self, text: &Bytes) -> u32 {
@@ -62,23 +62,23 @@ impl Outgoing {
 
 #[cfg(test)]
 mod tests {
-    use super::{Bytes, Full, Outgoing};
+    use super::{Bytes, NoRoom, UnreadPages};
 
     #[tokio::test]
     async fn hole_12_pages_in_flight_are_bounded_and_make_room_when_read() {
-        let outgoing = Outgoing::new(100 * 1024);
+        let outgoing = UnreadPages::new(100 * 1024);
         let page = || Bytes::from(vec![b'x'; 60 * 1024]);
         let first = outgoing.hold(page()).await.unwrap();
-        assert_eq!(outgoing.try_hold(page()), Err(Full));
+        assert_eq!(outgoing.try_hold(page()), Err(NoRoom));
         let part = first.slice(10..20);
         drop(first);
-        assert_eq!(outgoing.try_hold(page()), Err(Full), "a part of it is still read");
+        assert_eq!(outgoing.try_hold(page()), Err(NoRoom), "a part of it is still read");
         drop(part);
         let second = outgoing.try_hold(page()).unwrap();
         assert_eq!(second.len(), 60 * 1024);
         drop(second);
         let large = outgoing.try_hold(Bytes::from(vec![b'x'; 200 * 1024])).expect("a large page goes out alone");
-        assert_eq!(outgoing.try_hold(Bytes::from_static(b"x")), Err(Full));
+        assert_eq!(outgoing.try_hold(Bytes::from_static(b"x")), Err(NoRoom));
         drop(large);
     }
 }

@@ -5,11 +5,11 @@ use model::problem::Severity;
 use serde_json::{Value, json};
 use sources::health::{SourceReport, SourceState};
 
-use super::{Answer, Asked, Pages, time};
+use super::{PageQuery, PageResponse, Pages, time};
 use crate::serve::quarantine::Affected;
 
 /// Everything that is wrong with what sources read.
-pub(super) fn problems(pages: &Pages, _: &Asked) -> Answer {
+pub(super) fn problems(pages: &Pages, _: &PageQuery) -> PageResponse {
     let epoch = pages.pilot().world().now();
     let of_all = epoch.snapshot.problems.iter().flat_map(|(source, list)| list.iter().map(move |p| (source, p)));
     let found = of_all.map(|(source, problem)| {
@@ -26,18 +26,18 @@ pub(super) fn problems(pages: &Pages, _: &Asked) -> Answer {
             "message": &*problem.message,
         })
     });
-    Answer::json(found.collect())
+    PageResponse::json(found.collect())
 }
 
 /// What is likely wrong although each object is good by itself.
-pub(super) fn analyze(pages: &Pages, _: &Asked) -> Answer {
+pub(super) fn analyze(pages: &Pages, _: &PageQuery) -> PageResponse {
     let epoch = pages.pilot().world().now();
-    Answer::json(analysis::analyze(&epoch.snapshot).iter().map(analysis::Finding::to_json).collect())
+    PageResponse::json(analysis::analyze(&epoch.snapshot).iter().map(analysis::Finding::to_json).collect())
 }
 
 /// The health of every source.
-pub(super) fn sources(pages: &Pages, _: &Asked) -> Answer {
-    Answer::json(pages.sources().iter().map(|health| shown(health.report())).collect())
+pub(super) fn sources(pages: &Pages, _: &PageQuery) -> PageResponse {
+    PageResponse::json(pages.sources().iter().map(|health| shown(health.report())).collect())
 }
 
 fn shown(report: SourceReport) -> Value {
@@ -66,13 +66,13 @@ fn shown(report: SourceReport) -> Value {
 }
 
 /// How much is shared between clients.
-pub(super) fn cachez(pages: &Pages, _: &Asked) -> Answer {
+pub(super) fn cachez(pages: &Pages, _: &PageQuery) -> PageResponse {
     let views = pages.pilot().views();
-    Answer::json(json!({"renderings": views.renderings().len(), "views": views.len()}))
+    PageResponse::json(json!({"renderings": views.renderings().len(), "views": views.len()}))
 }
 
 /// Objects and resources whose current version some client refused.
-pub(super) fn quarantinez(pages: &Pages, _: &Asked) -> Answer {
+pub(super) fn quarantinez(pages: &Pages, _: &PageQuery) -> PageResponse {
     let (register, epoch) = (pages.pilot().register(), pages.pilot().world().now());
     let objects = register.objects(&epoch.snapshot).into_iter().map(|(key, pin, affected)| {
         let place = pin.bad.as_ref().and_then(|bad| bad.meta.place.as_ref());
@@ -87,7 +87,7 @@ pub(super) fn quarantinez(pages: &Pages, _: &Asked) -> Answer {
         shown["resource"] = json!(&*name);
         shown
     });
-    Answer::json(json!({"objects": objects.collect::<Value>(), "resources": resources.collect::<Value>()}))
+    PageResponse::json(json!({"objects": objects.collect::<Value>(), "resources": resources.collect::<Value>()}))
 }
 
 fn refusal(affected: &Affected) -> Value {
