@@ -9,7 +9,6 @@ use sources::registry::config::GoDuration;
 use sources::registry::eureka::EurekaOptions;
 use testkit::eureka::{Eureka, Instance};
 use testkit::forwarder::TcpForwarder;
-use testkit::forwarder::TcpForwarder;
 use testkit::servers;
 
 use crate::eureka::{adapter, options};
