@@ -179,8 +179,8 @@ impl Metrics {
                 Change::WorkloadApplied(_) | Change::WorkloadDeleted(_) => eds += 1,
                 Change::Namespace(..)
                 | Change::Credential(..)
-                | Change::Keys(..)
-                | Change::Conflicts(_)
+                | Change::KeySet(..)
+                | Change::ConflictSettings(_)
                 | Change::Renew
                 | Change::Problems(_)
                 | Change::Synced => {}

@@ -6,7 +6,7 @@ use api::envoy::config::core::v3::Node;
 use api::{Resource, TypeUrl};
 use model::change::{Batch, Change, SourceId};
 use model::config::Object;
-use model::proxy::{BadNode, Proxy};
+use model::proxy::{InvalidNode, Proxy};
 use model::settings::Settings;
 use model::snapshot::Snapshot;
 use scope::View;
@@ -39,7 +39,7 @@ impl Offline {
     }
 
     /// What a client with this node is served.
-    pub fn cut(&self, node: &Node) -> Result<Cut, BadNode> {
+    pub fn cut(&self, node: &Node) -> Result<Cut, InvalidNode> {
         let proxy = Proxy::from_node(node)?;
         let proxy = Arc::new(identity::resolved(&self.world, &proxy).into_owned());
         let inbound = inbound::targets(&self.world, &proxy);
@@ -47,7 +47,7 @@ impl Offline {
     }
 
     /// Resources of one kind that a client with this node is served: those named, or all where none is named.
-    pub fn resources(&self, node: &Node, kind: &TypeUrl, names: &[String]) -> Result<Vec<Resource>, BadNode> {
+    pub fn resources(&self, node: &Node, kind: &TypeUrl, names: &[String]) -> Result<Vec<Resource>, InvalidNode> {
         let Some(set) = self.cut(node)?.set(kind) else { return Ok(Vec::new()) };
         Ok(match names {
             [] => set.resources().to_vec(),

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow, bail};
-use model::conflict::Conflicts;
+use model::conflict::ConflictSettings;
 use model::service::Registry;
 use sources::disk;
 use sources::registry::config::{Adapter, RegistryConfig, RegistryEntry};
@@ -20,7 +20,7 @@ pub(crate) struct Registries {
     pub(crate) entries: Vec<RegistryEntry>,
     /// The file that describes others, and what it said at the start.
     pub(crate) file: Option<(PathBuf, RegistryConfig)>,
-    pub(crate) conflicts: Conflicts,
+    pub(crate) conflicts: ConflictSettings,
 }
 
 /// Reads the file and the flags. A registry that the file describes is watched whether or not `--registries`

@@ -10,11 +10,11 @@ use std::time::Duration;
 use anyhow::{Context, Result, anyhow, bail};
 use cli::version;
 use model::change::{Batch, SourceId};
-use model::conflict::Conflicts;
+use model::conflict::ConflictSettings;
+use model::fetch_requests::FetchRequests;
 use model::names::{ClusterId, Str};
 use model::service::Registry;
 use model::settings::{Knobs, Settings};
-use model::wanted::Wanted;
 use sources::fetch::jwks::Jwks;
 use sources::http::AddressPolicy;
 use sources::mesh;
@@ -126,7 +126,7 @@ pub async fn start(args: &DiscoveryFlags, environment: Environment<'_>) -> Resul
     let registries = registries(args, access.is_some(), !stores.is_empty())?;
     let Registries { entries, file, conflicts } = registries::read(args, &registries)?;
     let order: Vec<Str> = stores.iter().enumerate().map(|(number, store)| store.id(number).0).collect();
-    let conflicts = Conflicts { stores: order.clone(), ..conflicts };
+    let conflicts = ConflictSettings { stores: order.clone(), ..conflicts };
     let settings = Settings { conflicts, ..settings(args, environment) };
     let certificates = Certificates::load(&args.tls)?;
 
@@ -317,7 +317,7 @@ impl SourceStarter {
     }
 
     /// Starts what fetches things that the other sources' objects name.
-    fn start_fetching(&mut self, knobs: &Knobs, wanted: watch::Receiver<Option<Wanted>>) {
+    fn start_fetching(&mut self, knobs: &Knobs, wanted: watch::Receiver<Option<FetchRequests>>) {
         let reach = AddressPolicy::Except {
             allowed: knobs.allowed_key_blocks.clone(),
             blocked: knobs.blocked_key_blocks.clone(),

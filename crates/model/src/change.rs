@@ -5,14 +5,14 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::config::{Key, Object};
-use crate::conflict::Conflicts;
+use crate::conflict::ConflictSettings;
 use crate::endpoint::Endpoint;
+use crate::fetch_requests::KeySource;
 use crate::labels::Labels;
 use crate::names::{CredentialKey, Namespace, ServiceKey, Str};
 use crate::problem::Problem;
 use crate::service::Service;
 use crate::settings::{Mesh, Networks};
-use crate::wanted::KeySource;
 use crate::workload::{Workload, WorkloadKey};
 
 /// Who speaks, such as `files`, `memory` or `consul/dc1`.
@@ -44,9 +44,9 @@ pub enum Change {
     Mesh(Mesh),
     Networks(Networks),
     /// What holds between sources that have the same things.
-    Conflicts(Box<Conflicts>),
+    ConflictSettings(Box<ConflictSettings>),
     /// The keys of an issuer of tokens; `None` where they are no longer wanted.
-    Keys(KeySource, Option<Str>),
+    KeySet(KeySource, Option<Str>),
     /// Nothing changed, but everything is to be made again.
     Renew,
     /// All that is wrong in this source's input now; replaces what it said before.
@@ -61,52 +61,52 @@ pub struct Credential {
     /// Names of the entries that are not empty.
     pub entries: BTreeSet<Str>,
     /// Why its certificate and key cannot be served, if they cannot.
-    pub fault: Option<Str>,
+    pub key_pair_error: Option<Str>,
     /// Why there is no certificate of an authority in it, if there is none.
-    pub authority_fault: Option<Str>,
+    pub ca_error: Option<Str>,
     /// Why the certificate of an authority cannot be read, if it cannot.
-    pub bundle_fault: Option<Str>,
+    pub ca_bundle_error: Option<Str>,
     /// Its certificate and key, where they can be served.
-    pub pair: Option<Pair>,
+    pub key_pair: Option<KeyPair>,
     /// Certificates of an authority, where they can be served.
-    pub authority: Option<Authority>,
+    pub ca: Option<CaCertificates>,
 }
 
 /// A certificate with its key.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Pair {
-    pub certificate: Hidden,
-    pub key: Hidden,
+pub struct KeyPair {
+    pub certificate: SecretBytes,
+    pub key: SecretBytes,
     /// What the authority says of the certificate, to be shown with it.
-    pub staple: Option<Hidden>,
+    pub ocsp_staple: Option<SecretBytes>,
 }
 
 /// Whose certificates are trusted.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Authority {
-    pub certificates: Hidden,
+pub struct CaCertificates {
+    pub certificates: SecretBytes,
     /// Certificates of it that are trusted no more.
-    pub revoked: Option<Hidden>,
+    pub crl: Option<SecretBytes>,
 }
 
 /// Bytes that no log and no debug page shows.
 #[derive(Clone, PartialEq, Eq, Hash)]
-pub struct Hidden(Arc<[u8]>);
+pub struct SecretBytes(Arc<[u8]>);
 
-impl Hidden {
+impl SecretBytes {
     /// The bytes themselves, for those that they are meant for.
     pub fn bytes(&self) -> &[u8] {
         &self.0
     }
 }
 
-impl From<&[u8]> for Hidden {
-    fn from(bytes: &[u8]) -> Hidden {
-        Hidden(bytes.into())
+impl From<&[u8]> for SecretBytes {
+    fn from(bytes: &[u8]) -> SecretBytes {
+        SecretBytes(bytes.into())
     }
 }
 
-impl fmt::Debug for Hidden {
+impl fmt::Debug for SecretBytes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "({} bytes)", self.0.len())
     }

@@ -6,7 +6,7 @@ use crate::service::Registry;
 
 /// One way to settle a conflict.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Policy {
+pub enum ConflictPolicy {
     /// The first registry describes the service, endpoints of all of them serve it.
     #[default]
     Merge,
@@ -20,19 +20,19 @@ pub enum Policy {
 
 /// The policies of a mesh.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Conflicts {
+pub struct ConflictSettings {
     /// For hosts that no pattern below covers.
-    pub policy: Policy,
+    pub policy: ConflictPolicy,
     /// Host names or wildcards; the first that covers a host counts.
-    pub hosts: Vec<(Hostname, Policy)>,
+    pub hosts: Vec<(Hostname, ConflictPolicy)>,
     /// Names of registries or of single sources, the first before the others.
     pub order: Vec<Str>,
     /// Config stores as they were given: of an object that several have, that of the first counts.
     pub stores: Vec<Str>,
 }
 
-impl Conflicts {
-    pub fn policy_of(&self, host: &Hostname) -> Policy {
+impl ConflictSettings {
+    pub fn policy_of(&self, host: &Hostname) -> ConflictPolicy {
         self.hosts.iter().find(|(pattern, _)| host.is_subset_of(pattern)).map_or(self.policy, |(_, policy)| *policy)
     }
 

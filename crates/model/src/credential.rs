@@ -6,72 +6,72 @@ use std::collections::BTreeMap;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
-use crate::change::{Authority, Credential, Hidden, Pair};
+use crate::change::{CaCertificates, Credential, KeyPair, SecretBytes};
 use crate::names::Str;
 
 /// Entries of a certificate with its key: those of generic Secrets, then those of TLS Secrets.
 const PAIRS: [(&str, &str); 2] = [("cert", "key"), ("tls.crt", "tls.key")];
 /// What goes with the certificate of a TLS Secret.
-const STAPLE: &str = "tls.ocsp-staple";
-const AUTHORITIES: [&str; 2] = ["cacert", "ca.crt"];
+const OCSP_STAPLE: &str = "tls.ocsp-staple";
+const CA_KEYS: [&str; 2] = ["cacert", "ca.crt"];
 /// What goes with each of the authorities.
-const REVOKED: [&str; 2] = ["crl", "ca.crl"];
+const CRL_KEYS: [&str; 2] = ["crl", "ca.crl"];
 /// Entries that a message names.
 const MOST_NAMED: usize = 3;
 
 /// Entries by name, decoded.
-type Entries<'a> = BTreeMap<&'a str, &'a [u8]>;
+type CredentialEntries<'a> = BTreeMap<&'a str, &'a [u8]>;
 
 impl Credential {
     /// What these entries can be used for.
     pub fn of<'a>(entries: impl IntoIterator<Item = (&'a str, &'a [u8])>) -> Credential {
-        let entries: Entries<'_> = entries.into_iter().collect();
-        let authority = authority(&entries);
-        let pair = pair(&entries);
-        let (readable, bundle_fault) = match &authority {
+        let entries: CredentialEntries<'_> = entries.into_iter().collect();
+        let ca = ca_certificates(&entries);
+        let pair = key_pair(&entries);
+        let (readable, ca_bundle_error) = match &ca {
             Ok(found) if has_certificate(found.certificates.bytes()) => (Some(found.clone()), None),
             Ok(_) => (None, Some("the bundle is malformed".into())),
             Err(_) => (None, None),
         };
         Credential {
             entries: entries.iter().filter(|(_, v)| !v.is_empty()).map(|(name, _)| Str::from(*name)).collect(),
-            fault: pair.as_ref().err().map(|why| Str::from(why.as_str())),
-            bundle_fault,
-            authority_fault: authority.err().map(Str::from),
-            pair: pair.ok(),
-            authority: readable,
+            key_pair_error: pair.as_ref().err().map(|why| Str::from(why.as_str())),
+            ca_bundle_error,
+            ca_error: ca.err().map(Str::from),
+            key_pair: pair.ok(),
+            ca: readable,
         }
     }
 
     /// The same without certificates and keys: what it could be used for.
     pub fn bare(self) -> Credential {
-        Credential { pair: None, authority: None, ..self }
+        Credential { key_pair: None, ca: None, ..self }
     }
 
     /// Whether certificates or keys that it could be used for are not held.
     pub fn is_bare(&self) -> bool {
-        let lacks_pair = self.pair.is_none() && self.fault.is_none();
-        let lacks_authority = self.authority.is_none() && self.authority_fault.is_none() && self.bundle_fault.is_none();
-        lacks_pair || lacks_authority
+        let lacks_pair = self.key_pair.is_none() && self.key_pair_error.is_none();
+        let lacks_ca = self.ca.is_none() && self.ca_error.is_none() && self.ca_bundle_error.is_none();
+        lacks_pair || lacks_ca
     }
 
     /// Whether certificates or keys are held.
     pub fn is_held(&self) -> bool {
-        self.pair.is_some() || self.authority.is_some()
+        self.key_pair.is_some() || self.ca.is_some()
     }
 }
 
-fn value(entries: &Entries<'_>, name: &str) -> Option<Hidden> {
-    entries.get(name).filter(|value| !value.is_empty()).map(|value| Hidden::from(*value))
+fn value(entries: &CredentialEntries<'_>, name: &str) -> Option<SecretBytes> {
+    entries.get(name).filter(|value| !value.is_empty()).map(|value| SecretBytes::from(*value))
 }
 
 /// The certificate and key that can be served, or why there are none.
-fn pair(entries: &Entries<'_>) -> Result<Pair, String> {
+fn key_pair(entries: &CredentialEntries<'_>) -> Result<KeyPair, String> {
     for (certificate, key) in PAIRS {
         if let (Some(chain), Some(secret)) = (value(entries, certificate), value(entries, key)) {
             check(chain.bytes(), secret.bytes()).map_err(|why| format!("the certificate is malformed: {why}"))?;
-            let staple = if key == "tls.key" { value(entries, STAPLE) } else { None };
-            return Ok(Pair { certificate: chain, key: secret, staple });
+            let ocsp_staple = if key == "tls.key" { value(entries, OCSP_STAPLE) } else { None };
+            return Ok(KeyPair { certificate: chain, key: secret, ocsp_staple });
         }
     }
     for (certificate, key) in PAIRS {
@@ -86,20 +86,20 @@ fn pair(entries: &Entries<'_>) -> Result<Pair, String> {
 }
 
 /// The certificates of an authority.
-fn authority(entries: &Entries<'_>) -> Result<Authority, String> {
-    for (name, revoked) in AUTHORITIES.into_iter().zip(REVOKED) {
+fn ca_certificates(entries: &CredentialEntries<'_>) -> Result<CaCertificates, String> {
+    for (name, crl) in CA_KEYS.into_iter().zip(CRL_KEYS) {
         if let Some(certificates) = value(entries, name) {
-            return Ok(Authority { certificates, revoked: value(entries, revoked) });
+            return Ok(CaCertificates { certificates, crl: value(entries, crl) });
         }
     }
-    if let Some(name) = AUTHORITIES.into_iter().find(|name| entries.contains_key(name)) {
+    if let Some(name) = CA_KEYS.into_iter().find(|name| entries.contains_key(name)) {
         return Err(format!("found key {name:?}, but it was empty"));
     }
     let found = names(entries);
     Err(format!("found secret, but didn't have expected keys cacert or ca.crt; found: {found}"))
 }
 
-fn names(entries: &Entries<'_>) -> String {
+fn names(entries: &CredentialEntries<'_>) -> String {
     let names: Vec<&str> = entries.keys().copied().collect();
     if names.len() < MOST_NAMED {
         return names.join(", ");
@@ -108,7 +108,7 @@ fn names(entries: &Entries<'_>) -> String {
 }
 
 /// A block of PEM text: its label and content.
-struct Block {
+struct PemBlock {
     label: String,
     content: Vec<u8>,
 }
@@ -140,7 +140,7 @@ fn check(certificate: &[u8], key: &[u8]) -> Result<(), String> {
 fn check_key(key: &[u8]) -> Result<(), String> {
     let blocks = blocks(key);
     let labels: Vec<&str> = blocks.iter().map(|block| block.label.as_str()).collect();
-    let is_key = |block: &&Block| block.label == "PRIVATE KEY" || block.label.ends_with(" PRIVATE KEY");
+    let is_key = |block: &&PemBlock| block.label == "PRIVATE KEY" || block.label.ends_with(" PRIVATE KEY");
     match blocks.iter().find(is_key) {
         Some(block) if is_sequence(&block.content) => Ok(()),
         Some(_) => Err("tls: failed to parse private key".to_owned()),
@@ -161,7 +161,7 @@ fn has_certificate(text: &[u8]) -> bool {
 }
 
 /// Blocks of PEM text; what is not well formed is passed over.
-fn blocks(text: &[u8]) -> Vec<Block> {
+fn blocks(text: &[u8]) -> Vec<PemBlock> {
     let text = String::from_utf8_lossy(text);
     let mut found = Vec::new();
     let mut lines = text.lines().map(str::trim);
@@ -170,7 +170,7 @@ fn blocks(text: &[u8]) -> Vec<Block> {
         let end = format!("-----END {label}-----");
         let body: String = lines.by_ref().take_while(|line| *line != end).filter(|line| !line.contains(':')).collect();
         if let Ok(content) = STANDARD.decode(body) {
-            found.push(Block { label: label.to_owned(), content });
+            found.push(PemBlock { label: label.to_owned(), content });
         }
     }
     found
@@ -200,7 +200,7 @@ mod tests {
     }
 
     fn fault(entries: &[(&str, &str)]) -> Option<String> {
-        Credential::of(entries.iter().map(|(k, v)| (*k, v.as_bytes()))).fault.map(|why| why.to_string())
+        Credential::of(entries.iter().map(|(k, v)| (*k, v.as_bytes()))).key_pair_error.map(|why| why.to_string())
     }
 
     #[test]
@@ -238,21 +238,21 @@ mod tests {
         let (certificate, key) = (pem("CERTIFICATE"), pem("PRIVATE KEY"));
         let entries = [("tls.crt", certificate.as_bytes()), ("tls.key", key.as_bytes()), ("password", b"hunter2")];
         let credential = Credential::of(entries);
-        assert_eq!(credential.pair.as_ref().map(|pair| pair.key.bytes()), Some(key.as_bytes()));
+        assert_eq!(credential.key_pair.as_ref().map(|pair| pair.key.bytes()), Some(key.as_bytes()));
         let shown = format!("{credential:?}");
         assert!(!shown.contains("PRIVATE") && !shown.contains("hunter2"), "{shown}");
         let unusable = Credential::of([("tls.crt", &b"x"[..]), ("tls.key", &b"y"[..])]);
-        assert_eq!(unusable.pair, None);
+        assert_eq!(unusable.key_pair, None);
     }
 
     #[test]
     fn an_authority_needs_a_certificate_only() {
         let certificate = pem("CERTIFICATE");
         let good = Credential::of([("ca.crt", certificate.as_bytes())]);
-        assert_eq!((good.authority_fault, good.bundle_fault), (None, None));
+        assert_eq!((good.ca_error, good.ca_bundle_error), (None, None));
         let bad = Credential::of([("ca.crt", &b"x"[..])]);
-        assert_eq!((bad.authority_fault, bad.bundle_fault.as_deref()), (None, Some("the bundle is malformed")));
+        assert_eq!((bad.ca_error, bad.ca_bundle_error.as_deref()), (None, Some("the bundle is malformed")));
         let none = Credential::of([]);
-        assert!(none.authority_fault.is_some_and(|why| why.ends_with("expected keys cacert or ca.crt; found: ")));
+        assert!(none.ca_error.is_some_and(|why| why.ends_with("expected keys cacert or ca.crt; found: ")));
     }
 }

@@ -113,14 +113,14 @@ pub struct ServiceKey {
 /// Where a credential lies.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct CredentialKey {
-    pub holder: Holder,
+    pub kind: CredentialKind,
     pub namespace: Namespace,
     pub name: Str,
 }
 
 /// The kind of object that holds a credential.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Holder {
+pub enum CredentialKind {
     Secret,
     ConfigMap,
 }

@@ -10,14 +10,14 @@ pub struct Problem {
     pub severity: Severity,
     /// What it is about: an object (`VirtualService shop/cart`), a file or a source.
     pub about: Str,
-    pub place: Option<Place>,
+    pub location: Option<FileLocation>,
     /// Completes "could not …" or states the fact: lower case, no full stop.
     pub message: Str,
 }
 
 /// Where in a file something stands.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Place {
+pub struct FileLocation {
     pub file: Str,
     /// Counted from 1; 0 where unknown.
     pub line: u32,
@@ -35,21 +35,21 @@ pub enum Severity {
 
 impl Problem {
     pub fn error(about: impl Into<Str>, message: impl Into<Str>) -> Problem {
-        Problem { severity: Severity::Error, about: about.into(), place: None, message: message.into() }
+        Problem { severity: Severity::Error, about: about.into(), location: None, message: message.into() }
     }
 
     pub fn warning(about: impl Into<Str>, message: impl Into<Str>) -> Problem {
-        Problem { severity: Severity::Warning, about: about.into(), place: None, message: message.into() }
+        Problem { severity: Severity::Warning, about: about.into(), location: None, message: message.into() }
     }
 
     #[must_use]
-    pub fn at(mut self, place: Option<Place>) -> Problem {
-        self.place = place;
+    pub fn at(mut self, location: Option<FileLocation>) -> Problem {
+        self.location = location;
         self
     }
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for FileLocation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.line {
             0 => f.write_str(&self.file),
@@ -60,8 +60,8 @@ impl fmt::Display for Place {
 
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if let Some(place) = &self.place {
-            write!(f, "{place}: ")?;
+        if let Some(location) = &self.location {
+            write!(f, "{location}: ")?;
         }
         write!(f, "{}: {}", self.about, self.message)
     }

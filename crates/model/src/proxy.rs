@@ -10,7 +10,7 @@ use crate::endpoint::Locality;
 use crate::labels::Labels;
 use crate::names::{ClusterId, Namespace, NetworkId, Str};
 use crate::printable::clipped;
-use crate::workload::{NamedPort, Transport, Workload};
+use crate::workload::{ContainerPort, Transport, Workload};
 
 /// Labels that tell a region, a zone and a subzone.
 const TOPOLOGY: [&str; 3] =
@@ -58,7 +58,7 @@ pub struct Proxy {
     pub static_labels: Labels,
     pub interception: Interception,
     /// Named ports of its pod, as its injector told them.
-    pub pod_ports: Vec<NamedPort>,
+    pub pod_ports: Vec<ContainerPort>,
     /// Metadata values that are text, booleans or numbers, as text.
     pub metadata: BTreeMap<Str, Str>,
     /// The proxy's own ProxyConfig, as JSON text; empty if it sent none.
@@ -71,21 +71,21 @@ pub struct Proxy {
 
 /// Why a node cannot be served.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct BadNode(pub String);
+pub struct InvalidNode(pub String);
 
 impl Proxy {
     /// Reads the node id `type~ip~id~domain` and the metadata beside it.
-    pub fn from_node(node: &Node) -> Result<Proxy, BadNode> {
+    pub fn from_node(node: &Node) -> Result<Proxy, InvalidNode> {
         let parts: Vec<&str> = node.id.split('~').collect();
         let [kind, ip, id, domain] = parts[..] else {
-            return Err(BadNode(format!(
+            return Err(InvalidNode(format!(
                 "node id {:?} does not have four parts separated by ~",
                 clipped(&node.id, LONGEST_SHOWN)
             )));
         };
         let metadata = Metadata(node.metadata.as_ref());
-        let kind =
-            kind_of(kind).ok_or_else(|| BadNode(format!("unknown node type {:?}", clipped(kind, LONGEST_SHOWN))))?;
+        let kind = kind_of(kind)
+            .ok_or_else(|| InvalidNode(format!("unknown node type {:?}", clipped(kind, LONGEST_SHOWN))))?;
         let ips = addresses(ip, &metadata)?;
         let labels = metadata.labels("LABELS");
         let locality = locality(node.locality.as_ref(), &labels);
@@ -185,7 +185,7 @@ fn kind_of(text: &str) -> Option<ProxyKind> {
 }
 
 /// All addresses of the proxy: those of the metadata, or else the one in the node id.
-fn addresses(ip: &str, metadata: &Metadata<'_>) -> Result<Vec<IpAddr>, BadNode> {
+fn addresses(ip: &str, metadata: &Metadata<'_>) -> Result<Vec<IpAddr>, InvalidNode> {
     let listed = metadata.text("INSTANCE_IPS").unwrap_or_default();
     let mut found: Vec<IpAddr> = listed.split(',').filter_map(|text| text.trim().parse().ok()).collect();
     if let Ok(own) = ip.parse::<IpAddr>()
@@ -194,7 +194,7 @@ fn addresses(ip: &str, metadata: &Metadata<'_>) -> Result<Vec<IpAddr>, BadNode> 
         found.insert(0, own);
     }
     if found.is_empty() {
-        return Err(BadNode(format!("node id names no IP address, got {:?}", clipped(ip, LONGEST_SHOWN))));
+        return Err(InvalidNode(format!("node id names no IP address, got {:?}", clipped(ip, LONGEST_SHOWN))));
     }
     Ok(found)
 }
@@ -235,7 +235,7 @@ fn placed(labels: &Labels, locality: &Locality, metadata: &Metadata<'_>) -> Labe
 }
 
 /// Reads `POD_PORTS`: a list, or a text that holds one.
-fn pod_ports(metadata: &Metadata<'_>) -> Vec<NamedPort> {
+fn pod_ports(metadata: &Metadata<'_>) -> Vec<ContainerPort> {
     let told = match metadata.get("POD_PORTS") {
         Some(value::Kind::StringValue(text)) => serde_json::from_str(text).unwrap_or_default(),
         Some(other) => to_json(other),
@@ -245,7 +245,7 @@ fn pod_ports(metadata: &Metadata<'_>) -> Vec<NamedPort> {
         let number = &port["containerPort"];
         // Metadata knows numbers with a fraction only.
         let number = number.as_u64().or_else(|| number.as_f64().map(|n| n as u64))?;
-        Some(NamedPort {
+        Some(ContainerPort {
             name: port["name"].as_str().unwrap_or_default().into(),
             transport: Transport::parse(port["protocol"].as_str().unwrap_or_default()),
             number: u16::try_from(number).ok()?,
@@ -327,7 +327,7 @@ fn to_json(kind: &value::Kind) -> serde_json::Value {
 mod tests {
     use super::{EnvoyLocality, Node, Proxy, ProxyKind, Struct, Value, value};
 
-    fn proxy(id: &str) -> Result<Proxy, super::BadNode> {
+    fn proxy(id: &str) -> Result<Proxy, super::InvalidNode> {
         Proxy::from_node(&Node { id: id.into(), ..Node::default() })
     }
 

@@ -7,15 +7,15 @@ use api::istio::mesh::v1alpha1::mesh_config::proxy_path_normalization::Normaliza
 use api::istio::mesh::v1alpha1::{MeshConfig, MeshNetworks};
 use ipnet::IpNet;
 
-use crate::conflict::Conflicts;
+use crate::conflict::ConflictSettings;
+use crate::hashed::Hashed;
 use crate::names::{ClusterId, Namespace, Str};
 use crate::service::ExportTo;
-use crate::shared::Shared;
 
 /// Mesh config with upstream's defaults filled in.
-pub type Mesh = Shared<MeshConfig>;
+pub type Mesh = Hashed<MeshConfig>;
 /// Which endpoints stand in which network, and the gateways between them.
-pub type Networks = Shared<MeshNetworks>;
+pub type Networks = Hashed<MeshNetworks>;
 
 /// All that holds for the whole mesh.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -28,7 +28,7 @@ pub struct Settings {
     /// The cluster this control plane stands in.
     pub cluster: ClusterId,
     /// What to do with host names that several registries have.
-    pub conflicts: Conflicts,
+    pub conflicts: ConflictSettings,
 }
 
 impl Settings {
@@ -173,9 +173,9 @@ knobs! {
     /// How often keys behind a `jwksUri` are fetched again.
     key_refresh: Milliseconds = Milliseconds(20 * 60 * 1000), "PILOT_JWT_PUB_KEY_REFRESH_INTERVAL";
     /// Further blocks that keys are never fetched from.
-    blocked_key_blocks: Blocks = Blocks::default(), "BLOCKED_CIDRS_IN_JWKS_URIS";
+    blocked_key_blocks: IpBlocks = IpBlocks::default(), "BLOCKED_CIDRS_IN_JWKS_URIS";
     /// Blocks that keys are fetched from although they are loopback, link-local or otherwise special.
-    allowed_key_blocks: Blocks = Blocks::default(), "PILOTAGE_JWKS_ALLOWED_CIDRS";
+    allowed_key_blocks: IpBlocks = IpBlocks::default(), "PILOTAGE_JWKS_ALLOWED_CIDRS";
     /// How long a further cluster is waited for at the start.
     remote_cluster_timeout: Milliseconds = Milliseconds(30_000), "PILOT_REMOTE_CLUSTER_TIMEOUT";
     /// How long an API server must say that nearly all objects of a kind are gone before that is believed; 0 for at once.
@@ -220,9 +220,9 @@ pub struct Milliseconds(pub u64);
 
 /// Blocks of addresses, parted by commas.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Blocks(pub Vec<IpNet>);
+pub struct IpBlocks(pub Vec<IpNet>);
 
-impl Blocks {
+impl IpBlocks {
     pub fn contains(&self, address: IpAddr) -> bool {
         self.0.iter().any(|block| block.contains(&address))
     }
@@ -268,10 +268,10 @@ impl Knob for u32 {
     }
 }
 
-impl Knob for Blocks {
-    fn parse(text: &str) -> Option<Blocks> {
+impl Knob for IpBlocks {
+    fn parse(text: &str) -> Option<IpBlocks> {
         let blocks = text.split(',').map(str::trim).filter(|block| !block.is_empty()).map(|block| block.parse().ok());
-        blocks.collect::<Option<Vec<IpNet>>>().map(Blocks)
+        blocks.collect::<Option<Vec<IpNet>>>().map(IpBlocks)
     }
 }
 

@@ -24,7 +24,7 @@ pub struct Workload {
     /// IP addresses, the first one first told by the platform.
     pub addresses: Arc<[Str]>,
     /// The named ports of its containers.
-    pub ports: Arc<[NamedPort]>,
+    pub ports: Arc<[ContainerPort]>,
     pub locality: Locality,
     pub network: NetworkId,
     /// SPIFFE identity.
@@ -34,21 +34,21 @@ pub struct Workload {
     pub workload_name: Str,
     pub node_name: Str,
     /// For names of single pods, which few have.
-    pub own_name: Option<Arc<OwnName>>,
+    pub own_name: Option<Arc<PodHostname>>,
     /// It runs and says that it is ready.
     pub is_ready: bool,
 }
 
 /// The name of a single pod: its host name below a subdomain.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct OwnName {
+pub struct PodHostname {
     pub host: Str,
     pub sub_domain: Str,
 }
 
 /// A port that a container gave a name.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct NamedPort {
+pub struct ContainerPort {
     pub name: Str,
     pub transport: Transport,
     pub number: u16,

@@ -1,7 +1,7 @@
 //! Whatever is fed to the parser, it answers; and what it printed it reads back.
 
 use model::config::{Kind, mesh, parse, print, validate};
-use model::problem::Place;
+use model::problem::FileLocation;
 use proptest::collection::{btree_map, vec};
 use proptest::prelude::{Just, ProptestConfig, Strategy, any, prop_oneof, proptest};
 use proptest::sample::select;
@@ -34,8 +34,8 @@ fn read(text: &str) {
     mesh::effective_proxy_config(&mesh::default_mesh(), text);
 }
 
-fn place() -> Place {
-    Place { file: "f".into(), line: 1 }
+fn location() -> FileLocation {
+    FileLocation { file: "f".into(), line: 1 }
 }
 
 fn any_json() -> impl Strategy<Value = Value> {
@@ -124,12 +124,12 @@ proptest! {
         read(&json.to_string());
         for kind in Kind::ALL {
             let api_version = format!("{}/{}", kind.group(), kind.versions()[0]);
-            let parsed = parse::value(&json!({"apiVersion": api_version, "kind": kind.as_str(), "metadata": {"name": "a"}, "spec": json}), &place());
+            let parsed = parse::value(&json!({"apiVersion": api_version, "kind": kind.as_str(), "metadata": {"name": "a"}, "spec": json}), &location());
             parsed.objects.iter().for_each(|object| drop(validate::validate(object)));
         }
         for (api_version, kind) in OLD {
             for (metadata, spec) in [(&json!({"name": "a"}), &json), (&json, &json!({"destination": {"name": "r"}}))] {
-                parse::value(&json!({"apiVersion": api_version, "kind": kind, "metadata": metadata, "spec": spec}), &place());
+                parse::value(&json!({"apiVersion": api_version, "kind": kind, "metadata": metadata, "spec": spec}), &location());
             }
         }
     }
@@ -147,10 +147,10 @@ proptest! {
                 "creationTimestamp": model::config::timestamp::format(created), "resourceVersion": "7"},
             "spec": spec,
         });
-        let first = parse::value(&document, &place());
+        let first = parse::value(&document, &location());
         proptest::prop_assert_eq!(&first.problems, &vec![]);
         let printed = print::to_json(&first.objects[0]);
-        let second = parse::value(&printed, &place());
+        let second = parse::value(&printed, &location());
         proptest::prop_assert_eq!(&second.problems, &vec![]);
         proptest::prop_assert!(second.objects[0].means_the_same_as(&first.objects[0]));
         proptest::prop_assert_eq!(&second.objects[0], &first.objects[0]);

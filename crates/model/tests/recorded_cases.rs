@@ -42,7 +42,7 @@ fn what_is_printed_reads_the_same() {
     for (path, text) in files("config.yaml") {
         for object in parse::documents(&text, &path.display().to_string()).objects {
             let json = print::to_json(&object);
-            let again = parse::value(&json, object.meta.place.as_ref().expect("it was read from a file"));
+            let again = parse::value(&json, object.meta.location.as_ref().expect("it was read from a file"));
             assert_eq!(again.problems, [], "{json:#}");
             assert!(again.objects[0].means_the_same_as(&object), "{json:#}");
         }

@@ -47,7 +47,7 @@ impl Affected {
 /// Whether only endpoints or credentials changed, so that the view before can be refreshed instead of cut anew.
 pub fn is_endpoints_only(delta: &Delta) -> bool {
     let entries = |kind: Kind| {
-        kind.is_lowered() || matches!(kind, Kind::ServiceEntry | Kind::WorkloadEntry | Kind::WorkloadGroup)
+        kind.is_converted() || matches!(kind, Kind::ServiceEntry | Kind::WorkloadEntry | Kind::WorkloadGroup)
     };
     let is_other = delta.settings || delta.keys || !delta.services.is_empty();
     !is_other && delta.objects.iter().all(|key| entries(key.kind))

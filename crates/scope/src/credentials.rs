@@ -5,10 +5,10 @@ use std::collections::BTreeSet;
 
 use api::istio::networking::v1alpha3::server_tls_settings::TlSmode;
 use api::istio::networking::v1alpha3::{Gateway, ServerTlsSettings};
-use model::change::{Authority, Credential, Pair};
+use model::change::{CaCertificates, Credential, KeyPair};
 use model::config::{Config, Key, Kind};
-use model::named::{AUTHORITY, Reference, Scheme, resource_name};
-use model::names::{CredentialKey, Holder, Str};
+use model::credential_refs::{CA_SUFFIX, CredentialRef, CredentialScheme, resource_name};
+use model::names::{CredentialKey, CredentialKind, Str};
 use model::proxy::{Proxy, ProxyKind};
 use model::snapshot::Snapshot;
 use model::snapshot::workloads::Credentials;
@@ -18,8 +18,8 @@ const ACCOUNT: &str = "internal.istio.io/service-account-name";
 /// What a client gets for the name of a secret.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Secret {
-    Pair(Pair),
-    Authority(Authority),
+    KeyPair(KeyPair),
+    Ca(CaCertificates),
 }
 
 /// The secret of this resource name, if there is one and the client may have it. `named` are those that its gateways
@@ -30,33 +30,33 @@ pub(crate) fn granted(
     named: Option<&BTreeSet<Str>>,
     resource: &str,
 ) -> Option<Secret> {
-    let reference = Reference::parse(resource)?;
+    let reference = CredentialRef::parse(resource)?;
     let namespace = reference.namespace.unwrap_or(&proxy.namespace);
     let is_near = namespace == proxy.namespace.as_str();
     let is_granted = match reference.scheme {
-        Scheme::GatewaySecret => named.is_some_and(|named| named.contains(resource)),
+        CredentialScheme::GatewaySecret => named.is_some_and(|named| named.contains(resource)),
         // Certificates of authorities are no secret, and belong to the server that the client calls.
-        Scheme::ConfigMap => true,
-        Scheme::Secret => is_near && (reference.asks_for_authority() || proxy.kind == ProxyKind::Router),
+        CredentialScheme::ConfigMap => true,
+        CredentialScheme::Secret => is_near && (reference.is_ca() || proxy.kind == ProxyKind::Router),
     };
     if is_granted { found(credentials, &reference, namespace) } else { None }
 }
 
-fn found(credentials: &Credentials, reference: &Reference<'_>, namespace: &str) -> Option<Secret> {
-    let get = |holder, name: &str| -> Option<&Credential> {
-        let key = CredentialKey { holder, namespace: namespace.into(), name: name.into() };
+fn found(credentials: &Credentials, reference: &CredentialRef<'_>, namespace: &str) -> Option<Secret> {
+    let get = |kind, name: &str| -> Option<&Credential> {
+        let key = CredentialKey { kind, namespace: namespace.into(), name: name.into() };
         credentials.get(&key).map(|credential| &**credential)
     };
     let bare = reference.bare_name();
-    if reference.scheme == Scheme::ConfigMap {
-        return get(Holder::ConfigMap, bare)?.authority.clone().map(Secret::Authority);
+    if reference.scheme == CredentialScheme::ConfigMap {
+        return get(CredentialKind::ConfigMap, bare)?.ca.clone().map(Secret::Ca);
     }
-    if reference.asks_for_authority() {
+    if reference.is_ca() {
         // An authority may have a Secret of its own, or lie beside the certificate.
-        let credential = get(Holder::Secret, reference.name).or_else(|| get(Holder::Secret, bare))?;
-        return credential.authority.clone().map(Secret::Authority);
+        let credential = get(CredentialKind::Secret, reference.name).or_else(|| get(CredentialKind::Secret, bare))?;
+        return credential.ca.clone().map(Secret::Ca);
     }
-    get(Holder::Secret, reference.name)?.pair.clone().map(Secret::Pair)
+    get(CredentialKind::Secret, reference.name)?.key_pair.clone().map(Secret::KeyPair)
 }
 
 /// Resource names of secrets that a gateway names and this client, which it selects, may have for its sake. `owner` is
@@ -68,22 +68,22 @@ pub(crate) fn named_by(world: &Snapshot, proxy: &Proxy, gateway: &Config<Gateway
         return BTreeSet::new();
     }
     // Lowering leaves out what no grant allows.
-    let is_checked = is_lowered(world, gateway);
+    let is_checked = is_converted(world, gateway);
     let is_free = |resource: &str| {
-        let near = |r: Reference<'_>| {
+        let near = |r: CredentialRef<'_>| {
             r.namespace.is_none_or(|namespace| proxy.namespace == namespace)
                 && gateway.meta.namespace == proxy.namespace
         };
-        is_checked || Reference::parse(resource).is_some_and(near)
+        is_checked || CredentialRef::parse(resource).is_some_and(near)
     };
     let settings = gateway.spec.servers.iter().filter_map(|server| server.tls.as_ref());
     settings.flat_map(resources).filter(|name| is_free(name)).map(Str::from).collect()
 }
 
-fn is_lowered(world: &Snapshot, gateway: &Config<Gateway>) -> bool {
+fn is_converted(world: &Snapshot, gateway: &Config<Gateway>) -> bool {
     let (namespace, name) = (gateway.meta.namespace.clone(), gateway.meta.name.clone());
     let key = Key { kind: Kind::Gateway, namespace, name };
-    world.objects.get(&key).is_none() && world.lowered.objects.get(&key).is_some()
+    world.objects.get(&key).is_none() && world.converted.objects.get(&key).is_some()
 }
 
 /// Resource names that TLS settings of a server lead to.
@@ -93,7 +93,7 @@ fn resources(settings: &ServerTlsSettings) -> Vec<String> {
     let mut found = Vec::new();
     for resource in names.iter().filter_map(|name| resource_name(name)) {
         if matches!(settings.mode(), TlSmode::Mutual | TlSmode::OptionalMutual) {
-            found.push(format!("{resource}{AUTHORITY}"));
+            found.push(format!("{resource}{CA_SUFFIX}"));
         }
         found.push(resource);
     }

@@ -6,13 +6,13 @@ use std::sync::Arc;
 
 use api::istio::networking::v1alpha3::{IstioEgressListener, Sidecar, VirtualService};
 use model::config::Config;
+use model::hashed::Hashed;
 use model::host::is_wildcard;
 use model::labels::selects;
 use model::names::{Hostname, Namespace, ServiceKey, Str};
 use model::port::Protocol;
 use model::proxy::{Proxy, ProxyKind};
 use model::service::{Registry, Service};
-use model::shared::Shared;
 use model::snapshot::Snapshot;
 use model::snapshot::routing::VirtualServiceRule;
 
@@ -23,7 +23,7 @@ use crate::visibility::{self, Exported};
 #[derive(Clone, Debug)]
 pub struct EgressListener {
     /// The Sidecar's listener; `None` for the catch-all of a client without one.
-    pub spec: Option<Shared<IstioEgressListener>>,
+    pub spec: Option<Hashed<IstioEgressListener>>,
     /// Imported services, oldest first, one namespace per host name.
     pub services: Vec<Arc<Service>>,
     /// Imported routes for in-mesh traffic, in order of precedence.
@@ -74,13 +74,13 @@ pub(crate) fn listeners(world: &Snapshot, proxy: &Proxy, sidecar: Option<&Config
     }
     let own = |spec: &IstioEgressListener| {
         let imports = Imports::parse(&spec.hosts, &proxy.namespace);
-        listener(Some(Shared::new(spec.clone())), &imports, &exported, proxy)
+        listener(Some(Hashed::from_message(spec.clone())), &imports, &exported, proxy)
     };
     specs.iter().map(own).collect()
 }
 
 fn listener(
-    spec: Option<Shared<IstioEgressListener>>,
+    spec: Option<Hashed<IstioEgressListener>>,
     imports: &Imports,
     exported: &Exported,
     proxy: &Proxy,

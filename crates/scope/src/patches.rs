@@ -8,9 +8,9 @@ use api::istio::networking::v1alpha3::envoy_filter::ApplyTo;
 use api::istio::networking::v1alpha3::envoy_filter::patch::Operation;
 use model::config::Meta;
 use model::config::patches::{Patch, PatchSet};
+use model::hashed::Hashed;
 use model::names::{Namespace, Str};
 use model::proxy::Proxy;
-use model::shared::Part;
 use model::snapshot::Snapshot;
 
 use crate::select::{Selectors, attaches};
@@ -26,7 +26,7 @@ pub struct Patches {
 /// A patch, and the EnvoyFilter it is of.
 #[derive(Clone, Debug)]
 pub struct HeldPatch {
-    pub patch: Part<Patch>,
+    pub patch: Hashed<Patch>,
     pub filter: Arc<Meta>,
 }
 
@@ -54,7 +54,7 @@ impl Patches {
     }
 
     /// Patches that add objects of one kind, whatever their context.
-    pub fn adding(&self, kind: ApplyTo) -> impl Iterator<Item = &Part<Patch>> {
+    pub fn adding(&self, kind: ApplyTo) -> impl Iterator<Item = &Hashed<Patch>> {
         let patches = self.all.iter().map(|held| &held.patch);
         patches.filter(move |patch| patch.apply_to == kind && patch.operation == Operation::Add)
     }

@@ -8,18 +8,18 @@ use api::istio::networking::v1alpha3::{OutboundTrafficPolicy, Sidecar, outbound_
 use model::config::Config;
 use model::config::mesh::effective_proxy_config;
 use model::endpoint::Endpoint;
+use model::fetch_requests::KeySets;
+use model::hashed::Hashed;
 use model::names::{Hostname, ServiceKey};
 use model::proxy::Proxy;
 use model::service::Service;
 use model::settings::Settings;
-use model::shared::Shared;
 use model::snapshot::Snapshot;
 use model::snapshot::endpoints::Endpoints;
-use model::snapshot::objects::{Extensions, Gateways, Policy};
+use model::snapshot::objects::{Extensions, Gateways, SecurityPolicies};
 use model::snapshot::routing::{ConsolidatedRule, Routing, VirtualServiceRule};
 use model::snapshot::services::Services;
 use model::snapshot::workloads::Credentials;
-use model::wanted::Keys;
 
 use crate::credentials::{self, Secret};
 use crate::egress::{self, EgressListener};
@@ -35,11 +35,11 @@ pub struct View {
     pub proxy: Arc<Proxy>,
     pub settings: Arc<Settings>,
     /// The client's own settings: those it sent, or the mesh's.
-    pub proxy_config: Shared<ProxyConfig>,
+    pub proxy_config: Hashed<ProxyConfig>,
     /// The Sidecar resource that rules this client, if one does.
     pub sidecar: Option<Config<Sidecar>>,
     /// Where traffic to unknown destinations goes.
-    pub outbound_policy: Shared<OutboundTrafficPolicy>,
+    pub outbound_policy: Hashed<OutboundTrafficPolicy>,
     /// Egress listeners with the services and routes each imports; one catch-all without a Sidecar.
     pub egress: Vec<EgressListener>,
     /// Services of all egress listeners, each host once.
@@ -48,9 +48,9 @@ pub struct View {
     pub inbound: Vec<ServiceTarget>,
     /// Gateways that select this client, merged; routers only.
     pub gateway: Option<MergedGateway>,
-    pub policy: Arc<Policy>,
+    pub policy: Arc<SecurityPolicies>,
     /// Keys that were fetched for request authentication.
-    pub keys: Arc<Keys>,
+    pub keys: Arc<KeySets>,
     pub gateways: Arc<Gateways>,
     pub extensions: Arc<Extensions>,
     /// What EnvoyFilters change in this client's config.
@@ -75,7 +75,7 @@ impl View {
         View {
             proxy: proxy.clone(),
             settings: world.settings.clone(),
-            proxy_config: Shared::new(effective_proxy_config(&world.settings.mesh, &proxy.proxy_config)),
+            proxy_config: Hashed::from_message(effective_proxy_config(&world.settings.mesh, &proxy.proxy_config)),
             outbound_policy: outbound_policy(&world.settings, sidecar.as_ref()),
             gateway: gateway::merged(world, proxy, &inbound),
             inbound,
@@ -166,14 +166,14 @@ impl View {
 }
 
 /// The Sidecar's policy, or the mesh's.
-fn outbound_policy(settings: &Settings, sidecar: Option<&Config<Sidecar>>) -> Shared<OutboundTrafficPolicy> {
+fn outbound_policy(settings: &Settings, sidecar: Option<&Config<Sidecar>>) -> Hashed<OutboundTrafficPolicy> {
     if let Some(policy) = sidecar.and_then(|s| s.spec.outbound_traffic_policy.as_ref()) {
-        return Shared::new(policy.clone());
+        return Hashed::from_message(policy.clone());
     }
     let mode = settings
         .mesh
         .outbound_traffic_policy
         .as_ref()
         .map_or(outbound_traffic_policy::Mode::AllowAny as i32, |p| p.mode);
-    Shared::new(OutboundTrafficPolicy { mode, ..OutboundTrafficPolicy::default() })
+    Hashed::from_message(OutboundTrafficPolicy { mode, ..OutboundTrafficPolicy::default() })
 }

@@ -8,8 +8,8 @@ use std::path::Path;
 use api::istio::mesh::v1alpha1::{MeshConfig, MeshNetworks};
 use model::change::{Change, SourceId};
 use model::config::mesh::{parse_mesh, parse_networks};
-use model::problem::{Place, Problem, Severity};
-use model::shared::Shared;
+use model::hashed::Hashed;
+use model::problem::{FileLocation, Problem, Severity};
 
 use crate::source::{ChangeSender, Source, SourceError, panic_text};
 use crate::watched_file::{FileState, WatchedFile};
@@ -17,16 +17,16 @@ use crate::watched_file::{FileState, WatchedFile};
 const KEEPING: &str = "; keeping the last good version";
 
 /// Parses text over the defaults; the second argument is the file name, for problems.
-type ParseSettings<T> = fn(&str, &str) -> (Shared<T>, Vec<Problem>);
+type ParseSettings<T> = fn(&str, &str) -> (Hashed<T>, Vec<Problem>);
 
 /// A source that reads settings from one file.
 pub struct SettingsFile<T> {
     source: &'static str,
     file: WatchedFile,
     parse: ParseSettings<T>,
-    change: fn(Shared<T>) -> Change,
+    change: fn(Hashed<T>) -> Change,
     /// The settings that were sent last.
-    published: Option<Shared<T>>,
+    published: Option<Hashed<T>>,
     /// The content that they were parsed from; `None` for defaults.
     bytes: Option<Vec<u8>>,
     problems: Vec<Problem>,
@@ -47,7 +47,7 @@ impl<T> SettingsFile<T> {
         source: &'static str,
         path: &Path,
         parse: ParseSettings<T>,
-        change: fn(Shared<T>) -> Change,
+        change: fn(Hashed<T>) -> Change,
     ) -> SettingsFile<T> {
         SettingsFile {
             source,
@@ -93,7 +93,7 @@ impl<T> SettingsFile<T> {
         Some(self.publish(value, problems))
     }
 
-    fn parsed(&self, text: &str) -> (Option<Shared<T>>, Vec<Problem>) {
+    fn parsed(&self, text: &str) -> (Option<Hashed<T>>, Vec<Problem>) {
         // A panic in the parser must not keep the source out of sync.
         let (value, problems) = match catch_unwind(AssertUnwindSafe(|| (self.parse)(text, &self.name()))) {
             Ok(parsed) => parsed,
@@ -113,7 +113,7 @@ impl<T> SettingsFile<T> {
         self.publish(default, problems)
     }
 
-    fn publish(&mut self, value: Option<Shared<T>>, mut problems: Vec<Problem>) -> Vec<Change> {
+    fn publish(&mut self, value: Option<Hashed<T>>, mut problems: Vec<Problem>) -> Vec<Change> {
         let mut changes = Vec::new();
         if self.published.is_some() && value.is_none() {
             for problem in problems.iter_mut().filter(|p| p.severity == Severity::Error) {
@@ -132,7 +132,7 @@ impl<T> SettingsFile<T> {
     }
 
     fn problem(&self, message: &str) -> Problem {
-        let place = Place { file: self.name().into(), line: 0 };
+        let place = FileLocation { file: self.name().into(), line: 0 };
         Problem::error(place.file.clone(), message).at(Some(place))
     }
 

@@ -15,8 +15,8 @@ use api::istio::extensions::v1alpha1::traffic_extension::{ExecutionPhase, Filter
 use api::istio::extensions::v1alpha1::{EnvValueSource, FailStrategy, PluginType, TrafficExtension, WasmConfig};
 use api::{Any, Resource, any};
 use model::config::{Config, Meta};
+use model::hashed::Hashed;
 use model::names::Str;
-use model::shared::Shared;
 use prost::{Message, Name};
 use prost_types::Duration;
 use scope::View;
@@ -154,7 +154,7 @@ pub(crate) struct WasmPlan {
     resource: Str,
     plugin: Str,
     version: Str,
-    wasm: Shared<WasmConfig>,
+    wasm: Hashed<WasmConfig>,
 }
 
 /// All modules that this client may ask for.
@@ -165,7 +165,7 @@ pub(crate) fn modules(view: &View) -> Vec<WasmPlan> {
             resource: name(&config.meta).into(),
             plugin: format!("{}.{}", config.meta.namespace, config.meta.name).into(),
             version: config.meta.resource_version.clone(),
-            wasm: Shared::new(wasm.clone()),
+            wasm: Hashed::from_message(wasm.clone()),
         }),
     });
     found.collect()

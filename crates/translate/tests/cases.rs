@@ -52,7 +52,7 @@ fn status(world: &Snapshot, object: &Value) -> Option<Value> {
     let word = |pointer: &str| object.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
     let kind = Kind::of(word("/apiVersion"), word("/kind"))?;
     let key = Key { kind, namespace: word("/metadata/namespace").into(), name: word("/metadata/name").into() };
-    let wanted = world.lowered.statuses.get(&key)?;
+    let wanted = world.converted.statuses.get(&key)?;
     let controllers = Controllers::new(&world.settings.knobs.gateway_controller);
     Some(merged(object.get("status"), wanted, &controllers, "now"))
 }

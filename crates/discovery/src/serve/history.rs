@@ -234,7 +234,7 @@ mod tests {
 
     use api::istio::networking::v1alpha3::VirtualService;
     use model::config::{Key, Kind, Meta, Object, Spec};
-    use model::shared::Shared;
+    use model::hashed::Hashed;
 
     use super::{History, MOST_BYTES, MOST_STEPS};
 
@@ -245,7 +245,7 @@ mod tests {
     fn object(name: &str, host: &str) -> Object {
         let meta = Meta { name: name.into(), namespace: "shop".into(), ..Meta::default() };
         let spec = VirtualService { hosts: vec![host.to_owned()], ..VirtualService::default() };
-        Object { meta: Arc::new(meta), spec: Spec::VirtualService(Shared::new(spec)) }
+        Object { meta: Arc::new(meta), spec: Spec::VirtualService(Hashed::from_message(spec)) }
     }
 
     /// Records that these objects appeared.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use model::snapshot::lower::Lowered;
+use model::snapshot::gateway_api::ConvertedConfig;
 use sources::source_set::SourceSet;
 use tokio::sync::watch;
 use tokio::time::timeout;
@@ -14,16 +14,16 @@ use super::world::World;
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 /// Tells the statuses, now and after every change, once no source is waited for any more.
-pub(crate) async fn follow(world: World, sources: SourceSet, tell: watch::Sender<Arc<Lowered>>) {
+pub(crate) async fn follow(world: World, sources: SourceSet, tell: watch::Sender<Arc<ConvertedConfig>>) {
     let mut epochs = world.epochs();
     loop {
         let epoch = epochs.borrow_and_update().clone();
         let is_complete = sources.unsynced(&epoch.snapshot.synced).is_empty();
         if is_complete {
             tell.send_if_modified(|told| {
-                let is_new = !Arc::ptr_eq(told, &epoch.snapshot.lowered);
+                let is_new = !Arc::ptr_eq(told, &epoch.snapshot.converted);
                 if is_new {
-                    *told = epoch.snapshot.lowered.clone();
+                    *told = epoch.snapshot.converted.clone();
                 }
                 is_new
             });

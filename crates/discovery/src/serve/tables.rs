@@ -6,9 +6,9 @@ use std::collections::{BTreeSet, HashMap};
 use api::Resource;
 use bytes::Bytes;
 use model::config::Kind;
+use model::hashed::{Hashed, fingerprint};
 use model::problem::Problem;
 use model::settings::Knobs;
-use model::shared::{Shared, fingerprint};
 use prost::Message;
 use scope::View;
 use translate::patch::{self, PatchedPlan};
@@ -86,12 +86,12 @@ impl<'a> Hosts<'a> {
         hosts.map(|host| *known.entry(host.routes.fingerprint()).or_insert_with(|| self.rendered(host).len())).collect()
     }
 
-    fn rendered(&self, host: &Shared<VirtualHostPlan>) -> Bytes {
+    fn rendered(&self, host: &Hashed<VirtualHostPlan>) -> Bytes {
         self.renderings.get(host.fingerprint(), || Resource::encoded(host.name.clone(), encoded(host))).body
     }
 
     /// The encoding of each host, one after the other.
-    fn encodings(&self) -> impl FnMut(&Shared<VirtualHostPlan>) -> Bytes {
+    fn encodings(&self) -> impl FnMut(&Hashed<VirtualHostPlan>) -> Bytes {
         let mut index = 0;
         move |host| {
             let is_emptied = self.emptied.contains(&index);
@@ -100,10 +100,10 @@ impl<'a> Hosts<'a> {
         }
     }
 
-    fn plans(&self) -> Vec<Shared<VirtualHostPlan>> {
+    fn plans(&self) -> Vec<Hashed<VirtualHostPlan>> {
         let mut hosts = self.plan.virtual_hosts.clone();
         for index in &self.emptied {
-            hosts[*index] = Shared::hashed(emptied_host(&hosts[*index]));
+            hosts[*index] = Hashed::new(emptied_host(&hosts[*index]));
         }
         hosts
     }
@@ -133,7 +133,7 @@ fn encoded(host: &VirtualHostPlan) -> Bytes {
 }
 
 fn emptied_host(host: &VirtualHostPlan) -> VirtualHostPlan {
-    VirtualHostPlan { routes: Shared::hashed(Vec::new()), ..host.clone() }
+    VirtualHostPlan { routes: Hashed::new(Vec::new()), ..host.clone() }
 }
 
 /// The object that its routes come from.

@@ -7,9 +7,9 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use api::{Resource, TypeUrl};
 use model::change::Batch;
+use model::hashed::fingerprint;
 use model::problem::Problem;
 use model::proxy::{Proxy, ProxyKind};
-use model::shared::fingerprint;
 use model::snapshot::{Delta, Snapshot};
 use scope::View;
 use scope::affected::{Affected, AffectedEndpoints, affected, is_endpoints_only};

@@ -4,24 +4,24 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use model::change::SourceId;
-use model::snapshot::lower::Lowered;
+use model::fetch_requests::FetchRequests;
+use model::snapshot::gateway_api::ConvertedConfig;
 use model::snapshot::objects::Objects;
-use model::wanted::Wanted;
 use tokio::sync::watch;
 
 use super::world::World;
 
 /// Tells what the world wants, now and after every change. Nothing is told before all sources that describe
 /// the world are in sync, so that the first message names everything.
-pub async fn follow(world: World, sources: BTreeSet<SourceId>, tell: watch::Sender<Option<Wanted>>) {
+pub async fn follow(world: World, sources: BTreeSet<SourceId>, tell: watch::Sender<Option<FetchRequests>>) {
     let mut epochs = world.epochs();
-    let mut seen: Option<(Arc<Objects>, Arc<Lowered>)> = None;
+    let mut seen: Option<(Arc<Objects>, Arc<ConvertedConfig>)> = None;
     loop {
         let epoch = epochs.borrow_and_update().clone();
-        let (objects, lowered) = (&epoch.snapshot.objects, &epoch.snapshot.lowered);
+        let (objects, lowered) = (&epoch.snapshot.objects, &epoch.snapshot.converted);
         let is_same = seen.as_ref().is_some_and(|(o, l)| Arc::ptr_eq(o, objects) && Arc::ptr_eq(l, lowered));
         if epoch.is_synced(&sources) && !is_same {
-            let wanted = Some(epoch.snapshot.wanted());
+            let wanted = Some(epoch.snapshot.fetch_requests());
             tell.send_if_modified(|told| {
                 let is_new = *told != wanted;
                 if is_new {

@@ -13,9 +13,9 @@ use crate::port::Protocol;
 use crate::snapshot::Snapshot;
 
 /// Two VirtualServices for calls inside the mesh must not have the same host where both are seen.
-pub(super) fn mesh_hosts(world: &Snapshot, found: &mut Vec<Finding>) {
+pub(super) fn mesh_hosts(snapshot: &Snapshot, found: &mut Vec<Finding>) {
     let mut by_host: BTreeMap<(String, Hostname), Vec<&Object>> = BTreeMap::new();
-    for object in world.objects.of(Kind::VirtualService) {
+    for object in snapshot.objects.of(Kind::VirtualService) {
         let Spec::VirtualService(spec) = &object.spec else { continue };
         if !spec.gateways.is_empty() && !spec.gateways.iter().any(|gateway| gateway == "mesh") {
             continue;
@@ -27,7 +27,7 @@ pub(super) fn mesh_hosts(world: &Snapshot, found: &mut Vec<Finding>) {
             scopes = ["*".to_owned()].into();
         }
         for host in &spec.hosts {
-            let host = resolve_short_name(host, namespace, &world.settings.domain);
+            let host = resolve_short_name(host, namespace, &snapshot.settings.domain);
             for scope in &scopes {
                 by_host.entry((scope.clone(), host.clone())).or_default().push(object);
             }
@@ -56,10 +56,10 @@ pub(super) fn mesh_hosts(world: &Snapshot, found: &mut Vec<Finding>) {
 }
 
 /// One Sidecar at most without a selector in a namespace, and one for each workload.
-pub(super) fn sidecars(world: &Snapshot, found: &mut Vec<Finding>) {
+pub(super) fn sidecars(snapshot: &Snapshot, found: &mut Vec<Finding>) {
     let mut selecting: BTreeMap<Namespace, Vec<&Object>> = BTreeMap::new();
     let mut general: BTreeMap<Namespace, Vec<&Object>> = BTreeMap::new();
-    for object in world.objects.of(Kind::Sidecar) {
+    for object in snapshot.objects.of(Kind::Sidecar) {
         let Spec::Sidecar(spec) = &object.spec else { continue };
         let has_selector = spec.workload_selector.as_ref().is_some_and(|selector| !selector.labels.is_empty());
         let of_kind = if has_selector { &mut selecting } else { &mut general };
@@ -67,7 +67,7 @@ pub(super) fn sidecars(world: &Snapshot, found: &mut Vec<Finding>) {
     }
     without_selectors("IST0111", "Sidecars", &general, found);
     for (namespace, objects) in &selecting {
-        for workload in world.workloads.of_namespace(namespace) {
+        for workload in snapshot.workloads.of_namespace(namespace) {
             let selected = |object: &&&Object| match &object.spec {
                 Spec::Sidecar(spec) => {
                     spec.workload_selector.as_ref().is_some_and(|s| selects(&s.labels, &workload.labels))
@@ -93,9 +93,9 @@ pub(super) fn sidecars(world: &Snapshot, found: &mut Vec<Finding>) {
 }
 
 /// One Telemetry at most without a selector or target in a namespace.
-pub(super) fn telemetries(world: &Snapshot, found: &mut Vec<Finding>) {
+pub(super) fn telemetries(snapshot: &Snapshot, found: &mut Vec<Finding>) {
     let mut general: BTreeMap<Namespace, Vec<&Object>> = BTreeMap::new();
-    for object in world.objects.of(Kind::Telemetry) {
+    for object in snapshot.objects.of(Kind::Telemetry) {
         let Spec::Telemetry(spec) = &object.spec else { continue };
         let has_selector = spec.selector.as_ref().is_some_and(|selector| !selector.match_labels.is_empty());
         if !has_selector && spec.target_ref.is_none() && spec.target_refs.is_empty() {
@@ -124,8 +124,8 @@ fn without_selectors(
 }
 
 /// Gateways of the same workloads must not claim the same hosts of a port.
-pub(super) fn gateways(world: &Snapshot, found: &mut Vec<Finding>) {
-    let all: Vec<(&Object, &_)> = world
+pub(super) fn gateways(snapshot: &Snapshot, found: &mut Vec<Finding>) {
+    let all: Vec<(&Object, &_)> = snapshot
         .objects
         .of(Kind::Gateway)
         .filter_map(|object| match &object.spec {
@@ -136,7 +136,7 @@ pub(super) fn gateways(world: &Snapshot, found: &mut Vec<Finding>) {
     for (object, gateway) in &all {
         for server in &gateway.servers {
             let port = server.port.as_ref().map_or(0, |port| port.number);
-            let clashes = |(other, spec): &&(&Object, &crate::shared::Shared<_>)| {
+            let clashes = |(other, spec): &&(&Object, &crate::hashed::Hashed<_>)| {
                 other.key() != object.key()
                     && selector_of(spec) == selector_of(gateway)
                     && servers_of(spec).iter().any(|theirs| is_same_place(theirs, server))
@@ -171,10 +171,10 @@ fn is_same_place(a: &Server, b: &Server) -> bool {
 }
 
 /// ServiceEntries of a namespace that share a host and port should agree on its protocol.
-pub(super) fn protocols(world: &Snapshot, found: &mut Vec<Finding>) {
-    type Claim<'a> = (&'a Object, Protocol);
-    let mut claims: BTreeMap<(String, u32), Vec<Claim<'_>>> = BTreeMap::new();
-    for object in world.objects.of(Kind::ServiceEntry) {
+pub(super) fn protocols(snapshot: &Snapshot, found: &mut Vec<Finding>) {
+    type PortClaim<'a> = (&'a Object, Protocol);
+    let mut claims: BTreeMap<(String, u32), Vec<PortClaim<'_>>> = BTreeMap::new();
+    for object in snapshot.objects.of(Kind::ServiceEntry) {
         let Spec::ServiceEntry(spec) = &object.spec else { continue };
         let spec = spec.open();
         for host in &spec.hosts {

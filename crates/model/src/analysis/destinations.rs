@@ -8,18 +8,18 @@ use crate::config::{Kind, Object, Spec};
 use crate::host::resolve_short_name;
 use crate::snapshot::Snapshot;
 
-fn rules(world: &Snapshot) -> impl Iterator<Item = (&Object, &DestinationRule)> {
-    world.objects.of(Kind::DestinationRule).filter_map(|object| match &object.spec {
+fn rules(snapshot: &Snapshot) -> impl Iterator<Item = (&Object, &DestinationRule)> {
+    snapshot.objects.of(Kind::DestinationRule).filter_map(|object| match &object.spec {
         Spec::DestinationRule(spec) => Some((object, &**spec)),
         _ => None,
     })
 }
 
 /// Hosts of rules must be there.
-pub(super) fn hosts(world: &Snapshot, found: &mut Vec<Finding>) {
-    for (object, rule) in rules(world) {
-        let host = resolve_short_name(&rule.host, &object.meta.namespace, &world.settings.domain);
-        if !world.services.iter().any(|service| service.hostname.overlaps(&host)) {
+pub(super) fn hosts(snapshot: &Snapshot, found: &mut Vec<Finding>) {
+    for (object, rule) in rules(snapshot) {
+        let host = resolve_short_name(&rule.host, &object.meta.namespace, &snapshot.settings.domain);
+        if !snapshot.services.iter().any(|service| service.hostname.overlaps(&host)) {
             let message = format!(
                 "The host {} defined in the DestinationRule does not match any services in the mesh.",
                 rule.host
@@ -30,8 +30,8 @@ pub(super) fn hosts(world: &Snapshot, found: &mut Vec<Finding>) {
 }
 
 /// TLS to a server should say whose certificates are believed.
-pub(super) fn certificates(world: &Snapshot, found: &mut Vec<Finding>) {
-    for (object, rule) in rules(world) {
+pub(super) fn certificates(snapshot: &Snapshot, found: &mut Vec<Finding>) {
+    for (object, rule) in rules(snapshot) {
         let Some(policy) = &rule.traffic_policy else { continue };
         let about = |mode: &str| {
             let (name, namespace) = (&object.meta.name, &object.meta.namespace);

@@ -7,8 +7,8 @@ mod destinations;
 mod ownership;
 mod patches;
 mod routes;
+mod schema;
 mod spellings;
-mod told;
 
 use std::fmt;
 
@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 
 use crate::config::{Kind, Meta, Object, Spec};
 use crate::names::Str;
-use crate::problem::{Place, Severity};
+use crate::problem::{FileLocation, Severity};
 use crate::snapshot::Snapshot;
 
 /// One thing that is likely wrong.
@@ -28,20 +28,20 @@ pub struct Finding {
     pub severity: Severity,
     /// The object that it is about, as `VirtualService shop/cart`, or the file.
     pub origin: Str,
-    pub place: Option<Place>,
+    pub location: Option<FileLocation>,
     pub message: String,
 }
 
 /// A check and what it looks for.
-type Check = fn(&Snapshot, &mut Vec<Finding>);
+type AnalysisCheck = fn(&Snapshot, &mut Vec<Finding>);
 
 /// Checks with upstream's names, in the order of its list; then those that only we have.
-pub const CHECKS: &[(&str, &str, Check)] = &[
+pub const CHECKS: &[(&str, &str, AnalysisCheck)] = &[
     ("destinationrule.CaCertificateAnalyzer", "Servers whose certificate nobody checks", destinations::certificates),
     ("destinationrule.UnknownHostAnalyzer", "DestinationRules for hosts that are not there", destinations::hosts),
     ("envoyfilter.EnvoyPatchAnalyzer", "Patches that may not be applied", patches::operations),
     ("gateway.ConflictingGatewayAnalyzer", "Gateways that claim the same port and hosts", clashes::gateways),
-    ("schema.ValidationAnalyzer", "Objects that break the rules of their kind", told::problems),
+    ("schema.ValidationAnalyzer", "Objects that break the rules of their kind", schema::problems),
     ("serviceentry.ConflictingProtocolAnalyzer", "Ports with several protocols", clashes::protocols),
     ("sidecar.SelectorAnalyzer", "Sidecars for the same workloads", clashes::sidecars),
     ("telemetry.DefaultSelectorAnalyzer", "Several Telemetries for a whole namespace", clashes::telemetries),
@@ -55,10 +55,10 @@ pub const CHECKS: &[(&str, &str, Check)] = &[
 ];
 
 /// Everything that is likely wrong with a mesh, worst first, then by object.
-pub fn analyze(world: &Snapshot) -> Vec<Finding> {
+pub fn analyze(snapshot: &Snapshot) -> Vec<Finding> {
     let mut found = Vec::new();
     for (_, _, check) in CHECKS {
-        check(world, &mut found);
+        check(snapshot, &mut found);
     }
     found.sort_by(|a, b| {
         let key = |f: &Finding| (std::cmp::Reverse(f.severity), f.code, f.origin.clone(), f.message.clone());
@@ -70,7 +70,13 @@ pub fn analyze(world: &Snapshot) -> Vec<Finding> {
 
 impl Finding {
     fn new(code: &'static str, severity: Severity, object: &Object, message: String) -> Finding {
-        Finding { code, severity, origin: object.key().to_string().into(), place: object.meta.place.clone(), message }
+        Finding {
+            code,
+            severity,
+            origin: object.key().to_string().into(),
+            location: object.meta.location.clone(),
+            message,
+        }
     }
 
     fn error(code: &'static str, object: &Object, message: String) -> Finding {
@@ -100,8 +106,8 @@ impl Finding {
         fields["level"] = json!(self.level());
         fields["message"] = json!(self.message);
         fields["origin"] = json!(&*self.origin);
-        if let Some(place) = &self.place {
-            fields["reference"] = json!(place.to_string());
+        if let Some(location) = &self.location {
+            fields["reference"] = json!(location.to_string());
         }
         fields
     }
@@ -110,15 +116,15 @@ impl Finding {
 impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} [{}] ({}", self.level(), self.code, self.origin)?;
-        if let Some(place) = &self.place {
-            write!(f, " {place}")?;
+        if let Some(location) = &self.location {
+            write!(f, " {location}")?;
         }
         write!(f, ") {}", self.message)
     }
 }
 
-fn virtual_services(world: &Snapshot) -> impl Iterator<Item = (&Object, &VirtualService)> {
-    world.objects.of(Kind::VirtualService).filter_map(|object| match &object.spec {
+fn virtual_services(snapshot: &Snapshot) -> impl Iterator<Item = (&Object, &VirtualService)> {
+    snapshot.objects.of(Kind::VirtualService).filter_map(|object| match &object.spec {
         Spec::VirtualService(spec) => Some((object, &**spec)),
         _ => None,
     })

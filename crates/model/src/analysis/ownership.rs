@@ -17,20 +17,20 @@ const NAMED: usize = 3;
 
 /// Routes that other namespaces see must be for hosts of their own namespace. Delegates have no hosts, and the root
 /// namespace is the mesh's own.
-pub(super) fn foreign_hosts(world: &Snapshot, found: &mut Vec<Finding>) {
+pub(super) fn foreign_hosts(snapshot: &Snapshot, found: &mut Vec<Finding>) {
     let wildcards: Vec<&Service> =
-        world.services.iter().map(|service| &**service).filter(|service| service.hostname.is_wildcard()).collect();
-    let default = world.settings.default_virtual_service_export();
-    for (object, spec) in virtual_services(world) {
+        snapshot.services.iter().map(|service| &**service).filter(|service| service.hostname.is_wildcard()).collect();
+    let default = snapshot.settings.default_virtual_service_export();
+    for (object, spec) in virtual_services(snapshot) {
         let namespace = &object.meta.namespace;
         let is_for_mesh = spec.gateways.is_empty() || spec.gateways.iter().any(|gateway| gateway == "mesh");
         let export = ExportTo::parse(&spec.export_to);
-        if !is_for_mesh || *namespace == world.settings.root_namespace() || !leaves(export.or(&default), namespace) {
+        if !is_for_mesh || *namespace == snapshot.settings.root_namespace() || !leaves(export.or(&default), namespace) {
             continue;
         }
         for host in &spec.hosts {
-            let host = resolve_short_name(host, namespace, &world.settings.domain);
-            let owners = owners(world, &wildcards, &host, namespace);
+            let host = resolve_short_name(host, namespace, &snapshot.settings.domain);
+            let owners = owners(snapshot, &wildcards, &host, namespace);
             if !owners.is_empty() {
                 found.push(Finding::warning(CODE, object, message(object, &host, &owners)));
             }
@@ -49,11 +49,11 @@ fn leaves(export: &ExportTo, own: &Namespace) -> bool {
 }
 
 /// Namespaces other than `own` that have services of this host; none if `own` has it too.
-fn owners(world: &Snapshot, wildcards: &[&Service], host: &Hostname, own: &Namespace) -> BTreeSet<Namespace> {
+fn owners(snapshot: &Snapshot, wildcards: &[&Service], host: &Hostname, own: &Namespace) -> BTreeSet<Namespace> {
     let overlapping: Vec<&Service> = match host.is_wildcard() {
-        true => world.services.iter().map(|s| &**s).filter(|service| service.hostname.overlaps(host)).collect(),
+        true => snapshot.services.iter().map(|s| &**s).filter(|service| service.hostname.overlaps(host)).collect(),
         false => {
-            let exact = world.services.owners(host).map(|service| &**service);
+            let exact = snapshot.services.owners(host).map(|service| &**service);
             exact.chain(wildcards.iter().copied().filter(|service| service.hostname.overlaps(host))).collect()
         }
     };

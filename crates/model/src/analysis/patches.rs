@@ -13,8 +13,8 @@ const RELATIVE: &str = "This EnvoyFilter does not have a priority and has a rela
 const REPLACE: &str = "The REPLACE operation is only valid for HTTP_FILTER and NETWORK_FILTER.";
 
 /// Operations that need a priority, or something that their kind of object does not have.
-pub(super) fn operations(world: &Snapshot, found: &mut Vec<Finding>) {
-    for object in world.objects.of(Kind::EnvoyFilter) {
+pub(super) fn operations(snapshot: &Snapshot, found: &mut Vec<Finding>) {
+    for object in snapshot.objects.of(Kind::EnvoyFilter) {
         let Spec::EnvoyFilter(filter) = &object.spec else { continue };
         let operations: Vec<(ApplyTo, Operation)> = filter.config_patches.iter().map(operation).collect();
         let is_relative = |(_, operation): &(ApplyTo, Operation)| {

@@ -15,13 +15,13 @@ use crate::snapshot::Snapshot;
 const MESH: &str = "mesh";
 
 /// Gateways that a route names must be there and have one of its hosts.
-pub(super) fn gateways(world: &Snapshot, found: &mut Vec<Finding>) {
-    for (object, spec) in virtual_services(world) {
+pub(super) fn gateways(snapshot: &Snapshot, found: &mut Vec<Finding>) {
+    for (object, spec) in virtual_services(snapshot) {
         for name in spec.gateways.iter().filter(|name| *name != MESH) {
             let own = (object.meta.namespace.as_str(), name.as_str());
             let (namespace, plain) = name.split_once('/').unwrap_or(own);
             let key = Key { kind: Kind::Gateway, namespace: namespace.into(), name: plain.into() };
-            let gateway = world.objects.get(&key).or_else(|| world.lowered.objects.get(&key));
+            let gateway = snapshot.objects.get(&key).or_else(|| snapshot.converted.objects.get(&key));
             let Some(Spec::Gateway(gateway)) = gateway.map(|gateway| &gateway.spec) else {
                 found.push(Finding::error("IST0101", object, format!("Referenced gateway not found: {name:?}")));
                 continue;
@@ -50,11 +50,11 @@ fn host_for<'a>(host: &'a str, gateway: &str, route: &str) -> Option<&'a str> {
 }
 
 /// Hosts that routes lead to must be there, with the port that the route names, or with only one.
-pub(super) fn destinations(world: &Snapshot, found: &mut Vec<Finding>) {
-    for (object, spec) in virtual_services(world) {
+pub(super) fn destinations(snapshot: &Snapshot, found: &mut Vec<Finding>) {
+    for (object, spec) in virtual_services(snapshot) {
         for (what, destination) in all(spec) {
             let host = &destination.host;
-            let Some(service) = service_of(world, object, host) else {
+            let Some(service) = service_of(snapshot, object, host) else {
                 found.push(Finding::error("IST0101", object, format!("Referenced {what} not found: {host:?}")));
                 continue;
             };
@@ -76,16 +76,16 @@ pub(super) fn destinations(world: &Snapshot, found: &mut Vec<Finding>) {
 }
 
 /// Subsets that routes lead to must be in a DestinationRule for the host.
-pub(super) fn subsets(world: &Snapshot, found: &mut Vec<Finding>) {
-    let domain = &world.settings.domain;
+pub(super) fn subsets(snapshot: &Snapshot, found: &mut Vec<Finding>) {
+    let domain = &snapshot.settings.domain;
     let mut known: BTreeSet<(Hostname, &str)> = BTreeSet::new();
-    for object in world.objects.of(Kind::DestinationRule) {
+    for object in snapshot.objects.of(Kind::DestinationRule) {
         if let Spec::DestinationRule(rule) = &object.spec {
             let host = resolve_short_name(&rule.host, &object.meta.namespace, domain);
             known.extend(rule.subsets.iter().map(|subset| (host.clone(), subset.name.as_str())));
         }
     }
-    for (object, spec) in virtual_services(world) {
+    for (object, spec) in virtual_services(snapshot) {
         for (what, destination) in all(spec).filter(|(_, destination)| !destination.subset.is_empty()) {
             let host = resolve_short_name(&destination.host, &object.meta.namespace, domain);
             let fits = |(rule, subset): &(Hostname, &str)| *subset == destination.subset && host.is_subset_of(rule);
@@ -112,8 +112,8 @@ fn all(spec: &VirtualService) -> impl Iterator<Item = (&'static str, &Destinatio
 }
 
 /// The service that a destination of this object means, as far as its namespace may see it.
-fn service_of<'a>(world: &'a Snapshot, object: &Object, host: &str) -> Option<&'a Arc<Service>> {
-    let host = resolve_short_name(host, &object.meta.namespace, &world.settings.domain);
+fn service_of<'a>(snapshot: &'a Snapshot, object: &Object, host: &str) -> Option<&'a Arc<Service>> {
+    let host = resolve_short_name(host, &object.meta.namespace, &snapshot.settings.domain);
     let is_visible = |service: &Service| {
         service.export_to.is_unset()
             || service.export_to.iter().any(|visibility| match visibility {
@@ -123,7 +123,7 @@ fn service_of<'a>(world: &'a Snapshot, object: &Object, host: &str) -> Option<&'
                 Visibility::Namespace(namespace) => *namespace == object.meta.namespace,
             })
     };
-    let exact = world.services.owners(&host);
-    let wide = world.services.iter().filter(|s| s.hostname.is_wildcard() && host.is_subset_of(&s.hostname));
+    let exact = snapshot.services.owners(&host);
+    let wide = snapshot.services.iter().filter(|s| s.hostname.is_wildcard() && host.is_subset_of(&s.hostname));
     exact.chain(wide).find(|service| is_visible(service))
 }

@@ -17,12 +17,12 @@ pub(super) const HOSTS: &str = "PIL0003";
 const HOST_KEYS: [&str; 2] = ["request.headers[:authority]", "request.headers[host]"];
 
 /// Paths that are denied must be normalised as far as servers do.
-pub(super) fn paths(world: &Snapshot, found: &mut Vec<Finding>) {
-    let normalization = world.settings.path_normalization();
+pub(super) fn paths(snapshot: &Snapshot, found: &mut Vec<Finding>) {
+    let normalization = snapshot.settings.path_normalization();
     if normalization == NormalizationType::DecodeAndMergeSlashes {
         return;
     }
-    for (object, policy) in policies(world) {
+    for (object, policy) in policies(snapshot) {
         let (field, listed) = denying(policy, "paths", "notPaths", |to| (&to.paths, &to.not_paths));
         let Some(path) = listed.into_iter().find(|path| !matches!(path.as_str(), "*" | "/*")) else { continue };
         let message = format!(
@@ -38,11 +38,11 @@ pub(super) fn paths(world: &Snapshot, found: &mut Vec<Finding>) {
 }
 
 /// Hosts that are denied must be so with a port too.
-pub(super) fn hosts(world: &Snapshot, found: &mut Vec<Finding>) {
-    if world.settings.knobs.strict_authorization {
+pub(super) fn hosts(snapshot: &Snapshot, found: &mut Vec<Finding>) {
+    if snapshot.settings.knobs.strict_authorization {
         return;
     }
-    for (object, policy) in policies(world) {
+    for (object, policy) in policies(snapshot) {
         let (field, listed) = denying(policy, "hosts", "notHosts", |to| (&to.hosts, &to.not_hosts));
         let about = super::full_name(&object.meta);
         let strict = "set PILOTAGE_STRICT_AUTHORIZATION=true on the control plane";
@@ -68,8 +68,8 @@ pub(super) fn hosts(world: &Snapshot, found: &mut Vec<Finding>) {
     }
 }
 
-fn policies(world: &Snapshot) -> impl Iterator<Item = (&Object, &AuthorizationPolicy)> {
-    world.objects.of(Kind::AuthorizationPolicy).filter_map(|object| match &object.spec {
+fn policies(snapshot: &Snapshot) -> impl Iterator<Item = (&Object, &AuthorizationPolicy)> {
+    snapshot.objects.of(Kind::AuthorizationPolicy).filter_map(|object| match &object.spec {
         Spec::AuthorizationPolicy(spec) => Some((object, &**spec)),
         _ => None,
     })

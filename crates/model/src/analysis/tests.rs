@@ -190,6 +190,6 @@ fn hole_14_policies_that_other_spellings_pass_by_are_reported() {
     let mut decoding = default.clone();
     let mut mesh = (*default.mesh).clone();
     mesh.path_normalization = Some(ProxyPathNormalization { normalization: 4 });
-    decoding.mesh = crate::shared::Shared::new(mesh);
+    decoding.mesh = crate::hashed::Hashed::from_message(mesh);
     assert_eq!(codes(&text, &decoding), ["PIL0003"]);
 }

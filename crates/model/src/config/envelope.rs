@@ -9,7 +9,7 @@ use api::istio::mcp::v1alpha1::{Metadata, Resource};
 use super::{Kind, Meta, Object};
 use crate::labels::Labels;
 use crate::names::Str;
-use crate::problem::Place;
+use crate::problem::FileLocation;
 
 const TYPE_PREFIX: &str = "type.googleapis.com/";
 
@@ -56,7 +56,7 @@ pub fn open(kind: Kind, resource: &Resource, from: &Str) -> Result<Object, Strin
         annotations: metadata.annotations.iter().map(|(k, v)| (k.as_str().into(), v.as_str().into())).collect(),
         created: metadata.create_time.as_ref().map_or(0, |time| time.seconds),
         resource_version: metadata.version.as_str().into(),
-        place: Some(Place { file: from.clone(), line: 0 }),
+        location: Some(FileLocation { file: from.clone(), line: 0 }),
         ..Meta::default()
     };
     Ok(Object { meta: Arc::new(meta), spec })

@@ -7,19 +7,19 @@ use serde_saphyr::granit_parser::{Event, Parser};
 use super::text::Chunk;
 
 /// Fields and list positions on the way from a document's root, such as `spec`, `http`, `0`.
-pub(super) type Steps = Vec<String>;
+pub(super) type FieldPath = Vec<String>;
 
 /// The lines in the file of the wanted places. A place that is not written there, since an alias
 /// brought it in, has the line of the nearest one around it.
-pub(super) fn lines_of(chunk: Chunk<'_>, wanted: &HashSet<Steps>) -> HashMap<Steps, u32> {
+pub(super) fn lines_of(chunk: Chunk<'_>, wanted: &HashSet<FieldPath>) -> HashMap<FieldPath, u32> {
     let around: HashSet<&[String]> = wanted.iter().flat_map(|steps| (1..=steps.len()).map(|n| &steps[..n])).collect();
-    let mut walk = Walk { around, steps: Vec::new(), frames: Vec::new(), found: HashMap::new() };
+    let mut walk = LineFinder { around, steps: Vec::new(), frames: Vec::new(), found: HashMap::new() };
     // The text was parsed before, so it is well-formed and not too deep.
     for (event, span) in Parser::new_from_str(chunk.text).map_while(Result::ok) {
         let within = u32::try_from(span.start.line()).unwrap_or(u32::MAX);
         walk.event(&event, chunk.line.saturating_add(within.saturating_sub(1)));
     }
-    let nearest = |steps: &Steps| (1..=steps.len()).rev().find_map(|n| walk.found.get(&steps[..n]).copied());
+    let nearest = |steps: &FieldPath| (1..=steps.len()).rev().find_map(|n| walk.found.get(&steps[..n]).copied());
     wanted.iter().filter_map(|steps| Some((steps.clone(), nearest(steps)?))).collect()
 }
 
@@ -30,14 +30,14 @@ enum Frame {
     Item(usize),
 }
 
-struct Walk<'a> {
+struct LineFinder<'a> {
     around: HashSet<&'a [String]>,
-    steps: Steps,
+    steps: FieldPath,
     frames: Vec<Frame>,
-    found: HashMap<Steps, u32>,
+    found: HashMap<FieldPath, u32>,
 }
 
-impl Walk<'_> {
+impl LineFinder<'_> {
     fn event(&mut self, event: &Event<'_>, line: u32) {
         match event {
             Event::Scalar(text, ..) if matches!(self.frames.last(), Some(Frame::Key)) => self.key(text, line),

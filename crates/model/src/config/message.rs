@@ -15,7 +15,7 @@ use crate::problem::Severity;
 
 /// Something about one field.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Finding {
+pub struct FieldFinding {
     pub severity: Severity,
     /// Such as `spec.http[0].timeout`.
     pub path: String,
@@ -26,7 +26,7 @@ pub struct Finding {
 
 /// Reads a message of this type; `root` begins every path. Findings of severity error mean that
 /// part of the input was not understood.
-pub fn read(descriptor: &MessageDescriptor, json: &Value, root: &str) -> (DynamicMessage, Vec<Finding>) {
+pub fn read(descriptor: &MessageDescriptor, json: &Value, root: &str) -> (DynamicMessage, Vec<FieldFinding>) {
     let mut message = DynamicMessage::new(descriptor.clone());
     let findings = read_into(&mut message, json, root);
     (message, findings)
@@ -34,8 +34,8 @@ pub fn read(descriptor: &MessageDescriptor, json: &Value, root: &str) -> (Dynami
 
 /// Reads fields into a message that has content already. A field that is given replaces the old
 /// one whole, nested messages too; `null` leaves it.
-pub fn read_into(message: &mut DynamicMessage, json: &Value, root: &str) -> Vec<Finding> {
-    let mut reader = Reader { path: vec![Step::Field(root)], findings: Vec::new() };
+pub fn read_into(message: &mut DynamicMessage, json: &Value, root: &str) -> Vec<FieldFinding> {
+    let mut reader = MessageReader { path: vec![PathStep::Field(root)], findings: Vec::new() };
     if !json.is_null() {
         reader.fields(message, json);
     }
@@ -45,18 +45,18 @@ pub fn read_into(message: &mut DynamicMessage, json: &Value, root: &str) -> Vec<
 /// Where an `Any` names its type.
 const TYPE: &str = "@type";
 
-enum Step<'a> {
+enum PathStep<'a> {
     Field(&'a str),
     Key(&'a str),
     Index(usize),
 }
 
-struct Reader<'a> {
-    path: Vec<Step<'a>>,
-    findings: Vec<Finding>,
+struct MessageReader<'a> {
+    path: Vec<PathStep<'a>>,
+    findings: Vec<FieldFinding>,
 }
 
-impl<'a> Reader<'a> {
+impl<'a> MessageReader<'a> {
     fn fields(&mut self, message: &mut DynamicMessage, json: &'a Value) {
         let Value::Object(entries) = json else {
             return self.mismatch("an object", json);
@@ -72,7 +72,7 @@ impl<'a> Reader<'a> {
             if value.is_null() && !accepts_null(&field) {
                 continue;
             }
-            self.path.push(Step::Field(name));
+            self.path.push(PathStep::Field(name));
             if let Some(value) = self.field(&field, value) {
                 message.set_field(&field, value);
             }
@@ -98,7 +98,7 @@ impl<'a> Reader<'a> {
         let kind = field.kind();
         let mut list = Vec::with_capacity(items.len());
         for (index, item) in items.iter().enumerate() {
-            self.path.push(Step::Index(index));
+            self.path.push(PathStep::Index(index));
             list.extend(self.single(&kind, item));
             self.path.pop();
         }
@@ -113,7 +113,7 @@ impl<'a> Reader<'a> {
         let (key_kind, value_kind) = (entry.map_entry_key_field().kind(), entry.map_entry_value_field().kind());
         let mut map = HashMap::with_capacity(entries.len());
         for (name, value) in entries {
-            self.path.push(Step::Key(name));
+            self.path.push(PathStep::Key(name));
             match map_key(&key_kind, name) {
                 Some(key) => map.extend(self.single(&value_kind, value).map(|value| (key, value))),
                 None => self.error(format!("{:?} cannot be a key here", clip(name))),
@@ -245,28 +245,28 @@ impl<'a> Reader<'a> {
     }
 
     fn unknown(&mut self, name: &'a str) {
-        self.path.push(Step::Field(name));
+        self.path.push(PathStep::Field(name));
         self.find(Severity::Warning, "unknown field".to_owned());
         self.path.pop();
     }
 
     fn find(&mut self, severity: Severity, message: String) {
         let steps = self.path.iter().filter_map(|step| match step {
-            Step::Field("") => None,
-            Step::Field(name) | Step::Key(name) => Some((*name).to_owned()),
-            Step::Index(index) => Some(index.to_string()),
+            PathStep::Field("") => None,
+            PathStep::Field(name) | PathStep::Key(name) => Some((*name).to_owned()),
+            PathStep::Index(index) => Some(index.to_string()),
         });
-        self.findings.push(Finding { severity, path: self.rendered(), steps: steps.collect(), message });
+        self.findings.push(FieldFinding { severity, path: self.rendered(), steps: steps.collect(), message });
     }
 
     fn rendered(&self) -> String {
         let mut path = String::new();
         for step in &self.path {
             let _ = match step {
-                Step::Field(name) if path.is_empty() => write!(path, "{}", clip(name)),
-                Step::Field(name) => write!(path, ".{}", clip(name)),
-                Step::Key(key) => write!(path, "[{:?}]", clip(key)),
-                Step::Index(index) => write!(path, "[{index}]"),
+                PathStep::Field(name) if path.is_empty() => write!(path, "{}", clip(name)),
+                PathStep::Field(name) => write!(path, ".{}", clip(name)),
+                PathStep::Key(key) => write!(path, "[{:?}]", clip(key)),
+                PathStep::Index(index) => write!(path, "[{index}]"),
             };
         }
         path

@@ -6,11 +6,11 @@ use serde_json::{Map, Value};
 
 use super::{Meta, timestamp};
 use crate::names::Str;
-use crate::problem::Place;
+use crate::problem::FileLocation;
 
 /// Reads metadata; the second value tells what in it was not understood.
 /// Without a namespace the object belongs to the empty one, as in upstream's file store.
-pub(super) fn read(json: Option<&Value>, place: Place) -> (Meta, Vec<String>) {
+pub(super) fn read(json: Option<&Value>, location: FileLocation) -> (Meta, Vec<String>) {
     let mut mistakes = Vec::new();
     let empty = Map::new();
     let entries = match json {
@@ -34,15 +34,15 @@ pub(super) fn read(json: Option<&Value>, place: Place) -> (Meta, Vec<String>) {
         created,
         resource_version: resource_version.into(),
         keeps_status: false,
-        allocated: Vec::new(),
+        auto_addresses: Vec::new(),
         generation: entries.get("generation").and_then(Value::as_i64).unwrap_or_default(),
-        place: Some(place),
+        location: Some(location),
     };
     (meta, mistakes)
 }
 
 /// Host and address of each address that the status of a ServiceEntry tells.
-pub(super) fn allocated(status: Option<&Value>) -> Vec<(Str, Str)> {
+pub(super) fn auto_addresses(status: Option<&Value>) -> Vec<(Str, Str)> {
     let listed = status.and_then(|status| status.get("addresses")).and_then(Value::as_array);
     let word = |entry: &Value, key: &str| entry.get(key).and_then(Value::as_str).map(Str::from);
     listed.into_iter().flatten().filter_map(|entry| Some((word(entry, "host")?, word(entry, "value")?))).collect()

@@ -5,8 +5,8 @@ pub mod definition;
 pub mod encode;
 pub mod envelope;
 pub mod gateway_api;
+pub(crate) mod legacy;
 mod lines;
-pub(crate) mod lower;
 pub mod mesh;
 pub mod message;
 mod meta;
@@ -25,10 +25,11 @@ use std::sync::Arc;
 
 use api::istio;
 
+use crate::hashed::Hashed;
 use crate::labels::Labels;
 use crate::names::{Namespace, Str};
-use crate::problem::Place;
-use crate::shared::{Packed, Shared};
+use crate::packed::Packed;
+use crate::problem::FileLocation;
 
 macro_rules! kinds {
     (
@@ -46,7 +47,7 @@ macro_rules! kinds {
         #[derive(Clone, Debug, PartialEq, Eq, Hash)]
         pub enum Spec {
             $($kind($holder<$type>),)*
-            $($plain(Shared<$p_type>),)*
+            $($plain(Hashed<$p_type>),)*
         }
 
         impl Kind {
@@ -96,7 +97,7 @@ macro_rules! kinds {
             /// Decodes an encoded spec of this kind.
             pub fn decode(self, bytes: &[u8]) -> Result<Spec, prost::DecodeError> {
                 match self {
-                    $(Kind::$kind => <$type as prost::Message>::decode(bytes).map(|m| Spec::$kind($holder::new(m))),)*
+                    $(Kind::$kind => <$type as prost::Message>::decode(bytes).map(|m| Spec::$kind($holder::from_message(m))),)*
                     $(Kind::$plain => Err(prost::DecodeError::new_unexpected_type_url($name, "a message of Istio")),)*
                 }
             }
@@ -104,7 +105,7 @@ macro_rules! kinds {
             /// Reads the spec of a kind that has no message; the error completes "could not read the spec".
             fn read(self, spec: &serde_json::Value) -> Result<Spec, String> {
                 match self {
-                    $(Kind::$plain => gateway_api::read(spec).map(|it| Spec::$plain(Shared::hashed(it))),)*
+                    $(Kind::$plain => gateway_api::read(spec).map(|it| Spec::$plain(Hashed::new(it))),)*
                     $(Kind::$kind => Err(format!("{} is a message", $message)),)*
                 }
             }
@@ -144,21 +145,21 @@ const ALPHA: &[&str] = &["v1", "v1alpha3", "v1alpha2"];
 
 kinds! {
     messages {
-        VirtualService, "networking.istio.io", "virtualservices", V1, "istio.networking.v1alpha3.VirtualService", Shared<istio::networking::v1alpha3::VirtualService>;
-        DestinationRule, "networking.istio.io", "destinationrules", V1, "istio.networking.v1alpha3.DestinationRule", Shared<istio::networking::v1alpha3::DestinationRule>;
-        Gateway, "networking.istio.io", "gateways", V1, "istio.networking.v1alpha3.Gateway", Shared<istio::networking::v1alpha3::Gateway>;
+        VirtualService, "networking.istio.io", "virtualservices", V1, "istio.networking.v1alpha3.VirtualService", Hashed<istio::networking::v1alpha3::VirtualService>;
+        DestinationRule, "networking.istio.io", "destinationrules", V1, "istio.networking.v1alpha3.DestinationRule", Hashed<istio::networking::v1alpha3::DestinationRule>;
+        Gateway, "networking.istio.io", "gateways", V1, "istio.networking.v1alpha3.Gateway", Hashed<istio::networking::v1alpha3::Gateway>;
         ServiceEntry, "networking.istio.io", "serviceentries", V1, "istio.networking.v1alpha3.ServiceEntry", Packed<istio::networking::v1alpha3::ServiceEntry>;
         WorkloadEntry, "networking.istio.io", "workloadentries", V1, "istio.networking.v1alpha3.WorkloadEntry", Packed<istio::networking::v1alpha3::WorkloadEntry>;
-        WorkloadGroup, "networking.istio.io", "workloadgroups", V1, "istio.networking.v1alpha3.WorkloadGroup", Shared<istio::networking::v1alpha3::WorkloadGroup>;
-        Sidecar, "networking.istio.io", "sidecars", V1, "istio.networking.v1alpha3.Sidecar", Shared<istio::networking::v1alpha3::Sidecar>;
-        EnvoyFilter, "networking.istio.io", "envoyfilters", &["v1alpha3"], "istio.networking.v1alpha3.EnvoyFilter", Shared<istio::networking::v1alpha3::EnvoyFilter>;
-        ProxyConfig, "networking.istio.io", "proxyconfigs", &["v1beta1"], "istio.networking.v1beta1.ProxyConfig", Shared<istio::networking::v1beta1::ProxyConfig>;
-        PeerAuthentication, "security.istio.io", "peerauthentications", SECURITY, "istio.security.v1beta1.PeerAuthentication", Shared<istio::security::v1beta1::PeerAuthentication>;
-        RequestAuthentication, "security.istio.io", "requestauthentications", SECURITY, "istio.security.v1beta1.RequestAuthentication", Shared<istio::security::v1beta1::RequestAuthentication>;
-        AuthorizationPolicy, "security.istio.io", "authorizationpolicies", SECURITY, "istio.security.v1beta1.AuthorizationPolicy", Shared<istio::security::v1beta1::AuthorizationPolicy>;
-        Telemetry, "telemetry.istio.io", "telemetries", &["v1", "v1alpha1"], "istio.telemetry.v1alpha1.Telemetry", Shared<istio::telemetry::v1alpha1::Telemetry>;
-        WasmPlugin, "extensions.istio.io", "wasmplugins", &["v1alpha1"], "istio.extensions.v1alpha1.WasmPlugin", Shared<istio::extensions::v1alpha1::WasmPlugin>;
-        TrafficExtension, "extensions.istio.io", "trafficextensions", &["v1alpha1"], "istio.extensions.v1alpha1.TrafficExtension", Shared<istio::extensions::v1alpha1::TrafficExtension>;
+        WorkloadGroup, "networking.istio.io", "workloadgroups", V1, "istio.networking.v1alpha3.WorkloadGroup", Hashed<istio::networking::v1alpha3::WorkloadGroup>;
+        Sidecar, "networking.istio.io", "sidecars", V1, "istio.networking.v1alpha3.Sidecar", Hashed<istio::networking::v1alpha3::Sidecar>;
+        EnvoyFilter, "networking.istio.io", "envoyfilters", &["v1alpha3"], "istio.networking.v1alpha3.EnvoyFilter", Hashed<istio::networking::v1alpha3::EnvoyFilter>;
+        ProxyConfig, "networking.istio.io", "proxyconfigs", &["v1beta1"], "istio.networking.v1beta1.ProxyConfig", Hashed<istio::networking::v1beta1::ProxyConfig>;
+        PeerAuthentication, "security.istio.io", "peerauthentications", SECURITY, "istio.security.v1beta1.PeerAuthentication", Hashed<istio::security::v1beta1::PeerAuthentication>;
+        RequestAuthentication, "security.istio.io", "requestauthentications", SECURITY, "istio.security.v1beta1.RequestAuthentication", Hashed<istio::security::v1beta1::RequestAuthentication>;
+        AuthorizationPolicy, "security.istio.io", "authorizationpolicies", SECURITY, "istio.security.v1beta1.AuthorizationPolicy", Hashed<istio::security::v1beta1::AuthorizationPolicy>;
+        Telemetry, "telemetry.istio.io", "telemetries", &["v1", "v1alpha1"], "istio.telemetry.v1alpha1.Telemetry", Hashed<istio::telemetry::v1alpha1::Telemetry>;
+        WasmPlugin, "extensions.istio.io", "wasmplugins", &["v1alpha1"], "istio.extensions.v1alpha1.WasmPlugin", Hashed<istio::extensions::v1alpha1::WasmPlugin>;
+        TrafficExtension, "extensions.istio.io", "trafficextensions", &["v1alpha1"], "istio.extensions.v1alpha1.TrafficExtension", Hashed<istio::extensions::v1alpha1::TrafficExtension>;
     }
     documents {
         GatewayClass, "GatewayClass", "gateway.networking.k8s.io", "gatewayclasses", BETA, gateway_api::GatewayClass;
@@ -191,7 +192,7 @@ impl Kind {
 impl Kind {
     /// Whether objects of this kind reach clients only as what they are lowered to. Their status tells the
     /// generation that it was made for, so that one matters too.
-    pub fn is_lowered(self) -> bool {
+    pub fn is_converted(self) -> bool {
         self.message().is_none()
     }
 
@@ -239,11 +240,11 @@ pub struct Meta {
     /// It lies in a store that keeps statuses.
     pub keeps_status: bool,
     /// Host and address, as the status of a ServiceEntry tells them.
-    pub allocated: Vec<(Str, Str)>,
+    pub auto_addresses: Vec<(Str, Str)>,
     /// How often the spec was written, as an API server counts; 0 elsewhere.
     pub generation: i64,
     /// Where it was read, for messages.
-    pub place: Option<Place>,
+    pub location: Option<FileLocation>,
 }
 
 /// A config object of any kind.
@@ -266,8 +267,8 @@ impl Object {
             && self.meta.namespace == other.meta.namespace
             && self.meta.labels == other.meta.labels
             && self.meta.created == other.meta.created
-            && self.meta.allocated == other.meta.allocated
-            && (!self.spec.kind().is_lowered() || self.meta.generation == other.meta.generation)
+            && self.meta.auto_addresses == other.meta.auto_addresses
+            && (!self.spec.kind().is_converted() || self.meta.generation == other.meta.generation)
             && (!self.spec.kind().has_version() || self.meta.resource_version == other.meta.resource_version)
             && meaningful(&self.meta.annotations).eq(meaningful(&other.meta.annotations))
     }
@@ -281,7 +282,7 @@ fn meaningful(annotations: &BTreeMap<Str, Str>) -> impl Iterator<Item = (&Str, &
 /// An object of one known kind.
 pub struct Config<T> {
     pub meta: Arc<Meta>,
-    pub spec: Shared<T>,
+    pub spec: Hashed<T>,
 }
 
 // Written out since a derive would ask the same of the message itself.

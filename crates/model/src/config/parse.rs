@@ -6,13 +6,13 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
-use super::lines::{Steps, lines_of};
-use super::message::Finding;
-use super::text::{self, Chunk, Unreadable, clip};
+use super::lines::{FieldPath, lines_of};
+use super::message::FieldFinding;
+use super::text::{self, Chunk, SyntaxError, clip};
 use super::{Kind, Meta, Object, message, meta};
-use crate::config::lower::{self, Old};
+use crate::config::legacy::{self, LegacyKind};
 use crate::names::Str;
-use crate::problem::{Place, Problem, Severity};
+use crate::problem::{FileLocation, Problem, Severity};
 
 /// Unknown fields told of one object; the rest is only counted.
 const MOST_FINDINGS: usize = 20;
@@ -32,34 +32,34 @@ pub struct Parsed {
 /// Reads every YAML or JSON document of a text; `file` names it in messages.
 /// Objects are not validated: see `validate`.
 pub fn documents(text: &str, file: &str) -> Parsed {
-    let (mut parsed, mut untold) = (Parsed::default(), Untold::default());
+    let (mut parsed, mut untold) = (Parsed::default(), UnreportedProblems::default());
     let file: Str = file.into();
     for document in text::read(text) {
-        let place = Place { file: file.clone(), line: document.line };
+        let location = FileLocation { file: file.clone(), line: document.line };
         match document.content {
-            Ok(value) => parsed.add(Reading::of(&value, &place), document.source),
-            Err(Unreadable { line, message }) => {
-                let line = if line == 0 { place.line } else { line };
-                let place = Place { file: file.clone(), line };
+            Ok(value) => parsed.add(DocumentReader::of(&value, &location), document.source),
+            Err(SyntaxError { line, message }) => {
+                let line = if line == 0 { location.line } else { line };
+                let location = FileLocation { file: file.clone(), line };
                 let message = format!("could not parse the document: {message}");
-                parsed.problems.push(Problem::error(file.clone(), message).at(Some(place)));
+                parsed.problems.push(Problem::error(file.clone(), message).at(Some(location)));
             }
         }
         untold.add(&mut parsed.problems);
     }
     parsed.problems.extend(untold.summary(&file));
-    lower::join(&mut parsed.objects);
+    legacy::join(&mut parsed.objects);
     parsed
 }
 
 /// Problems that are counted and not reported.
 #[derive(Default)]
-struct Untold {
+struct UnreportedProblems {
     count: usize,
     severity: Option<Severity>,
 }
 
-impl Untold {
+impl UnreportedProblems {
     /// Takes away what is too much.
     fn add(&mut self, problems: &mut Vec<Problem>) {
         if problems.len() > MOST_PROBLEMS {
@@ -73,29 +73,29 @@ impl Untold {
     fn summary(&self, file: &Str) -> Option<Problem> {
         let severity = self.severity?;
         let message = format!("and {} more problems in this file", self.count).into();
-        let place = Some(Place { file: file.clone(), line: 0 });
-        Some(Problem { severity, about: file.clone(), place, message })
+        let location = Some(FileLocation { file: file.clone(), line: 0 });
+        Some(Problem { severity, about: file.clone(), location, message })
     }
 }
 
 /// Reads one object that is JSON already, such as an answer of an API server.
-pub fn value(json: &Value, place: &Place) -> Parsed {
+pub fn value(json: &Value, location: &FileLocation) -> Parsed {
     let mut parsed = Parsed::default();
-    parsed.add(Reading::of(json, place), None);
-    lower::join(&mut parsed.objects);
+    parsed.add(DocumentReader::of(json, location), None);
+    legacy::join(&mut parsed.objects);
     parsed
 }
 
 impl Parsed {
     /// Adds what a document held, each part with its own line where the text is at hand.
-    fn add(&mut self, reading: Reading<'_>, source: Option<Chunk<'_>>) {
+    fn add(&mut self, reading: DocumentReader<'_>, source: Option<Chunk<'_>>) {
         self.problems.extend(located(reading.problems, source));
-        let items: HashSet<Steps> =
+        let items: HashSet<FieldPath> =
             reading.objects.iter().map(|(_, steps)| steps.clone()).filter(|s| !s.is_empty()).collect();
         let lines = source.filter(|_| !items.is_empty()).map(|chunk| lines_of(chunk, &items)).unwrap_or_default();
         for (mut object, steps) in reading.objects {
             if let (Some(line), Some(meta)) = (lines.get(&steps), Arc::get_mut(&mut object.meta)) {
-                meta.place = Some(Place { file: reading.place.file.clone(), line: *line });
+                meta.location = Some(FileLocation { file: reading.location.file.clone(), line: *line });
             }
             self.objects.push(object);
         }
@@ -103,12 +103,13 @@ impl Parsed {
 }
 
 /// Problems with the lines of the fields that they are about, as far as these can be found.
-pub(super) fn located(problems: Vec<(Problem, Steps)>, source: Option<Chunk<'_>>) -> Vec<Problem> {
-    let wanted: HashSet<Steps> = problems.iter().map(|(_, steps)| steps.clone()).filter(|s| !s.is_empty()).collect();
+pub(super) fn located(problems: Vec<(Problem, FieldPath)>, source: Option<Chunk<'_>>) -> Vec<Problem> {
+    let wanted: HashSet<FieldPath> =
+        problems.iter().map(|(_, steps)| steps.clone()).filter(|s| !s.is_empty()).collect();
     let lines = source.filter(|_| !wanted.is_empty()).map(|chunk| lines_of(chunk, &wanted)).unwrap_or_default();
-    let located = |(mut problem, steps): (Problem, Steps)| {
-        if let (Some(line), Some(place)) = (lines.get(&steps), &mut problem.place) {
-            place.line = *line;
+    let located = |(mut problem, steps): (Problem, FieldPath)| {
+        if let (Some(line), Some(location)) = (lines.get(&steps), &mut problem.location) {
+            location.line = *line;
         }
         problem
     };
@@ -116,23 +117,23 @@ pub(super) fn located(problems: Vec<(Problem, Steps)>, source: Option<Chunk<'_>>
 }
 
 /// One document while it is read; everything found carries the way to it.
-struct Reading<'a> {
-    place: &'a Place,
+struct DocumentReader<'a> {
+    location: &'a FileLocation,
     /// The way to the object being read: into the items of lists.
-    steps: Steps,
-    objects: Vec<(Object, Steps)>,
-    problems: Vec<(Problem, Steps)>,
+    steps: FieldPath,
+    objects: Vec<(Object, FieldPath)>,
+    problems: Vec<(Problem, FieldPath)>,
 }
 
-impl<'a> Reading<'a> {
-    fn of(json: &Value, place: &'a Place) -> Reading<'a> {
-        let mut reading = Reading { place, steps: Vec::new(), objects: Vec::new(), problems: Vec::new() };
+impl<'a> DocumentReader<'a> {
+    fn of(json: &Value, location: &'a FileLocation) -> DocumentReader<'a> {
+        let mut reading = DocumentReader { location, steps: Vec::new(), objects: Vec::new(), problems: Vec::new() };
         reading.document(json, MOST_LISTS);
         reading
     }
 
     fn document(&mut self, json: &Value, lists_left: usize) {
-        let about = self.place.file.clone();
+        let about = self.location.file.clone();
         let Value::Object(entries) = json else {
             return self.tell(Problem::error(about, "a document must be an object with apiVersion and kind"));
         };
@@ -143,7 +144,7 @@ impl<'a> Reading<'a> {
         if let Some(kind) = Kind::of(api_version, kind) {
             return self.object(kind, entries);
         }
-        if let Some(old) = lower::kind(api_version, kind) {
+        if let Some(old) = legacy::kind(api_version, kind) {
             return self.old(old, kind, entries);
         }
         match entries.get("items") {
@@ -159,31 +160,31 @@ impl<'a> Reading<'a> {
     }
 
     /// Reads an object of a kind that is no more: as the documents that mean the same today.
-    fn old(&mut self, old: Old, kind: &str, entries: &Map<String, Value>) {
-        let (meta, _) = meta::read(entries.get("metadata"), self.place.clone());
+    fn old(&mut self, old: LegacyKind, kind: &str, entries: &Map<String, Value>) {
+        let (meta, _) = meta::read(entries.get("metadata"), self.location.clone());
         let about: Str = format!("{kind} {}/{}", meta.namespace, clip(&meta.name)).into();
-        let lowered = match lower::lower(old, entries) {
-            Ok(lowered) => lowered,
+        let converted = match legacy::convert(old, entries) {
+            Ok(converted) => converted,
             Err(refused) => return self.tell(Problem::error(about, refused.0)),
         };
-        for note in lowered.notes {
+        for note in converted.notes {
             self.tell(Problem::warning(about.clone(), note));
         }
-        if lowered.documents.is_empty() {
+        if converted.documents.is_empty() {
             return;
         }
-        for document in &lowered.documents {
+        for document in &converted.documents {
             self.document(document, 0);
         }
-        let text = lower::print(&lowered.documents);
+        let text = legacy::print(&converted.documents);
         let message = format!("the kind is Istio 0.8's{}; write instead:\n{text}", old.hint());
-        self.tell(Problem { severity: Severity::Info, about, place: None, message: message.into() });
+        self.tell(Problem { severity: Severity::Info, about, location: None, message: message.into() });
     }
 
     fn object(&mut self, kind: Kind, entries: &Map<String, Value>) {
-        let (mut meta, mistakes) = meta::read(entries.get("metadata"), self.place.clone());
+        let (mut meta, mistakes) = meta::read(entries.get("metadata"), self.location.clone());
         if kind == Kind::ServiceEntry {
-            meta.allocated = meta::allocated(entries.get("status"));
+            meta.auto_addresses = meta::auto_addresses(entries.get("status"));
         }
         let about: Str = format!("{kind} {}/{}", meta.namespace, clip(&meta.name)).into();
         for mistake in mistakes {
@@ -210,7 +211,7 @@ impl<'a> Reading<'a> {
         };
         let (dynamic, findings) = message::read(&descriptor, json, "spec");
         let refused = findings.iter().any(|finding| finding.severity == Severity::Error);
-        let told = problems(findings, about, self.place);
+        let told = problems(findings, about, self.location);
         self.problems
             .extend(told.into_iter().map(|(problem, steps)| (problem, [self.steps.as_slice(), &steps].concat())));
         if refused {
@@ -224,14 +225,18 @@ impl<'a> Reading<'a> {
 
     /// Says something about the object as a whole.
     fn tell(&mut self, problem: Problem) {
-        self.problems.push((problem.at(Some(self.place.clone())), self.steps.clone()));
+        self.problems.push((problem.at(Some(self.location.clone())), self.steps.clone()));
     }
 }
 
 const KNOWN_KEYS: &[&str] = &["apiVersion", "kind", "metadata", "spec", "status"];
 
 /// Findings as problems of one object: errors first, and not endlessly many.
-pub(super) fn problems(mut findings: Vec<Finding>, about: &Str, place: &Place) -> Vec<(Problem, Steps)> {
+pub(super) fn problems(
+    mut findings: Vec<FieldFinding>,
+    about: &Str,
+    location: &FileLocation,
+) -> Vec<(Problem, FieldPath)> {
     findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
     let more = findings.len().saturating_sub(MOST_FINDINGS);
     let told = findings.into_iter().take(MOST_FINDINGS).map(|finding| {
@@ -239,11 +244,11 @@ pub(super) fn problems(mut findings: Vec<Finding>, about: &Str, place: &Place) -
             Severity::Error => format!("could not read {}: {}", finding.path, finding.message),
             _ => format!("{} {:?}", finding.message, finding.path),
         };
-        let place = Some(place.clone());
-        (Problem { severity: finding.severity, about: about.clone(), place, message: message.into() }, finding.steps)
+        let location = Some(location.clone());
+        (Problem { severity: finding.severity, about: about.clone(), location, message: message.into() }, finding.steps)
     });
-    let rest = Problem::warning(about.clone(), format!("and {more} more")).at(Some(place.clone()));
-    told.chain((more > 0).then_some((rest, Steps::new()))).collect()
+    let rest = Problem::warning(about.clone(), format!("and {more} more")).at(Some(location.clone()));
+    told.chain((more > 0).then_some((rest, FieldPath::new()))).collect()
 }
 
 fn not_known(api_version: &str, kind: &str, entries: &Map<String, Value>) -> Problem {
@@ -257,7 +262,7 @@ fn not_known(api_version: &str, kind: &str, entries: &Map<String, Value>) -> Pro
     Problem {
         severity,
         about: format!("{} {}", clip(kind), clip(name)).trim_end().into(),
-        place: None,
+        location: None,
         message: format!("kind {:?} of apiVersion {:?} is not read here", clip(kind), clip(api_version)).into(),
     }
 }
@@ -371,8 +376,8 @@ mod tests {
         let parsed = documents(&text, "dir/f.yaml");
         let names: Vec<&str> = parsed.objects.iter().map(|object| &*object.meta.name).collect();
         assert_eq!(names, ["a", "b"]);
-        assert_eq!(parsed.objects[1].meta.place.as_ref().map(|place| place.line), Some(8));
-        let lines: Vec<u32> = parsed.problems.iter().filter_map(|p| Some(p.place.as_ref()?.line)).collect();
+        assert_eq!(parsed.objects[1].meta.location.as_ref().map(|location| location.line), Some(8));
+        let lines: Vec<u32> = parsed.problems.iter().filter_map(|p| Some(p.location.as_ref()?.line)).collect();
         assert!(parsed.problems.iter().all(|p| p.severity == Severity::Error), "{:?}", told(&parsed));
         assert_eq!((lines.len(), lines[1], lines[2]), (3, 13, 15), "{:?}", told(&parsed));
         assert!((6..=7).contains(&lines[0]));
@@ -395,7 +400,7 @@ mod tests {
         };
         let text = format!("# list\nx: 1\n---\nkind: List\nitems:\n{}{}", item("a"), item("b"));
         let parsed = documents(&text, "f");
-        let lines: Vec<u32> = parsed.objects.iter().filter_map(|o| Some(o.meta.place.as_ref()?.line)).collect();
+        let lines: Vec<u32> = parsed.objects.iter().filter_map(|o| Some(o.meta.location.as_ref()?.line)).collect();
         assert_eq!(lines, [6, 13]);
         let told = told(&parsed);
         assert_eq!(

@@ -15,13 +15,13 @@ use prost_reflect::DynamicMessage;
 use regex::bytes::Regex;
 use serde_json::{Map, Number};
 
-use super::message::{self, Finding};
+use super::message::{self, FieldFinding};
 use super::validate::pattern;
 use super::{Config, Kind, encode};
+use crate::hashed::Hashed;
 use crate::problem::{Problem, Severity};
 use crate::proxy::Proxy;
 use crate::settings::Knobs;
-use crate::shared::{Part, Shared};
 
 /// Services that a gateway needs only because a patch names them: `host` or `namespace/host`, with commas between.
 const REFERENCED_SERVICES: &str = "envoyfilter.istio.io/referenced-services";
@@ -31,7 +31,7 @@ const REFERENCED_SERVICES: &str = "envoyfilter.istio.io/referenced-services";
 pub struct Patch {
     pub apply_to: ApplyTo,
     pub operation: Operation,
-    pub matching: Shared<EnvoyConfigObjectMatch>,
+    pub matching: Hashed<EnvoyConfigObjectMatch>,
     /// `None` for removals only.
     pub value: Option<PatchValue>,
 }
@@ -90,7 +90,7 @@ pub struct PatchSet {
 /// A patch and the proxies it is meant for.
 #[derive(Debug)]
 struct Candidate {
-    patch: Part<Patch>,
+    patch: Hashed<Patch>,
     version: Option<Regex>,
 }
 
@@ -120,12 +120,12 @@ impl PatchSet {
                  (PILOTAGE_PATCH_BYTES); keep scripts and modules in files of the proxy or behind ExtensionConfig",
                 knobs.patch_bytes
             );
-            Problem::error(about, message).at(meta.place.clone())
+            Problem::error(about, message).at(meta.location.clone())
         })
     }
 
     /// Patches that this proxy's version and metadata allow.
-    pub fn for_proxy<'a>(&'a self, proxy: &'a Proxy) -> impl Iterator<Item = &'a Part<Patch>> {
+    pub fn for_proxy<'a>(&'a self, proxy: &'a Proxy) -> impl Iterator<Item = &'a Hashed<Patch>> {
         self.patches.iter().filter(|candidate| candidate.allows(proxy)).map(|candidate| &candidate.patch)
     }
 
@@ -168,9 +168,9 @@ fn candidate(spec: &EnvoyConfigObjectPatch) -> Option<Candidate> {
         "" => None,
         expression => Some(pattern::compiled(expression)?),
     };
-    let matching = Shared::new(matching);
+    let matching = Hashed::from_message(matching);
     Some(Candidate {
-        patch: Part::new(Patch { apply_to, operation: normal(apply_to, operation), matching, value }),
+        patch: Hashed::new(Patch { apply_to, operation: normal(apply_to, operation), matching, value }),
         version,
     })
 }
@@ -191,7 +191,7 @@ fn encoded(apply_to: ApplyTo, value: &Struct) -> Option<Vec<u8>> {
 }
 
 /// A patch's value as the message that it should be; `root` of its findings is `patch.value`.
-pub(super) fn read_value(apply_to: ApplyTo, value: &Struct) -> Option<(DynamicMessage, Vec<Finding>)> {
+pub(super) fn read_value(apply_to: ApplyTo, value: &Struct) -> Option<(DynamicMessage, Vec<FieldFinding>)> {
     let descriptor = api::reflect::envoy().get_message_by_name(envoy_message(apply_to)?)?;
     let json = serde_json::Value::Object(json_object(value));
     Some(message::read(&descriptor, &json, "patch.value"))

@@ -38,15 +38,15 @@ pub struct Constraint {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default, deny_unknown_fields)]
 pub struct ServiceRoleBinding {
-    pub subjects: Vec<Subject>,
+    pub subjects: Vec<RoleSubject>,
     #[serde(alias = "role_ref")]
     pub role_ref: RoleReference,
-    pub mode: Enforcement,
+    pub mode: EnforcementMode,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Subject {
+pub struct RoleSubject {
     pub user: String,
     pub group: String,
     pub properties: BTreeMap<String, String>,
@@ -63,16 +63,16 @@ pub struct RoleReference {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default, deny_unknown_fields)]
 pub struct RbacConfig {
-    pub mode: Mode,
-    pub inclusion: Targets,
-    pub exclusion: Targets,
+    pub mode: RbacMode,
+    pub inclusion: RbacTargets,
+    pub exclusion: RbacTargets,
     #[serde(alias = "enforcement_mode")]
-    pub enforcement_mode: Enforcement,
+    pub enforcement_mode: EnforcementMode,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
-pub enum Mode {
+pub enum RbacMode {
     #[default]
     Off,
     On,
@@ -83,14 +83,14 @@ pub enum Mode {
 /// Services by host name, and whole namespaces.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Targets {
+pub struct RbacTargets {
     pub services: Vec<String>,
     pub namespaces: Vec<String>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
-pub enum Enforcement {
+pub enum EnforcementMode {
     #[default]
     Enforced,
     /// Only counted.

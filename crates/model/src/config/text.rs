@@ -11,14 +11,14 @@ use serde_json::{Map, Number, Value};
 pub(super) struct Document<'a> {
     /// Where its content begins, counted from 1.
     pub(super) line: u32,
-    pub(super) content: Result<Value, Unreadable>,
+    pub(super) content: Result<Value, SyntaxError>,
     /// Its text, unless it shares that with others.
     pub(super) source: Option<Chunk<'a>>,
 }
 
 /// Why a document is not a value.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Unreadable {
+pub(super) struct SyntaxError {
     /// Where the parser stopped; 0 where it did not say.
     pub(super) line: u32,
     pub(super) message: String,
@@ -76,7 +76,7 @@ impl<'a> Chunk<'a> {
         // The parser of YAML counts exactly, but only as it goes; a text that is far beyond is not worth its time.
         if has_marks(self.text, if is_json { MOST_VALUES } else { 2 * MOST_VALUES }) {
             let message = format!("more than {MOST_VALUES} values in one document: split it into several");
-            let content = Err(Unreadable { line: first, message });
+            let content = Err(SyntaxError { line: first, message });
             return vec![Document { line: first, content, source: None }];
         }
         if is_json && let Some(documents) = self.read_json() {
@@ -120,7 +120,7 @@ impl<'a> Chunk<'a> {
         Some(documents)
     }
 
-    fn unreadable(&self, error: &serde_saphyr::Error) -> Unreadable {
+    fn unreadable(&self, error: &serde_saphyr::Error) -> SyntaxError {
         let error = error.without_snippet();
         let line = error.location().map_or(0, |location| {
             let within = u32::try_from(location.line()).unwrap_or(u32::MAX);
@@ -134,7 +134,7 @@ impl<'a> Chunk<'a> {
             }
             other => without_position(&other.to_string()),
         };
-        Unreadable { line, message }
+        SyntaxError { line, message }
     }
 }
 
@@ -256,9 +256,9 @@ mod tests {
 
     use super::read;
 
-    type Found = (u32, Result<Value, (u32, String)>);
+    type ReadDocument = (u32, Result<Value, (u32, String)>);
 
-    fn values(text: &str) -> Vec<Found> {
+    fn values(text: &str) -> Vec<ReadDocument> {
         read(text).map(|d| (d.line, d.content.map_err(|e| (e.line, e.message)))).collect()
     }
 

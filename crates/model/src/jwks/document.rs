@@ -11,7 +11,7 @@ const DEEPEST: usize = 100;
 /// The object that a document is.
 pub(super) fn read(text: &str) -> Result<Map<String, Value>, String> {
     let mut parser = serde_json::Deserializer::from_str(text);
-    let value = Level(DEEPEST).deserialize(&mut parser).map_err(|error| error.to_string())?;
+    let value = NestingLimit(DEEPEST).deserialize(&mut parser).map_err(|error| error.to_string())?;
     parser.end().map_err(|error| error.to_string())?;
     match value {
         Value::Object(map) => Ok(map),
@@ -21,15 +21,15 @@ pub(super) fn read(text: &str) -> Result<Map<String, Value>, String> {
 
 /// A value below which so many levels may follow.
 #[derive(Clone, Copy)]
-struct Level(usize);
+struct NestingLimit(usize);
 
-impl Level {
-    fn below<E: Error>(self) -> Result<Level, E> {
-        self.0.checked_sub(1).map(Level).ok_or_else(|| E::custom("nested too deeply"))
+impl NestingLimit {
+    fn below<E: Error>(self) -> Result<NestingLimit, E> {
+        self.0.checked_sub(1).map(NestingLimit).ok_or_else(|| E::custom("nested too deeply"))
     }
 }
 
-impl<'de> DeserializeSeed<'de> for Level {
+impl<'de> DeserializeSeed<'de> for NestingLimit {
     type Value = Value;
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
@@ -37,7 +37,7 @@ impl<'de> DeserializeSeed<'de> for Level {
     }
 }
 
-impl<'de> Visitor<'de> for Level {
+impl<'de> Visitor<'de> for NestingLimit {
     type Value = Value;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::change::SourceId;
-use crate::conflict::{Conflicts, Policy};
+use crate::conflict::{ConflictPolicy, ConflictSettings};
 use crate::names::{Namespace, ServiceKey, Str};
 use crate::port::Port;
 use crate::problem::{Problem, Severity};
 use crate::service::{Registry, Service};
 
 /// Services as registries told them.
-pub(super) type Registered = imbl::OrdMap<(SourceId, ServiceKey), Arc<Service>>;
+pub(super) type RegistryServices = imbl::OrdMap<(SourceId, ServiceKey), Arc<Service>>;
 
 /// Where the endpoints go that a source told of a service: to the service of this key, or nowhere.
 /// What is not listed goes where the source said.
@@ -19,23 +19,23 @@ pub(super) type Placements = BTreeMap<(ServiceKey, Str), Option<ServiceKey>>;
 
 /// What is left when all conflicts are settled.
 #[derive(Debug, Default)]
-pub(super) struct Settled {
+pub(super) struct SettledServices {
     pub(super) services: Vec<Arc<Service>>,
     pub(super) placements: Placements,
     pub(super) problems: Vec<Problem>,
 }
 
 /// One claim on a host name.
-type Claim<'a> = (&'a SourceId, &'a Arc<Service>);
+type RegistryClaim<'a> = (&'a SourceId, &'a Arc<Service>);
 
-pub(super) fn settle(registered: &Registered, conflicts: &Conflicts) -> Settled {
-    let mut settled = Settled::default();
+pub(super) fn settle(registered: &RegistryServices, conflicts: &ConflictSettings) -> SettledServices {
+    let mut settled = SettledServices::default();
     let only_one = registered.get_min().map(|(key, _)| &key.0) == registered.get_max().map(|(key, _)| &key.0);
     if only_one {
         settled.services = registered.values().cloned().collect();
         return settled;
     }
-    let mut claims: BTreeMap<&ServiceKey, Vec<Claim<'_>>> = BTreeMap::new();
+    let mut claims: BTreeMap<&ServiceKey, Vec<RegistryClaim<'_>>> = BTreeMap::new();
     for ((source, key), service) in registered {
         claims.entry(key).or_default().push((source, service));
     }
@@ -51,23 +51,23 @@ pub(super) fn settle(registered: &Registered, conflicts: &Conflicts) -> Settled 
     settled
 }
 
-fn settle_one(key: &ServiceKey, claims: &[Claim<'_>], policy: Policy, settled: &mut Settled) {
+fn settle_one(key: &ServiceKey, claims: &[RegistryClaim<'_>], policy: ConflictPolicy, settled: &mut SettledServices) {
     let Some((first, described)) = claims.first() else { return };
-    let with_first = |claim: &&Claim<'_>| {
+    let with_first = |claim: &&RegistryClaim<'_>| {
         let both_kubernetes = [claim.1, described].iter().all(|s| s.registry == Registry::Kubernetes);
         claim.0 == *first || both_kubernetes
     };
     let (winners, others): (Vec<_>, Vec<_>) = claims.iter().partition(with_first);
     settled.problems.push(problem(key, claims, policy, described, &others));
-    if policy != Policy::Reject {
+    if policy != ConflictPolicy::Reject {
         settled.services.extend(winners.iter().map(|(_, service)| (*service).clone()));
     }
-    let nowhere = |(source, _): &Claim<'_>| ((key.clone(), source.0.clone()), None);
+    let nowhere = |(source, _): &RegistryClaim<'_>| ((key.clone(), source.0.clone()), None);
     match policy {
-        Policy::Merge => {}
-        Policy::Order => settled.placements.extend(others.into_iter().map(nowhere)),
-        Policy::Reject => settled.placements.extend(claims.iter().map(nowhere)),
-        Policy::Isolate => {
+        ConflictPolicy::Merge => {}
+        ConflictPolicy::Order => settled.placements.extend(others.into_iter().map(nowhere)),
+        ConflictPolicy::Reject => settled.placements.extend(claims.iter().map(nowhere)),
+        ConflictPolicy::Isolate => {
             for (source, service) in others {
                 let service = Service { namespace: own_namespace(source), ..Service::clone(service) };
                 settled.placements.insert((key.clone(), source.0.clone()), Some(service.key()));
@@ -83,11 +83,17 @@ fn own_namespace(source: &SourceId) -> Namespace {
     Namespace::from(source.0.chars().map(plain).collect::<String>())
 }
 
-fn problem(key: &ServiceKey, claims: &[Claim<'_>], policy: Policy, first: &Service, others: &[&Claim<'_>]) -> Problem {
+fn problem(
+    key: &ServiceKey,
+    claims: &[RegistryClaim<'_>],
+    policy: ConflictPolicy,
+    first: &Service,
+    others: &[&RegistryClaim<'_>],
+) -> Problem {
     let names: Vec<&str> = claims.iter().map(|(source, _)| &*source.0).collect();
     let winner = names.first().copied().unwrap_or_default();
     let (severity, outcome) = match policy {
-        Policy::Merge => match foreign_port(first, others) {
+        ConflictPolicy::Merge => match foreign_port(first, others) {
             None => (Severity::Info, format!("endpoints of all serve it as {winner} describes it")),
             Some((source, port)) => (
                 Severity::Warning,
@@ -100,20 +106,20 @@ fn problem(key: &ServiceKey, claims: &[Claim<'_>], policy: Policy, first: &Servi
                 ),
             ),
         },
-        Policy::Order => (Severity::Warning, format!("{winner} serves it and the others do not")),
-        Policy::Isolate => {
+        ConflictPolicy::Order => (Severity::Warning, format!("{winner} serves it and the others do not")),
+        ConflictPolicy::Isolate => {
             let spaces: Vec<String> = others.iter().map(|(source, _)| own_namespace(source).to_string()).collect();
             (Severity::Warning, format!("{winner} keeps namespace {}, others get {}", key.namespace, spaces.join(", ")))
         }
-        Policy::Reject => (Severity::Error, "nobody serves it until only one has it".to_owned()),
+        ConflictPolicy::Reject => (Severity::Error, "nobody serves it until only one has it".to_owned()),
     };
     let about = format!("service {}/{}", key.namespace, key.hostname);
     let message = format!("registries {} all have it: {outcome}", names.join(", "));
-    Problem { severity, about: about.into(), place: None, message: message.into() }
+    Problem { severity, about: about.into(), location: None, message: message.into() }
 }
 
 /// A port of another registry that the first one does not have: endpoints there would be lost in silence.
-fn foreign_port<'a>(first: &Service, others: &[&Claim<'a>]) -> Option<(&'a SourceId, &'a Port)> {
+fn foreign_port<'a>(first: &Service, others: &[&RegistryClaim<'a>]) -> Option<(&'a SourceId, &'a Port)> {
     let all = others.iter().flat_map(|(source, service)| service.ports.iter().map(move |port| (*source, port)));
     all.into_iter().find(|(_, port)| !first.ports.contains(port))
 }

@@ -15,14 +15,14 @@ pub struct Endpoints {
     /// Ordered only because that takes half the memory of a hash map.
     by_address: imbl::OrdMap<Str, Arc<[ServiceKey]>>,
     /// What was told of services that several registries have, and where it shows instead.
-    placed: imbl::OrdMap<(ServiceKey, Str), Placed>,
+    placed: imbl::OrdMap<(ServiceKey, Str), PlacedEndpoints>,
 }
 
 /// What one source told of a service. A service has one in nearly every mesh, and a handful at most.
 type Shard = (Str, Arc<[Endpoint]>);
 
 #[derive(Clone, Debug)]
-struct Placed {
+struct PlacedEndpoints {
     target: Option<ServiceKey>,
     told: Arc<[Endpoint]>,
 }
@@ -121,7 +121,7 @@ impl Endpoints {
         let shown = target.clone().unwrap_or_else(|| Some(key.clone()));
         changed.extend(shown.filter(|shown| self.replace(shown, shard, told.to_vec())));
         if let Some(target) = target {
-            self.placed.insert(slot.clone(), Placed { target, told });
+            self.placed.insert(slot.clone(), PlacedEndpoints { target, told });
         }
     }
 

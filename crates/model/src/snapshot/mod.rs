@@ -1,19 +1,18 @@
-//! The world frozen: immutable sections behind `Arc`. Applying a batch gives a new snapshot that
+//! The snapshot frozen: immutable sections behind `Arc`. Applying a batch gives a new snapshot that
 //! shares every untouched section, and tells which keys changed. One task writes; readers never wait.
 
-pub mod allocated;
+pub mod auto_address;
 mod conflicts;
 pub mod endpoints;
-mod entries;
-pub mod lower;
+pub mod gateway_api;
 pub mod objects;
 mod plugins;
 pub mod routing;
-mod selected;
+mod service_entries;
 pub mod services;
 mod stores;
 pub mod synthetic;
-mod vips;
+mod workload_entries;
 pub mod workloads;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,16 +20,16 @@ use std::sync::Arc;
 
 use crate::change::{Batch, Change, SourceId};
 use crate::config::{Key, Kind, Object};
-use crate::named::Named;
+use crate::credential_refs::CredentialRefs;
+use crate::fetch_requests::{FetchRequests, KeySets};
 use crate::names::{CredentialKey, Namespace, ServiceKey};
 use crate::problem::Problem;
 use crate::settings::Settings;
-use crate::wanted::{Keys, Wanted};
 use crate::workload::WorkloadKey;
-use allocated::Allocated;
+use auto_address::entries::AutoAddresses;
 use endpoints::Endpoints;
-use lower::Lowered;
-use objects::{Extensions, Gateways, Objects, Policy, Sidecars, Sight};
+use gateway_api::ConvertedConfig;
+use objects::{AllObjects, Extensions, Gateways, Objects, SecurityPolicies, Sidecars};
 use routing::Routing;
 use services::Services;
 use workloads::{Credentials, Namespaces, Workloads};
@@ -42,13 +41,13 @@ pub struct Snapshot {
     /// Every config object, for debug pages and for rebuilding sections.
     pub objects: Arc<Objects>,
     /// What objects of the Gateway API and Ingress became, and their statuses.
-    pub lowered: Arc<Lowered>,
+    pub converted: Arc<ConvertedConfig>,
     pub services: Arc<Services>,
     pub endpoints: Arc<Endpoints>,
     /// Addresses given to hosts that have none.
-    pub allocated: Arc<Allocated>,
+    pub auto_addresses: Arc<AutoAddresses>,
     pub routing: Arc<Routing>,
-    pub policy: Arc<Policy>,
+    pub policy: Arc<SecurityPolicies>,
     pub gateways: Arc<Gateways>,
     pub sidecars: Arc<Sidecars>,
     pub extensions: Arc<Extensions>,
@@ -57,7 +56,7 @@ pub struct Snapshot {
     pub namespaces: Arc<Namespaces>,
     pub credentials: Arc<Credentials>,
     /// Keys that tokens are checked with, as far as they were fetched.
-    pub keys: Arc<Keys>,
+    pub keys: Arc<KeySets>,
     /// What sources and joins found wrong, by who said it.
     pub problems: Arc<BTreeMap<SourceId, Vec<Problem>>>,
     /// Sources that have told all they had at their start.
@@ -112,10 +111,10 @@ impl Snapshot {
         Snapshot {
             settings: Arc::new(settings),
             objects: Arc::default(),
-            lowered: Arc::default(),
+            converted: Arc::default(),
             services: Arc::default(),
             endpoints: Arc::default(),
-            allocated: Arc::default(),
+            auto_addresses: Arc::default(),
             routing: Arc::default(),
             policy: Arc::default(),
             gateways: Arc::default(),
@@ -131,11 +130,11 @@ impl Snapshot {
     }
 
     /// What this mesh needs from outside, by name.
-    pub fn wanted(&self) -> Wanted {
+    pub fn fetch_requests(&self) -> FetchRequests {
         let naming = [Kind::Gateway, Kind::DestinationRule, Kind::EnvoyFilter];
-        let seen = Sight { written: &self.objects, lowered: &self.lowered.objects };
-        let named = Named::of(naming.into_iter().flat_map(|kind| seen.of(kind)));
-        Wanted::of(&self.policy.request_authentications, named)
+        let seen = AllObjects { written: &self.objects, converted: &self.converted.objects };
+        let named = CredentialRefs::of(naming.into_iter().flat_map(|kind| seen.of(kind)));
+        FetchRequests::of(&self.policy.request_authentications, named)
     }
 
     /// The mesh after these batches, and what changed. Sections that no change touches are shared.
@@ -225,14 +224,14 @@ impl Snapshot {
                     delta.settings = true;
                 }
             }
-            Change::Conflicts(conflicts) => {
+            Change::ConflictSettings(conflicts) => {
                 if self.settings.conflicts != *conflicts {
                     Arc::make_mut(&mut self.settings).conflicts = *conflicts;
                     Arc::make_mut(&mut self.services).unsettle();
                     delta.settings = true;
                 }
             }
-            Change::Keys(source, found) => {
+            Change::KeySet(source, found) => {
                 if self.keys.get(&source) != found.as_ref() {
                     let keys = Arc::make_mut(&mut self.keys);
                     match found {
@@ -265,22 +264,22 @@ impl Snapshot {
         {
             self.tell("stores", &problems);
         }
-        let mut restate = entries::join(self, delta);
+        let mut restate = service_entries::join(self, delta);
         self.settle(delta);
-        selected::join(self, delta);
-        if self.lowered.is_stale(delta) {
-            let fresh = Lowered::build(self);
-            delta.objects.extend(fresh.changed(&self.lowered));
-            self.tell("lowered", &fresh.problems);
-            self.lowered = Arc::new(fresh);
+        workload_entries::join(self, delta);
+        if self.converted.is_stale(delta) {
+            let fresh = ConvertedConfig::build(self);
+            delta.objects.extend(fresh.changed(&self.converted));
+            self.tell("converted", &fresh.problems);
+            self.converted = Arc::new(fresh);
             restate = true;
         }
         if restate {
-            let statuses = &mut Arc::make_mut(&mut self.lowered).statuses;
+            let statuses = &mut Arc::make_mut(&mut self.converted).statuses;
             statuses.retain(|key, _| key.kind != Kind::ServiceEntry);
-            statuses.extend(self.allocated.statuses());
+            statuses.extend(self.auto_addresses.statuses());
         }
-        let sight = Sight { written: &self.objects, lowered: &self.lowered.objects };
+        let sight = AllObjects { written: &self.objects, converted: &self.converted.objects };
         if delta.settings || delta.touches(Kind::VirtualService) || delta.touches(Kind::DestinationRule) {
             self.routing = Arc::new(Routing::build(&sight, &self.settings, &self.routing));
         }
@@ -288,7 +287,7 @@ impl Snapshot {
             .iter()
             .any(|k| delta.touches(*k))
         {
-            self.policy = Arc::new(Policy::build(&sight));
+            self.policy = Arc::new(SecurityPolicies::build(&sight));
         }
         if delta.touches(Kind::Gateway) {
             self.gateways = Arc::new(Gateways::build(&sight));

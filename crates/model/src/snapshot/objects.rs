@@ -19,7 +19,7 @@ use crate::settings::Knobs;
 /// Every config object by key; where several stores have it, that of the first one. `stores` settles that.
 #[derive(Clone, Debug, Default)]
 pub struct Objects {
-    pub(super) counting: imbl::OrdMap<Key, Told>,
+    pub(super) counting: imbl::OrdMap<Key, StoredObject>,
     /// What other stores have under the same keys.
     pub(super) behind: imbl::OrdMap<(Key, SourceId), Object>,
     /// `behind` changed since the last look at it.
@@ -28,7 +28,7 @@ pub struct Objects {
 
 /// An object, and the store that told it, if one did.
 #[derive(Clone, Debug)]
-pub(super) struct Told {
+pub(super) struct StoredObject {
     pub(super) object: Object,
     pub(super) by: Option<SourceId>,
 }
@@ -65,7 +65,7 @@ impl Objects {
 
     /// Puts an object there whoever else has it. Gives the one that was there.
     pub(super) fn insert(&mut self, object: Object) -> Option<Object> {
-        self.counting.insert(object.key(), Told { object, by: None }).map(|told| told.object)
+        self.counting.insert(object.key(), StoredObject { object, by: None }).map(|told| told.object)
     }
 
     pub(super) fn remove(&mut self, key: &Key) -> Option<Object> {
@@ -73,16 +73,16 @@ impl Objects {
     }
 }
 
-/// Objects that users wrote, and those that foreign ones were lowered to.
-pub(super) struct Sight<'a> {
+/// Objects that users wrote, and those that foreign ones were converted to.
+pub(super) struct AllObjects<'a> {
     pub(super) written: &'a Objects,
-    pub(super) lowered: &'a Objects,
+    pub(super) converted: &'a Objects,
 }
 
-impl<'a> Sight<'a> {
+impl<'a> AllObjects<'a> {
     /// Objects of one kind.
     pub(super) fn of(&self, kind: Kind) -> impl Iterator<Item = &'a Object> + use<'a> {
-        self.written.of(kind).chain(self.lowered.of(kind))
+        self.written.of(kind).chain(self.converted.of(kind))
     }
 }
 
@@ -111,29 +111,29 @@ pub(super) fn sort_by_age<T>(configs: &mut [Config<T>]) {
 
 /// Who may talk to whom.
 #[derive(Clone, Debug, Default)]
-pub struct Policy {
+pub struct SecurityPolicies {
     pub peer_authentications: Vec<Config<PeerAuthentication>>,
     pub request_authentications: Vec<Config<RequestAuthentication>>,
     pub authorization_policies: Vec<Config<AuthorizationPolicy>>,
     peers_by_namespace: BTreeMap<Namespace, Vec<Config<PeerAuthentication>>>,
 }
 
-impl Policy {
-    pub(super) fn build(objects: &Sight<'_>) -> Policy {
-        Policy {
+impl SecurityPolicies {
+    pub(super) fn build(objects: &AllObjects<'_>) -> SecurityPolicies {
+        SecurityPolicies {
             request_authentications: by_age!(objects, RequestAuthentication),
             authorization_policies: by_age!(objects, AuthorizationPolicy),
-            ..Policy::of_peers(by_age!(objects, PeerAuthentication))
+            ..SecurityPolicies::of_peers(by_age!(objects, PeerAuthentication))
         }
     }
 
     /// Only PeerAuthentications, oldest first.
-    pub fn of_peers(peer_authentications: Vec<Config<PeerAuthentication>>) -> Policy {
+    pub fn of_peers(peer_authentications: Vec<Config<PeerAuthentication>>) -> SecurityPolicies {
         let mut peers_by_namespace: BTreeMap<Namespace, Vec<_>> = BTreeMap::new();
         for config in &peer_authentications {
             peers_by_namespace.entry(config.meta.namespace.clone()).or_default().push(config.clone());
         }
-        Policy { peer_authentications, peers_by_namespace, ..Policy::default() }
+        SecurityPolicies { peer_authentications, peers_by_namespace, ..SecurityPolicies::default() }
     }
 
     /// PeerAuthentications of one namespace, oldest first.
@@ -149,7 +149,7 @@ pub struct Gateways {
 }
 
 impl Gateways {
-    pub(super) fn build(objects: &Sight<'_>) -> Gateways {
+    pub(super) fn build(objects: &AllObjects<'_>) -> Gateways {
         Gateways { gateways: by_age!(objects, Gateway) }
     }
 }

@@ -6,7 +6,7 @@ use api::istio::extensions::v1alpha1::traffic_extension::FilterConfig;
 use api::istio::extensions::v1alpha1::{TrafficExtension, TrafficSelector, WasmConfig, WasmPlugin};
 
 use crate::config::{Config, Meta};
-use crate::shared::Shared;
+use crate::hashed::Hashed;
 
 /// Ends the name of what was a plugin. No object can have such a name, so none is hidden.
 const MARK: &str = "~istio-translated-wasmplugin";
@@ -39,5 +39,5 @@ pub(super) fn extension(plugin: &Config<WasmPlugin>) -> Config<TrafficExtension>
         })),
     };
     let meta = Meta { name: format!("{}{MARK}", plugin.meta.name).into(), ..Meta::clone(&plugin.meta) };
-    Config { meta: Arc::new(meta), spec: Shared::new(extension) }
+    Config { meta: Arc::new(meta), spec: Hashed::from_message(extension) }
 }

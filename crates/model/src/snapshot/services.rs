@@ -6,17 +6,17 @@ use std::sync::Arc;
 
 use crate::change::SourceId;
 use crate::config::Key;
-use crate::conflict::Conflicts;
+use crate::conflict::ConflictSettings;
 use crate::names::{Hostname, Namespace, ServiceKey};
 use crate::service::{KubernetesService, Registry, Resolution, Service};
 
-use super::conflicts::{self, Registered, Settled};
-use super::vips;
+use super::auto_address;
+use super::conflicts::{self, RegistryServices, SettledServices};
 
 /// Every service, oldest first, with an index by host name.
 #[derive(Clone, Debug, Default)]
 pub struct Services {
-    registered: Registered,
+    registered: RegistryServices,
     /// Services of each ServiceEntry, in the order of its hosts and addresses.
     entries: imbl::OrdMap<Key, Arc<[Arc<Service>]>>,
     all: Arc<[Arc<Service>]>,
@@ -100,7 +100,7 @@ impl Services {
     }
 
     /// Indexes what was told since the last time. `None` where nothing was.
-    pub(super) fn settle(&mut self, conflicts: &Conflicts) -> Option<Settled> {
+    pub(super) fn settle(&mut self, conflicts: &ConflictSettings) -> Option<SettledServices> {
         if !std::mem::take(&mut self.is_unsettled) {
             return None;
         }
@@ -120,7 +120,7 @@ impl Services {
 
     fn index(&mut self, registered: Vec<Arc<Service>>) {
         let mut all = merged(registered);
-        vips::allocate(&mut all, self.entries.values().flat_map(|services| services.iter()));
+        auto_address::registries::allocate(&mut all, self.entries.values().flat_map(|services| services.iter()));
         all.extend(self.entries.values().flat_map(|services| services.iter()).cloned());
         // Ties are broken by name and namespace, so the order is the same on every replica.
         all.sort_by(|a, b| (a.created, &a.name, &a.namespace).cmp(&(b.created, &b.name, &b.namespace)));

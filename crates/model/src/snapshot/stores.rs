@@ -1,7 +1,7 @@
 //! Several config stores that have an object of one key: the first store's counts, in the order in which the stores
 //! were given, and when that one has it no more, the next one's does.
 
-use super::objects::{Objects, Told};
+use super::objects::{Objects, StoredObject};
 use crate::change::SourceId;
 use crate::config::{Key, Object};
 use crate::names::Str;
@@ -27,7 +27,7 @@ impl Objects {
             return None;
         }
         let problem = |((key, store), object): (&(Key, SourceId), &Object)| {
-            let Told { object: counting, by } = self.counting.get(key)?;
+            let StoredObject { object: counting, by } = self.counting.get(key)?;
             let holder = by.as_ref().map_or("", |holder| &*holder.0);
             let is_same = object.means_the_same_as(counting);
             let message = match is_same {
@@ -36,7 +36,7 @@ impl Objects {
             };
             let severity = if is_same { Severity::Info } else { Severity::Error };
             let about = key.to_string().into();
-            Some(Problem { severity, about, place: object.meta.place.clone(), message: message.into() })
+            Some(Problem { severity, about, location: object.meta.location.clone(), message: message.into() })
         };
         Some(self.behind.iter().filter_map(problem).collect())
     }
@@ -59,7 +59,7 @@ impl Objects {
         let is_new = self.get(key).is_none_or(|known| !known.means_the_same_as(&object));
         // Whether two stores say the same may have changed.
         self.is_contested_anew |= is_new && self.others(key).next().is_some();
-        self.counting.insert(key.clone(), Told { object, by: Some(store.clone()) });
+        self.counting.insert(key.clone(), StoredObject { object, by: Some(store.clone()) });
         is_new
     }
 
@@ -98,14 +98,14 @@ mod tests {
     use crate::change::{Batch, Change, SourceId};
 
     use crate::config::{Key, Object, parse};
-    use crate::conflict::Conflicts;
+    use crate::conflict::ConflictSettings;
     use crate::settings::Settings;
 
     use crate::snapshot::{Delta, Snapshot};
 
-    fn world() -> Snapshot {
+    fn snapshot() -> Snapshot {
         let stores = ["xds", "files"].map(Into::into).to_vec();
-        let conflicts = Conflicts { stores, ..Conflicts::default() };
+        let conflicts = ConflictSettings { stores, ..ConflictSettings::default() };
         Snapshot::empty(Settings { conflicts, ..Settings::default() })
     }
 
@@ -119,20 +119,20 @@ mod tests {
         parsed.objects.remove(0)
     }
 
-    fn told(world: &Snapshot, store: &str, change: Change) -> (Snapshot, Delta) {
-        world.apply(vec![Batch { source: SourceId(store.into()), changes: vec![change] }])
+    fn told(snapshot: &Snapshot, store: &str, change: Change) -> (Snapshot, Delta) {
+        snapshot.apply(vec![Batch { source: SourceId(store.into()), changes: vec![change] }])
     }
 
     /// The port that counts, the messages about it, and whether the last change was one.
-    fn shown((world, delta): &(Snapshot, Delta)) -> (Option<u32>, Vec<String>, bool) {
-        let port = world.gateways.gateways.first().and_then(|g| Some(g.spec.servers.first()?.port.as_ref()?.number));
-        let problems = world.problems.values().flatten().map(|p| p.message.to_string()).collect();
+    fn shown((snapshot, delta): &(Snapshot, Delta)) -> (Option<u32>, Vec<String>, bool) {
+        let port = snapshot.gateways.gateways.first().and_then(|g| Some(g.spec.servers.first()?.port.as_ref()?.number));
+        let problems = snapshot.problems.values().flatten().map(|p| p.message.to_string()).collect();
         (port, problems, !delta.objects.is_empty())
     }
 
     fn check(steps: &[(&str, Option<u16>)], port: Option<u32>, problems: &[&str], is_change: bool) {
         let key: Key = gateway(1).key();
-        let mut last = (world(), Delta::default());
+        let mut last = (snapshot(), Delta::default());
         for (store, port) in steps {
             let change = port.map_or(Change::Deleted(key.clone()), |port| Change::Applied(gateway(port)));
             last = told(&last.0, store, change);
@@ -176,11 +176,11 @@ mod tests {
 
     #[test]
     fn an_object_that_is_replaced_for_one_reader_is_replaced_whoever_told_it() {
-        let (world, _) = told(&world(), "files", Change::Applied(gateway(1)));
+        let (snapshot, _) = told(&snapshot(), "files", Change::Applied(gateway(1)));
         let key = gateway(1).key();
-        let port = |world: &Snapshot| shown(&(world.clone(), Delta::default())).0;
-        assert_eq!(port(&world.with([(key.clone(), Some(gateway(2)))])), Some(2));
-        assert_eq!(port(&world.with([(key, None)])), None);
-        assert!(Arc::ptr_eq(&world.services, &world.with([]).services));
+        let port = |snapshot: &Snapshot| shown(&(snapshot.clone(), Delta::default())).0;
+        assert_eq!(port(&snapshot.with([(key.clone(), Some(gateway(2)))])), Some(2));
+        assert_eq!(port(&snapshot.with([(key, None)])), None);
+        assert!(Arc::ptr_eq(&snapshot.services, &snapshot.with([]).services));
     }
 }

@@ -11,9 +11,9 @@ use xxhash_rust::xxh3::xxh3_64;
 use crate::config::{Meta, Object, Spec};
 use crate::endpoint::{Endpoint, Health, Locality, TlsMode};
 use crate::names::{Namespace, NetworkId, ServiceKey, Str};
+use crate::packed::Packed;
 use crate::port::{Port, Protocol};
 use crate::service::{Registry, Resolution, Service, UNSPECIFIED, Visibility};
-use crate::shared::Packed;
 
 use super::Snapshot;
 
@@ -28,19 +28,19 @@ const TOPOLOGY: [&str; 5] = [
 ];
 
 /// What tells workloads apart, but for their ports: address, labels, place, network, weight, account.
-type Workload = (Str, BTreeMap<String, String>, Locality, NetworkId, u32, String);
+type WorkloadIdentity = (Str, BTreeMap<String, String>, Locality, NetworkId, u32, String);
 
 /// Services that are told as entries: those of registries that readers are unlikely to have. ServiceEntries are told
 /// as they are, and services of Kubernetes are for those who watch it.
-pub fn services(world: &Snapshot) -> impl Iterator<Item = &Arc<Service>> {
-    world.services.iter().filter(|service| is_told(service))
+pub fn services(snapshot: &Snapshot) -> impl Iterator<Item = &Arc<Service>> {
+    snapshot.services.iter().filter(|service| is_told(service))
 }
 
 /// The entries of one service. Mostly one; but as every endpoint of an entry serves every port of it, a service whose
 /// endpoints differ in that has an entry for each port, which readers put together again.
-pub fn entries(world: &Snapshot, key: &ServiceKey) -> Vec<Object> {
-    let Some(service) = world.services.get(key).filter(|service| is_told(service)) else { return Vec::new() };
-    let workloads = workloads(world.endpoints.of(key), &service.namespace);
+pub fn entries(snapshot: &Snapshot, key: &ServiceKey) -> Vec<Object> {
+    let Some(service) = snapshot.services.get(key).filter(|service| is_told(service)) else { return Vec::new() };
+    let workloads = workloads(snapshot.endpoints.of(key), &service.namespace);
     if workloads.iter().all(|workload| workload.ports.len() == service.ports.len()) {
         return vec![object(service, &service.hostname, &service.ports, workloads)];
     }
@@ -56,7 +56,7 @@ pub fn entries(world: &Snapshot, key: &ServiceKey) -> Vec<Object> {
 }
 
 fn object(service: &Service, name: &str, ports: &[Port], workloads: Vec<WorkloadEntry>) -> Object {
-    let spec = Packed::new(spec(service, ports, workloads));
+    let spec = Packed::from_message(spec(service, ports, workloads));
     let meta = Meta {
         // Short names are a registry's own; hosts are told apart in all of them.
         name: format!("synthetic-{name}").into(),
@@ -107,8 +107,8 @@ fn spec(service: &Service, ports: &[Port], workloads: Vec<WorkloadEntry>) -> Ser
 
 /// Endpoints that serve, each address once for all its ports. Entries tell of no health, so the others are left out.
 fn workloads<'a>(endpoints: impl Iterator<Item = &'a Endpoint>, namespace: &Namespace) -> Vec<WorkloadEntry> {
-    let mut seen: BTreeMap<(Workload, &Str), usize> = BTreeMap::new();
-    let mut found: BTreeMap<(Workload, usize), BTreeMap<String, u32>> = BTreeMap::new();
+    let mut seen: BTreeMap<(WorkloadIdentity, &Str), usize> = BTreeMap::new();
+    let mut found: BTreeMap<(WorkloadIdentity, usize), BTreeMap<String, u32>> = BTreeMap::new();
     for endpoint in endpoints.filter(|e| matches!(e.health, Health::Healthy | Health::Unknown)) {
         let workload = workload(endpoint, namespace);
         // Several instances may stand behind one address, each at a port of its own.
@@ -128,7 +128,7 @@ fn workloads<'a>(endpoints: impl Iterator<Item = &'a Endpoint>, namespace: &Name
     found.into_iter().map(entry).collect()
 }
 
-fn workload(endpoint: &Endpoint, namespace: &Namespace) -> Workload {
+fn workload(endpoint: &Endpoint, namespace: &Namespace) -> WorkloadIdentity {
     let labels = endpoint.labels.iter().filter(|(key, _)| !TOPOLOGY.contains(&&***key));
     let mut labels: BTreeMap<String, String> = labels.map(|(k, v)| (k.to_string(), v.to_string())).collect();
     let account = account(&endpoint.service_account, namespace).to_owned();

@@ -11,34 +11,34 @@ use crate::workload::{Workload, WorkloadKey};
 
 /// Every workload that a platform told of.
 #[derive(Clone, Debug, Default)]
-pub struct Workloads(imbl::OrdSet<Known>);
+pub struct Workloads(imbl::OrdSet<KeyedWorkload>);
 
 /// A workload in the order of its key, which stands in the workload and nowhere else.
 #[derive(Clone, Debug)]
-struct Known(Arc<Workload>);
+struct KeyedWorkload(Arc<Workload>);
 
-impl Borrow<WorkloadKey> for Known {
+impl Borrow<WorkloadKey> for KeyedWorkload {
     fn borrow(&self) -> &WorkloadKey {
         &self.0.key
     }
 }
 
-impl PartialEq for Known {
-    fn eq(&self, other: &Known) -> bool {
+impl PartialEq for KeyedWorkload {
+    fn eq(&self, other: &KeyedWorkload) -> bool {
         self.0.key == other.0.key
     }
 }
 
-impl Eq for Known {}
+impl Eq for KeyedWorkload {}
 
-impl PartialOrd for Known {
-    fn partial_cmp(&self, other: &Known) -> Option<Ordering> {
+impl PartialOrd for KeyedWorkload {
+    fn partial_cmp(&self, other: &KeyedWorkload) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl Ord for Known {
-    fn cmp(&self, other: &Known) -> Ordering {
+impl Ord for KeyedWorkload {
+    fn cmp(&self, other: &KeyedWorkload) -> Ordering {
         self.0.key.cmp(&other.0.key)
     }
 }
@@ -54,7 +54,7 @@ impl Workloads {
         if !cluster.is_empty() {
             return self.get(&key);
         }
-        let Known(workload) = self.0.range(key..).next()?;
+        let KeyedWorkload(workload) = self.0.range(key..).next()?;
         (workload.key.namespace == *namespace && *workload.key.name == *name).then_some(workload)
     }
 
@@ -77,7 +77,7 @@ impl Workloads {
         if self.get(&workload.key) == Some(&workload) {
             return false;
         }
-        self.0.insert(Known(workload));
+        self.0.insert(KeyedWorkload(workload));
         true
     }
 

@@ -10,9 +10,9 @@ use model::config::mesh::{default_mesh, parse_mesh};
 use model::config::parse::documents;
 use model::config::validate::validate;
 use model::config::{Meta, Object};
+use model::hashed::Hashed;
 use model::problem::{Problem, Severity};
 use model::settings::Settings;
-use model::shared::Shared;
 use model::snapshot::Snapshot;
 
 use super::gather::GatheredFiles;
@@ -52,7 +52,7 @@ pub(super) fn read(
         problems.retain(|problem| !is_about_file(problem));
     }
     let mesh = match mesh_config {
-        None => Shared::new(default_mesh()),
+        None => Hashed::from_message(default_mesh()),
         Some(path) => {
             let text = fs::read_to_string(path).with_context(|| format!("could not read {}", path.display()))?;
             let (mesh, found) = parse_mesh(&text, &path.to_string_lossy());
@@ -69,7 +69,7 @@ pub(super) fn read(
 
 /// Whether a problem is about a document that is no object at all.
 fn is_about_file(problem: &Problem) -> bool {
-    problem.place.as_ref().is_some_and(|place| place.file == problem.about)
+    problem.location.as_ref().is_some_and(|location| location.file == problem.about)
 }
 
 fn placed(object: Object, namespace: &str) -> Object {

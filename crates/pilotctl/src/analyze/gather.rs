@@ -8,7 +8,7 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
-use model::problem::{Place, Problem};
+use model::problem::{FileLocation, Problem};
 use nix::fcntl::OFlag;
 
 /// Folders in folders. Configuration is never deeper, and each level is a call.
@@ -69,8 +69,8 @@ impl GatheredFiles {
         for path in inside.iter().filter(|path| path.is_dir() || is_configuration(path)) {
             if let Err(error) = self.add_at(path, above) {
                 let file = path.to_string_lossy().into_owned();
-                let place = Place { file: file.as_str().into(), line: 0 };
-                self.problems.push(Problem::error(file, format!("could not read it: {error:#}")).at(Some(place)));
+                let location = FileLocation { file: file.as_str().into(), line: 0 };
+                self.problems.push(Problem::error(file, format!("could not read it: {error:#}")).at(Some(location)));
             }
         }
         Ok(())

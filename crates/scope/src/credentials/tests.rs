@@ -5,7 +5,7 @@ use std::sync::Arc;
 use api::envoy::config::core::v3::Node;
 use model::change::{Batch, Change, Credential, SourceId};
 use model::config::parse::documents;
-use model::names::{CredentialKey, Holder};
+use model::names::{CredentialKey, CredentialKind};
 use model::proxy::Proxy;
 use model::settings::Settings;
 use model::snapshot::Snapshot;
@@ -64,8 +64,8 @@ fn world(text: &str) -> Snapshot {
         [("tls.crt", certificate.as_bytes()), ("tls.key", key.as_bytes()), ("ca.crt", certificate.as_bytes())];
     let mut changes: Vec<Change> = documents(text, "f").objects.into_iter().map(Change::Applied).collect();
     for namespace in ["edge", "bank"] {
-        for (holder, name) in [(Holder::Secret, "cert"), (Holder::ConfigMap, "roots")] {
-            let key = CredentialKey { holder, namespace: namespace.into(), name: name.into() };
+        for (kind, name) in [(CredentialKind::Secret, "cert"), (CredentialKind::ConfigMap, "roots")] {
+            let key = CredentialKey { kind, namespace: namespace.into(), name: name.into() };
             changes.push(Change::Credential(key, Some(Arc::new(Credential::of(entries)))));
         }
     }
@@ -81,8 +81,8 @@ fn asked(world: &Snapshot, kind: &str, namespace: &str, name: &str) -> &'static 
     let proxy = Arc::new(Proxy { labels: [("app", "edge")].into_iter().collect(), metadata, ..proxy });
     let view = View::new(world, &proxy, crate::inbound::targets(world, &proxy));
     match view.secret(name) {
-        Some(Secret::Pair(_)) => "pair",
-        Some(Secret::Authority(_)) => "authority",
+        Some(Secret::KeyPair(_)) => "pair",
+        Some(Secret::Ca(_)) => "authority",
         None => "nothing",
     }
 }

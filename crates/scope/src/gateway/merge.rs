@@ -7,9 +7,9 @@ use std::sync::Arc;
 use api::istio::networking::v1alpha3::server_tls_settings::TlSmode;
 use api::istio::networking::v1alpha3::{Gateway, Server};
 use model::config::{Config, Meta};
+use model::hashed::Hashed;
 use model::names::{Namespace, Str};
 use model::port::Protocol;
-use model::shared::Shared;
 
 use super::{GatewayPort, GatewayServer, MergedGateway, PortMap, is_passthrough, protocol};
 
@@ -53,7 +53,7 @@ impl Merge {
             bind: server.bind.as_str().into(),
         };
         let entry = Arc::new(GatewayServer {
-            spec: Shared::new(server.clone()),
+            spec: Hashed::from_message(server.clone()),
             gateway: format!("{}/{}", meta.namespace, meta.name).into(),
             route: route_name(server, number, meta),
             sni_hosts: sni_hosts(server),

@@ -9,11 +9,11 @@ use std::sync::Arc;
 use api::istio::networking::v1alpha3::server_tls_settings::TlSmode;
 use api::istio::networking::v1alpha3::{Gateway as IstioGateway, Server};
 use model::config::Config;
+use model::hashed::Hashed;
 use model::labels::selects;
 use model::names::{Namespace, Str};
 use model::port::Protocol;
 use model::proxy::{Proxy, ProxyKind};
-use model::shared::Shared;
 use model::snapshot::Snapshot;
 
 use crate::credentials;
@@ -53,7 +53,7 @@ pub struct GatewayPort {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct GatewayServer {
     /// As written, but hosts are `host` or `namespace/host` only.
-    pub spec: Shared<Server>,
+    pub spec: Hashed<Server>,
     /// `namespace/name` of the gateway.
     pub gateway: Str,
     /// The name its virtual hosts are asked for; empty for TCP.

@@ -11,9 +11,9 @@ use crate::source::{ChangeSender, Source, SourceError};
 use http::{HeaderMap, Uri};
 use model::change::{Change, SourceId};
 use model::config::Key;
+use model::fetch_requests::{FetchRequests, KeyRequest, KeySource};
 use model::names::Str;
 use model::problem::Problem;
-use model::wanted::{KeySource, KeyWish, Wanted};
 use serde_json::Value;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -33,7 +33,7 @@ const AT_ONCE: usize = 8;
 
 /// The source of keys. It asks for nothing until it is told what is wanted.
 pub struct Jwks {
-    wanted: watch::Receiver<Option<Wanted>>,
+    wanted: watch::Receiver<Option<FetchRequests>>,
     refresh: Duration,
     fetcher: Fetcher,
     held: BTreeMap<KeySource, KeySetState>,
@@ -43,7 +43,7 @@ pub struct Jwks {
 
 /// What is known of one key set.
 struct KeySetState {
-    wish: KeyWish,
+    wish: KeyRequest,
     keys: Option<Str>,
     fetched: Option<Instant>,
     failure: Option<String>,
@@ -56,7 +56,7 @@ type FetchTasks = JoinSet<(KeySource, Result<Str, String>)>;
 impl Jwks {
     /// Fetches what is wanted, again after each `refresh`. Nothing is wanted before the receiver holds a value:
     /// the first one must name all that the mesh wanted at its start.
-    pub fn new(wanted: watch::Receiver<Option<Wanted>>, refresh: Duration, reach: AddressPolicy) -> Jwks {
+    pub fn new(wanted: watch::Receiver<Option<FetchRequests>>, refresh: Duration, reach: AddressPolicy) -> Jwks {
         let fetcher = Fetcher { reach, client: Arc::default() };
         Jwks { wanted, refresh, fetcher, held: BTreeMap::new(), problems: Vec::new(), is_synced: false }
     }
@@ -70,7 +70,7 @@ impl Jwks {
         for (source, wish) in wanted.keys {
             self.held.entry(source).or_insert_with(KeySetState::new).wish = wish;
         }
-        dropped.into_keys().map(|source| Change::Keys(source, None)).collect()
+        dropped.into_keys().map(|source| Change::KeySet(source, None)).collect()
     }
 
     /// Begins the fetches that are due.
@@ -98,7 +98,7 @@ impl Jwks {
             Ok(keys) => held.succeed(keys, refresh),
             Err(reason) => held.fail(&reason, refresh),
         }
-        .then(|| Change::Keys(source, held.keys.clone()))
+        .then(|| Change::KeySet(source, held.keys.clone()))
     }
 
     /// All that is wrong now, if that is something else than before.
@@ -176,7 +176,7 @@ async fn until(turn: Option<Instant>) {
 
 impl KeySetState {
     fn new() -> KeySetState {
-        let (wish, due) = (KeyWish::default(), Instant::now());
+        let (wish, due) = (KeyRequest::default(), Instant::now());
         KeySetState { wish, keys: None, fetched: None, failure: None, failures: 0, due }
     }
 

@@ -9,7 +9,7 @@ use std::task::{Context, Poll};
 use std::vec;
 
 use hyper_util::client::legacy::connect::dns::Name;
-use model::settings::Blocks;
+use model::settings::IpBlocks;
 use tower::Service;
 
 /// Which addresses may be connected to.
@@ -24,7 +24,7 @@ pub enum AddressPolicy {
     /// As `Remote`, and no private network either.
     Public,
     /// As `Remote`, with blocks that may be reached all the same, and blocks that may never be.
-    Except { allowed: Blocks, blocked: Blocks },
+    Except { allowed: IpBlocks, blocked: IpBlocks },
 }
 
 impl AddressPolicy {
@@ -94,7 +94,7 @@ fn is_own(address: IpAddr) -> bool {
         || METADATA.contains(&address)
 }
 
-/// Blocks in which no server of a user is.
+/// IpBlocks in which no server of a user is.
 fn is_special(address: Ipv6Addr) -> bool {
     match address.segments() {
         // NAT64 with a prefix of the operator's choice: which of five layouts is in use cannot be seen.
@@ -164,13 +164,13 @@ impl Service<Name> for CheckedResolver {
 
 #[cfg(test)]
 mod tests {
-    use model::settings::Blocks;
+    use model::settings::IpBlocks;
 
     use super::AddressPolicy;
 
     #[test]
     fn exceptions_widen_and_narrow_what_is_remote() {
-        let blocks = |texts: &[&str]| Blocks(texts.iter().map(|text| text.parse().unwrap()).collect());
+        let blocks = |texts: &[&str]| IpBlocks(texts.iter().map(|text| text.parse().unwrap()).collect());
         let policy = AddressPolicy::Except {
             allowed: blocks(&["127.0.0.0/8"]),
             blocked: blocks(&["10.0.0.0/8", "127.0.0.2/32"]),
@@ -256,7 +256,7 @@ mod tests {
 
     #[test]
     fn hole_15_blocks_of_the_operator_count_for_carried_addresses() {
-        let blocks = |texts: &[&str]| Blocks(texts.iter().map(|text| text.parse().unwrap()).collect());
+        let blocks = |texts: &[&str]| IpBlocks(texts.iter().map(|text| text.parse().unwrap()).collect());
         let policy = AddressPolicy::Except { allowed: blocks(&["64:ff9b:1::/48"]), blocked: blocks(&["10.0.0.0/8"]) };
         for (address, admitted) in [
             ("64:ff9b::a01:203", false),

@@ -10,7 +10,7 @@ use model::config::parse::{self, Parsed};
 use model::config::validate::validate;
 use model::config::{Key, Object};
 use model::names::{Namespace, Str};
-use model::problem::{Place, Problem};
+use model::problem::{FileLocation, Problem};
 use serde_json::Value;
 
 /// Which document: its group and kind, its namespace and its name.
@@ -59,7 +59,7 @@ struct ConfigDocument {
 
 impl ConfigDocuments {
     /// Takes a document in, new or changed.
-    pub(super) fn put(&mut self, json: &Value, place: &Place) {
+    pub(super) fn put(&mut self, json: &Value, place: &FileLocation) {
         let id = DocumentId::of(json);
         let document = read(json, place, &id);
         let before = self.all.get(&id);
@@ -133,7 +133,7 @@ impl ConfigDocuments {
     }
 }
 
-fn read(json: &Value, place: &Place, id: &DocumentId) -> ConfigDocument {
+fn read(json: &Value, place: &FileLocation, id: &DocumentId) -> ConfigDocument {
     // A parser's bug must cost one object only.
     let parsed = catch_unwind(AssertUnwindSafe(|| {
         let mut parsed = parse::value(json, place);

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use model::change::Credential;
-use model::named::Named;
-use model::names::{CredentialKey, Holder};
+use model::credential_refs::CredentialRefs;
+use model::names::{CredentialKey, CredentialKind};
 
 use super::interner::InternPool;
 
@@ -16,7 +16,7 @@ use super::interner::InternPool;
 pub(super) struct CredentialStore {
     known: BTreeMap<CredentialKey, Arc<Credential>>,
     /// Those of which more is kept than what they could be used for; until it is told, all.
-    named: Option<Named>,
+    named: Option<CredentialRefs>,
     bare: InternPool<Credential>,
 }
 
@@ -45,7 +45,7 @@ impl CredentialStore {
 
     /// Takes entries in; false where they mean what they meant.
     pub(super) fn put(&mut self, key: &CredentialKey, data: &BTreeMap<String, String>) -> bool {
-        let mut credential = credential(key.holder, data);
+        let mut credential = credential(key.kind, data);
         if self.named.as_ref().is_some_and(|named| !named.contains(key)) {
             credential = credential.bare();
         }
@@ -63,7 +63,7 @@ impl CredentialStore {
     }
 
     /// Keeps certificates and keys of these alone. What comes from now on is kept; what went before must be asked for.
-    pub(super) fn want(&mut self, named: Named) -> CredentialDiff {
+    pub(super) fn want(&mut self, named: CredentialRefs) -> CredentialDiff {
         let mut renamed = CredentialDiff::default();
         for (key, credential) in &mut self.known {
             match named.contains(key) {
@@ -86,10 +86,10 @@ impl CredentialStore {
 }
 
 /// What the entries can be used for. A value that is not in base64, as a Secret's must be, counts as empty.
-fn credential(holder: Holder, data: &BTreeMap<String, String>) -> Credential {
-    let bytes = |value: &String| match holder {
-        Holder::Secret => BASE64_STANDARD.decode(value).unwrap_or_default(),
-        Holder::ConfigMap => value.clone().into_bytes(),
+fn credential(kind: CredentialKind, data: &BTreeMap<String, String>) -> Credential {
+    let bytes = |value: &String| match kind {
+        CredentialKind::Secret => BASE64_STANDARD.decode(value).unwrap_or_default(),
+        CredentialKind::ConfigMap => value.clone().into_bytes(),
     };
     let entries: Vec<(&str, Vec<u8>)> = data.iter().map(|(key, value)| (key.as_str(), bytes(value))).collect();
     Credential::of(entries.iter().map(|(key, value)| (*key, value.as_slice())))
@@ -100,13 +100,13 @@ mod tests {
     use std::collections::BTreeMap;
 
     use model::config::parse::documents;
-    use model::named::Named;
-    use model::names::{CredentialKey, Holder};
+    use model::credential_refs::CredentialRefs;
+    use model::names::{CredentialKey, CredentialKind};
 
     use super::CredentialStore;
 
     fn key(name: &str) -> CredentialKey {
-        CredentialKey { holder: Holder::ConfigMap, namespace: "shop".into(), name: name.into() }
+        CredentialKey { kind: CredentialKind::ConfigMap, namespace: "shop".into(), name: name.into() }
     }
 
     /// The certificate of an authority.
@@ -117,12 +117,12 @@ mod tests {
         BTreeMap::from([("ca.crt".to_owned(), text)])
     }
 
-    fn naming(name: &str) -> Named {
+    fn naming(name: &str) -> CredentialRefs {
         let text = format!(
             "{{apiVersion: networking.istio.io/v1, kind: DestinationRule, metadata: {{name: a, namespace: shop}}, spec: \
              {{host: a, trafficPolicy: {{tls: {{mode: SIMPLE, credentialName: 'configmap://shop/{name}'}}}}}}}}"
         );
-        Named::of(&documents(&text, "test.yaml").objects)
+        CredentialRefs::of(&documents(&text, "test.yaml").objects)
     }
 
     fn is_held(credentials: &CredentialStore, name: &str) -> bool {
@@ -138,13 +138,13 @@ mod tests {
         assert_eq!((renamed.bared, renamed.missing), (vec![key("b")], vec![]));
         assert!(is_held(&credentials, "a") && !is_held(&credentials, "b"));
         assert!(!credentials.put(&key("b"), &data("new")), "what it is good for did not change");
-        assert!(credentials.get(&key("b")).is_some_and(|known| known.authority_fault.is_none()));
+        assert!(credentials.get(&key("b")).is_some_and(|known| known.ca_error.is_none()));
     }
 
     #[test]
     fn what_is_named_later_is_asked_for_and_the_watch_has_the_last_word() {
         let mut credentials = CredentialStore::default();
-        credentials.want(Named::default());
+        credentials.want(CredentialRefs::default());
         for name in ["asked", "told", "gone"] {
             credentials.put(&key(name), &data("old"));
             assert_eq!(credentials.want(naming(name)).missing, [key(name)]);

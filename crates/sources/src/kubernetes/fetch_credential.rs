@@ -3,7 +3,7 @@
 
 use kube::Client;
 use kube::api::{Api, ListParams};
-use model::names::{CredentialKey, Holder};
+use model::names::{CredentialKey, CredentialKind};
 use tokio::sync::mpsc;
 use tokio::time::sleep;
 use tracing::debug;
@@ -15,9 +15,9 @@ use super::watch::{NamedObject, ObjectContent, WatchEvent, WatchMessage, resourc
 
 /// Asks until there is an answer. One that is not there any more is for the watch to tell.
 pub(super) async fn ask(client: Client, key: CredentialKey, session: u64, tell: mpsc::Sender<WatchMessage>) {
-    let (collection, resource) = match key.holder {
-        Holder::Secret => (Collection::Secret, resource("", "v1", "Secret", "secrets")),
-        Holder::ConfigMap => (Collection::ConfigMap, resource("", "v1", "ConfigMap", "configmaps")),
+    let (collection, resource) = match key.kind {
+        CredentialKind::Secret => (Collection::Secret, resource("", "v1", "Secret", "secrets")),
+        CredentialKind::ConfigMap => (Collection::ConfigMap, resource("", "v1", "ConfigMap", "configmaps")),
     };
     let api: Api<schema::DataObject> = Api::namespaced_with(client, &key.namespace, &resource);
     let by_name = ListParams::default().fields(&format!("metadata.name={}", key.name));
@@ -32,9 +32,9 @@ pub(super) async fn ask(client: Client, key: CredentialKey, session: u64, tell: 
         sleep(backoff.next_wait()).await;
     };
     let Some(holding) = found.items.into_iter().next() else { return };
-    let item = match key.holder {
-        Holder::Secret => ClusterObject::Secret(holding),
-        Holder::ConfigMap => ClusterObject::ConfigMap(holding),
+    let item = match key.kind {
+        CredentialKind::Secret => ClusterObject::Secret(holding),
+        CredentialKind::ConfigMap => ClusterObject::ConfigMap(holding),
     };
     let seen = NamedObject {
         namespace: key.namespace.to_string(),

@@ -12,11 +12,11 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use model::change::Change;
 use model::config::Object;
 use model::config::mesh::{parse_mesh, parse_networks};
+use model::credential_refs::CredentialRefs;
 use model::endpoint::Locality;
 use model::labels::{Labels, selects};
-use model::named::Named;
-use model::names::{ClusterId, CredentialKey, Holder, Namespace, NetworkId, ServiceKey, Str};
-use model::problem::{Place, Problem, Severity};
+use model::names::{ClusterId, CredentialKey, CredentialKind, Namespace, NetworkId, ServiceKey, Str};
+use model::problem::{FileLocation, Problem, Severity};
 use model::service::Service;
 use model::settings::{Knobs, Settings};
 use model::workload::{Workload, WorkloadKey};
@@ -233,10 +233,10 @@ impl ClusterState {
             ClusterObject::Pod(pod) => self.put_pod(&pod),
             ClusterObject::Node(node) => self.put_node(&node),
             ClusterObject::Namespace(namespace) => self.put_namespace(&namespace.metadata),
-            ClusterObject::Secret(holding) => self.put_credential(Holder::Secret, &holding),
-            ClusterObject::ConfigMap(holding) => self.put_credential(Holder::ConfigMap, &holding),
+            ClusterObject::Secret(holding) => self.put_credential(CredentialKind::Secret, &holding),
+            ClusterObject::ConfigMap(holding) => self.put_credential(CredentialKind::ConfigMap, &holding),
             ClusterObject::Config(json) => {
-                let place = Place { file: format!("cluster {}", self.options.cluster).into(), line: 0 };
+                let place = FileLocation { file: format!("cluster {}", self.options.cluster).into(), line: 0 };
                 self.documents.put(&json, &place);
             }
         }
@@ -264,8 +264,8 @@ impl ClusterState {
                     self.touch_namespace(&namespace);
                 }
             }
-            Collection::Secret => self.remove_credential(Holder::Secret, key),
-            Collection::ConfigMap => self.remove_credential(Holder::ConfigMap, key),
+            Collection::Secret => self.remove_credential(CredentialKind::Secret, key),
+            Collection::ConfigMap => self.remove_credential(CredentialKind::ConfigMap, key),
             Collection::Config(api_version, kind) => {
                 let id = DocumentId { kind: kind_id(api_version, kind), namespace: key.0, name: key.1 };
                 self.documents.remove(&id);
@@ -312,8 +312,8 @@ impl ClusterState {
     }
 
     fn known(&self, collection: &Collection) -> Vec<NamespacedName> {
-        let held = |holder: Holder| {
-            let of = self.credentials.keys().filter(move |key| key.holder == holder);
+        let held = |kind: CredentialKind| {
+            let of = self.credentials.keys().filter(move |key| key.kind == kind);
             of.map(|key| (key.namespace.clone(), key.name.clone())).collect()
         };
         match collection {
@@ -322,8 +322,8 @@ impl ClusterState {
             Collection::Pod => self.pods.keys().cloned().collect(),
             Collection::Node => self.nodes.keys().map(|name| (Namespace::default(), name.clone())).collect(),
             Collection::Namespace => self.namespaces.keys().map(|n| (Namespace::default(), n.text().clone())).collect(),
-            Collection::Secret => held(Holder::Secret),
-            Collection::ConfigMap => held(Holder::ConfigMap),
+            Collection::Secret => held(CredentialKind::Secret),
+            Collection::ConfigMap => held(CredentialKind::ConfigMap),
             Collection::Config(api_version, kind) => {
                 let kind = kind_id(api_version, kind);
                 self.documents.of_kind(&kind).map(|id| (id.namespace.clone(), id.name.clone())).collect()
@@ -463,20 +463,20 @@ impl ClusterState {
         }
     }
 
-    fn put_credential(&mut self, holder: Holder, holding: &schema::DataObject) {
+    fn put_credential(&mut self, kind: CredentialKind, holding: &schema::DataObject) {
         let (namespace, name) = self.name_of(&holding.metadata);
-        let is_mesh = holder == Holder::ConfigMap && namespace == self.options.system_namespace;
+        let is_mesh = kind == CredentialKind::ConfigMap && namespace == self.options.system_namespace;
         if is_mesh && self.options.mesh_config.as_ref() == Some(&name) {
             self.put_mesh(&holding.data);
         }
-        let key = CredentialKey { holder, namespace, name };
+        let key = CredentialKey { kind, namespace, name };
         if self.credentials.put(&key, &holding.data) {
             self.dirty.credentials.insert(key);
         }
     }
 
     /// Keeps certificates and keys of these credentials alone. Gives those that must be asked for.
-    pub(super) fn want(&mut self, named: Named) -> Vec<CredentialKey> {
+    pub(super) fn want(&mut self, named: CredentialRefs) -> Vec<CredentialKey> {
         let renamed = self.credentials.want(named);
         self.dirty.credentials.extend(renamed.bared);
         renamed.missing
@@ -484,13 +484,13 @@ impl ClusterState {
 
     /// Takes in a credential that was asked for.
     pub(super) fn supply(&mut self, item: &ClusterObject) {
-        let (holder, holding) = match item {
-            ClusterObject::Secret(holding) => (Holder::Secret, holding),
-            ClusterObject::ConfigMap(holding) => (Holder::ConfigMap, holding),
+        let (kind, holding) = match item {
+            ClusterObject::Secret(holding) => (CredentialKind::Secret, holding),
+            ClusterObject::ConfigMap(holding) => (CredentialKind::ConfigMap, holding),
             _ => return,
         };
         let (namespace, name) = self.name_of(&holding.metadata);
-        let key = CredentialKey { holder, namespace, name };
+        let key = CredentialKey { kind, namespace, name };
         if self.credentials.supply(&key, &holding.data) {
             self.dirty.credentials.insert(key);
         }
@@ -526,8 +526,8 @@ impl ClusterState {
         self.documents.note(topic, problems);
     }
 
-    fn remove_credential(&mut self, holder: Holder, (namespace, name): NamespacedName) {
-        let key = CredentialKey { holder, namespace, name };
+    fn remove_credential(&mut self, kind: CredentialKind, (namespace, name): NamespacedName) {
+        let key = CredentialKey { kind, namespace, name };
         if self.credentials.remove(&key) {
             self.dirty.credentials.insert(key);
         }

@@ -6,7 +6,7 @@ use std::path::{Component, Path, PathBuf};
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
-use model::problem::{Place, Problem};
+use model::problem::{FileLocation, Problem};
 use serde_json::Value;
 
 use super::kubeconfig::KubeconfigEntry;
@@ -82,8 +82,8 @@ impl KubeconfigDir {
 }
 
 fn fault(path: &Path, message: String) -> Problem {
-    let place = Place { file: path.to_string_lossy().into(), line: 0 };
-    Problem { place: Some(place), ..Problem::error("clusters".to_owned(), message) }
+    let location = FileLocation { file: path.to_string_lossy().into(), line: 0 };
+    Problem { location: Some(location), ..Problem::error("clusters".to_owned(), message) }
 }
 
 /// Names of files in order, but for hidden ones, among which mounted volumes keep theirs.

@@ -6,7 +6,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use model::endpoint::{Locality, TlsMode};
 use model::labels::Labels;
 use model::names::{ClusterId, Namespace, NetworkId, Str};
-use model::workload::{NamedPort, OwnName, Transport, Workload, WorkloadKey};
+use model::workload::{ContainerPort, PodHostname, Transport, Workload, WorkloadKey};
 
 use super::interner::{InternPool, Interner};
 use super::locality::{self, WorkloadLocation};
@@ -21,7 +21,7 @@ pub(super) struct StoredPod {
     pub(super) template: Arc<PodTemplate>,
     pub(super) addresses: Arc<[Str]>,
     pub(super) node: Str,
-    own_name: Option<Arc<OwnName>>,
+    own_name: Option<Arc<PodHostname>>,
     phase: Phase,
     is_ready: bool,
     is_going: bool,
@@ -31,7 +31,7 @@ pub(super) struct StoredPod {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct PodTemplate {
     pub(super) labels: Labels,
-    ports: Arc<[NamedPort]>,
+    ports: Arc<[ContainerPort]>,
     service_account: Str,
     workload_name: Str,
 }
@@ -134,12 +134,12 @@ pub(super) fn workload(
 }
 
 /// Only pods with a subdomain have names of their own.
-fn own_name(name: &str, spec: &schema::PodSpec, interner: &mut Interner) -> Option<Arc<OwnName>> {
+fn own_name(name: &str, spec: &schema::PodSpec, interner: &mut Interner) -> Option<Arc<PodHostname>> {
     if spec.subdomain.is_empty() {
         return None;
     }
     let host = if spec.hostname.is_empty() { name } else { spec.hostname.as_str() };
-    Some(Arc::new(OwnName { host: host.into(), sub_domain: interner.text(&spec.subdomain) }))
+    Some(Arc::new(PodHostname { host: host.into(), sub_domain: interner.text(&spec.subdomain) }))
 }
 
 fn addresses(status: &schema::PodStatus) -> Arc<[Str]> {
@@ -153,14 +153,14 @@ fn addresses(status: &schema::PodStatus) -> Arc<[Str]> {
 }
 
 /// Named ports of containers, and of init containers that keep running beside them; the first of a name wins.
-fn named_ports(spec: &schema::PodSpec, interner: &mut Interner) -> Arc<[NamedPort]> {
+fn named_ports(spec: &schema::PodSpec, interner: &mut Interner) -> Arc<[ContainerPort]> {
     let beside = spec.init_containers.iter().filter(|c| c.restart_policy.as_deref() == Some("Always"));
     let ports = spec.containers.iter().chain(beside).flat_map(|c| &c.ports).filter(|p| !p.name.is_empty());
-    let mut found: Vec<NamedPort> = Vec::new();
+    let mut found: Vec<ContainerPort> = Vec::new();
     for port in ports {
         let transport = Transport::parse(&port.protocol);
         if !found.iter().any(|known| *known.name == *port.name && known.transport == transport) {
-            found.push(NamedPort { name: interner.text(&port.name), transport, number: port.container_port });
+            found.push(ContainerPort { name: interner.text(&port.name), transport, number: port.container_port });
         }
     }
     found.into()

@@ -12,11 +12,11 @@ use kube::core::ApiResource;
 use kube::runtime::watcher;
 use model::change::{Change, SourceId};
 use model::config::Kind;
-use model::named::Named;
+use model::credential_refs::CredentialRefs;
+use model::fetch_requests::FetchRequests;
 use model::names::CredentialKey;
 use model::problem::Problem;
 use model::settings::Settings;
-use model::wanted::Wanted;
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{interval, sleep_until};
@@ -75,7 +75,7 @@ pub struct Kubernetes {
     /// Known once the sources of settings are in sync.
     settings: watch::Receiver<Option<Settings>>,
     /// What of the cluster the mesh wants, as far as anybody says so.
-    wanted: Option<watch::Receiver<Option<Wanted>>>,
+    wanted: Option<watch::Receiver<Option<FetchRequests>>>,
     cluster: ClusterState,
     is_primary: bool,
     system_namespace: String,
@@ -140,7 +140,7 @@ impl Kubernetes {
     }
 
     /// Keeps the content of those Secrets and ConfigMaps alone that the mesh wants, once that is known.
-    pub fn holding(self, wanted: watch::Receiver<Option<Wanted>>) -> Kubernetes {
+    pub fn holding(self, wanted: watch::Receiver<Option<FetchRequests>>) -> Kubernetes {
         Kubernetes { wanted: Some(wanted), ..self }
     }
 
@@ -792,7 +792,7 @@ async fn listed_again_at(session: &WatchSession, next: Option<&WatchSession>) {
 }
 
 /// Completes when the mesh names other credentials than before.
-async fn named_anew(wanted: &mut Option<watch::Receiver<Option<Wanted>>>) -> Named {
+async fn named_anew(wanted: &mut Option<watch::Receiver<Option<FetchRequests>>>) -> CredentialRefs {
     let Some(wanted) = wanted else { return std::future::pending().await };
     loop {
         if wanted.changed().await.is_err() {

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use model::change::SourceId;
-use model::conflict::{Conflicts, Policy};
+use model::conflict::{ConflictPolicy, ConflictSettings};
 use model::service::Registry;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer};
@@ -186,9 +186,9 @@ impl RegistryConfig {
         Ok(config)
     }
 
-    pub fn conflicts(&self) -> Conflicts {
+    pub fn conflicts(&self) -> ConflictSettings {
         let rules = &self.conflicts;
-        Conflicts {
+        ConflictSettings {
             policy: rules.policy.into(),
             hosts: rules.hosts.iter().map(|rule| (rule.host.as_str().into(), rule.policy.into())).collect(),
             order: rules.order.iter().map(|name| name.as_str().into()).collect(),
@@ -253,13 +253,13 @@ impl Adapter {
     }
 }
 
-impl From<PolicyName> for Policy {
-    fn from(name: PolicyName) -> Policy {
+impl From<PolicyName> for ConflictPolicy {
+    fn from(name: PolicyName) -> ConflictPolicy {
         match name {
-            PolicyName::Merge => Policy::Merge,
-            PolicyName::Order => Policy::Order,
-            PolicyName::Isolate => Policy::Isolate,
-            PolicyName::Reject => Policy::Reject,
+            PolicyName::Merge => ConflictPolicy::Merge,
+            PolicyName::Order => ConflictPolicy::Order,
+            PolicyName::Isolate => ConflictPolicy::Isolate,
+            PolicyName::Reject => ConflictPolicy::Reject,
         }
     }
 }
@@ -268,7 +268,7 @@ impl From<PolicyName> for Policy {
 mod tests {
     use std::time::Duration;
 
-    use model::conflict::Policy;
+    use model::conflict::ConflictPolicy;
 
     use super::RegistryConfig;
 
@@ -284,8 +284,8 @@ mod tests {
         assert_eq!(config.registries[0].startup_deadline.0, Duration::from_secs(5));
         assert!(!config.registries[0].required && config.registries[1].required);
         let conflicts = config.conflicts();
-        assert_eq!(conflicts.policy_of(&"a.mesh".into()), Policy::Reject);
-        assert_eq!(conflicts.policy_of(&"a.other".into()), Policy::Order);
+        assert_eq!(conflicts.policy_of(&"a.mesh".into()), ConflictPolicy::Reject);
+        assert_eq!(conflicts.policy_of(&"a.other".into()), ConflictPolicy::Order);
     }
 
     #[test]

@@ -8,9 +8,9 @@ use std::time::Instant;
 
 use model::change::{Batch, Change, SourceId};
 use model::config::Key;
-use model::conflict::Conflicts;
+use model::conflict::ConflictSettings;
 use model::names::{ClusterId, ServiceKey, Str};
-use model::problem::{Place, Problem};
+use model::problem::{FileLocation, Problem};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -199,12 +199,12 @@ impl RegistryConfigFile {
 
     /// What holds between the registries, and what is wrong with the file.
     fn said(&self, fault: Option<String>) -> Vec<Change> {
-        let conflicts = Conflicts { stores: self.stores.clone(), ..self.config.conflicts() };
+        let conflicts = ConflictSettings { stores: self.stores.clone(), ..self.config.conflicts() };
         let problem = |reason: String| {
-            let place = Place { file: self.file.name().into(), line: 0 };
-            Problem::error(place.file.clone(), format!("{reason}{KEEPING}")).at(Some(place))
+            let location = FileLocation { file: self.file.name().into(), line: 0 };
+            Problem::error(location.file.clone(), format!("{reason}{KEEPING}")).at(Some(location))
         };
-        vec![Change::Conflicts(Box::new(conflicts)), Change::Problems(fault.map(problem).into_iter().collect())]
+        vec![Change::ConflictSettings(Box::new(conflicts)), Change::Problems(fault.map(problem).into_iter().collect())]
     }
 }
 

@@ -14,7 +14,7 @@ use futures_util::stream;
 use kube::Client;
 use kube::api::{Api, ApiResource, DynamicObject, PostParams};
 use model::config::{Key, Kind, timestamp};
-use model::snapshot::lower::Lowered;
+use model::snapshot::gateway_api::ConvertedConfig;
 use serde_json::Value;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -56,7 +56,7 @@ pub struct StatusWriter {
 
 impl StatusWriter {
     /// Writes until stopped.
-    pub async fn run(mut self, wanted: watch::Receiver<Arc<Lowered>>, stop: CancellationToken) {
+    pub async fn run(mut self, wanted: watch::Receiver<Arc<ConvertedConfig>>, stop: CancellationToken) {
         let Some(client) = self.client(&stop).await else { return };
         let (lead, leads) = watch::channel(self.election.is_none());
         let election = async {
@@ -97,7 +97,7 @@ async fn write(
     client: Client,
     controllers: Controllers,
     is_written: impl Fn(&Key) -> bool,
-    mut wanted: watch::Receiver<Arc<Lowered>>,
+    mut wanted: watch::Receiver<Arc<ConvertedConfig>>,
     mut leads: watch::Receiver<bool>,
     stop: CancellationToken,
 ) {
@@ -140,7 +140,7 @@ struct StatusSync {
 
 impl StatusSync {
     /// Writes what is wanted and not written yet; whether all of it could be.
-    async fn catch_up(&mut self, now: &Lowered, is_written: impl Fn(&Key) -> bool) -> bool {
+    async fn catch_up(&mut self, now: &ConvertedConfig, is_written: impl Fn(&Key) -> bool) -> bool {
         self.written.retain(|key, _| now.statuses.contains_key(key));
         let ours = now.statuses.iter().filter(|(key, _)| is_written(key));
         let pending = ours.filter(|(key, status)| self.written.get(*key) != Some(*status));

@@ -7,10 +7,10 @@ use std::time::Duration;
 use model::change::{Batch, Change};
 use model::config::{Object, Spec};
 use model::endpoint::{Endpoint, Health};
+use model::fetch_requests::KeySets;
 use model::names::ServiceKey;
 use model::service::Service;
 use model::settings::{Mesh, Networks};
-use model::wanted::Keys;
 use sources::health::SourceReport;
 use sources::registry::normalize;
 use sources::source::{Source, SourceTask, spawn};
@@ -30,7 +30,7 @@ pub(crate) struct Follower {
     entries: BTreeMap<String, ServiceKey>,
     pub(crate) mesh: Option<Mesh>,
     pub(crate) networks: Option<Networks>,
-    pub(crate) keys: Keys,
+    pub(crate) keys: KeySets,
     pub(crate) problems: Vec<String>,
     pub(crate) synced: usize,
     /// Endpoints that served and then did not, since the start.
@@ -54,7 +54,7 @@ impl Follower {
             entries: BTreeMap::new(),
             mesh: None,
             networks: None,
-            keys: Keys::new(),
+            keys: KeySets::new(),
             problems: Vec::new(),
             synced: 0,
             lost: 0,
@@ -152,13 +152,13 @@ impl Follower {
                 Change::Mesh(mesh) => self.mesh = Some(mesh),
                 Change::Networks(networks) => self.networks = Some(networks),
                 Change::ServiceDeleted(key) => _ = self.services.remove(&key),
-                Change::Keys(source, Some(keys)) => _ = self.keys.insert(source, keys),
-                Change::Keys(source, None) => _ = self.keys.remove(&source),
+                Change::KeySet(source, Some(keys)) => _ = self.keys.insert(source, keys),
+                Change::KeySet(source, None) => _ = self.keys.remove(&source),
                 Change::Renew => {}
                 Change::WorkloadApplied(_)
                 | Change::WorkloadDeleted(_)
                 | Change::Namespace(..)
-                | Change::Conflicts(_)
+                | Change::ConflictSettings(_)
                 | Change::Credential(..) => {}
             }
         }

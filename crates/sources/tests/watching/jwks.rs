@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use http::Response;
 use model::config::{Key, Kind};
-use model::settings::Blocks;
-use model::wanted::{KeySource, KeyWish, Wanted};
+use model::fetch_requests::{FetchRequests, KeyRequest, KeySource};
+use model::settings::IpBlocks;
 use sources::fetch::jwks::Jwks;
 use sources::http::AddressPolicy;
 use testkit::scripted::ScriptedServer;
@@ -34,11 +34,11 @@ async fn server(pages: &Pages) -> ScriptedServer {
     .await
 }
 
-fn wanted(sources: &[KeySource]) -> Option<Wanted> {
+fn wanted(sources: &[KeySource]) -> Option<FetchRequests> {
     let key = Key { kind: Kind::RequestAuthentication, namespace: "shop".into(), name: "tokens".into() };
-    let wish = KeyWish { timeout: Duration::from_secs(30), by: [key].into() };
+    let wish = KeyRequest { timeout: Duration::from_secs(30), by: [key].into() };
     let keys = sources.iter().map(|source| (source.clone(), wish.clone())).collect();
-    Some(Wanted { keys, ..Wanted::default() })
+    Some(FetchRequests { keys, ..FetchRequests::default() })
 }
 
 fn uri(server: &ScriptedServer, path: &str) -> KeySource {
@@ -46,7 +46,10 @@ fn uri(server: &ScriptedServer, path: &str) -> KeySource {
 }
 
 fn loopback() -> AddressPolicy {
-    AddressPolicy::Except { allowed: Blocks(vec!["127.0.0.0/8".parse().expect("a block")]), blocked: Blocks::default() }
+    AddressPolicy::Except {
+        allowed: IpBlocks(vec!["127.0.0.0/8".parse().expect("a block")]),
+        blocked: IpBlocks::default(),
+    }
 }
 
 #[tokio::test]

@@ -17,8 +17,8 @@ mod stats;
 
 use api::Any;
 use api::envoy::extensions::filters::network::http_connection_manager::v3::{HttpFilter as EnvoyFilter, http_filter};
+use model::hashed::Hashed;
 use model::port::Protocol;
-use model::shared::Part;
 use scope::View;
 
 use crate::dns_cache::DnsCache;
@@ -33,15 +33,15 @@ use crate::telemetry::metrics::StatsFilter;
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum HttpFilter {
     MetadataExchange(metadata_exchange::MetadataExchange),
-    Authorization(Part<AuthorizationFilter>),
-    JwtAuthn(Part<RequestAuthentication>),
+    Authorization(Hashed<AuthorizationFilter>),
+    JwtAuthn(Hashed<RequestAuthentication>),
     Extension(Extension),
     GrpcWeb,
     GrpcStats,
     Alpn,
     Fault,
     Cors,
-    Stats(Part<StatsFilter>),
+    Stats(Hashed<StatsFilter>),
     StatefulSession,
     DynamicForwardProxy(DnsCache),
     Router(router::Router),
@@ -53,7 +53,7 @@ pub(crate) struct HttpFilterInput<'a> {
     pub side: ListenerSide,
     pub policies: &'a WorkloadPolicies,
     /// Metrics that listeners of this class keep.
-    pub stats: &'a [Part<StatsFilter>],
+    pub stats: &'a [Hashed<StatsFilter>],
     /// The port that clients call; for inbound, the one that the workload listens on.
     pub port: u32,
     pub protocol: Protocol,

@@ -14,10 +14,10 @@ pub(crate) mod tcp_proxy;
 
 use api::Any;
 use api::envoy::config::listener::v3::{Filter, filter};
+use model::hashed::Hashed;
 use model::names::Str;
 use model::port::Protocol;
 use model::settings::Knobs;
-use model::shared::Part;
 use scope::View;
 
 use crate::dns_cache::DnsCache;
@@ -33,9 +33,9 @@ use tcp_proxy::TcpProxy;
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum NetworkFilter {
     MetadataExchange,
-    Authorization(Part<AuthorizationFilter>),
+    Authorization(Hashed<AuthorizationFilter>),
     Extension(Extension),
-    Stats(Part<StatsFilter>),
+    Stats(Hashed<StatsFilter>),
     SniForwardProxy { cache: DnsCache, port: u32 },
     Mongo { stat_prefix: Str },
     MySql { stat_prefix: Str },
@@ -50,7 +50,7 @@ pub(crate) struct NetworkFilterInput<'a> {
     pub side: ListenerSide,
     pub policies: &'a WorkloadPolicies,
     /// Metrics that listeners of this class keep.
-    pub stats: &'a [Part<StatsFilter>],
+    pub stats: &'a [Hashed<StatsFilter>],
     /// The service port.
     pub port: u32,
     pub end: ChainEnd,

@@ -4,8 +4,8 @@ use api::envoy::config::listener::v3::Filter;
 use api::envoy::extensions::filters::network::tcp_proxy::v3::{TcpProxy as EnvoyProxy, tcp_proxy};
 use api::envoy::r#type::v3::{HashPolicy, hash_policy};
 use api::{Duration, any};
+use model::hashed::Hashed;
 use model::names::Str;
-use model::shared::Part;
 
 use super::named;
 use crate::telemetry::access_log::{self, AccessLog};
@@ -19,7 +19,7 @@ pub struct TcpProxy {
     /// Connections of one address go to one endpoint.
     pub hash_source_ip: bool,
     pub tunnel: Option<Tunnel>,
-    pub access_log: Part<Vec<AccessLog>>,
+    pub access_log: Hashed<Vec<AccessLog>>,
 }
 
 /// Where the bytes go.
@@ -40,7 +40,7 @@ pub struct Tunnel {
 
 impl TcpProxy {
     /// A proxy to one cluster that is also the name of its statistics.
-    pub fn to_cluster(cluster: &str, access_log: Part<Vec<AccessLog>>) -> TcpProxy {
+    pub fn to_cluster(cluster: &str, access_log: Hashed<Vec<AccessLog>>) -> TcpProxy {
         TcpProxy {
             stat_prefix: cluster.into(),
             to: TcpDestination::Cluster(cluster.into()),

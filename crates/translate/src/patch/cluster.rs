@@ -6,8 +6,8 @@ use api::envoy::config::core::v3::{TransportSocket, transport_socket};
 use api::istio::networking::v1alpha3::envoy_filter::patch::Operation;
 use api::istio::networking::v1alpha3::envoy_filter::{ApplyTo, ClusterMatch, PatchContext};
 use model::config::patches::Patch;
+use model::hashed::Hashed;
 use model::problem::Problem;
-use model::shared::Part;
 use scope::View;
 use scope::patches::HeldPatch;
 
@@ -104,7 +104,7 @@ pub fn resource(wanted: &PatchedPlan<ClusterPlan>) -> Resource {
 }
 
 /// Applies patches that merge. One with a transport socket changes that and nothing else.
-pub(super) fn apply(cluster: &mut Cluster, patches: &[Part<Patch>]) {
+pub(super) fn apply(cluster: &mut Cluster, patches: &[Hashed<Patch>]) {
     let mut cluster = MessageMerge::new(cluster);
     for patch in patches.iter().filter(|patch| list_merge(patch).is_some()) {
         let has_socket = patch.message().is_some_and(|value| value.has_field_by_name("transport_socket"));

@@ -9,7 +9,7 @@ use api::envoy::extensions::filters::network::http_connection_manager::v3::{
 use api::istio::networking::v1alpha3::envoy_filter::ApplyTo;
 use api::istio::networking::v1alpha3::envoy_filter::patch::Operation;
 use model::config::patches::Patch;
-use model::shared::Part;
+use model::hashed::Hashed;
 use prost::{Message, Name};
 
 use super::filter_chain::{filter_match, names};
@@ -23,18 +23,18 @@ pub(super) fn changes_routes(patch: &Patch) -> bool {
 }
 
 /// Applies patches of route tables to the one that this filter holds, if it holds one.
-pub(super) fn apply_to_routes(filter: &mut Filter, patches: &[Part<Patch>]) {
+pub(super) fn apply_to_routes(filter: &mut Filter, patches: &[Hashed<Patch>]) {
     edit(filter, |manager| {
         let Some(RouteSpecifier::RouteConfig(table)) = &mut manager.route_specifier else { return };
         let matching =
             patches.iter().filter(|patch| changes_routes(patch) && route::matches_sidecar(patch, &table.name));
-        let matching: Vec<Part<Patch>> = matching.cloned().collect();
+        let matching: Vec<Hashed<Patch>> = matching.cloned().collect();
         route::apply(table, &matching);
     });
 }
 
 /// Applies patches that match the filter chain to the HTTP filters of this network filter.
-pub(super) fn apply(filter: &mut Filter, patches: &[Part<Patch>]) {
+pub(super) fn apply(filter: &mut Filter, patches: &[Hashed<Patch>]) {
     let matching: Vec<&Patch> = of(patches, ApplyTo::HttpFilter).filter(|patch| names(patch, filter)).collect();
     if matching.is_empty() {
         return;

@@ -5,7 +5,7 @@ use api::istio::networking::v1alpha3::envoy_filter::ApplyTo;
 use api::istio::networking::v1alpha3::envoy_filter::listener_match::FilterMatch;
 use api::istio::networking::v1alpha3::envoy_filter::patch::Operation;
 use model::config::patches::Patch;
-use model::shared::Part;
+use model::hashed::Hashed;
 
 use super::listener::captures;
 use super::merge::{self, MessageMerge};
@@ -19,7 +19,7 @@ enum ChainFate {
 }
 
 /// Applies patches that match the listener to its chains. Chains without filters go.
-pub(super) fn apply(listener: &mut Listener, patches: &[Part<Patch>]) {
+pub(super) fn apply(listener: &mut Listener, patches: &[Hashed<Patch>]) {
     let captures = captures(&listener.name);
     let mut keep = |chain: &mut FilterChain| {
         !chain.filters.is_empty() && apply_to_chain(chain, captures, patches) == ChainFate::Kept
@@ -34,7 +34,7 @@ pub(super) fn apply(listener: &mut Listener, patches: &[Part<Patch>]) {
 }
 
 /// Applies patches of route tables to those that inbound connection managers hold.
-pub(super) fn apply_to_routes(listener: &mut Listener, patches: &[Part<Patch>]) {
+pub(super) fn apply_to_routes(listener: &mut Listener, patches: &[Hashed<Patch>]) {
     if !patches.iter().any(|patch| connection_manager::changes_routes(patch)) {
         return;
     }
@@ -44,7 +44,7 @@ pub(super) fn apply_to_routes(listener: &mut Listener, patches: &[Part<Patch>]) 
     }
 }
 
-fn apply_to_chain(chain: &mut FilterChain, captures: bool, patches: &[Part<Patch>]) -> ChainFate {
+fn apply_to_chain(chain: &mut FilterChain, captures: bool, patches: &[Hashed<Patch>]) -> ChainFate {
     let mut open = MessageMerge::new(&mut *chain);
     for patch in of(patches, ApplyTo::FilterChain) {
         // What a patch looks at may have been changed by the one before it.
@@ -60,10 +60,10 @@ fn apply_to_chain(chain: &mut FilterChain, captures: bool, patches: &[Part<Patch
     }
     drop(open);
     // What matches the chain is known here once for all filters.
-    let matching = |patch: &&Part<Patch>| {
+    let matching = |patch: &&Hashed<Patch>| {
         [ApplyTo::NetworkFilter, ApplyTo::HttpFilter].contains(&patch.apply_to) && matches(patch, captures, chain)
     };
-    let patches: Vec<Part<Patch>> = patches.iter().filter(matching).cloned().collect();
+    let patches: Vec<Hashed<Patch>> = patches.iter().filter(matching).cloned().collect();
     for patch in of(&patches, ApplyTo::NetworkFilter) {
         let named = filter_match(patch);
         let matches = |filter: &Filter| named.is_some_and(|wanted| wanted.name == filter.name);

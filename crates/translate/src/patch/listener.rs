@@ -5,8 +5,8 @@ use api::envoy::config::listener::v3::{Listener, ListenerFilter, listener_filter
 use api::istio::networking::v1alpha3::envoy_filter::patch::Operation;
 use api::istio::networking::v1alpha3::envoy_filter::{ApplyTo, PatchContext};
 use model::config::patches::Patch;
+use model::hashed::Hashed;
 use model::problem::Problem;
-use model::shared::Part;
 use scope::View;
 use scope::patches::HeldPatch;
 
@@ -100,7 +100,7 @@ pub fn resource(wanted: &PatchedPlan<ListenerPlan>) -> Resource {
 }
 
 /// Applies patches that match the listener, each level after the one around it.
-pub(super) fn apply(listener: &mut Listener, patches: &[Part<Patch>]) {
+pub(super) fn apply(listener: &mut Listener, patches: &[Hashed<Patch>]) {
     filter_chain::apply_to_routes(listener, patches);
     let mut merge = MessageMerge::new(listener);
     of(patches, ApplyTo::Listener).for_each(|patch| merge.merge(patch));

@@ -18,9 +18,9 @@ use api::istio::networking::v1alpha3::envoy_filter::{
     ApplyTo, ClusterMatch, ListenerMatch, PatchContext, RouteConfigurationMatch,
 };
 use model::config::patches::Patch;
+use model::hashed::Hashed;
 use model::names::Str;
 use model::proxy::ProxyKind;
-use model::shared::Part;
 use prost::Message;
 use scope::View;
 
@@ -33,7 +33,7 @@ pub enum PatchedPlan<P> {
     /// Rendered from its plan, then changed by the patches that match it.
     Planned { plan: P, patches: PatchList },
     /// The value of a patch.
-    Added { name: Str, patch: Part<Patch> },
+    Added { name: Str, patch: Hashed<Patch> },
 }
 
 /// Whose config this is, as patches tell it apart; `inbound` counts for sidecars only.
@@ -47,7 +47,7 @@ fn context(view: &View, inbound: bool) -> PatchContext {
 
 /// What patches of this kind add to a client. Those that name no context add to calls that leave.
 fn added<M: Message + Default, P>(view: &View, kind: ApplyTo, name: impl Fn(M) -> String) -> Vec<PatchedPlan<P>> {
-    let here = |patch: &&Part<Patch>| match (patch.context(), view.proxy.kind) {
+    let here = |patch: &&Hashed<Patch>| match (patch.context(), view.proxy.kind) {
         (PatchContext::Any, _) | (PatchContext::Gateway, ProxyKind::Router) => true,
         (PatchContext::SidecarInbound | PatchContext::SidecarOutbound, client) => client == ProxyKind::Sidecar,
         _ => false,
@@ -60,7 +60,7 @@ fn added<M: Message + Default, P>(view: &View, kind: ApplyTo, name: impl Fn(M) -
 }
 
 /// Patches to one kind of object, out of those that match its resource.
-fn of(patches: &[Part<Patch>], kind: ApplyTo) -> impl Iterator<Item = &Patch> {
+fn of(patches: &[Hashed<Patch>], kind: ApplyTo) -> impl Iterator<Item = &Patch> {
     patches.iter().map(|patch| &**patch).filter(move |patch| patch.apply_to == kind)
 }
 

@@ -11,8 +11,8 @@ use api::istio::networking::v1alpha3::envoy_filter::route_configuration_match::{
 };
 use api::istio::networking::v1alpha3::envoy_filter::{ApplyTo, PatchContext};
 use model::config::patches::Patch;
+use model::hashed::Hashed;
 use model::problem::Problem;
-use model::shared::Part;
 use scope::View;
 use scope::gateway::MergedGateway;
 use scope::patches::HeldPatch;
@@ -43,7 +43,7 @@ pub(crate) fn patched(view: &View, plan: RoutePlan, problems: &mut Vec<Problem>)
     };
     let (knobs, namespace) = (&view.settings.knobs, &view.proxy.namespace);
     let chosen = select(knobs, namespace, std::slice::from_ref(&plan), &patches, effect, problems);
-    let patches = chosen.into_iter().flatten().next().unwrap_or_else(|| Part::new(Vec::new()));
+    let patches = chosen.into_iter().flatten().next().unwrap_or_else(|| Hashed::new(Vec::new()));
     PatchedPlan::Planned { plan, patches }
 }
 
@@ -111,7 +111,7 @@ impl GatewayTable<'_> {
 }
 
 /// Applies patches that match the table.
-pub(super) fn apply(table: &mut RouteConfiguration, patches: &[Part<Patch>]) {
+pub(super) fn apply(table: &mut RouteConfiguration, patches: &[Hashed<Patch>]) {
     let mut merge = MessageMerge::new(&mut *table);
     of(patches, ApplyTo::RouteConfiguration).for_each(|patch| merge.merge(patch));
     drop(merge);
@@ -128,7 +128,7 @@ pub(super) fn apply(table: &mut RouteConfiguration, patches: &[Part<Patch>]) {
 }
 
 /// Whether the host stays.
-fn apply_to_host(host: &mut VirtualHost, patches: &[Part<Patch>]) -> bool {
+fn apply_to_host(host: &mut VirtualHost, patches: &[Hashed<Patch>]) -> bool {
     let mut open = MessageMerge::new(&mut *host);
     for patch in of(patches, ApplyTo::VirtualHost) {
         if wanted_host(patch).is_some() && !matches_host(patch, open.message()) {
@@ -145,8 +145,8 @@ fn apply_to_host(host: &mut VirtualHost, patches: &[Part<Patch>]) -> bool {
         }
     }
     drop(open);
-    let matching = |patch: &&Part<Patch>| patch.apply_to == ApplyTo::HttpRoute && matches_host(patch, host);
-    let patches: Vec<Part<Patch>> = patches.iter().filter(matching).cloned().collect();
+    let matching = |patch: &&Hashed<Patch>| patch.apply_to == ApplyTo::HttpRoute && matches_host(patch, host);
+    let patches: Vec<Hashed<Patch>> = patches.iter().filter(matching).cloned().collect();
     host.routes.retain_mut(|route| apply_to_route(route, &patches));
     for patch in of(&patches, ApplyTo::HttpRoute) {
         insert(&mut host.routes, patch);
@@ -155,7 +155,7 @@ fn apply_to_host(host: &mut VirtualHost, patches: &[Part<Patch>]) -> bool {
 }
 
 /// Whether the route stays.
-fn apply_to_route(route: &mut Route, patches: &[Part<Patch>]) -> bool {
+fn apply_to_route(route: &mut Route, patches: &[Hashed<Patch>]) -> bool {
     let mut open = MessageMerge::new(route);
     for patch in of(patches, ApplyTo::HttpRoute) {
         if wanted_route(patch).is_some_and(|wanted| !matches_route(wanted, open.message())) {

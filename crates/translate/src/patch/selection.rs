@@ -7,15 +7,15 @@ use api::istio::networking::v1alpha3::envoy_filter::patch::Operation;
 use api::istio::networking::v1alpha3::envoy_filter::{ApplyTo, PatchContext};
 use model::config::patches::Patch;
 use model::config::{Kind, Meta};
+use model::hashed::Hashed;
 use model::problem::Problem;
 use model::settings::Knobs;
-use model::shared::Part;
 use scope::patches::HeldPatch;
 
 use super::PatchedPlan;
 
 /// Patches of one resource, in the order of their application. Resources with the same patches share the list.
-pub type PatchList = Part<Vec<Part<Patch>>>;
+pub type PatchList = Hashed<Vec<Hashed<Patch>>>;
 
 /// What reading and writing the content of an `Any` costs, in merges of a decoded message.
 const ANY_EFFORT: usize = 10;
@@ -85,8 +85,8 @@ fn shared(patches: &[&HeldPatch], chosen: Vec<Option<Vec<usize>>>) -> Vec<Option
     let mut list_of = |chosen: Vec<usize>| match list_merge.get(&chosen) {
         Some(known) => known.clone(),
         None => {
-            let list = Part::new(chosen.iter().map(|index| patches[*index].patch.clone()).collect());
-            list_merge.insert(chosen, Part::clone(&list));
+            let list = Hashed::new(chosen.iter().map(|index| patches[*index].patch.clone()).collect());
+            list_merge.insert(chosen, Hashed::clone(&list));
             list
         }
     };
@@ -140,5 +140,5 @@ fn exceeded(knobs: &Knobs, namespace: &str, held: &HeldPatch) -> Problem {
         knobs.patched_bytes,
         knobs.patch_applications
     );
-    Problem::error(named(&held.filter), message).at(held.filter.place.clone())
+    Problem::error(named(&held.filter), message).at(held.filter.location.clone())
 }

@@ -12,9 +12,9 @@ use model::config::parse::documents;
 use model::config::patches::{Patch, PatchSet};
 use model::config::{Config, encode};
 use model::config::{Meta, Spec};
+use model::hashed::Hashed;
 use model::proxy::Proxy;
 use model::settings::Knobs;
-use model::shared::Part;
 use prost::{Message, Name};
 use prost_reflect::DynamicMessage;
 use scope::patches::HeldPatch;
@@ -49,7 +49,7 @@ fn shown<M: Message + Name>(message: &M) -> serde_json::Value {
 }
 
 /// Patches as an EnvoyFilter lists them, for any proxy.
-fn patches(list: &str) -> Vec<Part<Patch>> {
+fn patches(list: &str) -> Vec<Hashed<Patch>> {
     let text = format!(
         "apiVersion: networking.istio.io/v1alpha3\nkind: EnvoyFilter\nmetadata: {{name: f, namespace: shop}}\n\
          spec: {{configPatches: [{list}]}}\n"

@@ -6,7 +6,7 @@ use api::envoy::extensions::transport_sockets::tls::v3::secret::Type;
 use api::envoy::extensions::transport_sockets::tls::v3::{
     CertificateValidationContext, Secret as Message, TlsCertificate,
 };
-use model::change::Hidden;
+use model::change::SecretBytes;
 use scope::credentials::Secret;
 
 use crate::plan::secret::SecretPlan;
@@ -14,21 +14,21 @@ use crate::plan::secret::SecretPlan;
 /// The message of a plan.
 pub fn secret(plan: &SecretPlan) -> Message {
     let content = match &plan.content {
-        Secret::Pair(pair) => Type::TlsCertificate(TlsCertificate {
+        Secret::KeyPair(pair) => Type::TlsCertificate(TlsCertificate {
             certificate_chain: Some(inline(&pair.certificate)),
             private_key: Some(inline(&pair.key)),
-            ocsp_staple: pair.staple.as_ref().map(inline),
+            ocsp_staple: pair.ocsp_staple.as_ref().map(inline),
             ..TlsCertificate::default()
         }),
-        Secret::Authority(authority) => Type::ValidationContext(CertificateValidationContext {
+        Secret::Ca(authority) => Type::ValidationContext(CertificateValidationContext {
             trusted_ca: Some(inline(&authority.certificates)),
-            crl: authority.revoked.as_ref().map(inline),
+            crl: authority.crl.as_ref().map(inline),
             ..CertificateValidationContext::default()
         }),
     };
     Message { name: plan.name.to_string(), r#type: Some(content) }
 }
 
-fn inline(bytes: &Hidden) -> DataSource {
+fn inline(bytes: &SecretBytes) -> DataSource {
     DataSource { specifier: Some(Specifier::InlineBytes(bytes.bytes().to_vec())), ..DataSource::default() }
 }

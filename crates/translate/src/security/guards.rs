@@ -1,6 +1,6 @@
 //! All that policies ask of those who reach one client, as one value: two views with equal guards let the same in.
 
-use model::shared::fingerprint;
+use model::hashed::fingerprint;
 use scope::View;
 
 use super::authorization::authorization;

@@ -9,7 +9,7 @@ use api::istio::security::v1beta1::peer_authentication::mutual_tls::Mode;
 use model::config::Config;
 use model::labels::{Labels, selects};
 use model::names::Namespace;
-use model::snapshot::objects::Policy;
+use model::snapshot::objects::SecurityPolicies;
 
 /// What a server accepts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -22,12 +22,12 @@ pub enum MutualTls {
 /// PeerAuthentications of the mesh with the namespace that makes a policy mesh-wide.
 #[derive(Clone, Copy, Debug)]
 pub struct PeerPolicies<'a> {
-    policy: &'a Policy,
+    policy: &'a SecurityPolicies,
     root: &'a str,
 }
 
 impl<'a> PeerPolicies<'a> {
-    pub fn new(policy: &'a Policy, root: &'a str) -> PeerPolicies<'a> {
+    pub fn new(policy: &'a SecurityPolicies, root: &'a str) -> PeerPolicies<'a> {
         PeerPolicies { policy, root }
     }
 
@@ -96,9 +96,9 @@ mod tests {
     use api::istio::security::v1beta1::peer_authentication::mutual_tls::Mode;
     use api::istio::r#type::v1beta1::WorkloadSelector;
     use model::config::{Config, Meta};
+    use model::hashed::Hashed;
     use model::labels::Labels;
-    use model::shared::Shared;
-    use model::snapshot::objects::Policy;
+    use model::snapshot::objects::SecurityPolicies;
 
     use super::{MutualTls, PeerPolicies};
 
@@ -115,12 +115,12 @@ mod tests {
             port_level_mtls: ports.iter().map(|(port, mode)| (*port, setting(*mode))).collect(),
         };
         let meta = Meta { namespace: namespace.into(), ..Meta::default() };
-        Config { meta: Arc::new(meta), spec: Shared::new(spec) }
+        Config { meta: Arc::new(meta), spec: Hashed::from_message(spec) }
     }
 
     /// The mode of `app: cart` of namespace shop on a port.
     fn check(peers: Vec<Config<PeerAuthentication>>, port: u32, expected: MutualTls) {
-        let policy = Policy::of_peers(peers);
+        let policy = SecurityPolicies::of_peers(peers);
         let labels: Labels = [("app", "cart")].into_iter().collect();
         let found = PeerPolicies::new(&policy, "istio-system").of_workload(&"shop".into(), &labels, port);
         assert_eq!(found, expected);
@@ -165,7 +165,7 @@ mod tests {
 
     #[test]
     fn namespace_mode_ignores_workload_policies() {
-        let policy = Policy::of_peers(vec![peer("shop", Some("cart"), Mode::Disable, &[])]);
+        let policy = SecurityPolicies::of_peers(vec![peer("shop", Some("cart"), Mode::Disable, &[])]);
         assert_eq!(PeerPolicies::new(&policy, "istio-system").of_namespace(&"shop".into()), MutualTls::Permissive);
     }
 }

@@ -13,10 +13,10 @@ use api::envoy::extensions::filters::http::jwt_authn::v3::{
     JwtRequirementOrList, RequirementRule,
 };
 use api::istio::security::v1beta1::JwtRule;
+use model::fetch_requests::KeySource;
+use model::hashed::Hashed;
 use model::jwks;
 use model::names::Str;
-use model::shared::Shared;
-use model::wanted::KeySource;
 use scope::View;
 use scope::select::attached;
 
@@ -40,7 +40,7 @@ pub struct RequestAuthentication {
 /// A rule and the keys that its tokens are signed with.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct KeyedRule {
-    pub rule: Shared<JwtRule>,
+    pub rule: Hashed<JwtRule>,
     pub keys: Str,
 }
 
@@ -52,7 +52,7 @@ pub fn request_authentication(view: &View, clear_route_cache: bool) -> Option<Re
     if rules.is_empty() {
         return None;
     }
-    let keyed = |rule: &JwtRule| KeyedRule { rule: Shared::new(rule.clone()), keys: keys(view, rule) };
+    let keyed = |rule: &JwtRule| KeyedRule { rule: Hashed::from_message(rule.clone()), keys: keys(view, rule) };
     Some(RequestAuthentication { rules: rules.into_iter().map(keyed).collect(), clear_route_cache })
 }
 

@@ -58,7 +58,7 @@ fn steps() -> impl Strategy<Value = Vec<(Edit, bool)>> {
 
 /// The object read again from elsewhere: nothing in it means anything else.
 fn reread(object: &Object) -> Object {
-    let meta = Meta { resource_version: "8".into(), place: None, ..Meta::clone(&object.meta) };
+    let meta = Meta { resource_version: "8".into(), location: None, ..Meta::clone(&object.meta) };
     Object { meta: Arc::new(meta), spec: object.spec.clone() }
 }
 

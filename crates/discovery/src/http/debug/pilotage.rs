@@ -21,8 +21,8 @@ pub(super) fn problems(pages: &Pages, _: &PageQuery) -> PageResponse {
                 Severity::Error => "error",
             },
             "about": &*problem.about,
-            "file": problem.place.as_ref().map(|place| &*place.file),
-            "line": problem.place.as_ref().map(|place| place.line),
+            "file": problem.location.as_ref().map(|location| &*location.file),
+            "line": problem.location.as_ref().map(|location| location.line),
             "message": &*problem.message,
         })
     });
@@ -75,11 +75,11 @@ pub(super) fn cachez(pages: &Pages, _: &PageQuery) -> PageResponse {
 pub(super) fn quarantinez(pages: &Pages, _: &PageQuery) -> PageResponse {
     let (register, epoch) = (pages.pilot().register(), pages.pilot().world().now());
     let objects = register.objects(&epoch.snapshot).into_iter().map(|(key, pin, affected)| {
-        let place = pin.bad.as_ref().and_then(|bad| bad.meta.place.as_ref());
+        let location = pin.bad.as_ref().and_then(|bad| bad.meta.location.as_ref());
         let mut shown = refusal(&affected);
         shown["object"] = json!(key.to_string());
-        shown["file"] = json!(place.map(|place| &*place.file));
-        shown["line"] = json!(place.map(|place| place.line));
+        shown["file"] = json!(location.map(|location| &*location.file));
+        shown["line"] = json!(location.map(|location| location.line));
         shown
     });
     let resources = register.resources().into_iter().map(|(name, affected)| {

@@ -298,8 +298,8 @@ impl Kept {
     /// One for each object, and one for all resources of a type.
     fn problems(&self) -> Vec<Problem> {
         let objects = self.objects.iter().map(|(key, refused)| {
-            let place = refused.pin().and_then(|pin| pin.bad.as_ref()).and_then(|bad| bad.meta.place.clone());
-            Problem::error(key.to_string(), text(&refused.affected())).at(place)
+            let location = refused.pin().and_then(|pin| pin.bad.as_ref()).and_then(|bad| bad.meta.location.clone());
+            Problem::error(key.to_string(), text(&refused.affected())).at(location)
         });
         let mut kinds: BTreeMap<&TypeUrl, (BTreeSet<&str>, &Affected)> = BTreeMap::new();
         for ((kind, name), affected) in self.resources.values().flatten() {

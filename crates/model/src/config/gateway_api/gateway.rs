@@ -125,7 +125,7 @@ pub struct ParametersReference {
 #[serde(default)]
 pub struct GatewayTls {
     pub frontend: Option<Frontend>,
-    pub backend: Backend,
+    pub backend: GatewayBackendTls,
 }
 
 /// What is asked of clients: everywhere, and on single ports instead.
@@ -146,33 +146,33 @@ pub struct PortTls {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(default)]
 pub struct FrontendTls {
-    pub validation: Option<Validation>,
+    pub validation: Option<ClientValidation>,
 }
 
 /// How the certificates of clients are checked.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub struct Validation {
+pub struct ClientValidation {
     pub ca_certificate_refs: Vec<SecretReference>,
     pub mode: String,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub struct Backend {
+pub struct GatewayBackendTls {
     pub client_certificate_ref: Option<SecretReference>,
 }
 
 impl GatewayTls {
     /// What is asked of clients on this port.
-    pub fn frontend(&self, port: u16) -> Option<&Validation> {
+    pub fn frontend(&self, port: u16) -> Option<&ClientValidation> {
         let frontend = self.frontend.as_ref()?;
         let own = frontend.per_port.iter().find(|p| p.port == port).map(|p| &p.tls);
         own.unwrap_or(&frontend.default).validation.as_ref()
     }
 
     /// Every way in which clients are checked on some port.
-    pub fn validations(&self) -> impl Iterator<Item = &Validation> {
+    pub fn validations(&self) -> impl Iterator<Item = &ClientValidation> {
         let tls =
             self.frontend.iter().flat_map(|f| std::iter::once(&f.default).chain(f.per_port.iter().map(|p| &p.tls)));
         tls.filter_map(|tls| tls.validation.as_ref())

@@ -13,8 +13,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 pub use gateway::{
-    AllowedRoutes, FrontendTls, Gateway, GatewayAddress, GatewayClass, Listener, ListenerSet, ListenerTls,
-    NamespaceRule, ParametersReference, RouteKind, SecretReference, Validation,
+    AllowedRoutes, ClientValidation, FrontendTls, Gateway, GatewayAddress, GatewayClass, Listener, ListenerSet,
+    ListenerTls, NamespaceRule, ParametersReference, RouteKind, SecretReference,
 };
 pub use ingress::{Ingress, IngressBackend, IngressClass, IngressPath, IngressRule};
 pub use policy::{
@@ -23,8 +23,8 @@ pub use policy::{
 };
 pub use route::{
     BackendRef, Cors, Filter, Fraction, GrpcMatch, GrpcMethod, GrpcRoute, GrpcRule, HeaderFilter, HeaderValue,
-    HttpMatch, HttpRoute, HttpRule, Mirror, PathMatch, PathModifier, Redirect, Retry, Rewrite, StreamRoute, StreamRule,
-    Timeouts, ValueMatch,
+    HttpMatch, HttpRoute, HttpRule, Mirror, PathMatch, PathModifier, Redirect, Rewrite, RouteRetry, StreamRoute,
+    StreamRule, Timeouts, ValueMatch,
 };
 
 /// The API group of the Gateway API.

@@ -73,7 +73,7 @@ pub struct BackendTrafficPolicy {
     pub target_refs: Vec<PolicyTarget>,
     pub retry_constraint: Option<RetryConstraint>,
     /// Only whether it is there: it has no effect.
-    pub session_persistence: Option<Ignored>,
+    pub session_persistence: Option<Unread>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -98,7 +98,7 @@ pub struct RetryRate {
 
 /// Something of which nothing is read.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Ignored {}
+pub struct Unread {}
 
 impl Default for RetryBudget {
     fn default() -> RetryBudget {

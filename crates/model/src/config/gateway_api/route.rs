@@ -23,7 +23,7 @@ pub struct HttpRule {
     pub filters: Vec<Filter>,
     pub backend_refs: Vec<BackendRef>,
     pub timeouts: Timeouts,
-    pub retry: Option<Retry>,
+    pub retry: Option<RouteRetry>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -62,7 +62,7 @@ pub struct Timeouts {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Retry {
+pub struct RouteRetry {
     pub codes: Vec<u16>,
     pub attempts: Option<i32>,
     pub backoff: Option<String>,

@@ -12,21 +12,21 @@ use api::istio::mesh::v1alpha1::proxy_config::ClusterName;
 use api::istio::mesh::v1alpha1::{AuthenticationPolicy, MeshConfig, MeshNetworks, ProxyConfig};
 use api::istio::networking::v1alpha3::LocalityLoadBalancerSetting;
 
-use crate::conflict::Conflicts;
+use crate::conflict::ConflictSettings;
+use crate::hashed::Hashed;
 use crate::service::Registry;
 use crate::settings::{Knobs, Settings};
-use crate::shared::Shared;
 
 impl Default for Settings {
     /// A mesh of which nobody said anything.
     fn default() -> Settings {
         Settings {
-            mesh: Shared::new(default_mesh()),
-            networks: Shared::new(MeshNetworks::default()),
+            mesh: Hashed::from_message(default_mesh()),
+            networks: Hashed::from_message(MeshNetworks::default()),
             knobs: Knobs::default(),
             domain: "cluster.local".into(),
             cluster: Registry::Kubernetes.as_str().into(),
-            conflicts: Conflicts::default(),
+            conflicts: ConflictSettings::default(),
         }
     }
 }

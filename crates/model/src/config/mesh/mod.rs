@@ -14,45 +14,45 @@ use serde_json::{Map, Value, json};
 
 pub use defaults::{default_mesh, default_proxy_config};
 
-use super::message::{self, Finding};
+use super::message::{self, FieldFinding};
 use super::text::{self, Chunk};
 use super::{parse, validate};
+use crate::hashed::Hashed;
 use crate::names::Str;
-use crate::problem::{Place, Problem, Severity};
+use crate::problem::{FileLocation, Problem, Severity};
 use crate::settings::{Mesh, Networks};
-use crate::shared::Shared;
 
 /// Reads a MeshConfig document over the defaults. With an error among the problems the value is the
 /// defaults alone, and a caller that has an earlier value should keep that.
 pub fn parse_mesh(text: &str, file: &str) -> (Mesh, Vec<Problem>) {
-    let (json, place, source, mut problems) = single_document(text, file);
+    let (json, location, source, mut problems) = single_document(text, file);
     let about: Str = "MeshConfig".into();
     let (mesh, findings) = mesh_over(default_mesh(), &json);
-    problems.extend(parse::located(parse::problems(findings, &about, &place), source));
-    problems.extend(validate::validate_mesh(&mesh, Some(place)));
+    problems.extend(parse::located(parse::problems(findings, &about, &location), source));
+    problems.extend(validate::validate_mesh(&mesh, Some(location)));
     usable(mesh, default_mesh, problems)
 }
 
 /// Reads a ProxyConfig document over a base. With an error among the problems the value is the base alone.
 pub fn parse_proxy_config(base: &ProxyConfig, text: &str, file: &str) -> (ProxyConfig, Vec<Problem>) {
-    let (json, place, source, mut problems) = single_document(text, file);
+    let (json, location, source, mut problems) = single_document(text, file);
     let about: Str = "ProxyConfig".into();
     let (config, findings) = proxy_config_over(base, &json, "");
-    problems.extend(parse::located(parse::problems(findings, &about, &place), source));
-    problems.extend(validate::validate_proxy_config(&config, Some(place)));
+    problems.extend(parse::located(parse::problems(findings, &about, &location), source));
+    problems.extend(validate::validate_proxy_config(&config, Some(location)));
     let refused = problems.iter().any(|problem| problem.severity == Severity::Error);
     (if refused { base.clone() } else { config }, problems)
 }
 
 /// Reads a MeshNetworks document. With an error among the problems there are no networks in the value.
 pub fn parse_networks(text: &str, file: &str) -> (Networks, Vec<Problem>) {
-    let (json, place, source, mut problems) = single_document(text, file);
+    let (json, location, source, mut problems) = single_document(text, file);
     let about: Str = "MeshNetworks".into();
     // How charts write that there are none.
     let given = if json == json!({"networks": {}}) { &Value::Null } else { &json };
     let (networks, findings) = over(&MeshNetworks::default(), given, "");
-    problems.extend(parse::located(parse::problems(findings, &about, &place), source));
-    problems.extend(validate::validate_networks(&networks, Some(place)));
+    problems.extend(parse::located(parse::problems(findings, &about, &location), source));
+    problems.extend(validate::validate_networks(&networks, Some(location)));
     usable(networks, MeshNetworks::default, problems)
 }
 
@@ -70,12 +70,12 @@ pub fn effective_proxy_config(mesh: &MeshConfig, sent: &str) -> ProxyConfig {
 /// that are not given stay. The second value tells what was wrong.
 pub fn merge_proxy_config(base: &ProxyConfig, given: &Value, about: &Str) -> (ProxyConfig, Vec<Problem>) {
     let (merged, findings) = proxy_config_over(base, given, "");
-    let place = Place { file: about.clone(), line: 0 };
-    let told = parse::problems(findings, about, &place).into_iter().map(|(problem, _)| problem.at(None));
+    let location = FileLocation { file: about.clone(), line: 0 };
+    let told = parse::problems(findings, about, &location).into_iter().map(|(problem, _)| problem.at(None));
     (merged, told.collect())
 }
 
-fn mesh_over(base: MeshConfig, json: &Value) -> (MeshConfig, Vec<Finding>) {
+fn mesh_over(base: MeshConfig, json: &Value) -> (MeshConfig, Vec<FieldFinding>) {
     let (mut mesh, findings) = over(&base, json, "");
     let given = |key: &str| json.get(key).filter(|value| !value.is_null());
     mesh.default_config = base.default_config;
@@ -96,7 +96,7 @@ fn mesh_over(base: MeshConfig, json: &Value) -> (MeshConfig, Vec<Finding>) {
     (mesh, findings)
 }
 
-fn proxy_config_over(base: &ProxyConfig, json: &Value, root: &str) -> (ProxyConfig, Vec<Finding>) {
+fn proxy_config_over(base: &ProxyConfig, json: &Value, root: &str) -> (ProxyConfig, Vec<FieldFinding>) {
     let (mut config, findings) = over(base, json, root);
     let metadata = base.proxy_metadata.clone();
     config.proxy_metadata = metadata.into_iter().chain(config.proxy_metadata).collect();
@@ -130,7 +130,7 @@ fn joined_providers(base: Vec<ExtensionProvider>, read: Vec<ExtensionProvider>) 
 }
 
 /// Reads fields over a message that has content.
-fn over<M: Message + Name + Default + Clone>(base: &M, json: &Value, root: &str) -> (M, Vec<Finding>) {
+fn over<M: Message + Name + Default + Clone>(base: &M, json: &Value, root: &str) -> (M, Vec<FieldFinding>) {
     // Reading nothing must not cost the descriptor pool, which is megabytes.
     if json.is_null() || json.as_object().is_some_and(Map::is_empty) {
         return (base.clone(), Vec::new());
@@ -148,33 +148,34 @@ fn over<M: Message + Name + Default + Clone>(base: &M, json: &Value, root: &str)
     (read, findings)
 }
 
-fn failure(message: &str) -> Finding {
-    Finding { severity: Severity::Error, path: String::new(), steps: Vec::new(), message: message.to_owned() }
+fn failure(message: &str) -> FieldFinding {
+    FieldFinding { severity: Severity::Error, path: String::new(), steps: Vec::new(), message: message.to_owned() }
 }
 
 /// The text's only document, null if it is empty.
-fn single_document<'a>(text: &'a str, file: &str) -> (Value, Place, Option<Chunk<'a>>, Vec<Problem>) {
+fn single_document<'a>(text: &'a str, file: &str) -> (Value, FileLocation, Option<Chunk<'a>>, Vec<Problem>) {
     let file: Str = file.into();
     let mut documents = text::read(text);
     let Some(first) = documents.next() else {
-        return (Value::Null, Place { file, line: 1 }, None, Vec::new());
+        return (Value::Null, FileLocation { file, line: 1 }, None, Vec::new());
     };
-    let place = Place { file: file.clone(), line: first.line };
+    let location = FileLocation { file: file.clone(), line: first.line };
     let mut problems = Vec::new();
     if documents.next().is_some() {
-        problems.push(Problem::warning(file.clone(), "only the first document is read").at(Some(place.clone())));
+        problems.push(Problem::warning(file.clone(), "only the first document is read").at(Some(location.clone())));
     }
     let value = first.content.unwrap_or_else(|error| {
-        let place = Place { file: file.clone(), line: if error.line == 0 { first.line } else { error.line } };
-        problems.push(Problem::error(file, format!("could not parse the document: {}", error.message)).at(Some(place)));
+        let location = FileLocation { file: file.clone(), line: if error.line == 0 { first.line } else { error.line } };
+        problems
+            .push(Problem::error(file, format!("could not parse the document: {}", error.message)).at(Some(location)));
         Value::Null
     });
-    (value, place, first.source, problems)
+    (value, location, first.source, problems)
 }
 
-fn usable<M: Message>(read: M, fallback: fn() -> M, problems: Vec<Problem>) -> (Shared<M>, Vec<Problem>) {
+fn usable<M: Message>(read: M, fallback: fn() -> M, problems: Vec<Problem>) -> (Hashed<M>, Vec<Problem>) {
     let refused = problems.iter().any(|problem| problem.severity == Severity::Error);
-    (Shared::new(if refused { fallback() } else { read }), problems)
+    (Hashed::from_message(if refused { fallback() } else { read }), problems)
 }
 
 #[cfg(test)]

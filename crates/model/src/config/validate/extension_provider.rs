@@ -9,7 +9,7 @@ use super::names::{self, HostOf};
 use super::report::{Report, Rule};
 
 /// Where a provider is reached.
-struct Service<'a> {
+struct ProviderService<'a> {
     name: &'a str,
     port: u32,
 }
@@ -38,7 +38,7 @@ fn one(provider: &ExtensionProvider, duplicate: bool) -> Rule {
     particulars(provider.provider.as_ref())
 }
 
-fn service_of(provider: &Provider) -> Option<Service<'_>> {
+fn service_of(provider: &Provider) -> Option<ProviderService<'_>> {
     let (name, port) = match provider {
         Provider::EnvoyExtAuthzHttp(it) => (&it.service, it.port),
         Provider::EnvoyExtAuthzGrpc(it) => (&it.service, it.port),
@@ -53,7 +53,7 @@ fn service_of(provider: &Provider) -> Option<Service<'_>> {
         Provider::EnvoyTcpAls(it) => (&it.service, it.port),
         _ => return None,
     };
-    Some(Service { name, port })
+    Some(ProviderService { name, port })
 }
 
 /// `service` or `namespace/service`.

@@ -13,7 +13,7 @@ const LONGEST_CODE: usize = 65_536;
 
 pub(super) fn wasm_plugin(plugin: &WasmPlugin, report: &mut Report) {
     selector::policy(plugin.selector.as_ref(), plugin.target_ref.as_ref(), &plugin.target_refs, report);
-    let module = Module {
+    let module = WasmModule {
         url: &plugin.url,
         sha256: &plugin.sha256,
         pull_secret: &plugin.image_pull_secret,
@@ -30,7 +30,7 @@ pub(super) fn traffic_extension(extension: &TrafficExtension, report: &mut Repor
         None => report.error("exactly one of wasm or lua must be set"),
         Some(FilterConfig::Lua(lua)) => report.within("lua", |report| report.check(lua_code(lua))),
         Some(FilterConfig::Wasm(wasm)) => {
-            let module = Module {
+            let module = WasmModule {
                 url: &wasm.url,
                 sha256: &wasm.sha256,
                 pull_secret: &wasm.image_pull_secret,
@@ -59,7 +59,7 @@ fn ports(ports: &[PortSelector], report: &mut Report) {
 }
 
 /// A WebAssembly module, as both kinds describe it.
-struct Module<'a> {
+struct WasmModule<'a> {
     url: &'a str,
     sha256: &'a str,
     pull_secret: &'a str,
@@ -67,7 +67,7 @@ struct Module<'a> {
     vm: Option<&'a VmConfig>,
 }
 
-impl Module<'_> {
+impl WasmModule<'_> {
     fn check(&self, report: &mut Report) {
         report.check(url(self.url));
         report.check(sha256(self.sha256));

@@ -105,7 +105,7 @@ fn value(text: &str) -> Rule {
 
 /// Where a reader of a header value is.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum State {
+enum HeaderState {
     Literal,
     Name,
     ExpectArray,
@@ -118,45 +118,45 @@ enum State {
 
 /// Follows Envoy's own reading of header values.
 fn variables(text: &str) -> Rule {
-    let mut state = State::Literal;
+    let mut state = HeaderState::Literal;
     let mut bytes = text.bytes().peekable();
     while let Some(byte) = bytes.next() {
         state = match (state, byte) {
-            (State::Literal, b'%') => match bytes.peek() {
+            (HeaderState::Literal, b'%') => match bytes.peek() {
                 None => return Err("Un-escaped %".to_owned()),
                 Some(b'%') => {
                     bytes.next();
-                    State::Literal
+                    HeaderState::Literal
                 }
-                Some(_) => State::Name,
+                Some(_) => HeaderState::Name,
             },
-            (State::Text, b'\\') if bytes.next().is_none() => {
+            (HeaderState::Text, b'\\') if bytes.next().is_none() => {
                 return Err("Un-terminated backslash in JSON string".to_owned());
             }
             (state, byte) => following(state, byte)?,
         };
     }
     match state {
-        State::Literal => Ok(()),
+        HeaderState::Literal => Ok(()),
         _ => Err(format!("Un-terminated variable expression '{text}'")),
     }
 }
 
-fn following(state: State, byte: u8) -> Result<State, String> {
+fn following(state: HeaderState, byte: u8) -> Result<HeaderState, String> {
     Ok(match (state, byte) {
-        (State::Name | State::ExpectPercent, b'%') => State::Literal,
-        (State::Name, b'(') => State::ExpectArray,
-        (State::ExpectArray, b'[') | (State::ExpectDelimiter, b',') => State::ExpectText,
-        (State::ExpectDelimiter, b']') => State::ExpectParenthesis,
-        (State::ExpectText, b'"') => State::Text,
-        (State::Text | State::ExpectParenthesis, b')') => State::ExpectPercent,
-        (State::Text, b'"') => State::ExpectDelimiter,
-        (State::Literal | State::Name | State::Text, _) | (_, b' ') => state,
-        (State::ExpectArray, _) => State::Text,
-        (State::ExpectDelimiter, _) => return Err("Expecting ',', ']', or whitespace".to_owned()),
-        (State::ExpectText, _) => return Err("Expecting '\"'".to_owned()),
-        (State::ExpectParenthesis, _) => return Err("Expecting ')' or whitespace".to_owned()),
-        (State::ExpectPercent, _) => return Err("Expecting '%' or whitespace after".to_owned()),
+        (HeaderState::Name | HeaderState::ExpectPercent, b'%') => HeaderState::Literal,
+        (HeaderState::Name, b'(') => HeaderState::ExpectArray,
+        (HeaderState::ExpectArray, b'[') | (HeaderState::ExpectDelimiter, b',') => HeaderState::ExpectText,
+        (HeaderState::ExpectDelimiter, b']') => HeaderState::ExpectParenthesis,
+        (HeaderState::ExpectText, b'"') => HeaderState::Text,
+        (HeaderState::Text | HeaderState::ExpectParenthesis, b')') => HeaderState::ExpectPercent,
+        (HeaderState::Text, b'"') => HeaderState::ExpectDelimiter,
+        (HeaderState::Literal | HeaderState::Name | HeaderState::Text, _) | (_, b' ') => state,
+        (HeaderState::ExpectArray, _) => HeaderState::Text,
+        (HeaderState::ExpectDelimiter, _) => return Err("Expecting ',', ']', or whitespace".to_owned()),
+        (HeaderState::ExpectText, _) => return Err("Expecting '\"'".to_owned()),
+        (HeaderState::ExpectParenthesis, _) => return Err("Expecting ')' or whitespace".to_owned()),
+        (HeaderState::ExpectPercent, _) => return Err("Expecting '%' or whitespace after".to_owned()),
     })
 }
 

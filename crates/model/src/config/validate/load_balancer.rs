@@ -145,7 +145,7 @@ fn weights(distribute: &Distribute) -> Rule {
 
 /// Localities, none of which may cover another that came before it.
 fn localities<'a>(localities: impl Iterator<Item = &'a str>) -> Rule {
-    let mut seen = Covered::default();
+    let mut seen = CoveredLocalities::default();
     for locality in localities {
         let stars = locality.matches('*').count();
         if stars > 1 || (stars == 1 && !locality.ends_with('*')) {
@@ -165,11 +165,11 @@ fn localities<'a>(localities: impl Iterator<Item = &'a str>) -> Rule {
 
 /// Regions, their zones and subzones that were named; `*` stands for all below.
 #[derive(Default)]
-struct Covered<'a> {
+struct CoveredLocalities<'a> {
     regions: BTreeMap<&'a str, BTreeMap<&'a str, BTreeSet<&'a str>>>,
 }
 
-impl<'a> Covered<'a> {
+impl<'a> CoveredLocalities<'a> {
     /// Whether the locality is new and not covered by an earlier one.
     fn add(&mut self, parts: &[&'a str]) -> bool {
         let (region, zone, subzone) = (parts[0], parts.get(1).copied(), parts.get(2).copied());

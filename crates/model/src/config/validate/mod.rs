@@ -33,27 +33,27 @@ use api::istio::security::v1beta1::authorization_policy::Action;
 use self::report::{Report, Rule};
 use super::{Object, Spec};
 use crate::names::Str;
-use crate::problem::{Place, Problem};
+use crate::problem::{FileLocation, Problem};
 
 /// All that is wrong with mesh config; with an error upstream keeps what it had.
-pub fn validate_mesh(mesh: &MeshConfig, place: Option<Place>) -> Vec<Problem> {
+pub fn validate_mesh(mesh: &MeshConfig, location: Option<FileLocation>) -> Vec<Problem> {
     let mut report = Report::default();
     mesh::config(mesh, &mut report);
-    problems(report, "MeshConfig".into(), place)
+    problems(report, "MeshConfig".into(), location)
 }
 
 /// All that is wrong with the settings of one proxy.
-pub fn validate_proxy_config(config: &ProxyConfig, place: Option<Place>) -> Vec<Problem> {
+pub fn validate_proxy_config(config: &ProxyConfig, location: Option<FileLocation>) -> Vec<Problem> {
     let mut report = Report::default();
     mesh::proxy_config(config, &mut report);
-    problems(report, "ProxyConfig".into(), place)
+    problems(report, "ProxyConfig".into(), location)
 }
 
 /// All that is wrong with mesh networks.
-pub fn validate_networks(networks: &MeshNetworks, place: Option<Place>) -> Vec<Problem> {
+pub fn validate_networks(networks: &MeshNetworks, location: Option<FileLocation>) -> Vec<Problem> {
     let mut report = Report::default();
     mesh::networks(networks, &mut report);
-    problems(report, "MeshNetworks".into(), place)
+    problems(report, "MeshNetworks".into(), location)
 }
 
 /// All that is wrong with the object: errors if it cannot be used, warnings if part of it has no effect.
@@ -63,14 +63,14 @@ pub fn validate(object: &Object) -> Vec<Problem> {
         Err(message) => report.error(message),
         Ok(()) => spec(object, &mut report),
     }
-    problems(report, object.key().to_string().into(), object.meta.place.clone())
+    problems(report, object.key().to_string().into(), object.meta.location.clone())
 }
 
-fn problems(report: Report, about: Str, place: Option<Place>) -> Vec<Problem> {
+fn problems(report: Report, about: Str, location: Option<FileLocation>) -> Vec<Problem> {
     let problem = |(severity, message): (_, String)| Problem {
         severity,
         about: about.clone(),
-        place: place.clone(),
+        location: location.clone(),
         message: message.into(),
     };
     report.into_findings().into_iter().map(problem).collect()

@@ -56,7 +56,7 @@ fn translated(pattern: &str) -> String {
     while let Some(c) = rest.chars().next() {
         let after = &rest[c.len_utf8()..];
         rest = match c {
-            '\\' => escape(after, Where::Outside, &mut out),
+            '\\' => escape(after, PatternContext::Outside, &mut out),
             '[' => class(after, &mut out),
             '{' => brace(after, &mut out),
             '}' => {
@@ -73,13 +73,13 @@ fn translated(pattern: &str) -> String {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Where {
+enum PatternContext {
     Outside,
     InClass,
 }
 
 /// Copies what follows a backslash.
-fn escape<'a>(rest: &'a str, place: Where, out: &mut String) -> &'a str {
+fn escape<'a>(rest: &'a str, place: PatternContext, out: &mut String) -> &'a str {
     let Some(c) = rest.chars().next() else {
         out.push('\\');
         return rest;
@@ -92,9 +92,9 @@ fn escape<'a>(rest: &'a str, place: Where, out: &mut String) -> &'a str {
         _ => None,
     };
     match (c, ascii, place) {
-        ('Q', _, Where::Outside) => return quoted(after, out),
-        (_, Some(set), Where::InClass) => out.push_str(set),
-        (_, Some(set), Where::Outside) => {
+        ('Q', _, PatternContext::Outside) => return quoted(after, out),
+        (_, Some(set), PatternContext::InClass) => out.push_str(set),
+        (_, Some(set), PatternContext::Outside) => {
             out.push('[');
             out.push_str(set);
             out.push(']');
@@ -139,7 +139,7 @@ fn class<'a>(rest: &'a str, out: &mut String) -> &'a str {
                 out.push(']');
                 return after;
             }
-            '\\' => escape(after, Where::InClass, out),
+            '\\' => escape(after, PatternContext::InClass, out),
             '[' if after.starts_with(':') && after.contains(":]") => {
                 let end = after.find(":]").map_or(after.len(), |end| end + 2);
                 out.push('[');

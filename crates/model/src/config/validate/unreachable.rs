@@ -12,35 +12,35 @@ use super::report::Report;
 const MOST_PREFIXES: usize = 1000;
 
 pub(super) fn check(service: &VirtualService, report: &mut Report) {
-    let http: Vec<Rule> = service
+    let http: Vec<RouteMatches> = service
         .http
         .iter()
         .enumerate()
-        .map(|(at, route)| Rule::new(&route.name, at, &route.r#match, http_key))
+        .map(|(at, route)| RouteMatches::new(&route.name, at, &route.r#match, http_key))
         .collect();
     never_used(&http, report);
     overlapping_prefixes(service, report);
-    let tcp: Vec<Rule> =
-        service.tcp.iter().enumerate().map(|(at, route)| Rule::new("", at, &route.r#match, key)).collect();
+    let tcp: Vec<RouteMatches> =
+        service.tcp.iter().enumerate().map(|(at, route)| RouteMatches::new("", at, &route.r#match, key)).collect();
     never_used(&tcp, report);
-    let tls: Vec<Rule> =
-        service.tls.iter().enumerate().map(|(at, route)| Rule::new("", at, &route.r#match, key)).collect();
+    let tls: Vec<RouteMatches> =
+        service.tls.iter().enumerate().map(|(at, route)| RouteMatches::new("", at, &route.r#match, key)).collect();
     never_used(&tls, report);
 }
 
 /// A route of any kind: its name and its matches, named and in comparable form.
-struct Rule {
+struct RouteMatches {
     name: String,
     matches: Vec<(String, Vec<u8>)>,
 }
 
-impl Rule {
-    fn new<M>(name: &str, at: usize, matches: &[M], key: impl Fn(&M) -> (String, Vec<u8>)) -> Rule {
+impl RouteMatches {
+    fn new<M>(name: &str, at: usize, matches: &[M], key: impl Fn(&M) -> (String, Vec<u8>)) -> RouteMatches {
         let matches = matches.iter().enumerate().map(|(at, one)| {
             let (name, key) = key(one);
             (named(&name, at), key)
         });
-        Rule { name: named(name, at), matches: matches.collect() }
+        RouteMatches { name: named(name, at), matches: matches.collect() }
     }
 }
 
@@ -59,7 +59,7 @@ fn http_key(one: &HttpMatchRequest) -> (String, Vec<u8>) {
     (name, unnamed.encode_to_vec())
 }
 
-fn never_used(rules: &[Rule], report: &mut Report) {
+fn never_used(rules: &[RouteMatches], report: &mut Report) {
     let mut seen: HashMap<&[u8], &str> = HashMap::new();
     let mut catches_all = false;
     for rule in rules {
@@ -95,7 +95,7 @@ fn ineffective(rule: &str, one: &str, earlier: &str, report: &mut Report) {
 }
 
 /// A match by URI prefix with everything else that it asks for.
-struct Prefix<'a> {
+struct PrefixMatch<'a> {
     rule: String,
     name: String,
     prefix: &'a str,
@@ -104,7 +104,7 @@ struct Prefix<'a> {
 
 /// Warns where an earlier prefix covers a later one and the rest is no narrower.
 fn overlapping_prefixes(service: &VirtualService, report: &mut Report) {
-    let mut prefixes: Vec<Prefix<'_>> = Vec::new();
+    let mut prefixes: Vec<PrefixMatch<'_>> = Vec::new();
     for (at, route) in service.http.iter().enumerate() {
         if route.r#match.is_empty() {
             break;
@@ -113,7 +113,12 @@ fn overlapping_prefixes(service: &VirtualService, report: &mut Report) {
             let uri = one.uri.as_ref().and_then(|uri| uri.match_type.as_ref());
             let Some(MatchType::Prefix(prefix)) = uri.filter(|_| prefixes.len() < MOST_PREFIXES) else { continue };
             if !prefix.is_empty() {
-                prefixes.push(Prefix { rule: named(&route.name, at), name: named(&one.name, index), prefix, of: one });
+                prefixes.push(PrefixMatch {
+                    rule: named(&route.name, at),
+                    name: named(&one.name, index),
+                    prefix,
+                    of: one,
+                });
             }
         }
     }
@@ -126,8 +131,8 @@ fn overlapping_prefixes(service: &VirtualService, report: &mut Report) {
     }
 }
 
-impl Prefix<'_> {
-    fn covers(&self, later: &Prefix<'_>) -> bool {
+impl PrefixMatch<'_> {
+    fn covers(&self, later: &PrefixMatch<'_>) -> bool {
         let (a, b) = (self.of, later.of);
         let method = |one: &HttpMatchRequest| match text(one.method.as_ref()) {
             given if given.is_empty() => "exact:GET".to_owned(),

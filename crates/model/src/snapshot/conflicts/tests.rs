@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::super::Snapshot;
 use crate::change::{Batch, Change, SourceId};
-use crate::conflict::{Conflicts, Policy};
+use crate::conflict::{ConflictPolicy, ConflictSettings};
 use crate::endpoint::{Endpoint, Health};
 use crate::names::ServiceKey;
 use crate::port::{Port, Protocol};
@@ -39,25 +39,25 @@ fn gone(source: &str) -> Batch {
     Batch { source: SourceId(source.into()), changes }
 }
 
-fn world(policy: Policy) -> Snapshot {
+fn snapshot(policy: ConflictPolicy) -> Snapshot {
     let order = vec!["Eureka".into()];
-    let conflicts = Conflicts { policy, order, ..Conflicts::default() };
+    let conflicts = ConflictSettings { policy, order, ..ConflictSettings::default() };
     Snapshot::empty(Settings { conflicts, ..Settings::default() })
 }
 
 /// `namespace registry: addresses` of every service, and the messages.
-fn shown(world: &Snapshot) -> (Vec<String>, usize) {
+fn shown(snapshot: &Snapshot) -> (Vec<String>, usize) {
     let line = |service: &Arc<Service>| {
         let key = ServiceKey { hostname: service.hostname.clone(), namespace: service.namespace.clone() };
-        let addresses: Vec<&str> = world.endpoints.of(&key).map(Endpoint::address).collect();
+        let addresses: Vec<&str> = snapshot.endpoints.of(&key).map(Endpoint::address).collect();
         format!("{} {}: {}", service.namespace, service.registry.as_str(), addresses.join(" "))
     };
-    let mut lines: Vec<String> = world.services.iter().map(line).collect();
+    let mut lines: Vec<String> = snapshot.services.iter().map(line).collect();
     lines.sort();
-    (lines, world.problems.values().flatten().count())
+    (lines, snapshot.problems.values().flatten().count())
 }
 
-fn check(policy: Policy, expected: &[&str]) {
+fn check(policy: ConflictPolicy, expected: &[&str]) {
     let consul = || told("Consul", Registry::Consul, "10.0.0.1");
     let eureka = || told("Eureka/a", Registry::Eureka, "10.0.0.2");
     let arrivals = [
@@ -67,7 +67,7 @@ fn check(policy: Policy, expected: &[&str]) {
         vec![vec![eureka()], vec![consul()]],
     ];
     for batches in arrivals {
-        let both = batches.into_iter().fold(world(policy), |world, step| world.apply(step).0);
+        let both = batches.into_iter().fold(snapshot(policy), |snapshot, step| snapshot.apply(step).0);
         assert_eq!(shown(&both), (expected.iter().map(|l| (*l).to_owned()).collect(), 1), "{policy:?}");
         let (alone, delta) = both.apply(vec![gone("Eureka/a")]);
         assert_eq!(shown(&alone), (vec!["default Consul: 10.0.0.1".to_owned()], 0), "{policy:?}");
@@ -80,10 +80,10 @@ fn check(policy: Policy, expected: &[&str]) {
 
 #[test]
 fn each_policy_gives_one_answer_whoever_comes_first() {
-    check(Policy::Merge, &["default Eureka: 10.0.0.1 10.0.0.2"]);
-    check(Policy::Order, &["default Eureka: 10.0.0.2"]);
-    check(Policy::Isolate, &["consul Consul: 10.0.0.1", "default Eureka: 10.0.0.2"]);
-    check(Policy::Reject, &[]);
+    check(ConflictPolicy::Merge, &["default Eureka: 10.0.0.1 10.0.0.2"]);
+    check(ConflictPolicy::Order, &["default Eureka: 10.0.0.2"]);
+    check(ConflictPolicy::Isolate, &["consul Consul: 10.0.0.1", "default Eureka: 10.0.0.2"]);
+    check(ConflictPolicy::Reject, &[]);
 }
 
 #[test]
@@ -93,11 +93,11 @@ fn changes_of_a_registry_that_lost_show_where_it_was_put() {
     let moved = Change::Endpoints(key.clone(), vec![endpoint("10.0.0.9")]);
     let edit = || vec![Batch { source: SourceId("Consul".into()), changes: vec![moved.clone()] }];
 
-    let (silent, delta) = world(Policy::Order).apply(batches()).0.apply(edit());
+    let (silent, delta) = snapshot(ConflictPolicy::Order).apply(batches()).0.apply(edit());
     assert!(delta.is_empty(), "{delta:?}");
     assert_eq!(shown(&silent.apply(vec![gone("Eureka")]).0).0, ["default Consul: 10.0.0.9"]);
 
-    let (apart, delta) = world(Policy::Isolate).apply(batches()).0.apply(edit());
+    let (apart, delta) = snapshot(ConflictPolicy::Isolate).apply(batches()).0.apply(edit());
     assert_eq!(shown(&apart).0, ["consul Consul: 10.0.0.9", "default Eureka: 10.0.0.2"]);
     assert_eq!(delta.endpoints.iter().map(|k| k.namespace.as_str()).collect::<Vec<_>>(), ["consul"]);
 }
@@ -106,8 +106,9 @@ fn changes_of_a_registry_that_lost_show_where_it_was_put() {
 fn a_merged_port_that_nobody_describes_is_told() {
     let mut other = told("Consul", Registry::Consul, "10.0.0.1");
     other.changes[0] = Change::ServiceApplied(Arc::new(service(Registry::Consul, 81)));
-    let (world, _) = world(Policy::Merge).apply(vec![other, told("Eureka", Registry::Eureka, "10.0.0.2")]);
-    let messages: Vec<String> = world.problems.values().flatten().map(ToString::to_string).collect();
+    let (snapshot, _) =
+        snapshot(ConflictPolicy::Merge).apply(vec![other, told("Eureka", Registry::Eureka, "10.0.0.2")]);
+    let messages: Vec<String> = snapshot.problems.values().flatten().map(ToString::to_string).collect();
     assert_eq!(
         messages,
         ["service default/cart.mesh: registries Eureka, Consul all have it: endpoints of all serve it as Eureka \
@@ -118,14 +119,14 @@ fn a_merged_port_that_nobody_describes_is_told() {
 #[test]
 fn clusters_of_kubernetes_share_a_service_without_conflict() {
     let batches = ["a", "b"].map(|c| told(c, Registry::Kubernetes, "10.0.0.1")).to_vec();
-    let (world, _) = world(Policy::Reject).apply(batches);
-    assert_eq!((world.services.len(), world.problems.values().flatten().count()), (1, 0));
+    let (snapshot, _) = snapshot(ConflictPolicy::Reject).apply(batches);
+    assert_eq!((snapshot.services.len(), snapshot.problems.values().flatten().count()), (1, 0));
 }
 
 #[test]
 fn the_first_pattern_that_covers_a_host_decides() {
-    let hosts = vec![("*.mesh".into(), Policy::Order), ("*".into(), Policy::Reject)];
-    let conflicts = Conflicts { hosts, ..Conflicts::default() };
-    assert_eq!(conflicts.policy_of(&"cart.mesh".into()), Policy::Order);
-    assert_eq!(conflicts.policy_of(&"cart.other".into()), Policy::Reject);
+    let hosts = vec![("*.mesh".into(), ConflictPolicy::Order), ("*".into(), ConflictPolicy::Reject)];
+    let conflicts = ConflictSettings { hosts, ..ConflictSettings::default() };
+    assert_eq!(conflicts.policy_of(&"cart.mesh".into()), ConflictPolicy::Order);
+    assert_eq!(conflicts.policy_of(&"cart.other".into()), ConflictPolicy::Reject);
 }

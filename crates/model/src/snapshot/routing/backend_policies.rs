@@ -6,8 +6,8 @@ use api::istio::networking::v1alpha3::traffic_policy::PortTrafficPolicy;
 
 use crate::config::Meta;
 
-/// Whether a rule was lowered from a policy: users may not write this note.
-pub(super) fn is_lowered(meta: &Meta) -> bool {
+/// Whether a rule was converted from a policy: users may not write this note.
+pub(super) fn is_converted(meta: &Meta) -> bool {
     meta.annotations.contains_key("internal.istio.io/parents")
 }
 

@@ -17,7 +17,7 @@ const NAMESPACE_FACTOR: usize = 4;
 
 /// How much merging may still produce.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Budget {
+pub(super) struct DelegateBudget {
     /// Conditions, and routes without any: Envoy has one route for each.
     routes: usize,
     /// Encoded.
@@ -28,30 +28,30 @@ pub(super) struct Budget {
 
 /// The budget does not suffice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Exceeded;
+pub(super) struct BudgetExceeded;
 
-impl Budget {
+impl DelegateBudget {
     /// What one VirtualService may take.
-    pub(super) fn of_object(knobs: &Knobs) -> Budget {
+    pub(super) fn of_object(knobs: &Knobs) -> DelegateBudget {
         let routes = knobs.delegated_routes as usize;
         let pairs = routes.saturating_mul(PAIRS_PER_ROUTE);
-        Budget { routes, bytes: knobs.delegated_bytes as usize, pairs }
+        DelegateBudget { routes, bytes: knobs.delegated_bytes as usize, pairs }
     }
 
     /// What all VirtualServices of one namespace may take together.
-    pub(super) fn of_namespace(knobs: &Knobs) -> Budget {
-        let Budget { routes, bytes, pairs } = Budget::of_object(knobs);
+    pub(super) fn of_namespace(knobs: &Knobs) -> DelegateBudget {
+        let DelegateBudget { routes, bytes, pairs } = DelegateBudget::of_object(knobs);
         let times = |count: usize| count.saturating_mul(NAMESPACE_FACTOR);
-        Budget { routes: times(routes), bytes: times(bytes), pairs: times(pairs) }
+        DelegateBudget { routes: times(routes), bytes: times(bytes), pairs: times(pairs) }
     }
 
     /// Takes from both budgets what `make` takes. What it makes is free if it fails; its comparisons were made.
     pub(super) fn spend<T>(
         &mut self,
-        other: &mut Budget,
-        make: impl FnOnce(&mut Budget) -> Result<T, Exceeded>,
-    ) -> Result<T, Exceeded> {
-        let before = Budget {
+        other: &mut DelegateBudget,
+        make: impl FnOnce(&mut DelegateBudget) -> Result<T, BudgetExceeded>,
+    ) -> Result<T, BudgetExceeded> {
+        let before = DelegateBudget {
             routes: self.routes.min(other.routes),
             bytes: self.bytes.min(other.bytes),
             pairs: self.pairs.min(other.pairs),
@@ -68,18 +68,18 @@ impl Budget {
         made
     }
 
-    fn compare(&mut self) -> Result<(), Exceeded> {
-        self.pairs = self.pairs.checked_sub(1).ok_or(Exceeded)?;
+    fn compare(&mut self) -> Result<(), BudgetExceeded> {
+        self.pairs = self.pairs.checked_sub(1).ok_or(BudgetExceeded)?;
         Ok(())
     }
 
-    fn condition(&mut self, condition: &HttpMatchRequest) -> Result<(), Exceeded> {
-        self.routes = self.routes.checked_sub(1).ok_or(Exceeded)?;
+    fn condition(&mut self, condition: &HttpMatchRequest) -> Result<(), BudgetExceeded> {
+        self.routes = self.routes.checked_sub(1).ok_or(BudgetExceeded)?;
         self.bytes(condition.encoded_len())
     }
 
-    fn bytes(&mut self, count: usize) -> Result<(), Exceeded> {
-        self.bytes = self.bytes.checked_sub(count).ok_or(Exceeded)?;
+    fn bytes(&mut self, count: usize) -> Result<(), BudgetExceeded> {
+        self.bytes = self.bytes.checked_sub(count).ok_or(BudgetExceeded)?;
         Ok(())
     }
 }
@@ -89,8 +89,8 @@ impl Budget {
 pub(super) fn merged(
     root: &HttpRoute,
     delegate: &[HttpRoute],
-    budget: &mut Budget,
-) -> Result<Vec<HttpRoute>, Exceeded> {
+    budget: &mut DelegateBudget,
+) -> Result<Vec<HttpRoute>, BudgetExceeded> {
     let mut out = Vec::new();
     for route in delegate {
         if let Some(conditions) = merged_matches(&root.r#match, &route.r#match, budget)? {
@@ -141,8 +141,8 @@ fn joined(root: &str, own: &str) -> String {
 fn merged_matches(
     root: &[HttpMatchRequest],
     delegate: &[HttpMatchRequest],
-    budget: &mut Budget,
-) -> Result<Option<Vec<HttpMatchRequest>>, Exceeded> {
+    budget: &mut DelegateBudget,
+) -> Result<Option<Vec<HttpMatchRequest>>, BudgetExceeded> {
     budget.compare()?;
     if root.is_empty() || delegate.is_empty() {
         let all = if root.is_empty() { delegate } else { root };
@@ -244,10 +244,10 @@ fn text_conflict(root: Option<&StringMatch>, own: Option<&StringMatch>) -> bool 
 
 #[cfg(test)]
 mod tests {
-    use super::{Budget, Exceeded, HttpMatchRequest, HttpRoute, Knobs, MatchType, StringMatch};
+    use super::{BudgetExceeded, DelegateBudget, HttpMatchRequest, HttpRoute, Knobs, MatchType, StringMatch};
 
     fn merged(root: &HttpRoute, delegate: &[HttpRoute]) -> Vec<HttpRoute> {
-        super::merged(root, delegate, &mut Budget::of_object(&Knobs::default())).unwrap()
+        super::merged(root, delegate, &mut DelegateBudget::of_object(&Knobs::default())).unwrap()
     }
 
     fn route(name: &str, uris: &[MatchType]) -> HttpRoute {
@@ -286,15 +286,20 @@ mod tests {
     #[test]
     fn what_is_merged_is_taken_from_both_budgets() {
         let knobs = Knobs { delegated_routes: 10, ..Knobs::default() };
-        let (mut own, mut shared) = (Budget::of_object(&knobs), Budget::of_namespace(&knobs));
+        let (mut own, mut shared) = (DelegateBudget::of_object(&knobs), DelegateBudget::of_namespace(&knobs));
         let (root, own_routes) = (route("", &[prefix("/a"), prefix("/b")]), vec![route("", &[]); 4]);
-        let mut merge = |own: &mut Budget| own.spend(&mut shared, |left| super::merged(&root, &own_routes, left));
+        let mut merge =
+            |own: &mut DelegateBudget| own.spend(&mut shared, |left| super::merged(&root, &own_routes, left));
         assert_eq!(merge(&mut own).map(|routes| routes.len()), Ok(4));
-        assert_eq!(merge(&mut own), Err(Exceeded), "eight conditions leave no room for eight more");
+        assert_eq!(merge(&mut own), Err(BudgetExceeded), "eight conditions leave no room for eight more");
         for _ in 0..4 {
-            assert!(merge(&mut Budget::of_object(&knobs)).is_ok());
+            assert!(merge(&mut DelegateBudget::of_object(&knobs)).is_ok());
         }
-        assert_eq!(merge(&mut Budget::of_object(&knobs)), Err(Exceeded), "forty is all that the namespace may have");
+        assert_eq!(
+            merge(&mut DelegateBudget::of_object(&knobs)),
+            Err(BudgetExceeded),
+            "forty is all that the namespace may have"
+        );
     }
 
     #[test]
@@ -302,18 +307,19 @@ mod tests {
         let knobs = Knobs { delegated_bytes: 100_000, ..Knobs::default() };
         let root = HttpRoute { name: "x".repeat(30_000), ..HttpRoute::default() };
         let outcome = |count: usize| {
-            super::merged(&root, &vec![route("", &[]); count], &mut Budget::of_object(&knobs)).map(|all| all.len())
+            super::merged(&root, &vec![route("", &[]); count], &mut DelegateBudget::of_object(&knobs))
+                .map(|all| all.len())
         };
-        assert_eq!([outcome(3), outcome(4)], [Ok(3), Err(Exceeded)]);
+        assert_eq!([outcome(3), outcome(4)], [Ok(3), Err(BudgetExceeded)]);
     }
 
     #[test]
     fn comparisons_are_bounded_even_if_nothing_comes_of_them() {
         let knobs = Knobs { delegated_routes: 10, ..Knobs::default() };
-        let mut budget = Budget::of_object(&knobs);
+        let mut budget = DelegateBudget::of_object(&knobs);
         let roots = route("", &vec![prefix("/a"); 150]);
         let made = super::merged(&roots, &[route("", &[prefix("/b")])], &mut budget);
         assert_eq!(made, Ok(Vec::new()));
-        assert_eq!(super::merged(&roots, &[route("", &[prefix("/b")])], &mut budget), Err(Exceeded));
+        assert_eq!(super::merged(&roots, &[route("", &[prefix("/b")])], &mut budget), Err(BudgetExceeded));
     }
 }

@@ -8,12 +8,12 @@ use api::istio::networking::v1alpha3::DestinationRule;
 
 use super::backend_policies;
 use crate::config::{Config, Kind, Spec};
+use crate::hashed::Hashed;
 use crate::host::{is_wildcard, resolve_short_name};
 use crate::names::{Hostname, Namespace, Str};
 use crate::service::{ExportTo, Service, Visibility};
 use crate::settings::Settings;
-use crate::shared::Shared;
-use crate::snapshot::objects::{Sight, by_age, sort_by_age};
+use crate::snapshot::objects::{AllObjects, by_age, sort_by_age};
 
 /// DestinationRules for one host that act as one.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -40,7 +40,7 @@ pub(super) struct DestinationRules {
 }
 
 impl DestinationRules {
-    pub(super) fn build(objects: &Sight<'_>, settings: &Settings) -> DestinationRules {
+    pub(super) fn build(objects: &AllObjects<'_>, settings: &Settings) -> DestinationRules {
         let mut index = DestinationRules::default();
         let root = settings.root_namespace();
         let private_by_default = settings.default_destination_rule_export().iter().any(|v| *v == Visibility::Private);
@@ -95,7 +95,7 @@ fn exported_to(export_to: &ExportTo, client: &Namespace) -> bool {
 }
 
 /// Rules with a workload selector first, then by age: the first one wins where two disagree.
-fn by_selector_and_age(objects: &Sight<'_>) -> Vec<Config<DestinationRule>> {
+fn by_selector_and_age(objects: &AllObjects<'_>) -> Vec<Config<DestinationRule>> {
     let mut found: Vec<Config<DestinationRule>> = by_age!(objects, DestinationRule);
     found.sort_by_key(|c| c.spec.workload_selector.is_none());
     found
@@ -107,7 +107,7 @@ fn with_resolved_host(config: Config<DestinationRule>, settings: &Settings) -> C
         return config;
     }
     let spec = DestinationRule { host: host.to_string(), ..DestinationRule::clone(&config.spec) };
-    Config { meta: config.meta, spec: Shared::new(spec) }
+    Config { meta: config.meta, spec: Hashed::from_message(spec) }
 }
 
 /// A rule with a workload selector never leaves its namespace.
@@ -162,7 +162,7 @@ fn merged(known: &ConsolidatedRule, addition: &Config<DestinationRule>) -> Conso
     }
     let (ours, theirs) = (spec.traffic_policy.as_ref(), addition.spec.traffic_policy.as_ref());
     spec.traffic_policy =
-        match (backend_policies::is_lowered(&known.rule.meta), backend_policies::is_lowered(&addition.meta)) {
+        match (backend_policies::is_converted(&known.rule.meta), backend_policies::is_converted(&addition.meta)) {
             (false, true) => backend_policies::filled(ours, theirs),
             (true, false) => backend_policies::filled(theirs, ours),
             _ => ours.or(theirs).cloned(),
@@ -170,7 +170,7 @@ fn merged(known: &ConsolidatedRule, addition: &Config<DestinationRule>) -> Conso
     let mut from = known.from.clone();
     from.push((addition.meta.namespace.clone(), addition.meta.name.clone()));
     ConsolidatedRule {
-        rule: Config { meta: known.rule.meta.clone(), spec: Shared::new(spec) },
+        rule: Config { meta: known.rule.meta.clone(), spec: Hashed::from_message(spec) },
         export_to: known.export_to.clone(),
         from,
     }

@@ -11,9 +11,9 @@ use api::istio::networking::v1alpha3::VirtualService;
 
 pub use destination_rules::ConsolidatedRule;
 use destination_rules::DestinationRules;
-use virtual_services::{Merges, Resolved};
+use virtual_services::{MergeCache, ResolvedServices};
 
-use super::objects::Sight;
+use super::objects::AllObjects;
 use crate::config::{Config, Meta};
 use crate::names::Namespace;
 use crate::problem::Problem;
@@ -26,7 +26,7 @@ pub struct Routing {
     /// Oldest first, host names resolved, delegates merged in.
     pub virtual_services: Vec<Arc<VirtualServiceRule>>,
     rules: DestinationRules,
-    merges: Arc<Merges>,
+    merges: Arc<MergeCache>,
     /// What is left out of VirtualServices because it is too much.
     pub(super) problems: Vec<Problem>,
 }
@@ -68,8 +68,8 @@ impl VirtualServiceRule {
 
 impl Routing {
     /// The section for these objects; `before` spares merging again what has not changed.
-    pub(super) fn build(objects: &Sight<'_>, settings: &Settings, before: &Routing) -> Routing {
-        let Resolved { rules: virtual_services, merges, problems } =
+    pub(super) fn build(objects: &AllObjects<'_>, settings: &Settings, before: &Routing) -> Routing {
+        let ResolvedServices { rules: virtual_services, merges, problems } =
             virtual_services::resolved(objects, settings, &before.merges);
         let rules = DestinationRules::build(objects, settings);
         Routing { virtual_services, rules, merges: Arc::new(merges), problems }

@@ -6,16 +6,16 @@ use std::sync::Arc;
 
 use api::istio::networking::v1alpha3::{Destination, HttpRoute, VirtualService};
 
-use super::delegates::{self, Budget, Exceeded};
+use super::delegates::{self, BudgetExceeded, DelegateBudget};
 use super::{Semantics, VirtualServiceRule};
 use crate::config::{Config, Kind, Meta, Spec};
+use crate::hashed::{Hashed, fingerprint};
 use crate::host::resolve_short_name;
 use crate::names::{Namespace, Str};
 use crate::problem::Problem;
 use crate::service::ExportTo;
 use crate::settings::{Knobs, Settings};
-use crate::shared::{Shared, fingerprint};
-use crate::snapshot::objects::{Sight, by_age, sort_by_age};
+use crate::snapshot::objects::{AllObjects, by_age, sort_by_age};
 
 /// The gateway name that means every sidecar.
 const MESH: &str = "mesh";
@@ -24,51 +24,57 @@ const MESH: &str = "mesh";
 type Delegates = BTreeMap<(Namespace, Str), Config<VirtualService>>;
 
 /// Every VirtualService that has hosts of its own.
-pub(super) struct Resolved {
+pub(super) struct ResolvedServices {
     pub(super) rules: Vec<Arc<VirtualServiceRule>>,
-    pub(super) merges: Merges,
+    pub(super) merges: MergeCache,
     /// Routes that are left out because their delegates are too much.
     pub(super) problems: Vec<Problem>,
 }
 
 /// VirtualServices with their delegates merged in, by the fingerprint of all that this depends on: others change far
 /// more often than these.
-pub(super) type Merges = HashMap<u128, Arc<Merge>>;
+pub(super) type MergeCache = HashMap<u128, Arc<MergedService>>;
 
 /// What merging the delegates of one VirtualService gave.
 #[derive(Debug)]
-pub(super) struct Merge {
-    spec: Shared<VirtualService>,
+pub(super) struct MergedService {
+    spec: Hashed<VirtualService>,
     /// What it left of its namespace's budget.
-    left: Budget,
+    left: DelegateBudget,
     problems: Vec<Problem>,
 }
 
 /// Resolves VirtualServices. Merges that `before` has are taken from there.
-pub(super) fn resolved(objects: &Sight<'_>, settings: &Settings, before: &Merges) -> Resolved {
+pub(super) fn resolved(objects: &AllObjects<'_>, settings: &Settings, before: &MergeCache) -> ResolvedServices {
     let found: Vec<Config<VirtualService>> = by_age!(objects, VirtualService);
     let (roots, delegates): (Vec<_>, Vec<_>) = found.into_iter().partition(|c| !c.spec.hosts.is_empty());
     let delegates: Delegates = delegates
         .into_iter()
         .map(|c| ((c.meta.namespace.clone(), c.meta.name.clone()), with_full_names(c, settings)))
         .collect();
-    let mut merging =
-        Merging { delegates, settings, before, merges: Merges::new(), budgets: BTreeMap::new(), problems: Vec::new() };
+    let mut merging = DelegateMerger {
+        delegates,
+        settings,
+        before,
+        merges: MergeCache::new(),
+        budgets: BTreeMap::new(),
+        problems: Vec::new(),
+    };
     let rules = roots.into_iter().map(|config| Arc::new(merging.rule(config))).collect();
-    Resolved { rules, merges: merging.merges, problems: merging.problems }
+    ResolvedServices { rules, merges: merging.merges, problems: merging.problems }
 }
 
 /// Merges delegates into VirtualServices, the oldest first, as long as the budgets last.
-struct Merging<'a> {
+struct DelegateMerger<'a> {
     delegates: Delegates,
     settings: &'a Settings,
-    before: &'a Merges,
-    merges: Merges,
-    budgets: BTreeMap<Namespace, Budget>,
+    before: &'a MergeCache,
+    merges: MergeCache,
+    budgets: BTreeMap<Namespace, DelegateBudget>,
     problems: Vec<Problem>,
 }
 
-impl Merging<'_> {
+impl DelegateMerger<'_> {
     fn rule(&mut self, config: Config<VirtualService>) -> VirtualServiceRule {
         let export_to = ExportTo::parse(&config.spec.export_to);
         let config = match Semantics::of(&config.meta) {
@@ -87,12 +93,13 @@ impl Merging<'_> {
             return config;
         }
         let knobs = &self.settings.knobs;
-        let budget = *self.budgets.entry(config.meta.namespace.clone()).or_insert_with(|| Budget::of_namespace(knobs));
+        let budget =
+            *self.budgets.entry(config.meta.namespace.clone()).or_insert_with(|| DelegateBudget::of_namespace(knobs));
         let delegates: Vec<Option<&Config<VirtualService>>> =
             config.spec.http.iter().map(|route| self.delegate(&config.meta, route)).collect();
         let of_delegates: Vec<_> = delegates.iter().map(|found| found.map(|d| d.spec.fingerprint())).collect();
-        let Meta { namespace, name, place, .. } = &*config.meta;
-        let key = fingerprint(&(config.spec.fingerprint(), namespace, name, place, of_delegates, budget));
+        let Meta { namespace, name, location, .. } = &*config.meta;
+        let key = fingerprint(&(config.spec.fingerprint(), namespace, name, location, of_delegates, budget));
         let merge = match self.before.get(&key) {
             Some(known) => known.clone(),
             None => Arc::new(merge(&config, &delegates, budget, knobs)),
@@ -122,10 +129,10 @@ fn delegate_name(root: &Meta, route: &HttpRoute) -> Option<(Namespace, Str)> {
 fn merge(
     config: &Config<VirtualService>,
     delegates: &[Option<&Config<VirtualService>>],
-    mut left: Budget,
+    mut left: DelegateBudget,
     knobs: &Knobs,
-) -> Merge {
-    let mut own = Budget::of_object(knobs);
+) -> MergedService {
+    let mut own = DelegateBudget::of_object(knobs);
     let mut left_out: BTreeMap<(Namespace, Str), usize> = BTreeMap::new();
     let mut spec = VirtualService::clone(&config.spec);
     let routes = std::mem::take(&mut spec.http);
@@ -137,11 +144,11 @@ fn merge(
         let Some(delegate) = delegate else { continue };
         match own.spend(&mut left, |left| delegates::merged(&route, &delegate.spec.http, left)) {
             Ok(routes) => spec.http.extend(routes),
-            Err(Exceeded) => *left_out.entry(name).or_default() += 1,
+            Err(BudgetExceeded) => *left_out.entry(name).or_default() += 1,
         }
     }
     let problems = left_out.into_iter().map(|(delegate, count)| too_much(&config.meta, &delegate, count, knobs));
-    Merge { problems: problems.collect(), spec: Shared::new(spec), left }
+    MergedService { problems: problems.collect(), spec: Hashed::from_message(spec), left }
 }
 
 fn too_much(root: &Meta, (namespace, name): &(Namespace, Str), routes: usize, knobs: &Knobs) -> Problem {
@@ -152,7 +159,7 @@ fn too_much(root: &Meta, (namespace, name): &(Namespace, Str), routes: usize, kn
          four times as many; delegate from fewer routes, or raise the limits",
         knobs.delegated_routes, knobs.delegated_bytes
     );
-    Problem::warning(about, message).at(root.place.clone())
+    Problem::warning(about, message).at(root.location.clone())
 }
 
 fn is_visible(delegate: &Config<VirtualService>, root: &Meta, settings: &Settings) -> bool {
@@ -163,7 +170,7 @@ fn is_visible(delegate: &Config<VirtualService>, root: &Meta, settings: &Setting
 
 /// The same VirtualService with every host and gateway name in full.
 fn with_full_names(config: Config<VirtualService>, settings: &Settings) -> Config<VirtualService> {
-    let mut names = Names { meta: &config.meta, domain: &settings.domain, changed: false };
+    let mut names = NameResolver { meta: &config.meta, domain: &settings.domain, changed: false };
     let mut spec = VirtualService::clone(&config.spec);
     names.hosts(&mut spec.hosts);
     names.gateways(&mut spec.gateways);
@@ -178,18 +185,18 @@ fn with_full_names(config: Config<VirtualService>, settings: &Settings) -> Confi
         route.r#match.iter_mut().for_each(|m| names.gateways(&mut m.gateways));
         route.route.iter_mut().for_each(|d| names.destination(d.destination.as_mut()));
     }
-    let spec = if names.changed { Shared::new(spec) } else { config.spec.clone() };
+    let spec = if names.changed { Hashed::from_message(spec) } else { config.spec.clone() };
     Config { meta: config.meta, spec }
 }
 
 /// Resolves names as the namespace of one object sees them.
-struct Names<'a> {
+struct NameResolver<'a> {
     meta: &'a Meta,
     domain: &'a str,
     changed: bool,
 }
 
-impl Names<'_> {
+impl NameResolver<'_> {
     fn http(&mut self, route: &mut HttpRoute) {
         route.r#match.iter_mut().for_each(|m| self.gateways(&mut m.gateways));
         route.route.iter_mut().for_each(|d| self.destination(d.destination.as_mut()));

@@ -14,7 +14,7 @@ use crate::snapshot::Snapshot;
 
 use super::{entries, services};
 
-fn world(changes: Vec<Change>) -> Snapshot {
+fn snapshot(changes: Vec<Change>) -> Snapshot {
     let settings = Settings { cluster: "c1".into(), ..Settings::default() };
     Snapshot::empty(settings).apply(vec![Batch { source: SourceId("Consul".into()), changes }]).0
 }
@@ -75,25 +75,25 @@ fn told(endpoint: &Endpoint) -> String {
     format!("{}:{port} {service_port} {locality} {weight} {tls:?} {version:?}", endpoint.address())
 }
 
-fn all_told(world: &Snapshot, key: &ServiceKey) -> Vec<String> {
-    let serving = world.endpoints.of(key).filter(|e| e.health != Health::Unhealthy);
+fn all_told(snapshot: &Snapshot, key: &ServiceKey) -> Vec<String> {
+    let serving = snapshot.endpoints.of(key).filter(|e| e.health != Health::Unhealthy);
     let mut all: Vec<String> = serving.map(told).collect();
     all.sort();
     all
 }
 
-/// Tells a service to one world and its entries to another, which gives the number of entries.
+/// Tells a service to one snapshot and its entries to another, which gives the number of entries.
 fn check(address: &str, endpoints: Vec<Endpoint>) -> usize {
     let written = service(Registry::Consul, address);
     let (key, serving) = (written.key(), endpoints.iter().filter(|e| e.health == Health::Healthy).count());
     let applied = Change::ServiceApplied(Arc::new(written.clone()));
-    let first = world(vec![applied, Change::Endpoints(key.clone(), endpoints)]);
+    let first = snapshot(vec![applied, Change::Endpoints(key.clone(), endpoints)]);
     assert_eq!(services(&first).count(), 1);
     let objects = entries(&first, &key);
     assert_eq!(objects.iter().flat_map(validate).collect::<Vec<_>>(), []);
     let count = objects.len();
 
-    let second = world(objects.into_iter().map(Change::Applied).collect());
+    let second = snapshot(objects.into_iter().map(Change::Applied).collect());
     let read: Vec<&Arc<Service>> = second.services.iter().filter(|service| service.key() == key).collect();
     let mut ports: Vec<Port> = read.iter().flat_map(|service| service.ports.clone()).collect();
     ports.sort_by_key(|port| port.number);
@@ -136,7 +136,7 @@ fn only_services_of_registries_that_readers_lack_are_told() {
     ] {
         let written = service(registry, UNSPECIFIED);
         let key = written.key();
-        let world = world(vec![Change::ServiceApplied(Arc::new(written))]);
-        assert_eq!((services(&world).count(), entries(&world, &key).len()), (told, told), "{registry:?}");
+        let snapshot = snapshot(vec![Change::ServiceApplied(Arc::new(written))]);
+        assert_eq!((services(&snapshot).count(), entries(&snapshot, &key).len()), (told, told), "{registry:?}");
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use model::names::{CredentialKey, Holder, Namespace, Str};
+use model::names::{CredentialKey, CredentialKind, Namespace, Str};
 
 use super::{ClusterState, Collection, NamespacedName};
 use crate::kubernetes::config::{DocumentId, kind_id};
@@ -30,9 +30,9 @@ impl ClusterState {
     ) -> bool {
         let (whole, _) = collection.parts();
         let key = || (Namespace::from(namespace), Str::from(name));
-        let credential = |holder: Holder| {
+        let credential = |kind: CredentialKind| {
             let (namespace, name) = key();
-            CredentialKey { holder, namespace, name }
+            CredentialKey { kind, namespace, name }
         };
         match whole {
             Collection::Service => self.services.len() < most || self.services.contains_key(&key()),
@@ -42,8 +42,8 @@ impl ClusterState {
             Collection::Pod => self.pods.len() < most || self.pods.contains_key(&key()),
             Collection::Node => self.nodes.len() < most || self.nodes.contains_key(name),
             Collection::Namespace => self.namespaces.len() < most || self.namespaces.contains_key(&key().0),
-            Collection::Secret => self.credentials.has_room(&credential(Holder::Secret), most),
-            Collection::ConfigMap => self.credentials.has_room(&credential(Holder::ConfigMap), most),
+            Collection::Secret => self.credentials.has_room(&credential(CredentialKind::Secret), most),
+            Collection::ConfigMap => self.credentials.has_room(&credential(CredentialKind::ConfigMap), most),
             Collection::Config(api_version, kind) => {
                 let (namespace, name) = key();
                 let id = DocumentId { kind: kind_id(api_version, kind), namespace, name };

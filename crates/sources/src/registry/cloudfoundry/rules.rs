@@ -10,8 +10,8 @@ use api::istio::networking::v1alpha3::{
 };
 use model::config::validate::validate;
 use model::config::{Key, Meta, Object, Spec};
-use model::problem::{Place, Problem, Severity};
-use model::shared::Shared;
+use model::hashed::Hashed;
+use model::problem::{FileLocation, Problem, Severity};
 
 use super::mapping::{by_host, labels};
 use super::options::CloudFoundryOptions;
@@ -56,7 +56,7 @@ fn destination_rule(host: &str, routes: &HostRoutes<'_>, options: &CloudFoundryO
     let subset = |process: &str| Subset { name: subset(process), labels: labels(process), ..Subset::default() };
     let subsets = processes.into_iter().filter(|process| !process.is_empty()).map(subset).collect();
     let spec = DestinationRule { host: host.to_owned(), subsets, ..DestinationRule::default() };
-    object(format!("dest-rule-for-{host}"), Spec::DestinationRule(Shared::new(spec)), options)
+    object(format!("dest-rule-for-{host}"), Spec::DestinationRule(Hashed::from_message(spec)), options)
 }
 
 fn virtual_service(host: &str, routes: &HostRoutes<'_>, options: &CloudFoundryOptions) -> Object {
@@ -78,7 +78,7 @@ fn virtual_service(host: &str, routes: &HostRoutes<'_>, options: &CloudFoundryOp
         http: http.collect(),
         ..VirtualService::default()
     };
-    object(format!("virtual-service-for-{host}"), Spec::VirtualService(Shared::new(spec)), options)
+    object(format!("virtual-service-for-{host}"), Spec::VirtualService(Hashed::from_message(spec)), options)
 }
 
 /// Paths of routes end where a segment ends: `/a` is not `/ab`.
@@ -117,8 +117,8 @@ fn subset(process: &str) -> String {
 }
 
 fn object(name: String, spec: Spec, options: &CloudFoundryOptions) -> Object {
-    let place = Place { file: format!("Copilot at {}", options.address).into(), line: 0 };
+    let location = FileLocation { file: format!("Copilot at {}", options.address).into(), line: 0 };
     let namespace = options.namespace.as_str().into();
-    let meta = Meta { name: name.into(), namespace, place: Some(place), ..Meta::default() };
+    let meta = Meta { name: name.into(), namespace, location: Some(location), ..Meta::default() };
     Object { meta: Arc::new(meta), spec }
 }

@@ -219,12 +219,12 @@ impl FileObjects {
     /// One problem for each place that lost.
     fn duplicates<'a>(&'a self, key: &'a Key) -> impl Iterator<Item = Problem> + 'a {
         let good = self.claims.get(key).into_iter().flatten().filter(|(claim, _)| !claim.is_kept);
-        let mut places = good.map(|(_, object)| object.meta.place.clone());
-        let winner = places.next().flatten().map_or_else(String::new, |place| place.to_string());
-        places.map(move |place| Problem {
+        let mut locations = good.map(|(_, object)| object.meta.location.clone());
+        let winner = locations.next().flatten().map_or_else(String::new, |location| location.to_string());
+        locations.map(move |location| Problem {
             severity: Severity::Error,
             about: key.to_string().into(),
-            place,
+            location,
             message: format!("the object also stands at {winner}, which is used instead").into(),
         })
     }

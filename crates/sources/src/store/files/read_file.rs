@@ -124,7 +124,7 @@ fn short_name(key: &Key) -> String {
 }
 
 fn is_about_whole_file(problem: &Problem) -> bool {
-    problem.place.as_ref().is_some_and(|place| place.file == problem.about)
+    problem.location.as_ref().is_some_and(|location| location.file == problem.about)
 }
 
 fn objects_of(bytes: &[u8], file: &str) -> (Vec<Object>, Vec<Problem>) {
@@ -144,8 +144,8 @@ fn objects_of(bytes: &[u8], file: &str) -> (Vec<Object>, Vec<Problem>) {
 
 /// A problem that may hide any object of the file.
 pub(crate) fn whole_file(file: &str, line: u32, message: &str) -> Problem {
-    let place = model::problem::Place { file: file.into(), line };
-    Problem::error(place.file.clone(), message).at(Some(place))
+    let location = model::problem::FileLocation { file: file.into(), line };
+    Problem::error(location.file.clone(), message).at(Some(location))
 }
 
 /// Leaves out objects that upstream's file store would refuse.

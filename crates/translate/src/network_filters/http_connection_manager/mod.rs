@@ -6,8 +6,8 @@ mod inbound_route;
 mod render;
 mod settings;
 
+use model::hashed::Hashed;
 use model::names::Str;
-use model::shared::Part;
 
 pub(crate) use any_name_route::AnyNameRoute;
 pub(crate) use inbound_route::InboundRoute;
@@ -26,8 +26,8 @@ pub struct HttpConnectionManager {
     pub routes: Routes,
     /// Declared as HTTP/2: Envoy's defaults for it are spelt out.
     pub http2: bool,
-    pub settings: Part<HttpSettings>,
-    pub filters: Part<Vec<HttpFilter>>,
+    pub settings: Hashed<HttpSettings>,
+    pub filters: Hashed<Vec<HttpFilter>>,
 }
 
 /// Where the routes are.

@@ -6,8 +6,8 @@ use api::istio::mesh::v1alpha1::proxy_config::proxy_headers::SetCurrentClientCer
 use api::istio::mesh::v1alpha1::proxy_config::{ConnectionSettings, ProxyHeaders};
 use api::istio::mesh::v1alpha1::{ForwardClientCertDetails, ProxyConfig};
 use ipnet::IpNet;
+use model::hashed::Hashed;
 use model::names::Str;
-use model::shared::Shared;
 use scope::View;
 
 use crate::listener_side::ListenerSide;
@@ -30,7 +30,7 @@ pub struct HttpSettings {
     pub trusted_hops: u32,
     pub idle_timeout: Option<Duration>,
     /// The client's own limits, over the defaults.
-    pub connection: Option<Shared<ConnectionSettings>>,
+    pub connection: Option<Hashed<ConnectionSettings>>,
     /// Addresses that count as internal, in order.
     pub internal_networks: Vec<IpNet>,
     pub proxy_100_continue: bool,
@@ -175,9 +175,9 @@ fn path_normalization(view: &View) -> PathNormalization {
 }
 
 /// The client's own connection settings, or the mesh's.
-fn connection_settings(view: &View, config: &ProxyConfig) -> Option<Shared<ConnectionSettings>> {
+fn connection_settings(view: &View, config: &ProxyConfig) -> Option<Hashed<ConnectionSettings>> {
     let mesh = || view.settings.mesh.default_config.as_ref().and_then(|c| c.connection_settings);
-    config.connection_settings.or_else(mesh).map(Shared::new)
+    config.connection_settings.or_else(mesh).map(Hashed::from_message)
 }
 
 /// Ranges of mesh networks, where they count as internal. Envoy takes none for internal by itself, and would

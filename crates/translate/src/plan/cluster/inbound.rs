@@ -6,11 +6,11 @@ use std::sync::Arc;
 
 use api::istio::mesh::v1alpha1::mesh_config::inbound_traffic_policy::Mode;
 use api::istio::networking::v1alpha3::{ConnectionPoolSettings, IstioIngressListener, Sidecar};
+use model::hashed::Hashed;
 use model::names::{Hostname, Str};
 use model::port::{Port, Protocol};
 use model::proxy::{Interception, Proxy};
 use model::service::{Registry, Service};
-use model::shared::Shared;
 use scope::View;
 use scope::inbound::ServiceTarget;
 
@@ -41,7 +41,7 @@ pub struct InboundPlan {
     /// Only its connection pool counts: the server needs room for what its clients may send.
     pub rule: Option<AppliedRule>,
     /// The Sidecar's word goes before the rule's.
-    pub pool: Option<Shared<ConnectionPoolSettings>>,
+    pub pool: Option<Hashed<ConnectionPoolSettings>>,
     /// Source addresses, so that iptables does not send the connection back; none needed for localhost.
     pub bind: Vec<Str>,
 }
@@ -168,7 +168,7 @@ fn cluster(
         stat_name: (!pattern.is_empty()).then(|| stat_name.fill(pattern).into()),
         destination,
         rule: view.inbound_rule(&service.hostname).map(|rule| AppliedRule::new(rule, None)),
-        pool: sidecar_pool(view, number).copied().map(Shared::new),
+        pool: sidecar_pool(view, number).copied().map(Hashed::from_message),
         bind: if to_localhost { Vec::new() } else { bind },
     };
     let kind = ClusterKind::Inbound(Box::new(inbound));

@@ -7,11 +7,11 @@ pub mod outbound;
 use std::sync::Arc;
 
 use api::istio::networking::v1alpha3::{DestinationRule, Subset};
+use model::hashed::Hashed;
 use model::names::{Hostname, Namespace, Str};
 use model::proxy::{Proxy, ProxyKind};
 use model::service::Service;
 use model::settings::{Knobs, Mesh};
-use model::shared::Shared;
 use model::snapshot::routing::ConsolidatedRule;
 use scope::View;
 
@@ -97,7 +97,7 @@ pub struct ServiceLabel {
 pub struct AppliedRule {
     pub namespace: Namespace,
     pub name: Str,
-    pub spec: Shared<DestinationRule>,
+    pub spec: Hashed<DestinationRule>,
     /// Which of the rule's subsets the cluster is of.
     pub subset: Option<usize>,
 }

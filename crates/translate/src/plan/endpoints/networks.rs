@@ -208,10 +208,10 @@ mod tests {
     use api::istio::mesh::v1alpha1::{MeshNetworks, Network};
     use api::{Struct, Value, value};
     use model::endpoint::{Endpoint, Health, Locality, TlsMode};
+    use model::hashed::Hashed;
     use model::labels::Labels;
     use model::proxy::Proxy;
     use model::settings::Networks;
-    use model::shared::Shared;
 
     use super::{LabelledEndpoint, LbEndpoint, LocalityGroup, NetworkGateways};
 
@@ -222,7 +222,7 @@ mod tests {
             let gateway = IstioNetworkGateway { gw, port: 15443, ..IstioNetworkGateway::default() };
             found.networks.entry((*network).to_owned()).or_insert_with(Network::default).gateways.push(gateway);
         }
-        Shared::new(found)
+        Hashed::from_message(found)
     }
 
     fn proxy(network: &str) -> Arc<Proxy> {

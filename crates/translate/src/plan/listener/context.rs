@@ -1,12 +1,12 @@
 //! What all listeners of one client have in common, worked out once.
 
 use api::Duration;
+use model::hashed::Hashed;
 use model::names::Str;
 use model::port::Protocol;
 use model::proxy::ProxyKind;
 use model::service::{Resolution, Service};
 use model::settings::{Knobs, Milliseconds};
-use model::shared::Part;
 use scope::View;
 
 use super::addresses;
@@ -22,17 +22,17 @@ use crate::telemetry::metrics::{StatsFilter, stats};
 pub(super) struct ListenerContext<'a> {
     pub(super) view: &'a View,
     pub(super) policies: WorkloadPolicies,
-    outbound_stats: Vec<Part<StatsFilter>>,
-    inbound_stats: Vec<Part<StatsFilter>>,
+    outbound_stats: Vec<Hashed<StatsFilter>>,
+    inbound_stats: Vec<Hashed<StatsFilter>>,
     /// Addresses that mean "any", one per family the proxy has; never empty.
     pub(super) wildcards: Vec<Str>,
     /// Loopback addresses, likewise.
     pub(super) localhosts: Vec<Str>,
-    pub(super) outbound_http: Part<HttpSettings>,
-    pub(super) inbound_http: Part<HttpSettings>,
-    pub(super) outbound_tcp_log: Part<Vec<AccessLog>>,
-    pub(super) inbound_tcp_log: Part<Vec<AccessLog>>,
-    pub(super) no_log: Part<Vec<AccessLog>>,
+    pub(super) outbound_http: Hashed<HttpSettings>,
+    pub(super) inbound_http: Hashed<HttpSettings>,
+    pub(super) outbound_tcp_log: Hashed<Vec<AccessLog>>,
+    pub(super) inbound_tcp_log: Hashed<Vec<AccessLog>>,
+    pub(super) no_log: Hashed<Vec<AccessLog>>,
     /// Which side the listeners for outgoing calls stand on.
     pub(super) outbound_side: ListenerSide,
     /// From the node's metadata.
@@ -47,20 +47,20 @@ impl<'a> ListenerContext<'a> {
             ProxyKind::Router => ListenerSide::Gateway,
             _ => ListenerSide::SidecarOutbound,
         };
-        let tcp_log = |side| Part::new(access_logs(view, side, LogScope::Tcp));
+        let tcp_log = |side| Hashed::new(access_logs(view, side, LogScope::Tcp));
         ListenerContext {
             view,
             // Only a gateway's routes look at tokens.
             policies: WorkloadPolicies::new(view, outbound_side == ListenerSide::Gateway),
-            outbound_stats: stats(view, outbound_side).into_iter().map(Part::new).collect(),
-            inbound_stats: stats(view, ListenerSide::SidecarInbound).into_iter().map(Part::new).collect(),
+            outbound_stats: stats(view, outbound_side).into_iter().map(Hashed::new).collect(),
+            inbound_stats: stats(view, ListenerSide::SidecarInbound).into_iter().map(Hashed::new).collect(),
             wildcards: addresses::wildcards(&view.proxy),
             localhosts: addresses::localhosts(&view.proxy),
-            outbound_http: Part::new(hcm::outbound(view, proxy_config)),
-            inbound_http: Part::new(hcm::inbound(view, proxy_config)),
+            outbound_http: Hashed::new(hcm::outbound(view, proxy_config)),
+            inbound_http: Hashed::new(hcm::inbound(view, proxy_config)),
             outbound_tcp_log: tcp_log(outbound_side),
             inbound_tcp_log: tcp_log(ListenerSide::SidecarInbound),
-            no_log: Part::new(Vec::new()),
+            no_log: Hashed::new(Vec::new()),
             outbound_side,
             idle_timeout: view.proxy.meta("IDLE_TIMEOUT").and_then(model::duration::parse),
             handshake_timeout: duration(view.settings.knobs.handshake_timeout),
@@ -87,11 +87,11 @@ impl<'a> ListenerContext<'a> {
         Some(self.knobs().connections_per_event).filter(|limit| *limit > 0)
     }
 
-    pub(super) fn listener_log(&self, side: ListenerSide) -> Part<Vec<AccessLog>> {
-        Part::new(access_logs(self.view, side, LogScope::Listener))
+    pub(super) fn listener_log(&self, side: ListenerSide) -> Hashed<Vec<AccessLog>> {
+        Hashed::new(access_logs(self.view, side, LogScope::Listener))
     }
 
-    fn stats(&self, side: ListenerSide) -> &[Part<StatsFilter>] {
+    fn stats(&self, side: ListenerSide) -> &[Hashed<StatsFilter>] {
         if side == ListenerSide::SidecarInbound { &self.inbound_stats } else { &self.outbound_stats }
     }
 
@@ -101,7 +101,7 @@ impl<'a> ListenerContext<'a> {
     }
 
     /// The HTTP filters for one port.
-    pub(super) fn http_filters(&self, side: ListenerSide, port: u32, protocol: Protocol) -> Part<Vec<HttpFilter>> {
+    pub(super) fn http_filters(&self, side: ListenerSide, port: u32, protocol: Protocol) -> Hashed<Vec<HttpFilter>> {
         self.http_filters_resolving(side, port, protocol, None)
     }
 
@@ -112,12 +112,12 @@ impl<'a> ListenerContext<'a> {
         port: u32,
         protocol: Protocol,
         resolved_by: Option<&DnsCache>,
-    ) -> Part<Vec<HttpFilter>> {
+    ) -> Hashed<Vec<HttpFilter>> {
         use api::istio::mesh::v1alpha1::proxy_config::proxy_headers::MetadataExchangeMode;
         let headers = self.view.proxy_config.proxy_headers.as_ref();
         let hide_debug = headers.and_then(|h| h.envoy_debug_headers.as_ref()).and_then(|d| d.disabled);
         let metadata = headers.and_then(|h| h.metadata_exchange_headers.as_ref());
-        Part::new(http_filters::chain(&http_filters::HttpFilterInput {
+        Hashed::new(http_filters::chain(&http_filters::HttpFilterInput {
             view: self.view,
             side,
             policies: &self.policies,

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use api::istio::networking::v1alpha3::server_tls_settings::TlSmode;
 use api::istio::networking::v1alpha3::{L4MatchAttributes, TlsMatchAttributes};
+use model::hashed::Hashed;
 use model::names::{Hostname, Str};
 use model::port::{Port, Protocol};
-use model::shared::Part;
 use model::snapshot::routing::VirtualServiceRule;
 use scope::View;
 use scope::gateway::{GatewayPort, GatewayServer};
@@ -31,7 +31,7 @@ type SniOwners = BTreeMap<u32, BTreeMap<String, Str>>;
 pub fn gateway(view: &View) -> Vec<ListenerPlan> {
     let Some(merged) = &view.gateway else { return Vec::new() };
     let context = ListenerContext::new(view);
-    let settings = Part::new(hcm::gateway(view, &view.proxy_config));
+    let settings = Hashed::new(hcm::gateway(view, &view.proxy_config));
     let builder = GatewayBuilder { context: &context, settings };
     let mut sni_owners = SniOwners::new();
     let mut listeners: Vec<ListenerPlan> = Vec::new();
@@ -58,7 +58,7 @@ fn join(known: &mut ListenerPlan, fresh: ListenerPlan) {
 /// What all listeners of one gateway share.
 struct GatewayBuilder<'a> {
     context: &'a ListenerContext<'a>,
-    settings: Part<HttpSettings>,
+    settings: Hashed<HttpSettings>,
 }
 
 impl GatewayBuilder<'_> {
@@ -235,7 +235,7 @@ impl GatewayBuilder<'_> {
             name: "".into(),
             matching: (matching != ChainMatch::default()).then_some(matching),
             config: None,
-            tls: tls.map(Part::new),
+            tls: tls.map(Hashed::new),
             handshake_timeout: self.context.handshake_timeout,
             filters,
         }

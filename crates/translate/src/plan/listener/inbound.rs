@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 
 use api::istio::networking::v1alpha3::{CaptureMode, IstioIngressListener, ServerTlsSettings};
 use model::config::{Config, Kind};
+use model::hashed::Hashed;
 use model::names::Str;
 use model::port::{Port, Protocol};
 use model::proxy::Interception;
-use model::shared::{Part, Shared};
 use scope::View;
 use scope::inbound::ServiceTarget;
 
@@ -40,7 +40,7 @@ struct InboundPort {
     host: Str,
     kubernetes: Option<(Str, Str)>,
     /// The Sidecar's own TLS.
-    tls: Option<Shared<ServerTlsSettings>>,
+    tls: Option<Hashed<ServerTlsSettings>>,
     config: Option<ConfigRef>,
     /// Stands for all ports that have no chains of their own.
     passthrough: bool,
@@ -48,8 +48,8 @@ struct InboundPort {
 
 /// TLS contexts of mTLS chains.
 struct MtlsContexts {
-    http: Part<ServerTls>,
-    bytes: Part<ServerTls>,
+    http: Hashed<ServerTls>,
+    bytes: Hashed<ServerTls>,
 }
 
 /// What the workload accepts: on any port, and on ports that its policy names.
@@ -79,8 +79,8 @@ impl MtlsModes {
 pub(super) fn listeners(context: &ListenerContext<'_>) -> Vec<ListenerPlan> {
     let modes = MtlsModes::of(context.view);
     let contexts = MtlsContexts {
-        http: Part::new(server_tls::mesh_mtls(context.view, false)),
-        bytes: Part::new(server_tls::mesh_mtls(context.view, true)),
+        http: Hashed::new(server_tls::mesh_mtls(context.view, false)),
+        bytes: Hashed::new(server_tls::mesh_mtls(context.view, true)),
     };
     let mut captured = captured_elsewhere(context, &modes, &contexts);
     let mut own = Vec::new();
@@ -213,7 +213,7 @@ fn of_ingress(
     if !addresses::is_free(proxy, None, &socket, context.wildcard()) {
         return None;
     }
-    let tls = ingress.tls.clone().filter(|_| context.knobs().tls_on_sidecar_ingress).map(Shared::new);
+    let tls = ingress.tls.clone().filter(|_| context.knobs().tls_on_sidecar_ingress).map(Hashed::from_message);
     let meta = &sidecar.meta;
     Some(InboundPort {
         port: Port {
@@ -299,7 +299,7 @@ fn chains(
     // Upstream treats what is sent to a UDP port over TCP as bytes.
     let mode = TrafficMode::of(served.port.protocol).unwrap_or(TrafficMode::Tcp);
     if let Some(tls) = served.tls.as_deref().filter(|_| mtls_mode == MutualTls::Disable) {
-        let tls_context = Part::new(server_tls::terminated(context.view, tls));
+        let tls_context = Hashed::new(server_tls::terminated(context.view, tls));
         let accepted = mtls::terminated(mode);
         return accepted.iter().map(|a| chain(context, served, a, Some(tls_context.clone()))).collect();
     }
@@ -312,7 +312,7 @@ fn chain(
     context: &ListenerContext<'_>,
     served: &InboundPort,
     accepted: &AcceptedConnection,
-    tls: Option<Part<ServerTls>>,
+    tls: Option<Hashed<ServerTls>>,
 ) -> ChainPlan {
     let alpn = match accepted.alpn {
         Alpn::PlainHttp => outbound::plaintext_alpn(context),

@@ -16,8 +16,8 @@ mod virtual_outbound;
 
 use api::Duration;
 use ipnet::IpNet;
+use model::hashed::Hashed;
 use model::names::{Namespace, Str};
-use model::shared::Part;
 use scope::View;
 
 use crate::names::UNIX_PREFIX;
@@ -46,7 +46,7 @@ pub struct ListenerPlan {
     pub filters: Vec<ListenerFilter>,
     pub filters_timeout: Option<Duration>,
     pub continue_on_filters_timeout: bool,
-    pub access_log: Part<Vec<AccessLog>>,
+    pub access_log: Hashed<Vec<AccessLog>>,
     pub chains: Vec<ChainPlan>,
     pub default_chain: Option<ChainPlan>,
 }
@@ -109,7 +109,7 @@ pub struct ChainPlan {
     pub matching: Option<ChainMatch>,
     /// The object that asked for it.
     pub config: Option<ConfigRef>,
-    pub tls: Option<Part<ServerTls>>,
+    pub tls: Option<Hashed<ServerTls>>,
     pub handshake_timeout: Option<Duration>,
     pub filters: Vec<NetworkFilter>,
 }

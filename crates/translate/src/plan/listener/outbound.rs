@@ -5,11 +5,11 @@ use std::net::IpAddr;
 
 use api::Duration;
 use api::istio::networking::v1alpha3::{CaptureMode, IstioEgressListener};
+use model::hashed::Hashed;
 use model::names::Str;
 use model::port::{Port, Protocol};
 use model::proxy::Interception;
 use model::service::{Registry, Resolution, Service, UNSPECIFIED};
-use model::shared::Part;
 use model::snapshot::routing::VirtualServiceRule;
 use scope::egress::EgressListener;
 
@@ -62,7 +62,7 @@ pub(super) fn http_proxy(context: &ListenerContext<'_>) -> Option<ListenerPlan> 
         resolved_by: None,
     });
     let bind = BindAddresses { addresses: context.localhosts.clone(), opens_port: true };
-    let settings = Part::new(hcm::http_proxy(context.view, &context.view.proxy_config));
+    let settings = Hashed::new(hcm::http_proxy(context.view, &context.view.proxy_config));
     Some(plan(context, ListenerDraft::new(port, bind, Protocol::HttpProxy, vec![chain]), &settings, &[]))
 }
 
@@ -301,7 +301,7 @@ fn bytes(context: &ListenerContext<'_>, new: &NewPort<'_>) -> Vec<ChainDraft> {
 fn plan(
     context: &ListenerContext<'_>,
     draft: ListenerDraft,
-    settings: &Part<HttpSettings>,
+    settings: &Hashed<HttpSettings>,
     fallthrough: &[NetworkFilter],
 ) -> ListenerPlan {
     let port = draft.port;
@@ -361,7 +361,7 @@ fn chain_plan(
     chain: ChainDraft,
     listener: &str,
     port: u32,
-    settings: &Part<HttpSettings>,
+    settings: &Hashed<HttpSettings>,
 ) -> ChainPlan {
     let matching = chain.matching();
     let filters = match chain.body {

@@ -3,9 +3,9 @@
 use api::istio::networking::v1alpha3::load_balancer_settings::{ConsistentHashLb, LbPolicy};
 use api::istio::networking::v1alpha3::traffic_policy::PortTrafficPolicy;
 use api::istio::networking::v1alpha3::{Destination, LoadBalancerSettings, TrafficPolicy};
+use model::hashed::Hashed;
 use model::names::Str;
 use model::service::Service;
-use model::shared::Shared;
 use scope::View;
 
 use super::{Hashing, SessionState};
@@ -39,7 +39,7 @@ pub(super) fn hashing_of_service(view: &View, host: &str, port: u16) -> Option<H
     let rule = view.destination_rule(host)?;
     let policy = rule.rule.spec.traffic_policy.as_ref()?;
     let of_port = at_port(&policy.port_level_settings, u32::from(port)).and_then(|p| hash(p.load_balancer.as_ref()));
-    of_port.or_else(|| hash(policy.load_balancer.as_ref())).map(|h| Shared::new(h.clone()))
+    of_port.or_else(|| hash(policy.load_balancer.as_ref())).map(|h| Hashed::from_message(h.clone()))
 }
 
 /// The hash for a destination: of its subset before that of the whole rule, of its port before all ports.
@@ -54,7 +54,7 @@ pub(super) fn hashing(view: &View, destination: &Destination) -> Option<Hashing>
     };
     let of_all = |policy: Option<&TrafficPolicy>| hash(policy?.load_balancer.as_ref()).cloned();
     let found = of_port(subset).or_else(|| of_all(subset)).or_else(|| of_port(whole)).or_else(|| of_all(whole));
-    found.map(Shared::new)
+    found.map(Hashed::from_message)
 }
 
 fn at_port(settings: &[PortTrafficPolicy], port: u32) -> Option<&PortTrafficPolicy> {

@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use api::istio::networking::v1alpha3::{HttpRetry, Server};
+use model::hashed::Hashed;
 use model::host::is_wildcard;
 use model::names::{Hostname, Namespace, ServiceKey, Str};
 use model::service::Service;
-use model::shared::Shared;
 use model::snapshot::routing::VirtualServiceRule;
 use scope::View;
 use scope::gateway::GatewayServer;
@@ -27,7 +27,7 @@ pub(crate) fn table(view: &View, name: &str) -> RoutePlan {
     }
     let mut virtual_hosts = hosts.virtual_hosts();
     if virtual_hosts.is_empty() {
-        virtual_hosts.push(Shared::hashed(nothing_here(number(first))));
+        virtual_hosts.push(Hashed::new(nothing_here(number(first))));
     }
     virtual_hosts.sort_by(|a, b| a.name.cmp(&b.name));
     RoutePlan { name: name.into(), virtual_hosts, purpose: TablePurpose::Listener }
@@ -38,7 +38,7 @@ fn nothing_here(port: u16) -> VirtualHostPlan {
     VirtualHostPlan {
         name: with_port("blackhole", port).into(),
         domains: vec!["*".into()],
-        routes: Shared::hashed(Vec::new()),
+        routes: Hashed::new(Vec::new()),
         attempt_count: false,
         session: None,
         require_tls: false,
@@ -49,11 +49,11 @@ fn nothing_here(port: u16) -> VirtualHostPlan {
 struct GatewayHosts<'a> {
     view: &'a View,
     headers: headers::ProxyHeaders,
-    retries: Option<Shared<HttpRetry>>,
+    retries: Option<Hashed<HttpRetry>>,
     /// VirtualServices of each gateway.
     bound: BTreeMap<Str, Arc<[Arc<VirtualServiceRule>]>>,
     /// Routes of each VirtualService as bound to a gateway: made for the first server that uses them.
-    made: Vec<Shared<Vec<RouteEntry>>>,
+    made: Vec<Hashed<Vec<RouteEntry>>>,
     made_for: BTreeMap<(Str, Namespace, Str), usize>,
     hosts: BTreeMap<HostRank, GatewayHost>,
 }
@@ -81,7 +81,7 @@ impl<'a> GatewayHosts<'a> {
         GatewayHosts {
             view,
             headers: headers::of_client(view),
-            retries: view.settings.mesh.default_http_retry_policy.clone().map(Shared::new),
+            retries: view.settings.mesh.default_http_retry_policy.clone().map(Hashed::from_message),
             bound: BTreeMap::new(),
             made: Vec::new(),
             made_for: BTreeMap::new(),
@@ -129,7 +129,7 @@ impl<'a> GatewayHosts<'a> {
             },
         };
         let routes = Some(rules::routes(&context, rule)).filter(|routes| !routes.is_empty())?;
-        self.made.push(Shared::hashed(routes));
+        self.made.push(Hashed::new(routes));
         self.made_for.insert(key, self.made.len() - 1);
         Some(self.made.len() - 1)
     }
@@ -161,13 +161,13 @@ impl<'a> GatewayHosts<'a> {
         entry.require_tls = true;
     }
 
-    fn virtual_hosts(self) -> Vec<Shared<VirtualHostPlan>> {
+    fn virtual_hosts(self) -> Vec<Hashed<VirtualHostPlan>> {
         let attempt_count = self.headers.attempt_count;
         let collapse = self.view.settings.knobs.route_collapse;
         let hosts = self.hosts.into_values();
         let hosts: Vec<GatewayHost> = if collapse { collapsed(hosts) } else { hosts.collect() };
         let plan = |host: GatewayHost| {
-            Shared::hashed(VirtualHostPlan {
+            Hashed::new(VirtualHostPlan {
                 name: with_port(&host.domains[0], host.port).into(),
                 routes: joined(&host.routes, &self.made),
                 domains: host.domains,
@@ -197,14 +197,14 @@ fn collapsed(hosts: impl Iterator<Item = GatewayHost>) -> Vec<GatewayHost> {
 }
 
 /// Routes of several VirtualServices in order of age, those that take every request behind all others.
-fn joined(indexes: &[usize], made: &[Shared<Vec<RouteEntry>>]) -> Shared<Vec<RouteEntry>> {
+fn joined(indexes: &[usize], made: &[Hashed<Vec<RouteEntry>>]) -> Hashed<Vec<RouteEntry>> {
     if let [only] = indexes {
         return made[*only].clone();
     }
     let all = indexes.iter().flat_map(|index| made[*index].iter().cloned());
     let (last, mut routes): (Vec<_>, Vec<_>) = all.partition(rules::is_catch_all);
     routes.extend(last);
-    Shared::hashed(routes)
+    Hashed::new(routes)
 }
 
 fn rank(host: &Str) -> HostRank {

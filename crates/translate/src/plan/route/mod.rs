@@ -12,8 +12,8 @@ mod virtual_hosts;
 
 use api::istio::networking::v1alpha3::load_balancer_settings::ConsistentHashLb;
 use api::istio::networking::v1alpha3::{HttpMatchRequest, HttpRetry, HttpRoute, VirtualService};
+use model::hashed::Hashed;
 use model::names::{Namespace, Str};
-use model::shared::Shared;
 use model::snapshot::routing::Semantics;
 
 /// One route table.
@@ -21,7 +21,7 @@ use model::snapshot::routing::Semantics;
 pub struct RoutePlan {
     pub name: Str,
     /// In the order they are sent.
-    pub virtual_hosts: Vec<Shared<VirtualHostPlan>>,
+    pub virtual_hosts: Vec<Hashed<VirtualHostPlan>>,
     pub purpose: TablePurpose,
 }
 
@@ -40,7 +40,7 @@ pub struct VirtualHostPlan {
     pub name: Str,
     pub domains: Vec<Str>,
     /// In the order they are tried. Hosts of one VirtualService share them.
-    pub routes: Shared<Vec<RouteEntry>>,
+    pub routes: Hashed<Vec<RouteEntry>>,
     /// Whether retried requests tell how often they were tried.
     pub attempt_count: bool,
     pub session: Option<SessionState>,
@@ -68,16 +68,16 @@ pub struct DefaultRoute {
     /// What the request is called in traces.
     pub operation: Str,
     pub hash: Option<Hashing>,
-    pub mesh_retries: Option<Shared<HttpRetry>>,
+    pub mesh_retries: Option<Hashed<HttpRetry>>,
 }
 
 /// By what requests stick to an endpoint.
-pub type Hashing = Shared<ConsistentHashLb>;
+pub type Hashing = Hashed<ConsistentHashLb>;
 
 /// A route of a VirtualService under one of its conditions, with all that the VirtualService does not say.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct RuleRoute {
-    pub spec: Shared<VirtualService>,
+    pub spec: Hashed<VirtualService>,
     /// Which of `spec.http`.
     pub index: usize,
     /// Which of its conditions; `None` for a route without any.
@@ -94,7 +94,7 @@ pub struct RuleRoute {
     pub mirror: Option<Str>,
     /// The clusters of `mirrors`; `None` for one that names no destination.
     pub mirrors: Vec<Option<Str>>,
-    pub mesh_retries: Option<Shared<HttpRetry>>,
+    pub mesh_retries: Option<Hashed<HttpRetry>>,
     pub session: Option<SessionState>,
     pub flags: RouteFlags,
 }

@@ -3,9 +3,9 @@
 
 use api::istio::networking::v1alpha3::string_match::MatchType;
 use api::istio::networking::v1alpha3::{HttpMatchRequest, HttpRetry, HttpRoute};
+use model::hashed::Hashed;
 use model::labels::selects;
 use model::service::Service;
-use model::shared::Shared;
 use model::snapshot::routing::{Semantics, VirtualServiceRule};
 use scope::View;
 
@@ -21,7 +21,7 @@ pub(super) struct RouteContext<'a> {
     pub(super) gateways: &'a [&'a str],
     /// A service that destinations may name.
     pub(super) service: &'a dyn Fn(&str) -> Option<&'a Service>,
-    pub(super) mesh_retries: Option<Shared<HttpRetry>>,
+    pub(super) mesh_retries: Option<Hashed<HttpRetry>>,
     pub(super) flags: RouteFlags,
 }
 

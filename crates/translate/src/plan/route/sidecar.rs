@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 
 use api::istio::mesh::v1alpha1::mesh_config::outbound_traffic_policy::Mode;
 use api::istio::networking::v1alpha3::HttpRetry;
+use model::hashed::Hashed;
 use model::names::{Namespace, Str};
 use model::port::Protocol;
 use model::service::Resolution;
-use model::shared::Shared;
 use model::snapshot::routing::{Semantics, VirtualServiceRule};
 use scope::View;
 use scope::egress::EgressListener;
@@ -24,7 +24,7 @@ use crate::names;
 pub(crate) struct RouteTables<'a> {
     view: &'a View,
     headers: headers::ProxyHeaders,
-    retries: Option<Shared<HttpRetry>>,
+    retries: Option<Hashed<HttpRetry>>,
 }
 
 /// What a table's name says.
@@ -41,7 +41,7 @@ enum RouteName<'a> {
 
 impl<'a> RouteTables<'a> {
     pub(crate) fn new(view: &'a View) -> RouteTables<'a> {
-        let retries = view.settings.mesh.default_http_retry_policy.clone().map(Shared::new);
+        let retries = view.settings.mesh.default_http_retry_policy.clone().map(Hashed::from_message);
         RouteTables { view, headers: headers::of_client(view), retries }
     }
 
@@ -51,12 +51,12 @@ impl<'a> RouteTables<'a> {
         let mut virtual_hosts = self.virtual_hosts(&parsed, name);
         match parsed {
             RouteName::Detected { host, .. } => virtual_hosts = for_any_domain(&virtual_hosts, name, host),
-            RouteName::Port(_) | RouteName::AnyPort => virtual_hosts.push(Shared::hashed(self.catch_all())),
+            RouteName::Port(_) | RouteName::AnyPort => virtual_hosts.push(Hashed::new(self.catch_all())),
         }
         RoutePlan { name: name.into(), virtual_hosts, purpose: TablePurpose::Listener }
     }
 
-    fn virtual_hosts(&self, parsed: &RouteName<'_>, name: &str) -> Vec<Shared<VirtualHostPlan>> {
+    fn virtual_hosts(&self, parsed: &RouteName<'_>, name: &str) -> Vec<Hashed<VirtualHostPlan>> {
         let port = parsed.port();
         let Some(listener) = egress_listener(self.view, port, name) else { return Vec::new() };
         let port = if is_forward_proxy(listener) { 0 } else { port };
@@ -88,7 +88,7 @@ impl<'a> RouteTables<'a> {
         let rest = host_index.entries.iter().enumerate().filter(|(index, entry)| !routed[*index] && !is_alias(entry));
         for (index, entry) in rest {
             for port in entry.http_ports() {
-                let routes = Shared::hashed(vec![self.default_route(entry, port.number)]);
+                let routes = Hashed::new(vec![self.default_route(entry, port.number)]);
                 groups.push(HostGroup { port: port.number, services: vec![index], others: Vec::new(), routes });
             }
         }
@@ -133,7 +133,7 @@ impl<'a> RouteTables<'a> {
         if by_port.is_empty() && port == HTTP_PORT {
             by_port.insert(HTTP_PORT, Vec::new());
         }
-        let routes = Shared::hashed(routes);
+        let routes = Hashed::new(routes);
         for (port, services) in by_port {
             groups.push(HostGroup { port, services, others: hosts.others.clone(), routes: routes.clone() });
         }
@@ -171,7 +171,7 @@ impl<'a> RouteTables<'a> {
         VirtualHostPlan {
             name: name.into(),
             domains: vec!["*".into()],
-            routes: Shared::hashed(vec![route]),
+            routes: Hashed::new(vec![route]),
             attempt_count: self.headers.attempt_count,
             session: None,
             require_tls: false,
@@ -200,11 +200,11 @@ impl RouteName<'_> {
 }
 
 /// The virtual host of one service, for whatever host is asked for: the listener has chosen by address.
-fn for_any_domain(hosts: &[Shared<VirtualHostPlan>], name: &str, host: &str) -> Vec<Shared<VirtualHostPlan>> {
-    let means_it = |plan: &&Shared<VirtualHostPlan>| plan.domains.iter().any(|d| **d == *host || **d == *name);
+fn for_any_domain(hosts: &[Hashed<VirtualHostPlan>], name: &str, host: &str) -> Vec<Hashed<VirtualHostPlan>> {
+    let means_it = |plan: &&Hashed<VirtualHostPlan>| plan.domains.iter().any(|d| **d == *host || **d == *name);
     let found: Vec<_> = hosts.iter().filter(means_it).cloned().collect();
     let [only] = &found[..] else { return found };
-    vec![Shared::hashed(VirtualHostPlan { domains: vec!["*".into()], ..VirtualHostPlan::clone(only) })]
+    vec![Hashed::new(VirtualHostPlan { domains: vec!["*".into()], ..VirtualHostPlan::clone(only) })]
 }
 
 /// The egress listener that a table belongs to: the one of its port or socket, or the catch-all.

@@ -3,8 +3,8 @@
 use std::borrow::Cow;
 use std::collections::HashSet;
 
+use model::hashed::Hashed;
 use model::names::Str;
-use model::shared::Shared;
 use scope::View;
 use scope::addresses::{address, addresses};
 
@@ -23,7 +23,7 @@ pub(super) struct HostGroup {
     pub(super) services: Vec<usize>,
     /// Hosts that are no service.
     pub(super) others: Vec<String>,
-    pub(super) routes: Shared<Vec<RouteEntry>>,
+    pub(super) routes: Hashed<Vec<RouteEntry>>,
 }
 
 /// Turns groups into virtual hosts, each domain once: the first one to claim it keeps it.
@@ -66,7 +66,7 @@ impl<'a> VirtualHostBuilder<'a> {
         }
     }
 
-    pub(super) fn virtual_hosts(mut self, groups: &[HostGroup]) -> Vec<Shared<VirtualHostPlan>> {
+    pub(super) fn virtual_hosts(mut self, groups: &[HostGroup]) -> Vec<Hashed<VirtualHostPlan>> {
         let mut out = Vec::with_capacity(groups.len());
         for group in groups {
             for host in &group.others {
@@ -107,7 +107,7 @@ impl<'a> VirtualHostBuilder<'a> {
         host: &str,
         domains: Domains,
         entry: Option<&HostEntry<'_>>,
-    ) -> Option<Shared<VirtualHostPlan>> {
+    ) -> Option<Hashed<VirtualHostPlan>> {
         let name = Str::from(with_port(host, group.port));
         if !self.names.insert(name.clone()) {
             return None;
@@ -120,7 +120,7 @@ impl<'a> VirtualHostBuilder<'a> {
         if free.is_empty() {
             return None;
         }
-        Some(Shared::hashed(VirtualHostPlan {
+        Some(Hashed::new(VirtualHostPlan {
             name,
             domains: free,
             routes: group.routes.clone(),

@@ -17,7 +17,7 @@ use api::envoy::config::route::v3::{
 };
 use api::{Duration, Resource, Struct, Value, value};
 use bytes::{Bytes, BytesMut};
-use model::shared::Shared;
+use model::hashed::Hashed;
 use prost::Message;
 use prost::encoding::{WireType, encode_key, encode_varint};
 
@@ -46,7 +46,7 @@ pub fn resource(plan: &RoutePlan) -> Resource {
 }
 
 /// The encoded route table, made of encoded virtual hosts: those that the caller kept, or fresh ones.
-pub fn joined(plan: &RoutePlan, mut encoded: impl FnMut(&Shared<VirtualHostPlan>) -> Bytes) -> Bytes {
+pub fn joined(plan: &RoutePlan, mut encoded: impl FnMut(&Hashed<VirtualHostPlan>) -> Bytes) -> Bytes {
     let hosts: Vec<Bytes> = plan.virtual_hosts.iter().map(&mut encoded).collect();
     let shell = shell(plan);
     let size = hosts.iter().map(|h| h.len() + LENGTH_PREFIX).sum::<usize>() + shell.encoded_len();
@@ -191,19 +191,19 @@ fn operation(plan: &RuleRoute, out: &Route) -> String {
 mod tests {
     use prost::Message;
 
-    use super::{DefaultRoute, RouteConfiguration, RouteEntry, RoutePlan, Shared, TablePurpose, VirtualHostPlan};
+    use super::{DefaultRoute, Hashed, RouteConfiguration, RouteEntry, RoutePlan, TablePurpose, VirtualHostPlan};
 
-    fn host(name: &str) -> Shared<VirtualHostPlan> {
+    fn host(name: &str) -> Hashed<VirtualHostPlan> {
         let route = DefaultRoute {
             cluster: format!("outbound|80||{name}").into(),
             operation: name.into(),
             hash: None,
             mesh_retries: None,
         };
-        Shared::hashed(VirtualHostPlan {
+        Hashed::new(VirtualHostPlan {
             name: name.into(),
             domains: vec![name.into()],
-            routes: Shared::hashed(vec![RouteEntry::Default(route)]),
+            routes: Hashed::new(vec![RouteEntry::Default(route)]),
             attempt_count: true,
             session: None,
             require_tls: false,

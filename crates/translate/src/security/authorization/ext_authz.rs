@@ -16,8 +16,8 @@ use api::istio::mesh::v1alpha1::mesh_config::extension_provider::{
     EnvoyExternalAuthorizationRequestBody, Provider as Configured,
 };
 use api::{Any, Duration};
+use model::hashed::Hashed;
 use model::names::Str;
-use model::shared::Shared;
 use scope::View;
 
 use super::matchers;
@@ -40,8 +40,8 @@ pub struct ExtAuthzProvider {
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum ExtAuthzKind {
-    Http(Shared<EnvoyExternalAuthorizationHttpProvider>),
-    Grpc(Shared<EnvoyExternalAuthorizationGrpcProvider>),
+    Http(Hashed<EnvoyExternalAuthorizationHttpProvider>),
+    Grpc(Hashed<EnvoyExternalAuthorizationGrpcProvider>),
 }
 
 impl ExtAuthzProvider {
@@ -64,10 +64,10 @@ pub(super) fn provider(view: &View, name: &str) -> Option<ExtAuthzProvider> {
             if !usable || lists(http).into_iter().flatten().any(|header| header == "*") {
                 return None;
             }
-            (&http.service, http.port, &http.status_on_error, ExtAuthzKind::Http(Shared::new(http.clone())))
+            (&http.service, http.port, &http.status_on_error, ExtAuthzKind::Http(Hashed::from_message(http.clone())))
         }
         Configured::EnvoyExtAuthzGrpc(grpc) => {
-            (&grpc.service, grpc.port, &grpc.status_on_error, ExtAuthzKind::Grpc(Shared::new(grpc.clone())))
+            (&grpc.service, grpc.port, &grpc.status_on_error, ExtAuthzKind::Grpc(Hashed::from_message(grpc.clone())))
         }
         _ => return None,
     };

@@ -6,8 +6,8 @@ mod providers;
 mod render;
 
 use api::Struct;
+use model::hashed::Hashed;
 use model::names::Str;
-use model::shared::Shared;
 
 pub use providers::access_logs;
 pub use render::render;
@@ -41,7 +41,7 @@ pub enum LogSink {
     OpenTelemetry {
         service: LogService,
         body: Str,
-        attributes: Option<Shared<Struct>>,
+        attributes: Option<Hashed<Struct>>,
     },
 }
 
@@ -67,7 +67,7 @@ pub struct LoggedHeaders {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum LineFormat {
     Text(Str),
-    Json(Shared<Struct>),
+    Json(Hashed<Struct>),
 }
 
 /// When a line is written.

@@ -8,8 +8,8 @@ use api::istio::mesh::v1alpha1::mesh_config::extension_provider::{
 };
 use api::istio::mesh::v1alpha1::{MeshConfig, mesh_config};
 use api::istio::telemetry::v1alpha1::{AccessLogging, WorkloadMode};
+use model::hashed::Hashed;
 use model::names::Str;
-use model::shared::Shared;
 use scope::View;
 
 use super::formats::{DEFAULT_TEXT, default_json, json_format, text_format};
@@ -134,7 +134,9 @@ fn sink(view: &View, name: &str, provider: &Provider) -> Option<LogSink> {
 fn mesh_file(path: &str, mesh: &MeshConfig) -> LogSink {
     let format = match mesh.access_log_encoding() {
         mesh_config::AccessLogEncoding::Text => LineFormat::Text(text_format(&mesh.access_log_format)),
-        mesh_config::AccessLogEncoding::Json => LineFormat::Json(Shared::new(json_format(&mesh.access_log_format))),
+        mesh_config::AccessLogEncoding::Json => {
+            LineFormat::Json(Hashed::from_message(json_format(&mesh.access_log_format)))
+        }
     };
     LogSink::File { path: path.into(), format, omit_empty: false }
 }
@@ -142,8 +144,10 @@ fn mesh_file(path: &str, mesh: &MeshConfig) -> LogSink {
 fn provider_file(file: &EnvoyFileAccessLogProvider) -> LogSink {
     use envoy_file_access_log_provider::log_format::LogFormat;
     let format = match file.log_format.as_ref().and_then(|f| f.log_format.as_ref()) {
-        Some(LogFormat::Labels(labels)) if labels.fields.is_empty() => LineFormat::Json(Shared::new(default_json())),
-        Some(LogFormat::Labels(labels)) => LineFormat::Json(Shared::new(labels.clone())),
+        Some(LogFormat::Labels(labels)) if labels.fields.is_empty() => {
+            LineFormat::Json(Hashed::from_message(default_json()))
+        }
+        Some(LogFormat::Labels(labels)) => LineFormat::Json(Hashed::from_message(labels.clone())),
         Some(LogFormat::Text(text)) => LineFormat::Text(text_format(text)),
         None => LineFormat::Text(text_format("")),
     };
@@ -201,7 +205,7 @@ fn tcp_service(view: &View, als: &EnvoyTcpGrpcV3LogProvider) -> Option<LogSink> 
 fn open_telemetry(view: &View, als: &EnvoyOpenTelemetryLogProvider) -> Option<LogSink> {
     let collector = collector(view, &als.service, als.port)?;
     let format = als.log_format.clone().unwrap_or_default();
-    let attributes = format.labels.filter(|labels| !labels.fields.is_empty()).map(Shared::new);
+    let attributes = format.labels.filter(|labels| !labels.fields.is_empty()).map(Hashed::from_message);
     let service =
         LogService { log_name: or(&als.log_name, "otel_envoy_accesslog"), collector, state: texts(PEERS_OF_ALL_AGES) };
     Some(LogSink::OpenTelemetry { service, body: or(&format.text, DEFAULT_TEXT), attributes })

@@ -1,0 +1,167 @@
+//! Policy and MeshPolicy: a PeerAuthentication for connections, and where end users must show a token a
+//! RequestAuthentication with an AuthorizationPolicy that turns away requests without one.
+
+use serde_json::{Map, Value, json};
+
+use super::super::fields::LegacyFields;
+use super::super::{LegacyConversion, LegacyError, LegacyObject};
+use super::service;
+
+/// Where objects for the whole mesh stand unless mesh config says otherwise.
+const ROOT: &str = "istio-system";
+
+pub(super) fn mesh_policy(source: &LegacyObject<'_>) -> Result<LegacyConversion, LegacyError> {
+    let mut metadata = source.metadata.clone();
+    metadata.insert("namespace".to_owned(), json!(ROOT));
+    policy(&LegacyObject { name: source.name, metadata, spec: source.spec })
+}
+
+pub(super) fn policy(source: &LegacyObject<'_>) -> Result<LegacyConversion, LegacyError> {
+    let mut notes = Vec::new();
+    let mut fields = LegacyFields::new("spec", source.spec);
+    let targets = targets(&mut fields, &mut notes)?;
+    let mode = peer_mode(&mut fields, &mut notes)?;
+    let (rules, optional) = (jwt_rules(&mut fields, &mut notes)?, fields.flag("originIsOptional")?);
+    fields.text("principalBinding")?;
+    fields.finish(&mut notes);
+    let mut documents = Vec::new();
+    for (index, target) in targets.iter().enumerate() {
+        let name = if index == 0 { source.name.to_owned() } else { format!("{}-{}", source.name, index + 1) };
+        documents.push(source.security("PeerAuthentication", &name, target.peers(mode)));
+        if !rules.is_empty() {
+            documents.push(source.security("RequestAuthentication", &name, target.with("jwtRules", json!(rules))));
+            if !optional {
+                documents.push(source.security("AuthorizationPolicy", &name, target.needs_token()));
+            }
+        }
+    }
+    Ok(LegacyConversion { documents, notes })
+}
+
+/// Workloads that a policy is for, and their ports; all of the namespace and all ports where empty.
+#[derive(Default)]
+struct PolicyScope {
+    labels: Map<String, Value>,
+    ports: Vec<String>,
+}
+
+impl PolicyScope {
+    fn with(&self, name: &str, value: Value) -> Value {
+        let mut spec = Map::from_iter([(name.to_owned(), value)]);
+        if !self.labels.is_empty() {
+            spec.insert("selector".to_owned(), json!({"matchLabels": self.labels}));
+        }
+        spec.into()
+    }
+
+    fn peers(&self, mode: &str) -> Value {
+        let mode = json!({"mode": mode});
+        if self.ports.is_empty() {
+            return self.with("mtls", mode);
+        }
+        let by_port: Map<String, Value> = self.ports.iter().map(|port| (port.clone(), mode.clone())).collect();
+        self.with("portLevelMtls", by_port.into())
+    }
+
+    fn needs_token(&self) -> Value {
+        let mut rule = json!({"from": [{"source": {"notRequestPrincipals": ["*"]}}]});
+        if !self.ports.is_empty() {
+            rule["to"] = json!([{"operation": {"ports": self.ports}}]);
+        }
+        let mut spec = self.with("rules", json!([rule]));
+        spec["action"] = json!("DENY");
+        spec
+    }
+}
+
+fn targets(fields: &mut LegacyFields<'_>, notes: &mut Vec<String>) -> Result<Vec<PolicyScope>, LegacyError> {
+    let mut targets = Vec::new();
+    for mut item in fields.messages("targets")? {
+        let name = item.text("name")?;
+        let mut labels = service::labels(&mut item)?;
+        if labels.is_empty() {
+            if name.is_empty() {
+                return Err(LegacyError(format!("could not read {}: it is empty", item.path("name"))));
+            }
+            notes.push(format!(
+                "{} names a service, and policies choose workloads by labels today: taken as those with app: {name}",
+                item.path("name")
+            ));
+            labels.insert("app".to_owned(), json!(name));
+        }
+        let mut ports = Vec::new();
+        for mut port in item.messages("ports")? {
+            let path = port.path("number");
+            let number = port.value("number").and_then(Value::as_u64);
+            // Without its port the policy would hold for the whole workload.
+            let number =
+                number.ok_or_else(|| LegacyError(format!("could not convert {path}: ports go by number today")))?;
+            ports.push(number.to_string());
+            port.finish(notes);
+        }
+        item.finish(notes);
+        targets.push(PolicyScope { labels, ports });
+    }
+    Ok(if targets.is_empty() { vec![PolicyScope::default()] } else { targets })
+}
+
+/// A policy without peers asked for plain text.
+fn peer_mode(fields: &mut LegacyFields<'_>, notes: &mut Vec<String>) -> Result<&'static str, LegacyError> {
+    let optional = fields.flag("peerIsOptional")?;
+    let mut mode = "DISABLE";
+    // `- mtls:` is written without a value too, so the key alone counts.
+    for mut peer in fields.messages("peers")? {
+        if !peer.has("mtls") {
+            return Err(LegacyError(format!("could not convert {}: only mtls is read", peer.path("mtls"))));
+        }
+        mode = if optional { "PERMISSIVE" } else { "STRICT" };
+        if let Some(mut mtls) = peer.message("mtls")? {
+            let asked = (mtls.text("mode")?, mtls.flag("allowTls")?);
+            match asked {
+                ("PERMISSIVE", _) | (_, true) => mode = "PERMISSIVE",
+                ("" | "STRICT", false) => {}
+                _ => {
+                    return Err(LegacyError(format!(
+                        "could not read {}: expected STRICT or PERMISSIVE",
+                        mtls.path("mode")
+                    )));
+                }
+            }
+            mtls.finish(notes);
+        }
+        peer.finish(notes);
+    }
+    Ok(mode)
+}
+
+fn jwt_rules(fields: &mut LegacyFields<'_>, notes: &mut Vec<String>) -> Result<Vec<Value>, LegacyError> {
+    let mut rules = Vec::new();
+    for mut origin in fields.messages("origins")? {
+        let Some(mut jwt) = origin.message("jwt")? else {
+            return Err(LegacyError(format!("could not read {}: it is missing", origin.path("jwt"))));
+        };
+        let mut rule = Map::new();
+        for (old, new) in [
+            ("issuer", "issuer"),
+            ("audiences", "audiences"),
+            ("jwks", "jwks"),
+            ("jwksUri", "jwksUri"),
+            ("jwtParams", "fromParams"),
+        ] {
+            if let Some(value) = jwt.value(old) {
+                rule.insert(new.to_owned(), value.clone());
+            }
+        }
+        if let Some(Value::Array(headers)) = jwt.value("jwtHeaders") {
+            let headers: Vec<Value> = headers.iter().map(|name| json!({"name": name})).collect();
+            rule.insert("fromHeaders".to_owned(), headers.into());
+        }
+        if jwt.value("triggerRules").is_some() {
+            notes.push(format!("{} has no effect: every path needs a token", jwt.path("triggerRules")));
+        }
+        jwt.finish(notes);
+        origin.finish(notes);
+        rules.push(rule.into());
+    }
+    Ok(rules)
+}

@@ -1,0 +1,56 @@
+//! The conditions of RouteRules and IngressRules.
+
+use serde_json::{Map, Value, json};
+
+use super::super::LegacyError;
+use super::super::fields::LegacyFields;
+use super::service::ServiceRef;
+
+/// Header names that stood for parts of the request.
+const PARTS: &[&str] = &["uri", "scheme", "method", "authority"];
+
+/// Today's match of HTTP requests; empty where there is no condition.
+pub(super) fn http(mut fields: LegacyFields<'_>, notes: &mut Vec<String>) -> Result<Map<String, Value>, LegacyError> {
+    let mut condition = Map::new();
+    for layer in ["tcp", "udp"] {
+        if fields.value(layer).is_some() {
+            return Err(LegacyError(format!(
+                "could not convert {}: only HTTP conditions are read",
+                fields.path(layer)
+            )));
+        }
+    }
+    if let Some(source) = fields.message("source")? {
+        let path = fields.path("source");
+        condition.extend(callers(ServiceRef::read(source, notes)?, &path)?);
+    }
+    if let Some(mut request) = fields.message("request")? {
+        let mut headers = Map::new();
+        if let Some(Value::Object(wanted)) = request.value("headers") {
+            for (name, wanted) in wanted {
+                let into = if PARTS.contains(&name.as_str()) { &mut condition } else { &mut headers };
+                into.insert(name.clone(), wanted.clone());
+            }
+        }
+        if !headers.is_empty() {
+            condition.insert("headers".to_owned(), headers.into());
+        }
+        request.finish(notes);
+    }
+    fields.finish(notes);
+    Ok(condition)
+}
+
+/// Callers are known by labels and namespace today, and no longer by the service that they are of.
+fn callers(source: ServiceRef, path: &str) -> Result<Map<String, Value>, LegacyError> {
+    if source.labels.is_empty() {
+        return Err(LegacyError(format!(
+            "could not convert {path}: callers are chosen by labels today, and without any the rule would hold for all"
+        )));
+    }
+    let mut condition = Map::from_iter([("sourceLabels".to_owned(), source.labels.into())]);
+    if !source.namespace.is_empty() {
+        condition.insert("sourceNamespace".to_owned(), json!(source.namespace));
+    }
+    Ok(condition)
+}

@@ -1,0 +1,233 @@
+//! RouteRule: one route of a VirtualService, and a DestinationRule with the subsets that its labels stand for.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde_json::{Map, Value, json};
+
+use super::super::fields::LegacyFields;
+use super::super::{LegacyConversion, LegacyError, LegacyObject};
+use super::matches;
+use super::service::{self, ServiceRef};
+use crate::config::{Meta, Object, Spec};
+use crate::hashed::Hashed;
+use crate::names::Str;
+
+/// Notes a rule's precedence on its VirtualService until rules for one destination are joined.
+const PRECEDENCE: &str = "internal.istio.io/route-rule-precedence";
+
+pub(super) fn convert(source: &LegacyObject<'_>) -> Result<LegacyConversion, LegacyError> {
+    let mut notes = Vec::new();
+    let mut fields = LegacyFields::new("spec", source.spec);
+    let destination = service::required(&mut fields, "destination", &mut notes)?;
+    let precedence = fields.value("precedence").and_then(Value::as_i64).unwrap_or_default();
+    let mut named = Vec::new();
+    let mut route = Map::new();
+    if let Some(condition) = fields.message("match")? {
+        let condition = matches::http(condition, &mut notes)?;
+        if !condition.is_empty() {
+            route.insert("match".to_owned(), json!([condition]));
+        }
+    }
+    action(&mut fields, &destination, &mut route, &mut named, &mut notes)?;
+    treatment(&mut fields, &mut route, &mut named, &mut notes)?;
+    // Envoy lets every route be upgraded today.
+    fields.flag("websocketUpgrade")?;
+    fields.finish(&mut notes);
+    let spec = json!({"hosts": [destination.host], "http": [route]});
+    let mut documents = vec![noted(source.networking("VirtualService", source.name, spec), precedence)];
+    documents.extend(subsets(source, &named));
+    Ok(LegacyConversion { documents, notes })
+}
+
+/// The document with the rule's precedence noted on it.
+fn noted(mut document: Value, precedence: i64) -> Value {
+    let annotations = &mut document["metadata"]["annotations"];
+    if !annotations.is_object() {
+        *annotations = json!({});
+    }
+    annotations[PRECEDENCE] = json!(precedence.to_string());
+    document
+}
+
+/// The document without what is only noted on it for `join`.
+pub(in crate::config::legacy) fn shown(document: &Value) -> Value {
+    let mut document = document.clone();
+    if let Some(metadata) = document["metadata"].as_object_mut() {
+        let left = metadata.get_mut("annotations").and_then(Value::as_object_mut).map(|annotations| {
+            annotations.remove(PRECEDENCE);
+            annotations.len()
+        });
+        if left == Some(0) {
+            metadata.remove("annotations");
+        }
+    }
+    document
+}
+
+/// Where requests go: to weighted destinations, or elsewhere by a redirect.
+fn action(
+    fields: &mut LegacyFields<'_>,
+    whole: &ServiceRef,
+    route: &mut Map<String, Value>,
+    named: &mut Vec<ServiceRef>,
+    notes: &mut Vec<String>,
+) -> Result<(), LegacyError> {
+    if let Some(redirect) = fields.value("redirect") {
+        route.insert("redirect".to_owned(), redirect.clone());
+        return Ok(());
+    }
+    let mut weighted = Vec::new();
+    for mut item in fields.messages("route")? {
+        let given = item.message("destination")?.map(|d| ServiceRef::read(d, notes)).transpose()?;
+        let mut target = given.unwrap_or_else(|| ServiceRef { labels: Map::new(), ..whole.clone() });
+        target.labels.extend(service::labels(&mut item)?);
+        let weight = item.value("weight").cloned();
+        let mut entry = json!({"destination": target.destination()});
+        if let Some(weight) = weight.filter(|weight| *weight != json!(0)) {
+            entry["weight"] = weight;
+        }
+        weighted.push(entry);
+        named.push(target);
+        item.finish(notes);
+    }
+    if weighted.is_empty() {
+        weighted.push(json!({"destination": whole.destination()}));
+        named.push(whole.clone());
+    }
+    route.insert("route".to_owned(), weighted.into());
+    Ok(())
+}
+
+/// What is done to requests on their way.
+fn treatment(
+    fields: &mut LegacyFields<'_>,
+    route: &mut Map<String, Value>,
+    named: &mut Vec<ServiceRef>,
+    notes: &mut Vec<String>,
+) -> Result<(), LegacyError> {
+    let mut put = |name: &str, value: Option<Value>| value.and_then(|value| route.insert(name.to_owned(), value));
+    put("rewrite", fields.value("rewrite").cloned());
+    put("timeout", simple(fields, "httpReqTimeout", "simpleTimeout", notes, |f| f.value("timeout").cloned())?);
+    put("retries", simple(fields, "httpReqRetries", "simpleRetry", notes, retries)?);
+    if let Some(mirror) = fields.message("mirror")? {
+        let mirror = ServiceRef::read(mirror, notes)?;
+        put("mirror", Some(mirror.destination()));
+        named.push(mirror);
+    }
+    if let Some(fault) = fields.message("httpFault")? {
+        put("fault", Some(faults(fault, notes)?));
+    }
+    if let Some(Value::Object(cors)) = fields.value("corsPolicy") {
+        put("corsPolicy", Some(cors_policy(cors.clone())));
+    }
+    put("headers", fields.value("appendHeaders").map(|added| json!({"request": {"add": added}})));
+    Ok(())
+}
+
+/// Settings that were either simple or custom; only simple ones could ever be used.
+fn simple(
+    fields: &mut LegacyFields<'_>,
+    name: &'static str,
+    inner: &'static str,
+    notes: &mut Vec<String>,
+    read: impl Fn(&mut LegacyFields<'_>) -> Option<Value>,
+) -> Result<Option<Value>, LegacyError> {
+    let Some(mut outer) = fields.message(name)? else { return Ok(None) };
+    let mut found = None;
+    if let Some(mut settings) = outer.message(inner)? {
+        found = read(&mut settings);
+        settings.finish(notes);
+    }
+    outer.finish(notes);
+    Ok(found)
+}
+
+fn retries(fields: &mut LegacyFields<'_>) -> Option<Value> {
+    let mut retries = json!({"attempts": fields.value("attempts")?});
+    if let Some(timeout) = fields.value("perTryTimeout") {
+        retries["perTryTimeout"] = timeout.clone();
+    }
+    Some(retries)
+}
+
+fn faults(mut fields: LegacyFields<'_>, notes: &mut Vec<String>) -> Result<Value, LegacyError> {
+    let mut faults = Map::new();
+    for (name, effect) in [("delay", "fixedDelay"), ("abort", "httpStatus")] {
+        let Some(mut fault) = fields.message(name)? else { continue };
+        let mut converted = Map::new();
+        if let Some(share) = fault.value("percent") {
+            converted.insert("percentage".to_owned(), json!({"value": share}));
+        }
+        if let Some(value) = fault.value(effect) {
+            converted.insert(effect.to_owned(), value.clone());
+        }
+        fault.finish(notes);
+        faults.insert(name.to_owned(), converted.into());
+    }
+    fields.finish(notes);
+    Ok(faults.into())
+}
+
+fn cors_policy(mut cors: Map<String, Value>) -> Value {
+    if let Some(Value::Array(origins)) = cors.remove("allowOrigin") {
+        let matcher = |origin: Value| if origin == "*" { json!({"regex": ".*"}) } else { json!({"exact": origin}) };
+        cors.insert("allowOrigins".to_owned(), origins.into_iter().map(matcher).collect());
+    }
+    cors.into()
+}
+
+/// A DestinationRule for each host whose subsets the rule uses.
+fn subsets(source: &LegacyObject<'_>, named: &[ServiceRef]) -> Vec<Value> {
+    let mut by_host: BTreeMap<&str, BTreeMap<String, Value>> = BTreeMap::new();
+    for service in named {
+        if let Some(subset) = service.subset() {
+            let entry = json!({"name": subset, "labels": service.labels});
+            by_host.entry(&service.host).or_default().insert(subset, entry);
+        }
+    }
+    let rules = by_host.into_iter().enumerate().map(|(index, (host, subsets))| {
+        let name = if index == 0 { source.name.to_owned() } else { format!("{}-{}", source.name, index + 1) };
+        let subsets: Vec<Value> = subsets.into_values().collect();
+        source.networking("DestinationRule", &name, json!({"host": host, "subsets": subsets}))
+    });
+    rules.collect()
+}
+
+/// Joins the VirtualServices that RouteRules of one text gave for the same destination: of several
+/// only one would hold. The highest precedence comes first, then names decide, as in 0.8.
+pub(crate) fn join(objects: &mut Vec<Object>) {
+    let mut rules: BTreeMap<(Str, Vec<String>), Vec<usize>> = BTreeMap::new();
+    for (index, object) in objects.iter().enumerate() {
+        if let (Some(_), Spec::VirtualService(spec)) = (precedence(&object.meta), &object.spec) {
+            rules.entry((object.meta.namespace.text().clone(), spec.hosts.clone())).or_default().push(index);
+        }
+    }
+    let mut joined_into_others = Vec::new();
+    for mut group in rules.into_values() {
+        group.sort_by_key(|i| (std::cmp::Reverse(precedence(&objects[*i].meta)), objects[*i].meta.name.clone()));
+        let routes = group.iter().flat_map(|i| match &objects[*i].spec {
+            Spec::VirtualService(spec) => spec.http.clone(),
+            _ => Vec::new(),
+        });
+        let routes: Vec<_> = routes.collect();
+        let first = &mut objects[group[0]];
+        if let Spec::VirtualService(spec) = &first.spec {
+            let whole = api::istio::networking::v1alpha3::VirtualService { http: routes, ..(**spec).clone() };
+            first.spec = Spec::VirtualService(Hashed::from_message(whole));
+        }
+        let mut meta = Meta::clone(&first.meta);
+        meta.annotations.remove(PRECEDENCE);
+        first.meta = Arc::new(meta);
+        joined_into_others.extend(group.into_iter().skip(1));
+    }
+    let mut index = 0;
+    objects.retain(|_| {
+        index += 1;
+        !joined_into_others.contains(&(index - 1))
+    });
+}
+
+fn precedence(meta: &Meta) -> Option<i64> {
+    meta.annotations.get(PRECEDENCE)?.parse().ok()
+}

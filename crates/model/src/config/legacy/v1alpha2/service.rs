@@ -1,0 +1,76 @@
+//! How old objects name a service: by parts, or by its whole name, with labels that choose some of its workloads.
+
+use serde_json::{Map, Value, json};
+
+use super::super::LegacyError;
+use super::super::fields::LegacyFields;
+
+/// The domain of services that are named by namespace; 0.8 knew no other without being told.
+const DOMAIN: &str = "svc.cluster.local";
+
+/// A service, or the workloads of one that have some labels.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct ServiceRef {
+    pub(super) host: String,
+    pub(super) namespace: String,
+    pub(super) labels: Map<String, Value>,
+}
+
+impl ServiceRef {
+    /// Reads an `IstioService`. A host without dots is of the object's own namespace, as today.
+    pub(super) fn read(mut fields: LegacyFields<'_>, notes: &mut Vec<String>) -> Result<ServiceRef, LegacyError> {
+        let (name, namespace) = (fields.text("name")?, fields.text("namespace")?);
+        let (domain, service) = (fields.text("domain")?, fields.text("service")?);
+        let host = match (service, namespace, domain) {
+            ("", "", "") => name.to_owned(),
+            ("", namespace, "") => format!("{name}.{namespace}.{DOMAIN}"),
+            ("", "", domain) => format!("{name}.{domain}"),
+            ("", namespace, domain) => format!("{name}.{namespace}.{domain}"),
+            (service, _, _) => service.to_owned(),
+        };
+        let labels = labels(&mut fields)?;
+        fields.finish(notes);
+        Ok(ServiceRef { host, namespace: namespace.to_owned(), labels })
+    }
+
+    /// Today's destination: host and subset.
+    pub(super) fn destination(&self) -> Value {
+        match self.subset() {
+            Some(subset) => json!({"host": self.host, "subset": subset}),
+            None => json!({"host": self.host}),
+        }
+    }
+
+    /// The subset that stands for the labels, the same for equal labels.
+    pub(super) fn subset(&self) -> Option<String> {
+        if self.labels.is_empty() {
+            return None;
+        }
+        let mut pairs: Vec<_> = self.labels.iter().collect();
+        pairs.sort_by_key(|(key, _)| *key);
+        let parts: Vec<String> =
+            pairs.iter().map(|(key, value)| format!("{key}-{}", value.as_str().unwrap_or_default())).collect();
+        let plain = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' };
+        Some(parts.join("-").chars().map(plain).collect::<String>().trim_matches('-').to_owned())
+    }
+}
+
+/// The `labels` of a message.
+pub(super) fn labels(fields: &mut LegacyFields<'_>) -> Result<Map<String, Value>, LegacyError> {
+    match fields.value("labels") {
+        None => Ok(Map::new()),
+        Some(Value::Object(labels)) if labels.values().all(Value::is_string) => Ok(labels.clone()),
+        Some(_) => Err(LegacyError(format!("could not read {}: expected texts by name", fields.path("labels")))),
+    }
+}
+
+/// The service that an object is for.
+pub(super) fn required(
+    fields: &mut LegacyFields<'_>,
+    name: &'static str,
+    notes: &mut Vec<String>,
+) -> Result<ServiceRef, LegacyError> {
+    let named = fields.message(name)?.map(|found| ServiceRef::read(found, notes)).transpose()?;
+    let named = named.filter(|named| !named.host.is_empty());
+    named.ok_or_else(|| LegacyError(format!("could not read {}: it names no service", fields.path(name))))
+}

@@ -1,0 +1,128 @@
+//! What the mesh needs from outside by name: the single arrow that points from the model back to sources.
+//! Only names leave; what was found comes in as a `Change` like everything else.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use api::istio::security::v1beta1::{JwtRule, RequestAuthentication};
+
+use crate::config::{Config, Key, Kind};
+use crate::credential_refs::CredentialRefs;
+use crate::names::Str;
+
+/// How long a fetch may take where the rule does not say, as in upstream.
+const KEY_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Everything that somebody must fetch.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FetchRequests {
+    pub keys: BTreeMap<KeySource, KeyRequest>,
+    /// Secrets and ConfigMaps whose content is of use.
+    pub credentials: CredentialRefs,
+}
+
+/// Where the keys of an issuer of tokens are found.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum KeySource {
+    /// At this address.
+    Uri(Str),
+    /// At the address that this issuer's OpenID configuration names.
+    Issuer(Str),
+}
+
+/// Who wants a key set, and how long getting it may take.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct KeyRequest {
+    pub timeout: Duration,
+    pub by: BTreeSet<Key>,
+}
+
+/// Key sets that were found, by where.
+pub type KeySets = BTreeMap<KeySource, Str>;
+
+impl FetchRequests {
+    /// What these policies need, beside these credentials.
+    pub fn of(policies: &[Config<RequestAuthentication>], credentials: CredentialRefs) -> FetchRequests {
+        let mut wanted = FetchRequests { credentials, ..FetchRequests::default() };
+        for policy in policies {
+            let kind = Kind::RequestAuthentication;
+            let key = Key { kind, namespace: policy.meta.namespace.clone(), name: policy.meta.name.clone() };
+            for rule in &policy.spec.jwt_rules {
+                let Some(source) = KeySource::of(rule) else { continue };
+                let wish = wanted.keys.entry(source).or_default();
+                wish.timeout = wish.timeout.max(timeout(rule));
+                wish.by.insert(key.clone());
+            }
+        }
+        wanted
+    }
+}
+
+impl KeySource {
+    /// Where a rule's keys are; `None` where it holds them itself or names no place at all.
+    pub fn of(rule: &JwtRule) -> Option<KeySource> {
+        if !rule.jwks.is_empty() {
+            return None;
+        }
+        match (rule.jwks_uri.as_str(), rule.issuer.as_str()) {
+            ("", "") => None,
+            ("", issuer) => Some(KeySource::Issuer(issuer.into())),
+            (uri, _) => Some(KeySource::Uri(uri.into())),
+        }
+    }
+}
+
+impl std::fmt::Display for KeySource {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            KeySource::Uri(uri) => f.write_str(uri),
+            KeySource::Issuer(issuer) => write!(f, "issuer {issuer}"),
+        }
+    }
+}
+
+fn timeout(rule: &JwtRule) -> Duration {
+    let told = rule.timeout.and_then(|told| Duration::try_from(told).ok());
+    told.filter(|told| !told.is_zero()).unwrap_or(KEY_TIMEOUT)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use api::istio::security::v1beta1::{JwtRule, RequestAuthentication};
+
+    use super::{FetchRequests, KeySource};
+    use crate::config::{Config, Meta};
+    use crate::credential_refs::CredentialRefs;
+    use crate::hashed::Hashed;
+
+    fn policy(name: &str, rules: Vec<JwtRule>) -> Config<RequestAuthentication> {
+        let meta = Meta { name: name.into(), namespace: "shop".into(), ..Meta::default() };
+        let spec = RequestAuthentication { jwt_rules: rules, ..RequestAuthentication::default() };
+        Config { meta: meta.into(), spec: Hashed::from_message(spec) }
+    }
+
+    #[test]
+    fn only_rules_without_keys_of_their_own_want_some() {
+        let rule = |issuer: &str, uri: &str, jwks: &str| JwtRule {
+            issuer: issuer.into(),
+            jwks_uri: uri.into(),
+            jwks: jwks.into(),
+            ..JwtRule::default()
+        };
+        let slow = JwtRule {
+            timeout: Some(prost_types::Duration { seconds: 9, nanos: 0 }),
+            ..rule("b", "https://b.example/keys", "")
+        };
+        let policies = [
+            policy("one", vec![rule("a", "", "{}"), rule("b", "https://b.example/keys", ""), rule("", "", "")]),
+            policy("two", vec![slow, rule("https://c.example", "", "")]),
+        ];
+        let wanted = FetchRequests::of(&policies, CredentialRefs::default());
+        let keys: Vec<String> = wanted.keys.keys().map(KeySource::to_string).collect();
+        assert_eq!(keys, ["https://b.example/keys", "issuer https://c.example"]);
+        let shared = &wanted.keys[&KeySource::Uri("https://b.example/keys".into())];
+        assert_eq!((shared.timeout, shared.by.len()), (Duration::from_secs(9), 2));
+    }
+}

@@ -1,0 +1,108 @@
+//! Which gateways are ours: classes by the controller that they name.
+
+use serde_json::json;
+
+use super::Output;
+use super::conditions::StatusConditions;
+use super::tracked::{TrackedSnapshot, all};
+use crate::config::gateway_api::Gateway;
+use crate::config::{Key, Kind, Meta, Spec};
+use crate::labels::Labels;
+use crate::names::Namespace;
+
+const UNMANAGED: &str = "istio.io/unmanaged-gateway";
+/// The controller of waypoints.
+const MESH_CONTROLLER: &str = "istio.io/mesh-controller";
+const USE_WAYPOINT: &str = "istio.io/use-waypoint";
+const USE_WAYPOINT_NAMESPACE: &str = "istio.io/use-waypoint-namespace";
+const REMOTE_CLASS: &str = "istio-remote";
+
+/// What we do for a class.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ClassSupport {
+    /// Routes and listeners.
+    Served,
+    /// Nothing: the gateway stands in another cluster, and only its address counts.
+    Remote,
+}
+
+/// The class of a gateway; `None` if it is another controller's. Our own classes need no object.
+pub(super) fn of(snapshot: &TrackedSnapshot<'_>, name: &str) -> Option<ClassSupport> {
+    let key = Key { kind: Kind::GatewayClass, namespace: Namespace::default(), name: name.into() };
+    let written = snapshot.objects().get(&key).and_then(|object| match &object.spec {
+        Spec::GatewayClass(class) => by_controller(snapshot, &class.controller_name),
+        _ => None,
+    });
+    written.or_else(|| match name {
+        REMOTE_CLASS => Some(ClassSupport::Remote),
+        name if *name == *snapshot.settings().knobs.gateway_class => Some(ClassSupport::Served),
+        _ => None,
+    })
+}
+
+fn by_controller(snapshot: &TrackedSnapshot<'_>, controller: &str) -> Option<ClassSupport> {
+    match controller {
+        UNMANAGED => Some(ClassSupport::Remote),
+        controller if *controller == *snapshot.settings().knobs.gateway_controller => Some(ClassSupport::Served),
+        _ => None,
+    }
+}
+
+/// Whether the waypoint that a Service or ServiceEntry uses, by its label or its namespace's, is another controller's.
+/// Routes for it are that controller's too.
+pub(super) fn has_foreign_waypoint(snapshot: &TrackedSnapshot<'_>, namespace: &str, labels: &Labels) -> bool {
+    let labels = match labels.get(USE_WAYPOINT) {
+        Some(_) => labels,
+        None => match snapshot.namespace_labels(namespace) {
+            Some(labels) => labels,
+            None => return false,
+        },
+    };
+    let name = labels.get(USE_WAYPOINT).map(|name| &**name).unwrap_or_default();
+    if name.is_empty() || name.eq_ignore_ascii_case("none") {
+        return false;
+    }
+    let place = labels.get(USE_WAYPOINT_NAMESPACE).map(|place| &**place).filter(|place| !place.is_empty());
+    let key = Key { kind: Kind::KubernetesGateway, namespace: place.unwrap_or(namespace).into(), name: name.into() };
+    let Some(Spec::KubernetesGateway(waypoint)) = snapshot.objects().get(&key).map(|object| &object.spec) else {
+        return false;
+    };
+    let class = waypoint.gateway_class_name.as_str();
+    let key = Key { kind: Kind::GatewayClass, namespace: Namespace::default(), name: class.into() };
+    match snapshot.objects().get(&key).map(|object| &object.spec) {
+        Some(Spec::GatewayClass(class)) => {
+            class.controller_name != MESH_CONTROLLER
+                && *class.controller_name != *snapshot.settings().knobs.gateway_controller
+        }
+        _ => false,
+    }
+}
+
+/// States that classes of our controllers are served.
+pub(super) fn convert(snapshot: &TrackedSnapshot<'_>, out: &mut Output) {
+    for class in all!(snapshot, GatewayClass) {
+        if by_controller(snapshot, &class.spec.controller_name).is_some() {
+            let mut conditions = StatusConditions::default();
+            conditions.hold("Accepted", "Accepted", "Handled by Istio controller");
+            let status = json!({"conditions": conditions.json(class.meta.generation)});
+            out.status(Kind::GatewayClass, &class.meta, status);
+        }
+    }
+}
+
+/// Whether the gateway's Service is ours to name, and not one that its addresses name.
+pub(super) fn is_managed(snapshot: &TrackedSnapshot<'_>, gateway: &Gateway) -> bool {
+    if !snapshot.settings().knobs.manual_gateways {
+        return true;
+    }
+    match gateway.addresses.as_slice() {
+        [] => true,
+        [only] => only.kind == "IPAddress",
+        _ => false,
+    }
+}
+
+/// The name of the Service, Deployment and account of a managed gateway.
+pub(super) fn default_name(meta: &Meta, gateway: &Gateway) -> String {
+    format!("{}-{}", meta.name, gateway.gateway_class_name)
+}

@@ -1,0 +1,85 @@
+//! Listeners of one gateway that cannot stand side by side; the first in order of precedence wins.
+
+use std::collections::BTreeMap;
+
+use crate::config::gateway_api::{Gateway, Listener, ListenerSet};
+use crate::config::{Config, Kind, Meta};
+use crate::names::{Namespace, Str};
+
+/// Whose listener: a Gateway's or a ListenerSet's.
+type OwnerKey = (Kind, Namespace, Str);
+
+/// Listeners that lose, with the reason, by owner and name.
+#[derive(Debug, Default)]
+pub(super) struct ListenerConflicts(BTreeMap<(OwnerKey, String), &'static str>);
+
+impl ListenerConflicts {
+    /// The conflicts of a gateway and the ListenerSets that it admits.
+    pub(super) fn new(gateway: &Config<Gateway>, sets: &[&Config<ListenerSet>]) -> ListenerConflicts {
+        let mut sets = sets.to_vec();
+        sets.sort_by_key(|set| (set.meta.created, format!("{}/{}", set.meta.namespace, set.meta.name)));
+        let own = gateway.spec.listeners.iter().map(|l| (owner(Kind::KubernetesGateway, &gateway.meta), l.clone()));
+        let added = sets.iter().flat_map(|set| {
+            let with_port = |l: &Listener| Listener { port: port_of(l).unwrap_or(l.port), ..l.clone() };
+            set.spec.listeners.iter().map(move |l| (owner(Kind::ListenerSet, &set.meta), with_port(l)))
+        });
+        let mut accepted: Vec<Listener> = Vec::new();
+        let mut lost = BTreeMap::new();
+        for (owner, listener) in own.chain(added) {
+            match accepted.iter().find(|prior| !distinct(&listener, prior)) {
+                Some(prior) => {
+                    lost.insert((owner, listener.name.clone()), reason(&listener, prior));
+                }
+                None => accepted.push(listener),
+            }
+        }
+        ListenerConflicts(lost)
+    }
+
+    /// Why this listener of this owner loses, if it does.
+    pub(super) fn of(&self, kind: Kind, meta: &Meta, listener: &str) -> Option<&'static str> {
+        self.0.get(&(owner(kind, meta), listener.to_owned())).copied()
+    }
+}
+
+/// The port of a listener; a ListenerSet may leave it to the protocol.
+pub(super) fn port_of(listener: &Listener) -> Result<u16, String> {
+    match (listener.port, listener.protocol.as_str()) {
+        (0, "HTTP") => Ok(80),
+        (0, "HTTPS") => Ok(443),
+        (0, protocol) => Err(format!("protocol {protocol} requires a port to be set")),
+        (port, _) => Ok(port),
+    }
+}
+
+fn owner(kind: Kind, meta: &Meta) -> OwnerKey {
+    (kind, meta.namespace.clone(), meta.name.clone())
+}
+
+fn is_stream(listener: &Listener) -> bool {
+    matches!(listener.protocol.as_str(), "TCP" | "UDP")
+}
+
+fn has_hosts(listener: &Listener) -> bool {
+    matches!(listener.protocol.as_str(), "HTTP" | "HTTPS" | "TLS")
+}
+
+fn host(listener: &Listener) -> &str {
+    listener.hostname.as_deref().filter(|h| !h.is_empty()).unwrap_or("*")
+}
+
+fn distinct(a: &Listener, b: &Listener) -> bool {
+    if a.port != b.port {
+        return true;
+    }
+    match (is_stream(a) || has_hosts(a), is_stream(b) || has_hosts(b)) {
+        (true, true) if has_hosts(a) && has_hosts(b) => host(a) != host(b),
+        (true, true) => false,
+        _ => a.protocol != b.protocol,
+    }
+}
+
+fn reason(a: &Listener, b: &Listener) -> &'static str {
+    let streams = is_stream(a) && is_stream(b);
+    if streams || a.protocol != b.protocol { "ProtocolConflict" } else { "HostnameConflict" }
+}

@@ -1,0 +1,443 @@
+//! ServiceEntry and WorkloadEntry as a registry: entries become services, workloads become endpoints.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use api::istio::networking::v1alpha3::service_entry::{Location, Resolution as EntryResolution};
+use api::istio::networking::v1alpha3::{ServiceEntry, ServicePort, WorkloadEntry};
+
+use super::auto_address::entries::AutoAddresses;
+use super::{Delta, Snapshot};
+use crate::config::{Key, Kind, Meta, Object, Spec};
+use crate::endpoint::{Endpoint, Locality, TlsMode};
+use crate::labels::{Labels, selects};
+use crate::names::{Namespace, NetworkId, ServiceKey, Str};
+use crate::port::{Port, Protocol};
+use crate::service::{ExportTo, Registry, Resolution, Service, TrafficDistribution, UNSPECIFIED};
+use crate::settings::Settings;
+use crate::workload::Transport;
+
+const TLS_MODE_LABEL: &str = "security.istio.io/tlsMode";
+const LOCALITY_LABEL: &str = "istio-locality";
+const UNIX_PREFIX: &str = "unix://";
+const HEALTH_CHECKS: &str = "proxy.istio.io/health-checks-enabled";
+
+/// Brings services and endpoints up to date with the entries that changed.
+/// Gives whether addresses were given or taken.
+pub(super) fn join(snapshot: &mut Snapshot, delta: &mut Delta) -> bool {
+    let entries = affected_entries(snapshot, delta);
+    if entries.is_empty() {
+        return false;
+    }
+    let reallocated = allocate(snapshot, &entries);
+    let mut changed = Vec::new();
+    for key in entries {
+        let told = snapshot.objects.get(&key).and_then(OpenedEntry::of);
+        let services = told.as_ref().map(|told| services_of(told, &snapshot.auto_addresses)).unwrap_or_default();
+        replace_endpoints(snapshot, &key, told.as_ref(), &services, delta);
+        let before = snapshot.services.of_entry(&key);
+        if before.is_none_or(|known| **known != *services) {
+            let known = before.iter().flat_map(|list| list.iter());
+            delta.services.extend(known.chain(services.iter()).map(|s| s.key()));
+            changed.push((key, services));
+        }
+    }
+    if !changed.is_empty() {
+        Arc::make_mut(&mut snapshot.services).replace_entries(changed);
+    }
+    reallocated
+}
+
+/// Settles the addresses of hosts that have none.
+fn allocate(snapshot: &mut Snapshot, entries: &BTreeSet<Key>) -> bool {
+    let keeps_status = |key: &Key| snapshot.objects.get(key).is_some_and(|object| object.meta.keeps_status);
+    let concerns = |key: &Key| snapshot.auto_addresses.has(key) || keeps_status(key);
+    if !snapshot.settings.knobs.ip_auto_allocate || !entries.iter().any(concerns) {
+        return false;
+    }
+    let told: Vec<(&Key, Option<OpenedEntry>)> =
+        entries.iter().map(|key| (key, snapshot.objects.get(key).and_then(OpenedEntry::of))).collect();
+    let entries: Vec<_> =
+        told.iter().map(|(key, told)| ((*key).clone(), told.as_ref().map(|t| (&*t.meta, &t.spec)))).collect();
+    Arc::make_mut(&mut snapshot.auto_addresses).settle(&entries)
+}
+
+/// Entries that changed themselves, or whose selector may see a workload that changed.
+fn affected_entries(snapshot: &Snapshot, delta: &Delta) -> BTreeSet<Key> {
+    if delta.settings {
+        return snapshot.objects.of(Kind::ServiceEntry).map(Object::key).collect();
+    }
+    let mut found: BTreeSet<Key> = delta.objects.iter().filter(|k| k.kind == Kind::ServiceEntry).cloned().collect();
+    let entries = delta.objects.iter().filter(|k| k.kind == Kind::WorkloadEntry).map(|k| &k.namespace);
+    let namespaces: BTreeSet<&Namespace> = entries.chain(delta.workloads.iter().map(|k| &k.namespace)).collect();
+    for namespace in namespaces {
+        let selecting = snapshot.objects.of_namespace(Kind::ServiceEntry, namespace);
+        let selects = |o: &&Object| OpenedEntry::of(o).is_some_and(|told| told.spec.workload_selector.is_some());
+        found.extend(selecting.filter(selects).map(Object::key));
+    }
+    found
+}
+
+/// A ServiceEntry while it is read.
+struct OpenedEntry {
+    meta: Arc<Meta>,
+    spec: ServiceEntry,
+}
+
+impl OpenedEntry {
+    fn of(object: &Object) -> Option<OpenedEntry> {
+        match &object.spec {
+            Spec::ServiceEntry(spec) => Some(OpenedEntry { meta: object.meta.clone(), spec: spec.open() }),
+            _ => None,
+        }
+    }
+}
+
+/// One service per host and address.
+fn services_of(told: &OpenedEntry, allocated: &AutoAddresses) -> Vec<Arc<Service>> {
+    let OpenedEntry { meta, spec } = told;
+    let resolution = match spec.resolution() {
+        EntryResolution::None => Resolution::Passthrough,
+        EntryResolution::Static => Resolution::ClientSide,
+        EntryResolution::Dns => Resolution::Dns,
+        EntryResolution::DnsRoundRobin => Resolution::DnsRoundRobin,
+        EntryResolution::DynamicDns => Resolution::DynamicDns,
+    };
+    let addresses = addresses_of(spec);
+    let passthrough = |p: &&ServicePort| resolution == Resolution::Passthrough && p.target_port != 0;
+    let template = Service {
+        hostname: Default::default(),
+        namespace: meta.namespace.clone(),
+        name: "".into(),
+        object_name: meta.name.clone(),
+        registry: Registry::External,
+        ports: spec.ports.iter().map(port_of).collect(),
+        resolution,
+        mesh_external: spec.location() == Location::MeshExternal,
+        address: UNSPECIFIED.into(),
+        cluster_addresses: Vec::new(),
+        auto_ipv4: None,
+        auto_ipv6: None,
+        export_to: ExportTo::parse(&spec.export_to),
+        labels: meta.labels.clone(),
+        selector: spec.workload_selector.as_ref().map(|s| Labels::from(&s.labels)).unwrap_or_default(),
+        service_accounts: spec.subject_alt_names.iter().map(|s| s.as_str().into()).collect(),
+        passthrough_ports: spec
+            .ports
+            .iter()
+            .filter(passthrough)
+            .map(|p| (p.number as u16, p.target_port as u16))
+            .collect(),
+        traffic_distribution: distribution_of(meta),
+        created: meta.created,
+        aliases: Vec::new(),
+        kubernetes: None,
+    };
+    let key = Key { kind: Kind::ServiceEntry, namespace: meta.namespace.clone(), name: meta.name.clone() };
+    let of_host = |host: &String| {
+        let template = &template;
+        let host = Str::from(host.as_str());
+        let (auto_ipv4, auto_ipv6) = allocated.of(&key, &host);
+        addresses.iter().map(move |address| {
+            Arc::new(Service {
+                hostname: crate::names::Hostname::new(host.clone()),
+                name: host.clone(),
+                address: address.clone(),
+                auto_ipv4: auto_ipv4.clone(),
+                auto_ipv6: auto_ipv6.clone(),
+                ..template.clone()
+            })
+        })
+    };
+    spec.hosts.iter().flat_map(of_host).collect()
+}
+
+/// The entry's addresses, single-address blocks written as plain addresses. Text that is neither is left out.
+fn addresses_of(spec: &ServiceEntry) -> Vec<Str> {
+    if spec.addresses.is_empty() {
+        return vec![UNSPECIFIED.into()];
+    }
+    let parsed = |text: &String| {
+        if text.parse::<IpAddr>().is_ok() {
+            return Some(Str::from(text.as_str()));
+        }
+        let block: ipnet::IpNet = text.parse().ok()?;
+        Some(if block.prefix_len() == block.max_prefix_len() {
+            block.addr().to_string().into()
+        } else {
+            text.as_str().into()
+        })
+    };
+    spec.addresses.iter().filter_map(parsed).collect()
+}
+
+fn port_of(port: &ServicePort) -> Port {
+    Port { name: port.name.as_str().into(), number: port.number as u16, protocol: Protocol::parse(&port.protocol) }
+}
+
+fn distribution_of(meta: &Meta) -> TrafficDistribution {
+    match meta.annotations.get("networking.istio.io/traffic-distribution").map(|v| &**v) {
+        Some("PreferClose" | "PreferSameZone") => TrafficDistribution::PreferSameZone,
+        Some("PreferSameNode") => TrafficDistribution::PreferSameNode,
+        _ => TrafficDistribution::Any,
+    }
+}
+
+/// Replaces the endpoints that this entry gives to each of its hosts.
+fn replace_endpoints(
+    snapshot: &mut Snapshot,
+    key: &Key,
+    told: Option<&OpenedEntry>,
+    services: &[Arc<Service>],
+    delta: &mut Delta,
+) {
+    let shard = Str::from(format!("ServiceEntry {}/{}", key.namespace, key.name));
+    let mut by_host: BTreeMap<ServiceKey, Vec<Endpoint>> = BTreeMap::new();
+    for known in snapshot.services.of_entry(key).into_iter().flat_map(|list| list.iter()) {
+        by_host.insert(known.key(), Vec::new());
+    }
+    for service in services {
+        if let Some(told) = told {
+            // Every address of a host is a service of its own, and lists the endpoints again.
+            by_host.entry(service.key()).or_default().extend(endpoints_of(snapshot, told, service));
+        }
+    }
+    for (service, list) in by_host {
+        if Arc::make_mut(&mut snapshot.endpoints).replace(&service, &shard, list) {
+            delta.endpoints.insert(service);
+        }
+    }
+}
+
+fn endpoints_of(snapshot: &Snapshot, told: &OpenedEntry, service: &Service) -> Vec<Endpoint> {
+    let mut list = told_endpoints(snapshot, told, service);
+    // Endpoints of one service are alike but for the address: equal parts of neighbours are kept once.
+    for i in 1..list.len() {
+        let (before, rest) = list.split_at_mut(i);
+        if let (Some(known), Some(next)) = (before.last(), rest.first_mut()) {
+            share(known, next);
+        }
+    }
+    list
+}
+
+fn share(known: &Endpoint, next: &mut Endpoint) {
+    fn same<T: Clone + PartialEq>(known: &T, next: &mut T) {
+        if known == next {
+            *next = known.clone();
+        }
+    }
+    same(&known.service_port, &mut next.service_port);
+    same(&known.labels, &mut next.labels);
+    same(&known.locality, &mut next.locality);
+    same(&known.network, &mut next.network);
+    same(&known.cluster, &mut next.cluster);
+    same(&known.service_account, &mut next.service_account);
+    same(&known.namespace, &mut next.namespace);
+    same(&known.workload_name, &mut next.workload_name);
+    same(&known.node_name, &mut next.node_name);
+    same(&known.host_name, &mut next.host_name);
+    same(&known.sub_domain, &mut next.sub_domain);
+}
+
+fn told_endpoints(snapshot: &Snapshot, told: &OpenedEntry, service: &Service) -> Vec<Endpoint> {
+    let OpenedEntry { meta, spec } = told;
+    let settings = &*snapshot.settings;
+    if let Some(selector) = &spec.workload_selector {
+        let workloads = snapshot.objects.of_namespace(Kind::WorkloadEntry, &meta.namespace);
+        let selected = workloads.filter_map(|w| Some((w, labelled(w)?))).filter(|(w, workload)| {
+            let chosen = selector.labels.iter().all(|(key, value)| workload.labels.get(key) == Some(value));
+            // Only Envoy itself can resolve a name, and only a DNS service makes it do so.
+            chosen && !awaits_probes(&w.meta) && (service.resolution.is_dns() || is_ip_or_unknown(&workload.address))
+        });
+        let entries = selected.flat_map(|(w, workload)| {
+            let endpoint = workload_endpoint(&workload, &workload_name(&w.meta), &w.meta.namespace, settings);
+            on_ports(spec, &endpoint, &workload.ports).collect::<Vec<_>>()
+        });
+        return entries.chain(pods(snapshot, spec, &meta.namespace)).collect();
+    }
+    if spec.endpoints.is_empty() && service.resolution.is_dns() {
+        return spec.ports.iter().map(|port| own_name(meta, service, port, settings)).collect();
+    }
+    let listed = spec.endpoints.iter().enumerate().flat_map(|(index, workload)| {
+        let name = Str::from(format!("{}-{index}", meta.name));
+        on_ports(spec, &workload_endpoint(workload, &name, &meta.namespace, settings), &workload.ports)
+    });
+    listed.collect()
+}
+
+/// Ready pods of the namespace that the entry selects, on its ports. A named port of the pod goes first.
+fn pods<'a>(
+    snapshot: &'a Snapshot,
+    spec: &'a ServiceEntry,
+    namespace: &'a Namespace,
+) -> impl Iterator<Item = Endpoint> + use<'a> {
+    let selector = spec.workload_selector.as_ref().filter(|_| snapshot.settings.knobs.entries_select_pods);
+    let ready = snapshot.workloads.of_namespace(namespace).filter(|pod| pod.is_ready);
+    let chosen = ready.filter(move |pod| selector.is_some_and(|s| selects(&s.labels, &pod.labels)));
+    chosen.flat_map(move |pod| {
+        let named = pod.ports.iter().filter(|p| p.transport == Transport::Tcp);
+        let ports = named.map(|p| (p.name.to_string(), u32::from(p.number))).collect();
+        on_ports(spec, &pod.endpoint(), &ports).collect::<Vec<_>>()
+    })
+}
+
+fn is_ip_or_unknown(address: &str) -> bool {
+    address.is_empty() || address.parse::<IpAddr>().is_ok()
+}
+
+/// The workload with the labels of its object beside those of its spec; the object's win.
+pub(super) fn labelled(object: &Object) -> Option<WorkloadEntry> {
+    let Spec::WorkloadEntry(workload) = &object.spec else { return None };
+    let mut merged = workload.open();
+    merged.labels.extend(object.meta.labels.iter().map(|(k, v)| (k.to_string(), v.to_string())));
+    Some(merged)
+}
+
+/// Whether an agent probes the workload. It is not used before a probe succeeds, which no source tells us yet.
+pub(super) fn awaits_probes(meta: &Meta) -> bool {
+    matches!(meta.annotations.get(HEALTH_CHECKS).map(|v| &**v), Some("true" | "1" | "t" | "T" | "TRUE" | "True"))
+}
+
+/// The group that registered the workload, or the name it is labelled with, or its own.
+pub(super) fn workload_name(meta: &Meta) -> Str {
+    let group = meta.annotations.get("istio.io/autoRegistrationGroup");
+    group.or_else(|| meta.labels.get("service.istio.io/workload-name")).unwrap_or(&meta.name).clone()
+}
+
+/// A DNS service without endpoints is its own endpoint.
+fn own_name(meta: &Meta, service: &Service, port: &ServicePort, settings: &Settings) -> Endpoint {
+    Endpoint {
+        port: if port.target_port > 0 { port.target_port } else { port.number },
+        service_port: port.name.as_str().into(),
+        service_port_number: port.number as u16,
+        cluster: settings.cluster.clone(),
+        namespace: meta.namespace.clone(),
+        workload_name: meta.name.clone(),
+        ..Endpoint::at(service.hostname.text().clone())
+    }
+}
+
+/// The workload as an endpoint of no port yet.
+pub(super) fn workload_endpoint(
+    workload: &WorkloadEntry,
+    name: &Str,
+    namespace: &Namespace,
+    settings: &Settings,
+) -> Endpoint {
+    let locality = match workload.labels.get(LOCALITY_LABEL) {
+        Some(label) if workload.locality.is_empty() => Locality::parse(&label.replace('.', "/")),
+        _ => Locality::parse(&workload.locality),
+    };
+    let network = NetworkId::from(workload.network.as_str());
+    let tls = match workload.labels.get(TLS_MODE_LABEL) {
+        Some(mode) if mode == "istio" => TlsMode::Istio,
+        Some(_) => TlsMode::Disabled,
+        None if !workload.service_account.is_empty() => TlsMode::Istio,
+        None => TlsMode::Disabled,
+    };
+    Endpoint {
+        labels: topology_labels(workload, &locality, &network, settings),
+        locality,
+        network,
+        cluster: settings.cluster.clone(),
+        weight: workload.weight,
+        service_account: spiffe(workload, namespace, settings),
+        tls,
+        namespace: namespace.clone(),
+        workload_name: name.clone(),
+        ..Endpoint::at(workload.address.as_str())
+    }
+}
+
+fn spiffe(workload: &WorkloadEntry, namespace: &Namespace, settings: &Settings) -> Str {
+    if workload.service_account.is_empty() {
+        return "".into();
+    }
+    format!("spiffe://{}/ns/{namespace}/sa/{}", settings.mesh.trust_domain, workload.service_account).into()
+}
+
+/// The workload's labels, and where it stands as labels, so that subsets and failover can select by place.
+fn topology_labels(workload: &WorkloadEntry, locality: &Locality, network: &NetworkId, settings: &Settings) -> Labels {
+    let place = [
+        ("topology.kubernetes.io/region", locality.region()),
+        ("topology.kubernetes.io/zone", locality.zone()),
+        ("topology.istio.io/subzone", locality.sub_zone()),
+        ("topology.istio.io/cluster", &settings.cluster),
+    ];
+    let mut labels: BTreeMap<&str, &str> = workload.labels.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();
+    labels.extend(place.into_iter().filter(|(_, value)| !value.is_empty()));
+    if !network.is_empty() {
+        labels.entry("topology.istio.io/network").or_insert(network);
+    }
+    labels.into_iter().collect()
+}
+
+/// The workload on every port of the entry. A port map of its own goes before the entry's target port.
+fn on_ports<'a>(
+    spec: &'a ServiceEntry,
+    workload: &Endpoint,
+    ports: &BTreeMap<String, u32>,
+) -> impl Iterator<Item = Endpoint> + use<'a> {
+    let (workload, ports) = (workload.clone(), ports.clone());
+    spec.ports.iter().map(move |port| {
+        let mut endpoint = workload.clone();
+        endpoint.service_port = port.name.as_str().into();
+        endpoint.service_port_number = port.number as u16;
+        match endpoint.address().strip_prefix(UNIX_PREFIX) {
+            Some(path) => endpoint.addresses = vec![path.into()],
+            None => {
+                let own = ports.get(&port.name).copied().filter(|p| *p > 0);
+                let target = Some(port.target_port).filter(|p| *p > 0);
+                endpoint.port = own.or(target).unwrap_or(port.number);
+            }
+        }
+        endpoint
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use api::istio::networking::v1alpha3::WorkloadEntry;
+
+    use super::{HEALTH_CHECKS, Labels, Meta, Object, Spec, awaits_probes, labelled, workload_name};
+    use crate::packed::Packed;
+
+    fn meta(labels: &[(&str, &str)], annotations: &[(&str, &str)]) -> Meta {
+        Meta {
+            name: "vm-1".into(),
+            labels: labels.iter().copied().collect::<Labels>(),
+            annotations: annotations.iter().map(|(k, v)| ((*k).into(), (*v).into())).collect(),
+            ..Meta::default()
+        }
+    }
+
+    #[test]
+    fn labels_of_the_object_go_before_those_of_the_spec() {
+        let labels = [("app", "spec"), ("tier", "gold")].map(|(k, v)| (k.to_owned(), v.to_owned()));
+        let workload = WorkloadEntry { labels: labels.into_iter().collect(), ..WorkloadEntry::default() };
+        let spec = Spec::WorkloadEntry(Packed::from_message(workload));
+        let object = Object { meta: Arc::new(meta(&[("app", "object")], &[])), spec };
+        let found = labelled(&object).expect("a workload entry");
+        let found: Vec<_> = found.labels.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();
+        assert_eq!(found, [("app", "object"), ("tier", "gold")]);
+    }
+
+    #[test]
+    fn workload_is_named_after_its_group_then_its_label() {
+        let label = ("service.istio.io/workload-name", "label");
+        let group = ("istio.io/autoRegistrationGroup", "group");
+        assert_eq!(&*workload_name(&meta(&[label], &[group])), "group");
+        assert_eq!(&*workload_name(&meta(&[label], &[])), "label");
+        assert_eq!(&*workload_name(&meta(&[], &[])), "vm-1");
+    }
+
+    #[test]
+    fn probed_workload_waits_for_its_first_probe() {
+        assert!(awaits_probes(&meta(&[], &[(HEALTH_CHECKS, "true")])));
+        assert!(!awaits_probes(&meta(&[], &[(HEALTH_CHECKS, "no")])));
+    }
+}
