@@ -1,11 +1,14 @@
-.PHONY: run test setup tidy
+.PHONY: help run test setup tidy reference
 
-run: ## a small shop on this machine, behind real Envoys
+help: ## list these commands
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+run: ## run a demo mesh on this machine: four services behind real Envoys
 	cargo xtask setup envoy
 	cargo build -p discovery -p agent -p pilotctl
 	target/debug/pilotctl demo
 
-test: ## everything that CI checks
+test: ## run everything that CI checks
 	cargo xtask test
 
 setup: ## obtain the real servers that tests run against
@@ -13,3 +16,6 @@ setup: ## obtain the real servers that tests run against
 
 tidy: ## check the project's invariants
 	cargo xtask tidy
+
+reference: ## regenerate docs/reference from the code
+	cargo xtask reference

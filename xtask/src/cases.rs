@@ -1,11 +1,11 @@
-//! Takes recorded cases into `tests/cases` (`crates/testkit/examples/import_cases.rs`).
+//! Imports recorded cases into `tests/cases`, with `crates/testkit/examples/import_cases.rs`.
 
 use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
-/// Copies the cases below `from`: those of the named topics, or all that are made of files.
+/// Copies the cases of the named topics, or all, from the recorder's folder `from`.
 pub(crate) fn import(root: &Path, from: &Path, topics: &[&str]) -> Result<()> {
     let status = Command::new(env!("CARGO"))
         .current_dir(root)

@@ -1,6 +1,6 @@
-//! `cargo xtask test`: everything that CI checks, one step after the other, with a closing
-//! table. A failing step does not hide the ones after it. A few tests that fail among many, on a machine that real
-//! servers fill, are run once more by themselves: what passes then is named as flaky at the end and is to be repaired.
+//! `cargo xtask test`: everything that CI checks, step by step, with a table at the end. A failing step does not skip the
+//! ones after it. Up to three failing tests are run once more on their own: tests share the machine with real servers, and
+//! one that only fails under load is reported as flaky instead of hiding the result of all others.
 
 use std::collections::BTreeSet;
 use std::env;
@@ -13,22 +13,23 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
+use crate::reference::{self, ReferenceMode};
 use crate::{setup, tidy};
 
-/// Tests that start real servers fight for the cores when more than this run at once.
+/// Tests start real servers; more at once run into their timeouts.
 const MAX_TEST_THREADS: usize = 4;
-/// With more failures than this the code is at fault and not the hour.
+/// With more failures than this the cause is not load.
 const MAX_FLAKY: usize = 3;
 
-struct Step {
+struct CheckStep {
     name: &'static str,
     passed: bool,
     took: Duration,
 }
 
-/// What `cargo test` said at the end of each of its programs, summed up.
+/// The results that `cargo test` prints for each test binary, added up.
 #[derive(Debug, Default, PartialEq)]
-struct Counts {
+struct TestCounts {
     passed: usize,
     failed: usize,
     ignored: usize,
@@ -39,25 +40,27 @@ struct Counts {
 /// Runs every check; an error when one failed.
 pub(crate) fn run(root: &Path) -> Result<()> {
     let missing = setup::run(root, &[])?;
-    let (mut counts, mut flaky) = (Counts::default(), BTreeSet::new());
+    let (mut counts, mut flaky) = (TestCounts::default(), BTreeSet::new());
     let steps = [
         step("fmt", || cargo(root, &["fmt", "--all", "--check"])),
         step("clippy", || {
             cargo(root, &["clippy", "--workspace", "--all-targets", "--locked", "--quiet", "--", "-D", "warnings"])
         }),
         step("tidy", || tidy::run(root)),
+        step("deny", || dependencies(root, &missing)),
         step("test", || tests(root, &missing, &mut counts, &mut flaky)),
+        step("reference", || reference::run(root, ReferenceMode::Check)),
     ];
     println!();
     for s in &steps {
-        println!("{:8} {:8} {:6.1} s", s.name, if s.passed { "ok" } else { "FAILED" }, s.took.as_secs_f64());
+        println!("{:10} {:8} {:6.1} s", s.name, if s.passed { "ok" } else { "FAILED" }, s.took.as_secs_f64());
     }
     for name in &flaky {
-        println!("flaky: {name} failed, and passed by itself");
+        println!("flaky: {name} failed, and passed on its own");
     }
     println!("tests: {} passed, {} failed, {} skipped", counts.passed, counts.failed, counts.ignored);
     if !missing.is_empty() {
-        println!("without {}: what needs it was left out", missing.join(", "));
+        println!("not obtained: {}; tests that need it were skipped", missing.join(", "));
     }
     if steps.iter().any(|s| !s.passed) {
         bail!("not all checks passed");
@@ -65,14 +68,14 @@ pub(crate) fn run(root: &Path) -> Result<()> {
     Ok(())
 }
 
-fn step(name: &'static str, check: impl FnOnce() -> Result<()>) -> Step {
+fn step(name: &'static str, check: impl FnOnce() -> Result<()>) -> CheckStep {
     println!("== {name}");
     let start = Instant::now();
     let result = check();
     if let Err(error) = &result {
         eprintln!("{name}: {error:#}");
     }
-    Step { name, passed: result.is_ok(), took: start.elapsed() }
+    CheckStep { name, passed: result.is_ok(), took: start.elapsed() }
 }
 
 fn cargo_command(root: &Path) -> Command {
@@ -89,7 +92,28 @@ fn cargo(root: &Path, args: &[&str]) -> Result<()> {
     Ok(())
 }
 
-fn tests(root: &Path, missing: &[&str], counts: &mut Counts, flaky: &mut BTreeSet<String>) -> Result<()> {
+/// Whether dependencies are what `deny.toml` allows; passes where the tool could not be obtained.
+fn dependencies(root: &Path, missing: &[&str]) -> Result<()> {
+    if missing.contains(&"cargo-deny") {
+        return Ok(());
+    }
+    let mut deny = Command::new(setup::path("cargo-deny")?);
+    deny.current_dir(root).args([
+        "--locked",
+        "--offline",
+        "check",
+        "--hide-inclusion-graph",
+        "bans",
+        "licenses",
+        "sources",
+    ]);
+    match deny.status().context("could not run cargo-deny")?.success() {
+        true => Ok(()),
+        false => bail!("a dependency is not allowed by deny.toml"),
+    }
+}
+
+fn tests(root: &Path, missing: &[&str], counts: &mut TestCounts, flaky: &mut BTreeSet<String>) -> Result<()> {
     let has_passed = cargo_test(root, missing, &[], counts)?;
     if has_passed {
         return Ok(());
@@ -100,7 +124,7 @@ fn tests(root: &Path, missing: &[&str], counts: &mut Counts, flaky: &mut BTreeSe
     }
     println!("== test, once more: {failures:?}");
     let only: Vec<&str> = ["--exact"].into_iter().chain(failures.iter().map(String::as_str)).collect();
-    let mut again = Counts::default();
+    let mut again = TestCounts::default();
     if !cargo_test(root, missing, &only, &mut again)? || again.passed < failures.len() {
         bail!("cargo test failed, and once more for {:?}", again.failures);
     }
@@ -110,9 +134,9 @@ fn tests(root: &Path, missing: &[&str], counts: &mut Counts, flaky: &mut BTreeSe
     Ok(())
 }
 
-/// Whether all tests passed. testkit leaves out what needs a part named in `PILOTAGE_WITHOUT`; otherwise a missing
-/// part fails.
-fn cargo_test(root: &Path, missing: &[&str], arguments: &[&str], counts: &mut Counts) -> Result<bool> {
+/// Whether all tests passed. testkit skips tests that need a server named in `PILOTAGE_WITHOUT`; with any other missing
+/// server they fail.
+fn cargo_test(root: &Path, missing: &[&str], arguments: &[&str], counts: &mut TestCounts) -> Result<bool> {
     let mut child = cargo_command(root)
         .args(["test", "--workspace", "--locked", "--no-fail-fast", "--"])
         .args(arguments)
@@ -137,8 +161,8 @@ fn test_threads() -> OsString {
     })
 }
 
-impl Counts {
-    /// Takes in a line such as "test result: ok. 17 passed; 0 failed; 1 ignored; …" or "test a::b ... FAILED".
+impl TestCounts {
+    /// Adds a line such as "test result: ok. 17 passed; 0 failed; 1 ignored; …" or "test a::b ... FAILED".
     fn add(&mut self, line: &str) {
         if let Some(name) = line.strip_prefix("test ").and_then(|rest| rest.strip_suffix(" ... FAILED")) {
             self.failures.insert(name.to_owned());
@@ -156,17 +180,17 @@ impl Counts {
 
 #[cfg(test)]
 mod tests {
-    use super::Counts;
+    use super::TestCounts;
 
     #[test]
     fn results_are_summed_up() {
-        let mut counts = Counts::default();
+        let mut counts = TestCounts::default();
         counts.add("running 3 tests");
         counts.add("test tidy::long_lines ... ok");
         counts.add("test tidy::short_lines ... FAILED");
         counts.add("test result: ok. 17 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.02s");
         counts.add("test result: FAILED. 2 passed; 3 failed; 0 ignored; 0 measured; 0 filtered out");
         let failures = ["tidy::short_lines".to_owned()].into();
-        assert_eq!(counts, Counts { passed: 19, failed: 3, ignored: 1, failures });
+        assert_eq!(counts, TestCounts { passed: 19, failed: 3, ignored: 1, failures });
     }
 }

@@ -1,4 +1,4 @@
-//! Obtains istiod and an API server, and runs the live comparison (`crates/discovery/examples/compare`).
+//! Obtains istiod and an API server, and runs the live comparison in `crates/discovery/examples/compare`.
 
 use std::path::Path;
 use std::process::Command;
@@ -9,7 +9,7 @@ use crate::setup;
 
 const PARTS: &[&str] = &["etcd", "kube-apiserver", "istiod"];
 
-/// Compares on a generated mesh; an error where anything differs. `$PILOTAGE_ISTIOD` names an istiod that is there.
+/// Compares both servers on a generated mesh; any difference is an error. `$PILOTAGE_ISTIOD` names an existing istiod.
 pub(crate) fn run(root: &Path, options: &[&str]) -> Result<()> {
     let given = std::env::var_os("PILOTAGE_ISTIOD").is_some();
     let wanted: Vec<&str> = PARTS.iter().copied().filter(|part| !(given && *part == "istiod")).collect();
@@ -23,5 +23,5 @@ pub(crate) fn run(root: &Path, options: &[&str]) -> Result<()> {
         .args(options)
         .status()
         .context("could not run cargo")?;
-    if status.success() { Ok(()) } else { bail!("the two servers answer otherwise") }
+    if status.success() { Ok(()) } else { bail!("the two servers differ") }
 }

@@ -1,11 +1,13 @@
-//! Chores of the project, run as `cargo xtask NAME`: the commands and nothing else.
-//! Each chore has a module of its own.
+//! The project's chores, run as `cargo xtask COMMAND`. This file has the command line; each command has its own module.
 
 #![forbid(unsafe_code)]
 
 mod cases;
 mod checks;
 mod compare;
+mod dependencies;
+mod reference;
+mod release;
 mod setup;
 mod tidy;
 mod workspace;
@@ -21,6 +23,10 @@ usage: cargo xtask COMMAND
             istiod and ours side by side on one API server, differences printed
   cases import DIR [TOPIC...]
             copy recorded cases into tests/cases
+  reference [--check]
+            write docs/reference from the code, or fail where it is out of date
+  release [--dry-run] VERSION
+            set the version, close the changelog, commit, tag, and pack target/dist
   setup [NAME...]
             obtain the real servers that tests run against, or those named
   test      everything that CI checks
@@ -43,6 +49,10 @@ fn run(args: &[&str]) -> Result<()> {
     match args {
         ["cases", "import", from, topics @ ..] => cases::import(&workspace::root(), Path::new(from), topics),
         ["compare", options @ ..] => compare::run(&workspace::root(), options),
+        ["reference"] => reference::run(&workspace::root(), reference::ReferenceMode::Write),
+        ["reference", "--check"] => reference::run(&workspace::root(), reference::ReferenceMode::Check),
+        ["release", "--dry-run", version] => release::run(&workspace::root(), version, release::ReleaseMode::DryRun),
+        ["release", version] => release::run(&workspace::root(), version, release::ReleaseMode::Real),
         ["setup", names @ ..] => setup::run(&workspace::root(), names).map(|_| ()),
         ["test"] => checks::run(&workspace::root()),
         ["tidy"] => tidy::run(&workspace::root()),

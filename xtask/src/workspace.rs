@@ -1,15 +1,15 @@
-//! Where the workspace lies and which files belong to it.
+//! The workspace: its root and its files.
 
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Names that hold no text of ours (`.git` is a file in a linked worktree).
+/// Folders without source files (`.git` is a file in a linked worktree).
 const SKIPPED: &[&str] = &[".git", "target", "node_modules"];
 
 /// The folder of the root Cargo.toml.
 pub(crate) fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lies one folder below the root").to_owned()
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask is a folder of the root").to_owned()
 }
 
 /// Every file below `folder` in path order, without build output. Links are not followed.

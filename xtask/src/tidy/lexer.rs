@@ -13,16 +13,19 @@ pub(crate) struct Token {
 pub(crate) struct Prose {
     pub text: String,
     pub line: usize,
+    /// Position of the first byte.
+    pub start: usize,
 }
 
 /// The tokens of a Rust file, and its prose.
 pub(crate) fn split(text: &str) -> (Vec<Token>, Vec<Prose>) {
-    let mut lexer = Lexer { rest: text, line: 1, tokens: Vec::new(), prose: Vec::new() };
+    let mut lexer = Lexer { length: text.len(), rest: text, line: 1, tokens: Vec::new(), prose: Vec::new() };
     while lexer.step() {}
     (lexer.tokens, lexer.prose)
 }
 
 struct Lexer<'a> {
+    length: usize,
     rest: &'a str,
     line: usize,
     tokens: Vec<Token>,
@@ -64,7 +67,8 @@ impl Lexer<'_> {
     }
 
     fn prose(&mut self, length: usize) {
-        self.prose.push(Prose { text: self.rest[..length].to_owned(), line: self.line });
+        let start = self.length - self.rest.len();
+        self.prose.push(Prose { text: self.rest[..length].to_owned(), line: self.line, start });
         self.skip(length);
     }
 

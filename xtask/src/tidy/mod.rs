@@ -1,7 +1,7 @@
 //! The project's invariants as a check: each rule reads the source tree and returns findings.
 //! `rules/mod.rs` has the table of rules; `tree.rs`, `lexer.rs` and `modules.rs` prepare what they read.
 
-mod lexer;
+pub(crate) mod lexer;
 mod modules;
 mod rules;
 mod tree;

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use super::tree::Source;
+use super::tree::SourceFile;
 
 /// How many re-exports a path may pass through; more is a loop.
 const MOST_HOPS: usize = 16;
@@ -16,7 +16,7 @@ pub(crate) struct Modules<'a> {
 }
 
 struct Module<'a> {
-    source: &'a Source,
+    source: &'a SourceFile,
     paths: Vec<Path<'a>>,
     /// Names that `use` items bind, with the path as written.
     bindings: BTreeMap<&'a str, Vec<&'a str>>,
@@ -41,7 +41,7 @@ pub(crate) struct Reference<'a> {
 
 impl<'a> Modules<'a> {
     /// The modules below `src` of one crate. A `main.rs` next to a `lib.rs` is another crate and left out.
-    pub(crate) fn of(sources: &[&'a Source]) -> Modules<'a> {
+    pub(crate) fn of(sources: &[&'a SourceFile]) -> Modules<'a> {
         let has_library = sources.iter().any(|s| s.path.ends_with("src/lib.rs"));
         let own = sources.iter().filter(|s| !(has_library && s.path.ends_with("src/main.rs")));
         Modules { by_path: own.map(|s| (module_of(&s.path), Module::new(s))).collect() }
@@ -113,7 +113,7 @@ fn module_of(path: &str) -> ModulePath<'_> {
 }
 
 impl<'a> Module<'a> {
-    fn new(source: &'a Source) -> Module<'a> {
+    fn new(source: &'a SourceFile) -> Module<'a> {
         let mut paths = Vec::new();
         let mut skip_until = 0;
         for (at, token) in source.product() {
@@ -132,7 +132,7 @@ impl<'a> Module<'a> {
 }
 
 /// The path that starts at this token, if it has two segments or more. Visibilities are no references.
-fn code_path(source: &Source, at: usize) -> Option<Vec<&str>> {
+fn code_path(source: &SourceFile, at: usize) -> Option<Vec<&str>> {
     let before = |back: usize| at.checked_sub(back).map_or("", |at| source.word(at));
     let is_visibility = before(1) == "in" && before(2) == "(" && before(3) == "pub";
     if before(1) == "::" || is_visibility || source.word(at + 1) != "::" || !is_name(source.word(at)) {
@@ -148,7 +148,7 @@ fn code_path(source: &Source, at: usize) -> Option<Vec<&str>> {
 }
 
 /// Reads `a::{b, c as d}` from `at` into paths and returns the position after it.
-fn use_tree<'a>(source: &'a Source, mut at: usize, prefix: &[&'a str], paths: &mut Vec<Path<'a>>) -> usize {
+fn use_tree<'a>(source: &'a SourceFile, mut at: usize, prefix: &[&'a str], paths: &mut Vec<Path<'a>>) -> usize {
     let mut segments = prefix.to_vec();
     loop {
         match source.word(at) {

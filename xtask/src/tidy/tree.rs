@@ -14,22 +14,22 @@ use crate::workspace;
 const TEXTS: &[&str] = &["rs", "toml", "md", "sh", "go", "py"];
 
 pub(crate) struct Tree {
-    pub sources: Vec<Source>,
+    pub sources: Vec<SourceFile>,
     /// Crate name to its manifest.
-    pub manifests: BTreeMap<String, Text>,
+    pub manifests: BTreeMap<String, TextFile>,
     /// Every file that was read, Rust files included.
-    pub texts: Vec<Text>,
+    pub texts: Vec<TextFile>,
     /// The paths of all files, read or not.
     pub paths: Vec<String>,
 }
 
-pub(crate) struct Text {
+pub(crate) struct TextFile {
     pub path: String,
     pub text: String,
 }
 
 /// One Rust file.
-pub(crate) struct Source {
+pub(crate) struct SourceFile {
     /// Relative to the root, with forward slashes.
     pub path: String,
     pub text: String,
@@ -58,20 +58,20 @@ impl Tree {
 
     /// The tree of these (path, text) pairs.
     pub(crate) fn of(files: Vec<(String, String)>) -> Tree {
-        let texts: Vec<Text> = files.into_iter().map(|(path, text)| Text { path, text }).collect();
+        let texts: Vec<TextFile> = files.into_iter().map(|(path, text)| TextFile { path, text }).collect();
         let rust = texts.iter().filter(|t| t.path.ends_with(".rs"));
-        let mut sources: Vec<Source> = rust.map(|t| Source::new(&t.path, &t.text)).collect();
+        let mut sources: Vec<SourceFile> = rust.map(|t| SourceFile::new(&t.path, &t.text)).collect();
         mark_test_modules(&mut sources);
         let manifests = texts.iter().filter_map(|t| {
             let folder = t.path.strip_suffix("/Cargo.toml")?;
-            Some((crate_of(folder).to_owned(), Text { path: t.path.clone(), text: t.text.clone() }))
+            Some((crate_of(folder).to_owned(), TextFile { path: t.path.clone(), text: t.text.clone() }))
         });
         let paths = texts.iter().map(|text| text.path.clone()).collect();
         Tree { manifests: manifests.collect(), sources, texts, paths }
     }
 
     /// The Rust files below `src` of one crate.
-    pub(crate) fn sources_of<'a>(&'a self, name: &str) -> impl Iterator<Item = &'a Source> {
+    pub(crate) fn sources_of<'a>(&'a self, name: &str) -> impl Iterator<Item = &'a SourceFile> {
         let folder = format!("crates/{name}/src/");
         self.sources.iter().filter(move |s| s.path.starts_with(&folder))
     }
@@ -83,12 +83,12 @@ pub(crate) fn crate_of(path: &str) -> &str {
     path.split('/').next().unwrap_or(path)
 }
 
-impl Source {
-    fn new(path: &str, text: &str) -> Source {
+impl SourceFile {
+    fn new(path: &str, text: &str) -> SourceFile {
         let (tokens, prose) = split(text);
         let whole = ["/tests/", "/benches/"].iter().any(|f| path.contains(f)) || path.ends_with("/tests.rs");
         let in_test = if whole { vec![true; tokens.len()] } else { test_items(&tokens) };
-        Source { path: path.to_owned(), text: text.to_owned(), tokens, prose, in_test }
+        SourceFile { path: path.to_owned(), text: text.to_owned(), tokens, prose, in_test }
     }
 
     /// Tokens outside `#[cfg(test)]` items, with their positions.
@@ -153,7 +153,7 @@ fn test_items(tokens: &[Token]) -> Vec<bool> {
 }
 
 /// A file declared by `#[cfg(test)] mod x;` is test code as a whole.
-fn mark_test_modules(sources: &mut [Source]) {
+fn mark_test_modules(sources: &mut [SourceFile]) {
     let mut files = Vec::new();
     for s in sources.iter() {
         for at in 0..s.tokens.len() {

@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::super::modules::{Modules, Reference};
-use super::super::tree::{Source, Tree, crate_of};
+use super::super::tree::{SourceFile, Tree, crate_of};
 use super::Finding;
 
 /// Folder, and the modules in it that still form a cycle. A row may name more modules than the cycle has left.
@@ -62,7 +62,7 @@ pub(crate) fn findings(tree: &Tree, cycle: &Cycle) -> Vec<Finding> {
 
 /// All cycles, known or not.
 pub(crate) fn cycles(tree: &Tree) -> Vec<Cycle<'_>> {
-    let mut crates: BTreeMap<&str, Vec<&Source>> = BTreeMap::new();
+    let mut crates: BTreeMap<&str, Vec<&SourceFile>> = BTreeMap::new();
     for source in tree.sources.iter().filter(|s| s.path.contains("/src/")) {
         crates.entry(crate_of(&source.path)).or_default().push(source);
     }
@@ -70,7 +70,7 @@ pub(crate) fn cycles(tree: &Tree) -> Vec<Cycle<'_>> {
 }
 
 /// Every folder of a crate with the uses between its modules.
-fn levels<'a>(sources: &[&'a Source]) -> BTreeMap<String, Edges<'a>> {
+fn levels<'a>(sources: &[&'a SourceFile]) -> BTreeMap<String, Edges<'a>> {
     let mut levels: BTreeMap<String, Edges> = BTreeMap::new();
     for Reference { from, to, file, line } in Modules::of(sources).references() {
         let shared = from.iter().zip(&to).take_while(|(a, b)| a == b).count();

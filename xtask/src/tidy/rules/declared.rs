@@ -1,5 +1,5 @@
-//! Every Rust file is reached: cargo finds roots by itself, all others need a `mod`.
-//! A test file that nobody declares would never run.
+//! Every Rust file is part of the build: cargo finds roots by itself, all others need a `mod`. A test file without one
+//! would never run.
 
 use std::collections::BTreeSet;
 

@@ -1,10 +1,10 @@
-//! Which crate of ours may depend on which. The compiler guards the rest: what is not in
-//! `[dependencies]` cannot be named.
+//! Which crate of the workspace may depend on which. The compiler enforces the rest: code cannot name a crate that is not
+//! in `[dependencies]`.
 
-use super::super::tree::{Text, Tree};
+use super::super::tree::{TextFile, Tree};
 use super::Finding;
 
-/// A crate and the crates of ours it may depend on. Dev-dependencies are free.
+/// A crate and the workspace crates it may depend on. Dev-dependencies are not checked.
 const ALLOWED: &[(&str, &[&str])] = &[
     ("api", &[]),
     ("model", &["api"]),
@@ -24,7 +24,7 @@ pub(crate) fn check(tree: &Tree) -> Vec<Finding> {
     tree.manifests.iter().flat_map(|(name, manifest)| manifest_findings(name, manifest)).collect()
 }
 
-fn manifest_findings(name: &str, manifest: &Text) -> Vec<Finding> {
+fn manifest_findings(name: &str, manifest: &TextFile) -> Vec<Finding> {
     let Some((_, allowed)) = ALLOWED.iter().find(|(n, _)| *n == name) else {
         return vec![Finding::new(&manifest.path, 1, format!("crate {name} has no row in this rule's table"))];
     };
@@ -36,7 +36,7 @@ fn is_ours(name: &str) -> bool {
     ALLOWED.iter().any(|(n, _)| *n == name)
 }
 
-/// Line and name of each entry of the sections that product code is built with.
+/// Line and name of each dependency, dev-dependencies excluded.
 fn dependencies(manifest: &str) -> impl Iterator<Item = (usize, &str)> {
     let mut inside = false;
     manifest.lines().enumerate().filter_map(move |(at, line)| {

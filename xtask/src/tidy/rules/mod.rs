@@ -2,8 +2,8 @@
 
 pub(crate) mod cycles;
 mod declared;
+mod doc_paths;
 mod imports;
-mod named;
 mod opening;
 mod panics;
 mod paths;
@@ -17,25 +17,25 @@ pub(crate) mod words;
 use super::Finding;
 use super::tree::Tree;
 
-pub(crate) struct Rule {
+pub(crate) struct TidyRule {
     pub name: &'static str,
     pub check: fn(&Tree) -> Vec<Finding>,
 }
 
-pub(crate) const TABLE: &[Rule] = &[
-    Rule { name: "pure crates do no I/O", check: pure::check },
-    Rule { name: "translate sees views and plans only", check: snapshot::check },
-    Rule { name: "crates import only what the design allows", check: imports::check },
-    Rule { name: "no import cycle between modules of a folder", check: cycles::check },
-    Rule { name: "files and functions stay short", check: size::check },
-    Rule { name: "a file opens with what it is for", check: opening::check },
-    Rule { name: "every module and test file is declared", check: declared::check },
-    Rule { name: "unsafe code is forbidden", check: unsafe_code::check },
-    Rule { name: "no panic is an answer", check: panics::check },
-    Rule { name: "no paths of one machine", check: paths::check },
-    Rule { name: "ARCHITECTURE.md names what is there", check: named::check },
-    Rule { name: "plain words", check: words::check },
-    Rule { name: "a type name is declared in at most two crates", check: type_names::check },
+pub(crate) const TABLE: &[TidyRule] = &[
+    TidyRule { name: "pure crates do no I/O", check: pure::check },
+    TidyRule { name: "translate sees views and plans only", check: snapshot::check },
+    TidyRule { name: "crates import only what the design allows", check: imports::check },
+    TidyRule { name: "no import cycle between modules of a folder", check: cycles::check },
+    TidyRule { name: "files and functions stay short", check: size::check },
+    TidyRule { name: "a file begins with what it is for", check: opening::check },
+    TidyRule { name: "every module and test file is declared", check: declared::check },
+    TidyRule { name: "unsafe code is forbidden", check: unsafe_code::check },
+    TidyRule { name: "no unwrap, todo or unimplemented outside tests", check: panics::check },
+    TidyRule { name: "no paths of one machine", check: paths::check },
+    TidyRule { name: "documents name files that exist", check: doc_paths::check },
+    TidyRule { name: "plain words", check: words::check },
+    TidyRule { name: "a type name is declared in at most two crates", check: type_names::check },
 ];
 
 /// The findings of a rule over files given as (path, text), as "path:line message".

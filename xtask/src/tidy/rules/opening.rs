@@ -1,4 +1,4 @@
-//! Every Rust file opens with `//!`: what it is for.
+//! Every Rust file begins with a `//!` line that says what it is for.
 
 use super::super::tree::Tree;
 use super::Finding;

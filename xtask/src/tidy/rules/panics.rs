@@ -1,4 +1,4 @@
-//! Outside tests there is no `unwrap()` and nothing left to be written.
+//! Outside tests there is no `unwrap()`, `todo!` or `unimplemented!`.
 
 use super::super::tree::Tree;
 use super::Finding;

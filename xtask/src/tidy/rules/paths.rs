@@ -1,4 +1,4 @@
-//! Code and prose name no folder that only one machine has.
+//! Code and documents name no absolute path that only one machine has.
 
 use super::super::tree::Tree;
 use super::Finding;
@@ -18,7 +18,7 @@ pub(crate) fn check(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
-/// Does an absolute path that starts with this folder stand in the line?
+/// Does the line have an absolute path that starts with this folder?
 fn names_folder(line: &str, folder: &str) -> bool {
     let path = format!("/{folder}/");
     line.match_indices(&path).any(|(at, _)| {

@@ -1,7 +1,7 @@
 //! `model`, `scope` and `translate` touch no runtime, disk, environment, socket or clock,
 //! and keep no state between calls.
 
-use super::super::tree::{Source, Tree};
+use super::super::tree::{SourceFile, Tree};
 use super::Finding;
 
 const CRATES: &[&str] = &["model", "scope", "translate"];
@@ -27,7 +27,7 @@ pub(crate) fn check(tree: &Tree) -> Vec<Finding> {
     CRATES.iter().flat_map(|name| tree.sources_of(name)).flat_map(file).collect()
 }
 
-fn file(source: &Source) -> Vec<Finding> {
+fn file(source: &SourceFile) -> Vec<Finding> {
     let mut findings = Vec::new();
     for name in NAMES {
         for token in source.product_matches(name) {
@@ -43,7 +43,7 @@ fn file(source: &Source) -> Vec<Finding> {
 }
 
 /// The words between the name of a static and its value.
-fn static_type(source: &Source, at: usize) -> impl Iterator<Item = &str> {
+fn static_type(source: &SourceFile, at: usize) -> impl Iterator<Item = &str> {
     source.tokens[at..].iter().map(|t| t.text.as_str()).take_while(|t| !["=", ";", "{"].contains(t))
 }
 

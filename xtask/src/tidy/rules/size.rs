@@ -1,6 +1,6 @@
 //! No file over 800 lines, no function over 80, tests included.
 
-use super::super::tree::{Source, Tree};
+use super::super::tree::{SourceFile, Tree};
 use super::Finding;
 
 const FILE_LINES: usize = 800;
@@ -10,12 +10,12 @@ pub(crate) fn check(tree: &Tree) -> Vec<Finding> {
     tree.sources.iter().flat_map(|s| file(s).into_iter().chain(functions(s))).collect()
 }
 
-fn file(source: &Source) -> Option<Finding> {
+fn file(source: &SourceFile) -> Option<Finding> {
     let lines = source.text.lines().count();
     (lines > FILE_LINES).then(|| Finding::new(&source.path, FILE_LINES + 1, format!("the file has {lines} lines")))
 }
 
-fn functions(source: &Source) -> Vec<Finding> {
+fn functions(source: &SourceFile) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (at, token) in source.tokens.iter().enumerate() {
         let name = source.word(at + 1);

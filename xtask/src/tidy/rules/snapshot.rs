@@ -1,5 +1,5 @@
-//! `translate` never names `Snapshot`, and its `render` never names `View`: each step sees
-//! only what the step before it made.
+//! `translate` never names `Snapshot`, and its `render` never names `View`: each step reads only the output of the step
+//! before it.
 
 use super::super::tree::Tree;
 use super::Finding;

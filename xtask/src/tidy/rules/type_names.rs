@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::super::tree::{Source, Tree, crate_of};
+use super::super::tree::{SourceFile, Tree, crate_of};
 use super::Finding;
 
 const MOST: usize = 2;
@@ -94,7 +94,7 @@ pub(crate) fn places(tree: &Tree) -> Vec<(&str, Finding)> {
 }
 
 /// Structs, enums, traits and type aliases with their lines; associated types do not count.
-fn declared(source: &Source) -> Vec<(&str, usize)> {
+fn declared(source: &SourceFile) -> Vec<(&str, usize)> {
     let mut names = Vec::new();
     let mut body_end = 0;
     for (at, token) in source.tokens.iter().enumerate() {
@@ -115,7 +115,7 @@ fn declared(source: &Source) -> Vec<(&str, usize)> {
 }
 
 /// `impl` also occurs in types (`-> impl Trait`): there an operator or a bracket precedes it.
-fn is_item(source: &Source, at: usize) -> bool {
+fn is_item(source: &SourceFile, at: usize) -> bool {
     at == 0 || ["}", ";", "]", ")", "{", "pub", "unsafe"].contains(&source.word(at - 1))
 }
 

@@ -1,4 +1,4 @@
-//! Every crate root says `#![forbid(unsafe_code)]`, so that no module can allow it again.
+//! Every crate root has `#![forbid(unsafe_code)]`, which no module can override.
 
 use super::super::tree::Tree;
 use super::Finding;

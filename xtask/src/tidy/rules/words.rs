@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use super::super::tree::{Text, Tree, crate_of};
+use super::super::tree::{TextFile, Tree, crate_of};
 use super::Finding;
 
 /// Each phrase is matched word by word, in any case of letters.
@@ -98,7 +98,7 @@ fn by_area(places: Vec<Finding>) -> BTreeMap<String, Vec<Finding>> {
     areas
 }
 
-fn is_document(text: &Text) -> bool {
+fn is_document(text: &TextFile) -> bool {
     let generated = text.path.ends_with(".rs") || text.path.ends_with("go.sum");
     !generated && !SKIPPED.contains(&text.path.as_str())
 }

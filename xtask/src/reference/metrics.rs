@@ -1,0 +1,93 @@
+//! The metrics of both servers, from the calls that register them.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use anyhow::{Result, bail};
+
+use super::source::{Literal, literals, read};
+use super::{head, row};
+
+/// A program, the files that register its metrics, and what its names begin with.
+const PROGRAMS: &[(&str, &[&str], &[&str])] = &[
+    (
+        "pilot-discovery",
+        &["crates/discovery/src/metrics.rs", "crates/discovery/src/http/metrics.rs"],
+        &["pilot_", "pilotage_", "istiod_", "istio_build", "process_"],
+    ),
+    ("pilot-agent", &["crates/agent/src/metrics.rs"], &[""]),
+];
+
+pub(super) fn body(root: &Path) -> Result<String> {
+    let mut text = "Both servers write Prometheus' text format: `pilot-discovery` at `/metrics` on the port of \
+                    `--monitoringAddr` (15014), `pilot-agent` at\n`/stats/prometheus` on 15020, together with Envoy's and \
+                    the application's. Names are upstream's where upstream has the metric.\n"
+        .to_owned();
+    for (program, files, prefixes) in PROGRAMS {
+        let mut metrics = BTreeMap::new();
+        for file in *files {
+            metrics.extend(of_file(&read(root, file)?, prefixes));
+        }
+        if metrics.is_empty() {
+            bail!("no metric of {program}");
+        }
+        let prefix = if *program == "pilot-agent" { "istio_agent_" } else { "" };
+        let rows = metrics.iter().map(|(name, help)| row(&[&format!("`{prefix}{name}`"), help]));
+        text += &format!("\n## {program}\n\n{}{}", head(&["metric", "meaning"]), rows.collect::<String>());
+    }
+    Ok(text)
+}
+
+/// Name and help. The help follows the name, or is bound to a variable before.
+fn of_file(text: &str, prefixes: &[&str]) -> BTreeMap<String, String> {
+    let literals = literals(text);
+    let mut metrics = BTreeMap::new();
+    for (at, literal) in literals.iter().enumerate().filter(|(_, literal)| is_name(text, literal, prefixes)) {
+        let direct = literals
+            .get(at + 1)
+            .filter(|next| is_help(next) && text[literal.end..next.start].trim_matches([',', ' ', '\n']).is_empty());
+        let after = text[literal.end..].trim_start_matches([',', ' ', '\n']);
+        let variable: String = after.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect();
+        let is_variable = !variable.is_empty() && after[variable.len()..].starts_with([',', ')']);
+        let is_bound = |help: &&Literal| is_help(help) && text[..help.start].trim_end().ends_with('=');
+        // `let help = "…"; let name = "…";`
+        let is_named = text[..literal.start].trim_end().ends_with("name =");
+        let before = at.checked_sub(1).and_then(|at| literals.get(at)).filter(|help| is_named && is_bound(help));
+        let help = match is_variable {
+            true => literals[..at].iter().rev().find(is_bound),
+            false => before.or(direct).or_else(|| literals[at + 1..].iter().find(|help| is_help(help))),
+        };
+        if let Some(help) = help {
+            // Upstream has one metric of rejections for each type.
+            let name = literal.text.replace("{}", "<type>");
+            metrics.entry(name).or_insert(help.text.replace("{}", "<type>"));
+        }
+    }
+    metrics
+}
+
+fn is_help(literal: &Literal) -> bool {
+    literal.text.contains(' ')
+}
+
+fn is_name(text: &str, literal: &Literal, prefixes: &[&str]) -> bool {
+    let fits = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "_{}".contains(c);
+    let is_plain = literal.text.len() > 3 && literal.text.contains('_') && literal.text.chars().all(fits);
+    let before = text[..literal.start].trim_end();
+    let is_argument = before.ends_with('(') || before.ends_with(',') || before.ends_with("name =");
+    let starts = prefixes.iter().any(|prefix| literal.text.starts_with(prefix));
+    is_plain && is_argument && starts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::of_file;
+
+    #[test]
+    fn help_is_the_next_argument_or_a_variable() {
+        let text = "f(\"pilot_a_b\", \"A b\", x);\nlet help = \"C d\";\nlet no = (\"held\", \"no\");\n\
+                    f(\"pilot_c\", help, no);\nlet (n, h) = (format!(\"pilot_{}_e\", short(kind)), format!(\"E {}\", kind));";
+        let expected = [("pilot_<type>_e", "E <type>"), ("pilot_a_b", "A b"), ("pilot_c", "C d")];
+        assert_eq!(of_file(text, &["pilot_"]), expected.map(|(a, b)| (a.to_owned(), b.to_owned())).into());
+    }
+}
