@@ -76,7 +76,7 @@ func write(path string, wanted func(path, pkg string) bool) error {
 	return os.WriteFile(path, bytes, 0o644)
 }
 
-// onlyOptions tells files that define nothing but annotations.
+// onlyOptions reports whether a file defines nothing but annotations.
 func onlyOptions(path string) bool {
 	for _, prefix := range []string{"validate/", "udpa/annotations/", "xds/annotations/", "envoy/annotations/", "google/api/field_behavior", "google/protobuf/descriptor", "gogoproto/"} {
 		if strings.HasPrefix(path, prefix) {

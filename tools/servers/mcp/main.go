@@ -126,10 +126,10 @@ func (f *follower) followChanges(connection *grpc.ClientConn, node *core.Node) e
 	}
 }
 
-// take writes an answer down and tells whether to accept it.
+// take prints a response as one line of JSON and reports whether to accept it.
 func (f *follower) take(resources []*anypb.Any, removed []string) bool {
 	f.count++
-	told := answer{Kind: f.kind, Objects: []object{}, Removed: append([]string{}, removed...), Refused: f.count == f.refuse}
+	response := answer{Kind: f.kind, Objects: []object{}, Removed: append([]string{}, removed...), Refused: f.count == f.refuse}
 	for _, resource := range resources {
 		envelope := &mcp.Resource{}
 		check(resource.UnmarshalTo(envelope))
@@ -138,14 +138,14 @@ func (f *follower) take(resources []*anypb.Any, removed []string) bool {
 		spec, err := protojson.Marshal(body)
 		check(err)
 		name, version := envelope.Metadata.GetName(), envelope.Metadata.GetVersion()
-		told.Objects = append(told.Objects, object{Name: name, Version: version, Type: envelope.Body.TypeUrl, Spec: spec})
+		response.Objects = append(response.Objects, object{Name: name, Version: version, Type: envelope.Body.TypeUrl, Spec: spec})
 	}
-	line, err := json.Marshal(told)
+	line, err := json.Marshal(response)
 	check(err)
 	output.Lock()
 	defer output.Unlock()
 	fmt.Println(string(line))
-	return !told.Refused
+	return !response.Refused
 }
 
 func check(err error) {
