@@ -1,5 +1,5 @@
-//! Names that Envoy resolves, and the caches of the dynamic forward proxy. A cluster and the filters that
-//! feed it must describe their cache alike, or Envoy refuses the second of them.
+//! DNS caches of the dynamic forward proxy. A cluster and the filters that use its cache must configure the cache
+//! identically, or Envoy rejects the second one.
 
 use api::any;
 use api::envoy::config::cluster::v3::cluster::DnsLookupFamily;
@@ -11,10 +11,10 @@ use model::names::Str;
 use model::proxy::Proxy;
 use scope::View;
 
-/// Envoy's resolver.
+/// Envoy's c-ares DNS resolver.
 pub(crate) const CARES: &str = "envoy.network.dns_resolver.cares";
 
-/// Which addresses a name is resolved to.
+/// IP families that a name is resolved to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum DnsFamily {
     V4,
@@ -23,7 +23,7 @@ pub enum DnsFamily {
 }
 
 impl DnsFamily {
-    /// The family that a proxy with these addresses can call.
+    /// The families that this proxy has addresses of. IPv4 only, unless `dual_stack` or the proxy has no IPv4 address.
     pub fn of(proxy: &Proxy, dual_stack: bool) -> DnsFamily {
         match (proxy.has_ipv4(), proxy.has_ipv6()) {
             (true, true) if dual_stack => DnsFamily::All,
@@ -33,13 +33,13 @@ impl DnsFamily {
     }
 }
 
-/// How the dynamic forward proxy resolves names.
+/// One DNS cache.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct DnsCache {
     pub name: Str,
     pub family: DnsFamily,
     pub max_hosts: Option<u32>,
-    /// The agent's DNS proxy; Envoy's own resolver without one.
+    /// Address and port of the agent's DNS proxy; `None` for Envoy's own resolver.
     pub resolver: Option<(Str, u32)>,
 }
 
@@ -49,9 +49,9 @@ impl DnsCache {
         DnsCache { name: format!("{host}_dfp_dns_cache").into(), family, max_hosts: None, resolver: None }
     }
 
-    /// The cache that serves names no service has.
+    /// The cache for names that belong to no service.
     pub fn for_any_name(view: &View) -> DnsCache {
-        /// Envoy's own default, written down so that it can be seen.
+        /// Envoy's default, set explicitly as upstream does.
         const MAX_HOSTS: u32 = 1024;
         let resolver = view.proxy.flag("DNS_CAPTURE").then(|| resolver_address(view.proxy.meta("DNS_PROXY_ADDR")));
         DnsCache {
@@ -70,7 +70,7 @@ fn resolver_address(text: Option<&str>) -> (Str, u32) {
     (host.trim_matches(['[', ']']).into(), port)
 }
 
-/// The cache as Envoy's message.
+/// The cache as an Envoy message.
 pub(crate) fn render(cache: &DnsCache) -> DnsCacheConfig {
     let resolver = cache.resolver.as_ref().map(|(host, port)| {
         let config =
@@ -86,7 +86,6 @@ pub(crate) fn render(cache: &DnsCache) -> DnsCacheConfig {
     }
 }
 
-/// The family as Envoy's enum.
 pub(crate) fn lookup_family(family: DnsFamily) -> DnsLookupFamily {
     match family {
         DnsFamily::V4 => DnsLookupFamily::V4Only,

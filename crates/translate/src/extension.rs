@@ -1,5 +1,5 @@
-//! TrafficExtensions: users' own code in the chain of filters. Lua goes into the listener; a Wasm module is named
-//! there, and its config is served to whoever asks for the name.
+//! TrafficExtensions: user code in filter chains. Lua code is inlined in the listener. A Wasm module is only named
+//! there; its config is served by ECDS.
 
 use std::collections::BTreeMap;
 
@@ -25,27 +25,27 @@ use scope::extensions::{Side, askable, of_phase};
 use crate::listener_side::ListenerSide;
 use crate::proto_struct::json_of;
 
-/// Where an extension's filter stands.
+/// Whether an extension's filter is an HTTP filter or a network filter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum FilterLevel {
     Http,
     Network,
 }
 
-/// One extension in a chain of filters.
+/// One extension in a filter chain.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Extension {
     Lua {
         name: Str,
         code: Str,
     },
-    /// Its config is asked for by name.
+    /// Its config is fetched by ECDS.
     Wasm {
         name: Str,
     },
 }
 
-/// Extensions of a phase for one listener, in the order of their running.
+/// Extensions of one phase for one listener, in execution order.
 pub(crate) fn extensions(
     view: &View,
     phase: ExecutionPhase,
@@ -70,7 +70,7 @@ fn extension(view: &View, config: &Config<TrafficExtension>, level: FilterLevel)
     }
 }
 
-/// Whether this Envoy has a filter. One that does not say what it has gets what the official builds have.
+/// Whether this Envoy has a filter. An Envoy that does not list its extensions is assumed to be an official build.
 fn has(view: &View, filter: &str) -> bool {
     view.proxy.extensions.is_empty() || view.proxy.extensions.contains(filter)
 }
@@ -90,7 +90,7 @@ fn name(meta: &Meta) -> String {
     format!("extensions.istio.io/trafficextension/{}.{}", meta.namespace, meta.name)
 }
 
-/// What a filter's config may turn out to be: the agent puts RBAC in the place of a module that it cannot load.
+/// The ECDS source of a filter. RBAC is an allowed type because the agent serves it for a module that it cannot load.
 fn discovered(level: FilterLevel) -> ExtensionConfigSource {
     use api::envoy::extensions::filters::http::rbac::v3::Rbac as HttpRbac;
     use api::envoy::extensions::filters::network::rbac::v3::Rbac as NetworkRbac;
@@ -102,7 +102,7 @@ fn discovered(level: FilterLevel) -> ExtensionConfigSource {
         config_source: Some(ConfigSource {
             config_source_specifier: Some(config_source::ConfigSourceSpecifier::Ads(AggregatedConfigSource {})),
             resource_api_version: ApiVersion::V3 as i32,
-            // A listener waits for them without end: extensions may be what protects the workload.
+            // No timeout: an extension may protect the workload, so the listener waits for it.
             initial_fetch_timeout: Some(Duration::default()),
             ..ConfigSource::default()
         }),
@@ -111,7 +111,7 @@ fn discovered(level: FilterLevel) -> ExtensionConfigSource {
     }
 }
 
-/// How a filter gets its config.
+/// Where a filter's config comes from.
 pub enum FilterConfigSource {
     Typed(Any),
     Discovered(Box<ExtensionConfigSource>),
@@ -124,7 +124,7 @@ impl Extension {
         }
     }
 
-    /// The filter's config, or where it is found.
+    /// The filter's config, or its ECDS source.
     pub fn source(&self, level: FilterLevel) -> FilterConfigSource {
         match self {
             Extension::Wasm { .. } => FilterConfigSource::Discovered(Box::new(discovered(level))),
@@ -141,14 +141,14 @@ impl Extension {
 
 const LUA: &str = "type.googleapis.com/envoy.extensions.filters.http.lua.v3.Lua";
 
-/// The one field of Envoy's Lua filter that is written; the rest of it is not generated.
+/// The one field of Envoy's Lua filter that is set; no Rust type is generated for the message.
 #[derive(Clone, PartialEq, Message)]
 struct LuaFilter {
     #[prost(message, optional, tag = "3")]
     default_source_code: Option<DataSource>,
 }
 
-/// What goes into the config of one module.
+/// The input of one Wasm module's config.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct WasmPlan {
     resource: Str,
@@ -157,7 +157,7 @@ pub(crate) struct WasmPlan {
     wasm: Hashed<WasmConfig>,
 }
 
-/// All modules that this client may ask for.
+/// All Wasm modules that this client may request by ECDS.
 pub(crate) fn modules(view: &View) -> Vec<WasmPlan> {
     let found = askable(view).filter_map(|config| match config.spec.filter_config.as_ref()? {
         FilterConfig::Lua(_) => None,
@@ -171,7 +171,7 @@ pub(crate) fn modules(view: &View) -> Vec<WasmPlan> {
     found.collect()
 }
 
-/// The config that answers a module's name.
+/// The ECDS resource of a module.
 pub(crate) fn resource(plan: &WasmPlan) -> Resource {
     let config = Some(plugin_config(plan));
     let typed = match level_of(&plan.wasm) {
@@ -204,7 +204,7 @@ fn plugin_config(plan: &WasmPlan) -> PluginConfig {
     }
 }
 
-/// The plugin's own config as JSON text, the form that modules read.
+/// The plugin's own config, as JSON in a StringValue.
 fn configuration(wasm: &WasmConfig) -> Any {
     match wasm.plugin_config.as_ref().filter(|config| !config.fields.is_empty()) {
         None => Any::default(),
@@ -215,7 +215,7 @@ fn configuration(wasm: &WasmConfig) -> Any {
     }
 }
 
-/// The same JSON with what Go's encoder escapes: it also means to be safe inside HTML.
+/// Escapes the characters that Go's JSON encoder escapes for HTML, so that the bytes equal upstream's.
 fn escaped(json: &str) -> String {
     let mut text = String::with_capacity(json.len());
     for letter in json.chars() {
@@ -227,7 +227,7 @@ fn escaped(json: &str) -> String {
     text
 }
 
-/// A file of the proxy's machine, or what the agent fetches before Envoy sees this; no cluster is needed for that.
+/// A local file, or a URL. The agent fetches URLs before Envoy sees the config, so the cluster name is a placeholder.
 fn code(wasm: &WasmConfig) -> AsyncDataSource {
     let url = wasm.url.as_str();
     let specifier = match url.strip_prefix("file://") {
@@ -248,12 +248,12 @@ fn code(wasm: &WasmConfig) -> AsyncDataSource {
     AsyncDataSource { specifier: Some(specifier) }
 }
 
-/// What the module finds in its environment, and what the agent reads there and takes out.
+/// The module's environment variables. The agent reads and removes those that begin with `ISTIO_META_`.
 fn environment(plan: &WasmPlan) -> EnvironmentVariables {
     let wasm = &plan.wasm;
     let mut key_values = BTreeMap::new();
     if !wasm.image_pull_secret.is_empty() {
-        // The secret's content would stand here; without Kubernetes there is none, and the image is pulled without.
+        // Upstream puts the pull secret's content here. It is not read, so the image is pulled without credentials.
         key_values.insert("ISTIO_META_WASM_IMAGE_PULL_SECRET".to_owned(), String::new());
     }
     if wasm.image_pull_policy != 0 {

@@ -1,5 +1,5 @@
-//! From a View to what Envoy reads: client picks what is wanted, plan says what goes into each resource, render writes
-//! it down, patch changes it as users ask. Pure; it never sees the snapshot.
+//! From a View to Envoy's config: `client` lists the resources of a proxy, `plan` computes the input of each,
+//! `render` turns a plan into Envoy's message, `patch` applies EnvoyFilters. Pure; it never sees the snapshot.
 
 #![forbid(unsafe_code)]
 

@@ -1,12 +1,12 @@
-//! What a listener is for. Policies and telemetry differ by it.
+//! Which side of a proxy a listener serves. Policies and telemetry depend on it.
 
-/// The side that a listener stands on.
+/// The side of the proxy that a listener serves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum ListenerSide {
-    /// Requests to the workload beside a sidecar.
+    /// Traffic to the sidecar's workload.
     SidecarInbound,
-    /// Requests from the workload beside a sidecar.
+    /// Traffic from the sidecar's workload.
     SidecarOutbound,
-    /// Requests to a gateway.
+    /// Traffic to a gateway.
     Gateway,
 }

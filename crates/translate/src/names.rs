@@ -1,4 +1,4 @@
-//! Every name that outsiders rely on: clusters, listeners, routes, filters.
+//! Names that other systems rely on: clusters, listeners, routes, filter chains.
 
 use model::config::Kind;
 use model::names::Hostname;
@@ -6,30 +6,30 @@ use model::names::Hostname;
 pub const BLACK_HOLE_CLUSTER: &str = "BlackHoleCluster";
 pub const PASSTHROUGH_CLUSTER: &str = "PassthroughCluster";
 pub const INBOUND_PASSTHROUGH_CLUSTER: &str = "InboundPassthroughCluster";
-/// Where ALLOW_ANY_DYNAMIC_DNS sends what no route knows.
+/// Upstream of unknown hosts under ALLOW_ANY_DYNAMIC_DNS.
 pub const ALLOW_ANY_DYNAMIC_DNS_CLUSTER: &str = "AllowAnyDynamicDNSCluster";
-/// The agent's socket for secrets of other providers.
+/// The agent's SDS socket for secrets of other providers.
 pub const EXTERNAL_SDS_CLUSTER: &str = "sds-external";
 pub const VIRTUAL_OUTBOUND: &str = "virtualOutbound";
 pub const VIRTUAL_INBOUND: &str = "virtualInbound";
-/// The chain of an outbound listener for connections that no other takes.
+/// The outbound filter chain for connections that no other chain matches.
 pub const PASSTHROUGH_CHAIN: &str = "PassthroughFilterChain";
 pub const VIRTUAL_OUTBOUND_BLACKHOLE_CHAIN: &str = "virtualOutbound-blackhole";
 pub const VIRTUAL_OUTBOUND_CATCH_ALL_CHAIN: &str = "virtualOutbound-catchall-tcp";
 pub const VIRTUAL_INBOUND_BLACKHOLE_CHAIN: &str = "virtualInbound-blackhole";
 pub const VIRTUAL_INBOUND_CATCH_ALL_HTTP_CHAIN: &str = "virtualInbound-catchall-http";
-/// Virtual host and route for hosts that nobody knows, by the outbound traffic policy.
+/// Virtual host and route for unknown hosts, by outbound traffic policy.
 pub const ALLOW_ANY: &str = "allow_any";
 pub const ALLOW_ANY_DYNAMIC_DNS: &str = "allow_any_dynamic_dns";
 pub const BLOCK_ALL: &str = "block_all";
 pub const DYNAMIC_DNS_CLUSTER: &str = "AllowAnyDynamicDNSCluster";
-/// The cluster of a destination that names no host; it never exists.
+/// The cluster of a destination without a host; no such cluster exists.
 pub const UNKNOWN_SERVICE: &str = "UnknownService";
-/// The gateway name that means every sidecar.
+/// The gateway name that stands for all sidecars.
 pub const MESH_GATEWAY: &str = "mesh";
 /// The route table of the mesh's forward proxy port.
 pub const HTTP_PROXY: &str = "http_proxy";
-/// Begins the route table's name of a listener on a Unix socket.
+/// Prefix of the route table name of a listener on a Unix socket.
 pub const UNIX_PREFIX: &str = "unix://";
 
 /// `0.0.0.0_80`
@@ -37,8 +37,7 @@ pub fn listener(bind: &str, port: u32) -> String {
     format!("{bind}_{port}")
 }
 
-/// Where a config object stands, as metadata names it:
-/// `/apis/networking.istio.io/v1/namespaces/shop/virtual-service/cart`
+/// A config object's path in Envoy metadata: `/apis/networking.istio.io/v1/namespaces/shop/virtual-service/cart`
 pub fn config_path(kind: Kind, namespace: &str, name: &str) -> String {
     let (group, version) = (kind.group(), kind.versions()[0]);
     format!("/apis/{group}/{version}/namespaces/{namespace}/{}/{name}", kebab(kind.as_str()))
@@ -66,7 +65,7 @@ pub fn inbound_cluster(port: u32) -> String {
     format!("inbound|{port}||")
 }
 
-/// The server name that a client of the mesh asks for: `outbound_.80_.v1_.cart.shop.svc.cluster.local`
+/// SNI of mesh clients: `outbound_.80_.v1_.cart.shop.svc.cluster.local`
 pub fn server_name(port: u16, subset: &str, host: &str) -> String {
     format!("outbound_.{port}_.{subset}_.{host}")
 }

@@ -1,4 +1,4 @@
-//! JSON as protobuf's Struct, and as the TypedStruct that carries config of Istio's own filters.
+//! Converts JSON to and from protobuf's Struct, and to the TypedStruct that carries config of Istio's own filters.
 
 use api::wire::xds::r#type::v3::TypedStruct;
 use api::{Any, Struct, Value, value};
@@ -24,7 +24,7 @@ fn value_of(json: &Json) -> Value {
     Value { kind: Some(kind) }
 }
 
-/// A Struct as JSON; whole numbers are written without a point.
+/// A Struct as JSON; whole numbers have no decimal point.
 pub(crate) fn json_of(message: &Struct) -> Json {
     Json::Object(message.fields.iter().map(|(key, value)| (key.clone(), json_value(value))).collect())
 }
@@ -48,10 +48,10 @@ fn number_of(number: f64) -> Json {
     serde_json::Number::from_f64(number).map_or(Json::Null, Json::Number)
 }
 
-/// Config of a message type that we have no descriptor of.
+/// Config of a message type without a descriptor.
 pub(crate) fn typed_struct(type_url: &str, config: &Json) -> Any {
     let value = config.as_object().map(struct_of);
     let message = TypedStruct { type_url: type_url.into(), value };
-    // udpa's message has the same fields; upstream uses it, so proxies of all ages know it.
+    // udpa's TypedStruct has the same fields, and old proxies know only that one.
     Any { type_url: "type.googleapis.com/udpa.type.v1.TypedStruct".into(), value: message.encode_to_vec() }
 }

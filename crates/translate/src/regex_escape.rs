@@ -1,6 +1,6 @@
-//! Literal text inside regular expressions, quoted as Go does it: nothing that RE2 takes literally anyway.
+//! Escapes literal text for RE2, as Go's `regexp.QuoteMeta` does.
 
-/// The text as an expression that matches it and nothing else.
+/// A regular expression that matches exactly this text.
 pub(crate) fn escaped(text: &str) -> String {
     let mut expression = String::with_capacity(text.len());
     for letter in text.chars() {
@@ -17,7 +17,7 @@ mod tests {
     use super::escaped;
 
     #[test]
-    fn only_what_means_something_is_quoted() {
+    fn only_metacharacters_are_escaped() {
         assert_eq!(escaped("team-a.b/c_d~#"), r"team-a\.b/c_d~#");
         assert_eq!(escaped(r"\.+*?()|[]{}^$"), r"\\\.\+\*\?\(\)\|\[\]\{\}\^\$");
     }

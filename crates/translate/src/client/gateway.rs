@@ -1,4 +1,4 @@
-//! What a gateway is sent: clusters of the services it may forward to, and their endpoints.
+//! The clusters and route tables of a gateway.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use crate::names::ClusterForm;
 use crate::plan::cluster::{self, ClusterPlan, outbound};
 use crate::plan::route::{self, RoutePlan};
 
-/// All clusters, by name.
+/// All clusters, sorted by name.
 pub fn clusters(view: &View) -> Vec<ClusterPlan> {
     let context = Arc::new(cluster::ClusterContext::new(view));
     let mut found = if view.settings.knobs.filter_gateway_clusters {
@@ -30,12 +30,12 @@ pub fn clusters(view: &View) -> Vec<ClusterPlan> {
     cluster::by_name(found)
 }
 
-/// The route table of this name, if only an empty one.
+/// The route table of this name; empty if no server uses it.
 pub fn route(view: &View, name: &str) -> Option<RoutePlan> {
     Some(route::gateway::table(view, name))
 }
 
-/// Hosts that a gateway's own config names: destinations of its routes, and services that filters call.
+/// Hosts that a gateway's config refers to: route destinations, extension providers, EnvoyFilter references.
 #[derive(Debug, Default)]
 struct ReferencedHosts {
     hosts: BTreeSet<String>,
@@ -70,7 +70,7 @@ impl ReferencedHosts {
     }
 }
 
-/// The service, as `host` or `namespace/host`, that an extension's filter calls.
+/// The service that a provider calls, as `host` or `namespace/host`.
 fn called_service(provider: &Provider) -> Option<&str> {
     match provider {
         Provider::EnvoyExtAuthzHttp(p) => Some(&p.service),
@@ -91,7 +91,7 @@ fn called_service(provider: &Provider) -> Option<&str> {
     }
 }
 
-/// Everywhere that a route sends traffic, mirrors included.
+/// All destinations of a VirtualService, including mirrors.
 fn destinations(rule: &VirtualService) -> impl Iterator<Item = &Destination> {
     let http = rule.http.iter().flat_map(|route| {
         let routed = route.route.iter().filter_map(|r| r.destination.as_ref());

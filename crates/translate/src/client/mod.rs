@@ -1,4 +1,4 @@
-//! Who asks: each kind of client turns its View into plans.
+//! Lists the resources of each kind of client: plans with their patches.
 
 pub mod gateway;
 pub mod sidecar;
@@ -14,7 +14,7 @@ use crate::plan::cluster::ClusterPlan;
 use crate::plan::listener::{self, ListenerPlan};
 use crate::plan::route::RoutePlan;
 
-/// All clusters of this client, by name; what EnvoyFilters add comes last. Filters that do too much are reported.
+/// All clusters of this client, sorted by name, then those added by EnvoyFilters. Reports EnvoyFilters over a limit.
 pub fn clusters(view: &View, problems: &mut Vec<Problem>) -> Vec<PatchedPlan<ClusterPlan>> {
     let plans = match view.proxy.kind {
         ProxyKind::Router => gateway::clusters(view),
@@ -23,7 +23,7 @@ pub fn clusters(view: &View, problems: &mut Vec<Problem>) -> Vec<PatchedPlan<Clu
     patch::cluster::patched(view, plans, problems)
 }
 
-/// All listeners of this client; what EnvoyFilters add comes last.
+/// All listeners of this client, then those added by EnvoyFilters.
 pub fn listeners(view: &View, problems: &mut Vec<Problem>) -> Vec<PatchedPlan<ListenerPlan>> {
     let plans = match view.proxy.kind {
         ProxyKind::Router => listener::gateway(view),
@@ -32,7 +32,7 @@ pub fn listeners(view: &View, problems: &mut Vec<Problem>) -> Vec<PatchedPlan<Li
     patch::listener::patched(view, plans, problems)
 }
 
-/// The route table of this name, for whatever kind of client asks.
+/// The route table of this name.
 pub fn route(view: &View, name: &str, problems: &mut Vec<Problem>) -> Option<PatchedPlan<RoutePlan>> {
     let plan = match view.proxy.kind {
         ProxyKind::Router => gateway::route(view, name),
@@ -41,7 +41,7 @@ pub fn route(view: &View, name: &str, problems: &mut Vec<Problem>) -> Option<Pat
     plan.map(|plan| patch::route::patched(view, plan, problems))
 }
 
-/// Configs of extensions that this client may ask for by name.
+/// Extension configs (ECDS) of this client.
 pub fn extensions(view: &View) -> Vec<Resource> {
     let mut found = patch::extension::resources(view);
     found.extend(extension::modules(view).iter().map(extension::resource));

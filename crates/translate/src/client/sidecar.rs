@@ -1,4 +1,4 @@
-//! What a sidecar is sent: which clusters, listeners, routes and endpoints its View asks for.
+//! The clusters, listeners, route tables and endpoints of a sidecar.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::plan::names::{self, NameTablePlan};
 use crate::plan::route::RoutePlan;
 use crate::plan::route::sidecar::RouteTables;
 
-/// All clusters, by name.
+/// All clusters, sorted by name.
 pub fn clusters(view: &View) -> Vec<ClusterPlan> {
     let context = Arc::new(cluster::ClusterContext::new(view));
     let mut found = outbound::plans(view, &context, &view.services, ClusterForm::Plain);
@@ -21,7 +21,7 @@ pub fn clusters(view: &View) -> Vec<ClusterPlan> {
     cluster::by_name(found)
 }
 
-/// The endpoints of an EDS cluster; `None` for a name that is not an outbound cluster.
+/// Endpoints of an outbound cluster; `None` for other names.
 pub fn endpoints(view: &View, cluster: &str) -> Option<EndpointsPlan> {
     Some(endpoints::discovered(view, cluster, &parse_outbound_cluster(cluster)?))
 }
@@ -31,7 +31,7 @@ pub fn listeners(view: &View) -> Vec<ListenerPlan> {
     listener::sidecar(view)
 }
 
-/// The route table of this name; a sidecar gets one for every name, if only an empty one.
+/// The route table of this name; empty for an unknown name.
 pub fn route(view: &View, name: &str) -> Option<RoutePlan> {
     Some(RouteTables::new(view).table(name))
 }

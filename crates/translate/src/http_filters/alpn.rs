@@ -1,5 +1,4 @@
-//! Istio's ALPN filter: tells the other sidecar which HTTP version comes inside mTLS.
-//! Only Istio's Envoy build has it.
+//! Istio's ALPN filter: announces the HTTP version inside mTLS to the peer. Only Istio's Envoy build has it.
 
 use api::Any;
 use api::envoy::extensions::filters::network::http_connection_manager::v3::HttpFilter as EnvoyFilter;
@@ -20,7 +19,7 @@ pub(super) fn add(input: &HttpFilterInput<'_>, filters: &mut Vec<HttpFilter>) {
     }
 }
 
-/// `istio.envoy.config.filter.http.alpn.v2alpha1.FilterConfig`, which no descriptor set holds.
+/// `istio.envoy.config.filter.http.alpn.v2alpha1.FilterConfig`, which is in no descriptor set.
 #[derive(Clone, PartialEq, Message)]
 struct AlpnFilterConfig {
     #[prost(message, repeated, tag = "1")]
@@ -29,7 +28,7 @@ struct AlpnFilterConfig {
 
 #[derive(Clone, PartialEq, Message)]
 struct AlpnOverride {
-    /// 0, 1 and 2: HTTP/1.0, HTTP/1.1, HTTP/2.
+    /// 0: HTTP/1.0, 1: HTTP/1.1, 2: HTTP/2.
     #[prost(int32, tag = "1")]
     upstream_protocol: i32,
     #[prost(string, repeated, tag = "2")]

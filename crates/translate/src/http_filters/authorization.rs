@@ -1,4 +1,4 @@
-//! Who may do what: AuthorizationPolicies as RBAC filters and calls to outside checkers.
+//! AuthorizationPolicies as RBAC and ext_authz filters.
 
 use api::envoy::extensions::filters::network::http_connection_manager::v3::HttpFilter as EnvoyFilter;
 
@@ -6,7 +6,7 @@ use super::{HttpFilter, HttpFilterInput, named};
 use crate::listener_side::ListenerSide;
 use crate::security::authorization::{AuthorizationFilter, FilterLayer, http_filter};
 
-/// Outside checkers come before tokens are read.
+/// CUSTOM policies (ext_authz) run before JWTs are read.
 pub(super) fn add_custom(input: &HttpFilterInput<'_>, filters: &mut Vec<HttpFilter>) {
     if input.side != ListenerSide::SidecarOutbound {
         filters.extend(input.policies.custom(FilterLayer::Http).iter().cloned().map(HttpFilter::Authorization));

@@ -1,4 +1,4 @@
-//! CORS. Always there; routes hold the policy.
+//! CORS. Always present; the policy is in the routes.
 
 use api::any;
 use api::envoy::extensions::filters::http::cors::v3::Cors;

@@ -1,5 +1,5 @@
-//! The dynamic forward proxy: resolves the host of each request, for wildcard hosts whose endpoints nobody
-//! knows and, if the mesh allows it, for hosts that no service has.
+//! The dynamic forward proxy: resolves the host of each request. Used for wildcard hosts without endpoints and, if the
+//! mesh allows it, for hosts of no service.
 
 use api::any;
 use api::envoy::extensions::filters::http::dynamic_forward_proxy::v3::{FilterConfig, filter_config};
@@ -14,7 +14,7 @@ pub(super) fn add(input: &HttpFilterInput<'_>, filters: &mut Vec<HttpFilter>) {
         return;
     }
     let of_host = input.resolved_by.cloned();
-    // Every route table may end in the route for unknown hosts.
+    // Every route table may end in a route for unknown hosts.
     let of_any = input.view.resolves_any_outbound().then(|| DnsCache::for_any_name(input.view));
     filters.extend(of_host.into_iter().chain(of_any).map(HttpFilter::DynamicForwardProxy));
 }

@@ -1,4 +1,4 @@
-//! Users' own filters, by TrafficExtension and WasmPlugin. Each phase ends before the filter it is named after.
+//! Filters of TrafficExtension and WasmPlugin objects. Those of a phase run before the filter the phase is named after.
 
 use api::envoy::extensions::filters::network::http_connection_manager::v3::{HttpFilter as EnvoyFilter, http_filter};
 use api::istio::extensions::v1alpha1::traffic_extension::ExecutionPhase;
@@ -14,7 +14,7 @@ pub(super) fn add_authz(input: &HttpFilterInput<'_>, filters: &mut Vec<HttpFilte
     add(input, ExecutionPhase::Authz, filters);
 }
 
-/// Those of metrics, then those that named no phase.
+/// Phase STATS, then extensions without a phase.
 pub(super) fn add_rest(input: &HttpFilterInput<'_>, filters: &mut Vec<HttpFilter>) {
     add(input, ExecutionPhase::Stats, filters);
     add(input, ExecutionPhase::Unspecified, filters);

@@ -1,4 +1,4 @@
-//! Fault injection. Always there; routes hold the faults.
+//! Fault injection. Always present; the faults are in the routes.
 
 use api::any;
 use api::envoy::extensions::filters::http::fault::v3::HttpFault;

@@ -1,4 +1,4 @@
-//! Counts of gRPC messages, which telemetry reads from filter state.
+//! Counts gRPC messages. Istio's stats filter reads the counts from filter state.
 
 use api::any;
 use api::envoy::extensions::filters::http::grpc_stats::v3::{FilterConfig, filter_config};

@@ -1,4 +1,4 @@
-//! gRPC-Web, for ports that declare it. Upstream looks only at the first service of a shared port.
+//! gRPC-Web, for ports of that protocol. On a shared port, only the first service's protocol counts, as upstream.
 
 use api::any;
 use api::envoy::extensions::filters::http::grpc_web::v3::GrpcWeb;

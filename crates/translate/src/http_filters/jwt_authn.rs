@@ -1,4 +1,4 @@
-//! Tokens of requests, by RequestAuthentication.
+//! JWT authentication, from RequestAuthentication.
 
 use api::any;
 use api::envoy::extensions::filters::network::http_connection_manager::v3::HttpFilter as EnvoyFilter;

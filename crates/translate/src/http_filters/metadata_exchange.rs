@@ -1,5 +1,5 @@
-//! Istio's peer metadata filter: tells both ends of a request who the other is.
-//! Only Istio's Envoy build has it.
+//! Istio's peer metadata filter: client and server proxy exchange their workload metadata. Only Istio's Envoy build
+//! has it.
 
 use api::envoy::extensions::filters::network::http_connection_manager::v3::HttpFilter as EnvoyFilter;
 use serde_json::json;
@@ -12,7 +12,7 @@ use crate::proto_struct::typed_struct;
 pub enum MetadataExchange {
     Inbound,
     Outbound,
-    /// Outbound, without headers to destinations outside the mesh.
+    /// Outbound; no headers are sent to destinations outside the mesh.
     OutboundInMesh,
 }
 

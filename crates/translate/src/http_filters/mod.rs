@@ -1,5 +1,5 @@
-//! HTTP filters, one file each: what asks for the filter, what a plan holds of it, how it is written down.
-//! To add a filter: a file, a variant, and a row in `ORDER` where Envoy shall run it.
+//! HTTP filters, one file each: when the filter is added, what its plan holds, and how it is rendered.
+//! To add a filter: a file, a variant of `HttpFilter`, and a row in `ORDER` where Envoy runs it.
 
 mod alpn;
 mod authorization;
@@ -47,28 +47,28 @@ pub enum HttpFilter {
     Router(router::Router),
 }
 
-/// What a filter may look at to decide whether it is wanted.
+/// What a filter's `add` function may look at.
 pub(crate) struct HttpFilterInput<'a> {
     pub view: &'a View,
     pub side: ListenerSide,
     pub policies: &'a WorkloadPolicies,
-    /// Metrics that listeners of this class keep.
+    /// Stats filters of listeners on this side.
     pub stats: &'a [Hashed<StatsFilter>],
-    /// The port that clients call; for inbound, the one that the workload listens on.
+    /// The service port; on inbound listeners, the workload's port.
     pub port: u32,
     pub protocol: Protocol,
-    /// Set for a wildcard host whose requests are resolved one by one.
+    /// The DNS cache of a wildcard host whose requests are resolved one by one.
     pub resolved_by: Option<&'a DnsCache>,
-    /// Leave out what would tell clients about the proxy.
+    /// Remove Envoy's `x-envoy-*` headers.
     pub suppress_debug_headers: bool,
-    /// Do not send metadata headers outside the mesh.
+    /// Do not send peer metadata headers outside the mesh.
     pub hide_metadata: bool,
 }
 
-/// Adds its filters, if they are wanted, to those before it.
+/// Appends a filter if it applies.
 type AddHttpFilters = fn(&HttpFilterInput<'_>, &mut Vec<HttpFilter>);
 
-/// Filters in the order in which Envoy runs them.
+/// Filters in execution order.
 const ORDER: &[AddHttpFilters] = &[
     metadata_exchange::add,
     authorization::add_custom,
@@ -97,7 +97,6 @@ pub(crate) fn chain(input: &HttpFilterInput<'_>) -> Vec<HttpFilter> {
     filters
 }
 
-/// The filter as Envoy's message.
 pub(crate) fn render(filter: &HttpFilter) -> EnvoyFilter {
     match filter {
         HttpFilter::MetadataExchange(plan) => metadata_exchange::render(plan),

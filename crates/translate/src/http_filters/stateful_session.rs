@@ -1,4 +1,4 @@
-//! Sticky sessions. Empty here; routes of services that want them hold the config.
+//! Sticky sessions. The filter is empty; the config is in the routes of services with persistent sessions.
 
 use api::any;
 use api::envoy::extensions::filters::http::stateful_session::v3::StatefulSession;

@@ -1,4 +1,4 @@
-//! Istio's metrics of requests, by Telemetry.
+//! Istio's request metrics, from Telemetry.
 
 use api::envoy::extensions::filters::network::http_connection_manager::v3::HttpFilter as EnvoyFilter;
 

@@ -1,4 +1,4 @@
-//! Who may connect: AuthorizationPolicies as RBAC filters and calls to outside checkers.
+//! AuthorizationPolicies as RBAC and ext_authz network filters.
 
 use api::envoy::config::listener::v3::Filter;
 
@@ -6,7 +6,7 @@ use super::{ChainEnd, NetworkFilter, NetworkFilterInput, named};
 use crate::listener_side::ListenerSide;
 use crate::security::authorization::{AuthorizationFilter, FilterLayer, network_filter};
 
-/// Outside checkers come first.
+/// CUSTOM policies (ext_authz) run first.
 pub(super) fn add_custom(input: &NetworkFilterInput<'_>, filters: &mut Vec<NetworkFilter>) {
     if is_enforced(input) {
         filters.extend(input.policies.custom(FilterLayer::Tcp).iter().cloned().map(NetworkFilter::Authorization));

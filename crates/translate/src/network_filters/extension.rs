@@ -1,4 +1,4 @@
-//! Users' own filters of connections, by TrafficExtension and WasmPlugin.
+//! Network filters of TrafficExtension and WasmPlugin objects.
 
 use api::envoy::config::listener::v3::{Filter, filter};
 use api::istio::extensions::v1alpha1::traffic_extension::ExecutionPhase;
@@ -6,13 +6,13 @@ use api::istio::extensions::v1alpha1::traffic_extension::ExecutionPhase;
 use super::{ChainEnd, NetworkFilter, NetworkFilterInput};
 use crate::extension::{Extension, FilterConfigSource, FilterLevel, extensions};
 
-/// Those of authentication and authorization, which come before the proxy's own checks.
+/// Phases AUTHN and AUTHZ, which run before AuthorizationPolicies.
 pub(super) fn add_checks(input: &NetworkFilterInput<'_>, filters: &mut Vec<NetworkFilter>) {
     add(input, ExecutionPhase::Authn, filters);
     add(input, ExecutionPhase::Authz, filters);
 }
 
-/// Those of metrics, then those that named no phase.
+/// Phase STATS, then extensions without a phase.
 pub(super) fn add_rest(input: &NetworkFilterInput<'_>, filters: &mut Vec<NetworkFilter>) {
     add(input, ExecutionPhase::Stats, filters);
     add(input, ExecutionPhase::Unspecified, filters);

@@ -1,5 +1,5 @@
-//! Istio's metadata exchange for connections: tells the server end who the client is.
-//! Only Istio's Envoy build has it. Clients speak it from their clusters, so listeners have it inbound only.
+//! Istio's metadata exchange over TCP: the server proxy learns the client's workload metadata. Only Istio's Envoy build
+//! has it. The client's side is in its clusters, so only inbound listeners have this filter.
 
 use api::envoy::config::listener::v3::Filter;
 use scope::View;
@@ -9,7 +9,7 @@ use super::{NetworkFilter, NetworkFilterInput, named};
 use crate::listener_side::ListenerSide;
 use crate::proto_struct::typed_struct;
 
-/// Whether connections to this proxy begin with an exchange of metadata.
+/// Whether this proxy's inbound connections begin with a metadata exchange.
 pub(crate) fn exchanged(view: &View) -> bool {
     view.settings.knobs.metadata_exchange && view.proxy.extensions.contains("envoy.filters.network.metadata_exchange")
 }

@@ -1,5 +1,5 @@
-//! Network filters, one file each: what asks for the filter, what a plan holds of it, how it is written down.
-//! To add a filter: a file, a variant, and a row in `BEFORE` where Envoy shall run it.
+//! Network filters, one file each: when the filter is added, what its plan holds, and how it is rendered.
+//! To add a filter: a file, a variant of `NetworkFilter`, and a row in `BEFORE` where Envoy runs it.
 
 mod authorization;
 mod extension;
@@ -44,35 +44,35 @@ pub enum NetworkFilter {
     Http(Box<HttpConnectionManager>),
 }
 
-/// What a filter may look at to decide whether it is wanted.
+/// What a filter's `add` function may look at.
 pub(crate) struct NetworkFilterInput<'a> {
     pub view: &'a View,
     pub side: ListenerSide,
     pub policies: &'a WorkloadPolicies,
-    /// Metrics that listeners of this class keep.
+    /// Stats filters of listeners on this side.
     pub stats: &'a [Hashed<StatsFilter>],
     /// The service port.
     pub port: u32,
     pub end: ChainEnd,
 }
 
-/// What ends a chain, and so who enforces policies and counts.
+/// What the last filter of a chain does. It decides which filters enforce policies and record metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ChainEnd {
-    /// Bytes to a known destination: network filters enforce and count.
+    /// TCP to a known destination: network filters enforce policies and record metrics.
     Bytes,
-    /// Bytes of TLS between others: counted, and no policy can see what it asks about.
+    /// TLS passed through: metrics only, because policies cannot see inside.
     Sealed,
-    /// HTTP: the connection manager's filters do it.
+    /// HTTP: the connection manager's HTTP filters do both.
     Http,
-    /// Bytes to an unknown destination or to nowhere: they are only counted.
+    /// TCP to an unknown destination, or to none: metrics only.
     Unknown,
 }
 
-/// Adds its filters, if they are wanted, to those before it.
+/// Appends a filter if it applies.
 type AddNetworkFilters = fn(&NetworkFilterInput<'_>, &mut Vec<NetworkFilter>);
 
-/// Filters that come before the one that ends the chain, in the order in which Envoy runs them.
+/// Filters before the last one of a chain, in execution order.
 const BEFORE: &[AddNetworkFilters] = &[
     metadata_exchange::add,
     authorization::add_custom,
@@ -82,7 +82,7 @@ const BEFORE: &[AddNetworkFilters] = &[
     stats::add,
 ];
 
-/// Filters of a chain that ends in `last`, in order.
+/// All filters of a chain that ends in `last`.
 pub(crate) fn chain(input: &NetworkFilterInput<'_>, last: Vec<NetworkFilter>) -> Vec<NetworkFilter> {
     let mut filters = Vec::with_capacity(last.len());
     for add in BEFORE {
@@ -92,8 +92,7 @@ pub(crate) fn chain(input: &NetworkFilterInput<'_>, last: Vec<NetworkFilter>) ->
     filters
 }
 
-/// What ends a chain of bytes, by the port's protocol: the TCP proxy, with or instead of a filter that
-/// understands the protocol.
+/// The last filters of a TCP chain: the TCP proxy, after or replaced by a filter for the port's protocol.
 pub(crate) fn for_protocol(knobs: &Knobs, protocol: Protocol, proxy: TcpProxy) -> Vec<NetworkFilter> {
     let stat_prefix = proxy.stat_prefix.clone();
     match protocol {
@@ -103,7 +102,7 @@ pub(crate) fn for_protocol(knobs: &Knobs, protocol: Protocol, proxy: TcpProxy) -
         Protocol::MySql if knobs.mysql_filter => {
             vec![NetworkFilter::MySql { stat_prefix }, NetworkFilter::TcpProxy(proxy)]
         }
-        // The Redis proxy routes by itself.
+        // The Redis proxy forwards by itself.
         Protocol::Redis if knobs.redis_filter => {
             vec![NetworkFilter::Redis { stat_prefix, cluster: proxy.first_cluster().clone() }]
         }
@@ -111,7 +110,6 @@ pub(crate) fn for_protocol(knobs: &Knobs, protocol: Protocol, proxy: TcpProxy) -
     }
 }
 
-/// The filter as Envoy's message.
 pub(crate) fn render(filter: &NetworkFilter) -> Filter {
     match filter {
         NetworkFilter::MetadataExchange => metadata_exchange::render(),

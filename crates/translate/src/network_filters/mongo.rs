@@ -1,4 +1,4 @@
-//! MongoDB statistics; the bytes pass on to the TCP proxy.
+//! MongoDB statistics; the TCP proxy forwards the bytes.
 
 use api::any;
 use api::envoy::config::listener::v3::Filter;

@@ -1,4 +1,4 @@
-//! MySQL statistics; the bytes pass on to the TCP proxy.
+//! MySQL statistics; the TCP proxy forwards the bytes.
 
 use api::any;
 use api::envoy::config::listener::v3::Filter;

@@ -1,4 +1,4 @@
-//! The Redis proxy: reads commands and sends them to one cluster.
+//! The Redis proxy: sends commands to one cluster.
 
 use api::envoy::config::listener::v3::Filter;
 use api::envoy::extensions::filters::network::redis_proxy::v3::{RedisProxy, redis_proxy};
@@ -6,7 +6,7 @@ use api::{Duration, any};
 
 use super::named;
 
-/// How long one command may take.
+/// Time limit of one command.
 const COMMAND_TIMEOUT: Duration = Duration { seconds: 5, nanos: 0 };
 
 pub(super) fn render(stat_prefix: &str, cluster: &str) -> Filter {

@@ -1,4 +1,4 @@
-//! The dynamic forward proxy for TLS: resolves the server name that a client asks for.
+//! The dynamic forward proxy for TLS: resolves the SNI of each connection.
 
 use api::Any;
 use api::envoy::config::listener::v3::Filter;
@@ -8,12 +8,12 @@ use prost::Message;
 use super::named;
 use crate::dns_cache::{self, DnsCache};
 
-/// `envoy.extensions.filters.network.sni_dynamic_forward_proxy.v3.FilterConfig`, as far as we set it.
+/// `envoy.extensions.filters.network.sni_dynamic_forward_proxy.v3.FilterConfig`, reduced to the fields set here.
 #[derive(Clone, PartialEq, Message)]
 struct SniForwardProxyConfig {
     #[prost(message, optional, tag = "1")]
     dns_cache_config: Option<DnsCacheConfig>,
-    /// Alone in a oneof, so it is written even if it were 0.
+    /// In a oneof, so it is encoded even if 0.
     #[prost(uint32, optional, tag = "2")]
     port_value: Option<u32>,
 }

@@ -1,4 +1,4 @@
-//! Istio's metrics of connections, by Telemetry.
+//! Istio's TCP metrics, from Telemetry.
 
 use api::envoy::config::listener::v3::Filter;
 

@@ -1,4 +1,4 @@
-//! The TCP proxy: carries bytes to one cluster or to several by weight.
+//! The TCP proxy: forwards bytes to one cluster or to several by weight.
 
 use api::envoy::config::listener::v3::Filter;
 use api::envoy::extensions::filters::network::tcp_proxy::v3::{TcpProxy as EnvoyProxy, tcp_proxy};
@@ -16,7 +16,7 @@ pub struct TcpProxy {
     pub to: TcpDestination,
     pub idle_timeout: Option<Duration>,
     pub max_connection_duration: Option<Duration>,
-    /// Connections of one address go to one endpoint.
+    /// Connections from one source IP go to the same endpoint.
     pub hash_source_ip: bool,
     pub tunnel: Option<Tunnel>,
     pub access_log: Hashed<Vec<AccessLog>>,
@@ -26,11 +26,11 @@ pub struct TcpProxy {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum TcpDestination {
     Cluster(Str),
-    /// Clusters with their weights, at least one.
+    /// Clusters and weights; never empty.
     Weighted(Vec<(Str, u32)>),
 }
 
-/// The bytes go inside an HTTP request to this `host:port`.
+/// Tunnels the bytes in an HTTP request to this `host:port`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Tunnel {
     pub host: Str,
@@ -39,7 +39,7 @@ pub struct Tunnel {
 }
 
 impl TcpProxy {
-    /// A proxy to one cluster that is also the name of its statistics.
+    /// A proxy to one cluster, with statistics under the cluster's name.
     pub fn to_cluster(cluster: &str, access_log: Hashed<Vec<AccessLog>>) -> TcpProxy {
         TcpProxy {
             stat_prefix: cluster.into(),

@@ -1,5 +1,5 @@
-//! Load balancing by place: which setting holds for a cluster, and what it makes of groups of
-//! endpoints (their priorities and weights) for a client that stands somewhere.
+//! Locality load balancing: which setting applies to a cluster, and the priorities and weights that it gives to groups
+//! of endpoints for a client in some locality.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,17 +21,17 @@ const ZONE: &str = "topology.kubernetes.io/zone";
 const SUB_ZONE: &str = "topology.istio.io/subzone";
 const NODE: &str = "kubernetes.io/hostname";
 
-/// What holds for a cluster: its rule's word goes before the service's, that before the mesh's.
+/// The setting of a cluster: of the DestinationRule, else of the service, else of the mesh.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum LocalityLb<'a> {
     Locality(&'a LocalityLoadBalancerSetting),
     ZoneAware(&'a ZoneAwareLoadBalancerSetting),
-    /// The service itself wants traffic to stay near.
+    /// Traffic distribution of the Kubernetes Service.
     Near(TrafficDistribution),
 }
 
 impl<'a> LocalityLb<'a> {
-    /// The setting, unless there is none or it is switched off.
+    /// The setting; `None` if there is none or it is disabled.
     pub fn of(
         balancer: Option<&'a LoadBalancerSettings>,
         distribution: TrafficDistribution,
@@ -52,8 +52,7 @@ impl<'a> LocalityLb<'a> {
         enabled(mesh.locality_lb_setting.as_ref()?)
     }
 
-    /// Gives groups of endpoints the priorities and weights that they have for this client.
-    /// `detects_outliers` says whether the cluster can find out that an endpoint is sick.
+    /// Sets priorities and weights of endpoint groups for this client. Failover needs outlier detection.
     pub fn apply(
         &self,
         groups: Vec<LocalityGroup<'_>>,
@@ -82,7 +81,7 @@ fn enabled(setting: &LocalityLoadBalancerSetting) -> Option<LocalityLb<'_>> {
     setting.enabled.unwrap_or(true).then_some(LocalityLb::Locality(setting))
 }
 
-/// Labels that endpoints near the client share with it, the most important first.
+/// Labels that nearby endpoints share with the client, most important first.
 fn near(distribution: TrafficDistribution) -> &'static [&'static str] {
     match distribution {
         TrafficDistribution::Any => &[],
@@ -91,14 +90,14 @@ fn near(distribution: TrafficDistribution) -> &'static [&'static str] {
     }
 }
 
-/// Where the client stands.
+/// The client's locality and labels.
 #[derive(Clone, Copy, Debug)]
 pub struct ClientLocality<'a> {
     pub locality: &'a Locality,
     pub labels: &'a Labels,
 }
 
-/// Endpoints of one locality, and their labels while they still matter.
+/// Endpoints of one locality, with the labels that priorities depend on.
 #[derive(Clone, Debug)]
 pub struct LocalityGroup<'a> {
     pub locality: Locality,
@@ -107,7 +106,7 @@ pub struct LocalityGroup<'a> {
     pub members: Vec<LabelledEndpoint<'a>>,
 }
 
-/// An endpoint and the labels that failover may look at.
+/// An endpoint and its workload's labels.
 #[derive(Clone, Debug)]
 pub struct LabelledEndpoint<'a> {
     pub labels: Cow<'a, Labels>,
@@ -115,7 +114,7 @@ pub struct LabelledEndpoint<'a> {
 }
 
 impl LocalityGroup<'_> {
-    /// The group with its weight made the sum of its members'; a group without members has none.
+    /// The group with its weight set to the sum of its members' weights; `None` if empty.
     #[must_use]
     pub fn weighed(mut self) -> Self {
         let sum = self.members.iter().fold(0u32, |sum, m| sum.saturating_add(m.endpoint.weight));
@@ -133,7 +132,7 @@ impl LocalityGroup<'_> {
     }
 }
 
-/// Shares of traffic by locality. Groups that no share names lose their endpoints.
+/// Distributes traffic by percentages per locality. Groups that match no percentage lose their endpoints.
 fn distribute<'a>(
     mut groups: Vec<LocalityGroup<'a>>,
     client: &Locality,
@@ -158,7 +157,7 @@ fn distribute<'a>(
     groups
 }
 
-/// Whether a locality fits `region/zone/subzone`, where `*` and missing parts fit anything.
+/// Whether a locality matches `region/zone/subzone`, where `*` and missing parts match anything.
 fn matches(locality: &Locality, pattern: &str) -> bool {
     let mut parts = pattern.split('/');
     let region = parts.next().unwrap_or_default();
@@ -168,7 +167,7 @@ fn matches(locality: &Locality, pattern: &str) -> bool {
         && fits(parts.next(), locality.sub_zone())
 }
 
-/// Priorities by shared labels, or by place, or by labels and then place where both are asked for.
+/// Priorities by shared labels, by locality, or by labels and then locality if both are configured.
 fn failover<'a>(
     groups: Vec<LocalityGroup<'a>>,
     client: ClientLocality<'_>,
@@ -182,7 +181,7 @@ fn failover<'a>(
     if pairs.is_empty() { groups } else { by_place(groups, client.locality, pairs) }
 }
 
-/// Same subzone first, then same zone, same region, the region named as fallback, the rest.
+/// Order: same subzone, same zone, same region, failover region, others.
 fn by_place<'a>(groups: Vec<LocalityGroup<'a>>, client: &Locality, pairs: &[Failover]) -> Vec<LocalityGroup<'a>> {
     let fallback = pairs.iter().find(|pair| pair.from == client.region()).map(|pair| pair.to.as_str());
     let rank = |locality: &Locality| match distance(client, locality) {
@@ -192,7 +191,7 @@ fn by_place<'a>(groups: Vec<LocalityGroup<'a>>, client: &Locality, pairs: &[Fail
     ranked(groups, 5, rank)
 }
 
-/// Same region first, then the region named as fallback, then the rest.
+/// Order: same region, failover region, others.
 fn by_region<'a>(
     groups: Vec<LocalityGroup<'a>>,
     client: &Locality,
@@ -218,7 +217,7 @@ fn distance(a: &Locality, b: &Locality) -> u32 {
     }
 }
 
-/// Orders groups by their rank below the priority they already have; `ranks` is how many ranks there are.
+/// Orders groups by rank within the priority they already have; `ranks` is the number of ranks.
 fn ranked<'a>(
     mut groups: Vec<LocalityGroup<'a>>,
     ranks: u32,
@@ -230,7 +229,7 @@ fn ranked<'a>(
     without_gaps(groups)
 }
 
-/// Envoy wants priorities from 0 upwards without a gap.
+/// Envoy requires priorities without gaps, starting at 0.
 fn without_gaps(mut groups: Vec<LocalityGroup<'_>>) -> Vec<LocalityGroup<'_>> {
     let used: BTreeSet<u32> = groups.iter().map(|g| g.priority).collect();
     for group in &mut groups {
@@ -239,8 +238,8 @@ fn without_gaps(mut groups: Vec<LocalityGroup<'_>>) -> Vec<LocalityGroup<'_>> {
     groups
 }
 
-/// Splits each group by how many of the leading labels its endpoints share with the client.
-/// A label may be written with the value to look for in place of the client's own.
+/// Splits each group by the number of leading labels that its endpoints share with the client.
+/// `key=value` compares with this value instead of the client's.
 fn by_labels<'a, S: AsRef<str>>(
     groups: Vec<LocalityGroup<'a>>,
     client: &Labels,
@@ -273,8 +272,8 @@ fn wanted_label<'a>(text: &'a str, client: &'a Labels) -> (&'a str, Cow<'a, str>
     }
 }
 
-/// 0 where all labels agree, more the earlier one differs. Another network comes after all the
-/// ranks of the own one, but is ranked within itself.
+/// 0 if all labels are equal; higher the earlier one differs. Endpoints in another network rank after all in the same
+/// network, and by their other labels among themselves.
 fn label_rank(labels: &Labels, wanted: &[(&str, Cow<'_, str>)], network_first: bool) -> u32 {
     let count = wanted.len() as u32;
     let differs = |(key, value): &(&str, Cow<'_, str>)| labels.get(key).map_or("", |v| v) != &**value;

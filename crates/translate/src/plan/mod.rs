@@ -1,5 +1,5 @@
-//! The whole input of one output resource: small, ordered, hashable, no Envoy type in it.
-//! A plan's fingerprint is the key under which its rendering is kept.
+//! A plan is the whole input of one output resource: small, ordered, hashable, without Envoy types.
+//! A plan's fingerprint is the cache key of its rendering.
 
 pub mod cluster;
 pub mod endpoints;

@@ -1,4 +1,4 @@
-//! The DNS name table: every name that the client can see and its addresses, for the agent's DNS proxy.
+//! The DNS name table for the agent's DNS proxy: every host visible to the client and its addresses.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -9,7 +9,7 @@ use model::service::{Registry, Resolution, Service, UNSPECIFIED};
 use scope::View;
 use scope::addresses::addresses;
 
-/// Names of services in a set of clusters; the agent must not shorten them.
+/// Suffix of multi-cluster services; the agent must not add short names for them.
 const CLUSTER_SET_SUFFIX: &str = ".clusterset.local";
 
 /// The DNS name table.
@@ -23,7 +23,7 @@ pub struct NameTablePlan {
 pub struct NameEntry {
     pub addresses: Vec<Str>,
     pub registry: Registry,
-    /// Of Kubernetes services: short name and namespace, from which the agent makes all spellings.
+    /// Kubernetes services only: name and namespace, from which the agent derives short names.
     pub short_name: Option<(Str, Namespace)>,
 }
 
@@ -46,7 +46,8 @@ pub(crate) fn name_table(view: &View) -> NameTablePlan {
 }
 
 impl NameTablePlan {
-    /// A service of Kubernetes replaces what others say of its name; addresses of others are joined.
+    /// Adds a service. A Kubernetes service replaces entries of other registries for its host; addresses of services of
+    /// other registries are merged.
     fn add(&mut self, service: &Service, addresses: Vec<Str>) {
         let of_kubernetes = service.registry == Registry::Kubernetes;
         let fresh = || NameEntry {
@@ -65,8 +66,8 @@ impl NameTablePlan {
         }
     }
 
-    /// A service without an address of its own is its endpoints, as far as the client can dial them
-    /// directly. Pods with a host name get a name of their own beside it.
+    /// Addresses of a headless service: its endpoints in the client's network and cluster. Also adds an entry for each pod
+    /// with a host name.
     fn endpoint_addresses(&mut self, view: &View, service: &Service) -> Vec<Str> {
         let Some(first) = service.ports.first().filter(|_| service.resolution == Resolution::Passthrough) else {
             return Vec::new();
@@ -74,7 +75,7 @@ impl NameTablePlan {
         let proxy = &view.proxy;
         let mut all = Vec::new();
         let mut pods = Pods::default();
-        // A number may stand there twice, for UDP and for TCP: the endpoints of both count.
+        // A port number may occur twice, for UDP and TCP: endpoints of both are included.
         let ports = service.ports.iter().filter(|port| port.number == first.number);
         let serving = ports.flat_map(|port| view.endpoints(service).filter(|e| e.service_port == port.name));
         for endpoint in serving.filter(|e| is_usable(e, service)) {
@@ -94,7 +95,7 @@ impl NameTablePlan {
     }
 }
 
-/// Names of single pods. Those of the client's own cluster hide those of others.
+/// Entries of single pods. Pods in the client's cluster take precedence over pods of the same name elsewhere.
 #[derive(Default)]
 struct Pods {
     here: BTreeMap<Str, (Str, Vec<Str>)>,
@@ -121,8 +122,8 @@ impl Pods {
 
 fn is_usable(endpoint: &Endpoint, service: &Service) -> bool {
     let is_published = service.kubernetes.as_ref().is_some_and(|own| own.publish_not_ready);
-    let is_told = is_published || endpoint.health == Health::Healthy;
-    is_told && !endpoint.addresses.is_empty() && endpoint.addresses.iter().all(|a| is_ip(a))
+    let is_ready = is_published || endpoint.health == Health::Healthy;
+    is_ready && !endpoint.addresses.is_empty() && endpoint.addresses.iter().all(|a| is_ip(a))
 }
 
 fn is_ip(address: &str) -> bool {

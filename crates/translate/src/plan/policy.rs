@@ -1,5 +1,5 @@
-//! Traffic policy: which parts of a DestinationRule, of its subset, of their port settings and of the
-//! mesh's defaults hold for one cluster. Parts are borrowed, never copied.
+//! The effective traffic policy of a cluster: combined from a DestinationRule, its subset, their port-level settings
+//! and the mesh's defaults. Parts are borrowed.
 
 use api::istio::mesh::v1alpha1::mesh_config::DefaultTrafficPolicy;
 use api::istio::networking::v1alpha3::load_balancer_settings::{LbPolicy, SimpleLb};
@@ -9,7 +9,7 @@ use api::istio::networking::v1alpha3::{
     TrafficPolicy,
 };
 
-/// The parts that hold for one cluster.
+/// The effective policy of one cluster.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct EffectivePolicy<'a> {
     pub pool: Option<&'a ConnectionPoolSettings>,
@@ -21,18 +21,18 @@ pub struct EffectivePolicy<'a> {
 }
 
 impl<'a> EffectivePolicy<'a> {
-    /// What a rule, with one of its subsets, says about a service port.
+    /// The policy of a rule and one of its subsets for a service port.
     pub fn of(rule: &'a DestinationRule, subset: Option<&'a Subset>, port: u16) -> EffectivePolicy<'a> {
         let base = rule.traffic_policy.as_ref().map(|policy| on_port(policy, port).0).unwrap_or_default();
         base.with_subset(subset, port)
     }
 
-    /// These parts, with what a subset says about a service port in their place.
+    /// Overrides this policy with a subset's policy for a service port.
     #[must_use]
     pub fn with_subset(self, subset: Option<&'a Subset>, port: u16) -> EffectivePolicy<'a> {
         let Some(policy) = subset.and_then(|s| s.traffic_policy.as_ref()) else { return self };
         let (own, port_level) = on_port(policy, port);
-        // A port setting stands for the whole: what it leaves out is not inherited.
+        // Port-level settings inherit nothing.
         let inherit = !port_level;
         EffectivePolicy {
             pool: own.pool.or(self.pool.filter(|_| inherit)),
@@ -44,7 +44,7 @@ impl<'a> EffectivePolicy<'a> {
         }
     }
 
-    /// These parts, with the mesh's where they say nothing.
+    /// Fills unset parts with the mesh's defaults.
     #[must_use]
     pub fn or_mesh(self, mesh: Option<&'a DefaultTrafficPolicy>) -> EffectivePolicy<'a> {
         EffectivePolicy {
@@ -54,13 +54,13 @@ impl<'a> EffectivePolicy<'a> {
         }
     }
 
-    /// Whether connections go where the client meant them to go, without load balancing.
+    /// Whether connections go to their original destination, without load balancing.
     pub fn is_passthrough(&self) -> bool {
         simple(self.balancer) == SimpleLb::Passthrough
     }
 }
 
-/// The simple algorithm asked for, or `Unspecified`.
+/// The simple load balancing algorithm, or `Unspecified`.
 pub fn simple(balancer: Option<&LoadBalancerSettings>) -> SimpleLb {
     match balancer.and_then(|b| b.lb_policy.as_ref()) {
         Some(LbPolicy::Simple(value)) => SimpleLb::try_from(*value).unwrap_or_default(),
@@ -73,7 +73,7 @@ pub fn subset<'a>(rule: &'a DestinationRule, name: &str) -> Option<&'a Subset> {
     rule.subsets.iter().find(|s| s.name == name)
 }
 
-/// A policy's parts for a service port, and whether they come from its port settings.
+/// A policy for a service port, and whether it comes from port-level settings.
 pub fn on_port(policy: &TrafficPolicy, port: u16) -> (EffectivePolicy<'_>, bool) {
     match port_settings(policy, port) {
         Some(own) => (of_port(own), true),
@@ -81,7 +81,7 @@ pub fn on_port(policy: &TrafficPolicy, port: u16) -> (EffectivePolicy<'_>, bool)
     }
 }
 
-/// The first settings for this port.
+/// The first port-level settings for this port.
 fn port_settings(policy: &TrafficPolicy, port: u16) -> Option<&PortTrafficPolicy> {
     let wanted = |p: &&PortTrafficPolicy| p.port.as_ref().is_some_and(|s| s.number == u32::from(port));
     policy.port_level_settings.iter().find(wanted)
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn subset_goes_before_the_rule_part_by_part() {
+    fn subset_overrides_the_rule_part_by_part() {
         let whole = TrafficPolicy {
             outlier_detection: outlier(10),
             load_balancer: balancer(SimpleLb::Random),
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn port_settings_of_a_subset_drop_what_the_rule_says() {
+    fn port_settings_of_a_subset_inherit_nothing_from_the_rule() {
         let whole = TrafficPolicy {
             outlier_detection: outlier(10),
             proxy_protocol: Some(ProxyProtocol::default()),
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn mesh_fills_what_the_rule_leaves_out_before_the_subset_speaks() {
+    fn mesh_defaults_apply_before_the_subset_overrides() {
         let mesh = DefaultTrafficPolicy {
             connection_pool: Some(ConnectionPoolSettings::default()),
             outlier_detection: outlier(50),

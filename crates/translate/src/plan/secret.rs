@@ -1,17 +1,17 @@
-//! What one secret is made of: its name and what lies under it.
+//! The plan of one SDS secret.
 
 use model::names::Str;
 use scope::View;
 use scope::credentials::Secret;
 
-/// The whole input of one secret. Its fingerprint is never taken: keys are kept nowhere but where they are held.
+/// A secret's name and content. It has no fingerprint, so that keys are never cached.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SecretPlan {
     pub name: Str,
     pub content: Secret,
 }
 
-/// The secret of this resource name, if this client may have it.
+/// The secret of this name, if the client may have it.
 pub fn secret(view: &View, name: &str) -> Option<SecretPlan> {
     Some(SecretPlan { name: name.into(), content: view.secret(name)? })
 }

@@ -1,4 +1,4 @@
-//! The route of captured HTTP to hosts that no service has: each is resolved by its name.
+//! The route for captured HTTP to hosts of no service: to the cluster that resolves the host by DNS.
 
 use api::Duration;
 use api::envoy::config::route::v3::{
@@ -7,14 +7,14 @@ use api::envoy::config::route::v3::{
 
 use crate::names;
 
-/// Everything to the cluster that resolves names.
+/// Routes all requests to the dynamic DNS cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct AnyNameRoute {
     pub attempt_count: bool,
     pub append_forwarded_host: bool,
 }
 
-/// How long a body may be that the proxy answers by itself.
+/// Size limit of direct response bodies.
 const DIRECT_RESPONSE_LIMIT: u32 = 1024 * 1024;
 const NO_LIMIT: Option<Duration> = Some(Duration { seconds: 0, nanos: 0 });
 

@@ -1,4 +1,4 @@
-//! The one route of an inbound connection manager: everything to the workload, with no time limit.
+//! The one route of an inbound connection manager: all requests to the workload, without a timeout.
 
 use api::Duration;
 use api::envoy::config::route::v3::{
@@ -7,14 +7,14 @@ use api::envoy::config::route::v3::{
 };
 use model::names::Str;
 
-/// Everything to one cluster.
+/// Routes all requests to one cluster.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct InboundRoute {
     pub cluster: Str,
-    /// The service's name and port, for traces.
+    /// The service's host and port, for traces.
     pub host: Str,
     pub port: u16,
-    /// gRPC streams must not be retried after a reset.
+    /// False for gRPC, whose streams must not be retried after a reset.
     pub retry: bool,
 }
 
@@ -61,7 +61,7 @@ fn everything(plan: &InboundRoute) -> Route {
     }
 }
 
-/// `host:port/*`, brackets around a host with colons.
+/// `host:port/*`, with brackets around an IPv6 host.
 fn operation(plan: &InboundRoute) -> String {
     let (host, port) = (&plan.host, plan.port);
     if host.contains(':') { format!("[{host}]:{port}/*") } else { format!("{host}:{port}/*") }

@@ -1,5 +1,5 @@
 //! The HTTP connection manager: the network filter that speaks HTTP and runs HTTP filters.
-//! `settings` says what all managers of a class have in common.
+//! `settings` holds what all managers on one side of a proxy share.
 
 mod any_name_route;
 mod inbound_route;
@@ -24,19 +24,19 @@ use crate::http_filters::HttpFilter;
 pub struct HttpConnectionManager {
     pub stat_prefix: Str,
     pub routes: Routes,
-    /// Declared as HTTP/2: Envoy's defaults for it are spelt out.
+    /// The port is declared as HTTP/2: Envoy's HTTP/2 defaults are set explicitly.
     pub http2: bool,
     pub settings: Hashed<HttpSettings>,
     pub filters: Hashed<Vec<HttpFilter>>,
 }
 
-/// Where the routes are.
+/// Where the routes come from.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Routes {
-    /// In the route table of this name.
+    /// RDS: the route table of this name.
     Rds(Str),
     /// All requests go to the workload.
     Inbound(InboundRoute),
-    /// All requests go where their host resolves to.
+    /// All requests go to the addresses that their host resolves to.
     AnyName(AnyNameRoute),
 }

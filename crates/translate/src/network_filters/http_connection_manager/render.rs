@@ -1,4 +1,4 @@
-//! A connection manager as Envoy's message.
+//! Renders a connection manager as Envoy's message.
 
 use api::envoy::config::core::v3::{
     AggregatedConfigSource, ApiVersion, CidrRange, ConfigSource, Http1ProtocolOptions, Http2ProtocolOptions,
@@ -160,7 +160,7 @@ fn internal_addresses(settings: &HttpSettings) -> Option<hcm::InternalAddressCon
         .then(|| hcm::InternalAddressConfig { cidr_ranges, ..hcm::InternalAddressConfig::default() })
 }
 
-/// The client's own limits, each over the default it replaces.
+/// Applies the proxy's connection settings over the defaults.
 fn apply_limits(manager: &mut EnvoyManager, wanted: &ConnectionSettings) {
     let underscores = underscores(wanted.http_headers_with_underscores_action());
     let durations = [wanted.http_idle_timeout, wanted.http_max_connection_duration, wanted.http_max_stream_duration];

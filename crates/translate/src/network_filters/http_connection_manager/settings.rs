@@ -1,4 +1,4 @@
-//! What all connection managers of one class have in common, read once per client.
+//! Settings shared by all connection managers on one side of a proxy, computed once per client.
 
 use api::Duration;
 use api::istio::mesh::v1alpha1::mesh_config::proxy_path_normalization::NormalizationType;
@@ -14,39 +14,39 @@ use crate::listener_side::ListenerSide;
 use crate::telemetry::access_log::{AccessLog, LogScope, access_logs};
 use crate::telemetry::tracing::{Tracing, tracing};
 
-/// Settings of a connection manager that do not depend on the port.
+/// Connection manager settings that do not depend on the port.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct HttpSettings {
     pub server_header: ServerHeader,
     pub generate_request_id: bool,
-    /// Traces are sampled by the request's id.
+    /// Sample traces by request id.
     pub sample_by_request_id: bool,
     pub forward_client_cert: Option<(ForwardClientCert, Option<CertDetails>)>,
     pub http1: Option<Http1>,
     pub append_x_forwarded_port: bool,
     pub path: PathNormalization,
     pub use_remote_address: bool,
-    /// How many proxies in front of this one may be believed about the client's address.
+    /// Number of trusted proxies in front of this one.
     pub trusted_hops: u32,
     pub idle_timeout: Option<Duration>,
-    /// The client's own limits, over the defaults.
+    /// Limits that override the defaults.
     pub connection: Option<Hashed<ConnectionSettings>>,
-    /// Addresses that count as internal, in order.
+    /// Internal address ranges, in order.
     pub internal_networks: Vec<IpNet>,
     pub proxy_100_continue: bool,
     pub access_log: Vec<AccessLog>,
     pub tracing: Option<Tracing>,
 }
 
-/// The `server` header of responses.
+/// How the `server` response header is set.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum ServerHeader {
-    /// Overwritten with this name; Envoy's own where empty.
+    /// Overwritten with this name; empty means Envoy's default name.
     Overwrite(Str),
     PassThrough,
 }
 
-/// What becomes of client certificates in headers.
+/// How the x-forwarded-client-cert header is handled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ForwardClientCert {
     Sanitize,
@@ -56,7 +56,7 @@ pub enum ForwardClientCert {
     AlwaysForwardOnly,
 }
 
-/// Which parts of a client's certificate are told to the workload.
+/// Parts of the client certificate that are forwarded in x-forwarded-client-cert.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct CertDetails {
     pub subject: bool,
@@ -66,7 +66,7 @@ pub struct CertDetails {
     pub uri: bool,
 }
 
-/// HTTP/1 beyond the defaults.
+/// HTTP/1 options that are off by default.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Http1 {
     pub accept_http_10: bool,
@@ -74,7 +74,7 @@ pub struct Http1 {
     pub preserve_header_case: bool,
 }
 
-/// How paths are read before routes look at them.
+/// Path normalization before route matching.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum PathNormalization {
     None,
@@ -83,7 +83,7 @@ pub enum PathNormalization {
     DecodeAndMergeSlashes,
 }
 
-/// For requests of the workload.
+/// Settings for requests from the workload.
 pub(crate) fn outbound(view: &View, config: &ProxyConfig) -> HttpSettings {
     let mut settings = base(view, config, ListenerSide::SidecarOutbound);
     settings.use_remote_address = view.settings.knobs.sidecar_use_remote_address;
@@ -91,14 +91,14 @@ pub(crate) fn outbound(view: &View, config: &ProxyConfig) -> HttpSettings {
     settings
 }
 
-/// For the port where the workload uses the sidecar as a forward proxy.
+/// Settings for the port where the workload uses the sidecar as an HTTP forward proxy.
 pub(crate) fn http_proxy(view: &View, config: &ProxyConfig) -> HttpSettings {
     let mut settings = outbound(view, config);
     settings.http1 = Some(Http1 { allow_absolute_url: true, ..settings.http1.unwrap_or_default() });
     settings
 }
 
-/// For requests to the workload.
+/// Settings for requests to the workload.
 pub(crate) fn inbound(view: &View, config: &ProxyConfig) -> HttpSettings {
     let headers = config.proxy_headers.clone().unwrap_or_default();
     let forward = forward_client_cert(headers.forwarded_client_cert()).unwrap_or(ForwardClientCert::AppendForward);
@@ -109,7 +109,7 @@ pub(crate) fn inbound(view: &View, config: &ProxyConfig) -> HttpSettings {
     }
 }
 
-/// For requests to a gateway. Clients are strangers, so what they say of themselves is overwritten.
+/// Settings for requests to a gateway. Clients are untrusted, so their x-forwarded-client-cert is overwritten.
 pub(crate) fn gateway(view: &View, config: &ProxyConfig) -> HttpSettings {
     let topology = config.gateway_topology.as_ref();
     let wanted = topology.and_then(|t| forward_client_cert(t.forward_client_cert_details()));
@@ -117,7 +117,7 @@ pub(crate) fn gateway(view: &View, config: &ProxyConfig) -> HttpSettings {
     let details = CertDetails { subject: true, cert: true, chain: false, dns: true, uri: true };
     let mut settings = base(view, config, ListenerSide::Gateway);
     settings.http1 = Some(settings.http1.unwrap_or_default());
-    // Envoy takes details only where it writes the header itself.
+    // Envoy accepts details only in modes where it writes the header itself.
     let writes = matches!(forward, ForwardClientCert::AppendForward | ForwardClientCert::SanitizeSet);
     settings.forward_client_cert = Some((forward, writes.then_some(details)));
     settings.trusted_hops = topology.map_or(0, |t| t.num_trusted_proxies);
@@ -149,7 +149,7 @@ fn base(view: &View, config: &ProxyConfig, side: ListenerSide) -> HttpSettings {
 }
 
 fn server_header(headers: &ProxyHeaders, side: ListenerSide) -> ServerHeader {
-    // Outbound keeps Envoy's own name, an old difference that clients may rely on.
+    // As upstream: outbound keeps Envoy's default name.
     let default = if side == ListenerSide::SidecarOutbound { "" } else { "istio-envoy" };
     match &headers.server {
         Some(server) if server.disabled.unwrap_or(false) => ServerHeader::PassThrough,
@@ -174,14 +174,14 @@ fn path_normalization(view: &View) -> PathNormalization {
     }
 }
 
-/// The client's own connection settings, or the mesh's.
+/// The proxy's connection settings, or the mesh's.
 fn connection_settings(view: &View, config: &ProxyConfig) -> Option<Hashed<ConnectionSettings>> {
     let mesh = || view.settings.mesh.default_config.as_ref().and_then(|c| c.connection_settings);
     config.connection_settings.or_else(mesh).map(Hashed::from_message)
 }
 
-/// Ranges of mesh networks, where they count as internal. Envoy takes none for internal by itself, and would
-/// strip internal headers of every client once it looks at remote addresses.
+/// CIDR ranges of mesh networks, which count as internal. By default Envoy has no internal addresses and, with
+/// use_remote_address, strips internal headers from all requests.
 fn internal_networks(view: &View, use_remote_address: bool) -> Vec<IpNet> {
     use api::istio::mesh::v1alpha1::network::network_endpoints::Ne;
     if !view.settings.knobs.internal_networks && !use_remote_address {

@@ -1,5 +1,5 @@
-//! Addresses that listeners bind to: wildcards by family, a service's address as one proxy sees it,
-//! and ports that are taken already.
+//! Addresses that listeners bind to: wildcard and loopback addresses, a service's address for one proxy, and ports
+//! that are already in use.
 
 use std::net::IpAddr;
 
@@ -10,10 +10,10 @@ use model::service::{Service, UNSPECIFIED};
 use model::settings::{Knobs, Settings};
 use scope::addresses::keep_dialled;
 
-/// The IPv6 address that means "any".
+/// The IPv6 wildcard address.
 pub(super) const UNSPECIFIED_V6: &str = "::";
 
-/// Addresses that mean "any", IPv4 first.
+/// Wildcard addresses of the proxy's IP families, IPv4 first.
 pub(super) fn wildcards(proxy: &Proxy) -> Vec<Str> {
     by_family(proxy, UNSPECIFIED, UNSPECIFIED_V6)
 }
@@ -31,13 +31,13 @@ fn by_family(proxy: &Proxy, v4: &str, v6: &str) -> Vec<Str> {
     }
 }
 
-/// Where a sidecar's own ingress listeners bind by default: its first address that others can route to.
+/// Default bind addresses of a Sidecar's ingress listeners: the proxy's first routable address.
 pub(super) fn ingress(proxy: &Proxy) -> Vec<Str> {
     let global = proxy.ips.iter().find(|ip| is_global_unicast(ip));
     global.map_or_else(|| wildcards(proxy), |ip| vec![ip.to_string().into()])
 }
 
-/// As Go's net package means it: private addresses count.
+/// As Go's `net.IP.IsGlobalUnicast`: includes private addresses.
 fn is_global_unicast(ip: &IpAddr) -> bool {
     let link_local = match ip {
         IpAddr::V4(v4) => v4.is_link_local() || v4.is_broadcast(),
@@ -46,7 +46,7 @@ fn is_global_unicast(ip: &IpAddr) -> bool {
     !ip.is_unspecified() && !ip.is_loopback() && !ip.is_multicast() && !link_local
 }
 
-/// The address that a proxy calls a service at.
+/// The address at which this proxy calls a service.
 pub(super) fn of_service(service: &Service, proxy: &Proxy, knobs: &Knobs) -> Str {
     if let Some(first) = in_cluster(service, proxy).find(|a| of_family(a, proxy)) {
         return first.clone();
@@ -59,7 +59,7 @@ pub(super) fn of_service(service: &Service, proxy: &Proxy, knobs: &Knobs) -> Str
     service.address.clone()
 }
 
-/// Further addresses of the service beside the one that `of_service` gives.
+/// Addresses of the service other than the one `of_service` returns.
 pub(super) fn extra_of_service(service: &Service, proxy: &Proxy, knobs: &Knobs) -> Vec<Str> {
     let mut all: Vec<&Str> = in_cluster(service, proxy).collect();
     if all.is_empty() && uses_allocated(proxy, knobs) {
@@ -75,7 +75,7 @@ fn in_cluster<'a>(service: &'a Service, proxy: &Proxy) -> impl Iterator<Item = &
     own.into_iter().flat_map(|(_, addresses)| addresses)
 }
 
-/// Whether the address is of a family that the proxy has. Names and blocks that do not parse are kept out.
+/// Whether the proxy has this address's IP family. False for names.
 fn of_family(address: &str, proxy: &Proxy) -> bool {
     let ip = address.split('/').next().unwrap_or_default();
     match ip.parse::<IpAddr>() {
@@ -85,23 +85,23 @@ fn of_family(address: &str, proxy: &Proxy) -> bool {
     }
 }
 
-/// Whether the proxy's workload is told of allocated addresses, so that it may call them.
+/// Whether the agent's DNS proxy resolves hosts to auto-allocated addresses for this proxy's workload.
 fn uses_allocated(proxy: &Proxy, knobs: &Knobs) -> bool {
     let allocates = knobs.ip_auto_allocate || proxy.flag("DNS_AUTO_ALLOCATE");
     allocates && (proxy.flag("DNS_CAPTURE") || proxy.kind == ProxyKind::Waypoint)
 }
 
-/// A place for a listener.
+/// A socket that a listener would use.
 pub(super) struct ListenSocket<'a> {
     pub(super) opens_port: bool,
-    /// Empty means the service's address, which is a wildcard for HTTP.
+    /// Empty means the service's address; for HTTP that is the wildcard.
     pub(super) bind: &'a str,
     pub(super) port: u32,
     pub(super) protocol: Protocol,
 }
 
-/// Whether a listener can be there: unprivileged proxies cannot open low ports, and ports of the proxy's
-/// own listeners are taken.
+/// Whether a listener can use the socket: unprivileged proxies cannot open low ports, and the proxy's own ports are
+/// reserved.
 pub(super) fn is_free(
     proxy: &Proxy,
     captured_by: Option<&Settings>,

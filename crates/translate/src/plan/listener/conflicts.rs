@@ -1,5 +1,5 @@
-//! Services that meet on one outbound listener: which chains live together, and who yields.
-//! HTTP services share a listener by their routes; bytes must differ in what their chains match.
+//! Services that share one outbound listener: which filter chains are merged, replaced or skipped.
+//! HTTP services share a listener through its routes; TCP services must differ in their filter chain matches.
 
 use std::collections::{BTreeSet, HashSet};
 
@@ -12,12 +12,12 @@ use super::{ChainMatch, ConfigRef, TransportProtocol};
 use crate::dns_cache::DnsCache;
 use crate::network_filters::NetworkFilter;
 
-/// How a listener treats the bytes of a port.
+/// How a listener handles the traffic of a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TrafficMode {
     Http,
     Tcp,
-    /// The proxy finds out.
+    /// Detected by inspectors.
     Auto,
 }
 
@@ -33,13 +33,13 @@ impl TrafficMode {
     }
 }
 
-/// A filter chain in the making.
+/// A filter chain before it is planned.
 #[derive(Clone, Debug)]
 pub(super) struct ChainDraft {
     pub(super) server_names: Vec<Str>,
-    /// Addresses and blocks as written.
+    /// Addresses and CIDR blocks as configured.
     pub(super) ranges: Vec<Str>,
-    /// HTTP versions that the HTTP inspector must have seen.
+    /// Application protocols set by the HTTP inspector.
     pub(super) alpn: Vec<Str>,
     pub(super) transport: Option<TransportProtocol>,
     pub(super) config: Option<ConfigRef>,
@@ -69,7 +69,7 @@ impl ChainDraft {
         }
     }
 
-    /// Whether the server name says where to go.
+    /// Whether the destination is resolved from the SNI.
     pub(super) fn resolves_server_names(&self) -> bool {
         let filters: &[NetworkFilter] = if let ChainBody::Network(filters) = &self.body { filters } else { &[] };
         filters.iter().any(|f| matches!(f, NetworkFilter::SniForwardProxy { .. }))
@@ -80,7 +80,7 @@ impl ChainDraft {
         any_name && self.alpn.is_empty() && self.transport.is_none() && self.ranges.is_empty()
     }
 
-    /// The conditions as Envoy gets them.
+    /// The filter chain match.
     pub(super) fn matching(&self) -> ChainMatch {
         let mut server_names = self.server_names.clone();
         server_names.sort();
@@ -99,7 +99,7 @@ impl ChainDraft {
         }
     }
 
-    /// Equal for chains that Envoy could not tell apart.
+    /// Equal for chains whose matches are the same to Envoy.
     fn conditions(&self) -> MatchKey {
         let names = self.server_names.iter().filter(|n| ***n != *"*");
         let nets = self.ranges.iter().filter_map(|r| prefix(r)).filter(|net| !is_everywhere(net));
@@ -120,41 +120,41 @@ struct MatchKey {
     nets: BTreeSet<IpNet>,
 }
 
-/// An address or a block of them.
+/// Parses an address or a CIDR block.
 fn prefix(text: &str) -> Option<IpNet> {
     if text.contains('/') { text.parse().ok() } else { text.parse::<std::net::IpAddr>().ok().map(IpNet::from) }
 }
 
-/// Upstream leaves out blocks that begin at 0.0.0.0, whatever their length.
+/// Upstream omits blocks that begin at 0.0.0.0, whatever their prefix length.
 fn is_everywhere(net: &IpNet) -> bool {
     net.addr().to_string() == UNSPECIFIED
 }
 
-/// Where a listener binds.
+/// Bind addresses of a listener.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct BindAddresses {
-    /// The first is the listener's own; the rest are further addresses.
+    /// The listener's address, then additional addresses.
     pub(super) addresses: Vec<Str>,
     pub(super) opens_port: bool,
 }
 
 impl BindAddresses {
-    /// Empty where the service's address decides.
+    /// Empty if the service's address is used.
     pub(super) fn primary(&self) -> &str {
         self.addresses.first().map_or("", |a| a)
     }
 }
 
-/// An outbound listener in the making.
+/// An outbound listener before it is planned.
 #[derive(Debug)]
 pub(super) struct ListenerDraft {
     pub(super) port: u32,
     pub(super) bind: BindAddresses,
     pub(super) chains: Vec<ChainDraft>,
-    /// `Unknown` once bytes and HTTP share it.
+    /// `Unknown` once TCP and HTTP share the listener.
     protocol: Protocol,
     known: HashSet<MatchKey>,
-    /// Made for a Sidecar's own port: later services do not join.
+    /// Created for a Sidecar's egress port: services of other egress listeners are not added.
     pub(super) locked: bool,
 }
 
@@ -164,7 +164,7 @@ impl ListenerDraft {
         ListenerDraft { port, bind, chains, protocol, known, locked: false }
     }
 
-    /// Adds chains whose conditions are new. Of chains with the same conditions the first stays.
+    /// Adds chains. Of chains with the same match, the first is kept.
     fn merge(&mut self, incoming: Vec<ChainDraft>) {
         for chain in incoming {
             if self.known.insert(chain.conditions()) {
@@ -174,17 +174,17 @@ impl ListenerDraft {
     }
 }
 
-/// What happens when a service meets a listener that is there already.
+/// What to do when a service's port is added to an existing listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Conflict {
-    /// It has nothing to add, or may not.
+    /// Nothing is added.
     Skip,
     Replace,
     Merge,
 }
 
 impl ListenerDraft {
-    /// What a port of this protocol does to the listener.
+    /// How a port of this protocol is added to the listener.
     pub(super) fn conflict_with(&self, incoming: Protocol, mode: TrafficMode) -> Conflict {
         let conflict = match mode {
             TrafficMode::Http if self.protocol.is_tcp() => Conflict::Merge,
@@ -194,7 +194,7 @@ impl ListenerDraft {
             TrafficMode::Auto if self.protocol.is_tcp() => Conflict::Merge,
             TrafficMode::Auto => Conflict::Skip,
         };
-        // Servers of these protocols speak first, so the port cannot wait for an inspector.
+        // Servers of these protocols send first, so the listener cannot wait for an inspector.
         let speaks_first = |p| matches!(p, Protocol::Mongo | Protocol::MySql);
         if incoming != self.protocol && (speaks_first(incoming) || speaks_first(self.protocol)) {
             return Conflict::Skip;
@@ -202,7 +202,7 @@ impl ListenerDraft {
         conflict
     }
 
-    /// Lets the chains of another port in.
+    /// Adds the chains of another port.
     pub(super) fn join(&mut self, mode: TrafficMode, chains: Vec<ChainDraft>) {
         let mixed = if mode == TrafficMode::Tcp { self.protocol.is_http() } else { self.protocol.is_tcp() };
         if mixed {
@@ -229,28 +229,28 @@ mod tests {
     }
 
     #[test]
-    fn http_joins_bytes_but_adds_nothing_to_http() {
+    fn http_joins_tcp_but_adds_nothing_to_http() {
         assert_eq!(draft(Protocol::Tcp).conflict_with(Protocol::Http, TrafficMode::Http), Conflict::Merge);
         assert_eq!(draft(Protocol::Http).conflict_with(Protocol::Http2, TrafficMode::Http), Conflict::Skip);
         assert_eq!(draft(Protocol::Unknown).conflict_with(Protocol::Http, TrafficMode::Http), Conflict::Skip);
     }
 
     #[test]
-    fn undeclared_port_replaces_http_and_joins_bytes() {
+    fn undeclared_port_replaces_http_and_joins_tcp() {
         assert_eq!(draft(Protocol::Http).conflict_with(Protocol::Unknown, TrafficMode::Auto), Conflict::Replace);
         assert_eq!(draft(Protocol::Tcp).conflict_with(Protocol::Unknown, TrafficMode::Auto), Conflict::Merge);
         assert_eq!(draft(Protocol::Unknown).conflict_with(Protocol::Unknown, TrafficMode::Auto), Conflict::Skip);
     }
 
     #[test]
-    fn server_first_protocols_share_with_their_like_only() {
+    fn server_first_protocols_share_only_with_the_same_protocol() {
         assert_eq!(draft(Protocol::Mongo).conflict_with(Protocol::Tcp, TrafficMode::Tcp), Conflict::Skip);
         assert_eq!(draft(Protocol::Tcp).conflict_with(Protocol::MySql, TrafficMode::Tcp), Conflict::Skip);
         assert_eq!(draft(Protocol::Mongo).conflict_with(Protocol::Mongo, TrafficMode::Tcp), Conflict::Merge);
     }
 
     #[test]
-    fn chains_that_envoy_could_not_tell_apart_stay_out() {
+    fn chains_with_the_same_match_are_not_added() {
         let mut draft = draft(Protocol::Tcp);
         draft.join(TrafficMode::Tcp, vec![bytes(&[]), bytes(&["10.0.0.0/8"])]);
         draft.join(TrafficMode::Tcp, vec![bytes(&["10.9.9.9/8"]), bytes(&["10.0.0.0/16"])]);

@@ -1,4 +1,4 @@
-//! What all listeners of one client have in common, worked out once.
+//! What all listeners of one client share, computed once.
 
 use api::Duration;
 use model::hashed::Hashed;
@@ -24,16 +24,16 @@ pub(super) struct ListenerContext<'a> {
     pub(super) policies: WorkloadPolicies,
     outbound_stats: Vec<Hashed<StatsFilter>>,
     inbound_stats: Vec<Hashed<StatsFilter>>,
-    /// Addresses that mean "any", one per family the proxy has; never empty.
+    /// Wildcard addresses, one per IP family of the proxy; never empty.
     pub(super) wildcards: Vec<Str>,
-    /// Loopback addresses, likewise.
+    /// Loopback addresses, one per IP family; never empty.
     pub(super) localhosts: Vec<Str>,
     pub(super) outbound_http: Hashed<HttpSettings>,
     pub(super) inbound_http: Hashed<HttpSettings>,
     pub(super) outbound_tcp_log: Hashed<Vec<AccessLog>>,
     pub(super) inbound_tcp_log: Hashed<Vec<AccessLog>>,
     pub(super) no_log: Hashed<Vec<AccessLog>>,
-    /// Which side the listeners for outgoing calls stand on.
+    /// The side of listeners that are not inbound.
     pub(super) outbound_side: ListenerSide,
     /// From the node's metadata.
     pub(super) idle_timeout: Option<Duration>,
@@ -50,7 +50,7 @@ impl<'a> ListenerContext<'a> {
         let tcp_log = |side| Hashed::new(access_logs(view, side, LogScope::Tcp));
         ListenerContext {
             view,
-            // Only a gateway's routes look at tokens.
+            // Only a gateway's routes match JWT claims.
             policies: WorkloadPolicies::new(view, outbound_side == ListenerSide::Gateway),
             outbound_stats: stats(view, outbound_side).into_iter().map(Hashed::new).collect(),
             inbound_stats: stats(view, ListenerSide::SidecarInbound).into_iter().map(Hashed::new).collect(),
@@ -67,7 +67,7 @@ impl<'a> ListenerContext<'a> {
         }
     }
 
-    /// The cache of names, for a wildcard host that has no endpoints of its own.
+    /// The DNS cache of a wildcard host that is resolved per request.
     pub(super) fn dns_cache(&self, service: &Service) -> Option<DnsCache> {
         let resolved = service.hostname.is_wildcard() && service.resolution == Resolution::DynamicDns;
         let family = DnsFamily::of(&self.view.proxy, self.knobs().dual_stack);
@@ -78,7 +78,7 @@ impl<'a> ListenerContext<'a> {
         &self.view.settings.knobs
     }
 
-    /// The wildcard of the proxy's first family.
+    /// The wildcard address of the proxy's first IP family.
     pub(super) fn wildcard(&self) -> &Str {
         &self.wildcards[0]
     }
@@ -95,7 +95,7 @@ impl<'a> ListenerContext<'a> {
         if side == ListenerSide::SidecarInbound { &self.inbound_stats } else { &self.outbound_stats }
     }
 
-    /// What network filters of one port are chosen by.
+    /// The input of the network filters of one port.
     pub(super) fn filter_input(&self, side: ListenerSide, port: u32, end: ChainEnd) -> NetworkFilterInput<'_> {
         NetworkFilterInput { view: self.view, side, policies: &self.policies, stats: self.stats(side), port, end }
     }
@@ -105,7 +105,7 @@ impl<'a> ListenerContext<'a> {
         self.http_filters_resolving(side, port, protocol, None)
     }
 
-    /// The same for a wildcard host whose requests are resolved one by one.
+    /// The same, for a wildcard host that is resolved per request.
     pub(super) fn http_filters_resolving(
         &self,
         side: ListenerSide,
@@ -135,7 +135,7 @@ impl<'a> ListenerContext<'a> {
 fn duration(limit: Milliseconds) -> Option<Duration> {
     let Milliseconds(millis) = limit;
     let seconds = i64::try_from(millis / 1000).ok()?;
-    // Below a thousand, so the product fits.
+    // Less than 1000, so the product fits.
     let nanos = (millis % 1000) as i32 * 1_000_000;
     (millis > 0).then_some(Duration { seconds, nanos })
 }

@@ -1,4 +1,4 @@
-//! Listeners of a gateway: one per address and port that its merged servers ask for.
+//! Listeners of a gateway: one per address and port of its merged servers.
 
 use std::collections::BTreeMap;
 
@@ -21,13 +21,13 @@ use crate::names;
 use crate::network_filters::http_connection_manager::{self as hcm, HttpConnectionManager, HttpSettings, Routes};
 use crate::network_filters::{self, ChainEnd, NetworkFilter};
 
-/// ALPN of every kind of mesh TLS: what a client of another network must speak.
+/// ALPN values of mesh TLS, required of clients from other networks.
 const MESH_ALPN: &[&str] = &["istio", "istio-peer-exchange", "istio-h2", "istio-http/1.0", "istio-http/1.1"];
 
-/// Server names that chains of a port already match, with the address they are matched on.
+/// By port: server names that a chain already matches, and the bind address of that chain.
 type SniOwners = BTreeMap<u32, BTreeMap<String, Str>>;
 
-/// All listeners of a gateway; none if no gateway selects it.
+/// All listeners of a gateway; none if no Gateway object selects it.
 pub fn gateway(view: &View) -> Vec<ListenerPlan> {
     let Some(merged) = &view.gateway else { return Vec::new() };
     let context = ListenerContext::new(view);
@@ -47,7 +47,7 @@ pub fn gateway(view: &View) -> Vec<ListenerPlan> {
     listeners
 }
 
-/// Adds the chains of another port that listens at the same place.
+/// Adds the chains of another port that binds to the same address.
 fn join(known: &mut ListenerPlan, fresh: ListenerPlan) {
     if known.filters.len() < fresh.filters.len() {
         known.filters = fresh.filters;
@@ -55,7 +55,7 @@ fn join(known: &mut ListenerPlan, fresh: ListenerPlan) {
     known.chains.extend(fresh.chains);
 }
 
-/// What all listeners of one gateway share.
+/// Plans the listeners of one gateway.
 struct GatewayBuilder<'a> {
     context: &'a ListenerContext<'a>,
     settings: Hashed<HttpSettings>,
@@ -106,7 +106,7 @@ impl GatewayBuilder<'_> {
         port.servers.iter().flat_map(of).collect()
     }
 
-    /// A connection manager: for all plain servers of a port, or for one server whose TLS ends here.
+    /// A connection manager chain: for all plaintext servers of a port, or for one server that terminates TLS.
     fn http(&self, port: &GatewayPort, server: Option<&GatewayServer>) -> ChainPlan {
         let protocol = server.map_or(port.protocol, GatewayServer::protocol);
         let named = server.map(|s| s.spec.name.as_str()).filter(|name| !name.is_empty());
@@ -114,7 +114,7 @@ impl GatewayBuilder<'_> {
         let manager = HttpConnectionManager {
             stat_prefix: named.map_or_else(|| default.into(), Str::from),
             routes: Routes::Rds(server.map_or(&port.route, |s| &s.route).clone()),
-            // A gateway detects the version; only sidecars are told.
+            // A gateway detects the HTTP version.
             http2: false,
             settings: self.settings.clone(),
             filters: self.context.http_filters(ListenerSide::Gateway, port.number, protocol),
@@ -127,7 +127,7 @@ impl GatewayBuilder<'_> {
         }
     }
 
-    /// Chains of bytes: in plain text, out of TLS that ends here, or of TLS that goes through.
+    /// TCP chains: plaintext, terminated TLS, or TLS passthrough.
     fn bytes(&self, port: &GatewayPort, server: &GatewayServer, sni_owners: &mut SniOwners) -> Vec<ChainPlan> {
         let tls_mode = server.spec.tls.as_ref().map(|tls| tls.mode());
         match tls_mode {
@@ -140,7 +140,7 @@ impl GatewayBuilder<'_> {
         }
     }
 
-    /// Filters of the first TCP route that fits the server.
+    /// Filters of the first TCP route that matches the server.
     fn tcp_routes(&self, server: &GatewayServer) -> Option<Vec<NetworkFilter>> {
         let port = port_of(server);
         for rule in self.routes(server) {
@@ -149,7 +149,7 @@ impl GatewayBuilder<'_> {
             if let Some(route) = tcp.find(|t| t.r#match.is_empty() || t.r#match.iter().any(fits)) {
                 return tcp_routes::routed(self.context, &route.route, &port, &rule.config);
             }
-            // A TLSRoute of the Gateway API keeps its routes under TLS even where TLS ends here.
+            // A Gateway API TLSRoute has its routes under `tls` even if the listener terminates TLS.
             let parents = rule.config.meta.annotations.get("internal.istio.io/parents");
             if parents.is_some_and(|p| p.starts_with("TLSRoute/")) {
                 let fits = |m: &TlsMatchAttributes| is_for(m.port, &m.gateways, server);
@@ -161,7 +161,7 @@ impl GatewayBuilder<'_> {
         None
     }
 
-    /// A chain per server name that TLS routes direct.
+    /// One chain per match of the TLS routes.
     fn by_tls_routes(&self, port: &GatewayPort, server: &GatewayServer, sni_owners: &mut SniOwners) -> Vec<ChainPlan> {
         let own = port_of(server);
         let mut chains = Vec::new();
@@ -169,7 +169,7 @@ impl GatewayBuilder<'_> {
             for route in rule.config.spec.tls.iter().filter(|t| !t.route.is_empty()) {
                 for matching in route.r#match.iter().filter(|m| is_for(m.port, &m.gateways, server)) {
                     let known = sni_owners.entry(port.number).or_default();
-                    // Envoy refuses two chains with the same server name.
+                    // Envoy rejects two chains with the same server name.
                     if matching.sni_hosts.iter().any(|host| known.get(host) == Some(&port.bind)) {
                         continue;
                     }
@@ -185,8 +185,8 @@ impl GatewayBuilder<'_> {
         chains
     }
 
-    /// A chain per cluster that clients of other networks may ask for by server name. Only mesh TLS gets in,
-    /// and only endpoints that speak it are behind, so nobody passes without it.
+    /// AUTO_PASSTHROUGH: one chain per cluster, matched by SNI, for clients from other networks. The chains accept only
+    /// mesh TLS, and their clusters have only mesh endpoints, so all traffic is authenticated end to end.
     fn by_cluster_name(&self, server: &GatewayServer) -> Vec<ChainPlan> {
         let view = self.context.view;
         let exposed = view
@@ -213,7 +213,7 @@ impl GatewayBuilder<'_> {
         chains
     }
 
-    /// Routes bound to the server's gateway for hosts that the server has.
+    /// VirtualServices bound to the server's gateway, for hosts of the server.
     fn routes(&self, server: &GatewayServer) -> Vec<std::sync::Arc<VirtualServiceRule>> {
         let mut routes = self.context.view.gateway_routes(&server.gateway);
         routes.retain(|rule| {
@@ -247,12 +247,12 @@ fn port_of(server: &GatewayServer) -> Port {
     Port { name: name.into(), number: u16::try_from(server.port()).unwrap_or_default(), protocol: server.protocol() }
 }
 
-/// Whether a route's condition names this server's port and gateway, or none.
+/// Whether a match applies to this server: its port and gateways are unset or the server's own.
 fn is_for(port: u32, gateways: &[String], server: &GatewayServer) -> bool {
     (port == 0 || port == server.port()) && (gateways.is_empty() || gateways.iter().any(|g| **g == *server.gateway))
 }
 
-/// Whether a server's host, `host` or `namespace/host`, covers a host of a route of this namespace.
+/// Whether a server's host (`host` or `namespace/host`) overlaps with a host of a VirtualService in this namespace.
 fn has_host(own: &str, host: &str, namespace: &str) -> bool {
     let own = match own.split_once('/') {
         Some((required, own)) if required == namespace => own,
@@ -262,13 +262,12 @@ fn has_host(own: &str, host: &str, namespace: &str) -> bool {
     Hostname::from(own).overlaps(host)
 }
 
-/// Whether TLS is inspected: server names and ALPN can only be matched then. TLS that goes through is looked at even
-/// where every name is taken, and no chain asks for one.
+/// Whether the listener needs the TLS inspector: to match server names and ALPN, and always for TLS passthrough.
 fn inspects_tls(port: &GatewayPort, chains: &[ChainPlan]) -> bool {
     let passes =
         |s: &std::sync::Arc<GatewayServer>| s.spec.tls.as_ref().is_some_and(|t| t.mode() == TlSmode::Passthrough);
     let matches = |c: &ChainPlan| c.tls.is_some() || c.matching.as_ref().is_some_and(|m| !m.server_names.is_empty());
-    // A redirect to HTTPS stands under TLS too.
+    // A plain HTTP port may have TLS settings too, for the redirect to HTTPS.
     let goes_through = !port.protocol.is_http() && port.servers.iter().any(passes);
     chains.iter().any(matches) || (!chains.is_empty() && goes_through)
 }

@@ -1,5 +1,5 @@
-//! Listeners for what reaches the workload: one that captures everything, with filter chains for each
-//! port, and one more for each port that a Sidecar opens by itself.
+//! Inbound listeners: `virtualInbound`, which captures all ports and has filter chains for each, and one listener per
+//! port that a Sidecar opens itself.
 
 use std::collections::BTreeMap;
 
@@ -28,31 +28,31 @@ use crate::network_filters::{self, ChainEnd, NetworkFilter};
 use crate::security::mtls::{MutualTls, PeerPolicies};
 use crate::telemetry::stat_name::{StatName, kubernetes_name};
 
-/// A port that the workload serves.
+/// A port of the workload.
 struct InboundPort {
     port: Port,
     target_port: u32,
     cluster: Str,
-    /// Where it binds; for captured ports this only gives names.
+    /// Bind addresses; for captured ports they are only used in names.
     bind: Vec<Str>,
     opens_port: bool,
-    /// The host that telemetry calls it by.
+    /// The host in telemetry.
     host: Str,
     kubernetes: Option<(Str, Str)>,
-    /// The Sidecar's own TLS.
+    /// TLS settings of the Sidecar's ingress listener.
     tls: Option<Hashed<ServerTlsSettings>>,
     config: Option<ConfigRef>,
-    /// Stands for all ports that have no chains of their own.
+    /// Represents all ports without their own chains.
     passthrough: bool,
 }
 
-/// TLS contexts of mTLS chains.
+/// TLS contexts of the mTLS chains.
 struct MtlsContexts {
     http: Hashed<ServerTls>,
     bytes: Hashed<ServerTls>,
 }
 
-/// What the workload accepts: on any port, and on ports that its policy names.
+/// mTLS modes of the workload: the default, and per-port overrides.
 struct MtlsModes {
     any: MutualTls,
     ports: BTreeMap<u32, MutualTls>,
@@ -64,7 +64,7 @@ impl MtlsModes {
         let policies = PeerPolicies::new(&view.policy, &root);
         let (namespace, labels) = (&view.proxy.namespace, &view.proxy.labels);
         MtlsModes {
-            // No workload listens on port 0, so no policy names it.
+            // Port 0 has no override, so this is the default.
             any: policies.of_workload(namespace, labels, 0),
             ports: policies.ports_of_workload(namespace, labels),
         }
@@ -121,7 +121,7 @@ fn listener(
         address: ListenerAddress::new(bind.first().map_or("", |a| a), port),
         additional_addresses: further.iter().map(|a| ListenerAddress::new(a, port)).collect(),
         direction: Direction::Inbound,
-        // The capturing listener opens its port too; it is Virtual only in what it looks at.
+        // virtualInbound opens its port too; `Virtual` only selects its listener filters.
         binding: Binding::Port,
         use_original_dst: false,
         transparent: binding == Binding::Virtual && proxy.interception == Interception::Tproxy,
@@ -136,13 +136,13 @@ fn listener(
     }
 }
 
-/// Ports by number: those of the Sidecar's ingress listeners, or else of the proxy's services.
+/// Ports by number: of the Sidecar's ingress listeners, or else of the proxy's services.
 fn served_ports(context: &ListenerContext<'_>) -> Vec<InboundPort> {
     let view = context.view;
     let sidecar = view.sidecar.as_ref().filter(|s| !s.spec.ingress.is_empty());
     let mut served = BTreeMap::new();
     match sidecar {
-        // Without capture the workload has these ports itself.
+        // Without interception the workload itself uses these ports.
         None if view.proxy.interception == Interception::None => {}
         None => of_services(context, &mut served, &[]),
         Some(sidecar) => {
@@ -159,7 +159,7 @@ fn served_ports(context: &ListenerContext<'_>) -> Vec<InboundPort> {
     served.into_values().collect()
 }
 
-/// Ports of the proxy's own services; of two on one port the older service's counts.
+/// Ports of the proxy's services. If two services use one port, the older one wins.
 fn of_services(
     context: &ListenerContext<'_>,
     served: &mut BTreeMap<u32, InboundPort>,
@@ -177,7 +177,7 @@ fn of_services(
             protocol: target.port.protocol,
         };
         let free = addresses::is_free(&context.view.proxy, Some(&context.view.settings), &socket, context.wildcard());
-        // A named port that nobody could find is no port to listen on.
+        // 0 is a named target port that could not be resolved.
         if of_sidecar || !free || target.target_port == 0 {
             continue;
         }
@@ -233,7 +233,7 @@ fn of_ingress(
     })
 }
 
-/// What comes out when TLS is taken off.
+/// The protocol inside TLS.
 fn after_tls(protocol: Protocol) -> Protocol {
     match protocol {
         Protocol::Https => Protocol::Http,
@@ -242,7 +242,7 @@ fn after_tls(protocol: Protocol) -> Protocol {
     }
 }
 
-/// Chains for the capturing port itself and for ports that no service or Sidecar names.
+/// Chains for the capture port itself and for ports of no service or Sidecar.
 fn captured_elsewhere(context: &ListenerContext<'_>, modes: &MtlsModes, contexts: &MtlsContexts) -> Vec<ChainPlan> {
     let mut all = vec![black_hole(context)];
     let undeclared = modes.ports.keys().copied().filter(|port| !is_declared(context, *port));
@@ -275,7 +275,7 @@ fn passthrough(target_port: u32) -> InboundPort {
     }
 }
 
-/// Connections to the capturing port itself would come back to it without end.
+/// Drops connections to the capture port itself, which would loop forever.
 fn black_hole(context: &ListenerContext<'_>) -> ChainPlan {
     let proxy = TcpProxy::to_cluster(names::BLACK_HOLE_CLUSTER, context.no_log.clone());
     let input = context.filter_input(ListenerSide::SidecarInbound, 0, ChainEnd::Unknown);
@@ -289,14 +289,14 @@ fn black_hole(context: &ListenerContext<'_>) -> ChainPlan {
     }
 }
 
-/// The chains of one port, one for each kind of connection that it accepts.
+/// The chains of one port, one per kind of connection that it accepts.
 fn chains(
     context: &ListenerContext<'_>,
     served: &InboundPort,
     mtls_mode: MutualTls,
     contexts: &MtlsContexts,
 ) -> Vec<ChainPlan> {
-    // Upstream treats what is sent to a UDP port over TCP as bytes.
+    // Upstream treats a UDP port as TCP here.
     let mode = TrafficMode::of(served.port.protocol).unwrap_or(TrafficMode::Tcp);
     if let Some(tls) = served.tls.as_deref().filter(|_| mtls_mode == MutualTls::Disable) {
         let tls_context = Hashed::new(server_tls::terminated(context.view, tls));

@@ -1,5 +1,5 @@
-//! Listener filters of inbound listeners: what their chains need to be told apart, port by port.
-//! Ports that need no inspection are left out, since servers that speak first would wait for it.
+//! Listener filters of inbound listeners: the inspectors that their filter chain matches need, per port.
+//! Other ports are not inspected, because inspection blocks protocols where the server sends first.
 
 use std::collections::BTreeMap;
 
@@ -26,7 +26,7 @@ pub(super) fn listener_filters(proxy: &Proxy, chains: &[ChainPlan], binding: Bin
     if needs.values().any(|n| n.tls) {
         filters.push(ListenerFilter::TlsInspector(tls_ports(&needs)));
     }
-    // Comes second, since it leaves connections alone that the first found to be TLS.
+    // After the TLS inspector, because it skips connections detected as TLS.
     if needs.values().any(|n| n.http) {
         let without: Vec<u32> = needs.iter().filter(|(_, n)| !n.http).map(|(port, _)| *port).collect();
         filters.push(ListenerFilter::HttpInspector(all_but(without)));
@@ -34,7 +34,7 @@ pub(super) fn listener_filters(proxy: &Proxy, chains: &[ChainPlan], binding: Bin
     filters
 }
 
-/// What each port's chains look at; 0 stands for ports without chains of their own.
+/// Inspectors needed by each port's chains; 0 represents ports without their own chains.
 fn needs(chains: &[ChainPlan]) -> BTreeMap<u32, InspectorNeeds> {
     let mut needs: BTreeMap<u32, InspectorNeeds> = BTreeMap::new();
     for matching in chains.iter().filter_map(|c| c.matching.as_ref()) {

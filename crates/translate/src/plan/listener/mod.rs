@@ -1,5 +1,5 @@
-//! One listener: where it listens, how a connection finds its filter chain, what the chain does.
-//! `sidecar` lists the listeners of a sidecar; the files beside it plan them.
+//! Listener plans: address, listener filters, filter chains and their matches.
+//! `sidecar` and `gateway` return all listeners of a client; the other files plan parts of them.
 
 mod addresses;
 mod conflicts;
@@ -36,12 +36,12 @@ pub struct ListenerPlan {
     pub additional_addresses: Vec<ListenerAddress>,
     pub direction: Direction,
     pub binding: Binding,
-    /// Hands connections on to the listener of their original destination.
+    /// Hands connections over to the listener of their original destination.
     pub use_original_dst: bool,
-    /// Keeps the client's address towards the workload.
+    /// Preserves the client's address (TPROXY).
     pub transparent: bool,
     pub exact_balance: bool,
-    /// Connections accepted in one go, where that is limited.
+    /// Limit on connections accepted per socket event.
     pub connections_per_event: Option<u32>,
     pub filters: Vec<ListenerFilter>,
     pub filters_timeout: Option<Duration>,
@@ -51,7 +51,7 @@ pub struct ListenerPlan {
     pub default_chain: Option<ChainPlan>,
 }
 
-/// Where something listens.
+/// The address of a listener.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum ListenerAddress {
     Socket { ip: Str, port: u32 },
@@ -59,7 +59,7 @@ pub enum ListenerAddress {
 }
 
 impl ListenerAddress {
-    /// A socket, or the Unix path where there is no port.
+    /// A socket address, or a Unix path if `port` is 0.
     fn new(bind: &str, port: u32) -> ListenerAddress {
         if port == 0 {
             return ListenerAddress::Pipe(bind.strip_prefix(UNIX_PREFIX).unwrap_or(bind).into());
@@ -74,15 +74,15 @@ pub enum Direction {
     Outbound,
 }
 
-/// Whether a listener opens a port.
+/// Whether a listener opens its port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Binding {
     Port,
-    /// Connections come from a listener that captures them.
+    /// Receives connections from a capturing listener.
     Virtual,
 }
 
-/// What looks at a connection before its filter chain is chosen.
+/// Runs before a filter chain is selected.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum ListenerFilter {
     OriginalDst,
@@ -92,13 +92,13 @@ pub enum ListenerFilter {
     HttpInspector(InspectedPorts),
 }
 
-/// Destination ports that an inspector looks at.
+/// Destination ports that an inspector applies to.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum InspectedPorts {
     All,
-    /// At least one, ascending.
+    /// Sorted; never empty.
     AllBut(Vec<u32>),
-    /// At least one, ascending.
+    /// Sorted; never empty.
     Only(Vec<u32>),
 }
 
@@ -107,14 +107,14 @@ pub enum InspectedPorts {
 pub struct ChainPlan {
     pub name: Str,
     pub matching: Option<ChainMatch>,
-    /// The object that asked for it.
+    /// The config object it comes from.
     pub config: Option<ConfigRef>,
     pub tls: Option<Hashed<ServerTls>>,
     pub handshake_timeout: Option<Duration>,
     pub filters: Vec<NetworkFilter>,
 }
 
-/// Which connections a chain takes; all conditions must hold.
+/// A filter chain match; all conditions must hold.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct ChainMatch {
     pub port: Option<u32>,
@@ -130,7 +130,7 @@ pub enum TransportProtocol {
     Tls,
 }
 
-/// A config object, as metadata names it.
+/// Reference to a config object, for metadata.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ConfigRef {
     pub kind: model::config::Kind,
@@ -138,8 +138,8 @@ pub struct ConfigRef {
     pub name: Str,
 }
 
-/// All listeners of a sidecar: outbound ones, the forward proxy, the one that captures outbound
-/// connections, then the inbound ones. Empty if the mesh does without capture.
+/// All listeners of a sidecar: outbound, HTTP proxy, virtualOutbound, inbound. Empty if `proxyListenPort` is not
+/// positive.
 pub fn sidecar(view: &View) -> Vec<ListenerPlan> {
     if view.settings.mesh.proxy_listen_port <= 0 {
         return Vec::new();

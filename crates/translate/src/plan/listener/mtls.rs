@@ -1,4 +1,4 @@
-//! Which connections an inbound port accepts, by mTLS mode and protocol, as conditions of filter chains.
+//! Which connections an inbound port accepts, by mTLS mode and protocol, as filter chain matches.
 
 use super::TransportProtocol;
 use super::conflicts::TrafficMode;
@@ -9,28 +9,28 @@ use crate::security::mtls::MutualTls;
 pub(super) struct AcceptedConnection {
     pub(super) alpn: Alpn,
     pub(super) transport: TransportProtocol,
-    /// Whether HTTP comes, or bytes.
+    /// HTTP, or TCP.
     pub(super) http: bool,
     /// Whether the proxy terminates TLS.
     pub(super) terminates: bool,
 }
 
-/// What the client says, or what the HTTP inspector finds.
+/// ALPN of the client, or protocol detected by the HTTP inspector.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Alpn {
     Any,
-    /// HTTP of a sidecar.
+    /// HTTP from a sidecar.
     MeshHttp,
-    /// Bytes of a sidecar.
+    /// TCP from a sidecar.
     MeshBytes,
-    /// Anything of a sidecar.
+    /// Any traffic from a sidecar.
     Mesh,
-    /// HTTP in plain text.
+    /// Plaintext HTTP.
     PlainHttp,
 }
 
 impl Alpn {
-    /// The values; plain text depends on whether HTTP/1.0 is served.
+    /// The ALPN values. Empty for `PlainHttp`, whose values depend on settings.
     pub(super) fn values(self) -> &'static [&'static str] {
         match self {
             Alpn::Any | Alpn::PlainHttp => &[],
@@ -49,7 +49,7 @@ fn plain(alpn: Alpn, http: bool) -> AcceptedConnection {
     AcceptedConnection { alpn, transport: TransportProtocol::Raw, http, terminates: false }
 }
 
-/// TLS of the application's own, carried as bytes.
+/// TLS of the application, forwarded as TCP.
 const OTHER_TLS: AcceptedConnection =
     AcceptedConnection { alpn: Alpn::Any, transport: TransportProtocol::Tls, http: false, terminates: false };
 
@@ -76,12 +76,12 @@ pub(super) fn accepted(mtls_mode: MutualTls, mode: TrafficMode) -> Vec<AcceptedC
     }
 }
 
-/// A port whose TLS the proxy terminates by the Sidecar's own settings.
+/// The connection accepted by a port with TLS settings of the Sidecar.
 pub(super) fn terminated(mode: TrafficMode) -> Option<AcceptedConnection> {
     match mode {
         TrafficMode::Http => Some(mtls(Alpn::Any, true)),
         TrafficMode::Tcp => Some(mtls(Alpn::Any, false)),
-        // Upstream has no chain for a protocol it would have to detect inside TLS.
+        // Upstream has no chain for detection inside TLS.
         TrafficMode::Auto => None,
     }
 }

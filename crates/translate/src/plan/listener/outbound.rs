@@ -1,4 +1,4 @@
-//! Listeners for what the workload calls: one per address and port, from the egress listeners of the view.
+//! Outbound listeners: one per address and port, from the egress listeners of the view.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -26,10 +26,10 @@ use crate::names;
 use crate::network_filters::http_connection_manager::{self as hcm, HttpConnectionManager, HttpSettings, Routes};
 use crate::network_filters::{self, ChainEnd, NetworkFilter};
 
-/// Listeners by address and port.
+/// Listener drafts by bind address and port.
 type ListenerDrafts = BTreeMap<(Str, u32), ListenerDraft>;
 
-/// The outbound listeners, by address and port.
+/// All outbound listeners, sorted by address and port.
 pub(super) fn listeners(context: &ListenerContext<'_>) -> Vec<ListenerPlan> {
     let mut drafts = ListenerDrafts::new();
     for listener in &context.view.egress {
@@ -51,7 +51,7 @@ pub(super) fn listeners(context: &ListenerContext<'_>) -> Vec<ListenerPlan> {
     drafts.into_values().map(|draft| plan(context, draft, &context.outbound_http, &fallthrough)).collect()
 }
 
-/// The port where the workload uses the sidecar as a forward proxy, if the mesh or the node asks for it.
+/// The listener for the workload's use of the sidecar as an HTTP forward proxy, if the mesh or the node enables it.
 pub(super) fn http_proxy(context: &ListenerContext<'_>) -> Option<ListenerPlan> {
     let of_mesh = u32::try_from(context.view.settings.mesh.proxy_http_port).unwrap_or_default();
     let of_node = context.view.proxy.meta("HTTP_PROXY_PORT").and_then(|port| port.parse().ok());
@@ -66,7 +66,7 @@ pub(super) fn http_proxy(context: &ListenerContext<'_>) -> Option<ListenerPlan> 
     Some(plan(context, ListenerDraft::new(port, bind, Protocol::HttpProxy, vec![chain]), &settings, &[]))
 }
 
-/// An egress listener and those of its routes that direct bytes.
+/// An egress listener and its VirtualServices with TCP or TLS routes.
 struct EgressRules<'a> {
     listener: &'a EgressListener,
     rules: Vec<&'a VirtualServiceRule>,
@@ -79,7 +79,7 @@ impl<'a> EgressRules<'a> {
     }
 }
 
-/// Where an egress listener binds: its own address; else loopback if it opens ports; else where services are.
+/// Bind address of an egress listener: its own; else loopback if it opens ports; else empty, for the services'.
 fn bind_of(context: &ListenerContext<'_>, egress: &EgressListener) -> BindAddresses {
     let spec = egress.spec.as_deref();
     let unix = |s: &IstioEgressListener| s.bind.starts_with(names::UNIX_PREFIX);
@@ -93,7 +93,7 @@ fn bind_of(context: &ListenerContext<'_>, egress: &EgressListener) -> BindAddres
     BindAddresses { addresses, opens_port }
 }
 
-/// A Sidecar's listener with a port of its own.
+/// Adds a Sidecar's egress listener that has its own port.
 fn own_port(
     context: &ListenerContext<'_>,
     egress: &EgressRules<'_>,
@@ -108,7 +108,7 @@ fn own_port(
     }
 }
 
-/// A listener for each port of each service, but not where a Sidecar has one of its own.
+/// Adds a listener for each port of each service, except on ports that the Sidecar has its own listener for.
 fn every_port(
     context: &ListenerContext<'_>,
     egress: &EgressRules<'_>,
@@ -141,7 +141,7 @@ fn can_bind(context: &ListenerContext<'_>, bind: &BindAddresses, port: &Port) ->
     addresses::is_free(&context.view.proxy, Some(&context.view.settings), &socket, context.wildcard())
 }
 
-/// Addresses of single instances, where bytes to a service without an address must be told apart by them.
+/// Addresses of the endpoints of a headless service: each gets its own TCP listener.
 fn instances(
     context: &ListenerContext<'_>,
     service: &Service,
@@ -157,18 +157,18 @@ fn instances(
         return None;
     }
     let endpoints: Vec<_> = view.endpoints(service).filter(|e| e.service_port == port.name).collect();
-    // Only a ServiceEntry that lists and selects nothing falls back to a wildcard: anything else may yet
-    // get instances, and the wildcard would then be in the way.
+    // Only a ServiceEntry without endpoints and selector falls back to a wildcard listener. Others may get endpoints
+    // later, which the wildcard listener would conflict with.
     if endpoints.is_empty() && service.registry != Registry::Kubernetes && service.selector.is_empty() {
         return None;
     }
     let own = view.proxy.ips.first().map(ToString::to_string).unwrap_or_default();
     let reachable = endpoints.into_iter().filter(|e| e.addresses.iter().all(|a| a.parse::<IpAddr>().is_ok()));
-    // The workload's calls to itself do not pass through here.
+    // Calls of the workload to itself are not captured.
     Some(reachable.filter(|e| e.address() != own).map(|e| e.addresses.clone()).collect())
 }
 
-/// Adds one port of one service to the listener it belongs to.
+/// Adds one port of one service to its listener.
 fn add(
     context: &ListenerContext<'_>,
     egress: &EgressRules<'_>,
@@ -183,7 +183,7 @@ fn add(
     let current = drafts.get_mut(&key);
     let conflict = match &current {
         Some(draft) if draft.locked => return,
-        // A forward proxy takes the listener over.
+        // An HTTP proxy port replaces the listener.
         Some(_) if port.protocol == Protocol::HttpProxy => Conflict::Replace,
         Some(draft) => draft.conflict_with(port.protocol, mode),
         None => Conflict::Replace,
@@ -197,7 +197,7 @@ fn add(
     match (conflict, current) {
         (Conflict::Merge, Some(draft)) => draft.join(mode, chains),
         _ => {
-            // Behind a wildcard there is a chain for other bytes too, so the port counts as undeclared.
+            // A wildcard listener also has a chain for other TCP traffic, so its protocol counts as unknown.
             let shared = mode == TrafficMode::Http && at_wildcard && port.protocol != Protocol::HttpProxy;
             let protocol = if shared { Protocol::Unknown } else { port.protocol };
             drafts.insert(key, ListenerDraft::new(port.number.into(), bind, protocol, chains));
@@ -205,7 +205,7 @@ fn add(
     }
 }
 
-/// Where the listener of a service binds, and the blocks it then must match.
+/// Bind address of a service's listener, and the CIDR blocks that its chains must match.
 fn placed(
     context: &ListenerContext<'_>,
     service: &Service,
@@ -222,7 +222,7 @@ fn placed(
     let proxy = &context.view.proxy;
     let mut first = addresses::of_service(service, proxy, context.knobs());
     let mut extra = addresses::extra_of_service(service, proxy, context.knobs());
-    // The family of a name is not known, so a service without an address stands in all of the proxy's.
+    // The IP family of a DNS name is unknown, so bind to the wildcards of all families of the proxy.
     if service.registry == Registry::External && *first == *UNSPECIFIED && proxy.has_ipv6() {
         if proxy.has_ipv4() {
             extra.push(UNSPECIFIED_V6.into());
@@ -243,7 +243,7 @@ struct NewPort<'a> {
     bind: &'a BindAddresses,
 }
 
-/// The chains that a port brings to its listener.
+/// The chains of a port.
 fn chains(context: &ListenerContext<'_>, new: &NewPort<'_>, mode: TrafficMode, at_wildcard: bool) -> Vec<ChainDraft> {
     let http = || {
         let routes = route_name(new, mode, at_wildcard);
@@ -262,19 +262,20 @@ fn chains(context: &ListenerContext<'_>, new: &NewPort<'_>, mode: TrafficMode, a
     }
 }
 
-/// A chain for connections that the HTTP inspector takes for HTTP.
+/// Restricts a chain to connections that the HTTP inspector detected as HTTP.
 fn detected(context: &ListenerContext<'_>, chain: ChainDraft) -> ChainDraft {
     ChainDraft { alpn: plaintext_alpn(context), transport: Some(TransportProtocol::Raw), ..chain }
 }
 
-/// What the HTTP inspector reports. HTTP/1.0 would only be refused if it is not enabled, so it passes as bytes.
+/// Application protocols set by the HTTP inspector. HTTP/1.0 is forwarded as TCP unless enabled, because the
+/// connection manager would reject it.
 pub(super) fn plaintext_alpn(context: &ListenerContext<'_>) -> Vec<Str> {
     let versions: &[&str] =
         if context.knobs().http10 { &["http/1.0", "http/1.1", "h2c"] } else { &["http/1.1", "h2c"] };
     versions.iter().map(|v| (*v).into()).collect()
 }
 
-/// The name of the route table: the port's, or a service's own where it alone is behind the listener.
+/// Name of the route table: the port, or `host:port` if the listener serves only one host.
 fn route_name(new: &NewPort<'_>, mode: TrafficMode, at_wildcard: bool) -> Str {
     let number = new.port.number;
     if number == 0 {
@@ -297,7 +298,7 @@ fn bytes(context: &ListenerContext<'_>, new: &NewPort<'_>) -> Vec<ChainDraft> {
     tcp_routes::chains(context, &bytes)
 }
 
-/// The finished listener. Connections that no chain takes go where unknown destinations go.
+/// Plans the listener. Connections that match no chain are treated as unknown destinations.
 fn plan(
     context: &ListenerContext<'_>,
     draft: ListenerDraft,
@@ -351,7 +352,7 @@ fn inspectors(tls: bool, http: bool) -> Vec<ListenerFilter> {
     tls.into_iter().chain(http).collect()
 }
 
-/// Detection may be given up after the mesh's timeout; listeners that detect nothing wait without end.
+/// The mesh's detection timeout if a chain needs protocol detection, else no timeout.
 fn filters_timeout(context: &ListenerContext<'_>, detects: bool) -> Option<Duration> {
     if detects { context.view.settings.mesh.protocol_detection_timeout } else { Some(Duration::default()) }
 }

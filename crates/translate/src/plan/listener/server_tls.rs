@@ -1,4 +1,4 @@
-//! TLS as a listener serves it: certificates by name, versions, and how clients are checked.
+//! TLS of listeners: certificates by SDS name, TLS parameters, client certificate validation.
 
 use api::istio::mesh::v1alpha1::mesh_config::tls_config::TlsProtocol;
 use api::istio::networking::v1alpha3::ServerTlsSettings;
@@ -10,13 +10,13 @@ use scope::View;
 
 use crate::network_filters::metadata_exchange;
 
-/// What a filter chain that terminates TLS is told.
+/// TLS of a filter chain that terminates it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ServerTls {
     pub alpn: Vec<Str>,
     pub params: Option<TlsParams>,
     pub certificates: Vec<SecretRef>,
-    /// How client certificates are checked, if they are.
+    /// How client certificates are validated, if at all.
     pub validation: Option<ClientValidation>,
     pub require_client_certificate: bool,
 }
@@ -37,41 +37,41 @@ pub enum TlsVersion {
     V1_3,
 }
 
-/// A certificate or a root by the name it is asked for.
+/// A certificate or CA certificate, by its SDS name.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct SecretRef {
     pub name: Str,
     pub source: SecretSource,
 }
 
-/// Who is asked for a secret.
+/// The SDS server that serves a secret.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum SecretSource {
-    /// The agent beside the proxy.
+    /// The agent.
     Agent,
-    /// A server of files beside the proxy.
+    /// The agent's socket for files.
     Files,
-    /// The control plane, or a socket for credentials beside the proxy where it has one.
+    /// The control plane, or a local credential socket if the proxy has one.
     Credential { own_socket: bool },
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ClientValidation {
-    /// Names of which a client must have one.
+    /// Accepted SANs. Empty, together with `name_prefixes`, means any.
     pub exact_names: Vec<Str>,
-    /// The same by prefix.
+    /// Prefixes of accepted SANs.
     pub name_prefixes: Vec<Str>,
-    /// Unset where names are asked for but nobody's signature is.
+    /// CA certificates. `None` if only names are checked.
     pub roots: Option<SecretRef>,
-    /// Hashes of keys and of certificates of which a client's must be one.
+    /// Accepted hashes of the client's public key and of its certificate.
     pub key_hashes: Vec<Str>,
     pub hashes: Vec<Str>,
-    /// A file of revoked certificates, or empty.
+    /// Path of a certificate revocation list, or empty.
     pub revoked: Str,
     pub accept_untrusted: bool,
 }
 
-/// Ciphers of mesh TLS, where mesh config has no list.
+/// Default cipher suites of mesh mTLS.
 const MESH_CIPHERS: &[&str] = &[
     "ECDHE-ECDSA-AES256-GCM-SHA384",
     "ECDHE-RSA-AES256-GCM-SHA384",
@@ -84,7 +84,7 @@ const MESH_CIPHERS: &[&str] = &[
 pub(super) const ALPN_HTTP: &[&str] = &["h2", "http/1.1"];
 const ALPN_EXCHANGE: &[&str] = &["istio-peer-exchange", "h2", "http/1.1"];
 
-/// mTLS between sidecars.
+/// Mesh mTLS.
 pub(super) fn mesh_mtls(view: &View, bytes: bool) -> ServerTls {
     let mesh = &view.settings.mesh;
     let exchange = bytes && metadata_exchange::exchanged(view) && !view.settings.knobs.disable_mx_alpn;
@@ -113,7 +113,7 @@ pub(super) fn mesh_mtls(view: &View, bytes: bool) -> ServerTls {
     }
 }
 
-/// TLS that a Sidecar's ingress listener terminates for its clients.
+/// TLS terminated by a Sidecar's ingress listener.
 pub(super) fn terminated(view: &View, settings: &ServerTlsSettings) -> ServerTls {
     let mode = settings.mode();
     let require = matches!(mode, TlSmode::Mutual | TlSmode::IstioMutual);
@@ -145,7 +145,7 @@ pub(super) fn terminated(view: &View, settings: &ServerTlsSettings) -> ServerTls
     }
 }
 
-/// TLS that a gateway's server terminates; bytes inside may begin with an exchange of metadata.
+/// TLS terminated by a gateway's server. With ISTIO_MUTUAL, TCP may begin with a metadata exchange.
 pub(super) fn of_gateway(view: &View, settings: &ServerTlsSettings, bytes: bool) -> ServerTls {
     let mut tls = terminated(view, settings);
     let mode = settings.mode();
@@ -175,7 +175,7 @@ pub(super) fn of_gateway(view: &View, settings: &ServerTlsSettings, bytes: bool)
     tls
 }
 
-/// Names asked of clients that need no certificate: upstream passes them on, though Envoy looks at none.
+/// SANs configured without client certificates: rendered as upstream does, though Envoy ignores them.
 fn only_names(settings: &ServerTlsSettings) -> Option<ClientValidation> {
     (!settings.subject_alt_names.is_empty()).then(|| ClientValidation {
         exact_names: texts(&settings.subject_alt_names),
@@ -188,7 +188,7 @@ fn only_names(settings: &ServerTlsSettings) -> Option<ClientValidation> {
     })
 }
 
-/// The mesh's defaults, each replaced by what the listener says itself.
+/// TLS parameters: the server's settings, then the mesh's defaults.
 fn params(view: &View, settings: &ServerTlsSettings) -> Option<TlsParams> {
     let defaults = view.settings.mesh.tls_defaults.clone().unwrap_or_default();
     let default_min = match defaults.min_protocol_version() {
@@ -219,7 +219,7 @@ fn version(wanted: ServerProtocol) -> Option<TlsVersion> {
     }
 }
 
-/// Trust domains whose workloads are let in, each once.
+/// Trust domains of accepted clients, without duplicates.
 fn trust_domains(view: &View) -> Vec<Str> {
     if view.settings.knobs.skip_validate_trust_domain {
         return Vec::new();
@@ -236,7 +236,7 @@ fn trust_domains(view: &View) -> Vec<Str> {
     domains
 }
 
-/// Files that certificates are read from, served by name; the agent's own where there are none.
+/// Certificate files, served by SDS name. Empty paths mean the workload certificate from the agent.
 struct CertificateFiles {
     chain: Str,
     key: Str,

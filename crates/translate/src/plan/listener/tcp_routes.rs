@@ -1,4 +1,4 @@
-//! Chains of bytes to a service, as the TCP routes of VirtualServices or the service itself direct them.
+//! TCP chains to a service, from TCP routes of VirtualServices or directly to the service's cluster.
 
 use api::Duration;
 use api::istio::networking::v1alpha3::load_balancer_settings::consistent_hash_lb::HashKey;
@@ -23,17 +23,17 @@ use crate::network_filters::{self, ChainEnd, NetworkFilter};
 use crate::plan::route::destination;
 use crate::telemetry::stat_name::StatName;
 
-/// The port of a service that a listener stands for.
+/// A service port that chains are made for.
 pub(super) struct ServicePort<'a> {
     pub(super) service: &'a Service,
     pub(super) port: &'a Port,
-    /// Blocks that the service claims instead of one address.
+    /// CIDR blocks of the service, if it has no single address.
     pub(super) ranges: &'a [Str],
     /// VirtualServices for the service's host.
     pub(super) routes: &'a [&'a VirtualServiceRule],
 }
 
-/// Chains by TCP routes, most important first; the last takes what none of the others matches.
+/// Chains from TCP routes, in order; the last one is the default for the service.
 pub(super) fn chains(context: &ListenerContext<'_>, target: &ServicePort<'_>) -> Vec<ChainDraft> {
     let mut chains = Vec::new();
     let mut has_default = false;
@@ -57,7 +57,7 @@ pub(super) fn chains(context: &ListenerContext<'_>, target: &ServicePort<'_>) ->
             if subnets.is_empty() {
                 continue;
             }
-            // Envoy refuses two chains with the same conditions.
+            // Envoy rejects two chains with the same match.
             has_default |= sorted(&subnets) == sorted(target.ranges);
             chains.push(ChainDraft { ranges: subnets, ..ChainDraft::new(ChainBody::Network(filters)) });
         }
@@ -74,14 +74,14 @@ fn sorted(ranges: &[Str]) -> Vec<Str> {
     ranges
 }
 
-/// The chain straight to the service.
+/// The chain to the service's own cluster.
 pub(super) fn to_service(
     context: &ListenerContext<'_>,
     target: &ServicePort<'_>,
     server_names: Vec<Str>,
 ) -> ChainDraft {
     let service = target.service;
-    // A Sidecar's listener may have a port that the service lacks; its only port is then meant.
+    // A Sidecar's listener may have a port that the service lacks. A service's only port is used then.
     let port = if let [only] = &service.ports[..] { only.number } else { target.port.number };
     let cluster = names::outbound_cluster(port, "", &service.hostname);
     let rule = context.view.destination_rule(&service.hostname).map(|r| &*r.rule.spec);
@@ -95,7 +95,7 @@ pub(super) fn to_service(
     ChainDraft { server_names, ranges: target.ranges.to_vec(), ..ChainDraft::new(ChainBody::Network(filters)) }
 }
 
-/// Filters that carry bytes to one cluster of a service, under the name that other networks ask for.
+/// Filters that forward to one cluster of a service, selected by SNI (AUTO_PASSTHROUGH).
 pub(super) fn to_cluster(
     context: &ListenerContext<'_>,
     service: &Service,
@@ -115,7 +115,7 @@ pub(super) fn to_cluster(
     network_filters::chain(&input, last)
 }
 
-/// Filters that carry bytes to a route's destinations; `None` if no destination has any weight.
+/// Filters that forward to a route's destinations; `None` if no destination has a weight.
 pub(super) fn routed(
     context: &ListenerContext<'_>,
     routes: &[RouteDestination],
@@ -150,7 +150,7 @@ fn weighted(context: &ListenerContext<'_>, route: &RouteDestination, port: &Port
     Some((destination::cluster(Some(destination), service.map(|s| &**s), port.number), weight))
 }
 
-/// The name of statistics, where the mesh has a pattern for it.
+/// The stat prefix by the mesh's pattern, if it has one.
 fn stat_prefix(
     context: &ListenerContext<'_>,
     service: &Service,
@@ -162,7 +162,7 @@ fn stat_prefix(
     (!pattern.is_empty()).then(|| StatName::outbound(service, subset, port, port_name).fill(pattern).into())
 }
 
-/// All filters of a chain of bytes; where names are resolved one by one, that comes last before the proxy.
+/// All filters of a TCP chain. The SNI forward proxy, if any, is right before the TCP proxy.
 fn stack(
     context: &ListenerContext<'_>,
     port: &Port,
@@ -176,7 +176,7 @@ fn stack(
     network_filters::chain(&input, last)
 }
 
-/// What a DestinationRule says about connections to a subset, or to the host where that is empty.
+/// Applies a DestinationRule's TCP settings for a subset, or for the host if `subset` is empty.
 fn apply_rule(proxy: &mut TcpProxy, rule: Option<&DestinationRule>, subset: &str, idle: Option<Duration>) {
     proxy.idle_timeout = idle;
     let Some(rule) = rule else { return };

@@ -1,4 +1,4 @@
-//! Chains of TLS bytes to a service, told apart by server name as the TLS routes of VirtualServices direct them.
+//! TLS passthrough chains to a service, matched by server name, from TLS routes of VirtualServices.
 
 use std::collections::HashSet;
 
@@ -15,7 +15,7 @@ use super::tcp_routes::{ServicePort, config_ref, routed, to_service};
 use crate::names;
 use crate::plan::route::domains;
 
-/// Chains by TLS routes, or the one to the service where no route fits.
+/// Chains from TLS routes, or the chain to the service's cluster if no route matches.
 pub(super) fn chains(context: &ListenerContext<'_>, target: &ServicePort<'_>, bind: &str) -> Vec<ChainDraft> {
     let mut chains = Vec::new();
     let mut seen = HashSet::new();
@@ -23,7 +23,7 @@ pub(super) fn chains(context: &ListenerContext<'_>, target: &ServicePort<'_>, bi
     for rule in target.routes {
         for route in rule.config.spec.tls.iter().filter(|r| !r.route.is_empty()) {
             for matching in route.r#match.iter().filter(|m| admits(context, m, target.port)) {
-                // Upstream lets the subnets of one match hold for those after it that have none.
+                // As upstream: subnets of one match also apply to later matches without subnets.
                 if !matching.destination_subnets.is_empty() && target.port.number > 0 {
                     ranges = matching.destination_subnets.iter().map(|s| Str::from(s.as_str())).collect();
                 }
@@ -46,7 +46,7 @@ pub(super) fn chains(context: &ListenerContext<'_>, target: &ServicePort<'_>, bi
     chains
 }
 
-/// The host as server name, where the address does not tell the service from others.
+/// The service's hosts as server names, if its address does not identify it.
 fn default_names(context: &ListenerContext<'_>, target: &ServicePort<'_>, bind: &str) -> Vec<Str> {
     let service = target.service;
     let mut address = addresses::of_service(service, &context.view.proxy, context.knobs());

@@ -1,4 +1,4 @@
-//! The listener that captures what the workload sends, and where connections go that no other listener takes.
+//! `virtualOutbound`: captures the workload's outbound connections and handles those that match no other listener.
 
 use model::port::Protocol;
 use model::proxy::Interception;
@@ -14,7 +14,7 @@ use crate::network_filters::tcp_proxy::TcpProxy;
 use crate::network_filters::{self, ChainEnd, NetworkFilter};
 use crate::plan::route::destination;
 
-/// The listener; `None` if nothing is captured.
+/// The listener; `None` without traffic interception.
 pub(super) fn listener(context: &ListenerContext<'_>) -> Option<ListenerPlan> {
     let proxy = &context.view.proxy;
     if proxy.interception == Interception::None {
@@ -49,7 +49,7 @@ pub(super) fn listener(context: &ListenerContext<'_>) -> Option<ListenerPlan> {
     })
 }
 
-/// Connections to the capturing port itself would come back to it without end.
+/// Drops connections to the capture port itself, which would loop forever.
 fn black_hole(context: &ListenerContext<'_>, port: u32) -> ChainPlan {
     let proxy = TcpProxy::to_cluster(names::BLACK_HOLE_CLUSTER, context.no_log.clone());
     ChainPlan {
@@ -62,7 +62,7 @@ fn black_hole(context: &ListenerContext<'_>, port: u32) -> ChainPlan {
     }
 }
 
-/// HTTP to hosts that no service has goes where their names resolve to.
+/// HTTP to hosts of no service: forwarded to the addresses that the host resolves to.
 fn any_name(context: &ListenerContext<'_>) -> ChainPlan {
     let headers = context.view.proxy_config.proxy_headers.clone().unwrap_or_default();
     let manager = HttpConnectionManager {
@@ -96,7 +96,7 @@ fn catch_all(context: &ListenerContext<'_>) -> ChainPlan {
     }
 }
 
-/// Unknown destinations: through to where they wanted, to the Sidecar's egress proxy, or nowhere.
+/// Filters for unknown destinations: pass through, to the Sidecar's egress proxy, or drop.
 pub(super) fn catch_all_filters(context: &ListenerContext<'_>) -> Vec<NetworkFilter> {
     let view = context.view;
     let cluster = match &view.outbound_policy.egress_proxy {
@@ -109,7 +109,7 @@ pub(super) fn catch_all_filters(context: &ListenerContext<'_>) -> Vec<NetworkFil
 }
 
 fn stack(context: &ListenerContext<'_>, proxy: TcpProxy) -> Vec<NetworkFilter> {
-    // No policy holds for unknown destinations; metrics count them.
+    // Policies do not apply to unknown destinations; metrics do.
     let input = context.filter_input(ListenerSide::SidecarOutbound, 0, ChainEnd::Unknown);
     network_filters::chain(&input, vec![NetworkFilter::TcpProxy(proxy)])
 }

@@ -1,4 +1,4 @@
-//! What settings make of groups of endpoints for a client that stands in `r1/z1/s1`.
+//! Priorities and weights of endpoint groups for a client in `r1/z1/s1`.
 
 use std::borrow::Cow;
 
