@@ -151,7 +151,7 @@ struct LuaFilter {
 /// The input of one Wasm module's config.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct WasmPlan {
-    resource: Str,
+    pub(crate) resource: Str,
     plugin: Str,
     version: Str,
     wasm: Hashed<WasmConfig>,

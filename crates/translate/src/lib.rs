@@ -13,7 +13,10 @@ mod network_filters;
 pub mod patch;
 pub mod plan;
 mod proto_struct;
+mod recipe;
 mod regex_escape;
 pub mod render;
 pub mod security;
 pub mod telemetry;
+
+pub use recipe::{Recipe, endpoints, recipe, recipes};

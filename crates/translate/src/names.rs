@@ -1,7 +1,9 @@
 //! Names that other systems rely on: clusters, listeners, routes, filter chains.
 
+use std::fmt;
+
 use model::config::Kind;
-use model::names::Hostname;
+use model::names::{Hostname, Str};
 
 pub const BLACK_HOLE_CLUSTER: &str = "BlackHoleCluster";
 pub const PASSTHROUGH_CLUSTER: &str = "PassthroughCluster";
@@ -70,35 +72,43 @@ pub fn server_name(port: u16, subset: &str, host: &str) -> String {
     format!("outbound_.{port}_.{subset}_.{host}")
 }
 
-/// An outbound cluster's name taken apart.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// The identity of an outbound cluster. Its name is printed from it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct OutboundCluster {
     pub port: u16,
-    pub subset: String,
+    /// Empty for the whole service.
+    pub subset: Str,
     pub host: Hostname,
     pub form: ClusterForm,
 }
 
-/// How an outbound cluster's name is written.
+/// The form of an outbound cluster's name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ClusterForm {
-    /// `outbound|80|v1|host`: what routes name.
+    /// `outbound|80|v1|host`: referred to by routes.
     Plain,
-    /// `outbound_.80_.v1_.host`: what gateways pick by the server name of TLS that passes through.
+    /// `outbound_.80_.v1_.host`: selected by SNI, on gateways with AUTO_PASSTHROUGH.
     ServerName,
 }
 
-impl ClusterForm {
-    /// The name of a cluster.
-    pub fn name(self, port: u16, subset: &str, host: &str) -> String {
-        match self {
-            ClusterForm::Plain => outbound_cluster(port, subset, host),
-            ClusterForm::ServerName => server_name(port, subset, host),
+impl OutboundCluster {
+    /// The cluster's SNI: its name in the other form.
+    pub fn server_name(&self) -> String {
+        server_name(self.port, &self.subset, &self.host)
+    }
+}
+
+impl fmt::Display for OutboundCluster {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let OutboundCluster { port, subset, host, form } = self;
+        match form {
+            ClusterForm::Plain => write!(f, "outbound|{port}|{subset}|{host}"),
+            ClusterForm::ServerName => write!(f, "outbound_.{port}_.{subset}_.{host}"),
         }
     }
 }
 
-/// Reads `outbound|port|subset|host` or `outbound_.port_.subset_.host`.
+/// Parses `outbound|port|subset|host` or `outbound_.port_.subset_.host`, as clients request endpoints by name.
 pub fn parse_outbound_cluster(name: &str) -> Option<OutboundCluster> {
     let (form, separator, rest) = if let Some(rest) = name.strip_prefix("outbound|") {
         (ClusterForm::Plain, "|", rest)
@@ -106,29 +116,37 @@ pub fn parse_outbound_cluster(name: &str) -> Option<OutboundCluster> {
         (ClusterForm::ServerName, "_.", name.strip_prefix("outbound_.")?)
     };
     let mut parts = rest.splitn(3, separator);
-    let port = parts.next()?.parse().ok()?;
+    // Only names that `Display` prints.
+    let port = parts.next().filter(|port| *port == "0" || !port.starts_with(['0', '+']))?.parse().ok()?;
     Some(OutboundCluster { port, subset: parts.next()?.into(), host: parts.next()?.into(), form })
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{ClusterForm, parse_outbound_cluster};
+    use super::{ClusterForm, OutboundCluster, parse_outbound_cluster};
 
     #[test]
-    fn both_forms_of_a_name_are_read_back() {
+    fn both_forms_of_a_name_parse_back() {
         for form in [ClusterForm::Plain, ClusterForm::ServerName] {
             for subset in ["", "v1"] {
-                let name = form.name(80, subset, "cart.shop.svc.cluster.local");
-                let cluster = parse_outbound_cluster(&name).expect("a name of our own");
-                assert_eq!((cluster.port, cluster.subset.as_str(), cluster.form), (80, subset, form), "{name}");
-                assert_eq!(cluster.host, "cart.shop.svc.cluster.local");
+                let host = "cart.shop.svc.cluster.local".into();
+                let cluster = OutboundCluster { port: 80, subset: subset.into(), host, form };
+                assert_eq!(parse_outbound_cluster(&cluster.to_string()), Some(cluster));
             }
         }
     }
 
     #[test]
-    fn other_names_are_no_outbound_clusters() {
-        for name in ["inbound|80||", "BlackHoleCluster", "outbound|x||a", "outbound|80|a", "outbound_.80_.a"] {
+    fn other_names_do_not_parse() {
+        for name in [
+            "inbound|80||",
+            "BlackHoleCluster",
+            "outbound|x||a",
+            "outbound|080||a",
+            "outbound|+80||a",
+            "outbound|80|a",
+            "outbound_.80_.a",
+        ] {
             assert_eq!(parse_outbound_cluster(name), None, "{name}");
         }
     }

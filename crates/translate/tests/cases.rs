@@ -18,8 +18,7 @@ use sources::kubernetes::join::{ClusterOptions, ClusterState};
 use sources::kubernetes::schema::ClusterObject;
 use sources::status::{Controllers, merged};
 use testkit::cases::{self, Case, CaseInput, CaseServer, StatusLookup};
-use translate::client::{self, sidecar};
-use translate::{patch, render};
+use translate::{Recipe, recipe, recipes};
 
 fn main() -> ExitCode {
     cases::run(load)
@@ -72,30 +71,13 @@ fn answer(world: &Snapshot, proxy: &cases::CaseProxy, kind: &TypeUrl, names: &[S
     let proxy = Proxy::from_node(&proxy.node()).expect("recorded nodes are good");
     let proxy = Arc::new(identity::resolved(world, &proxy).into_owned());
     let view = View::new(world, &proxy, inbound::targets(world, &proxy));
-    match kind {
-        k if *k == TypeUrl::CLUSTER => {
-            client::clusters(&view, &mut Vec::new()).iter().map(patch::cluster::resource).collect()
-        }
-        k if *k == TypeUrl::LISTENER => {
-            client::listeners(&view, &mut Vec::new()).iter().map(patch::listener::resource).collect()
-        }
-        k if *k == TypeUrl::ENDPOINT => names
-            .iter()
-            .filter_map(|name| sidecar::endpoints(&view, name))
-            .map(|p| Resource::new(p.name.clone(), &render::endpoints::endpoints(&p)))
-            .collect(),
-        k if *k == TypeUrl::ROUTE => names
-            .iter()
-            .filter_map(|name| client::route(&view, name, &mut Vec::new()))
-            .map(|wanted| patch::route::resource(&wanted, render::route::resource))
-            .collect(),
-        k if *k == TypeUrl::EXTENSION => {
-            let asked_for = |resource: &Resource| names.iter().any(|name| **name == *resource.name);
-            client::extensions(&view).into_iter().filter(asked_for).collect()
-        }
-        k if *k == TypeUrl::NAME_TABLE => {
-            vec![Resource::new("", &render::names::name_table(&sidecar::name_table(&view)))]
-        }
-        _ => Vec::new(),
-    }
+    let problems = &mut Vec::new();
+    let recipes: Vec<Recipe> = if [TypeUrl::ENDPOINT, TypeUrl::ROUTE].contains(kind) {
+        names.iter().filter_map(|name| recipe(&view, kind, name, problems)).collect()
+    } else {
+        let is_wildcard = *kind != TypeUrl::EXTENSION;
+        let all = recipes(&view, kind, problems).into_iter();
+        all.filter(|recipe| is_wildcard || names.iter().any(|name| **name == *recipe.name)).collect()
+    };
+    recipes.iter().map(Recipe::render).collect()
 }

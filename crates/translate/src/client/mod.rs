@@ -8,7 +8,7 @@ use model::problem::Problem;
 use model::proxy::ProxyKind;
 use scope::View;
 
-use crate::extension;
+use crate::extension::{self, WasmPlan};
 use crate::patch::{self, PatchedPlan};
 use crate::plan::cluster::ClusterPlan;
 use crate::plan::listener::{self, ListenerPlan};
@@ -43,7 +43,10 @@ pub fn route(view: &View, name: &str, problems: &mut Vec<Problem>) -> Option<Pat
 
 /// Extension configs (ECDS) of this client.
 pub fn extensions(view: &View) -> Vec<Resource> {
-    let mut found = patch::extension::resources(view);
-    found.extend(extension::modules(view).iter().map(extension::resource));
-    found
+    extension_plans(view).iter().map(patch::extension::resource).collect()
+}
+
+/// The same, not rendered.
+pub(crate) fn extension_plans(view: &View) -> Vec<PatchedPlan<WasmPlan>> {
+    patch::extension::patched(view, extension::modules(view))
 }

@@ -23,7 +23,7 @@ pub fn clusters(view: &View) -> Vec<ClusterPlan> {
 
 /// Endpoints of an outbound cluster; `None` for other names.
 pub fn endpoints(view: &View, cluster: &str) -> Option<EndpointsPlan> {
-    Some(endpoints::discovered(view, cluster, &parse_outbound_cluster(cluster)?))
+    Some(endpoints::discovered(view, &parse_outbound_cluster(cluster)?))
 }
 
 /// All listeners, in upstream's order.

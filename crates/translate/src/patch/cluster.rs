@@ -14,7 +14,6 @@ use scope::patches::HeldPatch;
 use super::merge::{self, MessageMerge};
 use super::selection::{PatchEffect, holds_in, select, with_patches};
 use super::{PatchedPlan, added, added_resource, cluster_match, context, list_merge, value};
-use crate::names::{OutboundCluster, parse_outbound_cluster};
 use crate::plan::cluster::{ClusterKind, ClusterPlan};
 use crate::render;
 
@@ -32,25 +31,23 @@ pub(crate) fn patched(
     found
 }
 
-/// All that patches ask about a cluster.
+/// What a patch's match may look at.
 struct ClusterSubject<'a> {
     plan: &'a ClusterPlan,
     context: PatchContext,
-    outbound: Option<OutboundCluster>,
-    subset: String,
+    subset: &'a str,
     port: u32,
 }
 
 impl<'a> ClusterSubject<'a> {
     fn new(view: &View, plan: &'a ClusterPlan) -> ClusterSubject<'a> {
         let inbound = matches!(plan.kind, ClusterKind::Inbound(_) | ClusterKind::InboundPassthrough { .. });
-        let outbound = parse_outbound_cluster(&plan.name);
-        let (subset, port) = match (&outbound, &plan.kind) {
-            (Some(found), _) => (found.subset.to_string(), u32::from(found.port)),
-            (None, ClusterKind::Inbound(_)) => (String::new(), inbound_port(&plan.name)),
-            (None, _) => (String::new(), 0),
+        let (subset, port) = match &plan.kind {
+            ClusterKind::Outbound(outbound) => (&*outbound.id.subset, u32::from(outbound.id.port)),
+            ClusterKind::Inbound(inbound) => ("", inbound.workload_port),
+            _ => ("", 0),
         };
-        ClusterSubject { plan, context: context(view, inbound), outbound, subset, port }
+        ClusterSubject { plan, context: context(view, inbound), subset, port }
     }
 
     fn matches(&self, wanted: &ClusterMatch) -> bool {
@@ -63,10 +60,10 @@ impl<'a> ClusterSubject<'a> {
     }
 
     fn is_of(&self, service: &str) -> bool {
-        match (&self.outbound, &self.plan.kind) {
-            (Some(found), _) => *found.host == *service,
-            (None, ClusterKind::Inbound(inbound)) => inbound.hosts.iter().any(|host| **host == *service),
-            (None, _) => false,
+        match &self.plan.kind {
+            ClusterKind::Outbound(outbound) => *outbound.id.host == *service,
+            ClusterKind::Inbound(inbound) => inbound.hosts.iter().any(|host| **host == *service),
+            _ => false,
         }
     }
 }
@@ -84,11 +81,6 @@ fn effect(patch: &Patch, subject: &ClusterSubject<'_>) -> PatchEffect {
         Operation::Merge | Operation::MergeAndReplaceList => PatchEffect::Applies(1),
         _ => PatchEffect::Nothing,
     }
-}
-
-/// The port in `inbound|8080||`.
-fn inbound_port(name: &str) -> u32 {
-    name.split('|').nth(1).and_then(|port| port.parse().ok()).unwrap_or(0)
 }
 
 /// The cluster, encoded.

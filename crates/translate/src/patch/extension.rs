@@ -1,17 +1,32 @@
-//! Configs of extensions that patches add, which Envoy asks for by name.
+//! Extension configs (ECDS): those of Wasm modules, and those that patches add.
 
 use api::Resource;
 use api::envoy::config::core::v3::TypedExtensionConfig;
 use api::istio::networking::v1alpha3::envoy_filter::ApplyTo;
+use model::hashed::Hashed;
 use scope::View;
 
-use super::value;
+use super::{PatchedPlan, added_resource, value};
+use crate::extension::{self, WasmPlan};
 
-/// All that this client may ask for, whatever context the patches name.
-pub(crate) fn resources(view: &View) -> Vec<Resource> {
-    let found = view.patches.adding(ApplyTo::ExtensionConfig).filter_map(|patch| {
+/// What patches add, in any context, then the planned modules.
+pub(crate) fn patched(view: &View, plans: Vec<WasmPlan>) -> Vec<PatchedPlan<WasmPlan>> {
+    let added = view.patches.adding(ApplyTo::ExtensionConfig).filter_map(|patch| {
         let config: TypedExtensionConfig = value(patch)?;
-        Some(Resource::new(config.name.clone(), &config))
+        Some(PatchedPlan::Added { name: config.name.into(), patch: patch.clone() })
     });
-    found.collect()
+    let unpatched = Hashed::new(Vec::new());
+    let planned = plans.into_iter().map(|plan| PatchedPlan::Planned { plan, patches: unpatched.clone() });
+    added.chain(planned).collect()
+}
+
+/// The encoded extension config.
+pub(crate) fn resource(plan: &PatchedPlan<WasmPlan>) -> Resource {
+    match plan {
+        PatchedPlan::Planned { plan, .. } => extension::resource(plan),
+        PatchedPlan::Added { name, patch } => match value::<TypedExtensionConfig>(patch) {
+            Some(config) => Resource::new(name.clone(), &config),
+            None => added_resource(name, patch),
+        },
+    }
 }

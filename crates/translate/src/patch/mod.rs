@@ -36,6 +36,16 @@ pub enum PatchedPlan<P> {
     Added { name: Str, patch: Hashed<Patch> },
 }
 
+impl<P> PatchedPlan<P> {
+    /// The resource's name; `of_plan` returns that of a plan.
+    pub(crate) fn name(&self, of_plan: impl FnOnce(&P) -> &Str) -> Str {
+        match self {
+            PatchedPlan::Planned { plan, .. } => of_plan(plan).clone(),
+            PatchedPlan::Added { name, .. } => name.clone(),
+        }
+    }
+}
+
 /// Whose config this is, as patches tell it apart; `inbound` counts for sidecars only.
 fn context(view: &View, inbound: bool) -> PatchContext {
     match (view.proxy.kind, inbound) {

@@ -3,15 +3,14 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use api::Resource;
+use api::{Resource, TypeUrl};
 use model::change::Change;
 use model::config::Object;
 use model::proxy::Proxy;
 use model::snapshot::Snapshot;
 use proptest::prelude::{Just, ProptestConfig, Strategy, proptest};
 use proptest::{prop_assert, prop_assert_eq};
-use translate::client::{self, sidecar};
-use translate::{patch, render};
+use translate::{Recipe, recipe, recipes};
 
 use crate::mesh::{batch, clients, empty, objects, view, world};
 
@@ -21,21 +20,11 @@ const ROUTES: &[&str] = &["80", "443", "9000", "http.80", "cart.example.com:80",
 /// Everything that a client is sent, in order.
 fn sent(world: &Snapshot, proxy: &Arc<Proxy>) -> Vec<Resource> {
     let view = view(world, proxy);
-    let clusters: Vec<Resource> =
-        client::clusters(&view, &mut Vec::new()).iter().map(patch::cluster::resource).collect();
-    let listeners = client::listeners(&view, &mut Vec::new()).iter().map(patch::listener::resource).collect::<Vec<_>>();
-    let endpoints: Vec<Resource> = clusters
-        .iter()
-        .filter_map(|cluster| sidecar::endpoints(&view, &cluster.name))
-        .map(|plan| Resource::new(plan.name.clone(), &render::endpoints::endpoints(&plan)))
-        .collect();
-    let routes: Vec<Resource> = ROUTES
-        .iter()
-        .filter_map(|name| client::route(&view, name, &mut Vec::new()))
-        .map(|wanted| patch::route::resource(&wanted, render::route::resource))
-        .collect();
-    let names = Resource::new("", &render::names::name_table(&sidecar::name_table(&view)));
-    clusters.into_iter().chain(listeners).chain(endpoints).chain(routes).chain([names]).collect()
+    let problems = &mut Vec::new();
+    let types = [TypeUrl::CLUSTER, TypeUrl::LISTENER, TypeUrl::ENDPOINT, TypeUrl::EXTENSION, TypeUrl::NAME_TABLE];
+    let mut all: Vec<Recipe> = types.iter().flat_map(|kind| recipes(&view, kind, problems)).collect();
+    all.extend(ROUTES.iter().filter_map(|name| recipe(&view, &TypeUrl::ROUTE, name, problems)));
+    all.iter().map(Recipe::render).collect()
 }
 
 /// The same mesh twice, in two orders.
@@ -76,10 +65,9 @@ proptest! {
         let world = world(&objects);
         for proxy in clients() {
             let view = view(&world, &proxy);
-            let clusters: Vec<Resource> = client::clusters(&view, &mut Vec::new()).iter().map(patch::cluster::resource).collect();
-            let listeners: Vec<Resource> = client::listeners(&view, &mut Vec::new()).iter().map(patch::listener::resource).collect();
-            for list in [clusters, listeners] {
-                let names: BTreeSet<_> = list.iter().map(|r| &r.name).collect();
+            for kind in [TypeUrl::CLUSTER, TypeUrl::LISTENER] {
+                let list = recipes(&view, &kind, &mut Vec::new());
+                let names: BTreeSet<_> = list.iter().map(|recipe| &recipe.name).collect();
                 prop_assert_eq!(names.len(), list.len());
             }
         }

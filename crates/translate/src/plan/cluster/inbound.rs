@@ -28,6 +28,8 @@ const UNIX_PREFIX: &str = "unix://";
 /// A cluster of one port of the workload.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct InboundPlan {
+    /// The workload's port, which is in the cluster's name.
+    pub workload_port: u32,
     /// Hosts of all services on the workload's port, whatever port of theirs: what an EnvoyFilter may name.
     pub hosts: Vec<Hostname>,
     /// Services on the port, for telemetry; the first one owns the port.
@@ -161,6 +163,7 @@ fn cluster(
         bind.truncate(1);
     }
     let inbound = InboundPlan {
+        workload_port: number,
         hosts,
         services: labels,
         port: port.number,

@@ -16,7 +16,7 @@ use scope::View;
 
 use super::{AppliedRule, ClusterContext, ClusterKind, ClusterPlan, ServiceLabel, effective};
 use crate::dns_cache::DnsFamily;
-use crate::names::ClusterForm;
+use crate::names::{ClusterForm, OutboundCluster};
 use crate::plan::endpoints::{EndpointSelection, LocalityEndpoints, PERSISTENT_SESSION_LABEL};
 use crate::plan::locality::{ClientLocality, LocalityGroup, LocalityLb};
 use crate::plan::policy::{self, EffectivePolicy};
@@ -29,6 +29,7 @@ const SPIFFE_SCHEME: &str = "spiffe://";
 /// A cluster of a service port.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct OutboundPlan {
+    pub id: OutboundCluster,
     pub service: ServiceLabel,
     /// Whether the service comes from a ServiceEntry, which may list subject names itself.
     pub from_entry: bool,
@@ -37,7 +38,6 @@ pub struct OutboundPlan {
     pub distribution: TrafficDistribution,
     /// Whether sessions may stick to endpoints that drain.
     pub keeps_sessions: bool,
-    pub port: u16,
     pub protocol: Protocol,
     /// What the mesh's pattern makes of the name; the name itself without one.
     pub stat_name: Option<Str>,
@@ -147,7 +147,10 @@ impl ServicePlanner<'_> {
         let forwarded = matches!(discovery, EndpointDiscovery::DynamicForwardProxy(_));
         let pattern = &self.context.mesh.outbound_cluster_stat_name;
         let named = !pattern.is_empty() && !forwarded;
+        let id = self.id(port, subset);
+        let name = id.to_string().into();
         let outbound = OutboundPlan {
+            id,
             service: ServiceLabel::of(service),
             from_entry: service.registry == Registry::External,
             external: service.mesh_external,
@@ -155,7 +158,6 @@ impl ServicePlanner<'_> {
             keeps_sessions: subset.is_none()
                 && self.form != ClusterForm::ServerName
                 && (session(PERSISTENT_SESSION_LABEL) || session(PERSISTENT_SESSION_HEADER_LABEL)),
-            port: port.number,
             protocol: port.protocol,
             stat_name: named
                 .then(|| StatName::outbound(service, subset_name, port.number, &port.name).fill(pattern).into()),
@@ -163,11 +165,12 @@ impl ServicePlanner<'_> {
             rule: self.rule.map(|rule| AppliedRule::new(rule, subset)),
             discovery,
         };
-        ClusterPlan {
-            name: self.form.name(port.number, subset_name, &service.hostname).into(),
-            context: self.context.clone(),
-            kind: ClusterKind::Outbound(Box::new(outbound)),
-        }
+        ClusterPlan { name, context: self.context.clone(), kind: ClusterKind::Outbound(Box::new(outbound)) }
+    }
+
+    fn id(&self, port: &Port, subset: Option<usize>) -> OutboundCluster {
+        let subset = self.subset(subset).map_or_else(Str::default, |s| s.name.as_str().into());
+        OutboundCluster { port: port.number, subset, host: self.service.hostname.clone(), form: self.form }
     }
 
     fn subset(&self, index: Option<usize>) -> Option<&Subset> {
@@ -255,11 +258,9 @@ impl ServicePlanner<'_> {
             Some(_) => self.subset(subset).and_then(|s| s.traffic_policy.as_ref()),
             None => self.rule.and_then(|r| r.rule.spec.traffic_policy.as_ref()),
         };
-        let subset_name = self.subset(subset).map_or("", |s| s.name.as_str());
-        let host = &self.service.hostname;
         UpstreamSecurity::Originate {
             automatic: self.is_mutual_tls_automatic(port, policy),
-            server_name: (!forwarded).then(|| ClusterForm::ServerName.name(port.number, subset_name, host).into()),
+            server_name: (!forwarded).then(|| self.id(port, subset).server_name().into()),
             accounts: if forwarded { Arc::default() } else { self.accounts.clone() },
         }
     }

@@ -27,14 +27,14 @@ const NAME_LABELS: [&str; 3] = ["service.istio.io/canonical-name", "app.kubernet
 const REVISION_LABELS: [&str; 3] = ["service.istio.io/canonical-revision", "app.kubernetes.io/version", "version"];
 
 /// The endpoints of an EDS cluster. A cluster whose service this client does not see has none.
-pub fn discovered(view: &View, name: &str, cluster: &OutboundCluster) -> EndpointsPlan {
+pub fn discovered(view: &View, cluster: &OutboundCluster) -> EndpointsPlan {
     let localities = view.service(&cluster.host).and_then(|service| {
         let port = service.port(cluster.port).filter(|_| !service.resolution.is_dns())?;
         let rule = view.destination_rule(&service.hostname).map(|r| &*r.rule.spec);
         let selection = EndpointSelection::new(view, service, port, rule, &cluster.subset, cluster.form);
         Some(selection.localities(selection.groups(|e| e.port == 0 || is_ip_or_unknown(e.address()))))
     });
-    EndpointsPlan { name: name.into(), localities: localities.unwrap_or_default() }
+    EndpointsPlan { name: cluster.to_string().into(), localities: localities.unwrap_or_default() }
 }
 
 fn is_ip_or_unknown(address: &str) -> bool {

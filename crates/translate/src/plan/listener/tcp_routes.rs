@@ -135,7 +135,7 @@ pub(super) fn routed(
         return Some(stack(context, port, proxy, None));
     }
     let service = context.view.service(&first.host);
-    let cluster = destination::cluster(Some(first), service.map(|s| &**s), port.number);
+    let cluster = destination::cluster_name(first, service.map(|s| &**s), port.number);
     let mut proxy = TcpProxy::to_cluster(&cluster, context.outbound_tcp_log.clone());
     let named = service.and_then(|s| stat_prefix(context, s, &first.subset, port.number, &port.name));
     proxy.stat_prefix = named.unwrap_or(proxy.stat_prefix);
@@ -147,7 +147,7 @@ fn weighted(context: &ListenerContext<'_>, route: &RouteDestination, port: &Port
     let destination = route.destination.as_ref()?;
     let weight = u32::try_from(route.weight).ok().filter(|w| *w > 0)?;
     let service = context.view.service(&destination.host);
-    Some((destination::cluster(Some(destination), service.map(|s| &**s), port.number), weight))
+    Some((destination::cluster_name(destination, service.map(|s| &**s), port.number), weight))
 }
 
 /// The stat prefix by the mesh's pattern, if it has one.

@@ -101,7 +101,7 @@ pub(super) fn catch_all_filters(context: &ListenerContext<'_>) -> Vec<NetworkFil
     let view = context.view;
     let cluster = match &view.outbound_policy.egress_proxy {
         _ if !view.allows_any_outbound() && !view.resolves_any_outbound() => names::BLACK_HOLE_CLUSTER.into(),
-        Some(destination) => destination::cluster(Some(destination), None, 0),
+        Some(destination) => destination::cluster_name(destination, None, 0),
         None => names::PASSTHROUGH_CLUSTER.into(),
     };
     let proxy = TcpProxy::to_cluster(&cluster, context.outbound_tcp_log.clone());

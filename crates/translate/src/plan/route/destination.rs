@@ -9,29 +9,38 @@ use model::service::Service;
 use scope::View;
 
 use super::{Hashing, SessionState};
-use crate::names;
+use crate::names::{self, ClusterForm, OutboundCluster};
 
 const SESSION_LABEL: &str = "istio.io/persistent-session";
 const SESSION_HEADER_LABEL: &str = "istio.io/persistent-session-header";
 
-/// The cluster that a destination means when it is called on `listener_port`. Ports that are not said are
-/// the service's only port, or else the port called.
+/// The cluster of a destination called on `listener_port`; `None` without a host. The default port is the service's
+/// only port, or else the listener's.
 pub(in crate::plan) fn cluster(
-    destination: Option<&Destination>,
+    destination: &Destination,
     service: Option<&Service>,
     listener_port: u16,
-) -> Str {
-    let Some(destination) = destination.filter(|d| !d.host.is_empty()) else {
-        return names::UNKNOWN_SERVICE.into();
-    };
+) -> Option<OutboundCluster> {
+    if destination.host.is_empty() {
+        return None;
+    }
     let only_port = service.and_then(|s| if let [port] = &s.ports[..] { Some(port.number) } else { None });
     let port = match &destination.port {
         Some(port) => port.number as u16,
         None => only_port.unwrap_or(listener_port),
     };
-    // Another name of a service has no cluster of its own.
+    // An ExternalName alias uses the cluster of its target.
     let alias_of = service.and_then(|s| s.kubernetes.as_ref()).and_then(|k| k.alias_of.as_deref());
-    names::outbound_cluster(port, &destination.subset, alias_of.unwrap_or(&destination.host)).into()
+    let host = alias_of.unwrap_or(&destination.host).into();
+    Some(OutboundCluster { port, subset: destination.subset.as_str().into(), host, form: ClusterForm::Plain })
+}
+
+/// The name of the cluster that `cluster` returns.
+pub(in crate::plan) fn cluster_name(destination: &Destination, service: Option<&Service>, listener_port: u16) -> Str {
+    match cluster(destination, service, listener_port) {
+        Some(cluster) => cluster.to_string().into(),
+        None => names::UNKNOWN_SERVICE.into(),
+    }
 }
 
 /// The hash of a service's own DestinationRule for one port.

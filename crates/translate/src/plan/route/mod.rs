@@ -16,6 +16,8 @@ use model::hashed::Hashed;
 use model::names::{Namespace, Str};
 use model::snapshot::routing::Semantics;
 
+use crate::names::{self, OutboundCluster};
+
 /// One route table.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct RoutePlan {
@@ -115,7 +117,8 @@ pub struct RouteFlags {
 /// Where one destination of a rule leads.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct DestinationPlan {
-    pub cluster: Str,
+    /// `None` if the destination has no host.
+    pub cluster: Option<OutboundCluster>,
     pub hash: Option<Hashing>,
 }
 
@@ -124,6 +127,12 @@ pub struct DestinationPlan {
 pub enum SessionState {
     Cookie { name: Str, path: Str },
     Header(Str),
+}
+
+impl DestinationPlan {
+    pub fn cluster_name(&self) -> String {
+        self.cluster.as_ref().map_or_else(|| names::UNKNOWN_SERVICE.to_owned(), ToString::to_string)
+    }
 }
 
 impl RuleRoute {

@@ -94,12 +94,11 @@ fn entry(
 ) -> RouteEntry {
     let config = &rule.config;
     let route = &config.spec.http[index];
-    let cluster = |d: &_| destination::cluster(Some(d), (context.service)(&d.host), context.port);
+    let cluster = |d: &_| destination::cluster_name(d, (context.service)(&d.host), context.port);
     let destinations = route.route.iter().map(|weighted| {
         let destination = weighted.destination.as_ref();
-        let host = destination.map_or("", |d| &d.host);
         DestinationPlan {
-            cluster: destination::cluster(destination, (context.service)(host), context.port),
+            cluster: destination.and_then(|d| destination::cluster(d, (context.service)(&d.host), context.port)),
             hash: destination.and_then(|d| destination::hashing(context.view, d)),
         }
     });

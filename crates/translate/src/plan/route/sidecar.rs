@@ -163,7 +163,7 @@ impl<'a> RouteTables<'a> {
         let (name, route) = match Mode::try_from(policy.mode) {
             Ok(Mode::AllowAnyDynamicDns) => through(names::ALLOW_ANY_DYNAMIC_DNS, names::DYNAMIC_DNS_CLUSTER.into()),
             Ok(Mode::AllowAny) => {
-                let egress = policy.egress_proxy.as_ref().map(|proxy| destination::cluster(Some(proxy), None, 0));
+                let egress = policy.egress_proxy.as_ref().map(|proxy| destination::cluster_name(proxy, None, 0));
                 through(names::ALLOW_ANY, egress.unwrap_or_else(|| names::PASSTHROUGH_CLUSTER.into()))
             }
             Ok(Mode::RegistryOnly) | Err(_) => (names::BLOCK_ALL, RouteEntry::BlackHole),

@@ -18,7 +18,7 @@ use crate::render::{endpoints, secrets};
 
 /// The cluster.
 pub(super) fn cluster(name: &str, context: &ClusterContext, plan: &OutboundPlan) -> Cluster {
-    let policy = effective(plan.rule.as_ref(), &context.mesh, plan.port);
+    let policy = effective(plan.rule.as_ref(), &context.mesh, plan.id.port);
     let forwarded = matches!(plan.discovery, EndpointDiscovery::DynamicForwardProxy(_));
     let mut draft = start(name, context, plan);
     http::speak(&mut draft, context, plan.protocol);

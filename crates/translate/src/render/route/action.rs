@@ -142,7 +142,7 @@ fn substitution(pattern: &str, substitution: &str) -> RegexMatchAndSubstitute {
 }
 
 fn single(destination: &HttpRouteDestination, plan: &DestinationPlan, out: &mut Route, action: &mut RouteAction) {
-    action.cluster_specifier = Some(ClusterSpecifier::Cluster(plan.cluster.to_string()));
+    action.cluster_specifier = Some(ClusterSpecifier::Cluster(plan.cluster_name()));
     if let Some(written) = &destination.headers {
         let authority = headers::extend_route(out, written);
         // The route's own wish goes first, as it does with several destinations.
@@ -158,7 +158,7 @@ fn weighted(plan: &RuleRoute, action: &mut RouteAction) {
     let mut clusters = Vec::new();
     for (destination, planned) in destinations {
         let mut cluster = ClusterWeight {
-            name: planned.cluster.to_string(),
+            name: planned.cluster_name(),
             weight: Some(destination.weight as u32),
             ..ClusterWeight::default()
         };

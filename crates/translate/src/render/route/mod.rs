@@ -22,7 +22,9 @@ use prost::Message;
 use prost::encoding::{WireType, encode_key, encode_varint};
 
 use crate::names;
-use crate::plan::route::{DefaultRoute, RouteEntry, RoutePlan, RuleRoute, TablePurpose, VirtualHostPlan};
+use crate::plan::route::{
+    DefaultRoute, DestinationPlan, RouteEntry, RoutePlan, RuleRoute, TablePurpose, VirtualHostPlan,
+};
 
 /// A body of a direct response may be as large as the API lets users write; Envoy's own limit is 4 KiB.
 const DIRECT_RESPONSE_LIMIT: u32 = 1024 * 1024;
@@ -178,11 +180,10 @@ fn origin(plan: &RuleRoute) -> Metadata {
 /// What the request is called in traces: by its destination if there is one, else by the VirtualService.
 fn operation(plan: &RuleRoute, out: &Route) -> String {
     let path = out.r#match.as_ref().map_or_else(|| "/*".to_owned(), matches::path_text);
-    if let Some(Action::Route(action)) = &out.action
-        && let Some(ClusterSpecifier::Cluster(cluster)) = &action.cluster_specifier
-        && let Some(found) = names::parse_outbound_cluster(cluster)
+    if let Some(Action::Route(_)) = &out.action
+        && let [DestinationPlan { cluster: Some(cluster), .. }] = &plan.destinations[..]
     {
-        return format!("{}:{}{path}", found.host, found.port);
+        return format!("{}:{}{path}", cluster.host, cluster.port);
     }
     format!("{}:{}{path}", plan.object, plan.port)
 }
