@@ -22,7 +22,7 @@ use tonic_health::server::HealthReporter;
 use tower::Service;
 use xds::{Budget, Charge, Options};
 
-use crate::serve::session::Pilot;
+use crate::serve::session::ControlPlane;
 
 /// Files of the services of the protocol: the aggregated one and those of a single type.
 const FILES: &[&str] = &[
@@ -53,7 +53,7 @@ const ADS: &str = "envoy.service.discovery.v3.AggregatedDiscoveryService";
 /// All gRPC services. Cancelling ends every stream, so that clients go elsewhere.
 /// Streams are served on the given threads.
 pub(crate) fn routes(
-    pilot: Arc<Pilot>,
+    pilot: Arc<ControlPlane>,
     identifier: String,
     budget: Budget,
     threads: Handle,
@@ -153,7 +153,7 @@ fn reflection() -> tonic_reflection::server::Builder<'static> {
 }
 
 /// Keeps the health service at what readiness says.
-async fn report(reporter: HealthReporter, pilot: Arc<Pilot>, stop: CancellationToken) {
+async fn report(reporter: HealthReporter, pilot: Arc<ControlPlane>, stop: CancellationToken) {
     let mut epochs = pilot.world().epochs();
     loop {
         let is_ready = pilot.missing_sources().is_empty() && !stop.is_cancelled();

@@ -19,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::info;
 
 use crate::args::DiscoveryFlags;
-use crate::serve::world::World;
+use crate::serve::snapshot_writer::SnapshotWriter;
 use crate::serve::{mesh, statuses};
 
 type Environment<'a> = &'a dyn Fn(&str) -> Option<String>;
@@ -59,7 +59,7 @@ pub(crate) fn write_back(
     args: &DiscoveryFlags,
     environment: Environment<'_>,
     access: Access,
-    world: &World,
+    world: &SnapshotWriter,
     sources: SourceSet,
     end: CancellationToken,
 ) -> StatusWriterTask {
@@ -88,7 +88,7 @@ pub(crate) fn source(
     args: &DiscoveryFlags,
     environment: Environment<'_>,
     access: Access,
-    world: &World,
+    world: &SnapshotWriter,
     settings: BTreeSet<SourceId>,
 ) -> Kubernetes {
     let initial = Settings::clone(&world.now().snapshot.settings);

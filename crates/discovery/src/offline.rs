@@ -13,7 +13,7 @@ use scope::View;
 use scope::{identity, inbound};
 
 use crate::serve::renderings::Renderings;
-use crate::serve::views::Cut;
+use crate::serve::views::RenderedView;
 
 /// A mesh made of a fixed set of objects.
 #[derive(Debug)]
@@ -39,18 +39,18 @@ impl Offline {
     }
 
     /// What a client with this node is served.
-    pub fn cut(&self, node: &Node) -> Result<Cut, InvalidNode> {
+    pub fn cut(&self, node: &Node) -> Result<RenderedView, InvalidNode> {
         let proxy = Proxy::from_node(node)?;
         let proxy = Arc::new(identity::resolved(&self.world, &proxy).into_owned());
         let inbound = inbound::targets(&self.world, &proxy);
-        Ok(Cut::new(0, View::new(&self.world, &proxy, inbound), self.renderings.clone(), None))
+        Ok(RenderedView::new(0, View::new(&self.world, &proxy, inbound), self.renderings.clone(), None))
     }
 
     /// Resources of one kind that a client with this node is served: those named, or all where none is named.
     pub fn resources(&self, node: &Node, kind: &TypeUrl, names: &[String]) -> Result<Vec<Resource>, InvalidNode> {
         let Some(set) = self.cut(node)?.set(kind) else { return Ok(Vec::new()) };
         Ok(match names {
-            [] => set.resources().to_vec(),
+            [] => set.resources().cloned().collect(),
             names => names.iter().filter_map(|name| set.get(name)).collect(),
         })
     }

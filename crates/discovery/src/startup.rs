@@ -45,9 +45,9 @@ use crate::listener::{BoundSocket, ConnectionOptions, PortProtocol};
 use crate::registries::{self, Registries};
 use crate::runtimes::Runtimes;
 use crate::serve::housekeeping;
-use crate::serve::session::Pilot;
+use crate::serve::session::ControlPlane;
+use crate::serve::snapshot_writer::SnapshotWriter;
 use crate::serve::wanted;
-use crate::serve::world::World;
 use crate::stores::{self, ConfigStore};
 use crate::tls::Certificates;
 use crate::{grpc, kubernetes};
@@ -70,7 +70,7 @@ pub struct BoundAddresses {
 /// A server at work.
 pub struct Server {
     pub addresses: BoundAddresses,
-    pub pilot: Arc<Pilot>,
+    pub pilot: Arc<ControlPlane>,
     sources: Vec<SourceTask>,
     writing: Option<kubernetes::StatusWriterTask>,
     listeners: TaskTracker,
@@ -132,7 +132,7 @@ pub async fn start(args: &DiscoveryFlags, environment: Environment<'_>) -> Resul
 
     let (stop, end) = (CancellationToken::new(), CancellationToken::new());
     let (cluster, knobs) = (settings.cluster.clone(), settings.knobs.clone());
-    let world = World::start(settings, Arc::default(), end.clone());
+    let world = SnapshotWriter::start(settings, Arc::default(), end.clone());
     let mut watching = SourceStarter {
         changes: world.changes(),
         end: end.clone(),
@@ -181,7 +181,7 @@ pub async fn start(args: &DiscoveryFlags, environment: Environment<'_>) -> Resul
     let writing = access
         .filter(|_| watches_kubernetes)
         .map(|access| kubernetes::write_back(args, environment, access, &world, source_set.clone(), end.clone()));
-    let pilot = housekeeping::started(Pilot::new(world, source_set));
+    let pilot = housekeeping::started(ControlPlane::new(world, source_set));
 
     let instance = environment("POD_NAME").or_else(|| environment("HOSTNAME")).unwrap_or_default();
     let threads = Runtimes::start()?;

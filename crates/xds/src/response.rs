@@ -9,7 +9,8 @@ use api::{Resource, TypeUrl, Version};
 use bytes::{BufMut, Bytes, BytesMut};
 use prost::Message;
 
-use crate::set::{Payload, Protocol, ResourceSet};
+use crate::payload::{Payload, Protocol};
+use crate::set::ResourceSet;
 use crate::watch::{Plan, Watch};
 
 /// One encoded message, ready for the transport.
@@ -116,7 +117,7 @@ fn whole(watch: &Watch, target: &ResourceSet) -> (Payload, usize) {
         let unlisted = names.iter().filter(|name| target.listed(name).is_none());
         let unlisted: Vec<_> = unlisted.filter_map(|name| target.get(name)).collect();
         let more = Payload::of(target.content(), &unlisted, Protocol::Sotw);
-        return (target.whole(Protocol::Sotw).followed_by(&more), target.resources().len() + unlisted.len());
+        return (target.whole(Protocol::Sotw).followed_by(&more), target.len() + unlisted.len());
     }
     let named: Vec<_> = names.iter().filter_map(|name| target.get(name)).collect();
     (Payload::of(target.content(), &named, Protocol::Sotw), named.len())

@@ -24,9 +24,9 @@ use crate::body::MessageBody;
 use crate::budget::Budget;
 use crate::control::{Control, Peer};
 use crate::limits::Limits;
+use crate::payload::Protocol;
 use crate::requests::Requests;
 use crate::session::Terms;
-use crate::set::Protocol;
 use crate::stream::{self, Request};
 
 /// How to serve.

@@ -13,8 +13,9 @@ use crate::budget::Share;
 use crate::control::{Client, Event, Rejection, Verdict};
 use crate::limits::Limits;
 use crate::names::{self, Names};
+use crate::payload::Protocol;
 use crate::response::{Head, Response, is_news, response};
-use crate::set::{Protocol, ResourceSet};
+use crate::set::ResourceSet;
 use crate::watch::{Epoch, Offer, Plan, Watch};
 
 /// What does not change while a stream lasts.

@@ -1,82 +1,79 @@
-//! All resources of one type that a class of clients may see, with the bytes that go on the wire for them.
-//! A set is shared by every stream with the same view, so each body is encoded once, not once per stream.
+//! All resources of one type that a class of clients may see: one or more layers, and an answer for further names.
 
 use std::collections::BTreeSet;
 use std::fmt;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::Arc;
 
 use api::{Resource, TypeUrl, Version};
-use bytes::{BufMut, Bytes, BytesMut};
-use prost::encoding::{encode_varint, encoded_len_varint};
-use xxhash_rust::xxh3::Xxh3;
 
-/// Which of the two variants of the protocol a stream speaks.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Protocol {
-    Sotw,
-    Delta,
-}
-
-/// Resources from here on are sent from where they lie; smaller ones are joined, to spare frames.
-const LARGE: usize = 8 * 1024;
-
-/// Steps remembered per set. Streams lag by one or two epochs; a longer memory would only hold bytes.
-const STEPS: usize = 4;
+use crate::layer::{Layer, Step, Sum};
+use crate::payload::{Payload, Protocol};
 
 type Fallback = Arc<dyn Fn(&str) -> Option<Resource> + Send + Sync>;
 
-/// The resources of one type in the order of their names.
+/// The resources of one type.
+#[derive(Clone)]
 pub struct ResourceSet {
     kind: TypeUrl,
-    /// The type of the messages, where it is not the one that clients ask for.
+    /// The type of the messages, where it is not the requested one.
     content: Option<TypeUrl>,
-    version: Version,
-    resources: Box<[Resource]>,
+    /// Layers with no name in common.
+    layers: Box<[Arc<Layer>]>,
     fallback: Option<Fallback>,
     withheld: BTreeSet<Arc<str>>,
-    whole: [OnceLock<Payload>; 2],
-    steps: Mutex<Vec<(Version, Arc<Step>)>>,
 }
 
 impl ResourceSet {
     /// The set of these resources. Of two with one name the first stays.
     pub fn new(kind: TypeUrl, resources: impl IntoIterator<Item = Resource>) -> Self {
-        let mut resources: Vec<Resource> = resources.into_iter().collect();
-        resources.sort_by(|a, b| a.name.cmp(&b.name));
-        resources.dedup_by(|later, first| later.name == first.name);
-        Self {
-            kind,
-            content: None,
-            version: version_of(&resources),
-            resources: resources.into(),
-            fallback: None,
-            withheld: BTreeSet::new(),
-            whole: Default::default(),
-            steps: Mutex::default(),
-        }
+        Self::of_layers(kind, vec![Arc::new(Layer::new(resources))])
     }
 
-    /// The set with an answer for names that are asked for but not listed.
-    /// Envoy waits for every load assignment it asks for, so a set of those should have one.
+    /// The resources of all layers. Of two with one name the one of the earlier layer counts.
+    pub fn of_layers(kind: TypeUrl, layers: Vec<Arc<Layer>>) -> Self {
+        let mut disjoint: Vec<Arc<Layer>> = Vec::with_capacity(layers.len());
+        for layer in layers {
+            let is_hidden = |name: &str| disjoint.iter().any(|earlier| earlier.get(name).is_some());
+            // The later layers are the small ones.
+            let hidden: Vec<_> = layer.iter().filter(|r| is_hidden(&r.name)).map(|r| (r.name.clone(), None)).collect();
+            disjoint.push(if hidden.is_empty() { layer } else { Arc::new(layer.with(hidden)) });
+        }
+        Self { kind, content: None, layers: disjoint.into(), fallback: None, withheld: BTreeSet::new() }
+    }
+
+    /// The set with an answer for names that are requested but not listed.
+    /// Envoy waits for every load assignment that it requests, so a set of those should have one.
     pub fn with_fallback(mut self, answer: impl Fn(&str) -> Option<Resource> + Send + Sync + 'static) -> Self {
         self.fallback = Some(Arc::new(answer));
         self
     }
 
-    /// The set with names of which nothing is said: clients keep what they have.
+    /// The set with names about which clients get no message: they keep what they have.
     /// A SotW listing has no form for that, and removes them.
     pub fn with_withheld(mut self, names: impl IntoIterator<Item = Arc<str>>) -> Self {
         self.withheld.extend(names);
         self
     }
 
-    /// The set of messages of another type than the one that clients ask for, as configuration over xDS has it.
+    /// The set of messages of another type than the requested one, as configuration over xDS has it.
     pub fn with_content(mut self, content: TypeUrl) -> Self {
         self.content = Some(content);
         self
     }
 
-    /// The type of its messages, as it stands in each `Any`.
+    /// The set with listed resources replaced or removed (`None`). Names that are not listed stay so.
+    #[must_use]
+    pub fn with_replaced(&self, changes: impl IntoIterator<Item = (Arc<str>, Option<Resource>)>) -> Self {
+        let mut layers = self.layers.clone();
+        for (name, change) in changes {
+            if let Some(layer) = layers.iter_mut().find(|layer| layer.get(&name).is_some()) {
+                *layer = Arc::new(layer.with([(name, change)]));
+            }
+        }
+        Self { layers, ..self.clone() }
+    }
+
+    /// The type of its messages, as in each `Any`.
     pub(crate) fn content(&self) -> &TypeUrl {
         self.content.as_ref().unwrap_or(&self.kind)
     }
@@ -91,165 +88,86 @@ impl ResourceSet {
 
     /// The hash of all names and versions.
     pub fn version(&self) -> Version {
-        self.version
+        Version::of(&self.sum().to_bytes())
     }
 
-    pub fn resources(&self) -> &[Resource] {
-        &self.resources
+    pub(crate) fn sum(&self) -> Sum {
+        self.layers.iter().fold(Sum::default(), |sum, layer| sum.plus(layer.sum()))
+    }
+
+    /// The resources in the order of their names.
+    pub fn resources(&self) -> impl Iterator<Item = &Resource> {
+        let mut all: Vec<&Resource> = self.layers.iter().flat_map(|layer| layer.iter()).collect();
+        if self.layers.len() > 1 {
+            // Layers are sorted each, which this sort makes use of.
+            all.sort_by(|a, b| a.name.cmp(&b.name));
+        }
+        all.into_iter()
+    }
+
+    pub fn len(&self) -> usize {
+        self.layers.iter().map(|layer| layer.len()).sum()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
     }
 
     /// The listed resource of this name.
     pub fn listed(&self, name: &str) -> Option<&Resource> {
-        find(&self.resources, name)
+        self.layers.iter().find_map(|layer| layer.get(name))
     }
 
-    /// The resource a client gets that asks for this name: the listed one, else the fallback's answer.
+    /// The resource a client gets that requests this name: the listed one, else the fallback's answer.
     pub fn get(&self, name: &str) -> Option<Resource> {
         self.listed(name).cloned().or_else(|| self.fallback.as_ref()?(name))
     }
 
     /// Every listed resource, encoded once for all streams.
     pub(crate) fn whole(&self, protocol: Protocol) -> Payload {
-        self.whole[protocol as usize].get_or_init(|| Payload::of(self.content(), &self.resources, protocol)).clone()
+        Payload::joined(self.layers.iter().map(|layer| layer.whole(self.content(), protocol)))
     }
 
-    /// What changes for a client that holds `old`, computed and encoded once for all streams that make the step.
-    pub(crate) fn step_from(&self, old: &Self) -> Arc<Step> {
-        let mut steps = self.steps.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((_, step)) = steps.iter().find(|(from, _)| *from == old.version) {
-            return Arc::clone(step);
+    /// What changes for a client that holds `old`.
+    pub(crate) fn step_from(&self, old: &Self) -> SetStep {
+        if self.layers.len() == old.layers.len() {
+            let pairs = self.layers.iter().zip(&old.layers).filter(|(new, old)| !Arc::ptr_eq(new, old));
+            return SetStep(pairs.map(|(new, old)| new.step_from(old)).collect());
         }
-        let step = Arc::new(Step::between(&old.resources, &self.resources));
-        if steps.len() == STEPS {
-            steps.remove(0);
-        }
-        steps.push((old.version, Arc::clone(&step)));
-        step
+        let merged = |set: &Self| Layer::new(set.resources().cloned());
+        SetStep(vec![merged(self).step_from(&merged(old))])
     }
 }
 
 impl fmt::Debug for ResourceSet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ResourceSet").field("kind", &self.kind).field("resources", &self.resources).finish()
+        f.debug_struct("ResourceSet").field("kind", &self.kind).field("layers", &self.layers).finish()
     }
 }
 
-fn find<'a>(ordered: &'a [Resource], name: &str) -> Option<&'a Resource> {
-    ordered.binary_search_by(|r| (*r.name).cmp(name)).ok().map(|at| &ordered[at])
-}
-
-fn version_of(resources: &[Resource]) -> Version {
-    let mut hash = Xxh3::new();
-    for resource in resources {
-        hash.update(&(resource.name.len() as u64).to_be_bytes());
-        hash.update(resource.name.as_bytes());
-        hash.update(&resource.version.to_bytes());
-    }
-    Version::of(&hash.digest128().to_be_bytes())
-}
-
-/// The difference between two sets of one type.
+/// The steps of all layers of a set that changed. A name that moves from one layer to another is in both lists.
 #[derive(Debug, Default)]
-pub(crate) struct Step {
-    pub(crate) changed: Vec<Resource>,
-    pub(crate) removed: Vec<Arc<str>>,
-    payload: [OnceLock<Payload>; 2],
-}
+pub(crate) struct SetStep(Vec<Arc<Step>>);
 
-impl Step {
-    fn between(old: &[Resource], new: &[Resource]) -> Self {
-        let unchanged = |r: &&Resource| find(old, &r.name).is_some_and(|held| held.version == r.version);
-        Self {
-            changed: new.iter().filter(|r| !unchanged(r)).cloned().collect(),
-            removed: old.iter().map(|r| &r.name).filter(|name| find(new, name).is_none()).cloned().collect(),
-            payload: Default::default(),
+impl SetStep {
+    pub(crate) fn changed(&self) -> impl Iterator<Item = &Resource> {
+        self.0.iter().flat_map(|step| &step.changed)
+    }
+
+    pub(crate) fn removed(&self) -> impl Iterator<Item = &Arc<str>> {
+        self.0.iter().flat_map(|step| &step.removed)
+    }
+
+    /// The payload of all changed resources, if these are the ones to be sent. They are in the order of their names.
+    pub(crate) fn payload_of(&self, sent: &[Resource], content: &TypeUrl, protocol: Protocol) -> Option<Payload> {
+        let mut changed: Vec<&Resource> = self.changed().collect();
+        if changed.len() != sent.len() {
+            return None;
         }
+        changed.sort_by(|a, b| a.name.cmp(&b.name));
+        let is_same = changed.iter().zip(sent).all(|(changed, sent)| changed.name == sent.name);
+        is_same.then(|| Payload::joined(self.0.iter().map(|step| step.payload(content, protocol))))
     }
-
-    pub(crate) fn payload(&self, content: &TypeUrl, protocol: Protocol) -> Payload {
-        self.payload[protocol as usize].get_or_init(|| Payload::of(content, &self.changed, protocol)).clone()
-    }
-}
-
-/// The `resources` field of a response, encoded, in pieces that streams share.
-#[derive(Clone, Debug)]
-pub(crate) struct Payload {
-    pub(crate) chunks: Arc<[Bytes]>,
-}
-
-impl Payload {
-    pub(crate) fn of(content: &TypeUrl, resources: &[Resource], protocol: Protocol) -> Self {
-        let mut writer = Writer { content: message_type(content), protocol, chunks: Vec::new(), open: BytesMut::new() };
-        resources.iter().for_each(|resource| writer.resource(resource));
-        writer.cut();
-        Self { chunks: writer.chunks.into() }
-    }
-
-    /// This payload followed by another; repeated fields of a message may be concatenated.
-    pub(crate) fn followed_by(&self, more: &Self) -> Self {
-        Self { chunks: self.chunks.iter().chain(more.chunks.iter()).cloned().collect() }
-    }
-}
-
-/// The type of the messages inside. Only the sync status is of another type than what is asked for.
-fn message_type(kind: &TypeUrl) -> &str {
-    if *kind == TypeUrl::DEBUG_SYNCZ {
-        return "type.googleapis.com/envoy.service.status.v3.ClientConfig";
-    }
-    kind.as_str()
-}
-
-/// Writes `repeated Any resources = 2` (SotW) or `repeated Resource resources = 2` (delta).
-struct Writer<'a> {
-    content: &'a str,
-    protocol: Protocol,
-    chunks: Vec<Bytes>,
-    open: BytesMut,
-}
-
-impl Writer<'_> {
-    fn resource(&mut self, resource: &Resource) {
-        let any = field_len(self.content.len()) + field_len(resource.body.len());
-        match self.protocol {
-            Protocol::Sotw => self.header(2, any),
-            Protocol::Delta => {
-                let version = resource.version.to_string();
-                self.header(2, field_len(version.len()) + field_len(any) + field_len(resource.name.len()));
-                self.field(1, version.as_bytes());
-                self.field(3, resource.name.as_bytes());
-                self.header(2, any);
-            }
-        }
-        self.field(1, self.content.as_bytes());
-        self.header(2, resource.body.len());
-        if resource.body.len() < LARGE {
-            self.open.put_slice(&resource.body);
-        } else {
-            self.cut();
-            self.chunks.push(resource.body.clone());
-        }
-    }
-
-    fn field(&mut self, number: u8, bytes: &[u8]) {
-        self.header(number, bytes.len());
-        self.open.put_slice(bytes);
-    }
-
-    /// Key of a length-delimited field. All field numbers used here fit the short form.
-    fn header(&mut self, number: u8, len: usize) {
-        self.open.put_u8(number << 3 | 2);
-        encode_varint(len as u64, &mut self.open);
-    }
-
-    fn cut(&mut self) {
-        if !self.open.is_empty() {
-            self.chunks.push(self.open.split().freeze());
-        }
-    }
-}
-
-fn field_len(len: usize) -> usize {
-    1 + encoded_len_varint(len as u64) + len
 }
 
 #[cfg(test)]
@@ -257,7 +175,9 @@ mod tests {
     use api::envoy::service::discovery::v3::{DeltaDiscoveryResponse, DiscoveryResponse};
     use prost::Message;
 
-    use super::{Arc, Bytes, Payload, Protocol, Resource, ResourceSet, TypeUrl};
+    use super::{Arc, Layer, Payload, Protocol, Resource, ResourceSet, TypeUrl};
+    use crate::payload::LARGE;
+    use bytes::Bytes;
 
     fn set(resources: &[(&str, &str)]) -> ResourceSet {
         let resources = resources.iter().map(|(name, body)| Resource::encoded(*name, Bytes::from(body.to_string())));
@@ -270,7 +190,7 @@ mod tests {
 
     #[test]
     fn payload_is_what_a_protobuf_encoder_would_write() {
-        let large = "x".repeat(super::LARGE);
+        let large = "x".repeat(LARGE);
         let set = set(&[("b", "two"), ("a", "one"), ("c", &large)]);
         let sotw = DiscoveryResponse::decode(&*joined(&set.whole(Protocol::Sotw))).unwrap();
         let bodies: Vec<_> = sotw.resources.iter().map(|any| any.value.as_slice()).collect();
@@ -279,7 +199,7 @@ mod tests {
 
         let delta = DeltaDiscoveryResponse::decode(&*joined(&set.whole(Protocol::Delta))).unwrap();
         let names: Vec<_> = delta.resources.iter().map(|r| (r.name.as_str(), r.version.clone())).collect();
-        let expected: Vec<_> = set.resources().iter().map(|r| (&*r.name, r.version.to_string())).collect();
+        let expected: Vec<_> = set.resources().map(|r| (&*r.name, r.version.to_string())).collect();
         assert_eq!(names, expected);
         assert_eq!(delta.resources[2].resource.as_ref().unwrap().value, large.as_bytes());
     }
@@ -294,19 +214,10 @@ mod tests {
 
     #[test]
     fn bodies_are_encoded_once_and_large_resources_never_copied() {
-        let set = set(&[("a", &"x".repeat(super::LARGE))]);
+        let set = set(&[("a", &"x".repeat(LARGE))]);
         let (one, two) = (set.whole(Protocol::Sotw), set.whole(Protocol::Sotw));
-        assert!(Arc::ptr_eq(&one.chunks, &two.chunks));
-        assert_eq!(one.chunks[1].as_ptr(), set.resources()[0].body.as_ptr());
-    }
-
-    #[test]
-    fn step_lists_changed_added_and_removed() {
-        let (old, new) = (set(&[("a", "1"), ("b", "1"), ("c", "1")]), set(&[("a", "1"), ("b", "2"), ("d", "1")]));
-        let step = new.step_from(&old);
-        assert_eq!(step.changed.iter().map(|r| &*r.name).collect::<Vec<_>>(), ["b", "d"]);
-        assert_eq!(step.removed.iter().map(|n| &**n).collect::<Vec<_>>(), ["c"]);
-        assert!(Arc::ptr_eq(&step, &new.step_from(&old)));
+        assert_eq!(one.chunks[0].as_ptr(), two.chunks[0].as_ptr());
+        assert_eq!(one.chunks[1].as_ptr(), set.listed("a").unwrap().body.as_ptr());
     }
 
     #[test]
@@ -323,5 +234,29 @@ mod tests {
         assert_eq!(set.get("a").unwrap().body, "1");
         assert_eq!(set.get("b").unwrap().body, "?");
         assert_eq!(set.get("z"), None);
+    }
+
+    #[test]
+    fn layers_are_served_as_one_set() {
+        let layer = |resources: &[(&str, &str)]| {
+            Arc::new(Layer::new(resources.iter().map(|(name, body)| Resource::encoded(*name, body.to_string().into()))))
+        };
+        let (shared, own) = (layer(&[("b", "1"), ("d", "1")]), layer(&[("a", "1"), ("b", "own"), ("c", "1")]));
+        let old = ResourceSet::of_layers(TypeUrl::CLUSTER, vec![shared.clone(), own.clone()]);
+        assert_eq!(old.resources().map(|r| &*r.name).collect::<Vec<_>>(), ["a", "b", "c", "d"]);
+        assert_eq!(old.get("b").unwrap().body, "1", "the first layer has precedence");
+        assert_eq!(old.version(), set(&[("a", "1"), ("b", "1"), ("c", "1"), ("d", "1")]).version());
+        let new = ResourceSet::of_layers(TypeUrl::CLUSTER, vec![shared, layer(&[("a", "1"), ("c", "2")])]);
+        let step = new.step_from(&old);
+        assert_eq!(step.changed().map(|r| &*r.name).collect::<Vec<_>>(), ["c"]);
+        assert_eq!(step.removed().count(), 0);
+    }
+
+    #[test]
+    fn replaced_resources_leave_the_others_shared() {
+        let one = set(&[("a", "1"), ("b", "1")]);
+        let two = one.with_replaced([("b".into(), None), ("c".into(), Some(Resource::encoded("c", "1".into())))]);
+        assert_eq!(two.resources().map(|r| &*r.name).collect::<Vec<_>>(), ["a"]);
+        assert_eq!(two.len(), 1);
     }
 }

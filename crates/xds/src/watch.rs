@@ -8,7 +8,8 @@ use std::time::Instant;
 use api::{Resource, TypeUrl, Version};
 
 use crate::control::{Former, Offered};
-use crate::set::{Payload, Protocol, ResourceSet, Step};
+use crate::payload::{Payload, Protocol};
+use crate::set::{ResourceSet, SetStep};
 use crate::subscription::Subscription;
 
 /// A count of the worlds a stream has seen.
@@ -124,8 +125,13 @@ pub(crate) struct Offer {
 impl Offer {
     /// The resources that the client had not accepted before.
     pub(crate) fn resources(&self) -> Vec<Offered> {
-        let all = if self.everything { self.target.resources() } else { &self.changed };
-        all.iter().map(|r| Offered { resource: r.clone(), former: self.former.resource(&r.name) }).collect()
+        let offered = |r: &Resource| Offered { resource: r.clone(), former: self.former.resource(&r.name) };
+        self.sent().map(offered).collect()
+    }
+
+    fn sent(&self) -> impl Iterator<Item = &Resource> {
+        let target = self.everything.then(|| self.target.resources());
+        target.into_iter().flatten().chain(&self.changed)
     }
 }
 
@@ -143,7 +149,7 @@ pub(crate) struct Plan {
     pub(crate) absent: Vec<Arc<str>>,
     /// Exceptions of the client's holding once this plan is carried out.
     except: BTreeMap<Arc<str>, Held>,
-    step: Option<Arc<Step>>,
+    step: Option<SetStep>,
 }
 
 impl Plan {
@@ -171,22 +177,21 @@ impl Plan {
 
     /// The changed resources, in bytes shared with other streams wherever these send the same.
     pub(crate) fn payload(&self, target: &ResourceSet, protocol: Protocol) -> Payload {
-        if self.everything || same_names(&self.changed, target.resources()) {
+        if self.everything || has_names(target, &self.changed) {
             return target.whole(protocol);
         }
-        match &self.step {
-            Some(step) if same_names(&self.changed, &step.changed) => step.payload(target.content(), protocol),
-            _ => Payload::of(target.content(), &self.changed, protocol),
-        }
+        let shared = self.step.as_ref().and_then(|step| step.payload_of(&self.changed, target.content(), protocol));
+        shared.unwrap_or_else(|| Payload::of(target.content(), &self.changed, protocol))
     }
 
     pub(crate) fn resource_count(&self, target: &ResourceSet) -> usize {
-        if self.everything { target.resources().len() } else { self.changed.len() }
+        if self.everything { target.len() } else { self.changed.len() }
     }
 }
 
-fn same_names(left: &[Resource], right: &[Resource]) -> bool {
-    left.len() == right.len() && left.iter().zip(right).all(|(l, r)| l.name == r.name)
+/// Whether a set lists these names and no others.
+fn has_names(set: &ResourceSet, resources: &[Resource]) -> bool {
+    set.len() == resources.len() && set.resources().zip(resources).all(|(listed, r)| listed.name == r.name)
 }
 
 impl Watch {
@@ -273,7 +278,7 @@ impl Watch {
         }
         let step = base.as_ref().map(|base| target.step_from(base));
         let mut plan = Plan::default();
-        for name in self.candidates(target, step.as_deref()) {
+        for name in self.candidates(target, step.as_ref()) {
             self.compare(&mut plan, name, target, now, released);
         }
         plan.step = step;
@@ -281,14 +286,14 @@ impl Watch {
     }
 
     /// Every covered name whose state may differ from what the client holds, in order.
-    fn candidates(&self, target: &ResourceSet, step: Option<&Step>) -> BTreeSet<Arc<str>> {
+    fn candidates(&self, target: &ResourceSet, step: Option<&SetStep>) -> BTreeSet<Arc<str>> {
         let mut names: BTreeSet<Arc<str>> = self.forced.iter().chain(self.holding.except.keys()).cloned().collect();
         match step {
-            Some(step) => names.extend(step.changed.iter().map(|r| &r.name).chain(&step.removed).cloned()),
+            Some(step) => names.extend(step.changed().map(|r| &r.name).chain(step.removed()).cloned()),
             None => {
                 names.extend(self.subscription.names.iter().cloned());
                 if self.subscription.wildcard {
-                    names.extend(target.resources().iter().map(|r| Arc::clone(&r.name)));
+                    names.extend(target.resources().map(|r| Arc::clone(&r.name)));
                 }
             }
         }
@@ -341,8 +346,7 @@ impl Watch {
 
     /// The client refused its last response. What it took of it is not known, so all of it is due again.
     pub(crate) fn retract(&mut self, offer: Offer) {
-        let all = if offer.everything { offer.target.resources() } else { &offer.changed };
-        let names = all.iter().map(|r| &r.name).chain(&offer.removed).cloned();
+        let names = offer.sent().map(|r| &r.name).chain(&offer.removed).cloned();
         self.holding.except.extend(names.map(|name| (name, Held::Unknown)));
         self.seen = 0;
     }

@@ -164,7 +164,7 @@ impl Client for SecretStream {
         }
         let found = self.wanted.iter().filter_map(|(name, secret)| resource(name, secret, &self.current, &self.files));
         let set = ResourceSet::new(TypeUrl::SECRET, found);
-        (!set.resources().is_empty()).then(|| Arc::new(set))
+        (!set.is_empty()).then(|| Arc::new(set))
     }
 
     fn observe(&mut self, event: &Event<'_>) {

@@ -23,7 +23,7 @@ use sources::health::{self, SourceHealth, SourceReport};
 use super::Pages;
 use crate::metrics::short;
 use crate::serve::clients::Connection;
-use crate::serve::session::Pilot;
+use crate::serve::session::ControlPlane;
 
 /// Counters without `_total` are allowed here, and not in OpenMetrics.
 pub(super) const FORMAT: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -46,14 +46,14 @@ fn text(pages: &Pages) -> Result<String, fmt::Error> {
 }
 
 /// A registry of what can be read at any time.
-pub(super) fn current(pilot: Arc<Pilot>) -> Registry {
+pub(super) fn current(pilot: Arc<ControlPlane>) -> Registry {
     let mut registry = Registry::default();
     registry.register_collector(Box::new(CurrentValues { pilot, started: Instant::now() }));
     registry
 }
 
 struct CurrentValues {
-    pilot: Arc<Pilot>,
+    pilot: Arc<ControlPlane>,
     started: Instant,
 }
 

@@ -28,7 +28,7 @@ use sources::health::SourceHealth;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
-use crate::serve::session::Pilot;
+use crate::serve::session::ControlPlane;
 pub(crate) use guard::AllowedHosts;
 use response::{Layout, PageResponse, RenderedPage};
 use shared::SharedPage;
@@ -48,7 +48,7 @@ const REGISTRATION_BYTES: usize = 64 << 20;
 pub(crate) struct Pages(Arc<PagesInner>);
 
 struct PagesInner {
-    pilot: Arc<Pilot>,
+    pilot: Arc<ControlPlane>,
     stop: CancellationToken,
     turns: Semaphore,
     outgoing: UnreadPages,
@@ -60,7 +60,7 @@ struct PagesInner {
 }
 
 impl Pages {
-    pub(crate) fn new(pilot: Arc<Pilot>, hosts: AllowedHosts, stop: CancellationToken) -> Pages {
+    pub(crate) fn new(pilot: Arc<ControlPlane>, hosts: AllowedHosts, stop: CancellationToken) -> Pages {
         let current = metrics::current(pilot.clone());
         Pages(Arc::new(PagesInner {
             pilot,
@@ -87,7 +87,7 @@ impl Pages {
         WeakPages(Arc::downgrade(&self.0))
     }
 
-    fn pilot(&self) -> &Pilot {
+    fn pilot(&self) -> &ControlPlane {
         &self.0.pilot
     }
 

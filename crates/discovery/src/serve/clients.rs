@@ -11,7 +11,7 @@ use model::printable::clipped;
 use model::proxy::Proxy;
 use tokio::sync::Notify;
 
-use crate::serve::views::Cut;
+use crate::serve::views::RenderedView;
 
 /// Every connected client, by connection.
 #[derive(Debug, Default)]
@@ -32,7 +32,7 @@ pub struct Connection {
     /// Counts streams of all clients.
     pub number: u64,
     types: Mutex<BTreeMap<TypeUrl, Watched>>,
-    cut: Mutex<Option<Arc<Cut>>>,
+    cut: Mutex<Option<Arc<RenderedView>>>,
 }
 
 /// What became of one type on one stream.
@@ -146,11 +146,11 @@ impl Connection {
     }
 
     /// What this client is served from now.
-    pub fn cut(&self) -> Option<Arc<Cut>> {
+    pub fn cut(&self) -> Option<Arc<RenderedView>> {
         lock(&self.cut).clone()
     }
 
-    pub(crate) fn adopt(&self, cut: Arc<Cut>) {
+    pub(crate) fn adopt(&self, cut: Arc<RenderedView>) {
         *lock(&self.cut) = Some(cut);
     }
 }

@@ -14,7 +14,7 @@ use model::snapshot::{Delta, Snapshot, synthetic};
 use prost::Name;
 use xds::ResourceSet;
 
-use crate::serve::world::Epoch;
+use crate::serve::snapshot_writer::PublishedSnapshot;
 
 /// Types under which clients ask for the mesh config; the first is upstream's.
 const MESH: [&str; 2] = ["core/v1alpha1/MeshConfig", "/v1alpha1/MeshConfig"];
@@ -46,7 +46,7 @@ enum Content {
 
 impl Configs {
     /// All objects of a type in this epoch. `None` where it is no type of configuration.
-    pub fn set(&self, epoch: &Epoch, kind: &TypeUrl) -> Option<Arc<ResourceSet>> {
+    pub fn set(&self, epoch: &PublishedSnapshot, kind: &TypeUrl) -> Option<Arc<ResourceSet>> {
         let content = content(kind)?;
         if content == Content::Nothing {
             // Not kept: there is no end of unknown names.
@@ -76,7 +76,7 @@ impl Configs {
 }
 
 impl Made {
-    fn new(epoch: &Epoch, kind: &TypeUrl, content: Content) -> Made {
+    fn new(epoch: &PublishedSnapshot, kind: &TypeUrl, content: Content) -> Made {
         let world = &epoch.snapshot;
         let keys = synthetic::services(world).filter(|_| content.has_synthetic()).map(|service| service.key());
         let synthetic = keys.map(|key| (key.clone(), synthetic_entries(world, &key))).collect();
@@ -84,7 +84,7 @@ impl Made {
     }
 
     /// The same after some steps; what they do not touch is taken as it was made.
-    fn after(&self, delta: &Delta, epoch: &Epoch, kind: &TypeUrl, content: Content) -> Made {
+    fn after(&self, delta: &Delta, epoch: &PublishedSnapshot, kind: &TypeUrl, content: Content) -> Made {
         let world = &epoch.snapshot;
         let is_touched = match content {
             Content::Mesh => delta.settings,

@@ -6,10 +6,10 @@ use model::change::SourceId;
 use model::settings::Settings;
 use tokio::sync::watch;
 
-use super::world::World;
+use super::snapshot_writer::SnapshotWriter;
 
 /// Tells the settings, now and after every change, once the sources of settings are in sync.
-pub(crate) async fn follow(world: World, sources: BTreeSet<SourceId>, tell: watch::Sender<Option<Settings>>) {
+pub(crate) async fn follow(world: SnapshotWriter, sources: BTreeSet<SourceId>, tell: watch::Sender<Option<Settings>>) {
     let mut epochs = world.epochs();
     loop {
         let epoch = epochs.borrow_and_update().clone();

@@ -1,4 +1,4 @@
-//! From changes to responses: `world` applies batches and publishes epochs, `views` cuts and renders them
+//! From changes to responses: `snapshot_writer` applies batches and publishes epochs, `views` cuts and renders them
 //! once per class of clients, `session` hands them to the protocol, `clients` remembers who is connected,
 //! `turns` shares time between namespaces, `bounded` and `excess` keep what is sent within limits,
 //! `quarantine` keeps from a client what it refuses, `wanted` tells sources what to fetch, `mesh` by which
@@ -19,9 +19,9 @@ pub mod quarantine;
 mod refusals;
 pub mod renderings;
 pub mod session;
+pub mod snapshot_writer;
 pub(crate) mod statuses;
 mod tables;
 mod turns;
 pub mod views;
 pub mod wanted;
-pub mod world;

@@ -25,9 +25,9 @@ use crate::serve::history::Follower;
 use crate::serve::pace::Pace;
 use crate::serve::quarantine::{Judgement, Payer, Quarantine, Refuser, Register, Scene};
 use crate::serve::refusals::Refusals;
+use crate::serve::snapshot_writer::{PublishedSnapshot, SnapshotWriter};
 use crate::serve::turns::Turns;
-use crate::serve::views::{Cut, Slot, Views, is_served};
-use crate::serve::world::{Epoch, World};
+use crate::serve::views::{RenderedView, ViewClass, Views, is_served};
 
 /// Bytes of a refusal's message that are logged; pages have more of it.
 const LOGGED_MESSAGE: usize = 1024;
@@ -36,8 +36,8 @@ const LOGGED_NAMES: usize = 10;
 
 /// The control plane as the protocol asks it.
 #[derive(Debug)]
-pub struct Pilot {
-    world: World,
+pub struct ControlPlane {
+    world: SnapshotWriter,
     views: Arc<Views>,
     turns: Arc<Turns>,
     configs: Arc<Configs>,
@@ -60,11 +60,11 @@ impl fmt::Debug for Debug {
     }
 }
 
-impl Pilot {
-    pub fn new(world: World, sources: SourceSet) -> Pilot {
+impl ControlPlane {
+    pub fn new(world: SnapshotWriter, sources: SourceSet) -> ControlPlane {
         let register = Register::new(world.changes(), world.epochs());
         let views = Arc::new(Views::new(world.changes()));
-        Pilot {
+        ControlPlane {
             world,
             views,
             turns: Arc::default(),
@@ -88,7 +88,7 @@ impl Pilot {
         &self.sources
     }
 
-    pub fn world(&self) -> &World {
+    pub fn world(&self) -> &SnapshotWriter {
         &self.world
     }
 
@@ -141,7 +141,7 @@ impl Pilot {
     }
 }
 
-impl Control for Pilot {
+impl Control for ControlPlane {
     type Client = Session;
 
     async fn connect(&self, mut node: Node, peer: Peer) -> Result<Session, Status> {
@@ -236,8 +236,8 @@ impl Drop for Arrival<'_> {
 /// One connected client.
 #[derive(Debug)]
 pub struct Session {
-    epochs: watch::Receiver<Arc<Epoch>>,
-    epoch: Arc<Epoch>,
+    epochs: watch::Receiver<Arc<PublishedSnapshot>>,
+    epoch: Arc<PublishedSnapshot>,
     views: Arc<Views>,
     /// Config objects themselves, where this client may read them.
     configs: Option<Arc<Configs>>,
@@ -245,8 +245,8 @@ pub struct Session {
     register: Arc<Register>,
     connection: Arc<Connection>,
     /// Keeps the class alive as long as one of its clients is connected.
-    _slot: Arc<Slot>,
-    cut: Arc<Cut>,
+    _slot: Arc<ViewClass>,
+    cut: Arc<RenderedView>,
     quarantine: Quarantine,
     /// Keeps what this client may still refuse.
     follower: Follower,

@@ -8,13 +8,13 @@ use sources::source_set::SourceSet;
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-use super::world::World;
+use super::snapshot_writer::SnapshotWriter;
 
 /// A source that need not be there may be given up between two changes.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 /// Tells the statuses, now and after every change, once no source is waited for any more.
-pub(crate) async fn follow(world: World, sources: SourceSet, tell: watch::Sender<Arc<ConvertedConfig>>) {
+pub(crate) async fn follow(world: SnapshotWriter, sources: SourceSet, tell: watch::Sender<Arc<ConvertedConfig>>) {
     let mut epochs = world.epochs();
     loop {
         let epoch = epochs.borrow_and_update().clone();

@@ -1,4 +1,4 @@
-//! What each class of clients is served. Clients that scope cannot tell apart share one `Cut` per epoch:
+//! What each class of clients is served. Clients that scope cannot tell apart share one `RenderedView` per epoch:
 //! their view and its rendered sets, made on first use and taken over where a change cannot have touched them.
 
 use std::collections::{BTreeSet, HashMap};
@@ -27,8 +27,8 @@ use crate::serve::by_name::ByName;
 use crate::serve::excess::{self, ClassExcess, Excesses};
 use crate::serve::quarantine::{Pins, pinned};
 use crate::serve::renderings::Renderings;
+use crate::serve::snapshot_writer::PublishedSnapshot;
 use crate::serve::tables;
-use crate::serve::world::Epoch;
 
 /// Sets of pins of which the mesh is kept at hand. A client that refuses at will has any number of them.
 const MOST_PINNED: usize = 32;
@@ -36,7 +36,7 @@ const MOST_PINNED: usize = 32;
 /// All classes of clients that are connected.
 #[derive(Debug)]
 pub struct Views {
-    slots: Mutex<HashMap<SlotKey, Weak<Slot>>>,
+    slots: Mutex<HashMap<ClassKey, Weak<ViewClass>>>,
     renderings: Arc<Renderings>,
     excesses: Arc<Excesses>,
     /// The newest epoch's mesh as clients with these pins see it.
@@ -44,14 +44,14 @@ pub struct Views {
 }
 
 /// Fingerprints of a class, of what its clients serve themselves, and of their pins.
-type SlotKey = (u128, u128, u128);
+type ClassKey = (u128, u128, u128);
 
 /// One class of clients and what it is served now. Dropped with its last client.
 #[derive(Debug)]
-pub struct Slot {
+pub struct ViewClass {
     proxy: Arc<Proxy>,
     excess: Arc<ClassExcess>,
-    cut: Mutex<Option<Arc<Cut>>>,
+    cut: Mutex<Option<Arc<RenderedView>>>,
 }
 
 impl Views {
@@ -66,7 +66,7 @@ impl Views {
     }
 
     /// What this proxy is served in this epoch. The slot keeps it for others of its class with the same pins.
-    pub fn cut(&self, epoch: &Epoch, proxy: &Proxy, pins: &Pins) -> (Arc<Slot>, Arc<Cut>) {
+    pub fn cut(&self, epoch: &PublishedSnapshot, proxy: &Proxy, pins: &Pins) -> (Arc<ViewClass>, Arc<RenderedView>) {
         let pins_key = fingerprint(pins);
         let world = if pins.is_empty() { epoch.snapshot.clone() } else { self.pinned(epoch, pins_key, pins) };
         let proxy = identity::resolved(&world, proxy);
@@ -78,15 +78,15 @@ impl Views {
     }
 
     /// What this proxy would be served with these pins; nobody shares it.
-    pub fn trial(&self, epoch: &Epoch, proxy: &Proxy, pins: &Pins) -> Cut {
+    pub fn trial(&self, epoch: &PublishedSnapshot, proxy: &Proxy, pins: &Pins) -> RenderedView {
         let world = pinned(&epoch.snapshot, pins);
         let proxy = identity::resolved(&world, proxy);
         let inbound = inbound::targets(&world, &proxy);
         let class = Arc::new(class_of(&proxy, epoch));
-        Cut::new(epoch.number, View::new(&world, &class, inbound), self.renderings.clone(), None)
+        RenderedView::new(epoch.number, View::new(&world, &class, inbound), self.renderings.clone(), None)
     }
 
-    fn pinned(&self, epoch: &Epoch, key: u128, pins: &Pins) -> Arc<Snapshot> {
+    fn pinned(&self, epoch: &PublishedSnapshot, key: u128, pins: &Pins) -> Arc<Snapshot> {
         let find = |made: &[(u64, u128, Arc<Snapshot>)]| {
             made.iter().find(|(number, of, _)| (*number, *of) == (epoch.number, key)).map(|(_, _, world)| world.clone())
         };
@@ -103,13 +103,13 @@ impl Views {
         world
     }
 
-    fn slot(&self, key: SlotKey, class: Proxy) -> Arc<Slot> {
+    fn slot(&self, key: ClassKey, class: Proxy) -> Arc<ViewClass> {
         let mut slots = lock(&self.slots);
         if let Some(slot) = slots.get(&key).and_then(Weak::upgrade) {
             return slot;
         }
         slots.retain(|_, slot| slot.strong_count() > 0);
-        let slot = Slot { proxy: Arc::new(class), excess: self.excesses.class(), cut: Mutex::default() };
+        let slot = ViewClass { proxy: Arc::new(class), excess: self.excesses.class(), cut: Mutex::default() };
         let slot = Arc::new(slot);
         slots.insert(key, Arc::downgrade(&slot));
         slot
@@ -146,7 +146,7 @@ impl Views {
 }
 
 /// The proxy without what tells it from its replicas. Its addresses stay only where output depends on them.
-fn class_of(proxy: &Proxy, epoch: &Epoch) -> Proxy {
+fn class_of(proxy: &Proxy, epoch: &PublishedSnapshot) -> Proxy {
     const OWN: &[&str] = &["NAME", "INSTANCE_IPS", "POD_UID", "UID"];
     let mut class = proxy.clone();
     class.id = "".into();
@@ -171,21 +171,21 @@ fn families(proxy: &Proxy) -> Vec<std::net::IpAddr> {
     found
 }
 
-impl Slot {
+impl ViewClass {
     fn advance(
         &self,
-        epoch: &Epoch,
+        epoch: &PublishedSnapshot,
         world: &Snapshot,
         inbound: Vec<ServiceTarget>,
         renderings: &Arc<Renderings>,
-    ) -> Arc<Cut> {
+    ) -> Arc<RenderedView> {
         let mut held = lock(&self.cut);
         let next = match held.as_ref() {
             Some(cut) if cut.epoch >= epoch.number => return cut.clone(),
             Some(cut) => cut.next(epoch, world, inbound),
             None => {
                 let view = View::new(world, &self.proxy, inbound);
-                Cut::new(epoch.number, view, renderings.clone(), Some(self.excess.clone()))
+                RenderedView::new(epoch.number, view, renderings.clone(), Some(self.excess.clone()))
             }
         };
         let next = Arc::new(next);
@@ -195,7 +195,7 @@ impl Slot {
 }
 
 /// The config of one class of clients in one epoch.
-pub struct Cut {
+pub struct RenderedView {
     pub epoch: u64,
     pub view: Arc<View>,
     renderings: Arc<Renderings>,
@@ -211,15 +211,15 @@ pub struct Cut {
     guards: OnceLock<Guards>,
 }
 
-impl fmt::Debug for Cut {
+impl fmt::Debug for RenderedView {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Cut").field("epoch", &self.epoch).finish_non_exhaustive()
+        f.debug_struct("RenderedView").field("epoch", &self.epoch).finish_non_exhaustive()
     }
 }
 
-impl Cut {
-    pub fn new(epoch: u64, view: View, renderings: Arc<Renderings>, excess: Option<Arc<ClassExcess>>) -> Cut {
-        Cut {
+impl RenderedView {
+    pub fn new(epoch: u64, view: View, renderings: Arc<Renderings>, excess: Option<Arc<ClassExcess>>) -> RenderedView {
+        RenderedView {
             epoch,
             view: Arc::new(view),
             renderings,
@@ -241,14 +241,14 @@ impl Cut {
     }
 
     /// The same class in a later epoch.
-    fn next(&self, epoch: &Epoch, world: &Snapshot, inbound: Vec<ServiceTarget>) -> Cut {
+    fn next(&self, epoch: &PublishedSnapshot, world: &Snapshot, inbound: Vec<ServiceTarget>) -> RenderedView {
         let delta = epoch.since(self.epoch);
         let view = match &delta {
             Some(delta) if is_endpoints_only(delta) => self.view.refreshed(world, inbound),
             _ => View::new(world, &self.view.proxy, inbound),
         };
         let affected = delta.map_or_else(Affected::everything, |delta: Delta| affected(&delta, &self.view, &view));
-        let next = Cut::new(epoch.number, view, self.renderings.clone(), self.excess.clone());
+        let next = RenderedView::new(epoch.number, view, self.renderings.clone(), self.excess.clone());
         take_over(&self.clusters, &next.clusters, !affected.clusters);
         take_over(&self.listeners, &next.listeners, !affected.listeners);
         take_over(&self.routes, &next.routes, !affected.routes);
@@ -339,14 +339,14 @@ impl Cut {
 
     fn make_endpoints(&self) -> Arc<ResourceSet> {
         let clusters = self.clusters.get_or_init(|| self.make_clusters());
-        let assignments = clusters.resources().iter().filter_map(|c| assignment(&self.view, &self.renderings, &c.name));
+        let assignments = clusters.resources().filter_map(|c| assignment(&self.view, &self.renderings, &c.name));
         self.endpoint_set(assignments)
     }
 
     /// The load assignments of before, those of some hosts made again.
     fn endpoints_renewed(&self, before: &ResourceSet, hosts: &[&str]) -> Arc<ResourceSet> {
         let stale = |name: &str| parse_outbound_cluster(name).is_some_and(|c| hosts.contains(&c.host.as_str()));
-        let renewed = before.resources().iter().filter_map(|resource| {
+        let renewed = before.resources().filter_map(|resource| {
             if stale(&resource.name) {
                 assignment(&self.view, &self.renderings, &resource.name)
             } else {

@@ -9,11 +9,11 @@ use model::snapshot::gateway_api::ConvertedConfig;
 use model::snapshot::objects::Objects;
 use tokio::sync::watch;
 
-use super::world::World;
+use super::snapshot_writer::SnapshotWriter;
 
 /// Tells what the world wants, now and after every change. Nothing is told before all sources that describe
 /// the world are in sync, so that the first message names everything.
-pub async fn follow(world: World, sources: BTreeSet<SourceId>, tell: watch::Sender<Option<FetchRequests>>) {
+pub async fn follow(world: SnapshotWriter, sources: BTreeSet<SourceId>, tell: watch::Sender<Option<FetchRequests>>) {
     let mut epochs = world.epochs();
     let mut seen: Option<(Arc<Objects>, Arc<ConvertedConfig>)> = None;
     loop {

@@ -8,7 +8,7 @@ use tonic::Code;
 
 use super::{NOTHING, Stream, owned};
 use crate::limits::Limits;
-use crate::set::Protocol;
+use crate::payload::Protocol;
 
 fn stream(world: &str) -> Stream {
     Stream::new(Protocol::Delta, world)

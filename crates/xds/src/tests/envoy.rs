@@ -9,7 +9,7 @@ use api::envoy::service::discovery::v3::{DeltaDiscoveryRequest, DiscoveryRequest
 use proptest::prelude::{Just, ProptestConfig, Strategy, prop, prop_oneof, proptest};
 
 use super::{Stream, Told, World, resource};
-use crate::set::Protocol;
+use crate::payload::Protocol;
 
 const CLUSTERS: usize = 5;
 

@@ -8,7 +8,7 @@ use api::envoy::service::discovery::v3::{DeltaDiscoveryRequest, DiscoveryRequest
 use proptest::prelude::{Just, ProptestConfig, Strategy, any, prop, prop_oneof, proptest};
 
 use super::{Stream, Told, World};
-use crate::set::Protocol;
+use crate::payload::Protocol;
 
 const KINDS: [TypeUrl; 5] =
     [TypeUrl::CLUSTER, TypeUrl::ENDPOINT, TypeUrl::LISTENER, TypeUrl::ROUTE, TypeUrl::NAME_TABLE];

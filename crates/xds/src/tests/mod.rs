@@ -21,9 +21,10 @@ use prost::Message;
 use crate::budget::Budget;
 use crate::control::{Client, Event, Former, Rejection, Verdict};
 use crate::limits::Limits;
+use crate::payload::Protocol;
 use crate::response::Response;
 use crate::session::{Session, Terms};
-use crate::set::{Protocol, ResourceSet};
+use crate::set::ResourceSet;
 
 /// What exists: for each type the names and contents.
 #[derive(Clone, Debug, Default)]

@@ -11,8 +11,9 @@ use tonic::{Code, Status};
 use crate::budget::{Allowance, Budget};
 use crate::control::{Client, Event};
 use crate::limits::Limits;
+use crate::payload::Protocol;
 use crate::session::{Session, Terms};
-use crate::set::{Protocol, ResourceSet};
+use crate::set::ResourceSet;
 
 struct Known(BTreeMap<TypeUrl, Arc<ResourceSet>>);
 

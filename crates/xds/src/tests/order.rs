@@ -2,7 +2,7 @@
 
 use super::{NOTHING, Stream};
 use crate::limits::Limits;
-use crate::set::Protocol;
+use crate::payload::Protocol;
 
 /// A stream whose client follows all four types of an Envoy and has settled on this world.
 fn envoy(protocol: Protocol, world: &str) -> Stream {

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use super::{NOTHING, Stream, World, kind, resource};
-use crate::set::{Protocol, ResourceSet};
+use crate::payload::Protocol;
+use crate::set::ResourceSet;
 
 impl Stream {
     /// The client refuses; the world is this for it from then on.

@@ -6,7 +6,7 @@ use tonic::Code;
 
 use super::{NOTHING, Stream, World, owned};
 use crate::limits::Limits;
-use crate::set::Protocol;
+use crate::payload::Protocol;
 
 fn stream(world: &str) -> Stream {
     Stream::new(Protocol::Sotw, world)

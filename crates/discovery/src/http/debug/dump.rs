@@ -81,7 +81,7 @@ fn served(connection: &Connection, kind: &TypeUrl) -> ServedResources {
     let set = connection.cut().and_then(|cut| cut.set(kind));
     let (Some(watched), Some(set)) = (watched, set) else { return ServedResources::default() };
     let resources = match watched.wildcard {
-        true => set.resources().to_vec(),
+        true => set.resources().cloned().collect(),
         false => watched.names.iter().filter_map(|name| set.get(name)).collect(),
     };
     ServedResources { version: set.version().to_string(), resources }

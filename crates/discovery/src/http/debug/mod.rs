@@ -210,12 +210,15 @@ mod tests {
 
     use super::{PAGES, Pages, router};
     use crate::http::AllowedHosts;
-    use crate::serve::session::Pilot;
-    use crate::serve::world::World;
+    use crate::serve::session::ControlPlane;
+    use crate::serve::snapshot_writer::SnapshotWriter;
 
     async fn status_for(caller: Option<&str>) -> StatusCode {
         let stop = CancellationToken::new();
-        let pilot = Pilot::new(World::start(Settings::default(), Arc::default(), stop.clone()), SourceSet::default());
+        let pilot = ControlPlane::new(
+            SnapshotWriter::start(Settings::default(), Arc::default(), stop.clone()),
+            SourceSet::default(),
+        );
         let pages = Pages::new(Arc::new(pilot), AllowedHosts::default(), stop);
         let mut request = Request::get("/debug/mesh").body(Body::empty()).unwrap();
         if let Some(caller) = caller {

@@ -16,8 +16,8 @@ use super::clues::{Clues, is_outbound};
 use super::register::Refuser;
 use super::{Pin, Pins, Quarantine, Register};
 use crate::serve::history::Replaced;
+use crate::serve::snapshot_writer::PublishedSnapshot;
 use crate::serve::views::Views;
-use crate::serve::world::Epoch;
 
 /// Objects that are tried one by one. Each costs a view of its own.
 const TRIALS: usize = 32;
@@ -27,7 +27,7 @@ const MOST_PINS: usize = 1000;
 /// Where a client refused something.
 #[derive(Debug)]
 pub struct Scene<'a> {
-    pub epoch: &'a Epoch,
+    pub epoch: &'a PublishedSnapshot,
     pub proxy: &'a Proxy,
     pub views: &'a Views,
     pub register: &'a Register,

@@ -288,12 +288,11 @@ impl Quarantine {
 }
 
 fn overlay(set: &Arc<ResourceSet>, withheld: BTreeMap<Arc<str>, Withheld>) -> ResourceSet {
-    let served = |resource: &Resource| match withheld.get(&resource.name).map(|withheld| &withheld.instead) {
-        None => Some(resource.clone()),
-        Some(Instead::Served(instead)) => Some(instead.clone()),
-        Some(Instead::Nothing | Instead::Untouched) => None,
+    let served = |withheld: &Withheld| match &withheld.instead {
+        Instead::Served(instead) => Some(instead.clone()),
+        Instead::Nothing | Instead::Untouched => None,
     };
-    let resources: Vec<Resource> = set.resources().iter().filter_map(served).collect();
+    let replaced: Vec<_> = withheld.iter().map(|(name, withheld)| (name.clone(), served(withheld))).collect();
     let untouched = withheld.iter().filter(|(_, withheld)| matches!(withheld.instead, Instead::Untouched));
     let untouched: Vec<Arc<str>> = untouched.map(|(name, _)| name.clone()).collect();
     let below = set.clone();
@@ -302,7 +301,7 @@ fn overlay(set: &Arc<ResourceSet>, withheld: BTreeMap<Arc<str>, Withheld>) -> Re
         Some(Instead::Served(instead)) => Some(instead.clone()),
         Some(Instead::Nothing | Instead::Untouched) => None,
     };
-    ResourceSet::new(set.kind().clone(), resources).with_fallback(answer).with_withheld(untouched)
+    set.with_replaced(replaced).with_fallback(answer).with_withheld(untouched)
 }
 
 /// What a refusal led to.

@@ -21,7 +21,7 @@ use tokio::sync::{mpsc, watch};
 use super::budget::Budgets;
 use super::{Payer, Pin, Pins};
 use crate::serve::caller::Identity;
-use crate::serve::world::Epoch;
+use crate::serve::snapshot_writer::PublishedSnapshot;
 
 /// Clients that are remembered for one object.
 const MOST_NAMED: usize = 1000;
@@ -68,7 +68,7 @@ impl Refuser {
 #[derive(Debug)]
 pub struct Register {
     changes: mpsc::Sender<Batch>,
-    epochs: watch::Receiver<Arc<Epoch>>,
+    epochs: watch::Receiver<Arc<PublishedSnapshot>>,
     kept: Mutex<Kept>,
     budgets: Budgets,
 }
@@ -132,7 +132,7 @@ pub struct Affected {
 
 impl Register {
     /// Problems are sent along with everybody else's changes.
-    pub fn new(changes: mpsc::Sender<Batch>, epochs: watch::Receiver<Arc<Epoch>>) -> Arc<Register> {
+    pub fn new(changes: mpsc::Sender<Batch>, epochs: watch::Receiver<Arc<PublishedSnapshot>>) -> Arc<Register> {
         Arc::new(Register { changes, epochs, kept: Mutex::default(), budgets: Budgets::default() })
     }
 

@@ -30,7 +30,7 @@ const GATHER_AT_MOST: Duration = Duration::from_millis(50);
 
 /// The world at one moment, and how it came from the moments before.
 #[derive(Debug)]
-pub struct Epoch {
+pub struct PublishedSnapshot {
     /// Counted from 0, the empty world.
     pub number: u64,
     pub snapshot: Arc<Snapshot>,
@@ -42,7 +42,7 @@ pub struct Epoch {
     addresses_matter: OnceLock<bool>,
 }
 
-impl Epoch {
+impl PublishedSnapshot {
     /// All that changed since an earlier epoch; `None` if that is too long ago to tell.
     pub fn since(&self, earlier: u64) -> Option<Delta> {
         let steps = usize::try_from(self.number.checked_sub(earlier)?).ok()?;
@@ -71,16 +71,16 @@ impl Epoch {
 
 /// Where sources send their changes and everybody else reads the world.
 #[derive(Clone, Debug)]
-pub struct World {
+pub struct SnapshotWriter {
     changes: mpsc::Sender<Batch>,
-    epochs: watch::Receiver<Arc<Epoch>>,
+    epochs: watch::Receiver<Arc<PublishedSnapshot>>,
     metrics: Arc<Metrics>,
 }
 
-impl World {
+impl SnapshotWriter {
     /// Starts the writer. It ends when cancelled.
-    pub fn start(settings: Settings, metrics: Arc<Metrics>, cancel: CancellationToken) -> World {
-        let first = Epoch {
+    pub fn start(settings: Settings, metrics: Arc<Metrics>, cancel: CancellationToken) -> SnapshotWriter {
+        let first = PublishedSnapshot {
             number: 0,
             snapshot: Arc::new(Snapshot::empty(settings)),
             deltas: Arc::default(),
@@ -97,7 +97,7 @@ impl World {
                 () = write(incoming, publish, recorded) => {}
             }
         });
-        World { changes, epochs, metrics }
+        SnapshotWriter { changes, epochs, metrics }
     }
 
     /// Where to record.
@@ -111,17 +111,21 @@ impl World {
     }
 
     /// The newest epoch, and a wait for the next.
-    pub fn epochs(&self) -> watch::Receiver<Arc<Epoch>> {
+    pub fn epochs(&self) -> watch::Receiver<Arc<PublishedSnapshot>> {
         self.epochs.clone()
     }
 
     /// The newest epoch.
-    pub fn now(&self) -> Arc<Epoch> {
+    pub fn now(&self) -> Arc<PublishedSnapshot> {
         self.epochs.borrow().clone()
     }
 }
 
-async fn write(mut incoming: mpsc::Receiver<Batch>, publish: watch::Sender<Arc<Epoch>>, metrics: Arc<Metrics>) {
+async fn write(
+    mut incoming: mpsc::Receiver<Batch>,
+    publish: watch::Sender<Arc<PublishedSnapshot>>,
+    metrics: Arc<Metrics>,
+) {
     let publish = Arc::new(publish);
     while let Some(first) = incoming.recv().await {
         let mut batches = vec![first];
@@ -152,7 +156,7 @@ fn gathering(applied_in: Duration, knobs: &Knobs) -> Duration {
     (applied_in * 2).clamp(GATHER, GATHER_AT_MOST).min(Duration::from_millis(bound))
 }
 
-fn apply(batches: Vec<Batch>, publish: &watch::Sender<Arc<Epoch>>, metrics: &Metrics) {
+fn apply(batches: Vec<Batch>, publish: &watch::Sender<Arc<PublishedSnapshot>>, metrics: &Metrics) {
     let begun = Instant::now();
     let before = publish.borrow().clone();
     let (snapshot, delta) = before.snapshot.apply(batches);
@@ -168,7 +172,7 @@ fn apply(batches: Vec<Batch>, publish: &watch::Sender<Arc<Epoch>>, metrics: &Met
         before.history.record(before.number + 1, replaced);
     }
     let deltas = if newly_synced.is_empty() { remembered(&before.deltas, delta) } else { VecDeque::new() };
-    let epoch = Epoch {
+    let epoch = PublishedSnapshot {
         number: before.number + 1,
         snapshot: Arc::new(snapshot),
         deltas: Arc::new(deltas),
@@ -230,7 +234,7 @@ mod tests {
     use model::names::ServiceKey;
     use model::snapshot::Delta;
 
-    use super::{REMEMBERED, REMEMBERED_KEYS, World, gathering, new_problems, remembered};
+    use super::{REMEMBERED, REMEMBERED_KEYS, SnapshotWriter, gathering, new_problems, remembered};
 
     #[test]
     fn hole_03_steps_are_bounded_by_number_and_keys() {
@@ -254,7 +258,7 @@ mod tests {
 
     #[tokio::test]
     async fn steps_are_remembered_from_the_sync_of_a_source_on() {
-        let world = World::start(Settings::default(), Arc::default(), CancellationToken::new());
+        let world = SnapshotWriter::start(Settings::default(), Arc::default(), CancellationToken::new());
         let mut epochs = world.epochs();
         for change in [Change::Renew, Change::Synced, Change::Renew] {
             let batch = Batch { source: SourceId("files".into()), changes: vec![change] };

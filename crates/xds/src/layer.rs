@@ -1,0 +1,252 @@
+//! A layer: resources of one type that many clients share, in the order of their names. A layer never changes; its
+//! successor after a change of a few resources shares all the others, and the step between two layers is found in the
+//! size of the difference, once for all streams that take it.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use api::{Resource, TypeUrl};
+use imbl::OrdMap;
+use imbl::ordmap::DiffItem;
+use xxhash_rust::xxh3::Xxh3;
+
+use crate::payload::{Payload, Protocol};
+
+/// Steps kept per layer. Streams lag by one or two layers; further steps would only hold bytes.
+const STEPS: usize = 4;
+
+/// Resources of one type, with their encoded form while streams send all of it.
+#[derive(Default)]
+pub struct Layer {
+    resources: OrdMap<Arc<str>, Resource>,
+    sum: Sum,
+    encoded: Mutex<Encoded>,
+}
+
+#[derive(Default)]
+struct Encoded {
+    whole: [Option<Payload>; 2],
+    steps: Vec<(Sum, Arc<Step>)>,
+}
+
+/// The version of a set of resources: the sum of the hashes of names and versions. It does not depend on the order, and
+/// follows a change of one resource without a look at the others.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) struct Sum(u128);
+
+impl Sum {
+    fn of(resource: &Resource) -> Sum {
+        let mut hash = Xxh3::new();
+        hash.update(resource.name.as_bytes());
+        hash.update(&resource.version.to_bytes());
+        Sum(hash.digest128())
+    }
+
+    pub(crate) fn plus(self, other: Sum) -> Sum {
+        Sum(self.0.wrapping_add(other.0))
+    }
+
+    fn minus(self, other: Sum) -> Sum {
+        Sum(self.0.wrapping_sub(other.0))
+    }
+
+    pub(crate) fn to_bytes(self) -> [u8; 16] {
+        self.0.to_be_bytes()
+    }
+}
+
+impl Layer {
+    /// The layer of these resources. Of two with one name the first stays.
+    pub fn new(resources: impl IntoIterator<Item = Resource>) -> Layer {
+        let mut sorted: Vec<Resource> = resources.into_iter().collect();
+        sorted.sort_by(|a, b| a.name.cmp(&b.name));
+        sorted.dedup_by(|later, first| later.name == first.name);
+        let sum = sorted.iter().fold(Sum::default(), |sum, resource| sum.plus(Sum::of(resource)));
+        let resources = sorted.into_iter().map(|resource| (Arc::clone(&resource.name), resource)).collect();
+        Layer { resources, sum, encoded: Mutex::default() }
+    }
+
+    /// The layer with some resources replaced, added, or removed (`None`).
+    #[must_use]
+    pub fn with(&self, changes: impl IntoIterator<Item = (Arc<str>, Option<Resource>)>) -> Layer {
+        let (mut resources, mut sum) = (self.resources.clone(), self.sum);
+        for (name, change) in changes {
+            let before = match change {
+                Some(resource) if resources.get(&name).is_some_and(|held| held.version == resource.version) => continue,
+                Some(resource) => {
+                    sum = sum.plus(Sum::of(&resource));
+                    resources.insert(name, resource)
+                }
+                None => resources.remove(&name),
+            };
+            sum = before.iter().fold(sum, |sum, before| sum.minus(Sum::of(before)));
+        }
+        Layer { resources, sum, encoded: Mutex::default() }
+    }
+
+    pub fn get(&self, name: &str) -> Option<&Resource> {
+        self.resources.get(name)
+    }
+
+    /// The resources in the order of their names.
+    pub fn iter(&self) -> impl Iterator<Item = &Resource> {
+        self.resources.values()
+    }
+
+    pub fn len(&self) -> usize {
+        self.resources.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.resources.is_empty()
+    }
+
+    /// Whether another layer has the same resources.
+    pub fn is_same(&self, other: &Layer) -> bool {
+        self.sum == other.sum
+    }
+
+    /// Drops the encoded form, which is made again for the next stream that is sent all of the layer.
+    pub fn free_encoded(&self) {
+        let encoded = std::mem::take(&mut *self.lock());
+        // Freed outside the lock.
+        drop(encoded);
+    }
+
+    pub(crate) fn sum(&self) -> Sum {
+        self.sum
+    }
+
+    /// Every resource, encoded once for all streams.
+    pub(crate) fn whole(&self, content: &TypeUrl, protocol: Protocol) -> Payload {
+        let mut encoded = self.lock();
+        let whole = &mut encoded.whole[protocol as usize];
+        whole.get_or_insert_with(|| Payload::of(content, self.iter(), protocol)).clone()
+    }
+
+    /// What changes for a client that holds `old`, computed and encoded once for all streams that make the step.
+    pub(crate) fn step_from(&self, old: &Layer) -> Arc<Step> {
+        let mut encoded = self.lock();
+        if let Some((_, step)) = encoded.steps.iter().find(|(from, _)| *from == old.sum) {
+            return Arc::clone(step);
+        }
+        let step = Arc::new(Step::between(&old.resources, &self.resources));
+        if encoded.steps.len() == STEPS {
+            encoded.steps.remove(0);
+        }
+        encoded.steps.push((old.sum, Arc::clone(&step)));
+        step
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Encoded> {
+        self.encoded.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for Layer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.iter()).finish()
+    }
+}
+
+/// The difference between two layers of one type.
+#[derive(Default)]
+pub(crate) struct Step {
+    pub(crate) changed: Vec<Resource>,
+    pub(crate) removed: Vec<Arc<str>>,
+    payload: Mutex<[Option<Payload>; 2]>,
+}
+
+impl Step {
+    fn between(old: &OrdMap<Arc<str>, Resource>, new: &OrdMap<Arc<str>, Resource>) -> Step {
+        let mut step = Step::default();
+        for item in old.diff(new) {
+            match item {
+                DiffItem::Add(_, resource) | DiffItem::Update { new: (_, resource), .. } => {
+                    step.changed.push(resource.clone());
+                }
+                DiffItem::Remove(name, _) => step.removed.push(Arc::clone(name)),
+            }
+        }
+        step
+    }
+
+    pub(crate) fn payload(&self, content: &TypeUrl, protocol: Protocol) -> Payload {
+        let mut payload = self.payload.lock().unwrap_or_else(PoisonError::into_inner);
+        payload[protocol as usize].get_or_insert_with(|| Payload::of(content, &self.changed, protocol)).clone()
+    }
+}
+
+impl fmt::Debug for Step {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Step").field("changed", &self.changed).field("removed", &self.removed).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::{any, prop};
+    use proptest::{prop_assert_eq, proptest};
+
+    use super::{Arc, Layer, Resource};
+
+    fn resource(name: &str, body: &str) -> Resource {
+        Resource::encoded(name, body.to_owned().into())
+    }
+
+    fn layer(resources: &[(&str, &str)]) -> Layer {
+        Layer::new(resources.iter().map(|(name, body)| resource(name, body)))
+    }
+
+    #[test]
+    fn step_lists_changed_added_and_removed() {
+        let old = layer(&[("a", "1"), ("b", "1"), ("c", "1")]);
+        let new = old.with([
+            ("b".into(), Some(resource("b", "2"))),
+            ("c".into(), None),
+            ("d".into(), Some(resource("d", "1"))),
+            ("a".into(), Some(resource("a", "1"))),
+        ]);
+        let step = new.step_from(&old);
+        assert_eq!(step.changed.iter().map(|r| &*r.name).collect::<Vec<_>>(), ["b", "d"]);
+        assert_eq!(step.removed.iter().map(|n| &**n).collect::<Vec<_>>(), ["c"]);
+        assert!(Arc::ptr_eq(&step, &new.step_from(&old)));
+    }
+
+    #[test]
+    fn first_of_two_resources_with_one_name_stays() {
+        assert_eq!(layer(&[("a", "1"), ("a", "2")]).get("a").unwrap().body, "1");
+    }
+
+    proptest! {
+        /// A layer that was changed again and again equals one that was made at once, and the step from any layer to it
+        /// leads there.
+        #[test]
+        fn changed_layer_equals_one_made_at_once(
+            edits in prop::collection::vec((0u8..40, prop::option::of(any::<u8>())), 0..60),
+            cut in 0usize..60,
+        ) {
+            let mut model = std::collections::BTreeMap::new();
+            let (mut layer, mut earlier) = (Layer::default(), Layer::default());
+            for (at, (name, body)) in edits.into_iter().enumerate() {
+                let name = format!("n{name}");
+                let change = body.map(|body| resource(&name, &body.to_string()));
+                layer = layer.with([(Arc::from(name.as_str()), change.clone())]);
+                match change {
+                    Some(resource) => _ = model.insert(name, resource),
+                    None => _ = model.remove(&name),
+                }
+                if at == cut {
+                    earlier = layer.with([]);
+                }
+            }
+            let fresh = Layer::new(model.into_values());
+            prop_assert_eq!(layer.sum(), fresh.sum());
+            prop_assert_eq!(layer.iter().collect::<Vec<_>>(), fresh.iter().collect::<Vec<_>>());
+            let step = layer.step_from(&earlier);
+            let changes = step.changed.iter().map(|r| (Arc::clone(&r.name), Some(r.clone())));
+            let reached = earlier.with(changes.chain(step.removed.iter().map(|name| (Arc::clone(name), None))));
+            prop_assert_eq!(reached.iter().collect::<Vec<_>>(), fresh.iter().collect::<Vec<_>>());
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! Encoded resources of a response, shared by all streams that send the same.
+
+use std::sync::Arc;
+
+use api::{Resource, TypeUrl};
+use bytes::{BufMut, Bytes, BytesMut};
+use prost::encoding::{encode_varint, encoded_len_varint};
+
+/// The variant of the protocol that a stream uses.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Protocol {
+    Sotw,
+    Delta,
+}
+
+/// Resources of this size are sent without a copy; smaller ones are joined, to save frames.
+pub(crate) const LARGE: usize = 8 * 1024;
+
+/// The `resources` field of a response, encoded, in pieces that streams share.
+#[derive(Clone, Debug)]
+pub(crate) struct Payload {
+    pub(crate) chunks: Arc<[Bytes]>,
+}
+
+impl Payload {
+    pub(crate) fn of<'a>(
+        content: &TypeUrl,
+        resources: impl IntoIterator<Item = &'a Resource>,
+        protocol: Protocol,
+    ) -> Self {
+        let mut writer = Writer { content: message_type(content), protocol, chunks: Vec::new(), open: BytesMut::new() };
+        resources.into_iter().for_each(|resource| writer.resource(resource));
+        writer.cut();
+        Self { chunks: writer.chunks.into() }
+    }
+
+    /// Payloads one after the other; repeated fields of a message may be concatenated.
+    pub(crate) fn joined(payloads: impl IntoIterator<Item = Self>) -> Self {
+        let mut payloads = payloads.into_iter();
+        let first = payloads.next().unwrap_or(Self { chunks: Arc::new([]) });
+        payloads.fold(first, |all, more| all.followed_by(&more))
+    }
+
+    /// This payload followed by another; repeated fields of a message may be concatenated.
+    pub(crate) fn followed_by(&self, more: &Self) -> Self {
+        if more.chunks.is_empty() {
+            return self.clone();
+        }
+        Self { chunks: self.chunks.iter().chain(more.chunks.iter()).cloned().collect() }
+    }
+}
+
+/// The type of the messages. Only that of the sync status differs from the requested type.
+fn message_type(kind: &TypeUrl) -> &str {
+    if *kind == TypeUrl::DEBUG_SYNCZ {
+        return "type.googleapis.com/envoy.service.status.v3.ClientConfig";
+    }
+    kind.as_str()
+}
+
+/// Writes `repeated Any resources = 2` (SotW) or `repeated Resource resources = 2` (delta).
+struct Writer<'a> {
+    content: &'a str,
+    protocol: Protocol,
+    chunks: Vec<Bytes>,
+    open: BytesMut,
+}
+
+impl Writer<'_> {
+    fn resource(&mut self, resource: &Resource) {
+        let any = field_len(self.content.len()) + field_len(resource.body.len());
+        match self.protocol {
+            Protocol::Sotw => self.header(2, any),
+            Protocol::Delta => {
+                let version = resource.version.to_string();
+                self.header(2, field_len(version.len()) + field_len(any) + field_len(resource.name.len()));
+                self.field(1, version.as_bytes());
+                self.field(3, resource.name.as_bytes());
+                self.header(2, any);
+            }
+        }
+        self.field(1, self.content.as_bytes());
+        self.header(2, resource.body.len());
+        if resource.body.len() < LARGE {
+            self.open.put_slice(&resource.body);
+        } else {
+            self.cut();
+            self.chunks.push(resource.body.clone());
+        }
+    }
+
+    fn field(&mut self, number: u8, bytes: &[u8]) {
+        self.header(number, bytes.len());
+        self.open.put_slice(bytes);
+    }
+
+    /// Key of a length-delimited field. All field numbers used here fit the short form.
+    fn header(&mut self, number: u8, len: usize) {
+        self.open.put_u8(number << 3 | 2);
+        encode_varint(len as u64, &mut self.open);
+    }
+
+    fn cut(&mut self) {
+        if !self.open.is_empty() {
+            self.chunks.push(self.open.split().freeze());
+        }
+    }
+}
+
+fn field_len(len: usize) -> usize {
+    1 + encoded_len_varint(len as u64) + len
+}
