@@ -98,15 +98,7 @@ fn dependencies(root: &Path, missing: &[&str]) -> Result<()> {
         return Ok(());
     }
     let mut deny = Command::new(setup::path("cargo-deny")?);
-    deny.current_dir(root).args([
-        "--locked",
-        "--offline",
-        "check",
-        "--hide-inclusion-graph",
-        "bans",
-        "licenses",
-        "sources",
-    ]);
+    deny.current_dir(root).args(["--locked", "check", "--hide-inclusion-graph", "bans", "licenses", "sources"]);
     match deny.status().context("could not run cargo-deny")?.success() {
         true => Ok(()),
         false => bail!("a dependency is not allowed by deny.toml"),
