@@ -1,5 +1,5 @@
-//! Writes the commit into release builds. `PILOTAGE_REVISION` and `PILOTAGE_BUILD_STATUS` take precedence: packagers
-//! build from archives. Other builds do not name a commit: each one would compile all programs again.
+//! Compiles the commit into release builds. `PILOTAGE_REVISION` and `PILOTAGE_BUILD_STATUS` take precedence, for builds
+//! from archives. Debug builds do not name a commit: every commit would recompile all programs.
 
 #[path = "src/revision.rs"]
 mod revision;

@@ -1,4 +1,4 @@
-//! Arguments that every program has, and how values of flags are read.
+//! Flags that every program has, and parsers of flag values.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -8,13 +8,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::version;
 
-/// Prints why a command line was not taken and gives the code to end with. Help is no failure.
+/// Prints clap's message and returns the exit code: 2 for a bad command line, 0 for `--help`.
 pub fn print_usage_error(error: &clap::Error) -> ExitCode {
     let _ = error.print();
     if error.use_stderr() { ExitCode::from(2) } else { ExitCode::SUCCESS }
 }
 
-/// What is logged and how.
+/// Flags of the log.
 #[derive(Clone, Debug, Default, Args, Serialize, Deserialize)]
 pub struct Logging {
     /// Level, or levels by scope: `default:info,ads:debug`; else $RUST_LOG
@@ -39,7 +39,7 @@ pub struct Version {
 }
 
 impl Version {
-    /// What is printed.
+    /// The text to print.
     pub fn text(&self) -> String {
         match (&*self.output, self.short) {
             ("json", _) => version::info().to_string(),
@@ -49,7 +49,7 @@ impl Version {
     }
 }
 
-/// A duration as Go writes it.
+/// Parses a duration in Go's notation.
 pub fn duration(text: &str) -> Result<Duration, String> {
     let parsed = model::duration::parse(text).ok_or("not a duration such as 30s or 1h30m")?;
     Duration::try_from(parsed).map_err(|_| "a duration must not be negative".to_owned())

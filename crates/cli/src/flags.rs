@@ -1,10 +1,10 @@
-//! Flags that clap must not see: those nobody knows, and those that a program says have nothing to act on.
-//! Upstream ignores unknown flags, and charts of all ages pass some, so they are told and not fatal.
+//! Flags that are removed before clap parses the command line: unknown flags, and flags without effect.
+//! Upstream ignores unknown flags and old Helm charts pass some, so they are logged and are not an error.
 
 use clap::{Arg, Command};
 use tracing::{info, warn};
 
-/// Flags of upstream's own libraries, which all of its programs have: they change nothing here.
+/// Flags of upstream's libraries, which all its programs accept. They have no effect here.
 const OF_LIBRARIES: &[&str] = &[
     "ctrlz_address",
     "ctrlz_port",
@@ -18,7 +18,7 @@ const OF_LIBRARIES: &[&str] = &[
     "vklog",
 ];
 
-/// Flags that were not given to clap, by name.
+/// Names of the flags that were removed from the command line.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct IgnoredFlags {
     pub unknown: Vec<String>,
@@ -26,19 +26,19 @@ pub struct IgnoredFlags {
 }
 
 impl IgnoredFlags {
-    /// Told once the log is there.
+    /// Logs the flags. Called once the log is started.
     pub fn log(&self) {
         for flag in &self.unknown {
-            warn!(flag, "ignoring a flag that nobody knows");
+            warn!(flag, "ignoring unknown flag");
         }
         for flag in &self.without_effect {
-            info!(flag, "accepting a flag that has no effect");
+            info!(flag, "ignoring flag without effect");
         }
     }
 }
 
-/// Takes out of the command line of one subcommand what clap would not understand; others are left alone.
-/// `-flag` counts as `--flag`, as Go's own flag package reads it.
+/// Removes ignored flags from the command line of one subcommand; returns the rest and what was removed. Other
+/// subcommands are not changed. `-flag` counts as `--flag`, as in Go's flag package.
 pub fn split_ignored(
     command: &Command,
     subcommand: &str,
@@ -61,7 +61,7 @@ pub fn split_ignored(
         let (name, has_value) = flag.split_once('=').map_or((&*flag, false), |(name, _)| (name, true));
         if let Some(argument) = by_long_name(known, name) {
             kept.push(format!("--{flag}"));
-            // The value of a known flag may begin with a dash or look like anything.
+            // The value of a known flag may begin with a dash.
             if !has_value && takes_next(argument) {
                 kept.extend(rest.next());
             }
@@ -87,7 +87,7 @@ fn by_long_name<'a>(command: &'a Command, name: &str) -> Option<&'a Arg> {
     command.get_arguments().find(is_named)
 }
 
-/// The value may stand right behind it: `-nmesh`.
+/// Also true for a flag with its value attached: `-nmesh`.
 fn has_short_name(command: &Command, name: &str) -> bool {
     let first = name.chars().next();
     first == Some('h') || command.get_arguments().any(|arg| arg.get_short() == first)
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_flags_are_set_aside_with_their_values() {
+    fn unknown_flags_are_removed_with_their_values() {
         check(&["--new=1", "--domain", "x"], &["--domain", "x"], &["new"], &[]);
         check(&["--new", "1", "--domain=x"], &["--domain=x"], &["new"], &[]);
         check(&["--new", "--domain=x", "role"], &["--domain=x", "role"], &["new"], &[]);
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn a_single_dash_is_as_good_as_two() {
+    fn one_dash_counts_as_two() {
         check(&["-domain=x", "-n", "mesh", "-nmesh"], &["--domain=x", "-n", "mesh", "-nmesh"], &[], &[]);
     }
 

@@ -1,5 +1,4 @@
-//! What the command lines of all programs share: flags of logging and of `version`, Go's durations, flags that are
-//! accepted and have no effect, the log itself.
+//! Command-line code that all programs share: flags of the log and of `version`, Go durations, ignored flags, the log.
 
 #![forbid(unsafe_code)]
 

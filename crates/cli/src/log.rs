@@ -1,6 +1,6 @@
-//! The log: Istio's line layout and level flag by default, JSON on demand.
-//! A line is `time<TAB>level<TAB>scope<TAB>message key=value …`, on standard output, by way of `output`. Whatever texts
-//! of others stand in it, it is one line.
+//! The log: Istio's line layout and level flag by default, JSON on request.
+//! A line is `time<TAB>level<TAB>scope<TAB>message key=value …`, written to standard output through `output`. Line breaks
+//! in fields are escaped, so an event is always one line.
 
 use std::backtrace::{Backtrace, BacktraceStatus};
 use std::sync::mpsc;
@@ -22,26 +22,26 @@ use tracing_subscriber::util::SubscriberInitExt;
 use crate::args::Logging;
 use crate::output::Queue;
 
-/// Upstream's names of scopes and the modules that log under them. The first that fits counts.
+/// Upstream's scope names with the modules that log under them. The first match counts.
 pub type Scopes = &'static [(&'static str, &'static str)];
 
 const DEFAULT: &str = "default";
-/// Upstream's scope of the library that talks to API servers. It is silent unless it is asked for by name: what it
-/// says of failures is said in our own words, once.
+/// Upstream's scope of the Kubernetes client library. It is off unless it is named: we log failures of the API server
+/// ourselves, once.
 const LIBRARY: &str = "klog";
 
-/// How long the end of a program waits for the reader of its last lines.
-const LAST_WORDS: Duration = Duration::from_secs(2);
+/// How long a program that exits waits for its last lines to be written.
+const EXIT_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The log of this process. Dropped at the end of a program: lines that wait are then written.
+/// The log of this process. Dropping it writes the lines that are still queued.
 #[must_use = "the last lines of the log are written when it is dropped"]
 #[derive(Debug)]
 pub struct Log(Queue);
 
 impl Log {
-    /// Waits until all lines are written, but not for a reader that is gone.
+    /// Waits until all lines are written, at most `EXIT_TIMEOUT`.
     pub fn flush(&self) {
-        self.0.flush(LAST_WORDS);
+        self.0.flush(EXIT_TIMEOUT);
     }
 }
 
@@ -51,7 +51,7 @@ impl Drop for Log {
     }
 }
 
-/// Writes to standard error why a program ends. A failed program does not outlive its reader.
+/// Writes the error that ends a program to standard error. Does not wait for a stuck reader.
 pub fn print_failure(text: String) {
     let (done, ended) = mpsc::channel();
     let writing = thread::Builder::new().spawn(move || {
@@ -59,11 +59,11 @@ pub fn print_failure(text: String) {
         let _ = done.send(());
     });
     if writing.is_ok() {
-        let _ = ended.recv_timeout(LAST_WORDS);
+        let _ = ended.recv_timeout(EXIT_TIMEOUT);
     }
 }
 
-/// Starts logging. Done once, before anything is logged.
+/// Starts logging. Called once, before the first event.
 pub fn start(logging: &Logging, scopes: Scopes, rust_log: Option<&str>) -> Result<Log> {
     let targets = match (&logging.output_level, rust_log) {
         (Some(levels), _) => targets(levels, scopes)?,
@@ -82,7 +82,7 @@ pub fn start(logging: &Logging, scopes: Scopes, rust_log: Option<&str>) -> Resul
     Ok(Log(queue))
 }
 
-/// Panics are lines of the log: standard error may have no reader either, and the default hook would wait for one.
+/// Logs panics. The default hook writes to standard error and would block if nothing reads it.
 fn log_panics(queue: Queue) {
     panic::set_hook(Box::new(move |info| {
         let trace = Backtrace::capture();
@@ -90,11 +90,11 @@ fn log_panics(queue: Queue) {
             BacktraceStatus::Captured => error!("{info}\n{trace}"),
             _ => error!("{info}"),
         }
-        queue.flush(LAST_WORDS);
+        queue.flush(EXIT_TIMEOUT);
     }));
 }
 
-/// Reads `debug` or `default:info,ads:debug`. A scope that nobody logs under is accepted and changes nothing.
+/// Parses `debug` or `default:info,ads:debug`. Unknown scopes are accepted and have no effect.
 fn targets(levels: &str, scopes: Scopes) -> Result<Targets> {
     let of_library = scopes.iter().filter(|(name, _)| *name == LIBRARY).map(|(_, module)| (*module, LevelFilter::OFF));
     let mut targets = Targets::new().with_default(LevelFilter::INFO).with_targets(of_library);
@@ -106,7 +106,7 @@ fn targets(levels: &str, scopes: Scopes) -> Result<Targets> {
             "warn" => LevelFilter::WARN,
             "error" | "fatal" => LevelFilter::ERROR,
             "none" => LevelFilter::OFF,
-            other => bail!("could not read the log level {other:?}: it is none of debug, info, warn, error, none"),
+            other => bail!("could not read the log level {other:?}: use debug, info, warn, error or none"),
         };
         if scope == DEFAULT || scope == "all" {
             targets = targets.with_default(level);
@@ -159,23 +159,23 @@ mod tests {
         let targets = |levels| targets(levels, SCOPES);
         let levels = targets("default:warn,ads:debug").unwrap();
         assert!(levels.would_enable("xds::session", &Level::DEBUG));
-        assert!(levels.would_enable("server::streams::world", &Level::DEBUG));
-        assert!(!levels.would_enable("server::wire", &Level::INFO));
-        assert!(targets("debug").unwrap().would_enable("server::wire", &Level::DEBUG));
+        assert!(levels.would_enable("server::streams::snapshot", &Level::DEBUG));
+        assert!(!levels.would_enable("server::startup", &Level::INFO));
+        assert!(targets("debug").unwrap().would_enable("server::startup", &Level::DEBUG));
         assert!(!targets("all:none").unwrap().would_enable("xds", &Level::ERROR));
         assert!(targets("loud").is_err() && targets("ads:loud").is_err());
         assert!(targets("kube:debug").is_ok());
     }
 
     #[test]
-    fn the_library_speaks_only_when_asked() {
+    fn the_kubernetes_library_logs_only_when_its_scope_is_named() {
         let shows = |levels| targets(levels, SCOPES).unwrap().would_enable("kube_runtime::watcher", &Level::ERROR);
         assert_eq!([shows("info"), shows("debug"), shows("klog:info"), shows("all:debug")], [false, false, true, true]);
     }
 
     #[test]
     fn scopes_are_found_by_module_not_by_prefix() {
-        let names = ["xds::session", "xdsproxy", "server::wire"].map(|target| scope_of(target, SCOPES));
+        let names = ["xds::session", "xdsproxy", "server::startup"].map(|target| scope_of(target, SCOPES));
         assert_eq!(names, ["ads", "default", "default"]);
     }
 }

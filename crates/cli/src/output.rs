@@ -1,5 +1,5 @@
-//! The way of log lines to standard output: a queue bounded in bytes and a thread that writes it. Serving never waits
-//! for the reader of the log: lines that find the queue full are dropped, counted, and reported once writing works.
+//! Log output: a queue bounded in bytes and a thread that writes it to standard output. Serving never waits for the
+//! reader of the log: when the queue is full, lines are dropped and counted, and the count is logged later.
 
 use std::io::{self, Write};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,31 +10,31 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use tracing::warn;
 
-/// Bytes that wait to be written: some 5,000 lines, more than a burst of connects writes. As many again may be on
-/// their way in the thread.
+/// Size limit of the queue: about 5,000 lines, more than a burst of connections logs. The batch that the thread is
+/// writing comes on top.
 const MOST_BYTES: usize = 1024 * 1024;
-/// Bytes of memory that an idle queue keeps.
+/// Buffer capacity that an idle queue keeps.
 const KEPT_BYTES: usize = 16 * 1024;
-/// Enough for one event of the thread's own.
+/// Enough to format the one event that the thread itself logs.
 const STACK_BYTES: usize = 256 * 1024;
 
 static DROPPED: AtomicU64 = AtomicU64::new(0);
 
-/// Lines of the log that were not written since the start, because their reader was too slow.
+/// Number of log lines dropped since the start because the reader was too slow.
 pub fn dropped() -> u64 {
     DROPPED.load(Ordering::Relaxed)
 }
 
-/// Lines that wait for the thread.
+/// Lines waiting for the writer thread.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Queue(Arc<QueueInner>);
 
 #[derive(Debug, Default)]
 struct QueueInner {
     state: Mutex<QueueState>,
-    /// Something is there to be written.
+    /// Signalled when a line is queued.
     filled: Condvar,
-    /// Everything was written.
+    /// Signalled when everything has been written.
     emptied: Condvar,
 }
 
@@ -52,11 +52,11 @@ impl Queue {
         let queue = Queue::default();
         let own = queue.clone();
         let thread = thread::Builder::new().name("log".to_owned()).stack_size(STACK_BYTES);
-        thread.spawn(move || own.drain(out)).context("could not start the thread of the log")?;
+        thread.spawn(move || own.drain(out)).context("could not start the log thread")?;
         Ok(queue)
     }
 
-    /// Takes a line, or drops it where the queue is full.
+    /// Queues a line, or drops it if the queue is full.
     fn push(&self, line: &[u8]) {
         let mut state = self.lock();
         if state.waiting.len() + line.len() > MOST_BYTES {
@@ -69,7 +69,7 @@ impl Queue {
         self.0.filled.notify_one();
     }
 
-    /// Waits until every line is written, or this long.
+    /// Waits until every line is written, at most this long.
     pub(crate) fn flush(&self, at_most: Duration) {
         let is_busy = |state: &mut QueueState| state.is_writing || !state.waiting.is_empty();
         let _ = self.0.emptied.wait_timeout_while(self.lock(), at_most, is_busy);
@@ -85,11 +85,11 @@ impl Queue {
             } else if dropped > 0 {
                 warn!(lines = dropped, "log lines dropped: the log was not read fast enough");
             }
-            self.give_back(batch);
+            self.recycle(batch);
         }
     }
 
-    /// All that waits, once something does, and how many lines were dropped before.
+    /// Waits for lines; returns them with the number of lines dropped since the last call.
     fn take(&self) -> (Vec<u8>, u64) {
         let idle = |state: &mut QueueState| state.waiting.is_empty();
         let mut state = self.0.filled.wait_while(self.lock(), idle).unwrap_or_else(PoisonError::into_inner);
@@ -97,8 +97,8 @@ impl Queue {
         (std::mem::take(&mut state.waiting), std::mem::take(&mut state.dropped))
     }
 
-    /// A batch is done with; its memory is used again.
-    fn give_back(&self, mut batch: Vec<u8>) {
+    /// Reuses the memory of a written batch.
+    fn recycle(&self, mut batch: Vec<u8>) {
         batch.clear();
         batch.shrink_to(KEPT_BYTES);
         let mut state = self.lock();
@@ -115,7 +115,7 @@ impl Queue {
     }
 }
 
-/// Takes one line at a time, as the layers of the log write them.
+/// One call of `write` is one line: the tracing layers write whole lines.
 impl Write for Queue {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         self.push(line);
@@ -137,7 +137,7 @@ mod tests {
 
     const PATIENCE: Duration = Duration::from_secs(30);
 
-    /// An output that takes a batch when the test allows it.
+    /// An output that accepts a batch when the test allows it.
     struct Gate {
         open: Receiver<()>,
         written: Sender<Vec<u8>>,
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn hole_09_a_stuck_output_costs_lines_and_no_time() {
+    fn hole_09_a_stuck_output_drops_lines_without_delay() {
         let (allow, open) = channel();
         let (written, batches) = channel();
         let mut queue = Queue::start(Gate { open, written }).unwrap();
@@ -174,15 +174,15 @@ mod tests {
     }
 
     #[test]
-    fn flushing_waits_for_the_last_line_but_not_for_ever() {
+    fn flush_waits_for_the_last_line_until_its_timeout() {
         let (allow, open) = channel();
         let (written, batches) = channel();
         let mut queue = Queue::start(Gate { open, written }).unwrap();
-        queue.write_all(b"last words\n").unwrap();
+        queue.write_all(b"last line\n").unwrap();
         queue.flush(Duration::from_millis(1));
         assert!(batches.try_recv().is_err());
         allow.send(()).unwrap();
         queue.flush(PATIENCE);
-        assert_eq!(batches.try_recv().unwrap(), b"last words\n");
+        assert_eq!(batches.try_recv().unwrap(), b"last line\n");
     }
 }

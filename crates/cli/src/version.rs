@@ -1,23 +1,23 @@
-//! What this binary is, in upstream's words: istioctl and Kiali read `VERSION-REVISION-STATUS`
-//! or the JSON of the same.
+//! Version of this binary in upstream's format, which istioctl and Kiali parse: `VERSION-REVISION-STATUS` or the same as
+//! JSON.
 
 use serde_json::{Value, json};
 
-/// The release of this build.
+/// Release number of this build.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// The commit of this build: the build script reads it from git, or is given it. `development` in debug builds.
+/// Commit of this build, set by the build script. `development` in debug builds.
 const REVISION: &str = env!("PILOTAGE_REVISION");
 
-/// `Clean`, or `Modified` for a build with local changes, as upstream's release scripts say it.
+/// `Clean`, or `Modified` for a build with local changes, as in upstream.
 const STATUS: &str = env!("PILOTAGE_BUILD_STATUS");
 
-/// One line: `VERSION-REVISION-STATUS`.
+/// `VERSION-REVISION-STATUS`
 pub fn line() -> String {
     format!("{VERSION}-{REVISION}-{STATUS}")
 }
 
-/// The same as upstream's build info; the field named after Go tells that there is none.
+/// The version in the shape of upstream's build info. The field for the Go version says that there is none.
 pub fn info() -> Value {
     json!({
         "version": VERSION,
@@ -43,7 +43,7 @@ mod tests {
     }
 
     #[test]
-    fn hole_15_a_build_names_its_commit_and_whether_sources_were_changed() {
+    fn hole_15_a_build_names_its_commit_and_whether_sources_were_modified() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path();
         assert_eq!(of_checkout(path), None, "no git");
@@ -56,7 +56,7 @@ mod tests {
         assert!(commit.len() == 40 && commit.bytes().all(|byte| byte.is_ascii_hexdigit()), "{commit}");
         fs::write(path.join("file"), "2").unwrap();
         assert_eq!(of_checkout(path), Some(Revision { commit, status: "Modified" }));
-        // Sources unpacked inside another project's checkout are not of its commit.
+        // Sources unpacked inside another project's checkout do not belong to its commit.
         assert_eq!(of_checkout(&path.join("inside")), None);
     }
 

@@ -10,7 +10,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 #[derive(Parser)]
-#[command(name = "pilotctl", version, about = "Look into and try out a mesh run by Pilotage")]
+#[command(name = "pilotctl", version, about = "Inspect and try out a mesh run by Pilotage")]
 struct Args {
     #[command(subcommand)]
     command: PilotctlCommand,
@@ -18,9 +18,9 @@ struct Args {
 
 #[derive(Subcommand)]
 enum PilotctlCommand {
-    /// Tell what is likely wrong with configuration in files
+    /// Report likely mistakes in configuration files
     Analyze(analyze::AnalyzeOptions),
-    /// Run a small shop on this machine: pilot-discovery, four services, a real Envoy beside each
+    /// Run a small shop on this machine: pilot-discovery and five workloads, each with a real Envoy
     Demo(demo::DemoOptions),
 }
 

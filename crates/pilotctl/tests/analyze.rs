@@ -1,4 +1,4 @@
-//! `pilotctl analyze` as users run it.
+//! Runs the `pilotctl analyze` binary on files.
 
 use std::fs;
 use std::process::{Command, Output};
@@ -10,7 +10,7 @@ const BROKEN: &str = "
 apiVersion: networking.istio.io/v1
 kind: VirtualService
 metadata: {name: cart, namespace: shop}
-spec: {hosts: [cart], gateways: [edge], http: [{route: [{destination: {host: nobody.example}}]}]}
+spec: {hosts: [cart], gateways: [edge], http: [{route: [{destination: {host: missing.example}}]}]}
 ";
 
 const GOOD: &str = "
@@ -36,7 +36,7 @@ fn folder(files: &[(&str, &str)]) -> TempDir {
 }
 
 #[test]
-fn findings_are_printed_with_code_and_place_and_decide_the_exit_status() {
+fn findings_are_printed_with_code_and_line_and_set_the_exit_status() {
     let folder = folder(&[("deep/broken.yaml", BROKEN), ("good.yml", GOOD), ("notes.txt", "{")]);
     let output = analyze(&folder, &[]);
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -50,7 +50,7 @@ fn findings_are_printed_with_code_and_place_and_decide_the_exit_status() {
 }
 
 #[test]
-fn json_and_yaml_hold_the_same_and_always_succeed() {
+fn json_and_yaml_list_the_same_findings_and_exit_with_0() {
     let folder = folder(&[("broken.yaml", BROKEN)]);
     let json = analyze(&folder, &["-o", "json"]);
     let found: Value = serde_json::from_slice(&json.stdout).expect("JSON is printed");
@@ -62,7 +62,7 @@ fn json_and_yaml_hold_the_same_and_always_succeed() {
 }
 
 #[test]
-fn good_files_are_praised_and_unreadable_ones_told() {
+fn good_files_get_a_message_and_unparsable_ones_a_finding() {
     let good = analyze(&folder(&[("good.yaml", GOOD)]), &[]);
     assert_eq!((good.status.code(), good.stdout.is_empty()), (Some(0), true));
     assert!(String::from_utf8_lossy(&good.stderr).contains("No validation issues found"));
@@ -72,26 +72,26 @@ fn good_files_are_praised_and_unreadable_ones_told() {
 }
 
 #[test]
-fn hole_15_pipes_and_link_loops_do_not_stop_an_analysis() {
+fn hole_15_pipes_and_symlink_loops_do_not_stop_an_analysis() {
     let folder = folder(&[("deep/broken.yaml", BROKEN), ("good.yml", GOOD)]);
     let path = |name: &str| folder.path().join(name);
     nix::unistd::mkfifo(&path("aaa.yaml"), nix::sys::stat::Mode::S_IRWXU).expect("a pipe can be made");
     std::os::unix::fs::symlink("/dev/zero", path("zero.yaml")).expect("a link can be made");
     std::os::unix::fs::symlink(folder.path(), path("deep/back")).expect("a link can be made");
-    // The same file by another name, as in the folders that Kubernetes mounts.
+    // The same file under another name, as in volumes that Kubernetes mounts.
     std::os::unix::fs::symlink(path("deep"), path("again")).expect("a link can be made");
     std::os::unix::fs::symlink(path("good.yml"), path("same.yml")).expect("a link can be made");
-    let begun = std::time::Instant::now();
+    let started = std::time::Instant::now();
     let output = analyze(&folder, &[]);
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    eprintln!("analysed in {:?}", begun.elapsed());
+    eprintln!("analyzed in {:?}", started.elapsed());
     let about = |file: &str, reason: &str| text.lines().filter(|l| l.contains(file) && l.contains(reason)).count();
     assert_eq!(about("aaa.yaml", "not a regular file"), 1, "{text}");
     assert_eq!(about("zero.yaml", "not a regular file"), 1, "{text}");
-    assert_eq!(about("back", "a link leads back"), 1, "{text}");
+    assert_eq!(about("back", "leads back to one of its parent folders"), 1, "{text}");
     assert_eq!(about("VirtualService shop/cart", "Referenced gateway not found"), 1, "{text}");
     assert_eq!(text.lines().count(), 5, "{text}");
-    // What was named must be readable.
+    // An argument must be readable.
     let named = Command::new(env!("CARGO_BIN_EXE_pilotctl")).arg("analyze").arg(path("aaa.yaml")).output();
     let named = named.expect("pilotctl runs");
     assert!(!named.status.success() && String::from_utf8_lossy(&named.stderr).contains("not a regular file"));

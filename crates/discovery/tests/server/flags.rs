@@ -19,9 +19,9 @@ async fn unknown_flag_is_told_and_not_fatal() {
     let mut server = Started::new(&["--registries=", "--brandNew=1", "--alsoNew", "x", "--ctrlz_port=0"]);
     server.ready().await;
     for flag in ["brandNew", "alsoNew"] {
-        server.says(&format!("warn\tdefault\tignoring a flag that nobody knows flag=\"{flag}\"")).await;
+        server.says(&format!("warn\tdefault\tignoring unknown flag flag=\"{flag}\"")).await;
     }
-    server.says("info\tdefault\taccepting a flag that has no effect flag=\"ctrlz_port\"").await;
+    server.says("info\tdefault\tignoring flag without effect flag=\"ctrlz_port\"").await;
 }
 
 #[tokio::test]

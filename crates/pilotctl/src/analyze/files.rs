@@ -1,4 +1,4 @@
-//! Files as a mesh: every document that can be read, and what is wrong with the others.
+//! Builds a snapshot from configuration files. Documents that cannot be parsed become problems.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -17,13 +17,13 @@ use model::snapshot::Snapshot;
 
 use super::gather::GatheredFiles;
 
-/// What was read, and from where.
+/// The snapshot built from the files, and the files' names.
 pub(super) struct AnalyzedFiles {
     pub(super) world: Snapshot,
     pub(super) names: Vec<String>,
 }
 
-/// Reads files and folders. Only what was named and cannot be opened is an error; all else is a finding.
+/// Reads files and folders. An argument that cannot be read is an error; every other mistake is a problem in the snapshot.
 pub(super) fn read(
     paths: &[PathBuf],
     namespace: &str,
@@ -67,7 +67,7 @@ pub(super) fn read(
     Ok(AnalyzedFiles { world, names: texts.into_iter().map(|(name, _)| name).collect() })
 }
 
-/// Whether a problem is about a document that is no object at all.
+/// Whether a problem is about a document that is not an object.
 fn is_about_file(problem: &Problem) -> bool {
     problem.location.as_ref().is_some_and(|location| location.file == problem.about)
 }

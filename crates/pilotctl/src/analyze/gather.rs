@@ -1,5 +1,5 @@
-//! Texts of files and of all configuration files below folders. What is in a folder may be anything: pipes, devices,
-//! links that lead back. None of it may stop the analysis; what cannot be read is reported and left out.
+//! Reads files, and all configuration files below folders. Pipes, devices and symlink loops in a folder do not stop the
+//! analysis: what cannot be read is reported and skipped.
 
 use std::collections::BTreeSet;
 use std::fs::{self, Metadata, OpenOptions};
@@ -11,24 +11,25 @@ use anyhow::{Context, Result, bail, ensure};
 use model::problem::{FileLocation, Problem};
 use nix::fcntl::OFlag;
 
-/// Folders in folders. Configuration is never deeper, and each level is a call.
+/// Maximum depth of folders.
 const MAX_DEPTH: usize = 32;
 
-/// The largest file that is read: far above what an API server takes as one object.
+/// Maximum size of a file, far above the size limit of an object in an API server.
 const MAX_BYTES: u64 = 64 << 20;
 
-/// What was found.
+/// Files and folders read so far.
 #[derive(Default)]
 pub(super) struct GatheredFiles {
-    /// Names and texts of files, in order.
+    /// Names and contents of files, in order.
     pub(super) texts: Vec<(String, String)>,
     pub(super) problems: Vec<Problem>,
-    /// Files and folders by device and inode: each is read once, whatever names lead to it.
+    /// Device and inode of every file and folder: each is read once, even if several paths lead to it.
     seen: BTreeSet<(u64, u64)>,
 }
 
 impl GatheredFiles {
-    /// Adds what the user named: a file, a folder, or `-` for standard input. Only what was named must be readable.
+    /// Adds an argument: a file, a folder, or `-` for standard input. Fails if it cannot be read; unreadable files inside
+    /// a folder become problems.
     pub(super) fn add(&mut self, path: &Path) -> Result<()> {
         let name = path.to_string_lossy().into_owned();
         if name == "-" {
@@ -40,11 +41,11 @@ impl GatheredFiles {
         self.add_at(path, &mut Vec::new()).with_context(|| format!("could not read {name}"))
     }
 
-    /// `above` are the folders on the way here.
+    /// `above` are the parent folders, to detect loops.
     fn add_at(&mut self, path: &Path, above: &mut Vec<(u64, u64)>) -> Result<()> {
         let about = fs::metadata(path)?;
         let identity = (about.dev(), about.ino());
-        ensure!(!above.contains(&identity), "a link leads back to a folder that it is in");
+        ensure!(!above.contains(&identity), "the symlink leads back to one of its parent folders");
         if !self.seen.insert(identity) {
             return Ok(());
         }
@@ -53,7 +54,7 @@ impl GatheredFiles {
             self.texts.push((path.to_string_lossy().into_owned(), text));
             return Ok(());
         }
-        ensure!(above.len() < MAX_DEPTH, "folders in more than {MAX_DEPTH} folders are not read");
+        ensure!(above.len() < MAX_DEPTH, "folders nested more than {MAX_DEPTH} deep are not read");
         above.push(identity);
         let listed = self.add_inside(path, above);
         above.pop();
@@ -77,11 +78,11 @@ impl GatheredFiles {
     }
 }
 
-/// The text of a regular file; a pipe would be waited for.
+/// Reads a regular file. Anything else is an error: reading a pipe would block.
 fn read(path: &Path, about: &Metadata) -> Result<String> {
     ensure!(about.is_file(), "not a regular file");
     let file = OpenOptions::new().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(path)?;
-    // Another file may be there by now.
+    // The path may have been replaced since the first check.
     ensure!(file.metadata()?.is_file(), "not a regular file");
     let mut bytes = Vec::new();
     file.take(MAX_BYTES + 1).read_to_end(&mut bytes)?;

@@ -1,5 +1,5 @@
-//! `pilotctl analyze`: what is likely wrong with configuration in files, with the codes, formats and exit status of
-//! `istioctl analyze`. The checks are `model::analysis`; nothing is asked of a running mesh.
+//! `pilotctl analyze`: reports likely mistakes in configuration files, with the codes, formats and exit status of
+//! `istioctl analyze`. The checks are in `model::analysis`. Running clusters are not contacted.
 
 mod files;
 mod gather;
@@ -24,19 +24,19 @@ pub(crate) struct AnalyzeOptions {
     #[arg(short, long, value_enum, default_value_t = output::OutputFormat::Log)]
     output: output::OutputFormat,
 
-    /// The least severity that makes the exit status 79
+    /// Lowest severity that sets exit status 79
     #[arg(long, value_enum, ignore_case = true, default_value_t = SeverityLevel::Error)]
     failure_threshold: SeverityLevel,
 
-    /// The least severity that is printed
+    /// Lowest severity that is printed
     #[arg(long, value_enum, ignore_case = true, default_value_t = SeverityLevel::Info)]
     output_threshold: SeverityLevel,
 
-    /// Leave out a code for some objects, as `IST0101=VirtualService cart.shop`; `*` stands for anything
+    /// Suppress a code for some objects, as in `IST0101=VirtualService cart.shop`; `*` matches anything
     #[arg(short = 'S', long)]
     suppress: Vec<String>,
 
-    /// Namespace of objects in files that name none
+    /// Namespace of objects that do not name one
     #[arg(short, long, default_value = "default")]
     namespace: String,
 
@@ -44,15 +44,15 @@ pub(crate) struct AnalyzeOptions {
     #[arg(long = "meshConfigFile")]
     mesh_config: Option<PathBuf>,
 
-    /// List the checks and do nothing else
+    /// List the checks and exit
     #[arg(short = 'L', long)]
     list_analyzers: bool,
 
-    /// Do not complain about documents that cannot be read
+    /// Do not report documents that cannot be parsed
     #[arg(long)]
     ignore_unknown: bool,
 
-    /// Only files are analysed; accepted for scripts that say so
+    /// Accepted as `false` for scripts written for istioctl: only files are analyzed
     #[arg(short = 'k', long, hide = true, default_value_t = false, action = clap::ArgAction::Set)]
     use_kube: bool,
 }
@@ -74,7 +74,7 @@ impl SeverityLevel {
     }
 }
 
-/// Prints findings; gives the exit status.
+/// Prints findings; returns the exit status.
 pub(crate) fn run(options: &AnalyzeOptions) -> Result<u8> {
     if options.list_analyzers {
         for (name, description, _) in analysis::CHECKS {
@@ -83,10 +83,10 @@ pub(crate) fn run(options: &AnalyzeOptions) -> Result<u8> {
         return Ok(0);
     }
     if options.use_kube {
-        bail!("could not look at a cluster: only files can be analysed; leave --use-kube out");
+        bail!("could not analyze a cluster: only files are supported; omit --use-kube");
     }
     if options.files.is_empty() {
-        bail!("could not find anything to analyse: name files or folders");
+        bail!("could not find anything to analyze: name files or folders");
     }
     let suppressions = options.suppress.iter().map(|text| Suppression::parse(text)).collect::<Result<Vec<_>>>()?;
     let read = files::read(&options.files, &options.namespace, options.mesh_config.as_deref(), options.ignore_unknown)?;
@@ -98,12 +98,12 @@ pub(crate) fn run(options: &AnalyzeOptions) -> Result<u8> {
     if shown.is_empty() {
         eprintln!("{}", output::nothing_found(&read.names));
     }
-    // As in upstream, the exit status tells of findings only where a person reads them.
+    // As in upstream, only the log format sets the exit status.
     let is_over = found.iter().any(|finding| finding.severity >= options.failure_threshold.severity());
     Ok(if is_over && options.output == output::OutputFormat::Log { FOUND_ISSUES } else { 0 })
 }
 
-/// Findings that are not to be told.
+/// A pattern of findings that are not reported.
 struct Suppression {
     code: String,
     kind: String,
@@ -114,7 +114,7 @@ impl Suppression {
     fn parse(text: &str) -> Result<Suppression> {
         let parts = text.split_once('=').and_then(|(code, object)| Some((code, object.split_once(' ')?)));
         let Some((code, (kind, name))) = parts else {
-            bail!("could not read --suppress {text:?}: expected CODE=KIND NAME.NAMESPACE");
+            bail!("could not parse --suppress {text:?}: expected CODE=KIND NAME.NAMESPACE");
         };
         Ok(Suppression { code: code.to_owned(), kind: kind.to_owned(), name: name.to_owned() })
     }
@@ -122,24 +122,24 @@ impl Suppression {
     fn covers(&self, finding: &Finding) -> bool {
         let Some((kind, full_name)) = finding.origin.split_once(' ') else { return false };
         let Some((namespace, name)) = full_name.split_once('/') else { return false };
-        self.code == finding.code && fits(&self.kind, kind) && fits(&self.name, &format!("{name}.{namespace}"))
+        self.code == finding.code && matches(&self.kind, kind) && matches(&self.name, &format!("{name}.{namespace}"))
     }
 }
 
-/// Whether a text fits a pattern in which `*` stands for anything.
-fn fits(pattern: &str, text: &str) -> bool {
+/// Whether a text matches a pattern in which `*` matches anything.
+fn matches(pattern: &str, text: &str) -> bool {
     let Some((head, rest)) = pattern.split_once('*') else { return pattern == text };
     let Some(text) = text.strip_prefix(head) else { return false };
     let mut starts = (0..=text.len()).filter(|at| text.is_char_boundary(*at));
-    starts.any(|at| fits(rest, &text[at..]))
+    starts.any(|at| matches(rest, &text[at..]))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::fits;
+    use super::matches;
 
     #[test]
-    fn stars_stand_for_anything() {
+    fn stars_match_anything() {
         for (pattern, text, expected) in [
             ("cart.shop", "cart.shop", true),
             ("*.shop", "cart.shop", true),
@@ -148,7 +148,7 @@ mod tests {
             ("*.shop", "cart.other", false),
             ("cart", "cart.shop", false),
         ] {
-            assert_eq!(fits(pattern, text), expected, "{pattern} {text}");
+            assert_eq!(matches(pattern, text), expected, "{pattern} {text}");
         }
     }
 }

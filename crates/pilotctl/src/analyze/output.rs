@@ -1,4 +1,4 @@
-//! Findings as people, scripts and other tools read them.
+//! Prints findings as text, JSON or YAML.
 
 use anyhow::{Context, Result};
 use clap::ValueEnum;
@@ -12,7 +12,7 @@ pub(super) enum OutputFormat {
     Yaml,
 }
 
-/// The findings in a format, with a line's end.
+/// The findings in a format, ending with a newline.
 pub(super) fn text(findings: &[&Finding], format: OutputFormat) -> Result<String> {
     let documents = || findings.iter().map(|finding| finding.to_json()).collect::<Value>();
     Ok(match format {
@@ -24,7 +24,7 @@ pub(super) fn text(findings: &[&Finding], format: OutputFormat) -> Result<String
     })
 }
 
-/// What to say of good files.
+/// Message for files without findings.
 pub(super) fn nothing_found(names: &[String]) -> String {
     match names {
         [one] => format!("✔ No validation issues found when analyzing {one}."),

@@ -1,4 +1,4 @@
-//! The shop's business: each workload says who it is, and the front asks the others through its sidecar.
+//! HTTP backends of the shop. Each responds with its name; `front` also calls the others through its sidecar.
 
 use std::convert::Infallible;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -15,11 +15,11 @@ use tokio::net::{TcpListener, TcpStream};
 
 use super::DemoWorkload;
 
-/// Workload n listens on this port plus n; its sidecar knows it from the shop's files.
+/// Workload n listens on this port plus n, as `samples/shop/config` says.
 const FIRST_PORT: u16 = 28080;
-/// Where a workload's own calls go out through its sidecar.
+/// Port of the sidecar for outbound calls.
 const OUT_PORT: u16 = 19080;
-/// Headers that follow a request on its way through the shop.
+/// Request headers that `front` passes on.
 const FORWARDED: &[&str] = &["x-canary", "x-request-id"];
 
 /// Serves one workload for as long as the demo runs.
@@ -47,7 +47,7 @@ async fn answer(
     for callee in workload.calls {
         let host = format!("{callee}.shop.svc.cluster.local");
         match get(sidecar, "/", &host, &forwarded(request.headers())).await {
-            Ok(said) => text.push_str(&format!("  {}\n", said.trim_end())),
+            Ok(body) => text.push_str(&format!("  {}\n", body.trim_end())),
             Err(error) => {
                 text.push_str(&format!("  {callee}: {error:#}\n"));
                 status = StatusCode::BAD_GATEWAY;

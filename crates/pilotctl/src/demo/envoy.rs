@@ -1,4 +1,4 @@
-//! A real Envoy beside each workload, kept by pilot-agent: where the binary is, and how the agent is started.
+//! The sidecars of the demo: finds the Envoy binary and starts one pilot-agent per workload, which runs Envoy.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use super::{DemoWorkload, Programs};
 /// Ports of one sidecar on 127.0.0.1.
 #[derive(Clone, Copy)]
 pub(super) struct EnvoyPorts {
-    /// Where the control plane is.
+    /// Port of the control plane.
     pub(super) xds: u16,
     /// Envoy's admin port.
     pub(super) admin: u16,
@@ -59,7 +59,7 @@ pub(super) fn start(
     let env = [
         ("ISTIO_METAJSON_LABELS", labels.as_str()),
         ("ISTIO_META_CLUSTER_ID", "Kubernetes"),
-        // Callers name the sidecar's address; nothing is captured.
+        // Clients call the sidecar's address; no traffic is redirected.
         ("ISTIO_META_INTERCEPTION_MODE", "NONE"),
         // Five sidecars on one machine cannot share these ports.
         ("ENVOY_STATUS_PORT", "0"),

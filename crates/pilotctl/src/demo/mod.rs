@@ -1,4 +1,4 @@
-//! `pilotctl demo`: the shop of `samples/shop` with everything real but the business. Ctrl-C removes it all.
+//! `pilotctl demo`: runs the shop of `samples/shop` with real Envoys and toy backends until Ctrl-C.
 
 mod backend;
 mod envoy;
@@ -12,7 +12,7 @@ use clap::Args;
 
 use process::DemoProcess;
 
-/// Where clients call the shop: the front's sidecar.
+/// Address of the shop for clients: the sidecar of `front`.
 const SHOP: (Ipv4Addr, u16) = (Ipv4Addr::new(127, 0, 80, 1), 18080);
 
 /// The workloads as `samples/shop/config` describes them, in the order of their addresses.
@@ -26,19 +26,19 @@ const WORKLOADS: &[DemoWorkload] = &[
 
 #[derive(Args)]
 pub(crate) struct DemoOptions {
-    /// The Envoy binary; found in $PILOTAGE_ENVOY, the cache folder or the PATH if not given
+    /// The Envoy binary; default: $PILOTAGE_ENVOY, the cache folder, the PATH
     #[arg(long)]
     envoy: Option<PathBuf>,
-    /// The pilot-discovery binary; found beside this one if not given
+    /// The pilot-discovery binary; default: next to this program
     #[arg(long)]
     discovery: Option<PathBuf>,
-    /// The pilot-agent binary; found beside this one if not given
+    /// The pilot-agent binary; default: next to this program
     #[arg(long)]
     agent: Option<PathBuf>,
     /// The folder with the shop's files
     #[arg(long, default_value = "samples/shop")]
     shop: PathBuf,
-    /// Stop after one good answer instead of waiting for Ctrl-C
+    /// Exit after the first response instead of waiting for Ctrl-C
     #[arg(long)]
     once: bool,
 }
@@ -66,19 +66,19 @@ struct Programs {
 impl Programs {
     fn find(options: &DemoOptions) -> Result<Programs> {
         let this = std::env::current_exe().context("could not find this program")?;
-        let beside = |given: &Option<PathBuf>, name: &str| match given {
+        let binary = |given: &Option<PathBuf>, name: &str| match given {
             Some(path) => path.clone(),
             None => this.with_file_name(name),
         };
         Ok(Programs {
             envoy: envoy::find(options.envoy.as_deref())?,
-            discovery: beside(&options.discovery, "pilot-discovery"),
-            agent: beside(&options.agent, "pilot-agent"),
+            discovery: binary(&options.discovery, "pilot-discovery"),
+            agent: binary(&options.agent, "pilot-agent"),
         })
     }
 }
 
-/// Starts everything, waits for a first answer, and cleans up when it ends.
+/// Starts everything, waits for the first response, and stops everything on return.
 pub(crate) async fn run(options: DemoOptions) -> Result<()> {
     let programs = Programs::find(&options)?;
     if !options.shop.join("config").is_dir() {
@@ -132,7 +132,7 @@ fn start_discovery(binary: &Path, shop: &Path, logs: &Path, grpc: u16, http: u16
     DemoProcess::start("pilot-discovery", binary, &args, &[], logs)
 }
 
-/// Tries until it answers. Gives up when one of the processes ends or half a minute has passed.
+/// Repeats `attempt` until it succeeds. Fails when a process exits or after 30 s.
 async fn wait_for(
     what: &str,
     processes: &mut [DemoProcess],
@@ -143,7 +143,7 @@ async fn wait_for(
         match attempt().await {
             Ok(answer) => return Ok(answer),
             Err(error) if tokio::time::Instant::now() > deadline => {
-                return Err(error.context(format!("{what} did not answer within 30 s")));
+                return Err(error.context(format!("{what} did not respond within 30 s")));
             }
             Err(_) => {}
         }
@@ -154,9 +154,9 @@ async fn wait_for(
 
 fn print_summary(shop: &Path, http: u16, logs: &Path, answer: &str) {
     let (ip, port) = SHOP;
-    println!("The shop is open at http://{ip}:{port}/ and answers:\n");
+    println!("The shop is open at http://{ip}:{port}/ and responds:\n");
     answer.lines().for_each(|line| println!("    {line}"));
-    println!("\nOne answer in ten comes from reviews v2:\n");
+    println!("\nOne response in ten comes from reviews v2:\n");
     println!("    for i in $(seq 50); do curl -s http://{ip}:{port}/ | grep reviews; done | sort | uniq -c\n");
     println!("Always v2, by a header:\n\n    curl -H 'x-canary: yes' http://{ip}:{port}/\n");
     println!("Change the weights in {} and try again.", shop.join("config/canary.yaml").display());

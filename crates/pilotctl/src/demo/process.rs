@@ -1,4 +1,4 @@
-//! A process of the demo: its output goes to a file, and it ends with the demo.
+//! A child process of the demo. Its output goes to a file; it is killed when the demo ends.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -36,9 +36,9 @@ impl DemoProcess {
         Ok(DemoProcess { name: name.to_owned(), child, log })
     }
 
-    /// An error with the end of its output if the process has ended.
+    /// Returns an error with the last lines of output if the process has exited.
     pub(super) fn check(&mut self) -> Result<()> {
-        if let Some(status) = self.child.try_wait().context("could not look after a process")? {
+        if let Some(status) = self.child.try_wait().context("could not read the status of a process")? {
             let output = std::fs::read_to_string(&self.log).unwrap_or_default();
             let lines: Vec<&str> = output.lines().collect();
             bail!("{} ended with {status}:\n{}", self.name, lines[lines.len().saturating_sub(10)..].join("\n"));
