@@ -1,4 +1,4 @@
-//! How Kubernetes is watched: which API server, as whom, and where settings of the mesh come from.
+//! Kubernetes as a source: access to the API server, watch options, status writer.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -19,80 +19,78 @@ use tokio_util::sync::CancellationToken;
 use tracing::info;
 
 use crate::args::DiscoveryFlags;
+use crate::environment::{Environment, Instance};
 use crate::serve::snapshot_writer::SnapshotWriter;
 use crate::serve::{mesh, statuses};
-
-type Environment<'a> = &'a dyn Fn(&str) -> Option<String>;
 
 /// The task that writes statuses.
 pub(crate) type StatusWriterTask = JoinHandle<()>;
 
-/// The ConfigMap that holds settings of the mesh where no file does.
+/// Name of the ConfigMap with the mesh config.
 const MESH_CONFIG: &str = "istio";
 
-/// How the API server is reached: by the flag, by the environment, or as a pod of the cluster.
+/// Access to the API server by `--kubeconfig`, `$KUBECONFIG` or as a pod of the cluster. `None` if none of them is given.
 pub(crate) fn access(args: &DiscoveryFlags, environment: Environment<'_>) -> Result<Option<Access>> {
     let rate_limit = RateLimit::of_flags(args.kubernetes.queries_per_second, args.kubernetes.burst);
-    let told = Some(args.kubeconfig.clone()).filter(|path| !path.is_empty());
-    let Some(path) = told.or_else(|| environment("KUBECONFIG").filter(|path| !path.is_empty())) else {
+    let flag = Some(args.kubeconfig.clone()).filter(|path| !path.is_empty());
+    let Some(path) = flag.or_else(|| environment("KUBECONFIG").filter(|path| !path.is_empty())) else {
         return Ok(environment("KUBERNETES_SERVICE_HOST").map(|_| Access::in_cluster(rate_limit)));
     };
-    std::fs::metadata(&path).with_context(|| format!("could not read the kubeconfig {path}"))?;
+    std::fs::metadata(&path).with_context(|| format!("could not read kubeconfig {path}"))?;
     Ok(Some(Access::kubeconfig(path.into(), rate_limit)))
 }
 
-/// Installs the definitions of our kinds.
+/// Installs the CustomResourceDefinitions of Istio's kinds.
 pub(crate) async fn install_definitions(access: Option<Access>) -> Result<()> {
-    let access = access.context("could not install definitions: no API server is known, give --kubeconfig=FILE")?;
+    let access = access
+        .context("could not install CustomResourceDefinitions: no API server is configured, give --kubeconfig=FILE")?;
     let count = definitions::install(access).await.map_err(|reason| anyhow!(reason))?;
-    info!(count, "installed the definitions of Istio's kinds");
+    info!(count, "installed CustomResourceDefinitions");
     Ok(())
 }
 
-/// Whether settings of the mesh are the cluster's: then there is no file of them.
+/// Whether the mesh config is read from the cluster: there is no file of it.
 pub(crate) fn holds_mesh_config(args: &DiscoveryFlags) -> bool {
     !args.mesh_config.exists()
 }
 
-/// Writes what the model has to say to authors back to the cluster, once no source is waited for: half of the world would say that the other half is missing.
-pub(crate) fn write_back(
-    args: &DiscoveryFlags,
-    environment: Environment<'_>,
+/// Writes statuses to the cluster once all sources are synced. Earlier statuses would report objects as missing that are
+/// only not loaded yet.
+pub(crate) fn start_status_writer(
+    instance: &Instance,
     access: Access,
-    world: &SnapshotWriter,
+    writer: &SnapshotWriter,
     sources: SourceSet,
     end: CancellationToken,
 ) -> StatusWriterTask {
-    let knobs = world.now().snapshot.settings.knobs.clone();
-    let namespace = Some(args.namespace.clone()).filter(|n| !n.is_empty()).or_else(|| environment("POD_NAMESPACE"));
-    let pod = environment("POD_NAME").or_else(|| environment("HOSTNAME")).unwrap_or_default();
+    let knobs = writer.now().snapshot.settings.knobs.clone();
     let election = Election {
-        namespace: namespace.unwrap_or_else(|| "istio-system".to_owned()),
+        namespace: instance.namespace().to_owned(),
         name: "istio-gateway-status-leader".to_owned(),
-        identity: format!("{pod}-{}", std::process::id()),
+        identity: format!("{}-{}", instance.name.as_deref().unwrap_or_default(), std::process::id()),
     };
-    let writer = StatusWriter {
+    let status_writer = StatusWriter {
         access,
         controller: knobs.gateway_controller.to_string(),
         class: (knobs.gateway_api && knobs.make_gateway_classes).then(|| knobs.gateway_class.to_string()),
         election: knobs.leader_election.then_some(election),
         gateway_api: knobs.gateway_api_status,
     };
-    let (tell, wanted) = watch::channel(Arc::default());
-    tokio::spawn(statuses::follow(world.clone(), sources, tell));
-    tokio::spawn(writer.run(wanted, end))
+    let (sender, statuses) = watch::channel(Arc::default());
+    tokio::spawn(statuses::follow(writer.clone(), sources, sender));
+    tokio::spawn(status_writer.run(statuses, end))
 }
 
-/// The source. `settings` are the sources of settings that it waits for.
+/// The source for Kubernetes. It starts once the sources in `settings` are synced.
 pub(crate) fn source(
     args: &DiscoveryFlags,
+    instance: &Instance,
     environment: Environment<'_>,
     access: Access,
-    world: &SnapshotWriter,
+    writer: &SnapshotWriter,
     settings: BTreeSet<SourceId>,
 ) -> Kubernetes {
-    let initial = Settings::clone(&world.now().snapshot.settings);
-    let namespace = Some(args.namespace.clone()).filter(|n| !n.is_empty()).or_else(|| environment("POD_NAMESPACE"));
+    let initial = Settings::clone(&writer.now().snapshot.settings);
     let revision = environment("REVISION").unwrap_or_default();
     let name = match revision.as_str() {
         "" | "default" => MESH_CONFIG.to_owned(),
@@ -100,14 +98,14 @@ pub(crate) fn source(
     };
     let own = ClusterOptions::own(&initial);
     let options = ClusterOptions {
-        system_namespace: namespace.map_or(own.system_namespace, Into::into),
+        system_namespace: instance.configured_namespace.clone().map_or(own.system_namespace, Into::into),
         revision: revision.into(),
         mesh_config: holds_mesh_config(args).then(|| name.into()),
         ..own
     };
-    let (tell, told) = watch::channel(None);
-    tokio::spawn(mesh::follow(world.clone(), settings, tell));
-    Kubernetes::primary(access, watch_options(args), options, told, initial)
+    let (sender, mesh_settings) = watch::channel(None);
+    tokio::spawn(mesh::follow(writer.clone(), settings, sender));
+    Kubernetes::primary(access, watch_options(args), options, mesh_settings, initial)
 }
 
 fn watch_options(args: &DiscoveryFlags) -> WatchOptions {

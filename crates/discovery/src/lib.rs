@@ -1,10 +1,11 @@
-//! pilot-discovery: joins sources, model, scope and translate and serves the result over xDS.
-//! Start-up stands in `wire`, what happens on a change in `serve`, what is shown of it in `http`.
+//! pilot-discovery: connects sources, model, scope and translate and serves the result over xDS.
+//! `startup` starts everything, `serve` handles changes and streams, `http` serves debug pages and metrics.
 
 #![forbid(unsafe_code)]
 
 pub mod args;
 mod connections;
+pub mod environment;
 pub mod file_descriptors;
 mod flags;
 mod grpc;

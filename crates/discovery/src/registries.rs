@@ -1,5 +1,5 @@
-//! Which registries are watched beside Kubernetes: those that flags name, and those of `--registryConfig`, which may
-//! change while the server runs.
+//! Registries other than Kubernetes: those that flags describe, and those of `--registryConfig`, which may change while
+//! the server runs.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -13,18 +13,18 @@ use sources::registry::{cloudfoundry, consul, eureka};
 
 use crate::args::DiscoveryFlags;
 
-/// Registries with all they were told, and what holds between them.
+/// Descriptions of the registries to watch.
 #[derive(Debug, Default)]
 pub(crate) struct Registries {
-    /// Those that flags describe.
+    /// Registries described by flags.
     pub(crate) entries: Vec<RegistryEntry>,
-    /// The file that describes others, and what it said at the start.
+    /// The file of `--registryConfig` with its content.
     pub(crate) file: Option<(PathBuf, RegistryConfig)>,
     pub(crate) conflicts: ConflictSettings,
 }
 
-/// Reads the file and the flags. A registry that the file describes is watched whether or not `--registries`
-/// names its kind; one that is named and not described is described by flags.
+/// Reads the file and the flags. A registry in the file is watched even if `--registries` does not name its kind. A kind
+/// in `--registries` that the file does not describe must be described by flags.
 pub(crate) fn read(args: &DiscoveryFlags, named: &[Registry]) -> Result<Registries> {
     let config = config(args)?;
     let of_kind = |entry: &RegistryEntry| Some(entry.adapter().ok()?.registry());

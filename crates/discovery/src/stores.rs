@@ -1,5 +1,5 @@
-//! Where configuration comes from: `configSources` of the mesh config as it is at the start, else `--configDir`;
-//! and the servers of `--mcpServerAddrs` beside either.
+//! Config stores: `configSources` of the mesh config, read once at the start, else `--configDir`; plus the servers of
+//! `--mcpServerAddrs`.
 
 use std::path::PathBuf;
 
@@ -15,6 +15,7 @@ use sources::http::{ClientIdentity, TrustRoots};
 use sources::store::{mcp, xds};
 
 use crate::args::DiscoveryFlags;
+use crate::environment::Instance;
 
 /// One store of configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,12 +23,12 @@ pub(crate) enum ConfigStore {
     Folder(PathBuf),
     Xds(xds::XdsStoreOptions),
     Mcp(mcp::McpOptions),
-    /// The API server of the Kubernetes registry, whose objects are always read with its services.
+    /// The API server of the Kubernetes registry. Its source reads configuration together with services.
     Kubernetes,
 }
 
 impl ConfigStore {
-    /// Its name as a source. The first folder is called as one from `--configDir` always was.
+    /// Source id. The first folder is `files`, the id that a folder of `--configDir` has always had.
     pub(crate) fn id(&self, number: usize) -> SourceId {
         match self {
             ConfigStore::Folder(_) if number == 0 => SourceId("files".into()),
@@ -39,16 +40,14 @@ impl ConfigStore {
     }
 }
 
-/// All stores of this start.
-pub(crate) fn read(args: &DiscoveryFlags, environment: &dyn Fn(&str) -> Option<String>) -> Result<Vec<ConfigStore>> {
-    let namespace = Some(args.namespace.clone()).filter(|n| !n.is_empty()).or_else(|| environment("POD_NAMESPACE"));
-    let namespace = namespace.unwrap_or_else(|| "istio-system".to_owned());
-    let name = environment("POD_NAME").or_else(|| environment("HOSTNAME"));
-    let node = format!("{}.{namespace}", name.as_deref().unwrap_or("pilot-discovery"));
-    // A file that cannot be read is told by the source that follows it.
+/// The config stores in order of precedence.
+pub(crate) fn read(args: &DiscoveryFlags, instance: &Instance) -> Result<Vec<ConfigStore>> {
+    let namespace = instance.namespace();
+    let node = format!("{}.{namespace}", instance.name.as_deref().unwrap_or("pilot-discovery"));
+    // The source that watches this file reports it if it cannot be read.
     let text = disk::text(&args.mesh_config).unwrap_or_default();
     let (mesh, _) = parse_mesh(&text, &args.mesh_config.display().to_string());
-    let of_mesh = mesh.config_sources.iter().map(|source| store(source, &node, &namespace));
+    let of_mesh = mesh.config_sources.iter().map(|source| store(source, &node, namespace));
     let mut stores = of_mesh.collect::<Result<Vec<ConfigStore>>>()?;
     if stores.is_empty() {
         stores.extend(args.config_dir.clone().map(ConfigStore::Folder));
@@ -63,23 +62,23 @@ pub(crate) fn read(args: &DiscoveryFlags, environment: &dyn Fn(&str) -> Option<S
 fn store(source: &ConfigSource, node: &str, namespace: &str) -> Result<ConfigStore> {
     let url = source.address.as_str();
     let tls = tls(source.tls_settings.as_ref(), url)?;
-    let bad = |reason: &str| anyhow!("could not use the config source {url:?}: {reason}");
-    let (scheme, rest) = url.split_once("://").ok_or_else(|| bad("it is not an address such as xds://host:port"))?;
+    let bad = |reason: &str| anyhow!("could not use config source {url:?}: {reason}");
+    let (scheme, rest) = url.split_once("://").ok_or_else(|| bad("expected an address, as in xds://host:port"))?;
     match scheme {
         "fs" if rest.starts_with('/') => Ok(ConfigStore::Folder(rest.into())),
-        "fs" => Err(bad("it names no folder, such as fs:///etc/config")),
+        "fs" => Err(bad("expected an absolute path, as in fs:///etc/config")),
         "k8s" if rest.is_empty() || rest == "/" => Ok(ConfigStore::Kubernetes),
-        "k8s" => Err(bad("only the cluster of the registry itself can be named: k8s://")),
+        "k8s" => Err(bad("only the cluster of the Kubernetes registry is supported: k8s://")),
         "xds" => {
             let (address, query) = rest.split_once('?').unwrap_or((rest, ""));
             let variant = match query {
                 "" => xds::XdsVariant::StateOfTheWorld,
                 "protocol=delta" => xds::XdsVariant::Delta,
-                other => return Err(bad(&format!("{other:?} is unknown, there is protocol=delta"))),
+                other => return Err(bad(&format!("unknown parameter {other:?}, expected protocol=delta"))),
             };
             let address = address.trim_end_matches('/').to_owned();
             if address.rsplit_once(':').is_none_or(|(host, port)| host.is_empty() || port.parse::<u16>().is_err()) {
-                return Err(bad("it is not an address such as xds://host:port"));
+                return Err(bad("expected an address, as in xds://host:port"));
             }
             Ok(ConfigStore::Xds(xds::XdsStoreOptions {
                 address,
@@ -93,7 +92,7 @@ fn store(source: &ConfigSource, node: &str, namespace: &str) -> Result<ConfigSto
             let options = mcp::McpOptions::parse(url, node).map_err(|reason| bad(&reason))?;
             Ok(ConfigStore::Mcp(mcp::McpOptions { tls: tls.or(options.tls.clone()), ..options }))
         }
-        other => Err(bad(&format!("{other:?} is unknown, there are fs, xds, mcp and k8s"))),
+        other => Err(bad(&format!("unknown scheme {other:?}, expected fs, xds, mcp or k8s"))),
     }
 }
 
@@ -105,9 +104,9 @@ fn tls(settings: Option<&ClientTlsSettings>, url: &str) -> Result<Option<GrpcTls
         TlSmode::Simple => None,
         TlSmode::Mutual => match (file(&settings.client_certificate), file(&settings.private_key)) {
             (Some(chain), Some(key)) => Some(ClientIdentity { chain, key }),
-            _ => bail!("could not use the config source {url:?}: MUTUAL needs clientCertificate and privateKey"),
+            _ => bail!("could not use config source {url:?}: TLS mode MUTUAL needs clientCertificate and privateKey"),
         },
-        TlSmode::IstioMutual => bail!("could not use the config source {url:?}: TLS mode ISTIO_MUTUAL is not for it"),
+        TlSmode::IstioMutual => bail!("could not use config source {url:?}: TLS mode ISTIO_MUTUAL is not supported"),
     };
     let roots = file(&settings.ca_certificates).map_or(TrustRoots::System, TrustRoots::File);
     let server_name = Some(settings.sni.clone()).filter(|name| !name.is_empty());
@@ -127,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn sources_are_told_apart_by_scheme() {
+    fn the_scheme_selects_the_store() {
         assert_eq!(read("fs:///etc/config"), Ok(ConfigStore::Folder("/etc/config".into())));
         assert_eq!(read("k8s://"), Ok(ConfigStore::Kubernetes));
         assert!(matches!(read("mcp://a:1"), Ok(ConfigStore::Mcp(_))));
@@ -140,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_used_is_named() {
+    fn an_unusable_address_is_named_in_the_error() {
         for bad in ["", "fs://", "xds://", "xds://a", "xds://a:1?x", "k8s://other", "http://a:1", "mcp://a"] {
             let error = read(bad).unwrap_err();
             assert!(error.contains(&format!("{bad:?}")), "{bad}: {error}");

@@ -88,6 +88,6 @@ async fn bad_file_keeps_the_last_good_certificate() {
 async fn without_certificates_the_port_is_off_and_it_says_so() {
     let mut server = Started::on(folder(), &["--registries=", "--secureGRPCAddr=127.0.0.1:0"]);
     server.ready().await;
-    server.says("the secure gRPC port is off").await;
+    server.says("secure gRPC port is off").await;
     assert!(!server.process.output().contains("port=\"secureGRPC\""));
 }

@@ -1,0 +1,105 @@
+//! The last stage of start-up: binds all ports, then serves them.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use anyhow::Result;
+use tokio::runtime::Handle;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tracing::info;
+
+use crate::args::{DiscoveryFlags, KeepaliveFlags};
+use crate::connections::Connections;
+use crate::file_descriptors::ConnectionLimits;
+use crate::grpc::ChargedRoutes;
+use crate::http::{self, Pages};
+use crate::listener::{BoundSocket, ConnectionOptions, PortProtocol};
+use crate::tls::Certificates;
+
+/// The addresses really bound; `None` for a port that is off.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct BoundAddresses {
+    pub grpc: Option<SocketAddr>,
+    pub secure_grpc: Option<SocketAddr>,
+    pub http: Option<SocketAddr>,
+    pub monitoring: Option<SocketAddr>,
+}
+
+/// The bound ports; `None` for a port that is off.
+pub(super) struct BoundPorts {
+    grpc: Option<BoundSocket>,
+    secure_grpc: Option<BoundSocket>,
+    http: Option<BoundSocket>,
+    monitoring: Option<BoundSocket>,
+}
+
+impl BoundPorts {
+    /// Binds all ports. If one fails, none is served.
+    pub(super) async fn bind(args: &DiscoveryFlags, has_certificates: bool) -> Result<BoundPorts> {
+        if !has_certificates && !args.secure_grpc_addr.is_empty() {
+            info!("secure gRPC port is off: --tlsCertFile and --tlsKeyFile are not set");
+        }
+        let secure = if has_certificates { &*args.secure_grpc_addr } else { "" };
+        Ok(BoundPorts {
+            grpc: bind("grpc", &args.grpc_addr).await?,
+            secure_grpc: bind("secureGRPC", secure).await?,
+            http: bind("http", &args.http_addr).await?,
+            monitoring: bind("monitoring", &args.monitoring_addr).await?,
+        })
+    }
+
+    pub(super) fn addresses(&self) -> BoundAddresses {
+        let address = |socket: &Option<BoundSocket>| socket.as_ref().map(BoundSocket::address);
+        BoundAddresses {
+            grpc: address(&self.grpc),
+            secure_grpc: address(&self.secure_grpc),
+            http: address(&self.http),
+            monitoring: address(&self.monitoring),
+        }
+    }
+
+    /// Serves every bound port on `runtime` until cancelled.
+    pub(super) fn serve(
+        self,
+        keepalive: &KeepaliveFlags,
+        routes: ChargedRoutes,
+        pages: &Pages,
+        certificates: Option<Arc<Certificates>>,
+        runtime: &Handle,
+        stop: &CancellationToken,
+    ) -> TaskTracker {
+        let limits = ConnectionLimits::now();
+        let ping = Some((keepalive.interval, keepalive.timeout));
+        let connections = Connections::of_streams("xds", limits.xds);
+        let grpc_options =
+            ConnectionOptions { protocol: PortProtocol::Grpc, ping, age: keepalive.max_connection_age, connections };
+        let page_options = |name: &'static str| ConnectionOptions::pages(Connections::of_pages(name, limits.pages));
+        let tasks = TaskTracker::new();
+        if let Some(socket) = self.grpc {
+            tasks.spawn_on(socket.serve(routes.clone(), grpc_options.clone(), None, stop.clone()), runtime);
+        }
+        if let (Some(socket), Some(certificates)) = (self.secure_grpc, certificates) {
+            tokio::spawn(certificates.clone().watch(stop.clone()));
+            tasks.spawn_on(socket.serve(routes, grpc_options, Some(certificates), stop.clone()), runtime);
+        }
+        if let Some(socket) = self.http {
+            let router = http::discovery_router(pages);
+            tasks.spawn_on(socket.serve(router, page_options("http"), None, stop.clone()), runtime);
+        }
+        if let Some(socket) = self.monitoring {
+            let router = http::monitoring_router(pages);
+            tasks.spawn_on(socket.serve(router, page_options("monitoring"), None, stop.clone()), runtime);
+        }
+        tasks.close();
+        tasks
+    }
+}
+
+/// Binds one port; an empty address turns it off.
+async fn bind(name: &'static str, address: &str) -> Result<Option<BoundSocket>> {
+    if address.is_empty() {
+        return Ok(None);
+    }
+    BoundSocket::bind(name, address).await.map(Some)
+}

@@ -1,0 +1,199 @@
+//! Starts the sources, group by group. A group that waits for another takes its source ids as a parameter.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow, bail};
+use model::change::{Batch, SourceId};
+use model::fetch_requests::FetchRequests;
+use model::names::ClusterId;
+use model::service::Registry;
+use model::settings::Knobs;
+use sources::fetch::jwks::Jwks;
+use sources::http::AddressPolicy;
+use sources::mesh;
+use sources::registry::config::{RegistryConfig, RegistryEntry};
+use sources::registry::config_file::{self, RegistryConfigFile};
+use sources::registry::mock::MockRegistry;
+use sources::source::{Source, SourceTask, spawn};
+use sources::source_set::{SourceSet, StartupWait};
+use sources::store::files::FileStore;
+use sources::store::mcp::McpSink;
+use sources::store::xds::XdsStore;
+use tokio::sync::{mpsc, watch};
+use tokio_util::sync::CancellationToken;
+
+use super::inputs::StartupInputs;
+use crate::args::DiscoveryFlags;
+use crate::environment::{Environment, Instance};
+use crate::kubernetes;
+use crate::serve::snapshot_writer::SnapshotWriter;
+use crate::serve::wanted;
+use crate::stores::ConfigStore;
+
+/// All sources of the server.
+pub(super) struct RunningSources {
+    pub(super) tasks: Vec<SourceTask>,
+    /// Their health, for pages, metrics and readiness.
+    pub(super) set: SourceSet,
+}
+
+/// Starts every source that flags and files name.
+pub(super) fn start(
+    args: &DiscoveryFlags,
+    instance: &Instance,
+    environment: Environment<'_>,
+    inputs: &StartupInputs,
+    writer: &SnapshotWriter,
+    stop: &CancellationToken,
+) -> Result<RunningSources> {
+    let spawner = Spawner { changes: writer.changes(), stop: stop.clone(), set: SourceSet::default() };
+    let (cluster, knobs) = (&inputs.settings.cluster, &inputs.settings.knobs);
+    let (request_sender, fetch_requests) = watch::channel(None);
+
+    let settings = settings_files(&spawner, args, &inputs.registries);
+    let stores = stores(&spawner, &inputs.stores);
+    let kubernetes = match inputs.registries.contains(&Registry::Kubernetes) {
+        true => {
+            let access = inputs.api_server.clone();
+            let access = access.context("could not find an API server: give --kubeconfig=FILE")?;
+            let source = kubernetes::source(args, instance, environment, access, writer, settings.ids());
+            spawner.one(source.holding(fetch_requests.clone()))
+        }
+        false => SourceGroup::default(),
+    };
+    let registries = registries(&spawner, args, &inputs.registries, cluster)?;
+    let flag_registries = flag_registries(&spawner, &inputs.flag_registries, cluster)?;
+    let first = SourceGroup::merge([settings, stores, kubernetes, registries, flag_registries]);
+    let registry_file = match &inputs.registry_file {
+        Some((file, config)) => {
+            let config = config.clone();
+            registry_file(&spawner, file, config, cluster, &inputs.settings.conflicts.stores, first.ids())
+        }
+        None => SourceGroup::default(),
+    };
+    let config = SourceGroup::merge([first, registry_file]);
+    // Key sets are named by configuration. Registries that the registry file starts are not waited for.
+    tokio::spawn(wanted::follow(writer.clone(), config.ids(), request_sender));
+    let keys = key_sets(&spawner, knobs, fetch_requests);
+    Ok(RunningSources { tasks: SourceGroup::merge([config, keys]).tasks, set: spawner.set })
+}
+
+/// Mesh config and mesh networks, unless they come from the cluster.
+fn settings_files(spawner: &Spawner, args: &DiscoveryFlags, registries: &[Registry]) -> SourceGroup {
+    if registries.contains(&Registry::Kubernetes) && kubernetes::holds_mesh_config(args) {
+        return SourceGroup::default();
+    }
+    let (mesh, networks) = (mesh::mesh_config(&args.mesh_config), mesh::networks(&args.networks_config));
+    SourceGroup::merge([spawner.one(mesh), spawner.one(networks)])
+}
+
+fn stores(spawner: &Spawner, stores: &[ConfigStore]) -> SourceGroup {
+    let group = |(number, store): (usize, &ConfigStore)| match store.clone() {
+        ConfigStore::Folder(folder) => spawner.one(FileStore::new(&folder).named(store.id(number))),
+        ConfigStore::Xds(options) => spawner.one(XdsStore::new(options)),
+        ConfigStore::Mcp(options) => spawner.one(McpSink::new(options)),
+        // The Kubernetes source reads configuration and services.
+        ConfigStore::Kubernetes => SourceGroup::default(),
+    };
+    SourceGroup::merge(stores.iter().enumerate().map(group))
+}
+
+/// Registries of `--registries` that need no description.
+fn registries(
+    spawner: &Spawner,
+    args: &DiscoveryFlags,
+    registries: &[Registry],
+    cluster: &ClusterId,
+) -> Result<SourceGroup> {
+    let mut groups = Vec::new();
+    for registry in registries {
+        match registry {
+            Registry::Mock => groups.push(spawner.one(MockRegistry::new(args.domain.as_str(), cluster.clone()))),
+            Registry::Mcp if args.registry_flags.mcp_servers.is_empty() => {
+                bail!("could not watch MCP: give --mcpServerAddrs=mcp://HOST:PORT")
+            }
+            // A config store: its ServiceEntries are services.
+            Registry::Mcp => {}
+            // Started by the stages before and after this one.
+            Registry::Kubernetes | Registry::Consul | Registry::Eureka | Registry::CloudFoundry | Registry::Dns => {}
+            other => bail!("could not start registry {}: it is not supported", other.as_str()),
+        }
+    }
+    Ok(SourceGroup::merge(groups))
+}
+
+/// Registries that flags describe. A bad description stops the start.
+fn flag_registries(spawner: &Spawner, entries: &[RegistryEntry], cluster: &ClusterId) -> Result<SourceGroup> {
+    let mut groups = Vec::new();
+    for entry in entries {
+        let failed = |reason| anyhow!("could not watch a registry: {reason}");
+        let id = entry.id().map_err(failed)?;
+        let task = config_file::watch(entry, cluster, spawner.changes.clone(), spawner.stop.clone());
+        groups.push(spawner.register(id, task.map_err(failed)?));
+    }
+    Ok(SourceGroup::merge(groups))
+}
+
+/// The source that follows the registry file and runs its registries. They must not use the names of `others`.
+fn registry_file(
+    spawner: &Spawner,
+    file: &Path,
+    config: RegistryConfig,
+    cluster: &ClusterId,
+    stores: &[model::names::Str],
+    others: BTreeSet<SourceId>,
+) -> SourceGroup {
+    let source = RegistryConfigFile::new(file, config, cluster.clone(), spawner.set.clone());
+    spawner.one(source.beside(others).with_stores(stores.to_vec()))
+}
+
+/// Fetches the JSON Web Key Sets that configuration names.
+fn key_sets(spawner: &Spawner, knobs: &Knobs, requests: watch::Receiver<Option<FetchRequests>>) -> SourceGroup {
+    let (allowed, blocked) = (knobs.allowed_key_blocks.clone(), knobs.blocked_key_blocks.clone());
+    let refresh = Duration::from_millis(knobs.key_refresh.0);
+    spawner.one(Jwks::new(requests, refresh, AddressPolicy::Except { allowed, blocked }))
+}
+
+/// What every source is started with.
+struct Spawner {
+    changes: mpsc::Sender<Batch>,
+    stop: CancellationToken,
+    set: SourceSet,
+}
+
+impl Spawner {
+    fn one(&self, source: impl Source) -> SourceGroup {
+        let id = source.id();
+        let task = spawn(source, self.changes.clone(), self.stop.clone());
+        self.register(id, task)
+    }
+
+    fn register(&self, id: SourceId, task: SourceTask) -> SourceGroup {
+        self.set.insert(id.clone(), task.health.clone(), StartupWait::Always);
+        SourceGroup { ids: BTreeSet::from([id]), tasks: vec![task] }
+    }
+}
+
+/// Sources that one stage started.
+#[derive(Default)]
+struct SourceGroup {
+    ids: BTreeSet<SourceId>,
+    tasks: Vec<SourceTask>,
+}
+
+impl SourceGroup {
+    fn ids(&self) -> BTreeSet<SourceId> {
+        self.ids.clone()
+    }
+
+    fn merge(groups: impl IntoIterator<Item = SourceGroup>) -> SourceGroup {
+        let mut all = SourceGroup::default();
+        for group in groups {
+            all.ids.extend(group.ids);
+            all.tasks.extend(group.tasks);
+        }
+        all
+    }
+}
