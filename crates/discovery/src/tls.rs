@@ -30,7 +30,7 @@ pub struct ClientCertificates(pub Arc<[CertificateDer<'static>]>);
 
 /// Where certificates are read, and what was read last.
 pub struct Certificates {
-    files: CertificateFiles,
+    files: TlsFiles,
     config: ArcSwap<ServerConfig>,
     /// What was in the files when they were read for the first time.
     first: Digest,
@@ -40,7 +40,7 @@ pub struct Certificates {
 type Digest = Vec<Option<u128>>;
 
 #[derive(Clone, Debug)]
-struct CertificateFiles {
+struct TlsFiles {
     chain: PathBuf,
     key: PathBuf,
     authorities: Option<PathBuf>,
@@ -52,7 +52,7 @@ impl Certificates {
         let files = match (&*tls.cert_file, &*tls.key_file) {
             ("", "") => return Ok(None),
             ("", _) | (_, "") => bail!("could not use one of --tlsCertFile and --tlsKeyFile without the other"),
-            (chain, key) => CertificateFiles {
+            (chain, key) => TlsFiles {
                 chain: chain.into(),
                 key: key.into(),
                 authorities: (!tls.ca_file.is_empty()).then(|| PathBuf::from(&tls.ca_file)),
@@ -92,17 +92,17 @@ impl Certificates {
     }
 }
 
-impl CertificateFiles {
+impl TlsFiles {
     fn all(&self) -> impl Iterator<Item = &Path> {
         [Some(&self.chain), Some(&self.key), self.authorities.as_ref()].into_iter().flatten().map(PathBuf::as_path)
     }
 }
 
-fn digest(files: &CertificateFiles) -> Digest {
+fn digest(files: &TlsFiles) -> Digest {
     files.all().map(|file| disk::content(file).ok().map(|text| xxh3_128(&text))).collect()
 }
 
-fn config(files: &CertificateFiles) -> Result<Arc<ServerConfig>> {
+fn config(files: &TlsFiles) -> Result<Arc<ServerConfig>> {
     let chain = certificates(&files.chain)?;
     let unreadable = || format!("could not read a private key from {}", files.key.display());
     let key = PrivateKeyDer::from_pem_slice(&disk::content(&files.key).with_context(unreadable)?);

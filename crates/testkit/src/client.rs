@@ -55,9 +55,9 @@ pub async fn send(address: SocketAddr, request: Request<String>) -> Result<Reply
     exchange(address, request).await.map_err(|e| format!("no answer from {address}: {e}"))
 }
 
-type BoxError = Box<dyn std::error::Error + Send + Sync>;
+type AnyError = Box<dyn std::error::Error + Send + Sync>;
 
-async fn exchange(address: SocketAddr, request: Request<String>) -> Result<Reply, BoxError> {
+async fn exchange(address: SocketAddr, request: Request<String>) -> Result<Reply, AnyError> {
     send_over(TcpStream::connect(address).await?, request).await
 }
 
@@ -65,7 +65,7 @@ async fn exchange(address: SocketAddr, request: Request<String>) -> Result<Reply
 pub(crate) async fn send_over(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     request: Request<String>,
-) -> Result<Reply, BoxError> {
+) -> Result<Reply, AnyError> {
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
     let driver = tokio::spawn(connection);
     let response = sender.send_request(request.map(|body| Full::new(Bytes::from(body)))).await?;

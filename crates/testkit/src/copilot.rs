@@ -87,7 +87,7 @@ struct BackendAddress {
 }
 
 #[derive(Clone, PartialEq, Message)]
-struct HealthResponse {
+struct CopilotHealth {
     #[prost(bool, tag = "1")]
     healthy: bool,
 }
@@ -289,7 +289,7 @@ async fn answer(request: Request<Incoming>, now: CopilotState) -> CopilotRespons
         return reply(Bytes::new(), *status);
     }
     let message = match method.as_str() {
-        "Health" => HealthResponse { healthy: !now.is_unhealthy }.encode_to_vec(),
+        "Health" => CopilotHealth { healthy: !now.is_unhealthy }.encode_to_vec(),
         "Routes" => RoutesResponse { routes: now.routes }.encode_to_vec(),
         "InternalRoutes" => InternalRoutesResponse { routes: now.internal }.encode_to_vec(),
         _ => return reply(Bytes::new(), UNIMPLEMENTED),

@@ -161,8 +161,8 @@ async fn serve(listener: TcpListener, state: Arc<FaultyState>) {
     }
 }
 
-type BoxError = Box<dyn std::error::Error + Send + Sync>;
-type ProxyResponse = Response<BoxBody<Bytes, BoxError>>;
+type AnyError = Box<dyn std::error::Error + Send + Sync>;
+type ProxyResponse = Response<BoxBody<Bytes, AnyError>>;
 
 async fn answer(state: Arc<FaultyState>, request: Request<Incoming>) -> ProxyResponse {
     lock(&state.requests).push(format!("{} {}", request.method(), request.uri()));
@@ -213,11 +213,11 @@ fn refused(status: u16) -> ProxyResponse {
     answer
 }
 
-fn full(text: String) -> BoxBody<Bytes, BoxError> {
-    Full::new(Bytes::from(text)).map_err(BoxError::from).boxed()
+fn full(text: String) -> BoxBody<Bytes, AnyError> {
+    Full::new(Bytes::from(text)).map_err(AnyError::from).boxed()
 }
 
-async fn pass(state: &Arc<FaultyState>, mut request: Request<Incoming>) -> Result<ProxyResponse, BoxError> {
+async fn pass(state: &Arc<FaultyState>, mut request: Request<Incoming>) -> Result<ProxyResponse, AnyError> {
     let stream = state.tls.connect(state.upstream, "").await?;
     let (mut sender, connection) = client::conn::http1::handshake(TokioIo::new(stream)).await?;
     let driver = tokio::spawn(connection).abort_handle();
@@ -237,7 +237,7 @@ async fn pass(state: &Arc<FaultyState>, mut request: Request<Incoming>) -> Resul
     Ok(Response::from_parts(head, StreamBody::new(ReceiverStream::new(frames)).boxed()))
 }
 
-type Frames = mpsc::Sender<Result<Frame<Bytes>, BoxError>>;
+type Frames = mpsc::Sender<Result<Frame<Bytes>, AnyError>>;
 
 /// Copies an answer until it ends, nobody reads it, or it is cut.
 async fn copy(state: &FaultyState, mut body: Incoming, forward: &Frames, cuts: Option<watch::Receiver<u64>>) {

@@ -19,7 +19,7 @@ use tokio::net::TcpListener;
 use tokio::task::{AbortHandle, JoinSet};
 use tokio_stream::StreamExt;
 
-type BoxError = Box<dyn std::error::Error + Send + Sync>;
+type AnyError = Box<dyn std::error::Error + Send + Sync>;
 
 /// One request as a script sees it.
 #[derive(Clone, Debug)]
@@ -50,7 +50,7 @@ impl ScriptedServer {
     pub async fn start<F, B>(script: impl Fn(ScriptedRequest) -> F + Send + Sync + 'static) -> ScriptedServer
     where
         F: Future<Output = Response<B>> + Send + 'static,
-        B: Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
+        B: Body<Data = Bytes, Error: Into<AnyError>> + Send + 'static,
     {
         let bound = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await;
         let listener = bound.unwrap_or_else(|e| panic!("could not listen: {e}"));

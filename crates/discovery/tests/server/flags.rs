@@ -28,7 +28,7 @@ async fn unknown_flag_is_told_and_not_fatal() {
 async fn files_are_served_where_upstreams_default_registry_is_not() {
     let mut server = Started::new(&[]);
     server.ready().await;
-    server.says("no API server is known").await;
+    server.says("no API server is configured").await;
 }
 
 #[test]
@@ -47,7 +47,7 @@ fn registry_that_cannot_be_watched_is_refused_with_what_can() {
 fn kubeconfig_that_is_not_there_is_refused() {
     let output = run(&["discovery", "--kubeconfig=/nowhere/kubeconfig"]);
     assert!(!output.status.success());
-    assert!(String::from_utf8_lossy(&output.stderr).contains("could not read the kubeconfig /nowhere/kubeconfig"));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("could not read kubeconfig /nowhere/kubeconfig"));
 }
 
 #[test]
