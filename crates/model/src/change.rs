@@ -1,4 +1,4 @@
-//! The vocabulary of sources: every registry and every config store speaks only this.
+//! The changes that registries and config stores send; the only input of the snapshot.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -15,86 +15,81 @@ use crate::service::Service;
 use crate::settings::{Mesh, Networks};
 use crate::workload::{Workload, WorkloadKey};
 
-/// Who speaks, such as `files`, `memory` or `consul/dc1`.
+/// The name of a source, such as `files`, `memory` or `consul/dc1`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SourceId(pub Str);
 
-/// One thing that a source saw.
+/// One change that a source reports.
 #[derive(Clone, Debug)]
 pub enum Change {
-    /// A config object is there, new or changed.
+    /// A config object was added or changed.
     Applied(Object),
-    /// A config object is gone.
+    /// A config object was deleted.
     Deleted(Key),
-    /// A registry has this service, new or changed.
+    /// A service was added or changed in a registry.
     ServiceApplied(Arc<Service>),
-    /// A registry no longer has this service.
+    /// A service was removed from a registry.
     ServiceDeleted(ServiceKey),
-    /// All endpoints that this source knows of a service.
+    /// All endpoints that this source has for a service; replaces its previous list.
     Endpoints(ServiceKey, Vec<Endpoint>),
-    /// A platform runs this workload, new or changed.
+    /// A workload was added or changed.
     WorkloadApplied(Arc<Workload>),
-    /// A platform no longer runs this workload.
+    /// A workload was removed.
     WorkloadDeleted(WorkloadKey),
-    /// A namespace with its labels, or none where it is gone.
+    /// The labels of a namespace; `None` if it was deleted.
     Namespace(Namespace, Option<Labels>),
-    /// What a Secret or ConfigMap could be used for, or none where it is gone.
+    /// The credentials of a Secret or ConfigMap; `None` if it was deleted.
     Credential(CredentialKey, Option<Arc<Credential>>),
-    /// Mesh-wide settings.
+    /// The mesh config.
     Mesh(Mesh),
     Networks(Networks),
-    /// What holds between sources that have the same things.
+    /// How conflicts between sources are resolved.
     ConflictSettings(Box<ConflictSettings>),
-    /// The keys of an issuer of tokens; `None` where they are no longer wanted.
+    /// A fetched JSON Web Key Set; `None` if no policy needs it any longer.
     KeySet(KeySource, Option<Str>),
-    /// Nothing changed, but everything is to be made again.
+    /// Nothing changed, but all resources are to be generated again.
     Renew,
-    /// All that is wrong in this source's input now; replaces what it said before.
+    /// All current problems of this source's input; replaces its previous list.
     Problems(Vec<Problem>),
-    /// Everything that was there when the source started has been told.
+    /// The source has reported its complete initial state.
     Synced,
 }
 
-/// What is known of a Secret or ConfigMap: what it can be used for, and of its content only what that needs.
+/// What a Secret or ConfigMap can be used for. Of its content only certificates and keys are kept.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Credential {
-    /// Names of the entries that are not empty.
+    /// Names of the data entries that are not empty.
     pub entries: BTreeSet<Str>,
-    /// Why its certificate and key cannot be served, if they cannot.
+    /// Why there is no usable certificate and key.
     pub key_pair_error: Option<Str>,
-    /// Why there is no certificate of an authority in it, if there is none.
+    /// Why there is no CA certificate.
     pub ca_error: Option<Str>,
-    /// Why the certificate of an authority cannot be read, if it cannot.
+    /// Why the CA certificate cannot be parsed.
     pub ca_bundle_error: Option<Str>,
-    /// Its certificate and key, where they can be served.
     pub key_pair: Option<KeyPair>,
-    /// Certificates of an authority, where they can be served.
     pub ca: Option<CaCertificates>,
 }
 
-/// A certificate with its key.
+/// A certificate chain and its private key.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct KeyPair {
     pub certificate: SecretBytes,
     pub key: SecretBytes,
-    /// What the authority says of the certificate, to be shown with it.
     pub ocsp_staple: Option<SecretBytes>,
 }
 
-/// Whose certificates are trusted.
+/// Trusted CA certificates and their revocation list.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct CaCertificates {
     pub certificates: SecretBytes,
-    /// Certificates of it that are trusted no more.
     pub crl: Option<SecretBytes>,
 }
 
-/// Bytes that no log and no debug page shows.
+/// Bytes whose `Debug` output shows only their length, so that they appear in no log and no debug page.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct SecretBytes(Arc<[u8]>);
 
 impl SecretBytes {
-    /// The bytes themselves, for those that they are meant for.
     pub fn bytes(&self) -> &[u8] {
         &self.0
     }
@@ -112,7 +107,7 @@ impl fmt::Debug for SecretBytes {
     }
 }
 
-/// Changes of one source that belong together and are applied at once.
+/// Changes of one source that are applied together.
 #[derive(Clone, Debug)]
 pub struct Batch {
     pub source: SourceId,

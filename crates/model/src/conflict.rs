@@ -1,33 +1,33 @@
-//! What to do when several registries have a service of one host name in one namespace, or several config stores one
-//! object. The answer depends on the registries and stores alone, never on who came first, so every replica gives the same.
+//! Conflict resolution between registries with a service of the same host name and namespace, and between config stores
+//! with the same object. The outcome never depends on the order of arrival, so every replica agrees.
 
 use crate::names::{Hostname, Str};
 use crate::service::Registry;
 
-/// One way to settle a conflict.
+/// How one conflict is resolved.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum ConflictPolicy {
-    /// The first registry describes the service, endpoints of all of them serve it.
+    /// The first registry defines the service; endpoints of all registries serve it.
     #[default]
     Merge,
-    /// The first registry alone serves it; when it has the service no more, the next one does.
+    /// Only the first registry serves it; when the service is removed there, the next registry does.
     Order,
-    /// The first registry keeps the namespace, each other one gets a namespace of its own name.
+    /// The first registry keeps the namespace; each other registry gets a namespace named after itself.
     Isolate,
-    /// Nobody serves it until the conflict is gone.
+    /// The service is not served until the conflict is resolved.
     Reject,
 }
 
-/// The policies of a mesh.
+/// The conflict policies of the mesh.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct ConflictSettings {
-    /// For hosts that no pattern below covers.
+    /// The default, for hosts that no pattern in `hosts` covers.
     pub policy: ConflictPolicy,
-    /// Host names or wildcards; the first that covers a host counts.
+    /// Host names or wildcards; the first match wins.
     pub hosts: Vec<(Hostname, ConflictPolicy)>,
-    /// Names of registries or of single sources, the first before the others.
+    /// Names of registries or sources, highest precedence first.
     pub order: Vec<Str>,
-    /// Config stores as they were given: of an object that several have, that of the first counts.
+    /// Config stores, highest precedence first.
     pub stores: Vec<Str>,
 }
 
@@ -36,7 +36,7 @@ impl ConflictSettings {
         self.hosts.iter().find(|(pattern, _)| host.is_subset_of(pattern)).map_or(self.policy, |(_, policy)| *policy)
     }
 
-    /// Where a source stands among others: as listed, then in the order of the list of registries, then by name.
+    /// Precedence of a source: its position in `order`, then the order of the `Registry` enum, then its name.
     pub fn rank<'a>(&self, source: &'a Str, registry: Registry) -> (usize, Registry, &'a Str) {
         let named = |name: &Str| name == source || **name == *registry.as_str();
         (self.order.iter().position(named).unwrap_or(self.order.len()), registry, source)

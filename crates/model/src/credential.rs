@@ -1,5 +1,5 @@
-//! What a Secret or ConfigMap can be used for, told from its content, of which only certificates and keys that can be
-//! served are kept. The words are those that statuses of gateways show.
+//! Reads certificates and keys from the data of a Secret or ConfigMap. The error messages are those of upstream; they
+//! appear in the status of gateways.
 
 use std::collections::BTreeMap;
 
@@ -9,21 +9,19 @@ use base64::engine::general_purpose::STANDARD;
 use crate::change::{CaCertificates, Credential, KeyPair, SecretBytes};
 use crate::names::Str;
 
-/// Entries of a certificate with its key: those of generic Secrets, then those of TLS Secrets.
+/// Data keys of a certificate and its private key: of generic Secrets, then of TLS Secrets.
 const PAIRS: [(&str, &str); 2] = [("cert", "key"), ("tls.crt", "tls.key")];
-/// What goes with the certificate of a TLS Secret.
 const OCSP_STAPLE: &str = "tls.ocsp-staple";
 const CA_KEYS: [&str; 2] = ["cacert", "ca.crt"];
-/// What goes with each of the authorities.
+/// The data key of the revocation list for each of `CA_KEYS`.
 const CRL_KEYS: [&str; 2] = ["crl", "ca.crl"];
-/// Entries that a message names.
+/// Maximum number of data keys in a message.
 const MOST_NAMED: usize = 3;
 
-/// Entries by name, decoded.
+/// Decoded data by key.
 type CredentialEntries<'a> = BTreeMap<&'a str, &'a [u8]>;
 
 impl Credential {
-    /// What these entries can be used for.
     pub fn of<'a>(entries: impl IntoIterator<Item = (&'a str, &'a [u8])>) -> Credential {
         let entries: CredentialEntries<'_> = entries.into_iter().collect();
         let ca = ca_certificates(&entries);
@@ -43,20 +41,20 @@ impl Credential {
         }
     }
 
-    /// The same without certificates and keys: what it could be used for.
-    pub fn bare(self) -> Credential {
+    /// Drops certificates and keys. The errors remain, so it is still known what the Secret can be used for.
+    pub fn without_content(self) -> Credential {
         Credential { key_pair: None, ca: None, ..self }
     }
 
-    /// Whether certificates or keys that it could be used for are not held.
-    pub fn is_bare(&self) -> bool {
+    /// Whether usable certificates or keys were dropped.
+    pub fn lacks_content(&self) -> bool {
         let lacks_pair = self.key_pair.is_none() && self.key_pair_error.is_none();
         let lacks_ca = self.ca.is_none() && self.ca_error.is_none() && self.ca_bundle_error.is_none();
         lacks_pair || lacks_ca
     }
 
-    /// Whether certificates or keys are held.
-    pub fn is_held(&self) -> bool {
+    /// Whether certificates or keys are present.
+    pub fn has_content(&self) -> bool {
         self.key_pair.is_some() || self.ca.is_some()
     }
 }
@@ -65,7 +63,7 @@ fn value(entries: &CredentialEntries<'_>, name: &str) -> Option<SecretBytes> {
     entries.get(name).filter(|value| !value.is_empty()).map(|value| SecretBytes::from(*value))
 }
 
-/// The certificate and key that can be served, or why there are none.
+/// The certificate and key, or why there are none.
 fn key_pair(entries: &CredentialEntries<'_>) -> Result<KeyPair, String> {
     for (certificate, key) in PAIRS {
         if let (Some(chain), Some(secret)) = (value(entries, certificate), value(entries, key)) {
@@ -85,7 +83,7 @@ fn key_pair(entries: &CredentialEntries<'_>) -> Result<KeyPair, String> {
     ))
 }
 
-/// The certificates of an authority.
+/// The CA certificates, or why there are none.
 fn ca_certificates(entries: &CredentialEntries<'_>) -> Result<CaCertificates, String> {
     for (name, crl) in CA_KEYS.into_iter().zip(CRL_KEYS) {
         if let Some(certificates) = value(entries, name) {
@@ -107,13 +105,12 @@ fn names(entries: &CredentialEntries<'_>) -> String {
     format!("{}, and {} more...", names[..MOST_NAMED].join(", "), names.len() - MOST_NAMED)
 }
 
-/// A block of PEM text: its label and content.
 struct PemBlock {
     label: String,
     content: Vec<u8>,
 }
 
-/// Whether the text of a certificate and a key can be read; the words of the error are Go's.
+/// Checks that a certificate and a key can be parsed. The error messages are those of Go's `tls.X509KeyPair`.
 fn check(certificate: &[u8], key: &[u8]) -> Result<(), String> {
     let blocks = blocks(certificate);
     let labels: Vec<&str> = blocks.iter().map(|block| block.label.as_str()).collect();
@@ -160,7 +157,7 @@ fn has_certificate(text: &[u8]) -> bool {
     blocks(text).iter().any(|block| block.label == "CERTIFICATE" && is_sequence(&block.content))
 }
 
-/// Blocks of PEM text; what is not well formed is passed over.
+/// The well-formed PEM blocks of a text.
 fn blocks(text: &[u8]) -> Vec<PemBlock> {
     let text = String::from_utf8_lossy(text);
     let mut found = Vec::new();
@@ -176,7 +173,7 @@ fn blocks(text: &[u8]) -> Vec<PemBlock> {
     found
 }
 
-/// Whether bytes are one DER sequence, as certificates and keys are.
+/// Whether the bytes are one DER sequence, as every certificate and key is.
 fn is_sequence(der: &[u8]) -> bool {
     let [0x30, first, rest @ ..] = der else { return false };
     if *first < 0x80 {
@@ -194,7 +191,7 @@ fn is_sequence(der: &[u8]) -> bool {
 mod tests {
     use super::Credential;
 
-    /// A block around the smallest sequence that is one.
+    /// A PEM block with the smallest valid DER sequence.
     fn pem(label: &str) -> String {
         format!("-----BEGIN {label}-----\nMAMCAQE=\n-----END {label}-----\n")
     }
@@ -204,14 +201,14 @@ mod tests {
     }
 
     #[test]
-    fn a_certificate_with_its_key_can_be_served() {
+    fn certificate_and_key_are_accepted() {
         let (certificate, key) = (pem("CERTIFICATE"), pem("EC PRIVATE KEY"));
         assert_eq!(fault(&[("tls.crt", &certificate), ("tls.key", &key)]), None);
         assert_eq!(fault(&[("cert", &certificate), ("key", &key)]), None);
     }
 
     #[test]
-    fn what_is_missing_or_wrong_is_named() {
+    fn errors_name_the_missing_or_malformed_key() {
         let (certificate, key) = (pem("CERTIFICATE"), pem("PRIVATE KEY"));
         let cases = [
             (vec![("tls.crt", ""), ("tls.key", "")], "found keys \"tls.crt\" and \"tls.key\", but they were empty"),
@@ -234,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_is_kept_but_never_shown() {
+    fn private_key_is_kept_but_not_printed() {
         let (certificate, key) = (pem("CERTIFICATE"), pem("PRIVATE KEY"));
         let entries = [("tls.crt", certificate.as_bytes()), ("tls.key", key.as_bytes()), ("password", b"hunter2")];
         let credential = Credential::of(entries);
@@ -246,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn an_authority_needs_a_certificate_only() {
+    fn ca_needs_only_a_certificate() {
         let certificate = pem("CERTIFICATE");
         let good = Credential::of([("ca.crt", certificate.as_bytes())]);
         assert_eq!((good.ca_error, good.ca_bundle_error), (None, None));

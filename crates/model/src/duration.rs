@@ -1,4 +1,4 @@
-//! Durations as Go writes them (`1h30m`, `300ms`), which Istio's documents use.
+//! Go durations (`1h30m`, `300ms`), which Istio's config uses.
 
 use api::Duration;
 
@@ -13,7 +13,7 @@ const NANOS: &[(&str, i128)] = &[
     ("h", 3_600_000_000_000),
 ];
 
-/// Reads a Go duration; `None` if the text is not one or does not fit in 64 bits of nanoseconds.
+/// Parses a Go duration. `None` if the text is not one or exceeds 64 bits of nanoseconds.
 pub fn parse(text: &str) -> Option<Duration> {
     let (negative, mut rest) = match text.as_bytes().first()? {
         b'-' => (true, &text[1..]),
@@ -46,10 +46,10 @@ fn scaled(amount: &str, scale: i128) -> Option<i128> {
         return None;
     }
     let mut total = if whole.is_empty() { 0 } else { whole.parse::<i128>().ok()?.checked_mul(scale)? };
-    let mut place = scale;
+    let mut digit_scale = scale;
     for digit in fraction.bytes() {
-        place /= 10;
-        total = total.checked_add(i128::from(digit.checked_sub(b'0').filter(|d| *d < 10)?) * place)?;
+        digit_scale /= 10;
+        total = total.checked_add(i128::from(digit.checked_sub(b'0').filter(|d| *d < 10)?) * digit_scale)?;
     }
     Some(total)
 }
@@ -59,7 +59,7 @@ mod tests {
     use super::parse;
 
     #[test]
-    fn go_spellings_are_read() {
+    fn go_durations_are_parsed() {
         let of = |text| parse(text).map(|d| (d.seconds, d.nanos));
         assert_eq!(of("24h"), Some((86_400, 0)));
         assert_eq!(of("1m30s"), Some((90, 0)));

@@ -18,7 +18,7 @@ pub struct Endpoint {
     pub locality: Locality,
     pub network: NetworkId,
     pub cluster: ClusterId,
-    /// 0 where nothing was said.
+    /// 0 if unset.
     pub weight: u32,
     /// SPIFFE identity, or empty.
     pub service_account: Str,
@@ -27,7 +27,7 @@ pub struct Endpoint {
     pub workload_name: Str,
     pub health: Health,
     pub node_name: Str,
-    /// Pod host name and subdomain, for names of single pods.
+    /// `spec.hostname` and `spec.subdomain` of the pod, for its DNS name.
     pub host_name: Str,
     pub sub_domain: Str,
     /// Whether it is reachable only from its own cluster.
@@ -35,7 +35,7 @@ pub struct Endpoint {
 }
 
 impl Endpoint {
-    /// An endpoint at this address, of no port yet, with nothing else said about it.
+    /// An endpoint at this address; all other fields have their defaults.
     pub fn at(address: impl Into<Str>) -> Endpoint {
         Endpoint {
             addresses: vec![address.into()],
@@ -65,7 +65,7 @@ impl Endpoint {
     }
 }
 
-/// Whether the endpoint's side speaks mesh TLS (label `security.istio.io/tlsMode`).
+/// Whether the endpoint accepts mesh TLS (label `security.istio.io/tlsMode`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum TlsMode {
     #[default]
@@ -75,7 +75,7 @@ pub enum TlsMode {
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Health {
-    /// Nobody checks it, as with workloads that only a config object names.
+    /// No health checks, as for endpoints listed in a config object.
     #[default]
     Unknown,
     Healthy,
@@ -84,7 +84,7 @@ pub enum Health {
     Terminating,
 }
 
-/// Where something runs, from wide to narrow; empty parts are unknown.
+/// Region, zone and subzone; `None` is unknown.
 #[derive(Clone, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Locality {
     pub region: Option<Str>,
@@ -93,7 +93,7 @@ pub struct Locality {
 }
 
 impl Locality {
-    /// Reads `region/zone/subzone`, any tail of it missing.
+    /// Parses `region/zone/subzone`; zone and subzone are optional.
     pub fn parse(text: &str) -> Locality {
         let mut parts = text.splitn(3, '/').map(|p| (!p.is_empty()).then(|| Str::from(p)));
         Locality { region: parts.next().flatten(), zone: parts.next().flatten(), sub_zone: parts.next().flatten() }

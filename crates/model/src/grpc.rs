@@ -1,6 +1,6 @@
-//! The status codes of gRPC by name.
+//! gRPC status codes by name.
 
-/// Every name, in the order of their numbers.
+/// Status names, indexed by code.
 const STATUSES: [&str; 17] = [
     "OK",
     "CANCELLED",
@@ -21,7 +21,7 @@ const STATUSES: [&str; 17] = [
     "UNAUTHENTICATED",
 ];
 
-/// The number of a status; `None` for a word that is none.
+/// The code of a status name.
 pub fn status(name: &str) -> Option<u32> {
     (0..).zip(STATUSES).find(|(_, known)| *known == name).map(|(number, _)| number)
 }

@@ -1,4 +1,4 @@
-//! Rules about host names: wildcards, overlap, and the most specific match.
+//! Host name rules: wildcards, overlap and short names.
 
 use std::net::IpAddr;
 

@@ -1,4 +1,4 @@
-//! Labels of objects and workloads, shared and ordered, and the selector rule over them.
+//! Labels of objects and workloads, and label selectors.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use crate::names::Str;
 /// One label, shared by the sets that have it.
 pub type Label = Arc<(Str, Str)>;
 
-/// An ordered, shared set of labels. Workloads have nearly the same ones, so sets share the labels too.
+/// A set of labels, ordered by key. Workloads have mostly equal labels, so sets share single labels.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Labels(Arc<[Label]>);
 
@@ -27,36 +27,36 @@ impl Labels {
         self.0.iter().map(|label| (&label.0, &label.1))
     }
 
-    /// In the order of keys, for another set to share.
+    /// The labels in the order of keys, for other sets to share.
     pub fn shared(&self) -> impl Iterator<Item = &Label> {
         self.0.iter()
     }
 
-    /// Whether every label here stands in `other` too; as a selector, no labels select everything.
+    /// Whether `other` has every label of this set. An empty selector selects everything.
     pub fn is_subset_of(&self, other: &Labels) -> bool {
         self.iter().all(|(key, value)| other.get(key) == Some(value))
     }
 
-    /// Whether nobody else holds this very set.
+    /// Whether this is the only reference to the set.
     pub fn is_unshared(&self) -> bool {
         Arc::strong_count(&self.0) == 1
     }
 
-    /// These labels with one set or replaced.
+    /// These labels with one added or replaced.
     #[must_use]
     pub fn with(&self, key: impl Into<Str>, value: impl Into<Str>) -> Labels {
         self.shared().cloned().chain([Arc::new((key.into(), value.into()))]).collect()
     }
 }
 
-/// Of several values of one key the last counts.
+/// The last value of a key wins.
 impl<K: Into<Str>, V: Into<Str>> FromIterator<(K, V)> for Labels {
     fn from_iter<I: IntoIterator<Item = (K, V)>>(pairs: I) -> Self {
         pairs.into_iter().map(|(k, v)| Arc::new((k.into(), v.into()))).collect()
     }
 }
 
-/// Of several labels of one key the last counts.
+/// The last label of a key wins.
 impl FromIterator<Label> for Labels {
     fn from_iter<I: IntoIterator<Item = Label>>(labels: I) -> Self {
         let mut ordered: Vec<Label> = labels.into_iter().collect();
@@ -73,7 +73,7 @@ impl From<&BTreeMap<String, String>> for Labels {
     }
 }
 
-/// Whether a selector given as a plain map selects a workload with these labels.
+/// Whether a selector matches these labels.
 pub fn selects(selector: &BTreeMap<String, String>, labels: &Labels) -> bool {
     selector.iter().all(|(key, value)| labels.get(key).is_some_and(|v| **v == **value))
 }
@@ -83,7 +83,7 @@ mod tests {
     use super::Labels;
 
     #[test]
-    fn labels_are_found_and_ordered_and_the_last_value_counts() {
+    fn labels_are_ordered_and_the_last_value_wins() {
         let labels: Labels = [("b", "1"), ("a", "2"), ("b", "3")].into_iter().collect();
         let pairs: Vec<(&str, &str)> = labels.iter().map(|(k, v)| (&**k, &**v)).collect();
         assert_eq!(pairs, [("a", "2"), ("b", "3")]);

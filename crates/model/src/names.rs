@@ -1,11 +1,10 @@
-//! Parsed-once names: a `Namespace` cannot be passed where a `Hostname` is wanted.
-//! Rules about host names (wildcards, matching) stand in `host`.
+//! Newtypes for names: a `Namespace` cannot be passed where a `Hostname` is expected.
+//! Host name rules (wildcards, matching) are in `host`.
 
 use std::fmt;
 use std::ops::Deref;
 
-/// A shared, immutable piece of text with no further meaning. One word wide where `Arc<str>` has two: an endpoint holds
-/// a dozen of them.
+/// Shared, immutable text. One word wide where `Arc<str>` has two: an endpoint holds a dozen of them.
 pub type Str = arcstr::ArcStr;
 
 macro_rules! name {
@@ -95,7 +94,7 @@ name! {
     Namespace
 }
 name! {
-    /// The cluster (registry instance) that something was found in, such as `Kubernetes`.
+    /// A cluster (registry instance), such as `Kubernetes`.
     ClusterId
 }
 name! {
@@ -103,14 +102,14 @@ name! {
     NetworkId
 }
 
-/// Which service: several namespaces may claim one host name.
+/// Identifies a service. Several namespaces may have a service of one host name.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ServiceKey {
     pub hostname: Hostname,
     pub namespace: Namespace,
 }
 
-/// Where a credential lies.
+/// Identifies a Secret or ConfigMap.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct CredentialKey {
     pub kind: CredentialKind,
@@ -118,7 +117,6 @@ pub struct CredentialKey {
     pub name: Str,
 }
 
-/// The kind of object that holds a credential.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum CredentialKind {
     Secret,

@@ -1,4 +1,4 @@
-//! Service ports and the protocols that decide how a port is proxied.
+//! Service ports and their protocols.
 
 use crate::names::Str;
 
@@ -10,7 +10,7 @@ pub struct Port {
     pub protocol: Protocol,
 }
 
-/// What a port speaks, as far as the mesh cares.
+/// The application protocol of a port; it decides how the port is proxied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Protocol {
     Tcp,
@@ -25,12 +25,12 @@ pub enum Protocol {
     Mongo,
     Redis,
     MySql,
-    /// Not declared, or a word nobody knows: the proxy detects HTTP by itself.
+    /// Not declared or not known: the proxy detects HTTP by itself.
     Unknown,
 }
 
 impl Protocol {
-    /// Reads upstream's spelling of a protocol, ignoring case.
+    /// Parses upstream's spelling, ignoring case.
     pub fn parse(text: &str) -> Protocol {
         match text.to_ascii_lowercase().as_str() {
             "tcp" => Protocol::Tcp,
@@ -78,7 +78,7 @@ impl Protocol {
         matches!(self, Protocol::Http2 | Protocol::Grpc | Protocol::GrpcWeb)
     }
 
-    /// Proxied as bytes.
+    /// Proxied as a byte stream.
     pub fn is_tcp(self) -> bool {
         matches!(
             self,
@@ -86,7 +86,7 @@ impl Protocol {
         )
     }
 
-    /// Bytes that begin with a TLS handshake, so that SNI can be read.
+    /// A byte stream that begins with a TLS handshake, so that the proxy can match SNI.
     pub fn is_tls(self) -> bool {
         matches!(self, Protocol::Tls | Protocol::Https)
     }

@@ -1,4 +1,4 @@
-//! Who asks: a proxy's identity from its node id and metadata, parsed once per stream.
+//! A proxy, from the node of its first discovery request; parsed once per stream.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -12,14 +12,13 @@ use crate::names::{ClusterId, Namespace, NetworkId, Str};
 use crate::printable::clipped;
 use crate::workload::{ContainerPort, Transport, Workload};
 
-/// Labels that tell a region, a zone and a subzone.
+/// Labels of region, zone and subzone.
 const TOPOLOGY: [&str; 3] =
     ["topology.kubernetes.io/region", "topology.kubernetes.io/zone", "topology.istio.io/subzone"];
-/// Bytes of a bad node that an error repeats.
+/// Maximum number of bytes of the node id in an error message.
 const LONGEST_SHOWN: usize = 200;
 const NETWORK_LABEL: &str = "topology.istio.io/network";
 
-/// What kind of client asks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum ProxyKind {
     Sidecar,
@@ -28,53 +27,52 @@ pub enum ProxyKind {
     Ztunnel,
 }
 
-/// How the proxy gets its traffic.
+/// How traffic is redirected to the proxy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Interception {
     #[default]
     Redirect,
     Tproxy,
-    /// No capture: clients call the proxy's own listeners.
+    /// No redirection: applications call the proxy's listeners.
     None,
 }
 
-/// A proxy, from the node of its first request.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Proxy {
     pub kind: ProxyKind,
-    /// `name.namespace`, or whatever stands third in the node id.
+    /// The third part of the node id, usually `name.namespace`.
     pub id: Str,
     pub ips: Vec<IpAddr>,
     pub namespace: Namespace,
     /// `namespace.svc.cluster.local`, or empty.
     pub domain: Str,
     pub cluster: ClusterId,
-    /// The service that the node says it belongs to (Envoy's `--service-cluster`), or empty.
+    /// Envoy's `--service-cluster`, or empty.
     pub service_cluster: Str,
     pub network: NetworkId,
     pub locality: Locality,
     pub labels: Labels,
-    /// Labels that hold whatever the platform says.
+    /// Labels that override those of the workload.
     pub static_labels: Labels,
     pub interception: Interception,
-    /// Named ports of its pod, as its injector told them.
+    /// Named ports of its pod, from the metadata that the injector set.
     pub pod_ports: Vec<ContainerPort>,
-    /// Metadata values that are text, booleans or numbers, as text.
+    /// Metadata values that are strings, booleans or numbers, as strings.
     pub metadata: BTreeMap<Str, Str>,
-    /// The proxy's own ProxyConfig, as JSON text; empty if it sent none.
+    /// The proxy's own ProxyConfig as JSON, or empty.
     pub proxy_config: Str,
-    /// Extensions that this Envoy was built with; empty if it does not say.
+    /// Extensions that this Envoy was built with; empty if unknown.
     pub extensions: BTreeSet<Str>,
-    /// Envoy's version as `major.minor.patch`; empty if it does not say.
+    /// Envoy's version as `major.minor.patch`; empty if unknown.
     pub envoy_version: Str,
 }
 
-/// Why a node cannot be served.
+/// Why a node is invalid.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InvalidNode(pub String);
 
 impl Proxy {
-    /// Reads the node id `type~ip~id~domain` and the metadata beside it.
+    /// Parses the node id `type~ip~id~domain` and the metadata.
     pub fn from_node(node: &Node) -> Result<Proxy, InvalidNode> {
         let parts: Vec<&str> = node.id.split('~').collect();
         let [kind, ip, id, domain] = parts[..] else {
@@ -99,7 +97,7 @@ impl Proxy {
             service_cluster: node.cluster.as_str().into(),
             cluster: metadata.text("CLUSTER_ID").unwrap_or_default().into(),
             network: metadata.text("NETWORK").unwrap_or_default().into(),
-            labels: placed(&labels, &locality, &metadata),
+            labels: with_topology(&labels, &locality, &metadata),
             static_labels: metadata.labels("STATIC_LABELS"),
             locality,
             interception: match metadata.text("INTERCEPTION_MODE") {
@@ -115,17 +113,16 @@ impl Proxy {
         })
     }
 
-    /// A metadata value as text.
     pub fn meta(&self, key: &str) -> Option<&str> {
         self.metadata.get(key).map(|v| &**v)
     }
 
-    /// Whether a metadata value is "true" (or "1"), as upstream reads booleans.
+    /// Whether a metadata value is true by Go's `strconv.ParseBool`.
     pub fn flag(&self, key: &str) -> bool {
         matches!(self.meta(key), Some("true" | "1" | "t" | "T" | "TRUE" | "True"))
     }
 
-    /// Whether the proxy is of this version of Istio or newer. One that does not say counts as newest.
+    /// Whether the proxy has this Istio version or a newer one. An unknown version counts as newest.
     pub fn is_at_least(&self, major: u32, minor: u32) -> bool {
         let mut parts = self.meta("ISTIO_VERSION").unwrap_or_default().split('.').map(leading_number);
         match (parts.next().flatten(), parts.next().flatten()) {
@@ -134,12 +131,12 @@ impl Proxy {
         }
     }
 
-    /// The proxy as its platform knows it: the workload's labels go before those that the proxy told.
+    /// The proxy with the labels of its workload, which override those of the node metadata.
     #[must_use]
     pub fn running_as(&self, workload: &Workload) -> Proxy {
-        let told = self.static_labels.iter().map(|(k, v)| (k.clone(), v.clone()));
+        let own = self.static_labels.iter().map(|(k, v)| (k.clone(), v.clone()));
         let known = workload.labels.iter().map(|(k, v)| (k.clone(), v.clone()));
-        let mut labels: Labels = told.chain(known).collect();
+        let mut labels: Labels = own.chain(known).collect();
         let placed = TOPOLOGY.iter().any(|key| labels.get(key).is_some());
         let locality = if placed { locality(None, &labels) } else { self.locality.clone() };
         let place =
@@ -161,7 +158,6 @@ impl Proxy {
         self.ips.iter().any(IpAddr::is_ipv6)
     }
 
-    /// Whether it answers on several address families.
     pub fn is_dual_stack(&self) -> bool {
         self.has_ipv4() && self.has_ipv6()
     }
@@ -176,7 +172,7 @@ fn leading_number(text: &str) -> Option<u32> {
 fn kind_of(text: &str) -> Option<ProxyKind> {
     match text {
         "sidecar" => Some(ProxyKind::Sidecar),
-        // Pilot 0.8 gave ingress proxies a type of their own.
+        // Ingress proxies of Pilot 0.8 have their own type.
         "router" | "ingress" => Some(ProxyKind::Router),
         "waypoint" => Some(ProxyKind::Waypoint),
         "ztunnel" => Some(ProxyKind::Ztunnel),
@@ -184,7 +180,7 @@ fn kind_of(text: &str) -> Option<ProxyKind> {
     }
 }
 
-/// All addresses of the proxy: those of the metadata, or else the one in the node id.
+/// All addresses of the proxy: that of the node id first, then those of the metadata.
 fn addresses(ip: &str, metadata: &Metadata<'_>) -> Result<Vec<IpAddr>, InvalidNode> {
     let listed = metadata.text("INSTANCE_IPS").unwrap_or_default();
     let mut found: Vec<IpAddr> = listed.split(',').filter_map(|text| text.trim().parse().ok()).collect();
@@ -194,7 +190,7 @@ fn addresses(ip: &str, metadata: &Metadata<'_>) -> Result<Vec<IpAddr>, InvalidNo
         found.insert(0, own);
     }
     if found.is_empty() {
-        return Err(InvalidNode(format!("node id names no IP address, got {:?}", clipped(ip, LONGEST_SHOWN))));
+        return Err(InvalidNode(format!("node id has no IP address, got {:?}", clipped(ip, LONGEST_SHOWN))));
     }
     Ok(found)
 }
@@ -203,14 +199,14 @@ fn namespace_of(id: &str) -> Namespace {
     id.split_once('.').map_or_else(Namespace::default, |(_, namespace)| Namespace::from(namespace))
 }
 
-/// The locality that the workload's labels tell, or else the one that Envoy was started with.
+/// The locality from the workload's labels, or else from the node.
 fn locality(node: Option<&EnvoyLocality>, labels: &Labels) -> Locality {
     let [region, zone, sub_zone] = TOPOLOGY.map(|key| labels.get(key));
     if region.is_some() || zone.is_some() || sub_zone.is_some() {
         let known = |text: Option<&Str>| text.filter(|t| !t.is_empty()).cloned();
         return Locality { region: known(region), zone: known(zone), sub_zone: known(sub_zone) };
     }
-    // A label value may not hold a slash, so this one uses dots.
+    // Label values may not contain slashes, so this label uses dots.
     if let Some(text) = labels.get("istio-locality").filter(|text| !text.is_empty()) {
         return Locality::parse(&text.replace('.', "/"));
     }
@@ -218,8 +214,8 @@ fn locality(node: Option<&EnvoyLocality>, labels: &Labels) -> Locality {
     Locality { region: part(&node.region), zone: part(&node.zone), sub_zone: part(&node.sub_zone) }
 }
 
-/// The labels with where the proxy stands among them, so that rules can select and rank by place.
-fn placed(labels: &Labels, locality: &Locality, metadata: &Metadata<'_>) -> Labels {
+/// The labels with topology labels added, so that rules can select and rank by locality.
+fn with_topology(labels: &Labels, locality: &Locality, metadata: &Metadata<'_>) -> Labels {
     let [region, zone, sub_zone] = TOPOLOGY;
     let place = [
         (region, locality.region()),
@@ -234,16 +230,16 @@ fn placed(labels: &Labels, locality: &Locality, metadata: &Metadata<'_>) -> Labe
     own.chain(known.map(|(k, v)| (Str::from(k), Str::from(v)))).collect()
 }
 
-/// Reads `POD_PORTS`: a list, or a text that holds one.
+/// Parses `POD_PORTS`: a list, or a string that contains one as JSON.
 fn pod_ports(metadata: &Metadata<'_>) -> Vec<ContainerPort> {
-    let told = match metadata.get("POD_PORTS") {
+    let ports = match metadata.get("POD_PORTS") {
         Some(value::Kind::StringValue(text)) => serde_json::from_str(text).unwrap_or_default(),
         Some(other) => to_json(other),
         None => serde_json::Value::Null,
     };
     let port = |port: &serde_json::Value| {
         let number = &port["containerPort"];
-        // Metadata knows numbers with a fraction only.
+        // Numbers in a protobuf Struct are floats.
         let number = number.as_u64().or_else(|| number.as_f64().map(|n| n as u64))?;
         Some(ContainerPort {
             name: port["name"].as_str().unwrap_or_default().into(),
@@ -251,7 +247,7 @@ fn pod_ports(metadata: &Metadata<'_>) -> Vec<ContainerPort> {
             number: u16::try_from(number).ok()?,
         })
     };
-    told.as_array().into_iter().flatten().filter_map(port).collect()
+    ports.as_array().into_iter().flatten().filter_map(port).collect()
 }
 
 fn part(text: &str) -> Option<Str> {
@@ -352,14 +348,14 @@ mod tests {
     }
 
     #[test]
-    fn labels_tell_the_locality_before_the_node_does() {
+    fn locality_labels_override_the_locality_of_the_node() {
         assert_eq!(of_labels(&[]).locality.to_string(), "r/z/s");
         assert_eq!(of_labels(&[("topology.kubernetes.io/region", "r2")]).locality.to_string(), "r2");
         assert_eq!(of_labels(&[("istio-locality", "r3.z3")]).locality.to_string(), "r3/z3");
     }
 
     #[test]
-    fn place_of_the_proxy_stands_among_its_labels() {
+    fn topology_labels_are_added() {
         let proxy = of_labels(&[("app", "cart")]);
         let found: Vec<_> = proxy.labels.iter().map(|(k, v)| format!("{k}={v}")).collect();
         let expected = [
@@ -373,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn malformed_node_is_an_error_that_says_why() {
+    fn malformed_node_is_an_error() {
         for id in ["", "sidecar", "sidecar~~a~b", "sidecar~1.2.3.4~a", "cart~1.2.3.4~a~b", "sidecar~x~a.b~c"] {
             assert!(proxy(id).is_err(), "{id}");
         }

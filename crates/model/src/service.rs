@@ -1,5 +1,5 @@
-//! What every registry produces: a service as the mesh knows it.
-//! Its endpoints change far more often and stand apart, in `endpoint`.
+//! A service of the mesh, as every registry provides it.
+//! Its endpoints change far more often and are kept apart, see `endpoint`.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -9,74 +9,73 @@ use crate::names::{ClusterId, Hostname, Namespace, ServiceKey, Str};
 use crate::port::{Port, Protocol};
 use crate::workload::Transport;
 
-/// The address of a service that has none of its own.
+/// The address of a service without a virtual address.
 pub const UNSPECIFIED: &str = "0.0.0.0";
 
-/// A service. One ServiceEntry host with several addresses gives several services of one host name.
+/// A service. A ServiceEntry host with several addresses becomes several services of one host name.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Service {
     pub hostname: Hostname,
     pub namespace: Namespace,
     /// The short name: of the Kubernetes Service, or the host itself for a ServiceEntry.
     pub name: Str,
-    /// The name of the object it came from.
+    /// The name of the object that defines it.
     pub object_name: Str,
     pub registry: Registry,
     pub ports: Vec<Port>,
     pub resolution: Resolution,
-    /// Outside the mesh: no sidecar answers there.
+    /// Outside the mesh: its endpoints have no sidecar.
     pub mesh_external: bool,
     /// The virtual address, a CIDR block, or `UNSPECIFIED`.
     pub address: Str,
-    /// Further virtual addresses per cluster, the first equal to `address` in its own cluster.
+    /// All virtual addresses by cluster. In its own cluster the first one is `address`.
     pub cluster_addresses: Vec<(ClusterId, Vec<Str>)>,
-    /// Addresses allocated by the mesh for a name without one.
+    /// Automatic addresses of a host without one, see `snapshot::auto_address`.
     pub auto_ipv4: Option<Str>,
     pub auto_ipv6: Option<Str>,
     pub export_to: ExportTo,
     pub labels: Labels,
-    /// Which workloads serve it; empty where endpoints are listed.
+    /// Selects its workloads; empty if its endpoints are listed.
     pub selector: Labels,
-    /// Accounts its endpoints are expected to run as, or subject names for external services.
+    /// Expected service accounts of its endpoints, or subject alternative names of an external service.
     pub service_accounts: Vec<Str>,
-    /// With resolution `Passthrough`: service port to the port really dialled.
+    /// With resolution `Passthrough`: service port to target port.
     pub passthrough_ports: Vec<(u16, u16)>,
     pub traffic_distribution: TrafficDistribution,
     /// Seconds since 1970; older services win conflicts.
     pub created: i64,
-    /// Services that are other names of this one; joins fill it in.
+    /// Services that are aliases of this one; set by the snapshot.
     pub aliases: Vec<ServiceKey>,
-    /// What only a Kubernetes Service says.
     pub kubernetes: Option<Arc<KubernetesService>>,
 }
 
-/// The parts of a Service that have meaning in Kubernetes only.
+/// Fields that only Kubernetes Services have.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct KubernetesService {
-    /// Of an ExternalName: the host that it is another name of.
+    /// The external name of an ExternalName Service.
     pub alias_of: Option<Hostname>,
-    /// What each of the service's ports is called in a pod, in the order of the ports.
+    /// The target port of each service port, in the order of the ports.
     pub targets: Vec<TargetPort>,
-    /// Clients may use endpoints of their own node only.
+    /// `internalTrafficPolicy: Local`: clients use only endpoints of their own node.
     pub node_local: bool,
-    /// Names of single pods are told before the pods are ready.
+    /// `publishNotReadyAddresses`: DNS names of pods are published before the pods are ready.
     pub publish_not_ready: bool,
-    /// A load balancer is to answer for it.
+    /// The Service has type LoadBalancer.
     pub load_balanced: bool,
-    /// Where load balancers and nodes answer for it, per cluster.
+    /// Addresses of its load balancers and nodes, by cluster.
     pub external_addresses: Vec<(ClusterId, Vec<Str>)>,
-    /// Of a service reached through nodes: service port to node port.
+    /// Service port to node port.
     pub node_ports: Vec<(u16, u16)>,
 }
 
-/// The port of a pod that a service port leads to.
+/// The target port of a service port.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct TargetPort {
     pub target: Target,
     pub transport: Transport,
 }
 
-/// A pod's port by number, or by the name that a container gives it.
+/// A container port by number or by name.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Target {
     Number(u16),
@@ -84,7 +83,7 @@ pub enum Target {
 }
 
 impl Service {
-    /// A service of the mesh with endpoints, no address of its own and nothing else said about it.
+    /// A service in the mesh with endpoints; all other fields have their defaults.
     pub fn new(
         registry: Registry,
         hostname: Hostname,
@@ -130,18 +129,18 @@ impl Service {
         self.ports.iter().find(|p| *p.name == *name)
     }
 
-    /// Whether it comes from Kubernetes without a cluster address.
+    /// Whether it is a Kubernetes Service without a cluster IP.
     pub fn is_headless(&self) -> bool {
         self.registry == Registry::Kubernetes && self.resolution == Resolution::Passthrough
     }
 
-    /// Ports a proxy can carry; UDP is left to the network.
+    /// All ports but UDP, which is not proxied.
     pub fn proxied_ports(&self) -> impl Iterator<Item = &Port> {
         self.ports.iter().filter(|p| p.protocol != Protocol::Udp)
     }
 }
 
-/// Where a service was found.
+/// The registry that a service comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Registry {
     Kubernetes,
@@ -151,7 +150,7 @@ pub enum Registry {
     Eureka,
     CloudFoundry,
     Mcp,
-    /// Names in DNS; upstream never had it.
+    /// DNS names; not in upstream.
     Dns,
     Mock,
 }
@@ -172,20 +171,20 @@ impl Registry {
     }
 }
 
-/// How a proxy finds the endpoints.
+/// How a proxy discovers the endpoints of a service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Resolution {
-    /// From the endpoints we send.
+    /// EDS: the endpoints that we send.
     ClientSide,
-    /// From DNS, all addresses (STRICT_DNS).
+    /// STRICT_DNS: all addresses of a DNS answer.
     Dns,
-    /// From DNS, one address at a time (LOGICAL_DNS).
+    /// LOGICAL_DNS: one address at a time.
     DnsRoundRobin,
-    /// From DNS, by the host of each request.
+    /// Dynamic forward proxy: DNS by the host of each request.
     DynamicDns,
-    /// The original destination of the connection.
+    /// ORIGINAL_DST: the original destination of the connection.
     Passthrough,
-    /// Another name for another service.
+    /// An alias of another service.
     Alias,
 }
 
@@ -195,7 +194,7 @@ impl Resolution {
     }
 }
 
-/// A wish to stay near, as Kubernetes' trafficDistribution words it.
+/// Locality preference, as in Kubernetes' `trafficDistribution`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum TrafficDistribution {
     #[default]
@@ -204,7 +203,7 @@ pub enum TrafficDistribution {
     PreferSameNode,
 }
 
-/// Who may see an object. Empty means "as the mesh's default says".
+/// The namespaces that may see an object. Empty means the default of the mesh.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct ExportTo(BTreeSet<Visibility>);
 
@@ -215,8 +214,8 @@ pub enum Visibility {
     Public,
     /// `.`: the object's own namespace.
     Private,
-    /// `~`: nobody.
-    Nobody,
+    /// `~`: no namespace.
+    None,
     Namespace(Namespace),
 }
 
@@ -233,12 +232,12 @@ impl ExportTo {
         self.0.iter()
     }
 
-    /// This list, or the mesh's default where it is unset.
+    /// This list, or `default` if it is unset.
     pub fn or<'a>(&'a self, default: &'a ExportTo) -> &'a ExportTo {
         if self.is_unset() { default } else { self }
     }
 
-    /// Whether everybody may see the object.
+    /// Whether all namespaces may see the object.
     pub fn is_public(&self) -> bool {
         self.is_unset() || self.0.contains(&Visibility::Public)
     }
@@ -248,13 +247,13 @@ impl ExportTo {
         if self.is_public() {
             return true;
         }
-        if self.0.contains(&Visibility::Nobody) {
+        if self.0.contains(&Visibility::None) {
             return false;
         }
         self.0.iter().any(|v| match v {
             Visibility::Private => owner == client,
             Visibility::Namespace(ns) => ns == client,
-            Visibility::Public | Visibility::Nobody => false,
+            Visibility::Public | Visibility::None => false,
         })
     }
 }
@@ -264,7 +263,7 @@ impl Visibility {
         match text {
             "*" => Visibility::Public,
             "." => Visibility::Private,
-            "~" => Visibility::Nobody,
+            "~" => Visibility::None,
             other => Visibility::Namespace(other.into()),
         }
     }

@@ -1,5 +1,5 @@
-//! Mesh-wide settings that change output: mesh config, networks, and the one table of knobs
-//! with upstream's environment names and defaults. `main` reads them once; pure code only sees values.
+//! Mesh-wide settings that change the generated config: mesh config, networks, and the table of knobs with upstream's
+//! environment variables and defaults. `main` reads them once.
 
 use std::net::IpAddr;
 
@@ -14,10 +14,10 @@ use crate::service::ExportTo;
 
 /// Mesh config with upstream's defaults filled in.
 pub type Mesh = Hashed<MeshConfig>;
-/// Which endpoints stand in which network, and the gateways between them.
+/// The networks of endpoints, and the gateways between networks.
 pub type Networks = Hashed<MeshNetworks>;
 
-/// All that holds for the whole mesh.
+/// Mesh-wide settings.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Settings {
     pub mesh: Mesh,
@@ -25,14 +25,14 @@ pub struct Settings {
     pub knobs: Knobs,
     /// DNS suffix of the mesh, `cluster.local`.
     pub domain: Str,
-    /// The cluster this control plane stands in.
+    /// The cluster of this control plane.
     pub cluster: ClusterId,
-    /// What to do with host names that several registries have.
+    /// Conflict resolution between registries and between config stores.
     pub conflicts: ConflictSettings,
 }
 
 impl Settings {
-    /// Where objects hold for the whole mesh.
+    /// The namespace whose objects apply to the whole mesh.
     pub fn root_namespace(&self) -> Namespace {
         self.mesh.root_namespace.as_str().into()
     }
@@ -49,7 +49,7 @@ impl Settings {
         ExportTo::parse(&self.mesh.default_destination_rule_export_to)
     }
 
-    /// How Envoy normalises paths before it compares them.
+    /// How Envoy normalizes paths before matching.
     pub fn path_normalization(&self) -> NormalizationType {
         let wanted = self.mesh.path_normalization.unwrap_or_default().normalization();
         match wanted {
@@ -62,7 +62,7 @@ impl Settings {
 
 macro_rules! knobs {
     ($($(#[$doc:meta])* $field:ident: $type:ty = $default:expr, $name:literal;)*) => {
-        /// Switches that upstream reads from its environment.
+        /// Settings that are read from the environment.
         #[derive(Clone, Debug, PartialEq, Eq, Hash)]
         pub struct Knobs {
             $($(#[$doc])* pub $field: $type,)*
@@ -75,32 +75,31 @@ macro_rules! knobs {
         }
 
         impl Knobs {
-            /// Every environment name that is read.
+            /// All environment variables.
             pub const NAMES: &'static [&'static str] = &[$($name,)*];
 
-            /// Reads the knobs from a look-up of environment names. A value that does not parse
-            /// keeps the default and is returned by name.
+            /// Reads the knobs with `look_up`. An invalid value keeps the default; its variable is returned.
             pub fn read(look_up: impl Fn(&str) -> Option<String>) -> (Knobs, Vec<&'static str>) {
                 let mut knobs = Knobs::default();
-                let mut unreadable = Vec::new();
+                let mut invalid = Vec::new();
                 $(
                     if let Some(text) = look_up($name) {
                         match <$type as Knob>::parse(&text) {
                             Some(value) => knobs.$field = value,
-                            None => unreadable.push($name),
+                            None => invalid.push($name),
                         }
                     }
                 )*
-                (knobs, unreadable)
+                (knobs, invalid)
             }
         }
     };
 }
 
 knobs! {
-    /// Send Istio's own ALPN filter (only Istio's Envoy build has it).
+    /// Send Istio's ALPN filter, which only Istio's Envoy build has.
     alpn_filter: bool = true, "PILOT_ENABLE_ALPN_FILTER";
-    /// Send Istio's own metadata exchange filters.
+    /// Send Istio's metadata exchange filters.
     metadata_exchange: bool = true, "PILOT_ENABLE_METADATA_EXCHANGE";
     disable_mx_alpn: bool = false, "PILOT_DISABLE_MX_ALPN";
     telemetry_label: bool = true, "PILOT_ENABLE_TELEMETRY_LABEL";
@@ -118,93 +117,95 @@ knobs! {
     prefer_rule_tls_for_external: bool = true, "PREFER_DESTINATIONRULE_TLS_FOR_EXTERNAL_SERVICES";
     tls_on_sidecar_ingress: bool = false, "ENABLE_TLS_ON_SIDECAR_INGRESS";
     dual_stack: bool = false, "ISTIO_DUAL_STACK";
-    /// HTTP/3 at gateways, which is not served: it is only said so.
+    /// HTTP/3 at gateways. Not supported: only a problem is reported.
     quic_listeners: bool = false, "PILOT_ENABLE_QUIC_LISTENERS";
     mongo_filter: bool = true, "PILOT_ENABLE_MONGO_FILTER";
     mysql_filter: bool = false, "PILOT_ENABLE_MYSQL_FILTER";
     redis_filter: bool = false, "PILOT_ENABLE_REDIS_FILTER";
-    /// Percent of requests to trace, in hundredths.
+    /// Percentage of requests to trace.
     trace_sampling: Percent = Percent(100), "PILOT_TRACE_SAMPLING";
     dns_jitter_ms: Milliseconds = Milliseconds(100), "PILOT_DNS_JITTER_DURATION";
     dns_cares_udp_max_queries: u32 = 100, "PILOT_DNS_CARES_UDP_MAX_QUERIES";
     locality_weighted_lb: bool = false, "ENABLE_LOCALITY_WEIGHTED_LB_CONFIG";
     persistent_session: bool = false, "PILOT_ENABLE_PERSISTENT_SESSION_FILTER";
     disable_shadow_host_suffix: bool = true, "DISABLE_SHADOW_HOST_SUFFIX";
-    /// Let ServiceEntries choose pods by labels.
+    /// ServiceEntries may select pods by labels.
     entries_select_pods: bool = true, "PILOT_ENABLE_SERVICEENTRY_SELECT_PODS";
-    /// Let Kubernetes services choose WorkloadEntries by labels.
+    /// Kubernetes Services may select WorkloadEntries by labels.
     services_select_entries: bool = true, "PILOT_ENABLE_K8S_SELECT_WORKLOAD_ENTRIES";
     ip_auto_allocate: bool = true, "PILOT_ENABLE_IP_AUTOALLOCATE";
     enhanced_rule_merge: bool = true, "ENABLE_ENHANCED_DESTINATIONRULE_MERGE";
-    /// Beside a Sidecar's ingress listeners, serve the ports of the proxy's services too.
+    /// In addition to a Sidecar's ingress listeners, serve the ports of the proxy's services.
     auto_inbound_ports: bool = false, "PILOT_ALLOW_SIDECAR_SERVICE_INBOUND_LISTENER_MERGE";
-    /// Connections that a listener accepts in one go; 0 means all that wait.
+    /// Connections that a listener accepts per event loop; 0 means all pending ones.
     connections_per_event: u32 = 1, "MAX_CONNECTIONS_PER_SOCKET_EVENT_LOOP";
     handshake_timeout: Milliseconds = Milliseconds(15_000), "PILOT_GATEWAY_TRANSPORT_SOCKET_CONNECT_TIMEOUT";
     skip_validate_trust_domain: bool = false, "PILOT_SKIP_VALIDATE_TRUST_DOMAIN";
-    /// Treat the addresses of mesh networks as internal in every connection manager.
+    /// Treat addresses of mesh networks as internal in every HTTP connection manager.
     internal_networks: bool = false, "ENABLE_HCM_INTERNAL_NETWORKS";
     ipv4_outbound_on_ipv6: bool = false, "ISTIO_ENABLE_IPV4_OUTBOUND_LISTENER_FOR_IPV6_CLUSTERS";
-    /// Let one workload ask several outside checkers.
+    /// Allow several external authorization providers for one workload.
     several_custom_providers: bool = false, "PILOT_ENABLE_MULTIPLE_CUSTOM_AUTHZ_PROVIDERS";
-    /// Refuse clients whose certificate is of another namespace or service account than their node says.
+    /// Reject clients whose certificate has another namespace or service account than their node metadata.
     identity_check: bool = true, "PILOT_ENABLE_XDS_IDENTITY_CHECK";
-    /// Take clients of the plain-text port for what they say they are, and send them secrets.
+    /// Trust the node metadata of clients of the plain-text port, and send them secrets.
     trust_plaintext: bool = false, "PILOTAGE_TRUST_PLAINTEXT";
-    /// Deny by path and host whatever their spelling: decoded and merged slashes, a final slash, ports, final dots.
+    /// DENY rules match paths and hosts in all spellings: encoded or repeated slashes, a trailing slash, ports, trailing
+    /// dots.
     strict_authorization: bool = false, "PILOTAGE_STRICT_AUTHORIZATION";
     /// Read the Kubernetes Gateway API.
     gateway_api: bool = true, "PILOT_ENABLE_GATEWAY_API";
     alpha_gateway_api: bool = false, "PILOT_ENABLE_ALPHA_GATEWAY_API";
-    /// Write what became of Gateway API objects into their status.
+    /// Write the status of Gateway API objects.
     gateway_api_status: bool = true, "PILOT_ENABLE_GATEWAY_API_STATUS";
-    /// Make the classes of gateways that users expect to find.
+    /// Create the default GatewayClasses.
     make_gateway_classes: bool = true, "PILOT_ENABLE_GATEWAY_API_GATEWAYCLASS_CONTROLLER";
-    /// One replica of many writes to the cluster.
+    /// Only the elected replica writes to the cluster.
     leader_election: bool = true, "ENABLE_LEADER_ELECTION";
-    /// Let addresses of a Gateway name the Service that a user runs for it.
+    /// The addresses of a Gateway may name a Service that the user deployed for it.
     manual_gateways: bool = true, "ENABLE_GATEWAY_API_MANUAL_DEPLOYMENT";
     gateway_class: Str = "istio".into(), "PILOT_GATEWAY_API_DEFAULT_GATEWAYCLASS_NAME";
     gateway_controller: Str = "istio.io/gateway-controller".into(), "PILOT_GATEWAY_API_CONTROLLER_NAME";
-    /// Policies that select by labels reach proxies of the Gateway API too.
+    /// Policies with a label selector also apply to Gateway API proxies.
     selectors_reach_gateways: bool = true, "ENABLE_SELECTOR_BASED_K8S_GATEWAY_POLICY";
-    /// Where the proxies that serve Ingress run.
+    /// The namespace of the proxies that serve Ingress.
     ingress_namespace: Str = "istio-system".into(), "K8S_INGRESS_NS";
-    /// How often keys behind a `jwksUri` are fetched again.
+    /// Refresh interval of fetched JSON Web Key Sets.
     key_refresh: Milliseconds = Milliseconds(20 * 60 * 1000), "PILOT_JWT_PUB_KEY_REFRESH_INTERVAL";
-    /// Further blocks that keys are never fetched from.
+    /// Additional blocks that key sets are never fetched from.
     blocked_key_blocks: IpBlocks = IpBlocks::default(), "BLOCKED_CIDRS_IN_JWKS_URIS";
-    /// Blocks that keys are fetched from although they are loopback, link-local or otherwise special.
+    /// Blocks that key sets may be fetched from although they are loopback, link-local or otherwise special.
     allowed_key_blocks: IpBlocks = IpBlocks::default(), "PILOTAGE_JWKS_ALLOWED_CIDRS";
-    /// How long a further cluster is waited for at the start.
+    /// How long startup waits for a remote cluster.
     remote_cluster_timeout: Milliseconds = Milliseconds(30_000), "PILOT_REMOTE_CLUSTER_TIMEOUT";
-    /// How long an API server must say that nearly all objects of a kind are gone before that is believed; 0 for at once.
+    /// How long an API server must report the loss of nearly all objects of a kind before they are removed; 0 for
+    /// immediately.
     hold_losses: Milliseconds = Milliseconds(60_000), "PILOTAGE_KUBERNETES_HOLD_LOSSES";
-    /// Objects that a list of an API server may have, and that are kept at most; more than Kubernetes supports.
+    /// Maximum number of objects in a list of an API server; more than Kubernetes supports.
     max_kubernetes_objects: u32 = 500_000, "PILOTAGE_KUBERNETES_MAX_OBJECTS";
-    /// What kubeconfigs of further clusters may do although it is not safe, such as `exec` or `tokenFile`.
+    /// Unsafe options that kubeconfigs of remote clusters may use, such as `exec` or `tokenFile`.
     insecure_kubeconfig_options: NameList = NameList::default(), "PILOT_INSECURE_MULTICLUSTER_KUBECONFIG_OPTIONS";
-    /// Hand configuration over xDS only to clients with a certificate of the root namespace.
+    /// Serve config objects over xDS only to clients with a certificate of the root namespace.
     api_generator_auth: bool = true, "ENABLE_XDS_API_GENERATOR_AUTH";
     debounce_after: Milliseconds = Milliseconds(100), "PILOT_DEBOUNCE_AFTER";
     debounce_max: Milliseconds = Milliseconds(10_000), "PILOT_DEBOUNCE_MAX";
-    /// Routes that one VirtualService may have of its delegates. A namespace may have four times as many.
+    /// Maximum number of routes from delegates in one VirtualService; four times as many in one namespace.
     delegated_routes: u32 = 10_000, "PILOTAGE_DELEGATED_ROUTES";
-    /// Their bytes, encoded.
+    /// Maximum encoded size of these routes.
     delegated_bytes: u32 = 8 * 1024 * 1024, "PILOTAGE_DELEGATED_BYTES";
-    /// Bytes of one EnvoyFilter patch's value. A Kubernetes API server takes no larger object.
+    /// Maximum size of one EnvoyFilter patch value. A Kubernetes API server accepts no larger object.
     patch_bytes: u32 = 2 * 1024 * 1024, "PILOTAGE_PATCH_BYTES";
-    /// Bytes that patches may add to the resources of one type of one proxy.
+    /// Maximum number of bytes that patches add to the resources of one type of one proxy.
     patched_bytes: u32 = 32 * 1024 * 1024, "PILOTAGE_PATCHED_BYTES";
-    /// How often patches may be applied to the resources of one type of one proxy.
+    /// Maximum number of patch applications to the resources of one type of one proxy.
     patch_applications: u32 = 1_000_000, "PILOTAGE_PATCH_APPLICATIONS";
-    /// Bytes of one resource that is sent.
+    /// Maximum size of one resource.
     resource_bytes: u32 = 32 * 1024 * 1024, "PILOTAGE_RESOURCE_BYTES";
-    /// Bytes of all resources of one type that are sent to one proxy.
+    /// Maximum size of all resources of one type of one proxy.
     push_bytes: u32 = 256 * 1024 * 1024, "PILOTAGE_PUSH_BYTES";
 }
 
-/// A percentage in hundredths of a percent, so that settings can be hashed.
+/// A percentage, stored in hundredths of a percent because floats cannot be hashed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Percent(pub u32);
 
@@ -218,7 +219,7 @@ impl Percent {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Milliseconds(pub u64);
 
-/// Blocks of addresses, parted by commas.
+/// Comma-separated CIDR blocks.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct IpBlocks(pub Vec<IpNet>);
 
@@ -228,7 +229,7 @@ impl IpBlocks {
     }
 }
 
-/// Names, parted by commas.
+/// Comma-separated names.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct NameList(Vec<Str>);
 

@@ -1,5 +1,5 @@
-//! One running copy of a program as a platform names it: a Kubernetes Pod, reduced to what the mesh reads.
-//! Where it serves which service stands in `endpoint`.
+//! A running workload, such as a Kubernetes Pod, reduced to the fields that the mesh uses.
+//! The services that it serves are in `endpoint`.
 
 use std::sync::Arc;
 
@@ -7,7 +7,6 @@ use crate::endpoint::{Endpoint, Health, Locality, TlsMode};
 use crate::labels::Labels;
 use crate::names::{ClusterId, Namespace, NetworkId, Str};
 
-/// Which workload.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct WorkloadKey {
     pub namespace: Namespace,
@@ -15,13 +14,12 @@ pub struct WorkloadKey {
     pub cluster: ClusterId,
 }
 
-/// A workload.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Workload {
     pub key: WorkloadKey,
-    /// Its own labels, and where it stands: region, zone, subzone, cluster, node, network.
+    /// Its own labels plus topology labels: region, zone, subzone, cluster, node, network.
     pub labels: Labels,
-    /// IP addresses, the first one first told by the platform.
+    /// IP addresses, the primary one first.
     pub addresses: Arc<[Str]>,
     /// The named ports of its containers.
     pub ports: Arc<[ContainerPort]>,
@@ -30,23 +28,22 @@ pub struct Workload {
     /// SPIFFE identity.
     pub service_account: Str,
     pub tls: TlsMode,
-    /// The Deployment, StatefulSet … that made it, or its own name.
+    /// The Deployment, StatefulSet … that owns it, or its own name.
     pub workload_name: Str,
     pub node_name: Str,
-    /// For names of single pods, which few have.
+    /// Few pods have a DNS name, so it is boxed.
     pub own_name: Option<Arc<PodHostname>>,
-    /// It runs and says that it is ready.
     pub is_ready: bool,
 }
 
-/// The name of a single pod: its host name below a subdomain.
+/// The DNS name of one pod: `spec.hostname` and `spec.subdomain`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct PodHostname {
     pub host: Str,
     pub sub_domain: Str,
 }
 
-/// A port that a container gave a name.
+/// A named container port.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ContainerPort {
     pub name: Str,
@@ -54,7 +51,7 @@ pub struct ContainerPort {
     pub number: u16,
 }
 
-/// What carries a port's bytes.
+/// The transport protocol of a port.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Transport {
     #[default]
@@ -64,7 +61,7 @@ pub enum Transport {
 }
 
 impl Transport {
-    /// Reads Kubernetes' spelling; nothing said means TCP.
+    /// Parses the `protocol` of a Kubernetes port; TCP is the default.
     pub fn parse(text: &str) -> Transport {
         match text {
             "UDP" => Transport::Udp,
@@ -80,7 +77,7 @@ impl Workload {
         self.ports.iter().find(|p| *p.name == *name && p.transport == transport).map(|p| p.number)
     }
 
-    /// The workload as an endpoint of no port yet.
+    /// The workload as an endpoint whose port is still to be set.
     pub fn endpoint(&self) -> Endpoint {
         let (host_name, sub_domain) = match &self.own_name {
             Some(name) => (name.host.clone(), name.sub_domain.clone()),

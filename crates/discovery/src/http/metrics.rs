@@ -76,7 +76,7 @@ impl Collector for CurrentValues {
         let build: &[(&str, &str)] = &[("component", "pilot"), ("tag", version::VERSION)];
         labelled(&mut encoder, "istio_build", "Version of a component", &[(build, 1.0)])?;
         let (held, known): (Vec<_>, Vec<_>) =
-            world.credentials.iter().partition(|(_, credential)| credential.is_held());
+            world.credentials.iter().partition(|(_, credential)| credential.has_content());
         let help =
             "Secrets and ConfigMaps, by whether their certificates and keys are held or only what they are good for";
         let yes: &[(&str, &str)] = &[("held", "true")];

@@ -99,7 +99,7 @@ fn gateway(names: &[&str]) -> Value {
 /// Names of the Secrets whose content is in memory.
 fn held(server: &Server) -> Vec<String> {
     let world = server.pilot.world().now();
-    let held = world.snapshot.credentials.iter().filter(|(_, credential)| credential.is_held());
+    let held = world.snapshot.credentials.iter().filter(|(_, credential)| credential.has_content());
     held.map(|(key, _)| key.name.to_string()).collect()
 }
 

@@ -42,7 +42,7 @@ pub(super) fn foreign_hosts(snapshot: &Snapshot, found: &mut Vec<Finding>) {
 fn leaves(export: &ExportTo, own: &Namespace) -> bool {
     let is_elsewhere = |visibility: &Visibility| match visibility {
         Visibility::Public => true,
-        Visibility::Private | Visibility::Nobody => false,
+        Visibility::Private | Visibility::None => false,
         Visibility::Namespace(namespace) => namespace != own,
     };
     export.is_unset() || export.iter().any(is_elsewhere)

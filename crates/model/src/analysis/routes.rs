@@ -119,7 +119,7 @@ fn service_of<'a>(snapshot: &'a Snapshot, object: &Object, host: &str) -> Option
             || service.export_to.iter().any(|visibility| match visibility {
                 Visibility::Public => true,
                 Visibility::Private => service.namespace == object.meta.namespace,
-                Visibility::Nobody => false,
+                Visibility::None => false,
                 Visibility::Namespace(namespace) => *namespace == object.meta.namespace,
             })
     };

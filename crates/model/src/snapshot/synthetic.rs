@@ -154,7 +154,7 @@ fn visibility(item: &Visibility) -> String {
     match item {
         Visibility::Public => "*".to_owned(),
         Visibility::Private => ".".to_owned(),
-        Visibility::Nobody => "~".to_owned(),
+        Visibility::None => "~".to_owned(),
         Visibility::Namespace(namespace) => namespace.to_string(),
     }
 }

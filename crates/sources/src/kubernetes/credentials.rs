@@ -47,12 +47,12 @@ impl CredentialStore {
     pub(super) fn put(&mut self, key: &CredentialKey, data: &BTreeMap<String, String>) -> bool {
         let mut credential = credential(key.kind, data);
         if self.named.as_ref().is_some_and(|named| !named.contains(key)) {
-            credential = credential.bare();
+            credential = credential.without_content();
         }
         if self.known.get(key).is_some_and(|known| **known == credential) {
             return false;
         }
-        let kept = if credential.is_held() { Arc::new(credential) } else { self.bare.share(credential) };
+        let kept = if credential.has_content() { Arc::new(credential) } else { self.bare.share(credential) };
         self.known.insert(key.clone(), kept);
         true
     }
@@ -67,9 +67,9 @@ impl CredentialStore {
         let mut renamed = CredentialDiff::default();
         for (key, credential) in &mut self.known {
             match named.contains(key) {
-                true if credential.is_bare() => renamed.missing.push(key.clone()),
-                false if credential.is_held() => {
-                    *credential = self.bare.share(Credential::clone(credential).bare());
+                true if credential.lacks_content() => renamed.missing.push(key.clone()),
+                false if credential.has_content() => {
+                    *credential = self.bare.share(Credential::clone(credential).without_content());
                     renamed.bared.push(key.clone());
                 }
                 _ => {}
@@ -81,7 +81,7 @@ impl CredentialStore {
 
     /// Takes in what was asked for. Where the watch has told of it since, even that it is gone, that counts.
     pub(super) fn supply(&mut self, key: &CredentialKey, data: &BTreeMap<String, String>) -> bool {
-        self.known.get(key).is_some_and(|known| known.is_bare()) && self.put(key, data)
+        self.known.get(key).is_some_and(|known| known.lacks_content()) && self.put(key, data)
     }
 }
 
@@ -126,7 +126,7 @@ mod tests {
     }
 
     fn is_held(credentials: &CredentialStore, name: &str) -> bool {
-        credentials.get(&key(name)).is_some_and(|known| known.is_held())
+        credentials.get(&key(name)).is_some_and(|known| known.has_content())
     }
 
     #[test]

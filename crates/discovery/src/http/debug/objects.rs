@@ -104,7 +104,7 @@ fn export_to(service: &Service) -> Value {
     let spelled = |visibility: &Visibility| match visibility {
         Visibility::Public => "*".to_owned(),
         Visibility::Private => ".".to_owned(),
-        Visibility::Nobody => "~".to_owned(),
+        Visibility::None => "~".to_owned(),
         Visibility::Namespace(namespace) => namespace.to_string(),
     };
     service.export_to.iter().map(|visibility| (spelled(visibility), json!({}))).collect::<Map<_, _>>().into()
