@@ -4,13 +4,13 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 
+use crate::config::problem::Problem;
 use crate::config::{Key, Object};
 use crate::conflict::ConflictSettings;
 use crate::endpoint::Endpoint;
 use crate::fetch_requests::KeySource;
 use crate::labels::Labels;
 use crate::names::{CredentialKey, Namespace, ServiceKey, Str};
-use crate::problem::Problem;
 use crate::service::Service;
 use crate::settings::{Mesh, Networks};
 use crate::workload::{Workload, WorkloadKey};

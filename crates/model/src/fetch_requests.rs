@@ -45,8 +45,7 @@ impl FetchRequests {
     pub fn of(policies: &[Config<RequestAuthentication>], credentials: CredentialRefs) -> FetchRequests {
         let mut wanted = FetchRequests { credentials, ..FetchRequests::default() };
         for policy in policies {
-            let kind = Kind::RequestAuthentication;
-            let key = Key { kind, namespace: policy.meta.namespace.clone(), name: policy.meta.name.clone() };
+            let key = policy.meta.key(Kind::RequestAuthentication);
             for rule in &policy.spec.jwt_rules {
                 let Some(source) = KeySource::of(rule) else { continue };
                 let wish = wanted.keys.entry(source).or_default();

@@ -21,9 +21,10 @@ pub mod names;
 pub mod packed;
 pub mod port;
 pub mod printable;
-pub mod problem;
 pub mod proxy;
 pub mod service;
 pub mod settings;
 pub mod snapshot;
 pub mod workload;
+
+pub use config::problem;

@@ -151,7 +151,7 @@ impl SourceHealth {
 
 #[cfg(test)]
 mod tests {
-    use model::problem::Problem;
+    use model::problem::{Problem, Subject};
 
     use super::{SourceHealth, SourceState};
     use model::change::{Change, SourceId};
@@ -167,7 +167,7 @@ mod tests {
     #[test]
     fn a_stale_source_remembers_since_when() {
         let health = SourceHealth::new(SourceId("files".into()));
-        health.count_batch(&[Change::Problems(vec![Problem::error("a", "b")]), Change::Synced]);
+        health.count_batch(&[Change::Problems(vec![Problem::error(Subject::Source("a".into()), "b")]), Change::Synced]);
         health.mark_unreachable("first");
         let SourceState::Stale { since: first, .. } = health.report().state else { panic!("not stale") };
         health.mark_unreachable("second");

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use api::TypeUrl;
 use model::change::{Batch, Change, SourceId};
-use model::problem::Problem;
+use model::problem::{Problem, Subject};
 use model::settings::Knobs;
 use tokio::sync::mpsc;
 
@@ -59,7 +59,7 @@ impl Excesses {
         let mut problems: Vec<Problem> = distinct.values().take(MOST_REPORTED).map(|p| (*p).clone()).collect();
         if distinct.len() > MOST_REPORTED {
             let message = format!("{} further objects exceed limits", distinct.len() - MOST_REPORTED);
-            problems.push(Problem::error("limits", message));
+            problems.push(Problem::error(Subject::Setting("limits".into()), message));
         }
         if problems != known.sent {
             let batch = Batch { source: SourceId("limits".into()), changes: vec![Change::Problems(problems.clone())] };
@@ -119,7 +119,8 @@ pub(crate) fn left_out(kind: &TypeUrl, namespace: &str, left_out: &[LeftOut], kn
              Sidecar import less, shorten what it is made of, or raise the limit",
             found.bytes
         );
-        problems.push(Problem::error(format!("{} {}", kind.short(), found.name), message));
+        let about = Subject::Resource { kind: kind.short().into(), name: (*found.name).into(), others: 0 };
+        problems.push(Problem::error(about, message));
     }
     if left_out.len() > MOST_NAMED {
         let message = format!(
@@ -129,7 +130,7 @@ pub(crate) fn left_out(kind: &TypeUrl, namespace: &str, left_out: &[LeftOut], kn
             knobs.push_bytes,
             knobs.resource_bytes
         );
-        problems.push(Problem::error(kind.short().to_owned(), message));
+        problems.push(Problem::error(Subject::ResourceType(kind.short().into()), message));
     }
     problems
 }
@@ -138,7 +139,7 @@ pub(crate) fn left_out(kind: &TypeUrl, namespace: &str, left_out: &[LeftOut], kn
 mod tests {
     use api::TypeUrl;
     use model::change::Change;
-    use model::problem::Problem;
+    use model::problem::{Problem, Subject};
     use tokio::sync::mpsc;
 
     use super::Excesses;
@@ -148,7 +149,7 @@ mod tests {
         let (changes, mut sent) = mpsc::channel(10);
         let excesses = Excesses::new(changes);
         let (one, two) = (excesses.class(), excesses.class());
-        let problem = || vec![Problem::error("EnvoyFilter shop/big", "too much")];
+        let problem = || vec![Problem::error(Subject::Source("EnvoyFilter shop/big".into()), "too much")];
         for class in [&one, &two, &one] {
             class.set(&TypeUrl::LISTENER, "", problem());
         }

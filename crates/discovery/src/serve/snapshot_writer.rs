@@ -227,7 +227,7 @@ mod tests {
     use std::time::{Duration, Instant};
 
     use model::change::{Batch, Change, SourceId};
-    use model::problem::Problem;
+    use model::problem::{Problem, Subject};
     use model::settings::{Knobs, Milliseconds, Settings};
     use tokio_util::sync::CancellationToken;
 
@@ -274,7 +274,9 @@ mod tests {
 
     #[test]
     fn hole_15_new_problems_are_found_among_forty_thousand() {
-        let problem = |n: usize| Problem::warning(format!("VirtualService shop/v{n}"), "unknown field \"spec.htp\"");
+        let problem = |n: usize| {
+            Problem::warning(Subject::Setting(format!("VirtualService shop/v{n}").into()), "unknown field \"spec.htp\"")
+        };
         let before: Vec<Problem> = (0..40_000).map(problem).collect();
         let now: Vec<Problem> = (1..40_001).map(problem).collect();
         let begun = Instant::now();

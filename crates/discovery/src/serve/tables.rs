@@ -5,9 +5,9 @@ use std::collections::{BTreeSet, HashMap};
 
 use api::Resource;
 use bytes::Bytes;
-use model::config::Kind;
+use model::config::{Key, Kind};
 use model::hashed::{Hashed, fingerprint};
-use model::problem::Problem;
+use model::problem::{Problem, Subject};
 use model::settings::Knobs;
 use prost::Message;
 use scope::View;
@@ -137,13 +137,17 @@ fn emptied_host(host: &VirtualHostPlan) -> VirtualHostPlan {
 }
 
 /// The object that its routes come from.
-fn object_of(host: &VirtualHostPlan) -> String {
+fn object_of(host: &VirtualHostPlan) -> Subject {
     let rule = host.routes.iter().find_map(|route| match route {
         RouteEntry::Rule(rule) => Some(rule),
         _ => None,
     });
     match rule {
-        Some(rule) => format!("{} {}/{}", Kind::VirtualService, rule.namespace, rule.object),
-        None => format!("virtual host {}", host.name),
+        Some(rule) => Subject::Object(Key {
+            kind: Kind::VirtualService,
+            namespace: rule.namespace.clone(),
+            name: rule.object.clone(),
+        }),
+        None => Subject::VirtualHost(host.name.clone()),
     }
 }

@@ -15,9 +15,9 @@ use std::fmt;
 use api::istio::networking::v1alpha3::VirtualService;
 use serde_json::{Value, json};
 
+use crate::config::problem::{FileLocation, Severity};
 use crate::config::{Kind, Meta, Object, Spec};
 use crate::names::Str;
-use crate::problem::{FileLocation, Severity};
 use crate::snapshot::Snapshot;
 
 /// One thing that is likely wrong.

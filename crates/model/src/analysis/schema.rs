@@ -1,7 +1,7 @@
 //! What reading and validating found already, under the codes that users know.
 
 use super::Finding;
-use crate::problem::Severity;
+use crate::config::problem::Severity;
 use crate::snapshot::Snapshot;
 
 /// Errors, warnings and kinds that are no more.
@@ -17,7 +17,7 @@ pub(super) fn problems(snapshot: &Snapshot, found: &mut Vec<Finding>) {
             }
             Severity::Info => continue,
         };
-        let (origin, location) = (problem.about.clone(), problem.location.clone());
+        let (origin, location) = (problem.about.to_string().into(), problem.location.clone());
         found.push(Finding { code, severity, origin, location, message });
     }
 }

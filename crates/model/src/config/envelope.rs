@@ -7,9 +7,9 @@ use api::Any;
 use api::istio::mcp::v1alpha1::{Metadata, Resource};
 
 use super::{Kind, Meta, Object};
+use crate::config::problem::FileLocation;
 use crate::labels::Labels;
 use crate::names::Str;
-use crate::problem::FileLocation;
 
 const TYPE_PREFIX: &str = "type.googleapis.com/";
 

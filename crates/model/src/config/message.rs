@@ -10,8 +10,8 @@ use serde_json::{Map, Value};
 use super::encode;
 use super::text::clip;
 use super::timestamp;
+use crate::config::problem::Severity;
 use crate::duration;
-use crate::problem::Severity;
 
 /// Something about one field.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value};
 
 use super::{Meta, timestamp};
+use crate::config::problem::FileLocation;
 use crate::names::Str;
-use crate::problem::FileLocation;
 
 /// Reads metadata; the second value tells what in it was not understood.
 /// Without a namespace the object belongs to the empty one, as in upstream's file store.

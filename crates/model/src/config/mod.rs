@@ -13,6 +13,7 @@ mod meta;
 pub mod parse;
 pub mod patches;
 pub mod print;
+pub mod problem;
 pub mod rbac;
 mod text;
 pub mod timestamp;
@@ -29,7 +30,7 @@ use crate::hashed::Hashed;
 use crate::labels::Labels;
 use crate::names::{Namespace, Str};
 use crate::packed::Packed;
-use crate::problem::FileLocation;
+use problem::FileLocation;
 
 macro_rules! kinds {
     (
@@ -247,6 +248,12 @@ pub struct Meta {
     pub location: Option<FileLocation>,
 }
 
+impl Meta {
+    pub fn key(&self, kind: Kind) -> Key {
+        Key { kind, namespace: self.namespace.clone(), name: self.name.clone() }
+    }
+}
+
 /// A config object of any kind.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Object {
@@ -256,7 +263,7 @@ pub struct Object {
 
 impl Object {
     pub fn key(&self) -> Key {
-        Key { kind: self.spec.kind(), namespace: self.meta.namespace.clone(), name: self.meta.name.clone() }
+        self.meta.key(self.spec.kind())
     }
 
     /// Whether the other object means the same to the mesh: resource version and place do not count. Only an

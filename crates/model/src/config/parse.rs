@@ -11,8 +11,8 @@ use super::message::FieldFinding;
 use super::text::{self, Chunk, SyntaxError, clip};
 use super::{Kind, Meta, Object, message, meta};
 use crate::config::legacy::{self, LegacyKind};
+use crate::config::problem::{FileLocation, Problem, Severity, Subject};
 use crate::names::Str;
-use crate::problem::{FileLocation, Problem, Severity};
 
 /// Unknown fields told of one object; the rest is only counted.
 const MOST_FINDINGS: usize = 20;
@@ -42,7 +42,7 @@ pub fn documents(text: &str, file: &str) -> Parsed {
                 let line = if line == 0 { location.line } else { line };
                 let location = FileLocation { file: file.clone(), line };
                 let message = format!("could not parse the document: {message}");
-                parsed.problems.push(Problem::error(file.clone(), message).at(Some(location)));
+                parsed.problems.push(Problem::error(Subject::File(file.clone()), message).at(Some(location)));
             }
         }
         untold.add(&mut parsed.problems);
@@ -74,7 +74,7 @@ impl UnreportedProblems {
         let severity = self.severity?;
         let message = format!("and {} more problems in this file", self.count).into();
         let location = Some(FileLocation { file: file.clone(), line: 0 });
-        Some(Problem { severity, about: file.clone(), location, message })
+        Some(Problem { severity, about: Subject::File(file.clone()), location, message })
     }
 }
 
@@ -133,7 +133,7 @@ impl<'a> DocumentReader<'a> {
     }
 
     fn document(&mut self, json: &Value, lists_left: usize) {
-        let about = self.location.file.clone();
+        let about = Subject::File(self.location.file.clone());
         let Value::Object(entries) = json else {
             return self.tell(Problem::error(about, "a document must be an object with apiVersion and kind"));
         };
@@ -161,8 +161,8 @@ impl<'a> DocumentReader<'a> {
 
     /// Reads an object of a kind that is no more: as the documents that mean the same today.
     fn old(&mut self, old: LegacyKind, kind: &str, entries: &Map<String, Value>) {
-        let (meta, _) = meta::read(entries.get("metadata"), self.location.clone());
-        let about: Str = format!("{kind} {}/{}", meta.namespace, clip(&meta.name)).into();
+        let (Meta { namespace, name, .. }, _) = meta::read(entries.get("metadata"), self.location.clone());
+        let about = Subject::Document { kind: kind.into(), namespace: Some(namespace), name };
         let converted = match legacy::convert(old, entries) {
             Ok(converted) => converted,
             Err(refused) => return self.tell(Problem::error(about, refused.0)),
@@ -186,7 +186,7 @@ impl<'a> DocumentReader<'a> {
         if kind == Kind::ServiceEntry {
             meta.auto_addresses = meta::auto_addresses(entries.get("status"));
         }
-        let about: Str = format!("{kind} {}/{}", meta.namespace, clip(&meta.name)).into();
+        let about = Subject::Object(meta.key(kind));
         for mistake in mistakes {
             self.tell(Problem::warning(about.clone(), mistake));
         }
@@ -199,7 +199,7 @@ impl<'a> DocumentReader<'a> {
         self.spec(kind, entries.get("spec").unwrap_or(&Value::Null), meta, &about);
     }
 
-    fn spec(&mut self, kind: Kind, json: &Value, meta: Meta, about: &Str) {
+    fn spec(&mut self, kind: Kind, json: &Value, meta: Meta, about: &Subject) {
         let Some(message) = kind.message() else {
             return match kind.read(json) {
                 Ok(spec) => self.objects.push((Object { meta: Arc::new(meta), spec }, self.steps.clone())),
@@ -234,7 +234,7 @@ const KNOWN_KEYS: &[&str] = &["apiVersion", "kind", "metadata", "spec", "status"
 /// Findings as problems of one object: errors first, and not endlessly many.
 pub(super) fn problems(
     mut findings: Vec<FieldFinding>,
-    about: &Str,
+    about: &Subject,
     location: &FileLocation,
 ) -> Vec<(Problem, FieldPath)> {
     findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
@@ -261,7 +261,7 @@ fn not_known(api_version: &str, kind: &str, entries: &Map<String, Value>) -> Pro
     };
     Problem {
         severity,
-        about: format!("{} {}", clip(kind), clip(name)).trim_end().into(),
+        about: Subject::Document { kind: kind.into(), namespace: None, name: name.into() },
         location: None,
         message: format!("kind {:?} of apiVersion {:?} is not read here", clip(kind), clip(api_version)).into(),
     }
@@ -275,7 +275,7 @@ fn text_of<'a>(entries: &'a Map<String, Value>, key: &str) -> &'a str {
 mod tests {
     use super::{Parsed, documents};
     use crate::config::Spec;
-    use crate::problem::Severity;
+    use crate::config::problem::Severity;
 
     const SERVICE: &str = "apiVersion: networking.istio.io/v1\nkind: VirtualService\n";
 

@@ -18,8 +18,8 @@ use serde_json::{Map, Number};
 use super::message::{self, FieldFinding};
 use super::validate::pattern;
 use super::{Config, Kind, encode};
+use crate::config::problem::{Problem, Severity};
 use crate::hashed::Hashed;
-use crate::problem::{Problem, Severity};
 use crate::proxy::Proxy;
 use crate::settings::Knobs;
 
@@ -114,7 +114,7 @@ impl PatchSet {
     pub fn problems(&self, knobs: &Knobs) -> impl Iterator<Item = Problem> {
         let meta = &self.config.meta;
         self.too_large.iter().map(|(index, bytes)| {
-            let about = format!("{} {}/{}", Kind::EnvoyFilter, meta.namespace, meta.name);
+            let about = meta.key(Kind::EnvoyFilter);
             let message = format!(
                 "configPatches[{index}] is not applied: its value has {bytes} bytes, at most {} are taken \
                  (PILOTAGE_PATCH_BYTES); keep scripts and modules in files of the proxy or behind ExtensionConfig",

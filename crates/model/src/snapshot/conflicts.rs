@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::change::SourceId;
+use crate::config::problem::{Problem, Severity};
 use crate::conflict::{ConflictPolicy, ConflictSettings};
 use crate::names::{Namespace, ServiceKey, Str};
 use crate::port::Port;
-use crate::problem::{Problem, Severity};
 use crate::service::{Registry, Service};
 
 /// Services as registries told them.
@@ -113,9 +113,8 @@ fn problem(
         }
         ConflictPolicy::Reject => (Severity::Error, "nobody serves it until only one has it".to_owned()),
     };
-    let about = format!("service {}/{}", key.namespace, key.hostname);
     let message = format!("registries {} all have it: {outcome}", names.join(", "));
-    Problem { severity, about: about.into(), location: None, message: message.into() }
+    Problem { severity, about: key.clone().into(), location: None, message: message.into() }
 }
 
 /// A port of another registry that the first one does not have: endpoints there would be lost in silence.

@@ -19,11 +19,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::change::{Batch, Change, SourceId};
+use crate::config::problem::Problem;
 use crate::config::{Key, Kind, Object};
 use crate::credential_refs::CredentialRefs;
 use crate::fetch_requests::{FetchRequests, KeySets};
 use crate::names::{CredentialKey, Namespace, ServiceKey};
-use crate::problem::Problem;
 use crate::settings::Settings;
 use crate::workload::WorkloadKey;
 use auto_address::entries::AutoAddresses;

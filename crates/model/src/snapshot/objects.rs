@@ -11,9 +11,9 @@ use api::istio::telemetry::v1alpha1::Telemetry;
 use super::plugins;
 use crate::change::SourceId;
 use crate::config::patches::PatchSet;
+use crate::config::problem::Problem;
 use crate::config::{Config, Key, Kind, Object, Spec};
 use crate::names::{Namespace, Str};
-use crate::problem::Problem;
 use crate::settings::Knobs;
 
 /// Every config object by key; where several stores have it, that of the first one. `stores` settles that.

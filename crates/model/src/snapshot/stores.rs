@@ -3,9 +3,9 @@
 
 use super::objects::{Objects, StoredObject};
 use crate::change::SourceId;
+use crate::config::problem::{Problem, Severity};
 use crate::config::{Key, Object};
 use crate::names::Str;
-use crate::problem::{Problem, Severity};
 
 impl Objects {
     /// Takes what a store has under a key now. True where another object counts than before.
@@ -35,7 +35,7 @@ impl Objects {
                 false => format!("stores {holder} and {} both have it: only that of {holder} is used", store.0),
             };
             let severity = if is_same { Severity::Info } else { Severity::Error };
-            let about = key.to_string().into();
+            let about = key.clone().into();
             Some(Problem { severity, about, location: object.meta.location.clone(), message: message.into() })
         };
         Some(self.behind.iter().filter_map(problem).collect())

@@ -11,7 +11,7 @@ use model::config::parse::documents;
 use model::config::validate::validate;
 use model::config::{Meta, Object};
 use model::hashed::Hashed;
-use model::problem::{Problem, Severity};
+use model::problem::{Problem, Severity, Subject};
 use model::settings::Settings;
 use model::snapshot::Snapshot;
 
@@ -69,7 +69,7 @@ pub(super) fn read(
 
 /// Whether a problem is about a document that is not an object.
 fn is_about_file(problem: &Problem) -> bool {
-    problem.location.as_ref().is_some_and(|location| location.file == problem.about)
+    matches!(problem.about, Subject::File(_))
 }
 
 fn placed(object: Object, namespace: &str) -> Object {

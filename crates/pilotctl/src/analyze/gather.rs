@@ -8,7 +8,7 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
-use model::problem::{FileLocation, Problem};
+use model::problem::{FileLocation, Problem, Subject};
 use nix::fcntl::OFlag;
 
 /// Maximum depth of folders.
@@ -71,7 +71,10 @@ impl GatheredFiles {
             if let Err(error) = self.add_at(path, above) {
                 let file = path.to_string_lossy().into_owned();
                 let location = FileLocation { file: file.as_str().into(), line: 0 };
-                self.problems.push(Problem::error(file, format!("could not read it: {error:#}")).at(Some(location)));
+                self.problems.push(
+                    Problem::error(Subject::File(location.file.clone()), format!("could not read it: {error:#}"))
+                        .at(Some(location)),
+                );
             }
         }
         Ok(())

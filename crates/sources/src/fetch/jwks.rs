@@ -208,8 +208,8 @@ impl KeySetState {
         let told = |by: &Key| {
             let message = format!("could not fetch the keys of {source}: {failure}");
             match self.keys {
-                Some(_) => Problem::warning(by.to_string(), format!("{message}; the last keys stay in use")),
-                None => Problem::error(by.to_string(), format!("{message}; until then its tokens are refused")),
+                Some(_) => Problem::warning(by.clone(), format!("{message}; the last keys stay in use")),
+                None => Problem::error(by.clone(), format!("{message}; until then its tokens are refused")),
             }
         };
         self.wish.by.iter().map(told).collect()

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use model::problem::{Problem, Severity};
+use model::problem::{Problem, Severity, Subject};
 use serde_json::Value;
 
 use super::kubeconfig::KubeconfigEntry;
@@ -121,7 +121,7 @@ fn held(
 }
 
 fn fault(key: &str, message: String) -> Problem {
-    Problem::error(format!("cluster {key}"), message)
+    Problem::error(Subject::Cluster(key.into()), message)
 }
 
 /// Reads one entry. Annotations of other types than text are of no use here.

@@ -10,7 +10,7 @@ use model::config::parse::{self, Parsed};
 use model::config::validate::validate;
 use model::config::{Key, Object};
 use model::names::{Namespace, Str};
-use model::problem::{FileLocation, Problem};
+use model::problem::{FileLocation, Problem, Subject};
 use serde_json::Value;
 
 /// Which document: its group and kind, its namespace and its name.
@@ -143,7 +143,7 @@ fn read(json: &Value, place: &FileLocation, id: &DocumentId) -> ConfigDocument {
     let Parsed { objects, problems } = parsed.unwrap_or_else(|_| Parsed {
         objects: Vec::new(),
         problems: vec![Problem::error(
-            format!("{} {}/{}", id.kind, id.namespace, id.name),
+            Subject::Document { kind: id.kind.clone(), namespace: Some(id.namespace.clone()), name: id.name.clone() },
             "could not read the object: a bug in the parser",
         )],
     });

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use model::problem::Problem;
+use model::problem::{Problem, Subject};
 use tokio::time::Instant;
 
 use super::join::Collection;
@@ -97,7 +97,7 @@ impl ListGuard {
                 "a list of {collection} lacks {lost} of {known} known objects: all are kept until the API server has \
                  said the same for {hold_for:?} (PILOTAGE_KUBERNETES_HOLD_LOSSES)"
             );
-            Problem::warning(format!("cluster {cluster}"), message)
+            Problem::warning(Subject::Cluster(cluster.into()), message)
         })
     }
 }

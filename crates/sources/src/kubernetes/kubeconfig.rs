@@ -7,7 +7,7 @@ use std::fmt;
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use kube::config::{AuthInfo, Cluster, Kubeconfig, KubeconfigError};
-use model::problem::Problem;
+use model::problem::{Problem, Subject};
 use model::settings::NameList;
 
 /// Upstream's setting that allows what is refused here, a list parted by commas. Upstream knows the names of
@@ -42,7 +42,7 @@ impl KubeconfigEntry {
 
     pub(super) fn problem(&self, cluster: &str, reason: &str) -> Problem {
         let message = format!("could not use the kubeconfig of cluster {cluster}: {reason}");
-        Problem::error(self.found_at.as_str(), message)
+        Problem::error(Subject::Source(self.found_at.as_str().into()), message)
     }
 }
 

@@ -6,7 +6,7 @@ use std::path::{Component, Path, PathBuf};
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
-use model::problem::{FileLocation, Problem};
+use model::problem::{FileLocation, Problem, Subject};
 use serde_json::Value;
 
 use super::kubeconfig::KubeconfigEntry;
@@ -83,7 +83,7 @@ impl KubeconfigDir {
 
 fn fault(path: &Path, message: String) -> Problem {
     let location = FileLocation { file: path.to_string_lossy().into(), line: 0 };
-    Problem { location: Some(location), ..Problem::error("clusters".to_owned(), message) }
+    Problem { location: Some(location), ..Problem::error(Subject::Source("clusters".into()), message) }
 }
 
 /// Names of files in order, but for hidden ones, among which mounted volumes keep theirs.

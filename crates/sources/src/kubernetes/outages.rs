@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use model::change::SourceId;
-use model::problem::Problem;
+use model::problem::{Problem, Subject};
 use tokio::time::Instant;
 use tracing::{info, warn};
 
@@ -71,7 +71,7 @@ impl Outages {
         self.0.iter().filter_map(move |(collection, outage)| {
             let reason = outage.wrong_answer.as_ref()?;
             let message = format!("could not watch {collection}: the API server gives {reason}; keeping what is known");
-            Some(Problem::warning(format!("cluster {cluster}"), message))
+            Some(Problem::warning(Subject::Cluster(cluster.into()), message))
         })
     }
 

@@ -15,7 +15,7 @@ use model::config::Kind;
 use model::credential_refs::CredentialRefs;
 use model::fetch_requests::FetchRequests;
 use model::names::CredentialKey;
-use model::problem::Problem;
+use model::problem::{Problem, Subject};
 use model::settings::Settings;
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::{AbortHandle, JoinSet};
@@ -634,7 +634,7 @@ impl WatchSession {
                 "more than {} objects of {collection}: further ones are ignored (PILOTAGE_KUBERNETES_MAX_OBJECTS)",
                 self.max_objects
             );
-            Problem::warning(format!("cluster {cluster}"), message)
+            Problem::warning(Subject::Cluster(cluster.into()), message)
         });
         self.outages.problems(cluster).chain(self.guard.problems(cluster)).chain(full).collect()
     }

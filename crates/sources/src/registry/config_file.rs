@@ -10,7 +10,7 @@ use model::change::{Batch, Change, SourceId};
 use model::config::Key;
 use model::conflict::ConflictSettings;
 use model::names::{ClusterId, ServiceKey, Str};
-use model::problem::{FileLocation, Problem};
+use model::problem::{FileLocation, Problem, Subject};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -202,7 +202,7 @@ impl RegistryConfigFile {
         let conflicts = ConflictSettings { stores: self.stores.clone(), ..self.config.conflicts() };
         let problem = |reason: String| {
             let location = FileLocation { file: self.file.name().into(), line: 0 };
-            Problem::error(location.file.clone(), format!("{reason}{KEEPING}")).at(Some(location))
+            Problem::error(Subject::File(location.file.clone()), format!("{reason}{KEEPING}")).at(Some(location))
         };
         vec![Change::ConflictSettings(Box::new(conflicts)), Change::Problems(fault.map(problem).into_iter().collect())]
     }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use model::change::Change;
 use model::endpoint::Endpoint;
 use model::names::{ServiceKey, Str};
-use model::problem::Problem;
+use model::problem::{Problem, Subject};
 use model::service::Service;
 use tokio::time::Instant;
 
@@ -172,7 +172,7 @@ impl RegistryDiff {
         problems.extend(self.claims.iter().filter(|(_, names)| names.len() > 1).map(|(key, names)| {
             let names: Vec<&str> = names.iter().map(|name| &**name).collect();
             let message = format!("{} all give this host: only {} is used", names.join(", "), names[0]);
-            Problem::error(format!("service {}/{}", key.namespace, key.hostname), message)
+            Problem::error(key.clone(), message)
         }));
         if problems != self.problems {
             self.problems = problems.clone();
@@ -195,7 +195,7 @@ impl RegistryDiff {
             self.most,
             self.refused.len(),
         );
-        Some(Problem::error("registry", message))
+        Some(Problem::error(Subject::Source("registry".into()), message))
     }
 
     fn told(&self, key: &ServiceKey) -> Option<&ServiceListing> {
@@ -240,7 +240,7 @@ impl RegistryDiff {
             "{lost} of {} endpoints vanished at once: all are kept until the registry says so for {hold_for:?}",
             self.endpoints
         );
-        self.held = Some((since, Problem::warning("registry", message)));
+        self.held = Some((since, Problem::warning(Subject::Source("registry".into()), message)));
         false
     }
 }

@@ -13,7 +13,7 @@ pub mod mock;
 pub mod normalize;
 pub mod poll_interval;
 
-use model::problem::Problem;
+use model::problem::{Problem, Subject};
 use model::service::Registry;
 
 /// Every registry that upstream ever had and our own, in the order in which services of one host are merged:
@@ -37,7 +37,10 @@ pub fn chosen<'a>(names: impl IntoIterator<Item = &'a str>) -> (Vec<Registry>, V
     let names = names.into_iter().flat_map(|list| list.split(',')).map(str::trim);
     for name in names.filter(|name| !name.is_empty() && !is_always_on(name)) {
         match ALL.iter().find(|registry| registry.as_str() == name) {
-            None => problems.push(Problem::error("--registries", format!("no registry is called {name:?}"))),
+            None => problems.push(Problem::error(
+                Subject::Setting("--registries".into()),
+                format!("no registry is called {name:?}"),
+            )),
             Some(registry) => registries.push(*registry),
         }
     }

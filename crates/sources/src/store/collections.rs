@@ -10,7 +10,7 @@ use model::change::Change;
 use model::config::validate::validate;
 use model::config::{Key, Kind, Object, envelope};
 use model::names::Str;
-use model::problem::{Problem, Severity};
+use model::problem::{Problem, Severity, Subject};
 use tokio::time::Instant;
 
 use crate::backoff::Backoff;
@@ -94,7 +94,7 @@ impl Collections {
         let is_complete = silent.is_empty() || is_late;
         let complaint = (is_late && !silent.is_empty()).then(|| {
             let message = format!("the server said nothing about {}: none are assumed", silent.join(", "));
-            Problem::warning(self.from.clone(), message)
+            Problem::warning(Subject::Source(self.from.clone()), message)
         });
         self.tell_problems(&mut changes, complaint);
         if is_complete && !std::mem::replace(&mut self.is_synced, true) {
@@ -164,7 +164,8 @@ impl CollectionState {
     /// The object in the envelope, where it is good and new.
     fn put(&mut self, resource: &Resource, from: &Str) -> Option<Object> {
         let name = name_of(resource).to_owned();
-        let about = || format!("{} {name}", self.kind);
+        let about =
+            || Subject::Document { kind: self.kind.as_str().into(), namespace: None, name: name.as_str().into() };
         let (object, mut problems) = match envelope::open(self.kind, resource, from) {
             Ok(object) => (Some(object.clone()), validate(&object)),
             Err(reason) => {
@@ -244,7 +245,7 @@ mod tests {
         all.tell_problems(&mut changes, None);
         let [Change::Problems(problems)] = &changes[..] else { panic!("{changes:?}") };
         let kept = problems.iter().filter(|p| p.message.ends_with(super::KEEPING)).count();
-        assert_eq!((kept, problems.iter().any(|p| p.about.contains("shop/b"))), (1, true), "{problems:?}");
+        assert_eq!((kept, problems.iter().any(|p| p.about.to_string().contains("shop/b"))), (1, true), "{problems:?}");
         assert_eq!(told(&all.replace("rules", &[])), ["-a"]);
         changes.clear();
         all.tell_problems(&mut changes, None);

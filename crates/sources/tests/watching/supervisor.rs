@@ -1,7 +1,7 @@
 //! A source that fails or panics is started again and does not disturb others.
 
 use model::change::{Change, SourceId};
-use model::problem::Problem;
+use model::problem::{Problem, Subject};
 use sources::health::SourceState;
 use sources::source::{ChangeSender, Source, SourceError};
 
@@ -24,7 +24,12 @@ impl Source for Clumsy {
             2 => return Err(SourceError::Failed("fell".into())),
             _ => {}
         }
-        sender.send(vec![Change::Problems(vec![Problem::error("clumsy", "tired")]), Change::Synced]).await?;
+        sender
+            .send(vec![
+                Change::Problems(vec![Problem::error(Subject::Source("clumsy".into()), "tired")]),
+                Change::Synced,
+            ])
+            .await?;
         sender.closed().await;
         Ok(())
     }

@@ -140,5 +140,5 @@ fn exceeded(knobs: &Knobs, namespace: &str, held: &HeldPatch) -> Problem {
         knobs.patched_bytes,
         knobs.patch_applications
     );
-    Problem::error(named(&held.filter), message).at(held.filter.location.clone())
+    Problem::error(held.filter.key(Kind::EnvoyFilter), message).at(held.filter.location.clone())
 }

@@ -20,7 +20,7 @@ pub(super) fn problems(pages: &Pages, _: &PageQuery) -> PageResponse {
                 Severity::Warning => "warning",
                 Severity::Error => "error",
             },
-            "about": &*problem.about,
+            "about": problem.about.to_string(),
             "file": problem.location.as_ref().map(|location| &*location.file),
             "line": problem.location.as_ref().map(|location| location.line),
             "message": &*problem.message,

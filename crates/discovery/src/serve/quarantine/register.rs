@@ -13,7 +13,7 @@ use model::change::{Batch, Change, SourceId};
 use model::config::Key;
 use model::names::Str;
 use model::printable::excerpt;
-use model::problem::Problem;
+use model::problem::{Problem, Subject};
 use model::snapshot::Snapshot;
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, watch};
@@ -299,7 +299,7 @@ impl Kept {
     fn problems(&self) -> Vec<Problem> {
         let objects = self.objects.iter().map(|(key, refused)| {
             let location = refused.pin().and_then(|pin| pin.bad.as_ref()).and_then(|bad| bad.meta.location.clone());
-            Problem::error(key.to_string(), text(&refused.affected())).at(location)
+            Problem::error(key.clone(), text(&refused.affected())).at(location)
         });
         let mut kinds: BTreeMap<&TypeUrl, (BTreeSet<&str>, &Affected)> = BTreeMap::new();
         for ((kind, name), affected) in self.resources.values().flatten() {
@@ -307,10 +307,8 @@ impl Kept {
         }
         let resources = kinds.into_iter().map(|(kind, (names, affected))| {
             let first = names.first().copied().unwrap_or_default();
-            let about = match names.len() {
-                1 => format!("{} {first}", kind.short()),
-                many => format!("{} {first} and {} more", kind.short(), many - 1),
-            };
+            let others = names.len().saturating_sub(1);
+            let about = Subject::Resource { kind: kind.short().into(), name: first.into(), others };
             Problem::error(about, text(affected))
         });
         objects.chain(resources).collect()

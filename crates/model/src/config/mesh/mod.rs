@@ -17,16 +17,16 @@ pub use defaults::{default_mesh, default_proxy_config};
 use super::message::{self, FieldFinding};
 use super::text::{self, Chunk};
 use super::{parse, validate};
+use crate::config::problem::{FileLocation, Problem, Severity, Subject};
 use crate::hashed::Hashed;
 use crate::names::Str;
-use crate::problem::{FileLocation, Problem, Severity};
 use crate::settings::{Mesh, Networks};
 
 /// Reads a MeshConfig document over the defaults. With an error among the problems the value is the
 /// defaults alone, and a caller that has an earlier value should keep that.
 pub fn parse_mesh(text: &str, file: &str) -> (Mesh, Vec<Problem>) {
     let (json, location, source, mut problems) = single_document(text, file);
-    let about: Str = "MeshConfig".into();
+    let about = Subject::Setting("MeshConfig".into());
     let (mesh, findings) = mesh_over(default_mesh(), &json);
     problems.extend(parse::located(parse::problems(findings, &about, &location), source));
     problems.extend(validate::validate_mesh(&mesh, Some(location)));
@@ -36,7 +36,7 @@ pub fn parse_mesh(text: &str, file: &str) -> (Mesh, Vec<Problem>) {
 /// Reads a ProxyConfig document over a base. With an error among the problems the value is the base alone.
 pub fn parse_proxy_config(base: &ProxyConfig, text: &str, file: &str) -> (ProxyConfig, Vec<Problem>) {
     let (json, location, source, mut problems) = single_document(text, file);
-    let about: Str = "ProxyConfig".into();
+    let about = Subject::Setting("ProxyConfig".into());
     let (config, findings) = proxy_config_over(base, &json, "");
     problems.extend(parse::located(parse::problems(findings, &about, &location), source));
     problems.extend(validate::validate_proxy_config(&config, Some(location)));
@@ -47,7 +47,7 @@ pub fn parse_proxy_config(base: &ProxyConfig, text: &str, file: &str) -> (ProxyC
 /// Reads a MeshNetworks document. With an error among the problems there are no networks in the value.
 pub fn parse_networks(text: &str, file: &str) -> (Networks, Vec<Problem>) {
     let (json, location, source, mut problems) = single_document(text, file);
-    let about: Str = "MeshNetworks".into();
+    let about = Subject::Setting("MeshNetworks".into());
     // How charts write that there are none.
     let given = if json == json!({"networks": {}}) { &Value::Null } else { &json };
     let (networks, findings) = over(&MeshNetworks::default(), given, "");
@@ -64,15 +64,6 @@ pub fn effective_proxy_config(mesh: &MeshConfig, sent: &str) -> ProxyConfig {
         Some(json) => over(&ProxyConfig::default(), &json, "").0,
         None => mesh.default_config.clone().unwrap_or_else(default_proxy_config),
     }
-}
-
-/// Lays given settings over a proxy config: fields replace, metadata is joined, and header settings
-/// that are not given stay. The second value tells what was wrong.
-pub fn merge_proxy_config(base: &ProxyConfig, given: &Value, about: &Str) -> (ProxyConfig, Vec<Problem>) {
-    let (merged, findings) = proxy_config_over(base, given, "");
-    let location = FileLocation { file: about.clone(), line: 0 };
-    let told = parse::problems(findings, about, &location).into_iter().map(|(problem, _)| problem.at(None));
-    (merged, told.collect())
 }
 
 fn mesh_over(base: MeshConfig, json: &Value) -> (MeshConfig, Vec<FieldFinding>) {
@@ -162,12 +153,16 @@ fn single_document<'a>(text: &'a str, file: &str) -> (Value, FileLocation, Optio
     let location = FileLocation { file: file.clone(), line: first.line };
     let mut problems = Vec::new();
     if documents.next().is_some() {
-        problems.push(Problem::warning(file.clone(), "only the first document is read").at(Some(location.clone())));
+        problems.push(
+            Problem::warning(Subject::File(file.clone()), "only the first document is read").at(Some(location.clone())),
+        );
     }
     let value = first.content.unwrap_or_else(|error| {
         let location = FileLocation { file: file.clone(), line: if error.line == 0 { first.line } else { error.line } };
-        problems
-            .push(Problem::error(file, format!("could not parse the document: {}", error.message)).at(Some(location)));
+        problems.push(
+            Problem::error(Subject::File(file), format!("could not parse the document: {}", error.message))
+                .at(Some(location)),
+        );
         Value::Null
     });
     (value, location, first.source, problems)
@@ -180,12 +175,10 @@ fn usable<M: Message>(read: M, fallback: fn() -> M, problems: Vec<Problem>) -> (
 
 #[cfg(test)]
 mod tests {
-    use api::istio::mesh::v1alpha1::{MeshConfig, ProxyConfig};
-    use serde_json::json;
+    use api::istio::mesh::v1alpha1::MeshConfig;
 
     use super::{
-        default_mesh, default_proxy_config, effective_proxy_config, merge_proxy_config, parse_mesh, parse_networks,
-        parse_proxy_config,
+        default_mesh, default_proxy_config, effective_proxy_config, parse_mesh, parse_networks, parse_proxy_config,
     };
 
     fn mesh(text: &str) -> MeshConfig {
@@ -257,13 +250,11 @@ mod tests {
 
     #[test]
     fn header_settings_not_given_stay() {
-        let base = merge_proxy_config(
-            &ProxyConfig::default(),
-            &json!({"proxyMetadata": {"A": "1"}, "proxyHeaders": {"server": {"value": "s"}, "forwardedClientCert": "SANITIZE"}}),
-            &"p".into(),
-        );
-        let given = json!({"proxyMetadata": {"B": "2"}, "proxyHeaders": {"requestId": {"disabled": true}}});
-        let (merged, problems) = merge_proxy_config(&base.0, &given, &"p".into());
+        let base = "{proxyMetadata: {A: '1'}, proxyHeaders: {server: {value: s}, forwardedClientCert: SANITIZE}}";
+        let (base, problems) = parse_proxy_config(&default_proxy_config(), base, "p");
+        assert_eq!(problems, []);
+        let given = "{proxyMetadata: {B: '2'}, proxyHeaders: {requestId: {disabled: true}}}";
+        let (merged, problems) = parse_proxy_config(&base, given, "p");
         assert_eq!(problems, []);
         let headers = merged.proxy_headers.expect("both sides have headers");
         assert_eq!(headers.server.map(|server| server.value).as_deref(), Some("s"));

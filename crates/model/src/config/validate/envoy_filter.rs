@@ -12,7 +12,7 @@ use api::istio::networking::v1alpha3::envoy_filter::{
 use super::report::{Report, Rule};
 use super::{pattern, selector};
 use crate::config::patches;
-use crate::problem::Severity;
+use crate::config::problem::Severity;
 
 const CONNECTION_MANAGER: &str = "envoy.filters.network.http_connection_manager";
 

@@ -32,28 +32,27 @@ use api::istio::security::v1beta1::authorization_policy::Action;
 
 use self::report::{Report, Rule};
 use super::{Object, Spec};
-use crate::names::Str;
-use crate::problem::{FileLocation, Problem};
+use crate::config::problem::{FileLocation, Problem, Subject};
 
 /// All that is wrong with mesh config; with an error upstream keeps what it had.
 pub fn validate_mesh(mesh: &MeshConfig, location: Option<FileLocation>) -> Vec<Problem> {
     let mut report = Report::default();
     mesh::config(mesh, &mut report);
-    problems(report, "MeshConfig".into(), location)
+    problems(report, &Subject::Setting("MeshConfig".into()), location.as_ref())
 }
 
 /// All that is wrong with the settings of one proxy.
 pub fn validate_proxy_config(config: &ProxyConfig, location: Option<FileLocation>) -> Vec<Problem> {
     let mut report = Report::default();
     mesh::proxy_config(config, &mut report);
-    problems(report, "ProxyConfig".into(), location)
+    problems(report, &Subject::Setting("ProxyConfig".into()), location.as_ref())
 }
 
 /// All that is wrong with mesh networks.
 pub fn validate_networks(networks: &MeshNetworks, location: Option<FileLocation>) -> Vec<Problem> {
     let mut report = Report::default();
     mesh::networks(networks, &mut report);
-    problems(report, "MeshNetworks".into(), location)
+    problems(report, &Subject::Setting("MeshNetworks".into()), location.as_ref())
 }
 
 /// All that is wrong with the object: errors if it cannot be used, warnings if part of it has no effect.
@@ -63,14 +62,14 @@ pub fn validate(object: &Object) -> Vec<Problem> {
         Err(message) => report.error(message),
         Ok(()) => spec(object, &mut report),
     }
-    problems(report, object.key().to_string().into(), object.meta.location.clone())
+    problems(report, &object.key().into(), object.meta.location.as_ref())
 }
 
-fn problems(report: Report, about: Str, location: Option<FileLocation>) -> Vec<Problem> {
+fn problems(report: Report, about: &Subject, location: Option<&FileLocation>) -> Vec<Problem> {
     let problem = |(severity, message): (_, String)| Problem {
         severity,
         about: about.clone(),
-        location: location.clone(),
+        location: location.cloned(),
         message: message.into(),
     };
     report.into_findings().into_iter().map(problem).collect()

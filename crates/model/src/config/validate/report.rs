@@ -2,7 +2,7 @@
 
 use std::fmt::{Display, Write as _};
 
-use crate::problem::Severity;
+use crate::config::problem::Severity;
 
 /// A rule that a value keeps, or the sentence that says how it does not.
 pub(super) type Rule = Result<(), String>;

@@ -32,9 +32,9 @@ use serde_json::Value;
 
 use super::objects::Objects;
 use super::{Delta, Snapshot};
+use crate::config::problem::Problem;
 use crate::config::{Key, Kind, Meta, Object, Spec};
 use crate::names::Str;
-use crate::problem::Problem;
 use tracked::{SnapshotReads, TrackedSnapshot};
 
 /// What names a generated object to the rest of the mesh.
@@ -122,8 +122,7 @@ impl Output {
     }
 
     fn status(&mut self, kind: Kind, meta: &Meta, status: Value) {
-        let key = Key { kind, namespace: meta.namespace.clone(), name: meta.name.clone() };
-        self.statuses.insert(key, Arc::new(status));
+        self.statuses.insert(meta.key(kind), Arc::new(status));
     }
 }
 

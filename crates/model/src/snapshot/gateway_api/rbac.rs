@@ -13,13 +13,13 @@ use super::tracked::{TrackedSnapshot, all};
 use super::{Output, SIDECARS_ONLY};
 use crate::config::legacy::print;
 use crate::config::print::to_json;
+use crate::config::problem::{Problem, Severity};
 use crate::config::rbac::{
     AccessRule, Constraint, EnforcementMode, RbacConfig, RbacMode, RoleSubject, ServiceRole, ServiceRoleBinding,
 };
 use crate::config::{Config, Kind, Meta, Object, Spec};
 use crate::hashed::Hashed;
 use crate::names::Namespace;
-use crate::problem::{Problem, Severity};
 use crate::service::Service;
 
 const DRY_RUN: &str = "istio.io/dry-run";
@@ -62,7 +62,7 @@ fn is_dry(mode: EnforcementMode) -> bool {
 }
 
 fn warning(kind: Kind, meta: &Meta, message: &str) -> Problem {
-    Problem::warning(format!("{kind} {}/{}", meta.namespace, meta.name), message).at(meta.location.clone())
+    Problem::warning(meta.key(kind), message).at(meta.location.clone())
 }
 
 /// Policies in the place of one old object.
@@ -90,8 +90,7 @@ impl PolicyWriter<'_> {
     }
 
     fn error(&mut self, kind: Kind, message: String) {
-        let about = format!("{kind} {}/{}", self.source.namespace, self.source.name);
-        self.out.problems.push(Problem::error(about, message).at(self.source.location.clone()));
+        self.out.problems.push(Problem::error(self.source.key(kind), message).at(self.source.location.clone()));
     }
 
     /// Says what to write today.
@@ -102,7 +101,7 @@ impl PolicyWriter<'_> {
         let documents: Vec<serde_json::Value> = self.made.iter().map(to_json).collect();
         self.out.problems.push(Problem {
             severity: Severity::Info,
-            about: format!("{kind} {}/{}", self.source.namespace, self.source.name).into(),
+            about: self.source.key(kind).into(),
             location: self.source.location.clone(),
             message: format!("the kind is Istio 0.8's; write instead:\n{}", print(&documents)).into(),
         });

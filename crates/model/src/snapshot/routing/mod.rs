@@ -14,9 +14,9 @@ use destination_rules::DestinationRules;
 use virtual_services::{MergeCache, ResolvedServices};
 
 use super::objects::AllObjects;
+use crate::config::problem::Problem;
 use crate::config::{Config, Meta};
 use crate::names::Namespace;
-use crate::problem::Problem;
 use crate::service::{ExportTo, Service};
 use crate::settings::Settings;
 

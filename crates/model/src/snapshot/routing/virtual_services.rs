@@ -8,11 +8,11 @@ use api::istio::networking::v1alpha3::{Destination, HttpRoute, VirtualService};
 
 use super::delegates::{self, BudgetExceeded, DelegateBudget};
 use super::{Semantics, VirtualServiceRule};
+use crate::config::problem::Problem;
 use crate::config::{Config, Kind, Meta, Spec};
 use crate::hashed::{Hashed, fingerprint};
 use crate::host::resolve_short_name;
 use crate::names::{Namespace, Str};
-use crate::problem::Problem;
 use crate::service::ExportTo;
 use crate::settings::{Knobs, Settings};
 use crate::snapshot::objects::{AllObjects, by_age, sort_by_age};
@@ -152,14 +152,13 @@ fn merge(
 }
 
 fn too_much(root: &Meta, (namespace, name): &(Namespace, Str), routes: usize, knobs: &Knobs) -> Problem {
-    let about = format!("{} {}/{}", Kind::VirtualService, root.namespace, root.name);
     let message = format!(
         "{routes} of its routes delegate to {namespace}/{name} and are left out: merged, delegates may give a \
          VirtualService {} routes (PILOTAGE_DELEGATED_ROUTES) of {} bytes (PILOTAGE_DELEGATED_BYTES), and a namespace \
          four times as many; delegate from fewer routes, or raise the limits",
         knobs.delegated_routes, knobs.delegated_bytes
     );
-    Problem::warning(about, message).at(root.location.clone())
+    Problem::warning(root.key(Kind::VirtualService), message).at(root.location.clone())
 }
 
 fn is_visible(delegate: &Config<VirtualService>, root: &Meta, settings: &Settings) -> bool {

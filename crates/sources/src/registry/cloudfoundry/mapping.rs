@@ -9,7 +9,7 @@ use model::endpoint::Endpoint;
 use model::labels::Labels;
 use model::names::{ClusterId, Namespace, Str};
 use model::port::{Port, Protocol};
-use model::problem::Problem;
+use model::problem::{Problem, Subject};
 use model::service::{Registry, Resolution, Service};
 
 use super::options::CloudFoundryOptions;
@@ -97,7 +97,7 @@ impl ServiceBuilder<'_> {
         let vip = route.vip.parse::<IpAddr>();
         if vip.is_err() && !route.vip.is_empty() {
             let message = format!("its address {:?} is none: it has no address of its own", route.vip);
-            problems.push(Problem::warning(about.to_owned(), message));
+            problems.push(Problem::warning(Subject::Route(about.into()), message));
         }
         self.listing(host, port, endpoints, vip.ok())
     }
@@ -124,7 +124,7 @@ impl ServiceBuilder<'_> {
             let target = u16::try_from(backend.port).ok().filter(|port| *port > 0);
             if backend.address.is_empty() || target.is_none() {
                 let message = format!("the backend {:?} port {} is left out", backend.address, backend.port);
-                problems.push(Problem::error(about.to_owned(), message));
+                problems.push(Problem::error(Subject::Route(about.into()), message));
                 return None;
             }
             Some(Endpoint {
@@ -150,7 +150,7 @@ impl ServiceBuilder<'_> {
 }
 
 fn nameless(name: &str) -> Problem {
-    Problem::error(name.to_owned(), "its name makes no host name: it is left out")
+    Problem::error(Subject::Route(name.into()), "its name makes no host name: it is left out")
 }
 
 #[cfg(test)]

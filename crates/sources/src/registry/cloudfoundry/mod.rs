@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 use model::change::{Change, SourceId};
 use model::config::{Key, Object};
 use model::names::ClusterId;
-use model::problem::Problem;
+use model::problem::{Problem, Subject};
 use tokio::time::Instant;
 
 use crate::backoff::{Backoff, jittered};
@@ -66,7 +66,7 @@ impl CloudFoundryRegistry {
         sender: &ChangeSender,
     ) -> Result<(), SourceError> {
         let now = Instant::now();
-        let about = || format!("Copilot at {}", self.options.address);
+        let about = || Subject::Source(format!("Copilot at {}", self.options.address).into());
         let mut problems: Vec<Problem> =
             copilot.complaint().map(|c| Problem::warning(about(), c)).into_iter().collect();
         if std::mem::take(&mut self.was_away) && !self.told.is_empty() {

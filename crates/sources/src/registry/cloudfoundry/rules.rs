@@ -11,7 +11,7 @@ use api::istio::networking::v1alpha3::{
 use model::config::validate::validate;
 use model::config::{Key, Meta, Object, Spec};
 use model::hashed::Hashed;
-use model::problem::{FileLocation, Problem, Severity};
+use model::problem::{FileLocation, Problem, Severity, Subject};
 
 use super::mapping::{by_host, labels};
 use super::options::CloudFoundryOptions;
@@ -39,7 +39,7 @@ pub(super) fn rules(route_table: &RouteTable, options: &CloudFoundryOptions) -> 
         } else {
             let reasons: Vec<&str> = faults.iter().map(|problem| &*problem.message).collect();
             let message = format!("its paths and weights are not heeded: {}", reasons.join("; "));
-            problems.push(Problem::error(format!("route {host}"), message));
+            problems.push(Problem::error(Subject::Route(format!("route {host}").into()), message));
         }
     }
     (rules, problems)

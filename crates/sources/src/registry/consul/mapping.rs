@@ -7,7 +7,7 @@ use std::sync::Arc;
 use model::endpoint::{Endpoint, Health, Locality};
 use model::names::{ClusterId, Namespace, Str};
 use model::port::{Port, Protocol};
-use model::problem::Problem;
+use model::problem::{Problem, Subject};
 use model::service::{Registry, Resolution, Service};
 
 use super::options::{ConsulOptions, Profile};
@@ -37,7 +37,10 @@ pub(super) fn listing(
         ("partition", &first.service.partition),
     ];
     let Some(hostname) = normalize::hostname(&options.host, &values) else {
-        let problem = Problem::error(format!("Consul service {name}"), "its name makes no host name: it is left out");
+        let problem = Problem::error(
+            Subject::registry_service(Registry::Consul, name),
+            "its name makes no host name: it is left out",
+        );
         return (None, Some(problem));
     };
     let namespace = Namespace::from(options.namespace.as_str());
@@ -58,7 +61,7 @@ pub(super) fn listing(
     }
     let accounts: BTreeSet<Str> = endpoints.iter().map(|e| e.service_account.clone()).collect();
     service.service_accounts = accounts.into_iter().filter(|account| !account.is_empty()).collect();
-    let problem = ports.clash.map(|clash| Problem::warning(format!("Consul service {name}"), clash));
+    let problem = ports.clash.map(|clash| Problem::warning(Subject::registry_service(Registry::Consul, name), clash));
     (Some(ServiceListing { service: Arc::new(service), endpoints: normalize::in_order(endpoints).into() }), problem)
 }
 

@@ -17,7 +17,8 @@ use std::time::Duration;
 
 use model::change::SourceId;
 use model::names::{ClusterId, Str};
-use model::problem::Problem;
+use model::problem::{Problem, Subject};
+use model::service::Registry;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -278,7 +279,7 @@ impl<'a> ConsulRun<'a> {
         self.consul.is_synced = true;
         let unread = self.awaited.iter().map(|name| {
             Problem::error(
-                format!("Consul service {name}"),
+                Subject::registry_service(Registry::Consul, name.clone()),
                 "it could not be read at the start: it is left out until it can",
             )
         });

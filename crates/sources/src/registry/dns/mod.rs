@@ -16,7 +16,7 @@ use model::change::SourceId;
 use model::endpoint::Endpoint;
 use model::names::{ClusterId, Namespace, Str};
 use model::port::{Port, Protocol};
-use model::problem::Problem;
+use model::problem::{Problem, Subject};
 use model::service::{Registry, Service};
 use tokio::time::Instant;
 
@@ -87,7 +87,7 @@ impl DnsRegistry {
     async fn publish(&mut self, sender: &ChangeSender) -> Result<(), SourceError> {
         let about = |(host, reason): (&String, &String)| {
             let kept = if self.diff.get(host).is_some() { "; keeping the last answer" } else { "" };
-            Problem::error(format!("DNS service {host}"), format!("{reason}{kept}"))
+            Problem::error(Subject::registry_service(Registry::Dns, host.as_str()), format!("{reason}{kept}"))
         };
         let problems: Vec<Problem> = self.failures.iter().map(about).collect();
         let health = sender.health();

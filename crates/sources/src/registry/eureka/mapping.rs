@@ -7,7 +7,7 @@ use std::sync::Arc;
 use model::endpoint::{Endpoint, Health, Locality};
 use model::names::{ClusterId, Namespace, Str};
 use model::port::{Port, Protocol};
-use model::problem::Problem;
+use model::problem::{Problem, Subject};
 use model::service::{Registry, Resolution, Service};
 
 use super::options::{EurekaOptions, ServicePer};
@@ -33,7 +33,7 @@ pub(super) fn listings<'a>(
     let listed = by_name.into_iter().filter_map(|(name, instances)| {
         let listing = listing(&name, &instances, options, cluster);
         if listing.is_none() {
-            let about = format!("Eureka service {name}");
+            let about = Subject::registry_service(Registry::Eureka, name.as_str());
             problems.push(Problem::error(about, "its name makes no host name: it is left out"));
         }
         Some((name, listing?))

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
 use model::change::Change;
-use model::problem::Problem;
+use model::problem::{Problem, Subject};
 
 use super::file_objects::FileObjects;
 use super::large::LargeFileParser;
@@ -382,7 +382,7 @@ impl ConfigDir {
     }
 
     fn problems(&self) -> Vec<Problem> {
-        let about = |path: &Path| path.to_string_lossy().into_owned();
+        let about = |path: &Path| Subject::File(path.to_string_lossy().into());
         let keeping = if self.shelf.is_empty() { "" } else { "; keeping the last good state" };
         let trouble = self.trouble.iter().map(|t| Problem::error(about(&self.root), format!("{t}{keeping}")));
         let unreadable = self.unreadable.iter().map(|(path, reason)| {

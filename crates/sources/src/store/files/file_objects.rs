@@ -223,7 +223,7 @@ impl FileObjects {
         let winner = locations.next().flatten().map_or_else(String::new, |location| location.to_string());
         locations.map(move |location| Problem {
             severity: Severity::Error,
-            about: key.to_string().into(),
+            about: key.clone().into(),
             location,
             message: format!("the object also stands at {winner}, which is used instead").into(),
         })

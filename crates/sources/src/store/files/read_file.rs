@@ -9,7 +9,8 @@ use std::time::SystemTime;
 use model::config::parse::{self, Parsed};
 use model::config::validate::validate;
 use model::config::{Key, Object};
-use model::problem::{Problem, Severity};
+use model::names::Str;
+use model::problem::{FileLocation, Problem, Severity, Subject};
 use xxhash_rust::xxh3::xxh3_128;
 
 use super::large::LARGE;
@@ -81,50 +82,56 @@ impl RawFile {
 pub(crate) struct ProblemSubjects {
     /// A problem that may hide any object, or any object at all.
     is_any: bool,
-    /// Objects by kind, namespace and name, as errors name them.
-    whole: HashSet<String>,
-    /// By kind and name: a document of one of our kinds in an unknown version is named without its namespace.
-    short: HashSet<String>,
+    /// Objects that errors are about.
+    objects: HashSet<Key>,
+    /// Kind and name of documents that warnings are about: one of our kinds in an unknown version, whose namespace is
+    /// not known.
+    documents: HashSet<(Str, Str)>,
 }
 
 impl ProblemSubjects {
     /// What these problems may be about.
     pub(crate) fn of_problems(problems: &[Problem]) -> ProblemSubjects {
-        let about = |severity| problems.iter().filter(move |p| p.severity == severity).map(|p| p.about.to_string());
-        ProblemSubjects {
-            is_any: problems.iter().any(|p| p.severity == Severity::Error && is_about_whole_file(p)),
-            whole: about(Severity::Error).collect(),
-            short: about(Severity::Warning).collect(),
+        let mut subjects = ProblemSubjects { is_any: false, objects: HashSet::new(), documents: HashSet::new() };
+        for problem in problems {
+            match (problem.severity, &problem.about) {
+                (Severity::Error, Subject::File(_)) => subjects.is_any = true,
+                (Severity::Error, Subject::Object(key)) => _ = subjects.objects.insert(key.clone()),
+                (Severity::Warning, Subject::Document { kind, namespace: None, name }) => {
+                    subjects.documents.insert((kind.clone(), name.clone()));
+                }
+                _ => {}
+            }
         }
+        subjects
     }
 
     /// What problems about these objects are called.
     pub(crate) fn of_objects<'a>(keys: impl Iterator<Item = &'a Key> + Clone) -> ProblemSubjects {
-        let whole: HashSet<String> = keys.clone().map(Key::to_string).collect();
-        ProblemSubjects { is_any: !whole.is_empty(), whole, short: keys.map(short_name).collect() }
+        let objects: HashSet<Key> = keys.clone().cloned().collect();
+        ProblemSubjects { is_any: !objects.is_empty(), objects, documents: keys.map(document_of).collect() }
     }
 
     /// Whether one of the problems may be all that is left of this object.
     pub(crate) fn has_object(&self, key: &Key) -> bool {
-        self.is_any || self.whole.contains(&key.to_string()) || self.short.contains(&short_name(key))
+        self.is_any || self.objects.contains(key) || self.documents.contains(&document_of(key))
     }
 
     /// Whether the problem may be about one of the objects.
     pub(crate) fn has_problem(&self, problem: &Problem) -> bool {
-        match problem.severity {
-            Severity::Info => false,
-            Severity::Warning => self.short.contains(&*problem.about),
-            Severity::Error => self.is_any && is_about_whole_file(problem) || self.whole.contains(&*problem.about),
+        match (problem.severity, &problem.about) {
+            (Severity::Error, Subject::File(_)) => self.is_any,
+            (Severity::Error, Subject::Object(key)) => self.objects.contains(key),
+            (Severity::Warning, Subject::Document { kind, namespace: None, name }) => {
+                self.documents.contains(&(kind.clone(), name.clone()))
+            }
+            _ => false,
         }
     }
 }
 
-fn short_name(key: &Key) -> String {
-    format!("{} {}", key.kind, key.name)
-}
-
-fn is_about_whole_file(problem: &Problem) -> bool {
-    problem.location.as_ref().is_some_and(|location| location.file == problem.about)
+fn document_of(key: &Key) -> (Str, Str) {
+    (key.kind.as_str().into(), key.name.clone())
 }
 
 fn objects_of(bytes: &[u8], file: &str) -> (Vec<Object>, Vec<Problem>) {
@@ -144,8 +151,8 @@ fn objects_of(bytes: &[u8], file: &str) -> (Vec<Object>, Vec<Problem>) {
 
 /// A problem that may hide any object of the file.
 pub(crate) fn whole_file(file: &str, line: u32, message: &str) -> Problem {
-    let location = model::problem::FileLocation { file: file.into(), line };
-    Problem::error(location.file.clone(), message).at(Some(location))
+    let location = FileLocation { file: file.into(), line };
+    Problem::error(Subject::File(location.file.clone()), message).at(Some(location))
 }
 
 /// Leaves out objects that upstream's file store would refuse.

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use crate::config::parse::{Parsed, documents};
 use crate::config::print;
-use crate::problem::Severity;
+use crate::config::problem::Severity;
 
 fn config(kind: &str, spec: &str) -> Parsed {
     of("config.istio.io/v1alpha2", kind, spec)
@@ -94,7 +94,7 @@ fn the_modern_equivalent_is_printed_and_reads_the_same() {
     let parsed =
         config("DestinationPolicy", "{destination: {name: r, labels: {on: 'yes'}}, loadBalancing: {name: RANDOM}}");
     let [problem] = &parsed.problems[..] else { panic!("{:?}", parsed.problems) };
-    assert_eq!((problem.severity, &*problem.about), (Severity::Info, "DestinationPolicy shop/a"));
+    assert_eq!((problem.severity, problem.about.to_string().as_str()), (Severity::Info, "DestinationPolicy shop/a"));
     let (text, yaml) = problem.message.split_once('\n').expect("text and document");
     assert_eq!(text, "the kind is Istio 0.8's; write instead:");
     let again = documents(yaml, "new.yaml");

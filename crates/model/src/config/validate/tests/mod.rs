@@ -5,8 +5,8 @@ mod networking;
 mod security;
 mod virtual_service;
 
+use crate::config::problem::Severity;
 use crate::config::{Kind, parse};
-use crate::problem::Severity;
 
 /// What is said about an object of this kind, one line a finding.
 fn told(kind: Kind, name: &str, annotation: &str, spec: &str) -> Vec<String> {

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use crate::change::{Batch, Change, SourceId};
 use crate::config::parse::documents;
 use crate::config::print::message_to_json;
-use crate::problem::Severity;
+use crate::config::problem::Severity;
 use crate::snapshot::Snapshot;
 use crate::snapshot::gateway_api::tests::empty;
 

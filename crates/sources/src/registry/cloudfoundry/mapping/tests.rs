@@ -109,7 +109,7 @@ fn what_cannot_be_used_is_named_and_the_rest_stays() {
     let (listed, problems) = mapped(&route_table);
     assert_eq!(listed.keys().map(|name| &**name).collect::<Vec<_>>(), ["route web.example.com"]);
     assert_eq!(listed["route web.example.com"].endpoints.len(), 1);
-    let about: Vec<&str> = problems.iter().map(|p| &*p.about).collect();
+    let about: Vec<String> = problems.iter().map(|p| p.about.to_string()).collect();
     assert_eq!(
         about,
         ["route a b.example.com", "route web.example.com", "route web.example.com", "route web.example.com"]
