@@ -32,7 +32,7 @@ usage: cargo xtask COMMAND
   test      everything that CI checks
   tidy      check the project's invariants
   tidy list [PATH]
-            print what shrinking lists still allow: import cycles, repeated type names, banned words";
+            print what shrinking lists still allow: import cycles and banned words";
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();

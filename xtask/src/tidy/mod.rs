@@ -44,7 +44,6 @@ pub(crate) fn list(root: &Path, prefix: &str) -> Result<()> {
     let tree = Tree::read(root)?;
     let cycles = rules::cycles::cycles(&tree).into_iter().filter(|cycle| cycle.folder.starts_with(prefix));
     let mut findings: Vec<Finding> = cycles.flat_map(|cycle| rules::cycles::findings(&tree, &cycle)).collect();
-    findings.extend(rules::type_names::places(&tree).into_iter().map(|(_, finding)| finding));
     findings.extend(rules::words::places(&tree).into_iter().filter(|finding| finding.file.starts_with(prefix)));
     for f in findings {
         println!("{}:{}: {}", f.file, f.line, f.message);

@@ -10,7 +10,7 @@ mod paths;
 mod pure;
 mod size;
 mod snapshot;
-pub(crate) mod type_names;
+mod type_names;
 mod unsafe_code;
 pub(crate) mod words;
 

@@ -1,4 +1,4 @@
-//! A type name means one thing: it is declared in at most two crates. `ALLOWED` may only shrink.
+//! A type name means one thing: it is declared in at most two crates.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,15 +7,7 @@ use super::Finding;
 
 const MOST: usize = 2;
 
-/// Names that are still declared in more crates.
-const ALLOWED: &[&str] = &["BoxError", "CertificateFiles", "HealthResponse"];
-
 pub(crate) fn check(tree: &Tree) -> Vec<Finding> {
-    places(tree).into_iter().filter(|(name, _)| !ALLOWED.contains(name)).map(|(_, finding)| finding).collect()
-}
-
-/// Every name declared in too many crates, allowed or not, at its first declaration.
-pub(crate) fn places(tree: &Tree) -> Vec<(&str, Finding)> {
     let mut names: BTreeMap<&str, Vec<(&str, usize)>> = BTreeMap::new();
     for source in tree.sources.iter().filter(|s| s.path.contains("src/")) {
         for (name, line) in declared(source) {
@@ -28,7 +20,7 @@ pub(crate) fn places(tree: &Tree) -> Vec<(&str, Finding)> {
         if crates.len() > MOST {
             let all: Vec<String> = places.iter().map(|(path, line)| format!("{path}:{line}")).collect();
             let message = format!("{name} is declared in {} crates: {}", crates.len(), all.join(", "));
-            findings.push((name, Finding::new(places[0].0, places[0].1, message)));
+            findings.push(Finding::new(places[0].0, places[0].1, message));
         }
     }
     findings
