@@ -24,10 +24,9 @@ pub const VIRTUAL_INBOUND_CATCH_ALL_HTTP_CHAIN: &str = "virtualInbound-catchall-
 pub const ALLOW_ANY: &str = "allow_any";
 pub const ALLOW_ANY_DYNAMIC_DNS: &str = "allow_any_dynamic_dns";
 pub const BLOCK_ALL: &str = "block_all";
-pub const DYNAMIC_DNS_CLUSTER: &str = "AllowAnyDynamicDNSCluster";
 /// The cluster of a destination without a host; no such cluster exists.
 pub const UNKNOWN_SERVICE: &str = "UnknownService";
-/// The gateway name that stands for all sidecars.
+/// The gateway name for all sidecars.
 pub const MESH_GATEWAY: &str = "mesh";
 /// The route table of the mesh's forward proxy port.
 pub const HTTP_PROXY: &str = "http_proxy";

@@ -1,4 +1,4 @@
-//! The recorded cases, answered in process: documents, snapshot, view, plans, renderings.
+//! The recorded cases, run in process: documents, snapshot, view, recipes, resources.
 //! `PILOTAGE_CASES=routing/timeout cargo test -p translate --test cases` shows the differences of one case.
 
 use std::process::ExitCode;
@@ -56,7 +56,7 @@ fn status(world: &Snapshot, object: &Value) -> Option<Value> {
     Some(merged(object.get("status"), wanted, &controllers, "now"))
 }
 
-/// What the Kubernetes source would tell of the case's objects. They go in backwards: the order means nothing.
+/// The changes that the Kubernetes source sends for the case's objects. They are applied in reverse: order must not matter.
 fn cluster_changes(case: &Case, settings: &Settings, text: &str) -> Vec<Change> {
     let revision = case.env.get("REVISION").map_or("", String::as_str).into();
     let options = ClusterOptions { revision, ..ClusterOptions::own(settings) };

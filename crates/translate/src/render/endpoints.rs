@@ -1,4 +1,4 @@
-//! An endpoints plan as Envoy's ClusterLoadAssignment; clusters that carry their endpoints use the same parts.
+//! Renders endpoints as a ClusterLoadAssignment, for EDS and for clusters with inlined endpoints.
 
 use std::collections::BTreeMap;
 
@@ -31,7 +31,7 @@ pub(super) fn assignment(cluster: &str, groups: &[LocalityEndpoints]) -> Cluster
     }
 }
 
-/// An IP address or name with a port, or a path.
+/// An IP address or name with a port, or a Unix path if the port is 0.
 pub(super) fn address(text: &str, port: u32) -> Address {
     let kind = if port > 0 {
         AddressKind::SocketAddress(socket_address(text, port))
@@ -50,12 +50,12 @@ pub(super) fn socket_address(text: &str, port: u32) -> SocketAddress {
     }
 }
 
-/// A piece of text as a field of metadata.
+/// A string value of a Struct.
 pub(super) fn text(value: impl Into<String>) -> Value {
     Value { kind: Some(value::Kind::StringValue(value.into())) }
 }
 
-/// Fields of metadata.
+/// A Struct with these fields.
 pub(super) fn fields<const N: usize>(pairs: [(&str, Value); N]) -> Struct {
     Struct { fields: pairs.into_iter().map(|(key, value)| (key.to_owned(), value)).collect() }
 }
@@ -109,7 +109,7 @@ fn metadata(plan: &plan::LbEndpoint) -> Metadata {
     Metadata { filter_metadata, ..Metadata::default() }
 }
 
-/// Upstream's compressed form, which its telemetry filter reads.
+/// The format that Istio's telemetry filter parses.
 fn workload(label: &WorkloadLabel) -> String {
     let WorkloadLabel { name, namespace, canonical_name, canonical_revision, cluster } = label;
     format!("{name};{namespace};{canonical_name};{canonical_revision};{cluster}")

@@ -1,4 +1,4 @@
-//! Plans written down as Envoy's protobuf. A renderer sees its plan and nothing else.
+//! Renders plans as Envoy's messages. A renderer sees its plan and nothing else.
 
 pub mod cluster;
 pub mod endpoints;

@@ -1,4 +1,4 @@
-//! A name table plan as the NameTable that pilot-agent's DNS proxy reads.
+//! Renders the name table of pilot-agent's DNS proxy.
 
 use api::nds::{NameInfo, NameTable};
 

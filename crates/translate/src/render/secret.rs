@@ -1,4 +1,4 @@
-//! A secret as Envoy is handed it.
+//! Renders a secret for SDS.
 
 use api::envoy::config::core::v3::DataSource;
 use api::envoy::config::core::v3::data_source::Specifier;
@@ -11,7 +11,7 @@ use scope::credentials::Secret;
 
 use crate::plan::secret::SecretPlan;
 
-/// The message of a plan.
+/// The secret.
 pub fn secret(plan: &SecretPlan) -> Message {
     let content = match &plan.content {
         Secret::KeyPair(pair) => Type::TlsCertificate(TlsCertificate {

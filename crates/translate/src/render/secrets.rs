@@ -1,4 +1,4 @@
-//! Where Envoy fetches keys and certificates: from its agent, or from us by the name of a credential.
+//! SDS configs: whether Envoy fetches a secret from its agent or from the control plane.
 
 use api::Duration;
 use api::envoy::config::core::v3::config_source::ConfigSourceSpecifier;
@@ -10,7 +10,7 @@ use api::envoy::extensions::transport_sockets::tls::v3::SdsSecretConfig;
 
 use crate::names::EXTERNAL_SDS_CLUSTER;
 
-/// The workload's own certificate and the roots it trusts, as the agent names them.
+/// SDS names of the workload certificate and the mesh's CA certificates, served by the agent.
 pub const WORKLOAD_CERTIFICATE: &str = "default";
 pub const TRUSTED_ROOTS: &str = "ROOTCA";
 
@@ -24,13 +24,13 @@ const GATEWAY_SECRET: &str = "kubernetes-gateway://";
 const CONFIG_MAP: &str = "configmap://";
 const ROOTS_SUFFIX: &str = "-cacert";
 
-/// A secret that the agent has. Envoy waits for its own certificate and roots, but for nothing else.
+/// A secret from the agent. Envoy waits without timeout for its workload certificate and CA certificates only.
 pub fn from_agent(name: &str) -> SdsSecretConfig {
     let waits = name == WORKLOAD_CERTIFICATE || name == TRUSTED_ROOTS;
     by_grpc(name, AGENT, waits)
 }
 
-/// Files that the agent reads, from the socket that serves files if there is one.
+/// Files served by the agent, from its socket for files if it has one.
 pub fn from_files(name: &str, own_socket: bool) -> SdsSecretConfig {
     if own_socket { by_grpc(name, AGENT_FILES, false) } else { from_agent(name) }
 }
@@ -44,7 +44,7 @@ pub fn from_credential(name: &str, external_socket: bool) -> SdsSecretConfig {
         return from_agent(TRUSTED_ROOTS);
     }
     let name = match name.strip_prefix(EXTERNAL) {
-        // Agents of other providers expect the whole name.
+        // External SDS providers expect the full name.
         Some(_) if external_socket => return by_grpc(name, EXTERNAL_SDS_CLUSTER, false),
         Some(rest) => rest,
         None => name,
@@ -52,17 +52,17 @@ pub fn from_credential(name: &str, external_socket: bool) -> SdsSecretConfig {
     SdsSecretConfig { name: resource_name(name), sds_config: Some(from_us(None)) }
 }
 
-/// The roots of a credential.
+/// The CA certificates of a credential.
 pub fn roots_of_credential(name: &str, external_socket: bool) -> SdsSecretConfig {
     from_credential(&format!("{name}{ROOTS_SUFFIX}"), external_socket)
 }
 
-/// Whether a credential needs no right to read secrets.
+/// Whether a credential is a ConfigMap, which needs no permission to read Secrets.
 pub fn is_config_map(credential: &str) -> bool {
     credential.starts_with(CONFIG_MAP)
 }
 
-/// Resources on the stream that this client has to us.
+/// The client's ADS stream.
 pub fn from_us(initial_fetch_timeout: Option<Duration>) -> ConfigSource {
     ConfigSource {
         config_source_specifier: Some(ConfigSourceSpecifier::Ads(AggregatedConfigSource {})),

@@ -1,4 +1,4 @@
-//! All that policies ask of those who reach one client, as one value: two views with equal guards let the same in.
+//! The access policies of one client as one comparable value: views with equal guards admit the same callers.
 
 use model::hashed::fingerprint;
 use scope::View;
@@ -7,11 +7,11 @@ use super::authorization::authorization;
 use super::mtls::{MutualTls, PeerPolicies};
 use super::request_authentication::request_authentication;
 
-/// What guards a client.
+/// Fingerprint of a client's access policies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Guards {
     fingerprint: u128,
-    /// No caller is kept away.
+    /// Whether every caller is admitted.
     pub is_open: bool,
 }
 
@@ -24,7 +24,7 @@ pub fn guards(view: &View) -> Guards {
     let peers = PeerPolicies::new(&view.policy, &root);
     let mode = peers.of_workload(&proxy.namespace, &proxy.labels, 0);
     let ports = peers.ports_of_workload(&proxy.namespace, &proxy.labels);
-    // Rules on paths mean what paths are made to before they are looked at.
+    // Path rules depend on path normalization.
     let paths = view.settings.mesh.path_normalization.unwrap_or_default().normalization;
     let demands_identity = |mode: &MutualTls| *mode == MutualTls::Strict;
     let is_open = authorization == Default::default()

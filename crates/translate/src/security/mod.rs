@@ -1,4 +1,4 @@
-//! Identity and permission: mutual TLS modes, tokens, who may do what.
+//! Security policies: mTLS modes, JWT authentication, authorization.
 
 pub mod authorization;
 pub mod guards;

@@ -1,5 +1,5 @@
-//! Which mutual TLS mode holds for a namespace, a workload or a port, by PeerAuthentication.
-//! The narrowest policy wins, the oldest among equals, and UNSET means "as the wider one says".
+//! mTLS modes of namespaces, workloads and ports, from PeerAuthentication.
+//! The narrowest policy wins, then the oldest; UNSET inherits from the wider policy.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use model::labels::{Labels, selects};
 use model::names::Namespace;
 use model::snapshot::objects::SecurityPolicies;
 
-/// What a server accepts.
+/// mTLS mode of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum MutualTls {
     Disable,
@@ -19,7 +19,7 @@ pub enum MutualTls {
     Strict,
 }
 
-/// PeerAuthentications of the mesh with the namespace that makes a policy mesh-wide.
+/// All PeerAuthentications and the root namespace.
 #[derive(Clone, Copy, Debug)]
 pub struct PeerPolicies<'a> {
     policy: &'a SecurityPolicies,
@@ -31,13 +31,13 @@ impl<'a> PeerPolicies<'a> {
         PeerPolicies { policy, root }
     }
 
-    /// The mode that the namespace's or else the mesh's policy asks for; permissive without any.
+    /// The mode of a namespace: of its policy, else of the mesh's, else permissive.
     pub fn of_namespace(&self, namespace: &Namespace) -> MutualTls {
         let own = if *namespace == *self.root { None } else { self.widest(namespace) };
         own.and_then(|config| mode(config.spec.mtls.as_ref())).unwrap_or_else(|| self.of_mesh())
     }
 
-    /// The mode that a workload with these labels asks for on a port it listens on.
+    /// The mode of a workload with these labels on a workload port.
     pub fn of_workload(&self, namespace: &Namespace, labels: &Labels, port: u32) -> MutualTls {
         let own = self.selecting(namespace, labels).map(|config| &*config.spec);
         let wide = || own.and_then(|p| mode(p.mtls.as_ref())).unwrap_or_else(|| self.of_namespace(namespace));
@@ -47,7 +47,7 @@ impl<'a> PeerPolicies<'a> {
         }
     }
 
-    /// Modes of ports that the workload's own policy names, by the port that it listens on.
+    /// Modes of the ports in the workload's policy, by workload port.
     pub fn ports_of_workload(&self, namespace: &Namespace, labels: &Labels) -> BTreeMap<u32, MutualTls> {
         let own = self.selecting(namespace, labels).map(|config| &config.spec.port_level_mtls);
         let ports = own.into_iter().flat_map(BTreeMap::keys);
@@ -59,12 +59,12 @@ impl<'a> PeerPolicies<'a> {
         root.and_then(|config| mode(config.spec.mtls.as_ref())).unwrap_or(MutualTls::Permissive)
     }
 
-    /// The oldest policy of a namespace that selects no workloads.
+    /// The oldest policy of a namespace without a selector.
     fn widest(&self, namespace: &str) -> Option<&'a Config<PeerAuthentication>> {
         self.policy.peer_authentications_in(namespace).iter().find(|c| selector(c).is_none())
     }
 
-    /// The oldest policy that selects the workload by labels. One in the root namespace selects nothing.
+    /// The oldest policy whose selector matches the workload. Selectors in the root namespace are ignored.
     fn selecting(&self, namespace: &Namespace, labels: &Labels) -> Option<&'a Config<PeerAuthentication>> {
         if *namespace == *self.root {
             return None;
@@ -106,7 +106,7 @@ mod tests {
         MutualTlsSetting { mode: mode as i32 }
     }
 
-    /// A policy of a namespace for all workloads, or for those of one app.
+    /// A policy of a namespace, for all workloads or for one app.
     fn peer(namespace: &str, app: Option<&str>, mode: Mode, ports: &[(u32, Mode)]) -> Config<PeerAuthentication> {
         let label = |app: &str| [("app".to_owned(), app.to_owned())].into_iter().collect();
         let spec = PeerAuthentication {
@@ -118,7 +118,7 @@ mod tests {
         Config { meta: Arc::new(meta), spec: Hashed::from_message(spec) }
     }
 
-    /// The mode of `app: cart` of namespace shop on a port.
+    /// Checks the mode of `app: cart` in namespace shop on a port.
     fn check(peers: Vec<Config<PeerAuthentication>>, port: u32, expected: MutualTls) {
         let policy = SecurityPolicies::of_peers(peers);
         let labels: Labels = [("app", "cart")].into_iter().collect();
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn unset_means_as_the_wider_policy_says() {
+    fn unset_inherits_from_the_wider_policy() {
         let peers = vec![
             peer("istio-system", None, Mode::Strict, &[]),
             peer("shop", None, Mode::Unset, &[]),
@@ -153,13 +153,13 @@ mod tests {
     }
 
     #[test]
-    fn oldest_of_equals_wins() {
+    fn oldest_of_equally_narrow_policies_wins() {
         let peers = vec![peer("shop", None, Mode::Strict, &[]), peer("shop", None, Mode::Disable, &[])];
         check(peers, 80, MutualTls::Strict);
     }
 
     #[test]
-    fn selector_in_the_root_namespace_selects_nothing() {
+    fn selector_in_the_root_namespace_is_ignored() {
         check(vec![peer("istio-system", Some("cart"), Mode::Strict, &[])], 80, MutualTls::Permissive);
     }
 

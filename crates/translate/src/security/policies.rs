@@ -1,4 +1,4 @@
-//! What the policies of one client ask of its listeners, worked out once for all of them.
+//! Security policies of one client, computed once for all of its listeners.
 
 use model::hashed::Hashed;
 use scope::View;
@@ -6,7 +6,7 @@ use scope::View;
 use super::authorization::{AuthorizationFilter, FilterLayer, authorization};
 use super::request_authentication::{RequestAuthentication, request_authentication};
 
-/// The policies of one client. They hold for what reaches it, not for what it calls.
+/// The policies for a client's incoming traffic.
 #[derive(Clone, Debug)]
 pub struct WorkloadPolicies {
     pub tokens: Option<Hashed<RequestAuthentication>>,
@@ -16,7 +16,7 @@ pub struct WorkloadPolicies {
 }
 
 impl WorkloadPolicies {
-    /// The policies of this client. Those that choose routes by claims clear the route when tokens are read.
+    /// `clear_route_cache` is for routes that match JWT claims: the route is selected again after the JWT is read.
     pub fn new(view: &View, clear_route_cache: bool) -> WorkloadPolicies {
         let authorization = authorization(view).unwrap_or_default();
         let parts = |checks: Vec<AuthorizationFilter>| checks.into_iter().map(Hashed::new).collect();
@@ -28,7 +28,7 @@ impl WorkloadPolicies {
         }
     }
 
-    /// Checks that others make for us.
+    /// Filters of CUSTOM policies (ext_authz).
     pub fn custom(&self, layer: FilterLayer) -> &[Hashed<AuthorizationFilter>] {
         match layer {
             FilterLayer::Http => &self.custom_http,
@@ -36,7 +36,7 @@ impl WorkloadPolicies {
         }
     }
 
-    /// Checks that the proxy makes itself.
+    /// RBAC filters.
     pub fn own(&self) -> &[Hashed<AuthorizationFilter>] {
         &self.own
     }

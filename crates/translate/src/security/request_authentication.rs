@@ -1,4 +1,4 @@
-//! RequestAuthentication as Envoy's jwt_authn filter: a token that is there must be good; none is fine.
+//! RequestAuthentication as Envoy's jwt_authn filter: a JWT must be valid if present.
 
 use std::collections::BTreeMap;
 
@@ -23,28 +23,27 @@ use scope::select::attached;
 pub const FILTER: &str = "envoy.filters.http.jwt_authn";
 const PAYLOAD: &str = "payload";
 
-/// Keys of an issuer whose keys are not known: no token of its can be good. Envoy refuses a listener
-/// with an empty set, so there is one entry: the number 2, which is no point of the curve Ed25519.
-/// It has no private half, and no signature verifies against it.
+/// JWKS of an issuer without known keys: no JWT can be valid. Envoy rejects an empty key set, so it has one key: the
+/// number 2, which is not a point on the curve Ed25519. It has no private key, and no signature verifies against it.
 const NO_KEYS: &str =
     r#"{"keys":[{"kty":"OKP","crv":"Ed25519","alg":"EdDSA","x":"AgAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA"}]}"#;
 
-/// Rules of all policies that attach to one workload, by issuer.
+/// JWT rules of all policies of one workload, sorted by issuer.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct RequestAuthentication {
     pub rules: Vec<KeyedRule>,
-    /// Routes look at claims, so they are chosen again once the token is read.
+    /// Routes match claims, so the route is selected again after the JWT is read.
     pub clear_route_cache: bool,
 }
 
-/// A rule and the keys that its tokens are signed with.
+/// A rule and its JWKS.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct KeyedRule {
     pub rule: Hashed<JwtRule>,
     pub keys: Str,
 }
 
-/// The rules that attach to this client; `None` if there are none.
+/// The JWT rules of this client; `None` without any.
 pub fn request_authentication(view: &View, clear_route_cache: bool) -> Option<RequestAuthentication> {
     let policies = attached(view, &view.policy.request_authentications);
     let mut rules: Vec<&JwtRule> = policies.iter().flat_map(|p| p.spec.jwt_rules.iter()).collect();
@@ -56,8 +55,7 @@ pub fn request_authentication(view: &View, clear_route_cache: bool) -> Option<Re
     Some(RequestAuthentication { rules: rules.into_iter().map(keyed).collect(), clear_route_cache })
 }
 
-/// The rule's own keys, or those fetched for it. Without any that Envoy can use, tokens of its issuer are refused,
-/// never waved through.
+/// The JWKS of a rule, inline or fetched. Without a JWKS that Envoy can use, JWTs of the issuer are rejected.
 fn keys(view: &View, rule: &JwtRule) -> Str {
     let found = match rule.jwks.as_str() {
         "" => KeySource::of(rule).and_then(|source| view.keys.get(&source).cloned()),
@@ -114,7 +112,7 @@ fn provider(keyed: &KeyedRule, clear_route_cache: bool) -> JwtProvider {
     }
 }
 
-/// Claims whose value is a list parted by spaces; two are by custom.
+/// Claims with space-delimited lists: the rule's, `permission` and `scope`.
 fn spaced_claims(rule: &JwtRule) -> Vec<String> {
     let mut claims: Vec<String> = rule.space_delimited_claims.clone();
     claims.extend(["permission".to_owned(), "scope".to_owned()]);
@@ -123,8 +121,8 @@ fn spaced_claims(rule: &JwtRule) -> Vec<String> {
     claims
 }
 
-/// One issuer: its token or none. Several: any issuer's token, or no bad token of any. The first part is
-/// for issuers that share a place in the request, where the second would always find a bad one.
+/// One issuer: a valid JWT or none. Several issuers: a valid JWT of any, or no invalid JWT. The first alternative is
+/// for issuers with the same JWT location, where a JWT is always invalid for one of them.
 fn requirement(names: &[String]) -> JwtRequirement {
     let of = |name: &String| required(RequiresType::ProviderName(name.clone()));
     let or_missing = |name: &String| any_of(vec![of(name), required(RequiresType::AllowMissing(()))]);

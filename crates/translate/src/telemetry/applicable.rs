@@ -1,11 +1,11 @@
-//! Which Telemetry objects hold for a client: the mesh's, its namespace's, then those that select it.
+//! Telemetry objects that apply to a client: mesh-wide, of its namespace, then those that select it.
 
 use api::istio::telemetry::v1alpha1::{AccessLogging, Metrics, Telemetry, Tracing};
 use model::config::Config;
 use scope::View;
 use scope::select::{Targeted, attached};
 
-/// What they say, the widest first; later ones win.
+/// Settings of the applicable objects, widest first; later ones win.
 pub(super) struct ApplicableTelemetry<'a> {
     pub(super) metrics: Vec<&'a Metrics>,
     /// One list per object.
@@ -29,7 +29,7 @@ pub(super) fn applicable(view: &View) -> ApplicableTelemetry<'_> {
     }
 }
 
-/// Whether it holds for a whole namespace, or the mesh.
+/// Whether the object applies to a whole namespace or the mesh.
 fn is_wide(config: &Config<Telemetry>) -> bool {
     config.spec.selector().is_none_or(|labels| labels.is_empty()) && config.spec.targets().is_empty()
 }

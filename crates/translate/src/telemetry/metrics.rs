@@ -1,4 +1,4 @@
-//! Metrics of Istio's stats filter, by Telemetry. Only Istio's Envoy build has the filter.
+//! Istio's stats filter, configured by Telemetry. Only Istio's Envoy build has it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,23 +18,23 @@ use crate::listener_side::ListenerSide;
 /// One stats filter.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct StatsFilter {
-    /// Metrics that differ from the default, by upstream's name for them.
+    /// Metrics with overrides.
     pub metrics: Vec<Metric>,
     pub reporting_interval: Option<Duration>,
-    /// Requests to unknown hosts are not counted by their host header.
+    /// Do not use the Host header as destination service of unknown hosts.
     pub ignore_host_header: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Metric {
     pub name: Str,
-    /// Tags and the expressions that give their values.
+    /// Tags and their value expressions.
     pub tags: BTreeMap<Str, Str>,
     pub removed_tags: Vec<Str>,
     pub dropped: bool,
 }
 
-/// The stats filters for listeners of a class, by provider.
+/// The stats filters of listeners on this side, one per provider.
 pub fn stats(view: &View, side: ListenerSide) -> Vec<StatsFilter> {
     if !has_filter(view) {
         return Vec::new();
@@ -55,13 +55,13 @@ pub fn stats(view: &View, side: ListenerSide) -> Vec<StatsFilter> {
     merged.into_iter().filter_map(of_prometheus).collect()
 }
 
-/// A client that lists its extensions without the filter is not sent it.
+/// Whether this Envoy has the filter. An Envoy that does not list its extensions is assumed to have it.
 fn has_filter(view: &View) -> bool {
     let extensions = &view.proxy.extensions;
     extensions.is_empty() || extensions.iter().any(|name| name.ends_with("istio_stats"))
 }
 
-/// All that Telemetry says about one provider on one side.
+/// Merged metrics settings of one provider.
 #[derive(Default)]
 struct MergedMetrics<'a> {
     disabled: bool,
@@ -88,7 +88,7 @@ impl MetricOverride<'_> {
     }
 }
 
-/// Providers of the last object that names any, with all overrides that were made for them, widest first.
+/// The providers of the last object that lists any, with their overrides from all objects, widest first.
 fn merge<'a>(
     metrics: &[&'a Metrics],
     defaults: &[&'a str],
@@ -124,7 +124,7 @@ impl<'a> MergedMetrics<'a> {
             self.disabled = true;
             return;
         }
-        // What a wider object switched off comes back with what a narrower one says about it.
+        // Any override by a narrower object re-enables a provider that a wider one disabled.
         self.disabled = false;
         for name in names {
             let entry = self.metrics.entry(name).or_default();
@@ -137,7 +137,7 @@ impl<'a> MergedMetrics<'a> {
     }
 }
 
-/// Every metric, by upstream's name and by the name that Prometheus shows.
+/// All metrics: name in Telemetry, enum value, Prometheus name.
 const ALL: &[(&str, IstioMetric, &str)] = &[
     ("GRPC_REQUEST_MESSAGES", IstioMetric::GrpcRequestMessages, "request_messages_total"),
     ("GRPC_RESPONSE_MESSAGES", IstioMetric::GrpcResponseMessages, "response_messages_total"),
@@ -151,7 +151,7 @@ const ALL: &[(&str, IstioMetric, &str)] = &[
     ("TCP_SENT_BYTES", IstioMetric::TcpSentBytes, "tcp_sent_bytes_total"),
 ];
 
-/// The metrics that a selector means, by upstream's names.
+/// Telemetry names of the metrics that a selector matches.
 fn metric_names(selector: Option<&MetricSelector>) -> Vec<&str> {
     let one = |wanted: i32| ALL.iter().find(|(_, metric, _)| *metric as i32 == wanted).map(|(name, _, _)| *name);
     match selector.and_then(|s| s.metric_match.as_ref()) {
@@ -167,7 +167,7 @@ fn prometheus_name(name: &str) -> &str {
     ALL.iter().find(|(known, _, _)| *known == name).map_or(name, |(_, _, shown)| shown)
 }
 
-/// `stats.PluginConfig` of Istio's proxy, as far as we set it; no descriptor set holds it.
+/// `stats.PluginConfig` of Istio's proxy, reduced to the fields set here; it is in no descriptor set.
 #[derive(Clone, PartialEq, Message)]
 struct PluginConfig {
     #[prost(bool, tag = "6")]
@@ -190,7 +190,7 @@ struct MetricConfig {
     drop: bool,
 }
 
-/// The name that the filter has in both of its tables.
+/// Name of the HTTP and of the network filter.
 pub const FILTER: &str = "istio.stats";
 
 /// The filter's config.
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn narrower_object_names_the_providers_and_switches_on_again() {
+    fn narrower_object_sets_the_providers_and_re_enables_them() {
         let (wide, narrow) = (naming(&["a", "b"], Some(true)), naming(&["b"], Some(false)));
         let merged = merge(&[&wide, &narrow], &["default"], WorkloadMode::Client);
         let shown: Vec<_> = merged.iter().map(|(name, m)| (*name, m.disabled)).collect();
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn defaults_count_where_nobody_says_anything() {
+    fn default_providers_apply_without_telemetry() {
         let merged = merge(&[], &["prometheus"], WorkloadMode::Server);
         assert_eq!(merged.keys().copied().collect::<Vec<_>>(), ["prometheus"]);
     }

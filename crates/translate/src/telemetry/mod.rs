@@ -1,5 +1,4 @@
-//! What proxies tell about their traffic: access logs, traces, metrics, names of statistics.
-//! Each file holds what goes into a plan and how it is written down.
+//! Telemetry: access logs, traces, metrics, stat names. Each module has plans and their rendering.
 
 pub mod access_log;
 mod applicable;
@@ -15,19 +14,19 @@ use scope::View;
 use crate::listener_side::ListenerSide;
 use crate::names;
 
-/// The provider of this name, whatever its case.
+/// The provider of this name, ignoring case.
 fn provider<'a>(view: &'a View, name: &str) -> Option<&'a ExtensionProvider> {
     view.settings.mesh.extension_providers.iter().find(|p| p.name.to_lowercase() == name.to_lowercase())
 }
 
-/// A service that providers are called at.
+/// The service and cluster that a provider is called at.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Collector {
     pub host: Str,
     pub cluster: Str,
 }
 
-/// The service of a provider; `None` if there is none or it is not clear which.
+/// The collector of a provider; `None` if its service is unknown or ambiguous.
 fn collector(view: &View, service: &str, port: u32) -> Option<Collector> {
     let service = view.named_service(service)?;
     let port = u16::try_from(port).ok()?;
@@ -39,7 +38,7 @@ fn provider_names(providers: &[ProviderRef]) -> Vec<&str> {
     providers.iter().map(|p| p.name.as_str()).collect()
 }
 
-/// Which side of a request this class of listeners is on.
+/// Whether listeners on this side report as client or as server.
 fn workload_mode(side: ListenerSide) -> WorkloadMode {
     match side {
         ListenerSide::SidecarInbound => WorkloadMode::Server,
@@ -47,7 +46,7 @@ fn workload_mode(side: ListenerSide) -> WorkloadMode {
     }
 }
 
-/// Whether something that was asked for `wanted` holds on this side.
+/// Whether a setting for `wanted` applies to `mode`.
 fn holds_for(wanted: WorkloadMode, mode: WorkloadMode) -> bool {
     wanted == WorkloadMode::ClientAndServer || wanted == mode
 }

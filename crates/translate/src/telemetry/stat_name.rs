@@ -1,28 +1,28 @@
-//! Names of statistics by the patterns of mesh config (`outboundClusterStatName`, `inboundClusterStatName`).
+//! Stat names by the patterns of mesh config (`outboundClusterStatName`, `inboundClusterStatName`).
 
 use model::service::{Registry, Service};
 
-/// What a pattern may speak of.
+/// Values of a pattern's variables.
 #[derive(Clone, Copy, Debug)]
 pub struct StatName<'a> {
     pub host: &'a str,
-    /// Name and namespace of a Kubernetes Service; other services are called by their host.
+    /// Name and namespace of a Kubernetes Service; for other services the host is used.
     pub kubernetes: Option<(&'a str, &'a str)>,
     pub subset: &'a str,
     pub port: u16,
     pub port_name: &'a str,
-    /// `None` leaves `%TARGET_PORT%` alone.
+    /// `None` keeps `%TARGET_PORT%` as it is.
     pub target_port: Option<u32>,
 }
 
 impl<'a> StatName<'a> {
-    /// The facts of a call to one port of a service.
+    /// The values of one port of a service.
     pub fn outbound(service: &'a Service, subset: &'a str, port: u16, port_name: &'a str) -> StatName<'a> {
         let host = service.hostname.as_str();
         StatName { host, kubernetes: kubernetes_name(service), subset, port, port_name, target_port: Some(0) }
     }
 
-    /// The pattern with its variables filled in.
+    /// The pattern with its variables replaced.
     pub fn fill(&self, pattern: &str) -> String {
         let short = self.kubernetes.map_or_else(|| self.host.to_owned(), |(name, ns)| format!("{name}.{ns}"));
         let mut text = pattern
@@ -37,7 +37,7 @@ impl<'a> StatName<'a> {
     }
 }
 
-/// Name and namespace of a service that came from Kubernetes.
+/// Name and namespace of a Kubernetes service.
 pub fn kubernetes_name(service: &Service) -> Option<(&str, &str)> {
     (service.registry == Registry::Kubernetes).then(|| (&*service.name, service.namespace.as_str()))
 }
@@ -47,7 +47,7 @@ mod tests {
     use super::StatName;
 
     #[test]
-    fn variables_are_filled_in() {
+    fn variables_are_replaced() {
         let mut name = StatName {
             host: "cart.shop.svc.cluster.local",
             kubernetes: None,

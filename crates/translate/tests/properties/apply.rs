@@ -1,4 +1,4 @@
-//! A snapshot that was changed step by step equals one built from scratch.
+//! A snapshot changed step by step equals one built from scratch.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use proptest::{prop_assert, prop_assert_eq};
 
 use crate::mesh::{batch, clients, empty, object, objects, view, world};
 
-/// What readers of a snapshot can see of it, one line a fact.
+/// Everything readable of a snapshot, one line per fact.
 fn facts(world: &Snapshot) -> Vec<String> {
     let mut facts: Vec<String> = world.objects.iter().map(|(_, object)| format!("{object:?}")).collect();
     let root = world.settings.root_namespace();
@@ -42,11 +42,11 @@ fn facts(world: &Snapshot) -> Vec<String> {
     facts
 }
 
-/// Something that happens to a mesh: an object is written, or one that was written before is taken away.
+/// One edit of a mesh: an object is written or removed.
 #[derive(Clone, Debug)]
 enum Edit {
     Write(Box<Object>),
-    /// Counted over what was written so far.
+    /// Index into the objects written so far.
     Remove(usize),
 }
 
@@ -56,7 +56,7 @@ fn steps() -> impl Strategy<Value = Vec<(Edit, bool)>> {
     vec((prop_oneof![4 => write, 1 => remove], any::<bool>()), 0..24)
 }
 
-/// The object read again from elsewhere: nothing in it means anything else.
+/// The same object with another resource version and location: its meaning is unchanged.
 fn reread(object: &Object) -> Object {
     let meta = Meta { resource_version: "8".into(), location: None, ..Meta::clone(&object.meta) };
     Object { meta: Arc::new(meta), spec: object.spec.clone() }

@@ -1,4 +1,4 @@
-//! Equal meshes give equal bytes: versions are hashes of them, and clients must not be sent what they have.
+//! Equal meshes give equal bytes. Versions are hashes of the bytes, and clients must not be sent what they have.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use translate::{Recipe, recipe, recipes};
 
 use crate::mesh::{batch, clients, empty, objects, view, world};
 
-/// Route tables that the clients of these meshes ask for, and one that none has.
+/// Route tables that clients of these meshes request, and an unknown one.
 const ROUTES: &[&str] = &["80", "443", "9000", "http.80", "cart.example.com:80", "none"];
 
 /// Everything that a client is sent, in order.
@@ -32,7 +32,7 @@ fn in_two_orders() -> impl Strategy<Value = (Vec<Object>, Vec<Object>)> {
     objects().prop_flat_map(|objects| (Just(objects.clone()), Just(objects).prop_shuffle()))
 }
 
-/// The mesh of these objects, told one by one.
+/// The mesh of these objects, applied one by one.
 fn applied_singly(objects: Vec<Object>) -> Snapshot {
     objects.into_iter().fold(empty(), |world, object| world.apply(vec![batch(vec![Change::Applied(object)])]).0)
 }

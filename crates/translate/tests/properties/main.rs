@@ -1,5 +1,4 @@
-//! What holds for every mesh, whatever is in it and in whatever order it came: from documents over the
-//! snapshot and the view to encoded resources.
+//! Properties of random meshes, from documents to encoded resources.
 
 mod apply;
 mod bytes;

@@ -1,5 +1,5 @@
-//! Small random meshes as documents, and the clients that look at them. Few names and hosts, so that
-//! objects meet: overwrite, select, export to and route to each other.
+//! Small random meshes as documents, and their clients. Few names and hosts, so that objects overwrite, select, export
+//! to and route to each other.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -152,7 +152,7 @@ fn gateway() -> impl Strategy<Value = SpecText> {
     })
 }
 
-/// The one object of a document that is good by construction.
+/// The object of a valid document.
 pub(crate) fn read(text: &str) -> Object {
     let mut parsed = documents(text, "mesh.yaml");
     assert!(parsed.problems.is_empty(), "{:?} in {text}", parsed.problems);
@@ -167,7 +167,7 @@ pub(crate) fn batch(changes: Vec<Change>) -> Batch {
     Batch { source: SourceId("files".into()), changes }
 }
 
-/// The mesh of these objects, told at once.
+/// The mesh of these objects, applied at once.
 pub(crate) fn world(objects: &[Object]) -> Snapshot {
     let changes = objects.iter().cloned().map(Change::Applied).collect();
     empty().apply(vec![batch(changes)]).0

@@ -1,5 +1,5 @@
-//! A client's view holds no service that is hidden from it. The rules are written here once more, from
-//! the documents, without scope's own code.
+//! A client's view has no hidden service. The visibility rules are implemented here again, from the documents, without
+//! scope's code.
 
 use api::istio::networking::v1alpha3::{ServiceEntry, Sidecar};
 use model::config::{Object, Spec};
@@ -11,7 +11,7 @@ use scope::View;
 
 use crate::mesh::{clients, objects, view, world};
 
-/// The entry that a service was made from.
+/// The ServiceEntry of a service.
 fn entry(objects: &[Object], service: &Service) -> Option<ServiceEntry> {
     objects.iter().find_map(|object| match &object.spec {
         Spec::ServiceEntry(spec)
@@ -25,11 +25,11 @@ fn entry(objects: &[Object], service: &Service) -> Option<ServiceEntry> {
 
 fn is_exported(export_to: &[String], owner: &str, client: &str) -> bool {
     let public = export_to.is_empty() || export_to.iter().any(|e| e == "*");
-    let nobody = export_to.iter().any(|e| e == "~");
-    public || (!nobody && export_to.iter().any(|e| (e == "." && owner == client) || e == client))
+    let hidden = export_to.iter().any(|e| e == "~");
+    public || (!hidden && export_to.iter().any(|e| (e == "." && owner == client) || e == client))
 }
 
-/// Whether an egress host pattern, without its namespace, covers a host name without wildcards.
+/// Whether an egress host pattern, without its namespace, matches an exact host.
 fn covers(pattern: &str, host: &str) -> bool {
     pattern == host || pattern.strip_prefix('*').is_some_and(|suffix| host.ends_with(suffix))
 }
@@ -50,7 +50,7 @@ fn imports(sidecar: &Sidecar, own: &str, service: &Service) -> bool {
     sidecar.egress.iter().any(|listener| is_imported(&listener.hosts, own, service))
 }
 
-/// Whether an imported route sends traffic to the host: this imports a service too.
+/// Whether an imported VirtualService has the host as a destination, which imports the service too.
 fn is_routed_to(view: &View, host: &str) -> bool {
     let rules = view.egress.iter().flat_map(|listener| &listener.virtual_services);
     rules
@@ -63,7 +63,7 @@ fn is_routed_to(view: &View, host: &str) -> bool {
 /// Why a client should not see a service of its view.
 fn objection(objects: &[Object], proxy: &Proxy, view: &View, service: &Service) -> Option<&'static str> {
     let Some(entry) = entry(objects, service) else { return Some("no ServiceEntry gives it") };
-    // A route of a sidecar may name what its own namespace has, as upstream allows.
+    // As upstream: a sidecar's route may have private services of its namespace as destinations.
     let routed = proxy.kind == ProxyKind::Sidecar && is_routed_to(view, &service.hostname);
     let own = service.namespace == proxy.namespace;
     let exported = is_exported(&entry.export_to, &service.namespace, &proxy.namespace);

@@ -39,7 +39,7 @@ pub(super) fn render(plan: AnyNameRoute) -> RouteConfiguration {
 #[allow(deprecated)]
 fn everything(plan: AnyNameRoute) -> Route {
     let action = RouteAction {
-        cluster_specifier: Some(route_action::ClusterSpecifier::Cluster(names::DYNAMIC_DNS_CLUSTER.into())),
+        cluster_specifier: Some(route_action::ClusterSpecifier::Cluster(names::ALLOW_ANY_DYNAMIC_DNS_CLUSTER.into())),
         timeout: NO_LIMIT,
         max_grpc_timeout: NO_LIMIT,
         append_x_forwarded_host: plan.append_forwarded_host,

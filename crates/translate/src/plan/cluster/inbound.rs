@@ -1,4 +1,4 @@
-//! Clusters of the workload's own ports: those its services name, or those its Sidecar lists.
+//! Inbound clusters: one per port of the workload's services or of its Sidecar's ingress listeners.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -20,38 +20,38 @@ use crate::telemetry::stat_name::StatName;
 
 const LOCALHOST_V4: &str = "127.0.0.1";
 const LOCALHOST_V6: &str = "::1";
-/// Source addresses that iptables lets pass to the workload.
+/// Source addresses that iptables does not redirect.
 const PASSTHROUGH_V4: &str = "127.0.0.6";
 const PASSTHROUGH_V6: &str = "::6";
 const UNIX_PREFIX: &str = "unix://";
 
-/// A cluster of one port of the workload.
+/// An inbound cluster.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct InboundPlan {
     /// The workload's port, which is in the cluster's name.
     pub workload_port: u32,
-    /// Hosts of all services on the workload's port, whatever port of theirs: what an EnvoyFilter may name.
+    /// Hosts of all services with this target port, for matches of EnvoyFilters.
     pub hosts: Vec<Hostname>,
-    /// Services on the port, for telemetry; the first one owns the port.
+    /// Services on the port, for telemetry; the first one is the owner.
     pub services: Vec<ServiceLabel>,
-    /// The service port that a rule's port settings name.
+    /// The service port, for port-level settings.
     pub port: u16,
     pub protocol: Protocol,
-    /// What the mesh's pattern makes of the name; the name itself without one.
+    /// Stat name by the mesh's pattern; `None` for the cluster's name.
     pub stat_name: Option<Str>,
     pub destination: InboundDestination,
-    /// Only its connection pool counts: the server needs room for what its clients may send.
+    /// Only its connection pool is used: the server must accept what its clients may send.
     pub rule: Option<AppliedRule>,
-    /// The Sidecar's word goes before the rule's.
+    /// The Sidecar's connection pool, which takes precedence over the rule's.
     pub pool: Option<Hashed<ConnectionPoolSettings>>,
-    /// Source addresses, so that iptables does not send the connection back; none needed for localhost.
+    /// Source addresses, so that iptables does not redirect the connection. Empty for localhost.
     pub bind: Vec<Str>,
 }
 
-/// Where the workload listens.
+/// The address that the workload is called at.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum InboundDestination {
-    /// Wherever the connection was meant to go, at another port if one is given.
+    /// The original destination, with another port if given.
     Original { port_override: Option<u16> },
     /// An address, or a path if the port is 0.
     Fixed { address: Str, port: u32 },
@@ -61,7 +61,7 @@ pub enum InboundDestination {
 pub fn plans(view: &View, context: &Arc<ClusterContext>) -> Vec<ClusterPlan> {
     let sidecar = view.sidecar.as_ref().map(|s| &*s.spec).filter(|s| !s.ingress.is_empty());
     let Some(sidecar) = sidecar else {
-        // Without capture, listeners on the workload's own ports would take them from the workload.
+        // Without interception, the proxy cannot listen on the workload's ports.
         if view.proxy.interception == Interception::None {
             return Vec::new();
         }
@@ -75,7 +75,7 @@ pub fn plans(view: &View, context: &Arc<ClusterContext>) -> Vec<ClusterPlan> {
     found
 }
 
-/// One cluster per port that services name, except those that the Sidecar lists itself.
+/// One cluster per target port of services, except ports of the Sidecar's ingress listeners.
 fn of_services(view: &View, context: &Arc<ClusterContext>, sidecar: Option<&Sidecar>) -> Vec<ClusterPlan> {
     let mut by_port: BTreeMap<u32, Vec<&ServiceTarget>> = BTreeMap::new();
     for target in &view.inbound {
@@ -106,7 +106,7 @@ fn sends_to_localhost(context: &ClusterContext) -> bool {
     context.mesh.inbound_traffic_policy.as_ref().is_some_and(|p| p.mode() != Mode::Passthrough)
 }
 
-/// The cluster of one ingress listener; `None` if its default endpoint cannot be read.
+/// The cluster of an ingress listener; `None` if its default endpoint is invalid.
 fn of_listener(view: &View, context: &Arc<ClusterContext>, listener: &IstioIngressListener) -> Option<ClusterPlan> {
     let spec = listener.port.as_ref()?;
     let port = Port {
@@ -133,11 +133,11 @@ fn of_listener(view: &View, context: &Arc<ClusterContext>, listener: &IstioIngre
     Some(cluster(view, context, served, destination))
 }
 
-/// What a cluster serves.
+/// The service of an inbound cluster.
 struct InboundService<'a> {
     /// The port in the cluster's name.
     number: u32,
-    /// Who owns it, and the service port that goes with it.
+    /// The owner of the port, and its service port.
     service: &'a Service,
     port: &'a Port,
     hosts: Vec<Hostname>,
@@ -178,14 +178,14 @@ fn cluster(
     ClusterPlan { name: names::inbound_cluster(number).into(), context: context.clone(), kind }
 }
 
-/// The pool of the Sidecar's listener on this port, or of all its inbound traffic.
+/// The connection pool of the Sidecar's ingress listener on this port, or of its whole inbound traffic.
 fn sidecar_pool(view: &View, port: u32) -> Option<&ConnectionPoolSettings> {
     let sidecar = &view.sidecar.as_ref()?.spec;
     let own = sidecar.ingress.iter().filter(|l| listener_port(l) == port).find_map(|l| l.connection_pool.as_ref());
     own.or(sidecar.inbound_connection_pool.as_ref())
 }
 
-/// Services that share the owner's service port, each host once. An external owner is not named.
+/// Services with the same service port as the owner, without duplicates. Empty for an external owner.
 fn labels(targets: &[&ServiceTarget]) -> Vec<ServiceLabel> {
     let Some(owner) = targets.first().filter(|t| !t.service.mesh_external) else { return Vec::new() };
     let mut found: Vec<ServiceLabel> = Vec::new();
@@ -203,7 +203,7 @@ fn original(service: &Service, port: &Port) -> InboundDestination {
     InboundDestination::Original { port_override }
 }
 
-/// Stands for the service of a port that only the Sidecar names.
+/// A placeholder service for a port of no service.
 fn nameless(view: &View) -> Arc<Service> {
     let name = view.sidecar.as_ref().map_or_else(Str::default, |s| s.meta.name.clone());
     let namespace = view.proxy.namespace.clone();
@@ -212,8 +212,8 @@ fn nameless(view: &View) -> Arc<Service> {
     Arc::new(Service { mesh_external: true, ..service })
 }
 
-/// Where a listener's default endpoint points; the inner `None` means where the connection was meant to go.
-/// Hosts other than localhost and the unspecified address, which stands for the workload's own, are not known.
+/// Parses a listener's default endpoint. The outer `None` is an error; the inner `None` is the original destination.
+/// The unspecified address means the workload's own address. Hosts other than it and localhost are ignored.
 fn default_endpoint(proxy: &Proxy, text: &str) -> Option<Option<(Str, u32)>> {
     if text.is_empty() {
         return Some(None);
@@ -237,7 +237,7 @@ fn own_address(proxy: &Proxy, family: fn(&IpAddr) -> bool) -> Option<Str> {
     proxy.ips.iter().find(|ip| family(ip)).map(|ip| ip.to_string().into())
 }
 
-/// The loopback addresses that the workload has, IPv4 first.
+/// Loopback addresses of the proxy's IP families, IPv4 first.
 fn localhosts(proxy: &Proxy) -> &'static [&'static str] {
     match (proxy.has_ipv4(), proxy.has_ipv6()) {
         (true, true) => &[LOCALHOST_V4, LOCALHOST_V6],
@@ -246,7 +246,7 @@ fn localhosts(proxy: &Proxy) -> &'static [&'static str] {
     }
 }
 
-/// Source addresses that iptables lets pass, one for each family of the proxy.
+/// Source addresses that iptables does not redirect, one per IP family of the proxy.
 pub(super) fn passthrough_addresses(proxy: &Proxy) -> Vec<Str> {
     let families = [(proxy.has_ipv4(), PASSTHROUGH_V4), (proxy.has_ipv6(), PASSTHROUGH_V6)];
     families.into_iter().filter(|(has, _)| *has).map(|(_, address)| address.into()).collect()

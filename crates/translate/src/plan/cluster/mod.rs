@@ -1,5 +1,5 @@
-//! One cluster: `outbound` for services that a client calls, `inbound` for those it serves,
-//! and the few that every client has.
+//! Cluster plans: `outbound` for services that a client calls, `inbound` for the workload's own ports, and the fixed
+//! clusters of every client.
 
 pub mod inbound;
 pub mod outbound;
@@ -29,36 +29,36 @@ pub struct ClusterPlan {
     pub kind: ClusterKind,
 }
 
-/// What a cluster is for.
+/// The kind of a cluster.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum ClusterKind {
     Outbound(Box<OutboundPlan>),
     Inbound(Box<InboundPlan>),
-    /// Nowhere.
+    /// No endpoints.
     BlackHole,
-    /// Where the client meant its connection to go.
+    /// The original destination.
     Passthrough,
-    /// The workload's own port that no service names. Bound to addresses that iptables lets pass.
+    /// The workload's ports that belong to no service. Source addresses are those that iptables does not redirect.
     InboundPassthrough {
         bind: Vec<Str>,
     },
-    /// Where the Host header says.
+    /// The addresses that the Host header resolves to.
     AllowAnyDynamicDns(DnsCache),
-    /// The agent's socket for secrets of other providers.
+    /// The agent's SDS socket for secrets of other providers.
     ExternalSds,
 }
 
-/// What every cluster of a client depends on.
+/// What all clusters of a client depend on.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ClusterContext {
     pub client: ProxyKind,
     pub mesh: Mesh,
     pub features: ClusterFeatures,
-    /// Keep the case of HTTP/1 headers.
+    /// Preserve the case of HTTP/1 headers.
     pub preserve_case: bool,
-    /// Certificates of the client's own, in place of the mesh's.
+    /// The client's certificate files, used instead of mesh certificates.
     pub certificates: Option<ClientCertificateFiles>,
-    /// Whether the agent serves secrets of other providers, and files, on sockets of their own.
+    /// Whether the agent has separate SDS sockets for secrets of other providers and for files.
     pub credential_socket: bool,
     pub file_credential_socket: bool,
 }
@@ -76,7 +76,7 @@ pub struct ClusterFeatures {
     pub prefer_rule_tls_for_external: bool,
 }
 
-/// Files that a client proves itself with.
+/// Paths of a client's certificate files.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ClientCertificateFiles {
     pub chain: Str,
@@ -84,7 +84,7 @@ pub struct ClientCertificateFiles {
     pub root: Str,
 }
 
-/// A service as telemetry names it.
+/// A service in telemetry metadata.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ServiceLabel {
     pub host: Hostname,
@@ -92,13 +92,13 @@ pub struct ServiceLabel {
     pub namespace: Namespace,
 }
 
-/// A rule as it holds for one cluster.
+/// The DestinationRule of a cluster.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct AppliedRule {
     pub namespace: Namespace,
     pub name: Str,
     pub spec: Hashed<DestinationRule>,
-    /// Which of the rule's subsets the cluster is of.
+    /// Index of the cluster's subset in the rule.
     pub subset: Option<usize>,
 }
 
@@ -120,7 +120,7 @@ impl ClusterContext {
 
 impl ClusterFeatures {
     fn new(knobs: &Knobs, proxy: &Proxy) -> ClusterFeatures {
-        // Only Istio's own Envoy build has the filter; a stock one would refuse the cluster.
+        // Only Istio's Envoy build has the filter; other builds would reject the cluster.
         let has_filter = proxy.extensions.iter().any(|name| name.ends_with("metadata_exchange"));
         let metadata_exchange = knobs.metadata_exchange && has_filter;
         ClusterFeatures {
@@ -162,20 +162,20 @@ impl AppliedRule {
         AppliedRule { namespace: meta.namespace.clone(), name: meta.name.clone(), spec: spec.clone(), subset }
     }
 
-    /// The subset, if the cluster is of one.
+    /// The cluster's subset, if it has one.
     pub fn subset(&self) -> Option<&Subset> {
         self.spec.subsets.get(self.subset?)
     }
 }
 
-/// What holds for a cluster of this rule: the subset's word before the rule's before the mesh's.
+/// The effective policy of a cluster: the subset overrides the rule, which overrides the mesh.
 pub fn effective<'a>(rule: Option<&'a AppliedRule>, mesh: &'a Mesh, port: u16) -> EffectivePolicy<'a> {
     let whole = rule.map(|r| EffectivePolicy::of(&r.spec, None, port)).unwrap_or_default();
     let whole = whole.or_mesh(mesh.default_traffic_policy.as_ref());
     whole.with_subset(rule.and_then(AppliedRule::subset), port)
 }
 
-/// The clusters that every sidecar has beside those of services.
+/// The fixed clusters of a sidecar.
 pub fn sidecar_fixed(view: &View, context: &Arc<ClusterContext>) -> Vec<ClusterPlan> {
     let plan = |name: &str, kind| ClusterPlan { name: name.into(), context: context.clone(), kind };
     let bind = inbound::passthrough_addresses(&view.proxy);
@@ -192,7 +192,7 @@ pub fn sidecar_fixed(view: &View, context: &Arc<ClusterContext>) -> Vec<ClusterP
     found
 }
 
-/// The clusters that every gateway has beside those of services.
+/// The fixed clusters of a gateway.
 pub fn router_fixed(context: &Arc<ClusterContext>) -> Vec<ClusterPlan> {
     let name = names::BLACK_HOLE_CLUSTER.into();
     let mut found = vec![ClusterPlan { name, context: context.clone(), kind: ClusterKind::BlackHole }];
@@ -206,7 +206,7 @@ fn external_sds(context: &Arc<ClusterContext>) -> Option<ClusterPlan> {
     context.credential_socket.then_some(plan)
 }
 
-/// The clusters by name, each name once: the first one keeps it.
+/// Sorts clusters by name. Of clusters with the same name, the first one is kept.
 pub fn by_name(mut plans: Vec<ClusterPlan>) -> Vec<ClusterPlan> {
     plans.sort_by(|a, b| a.name.cmp(&b.name));
     plans.dedup_by(|later, first| later.name == first.name);

@@ -1,4 +1,4 @@
-//! Where a destination leads: the cluster's name, and by what requests to it stick to an endpoint.
+//! Destinations of routes: cluster, consistent hashing, persistent sessions.
 
 use api::istio::networking::v1alpha3::load_balancer_settings::{ConsistentHashLb, LbPolicy};
 use api::istio::networking::v1alpha3::traffic_policy::PortTrafficPolicy;
@@ -43,7 +43,7 @@ pub(in crate::plan) fn cluster_name(destination: &Destination, service: Option<&
     }
 }
 
-/// The hash of a service's own DestinationRule for one port.
+/// Consistent hashing of a service's DestinationRule for one port.
 pub(super) fn hashing_of_service(view: &View, host: &str, port: u16) -> Option<Hashing> {
     let rule = view.destination_rule(host)?;
     let policy = rule.rule.spec.traffic_policy.as_ref()?;
@@ -51,7 +51,7 @@ pub(super) fn hashing_of_service(view: &View, host: &str, port: u16) -> Option<H
     of_port.or_else(|| hash(policy.load_balancer.as_ref())).map(|h| Hashed::from_message(h.clone()))
 }
 
-/// The hash for a destination: of its subset before that of the whole rule, of its port before all ports.
+/// Consistent hashing of a destination. Its subset takes precedence over the rule, port-level settings over others.
 pub(super) fn hashing(view: &View, destination: &Destination) -> Option<Hashing> {
     let rule = view.destination_rule(&destination.host)?;
     let subset = rule.rule.spec.subsets.iter().find(|s| s.name == destination.subset);
@@ -77,7 +77,7 @@ fn hash(settings: Option<&LoadBalancerSettings>) -> Option<&ConsistentHashLb> {
     }
 }
 
-/// The session that a service's labels ask for, where the mesh allows sessions at all.
+/// The persistent session configured by a service's labels, if the mesh enables them.
 pub(super) fn session(view: &View, service: &Service) -> Option<SessionState> {
     if !view.settings.knobs.persistent_session {
         return None;

@@ -1,28 +1,27 @@
-//! The host names under which a client may call a service.
+//! Domains of a service: the host names and addresses under which a client may call it.
 
 use std::net::IpAddr;
 
 use model::names::Str;
 use model::service::{Service, UNSPECIFIED};
 
-/// How a client writes host names.
+/// How a client may abbreviate host names.
 pub(super) struct HostSpelling<'a> {
-    /// The DNS domain in which the client looks up short names.
+    /// The client's DNS domain.
     pub(super) domain: &'a str,
-    /// Whether names with a closing dot are known too.
+    /// Add names with a trailing dot.
     pub(super) absolute: bool,
-    /// The port that names bear; `None` where Envoy ignores it.
+    /// Add names with this port; `None` if Envoy ignores ports in Host headers.
     pub(super) port: Option<u16>,
 }
 
-/// The domains of a virtual host: first the names that nobody else can mean, and which of all are
-/// shortened ones that give way to a host of that very name.
+/// The domains of a virtual host.
 pub(super) struct Domains {
     pub(super) all: Vec<Str>,
     pub(super) short: Vec<Str>,
 }
 
-/// All names and addresses of a service.
+/// All domains of a service.
 pub(super) fn of_service(service: &Service, host: &str, addresses: &[&Str], spelling: &HostSpelling<'_>) -> Domains {
     let mut all = Vec::with_capacity(8);
     let mut short = Vec::with_capacity(4);
@@ -33,7 +32,7 @@ pub(super) fn of_service(service: &Service, host: &str, addresses: &[&Str], spel
         all.extend(short[first..].iter().cloned());
     }
     if service.is_headless() {
-        // Pods of a headless service have names of their own below the service's.
+        // Pods of a headless service have subdomains.
         let pods: Vec<Str> = all.iter().map(|domain| format!("*.{domain}").into()).collect();
         all.extend(pods);
     }
@@ -43,19 +42,19 @@ pub(super) fn of_service(service: &Service, host: &str, addresses: &[&Str], spel
     Domains { all, short }
 }
 
-/// A host that is another name of a service, with its other spellings for clients of this domain.
+/// An alias host and its short names for clients of this domain.
 pub(in crate::plan) fn of_alias(host: &str, domain: &str, absolute: bool) -> Vec<Str> {
     let mut all = vec![Str::from(host)];
     alternatives(&mut all, host, &HostSpelling { domain, absolute, port: None });
     all
 }
 
-/// `host:port`, an IPv6 address in brackets.
+/// `host:port`, with brackets around an IPv6 address.
 pub(crate) fn with_port(host: &str, port: u16) -> String {
     if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
 }
 
-/// The host as it stands in a Host header without a port.
+/// The host as in a Host header without a port.
 pub(super) fn bracketed(host: &str) -> Str {
     if host.contains(':') { format!("[{host}]").into() } else { host.into() }
 }
@@ -67,14 +66,14 @@ fn push(domains: &mut Vec<Str>, host: &str, port: Option<u16>) {
     }
 }
 
-/// Other spellings of a host: absolute, and shortened by what it shares with the client's domain.
+/// Other names of a host: absolute, and shortened by the suffix it shares with the client's domain.
 fn alternatives(out: &mut Vec<Str>, host: &str, spelling: &HostSpelling<'_>) {
     if spelling.absolute && host.parse::<IpAddr>().is_err() {
         push(out, &format!("{host}."), spelling.port);
     }
     match spelling.domain.find(".svc.") {
         Some(at) => {
-            // Only names of the same cluster can be shortened: others might clash with its services.
+            // Only hosts of the same cluster domain are shortened; others could clash with local services.
             if host.ends_with(&spelling.domain[at..]) {
                 in_kubernetes(out, host, &spelling.domain[..at], spelling.port);
             }
@@ -83,7 +82,7 @@ fn alternatives(out: &mut Vec<Str>, host: &str, spelling: &HostSpelling<'_>) {
     }
 }
 
-/// `cart`, `cart.shop`, `cart.shop.svc`; the first only for clients of the same namespace.
+/// `cart`, `cart.shop`, `cart.shop.svc`; the first only for clients in the same namespace.
 fn in_kubernetes(out: &mut Vec<Str>, host: &str, client_namespace: &str, port: Option<u16>) {
     let Some(end) = host.find(".svc.").filter(|end| *end > 0) else { return };
     let Some(dot) = host.find('.').filter(|dot| dot + 1 < host.len() && dot < &end) else { return };
@@ -126,14 +125,14 @@ mod tests {
     }
 
     #[test]
-    fn the_bare_name_is_for_clients_of_the_same_namespace() {
+    fn bare_name_is_for_clients_in_the_same_namespace() {
         let host = "cart.shop.svc.cluster.local";
         assert_eq!(of(host, "shop.svc.cluster.local", None), texts(&["cart", "cart.shop.svc", "cart.shop"]));
         assert_eq!(of(host, "front.svc.cluster.local", None), texts(&["cart.shop", "cart.shop.svc"]));
     }
 
     #[test]
-    fn names_of_elsewhere_are_not_shortened() {
+    fn hosts_of_other_domains_are_not_shortened() {
         assert!(of("www.example.com", "shop.svc.cluster.local", None).is_empty());
         assert!(of("cart.shop.svc.other.local", "shop.svc.cluster.local", None).is_empty());
         assert!(of("www.example.com", "", None).is_empty());

@@ -1,4 +1,4 @@
-//! Route tables of a gateway: the hosts that its servers and the VirtualServices bound to them share.
+//! Route tables of a gateway, from its servers and the VirtualServices bound to them.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -17,7 +17,7 @@ use super::domains::with_port;
 use super::rules::{self, RouteContext};
 use super::{RouteEntry, RouteFlags, RoutePlan, SessionState, TablePurpose, VirtualHostPlan, destination, headers};
 
-/// The table of this name; an empty one if no server stands behind it, as while a listener drains.
+/// The table of this name; empty if no server uses it, for example while its listener drains.
 pub(crate) fn table(view: &View, name: &str) -> RoutePlan {
     let servers = view.gateway.as_ref().and_then(|gateway| gateway.servers_by_route.get(name));
     let Some((first, _)) = servers.and_then(|s| s.split_first()) else { return RoutePlan::unknown(name) };
@@ -33,7 +33,7 @@ pub(crate) fn table(view: &View, name: &str) -> RoutePlan {
     RoutePlan { name: name.into(), virtual_hosts, purpose: TablePurpose::Listener }
 }
 
-/// A virtual host without routes: Envoy answers 404.
+/// A virtual host without routes: Envoy responds with 404.
 fn nothing_here(port: u16) -> VirtualHostPlan {
     VirtualHostPlan {
         name: with_port("blackhole", port).into(),
@@ -45,21 +45,20 @@ fn nothing_here(port: u16) -> VirtualHostPlan {
     }
 }
 
-/// Virtual hosts by host, while servers add to them.
+/// Builds the virtual hosts of one table.
 struct GatewayHosts<'a> {
     view: &'a View,
     headers: headers::ProxyHeaders,
     retries: Option<Hashed<HttpRetry>>,
-    /// VirtualServices of each gateway.
+    /// VirtualServices by gateway.
     bound: BTreeMap<Str, Arc<[Arc<VirtualServiceRule>]>>,
-    /// Routes of each VirtualService as bound to a gateway: made for the first server that uses them.
-    made: Vec<Hashed<Vec<RouteEntry>>>,
-    made_for: BTreeMap<(Str, Namespace, Str), usize>,
+    /// Routes of VirtualServices, planned for the first server that uses them.
+    planned: Vec<Hashed<Vec<RouteEntry>>>,
+    planned_for: BTreeMap<(Str, Namespace, Str), usize>,
     hosts: BTreeMap<HostRank, GatewayHost>,
 }
 
-/// Hosts from specific to general, the order in which they are collapsed: plain ones before wildcards,
-/// long ones before short ones.
+/// Order of hosts, most specific first: exact before wildcard, long before short.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct HostRank {
     wildcard: bool,
@@ -70,7 +69,7 @@ struct HostRank {
 struct GatewayHost {
     port: u16,
     domains: Vec<Str>,
-    /// Routes, as indexes into those made.
+    /// Routes, as indexes into `planned`.
     routes: Vec<usize>,
     session: Option<SessionState>,
     require_tls: bool,
@@ -83,8 +82,8 @@ impl<'a> GatewayHosts<'a> {
             headers: headers::of_client(view),
             retries: view.settings.mesh.default_http_retry_policy.clone().map(Hashed::from_message),
             bound: BTreeMap::new(),
-            made: Vec::new(),
-            made_for: BTreeMap::new(),
+            planned: Vec::new(),
+            planned_for: BTreeMap::new(),
             hosts: BTreeMap::new(),
         }
     }
@@ -107,11 +106,11 @@ impl<'a> GatewayHosts<'a> {
         }
     }
 
-    /// The routes of a VirtualService behind this server; `None` if none applies.
+    /// The routes of a VirtualService for this server; `None` if none applies.
     fn routes(&mut self, server: &GatewayServer, rule: &VirtualServiceRule) -> Option<usize> {
         let meta = &rule.config.meta;
         let key = (server.gateway.clone(), meta.namespace.clone(), meta.name.clone());
-        if let Some(known) = self.made_for.get(&key) {
+        if let Some(known) = self.planned_for.get(&key) {
             return Some(*known);
         }
         let view = self.view;
@@ -129,9 +128,9 @@ impl<'a> GatewayHosts<'a> {
             },
         };
         let routes = Some(rules::routes(&context, rule)).filter(|routes| !routes.is_empty())?;
-        self.made.push(Hashed::new(routes));
-        self.made_for.insert(key, self.made.len() - 1);
-        Some(self.made.len() - 1)
+        self.planned.push(Hashed::new(routes));
+        self.planned_for.insert(key, self.planned.len() - 1);
+        Some(self.planned.len() - 1)
     }
 
     fn add_routes(&mut self, host: Hostname, server: &GatewayServer, rule: &VirtualServiceRule, routes: usize) {
@@ -148,7 +147,7 @@ impl<'a> GatewayHosts<'a> {
         entry.require_tls |= redirects_to_https(&server.spec);
     }
 
-    /// A server that redirects to HTTPS does so for hosts without routes too.
+    /// A server with `httpsRedirect` redirects hosts without routes too.
     fn require_tls(&mut self, host: &str, server: &GatewayServer) {
         let host = Str::from(host.to_lowercase());
         let entry = self.hosts.entry(rank(&host)).or_insert_with(|| GatewayHost {
@@ -169,7 +168,7 @@ impl<'a> GatewayHosts<'a> {
         let plan = |host: GatewayHost| {
             Hashed::new(VirtualHostPlan {
                 name: with_port(&host.domains[0], host.port).into(),
-                routes: joined(&host.routes, &self.made),
+                routes: joined(&host.routes, &self.planned),
                 domains: host.domains,
                 attempt_count,
                 session: host.session,
@@ -180,7 +179,7 @@ impl<'a> GatewayHosts<'a> {
     }
 }
 
-/// Hosts with the same routes as one, named after the most specific of them.
+/// Merges hosts with the same routes into one virtual host, named after the most specific host.
 fn collapsed(hosts: impl Iterator<Item = GatewayHost>) -> Vec<GatewayHost> {
     let mut out: Vec<GatewayHost> = Vec::new();
     let mut newest: BTreeMap<Vec<usize>, usize> = BTreeMap::new();
@@ -196,12 +195,12 @@ fn collapsed(hosts: impl Iterator<Item = GatewayHost>) -> Vec<GatewayHost> {
     out
 }
 
-/// Routes of several VirtualServices in order of age, those that take every request behind all others.
-fn joined(indexes: &[usize], made: &[Hashed<Vec<RouteEntry>>]) -> Hashed<Vec<RouteEntry>> {
+/// Concatenates routes of several VirtualServices, oldest first, with catch-all routes last.
+fn joined(indexes: &[usize], planned: &[Hashed<Vec<RouteEntry>>]) -> Hashed<Vec<RouteEntry>> {
     if let [only] = indexes {
-        return made[*only].clone();
+        return planned[*only].clone();
     }
-    let all = indexes.iter().flat_map(|index| made[*index].iter().cloned());
+    let all = indexes.iter().flat_map(|index| planned[*index].iter().cloned());
     let (last, mut routes): (Vec<_>, Vec<_>) = all.partition(rules::is_catch_all);
     routes.extend(last);
     Hashed::new(routes)
@@ -219,8 +218,8 @@ fn redirects_to_https(server: &Server) -> bool {
     server.tls.as_ref().is_some_and(|tls| tls.https_redirect)
 }
 
-/// Hosts that both the server and the VirtualService cover, in the narrower of the two spellings. Hosts that
-/// the server keeps to another namespace do not count.
+/// Hosts that both the server and the VirtualService match; of two overlapping hosts, the more specific one. Server
+/// hosts restricted to another namespace are ignored.
 fn shared_hosts(server: &Server, rule: &VirtualServiceRule) -> Vec<Hostname> {
     let mut out: Vec<Hostname> = Vec::new();
     let namespace = &rule.config.meta.namespace;
@@ -251,7 +250,7 @@ fn in_namespace<'h>(host: &'h str, namespace: &str) -> Option<&'h str> {
     }
 }
 
-/// The service that a route means: of its own namespace if the gateway may see it, else any that it sees.
+/// The service of a destination host: in the route's namespace if visible to the gateway, else any visible one.
 fn service<'v>(view: &'v View, host: &str, namespace: &Namespace) -> Option<&'v Service> {
     let own = view.any_service(&ServiceKey { hostname: host.into(), namespace: namespace.clone() });
     let default = view.settings.default_service_export();
@@ -259,7 +258,7 @@ fn service<'v>(view: &'v View, host: &str, namespace: &Namespace) -> Option<&'v 
     visible.or_else(|| view.service(host)).map(|s| &**s)
 }
 
-/// The service of this very host, if the VirtualService also sends requests there.
+/// The service of this host, if the VirtualService has it as a destination.
 fn named_service<'v>(view: &'v View, rule: &VirtualServiceRule, host: &str) -> Option<&'v Service> {
     let spec = &rule.config.spec;
     let destinations = spec.http.iter().flat_map(|http| {

@@ -1,16 +1,15 @@
-//! Headers that proxies add by themselves, as far as the client's settings decide about routes.
+//! Headers that proxies add: the client's settings that affect routes.
 
 use scope::View;
 
-/// Settings of the client about headers.
+/// Header settings of the client.
 pub(super) struct ProxyHeaders {
-    /// Tell servers how often a request was tried.
+    /// Send x-envoy-attempt-count.
     pub(super) attempt_count: bool,
-    /// Keep a rewritten host in x-forwarded-host.
+    /// Preserve a rewritten host in x-forwarded-host.
     pub(super) forwarded_host: bool,
 }
 
-/// The settings of this client.
 pub(super) fn of_client(view: &View) -> ProxyHeaders {
     let headers = view.proxy_config.proxy_headers.as_ref();
     let attempt_count = headers.and_then(|h| h.attempt_count.as_ref());

@@ -1,4 +1,4 @@
-//! Services of one egress listener by host name, as far as they serve one port.
+//! Services of one egress listener that have a port, indexed by host.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -11,12 +11,12 @@ use model::service::Service;
 use model::snapshot::routing::{Semantics, VirtualServiceRule};
 use scope::egress::EgressListener;
 
-/// Services that share a listener port, oldest first. The map is only for look-up, so its order never shows.
+/// Services with the same listener port, oldest first. The map is only for lookup, so its order does not matter.
 pub(super) struct HostIndex<'a> {
     pub(super) entries: Vec<HostEntry<'a>>,
     by_host: HashMap<Cow<'a, str>, usize>,
     wildcards: Vec<usize>,
-    /// Where services beside the entries are looked up, for a registry of a single host.
+    /// Where other services are looked up, for an index of a single host.
     other_services: Option<OtherServices<'a>>,
 }
 
@@ -26,30 +26,30 @@ struct OtherServices<'a> {
     port: u16,
 }
 
-/// One service and the ports that are looked at.
+/// One service.
 pub(super) struct HostEntry<'a> {
     pub(super) host: Cow<'a, str>,
     pub(super) service: &'a Arc<Service>,
-    /// `None` where every port counts.
+    /// `None` for all ports.
     port: Option<&'a Port>,
 }
 
 impl<'a> HostEntry<'a> {
-    /// Ports that carry HTTP, or may.
+    /// Ports with HTTP or an unknown protocol.
     pub(super) fn http_ports(&self) -> impl Iterator<Item = &'a Port> + use<'a> {
         let all = if self.port.is_none() { &self.service.ports[..] } else { &[] };
         self.port.into_iter().chain(all).filter(|p| p.protocol.is_http() || p.protocol.is_unknown())
     }
 }
 
-/// The hosts of a VirtualService: those that are services here, and others.
+/// The hosts of a VirtualService: indexes of services, and other hosts.
 pub(super) struct RuleHosts {
     pub(super) services: Vec<usize>,
     pub(super) others: Vec<String>,
 }
 
 impl<'a> HostIndex<'a> {
-    /// Services with this port, or all of them for port 0. Of several services of one host the last counts.
+    /// Services with this port, or all services for port 0. Of several services with one host, the last one wins.
     pub(super) fn new(services: &'a [Arc<Service>], port: u16) -> HostIndex<'a> {
         let mut host_index = HostIndex {
             entries: Vec::new(),
@@ -61,7 +61,7 @@ impl<'a> HostIndex<'a> {
         host_index
     }
 
-    /// The services of one host. Destinations of its routes are still found among all services.
+    /// The services of one host. Route destinations are looked up in all services.
     pub(super) fn only(host: &'a str, services: &'a [Arc<Service>], port: u16) -> HostIndex<'a> {
         let other_services = Some(OtherServices { only: host, services, port });
         let mut host_index =
@@ -101,7 +101,7 @@ impl<'a> HostIndex<'a> {
         services.iter().rfind(|s| lower(&s.hostname) == host && s.port(*port).is_some()).map(|s| &**s)
     }
 
-    /// Whether routes of the VirtualService are wanted: for services, or also for hosts that are none.
+    /// Whether the VirtualService has routes for this table: for its services or, if `other_hosts`, for other hosts.
     pub(super) fn wants(&self, rule: &VirtualServiceRule, other_hosts: bool) -> bool {
         let other = match &self.other_services {
             None => other_hosts,
@@ -127,8 +127,7 @@ impl<'a> HostIndex<'a> {
         })
     }
 
-    /// Sorts the hosts of a VirtualService. A wildcard claims those services for which no other route is
-    /// more specific.
+    /// The hosts of a VirtualService. A wildcard host matches only services without a more specific VirtualService.
     pub(super) fn hosts_of(&self, rule: &VirtualServiceRule, listener: &EgressListener) -> RuleHosts {
         let mut hosts = RuleHosts { services: Vec::new(), others: Vec::new() };
         let (wildcards, plain): (Vec<_>, Vec<_>) = rule.config.spec.hosts.iter().partition(|h| is_wildcard(h));

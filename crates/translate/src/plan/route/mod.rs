@@ -1,5 +1,4 @@
-//! One route table, made of virtual hosts that are shared and bear a fingerprint each: a table can be put
-//! together from encoded virtual hosts that are already at hand.
+//! Route table plans. Each virtual host has its own fingerprint, so that a table can be joined from cached encodings.
 
 pub(super) mod destination;
 pub(in crate::plan) mod domains;
@@ -22,7 +21,7 @@ use crate::names::{self, OutboundCluster};
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct RoutePlan {
     pub name: Str,
-    /// In the order they are sent.
+    /// In output order.
     pub virtual_hosts: Vec<Hashed<VirtualHostPlan>>,
     pub purpose: TablePurpose,
 }
@@ -31,90 +30,89 @@ pub struct RoutePlan {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum TablePurpose {
     Listener,
-    /// The client asked for a name that nothing stands behind. It is told so with an empty table, since an
-    /// Envoy that gets no answer waits.
+    /// Unknown name. It gets an empty table, because Envoy waits for a requested table until it gets one.
     Unknown,
 }
 
-/// The routes of some host names.
+/// One virtual host.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct VirtualHostPlan {
     pub name: Str,
     pub domains: Vec<Str>,
-    /// In the order they are tried. Hosts of one VirtualService share them.
+    /// In matching order. Hosts of one VirtualService share them.
     pub routes: Hashed<Vec<RouteEntry>>,
-    /// Whether retried requests tell how often they were tried.
+    /// Send x-envoy-attempt-count.
     pub attempt_count: bool,
     pub session: Option<SessionState>,
-    /// Plain-text requests are redirected to HTTPS.
+    /// Redirect plaintext requests to HTTPS.
     pub require_tls: bool,
 }
 
-/// One entry of a virtual host.
+/// One route of a virtual host.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum RouteEntry {
-    /// What a service gets without a VirtualService.
+    /// The default route of a service without a VirtualService.
     Default(DefaultRoute),
-    /// One condition of one route of a VirtualService.
+    /// One match of one route of a VirtualService.
     Rule(Box<RuleRoute>),
-    /// Unknown hosts are let through.
+    /// Unknown hosts pass through.
     Passthrough { name: &'static str, cluster: Str, forwarded_host: bool },
-    /// Unknown hosts are refused.
+    /// Unknown hosts are rejected.
     BlackHole,
 }
 
-/// All requests to one cluster.
+/// Routes all requests to one cluster.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct DefaultRoute {
     pub cluster: Str,
-    /// What the request is called in traces.
+    /// The operation name in traces.
     pub operation: Str,
     pub hash: Option<Hashing>,
     pub mesh_retries: Option<Hashed<HttpRetry>>,
 }
 
-/// By what requests stick to an endpoint.
+/// Consistent hashing settings.
 pub type Hashing = Hashed<ConsistentHashLb>;
 
-/// A route of a VirtualService under one of its conditions, with all that the VirtualService does not say.
+/// A route of a VirtualService with one of its matches, and everything that the VirtualService does not contain.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct RuleRoute {
     pub spec: Hashed<VirtualService>,
-    /// Which of `spec.http`.
+    /// Index in `spec.http`.
     pub index: usize,
-    /// Which of its conditions; `None` for a route without any.
+    /// Index in the route's `match`; `None` for a route without matches.
     pub condition: Option<usize>,
-    /// The object it came from.
+    /// Namespace and name of the VirtualService.
     pub namespace: Namespace,
     pub object: Str,
     pub semantics: Semantics,
-    /// The port that the client listens on.
+    /// The listener's port.
     pub port: u16,
-    /// For each destination, in the order of the route.
+    /// The route's destinations, in order.
     pub destinations: Vec<DestinationPlan>,
     /// The cluster of `mirror`.
     pub mirror: Option<Str>,
-    /// The clusters of `mirrors`; `None` for one that names no destination.
+    /// The clusters of `mirrors`; `None` for one without a destination.
     pub mirrors: Vec<Option<Str>>,
     pub mesh_retries: Option<Hashed<HttpRetry>>,
     pub session: Option<SessionState>,
     pub flags: RouteFlags,
 }
 
-/// Settings of the client and the mesh that change how a rule is written down.
+/// Settings of the client and the mesh that affect the rendering of a rule.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct RouteFlags {
     /// The listener terminates TLS.
     pub tls: bool,
-    /// Clients are told that HTTP/3 is spoken here.
+    /// Send an alt-svc header that offers HTTP/3.
     pub advertise_http3: bool,
-    /// A rewritten host is kept in x-forwarded-host.
+    /// Preserve a rewritten host in x-forwarded-host.
     pub forwarded_host: bool,
-    /// Mirrored requests keep their host as it is, without `-shadow`.
+    /// Do not append `-shadow` to the host of mirrored requests.
     pub plain_mirror_host: bool,
 }
 
-/// Where one destination of a rule leads.
+/// One destination of a rule.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct DestinationPlan {
     /// `None` if the destination has no host.
@@ -122,7 +120,7 @@ pub struct DestinationPlan {
     pub hash: Option<Hashing>,
 }
 
-/// How a session remembers its endpoint.
+/// Where a persistent session stores its endpoint.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum SessionState {
     Cookie { name: Str, path: Str },
@@ -136,7 +134,7 @@ impl DestinationPlan {
 }
 
 impl RuleRoute {
-    /// The route; its index was taken from the same VirtualService.
+    /// The route. `index` is always in range, because it comes from the same VirtualService.
     pub fn route(&self) -> &HttpRoute {
         &self.spec.http[self.index]
     }
@@ -147,7 +145,7 @@ impl RuleRoute {
 }
 
 impl RoutePlan {
-    /// The answer to a name that nothing stands behind.
+    /// The empty table of an unknown name.
     pub fn unknown(name: &str) -> RoutePlan {
         RoutePlan { name: name.into(), virtual_hosts: Vec::new(), purpose: TablePurpose::Unknown }
     }

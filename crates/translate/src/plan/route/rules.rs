@@ -1,5 +1,5 @@
-//! Routes of a VirtualService for one client on one port. Sidecars and gateways share this; they differ
-//! in the gateway names they answer to and in the services they can look up.
+//! Routes of a VirtualService for one client and port. Used by sidecars and gateways, which differ in their gateway
+//! names and in how they look up services.
 
 use api::istio::networking::v1alpha3::string_match::MatchType;
 use api::istio::networking::v1alpha3::{HttpMatchRequest, HttpRetry, HttpRoute};
@@ -12,20 +12,20 @@ use scope::View;
 use super::destination;
 use super::{DestinationPlan, RouteEntry, RouteFlags, RuleRoute, SessionState};
 
-/// What routes are made for.
+/// The client and port that routes are planned for.
 pub(super) struct RouteContext<'a> {
     pub(super) view: &'a View,
-    /// The port that the client listens on.
+    /// The listener's port.
     pub(super) port: u16,
-    /// Names under which conditions may address the client: `mesh`, or gateways.
+    /// Gateway names that apply to the client: `mesh`, or names of Gateways.
     pub(super) gateways: &'a [&'a str],
-    /// A service that destinations may name.
+    /// Looks up the service of a destination host.
     pub(super) service: &'a dyn Fn(&str) -> Option<&'a Service>,
     pub(super) mesh_retries: Option<Hashed<HttpRetry>>,
     pub(super) flags: RouteFlags,
 }
 
-/// The routes that apply, in order. What stands behind a route that takes every request is left out.
+/// The routes that apply, in order. Routes after a catch-all are omitted.
 pub(super) fn routes(context: &RouteContext<'_>, rule: &VirtualServiceRule) -> Vec<RouteEntry> {
     let semantics = rule.semantics();
     let mut out = Vec::with_capacity(rule.config.spec.http.len());
@@ -47,7 +47,7 @@ pub(super) fn routes(context: &RouteContext<'_>, rule: &VirtualServiceRule) -> V
     out
 }
 
-/// Whether the route takes every request, so that it belongs behind all others.
+/// Whether the route matches every request.
 pub(super) fn is_catch_all(entry: &RouteEntry) -> bool {
     match entry {
         RouteEntry::Rule(rule) => rule.condition().is_none_or(|request| takes_everything(request, rule.semantics)),
@@ -55,7 +55,7 @@ pub(super) fn is_catch_all(entry: &RouteEntry) -> bool {
     }
 }
 
-/// Whether the condition can hold for this client at all.
+/// Whether the match can apply to this client.
 fn applies(context: &RouteContext<'_>, request: &HttpMatchRequest) -> bool {
     if request.port != 0 && request.port != u32::from(context.port) {
         return false;
@@ -68,7 +68,7 @@ fn applies(context: &RouteContext<'_>, request: &HttpMatchRequest) -> bool {
         && (request.source_namespace.is_empty() || proxy.namespace == request.source_namespace.as_str())
 }
 
-/// Whether every request fits, so that no later route is ever reached.
+/// Whether every request matches.
 fn takes_everything(request: &HttpMatchRequest, semantics: Semantics) -> bool {
     let any_path = match request.uri.as_ref().and_then(|uri| uri.match_type.as_ref()) {
         None => true,
@@ -119,8 +119,8 @@ fn entry(
     }))
 }
 
-/// The session of the last destination that is called at all. Two that ask for one after another cannot
-/// both have it: the first does.
+/// The session of the last destination with a weight. If two consecutive destinations have one, the first wins, as
+/// upstream.
 fn session(context: &RouteContext<'_>, route: &HttpRoute) -> Option<SessionState> {
     if route.redirect.is_some() || route.direct_response.is_some() {
         return None;

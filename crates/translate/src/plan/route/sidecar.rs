@@ -1,5 +1,5 @@
-//! Route tables of a sidecar: by listener port, by service and port where the protocol is detected, and
-//! for forward proxies and Unix sockets.
+//! Route tables of a sidecar: by listener port, by host and port if the protocol is detected, and for HTTP proxies and
+//! Unix sockets.
 
 use std::collections::BTreeMap;
 
@@ -20,22 +20,22 @@ use super::virtual_hosts::{HTTP_PORT, HostGroup, VirtualHostBuilder};
 use super::{DefaultRoute, RouteEntry, RouteFlags, RoutePlan, TablePurpose, VirtualHostPlan, destination, headers};
 use crate::names;
 
-/// What all route tables of one client have in common.
+/// Plans the route tables of one client.
 pub(crate) struct RouteTables<'a> {
     view: &'a View,
     headers: headers::ProxyHeaders,
     retries: Option<Hashed<HttpRetry>>,
 }
 
-/// What a table's name says.
+/// A parsed table name.
 enum RouteName<'a> {
     Port(u16),
-    /// `host:port`, for a listener that detects HTTP by itself.
+    /// `host:port`, for a listener with protocol detection.
     Detected {
         host: &'a str,
         port: u16,
     },
-    /// A forward proxy or a Unix socket.
+    /// An HTTP proxy port or a Unix socket.
     AnyPort,
 }
 
@@ -71,7 +71,7 @@ impl<'a> RouteTables<'a> {
         hosts
     }
 
-    /// Hosts that share routes: those of each VirtualService, then each service without one.
+    /// Groups of hosts: one per VirtualService and port, then one per service without a VirtualService.
     fn groups(&self, listener: &EgressListener, host_index: &HostIndex<'_>, port: u16) -> Vec<HostGroup> {
         let mut groups = Vec::with_capacity(host_index.entries.len());
         let mut routed = vec![false; host_index.entries.len()];
@@ -83,7 +83,7 @@ impl<'a> RouteTables<'a> {
         for index in groups.iter().flat_map(|g| &g.services) {
             routed[*index] = true;
         }
-        // What is only another name of a service stands among that service's domains.
+        // Aliases are domains of their target service.
         let is_alias = |entry: &HostEntry<'_>| entry.service.resolution == Resolution::Alias;
         let rest = host_index.entries.iter().enumerate().filter(|(index, entry)| !routed[*index] && !is_alias(entry));
         for (index, entry) in rest {
@@ -139,7 +139,7 @@ impl<'a> RouteTables<'a> {
         }
     }
 
-    /// Gateway API routes hold for clients of their own namespace, and for all clients of its services.
+    /// Gateway API routes apply to clients in their namespace, and to all clients of services in their namespace.
     fn may_route<'n>(&self, rule: &VirtualServiceRule, mut owners: impl Iterator<Item = &'n Namespace>) -> bool {
         let namespace = &rule.config.meta.namespace;
         owners.any(|owner| owner == namespace || self.view.proxy.namespace == *namespace)
@@ -154,14 +154,16 @@ impl<'a> RouteTables<'a> {
         })
     }
 
-    /// Where requests to unknown hosts go.
+    /// The virtual host for unknown hosts.
     fn catch_all(&self) -> VirtualHostPlan {
         let policy = &self.view.outbound_policy;
         let through = |name: &'static str, cluster: Str| {
             (name, RouteEntry::Passthrough { name, cluster, forwarded_host: self.headers.forwarded_host })
         };
         let (name, route) = match Mode::try_from(policy.mode) {
-            Ok(Mode::AllowAnyDynamicDns) => through(names::ALLOW_ANY_DYNAMIC_DNS, names::DYNAMIC_DNS_CLUSTER.into()),
+            Ok(Mode::AllowAnyDynamicDns) => {
+                through(names::ALLOW_ANY_DYNAMIC_DNS, names::ALLOW_ANY_DYNAMIC_DNS_CLUSTER.into())
+            }
             Ok(Mode::AllowAny) => {
                 let egress = policy.egress_proxy.as_ref().map(|proxy| destination::cluster_name(proxy, None, 0));
                 through(names::ALLOW_ANY, egress.unwrap_or_else(|| names::PASSTHROUGH_CLUSTER.into()))
@@ -180,7 +182,7 @@ impl<'a> RouteTables<'a> {
 }
 
 impl RouteName<'_> {
-    /// The port that the client listens on; 0 where it may be any.
+    /// The listener's port; 0 for any.
     fn port(&self) -> u16 {
         match self {
             RouteName::Port(port) | RouteName::Detected { port, .. } => *port,
@@ -199,7 +201,7 @@ impl RouteName<'_> {
     }
 }
 
-/// The virtual host of one service, for whatever host is asked for: the listener has chosen by address.
+/// The virtual host of one service with domain `*`, because the listener already selected the service by address.
 fn for_any_domain(hosts: &[Hashed<VirtualHostPlan>], name: &str, host: &str) -> Vec<Hashed<VirtualHostPlan>> {
     let means_it = |plan: &&Hashed<VirtualHostPlan>| plan.domains.iter().any(|d| **d == *host || **d == *name);
     let found: Vec<_> = hosts.iter().filter(means_it).cloned().collect();
@@ -207,7 +209,7 @@ fn for_any_domain(hosts: &[Hashed<VirtualHostPlan>], name: &str, host: &str) -> 
     vec![Hashed::new(VirtualHostPlan { domains: vec!["*".into()], ..VirtualHostPlan::clone(only) })]
 }
 
-/// The egress listener that a table belongs to: the one of its port or socket, or the catch-all.
+/// The egress listener of a table: the one with its port or socket, or the one without a port.
 fn egress_listener<'a>(view: &'a View, port: u16, name: &str) -> Option<&'a EgressListener> {
     view.egress.iter().find(|listener| match listener.spec.as_ref().and_then(|s| s.port.as_ref().map(|p| (s, p))) {
         None => true,

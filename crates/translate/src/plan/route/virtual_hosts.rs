@@ -1,4 +1,4 @@
-//! Turns groups of hosts that share routes into virtual hosts, each domain once.
+//! Builds the virtual hosts of a sidecar's route table from groups of hosts; each domain occurs once.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -12,21 +12,20 @@ use super::domains::{self, Domains, HostSpelling, with_port};
 use super::host_index::{HostEntry, HostIndex};
 use super::{RouteEntry, VirtualHostPlan, destination};
 
-/// The port that a Host header leaves out, and the only one on which routes are sent for hosts that are no
-/// service.
+/// The default HTTP port: Host headers may omit it, and only on it are there routes for hosts of no service.
 pub(super) const HTTP_PORT: u16 = 80;
 
-/// Hosts on one port that share their routes.
+/// Hosts of one port that share their routes.
 pub(super) struct HostGroup {
     pub(super) port: u16,
-    /// Services, as indexes into the registry.
+    /// Services, as indexes into the host index.
     pub(super) services: Vec<usize>,
-    /// Hosts that are no service.
+    /// Hosts of no service.
     pub(super) others: Vec<String>,
     pub(super) routes: Hashed<Vec<RouteEntry>>,
 }
 
-/// Turns groups into virtual hosts, each domain once: the first one to claim it keeps it.
+/// Builds virtual hosts. A domain belongs to the first virtual host that has it.
 pub(super) struct VirtualHostBuilder<'a> {
     view: &'a View,
     attempt_count: bool,
@@ -34,7 +33,7 @@ pub(super) struct VirtualHostBuilder<'a> {
     port: u16,
     names: HashSet<Str>,
     domains: HashSet<Str>,
-    /// Full names of services, before which shortened names of others give way.
+    /// Hosts of services; they take precedence over equal short names of other services.
     full_names: HashSet<Cow<'a, str>>,
 }
 
@@ -91,7 +90,7 @@ impl<'a> VirtualHostBuilder<'a> {
             port: (self.port == 0).then_some(port),
         };
         let service = entry.service;
-        // On a port of its own a service without cluster addresses answers to the first one only.
+        // As upstream: on a single port, a service without cluster addresses has only its first address as a domain.
         let dialled = if self.port != 0 && service.cluster_addresses.is_empty() {
             vec![address(service, &view.proxy, knobs)]
         } else {
@@ -100,7 +99,7 @@ impl<'a> VirtualHostBuilder<'a> {
         domains::of_service(service, &entry.host, &dialled, &spelling)
     }
 
-    /// `None` if the name, or every domain of it, is taken.
+    /// `None` if its name or all of its domains are taken.
     fn virtual_host(
         &mut self,
         group: &HostGroup,
@@ -114,7 +113,7 @@ impl<'a> VirtualHostBuilder<'a> {
         }
         let mut free = self.free(domains);
         if self.port == 0 && group.port != HTTP_PORT {
-            // Only port 80 may be left out of a Host header.
+            // Only port 80 may be omitted from a Host header.
             free.retain(|domain| domain.contains(':'));
         }
         if free.is_empty() {

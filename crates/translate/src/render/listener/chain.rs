@@ -1,4 +1,4 @@
-//! A filter chain plan as Envoy's FilterChain.
+//! Renders filter chains.
 
 use std::collections::BTreeMap;
 
@@ -43,7 +43,7 @@ fn matching(plan: &ChainMatch) -> FilterChainMatch {
     }
 }
 
-/// Names the config object, for people who read a proxy's dump.
+/// The config object, for readers of a config dump.
 fn metadata(config: &ConfigRef) -> Metadata {
     let path = crate::names::config_path(config.kind, &config.namespace, &config.name);
     let fields = BTreeMap::from([("config".to_owned(), Value { kind: Some(value::Kind::StringValue(path)) })]);

@@ -1,4 +1,4 @@
-//! Listener filters: what looks at a connection before its filter chain is chosen.
+//! Renders listener filters.
 
 use api::envoy::config::listener::v3::listener_filter_chain_match_predicate::{MatchSet, Rule};
 use api::envoy::config::listener::v3::{
@@ -14,9 +14,9 @@ use api::{Any, any};
 
 use crate::plan::listener::{InspectedPorts, ListenerFilter};
 
-/// The mark that tells the kernel's rules which packets are the proxy's own.
+/// The packet mark by which iptables rules recognize the proxy's own traffic.
 const PROXY_MARK: u32 = 1337;
-/// Envoy would begin with 64 KiB for every connection.
+/// Envoy's default is 64 KiB per connection.
 const INITIAL_BUFFER: u32 = 512;
 
 pub(super) fn listener_filter(filter: &ListenerFilter) -> EnvoyFilter {
@@ -65,7 +65,7 @@ fn any_of(ports: &[u32]) -> Predicate {
     Predicate { rule: Some(Rule::OrMatch(MatchSet { rules })) }
 }
 
-/// Envoy's ranges leave out their end.
+/// The end of the range is exclusive.
 fn one(port: u32) -> Rule {
     let start = i32::try_from(port).unwrap_or_default();
     Rule::DestinationPortRange(Int32Range { start, end: start.saturating_add(1) })

@@ -1,4 +1,4 @@
-//! A listener plan as Envoy's Listener.
+//! Renders listeners.
 
 mod chain;
 mod filters;

@@ -1,4 +1,4 @@
-//! Server TLS as Envoy's transport socket.
+//! Renders downstream TLS as a transport socket.
 
 use api::any;
 use api::envoy::config::core::v3::{DataSource, TransportSocket, data_source, transport_socket};

@@ -1,4 +1,4 @@
-//! What becomes of a request that a rule matched: forwarded, redirected or answered.
+//! Route actions: forward, redirect, direct response.
 
 use api::Duration;
 use api::envoy::config::core::v3::data_source::Specifier;
@@ -26,7 +26,7 @@ use super::{hashing, headers, retry};
 use crate::plan::route::{DestinationPlan, RuleRoute};
 use crate::regex_escape::escaped;
 
-/// Forwards to the rule's destinations. Headers of a single destination become the route's own.
+/// Forwards to the rule's destinations. Headers of a single destination are added to the route.
 pub(super) fn forward(plan: &RuleRoute, authority: String, out: &mut Route) -> RouteAction {
     let route = plan.route();
     let timeout = route.timeout.unwrap_or_default();
@@ -63,7 +63,7 @@ pub(super) fn forward(plan: &RuleRoute, authority: String, out: &mut Route) -> R
     action
 }
 
-/// Redirects the client; `None` for a status that Envoy cannot redirect with.
+/// A redirect; `None` for a status code that Envoy does not support.
 pub(super) fn redirect(redirect: &HttpRedirect, plan: &RuleRoute) -> Option<RedirectAction> {
     let code = match redirect.redirect_code {
         0 | 301 => RedirectResponseCode::MovedPermanently,
@@ -89,7 +89,7 @@ pub(super) fn redirect(redirect: &HttpRedirect, plan: &RuleRoute) -> Option<Redi
     })
 }
 
-/// Answers without asking any cluster.
+/// A direct response.
 pub(super) fn direct_response(response: &HttpDirectResponse) -> DirectResponseAction {
     let body = response.body.as_ref().and_then(|b| b.specifier.as_ref()).map(|specifier| match specifier {
         http_body::Specifier::String(text) => Specifier::InlineString(text.clone()),
@@ -102,12 +102,12 @@ pub(super) fn direct_response(response: &HttpDirectResponse) -> DirectResponseAc
     }
 }
 
-/// The port to redirect to; 0 where it goes without saying.
+/// The redirect port; 0 if it is the scheme's default.
 fn redirect_port(redirect: &HttpRedirect, plan: &RuleRoute) -> u32 {
     let port = match redirect.redirect_port {
         None => return 0,
         Some(RedirectPort::Port(port)) => port,
-        // Envoy cannot take the port from the request, but every request here comes in on this one.
+        // Envoy cannot derive the port from the request, but all requests here use the listener's port.
         Some(RedirectPort::DerivePort(choice)) if choice == RedirectPortSelection::FromRequestPort as i32 => {
             u32::from(plan.port)
         }
@@ -125,7 +125,7 @@ fn rewrite_path(action: &mut RouteAction, rewrite: &HttpRewrite, semantics: Sema
     if let Some(regex) = &rewrite.uri_regex_rewrite {
         action.regex_rewrite = Some(substitution(&regex.r#match, &regex.rewrite));
     } else if rewrite.uri == "/" && semantics == Semantics::Gateway {
-        // Cutting off a prefix must leave a slash where nothing else remains.
+        // Removing a prefix must leave at least `/`.
         let specifier = out.r#match.as_ref().and_then(|m| m.path_specifier.as_ref());
         let prefix = match specifier {
             Some(PathSpecifier::PathSeparatedPrefix(prefix)) => prefix.as_str(),
@@ -145,7 +145,7 @@ fn single(destination: &HttpRouteDestination, plan: &DestinationPlan, out: &mut 
     action.cluster_specifier = Some(ClusterSpecifier::Cluster(plan.cluster_name()));
     if let Some(written) = &destination.headers {
         let authority = headers::extend_route(out, written);
-        // The route's own wish goes first, as it does with several destinations.
+        // The route's own authority takes precedence, as with several destinations.
         if !authority.is_empty() && action.host_rewrite_specifier.is_none() {
             action.host_rewrite_specifier = Some(HostRewriteSpecifier::HostRewriteLiteral(authority));
         }
@@ -181,7 +181,7 @@ fn weighted(plan: &RuleRoute, action: &mut RouteAction) {
 
 fn mirrors(plan: &RuleRoute) -> Vec<RequestMirrorPolicy> {
     let route = plan.route();
-    // An explicit zero means not to mirror at all.
+    // An explicit 0 disables mirroring.
     let of_route = match (&route.mirror_percentage, route.mirror_percent) {
         (Some(share), _) => (share.value > 0.0).then(|| millionths(share)),
         (None, Some(share)) => (share > 0).then(|| percent(share)),

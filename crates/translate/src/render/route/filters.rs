@@ -1,4 +1,4 @@
-//! What a route tells single HTTP filters: faults to inject, CORS, sticky sessions.
+//! Per-route filter config: fault injection, CORS, persistent sessions.
 
 use std::collections::BTreeMap;
 
@@ -32,7 +32,7 @@ const FAULT: &str = "envoy.filters.http.fault";
 const CORS: &str = "envoy.filters.http.cors";
 const SESSION: &str = "envoy.filters.http.stateful_session";
 
-/// All that a rule tells to filters.
+/// The filter config of a rule.
 pub(super) fn of_rule(plan: &RuleRoute) -> BTreeMap<String, Any> {
     let route = plan.route();
     let fault = route.fault.as_ref().map(|f| (FAULT.to_owned(), api::any(&fault(f))));
@@ -41,7 +41,7 @@ pub(super) fn of_rule(plan: &RuleRoute) -> BTreeMap<String, Any> {
     fault.into_iter().chain(cors).chain(session).collect()
 }
 
-/// The session filter's name and what it is told.
+/// Name and per-route config of the session filter.
 pub(super) fn session(state: &SessionState) -> (String, Any) {
     let (name, config) = match state {
         SessionState::Cookie { name, path } => {
@@ -60,12 +60,12 @@ pub(super) fn session(state: &SessionState) -> (String, Any) {
     (SESSION.to_owned(), api::any(&per_route))
 }
 
-/// A share of requests, in millionths.
+/// A percentage as parts per million.
 pub(super) fn millionths(percent: &Percent) -> FractionalPercent {
     FractionalPercent { numerator: (percent.value * 10_000.0) as u32, denominator: DenominatorType::Million as i32 }
 }
 
-/// A share of requests in whole percent.
+/// A whole percentage.
 pub(super) fn percent(numerator: u32) -> FractionalPercent {
     FractionalPercent { numerator, denominator: DenominatorType::Hundred as i32 }
 }
@@ -88,7 +88,7 @@ fn delay(delay: &Delay) -> Option<FaultDelay> {
 fn abort(abort: &Abort) -> Option<FaultAbort> {
     let error = match abort.error_type.as_ref()? {
         ErrorType::HttpStatus(status) => EnvoyError::HttpStatus(*status as u32),
-        // Validation refuses words that are no status.
+        // Validation rejects unknown status names.
         ErrorType::GrpcStatus(status) => EnvoyError::GrpcStatus(grpc::status(status).unwrap_or_default()),
         ErrorType::Http2Error(_) => return None,
     };

@@ -1,4 +1,4 @@
-//! By what requests stick to an endpoint, as Envoy's hash policy.
+//! Consistent hashing as Envoy's hash policy.
 
 use api::envoy::config::route::v3::route_action::HashPolicy;
 use api::envoy::config::route::v3::route_action::hash_policy::{
@@ -7,7 +7,7 @@ use api::envoy::config::route::v3::route_action::hash_policy::{
 use api::istio::networking::v1alpha3::load_balancer_settings::ConsistentHashLb;
 use api::istio::networking::v1alpha3::load_balancer_settings::consistent_hash_lb::{HashKey, HttpCookie};
 
-/// The policy; `None` if the setting names no key.
+/// The policy; `None` without a hash key.
 pub(super) fn policy(hash: &ConsistentHashLb) -> Option<HashPolicy> {
     let specifier = match hash.hash_key.as_ref()? {
         HashKey::HttpHeaderName(name) => {

@@ -8,17 +8,17 @@ use api::envoy::config::route::v3::Route;
 use api::istio::networking::v1alpha3::Headers;
 use api::istio::networking::v1alpha3::headers::HeaderOperations;
 
-/// Header operations in Envoy's words.
+/// Header operations of a route.
 pub(super) struct HeaderEdits {
     pub(super) request_add: Vec<HeaderValueOption>,
     pub(super) request_remove: Vec<String>,
     pub(super) response_add: Vec<HeaderValueOption>,
     pub(super) response_remove: Vec<String>,
-    /// The host that requests are given; it cannot be set as a header. Empty to keep it.
+    /// The new host of requests, which Envoy does not allow as a header operation. Empty to keep the host.
     pub(super) authority: String,
 }
 
-/// The operations that a VirtualService asks for.
+/// Header operations of a VirtualService.
 pub(super) fn operations(headers: &Headers) -> HeaderEdits {
     let request = headers.request.as_ref();
     let response = headers.response.as_ref();
@@ -35,7 +35,7 @@ pub(super) fn operations(headers: &Headers) -> HeaderEdits {
     }
 }
 
-/// Appends to what the route does already. Returns the host that requests are given, or nothing.
+/// Appends operations to the route. Returns the new host of requests, or an empty string.
 pub(super) fn extend_route(route: &mut Route, headers: &Headers) -> String {
     let operations = operations(headers);
     route.request_headers_to_add.extend(operations.request_add);
@@ -45,7 +45,7 @@ pub(super) fn extend_route(route: &mut Route, headers: &Headers) -> String {
     operations.authority
 }
 
-/// Tells clients that they may come back with HTTP/3 for a day.
+/// An alt-svc header that offers HTTP/3 for a day.
 pub(super) fn http3_offer(port: u16) -> HeaderValueOption {
     option("alt-svc", &format!("h3=\":{port}\"; ma=86400"), HeaderAppendAction::AppendIfExistsOrAdd)
 }
@@ -79,7 +79,7 @@ fn authority(headers: &BTreeMap<String, String>) -> &str {
     headers.iter().rfind(|(key, _)| of_host(key)).map_or("", |(_, value)| value)
 }
 
-/// Headers that Envoy does not let anybody change.
+/// Headers that Envoy does not allow to change.
 fn is_internal(key: &str) -> bool {
     key.starts_with(':') || key.eq_ignore_ascii_case("host")
 }

@@ -1,4 +1,4 @@
-//! Conditions of a route: path, headers, query parameters, claims of a token.
+//! Route matches: path, headers, query parameters, JWT claims.
 
 use api::envoy::config::route::v3::header_matcher::HeaderMatchSpecifier;
 use api::envoy::config::route::v3::query_parameter_matcher::QueryParameterMatchSpecifier;
@@ -13,7 +13,7 @@ use api::istio::networking::v1alpha3::string_match::MatchType;
 use api::istio::networking::v1alpha3::{HttpMatchRequest, StringMatch};
 use model::snapshot::routing::Semantics;
 
-/// A header of this name stands for a claim of the request's token.
+/// A header match of this name is a JWT claim match.
 const CLAIMS: &str = "@request.auth.claims";
 const JWT_FILTER: &str = "envoy.filters.http.jwt_authn";
 const JWT_PAYLOAD: &str = "payload";
@@ -23,7 +23,7 @@ pub(super) fn any_path() -> RouteMatch {
     RouteMatch { path_specifier: Some(PathSpecifier::Prefix("/".into())), ..RouteMatch::default() }
 }
 
-/// One condition of a VirtualService.
+/// One match of a VirtualService.
 pub(super) fn route_match(request: &HttpMatchRequest, semantics: Semantics) -> RouteMatch {
     let mut out = RouteMatch {
         path_specifier: Some(path(request.uri.as_ref(), semantics)),
@@ -41,7 +41,7 @@ pub(super) fn route_match(request: &HttpMatchRequest, semantics: Semantics) -> R
             Some(claim) => out.dynamic_metadata.push(MetadataMatcher { invert: true, ..claim }),
             None => out.headers.push(HeaderMatcher {
                 invert_match: true,
-                // Envoy refuses this together with a match on mere presence.
+                // Envoy rejects this together with a presence match.
                 treat_missing_header_as_empty: !is_presence(text),
                 ..header(name, text)
             }),
@@ -54,7 +54,7 @@ pub(super) fn route_match(request: &HttpMatchRequest, semantics: Semantics) -> R
     out
 }
 
-/// The path as traces show it.
+/// The path in trace operation names.
 pub(super) fn path_text(out: &RouteMatch) -> String {
     match &out.path_specifier {
         Some(PathSpecifier::Prefix(prefix)) => format!("{prefix}*"),
@@ -64,7 +64,7 @@ pub(super) fn path_text(out: &RouteMatch) -> String {
     }
 }
 
-/// A string condition; `None` if it names no way to match.
+/// A string match; `None` if empty.
 pub(super) fn string_matcher(text: &StringMatch) -> Option<StringMatcher> {
     let pattern = match text.match_type.as_ref()? {
         MatchType::Exact(exact) => MatchPattern::Exact(exact.clone()),
@@ -91,7 +91,7 @@ fn path(uri: Option<&StringMatch>, semantics: Semantics) -> PathSpecifier {
     }
 }
 
-/// Whether only presence is asked for. `*` is no regular expression, so it cannot mean anything else.
+/// Whether this is a presence match: empty, or the regex `*`, which is invalid otherwise.
 fn is_presence(text: &StringMatch) -> bool {
     match &text.match_type {
         None => true,
@@ -118,12 +118,12 @@ fn query_parameter(name: &str, text: &StringMatch) -> QueryParameterMatcher {
     QueryParameterMatcher { name: name.into(), query_parameter_match_specifier: specifier }
 }
 
-/// A condition on a claim, which may be text or a list of texts.
+/// A claim match; the claim may be a string or a list of strings.
 fn claim(name: &str, text: &StringMatch) -> Option<MetadataMatcher> {
     let claims = claim_path(name)?;
     let keys = std::iter::once(JWT_PAYLOAD).chain(claims);
     let segment = |key: &str| PathSegment { segment: Some(path_segment::Segment::Key(key.into())) };
-    // Presence cannot be asked for here: a condition without a value is sent as it is, and Envoy refuses it.
+    // Claims have no presence match: an empty match is sent as it is, and Envoy rejects it.
     let text = string_matcher(text).unwrap_or_default();
     let value = ValueMatcher { match_pattern: Some(value_matcher::MatchPattern::StringMatch(text)) };
     let one_of = ListMatcher { match_pattern: Some(list_matcher::MatchPattern::OneOf(Box::new(value.clone()))) };
@@ -137,7 +137,7 @@ fn claim(name: &str, text: &StringMatch) -> Option<MetadataMatcher> {
     })
 }
 
-/// `@request.auth.claims.group.id` or `@request.auth.claims[group][id]` as the path of a nested claim.
+/// The path of a nested claim, from `@request.auth.claims.group.id` or `@request.auth.claims[group][id]`.
 fn claim_path(name: &str) -> Option<Vec<&str>> {
     let prefix = name.get(..CLAIMS.len()).filter(|p| p.eq_ignore_ascii_case(CLAIMS))?;
     let rest = &name[prefix.len()..];
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn claim_without_a_value_still_asks_for_text() {
+    fn claim_without_a_value_is_a_string_match() {
         let matcher = claim("@request.auth.claims.group", &StringMatch::default()).expect("a claim");
         let written = format!("{:?}", matcher.value);
         assert_eq!(written.matches("StringMatch(").count(), 2, "{written}");

@@ -1,5 +1,5 @@
-//! A route plan as Envoy's RouteConfiguration. Virtual hosts are rendered one by one, so that whoever
-//! keeps their encodings can put a table together: repeated fields concatenate.
+//! Renders route tables. Virtual hosts are rendered one by one, so that a table can be joined from cached encodings:
+//! repeated protobuf fields concatenate.
 
 mod action;
 mod filters;
@@ -26,9 +26,9 @@ use crate::plan::route::{
     DefaultRoute, DestinationPlan, RouteEntry, RoutePlan, RuleRoute, TablePurpose, VirtualHostPlan,
 };
 
-/// A body of a direct response may be as large as the API lets users write; Envoy's own limit is 4 KiB.
+/// Size limit of direct response bodies, as large as Istio's API allows. Envoy's default is 4 KiB.
 const DIRECT_RESPONSE_LIMIT: u32 = 1024 * 1024;
-/// What a refused request is answered.
+/// Status of requests to blocked hosts.
 const BAD_GATEWAY: u32 = 502;
 const DEFAULT_ROUTE: &str = "default";
 /// The number of RouteConfiguration's field `virtual_hosts`.
@@ -47,7 +47,7 @@ pub fn resource(plan: &RoutePlan) -> Resource {
     Resource::new(plan.name.clone(), &route(plan))
 }
 
-/// The encoded route table, made of encoded virtual hosts: those that the caller kept, or fresh ones.
+/// The encoded route table, joined from encoded virtual hosts. `encoded` returns a cached encoding or a new one.
 pub fn joined(plan: &RoutePlan, mut encoded: impl FnMut(&Hashed<VirtualHostPlan>) -> Bytes) -> Bytes {
     let hosts: Vec<Bytes> = plan.virtual_hosts.iter().map(&mut encoded).collect();
     let shell = shell(plan);
@@ -120,7 +120,7 @@ fn default_route(plan: &DefaultRoute) -> Route {
     }
 }
 
-/// Everything to one cluster, without any limit of time.
+/// Forwards to one cluster, without a timeout.
 fn to_cluster(cluster: &str) -> RouteAction {
     RouteAction {
         cluster_specifier: Some(ClusterSpecifier::Cluster(cluster.into())),
@@ -169,7 +169,7 @@ fn rule_name(plan: &RuleRoute) -> String {
     }
 }
 
-/// Which object a route was made from, for people who read the config of a proxy.
+/// The config object of a route, for readers of a config dump.
 fn origin(plan: &RuleRoute) -> Metadata {
     let path = format!("/apis/networking.istio.io/v1/namespaces/{}/virtual-service/{}", plan.namespace, plan.object);
     let config = Value { kind: Some(value::Kind::StringValue(path)) };
@@ -177,7 +177,7 @@ fn origin(plan: &RuleRoute) -> Metadata {
     Metadata { filter_metadata: [("istio".to_owned(), istio)].into(), ..Metadata::default() }
 }
 
-/// What the request is called in traces: by its destination if there is one, else by the VirtualService.
+/// The operation name in traces: by destination if there is exactly one, else by VirtualService.
 fn operation(plan: &RuleRoute, out: &Route) -> String {
     let path = out.r#match.as_ref().map_or_else(|| "/*".to_owned(), matches::path_text);
     if let Some(Action::Route(_)) = &out.action
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn joined_virtual_hosts_are_the_same_table() {
+    fn joined_table_equals_the_rendered_table() {
         let virtual_hosts = vec![host("cart"), host("orders")];
         let plan = RoutePlan { name: "80".into(), virtual_hosts, purpose: TablePurpose::Listener };
         let joined = super::joined(&plan, |h| super::virtual_host(h).encode_to_vec().into());

@@ -1,4 +1,4 @@
-//! When a request is tried again.
+//! Retry policies.
 
 use api::envoy::config::route::v3::RetryPolicy;
 use api::envoy::config::route::v3::retry_policy::{
@@ -11,21 +11,21 @@ use api::istio::networking::v1alpha3::HttpRetry;
 const RETRY_ON: &str = "connect-failure,refused-stream,unavailable,cancelled,retriable-status-codes";
 const BY_STATUS: &str = "retriable-status-codes";
 const ATTEMPTS: u32 = 2;
-/// How often Envoy looks for a host that was not tried yet.
+/// How often Envoy reselects a host to avoid hosts that were already tried.
 const HOST_SELECTIONS: i64 = 5;
-/// How many attempts pass before Envoy turns to another priority.
+/// Number of attempts before Envoy switches to another priority.
 const PRIORITY_UPDATES: i32 = 2;
 
-/// Which hosts a retry may go to.
+/// Hosts that a retry may use.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum RetryHosts {
-    /// Others first.
+    /// Prefers hosts that were not tried.
     Any,
-    /// The request sticks to its host.
+    /// The host is fixed by consistent hashing.
     Same,
 }
 
-/// The policy as written, or the default. `None` where retries are turned off.
+/// The configured policy, or the default. `None` if retries are disabled.
 pub(super) fn policy(written: Option<&HttpRetry>, hosts: RetryHosts) -> Option<RetryPolicy> {
     let mut out = RetryPolicy {
         num_retries: Some(ATTEMPTS),
@@ -51,7 +51,7 @@ pub(super) fn policy(written: Option<&HttpRetry>, hosts: RetryHosts) -> Option<R
     Some(out)
 }
 
-/// Envoy's conditions, and status codes apart from them.
+/// Splits Envoy's retry conditions from status codes.
 fn retry_on(text: &str) -> (String, Vec<u32>) {
     let (mut conditions, mut codes) = (Vec::new(), Vec::new());
     for part in text.split(',').map(str::trim).filter(|p| !p.is_empty()) {
@@ -68,7 +68,7 @@ fn retry_on(text: &str) -> (String, Vec<u32>) {
     (joined, codes)
 }
 
-/// Whether the code has a name in HTTP.
+/// Whether the code is a registered HTTP status.
 fn is_status(code: u32) -> bool {
     matches!(
         code,
@@ -98,14 +98,14 @@ mod tests {
     use super::{HttpRetry, RetryHosts, policy, retry_on};
 
     #[test]
-    fn status_codes_are_kept_apart_and_switched_on() {
+    fn status_codes_are_split_off_and_enabled() {
         assert_eq!(retry_on("5xx, 503"), ("5xx,retriable-status-codes".into(), vec![503]));
         assert_eq!(retry_on("gateway-error,retriable-status-codes,404").1, vec![404]);
         assert_eq!(retry_on("599"), ("599".into(), vec![]));
     }
 
     #[test]
-    fn no_attempts_turn_retries_off() {
+    fn zero_attempts_disable_retries() {
         assert_eq!(policy(Some(&HttpRetry::default()), RetryHosts::Any), None);
         assert!(policy(None, RetryHosts::Same).is_some_and(|p| p.retry_host_predicate.is_empty()));
     }

@@ -1,4 +1,4 @@
-//! How lines of access logs look: upstream's own formats, and what users write instead.
+//! Access log formats: Istio's defaults, and users' own.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use model::names::Str;
 
 use crate::proto_struct::struct_of;
 
-/// The text as given, ended by a newline; upstream's own where none is given.
+/// The text format with a trailing newline; Istio's default if empty.
 pub(super) fn text_format(wanted: &str) -> Str {
     match wanted {
         "" => DEFAULT_TEXT.into(),
@@ -16,7 +16,7 @@ pub(super) fn text_format(wanted: &str) -> Str {
     }
 }
 
-/// The JSON object as given; upstream's own where none is given or it is not one.
+/// The JSON format; Istio's default if empty or invalid.
 pub(super) fn json_format(wanted: &str) -> Struct {
     let given = serde_json::from_str::<serde_json::Map<String, serde_json::Value>>(wanted).ok();
     match given {

@@ -1,5 +1,5 @@
-//! Access logs: where a line goes, how it looks and when it is written.
-//! `providers` reads Telemetry and mesh config, `render` writes logs down.
+//! Access logs: sink, format and filters.
+//! `providers` reads Telemetry and mesh config; `render` renders logs.
 
 mod formats;
 mod providers;
@@ -18,11 +18,11 @@ use super::Collector;
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct AccessLog {
     pub sink: LogSink,
-    /// All must hold for a line to be written.
+    /// All must match for an entry to be logged.
     pub filters: Vec<LogFilter>,
 }
 
-/// Where lines go.
+/// Where entries are sent.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum LogSink {
     File {
@@ -30,14 +30,14 @@ pub enum LogSink {
         format: LineFormat,
         omit_empty: bool,
     },
-    /// Envoy's access log service, for requests.
+    /// Envoy's gRPC access log service, HTTP entries.
     Http {
         service: LogService,
         headers: LoggedHeaders,
     },
-    /// Envoy's access log service, for connections.
+    /// Envoy's gRPC access log service, TCP entries.
     Tcp(LogService),
-    /// A collector of OpenTelemetry.
+    /// An OpenTelemetry collector.
     OpenTelemetry {
         service: LogService,
         body: Str,
@@ -45,17 +45,17 @@ pub enum LogSink {
     },
 }
 
-/// A service that is sent entries.
+/// A gRPC service for log entries.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct LogService {
     pub log_name: Str,
-    /// A host of none means a cluster of the proxy's own.
+    /// The host is empty for a cluster from the proxy's bootstrap.
     pub collector: Collector,
-    /// Filter state that is sent beside each entry.
+    /// Filter state objects added to each entry.
     pub state: Vec<Str>,
 }
 
-/// Headers that are sent beside each entry.
+/// Headers added to each entry.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct LoggedHeaders {
     pub request: Vec<Str>,
@@ -63,27 +63,27 @@ pub struct LoggedHeaders {
     pub trailers: Vec<Str>,
 }
 
-/// How a line looks.
+/// The format of a line.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum LineFormat {
     Text(Str),
     Json(Hashed<Struct>),
 }
 
-/// When a line is written.
+/// Which entries are logged.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum LogFilter {
-    /// The connection met one of these ends.
+    /// One of these response flags is set.
     ResponseFlags(Vec<Str>),
     /// A CEL expression.
     Expression(Str),
 }
 
-/// What a log is attached to.
+/// Where a log is attached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum LogScope {
     Http,
     Tcp,
-    /// Connections that found no filter chain.
+    /// Connections that matched no filter chain.
     Listener,
 }

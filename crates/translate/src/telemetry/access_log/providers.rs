@@ -1,4 +1,4 @@
-//! Which logs a client keeps: by Telemetry and the mesh's default providers, or else by mesh config alone.
+//! Access logs of a client: by Telemetry and the mesh's default providers, or else by mesh config.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,7 +18,7 @@ use crate::listener_side::ListenerSide;
 use crate::telemetry::applicable::applicable;
 use crate::telemetry::{Collector, collector, holds_for, provider, provider_names, workload_mode};
 
-/// The logs that a client keeps of some traffic.
+/// The access logs of a scope.
 pub fn access_logs(view: &View, side: ListenerSide, scope: LogScope) -> Vec<AccessLog> {
     let mesh = &view.settings.mesh;
     if scope == LogScope::Listener && mesh.disable_envoy_listener_log {
@@ -41,7 +41,8 @@ pub fn access_logs(view: &View, side: ListenerSide, scope: LogScope) -> Vec<Acce
     sinks.map(|sink| AccessLog { sink, filters: filters.clone() }).collect()
 }
 
-/// Logs of providers, by their names; `None` where no usable provider is asked for, and mesh config decides.
+/// Sinks and filter expressions of providers, sorted by provider name. `None` without a usable provider: then mesh
+/// config applies.
 fn by_telemetry(view: &View, side: ListenerSide) -> Option<Vec<(LogSink, Option<Str>)>> {
     let logging = applicable(view).logging;
     let defaults = view.settings.mesh.default_providers.clone().unwrap_or_default().access_logging;
@@ -63,16 +64,16 @@ fn by_telemetry(view: &View, side: ListenerSide) -> Option<Vec<(LogSink, Option<
     Some(enabled.collect())
 }
 
-/// What is asked of one provider.
+/// Merged logging settings of one provider.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ProviderLogging<'a> {
     Disabled,
-    /// With the expression that chooses lines.
+    /// With a filter expression.
     Enabled(Option<&'a str>),
 }
 
-/// Providers of the narrowest object that names any for this side; objects that name none speak of the
-/// providers before them.
+/// The providers of the narrowest object that lists any for this mode. An object without providers applies to the
+/// inherited ones.
 fn merge<'a>(
     objects: &[&'a [AccessLogging]],
     defaults: &[&'a str],
@@ -113,10 +114,10 @@ fn merge<'a>(
     by_provider
 }
 
-/// Where a provider's lines go; `None` if it keeps no logs or its service is not known.
+/// The sink of a provider; `None` if it is no logging provider or its service is unknown.
 fn sink(view: &View, name: &str, provider: &Provider) -> Option<LogSink> {
     match provider {
-        // The built-in provider is formatted as mesh config says.
+        // The built-in provider uses mesh config's format.
         Provider::EnvoyFileAccessLog(file)
             if name == "envoy" && file.log_format.is_none() && !file.omit_empty_values =>
         {
@@ -130,7 +131,7 @@ fn sink(view: &View, name: &str, provider: &Provider) -> Option<LogSink> {
     }
 }
 
-/// A file in the format that mesh config asks for.
+/// A file with mesh config's format.
 fn mesh_file(path: &str, mesh: &MeshConfig) -> LogSink {
     let format = match mesh.access_log_encoding() {
         mesh_config::AccessLogEncoding::Text => LineFormat::Text(text_format(&mesh.access_log_format)),
@@ -155,7 +156,7 @@ fn provider_file(file: &EnvoyFileAccessLogProvider) -> LogSink {
     LogSink::File { path: path.into(), format, omit_empty: file.omit_empty_values }
 }
 
-/// Envoy's access log service, as proxies are started with it.
+/// The access log service from the proxy's bootstrap.
 fn mesh_service(scope: LogScope) -> LogSink {
     let service = |log_name: &str| LogService {
         log_name: log_name.into(),
@@ -171,9 +172,9 @@ fn mesh_service(scope: LogScope) -> LogSink {
 
 const HTTP_LOG: &str = "http_envoy_accesslog";
 const TCP_LOG: &str = "tcp_envoy_accesslog";
-/// Who the other end is.
+/// Filter state with peer metadata.
 const PEERS: &[&str] = &["upstream_peer", "downstream_peer"];
-/// The same, and how older proxies call it.
+/// The same, with the names that older proxies use.
 const PEERS_OF_ALL_AGES: &[&str] = &[
     "upstream_peer",
     "downstream_peer",
@@ -245,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn object_without_providers_speaks_of_those_before_it() {
+    fn object_without_providers_applies_to_inherited_ones() {
         let off = [logging(&[], WorkloadMode::ClientAndServer, true)];
         assert_eq!(merge(&[&off], &["a"], WorkloadMode::Client)["a"], ProviderLogging::Disabled);
     }

@@ -1,4 +1,4 @@
-//! Access logs as Envoy's messages.
+//! Renders access logs.
 
 use api::envoy::config::accesslog::v3::{
     AccessLog as EnvoyLog, AccessLogFilter, AndFilter, ExtensionFilter, ResponseFlagFilter, access_log,
@@ -20,7 +20,7 @@ use prost::Message;
 
 use super::{AccessLog, LineFormat, LogFilter, LogService, LogSink};
 
-/// Logs as Envoy's messages.
+/// The access logs.
 pub fn render(logs: &[AccessLog]) -> Vec<EnvoyLog> {
     logs.iter().map(one).collect()
 }
@@ -88,7 +88,7 @@ fn line(format: &LineFormat, omit_empty_values: bool) -> SubstitutionFormatStrin
     }
 }
 
-/// An operator that Envoy knows only with its formatter extension.
+/// A command operator that needs a formatter extension.
 const WITHOUT_QUERY: &str = "%REQ_WITHOUT_QUERY";
 
 fn mention_without_query(fields: &Struct) -> bool {

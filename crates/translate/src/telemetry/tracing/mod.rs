@@ -1,5 +1,5 @@
-//! Traces: which requests are traced, what each span is tagged with and where spans go.
-//! `tracer` holds the services that spans are sent to, `render` writes tracing down.
+//! Tracing: sampling, span tags, and the tracing provider.
+//! `tracer` has the providers; `render` renders the config.
 
 mod render;
 mod tracer;
@@ -19,24 +19,24 @@ use super::applicable::applicable;
 use super::{holds_for, provider, provider_names, workload_mode};
 use crate::listener_side::ListenerSide;
 
-/// How a connection manager traces.
+/// Tracing of a connection manager.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Tracing {
-    /// The bits of the percentage of requests that start a trace; a float itself has no hash.
+    /// Bits of the sampling percentage, because floats do not implement `Hash`.
     sampling: u64,
-    /// By name.
+    /// Sorted by name.
     pub tags: Vec<SpanTag>,
     pub max_path_tag_length: Option<u32>,
-    /// Where spans go; the proxy's own choice if nothing is said.
+    /// The provider; `None` for the one in the proxy's bootstrap.
     pub tracer: Option<Tracer>,
-    /// A span of its own for what the proxy sends on.
+    /// Create a separate span for the upstream request.
     pub spawn_upstream_span: bool,
     pub hide_context: bool,
     pub sample_by_request_id: bool,
 }
 
 impl Tracing {
-    /// Percent of requests that start a trace.
+    /// Percentage of requests that start a trace.
     pub fn sampling(&self) -> f64 {
         f64::from_bits(self.sampling)
     }
@@ -61,13 +61,13 @@ pub enum TagValue {
         name: Str,
         default: Str,
     },
-    /// A pattern as access logs have it.
+    /// A format string as in access logs.
     Formatted(Str),
-    /// What the RBAC filter left in the request's metadata under this key.
+    /// This key of the RBAC filter's dynamic metadata.
     Rbac(Str),
 }
 
-/// How this client traces requests of a class; `None` if it does not.
+/// Tracing of listeners on this side; `None` if disabled.
 pub fn tracing(view: &View, config: &ProxyConfig, side: ListenerSide) -> Option<Tracing> {
     let asked = applicable(view).tracing;
     let defaults = view.settings.mesh.default_providers.clone().unwrap_or_default().tracing;
@@ -78,7 +78,7 @@ pub fn tracing(view: &View, config: &ProxyConfig, side: ListenerSide) -> Option<
     by_telemetry(view, config, &settings)
 }
 
-/// The older way: all that the proxy's own config says.
+/// Tracing by ProxyConfig, without Telemetry and providers.
 fn by_proxy_config(view: &View, config: &ProxyConfig) -> Tracing {
     let wanted = config.tracing.clone().unwrap_or_default();
     let own = wanted.enable_istio_tags.unwrap_or(true);
@@ -93,7 +93,7 @@ fn by_proxy_config(view: &View, config: &ProxyConfig) -> Tracing {
     }
 }
 
-/// All that Telemetry asks for on one side, later objects over earlier ones, field by field.
+/// Merged settings of all Telemetry objects; later ones override field by field.
 struct TracingSettings<'a> {
     provider: Option<&'a str>,
     disabled: bool,
@@ -127,7 +127,7 @@ fn merge<'a>(asked: &[&'a Asked], default: Option<&'a str>, mode: WorkloadMode) 
     settings
 }
 
-/// `None` if tracing is off, or the provider is not known or cannot trace.
+/// `None` if tracing is disabled or the provider is unknown.
 fn by_telemetry(view: &View, config: &ProxyConfig, settings: &TracingSettings<'_>) -> Option<Tracing> {
     let provider = provider(view, settings.provider?).filter(|_| !settings.disabled)?;
     let found = tracer::of_provider(view, provider.provider.as_ref()?)?;
@@ -154,7 +154,7 @@ fn default_sampling(view: &View, config: &ProxyConfig) -> f64 {
     sampling(wanted, view.settings.knobs.trace_sampling.value())
 }
 
-/// Mesh config's percentage, or the knob's where none is set. Upstream turns more than all into one percent.
+/// The configured percentage, or the default if 0. As upstream, values above 100 become 1.
 fn sampling(wanted: f64, default: f64) -> f64 {
     match wanted {
         0.0 => default,
@@ -163,7 +163,7 @@ fn sampling(wanted: f64, default: f64) -> f64 {
     }
 }
 
-/// The mesh's own tags, if they are wanted, and the users', by name.
+/// Istio's tags, if enabled, and custom tags, sorted by name.
 fn tags(proxy: &Proxy, own: bool, custom: Vec<SpanTag>) -> Vec<SpanTag> {
     let mut tags = custom;
     if own {
@@ -174,7 +174,7 @@ fn tags(proxy: &Proxy, own: bool, custom: Vec<SpanTag>) -> Vec<SpanTag> {
     tags
 }
 
-/// Who reported the span.
+/// Tags of the reporting workload.
 fn service_tags(proxy: &Proxy) -> Vec<SpanTag> {
     let or = |text: &str, default: &str| Str::from(if text.is_empty() { default } else { text });
     let label = |key: &str, default: &str| or(proxy.labels.get(key).map_or("", |v| v), default);
@@ -189,7 +189,7 @@ fn service_tags(proxy: &Proxy) -> Vec<SpanTag> {
     ]
 }
 
-/// What policies on trial would have decided.
+/// Results of dry-run authorization policies.
 fn dry_run_tags() -> impl Iterator<Item = SpanTag> {
     let tags = [
         ("istio.authorization.dry_run.allow_policy.name", "istio_dry_run_allow_shadow_effective_policy_id"),
@@ -239,12 +239,12 @@ mod tests {
     use super::{merge, sampling};
 
     #[test]
-    fn unset_sampling_falls_back_and_too_much_becomes_one_percent() {
+    fn unset_sampling_uses_the_default_and_over_100_becomes_1() {
         assert_eq!([sampling(0.0, 1.0), sampling(12.5, 1.0), sampling(150.0, 7.0)], [1.0, 12.5, 1.0]);
     }
 
     #[test]
-    fn narrower_object_changes_only_what_it_names() {
+    fn narrower_object_overrides_only_fields_it_sets() {
         let wide = Asked {
             providers: vec![ProviderRef { name: "zip".into() }],
             random_sampling_percentage: Some(3.0),

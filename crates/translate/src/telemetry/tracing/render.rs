@@ -1,4 +1,4 @@
-//! Tracing as Envoy's messages.
+//! Renders tracing config.
 
 use api::envoy::config::core::v3::grpc_service::{EnvoyGrpc, TargetSpecifier};
 use api::envoy::config::core::v3::header_value_option::HeaderAppendAction;
@@ -18,7 +18,7 @@ use api::{Any, any};
 use super::{OpenTelemetryTracer, SpanTag, TagValue, Tracer, TracerHeader, Tracing, ZipkinTracer};
 use crate::telemetry::Collector;
 
-/// Tracing as Envoy's message.
+/// The tracing config.
 pub fn render(tracing: &Tracing) -> EnvoyTracing {
     let percent = |value| Some(Percent { value });
     EnvoyTracing {
@@ -167,7 +167,7 @@ fn added(headers: &[TracerHeader]) -> Vec<HeaderValueOption> {
     headers.iter().map(option).collect()
 }
 
-/// Their messages have no fields.
+/// Resource detectors. Their messages have no fields.
 fn detectors(plan: &OpenTelemetryTracer) -> Vec<TypedExtensionConfig> {
     let detector = |name: &str, message: &str| TypedExtensionConfig {
         name: format!("envoy.tracers.opentelemetry.resource_detectors.{name}"),

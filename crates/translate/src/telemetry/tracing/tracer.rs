@@ -1,4 +1,4 @@
-//! Where spans go: tracing providers of mesh config, with the services they are called at.
+//! Tracing providers of mesh config.
 
 use api::Duration;
 use api::istio::mesh::v1alpha1::mesh_config::extension_provider::zipkin_tracing_provider::TraceContextOption;
@@ -11,7 +11,7 @@ use scope::View;
 
 use crate::telemetry::{Collector, collector};
 
-/// A service that spans are sent to.
+/// A tracing provider and its collector.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Tracer {
     Zipkin(ZipkinTracer),
@@ -25,22 +25,22 @@ pub struct ZipkinTracer {
     pub collector: Collector,
     pub path: Str,
     pub trace_id_128bit: bool,
-    /// Send W3C's headers beside B3's.
+    /// Propagate W3C headers in addition to B3.
     pub w3c: bool,
-    /// Limits and headers, for proxies that understand them.
+    /// Timeout and headers, for proxies that support them (1.29 and later).
     pub limits: Option<(Duration, Vec<TracerHeader>)>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct OpenTelemetryTracer {
     pub collector: Collector,
-    /// By HTTP to this address, or else by gRPC.
+    /// URI of the HTTP collector; `None` for gRPC.
     pub uri: Option<Str>,
     pub timeout: Option<Duration>,
     pub headers: Vec<TracerHeader>,
-    /// Who sends the spans.
+    /// The service name in spans.
     pub service: Str,
-    /// Attributes from the proxy's environment, and from Dynatrace's files.
+    /// Resource detectors: environment variables, Dynatrace files.
     pub detect_environment: bool,
     pub detect_dynatrace: bool,
 }
@@ -51,15 +51,15 @@ pub struct TracerHeader {
     pub value: Str,
 }
 
-/// A tracer and what it asks of connection managers.
+/// A provider's tracer and settings for connection managers.
 pub(super) struct ProviderTracer {
     pub(super) tracer: Tracer,
-    /// 0 for no limit of its own.
+    /// 0 for the proxy's default.
     pub(super) max_tag_length: u32,
     pub(super) spawn_upstream_span: bool,
 }
 
-/// The provider's tracer; `None` if it has none, or its service is not known.
+/// The provider's tracer; `None` if it is no tracing provider or its service is unknown.
 pub(super) fn of_provider(view: &View, provider: &Provider) -> Option<ProviderTracer> {
     let is_gateway = view.proxy.kind == ProxyKind::Router;
     let found = |tracer, max_tag_length| ProviderTracer { tracer, max_tag_length, spawn_upstream_span: is_gateway };
@@ -80,7 +80,7 @@ pub(super) fn of_provider(view: &View, provider: &Provider) -> Option<ProviderTr
 }
 
 fn zipkin(view: &View, zipkin: &ZipkinTracingProvider) -> Option<Tracer> {
-    /// Envoy asks for a limit.
+    /// Default timeout; Envoy requires one.
     const LIMIT: Duration = Duration { seconds: 5, nanos: 0 };
     let limits = || (zipkin.timeout.unwrap_or(LIMIT), headers(&zipkin.headers));
     Some(Tracer::Zipkin(ZipkinTracer {
@@ -95,7 +95,7 @@ fn zipkin(view: &View, zipkin: &ZipkinTracingProvider) -> Option<Tracer> {
 
 fn open_telemetry(view: &View, otel: &OpenTelemetryTracingProvider) -> Option<Tracer> {
     if otel.sampling.is_some() {
-        // Only Dynatrace's own Envoy filter set is served by its sampler; without it nothing would decide.
+        // The Dynatrace sampler is not supported; without it, no sampling decision would be made.
         return None;
     }
     let collector = collector(view, &otel.service, otel.port)?;
@@ -117,7 +117,7 @@ fn open_telemetry(view: &View, otel: &OpenTelemetryTracingProvider) -> Option<Tr
     }))
 }
 
-/// Values from the control plane's environment are not read: what a proxy gets depends on config alone.
+/// Header values from the control plane's environment are not supported: config must not depend on it.
 fn headers(headers: &[HttpHeader]) -> Vec<TracerHeader> {
     let value = |header: &HttpHeader| match &header.header_value {
         Some(http_header::HeaderValue::Value(value)) => Str::from(value.as_str()),
@@ -126,7 +126,7 @@ fn headers(headers: &[HttpHeader]) -> Vec<TracerHeader> {
     headers.iter().map(|header| TracerHeader { name: header.name.as_str().into(), value: value(header) }).collect()
 }
 
-/// Host and path with single slashes between; a slash at the end stays.
+/// Joins host and path with single slashes; keeps a trailing slash.
 fn joined(host: &str, path: &str) -> String {
     let mut parts = vec![host];
     for part in path.split('/').filter(|part| !part.is_empty() && *part != ".") {
@@ -143,7 +143,7 @@ fn joined(host: &str, path: &str) -> String {
     uri
 }
 
-/// The service's name by OpenTelemetry's conventions for Kubernetes.
+/// The service name by OpenTelemetry's conventions for Kubernetes.
 fn conventional_name(proxy: &Proxy) -> Str {
     let label = |key: &str| proxy.labels.get(key).filter(|v| !v.is_empty()).cloned();
     let pod = proxy.id.split_once('.').map(|(pod, _)| pod).filter(|pod| !pod.is_empty());
