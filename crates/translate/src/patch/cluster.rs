@@ -11,13 +11,14 @@ use model::problem::Problem;
 use scope::View;
 use scope::patches::HeldPatch;
 
+use super::matching::{applies_in, cluster_match};
 use super::merge::{self, MessageMerge};
-use super::selection::{PatchEffect, holds_in, select, with_patches};
-use super::{PatchedPlan, added, added_resource, cluster_match, context, list_merge, value};
+use super::selection::{PatchEffect, select, with_patches};
+use super::{PatchedPlan, added, added_resource, context, list_merge, value};
 use crate::plan::cluster::{ClusterKind, ClusterPlan};
 use crate::render;
 
-/// The planned clusters without those that are removed, with those that are added.
+/// The planned clusters with their patches, without removed ones, then added ones.
 pub(crate) fn patched(
     view: &View,
     plans: Vec<ClusterPlan>,
@@ -69,8 +70,8 @@ impl<'a> ClusterSubject<'a> {
 }
 
 fn effect(patch: &Patch, subject: &ClusterSubject<'_>) -> PatchEffect {
-    // The agent's own cluster is of no use to others.
-    if subject.plan.kind == ClusterKind::ExternalSds || !holds_in(patch, subject.context) {
+    // The agent's SDS cluster cannot be patched.
+    if subject.plan.kind == ClusterKind::ExternalSds || !applies_in(patch, subject.context) {
         return PatchEffect::Nothing;
     }
     if !cluster_match(patch).is_none_or(|wanted| subject.matches(wanted)) {
@@ -83,7 +84,7 @@ fn effect(patch: &Patch, subject: &ClusterSubject<'_>) -> PatchEffect {
     }
 }
 
-/// The cluster, encoded.
+/// The encoded cluster.
 pub fn resource(wanted: &PatchedPlan<ClusterPlan>) -> Resource {
     match wanted {
         PatchedPlan::Planned { plan, patches } => {
@@ -95,7 +96,7 @@ pub fn resource(wanted: &PatchedPlan<ClusterPlan>) -> Resource {
     }
 }
 
-/// Applies patches that merge. One with a transport socket changes that and nothing else.
+/// Applies merge patches. A patch with a transport socket changes only the socket.
 pub(super) fn apply(cluster: &mut Cluster, patches: &[Hashed<Patch>]) {
     let mut cluster = MessageMerge::new(cluster);
     for patch in patches.iter().filter(|patch| list_merge(patch).is_some()) {
@@ -110,7 +111,7 @@ pub(super) fn apply(cluster: &mut Cluster, patches: &[Hashed<Patch>]) {
 
 fn put_socket(cluster: &mut Cluster, socket: TransportSocket) {
     if !cluster.transport_socket_matches.is_empty() {
-        // A socket beside a list of sockets would not be valid, so without one to merge into there is nothing to do.
+        // A cluster cannot have both a socket and socket matches. Without a match to merge into, the patch is ignored.
         let mut sockets = cluster.transport_socket_matches.iter_mut().filter_map(|m| m.transport_socket.as_mut());
         if let Some(found) = sockets.find(|found| found.name == socket.name) {
             merge_socket(found, &socket);
@@ -123,7 +124,7 @@ fn put_socket(cluster: &mut Cluster, socket: TransportSocket) {
     }
 }
 
-/// Merges the settings of two sockets of one kind.
+/// Merges the config of two sockets of the same type.
 pub(super) fn merge_socket(into: &mut TransportSocket, from: &TransportSocket) {
     use transport_socket::ConfigType::TypedConfig;
     let (Some(TypedConfig(old)), Some(TypedConfig(new))) = (&into.config_type, &from.config_type) else { return };

@@ -1,4 +1,4 @@
-//! Patches to what is inside a connection manager: HTTP filters, and the routes of an inbound one.
+//! Patches inside connection managers: HTTP filters, and inline route tables of inbound listeners.
 
 use api::any;
 use api::envoy::config::listener::v3::{Filter, filter};
@@ -12,17 +12,17 @@ use model::config::patches::Patch;
 use model::hashed::Hashed;
 use prost::{Message, Name};
 
-use super::filter_chain::{filter_match, names};
+use super::matching::{filter_match, names_filter};
 use super::{list, merge, of, route, value};
 
 const CONNECTION_MANAGER: &str = "envoy.filters.network.http_connection_manager";
 
-/// Whether a patch is for route tables.
+/// Whether a patch applies to route tables.
 pub(super) fn changes_routes(patch: &Patch) -> bool {
     matches!(patch.apply_to, ApplyTo::RouteConfiguration | ApplyTo::VirtualHost | ApplyTo::HttpRoute)
 }
 
-/// Applies patches of route tables to the one that this filter holds, if it holds one.
+/// Applies route patches to the filter's inline route table, if it has one.
 pub(super) fn apply_to_routes(filter: &mut Filter, patches: &[Hashed<Patch>]) {
     edit(filter, |manager| {
         let Some(RouteSpecifier::RouteConfig(table)) = &mut manager.route_specifier else { return };
@@ -33,9 +33,9 @@ pub(super) fn apply_to_routes(filter: &mut Filter, patches: &[Hashed<Patch>]) {
     });
 }
 
-/// Applies patches that match the filter chain to the HTTP filters of this network filter.
+/// Applies patches to the HTTP filters of a connection manager. The patches match the filter chain.
 pub(super) fn apply(filter: &mut Filter, patches: &[Hashed<Patch>]) {
-    let matching: Vec<&Patch> = of(patches, ApplyTo::HttpFilter).filter(|patch| names(patch, filter)).collect();
+    let matching: Vec<&Patch> = of(patches, ApplyTo::HttpFilter).filter(|patch| names_filter(patch, filter)).collect();
     if matching.is_empty() {
         return;
     }
@@ -56,7 +56,7 @@ pub(super) fn apply(filter: &mut Filter, patches: &[Hashed<Patch>]) {
     });
 }
 
-/// Changes the settings of a connection manager; any other filter is left alone.
+/// Changes a connection manager; other filters are unchanged.
 fn edit(filter: &mut Filter, change: impl FnOnce(&mut HttpConnectionManager)) {
     let Some(filter::ConfigType::TypedConfig(config)) = &mut filter.config_type else { return };
     if filter.name != CONNECTION_MANAGER || config.type_url != HttpConnectionManager::type_url() {
@@ -68,12 +68,12 @@ fn edit(filter: &mut Filter, change: impl FnOnce(&mut HttpConnectionManager)) {
     }
 }
 
-/// The HTTP filter that a patch names.
+/// The HTTP filter that a patch matches.
 fn http_filter_name(patch: &Patch) -> Option<&str> {
     Some(&filter_match(patch)?.sub_filter.as_ref()?.name)
 }
 
-/// Merges a patch's filter into this one, which must have settings of its own.
+/// Merges a patch's filter into this one, which must have a typed config.
 fn merge_filter(filter: &mut HttpFilter, patch: &Patch) {
     use http_filter::ConfigType::TypedConfig;
     let Some(new): Option<HttpFilter> = value(patch) else { return };

@@ -1,24 +1,23 @@
-//! Patches to filter chains and network filters. What is inside a connection manager stands in its own file.
+//! Patches to filter chains and network filters.
 
 use api::envoy::config::listener::v3::{Filter, FilterChain, Listener, filter};
 use api::istio::networking::v1alpha3::envoy_filter::ApplyTo;
-use api::istio::networking::v1alpha3::envoy_filter::listener_match::FilterMatch;
 use api::istio::networking::v1alpha3::envoy_filter::patch::Operation;
 use model::config::patches::Patch;
 use model::hashed::Hashed;
 
-use super::listener::captures;
+use super::matching::{captures, filter_match, listener_match, names_filter, unset_or_equal};
 use super::merge::{self, MessageMerge};
-use super::{cluster, connection_manager, holds, list, list_merge, listener_match, of, value};
+use super::{cluster, connection_manager, list, list_merge, of, value};
 
-/// Whether a chain is still wanted.
+/// Whether a chain is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ChainFate {
     Kept,
     Removed,
 }
 
-/// Applies patches that match the listener to its chains. Chains without filters go.
+/// Applies patches that match the listener to its chains. Chains without filters are removed.
 pub(super) fn apply(listener: &mut Listener, patches: &[Hashed<Patch>]) {
     let captures = captures(&listener.name);
     let mut keep = |chain: &mut FilterChain| {
@@ -33,7 +32,7 @@ pub(super) fn apply(listener: &mut Listener, patches: &[Hashed<Patch>]) {
     }
 }
 
-/// Applies patches of route tables to those that inbound connection managers hold.
+/// Applies route patches to inline route tables of connection managers.
 pub(super) fn apply_to_routes(listener: &mut Listener, patches: &[Hashed<Patch>]) {
     if !patches.iter().any(|patch| connection_manager::changes_routes(patch)) {
         return;
@@ -47,7 +46,7 @@ pub(super) fn apply_to_routes(listener: &mut Listener, patches: &[Hashed<Patch>]
 fn apply_to_chain(chain: &mut FilterChain, captures: bool, patches: &[Hashed<Patch>]) -> ChainFate {
     let mut open = MessageMerge::new(&mut *chain);
     for patch in of(patches, ApplyTo::FilterChain) {
-        // What a patch looks at may have been changed by the one before it.
+        // Matched against the current chain, which the previous patch may have changed.
         if listener_match(patch).is_some() && !matches(patch, captures, open.message()) {
             continue;
         }
@@ -59,7 +58,7 @@ fn apply_to_chain(chain: &mut FilterChain, captures: bool, patches: &[Hashed<Pat
         }
     }
     drop(open);
-    // What matches the chain is known here once for all filters.
+    // Matched against the chain once for all filters.
     let matching = |patch: &&Hashed<Patch>| {
         [ApplyTo::NetworkFilter, ApplyTo::HttpFilter].contains(&patch.apply_to) && matches(patch, captures, chain)
     };
@@ -72,7 +71,7 @@ fn apply_to_chain(chain: &mut FilterChain, captures: bool, patches: &[Hashed<Pat
     }
     for filter in &mut chain.filters {
         for patch in of(&patches, ApplyTo::NetworkFilter).filter(|patch| patch.operation == Operation::Merge) {
-            if names(patch, filter) {
+            if names_filter(patch, filter) {
                 merge_filter(filter, patch);
             }
         }
@@ -81,7 +80,7 @@ fn apply_to_chain(chain: &mut FilterChain, captures: bool, patches: &[Hashed<Pat
     ChainFate::Kept
 }
 
-/// A patch with a transport socket of the chain's own kind changes that and nothing else.
+/// A patch with a transport socket of the chain's type changes only the socket.
 fn merge_chain(chain: &mut MessageMerge<'_, FilterChain>, patch: &Patch) {
     if patch.message().is_some_and(|value| value.has_field_by_name("transport_socket")) {
         let socket = value::<FilterChain>(patch).and_then(|value| value.transport_socket);
@@ -94,23 +93,13 @@ fn merge_chain(chain: &mut MessageMerge<'_, FilterChain>, patch: &Patch) {
     chain.merge(patch);
 }
 
-/// Merges a patch's filter into this one, which must have settings of its own.
+/// Merges a patch's filter into this one, which must have a typed config.
 fn merge_filter(filter: &mut Filter, patch: &Patch) {
     use filter::ConfigType::TypedConfig;
     let Some(new): Option<Filter> = value(patch) else { return };
     let Some(TypedConfig(old)) = &mut filter.config_type else { return };
     let settings = if let Some(TypedConfig(new)) = &new.config_type { Some(new) } else { None };
     merge::merge_filter((&mut filter.name, old), (&new.name, settings));
-}
-
-/// Whether the patch is for this filter.
-pub(super) fn names(patch: &Patch, filter: &Filter) -> bool {
-    filter_match(patch).is_none_or(|wanted| wanted.name == filter.name)
-}
-
-/// The network filter that a patch names.
-pub(super) fn filter_match(patch: &Patch) -> Option<&FilterMatch> {
-    listener_match(patch)?.filter_chain.as_ref()?.filter.as_ref()
 }
 
 fn matches(patch: &Patch, captures: bool, chain: &FilterChain) -> bool {
@@ -123,9 +112,9 @@ fn matches(patch: &Patch, captures: bool, chain: &FilterChain) -> bool {
     }
     let Some(wanted) = &listener.filter_chain else { return true };
     let alpn = |wanted: &str| found.application_protocols.iter().any(|protocol| protocol == wanted);
-    holds(&wanted.name, &chain.name)
+    unset_or_equal(&wanted.name, &chain.name)
         && (wanted.sni.is_empty() || found.server_names.contains(&wanted.sni))
-        && holds(&wanted.transport_protocol, &found.transport_protocol)
+        && unset_or_equal(&wanted.transport_protocol, &found.transport_protocol)
         && (wanted.application_protocols.is_empty() || wanted.application_protocols.split(',').all(alpn))
         && (wanted.destination_port == 0 || wanted.destination_port == port)
 }

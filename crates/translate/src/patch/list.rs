@@ -1,9 +1,9 @@
-//! Elements added to ordered lists, replaced or removed.
+//! List operations of patches: add, insert, replace, remove.
 
 use api::istio::networking::v1alpha3::envoy_filter::patch::Operation;
 
-/// Does to the list what the operation says. `matches` tells the element that the patch names, if it names one:
-/// without a name, inserting means at the one end or the other, and replacing or removing means nothing.
+/// Applies an operation. `matches` matches the element that the patch names, if it names one. Without a name, elements
+/// are inserted at the start or end, and replace and remove do nothing.
 pub(super) fn edit<T>(list: &mut Vec<T>, operation: Operation, value: Option<T>, matches: Option<&dyn Fn(&T) -> bool>) {
     let first = |list: &[T]| matches.map(|matches| list.iter().position(matches));
     match (operation, value, first(list)) {
@@ -35,7 +35,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_match_tells_where() {
+    fn position_is_that_of_the_first_match() {
         check(Operation::InsertBefore, Some("b"), "aXbbc");
         check(Operation::InsertAfter, Some("b"), "abXbc");
         check(Operation::InsertAfter, Some("c"), "abbcX");
@@ -55,7 +55,7 @@ mod tests {
     }
 
     #[test]
-    fn no_name_means_an_end_or_nothing() {
+    fn without_a_name_elements_are_inserted_at_an_end() {
         check(Operation::Add, None, "abbcX");
         check(Operation::InsertAfter, None, "abbcX");
         check(Operation::InsertBefore, None, "Xabbc");

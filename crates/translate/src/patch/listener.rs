@@ -1,4 +1,4 @@
-//! Patches to listeners and all that is in them.
+//! Patches to listeners and their parts.
 
 use api::Resource;
 use api::envoy::config::listener::v3::{Listener, ListenerFilter, listener_filter};
@@ -10,20 +10,20 @@ use model::problem::Problem;
 use scope::View;
 use scope::patches::HeldPatch;
 
+use super::matching::{applies_in, captures, listener_match, unset_or_equal};
 use super::merge::{self, MessageMerge};
-use super::selection::{PatchEffect, holds_in, select, with_patches};
-use super::{PatchedPlan, added, added_resource, context, filter_chain, holds, list, listener_match, of, value};
-use crate::names;
+use super::selection::{PatchEffect, select, with_patches};
+use super::{PatchedPlan, added, added_resource, context, filter_chain, list, of, value};
 use crate::plan::listener::{Direction, ListenerAddress, ListenerPlan};
 use crate::render;
 
-/// What patches can change in a listener.
+/// Patch targets in a listener.
 const KINDS: &[ApplyTo] =
     &[ApplyTo::Listener, ApplyTo::ListenerFilter, ApplyTo::FilterChain, ApplyTo::NetworkFilter, ApplyTo::HttpFilter];
-/// What they can change in the route table that an inbound connection manager holds.
+/// Patch targets in the inline route table of an inbound connection manager.
 const ROUTES: &[ApplyTo] = &[ApplyTo::RouteConfiguration, ApplyTo::VirtualHost, ApplyTo::HttpRoute];
 
-/// The planned listeners without those that are removed, with those that are added.
+/// The planned listeners with their patches, without removed ones, then added ones.
 pub(crate) fn patched(
     view: &View,
     plans: Vec<ListenerPlan>,
@@ -46,7 +46,7 @@ struct ListenerSubject<'a> {
 
 fn effect(patch: &Patch, subject: &ListenerSubject<'_>) -> PatchEffect {
     let ListenerSubject { plan, context } = subject;
-    if !holds_in(patch, *context) {
+    if !applies_in(patch, *context) {
         return PatchEffect::Nothing;
     }
     let chains = plan.chains.len() + usize::from(plan.default_chain.is_some());
@@ -66,10 +66,10 @@ fn effect(patch: &Patch, subject: &ListenerSubject<'_>) -> PatchEffect {
 
 fn matches(patch: &Patch, plan: &ListenerPlan) -> bool {
     let Some(wanted) = listener_match(patch) else { return true };
-    if !holds(&wanted.name, &plan.name) {
+    if !unset_or_equal(&wanted.name, &plan.name) {
         return false;
     }
-    // Listeners that capture all ports have chains for single ones, which are matched instead.
+    // A capturing listener has chains for single ports; their ports are matched instead.
     if patch.apply_to != ApplyTo::Listener && captures(&plan.name) {
         return true;
     }
@@ -80,12 +80,7 @@ fn matches(patch: &Patch, plan: &ListenerPlan) -> bool {
     wanted.port_number == 0 || port == Some(wanted.port_number)
 }
 
-/// Whether connections to any port may come here.
-pub(super) fn captures(listener: &str) -> bool {
-    [names::VIRTUAL_INBOUND, names::VIRTUAL_OUTBOUND].contains(&listener)
-}
-
-/// The listener, encoded.
+/// The encoded listener.
 pub fn resource(wanted: &PatchedPlan<ListenerPlan>) -> Resource {
     match wanted {
         PatchedPlan::Planned { plan, patches } => {
@@ -99,7 +94,7 @@ pub fn resource(wanted: &PatchedPlan<ListenerPlan>) -> Resource {
     }
 }
 
-/// Applies patches that match the listener, each level after the one around it.
+/// Applies patches that match the listener, from outer to inner parts.
 pub(super) fn apply(listener: &mut Listener, patches: &[Hashed<Patch>]) {
     filter_chain::apply_to_routes(listener, patches);
     let mut merge = MessageMerge::new(listener);
@@ -122,7 +117,7 @@ fn apply_to_filters(filters: &mut Vec<ListenerFilter>, patch: &Patch) {
     list::edit(filters, patch.operation, value(patch), matches);
 }
 
-/// Upstream merges into every filter of the listener and gives up at the first of another type.
+/// Merges a patch's filter into this one if both have the same type.
 fn merge_filter(filter: &mut ListenerFilter, patch: &Patch) {
     use listener_filter::ConfigType::TypedConfig;
     let Some(ListenerFilter { config_type: Some(TypedConfig(new)), .. }) = value(patch) else { return };

@@ -1,6 +1,5 @@
-//! Messages merged as upstream merges them: scalars are overwritten, messages merged field by field, lists
-//! appended to or replaced, entries of maps and durations replaced whole. What is in an `Any` is merged only
-//! where a patch is meant for just that.
+//! Merges messages as upstream does: scalars are overwritten, messages merged by field, lists appended or replaced, map
+//! entries and durations replaced. The content of an `Any` is merged only where a patch targets it.
 
 use api::Any;
 use model::config::encode::encode;
@@ -10,15 +9,15 @@ use prost_reflect::{DynamicMessage, MessageDescriptor, ReflectMessage, Value};
 
 use super::list_merge;
 
-/// What becomes of a list that both sides have.
+/// How lists are merged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ListMerge {
     Append,
     Replace,
 }
 
-/// Merges values into a message one after the other. The message is taken apart once for all of them, and put
-/// together again when it is looked at or dropped.
+/// Merges several values into a message. The message is decoded into a dynamic message once, and encoded back when it
+/// is accessed or dropped.
 pub(super) struct MessageMerge<'a, M: Message + Name + Default> {
     message: &'a mut M,
     open: Option<DynamicMessage>,
@@ -29,7 +28,7 @@ impl<'a, M: Message + Name + Default> MessageMerge<'a, M> {
         MessageMerge { message, open: None }
     }
 
-    /// Merges a patch's value, if merging is what it asks for.
+    /// Merges a patch's value if it is a merge patch.
     pub(super) fn merge(&mut self, patch: &Patch) {
         let (Some(list_merge), Some(value)) = (list_merge(patch), patch.message()) else { return };
         if self.open.is_none() {
@@ -41,7 +40,7 @@ impl<'a, M: Message + Name + Default> MessageMerge<'a, M> {
         }
     }
 
-    /// The message as it is now.
+    /// The current message.
     pub(super) fn message(&mut self) -> &mut M {
         if let Some(open) = self.open.take()
             && let Ok(merged) = M::decode(&*open.encode_to_vec())
@@ -58,7 +57,7 @@ impl<M: Message + Name + Default> Drop for MessageMerge<'_, M> {
     }
 }
 
-/// Both contents merged; `None` if they are of different types or of one that nobody knows.
+/// Merges the contents; `None` if their types differ or are unknown.
 pub(super) fn merge_any(into: &Any, from: &Any) -> Option<Any> {
     let name = type_name(&into.type_url);
     if name != type_name(&from.type_url) {
@@ -70,7 +69,7 @@ pub(super) fn merge_any(into: &Any, from: &Any) -> Option<Any> {
     Some(Any { type_url: format!("type.googleapis.com/{name}"), value: encode(&merged) })
 }
 
-/// Renames a filter if the patch has another name, and merges its settings if both have any.
+/// Merges the filter's config with the patch's, and renames the filter if the patch has a name.
 pub(super) fn merge_filter(filter: (&mut String, &mut Any), patch: (&str, Option<&Any>)) {
     let (name, settings) = filter;
     if let Some(merged) = patch.1.and_then(|new| merge_any(settings, new)) {
@@ -111,7 +110,7 @@ fn merge_fields(into: &mut DynamicMessage, from: &DynamicMessage, list_merge: Li
     }
 }
 
-/// Seconds of one and nanoseconds of the other would make a third.
+/// Durations are not merged: seconds of one and nanoseconds of the other would be a third duration.
 fn is_duration(message: &DynamicMessage) -> bool {
     message.descriptor().full_name() == "google.protobuf.Duration"
 }

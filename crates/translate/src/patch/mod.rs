@@ -1,5 +1,5 @@
-//! EnvoyFilter: what users change in generated config. One file per kind of resource; `merge` and `list` hold
-//! the rules that all have in common. A patch that cannot be applied is skipped and nothing else changes.
+//! EnvoyFilter patches, one file per kind of resource; `merge` and `list` have the common operations.
+//! A patch that cannot be applied is skipped.
 
 pub mod cluster;
 mod connection_manager;
@@ -7,16 +7,14 @@ pub mod extension;
 mod filter_chain;
 mod list;
 pub mod listener;
+mod matching;
 mod merge;
 pub mod route;
 mod selection;
 
 use api::Resource;
-use api::istio::networking::v1alpha3::envoy_filter::envoy_config_object_match::ObjectTypes;
 use api::istio::networking::v1alpha3::envoy_filter::patch::Operation;
-use api::istio::networking::v1alpha3::envoy_filter::{
-    ApplyTo, ClusterMatch, ListenerMatch, PatchContext, RouteConfigurationMatch,
-};
+use api::istio::networking::v1alpha3::envoy_filter::{ApplyTo, PatchContext};
 use model::config::patches::Patch;
 use model::hashed::Hashed;
 use model::names::Str;
@@ -27,12 +25,12 @@ use scope::View;
 use merge::ListMerge;
 pub use selection::PatchList;
 
-/// One resource of a client, with all that its rendering depends on.
+/// One resource of a client, with everything its rendering depends on.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum PatchedPlan<P> {
-    /// Rendered from its plan, then changed by the patches that match it.
+    /// Rendered from the plan, then changed by the patches.
     Planned { plan: P, patches: PatchList },
-    /// The value of a patch.
+    /// The value of a patch that adds a resource.
     Added { name: Str, patch: Hashed<Patch> },
 }
 
@@ -46,7 +44,7 @@ impl<P> PatchedPlan<P> {
     }
 }
 
-/// Whose config this is, as patches tell it apart; `inbound` counts for sidecars only.
+/// The patch context of a resource. `inbound` is ignored for gateways.
 fn context(view: &View, inbound: bool) -> PatchContext {
     match (view.proxy.kind, inbound) {
         (ProxyKind::Router, _) => PatchContext::Gateway,
@@ -55,7 +53,7 @@ fn context(view: &View, inbound: bool) -> PatchContext {
     }
 }
 
-/// What patches of this kind add to a client. Those that name no context add to calls that leave.
+/// Resources that patches of this kind add to a client.
 fn added<M: Message + Default, P>(view: &View, kind: ApplyTo, name: impl Fn(M) -> String) -> Vec<PatchedPlan<P>> {
     let here = |patch: &&Hashed<Patch>| match (patch.context(), view.proxy.kind) {
         (PatchContext::Any, _) | (PatchContext::Gateway, ProxyKind::Router) => true,
@@ -69,55 +67,28 @@ fn added<M: Message + Default, P>(view: &View, kind: ApplyTo, name: impl Fn(M) -
     found.collect()
 }
 
-/// Patches to one kind of object, out of those that match its resource.
+/// Those of the patches that apply to one kind of object.
 fn of(patches: &[Hashed<Patch>], kind: ApplyTo) -> impl Iterator<Item = &Patch> {
     patches.iter().map(|patch| &**patch).filter(move |patch| patch.apply_to == kind)
 }
 
-/// A patch's value; `None` for a removal without one.
+/// A patch's value, decoded; `None` without one.
 fn value<M: Message + Default>(patch: &Patch) -> Option<M> {
     M::decode(patch.value.as_ref()?.bytes.clone()).ok()
 }
 
-/// A resource that is a patch's value, whose bytes it shares.
+/// A resource that is a patch's value; it shares the patch's bytes.
 fn added_resource(name: &Str, patch: &Patch) -> Resource {
     Resource::encoded(name.clone(), patch.value.as_ref().map(|value| value.bytes.clone()).unwrap_or_default())
 }
 
-/// How a patch that merges treats lists; `None` for one that does not merge.
+/// How a merge patch merges lists; `None` for other patches.
 fn list_merge(patch: &Patch) -> Option<ListMerge> {
     match patch.operation {
         Operation::Merge => Some(ListMerge::Append),
         Operation::MergeAndReplaceList => Some(ListMerge::Replace),
         _ => None,
     }
-}
-
-/// What the patch says about clusters, listeners or route tables; `None` means every one.
-fn cluster_match(patch: &Patch) -> Option<&ClusterMatch> {
-    match patch.matching.object_types.as_ref()? {
-        ObjectTypes::Cluster(found) => Some(found),
-        _ => None,
-    }
-}
-
-fn listener_match(patch: &Patch) -> Option<&ListenerMatch> {
-    match patch.matching.object_types.as_ref()? {
-        ObjectTypes::Listener(found) => Some(found),
-        _ => None,
-    }
-}
-
-fn route_match(patch: &Patch) -> Option<&RouteConfigurationMatch> {
-    match patch.matching.object_types.as_ref()? {
-        ObjectTypes::RouteConfiguration(found) => Some(found),
-        _ => None,
-    }
-}
-
-/// Whether a condition that may be left out holds.
-fn holds(wanted: &str, found: &str) -> bool {
-    wanted.is_empty() || wanted == found
 }
 
 #[cfg(test)]

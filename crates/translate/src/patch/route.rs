@@ -17,21 +17,22 @@ use scope::View;
 use scope::gateway::MergedGateway;
 use scope::patches::HeldPatch;
 
+use super::matching::{applies_in, route_match, unset_or_equal};
 use super::merge::MessageMerge;
-use super::selection::{PatchEffect, holds_in, select};
-use super::{PatchedPlan, added_resource, context, holds, list, of, route_match, value};
+use super::selection::{PatchEffect, select};
+use super::{PatchedPlan, added_resource, context, list, of, value};
 use crate::plan::route::{RoutePlan, TablePurpose};
 use crate::render;
 
 const KINDS: &[ApplyTo] = &[ApplyTo::RouteConfiguration, ApplyTo::VirtualHost, ApplyTo::HttpRoute];
 
-/// The planned route table and what changes it.
+/// The planned route table with its patches.
 pub(crate) fn patched(view: &View, plan: RoutePlan, problems: &mut Vec<Problem>) -> PatchedPlan<RoutePlan> {
     let context = context(view, false);
     let matches = |held: &&HeldPatch| match context {
-        _ if !holds_in(&held.patch, context) => false,
+        _ if !applies_in(&held.patch, context) => false,
         PatchContext::Gateway => matches_gateway(&held.patch, &plan.name, view.gateway.as_ref()),
-        // Upstream does not answer for a table that nothing stands behind.
+        // Upstream sends no table for an unknown name, so there is nothing to patch.
         _ => plan.purpose != TablePurpose::Unknown && matches_sidecar(&held.patch, &plan.name),
     };
     let patches: Vec<&HeldPatch> = view.patches.to(KINDS).filter(matches).collect();
@@ -47,7 +48,7 @@ pub(crate) fn patched(view: &View, plan: RoutePlan, problems: &mut Vec<Problem>)
     PatchedPlan::Planned { plan, patches }
 }
 
-/// The route table, encoded; `plain` encodes one that no patch changes.
+/// The encoded route table; `plain` encodes one without patches.
 pub fn resource(wanted: &PatchedPlan<RoutePlan>, plain: impl FnOnce(&RoutePlan) -> Resource) -> Resource {
     match wanted {
         PatchedPlan::Planned { plan, patches } if patches.is_empty() => plain(plan),
@@ -60,16 +61,16 @@ pub fn resource(wanted: &PatchedPlan<RoutePlan>, plain: impl FnOnce(&RoutePlan) 
     }
 }
 
-/// Whether a patch is for this table of a sidecar: `80`, or `inbound|8080||`.
+/// Whether a patch matches a sidecar's table, such as `80` or `inbound|8080||`.
 pub(super) fn matches_sidecar(patch: &Patch, table: &str) -> bool {
     let Some(wanted) = route_match(patch) else { return true };
     let port = if table.starts_with("inbound|") { table.split('|').nth(1) } else { Some(table) };
     let port: u32 = port.and_then(|port| port.parse().ok()).unwrap_or(0);
-    holds(&wanted.name, table) && (wanted.port_number == 0 || wanted.port_number == port)
+    unset_or_equal(&wanted.name, table) && (wanted.port_number == 0 || wanted.port_number == port)
 }
 
-/// Whether a patch is for this table of a gateway. Its port is the one that the Gateway writes, which a Service
-/// may map to another that the table is named after.
+/// Whether a patch matches a gateway's table. Patches match the Gateway's port; the table's name has the target port
+/// that a Service may map it to.
 fn matches_gateway(patch: &Patch, table: &str, gateway: Option<&MergedGateway>) -> bool {
     let Some(wanted) = route_match(patch) else { return true };
     let name = GatewayTable::parse(table);
@@ -82,13 +83,13 @@ fn matches_gateway(patch: &Patch, table: &str, gateway: Option<&MergedGateway>) 
         let ports = ports();
         if ports.is_empty() { number == name.port } else { ports.contains(&number) }
     };
-    holds(&wanted.name, table)
-        && holds(&wanted.port_name, name.port_name)
-        && holds(&wanted.gateway, &name.gateway)
+    unset_or_equal(&wanted.name, table)
+        && unset_or_equal(&wanted.port_name, name.port_name)
+        && unset_or_equal(&wanted.gateway, &name.gateway)
         && (wanted.port_number == 0 || is_port(wanted.port_number))
 }
 
-/// A gateway's table taken apart: `http.80`, or `https.443.port.gateway.namespace`.
+/// A parsed name of a gateway's table: `http.80`, or `https.443.port.gateway.namespace`.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct GatewayTable<'a> {
     port: u32,
@@ -127,7 +128,7 @@ pub(super) fn apply(table: &mut RouteConfiguration, patches: &[Hashed<Patch>]) {
     table.virtual_hosts.retain(|host| !removed.contains(&host.name));
 }
 
-/// Whether the host stays.
+/// Applies patches to a virtual host. Returns false if it is removed.
 fn apply_to_host(host: &mut VirtualHost, patches: &[Hashed<Patch>]) -> bool {
     let mut open = MessageMerge::new(&mut *host);
     for patch in of(patches, ApplyTo::VirtualHost) {
@@ -154,7 +155,7 @@ fn apply_to_host(host: &mut VirtualHost, patches: &[Hashed<Patch>]) -> bool {
     true
 }
 
-/// Whether the route stays.
+/// Applies patches to a route. Returns false if it is removed.
 fn apply_to_route(route: &mut Route, patches: &[Hashed<Patch>]) -> bool {
     let mut open = MessageMerge::new(route);
     for patch in of(patches, ApplyTo::HttpRoute) {
@@ -174,7 +175,7 @@ fn insert(routes: &mut Vec<Route>, patch: &Patch) {
     let matches = |route: &Route| wanted.is_some_and(|wanted| matches_route(wanted, route));
     match patch.operation {
         Operation::Add | Operation::InsertAfter | Operation::InsertBefore => {}
-        // A route that is named only says whether to insert at all.
+        // With a route match, inserted only if a route matches.
         Operation::InsertFirst if wanted.is_none() || routes.iter().any(matches) => {}
         _ => return,
     }
@@ -192,7 +193,8 @@ fn wanted_route(patch: &Patch) -> Option<&RouteMatch> {
 
 fn matches_host(patch: &Patch, host: &VirtualHost) -> bool {
     wanted_host(patch).is_none_or(|wanted| {
-        holds(&wanted.name, &host.name) && (wanted.domain_name.is_empty() || host.domains.contains(&wanted.domain_name))
+        unset_or_equal(&wanted.name, &host.name)
+            && (wanted.domain_name.is_empty() || host.domains.contains(&wanted.domain_name))
     })
 }
 
@@ -202,10 +204,10 @@ fn matches_route(wanted: &RouteMatch, route: &Route) -> bool {
         Some(Action::Route(_)) => Kind::Route,
         Some(Action::Redirect(_)) => Kind::Redirect,
         Some(Action::DirectResponse(_)) => Kind::DirectResponse,
-        // Upstream takes all others as whatever is asked for.
+        // As upstream: other actions match any.
         _ => wanted.action(),
     };
-    holds(&wanted.name, &route.name) && [Kind::Any, kind].contains(&wanted.action())
+    unset_or_equal(&wanted.name, &route.name) && [Kind::Any, kind].contains(&wanted.action())
 }
 
 #[cfg(test)]
@@ -213,7 +215,7 @@ mod tests {
     use super::GatewayTable;
 
     #[test]
-    fn names_of_gateway_tables_are_taken_apart() {
+    fn names_of_gateway_tables_are_parsed() {
         let table = |port, port_name, gateway: &str| GatewayTable { port, port_name, gateway: gateway.into() };
         assert_eq!(GatewayTable::parse("http.8080"), table(8080, "", ""));
         assert_eq!(GatewayTable::parse("https.443.web.gw.shop"), table(443, "web", "shop/gw"));

@@ -1,10 +1,10 @@
-//! Which patches are applied to which of a client's resources, within what patches may do to one client: a value can
-//! be copied into every listener, and thousands of filters can change every cluster.
+//! Selects the patches of each resource, within limits per client: one patch can add its value to every listener, and
+//! thousands of EnvoyFilters can patch every cluster.
 
 use std::collections::{BTreeSet, HashMap};
 
+use api::istio::networking::v1alpha3::envoy_filter::ApplyTo;
 use api::istio::networking::v1alpha3::envoy_filter::patch::Operation;
-use api::istio::networking::v1alpha3::envoy_filter::{ApplyTo, PatchContext};
 use model::config::patches::Patch;
 use model::config::{Kind, Meta};
 use model::hashed::Hashed;
@@ -14,29 +14,24 @@ use scope::patches::HeldPatch;
 
 use super::PatchedPlan;
 
-/// Patches of one resource, in the order of their application. Resources with the same patches share the list.
+/// Patches of one resource, in order. Resources with the same patches share the list.
 pub type PatchList = Hashed<Vec<Hashed<Patch>>>;
 
-/// What reading and writing the content of an `Any` costs, in merges of a decoded message.
+/// Cost of decoding and encoding an `Any`, relative to a merge into a decoded message.
 const ANY_EFFORT: usize = 10;
 
-/// What a patch does to a resource.
+/// The effect of a patch on a resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PatchEffect {
     Nothing,
-    /// It takes the resource away.
+    /// Removes the resource.
     Removes,
-    /// It is applied at most this often within the resource.
+    /// Is applied at most this many times in the resource.
     Applies(usize),
 }
 
-/// Whether a patch holds in this context.
-pub(super) fn holds_in(patch: &Patch, context: PatchContext) -> bool {
-    [context, PatchContext::Any].contains(&patch.context())
-}
-
-/// Chooses the patches of each resource. A patch that would exceed the client's budget is applied nowhere, and its
-/// filter is reported; those after it have their chance. `subjects` is what `effect` looks at, one for each plan.
+/// Selects the patches of each resource; `None` for a removed one. A patch that exceeds the client's budget is applied
+/// nowhere, and its EnvoyFilter is reported; later patches may still fit. There is one subject per plan.
 pub(super) fn select<S>(
     knobs: &Knobs,
     namespace: &str,
@@ -71,7 +66,7 @@ pub(super) fn select<S>(
     shared(patches, chosen)
 }
 
-/// Pairs plans with their patches; those that are removed are gone.
+/// Pairs plans with their patches; removed plans are dropped.
 pub(super) fn with_patches<P>(plans: Vec<P>, patches: Vec<Option<PatchList>>) -> Vec<PatchedPlan<P>> {
     let pairs = plans.into_iter().zip(patches);
     pairs.filter_map(|(plan, patches)| Some(PatchedPlan::Planned { plan, patches: patches? })).collect()
@@ -79,7 +74,7 @@ pub(super) fn with_patches<P>(plans: Vec<P>, patches: Vec<Option<PatchList>>) ->
 
 type ApplyToName = &'static str;
 
-/// Equal lists are made once.
+/// Builds the patch lists; equal lists are shared.
 fn shared(patches: &[&HeldPatch], chosen: Vec<Option<Vec<usize>>>) -> Vec<Option<PatchList>> {
     let mut list_merge: HashMap<Vec<usize>, PatchList> = HashMap::new();
     let mut list_of = |chosen: Vec<usize>| match list_merge.get(&chosen) {
@@ -93,7 +88,7 @@ fn shared(patches: &[&HeldPatch], chosen: Vec<Option<Vec<usize>>>) -> Vec<Option
     chosen.into_iter().map(|chosen| chosen.map(&mut list_of)).collect()
 }
 
-/// What patches may still do to the resources of one type of one client.
+/// Remaining limits for the resources of one type of one client.
 struct PatchBudget {
     bytes: usize,
     effort: usize,
@@ -104,7 +99,7 @@ impl PatchBudget {
         PatchBudget { bytes: knobs.patched_bytes as usize, effort: knobs.patch_applications as usize }
     }
 
-    /// Whether a patch may be applied this often.
+    /// Charges a patch that is applied `times` times. False, without a charge, if it exceeds the budget.
     fn take(&mut self, patch: &Patch, times: usize) -> bool {
         let left = self.bytes.checked_sub(times.saturating_mul(patch.size()));
         let effort = self.effort.checked_sub(times.saturating_mul(effort(patch)));
@@ -114,7 +109,7 @@ impl PatchBudget {
     }
 }
 
-/// What one application costs.
+/// Cost of one application.
 fn effort(patch: &Patch) -> usize {
     let merges = matches!(patch.operation, Operation::Merge | Operation::MergeAndReplaceList);
     let content = match patch.apply_to {

@@ -1,4 +1,4 @@
-//! How patches change whole messages. Where elements go in lists is tested with `list`.
+//! Patches to whole messages. List positions are tested in `list`.
 
 use std::sync::Arc;
 
@@ -41,7 +41,7 @@ fn json(text: &str) -> serde_json::Value {
     serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"))
 }
 
-/// The message as JSON, to compare with what is expected.
+/// The message as JSON, for comparison.
 fn shown<M: Message + Name>(message: &M) -> serde_json::Value {
     let descriptor = api::reflect::envoy().get_message_by_name(&M::full_name()).unwrap();
     let dynamic = DynamicMessage::decode(descriptor, &*message.encode_to_vec()).unwrap();
@@ -159,7 +159,7 @@ fn a_transport_socket_is_merged_by_content_and_alone() {
     check(&listed(plain), &listed(plain));
 }
 
-/// A listener of two chains and what becomes of it, as names of chains and of their filters.
+/// A listener with two chains after some patches, as names of chains and their filters.
 fn chains_after(name: &str, list: &str) -> String {
     let manager = r#""typed_config": {"@type": "type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager",
         "http_filters": [{"name": "cors"}, {"name": "router"}]}"#;
@@ -205,14 +205,14 @@ fn chains_are_removed_and_added() {
 }
 
 #[test]
-fn a_capturing_listener_is_matched_port_by_port() {
+fn capturing_listener_is_matched_by_chain_port() {
     let insert = "{applyTo: NETWORK_FILTER, match: {listener: {portNumber: 90}}, \
                   patch: {operation: INSERT_FIRST, value: {name: new}}}";
     assert_eq!(chains_after("virtualInbound", insert), "web:rbac,cors+router tcp:new,rbac,tcp rest:tcp");
 }
 
 #[test]
-fn http_filters_stand_in_connection_managers_only() {
+fn http_filters_are_patched_in_connection_managers_only() {
     let patch = |operation: &str, named: &str| {
         format!(
             "{{applyTo: HTTP_FILTER, match: {{listener: {{filterChain: {{filter: {{name: {MANAGER}, \
@@ -227,7 +227,7 @@ fn http_filters_stand_in_connection_managers_only() {
 }
 
 #[test]
-fn a_broken_patch_harms_nothing() {
+fn invalid_patch_changes_nothing() {
     let broken = "{applyTo: HTTP_FILTER, patch: {operation: ADD, value: {typed_config: {'@type': no.such.Type}}}}, \
                   {applyTo: NETWORK_FILTER, match: {listener: {filterChain: {filter: {name: tcp}}}}, \
                    patch: {operation: REMOVE}}";
@@ -278,7 +278,7 @@ fn routes_are_found_by_name_and_action() {
     assert_eq!(routes_after(&patch("route: {name: one}", "INSERT_AFTER")), "a:one,new,two b:one,new");
     assert_eq!(routes_after(&patch("route: {name: two}", "INSERT_BEFORE")), "a:one,new,two b:one");
     assert_eq!(routes_after(&patch("name: a", "ADD")), "a:one,two,new b:one");
-    // A route that is named says only where; the first place is the first place.
+    // INSERT_FIRST inserts at the start, whichever route matches.
     assert_eq!(routes_after(&patch("route: {name: two}", "INSERT_FIRST")), "a:new,one,two b:one");
     assert_eq!(routes_after(&patch("name: a", "INSERT_FIRST")), "a:new,one,two b:one");
 }
@@ -299,7 +299,7 @@ fn a_whole_table_is_only_merged() {
 }
 
 #[test]
-fn merges_that_follow_each_other_give_what_each_alone_gives() {
+fn merging_several_patches_equals_merging_one_by_one() {
     let merge = |value: &str| format!("{{applyTo: CLUSTER, patch: {{operation: MERGE, value: {value}}}}}");
     let list = patches(
         &[
@@ -319,7 +319,7 @@ fn merges_that_follow_each_other_give_what_each_alone_gives() {
     assert_eq!(together.circuit_breakers.unwrap_or_default().thresholds.len(), 2);
 }
 
-/// How many patches each of some resources gets, and what is said of those that are not applied.
+/// Number of patches selected for each resource, and the problems reported.
 fn selected(list: &str, knobs: &Knobs, times: &[usize]) -> (Vec<usize>, Vec<String>) {
     let filter = Arc::new(Meta { name: "f".into(), namespace: "shop".into(), ..Meta::default() });
     let held: Vec<HeldPatch> =
@@ -332,7 +332,7 @@ fn selected(list: &str, knobs: &Knobs, times: &[usize]) -> (Vec<usize>, Vec<Stri
 }
 
 #[test]
-fn hole_04_patches_add_no_more_bytes_than_a_proxy_may_get() {
+fn hole_04_patched_bytes_per_proxy_are_limited() {
     let add =
         |name: &str| format!("{{applyTo: HTTP_FILTER, patch: {{operation: INSERT_FIRST, value: {{name: {name}}}}}}}");
     let list = [add(&"x".repeat(500)), add("small"), add(&"y".repeat(300))].join(",");
@@ -344,7 +344,7 @@ fn hole_04_patches_add_no_more_bytes_than_a_proxy_may_get() {
 }
 
 #[test]
-fn hole_04_patches_are_applied_no_more_often_than_they_may() {
+fn hole_04_patch_applications_per_proxy_are_limited() {
     let merge = "{applyTo: CLUSTER, patch: {operation: MERGE, value: {alt_stat_name: x}}}";
     let knobs = Knobs { patch_applications: 10, ..Knobs::default() };
     let (counts, problems) = selected(&[merge; 5].join(","), &knobs, &[1; 4]);

@@ -4,7 +4,6 @@
 pub mod cluster;
 pub mod endpoints;
 pub mod listener;
-pub mod locality;
 pub mod names;
 pub mod policy;
 pub mod route;

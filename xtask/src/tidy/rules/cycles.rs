@@ -21,11 +21,6 @@ const KNOWN: &[(&str, &[&str])] = &[
     ("crates/sources/src/registry", &["cloudfoundry", "config", "consul", "dns", "eureka"]),
     ("crates/sources/src/store/files", &["large", "read_file"]),
     ("crates/testkit/src/cases", &["check", "report", "update"]),
-    ("crates/translate/src/patch", &["connection_manager", "filter_chain", "listener"]),
-    ("crates/translate/src/plan", &["endpoints", "locality"]),
-    ("crates/translate/src/plan/listener", &["outbound", "virtual_outbound"]),
-    ("crates/translate/src/render/cluster", &["fixed", "inbound", "outbound"]),
-    ("crates/translate/src/security/authorization", &["ext_authz", "rbac"]),
 ];
 
 /// Module to the modules it uses, each with the first place.

@@ -51,7 +51,6 @@ const ALLOWED: &[(&str, usize)] = &[
     ("scope", 17),
     ("sources", 256),
     ("testkit", 44),
-    ("translate", 112),
     ("xds", 33),
 ];
 

@@ -1,4 +1,4 @@
-//! Clusters of services that a client calls: one per port, and one per port and subset.
+//! Outbound clusters: one per service port, and one per service port and subset.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -17,8 +17,8 @@ use scope::View;
 use super::{AppliedRule, ClusterContext, ClusterKind, ClusterPlan, ServiceLabel, effective};
 use crate::dns_cache::DnsFamily;
 use crate::names::{ClusterForm, OutboundCluster};
+use crate::plan::endpoints::locality::{ClientLocality, LocalityGroup, LocalityLb};
 use crate::plan::endpoints::{EndpointSelection, LocalityEndpoints, PERSISTENT_SESSION_LABEL};
-use crate::plan::locality::{ClientLocality, LocalityGroup, LocalityLb};
 use crate::plan::policy::{self, EffectivePolicy};
 use crate::security::mtls::{MutualTls, PeerPolicies};
 use crate::telemetry::stat_name::StatName;
@@ -26,32 +26,32 @@ use crate::telemetry::stat_name::StatName;
 const PERSISTENT_SESSION_HEADER_LABEL: &str = "istio.io/persistent-session-header";
 const SPIFFE_SCHEME: &str = "spiffe://";
 
-/// A cluster of a service port.
+/// An outbound cluster.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct OutboundPlan {
     pub id: OutboundCluster,
     pub service: ServiceLabel,
-    /// Whether the service comes from a ServiceEntry, which may list subject names itself.
+    /// Whether the service comes from a ServiceEntry, which may list SANs.
     pub from_entry: bool,
-    /// Outside the mesh.
+    /// Whether the service is outside the mesh.
     pub external: bool,
     pub distribution: TrafficDistribution,
-    /// Whether sessions may stick to endpoints that drain.
+    /// Whether sessions stay on draining endpoints.
     pub keeps_sessions: bool,
     pub protocol: Protocol,
-    /// What the mesh's pattern makes of the name; the name itself without one.
+    /// Stat name by the mesh's pattern; `None` for the cluster's name.
     pub stat_name: Option<Str>,
     pub discovery: EndpointDiscovery,
     pub rule: Option<AppliedRule>,
     pub security: UpstreamSecurity,
 }
 
-/// How the client finds endpoints.
+/// How Envoy finds the endpoints.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum EndpointDiscovery {
     Eds,
     Dns {
-        /// One address at a time.
+        /// LOGICAL_DNS instead of STRICT_DNS.
         logical: bool,
         family: DnsFamily,
         jitter: Milliseconds,
@@ -61,26 +61,26 @@ pub enum EndpointDiscovery {
     OriginalDestination {
         port_override: Option<u16>,
     },
-    /// By the host of each request.
+    /// Resolves the host of each request.
     DynamicForwardProxy(DnsFamily),
 }
 
-/// How the client secures its connections where the rule leaves the choice.
+/// TLS of upstream connections if the rule does not set it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum UpstreamSecurity {
-    /// TLS passes through as it came.
+    /// The client's TLS is passed through.
     AsReceived,
     Originate {
-        /// Mutual TLS to each endpoint that speaks it.
+        /// Mutual TLS to each endpoint that supports it.
         automatic: bool,
-        /// The name that the client asks the server for under the mesh's own TLS.
+        /// SNI for mesh mTLS.
         server_name: Option<Str>,
-        /// Whom the server must prove to be.
+        /// Accepted service accounts of the server.
         accounts: Arc<[Str]>,
     },
 }
 
-/// All outbound clusters of these services.
+/// Outbound clusters of these services.
 pub fn plans<'a>(
     view: &View,
     context: &Arc<ClusterContext>,
@@ -102,7 +102,7 @@ pub fn plans<'a>(
     found
 }
 
-/// Everything about one service.
+/// Plans the clusters of one service.
 struct ServicePlanner<'a> {
     view: &'a View,
     context: &'a Arc<ClusterContext>,
@@ -114,11 +114,11 @@ struct ServicePlanner<'a> {
 }
 
 impl ServicePlanner<'_> {
-    /// The port's own cluster and those of its subsets.
+    /// Adds the cluster of a port and those of its subsets.
     fn port(&self, port: &Port, found: &mut Vec<ClusterPlan>) {
-        // By server name a wildcard host is asked for as it is written, which nobody could resolve.
+        // In the SNI form, a wildcard host is not resolved per request.
         if self.is_resolved_per_request() && self.form == ClusterForm::Plain {
-            // Only protocols that carry a host name can be resolved by it.
+            // Only these protocols carry a host name.
             let named = matches!(port.protocol, Protocol::Http | Protocol::Tls | Protocol::Grpc | Protocol::Http2);
             if named {
                 let family = DnsFamily::of(&self.view.proxy, self.view.settings.knobs.dual_stack);
@@ -126,7 +126,7 @@ impl ServicePlanner<'_> {
             }
             return;
         }
-        // A service without endpoints to resolve has no cluster, and no subset of it has.
+        // Without endpoints to resolve, there are no clusters for the port or its subsets.
         let Some(discovery) = self.discovery(port, None) else { return };
         found.push(self.cluster(port, None, discovery));
         for index in 0..self.rule.map_or(0, |r| r.rule.spec.subsets.len()) {
@@ -177,7 +177,7 @@ impl ServicePlanner<'_> {
         self.rule?.rule.spec.subsets.get(index?)
     }
 
-    /// How endpoints are found; `None` if Envoy would have to resolve but has nothing to resolve.
+    /// How endpoints are found; `None` for DNS resolution without endpoints.
     fn discovery(&self, port: &Port, subset: Option<usize>) -> Option<EndpointDiscovery> {
         let service = self.service;
         if subset.is_some() && self.skips_balancing(port, subset) {
@@ -190,7 +190,7 @@ impl ServicePlanner<'_> {
         }
     }
 
-    /// Whether the subset's own policy, or that of the whole service, sends connections where they were meant to go.
+    /// Whether the policy of the subset or of the rule is PASSTHROUGH.
     fn skips_balancing(&self, port: &Port, subset: Option<usize>) -> bool {
         let own = self.subset(subset).and_then(|s| s.traffic_policy.as_ref());
         let own = policy::simple(own.and_then(|p| p.load_balancer.as_ref()));
@@ -198,7 +198,7 @@ impl ServicePlanner<'_> {
         own == api::istio::networking::v1alpha3::load_balancer_settings::SimpleLb::Passthrough || whole.is_passthrough()
     }
 
-    /// A gateway has no original destination to follow.
+    /// Gateways have no original destination.
     fn follows_original_destination(&self) -> bool {
         let as_endpoints = self.service.is_headless() && self.view.settings.knobs.eds_for_headless;
         self.context.client != ProxyKind::Router && !as_endpoints
@@ -228,8 +228,8 @@ impl ServicePlanner<'_> {
         })
     }
 
-    /// Unlike EDS, an inlined list also follows the outlier detection that only the mesh asks for, and upstream
-    /// does not rank the endpoints of a subset by labels.
+    /// Endpoints inlined in a DNS cluster. As upstream, and unlike EDS: outlier detection of the mesh counts too, and
+    /// endpoints of a subset are not prioritized by labels.
     fn placed(
         &self,
         port: &Port,
@@ -265,7 +265,7 @@ impl ServicePlanner<'_> {
         }
     }
 
-    /// Whether endpoints of the service may be called with mutual TLS without a rule that says so.
+    /// Whether auto mTLS applies to the port.
     fn is_mutual_tls_automatic(&self, port: &Port, policy: Option<&TrafficPolicy>) -> bool {
         let service = self.service;
         if service.mesh_external || !self.context.mesh.enable_auto_mtls.unwrap_or(true) {
@@ -273,7 +273,7 @@ impl ServicePlanner<'_> {
         }
         let balancer = policy.and_then(|p| p.load_balancer.as_ref());
         let unbalanced = EffectivePolicy { balancer, ..EffectivePolicy::default() }.is_passthrough();
-        // Without load balancing the client cannot tell endpoints apart, so all of them must speak it.
+        // Without load balancing there is no per-endpoint choice, so all endpoints must support mTLS.
         if (service.resolution == Resolution::Passthrough || unbalanced) && !self.all_speak_mutual_tls(port) {
             return false;
         }
@@ -286,7 +286,7 @@ impl ServicePlanner<'_> {
     }
 }
 
-/// Everybody who may answer for a service: its endpoints' accounts and those it names, under every trust domain.
+/// Accepted service accounts of a service: those of its endpoints and those it lists, in all trust domain aliases.
 fn accounts(view: &View, service: &Service) -> Arc<[Str]> {
     let mut found: BTreeSet<&Str> = service.service_accounts.iter().collect();
     found.extend(view.endpoints(service).map(|e| &e.service_account).filter(|account| !account.is_empty()));

@@ -1,6 +1,7 @@
-//! The endpoints of one cluster, grouped by locality: for EDS, and inlined into clusters that DNS resolves.
-//! `select` picks them, `networks` puts gateways in place of those that are out of reach.
+//! Endpoint plans: the endpoints of one cluster by locality, for EDS and for DNS clusters.
+//! `select` selects them; `networks` replaces unreachable ones by network gateways.
 
+pub mod locality;
 mod networks;
 mod reach;
 mod select;
@@ -17,33 +18,33 @@ pub struct EndpointsPlan {
     pub localities: Vec<LocalityEndpoints>,
 }
 
-/// Endpoints of one locality that are used together.
+/// Endpoints of one locality and priority.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct LocalityEndpoints {
     pub locality: Locality,
-    /// 0 is used first.
+    /// 0 is the highest.
     pub priority: u32,
     pub weight: Option<u32>,
     pub endpoints: Vec<LbEndpoint>,
 }
 
-/// One endpoint as a client sees it.
+/// One endpoint.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct LbEndpoint {
-    /// An IP address, a DNS name, or a path if the port is 0.
+    /// An IP address, a DNS name, or a Unix path if the port is 0.
     pub address: Str,
-    /// Further addresses of the same workload, of the other IP family.
+    /// Addresses of the other IP family.
     pub more_addresses: Vec<Str>,
     pub port: u32,
     pub weight: u32,
     pub health: Health,
-    /// Whether it is called with the mesh's own certificates where the cluster leaves the choice.
+    /// Whether it is called with mesh mTLS if the cluster uses auto mTLS.
     pub mutual_tls: bool,
-    /// For telemetry; `None` where it is switched off.
+    /// For telemetry; `None` if disabled.
     pub workload: Option<WorkloadLabel>,
 }
 
-/// What telemetry says of the workload behind an endpoint.
+/// The workload of an endpoint in telemetry metadata.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct WorkloadLabel {
     pub name: Str,

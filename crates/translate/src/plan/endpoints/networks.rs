@@ -1,4 +1,4 @@
-//! Split horizon: endpoints in a network that the client cannot reach are replaced by that network's gateways.
+//! Split horizon EDS: endpoints in other networks are replaced by the gateways of their network.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -16,13 +16,13 @@ use model::proxy::Proxy;
 use model::service::Service;
 use model::settings::Networks;
 
+use super::locality::{LabelledEndpoint, LocalityGroup};
 use super::{LbEndpoint, WorkloadLabel, reach};
-use crate::plan::locality::{LabelledEndpoint, LocalityGroup};
 
-/// Where gateways accept mutual TLS of other networks if nothing else is said.
+/// Default port of cross-network gateways.
 const DEFAULT_PORT: u16 = 15443;
 
-/// Gateways between networks, and the factor that lets weights be shared among them evenly.
+/// Gateways by network, and the factor by which weights are scaled so that they divide evenly among gateways.
 pub(super) struct NetworkGateways<'a> {
     by_network: BTreeMap<&'a str, Vec<NetworkGateway<'a>>>,
     scale: u32,
@@ -33,14 +33,14 @@ struct NetworkGateway<'a> {
     address: &'a str,
     port: u32,
     network: &'a str,
-    /// Where a service of Kubernetes is the gateway.
+    /// The Kubernetes cluster of a gateway that is a Service; else empty.
     cluster: &'a str,
 }
 
 impl<'a> NetworkGateways<'a> {
-    /// The gateways of mesh networks. Only clusters that Envoy resolves by DNS can use a gateway's name; upstream
-    /// gives them gateways only where no gateway at all has an address.
-    /// Services that answer from outside are gateways too where a label or mesh networks say so.
+    /// Gateways from mesh networks, and Services that a label or mesh networks declare as gateways.
+    /// Only DNS clusters can use gateways with host names. As upstream, they use gateways only if no gateway has an IP
+    /// address.
     pub(super) fn new(
         networks: &'a Networks,
         services: &'a [Arc<Service>],
@@ -78,12 +78,12 @@ impl<'a> NetworkGateways<'a> {
         NetworkGateways { by_network, scale }
     }
 
-    /// Whether all networks are one.
+    /// Whether there are no gateways, so that all networks are treated as one.
     pub(super) fn is_empty(&self) -> bool {
         self.by_network.is_empty()
     }
 
-    /// The group as the proxy can reach it; `origins` are the endpoints that its members show.
+    /// Replaces members that the proxy cannot reach by gateways. `origins` are the members' endpoints, in order.
     pub(super) fn replace_unreachable<'b>(
         &self,
         proxy: &Proxy,
@@ -108,7 +108,7 @@ impl<'a> NetworkGateways<'a> {
             }
             let usable: Vec<&NetworkGateway<'_>> =
                 gateways.iter().filter(|g| speaks_family(proxy, g.address)).collect();
-            // A gateway finds the way by the server name of mutual TLS, so nothing else can pass.
+            // A gateway routes by the SNI of mTLS, so other traffic cannot pass.
             if usable.is_empty() || !member.endpoint.mutual_tls {
                 continue;
             }
@@ -144,7 +144,7 @@ impl NetworkGateway<'_> {
     }
 }
 
-/// The gateways that a service is: of the network that its label names, or of those that name it.
+/// The gateways that a Service provides: for the network in its label, or for the networks that refer to it.
 fn of_service<'a>(service: &'a Service, networks: &'a Networks) -> Vec<NetworkGateway<'a>> {
     let Some(kubernetes) = &service.kubernetes else { return Vec::new() };
     let mut found = Vec::new();
@@ -160,8 +160,8 @@ fn of_service<'a>(service: &'a Service, networks: &'a Networks) -> Vec<NetworkGa
 
 fn networks_of<'a>(service: &'a Service, networks: &'a Networks, cluster: &str) -> Vec<(&'a str, u32)> {
     if let Some(network) = service.labels.get("topology.istio.io/network").filter(|n| !n.is_empty()) {
-        let told = service.labels.get("networking.istio.io/gatewayPort").and_then(|port| port.parse().ok());
-        let port = told.unwrap_or(DEFAULT_PORT);
+        let labelled = service.labels.get("networking.istio.io/gatewayPort").and_then(|port| port.parse().ok());
+        let port = labelled.unwrap_or(DEFAULT_PORT);
         return service.port(port).map(|p| (&**network, u32::from(p.number))).into_iter().collect();
     }
     let here = |n: &&Network| n.endpoints.iter().any(|e| matches!(&e.ne, Some(Ne::FromRegistry(id)) if id == cluster));
@@ -171,7 +171,7 @@ fn networks_of<'a>(service: &'a Service, networks: &'a Networks, cluster: &str) 
     gateways.collect()
 }
 
-/// A proxy that does not know its network still goes through a gateway where there is one.
+/// Whether the proxy calls the endpoint directly. A proxy without a network uses gateways for other networks.
 fn is_direct(proxy: &Proxy, endpoint: &Endpoint, gateways: &[NetworkGateway<'_>]) -> bool {
     if gateways.is_empty() {
         return true;
@@ -245,7 +245,7 @@ mod tests {
         }
     }
 
-    /// Addresses and weights that a proxy of `network` sees of endpoints (address, network, mutual TLS).
+    /// Addresses and weights for a proxy in `network`, from endpoints (address, network, mutual TLS).
     fn seen(gateways: &[(&str, &str)], network: &str, endpoints: &[(&str, &str, bool)]) -> Vec<(String, u32)> {
         let networks = networks(gateways);
         let origins: Vec<Endpoint> = endpoints.iter().map(|(address, net, _)| endpoint(address, net)).collect();
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn gateways_share_the_weight_of_those_behind_them() {
+    fn gateways_share_the_weight_of_their_endpoints() {
         let gateways = [("n2", "192.0.2.1"), ("n2", "192.0.2.2"), ("n3", "192.0.2.3")];
         let endpoints =
             [("10.1.0.1", "n1", true), ("10.2.0.1", "n2", true), ("10.2.0.2", "n2", true), ("10.3.0.1", "n3", true)];
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn what_speaks_no_mutual_tls_cannot_pass_a_gateway() {
+    fn endpoints_without_mutual_tls_cannot_be_called_through_gateways() {
         check(&seen(&[("n2", "192.0.2.1")], "n1", &[("10.2.0.1", "n2", false)]), &[]);
     }
 
@@ -294,13 +294,13 @@ mod tests {
     }
 
     #[test]
-    fn proxy_of_no_known_network_goes_through_gateways() {
+    fn proxy_without_a_network_uses_gateways() {
         check(&seen(&[("n2", "192.0.2.1")], "", &[("10.2.0.1", "n2", true)]), &[("192.0.2.1", 1)]);
         check(&seen(&[("n2", "192.0.2.1")], "", &[("10.2.0.1", "", true)]), &[("10.2.0.1", 1)]);
     }
 
     #[test]
-    fn dns_clusters_use_gateways_only_where_none_has_an_address() {
+    fn dns_clusters_use_gateways_only_if_none_has_an_address() {
         assert!(
             NetworkGateways::new(&networks(&[("n2", "192.0.2.1"), ("n3", "gw.example.com")]), &[], true).is_empty()
         );
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn names_and_other_families_are_no_gateways_for_eds() {
+    fn eds_ignores_gateways_with_names_or_other_ip_families() {
         check(&seen(&[("n2", "gw.example.com")], "n1", &[("10.2.0.1", "n2", true)]), &[("10.2.0.1", 1)]);
         check(&seen(&[("n2", "2001:db8::1")], "n1", &[("10.2.0.1", "n2", true)]), &[]);
     }

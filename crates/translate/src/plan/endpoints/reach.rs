@@ -1,4 +1,4 @@
-//! From where an endpoint may be reached: clusters that keep a host to themselves, networks that a client asked for.
+//! Which endpoints a client may use: cluster-local hosts, requested networks.
 
 use api::istio::mesh::v1alpha1::MeshConfig;
 use model::endpoint::Endpoint;
@@ -8,27 +8,27 @@ use model::proxy::Proxy;
 use model::service::Service;
 use scope::View;
 
-/// Hosts that belong to the cluster they stand in unless mesh config says otherwise.
+/// Hosts that are cluster-local unless mesh config overrides it.
 const LOCAL_NAMESPACE: &str = "kube-system";
 const LOCAL_SERVICE: &str = "kubernetes.default.svc";
 
-/// Whether only endpoints of the client's own cluster count for this service.
+/// Whether clients use only endpoints in their own cluster for this service.
 pub(super) fn is_cluster_local(view: &View, service: &Service) -> bool {
     local_by_settings(&view.settings.mesh, &view.settings.domain, &service.hostname)
 }
 
-/// Whether both names are the same, or one is not known.
+/// Whether both names are equal, or one is empty.
 pub(super) fn same_or_unknown(a: &str, b: &str) -> bool {
     a == b || a.is_empty() || b.is_empty()
 }
 
-/// Whether the client wants endpoints of this network; most clients want all.
+/// Whether the client requested endpoints of this network. All, unless REQUESTED_NETWORK_VIEW is set.
 pub(super) fn is_requested(proxy: &Proxy, endpoint: &Endpoint) -> bool {
     let Some(wanted) = proxy.meta("REQUESTED_NETWORK_VIEW").filter(|list| !list.is_empty()) else { return true };
     endpoint.network.is_empty() || wanted.split(',').any(|network| endpoint.network == *network)
 }
 
-/// The most specific host in the mesh's service settings decides, then the defaults that they do not override.
+/// The most specific host in the mesh's service settings and the defaults decides.
 fn local_by_settings(mesh: &MeshConfig, domain: &str, host: &Hostname) -> bool {
     let mut named: Vec<(&str, bool)> = Vec::new();
     for group in &mesh.service_settings {
@@ -42,7 +42,7 @@ fn local_by_settings(mesh: &MeshConfig, domain: &str, host: &Hostname) -> bool {
     };
     let kept = defaults.iter().map(String::as_str).filter(|default| !overridden(default)).map(|h| (h, true));
     let hosts: Vec<(&str, bool)> = named.iter().copied().chain(kept).collect();
-    // Of equal hosts the last one counts, as in upstream's table.
+    // Of equal hosts the last one wins, as upstream.
     let exact = hosts.iter().rev().find(|(h, _)| !is_wildcard(h) && *h == host.as_str());
     let covering = hosts.iter().filter(|(h, _)| is_wildcard(h) && host.is_subset_of(h)).max_by_key(|(h, _)| h.len());
     exact.or(covering).is_some_and(|(_, local)| *local)

@@ -1,4 +1,4 @@
-//! Which endpoints of a service a client is told about, and how each is to be called.
+//! Selects the endpoints of a cluster for a client, and whether each is called with mTLS.
 
 use std::borrow::Cow;
 use std::net::IpAddr;
@@ -13,20 +13,20 @@ use model::proxy::Proxy;
 use model::service::{Registry, Service, TrafficDistribution};
 use scope::View;
 
+use super::locality::{ClientLocality, LabelledEndpoint, LocalityGroup, LocalityLb};
 use super::networks::NetworkGateways;
 use super::{EndpointsPlan, LbEndpoint, LocalityEndpoints, WorkloadLabel, reach};
 use crate::names::{ClusterForm, OutboundCluster};
-use crate::plan::locality::{ClientLocality, LabelledEndpoint, LocalityGroup, LocalityLb};
 use crate::plan::policy::{self, EffectivePolicy};
 use crate::security::mtls::{MutualTls, PeerPolicies};
 
-/// Services with this label keep endpoints that drain, for sessions that stick to them.
+/// Services with this label keep draining endpoints, for persistent sessions.
 pub const PERSISTENT_SESSION_LABEL: &str = "istio.io/persistent-session";
 const DRAINING_LABEL: &str = "istio.io/draining";
 const NAME_LABELS: [&str; 3] = ["service.istio.io/canonical-name", "app.kubernetes.io/name", "app"];
 const REVISION_LABELS: [&str; 3] = ["service.istio.io/canonical-revision", "app.kubernetes.io/version", "version"];
 
-/// The endpoints of an EDS cluster. A cluster whose service this client does not see has none.
+/// The endpoints of an EDS cluster; none if the client does not see its service.
 pub fn discovered(view: &View, cluster: &OutboundCluster) -> EndpointsPlan {
     let localities = view.service(&cluster.host).and_then(|service| {
         let port = service.port(cluster.port).filter(|_| !service.resolution.is_dns())?;
@@ -41,7 +41,7 @@ fn is_ip_or_unknown(address: &str) -> bool {
     address.is_empty() || address.parse::<IpAddr>().is_ok()
 }
 
-/// What decides over the endpoints of one cluster.
+/// Selects the endpoints of one cluster.
 pub struct EndpointSelection<'a> {
     view: &'a View,
     service: &'a Service,
@@ -49,7 +49,7 @@ pub struct EndpointSelection<'a> {
     rule: Option<&'a DestinationRule>,
     subset: Option<&'a Subset>,
     form: ClusterForm,
-    /// The mode that the rule prescribes, whatever the endpoint's side accepts.
+    /// TLS mode of the DestinationRule, which overrides auto mTLS.
     prescribed: Option<TlSmode>,
 }
 
@@ -67,7 +67,7 @@ impl<'a> EndpointSelection<'a> {
         EndpointSelection { view, service, port, rule, subset, form, prescribed }
     }
 
-    /// Endpoints of the port and subset that `usable` admits, by locality.
+    /// Endpoints of the port and subset for which `usable` is true, grouped by locality.
     pub fn groups(&self, usable: impl Fn(&Endpoint) -> bool) -> Vec<LocalityGroup<'a>> {
         let gateways = NetworkGateways::new(
             &self.view.settings.networks,
@@ -78,7 +78,7 @@ impl<'a> EndpointSelection<'a> {
         let mut groups: Vec<(LocalityGroup<'a>, Vec<&'a Endpoint>)> = Vec::new();
         let sends_unhealthy = self.sends_unhealthy();
         let mut confined = None;
-        for endpoint in self.view.endpoints(self.service).filter(|e| self.is_asked_for(e) && usable(e)) {
+        for endpoint in self.view.endpoints(self.service).filter(|e| self.is_selected(e) && usable(e)) {
             let confined = || *confined.get_or_insert_with(|| reach::is_cluster_local(self.view, self.service));
             if !self.is_sent(endpoint, sends_unhealthy, confined, &gateways) {
                 continue;
@@ -105,7 +105,7 @@ impl<'a> EndpointSelection<'a> {
         reachable.collect()
     }
 
-    /// The groups with the priorities and weights that they have for this client.
+    /// Sets priorities and weights of the groups for this client.
     pub fn localities(&self, groups: Vec<LocalityGroup<'_>>) -> Vec<LocalityEndpoints> {
         let policy = self.rule.map(|r| EffectivePolicy::of(r, self.subset, self.port.number)).unwrap_or_default();
         let distribution = self.service.traffic_distribution;
@@ -115,13 +115,13 @@ impl<'a> EndpointSelection<'a> {
         }
     }
 
-    /// Where the client stands.
+    /// The client's locality.
     pub fn place(&self) -> ClientLocality<'a> {
         ClientLocality { locality: &self.view.proxy.locality, labels: &self.view.proxy.labels }
     }
 
-    /// Whether the endpoint serves this port and carries the subset's labels.
-    fn is_asked_for(&self, endpoint: &Endpoint) -> bool {
+    /// Whether the endpoint has this port and the subset's labels.
+    fn is_selected(&self, endpoint: &Endpoint) -> bool {
         serves(endpoint, self.service, self.port) && self.subset.is_none_or(|s| selects(&s.labels, &endpoint.labels))
     }
 
@@ -147,12 +147,13 @@ impl<'a> EndpointSelection<'a> {
             && !(endpoint.addresses.is_empty() && (gateways.is_empty() || in_network))
     }
 
-    /// Whether only endpoints on the client's own node count.
+    /// Whether clients use only endpoints on their own node.
     fn is_node_local(&self) -> bool {
         self.service.kubernetes.as_ref().is_some_and(|service| service.node_local)
     }
 
-    /// Unhealthy endpoints let Envoy see how much of a cluster is well, unless a panic threshold would use them.
+    /// Whether unhealthy endpoints are sent, so that Envoy knows the share of healthy ones. Not with a panic threshold,
+    /// because Envoy would send traffic to them.
     fn sends_unhealthy(&self) -> bool {
         let knobs = &self.view.settings.knobs;
         if knobs.send_unhealthy || self.service.traffic_distribution != TrafficDistribution::Any {
@@ -166,7 +167,7 @@ impl<'a> EndpointSelection<'a> {
         self.service.labels.get(PERSISTENT_SESSION_LABEL).is_some_and(|v| !v.is_empty())
     }
 
-    /// The endpoint as the client sees it.
+    /// The endpoint's plan.
     fn seen(&self, endpoint: &Endpoint, peers: &PeerPolicies<'_>) -> LbEndpoint {
         let settings = &self.view.settings;
         let more = if settings.knobs.dual_stack { endpoint.addresses.get(1..) } else { None };
@@ -189,7 +190,7 @@ impl<'a> EndpointSelection<'a> {
             }
     }
 
-    /// A gateway that passes TLS through cannot see whose it is, so only mesh endpoints stand behind it.
+    /// With AUTO_PASSTHROUGH the gateway cannot authenticate clients, so only mTLS endpoints are included.
     fn only_mutual_tls(&self, mut group: LocalityGroup<'a>) -> LocalityGroup<'a> {
         if self.form == ClusterForm::ServerName {
             group.members.retain(|m| m.endpoint.mutual_tls);
@@ -198,8 +199,8 @@ impl<'a> EndpointSelection<'a> {
     }
 }
 
-/// Whether the endpoint stands behind this port, by its name. Of several ServiceEntries of one host the endpoints count
-/// by number where they are listed in the cluster itself, as upstream has it: each may call the port as it likes.
+/// Whether the endpoint has this service port. Ports are compared by name; for ServiceEntries with DNS resolution by
+/// number, as upstream, because several entries of one host may name the port differently.
 fn serves(endpoint: &Endpoint, service: &Service, port: &Port) -> bool {
     if service.registry == Registry::External && service.resolution.is_dns() {
         return endpoint.service_port_number == port.number;
@@ -207,7 +208,7 @@ fn serves(endpoint: &Endpoint, service: &Service, port: &Port) -> bool {
     endpoint.service_port == port.name
 }
 
-/// Whether both run on one node. A client that does not say where it runs has only endpoints of which nobody knows.
+/// Whether both run on the same node. A client without NODE_NAME matches only endpoints without a node name.
 fn is_on_node_of(proxy: &Proxy, endpoint: &Endpoint) -> bool {
     *endpoint.node_name == *proxy.meta("NODE_NAME").unwrap_or_default()
 }
@@ -231,7 +232,7 @@ fn first_of<'a>(labels: &'a Labels, keys: [&str; 3]) -> Option<&'a Str> {
     keys.iter().find_map(|key| labels.get(key))
 }
 
-/// The TLS mode that a rule prescribes for a port: the subset's before the rule's own.
+/// The TLS mode of a rule for a port; the subset takes precedence.
 fn prescribed_mode(rule: &DestinationRule, subset: &str, port: u16) -> Option<TlSmode> {
     let own = rule.traffic_policy.as_ref();
     if subset.is_empty() {
@@ -241,7 +242,7 @@ fn prescribed_mode(rule: &DestinationRule, subset: &str, port: u16) -> Option<Tl
     mode_on_port(subset.traffic_policy.as_ref(), port).or_else(|| mode_on_port(own, port))
 }
 
-/// Unlike other parts of a policy, TLS set for all ports holds where a port's own settings do not name it.
+/// Unlike other parts of a policy, TLS is inherited by port-level settings without TLS.
 fn mode_on_port(policy: Option<&TrafficPolicy>, port: u16) -> Option<TlSmode> {
     let policy = policy?;
     let of_port = policy.port_level_settings.iter().find_map(|settings| {

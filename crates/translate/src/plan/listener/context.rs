@@ -100,6 +100,14 @@ impl<'a> ListenerContext<'a> {
         NetworkFilterInput { view: self.view, side, policies: &self.policies, stats: self.stats(side), port, end }
     }
 
+    /// Application protocols set by the HTTP inspector. HTTP/1.0 is forwarded as TCP unless enabled, because the
+    /// connection manager would reject it.
+    pub(super) fn plaintext_alpn(&self) -> Vec<Str> {
+        let versions: &[&str] =
+            if self.knobs().http10 { &["http/1.0", "http/1.1", "h2c"] } else { &["http/1.1", "h2c"] };
+        versions.iter().map(|v| (*v).into()).collect()
+    }
+
     /// The HTTP filters for one port.
     pub(super) fn http_filters(&self, side: ListenerSide, port: u32, protocol: Protocol) -> Hashed<Vec<HttpFilter>> {
         self.http_filters_resolving(side, port, protocol, None)

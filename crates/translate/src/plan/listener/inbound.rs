@@ -18,7 +18,6 @@ use super::mtls::{AcceptedConnection, Alpn};
 use super::server_tls::{self, ServerTls};
 use super::{
     Binding, ChainMatch, ChainPlan, ConfigRef, Direction, ListenerAddress, ListenerPlan, addresses, inspectors, mtls,
-    outbound,
 };
 use crate::listener_side::ListenerSide;
 use crate::names;
@@ -315,7 +314,7 @@ fn chain(
     tls: Option<Hashed<ServerTls>>,
 ) -> ChainPlan {
     let alpn = match accepted.alpn {
-        Alpn::PlainHttp => outbound::plaintext_alpn(context),
+        Alpn::PlainHttp => context.plaintext_alpn(),
         other => other.values().iter().map(|v| (*v).into()).collect(),
     };
     ChainPlan {

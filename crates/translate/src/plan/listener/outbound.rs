@@ -264,15 +264,7 @@ fn chains(context: &ListenerContext<'_>, new: &NewPort<'_>, mode: TrafficMode, a
 
 /// Restricts a chain to connections that the HTTP inspector detected as HTTP.
 fn detected(context: &ListenerContext<'_>, chain: ChainDraft) -> ChainDraft {
-    ChainDraft { alpn: plaintext_alpn(context), transport: Some(TransportProtocol::Raw), ..chain }
-}
-
-/// Application protocols set by the HTTP inspector. HTTP/1.0 is forwarded as TCP unless enabled, because the
-/// connection manager would reject it.
-pub(super) fn plaintext_alpn(context: &ListenerContext<'_>) -> Vec<Str> {
-    let versions: &[&str] =
-        if context.knobs().http10 { &["http/1.0", "http/1.1", "h2c"] } else { &["http/1.1", "h2c"] };
-    versions.iter().map(|v| (*v).into()).collect()
+    ChainDraft { alpn: context.plaintext_alpn(), transport: Some(TransportProtocol::Raw), ..chain }
 }
 
 /// Name of the route table: the port, or `host:port` if the listener serves only one host.

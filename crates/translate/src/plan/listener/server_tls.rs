@@ -16,7 +16,7 @@ pub struct ServerTls {
     pub alpn: Vec<Str>,
     pub params: Option<TlsParams>,
     pub certificates: Vec<SecretRef>,
-    /// How client certificates are validated, if at all.
+    /// How client certificates are validated; `None` if they are not.
     pub validation: Option<ClientValidation>,
     pub require_client_certificate: bool,
 }

@@ -4,9 +4,7 @@ use model::port::Protocol;
 use model::proxy::Interception;
 
 use super::context::ListenerContext;
-use super::{
-    Binding, ChainMatch, ChainPlan, Direction, InspectedPorts, ListenerAddress, ListenerFilter, ListenerPlan, outbound,
-};
+use super::{Binding, ChainMatch, ChainPlan, Direction, InspectedPorts, ListenerAddress, ListenerFilter, ListenerPlan};
 use crate::listener_side::ListenerSide;
 use crate::names;
 use crate::network_filters::http_connection_manager::{AnyNameRoute, HttpConnectionManager, Routes};
@@ -77,7 +75,7 @@ fn any_name(context: &ListenerContext<'_>) -> ChainPlan {
     };
     ChainPlan {
         name: format!("{}-http", names::VIRTUAL_OUTBOUND_CATCH_ALL_CHAIN).into(),
-        matching: Some(ChainMatch { alpn: outbound::plaintext_alpn(context), ..ChainMatch::default() }),
+        matching: Some(ChainMatch { alpn: context.plaintext_alpn(), ..ChainMatch::default() }),
         config: None,
         tls: None,
         handshake_timeout: None,

@@ -1,4 +1,4 @@
-//! Names that Envoy resolves: DNS clusters, and the dynamic forward proxy that resolves by request.
+//! DNS clusters, and dynamic forward proxy clusters.
 
 use api::envoy::config::cluster::v3::Cluster;
 use api::envoy::config::cluster::v3::cluster::{ClusterDiscoveryType, CustomClusterType, LbPolicy};
@@ -15,7 +15,7 @@ use crate::plan::cluster::ClusterContext;
 
 const FORWARD_PROXY: &str = "envoy.clusters.dynamic_forward_proxy";
 
-/// Lets Envoy resolve a cluster's endpoints.
+/// Configures DNS resolution of a cluster's endpoints.
 pub(super) fn resolve(
     cluster: &mut Cluster,
     context: &ClusterContext,
@@ -32,7 +32,7 @@ pub(super) fn resolve(
     cluster.respect_dns_ttl = true;
 }
 
-/// Makes a cluster resolve the host of each request. `insecure` lets TLS go unchecked.
+/// Makes a cluster resolve the host of each request. `insecure` allows TLS without server verification.
 pub(super) fn forward(cluster: &mut Cluster, cache: DnsCacheConfig, insecure: bool) {
     let config = ClusterConfig {
         cluster_implementation_specifier: Some(ClusterImplementationSpecifier::DnsCacheConfig(cache)),

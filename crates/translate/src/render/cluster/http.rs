@@ -1,4 +1,4 @@
-//! Which HTTP the client speaks to a cluster, and the options that go with it.
+//! The HTTP version and options of a cluster.
 
 use api::Any;
 use api::envoy::config::core::v3::http1_protocol_options::HeaderKeyFormat;
@@ -21,7 +21,7 @@ use crate::plan::cluster::ClusterContext;
 const PRESERVE_CASE: &str =
     "type.googleapis.com/envoy.extensions.http.header_formatters.preserve_case.v3.PreserveCaseFormatterConfig";
 
-/// The HTTP version that the port's protocol asks for.
+/// Sets the HTTP version by the port's protocol.
 pub(super) fn speak(draft: &mut ClusterDraft, context: &ClusterContext, protocol: Protocol) {
     if protocol.is_http2() {
         return speak_http2(draft);
@@ -29,19 +29,19 @@ pub(super) fn speak(draft: &mut ClusterDraft, context: &ClusterContext, protocol
     if context.preserve_case && (protocol.is_http() || protocol.is_unknown()) {
         draft.http().upstream_protocol_options = Some(explicit(ProtocolConfig::HttpProtocolOptions(case_preserving())));
     }
-    // A gateway's clients always offer HTTP/2, which says nothing about the server; so it never follows them.
+    // A gateway's clients always offer HTTP/2, which says nothing about the server.
     if protocol.is_unknown() && context.client != ProxyKind::Router {
         follow_client(draft);
     }
 }
 
-/// HTTP/2, unless something else was settled before.
+/// Sets HTTP/2, unless a version is already set.
 pub(super) fn speak_http2(draft: &mut ClusterDraft) {
     let config = || explicit(ProtocolConfig::Http2ProtocolOptions(Http2ProtocolOptions::default()));
     draft.http().upstream_protocol_options.get_or_insert_with(config);
 }
 
-/// Whatever the client speaks.
+/// Uses the downstream protocol.
 pub(super) fn follow_client(draft: &mut ClusterDraft) {
     let options = draft.http();
     let http1 = match options.upstream_protocol_options.take() {
@@ -53,7 +53,7 @@ pub(super) fn follow_client(draft: &mut ClusterDraft) {
     options.upstream_protocol_options = Some(following(http1));
 }
 
-/// What a cluster without a service speaks.
+/// HTTP options of a cluster without a service.
 pub(super) fn passthrough_options(context: &ClusterContext) -> HttpProtocolOptions {
     let http1 = if context.preserve_case { case_preserving() } else { Http1ProtocolOptions::default() };
     let common = api::envoy::config::core::v3::HttpProtocolOptions {
@@ -67,14 +67,14 @@ pub(super) fn passthrough_options(context: &ClusterContext) -> HttpProtocolOptio
     }
 }
 
-/// The options with the version that Envoy wants to see named: HTTP/1 where nothing was settled.
+/// Sets HTTP/1 if no version is set, because Envoy requires one.
 pub(super) fn with_protocol(mut options: HttpProtocolOptions) -> HttpProtocolOptions {
     let config = || explicit(ProtocolConfig::HttpProtocolOptions(Http1ProtocolOptions::default()));
     options.upstream_protocol_options.get_or_insert_with(config);
     options
 }
 
-/// The HTTP/2 options, if HTTP/2 is all the client speaks.
+/// The HTTP/2 options, if the version is HTTP/2.
 pub(super) fn http2_options(draft: &mut ClusterDraft) -> Option<&mut Http2ProtocolOptions> {
     match draft.http.as_mut()?.upstream_protocol_options.as_mut()? {
         UpstreamProtocolOptions::ExplicitHttpConfig(ExplicitHttpConfig {
@@ -84,8 +84,7 @@ pub(super) fn http2_options(draft: &mut ClusterDraft) -> Option<&mut Http2Protoc
     }
 }
 
-/// Whether HTTP/1 traffic to this port is carried as HTTP/2. A rule may ask for it on any port, the mesh only
-/// where the port is known to be HTTP.
+/// Whether HTTP/1 is upgraded to HTTP/2. A rule can enable it for any port, the mesh only for HTTP ports.
 pub(super) fn is_upgraded(context: &ClusterContext, protocol: Protocol, pool: Option<&ConnectionPoolSettings>) -> bool {
     if let Some(http) = pool.and_then(|p| p.http.as_ref()) {
         if http.use_client_protocol {

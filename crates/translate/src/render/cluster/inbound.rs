@@ -1,4 +1,4 @@
-//! The cluster of one of the workload's own ports.
+//! Renders inbound clusters.
 
 use api::Duration;
 use api::envoy::config::cluster::v3::Cluster;
@@ -14,14 +14,14 @@ use crate::plan::cluster::inbound::{InboundDestination, InboundPlan};
 use crate::plan::cluster::{ClusterContext, effective};
 use crate::render::endpoints::{address, socket_address};
 
-/// The longest time that fits into 64 bits of nanoseconds: original destinations are never forgotten.
+/// The longest duration that fits into 64 bits of nanoseconds: original destination hosts never expire.
 const NEVER: Duration = Duration { seconds: 9_223_372_035, nanos: 0 };
 
 /// The cluster.
 pub(super) fn cluster(name: &str, context: &ClusterContext, plan: &InboundPlan) -> Cluster {
     let mut draft = start(name, plan);
     http::speak(&mut draft, context, plan.protocol);
-    // Only a rule for the whole service counts; its subsets are the clients' business.
+    // Only the rule's own traffic policy counts; subsets are for clients.
     let rule = plan.rule.as_ref().filter(|r| r.spec.traffic_policy.is_some());
     let policy = effective(rule, &context.mesh, plan.port);
     pool::apply(&mut draft, context, plan.pool.as_deref().or(policy.pool), policy.retry_budget);
@@ -69,7 +69,7 @@ pub(super) fn one_endpoint(cluster: &str, to: &str, port: u32) -> ClusterLoadAss
     }
 }
 
-/// Source addresses for connections to the workload, the first for its own family.
+/// Source addresses of connections to the workload; the first is the primary one.
 pub(super) fn bind_config(addresses: &[Str]) -> Option<BindConfig> {
     let (first, more) = addresses.split_first()?;
     let extra = |a: &Str| ExtraSourceAddress { address: Some(socket_address(a, 0)), ..ExtraSourceAddress::default() };

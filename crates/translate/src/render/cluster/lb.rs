@@ -1,4 +1,4 @@
-//! Load balancing: the algorithm, its warm-up, and whether localities are weighed.
+//! Load balancing: algorithm, warm-up, and locality weights.
 
 use api::envoy::config::cluster::v3::cluster::common_lb_config::{
     LocalityConfigSpecifier, LocalityWeightedLbConfig, ZoneAwareLbConfig,
@@ -18,10 +18,10 @@ use model::service::TrafficDistribution;
 use super::{ClusterDraft, discovery};
 use crate::plan::cluster::ClusterContext;
 use crate::plan::cluster::outbound::OutboundPlan;
-use crate::plan::locality::LocalityLb;
+use crate::plan::endpoints::locality::LocalityLb;
 use crate::plan::policy::{self, EffectivePolicy};
 
-/// Applies load balancing to a cluster whose outlier detection is settled.
+/// Applies load balancing. Outlier detection must be set before.
 pub(super) fn apply(
     draft: &mut ClusterDraft,
     context: &ClusterContext,
@@ -31,7 +31,7 @@ pub(super) fn apply(
     let sends_unhealthy = context.features.sends_unhealthy || plan.distribution != TrafficDistribution::Any;
     let common = draft.cluster.common_lb_config.get_or_insert_default();
     if sends_unhealthy {
-        // Otherwise Envoy would call endpoints that are not ready.
+        // Otherwise Envoy would send traffic to unready endpoints.
         common.healthy_panic_threshold.get_or_insert(Percent { value: 0.0 });
     }
     let setting = LocalityLb::of(policy.balancer, plan.distribution, &context.mesh);
@@ -40,7 +40,7 @@ pub(super) fn apply(
         return draft.cluster.set_lb_policy(LbPolicy::ClusterProvided);
     }
     if context.features.redis_filter && plan.protocol == Protocol::Redis {
-        // Clients shard keys over endpoints themselves.
+        // The Redis proxy shards keys over endpoints.
         return draft.cluster.set_lb_policy(LbPolicy::Maglev);
     }
     if policy.is_passthrough() {
@@ -51,7 +51,7 @@ pub(super) fn apply(
     algorithm(draft, policy.balancer);
 }
 
-/// Weighing localities changes what algorithms like least request do, so it is only on where asked for.
+/// Locality weights change algorithms like least request, so they are enabled only if configured.
 fn locality_config(
     context: &ClusterContext,
     setting: Option<LocalityLb<'_>>,
@@ -103,7 +103,7 @@ fn algorithm(draft: &mut ClusterDraft, balancer: Option<&LoadBalancerSettings>) 
 }
 
 fn consistent_hash(hash: &ConsistentHashLb) -> (LbPolicy, Option<LbConfig>) {
-    /// Envoy's own default, which upstream writes down where no algorithm is named.
+    /// Envoy's default, which upstream sets explicitly if no algorithm is configured.
     const RING_SIZE: u64 = 1024;
     let ring = |size| {
         LbConfig::RingHashLbConfig(RingHashLbConfig { minimum_ring_size: Some(size), ..RingHashLbConfig::default() })
@@ -134,7 +134,7 @@ fn warm_up(warmup: &WarmupConfiguration) -> SlowStartConfig {
         slow_start_window: warmup.duration,
         aggression: Some(RuntimeDouble {
             default_value: warmup.aggression.unwrap_or(LINEAR),
-            // Envoy demands a key; this is the one that upstream sends.
+            // Envoy requires a key; this is upstream's.
             runtime_key: "(".to_owned(),
         }),
         min_weight_percent: Some(Percent { value: warmup.minimum_percent.unwrap_or(MINIMUM_PERCENT) }),

@@ -1,4 +1,4 @@
-//! What telemetry and people read on a cluster: its services, its rule, its subset.
+//! Istio metadata of a cluster: services, DestinationRule, subset.
 
 use api::envoy::config::cluster::v3::Cluster;
 use api::istio::networking::v1alpha3::client_tls_settings::TlSmode;
@@ -9,7 +9,7 @@ use crate::render::endpoints::{fields, text};
 
 const ISTIO: &str = "istio";
 
-/// Lists services.
+/// Adds the services.
 pub(super) fn add_services<'a>(cluster: &mut Cluster, services: impl IntoIterator<Item = &'a ServiceLabel>) {
     let one = |label: &ServiceLabel| {
         let named = fields([
@@ -23,12 +23,12 @@ pub(super) fn add_services<'a>(cluster: &mut Cluster, services: impl IntoIterato
     add(cluster, "services", Value { kind: Some(value::Kind::ListValue(prost_types::ListValue { values })) });
 }
 
-/// Says that no sidecar answers there.
+/// Marks the cluster as external.
 pub(super) fn add_external(cluster: &mut Cluster) {
     add(cluster, "external", Value { kind: Some(value::Kind::BoolValue(true)) });
 }
 
-/// Names the rule that formed the cluster.
+/// Adds the DestinationRule and subset.
 pub(super) fn add_rule(cluster: &mut Cluster, rule: &AppliedRule) {
     let AppliedRule { namespace, name, .. } = rule;
     let path = format!("/apis/networking.istio.io/v1/namespaces/{namespace}/destination-rule/{name}");
@@ -38,14 +38,14 @@ pub(super) fn add_rule(cluster: &mut Cluster, rule: &AppliedRule) {
     }
 }
 
-/// Keeps the ALPN filter from offering mesh protocols to a server that the rule gives TLS of its own.
+/// Keeps the ALPN filter from offering mesh protocols if the rule sets SIMPLE or MUTUAL TLS.
 pub(super) fn add_alpn_override(cluster: &mut Cluster, mode: Option<TlSmode>) {
     if matches!(mode, Some(TlSmode::Simple | TlSmode::Mutual)) {
         add(cluster, "alpn_override", text("false"));
     }
 }
 
-/// Whether anything was said.
+/// Whether any metadata was added.
 pub(super) fn is_present(cluster: &Cluster) -> bool {
     cluster.metadata.is_some()
 }

@@ -1,4 +1,4 @@
-//! A cluster plan as Envoy's Cluster. Each part of a cluster has a file of its own.
+//! Renders clusters. Each part of a cluster has its own file.
 
 mod dns;
 mod fixed;
@@ -6,6 +6,7 @@ mod http;
 mod inbound;
 mod lb;
 mod metadata;
+mod metadata_exchange;
 mod outbound;
 mod outlier;
 mod pool;
@@ -33,7 +34,7 @@ pub fn cluster(plan: &ClusterPlan) -> Cluster {
     }
 }
 
-/// A cluster being written, with the HTTP options that are only encoded at the end.
+/// A cluster being built; its HTTP options are encoded last.
 #[derive(Debug, Default)]
 struct ClusterDraft {
     cluster: Cluster,
@@ -62,7 +63,7 @@ fn discovery(kind: DiscoveryType) -> Option<ClusterDiscoveryType> {
     Some(ClusterDiscoveryType::Type(kind as i32))
 }
 
-/// Stat names end in a delimiter so that Envoy can tell where they end.
+/// Stat names end with a delimiter, so that tag extraction can find their end.
 fn delimited(name: &str) -> String {
     format!("{name};")
 }

@@ -1,4 +1,4 @@
-//! The cluster of a service that the client calls. Order matters: protocol, policy, load balancing, TLS.
+//! Renders outbound clusters. Order matters: protocol, policy, load balancing, TLS.
 
 use api::Duration;
 use api::envoy::config::cluster::v3::Cluster;
@@ -9,7 +9,7 @@ use api::envoy::config::core::v3::{HealthStatus, HealthStatusSet};
 use api::envoy::r#type::v3::Percent;
 use model::service::TrafficDistribution;
 
-use super::{ClusterDraft, delimited, discovery, dns, fixed, http, lb, metadata, outlier, pool, tls};
+use super::{ClusterDraft, delimited, discovery, dns, http, lb, metadata, metadata_exchange, outlier, pool, tls};
 use crate::dns_cache::{self, DnsCache};
 use crate::plan::cluster::outbound::{EndpointDiscovery, OutboundPlan};
 use crate::plan::cluster::{ClusterContext, effective};
@@ -38,13 +38,13 @@ pub(super) fn cluster(name: &str, context: &ClusterContext, plan: &OutboundPlan)
         });
     }
     if context.features.metadata_exchange {
-        draft.cluster.filters.push(fixed::metadata_exchange());
+        draft.cluster.filters.push(metadata_exchange::filter());
     }
     describe(&mut draft.cluster, context, plan, &policy, forwarded);
     draft.finish()
 }
 
-/// The cluster as far as its discovery goes.
+/// The cluster with its endpoint discovery.
 fn start(name: &str, context: &ClusterContext, plan: &OutboundPlan) -> ClusterDraft {
     let mut draft = ClusterDraft::default();
     let cluster = &mut draft.cluster;
@@ -72,7 +72,7 @@ fn start(name: &str, context: &ClusterContext, plan: &OutboundPlan) -> ClusterDr
     draft
 }
 
-/// The port to dial in place of the one that the connection was meant for.
+/// Overrides the port of the original destination.
 pub(super) fn original_destination(port_override: Option<u16>) -> Option<LbConfig> {
     let config = |port: u16| OriginalDstLbConfig { upstream_port_override: Some(port.into()), ..Default::default() };
     port_override.map(|port| LbConfig::OriginalDstLbConfig(config(port)))
@@ -96,7 +96,7 @@ fn detect_outliers(
     if plan.keeps_sessions
         && let Some(common) = &mut draft.cluster.common_lb_config
     {
-        // A session may hold on to an endpoint that drains; new requests never go there.
+        // Sessions stay on a draining endpoint; new requests do not go there.
         let kept = [HealthStatus::Healthy, HealthStatus::Draining, HealthStatus::Unknown, HealthStatus::Degraded];
         common.override_host_status = Some(HealthStatusSet { statuses: kept.map(|s| s as i32).to_vec() });
     }

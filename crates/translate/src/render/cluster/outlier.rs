@@ -1,9 +1,9 @@
-//! Outlier detection: when Envoy stops using an endpoint, and how many well ones it insists on.
+//! Outlier detection and the panic threshold.
 
 use api::envoy::config::cluster::v3::OutlierDetection;
 use api::istio::networking::v1alpha3 as istio;
 
-/// Envoy's outlier detection. Detection by success rate stays off: it needs more endpoints than most services have.
+/// Outlier detection. Success rate detection is disabled: it needs more endpoints than most services have.
 pub(super) fn detection(settings: &istio::OutlierDetection) -> OutlierDetection {
     let enforced = |count: u32| if count > 0 { 100 } else { 0 };
     let local = settings.consecutive_local_origin_failures.filter(|n| *n > 0);
@@ -25,8 +25,7 @@ pub(super) fn detection(settings: &istio::OutlierDetection) -> OutlierDetection 
     }
 }
 
-/// Below this percentage of well endpoints Envoy uses all of them; 0 means never.
-/// `None` leaves Envoy's default.
+/// Below this percentage of healthy endpoints Envoy uses all of them; 0 means never. `None` keeps Envoy's default.
 pub(super) fn panic_threshold(settings: &istio::OutlierDetection, always_sends_unhealthy: bool) -> Option<f64> {
     if settings.min_health_percent < 0 {
         return None;

@@ -1,4 +1,4 @@
-//! Connection pools: circuit breakers, timeouts, keep-alive and the HTTP options that limit connections.
+//! Connection pools: circuit breakers, timeouts, keep-alive and HTTP connection limits.
 
 use api::envoy::config::cluster::v3::circuit_breakers::{Thresholds, thresholds};
 use api::envoy::config::cluster::v3::{CircuitBreakers, UpstreamConnectionOptions};
@@ -11,7 +11,7 @@ use api::istio::networking::v1alpha3::traffic_policy::RetryBudget;
 use super::{ClusterDraft, http};
 use crate::plan::cluster::ClusterContext;
 
-/// Applies a pool; without one the mesh's limits hold, which are none.
+/// Applies a connection pool; without one, connections are unlimited.
 pub(super) fn apply(
     draft: &mut ClusterDraft,
     context: &ClusterContext,
@@ -31,7 +31,7 @@ pub(super) fn apply(
     }
 }
 
-/// Envoy's own limits are too small for times when many endpoints change at once.
+/// Limits default to unlimited, because Envoy's defaults are too small when many endpoints change at once.
 fn limits(tcp: Option<&TcpSettings>, http: Option<&HttpSettings>, budget: Option<&RetryBudget>) -> Thresholds {
     let limit = |value: Option<i32>| Some(value.and_then(positive).unwrap_or(u32::MAX));
     Thresholds {
@@ -44,7 +44,7 @@ fn limits(tcp: Option<&TcpSettings>, http: Option<&HttpSettings>, budget: Option
     }
 }
 
-/// A positive number, since 0 cannot be told from "not said".
+/// The value if positive; 0 means unset.
 fn positive(value: i32) -> Option<u32> {
     u32::try_from(value).ok().filter(|v| *v > 0)
 }
@@ -60,7 +60,7 @@ fn retry_budget(budget: &RetryBudget) -> thresholds::RetryBudget {
     }
 }
 
-/// The mesh's keep-alive with what the pool sets in its place, field by field.
+/// TCP keep-alive: each field of the pool overrides the mesh's.
 fn keep_alive(context: &ClusterContext, tcp: Option<&TcpSettings>) -> Option<UpstreamConnectionOptions> {
     let own = tcp.and_then(|t| t.tcp_keepalive.as_ref());
     let settings: Vec<&tcp_settings::TcpKeepalive> =

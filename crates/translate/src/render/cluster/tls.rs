@@ -1,5 +1,4 @@
-//! How a client secures its connections: TLS of the rule's own, the mesh's mutual TLS, or mutual TLS
-//! to those endpoints that speak it; and the PROXY header around all of them.
+//! Upstream TLS: as the rule sets it, mesh mTLS, or auto mTLS per endpoint; and the PROXY protocol header.
 
 use std::borrow::Cow;
 
@@ -36,10 +35,10 @@ use crate::render::secrets;
 const TLS: &str = "envoy.transport_sockets.tls";
 const RAW_BUFFER: &str = "envoy.transport_sockets.raw_buffer";
 const PROXY_PROTOCOL: &str = "envoy.transport_sockets.upstream_proxy_protocol";
-/// Roots of the operating system, where a rule names none.
+/// CA certificates of the operating system, if a rule sets none.
 const SYSTEM_ROOTS: &str = "system";
 
-/// Applies what the rule and the mesh say about TLS to a cluster whose HTTP version is settled.
+/// Applies TLS. The HTTP version must be set before.
 pub(super) fn apply(
     draft: &mut ClusterDraft,
     context: &ClusterContext,
@@ -63,20 +62,20 @@ pub(super) fn apply(
     }
 }
 
-/// TLS to whatever name a client asked for.
+/// TLS to the host of each request.
 pub(super) fn originate_to_any(draft: &mut ClusterDraft, context: &ClusterContext, settings: &ClientTlsSettings) {
     let origination = TlsOrigination { plan: None, context, accounts: &[] };
     draft.cluster.transport_socket = origination.tls_context(draft, settings).map(|tls| tls_socket(&tls));
 }
 
-/// What holds where the rule says nothing.
+/// TLS if the rule does not set it.
 struct DefaultTls<'a> {
     automatic: bool,
     server_name: &'a str,
     accounts: &'a [Str],
 }
 
-/// The settings to use, and whether they were chosen without a rule.
+/// The effective TLS settings, and whether they are auto mTLS.
 fn settled<'a>(
     context: &ClusterContext,
     external: bool,
@@ -133,7 +132,7 @@ fn with_files(files: &ClientCertificateFiles, subject_alt_names: Vec<String>, se
     }
 }
 
-/// For whom TLS is originated; no plan stands for names that no service has.
+/// Builds TLS contexts. `plan` is `None` for the cluster of hosts of no service.
 struct TlsOrigination<'a> {
     plan: Option<&'a OutboundPlan>,
     context: &'a ClusterContext,
@@ -141,7 +140,7 @@ struct TlsOrigination<'a> {
 }
 
 impl TlsOrigination<'_> {
-    /// The TLS context; `None` for plain text, and where a rule cannot be carried out.
+    /// The TLS context; `None` for plaintext, and if the rule cannot be applied.
     fn tls_context(&self, draft: &mut ClusterDraft, settings: &ClientTlsSettings) -> Option<UpstreamTlsContext> {
         match settings.mode() {
             TlSmode::Disable => None,
@@ -151,7 +150,8 @@ impl TlsOrigination<'_> {
         }
     }
 
-    /// A rule for everybody does not give every sidecar a secret: those that may not read it would never start.
+    /// Whether a sidecar must not use the credential. Only rules with a workload selector give credentials to sidecars:
+    /// others lack the permission and would never become ready.
     fn must_not_read(&self, settings: &ClientTlsSettings) -> bool {
         let credential = &settings.credential_name;
         let selects = self.plan.and_then(|p| p.rule.as_ref()).is_some_and(|r| r.spec.workload_selector.is_some());
@@ -165,7 +165,7 @@ impl TlsOrigination<'_> {
         self.plan.is_none_or(|p| matches!(p.discovery, EndpointDiscovery::DynamicForwardProxy(_)))
     }
 
-    /// The mesh's mutual TLS.
+    /// Mesh mTLS.
     fn mesh_context(&self, draft: &mut ClusterDraft, settings: &ClientTlsSettings) -> UpstreamTlsContext {
         let mut alpn = Vec::new();
         if self.context.features.metadata_exchange_alpn {
@@ -200,7 +200,7 @@ impl TlsOrigination<'_> {
         context
     }
 
-    /// TLS as the rule describes it; `None` if it wants a client certificate but names none.
+    /// TLS by the rule's settings; `None` if it requires a client certificate but has none.
     fn own_context(&self, draft: &mut ClusterDraft, settings: &ClientTlsSettings) -> Option<UpstreamTlsContext> {
         self.follow_host(draft, settings);
         let names = match settings.subject_alt_names.as_slice() {
@@ -265,7 +265,7 @@ impl TlsOrigination<'_> {
         parameters.cipher_suites.clone_from(&defaults.cipher_suites);
     }
 
-    /// Without a server name of its own the client asks for the host of each request, and checks the server for it.
+    /// Without an SNI in the settings, each request's host is used as SNI and verified in the server certificate.
     fn follow_host(&self, draft: &mut ClusterDraft, settings: &ClientTlsSettings) {
         let forwarded = self.is_forwarded();
         let asks = settings.sni.is_empty();
@@ -296,7 +296,7 @@ fn parameters() -> TlsParameters {
     }
 }
 
-/// Checks that the server is one of these.
+/// Verifies that the server certificate has one of these SANs.
 fn named(names: &[String]) -> CertificateValidationContext {
     let exactly =
         |name: &String| StringMatcher { match_pattern: Some(MatchPattern::Exact(name.clone())), ..Default::default() };
@@ -314,7 +314,7 @@ fn combined(checks: CertificateValidationContext, roots: SdsSecretConfig) -> Val
     })
 }
 
-/// Mutual TLS to endpoints that speak it, plain text to the others.
+/// mTLS to endpoints that support it, plaintext to others.
 fn by_endpoint(mutual_tls: TransportSocket) -> Vec<TransportSocketMatch> {
     vec![
         TransportSocketMatch {
@@ -330,7 +330,7 @@ fn by_endpoint(mutual_tls: TransportSocket) -> Vec<TransportSocketMatch> {
     ]
 }
 
-/// Puts a PROXY header before whatever the client sends.
+/// Adds the PROXY protocol around the transport sockets.
 fn announce_client(draft: &mut ClusterDraft, header: &ProxyProtocol) {
     let wrapped = |inner: TransportSocket| {
         let config = ProxyProtocolConfig { version: header.version, ..ProxyProtocolConfig::default() };

@@ -1,4 +1,4 @@
-//! Attributes that a policy's conditions look at, by the names that users write.
+//! Attributes in AuthorizationPolicy conditions.
 
 use model::names::{Namespace, Str};
 
@@ -11,25 +11,25 @@ pub enum Attribute {
     DestinationIp,
     DestinationPort,
     ServerName,
-    /// Metadata of another filter: its name and key.
+    /// Dynamic metadata: filter name and key.
     FilterMetadata(Str, Str),
     SourceIp,
     RemoteIp,
     Namespace,
     TrustDomain,
-    /// A plain name is one of the policy's own namespace.
+    /// With the policy's namespace, which is the default of names without one.
     ServiceAccount(Namespace),
     Principal,
     RequestPrincipal,
     Audience,
     Presenter,
     Header(Str),
-    /// A claim of the token, nested ones by path.
+    /// The path of a JWT claim.
     Claim(Vec<Str>),
 }
 
 impl Attribute {
-    /// Reads a key of `when`; `namespace` is the policy's own. `None` if nobody knows it.
+    /// Parses a key of `when`; `namespace` is the policy's. `None` for an unknown key.
     pub fn parse(key: &str, namespace: &Namespace) -> Option<Attribute> {
         let plain = match key {
             "destination.ip" => Attribute::DestinationIp,
@@ -61,7 +61,7 @@ impl Attribute {
         Some(Attribute::FilterMetadata(name.into(), key.into()))
     }
 
-    /// Whether it tells what is done rather than who does it.
+    /// Whether it is an attribute of the operation rather than of the source.
     pub fn is_of_operation(&self) -> bool {
         matches!(
             self,
@@ -75,7 +75,7 @@ impl Attribute {
         )
     }
 
-    /// Whether servers take several texts for the same value.
+    /// Whether servers treat several spellings as the same value.
     pub fn has_spellings(&self) -> bool {
         match self {
             Attribute::Host | Attribute::Path => true,
@@ -84,7 +84,7 @@ impl Attribute {
         }
     }
 
-    /// Whether only HTTP requests have it.
+    /// Whether only HTTP requests have this attribute.
     pub fn is_http_only(&self) -> bool {
         matches!(
             self,
@@ -104,7 +104,7 @@ fn in_brackets(text: &str) -> Option<&str> {
     text.strip_prefix('[')?.strip_suffix(']')
 }
 
-/// `[a][b]` is a path; anything else in one pair of brackets is a single name.
+/// `[a][b]` is a path; any other text in one pair of brackets is a single name.
 fn claim_path(text: &str) -> Option<Vec<Str>> {
     let inner = in_brackets(text)?;
     let parts: Vec<&str> = inner.split("][").collect();
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_attributes_are_refused() {
+    fn unknown_attributes_are_rejected() {
         for key in ["", "request.headers", "request.headers[", "source.planet", "experimental.envoy.filters.x"] {
             assert_eq!(parse(key), None, "{key}");
         }

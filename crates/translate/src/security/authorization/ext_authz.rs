@@ -1,4 +1,4 @@
-//! Outside checkers: extension providers of mesh config that a CUSTOM policy may name.
+//! External authorization: ext_authz providers of mesh config, for CUSTOM policies.
 
 use api::envoy::config::core::v3::grpc_service::{EnvoyGrpc, TargetSpecifier};
 use api::envoy::config::core::v3::http_uri::HttpUpstreamType;
@@ -20,20 +20,19 @@ use model::hashed::Hashed;
 use model::names::Str;
 use scope::View;
 
-use super::matchers;
-use super::rbac::{HTTP_RBAC, NETWORK_RBAC};
+use super::{HTTP_RBAC, NETWORK_RBAC, matchers};
 use crate::names::outbound_cluster;
 
 pub(super) const HTTP: &str = "envoy.filters.http.ext_authz";
 pub(super) const NETWORK: &str = "envoy.filters.network.ext_authz";
 const EFFECTIVE_POLICY: &str = "istio_ext_authz_shadow_effective_policy_id";
 
-/// A checker that can be called.
+/// An ext_authz provider with a known service.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ExtAuthzProvider {
     pub host: Str,
     pub cluster: Str,
-    /// What a client gets when the checker cannot be reached; Envoy's choice if not set.
+    /// Status if the provider is unreachable; `None` for Envoy's default.
     pub status_on_error: Option<i32>,
     pub kind: ExtAuthzKind,
 }
@@ -50,8 +49,7 @@ impl ExtAuthzProvider {
     }
 }
 
-/// The provider of this name. `None` if mesh config lacks it, has it twice, or it cannot be called:
-/// guessing would let requests through.
+/// The provider of this name. `None` if it is missing, duplicate or invalid: then requests are denied.
 pub(super) fn provider(view: &View, name: &str) -> Option<ExtAuthzProvider> {
     let mut named = view.settings.mesh.extension_providers.iter().filter(|p| p.name == name);
     let found = named.next()?;
@@ -85,7 +83,7 @@ pub(super) fn provider(view: &View, name: &str) -> Option<ExtAuthzProvider> {
     })
 }
 
-/// Names go into metadata keys and metrics, so they are DNS labels.
+/// Provider names must be DNS labels, because they occur in metadata keys and metrics.
 fn is_label(name: &str) -> bool {
     let plain = name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-');
     plain && !name.is_empty() && name.len() <= 63 && !name.starts_with('-') && !name.ends_with('-')
@@ -102,7 +100,7 @@ fn lists(http: &EnvoyExternalAuthorizationHttpProvider) -> [&Vec<String>; 5] {
     ]
 }
 
-/// The HTTP filter that asks the checker about requests its rules marked.
+/// The HTTP filter, enabled for requests that an RBAC filter marked.
 pub(super) fn http(provider: &ExtAuthzProvider, name: &str) -> Any {
     let filter = match &provider.kind {
         ExtAuthzKind::Http(config) => ExtAuthz {
@@ -127,7 +125,7 @@ pub(super) fn http(provider: &ExtAuthzProvider, name: &str) -> Any {
     })
 }
 
-/// The network filter. It speaks gRPC; a checker that does not is never planned for it.
+/// The network filter. It needs gRPC; HTTP providers are never planned for TCP.
 pub(super) fn network(provider: &ExtAuthzProvider, name: &str) -> Any {
     let (fail_open, service) = match &provider.kind {
         ExtAuthzKind::Grpc(config) => (config.fail_open, Some(grpc_service(provider, config))),
@@ -143,7 +141,7 @@ pub(super) fn network(provider: &ExtAuthzProvider, name: &str) -> Any {
     })
 }
 
-/// Requests that a rule for this checker matched.
+/// Matches requests that a rule for this provider marked.
 fn marked(rbac: &str, name: &str) -> MetadataMatcher {
     let rule = matchers::prefix(&format!("{}-{name}", super::CUSTOM_PREFIX));
     matchers::metadata(rbac, &[EFFECTIVE_POLICY], matchers::value(rule))
@@ -168,7 +166,7 @@ fn grpc_service(provider: &ExtAuthzProvider, config: &EnvoyExternalAuthorization
 
 fn http_service(provider: &ExtAuthzProvider, config: &EnvoyExternalAuthorizationHttpProvider) -> HttpService {
     let server = HttpUri {
-        // Envoy wants a URI but calls the cluster.
+        // Envoy requires a URI but calls the cluster.
         uri: format!("http://{}", provider.host),
         timeout: timeout(config.timeout),
         http_upstream_type: Some(HttpUpstreamType::Cluster(provider.cluster.to_string())),
@@ -194,7 +192,7 @@ fn http_service(provider: &ExtAuthzProvider, config: &EnvoyExternalAuthorization
     }
 }
 
-/// The list has an older name that is read where the newer one is empty.
+/// The deprecated list is used if the current one is empty.
 #[allow(deprecated)]
 fn allowed_headers(config: &EnvoyExternalAuthorizationHttpProvider) -> Option<ListStringMatcher> {
     headers(&config.include_request_headers_in_check).or_else(|| headers(&config.include_headers_in_check))

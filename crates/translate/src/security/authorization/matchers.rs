@@ -1,5 +1,5 @@
-//! Envoy's matchers for the values that users write: `*`, `*suffix`, `prefix*` or the exact text.
-//! Literal text goes into a regular expression only through `literal::quoted`.
+//! Envoy's matchers for policy values: `*`, `*suffix`, `prefix*` or exact text.
+//! Literal text in a regular expression must be escaped with `regex_escape::escaped`.
 
 use api::envoy::config::route::v3::HeaderMatcher;
 use api::envoy::config::route::v3::header_matcher::HeaderMatchSpecifier;
@@ -18,12 +18,12 @@ pub(super) enum CaseMatch {
     Ignored,
 }
 
-/// Which texts stand for a value.
+/// Which spellings of a value match.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum ValueSpelling {
-    /// The one that the user wrote.
+    /// Only the configured one.
     Written,
-    /// All that servers take for the same.
+    /// All that servers treat as the same.
     Any,
 }
 
@@ -44,12 +44,12 @@ pub(super) fn regex(expression: String) -> StringMatcher {
     pattern(MatchPattern::SafeRegex(regex), CaseMatch::Exact)
 }
 
-/// Anything but nothing: Envoy refuses an empty prefix.
+/// Matches any non-empty text. A regex, because Envoy rejects an empty prefix.
 pub(super) fn present() -> StringMatcher {
     regex(".+".to_owned())
 }
 
-/// The value as written, after a fixed beginning that users leave out.
+/// Matches a policy value, with a fixed prefix that policies omit.
 pub(super) fn text(value: &str, beginning: &str) -> StringMatcher {
     if value == "*" {
         return present();
@@ -64,7 +64,7 @@ pub(super) fn text(value: &str, beginning: &str) -> StringMatcher {
     }
 }
 
-/// A header that is there, or has a value like this.
+/// Matches a header's value, or its presence for `*`.
 pub(super) fn header(name: &str, value: &str, case: CaseMatch) -> HeaderMatcher {
     let specifier = if value == "*" {
         HeaderMatchSpecifier::PresentMatch(true)
@@ -81,13 +81,13 @@ pub(super) fn header(name: &str, value: &str, case: CaseMatch) -> HeaderMatcher 
     HeaderMatcher { name: name.to_owned(), header_match_specifier: Some(specifier), ..HeaderMatcher::default() }
 }
 
-/// A host in any case, with or without the dot that ends a full name, and with any port where the value names none.
+/// Matches a host, ignoring case and a trailing dot, with any port unless the value has one.
 pub(super) fn host(header_name: &str, value: &str) -> HeaderMatcher {
     let (beginning, name) = match value.strip_prefix('*') {
         Some(end) => (".*", end),
         None => ("", value),
     };
-    // Nothing is left open at the end of a prefix.
+    // A prefix match covers trailing dots and ports.
     if name.is_empty() || value.ends_with('*') {
         return header(header_name, value, CaseMatch::Ignored);
     }
@@ -101,7 +101,7 @@ pub(super) fn host(header_name: &str, value: &str) -> HeaderMatcher {
     HeaderMatcher { name: header_name.to_owned(), header_match_specifier: specifier, ..HeaderMatcher::default() }
 }
 
-/// A path with or without a slash at its end.
+/// Matches a path with or without a trailing slash.
 pub(super) fn path(value: &str) -> StringMatcher {
     let (beginning, name) = match value.strip_prefix('*') {
         Some(end) => (".*", end),
@@ -117,14 +117,14 @@ pub(super) fn value(matcher: StringMatcher) -> ValueMatcher {
     ValueMatcher { match_pattern: Some(ValuePattern::StringMatch(matcher)) }
 }
 
-/// A list that holds such a value.
+/// Matches a list that contains such a value.
 pub(super) fn list_of(matcher: ValueMatcher) -> ValueMatcher {
     let one_of = list_matcher::MatchPattern::OneOf(Box::new(matcher));
     let list = ListMatcher { match_pattern: Some(one_of) };
     ValueMatcher { match_pattern: Some(ValuePattern::ListMatch(Box::new(list))) }
 }
 
-/// Any of these; one alone needs no wrapping.
+/// Matches any of these.
 pub(super) fn any_of(mut matchers: Vec<ValueMatcher>) -> ValueMatcher {
     if matchers.len() == 1 {
         return matchers.remove(0);
@@ -132,7 +132,7 @@ pub(super) fn any_of(mut matchers: Vec<ValueMatcher>) -> ValueMatcher {
     ValueMatcher { match_pattern: Some(ValuePattern::OrMatch(OrMatcher { value_matchers: matchers })) }
 }
 
-/// A value that a filter left in the request's metadata.
+/// Matches a filter's dynamic metadata.
 pub(super) fn metadata(filter: &str, path: &[&str], value: ValueMatcher) -> MetadataMatcher {
     let segment = |key: &&str| PathSegment { segment: Some(path_segment::Segment::Key((*key).to_owned())) };
     MetadataMatcher {

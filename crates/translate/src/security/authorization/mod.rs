@@ -1,5 +1,4 @@
-//! AuthorizationPolicies of one workload, made ready for Envoy's RBAC: who may do what, by action.
-//! `rbac` writes rules down, `ext_authz` the calls to outside checkers.
+//! AuthorizationPolicies of one workload, by action. `rbac` renders RBAC filters, `ext_authz` external authorization.
 
 mod attribute;
 mod ext_authz;
@@ -22,32 +21,34 @@ pub use ext_authz::ExtAuthzProvider;
 pub use rbac::{http_filter, network_filter};
 
 const DRY_RUN: &str = "istio.io/dry-run";
-/// Marks policies from an API that never held for gateways.
+/// Annotation of policies that do not apply to gateways.
 const SIDECARS_ONLY: &str = "internal.istio.io/sidecars-only";
 const CUSTOM_PREFIX: &str = "istio-ext-authz";
+const HTTP_RBAC: &str = "envoy.filters.http.rbac";
+const NETWORK_RBAC: &str = "envoy.filters.network.rbac";
 
-/// Everything that the policies of one workload ask for.
+/// All authorization policies of one workload.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Authorization {
-    /// Rules whose verdict an outside checker gives, by its name.
+    /// CUSTOM rules, by provider name.
     pub custom: Vec<CustomRules>,
     pub audit: Option<RuleSet>,
     pub deny: Option<RuleSet>,
     pub allow: Option<RuleSet>,
 }
 
-/// Rules by the names that metrics and logs show.
+/// Rules by their name in metrics and logs.
 pub type NamedRules = BTreeMap<Str, AuthorizationRule>;
 
-/// What one filter does.
+/// One authorization filter.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum AuthorizationFilter {
     Enforce(PolicyAction, RuleSet),
-    /// Marks requests for an outside checker.
+    /// RBAC that marks requests for an ext_authz provider.
     Mark(CustomRules),
-    /// Asks the checker about marked requests.
+    /// ext_authz for marked requests.
     Ask(CustomRules, ExtAuthzProvider),
-    /// Denies what should have been asked.
+    /// RBAC that denies the requests because the provider is unusable.
     Refuse(CustomRules),
 }
 
@@ -58,7 +59,7 @@ pub enum PolicyAction {
     Allow,
 }
 
-/// Which connections a filter is for.
+/// Whether a filter is an HTTP or a network filter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FilterLayer {
     Http,
@@ -66,7 +67,7 @@ pub enum FilterLayer {
 }
 
 impl Authorization {
-    /// Filters for outside checkers; they run before tokens are read.
+    /// Filters of CUSTOM policies; they run before JWTs are read.
     pub fn custom_checks(&self, layer: FilterLayer) -> Vec<AuthorizationFilter> {
         let of = |custom: &CustomRules| match &custom.provider {
             None => vec![AuthorizationFilter::Refuse(custom.clone())],
@@ -79,7 +80,7 @@ impl Authorization {
         self.custom.iter().flat_map(of).collect()
     }
 
-    /// Filters for our own verdicts, in the order in which they are given.
+    /// Filters of AUDIT, DENY and ALLOW policies, in evaluation order.
     pub fn checks(&self) -> Vec<AuthorizationFilter> {
         let all =
             [(PolicyAction::Audit, &self.audit), (PolicyAction::Deny, &self.deny), (PolicyAction::Allow, &self.allow)];
@@ -89,46 +90,46 @@ impl Authorization {
     }
 }
 
-/// Rules for one outside checker.
+/// CUSTOM rules of one provider.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct CustomRules {
     pub name: Str,
-    /// `None` if mesh config has no usable provider of that name: then what the rules match is denied.
+    /// `None` if mesh config has no usable provider of that name: then matching requests are denied.
     pub provider: Option<ExtAuthzProvider>,
     pub enforced: NamedRules,
     pub dry_run: NamedRules,
 }
 
-/// Rules of one action by name; dry runs are only counted.
+/// Rules of one action. Dry-run rules are only recorded.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct RuleSet {
     pub enforced: Option<NamedRules>,
     pub dry_run: Option<NamedRules>,
 }
 
-/// One rule: any of the operations, by any of the sources.
+/// One rule: any of the operations by any of the sources.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum AuthorizationRule {
     /// A policy without rules matches nothing.
     Never,
     Matching {
-        /// All conditions of one list must hold.
+        /// Any list must match; all conditions of a list must hold.
         operations: Vec<Vec<AttributeMatch>>,
         sources: Vec<Vec<AttributeMatch>>,
     },
 }
 
-/// What one attribute must be, and must not be.
+/// Accepted and excluded values of one attribute.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct AttributeMatch {
     pub attribute: Attribute,
     pub values: Vec<Str>,
     pub not_values: Vec<Str>,
-    /// Where it denies, it holds for other spellings of the same host or path too.
+    /// Where it denies requests, also match other spellings of the same host or path.
     pub any_spelling: bool,
 }
 
-/// The policies that attach to this client; `None` if there are none.
+/// The policies of this client; `None` without any.
 pub fn authorization(view: &View) -> Option<Authorization> {
     let mut policies = attached(view, &view.policy.authorization_policies);
     if view.proxy.kind == ProxyKind::Router {
@@ -152,11 +153,11 @@ pub fn authorization(view: &View) -> Option<Authorization> {
     })
 }
 
-/// What mesh-wide settings add to the rules that users write.
+/// Mesh-wide settings that affect rules.
 #[derive(Clone, Copy)]
 struct RuleOptions<'a> {
     trust_domains: &'a [String],
-    /// Whatever is denied is so in other spellings too.
+    /// Also deny other spellings of hosts and paths.
     strict: bool,
 }
 
@@ -192,7 +193,7 @@ fn custom(view: &View, policies: &[&Config<AuthorizationPolicy>], options: RuleO
     let several = by_name.len() > 1 && !view.settings.knobs.several_custom_providers;
     let mut found: Vec<CustomRules> = by_name.into_values().collect();
     if several {
-        // One request cannot be put to several checkers, and no one of them may be preferred.
+        // One request cannot be sent to several providers, so none is used.
         found.iter_mut().for_each(|custom| custom.provider = None);
     }
     found
@@ -203,7 +204,7 @@ fn is_dry_run(policy: &Config<AuthorizationPolicy>) -> bool {
     matches!(value, Some("true" | "1" | "t" | "T" | "TRUE" | "True"))
 }
 
-/// A policy's rules by the names that metrics and logs show.
+/// A policy's rules with their names.
 fn rules(
     policy: &Config<AuthorizationPolicy>,
     prefix: &str,
@@ -215,7 +216,7 @@ fn rules(
         return vec![(named(0), AuthorizationRule::Never)];
     }
     let numbered = policy.spec.rules.iter().enumerate();
-    // A rule with an attribute nobody knows is left out; validation reports it.
+    // A rule with an unknown attribute is omitted; validation reports it.
     numbered.filter_map(|(i, rule)| Some((named(i), matching(rule, &meta.namespace, options)?))).collect()
 }
 

@@ -1,5 +1,5 @@
-//! Authorization rules as Envoy's RBAC filters. On a TCP connection what only HTTP knows cannot be asked:
-//! an ALLOW rule that asks it is left out, any other rule does without that condition.
+//! Renders authorization rules as RBAC filters. TCP connections have no HTTP attributes: an ALLOW rule with one is
+//! omitted; in other rules the condition is omitted.
 
 use api::Any;
 use api::envoy::config::core::v3::{CidrRange, TypedExtensionConfig};
@@ -14,21 +14,22 @@ use model::names::Str;
 
 use super::attribute::Attribute;
 use super::matchers::{self, CaseMatch, ValueSpelling};
-use super::{AttributeMatch, AuthorizationFilter, AuthorizationRule, FilterLayer, NamedRules, PolicyAction, ext_authz};
+use super::{
+    AttributeMatch, AuthorizationFilter, AuthorizationRule, FilterLayer, HTTP_RBAC, NETWORK_RBAC, NamedRules,
+    PolicyAction, ext_authz,
+};
 use crate::regex_escape::escaped;
 
-pub(super) const HTTP_RBAC: &str = "envoy.filters.http.rbac";
-pub(super) const NETWORK_RBAC: &str = "envoy.filters.network.rbac";
 const JWT_FILTER: &str = "envoy.filters.http.jwt_authn";
 const JWT_PAYLOAD: &str = "payload";
 const TCP_STATS: &str = "tcp.";
 const CUSTOM_STATS: &str = "istio_ext_authz_";
 const BAD_CUSTOM: &str = "-deny-due-to-bad-CUSTOM-action";
 
-/// A condition that cannot be asked here.
+/// A condition on an attribute that is not available.
 struct HttpOnlyAttribute;
 
-/// The filter for HTTP connections, by name and config.
+/// Name and config of the HTTP filter.
 pub fn http_filter(check: &AuthorizationFilter) -> (&'static str, Any) {
     if let AuthorizationFilter::Ask(custom, provider) = check {
         return (ext_authz::HTTP, ext_authz::http(provider, &custom.name));
@@ -38,7 +39,7 @@ pub fn http_filter(check: &AuthorizationFilter) -> (&'static str, Any) {
     (HTTP_RBAC, api::any(&HttpRbac { rules, shadow_rules, shadow_rules_stat_prefix, ..HttpRbac::default() }))
 }
 
-/// The filter for TCP connections.
+/// Name and config of the network filter.
 pub fn network_filter(check: &AuthorizationFilter) -> (&'static str, Any) {
     if let AuthorizationFilter::Ask(custom, provider) = check {
         return (ext_authz::NETWORK, ext_authz::network(provider, &custom.name));
@@ -54,7 +55,7 @@ pub fn network_filter(check: &AuthorizationFilter) -> (&'static str, Any) {
     (NETWORK_RBAC, api::any(&rbac))
 }
 
-/// Rules that are enforced, rules that are only counted or marked, and under which prefix.
+/// Enforced rules, shadow rules, and the stat prefix of the shadow rules.
 fn written(check: &AuthorizationFilter, layer: FilterLayer) -> (Option<Rbac>, Option<Rbac>, &'static str) {
     match check {
         AuthorizationFilter::Enforce(policy_action, set) => {
@@ -64,7 +65,7 @@ fn written(check: &AuthorizationFilter, layer: FilterLayer) -> (Option<Rbac>, Op
                 PolicyAction::Allow => Action::Allow,
             };
             let of = |rules: &Option<NamedRules>| rules.as_ref().map(|rules| rbac(rules, action, layer, ""));
-            // Upstream names the prefix of ALLOW where there is no dry run at all.
+            // As upstream: ALLOW's prefix if there are no dry-run rules.
             let prefix = match policy_action {
                 _ if set.dry_run.is_none() => "istio_dry_run_allow_",
                 PolicyAction::Allow => "istio_dry_run_allow_",
@@ -73,7 +74,7 @@ fn written(check: &AuthorizationFilter, layer: FilterLayer) -> (Option<Rbac>, Op
             };
             (of(&set.enforced), of(&set.dry_run), prefix)
         }
-        // Rules only mark the request; the checker's filter then asks for marked ones.
+        // Shadow rules only mark requests; the ext_authz filter then checks marked ones.
         AuthorizationFilter::Mark(custom) | AuthorizationFilter::Ask(custom, _) => {
             let dry_run = Some(rbac(&custom.dry_run, Action::Deny, layer, "")).filter(|r| !r.policies.is_empty());
             (dry_run, Some(rbac(&custom.enforced, Action::Deny, layer, "")), CUSTOM_STATS)
@@ -105,7 +106,7 @@ fn policy(rule: &AuthorizationRule, action: Action, layer: FilterLayer) -> Optio
     Some(Policy { permissions: permissions.ok()?, principals: principals.ok()?, ..Policy::default() })
 }
 
-/// Every condition of a list as matchers that must all hold.
+/// Matchers for all conditions of a list.
 fn all_of<M>(
     conditions: &[AttributeMatch],
     action: Action,
@@ -127,14 +128,14 @@ fn all_of<M>(
             if values.is_empty() {
                 continue;
             }
-            // Only what makes more requests denied: an ALLOW excludes, other rules name.
+            // Only where it denies more requests: excluded values of ALLOW rules, accepted values of others.
             let denies = (action == Action::Allow) == negated;
             let spelling = if condition.any_spelling && denies { ValueSpelling::Any } else { ValueSpelling::Written };
             let (mut found, complete) = written(&condition.attribute, values, spelling);
             if !complete && action == Action::Allow {
                 return Err(HttpOnlyAttribute);
             }
-            let one = match (found.len(), condition.attribute.stands_alone()) {
+            let one = match (found.len(), condition.attribute.is_one_matcher()) {
                 (0, _) => continue,
                 (1, true) => found.remove(0),
                 _ => or(found),
@@ -146,8 +147,8 @@ fn all_of<M>(
 }
 
 impl Attribute {
-    /// Attributes whose values make up one matcher, so that nothing has to be joined.
-    fn stands_alone(&self) -> bool {
+    /// Attributes whose values are combined in one matcher.
+    fn is_one_matcher(&self) -> bool {
         matches!(
             self,
             Attribute::FilterMetadata(..)
@@ -159,7 +160,7 @@ impl Attribute {
     }
 }
 
-/// One matcher per value that can be read; false if some could not be.
+/// One matcher per valid value, and whether all values are valid.
 fn operation(attribute: &Attribute, values: &[Str], spelling: ValueSpelling) -> (Vec<Permission>, bool) {
     use permission::Rule as Is;
     let one = |value: &Str| -> Option<Is> {
@@ -183,7 +184,7 @@ fn operation(attribute: &Attribute, values: &[Str], spelling: ValueSpelling) -> 
     (found, complete)
 }
 
-/// `[v]` means a list that holds v.
+/// `[v]` matches a list that contains v.
 fn list_or_text(value: &str) -> api::envoy::r#type::matcher::v3::ValueMatcher {
     match value.strip_prefix('[').and_then(|v| v.strip_suffix(']')) {
         Some(inner) => matchers::list_of(matchers::value(matchers::text(inner.trim_matches(['[', ']']), ""))),
@@ -243,7 +244,7 @@ fn source(attribute: &Attribute, values: &[Str], spelling: ValueSpelling) -> (Ve
     }
 }
 
-/// `issuer/subject`; the issuer may be a URL, so the last slash parts them.
+/// `issuer/subject`; the issuer may be a URL, so the last slash separates them.
 fn request_principal(value: &str) -> Principal {
     let (issuer, subject, parted) = match value.rsplit_once('/') {
         Some((issuer, subject)) => (issuer, subject, true),
@@ -280,7 +281,7 @@ fn request_principal(value: &str) -> Principal {
     and_principals(vec![claim("iss", issuer), claim("sub", subject)])
 }
 
-/// A claim is one value or a list of them.
+/// Matches a claim that is a value or a list of values.
 fn claim_or_list(path: &[&str], value: api::envoy::r#type::matcher::v3::ValueMatcher) -> MetadataMatcher {
     let path: Vec<&str> = std::iter::once(JWT_PAYLOAD).chain(path.iter().copied()).collect();
     matchers::metadata(JWT_FILTER, &path, matchers::any_of(vec![matchers::list_of(value.clone()), value]))
@@ -291,7 +292,7 @@ fn namespace_regex(value: &str) -> String {
     format!(".*/ns/{}/.*", literal.join(".*"))
 }
 
-/// The account's identity may carry further pairs before and after, but nothing glued to its name.
+/// Matches the SPIFFE ID of a service account; it may have further path segments before `sa` and after the name.
 fn account_regex(own: &str, value: &str) -> String {
     let (namespace, account) = value.split_once('/').unwrap_or((own, value));
     format!("spiffe://.+/ns/{}/(.+/|)sa/{}(/.+)?", escaped(namespace), escaped(account))

@@ -1,4 +1,4 @@
-//! Trust domain aliases: a principal written for one of the mesh's trust domains holds for all of them.
+//! Trust domain aliases: a principal in one of the mesh's trust domains matches in all of them.
 
 use api::istio::mesh::v1alpha1::MeshConfig;
 use model::names::Str;
@@ -19,7 +19,7 @@ pub(super) fn domains(mesh: &MeshConfig) -> Vec<String> {
     all
 }
 
-/// Adds what the aliases stand for to the values of a condition.
+/// Adds the values for trust domain aliases.
 pub(super) fn widen(condition: &mut AttributeMatch, domains: &[String]) {
     let wider = match condition.attribute {
         Attribute::Principal => principals,
@@ -34,7 +34,7 @@ fn principals(values: &[Str], domains: &[String]) -> Vec<Str> {
     values.iter().flat_map(|value| aliases_of(value, domains)).collect()
 }
 
-/// The principal in every trust domain of the mesh. One that names no domain, or a foreign one, stays alone.
+/// The principal in all trust domains of the mesh. Unchanged without a trust domain or with a foreign one.
 fn aliases_of(principal: &Str, domains: &[String]) -> Vec<Str> {
     let parts: Vec<&str> = principal.split('/').collect();
     let [own, ..] = parts[..] else { return vec![principal.clone()] };
@@ -45,7 +45,7 @@ fn aliases_of(principal: &Str, domains: &[String]) -> Vec<Str> {
     let rest = parts[1..].join("/");
     let mut all: Vec<Str> = Vec::new();
     for domain in domains {
-        // A wildcard such as `*-td` covers this domain as it is written.
+        // A wildcard such as `*-td` already matches this domain.
         let wildcard = own.strip_prefix('*').is_some_and(|suffix| domain.ends_with(suffix));
         let alias = if wildcard { principal.clone() } else { format!("{domain}/{rest}").into() };
         if !all.contains(&alias) {
@@ -55,7 +55,7 @@ fn aliases_of(principal: &Str, domains: &[String]) -> Vec<Str> {
     all
 }
 
-/// Whether a domain is what a principal names, with `*` before or after.
+/// Whether a domain matches a pattern with a leading or trailing `*`.
 fn fits(domain: &str, pattern: &str) -> bool {
     match (pattern.strip_prefix('*'), pattern.strip_suffix('*')) {
         (Some(suffix), _) => domain.ends_with(suffix),
