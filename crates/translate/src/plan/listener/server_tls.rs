@@ -94,7 +94,7 @@ pub(super) fn mesh_mtls(view: &View, bytes: bool) -> ServerTls {
         TlsProtocol::Tlsv13 => TlsVersion::V1_3,
         TlsProtocol::TlsAuto | TlsProtocol::Tlsv12 => TlsVersion::V1_2,
     };
-    let files = CertificateFiles::of_proxy(&view.proxy);
+    let files = ServerCertificateFiles::of_proxy(&view.proxy);
     let trusted = trust_domains(view).into_iter().map(|domain| format!("spiffe://{domain}/").into());
     ServerTls {
         alpn: texts(if exchange { ALPN_EXCHANGE } else { ALPN_HTTP }),
@@ -118,9 +118,9 @@ pub(super) fn terminated(view: &View, settings: &ServerTlsSettings) -> ServerTls
     let mode = settings.mode();
     let require = matches!(mode, TlSmode::Mutual | TlSmode::IstioMutual);
     let files = if mode == TlSmode::IstioMutual {
-        CertificateFiles::of_proxy(&view.proxy)
+        ServerCertificateFiles::of_proxy(&view.proxy)
     } else {
-        CertificateFiles::of_settings(settings, &view.proxy)
+        ServerCertificateFiles::of_settings(settings, &view.proxy)
     };
     let mut certificates = files.pairs(settings);
     if certificates.is_empty() {
@@ -237,17 +237,17 @@ fn trust_domains(view: &View) -> Vec<Str> {
 }
 
 /// Certificate files, served by SDS name. Empty paths mean the workload certificate from the agent.
-struct CertificateFiles {
+struct ServerCertificateFiles {
     chain: Str,
     key: Str,
     roots: Str,
     source: SecretSource,
 }
 
-impl CertificateFiles {
-    fn of_proxy(proxy: &Proxy) -> CertificateFiles {
+impl ServerCertificateFiles {
+    fn of_proxy(proxy: &Proxy) -> ServerCertificateFiles {
         let file = |key| proxy.meta(key).unwrap_or_default().into();
-        CertificateFiles {
+        ServerCertificateFiles {
             chain: file("TLS_SERVER_CERT_CHAIN"),
             key: file("TLS_SERVER_KEY"),
             roots: file("TLS_SERVER_ROOT_CERT"),
@@ -255,8 +255,8 @@ impl CertificateFiles {
         }
     }
 
-    fn of_settings(settings: &ServerTlsSettings, proxy: &Proxy) -> CertificateFiles {
-        CertificateFiles {
+    fn of_settings(settings: &ServerTlsSettings, proxy: &Proxy) -> ServerCertificateFiles {
+        ServerCertificateFiles {
             chain: settings.server_certificate.as_str().into(),
             key: settings.private_key.as_str().into(),
             roots: settings.ca_certificates.as_str().into(),
