@@ -1,6 +1,7 @@
 //! `cargo xtask test`: everything that CI checks, step by step, with a table at the end. A failing step does not skip the
 //! ones after it. Up to three failing tests are run once more on their own: tests share the machine with real servers, and
-//! one that only fails under load is reported as flaky instead of hiding the result of all others.
+//! one that only fails under load is reported as flaky instead of hiding the result of all others. cargo-nextest is not
+//! used: it runs each test in its own process, and the tests of a binary share an API server and a list of used ports.
 
 use std::collections::BTreeSet;
 use std::env;

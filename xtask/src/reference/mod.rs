@@ -29,11 +29,11 @@ struct ReferencePage {
 }
 
 const PAGES: &[ReferencePage] = &[
-    ReferencePage { file: "flags.md", title: "Commands and flags", body: flags::body },
     ReferencePage { file: "environment.md", title: "Environment variables", body: environment::body },
     ReferencePage { file: "metrics.md", title: "Metrics", body: metrics::body },
     ReferencePage { file: "debug.md", title: "Debug pages", body: debug::body },
     ReferencePage { file: "config-kinds.md", title: "Configuration kinds", body: kinds::body },
+    ReferencePage { file: "flags.md", title: "Commands and flags", body: flags::body },
 ];
 
 pub(crate) fn run(root: &Path, mode: ReferenceMode) -> Result<()> {

@@ -33,7 +33,7 @@ pub(super) fn released(changelog: &str, fragments: &[Fragment], version: &str, d
             let _ = write!(section, "### {heading}\n\n{}\n", lines.concat());
         }
     }
-    if let Some(odd) = fragments.iter().find(|f| KINDS.iter().all(|(kind, _)| kind_of(&f.file) != Some(kind))) {
+    if let Some(odd) = fragments.iter().find(|fragment| !has_known_kind(&fragment.file)) {
         bail!(
             "{} is not named NAME.KIND.md with a KIND of {:?}",
             odd.file,
@@ -54,6 +54,10 @@ fn texts<'a>(fragments: &'a [Fragment], kind: &'a str) -> impl Iterator<Item = S
     own.map(|fragment| fragment.text.trim().replace('\n', "\n  "))
 }
 
+fn has_known_kind(file: &str) -> bool {
+    KINDS.iter().any(|(kind, _)| kind_of(file) == Some(kind))
+}
+
 /// `added` of `any-name.added.md`.
 fn kind_of(file: &str) -> Option<&str> {
     file.strip_suffix(".md")?.rsplit_once('.').map(|(_, kind)| kind)
@@ -65,6 +69,15 @@ mod tests {
 
     fn fragment(file: &str, text: &str) -> Fragment {
         Fragment { file: file.to_owned(), text: text.to_owned() }
+    }
+
+    #[test]
+    fn every_fragment_has_a_known_kind() {
+        let files = crate::workspace::files(&crate::workspace::root().join("changelog.d")).unwrap();
+        let name = |path: &std::path::PathBuf| path.file_name().unwrap().to_string_lossy().into_owned();
+        let odd: Vec<String> =
+            files.iter().map(name).filter(|file| file != "README.md" && !has_known_kind(file)).collect();
+        assert!(odd.is_empty(), "{odd:?}");
     }
 
     #[test]
