@@ -11,7 +11,7 @@ use super::lexer::{Prose, Token, split};
 use crate::workspace;
 
 /// Extensions of the files that are read.
-const TEXTS: &[&str] = &["rs", "toml", "md", "sh", "go", "py"];
+const TEXTS: &[&str] = &["rs", "toml", "md", "sh", "go", "py", "yaml", "yml"];
 
 pub(crate) struct Tree {
     pub sources: Vec<SourceFile>,
