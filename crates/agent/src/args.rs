@@ -1,5 +1,5 @@
 //! The command line: flags of upstream's agent, from Pilot 0.8 to today, as plain values.
-//! `flags` sets aside what cannot be understood before clap sees it; `wire` gives the values their meaning.
+//! `cli::flags` removes unknown flags before clap sees them; `plan` interprets the values.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use cli::flags;
 
 use crate::flags::WITHOUT_EFFECT;
 
-/// Stands beside one Envoy: gives it an identity and a bootstrap, keeps it running, serves it locally.
+/// Runs one Envoy: generates its bootstrap, supervises the process, relays xDS and serves secrets to it.
 #[derive(Debug, Parser)]
 #[command(name = "pilot-agent", disable_version_flag = true, args_override_self = true)]
 pub struct Cli {
@@ -20,40 +20,40 @@ pub struct Cli {
 
 #[derive(Debug, Subcommand)]
 pub enum AgentCommand {
-    /// Run an Envoy and keep it
+    /// Run Envoy and supervise it
     Proxy(Box<ProxyArgs>),
-    /// Make an HTTP request to Envoy's admin port
+    /// Send an HTTP request to Envoy's admin port
     Request(RequestArgs),
     /// Wait until Envoy is ready
     Wait(WaitArgs),
     /// Print the version
     Version(Version),
-    /// Write the rules that send a workload's traffic through Envoy
+    /// Install the iptables rules that redirect a workload's traffic to Envoy
     #[command(name = "istio-iptables", disable_help_flag = true)]
     IstioIptables {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         args: Vec<String>,
     },
-    /// Become a program that dies with the process that asked for it
+    /// Execute a program that the kernel kills when the agent dies
     #[command(hide = true)]
     ExecChild(ExecChildArgs),
 }
 
-/// What this proxy is to the mesh.
+/// The role of this proxy in the mesh.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum ProxyType {
     Sidecar,
-    /// 0.8's name of a gateway for Ingress; a router today
+    /// Pilot 0.8's name for an Ingress gateway; same as router
     Ingress,
     Router,
     Waypoint,
 }
 
-/// Flags of `pilot-agent proxy`. A flag that is given wins over ProxyConfig from file, environment and annotation.
+/// Flags of `pilot-agent proxy`. A flag overrides ProxyConfig from mesh file, environment and annotation.
 #[derive(Clone, Debug, Args)]
 #[command(args_override_self = true)]
 pub struct ProxyArgs {
-    /// What this proxy is
+    /// Role of this proxy
     #[arg(default_value = "sidecar", value_enum)]
     pub kind: ProxyType,
 
@@ -63,33 +63,32 @@ pub struct ProxyArgs {
     #[command(flatten)]
     pub settings: ProxyConfigFlags,
 
-    /// File with the mesh configuration, of which defaultConfig is read
+    /// MeshConfig file; its defaultConfig is used
     #[arg(long = "meshConfig", default_value = "./etc/istio/config/mesh")]
     pub mesh_config: PathBuf,
 
-    /// Bootstrap to render: a file in the form of Go's text/template
+    /// Bootstrap template in Go text/template syntax
     #[arg(long = "templateFile", default_value = "")]
     pub template_file: String,
 
-    /// Envoy's log level, also by component: `info,upstream:debug`
+    /// Envoy's log level, optionally per component: `info,upstream:debug`
     #[arg(long = "proxyLogLevel", default_value = "warning")]
     pub proxy_log_level: String,
 
-    /// Envoy's log levels by component, where --proxyLogLevel has none
+    /// Envoy's component log levels; ignored if --proxyLogLevel names components
     #[arg(long = "proxyComponentLogLevel", default_value = "")]
     pub proxy_component_log_level: String,
 
-    /// File to which Envoy writes ejections of unhealthy hosts
+    /// File for Envoy's outlier detection log
     #[arg(long = "outlierLogPath", default_value = "")]
     pub outlier_log_path: String,
 
-    /// Let Envoy ask the agent for its configuration; `=false`: Envoy dials the discovery address itself
+    /// Relay xDS through the agent; `=false` lets Envoy connect to the discovery address itself
     #[arg(long = "xdsRelay", num_args = 0..=1, require_equals = true, default_value = "true",
         default_missing_value = "true", action = ArgAction::Set)]
     pub xds_relay: bool,
 
-    /// When certificates change, start a new Envoy that takes over from the old one, as Pilot 0.8 did;
-    /// otherwise they are pushed to the running Envoy
+    /// Hot-restart Envoy when certificates change, as Pilot 0.8 did; otherwise they are pushed over SDS
     #[arg(long = "hotRestart", num_args = 0..=1, require_equals = true, default_value = "false",
         default_missing_value = "true", action = ArgAction::Set)]
     pub hot_restart: bool,
@@ -97,59 +96,59 @@ pub struct ProxyArgs {
     #[command(flatten)]
     pub logging: Logging,
 
-    /// Flags that were set aside; told once the log is there.
+    /// Flags that were ignored; logged once logging has started.
     #[arg(skip)]
     pub ignored_flags: flags::IgnoredFlags,
 }
 
-/// Who this proxy is, where its surroundings do not tell.
+/// Flags that set the proxy's identity.
 #[derive(Clone, Debug, Default, Args)]
 pub struct IdentityFlags {
-    /// Registry that knows this proxy: Kubernetes, Consul, Eureka, CloudFoundry, Mock, Config or Other
+    /// Service registry of this proxy: Kubernetes, Consul, Eureka, CloudFoundry, Mock, Config or Other
     #[arg(long = "serviceregistry", default_value = "Kubernetes")]
     pub registry: String,
 
-    /// Address of this proxy; else $INSTANCE_IP, else an address of this machine
+    /// IP address of this proxy; default $INSTANCE_IP, else an address of this machine
     #[arg(long, default_value = "")]
     pub ip: String,
 
-    /// Name of this proxy, unique in the mesh; else what the registry asks for
+    /// Unique name of this proxy; the default depends on the registry
     #[arg(long, default_value = "")]
     pub id: String,
 
-    /// DNS suffix of this proxy; else what the registry asks for
+    /// DNS domain of this proxy; the default depends on the registry
     #[arg(long, default_value = "")]
     pub domain: String,
 
-    /// Region, zone and subzone of this proxy, separated by slashes
+    /// Locality of this proxy: REGION/ZONE/SUBZONE
     #[arg(long = "availabilityZone", default_value = "")]
     pub availability_zone: String,
 }
 
-/// Flags that set a field of ProxyConfig.
+/// Flags that override fields of ProxyConfig.
 #[derive(Clone, Debug, Default, Args)]
 pub struct ProxyConfigFlags {
-    /// Name of the service that this proxy stands for
+    /// Service name of this proxy (Envoy's --service-cluster)
     #[arg(long = "serviceCluster")]
     pub service_cluster: Option<String>,
 
-    /// Where the control plane is
+    /// Address of the control plane, HOST:PORT
     #[arg(long = "discoveryAddress")]
     pub discovery_address: Option<String>,
 
-    /// NONE for a control plane without TLS, else MUTUAL_TLS
+    /// Authentication of the control plane: NONE (plain text) or MUTUAL_TLS
     #[arg(long = "controlPlaneAuthPolicy")]
     pub control_plane_auth_policy: Option<String>,
 
-    /// Folder for generated files and sockets
+    /// Directory for generated files and sockets
     #[arg(long = "configPath")]
     pub config_path: Option<String>,
 
-    /// The Envoy binary
+    /// Path of the Envoy binary
     #[arg(long = "binaryPath")]
     pub binary_path: Option<String>,
 
-    /// A bootstrap to use as it is
+    /// Custom bootstrap file, used instead of a generated one
     #[arg(long = "customConfigFile")]
     pub custom_config_file: Option<String>,
 
@@ -157,39 +156,39 @@ pub struct ProxyConfigFlags {
     #[arg(long = "proxyAdminPort")]
     pub proxy_admin_port: Option<u16>,
 
-    /// The agent's status port; 0 for none
+    /// The agent's status port; 0 disables it
     #[arg(long = "statusPort")]
     pub status_port: Option<u16>,
 
-    /// Envoy's worker threads; 0 for one per core
+    /// Number of Envoy's worker threads; 0 for one per core
     #[arg(long)]
     pub concurrency: Option<i32>,
 
-    /// How long an Envoy that is replaced lets requests finish
+    /// Drain time of the old Envoy in a hot restart
     #[arg(long = "drainDuration", value_parser = duration)]
     pub drain_duration: Option<Duration>,
 
-    /// How long an Envoy that is replaced lives at most
+    /// Time after which the old Envoy exits in a hot restart
     #[arg(long = "parentShutdownDuration", value_parser = duration)]
     pub parent_shutdown_duration: Option<Duration>,
 
-    /// Where Zipkin is
+    /// Address of Zipkin, HOST:PORT
     #[arg(long = "zipkinAddress")]
     pub zipkin_address: Option<String>,
 
-    /// Where Lightstep's satellites are
+    /// Address of the Lightstep satellites, HOST:PORT
     #[arg(long = "lightstepAddress")]
     pub lightstep_address: Option<String>,
 
-    /// Token for Lightstep
+    /// Lightstep access token
     #[arg(long = "lightstepAccessToken")]
     pub lightstep_access_token: Option<String>,
 
-    /// Where the Datadog agent is
+    /// Address of the Datadog agent, HOST:PORT
     #[arg(long = "datadogAgentAddress")]
     pub datadog_agent_address: Option<String>,
 
-    /// Where statsd listens
+    /// UDP address of statsd, HOST:PORT
     #[arg(long = "statsdUdpAddress")]
     pub statsd_udp_address: Option<String>,
 }
@@ -197,16 +196,16 @@ pub struct ProxyConfigFlags {
 /// Flags of `pilot-agent request`.
 #[derive(Clone, Debug, Args)]
 pub struct RequestArgs {
-    /// GET, POST, PUT or DELETE
+    /// HTTP method: GET, POST, PUT or DELETE
     pub method: String,
-    /// Such as config_dump
+    /// Path, such as config_dump
     pub path: String,
-    /// Sent with the request
+    /// Request body
     pub body: Option<String>,
-    /// Envoy's admin port (15000), or the agent's own 15004, 15020 or 15021
+    /// Port on localhost: Envoy's admin port (15000) or 15004, 15020 or 15021 of the agent
     #[arg(long = "debug-port", default_value_t = 15000)]
     pub port: u16,
-    /// How long to wait for the answer
+    /// Timeout of the request
     #[arg(long, default_value = "60s", value_parser = duration)]
     pub timeout: Duration,
 }
@@ -214,21 +213,21 @@ pub struct RequestArgs {
 /// Flags of `pilot-agent wait`.
 #[derive(Clone, Debug, Args)]
 pub struct WaitArgs {
-    /// How long to wait at most, in seconds
+    /// Total timeout in seconds
     #[arg(long = "timeoutSeconds", default_value_t = 60)]
     pub timeout_seconds: u64,
-    /// How long an answer may take, in milliseconds
+    /// Timeout of one request in milliseconds
     #[arg(long = "requestTimeoutMillis", default_value_t = 500)]
     pub request_timeout_millis: u64,
-    /// How long to wait between questions, in milliseconds
+    /// Interval between requests in milliseconds
     #[arg(long = "periodMillis", default_value_t = 500)]
     pub period_millis: u64,
-    /// What to ask
+    /// Readiness URL
     #[arg(long, default_value = "http://localhost:15021/healthz/ready")]
     pub url: String,
 }
 
-/// Arguments of `pilot-agent keep`, which the agent runs itself.
+/// Arguments of `pilot-agent exec-child`, which only the agent itself runs.
 #[derive(Clone, Debug, Args)]
 pub struct ExecChildArgs {
     /// Process id of the agent
@@ -240,7 +239,7 @@ pub struct ExecChildArgs {
 }
 
 impl Cli {
-    /// Reads a command line. Flags of `proxy` that nobody knows are set aside, as upstream does.
+    /// Parses a command line. Unknown flags of `proxy` are ignored, as upstream does.
     pub fn read(args: impl IntoIterator<Item = String>) -> Result<Cli, clap::Error> {
         let command = Cli::command();
         let (args, ignored_flags) = flags::split_ignored(&command, "proxy", WITHOUT_EFFECT, args);
@@ -267,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_of_pilot_0_8_is_read() {
+    fn pilot_0_8_command_line_is_parsed() {
         let args = proxy(
             "sidecar --ip 127.0.0.1 --id a-1.shop --domain shop.svc.cluster.local --serviceCluster a \
              --discoveryAddress 127.0.0.1:15010 --configPath d --binaryPath envoy --proxyAdminPort 1 --statusPort 2 \
@@ -282,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_of_today_is_read_and_strange_flags_are_set_aside() {
+    fn current_command_line_is_parsed_and_unknown_flags_are_ignored() {
         let args = proxy("router --domain x.svc.cluster.local --log_output_level=default:info --new 1 -stsPort=0");
         assert_eq!(args.kind, ProxyType::Router);
         assert_eq!(args.ignored_flags.unknown, ["new"]);
@@ -292,14 +291,16 @@ mod tests {
     }
 
     #[test]
-    fn a_role_that_nobody_knows_is_refused() {
+    fn unknown_proxy_type_is_rejected() {
         assert!(Cli::read(["pilot-agent", "proxy", "king"].map(String::from)).is_err());
     }
 
     #[test]
-    fn capture_takes_its_flags_as_they_are() {
+    fn istio_iptables_flags_are_passed_through() {
         let line = "pilot-agent istio-iptables -p 15001 --dry-run -x".split(' ').map(String::from);
-        let AgentCommand::IstioIptables { args } = Cli::read(line).unwrap().command else { panic!("not capture") };
+        let AgentCommand::IstioIptables { args } = Cli::read(line).unwrap().command else {
+            panic!("not istio-iptables")
+        };
         assert_eq!(args, ["-p", "15001", "--dry-run", "-x"]);
     }
 }

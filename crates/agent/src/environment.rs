@@ -1,4 +1,4 @@
-//! The environment as a value, read once in `main`, so that no test touches that of its process.
+//! Environment variables as a value. It is read once in `main`, so tests never touch the process environment.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -12,7 +12,7 @@ use anyhow::{Result, anyhow};
 pub struct Environment(BTreeMap<String, String>);
 
 impl Environment {
-    /// The environment of this process. Variables that are no UTF-8 are left out.
+    /// The environment of this process. Variables that are not UTF-8 are skipped.
     pub fn of_process() -> Environment {
         let text = |(name, value): (std::ffi::OsString, std::ffi::OsString)| {
             Some((name.into_string().ok()?, value.into_string().ok()?))
@@ -25,19 +25,19 @@ impl Environment {
         self.0.get(name).map(String::as_str).filter(|value| !value.is_empty())
     }
 
-    /// Variables that begin with this, with the rest of their name.
+    /// Variables whose name has this prefix, as (name without the prefix, value).
     pub fn with_prefix<'a>(&'a self, prefix: &'a str) -> impl Iterator<Item = (&'a str, &'a str)> {
         let inside = self.0.iter().filter_map(move |(name, value)| Some((name.strip_prefix(prefix)?, value.as_str())));
         inside.filter(|(name, _)| !name.is_empty())
     }
 
-    /// A number, or the default where it is not set.
+    /// Parses a number; the default if the variable is unset.
     pub fn number<T: FromStr<Err: Display>>(&self, name: &str, default: T) -> Result<T> {
         let read = |text: &str| text.trim().parse().map_err(|e| anyhow!("could not read ${name}={text:?}: {e}"));
         self.get(name).map_or(Ok(default), read)
     }
 
-    /// A boolean as Go reads it, or the default where it is not set.
+    /// Parses a boolean as Go's `strconv.ParseBool` does; the default if the variable is unset.
     pub fn flag(&self, name: &str, default: bool) -> Result<bool> {
         match self.get(name) {
             None => Ok(default),
@@ -47,7 +47,7 @@ impl Environment {
         }
     }
 
-    /// A duration as Go writes it, or the default where it is not set.
+    /// Parses a Go duration; the default if the variable is unset.
     pub fn duration(&self, name: &str, default: Duration) -> Result<Duration> {
         let read = |text: &str| {
             let parsed = model::duration::parse(text).and_then(|duration| Duration::try_from(duration).ok());
@@ -70,7 +70,7 @@ mod tests {
     use super::Environment;
 
     #[test]
-    fn values_are_read_by_kind_and_mistakes_name_the_variable() {
+    fn values_are_parsed_by_type_and_errors_name_the_variable() {
         let env: Environment = [("A", "true"), ("B", "5s"), ("C", "7"), ("D", "x"), ("E", "")].into_iter().collect();
         assert!(env.flag("A", false).unwrap() && env.flag("E", true).unwrap());
         assert_eq!(env.duration("B", Duration::ZERO).unwrap(), Duration::from_secs(5));
@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn a_prefix_gives_the_rest_of_the_names() {
+    fn prefix_is_stripped_from_names() {
         let env: Environment = [("ISTIO_META_X", "1"), ("ISTIO_META_", "2"), ("OTHER", "3")].into_iter().collect();
         assert_eq!(env.with_prefix("ISTIO_META_").collect::<Vec<_>>(), [("X", "1")]);
     }

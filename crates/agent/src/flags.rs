@@ -1,6 +1,6 @@
-//! Flags of upstream's agent that have nothing to act on here.
+//! Flags of upstream's agent that are accepted and ignored.
 
-/// Flags of upstream's agent that are accepted, with their value, and change nothing.
+/// Flags that take a value and have no effect.
 pub(crate) const WITHOUT_EFFECT: &[&str] = &[
     "applicationPorts",
     "bootstrapv2",

@@ -1,5 +1,4 @@
-//! Plain HTTP questions of the agent and its user to Envoy: `pilot-agent request`, `pilot-agent wait`,
-//! and what the process keeper asks the admin port.
+//! A minimal HTTP client for Envoy's admin port: `pilot-agent request`, `pilot-agent wait` and draining.
 
 use std::time::Duration;
 
@@ -14,25 +13,25 @@ use tokio::time::{Instant, sleep, timeout};
 
 use crate::args::{RequestArgs, WaitArgs};
 
-/// Ports that `request` may be sent to: Envoy's admin port and those of the agent.
+/// Ports that `request` may use: Envoy's admin port and those of the agent.
 const PORTS: [u16; 4] = [15000, 15004, 15020, 15021];
 
-/// Sends the request of `pilot-agent request` and gives the body.
+/// Runs `pilot-agent request` and returns the response body.
 pub async fn request(request: &RequestArgs) -> Result<Bytes> {
     if !PORTS.contains(&request.port) {
-        bail!("could not ask port {}: only {PORTS:?} may be asked", request.port);
+        bail!("could not send a request to port {}: the allowed ports are {PORTS:?}", request.port);
     }
-    let method = request.method.to_uppercase().parse().context("could not read the method")?;
+    let method = request.method.to_uppercase().parse().context("could not parse the HTTP method")?;
     let address = format!("localhost:{}", request.port);
-    // istioctl leaves the first slash out.
+    // istioctl omits the leading slash.
     let path = format!("/{}", request.path.trim_start_matches('/'));
     send(request.timeout, method, &address, &path, request.body.clone().unwrap_or_default()).await
 }
 
-/// Returns when the page of `pilot-agent wait` says that all is well; an error when its time is up.
+/// Runs `pilot-agent wait`: polls the URL until it returns success, or fails after the timeout.
 pub async fn wait(wait: &WaitArgs) -> Result<()> {
-    let uri: Uri = wait.url.parse().with_context(|| format!("could not read the URL {:?}", wait.url))?;
-    let authority = uri.authority().with_context(|| format!("no host in the URL {:?}", wait.url))?;
+    let uri: Uri = wait.url.parse().with_context(|| format!("could not parse the URL {:?}", wait.url))?;
+    let authority = uri.authority().with_context(|| format!("could not use the URL {:?}: it has no host", wait.url))?;
     let address = match authority.port() {
         Some(_) => authority.to_string(),
         None => format!("{authority}:80"),
@@ -50,15 +49,16 @@ pub async fn wait(wait: &WaitArgs) -> Result<()> {
     }
 }
 
-/// One request on a connection of its own. An answer that is no success is an error with its body.
+/// Sends one request on a new connection. A status other than 2xx is an error with the response body.
 pub async fn send(limit: Duration, method: Method, address: &str, path: &str, body: String) -> Result<Bytes> {
     let exchange = exchange(method, address, path, body);
-    timeout(limit, exchange).await.with_context(|| format!("no answer from {address} within {limit:?}"))?
+    timeout(limit, exchange).await.with_context(|| format!("no response from {address} within {limit:?}"))?
 }
 
 async fn exchange(method: Method, address: &str, path: &str, body: String) -> Result<Bytes> {
     let message = Request::builder().method(method).uri(path).header("host", address);
-    let message = message.body(Full::new(Bytes::from(body))).with_context(|| format!("could not read {path:?}"))?;
+    let message =
+        message.body(Full::new(Bytes::from(body))).with_context(|| format!("could not parse the path {path:?}"))?;
     let stream = TcpStream::connect(address).await.with_context(|| format!("could not connect to {address}"))?;
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
     let driver = tokio::spawn(connection);

@@ -1,4 +1,4 @@
-//! The `pilot-agent` binary: stands beside one Envoy and keeps it. Reads the command line and runs one command.
+//! The `pilot-agent` binary: parses the command line and runs one command. The main one runs and supervises an Envoy.
 
 #![forbid(unsafe_code)]
 
@@ -77,20 +77,20 @@ fn planned() -> Result<ExitCode> {
 fn run_plan(plan: &Plan) -> Result<ExitCode> {
     let runtime = runtime()?;
     let cause = runtime.block_on(run::run(plan));
-    // A thread that reads a file on a dead mount never ends.
+    // A thread that is blocked on a dead mount never ends, so threads are not joined.
     runtime.shutdown_background();
-    // Told in the log too: who reads an agent's end reads its log.
+    // The error also goes to standard error; the log needs it too.
     let cause = cause.inspect_err(|failure| error!("{failure:#}"))?;
     Ok(ExitCode::from(cause.code()))
 }
 
 fn print(text: &[u8]) -> Result<ExitCode> {
-    std::io::stdout().write_all(text).context("could not write the answer")?;
+    std::io::stdout().write_all(text).context("could not write to standard output")?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// One thread is enough for an agent. It is also the thread that Envoy is started from: the kernel ends
-/// Envoy when that thread ends.
+/// A single-threaded runtime. Envoy must be started from this thread: its parent-death signal is tied to the thread
+/// that forked it.
 fn runtime() -> Result<tokio::runtime::Runtime> {
-    tokio::runtime::Builder::new_current_thread().enable_all().build().context("could not start the agent")
+    tokio::runtime::Builder::new_current_thread().enable_all().build().context("could not start the async runtime")
 }

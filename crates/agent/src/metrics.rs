@@ -1,5 +1,5 @@
-//! The agent's own metrics, under upstream's names, written as Prometheus text.
-//! A handful of counters needs no library: an idle agent shall stay small.
+//! The agent's own metrics with upstream's names, in Prometheus text format. Written by hand to keep an idle agent
+//! small.
 
 use std::fmt::Write;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use cli::output;
 
-/// Upper bounds of the buckets of a duration, in seconds.
+/// Upper bounds of histogram buckets in seconds.
 const BUCKETS: [f64; 6] = [0.001, 0.005, 0.01, 0.1, 1.0, 5.0];
 
-/// A count that only grows.
+/// A monotonic counter.
 #[derive(Debug, Default)]
 pub struct Counter(AtomicU64);
 
@@ -24,7 +24,7 @@ impl Counter {
     }
 }
 
-/// A value that comes and goes.
+/// A gauge that is set.
 #[derive(Debug, Default)]
 pub struct Gauge(AtomicU64);
 
@@ -38,7 +38,7 @@ impl Gauge {
     }
 }
 
-/// How many of something there are now.
+/// A gauge that counts up and down.
 #[derive(Debug, Default)]
 pub struct UpDownCounter(AtomicU64);
 
@@ -56,7 +56,7 @@ impl UpDownCounter {
     }
 }
 
-/// How long something takes, in buckets.
+/// A histogram of durations.
 #[derive(Debug, Default)]
 pub struct Histogram {
     buckets: [Counter; BUCKETS.len() + 1],
@@ -71,27 +71,27 @@ impl Histogram {
     }
 }
 
-/// Everything the agent counts.
+/// All metrics of the agent.
 #[derive(Debug, Default)]
 pub struct Metrics {
     pub xds_requests: Counter,
     pub xds_responses: Counter,
-    /// Streams that Envoy opened.
+    /// xDS streams that Envoy opened.
     pub envoy_connections: Counter,
     pub envoy_terminations: Counter,
-    /// Streams to the control plane that stood.
+    /// Streams to the control plane that were opened.
     pub pilot_connections: Counter,
-    /// Those of them that came after one that was lost.
+    /// Streams opened after a previous one was lost.
     pub pilot_reconnections: Counter,
     pub pilot_connection_failures: Counter,
-    /// Streams that the control plane or the network ended.
+    /// Streams ended by the control plane or the network.
     pub pilot_terminations: Counter,
-    /// How many streams to the control plane stand now.
+    /// Open streams to the control plane.
     pub pilot_connected: UpDownCounter,
     pub dns_requests: Counter,
     pub dns_upstream_requests: Counter,
     pub dns_upstream_failures: Counter,
-    /// Queries answered with SERVFAIL because too many waited.
+    /// Queries answered with SERVFAIL because too many were waiting.
     pub dns_upstream_refused: Counter,
     pub dns_upstream_duration: Histogram,
     pub startup_seconds: Gauge,
@@ -101,36 +101,40 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// All of them as Prometheus text.
+    /// All metrics in Prometheus text format.
     pub fn text(&self) -> String {
         let mut text = MetricsText::default();
-        text.counter("xds_proxy_requests", "Requests of Envoy sent on to the control plane", &self.xds_requests);
-        text.counter("xds_proxy_responses", "Responses of the control plane", &self.xds_responses);
-        text.counter("envoy_connections", "xDS streams that Envoy opened", &self.envoy_connections);
-        text.counter("envoy_connection_terminations", "xDS streams that Envoy ended", &self.envoy_terminations);
-        text.counter("istiod_connections", "Streams to the control plane that stood", &self.pilot_connections);
-        text.counter("istiod_reconnections", "Streams that replaced a lost one", &self.pilot_reconnections);
-        let failures = "Attempts to reach the control plane that failed";
+        text.counter("xds_proxy_requests", "Envoy requests forwarded to the control plane", &self.xds_requests);
+        text.counter("xds_proxy_responses", "Responses from the control plane", &self.xds_responses);
+        text.counter("envoy_connections", "xDS streams opened by Envoy", &self.envoy_connections);
+        text.counter("envoy_connection_terminations", "xDS streams ended by Envoy", &self.envoy_terminations);
+        text.counter("istiod_connections", "Streams opened to the control plane", &self.pilot_connections);
+        text.counter("istiod_reconnections", "Streams opened after a lost one", &self.pilot_reconnections);
+        let failures = "Failed attempts to connect to the control plane";
         text.counter("istiod_connection_failures", failures, &self.pilot_connection_failures);
-        let terminations = "Streams that the control plane or the network ended";
+        let terminations = "Streams ended by the control plane or the network";
         text.counter("istiod_connection_terminations", terminations, &self.pilot_terminations);
-        text.gauge("istiod_connected", "Streams to the control plane that stand", self.pilot_connected.get() as f64);
+        text.gauge("istiod_connected", "Open streams to the control plane", self.pilot_connected.get() as f64);
         text.counter("dns_requests_total", "DNS queries", &self.dns_requests);
-        let forwarded = "DNS queries sent on to servers of resolv.conf";
+        let forwarded = "DNS queries forwarded to the servers in resolv.conf";
         text.counter("dns_upstream_requests_total", forwarded, &self.dns_upstream_requests);
-        text.counter("dns_upstream_failures_total", "DNS queries nobody answered", &self.dns_upstream_failures);
-        let refused = "DNS queries refused because too many wait for servers of resolv.conf";
+        text.counter(
+            "dns_upstream_failures_total",
+            "Forwarded DNS queries without a response",
+            &self.dns_upstream_failures,
+        );
+        let refused = "DNS queries refused because too many forwarded queries are waiting";
         text.counter("dns_upstream_refused_total", refused, &self.dns_upstream_refused);
-        let took = "Time that servers of resolv.conf took";
+        let took = "Response time of the servers in resolv.conf";
         text.histogram("dns_upstream_request_duration_seconds", took, &self.dns_upstream_duration);
-        let startup = "Time from start to the first positive readiness";
+        let startup = "Time from start until Envoy was first ready";
         text.gauge("startup_duration_seconds", startup, self.startup_seconds.get());
         text.counter("scrapes_total", "Scrapes of merged metrics", &self.scrapes);
-        text.head("scrape_failures_total", "counter", "Scrapes of one source that failed");
+        text.head("scrape_failures_total", "counter", "Failed scrapes of one source");
         text.line("scrape_failures_total", "{type=\"application\"}", self.application_scrape_failures.get() as f64);
         text.line("scrape_failures_total", "{type=\"envoy\"}", self.envoy_scrape_failures.get() as f64);
         let name = "log_lines_dropped_total";
-        text.head(name, "counter", "Log lines that were not written because the log was not read fast enough");
+        text.head(name, "counter", "Log lines dropped because the log output was not read fast enough");
         text.line(name, "", output::dropped() as f64);
         text.0
     }
@@ -141,7 +145,7 @@ struct MetricsText(String);
 
 impl MetricsText {
     fn head(&mut self, name: &str, kind: &str, help: &str) {
-        // Writing to a string cannot fail.
+        // Writing to a String cannot fail.
         let _ = writeln!(self.0, "# HELP istio_agent_{name} {help}\n# TYPE istio_agent_{name} {kind}");
     }
 

@@ -1,5 +1,5 @@
-//! The bootstrap file of gRPC applications that speak xDS themselves and have no Envoy: they find it by
-//! `GRPC_XDS_BOOTSTRAP` and ask the agent's relay.
+//! The bootstrap file of proxyless gRPC applications. They find it through `GRPC_XDS_BOOTSTRAP` and connect to the
+//! agent's xDS relay.
 
 use std::fs;
 use std::io::Write;
@@ -8,10 +8,10 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
-/// Names of the listeners that a server asks for, `%s` being its address.
+/// Template of the listener name that a gRPC server requests; `%s` is its address.
 const SERVER_LISTENER: &str = "xds.istio.io/grpc/lds/inbound/%s";
 
-/// What the file says.
+/// The content of the file.
 #[derive(Clone, Debug)]
 pub struct GrpcBootstrap {
     /// `sidecar~ip~name.namespace~domain`.
@@ -21,7 +21,7 @@ pub struct GrpcBootstrap {
     pub metadata: Value,
     /// The relay's socket.
     pub socket: PathBuf,
-    /// A folder with `key.pem`, `cert-chain.pem` and `root-cert.pem`; none without mutual TLS.
+    /// Directory with `key.pem`, `cert-chain.pem` and `root-cert.pem`; `None` without mutual TLS.
     pub certificates: Option<PathBuf>,
 }
 
@@ -31,7 +31,7 @@ impl GrpcBootstrap {
         if !self.locality.is_null() {
             node["locality"] = self.locality.clone();
         }
-        // gRPC wants an absolute path after unix://.
+        // gRPC requires an absolute path after unix://.
         let socket = std::path::absolute(&self.socket).unwrap_or_else(|_| self.socket.clone());
         let mut file = json!({
             "xds_servers": [{
@@ -56,7 +56,7 @@ impl GrpcBootstrap {
         file
     }
 
-    /// Writes the file; a reader never sees half of it.
+    /// Writes the file atomically.
     pub fn write(&self, path: &Path) -> Result<()> {
         let could_not = || format!("could not write {}", path.display());
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
@@ -76,7 +76,7 @@ mod tests {
     use super::GrpcBootstrap;
 
     #[test]
-    fn file_says_what_grpc_reads() {
+    fn file_has_the_fields_that_grpc_reads() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("grpc/bootstrap.json");
         let bootstrap = GrpcBootstrap {
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn without_certificates_none_are_named() {
+    fn without_certificates_there_is_no_provider() {
         let bootstrap = GrpcBootstrap {
             node_id: "n".into(),
             locality: Value::Null,

@@ -1,5 +1,5 @@
-//! Reading of files whose name or content somebody else may choose. A pipe or a device would block the reader for ever
-//! or never end, so only regular files are read, opened without waiting, and only up to a size.
+//! Reads files whose path or content is not trusted. A pipe or device could block forever or never end, so only regular
+//! files are read, opened with O_NONBLOCK, up to a size limit.
 
 use std::fs::{File, Metadata, OpenOptions};
 use std::io::{self, Read};
@@ -8,10 +8,10 @@ use std::path::Path;
 
 use nix::fcntl::OFlag;
 
-/// The largest file that is read: bundles of all public authorities are a quarter of it.
+/// Maximum file size. Bundles of all public CAs are about a quarter of it.
 pub(crate) const LIMIT: u64 = 1 << 20;
 
-/// A file that is open, and what it is.
+/// An open regular file and its metadata.
 pub(crate) struct RegularFile {
     file: File,
     pub(crate) about: Metadata,
@@ -19,26 +19,26 @@ pub(crate) struct RegularFile {
 
 impl RegularFile {
     pub(crate) fn open(path: &Path) -> io::Result<RegularFile> {
-        // Looked at before it is opened: to open some devices is to act on them.
+        // Checked before opening: opening some devices has side effects.
         check(&std::fs::metadata(path)?)?;
         let flags = OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
         let file = OpenOptions::new().read(true).custom_flags(flags.bits()).open(path)?;
         let about = file.metadata()?;
-        // Another file may be there by now.
+        // The path may have been replaced in between.
         check(&about)?;
         Ok(RegularFile { file, about })
     }
 
-    /// The whole content.
+    /// Reads the whole content.
     pub(crate) fn read(self) -> io::Result<Vec<u8>> {
         let mut content = Vec::with_capacity(usize::try_from(self.about.len()).unwrap_or_default());
-        // A file may grow while it is read.
+        // The file may grow while it is read.
         self.file.take(LIMIT + 1).read_to_end(&mut content)?;
         if content.len() as u64 > LIMIT { Err(too_large()) } else { Ok(content) }
     }
 }
 
-/// The content of a regular file.
+/// Reads a regular file.
 pub(crate) fn read(path: &Path) -> io::Result<Vec<u8>> {
     RegularFile::open(path)?.read()
 }

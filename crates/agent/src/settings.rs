@@ -1,5 +1,5 @@
-//! What is asked of Envoy: ProxyConfig from defaults, mesh file, environment, annotation and flags, each over the
-//! one before it, as upstream merges them. Flags come last: Pilot 0.8 had nothing else.
+//! Builds ProxyConfig: defaults, mesh file, environment, annotation and flags, each overriding the previous one, as
+//! upstream merges them. Flags win because Pilot 0.8 had only flags.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -16,10 +16,10 @@ use crate::args::ProxyConfigFlags;
 
 const ANNOTATION: &str = "proxy.istio.io/config";
 
-/// Texts that say something about ProxyConfig; empty where there is none.
+/// Sources of ProxyConfig as text; empty if not present.
 #[derive(Debug, Default)]
 pub struct ProxyConfigSources<'a> {
-    /// The mesh file's name and text.
+    /// Path and content of the mesh file.
     pub mesh: (&'a str, &'a str),
     /// `$PROXY_CONFIG`.
     pub environment: &'a str,
@@ -27,8 +27,8 @@ pub struct ProxyConfigSources<'a> {
     pub cpu_limit: i32,
 }
 
-/// The settings of this proxy. A text that cannot be used is an error, as upstream has it: an Envoy with other
-/// settings than asked for could be worse than none.
+/// The merged ProxyConfig. An invalid source is an error, as in upstream: it is safer not to start Envoy than to start
+/// it with other settings.
 pub fn proxy_config(
     sources: &ProxyConfigSources<'_>,
     annotations: &BTreeMap<String, String>,
@@ -57,13 +57,13 @@ pub fn proxy_config(
     Ok(config)
 }
 
-/// Warnings are logged; errors are one error.
+/// Logs warnings; returns all errors as one.
 fn log_or_fail(problems: Vec<Problem>) -> Result<()> {
     let (errors, others): (Vec<_>, Vec<_>) = problems.into_iter().partition(|p| p.severity == Severity::Error);
     others.iter().for_each(|problem| warn!("{problem}"));
     if !errors.is_empty() {
         let lines: Vec<String> = errors.iter().map(ToString::to_string).collect();
-        bail!("could not use the proxy's settings: {}", lines.join("; "));
+        bail!("could not parse ProxyConfig: {}", lines.join("; "));
     }
     Ok(())
 }
@@ -75,7 +75,9 @@ fn apply_annotations(config: &mut ProxyConfig, annotations: &BTreeMap<String, St
     if let Some(text) = annotations.get("status.sidecar.istio.io/port") {
         match text.parse::<u16>() {
             Ok(port) => config.status_port = port.into(),
-            Err(error) => warn!("annotation status.sidecar.istio.io/port={text:?} is no port: {error}"),
+            Err(error) => {
+                warn!(value = text, %error, "ignoring annotation status.sidecar.istio.io/port: not a port number")
+            }
         }
     }
 }
@@ -100,7 +102,7 @@ fn apply_flags(config: &mut ProxyConfig, flags: &ProxyConfigFlags) -> Result<()>
         config.control_plane_auth_policy = match policy.as_str() {
             "NONE" => AuthenticationPolicy::None.into(),
             "MUTUAL_TLS" => AuthenticationPolicy::MutualTls.into(),
-            other => bail!("could not read --controlPlaneAuthPolicy {other:?}: neither NONE nor MUTUAL_TLS"),
+            other => bail!("could not parse --controlPlaneAuthPolicy {other:?}: expected NONE or MUTUAL_TLS"),
         };
     }
     if let Some(port) = flags.proxy_admin_port {
@@ -144,7 +146,7 @@ mod tests {
     use super::{ProxyConfigFlags, ProxyConfigSources, proxy_config};
 
     #[test]
-    fn each_source_goes_over_the_one_before_it() {
+    fn each_source_overrides_the_previous_one() {
         let sources = ProxyConfigSources {
             mesh: (
                 "mesh",
@@ -169,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mistake_is_told_with_its_place() {
+    fn errors_name_the_source_and_line() {
         let check = |environment, expected: &str| {
             let sources = ProxyConfigSources { environment, ..ProxyConfigSources::default() };
             let error = proxy_config(&sources, &BTreeMap::new(), &ProxyConfigFlags::default()).unwrap_err().to_string();
@@ -183,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cpu_limit_counts_where_nobody_says_how_many_threads() {
+    fn cpu_limit_is_the_default_concurrency() {
         let sources = ProxyConfigSources { cpu_limit: 2, ..ProxyConfigSources::default() };
         let read = proxy_config(&sources, &BTreeMap::new(), &ProxyConfigFlags::default()).unwrap();
         assert_eq!(read.concurrency, Some(2));

@@ -1,6 +1,5 @@
-//! Unix sockets for Envoy: made with their folder, over what an earlier run left behind, and open to the agent's own
-//! user alone: what is served here (the workload's key, files, a proxy's whole configuration) is private to it, and
-//! every user of the machine can reach a folder such as /etc/istio/proxy.
+//! Unix sockets for Envoy. They serve private data (the workload's key, certificate files, the proxy's configuration) in
+//! directories that other users can reach, such as /etc/istio/proxy. So permissions and peer credentials are checked.
 
 use std::collections::BTreeSet;
 use std::fs::{self, DirBuilder, Permissions};
@@ -15,21 +14,21 @@ use serde::{Deserialize, Serialize};
 use tokio::net::{UnixListener, UnixStream};
 use tracing::{debug, warn};
 
-/// How long to wait after a connection could not be accepted, such as for want of descriptors.
+/// Pause after a failed accept, for example when file descriptors run out.
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// Users whose refusal is logged; more are only counted as connections that ended.
+/// At most this many distinct refused users are logged.
 const MAX_LOGGED: usize = 64;
 
-/// Who may connect. Envoy is started by the agent and runs as its user; root could read all of it anyway.
+/// Users allowed to connect. Envoy is a child of the agent and runs as the same user. Root is always allowed.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum AllowedPeers {
-    /// Our own user and root.
+    /// The agent's own user and root.
     #[default]
     Own,
-    /// These users too: an Envoy that a wrapper starts under another one.
+    /// Also these users, for an Envoy that a wrapper starts as another user.
     Also(BTreeSet<u32>),
-    /// Anybody who reaches the socket: gRPC applications that speak xDS themselves run as any user.
+    /// Every user: proxyless gRPC applications run as any user.
     Any,
 }
 
@@ -44,7 +43,7 @@ impl AllowedPeers {
             }
     }
 
-    /// Permissions of the socket and of a folder that is made for it.
+    /// Permissions of the socket, and of its directory if that is created.
     fn modes(&self) -> (u32, u32) {
         match self {
             AllowedPeers::Own => (0o600, 0o700),
@@ -53,10 +52,10 @@ impl AllowedPeers {
     }
 }
 
-/// Makes a folder that only those who may connect can enter. One that is there already, such as a pod's volume, stays
-/// as it is: sockets in it ask their callers who they are.
+/// Creates a directory that only allowed users can enter. An existing one, such as a pod's volume, keeps its
+/// permissions: sockets check peer credentials anyway.
 pub(crate) fn make_folder(folder: &Path, peers: &AllowedPeers) -> Result<()> {
-    let could_not = || format!("could not make the folder {}", folder.display());
+    let could_not = || format!("could not create the directory {}", folder.display());
     if let Some(above) = folder.parent().filter(|above| !above.as_os_str().is_empty()) {
         fs::create_dir_all(above).with_context(could_not)?;
     }
@@ -67,18 +66,18 @@ pub(crate) fn make_folder(folder: &Path, peers: &AllowedPeers) -> Result<()> {
     }
 }
 
-/// An open socket.
+/// A listening Unix socket that accepts allowed users only.
 #[derive(Debug)]
 pub(crate) struct SocketListener {
     listener: UnixListener,
     path: PathBuf,
     peers: AllowedPeers,
-    /// Users whose refusal was logged.
+    /// Refused users that were logged.
     refused: BTreeSet<u32>,
 }
 
 impl SocketListener {
-    /// Listens on a path. A socket that is there is replaced; anything else there is an error.
+    /// Listens on a path. An existing socket is replaced; any other existing file is an error.
     pub(crate) fn bind(path: &Path, peers: AllowedPeers) -> Result<SocketListener> {
         if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
             make_folder(folder, &peers)?;
@@ -87,9 +86,9 @@ impl SocketListener {
             Ok(found) if found.file_type().is_socket() => {
                 fs::remove_file(path).with_context(|| format!("could not remove the old socket {}", path.display()))?;
             }
-            Ok(_) => bail!("could not listen on {}: it is there and not a socket", path.display()),
+            Ok(_) => bail!("could not listen on {}: the path exists and is not a socket", path.display()),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(error) => return Err(error).with_context(|| format!("could not look at {}", path.display())),
+            Err(error) => return Err(error).with_context(|| format!("could not stat {}", path.display())),
         }
         let listener = UnixListener::bind(path).with_context(|| format!("could not listen on {}", path.display()))?;
         let (mode, _) = peers.modes();
@@ -102,7 +101,7 @@ impl SocketListener {
         &self.path
     }
 
-    /// The next connection of a user who may connect. Others are closed before a byte of theirs is read.
+    /// The next connection from an allowed user. Others are closed before any byte is read.
     pub(crate) async fn accept(&mut self) -> UnixStream {
         loop {
             match self.listener.accept().await {
@@ -119,12 +118,12 @@ impl SocketListener {
         }
     }
 
-    /// The kernel says who connected: permissions alone do not hold in a folder that others may write.
+    /// Checks the peer's user id. File permissions alone do not protect a socket in a shared directory.
     fn admits(&mut self, stream: &UnixStream) -> bool {
         let user = match stream.peer_cred() {
             Ok(credentials) => credentials.uid(),
             Err(error) => {
-                warn!(socket = %self.path.display(), %error, "could not tell who connected; connection closed");
+                warn!(socket = %self.path.display(), %error, "could not read peer credentials; closing the connection");
                 return false;
             }
         };
@@ -133,7 +132,7 @@ impl SocketListener {
             warn!(
                 socket = %self.path.display(),
                 user,
-                "refused a connection of another user; if this is Envoy, name its user in PILOTAGE_SOCKET_USERS"
+                "refused a connection from another user; if this is Envoy, add its user id to PILOTAGE_SOCKET_USERS"
             );
         }
         is_admitted
@@ -152,12 +151,12 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn hole_10_sockets_are_private_and_so_is_a_folder_made_for_them() {
+    async fn hole_10_sockets_and_directories_created_for_them_are_private() {
         let folder = tempfile::tempdir().unwrap();
         let own = folder.path().join("own/XDS");
         let _listener = SocketListener::bind(&own, AllowedPeers::Own).unwrap();
         assert_eq!((mode(&own), mode(own.parent().unwrap())), (0o600, 0o700));
-        // A wrapper's Envoy, or an application, must be able to connect; its user is checked instead.
+        // Other users must be able to connect; their user id is checked instead.
         let shared = folder.path().join("shared/XDS");
         let _listener = SocketListener::bind(&shared, AllowedPeers::Any).unwrap();
         assert_eq!(mode(&shared), 0o666);

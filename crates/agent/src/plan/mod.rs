@@ -1,5 +1,5 @@
-//! What the agent will do, decided before anything starts: who the proxy is, how Envoy is started and drained, and
-//! what is served to it. Reads files and the environment; opens no port.
+//! Computes the agent's plan before anything starts: the proxy's identity, its bootstrap, how Envoy is launched and
+//! drained, and which services run. Reads files and the environment; opens no port.
 
 mod peers;
 mod upstream;
@@ -30,12 +30,12 @@ use crate::relay::Upstream;
 use crate::settings::{ProxyConfigSources, proxy_config};
 use crate::socket::AllowedPeers;
 
-/// Where an injected pod has its folder for SDS sockets.
+/// Directory for SDS sockets in an injected pod.
 const SDS_FOLDER: &str = "./var/run/secrets/workload-spiffe-uds";
 const INGRESS_CERTIFICATES: [&str; 2] = ["/etc/istio/ingress-certs/tls.crt", "/etc/istio/ingress-certs/tls.key"];
 const EXCLUDED_INTERFACES: &str = "traffic.sidecar.istio.io/excludeInterfaces";
 
-/// Everything decided.
+/// The complete configuration of one run.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Plan {
     pub identity: ProxyIdentity,
@@ -43,26 +43,26 @@ pub struct Plan {
     pub bootstrap_input: BootstrapInput,
     pub launch: Launch,
     pub drain: Drain,
-    /// The control plane, if the agent relays it.
+    /// The control plane; `None` if Envoy connects to it directly.
     pub upstream: Option<Upstream>,
-    /// The workload's certificates, if they lie on disk.
+    /// The workload's certificate files, if there are any.
     pub certificates: Option<CertificateFiles>,
     pub polling: FilePolling,
-    /// Files whose change starts a new Envoy; none where certificates are pushed to the running one.
+    /// Files whose change triggers a hot restart. Empty if certificates are pushed over SDS.
     pub restart_on: Vec<PathBuf>,
-    /// No Envoy at all: the workload speaks xDS itself.
+    /// Do not run Envoy (DISABLE_ENVOY): the workload is a proxyless gRPC application.
     pub without_envoy: bool,
     pub status: StatusPlan,
     pub dns: DnsPlan,
-    /// Where gRPC applications that speak xDS themselves find their bootstrap.
+    /// Path of the bootstrap file for proxyless gRPC applications.
     pub grpc_bootstrap: Option<PathBuf>,
-    /// Who may connect to the sockets.
+    /// Users allowed to connect to the Unix sockets.
     pub peers: SocketPeers,
-    /// Files that may be read for Envoy.
+    /// Files that SDS may serve.
     pub access: FileAccess,
 }
 
-/// Who may connect to each socket.
+/// Users allowed to connect to each Unix socket.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct SocketPeers {
     pub sds: AllowedPeers,
@@ -72,26 +72,27 @@ pub struct SocketPeers {
 /// The status port.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct StatusPlan {
-    /// `None` for no such port.
+    /// `None` disables the status port.
     pub address: Option<SocketAddr>,
-    /// The application's probes, as JSON; empty for none.
+    /// `ISTIO_KUBE_APP_PROBERS`: the application's probes as JSON, or empty.
     pub probers: String,
-    /// Where the application shows metrics, as JSON. A gateway has none: it would show them to the world.
+    /// `ISTIO_PROMETHEUS_ANNOTATIONS`: the application's metrics endpoints as JSON. Only for sidecars: a gateway's
+    /// status port may be public.
     pub prometheus_annotations: Option<String>,
 }
 
 /// The DNS proxy.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct DnsPlan {
-    /// `None` where nothing asks it.
+    /// `None` disables the DNS proxy.
     pub address: Option<SocketAddr>,
-    /// How long another server may take.
+    /// Timeout of a forwarded query, for each server.
     pub server_timeout: Duration,
-    /// Ask all other servers at once.
+    /// Query all servers at once.
     pub parallel: bool,
 }
 
-/// Decides by flags, environment and files.
+/// Builds the plan from flags, environment and files.
 pub fn plan(args: &ProxyArgs, environment: &Environment) -> Result<Plan> {
     let annotations = downward_api::read(Path::new(downward_api::ANNOTATIONS));
     let settings = settings(args, environment, annotations.as_ref())?;
@@ -144,7 +145,7 @@ pub fn plan(args: &ProxyArgs, environment: &Environment) -> Result<Plan> {
     })
 }
 
-/// The workload's certificates, and those that a gateway of 0.8 shows to the world.
+/// The workload's certificates and those of a Pilot 0.8 ingress gateway.
 fn watched(certificates: Option<&CertificateFiles>) -> Vec<PathBuf> {
     let ingress = INGRESS_CERTIFICATES.iter().map(PathBuf::from);
     certificates.map(CertificateFiles::paths).unwrap_or_default().into_iter().chain(ingress).collect()
@@ -181,7 +182,7 @@ fn features(environment: &Environment) -> Result<FeatureFlags> {
     })
 }
 
-/// Metadata about the agent itself.
+/// Node metadata that describes the agent, such as its ports.
 fn own_metadata(ports: StaticPorts, features: FeatureFlags, args: &ProxyArgs) -> Map<String, Value> {
     let numbers = [
         ("ENVOY_STATUS_PORT", ports.status),
@@ -215,7 +216,7 @@ fn bootstrap_input(
         false if upstream::is_plain(&config) => Xds::Direct(XdsSecurity::Plain),
         false => Xds::Direct(XdsSecurity::MutualTls),
     };
-    // Waypoints are only served deltas.
+    // Waypoints support delta xDS only.
     let is_delta = environment.flag("ISTIO_DELTA_XDS", true)? || identity.kind == NodeType::Waypoint;
     Ok(BootstrapInput {
         ips: identity.ips.clone(),
@@ -233,8 +234,8 @@ fn bootstrap_input(
     })
 }
 
-/// In the folder that an injected pod has for it; elsewhere beside the agent's other files, so that nothing is
-/// written outside of the config path.
+/// In an injected pod the socket is in the pod's SDS volume. Elsewhere it is below the config path: the agent writes
+/// nothing outside of it.
 fn sds_socket(folder: &Path, environment: &Environment) -> PathBuf {
     match Path::new(SDS_FOLDER).is_dir() {
         true => Path::new(SDS_FOLDER).join(environment.get("WORKLOAD_IDENTITY_SOCKET_FILE").unwrap_or("socket")),
@@ -270,7 +271,7 @@ fn launch(
     let takeover = match args.hot_restart {
         false => Takeover::None,
         true => Takeover::HotRestart {
-            // Pilot 0.8 gave a little more than the time to drain.
+            // Pilot 0.8's default: slightly more than the drain time.
             parent_shutdown: args.settings.parent_shutdown_duration.unwrap_or(drain + Duration::from_secs(1)),
             base_id: Path::new(&config.config_path).join("envoy-base-id"),
         },
@@ -279,12 +280,12 @@ fn launch(
     Ok(Launch { agent: own_program(), binary, drain, fixed: flags.arguments(), takeover })
 }
 
-/// Where this program lies; one that was removed since it started is still known to the kernel.
+/// Path of this program. `/proc/self/exe` works even if the file was removed after start.
 fn own_program() -> PathBuf {
     env::current_exe().ok().filter(|path| path.is_file()).unwrap_or_else(|| "/proc/self/exe".into())
 }
 
-/// A custom bootstrap of Pilot 0.8's time leaves the node to the command line.
+/// Bootstraps written for Pilot 0.8 have no `node`; Envoy then needs it on the command line.
 fn needs_node(bootstrap_source: &BootstrapSource) -> Result<bool> {
     let (BootstrapSource::Custom(path) | BootstrapSource::Template(path)) = bootstrap_source else { return Ok(false) };
     let text = fs::read_to_string(path).with_context(|| format!("could not read the bootstrap {}", path.display()))?;
@@ -292,7 +293,7 @@ fn needs_node(bootstrap_source: &BootstrapSource) -> Result<bool> {
     Ok(!has_node)
 }
 
-/// What Envoy merges into its bootstrap.
+/// The `--config-yaml` that Envoy merges into its bootstrap.
 fn overriding(path: &str, environment: &Environment) -> Result<String> {
     let text = fs::read_to_string(path).with_context(|| format!("could not read $ISTIO_BOOTSTRAP_OVERRIDE {path}"))?;
     let ip = environment.get("HOST_IP").unwrap_or_default();
@@ -309,7 +310,7 @@ fn drain(environment: &Environment, identity: &ProxyIdentity, bootstrap_input: &
     Ok(Drain {
         admin: SocketAddr::new(
             localhost,
-            u16::try_from(config.proxy_admin_port).context("could not use proxyAdminPort")?,
+            u16::try_from(config.proxy_admin_port).context("could not use proxyAdminPort as a port number")?,
         ),
         inbound_only: identity.kind == NodeType::Sidecar,
         time: seconds(config.termination_drain_duration),
@@ -321,7 +322,7 @@ fn drain(environment: &Environment, identity: &ProxyIdentity, bootstrap_input: &
 fn status(config: &ProxyConfig, identity: &ProxyIdentity, environment: &Environment) -> Result<StatusPlan> {
     let wildcard: IpAddr =
         if identity.is_ipv6_only() { Ipv6Addr::UNSPECIFIED.into() } else { Ipv4Addr::UNSPECIFIED.into() };
-    let port = u16::try_from(config.status_port).context("could not use statusPort")?;
+    let port = u16::try_from(config.status_port).context("could not use statusPort as a port number")?;
     let annotations = environment.get("ISTIO_PROMETHEUS_ANNOTATIONS").filter(|_| identity.kind == NodeType::Sidecar);
     Ok(StatusPlan {
         address: (port != 0).then(|| SocketAddr::new(wildcard, port)),
@@ -330,7 +331,7 @@ fn status(config: &ProxyConfig, identity: &ProxyIdentity, environment: &Environm
     })
 }
 
-/// DNS is answered where iptables lead it here, and at gateways that ask for it.
+/// The DNS proxy runs where DNS is captured, and at gateways with ENABLE_DNS_SERVER.
 fn dns_address(node: &ProxyNode, identity: &ProxyIdentity, environment: &Environment) -> Result<Option<SocketAddr>> {
     let is_on = |name: &str| text(node, name).is_some_and(|value| value == "true" || value == "1");
     let is_wanted = is_on("DNS_CAPTURE") || (identity.kind == NodeType::Router && is_on("ENABLE_DNS_SERVER"));
@@ -338,7 +339,7 @@ fn dns_address(node: &ProxyNode, identity: &ProxyIdentity, environment: &Environ
         return Ok(None);
     }
     let address = environment.get("DNS_PROXY_ADDR").unwrap_or("localhost:15053").replace("localhost", "127.0.0.1");
-    Ok(Some(address.parse().with_context(|| format!("could not read $DNS_PROXY_ADDR {address:?}"))?))
+    Ok(Some(address.parse().with_context(|| format!("could not parse $DNS_PROXY_ADDR={address:?}"))?))
 }
 
 fn text(node: &ProxyNode, name: &str) -> Option<String> {

@@ -1,4 +1,4 @@
-//! Who may ask the agent, and for which files: settings of the operator with the safest defaults.
+//! Access control of the Unix sockets: which users may connect and which files SDS may serve. The defaults are strict.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -13,12 +13,12 @@ use crate::identity::metadata::ProxyNode;
 use crate::relay::Upstream;
 use crate::socket::AllowedPeers;
 
-/// Numbers of further users whose Envoy may connect, separated by commas.
+/// Comma-separated user ids that may connect in addition to the agent's own.
 const USERS: &str = "PILOTAGE_SOCKET_USERS";
-/// Further folders with certificates, separated by commas.
+/// Comma-separated directories with certificates, in addition to the default ones.
 const FOLDERS: &str = "PILOTAGE_SECRET_FOLDERS";
 
-/// Node metadata that names files with certificates.
+/// Node metadata keys that name certificate files.
 const METADATA: [&str; 6] = [
     "TLS_CLIENT_CERT_CHAIN",
     "TLS_CLIENT_KEY",
@@ -28,17 +28,19 @@ const METADATA: [&str; 6] = [
     "TLS_SERVER_ROOT_CERT",
 ];
 
-/// The agent's own user, and whom the operator names. The relay's socket is open to all where applications use it.
+/// The agent's own user and those in PILOTAGE_SOCKET_USERS. The xDS socket is open to all users if proxyless gRPC
+/// applications use it.
 pub(super) fn peers(environment: &Environment) -> Result<SocketPeers> {
-    let read =
-        |text: &str| text.parse::<u32>().with_context(|| format!("could not read ${USERS}: {text:?} is no user id"));
+    let read = |text: &str| {
+        text.parse::<u32>().with_context(|| format!("could not parse ${USERS}: {text:?} is not a user id"))
+    };
     let users: BTreeSet<u32> = listed(environment, USERS).map(read).collect::<Result<_>>()?;
     let sds = if users.is_empty() { AllowedPeers::Own } else { AllowedPeers::Also(users) };
     let xds = if environment.get("GRPC_XDS_BOOTSTRAP").is_some() { AllowedPeers::Any } else { sds.clone() };
     Ok(SocketPeers { sds, xds })
 }
 
-/// Files that the agent's own settings name, and folders that the operator adds to the usual ones.
+/// Certificate files from the agent's own settings, and the directories in PILOTAGE_SECRET_FOLDERS.
 pub(super) fn access(
     environment: &Environment,
     certificates: Option<&CertificateFiles>,
@@ -63,7 +65,7 @@ mod tests {
     use crate::environment::Environment;
 
     #[test]
-    fn hole_10_sockets_are_the_agents_own_unless_the_operator_says_otherwise() {
+    fn hole_10_sockets_are_private_unless_configured_otherwise() {
         let of = |pairs: &[(&str, &str)]| peers(&pairs.iter().copied().collect());
         let own = of(&[]).unwrap();
         assert_eq!((own.sds, own.xds), (AllowedPeers::Own, AllowedPeers::Own));

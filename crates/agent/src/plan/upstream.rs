@@ -1,4 +1,4 @@
-//! The control plane as the agent reaches it: plain or with TLS, which root, which token. Upstream's rules and paths.
+//! How the agent connects to the control plane: TLS, trusted root and token, found by upstream's rules and paths.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -12,15 +12,15 @@ use crate::bootstrap::BootstrapInput;
 use crate::environment::Environment;
 use crate::relay::{Pings, Upstream, UpstreamTls};
 
-/// Tokens by audience and by account, in the order they are looked for.
+/// Token files in order of preference: the audience-bound token, then the service account's.
 const TOKENS: [&str; 2] =
     ["./var/run/secrets/tokens/istio-token", "/var/run/secrets/kubernetes.io/serviceaccount/token"];
-/// Where the mesh's root is mounted.
+/// Mount path of the mesh's root certificate.
 const ROOT: &str = "./var/run/secrets/istio/root-cert.pem";
-/// Roots of this machine, for a control plane with a public certificate.
+/// The system's CA bundle, for a control plane with a public certificate.
 const SYSTEM_ROOTS: &str = "/etc/ssl/certs/ca-certificates.crt";
 
-/// No TLS: by policy, or by the port that never has it.
+/// No TLS: because of the policy, or because port 15010 is always plain text.
 pub(super) fn is_plain(config: &ProxyConfig) -> bool {
     config.control_plane_auth_policy == i32::from(AuthenticationPolicy::None)
         || config.discovery_address.ends_with(":15010")
@@ -57,7 +57,7 @@ fn tls(bootstrap_input: &BootstrapInput, environment: &Environment) -> UpstreamT
     UpstreamTls { roots, server_name: server_name(&bootstrap_input.config, environment), client }
 }
 
-/// A control plane on this machine shows the certificate that it has in the cluster.
+/// A control plane on localhost has the certificate of its in-cluster name.
 fn server_name(config: &ProxyConfig, environment: &Environment) -> Option<String> {
     let host = config.discovery_address.rsplit_once(':').map_or("", |(host, _)| host);
     let known = (host == "localhost").then_some("istiod.istio-system.svc");
@@ -68,7 +68,7 @@ fn headers(bootstrap_input: &BootstrapInput, environment: &Environment) -> Resul
     let cluster = bootstrap_input.node.metadata.get("CLUSTER_ID").and_then(Value::as_str).map(|id| ("clusterid", id));
     let pair = |(name, value): (&str, &str)| -> Result<(HeaderName, HeaderValue)> {
         let read = || -> Result<_> { Ok((name.to_ascii_lowercase().parse()?, value.parse()?)) };
-        read().with_context(|| format!("could not send the header {name:?}"))
+        read().with_context(|| format!("could not use XDS_HEADER_{name} as a header"))
     };
     cluster.into_iter().chain(environment.with_prefix("XDS_HEADER_")).map(pair).collect()
 }

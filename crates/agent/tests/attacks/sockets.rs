@@ -61,7 +61,7 @@ async fn hole_10_another_user_gets_neither_keys_nor_configuration() {
             "another user gets {other}"
         );
     }
-    agent.logs("refused a connection of another user").await;
+    agent.logs("refused a connection from another user").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

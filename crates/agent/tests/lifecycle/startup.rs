@@ -74,7 +74,7 @@ async fn wait_returns_when_envoy_is_ready_and_fails_when_it_is_not() {
     assert_eq!(never.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&never.stderr).contains("Envoy was not ready within 0 s"));
     let elsewhere = std::process::Command::new(AGENT).args(["request", "GET", "stats", "--debug-port", "22"]).output();
-    assert!(String::from_utf8_lossy(&elsewhere.unwrap().stderr).contains("could not ask port 22"));
+    assert!(String::from_utf8_lossy(&elsewhere.unwrap().stderr).contains("could not send a request to port 22"));
 }
 
 #[tokio::test]
