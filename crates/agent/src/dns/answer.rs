@@ -1,6 +1,5 @@
 //! One DNS message against the table: an answer of our own, or the word that others must be asked.
 
-use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
 
 use hickory_proto::op::{Message, MessageType, OpCode, ResponseCode};
@@ -96,7 +95,8 @@ fn known(query: &Message, asked: &Name, found: LookupResult) -> Message {
     if addresses.is_empty() {
         return reply;
     }
-    shuffle(&mut addresses);
+    // Clients use the first address, so the order is random.
+    fastrand::shuffle(&mut addresses);
     if let Some(alias) = &alias {
         reply.add_answer(Record::from_rdata(asked.clone(), TTL, RData::CNAME(CNAME(alias.clone()))));
     }
@@ -109,15 +109,6 @@ fn known(query: &Message, asked: &Name, found: LookupResult) -> Message {
         reply.add_answer(Record::from_rdata(owner.clone(), TTL, data));
     }
     reply
-}
-
-/// Clients take the first address, so each query begins elsewhere.
-fn shuffle(addresses: &mut [IpAddr]) {
-    let random = RandomState::new();
-    for at in (1..addresses.len()).rev() {
-        let other = random.hash_one(at) % (at as u64 + 1);
-        addresses.swap(at, usize::try_from(other).unwrap_or(0));
-    }
 }
 
 fn encoded(reply: Message, query: &Message, limit: Option<usize>) -> QueryOutcome {

@@ -1,6 +1,5 @@
 //! Queries that the mesh cannot answer, sent on as they are to the servers of resolv.conf.
 
-use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
@@ -33,7 +32,8 @@ impl Forwarder {
     }
 
     async fn one_by_one(&self, query: &[u8], transport: DnsTransport) -> Option<Vec<u8>> {
-        let first = start(self.servers.len());
+        // Starts with a random server, to spread the load.
+        let first = fastrand::usize(..self.servers.len().max(1));
         for at in 0..self.servers.len() {
             let server = self.servers[(first + at) % self.servers.len()];
             if let Some(answer) = self.exchange(server, query, transport).await {
@@ -76,11 +76,6 @@ impl Forwarder {
             }
         }
     }
-}
-
-/// Each query begins with another server.
-fn start(servers: usize) -> usize {
-    usize::try_from(RandomState::new().hash_one(servers) % servers.max(1) as u64).unwrap_or(0)
 }
 
 /// A socket of its own for each query: its port is random, so nobody can guess where to send a false answer.

@@ -1,36 +1,35 @@
-//! Finds names of secrets in files in configuration that is relayed, without decoding it: such a name is the first
-//! field of Envoy's SdsSecretConfig, a text after its tag and length, and texts are never cut inside a message.
-//! That another text has the same form does no harm: who writes configuration may name files.
+//! Finds file secret names in relayed configuration without decoding it: a name is field 1 of Envoy's SdsSecretConfig, a
+//! string after its tag and length. False matches are harmless: authors of configuration may name files anyway.
 
 use memchr::memmem;
 
 use super::{FileSecretNames, MAX_NAME, PAIR, ROOT};
 
-/// What both kinds of names begin with.
+/// Common prefix of both kinds of names.
 const START: &[u8] = b"file-";
 
-/// Field 1, a text.
+/// Protobuf tag of field 1, a string.
 const TAG: u8 = 0x0a;
 
-/// Tag and length before a name, at most.
+/// Maximum size of tag and length before a name.
 const HEAD: usize = 3;
 
-/// Follows one stream of bytes, however it is cut.
+/// Scans one byte stream, in chunks of any size.
 #[derive(Debug, Default)]
 pub(crate) struct NameScanner {
-    /// The end of what came so far, in which a name may begin.
+    /// The unscanned end of the stream, in which a name may start.
     rest: Vec<u8>,
 }
 
 impl NameScanner {
-    /// Takes in the next bytes and learns the names that are whole by now.
+    /// Scans the next chunk and records the names that are complete.
     pub(crate) fn feed(&mut self, bytes: &[u8], names: &FileSecretNames) {
         self.rest.extend_from_slice(bytes);
-        // Whatever is before this has been looked at.
+        // Everything before this was scanned.
         let mut keep = self.rest.len().saturating_sub(HEAD + PAIR.len() - 1);
         for at in memmem::find_iter(&self.rest, START) {
             match name_at(&self.rest, at) {
-                NameMatch::Name(name) => names.learn(name),
+                NameMatch::Name(name) => names.add(name),
                 NameMatch::Part => keep = keep.min(at.saturating_sub(HEAD)),
                 NameMatch::Nothing => {}
             }
@@ -41,7 +40,7 @@ impl NameScanner {
 
 enum NameMatch<'a> {
     Name(&'a str),
-    /// The rest of it is still to come.
+    /// Incomplete: more bytes are needed.
     Part,
     Nothing,
 }
@@ -64,7 +63,7 @@ fn name_at(bytes: &[u8], at: usize) -> NameMatch<'_> {
     }
 }
 
-/// The length of a text of field 1 that follows these bytes.
+/// The length of the string of field 1 that follows these bytes.
 fn length_before(bytes: &[u8]) -> Option<usize> {
     match bytes {
         [.., TAG, length] if *length < 0x80 => Some(usize::from(*length)),
@@ -90,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn hole_10_names_are_found_however_the_bytes_come() {
+    fn hole_10_names_are_found_in_chunks_of_any_size() {
         let long = format!("file-cert:/etc/{}/chain.pem~/etc/key.pem", "x".repeat(1000));
         let expected = ["file-root:/etc/root.pem", "file-cert:/etc/a~/etc/b", long.as_str()];
         let bytes = configuration(&[expected[0], "default", expected[1], expected[2], "kubernetes://x"]);
@@ -106,10 +105,10 @@ mod tests {
     }
 
     #[test]
-    fn hole_10_what_is_kept_of_a_stream_is_bounded() {
+    fn hole_10_buffered_bytes_are_bounded() {
         let (names, mut scanner) = (FileSecretNames::default(), NameScanner::default());
         for _ in 0..1000 {
-            // Each claims to be longer than what follows.
+            // Each claims to be longer than the bytes that follow.
             scanner.feed(b"\x0a\xff\x3ffile-root:/etc/a", &names);
             assert!(scanner.rest.len() < 3 * super::MAX_NAME, "{}", scanner.rest.len());
         }

@@ -15,7 +15,6 @@ mod upstream;
 mod upstream_stream;
 
 use std::convert::Infallible;
-use std::hash::{BuildHasher, RandomState};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -221,7 +220,7 @@ impl RelayState {
     }
 }
 
-/// Anything up to the pause, so that agents that lost the control plane together do not come back together.
+/// A random part of the pause, so that agents that lost the control plane together do not reconnect together.
 fn jittered(pause: Duration) -> Duration {
-    pause.mul_f64(RandomState::new().hash_one(pause) as f64 / u64::MAX as f64)
+    pause.mul_f64(fastrand::f64())
 }

@@ -1,5 +1,4 @@
-//! Start-up, read top to bottom: who we are, what is asked of Envoy, what is served to it, and Envoy itself;
-//! then the wait for a reason to end.
+//! Start-up, top to bottom: plan, certificates, services, Envoy; then waits for a reason to exit.
 
 mod services;
 
@@ -20,7 +19,7 @@ use crate::certificates::CertificateStore;
 use crate::certificates::files::{self, FilePolling, fingerprint};
 use crate::environment::Environment;
 use crate::file_secrets::FileSecretNames;
-use crate::plan::{Plan, plan};
+use crate::plan::{self, Plan};
 use crate::process::back_off::BackOff;
 use crate::process::exit::ExitCause;
 use crate::process::lifecycle::{LifecycleRequest, LifecycleSender};
@@ -29,40 +28,40 @@ use crate::socket::make_folder;
 
 use services::ServiceTasks;
 
-/// Signals this close to each other are one.
+/// A second signal within this time is a duplicate: some supervisors signal both the process and its group.
 const DUPLICATE_SIGNAL: Duration = Duration::from_secs(1);
 
-/// Decides what to run, and tells it.
-pub fn planned(args: &ProxyArgs, environment: &Environment) -> Result<Plan> {
+/// Computes the plan and logs which proxy this is.
+pub fn plan(args: &ProxyArgs, environment: &Environment) -> Result<Plan> {
     info!("pilot-agent {}", version::line());
     args.ignored_flags.log();
-    let plan = plan(args, environment)?;
-    info!(node = plan.bootstrap_input.node.id, cluster = plan.bootstrap_input.node.cluster, "this proxy");
+    let plan = plan::plan(args, environment)?;
+    info!(node = plan.bootstrap_input.node.id, cluster = plan.bootstrap_input.node.cluster, "proxy identity");
     Ok(plan)
 }
 
-/// Runs an Envoy until there is a reason to end.
+/// Runs Envoy and the services until there is a reason to exit.
 pub async fn run(plan: &Plan) -> Result<ExitCause> {
     make_folder(Path::new(&plan.bootstrap_input.config.config_path), &plan.peers.xds)?;
-    let orders = LifecycleSender::default();
+    let requests = LifecycleSender::default();
     let signals = TerminationSignals::new().context("could not wait for signals")?;
 
     let mut services = ServiceTasks::default();
-    services.spawn(signals.obey(orders.clone()));
+    services.spawn(signals.forward(requests.clone()));
     let store = certificates(plan, &mut services);
     let names = FileSecretNames::default();
-    services::open(plan, &store, &names, &orders, &mut services).await?;
+    services::open(plan, &store, &names, &requests, &mut services).await?;
 
     let cause = match plan.without_envoy {
-        true => until_stopped(&orders).await,
-        false => run_envoy(plan, &names, &orders, &mut services).await,
+        true => until_stopped(&requests).await,
+        false => run_envoy(plan, &names, &requests, &mut services).await,
     };
     services.stop().await;
     info!(code = cause.code(), "{cause}");
     Ok(cause)
 }
 
-/// What asks the agent to end.
+/// SIGTERM and SIGINT.
 struct TerminationSignals {
     terminate: Signal,
     interrupt: Signal,
@@ -83,19 +82,18 @@ impl TerminationSignals {
         }
     }
 
-    /// The first one asks to drain and end, a later one to end at once. Some supervisors signal the process and its
-    /// group, so that one wish arrives twice.
-    async fn obey(mut self, orders: LifecycleSender) {
+    /// The first signal requests a drain and exit, a later one an immediate exit.
+    async fn forward(mut self, requests: LifecycleSender) {
         self.next().await;
-        orders.give(LifecycleRequest::Stop);
+        requests.send(LifecycleRequest::Stop);
         sleep(DUPLICATE_SIGNAL).await;
         while timeout(Duration::ZERO, self.next()).await.is_ok() {}
         self.next().await;
-        orders.give(LifecycleRequest::Quit);
+        requests.send(LifecycleRequest::Quit);
     }
 }
 
-/// Certificates from disk: read before Envoy asks for them, then watched.
+/// Reads the certificates before Envoy starts, then polls them.
 fn certificates(plan: &Plan, services: &mut ServiceTasks) -> CertificateStore {
     let store = CertificateStore::new();
     if let Some(files) = &plan.certificates {
@@ -103,49 +101,49 @@ fn certificates(plan: &Plan, services: &mut ServiceTasks) -> CertificateStore {
             Ok(material) => {
                 store.publish(material);
             }
-            Err(error) => warn!("{error:#}; Envoy waits for certificates until it can be read"),
+            Err(error) => warn!("{error:#}; Envoy waits for its certificates until the file can be read"),
         }
         services.spawn(files.clone().publish(store.clone(), plan.polling));
     }
     store
 }
 
-/// Runs Envoy. Its bootstrap is made anew for each epoch.
+/// Runs Envoy. Each epoch gets a new bootstrap.
 async fn run_envoy(
     plan: &Plan,
     names: &FileSecretNames,
-    orders: &LifecycleSender,
+    requests: &LifecycleSender,
     services: &mut ServiceTasks,
 ) -> ExitCause {
-    // What Envoy merges into its bootstrap is an argument.
-    plan.launch.fixed.iter().for_each(|argument| names.learn_from_text(argument));
+    // The arguments may contain `--config-yaml`, which is part of the bootstrap.
+    plan.launch.fixed.iter().for_each(|argument| names.add_from_text(argument));
     let configure = |epoch| {
-        let written = bootstrap::write(&plan.bootstrap_source, &plan.bootstrap_input, epoch)?;
-        // Envoy says it better where it cannot be read.
-        names.learn_from_text(&fs::read_to_string(&written.path).unwrap_or_default());
-        Ok(EpochBootstrap { path: written.path, remove: written.is_ours })
+        let file = bootstrap::write(&plan.bootstrap_source, &plan.bootstrap_input, epoch)?;
+        // If the file cannot be read, Envoy reports the error.
+        names.add_from_text(&fs::read_to_string(&file.path).unwrap_or_default());
+        Ok(EpochBootstrap { path: file.path, remove: file.is_ours })
     };
-    let wanted = watch::Sender::new(fingerprint(&plan.restart_on));
-    let changes = wanted.subscribe();
+    let certificate_hash = watch::Sender::new(fingerprint(&plan.restart_on));
+    let changes = certificate_hash.subscribe();
     if !plan.restart_on.is_empty() {
-        services.spawn(follow(plan.restart_on.clone(), plan.polling, wanted.clone()));
+        services.spawn(watch_certificates(plan.restart_on.clone(), plan.polling, certificate_hash));
     }
     let supervisor = Supervisor::new(plan.launch.clone(), plan.drain.clone(), BackOff::upstream(), configure);
-    supervisor.run(orders.subscribe(), changes).await
+    supervisor.run(requests.subscribe(), changes).await
 }
 
-/// Turns changed certificates into the wish for a new Envoy.
-async fn follow(paths: Vec<PathBuf>, polling: FilePolling, wanted: watch::Sender<u128>) {
+/// Triggers a hot restart when certificates change.
+async fn watch_certificates(paths: Vec<PathBuf>, polling: FilePolling, hash: watch::Sender<u128>) {
     let watched = paths.clone();
     let look = move || {
         let now = fingerprint(&paths);
-        wanted.send_if_modified(|before| std::mem::replace(before, now) != now);
+        hash.send_if_modified(|before| std::mem::replace(before, now) != now);
     };
     files::watch(watched, polling, look).await;
 }
 
-async fn until_stopped(orders: &LifecycleSender) -> ExitCause {
-    let mut orders = orders.subscribe();
-    let _ = orders.wait_for(|order| *order >= LifecycleRequest::Stop).await;
+async fn until_stopped(requests: &LifecycleSender) -> ExitCause {
+    let mut requests = requests.subscribe();
+    let _ = requests.wait_for(|request| *request >= LifecycleRequest::Stop).await;
     ExitCause::Signalled
 }
