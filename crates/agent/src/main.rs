@@ -27,7 +27,7 @@ const SCOPES: log::Scopes = &[
 
 fn main() -> ExitCode {
     if std::env::args_os().nth(1).is_some_and(|word| word == handover::COMMAND) {
-        return ended(planned());
+        return exit_code(run_handover());
     }
     let cli = match Cli::read(std::env::args()) {
         Ok(cli) => cli,
@@ -45,10 +45,10 @@ fn main() -> ExitCode {
         AgentCommand::IstioIptables { args } => agent::iptables::run(&args).map(|()| ExitCode::SUCCESS),
         AgentCommand::ExecChild(args) => Err(exec_child::exec_child(&args)),
     };
-    ended(done)
+    exit_code(done)
 }
 
-fn ended(done: Result<ExitCode>) -> ExitCode {
+fn exit_code(done: Result<ExitCode>) -> ExitCode {
     done.unwrap_or_else(|error| {
         log::print_failure(format!("pilot-agent: {error:#}"));
         ExitCode::FAILURE
@@ -58,18 +58,18 @@ fn ended(done: Result<ExitCode>) -> ExitCode {
 fn proxy(args: &ProxyArgs) -> Result<ExitCode> {
     let environment = Environment::of_process();
     let log = log::start(&args.logging, SCOPES, environment.get("RUST_LOG"))?;
-    let plan = run::planned(args, &environment).inspect_err(|failure| error!("{failure:#}"))?;
+    let plan = run::plan(args, &environment).inspect_err(|error| error!("{error:#}"))?;
     let handover = Handover { plan, logging: args.logging.clone() };
-    // Threads end with the old image, and what they have not written with them.
+    // The log thread does not survive exec.
     log.flush();
-    let failure = handover.give();
-    info!("what planning took stays in memory: {failure:#}");
+    let error = handover.exec();
+    info!("could not release the memory used for planning: {error:#}");
     run_plan(&handover.plan)
 }
 
-/// What a planner left to do.
-fn planned() -> Result<ExitCode> {
-    let Handover { plan, logging } = Handover::take()?;
+/// Runs the plan that the previous process image left.
+fn run_handover() -> Result<ExitCode> {
+    let Handover { plan, logging } = Handover::receive()?;
     let _log = log::start(&logging, SCOPES, Environment::of_process().get("RUST_LOG"))?;
     run_plan(&plan)
 }
@@ -80,7 +80,7 @@ fn run_plan(plan: &Plan) -> Result<ExitCode> {
     // A thread that is blocked on a dead mount never ends, so threads are not joined.
     runtime.shutdown_background();
     // The error also goes to standard error; the log needs it too.
-    let cause = cause.inspect_err(|failure| error!("{failure:#}"))?;
+    let cause = cause.inspect_err(|error| error!("{error:#}"))?;
     Ok(ExitCode::from(cause.code()))
 }
 

@@ -1,4 +1,4 @@
-//! A message inside of a plan that is handed over: as its own encoding, which needs no descriptors.
+//! Serializes a protobuf message in the handover in its binary encoding, which needs no descriptor pool.
 
 use prost::Message;
 use serde::de::Error;

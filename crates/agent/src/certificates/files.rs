@@ -1,5 +1,5 @@
-//! Certificates that lie on disk: found where upstream looks for them, watched by content.
-//! They are looked at again and again: mounted secrets are symbolic links that change underneath a file watch.
+//! The workload's certificate files: found where upstream looks for them, and polled for changes. Polling is used
+//! because mounted secrets are symbolic links that are swapped, which inotify does not see on the file.
 
 use std::fs::{self, Metadata};
 use std::io;
@@ -19,19 +19,19 @@ use xxhash_rust::xxh3::Xxh3;
 use super::{CertificateStore, TlsMaterial};
 use crate::regular_file;
 
-/// Folders with `cert-chain.pem`, `key.pem` and `root-cert.pem`: of a workload's identity, and Pilot 0.8's.
+/// Directories with `cert-chain.pem`, `key.pem` and `root-cert.pem`: workload credentials, and Pilot 0.8's.
 const FOLDERS: [&str; 3] = ["./var/run/secrets/workload-spiffe-credentials", "./etc/certs", "/etc/certs"];
 
-/// How closely files are watched.
+/// How often files are polled.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct FilePolling {
-    /// Time between two looks.
+    /// Time between two polls.
     pub period: Duration,
-    /// How long files must be left alone before they count: three are not written at once.
+    /// How long files must be unchanged before they are read: the three files are not written atomically.
     pub settle: Duration,
 }
 
-/// Where the parts of a workload's material lie.
+/// Paths of a workload's certificate chain, private key and trusted roots.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CertificateFiles {
     pub chain: PathBuf,
@@ -40,13 +40,13 @@ pub struct CertificateFiles {
 }
 
 impl CertificateFiles {
-    /// The usual names in a folder.
+    /// The standard file names in a directory.
     pub fn in_folder(folder: &Path) -> CertificateFiles {
         let [chain, key, root] = ["cert-chain.pem", "key.pem", "root-cert.pem"].map(|name| folder.join(name));
         CertificateFiles { chain, key, root }
     }
 
-    /// Paths by node metadata (TLS_CLIENT_CERT_CHAIN and so on), else the first known folder that has a chain.
+    /// Paths from node metadata (TLS_CLIENT_CERT_CHAIN and so on), else the first known directory with a chain.
     pub fn find(metadata: impl Fn(&str) -> Option<String>) -> Option<CertificateFiles> {
         let named = |name: &str| metadata(name).filter(|path| !path.is_empty()).map(PathBuf::from);
         let by_metadata =
@@ -57,7 +57,7 @@ impl CertificateFiles {
         FOLDERS.iter().map(|folder| CertificateFiles::in_folder(Path::new(folder))).find(|files| files.chain.exists())
     }
 
-    /// The whole material as it is now.
+    /// Reads all three files.
     pub fn read(&self) -> Result<TlsMaterial> {
         let read = |path: &Path| {
             regular_file::read(path)
@@ -67,12 +67,12 @@ impl CertificateFiles {
         Ok(TlsMaterial { chain: read(&self.chain)?, key: read(&self.key)?, root: read(&self.root)? })
     }
 
-    /// All three.
+    /// The three paths.
     pub fn paths(&self) -> Vec<PathBuf> {
         vec![self.chain.clone(), self.key.clone(), self.root.clone()]
     }
 
-    /// Publishes what the files hold, and every change of it, for as long as it is polled.
+    /// Publishes the certificates, and again whenever their content changes. Never returns.
     pub async fn publish(self, store: CertificateStore, polling: FilePolling) {
         let mut logged = String::new();
         let paths = self.paths();
@@ -80,14 +80,13 @@ impl CertificateFiles {
             Ok(material) => {
                 logged.clear();
                 if store.publish(material) {
-                    info!(chain = %self.chain.display(), "certificates are new");
+                    info!(chain = %self.chain.display(), "certificates changed");
                 }
             }
-            // What was good before stays in use.
             Err(error) => {
                 let text = format!("{error:#}");
                 if text != logged {
-                    warn!("{text}; what is in use stays");
+                    warn!("{text}; keeping the certificates in use");
                     logged = text;
                 }
             }
@@ -96,8 +95,8 @@ impl CertificateFiles {
     }
 }
 
-/// Calls `look` at first, and whenever one of the files may have changed and all are left alone again. Files are looked
-/// at on another thread: one on a dead mount must not stop the agent.
+/// Calls `look` once, then whenever a file may have changed and all files have settled. File access happens on blocking
+/// threads: a dead mount must not block the agent.
 pub async fn watch(paths: Vec<PathBuf>, polling: FilePolling, mut look: impl FnMut() + Send + 'static) {
     let mut ticks = interval(polling.period);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -124,7 +123,7 @@ pub async fn watch(paths: Vec<PathBuf>, polling: FilePolling, mut look: impl FnM
         });
         match looked.await {
             Ok(again) => look = again,
-            // The agent ends.
+            // The runtime is shutting down.
             Err(_) => return,
         }
     }
@@ -135,7 +134,7 @@ async fn file_stats_of(paths: &Arc<Vec<PathBuf>>) -> FileStats {
     spawn_blocking(move || file_stats(&paths)).await.unwrap_or_default()
 }
 
-/// Equal for equal content of all files; one that cannot be read counts as empty.
+/// Hash of the content of all files. An unreadable file counts as empty.
 pub fn fingerprint(paths: &[PathBuf]) -> u128 {
     let mut hash = Xxh3::new();
     for content in paths.iter().map(|path| regular_file::read(path).unwrap_or_default()) {
@@ -145,7 +144,7 @@ pub fn fingerprint(paths: &[PathBuf]) -> u128 {
     hash.digest128()
 }
 
-/// Cheap to ask, and different whenever a file may be.
+/// Metadata that changes whenever a file's content may have changed.
 fn file_stats(paths: &[PathBuf]) -> FileStats {
     let mark = |data: Metadata| (data.ino(), data.len(), data.mtime(), data.mtime_nsec());
     paths.iter().map(|path| fs::metadata(path).map(mark).map_err(|error| error.kind())).collect()
@@ -169,7 +168,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_change_of_content_is_published_once() {
+    async fn changed_content_is_published_once() {
         let folder = tempfile::tempdir().unwrap();
         write(folder.path(), "1");
         let store = CertificateStore::new();
@@ -178,7 +177,7 @@ mod tests {
         let watch = tokio::spawn(CertificateFiles::in_folder(folder.path()).publish(store.clone(), polling));
         reader.changed().await.unwrap();
         assert_eq!(reader.borrow_and_update().as_ref().unwrap().key, "key.pem 1");
-        // The same content in new files is no change, and a file that vanishes leaves what was there.
+        // The same content in new files is not a change; a file that disappears keeps the old content.
         write(folder.path(), "1");
         fs::remove_file(folder.path().join("key.pem")).unwrap();
         tokio::time::sleep(20 * polling.period).await;
@@ -190,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fingerprint_tells_contents_apart() {
+    fn fingerprint_depends_on_content() {
         let folder = tempfile::tempdir().unwrap();
         let paths = CertificateFiles::in_folder(folder.path()).paths();
         let of = |version| {
@@ -202,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn metadata_names_files_before_any_folder() {
+    fn paths_from_metadata_come_before_known_directories() {
         let named = |name: &str| Some(format!("/x/{name}"));
         let files = CertificateFiles::find(named).unwrap();
         assert_eq!(files.key.to_str(), Some("/x/TLS_CLIENT_KEY"));

@@ -1,5 +1,4 @@
-//! The workload's certificates: what is current, and who is told when it changes.
-//! `files` watches them on disk; SDS and the process keeper read what is published here.
+//! The workload's current certificates, with change notification. `files` reads them from disk; SDS serves them.
 
 pub mod files;
 
@@ -9,18 +8,18 @@ use std::sync::Arc;
 use bytes::Bytes;
 use tokio::sync::watch;
 
-/// A workload's identity and what it trusts, as PEM.
+/// A workload's certificate, key and trusted roots, as PEM.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct TlsMaterial {
-    /// The workload's certificate and those between it and the root.
+    /// The workload's certificate and intermediates.
     pub chain: Bytes,
     /// The workload's private key.
     pub key: Bytes,
-    /// Certificates that peers are checked against.
+    /// Roots that peer certificates are verified with.
     pub root: Bytes,
 }
 
-/// Shows sizes only: a key must not reach a log.
+/// Prints sizes only: a key must not be logged.
 impl fmt::Debug for TlsMaterial {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let [chain, key, root] = [&self.chain, &self.key, &self.root].map(Bytes::len);
@@ -28,10 +27,10 @@ impl fmt::Debug for TlsMaterial {
     }
 }
 
-/// What is current: `None` until there is something.
+/// The current certificates; `None` until the first are read.
 pub type CurrentMaterial = Option<Arc<TlsMaterial>>;
 
-/// The one place where current material is found. Clones share it.
+/// Holds the current certificates. Clones share the same value.
 #[derive(Clone, Debug)]
 pub struct CertificateStore {
     current: watch::Sender<CurrentMaterial>,
@@ -42,17 +41,17 @@ impl CertificateStore {
         CertificateStore { current: watch::Sender::new(None) }
     }
 
-    /// What is current now.
+    /// The current certificates.
     pub fn current(&self) -> CurrentMaterial {
         self.current.borrow().clone()
     }
 
-    /// A view that is told of every change; its first value is what is current.
+    /// A receiver of every change; it starts with the current value.
     pub fn subscribe(&self) -> watch::Receiver<CurrentMaterial> {
         self.current.subscribe()
     }
 
-    /// Replaces what is current. Equal material wakes nobody; the answer says whether it was new.
+    /// Replaces the current certificates. Returns false, and notifies no receiver, if they are equal.
     pub fn publish(&self, material: TlsMaterial) -> bool {
         self.current.send_if_modified(|current| {
             let is_new = current.as_deref() != Some(&material);
@@ -79,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_change_wakes_a_reader() {
+    fn only_changes_notify_receivers() {
         let store = CertificateStore::new();
         let mut reader = store.subscribe();
         assert!(store.current().is_none() && store.publish(material("a")));

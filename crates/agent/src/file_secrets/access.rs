@@ -1,6 +1,5 @@
-//! Which files are read for Envoy. Every author of a DestinationRule or Gateway can name a path on this machine, so a
-//! path must lead to a regular file of bounded size below a folder for such files, and not to what another user
-//! keeps private.
+//! Decides which files SDS may read. Every author of a DestinationRule or Gateway can name a path on this machine. So a
+//! path must be a regular file of bounded size, below an allowed directory, and not private to another user.
 
 use std::collections::BTreeSet;
 use std::fs::{self, Metadata};
@@ -14,36 +13,36 @@ use serde::{Deserialize, Serialize};
 
 use crate::regular_file::RegularFile;
 
-/// Where pods and machines have certificates. `/var/run` is a link to `/run`, or the other way round.
+/// Usual directories for certificates. `/var/run` may be a link to `/run` or vice versa.
 const USUAL: [&str; 4] = ["/etc", "/var/run/secrets", "/run/secrets", "/var/lib/istio"];
 
-/// Nothing below these is a file with a certificate, whatever folders are allowed.
+/// Never allowed, even if an allowed directory contains them.
 const NEVER: [&str; 3] = ["/dev", "/proc", "/sys"];
 
-/// A file that changed so recently may change again without a new time stamp.
+/// A file changed this recently may change again with the same timestamp.
 const UNSETTLED: Duration = Duration::from_secs(2);
 
-/// Files that may be read for Envoy.
+/// The files that SDS may read.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileAccess {
-    /// Files that the agent's own settings name; whose they are does not matter.
+    /// Files from the agent's own settings; their owner does not matter.
     own: BTreeSet<PathBuf>,
     folders: BTreeSet<PathBuf>,
 }
 
 impl FileAccess {
-    /// The usual folders, files of the agent's own settings with those beside them, and further folders.
+    /// Allows the usual directories, the agent's own files and their directories, and further directories.
     pub fn new(own: impl IntoIterator<Item = PathBuf>, further: impl IntoIterator<Item = PathBuf>) -> FileAccess {
         let own: BTreeSet<PathBuf> = own.into_iter().collect();
-        // A file in the root folder must not open the whole machine.
+        // A file in `/` must not allow the whole file system.
         let beside = own.iter().filter_map(|file| file.parent()).filter(|folder| folder.file_name().is_some());
         let folders = USUAL.iter().map(PathBuf::from).chain(beside.map(Path::to_owned)).chain(further).collect();
         FileAccess { own, folders }
     }
 
-    /// The content of a file, or None if it is the one of `last`. The error says why it is not read.
+    /// Reads a file; `None` if it is unchanged since `last`.
     pub(crate) fn look(&self, path: &Path, last: Option<FileStamp>) -> Result<Option<(Bytes, FileStamp)>, String> {
-        // Links are followed first: what counts is where a path leads.
+        // Symbolic links are resolved first: the target is checked.
         let real = fs::canonicalize(path).map_err(|error| error.to_string())?;
         self.check_place(&real)?;
         let file = RegularFile::open(&real).map_err(|error| error.to_string())?;
@@ -70,12 +69,12 @@ impl FileAccess {
     }
 }
 
-/// Root may read every file, but those that their owner keeps from others are not for Envoy.
+/// Root can read every file, but files private to another user are not served.
 fn is_private_of_another(about: &Metadata) -> bool {
     about.uid() != 0 && about.mode() & 0o004 == 0
 }
 
-/// Different whenever a file may be.
+/// Metadata that changes whenever a file's content may have changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FileStamp {
     device: u64,
@@ -92,7 +91,7 @@ impl FileStamp {
 
     fn is_settled(&self) -> bool {
         let changed = SystemTime::UNIX_EPOCH + Duration::from_secs(u64::try_from(self.changed.0).unwrap_or_default());
-        // A clock that was set back is no reason to trust a time stamp.
+        // If the clock was set back the timestamp is not trusted.
         SystemTime::now().duration_since(changed).is_ok_and(|age| age > UNSETTLED)
     }
 }
@@ -113,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn hole_10_files_outside_of_their_folders_are_not_read() {
+    fn hole_10_files_outside_allowed_directories_are_not_read() {
         let [inside, outside] = [(); 2].map(|()| tempfile::tempdir().unwrap());
         let secret = outside.path().join("secret.pem");
         std::fs::write(&secret, "secret").unwrap();
@@ -132,12 +131,12 @@ mod tests {
         assert_eq!(look(&access, &inside.path().join("ca.pem")), "authority");
         assert_eq!(look(&access, &outside.path().join("back.pem")), "authority");
         assert!(look(&access, &inside.path().join("missing.pem")).contains("No such file"));
-        // Those beside a file of the agent's own settings.
+        // Files next to one from the agent's own settings.
         let access = FileAccess::new([secret.clone()], []);
         assert_eq!(look(&access, &secret), "secret");
     }
 
-    /// Only root could read them at all.
+    /// Needs root: other users cannot read such files anyway.
     #[test]
     fn hole_10_private_files_of_other_users_are_not_read() {
         if !nix::unistd::geteuid().is_root() {

@@ -1,4 +1,4 @@
-//! Addresses of this machine that others can reach it by.
+//! IP addresses at which other machines can reach this one.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -8,12 +8,12 @@ use nix::net::if_::InterfaceFlags;
 use nix::sys::socket::SockaddrStorage;
 use tracing::warn;
 
-/// Addresses of all interfaces that are up, without loopback, link-local ones and those of excluded interfaces.
+/// Addresses of all interfaces that are up, except loopback, link-local addresses and excluded interfaces.
 pub fn own(excluded: &BTreeSet<&str>) -> Vec<IpAddr> {
     let interfaces = match getifaddrs() {
         Ok(interfaces) => interfaces,
         Err(error) => {
-            warn!("could not read this machine's addresses: {error}");
+            warn!(%error, "could not list network interfaces; the proxy's address falls back to $INSTANCE_IP or 127.0.0.1");
             return Vec::new();
         }
     };
@@ -41,7 +41,7 @@ mod tests {
     use super::{is_reachable, own};
 
     #[test]
-    fn addresses_that_lead_nowhere_are_left_out() {
+    fn unreachable_addresses_are_skipped() {
         for ip in ["127.0.0.1", "::1", "169.254.1.1", "fe80::1", "0.0.0.0", "ff02::1"] {
             assert!(!is_reachable(&ip.parse().unwrap()), "{ip}");
         }

@@ -1,4 +1,4 @@
-//! What the downward API tells about a pod: labels and annotations as files of `key="value"` lines.
+//! Labels and annotations of the pod from downward API files with `key="value"` lines.
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
@@ -6,27 +6,29 @@ use std::path::Path;
 
 use tracing::warn;
 
-/// Where an injected pod has them.
+/// Mount paths in an injected pod.
 pub const LABELS: &str = "./etc/istio/pod/labels";
 pub const ANNOTATIONS: &str = "./etc/istio/pod/annotations";
 
-/// Reads such a file. `None` if there is none; a line that cannot be read is told and left out.
+/// Reads a downward API file. `None` if it does not exist. Invalid lines are logged and skipped.
 pub fn read(path: &Path) -> Option<BTreeMap<String, String>> {
     match std::fs::read_to_string(path) {
         Ok(text) => {
             let (values, problems) = parse(&text);
-            problems.iter().for_each(|line| warn!("{}:{line}: not a key and a quoted value", path.display()));
+            problems
+                .iter()
+                .for_each(|line| warn!(file = %path.display(), line, "ignoring a line that is not key=\"value\""));
             Some(values)
         }
         Err(error) if error.kind() == ErrorKind::NotFound => None,
         Err(error) => {
-            warn!("could not read {}: {error}", path.display());
+            warn!(file = %path.display(), %error, "could not read pod labels or annotations");
             None
         }
     }
 }
 
-/// The pairs, and the numbers of lines that are none.
+/// The pairs, and the line numbers of invalid lines.
 fn parse(text: &str) -> (BTreeMap<String, String>, Vec<usize>) {
     let (mut values, mut problems) = (BTreeMap::new(), Vec::new());
     for (index, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
@@ -40,7 +42,7 @@ fn parse(text: &str) -> (BTreeMap<String, String>, Vec<usize>) {
     (values, problems)
 }
 
-/// The text that Go's `%q` wrote.
+/// Decodes a string quoted by Go's `%q`.
 fn unquoted(text: &str) -> Option<String> {
     let inside = text.trim().strip_prefix('"')?.strip_suffix('"')?;
     let mut bytes = Vec::with_capacity(inside.len());
@@ -79,7 +81,7 @@ mod tests {
     use super::{parse, unquoted};
 
     #[test]
-    fn pairs_are_read_and_other_lines_are_numbered() {
+    fn invalid_lines_are_reported_by_number() {
         let (values, problems) = parse("app=\"cart\"\n\nnote=\"a=\\\"b\\\"\\nc\"\nbad\nworse=x\n");
         assert_eq!(values["app"], "cart");
         assert_eq!(values["note"], "a=\"b\"\nc");
@@ -87,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn every_escape_of_go_is_known() {
+    fn all_go_escapes_are_decoded() {
         assert_eq!(unquoted(r#""\x41\u00e9\U0001F600\\""#).as_deref(), Some("Aé😀\\"));
         for bad in [r#""\q""#, r#""\x4""#, "\"", "\"a", r#""\xff""#] {
             assert_eq!(unquoted(bad), None, "{bad}");

@@ -1,4 +1,4 @@
-//! The node beside its id: metadata in upstream's keys, cluster name and locality.
+//! The xDS node of this proxy: metadata with upstream's keys, cluster name and locality.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -14,45 +14,45 @@ use tracing::warn;
 use super::ProxyIdentity;
 use crate::environment::Environment;
 
-/// The release of Istio whose proxies this agent's Envoy behaves like. Control planes decide by it what they send.
+/// The Istio release that this proxy is compatible with. Control planes choose features by it.
 const ISTIO_VERSION: &str = "1.31.0";
 
 type Pairs = BTreeMap<String, String>;
 
-/// Changes with every revision of a Deployment and says nothing about the workload.
+/// Differs in every revision of a Deployment, so it is not a property of the workload.
 const REVISION_LABEL: &str = "pod-template-hash";
 const LOCALITY_LABELS: [&str; 2] = ["topology.istio.io/locality", "istio-locality"];
 const APP_LABELS: [&str; 3] = ["app", "app.kubernetes.io/name", "service.istio.io/canonical-name"];
 const CANONICAL_LABELS: [&str; 3] = ["service.istio.io/canonical-name", "app.kubernetes.io/name", "app"];
 const NO_NAME: &str = "istio-proxy";
 
-/// The whole node as Envoy tells it.
+/// The node that Envoy sends to the control plane.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ProxyNode {
     pub id: String,
     pub cluster: String,
     pub metadata: Map<String, Value>,
-    /// Region, zone, subzone; empty where nobody says.
+    /// Region, zone and subzone; empty if unknown.
     pub locality: [String; 3],
-    /// For settings that annotations make.
+    /// Pod annotations, some of which are settings.
     pub annotations: Pairs,
 }
 
-/// What a node is made of.
+/// Input for `node`.
 pub struct NodeInput<'a> {
     pub identity: &'a ProxyIdentity,
     pub config: &'a ProxyConfig,
     pub environment: &'a Environment,
-    /// From the downward API; `None` where there is no such file.
+    /// From the downward API; `None` if the file does not exist.
     pub labels: Option<Pairs>,
     pub annotations: Option<Pairs>,
-    /// `region/zone/subzone` by flag.
+    /// `--availabilityZone`: `region/zone/subzone`.
     pub locality: &'a str,
-    /// Values that the agent itself adds, such as its ports.
+    /// Metadata about the agent itself, such as its ports.
     pub own: Map<String, Value>,
 }
 
-/// The node of this proxy.
+/// Builds the node of this proxy.
 pub fn node(input: NodeInput<'_>) -> ProxyNode {
     let mut metadata = untyped(input.environment, input.config);
     let label_variable = input.environment.get("ISTIO_METAJSON_LABELS");
@@ -86,7 +86,7 @@ pub fn node(input: NodeInput<'_>) -> ProxyNode {
     ProxyNode { id: input.identity.node_id(), cluster, metadata, locality, annotations }
 }
 
-/// `ISTIO_META_X=value` as X, and the members of each `ISTIO_METAJSON_*` object as they are.
+/// Metadata from `ISTIO_META_X=value` (key X) and from the members of each `ISTIO_METAJSON_*` object.
 fn untyped(environment: &Environment, config: &ProxyConfig) -> Map<String, Value> {
     let of_config = config.proxy_metadata.iter().filter_map(|(k, v)| Some((k.strip_prefix("ISTIO_META_")?, &**v)));
     let all = of_config.chain(environment.with_prefix("ISTIO_META_"));
@@ -94,7 +94,7 @@ fn untyped(environment: &Environment, config: &ProxyConfig) -> Map<String, Value
     for (name, text) in environment.with_prefix("ISTIO_METAJSON_") {
         match serde_json::from_str::<Map<String, Value>>(text) {
             Ok(object) => metadata.extend(object),
-            Err(error) => warn!("$ISTIO_METAJSON_{name} is no JSON object and was ignored: {error}"),
+            Err(error) => warn!(%error, "ignoring $ISTIO_METAJSON_{name}: not a JSON object"),
         }
     }
     metadata
@@ -104,7 +104,7 @@ fn pairs(pairs: &Pairs) -> Option<Value> {
     (!pairs.is_empty()).then(|| pairs.iter().map(|(key, value)| (key.clone(), Value::from(value.as_str()))).collect())
 }
 
-/// From a label, where dots may stand for slashes, else by flag, else by ProxyConfig.
+/// The locality from a label (dots may replace slashes), else from the flag, else from ProxyConfig.
 fn locality(labels: &mut Pairs, flag: &str, config: &ProxyConfig) -> [String; 3] {
     let label = LOCALITY_LABELS.iter().find_map(|name| labels.get(*name)).filter(|text| !text.is_empty()).cloned();
     let text = match label {
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn metadata_comes_from_all_sources() {
+    fn metadata_is_merged_from_all_sources() {
         let mut config = default_proxy_config();
         config.proxy_metadata.insert("ISTIO_META_MESH_ID".to_owned(), "m".to_owned());
         config.proxy_metadata.insert("OTHER".to_owned(), "x".to_owned());
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn locality_is_told_by_label_or_flag() {
+    fn locality_comes_from_label_or_flag() {
         let config = default_proxy_config();
         assert_eq!(of(&config, &[], &[("istio-locality", "r.z.s")], "x/y").locality, ["r", "z", "s"]);
         assert_eq!(of(&config, &[], &[("topology.istio.io/locality", "r/z")], "").locality, ["r", "z", ""]);
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cluster_name_is_found_as_upstream_finds_it() {
+    fn cluster_name_follows_upstreams_rules() {
         let mut config = default_proxy_config();
         let mut check = |name: Option<ClusterName>, env: &[(&str, &str)], labels: &[(&str, &str)], expected: &str| {
             config.cluster_name = name;

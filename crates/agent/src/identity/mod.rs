@@ -1,5 +1,5 @@
-//! Who this proxy is: role, addresses, name and domain, which make the node id `type~ip~id~domain`.
-//! The rules per registry are Pilot 0.8's; today's are those of Kubernetes. `metadata` has the rest of the node.
+//! The proxy's identity: type, addresses, name and domain, which form the node id `type~ip~id~domain`. Defaults depend
+//! on the registry, as in Pilot 0.8. `metadata` builds the rest of the node.
 
 pub mod addresses;
 pub mod downward_api;
@@ -13,19 +13,19 @@ use serde::{Deserialize, Serialize};
 use crate::args::{IdentityFlags, ProxyType};
 use crate::environment::Environment;
 
-/// Who asks the control plane.
+/// The identity that the control plane sees.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProxyIdentity {
     pub kind: NodeType,
-    /// The first one is the one in the node id; never empty.
+    /// Never empty. The first address is part of the node id.
     pub ips: Vec<IpAddr>,
     pub id: String,
     pub domain: String,
-    /// Empty where nobody says.
+    /// Empty if unknown.
     pub namespace: String,
 }
 
-/// The first part of a node id.
+/// The first part of the node id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum NodeType {
     Sidecar,
@@ -44,7 +44,7 @@ impl NodeType {
 }
 
 impl ProxyIdentity {
-    /// The node id.
+    /// The node id: `type~ip~id~domain`.
     pub fn node_id(&self) -> String {
         let ip = self.ips.first().map_or_else(String::new, IpAddr::to_string);
         format!("{}~{ip}~{}~{}", self.kind.as_str(), self.id, self.domain)
@@ -55,7 +55,7 @@ impl ProxyIdentity {
     }
 }
 
-/// Whose rules name a proxy.
+/// The registry that determines the defaults of id and domain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum RegistryKind {
     Kubernetes,
@@ -70,14 +70,14 @@ impl RegistryKind {
             "consul" => Ok(RegistryKind::Consul),
             "eureka" | "cloudfoundry" | "mock" | "config" | "other" => Ok(RegistryKind::Other),
             _ => bail!(
-                "could not read --serviceregistry {name:?}: it is none of Kubernetes, Consul, Eureka, CloudFoundry, \
-                 Mock, Config, Other"
+                "could not parse --serviceregistry {name:?}: expected one of Kubernetes, Consul, Eureka, \
+                 CloudFoundry, Mock, Config, Other"
             ),
         }
     }
 }
 
-/// The role by flags, environment and the addresses of this machine.
+/// The identity from flags, environment and the addresses of this machine.
 pub fn proxy_identity(
     kind: ProxyType,
     flags: &IdentityFlags,
@@ -94,7 +94,7 @@ pub fn proxy_identity(
         RegistryKind::Consul => format!("{ip}.service.consul"),
         RegistryKind::Other => ip,
     };
-    // The control plane reads the namespace of a proxy that does not say it from its id.
+    // Without POD_NAMESPACE the control plane takes the namespace from the id.
     let namespace = match (registry, environment.get("POD_NAMESPACE")) {
         (_, Some(namespace)) => namespace.to_owned(),
         (RegistryKind::Kubernetes, None) => id.split_once('.').map_or_else(String::new, |(_, rest)| rest.to_owned()),
@@ -108,21 +108,21 @@ pub fn proxy_identity(
     };
     let kind = match kind {
         ProxyType::Sidecar => NodeType::Sidecar,
-        // 0.8's ingress proxy is a gateway today.
+        // Pilot 0.8's ingress proxy is a gateway.
         ProxyType::Router | ProxyType::Ingress => NodeType::Router,
         ProxyType::Waypoint => NodeType::Waypoint,
     };
     Ok(ProxyIdentity { kind, ips, id, domain, namespace })
 }
 
-/// `--ip` alone, else `$INSTANCE_IP` before all others of this machine. Registries but Kubernetes know one address.
+/// `--ip` alone, else `$INSTANCE_IP` followed by the addresses of this machine. Only Kubernetes has several addresses.
 fn ips(
     registry: RegistryKind,
     flags: &IdentityFlags,
     environment: &Environment,
     own: &[IpAddr],
 ) -> Result<Vec<IpAddr>> {
-    let read = |text: &str, from: &str| text.parse().with_context(|| format!("could not read {from} {text:?}"));
+    let read = |text: &str, from: &str| text.parse().with_context(|| format!("could not parse {from} {text:?}"));
     if !flags.ip.is_empty() {
         return Ok(vec![read(&flags.ip, "--ip")?]);
     }
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn kubernetes_names_a_pod() {
+    fn kubernetes_id_is_the_pod_name() {
         let pod = [("POD_NAME", "a-1"), ("POD_NAMESPACE", "shop"), ("INSTANCE_IP", "10.0.0.1")];
         check("Kubernetes", &[], &pod, &["10.0.0.2"], "sidecar~10.0.0.1~a-1.shop~shop.svc.cluster.local");
         check("Kubernetes", &[], &pod[..2], &["10.0.0.2"], "sidecar~10.0.0.2~a-1.shop~shop.svc.cluster.local");
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn other_registries_name_an_address() {
+    fn other_registries_use_the_address_as_id() {
         check("Consul", &[], &[], &["10.0.0.2"], "sidecar~10.0.0.2~10.0.0.2.service.consul~service.consul");
         check("Consul", &[], &[], &[], "sidecar~127.0.0.1~127.0.0.1.service.consul~service.consul");
         check("Other", &[], &[], &["10.0.0.2", "10.0.0.3"], "sidecar~10.0.0.2~10.0.0.2~");
@@ -182,21 +182,21 @@ mod tests {
     }
 
     #[test]
-    fn flags_win() {
+    fn flags_override_the_environment() {
         let flags = [("ip", "1.2.3.4"), ("id", "a-1.shop"), ("domain", "shop.svc.cluster.local")];
         let env = [("POD_NAME", "x"), ("POD_NAMESPACE", "y"), ("INSTANCE_IP", "10.0.0.1")];
         check("Kubernetes", &flags, &env, &["10.0.0.2"], "sidecar~1.2.3.4~a-1.shop~shop.svc.cluster.local");
     }
 
     #[test]
-    fn mistakes_are_named() {
-        check("Kubernetes", &[("ip", "10.0.0.x")], &[], &[], "could not read --ip \"10.0.0.x\"");
+    fn errors_name_the_flag() {
+        check("Kubernetes", &[("ip", "10.0.0.x")], &[], &[], "could not parse --ip \"10.0.0.x\"");
         let known = "Kubernetes, Consul, Eureka, CloudFoundry, Mock, Config, Other";
-        check("Etcd", &[], &[], &[], &format!("could not read --serviceregistry \"Etcd\": it is none of {known}"));
+        check("Etcd", &[], &[], &[], &format!("could not parse --serviceregistry \"Etcd\": expected one of {known}"));
     }
 
     #[test]
-    fn a_machine_with_both_families_keeps_all_addresses() {
+    fn dual_stack_machine_has_all_addresses() {
         let own = ["10.0.0.2".parse().unwrap(), "fd00::2".parse().unwrap()];
         let identity = IdentityFlags { registry: "Kubernetes".to_owned(), ..IdentityFlags::default() };
         let env: Environment = [("INSTANCE_IP", "fd00::1")].into_iter().collect();

@@ -1,29 +1,29 @@
-//! How long to wait before a failed Envoy is started again, and when to give up.
+//! Delays between restarts of a failed Envoy, and when to give up.
 
 use std::time::Duration;
 
-/// Delays that double, as many as the budget allows: 0.2, 0.4 … 102.4 s with upstream's figures.
+/// Exponential back-off with a limited number of restarts: 0.2, 0.4 … 102.4 s with upstream's values.
 #[derive(Clone, Debug)]
 pub struct BackOff {
     first: Duration,
     budget: u32,
     used: u32,
-    /// An Envoy that lived this long was well: its end begins a new count.
+    /// An Envoy that ran this long was healthy: its exit resets the count.
     healthy_after: Duration,
 }
 
 impl BackOff {
-    /// Pilot 0.8's figures: 200 ms, ten restarts.
+    /// Pilot 0.8's values: 200 ms, ten restarts.
     pub fn upstream() -> BackOff {
         BackOff::new(Duration::from_millis(200), 10)
     }
 
     pub fn new(first: Duration, budget: u32) -> BackOff {
-        // Longer than the longest delay. 0.8 never forgot: a crash a month ended the agent within a year.
+        // Longer than the longest delay. Pilot 0.8 never reset the count, so rare crashes added up over months.
         BackOff { first, budget, used: 0, healthy_after: Duration::from_secs(300) }
     }
 
-    /// The delay after an Envoy that lived this long; `None` when the budget is used up.
+    /// The delay before the next restart, given how long Envoy ran; `None` when no restarts are left.
     pub fn next(&mut self, lived: Duration) -> Option<Duration> {
         if lived >= self.healthy_after {
             self.reset();
@@ -36,12 +36,12 @@ impl BackOff {
         Some(delay)
     }
 
-    /// Begins a new count: something else is asked of Envoy now.
+    /// Resets the count, because the configuration changed.
     pub fn reset(&mut self) {
         self.used = 0;
     }
 
-    /// Restarts left.
+    /// Number of restarts left.
     pub fn left(&self) -> u32 {
         self.budget - self.used
     }
@@ -63,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_life_or_a_new_wish_begins_a_new_count() {
+    fn long_run_or_reset_restores_the_budget() {
         let mut back_off = BackOff::new(Duration::from_secs(1), 1);
         assert!(back_off.next(Duration::ZERO).is_some() && back_off.next(Duration::ZERO).is_none());
         assert_eq!(back_off.next(Duration::from_secs(300)), Some(Duration::from_secs(1)));

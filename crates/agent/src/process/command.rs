@@ -1,4 +1,4 @@
-//! Envoy's command line. The arguments are upstream's; those of hot restart are Pilot 0.8's.
+//! Envoy's command line. The arguments are upstream's; those for hot restart are Pilot 0.8's.
 
 use std::ffi::OsString;
 use std::fs;
@@ -8,35 +8,35 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 
-/// What all epochs of one Envoy are started with.
+/// How Envoy is started, the same for all epochs.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Launch {
-    /// Our own binary, which turns itself into Envoy.
+    /// The agent's own binary; its `exec-child` command executes Envoy.
     pub agent: PathBuf,
     /// The Envoy binary.
     pub binary: PathBuf,
-    /// How long an Envoy that is replaced or told to drain lets requests finish.
+    /// Envoy's `--drain-time-s`.
     pub drain: Duration,
-    /// Arguments that no epoch changes, at the end.
+    /// Arguments that are the same for all epochs; they come last.
     pub fixed: Vec<String>,
     pub takeover: Takeover,
 }
 
-/// How a new epoch follows an old one.
+/// How a new epoch replaces the running one.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum Takeover {
-    /// There is one Envoy at a time, which starts the quicker for it.
+    /// Hot restart is disabled, which makes Envoy start faster.
     None,
-    /// A new Envoy takes sockets and counters over from the old one.
+    /// The new Envoy takes over sockets and stats.
     HotRestart {
-        /// The old Envoy lives at most this long.
+        /// Time after which the old Envoy is shut down.
         parent_shutdown: Duration,
-        /// Where the id is written under which epochs find each other.
+        /// File for the base id, by which epochs find each other.
         base_id: PathBuf,
     },
 }
 
-/// Arguments by choice of the user.
+/// Arguments that depend on the settings.
 #[derive(Clone, Debug, Default)]
 pub struct EnvoyFlags {
     pub ipv6_only: bool,
@@ -49,19 +49,19 @@ pub struct EnvoyFlags {
     pub core_dump: bool,
     /// JSON or YAML that Envoy merges into its bootstrap.
     pub override_yaml: Option<String>,
-    /// 0 for one thread per core.
+    /// Worker threads; 0 for one per core.
     pub concurrency: i32,
-    /// Cluster and id of the node, for a bootstrap that says neither.
+    /// Cluster and id of the node, for a bootstrap without `node`.
     pub node: Option<(String, String)>,
 }
 
 impl EnvoyFlags {
-    /// The arguments that stand after those of the epoch.
+    /// The arguments, in upstream's order.
     pub fn arguments(&self) -> Vec<String> {
         let mut args =
             vec!["--local-address-ip-version".to_owned(), if self.ipv6_only { "v6" } else { "v4" }.to_owned()];
         let mut add = |words: &[&str]| args.extend(words.iter().map(|word| (*word).to_owned()));
-        // Envoy's own 10 s make users wait for the first line of an access log.
+        // Envoy's default of 10 s delays the first access log line too long.
         add(&["--file-flush-interval-msec", &self.flush_interval_ms.unwrap_or(1000).to_string()]);
         add(&["--allow-unknown-static-fields"]);
         if self.flush_min_size_kb > 0 {
@@ -95,7 +95,7 @@ impl EnvoyFlags {
     }
 }
 
-/// `info,upstream:debug` as one level and those of components.
+/// Splits `info,upstream:debug` into the default level and component levels.
 fn levels(text: &str) -> (Option<&str>, Vec<&str>) {
     let parts = || text.split(',').filter(|part| !part.is_empty());
     let level = parts().rfind(|part| !part.contains(':'));
@@ -103,7 +103,7 @@ fn levels(text: &str) -> (Option<&str>, Vec<&str>) {
 }
 
 impl Launch {
-    /// The whole command line of an epoch: our own binary, which becomes Envoy.
+    /// The arguments of the agent's binary that start an epoch.
     pub(super) fn line(&self, epoch: u32, bootstrap: &Path) -> Result<Vec<OsString>> {
         let mut line: Vec<OsString> = vec![
             "exec-child".into(),
@@ -121,7 +121,7 @@ impl Launch {
             Takeover::HotRestart { parent_shutdown, base_id } => {
                 add(&["--restart-epoch", &epoch.to_string()]);
                 add(&["--parent-shutdown-time-s", &parent_shutdown.as_secs().to_string()]);
-                // Ids are the machine's, so only Envoy can find a free one.
+                // Base ids are machine-wide, so Envoy itself picks a free one.
                 match epoch {
                     0 => {
                         add(&["--use-dynamic-base-id", "--base-id-path"]);
@@ -137,11 +137,11 @@ impl Launch {
 }
 
 impl Launch {
-    /// Removes what epochs shared, once none of them lives: Envoy leaves it behind.
+    /// Removes the shared memory and the base id file, which Envoy leaves behind. Called when no epoch is running.
     pub(super) fn forget(&self) {
         let Takeover::HotRestart { base_id, .. } = &self.takeover else { return };
         let Ok(id) = read_id(base_id) else { return };
-        // Envoy makes ten of each id.
+        // Envoy multiplies the base id by ten.
         if let Ok(id) = id.trim().parse::<u64>() {
             let _ = fs::remove_file(format!("/dev/shm/envoy_shared_memory_{}", id * 10));
         }
@@ -151,7 +151,7 @@ impl Launch {
 
 fn read_id(path: &Path) -> Result<String> {
     fs::read_to_string(path)
-        .with_context(|| format!("could not read the id of the running Envoy in {}", path.display()))
+        .with_context(|| format!("could not read the base id of the running Envoy from {}", path.display()))
 }
 
 #[cfg(test)]
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn one_envoy_at_a_time_needs_no_hot_restart() {
+    fn hot_restart_is_disabled_without_takeover() {
         assert_eq!(
             line(&launch(Takeover::None), 0),
             "-- /bin/envoy -c b.json --drain-time-s 45 --drain-strategy immediate --disable-hot-restart --concurrency 1"
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn epochs_find_each_other_by_the_id_that_the_first_one_chose() {
+    fn later_epochs_use_the_base_id_of_the_first() {
         let folder = tempfile::tempdir().unwrap();
         let base_id = folder.path().join("id");
         let takeover = Takeover::HotRestart { parent_shutdown: Duration::from_secs(60), base_id: base_id.clone() };
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn choices_become_arguments_in_upstreams_order() {
+    fn arguments_are_in_upstreams_order() {
         let flags = EnvoyFlags {
             log_level: "info,upstream:debug,http:trace".to_owned(),
             component_log_level: "ignored:debug".to_owned(),

@@ -1,4 +1,4 @@
-//! Letting an Envoy's clients go: listeners are drained through the admin port, then there is some time.
+//! Drains Envoy: starts draining through the admin port, then waits for connections to end.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -12,28 +12,28 @@ use tracing::{info, warn};
 
 use crate::http_client;
 
-/// An admin port that does not answer in this time belongs to an Envoy that hangs.
+/// Timeout of an admin request. An Envoy that takes longer hangs.
 const TIMEOUT: Duration = Duration::from_secs(2);
-/// Questions about open connections that may fail before they are no longer asked.
+/// Failed attempts to count connections before waiting ends.
 const ERRORS: u32 = 5;
 
-/// How an Envoy is drained.
+/// How Envoy is drained.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Drain {
     /// Envoy's admin port.
     pub admin: SocketAddr,
-    /// A sidecar's own calls go on: its application still works.
+    /// Drain inbound listeners only: a sidecar's application may still make calls.
     pub inbound_only: bool,
-    /// How long clients have.
+    /// Time for clients to finish.
     pub time: Duration,
-    /// Wait until no connection is left, at least this long, instead of a fixed time.
+    /// Instead of a fixed time, wait until no connection is left, but at least this long.
     pub until_idle: Option<Duration>,
-    /// Ports of the agent's own listeners, whose connections do not count.
+    /// Ports of static listeners (status, metrics), whose connections do not count.
     pub own_ports: BTreeSet<u16>,
 }
 
 impl Drain {
-    /// Asks Envoy to drain its listeners. With `Stay::Forever` it does not end when that is done.
+    /// Tells Envoy to drain its listeners.
     pub(super) async fn begin(&self, after: AfterDrain) {
         let mut query = "graceful".to_owned();
         if self.inbound_only {
@@ -43,11 +43,11 @@ impl Drain {
             query.push_str("&skip_exit");
         }
         if let Err(error) = self.admin_request(Method::POST, &format!("/drain_listeners?{query}")).await {
-            warn!("could not drain Envoy: {error:#}");
+            warn!("could not start draining Envoy: {error:#}");
         }
     }
 
-    /// Returns when clients have had their time.
+    /// Returns when the drain time is over or no connection is left.
     pub(super) async fn wait(&self) {
         let Some(minimum) = self.until_idle else { return sleep(self.time).await };
         sleep(minimum).await;
@@ -58,7 +58,7 @@ impl Drain {
             match self.admin_request(Method::GET, "/stats?usedonly&filter=downstream_cx_active$").await {
                 Ok(stats) => match self.active(&stats) {
                     None | Some(0) => return,
-                    Some(left) => info!(connections = left, "waiting for connections to end"),
+                    Some(left) => info!(connections = left, "waiting for connections to close"),
                 },
                 Err(error) => {
                     errors += 1;
@@ -73,7 +73,7 @@ impl Drain {
         Ok(String::from_utf8_lossy(&body).into_owned())
     }
 
-    /// Connections of clients. `None` where Envoy counts none at all.
+    /// Number of client connections; `None` if Envoy reports no stats.
     fn active(&self, stats: &str) -> Option<u64> {
         let count = |line: &str| {
             let (name, value) = line.rsplit_once(':')?;
@@ -83,7 +83,7 @@ impl Drain {
         (!stats.trim().is_empty()).then(|| stats.lines().filter_map(count).sum())
     }
 
-    /// Not the admin port, not per worker, not inside Envoy, not one of ours.
+    /// True for client listeners: not admin, per-worker, internal or static ones.
     fn is_for_clients(&self, listener: &str) -> bool {
         let own = listener.rsplit_once('_').and_then(|(_, port)| port.parse().ok());
         !listener.starts_with("admin")
@@ -93,7 +93,7 @@ impl Drain {
     }
 }
 
-/// What Envoy does once it is drained.
+/// What Envoy does when draining is complete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum AfterDrain {
     KeepRunning,
@@ -107,7 +107,7 @@ mod tests {
     use super::Drain;
 
     #[test]
-    fn only_connections_of_clients_count() {
+    fn only_client_connections_count() {
         let drain = Drain {
             admin: ([127, 0, 0, 1], 15000).into(),
             inbound_only: true,

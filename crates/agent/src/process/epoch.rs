@@ -1,4 +1,4 @@
-//! One Envoy process, from its start to its end. It can be aborted; it cannot be left behind.
+//! One Envoy process from start to exit. It is killed on drop, so it never outlives the agent.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -15,23 +15,23 @@ use tracing::warn;
 
 use super::exit::EnvoyExit;
 
-/// Time to write the last log lines; a stopped or stubborn Envoy is killed after it.
+/// Time between SIGTERM and SIGKILL.
 const GRACE: Duration = Duration::from_secs(1);
 
-/// Starts our own binary, which becomes the program on the line.
+/// Starts the agent's binary with arguments that make it execute Envoy.
 pub(super) fn start(agent: &Path, line: &[OsString]) -> Result<Child> {
     let mut command = Command::new(agent);
-    // Envoy's lines go where the agent's go. Its terminal's signals are the agent's to deal with.
+    // Own process group: signals from the terminal go to the agent only. Output is inherited.
     command.args(line).stdin(Stdio::null()).process_group(0).kill_on_drop(true);
     command.spawn().with_context(|| format!("could not start {}", agent.display()))
 }
 
-/// Waits for the end of the process, or brings it about when aborted.
+/// Waits for the process to exit, or ends it when aborted.
 pub(super) async fn wait(mut child: Child, abort: CancellationToken) -> EnvoyExit {
     tokio::select! {
         status = child.wait() => match status {
             Ok(status) => EnvoyExit::from_status(status),
-            Err(error) => EnvoyExit::NotStarted(format!("could not be watched: {error}")),
+            Err(error) => EnvoyExit::NotStarted(format!("could not be waited for: {error}")),
         },
         () = abort.cancelled() => end(child).await,
     }
@@ -49,7 +49,7 @@ async fn end(mut child: Child) -> EnvoyExit {
     EnvoyExit::Aborted
 }
 
-/// A bootstrap file; removed on drop if it was generated.
+/// The bootstrap file of an epoch; removed on drop if it was generated.
 #[derive(Debug)]
 pub struct EpochBootstrap {
     pub path: PathBuf,

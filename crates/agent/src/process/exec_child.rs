@@ -1,6 +1,5 @@
-//! `pilot-agent keep`: the few lines between the agent's fork and Envoy's first instruction.
-//! The kernel is told to kill this process when the agent dies, however it dies, and exec keeps that promise.
-//! A program of our own because Rust allows no safe code between fork and exec.
+//! `pilot-agent exec-child`: executes Envoy such that the kernel kills it when the agent dies (PR_SET_PDEATHSIG, which
+//! survives exec). It is a separate command because Rust allows no safe code between fork and exec.
 
 use std::os::unix::process::CommandExt;
 use std::process::Command;
@@ -12,7 +11,7 @@ use nix::unistd::{Pid, getppid};
 
 use crate::args::ExecChildArgs;
 
-/// Turns this process into the program. Returns only if it could not.
+/// Executes the program in this process. Returns only on failure.
 pub fn exec_child(args: &ExecChildArgs) -> Error {
     match exec(args) {
         Ok(never) => never,
@@ -22,10 +21,10 @@ pub fn exec_child(args: &ExecChildArgs) -> Error {
 
 fn exec(args: &ExecChildArgs) -> Result<Error> {
     let Some((program, rest)) = args.program.split_first() else { bail!("no program given") };
-    prctl::set_pdeathsig(Signal::SIGKILL).context("could not tie this process to its parent")?;
-    // The agent may have died before the kernel was told.
+    prctl::set_pdeathsig(Signal::SIGKILL).context("could not set the parent death signal")?;
+    // The agent may have died before the signal was set.
     if getppid() != Pid::from_raw(args.parent) {
-        bail!("the agent that asked for {} is gone", program.display());
+        bail!("could not start {}: the agent has exited", program.display());
     }
     let failure = Command::new(program).args(rest).exec();
     Ok(Error::new(failure).context(format!("could not start {}", program.display())))

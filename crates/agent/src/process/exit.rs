@@ -1,4 +1,4 @@
-//! Why an Envoy ended, and why the agent ends: the one table of exit causes.
+//! Exit causes of Envoy and of the agent, with the agent's exit codes.
 
 use std::fmt;
 use std::os::unix::process::ExitStatusExt;
@@ -6,7 +6,7 @@ use std::process::ExitStatus;
 
 use nix::sys::signal::Signal;
 
-/// Why the agent ends.
+/// Why the agent exits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ExitCause {
     Signalled,
@@ -15,13 +15,13 @@ pub enum ExitCause {
     GaveUp,
 }
 
-/// Cause, exit code, and what the log says.
+/// Cause, exit code and log message.
 const TABLE: &[(ExitCause, u8, &str)] = &[
-    (ExitCause::Signalled, 0, "asked to stop by a signal; Envoy was drained and ended"),
-    (ExitCause::Quit, 0, "asked to quit at once; Envoy was ended without draining"),
-    (ExitCause::EnvoyDone, 0, "Envoy ended by itself with success"),
+    (ExitCause::Signalled, 0, "stopped by a signal; Envoy was drained and terminated"),
+    (ExitCause::Quit, 0, "quit at once; Envoy was terminated without draining"),
+    (ExitCause::EnvoyDone, 0, "Envoy exited by itself with code 0"),
     // Pilot 0.8's os.Exit(-1).
-    (ExitCause::GaveUp, 255, "Envoy ended too often; see its own lines above for the reason"),
+    (ExitCause::GaveUp, 255, "Envoy failed too often; see its log lines above for the reason"),
 ];
 
 impl ExitCause {
@@ -41,16 +41,16 @@ impl fmt::Display for ExitCause {
     }
 }
 
-/// How one Envoy ended.
+/// How an Envoy process exited.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EnvoyExit {
-    /// With success: told to through its admin port, or replaced by a newer epoch.
+    /// With code 0: through its admin port, or replaced by a newer epoch.
     Normally,
     WithCode(i32),
     BySignal(i32),
-    /// By the agent.
+    /// Terminated by the agent.
     Aborted,
-    /// It could not even be started.
+    /// Could not be started.
     NotStarted(String),
 }
 
@@ -63,7 +63,7 @@ impl EnvoyExit {
         }
     }
 
-    /// Does it call for a restart?
+    /// True if Envoy should be restarted.
     pub fn is_failure(&self) -> bool {
         matches!(self, EnvoyExit::WithCode(_) | EnvoyExit::BySignal(_) | EnvoyExit::NotStarted(_))
     }
@@ -72,14 +72,14 @@ impl EnvoyExit {
 impl fmt::Display for EnvoyExit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            EnvoyExit::Normally => f.write_str("ended normally"),
-            EnvoyExit::WithCode(code) => write!(f, "ended with code {code}"),
-            EnvoyExit::BySignal(9) => f.write_str("was killed; perhaps for want of memory"),
+            EnvoyExit::Normally => f.write_str("exited with code 0"),
+            EnvoyExit::WithCode(code) => write!(f, "exited with code {code}"),
+            EnvoyExit::BySignal(9) => f.write_str("was killed by SIGKILL, possibly by the OOM killer"),
             EnvoyExit::BySignal(number) => match Signal::try_from(*number) {
-                Ok(signal) => write!(f, "was ended by {signal}"),
-                Err(_) => write!(f, "was ended by signal {number}"),
+                Ok(signal) => write!(f, "was terminated by {signal}"),
+                Err(_) => write!(f, "was terminated by signal {number}"),
             },
-            EnvoyExit::Aborted => f.write_str("was ended by the agent"),
+            EnvoyExit::Aborted => f.write_str("was terminated by the agent"),
             EnvoyExit::NotStarted(reason) => f.write_str(reason),
         }
     }
@@ -97,10 +97,10 @@ mod tests {
     }
 
     #[test]
-    fn only_failures_call_for_a_restart() {
+    fn only_failures_are_restarted() {
         let failures = [EnvoyExit::WithCode(1), EnvoyExit::BySignal(9), EnvoyExit::NotStarted(String::new())];
         assert!(failures.iter().all(EnvoyExit::is_failure));
         assert!(![EnvoyExit::Normally, EnvoyExit::Aborted].iter().any(EnvoyExit::is_failure));
-        assert_eq!(EnvoyExit::BySignal(11).to_string(), "was ended by SIGSEGV");
+        assert_eq!(EnvoyExit::BySignal(11).to_string(), "was terminated by SIGSEGV");
     }
 }

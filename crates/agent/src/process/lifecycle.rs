@@ -1,29 +1,29 @@
-//! What the keeper is told to do, by signals and by the status port.
+//! Requests to drain or end, from signals and from the status port to the supervisor.
 
 use tokio::sync::watch;
 
-/// From doing nothing to ending at once: a later order never takes an earlier one back.
+/// Ordered by strength. A weaker request never replaces a stronger one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum LifecycleRequest {
     #[default]
     Run,
-    /// Stop taking new connections, but stay.
+    /// Drain listeners and keep running.
     Drain,
-    /// Drain, wait, end.
+    /// Drain, then exit.
     Stop,
-    /// End now.
+    /// Exit without draining.
     Quit,
 }
 
-/// Gives orders; clones give them to the same keeper.
+/// Sends requests to the supervisor; clones share it.
 #[derive(Clone, Debug, Default)]
 pub struct LifecycleSender(watch::Sender<LifecycleRequest>);
 
 impl LifecycleSender {
-    pub fn give(&self, order: LifecycleRequest) {
+    pub fn send(&self, request: LifecycleRequest) {
         self.0.send_if_modified(|current| {
-            let is_stronger = order > *current;
-            *current = order.max(*current);
+            let is_stronger = request > *current;
+            *current = request.max(*current);
             is_stronger
         });
     }
@@ -38,14 +38,14 @@ mod tests {
     use super::{LifecycleRequest, LifecycleSender};
 
     #[test]
-    fn orders_only_grow_stronger() {
-        let orders = LifecycleSender::default();
-        let seen = orders.subscribe();
-        orders.give(LifecycleRequest::Drain);
-        orders.give(LifecycleRequest::Run);
+    fn requests_only_escalate() {
+        let requests = LifecycleSender::default();
+        let seen = requests.subscribe();
+        requests.send(LifecycleRequest::Drain);
+        requests.send(LifecycleRequest::Run);
         assert_eq!(*seen.borrow(), LifecycleRequest::Drain);
-        orders.give(LifecycleRequest::Quit);
-        orders.give(LifecycleRequest::Stop);
+        requests.send(LifecycleRequest::Quit);
+        requests.send(LifecycleRequest::Stop);
         assert_eq!(*seen.borrow(), LifecycleRequest::Quit);
     }
 }

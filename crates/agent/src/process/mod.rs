@@ -1,5 +1,5 @@
-//! Envoy's life: epochs, restarts, draining, the end. One `Supervisor` runs it all; what a command line looks like
-//! is in `command`, why things end in `exit`.
+//! Runs the Envoy process: epochs, restarts, draining and exit. `supervisor` is the entry point, `command` builds the
+//! command line, `exit` lists the reasons to end.
 
 pub mod back_off;
 pub mod command;

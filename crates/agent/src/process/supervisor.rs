@@ -1,6 +1,6 @@
-//! The keeper of Envoy: which epochs run, when a new one starts, what an end means.
-//! Pilot 0.8's rules: a new epoch is the highest living one plus one; a failure ends all epochs, since after it
-//! nothing is known about what they share; retries double their delay until the budget is used up.
+//! Supervises Envoy: starts epochs, restarts after failures, drains and stops. Pilot 0.8's rules: a new epoch is the
+//! highest running one plus one; a failure terminates all epochs, because their shared state is unknown; restart delays
+//! double until the budget is used up.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -20,7 +20,7 @@ pub use super::epoch::EpochBootstrap;
 use super::exit::{EnvoyExit, ExitCause};
 use super::lifecycle::LifecycleRequest;
 
-/// Keeps one Envoy. `configure` writes the bootstrap of an epoch.
+/// Runs one Envoy. `configure` writes the bootstrap of an epoch.
 pub struct Supervisor<F> {
     launch: Launch,
     configure: F,
@@ -28,7 +28,7 @@ pub struct Supervisor<F> {
     back_off: BackOff,
     running: JoinSet<(u32, EnvoyExit)>,
     epochs: BTreeMap<u32, RunningEpoch>,
-    /// When to start again after a failure.
+    /// When to restart after a failure.
     restart: Option<Instant>,
     is_drained: bool,
 }
@@ -36,7 +36,7 @@ pub struct Supervisor<F> {
 struct RunningEpoch {
     abort: CancellationToken,
     started: Instant,
-    /// Kept for what its drop does.
+    /// Removes the file on drop.
     _bootstrap: Option<EpochBootstrap>,
 }
 
@@ -46,43 +46,47 @@ impl<F: FnMut(u32) -> Result<EpochBootstrap>> Supervisor<F> {
         Supervisor { launch, configure, drain, back_off, running, epochs, restart: None, is_drained: false }
     }
 
-    /// Runs Envoy until the agent has a reason to end. Each change of `wanted` starts a new epoch.
-    pub async fn run(mut self, orders: watch::Receiver<LifecycleRequest>, wanted: watch::Receiver<u128>) -> ExitCause {
-        let cause = self.supervise(orders, wanted).await;
+    /// Runs Envoy until there is a reason to exit. Each change of `config_changes` starts a new epoch.
+    pub async fn run(
+        mut self,
+        requests: watch::Receiver<LifecycleRequest>,
+        config_changes: watch::Receiver<u128>,
+    ) -> ExitCause {
+        let cause = self.supervise(requests, config_changes).await;
         self.launch.forget();
         cause
     }
 
     async fn supervise(
         &mut self,
-        mut orders: watch::Receiver<LifecycleRequest>,
-        mut wanted: watch::Receiver<u128>,
+        mut requests: watch::Receiver<LifecycleRequest>,
+        mut config_changes: watch::Receiver<u128>,
     ) -> ExitCause {
         self.start();
         loop {
             let restart = self.restart;
             tokio::select! {
-                Some(Ok((epoch, ended))) = self.running.join_next() => {
-                    if let Some(cause) = self.ended(epoch, &ended) {
+                Some(Ok((epoch, exit))) = self.running.join_next() => {
+                    if let Some(cause) = self.on_exit(epoch, &exit) {
                         return cause;
                     }
                 }
                 () = sleep_until(restart.unwrap_or_else(Instant::now)), if restart.is_some() => self.start(),
-                Ok(()) = wanted.changed() => self.replace(),
-                order = next(&mut orders) => match order {
+                Ok(()) = config_changes.changed() => self.replace(),
+                request = next_request(&mut requests) => match request {
                     LifecycleRequest::Run => {}
                     LifecycleRequest::Drain => {
                         self.is_drained = true;
                         self.drain.begin(AfterDrain::KeepRunning).await;
                     }
-                    LifecycleRequest::Stop => return self.stop(orders).await,
+                    LifecycleRequest::Stop => return self.stop(requests).await,
                     LifecycleRequest::Quit => return self.quit(ExitCause::Quit).await,
                 },
             }
         }
     }
 
-    /// Something else is asked of Envoy: a new epoch takes over from the one that runs.
+    /// Starts a new epoch that takes over from the running one.
     fn replace(&mut self) {
         self.back_off.reset();
         self.start();
@@ -95,43 +99,43 @@ impl<F: FnMut(u32) -> Result<EpochBootstrap>> Supervisor<F> {
             self.launch.forget();
         }
         let abort = CancellationToken::new();
-        let bootstrap = match self.launched(number, &abort) {
+        let bootstrap = match self.launch_epoch(number, &abort) {
             Ok(bootstrap) => Some(bootstrap),
             Err(failure) => {
-                let ended = EnvoyExit::NotStarted(format!("{failure:#}"));
-                self.running.spawn(async move { (number, ended) });
+                let exit = EnvoyExit::NotStarted(format!("{failure:#}"));
+                self.running.spawn(async move { (number, exit) });
                 None
             }
         };
         self.epochs.insert(number, RunningEpoch { abort, started: Instant::now(), _bootstrap: bootstrap });
     }
 
-    fn launched(&mut self, number: u32, abort: &CancellationToken) -> Result<EpochBootstrap> {
+    fn launch_epoch(&mut self, number: u32, abort: &CancellationToken) -> Result<EpochBootstrap> {
         let bootstrap = (self.configure)(number)?;
         let line = self.launch.line(number, &bootstrap.path)?;
         let child = epoch::start(&self.launch.agent, &line)?;
-        info!(epoch = number, pid = child.id(), "Envoy starts with {:?}", &line[4..]);
+        info!(epoch = number, pid = child.id(), "started Envoy with {:?}", &line[4..]);
         let abort = abort.clone();
         self.running.spawn(async move { (number, epoch::wait(child, abort).await) });
         Ok(bootstrap)
     }
 
-    /// What the end of an epoch means; a cause when the agent must end too.
-    fn ended(&mut self, number: u32, ended: &EnvoyExit) -> Option<ExitCause> {
+    /// Handles the exit of an epoch. Returns a cause if the agent must exit too.
+    fn on_exit(&mut self, number: u32, exit: &EnvoyExit) -> Option<ExitCause> {
         let lived = self.epochs.remove(&number).map_or(Duration::ZERO, |epoch| epoch.started.elapsed());
-        if !ended.is_failure() {
-            info!(epoch = number, "Envoy {ended}");
+        if !exit.is_failure() {
+            info!(epoch = number, "Envoy {exit}");
             let is_last = self.epochs.is_empty() && self.restart.is_none();
             return is_last.then_some(ExitCause::EnvoyDone);
         }
-        error!(epoch = number, "Envoy {ended}");
+        error!(epoch = number, "Envoy {exit}");
         self.abort_all();
-        // Epochs that fail together are one failure.
+        // Epochs that fail together count as one failure.
         if self.restart.is_some() {
             return None;
         }
         let Some(delay) = self.back_off.next(lived) else { return Some(ExitCause::GaveUp) };
-        warn!(?delay, left = self.back_off.left(), "Envoy is started again");
+        warn!(?delay, restarts_left = self.back_off.left(), "restarting Envoy after a failure");
         self.restart = Some(Instant::now() + delay);
         None
     }
@@ -140,8 +144,8 @@ impl<F: FnMut(u32) -> Result<EpochBootstrap>> Supervisor<F> {
         self.epochs.values().for_each(|epoch| epoch.abort.cancel());
     }
 
-    /// Drains, gives clients their time, and ends every epoch. A second order to end cuts it short.
-    async fn stop(&mut self, mut orders: watch::Receiver<LifecycleRequest>) -> ExitCause {
+    /// Drains, then terminates every epoch. A second request terminates them at once.
+    async fn stop(&mut self, mut requests: watch::Receiver<LifecycleRequest>) -> ExitCause {
         if self.is_drained || self.epochs.is_empty() {
             return self.quit(ExitCause::Signalled).await;
         }
@@ -153,27 +157,27 @@ impl<F: FnMut(u32) -> Result<EpochBootstrap>> Supervisor<F> {
         };
         tokio::select! {
             () = drained => {}
-            () = all_ended(&mut self.running) => info!("Envoy ended before its time was up"),
-            _ = next(&mut orders) => return self.quit(ExitCause::Quit).await,
+            () = all_exited(&mut self.running) => info!("Envoy exited before the drain time was over"),
+            _ = next_request(&mut requests) => return self.quit(ExitCause::Quit).await,
         }
         self.quit(ExitCause::Signalled).await
     }
 
     async fn quit(&mut self, cause: ExitCause) -> ExitCause {
         self.abort_all();
-        all_ended(&mut self.running).await;
+        all_exited(&mut self.running).await;
         cause
     }
 }
 
-/// The next order; never returns once nobody can give one.
-async fn next(orders: &mut watch::Receiver<LifecycleRequest>) -> LifecycleRequest {
-    match orders.changed().await {
-        Ok(()) => *orders.borrow_and_update(),
+/// The next request. Never returns once all senders are gone.
+async fn next_request(requests: &mut watch::Receiver<LifecycleRequest>) -> LifecycleRequest {
+    match requests.changed().await {
+        Ok(()) => *requests.borrow_and_update(),
         Err(_) => std::future::pending().await,
     }
 }
 
-async fn all_ended(running: &mut JoinSet<(u32, EnvoyExit)>) {
+async fn all_exited(running: &mut JoinSet<(u32, EnvoyExit)>) {
     while running.join_next().await.is_some() {}
 }

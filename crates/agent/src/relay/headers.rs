@@ -1,4 +1,4 @@
-//! Headers inside of a plan that is handed over: as pairs of bytes.
+//! Serializes HTTP headers in the handover, as pairs of bytes.
 
 use http::{HeaderName, HeaderValue};
 use serde::de::Error;

@@ -1,4 +1,4 @@
-//! All that Envoy and the workload ask of the agent: each service is opened here, in the order they need each other.
+//! Starts the agent's services: status port, DNS proxy, SDS and xDS relay, in order of dependency.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -23,7 +23,7 @@ use crate::process::lifecycle::{LifecycleRequest, LifecycleSender};
 use crate::relay::{self, Relay};
 use crate::{dns, proxyless, sds, status};
 
-/// Tasks beside Envoy.
+/// The tasks of all services.
 #[derive(Default)]
 pub(super) struct ServiceTasks {
     tasks: JoinSet<()>,
@@ -41,12 +41,12 @@ impl ServiceTasks {
     }
 }
 
-/// Opens everything before Envoy starts, so that nothing it asks for is refused.
+/// Opens all ports and sockets before Envoy starts, so that Envoy can connect at once.
 pub(super) async fn open(
     plan: &Plan,
     store: &CertificateStore,
     file_secrets: &FileSecretNames,
-    orders: &LifecycleSender,
+    requests: &LifecycleSender,
     services: &mut ServiceTasks,
 ) -> Result<()> {
     let metrics = Arc::new(Metrics::default());
@@ -55,19 +55,19 @@ pub(super) async fn open(
         let (sender, receiver) = mpsc::unbounded_channel();
         let server = status::StatusServer::bind(options, Arc::clone(&metrics), sender).await?;
         services.spawn(server.serve(services.stop.clone()));
-        services.spawn(obey(receiver, orders.clone()));
+        services.spawn(forward_commands(receiver, requests.clone()));
     }
     if let Some(address) = plan.dns.address {
         let server = dns::DnsServer::bind(dns_options(plan, address), names.subscribe(), Arc::clone(&metrics)).await;
-        let server = server.with_context(|| format!("could not answer DNS on {address}"))?;
+        let server = server.with_context(|| format!("could not listen for DNS on {address}"))?;
         services.spawn(server.serve(services.stop.clone()));
     }
     let socket = Path::new(&plan.bootstrap_input.sds_socket);
-    // SPIRE, for one, serves secrets at the same place.
+    // Another SDS server, such as SPIRE, may use the same path.
     if UnixStream::connect(socket).is_ok() {
-        info!(socket = %socket.display(), "secrets are served by someone else");
+        info!(socket = %socket.display(), "another SDS server listens on the socket; not serving secrets");
     } else {
-        // An Envoy that dials the control plane itself has configuration that the agent does not see.
+        // Without the relay the agent does not see the configuration, so it cannot restrict names.
         let names = matches!(plan.bootstrap_input.xds, Xds::Relay(_)).then(|| file_secrets.clone());
         let options = sds::SdsOptions { peers: plan.peers.sds.clone(), access: plan.access.clone(), names };
         services.spawn(sds::SdsServer::bind(socket, store.clone(), options)?.serve(services.stop.clone()));
@@ -82,10 +82,10 @@ pub(super) async fn open(
     plan.grpc_bootstrap.as_ref().map_or(Ok(()), |path| grpc_bootstrap(plan).write(path))
 }
 
-/// What the status port is told.
-async fn obey(mut receiver: mpsc::UnboundedReceiver<status::StatusCommand>, orders: LifecycleSender) {
-    while let Some(order) = receiver.recv().await {
-        orders.give(match order {
+/// Forwards commands from the status port to the supervisor.
+async fn forward_commands(mut receiver: mpsc::UnboundedReceiver<status::StatusCommand>, requests: LifecycleSender) {
+    while let Some(command) = receiver.recv().await {
+        requests.send(match command {
             status::StatusCommand::Drain => LifecycleRequest::Drain,
             status::StatusCommand::Quit => LifecycleRequest::Quit,
         });
@@ -129,7 +129,7 @@ fn grpc_bootstrap(plan: &Plan) -> proxyless::GrpcBootstrap {
     let parts = ["region", "zone", "subZone"].into_iter().zip(&node.locality).filter(|(_, text)| !text.is_empty());
     let locality: Map<String, Value> = parts.map(|(key, text)| (key.to_owned(), text.as_str().into())).collect();
     let mut metadata = node.metadata.clone();
-    // Tells the control plane to answer in gRPC's dialect.
+    // Selects the control plane's resources for proxyless gRPC.
     metadata.insert("GENERATOR".to_owned(), "grpc".into());
     let certificates = plan.certificates.as_ref().and_then(|files| files.chain.parent()).map(Path::to_owned);
     proxyless::GrpcBootstrap {

@@ -113,7 +113,7 @@ async fn a_killed_envoy_comes_back_with_upstreams_delays() {
         println!("back after {delay:?}, at least {least} ms");
         assert!(delay >= Duration::from_millis(least), "{delay:?}");
     }
-    agent.says("Envoy was killed; perhaps for want of memory", 3).await;
+    agent.says("Envoy was killed by SIGKILL", 3).await;
 }
 
 #[tokio::test]
@@ -124,7 +124,7 @@ async fn a_port_that_is_taken_is_tried_again() {
     let taken = TcpListener::bind((Ipv4Addr::LOCALHOST, ports::free())).unwrap();
     let admin = taken.local_addr().unwrap().port();
     let agent = Agent::start(&AgentSetup { binary: envoy(), admin, ..AgentSetup::default() });
-    agent.says("Envoy ended with code 1", 2).await;
+    agent.says("Envoy exited with code 1", 2).await;
     drop(taken);
     let admin = (Ipv4Addr::LOCALHOST, admin).into();
     wait::until("envoy's admin port", async || testkit::client::get(admin, "admin", "/stats").await.map(|_| ())).await;
@@ -140,7 +140,7 @@ async fn a_bad_bootstrap_is_told_and_the_agent_can_be_stopped_meanwhile() {
     std::fs::write(&custom, r#"{"admin": {"address": 7}}"#).unwrap();
     let flags = ["--customConfigFile", custom.to_str().unwrap()];
     let mut agent = Agent::start(&AgentSetup { binary: envoy(), flags: &flags, ..AgentSetup::default() });
-    agent.says("Envoy ended with code 1", 3).await;
+    agent.says("Envoy exited with code 1", 3).await;
     let at = Instant::now();
     let status = agent.process.terminate().await;
     assert!(status.success(), "{status}");

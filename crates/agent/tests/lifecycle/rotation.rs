@@ -102,7 +102,7 @@ async fn a_new_epoch_takes_over_and_no_request_is_lost() {
     println!("{sent} requests over the change of epochs, {} lost", failures.len());
     assert!(sent > 50, "{sent}");
     assert_eq!(failures, Vec::<String>::new());
-    agent.says("Envoy ended normally", 1).await;
+    agent.says("Envoy exited with code 0", 1).await;
     assert!(agent.config_path().join("envoy-rev1.json").exists());
     assert!(!agent.config_path().join("envoy-rev0.json").exists());
     // After a failure nothing is taken over: epochs begin anew.

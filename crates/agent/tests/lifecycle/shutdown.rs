@@ -48,7 +48,7 @@ async fn a_request_in_flight_ends_before_envoy_does() {
     let reply = slow.await.unwrap().unwrap_or_else(|e| panic!("the request was lost: {e}"));
     assert!(reply.status.is_success(), "{}", reply.status);
     gone(id).await;
-    assert!(agent.process.output().contains("asked to stop by a signal"), "{}", agent.process.output());
+    assert!(agent.process.output().contains("stopped by a signal"), "{}", agent.process.output());
     assert!(!agent.config_path().join("envoy-rev0.json").exists());
 }
 
@@ -103,7 +103,7 @@ async fn asked_on_its_status_port_the_agent_quits_at_once() {
     assert!(reply.status.is_success(), "{}", reply.status);
     gone(agent.process.id()).await;
     gone(id).await;
-    assert!(agent.process.output().contains("asked to quit at once"), "{}", agent.process.output());
+    assert!(agent.process.output().contains("quit at once; Envoy"), "{}", agent.process.output());
 }
 
 #[tokio::test]
@@ -111,6 +111,6 @@ async fn an_envoy_that_ends_well_ends_the_agent() {
     let folder = tempfile::tempdir().unwrap();
     let done = stub(folder.path(), "exit 0");
     let agent = Agent::start(&AgentSetup { binary: done, ..AgentSetup::default() });
-    agent.says("Envoy ended by itself with success", 1).await;
+    agent.says("Envoy exited by itself with code 0", 1).await;
     gone(agent.process.id()).await;
 }
