@@ -1,4 +1,4 @@
-//! One DNS message against the table: an answer of our own, or the word that others must be asked.
+//! Answers one DNS query from the table, or decides that it must be forwarded.
 
 use std::net::IpAddr;
 
@@ -8,22 +8,22 @@ use hickory_proto::rr::{DNSClass, Name, RData, Record, RecordType};
 
 use super::table::{AddressRecord, DnsTable, LookupResult};
 
-/// Short, so that clients which honour it soon see a change.
+/// Short, so that clients see changes soon.
 const TTL: u32 = 30;
 
-/// What becomes of a query.
+/// How a query is handled.
 #[derive(Debug)]
 pub(super) enum QueryOutcome {
-    /// Send these bytes back.
+    /// Send this response.
     Answer(Vec<u8>),
-    /// The mesh does not know the name.
+    /// The name is not in the table.
     Forward,
-    /// No DNS query at all: nobody to answer.
+    /// Not a DNS query: send nothing.
     Drop,
 }
 
-/// Judges one query. Without a table yet, the client shall ask again.
-/// `limit` is the most bytes that the transport carries; None for what the query itself allows.
+/// Handles one query. Before the first table the response is SERVFAIL, so that the client retries.
+/// `limit` is the maximum response size; `None` for the size that the query allows.
 pub(super) fn resolve(bytes: &[u8], table: Option<&DnsTable>, limit: Option<usize>) -> QueryOutcome {
     let query = match Message::from_vec(bytes) {
         Ok(query) if query.metadata.message_type == MessageType::Query => query,
@@ -43,7 +43,7 @@ pub(super) fn resolve(bytes: &[u8], table: Option<&DnsTable>, limit: Option<usiz
     }
 }
 
-/// The reply that says we could not.
+/// A SERVFAIL response.
 pub(super) fn server_failure(bytes: &[u8]) -> Option<Vec<u8>> {
     let query = Message::from_vec(bytes).ok()?;
     failure(&query).to_vec().ok()
@@ -53,7 +53,7 @@ fn dotted(name: &str) -> String {
     if name.ends_with('.') { name.to_owned() } else { format!("{name}.") }
 }
 
-/// Something with an id gets FORMERR; less than a header is noise.
+/// FORMERR if there is a header to take the id from, else no response.
 fn refuse_unreadable(bytes: &[u8]) -> QueryOutcome {
     let is_response = bytes.get(2).is_some_and(|flags| flags & 0x80 != 0);
     match bytes {
@@ -85,8 +85,8 @@ fn failure(query: &Message) -> Message {
     reply
 }
 
-/// A name of the mesh: authoritative, and no error even without an address of the kind asked for. An NXDOMAIN
-/// for AAAA would make clients give up on A.
+/// The authoritative response for a name in the table. Without addresses of the requested type it is empty, not
+/// NXDOMAIN: NXDOMAIN for AAAA would make clients give up on A.
 fn known(query: &Message, asked: &Name, found: LookupResult) -> Message {
     let mut reply = reply(query);
     reply.metadata.authoritative = true;
@@ -115,10 +115,10 @@ fn encoded(reply: Message, query: &Message, limit: Option<usize>) -> QueryOutcom
     let limit = limit.unwrap_or_else(|| usize::from(query.max_payload()));
     match reply.to_vec() {
         Ok(bytes) if bytes.len() <= limit => QueryOutcome::Answer(bytes),
-        // The client comes back over TCP.
+        // The client retries over TCP.
         Ok(_) => reply.truncate().to_vec().map_or(QueryOutcome::Drop, QueryOutcome::Answer),
         Err(error) => {
-            tracing::debug!(%error, "could not write a DNS answer");
+            tracing::debug!(%error, "could not encode a DNS response");
             QueryOutcome::Drop
         }
     }
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn known_name_is_answered_with_authority_in_the_case_it_was_asked() {
+    fn known_name_is_answered_authoritatively_in_its_original_case() {
         let query = query("API.example.COM.", RecordType::A);
         let reply = ask(&query, Some(&table(2)), None);
         assert_eq!(reply.metadata.id, query.metadata.id);
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn searched_name_is_a_chain() {
+    fn name_with_search_domain_is_answered_by_a_cname() {
         let reply = ask(&query("api.example.com.shop.svc.cluster.local.", RecordType::A), Some(&table(1)), None);
         let kinds: Vec<RecordType> = reply.answers.iter().map(|r| r.record_type()).collect();
         assert_eq!(kinds, [RecordType::CNAME, RecordType::A]);
@@ -175,13 +175,13 @@ mod tests {
     }
 
     #[test]
-    fn no_address_of_the_kind_is_no_error() {
+    fn missing_address_type_is_an_empty_answer() {
         let reply = ask(&query("api.example.com.", RecordType::AAAA), Some(&table(1)), None);
         assert_eq!((reply.metadata.response_code, reply.answers.len()), (ResponseCode::NoError, 0));
     }
 
     #[test]
-    fn others_are_asked_for_unknown_names_and_other_kinds() {
+    fn unknown_names_and_record_types_are_forwarded() {
         for (name, kind) in [("api.example.org.", RecordType::A), ("api.example.com.", RecordType::MX)] {
             let bytes = query(name, kind).to_vec().unwrap();
             assert!(matches!(resolve(&bytes, Some(&table(1)), None), QueryOutcome::Forward), "{name}");
@@ -189,13 +189,13 @@ mod tests {
     }
 
     #[test]
-    fn before_the_first_table_clients_are_put_off() {
+    fn before_the_first_table_queries_fail_temporarily() {
         let reply = ask(&query("api.example.com.", RecordType::A), None, None);
         assert_eq!(reply.metadata.response_code, ResponseCode::ServFail);
     }
 
     #[test]
-    fn large_answer_is_truncated_over_udp_only() {
+    fn large_response_is_truncated_over_udp_only() {
         let (query, table) = (query("api.example.com.", RecordType::A), table(100));
         let over_udp = ask(&query, Some(&table), None);
         assert!(over_udp.metadata.truncation && over_udp.answers.is_empty());
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn queries_begin_with_different_addresses() {
+    fn addresses_are_shuffled() {
         let (query, table) = (query("api.example.com.", RecordType::A), table(3));
         let first: BTreeSet<String> =
             (0..60).map(|_| ask(&query, Some(&table), None).answers[0].data.to_string()).collect();
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn garbage_never_panics_and_gets_at_most_an_error() {
+    fn garbage_gets_at_most_an_error_response() {
         let good = query("api.example.com.", RecordType::A).to_vec().unwrap();
         for cut in 0..good.len() {
             for flip in [0x00, 0xff, 0x40] {

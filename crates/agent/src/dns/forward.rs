@@ -1,4 +1,4 @@
-//! Queries that the mesh cannot answer, sent on as they are to the servers of resolv.conf.
+//! Forwards queries to the servers in resolv.conf.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -9,24 +9,24 @@ use tokio::net::{TcpStream, UdpSocket};
 use tokio::time::timeout;
 use tracing::debug;
 
-/// How a client asked; servers are asked the same way.
+/// Transport of the client's query; it is forwarded over the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum DnsTransport {
     Udp,
     Tcp,
 }
 
-/// The servers, and how long one of them may take.
+/// The servers and how they are queried.
 #[derive(Clone, Debug)]
 pub(super) struct Forwarder {
     pub(super) servers: Vec<SocketAddr>,
     pub(super) server_timeout: Duration,
-    /// All servers are asked at once, not one after the other.
+    /// Query all servers at once instead of one after another.
     pub(super) parallel: bool,
 }
 
 impl Forwarder {
-    /// The first answer that comes; None when no server gives one.
+    /// The first response; `None` if no server responds.
     pub(super) async fn query(&self, query: &[u8], transport: DnsTransport) -> Option<Vec<u8>> {
         if self.parallel { self.race(query, transport).await } else { self.one_by_one(query, transport).await }
     }
@@ -44,12 +44,12 @@ impl Forwarder {
     }
 
     async fn race(&self, query: &[u8], transport: DnsTransport) -> Option<Vec<u8>> {
-        let mut asked = tokio::task::JoinSet::new();
+        let mut queries = tokio::task::JoinSet::new();
         for server in self.servers.clone() {
             let (this, query) = (self.clone(), query.to_vec());
-            asked.spawn(async move { this.exchange(server, &query, transport).await });
+            queries.spawn(async move { this.exchange(server, &query, transport).await });
         }
-        while let Some(answer) = asked.join_next().await {
+        while let Some(answer) = queries.join_next().await {
             if let Ok(Some(answer)) = answer {
                 return Some(answer);
             }
@@ -58,27 +58,27 @@ impl Forwarder {
     }
 
     async fn exchange(&self, server: SocketAddr, query: &[u8], transport: DnsTransport) -> Option<Vec<u8>> {
-        let asked = async {
+        let exchange = async {
             match transport {
                 DnsTransport::Udp => over_udp(server, query).await,
                 DnsTransport::Tcp => over_tcp(server, query).await,
             }
         };
-        match timeout(self.server_timeout, asked).await {
+        match timeout(self.server_timeout, exchange).await {
             Ok(Ok(answer)) => Some(answer),
             Ok(Err(error)) => {
-                debug!(%server, %error, "no answer from a DNS server");
+                debug!(%server, %error, "could not query a DNS server");
                 None
             }
             Err(_) => {
-                debug!(%server, "no answer from a DNS server in time");
+                debug!(%server, "DNS query timed out");
                 None
             }
         }
     }
 }
 
-/// A socket of its own for each query: its port is random, so nobody can guess where to send a false answer.
+/// Each query has its own socket: a random source port makes spoofed responses harder.
 async fn over_udp(server: SocketAddr, query: &[u8]) -> io::Result<Vec<u8>> {
     let any = match server {
         SocketAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
@@ -102,15 +102,15 @@ async fn over_tcp(server: SocketAddr, query: &[u8]) -> io::Result<Vec<u8>> {
     read_framed(&mut stream).await?.ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
 }
 
-/// A message after its length, as DNS over TCP sends them.
+/// Writes a message with its length prefix.
 pub(super) async fn write_framed(stream: &mut TcpStream, message: &[u8]) -> io::Result<()> {
-    let length = u16::try_from(message.len()).map_err(|_| io::Error::other("a DNS message over 64 KiB"))?;
+    let length = u16::try_from(message.len()).map_err(|_| io::Error::other("the DNS message is larger than 64 KiB"))?;
     let mut framed = length.to_be_bytes().to_vec();
     framed.extend_from_slice(message);
     stream.write_all(&framed).await
 }
 
-/// The next message; None when the peer has no more.
+/// Reads the next message; `None` at end of stream.
 pub(super) async fn read_framed(stream: &mut TcpStream) -> io::Result<Option<Vec<u8>>> {
     let mut length = [0; 2];
     match stream.read_exact(&mut length).await {

@@ -1,5 +1,5 @@
-//! The DNS proxy: answers for names of the mesh from the name table the control plane sends, over UDP and
-//! TCP; forwards everything else. iptables lead the workload's queries here.
+//! The DNS proxy, over UDP and TCP: answers mesh names from the control plane's name table and forwards all other
+//! queries. iptables rules redirect the workload's queries to it.
 
 mod answer;
 mod forward;
@@ -25,29 +25,29 @@ use self::forward::{DnsTransport, Forwarder};
 pub use self::table::{ClientDomain, DnsTable};
 use crate::metrics::Metrics;
 
-/// Upstream's address.
+/// Upstream's default address.
 pub const ADDRESS: &str = "127.0.0.1:15053";
 
-/// Queries that wait for other servers at once. Each has a socket of its own, and may wait for as long as all servers
-/// together; a query beyond this is answered with SERVFAIL at once. Names of the mesh never wait behind them.
+/// Maximum number of forwarded queries in flight. Each has its own socket. Queries above the limit get SERVFAIL at once;
+/// mesh names are not affected.
 const MAX_FORWARDED: usize = 512;
 
-/// How to serve.
+/// Options of the DNS proxy.
 #[derive(Clone, Debug)]
 pub struct DnsOptions {
-    /// Both UDP and TCP. Port 0 for any, the same for both.
+    /// For both UDP and TCP. Port 0 picks one free port for both.
     pub address: SocketAddr,
     pub client_domain: ClientDomain,
-    /// Servers for names the mesh does not know.
+    /// Servers for names that are not in the table.
     pub servers: Vec<SocketAddr>,
     pub server_timeout: Duration,
     pub parallel: bool,
 }
 
-/// The newest name table; None until the first.
+/// The latest name table; `None` before the first.
 pub type NameTableReceiver = watch::Receiver<Option<Arc<NameTable>>>;
 
-/// The open sockets.
+/// The listening DNS proxy.
 pub struct DnsServer {
     udp: Arc<UdpSocket>,
     tcp: TcpListener,
@@ -61,7 +61,7 @@ struct DnsState {
     table: watch::Receiver<Option<Arc<DnsTable>>>,
     forwarder: Forwarder,
     forwarded: Semaphore,
-    /// Queries were refused because too many wait; logged when that begins.
+    /// Queries are being refused; logged once when that starts.
     was_full: AtomicBool,
     metrics: Arc<Metrics>,
 }
@@ -87,7 +87,7 @@ impl DnsServer {
         Ok(DnsServer { udp, tcp, shared: Arc::new(shared), client_domain: options.client_domain, names, table })
     }
 
-    /// The address really bound.
+    /// The bound address.
     pub fn address(&self) -> io::Result<SocketAddr> {
         self.tcp.local_addr()
     }
@@ -97,15 +97,15 @@ impl DnsServer {
         let DnsServer { udp, tcp, shared, client_domain, names, table } = self;
         tokio::select! {
             () = stop.cancelled() => {}
-            () = follow(names, &client_domain, &table) => {}
+            () = rebuild_tables(names, &client_domain, &table) => {}
             () = serve_udp(&udp, &shared) => {}
             () = tcp::serve(&tcp, &shared) => {}
         }
     }
 }
 
-/// Makes a lookup table of every name table that comes.
-async fn follow(
+/// Rebuilds the lookup table for every name table received.
+async fn rebuild_tables(
     mut names: NameTableReceiver,
     client_domain: &ClientDomain,
     table: &watch::Sender<Option<Arc<DnsTable>>>,
@@ -114,11 +114,11 @@ async fn follow(
         let newest = names.borrow_and_update().clone();
         if let Some(newest) = newest {
             let made = DnsTable::new(&newest, client_domain);
-            debug!(names = made.len(), "new DNS table");
+            debug!(names = made.len(), "DNS table updated");
             table.send_replace(Some(Arc::new(made)));
         }
         if names.changed().await.is_err() {
-            // Nobody sends tables any more; the last one stays.
+            // The sender is gone; the last table stays.
             std::future::pending::<()>().await;
         }
     }
@@ -126,23 +126,23 @@ async fn follow(
 
 async fn serve_udp(socket: &Arc<UdpSocket>, shared: &Arc<DnsState>) {
     let mut tasks = JoinSet::new();
-    // Queries are small; what is longer than this is none.
+    // Larger than any query.
     let mut buffer = [0; 4096];
     loop {
         while tasks.try_join_next().is_some() {}
         let (length, client) = match socket.recv_from(&mut buffer).await {
             Ok(received) => received,
             Err(error) => {
-                // Such as the ICMP answer to an earlier reply whose client is gone.
+                // For example an ICMP error caused by an earlier response.
                 debug!(%error, "could not receive a DNS query");
                 continue;
             }
         };
         let query = &buffer[..length];
-        let at_once = match shared.outcome(query, None) {
+        let immediate = match shared.outcome(query, None) {
             None | Some(QueryOutcome::Drop) => continue,
             Some(QueryOutcome::Answer(reply)) => Some(reply),
-            // A task for each query that is refused would be the queue that the limit forbids.
+            // No task for refused queries: it would be the unbounded queue that the limit prevents.
             Some(QueryOutcome::Forward) if shared.forwarded.available_permits() == 0 => shared.refuse(query),
             Some(QueryOutcome::Forward) => {
                 let (socket, shared, query) = (Arc::clone(socket), Arc::clone(shared), query.to_vec());
@@ -154,7 +154,7 @@ async fn serve_udp(socket: &Arc<UdpSocket>, shared: &Arc<DnsState>) {
                 None
             }
         };
-        if let Some(reply) = at_once {
+        if let Some(reply) = immediate {
             let _ = socket.send_to(&reply, client).await;
         }
     }
@@ -178,7 +178,7 @@ impl DnsState {
         }
     }
 
-    /// The answer of another server, or SERVFAIL.
+    /// The response of a server, or SERVFAIL.
     async fn forward(&self, query: &[u8], transport: DnsTransport) -> Option<Vec<u8>> {
         let Ok(_permit) = self.forwarded.try_acquire() else { return self.refuse(query) };
         if self.forwarded.available_permits() > MAX_FORWARDED / 2 {
@@ -194,14 +194,14 @@ impl DnsState {
         answer.or_else(|| server_failure(query))
     }
 
-    /// SERVFAIL to a query beyond the limit.
+    /// SERVFAIL for a query above the limit.
     fn refuse(&self, query: &[u8]) -> Option<Vec<u8>> {
         self.metrics.dns_upstream_refused.add();
         if !self.was_full.swap(true, Ordering::Relaxed) {
             warn!(
                 waiting = MAX_FORWARDED,
                 servers = ?self.forwarder.servers,
-                "too many DNS queries wait for other servers; answering further ones with SERVFAIL"
+                "too many forwarded DNS queries are in flight; answering further ones with SERVFAIL"
             );
         }
         server_failure(query)

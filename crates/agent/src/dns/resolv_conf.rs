@@ -1,8 +1,8 @@
-//! resolv.conf: which servers know the names that the mesh does not, and which domains are searched.
+//! Parses resolv.conf: name servers and search domains.
 
 use std::net::IpAddr;
 
-/// What resolv.conf says.
+/// The relevant settings of resolv.conf.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ResolvConf {
     pub servers: Vec<IpAddr>,
@@ -11,7 +11,7 @@ pub struct ResolvConf {
 }
 
 impl ResolvConf {
-    /// Reads the text; lines that say nothing of use are passed over, as by every resolver.
+    /// Parses the text. Other lines are ignored, as in every resolver.
     pub fn parse(text: &str) -> ResolvConf {
         let mut config = ResolvConf::default();
         for line in text.lines() {
@@ -19,11 +19,11 @@ impl ResolvConf {
             let mut words = line.split_whitespace();
             match words.next() {
                 Some("nameserver") => {
-                    // A link-local server may carry the name of its interface.
+                    // A link-local address may have an interface suffix.
                     let address: Option<IpAddr> = words.next().and_then(|word| word.split('%').next()?.parse().ok());
                     config.servers.extend(address);
                 }
-                // The last line of either kind counts.
+                // The last `search` or `domain` line wins.
                 Some("search" | "domain") => {
                     config.search = words.map(|domain| domain.trim_end_matches('.').to_owned()).collect();
                 }

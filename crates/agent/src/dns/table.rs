@@ -1,5 +1,5 @@
-//! The names of the mesh as a lookup table: every spelling under which a client may ask for a host,
-//! and the addresses it stands for. Made anew from each name table the control plane sends.
+//! Lookup table of mesh names: every name form that a client may query, with its addresses. Rebuilt from each name
+//! table that the control plane sends.
 
 use std::collections::{BTreeSet, HashMap};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -7,21 +7,21 @@ use std::sync::Arc;
 
 use api::nds::{NameInfo, NameTable};
 
-/// Names of this registry have short forms.
+/// Hosts of this registry have short names.
 const KUBERNETES: &str = "Kubernetes";
 
-/// Where the asking workload stands: it decides which short names mean what.
+/// Namespace and domains of the workload, which determine the meaning of short names.
 #[derive(Clone, Debug, Default)]
 pub struct ClientDomain {
     namespace: String,
-    /// What follows `name.namespace.`, such as `svc.cluster.local`.
+    /// The suffix after `name.namespace.`, such as `svc.cluster.local`.
     domain: String,
-    /// The first search domain of resolv.conf, which clients try before the name itself.
+    /// The first search domain of resolv.conf, which clients append first.
     search: Option<String>,
 }
 
 impl ClientDomain {
-    /// The domain may begin with the namespace, as proxies' domains do.
+    /// The domain may start with the namespace, as a proxy's domain does.
     pub fn new(namespace: &str, domain: &str, search: Option<&str>) -> ClientDomain {
         let rest = match domain.split_once('.') {
             Some((first, rest)) if first == namespace => rest,
@@ -32,11 +32,11 @@ impl ClientDomain {
         ClientDomain { namespace: namespace.to_owned(), domain: rest.to_owned(), search }
     }
 
-    /// All names of a host, lower case, each with a dot at its end.
+    /// All names of a host, in lower case with a trailing dot.
     fn names(&self, host: &str, info: &NameInfo) -> BTreeSet<String> {
         let full = format!("{}.", host.trim_end_matches('.').to_lowercase());
         let mut names = BTreeSet::from([full]);
-        // Of another domain, hence another cluster, nobody can tell which host a short name means.
+        // A host in another domain belongs to another cluster: short names would be ambiguous.
         let is_ours = !self.domain.is_empty() && host.ends_with(&self.domain);
         if info.registry != KUBERNETES || !is_ours {
             return names;
@@ -52,32 +52,32 @@ impl ClientDomain {
     }
 }
 
-/// Which addresses are asked for.
+/// The requested address record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AddressRecord {
     A,
     Aaaa,
 }
 
-/// What a name stands for.
+/// The addresses of a host.
 #[derive(Debug, Default)]
 struct HostAddresses {
     v4: Vec<Ipv4Addr>,
     v6: Vec<Ipv6Addr>,
 }
 
-/// Every known name.
+/// All mesh names.
 #[derive(Debug, Default)]
 pub struct DnsTable {
     hosts: HashMap<String, Arc<HostAddresses>>,
-    /// A name with the search domain appended, and the name that is meant.
+    /// Names with the search domain appended, and the names they are aliases of.
     searched: HashMap<String, String>,
 }
 
-/// The mesh knows the name. No addresses: it has none of the kind asked for.
+/// A name that was found. It may have no addresses of the requested type.
 #[derive(Debug, PartialEq, Eq)]
 pub struct LookupResult {
-    /// The name that the asked one is an alias of.
+    /// The canonical name, if the queried one is an alias.
     pub alias: Option<String>,
     pub addresses: Vec<IpAddr>,
 }
@@ -102,7 +102,7 @@ impl DnsTable {
                 continue;
             }
             let searched = format!("{name}{search}.");
-            // `cart` with the search domain is `cart.shop.svc.cluster.local`, a name of its own.
+            // `cart` with the search domain is the full name of the host, not an alias.
             if !names.contains(&searched) {
                 self.searched.insert(searched, name.clone());
             }
@@ -117,8 +117,7 @@ impl DnsTable {
         self.hosts.is_empty()
     }
 
-    /// Looks a name up: lower case, with a dot at its end. None: others may know it.
-    /// A wildcard host answers for every name below it that has no entry of its own.
+    /// Looks up a name in lower case with a trailing dot. A wildcard host matches every name below it that has no entry.
     pub fn find(&self, name: &str, kind: AddressRecord) -> Option<LookupResult> {
         let known = |name: &str| self.searched.contains_key(name) || self.hosts.contains_key(name);
         if known(name) {
@@ -143,7 +142,7 @@ impl DnsTable {
 }
 
 impl HostAddresses {
-    /// What cannot be read is left out.
+    /// Invalid addresses are skipped.
     fn parse(texts: &[String]) -> HostAddresses {
         let mut addresses = HostAddresses::default();
         for address in texts.iter().filter_map(|text| text.parse::<IpAddr>().ok()) {
@@ -210,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn short_forms_of_own_namespace_and_others() {
+    fn short_names_depend_on_the_namespace() {
         let cart = plain(&["10.0.0.1", "10.0.0.2"]);
         for name in ["cart.", "cart.shop.", "cart.shop.svc.", "cart.shop.svc.cluster.local."] {
             assert_eq!(addresses(name, AddressRecord::A), cart, "{name}");
@@ -220,21 +219,21 @@ mod tests {
     }
 
     #[test]
-    fn host_of_another_domain_has_its_full_name_only() {
+    fn host_in_another_domain_has_only_its_full_name() {
         assert_eq!(addresses("far.shop.svc.other.local.", AddressRecord::A), plain(&["10.0.0.4"]));
         assert_eq!(addresses("far.", AddressRecord::A), None);
         assert_eq!(addresses("far.shop.", AddressRecord::A), None);
     }
 
     #[test]
-    fn known_name_without_addresses_of_the_kind_is_found_empty() {
+    fn name_without_addresses_of_the_type_is_found_empty() {
         assert_eq!(addresses("cart.", AddressRecord::Aaaa), plain(&[]));
         assert_eq!(addresses("pay.bank.", AddressRecord::Aaaa), plain(&["2001:db8::3"]));
         assert_eq!(addresses("bad.example.com.", AddressRecord::A), None);
     }
 
     #[test]
-    fn searched_name_is_an_alias_unless_it_is_a_name_of_its_own() {
+    fn name_with_search_domain_is_an_alias_unless_it_is_a_full_name() {
         assert_eq!(
             addresses("outside.example.com.shop.svc.cluster.local.", AddressRecord::A),
             alias("outside.example.com.", &["10.0.0.5"])
@@ -247,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn wildcard_answers_for_names_below_it() {
+    fn wildcard_matches_names_below_it() {
         assert_eq!(addresses("a.b.wild.example.com.", AddressRecord::A), plain(&["10.0.0.6"]));
         assert_eq!(addresses("wild.example.com.", AddressRecord::A), None);
         assert_eq!(
@@ -257,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_names_are_left_to_others() {
+    fn unknown_names_are_not_found() {
         assert_eq!(addresses("www.example.org.", AddressRecord::A), None);
         assert_eq!(addresses(".", AddressRecord::A), None);
     }

@@ -1,5 +1,5 @@
-//! DNS over TCP: one query at a time on each connection. Clients that do not speak or do not read cost a connection
-//! for a short time only, and where there are too many the one that has been quiet longest makes room for the next.
+//! DNS over TCP: one query at a time on each connection. Silent clients are disconnected after a timeout; above the
+//! connection limit the least recently used connection is closed.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -15,16 +15,16 @@ use tracing::{debug, warn};
 use super::DnsState;
 use super::forward::{DnsTransport, read_framed, write_framed};
 
-/// Connections at once. A workload asks over TCP only for answers that are too long for UDP.
+/// Maximum number of connections. Workloads use TCP only for responses that are too long for UDP.
 const MAX_CONNECTIONS: usize = 256;
 
-/// A connection without a whole query for so long is closed.
+/// Timeout for receiving a query.
 const IDLE: Duration = Duration::from_secs(10);
 
-/// An answer is at most 64 KiB and the client is on this machine: one that has not read it by then does not read.
+/// Timeout for sending a response of at most 64 KiB to a local client.
 const WRITE: Duration = Duration::from_secs(2);
 
-/// Serves clients for as long as it is polled.
+/// Serves clients. Never returns.
 pub(super) async fn serve(listener: &TcpListener, shared: &Arc<DnsState>) {
     let mut open = OpenConnections::default();
     loop {
@@ -38,12 +38,12 @@ pub(super) async fn serve(listener: &TcpListener, shared: &Arc<DnsState>) {
     }
 }
 
-/// Connections that are open, each with the step at which it was last of use.
+/// Open connections, each with the step of its last use.
 #[derive(Default)]
 struct OpenConnections {
     tasks: JoinSet<()>,
     last_used: BTreeMap<Id, (Arc<AtomicU64>, AbortHandle)>,
-    /// Counts queries and connections: the order in which connections were last of use.
+    /// Counts connections and queries; orders connections by last use.
     steps: Arc<AtomicU64>,
     was_full: bool,
 }
@@ -85,15 +85,12 @@ impl OpenConnections {
         }
         if !self.was_full {
             self.was_full = true;
-            warn!(
-                connections = MAX_CONNECTIONS,
-                "too many DNS connections over TCP; closing those without a query for longest"
-            );
+            warn!(connections = MAX_CONNECTIONS, "too many DNS connections over TCP; closing the least recently used");
         }
     }
 }
 
-/// Answers one query after the other; `used` is called after each answer.
+/// Answers queries one by one; calls `used` after each response.
 async fn serve_queries(mut stream: TcpStream, shared: &DnsState, used: impl Fn()) -> io::Result<()> {
     while let Ok(query) = timeout(IDLE, read_framed(&mut stream)).await {
         let Some(query) = query? else { break };

@@ -1,46 +1,45 @@
-//! gRPC messages inside a byte stream: where one ends and the next begins, and which type it speaks of.
-//! Nothing is decoded that need not be: a message's type is found by walking over its fields.
+//! gRPC framing: message boundaries in a byte stream, and a message's type URL without decoding the message.
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 
 /// Compression flag and length.
 const HEAD: usize = 5;
 
-/// Larger messages are none: what claims more is broken, and must not make us reserve memory.
+/// Maximum message length. A larger length is an error, so that it cannot cause a huge allocation.
 const MAX: usize = 1 << 30;
 
-/// Follows the boundaries of messages without keeping their bytes.
+/// Tracks message boundaries without buffering.
 #[derive(Debug, Default)]
 pub(super) struct BoundaryTracker {
     head: Vec<u8>,
-    /// Bytes of the current message that are still to come.
+    /// Remaining bytes of the current message.
     rest: usize,
 }
 
 impl BoundaryTracker {
-    /// Takes in the next bytes and tells how many messages begin in them.
+    /// Processes the next bytes and returns how many messages start in them.
     pub(super) fn advance(&mut self, mut bytes: &[u8]) -> u64 {
-        let mut begun = 0;
+        let mut started = 0;
         loop {
             let passed = self.rest.min(bytes.len());
             self.rest -= passed;
             bytes = &bytes[passed..];
             if bytes.is_empty() {
-                return begun;
+                return started;
             }
             let wanted = (HEAD - self.head.len()).min(bytes.len());
             self.head.extend_from_slice(&bytes[..wanted]);
             bytes = &bytes[wanted..];
             if self.head.len() < HEAD {
-                return begun;
+                return started;
             }
             self.rest = length(&self.head);
             self.head.clear();
-            begun += 1;
+            started += 1;
         }
     }
 
-    /// No message is under way: here another one may be put in.
+    /// True between two messages, where another one can be inserted.
     pub(super) fn at_boundary(&self) -> bool {
         self.rest == 0 && self.head.is_empty()
     }
@@ -53,34 +52,34 @@ fn length(head: &[u8]) -> usize {
     }
 }
 
-/// Cuts a byte stream into whole messages.
+/// Splits a byte stream into messages.
 #[derive(Debug, Default)]
 pub(super) struct FrameSplitter {
     pending: BytesMut,
 }
 
-/// A message with the head it came with.
+/// A message with its gRPC header.
 #[derive(Debug)]
 pub(super) struct GrpcFrame(Bytes);
 
 impl GrpcFrame {
-    /// As it travels.
+    /// Header and message.
     pub(super) fn bytes(&self) -> Bytes {
         self.0.clone()
     }
 
-    /// The protobuf message; None when it is compressed, which no peer of ours does unasked.
+    /// The protobuf message; `None` if it is compressed, which neither Envoy nor the control plane does.
     pub(super) fn body(&self) -> Option<Bytes> {
         (self.0.first() == Some(&0)).then(|| self.0.slice(HEAD..))
     }
 }
 
-/// Bytes that are no gRPC messages.
+/// The bytes are not gRPC messages.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct FramingError;
 
 impl FrameSplitter {
-    /// Takes in the next bytes and gives the messages that are whole by now.
+    /// Processes the next bytes and returns the messages that are complete.
     pub(super) fn feed(&mut self, bytes: &[u8]) -> Result<Vec<GrpcFrame>, FramingError> {
         self.pending.extend_from_slice(bytes);
         let mut whole = Vec::new();
@@ -95,14 +94,14 @@ impl FrameSplitter {
             whole.push(GrpcFrame(self.pending.split_to(HEAD + length).freeze()));
         }
         if self.pending.is_empty() {
-            // A large message must not keep its room for ever.
+            // Releases the buffer of a large message.
             self.pending = BytesMut::new();
         }
         Ok(whole)
     }
 }
 
-/// A protobuf message as it travels.
+/// A protobuf message with its gRPC header.
 pub(super) fn framed(message: &impl prost::Message) -> Bytes {
     let length = message.encoded_len();
     let mut bytes = BytesMut::with_capacity(HEAD + length);
@@ -112,8 +111,8 @@ pub(super) fn framed(message: &impl prost::Message) -> Bytes {
     bytes.freeze()
 }
 
-/// The text of a field of a message, found without decoding the others. None when absent or malformed.
-pub(super) fn text_field(mut message: Bytes, wanted: u64) -> Option<String> {
+/// Reads one string field without decoding the message. `None` if absent or malformed.
+pub(super) fn text_field(mut message: Bytes, number: u64) -> Option<String> {
     while message.has_remaining() {
         let key = varint(&mut message)?;
         let (field, wire) = (key >> 3, key & 7);
@@ -129,7 +128,7 @@ pub(super) fn text_field(mut message: Bytes, wanted: u64) -> Option<String> {
                 if length > message.remaining() {
                     return None;
                 }
-                if field == wanted {
+                if field == number {
                     return String::from_utf8(message.split_to(length).to_vec()).ok();
                 }
                 length
@@ -166,23 +165,23 @@ mod tests {
     }
 
     #[test]
-    fn messages_are_found_however_the_bytes_come() {
+    fn messages_are_found_in_chunks_of_any_size() {
         let messages: Vec<Bytes> = [0, 3, 300].map(|size| framed(&response("kind", size))).into();
         let stream = messages.concat();
         for piece in [1, 2, 5, 7, 64, stream.len()] {
             let (mut boundaries, mut splitter) = (BoundaryTracker::default(), FrameSplitter::default());
-            let (mut begun, mut whole) = (0, Vec::new());
+            let (mut started, mut whole) = (0, Vec::new());
             for bytes in stream.chunks(piece) {
-                begun += boundaries.advance(bytes);
+                started += boundaries.advance(bytes);
                 whole.extend(splitter.feed(bytes).unwrap().into_iter().map(|message| message.bytes()));
             }
-            assert_eq!((begun, &whole), (3, &messages), "{piece} bytes at a time");
+            assert_eq!((started, &whole), (3, &messages), "{piece} bytes at a time");
             assert!(boundaries.at_boundary());
         }
     }
 
     #[test]
-    fn inside_a_message_is_no_boundary() {
+    fn there_is_no_boundary_inside_a_message() {
         let mut boundaries = BoundaryTracker::default();
         let bytes = framed(&response("kind", 10));
         assert!(boundaries.at_boundary());
@@ -193,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn type_is_found_behind_other_fields_and_garbage_has_none() {
+    fn string_field_is_found_after_other_fields() {
         let message = Bytes::from(response("kind", 5000).encode_to_vec());
         assert_eq!(text_field(message.clone(), 4).as_deref(), Some("kind"));
         assert_eq!(text_field(message.clone(), 5), None);
@@ -205,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn absurd_length_is_refused() {
+    fn oversized_length_is_rejected() {
         assert_eq!(FrameSplitter::default().feed(&[0, 0xff, 0xff, 0xff, 0xff]).map(|w| w.len()), Err(FramingError));
     }
 }

@@ -1,10 +1,9 @@
-//! The xDS relay: Envoy asks the agent on a Unix socket, the agent asks the control plane. One stream and
-//! one connection up for each stream of Envoy's; bytes pass as they are, both variants of the protocol.
+//! The xDS relay: Envoy connects to the agent on a Unix socket, the agent connects to the control plane. Each stream of
+//! Envoy gets its own upstream stream and connection. Bytes pass unchanged, for both SotW and delta xDS.
 //!
-//! When the stream above is lost, Envoy's ends too, with a status: Envoy keeps serving what it has, connects
-//! anew at once, and says in its first requests what it holds. So the relay has no protocol state that could
-//! go wrong, and no request is lost: until the control plane is reached again (with growing, random pauses),
-//! Envoy's requests wait unread in its stream.
+//! When the upstream stream is lost, Envoy's stream ends with a status. Envoy keeps its configuration, reconnects at once
+//! and resubscribes with the versions it has. So the relay keeps no protocol state, and no request is lost: while the
+//! control plane is down, Envoy's requests wait unread in its stream.
 
 mod frames;
 mod headers;
@@ -49,22 +48,22 @@ use crate::socket::{AllowedPeers, SocketListener};
 const SOTW: &str = "/envoy.service.discovery.v3.AggregatedDiscoveryService/StreamAggregatedResources";
 const DELTA: &str = "/envoy.service.discovery.v3.AggregatedDiscoveryService/DeltaAggregatedResources";
 
-/// Pauses between attempts to reach the control plane: at most this, doubled each time, up to the limit.
+/// Back-off between connection attempts: starts here, doubles up to the limit, with full jitter.
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
 const MAX_PAUSE: Duration = Duration::from_secs(2);
 
-/// How to relay.
+/// Options of the relay.
 #[derive(Clone, Debug)]
 pub struct RelayOptions {
     /// The Unix socket for Envoy.
     pub socket: PathBuf,
-    /// Who may connect to it.
+    /// Users allowed to connect.
     pub peers: AllowedPeers,
-    /// Learns the secrets in files that relayed configuration names.
+    /// Receives the file secret names found in relayed configuration.
     pub file_secrets: FileSecretNames,
     pub upstream: Upstream,
-    /// How long Envoy's stream waits for the control plane before it is told that there is none. Envoy counts
-    /// a waiting stream as connected, so this must end.
+    /// How long Envoy's stream waits for a connection to the control plane before it fails. Envoy counts a waiting
+    /// stream as connected, so the wait is limited.
     pub max_connect_wait: Duration,
 }
 
@@ -80,7 +79,7 @@ impl RelayOptions {
     }
 }
 
-/// The open socket.
+/// The listening relay.
 pub struct Relay {
     listener: SocketListener,
     shared: Arc<RelayState>,
@@ -88,14 +87,14 @@ pub struct Relay {
 
 struct RelayState {
     options: RelayOptions,
-    /// Asks for the name table too and puts it here.
+    /// Receives the name table; `None` if it is not requested.
     names: Option<Arc<NameTableSender>>,
     history: Arc<ReconnectState>,
     metrics: Arc<Metrics>,
 }
 
 impl Relay {
-    /// Opens the socket. With `names`, the relay asks for the name table beside what Envoy asks for.
+    /// Opens the socket. With `names`, the relay also subscribes to the name table.
     pub fn bind(options: RelayOptions, names: Option<NameTableSender>, metrics: Arc<Metrics>) -> Result<Relay> {
         let listener = SocketListener::bind(&options.socket, options.peers.clone())?;
         info!(socket = %options.socket.display(), upstream = %options.upstream.address, "relaying xDS");
@@ -103,7 +102,7 @@ impl Relay {
         Ok(Relay { listener, shared: Arc::new(RelayState { options, names, history: Arc::default(), metrics }) })
     }
 
-    /// Where Envoy connects.
+    /// Path of the socket.
     pub fn socket(&self) -> &Path {
         &self.shared.options.socket
     }
@@ -121,31 +120,31 @@ impl Relay {
 async fn connection(stream: UnixStream, shared: Arc<RelayState>) {
     let service = service_fn(move |request| {
         let shared = Arc::clone(&shared);
-        async move { Ok::<_, Infallible>(shared.answer(request).await.unwrap_or_else(|status| status.into_http())) }
+        async move { Ok::<_, Infallible>(shared.handle(request).await.unwrap_or_else(|status| status.into_http())) }
     });
     let served = hyper::server::conn::http2::Builder::new(TokioExecutor::new())
         .timer(TokioTimer::new())
         .serve_connection(TokioIo::new(stream), service)
         .await;
     if let Err(error) = served {
-        debug!(error = %causes(&error), "Envoy's connection ended");
+        debug!(error = %causes(&error), "Envoy's xDS connection ended");
     }
 }
 
 impl RelayState {
-    async fn answer(&self, request: Request<Incoming>) -> Result<Response<Body>, Status> {
+    async fn handle(&self, request: Request<Incoming>) -> Result<Response<Body>, Status> {
         let protocol = match request.uri().path() {
             SOTW => XdsProtocol::Sotw,
             DELTA => XdsProtocol::Delta,
             other => return Err(Status::unimplemented(format!("{other} is not relayed"))),
         };
         self.metrics.envoy_connections.add();
-        let (sender, connection) = self.reach().await?;
+        let (sender, connection) = self.connect().await?;
         self.relay(protocol, request, sender, connection).await
     }
 
-    /// Tries to connect until it works or Envoy must be told that it does not.
-    async fn reach(&self) -> Result<(SendRequest<UpstreamBody>, UpstreamConnection), Status> {
+    /// Connects to the control plane, with retries until `max_connect_wait` is over.
+    async fn connect(&self) -> Result<(SendRequest<UpstreamBody>, UpstreamConnection), Status> {
         let upstream = &self.options.upstream;
         let end = Instant::now() + self.options.max_connect_wait;
         let mut pause = FIRST_PAUSE;
@@ -157,10 +156,10 @@ impl RelayState {
             self.metrics.pilot_connection_failures.add();
             let pause_now = jittered(pause);
             if Instant::now() + pause_now >= end {
-                warn!("{error:#}");
-                return Err(Status::unavailable(format!("no control plane: {error:#}")));
+                warn!("could not connect to the control plane: {error:#}; Envoy keeps its configuration");
+                return Err(Status::unavailable(format!("could not connect to the control plane: {error:#}")));
             }
-            debug!("{error:#}; trying again in {pause_now:?}");
+            debug!("{error:#}; retrying in {pause_now:?}");
             sleep(pause_now).await;
             pause = (pause * 2).min(MAX_PAUSE);
         }
@@ -181,7 +180,7 @@ impl RelayState {
         let address = &self.options.upstream.address;
         let response = sender.send_request(request).await.map_err(|error| {
             self.metrics.pilot_connection_failures.add();
-            Status::unavailable(format!("no stream to {address}: {}", causes(&error)))
+            Status::unavailable(format!("could not open a stream to {address}: {}", causes(&error)))
         })?;
         let (head, body) = response.into_parts();
         let stream = UpstreamStream::begin(&self.history, done, &self.metrics, address);
@@ -207,7 +206,7 @@ impl RelayState {
         let upstream = &self.options.upstream;
         let path = envoy.uri.path();
         let uri = format!("{}://{}{path}", upstream.scheme(), upstream.address);
-        let mut request = Request::post(uri).body(body).context("could not make a request")?;
+        let mut request = Request::post(uri).body(body).context("could not build the upstream request")?;
         let headers = request.headers_mut();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
         headers.insert(TE, HeaderValue::from_static("trailers"));

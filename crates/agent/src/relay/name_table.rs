@@ -1,5 +1,5 @@
-//! The name table inside Envoy's own xDS stream: the agent asks for it after Envoy's first request for
-//! listeners, keeps the answers to itself and acknowledges them. Envoy never sees either.
+//! The agent's name table subscription inside Envoy's xDS stream. The agent subscribes after Envoy's first LDS request,
+//! consumes the responses and acknowledges them. Envoy sees neither.
 
 use std::sync::Arc;
 
@@ -16,10 +16,10 @@ use tracing::{debug, warn};
 
 use super::frames::{framed, text_field};
 
-/// Where the newest table goes.
+/// Publishes the latest name table.
 pub type NameTableSender = watch::Sender<Option<Arc<NameTable>>>;
 
-/// Which of the two variants of the protocol a stream speaks.
+/// The xDS variant of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum XdsProtocol {
     Sotw,
@@ -27,17 +27,17 @@ pub(super) enum XdsProtocol {
 }
 
 impl XdsProtocol {
-    /// The type that a request asks for.
+    /// The type URL of a request.
     pub(super) fn request_kind(self, request: Bytes) -> Option<String> {
         text_field(request, if self == XdsProtocol::Sotw { 4 } else { 2 })
     }
 
-    /// The type that a response holds.
+    /// The type URL of a response.
     pub(super) fn response_kind(self, response: Bytes) -> Option<String> {
         text_field(response, 4)
     }
 
-    /// Asks for the name table.
+    /// The request that subscribes to the name table.
     pub(super) fn subscription(self) -> Bytes {
         self.request(String::new(), String::new(), None)
     }
@@ -61,27 +61,27 @@ impl XdsProtocol {
         }
     }
 
-    /// Publishes the table of a response and gives the acknowledgement, or the rejection of what cannot be read.
+    /// Publishes the table of a response. Returns the ACK, or the NACK if it cannot be decoded.
     pub(super) fn consume(self, response: Bytes, names: &NameTableSender) -> Bytes {
         let (version, nonce, resource) = match self.open(response) {
             Ok(opened) => opened,
             Err(error) => {
-                warn!(%error, "could not read a response with the name table");
+                warn!(%error, "could not decode a name table response; keeping the last table");
                 return self.request(String::new(), String::new(), Some(rejection(&error)));
             }
         };
         let Some(resource) = resource else {
-            // Nothing changed, or all is gone, which no control plane says: the last table stays.
+            // An empty response carries no table: the last one stays.
             return self.request(version, nonce, None);
         };
         match NameTable::decode(&*resource) {
             Ok(table) => {
-                debug!(names = table.table.len(), "new name table");
+                debug!(names = table.table.len(), "received a name table");
                 names.send_replace(Some(Arc::new(table)));
                 self.request(version, nonce, None)
             }
             Err(error) => {
-                warn!(%error, "could not read the name table; the last one stays");
+                warn!(%error, "could not decode the name table; keeping the last one");
                 self.request(version, nonce, Some(rejection(&error)))
             }
         }
@@ -103,9 +103,9 @@ impl XdsProtocol {
     }
 }
 
-/// gRPC's code for an error inside the client.
+/// gRPC status code INTERNAL.
 const INTERNAL: i32 = 13;
 
 fn rejection(error: &prost::DecodeError) -> Rejection {
-    Rejection { code: INTERNAL, message: format!("could not read the name table: {error}"), ..Default::default() }
+    Rejection { code: INTERNAL, message: format!("could not decode the name table: {error}"), ..Default::default() }
 }

@@ -1,4 +1,4 @@
-//! What goes up: Envoy's requests as they come, with the agent's own between them.
+//! The upstream request body: Envoy's requests, with the agent's own inserted between them.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use super::frames::{BoundaryTracker, FrameSplitter};
 use super::name_table::XdsProtocol;
 use crate::metrics::Metrics;
 
-/// Adds requests of the agent's own to a stream. Never waits: they are few and small.
+/// Inserts the agent's own requests. Unbounded, because they are few and small.
 pub(super) type RequestInserter = mpsc::UnboundedSender<Bytes>;
 
 /// The body of the request to the control plane.
@@ -23,9 +23,9 @@ pub(super) struct UpstreamBody {
     envoy: Incoming,
     inserted: mpsc::UnboundedReceiver<Bytes>,
     boundaries: BoundaryTracker,
-    /// Looks for Envoy's first request for listeners, after which the name table is asked for.
+    /// Waits for Envoy's first LDS request, then subscribes to the name table.
     trigger: Option<NameTableTrigger>,
-    /// Set when Envoy has nothing more to say.
+    /// Set when Envoy ends its side of the stream.
     done: Arc<AtomicBool>,
     metrics: Arc<Metrics>,
 }
@@ -37,7 +37,7 @@ struct NameTableTrigger {
 }
 
 impl UpstreamBody {
-    /// Envoy's requests. With `names`, the name table is asked for too.
+    /// Wraps Envoy's requests. With `names`, also subscribes to the name table.
     pub(super) fn new(
         envoy: Incoming,
         protocol: XdsProtocol,
@@ -62,7 +62,7 @@ impl UpstreamBody {
 }
 
 impl NameTableTrigger {
-    /// True once there is nothing more to look for.
+    /// True once the subscription was sent or the stream is malformed.
     fn fires(&mut self, bytes: &Bytes) -> bool {
         let Ok(messages) = self.splitter.feed(bytes) else { return true };
         let kind = |request: Bytes| self.protocol.request_kind(request);
@@ -71,7 +71,7 @@ impl NameTableTrigger {
         };
         let seen = messages.iter().any(listeners);
         if seen {
-            // The stream cannot be gone: it is being read.
+            // Cannot fail: the receiver is this stream.
             let _ = self.insert.send(self.protocol.subscription());
         }
         seen

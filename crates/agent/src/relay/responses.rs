@@ -22,15 +22,15 @@ use super::upstream_stream::UpstreamStream;
 use crate::file_secrets::FileSecretNames;
 use crate::file_secrets::scan::NameScanner;
 
-/// The body of the response to Envoy.
+/// The response body for Envoy.
 pub(super) struct DownstreamBody {
-    pilot: Incoming,
-    /// Ends with this body: each stream has a connection of its own.
+    control_plane: Incoming,
+    /// Closed with this body: each stream has its own connection.
     connection: UpstreamConnection,
     upstream: UpstreamStream,
     boundaries: BoundaryTracker,
     tap: Option<NameTableTap>,
-    /// Finds secrets in files, before Envoy can ask for them.
+    /// Finds file secret names before Envoy can request them.
     scanner: NameScanner,
     file_secrets: FileSecretNames,
     ready: VecDeque<Bytes>,
@@ -46,7 +46,7 @@ impl Drop for UpstreamConnection {
     }
 }
 
-/// Takes out what is meant for the agent.
+/// Removes name table responses from the stream and consumes them.
 pub(super) struct NameTableTap {
     pub(super) protocol: XdsProtocol,
     pub(super) names: Arc<NameTableSender>,
@@ -56,14 +56,14 @@ pub(super) struct NameTableTap {
 
 impl DownstreamBody {
     pub(super) fn new(
-        pilot: Incoming,
+        control_plane: Incoming,
         connection: UpstreamConnection,
         upstream: UpstreamStream,
         tap: Option<NameTableTap>,
         file_secrets: FileSecretNames,
     ) -> DownstreamBody {
         DownstreamBody {
-            pilot,
+            control_plane,
             connection,
             upstream,
             boundaries: BoundaryTracker::default(),
@@ -96,24 +96,25 @@ impl DownstreamBody {
 }
 
 impl NameTableTap {
-    /// The bytes that go on to Envoy.
+    /// Returns the messages for Envoy.
     fn pass_on(&mut self, bytes: &[u8]) -> Result<Vec<Bytes>, Status> {
-        let messages = self.splitter.feed(bytes).map_err(|_| Status::internal("the control plane sent no gRPC"))?;
-        let mut kept = Vec::new();
+        let messages =
+            self.splitter.feed(bytes).map_err(|_| Status::internal("the control plane sent malformed gRPC frames"))?;
+        let mut passed = Vec::new();
         for message in messages {
-            match message.body().filter(|body| self.is_ours(body)) {
+            match message.body().filter(|body| self.is_name_table(body)) {
                 Some(body) => {
                     let answer = self.protocol.consume(body, &self.names);
-                    // A stream that has ended needs no answer.
+                    // Fails only if the stream has ended.
                     let _ = self.insert.send(answer);
                 }
-                None => kept.push(message.bytes()),
+                None => passed.push(message.bytes()),
             }
         }
-        Ok(kept)
+        Ok(passed)
     }
 
-    fn is_ours(&self, body: &Bytes) -> bool {
+    fn is_name_table(&self, body: &Bytes) -> bool {
         let kind = self.protocol.response_kind(body.clone());
         kind.as_deref() == Some(TypeUrl::NAME_TABLE.as_str())
     }
@@ -131,7 +132,7 @@ impl Body for DownstreamBody {
             if self.ended {
                 return Poll::Ready(None);
             }
-            let status = match ready!(Pin::new(&mut self.pilot).poll_frame(cx)) {
+            let status = match ready!(Pin::new(&mut self.control_plane).poll_frame(cx)) {
                 Some(Ok(frame)) => match frame.into_data() {
                     Ok(bytes) => match self.pass(bytes) {
                         Ok(()) => continue,
@@ -144,7 +145,9 @@ impl Body for DownstreamBody {
                         return Poll::Ready(Some(Ok(Frame::trailers(trailers))));
                     }
                 },
-                Some(Err(error)) => Status::unavailable(format!("lost the control plane: {}", causes(&error))),
+                Some(Err(error)) => {
+                    Status::unavailable(format!("lost the connection to the control plane: {}", causes(&error)))
+                }
                 None => Status::unavailable("the control plane ended the stream without a status"),
             };
             let frame = self.end(&status);
@@ -153,7 +156,7 @@ impl Body for DownstreamBody {
     }
 }
 
-/// What a status in trailers says.
+/// The gRPC status in trailers as text.
 fn status_text(trailers: &HeaderMap) -> String {
     let text = |name| trailers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default().to_owned();
     format!("status {} {}", text("grpc-status"), text("grpc-message"))
@@ -162,13 +165,13 @@ fn status_text(trailers: &HeaderMap) -> String {
 fn trailers(status: &Status) -> HeaderMap {
     let mut trailers = HeaderMap::new();
     if status.add_header(&mut trailers).is_err() {
-        info!(%status, "a status that cannot be sent");
+        info!(%status, "could not encode the status as trailers; sending UNAVAILABLE");
         trailers.insert("grpc-status", http::HeaderValue::from(tonic::Code::Unavailable as i32));
     }
     trailers
 }
 
-/// An error with what lies under it; hyper's own texts say little.
+/// An error with all its sources: hyper's own messages have no detail.
 pub(super) fn causes(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();

@@ -1,5 +1,5 @@
-//! The way to the control plane: TCP, TLS when asked for, HTTP/2 with pings, and who we say we are.
-//! Files are read again for every connection, so that a new token or root takes effect by itself.
+//! Connections to the control plane: TCP, optional TLS, HTTP/2 with keepalive pings, and authentication. Certificates
+//! and token are read for every connection, so that changes take effect without a restart.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -25,38 +25,38 @@ use super::headers;
 use super::requests::UpstreamBody;
 use super::responses::{UpstreamConnection, causes};
 
-/// Enough for a round trip or two of a megabyte; more would only be memory.
+/// HTTP/2 flow control window. Larger windows only cost memory.
 const WINDOW: u32 = 512 * 1024;
 
-/// The control plane as the agent reaches it.
+/// How to connect to the control plane.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Upstream {
     /// `host:port`.
     pub address: String,
-    /// None: plain text.
+    /// `None` for plain text.
     pub tls: Option<UpstreamTls>,
-    /// A file with the token that shows who we are.
+    /// File with the bearer token.
     pub token: Option<PathBuf>,
     /// Sent with every stream, such as `clusterid`.
     #[serde(with = "headers")]
     pub headers: Vec<(HeaderName, HeaderValue)>,
-    /// How long TCP, TLS and HTTP/2 may take to stand.
+    /// Timeout for TCP connect, TLS and HTTP/2 handshakes together.
     pub connect_timeout: Duration,
     pub pings: Pings,
 }
 
-/// How TLS is done.
+/// TLS settings.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct UpstreamTls {
-    /// Certificates that the control plane's is checked against.
+    /// File with the roots that the server certificate is verified with.
     pub roots: PathBuf,
-    /// The name on its certificate, where it is not the address's host.
+    /// Expected server name, if it differs from the host of the address.
     pub server_name: Option<String>,
-    /// Our own certificate chain and key, shown when there.
+    /// Client certificate chain and key; used if both files exist.
     pub client: Option<(PathBuf, PathBuf)>,
 }
 
-/// When nothing comes for `interval` a ping is sent; without an answer in `timeout` the connection is dead.
+/// HTTP/2 keepalive: a ping after `interval` of silence; the connection is closed without a reply within `timeout`.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Pings {
     pub interval: Duration,
@@ -64,14 +64,14 @@ pub struct Pings {
 }
 
 impl Default for Pings {
-    /// Upstream's: a half-open connection is found in 40 s at most.
+    /// Upstream's values: a half-open connection is detected within 40 s.
     fn default() -> Pings {
         Pings { interval: Duration::from_secs(30), timeout: Duration::from_secs(10) }
     }
 }
 
 impl Upstream {
-    /// Plain text, upstream's time limits.
+    /// Plain text with upstream's timeouts.
     pub fn plain(address: &str) -> Upstream {
         Upstream {
             address: address.to_owned(),
@@ -87,27 +87,27 @@ impl Upstream {
         if self.tls.is_some() { "https" } else { "http" }
     }
 
-    /// A connection of its own for one stream.
+    /// Opens a new connection.
     pub(super) async fn connect(&self) -> Result<(SendRequest<UpstreamBody>, UpstreamConnection)> {
         let connected = timeout(self.connect_timeout, self.dial()).await;
-        connected.with_context(|| format!("no connection to {} in {:?}", self.address, self.connect_timeout))?
+        connected.with_context(|| format!("could not connect to {} within {:?}", self.address, self.connect_timeout))?
     }
 
     async fn dial(&self) -> Result<(SendRequest<UpstreamBody>, UpstreamConnection)> {
         let stream = TcpStream::connect(&self.address).await;
         let stream = stream.with_context(|| format!("could not connect to {}", self.address))?;
         stream.set_nodelay(true)?;
-        let Some(tls) = &self.tls else { return self.speak(stream).await };
+        let Some(tls) = &self.tls else { return self.handshake(stream).await };
         let name = tls.name(&self.address)?;
         let stream = TlsConnector::from(tls.config()?).connect(name, stream).await;
-        self.speak(stream.with_context(|| format!("could not speak TLS with {}", self.address))?).await
+        self.handshake(stream.with_context(|| format!("TLS handshake with {} failed", self.address))?).await
     }
 
-    async fn speak<S>(&self, stream: S) -> Result<(SendRequest<UpstreamBody>, UpstreamConnection)>
+    async fn handshake<S>(&self, stream: S) -> Result<(SendRequest<UpstreamBody>, UpstreamConnection)>
     where
         S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
     {
-        let handshake = http2::Builder::new(TokioExecutor::new())
+        let connected = http2::Builder::new(TokioExecutor::new())
             .timer(TokioTimer::new())
             .initial_stream_window_size(WINDOW)
             .initial_connection_window_size(WINDOW)
@@ -117,7 +117,7 @@ impl Upstream {
             .handshake(TokioIo::new(stream))
             .await;
         let (sender, connection) =
-            handshake.with_context(|| format!("could not speak HTTP/2 with {}", self.address))?;
+            connected.with_context(|| format!("HTTP/2 handshake with {} failed", self.address))?;
         let driver = tokio::spawn(async move {
             if let Err(error) = connection.await {
                 debug!(error = %causes(&error), "connection to the control plane ended");
@@ -126,17 +126,17 @@ impl Upstream {
         Ok((sender, UpstreamConnection(driver.abort_handle())))
     }
 
-    /// `Bearer TOKEN`. A token that is not there (yet) is not sent: the control plane judges.
+    /// `Bearer TOKEN`. Without a readable token no header is sent: the control plane decides.
     pub(super) fn authorization(&self) -> Option<HeaderValue> {
         let file = self.token.as_ref()?;
         let token = match fs::read_to_string(file) {
             Ok(token) if !token.trim().is_empty() => token,
             Ok(_) => {
-                warn!(file = %file.display(), "the token is empty");
+                warn!(file = %file.display(), "the token file is empty; connecting without a token");
                 return None;
             }
             Err(error) => {
-                warn!(file = %file.display(), %error, "could not read the token");
+                warn!(file = %file.display(), %error, "could not read the token file; connecting without a token");
                 return None;
             }
         };
@@ -150,13 +150,15 @@ impl UpstreamTls {
     fn name(&self, address: &str) -> Result<ServerName<'static>> {
         let host = address.rsplit_once(':').map_or(address, |(host, _)| host).trim_matches(['[', ']']);
         let name = self.server_name.as_deref().unwrap_or(host);
-        ServerName::try_from(name.to_owned()).with_context(|| format!("could not use {name:?} as a server's name"))
+        ServerName::try_from(name.to_owned()).with_context(|| format!("could not use {name:?} as a TLS server name"))
     }
 
     fn config(&self) -> Result<Arc<ClientConfig>> {
         let mut roots = RootCertStore::empty();
         for certificate in certificates(&self.roots)? {
-            roots.add(certificate).with_context(|| format!("could not use a root of {}", self.roots.display()))?;
+            roots
+                .add(certificate)
+                .with_context(|| format!("could not use a root certificate in {}", self.roots.display()))?;
         }
         let provider = Arc::new(aws_lc_rs::default_provider());
         let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions()?;

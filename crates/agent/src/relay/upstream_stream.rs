@@ -1,4 +1,4 @@
-//! What is known of streams to the control plane across their ends: counted, and told in the log.
+//! An open stream to the control plane: logs and counts its start and end.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,22 +10,22 @@ use crate::metrics::Metrics;
 /// Shared by all streams of a relay.
 #[derive(Debug, Default)]
 pub(super) struct ReconnectState {
-    /// A stream was lost and none replaced it yet.
+    /// A stream was lost and not replaced yet.
     lost: AtomicBool,
 }
 
-/// A stream that stands; ends when dropped.
+/// An open stream; it ends on drop.
 pub(super) struct UpstreamStream {
     history: Arc<ReconnectState>,
     metrics: Arc<Metrics>,
     /// Envoy ended its side first.
     done: Arc<AtomicBool>,
-    /// The other side ended it, not Envoy.
+    /// Ended by the control plane or the network, not by Envoy.
     lost: bool,
 }
 
 impl UpstreamStream {
-    /// The control plane accepted a stream.
+    /// Records a stream that the control plane accepted.
     pub(super) fn begin(
         history: &Arc<ReconnectState>,
         done: Arc<AtomicBool>,
@@ -36,7 +36,7 @@ impl UpstreamStream {
         metrics.pilot_connected.rise();
         if history.lost.swap(false, Ordering::Relaxed) {
             metrics.pilot_reconnections.add();
-            info!(%address, "connected to the control plane again");
+            info!(%address, "reconnected to the control plane");
         } else {
             info!(%address, "connected to the control plane");
         }
@@ -47,13 +47,13 @@ impl UpstreamStream {
         &self.metrics
     }
 
-    /// The stream ended. It is lost unless Envoy had ended it.
+    /// Records the end of the stream. It counts as lost unless Envoy ended it.
     pub(super) fn ended(&mut self, reason: &str) {
         if !self.lost && !self.done.load(Ordering::Relaxed) {
             self.lost = true;
             self.metrics.pilot_terminations.add();
             self.history.lost.store(true, Ordering::Relaxed);
-            warn!(%reason, "the stream to the control plane ended; Envoy keeps what it has");
+            warn!(%reason, "lost the stream to the control plane; Envoy keeps its configuration");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What secrets say: Envoy's message for each name, from published material or from files.
+//! Builds Envoy's Secret messages from the workload's certificates and from files.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use super::files::FileContents;
 use super::names::SecretSource;
 use crate::certificates::CurrentMaterial;
 
-/// A chain and the key of another certificate do not; what cannot be judged here is left to Envoy.
+/// False if the key does not match the certificate. Content that cannot be parsed is left to Envoy.
 pub(super) fn belong_together(texts: &[&Bytes]) -> bool {
     let [chain, key] = texts else { return true };
     let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(chain).collect();
@@ -34,7 +34,7 @@ pub(super) fn is_pem(text: &[u8]) -> bool {
     text.windows(11).any(|at| at == b"-----BEGIN ")
 }
 
-/// Envoy's secret of this name; None while it is not there.
+/// The Secret resource of this name; `None` if its content is not available.
 pub(super) fn resource(
     name: &Arc<str>,
     secret: &SecretSource,
@@ -54,7 +54,7 @@ pub(super) fn resource(
     Some(Resource::new(Arc::clone(name), &Secret { name: name.to_string(), r#type: Some(kind) }))
 }
 
-/// Certificates are checked without any private key, and a path to a file of authorities may name a key.
+/// Removes private keys: verification never needs them, and a CA path may point to a key file.
 fn without_keys(text: &Bytes) -> Bytes {
     let is_key_line =
         |line: &[u8], word: &[u8]| line.starts_with(word) && line.windows(11).any(|at| at == b"PRIVATE KEY");
@@ -67,7 +67,7 @@ fn without_keys(text: &Bytes) -> Bytes {
         }
         inside &= !is_key_line(line.trim_ascii_start(), b"-----END ");
     }
-    // A file without keys is passed on as it is; one of keys alone holds nothing.
+    // Unchanged if there are no keys; empty if there are only keys.
     if kept.len() == text.len() {
         text.clone()
     } else if is_pem(&kept) {
@@ -104,7 +104,7 @@ mod tests {
     use super::without_keys;
 
     #[test]
-    fn hole_10_a_file_of_authorities_gives_no_key() {
+    fn hole_10_ca_file_never_exposes_a_key() {
         let certificate = "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n";
         let key = |kind: &str| format!("-----BEGIN {kind}PRIVATE KEY-----\nMIIC\n-----END {kind}PRIVATE KEY-----\n");
         let check = |text: String, expected: &str| assert_eq!(without_keys(&Bytes::from(text)), expected);
@@ -114,7 +114,7 @@ mod tests {
         for kind in ["", "RSA ", "OPENSSH "] {
             check(key(kind), "");
         }
-        // One that does not end hides what follows.
+        // An unterminated key hides the rest of the file.
         check("-----BEGIN PRIVATE KEY-----\nMIIC\n".to_owned() + certificate, "");
     }
 }

@@ -1,6 +1,5 @@
-//! The files of one stream's secrets, read again while Envoy wants them. Reading is done on threads that may be lost:
-//! a file on a dead mount stops nothing but itself. A file that vanished or holds no PEM leaves the last good content
-//! in use.
+//! Polls the files of one SDS stream's secrets. Files are read on blocking threads, so a file on a dead mount delays only
+//! itself. If a file disappears or contains no PEM, the last good content stays in use.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -18,19 +17,19 @@ use super::content::{belong_together, is_pem};
 use super::names::SecretSource;
 use crate::file_secrets::access::{FileAccess, FileStamp};
 
-/// How often files are looked at. Certificates are replaced long before the old ones end.
+/// Polling interval.
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
 
-/// How long a file may take before the others are served without it.
+/// How long to wait for one file before the others are served without it.
 const READ_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Files that are read at once, of all streams. Those that never end count until the agent does.
+/// Maximum concurrent reads of all streams. A read that never ends counts forever.
 const MAX_READS: usize = 16;
 
-/// What is kept of files, of all streams. Files are small, and each is kept again for every name that it has.
+/// Maximum size of all cached files of all streams. A file counts once per secret name.
 const MAX_BYTES: usize = 32 << 20;
 
-/// Good contents by path.
+/// Last good contents by path.
 pub(super) type FileContents = BTreeMap<PathBuf, Bytes>;
 
 type ReadOutcome = Result<Option<(Bytes, FileStamp)>, String>;
@@ -48,8 +47,8 @@ impl SecretReader {
         SecretReader { access, reads: Arc::new(Semaphore::new(MAX_READS)), kept: AtomicUsize::new(0) }
     }
 
-    /// Begins to read on a thread of its own. Fails where too many reads have not ended.
-    async fn begin(&self, path: PathBuf, last: Option<FileStamp>) -> Result<JoinHandle<ReadOutcome>, String> {
+    /// Starts a read on a blocking thread. Fails if too many reads are pending.
+    async fn start(&self, path: PathBuf, last: Option<FileStamp>) -> Result<JoinHandle<ReadOutcome>, String> {
         let permit = timeout(READ_TIMEOUT, Arc::clone(&self.reads).acquire_owned()).await;
         let Ok(Ok(permit)) = permit else { return Err(format!("{MAX_READS} other files are still being read")) };
         let access = self.access.clone();
@@ -60,7 +59,7 @@ impl SecretReader {
         }))
     }
 
-    /// Accounts for a content that takes the place of another.
+    /// Reserves memory for a content that replaces another.
     fn replace(&self, old: usize, new: usize) -> Result<(), String> {
         let fits = |kept: usize| Some(kept - old + new).filter(|total| *total <= MAX_BYTES);
         let replaced = self.kept.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits);
@@ -68,23 +67,22 @@ impl SecretReader {
     }
 }
 
-/// Publishes the contents of the files of `wanted`, and their changes, until that ends.
-pub(super) async fn follow(
-    mut wanted: watch::Receiver<Vec<SecretSource>>,
+/// Publishes the files of the subscribed secrets, and their changes, until the stream ends.
+pub(super) async fn poll_files(
+    mut secrets_watch: watch::Receiver<Vec<SecretSource>>,
     contents: watch::Sender<FileContents>,
     reader: Arc<SecretReader>,
 ) {
-    let mut files =
-        SecretFiles { reader, good: BTreeMap::new(), reading: BTreeMap::new(), complaints: BTreeMap::new() };
+    let mut files = SecretFiles { reader, good: BTreeMap::new(), reading: BTreeMap::new(), logged: BTreeMap::new() };
     loop {
-        let secrets = wanted.borrow_and_update().clone();
-        files.forget_others(&secrets);
+        let secrets = secrets_watch.borrow_and_update().clone();
+        files.retain(&secrets);
         if files.read(&secrets).await {
             contents.send_replace(files.good.iter().map(|(path, (text, _))| (path.clone(), text.clone())).collect());
         }
         let has_files = secrets.iter().any(|secret| !secret.files().is_empty());
         tokio::select! {
-            changed = wanted.changed() => if changed.is_err() {
+            changed = secrets_watch.changed() => if changed.is_err() {
                 return;
             },
             () = sleep(POLL_INTERVAL), if has_files => {}
@@ -95,21 +93,21 @@ pub(super) async fn follow(
 struct SecretFiles {
     reader: Arc<SecretReader>,
     good: BTreeMap<PathBuf, (Bytes, FileStamp)>,
-    /// Reads that took too long and may still end.
+    /// Reads that exceeded the timeout and are still running.
     reading: BTreeMap<PathBuf, JoinHandle<ReadOutcome>>,
-    /// What was logged of each file, so that it is done once.
-    complaints: BTreeMap<PathBuf, String>,
+    /// The last logged error of each file, so that it is logged once.
+    logged: BTreeMap<PathBuf, String>,
 }
 
 impl SecretFiles {
-    /// Reads the files of these secrets; true when the content of one is new. A pair changes as a whole: while
-    /// its key does not match its certificate, which is seen between two writes, the old pair stays.
+    /// Reads the files of these secrets; true if any content changed. A certificate and its key change together: while
+    /// they do not match, which happens between two writes, the old pair stays.
     async fn read(&mut self, secrets: &[SecretSource]) -> bool {
         let mut changed = false;
         for secret in secrets {
             let mut read = Vec::new();
             for file in secret.files() {
-                match self.look(file).await {
+                match self.read_pem(file).await {
                     Some(found) => read.push((file.clone(), found)),
                     None => break,
                 }
@@ -130,8 +128,8 @@ impl SecretFiles {
         changed
     }
 
-    /// The PEM text of a file; None when there is none.
-    async fn look(&mut self, file: &PathBuf) -> Option<(Bytes, FileStamp)> {
+    /// The PEM content of a file; `None` if it is not available.
+    async fn read_pem(&mut self, file: &PathBuf) -> Option<(Bytes, FileStamp)> {
         let outcome = match self.outcome(file).await {
             Ok(Some((text, _))) if !is_pem(&text) => Err("it holds no PEM".to_owned()),
             Ok(None) => Ok(self.good.get(file).cloned()),
@@ -139,27 +137,27 @@ impl SecretFiles {
         };
         match outcome {
             Ok(found) => {
-                self.complaints.remove(file);
+                self.logged.remove(file);
                 found
             }
             Err(reason) => {
-                self.complain(file, reason);
+                self.log_once(file, reason);
                 None
             }
         }
     }
 
     async fn outcome(&mut self, file: &PathBuf) -> ReadOutcome {
-        let begun = match self.reading.remove(file) {
-            // It took too long before, so it is not waited for.
+        let started = match self.reading.remove(file) {
+            // It exceeded the timeout before, so do not wait again.
             Some(reading) if !reading.is_finished() => {
                 self.reading.insert(file.clone(), reading);
                 return Err(too_slow());
             }
             Some(reading) => Ok(reading),
-            None => self.reader.begin(file.clone(), self.good.get(file).map(|good| good.1)).await,
+            None => self.reader.start(file.clone(), self.good.get(file).map(|good| good.1)).await,
         };
-        let mut reading = begun?;
+        let mut reading = started?;
         match timeout(READ_TIMEOUT, &mut reading).await {
             Ok(outcome) => outcome.unwrap_or_else(|error| Err(error.to_string())),
             Err(_) => {
@@ -177,7 +175,7 @@ impl SecretFiles {
                     self.good.insert(file, (text, mark));
                 }
                 Err(reason) => {
-                    self.complain(&file, reason);
+                    self.log_once(&file, reason);
                     return false;
                 }
             }
@@ -185,20 +183,20 @@ impl SecretFiles {
         true
     }
 
-    fn complain(&mut self, file: &PathBuf, reason: String) {
-        if self.complaints.get(file) != Some(&reason) {
-            warn!(file = %file.display(), %reason, "could not use a secret's file; its last good content stays");
-            self.complaints.insert(file.clone(), reason);
+    fn log_once(&mut self, file: &PathBuf, reason: String) {
+        if self.logged.get(file) != Some(&reason) {
+            warn!(file = %file.display(), %reason, "could not use a secret's file; keeping its last good content");
+            self.logged.insert(file.clone(), reason);
         }
     }
 
-    /// Lets go of files that no secret has any more.
-    fn forget_others(&mut self, secrets: &[SecretSource]) {
-        let is_wanted = |path: &PathBuf| secrets.iter().any(|secret| secret.files().contains(&path));
+    /// Drops files that no subscribed secret uses.
+    fn retain(&mut self, secrets: &[SecretSource]) {
+        let is_used = |path: &PathBuf| secrets.iter().any(|secret| secret.files().contains(&path));
         let before = self.bytes();
-        self.good.retain(|path, _| is_wanted(path));
-        self.reading.retain(|path, _| is_wanted(path));
-        self.complaints.retain(|path, _| is_wanted(path));
+        self.good.retain(|path, _| is_used(path));
+        self.reading.retain(|path, _| is_used(path));
+        self.logged.retain(|path, _| is_used(path));
         self.reader.kept.fetch_sub(before - self.bytes(), Ordering::Relaxed);
     }
 

@@ -1,5 +1,5 @@
-//! SDS on a Unix socket: Envoy asks for the workload's certificate, its roots and certificates in files, and
-//! is notified when they change. `certificates` finds the workload's; `files` looks at files while Envoy wants them.
+//! SDS on a Unix socket: serves the workload's certificate, its roots and certificates in files, and pushes changes.
+//! `certificates` provides the workload's; `files` polls files while Envoy subscribes to them.
 
 mod content;
 mod files;
@@ -22,7 +22,7 @@ use tracing::{debug, info, warn};
 use xds::{Client, Control, Event, Peer, ResourceSet};
 
 use self::content::resource;
-use self::files::{FileContents, SecretReader, follow};
+use self::files::{FileContents, SecretReader, poll_files};
 use self::names::SecretSource;
 pub use self::names::{ROOT, WORKLOAD};
 use crate::certificates::{CertificateStore, CurrentMaterial};
@@ -30,18 +30,18 @@ use crate::file_secrets::FileSecretNames;
 use crate::file_secrets::access::FileAccess;
 use crate::socket::{AllowedPeers, SocketListener};
 
-/// What is served, and to whom.
+/// Options of the SDS server.
 #[derive(Clone, Debug, Default)]
 pub struct SdsOptions {
     pub peers: AllowedPeers,
     /// Files that may be read.
     pub access: FileAccess,
-    /// Names of secrets in files that Envoy's configuration holds; no others are served. None where the agent does not
-    /// see the configuration.
+    /// File secret names in Envoy's configuration; no others are served. `None` if the agent does not see the
+    /// configuration, then all names are served.
     pub names: Option<FileSecretNames>,
 }
 
-/// The open socket.
+/// The listening SDS server.
 pub struct SdsServer {
     listener: SocketListener,
     secrets: SecretService,
@@ -55,7 +55,7 @@ impl SdsServer {
         Ok(SdsServer { listener, secrets: SecretService { store, reader, names: options.names } })
     }
 
-    /// Where Envoy connects.
+    /// Path of the socket.
     pub fn socket(&self) -> &Path {
         self.listener.path()
     }
@@ -75,7 +75,7 @@ impl SdsServer {
                     .serve_connection(TokioIo::new(stream), service)
                     .await;
                 if let Err(error) = server {
-                    debug!(%error, "connection for secrets ended");
+                    debug!(%error, "SDS connection ended");
                 }
             });
         }
@@ -92,51 +92,51 @@ impl Control for SecretService {
     type Client = SecretStream;
 
     async fn connect(&self, _: Node, _: Peer) -> Result<SecretStream, Status> {
-        let news = self.store.subscribe();
-        let current = news.borrow().clone();
-        let (followed, wanted_files) = watch::channel(Vec::new());
+        let certificates = self.store.subscribe();
+        let current = certificates.borrow().clone();
+        let (polled, polled_secrets) = watch::channel(Vec::new());
         let (sender, contents) = watch::channel(FileContents::new());
-        // Ends with the session, which holds the other end.
-        tokio::spawn(follow(wanted_files, sender, Arc::clone(&self.reader)));
+        // Ends when the stream drops its sender.
+        tokio::spawn(poll_files(polled_secrets, sender, Arc::clone(&self.reader)));
         let names = self.names.clone();
         Ok(SecretStream {
-            news,
+            certificates,
             current,
             names,
-            wanted: BTreeMap::new(),
-            followed,
+            subscribed: BTreeMap::new(),
+            polled,
             contents,
             files: FileContents::new(),
         })
     }
 }
 
-/// One stream: what it wants and what that was when last looked at.
+/// One SDS stream: its subscribed secrets and their last known content.
 struct SecretStream {
-    news: watch::Receiver<CurrentMaterial>,
+    certificates: watch::Receiver<CurrentMaterial>,
     current: CurrentMaterial,
     names: Option<FileSecretNames>,
-    wanted: BTreeMap<Arc<str>, SecretSource>,
-    /// Secrets whose files are followed for this stream.
-    followed: watch::Sender<Vec<SecretSource>>,
+    subscribed: BTreeMap<Arc<str>, SecretSource>,
+    /// Secrets whose files are polled for this stream.
+    polled: watch::Sender<Vec<SecretSource>>,
     contents: watch::Receiver<FileContents>,
     files: FileContents,
 }
 
 impl SecretStream {
-    fn adopt(&mut self, names: &BTreeSet<Arc<str>>) {
-        self.wanted = names.iter().filter_map(|name| Some((Arc::clone(name), self.secret(name)?))).collect();
-        self.followed.send_replace(self.wanted.values().cloned().collect());
+    fn subscribe(&mut self, names: &BTreeSet<Arc<str>>) {
+        self.subscribed = names.iter().filter_map(|name| Some((Arc::clone(name), self.secret(name)?))).collect();
+        self.polled.send_replace(self.subscribed.values().cloned().collect());
     }
 
     fn secret(&self, name: &Arc<str>) -> Option<SecretSource> {
         let Some(secret) = SecretSource::parse(name) else {
-            warn!(%name, "Envoy asks for a secret that is none of ours");
+            warn!(%name, "ignoring a request for an unknown secret name");
             return None;
         };
         let is_named = self.names.as_ref().is_none_or(|names| names.contains(name));
         if !secret.files().is_empty() && !is_named {
-            warn!(%name, "refused a secret in a file that Envoy's configuration does not name");
+            warn!(%name, "refused a file secret that Envoy's configuration does not name");
             return None;
         }
         Some(secret)
@@ -146,8 +146,8 @@ impl SecretStream {
 impl Client for SecretStream {
     async fn changed(&mut self) {
         tokio::select! {
-            news = self.news.changed() => match news {
-                Ok(()) => self.current = self.news.borrow_and_update().clone(),
+            certificates = self.certificates.changed() => match certificates {
+                Ok(()) => self.current = self.certificates.borrow_and_update().clone(),
                 Err(_) => std::future::pending().await,
             },
             contents = self.contents.changed() => match contents {
@@ -157,25 +157,26 @@ impl Client for SecretStream {
         }
     }
 
-    /// None while nothing that is wanted is there: Envoy then waits, and is told once it is.
+    /// `None` while no subscribed secret is available: Envoy waits until it is pushed.
     fn current(&mut self, kind: &TypeUrl) -> Option<Arc<ResourceSet>> {
         if *kind != TypeUrl::SECRET {
             return None;
         }
-        let found = self.wanted.iter().filter_map(|(name, secret)| resource(name, secret, &self.current, &self.files));
+        let found =
+            self.subscribed.iter().filter_map(|(name, secret)| resource(name, secret, &self.current, &self.files));
         let set = ResourceSet::new(TypeUrl::SECRET, found);
         (!set.is_empty()).then(|| Arc::new(set))
     }
 
     fn observe(&mut self, event: &Event<'_>) {
         match event {
-            Event::Subscribed { names, .. } => self.adopt(names),
-            Event::Unsubscribed { .. } => self.adopt(&BTreeSet::new()),
+            Event::Subscribed { names, .. } => self.subscribe(names),
+            Event::Unsubscribed { .. } => self.subscribe(&BTreeSet::new()),
             Event::Sent { resources, .. } => {
-                info!(names = ?self.wanted.keys().collect::<Vec<_>>(), resources, "secrets sent");
+                info!(names = ?self.subscribed.keys().collect::<Vec<_>>(), resources, "sent secrets to Envoy");
             }
             Event::Nacked { message: reason, .. } => {
-                warn!(names = ?self.wanted.keys().collect::<Vec<_>>(), reason, "Envoy refused secrets");
+                warn!(names = ?self.subscribed.keys().collect::<Vec<_>>(), reason, "Envoy rejected secrets");
             }
             _ => {}
         }

@@ -1,4 +1,4 @@
-//! Names of secrets, as the control plane writes them into Envoy's configuration.
+//! Parses secret names as the control plane writes them into Envoy's configuration.
 
 use std::path::PathBuf;
 
@@ -6,10 +6,10 @@ use crate::file_secrets;
 
 /// The workload's own certificate.
 pub const WORKLOAD: &str = "default";
-/// What the workload's peers are checked against.
+/// The roots that peer certificates are verified with.
 pub const ROOT: &str = "ROOTCA";
 
-/// What a name asks for.
+/// Where the content of a secret comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum SecretSource {
     Workload,
@@ -24,7 +24,7 @@ pub(super) enum SecretSource {
 }
 
 impl SecretSource {
-    /// None: a name that is no secret of this agent's.
+    /// `None` for an unknown name.
     pub(super) fn parse(name: &str) -> Option<SecretSource> {
         let is_path = |path: &str| !path.is_empty() && !path.contains('~');
         if let Some(files) = name.strip_prefix(file_secrets::PAIR) {
@@ -42,7 +42,7 @@ impl SecretSource {
         }
     }
 
-    /// The files it is read from.
+    /// The files of this secret.
     pub(super) fn files(&self) -> Vec<&PathBuf> {
         match self {
             SecretSource::Workload | SecretSource::Root => Vec::new(),
@@ -57,7 +57,7 @@ mod tests {
     use super::SecretSource;
 
     #[test]
-    fn names_say_what_is_meant() {
+    fn names_are_parsed() {
         let pair = SecretSource::Pair { chain: "/a/cert.pem".into(), key: "/a/key.pem".into() };
         for (name, expected) in [
             ("default", Some(SecretSource::Workload)),

@@ -1,15 +1,15 @@
-//! Which formats of metrics to ask a source for, given what the scraper accepts. Texts are only joined, so
-//! nobody may answer in a format that cannot be.
+//! Content negotiation for merged metrics. Responses are concatenated, so sources are only asked for formats that can
+//! be.
 
 const TEXT: &str = "text/plain";
 const OPEN_METRICS: &str = "application/openmetrics-text";
 
-/// Envoy's metrics stand before others', so they must not end with a marker.
+/// Envoy's metrics come first, so they must not end with an EOF marker.
 pub(super) const ENVOY: &[&str] = &["text/*", TEXT];
 /// The application's come last.
 pub(super) const APPLICATION: &[&str] = &["text/*", TEXT, OPEN_METRICS];
 
-/// The format of the whole answer.
+/// Format of the merged metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum MetricsFormat {
     Text,
@@ -18,7 +18,7 @@ pub(super) enum MetricsFormat {
 }
 
 impl MetricsFormat {
-    /// What a source says it answered with.
+    /// The format of a Content-Type.
     pub(super) fn of(content_type: &str) -> MetricsFormat {
         match media(content_type) {
             Some((OPEN_METRICS, parameters)) => match version(&parameters) {
@@ -39,13 +39,13 @@ impl MetricsFormat {
     }
 }
 
-/// The scraper's list without what is not allowed, in its order, as a header for the source.
+/// The scraper's Accept header reduced to the allowed types, in the same order.
 pub(super) fn allowed(accept: &str, types: &[&str]) -> String {
     let mut kept: Vec<String> = Vec::new();
     for entry in accept.split(',') {
         let Some((media, parameters)) = media(entry) else { continue };
         let parameters: Vec<&str> = parameters.into_iter().filter(|p| !p.starts_with("q=")).collect();
-        // Wildcards stand for the plainest format that they cover.
+        // A wildcard becomes the simplest format that it covers.
         let wanted = match media {
             "*" | "*/*" => format!("{TEXT};version=0.0.4"),
             "application/*" => format!("{OPEN_METRICS};version=0.0.1"),
@@ -79,7 +79,7 @@ mod tests {
     use super::{APPLICATION, ENVOY, MetricsFormat, allowed};
 
     #[test]
-    fn what_cannot_be_joined_is_not_asked_for() {
+    fn formats_that_cannot_be_merged_are_not_requested() {
         let prometheus = "application/openmetrics-text;version=1.0.0;q=0.8,text/plain;version=0.0.4;q=0.7,*/*;q=0.1";
         assert_eq!(allowed(prometheus, ENVOY), "text/plain;version=0.0.4;q=0.1");
         assert_eq!(
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn format_follows_the_source() {
+    fn format_is_parsed_from_content_type() {
         assert_eq!(
             MetricsFormat::of("application/openmetrics-text; version=1.0.0; charset=utf-8"),
             MetricsFormat::OpenMetrics1

@@ -1,4 +1,4 @@
-//! The body of an answer: pieces of text, and streams of others passed on as they come.
+//! Response bodies made of text and of other response bodies that are streamed through.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -9,13 +9,13 @@ use bytes::Bytes;
 use http_body::{Body, Frame};
 use hyper::body::Incoming;
 
-/// Pieces one after the other.
+/// A sequence of parts.
 #[derive(Default)]
 pub(super) struct StatusBody(VecDeque<BodyPart>);
 
 enum BodyPart {
     Text(Bytes),
-    /// Boxed: most pages have none.
+    /// Boxed because it is rare and large.
     Stream(Box<Incoming>),
 }
 
@@ -30,8 +30,8 @@ impl StatusBody {
         self.0.push_back(BodyPart::Text(text.into()));
     }
 
-    /// What another sends, until it ends or fails: then the rest of the page follows.
-    pub(super) fn follow(&mut self, stream: Incoming) {
+    /// Appends a body. If it fails, it ends there and the next part follows.
+    pub(super) fn push_stream(&mut self, stream: Incoming) {
         self.0.push_back(BodyPart::Stream(Box::new(stream)));
     }
 }

@@ -1,5 +1,4 @@
-//! Requests of the status server to its neighbours on this machine: Envoy's admin, Envoy's and the
-//! application's metrics, the application's health.
+//! Local HTTP requests of the status server: Envoy's admin port, metrics and application probes.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -21,19 +20,19 @@ use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
-/// Opens a connection, from a source address when one is given and the machine has it.
+/// Connects, from the source address if one is given and can be bound.
 pub(super) async fn connect(to: SocketAddr, from: Option<IpAddr>) -> Result<TcpStream> {
     let could_not = || format!("could not connect to {to}");
     let socket = if to.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }.with_context(could_not)?;
     if let Some(from) = from.filter(|from| from.is_ipv4() == to.is_ipv4())
         && let Err(error) = socket.bind((from, 0).into())
     {
-        tracing::debug!(%from, %error, "could not call from this address");
+        tracing::debug!(%from, %error, "could not bind the source address; using the default");
     }
     socket.connect(to).await.with_context(could_not)
 }
 
-/// Sends a request over HTTP/1.1 and gives the response once its head is there.
+/// Sends a request over HTTP/1.1 and returns when the response headers have arrived.
 pub(super) async fn send<S, B>(stream: S, request: Request<B>) -> Result<Response<Incoming>>
 where
     S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
@@ -45,7 +44,7 @@ where
     Ok(sender.send_request(request).await?)
 }
 
-/// Sends one gRPC message over HTTP/2 and gives the one that comes back.
+/// Sends a unary gRPC request over HTTP/2 and returns the response message.
 pub(super) async fn call(stream: TcpStream, request: Request<Full<Bytes>>) -> Result<Bytes> {
     let (mut sender, connection) = http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await?;
     let driver = tokio::spawn(connection);
@@ -57,31 +56,31 @@ pub(super) async fn call(stream: TcpStream, request: Request<Full<Bytes>>) -> Re
     let status = trailers.get("grpc-status").or_else(|| head.headers.get("grpc-status"));
     match status.and_then(|status| status.to_str().ok()) {
         Some("0") => Ok(body.to_bytes()),
-        status => bail!("answered with gRPC status {}", status.unwrap_or("none")),
+        status => bail!("received gRPC status {}", status.unwrap_or("none")),
     }
 }
 
-/// GET of a page on this machine, whole, in a given time.
+/// Sends a GET request and returns the whole body, with a timeout and a size limit.
 pub(super) async fn get(to: SocketAddr, path: &str, time_limit: Duration, limit: usize) -> Result<String> {
     let asked = async {
         let request = Request::get(path).header("host", to.to_string()).body(Empty::<Bytes>::new())?;
         let response = send(connect(to, None).await?, request).await?;
         if !response.status().is_success() {
-            bail!("{to}{path} answered {}", response.status());
+            bail!("received {} from {to}{path}", response.status());
         }
         let body = collect(response.into_body(), limit).await?;
         Ok(String::from_utf8_lossy(&body).into_owned())
     };
-    timeout(time_limit, asked).await.with_context(|| format!("{to} did not answer in {time_limit:?}"))?
+    timeout(time_limit, asked).await.with_context(|| format!("no response from {to} within {time_limit:?}"))?
 }
 
-/// A body as a whole; an error when it is longer than allowed.
+/// Reads the whole body; fails if it exceeds the limit.
 pub(super) async fn collect(mut body: Incoming, limit: usize) -> Result<Bytes> {
     let mut whole = BytesMut::new();
     while let Some(frame) = body.frame().await {
         if let Ok(bytes) = frame?.into_data() {
             if whole.len() + bytes.len() > limit {
-                bail!("answered with more than {limit} bytes");
+                bail!("the response is larger than {limit} bytes");
             }
             whole.extend_from_slice(&bytes);
         }
@@ -89,7 +88,7 @@ pub(super) async fn collect(mut body: Incoming, limit: usize) -> Result<Bytes> {
     Ok(whole.freeze())
 }
 
-/// TLS with whoever answers: as kubelet does, a health check asks whether, not who.
+/// TLS without certificate verification, as kubelet does for probes.
 pub(super) async fn unverified_tls(
     stream: TcpStream,
     to: IpAddr,
@@ -99,10 +98,10 @@ pub(super) async fn unverified_tls(
     let verifier = Arc::new(AcceptAnyCertificate(provider));
     let config = builder.dangerous().with_custom_certificate_verifier(verifier).with_no_client_auth();
     let connector = TlsConnector::from(Arc::new(config));
-    connector.connect(ServerName::IpAddress(to.into()), stream).await.context("could not speak TLS")
+    connector.connect(ServerName::IpAddress(to.into()), stream).await.context("TLS handshake failed")
 }
 
-/// Accepts every certificate, but not a broken handshake.
+/// Accepts every certificate but verifies handshake signatures.
 #[derive(Debug)]
 struct AcceptAnyCertificate(Arc<CryptoProvider>);
 

@@ -1,6 +1,6 @@
-//! Which requests are of a program on this machine. A browser on this machine also connects from loopback, on behalf
-//! of any page that it shows: a form or script of another site, or a page whose name was made to mean 127.0.0.1 (DNS
-//! rebinding). Browsers say so in headers that pages cannot change; kubelet, curl and Prometheus send none of them.
+//! Recognizes requests from local programs. A browser on this machine also connects from loopback, on behalf of any web
+//! page (cross-site requests, DNS rebinding). Browsers mark such requests with headers that pages cannot change; kubelet,
+//! curl and Prometheus send none of them.
 
 use std::net::IpAddr;
 
@@ -10,7 +10,7 @@ use http::{HeaderMap, Uri};
 
 const FETCH_SITE: &str = "sec-fetch-site";
 
-/// Whether a request comes from this machine, was sent to it by address or as `localhost`, and is of no web page.
+/// True if the peer is loopback, the host is an IP address or `localhost`, and no web page sent the request.
 pub(super) fn is_local(peer: IpAddr, uri: &Uri, headers: &HeaderMap) -> bool {
     let is_of_page = headers.contains_key(ORIGIN)
         || headers.get_all(FETCH_SITE).iter().any(|site| !site.as_bytes().eq_ignore_ascii_case(b"none"));
@@ -21,7 +21,7 @@ pub(super) fn is_local(peer: IpAddr, uri: &Uri, headers: &HeaderMap) -> bool {
     peer.is_loopback() && !is_of_page && by_header && uri.host().is_none_or(is_own_name)
 }
 
-/// An address cannot be rebound; of names only `localhost` is sure to mean this machine.
+/// IP addresses cannot be rebound; the only safe name is `localhost`.
 fn is_own_name(host: &str) -> bool {
     let host = host.trim_end_matches('.');
     let is_localhost = host.eq_ignore_ascii_case("localhost");
@@ -47,7 +47,7 @@ mod tests {
     }
 
     #[test]
-    fn hole_10_pages_of_browsers_are_not_local() {
+    fn hole_10_requests_from_web_pages_are_not_local() {
         let own = ("host", "127.0.0.1:15020");
         for host in ["localhost:15020", "LOCALHOST", "127.0.0.1:15020", "[::1]:15020", "10.0.0.1:15020", "localhost."] {
             check("127.0.0.1", "/drain", &[("host", host)], true);

@@ -1,5 +1,5 @@
-//! `/stats/prometheus`: the agent's metrics, Envoy's and the application's as one text. What one source fails
-//! to give is left out and counted; the others' metrics must not be lost for it.
+//! `/stats/prometheus`: merges the metrics of the agent, Envoy and the application. A source that fails is skipped and
+//! counted.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
@@ -19,19 +19,19 @@ use super::body::StatusBody;
 use super::fetch;
 use crate::metrics::Metrics;
 
-/// Tells how long the scraper will wait.
+/// Header with the scraper's timeout.
 const TIMEOUT_HEADER: &str = "x-prometheus-scrape-timeout-seconds";
 
-/// When it does not tell.
+/// Timeout without that header.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// An application's metrics beyond this are left out: they are held in memory while joined.
+/// Maximum size of an application's metrics, which are buffered in memory.
 const LIMIT: usize = 10 << 20;
 
-/// Ports of Envoy and the agent: metrics from there would come twice or go round in circles.
+/// Ports of Envoy and the agent: scraping them would duplicate metrics or loop.
 const RESERVED: [u16; 9] = [15000, 15001, 15004, 15006, 15008, 15020, 15021, 15053, 15090];
 
-/// What the injector tells about the application's own metrics.
+/// The application's Prometheus annotations, as the injector passes them on.
 #[derive(Debug, Default, Deserialize)]
 struct ScrapeAnnotations {
     #[serde(default)]
@@ -52,17 +52,17 @@ struct AnnotatedTarget {
     path: String,
 }
 
-/// Where the application shows metrics.
+/// A metrics endpoint of the application.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct ScrapeTarget {
     port: u16,
     path: String,
 }
 
-/// Reads `ISTIO_PROMETHEUS_ANNOTATIONS`.
+/// Parses `ISTIO_PROMETHEUS_ANNOTATIONS`.
 pub(super) fn targets(text: &str, status_port: u16) -> Result<Vec<ScrapeTarget>> {
     let annotations: ScrapeAnnotations =
-        serde_json::from_str(text).with_context(|| format!("could not read ISTIO_PROMETHEUS_ANNOTATIONS {text:?}"))?;
+        serde_json::from_str(text).with_context(|| format!("could not parse ISTIO_PROMETHEUS_ANNOTATIONS {text:?}"))?;
     if annotations.scrape == "false" {
         return Ok(Vec::new());
     }
@@ -73,7 +73,7 @@ pub(super) fn targets(text: &str, status_port: u16) -> Result<Vec<ScrapeTarget>>
     }
     let target = |annotated: AnnotatedTarget| {
         let port = annotated.port.parse::<u16>().ok().filter(|port| *port != 0);
-        let port = port.with_context(|| format!("could not scrape port {:?}: no port", annotated.port))?;
+        let port = port.with_context(|| format!("could not scrape port {:?}: not a port number", annotated.port))?;
         if port == status_port || RESERVED.contains(&port) {
             bail!("could not scrape port {port}: it belongs to Envoy or the agent");
         }
@@ -82,7 +82,7 @@ pub(super) fn targets(text: &str, status_port: u16) -> Result<Vec<ScrapeTarget>>
     listed.into_iter().map(target).collect()
 }
 
-/// All sources joined.
+/// The merged metrics of all sources.
 pub(super) async fn merged(
     metrics: &Metrics,
     envoy: Option<SocketAddr>,
@@ -99,7 +99,7 @@ pub(super) async fn merged(
             scrape(address, &path, headers, accept::ENVOY)
                 .await
                 .inspect_err(|error| {
-                    warn!("could not get Envoy's metrics: {error:#}");
+                    warn!("could not scrape Envoy: {error:#}");
                     metrics.envoy_scrape_failures.add();
                 })
                 .ok()
@@ -108,7 +108,7 @@ pub(super) async fn merged(
     let (format, bodies) = applications(metrics, targets, headers).await;
     page.push(metrics.text());
     if let Some((_, body)) = from_envoy {
-        page.follow(body);
+        page.push_stream(body);
     }
     for body in bodies {
         let body = without_end(&body);
@@ -123,23 +123,23 @@ pub(super) async fn merged(
     (format, page)
 }
 
-/// Every target's metrics, in their order, and the format they agree on; text when they do not.
+/// The metrics of all targets in order, and their common format; text if the formats differ.
 async fn applications(metrics: &Metrics, targets: &[ScrapeTarget], headers: &HeaderMap) -> (MetricsFormat, Vec<Bytes>) {
-    let mut asked = tokio::task::JoinSet::new();
+    let mut scrapes = tokio::task::JoinSet::new();
     for (at, target) in targets.iter().cloned().enumerate() {
         let headers = headers.clone();
-        asked.spawn(async move {
+        scrapes.spawn(async move {
             let address = (IpAddr::V4(Ipv4Addr::LOCALHOST), target.port).into();
             let whole = async {
                 let (format, body) = scrape(address, &target.path, &headers, accept::APPLICATION).await?;
                 anyhow::Ok((format, fetch::collect(body, LIMIT).await?))
             };
-            let whole = timeout(time_limit(&headers), whole).await.context("not in time").flatten();
-            (at, whole.with_context(|| format!("could not get metrics from {address}{}", target.path)))
+            let whole = timeout(time_limit(&headers), whole).await.context("timed out").flatten();
+            (at, whole.with_context(|| format!("could not scrape {address}{}", target.path)))
         });
     }
     let mut answers = std::collections::BTreeMap::new();
-    while let Some(Ok((at, answer))) = asked.join_next().await {
+    while let Some(Ok((at, answer))) = scrapes.join_next().await {
         match answer {
             Ok(answer) => {
                 answers.insert(at, answer);
@@ -166,9 +166,9 @@ async fn scrape(to: SocketAddr, path: &str, headers: &HeaderMap, types: &[&str])
     }
     let request = request.body(Empty::<Bytes>::new())?;
     let sent = async { fetch::send(fetch::connect(to, None).await?, request).await };
-    let response = timeout(time_limit(headers), sent).await.context("no answer in time")??;
+    let response = timeout(time_limit(headers), sent).await.context("timed out")??;
     if !response.status().is_success() {
-        bail!("answered {}", response.status());
+        bail!("received {}", response.status());
     }
     let kind = response.headers().get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
     Ok((MetricsFormat::of(kind), response.into_body()))
@@ -179,7 +179,7 @@ fn time_limit(headers: &HeaderMap) -> Duration {
     seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok()).unwrap_or(DEFAULT_TIMEOUT)
 }
 
-/// An OpenMetrics text without its end marker, which may stand only once.
+/// Removes the OpenMetrics EOF marker, which must occur only once.
 fn without_end(body: &Bytes) -> Bytes {
     let trimmed = body.trim_ascii_end();
     match trimmed.strip_suffix(b"# EOF") {
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn end_marker_is_taken_off_once() {
+    fn eof_marker_is_removed() {
         for (text, rest) in [("a 1\n# EOF\n", "a 1\n"), ("a 1\n# EOF", "a 1\n"), ("a 1\n", "a 1\n"), ("", "")] {
             assert_eq!(without_end(&Bytes::from(text)), rest);
         }

@@ -1,5 +1,4 @@
-//! The agent's status port: readiness, merged metrics, the application's probes, and orders from this machine
-//! to drain or quit.
+//! The agent's status port: readiness, merged metrics, application probes, and local commands to drain or quit.
 
 mod accept;
 mod body;
@@ -45,29 +44,29 @@ pub enum StatusCommand {
     Drain,
 }
 
-/// How to serve.
+/// Options of the status server.
 #[derive(Debug)]
 pub struct StatusOptions {
     pub address: SocketAddr,
-    /// Envoy's admin port; None without an Envoy.
+    /// Envoy's admin port; `None` without Envoy.
     pub admin: Option<SocketAddr>,
-    /// Where Envoy shows metrics.
+    /// Envoy's metrics endpoint.
     pub envoy_metrics: Option<SocketAddr>,
-    /// Where the application listens.
+    /// Address of the application.
     pub application: IpAddr,
-    /// `ISTIO_KUBE_APP_PROBERS`; empty for none.
+    /// `ISTIO_KUBE_APP_PROBERS`, or empty.
     pub probers: String,
-    /// `ISTIO_PROMETHEUS_ANNOTATIONS`; only sidecars have it, for gateways show this port to the world.
+    /// `ISTIO_PROMETHEUS_ANNOTATIONS`; only for sidecars, because a gateway's status port may be public.
     pub annotations: Option<String>,
-    /// Metrics for this machine only.
+    /// Serve metrics to local requests only.
     pub local_metrics: bool,
-    /// The name table, when DNS is captured: without it, the workload could resolve nothing.
+    /// The name table, if DNS is captured: the proxy is not ready without it.
     pub names: Option<NameTableReceiver>,
-    /// When the agent began.
-    pub began: Instant,
+    /// Start time of the agent.
+    pub started: Instant,
 }
 
-/// The open port.
+/// The listening status server.
 pub struct StatusServer {
     listener: TcpListener,
     shared: Arc<StatusState>,
@@ -84,16 +83,16 @@ struct StatusState {
 }
 
 impl StatusServer {
-    /// Opens the port; an error also for probes or annotations that cannot be read.
+    /// Opens the port. Fails also if probers or annotations cannot be parsed.
     pub async fn bind(
         options: StatusOptions,
         metrics: Arc<Metrics>,
         orders: mpsc::UnboundedSender<StatusCommand>,
     ) -> Result<StatusServer> {
         let listener = TcpListener::bind(options.address).await;
-        let listener = listener.with_context(|| format!("could not listen on {} for status", options.address))?;
+        let listener = listener.with_context(|| format!("could not listen on status port {}", options.address))?;
         let port = listener.local_addr()?.port();
-        info!(port, "status is served");
+        info!(port, "serving status");
         let shared = StatusState {
             envoy: options.admin.map(ReadinessCheck::new),
             targets: options.annotations.as_deref().map_or(Ok(Vec::new()), |text| targets(text, port))?,
@@ -106,7 +105,7 @@ impl StatusServer {
         Ok(StatusServer { listener, shared: Arc::new(shared) })
     }
 
-    /// The address really bound.
+    /// The bound address.
     pub fn address(&self) -> std::io::Result<SocketAddr> {
         self.listener.local_addr()
     }
@@ -121,7 +120,7 @@ impl StatusServer {
                     connections.spawn(connection(stream, peer.ip().to_canonical(), Arc::clone(&self.shared)));
                 }
                 Err(error) => {
-                    debug!(%error, "could not accept");
+                    debug!(%error, "could not accept a status connection");
                     tokio::time::sleep(std::time::Duration::from_millis(100)).await;
                 }
             }
@@ -132,7 +131,7 @@ impl StatusServer {
 async fn connection(stream: TcpStream, peer: IpAddr, shared: Arc<StatusState>) {
     let service = service_fn(move |request| {
         let shared = Arc::clone(&shared);
-        async move { Ok::<_, Infallible>(shared.answer(request, peer).await) }
+        async move { Ok::<_, Infallible>(shared.handle(request, peer).await) }
     });
     let mut builder = hyper::server::conn::http1::Builder::new();
     let served = builder.timer(TokioTimer::new()).serve_connection(TokioIo::new(stream), service).await;
@@ -142,7 +141,7 @@ async fn connection(stream: TcpStream, peer: IpAddr, shared: Arc<StatusState>) {
 }
 
 impl StatusState {
-    async fn answer(&self, request: Request<Incoming>, peer: IpAddr) -> Response<StatusBody> {
+    async fn handle(&self, request: Request<Incoming>, peer: IpAddr) -> Response<StatusBody> {
         let path = request.uri().path();
         let foreign = !is_local(peer, request.uri(), request.headers());
         match path {
@@ -159,7 +158,7 @@ impl StatusState {
             "/drain" => self.order(request.method(), StatusCommand::Drain),
             "/debug/ndsz" => self.names(),
             _ if path.starts_with("/app-health/") || path.starts_with("/app-lifecycle/") => {
-                self.probes.answer(path, request.headers()).await
+                self.probes.handle(path, request.headers()).await
             }
             _ => plain(StatusCode::NOT_FOUND, "no such page\n"),
         }
@@ -173,13 +172,13 @@ impl StatusState {
                 if !was_ready {
                     info!("Envoy is ready");
                     if self.metrics.startup_seconds.get() == 0.0 {
-                        self.metrics.startup_seconds.set(self.options.began.elapsed().as_secs_f64());
+                        self.metrics.startup_seconds.set(self.options.started.elapsed().as_secs_f64());
                     }
                 }
                 plain(StatusCode::OK, "")
             }
             Err(error) => {
-                warn!("not ready: {error:#}");
+                warn!("Envoy is not ready: {error:#}");
                 plain(StatusCode::SERVICE_UNAVAILABLE, format!("{error:#}\n"))
             }
         }
@@ -190,7 +189,7 @@ impl StatusState {
             envoy.check().await?;
         }
         if self.options.names.as_ref().is_some_and(|names| names.borrow().is_none()) {
-            bail!("DNS is captured and no name table came yet");
+            bail!("no name table received yet (DNS is captured)");
         }
         Ok(())
     }
@@ -205,7 +204,7 @@ impl StatusState {
         plain(StatusCode::OK, "OK")
     }
 
-    /// The name table as JSON.
+    /// `/debug/ndsz`: the name table as JSON.
     fn names(&self) -> Response<StatusBody> {
         let newest = self.options.names.as_ref().and_then(|names| names.borrow().clone());
         let Some(table) = newest else {
@@ -240,5 +239,5 @@ fn typed(kind: &'static str, page: StatusBody) -> Response<StatusBody> {
 }
 
 fn forbidden() -> Response<StatusBody> {
-    plain(StatusCode::FORBIDDEN, "Only requests of this machine to localhost are allowed, and none of web pages\n")
+    plain(StatusCode::FORBIDDEN, "Only local requests to localhost are allowed, and none from web pages\n")
 }

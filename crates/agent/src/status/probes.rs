@@ -1,5 +1,5 @@
-//! The application's own health checks. kubelet's are led to the agent, since under mutual TLS kubelet cannot
-//! reach the application; the agent makes them as kubelet would.
+//! Application probes. The injector redirects kubelet's probes to the agent, because kubelet cannot reach the application
+//! with mutual TLS; the agent performs them as kubelet would.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -19,13 +19,13 @@ use tracing::info;
 use super::body::StatusBody;
 use super::fetch;
 
-/// As much of the application's answer as is passed on.
+/// Maximum size of a probe response body.
 const LIMIT: usize = 10 << 10;
 
 /// kubelet's limit.
 const MAX_REDIRECTS: usize = 10;
 
-/// A health check of one container.
+/// A probe of one container.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 struct Prober {
@@ -57,45 +57,45 @@ struct Grpc {
     service: Option<String>,
 }
 
-/// The health checks by the path that kubelet asks for.
+/// Probes by the path that kubelet requests.
 #[derive(Debug, Default)]
 pub(super) struct AppProbes {
     probers: BTreeMap<String, Prober>,
-    /// Where the application listens: its pod's address, as kubelet sees it.
+    /// The pod's address, where kubelet would probe the application.
     address: Option<IpAddr>,
     status_port: u16,
 }
 
 impl AppProbes {
-    /// Reads `ISTIO_KUBE_APP_PROBERS`.
+    /// Parses `ISTIO_KUBE_APP_PROBERS`.
     pub(super) fn read(text: &str, address: IpAddr, status_port: u16) -> Result<AppProbes> {
         if text.is_empty() {
             return Ok(AppProbes::default());
         }
         let probers: BTreeMap<String, Prober> =
-            serde_json::from_str(text).with_context(|| format!("could not read ISTIO_KUBE_APP_PROBERS {text:?}"))?;
+            serde_json::from_str(text).with_context(|| format!("could not parse ISTIO_KUBE_APP_PROBERS {text:?}"))?;
         for (path, prober) in &probers {
             check(path, prober).with_context(|| format!("could not use probe {path} of ISTIO_KUBE_APP_PROBERS"))?;
         }
         Ok(AppProbes { probers, address: Some(address), status_port })
     }
 
-    /// Makes the check that this path stands for.
-    pub(super) async fn answer(&self, path: &str, headers: &HeaderMap) -> Response<StatusBody> {
+    /// Performs the probe of this path.
+    pub(super) async fn handle(&self, path: &str, headers: &HeaderMap) -> Response<StatusBody> {
         let (Some(prober), Some(address)) = (self.probers.get(path), self.address) else {
             return reply(StatusCode::BAD_REQUEST, format!("no probe is configured for {path}\n"));
         };
-        // Kubernetes' own default.
+        // Kubernetes' default is 1 s.
         let time_limit = Duration::from_secs(prober.timeout_seconds.max(1));
-        let made = timeout(time_limit, self.make(prober, address, headers)).await;
-        let made = made.with_context(|| format!("no answer in {time_limit:?}")).flatten();
-        made.unwrap_or_else(|error| {
-            info!(path, "the application's probe failed: {error:#}");
+        let result = timeout(time_limit, self.probe(prober, address, headers)).await;
+        let result = result.with_context(|| format!("no response within {time_limit:?}")).flatten();
+        result.unwrap_or_else(|error| {
+            info!(path, "application probe failed: {error:#}");
             reply(StatusCode::INTERNAL_SERVER_ERROR, "")
         })
     }
 
-    async fn make(&self, prober: &Prober, address: IpAddr, headers: &HeaderMap) -> Result<Response<StatusBody>> {
+    async fn probe(&self, prober: &Prober, address: IpAddr, headers: &HeaderMap) -> Result<Response<StatusBody>> {
         if let Some(get) = &prober.http_get {
             return self.http(get, address, headers).await;
         }
@@ -108,7 +108,7 @@ impl AppProbes {
         Ok(reply(StatusCode::OK, ""))
     }
 
-    /// Follows redirects that stay with the application; one that leads elsewhere counts as success.
+    /// Follows redirects to the same host; a redirect to another host counts as success, as in kubelet.
     async fn http(&self, get: &HttpGet, address: IpAddr, headers: &HeaderMap) -> Result<Response<StatusBody>> {
         let to = SocketAddr::new(address, get.port);
         let mut path = format!("/{}", get.path.trim_start_matches('/'));
@@ -134,7 +134,8 @@ impl AppProbes {
         path: &str,
         headers: &HeaderMap,
     ) -> Result<Response<Incoming>> {
-        let mut request = Request::get(path).body(Empty::<Bytes>::new()).context("could not make the request")?;
+        let mut request =
+            Request::get(path).body(Empty::<Bytes>::new()).context("could not build the probe request")?;
         *request.headers_mut() = headers.clone();
         request.headers_mut().insert(HOST, self.host(headers, to)?);
         let stream = fetch::connect(to, Some(source(to.ip()))).await?;
@@ -144,7 +145,7 @@ impl AppProbes {
         fetch::send(stream, request).await
     }
 
-    /// kubelet's Host, with the application's port in place of ours.
+    /// kubelet's Host header with the status port replaced by the application's.
     fn host(&self, headers: &HeaderMap, to: SocketAddr) -> Result<HeaderValue> {
         let Some(host) = headers.get(HOST).and_then(|host| host.to_str().ok()) else {
             return Ok(HeaderValue::from_str(&to.to_string())?);
@@ -160,19 +161,19 @@ impl AppProbes {
 fn check(path: &str, prober: &Prober) -> Result<()> {
     let parts: Vec<&str> = path.split('/').collect();
     let ["", "app-health" | "app-lifecycle", container, kind] = parts[..] else {
-        bail!("wanted /app-health/CONTAINER/KIND");
+        bail!("expected /app-health/CONTAINER/KIND");
     };
     if container.is_empty() || !["livez", "readyz", "startupz", "prestopz", "poststartz"].contains(&kind) {
-        bail!("wanted /app-health/CONTAINER/(livez|readyz|startupz)");
+        bail!("expected /app-health/CONTAINER/(livez|readyz|startupz)");
     }
     let kinds = [prober.http_get.is_some(), prober.tcp_socket.is_some(), prober.grpc.is_some()];
     if kinds.iter().filter(|is_there| **is_there).count() != 1 {
-        bail!("wanted one of httpGet, tcpSocket and grpc");
+        bail!("expected one of httpGet, tcpSocket and grpc");
     }
     Ok(())
 }
 
-/// Calls from here are not captured, so they reach the application and not Envoy.
+/// iptables rules do not redirect connections from this address, so they reach the application directly.
 fn source(to: IpAddr) -> IpAddr {
     match to {
         IpAddr::V4(_) => Ipv4Addr::new(127, 0, 0, 6).into(),
@@ -180,7 +181,7 @@ fn source(to: IpAddr) -> IpAddr {
     }
 }
 
-/// Where a redirect leads, when it is the same host.
+/// The path of a redirect to the same host.
 fn next(response: &Response<Incoming>, address: IpAddr) -> Option<String> {
     let location: Uri = response.headers().get(LOCATION)?.to_str().ok()?.parse().ok()?;
     let is_same = location.host().is_none_or(|host| host.trim_matches(['[', ']']).parse() == Ok(address));
@@ -223,10 +224,10 @@ async fn health(grpc: &Grpc, address: IpAddr, headers: &HeaderMap) -> Result<()>
     }
     let stream = fetch::connect(to, Some(source(address))).await?;
     let answer = fetch::call(stream, request.body(Full::new(framed.freeze()))?).await?;
-    let body = answer.get(5..).context("answered with no message")?;
+    let body = answer.get(5..).context("received no message")?;
     match HealthResponse::decode(body)?.status {
         SERVING => Ok(()),
-        other => bail!("answered with health {other}"),
+        other => bail!("received health status {other}"),
     }
 }
 
@@ -242,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn probes_are_read_and_mistakes_named() {
+    fn probers_are_parsed_and_errors_name_the_probe() {
         assert_eq!(read(""), Ok(0));
         let good = r#"{"/app-health/a/livez":{"httpGet":{"path":"/l","port":80},"timeoutSeconds":3},
                        "/app-health/a/readyz":{"tcpSocket":{"port":81}},

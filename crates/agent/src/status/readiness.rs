@@ -1,6 +1,6 @@
-//! Is Envoy ready? It must be live with its workers started, and must have accepted clusters and listeners
-//! from the control plane. Asked on every probe, so that an Envoy that was replaced or hangs does not pass
-//! for ready; only that configuration came is remembered, as long as the same Envoy stays live.
+//! Readiness of Envoy: it is live, its workers have started, and it accepted clusters and listeners from the control
+//! plane. Checked on every probe, so that a replaced or hanging Envoy is not ready. Only the fact that it received
+//! configuration is cached, while Envoy stays live.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,16 +10,16 @@ use anyhow::{Context, Result, bail};
 
 use super::fetch;
 
-/// Upstream's limit for one question.
+/// Upstream's timeout of one request.
 const TIMEOUT: Duration = Duration::from_secs(3);
 
-/// These answers are a few lines.
+/// Maximum response size; responses are a few lines.
 const LIMIT: usize = 1 << 20;
 
 const STATS: &str = "/stats?usedonly&filter=%5E(server%5C.state%7Clistener_manager%5C.workers_started%7C\
                      (cluster_manager%5C.cds%7Clistener_manager%5C.lds)%5C.update_(success%7Crejected))%24";
 
-/// Asks one Envoy's admin port.
+/// Checks Envoy through its admin port.
 #[derive(Debug)]
 pub(super) struct ReadinessCheck {
     admin: SocketAddr,
@@ -31,7 +31,7 @@ impl ReadinessCheck {
         ReadinessCheck { admin, configured: AtomicBool::new(false) }
     }
 
-    /// The error says what is missing.
+    /// The error names the missing condition.
     pub(super) async fn check(&self) -> Result<()> {
         let checked = self.query_envoy().await;
         self.configured.store(checked.is_ok(), Ordering::Relaxed);
@@ -41,17 +41,17 @@ impl ReadinessCheck {
     async fn query_envoy(&self) -> Result<()> {
         let state = fetch::get(self.admin, "/ready", TIMEOUT, LIMIT).await.context("Envoy is not live")?;
         if !state.starts_with("LIVE") {
-            bail!("Envoy is not live but {}", state.trim());
+            bail!("Envoy is not live: its state is {}", state.trim());
         }
         if self.configured.load(Ordering::Relaxed) {
             return Ok(());
         }
-        judge(&fetch::get(self.admin, STATS, TIMEOUT, LIMIT).await?)
+        evaluate(&fetch::get(self.admin, STATS, TIMEOUT, LIMIT).await?)
     }
 }
 
-/// What Envoy's statistics say.
-fn judge(stats: &str) -> Result<()> {
+/// Evaluates Envoy's stats.
+fn evaluate(stats: &str) -> Result<()> {
     let value = |name: &str| {
         let line = stats.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "));
         line.and_then(|text| text.trim().parse::<u64>().ok()).unwrap_or(0)
@@ -60,25 +60,25 @@ fn judge(stats: &str) -> Result<()> {
     let [clusters, clusters_rejected] = count("cluster_manager.cds");
     let [listeners, listeners_rejected] = count("listener_manager.lds");
     let counts = format!(
-        "clusters: {clusters} accepted, {clusters_rejected} refused; \
-         listeners: {listeners} accepted, {listeners_rejected} refused"
+        "clusters: {clusters} accepted, {clusters_rejected} rejected; \
+         listeners: {listeners} accepted, {listeners_rejected} rejected"
     );
     match (clusters > 0, listeners > 0) {
         (true, true) => {}
-        (false, false) => bail!("no configuration came from the control plane ({counts})"),
-        _ if clusters_rejected + listeners_rejected > 0 => bail!("Envoy refused its configuration ({counts})"),
-        _ => bail!("configuration came in part ({counts})"),
+        (false, false) => bail!("no configuration received from the control plane ({counts})"),
+        _ if clusters_rejected + listeners_rejected > 0 => bail!("Envoy rejected its configuration ({counts})"),
+        _ => bail!("configuration received only in part ({counts})"),
     }
     match (value("server.state"), value("listener_manager.workers_started")) {
         (0, 1) => Ok(()),
         (0, _) => bail!("Envoy's workers have not started"),
-        (state, _) => bail!("Envoy is not live but in state {state}"),
+        (state, _) => bail!("Envoy is not live: server.state is {state}"),
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::judge;
+    use super::evaluate;
 
     fn stats(clusters: u64, listeners: u64, refused: u64, state: u64, workers: u64) -> String {
         format!(
@@ -89,14 +89,14 @@ mod tests {
     }
 
     #[test]
-    fn each_missing_piece_is_named() {
-        let said = |stats: String| judge(&stats).map_or_else(|error| error.to_string(), |()| "ready".to_owned());
-        assert_eq!(said(stats(1, 1, 0, 0, 1)), "ready");
-        assert!(said(stats(0, 0, 0, 2, 0)).contains("no configuration"));
-        assert!(said(stats(0, 1, 3, 2, 0)).contains("refused its"));
-        assert!(said(stats(1, 0, 0, 2, 0)).contains("in part"));
-        assert!(said(stats(1, 1, 0, 0, 0)).contains("workers"));
-        assert!(said(stats(1, 1, 0, 3, 1)).contains("state 3"));
-        assert!(said(String::new()).contains("no configuration"));
+    fn errors_name_the_missing_condition() {
+        let result = |stats: String| evaluate(&stats).map_or_else(|error| error.to_string(), |()| "ready".to_owned());
+        assert_eq!(result(stats(1, 1, 0, 0, 1)), "ready");
+        assert!(result(stats(0, 0, 0, 2, 0)).contains("no configuration"));
+        assert!(result(stats(0, 1, 3, 2, 0)).contains("rejected its"));
+        assert!(result(stats(1, 0, 0, 2, 0)).contains("in part"));
+        assert!(result(stats(1, 1, 0, 0, 0)).contains("workers"));
+        assert!(result(stats(1, 1, 0, 3, 1)).contains("server.state is 3"));
+        assert!(result(String::new()).contains("no configuration"));
     }
 }

@@ -98,7 +98,7 @@ async fn hole_10_only_files_that_configuration_names_are_served() {
     let agent = Agent::start(folder, &[root(&named)]).await;
     // Before the configuration is there, no file is named.
     let mut early = agent.secret(&root(&named)).await;
-    agent.logs("refused a secret in a file that Envoy's configuration does not name").await;
+    agent.logs("refused a file secret that Envoy's configuration does not name").await;
     is_silent(&mut early).await;
     agent.configure().await;
     is_served(&mut agent.secret(&root(&named)).await, &text).await;

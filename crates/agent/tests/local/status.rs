@@ -32,7 +32,7 @@ fn options() -> StatusOptions {
         annotations: None,
         local_metrics: false,
         names: None,
-        began: Instant::now(),
+        started: Instant::now(),
     }
 }
 
