@@ -65,7 +65,7 @@ async fn a_quiet_cluster_is_fresh_again_once_it_is_watched_again() {
     until_state(&server, "live").await;
     api_server.stop();
     until_state(&server, "stale").await;
-    let lost = |output: &str| collections(output, "keeping what is known");
+    let lost = |output: &str| collections(output, "keeping known objects");
     wait::until_within(PATIENCE, "every watch to notice", async || {
         let output = server.process().output();
         if lost(&output).len() > 20 { Ok(()) } else { Err(format!("{:?}", lost(&output))) }

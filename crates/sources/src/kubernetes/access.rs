@@ -1,4 +1,4 @@
-//! How an API server is reached, and how fast it may be asked.
+//! The credentials and the rate limit with which an API server is reached.
 
 use std::path::PathBuf;
 
@@ -10,7 +10,7 @@ use super::client::client;
 use super::kubeconfig::CheckedKubeconfig;
 use super::rate_limit::{RateLimit, TokenBucket};
 
-/// The way to one API server. All clients of one access and its clones keep to one pace together.
+/// Access to one API server. All clients made from one access and its clones share one rate limit.
 #[derive(Clone, Debug)]
 pub struct Access {
     method: AccessMethod,
@@ -20,23 +20,37 @@ pub struct Access {
 #[derive(Clone, Debug)]
 enum AccessMethod {
     InCluster,
-    Kubeconfig(PathBuf),
+    KubeconfigFile(PathBuf),
     KubeconfigUpdates(watch::Receiver<CheckedKubeconfig>),
 }
 
+/// Why no client can be made.
+#[derive(Debug, thiserror::Error)]
+pub enum AccessError {
+    #[error(transparent)]
+    InCluster(#[from] kube::config::InClusterError),
+    #[error(transparent)]
+    Kubeconfig(#[from] kube::config::KubeconfigError),
+    #[error(transparent)]
+    Client(#[from] kube::Error),
+}
+
 impl Access {
-    /// As a pod of the cluster.
+    /// With the service account of this pod.
     pub fn in_cluster(rate_limit: Option<RateLimit>) -> Access {
         Access { method: AccessMethod::InCluster, bucket: TokenBucket::new(rate_limit) }
     }
 
-    /// By a file.
+    /// With a kubeconfig file.
     pub fn kubeconfig(path: PathBuf, rate_limit: Option<RateLimit>) -> Access {
-        Access { method: AccessMethod::Kubeconfig(path), bucket: TokenBucket::new(rate_limit) }
+        Access { method: AccessMethod::KubeconfigFile(path), bucket: TokenBucket::new(rate_limit) }
     }
 
-    /// By a kubeconfig of a further cluster; a new one is new credentials.
-    pub(super) fn told(kubeconfig: watch::Receiver<CheckedKubeconfig>, rate_limit: Option<RateLimit>) -> Access {
+    /// With the kubeconfig of a remote cluster, which may be replaced.
+    pub(super) fn updated_kubeconfig(
+        kubeconfig: watch::Receiver<CheckedKubeconfig>,
+        rate_limit: Option<RateLimit>,
+    ) -> Access {
         Access { method: AccessMethod::KubeconfigUpdates(kubeconfig), bucket: TokenBucket::new(rate_limit) }
     }
 
@@ -44,21 +58,20 @@ impl Access {
         self.bucket.rate_limit()
     }
 
-    pub(crate) async fn client(&mut self) -> Result<Client, String> {
-        let text = |e: &dyn std::fmt::Display| e.to_string();
+    pub(crate) async fn client(&mut self) -> Result<Client, AccessError> {
         let kubeconfig = match &mut self.method {
-            AccessMethod::InCluster => return client(Config::incluster().map_err(|e| text(&e))?, &self.bucket),
-            AccessMethod::Kubeconfig(path) => Kubeconfig::read_from(&*path).map_err(|e| text(&e))?,
-            AccessMethod::KubeconfigUpdates(told) => told.borrow_and_update().kubeconfig(),
+            AccessMethod::InCluster => return Ok(client(Config::incluster()?, &self.bucket)?),
+            AccessMethod::KubeconfigFile(path) => Kubeconfig::read_from(&*path)?,
+            AccessMethod::KubeconfigUpdates(updates) => updates.borrow_and_update().kubeconfig(),
         };
         let options = KubeConfigOptions::default();
-        client(Config::from_custom_kubeconfig(kubeconfig, &options).await.map_err(|e| text(&e))?, &self.bucket)
+        Ok(client(Config::from_custom_kubeconfig(kubeconfig, &options).await?, &self.bucket)?)
     }
 
     /// Completes when there are new credentials.
     pub(super) async fn changed(&mut self) {
-        if let AccessMethod::KubeconfigUpdates(told) = &mut self.method
-            && told.changed().await.is_ok()
+        if let AccessMethod::KubeconfigUpdates(updates) = &mut self.method
+            && updates.changed().await.is_ok()
         {
             return;
         }
@@ -79,7 +92,7 @@ mod tests {
     use super::Access;
 
     #[tokio::test]
-    async fn requests_keep_to_the_pace() {
+    async fn all_clients_of_one_access_share_the_rate_limit() {
         let server =
             ScriptedServer::start(|_| async { Response::new(json!({"metadata": {"name": "a"}}).to_string()) }).await;
         let folder = tempfile::tempdir().unwrap();
@@ -89,7 +102,6 @@ mod tests {
             "contexts": [{"name": "a", "context": {"cluster": "a", "user": "a"}}]});
         std::fs::write(&file, text.to_string()).unwrap();
         let access = Access::kubeconfig(file, RateLimit::of_flags(20.0, 2));
-        // One access has one pace, however many clients are made of it.
         let (mut one, mut other) = (access.clone(), access);
         let clients = [one.client().await.unwrap(), other.client().await.unwrap()];
         let begun = Instant::now();
@@ -98,6 +110,6 @@ mod tests {
             client.request::<DynamicObject>(request).await.unwrap();
         }
         assert_eq!(server.requests().len(), 6);
-        assert!(begun.elapsed() >= Duration::from_millis(190), "four waited for their turn: {:?}", begun.elapsed());
+        assert!(begun.elapsed() >= Duration::from_millis(190), "four requests waited: {:?}", begun.elapsed());
     }
 }

@@ -1,5 +1,5 @@
-//! What one collection of an API server answers: lists are checked before they are believed, pages have an end, and a
-//! watch that ends at once is an error, so that it is retried later each time.
+//! A client that checks the responses for one collection: lists must be well-formed and have a bounded number of pages,
+//! and watches that end at once are errors, so that they are retried with backoff.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -22,15 +22,15 @@ use tokio::time::Instant;
 
 use super::response_limits::{BadResponse, is_watch};
 
-/// A page has up to 500 objects: such a list has millions.
+/// A page has up to 500 objects, so this is millions of objects.
 const MAX_PAGES: u32 = 10_000;
-/// API servers end watches after minutes. One that ends this soon was of no use.
+/// API servers end watches after minutes. A watch that ends sooner than this ended early.
 const EARLY: Duration = Duration::from_secs(2);
-/// Watches that may end early in a row before it is an error: one ends with an API server that stops.
+/// How many watches in a row may end early without an error: one does when an API server stops.
 const TOLERATED_EARLY_ENDS: u32 = 1;
 
-/// A client for the lists and watches of one collection, which counts the watches that the API server began to answer:
-/// the events of a watch say nothing of a collection in which nothing happens.
+/// A client for the lists and watches of one collection, and the count of watch requests that got a response. The count
+/// shows that a watch is open even if there are no events.
 pub(super) fn checked_client(client: &Client, resource: &ApiResource) -> (Client, watch::Receiver<u64>) {
     let (count, opened) = watch::channel(0);
     let collection = Arc::new(CollectionClient { kind: resource.kind.clone(), opened: count, state: Mutex::default() });
@@ -55,9 +55,9 @@ struct CollectionClient {
 
 #[derive(Default)]
 struct ListState {
-    /// Pages of the list that is read now.
+    /// Pages read of the current list.
     pages: u32,
-    /// Where its next page begins.
+    /// The continue token of its next page.
     next_page: Option<String>,
     /// Watches in a row that ended early.
     early_ends: u32,
@@ -65,8 +65,8 @@ struct ListState {
     is_unreported: bool,
 }
 
-fn wrong(reason: String) -> kube::Error {
-    kube::Error::Service(BadResponse(reason).into())
+fn bad(response: BadResponse) -> kube::Error {
+    kube::Error::Service(response.into())
 }
 
 impl CollectionClient {
@@ -89,11 +89,11 @@ impl CollectionClient {
         Ok(answer.map(|inner| WatchBody { inner, since, collection: self }))
     }
 
-    /// Fails once for each watch that ended early, which makes the caller wait before the next.
+    /// Fails once for each watch that ended early, so that the caller backs off.
     fn report_early_end(&self) -> Result<(), kube::Error> {
         let mut state = self.state();
         match std::mem::take(&mut state.is_unreported) {
-            true => Err(wrong(format!("{} watches in a row ended within {EARLY:?}", state.early_ends))),
+            true => Err(bad(BadResponse::WatchesEndEarly { count: state.early_ends, within: EARLY })),
             false => Ok(()),
         }
     }
@@ -112,29 +112,29 @@ impl CollectionClient {
         }
         let (head, body) = answer.into_parts();
         let bytes = body.collect_bytes().await?;
-        let next_page = check(&bytes, &self.kind).map_err(wrong)?;
-        self.turn_page(continues, next_page).map_err(wrong)?;
+        let next_page = check(&bytes, &self.kind).map_err(bad)?;
+        self.turn_page(continues, next_page).map_err(bad)?;
         Ok(Response::from_parts(head, Body::from(bytes)))
     }
 
-    fn turn_page(&self, continues: bool, next_page: Option<String>) -> Result<(), String> {
+    fn turn_page(&self, continues: bool, next_page: Option<String>) -> Result<(), BadResponse> {
         let mut state = self.state();
         let (pages, before) = if continues { (state.pages, state.next_page.take()) } else { (0, None) };
         if next_page.is_some() && next_page == before {
-            return Err("a list whose pages repeat".to_owned());
+            return Err(BadResponse::RepeatedPage);
         }
         if pages >= MAX_PAGES {
-            return Err(format!("a list of more than {MAX_PAGES} pages"));
+            return Err(BadResponse::TooManyPages(MAX_PAGES));
         }
         (state.pages, state.next_page) = (pages + 1, next_page);
         Ok(())
     }
 }
 
-/// The body of a watch, which notes how long it lasted. One that is dropped before its end notes nothing.
+/// The body of a watch, which records how long the watch lasted unless it is dropped before its end.
 struct WatchBody {
     inner: Body,
-    /// Since when, until its end is noted.
+    /// The start of the watch; `None` once its end is recorded.
     since: Option<Instant>,
     collection: Arc<CollectionClient>,
 }
@@ -174,7 +174,7 @@ struct ListMeta {
     next_page: Option<String>,
 }
 
-/// The first kind among the items that is not the kind of an item before. Items of most lists have none.
+/// Up to two different kinds found among the items. Items of most lists have no kind.
 struct ItemKinds<'a>(Vec<Cow<'a, str>>);
 
 #[derive(Deserialize)]
@@ -209,20 +209,21 @@ impl<'de: 'a, 'a> Deserialize<'de> for ItemKinds<'a> {
     }
 }
 
-/// Whether an answer is a list of this kind, and where its next page begins. One without `items`, or with other items,
-/// would otherwise be taken for an empty collection.
-fn check(bytes: &[u8], kind: &str) -> Result<Option<String>, String> {
+/// Checks that a response is a list of this kind, and returns the continue token of its next page. A response without
+/// `items`, or with items of another kind, would otherwise look like an empty collection.
+fn check(bytes: &[u8], kind: &str) -> Result<Option<String>, BadResponse> {
     let list: ListBody<'_> = serde_json::from_slice(bytes).map_err(|error| {
-        let what = if error.is_data() { "an answer that is no list" } else { "an answer that is no JSON" };
-        format!("{what} (line {}, column {})", error.line(), error.column())
+        let (line, column) = (error.line(), error.column());
+        if error.is_data() { BadResponse::NotAList { line, column } } else { BadResponse::NotJson { line, column } }
     })?;
+    let expected = || kind.to_owned();
     let is_of_kind = list.kind.strip_suffix("List").is_some_and(|of| of.is_empty() || of == kind);
     if !is_of_kind {
-        return Err(format!("an answer of the wrong kind: {:?} instead of {kind}List", shortened(&list.kind)));
+        return Err(BadResponse::WrongKind { found: shortened(&list.kind), expected: expected() });
     }
-    let Some(ItemKinds(kinds)) = list.items else { return Err("a list without items".to_owned()) };
+    let Some(ItemKinds(kinds)) = list.items else { return Err(BadResponse::NoItems) };
     if let Some(other) = kinds.iter().find(|found| **found != kind) {
-        return Err(format!("a list with an item of the wrong kind: {:?} instead of {kind}", shortened(other)));
+        return Err(BadResponse::WrongItemKind { found: shortened(other), expected: expected() });
     }
     Ok(list.metadata.next_page.filter(|token| !token.is_empty()))
 }

@@ -1,5 +1,5 @@
-//! The client that API servers are asked by. It repeats nothing by itself, as every caller knows better when to ask
-//! again, and its lists do not go back in time.
+//! The HTTP client for API servers. It does not retry: each caller has its own backoff. Its lists never return an older
+//! state than one that was seen before.
 
 use http::{Request, Uri};
 use kube::client::{Body, ClientBuilder};
@@ -9,37 +9,37 @@ use tower::util::MapRequestLayer;
 use super::rate_limit::TokenBucket;
 use super::response_limits::{BadResponse, ResponseLimits};
 
-/// Characters of a reason that are kept: the API server decides what it says.
+/// The longest error text of an API server that is kept.
 const MAX_REASON: usize = 300;
 
-/// A client by its configuration, which takes from the bucket. The error says what cannot be used.
-pub(super) fn client(mut config: Config, bucket: &TokenBucket) -> Result<Client, String> {
-    // kube's own repetitions wait twice as long each time, up to minutes: an API server that was away for one would be
-    // noticed half a minute late.
+/// A client whose requests take tokens from the bucket.
+pub(super) fn client(mut config: Config, bucket: &TokenBucket) -> Result<Client, kube::Error> {
+    // kube's retries double their wait up to minutes: after an outage of one minute the API server would be noticed
+    // half a minute late.
     config.default_retry = false;
-    let builder = ClientBuilder::try_from(config).map_err(|error| error.to_string())?;
-    let builder = builder.with_layer(&MapRequestLayer::new(of_now)).with_layer(&ResponseLimits::default());
-    // Outside of the limits: requests may wait for their turn as long as they must.
+    let builder = ClientBuilder::try_from(config)?;
+    let builder = builder.with_layer(&MapRequestLayer::new(require_latest)).with_layer(&ResponseLimits::default());
+    // Outside of the response limits: the time that a request waits for a token does not count.
     Ok(builder.with_layer(bucket).build())
 }
 
-/// What an API server or the way to it says, without what the library says around it.
+/// The message of an API server or of a connection error, without the text that kube adds.
 pub(crate) fn reason(error: &kube::Error) -> String {
     match (error, BadResponse::in_chain(error)) {
-        (_, Some(wrong)) => shortened(&wrong.0),
+        (_, Some(bad)) => shortened(&bad.to_string()),
         (kube::Error::Api(status), _) => shortened(&status.message),
         (other, _) => shortened(&other.to_string()),
     }
 }
 
-/// A text of the API server on one line of bounded length.
+/// A text of the API server, on one line and cut to `MAX_REASON`.
 pub(super) fn shortened(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(MAX_REASON).collect()
 }
 
-/// Makes a streaming list one of what is there now. kube asks for version 0, which is whatever an API server has in
-/// memory: of several, one may be behind what another told before, and endpoints that went would come back.
-fn of_now(mut request: Request<Body>) -> Request<Body> {
+/// Makes a streaming list return the latest state. kube requests resource version 0, which is the cache of that API
+/// server: it may be behind another replica, and deleted endpoints would come back.
+fn require_latest(mut request: Request<Body>) -> Request<Body> {
     if let Some(uri) = without_version_0(request.uri()) {
         *request.uri_mut() = uri;
     }

@@ -1,5 +1,5 @@
-//! Further clusters in the form of Pilot 0.8: a ConfigMap with a `Cluster` in each entry, which names the Secret that
-//! holds the kubeconfig under the entry's own key. It knows what is wanted; `remote` runs it.
+//! Remote clusters in the format of Pilot 0.8: a ConfigMap with a `Cluster` object in each entry. It names the Secret that
+//! holds the kubeconfig under the same key as the entry. `remote` starts these clusters.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,19 +11,19 @@ use super::kubeconfig::KubeconfigEntry;
 const PLATFORM: &str = "config.istio.io/platform";
 const SECRET: &str = "config.istio.io/accessConfigSecret";
 const SECRET_NAMESPACE: &str = "config.istio.io/accessConfigSecretNamespace";
-/// Where a Secret lies whose namespace is not told.
-const USUAL_NAMESPACE: &str = "istio-system";
+/// The namespace of the Secret if the entry names none.
+const DEFAULT_NAMESPACE: &str = "istio-system";
 
 /// Namespace and name.
 pub(super) type SecretName = (String, String);
 
-/// What the ConfigMap says, and what is known of the Secrets that it names.
+/// The entries of the ConfigMap, and the Secrets that they name.
 #[derive(Debug, Default)]
 pub(super) struct ClusterRegistry {
     /// By their key in the ConfigMap.
     entries: BTreeMap<String, RegistryEntry>,
     faults: Vec<Problem>,
-    /// Secrets that were looked for; `None` for one that is not there.
+    /// Secrets that were listed; `None` for one that does not exist.
     secrets: BTreeMap<SecretName, Option<BTreeMap<String, String>>>,
 }
 
@@ -31,19 +31,34 @@ pub(super) struct ClusterRegistry {
 struct RegistryEntry {
     cluster: String,
     secret: SecretName,
-    /// In base64, as the Secret had it last: a cluster does not go with its Secret, but with its entry.
+    /// The last kubeconfig of the Secret, in base64. A cluster is removed with its entry, not with its Secret.
     kubeconfig: Option<String>,
 }
 
+/// Why an entry is not used.
+#[derive(Debug, thiserror::Error)]
+enum EntryError {
+    #[error("could not parse the entry: {0}")]
+    Yaml(serde_saphyr::Error),
+    #[error("the entry is not a Cluster but {0:?}")]
+    Kind(String),
+    #[error("the platform {0:?} is not supported, only Kubernetes")]
+    Platform(String),
+    #[error("the annotation {SECRET} names no Secret")]
+    NoSecret,
+    #[error("another entry already names the cluster {0}")]
+    Duplicate(String),
+}
+
 impl ClusterRegistry {
-    /// Takes the ConfigMap's entries in. One that cannot be read costs no other.
+    /// Replaces the entries. One that cannot be used does not affect the others.
     pub(super) fn put(&mut self, data: &BTreeMap<String, String>) {
         let mut before = std::mem::take(&mut self.entries);
         self.faults.clear();
         for (key, text) in data {
             match read(key, text) {
                 Ok(entry) if self.entries.values().any(|known| known.cluster == entry.cluster) => {
-                    self.faults.push(fault(key, format!("the cluster {} is there already", entry.cluster)));
+                    self.faults.push(fault(key, EntryError::Duplicate(entry.cluster).to_string()));
                 }
                 Ok(entry) => {
                     let same =
@@ -52,14 +67,14 @@ impl ClusterRegistry {
                     let kubeconfig = self.held(&entry.secret, key).or(known);
                     self.entries.insert(key.clone(), RegistryEntry { kubeconfig, ..entry });
                 }
-                Err(reason) => self.faults.push(fault(key, reason)),
+                Err(error) => self.faults.push(fault(key, error.to_string())),
             }
         }
         let named = self.secrets();
         self.secrets.retain(|name, _| named.contains(name));
     }
 
-    /// Takes in a Secret, or that it is not there.
+    /// Records a Secret; `None` if it does not exist.
     pub(super) fn put_secret(&mut self, name: &SecretName, data: Option<BTreeMap<String, String>>) {
         self.secrets.insert(name.clone(), data);
         let secrets = &self.secrets;
@@ -92,8 +107,8 @@ impl ClusterRegistry {
 
     pub(super) fn problems(&self) -> Vec<Problem> {
         let lacking = self.entries.iter().filter_map(|(key, entry)| {
-            let looked_for = self.secrets.contains_key(&entry.secret);
-            if !looked_for || self.held(&entry.secret, key).is_some() {
+            let is_listed = self.secrets.contains_key(&entry.secret);
+            if !is_listed || self.held(&entry.secret, key).is_some() {
                 return None;
             }
             let (namespace, name) = &entry.secret;
@@ -124,9 +139,9 @@ fn fault(key: &str, message: String) -> Problem {
     Problem::error(Subject::Cluster(key.into()), message)
 }
 
-/// Reads one entry. Annotations of other types than text are of no use here.
-fn read(key: &str, text: &str) -> Result<RegistryEntry, String> {
-    let document: Value = serde_saphyr::from_str(text).map_err(|e| format!("could not read the entry: {e}"))?;
+/// Reads one entry. Annotations that are not strings count as missing.
+fn read(key: &str, text: &str) -> Result<RegistryEntry, EntryError> {
+    let document: Value = serde_saphyr::from_str(text).map_err(EntryError::Yaml)?;
     let word = |pointer: &str| document.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
     let annotation = |name: &str| {
         let all = document.pointer("/metadata/annotations");
@@ -134,18 +149,18 @@ fn read(key: &str, text: &str) -> Result<RegistryEntry, String> {
     };
     let (kind, platform, secret) = (word("/kind"), annotation(PLATFORM), annotation(SECRET));
     if kind != "Cluster" {
-        return Err(format!("the entry is no Cluster but {kind:?}"));
+        return Err(EntryError::Kind(kind.to_owned()));
     }
     if !platform.is_empty() && platform != "Kubernetes" {
-        return Err(format!("the platform {platform:?} cannot be watched, only Kubernetes"));
+        return Err(EntryError::Platform(platform.to_owned()));
     }
     if secret.is_empty() {
-        return Err(format!("the annotation {SECRET} names no Secret"));
+        return Err(EntryError::NoSecret);
     }
-    let or = |text: &str, usual: &str| if text.is_empty() { usual.to_owned() } else { text.to_owned() };
+    let or = |text: &str, default: &str| if text.is_empty() { default.to_owned() } else { text.to_owned() };
     Ok(RegistryEntry {
         cluster: or(word("/metadata/name"), key),
-        secret: (or(annotation(SECRET_NAMESPACE), USUAL_NAMESPACE), secret.to_owned()),
+        secret: (or(annotation(SECRET_NAMESPACE), DEFAULT_NAMESPACE), secret.to_owned()),
         kubeconfig: None,
     })
 }
@@ -175,7 +190,7 @@ mod tests {
     const NAMED: &str = "config.istio.io/accessConfigSecret: creds, config.istio.io/pilotCfgStore: true";
 
     #[test]
-    fn a_cluster_is_called_by_its_name_and_found_by_its_key() {
+    fn a_cluster_has_the_name_of_its_object_and_the_kubeconfig_of_its_key() {
         let mut cluster_registry = ClusterRegistry::default();
         cluster_registry.put(&map(&[("file.yaml", entry("east", NAMED))]));
         assert_eq!(cluster_registry.secrets().into_iter().collect::<Vec<_>>(), [creds()]);
@@ -188,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lost_secret_costs_no_cluster_and_a_lost_entry_does() {
+    fn a_cluster_is_removed_with_its_entry_and_not_with_its_secret() {
         let mut cluster_registry = ClusterRegistry::default();
         cluster_registry.put_secret(&creds(), Some(map(&[("east", "one".to_owned())])));
         cluster_registry.put(&map(&[("east", entry("east", NAMED))]));
@@ -201,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_entry_is_named_and_costs_no_other() {
+    fn a_bad_entry_is_reported_and_does_not_affect_others() {
         let mut cluster_registry = ClusterRegistry::default();
         cluster_registry.put_secret(&creds(), Some(map(&[("good", "one".to_owned())])));
         let consul = format!("{NAMED}, config.istio.io/platform: Consul");

@@ -1,5 +1,5 @@
-//! Config objects of one cluster: parsed, judged, and used even where validation objects, as upstream uses
-//! whatever an API server stores.
+//! Config objects of one cluster, parsed and validated. Objects that fail validation are used anyway: upstream uses
+//! everything that an API server stores.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -13,10 +13,10 @@ use model::names::{Namespace, Str};
 use model::problem::{FileLocation, Problem, Subject};
 use serde_json::Value;
 
-/// Which document: its group and kind, its namespace and its name.
+/// The identity of a document: group and kind, namespace, name.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct DocumentId {
-    /// `group/Kind`: an object is the same in every version.
+    /// `group/Kind`: an object has the same identity in every version.
     pub(super) kind: Str,
     pub(super) namespace: Namespace,
     pub(super) name: Str,
@@ -34,7 +34,7 @@ impl DocumentId {
     }
 }
 
-/// How a kind is called here, whatever its version.
+/// `group/Kind`, without the version.
 pub(super) fn kind_id(api_version: &str, kind: &str) -> Str {
     let group = api_version.split_once('/').map_or("", |(group, _)| group);
     format!("{group}/{kind}").into()
@@ -45,10 +45,11 @@ pub(super) fn kind_id(api_version: &str, kind: &str) -> Str {
 pub(super) struct ConfigDocuments {
     all: BTreeMap<DocumentId, ConfigDocument>,
     dirty: BTreeSet<DocumentId>,
-    told: BTreeMap<DocumentId, Vec<Key>>,
+    /// Objects that were sent, by document.
+    published: BTreeMap<DocumentId, Vec<Key>>,
     problems_changed: bool,
-    /// Problems of what is no document, by topic.
-    notes: BTreeMap<&'static str, Vec<Problem>>,
+    /// Problems that belong to no document, by topic.
+    other_problems: BTreeMap<&'static str, Vec<Problem>>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -58,7 +59,7 @@ struct ConfigDocument {
 }
 
 impl ConfigDocuments {
-    /// Takes a document in, new or changed.
+    /// Adds or replaces a document.
     pub(super) fn put(&mut self, json: &Value, place: &FileLocation) {
         let id = DocumentId::of(json);
         let document = read(json, place, &id);
@@ -87,13 +88,13 @@ impl ConfigDocuments {
         }
     }
 
-    /// Problems beside those of documents; they replace those noted before of the same topic.
-    pub(super) fn note(&mut self, topic: &'static str, problems: Vec<Problem>) {
-        let before = self.notes.insert(topic, problems).unwrap_or_default();
-        self.problems_changed |= self.notes.get(topic) != Some(&before);
+    /// Replaces the problems of a topic that belong to no document.
+    pub(super) fn set_problems(&mut self, topic: &'static str, problems: Vec<Problem>) {
+        let before = self.other_problems.insert(topic, problems).unwrap_or_default();
+        self.problems_changed |= self.other_problems.get(topic) != Some(&before);
     }
 
-    /// Whether a document may be taken in where there are at most `most`.
+    /// Whether a document may be added if there may be at most `most`.
     pub(super) fn has_room(&self, id: &DocumentId, most: usize) -> bool {
         self.all.len() < most || self.all.contains_key(id)
     }
@@ -103,7 +104,7 @@ impl ConfigDocuments {
         self.all.keys().filter(move |id| *id.kind == *kind)
     }
 
-    /// Judges every document of a namespace anew.
+    /// Makes the next `changes` decide again about every document of a namespace.
     pub(super) fn touch(&mut self, namespace: &Namespace) {
         self.dirty.extend(self.all.keys().filter(|id| id.namespace == *namespace).cloned());
     }
@@ -113,28 +114,28 @@ impl ConfigDocuments {
         self.problems_changed = true;
     }
 
-    /// What must be told, of objects that `wanted` accepts.
+    /// Adds the changes since the last call, of objects that `wanted` accepts.
     pub(super) fn changes(&mut self, wanted: impl Fn(&Object) -> bool, changes: &mut Vec<Change>) {
         for id in std::mem::take(&mut self.dirty) {
             let objects = self.all.get(&id).into_iter().flat_map(|d| &d.objects).filter(|o| wanted(o));
             let objects: Vec<Object> = objects.cloned().collect();
             let keys: Vec<Key> = objects.iter().map(Object::key).collect();
             let before = match keys.is_empty() {
-                true => self.told.remove(&id),
-                false => self.told.insert(id, keys.clone()),
+                true => self.published.remove(&id),
+                false => self.published.insert(id, keys.clone()),
             };
             changes.extend(before.into_iter().flatten().filter(|key| !keys.contains(key)).map(Change::Deleted));
             changes.extend(objects.into_iter().map(Change::Applied));
         }
         if std::mem::take(&mut self.problems_changed) {
             let problems = self.all.values().flat_map(|document| &document.problems);
-            changes.push(Change::Problems(problems.chain(self.notes.values().flatten()).cloned().collect()));
+            changes.push(Change::Problems(problems.chain(self.other_problems.values().flatten()).cloned().collect()));
         }
     }
 }
 
 fn read(json: &Value, place: &FileLocation, id: &DocumentId) -> ConfigDocument {
-    // A parser's bug must cost one object only.
+    // A panic in the parser must cost this object only.
     let parsed = catch_unwind(AssertUnwindSafe(|| {
         let mut parsed = parse::value(json, place);
         parsed.problems.extend(parsed.objects.iter().flat_map(validate).collect::<Vec<_>>());
@@ -144,7 +145,7 @@ fn read(json: &Value, place: &FileLocation, id: &DocumentId) -> ConfigDocument {
         objects: Vec::new(),
         problems: vec![Problem::error(
             Subject::Document { kind: id.kind.clone(), namespace: Some(id.namespace.clone()), name: id.name.clone() },
-            "could not read the object: a bug in the parser",
+            "could not parse the object: the parser panicked",
         )],
     });
     let kept = |mut object: Object| {

@@ -1,5 +1,5 @@
-//! What is known of Secrets and ConfigMaps: of all what they could be used for, and certificates and keys of those alone
-//! that the mesh names.
+//! Secrets and ConfigMaps as credentials. For all of them the store knows what they can be used for; certificates and
+//! keys are kept only of those that the mesh refers to.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,18 +15,18 @@ use super::interner::InternPool;
 #[derive(Clone, Debug, Default)]
 pub(super) struct CredentialStore {
     known: BTreeMap<CredentialKey, Arc<Credential>>,
-    /// Those of which more is kept than what they could be used for; until it is told, all.
+    /// The credentials whose content is kept; `None` keeps all.
     named: Option<CredentialRefs>,
     bare: InternPool<Credential>,
 }
 
-/// What it means that other credentials are named than before.
+/// The effect of new credential references.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct CredentialDiff {
-    /// Their content was let go now.
-    pub(super) bared: Vec<CredentialKey>,
-    /// Their content was let go before and must be asked for.
-    pub(super) missing: Vec<CredentialKey>,
+    /// Their content was dropped now.
+    pub(super) dropped: Vec<CredentialKey>,
+    /// Their content was dropped before and must be fetched.
+    pub(super) to_fetch: Vec<CredentialKey>,
 }
 
 impl CredentialStore {
@@ -34,7 +34,7 @@ impl CredentialStore {
         self.known.get(key)
     }
 
-    /// Whether a credential may be taken in where there are at most `most`.
+    /// Whether a credential may be added to a store of at most `most`.
     pub(super) fn has_room(&self, key: &CredentialKey, most: usize) -> bool {
         self.known.len() < most || self.known.contains_key(key)
     }
@@ -43,7 +43,7 @@ impl CredentialStore {
         self.known.keys()
     }
 
-    /// Takes entries in; false where they mean what they meant.
+    /// Adds or replaces a credential; false if it is unchanged.
     pub(super) fn put(&mut self, key: &CredentialKey, data: &BTreeMap<String, String>) -> bool {
         let mut credential = credential(key.kind, data);
         if self.named.as_ref().is_some_and(|named| !named.contains(key)) {
@@ -57,35 +57,35 @@ impl CredentialStore {
         true
     }
 
-    /// False where it was not known.
+    /// False if it was not known.
     pub(super) fn remove(&mut self, key: &CredentialKey) -> bool {
         self.known.remove(key).is_some()
     }
 
-    /// Keeps certificates and keys of these alone. What comes from now on is kept; what went before must be asked for.
-    pub(super) fn want(&mut self, named: CredentialRefs) -> CredentialDiff {
-        let mut renamed = CredentialDiff::default();
+    /// Keeps certificates and keys of these credentials only.
+    pub(super) fn keep(&mut self, named: CredentialRefs) -> CredentialDiff {
+        let mut diff = CredentialDiff::default();
         for (key, credential) in &mut self.known {
             match named.contains(key) {
-                true if credential.lacks_content() => renamed.missing.push(key.clone()),
+                true if credential.lacks_content() => diff.to_fetch.push(key.clone()),
                 false if credential.has_content() => {
                     *credential = self.bare.share(Credential::clone(credential).without_content());
-                    renamed.bared.push(key.clone());
+                    diff.dropped.push(key.clone());
                 }
                 _ => {}
             }
         }
         self.named = Some(named);
-        renamed
+        diff
     }
 
-    /// Takes in what was asked for. Where the watch has told of it since, even that it is gone, that counts.
-    pub(super) fn supply(&mut self, key: &CredentialKey, data: &BTreeMap<String, String>) -> bool {
+    /// Adds fetched content, unless the watch has reported a change or the deletion since.
+    pub(super) fn put_fetched(&mut self, key: &CredentialKey, data: &BTreeMap<String, String>) -> bool {
         self.known.get(key).is_some_and(|known| known.lacks_content()) && self.put(key, data)
     }
 }
 
-/// What the entries can be used for. A value that is not in base64, as a Secret's must be, counts as empty.
+/// The credential that the entries form. A value of a Secret that is not base64 counts as empty.
 fn credential(kind: CredentialKind, data: &BTreeMap<String, String>) -> Credential {
     let bytes = |value: &String| match kind {
         CredentialKind::Secret => BASE64_STANDARD.decode(value).unwrap_or_default(),
@@ -109,9 +109,9 @@ mod tests {
         CredentialKey { kind: CredentialKind::ConfigMap, namespace: "shop".into(), name: name.into() }
     }
 
-    /// The certificate of an authority.
+    /// A CA certificate.
     fn data(content: &str) -> BTreeMap<String, String> {
-        // The smallest sequences that are one; they differ.
+        // Two different minimal DER sequences.
         let body = if content == "old" { "MAMCAQE=" } else { "MAMCAQI=" };
         let text = format!("-----BEGIN CERTIFICATE-----\n{body}\n-----END CERTIFICATE-----\n");
         BTreeMap::from([("ca.crt".to_owned(), text)])
@@ -130,31 +130,31 @@ mod tests {
     }
 
     #[test]
-    fn content_is_kept_of_what_is_named_and_of_all_until_that_is_known() {
+    fn content_is_kept_of_referenced_credentials_and_of_all_until_these_are_known() {
         let mut credentials = CredentialStore::default();
         assert!(credentials.put(&key("a"), &data("old")) && credentials.put(&key("b"), &data("old")));
         assert!(is_held(&credentials, "a") && is_held(&credentials, "b"));
-        let renamed = credentials.want(naming("a"));
-        assert_eq!((renamed.bared, renamed.missing), (vec![key("b")], vec![]));
+        let diff = credentials.keep(naming("a"));
+        assert_eq!((diff.dropped, diff.to_fetch), (vec![key("b")], vec![]));
         assert!(is_held(&credentials, "a") && !is_held(&credentials, "b"));
-        assert!(!credentials.put(&key("b"), &data("new")), "what it is good for did not change");
+        assert!(!credentials.put(&key("b"), &data("new")), "its possible use did not change");
         assert!(credentials.get(&key("b")).is_some_and(|known| known.ca_error.is_none()));
     }
 
     #[test]
-    fn what_is_named_later_is_asked_for_and_the_watch_has_the_last_word() {
+    fn new_references_are_fetched_and_events_of_the_watch_win() {
         let mut credentials = CredentialStore::default();
-        credentials.want(CredentialRefs::default());
-        for name in ["asked", "told", "gone"] {
+        credentials.keep(CredentialRefs::default());
+        for name in ["fetched", "changed", "deleted"] {
             credentials.put(&key(name), &data("old"));
-            assert_eq!(credentials.want(naming(name)).missing, [key(name)]);
+            assert_eq!(credentials.keep(naming(name)).to_fetch, [key(name)]);
         }
-        credentials.want(naming("asked"));
-        assert!(credentials.supply(&key("asked"), &data("new")) && is_held(&credentials, "asked"));
-        credentials.want(naming("told"));
-        assert!(credentials.put(&key("told"), &data("new")));
-        assert!(!credentials.supply(&key("told"), &data("old")), "the answer is older than the event");
-        credentials.remove(&key("gone"));
-        assert!(!credentials.supply(&key("gone"), &data("old")) && credentials.get(&key("gone")).is_none());
+        credentials.keep(naming("fetched"));
+        assert!(credentials.put_fetched(&key("fetched"), &data("new")) && is_held(&credentials, "fetched"));
+        credentials.keep(naming("changed"));
+        assert!(credentials.put(&key("changed"), &data("new")));
+        assert!(!credentials.put_fetched(&key("changed"), &data("old")), "the response is older than the event");
+        credentials.remove(&key("deleted"));
+        assert!(!credentials.put_fetched(&key("deleted"), &data("old")) && credentials.get(&key("deleted")).is_none());
     }
 }

@@ -1,4 +1,4 @@
-//! Installs the definitions of our kinds in an API server.
+//! Installs the CustomResourceDefinitions of our kinds in an API server.
 
 use std::time::Duration;
 
@@ -7,14 +7,23 @@ use model::config::definition::definitions;
 use serde_json::Value;
 use tokio::time::sleep;
 
-use super::access::Access;
+use super::access::{Access, AccessError};
 
-/// How often a busy API server is asked.
+/// How often a request is sent to a busy API server before it fails.
 const TRIES: usize = 20;
-const PAUSE: Duration = Duration::from_secs(1);
+const RETRY_WAIT: Duration = Duration::from_secs(1);
 
-/// Applies every definition; what another manager wrote beside it stays. The error names the definition.
-pub async fn install(mut access: Access) -> Result<usize, String> {
+/// Why the definitions could not be installed.
+#[derive(Debug, thiserror::Error)]
+pub enum InstallError {
+    #[error(transparent)]
+    Access(#[from] AccessError),
+    #[error("could not install the definition {name}: {error}")]
+    Definition { name: String, error: kube::Error },
+}
+
+/// Applies every definition, by server-side apply: fields of other field managers are kept. Returns their number.
+pub async fn install(mut access: Access) -> Result<usize, InstallError> {
     let client = access.client().await?;
     let resource = ApiResource {
         group: "apiextensions.k8s.io".to_owned(),
@@ -29,13 +38,13 @@ pub async fn install(mut access: Access) -> Result<usize, String> {
     for definition in definitions() {
         let name = definition.pointer("/metadata/name").and_then(Value::as_str).unwrap_or_default().to_owned();
         let applied = apply(&api, &name, &parameters, &definition).await;
-        applied.map_err(|error| format!("could not install the definition {name}: {error}"))?;
+        applied.map_err(|error| InstallError::Definition { name, error })?;
         count += 1;
     }
     Ok(count)
 }
 
-/// Applies one definition, and again where the API server is busy.
+/// Applies one definition, with retries while the API server is busy.
 async fn apply(
     api: &Api<DynamicObject>,
     name: &str,
@@ -47,7 +56,7 @@ async fn apply(
         left -= 1;
         match api.patch(name, parameters, &Patch::Apply(definition)).await {
             Err(kube::Error::Api(answer)) if left > 0 && (answer.code == 429 || answer.code >= 500) => {
-                sleep(PAUSE).await;
+                sleep(RETRY_WAIT).await;
             }
             other => return other.map(drop),
         }

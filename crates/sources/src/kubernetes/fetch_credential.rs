@@ -1,5 +1,5 @@
-//! One Secret or ConfigMap, asked for beside the watch of all: its content was let go when it came, since nobody
-//! named it then. It is listed by name, which takes no other right than the watch has.
+//! Fetches one Secret or ConfigMap whose content was dropped because nothing referred to it when it was watched.
+//! It is listed by name, which needs no more permissions than the watch.
 
 use kube::Client;
 use kube::api::{Api, ListParams};
@@ -13,8 +13,8 @@ use super::join::Collection;
 use super::schema::{self, ClusterObject};
 use super::watch::{NamedObject, ObjectContent, WatchEvent, WatchMessage, resource};
 
-/// Asks until there is an answer. One that is not there any more is for the watch to tell.
-pub(super) async fn ask(client: Client, key: CredentialKey, session: u64, tell: mpsc::Sender<WatchMessage>) {
+/// Retries until there is a response. If the object is gone, the watch reports its deletion.
+pub(super) async fn fetch(client: Client, key: CredentialKey, session: u64, messages: mpsc::Sender<WatchMessage>) {
     let (collection, resource) = match key.kind {
         CredentialKind::Secret => (Collection::Secret, resource("", "v1", "Secret", "secrets")),
         CredentialKind::ConfigMap => (Collection::ConfigMap, resource("", "v1", "ConfigMap", "configmaps")),
@@ -26,21 +26,21 @@ pub(super) async fn ask(client: Client, key: CredentialKey, session: u64, tell: 
         match api.list(&by_name).await {
             Ok(found) => break found,
             Err(error) => {
-                debug!(namespace = %key.namespace, name = %key.name, %error, "could not ask for a credential")
+                debug!(namespace = %key.namespace, name = %key.name, %error, "could not fetch credential; retrying")
             }
         }
         sleep(backoff.next_wait()).await;
     };
-    let Some(holding) = found.items.into_iter().next() else { return };
+    let Some(object) = found.items.into_iter().next() else { return };
     let item = match key.kind {
-        CredentialKind::Secret => ClusterObject::Secret(holding),
-        CredentialKind::ConfigMap => ClusterObject::ConfigMap(holding),
+        CredentialKind::Secret => ClusterObject::Secret(object),
+        CredentialKind::ConfigMap => ClusterObject::ConfigMap(object),
     };
-    let seen = NamedObject {
+    let object = NamedObject {
         namespace: key.namespace.to_string(),
         name: key.name.to_string(),
         content: ObjectContent::Item(item),
     };
-    // Nobody listens when the server stops.
-    let _ = tell.send(WatchMessage { session, collection, what: WatchEvent::Supplied(seen) }).await;
+    // The receiver is gone when the server stops.
+    let _ = messages.send(WatchMessage { session, collection, event: WatchEvent::Fetched(object) }).await;
 }

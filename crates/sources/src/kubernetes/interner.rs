@@ -1,4 +1,4 @@
-//! One copy of every text, label set and other value that many objects share: pods of one Deployment differ in little.
+//! Stores equal strings, label sets and other values once: pods of one Deployment have most of them in common.
 
 use std::collections::{BTreeMap, HashSet};
 use std::hash::Hash;
@@ -7,7 +7,7 @@ use std::sync::Arc;
 use model::labels::{Label, Labels};
 use model::names::Str;
 
-/// Texts and label sets in use. What only the interner still holds goes when it has doubled.
+/// Strings and label sets in use. Unused ones are removed whenever the number has doubled.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Interner {
     texts: HashSet<Str>,
@@ -29,13 +29,13 @@ impl Interner {
         text
     }
 
-    /// The one copy of this label.
+    /// The shared copy of this label.
     pub(super) fn label(&mut self, key: &str, value: &str) -> Label {
         let label = (self.text(key), self.text(value));
         self.labels.share(label)
     }
 
-    /// The one copy of the set of these labels.
+    /// The shared copy of this label set.
     pub(super) fn labels(&mut self, labels: Option<&BTreeMap<String, String>>) -> Labels {
         let Some(map) = labels else { return Labels::default() };
         let set: Labels = map.iter().map(|(key, value)| self.label(key, value)).collect();
@@ -56,7 +56,7 @@ impl Interner {
     }
 }
 
-/// Values of one type, each kept once. What only the pool still holds goes when it has doubled.
+/// Values of one type, each stored once. Unused ones are removed whenever the number has doubled.
 #[derive(Clone, Debug)]
 pub(super) struct InternPool<T> {
     values: HashSet<Arc<T>>,
@@ -70,7 +70,7 @@ impl<T> Default for InternPool<T> {
 }
 
 impl<T: Eq + Hash> InternPool<T> {
-    /// The one copy of this value.
+    /// The shared copy of this value.
     pub(super) fn share(&mut self, value: T) -> Arc<T> {
         if let Some(known) = self.values.get(&value) {
             return Arc::clone(known);
@@ -90,7 +90,7 @@ mod tests {
     use super::{InternPool, Interner, Str};
 
     #[test]
-    fn equal_values_are_kept_once_and_unused_ones_go() {
+    fn equal_values_are_stored_once_and_unused_ones_removed() {
         let mut pool = InternPool::default();
         let kept = pool.share(0);
         assert!(std::sync::Arc::ptr_eq(&kept, &pool.share(0)));
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn equal_words_are_kept_once_and_unused_ones_go() {
+    fn equal_strings_are_stored_once_and_unused_ones_removed() {
         let mut interner = Interner::default();
         let kept = interner.text("kept");
         assert!(Str::ptr_eq(&kept, &interner.text("kept")));

@@ -1,5 +1,5 @@
-//! One cluster, joined in memory: objects go in in any order, changes come out. What is known decides, never
-//! what came first: an endpoint whose pod is not known yet is told with the pod.
+//! Joins the objects of one cluster in memory into changes of the model. The result depends on the known objects only,
+//! not on their order of arrival: an endpoint whose pod is not known yet is sent when the pod arrives.
 
 mod limits;
 
@@ -36,24 +36,24 @@ const REVISION: &str = "istio.io/rev";
 /// Namespace and name.
 type NamespacedName = (Namespace, Str);
 
-/// What does not change while a cluster is watched.
+/// Settings that do not change while a cluster is watched.
 #[derive(Clone, Debug)]
 pub struct ClusterOptions {
     pub cluster: ClusterId,
     /// DNS suffix, `cluster.local`.
     pub domain: Str,
-    /// Where the control plane and objects for the whole mesh stand.
+    /// The namespace of the control plane and of mesh-wide objects.
     pub system_namespace: Namespace,
-    /// Objects labelled for another revision are not read; empty reads all.
+    /// Objects labelled with another revision are ignored; empty reads all.
     pub revision: Str,
-    /// Whether namespaces and config of this cluster count for the whole mesh.
+    /// Whether namespaces and config of this cluster are read.
     pub is_primary: bool,
-    /// The ConfigMap of the system namespace that holds settings of the mesh, where no file does.
+    /// The ConfigMap in the system namespace that holds mesh settings, if no file does.
     pub mesh_config: Option<Str>,
 }
 
 impl ClusterOptions {
-    /// The cluster that the control plane itself stands in, in the usual namespace, read whatever the revision.
+    /// The primary cluster with the default system namespace, reading all revisions.
     pub fn own(settings: &Settings) -> ClusterOptions {
         ClusterOptions {
             cluster: settings.cluster.clone(),
@@ -66,7 +66,7 @@ impl ClusterOptions {
     }
 }
 
-/// A collection of objects, as one watch lists it.
+/// A collection of objects that one watch covers.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Collection {
     Service,
@@ -76,22 +76,24 @@ pub enum Collection {
     Namespace,
     Secret,
     ConfigMap,
-    /// `apiVersion` and `kind` of documents.
+    /// Objects of a config kind, by `apiVersion` and `kind`.
     Config(Str, Str),
-    /// Definitions of kinds, and what names other clusters (labelled Secrets, a ConfigMap, and a Secret that the
-    /// ConfigMap names by namespace and name): read while watching, not joined.
+    /// CustomResourceDefinitions.
     Definition,
+    /// Labelled Secrets with kubeconfigs of remote clusters.
     Remote,
+    /// The ConfigMap that names remote clusters.
     Registry,
+    /// A Secret that this ConfigMap names, by namespace and name.
     Access(Str, Str),
-    /// The ConfigMap with settings of the mesh, where it lies outside of the namespaces that are watched.
+    /// The ConfigMap with mesh settings, if its namespace is not watched otherwise.
     Mesh,
-    /// The part of a collection that lies in one namespace.
+    /// The objects of a collection in one namespace.
     In(Namespace, Box<Collection>),
 }
 
 impl Collection {
-    /// The whole collection, and the namespace of the part.
+    /// The collection, and the namespace that it is limited to.
     fn parts(&self) -> (&Collection, Option<&Namespace>) {
         match self {
             Collection::In(namespace, whole) => (whole, Some(namespace)),
@@ -115,7 +117,7 @@ impl fmt::Display for Collection {
     }
 }
 
-/// All that is known of one cluster.
+/// The known objects of one cluster.
 #[derive(Clone, Debug)]
 pub struct ClusterState {
     options: ClusterOptions,
@@ -126,7 +128,7 @@ pub struct ClusterState {
     nodes: BTreeMap<Str, NodeState>,
     pods: BTreeMap<NamespacedName, PodState>,
     services: BTreeMap<NamespacedName, ServiceState>,
-    /// By service, each with those of one in the order of their names: nearly always there is one.
+    /// By service, ordered by the name of the slice. Nearly always there is one.
     slices: BTreeMap<NamespacedName, Vec<(Str, StoredSlice)>>,
     service_of_slice: BTreeMap<NamespacedName, Str>,
     credentials: CredentialStore,
@@ -137,8 +139,8 @@ pub struct ClusterState {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct NamespaceState {
     labels: Labels,
-    /// The wish of its services for near endpoints.
-    near: Option<Str>,
+    /// The traffic distribution annotation, which applies to its services.
+    traffic_distribution: Option<Str>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -151,33 +153,39 @@ struct NodeState {
 #[derive(Clone, Debug)]
 struct PodState {
     pod: StoredPod,
-    /// As it was told last.
+    /// As sent last.
     workload: Option<Arc<Workload>>,
 }
 
 #[derive(Clone, Debug)]
 struct ServiceState {
-    kept: Box<StoredService>,
-    /// As it was told last.
+    stored: Box<StoredService>,
+    /// As sent last.
     service: Option<Arc<Service>>,
 }
 
-/// The usable pods of one namespace by address, found once an endpoint that names no pod asks: few do, and keeping
-/// them at hand for all would cost as much as a fifth of the pods themselves.
+/// The usable pods of one namespace by address. Built when an endpoint without a target pod needs it: few do, and an
+/// index for all namespaces would need a fifth of the memory of the pods.
 struct PodsByAddress<'a> {
     namespace: Namespace,
-    at: OnceCell<HashMap<&'a str, &'a Arc<Workload>>>,
+    workloads: OnceCell<HashMap<&'a str, &'a Arc<Workload>>>,
 }
 
-/// What must be looked at again.
+impl PodsByAddress<'_> {
+    fn new(namespace: Namespace) -> Self {
+        PodsByAddress { namespace, workloads: OnceCell::new() }
+    }
+}
+
+/// Objects whose changes must be computed again.
 #[derive(Clone, Debug, Default)]
 struct DirtySet {
     everything: bool,
-    /// Settings of the mesh came from the cluster.
+    /// The ConfigMap with mesh settings changed.
     settings: bool,
     namespaces: BTreeSet<Namespace>,
     pods: BTreeSet<NamespacedName>,
-    /// Addresses at which usable pods came or went.
+    /// Addresses of usable pods that were added or removed.
     addresses: HashSet<Str>,
     services: BTreeSet<NamespacedName>,
     endpoints: BTreeSet<NamespacedName>,
@@ -211,12 +219,11 @@ impl ClusterState {
         &self.settings.knobs
     }
 
-    /// The ConfigMap of the system namespace that holds settings of the mesh.
-    pub(super) fn mesh_config(&self) -> Option<&Str> {
-        self.options.mesh_config.as_ref()
+    pub(super) fn options(&self) -> &ClusterOptions {
+        &self.options
     }
 
-    /// Settings that decide what is watched and how endpoints are placed.
+    /// Replaces the mesh settings (discovery selectors, networks, trust domain).
     pub fn adopt(&mut self, settings: Settings) {
         let same = self.settings.mesh == settings.mesh && self.settings.networks == settings.networks;
         self.settings = settings;
@@ -225,7 +232,7 @@ impl ClusterState {
         }
     }
 
-    /// Takes an object in, new or changed. One that means the same as before changes nothing.
+    /// Adds or replaces an object.
     pub fn apply(&mut self, item: ClusterObject) {
         match item {
             ClusterObject::Service(service) => self.put_service(*service),
@@ -233,8 +240,8 @@ impl ClusterState {
             ClusterObject::Pod(pod) => self.put_pod(&pod),
             ClusterObject::Node(node) => self.put_node(&node),
             ClusterObject::Namespace(namespace) => self.put_namespace(&namespace.metadata),
-            ClusterObject::Secret(holding) => self.put_credential(CredentialKind::Secret, &holding),
-            ClusterObject::ConfigMap(holding) => self.put_credential(CredentialKind::ConfigMap, &holding),
+            ClusterObject::Secret(object) => self.put_credential(CredentialKind::Secret, &object),
+            ClusterObject::ConfigMap(object) => self.put_credential(CredentialKind::ConfigMap, &object),
             ClusterObject::Config(json) => {
                 let place = FileLocation { file: format!("cluster {}", self.options.cluster).into(), line: 0 };
                 self.documents.put(&json, &place);
@@ -242,7 +249,7 @@ impl ClusterState {
         }
     }
 
-    /// Forgets an object.
+    /// Removes an object.
     pub fn delete(&mut self, collection: &Collection, namespace: &str, name: &str) {
         let key: NamespacedName = (namespace.into(), name.into());
         match collection {
@@ -279,7 +286,7 @@ impl ClusterState {
         }
     }
 
-    /// Forgets everything.
+    /// Removes all objects.
     pub fn clear(&mut self) {
         use Collection::{ConfigMap, EndpointSlice, Namespace, Node, Pod, Secret, Service};
         for collection in [Service, EndpointSlice, Pod, Node, Namespace, Secret, ConfigMap] {
@@ -288,7 +295,7 @@ impl ClusterState {
         self.documents.clear();
     }
 
-    /// Forgets the objects of a collection that a complete list does not have.
+    /// Removes the objects of a collection that a complete list does not have.
     pub fn retain(&mut self, collection: &Collection, listed: &HashSet<(String, String)>) {
         for (namespace, name) in self.known_part(collection) {
             if !listed.contains(&(namespace.to_string(), name.to_string())) {
@@ -304,7 +311,7 @@ impl ClusterState {
         known
     }
 
-    /// Packs what lists have filled: a tree that grew in the order of its keys has half of its places free.
+    /// Rebuilds the largest maps to save memory: a B-tree filled in key order has half-empty nodes.
     pub(super) fn pack(&mut self) {
         self.pods = std::mem::take(&mut self.pods).into_iter().collect();
         self.services = std::mem::take(&mut self.services).into_iter().collect();
@@ -344,11 +351,11 @@ impl ClusterState {
 
     fn put_service(&mut self, service: schema::ServiceObject) {
         let key = self.name_of(&service.metadata);
-        let kept = Box::new(StoredService::of(service));
+        let stored = Box::new(StoredService::of(service));
         match self.services.get_mut(&key) {
-            Some(known) if known.kept == kept => return,
-            Some(known) => known.kept = kept,
-            None => _ = self.services.insert(key.clone(), ServiceState { kept, service: None }),
+            Some(known) if known.stored == stored => return,
+            Some(known) => known.stored = stored,
+            None => _ = self.services.insert(key.clone(), ServiceState { stored, service: None }),
         }
         self.dirty.services.insert(key);
     }
@@ -357,7 +364,7 @@ impl ClusterState {
         let key = self.name_of(&slice.metadata);
         let labels = slice.metadata.labels.as_ref();
         let service = labels.and_then(|all| all.get(SERVICE_NAME)).filter(|name| !name.is_empty());
-        let (Some(service), Some(kept)) = (service, StoredSlice::of(slice, &mut self.interner)) else {
+        let (Some(service), Some(stored)) = (service, StoredSlice::of(slice, &mut self.interner)) else {
             return self.remove_slice(&key);
         };
         let service: Str = self.interner.text(service);
@@ -367,11 +374,11 @@ impl ClusterState {
         let owner = (key.0.clone(), service.clone());
         let slices = self.slices.entry(owner.clone()).or_default();
         match slices.binary_search_by(|(name, _)| name.cmp(&key.1)) {
-            Ok(at) if slices[at].1 == kept => return,
-            Ok(at) => slices[at].1 = kept,
+            Ok(at) if slices[at].1 == stored => return,
+            Ok(at) => slices[at].1 = stored,
             Err(at) => {
                 slices.reserve_exact(1);
-                slices.insert(at, (key.1.clone(), kept));
+                slices.insert(at, (key.1.clone(), stored));
             }
         }
         self.service_of_slice.insert(key, service);
@@ -412,8 +419,8 @@ impl ClusterState {
     }
 
     fn remove_pod(&mut self, key: &NamespacedName) {
-        if let Some(running) = self.pods.remove(key) {
-            self.dirty.addresses.extend(running.pod.usable_address().cloned());
+        if let Some(state) = self.pods.remove(key) {
+            self.dirty.addresses.extend(state.pod.usable_address().cloned());
             self.dirty.pods.insert(key.clone());
         }
     }
@@ -433,15 +440,18 @@ impl ClusterState {
     }
 
     fn touch_node(&mut self, name: &str) {
-        let there = self.pods.iter().filter(|(_, running)| *running.pod.node == *name).map(|(key, _)| key.clone());
+        let there = self.pods.iter().filter(|(_, state)| *state.pod.node == *name).map(|(key, _)| key.clone());
         self.dirty.pods.extend(there);
-        let by_nodes = self.services.iter().filter(|(_, s)| s.kept.node_selector().is_some());
+        let by_nodes = self.services.iter().filter(|(_, s)| s.stored.node_selector().is_some());
         self.dirty.services.extend(by_nodes.map(|(key, _)| key.clone()));
     }
 
     fn put_namespace(&mut self, meta: &ObjectMeta) {
         let name = Namespace::from(meta.name.as_deref().unwrap_or_default());
-        let facts = NamespaceState { labels: schema::labels(meta), near: service::namespace_wish(meta) };
+        let facts = NamespaceState {
+            labels: schema::labels(meta),
+            traffic_distribution: service::namespace_distribution(meta),
+        };
         let before = self.namespaces.insert(name.clone(), facts.clone());
         if before.as_ref() != Some(&facts) {
             self.touch_namespace(&name);
@@ -458,45 +468,45 @@ impl ClusterState {
         self.documents.touch(name);
         self.dirty.credentials.extend(self.credentials.keys().filter(|key| key.namespace == *name).cloned());
         if *name == self.options.system_namespace {
-            // Its label is the network of the whole cluster.
+            // The label of this namespace sets the network of the whole cluster.
             self.dirty.everything = true;
         }
     }
 
-    fn put_credential(&mut self, kind: CredentialKind, holding: &schema::DataObject) {
-        let (namespace, name) = self.name_of(&holding.metadata);
+    fn put_credential(&mut self, kind: CredentialKind, object: &schema::DataObject) {
+        let (namespace, name) = self.name_of(&object.metadata);
         let is_mesh = kind == CredentialKind::ConfigMap && namespace == self.options.system_namespace;
         if is_mesh && self.options.mesh_config.as_ref() == Some(&name) {
-            self.put_mesh(&holding.data);
+            self.put_mesh(&object.data);
         }
         let key = CredentialKey { kind, namespace, name };
-        if self.credentials.put(&key, &holding.data) {
+        if self.credentials.put(&key, &object.data) {
             self.dirty.credentials.insert(key);
         }
     }
 
-    /// Keeps certificates and keys of these credentials alone. Gives those that must be asked for.
-    pub(super) fn want(&mut self, named: CredentialRefs) -> Vec<CredentialKey> {
-        let renamed = self.credentials.want(named);
-        self.dirty.credentials.extend(renamed.bared);
-        renamed.missing
+    /// Keeps the content of only these credentials. Returns those whose content must be fetched.
+    pub(super) fn keep_credentials(&mut self, named: CredentialRefs) -> Vec<CredentialKey> {
+        let diff = self.credentials.keep(named);
+        self.dirty.credentials.extend(diff.dropped);
+        diff.to_fetch
     }
 
-    /// Takes in a credential that was asked for.
-    pub(super) fn supply(&mut self, item: &ClusterObject) {
-        let (kind, holding) = match item {
-            ClusterObject::Secret(holding) => (CredentialKind::Secret, holding),
-            ClusterObject::ConfigMap(holding) => (CredentialKind::ConfigMap, holding),
+    /// Adds the content of a credential that was fetched.
+    pub(super) fn put_fetched_credential(&mut self, item: &ClusterObject) {
+        let (kind, object) = match item {
+            ClusterObject::Secret(object) => (CredentialKind::Secret, object),
+            ClusterObject::ConfigMap(object) => (CredentialKind::ConfigMap, object),
             _ => return,
         };
-        let (namespace, name) = self.name_of(&holding.metadata);
+        let (namespace, name) = self.name_of(&object.metadata);
         let key = CredentialKey { kind, namespace, name };
-        if self.credentials.supply(&key, &holding.data) {
+        if self.credentials.put_fetched(&key, &object.data) {
             self.dirty.credentials.insert(key);
         }
     }
 
-    /// Settings of the mesh that a ConfigMap holds. Where it says nothing good, what is known stays.
+    /// Reads mesh settings from a ConfigMap. Invalid settings are ignored, the last valid ones stay.
     fn put_mesh(&mut self, data: &BTreeMap<String, String>) {
         let usable = |problems: &[Problem]| !problems.iter().any(|p| p.severity == Severity::Error);
         let file = format!("ConfigMap {}", self.options.mesh_config.as_deref().unwrap_or_default());
@@ -516,14 +526,14 @@ impl ClusterState {
             }
             found.extend(problems);
         }
-        self.documents.note("mesh", found);
+        self.documents.set_problems("mesh", found);
         self.dirty.settings = true;
         self.adopt(settings);
     }
 
-    /// Problems of what is no object of the model, by topic; they replace those of the topic before.
-    pub(super) fn note(&mut self, topic: &'static str, problems: Vec<Problem>) {
-        self.documents.note(topic, problems);
+    /// Replaces the problems of a topic that belong to no config object.
+    pub(super) fn set_problems(&mut self, topic: &'static str, problems: Vec<Problem>) {
+        self.documents.set_problems(topic, problems);
     }
 
     fn remove_credential(&mut self, kind: CredentialKind, (namespace, name): NamespacedName) {
@@ -534,9 +544,9 @@ impl ClusterState {
     }
 }
 
-/// What comes out.
+/// The changes that result from the objects.
 impl ClusterState {
-    /// All that is to be told since the last question. Nothing that means the same as before is told again.
+    /// All changes since the last call.
     pub fn changes(&mut self) -> Vec<Change> {
         let mut dirty = std::mem::take(&mut self.dirty);
         if dirty.everything {
@@ -552,17 +562,16 @@ impl ClusterState {
             changes.push(Change::Mesh(self.settings.mesh.clone()));
             changes.push(Change::Networks(self.settings.networks.clone()));
         }
-        let told = |namespace: &Namespace| self.options.is_primary && !namespace.is_empty();
-        dirty.namespaces.retain(told);
+        dirty.namespaces.retain(|namespace| self.options.is_primary && !namespace.is_empty());
         for namespace in std::mem::take(&mut dirty.namespaces) {
             let labels = self.namespaces.get(&namespace).map(|facts| facts.labels.clone());
             changes.push(Change::Namespace(namespace, labels));
         }
-        let moved = self.tell_pods(&dirty.pods, &mut changes);
-        self.find_readers(&moved, &mut dirty);
-        self.tell_services(&mut dirty, &mut changes);
+        let moved = self.workload_changes(&dirty.pods, &mut changes);
+        self.mark_affected_services(&moved, &mut dirty);
+        self.service_changes(&mut dirty, &mut changes);
         self.share_with_pods(&dirty.endpoints);
-        self.tell_endpoints(&dirty.endpoints, &mut changes);
+        self.endpoint_changes(&dirty.endpoints, &mut changes);
         for key in dirty.credentials {
             let credential = self.credentials.get(&key).filter(|_| self.is_discovered(&key.namespace)).cloned();
             changes.push(Change::Credential(key, credential));
@@ -573,7 +582,7 @@ impl ClusterState {
         changes
     }
 
-    /// Whether discovery selectors let this namespace be seen.
+    /// Whether the discovery selectors match this namespace.
     fn is_discovered(&self, namespace: &Namespace) -> bool {
         let selectors = &self.settings.mesh.discovery_selectors;
         if selectors.is_empty() || namespace.is_empty() {
@@ -588,19 +597,23 @@ impl ClusterState {
         ours && self.is_discovered(&object.meta.namespace)
     }
 
-    /// The workloads of these pods; gives those that are not as they were.
-    fn tell_pods(&mut self, keys: &BTreeSet<NamespacedName>, changes: &mut Vec<Change>) -> HashSet<NamespacedName> {
+    /// Adds the changes of these pods' workloads. Returns the pods whose workload changed.
+    fn workload_changes(
+        &mut self,
+        keys: &BTreeSet<NamespacedName>,
+        changes: &mut Vec<Change>,
+    ) -> HashSet<NamespacedName> {
         let mut moved = HashSet::new();
         for key in keys {
             let workload = self.workload(key);
-            let told = match self.pods.get_mut(key) {
-                Some(running) if running.workload == workload => continue,
-                Some(running) => std::mem::replace(&mut running.workload, workload.clone()).is_some(),
+            let was_sent = match self.pods.get_mut(key) {
+                Some(known) if known.workload == workload => continue,
+                Some(known) => std::mem::replace(&mut known.workload, workload.clone()).is_some(),
                 None => true,
             };
             match workload {
                 Some(workload) => changes.push(Change::WorkloadApplied(workload)),
-                None if told => changes.push(Change::WorkloadDeleted(self.workload_key(key))),
+                None if was_sent => changes.push(Change::WorkloadDeleted(self.workload_key(key))),
                 None => continue,
             }
             moved.insert(key.clone());
@@ -613,20 +626,19 @@ impl ClusterState {
     }
 
     fn workload(&mut self, key: &NamespacedName) -> Option<Arc<Workload>> {
-        let running = self.pods.get(key).filter(|_| self.is_discovered(&key.0))?;
-        let pod = &running.pod;
+        let pod = &self.pods.get(key).filter(|_| self.is_discovered(&key.0))?.pod;
         let network = self.network(pod.labels(), pod.addresses.first().map_or("", |a| a));
         let node = self.nodes.get(&pod.node).map(|node| &node.locality);
-        let around = PodContext {
+        let context = PodContext {
             cluster: &self.options.cluster,
             trust_domain: &self.settings.mesh.trust_domain,
             node,
             network,
         };
-        Some(pod::workload(&key.0, &key.1, pod, around, &mut self.interner))
+        Some(pod::workload(&key.0, &key.1, pod, context, &mut self.interner))
     }
 
-    /// The network of an address: of the pod's label, of the whole cluster, or as mesh networks say.
+    /// The network of an address: from the pod's label, from the label of the system namespace, or from meshNetworks.
     fn network(&self, labels: &Labels, address: &str) -> NetworkId {
         if let Some(own) = labels.get(NETWORK).filter(|n| !n.is_empty()) {
             return NetworkId::new(own.clone());
@@ -638,8 +650,8 @@ impl ClusterState {
         locality::network_of(&self.settings.networks, &self.options.cluster, address)
     }
 
-    /// Adds the services whose slices name one of these pods or an address where one came or went.
-    fn find_readers(&self, moved: &HashSet<NamespacedName>, dirty: &mut DirtySet) {
+    /// Marks the services whose slices name one of these pods, or an address of a pod that was added or removed.
+    fn mark_affected_services(&self, moved: &HashSet<NamespacedName>, dirty: &mut DirtySet) {
         if moved.is_empty() && dirty.addresses.is_empty() {
             return;
         }
@@ -651,17 +663,17 @@ impl ClusterState {
         dirty.endpoints.extend(touched.map(|(key, _)| key.clone()).collect::<Vec<_>>());
     }
 
-    fn tell_services(&mut self, dirty: &mut DirtySet, changes: &mut Vec<Change>) {
+    fn service_changes(&mut self, dirty: &mut DirtySet, changes: &mut Vec<Change>) {
         for key in &dirty.services {
             let service = self.service(key).map(Arc::new);
-            let told = match self.services.get_mut(key) {
-                Some(serving) if serving.service == service => continue,
-                Some(serving) => std::mem::replace(&mut serving.service, service.clone()).is_some(),
+            let was_sent = match self.services.get_mut(key) {
+                Some(known) if known.service == service => continue,
+                Some(known) => std::mem::replace(&mut known.service, service.clone()).is_some(),
                 None => true,
             };
             match service {
                 Some(service) => changes.push(Change::ServiceApplied(service)),
-                None if told => changes.push(Change::ServiceDeleted(self.service_key(key))),
+                None if was_sent => changes.push(Change::ServiceDeleted(self.service_key(key))),
                 None => continue,
             }
             dirty.endpoints.insert(key.clone());
@@ -674,49 +686,49 @@ impl ClusterState {
     }
 
     fn service(&self, key: &NamespacedName) -> Option<Service> {
-        let serving = self.services.get(key).filter(|_| self.is_discovered(&key.0))?;
-        let selector = serving.kept.node_selector();
-        let answering = |wanted: &BTreeMap<String, String>| {
+        let stored = &self.services.get(key).filter(|_| self.is_discovered(&key.0))?.stored;
+        let selector = stored.node_selector();
+        let external_addresses = |wanted: &BTreeMap<String, String>| {
             let nodes = self.nodes.values().filter(|node| selects(wanted, &node.labels));
             nodes.filter_map(|node| node.external.clone()).collect()
         };
-        let around = ServiceContext {
+        let context = ServiceContext {
             domain: &self.options.domain,
             cluster: &self.options.cluster,
             trust_domain: &self.settings.mesh.trust_domain,
-            near: self.namespaces.get(&key.0).and_then(|facts| facts.near.as_deref()),
-            nodes: selector.as_ref().map(answering).unwrap_or_default(),
+            traffic_distribution: self.namespaces.get(&key.0).and_then(|facts| facts.traffic_distribution.as_deref()),
+            nodes: selector.as_ref().map(external_addresses).unwrap_or_default(),
         };
-        Some(service::convert(&key.0, &key.1, &serving.kept, around))
+        Some(service::convert(&key.0, &key.1, stored, context))
     }
 
-    /// Lets slices hold the names and addresses of pods that are known, and no copies of them.
+    /// Makes slices share the names and addresses of known pods instead of object copies.
     fn share_with_pods(&mut self, keys: &BTreeSet<NamespacedName>) {
         for key in keys {
             for (_, slice) in self.slices.get_mut(key).into_iter().flatten() {
                 slice.share(|pod| {
-                    let ((_, name), running) = self.pods.get_key_value(pod)?;
-                    Some((name, &running.pod.addresses[..]))
+                    let ((_, name), state) = self.pods.get_key_value(pod)?;
+                    Some((name, &state.pod.addresses[..]))
                 });
             }
         }
     }
 
-    fn tell_endpoints(&self, keys: &BTreeSet<NamespacedName>, changes: &mut Vec<Change>) {
-        // Keys are ordered, so those of one namespace follow each other.
-        let mut here = self.neighbours(&Namespace::default());
+    fn endpoint_changes(&self, keys: &BTreeSet<NamespacedName>, changes: &mut Vec<Change>) {
+        // Keys are ordered, so those of one namespace are adjacent.
+        let mut here = PodsByAddress::new(Namespace::default());
         for key in keys {
             if here.namespace != key.0 {
-                here = self.neighbours(&key.0);
+                here = PodsByAddress::new(key.0.clone());
             }
             let endpoints = match self.services.get(key) {
-                Some(ServiceState { kept, service: Some(service) }) => {
+                Some(ServiceState { stored, service: Some(service) }) => {
                     let join = EndpointJoin {
                         service,
-                        keeps_sessions: kept.keeps_sessions(),
+                        keeps_sessions: stored.keeps_sessions(),
                         dual_stack: self.settings.knobs.dual_stack,
-                        pod: |name: &NamespacedName| self.pods.get(name).and_then(|running| running.workload.clone()),
-                        at: |address: &str| self.standing(&here, address),
+                        pod: |name: &NamespacedName| self.pods.get(name).and_then(|state| state.workload.clone()),
+                        at: |address: &str| self.owner_of(&here, address),
                     };
                     self.slices.get(key).map(|slices| join.endpoints(slices)).unwrap_or_default()
                 }
@@ -726,39 +738,35 @@ impl ClusterState {
         }
     }
 
-    fn neighbours(&self, namespace: &Namespace) -> PodsByAddress<'_> {
-        PodsByAddress { namespace: namespace.clone(), at: OnceCell::new() }
-    }
-
     /// The usable pods of a namespace by address.
-    fn usable<'a>(&'a self, namespace: &Namespace) -> HashMap<&'a str, &'a Arc<Workload>> {
+    fn usable_pods<'a>(&'a self, namespace: &Namespace) -> HashMap<&'a str, &'a Arc<Workload>> {
         let first = (namespace.clone(), Str::default());
         let pods = self.pods.range(first..).take_while(|((ns, _), _)| ns == namespace);
         let mut found = HashMap::new();
         for (_, PodState { pod, workload }) in pods {
             if let (Some(address), Some(workload)) = (pod.usable_address(), workload) {
-                // The first by name, where several say that they have it.
+                // Several pods may claim an address; the first by name wins.
                 found.entry(&**address).or_insert(workload);
             }
         }
         found
     }
 
-    /// A pod of this namespace at the address, or nobody.
-    fn standing<'a>(&'a self, neighbours: &PodsByAddress<'a>, address: &str) -> AddressOwner {
-        let at = neighbours.at.get_or_init(|| self.usable(&neighbours.namespace));
-        let here = at.get(address).map(|workload| Arc::clone(workload));
-        here.map(AddressOwner::Pod).unwrap_or_else(|| {
+    /// The pod of this namespace that has the address, or an endpoint without a workload.
+    fn owner_of<'a>(&'a self, pods: &PodsByAddress<'a>, address: &str) -> AddressOwner {
+        let workloads = pods.workloads.get_or_init(|| self.usable_pods(&pods.namespace));
+        let owner = workloads.get(address).map(|workload| Arc::clone(workload));
+        owner.map(AddressOwner::Pod).unwrap_or_else(|| {
             let network = self.network(&Labels::default(), address);
             let locality = Locality::default();
-            let place = locality::WorkloadLocation {
+            let location = locality::WorkloadLocation {
                 locality: &locality,
                 cluster: &self.options.cluster,
                 node: "",
                 network: &network,
             };
             let label = |(key, value): (&str, &str)| Arc::new((key.into(), value.into()));
-            let labels = locality::with_location_labels(&Labels::default(), &place, label);
+            let labels = locality::with_location_labels(&Labels::default(), &location, label);
             AddressOwner::Unknown(Box::new(slice::bare_endpoint(self.options.cluster.clone(), network, labels)))
         })
     }

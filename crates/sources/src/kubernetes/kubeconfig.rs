@@ -1,6 +1,6 @@
-//! Kubeconfigs of further clusters, as Secrets, ConfigMaps and files give them. Their authors are not the operator of
-//! this process: an entry that runs a command, reads a local file or skips the check of the server certificate is
-//! refused unless the operator allows it. The kubeconfig of `--kubeconfig` is the operator's own and is not checked.
+//! Kubeconfigs of remote clusters, from Secrets, ConfigMaps and files. Their authors are not the operator of this
+//! process: an entry that runs a command, reads a local file or skips the check of the server certificate is rejected
+//! unless the operator allows it. The kubeconfig of `--kubeconfig` belongs to the operator and is not checked.
 
 use std::fmt;
 
@@ -10,33 +10,53 @@ use kube::config::{AuthInfo, Cluster, Kubeconfig, KubeconfigError};
 use model::problem::{Problem, Subject};
 use model::settings::NameList;
 
-/// Upstream's setting that allows what is refused here, a list parted by commas. Upstream knows the names of
-/// auth-providers, `exec`, `tokenFile`, `clientCertificate` and `clientKey`; `certificateAuthority` and
-/// `insecureSkipTLSVerify`, which upstream does not refuse, are ours.
+/// Upstream's setting that allows insecure options, a comma-separated list. Upstream accepts the names of auth providers,
+/// `exec`, `tokenFile`, `clientCertificate` and `clientKey`. `certificateAuthority` and `insecureSkipTLSVerify`, which
+/// upstream never rejects, are ours.
 const SETTING: &str = "PILOT_INSECURE_MULTICLUSTER_KUBECONFIG_OPTIONS";
-/// Kubernetes allows no larger Secret, and a YAML document may cost much more than its size.
+/// The size limit of a Secret in Kubernetes. Parsing YAML may take much more memory than its size.
 const MAX_BYTES: usize = 1 << 20;
-/// The provider that needs no command and no file: its token is written in the kubeconfig.
+/// The auth provider that runs no command and reads no file: its token is in the kubeconfig.
 const HARMLESS_PROVIDER: &str = "oidc";
 
-/// A kubeconfig of a further cluster as it was found, unchecked.
+/// Why a kubeconfig is not used. The messages contain nothing of its text, which holds credentials.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum KubeconfigRejection {
+    #[error("it is larger than {MAX_BYTES} bytes")]
+    TooLarge,
+    #[error("it is not text")]
+    NotText,
+    #[error("it is no kubeconfig{}", .0.map(|(line, column)| format!(" (line {line}, column {column})")).unwrap_or_default())]
+    Malformed(Option<(u64, u64)>),
+    #[error("{0}")]
+    Invalid(String),
+    /// Fields, and the options that allow them.
+    #[error(
+        "{} refused: it could run commands, read local files or reach an unverified server; {SETTING}={} allows it",
+        .fields.join(", "),
+        .options.join(","),
+    )]
+    Insecure { fields: Vec<String>, options: Vec<String> },
+}
+
+/// A kubeconfig of a remote cluster, not checked yet.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) struct KubeconfigEntry {
-    /// Where it was found: a Secret with its key, or a file.
+    /// The Secret and its key, or the file.
     pub(super) found_at: String,
-    /// In base64, as Secrets hold it.
+    /// In base64, as in a Secret.
     pub(super) encoded: String,
 }
 
 impl KubeconfigEntry {
-    /// The text.
-    pub(super) fn text(&self) -> Result<String, String> {
+    /// The decoded text.
+    pub(super) fn text(&self) -> Result<String, KubeconfigRejection> {
         if self.encoded.len() / 4 * 3 > MAX_BYTES {
-            return Err(format!("it is larger than {MAX_BYTES} bytes"));
+            return Err(KubeconfigRejection::TooLarge);
         }
         match BASE64_STANDARD.decode(&self.encoded).map(String::from_utf8) {
             Ok(Ok(text)) => Ok(text),
-            _ => Err("it is not text".to_owned()),
+            _ => Err(KubeconfigRejection::NotText),
         }
     }
 
@@ -46,7 +66,7 @@ impl KubeconfigEntry {
     }
 }
 
-/// A kubeconfig that was checked. Clients of further clusters are made of nothing else.
+/// A kubeconfig that was checked. Clients of remote clusters are made from this type only.
 #[derive(Clone)]
 pub(super) struct CheckedKubeconfig {
     text: String,
@@ -54,24 +74,18 @@ pub(super) struct CheckedKubeconfig {
 }
 
 impl CheckedKubeconfig {
-    /// Reads and checks a kubeconfig. The error says what was refused and which setting allows it; it repeats nothing
-    /// of the text, which holds credentials.
-    pub(super) fn read(text: String, allowed: &NameList) -> Result<CheckedKubeconfig, String> {
-        let parsed = Kubeconfig::from_yaml(&text).map_err(|error| unreadable(&error))?;
+    /// Parses and checks a kubeconfig.
+    pub(super) fn read(text: String, allowed: &NameList) -> Result<CheckedKubeconfig, KubeconfigRejection> {
+        let parsed = Kubeconfig::from_yaml(&text).map_err(|error| malformed(&error))?;
         let mut refused = insecure_fields(&parsed);
         refused.retain(|(_, option)| !allowed.contains(option));
         if refused.is_empty() {
             return Ok(CheckedKubeconfig { text, parsed });
         }
-        let fields: Vec<&str> = refused.iter().map(|(field, _)| field.as_str()).collect();
-        let mut options: Vec<&str> = refused.iter().map(|(_, option)| option.as_str()).collect();
+        let (fields, mut options): (Vec<String>, Vec<String>) = refused.into_iter().unzip();
         options.sort_unstable();
         options.dedup();
-        Err(format!(
-            "{} refused, as it could run commands, read local files or reach a server unchecked; {SETTING}={} allows it",
-            fields.join(", "),
-            options.join(","),
-        ))
+        Err(KubeconfigRejection::Insecure { fields, options })
     }
 
     pub(super) fn is(&self, text: &str) -> bool {
@@ -89,17 +103,18 @@ impl fmt::Debug for CheckedKubeconfig {
     }
 }
 
-/// Where parsing failed, and nothing of what is written there.
-fn unreadable(error: &KubeconfigError) -> String {
-    let KubeconfigError::Parse(error) = error else { return error.to_string() };
-    match error.location() {
-        Some(at) => format!("it is no kubeconfig (line {}, column {})", at.line(), at.column()),
-        None => "it is no kubeconfig".to_owned(),
+/// The position of a parse error; its message may quote credentials.
+fn malformed(error: &KubeconfigError) -> KubeconfigRejection {
+    match error {
+        KubeconfigError::Parse(error) => {
+            KubeconfigRejection::Malformed(error.location().map(|at| (at.line(), at.column())))
+        }
+        other => KubeconfigRejection::Invalid(other.to_string()),
     }
 }
 
-/// Fields that are not trusted, each with the option that allows it. All users and clusters are looked at and not
-/// those of the current context alone, as upstream does.
+/// Insecure fields, each with the option that allows it. Like upstream, all users and clusters are checked, not only
+/// those of the current context.
 fn insecure_fields(kubeconfig: &Kubeconfig) -> Vec<(String, String)> {
     let mut fields = Vec::new();
     for (at, named) in kubeconfig.auth_infos.iter().enumerate() {
@@ -113,7 +128,7 @@ fn insecure_fields(kubeconfig: &Kubeconfig) -> Vec<(String, String)> {
     fields
 }
 
-/// Every field is named: a new one of the library must be judged here before this compiles.
+/// Names every field, so that a field added by the kube crate does not compile until it is classified here.
 fn insecure_user_fields(user: &AuthInfo) -> Vec<(&'static str, String)> {
     let AuthInfo {
         exec,
@@ -121,7 +136,7 @@ fn insecure_user_fields(user: &AuthInfo) -> Vec<(&'static str, String)> {
         token_file,
         client_certificate,
         client_key,
-        // Credentials of the author, sent to the author's server.
+        // The author's credentials, sent to the author's server.
         username: _,
         password: _,
         token: _,
@@ -154,12 +169,12 @@ fn insecure_user_fields(user: &AuthInfo) -> Vec<(&'static str, String)> {
     found
 }
 
-/// As for users, every field is named.
+/// Names every field, as for users.
 fn insecure_cluster_fields(cluster: &Cluster) -> Vec<(&'static str, &'static str)> {
     let Cluster {
         insecure_skip_tls_verify,
         certificate_authority,
-        // Any server may be named, and a proxy cannot be used: the library is built without them.
+        // Any server is allowed. A proxy cannot be used: the kube crate is built without proxy support.
         server: _,
         proxy_url: _,
         certificate_authority_data: _,
@@ -190,7 +205,7 @@ mod tests {
     use model::settings::NameList;
     use serde_json::{Value, json};
 
-    use super::{CheckedKubeconfig, KubeconfigEntry, MAX_BYTES};
+    use super::{CheckedKubeconfig, KubeconfigEntry, KubeconfigRejection, MAX_BYTES};
 
     fn text(user: &Value, cluster: &Value) -> String {
         json!({"apiVersion": "v1", "kind": "Config", "current-context": "a",
@@ -200,12 +215,12 @@ mod tests {
         .to_string()
     }
 
-    fn check(user: &Value, cluster: &Value, allowed: &str) -> Result<(), String> {
+    fn check(user: &Value, cluster: &Value, allowed: &str) -> Result<(), KubeconfigRejection> {
         CheckedKubeconfig::read(text(user, cluster), &NameList::of(allowed)).map(drop)
     }
 
     #[test]
-    fn hole_01_what_runs_or_reads_is_refused_and_named_with_its_setting() {
+    fn hole_01_insecure_fields_are_refused_and_named_with_their_option() {
         let none = json!({});
         let users = [
             (json!({"exec": {"command": "id"}}), "users[1].user.exec", "exec"),
@@ -223,7 +238,7 @@ mod tests {
             .iter()
             .map(|(cluster, field, option)| (&none, cluster, format!("clusters[1].cluster.{field}"), option));
         for (user, cluster, field, option) in users.chain(clusters) {
-            let reason = check(user, cluster, "").unwrap_err();
+            let reason = check(user, cluster, "").unwrap_err().to_string();
             assert!(reason.starts_with(&field), "{reason}");
             let setting = format!("PILOT_INSECURE_MULTICLUSTER_KUBECONFIG_OPTIONS={option} allows");
             assert!(reason.contains(&setting), "{reason}");
@@ -233,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn hole_01_what_create_remote_secret_writes_is_accepted() {
+    fn hole_01_output_of_create_remote_secret_is_accepted() {
         let oidc = json!({"auth-provider": {"name": "oidc", "config": {"id-token": "a"}}});
         let inline = json!({"token": "a", "as": "b", "client-certificate-data": "YQ==", "client-key-data": "YQ=="});
         for user in [oidc, inline] {
@@ -245,15 +260,15 @@ mod tests {
     #[test]
     fn hole_01_all_documents_of_a_file_are_checked() {
         let hidden = format!("{}\n---\n{}", text(&json!({}), &json!({})), "users: [{name: c, user: {exec: {}}}]");
-        let reason = CheckedKubeconfig::read(hidden, &NameList::default()).unwrap_err();
+        let reason = CheckedKubeconfig::read(hidden, &NameList::default()).unwrap_err().to_string();
         assert!(reason.starts_with("users[2].user.exec"), "{reason}");
     }
 
     #[test]
-    fn hole_01_reasons_repeat_no_credential() {
+    fn hole_01_messages_contain_no_credential() {
         for broken in ["users: [{name: a, user: {token: {s3cret: s3cret}}}]", "token: s3cret\nusers: s3cret", "s3cret"]
         {
-            let reason = CheckedKubeconfig::read(broken.to_owned(), &NameList::default()).unwrap_err();
+            let reason = CheckedKubeconfig::read(broken.to_owned(), &NameList::default()).unwrap_err().to_string();
             assert!(!reason.contains("s3cret"), "{reason}");
         }
     }

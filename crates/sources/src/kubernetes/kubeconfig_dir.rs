@@ -1,7 +1,9 @@
-//! Further clusters in a folder of files, as early Pilots had it: each file is a kubeconfig, named like its cluster, or
-//! a `Cluster` that names one beside it. It is read again and again; what cannot be read costs no cluster.
+//! Remote clusters in a folder of files, as in early versions of Pilot: each file is a kubeconfig with the name of its
+//! cluster, or a `Cluster` object that names a kubeconfig file. The folder is read at intervals; a cluster whose file
+//! cannot be read is kept.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::path::{Component, Path, PathBuf};
 
 use base64::Engine;
@@ -15,11 +17,11 @@ use crate::disk;
 const PLATFORM: &str = "config.istio.io/platform";
 const FILE: &str = "config.istio.io/accessConfigFile";
 
-/// The folder and what it said last.
+/// The folder and its last content.
 #[derive(Clone, PartialEq)]
 pub(super) struct KubeconfigDir {
     path: PathBuf,
-    /// By the name of the file.
+    /// By file name.
     entries: BTreeMap<String, ClusterFile>,
     problems: Vec<Problem>,
 }
@@ -35,14 +37,14 @@ impl KubeconfigDir {
         KubeconfigDir { path: path.to_owned(), entries: BTreeMap::new(), problems: Vec::new() }
     }
 
-    /// As it is now. Entries go with their files only.
+    /// Reads the folder. An entry is removed only if its file is gone.
     pub(super) fn read(&self) -> KubeconfigDir {
         let mut now = KubeconfigDir { problems: Vec::new(), entries: BTreeMap::new(), ..self.clone() };
         let names = match names(&self.path) {
             Ok(names) => names,
             Err(error) => {
                 now.entries = self.entries.clone();
-                now.problems.push(fault(&self.path, format!("could not read the folder of clusters: {error}")));
+                now.problems.push(fault(&self.path, format!("could not read the folder of kubeconfigs: {error}")));
                 return now;
             }
         };
@@ -50,16 +52,15 @@ impl KubeconfigDir {
             let file = self.path.join(&name);
             let entry = match entry(&self.path, &file) {
                 Ok(Some(entry)) => entry,
-                // No cluster, such as a kubeconfig that a `Cluster` names.
                 Ok(None) => continue,
-                Err(reason) => {
-                    now.problems.push(fault(&file, reason));
+                Err(error) => {
+                    now.problems.push(fault(&file, error.to_string()));
                     let Some(known) = self.entries.get(&name) else { continue };
                     known.clone()
                 }
             };
             match now.entries.values().any(|known| known.cluster == entry.cluster) {
-                true => now.problems.push(fault(&file, format!("the cluster {} is there already", entry.cluster))),
+                true => now.problems.push(fault(&file, FileError::Duplicate(entry.cluster).to_string())),
                 false => _ = now.entries.insert(name, entry),
             }
         }
@@ -86,21 +87,48 @@ fn fault(path: &Path, message: String) -> Problem {
     Problem { location: Some(location), ..Problem::error(Subject::Source("clusters".into()), message) }
 }
 
-/// Names of files in order, but for hidden ones, among which mounted volumes keep theirs.
+/// File names, without hidden ones: mounted volumes have their own.
 fn names(folder: &Path) -> std::io::Result<Vec<String>> {
     let name = |path: PathBuf| path.file_name().map(|name| name.to_string_lossy().into_owned());
     let is_file = |path: &Path| disk::target(path).is_ok_and(|(metadata, _)| metadata.is_file());
     let listed = disk::list(folder)?.entries.into_iter().filter_map(|(path, _)| name(path));
     let mut names: Vec<String> = listed.filter(|name| !name.starts_with('.') && is_file(&folder.join(name))).collect();
-    // A `Cluster` comes before the kubeconfigs, which it may name.
+    // `Cluster` objects before the kubeconfigs that they may name.
     names.sort_by_key(|name| !name.ends_with(".yaml"));
     Ok(names)
 }
 
-fn entry(folder: &Path, file: &Path) -> Result<Option<ClusterFile>, String> {
+/// Why a file is not used. The messages contain nothing of its text, which may be credentials.
+#[derive(Debug, thiserror::Error)]
+enum FileError {
+    #[error("could not read the file: {0}")]
+    Io(#[from] io::Error),
+    #[error("the file is being written")]
+    BeingWritten,
+    #[error("could not parse the file: not UTF-8")]
+    NotText,
+    #[error("could not parse the file: not YAML{}", .0.map(|(line, column)| format!(" at line {line}, column {column}")).unwrap_or_default())]
+    NotYaml(Option<(u64, u64)>),
+    #[error("the platform {0:?} is not supported, only Kubernetes")]
+    Platform(String),
+    #[error("the annotation {FILE} names no kubeconfig")]
+    NoKubeconfig,
+    #[error("the annotation {FILE} names a file outside of the folder")]
+    Outside,
+    #[error("{file}: {error}")]
+    Kubeconfig { file: String, error: Box<FileError> },
+    #[error("another file already names the cluster {0}")]
+    Duplicate(String),
+}
+
+/// The cluster of a file; `None` if the file is neither a kubeconfig nor a `Cluster`.
+fn entry(folder: &Path, file: &Path) -> Result<Option<ClusterFile>, FileError> {
     let bytes = content(file)?;
-    let text = std::str::from_utf8(&bytes).map_err(|_| "the file is not text".to_owned())?;
-    let document: Value = serde_saphyr::from_str(text).map_err(|error| unreadable(&error))?;
+    let text = std::str::from_utf8(&bytes).map_err(|_| FileError::NotText)?;
+    let document: Value = serde_saphyr::from_str(text).map_err(|error| {
+        // Only the position: the message may quote credentials.
+        FileError::NotYaml(error.location().map(|at| (at.line(), at.column())))
+    })?;
     let word = |pointer: &str| document.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
     match word("/kind") {
         "Config" => {
@@ -114,40 +142,29 @@ fn entry(folder: &Path, file: &Path) -> Result<Option<ClusterFile>, String> {
             };
             let (platform, access) = (annotation(PLATFORM), annotation(FILE));
             if !platform.is_empty() && platform != "Kubernetes" {
-                return Err(format!("the platform {platform:?} cannot be watched, only Kubernetes"));
+                return Err(FileError::Platform(platform.to_owned()));
             }
             if access.is_empty() {
-                return Err(format!("the annotation {FILE} names no kubeconfig"));
+                return Err(FileError::NoKubeconfig);
             }
             if !is_inside(access) {
-                return Err(format!("the annotation {FILE} names a file outside of the folder"));
+                return Err(FileError::Outside);
             }
-            let kubeconfig = content(&folder.join(access)).map_err(|reason| format!("{access}: {reason}"))?;
+            let kubeconfig = content(&folder.join(access))
+                .map_err(|error| FileError::Kubeconfig { file: access.to_owned(), error: Box::new(error) })?;
             Ok(Some(ClusterFile { cluster: word("/metadata/name").to_owned(), kubeconfig }))
         }
         _ => Ok(None),
     }
 }
 
-/// Where parsing failed, and nothing of what is written there: it may be credentials.
-fn unreadable(error: &serde_saphyr::Error) -> String {
-    match error.location() {
-        Some(at) => format!("could not read the file: no YAML at line {}, column {}", at.line(), at.column()),
-        None => "could not read the file: no YAML".to_owned(),
-    }
-}
-
-/// Whether a path stays below the folder that it is relative to. Links are followed: mounted volumes are made of them.
+/// Whether a relative path stays inside its folder. Symlinks are allowed: mounted volumes consist of them.
 fn is_inside(path: &str) -> bool {
     Path::new(path).components().all(|part| matches!(part, Component::Normal(_) | Component::CurDir))
 }
 
-fn content(file: &Path) -> Result<Vec<u8>, String> {
-    match disk::bytes(file) {
-        Ok(Some((_, bytes))) => Ok(bytes),
-        Ok(None) => Err("the file is being written".to_owned()),
-        Err(error) => Err(format!("could not read the file: {error}")),
-    }
+fn content(file: &Path) -> Result<Vec<u8>, FileError> {
+    disk::bytes(file)?.map(|(_, bytes)| bytes).ok_or(FileError::BeingWritten)
 }
 
 #[cfg(test)]
@@ -181,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cluster_goes_with_its_file_and_not_with_its_content() {
+    fn a_cluster_is_removed_with_its_file_and_kept_while_that_is_invalid() {
         let place = tempfile::tempdir().unwrap();
         write(place.path(), "east", KUBECONFIG);
         let folder = KubeconfigDir::new(place.path()).read();
@@ -210,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn hole_01_problems_of_files_repeat_no_credential() {
+    fn hole_01_problems_of_files_contain_no_credential() {
         let place = tempfile::tempdir().unwrap();
         write(place.path(), "east", "kind: Config\ntoken: s3cret\nusers: [s3cret");
         let folder = KubeconfigDir::new(place.path()).read();

@@ -1,4 +1,4 @@
-//! Where something stands: the locality that node labels tell, and the network of an address.
+//! The locality of nodes and pods from their labels, and the network of an address.
 
 use std::net::IpAddr;
 
@@ -17,7 +17,7 @@ const ZONE: [&str; 2] = ["topology.kubernetes.io/zone", "failure-domain.beta.kub
 const SUB_ZONE: &str = "topology.istio.io/subzone";
 const OWN_LOCALITY: [&str; 2] = ["topology.istio.io/locality", "istio-locality"];
 
-/// The locality that a node's labels tell.
+/// The locality from a node's labels.
 pub(super) fn of_node(meta: &ObjectMeta, interner: &mut Interner) -> Locality {
     let mut first = |keys: &[&str]| -> Option<Str> {
         let labels = meta.labels.as_ref()?;
@@ -27,35 +27,35 @@ pub(super) fn of_node(meta: &ObjectMeta, interner: &mut Interner) -> Locality {
     Locality { region: first(&REGION), zone: first(&ZONE), sub_zone: first(&[SUB_ZONE]) }
 }
 
-/// The locality that a pod's own label tells, which goes before its node's.
+/// The locality from a pod's own label, which wins over its node's.
 pub(super) fn of_pod(labels: &Labels) -> Option<Locality> {
     let label = OWN_LOCALITY.iter().find_map(|key| labels.get(key))?;
     if label.is_empty() {
         return None;
     }
-    // A label value may not hold a slash, so dots stand for them.
+    // Label values cannot contain slashes, so dots are used instead.
     Some(if label.contains('/') { Locality::parse(label) } else { Locality::parse(&label.replace('.', "/")) })
 }
 
-/// Labels with where the workload stands among them; `label` makes those that are new.
+/// Adds location labels. `label` creates them.
 pub(super) fn with_location_labels(
     labels: &Labels,
-    place: &WorkloadLocation<'_>,
+    location: &WorkloadLocation<'_>,
     label: impl FnMut((&str, &str)) -> Label,
 ) -> Labels {
-    let told = [
-        (REGION[0], place.locality.region()),
-        (ZONE[0], place.locality.zone()),
-        (SUB_ZONE, place.locality.sub_zone()),
-        ("topology.istio.io/cluster", place.cluster),
-        ("kubernetes.io/hostname", place.node),
+    let all = [
+        (REGION[0], location.locality.region()),
+        (ZONE[0], location.locality.zone()),
+        (SUB_ZONE, location.locality.sub_zone()),
+        ("topology.istio.io/cluster", location.cluster),
+        ("kubernetes.io/hostname", location.node),
     ];
-    let network = (labels.get(NETWORK).is_none_or(|n| n.is_empty())).then_some((NETWORK, place.network));
-    let known = told.into_iter().chain(network).filter(|(_, value)| !value.is_empty());
+    let network = (labels.get(NETWORK).is_none_or(|n| n.is_empty())).then_some((NETWORK, location.network));
+    let known = all.into_iter().chain(network).filter(|(_, value)| !value.is_empty());
     labels.shared().cloned().chain(known.map(label)).collect()
 }
 
-/// All that `placed` adds.
+/// The location that `with_location_labels` adds.
 pub(super) struct WorkloadLocation<'a> {
     pub(super) locality: &'a Locality,
     pub(super) cluster: &'a str,
@@ -63,8 +63,8 @@ pub(super) struct WorkloadLocation<'a> {
     pub(super) network: &'a str,
 }
 
-/// The network that mesh networks give to an address of this cluster: the whole cluster's, or that of the
-/// widest block around the address, which upstream finds first.
+/// The network that meshNetworks assigns to an address of this cluster: that of the whole cluster (`fromRegistry`), or of
+/// the widest CIDR block that contains the address, as in upstream.
 pub(super) fn network_of(networks: &Networks, cluster: &ClusterId, address: &str) -> NetworkId {
     let blocks = || networks.networks.iter().flat_map(|(id, n)| n.endpoints.iter().map(move |e| (id, e)));
     let of_cluster = |ne: &Option<Ne>| matches!(ne, Some(Ne::FromRegistry(name)) if *name == **cluster);
@@ -72,11 +72,11 @@ pub(super) fn network_of(networks: &Networks, cluster: &ClusterId, address: &str
         return id.as_str().into();
     }
     let Ok(ip) = address.parse::<IpAddr>() else { return NetworkId::default() };
-    let around = blocks().filter_map(|(id, e)| match &e.ne {
+    let containing = blocks().filter_map(|(id, e)| match &e.ne {
         Some(Ne::FromCidr(text)) => parse_block(text).filter(|block| contains(*block, ip)).map(|b| (b.1, id)),
         _ => None,
     });
-    around.min_by_key(|(bits, _)| *bits).map(|(_, id)| id.as_str().into()).unwrap_or_default()
+    containing.min_by_key(|(bits, _)| *bits).map(|(_, id)| id.as_str().into()).unwrap_or_default()
 }
 
 fn parse_block(text: &str) -> Option<(IpAddr, u8)> {
@@ -101,7 +101,7 @@ mod tests {
     use super::{contains, of_pod, parse_block};
 
     #[test]
-    fn blocks_hold_their_addresses() {
+    fn blocks_contain_their_addresses() {
         let check = |block: &str, ip: &str| contains(parse_block(block).unwrap(), ip.parse().unwrap());
         assert!(check("10.0.0.0/8", "10.200.1.1") && !check("10.0.0.0/8", "11.0.0.1"));
         assert!(check("0.0.0.0/0", "1.2.3.4") && !check("0.0.0.0/0", "::1"));
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn dots_of_the_label_stand_for_slashes() {
+    fn dots_of_the_label_are_read_as_slashes() {
         let of = |value: &str| of_pod(&[("istio-locality", value)].into_iter().collect()).map(|l| l.to_string());
         assert_eq!(of("r.z.s").as_deref(), Some("r/z/s"));
         assert_eq!(of("r/z").as_deref(), Some("r/z"));

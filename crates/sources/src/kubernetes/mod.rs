@@ -1,6 +1,6 @@
-//! Kubernetes as a registry and a config store. `wire` decodes what the API server sends, `cluster` joins it
-//! in memory into the model's words, whatever the order of arrival; neither does I/O. `live` feeds them from watches.
-//! `definitions` installs those of our kinds.
+//! Kubernetes as a registry and a config store. `schema` decodes objects of the API server, and `join` turns them into
+//! the model's services, endpoints, workloads and config objects, in any order of arrival; neither does I/O. `source`
+//! feeds them from watches (`session`, `watch`). `definitions` installs the CustomResourceDefinitions of our kinds.
 
 pub mod access;
 mod backoff;
@@ -25,6 +25,7 @@ mod response_limits;
 pub mod schema;
 mod selector;
 mod service;
+mod session;
 mod slice;
 pub mod source;
 mod watch;

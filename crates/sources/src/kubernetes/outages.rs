@@ -1,5 +1,5 @@
-//! Collections that cannot be watched now. Each is told once when that begins and once when it is over, however often
-//! the API server is asked in between.
+//! Collections that cannot be watched now. Each outage is logged once when it begins and once when it ends, not with
+//! every retry.
 
 use std::collections::BTreeMap;
 
@@ -10,54 +10,58 @@ use tracing::{info, warn};
 
 use super::join::Collection;
 
-/// Who cannot be watched, and since when.
+/// The current outages of one cluster.
 #[derive(Debug, Default)]
 pub(super) struct Outages(BTreeMap<Collection, Outage>);
 
 #[derive(Debug)]
 struct Outage {
     since: Instant,
-    /// The API server does not let us see the collection or does not have it: there is nothing to be lost.
+    /// The collection is forbidden or does not exist, and was never listed: no known objects can be stale.
     is_refused: bool,
-    /// What was wrong with an answer.
-    wrong_answer: Option<String>,
+    /// The last bad response.
+    bad_response: Option<String>,
 }
 
 /// Why a collection cannot be watched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum OutageCause {
-    /// It was never seen and is not to be.
+    /// 403 or 404 for the first list.
     Refused,
-    /// The API server answers what makes no sense.
+    /// The response is malformed or exceeds a limit.
     BadResponse,
-    /// The API server is away or fails.
+    /// The API server cannot be reached or returns an error.
     Failure,
 }
 
 impl Outages {
-    /// Notes a failure.
-    pub(super) fn fail(&mut self, source: &SourceId, collection: &Collection, cause: OutageCause, reason: &str) {
-        let wrong_answer = (cause == OutageCause::BadResponse).then(|| reason.to_owned());
+    /// Records a failure.
+    pub(super) fn begin(&mut self, source: &SourceId, collection: &Collection, cause: OutageCause, reason: &str) {
+        let bad_response = (cause == OutageCause::BadResponse).then(|| reason.to_owned());
         if let Some(known) = self.0.get_mut(collection) {
-            known.wrong_answer = wrong_answer.or(known.wrong_answer.take());
+            known.bad_response = bad_response.or(known.bad_response.take());
             return;
         }
         let is_refused = cause == OutageCause::Refused;
         match is_refused {
-            true => warn!(source = %source.0, %collection, reason, "not watched"),
-            false => warn!(source = %source.0, %collection, reason, "could not watch; keeping what is known"),
+            true => {
+                warn!(source = %source.0, %collection, reason, "collection is not watched (forbidden or unknown); retrying");
+            }
+            false => {
+                warn!(source = %source.0, %collection, reason, "could not watch collection; keeping known objects");
+            }
         }
-        self.0.insert(collection.clone(), Outage { since: Instant::now(), is_refused, wrong_answer });
+        self.0.insert(collection.clone(), Outage { since: Instant::now(), is_refused, bad_response });
     }
 
-    /// Notes that the collection is seen.
+    /// Records that the collection can be watched.
     pub(super) fn end(&mut self, source: &SourceId, collection: &Collection) {
         if let Some(outage) = self.0.remove(collection) {
-            info!(source = %source.0, %collection, after = ?outage.since.elapsed(), "watched again");
+            info!(source = %source.0, %collection, after = ?outage.since.elapsed(), "collection is watched again");
         }
     }
 
-    /// Waits for nothing of a collection that is watched no more.
+    /// Drops the outage of a collection that is no longer watched.
     pub(super) fn forget(&mut self, collection: &Collection) {
         self.0.remove(collection);
     }
@@ -66,17 +70,19 @@ impl Outages {
         self.0.get(collection).is_some_and(|outage| outage.is_refused)
     }
 
-    /// Collections with wrong answers. Those of an API server that is away are for the health of the source to tell.
+    /// Problems for bad responses. An unreachable API server is reported by the health of the source instead.
     pub(super) fn problems(&self, cluster: &str) -> impl Iterator<Item = Problem> {
         self.0.iter().filter_map(move |(collection, outage)| {
-            let reason = outage.wrong_answer.as_ref()?;
-            let message = format!("could not watch {collection}: the API server gives {reason}; keeping what is known");
+            let reason = outage.bad_response.as_ref()?;
+            let message = format!(
+                "could not watch {collection}: bad response of the API server: {reason}; keeping known objects"
+            );
             Some(Problem::warning(Subject::Cluster(cluster.into()), message))
         })
     }
 
-    /// Whether something that was seen before is not seen now.
-    pub(super) fn hide_something(&self) -> bool {
+    /// Whether a collection that was listed before cannot be watched now.
+    pub(super) fn has_failures(&self) -> bool {
         self.0.values().any(|outage| !outage.is_refused)
     }
 }

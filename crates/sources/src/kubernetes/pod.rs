@@ -1,4 +1,4 @@
-//! A Pod reduced to what the mesh reads, and the workload that it is on its node.
+//! Converts a Pod into a workload of the model.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use super::schema;
 const TLS_MODE: &str = "security.istio.io/tlsMode";
 const WORKLOAD_NAME: &str = "service.istio.io/workload-name";
 
-/// A pod as it is kept.
+/// The fields of a Pod that are used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct StoredPod {
     pub(super) template: Arc<PodTemplate>,
@@ -24,10 +24,10 @@ pub(super) struct StoredPod {
     own_name: Option<Arc<PodHostname>>,
     phase: Phase,
     is_ready: bool,
-    is_going: bool,
+    is_terminating: bool,
 }
 
-/// What a pod has in common with others of the same owner.
+/// The fields that pods of one owner have in common, stored once.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct PodTemplate {
     pub(super) labels: Labels,
@@ -68,7 +68,7 @@ impl StoredPod {
                 _ => Phase::Running,
             },
             is_ready: pod.status.conditions.iter().any(|c| c.kind == "Ready" && c.status == "True"),
-            is_going: pod.metadata.deletion_timestamp.is_some(),
+            is_terminating: pod.metadata.deletion_timestamp.is_some(),
         }
     }
 
@@ -76,23 +76,23 @@ impl StoredPod {
         &self.template.labels
     }
 
-    /// The address by which what names no pod finds it.
+    /// The address by which endpoints without a target pod find this one.
     pub(super) fn usable_address(&self) -> Option<&Str> {
         self.addresses.first().filter(|_| self.is_usable())
     }
 
-    /// Failed pods are as good as deleted, though the API server still has them.
+    /// Failed pods are treated as deleted, although the API server still has them.
     pub(super) fn is_failed(&self) -> bool {
         self.phase == Phase::Failed
     }
 
-    /// Whether what selects pods by itself may use it: it runs, is ready and is not about to go.
+    /// Whether it is running, ready and not terminating.
     pub(super) fn is_usable(&self) -> bool {
-        self.phase == Phase::Running && self.is_ready && !self.is_going && !self.addresses.is_empty()
+        self.phase == Phase::Running && self.is_ready && !self.is_terminating && !self.addresses.is_empty()
     }
 }
 
-/// All that a pod's surroundings add to it.
+/// Facts from outside of the Pod object.
 pub(super) struct PodContext<'a> {
     pub(super) cluster: &'a ClusterId,
     pub(super) trust_domain: &'a str,
@@ -100,26 +100,26 @@ pub(super) struct PodContext<'a> {
     pub(super) network: NetworkId,
 }
 
-/// The workload that the pod is where it stands.
+/// The workload of a pod.
 pub(super) fn workload(
     namespace: &Namespace,
     name: &Str,
     pod: &StoredPod,
-    around: PodContext<'_>,
+    context: PodContext<'_>,
     interner: &mut Interner,
 ) -> Arc<Workload> {
-    let locality = locality::of_pod(pod.labels()).or_else(|| around.node.cloned()).unwrap_or_default();
-    let place =
-        WorkloadLocation { locality: &locality, cluster: around.cluster, node: &pod.node, network: &around.network };
-    // Not shared as a set: with the node among the labels hardly two are equal.
-    let labels = locality::with_location_labels(pod.labels(), &place, |(k, v)| interner.label(k, v));
-    let account = format!("spiffe://{}/ns/{namespace}/sa/{}", around.trust_domain, pod.template.service_account);
+    let locality = locality::of_pod(pod.labels()).or_else(|| context.node.cloned()).unwrap_or_default();
+    let location =
+        WorkloadLocation { locality: &locality, cluster: context.cluster, node: &pod.node, network: &context.network };
+    // The set is not interned: it contains the node, so hardly two are equal.
+    let labels = locality::with_location_labels(pod.labels(), &location, |(k, v)| interner.label(k, v));
+    let account = format!("spiffe://{}/ns/{namespace}/sa/{}", context.trust_domain, pod.template.service_account);
     Arc::new(Workload {
-        key: WorkloadKey { namespace: namespace.clone(), name: name.clone(), cluster: around.cluster.clone() },
+        key: WorkloadKey { namespace: namespace.clone(), name: name.clone(), cluster: context.cluster.clone() },
         labels,
         addresses: pod.addresses.clone(),
         ports: pod.template.ports.clone(),
-        network: around.network,
+        network: context.network,
         service_account: interner.text(&account),
         tls: match pod.labels().get(TLS_MODE) {
             Some(mode) if **mode == *"istio" => TlsMode::Istio,
@@ -133,7 +133,7 @@ pub(super) fn workload(
     })
 }
 
-/// Only pods with a subdomain have names of their own.
+/// The DNS name of the pod itself, which it has only with a subdomain.
 fn own_name(name: &str, spec: &schema::PodSpec, interner: &mut Interner) -> Option<Arc<PodHostname>> {
     if spec.subdomain.is_empty() {
         return None;
@@ -152,10 +152,10 @@ fn addresses(status: &schema::PodStatus) -> Arc<[Str]> {
     found.into()
 }
 
-/// Named ports of containers, and of init containers that keep running beside them; the first of a name wins.
+/// CredentialRefs ports of containers and of sidecar init containers; the first of a name wins.
 fn named_ports(spec: &schema::PodSpec, interner: &mut Interner) -> Arc<[ContainerPort]> {
-    let beside = spec.init_containers.iter().filter(|c| c.restart_policy.as_deref() == Some("Always"));
-    let ports = spec.containers.iter().chain(beside).flat_map(|c| &c.ports).filter(|p| !p.name.is_empty());
+    let sidecars = spec.init_containers.iter().filter(|c| c.restart_policy.as_deref() == Some("Always"));
+    let ports = spec.containers.iter().chain(sidecars).flat_map(|c| &c.ports).filter(|p| !p.name.is_empty());
     let mut found: Vec<ContainerPort> = Vec::new();
     for port in ports {
         let transport = Transport::parse(&port.protocol);
@@ -166,10 +166,10 @@ fn named_ports(spec: &schema::PodSpec, interner: &mut Interner) -> Arc<[Containe
     found.into()
 }
 
-/// The name of what made the pod. Owners are asked only where the pod's own name was made up.
+/// The name of the workload that owns the pod. Owner references count only if the pod's own name was generated.
 fn workload_name(meta: &ObjectMeta, name: &str, labels: &Labels) -> String {
-    if let Some(told) = labels.get(WORKLOAD_NAME) {
-        return told.to_string();
+    if let Some(label) = labels.get(WORKLOAD_NAME) {
+        return label.to_string();
     }
     let generated = meta.generate_name.as_deref().is_some_and(|prefix| !prefix.is_empty());
     let mut owners = meta.owner_references.iter().flatten();
@@ -190,7 +190,7 @@ fn workload_name(meta: &ObjectMeta, name: &str, labels: &Labels) -> String {
     found.unwrap_or_else(|| owner.name.clone())
 }
 
-/// The CronJob whose run a Job is: its name without the time at its end.
+/// The name of the CronJob that created a Job: the Job's name without the timestamp at its end.
 fn cron_job(job: &str) -> Option<&str> {
     let (name, time) = job.rsplit_once('-')?;
     let is_time = (8..=10).contains(&time.len()) && time.bytes().all(|b| b.is_ascii_digit());
@@ -217,18 +217,18 @@ mod tests {
     }
 
     #[test]
-    fn workload_is_named_after_what_made_the_pod() {
+    fn workload_is_named_after_the_owner_of_the_pod() {
         assert_eq!(workload(owner("ReplicaSet", "cart-7d9"), json!({"pod-template-hash": "7d9"})), "cart");
         assert_eq!(workload(owner("ReplicaSet", "cart-7d9"), json!({"rollouts-pod-template-hash": "7d9"})), "cart");
         assert_eq!(workload(owner("ReplicaSet", "bare"), json!({})), "bare");
         assert_eq!(workload(owner("StatefulSet", "db"), json!({})), "db");
         assert_eq!(workload(owner("Job", "tidy-12345678"), json!({})), "tidy");
         assert_eq!(workload(owner("Job", "tidy-123"), json!({})), "tidy-123");
-        assert_eq!(workload(owner("Job", "x"), json!({"service.istio.io/workload-name": "told"})), "told");
+        assert_eq!(workload(owner("Job", "x"), json!({"service.istio.io/workload-name": "given"})), "given");
     }
 
     #[test]
-    fn only_a_time_is_taken_off_a_job() {
+    fn only_a_timestamp_is_removed_from_a_job() {
         assert_eq!(cron_job("a-b-1234567890"), Some("a-b"));
         assert_eq!(cron_job("a-12345678901"), None);
         assert_eq!(cron_job("-12345678"), None);

@@ -1,5 +1,4 @@
-//! How fast an API server is asked: a token bucket in front of a client. A watch is one request, however
-//! long it lasts.
+//! The request rate limit for an API server: a token bucket in front of a client. A watch counts as one request.
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,10 +8,10 @@ use std::time::Duration;
 use tokio::time::{Instant, Sleep, sleep};
 use tower::{Layer, Service};
 
-/// What client-go takes for a rate or a burst of zero.
-const USUAL: RateLimit = RateLimit { per_second: 5.0, burst: 10.0 };
+/// client-go's defaults, used for a rate or a burst of zero.
+const DEFAULT: RateLimit = RateLimit { per_second: 5.0, burst: 10.0 };
 
-/// Requests a second in the long run, and how many at once.
+/// Requests per second, and the size of a burst.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RateLimit {
     per_second: f64,
@@ -20,20 +19,20 @@ pub struct RateLimit {
 }
 
 impl RateLimit {
-    /// The pace as upstream's flags tell it. `None` is no bound, which a negative rate asks for; zeros stand for the
-    /// defaults of Kubernetes' own client.
+    /// The limit that `--kubernetesApiQPS` and `--kubernetesApiBurst` set. A negative rate means no limit (`None`), zero
+    /// means client-go's default.
     pub fn of_flags(per_second: f64, burst: i64) -> Option<RateLimit> {
         if !per_second.is_finite() || per_second < 0.0 {
             return None;
         }
-        let per_second = if per_second == 0.0 { USUAL.per_second } else { per_second };
-        // A bucket that holds nothing would let nobody through.
-        let burst = if burst == 0 { USUAL.burst } else { burst.max(1) as f64 };
+        let per_second = if per_second == 0.0 { DEFAULT.per_second } else { per_second };
+        // A bucket of size 0 would let no request pass.
+        let burst = if burst == 0 { DEFAULT.burst } else { burst.max(1) as f64 };
         Some(RateLimit { per_second, burst })
     }
 }
 
-/// A bucket that all clients of one API server take from. Without a pace it is never empty.
+/// The token bucket that all clients of one API server share. Without a limit it is never empty.
 #[derive(Clone, Debug)]
 pub(super) struct TokenBucket {
     rate_limit: Option<RateLimit>,
@@ -42,7 +41,7 @@ pub(super) struct TokenBucket {
 
 #[derive(Debug)]
 struct BucketState {
-    /// Below zero where requests wait that took theirs in advance.
+    /// Negative while requests wait for tokens that they have already taken.
     tokens: f64,
     at: Instant,
 }
@@ -57,7 +56,7 @@ impl TokenBucket {
         self.rate_limit
     }
 
-    /// Takes a token and tells how long to wait for it.
+    /// Takes a token and returns how long to wait for it.
     fn take(&self) -> Duration {
         let Some(rate_limit) = self.rate_limit else { return Duration::ZERO };
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
@@ -77,7 +76,7 @@ impl<S> Layer<S> for TokenBucket {
     }
 }
 
-/// A client that waits for its turn before each request.
+/// A client that takes a token before each request.
 #[derive(Debug)]
 pub(super) struct RateLimitedClient<S> {
     inner: S,
@@ -114,9 +113,9 @@ mod tests {
     use tokio::time::Instant;
     use tower::{Layer, Service, ServiceExt, service_fn};
 
-    use super::{RateLimit, TokenBucket, USUAL};
+    use super::{DEFAULT, RateLimit, TokenBucket};
 
-    /// When each of some requests went out, in milliseconds after the first.
+    /// When each request was sent, in milliseconds after the first.
     async fn sent(bucket: &TokenBucket, requests: usize) -> Vec<u128> {
         let begun = Instant::now();
         let mut client = bucket.layer(service_fn(|()| async { Ok::<_, Infallible>(Instant::now()) }));
@@ -133,12 +132,12 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_burst_goes_at_once_and_the_rest_at_its_pace() {
+    async fn a_burst_passes_at_once_and_the_rest_at_the_rate() {
         assert_eq!(sent(&rate_limit(10.0, 3), 5).await, [0, 0, 0, 100, 200]);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn silence_fills_the_bucket_and_no_more() {
+    async fn an_idle_bucket_fills_up_to_its_burst() {
         let bucket = rate_limit(10.0, 2);
         sent(&bucket, 2).await;
         tokio::time::sleep(Duration::from_secs(60)).await;
@@ -156,13 +155,13 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_negative_rate_is_no_bound() {
+    async fn a_negative_rate_is_no_limit() {
         assert_eq!(sent(&rate_limit(-1.0, 1), 1000).await.last(), Some(&0));
     }
 
     #[test]
-    fn zeros_are_the_usual_values() {
-        assert_eq!(RateLimit::of_flags(0.0, 0), Some(USUAL));
+    fn zeros_are_the_defaults_of_client_go() {
+        assert_eq!(RateLimit::of_flags(0.0, 0), Some(DEFAULT));
         assert_eq!(RateLimit::of_flags(f64::NAN, 1), None);
     }
 }

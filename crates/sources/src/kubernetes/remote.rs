@@ -1,29 +1,32 @@
-//! Further clusters, as Secrets or a ConfigMap of the first one name them: added, given new credentials and removed
-//! while running. One that cannot be reached is not waited for past its time, and keeps what it told.
+//! The remote clusters that objects of the primary cluster or files name: started, given new credentials and removed at
+//! run time. The initial sync waits for a remote cluster until its timeout; an unreachable one keeps its known objects.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fmt;
-use std::time::Duration;
 
+use model::names::ClusterId;
 use model::problem::Problem;
-use model::settings::Settings;
+use model::settings::NameList;
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::info;
 
-use super::access::Access;
-use super::join::ClusterOptions;
-use super::kubeconfig::{CheckedKubeconfig, KubeconfigEntry};
-use super::rate_limit::RateLimit;
-use super::source::{Kubernetes, WatchOptions};
-use crate::source::{ChangeSender, spawn};
+use super::kubeconfig::{CheckedKubeconfig, KubeconfigEntry, KubeconfigRejection};
+use crate::source::ChangeSender;
 
-/// All further clusters.
+/// Starts the source of a remote cluster by its name and kubeconfig.
+pub(super) type StartCluster = Box<dyn Fn(&str, CheckedKubeconfig, &ChangeSender) -> RemoteCluster + Send + Sync>;
+
+/// All remote clusters.
 pub(super) struct RemoteClusters {
-    template: RemoteTemplate,
+    /// The name of the primary cluster.
+    own_name: ClusterId,
+    /// Insecure kubeconfig options that the operator allows.
+    allowed: NameList,
+    start: StartCluster,
     clusters: BTreeMap<KubeconfigOrigin, BTreeMap<String, RemoteCluster>>,
-    /// Entries that are not used.
+    /// Problems of entries that cannot be used.
     problems: BTreeMap<KubeconfigOrigin, Vec<Problem>>,
     has_new_problems: bool,
 }
@@ -35,7 +38,7 @@ pub(super) enum KubeconfigOrigin {
     Secret(String, String),
     /// The ConfigMap of clusters.
     ConfigMap,
-    /// The folder of clusters.
+    /// The folder of kubeconfigs.
     Directory,
 }
 
@@ -44,48 +47,46 @@ impl fmt::Display for KubeconfigOrigin {
         match self {
             KubeconfigOrigin::Secret(namespace, name) => write!(f, "Secret {namespace}/{name}"),
             KubeconfigOrigin::ConfigMap => f.write_str("the ConfigMap of clusters"),
-            KubeconfigOrigin::Directory => f.write_str("the folder of clusters"),
+            KubeconfigOrigin::Directory => f.write_str("the folder of kubeconfigs"),
         }
     }
 }
 
-struct RemoteCluster {
-    kubeconfig: watch::Sender<CheckedKubeconfig>,
-    synced: watch::Receiver<bool>,
-    is_refused: watch::Receiver<bool>,
-    awaited_until: Instant,
-    leave: CancellationToken,
+/// Why a kubeconfig entry is not used.
+#[derive(Debug, thiserror::Error)]
+enum EntryError {
+    #[error("this is the name of the primary cluster")]
+    OwnName,
+    #[error("{0} already names this cluster")]
+    Duplicate(KubeconfigOrigin),
+    #[error(transparent)]
+    Kubeconfig(#[from] KubeconfigRejection),
 }
 
-/// What every further cluster begins with.
-struct RemoteTemplate {
-    rate_limit: Option<RateLimit>,
-    watch_options: WatchOptions,
-    options: ClusterOptions,
-    settings: watch::Receiver<Option<Settings>>,
-    initial: Settings,
+/// The handle on one remote cluster.
+pub(super) struct RemoteCluster {
+    pub(super) kubeconfig: watch::Sender<CheckedKubeconfig>,
+    pub(super) synced: watch::Receiver<bool>,
+    /// Whether no client can be made of the kubeconfig.
+    pub(super) is_refused: watch::Receiver<bool>,
+    pub(super) awaited_until: Instant,
+    /// Cancelled to delete the cluster with everything that it has sent.
+    pub(super) removed: CancellationToken,
 }
 
 impl RemoteClusters {
-    /// Each cluster is asked at `pace`, for itself.
-    pub(super) fn new(
-        rate_limit: Option<RateLimit>,
-        watch_options: WatchOptions,
-        options: ClusterOptions,
-        settings: watch::Receiver<Option<Settings>>,
-        initial: Settings,
-    ) -> RemoteClusters {
-        let template = RemoteTemplate { rate_limit, watch_options, options, settings, initial };
-        RemoteClusters { template, clusters: BTreeMap::new(), problems: BTreeMap::new(), has_new_problems: false }
+    pub(super) fn new(own_name: ClusterId, allowed: NameList, start: StartCluster) -> RemoteClusters {
+        let (clusters, problems) = (BTreeMap::new(), BTreeMap::new());
+        RemoteClusters { own_name, allowed, start, clusters, problems, has_new_problems: false }
     }
 
-    /// Whether every cluster was listed once, cannot be asked at all, or had its time.
+    /// Whether the initial sync waits for no remote cluster any longer.
     pub(super) fn are_settled(&self) -> bool {
         self.clusters.values().flat_map(BTreeMap::values).all(RemoteCluster::is_settled)
     }
 
-    /// Follows what an origin says: a kubeconfig for each cluster. A cluster goes with its entry; one whose entry cannot
-    /// be used keeps the credentials that it has.
+    /// Replaces the entries of an origin. A cluster without an entry is removed; one whose entry cannot be used keeps
+    /// its last credentials.
     pub(super) fn apply(
         &mut self,
         origin: KubeconfigOrigin,
@@ -93,47 +94,55 @@ impl RemoteClusters {
         sender: &ChangeSender,
     ) {
         let mut known = self.clusters.remove(&origin).unwrap_or_default();
-        known.retain(|cluster, remote| entries.contains_key(cluster) || remote.go(cluster));
+        known.retain(|cluster, remote| {
+            let is_listed = entries.contains_key(cluster);
+            if !is_listed {
+                remote.remove(cluster);
+            }
+            is_listed
+        });
         let mut problems = Vec::new();
         for (cluster, entry) in entries {
-            if let Err(reason) = self.follow(&mut known, cluster, entry, sender) {
+            if let Err(error) = self.apply_entry(&mut known, cluster, entry, sender) {
                 let outcome =
                     if known.contains_key(cluster) { "keeping its last credentials" } else { "not watching it" };
-                problems.push(entry.problem(cluster, &format!("{reason}; {outcome}")));
+                problems.push(entry.problem(cluster, &format!("{error}; {outcome}")));
             }
         }
         self.clusters.insert(origin.clone(), known);
-        self.note(origin, problems);
+        self.set_problems(origin, problems);
     }
 
-    fn follow(
+    fn apply_entry(
         &self,
         known: &mut BTreeMap<String, RemoteCluster>,
         cluster: &str,
         entry: &KubeconfigEntry,
         sender: &ChangeSender,
-    ) -> Result<(), String> {
-        if *cluster == *self.template.options.cluster {
-            return Err("the name is that of the cluster itself".to_owned());
+    ) -> Result<(), EntryError> {
+        if *cluster == *self.own_name {
+            return Err(EntryError::OwnName);
         }
         if let Some((other, _)) = self.clusters.iter().find(|(_, clusters)| clusters.contains_key(cluster)) {
-            return Err(format!("{other} names the cluster already"));
+            return Err(EntryError::Duplicate(other.clone()));
         }
         let text = entry.text()?;
         let is_known = known.get(cluster).is_some_and(|remote| remote.kubeconfig.borrow().is(&text));
         if is_known {
             return Ok(());
         }
-        let checked = CheckedKubeconfig::read(text, &self.template.initial.knobs.insecure_kubeconfig_options)?;
+        let checked = CheckedKubeconfig::read(text, &self.allowed)?;
         match known.get(cluster) {
             Some(remote) => _ = remote.kubeconfig.send_replace(checked),
-            None => _ = known.insert(cluster.to_owned(), self.template.start(cluster, checked, sender)),
+            None => {
+                info!(cluster, "remote cluster added");
+                known.insert(cluster.to_owned(), (self.start)(cluster, checked, sender));
+            }
         }
         Ok(())
     }
 
-    /// Keeps the problems of an origin.
-    fn note(&mut self, origin: KubeconfigOrigin, problems: Vec<Problem>) {
+    fn set_problems(&mut self, origin: KubeconfigOrigin, problems: Vec<Problem>) {
         let before = self.problems.remove(&origin).unwrap_or_default();
         self.has_new_problems |= before != problems;
         if !problems.is_empty() {
@@ -141,7 +150,7 @@ impl RemoteClusters {
         }
     }
 
-    /// All problems, where they are others than at the last call.
+    /// All problems, if they changed since the last call.
     pub(super) fn new_problems(&mut self) -> Option<Vec<Problem>> {
         let are_new = std::mem::take(&mut self.has_new_problems);
         are_new.then(|| self.problems.values().flatten().cloned().collect())
@@ -149,9 +158,9 @@ impl RemoteClusters {
 
     pub(super) fn delete(&mut self, origin: &KubeconfigOrigin) {
         for (cluster, remote) in self.clusters.remove(origin).unwrap_or_default() {
-            remote.go(&cluster);
+            remote.remove(&cluster);
         }
-        self.note(origin.clone(), Vec::new());
+        self.set_problems(origin.clone(), Vec::new());
     }
 
     /// Removes the clusters of Secrets that a complete list does not have.
@@ -181,29 +190,8 @@ impl RemoteCluster {
         *self.synced.borrow() || *self.is_refused.borrow() || Instant::now() >= self.awaited_until
     }
 
-    /// Has the cluster take back what it told. Always false, for `retain`.
-    fn go(&self, cluster: &str) -> bool {
-        info!(cluster, "cluster removed");
-        self.leave.cancel();
-        false
-    }
-}
-
-impl RemoteTemplate {
-    fn start(&self, cluster: &str, kubeconfig: CheckedKubeconfig, sender: &ChangeSender) -> RemoteCluster {
-        info!(cluster, "cluster added");
-        let (kubeconfig, told) = watch::channel(kubeconfig);
-        let leave = CancellationToken::new();
-        let (settings, initial) = (self.settings.clone(), self.initial.clone());
-        let options =
-            ClusterOptions { cluster: cluster.into(), is_primary: false, mesh_config: None, ..self.options.clone() };
-        let access = Access::told(told, self.rate_limit);
-        let source = Kubernetes::further(access, self.watch_options.clone(), options, settings, initial, leave.clone());
-        let (synced, is_refused) = (source.synced(), source.is_refused());
-        let (batches, end) = sender.shared();
-        // It ends by itself when it is to leave or the process ends.
-        spawn(source, batches, end);
-        let patience = Duration::from_millis(self.initial.knobs.remote_cluster_timeout.0);
-        RemoteCluster { kubeconfig, synced, is_refused, awaited_until: Instant::now() + patience, leave }
+    fn remove(&self, cluster: &str) {
+        info!(cluster, "remote cluster removed");
+        self.removed.cancel();
     }
 }

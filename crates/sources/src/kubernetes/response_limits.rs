@@ -1,5 +1,5 @@
-//! Limits on every answer of an API server, whatever it was asked for: a time until it begins, and for its body a size
-//! and a time, or, for a watch, which has no end, a size per event.
+//! Limits on every response of an API server: a deadline for its start, and for its body a size and a deadline. For a
+//! watch, which does not end, the size of each event is limited instead.
 
 use std::error::Error;
 use std::io;
@@ -16,29 +16,55 @@ use hyper::body::{Body, Frame, SizeHint};
 use tokio::time::{Sleep, sleep, timeout};
 use tower::{BoxError, Layer, Service};
 
-/// API servers end requests after 60 s, watches apart.
+/// API servers end requests after 60 s, except watches.
 const DEADLINE: Duration = Duration::from_secs(75);
-/// A page of a list has 500 objects of at most 1.5 MiB, but hardly ever 50 MiB in all.
+/// A page of a list has 500 objects of at most 1.5 MiB each, but hardly ever 50 MiB together.
 const MAX_BODY_BYTES: usize = 128 << 20;
-/// All answers of one API server together that are not read to their end, incomplete events of watches among them.
+/// The size of all unfinished responses of one API server together, including incomplete watch events.
 const MAX_BYTES_IN_FLIGHT: usize = 256 << 20;
-/// etcd takes 1.5 MiB for one object; as JSON it may be some times as long.
+/// etcd accepts objects of 1.5 MiB; as JSON they may be several times as large.
 const MAX_EVENT_BYTES: usize = 8 << 20;
 
-/// An answer that no API server gives which works well.
-#[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-pub(super) struct BadResponse(pub(super) String);
+/// A response that a working API server does not send.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum BadResponse {
+    #[error("no answer within {DEADLINE:?}")]
+    NotStarted,
+    #[error("an answer that does not end within {DEADLINE:?}")]
+    NotEnded,
+    #[error("an answer of more than {} MiB", MAX_BODY_BYTES >> 20)]
+    BodyTooLarge,
+    #[error("a watch event of more than {} MiB", MAX_EVENT_BYTES >> 20)]
+    EventTooLarge,
+    #[error("answers of more than {} MiB at the same time", MAX_BYTES_IN_FLIGHT >> 20)]
+    TooManyBytesInFlight,
+    #[error("{count} watches in a row ended within {within:?}")]
+    WatchesEndEarly { count: u32, within: Duration },
+    #[error("a list whose pages repeat")]
+    RepeatedPage,
+    #[error("a list of more than {0} pages")]
+    TooManyPages(u32),
+    #[error("an answer that is not JSON (line {line}, column {column})")]
+    NotJson { line: usize, column: usize },
+    #[error("an answer that is not a list (line {line}, column {column})")]
+    NotAList { line: usize, column: usize },
+    #[error("an answer of the wrong kind: {found:?} instead of {expected}List")]
+    WrongKind { found: String, expected: String },
+    #[error("a list without items")]
+    NoItems,
+    #[error("a list with an item of the wrong kind: {found:?} instead of {expected}")]
+    WrongItemKind { found: String, expected: String },
+}
 
 impl BadResponse {
-    /// The wrong answer that caused an error.
+    /// The bad response that caused an error.
     pub(super) fn in_chain<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a BadResponse> {
         let mut next = Some(error);
         while let Some(error) = next {
-            if let Some(wrong) = error.downcast_ref() {
-                return Some(wrong);
+            if let Some(bad) = error.downcast_ref() {
+                return Some(bad);
             }
-            // What an I/O error wraps is not its source, but the source of that is.
+            // `io::Error::source` skips the error that it wraps.
             let wrapped = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
             next = wrapped.map(|wrapped| wrapped as &(dyn Error + 'static)).or_else(|| error.source());
         }
@@ -46,16 +72,12 @@ impl BadResponse {
     }
 }
 
-fn wrong(reason: String) -> BoxError {
-    BadResponse(reason).into()
-}
-
-/// Whether a request asks for a watch.
+/// Whether a request is a watch.
 pub(super) fn is_watch<B>(request: &Request<B>) -> bool {
     request.uri().query().is_some_and(|query| query.split('&').any(|pair| pair == "watch=true"))
 }
 
-/// Puts the limits around a client of one API server.
+/// Adds the limits to a client of one API server.
 #[derive(Clone, Debug, Default)]
 pub(super) struct ResponseLimits {
     bytes_in_flight: Arc<AtomicUsize>,
@@ -93,20 +115,20 @@ where
         let answer = self.inner.call(request);
         Box::pin(async move {
             let Ok(answer) = timeout(DEADLINE, answer).await else {
-                return Err(wrong(format!("no answer within {DEADLINE:?}")));
+                return Err(BadResponse::NotStarted.into());
             };
             answer.map(|answer| answer.map(|body| LimitedBody::new(body, is_watch, limits)))
         })
     }
 }
 
-/// A body that ends with an error at its limit.
+/// A body that fails at its limit.
 pub(super) struct LimitedBody<B> {
     inner: B,
     limits: ResponseLimits,
-    /// Bytes so far, of all or of the event that is not complete.
+    /// Bytes so far: of the body, or of the incomplete event of a watch.
     bytes: usize,
-    /// Where the body must end. A watch need not.
+    /// `None` for a watch.
     deadline: Option<Pin<Box<Sleep>>>,
 }
 
@@ -115,16 +137,19 @@ impl<B> LimitedBody<B> {
         LimitedBody { inner, limits, bytes: 0, deadline: (!is_watch).then(|| Box::pin(sleep(DEADLINE))) }
     }
 
-    fn count(&mut self, data: &[u8]) -> Result<(), BoxError> {
-        let (what, limit, longest, left) = match self.deadline.is_some() {
-            true => ("an answer", MAX_BODY_BYTES, self.bytes + data.len(), self.bytes + data.len()),
+    fn count(&mut self, data: &[u8]) -> Result<(), BadResponse> {
+        let left = match self.deadline.is_some() {
+            true => self.bytes + data.len(),
             false => {
                 let (longest, left) = lines(self.bytes, data);
-                ("a watch event", MAX_EVENT_BYTES, longest, left)
+                if longest > MAX_EVENT_BYTES {
+                    return Err(BadResponse::EventTooLarge);
+                }
+                left
             }
         };
-        if longest > limit {
-            return Err(wrong(format!("{what} of more than {} MiB", limit >> 20)));
+        if left > MAX_BODY_BYTES {
+            return Err(BadResponse::BodyTooLarge);
         }
         let in_flight = &self.limits.bytes_in_flight;
         let before = in_flight.fetch_add(left, Ordering::Relaxed);
@@ -132,17 +157,17 @@ impl<B> LimitedBody<B> {
         let all = before + left - self.bytes;
         self.bytes = left;
         match all > MAX_BYTES_IN_FLIGHT {
-            true => Err(wrong(format!("answers of more than {} MiB at the same time", MAX_BYTES_IN_FLIGHT >> 20))),
+            true => Err(BadResponse::TooManyBytesInFlight),
             false => Ok(()),
         }
     }
 }
 
-/// The longest line that ends or goes on in `data`, where the first one has `begun` bytes before, and the bytes of the
-/// last one, which is not complete.
-fn lines(begun: usize, data: &[u8]) -> (usize, usize) {
+/// The length of the longest line in `data`, and of the last line, which is incomplete. `before` bytes of the first line
+/// came earlier.
+fn lines(before: usize, data: &[u8]) -> (usize, usize) {
     let mut lines = data.split(|byte| *byte == b'\n');
-    let mut last = begun + lines.next().map_or(0, <[u8]>::len);
+    let mut last = before + lines.next().map_or(0, <[u8]>::len);
     let mut longest = last;
     for line in lines {
         last = line.len();
@@ -168,7 +193,7 @@ where
         if let Some(deadline) = &mut self.deadline
             && deadline.as_mut().poll(context).is_ready()
         {
-            return Poll::Ready(Some(Err(wrong(format!("an answer that does not end within {DEADLINE:?}")))));
+            return Poll::Ready(Some(Err(BadResponse::NotEnded.into())));
         }
         let frame = match ready!(Pin::new(&mut self.inner).poll_frame(context)) {
             Some(Ok(frame)) => frame,
@@ -176,7 +201,7 @@ where
             None => return Poll::Ready(None),
         };
         let counted = frame.data_ref().map_or(Ok(()), |data| self.count(data));
-        Poll::Ready(Some(counted.map(|()| frame)))
+        Poll::Ready(Some(counted.map(|()| frame).map_err(BoxError::from)))
     }
 
     fn is_end_stream(&self) -> bool {

@@ -1,4 +1,4 @@
-//! Objects of the API server as far as the mesh reads them. They live only while one is taken in.
+//! The fields of Kubernetes objects that are read, for decoding. Most values live only until they are joined.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -10,7 +10,7 @@ use model::names::Str;
 use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 
-/// One object of any kind that is read.
+/// An object of any kind that is read.
 #[derive(Clone, Debug)]
 pub enum ClusterObject {
     Service(Box<ServiceObject>),
@@ -20,15 +20,15 @@ pub enum ClusterObject {
     Namespace(NamespaceObject),
     Secret(DataObject),
     ConfigMap(DataObject),
-    /// An object of a kind that the model reads as a document.
+    /// An object of a config kind, which the model parses.
     Config(Box<Value>),
 }
 
 impl ClusterObject {
-    /// Reads an object by its `apiVersion` and `kind`. A reason is given for one that cannot be read.
-    pub fn read(json: Value) -> Result<ClusterObject, String> {
-        fn body<T: for<'de> Deserialize<'de>>(json: Value) -> Result<T, String> {
-            serde_json::from_value(json).map_err(|e| e.to_string())
+    /// Reads an object by its `apiVersion` and `kind`.
+    pub fn read(json: Value) -> Result<ClusterObject, serde_json::Error> {
+        fn body<T: for<'de> Deserialize<'de>>(json: Value) -> Result<T, serde_json::Error> {
+            serde_json::from_value(json)
         }
         let word = |key: &str| json.get(key).and_then(Value::as_str).unwrap_or_default().to_owned();
         match (word("apiVersion").as_str(), word("kind").as_str()) {
@@ -93,7 +93,7 @@ pub struct ServiceObject {
     pub status: ServiceStatus,
 }
 
-/// Unlike the others it is kept, so nothing in it is larger than it must be.
+/// Unlike the other types it is stored, so its fields are compact.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct ServiceSpec {
@@ -287,7 +287,7 @@ pub struct NodeAddress {
     pub address: String,
 }
 
-/// A Namespace; called so since the model has a name of that name.
+/// A Namespace.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct NamespaceObject {
@@ -303,7 +303,7 @@ pub struct DataObject {
     pub data: BTreeMap<String, String>,
 }
 
-/// `null` where a list, a map or a part is expected means that there is none.
+/// Reads `null` as the default.
 fn or_default<'de, T: Default + Deserialize<'de>, D: Deserializer<'de>>(deserializer: D) -> Result<T, D::Error> {
     Option::<T>::deserialize(deserializer).map(Option::unwrap_or_default)
 }
@@ -318,7 +318,7 @@ pub(super) fn labels(meta: &ObjectMeta) -> Labels {
     meta.labels.as_ref().map(Labels::from).unwrap_or_default()
 }
 
-/// The value of an annotation; empty where there is none.
+/// The value of an annotation, or an empty string.
 pub(super) fn annotation<'a>(meta: &'a ObjectMeta, key: &str) -> &'a str {
     meta.annotations.as_ref().and_then(|all| all.get(key)).map_or("", String::as_str)
 }
@@ -370,7 +370,7 @@ pub struct DefinitionStatus {
 }
 
 impl CustomResourceDefinition {
-    /// Whether objects of the kind can be watched.
+    /// Whether the API server serves the kind.
     pub fn is_usable(&self) -> bool {
         let established = |c: &StatusCondition| c.kind == "Established" && c.status == "True";
         self.metadata.deletion_timestamp.is_none() && self.status.conditions.iter().any(established)

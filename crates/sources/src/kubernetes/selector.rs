@@ -1,10 +1,9 @@
-//! Kubernetes' label selectors, as mesh config's discoverySelectors use them.
+//! Kubernetes label selectors, for the discoverySelectors of MeshConfig.
 
 use api::istio::mesh::v1alpha1::LabelSelector;
 use model::labels::{Labels, selects};
 
-/// Whether a namespace with these labels is watched: without selectors every one is.
-/// A selector that says something unreadable selects nothing.
+/// Whether a namespace with these labels is selected. No selectors select all; an unknown operator selects nothing.
 pub(super) fn is_discovered(selectors: &[LabelSelector], labels: &Labels) -> bool {
     selectors.is_empty() || selectors.iter().any(|selector| matches(selector, labels))
 }

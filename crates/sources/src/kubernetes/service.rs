@@ -1,4 +1,4 @@
-//! A Kubernetes Service as a service of the mesh.
+//! Converts a Kubernetes Service into a service of the model.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,10 +15,10 @@ use super::schema;
 
 const DISTRIBUTION: &str = "networking.istio.io/traffic-distribution";
 const NODE_SELECTOR: &str = "traffic.istio.io/nodeSelector";
-/// Ports whose server speaks first, so that sniffing would hang.
+/// Ports of protocols where the server speaks first: protocol detection would wait for the client.
 const SERVER_FIRST: [u16; 4] = [25, 53, 3306, 27017];
 
-/// A Service as it is kept: noise of other tools is left out.
+/// The fields of a Service that are used. Annotations of other tools are left out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct StoredService {
     pub(super) spec: schema::ServiceSpec,
@@ -46,27 +46,27 @@ impl StoredService {
         self.annotations.get(key).map(|v| &**v).filter(|v| !v.is_empty())
     }
 
-    /// Whether endpoints that go away keep their old sessions.
+    /// Whether terminating endpoints keep serving their persistent sessions.
     pub(super) fn keeps_sessions(&self) -> bool {
         let is_set = |key: &str| self.labels.get(key).is_some_and(|v| !v.is_empty());
         is_set("istio.io/persistent-session") || is_set("istio.io/persistent-session-header")
     }
 
-    /// The labels that a node must have to answer for the service; `None` where nodes do not.
+    /// The labels of the nodes whose external addresses serve this NodePort service; `None` without the annotation.
     pub(super) fn node_selector(&self) -> Option<BTreeMap<String, String>> {
         let text = self.annotations.get(NODE_SELECTOR).filter(|_| self.spec.kind == "NodePort")?;
         Some(serde_json::from_str(text).unwrap_or_default())
     }
 }
 
-/// What the surroundings of a Service add to it.
+/// Facts from outside of the Service object.
 pub(super) struct ServiceContext<'a> {
     pub(super) domain: &'a str,
     pub(super) cluster: &'a ClusterId,
     pub(super) trust_domain: &'a str,
-    /// The namespace's wish for near endpoints, if it has one.
-    pub(super) near: Option<&'a str>,
-    /// Addresses of nodes that answer for it.
+    /// The traffic distribution annotation of the namespace.
+    pub(super) traffic_distribution: Option<&'a str>,
+    /// External addresses of the selected nodes.
     pub(super) nodes: Vec<Str>,
 }
 
@@ -75,9 +75,14 @@ pub(super) fn hostname(namespace: &Namespace, name: &str, domain: &str) -> Hostn
     Hostname::from(format!("{name}.{namespace}.svc.{domain}"))
 }
 
-/// The service as the mesh knows it.
-pub(super) fn convert(namespace: &Namespace, name: &Str, kept: &StoredService, around: ServiceContext<'_>) -> Service {
-    let spec = &kept.spec;
+/// The service of the model.
+pub(super) fn convert(
+    namespace: &Namespace,
+    name: &Str,
+    stored: &StoredService,
+    context: ServiceContext<'_>,
+) -> Service {
+    let spec = &stored.spec;
     let alias = Some(spec.external_name.as_str()).filter(|n| spec.kind == "ExternalName" && !n.is_empty());
     let addresses = addresses(spec);
     let resolution = match (spec.cluster_ip.as_str(), alias) {
@@ -85,9 +90,9 @@ pub(super) fn convert(namespace: &Namespace, name: &Str, kept: &StoredService, a
         (_, Some(_)) => Resolution::Alias,
         _ => Resolution::ClientSide,
     };
-    let export = kept.annotation("networking.istio.io/exportTo").map(|list| list.split(',').map(str::trim));
+    let export = stored.annotation("networking.istio.io/exportTo").map(|list| list.split(',').map(str::trim));
     Service {
-        hostname: hostname(namespace, name, around.domain),
+        hostname: hostname(namespace, name, context.domain),
         namespace: namespace.clone(),
         name: name.clone(),
         object_name: name.clone(),
@@ -96,27 +101,27 @@ pub(super) fn convert(namespace: &Namespace, name: &Str, kept: &StoredService, a
         resolution,
         mesh_external: alias.is_some(),
         address: addresses[0].clone(),
-        cluster_addresses: vec![(around.cluster.clone(), addresses)],
+        cluster_addresses: vec![(context.cluster.clone(), addresses)],
         auto_ipv4: None,
         auto_ipv6: None,
         export_to: export.map(ExportTo::parse).unwrap_or_default(),
-        labels: kept.labels.clone(),
+        labels: stored.labels.clone(),
         selector: spec.selector.clone(),
-        service_accounts: accounts(namespace, kept, around.trust_domain),
+        service_accounts: accounts(namespace, stored, context.trust_domain),
         passthrough_ports: Vec::new(),
-        traffic_distribution: distribution(kept, around.near),
-        created: kept.created,
+        traffic_distribution: distribution(stored, context.traffic_distribution),
+        created: stored.created,
         aliases: Vec::new(),
-        kubernetes: Some(Arc::new(own(kept, alias, around))),
+        kubernetes: Some(Arc::new(own(stored, alias, context))),
     }
 }
 
-fn own(kept: &StoredService, alias: Option<&str>, around: ServiceContext<'_>) -> KubernetesService {
-    let spec = &kept.spec;
-    let mut external = if spec.kind == "LoadBalancer" { kept.balancers.clone() } else { Vec::new() };
-    external.extend(around.nodes);
+fn own(stored: &StoredService, alias: Option<&str>, context: ServiceContext<'_>) -> KubernetesService {
+    let spec = &stored.spec;
+    let mut external = if spec.kind == "LoadBalancer" { stored.balancers.clone() } else { Vec::new() };
+    external.extend(context.nodes);
     external.extend(spec.external_ips.iter().cloned());
-    let by_nodes = kept.node_selector().is_some();
+    let by_nodes = stored.node_selector().is_some();
     KubernetesService {
         alias_of: alias.map(Hostname::from),
         targets: spec.ports.iter().map(target).collect(),
@@ -125,13 +130,13 @@ fn own(kept: &StoredService, alias: Option<&str>, around: ServiceContext<'_>) ->
         load_balanced: spec.kind == "LoadBalancer",
         external_addresses: match external.is_empty() {
             true => Vec::new(),
-            false => vec![(around.cluster.clone(), external)],
+            false => vec![(context.cluster.clone(), external)],
         },
         node_ports: spec.ports.iter().filter(|_| by_nodes).map(|p| (p.port, p.node_port)).collect(),
     }
 }
 
-/// The virtual addresses, at least one.
+/// The cluster IPs, at least one.
 fn addresses(spec: &schema::ServiceSpec) -> Vec<Str> {
     match spec.cluster_ip.as_str() {
         "" | "None" => vec![UNSPECIFIED.into()],
@@ -144,7 +149,7 @@ fn port(port: &schema::ServicePort) -> Port {
     Port { name: port.name.clone(), number: port.port, protocol: protocol(port) }
 }
 
-/// Without a target the port has the same number in the pod.
+/// Without a targetPort the pod's port has the same number.
 fn target(port: &schema::ServicePort) -> TargetPort {
     let target = match &port.target_port {
         Some(schema::IntOrString::String(name)) if !name.is_empty() => Target::Name(name.clone()),
@@ -154,7 +159,7 @@ fn target(port: &schema::ServicePort) -> TargetPort {
     TargetPort { target, transport: Transport::parse(&port.protocol) }
 }
 
-/// What the port speaks: by its appProtocol, or else by its name up to the first hyphen.
+/// The protocol of a port: its appProtocol, else its name up to the first hyphen.
 fn protocol(port: &schema::ServicePort) -> Protocol {
     if port.protocol == "UDP" {
         return Protocol::Udp;
@@ -177,31 +182,31 @@ fn protocol(port: &schema::ServicePort) -> Protocol {
     }
 }
 
-fn accounts(namespace: &Namespace, kept: &StoredService, trust_domain: &str) -> Vec<Str> {
-    let listed = |key: &str| kept.annotation(key).into_iter().flat_map(|list| list.split(','));
+fn accounts(namespace: &Namespace, stored: &StoredService, trust_domain: &str) -> Vec<Str> {
+    let listed = |key: &str| stored.annotation(key).into_iter().flat_map(|list| list.split(','));
     let canonical = listed("alpha.istio.io/canonical-serviceaccounts").map(Str::from);
     let kubernetes = listed("alpha.istio.io/kubernetes-serviceaccounts")
         .map(|name| format!("spiffe://{trust_domain}/ns/{namespace}/sa/{name}").into());
     canonical.chain(kubernetes).collect()
 }
 
-/// The field goes before the service's annotation, and that before the namespace's, whatever it says.
-fn distribution(kept: &StoredService, of_namespace: Option<&str>) -> TrafficDistribution {
-    match kept.spec.traffic_distribution.as_deref() {
+/// The spec field wins over the service's annotation, and that over the namespace's, even with an unknown value.
+fn distribution(stored: &StoredService, of_namespace: Option<&str>) -> TrafficDistribution {
+    match stored.spec.traffic_distribution.as_deref() {
         Some("PreferClose" | "PreferSameZone") => return TrafficDistribution::PreferSameZone,
         Some("PreferSameNode") => return TrafficDistribution::PreferSameNode,
         _ => {}
     }
-    let wish = kept.annotation(DISTRIBUTION).or(of_namespace).unwrap_or_default();
-    match wish.to_ascii_lowercase().as_str() {
+    let annotation = stored.annotation(DISTRIBUTION).or(of_namespace).unwrap_or_default();
+    match annotation.to_ascii_lowercase().as_str() {
         "preferclose" | "prefersamezone" => TrafficDistribution::PreferSameZone,
         "prefersamenode" => TrafficDistribution::PreferSameNode,
         _ => TrafficDistribution::Any,
     }
 }
 
-/// What a namespace's annotations wish for its services.
-pub(super) fn namespace_wish(meta: &k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta) -> Option<Str> {
+/// The traffic distribution annotation of a namespace.
+pub(super) fn namespace_distribution(meta: &k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta) -> Option<Str> {
     Some(schema::annotation(meta, DISTRIBUTION)).filter(|v| !v.is_empty()).map(Str::from)
 }
 
@@ -214,7 +219,7 @@ mod tests {
     use super::protocol;
 
     #[test]
-    fn protocol_is_told_by_app_protocol_then_by_name() {
+    fn protocol_is_taken_from_app_protocol_then_from_the_name() {
         let check = |name: &str, app: Option<&str>, transport: &str, number: u16, expected: Protocol| {
             let port = ServicePort {
                 name: name.into(),

@@ -1,4 +1,4 @@
-//! EndpointSlices as they are kept, and the endpoints that they give a service.
+//! Converts EndpointSlices into endpoints of a service.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -12,12 +12,12 @@ use model::workload::Workload;
 use super::interner::Interner;
 use super::schema;
 
-/// Names the service that a slice belongs to.
+/// The label with the name of the slice's service.
 pub(super) const SERVICE_NAME: &str = "kubernetes.io/service-name";
-/// Slices with this label are of services that another cluster exports.
+/// The label of slices that are imported from other clusters.
 pub(super) const IMPORTED: &str = "multicluster.kubernetes.io/service-name";
 
-/// A slice as it is kept.
+/// The fields of an EndpointSlice that are used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct StoredSlice {
     is_ipv6: bool,
@@ -30,12 +30,12 @@ pub(super) struct StoredSlice {
 pub(super) struct SliceItem {
     pub(super) addresses: Box<[Str]>,
     conditions: schema::EndpointConditions,
-    /// The pod that it says it is.
+    /// The pod of its `targetRef`.
     pub(super) pod: Option<(Namespace, Str)>,
 }
 
 impl StoredSlice {
-    /// `None` for slices that nobody reads: names instead of addresses, and services of elsewhere.
+    /// `None` for slices that are not used: those with FQDNs, and those imported from other clusters.
     pub(super) fn of(slice: &schema::EndpointSlice, interner: &mut Interner) -> Option<StoredSlice> {
         let labels = slice.metadata.labels.as_ref();
         if slice.address_type == "FQDN" || labels.is_some_and(|all| all.contains_key(IMPORTED)) {
@@ -57,7 +57,7 @@ impl StoredSlice {
         Some(StoredSlice { is_ipv6: slice.address_type == "IPv6", items, ports })
     }
 
-    /// Takes the same texts from where they are already: the name and the addresses of each item's pod.
+    /// Replaces the names and addresses of known pods by the shared copies, to save memory.
     pub(super) fn share<'a>(&mut self, known: impl Fn(&(Namespace, Str)) -> Option<(&'a Str, &'a [Str])>) {
         for item in &mut self.items {
             let Some(pod) = &mut item.pod else { continue };
@@ -72,14 +72,14 @@ impl StoredSlice {
     }
 }
 
-/// What endpoints of one service are joined with.
+/// The facts that endpoints of one service are joined with.
 pub(super) struct EndpointJoin<'a, P, N> {
     pub(super) service: &'a Service,
     pub(super) keeps_sessions: bool,
     pub(super) dual_stack: bool,
-    /// The pod of a name.
+    /// The workload of a pod by its name.
     pub(super) pod: P,
-    /// The pod at an address, and what stands there without one.
+    /// The owner of an address.
     pub(super) at: N,
 }
 
@@ -104,13 +104,13 @@ where
         found
     }
 
-    fn add(&self, slice: &StoredSlice, item: &SliceItem, tell: &mut impl FnMut(Endpoint)) {
+    fn add(&self, slice: &StoredSlice, item: &SliceItem, push: &mut impl FnMut(Endpoint)) {
         let health = self.health(item.conditions);
         for address in &item.addresses {
             let base = match &item.pod {
                 Some(key) => match (self.pod)(key) {
                     Some(pod) => pod.endpoint(),
-                    // Its identity and labels are not known yet: it is told when the pod is.
+                    // Its identity and labels are not known yet; the endpoint is sent with the pod.
                     None => continue,
                 },
                 None => match (self.at)(address) {
@@ -127,7 +127,7 @@ where
             }
             for (name, number) in &slice.ports {
                 let service_port = self.service.port_by_name(name);
-                tell(Endpoint {
+                push(Endpoint {
                     addresses: addresses.clone(),
                     port: u32::from(*number),
                     service_port: service_port.map_or_else(|| name.clone(), |p| p.name.clone()),
@@ -139,7 +139,7 @@ where
         }
     }
 
-    /// The pod, where service and pod have addresses of both families: its endpoint then has all of them.
+    /// The pod, if service and pod are dual-stack: its endpoint then has all addresses.
     fn both_families(&self, item: &SliceItem) -> Option<Arc<Workload>> {
         let several = |(_, list): &(_, Vec<Str>)| list.len() > 1;
         if !self.dual_stack || !self.service.cluster_addresses.iter().any(several) {
@@ -148,26 +148,26 @@ where
         (self.pod)(item.pod.as_ref()?).filter(|pod| pod.addresses.len() > 1)
     }
 
-    /// What is not said about going away counts as said, as upstream reads it.
-    fn health(&self, told: schema::EndpointConditions) -> Health {
-        let is_going = told.terminating.unwrap_or(true);
-        match told.ready {
+    /// Like upstream, an unset `terminating` or `serving` counts as true.
+    fn health(&self, conditions: schema::EndpointConditions) -> Health {
+        let is_terminating = conditions.terminating.unwrap_or(true);
+        match conditions.ready {
             None | Some(true) => Health::Healthy,
-            _ if self.keeps_sessions && told.serving.unwrap_or(true) && is_going => Health::Draining,
-            _ if is_going => Health::Terminating,
+            _ if self.keeps_sessions && conditions.serving.unwrap_or(true) && is_terminating => Health::Draining,
+            _ if is_terminating => Health::Terminating,
             _ => Health::Unhealthy,
         }
     }
 }
 
-/// What stands at an address that names no pod.
+/// The owner of an address in a slice without a `targetRef`.
 pub(super) enum AddressOwner {
     Pod(Arc<Workload>),
-    /// No pod: an endpoint of which nothing but the place is known.
+    /// No pod: an endpoint with cluster, network and location labels only.
     Unknown(Box<Endpoint>),
 }
 
-/// An endpoint of which nothing but the place is known.
+/// An endpoint without a workload.
 pub(super) fn bare_endpoint(
     cluster: model::names::ClusterId,
     network: model::names::NetworkId,
@@ -204,7 +204,7 @@ mod tests {
     use super::StoredSlice;
 
     #[test]
-    fn texts_of_known_pods_are_shared() {
+    fn strings_of_known_pods_are_shared() {
         let slice = json!({"metadata": {"name": "s"}, "addressType": "IPv4", "ports": [], "endpoints": [
             {"addresses": ["10.0.0.1", "10.0.0.2"], "targetRef": {"kind": "Pod", "namespace": "shop", "name": "web-1"}},
             {"addresses": ["10.0.0.3"]}]});

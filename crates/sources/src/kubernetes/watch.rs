@@ -1,5 +1,5 @@
-//! One watch of one collection: list, follow, and begin again after whatever happens. What is heard goes into
-//! one channel, reduced to the fields that matter; errors are told and never end a watch.
+//! The watch of one collection: list, watch, and list again when needed. Events go into one channel for all collections.
+//! Errors are sent as events and never end a watch.
 
 use std::fmt::Debug;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -23,47 +23,53 @@ use super::join::Collection;
 use super::response_limits::BadResponse;
 use super::schema::{self, ClusterObject};
 
-/// What busy API servers ask for.
+/// The least wait after status 429.
 const BUSY_WAIT: Duration = Duration::from_secs(1);
-/// Failures of streaming lists, after which they are not asked for.
-const MOST_REFUSALS: usize = 3;
-/// A server that accepts a streaming list and then says nothing for this long does not know them.
-const SILENCE: Duration = Duration::from_secs(20);
-/// A watch that stands this long after a failure is one.
-const STEADY: Duration = Duration::from_secs(3);
-/// How long a definition is trusted to be there after it was seen.
-const TRUST: Duration = Duration::from_millis(500);
+/// After this many failed streaming lists, plain lists are used.
+const MAX_STREAMING_FAILURES: usize = 3;
+/// A server that accepts a streaming list and sends nothing for this long does not support it.
+const STREAMING_TIMEOUT: Duration = Duration::from_secs(20);
+/// A watch that stays open this long after a failure has recovered.
+const RECOVERY: Duration = Duration::from_secs(3);
+/// How long the last check of a CustomResourceDefinition counts.
+const DEFINITION_CHECK: Duration = Duration::from_millis(500);
 
-/// Something that a watch heard.
+/// An event with its collection.
 #[derive(Debug)]
 pub(super) struct WatchMessage {
-    /// Which round of watches: after new credentials a new one begins.
+    /// The number of the `WatchSession`.
     pub(super) session: u64,
     pub(super) collection: Collection,
-    pub(super) what: WatchEvent,
+    pub(super) event: WatchEvent,
 }
 
 #[derive(Debug)]
 pub(super) enum WatchEvent {
-    /// A complete list begins.
-    Begun,
+    /// A list of the whole collection starts.
+    ListStarted,
     /// An object of that list.
     Listed(NamedObject),
-    /// The list is complete.
-    Complete,
+    ListComplete,
     Applied(NamedObject),
     Deleted(NamedObject),
-    /// An object that was asked for beside the watch.
-    Supplied(NamedObject),
-    /// After a failure the watch stands again, though nothing happened yet.
-    Reopened,
-    /// The API server could not be asked. `code` is 0 where it did not answer.
+    /// The response to a request for one object, outside of the watch.
+    Fetched(NamedObject),
+    /// The watch is open again after a failure; there was no other event yet.
+    Recovered,
+    /// The request failed. `code` is the HTTP status, 0 without a response.
     Failed {
         message: String,
         code: u16,
-        /// Whether it answered what no API server answers that works well.
-        is_wrong: bool,
+        /// Whether the response is malformed or exceeds a limit.
+        is_bad_response: bool,
     },
+}
+
+impl WatchEvent {
+    /// Whether the collection can be watched. An incomplete list may still fail.
+    pub(super) fn shows_that_watch_works(&self) -> bool {
+        !matches!(self, WatchEvent::Failed { .. } | WatchEvent::ListStarted | WatchEvent::Listed(_))
+    }
 }
 
 /// An object with its name.
@@ -78,35 +84,35 @@ pub(super) struct NamedObject {
 pub(super) enum ObjectContent {
     Item(ClusterObject),
     Definition(Box<schema::CustomResourceDefinition>),
-    /// A Secret that holds the way to other clusters.
+    /// A labelled Secret with kubeconfigs of remote clusters.
     Remote(schema::DataObject),
-    /// The ConfigMap that names other clusters.
+    /// The ConfigMap that names remote clusters.
     Registry(schema::DataObject),
-    /// A Secret that the ConfigMap names.
+    /// A Secret with a kubeconfig, which that ConfigMap names.
     Access(schema::DataObject),
 }
 
-/// Where one watch looks and what it makes of what it sees.
+/// What to watch, and how to convert its objects.
 pub(super) struct CollectionWatch<K> {
     pub(super) session: u64,
     pub(super) collection: Collection,
     pub(super) api: Api<K>,
-    /// How often the API server began to answer a watch of `api`.
+    /// How many watch requests of `api` got a response.
     pub(super) opened: watch::Receiver<u64>,
     pub(super) config: watcher::Config,
-    pub(super) object: fn(&ApiResource, K) -> ObjectContent,
+    pub(super) content: fn(&ApiResource, K) -> ObjectContent,
     pub(super) resource: ApiResource,
-    /// For custom kinds: their definition, which takes all objects with it when it goes.
+    /// For custom kinds, the name of the CustomResourceDefinition: its deletion deletes all objects.
     pub(super) definition: Option<(Client, String)>,
-    /// How often everything is listed anew.
+    /// How often the collection is listed again.
     pub(super) resync: Option<Duration>,
-    /// Asks for a list beside those that the watch takes by itself.
+    /// Requests a new list.
     pub(super) relist: Arc<Notify>,
-    /// Objects that one list may have.
+    /// The most objects that one list may have.
     pub(super) max_objects: usize,
 }
 
-/// Objects that can be watched: kinds that are told by name.
+/// Objects whose kind is given at run time by an `ApiResource`.
 pub(super) trait WatchableKind:
     Resource<DynamicType = ApiResource, Scope = DynamicResourceScope>
     + Clone
@@ -130,66 +136,66 @@ impl<K> WatchableKind for K where
 }
 
 impl<K: WatchableKind> CollectionWatch<K> {
-    /// Watches until nobody listens.
-    pub(super) async fn run(self, tell: mpsc::Sender<WatchMessage>) {
+    /// Watches until the receiver is closed or the kind is deleted.
+    pub(super) async fn run(self, messages: mpsc::Sender<WatchMessage>) {
         let mut streaming = true;
         let mut backoff = Backoff::default();
         loop {
-            match self.follow(&tell, streaming, &mut backoff).await {
+            match self.watch(&messages, streaming, &mut backoff).await {
                 WatchEnd::Over => return,
                 WatchEnd::NoStreaming => streaming = false,
-                WatchEnd::Expired => debug!(collection = %self.collection, "listing anew"),
+                WatchEnd::Expired => debug!(collection = %self.collection, "listing the collection again"),
             }
         }
     }
 
-    async fn follow(&self, tell: &mpsc::Sender<WatchMessage>, streaming: bool, backoff: &mut Backoff) -> WatchEnd {
+    async fn watch(&self, messages: &mpsc::Sender<WatchMessage>, streaming: bool, backoff: &mut Backoff) -> WatchEnd {
         let config = if streaming { self.config.clone().streaming_lists() } else { self.config.clone() };
         let mut events = pin!(watcher(self.api.clone(), config));
         let mut opened = self.opened.clone();
         let mut state = WatchState::new(streaming);
         loop {
-            let what = tokio::select! {
-                event = timeout(state.patience(self.lasts()), events.next()) => match event {
+            let event = tokio::select! {
+                event = timeout(state.timeout(self.list_lifetime()), events.next()) => match event {
                     Err(_) if state.listed.is_some() => return WatchEnd::Expired,
                     Err(_) => return WatchEnd::NoStreaming,
                     Ok(None) => return WatchEnd::Over,
                     Ok(Some(Ok(event))) => {
-                        state.see(&event);
+                        state.record(&event);
                         if state.in_list > self.max_objects {
-                            state.too_many(self.max_objects)
-                        } else if matches!(event, Event::Delete(_)) && self.has_ended(&mut state).await {
+                            state.abandon_list(self.max_objects)
+                        } else if matches!(event, Event::Delete(_)) && self.is_kind_deleted(&mut state).await {
                             return WatchEnd::Over;
                         } else {
-                            self.what(event)
+                            self.convert(event)
                         }
                     }
                     Ok(Some(Err(error))) => {
                         debug!(collection = %self.collection, %error, "watch failed");
                         opened.mark_unchanged();
                         match state.fail(&error) {
-                            Some(what) => what,
+                            Some(event) => event,
                             None => return WatchEnd::NoStreaming,
                         }
                     }
                 },
                 () = self.relist.notified() => return WatchEnd::Expired,
                 Ok(()) = opened.changed(), if state.connectivity == Connectivity::Down => {
-                    state.connectivity = Connectivity::Recovering(Instant::now() + STEADY);
+                    state.connectivity = Connectivity::Recovering(Instant::now() + RECOVERY);
                     continue;
                 }
-                () = sleep_until(state.steady_at()), if matches!(state.connectivity, Connectivity::Recovering(_)) => {
+                () = sleep_until(state.recovered_at()), if matches!(state.connectivity, Connectivity::Recovering(_)) => {
                     state.connectivity = Connectivity::Up;
-                    WatchEvent::Reopened
+                    WatchEvent::Recovered
                 }
             };
-            let failed = matches!(what, WatchEvent::Failed { .. });
-            let heard = WatchMessage { session: self.session, collection: self.collection.clone(), what };
-            if tell.send(heard).await.is_err() {
+            let failed = matches!(event, WatchEvent::Failed { .. });
+            let message = WatchMessage { session: self.session, collection: self.collection.clone(), event };
+            if messages.send(message).await.is_err() {
                 return WatchEnd::Over;
             }
             if failed {
-                sleep(backoff.next_wait().max(state.least_wait)).await;
+                sleep(backoff.next_wait().max(state.min_wait)).await;
             }
             if state.is_expired {
                 return WatchEnd::Expired;
@@ -197,18 +203,18 @@ impl<K: WatchableKind> CollectionWatch<K> {
         }
     }
 
-    /// Whether a deletion is that of the whole kind.
-    async fn has_ended(&self, state: &mut WatchState) -> bool {
-        if Instant::now() < state.trusted_until {
+    /// Whether an object is deleted because its kind is deleted. Checked at most once per `DEFINITION_CHECK`.
+    async fn is_kind_deleted(&self, state: &mut WatchState) -> bool {
+        if Instant::now() < state.definition_checked_until {
             return false;
         }
         let is_undefined = self.is_undefined().await;
-        state.trusted_until = Instant::now() + TRUST;
+        state.definition_checked_until = Instant::now() + DEFINITION_CHECK;
         is_undefined
     }
 
-    /// How long a list is good for. Collections differ by up to a tenth, so that not all are listed at once.
-    fn lasts(&self) -> Option<Duration> {
+    /// The time between lists: `resync` plus up to a tenth, by collection, so that not all are listed at once.
+    fn list_lifetime(&self) -> Option<Duration> {
         let period = self.resync?;
         let mut hash = DefaultHasher::new();
         format!("{:?}", self.collection).hash(&mut hash);
@@ -216,22 +222,23 @@ impl<K: WatchableKind> CollectionWatch<K> {
         Some(period + period.mul_f64(share))
     }
 
-    fn what(&self, event: Event<K>) -> WatchEvent {
-        let seen = |object: K| NamedObject {
+    fn convert(&self, event: Event<K>) -> WatchEvent {
+        let named = |object: K| NamedObject {
             namespace: object.namespace().unwrap_or_default(),
             name: object.name_any(),
-            content: (self.object)(&self.resource, object),
+            content: (self.content)(&self.resource, object),
         };
         match event {
-            Event::Init => WatchEvent::Begun,
-            Event::InitApply(object) => WatchEvent::Listed(seen(object)),
-            Event::InitDone => WatchEvent::Complete,
-            Event::Apply(object) => WatchEvent::Applied(seen(object)),
-            Event::Delete(object) => WatchEvent::Deleted(seen(object)),
+            Event::Init => WatchEvent::ListStarted,
+            Event::InitApply(object) => WatchEvent::Listed(named(object)),
+            Event::InitDone => WatchEvent::ListComplete,
+            Event::Apply(object) => WatchEvent::Applied(named(object)),
+            Event::Delete(object) => WatchEvent::Deleted(named(object)),
         }
     }
 
-    /// Whether the definition of the kind is going or gone: then its objects go with it, by nobody's wish.
+    /// Whether the CustomResourceDefinition is deleted or being deleted. Its objects are then deleted with it, which is
+    /// not what their authors asked for.
     async fn is_undefined(&self) -> bool {
         let Some((client, name)) = &self.definition else { return false };
         let definitions: Api<schema::CustomResourceDefinition> = Api::all_with(client.clone(), &definitions());
@@ -241,37 +248,36 @@ impl<K: WatchableKind> CollectionWatch<K> {
                 Ok(Some(definition)) => return definition.metadata.deletion_timestamp.is_some(),
                 Ok(None) => return true,
                 Err(kube::Error::Api(answer)) if answer.code == 403 => return false,
-                // Until it is known, nothing is deleted.
+                // No deletion is sent until this is known.
                 Err(_) => sleep(backoff.next_wait()).await,
             }
         }
     }
 }
 
-/// How one watch goes.
+/// The state of one watch since its last list.
 struct WatchState {
     streaming: bool,
-    /// When it was last listed.
+    /// When the list was complete.
     listed: Option<Instant>,
-    /// Objects of the list that is read now.
+    /// Objects so far in the list that is being read.
     in_list: usize,
-    /// What the API server asked for after the last failure.
-    least_wait: Duration,
-    refusals: usize,
-    /// Until when the definition of the kind need not be looked at.
-    trusted_until: Instant,
+    /// The least wait after the last failure.
+    min_wait: Duration,
+    streaming_failures: usize,
+    /// Until when the CustomResourceDefinition is known to exist.
+    definition_checked_until: Instant,
     connectivity: Connectivity,
-    /// Whether the next step is a new list.
+    /// Whether the collection must be listed again.
     is_expired: bool,
 }
 
-/// Whether the collection is seen as it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Connectivity {
     Up,
-    /// The last word was a failure.
+    /// The last request failed.
     Down,
-    /// The watch stands again; at this moment it counts.
+    /// The watch is open again, and up from this moment if it stays open.
     Recovering(Instant),
 }
 
@@ -281,26 +287,26 @@ impl WatchState {
             streaming,
             listed: None,
             in_list: 0,
-            least_wait: Duration::ZERO,
-            refusals: 0,
-            trusted_until: Instant::now(),
+            min_wait: Duration::ZERO,
+            streaming_failures: 0,
+            definition_checked_until: Instant::now(),
             connectivity: Connectivity::Up,
             is_expired: false,
         }
     }
 
-    /// How long the next event is waited for, where a list is good for `lasts`.
-    fn patience(&self, lasts: Option<Duration>) -> Duration {
+    /// How long to wait for the next event.
+    fn timeout(&self, list_lifetime: Option<Duration>) -> Duration {
         match self.listed {
-            Some(at) => lasts.map_or(Duration::MAX, |lasts| lasts.saturating_sub(at.elapsed())),
-            None if self.streaming => SILENCE,
+            Some(at) => list_lifetime.map_or(Duration::MAX, |lifetime| lifetime.saturating_sub(at.elapsed())),
+            None if self.streaming => STREAMING_TIMEOUT,
             None => Duration::MAX,
         }
     }
 
-    fn see<K>(&mut self, event: &Event<K>) {
+    fn record<K>(&mut self, event: &Event<K>) {
         match event {
-            // Told before the API server was asked.
+            // Comes before the request is sent.
             Event::Init => {
                 self.in_list = 0;
                 return;
@@ -312,32 +318,33 @@ impl WatchState {
         self.connectivity = Connectivity::Up;
     }
 
-    /// What to tell of a failure; `None` where the server only does not know streaming lists.
+    /// The event for a failure; `None` if the server does not support streaming lists.
     fn fail(&mut self, error: &watcher::Error) -> Option<WatchEvent> {
         let code = code(error);
-        // Older servers refuse streaming lists, and those on an old etcd fail in them.
-        self.refusals += usize::from(code == 500);
-        let refuses = [400, 422, 501].contains(&code) || self.refusals == MOST_REFUSALS;
-        if self.streaming && self.listed.is_none() && refuses {
+        // Older servers reject streaming lists, and those on an old etcd fail in them.
+        self.streaming_failures += usize::from(code == 500);
+        let unsupported = [400, 422, 501].contains(&code) || self.streaming_failures == MAX_STREAMING_FAILURES;
+        if self.streaming && self.listed.is_none() && unsupported {
             return None;
         }
-        // kube lists again after an expired watch; some proxies in front of API servers report one at once.
+        // kube lists again when a watch expires, but not when its start fails with 410, as some proxies in front of API
+        // servers answer.
         self.is_expired = self.listed.is_some() && code == 410 && matches!(error, watcher::Error::WatchStartFailed(_));
-        self.least_wait = if code == 429 { BUSY_WAIT } else { Duration::ZERO };
+        self.min_wait = if code == 429 { BUSY_WAIT } else { Duration::ZERO };
         self.connectivity = Connectivity::Down;
-        let is_wrong = BadResponse::in_chain(error).is_some();
-        Some(WatchEvent::Failed { message: reason(error), code, is_wrong })
+        let is_bad_response = BadResponse::in_chain(error).is_some();
+        Some(WatchEvent::Failed { message: reason(error), code, is_bad_response })
     }
 
-    /// A list without end: it is given up.
-    fn too_many(&mut self, max_objects: usize) -> WatchEvent {
+    /// Gives up a list with too many objects.
+    fn abandon_list(&mut self, max_objects: usize) -> WatchEvent {
         self.is_expired = true;
         self.connectivity = Connectivity::Down;
         let message = format!("a list of more than {max_objects} objects (PILOTAGE_KUBERNETES_MAX_OBJECTS)");
-        WatchEvent::Failed { message, code: 0, is_wrong: true }
+        WatchEvent::Failed { message, code: 0, is_bad_response: true }
     }
 
-    fn steady_at(&self) -> Instant {
+    fn recovered_at(&self) -> Instant {
         match self.connectivity {
             Connectivity::Recovering(at) => at,
             Connectivity::Up | Connectivity::Down => Instant::now(),
@@ -348,8 +355,9 @@ impl WatchState {
 #[derive(PartialEq, Eq)]
 enum WatchEnd {
     Over,
+    /// The server does not support streaming lists.
     NoStreaming,
-    /// What was listed is too old: the history from which to go on is gone, or it is time.
+    /// The collection must be listed again.
     Expired,
 }
 
@@ -372,22 +380,22 @@ fn reason(error: &watcher::Error) -> String {
     }
 }
 
-/// The kind of definitions of kinds.
+/// The resource of CustomResourceDefinitions.
 pub(super) fn definitions() -> ApiResource {
     resource("apiextensions.k8s.io", "v1", "CustomResourceDefinition", "customresourcedefinitions")
 }
 
-/// A kind by its names.
+/// A resource by its names.
 pub(super) fn resource(group: &str, version: &str, kind: &str, plural: &str) -> ApiResource {
     ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(group, version, kind), plural)
 }
 
-/// An object of a kind that the model reads as a document.
+/// Converts an object of a config kind, which the model parses from JSON.
 pub(super) fn document(resource: &ApiResource, mut object: DynamicObject) -> ObjectContent {
     object.metadata.managed_fields = None;
     object.types = None;
     let mut json = serde_json::to_value(&object).unwrap_or_default();
-    // Lists leave these out of their items.
+    // Items of lists do not have these fields.
     json["apiVersion"] = resource.api_version.as_str().into();
     json["kind"] = resource.kind.as_str().into();
     ObjectContent::Item(ClusterObject::Config(Box::new(json)))

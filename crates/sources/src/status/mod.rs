@@ -82,7 +82,7 @@ impl StatusWriter {
         loop {
             match self.access.client().await {
                 Ok(client) => return Some(client),
-                Err(reason) => warn!(reason, "could not reach the API server to write statuses"),
+                Err(error) => warn!(%error, "could not set up a client to write statuses; retrying"),
             }
             tokio::select! {
                 () = stop.cancelled() => return None,

@@ -1,4 +1,4 @@
-//! How much of a cluster is known: what a list would take away, and whether there is room for more.
+//! How many objects of a cluster are known: how many a list would remove, and whether more are accepted.
 
 use std::collections::HashSet;
 
@@ -20,7 +20,7 @@ impl ClusterState {
         (known.len(), known.len() - known.iter().filter(is_listed).count())
     }
 
-    /// Whether an object may be taken in where a collection has at most `most`.
+    /// Whether an object may be added to a collection of at most `most` objects. Known objects may always change.
     pub(in crate::kubernetes) fn has_room(
         &self,
         collection: &Collection,
