@@ -89,7 +89,7 @@ fn store(source: &ConfigSource, node: &str, namespace: &str) -> Result<ConfigSto
             }))
         }
         "mcp" | "mcps" => {
-            let options = mcp::McpOptions::parse(url, node).map_err(|reason| bad(&reason))?;
+            let options = mcp::McpOptions::parse(url, node).map_err(|error| bad(&error.to_string()))?;
             Ok(ConfigStore::Mcp(mcp::McpOptions { tls: tls.or(options.tls.clone()), ..options }))
         }
         other => Err(bad(&format!("unknown scheme {other:?}, expected fs, xds, mcp or k8s"))),

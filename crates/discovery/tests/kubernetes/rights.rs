@@ -137,7 +137,8 @@ async fn the_manifest_grants_what_is_needed() {
     told.until(&["10.4.0.2"]).await;
     wait::until_within(PATIENCE, "a word on the missing right", async || {
         let said = server.process().output();
-        let line = said.lines().find(|l| l.contains("a right is missing") && l.contains("update of gateways/status"));
+        let line =
+            said.lines().find(|l| l.contains("permission is missing") && l.contains("update of gateways/status"));
         line.map(drop).ok_or(said)
     })
     .await;

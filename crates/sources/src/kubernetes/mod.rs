@@ -25,7 +25,7 @@ mod response_limits;
 pub mod schema;
 mod selector;
 mod service;
-mod session;
+pub mod session;
 mod slice;
 pub mod source;
 mod watch;

@@ -1,4 +1,4 @@
-//! Which of several replicas leads: the one that holds a Lease and renews it in time.
+//! Leader election between replicas: the leader holds a Lease and renews it in time.
 
 use std::time::{Duration, Instant};
 
@@ -13,30 +13,30 @@ use tracing::{info, warn};
 use super::since_1970;
 use crate::kubernetes::client::reason;
 
-/// A holder that does not renew for this long has lost the Lease.
+/// A Lease that is not renewed for this long may be taken by another replica.
 const DURATION: Duration = Duration::from_secs(15);
-/// A holder that could not renew for this long steps back before others may take over.
+/// A leader that could not renew for this long stops leading, before another may take over.
 const DEADLINE: Duration = Duration::from_secs(10);
 const RETRY: Duration = Duration::from_secs(2);
 
-/// Who stands for election, and for what.
+/// The Lease, and the identity of this replica.
 #[derive(Clone, Debug)]
 pub struct Election {
     pub namespace: String,
     /// The name of the Lease.
     pub name: String,
-    /// Who we are; no two replicas have one identity.
+    /// Unique among the replicas.
     pub identity: String,
 }
 
-/// The last holder that was seen, and since when by our own clock: clocks of others are not trusted.
+/// The last observed holder, and since when by our own clock: clocks of other replicas are not trusted.
 struct ObservedLease {
     holder: String,
     renewed: Value,
     since: Instant,
 }
 
-/// Stands for election until stopped, and tells whether this replica leads.
+/// Takes part in the election until stopped, and publishes whether this replica leads.
 pub(super) async fn elect(client: Client, election: Election, leads: watch::Sender<bool>, stop: CancellationToken) {
     let api = api(&client, &election.namespace);
     let mut seen: Option<ObservedLease> = None;
@@ -47,8 +47,10 @@ pub(super) async fn elect(client: Client, election: Election, leads: watch::Send
         match &attempted {
             Ok(true) => renewed = Some(Instant::now()),
             Ok(false) => renewed = None,
-            // Told once: the next attempts most likely fail alike.
-            Err(error) if !failing => warn!(lease = election.name, reason = reason(error), "could not renew the lease"),
+            // Logged once: the next attempts most likely fail with the same error.
+            Err(error) if !failing => {
+                warn!(lease = election.name, error = reason(error), "could not renew the lease; retrying");
+            }
             Err(_) => {}
         }
         failing = attempted.is_err();
@@ -85,7 +87,7 @@ fn resource() -> ApiResource {
     }
 }
 
-/// Takes or renews the Lease; false if another holds it.
+/// Takes or renews the Lease; false if another replica holds it.
 async fn attempt(
     api: &Api<DynamicObject>,
     election: &Election,
@@ -113,7 +115,7 @@ async fn attempt(
     taken(api.replace(&election.name, &PostParams::default(), &lease).await)
 }
 
-/// Another replica may have been faster, which is no error.
+/// Whether the write succeeded. A conflict means that another replica was faster.
 fn taken(result: Result<DynamicObject, kube::Error>) -> Result<bool, kube::Error> {
     match result {
         Ok(_) => Ok(true),
@@ -136,7 +138,7 @@ fn spec(election: &Election, before: Option<&Value>) -> Value {
     })
 }
 
-/// Gives the Lease up, so that another replica need not wait for its end.
+/// Releases the Lease, so that another replica need not wait until it expires.
 async fn release(api: &Api<DynamicObject>, election: &Election) {
     let Ok(Some(mut lease)) = api.get_opt(&election.name).await else { return };
     let holder = lease.data.pointer("/spec/holderIdentity").and_then(Value::as_str);
@@ -146,7 +148,7 @@ async fn release(api: &Api<DynamicObject>, election: &Election) {
     }
 }
 
-/// Now with microseconds, as Leases tell time.
+/// The current time in Kubernetes' MicroTime format.
 fn micro_time() -> String {
     let now = since_1970();
     let seconds = timestamp::format(now.as_secs() as i64);

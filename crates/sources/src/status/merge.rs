@@ -1,8 +1,9 @@
-//! A wanted status over the one that is there: what others wrote stays, and times change only with what they date.
+//! Merges our status into the current one: entries of other controllers are kept, and `lastTransitionTime` changes only
+//! with the status of a condition.
 
 use serde_json::{Map, Value, json};
 
-/// Names under which we write entries of lists that controllers share.
+/// Our controller names in entries of lists that several controllers write.
 #[derive(Clone, Debug)]
 pub struct Controllers([String; 2]);
 
@@ -17,12 +18,12 @@ impl Controllers {
     }
 }
 
-/// Lists that controllers share, by what an entry is about.
+/// Lists that several controllers write, with the field that identifies an entry.
 const SHARED: [(&str, &str); 2] = [("parents", "parentRef"), ("ancestors", "ancestorRef")];
-/// Fields that only we write, and that go away when we no longer want them.
+/// Fields that only we write. They are removed if our status does not have them.
 const OWN_FIELDS: [&str; 2] = ["listeners", "attachedListenerSets"];
-/// Conditions of ours that need not be there.
-const PASSING: [&str; 1] = ["InsecureFrontendValidationMode"];
+/// Conditions that are removed if our status does not have them.
+const OPTIONAL: [&str; 1] = ["InsecureFrontendValidationMode"];
 
 /// The status to write.
 pub fn merged(current: Option<&Value>, wanted: &Value, controllers: &Controllers, now: &str) -> Value {
@@ -46,7 +47,7 @@ pub fn merged(current: Option<&Value>, wanted: &Value, controllers: &Controllers
     Value::Object(out)
 }
 
-/// Whether conditions that are not wanted stay.
+/// Whether conditions that our status does not have are kept.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum OtherConditions {
     Kept,
@@ -61,7 +62,7 @@ fn shared_entries(before: &[Value], wanted: &Value, about: &str, controllers: &C
     others.into_iter().chain(ours).collect()
 }
 
-/// Wanted entries, each with the times of its conditions where it was there before.
+/// Our entries; unchanged conditions keep their transition times.
 fn entries(before: &[Value], wanted: &Value, same: impl Fn(&Value, &Value) -> bool, now: &str) -> Vec<Value> {
     let entry = |wanted: &Value| {
         let known = before.iter().find(|known| same(known, wanted));
@@ -86,13 +87,13 @@ fn conditions(before: &[Value], wanted: &Value, others: OtherConditions, now: &s
         out["lastTransitionTime"] = since;
         out
     };
-    let is_passing = |known: &Value| PASSING.iter().any(|kind| known.get("type") == Some(&json!(kind)));
-    // Those that are there keep their place, so that equal statuses are equal.
+    let is_optional = |known: &Value| OPTIONAL.iter().any(|kind| known.get("type") == Some(&json!(kind)));
+    // Existing conditions keep their position, so that an unchanged status compares equal.
     let mut out = Vec::new();
     for known in before {
         match wanted.iter().find(|w| w.get("type") == known.get("type")) {
             Some(wanted) => out.push(dated(wanted)),
-            None if others == OtherConditions::Kept && !is_passing(known) => out.push(known.clone()),
+            None if others == OtherConditions::Kept && !is_optional(known) => out.push(known.clone()),
             None => {}
         }
     }
@@ -119,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_as_wanted_is_not_touched() {
+    fn an_equal_status_is_not_changed() {
         let current =
             json!({"conditions": [condition("B", "True", Some("then")), condition("A", "True", Some("then"))]});
         let wanted = json!({"conditions": [condition("A", "True", None), condition("B", "True", None)]});
@@ -127,14 +128,14 @@ mod tests {
     }
 
     #[test]
-    fn a_condition_that_turns_gets_a_new_time() {
+    fn a_condition_whose_status_changes_gets_a_new_time() {
         let current = json!({"conditions": [condition("A", "Unknown", Some("1970"))]});
         let wanted = json!({"conditions": [condition("A", "True", None)]});
         assert_eq!(merge(current, wanted), json!({"conditions": [condition("A", "True", Some("now"))]}));
     }
 
     #[test]
-    fn entries_of_other_controllers_stay_and_old_ones_of_ours_go() {
+    fn entries_of_other_controllers_are_kept_and_our_old_ones_removed() {
         let parent = |controller: &str, name: &str| json!({"controllerName": controller, "parentRef": {"name": name}, "conditions": []});
         let current = json!({"parents": [parent("ours", "gone"), parent("theirs", "a")]});
         let wanted = json!({"parents": [parent("ours", "a")]});
@@ -142,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn a_listener_forgets_conditions_but_an_address_is_never_taken_back() {
+    fn old_conditions_of_a_listener_are_removed_and_addresses_are_kept() {
         let listener = |conditions: Value| json!({"name": "web", "conditions": conditions});
         let current = json!({
             "addresses": [{"value": "10.0.0.1"}],

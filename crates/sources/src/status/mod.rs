@@ -1,6 +1,5 @@
-//! Writes statuses back to an API server: what the model has to say to the authors of objects. One replica of many
-//! does it, chosen by a Lease (`lease`); only what differs is written, and entries of other controllers are kept
-//! (`merge`). The classes of gateways that users expect to find are made here too.
+//! Writes the statuses of Gateway API objects and Ingresses to an API server. Only the leader writes (`lease`), only
+//! differences are written, and entries of other controllers are kept (`merge`). Also creates the GatewayClasses.
 
 mod lease;
 mod merge;
@@ -25,30 +24,29 @@ use crate::kubernetes::access::Access;
 pub use lease::Election;
 pub use merge::{Controllers, merged};
 
-/// The name that the API server notes for our changes.
 const FIELD_MANAGER: &str = "pilot-discovery";
 const GATEWAY_API: &str = "gateway.networking.k8s.io";
-/// Objects written at the same time.
+/// How many objects are written concurrently.
 const AT_ONCE: usize = 8;
-/// How often a write is tried again at once, when another writer came between.
+/// How often a write is tried after conflicts with other writers.
 const TRIES: usize = 4;
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
-/// How often the classes of gateways are looked for.
-const CLASS_PAUSE: Duration = Duration::from_secs(15);
+/// How often the GatewayClasses are checked.
+const CLASS_INTERVAL: Duration = Duration::from_secs(15);
 
 /// Statuses by object.
 type StatusMap = BTreeMap<Key, Arc<Value>>;
 
-/// Who writes, and what it is called there.
+/// Writes statuses and GatewayClasses.
 #[derive(Clone, Debug)]
 pub struct StatusWriter {
     pub access: Access,
-    /// The controller of gateways and routes.
+    /// The controller name of gateways and routes.
     pub controller: String,
-    /// The class of gateways that is made where it is missing; `None` makes none.
+    /// The GatewayClass to create if it is missing; `None` creates none.
     pub class: Option<String>,
-    /// How the writing replica is chosen; without an election every replica writes.
+    /// The leader election; without one every replica writes.
     pub election: Option<Election>,
     /// Whether objects of the Gateway API get statuses; Ingresses always do.
     pub gateway_api: bool,
@@ -62,7 +60,7 @@ impl StatusWriter {
         let election = async {
             match self.election.clone() {
                 Some(election) => lease::elect(client.clone(), election, lead, stop.clone()).await,
-                // The channel stays open: this replica leads for good.
+                // The channel must stay open: this replica always leads.
                 None => {
                     stop.cancelled().await;
                     drop(lead);
@@ -92,7 +90,7 @@ impl StatusWriter {
     }
 }
 
-/// Keeps the statuses in the API server as the model wants them, while this replica leads.
+/// Writes changed statuses while this replica leads.
 async fn write(
     client: Client,
     controllers: Controllers,
@@ -110,7 +108,7 @@ async fn write(
         if leading {
             failed = !sync.catch_up(&now, &is_written).await;
         } else {
-            // The leader may have written anything; all is compared again once we lead.
+            // Another leader may write; everything is compared again when we lead.
             sync.written.clear();
         }
         let again = async {
@@ -129,17 +127,17 @@ async fn write(
     }
 }
 
-/// What was written while leading, and what was not allowed.
+/// The statuses written since this replica leads, and the kinds that it may not write.
 struct StatusSync {
     client: Client,
     controllers: Controllers,
     written: StatusMap,
-    /// Kinds whose statuses the API server refuses for want of a right.
+    /// Kinds whose statuses we have no permission to write.
     refused: BTreeSet<Kind>,
 }
 
 impl StatusSync {
-    /// Writes what is wanted and not written yet; whether all of it could be.
+    /// Writes the statuses that changed. Returns whether all writes succeeded.
     async fn catch_up(&mut self, now: &ConvertedConfig, is_written: impl Fn(&Key) -> bool) -> bool {
         self.written.retain(|key, _| now.statuses.contains_key(key));
         let ours = now.statuses.iter().filter(|(key, _)| is_written(key));
@@ -159,7 +157,7 @@ impl StatusSync {
                 }
                 Err(error) => {
                     is_complete = false;
-                    complain(&key, &error, &mut self.refused);
+                    log_failure(&key, &error, &mut self.refused);
                 }
             }
         }
@@ -167,20 +165,20 @@ impl StatusSync {
     }
 }
 
-/// A right that is missing is missing for all objects of the kind: it is told once.
-fn complain(key: &Key, error: &kube::Error, refused: &mut BTreeSet<Kind>) {
+/// A missing permission concerns all objects of the kind, so it is logged once per kind.
+fn log_failure(key: &Key, error: &kube::Error, refused: &mut BTreeSet<Kind>) {
     match error {
         kube::Error::Api(answer) if answer.code == 403 => {
             if refused.insert(key.kind) {
-                let right = format!("update of {}/status in {}", key.kind.plural(), key.kind.group());
-                warn!(right, %error, "statuses are not written: a right is missing");
+                let needs = format!("update of {}/status in {}", key.kind.plural(), key.kind.group());
+                warn!(needs, %error, "could not write statuses: permission is missing; retrying");
             }
         }
-        _ => warn!(object = %key, %error, "could not write the status"),
+        _ => warn!(object = %key, %error, "could not write the status; retrying"),
     }
 }
 
-/// Brings one object's status up to date; writes nothing where it is already.
+/// Updates the status of one object if it differs.
 async fn write_one(client: &Client, controllers: &Controllers, key: &Key, status: &Value) -> Result<(), kube::Error> {
     let api = api(client, key);
     for left in (0..TRIES).rev() {
@@ -221,8 +219,8 @@ fn resource(kind: Kind) -> ApiResource {
     }
 }
 
-/// Makes the classes of gateways while this replica leads, again and again: a user may delete them, and their
-/// definition may come late.
+/// Creates the GatewayClasses while this replica leads, and checks them at intervals: a user may delete them, and their
+/// CustomResourceDefinition may be installed later.
 async fn keep_classes(
     client: &Client,
     class: Option<&str>,
@@ -233,20 +231,20 @@ async fn keep_classes(
     let Some(class) = class else { return };
     loop {
         if *leads.borrow_and_update()
-            && let Err(error) = make_classes(client, class, controller).await
+            && let Err(error) = create_classes(client, class, controller).await
         {
-            debug!(%error, "could not make the classes of gateways yet");
+            debug!(%error, "could not create the GatewayClasses; retrying");
         }
         tokio::select! {
             () = stop.cancelled() => return,
             changed = leads.changed() => if changed.is_err() { return },
-            () = tokio::time::sleep(CLASS_PAUSE) => {}
+            () = tokio::time::sleep(CLASS_INTERVAL) => {}
         }
     }
 }
 
-/// Makes the classes of our controllers, as users expect to find them; one that is there is left as it is.
-async fn make_classes(client: &Client, class: &str, controller: &str) -> Result<(), kube::Error> {
+/// Creates the GatewayClasses of our controllers. Existing ones are not changed.
+async fn create_classes(client: &Client, class: &str, controller: &str) -> Result<(), kube::Error> {
     let classes = [
         (class, controller, "The default Istio GatewayClass"),
         (
@@ -264,7 +262,7 @@ async fn make_classes(client: &Client, class: &str, controller: &str) -> Result<
         let spec = serde_json::json!({"controllerName": controller, "description": description});
         let object = DynamicObject::new(name, &resource).data(serde_json::json!({"spec": spec}));
         match api.create(&PostParams::default(), &object).await {
-            Ok(_) => info!(class = name, "made a GatewayClass"),
+            Ok(_) => info!(class = name, "created GatewayClass"),
             Err(kube::Error::Api(answer)) if answer.is_already_exists() => {}
             Err(error) => return Err(error),
         }
@@ -272,7 +270,7 @@ async fn make_classes(client: &Client, class: &str, controller: &str) -> Result<
     Ok(())
 }
 
-/// The time, as conditions tell it.
+/// The current time in the format of conditions.
 fn now() -> String {
     timestamp::format(since_1970().as_secs() as i64)
 }

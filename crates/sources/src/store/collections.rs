@@ -1,5 +1,5 @@
-//! What a server of configuration told so far, by collection: from envelopes to changes. Only differences go out,
-//! and an object that cannot be used leaves the last good one of its name in force.
+//! The objects that a config server has sent, by collection. Converts resources into changes: only differences are
+//! passed on, and an invalid object leaves the last valid one of its name in use.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::pin::pin;
@@ -16,28 +16,28 @@ use tokio::time::Instant;
 use crate::backoff::Backoff;
 use crate::source::{ChangeSender, SourceError};
 
-/// Servers may leave collections that they do not know unanswered. So long after the first answer these are not
-/// waited for.
+/// Servers may not answer for collections that they do not know. These are waited for this long after the first
+/// response.
 const GRACE: Duration = Duration::from_secs(10);
 const KEEPING: &str = "; keeping the last good version";
 
 /// All collections of one server.
 #[derive(Debug)]
 pub(super) struct Collections {
-    /// The server, for messages.
+    /// The server's name, for messages.
     from: Str,
     by_name: BTreeMap<Str, CollectionState>,
-    told_problems: Vec<Problem>,
-    /// When collections without an answer are no longer waited for.
+    published_problems: Vec<Problem>,
+    /// Until when collections without a response are waited for.
     grace: Option<Instant>,
     is_synced: bool,
 }
 
-/// One collection. Names are those of the envelopes.
+/// One collection, by resource name.
 #[derive(Debug)]
 struct CollectionState {
     kind: Kind,
-    is_heard_of: bool,
+    is_answered: bool,
     objects: BTreeMap<String, Object>,
     problems: BTreeMap<String, Vec<Problem>>,
 }
@@ -45,26 +45,27 @@ struct CollectionState {
 impl Collections {
     pub(super) fn new(from: Str, names: impl IntoIterator<Item = (Str, Kind)>) -> Collections {
         let collection_state = |(name, kind)| {
-            (name, CollectionState { kind, is_heard_of: false, objects: BTreeMap::new(), problems: BTreeMap::new() })
+            (name, CollectionState { kind, is_answered: false, objects: BTreeMap::new(), problems: BTreeMap::new() })
         };
         let by_name = names.into_iter().map(collection_state).collect();
-        Collections { from, by_name, told_problems: Vec::new(), grace: None, is_synced: false }
+        Collections { from, by_name, published_problems: Vec::new(), grace: None, is_synced: false }
     }
 
     pub(super) fn names(&self) -> impl Iterator<Item = &Str> {
         self.by_name.keys()
     }
 
-    /// Collections of which the server has said nothing yet.
-    fn silent(&self) -> Vec<&str> {
+    /// Collections without a response.
+    fn unanswered(&self) -> Vec<&str> {
         self.by_name
             .iter()
-            .filter(|(_, collection_state)| !collection_state.is_heard_of)
+            .filter(|(_, collection_state)| !collection_state.is_answered)
             .map(|(name, _)| &**name)
             .collect()
     }
 
-    /// The server's next answer. When the wait for silent collections ends before it comes, that is told.
+    /// Waits for the server's next response. If the grace period ends first, the source is in sync without the
+    /// collections that have none.
     pub(super) async fn next<T>(
         &mut self,
         answer: impl Future<Output = T>,
@@ -74,42 +75,42 @@ impl Collections {
         if let Some(until) = self.grace.filter(|_| !self.is_synced) {
             match tokio::time::timeout_at(until, &mut answer).await {
                 Ok(answer) => return Ok(answer),
-                Err(_) => self.tell(Vec::new(), sender).await?,
+                Err(_) => self.publish(Vec::new(), sender).await?,
             }
         }
         Ok(answer.await)
     }
 
-    /// Notes that the server answered.
-    pub(super) fn heard(&mut self, sender: &ChangeSender, backoff: &mut Backoff) {
+    /// Records that the server responded.
+    pub(super) fn responded(&mut self, sender: &ChangeSender, backoff: &mut Backoff) {
         self.grace.get_or_insert_with(|| Instant::now() + GRACE);
         backoff.reset();
         sender.health().mark_reachable();
     }
 
-    /// Sends changes with what is wrong now, and once that everything was told.
-    pub(super) async fn tell(&mut self, mut changes: Vec<Change>, sender: &ChangeSender) -> Result<(), SourceError> {
-        let silent = self.silent();
+    /// Sends changes with the current problems, and `Synced` once all collections are complete.
+    pub(super) async fn publish(&mut self, mut changes: Vec<Change>, sender: &ChangeSender) -> Result<(), SourceError> {
+        let unanswered = self.unanswered();
         let is_late = self.grace.is_some_and(|until| until <= Instant::now());
-        let is_complete = silent.is_empty() || is_late;
-        let complaint = (is_late && !silent.is_empty()).then(|| {
-            let message = format!("the server said nothing about {}: none are assumed", silent.join(", "));
+        let is_complete = unanswered.is_empty() || is_late;
+        let complaint = (is_late && !unanswered.is_empty()).then(|| {
+            let message = format!("the server did not respond for {}: treated as empty", unanswered.join(", "));
             Problem::warning(Subject::Source(self.from.clone()), message)
         });
-        self.tell_problems(&mut changes, complaint);
+        self.publish_problems(&mut changes, complaint);
         if is_complete && !std::mem::replace(&mut self.is_synced, true) {
             changes.push(Change::Synced);
         }
         sender.send(changes).await
     }
 
-    /// Versions of what is held of a collection, by name.
+    /// The versions of the known objects of a collection, by name.
     pub(super) fn versions(&self, collection: &str) -> BTreeMap<String, String> {
         let objects = self.by_name.get(collection).into_iter().flat_map(|collection_state| &collection_state.objects);
         objects.map(|(name, object)| (name.clone(), object.meta.resource_version.to_string())).collect()
     }
 
-    /// Takes a whole collection: what is not in it is gone.
+    /// Replaces a whole collection.
     pub(super) fn replace(&mut self, collection: &str, all: &[Resource]) -> Vec<Change> {
         let Some(collection_state) = self.by_name.get(collection) else { return Vec::new() };
         let listed: BTreeSet<&str> = all.iter().map(name_of).collect();
@@ -118,7 +119,7 @@ impl Collections {
         self.update(collection, all, gone.iter().map(String::as_str))
     }
 
-    /// Takes what changed in a collection.
+    /// Applies changes to a collection.
     pub(super) fn update<'a>(
         &mut self,
         collection: &str,
@@ -128,7 +129,7 @@ impl Collections {
         let mut changes = Vec::new();
         let from = self.from.clone();
         let Some(collection_state) = self.by_name.get_mut(collection) else { return changes };
-        collection_state.is_heard_of = true;
+        collection_state.is_answered = true;
         let mut gone = Vec::new();
         for name in removed {
             collection_state.problems.remove(name);
@@ -141,27 +142,27 @@ impl Collections {
         changes
     }
 
-    /// What the loss of a key means: another collection may have an object of the same name.
+    /// The change after a removal: another collection may have an object with the same key.
     fn without(&self, key: Key) -> Change {
         let others = self.by_name.values().filter(|collection_state| collection_state.kind == key.kind);
         let mut objects = others.flat_map(|collection_state| collection_state.objects.values());
         objects.find(|object| object.key() == key).cloned().map_or(Change::Deleted(key), Change::Applied)
     }
 
-    /// Adds what is wrong now to the changes, where that is new.
-    fn tell_problems(&mut self, changes: &mut Vec<Change>, further: Option<Problem>) {
+    /// Adds the current problems to the changes if they differ from the published ones.
+    fn publish_problems(&mut self, changes: &mut Vec<Change>, further: Option<Problem>) {
         let of_objects =
             self.by_name.values().flat_map(|collection_state| collection_state.problems.values().flatten().cloned());
         let problems: Vec<Problem> = of_objects.chain(further).collect();
-        if problems != self.told_problems {
-            self.told_problems.clone_from(&problems);
+        if problems != self.published_problems {
+            self.published_problems.clone_from(&problems);
             changes.push(Change::Problems(problems));
         }
     }
 }
 
 impl CollectionState {
-    /// The object in the envelope, where it is good and new.
+    /// Stores the object of a resource. Returns it if it is valid and changed.
     fn put(&mut self, resource: &Resource, from: &Str) -> Option<Object> {
         let name = name_of(resource).to_owned();
         let about =
@@ -169,7 +170,7 @@ impl CollectionState {
         let (object, mut problems) = match envelope::open(self.kind, resource, from) {
             Ok(object) => (Some(object.clone()), validate(&object)),
             Err(reason) => {
-                let problem = Problem::error(about(), format!("could not read {name:?} of {from}: {reason}"));
+                let problem = Problem::error(about(), format!("could not read resource {name:?} of {from}: {reason}"));
                 (None, vec![problem])
             }
         };
@@ -211,7 +212,7 @@ mod tests {
         envelope::seal(&parse::documents(&text, "").objects[0]).unwrap()
     }
 
-    fn told(changes: &[Change]) -> Vec<String> {
+    fn published(changes: &[Change]) -> Vec<String> {
         let text = |change: &Change| match change {
             Change::Applied(object) => format!("+{}", object.meta.name),
             Change::Deleted(key) => format!("-{}", key.name),
@@ -225,39 +226,39 @@ mod tests {
     }
 
     #[test]
-    fn only_differences_go_out() {
+    fn only_differences_are_published() {
         let mut all = collections(&["rules"]);
-        assert_eq!(all.silent(), ["rules"]);
-        assert_eq!(told(&all.replace("rules", &[rule("a", "a.b"), rule("c", "c.d")])), ["+a", "+c"]);
-        assert!(all.silent().is_empty());
+        assert_eq!(all.unanswered(), ["rules"]);
+        assert_eq!(published(&all.replace("rules", &[rule("a", "a.b"), rule("c", "c.d")])), ["+a", "+c"]);
+        assert!(all.unanswered().is_empty());
         assert!(all.replace("rules", &[rule("a", "a.b"), rule("c", "c.d")]).is_empty());
-        assert_eq!(told(&all.replace("rules", &[rule("a", "a.x")])), ["+a", "-c"]);
-        assert_eq!(told(&all.update("rules", &[rule("e", "e.f")], ["shop/a"])), ["+e", "-a"]);
+        assert_eq!(published(&all.replace("rules", &[rule("a", "a.x")])), ["+a", "-c"]);
+        assert_eq!(published(&all.update("rules", &[rule("e", "e.f")], ["shop/a"])), ["+e", "-a"]);
         assert!(all.replace("unknown", &[rule("a", "a.b")]).is_empty());
     }
 
     #[test]
-    fn a_bad_object_keeps_the_last_good_one_and_is_named() {
+    fn an_invalid_object_is_reported_and_the_last_valid_one_kept() {
         let mut all = collections(&["rules"]);
         all.replace("rules", &[rule("a", "a.b")]);
         assert!(all.replace("rules", &[rule("a", ""), rule("b", "")]).is_empty());
         let mut changes = Vec::new();
-        all.tell_problems(&mut changes, None);
+        all.publish_problems(&mut changes, None);
         let [Change::Problems(problems)] = &changes[..] else { panic!("{changes:?}") };
         let kept = problems.iter().filter(|p| p.message.ends_with(super::KEEPING)).count();
         assert_eq!((kept, problems.iter().any(|p| p.about.to_string().contains("shop/b"))), (1, true), "{problems:?}");
-        assert_eq!(told(&all.replace("rules", &[])), ["-a"]);
+        assert_eq!(published(&all.replace("rules", &[])), ["-a"]);
         changes.clear();
-        all.tell_problems(&mut changes, None);
+        all.publish_problems(&mut changes, None);
         assert!(matches!(&changes[..], [Change::Problems(none)] if none.is_empty()), "{changes:?}");
     }
 
     #[test]
-    fn an_object_of_two_collections_goes_with_the_last() {
+    fn an_object_of_two_collections_is_deleted_with_the_last() {
         let mut all = collections(&["one", "two"]);
         all.replace("one", &[rule("a", "a.b")]);
         all.replace("two", &[rule("a", "a.b")]);
-        assert_eq!(told(&all.replace("one", &[])), ["+a"]);
-        assert_eq!(told(&all.replace("two", &[])), ["-a"]);
+        assert_eq!(published(&all.replace("one", &[])), ["+a"]);
+        assert_eq!(published(&all.replace("two", &[])), ["-a"]);
     }
 }

@@ -1,5 +1,5 @@
-//! Config objects in memory, with the whole contract of upstream's config store: schemas, get, list,
-//! create, update, delete, event handlers, run and has-synced. It is a source like any other.
+//! Config objects in memory, with the interface of upstream's config store: schemas, get, list, create, update, delete,
+//! event handlers, run and has-synced. It is also a source.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -16,16 +16,16 @@ use tracing::error;
 
 use crate::source::{ChangeSender, Source, SourceError, panic_text};
 
-/// Why the store refused.
+/// Why an operation failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MemoryStoreError {
-    #[error("the store does not take kind {0}")]
+    #[error("the store does not accept kind {0}")]
     UnknownKind(Kind),
     #[error("{0} already exists")]
     AlreadyExists(Key),
     #[error("{0} was not found")]
     NotFound(Key),
-    /// Somebody else changed it: read it again and try again.
+    /// It was changed meanwhile: read it and try again.
     #[error("{key} is at resource version {found}, not {expected}")]
     Conflict { key: Key, expected: Str, found: Str },
     #[error("{key} is not valid: {}", .problems.iter().map(|p| &*p.message).collect::<Vec<_>>().join("; "))]
@@ -59,12 +59,13 @@ struct MemoryStoreState {
     objects: BTreeMap<Key, Object>,
     last_version: u64,
     handlers: BTreeMap<Kind, Vec<Arc<EventHandler>>>,
-    /// Not yet handed to handlers.
+    /// Events not yet passed to handlers.
     events: VecDeque<QueuedEvent>,
     is_dispatching: bool,
-    /// What the outlet was given, and keys that may differ from it.
-    told: BTreeMap<Key, Object>,
-    untold: BTreeSet<Key>,
+    /// Objects as sent to the change channel.
+    published: BTreeMap<Key, Object>,
+    /// Keys whose object may differ from the published one.
+    unpublished: BTreeSet<Key>,
     is_synced: bool,
 }
 
@@ -75,7 +76,7 @@ struct QueuedEvent {
 }
 
 impl MemoryStore {
-    /// An empty store that takes these kinds.
+    /// An empty store for these kinds.
     pub fn new(source: impl Into<Str>, kinds: impl IntoIterator<Item = Kind>) -> MemoryStore {
         MemoryStore(Arc::new(MemoryStoreInner {
             source: SourceId(source.into()),
@@ -85,7 +86,7 @@ impl MemoryStore {
         }))
     }
 
-    /// The kinds that the store takes.
+    /// The kinds that the store accepts.
     pub fn schemas(&self) -> impl Iterator<Item = Kind> + '_ {
         self.0.kinds.iter().copied()
     }
@@ -121,7 +122,7 @@ impl MemoryStore {
         Ok(version)
     }
 
-    /// Replaces an object. With a resource version, only if it is the one stored. Gives the new version.
+    /// Replaces an object; with a resource version, only if the stored one has it. Returns the new version.
     pub fn update(&self, object: Object) -> Result<Str, MemoryStoreError> {
         let key = self.acceptable(&object)?;
         let mut state = self.state();
@@ -134,21 +135,21 @@ impl MemoryStore {
         Ok(version)
     }
 
-    /// Removes an object. With a resource version, only if it is the one stored.
+    /// Removes an object; with a resource version, only if the stored one has it.
     pub fn delete(&self, key: &Key, resource_version: Option<&str>) -> Result<(), MemoryStoreError> {
         self.taken(key.kind)?;
         let mut state = self.state();
         state.expect_version(key, resource_version.unwrap_or_default())?;
         if let Some(object) = state.objects.remove(key) {
-            state.untold.insert(key.clone());
+            state.unpublished.insert(key.clone());
             state.events.push_back(QueuedEvent { old: None, object, event: StoreEvent::Delete });
         }
         self.published(state);
         Ok(())
     }
 
-    /// Has the handler called for every later event of a kind, in the order of the events.
-    /// It runs in the thread that changed the store, and may itself change the store.
+    /// Registers a handler that is called for every later event of a kind, in order.
+    /// It runs on the thread that changed the store, and may itself change the store.
     pub fn register_event_handler(
         &self,
         kind: Kind,
@@ -159,7 +160,7 @@ impl MemoryStore {
         Ok(())
     }
 
-    /// Whether all that was there at the start has been told.
+    /// Whether the initial objects have been sent.
     pub fn has_synced(&self) -> bool {
         self.state().is_synced
     }
@@ -176,25 +177,24 @@ impl MemoryStore {
     }
 
     fn state(&self) -> MutexGuard<'_, MemoryStoreState> {
-        // Every change above is complete before the lock is let go, and handlers run without it.
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Lets the lock go and has everybody learn of what was stored.
+    /// Releases the lock, wakes the source and calls the handlers.
     fn published(&self, state: MutexGuard<'_, MemoryStoreState>) {
         drop(state);
         self.0.wake.notify_one();
         self.dispatch();
     }
 
-    /// Hands out events one by one. One thread at a time does, so order holds; a handler that
-    /// changes the store adds to the queue and returns.
+    /// Calls the handlers for each event. Only one thread does at a time, so the order is kept; a handler that changes
+    /// the store adds to the queue.
     fn dispatch(&self) {
         if std::mem::replace(&mut self.state().is_dispatching, true) {
             return;
         }
         loop {
-            // Bound first: in the head of a loop the lock would be held for its whole body.
+            // A separate statement: in a `while let` the lock would be held during the loop body.
             let next = self.state().next_event();
             let Some((occurrence, handlers)) = next else { return };
             let QueuedEvent { old, object, event } = &occurrence;
@@ -214,7 +214,7 @@ impl MemoryStoreState {
         self.last_version.to_string().into()
     }
 
-    /// What is stored, if it is at this version; an empty version is any.
+    /// The stored object if it has this version; an empty version matches any.
     fn expect_version(&self, key: &Key, version: &str) -> Result<&Meta, MemoryStoreError> {
         let stored = self.objects.get(key).ok_or_else(|| MemoryStoreError::NotFound(key.clone()))?;
         let found = &stored.meta.resource_version;
@@ -226,11 +226,11 @@ impl MemoryStoreState {
 
     fn store(&mut self, key: Key, object: Object, event: StoreEvent) {
         let old = self.objects.insert(key.clone(), object.clone());
-        self.untold.insert(key);
+        self.unpublished.insert(key);
         self.events.push_back(QueuedEvent { old, object, event });
     }
 
-    /// The next event and who wants it. Without one, the dispatcher's place is free again.
+    /// The next event and its handlers. Without one, dispatching ends.
     fn next_event(&mut self) -> Option<(QueuedEvent, Vec<Arc<EventHandler>>)> {
         let Some(occurrence) = self.events.pop_front() else {
             self.is_dispatching = false;
@@ -241,15 +241,15 @@ impl MemoryStoreState {
     }
 
     fn changes(&mut self) -> Vec<Change> {
-        let untold = std::mem::take(&mut self.untold);
-        untold.into_iter().filter_map(|key| self.change(key)).collect()
+        let unpublished = std::mem::take(&mut self.unpublished);
+        unpublished.into_iter().filter_map(|key| self.change(key)).collect()
     }
 
     fn change(&mut self, key: Key) -> Option<Change> {
         let Some(object) = self.objects.get(&key) else {
-            return self.told.remove(&key).map(|_| Change::Deleted(key));
+            return self.published.remove(&key).map(|_| Change::Deleted(key));
         };
-        let before = self.told.insert(key, object.clone());
+        let before = self.published.insert(key, object.clone());
         let is_news = before.is_none_or(|before| !before.means_the_same_as(object));
         is_news.then(|| Change::Applied(object.clone()))
     }

@@ -1,4 +1,4 @@
-//! Stores of config objects.
+//! Config stores: files, memory, MCP and xDS servers.
 
 mod collections;
 pub mod files;

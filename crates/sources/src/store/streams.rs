@@ -1,13 +1,13 @@
-//! What sources of configuration that follow a stream share: one stream after the other, and how each ends.
+//! Reconnects config sources that read from a gRPC stream.
 
 use tonic::Status;
 
 use crate::backoff::Backoff;
 use crate::source::{ChangeSender, SourceError};
 
-/// A source that is told over a stream.
+/// A source that reads from a stream.
 pub(super) trait StreamSource {
-    /// Follows one stream to its end. `backoff` is told of success.
+    /// Reads one stream to its end. Resets `backoff` after a response.
     fn follow(
         &mut self,
         sender: &ChangeSender,
@@ -15,7 +15,7 @@ pub(super) trait StreamSource {
     ) -> impl Future<Output = Result<(), SourceError>> + Send;
 }
 
-/// Follows streams until nobody listens. What a failed one told stays.
+/// Opens one stream after another until the change channel is closed. Objects of a failed stream are kept.
 pub(super) async fn run(source: &mut impl StreamSource, sender: &ChangeSender) -> Result<(), SourceError> {
     let mut backoff = Backoff::default();
     loop {
@@ -28,9 +28,9 @@ pub(super) async fn run(source: &mut impl StreamSource, sender: &ChangeSender) -
 }
 
 pub(super) fn failed(status: Status) -> SourceError {
-    SourceError::Failed(format!("the stream ended: {}: {}", status.code(), status.message()))
+    SourceError::Failed(format!("the stream failed: {}: {}", status.code(), status.message()))
 }
 
 pub(super) fn ended() -> SourceError {
-    SourceError::Failed("the server ended the stream".to_owned())
+    SourceError::Failed("the server closed the stream".to_owned())
 }

@@ -1,5 +1,5 @@
-//! `xds://` sources of configuration: another control plane, or any server of MCP over xDS, tells config objects
-//! over an ordinary xDS stream. Whatever happens to the server, what it told last stays.
+//! `xds://` config sources: another control plane, or any server of MCP over xDS, sends config objects over an xDS
+//! stream. When the server cannot be reached, its last objects are kept.
 
 use api::envoy::config::core::v3::Node;
 use api::istio::mcp::v1alpha1::Resource;
@@ -17,42 +17,42 @@ use crate::backoff::Backoff;
 use crate::grpc::{self, GrpcTls};
 use crate::source::{ChangeSender, Source, SourceError};
 
-/// Which variant of the protocol is spoken.
+/// The variant of the xDS protocol.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum XdsVariant {
-    /// Each answer holds all objects of a kind. Every server knows it.
+    /// Each response has all objects of a kind. Every server supports it.
     #[default]
     StateOfTheWorld,
-    /// Answers hold what changed.
+    /// Responses have changes only.
     Delta,
 }
 
-/// Where configuration comes from.
+/// The address of the server, and how this client identifies itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct XdsStoreOptions {
     /// `host:port`.
     pub address: String,
     pub variant: XdsVariant,
     pub tls: Option<GrpcTls>,
-    /// Who asks, as `name.namespace`.
+    /// The name of this client, `name.namespace`.
     pub node: String,
     pub namespace: String,
 }
 
 impl XdsStoreOptions {
-    /// The name of the source that this makes.
+    /// The id of the source.
     pub fn id(&self) -> SourceId {
         SourceId(format!("xds://{}", self.address).into())
     }
 }
 
-/// A server of configuration.
+/// The source of config objects from one xDS server.
 #[derive(Debug)]
 pub struct XdsStore {
     id: SourceId,
     options: XdsStoreOptions,
     collections: Collections,
-    /// Names and versions that a delta server must know of.
+    /// Names and versions to send in the first delta request of the next stream.
     held: Held,
 }
 
@@ -89,17 +89,17 @@ impl XdsStore {
         others.iter().for_each(|kind| stream.subscribe(kind, &[]));
         loop {
             let response = self.collections.next(stream.next(), sender).await?.map_err(failed)?.ok_or_else(ended)?;
-            self.collections.heard(sender, backoff);
-            let resources: Result<Vec<Resource>, String> = response.resources.iter().map(opened).collect();
+            self.collections.responded(sender, backoff);
+            let resources: Result<Vec<Resource>, ResourceError> = response.resources.iter().map(decode).collect();
             match resources {
                 Ok(resources) => {
                     stream.ack(&response);
                     let changes = self.collections.replace(&response.type_url, &resources);
-                    self.collections.tell(changes, sender).await?;
+                    self.collections.publish(changes, sender).await?;
                 }
-                Err(reason) => {
-                    warn!(source = &*self.id.0, kind = response.type_url, reason, "refused");
-                    stream.nack(&response, &reason);
+                Err(error) => {
+                    warn!(source = &*self.id.0, kind = response.type_url, %error, "rejected a response; keeping known objects");
+                    stream.nack(&response, &error.to_string());
                 }
             }
         }
@@ -118,41 +118,49 @@ impl XdsStore {
         others.iter().for_each(|kind| stream.subscribe(kind, &[]));
         loop {
             let response = self.collections.next(stream.next(), sender).await?.map_err(failed)?.ok_or_else(ended)?;
-            self.collections.heard(sender, backoff);
+            self.collections.responded(sender, backoff);
             let bodies = response.resources.iter().filter_map(|resource| resource.resource.as_ref());
-            let resources: Result<Vec<Resource>, String> = bodies.map(opened).collect();
+            let resources: Result<Vec<Resource>, ResourceError> = bodies.map(decode).collect();
             match resources {
                 Ok(resources) => {
                     stream.ack(&response);
                     let removed = response.removed_resources.iter().map(String::as_str);
                     let changes = self.collections.update(&response.type_url, &resources, removed);
-                    // Versions are all that the next stream must tell.
+                    // Only versions are needed for the next stream.
                     let held = stream.held.values_mut().flat_map(|of_kind| of_kind.values_mut());
                     held.for_each(|held| held.resource = Any::default());
                     self.held.clone_from(&stream.held);
-                    self.collections.tell(changes, sender).await?;
+                    self.collections.publish(changes, sender).await?;
                 }
-                Err(reason) => {
-                    warn!(source = &*self.id.0, kind = response.type_url, reason, "refused");
-                    stream.nack(&response, &reason);
+                Err(error) => {
+                    warn!(source = &*self.id.0, kind = response.type_url, %error, "rejected a response; keeping known objects");
+                    stream.nack(&response, &error.to_string());
                 }
             }
         }
     }
 }
 
-/// The type under which objects of a kind are asked for: the kind's preferred version.
+/// The type URL of a kind, in its preferred version.
 fn type_of(kind: Kind) -> Str {
     let version = kind.versions().first().copied().unwrap_or("v1");
     format!("{}/{version}/{kind}", kind.group()).into()
 }
 
-fn opened(any: &Any) -> Result<Resource, String> {
-    let expected = Resource::type_url();
-    if any.type_url != expected {
-        return Err(format!("a resource is a {:?} and not a {expected}", any.type_url));
+/// Why a response is rejected.
+#[derive(Debug, thiserror::Error)]
+enum ResourceError {
+    #[error("a resource has the type {found:?} instead of {expected:?}", expected = Resource::type_url())]
+    Type { found: String },
+    #[error("could not decode a resource: {0}")]
+    Decode(#[from] prost::DecodeError),
+}
+
+fn decode(any: &Any) -> Result<Resource, ResourceError> {
+    if any.type_url != Resource::type_url() {
+        return Err(ResourceError::Type { found: any.type_url.clone() });
     }
-    Resource::decode(&*any.value).map_err(|e| format!("a resource could not be decoded: {e}"))
+    Ok(Resource::decode(&*any.value)?)
 }
 
 impl StreamSource for XdsStore {

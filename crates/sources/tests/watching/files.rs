@@ -386,8 +386,8 @@ async fn a_file_that_cannot_be_read_keeps_its_objects() {
     fs::create_dir(folder.path("a.yaml")).expect("a folder in place of the file");
     folder.remove("b.yaml");
     symlink("nowhere", folder.path("b.yaml")).expect("a link to nowhere");
-    follower.until("one problem", |f| f.has_problem(&["a.yaml", "a folder stands in its place; keeping"])).await;
-    follower.until("the other", |f| f.has_problem(&["b.yaml", "the symlink leads nowhere", "; keeping"])).await;
+    follower.until("one problem", |f| f.has_problem(&["a.yaml", "it is a folder; keeping"])).await;
+    follower.until("the other", |f| f.has_problem(&["b.yaml", "the symlink is broken", "; keeping"])).await;
     assert_eq!(follower.names(), ["a", "b"]);
     fs::remove_dir(folder.path("a.yaml")).expect("remove the folder");
     folder.write("a.yaml", &service("a", "two"));
@@ -403,7 +403,7 @@ async fn of_two_files_with_one_object_the_first_by_name_wins() {
     let mut follower = folder.followed().await;
     assert_eq!(follower.host("x"), Some("b"));
     let (b, c) = (folder.path("b.yaml").display().to_string(), folder.path("c.yaml").display().to_string());
-    assert!(follower.has_problem(&[&format!("{c}:1"), &format!("also stands at {b}:1")]), "{:?}", follower.problems);
+    assert!(follower.has_problem(&[&format!("{c}:1"), &format!("also defined at {b}:1")]), "{:?}", follower.problems);
     folder.write("a.yaml", &service("x", "a"));
     follower.until("the new winner", |f| f.host("x") == Some("a") && f.problems.len() == 2).await;
     folder.remove("a.yaml");

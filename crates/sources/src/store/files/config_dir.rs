@@ -1,7 +1,8 @@
-//! The config folder over time: decides which files to look at, when a missing file is really gone,
-//! and when the folder itself is not to be trusted. Blocking; `mod` runs it off the async threads.
+//! The config folder over time: decides which files to read, when a missing file counts as deleted, and when the folder
+//! itself cannot be trusted. Blocking; `mod` runs it on a blocking thread.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -15,52 +16,61 @@ use super::walk::{self, DirTree, FileStatus};
 use crate::disk::{self, FileId, FileStamp, YOUNG};
 use crate::file_watch::{FileEvents, FileWatch, Interest};
 
-/// Files go for good when no other has come or gone for this long: `rm -r` takes the files first
-/// and the folder last, editors move a file away before they write the new one.
+/// Missing files count as deleted when no file was created or deleted for this long: `rm -r` deletes the files first and
+/// the folder last, and editors move a file away before they write the new one.
 const GONE_QUIET: Duration = Duration::from_millis(200);
-/// Under constant coming and going, files go for good after this long.
+/// Missing files count as deleted after this long, even if others keep being created and deleted.
 const GONE_LIMIT: Duration = Duration::from_secs(2);
-/// A file that loses objects is doubted while it is young, but not longer than this.
-const DOUBT_LIMIT: Duration = Duration::from_millis(200);
-/// How often a folder that cannot be read is tried again.
+/// A recently written file that lacks objects may be incomplete. It is read again, but used after this long.
+const RECHECK_LIMIT: Duration = Duration::from_millis(200);
+/// How often a folder or file that cannot be read is tried again.
 const RETRY: Duration = Duration::from_millis(500);
-/// Folders that come faster than they can be watched are left to the next look.
+/// How often the folder is listed while new folders appear; the next scan finds the rest.
 const MAX_LISTINGS: usize = 5;
-/// Below this, starting threads costs more than they save.
+/// Fewer files are read on one thread.
 const WORTH_THREADS: usize = 64;
 
-/// The folder, as far as it was seen.
+/// The folder and its state at the last scan.
 pub(crate) struct ConfigDir {
     root: PathBuf,
     watch: FileWatch,
-    shelf: FileObjects,
-    /// The root when it was last good.
+    objects: FileObjects,
+    /// The root when it was last trusted.
     identity: Option<DirIdentity>,
-    /// Canonical paths of listed folders, to the paths people know.
+    /// Canonical paths of listed folders, to their paths below the root.
     folders: BTreeMap<PathBuf, PathBuf>,
-    /// Where symlinked files lead, to the paths people know.
+    /// Targets of symlinked files, to the links.
     targets: BTreeMap<PathBuf, BTreeSet<PathBuf>>,
     unreadable: BTreeMap<PathBuf, String>,
     trouble: Option<String>,
     watch_failure: Option<String>,
     missing: MissingFiles,
-    doubtful: BTreeMap<PathBuf, PendingRecheck>,
-    /// Files that are there but cannot be read: what they wait for may make no event.
+    rechecks: BTreeMap<PathBuf, PendingRecheck>,
+    /// Files that cannot be read. They are tried again: there may be no event when they become readable.
     unread: BTreeSet<PathBuf>,
     large: LargeFileParser,
 }
 
-/// Which folder it is; the time tells two apart that got the same inode one after the other.
+/// Why the folder is not used.
+#[derive(Debug, thiserror::Error)]
+enum DirError {
+    #[error("could not read the folder {}: {error}", .root.display())]
+    Unreadable { root: PathBuf, error: io::Error },
+    #[error("the folder {} was replaced by an empty one", .0.display())]
+    ReplacedByEmpty(PathBuf),
+}
+
+/// Inode and creation time of a folder. The time distinguishes folders that reuse an inode.
 type DirIdentity = (FileId, Option<SystemTime>);
 
-/// A file that is looked at again before it is believed.
+/// A file that is read again before it is used.
 #[derive(Clone, Copy)]
 struct PendingRecheck {
     since: Instant,
     due: Instant,
 }
 
-/// Files that were there and are not, but may come back.
+/// Known files that are missing now and may come back.
 #[derive(Default)]
 struct MissingFiles {
     paths: BTreeSet<PathBuf>,
@@ -68,18 +78,18 @@ struct MissingFiles {
     last: Option<Instant>,
 }
 
-/// What one look at the folder gave.
+/// The result of one scan.
 pub(crate) struct Scan {
     pub(crate) changes: Vec<Change>,
-    /// When to look again even if nothing happens.
+    /// When to scan again even without events.
     pub(crate) again: Option<Instant>,
-    /// Why the folder cannot be read, where it cannot.
+    /// Why the folder cannot be read.
     pub(crate) trouble: Option<String>,
-    /// Which file cannot be read, where one cannot: it is served as it was.
+    /// Which files cannot be read; their last objects are kept.
     pub(crate) unread: Option<String>,
-    /// Whether changes are told by the kernel; otherwise one has to look often.
+    /// Whether the kernel reports changes; otherwise the folder is polled.
     pub(crate) is_watched: bool,
-    /// Large files are still being parsed.
+    /// Whether large files are still being parsed.
     pub(crate) is_partial: bool,
 }
 
@@ -90,7 +100,7 @@ impl ConfigDir {
             root,
             large: LargeFileParser::new(watch.waker()),
             watch,
-            shelf: FileObjects::default(),
+            objects: FileObjects::default(),
             identity: None,
             folders: BTreeMap::new(),
             targets: BTreeMap::new(),
@@ -98,7 +108,7 @@ impl ConfigDir {
             trouble: None,
             watch_failure: None,
             missing: MissingFiles::default(),
-            doubtful: BTreeMap::new(),
+            rechecks: BTreeMap::new(),
             unread: BTreeSet::new(),
         }
     }
@@ -107,23 +117,23 @@ impl ConfigDir {
         &self.watch
     }
 
-    /// Makes the next look tell everything.
-    pub(crate) fn tell_again(&mut self) {
-        self.shelf.tell_again();
+    /// Makes the next scan return everything.
+    pub(crate) fn publish_again(&mut self) {
+        self.objects.publish_again();
     }
 
-    /// Looks at what may have changed.
-    pub(crate) fn look(&mut self, seen: &FileEvents) -> Scan {
+    /// Reads the files that may have changed.
+    pub(crate) fn scan(&mut self, events: &FileEvents) -> Scan {
         for (path, content) in self.large.parsed() {
-            self.content(path, content);
+            self.put_content(path, content);
         }
-        let files = if seen.everything { None } else { self.files_of(&seen.paths) };
+        let files = if events.everything { None } else { self.files_of(&events.paths) };
         match files {
-            None => self.look_at_everything(),
-            Some(files) => self.look_at(self.due_again().chain(files).collect()),
+            None => self.scan_everything(),
+            Some(files) => self.scan_files(self.due_again().chain(files).collect()),
         }
         self.drop_missing(Instant::now());
-        let changes = self.shelf.changes(self.problems());
+        let changes = self.objects.changes(self.problems());
         let is_watched = self.watch_failure.is_none();
         Scan {
             changes,
@@ -144,7 +154,7 @@ impl ConfigDir {
         Some(format!("could not read {}{more}; keeping the last good state", first.display()))
     }
 
-    /// The config files that events are about; nothing where only a look at everything will do.
+    /// The config files that events concern; `None` if a full scan is needed.
     fn files_of(&self, paths: &BTreeSet<PathBuf>) -> Option<BTreeSet<PathBuf>> {
         let mut files = BTreeSet::new();
         for path in paths {
@@ -153,7 +163,7 @@ impl ConfigDir {
             }
             let folder = path.parent().and_then(|parent| self.folders.get(parent));
             let (Some(folder), Some(name)) = (folder, path.file_name()) else {
-                // The root itself came or went, or a symlink's target did.
+                // The root or the target of a symlink was created or deleted.
                 if self.targets.contains_key(path) { continue } else { return None }
             };
             if self.folders.contains_key(path) || walk::is_dir(path) {
@@ -163,7 +173,7 @@ impl ConfigDir {
             if walk::is_config(&file) {
                 files.insert(file);
             } else if self.folders.values().any(|known| *known == file) {
-                // A link to a folder was there.
+                // It was a symlink to a folder.
                 return None;
             }
         }
@@ -172,33 +182,33 @@ impl ConfigDir {
 
     fn due_again(&self) -> impl Iterator<Item = PathBuf> + use<> {
         let now = Instant::now();
-        let doubtful = self.doubtful.iter().filter(|(_, doubt)| doubt.due <= now).map(|(path, _)| path);
-        doubtful.chain(&self.unread).cloned().collect::<Vec<_>>().into_iter()
+        let rechecks = self.rechecks.iter().filter(|(_, recheck)| recheck.due <= now).map(|(path, _)| path);
+        rechecks.chain(&self.unread).cloned().collect::<Vec<_>>().into_iter()
     }
 
-    fn look_at(&mut self, files: BTreeSet<PathBuf>) {
+    fn scan_files(&mut self, files: BTreeSet<PathBuf>) {
         for path in files {
             match walk::entry(&path) {
-                None => self.gone(path),
+                None => self.note_missing(path),
                 Some(FileStatus::Unreadable(reason)) => self.unreadable(&path, &reason),
                 Some(FileStatus::File { target, .. }) => {
                     self.note_target(&path, target);
-                    let reading = read_file::read(&path, self.shelf.hash(&path));
+                    let reading = read_file::read(&path, self.objects.hash(&path));
                     self.take_in(path, reading);
                 }
             }
         }
     }
 
-    fn look_at_everything(&mut self) {
+    fn scan_everything(&mut self) {
         let listing = match self.list() {
             Ok(listing) => listing,
-            Err(reason) => return self.distrust(reason),
+            Err(error) => return self.distrust(&error),
         };
         self.trouble = None;
         self.unreadable = listing.unreadable;
         for path in self.vanished(&listing.files) {
-            self.gone(path);
+            self.note_missing(path);
         }
         let being_written = self.watch.being_written();
         let busy = self.files_of(&being_written).unwrap_or_default();
@@ -206,26 +216,26 @@ impl ConfigDir {
         for (path, entry) in listing.files {
             match entry {
                 FileStatus::Unreadable(reason) => self.unreadable(&path, &reason),
-                FileStatus::File { stamp, .. } if self.shelf.is_current(&path, &stamp) => self.is_back(&path),
+                FileStatus::File { stamp, .. } if self.objects.is_current(&path, &stamp) => self.note_readable(&path),
                 FileStatus::File { .. } if busy.contains(&path) => {}
-                FileStatus::File { stamp, .. } => self.look_or_doubt(path, &stamp, &mut due),
+                FileStatus::File { stamp, .. } => self.read_or_recheck(path, &stamp, &mut due),
             }
         }
-        for (path, reading) in read_all(&self.shelf, due) {
+        for (path, reading) in read_all(&self.objects, due) {
             self.take_in(path, reading);
         }
     }
 
-    /// A file found changed without an event may be in the middle of being written.
-    fn look_or_doubt(&mut self, path: PathBuf, stamp: &FileStamp, due: &mut Vec<PathBuf>) {
-        let is_first_look = self.shelf.objects() == 0 && !self.shelf.holds(&path);
-        if is_first_look || !self.doubt(&path, stamp) {
+    /// A file that changed without an event may be incomplete.
+    fn read_or_recheck(&mut self, path: PathBuf, stamp: &FileStamp, due: &mut Vec<PathBuf>) {
+        let is_first_scan = self.objects.len() == 0 && !self.objects.holds(&path);
+        if is_first_scan || !self.needs_recheck(&path, stamp) {
             due.push(path);
         }
     }
 
-    /// Lists the folder with watches in place before its files are read.
-    fn list(&mut self) -> Result<DirTree, String> {
+    /// Lists the folder; its folders are watched before their files are read.
+    fn list(&mut self) -> Result<DirTree, DirError> {
         let mut listed = walk::walk(&self.root);
         for _ in 0..MAX_LISTINGS {
             let (new, failure) = self.watch.follow(self.interest(listed.as_ref().ok()));
@@ -233,19 +243,19 @@ impl ConfigDir {
             if new.is_empty() {
                 break;
             }
-            // What came into a folder before it was watched made no event.
+            // A file created before its folder was watched made no event.
             listed = walk::walk(&self.root);
         }
-        let listing = listed.map_err(|e| format!("could not read the folder {}: {e}", self.root.display()))?;
+        let listing = listed.map_err(|error| DirError::Unreadable { root: self.root.clone(), error })?;
         self.trusted(listing)
     }
 
-    /// Refuses an empty folder that took the place of a full one: an unmounted disk looks like that.
-    fn trusted(&mut self, listing: DirTree) -> Result<DirTree, String> {
+    /// Refuses an empty folder that replaced a full one: this is what an unmounted disk looks like.
+    fn trusted(&mut self, listing: DirTree) -> Result<DirTree, DirError> {
         let identity = self.root_identity();
         let is_other = self.trouble.is_some() || identity != self.identity;
-        if is_other && listing.files.is_empty() && !self.shelf.is_empty() {
-            return Err(format!("the folder {} was replaced by an empty one", self.root.display()));
+        if is_other && listing.files.is_empty() && !self.objects.is_empty() {
+            return Err(DirError::ReplacedByEmpty(self.root.clone()));
         }
         self.identity = identity;
         self.folders = listing.folders.clone();
@@ -258,15 +268,15 @@ impl ConfigDir {
         Ok(listing)
     }
 
-    fn distrust(&mut self, reason: String) {
-        self.trouble = Some(reason);
+    fn distrust(&mut self, error: &DirError) {
+        self.trouble = Some(error.to_string());
         self.missing = MissingFiles::default();
-        self.doubtful.clear();
+        self.rechecks.clear();
     }
 
     fn interest(&self, listing: Option<&DirTree>) -> Interest {
         let mut interest = Interest::default();
-        // The root by its own name, and by the name it has where symlinks lead.
+        // The root by its own name, and by its canonical path.
         let parent = self.root.parent().and_then(disk::canonical);
         if let (Some(parent), Some(name)) = (parent, self.root.file_name()) {
             interest.paths.insert(parent.join(name));
@@ -287,74 +297,74 @@ impl ConfigDir {
         }
     }
 
-    /// Known files that were not listed and do not stand in a folder that could not be.
+    /// Known files that were not listed, except those in folders that cannot be listed.
     fn vanished(&self, listed: &BTreeMap<PathBuf, FileStatus>) -> Vec<PathBuf> {
         let is_hidden = |path: &Path| self.unreadable.keys().any(|folder| path.starts_with(folder));
-        let absent = self.shelf.paths().filter(|path| !listed.contains_key(*path) && !is_hidden(path));
+        let absent = self.objects.paths().filter(|path| !listed.contains_key(*path) && !is_hidden(path));
         absent.map(Path::to_path_buf).collect()
     }
 
     fn take_in(&mut self, path: PathBuf, reading: ReadOutcome) {
         match reading {
-            ReadOutcome::Gone => self.gone(path),
+            ReadOutcome::Gone => self.note_missing(path),
             ReadOutcome::Unreadable(reason) => self.unreadable(&path, &reason),
-            ReadOutcome::Unsettled => _ = self.put_off(&path),
+            ReadOutcome::Unsettled => _ = self.recheck_soon(&path),
             ReadOutcome::Same(stamp) => {
-                self.is_back(&path);
-                self.shelf.restamp(&path, stamp);
+                self.note_readable(&path);
+                self.objects.restamp(&path, stamp);
             }
             ReadOutcome::Large(bytes) => {
-                self.is_back(&path);
+                self.note_readable(&path);
                 self.large.put(path, bytes);
             }
-            ReadOutcome::Parsed(content) => self.content(path, content),
+            ReadOutcome::Parsed(content) => self.put_content(path, content),
         }
     }
 
-    fn content(&mut self, path: PathBuf, content: ParsedFile) {
-        if self.shelf.is_loss(&path, &content) && self.doubt(&path, &content.stamp) {
+    fn put_content(&mut self, path: PathBuf, content: ParsedFile) {
+        if self.objects.is_loss(&path, &content) && self.needs_recheck(&path, &content.stamp) {
             return;
         }
-        self.is_back(&path);
-        self.shelf.put(&path, content);
+        self.note_readable(&path);
+        self.objects.put(&path, content);
     }
 
-    /// Whether a file is so young that its writer may not have finished; it is looked at again soon.
-    fn doubt(&mut self, path: &Path, stamp: &FileStamp) -> bool {
-        stamp.is_young() && self.put_off(path) < DOUBT_LIMIT
+    /// Whether a file was written so recently that it may be incomplete; it is then read again soon.
+    fn needs_recheck(&mut self, path: &Path, stamp: &FileStamp) -> bool {
+        stamp.is_young() && self.recheck_soon(path) < RECHECK_LIMIT
     }
 
-    /// Has the file looked at again soon; gives how long it has been put off.
-    fn put_off(&mut self, path: &Path) -> Duration {
+    /// Schedules the next read of the file. Returns how long its use has been delayed.
+    fn recheck_soon(&mut self, path: &Path) -> Duration {
         let now = Instant::now();
-        let doubt = self.doubtful.entry(path.to_path_buf()).or_insert(PendingRecheck { since: now, due: now });
-        doubt.due = now + YOUNG;
-        now - doubt.since
+        let recheck = self.rechecks.entry(path.to_path_buf()).or_insert(PendingRecheck { since: now, due: now });
+        recheck.due = now + YOUNG;
+        now - recheck.since
     }
 
     fn unreadable(&mut self, path: &Path, reason: &str) {
-        self.is_back(path);
+        self.note_readable(path);
         self.unread.insert(path.to_path_buf());
-        self.shelf.put_unreadable(path, reason);
+        self.objects.put_unreadable(path, reason);
     }
 
-    fn gone(&mut self, path: PathBuf) {
-        self.doubtful.remove(&path);
+    fn note_missing(&mut self, path: PathBuf) {
+        self.rechecks.remove(&path);
         self.large.forget(&path);
-        if !self.shelf.holds(&path) {
+        if !self.objects.holds(&path) {
             return;
         }
         match walk::entry(&path) {
             None => self.missing.add(path),
-            // A folder in its place, for example, which is listed as a folder.
+            // For example a folder that replaced the file.
             Some(FileStatus::Unreadable(reason)) => self.unreadable(&path, &reason),
-            // It came back after the listing; its event is on the way.
+            // Created again after the listing; its event will follow.
             Some(FileStatus::File { .. }) => {}
         }
     }
 
-    fn is_back(&mut self, path: &Path) {
-        self.doubtful.remove(path);
+    fn note_readable(&mut self, path: &Path) {
+        self.rechecks.remove(path);
         self.unread.remove(path);
         self.missing.remove(path);
     }
@@ -363,15 +373,15 @@ impl ConfigDir {
         if self.missing.due().is_none_or(|due| due > now) {
             return;
         }
-        // The folder's own end makes an event too, but that one may still be on the way.
+        // If the folder itself is gone, its event may not have arrived yet.
         if self.root_identity() != self.identity {
-            return self.look_at_everything();
+            return self.scan_everything();
         }
         for path in std::mem::take(&mut self.missing).paths {
-            // One that is there again is still being written.
+            // A file that exists again is being written.
             if walk::entry(&path).is_none() {
                 self.unread.remove(&path);
-                self.shelf.remove(&path);
+                self.objects.remove(&path);
             }
         }
     }
@@ -383,7 +393,7 @@ impl ConfigDir {
 
     fn problems(&self) -> Vec<Problem> {
         let about = |path: &Path| Subject::File(path.to_string_lossy().into());
-        let keeping = if self.shelf.is_empty() { "" } else { "; keeping the last good state" };
+        let keeping = if self.objects.is_empty() { "" } else { "; keeping the last good state" };
         let trouble = self.trouble.iter().map(|t| Problem::error(about(&self.root), format!("{t}{keeping}")));
         let unreadable = self.unreadable.iter().map(|(path, reason)| {
             Problem::error(about(path), format!("could not read the folder: {reason}; keeping the last good state"))
@@ -396,8 +406,8 @@ impl ConfigDir {
         let now = Instant::now();
         let retry = self.trouble.is_some().then(|| now + RETRY);
         let retry = retry.or((!self.unread.is_empty()).then(|| now + RETRY));
-        let doubt = self.doubtful.values().map(|doubt| doubt.due).min();
-        [self.missing.due(), retry, doubt].into_iter().flatten().min()
+        let recheck = self.rechecks.values().map(|recheck| recheck.due).min();
+        [self.missing.due(), retry, recheck].into_iter().flatten().min()
     }
 }
 
@@ -424,9 +434,9 @@ impl MissingFiles {
     }
 }
 
-/// Reads files on all cores: a cold start parses thousands.
-fn read_all(shelf: &FileObjects, paths: Vec<PathBuf>) -> Vec<(PathBuf, ReadOutcome)> {
-    let read = |path: &PathBuf| read_file::read(path, shelf.hash(path));
+/// Reads files on all cores.
+fn read_all(objects: &FileObjects, paths: Vec<PathBuf>) -> Vec<(PathBuf, ReadOutcome)> {
+    let read = |path: &PathBuf| read_file::read(path, objects.hash(path));
     if paths.len() < WORTH_THREADS {
         return paths.into_iter().map(|path| (path.clone(), read(&path))).collect();
     }

@@ -1,5 +1,5 @@
-//! What each config file last gave, and what that makes of the folder as a whole:
-//! the last good version of broken objects, one winner among duplicates, changes since last told.
+//! The objects of all config files: the last valid version of each object, one winner among duplicates, and the changes
+//! since the last call.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::path::Path;
@@ -13,26 +13,26 @@ use model::problem::{Problem, Severity};
 use super::read_file::{ParsedFile, ProblemSubjects, whole_file};
 use crate::disk::FileStamp;
 
-/// File systems keep times coarsely: a file read this soon after its last change may have changed once more unseen.
+/// The resolution of file times: a file read this soon after its last change may have changed again with the same time.
 const COARSE_CLOCK: Duration = Duration::from_millis(100);
 const KEEPING: &str = "; keeping the last good version";
 
-/// All files, all objects in them, and what was told of them.
+/// All files, their objects, and the published state.
 #[derive(Debug, Default)]
 pub(crate) struct FileObjects {
     files: BTreeMap<Arc<Path>, FileEntry>,
-    /// Who has each object, the one that counts first: nearly always there is one.
+    /// The files that define each object, the winner first. Nearly always there is one.
     claims: BTreeMap<Key, Vec<(FileClaim, Object)>>,
-    contested: BTreeSet<Key>,
+    duplicates: BTreeSet<Key>,
     touched: BTreeSet<Key>,
-    told: BTreeMap<Key, Object>,
-    told_problems: Vec<Problem>,
+    published: BTreeMap<Key, Object>,
+    published_problems: Vec<Problem>,
 }
 
 /// One file as last read.
 #[derive(Debug, Default)]
 struct FileEntry {
-    /// Absent where the file could not be read.
+    /// `None` if the file could not be read.
     bytes: Option<FileVersion>,
     keys: Vec<Key>,
     problems: Vec<Problem>,
@@ -45,10 +45,10 @@ struct FileVersion {
     read_at: SystemTime,
 }
 
-/// A place that holds an object; the first one wins.
+/// A definition of an object; the first in this order wins.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct FileClaim {
-    /// The last good version of a document that is broken now: any good one is better.
+    /// The last valid version of a document that is now invalid. Any valid one wins.
     is_kept: bool,
     file: Arc<Path>,
     position: usize,
@@ -67,47 +67,47 @@ impl FileObjects {
         self.files.contains_key(path)
     }
 
-    pub(crate) fn objects(&self) -> usize {
-        self.told.len()
+    pub(crate) fn len(&self) -> usize {
+        self.published.len()
     }
 
-    /// The hash of the file's bytes, where it could be read.
+    /// The hash of the file's content, if it could be read.
     pub(crate) fn hash(&self, path: &Path) -> Option<u128> {
         Some(self.files.get(path)?.bytes?.hash)
     }
 
-    /// Whether a file with this stamp certainly holds what it held.
+    /// Whether a file with this stamp is certainly unchanged.
     pub(crate) fn is_current(&self, path: &Path, stamp: &FileStamp) -> bool {
         let Some(bytes) = self.files.get(path).and_then(|file| file.bytes) else { return false };
         let age = bytes.read_at.duration_since(bytes.stamp.modified).unwrap_or_default();
         bytes.stamp == *stamp && age >= COARSE_CLOCK
     }
 
-    /// Notes that the bytes are the same under a new stamp.
+    /// Records a new stamp for unchanged content.
     pub(crate) fn restamp(&mut self, path: &Path, stamp: FileStamp) {
         if let Some(bytes) = self.files.get_mut(path).and_then(|file| file.bytes.as_mut()) {
             *bytes = FileVersion { stamp, read_at: SystemTime::now(), ..*bytes };
         }
     }
 
-    /// Whether taking this content would lose an object or break one.
+    /// Whether this content lacks a known object or has an invalid one in its place.
     pub(crate) fn is_loss(&self, path: &Path, content: &ParsedFile) -> bool {
         let Some(file) = self.files.get(path) else { return content.is_empty };
         let good: HashSet<Key> = content.objects.iter().map(Object::key).collect();
         !file.keys.iter().all(|key| good.contains(key))
     }
 
-    /// Replaces what the file gave, keeping the last good version of what broke.
+    /// Replaces the content of a file, keeping the last valid version of objects that are now invalid.
     pub(crate) fn put(&mut self, path: &Path, mut content: ParsedFile) {
         let (path, before) = self.take(path);
         let good: BTreeSet<Key> = content.objects.iter().map(Object::key).collect();
         if content.is_empty && !before.is_empty() {
-            // A full disk or a writer that died leaves this; who wants the objects gone deletes the file.
+            // Left by a full disk or a crashed writer. To remove the objects, delete the file.
             content.problems.push(whole_file(&path.to_string_lossy(), 0, "the file is empty"));
         }
-        let broken = ProblemSubjects::of_problems(&content.problems);
+        let invalid = ProblemSubjects::of_problems(&content.problems);
         let kept: Vec<(Key, Object)> =
-            before.into_iter().filter(|(key, _)| !good.contains(key) && broken.has_object(key)).collect();
+            before.into_iter().filter(|(key, _)| !good.contains(key) && invalid.has_object(key)).collect();
         let kept_ones = ProblemSubjects::of_objects(kept.iter().map(|(key, _)| key));
         for problem in content.problems.iter_mut().filter(|problem| kept_ones.has_problem(problem)) {
             problem.message = format!("{}{KEEPING}", problem.message).into();
@@ -119,7 +119,7 @@ impl FileObjects {
         self.files.insert(path, FileEntry { bytes: Some(bytes), keys, problems: content.problems });
     }
 
-    /// Notes that the file is there but cannot be read: its objects stay.
+    /// Records that a file cannot be read; its objects are kept.
     pub(crate) fn put_unreadable(&mut self, path: &Path, reason: &str) {
         let (path, before) = self.take(path);
         let keeping = if before.is_empty() { "" } else { KEEPING };
@@ -129,40 +129,40 @@ impl FileObjects {
         self.files.insert(path, FileEntry { bytes: None, keys, problems });
     }
 
-    /// Forgets a file and all in it.
+    /// Removes a file and its objects.
     pub(crate) fn remove(&mut self, path: &Path) {
         self.take(path);
     }
 
-    /// Changes since the last call. `more` is what is wrong with the folder itself.
+    /// The changes since the last call. `more` are problems with the folder.
     pub(crate) fn changes(&mut self, more: Vec<Problem>) -> Vec<Change> {
         let mut changes = Vec::new();
         for key in std::mem::take(&mut self.touched) {
             self.settle(key, &mut changes);
         }
         let problems = self.problems(more);
-        if problems != self.told_problems {
-            self.told_problems.clone_from(&problems);
+        if problems != self.published_problems {
+            self.published_problems.clone_from(&problems);
             changes.push(Change::Problems(problems));
         }
         changes
     }
 
-    /// Makes the next `changes` tell everything, what is gone included.
-    pub(crate) fn tell_again(&mut self) {
-        self.touched.extend(self.told.keys().chain(self.claims.keys()).cloned());
-        self.told.retain(|key, _| !self.claims.contains_key(key));
-        self.told_problems.clear();
+    /// Makes the next `changes` contain everything, including deletions.
+    pub(crate) fn publish_again(&mut self) {
+        self.touched.extend(self.published.keys().chain(self.claims.keys()).cloned());
+        self.published.retain(|key, _| !self.claims.contains_key(key));
+        self.published_problems.clear();
     }
 
-    /// Takes a file out, with its objects as they were used. Gives its path as shared here.
+    /// Removes a file. Returns its path and the objects that were in use.
     fn take(&mut self, path: &Path) -> (Arc<Path>, Vec<(Key, Object)>) {
         let Some((path, volume)) = self.files.remove_entry(path) else { return (path.into(), Vec::new()) };
         let mut objects = Vec::new();
         let keys: BTreeSet<Key> = volume.keys.into_iter().collect();
         for key in keys {
             let Some(claims) = self.claims.get_mut(&key) else { continue };
-            // Of duplicates in one file the first is the one that counted.
+            // Of duplicates in one file the first was in use.
             let own: Vec<Object> = claims.extract_if(.., |(claim, _)| claim.file == path).map(|(_, o)| o).collect();
             if claims.is_empty() {
                 self.claims.remove(&key);
@@ -187,22 +187,22 @@ impl FileObjects {
         keys
     }
 
-    /// Finds the winner of one key and tells it if it means something new.
+    /// Finds the winner of one key and publishes it if its meaning changed.
     fn settle(&mut self, key: Key, changes: &mut Vec<Change>) {
         let claims = self.claims.get(&key);
-        let is_contested = claims.is_some_and(|c| c.iter().filter(|(claim, _)| !claim.is_kept).count() > 1);
-        match is_contested {
-            true => self.contested.insert(key.clone()),
-            false => self.contested.remove(&key),
+        let is_duplicate = claims.is_some_and(|c| c.iter().filter(|(claim, _)| !claim.is_kept).count() > 1);
+        match is_duplicate {
+            true => self.duplicates.insert(key.clone()),
+            false => self.duplicates.remove(&key),
         };
         match claims.and_then(|claims| claims.first()) {
             None => {
-                if self.told.remove(&key).is_some() {
+                if self.published.remove(&key).is_some() {
                     changes.push(Change::Deleted(key));
                 }
             }
             Some((_, winner)) => {
-                let before = self.told.insert(key, winner.clone());
+                let before = self.published.insert(key, winner.clone());
                 if !before.is_some_and(|before| before.means_the_same_as(winner)) {
                     changes.push(Change::Applied(winner.clone()));
                 }
@@ -212,12 +212,12 @@ impl FileObjects {
 
     fn problems(&self, folder: Vec<Problem>) -> Vec<Problem> {
         let of_files = self.files.values().flat_map(|file| file.problems.iter().cloned());
-        let duplicates = self.contested.iter().flat_map(|key| self.duplicates(key));
+        let duplicates = self.duplicates.iter().flat_map(|key| self.duplicate_problems(key));
         folder.into_iter().chain(of_files).chain(duplicates).collect()
     }
 
-    /// One problem for each place that lost.
-    fn duplicates<'a>(&'a self, key: &'a Key) -> impl Iterator<Item = Problem> + 'a {
+    /// One problem for each definition that lost.
+    fn duplicate_problems<'a>(&'a self, key: &'a Key) -> impl Iterator<Item = Problem> + 'a {
         let good = self.claims.get(key).into_iter().flatten().filter(|(claim, _)| !claim.is_kept);
         let mut locations = good.map(|(_, object)| object.meta.location.clone());
         let winner = locations.next().flatten().map_or_else(String::new, |location| location.to_string());
@@ -225,7 +225,7 @@ impl FileObjects {
             severity: Severity::Error,
             about: key.clone().into(),
             location,
-            message: format!("the object also stands at {winner}, which is used instead").into(),
+            message: format!("the object is also defined at {winner}, which is used instead").into(),
         })
     }
 }

@@ -1,5 +1,5 @@
-//! Large files are parsed one at a time on a thread of their own, the smallest first: files that are read in
-//! milliseconds do not wait for one that takes seconds, and two large ones are never in memory as values together.
+//! Parses large files one at a time on a separate thread, the smallest first: small files do not wait for a file that
+//! takes seconds, and two large files are never parsed in memory together.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -9,21 +9,18 @@ use std::thread;
 use super::read_file::{ParsedFile, RawFile};
 use crate::file_watch::Waker;
 
-/// Files of more bytes are large: a smaller one is parsed in a fraction of a second.
-pub(super) const LARGE: usize = 1 << 20;
-
 /// Large files that are being parsed.
 pub(super) struct LargeFileParser {
     shared: Arc<Mutex<ParserQueue>>,
-    /// Tells that a file was parsed.
+    /// Wakes the scan when a file was parsed.
     waker: Waker,
 }
 
 #[derive(Default)]
 struct ParserQueue {
-    /// The newest bytes of files that wait. Bytes that are replaced before their turn are never parsed.
+    /// The newest content of files that wait. Content that is replaced before its turn is never parsed.
     waiting: BTreeMap<PathBuf, RawFile>,
-    /// Hashes of the newest bytes of files that wait or are being parsed.
+    /// Hashes of the newest content of files that wait or are being parsed.
     pending: BTreeMap<PathBuf, u128>,
     parsed: Vec<(PathBuf, ParsedFile)>,
     is_running: bool,
@@ -39,7 +36,7 @@ impl LargeFileParser {
         !self.lock().pending.is_empty()
     }
 
-    /// Has a file parsed; what was to be parsed of it before is dropped.
+    /// Queues a file; replaces its older content in the queue.
     pub(super) fn put(&self, path: PathBuf, bytes: RawFile) {
         let mut shared = self.lock();
         if shared.pending.get(&path) == Some(&bytes.hash) {
@@ -50,21 +47,21 @@ impl LargeFileParser {
         if !std::mem::replace(&mut shared.is_running, true) {
             let (own, waker) = (self.shared.clone(), self.waker.clone());
             let started = thread::Builder::new().name("parse".to_owned()).spawn(move || work(&own, &waker));
-            // Tried again with the next look at the folder, which finds the file unread.
+            // The next scan finds the file unread and queues it again.
             if started.is_err() {
                 *shared = ParserQueue::default();
             }
         }
     }
 
-    /// Forgets a file that is gone.
+    /// Removes a deleted file from the queue.
     pub(super) fn forget(&self, path: &Path) {
         let mut shared = self.lock();
         shared.waiting.remove(path);
         shared.pending.remove(path);
     }
 
-    /// Files that were parsed since the last call and are still of interest.
+    /// Files parsed since the last call whose content is still the newest.
     pub(super) fn parsed(&self) -> Vec<(PathBuf, ParsedFile)> {
         let mut shared = self.lock();
         let mut parsed = std::mem::take(&mut shared.parsed);
@@ -94,7 +91,7 @@ fn work(shared: &Mutex<ParserQueue>, waker: &Waker) {
     }
 }
 
-/// The smallest file that waits; without one the thread ends.
+/// The smallest waiting file; without one the thread ends.
 fn next(shared: &Mutex<ParserQueue>) -> Option<(PathBuf, RawFile)> {
     let mut shared = lock(shared);
     let smallest = shared.waiting.iter().min_by_key(|(_, bytes)| bytes.bytes.len()).map(|(path, _)| path.clone());

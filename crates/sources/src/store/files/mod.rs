@@ -1,5 +1,5 @@
-//! `--configDir`: config objects in YAML files of a folder, followed as they change.
-//! Reacts to the first event at once; a burst is taken together a few milliseconds later.
+//! `--configDir`: config objects in the YAML files of a folder, which is watched.
+//! The first event is handled at once; events that follow within a few milliseconds are handled together.
 
 mod config_dir;
 mod file_objects;
@@ -17,30 +17,30 @@ use self::config_dir::{ConfigDir, Scan};
 use crate::file_watch::{FileEvents, Waiter};
 use crate::source::{ChangeSender, Source, SourceError};
 
-/// Events that come this soon after a look wait for each other.
+/// How long events are collected after a scan.
 const COALESCE: Duration = Duration::from_millis(5);
-/// How often everything is looked at in case an event was lost.
+/// How often everything is scanned in case an event was lost.
 const SAFETY_NET: Duration = Duration::from_secs(10);
-/// The same where the kernel tells nothing.
+/// The same where the folder cannot be watched.
 const POLL: Duration = Duration::from_millis(250);
 
-/// A look at the folder that takes longer is reported by the source's health: each file is read in time or given up, but a
-/// dead mount may hang elsewhere.
-const LONG_LOOK: Duration = Duration::from_secs(30);
+/// A scan that takes longer is reported in the source's health. Reads have a deadline, but other calls on a dead mount
+/// may hang.
+const SLOW_SCAN: Duration = Duration::from_secs(30);
 
 /// A folder of config files.
 pub struct FileStore {
     id: SourceId,
     folder: Arc<Mutex<ConfigDir>>,
     waiter: Waiter,
-    /// The last look did not come to its end, and what it found may be lost.
+    /// The last scan did not complete, and its changes may be lost.
     interrupted: bool,
 }
 
 impl FileStore {
-    /// The folder may appear later; until it does, the source is not in sync.
+    /// The folder may be created later; until then, the source is not in sync.
     pub fn new(root: &Path) -> FileStore {
-        // Fails only for an empty path or without a working folder; reading then says why.
+        // Fails only for an empty path or without a working directory; reading then reports the cause.
         let root = std::path::absolute(root).unwrap_or_else(|_| PathBuf::from(root));
         let folder = ConfigDir::new(root);
         let waiter = folder.watch().waiter();
@@ -48,26 +48,26 @@ impl FileStore {
         FileStore { id, folder: Arc::new(Mutex::new(folder)), waiter, interrupted: false }
     }
 
-    /// One of several folders, told apart by this name.
+    /// Sets the id, which several folders need.
     #[must_use]
     pub fn named(self, id: SourceId) -> FileStore {
         FileStore { id, ..self }
     }
 
-    async fn look(&mut self, seen: FileEvents) -> Result<Scan, SourceError> {
+    async fn scan(&mut self, events: FileEvents) -> Result<Scan, SourceError> {
         let folder = self.folder.clone();
-        let tell_again = std::mem::replace(&mut self.interrupted, true);
-        let look = tokio::task::spawn_blocking(move || {
-            // After a panic everything is told again, so half a change does no harm.
+        let publish_again = std::mem::replace(&mut self.interrupted, true);
+        let scan = tokio::task::spawn_blocking(move || {
+            // After a panic everything is sent again, which completes a half-applied change.
             let mut folder = folder.lock().unwrap_or_else(PoisonError::into_inner);
-            if tell_again {
-                folder.tell_again();
+            if publish_again {
+                folder.publish_again();
             }
-            folder.look(&seen)
+            folder.scan(&events)
         });
-        let look = look.await.map_err(|e| SourceError::Failed(format!("could not look at the folder: {e}")))?;
+        let scan = scan.await.map_err(|e| SourceError::Failed(format!("could not scan the folder: {e}")))?;
         self.interrupted = false;
-        Ok(look)
+        Ok(scan)
     }
 }
 
@@ -77,15 +77,15 @@ impl Source for FileStore {
     }
 
     async fn run(&mut self, sender: ChangeSender) -> Result<(), SourceError> {
-        let mut seen = FileEvents { everything: true, ..FileEvents::default() };
+        let mut events = FileEvents { everything: true, ..FileEvents::default() };
         let mut is_synced = false;
         let mut safety_net = Instant::now();
         loop {
             let began = Instant::now();
-            let is_full = seen.everything;
-            let look = self.look(seen);
-            let look = sender.health().while_waiting(LONG_LOOK, "reading the folder", look).await?;
-            let Scan { mut changes, again, trouble, unread, is_watched, is_partial } = look;
+            let is_full = events.everything;
+            let scan = self.scan(events);
+            let scan = sender.health().while_waiting(SLOW_SCAN, "reading the folder", scan).await?;
+            let Scan { mut changes, again, trouble, unread, is_watched, is_partial } = scan;
             match trouble.as_ref().or(unread.as_ref()) {
                 Some(reason) => sender.health().mark_unreachable(reason.as_str()),
                 None => sender.health().mark_reachable(),
@@ -96,13 +96,13 @@ impl Source for FileStore {
             }
             sender.send(changes).await?;
             if is_full {
-                // A huge folder is looked at less often: it must not cost more than a hundredth of a core.
+                // A large folder is scanned less often, so that scans use at most a hundredth of a core.
                 let pause = if is_watched { SAFETY_NET } else { POLL };
                 safety_net = Instant::now() + pause.max(began.elapsed() * 100);
             }
             tokio::time::sleep(COALESCE).await;
-            seen = self.waiter.events(again.map_or(safety_net, |again| again.min(safety_net))).await;
-            seen.everything |= Instant::now() >= safety_net || trouble.is_some();
+            events = self.waiter.events(again.map_or(safety_net, |again| again.min(safety_net))).await;
+            events.everything |= Instant::now() >= safety_net || trouble.is_some();
         }
     }
 }

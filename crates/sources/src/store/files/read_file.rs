@@ -1,5 +1,5 @@
-//! One config file's content: its good objects, what is wrong in it, and what the wrong parts were about.
-//! Knows nothing of earlier content; `shelf` does.
+//! Reads one config file: its valid objects and its problems, and which objects a problem may concern.
+//! Earlier content of the file is in `file_objects`.
 
 use std::collections::HashSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -13,25 +13,27 @@ use model::names::Str;
 use model::problem::{FileLocation, Problem, Severity, Subject};
 use xxhash_rust::xxh3::xxh3_128;
 
-use super::large::LARGE;
 use crate::disk::{self, FileStamp, is_absence};
 use crate::source::panic_text;
 
-/// What reading a file gave.
+/// Larger files are parsed by `large`; a smaller one takes a fraction of a second.
+const LARGE: usize = 1 << 20;
+
+/// The result of reading a file.
 #[derive(Debug)]
 pub(crate) enum ReadOutcome {
     Gone,
     Unreadable(String),
-    /// It changed while it was read.
+    /// The file changed while it was read.
     Unsettled,
     /// The same bytes as last time.
     Same(FileStamp),
-    /// Too much to parse at once.
+    /// Parsed later, by `large`.
     Large(RawFile),
     Parsed(ParsedFile),
 }
 
-/// A file's bytes, not parsed.
+/// The content of a file, not parsed.
 #[derive(Debug)]
 pub(crate) struct RawFile {
     stamp: FileStamp,
@@ -39,19 +41,19 @@ pub(crate) struct RawFile {
     pub(crate) bytes: Vec<u8>,
 }
 
-/// A file's content, parsed and validated.
+/// The content of a file, parsed and validated.
 #[derive(Debug)]
 pub(crate) struct ParsedFile {
     pub(crate) stamp: FileStamp,
     pub(crate) hash: u128,
     pub(crate) read_at: SystemTime,
-    /// The file holds no byte.
+    /// The file has no bytes.
     pub(crate) is_empty: bool,
     pub(crate) objects: Vec<Object>,
     pub(crate) problems: Vec<Problem>,
 }
 
-/// Reads a file; parses it unless its bytes still have `known_hash` or are many.
+/// Reads a file, and parses it unless its hash is `known_hash` or it is large.
 pub(crate) fn read(path: &Path, known_hash: Option<u128>) -> ReadOutcome {
     let (stamp, bytes) = match disk::bytes(path) {
         Ok(Some(read)) => read,
@@ -68,7 +70,7 @@ pub(crate) fn read(path: &Path, known_hash: Option<u128>) -> ReadOutcome {
 }
 
 impl RawFile {
-    /// Parses the bytes, which are gone then.
+    /// Parses the content and frees the bytes.
     pub(crate) fn parsed(self, path: &Path) -> ParsedFile {
         let RawFile { stamp, hash, bytes } = self;
         let (objects, problems) = objects_of(&bytes, &path.to_string_lossy());
@@ -77,10 +79,9 @@ impl RawFile {
     }
 }
 
-/// Which objects problems may be about, and the reverse. Both sides may have tens of thousands of entries, so texts are
-/// looked up and not compared one by one.
+/// Matches problems with the objects that they may concern. A set, since a file may have tens of thousands of both.
 pub(crate) struct ProblemSubjects {
-    /// A problem that may hide any object, or any object at all.
+    /// For problems: one concerns the whole file. For objects: there is one.
     is_any: bool,
     /// Objects that errors are about.
     objects: HashSet<Key>,
@@ -90,7 +91,7 @@ pub(crate) struct ProblemSubjects {
 }
 
 impl ProblemSubjects {
-    /// What these problems may be about.
+    /// The subjects of these problems.
     pub(crate) fn of_problems(problems: &[Problem]) -> ProblemSubjects {
         let mut subjects = ProblemSubjects { is_any: false, objects: HashSet::new(), documents: HashSet::new() };
         for problem in problems {
@@ -106,18 +107,18 @@ impl ProblemSubjects {
         subjects
     }
 
-    /// What problems about these objects are called.
+    /// The subjects of problems that concern these objects.
     pub(crate) fn of_objects<'a>(keys: impl Iterator<Item = &'a Key> + Clone) -> ProblemSubjects {
         let objects: HashSet<Key> = keys.clone().cloned().collect();
         ProblemSubjects { is_any: !objects.is_empty(), objects, documents: keys.map(document_of).collect() }
     }
 
-    /// Whether one of the problems may be all that is left of this object.
+    /// Whether one of the problems may concern this object.
     pub(crate) fn has_object(&self, key: &Key) -> bool {
         self.is_any || self.objects.contains(key) || self.documents.contains(&document_of(key))
     }
 
-    /// Whether the problem may be about one of the objects.
+    /// Whether the problem may concern one of the objects.
     pub(crate) fn has_problem(&self, problem: &Problem) -> bool {
         match (problem.severity, &problem.about) {
             (Severity::Error, Subject::File(_)) => self.is_any,
@@ -142,20 +143,20 @@ fn objects_of(bytes: &[u8], file: &str) -> (Vec<Object>, Vec<Problem>) {
             return (Vec::new(), vec![whole_file(file, line as u32, "could not parse the file: not UTF-8")]);
         }
     };
-    // A parser's bug must cost one file, not the folder.
+    // A panic in the parser must cost this file only.
     catch_unwind(AssertUnwindSafe(|| validated(parse::documents(text, file)))).unwrap_or_else(|panic| {
         let message = format!("could not parse the file: {}", panic_text(&*panic));
         (Vec::new(), vec![whole_file(file, 0, &message)])
     })
 }
 
-/// A problem that may hide any object of the file.
+/// A problem that concerns the whole file.
 pub(crate) fn whole_file(file: &str, line: u32, message: &str) -> Problem {
     let location = FileLocation { file: file.into(), line };
     Problem::error(Subject::File(location.file.clone()), message).at(Some(location))
 }
 
-/// Leaves out objects that upstream's file store would refuse.
+/// Leaves out invalid objects, as upstream's file store does.
 fn validated(parsed: Parsed) -> (Vec<Object>, Vec<Problem>) {
     let Parsed { mut objects, mut problems } = parsed;
     objects.retain(|object| {

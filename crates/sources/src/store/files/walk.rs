@@ -1,5 +1,5 @@
-//! What stands in the config folder: its config files with their stamps, and the folders to watch.
-//! Opens no file; reading is in `reading`. What does not answer is unreadable, and holds nothing else back.
+//! Lists the config folder: its config files with their stamps, and the folders to watch. Opens no file; `read_file` does.
+//! An entry on a dead mount is reported as unreadable and does not delay the others.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{FileType, Metadata};
@@ -8,39 +8,39 @@ use std::path::{Path, PathBuf};
 
 use crate::disk::{self, DirListing, FileId, FileStamp, is_absence};
 
-/// Deeper folders are not looked into.
+/// Deeper folders are not listed.
 const MAX_DEPTH: usize = 64;
 
-/// One look at the whole folder.
+/// The folder and everything below it.
 #[derive(Debug, Default)]
 pub(crate) struct DirTree {
-    /// Config files, by the path that people know them under.
+    /// Config files, by their path below the root.
     pub(crate) files: BTreeMap<PathBuf, FileStatus>,
-    /// Folders that were listed: their canonical path, and the one that people know.
+    /// Listed folders: the canonical path, and the path below the root.
     pub(crate) folders: BTreeMap<PathBuf, PathBuf>,
-    /// Folders that are there but cannot be listed, and why.
+    /// Folders that cannot be listed, and why.
     pub(crate) unreadable: BTreeMap<PathBuf, String>,
 }
 
-/// A config file, as far as one can tell without opening it.
+/// A config file, without its content.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum FileStatus {
     File {
         stamp: FileStamp,
-        /// Where a symlink leads.
+        /// The target of a symlink.
         target: Option<PathBuf>,
     },
     Unreadable(String),
 }
 
-/// Lists the folder and all below it. Fails only where the folder itself cannot be listed.
+/// Lists the folder and everything below it. Fails only if the folder itself cannot be listed.
 pub(crate) fn walk(root: &Path) -> io::Result<DirTree> {
     let mut walk = DirWalker::default();
     walk.folder(root, 0)?;
     Ok(walk.listing)
 }
 
-/// The config file at `path`; `None` when nothing stands there.
+/// The config file at `path`; `None` if it does not exist.
 pub(crate) fn entry(path: &Path) -> Option<FileStatus> {
     let here = match path.symlink_metadata() {
         Ok(here) => here,
@@ -53,11 +53,11 @@ pub(crate) fn entry(path: &Path) -> Option<FileStatus> {
     Some(match disk::target(path) {
         Ok((there, target)) => of_metadata(&there, Some(target)),
         Err(e) if e.kind() == io::ErrorKind::TimedOut => FileStatus::Unreadable(e.to_string()),
-        Err(e) => FileStatus::Unreadable(format!("the symlink leads nowhere: {e}")),
+        Err(e) => FileStatus::Unreadable(format!("the symlink is broken: {e}")),
     })
 }
 
-/// Whether the name is that of a config file. `.#x.yaml` is an editor's lock, not a file.
+/// Whether this is the name of a config file. `.#x.yaml` is an editor's lock file.
 pub(crate) fn is_config(path: &Path) -> bool {
     let ends_well = path.extension().is_some_and(|e| e == "yaml" || e == "yml");
     ends_well && !name_starts_with(path, ".#")
@@ -66,7 +66,7 @@ pub(crate) fn is_config(path: &Path) -> bool {
 fn of_metadata(metadata: &Metadata, target: Option<PathBuf>) -> FileStatus {
     match metadata {
         m if m.is_file() => FileStatus::File { stamp: FileStamp::of(m), target },
-        m if m.is_dir() => FileStatus::Unreadable("a folder stands in its place".into()),
+        m if m.is_dir() => FileStatus::Unreadable("it is a folder".into()),
         _ => FileStatus::Unreadable("not a regular file".into()),
     }
 }
@@ -83,7 +83,7 @@ impl DirWalker {
             return Err(io::Error::other("too deep"));
         }
         let DirListing { identity, canonical, entries } = disk::list(path)?;
-        // Symlinks may lead in circles, or twice to one folder. Where there is no identity, none is followed.
+        // Symlinks may form cycles or lead to one folder twice. Without inodes, no symlinks are followed.
         if identity != FileId::default() && !self.visited.insert(identity) {
             return Ok(());
         }
@@ -105,7 +105,7 @@ impl DirWalker {
     }
 
     fn subfolder(&mut self, path: PathBuf, depth: usize) {
-        // Kubernetes keeps generations of a mounted ConfigMap under such names and links to the current one.
+        // A mounted ConfigMap has its versions in such folders, with a symlink to the current one.
         if name_starts_with(&path, "..") {
             return;
         }

@@ -1,5 +1,5 @@
-//! `--mcpServerAddrs`: configuration over the Mesh Configuration Protocol as Istio 1.1 to 1.8 spoke it, sink side.
-//! One stream carries all collections; each has its own state, and what was told last stays when the server goes.
+//! `--mcpServerAddrs`: config objects over the Mesh Configuration Protocol of Istio 1.1 to 1.8, as its sink (client).
+//! One stream carries all collections. When the server cannot be reached, its last objects are kept.
 
 pub mod schema;
 
@@ -25,10 +25,10 @@ use crate::http::{ClientIdentity, TrustRoots};
 use crate::source::{ChangeSender, Source, SourceError};
 use schema::{RequestResources, Resources, SinkNode};
 
-/// Where Istio 1.1 mounted certificates.
+/// The folder where Istio 1.1 mounted certificates.
 const CERTIFICATES: &str = "/etc/certs";
 
-/// Collections by their names in the protocol, with the kind of their objects.
+/// Collections by their names in the protocol, with their kinds.
 const COLLECTIONS: &[(&str, Kind)] = &[
     ("istio/networking/v1alpha3/virtualservices", Kind::VirtualService),
     ("istio/networking/v1alpha3/destinationrules", Kind::DestinationRule),
@@ -43,44 +43,68 @@ const COLLECTIONS: &[(&str, Kind)] = &[
     ("istio/security/v1beta1/peerauthentications", Kind::PeerAuthentication),
 ];
 
-/// Where configuration comes from.
+/// The address of the server, and how this client identifies itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct McpOptions {
     /// `host:port`.
     pub address: String,
-    /// Ask for changes rather than whole collections.
+    /// Request changes instead of whole collections.
     pub incremental: bool,
     pub tls: Option<GrpcTls>,
-    /// Who asks.
+    /// The id of this client.
     pub node: String,
 }
 
+/// Why an MCP address is not valid.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum McpAddressError {
+    #[error("{0:?} is not an address such as mcp://host:port")]
+    Malformed(String),
+    #[error("{address:?} has the unknown option {option:?}")]
+    UnknownOption { address: String, option: String },
+    #[error("{address:?} has the unknown scheme {scheme:?}")]
+    UnknownScheme { address: String, scheme: String },
+}
+
+/// Why a response is rejected.
+#[derive(Debug, thiserror::Error)]
+enum ResponseError {
+    #[error("collection {0:?} was not requested")]
+    Collection(String),
+    #[error("changes of collection {0:?} were not requested")]
+    Incremental(String),
+}
+
 impl McpOptions {
-    /// The name of the source that this makes.
+    /// The id of the source.
     pub fn id(&self) -> SourceId {
         SourceId(format!("mcp://{}", self.address).into())
     }
 
-    /// Reads `mcp://HOST:PORT`, `mcps://HOST:PORT` (certificates where Istio mounted them) or `HOST:PORT`;
-    /// `?incremental=true` asks for changes.
-    pub fn parse(url: &str, node: &str) -> Result<McpOptions, String> {
+    /// Parses `mcp://HOST:PORT`, `mcps://HOST:PORT` (TLS with the certificates that Istio mounted) or `HOST:PORT`.
+    /// `?incremental=true` requests changes.
+    pub fn parse(url: &str, node: &str) -> Result<McpOptions, McpAddressError> {
         let (scheme, rest) = url.split_once("://").unwrap_or(("mcp", url));
         let (address, query) = rest.split_once('?').unwrap_or((rest, ""));
         let address = address.trim_end_matches('/');
         let has_port =
             address.rsplit_once(':').is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok());
         if !has_port || address.contains('/') {
-            return Err(format!("{url:?} is not an address such as mcp://host:port"));
+            return Err(McpAddressError::Malformed(url.to_owned()));
         }
         let incremental = match query {
             "" | "incremental=false" => false,
             "incremental=true" => true,
-            other => return Err(format!("{url:?} asks for {other:?}, which is unknown")),
+            other => {
+                return Err(McpAddressError::UnknownOption { address: url.to_owned(), option: other.to_owned() });
+            }
         };
         let tls = match scheme {
             "mcp" => None,
             "mcps" => Some(mounted(Path::new(CERTIFICATES))),
-            other => return Err(format!("{url:?} has the unknown scheme {other:?}")),
+            other => {
+                return Err(McpAddressError::UnknownScheme { address: url.to_owned(), scheme: other.to_owned() });
+            }
         };
         Ok(McpOptions { address: address.to_owned(), incremental, tls, node: node.to_owned() })
     }
@@ -91,7 +115,7 @@ fn mounted(folder: &Path) -> GrpcTls {
     GrpcTls { roots: TrustRoots::File(folder.join("root-cert.pem")), identity: Some(identity), server_name: None }
 }
 
-/// A sink of one source of configuration.
+/// The source of config objects from one MCP server.
 #[derive(Debug)]
 pub struct McpSink {
     id: SourceId,
@@ -99,13 +123,13 @@ pub struct McpSink {
     collections: Collections,
 }
 
-/// Requests that wait for the server to read them. One that sends and never reads must not fill memory.
+/// The most requests that wait for the server to read them, which bounds the memory for a server that never reads.
 const UNREAD: usize = 1024;
 
 /// The two directions of a stream.
 struct McpStream {
     requests: mpsc::Sender<RequestResources>,
-    answers: Streaming<Resources>,
+    responses: Streaming<Resources>,
 }
 
 impl McpSink {
@@ -134,30 +158,30 @@ impl McpSink {
         for collection in self.collections.names() {
             let initial_resource_versions =
                 if self.options.incremental { self.collections.versions(collection) } else { Default::default() };
-            // Sent before the stream is there: the queue cannot be closed yet, and there are fewer collections than room.
+            // Cannot fail: the queue is open, and larger than the number of collections.
             let _ = requests.try_send(RequestResources { initial_resource_versions, ..self.request(collection) });
         }
         let outgoing = Request::new(ReceiverStream::new(queue));
         let codec = ProstCodec::<RequestResources, Resources>::default();
         let path = PathAndQuery::from_static(schema::ESTABLISH);
-        let answers = client.streaming(outgoing, path, codec).await.map_err(failed)?.into_inner();
-        Ok(McpStream { requests, answers })
+        let responses = client.streaming(outgoing, path, codec).await.map_err(failed)?.into_inner();
+        Ok(McpStream { requests, responses })
     }
 
-    /// What an answer changes; an error where it does not fit what was asked for.
-    fn take(&mut self, answer: &Resources) -> Result<Vec<Change>, String> {
-        let name = &answer.collection;
+    /// Applies a response and returns the changes.
+    fn apply(&mut self, response: &Resources) -> Result<Vec<Change>, ResponseError> {
+        let name = &response.collection;
         if !self.collections.names().any(|known| **known == **name) {
-            return Err(format!("collection {name:?} was not asked for"));
+            return Err(ResponseError::Collection(name.clone()));
         }
-        if !answer.incremental {
-            return Ok(self.collections.replace(name, &answer.resources));
+        if !response.incremental {
+            return Ok(self.collections.replace(name, &response.resources));
         }
         if !self.options.incremental {
-            return Err(format!("changes of collection {name:?} were not asked for"));
+            return Err(ResponseError::Incremental(name.clone()));
         }
-        let removed = answer.removed_resources.iter().map(String::as_str);
-        Ok(self.collections.update(name, &answer.resources, removed))
+        let removed = response.removed_resources.iter().map(String::as_str);
+        Ok(self.collections.update(name, &response.resources, removed))
     }
 }
 
@@ -170,25 +194,27 @@ impl StreamSource for McpSink {
         sender.health().count_request();
         let mut stream = self.open().await?;
         loop {
-            let answer = self.collections.next(stream.answers.message(), sender).await?;
-            let resources = answer.map_err(failed)?.ok_or_else(ended)?;
-            self.collections.heard(sender, backoff);
-            let taken = self.take(&resources);
-            let error_detail = taken.as_ref().err().map(|reason| rejection(reason));
-            let verdict = RequestResources {
+            let response = self.collections.next(stream.responses.message(), sender).await?;
+            let resources = response.map_err(failed)?.ok_or_else(ended)?;
+            self.collections.responded(sender, backoff);
+            let applied = self.apply(&resources);
+            let error_detail = applied.as_ref().err().map(|error| rejection(&error.to_string()));
+            let acknowledgement = RequestResources {
                 response_nonce: resources.nonce.clone(),
                 error_detail,
                 ..self.request(&resources.collection)
             };
-            // A closed stream shows when the next answer is read.
-            if let Err(TrySendError::Full(_)) = stream.requests.try_send(verdict) {
-                return Err(SourceError::Failed(format!(
-                    "the server sends and does not read: {UNREAD} answers are unread"
-                )));
+            // If the stream is closed, reading the next response fails.
+            if let Err(TrySendError::Full(_)) = stream.requests.try_send(acknowledgement) {
+                let message = format!("the server does not read: {UNREAD} acknowledgements are queued");
+                return Err(SourceError::Failed(message));
             }
-            match taken {
-                Ok(changes) => self.collections.tell(changes, sender).await?,
-                Err(reason) => warn!(source = &*self.id.0, collection = resources.collection, reason, "refused"),
+            match applied {
+                Ok(changes) => self.collections.publish(changes, sender).await?,
+                Err(error) => {
+                    let collection = resources.collection;
+                    warn!(source = &*self.id.0, collection, %error, "rejected a response; keeping known objects");
+                }
             }
         }
     }
@@ -209,7 +235,7 @@ mod tests {
     use super::McpOptions;
 
     #[test]
-    fn addresses_are_read_or_named() {
+    fn valid_addresses_are_parsed_and_others_named_in_the_error() {
         let read = |url: &str| McpOptions::parse(url, "pilot");
         for (url, has_tls, incremental) in
             [("mcp://a:1", false, false), ("a:1", false, false), ("mcps://a:1?incremental=true", true, true)]
@@ -219,7 +245,7 @@ mod tests {
             assert_eq!(found, ("a:1", has_tls, incremental), "{url}");
         }
         for bad in ["mcp://a", "http://a:1", "mcp://:1", "mcp://a:1/x", "mcp://a:1?x=y"] {
-            assert!(read(bad).is_err_and(|e| e.contains(bad)), "{bad}");
+            assert!(read(bad).is_err_and(|e| e.to_string().contains(bad)), "{bad}");
         }
     }
 }

@@ -1,11 +1,11 @@
-//! Messages of `istio.mcp.v1alpha1` that today's API no longer has, as of Istio 1.4. The envelope is still there.
+//! Messages of `istio.mcp.v1alpha1` as of Istio 1.4, which today's API no longer contains. Its `Resource` still does.
 
 use std::collections::BTreeMap;
 
 use api::istio::mcp::v1alpha1::Resource;
 use api::wire::google::rpc::Status;
 
-/// Where a sink, which is the client, opens the one stream for all collections.
+/// The method with which a sink (client) opens the stream.
 pub const ESTABLISH: &str = "/istio.mcp.v1alpha1.ResourceSource/EstablishResourceStream";
 
 #[derive(Clone, PartialEq, prost::Message)]
@@ -16,7 +16,7 @@ pub struct SinkNode {
     pub annotations: BTreeMap<String, String>,
 }
 
-/// With an empty nonce a request; with the nonce of `Resources` its acceptance, or with an error its refusal.
+/// A request if the nonce is empty; otherwise the ACK of the `Resources` with this nonce, or with an error its NACK.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct RequestResources {
     #[prost(message, optional, tag = "1")]
@@ -41,12 +41,12 @@ pub struct Resources {
     pub collection: String,
     #[prost(message, repeated, tag = "3")]
     pub resources: Vec<Resource>,
-    /// Heeded only where `incremental` is set.
+    /// Used only if `incremental` is set.
     #[prost(string, repeated, tag = "4")]
     pub removed_resources: Vec<String>,
     #[prost(string, tag = "5")]
     pub nonce: String,
-    /// Whether the collection is changed by this rather than replaced.
+    /// Whether this changes the collection instead of replacing it.
     #[prost(bool, tag = "6")]
     pub incremental: bool,
 }
