@@ -1,5 +1,5 @@
-//! Names of Secrets and ConfigMaps: how Envoy and objects of the mesh write them, and which ones the mesh names, so that
-//! nothing is held of the others but what they could be used for.
+//! References to Secrets and ConfigMaps: the SDS resource names, and the set of all references in the mesh. Sources keep
+//! the content of referenced Secrets only.
 
 use std::collections::BTreeSet;
 
@@ -9,34 +9,34 @@ use api::{Struct, Value, value};
 use crate::config::{Object, Spec};
 use crate::names::{CredentialKey, CredentialKind, Str};
 
-/// What asks for the certificates of an authority that belong to a certificate, or may lie in a Secret of that name.
+/// Suffix of the SDS name of a CA certificate. It is in the Secret of the full name, or in that of the bare name.
 pub const CA_SUFFIX: &str = "-cacert";
 const SECRET: &str = "kubernetes://";
 const GATEWAY_SECRET: &str = "kubernetes-gateway://";
 const CONFIG_MAP: &str = "configmap://";
-/// What leads to no Secret: certificates of the workload, and references that lowering found to be bad.
+/// Schemes without a Secret: workload certificates, and invalid references from the Gateway API conversion.
 const ELSEWHERE: [&str; 2] = ["builtin://", "invalid://"];
 
-/// A resource name under which Envoy asks for a secret, understood.
+/// A parsed SDS resource name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CredentialRef<'a> {
     pub scheme: CredentialScheme,
-    /// `None` is the namespace of who asks.
+    /// `None` means the namespace of the client.
     pub namespace: Option<&'a str>,
-    /// As asked for, with the suffix that asks for an authority.
+    /// Including `CA_SUFFIX`.
     pub name: &'a str,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CredentialScheme {
     Secret,
-    /// By the Gateway API, which has grants.
+    /// From the Gateway API, checked against ReferenceGrants.
     GatewaySecret,
     ConfigMap,
 }
 
 impl<'a> CredentialRef<'a> {
-    /// `kubernetes://name` needs no namespace; the others need one.
+    /// Only `kubernetes://name` may omit the namespace.
     pub fn parse(resource: &'a str) -> Option<CredentialRef<'a>> {
         let (scheme, rest) = [
             (CredentialScheme::Secret, SECRET),
@@ -58,7 +58,7 @@ impl<'a> CredentialRef<'a> {
         self.scheme == CredentialScheme::ConfigMap || self.name.ends_with(CA_SUFFIX)
     }
 
-    /// The name without the suffix that asks for an authority.
+    /// The name without `CA_SUFFIX`.
     pub fn bare_name(&self) -> &'a str {
         self.name.strip_suffix(CA_SUFFIX).unwrap_or(self.name)
     }
@@ -71,7 +71,7 @@ impl<'a> CredentialRef<'a> {
     }
 }
 
-/// The resource name that a credential's name of an object leads to; none where it leads to no Secret.
+/// The SDS resource name of a `credentialName`; `None` if it refers to no Secret.
 pub fn resource_name(credential: &str) -> Option<String> {
     if credential.is_empty() || ELSEWHERE.iter().any(|scheme| credential.starts_with(scheme)) {
         return None;
@@ -80,16 +80,16 @@ pub fn resource_name(credential: &str) -> Option<String> {
     Some(if is_whole { credential.to_owned() } else { format!("{SECRET}{credential}") })
 }
 
-/// Secrets and ConfigMaps that objects of the mesh name.
+/// All Secrets and ConfigMaps that config objects refer to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CredentialRefs {
-    there: BTreeSet<CredentialKey>,
-    /// Secrets of the namespace that a client stands in, wherever that is.
-    anywhere: BTreeSet<Str>,
+    keys: BTreeSet<CredentialKey>,
+    /// Names of Secrets without a namespace: they are read from the namespace of the client.
+    any_namespace: BTreeSet<Str>,
 }
 
 impl CredentialRefs {
-    /// What these objects name: Gateways, DestinationRules, and EnvoyFilters that write resource names themselves.
+    /// References of Gateways, DestinationRules, and EnvoyFilters whose patches contain SDS resource names.
     pub fn of<'a>(objects: impl IntoIterator<Item = &'a Object>) -> CredentialRefs {
         let mut named = CredentialRefs::default();
         for object in objects {
@@ -104,7 +104,7 @@ impl CredentialRefs {
     }
 
     pub fn contains(&self, key: &CredentialKey) -> bool {
-        self.there.contains(key) || key.kind == CredentialKind::Secret && self.anywhere.contains(&key.name)
+        self.keys.contains(key) || key.kind == CredentialKind::Secret && self.any_namespace.contains(&key.name)
     }
 
     fn add_gateway(&mut self, gateway: &Gateway) {
@@ -146,7 +146,7 @@ impl CredentialRefs {
         resource_name(name).iter().for_each(|resource| self.add(resource));
     }
 
-    /// A certificate comes with the Secret of its authority, and an authority may lie beside its certificate.
+    /// Adds both names: the CA of a certificate may be in its own Secret, and vice versa.
     fn add(&mut self, resource: &str) {
         let Some(reference) = CredentialRef::parse(resource) else { return };
         let bare = reference.bare_name();
@@ -155,9 +155,9 @@ impl CredentialRefs {
             match reference.namespace {
                 Some(namespace) => {
                     let (kind, namespace) = (reference.kind(), namespace.into());
-                    self.there.insert(CredentialKey { kind, namespace, name });
+                    self.keys.insert(CredentialKey { kind, namespace, name });
                 }
-                None => _ = self.anywhere.insert(name),
+                None => _ = self.any_namespace.insert(name),
             }
         }
     }
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gateway_names_secrets_of_whoever_serves_it_and_of_one_namespace() {
+    fn gateway_refers_to_secrets_of_the_client_or_of_one_namespace() {
         let named = named(
             "
 apiVersion: networking.istio.io/v1
@@ -206,7 +206,7 @@ spec:
     }
 
     #[test]
-    fn rules_name_secrets_and_config_maps_on_every_level() {
+    fn destination_rules_refer_to_secrets_on_every_level() {
         let named = named(
             "
 apiVersion: networking.istio.io/v1
@@ -231,7 +231,7 @@ spec:
     }
 
     #[test]
-    fn a_patch_names_what_it_writes() {
+    fn patch_refers_to_the_names_it_contains() {
         let named = named(
             "
 apiVersion: networking.istio.io/v1alpha3

@@ -1,5 +1,5 @@
-//! What the mesh needs from outside by name: the single arrow that points from the model back to sources.
-//! Only names leave; what was found comes in as a `Change` like everything else.
+//! Requests from the model to the sources: key sets and credentials that config objects refer to. Only names are
+//! requested; the results arrive as ordinary `Change`s.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -10,55 +10,55 @@ use crate::config::{Config, Key, Kind};
 use crate::credential_refs::CredentialRefs;
 use crate::names::Str;
 
-/// How long a fetch may take where the rule does not say, as in upstream.
+/// Default timeout of a fetch, as in upstream.
 const KEY_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Everything that somebody must fetch.
+/// Everything that sources have to fetch.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FetchRequests {
     pub keys: BTreeMap<KeySource, KeyRequest>,
-    /// Secrets and ConfigMaps whose content is of use.
+    /// Secrets and ConfigMaps whose content is needed.
     pub credentials: CredentialRefs,
 }
 
-/// Where the keys of an issuer of tokens are found.
+/// Where the key set of a token issuer is fetched from.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum KeySource {
-    /// At this address.
+    /// This URL.
     Uri(Str),
-    /// At the address that this issuer's OpenID configuration names.
+    /// The `jwks_uri` of this issuer's OpenID configuration.
     Issuer(Str),
 }
 
-/// Who wants a key set, and how long getting it may take.
+/// The policies that need a key set, and the longest of their timeouts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KeyRequest {
     pub timeout: Duration,
     pub by: BTreeSet<Key>,
 }
 
-/// Key sets that were found, by where.
+/// Fetched key sets.
 pub type KeySets = BTreeMap<KeySource, Str>;
 
 impl FetchRequests {
-    /// What these policies need, beside these credentials.
+    /// The key sets of these policies, and these credentials.
     pub fn of(policies: &[Config<RequestAuthentication>], credentials: CredentialRefs) -> FetchRequests {
-        let mut wanted = FetchRequests { credentials, ..FetchRequests::default() };
+        let mut requests = FetchRequests { credentials, ..FetchRequests::default() };
         for policy in policies {
             let key = policy.meta.key(Kind::RequestAuthentication);
             for rule in &policy.spec.jwt_rules {
                 let Some(source) = KeySource::of(rule) else { continue };
-                let wish = wanted.keys.entry(source).or_default();
-                wish.timeout = wish.timeout.max(timeout(rule));
-                wish.by.insert(key.clone());
+                let request = requests.keys.entry(source).or_default();
+                request.timeout = request.timeout.max(timeout(rule));
+                request.by.insert(key.clone());
             }
         }
-        wanted
+        requests
     }
 }
 
 impl KeySource {
-    /// Where a rule's keys are; `None` where it holds them itself or names no place at all.
+    /// The source of a rule's keys; `None` if they are inline, or if it has no source.
     pub fn of(rule: &JwtRule) -> Option<KeySource> {
         if !rule.jwks.is_empty() {
             return None;
@@ -81,8 +81,8 @@ impl std::fmt::Display for KeySource {
 }
 
 fn timeout(rule: &JwtRule) -> Duration {
-    let told = rule.timeout.and_then(|told| Duration::try_from(told).ok());
-    told.filter(|told| !told.is_zero()).unwrap_or(KEY_TIMEOUT)
+    let timeout = rule.timeout.and_then(|timeout| Duration::try_from(timeout).ok());
+    timeout.filter(|timeout| !timeout.is_zero()).unwrap_or(KEY_TIMEOUT)
 }
 
 #[cfg(test)]
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn only_rules_without_keys_of_their_own_want_some() {
+    fn only_rules_without_inline_keys_request_some() {
         let rule = |issuer: &str, uri: &str, jwks: &str| JwtRule {
             issuer: issuer.into(),
             jwks_uri: uri.into(),

@@ -1,4 +1,4 @@
-//! The mesh as plain data. Sources fill it with `Change`s, `Snapshot` freezes it.
+//! The mesh as plain data: sources send `Change`s, which become immutable `Snapshot`s.
 //! Pure: no I/O, no async, no clock, no globals.
 
 #![forbid(unsafe_code)]

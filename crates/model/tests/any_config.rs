@@ -1,4 +1,4 @@
-//! Whatever is fed to the parser, it answers; and what it printed it reads back.
+//! The parser returns for any input, and parses what it printed.
 
 use model::config::{Kind, mesh, parse, print, validate};
 use model::problem::FileLocation;
@@ -8,10 +8,10 @@ use proptest::sample::select;
 use prost_reflect::{FieldDescriptor, Kind as FieldKind, MessageDescriptor};
 use serde_json::{Map, Value, json};
 
-/// Names that lead the parser on.
+/// Field names that reach deep into the parser.
 const FIELDS: &[&str] =
     &["hosts", "http", "route", "match", "spec", "metadata", "name", "annotations", "servers", "tls", "port", "rules"];
-/// Kinds that are read as others.
+/// Legacy kinds, which are converted.
 const OLD: &[(&str, &str)] = &[
     ("config.istio.io/v1alpha2", "RouteRule"),
     ("config.istio.io/v1alpha2", "EgressRule"),
@@ -20,10 +20,10 @@ const OLD: &[(&str, &str)] = &[
     ("authentication.istio.io/v1alpha1", "Policy"),
     ("authentication.istio.io/v1alpha1", "MeshPolicy"),
 ];
-/// How deep generated specs go: deeper parts are left out.
+/// Maximum depth of generated specs.
 const DEPTH: u32 = 6;
 
-/// Everything that reads text, run for its answer alone.
+/// Runs every parser of text.
 fn read(text: &str) {
     for object in parse::documents(text, "f").objects {
         validate::validate(&object);
@@ -56,11 +56,11 @@ fn any_json() -> impl Strategy<Value = Value> {
     })
 }
 
-/// A spec that fits the kind, from a stream of choices.
+/// A valid spec of a kind, from a stream of random choices.
 fn spec_of(descriptor: &MessageDescriptor, choices: &mut impl Iterator<Item = u32>, depth: u32) -> Value {
     let mut entries = Map::new();
     for field in descriptor.fields() {
-        // Recursion and oneofs make some fields impossible together; the rest is left to chance.
+        // Recursive fields and oneofs exclude each other; the rest is random.
         let taken = choices.next().unwrap_or(0).is_multiple_of(4);
         let rival =
             field.containing_oneof().is_some_and(|oneof| oneof.fields().any(|f| entries.contains_key(f.json_name())));

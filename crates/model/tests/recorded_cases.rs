@@ -1,11 +1,11 @@
-//! Every recorded case is config that upstream accepts: it must read, validate and print without a problem.
+//! Upstream accepts the config of all recorded cases: it must parse, validate and print without problems.
 
 use std::path::{Path, PathBuf};
 
 use model::config::{mesh, parse, print, validate};
 use model::problem::{Problem, Severity};
 
-/// Files of this name in all cases.
+/// The files of this name in all cases.
 fn files(name: &str) -> Vec<(PathBuf, String)> {
     let cases = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/cases");
     let folders = |folder: &Path| -> Vec<PathBuf> {
@@ -18,7 +18,7 @@ fn files(name: &str) -> Vec<(PathBuf, String)> {
     found
 }
 
-/// Fails for anything worse than a part without effect.
+/// Fails if there is an error.
 fn assert_usable(problems: &[Problem]) {
     let errors: Vec<String> =
         problems.iter().filter(|problem| problem.severity == Severity::Error).map(ToString::to_string).collect();

@@ -1,4 +1,4 @@
-//! Objects that are in each other's way.
+//! Conflicting objects.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,7 +12,7 @@ use crate::names::{Hostname, Namespace};
 use crate::port::Protocol;
 use crate::snapshot::Snapshot;
 
-/// Two VirtualServices for calls inside the mesh must not have the same host where both are seen.
+/// Two VirtualServices of the mesh gateway must not have the same host where both are visible.
 pub(super) fn mesh_hosts(snapshot: &Snapshot, found: &mut Vec<Finding>) {
     let mut by_host: BTreeMap<(String, Hostname), Vec<&Object>> = BTreeMap::new();
     for object in snapshot.objects.of(Kind::VirtualService) {
@@ -55,7 +55,7 @@ pub(super) fn mesh_hosts(snapshot: &Snapshot, found: &mut Vec<Finding>) {
     }
 }
 
-/// One Sidecar at most without a selector in a namespace, and one for each workload.
+/// At most one Sidecar without a selector per namespace, and one per workload.
 pub(super) fn sidecars(snapshot: &Snapshot, found: &mut Vec<Finding>) {
     let mut selecting: BTreeMap<Namespace, Vec<&Object>> = BTreeMap::new();
     let mut general: BTreeMap<Namespace, Vec<&Object>> = BTreeMap::new();
@@ -92,7 +92,7 @@ pub(super) fn sidecars(snapshot: &Snapshot, found: &mut Vec<Finding>) {
     }
 }
 
-/// One Telemetry at most without a selector or target in a namespace.
+/// At most one Telemetry without a selector or target per namespace.
 pub(super) fn telemetries(snapshot: &Snapshot, found: &mut Vec<Finding>) {
     let mut general: BTreeMap<Namespace, Vec<&Object>> = BTreeMap::new();
     for object in snapshot.objects.of(Kind::Telemetry) {
@@ -123,7 +123,7 @@ fn without_selectors(
     }
 }
 
-/// Gateways of the same workloads must not claim the same hosts of a port.
+/// Gateways for the same workloads must not have the same port and hosts.
 pub(super) fn gateways(snapshot: &Snapshot, found: &mut Vec<Finding>) {
     let all: Vec<(&Object, &_)> = snapshot
         .objects

@@ -1,4 +1,4 @@
-//! DestinationRules for hosts that are not there, and TLS that checks no certificate.
+//! DestinationRules for missing hosts, and TLS without certificate verification.
 
 use api::istio::networking::v1alpha3::client_tls_settings::TlSmode;
 use api::istio::networking::v1alpha3::{ClientTlsSettings, DestinationRule};
@@ -15,7 +15,7 @@ fn rules(snapshot: &Snapshot) -> impl Iterator<Item = (&Object, &DestinationRule
     })
 }
 
-/// Hosts of rules must be there.
+/// Hosts of DestinationRules must exist.
 pub(super) fn hosts(snapshot: &Snapshot, found: &mut Vec<Finding>) {
     for (object, rule) in rules(snapshot) {
         let host = resolve_short_name(&rule.host, &object.meta.namespace, &snapshot.settings.domain);
@@ -29,7 +29,7 @@ pub(super) fn hosts(snapshot: &Snapshot, found: &mut Vec<Finding>) {
     }
 }
 
-/// TLS to a server should say whose certificates are believed.
+/// TLS settings should name the trusted CA certificates.
 pub(super) fn certificates(snapshot: &Snapshot, found: &mut Vec<Finding>) {
     for (object, rule) in rules(snapshot) {
         let Some(policy) = &rule.traffic_policy else { continue };
@@ -53,7 +53,7 @@ pub(super) fn certificates(snapshot: &Snapshot, found: &mut Vec<Finding>) {
     }
 }
 
-/// The mode of TLS that takes any certificate.
+/// The TLS mode, if it accepts any certificate.
 fn unchecked(tls: &ClientTlsSettings, rule: &DestinationRule) -> Option<&'static str> {
     let mode = match tls.mode() {
         TlSmode::Simple => "SIMPLE",

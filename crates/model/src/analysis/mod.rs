@@ -1,6 +1,5 @@
-//! What is likely wrong although each object is good by itself: references that lead nowhere, objects that are in each
-//! other's way. Codes and wording are those of `istioctl analyze`, which users look up. To add a check: a function
-//! over the snapshot in one of the files, and a row in `CHECKS`.
+//! Likely mistakes in valid objects: missing references and conflicts between objects. Codes and messages are those of
+//! `istioctl analyze`. To add a check: a function over the snapshot in one of the files, and a row in `CHECKS`.
 
 mod clashes;
 mod destinations;
@@ -20,41 +19,44 @@ use crate::config::{Kind, Meta, Object, Spec};
 use crate::names::Str;
 use crate::snapshot::Snapshot;
 
-/// One thing that is likely wrong.
+/// One likely mistake.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
-    /// Upstream's code, such as `IST0101`; `PIL0001` and so on where only we look.
+    /// Upstream's code, such as `IST0101`, or `PIL0001` for checks that upstream does not have.
     pub code: &'static str,
     pub severity: Severity,
-    /// The object that it is about, as `VirtualService shop/cart`, or the file.
+    /// The object, such as `VirtualService shop/cart`, or the file.
     pub origin: Str,
     pub location: Option<FileLocation>,
     pub message: String,
 }
 
-/// A check and what it looks for.
 type AnalysisCheck = fn(&Snapshot, &mut Vec<Finding>);
 
-/// Checks with upstream's names, in the order of its list; then those that only we have.
+/// Name, description and function of each check: those of upstream in its order, then ours.
 pub const CHECKS: &[(&str, &str, AnalysisCheck)] = &[
-    ("destinationrule.CaCertificateAnalyzer", "Servers whose certificate nobody checks", destinations::certificates),
-    ("destinationrule.UnknownHostAnalyzer", "DestinationRules for hosts that are not there", destinations::hosts),
-    ("envoyfilter.EnvoyPatchAnalyzer", "Patches that may not be applied", patches::operations),
-    ("gateway.ConflictingGatewayAnalyzer", "Gateways that claim the same port and hosts", clashes::gateways),
-    ("schema.ValidationAnalyzer", "Objects that break the rules of their kind", schema::problems),
+    ("destinationrule.CaCertificateAnalyzer", "Server certificates that are not verified", destinations::certificates),
+    ("destinationrule.UnknownHostAnalyzer", "DestinationRules for missing hosts", destinations::hosts),
+    ("envoyfilter.EnvoyPatchAnalyzer", "EnvoyFilter patches that may not be applied", patches::operations),
+    ("gateway.ConflictingGatewayAnalyzer", "Gateways with the same port and hosts", clashes::gateways),
+    ("schema.ValidationAnalyzer", "Objects that are invalid", schema::problems),
     ("serviceentry.ConflictingProtocolAnalyzer", "Ports with several protocols", clashes::protocols),
-    ("sidecar.SelectorAnalyzer", "Sidecars for the same workloads", clashes::sidecars),
+    ("sidecar.SelectorAnalyzer", "Several Sidecars for the same workloads", clashes::sidecars),
     ("telemetry.DefaultSelectorAnalyzer", "Several Telemetries for a whole namespace", clashes::telemetries),
-    ("virtualservice.ConflictingMeshGatewayHostsAnalyzer", "Routes for the same host", clashes::mesh_hosts),
-    ("virtualservice.DestinationHostAnalyzer", "Routes to hosts and ports that are not there", routes::destinations),
-    ("virtualservice.DestinationRuleAnalyzer", "Routes to subsets that are not there", routes::subsets),
-    ("virtualservice.GatewayAnalyzer", "Routes of gateways that are not there", routes::gateways),
-    ("authorizationpolicy.PathSpellingAnalyzer", "Denied paths that other spellings pass by", spellings::paths),
-    ("authorizationpolicy.HostSpellingAnalyzer", "Denied hosts that other spellings pass by", spellings::hosts),
-    ("virtualservice.ForeignHostAnalyzer", "Routes for hosts of other namespaces", ownership::foreign_hosts),
+    (
+        "virtualservice.ConflictingMeshGatewayHostsAnalyzer",
+        "Several VirtualServices for the same host",
+        clashes::mesh_hosts,
+    ),
+    ("virtualservice.DestinationHostAnalyzer", "Routes to missing hosts and ports", routes::destinations),
+    ("virtualservice.DestinationRuleAnalyzer", "Routes to missing subsets", routes::subsets),
+    ("virtualservice.GatewayAnalyzer", "VirtualServices of missing gateways", routes::gateways),
+    ("authorizationpolicy.PathSpellingAnalyzer", "Denied paths that other spellings bypass", spellings::paths),
+    ("authorizationpolicy.HostSpellingAnalyzer", "Denied hosts that other spellings bypass", spellings::hosts),
+    ("virtualservice.ForeignHostAnalyzer", "VirtualServices for hosts of other namespaces", ownership::foreign_hosts),
 ];
 
-/// Everything that is likely wrong with a mesh, worst first, then by object.
+/// All findings, most severe first, then by code and object.
 pub fn analyze(snapshot: &Snapshot) -> Vec<Finding> {
     let mut found = Vec::new();
     for (_, _, check) in CHECKS {
@@ -87,7 +89,7 @@ impl Finding {
         Finding::new(code, Severity::Warning, object, message)
     }
 
-    /// The level's name, as upstream spells it.
+    /// Upstream's name of the severity.
     pub fn level(&self) -> &'static str {
         match self.severity {
             Severity::Info => "Info",
@@ -96,7 +98,7 @@ impl Finding {
         }
     }
 
-    /// The finding as upstream's JSON.
+    /// The finding as JSON, in upstream's format.
     pub fn to_json(&self) -> Value {
         let address = "https://istio.io/latest/docs/reference/config/analysis";
         let mut fields = json!({"code": self.code});
@@ -135,7 +137,7 @@ fn full_name(meta: &Meta) -> String {
     format!("{}/{}", meta.namespace, meta.name)
 }
 
-/// A list as Go prints one.
+/// A list in Go's format.
 fn listed<T: fmt::Display>(items: impl IntoIterator<Item = T>) -> String {
     let items: Vec<String> = items.into_iter().map(|item| item.to_string()).collect();
     format!("[{}]", items.join(" "))

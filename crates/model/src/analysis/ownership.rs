@@ -1,5 +1,5 @@
-//! VirtualServices for hosts of other namespaces. A VirtualService for calls inside the mesh holds for every client that
-//! sees it, whichever namespace has the service: one namespace can lead another's calls anywhere (ISTIO-SECURITY-2026-002).
+//! VirtualServices for hosts of other namespaces. A VirtualService of the mesh gateway applies to every client that sees it,
+//! whichever namespace owns the host: one namespace can redirect the calls of another (ISTIO-SECURITY-2026-002).
 
 use std::collections::BTreeSet;
 
@@ -12,11 +12,11 @@ use crate::snapshot::Snapshot;
 
 pub(super) const CODE: &str = "PIL0001";
 
-/// Owners that a message names; a wildcard may take many.
+/// Maximum number of owners in a message; a wildcard may match many.
 const NAMED: usize = 3;
 
-/// Routes that other namespaces see must be for hosts of their own namespace. Delegates have no hosts, and the root
-/// namespace is the mesh's own.
+/// VirtualServices that other namespaces see must be for hosts of their own namespace. Delegates have no hosts, and the
+/// root namespace is trusted.
 pub(super) fn foreign_hosts(snapshot: &Snapshot, found: &mut Vec<Finding>) {
     let wildcards: Vec<&Service> =
         snapshot.services.iter().map(|service| &**service).filter(|service| service.hostname.is_wildcard()).collect();
@@ -38,7 +38,7 @@ pub(super) fn foreign_hosts(snapshot: &Snapshot, found: &mut Vec<Finding>) {
     }
 }
 
-/// Whether another namespace than its own sees an object.
+/// Whether another namespace sees the object.
 fn leaves(export: &ExportTo, own: &Namespace) -> bool {
     let is_elsewhere = |visibility: &Visibility| match visibility {
         Visibility::Public => true,
@@ -48,7 +48,7 @@ fn leaves(export: &ExportTo, own: &Namespace) -> bool {
     export.is_unset() || export.iter().any(is_elsewhere)
 }
 
-/// Namespaces other than `own` that have services of this host; none if `own` has it too.
+/// Other namespaces with a service of this host; empty if `own` has one too.
 fn owners(snapshot: &Snapshot, wildcards: &[&Service], host: &Hostname, own: &Namespace) -> BTreeSet<Namespace> {
     let overlapping: Vec<&Service> = match host.is_wildcard() {
         true => snapshot.services.iter().map(|s| &**s).filter(|service| service.hostname.overlaps(host)).collect(),

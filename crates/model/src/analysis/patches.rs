@@ -1,4 +1,4 @@
-//! EnvoyFilters whose patches may not do what they say.
+//! EnvoyFilter patches that may have no effect.
 
 use api::istio::networking::v1alpha3::envoy_filter::patch::Operation;
 use api::istio::networking::v1alpha3::envoy_filter::{ApplyTo, EnvoyConfigObjectPatch};
@@ -12,7 +12,7 @@ const RELATIVE: &str = "This EnvoyFilter does not have a priority and has a rela
     ensuring the EnvoyFilter is applied correctly.";
 const REPLACE: &str = "The REPLACE operation is only valid for HTTP_FILTER and NETWORK_FILTER.";
 
-/// Operations that need a priority, or something that their kind of object does not have.
+/// Operations that need a priority, or that the patched object does not support.
 pub(super) fn operations(snapshot: &Snapshot, found: &mut Vec<Finding>) {
     for object in snapshot.objects.of(Kind::EnvoyFilter) {
         let Spec::EnvoyFilter(filter) = &object.spec else { continue };

@@ -1,4 +1,4 @@
-//! VirtualServices whose gateways, hosts, ports or subsets are not there.
+//! VirtualServices that refer to missing gateways, hosts, ports or subsets.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::snapshot::Snapshot;
 
 const MESH: &str = "mesh";
 
-/// Gateways that a route names must be there and have one of its hosts.
+/// Gateways of a VirtualService must exist and have one of its hosts.
 pub(super) fn gateways(snapshot: &Snapshot, found: &mut Vec<Finding>) {
     for (object, spec) in virtual_services(snapshot) {
         for name in spec.gateways.iter().filter(|name| *name != MESH) {
@@ -40,7 +40,7 @@ pub(super) fn gateways(snapshot: &Snapshot, found: &mut Vec<Finding>) {
     }
 }
 
-/// The host of a server, if routes of this namespace may use it.
+/// The host of a server entry, if VirtualServices of this namespace may use it.
 fn host_for<'a>(host: &'a str, gateway: &str, route: &str) -> Option<&'a str> {
     match host.split_once('/') {
         None | Some(("*", _)) => Some(host.rsplit('/').next().unwrap_or(host)),
@@ -49,7 +49,7 @@ fn host_for<'a>(host: &'a str, gateway: &str, route: &str) -> Option<&'a str> {
     }
 }
 
-/// Hosts that routes lead to must be there, with the port that the route names, or with only one.
+/// Destination hosts must exist and have the port of the route; without a port, only one port.
 pub(super) fn destinations(snapshot: &Snapshot, found: &mut Vec<Finding>) {
     for (object, spec) in virtual_services(snapshot) {
         for (what, destination) in all(spec) {
@@ -68,14 +68,14 @@ pub(super) fn destinations(snapshot: &Snapshot, found: &mut Vec<Finding>) {
                 );
                 found.push(Finding::error("IST0112", object, message));
             } else if number != 0 && !is_there(number) {
-                let place = format!("{host}:{number}");
-                found.push(Finding::error("IST0101", object, format!("Referenced host:port not found: {place:?}")));
+                let address = format!("{host}:{number}");
+                found.push(Finding::error("IST0101", object, format!("Referenced host:port not found: {address:?}")));
             }
         }
     }
 }
 
-/// Subsets that routes lead to must be in a DestinationRule for the host.
+/// Destination subsets must be defined in a DestinationRule for the host.
 pub(super) fn subsets(snapshot: &Snapshot, found: &mut Vec<Finding>) {
     let domain = &snapshot.settings.domain;
     let mut known: BTreeSet<(Hostname, &str)> = BTreeSet::new();
@@ -99,7 +99,7 @@ pub(super) fn subsets(snapshot: &Snapshot, found: &mut Vec<Finding>) {
     }
 }
 
-/// Everywhere that traffic goes, and what upstream calls that.
+/// All destinations, with upstream's name for their role.
 fn all(spec: &VirtualService) -> impl Iterator<Item = (&'static str, &Destination)> {
     let http = spec.http.iter().flat_map(|http| {
         let routed = http.route.iter().filter_map(|route| route.destination.as_ref()).map(|d| ("host", d));
@@ -111,7 +111,7 @@ fn all(spec: &VirtualService) -> impl Iterator<Item = (&'static str, &Destinatio
     http.chain(tcp.chain(tls).map(|d| ("host", d)))
 }
 
-/// The service that a destination of this object means, as far as its namespace may see it.
+/// The service of a destination, if the namespace of the object may see it.
 fn service_of<'a>(snapshot: &'a Snapshot, object: &Object, host: &str) -> Option<&'a Arc<Service>> {
     let host = resolve_short_name(host, &object.meta.namespace, &snapshot.settings.domain);
     let is_visible = |service: &Service| {

@@ -1,10 +1,10 @@
-//! What reading and validating found already, under the codes that users know.
+//! Problems of parsing and validation, under the codes of `istioctl analyze`.
 
 use super::Finding;
 use crate::config::problem::Severity;
 use crate::snapshot::Snapshot;
 
-/// Errors, warnings and kinds that are no more.
+/// Errors, warnings and deprecated kinds.
 pub(super) fn problems(snapshot: &Snapshot, found: &mut Vec<Finding>) {
     for problem in snapshot.problems.values().flatten() {
         let (code, severity, message) = match problem.severity {

@@ -1,6 +1,6 @@
-//! AuthorizationPolicies that a request passes by when its path or host is spelled another way. Envoy compares texts:
-//! `//admin` and `/admin%2F` are not `/admin` unless paths are normalised so, and `admin.example:8080` is not
-//! `admin.example`. Only rules that deny by such a text can be passed by; the others then refuse more.
+//! AuthorizationPolicies that another spelling of the path or host bypasses. Envoy compares strings: without path
+//! normalization `//admin` and `/admin%2F` do not equal `/admin`, and `admin.example:8080` never equals `admin.example`.
+//! Only rules that deny can be bypassed; rules that allow then deny more.
 
 use api::istio::mesh::v1alpha1::mesh_config::proxy_path_normalization::NormalizationType;
 use api::istio::security::v1beta1::authorization_policy::Action;
@@ -13,10 +13,10 @@ use crate::snapshot::Snapshot;
 pub(super) const PATHS: &str = "PIL0002";
 pub(super) const HOSTS: &str = "PIL0003";
 
-/// Headers that hold the host.
+/// Condition keys of the host header.
 const HOST_KEYS: [&str; 2] = ["request.headers[:authority]", "request.headers[host]"];
 
-/// Paths that are denied must be normalised as far as servers do.
+/// Denied paths need path normalization.
 pub(super) fn paths(snapshot: &Snapshot, found: &mut Vec<Finding>) {
     let normalization = snapshot.settings.path_normalization();
     if normalization == NormalizationType::DecodeAndMergeSlashes {
@@ -37,7 +37,7 @@ pub(super) fn paths(snapshot: &Snapshot, found: &mut Vec<Finding>) {
     }
 }
 
-/// Hosts that are denied must be so with a port too.
+/// Denied hosts must also be denied with a port.
 pub(super) fn hosts(snapshot: &Snapshot, found: &mut Vec<Finding>) {
     if snapshot.settings.knobs.strict_authorization {
         return;
@@ -75,7 +75,7 @@ fn policies(snapshot: &Snapshot) -> impl Iterator<Item = (&Object, &Authorizatio
     })
 }
 
-/// Texts that requests are denied by, with the name of their field: what an ALLOW excludes, and what others name.
+/// Values that deny requests, with the name of their field: `not…` fields of ALLOW rules, and plain fields of others.
 fn denying<'a>(
     policy: &'a AuthorizationPolicy,
     named: &'static str,
@@ -86,12 +86,12 @@ fn denying<'a>(
     match policy.action() {
         Action::Allow => (excluded, operations.flat_map(|(_, not)| not).collect()),
         Action::Deny | Action::Custom => (named, operations.flat_map(|(texts, _)| texts).collect()),
-        // It denies nothing.
+        // AUDIT denies nothing.
         Action::Audit => (named, Vec::new()),
     }
 }
 
-/// The host's own header in a condition that denies.
+/// The key of a host header in a condition that denies.
 fn compared_header(policy: &AuthorizationPolicy) -> Option<&str> {
     let mut conditions = policy.rules.iter().flat_map(|rule| &rule.when);
     let denies = |values: &[String], not_values: &[String]| match policy.action() {
@@ -107,14 +107,14 @@ fn compared_header(policy: &AuthorizationPolicy) -> Option<&str> {
         .map(|condition| condition.key.as_str())
 }
 
-/// Whether requests that name a port get by: no other entry covers them.
+/// Whether a host with a port is not covered by any entry.
 fn is_without_port(host: &str, all: &[&String]) -> bool {
     let with_port = format!("{host}:");
     let covers = |other: &str| other.strip_suffix('*').is_some_and(|start| with_port.starts_with(start));
     !host.contains(':') && !host.ends_with('*') && !all.iter().any(|other| covers(other))
 }
 
-/// Ways to spell a path that this normalisation leaves apart.
+/// Other spellings of a path that this normalization does not unify.
 fn path_spellings(path: &str, normalization: NormalizationType) -> Vec<String> {
     let is_suffix = path.starts_with('*');
     let text = path.trim_matches('*');

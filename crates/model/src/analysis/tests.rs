@@ -38,7 +38,7 @@ fn object(kind: &str, name: &str, spec: &str) -> String {
 }
 
 #[test]
-fn a_mesh_without_mistakes_is_told_nothing() {
+fn mesh_without_mistakes_has_no_findings() {
     let gateway = object(
         "Gateway",
         "edge",
@@ -54,19 +54,19 @@ fn a_mesh_without_mistakes_is_told_nothing() {
 }
 
 #[test]
-fn references_that_lead_nowhere_are_told() {
+fn missing_references_are_found() {
     let route = object(
         "VirtualService",
         "cart",
         "{hosts: [cart], gateways: [edge, mesh], http: [{mirror: {host: mirror, port: {number: 80}}, route: [{destination: {host: cart}, weight: 0}, \
-         {destination: {host: cart, subset: v9, port: {number: 82}}, weight: 50}, {destination: {host: nobody.example}, weight: 50}]}]}",
+         {destination: {host: cart, subset: v9, port: {number: 82}}, weight: 50}, {destination: {host: missing.example}, weight: 50}]}]}",
     );
     let origin = "(VirtualService shop/cart f.yaml:7)";
     check(
         &format!("{CART}{route}"),
         &[
             &format!("Error [IST0101] {origin} Referenced gateway not found: \"edge\""),
-            &format!("Error [IST0101] {origin} Referenced host not found: \"nobody.example\""),
+            &format!("Error [IST0101] {origin} Referenced host not found: \"missing.example\""),
             &format!("Error [IST0101] {origin} Referenced host+subset in destinationrule not found: \"cart+v9\""),
             &format!("Error [IST0101] {origin} Referenced host:port not found: \"cart:82\""),
             &format!("Error [IST0101] {origin} Referenced mirror host not found: \"mirror\""),
@@ -78,7 +78,7 @@ fn references_that_lead_nowhere_are_told() {
 }
 
 #[test]
-fn objects_in_each_others_way_are_told() {
+fn conflicting_objects_are_found() {
     let route = |name| {
         object(
             "VirtualService",
@@ -102,7 +102,7 @@ fn objects_in_each_others_way_are_told() {
 }
 
 #[test]
-fn rules_of_kinds_and_unchecked_servers_are_told() {
+fn schema_errors_and_unverified_servers_are_found() {
     let text = object("DestinationRule", "away", "{host: away.example, trafficPolicy: {tls: {mode: SIMPLE}}}")
         + &object("Gateway", "bad", "{servers: []}");
     check(
@@ -140,7 +140,7 @@ fn hole_15_routes_for_hosts_of_other_namespaces_are_reported() {
     }
     let wildcard = "'*.shop.svc.cluster.local'";
     check(&format!("{CART}{}", route_of_other(wildcard, "")), &[&message(wildcard.trim_matches('\''), "shop")]);
-    // It holds for its own namespace alone, or is a delegate, or of a host that no namespace or its own has.
+    // Private VirtualServices, delegates, and hosts of no namespace or of the own one.
     for more in [", exportTo: ['.']", ", exportTo: [other]"] {
         check(&exported(more), &[]);
     }
@@ -164,7 +164,7 @@ fn hole_14_policies_that_other_spellings_pass_by_are_reported() {
     use api::istio::mesh::v1alpha1::mesh_config::ProxyPathNormalization;
     let codes = |text: &str, settings: &Settings| -> Vec<String> {
         let code = |line: String| line.split(['[', ']']).nth(1).unwrap().to_owned();
-        // Validation has its own word on some of them.
+        // Some of them have validation findings too.
         findings(text, settings.clone()).into_iter().map(code).filter(|code| code.starts_with("PIL")).collect()
     };
     let default = Settings::default();
@@ -174,7 +174,7 @@ fn hole_14_policies_that_other_spellings_pass_by_are_reported() {
         ("DENY", "{hosts: [admin.example]}", &["PIL0003"]),
         ("DENY", "{hosts: ['*.example'], paths: [/x]}", &["PIL0002", "PIL0003"]),
         ("ALLOW", "{notPaths: [/admin], notHosts: [a.example]}", &["PIL0002", "PIL0003"]),
-        // These refuse what is spelled otherwise, or do not look at the spelling.
+        // Other spellings are denied too, or the spelling does not matter.
         ("ALLOW", "{paths: [/open], hosts: [a.example]}", &[]),
         ("DENY", "{notPaths: [/open], notHosts: [a.example]}", &[]),
         ("DENY", "{paths: ['*', '/*']}", &[]),

@@ -1,15 +1,15 @@
-//! Definitions of our kinds for an API server (CRDs), with structural schemas made from the descriptors that
-//! documents are read by: what an API server admits is what can be read.
+//! CustomResourceDefinitions of our kinds, with structural schemas generated from the descriptors that documents are
+//! parsed with: an API server accepts exactly what can be parsed.
 
 use prost_reflect::{FieldDescriptor, Kind as FieldKind, MessageDescriptor};
 use serde_json::{Map, Value, json};
 
 use super::Kind;
 
-/// How deep a message may hold itself before anything is admitted.
+/// Recursion limit of schemas; deeper values are not checked.
 const DEEPEST: usize = 12;
 
-/// The definition of a kind; `None` for one that is Kubernetes' own.
+/// The definition of a kind; `None` for kinds that are not Istio's.
 pub fn definition(kind: Kind) -> Option<Value> {
     let message = api::reflect::istio().get_message_by_name(kind.message()?)?;
     let schema = json!({
@@ -56,13 +56,12 @@ pub fn definition(kind: Kind) -> Option<Value> {
     }))
 }
 
-/// Every definition, in the order of the table of kinds.
+/// All definitions, in the order of `Kind::ALL`.
 pub fn definitions() -> impl Iterator<Item = Value> {
     Kind::ALL.iter().filter_map(|kind| definition(*kind))
 }
 
-/// What kubectl shows of an object in a list, as upstream's definitions have it: heading and path. Where there is none,
-/// kubectl shows name and age by itself.
+/// Printer columns for kubectl, as in upstream's definitions. Without any, kubectl shows name and age.
 fn columns(kind: Kind) -> Vec<Value> {
     const AGE: (&str, &str) = ("Age", ".metadata.creationTimestamp");
     let columns: &[(&str, &str)] = match kind {
@@ -83,7 +82,7 @@ fn columns(kind: Kind) -> Vec<Value> {
     columns.iter().map(column).collect()
 }
 
-/// What the kind is called on a command line.
+/// The short name for kubectl.
 fn short_name(kind: Kind) -> Option<&'static str> {
     Some(match kind {
         Kind::VirtualService => "vs",
@@ -100,7 +99,7 @@ fn short_name(kind: Kind) -> Option<&'static str> {
     })
 }
 
-/// `networking-istio-io`, under which kubectl lists all kinds of a group.
+/// The category of a group for kubectl, such as `networking-istio-io`.
 fn category(group: &str) -> String {
     group.replace('.', "-")
 }
@@ -109,7 +108,7 @@ fn anything() -> Value {
     json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true})
 }
 
-/// `around` are the messages that this one stands in: some hold themselves.
+/// `around` are the enclosing messages, because some are recursive.
 fn message_schema(message: &MessageDescriptor, around: &mut Vec<String>) -> Value {
     if let Some(known) = well_known(message.full_name()) {
         return known;
@@ -142,12 +141,12 @@ fn field_schema(field: &FieldDescriptor, around: &mut Vec<String>) -> Value {
 fn value_schema(kind: &FieldKind, around: &mut Vec<String>) -> Value {
     match kind {
         FieldKind::Message(message) => message_schema(message, around),
-        // Names, and the numbers that stand for them.
+        // By name or by number.
         FieldKind::Enum(_) => json!({"x-kubernetes-int-or-string": true}),
         FieldKind::Bool => json!({"type": "boolean"}),
         FieldKind::Float | FieldKind::Double => json!({"type": "number"}),
         FieldKind::String | FieldKind::Bytes => json!({"type": "string"}),
-        // 64 bits are written as text too.
+        // Protobuf JSON writes 64-bit numbers as strings too.
         FieldKind::Int64 | FieldKind::Uint64 | FieldKind::Sint64 | FieldKind::Fixed64 | FieldKind::Sfixed64 => {
             json!({"x-kubernetes-int-or-string": true})
         }
@@ -156,7 +155,7 @@ fn value_schema(kind: &FieldKind, around: &mut Vec<String>) -> Value {
     }
 }
 
-/// Messages that protobuf writes in a way of their own.
+/// Messages with a special form in protobuf JSON.
 fn well_known(name: &str) -> Option<Value> {
     Some(match name.strip_prefix("google.protobuf.")? {
         "Duration" | "Timestamp" | "StringValue" | "BytesValue" | "FieldMask" => json!({"type": "string"}),
@@ -189,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_of_objects_show_what_matters() {
+    fn definitions_have_printer_columns() {
         let of = |kind: Kind| definition(kind).expect("one of ours")["spec"].clone();
         let columns = of(Kind::VirtualService)["versions"][1]["additionalPrinterColumns"].clone();
         let names: Vec<&str> = columns.as_array().into_iter().flatten().filter_map(|c| c["name"].as_str()).collect();
@@ -200,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_have_the_types_that_documents_write() {
+    fn fields_have_the_types_of_documents() {
         let defined = definition(Kind::VirtualService).expect("one of ours");
         let version = &defined["spec"]["versions"][0];
         assert_eq!((&version["name"], &version["storage"]), (&json!("v1"), &json!(true)));
@@ -213,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn what_any_json_may_be_is_kept_whole() {
+    fn arbitrary_json_is_preserved() {
         let defined = definition(Kind::EnvoyFilter).expect("one of ours");
         let spec = &defined["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"];
         let patch = &spec["properties"]["configPatches"]["items"]["properties"]["patch"];

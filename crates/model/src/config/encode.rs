@@ -1,5 +1,4 @@
-//! Dynamic messages as bytes, the same bytes every time: prost-reflect itself writes maps in the order of
-//! their hashes, which differs from process to process.
+//! Deterministic encoding of dynamic messages: prost-reflect writes maps in hash order, which differs between processes.
 
 use std::collections::BTreeMap;
 
@@ -7,8 +6,7 @@ use prost::Message as _;
 use prost::encoding::{WireType, encode_key, encode_varint};
 use prost_reflect::{DynamicMessage, FieldDescriptor, Kind, ReflectMessage, Value};
 
-/// The message with its fields in the order of their numbers and maps in the order of their keys.
-/// Fields that its descriptor does not know are left out.
+/// Encodes fields by number and maps by key. Unknown fields are left out.
 pub fn encode(message: &DynamicMessage) -> Vec<u8> {
     let mut fields: Vec<(FieldDescriptor, &Value)> = message.fields().collect();
     fields.sort_by_key(|(field, _)| field.number());

@@ -1,5 +1,5 @@
-//! Config objects in the envelope of the Mesh Configuration Protocol, `istio.mcp.v1alpha1.Resource`, both ways.
-//! Kinds without a message of Istio's (Gateway API, Ingress) have no envelope.
+//! Conversion between config objects and `istio.mcp.v1alpha1.Resource` of the Mesh Configuration Protocol.
+//! Kinds without a protobuf message (Gateway API, Ingress, RBAC) have no such form.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::names::Str;
 
 const TYPE_PREFIX: &str = "type.googleapis.com/";
 
-/// The object in its envelope. `None` where its kind has no message.
+/// The object as a resource; `None` if its kind has no message.
 pub fn seal(object: &Object) -> Option<Resource> {
     let meta = &object.meta;
     let type_url = format!("{TYPE_PREFIX}{}", object.spec.kind().message()?);
@@ -34,8 +34,7 @@ fn seconds(seconds: i64) -> prost_types::Timestamp {
     prost_types::Timestamp { seconds, nanos: 0 }
 }
 
-/// The object of this kind in an envelope; `from` is told as its place. The error completes "could not read NAME".
-/// The object is not validated: see `validate`.
+/// The object in a resource. `from` becomes its location. The object is not validated: see `validate`.
 pub fn open(kind: Kind, resource: &Resource, from: &Str) -> Result<Object, String> {
     let metadata = resource.metadata.as_ref().ok_or("it has no metadata")?;
     let (namespace, name) = metadata.name.split_once('/').unwrap_or(("", &metadata.name));
@@ -44,7 +43,7 @@ pub fn open(kind: Kind, resource: &Resource, from: &Str) -> Result<Object, Strin
     }
     let body = resource.body.as_ref().ok_or("it has no body")?;
     let message = body.type_url.rsplit('/').next().unwrap_or_default();
-    // Versions of a kind share their meaning and bytes, so any version's message will do.
+    // All versions of a kind have the same encoding, so any version is accepted.
     if message.rsplit('.').next() != Some(kind.as_str()) {
         return Err(format!("its body is a {message:?} and not a {kind}"));
     }
@@ -76,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn an_object_is_the_same_after_its_journey() {
+    fn object_survives_the_round_trip() {
         let object = parse::documents(DOCUMENT, "a.yaml").objects.remove(0);
         let found = open(Kind::DestinationRule, &sealed(), &"xds://server".into()).unwrap();
         assert!(found.means_the_same_as(&object), "{found:?}");
@@ -84,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_envelope_is_named() {
+    fn malformed_resource_is_an_error() {
         let check = |edit: fn(&mut Resource), expected: &str| {
             let mut resource = sealed();
             edit(&mut resource);

@@ -1,4 +1,4 @@
-//! Which line a field of a document stands on. Asked only when there is something to say about a field.
+//! Line numbers of fields, computed only when a problem needs them.
 
 use std::collections::{HashMap, HashSet};
 
@@ -6,15 +6,14 @@ use serde_saphyr::granit_parser::{Event, Parser};
 
 use super::text::Chunk;
 
-/// Fields and list positions on the way from a document's root, such as `spec`, `http`, `0`.
+/// Path of a field from the document's root, such as `spec`, `http`, `0`.
 pub(super) type FieldPath = Vec<String>;
 
-/// The lines in the file of the wanted places. A place that is not written there, since an alias
-/// brought it in, has the line of the nearest one around it.
+/// The lines of these fields. A field that comes from an alias has the line of the nearest enclosing field.
 pub(super) fn lines_of(chunk: Chunk<'_>, wanted: &HashSet<FieldPath>) -> HashMap<FieldPath, u32> {
     let around: HashSet<&[String]> = wanted.iter().flat_map(|steps| (1..=steps.len()).map(|n| &steps[..n])).collect();
     let mut walk = LineFinder { around, steps: Vec::new(), frames: Vec::new(), found: HashMap::new() };
-    // The text was parsed before, so it is well-formed and not too deep.
+    // The text was parsed before, so it is well-formed and not nested too deeply.
     for (event, span) in Parser::new_from_str(chunk.text).map_while(Result::ok) {
         let within = u32::try_from(span.start.line()).unwrap_or(u32::MAX);
         walk.event(&event, chunk.line.saturating_add(within.saturating_sub(1)));
@@ -23,7 +22,7 @@ pub(super) fn lines_of(chunk: Chunk<'_>, wanted: &HashSet<FieldPath>) -> HashMap
     wanted.iter().filter_map(|steps| Some((steps.clone(), nearest(steps)?))).collect()
 }
 
-/// A mapping or sequence that is being read.
+/// An open mapping or sequence.
 enum Frame {
     Key,
     Value,
@@ -67,14 +66,14 @@ impl LineFinder<'_> {
         self.set(Frame::Value);
     }
 
-    /// A node begins: as an item it is a step of its own, as a value its key was.
+    /// A node begins. An item of a sequence extends the path; a mapping value does not, its key did.
     fn begin(&mut self, line: u32) {
         match self.frames.last() {
             Some(Frame::Item(index)) => {
                 self.steps.push(index.to_string());
                 self.note(line);
             }
-            // A key that is no scalar; nothing of ours has one.
+            // A key that is not a scalar; no field of ours has one.
             Some(Frame::Key) => self.steps.push(String::new()),
             Some(Frame::Value) | None => {}
         }
@@ -128,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_alias_brought_in_has_the_line_of_its_use() {
+    fn field_from_an_alias_has_the_line_of_its_use() {
         let text = "a: &a\n  x: {y: 1}\nb:\n  c: *a\nd: 1\n";
         assert_eq!(line(text, "b.c.x.y"), Some(4));
         assert_eq!(line(text, "d"), Some(5));

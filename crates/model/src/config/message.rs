@@ -1,5 +1,5 @@
-//! JSON into a protobuf message of any descriptor pool, as leniently as upstream reads it: fields by either name, numbers
-//! in quotes, durations as Go writes them, enums by name or number. Unknown fields are findings, not failures.
+//! Parses JSON as a protobuf message of any descriptor pool, as leniently as upstream: fields by either name, numbers in
+//! quotes, Go durations, enums by name or number. Unknown fields are findings, not failures.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -13,27 +13,27 @@ use super::timestamp;
 use crate::config::problem::Severity;
 use crate::duration;
 
-/// Something about one field.
+/// A finding about one field.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FieldFinding {
     pub severity: Severity,
     /// Such as `spec.http[0].timeout`.
     pub path: String,
-    /// The same as single steps, by which its line is found.
+    /// The path as single steps, for the lookup of its line.
     pub steps: Vec<String>,
     pub message: String,
 }
 
-/// Reads a message of this type; `root` begins every path. Findings of severity error mean that
-/// part of the input was not understood.
+/// Parses a message of this type. `root` is the first step of every path. Findings of severity error mean that part of
+/// the input was not understood.
 pub fn read(descriptor: &MessageDescriptor, json: &Value, root: &str) -> (DynamicMessage, Vec<FieldFinding>) {
     let mut message = DynamicMessage::new(descriptor.clone());
     let findings = read_into(&mut message, json, root);
     (message, findings)
 }
 
-/// Reads fields into a message that has content already. A field that is given replaces the old
-/// one whole, nested messages too; `null` leaves it.
+/// Parses fields into an existing message. A given field replaces the old value completely, nested messages too; `null`
+/// keeps it.
 pub fn read_into(message: &mut DynamicMessage, json: &Value, root: &str) -> Vec<FieldFinding> {
     let mut reader = MessageReader { path: vec![PathStep::Field(root)], findings: Vec::new() };
     if !json.is_null() {
@@ -42,7 +42,7 @@ pub fn read_into(message: &mut DynamicMessage, json: &Value, root: &str) -> Vec<
     reader.findings
 }
 
-/// Where an `Any` names its type.
+/// The key of an `Any`'s type.
 const TYPE: &str = "@type";
 
 enum PathStep<'a> {
@@ -123,7 +123,7 @@ impl<'a> MessageReader<'a> {
         Some(Field::Map(map))
     }
 
-    /// One value. `null` inside a list or map stands for the type's default.
+    /// One value. `null` inside a list or map means the default of the type.
     fn single(&mut self, kind: &Kind, json: &'a Value) -> Option<Field> {
         if let Kind::Message(descriptor) = kind {
             return self.message(descriptor, json).map(Field::Message);
@@ -206,7 +206,7 @@ impl<'a> MessageReader<'a> {
         Some(message)
     }
 
-    /// The type URL and content of an `Any`, whose type is looked up in the pool of its holder.
+    /// The type URL and content of an `Any`. Its type is looked up in the pool of the containing message.
     fn any(&mut self, holder: &MessageDescriptor, json: &'a Value) -> Option<(String, DynamicMessage)> {
         let Some(url) = json.get(TYPE).and_then(Value::as_str) else {
             self.error("an Any needs the name of its type in \"@type\"".to_owned());
@@ -273,13 +273,13 @@ impl<'a> MessageReader<'a> {
     }
 }
 
-/// YAML reads an unquoted `y` or `1.10` as something else than text.
+/// A hint: YAML parses an unquoted `y` or `1.10` as a boolean or number.
 fn quotes_help(expected: &str) -> &'static str {
     let is_text = expected == "a string" || expected.starts_with("one of ");
     if is_text { " (text needs quotes)" } else { "" }
 }
 
-/// The field of this name, in camelCase or as the .proto spells it; camelCase wins if both are given.
+/// The field of this name, in camelCase or as in the .proto file; camelCase wins if both are given.
 fn field_of(descriptor: &MessageDescriptor, entries: &Map<String, Value>, name: &str) -> Option<FieldDescriptor> {
     descriptor.get_field_by_json_name(name).or_else(|| {
         let field = descriptor.get_field_by_name(name)?;
@@ -287,7 +287,7 @@ fn field_of(descriptor: &MessageDescriptor, entries: &Map<String, Value>, name: 
     })
 }
 
-/// Whether `null` is a value of the field rather than "not given".
+/// Whether `null` is a value of the field, instead of "not given".
 fn accepts_null(field: &FieldDescriptor) -> bool {
     let kind = field.kind();
     !field.is_list() && !field.is_map() && kind.as_message().is_some_and(|m| m.full_name() == "google.protobuf.Value")
@@ -300,18 +300,18 @@ fn is_wrapper(name: &str) -> bool {
         .is_some_and(|name| WRAPPED.contains(&name))
 }
 
-/// Whether a message has a JSON form of its own, which an `Any` holds under `value`.
+/// Whether a message has a special JSON form, which an `Any` contains under `value`.
 fn is_well_known(name: &str) -> bool {
     let others = ["Any", "Duration", "Timestamp", "Struct", "Value", "ListValue", "FieldMask", "Empty"];
     is_wrapper(name) || name.strip_prefix("google.protobuf.").is_some_and(|name| others.contains(&name))
 }
 
 fn text_or_null(json: &Value) -> Option<&str> {
-    // A null in a list of durations is an empty message, which is zero.
+    // A null in a list of durations is an empty message, that is zero.
     if json.is_null() { Some("0") } else { json.as_str() }
 }
 
-/// An integer that fits, also in quotes or as a float without fraction: YAML's 80.0 reaches upstream as 80.
+/// An integer, also in quotes or as a float without fraction: upstream accepts 80.0 as 80.
 fn integer<T: TryFrom<i128>>(json: &Value) -> Option<T> {
     let wide = match json {
         Value::String(text) => text.trim().parse::<i128>().ok().filter(|_| !text.trim().starts_with('+')),
@@ -336,7 +336,7 @@ fn float(json: &Value) -> Option<f64> {
     }
 }
 
-/// Base64 text; prost-reflect knows how, through the wrapper type.
+/// Base64 text, decoded by prost-reflect through the wrapper type.
 fn bytes(json: &Value) -> Option<Field> {
     let wrapper = api::reflect::istio().get_message_by_name("google.protobuf.BytesValue")?;
     let message = DynamicMessage::deserialize(wrapper, json.clone()).ok()?;

@@ -8,8 +8,8 @@ use super::{Meta, timestamp};
 use crate::config::problem::FileLocation;
 use crate::names::Str;
 
-/// Reads metadata; the second value tells what in it was not understood.
-/// Without a namespace the object belongs to the empty one, as in upstream's file store.
+/// Parses metadata; the second value are the mistakes in it. Without a namespace the object is in the empty one, as in
+/// upstream's file store.
 pub(super) fn read(json: Option<&Value>, location: FileLocation) -> (Meta, Vec<String>) {
     let mut mistakes = Vec::new();
     let empty = Map::new();
@@ -41,7 +41,7 @@ pub(super) fn read(json: Option<&Value>, location: FileLocation) -> (Meta, Vec<S
     (meta, mistakes)
 }
 
-/// Host and address of each address that the status of a ServiceEntry tells.
+/// The automatic addresses in the status of a ServiceEntry.
 pub(super) fn auto_addresses(status: Option<&Value>) -> Vec<(Str, Str)> {
     let listed = status.and_then(|status| status.get("addresses")).and_then(Value::as_array);
     let word = |entry: &Value, key: &str| entry.get(key).and_then(Value::as_str).map(Str::from);
@@ -77,8 +77,7 @@ fn pairs(entries: &Map<String, Value>, key: &str, mistakes: &mut Vec<String>) ->
     }
 }
 
-/// Text, also where YAML read a number or boolean: upstream knows that metadata holds strings,
-/// so `version: 1.10` is "1.1" there, too.
+/// A string. Numbers and booleans become strings as in upstream, so `version: 1.10` is "1.1".
 fn scalar(value: Option<&Value>, path: &str, mistakes: &mut Vec<String>) -> String {
     match value {
         None | Some(Value::Null) => String::new(),

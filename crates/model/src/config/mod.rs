@@ -1,5 +1,5 @@
-//! The table of config kinds, and an object of any of them.
-//! One row here plus one file beside this makes a new kind; exhaustive matches then show where it must be read.
+//! The table of config kinds, and objects of any kind. A new kind is one row here; exhaustive matches on `Kind` and
+//! `Spec` then fail to compile wherever it must be handled. See "Adding a config kind" in ARCHITECTURE.md.
 
 pub mod definition;
 pub mod encode;
@@ -44,7 +44,7 @@ macro_rules! kinds {
             $($plain,)*
         }
 
-        /// The meaning of an object, as its kind defines it.
+        /// The spec of an object.
         #[derive(Clone, Debug, PartialEq, Eq, Hash)]
         pub enum Spec {
             $($kind($holder<$type>),)*
@@ -52,10 +52,10 @@ macro_rules! kinds {
         }
 
         impl Kind {
-            /// Every kind, in the order of the table.
+            /// All kinds, in the order of the table.
             pub const ALL: &'static [Kind] = &[$(Kind::$kind,)* $(Kind::$plain,)*];
 
-            /// The kind's name, as `kind:` in a document spells it.
+            /// The `kind` in a document.
             pub fn as_str(self) -> &'static str {
                 match self {
                     $(Kind::$kind => stringify!($kind),)*
@@ -71,7 +71,7 @@ macro_rules! kinds {
                 }
             }
 
-            /// The plural, as URLs and CRDs spell it.
+            /// The plural in URLs and CRDs.
             pub fn plural(self) -> &'static str {
                 match self {
                     $(Kind::$kind => $plural,)*
@@ -79,7 +79,7 @@ macro_rules! kinds {
                 }
             }
 
-            /// Versions that are read, the preferred one first; all mean the same.
+            /// Supported versions, the preferred one first; all have the same schema.
             pub fn versions(self) -> &'static [&'static str] {
                 match self {
                     $(Kind::$kind => $versions,)*
@@ -87,7 +87,7 @@ macro_rules! kinds {
                 }
             }
 
-            /// The protobuf message of the spec; `None` for foreign and old kinds, whose specs are plain documents.
+            /// The protobuf message of the spec; `None` for kinds that are converted (Gateway API, Ingress, RBAC).
             pub fn message(self) -> Option<&'static str> {
                 match self {
                     $(Kind::$kind => Some($message),)*
@@ -103,7 +103,7 @@ macro_rules! kinds {
                 }
             }
 
-            /// Reads the spec of a kind that has no message; the error completes "could not read the spec".
+            /// Parses the spec of a kind without a message.
             fn read(self, spec: &serde_json::Value) -> Result<Spec, String> {
                 match self {
                     $(Kind::$plain => gateway_api::read(spec).map(|it| Spec::$plain(Hashed::new(it))),)*
@@ -120,7 +120,7 @@ macro_rules! kinds {
                 }
             }
 
-            /// The spec's message, encoded; `None` for kinds that have none.
+            /// The encoded message; `None` for kinds without one.
             pub fn encode(&self) -> Option<Vec<u8>> {
                 match self {
                     $(Spec::$kind(m) => Some(m.encode()),)*
@@ -128,7 +128,7 @@ macro_rules! kinds {
                 }
             }
 
-            /// The spec as JSON: protobuf's where the kind has a message.
+            /// The spec as JSON; protobuf JSON if the kind has a message.
             pub fn to_json(&self) -> serde_json::Value {
                 match self {
                     $(Spec::$kind(m) => print::message_to_json($message, &m.encode()),)*
@@ -191,18 +191,17 @@ impl Kind {
 }
 
 impl Kind {
-    /// Whether objects of this kind reach clients only as what they are lowered to. Their status tells the
-    /// generation that it was made for, so that one matters too.
+    /// Whether objects of this kind are converted to other kinds before use. Their status contains the generation.
     pub fn is_converted(self) -> bool {
         self.message().is_none()
     }
 
-    /// Whether objects of this kind stand in no namespace.
+    /// Whether objects of this kind have no namespace.
     pub fn is_cluster_wide(self) -> bool {
         matches!(self, Kind::GatewayClass | Kind::IngressClass | Kind::ClusterRbacConfig)
     }
 
-    /// Whether the resource version of such an object reaches clients.
+    /// Whether the generated config contains the resource version.
     fn has_version(self) -> bool {
         matches!(self, Kind::WasmPlugin | Kind::TrafficExtension)
     }
@@ -214,7 +213,7 @@ impl fmt::Display for Kind {
     }
 }
 
-/// Which object: its kind, namespace and name.
+/// Identifies an object.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Key {
     pub kind: Kind,
@@ -228,7 +227,7 @@ impl fmt::Display for Key {
     }
 }
 
-/// What is said about an object beside its spec.
+/// The metadata of an object.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Meta {
     pub name: Str,
@@ -238,13 +237,13 @@ pub struct Meta {
     /// Seconds since 1970; the older object wins a conflict.
     pub created: i64,
     pub resource_version: Str,
-    /// It lies in a store that keeps statuses.
+    /// Its store supports statuses.
     pub keeps_status: bool,
-    /// Host and address, as the status of a ServiceEntry tells them.
+    /// Automatic addresses in the status of a ServiceEntry: pairs of host and address.
     pub auto_addresses: Vec<(Str, Str)>,
-    /// How often the spec was written, as an API server counts; 0 elsewhere.
+    /// `metadata.generation`; 0 if not from an API server.
     pub generation: i64,
-    /// Where it was read, for messages.
+    /// Where it was read from, for messages.
     pub location: Option<FileLocation>,
 }
 
@@ -266,8 +265,8 @@ impl Object {
         self.meta.key(self.spec.kind())
     }
 
-    /// Whether the other object means the same to the mesh: resource version and place do not count. Only an
-    /// extension's version does: users touch it to have an image pulled again.
+    /// Whether both objects have the same effect. Resource version and location do not count, except for the resource
+    /// version of extensions: users touch an extension to have its image pulled again.
     pub fn means_the_same_as(&self, other: &Object) -> bool {
         self.spec == other.spec
             && self.meta.name == other.meta.name
@@ -281,18 +280,18 @@ impl Object {
     }
 }
 
-/// Annotations that change behaviour; the rest is noise of other tools.
+/// Annotations that change behaviour.
 fn meaningful(annotations: &BTreeMap<Str, Str>) -> impl Iterator<Item = (&Str, &Str)> {
     annotations.iter().filter(|(key, _)| key.contains("istio.io/") || &***key == "kubernetes.io/ingress.class")
 }
 
-/// An object of one known kind.
+/// An object of one kind.
 pub struct Config<T> {
     pub meta: Arc<Meta>,
     pub spec: Hashed<T>,
 }
 
-// Written out since a derive would ask the same of the message itself.
+// Not derived: a derive would require `T: Clone`.
 impl<T> Clone for Config<T> {
     fn clone(&self) -> Self {
         Config { meta: self.meta.clone(), spec: self.spec.clone() }

@@ -1,5 +1,4 @@
-//! Text into config objects. One bad document is a Problem with its file and line;
-//! everything else in the same text is returned.
+//! Parses text to config objects. A bad document becomes a Problem with file and line; the others are returned.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -14,14 +13,14 @@ use crate::config::legacy::{self, LegacyKind};
 use crate::config::problem::{FileLocation, Problem, Severity, Subject};
 use crate::names::Str;
 
-/// Unknown fields told of one object; the rest is only counted.
+/// Maximum number of findings per object; the rest is only counted.
 const MOST_FINDINGS: usize = 20;
-/// Problems reported for one text; the rest is only counted. A file of tiny documents has millions of them.
+/// Maximum number of problems per text; the rest is only counted. A file of tiny documents can have millions.
 const MOST_PROBLEMS: usize = 10_000;
-/// How deep a `List` may hold a `List`.
+/// Maximum nesting of `List`s.
 const MOST_LISTS: usize = 4;
 
-/// What a text held.
+/// The objects and problems of a text.
 #[derive(Clone, Debug, Default)]
 pub struct Parsed {
     /// In the order of the text.
@@ -29,10 +28,10 @@ pub struct Parsed {
     pub problems: Vec<Problem>,
 }
 
-/// Reads every YAML or JSON document of a text; `file` names it in messages.
-/// Objects are not validated: see `validate`.
+/// Parses all YAML or JSON documents of a text. `file` is its name in messages. Objects are not validated: see
+/// `validate`.
 pub fn documents(text: &str, file: &str) -> Parsed {
-    let (mut parsed, mut untold) = (Parsed::default(), UnreportedProblems::default());
+    let (mut parsed, mut unreported) = (Parsed::default(), UnreportedProblems::default());
     let file: Str = file.into();
     for document in text::read(text) {
         let location = FileLocation { file: file.clone(), line: document.line };
@@ -45,14 +44,14 @@ pub fn documents(text: &str, file: &str) -> Parsed {
                 parsed.problems.push(Problem::error(Subject::File(file.clone()), message).at(Some(location)));
             }
         }
-        untold.add(&mut parsed.problems);
+        unreported.add(&mut parsed.problems);
     }
-    parsed.problems.extend(untold.summary(&file));
+    parsed.problems.extend(unreported.summary(&file));
     legacy::join(&mut parsed.objects);
     parsed
 }
 
-/// Problems that are counted and not reported.
+/// Problems beyond the maximum: only their number and highest severity.
 #[derive(Default)]
 struct UnreportedProblems {
     count: usize,
@@ -60,7 +59,7 @@ struct UnreportedProblems {
 }
 
 impl UnreportedProblems {
-    /// Takes away what is too much.
+    /// Removes problems beyond the maximum.
     fn add(&mut self, problems: &mut Vec<Problem>) {
         if problems.len() > MOST_PROBLEMS {
             self.severity = self.severity.max(problems[MOST_PROBLEMS..].iter().map(|p| p.severity).max());
@@ -69,7 +68,7 @@ impl UnreportedProblems {
         }
     }
 
-    /// One problem for all of them, about the whole file: the objects they are about are not known.
+    /// One problem for all of them, about the whole file because their objects are not recorded.
     fn summary(&self, file: &Str) -> Option<Problem> {
         let severity = self.severity?;
         let message = format!("and {} more problems in this file", self.count).into();
@@ -78,7 +77,7 @@ impl UnreportedProblems {
     }
 }
 
-/// Reads one object that is JSON already, such as an answer of an API server.
+/// Parses one object that is already JSON, such as a response of an API server.
 pub fn value(json: &Value, location: &FileLocation) -> Parsed {
     let mut parsed = Parsed::default();
     parsed.add(DocumentReader::of(json, location), None);
@@ -87,7 +86,7 @@ pub fn value(json: &Value, location: &FileLocation) -> Parsed {
 }
 
 impl Parsed {
-    /// Adds what a document held, each part with its own line where the text is at hand.
+    /// Adds the objects and problems of a document, with their lines if the text is given.
     fn add(&mut self, reading: DocumentReader<'_>, source: Option<Chunk<'_>>) {
         self.problems.extend(located(reading.problems, source));
         let items: HashSet<FieldPath> =
@@ -102,7 +101,7 @@ impl Parsed {
     }
 }
 
-/// Problems with the lines of the fields that they are about, as far as these can be found.
+/// Sets the lines of problems to those of their fields, where these can be found.
 pub(super) fn located(problems: Vec<(Problem, FieldPath)>, source: Option<Chunk<'_>>) -> Vec<Problem> {
     let wanted: HashSet<FieldPath> =
         problems.iter().map(|(_, steps)| steps.clone()).filter(|s| !s.is_empty()).collect();
@@ -116,10 +115,10 @@ pub(super) fn located(problems: Vec<(Problem, FieldPath)>, source: Option<Chunk<
     problems.into_iter().map(located).collect()
 }
 
-/// One document while it is read; everything found carries the way to it.
+/// Reads one document. Objects and problems carry the path to their field.
 struct DocumentReader<'a> {
     location: &'a FileLocation,
-    /// The way to the object being read: into the items of lists.
+    /// The path to the current object, which may be an item of a `List`.
     steps: FieldPath,
     objects: Vec<(Object, FieldPath)>,
     problems: Vec<(Problem, FieldPath)>,
@@ -135,17 +134,17 @@ impl<'a> DocumentReader<'a> {
     fn document(&mut self, json: &Value, lists_left: usize) {
         let about = Subject::File(self.location.file.clone());
         let Value::Object(entries) = json else {
-            return self.tell(Problem::error(about, "a document must be an object with apiVersion and kind"));
+            return self.report(Problem::error(about, "a document must be an object with apiVersion and kind"));
         };
         let (api_version, kind) = (text_of(entries, "apiVersion"), text_of(entries, "kind"));
         if kind.is_empty() {
-            return self.tell(Problem::error(about, "the document has no kind"));
+            return self.report(Problem::error(about, "the document has no kind"));
         }
         if let Some(kind) = Kind::of(api_version, kind) {
             return self.object(kind, entries);
         }
         if let Some(old) = legacy::kind(api_version, kind) {
-            return self.old(old, kind, entries);
+            return self.legacy(old, kind, entries);
         }
         match entries.get("items") {
             Some(Value::Array(items)) if kind.ends_with("List") && lists_left > 0 => {
@@ -155,20 +154,20 @@ impl<'a> DocumentReader<'a> {
                     self.steps.truncate(self.steps.len() - 2);
                 }
             }
-            _ => self.tell(not_known(api_version, kind, entries)),
+            _ => self.report(not_known(api_version, kind, entries)),
         }
     }
 
-    /// Reads an object of a kind that is no more: as the documents that mean the same today.
-    fn old(&mut self, old: LegacyKind, kind: &str, entries: &Map<String, Value>) {
+    /// Reads an object of a dropped kind: as the equivalent documents of current kinds.
+    fn legacy(&mut self, old: LegacyKind, kind: &str, entries: &Map<String, Value>) {
         let (Meta { namespace, name, .. }, _) = meta::read(entries.get("metadata"), self.location.clone());
         let about = Subject::Document { kind: kind.into(), namespace: Some(namespace), name };
         let converted = match legacy::convert(old, entries) {
             Ok(converted) => converted,
-            Err(refused) => return self.tell(Problem::error(about, refused.0)),
+            Err(refused) => return self.report(Problem::error(about, refused.0)),
         };
         for note in converted.notes {
-            self.tell(Problem::warning(about.clone(), note));
+            self.report(Problem::warning(about.clone(), note));
         }
         if converted.documents.is_empty() {
             return;
@@ -178,7 +177,7 @@ impl<'a> DocumentReader<'a> {
         }
         let text = legacy::print(&converted.documents);
         let message = format!("the kind is Istio 0.8's{}; write instead:\n{text}", old.hint());
-        self.tell(Problem { severity: Severity::Info, about, location: None, message: message.into() });
+        self.report(Problem { severity: Severity::Info, about, location: None, message: message.into() });
     }
 
     fn object(&mut self, kind: Kind, entries: &Map<String, Value>) {
@@ -188,13 +187,13 @@ impl<'a> DocumentReader<'a> {
         }
         let about = Subject::Object(meta.key(kind));
         for mistake in mistakes {
-            self.tell(Problem::warning(about.clone(), mistake));
+            self.report(Problem::warning(about.clone(), mistake));
         }
         if meta.name.is_empty() {
-            self.tell(Problem::warning(about.clone(), "metadata.name is missing"));
+            self.report(Problem::warning(about.clone(), "metadata.name is missing"));
         }
         for key in entries.keys().filter(|key| !KNOWN_KEYS.contains(&key.as_str())).take(MOST_FINDINGS) {
-            self.tell(Problem::warning(about.clone(), format!("unknown field {:?}", clip(key))));
+            self.report(Problem::warning(about.clone(), format!("unknown field {:?}", clip(key))));
         }
         self.spec(kind, entries.get("spec").unwrap_or(&Value::Null), meta, &about);
     }
@@ -203,35 +202,35 @@ impl<'a> DocumentReader<'a> {
         let Some(message) = kind.message() else {
             return match kind.read(json) {
                 Ok(spec) => self.objects.push((Object { meta: Arc::new(meta), spec }, self.steps.clone())),
-                Err(error) => self.tell(Problem::error(about.clone(), format!("could not read the spec: {error}"))),
+                Err(error) => self.report(Problem::error(about.clone(), format!("could not read the spec: {error}"))),
             };
         };
         let Some(descriptor) = api::reflect::istio().get_message_by_name(message) else {
-            return self.tell(Problem::error(about.clone(), "the kind has no descriptor"));
+            return self.report(Problem::error(about.clone(), "the kind has no descriptor"));
         };
         let (dynamic, findings) = message::read(&descriptor, json, "spec");
         let refused = findings.iter().any(|finding| finding.severity == Severity::Error);
-        let told = problems(findings, about, self.location);
+        let found = problems(findings, about, self.location);
         self.problems
-            .extend(told.into_iter().map(|(problem, steps)| (problem, [self.steps.as_slice(), &steps].concat())));
+            .extend(found.into_iter().map(|(problem, steps)| (problem, [self.steps.as_slice(), &steps].concat())));
         if refused {
             return;
         }
         match kind.decode(&prost::Message::encode_to_vec(&dynamic)) {
             Ok(spec) => self.objects.push((Object { meta: Arc::new(meta), spec }, self.steps.clone())),
-            Err(error) => self.tell(Problem::error(about.clone(), format!("could not read the spec: {error}"))),
+            Err(error) => self.report(Problem::error(about.clone(), format!("could not read the spec: {error}"))),
         }
     }
 
-    /// Says something about the object as a whole.
-    fn tell(&mut self, problem: Problem) {
+    /// Adds a problem of the whole object.
+    fn report(&mut self, problem: Problem) {
         self.problems.push((problem.at(Some(self.location.clone())), self.steps.clone()));
     }
 }
 
 const KNOWN_KEYS: &[&str] = &["apiVersion", "kind", "metadata", "spec", "status"];
 
-/// Findings as problems of one object: errors first, and not endlessly many.
+/// Findings as problems of one object: errors first, up to the maximum.
 pub(super) fn problems(
     mut findings: Vec<FieldFinding>,
     about: &Subject,
@@ -239,7 +238,7 @@ pub(super) fn problems(
 ) -> Vec<(Problem, FieldPath)> {
     findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
     let more = findings.len().saturating_sub(MOST_FINDINGS);
-    let told = findings.into_iter().take(MOST_FINDINGS).map(|finding| {
+    let shown = findings.into_iter().take(MOST_FINDINGS).map(|finding| {
         let message = match finding.severity {
             Severity::Error => format!("could not read {}: {}", finding.path, finding.message),
             _ => format!("{} {:?}", finding.message, finding.path),
@@ -248,12 +247,12 @@ pub(super) fn problems(
         (Problem { severity: finding.severity, about: about.clone(), location, message: message.into() }, finding.steps)
     });
     let rest = Problem::warning(about.clone(), format!("and {more} more")).at(Some(location.clone()));
-    told.chain((more > 0).then_some((rest, FieldPath::new()))).collect()
+    shown.chain((more > 0).then_some((rest, FieldPath::new()))).collect()
 }
 
 fn not_known(api_version: &str, kind: &str, entries: &Map<String, Value>) -> Problem {
     let name = entries.get("metadata").and_then(|meta| meta.get("name")).and_then(Value::as_str).unwrap_or_default();
-    // One of our kinds under a wrong group or version is most likely a mistake; other kinds may belong to others.
+    // One of our kinds with a wrong version is most likely a mistake; other kinds are not ours.
     let severity = match Kind::ALL.iter().any(|known| known.as_str() == kind && api_version.starts_with(known.group()))
     {
         true => Severity::Warning,
@@ -283,7 +282,7 @@ mod tests {
         documents(&format!("{SERVICE}metadata: {{name: a, namespace: shop}}\nspec: {spec}\n"), "f.yaml")
     }
 
-    fn told(parsed: &Parsed) -> Vec<String> {
+    fn shown(parsed: &Parsed) -> Vec<String> {
         parsed.problems.iter().map(|p| format!("{:?} {p}", p.severity)).collect()
     }
 
@@ -295,12 +294,12 @@ mod tests {
     }
 
     #[test]
-    fn spellings_that_upstream_reads_are_read() {
+    fn upstreams_spellings_are_accepted() {
         let parsed = with_spec(
             "{hosts: [h], http: [{timeout: 1h, match: [{port: '80', uri: null}], mirror_percentage: {value: 5},
               retries: {attempts: 3.0}, route: [{weight: \"90\", destination: {host: b}}]}]}",
         );
-        assert_eq!(told(&parsed), Vec::<String>::new());
+        assert_eq!(shown(&parsed), Vec::<String>::new());
         assert_eq!(timeout_of(&parsed), Some((3600, 0)));
         let Spec::VirtualService(service) = &parsed.objects[0].spec else { panic!("not a VirtualService") };
         let http = &service.http[0];
@@ -314,12 +313,12 @@ mod tests {
         let parsed = with_spec("{hosts: [h], htp: [], http: [{timeuot: 1s, route: [{destination: {hosst: x}}]}]}");
         let about = "Warning f.yaml:4: VirtualService shop/a: unknown field";
         let paths = ["spec.htp", "spec.http[0].timeuot", "spec.http[0].route[0].destination.hosst"];
-        assert_eq!(told(&parsed), paths.map(|path| format!("{about} {path:?}")));
+        assert_eq!(shown(&parsed), paths.map(|path| format!("{about} {path:?}")));
         assert_eq!(parsed.objects.len(), 1);
     }
 
     #[test]
-    fn every_wrong_value_is_told_and_the_object_left_out() {
+    fn every_wrong_value_is_reported_and_the_object_left_out() {
         let parsed =
             with_spec("{hosts: [1.10], http: [{timeout: 5, match: [{port: -1}], retries: {attempts: 3000000000}}]}");
         let about = "Error f.yaml:4: VirtualService shop/a: could not read";
@@ -329,7 +328,7 @@ mod tests {
             "spec.http[0].match[0].port: expected an integer from 0 to 4294967295, found the number -1",
             "spec.http[0].retries.attempts: expected a 32-bit integer, found the number 3000000000",
         ];
-        assert_eq!(told(&parsed), expected.map(|message| format!("{about} {message}")));
+        assert_eq!(shown(&parsed), expected.map(|message| format!("{about} {message}")));
         assert!(parsed.objects.is_empty());
     }
 
@@ -355,13 +354,13 @@ mod tests {
     }
 
     #[test]
-    fn metadata_is_text_whatever_yaml_thinks() {
+    fn metadata_values_are_strings() {
         let text = format!(
             "{SERVICE}metadata:\n  name: 7\n  namespace: shop\n  labels: {{version: 1.10, on: true, empty: }}\n  \
              annotations: {{a: b}}\n  creationTimestamp: 2024-02-29T12:30:45Z\n  resourceVersion: '42'\n"
         );
         let parsed = documents(&text, "f");
-        assert_eq!(told(&parsed), Vec::<String>::new());
+        assert_eq!(shown(&parsed), Vec::<String>::new());
         let meta = &parsed.objects[0].meta;
         assert_eq!((&*meta.name, &*meta.namespace, &*meta.resource_version), ("7", "shop", "42"));
         assert_eq!(meta.created, 1_709_209_845);
@@ -378,21 +377,21 @@ mod tests {
         assert_eq!(names, ["a", "b"]);
         assert_eq!(parsed.objects[1].meta.location.as_ref().map(|location| location.line), Some(8));
         let lines: Vec<u32> = parsed.problems.iter().filter_map(|p| Some(p.location.as_ref()?.line)).collect();
-        assert!(parsed.problems.iter().all(|p| p.severity == Severity::Error), "{:?}", told(&parsed));
-        assert_eq!((lines.len(), lines[1], lines[2]), (3, 13, 15), "{:?}", told(&parsed));
+        assert!(parsed.problems.iter().all(|p| p.severity == Severity::Error), "{:?}", shown(&parsed));
+        assert_eq!((lines.len(), lines[1], lines[2]), (3, 13, 15), "{:?}", shown(&parsed));
         assert!((6..=7).contains(&lines[0]));
     }
 
     #[test]
-    fn lists_are_opened() {
+    fn items_of_lists_are_read() {
         let item = "{apiVersion: networking.istio.io/v1beta1, kind: VirtualService, metadata: {name: a}}";
         let parsed = documents(&format!("apiVersion: v1\nkind: List\nitems: [{item}, {{kind: Pod}}]"), "f");
         assert_eq!(parsed.objects.len(), 1);
-        assert_eq!(told(&parsed), ["Info f:3: Pod: kind \"Pod\" of apiVersion \"\" is not read here"]);
+        assert_eq!(shown(&parsed), ["Info f:3: Pod: kind \"Pod\" of apiVersion \"\" is not read here"]);
     }
 
     #[test]
-    fn fields_and_items_are_told_with_their_own_line() {
+    fn problems_have_the_line_of_their_field() {
         let item = |name: &str| {
             format!(
                 "- apiVersion: networking.istio.io/v1\n  kind: VirtualService\n  metadata:\n    name: {name}\n  spec:\n    hosts: [h]\n    htp: 1\n"
@@ -402,9 +401,9 @@ mod tests {
         let parsed = documents(&text, "f");
         let lines: Vec<u32> = parsed.objects.iter().filter_map(|o| Some(o.meta.location.as_ref()?.line)).collect();
         assert_eq!(lines, [6, 13]);
-        let told = told(&parsed);
+        let shown = shown(&parsed);
         assert_eq!(
-            told[1..],
+            shown[1..],
             [
                 "Warning f:12: VirtualService /a: unknown field \"spec.htp\"",
                 "Warning f:19: VirtualService /b: unknown field \"spec.htp\""
@@ -413,9 +412,9 @@ mod tests {
     }
 
     #[test]
-    fn kinds_of_others_are_told_but_not_wrong() {
+    fn unknown_kinds_are_reported_as_info() {
         let parsed = documents("apiVersion: v1\nkind: Service\nmetadata: {name: s}\n", "f");
-        assert_eq!(told(&parsed), ["Info f:1: Service s: kind \"Service\" of apiVersion \"v1\" is not read here"]);
+        assert_eq!(shown(&parsed), ["Info f:1: Service s: kind \"Service\" of apiVersion \"v1\" is not read here"]);
         let parsed = documents("apiVersion: networking.istio.io/v9\nkind: Sidecar\nmetadata: {name: s}\n", "f");
         assert_eq!(parsed.problems[0].severity, Severity::Warning);
     }
@@ -436,8 +435,8 @@ mod tests {
             "---\napiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {name: a}\nspec: {hosts: [h]}\n";
         for text in ["- {a: 1}\n".repeat(2 * many), format!("{{\"a\": [{}1]}}\n", "1,".repeat(2 * many))] {
             let parsed = documents(&format!("{text}{good}"), "f");
-            assert_eq!((parsed.objects.len(), parsed.problems.len()), (1, 1), "{:?}", told(&parsed));
-            assert!(told(&parsed)[0].contains("could not parse the document"), "{:?}", told(&parsed));
+            assert_eq!((parsed.objects.len(), parsed.problems.len()), (1, 1), "{:?}", shown(&parsed));
+            assert!(shown(&parsed)[0].contains("could not parse the document"), "{:?}", shown(&parsed));
         }
     }
 }

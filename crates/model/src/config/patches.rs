@@ -1,5 +1,5 @@
-//! EnvoyFilters taken apart into patches that can be applied: values read as Envoy's messages, once per object.
-//! Which of them hold for a client is scope's business, what they do is translate's.
+//! Splits EnvoyFilters into patches whose values are parsed as Envoy messages, once per object. `scope` selects the
+//! patches of a client; `translate` applies them.
 
 use std::hash::{Hash, Hasher};
 use std::sync::{Arc, OnceLock};
@@ -23,10 +23,10 @@ use crate::hashed::Hashed;
 use crate::proxy::Proxy;
 use crate::settings::Knobs;
 
-/// Services that a gateway needs only because a patch names them: `host` or `namespace/host`, with commas between.
+/// Services that a gateway needs only for patches: comma-separated `host` or `namespace/host`.
 const REFERENCED_SERVICES: &str = "envoyfilter.istio.io/referenced-services";
 
-/// One change to generated config.
+/// One patch to the generated config.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Patch {
     pub apply_to: ApplyTo,
@@ -41,7 +41,7 @@ impl Patch {
         self.matching.context()
     }
 
-    /// The value, decoded once for all messages that it is merged into.
+    /// The decoded value.
     pub fn message(&self) -> Option<&DynamicMessage> {
         let value = self.value.as_ref()?;
         let decode = || {
@@ -51,13 +51,13 @@ impl Patch {
         value.decoded.get_or_init(decode).as_ref()
     }
 
-    /// Bytes of the value.
+    /// Encoded size of the value.
     pub fn size(&self) -> usize {
         self.value.as_ref().map_or(0, |value| value.bytes.len())
     }
 }
 
-/// The encoded message of the type that a patch's `apply_to` means.
+/// An encoded message of the type that `apply_to` implies.
 #[derive(Clone, Debug)]
 pub struct PatchValue {
     pub bytes: Bytes,
@@ -78,16 +78,16 @@ impl Hash for PatchValue {
     }
 }
 
-/// An EnvoyFilter and the patches of it that can be understood, in its order.
+/// An EnvoyFilter and its valid patches, in order.
 #[derive(Clone, Debug)]
 pub struct PatchSet {
     pub config: Config<EnvoyFilter>,
     patches: Arc<[Candidate]>,
-    /// Patches that are left out for the size of their value: where in the list, and how many bytes.
+    /// Patches that are left out because of their size: index and number of bytes.
     too_large: Arc<[(usize, usize)]>,
 }
 
-/// A patch and the proxies it is meant for.
+/// A patch and the proxies that it matches.
 #[derive(Debug)]
 struct Candidate {
     patch: Hashed<Patch>,
@@ -95,8 +95,8 @@ struct Candidate {
 }
 
 impl PatchSet {
-    /// Reads all values, unless that was done for the same filter before. One that is larger than the limit is left
-    /// out, as it may be copied into every listener of every proxy.
+    /// Parses all values, unless `before` has the same spec. Values above the limit are left out: each may be copied into
+    /// every listener of every proxy.
     pub fn new(config: Config<EnvoyFilter>, before: Option<&PatchSet>, knobs: &Knobs) -> PatchSet {
         if let Some(known) = before.filter(|known| known.config.spec == config.spec) {
             return PatchSet { config, patches: known.patches.clone(), too_large: known.too_large.clone() };
@@ -110,7 +110,7 @@ impl PatchSet {
         PatchSet { config, patches, too_large }
     }
 
-    /// What is said of patches that are left out.
+    /// Problems of patches that are left out.
     pub fn problems(&self, knobs: &Knobs) -> impl Iterator<Item = Problem> {
         let meta = &self.config.meta;
         self.too_large.iter().map(|(index, bytes)| {
@@ -124,18 +124,18 @@ impl PatchSet {
         })
     }
 
-    /// Patches that this proxy's version and metadata allow.
+    /// Patches that match this proxy's version and metadata.
     pub fn for_proxy<'a>(&'a self, proxy: &'a Proxy) -> impl Iterator<Item = &'a Hashed<Patch>> {
         self.patches.iter().filter(|candidate| candidate.allows(proxy)).map(|candidate| &candidate.patch)
     }
 
-    /// Keys of a proxy's metadata that some patch looks at.
+    /// Keys of proxy metadata that some patch matches on.
     pub fn metadata_keys(&self) -> impl Iterator<Item = &str> {
         let proxies = self.patches.iter().filter_map(|candidate| candidate.patch.matching.proxy.as_ref());
         proxies.flat_map(|proxy| proxy.metadata.keys()).map(String::as_str)
     }
 
-    /// Services that a gateway gets clusters of for this filter's sake.
+    /// Services that gateways get clusters for because of this filter.
     pub fn referenced_services(&self) -> impl Iterator<Item = &str> {
         let listed = self.config.meta.annotations.get(REFERENCED_SERVICES);
         listed.into_iter().flat_map(|text| text.split(',')).filter(|name| !name.is_empty())
@@ -145,14 +145,14 @@ impl PatchSet {
 impl Candidate {
     fn allows(&self, proxy: &Proxy) -> bool {
         let Some(wanted) = &self.patch.matching.proxy else { return true };
-        // A proxy that does not tell its version is none of those that an expression names.
+        // A proxy of unknown version matches no expression.
         let version = proxy.meta("ISTIO_VERSION").filter(|version| !version.is_empty());
         self.version.as_ref().is_none_or(|regex| version.is_some_and(|version| regex.is_match(version.as_bytes())))
             && wanted.metadata.iter().all(|(key, value)| proxy.meta(key) == Some(value))
     }
 }
 
-/// `None` for a patch that cannot be applied to anything; validation says why.
+/// `None` for an invalid patch; validation reports why.
 fn candidate(spec: &EnvoyConfigObjectPatch) -> Option<Candidate> {
     let patch = spec.patch.as_ref()?;
     let apply_to = ApplyTo::try_from(spec.apply_to).ok().filter(|kind| *kind != ApplyTo::Invalid)?;
@@ -175,7 +175,7 @@ fn candidate(spec: &EnvoyConfigObjectPatch) -> Option<Candidate> {
     })
 }
 
-/// Only lists whose order matters know where to insert; for all others inserting is adding.
+/// Insert operations are for ordered lists only; elsewhere they are ADD.
 fn normal(apply_to: ApplyTo, operation: Operation) -> Operation {
     let inserts = matches!(operation, Operation::InsertBefore | Operation::InsertAfter | Operation::InsertFirst);
     let ordered =
@@ -185,19 +185,19 @@ fn normal(apply_to: ApplyTo, operation: Operation) -> Operation {
 
 fn encoded(apply_to: ApplyTo, value: &Struct) -> Option<Vec<u8>> {
     let (message, findings) = read_value(apply_to, value)?;
-    // Unknown fields may be of another Envoy's API; anything else is a mistake.
+    // Unknown fields may belong to another Envoy version; anything else is a mistake.
     let broken = findings.iter().any(|finding| finding.severity == Severity::Error);
     (!broken).then(|| encode::encode(&message))
 }
 
-/// A patch's value as the message that it should be; `root` of its findings is `patch.value`.
+/// Parses a patch value as the expected message. Paths of findings begin with `patch.value`.
 pub(super) fn read_value(apply_to: ApplyTo, value: &Struct) -> Option<(DynamicMessage, Vec<FieldFinding>)> {
     let descriptor = api::reflect::envoy().get_message_by_name(envoy_message(apply_to)?)?;
     let json = serde_json::Value::Object(json_object(value));
     Some(message::read(&descriptor, &json, "patch.value"))
 }
 
-/// The message that a patch of this kind holds.
+/// The expected message of a patch value.
 fn envoy_message(apply_to: ApplyTo) -> Option<&'static str> {
     Some(match apply_to {
         ApplyTo::Invalid => return None,

@@ -1,4 +1,4 @@
-//! Objects as JSON, the way upstream prints them: camelCase protobuf JSON with keys in order.
+//! Prints objects as JSON in upstream's format: camelCase protobuf JSON with sorted keys.
 
 use prost_reflect::DynamicMessage;
 use serde_json::{Map, Value, json};
@@ -19,12 +19,12 @@ pub fn to_json(object: &Object) -> Value {
     document
 }
 
-/// An encoded message of Istio's API as protobuf JSON; null if it is not one.
+/// An encoded message of Istio's API as protobuf JSON; null if it cannot be decoded.
 pub fn message_to_json(name: &str, bytes: &[u8]) -> Value {
     let message = api::reflect::istio()
         .get_message_by_name(name)
         .and_then(|descriptor| DynamicMessage::decode(descriptor, bytes).ok());
-    // Maps have no order in protobuf, so keys are sorted: the same object always prints the same.
+    // Protobuf maps have no order, so keys are sorted for deterministic output.
     let mut json = message.and_then(|message| serde_json::to_value(message).ok()).unwrap_or_default();
     json.sort_all_objects();
     json

@@ -1,11 +1,11 @@
-//! Istio 0.8's access control: roles, who has them, and the switch for both. A field that is not known refuses the
-//! whole object: without it a role might allow more than was meant.
+//! RBAC v1alpha1 of Istio 0.8: roles, bindings, and the switch. An unknown field makes the object invalid: without it a
+//! role might allow more than intended.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-/// What may be done with some services of the role's namespace.
+/// What is allowed on services of the role's namespace.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default, deny_unknown_fields)]
 pub struct ServiceRole {
@@ -34,7 +34,7 @@ pub struct Constraint {
     pub values: Vec<String>,
 }
 
-/// Who has a role.
+/// The subjects that have a role.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default, deny_unknown_fields)]
 pub struct ServiceRoleBinding {
@@ -59,7 +59,7 @@ pub struct RoleReference {
     pub name: String,
 }
 
-/// What access control holds for. RbacConfig and ClusterRbacConfig mean the same.
+/// Where RBAC is enabled. ClusterRbacConfig has the same spec.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default, deny_unknown_fields)]
 pub struct RbacConfig {
@@ -80,7 +80,7 @@ pub enum RbacMode {
     OnWithExclusion,
 }
 
-/// Services by host name, and whole namespaces.
+/// Services by host name, and namespaces.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct RbacTargets {
@@ -93,6 +93,6 @@ pub struct RbacTargets {
 pub enum EnforcementMode {
     #[default]
     Enforced,
-    /// Only counted.
+    /// Denials are only logged.
     Permissive,
 }

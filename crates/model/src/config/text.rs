@@ -1,5 +1,5 @@
-//! Text into JSON values: splits a file into documents and reads each as YAML or JSON.
-//! What the values mean is decided in `parse`; one unreadable document never hides its neighbours.
+//! Splits a file into documents and parses each as YAML or JSON. `parse` interprets the values. A syntax error affects
+//! only its own document.
 
 use std::fmt;
 
@@ -9,42 +9,40 @@ use serde_json::{Map, Number, Value};
 /// One document of a file.
 #[derive(Debug)]
 pub(super) struct Document<'a> {
-    /// Where its content begins, counted from 1.
+    /// The first line of its content, counted from 1.
     pub(super) line: u32,
     pub(super) content: Result<Value, SyntaxError>,
-    /// Its text, unless it shares that with others.
+    /// Its text, unless several documents share it.
     pub(super) source: Option<Chunk<'a>>,
 }
 
-/// Why a document is not a value.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct SyntaxError {
-    /// Where the parser stopped; 0 where it did not say.
+    /// Where the parser stopped; 0 if unknown.
     pub(super) line: u32,
     pub(super) message: String,
 }
 
-/// Values of one document, whatever each is. A small mapping takes two hundred bytes a value, so that more would be
-/// hundreds of megabytes; a list of twenty thousand objects has as many.
+/// Maximum number of values in one document. A value takes up to 200 bytes, so more would be hundreds of megabytes. A
+/// list of 20,000 objects has about as many.
 pub(super) const MOST_VALUES: usize = 1_000_000;
 
-/// Every document of the text that is not empty, each read when it is asked for: a file may be much larger in memory
-/// than on disk.
+/// The documents of a text that are not empty, parsed lazily: a file may be much larger in memory than on disk.
 pub(super) fn read(text: &str) -> impl Iterator<Item = Document<'_>> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     chunks(text).into_iter().flat_map(|chunk| chunk.read())
 }
 
-/// A run of lines between two document separators.
+/// The text between two document separators.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Chunk<'a> {
-    /// The line that its text begins on.
+    /// Its first line.
     pub(super) line: u32,
     pub(super) text: &'a str,
 }
 
-/// Splits at lines that are `---` or `...`, as Kubernetes does before it parses:
-/// a syntax error cannot reach over such a line.
+/// Splits at `---` and `...` lines before parsing, as Kubernetes does, so that a syntax error cannot affect other
+/// documents.
 fn chunks(text: &str) -> Vec<Chunk<'_>> {
     let mut found = Vec::new();
     let mut start = (1, 0);
@@ -73,7 +71,7 @@ impl<'a> Chunk<'a> {
             return Vec::new();
         };
         let is_json = self.text.trim_start().starts_with('{');
-        // The parser of YAML counts exactly, but only as it goes; a text that is far beyond is not worth its time.
+        // The YAML parser counts exactly, but only while it parses; text far beyond the limit is rejected early.
         if has_marks(self.text, if is_json { MOST_VALUES } else { 2 * MOST_VALUES }) {
             let message = format!("more than {MOST_VALUES} values in one document: split it into several");
             let content = Err(SyntaxError { line: first, message });
@@ -89,7 +87,7 @@ impl<'a> Chunk<'a> {
         }
     }
 
-    /// The first line that holds more than comments, directives and space.
+    /// The first line that is not a comment, a directive or blank.
     fn first_line(&self) -> Option<u32> {
         let position = self.text.lines().position(|line| {
             let line = line.trim();
@@ -98,7 +96,7 @@ impl<'a> Chunk<'a> {
         Some(self.line.saturating_add(u32::try_from(position).unwrap_or(u32::MAX)))
     }
 
-    /// JSON objects one after another; nothing if the text is not JSON throughout.
+    /// Concatenated JSON objects; `None` if the text is not JSON throughout.
     fn read_json(self) -> Option<Vec<Document<'a>>> {
         let mut documents = Vec::new();
         let mut stream = serde_json::Deserializer::from_str(self.text).into_iter::<Unique>();
@@ -138,7 +136,7 @@ impl<'a> Chunk<'a> {
     }
 }
 
-/// Whether a text has more of the marks that set values apart. Text between quotes counts too.
+/// Whether a text has more than `most` value separators, including those within quotes.
 fn has_marks(text: &str, most: usize) -> bool {
     let pairs = text.as_bytes().windows(2);
     let is_mark = |pair: &&[u8]| matches!(pair, [b',' | b'{' | b'[' | b':', _] | [b'-', b' ']);
@@ -149,7 +147,7 @@ fn newlines(text: &str) -> u32 {
     u32::try_from(text.bytes().filter(|byte| *byte == b'\n').count()).unwrap_or(u32::MAX)
 }
 
-/// The parser counts lines from the start of the document, so its own position would mislead.
+/// Removes the parser's position, which is relative to the document.
 fn without_position(message: &str) -> String {
     let first = message.lines().next().unwrap_or_default();
     let end = first.rfind(" at line ").unwrap_or(first.len());
@@ -163,7 +161,7 @@ pub(super) fn clip(text: &str) -> &str {
     &text[..end]
 }
 
-/// Reads one YAML document under limits that stop anchor bombs and deep nesting.
+/// Parses one YAML document, with limits against anchor bombs and deep nesting.
 fn yaml(text: &str) -> Result<Value, serde_saphyr::Error> {
     let options = serde_saphyr::options! {
         budget: serde_saphyr::budget! {
@@ -177,14 +175,14 @@ fn yaml(text: &str) -> Result<Value, serde_saphyr::Error> {
         alias_limits: serde_saphyr::alias_limits! {
             max_total_replayed_events: 200_000,
         },
-        // YAML 1.1 as upstream's parser reads it: 0644 is octal.
+        // YAML 1.1 like upstream's parser: 0644 is octal.
         legacy_octal_numbers: true,
         with_snippet: false,
     };
     serde_saphyr::from_str_with_options(text, options)
 }
 
-/// A JSON value none of whose objects names a key twice; serde_json itself would keep the last.
+/// A JSON value without duplicate keys; serde_json alone would keep the last.
 struct Unique(Value);
 
 impl<'de> Deserialize<'de> for Unique {
@@ -270,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_document_does_not_hide_its_neighbours() {
+    fn syntax_error_affects_one_document_only() {
         let found = values("a: 1\n---\nb: [1\n---\nc: 3\n");
         assert_eq!(found.len(), 3);
         assert_eq!(found[0].1, Ok(json!({"a": 1})));
@@ -286,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn json_objects_may_follow_each_other() {
+    fn concatenated_json_objects_are_read() {
         let found = values("{\"a\":\t1}\n\n{\"b\": \"\\u00e9\"}");
         assert_eq!(found, vec![(1, Ok(json!({"a": 1}))), (3, Ok(json!({"b": "é"})))]);
     }
@@ -310,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn hostile_text_is_refused_in_bounded_time() {
+    fn hostile_text_is_rejected_in_bounded_time() {
         let mut bomb = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n".to_owned();
         for n in 1..12 {
             let list = vec![format!("*a{}", n - 1); 10].join(", ");

@@ -1,4 +1,4 @@
-//! RFC 3339 timestamps, read and written without a calendar library.
+//! RFC 3339 timestamps.
 
 /// Seconds since 1970 and nanoseconds; `None` if the text is not an RFC 3339 timestamp.
 pub fn parse(text: &str) -> Option<(i64, i32)> {
@@ -41,7 +41,7 @@ fn clock_of(clock: &str) -> Option<(i64, i32)> {
     Some((hour * 3600 + minute * 60 + second, i32::try_from(nanos).ok()?))
 }
 
-/// Seconds that the zone is ahead of UTC.
+/// The offset from UTC in seconds.
 fn zone_of(zone: &str) -> Option<i64> {
     if zone.eq_ignore_ascii_case("z") {
         return Some(0);
@@ -68,7 +68,7 @@ fn days_in(year: i64, month: i64) -> i64 {
     }
 }
 
-/// Days since 1970 of a date. Years are counted from March, so that the leap day comes last.
+/// Days since 1970. Years are counted from March, so that the leap day comes last.
 fn days_from_civil(year: i64, month: i64, day: i64) -> i64 {
     let year = if month <= 2 { year - 1 } else { year };
     let era = year.div_euclid(400);

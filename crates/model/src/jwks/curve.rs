@@ -1,7 +1,6 @@
-//! Whether a point lies on one of NIST's elliptic curves: y² = x³ - 3x + b, modulo p.
-//! Only public values are looked at, so nothing here has to take the same time for all of them.
+//! Whether a point is on a NIST curve: y² = x³ - 3x + b mod p. All values are public, so constant time is not needed.
 
-/// A number in pieces of 32 bits, the lowest first.
+/// A number in 32-bit digits, lowest first.
 type Number = Vec<u32>;
 
 pub(super) struct Curve {
@@ -27,7 +26,7 @@ const P521: [&str; 2] = [
 ];
 
 impl Curve {
-    /// The curve of this name, and the algorithm that goes with it.
+    /// The curve of this name, and its algorithm.
     pub(super) fn of(name: &str) -> Option<(Curve, &'static str)> {
         let (constants, algorithm) = match name {
             "P-256" => (P256, "ES256"),
@@ -39,13 +38,13 @@ impl Curve {
         Some((Curve { p, b }, algorithm))
     }
 
-    /// Coordinates are bytes, the highest first.
+    /// Coordinates are big-endian.
     pub(super) fn contains(&self, x: &[u8], y: &[u8]) -> bool {
         let (x, y) = (from_bytes(x), from_bytes(y));
         if !is_less(&x, &self.p) || !is_less(&y, &self.p) {
             return false;
         }
-        // x³ + b = y² + 3x, so that nothing is subtracted.
+        // x³ + b = y² + 3x, to avoid subtraction.
         let cube = self.product(&self.product(&x, &x), &x);
         let left = self.reduced(sum(&cube, &self.b));
         let right = self.reduced(sum(&self.product(&y, &y), &sum(&x, &sum(&x, &x))));
@@ -65,7 +64,7 @@ impl Curve {
         self.reduced(out)
     }
 
-    /// The rest of a division by p, bit by bit from the top.
+    /// The remainder modulo p, bit by bit from the top.
     fn reduced(&self, number: Number) -> Number {
         let mut rest: Number = Vec::new();
         for digit in number.iter().rev() {
@@ -89,7 +88,7 @@ impl Curve {
 }
 
 fn split(total: u64) -> (u32, u64) {
-    #[expect(clippy::cast_possible_truncation, reason = "the lower half is what is meant")]
+    #[expect(clippy::cast_possible_truncation, reason = "only the lower half is used")]
     let low = total as u32;
     (low, total >> 32)
 }
@@ -105,7 +104,7 @@ fn sum(left: &[u32], right: &[u32]) -> Number {
     digits.collect()
 }
 
-/// Takes the smaller from the larger.
+/// Subtracts a smaller number.
 fn subtract(from: &mut Number, number: &[u32]) {
     let mut borrowed = false;
     for (at, digit) in from.iter_mut().enumerate() {

@@ -1,14 +1,14 @@
-//! JSON as Envoy's parser takes it: no name twice in an object, and not nested too deeply.
+//! JSON as strict as Envoy's parser: no duplicate keys, limited nesting.
 
 use std::fmt;
 
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value};
 
-/// How deeply Envoy lets values nest.
+/// Envoy's nesting limit.
 const DEEPEST: usize = 100;
 
-/// The object that a document is.
+/// Parses a document that must be an object.
 pub(super) fn read(text: &str) -> Result<Map<String, Value>, String> {
     let mut parser = serde_json::Deserializer::from_str(text);
     let value = NestingLimit(DEEPEST).deserialize(&mut parser).map_err(|error| error.to_string())?;
@@ -19,7 +19,7 @@ pub(super) fn read(text: &str) -> Result<Map<String, Value>, String> {
     }
 }
 
-/// A value below which so many levels may follow.
+/// A value with at most this many levels below it.
 #[derive(Clone, Copy)]
 struct NestingLimit(usize);
 
@@ -83,7 +83,7 @@ impl<'de> Visitor<'de> for NestingLimit {
         while let Some(name) = map.next_key::<String>()? {
             let value = map.next_value_seed(below)?;
             if values.contains_key(&name) {
-                return Err(A::Error::custom(format!("{name:?} stands there twice")));
+                return Err(A::Error::custom(format!("duplicate key {name:?}")));
             }
             values.insert(name, value);
         }

@@ -1,5 +1,5 @@
-//! Which JSON Web Key Sets Envoy can use. It refuses a whole listener for a set without one good key, so such a
-//! set never reaches it. The rules are those of the library in Envoy 1.40, found by trying.
+//! Checks which JSON Web Key Sets Envoy can use. Envoy rejects a whole listener for a set without a usable key, so such a
+//! set is never sent. The rules are those of Envoy 1.40's library, determined by experiment.
 
 mod curve;
 mod document;
@@ -11,12 +11,12 @@ use serde_json::{Map, Value};
 
 use curve::Curve;
 
-/// Bits of an RSA modulus.
+/// Allowed bits of an RSA modulus.
 const RSA_BITS: std::ops::RangeInclusive<usize> = 512..=16384;
-/// Exponents of RSA keys: 3 and 65537.
+/// Allowed RSA exponents: 3 and 65537.
 const RSA_EXPONENTS: [&[u8]; 2] = [&[3], &[1, 0, 1]];
 
-/// What is wrong with single keys of a set that can be used; an error if it cannot.
+/// Messages about unusable keys of a set; an error if no key is usable.
 pub fn check(text: &str) -> Result<Vec<String>, String> {
     let set = document::read(text).map_err(|error| format!("the set is no JSON that Envoy reads: {error}"))?;
     let keys = match set.get("keys") {
@@ -89,8 +89,8 @@ fn elliptic(key: &Map<String, Value>) -> Checked {
         return Err(format!("alg {named:?} does not go with {name}"));
     }
     let (x, y) = (number(key, "x")?, number(key, "y")?);
-    let lies_on_it = curve.contains(&x, &y);
-    if lies_on_it { Ok(()) } else { Err(format!("x and y are no point of {name}")) }
+    let is_on_curve = curve.contains(&x, &y);
+    if is_on_curve { Ok(()) } else { Err(format!("x and y are no point of {name}")) }
 }
 
 fn edwards(key: &Map<String, Value>) -> Checked {
@@ -115,7 +115,7 @@ fn shared_secret(key: &Map<String, Value>) -> Checked {
     if is_empty { Err("k is empty".to_owned()) } else { Ok(()) }
 }
 
-/// The algorithm; anything but a text counts as none.
+/// The algorithm; empty if it is not a string.
 fn algorithm(key: &Map<String, Value>) -> &str {
     key.get("alg").and_then(Value::as_str).unwrap_or_default()
 }
@@ -128,14 +128,14 @@ fn text<'a>(key: &'a Map<String, Value>, field: &str) -> Result<&'a str, String>
     }
 }
 
-/// A number's bytes, the highest first, without leading zeros.
+/// A big-endian number without leading zeros.
 fn number(key: &Map<String, Value>, field: &str) -> Result<Vec<u8>, String> {
     let bytes = bytes(key, field)?;
     let zeros = bytes.iter().take_while(|byte| **byte == 0).count();
     Ok(bytes.get(zeros..).unwrap_or_default().to_vec())
 }
 
-/// Envoy's decoder takes base64url with white space anywhere, and with or without padding, be it of points.
+/// Decodes base64url like Envoy: with white space anywhere, and with or without padding, even of dots.
 fn bytes(key: &Map<String, Value>, field: &str) -> Result<Vec<u8>, String> {
     const LENIENT: GeneralPurpose = GeneralPurpose::new(
         &URL_SAFE,

@@ -1,4 +1,4 @@
-//! Every row was tried with Envoy 1.40: what it refuses is refused here, and nothing else.
+//! Every row was tried with Envoy 1.40; the result here must be the same.
 
 use serde_json::{Value, json};
 
@@ -7,7 +7,7 @@ use super::check;
 const P256: [&str; 2] = ["_K1RmSiNO7OHQVpTf35PCjgSAHfARnwMqnX6jKcjZdU", "LDJav2Wopi6TaV34Kkg-XjKC-zjpJ6d-JbrQz-RpZFU"];
 
 fn rsa() -> Value {
-    // The shortest that Envoy takes.
+    // The shortest modulus that Envoy accepts.
     json!({"kty": "RSA", "e": "AQAB", "n": modulus(512, 1)})
 }
 
@@ -35,7 +35,7 @@ fn secret() -> Value {
     json!({"kty": "oct", "k": "AAAA"})
 }
 
-/// The key with one field set, or taken out where the value is null.
+/// The key with one field set, or removed if the value is null.
 fn with(mut key: Value, field: &str, value: Value) -> Value {
     let map = key.as_object_mut().unwrap();
     if value.is_null() {
@@ -63,7 +63,7 @@ fn modulus(bits: usize, last: u8) -> Value {
 }
 
 #[test]
-fn good_keys_are_used() {
+fn valid_keys_are_accepted() {
     let rows = [
         rsa(),
         ec(),
@@ -100,7 +100,7 @@ fn good_keys_are_used() {
 }
 
 #[test]
-fn bad_keys_are_not() {
+fn invalid_keys_are_rejected() {
     let null = Value::Null;
     let rows = [
         with(rsa(), "kty", null.clone()),
@@ -155,9 +155,9 @@ fn bad_keys_are_not() {
     ];
     for key in rows {
         assert!(!is_usable(std::slice::from_ref(&key)), "{key}");
-        // Beside a good one it costs nothing but itself.
-        let beside = check(&json!({"keys": [key, ec()]}).to_string());
-        assert!(beside.as_ref().is_ok_and(|mistakes| mistakes.len() == 1), "{key}: {beside:?}");
+        // Next to a good key only the bad one is unusable.
+        let both = check(&json!({"keys": [key, ec()]}).to_string());
+        assert!(both.as_ref().is_ok_and(|mistakes| mistakes.len() == 1), "{key}: {both:?}");
     }
 }
 

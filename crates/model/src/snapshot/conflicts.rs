@@ -1,4 +1,4 @@
-//! Settles which registry serves a host name that several have, and where the endpoints of the others go.
+//! Decides which registry serves a host name that several registries have, and where the endpoints of the others go.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,14 +10,14 @@ use crate::names::{Namespace, ServiceKey, Str};
 use crate::port::Port;
 use crate::service::{Registry, Service};
 
-/// Services as registries told them.
+/// Services as reported, by source and key.
 pub(super) type RegistryServices = imbl::OrdMap<(SourceId, ServiceKey), Arc<Service>>;
 
-/// Where the endpoints go that a source told of a service: to the service of this key, or nowhere.
-/// What is not listed goes where the source said.
+/// Where the endpoints of a service and source go: to another service, or nowhere if `None`.
+/// Endpoints that are not listed stay with their service.
 pub(super) type Placements = BTreeMap<(ServiceKey, Str), Option<ServiceKey>>;
 
-/// What is left when all conflicts are settled.
+/// Services after conflict resolution.
 #[derive(Debug, Default)]
 pub(super) struct SettledServices {
     pub(super) services: Vec<Arc<Service>>,
@@ -25,7 +25,7 @@ pub(super) struct SettledServices {
     pub(super) problems: Vec<Problem>,
 }
 
-/// One claim on a host name.
+/// A source with a service of a contested key.
 type RegistryClaim<'a> = (&'a SourceId, &'a Arc<Service>);
 
 pub(super) fn settle(registered: &RegistryServices, conflicts: &ConflictSettings) -> SettledServices {
@@ -40,7 +40,7 @@ pub(super) fn settle(registered: &RegistryServices, conflicts: &ConflictSettings
         claims.entry(key).or_default().push((source, service));
     }
     for (key, mut of_key) in claims {
-        // Clusters of one Kubernetes mesh share their host names by intent.
+        // Kubernetes clusters of a mesh share host names on purpose.
         if of_key.iter().all(|(_, service)| service.registry == Registry::Kubernetes) || of_key.len() == 1 {
             settled.services.extend(of_key.into_iter().map(|(_, service)| service.clone()));
             continue;
@@ -77,7 +77,7 @@ fn settle_one(key: &ServiceKey, claims: &[RegistryClaim<'_>], policy: ConflictPo
     }
 }
 
-/// The namespace that a source gets for itself: its name as a DNS label.
+/// The namespace of an isolated source: its name as a DNS label.
 fn own_namespace(source: &SourceId) -> Namespace {
     let plain = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' };
     Namespace::from(source.0.chars().map(plain).collect::<String>())
@@ -111,13 +111,13 @@ fn problem(
             let spaces: Vec<String> = others.iter().map(|(source, _)| own_namespace(source).to_string()).collect();
             (Severity::Warning, format!("{winner} keeps namespace {}, others get {}", key.namespace, spaces.join(", ")))
         }
-        ConflictPolicy::Reject => (Severity::Error, "nobody serves it until only one has it".to_owned()),
+        ConflictPolicy::Reject => (Severity::Error, "not served until only one registry has it".to_owned()),
     };
     let message = format!("registries {} all have it: {outcome}", names.join(", "));
     Problem { severity, about: key.clone().into(), location: None, message: message.into() }
 }
 
-/// A port of another registry that the first one does not have: endpoints there would be lost in silence.
+/// A port of another registry that the first one lacks: its endpoints would be lost silently.
 fn foreign_port<'a>(first: &Service, others: &[&RegistryClaim<'a>]) -> Option<(&'a SourceId, &'a Port)> {
     let all = others.iter().flat_map(|(source, service)| service.ports.iter().map(move |port| (*source, port)));
     all.into_iter().find(|(_, port)| !first.ports.contains(port))

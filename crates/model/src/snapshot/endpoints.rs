@@ -1,4 +1,4 @@
-//! Endpoints of every service, by who told them, with an index from address to services.
+//! Endpoints of all services by source, with an index from address to services.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -8,32 +8,32 @@ use crate::names::{ServiceKey, Str};
 
 use super::conflicts::Placements;
 
-/// Endpoints of all services. A service's shards are ordered by the name of who told them.
+/// Endpoints of all services. The shards of a service are ordered by the name of their source.
 #[derive(Clone, Debug, Default)]
 pub struct Endpoints {
     by_service: imbl::OrdMap<ServiceKey, Arc<[Shard]>>,
-    /// Ordered only because that takes half the memory of a hash map.
+    /// Not a hash map because an ordered map takes half the memory.
     by_address: imbl::OrdMap<Str, Arc<[ServiceKey]>>,
-    /// What was told of services that several registries have, and where it shows instead.
+    /// Endpoints of contested services, and where they go instead.
     placed: imbl::OrdMap<(ServiceKey, Str), PlacedEndpoints>,
 }
 
-/// What one source told of a service. A service has one in nearly every mesh, and a handful at most.
+/// Endpoints of a service from one source. Nearly every service has a single shard.
 type Shard = (Str, Arc<[Endpoint]>);
 
 #[derive(Clone, Debug)]
 struct PlacedEndpoints {
     target: Option<ServiceKey>,
-    told: Arc<[Endpoint]>,
+    endpoints: Arc<[Endpoint]>,
 }
 
 impl Endpoints {
-    /// All endpoints of a service, every port.
+    /// All endpoints of a service, for all ports.
     pub fn of<'a>(&'a self, key: &ServiceKey) -> impl Iterator<Item = &'a Endpoint> + use<'a> {
         self.shards(key).flat_map(|(_, shard)| shard.iter())
     }
 
-    /// Endpoints by who told them.
+    /// Endpoints by source.
     pub fn shards<'a>(&'a self, key: &ServiceKey) -> impl Iterator<Item = (&'a Str, &'a Arc<[Endpoint]>)> + use<'a> {
         self.by_service.get(key).into_iter().flat_map(|shards| shards.iter().map(|(teller, shard)| (teller, shard)))
     }
@@ -42,7 +42,7 @@ impl Endpoints {
         self.shards(key).find(|(known, _)| *known == teller).map(|(_, list)| list.clone())
     }
 
-    /// Every service that has endpoints.
+    /// All services that have endpoints.
     pub fn services(&self) -> impl Iterator<Item = &ServiceKey> {
         self.by_service.keys()
     }
@@ -52,7 +52,7 @@ impl Endpoints {
         self.by_address.get(address).map_or(&[], |keys| keys)
     }
 
-    /// Replaces what `shard` says about a service. False if it said the same before.
+    /// Replaces a shard of a service. False if it is unchanged.
     pub(super) fn replace(&mut self, key: &ServiceKey, shard: &Str, list: Vec<Endpoint>) -> bool {
         let before = self.shard(key, shard);
         if before.as_deref().unwrap_or_default() == list.as_slice() {
@@ -67,7 +67,7 @@ impl Endpoints {
             let at = shards.partition_point(|(teller, _)| teller < shard);
             shards.insert(at, (shard.clone(), list.into()));
         }
-        // Another shard may hold the same address, so every one of them is indexed again.
+        // Other shards may have the same address, so all are indexed again.
         let alone: Arc<[ServiceKey]> = [key.clone()].into();
         for endpoint in shards.iter().flat_map(|(_, list)| list.iter()) {
             self.remember(&alone, endpoint);
@@ -80,17 +80,17 @@ impl Endpoints {
         true
     }
 
-    /// Takes what a registry told of a service; gives the key whose endpoints changed by that.
-    pub(super) fn told(&mut self, key: &ServiceKey, shard: &Str, list: Vec<Endpoint>) -> Option<ServiceKey> {
+    /// Sets the endpoints of a service from one source. Returns the key whose endpoints changed.
+    pub(super) fn put(&mut self, key: &ServiceKey, shard: &Str, list: Vec<Endpoint>) -> Option<ServiceKey> {
         let Some(placed) = self.placed.get_mut(&(key.clone(), shard.clone())) else {
             return self.replace(key, shard, list).then(|| key.clone());
         };
-        placed.told = list.clone().into();
+        placed.endpoints = list.clone().into();
         let target = placed.target.clone()?;
         self.replace(&target, shard, list).then_some(target)
     }
 
-    /// Moves endpoints to where they show from now on; gives the keys whose endpoints changed.
+    /// Moves endpoints of contested services. Returns the keys whose endpoints changed.
     pub(super) fn place(&mut self, placements: &Placements) -> BTreeSet<ServiceKey> {
         let before: Vec<_> = self.placed.keys().filter(|slot| !placements.contains_key(*slot)).cloned().collect();
         let mut changed = BTreeSet::new();
@@ -105,7 +105,7 @@ impl Endpoints {
         changed
     }
 
-    /// `None` moves a shard back to where its source said.
+    /// `None` moves a shard back to its own service.
     fn move_to(
         &mut self,
         slot: &(ServiceKey, Str),
@@ -113,19 +113,19 @@ impl Endpoints {
         changed: &mut BTreeSet<ServiceKey>,
     ) {
         let (key, shard) = slot;
-        let (source, told) = match self.placed.remove(slot) {
-            Some(placed) => (placed.target, placed.told),
+        let (source, endpoints) = match self.placed.remove(slot) {
+            Some(placed) => (placed.target, placed.endpoints),
             None => (Some(key.clone()), self.shard(key, shard).unwrap_or_default()),
         };
         changed.extend(source.filter(|source| self.replace(source, shard, Vec::new())));
         let shown = target.clone().unwrap_or_else(|| Some(key.clone()));
-        changed.extend(shown.filter(|shown| self.replace(shown, shard, told.to_vec())));
+        changed.extend(shown.filter(|shown| self.replace(shown, shard, endpoints.to_vec())));
         if let Some(target) = target {
-            self.placed.insert(slot.clone(), PlacedEndpoints { target, told });
+            self.placed.insert(slot.clone(), PlacedEndpoints { target, endpoints });
         }
     }
 
-    /// Nearly every address is that of one service; the list of that one is shared by its addresses.
+    /// Nearly every address belongs to one service; its addresses share the list with that one key.
     fn remember(&mut self, alone: &Arc<[ServiceKey]>, endpoint: &Endpoint) {
         for address in &endpoint.addresses {
             let known = self.by_address.get(address).map_or(&[][..], |keys| keys);

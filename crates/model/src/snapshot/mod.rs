@@ -1,5 +1,5 @@
-//! The snapshot frozen: immutable sections behind `Arc`. Applying a batch gives a new snapshot that
-//! shares every untouched section, and tells which keys changed. One task writes; readers never wait.
+//! The state of the mesh: immutable sections behind `Arc`. Applying a batch returns a new snapshot that shares every
+//! unchanged section, and the keys that changed. One task writes; readers never wait.
 
 pub mod auto_address;
 mod conflicts;
@@ -38,32 +38,31 @@ use workloads::{Credentials, Namespaces, Workloads};
 #[derive(Clone, Debug)]
 pub struct Snapshot {
     pub settings: Arc<Settings>,
-    /// Every config object, for debug pages and for rebuilding sections.
+    /// All config objects, for debug pages and for rebuilding sections.
     pub objects: Arc<Objects>,
-    /// What objects of the Gateway API and Ingress became, and their statuses.
+    /// Objects converted from the Gateway API, Ingress and RBAC v1alpha1, and statuses.
     pub converted: Arc<ConvertedConfig>,
     pub services: Arc<Services>,
     pub endpoints: Arc<Endpoints>,
-    /// Addresses given to hosts that have none.
+    /// Automatic addresses of ServiceEntry hosts.
     pub auto_addresses: Arc<AutoAddresses>,
     pub routing: Arc<Routing>,
     pub policy: Arc<SecurityPolicies>,
     pub gateways: Arc<Gateways>,
     pub sidecars: Arc<Sidecars>,
     pub extensions: Arc<Extensions>,
-    /// What platforms run, and how they label namespaces.
     pub workloads: Arc<Workloads>,
     pub namespaces: Arc<Namespaces>,
     pub credentials: Arc<Credentials>,
-    /// Keys that tokens are checked with, as far as they were fetched.
+    /// Fetched JSON Web Key Sets.
     pub keys: Arc<KeySets>,
-    /// What sources and joins found wrong, by who said it.
+    /// Problems by source. Steps of `rebuild` report under their own names.
     pub problems: Arc<BTreeMap<SourceId, Vec<Problem>>>,
-    /// Sources that have told all they had at their start.
+    /// Sources that have reported their complete initial state.
     pub synced: Arc<BTreeSet<SourceId>>,
 }
 
-/// Keys that mean something else now than in the snapshot before.
+/// Keys whose meaning differs from the previous snapshot.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Delta {
     pub settings: bool,
@@ -73,7 +72,7 @@ pub struct Delta {
     pub workloads: BTreeSet<WorkloadKey>,
     pub namespaces: BTreeSet<Namespace>,
     pub credentials: BTreeSet<CredentialKey>,
-    /// Fetched keys changed.
+    /// A fetched key set changed.
     pub keys: bool,
 }
 
@@ -82,7 +81,6 @@ impl Delta {
         *self == Delta::default()
     }
 
-    /// How many keys it has.
     pub fn len(&self) -> usize {
         let (names, places) = (self.services.len() + self.endpoints.len(), self.namespaces.len());
         self.objects.len() + names + self.workloads.len() + places + self.credentials.len()
@@ -106,7 +104,7 @@ impl Delta {
 }
 
 impl Snapshot {
-    /// A mesh with nothing in it.
+    /// An empty mesh.
     pub fn empty(settings: Settings) -> Snapshot {
         Snapshot {
             settings: Arc::new(settings),
@@ -129,28 +127,28 @@ impl Snapshot {
         }
     }
 
-    /// What this mesh needs from outside, by name.
+    /// Key sets and credentials that the mesh refers to.
     pub fn fetch_requests(&self) -> FetchRequests {
         let naming = [Kind::Gateway, Kind::DestinationRule, Kind::EnvoyFilter];
-        let seen = AllObjects { written: &self.objects, converted: &self.converted.objects };
-        let named = CredentialRefs::of(naming.into_iter().flat_map(|kind| seen.of(kind)));
-        FetchRequests::of(&self.policy.request_authentications, named)
+        let all = AllObjects { written: &self.objects, converted: &self.converted.objects };
+        let credentials = CredentialRefs::of(naming.into_iter().flat_map(|kind| all.of(kind)));
+        FetchRequests::of(&self.policy.request_authentications, credentials)
     }
 
-    /// The mesh after these batches, and what changed. Sections that no change touches are shared.
+    /// Applies batches. Returns the new snapshot, which shares unchanged sections, and what changed.
     pub fn apply(&self, batches: Vec<Batch>) -> (Snapshot, Delta) {
         let mut next = self.clone();
         let mut delta = Delta::default();
         for batch in batches {
             for change in batch.changes {
-                next.take(&batch.source, change, &mut delta);
+                next.apply_change(&batch.source, change, &mut delta);
             }
         }
         next.rebuild(&mut delta);
         (next, delta)
     }
 
-    /// The mesh with other versions of some objects, or without them, whoever told them.
+    /// The mesh with some objects replaced or removed, whatever store they come from.
     #[must_use]
     pub fn with(&self, objects: impl IntoIterator<Item = (Key, Option<Object>)>) -> Snapshot {
         let mut next = self.clone();
@@ -173,11 +171,11 @@ impl Snapshot {
         next
     }
 
-    /// Stores one change. Sections that are derived from objects follow in `rebuild`.
-    fn take(&mut self, source: &SourceId, change: Change, delta: &mut Delta) {
+    /// Stores one change. Derived sections are updated later, in `rebuild`.
+    fn apply_change(&mut self, source: &SourceId, change: Change, delta: &mut Delta) {
         match change {
-            Change::Applied(object) => self.tell_object(source, object.key(), Some(object), delta),
-            Change::Deleted(key) => self.tell_object(source, key, None, delta),
+            Change::Applied(object) => self.put_object(source, object.key(), Some(object), delta),
+            Change::Deleted(key) => self.put_object(source, key, None, delta),
             Change::ServiceApplied(service) => {
                 if let Some(key) = Arc::make_mut(&mut self.services).register(source, service) {
                     delta.services.insert(key);
@@ -189,7 +187,7 @@ impl Snapshot {
                 }
             }
             Change::Endpoints(key, list) => {
-                delta.endpoints.extend(Arc::make_mut(&mut self.endpoints).told(&key, &source.0, list));
+                delta.endpoints.extend(Arc::make_mut(&mut self.endpoints).put(&key, &source.0, list));
             }
             Change::WorkloadApplied(workload) => {
                 let key = workload.key.clone();
@@ -251,46 +249,46 @@ impl Snapshot {
         }
     }
 
-    fn tell_object(&mut self, store: &SourceId, key: Key, object: Option<Object>, delta: &mut Delta) {
-        if Arc::make_mut(&mut self.objects).tell(store, &key, object, &self.settings.conflicts.stores) {
+    fn put_object(&mut self, store: &SourceId, key: Key, object: Option<Object>, delta: &mut Delta) {
+        if Arc::make_mut(&mut self.objects).put(store, &key, object, &self.settings.conflicts.stores) {
             delta.objects.insert(key);
         }
     }
 
-    /// Brings the derived sections up to date with what changed.
+    /// Updates the derived sections.
     fn rebuild(&mut self, delta: &mut Delta) {
-        if self.objects.is_contested_anew
+        if self.objects.contested_changed
             && let Some(problems) = Arc::make_mut(&mut self.objects).contested()
         {
-            self.tell("stores", &problems);
+            self.set_problems("stores", &problems);
         }
-        let mut restate = service_entries::join(self, delta);
+        let mut statuses_changed = service_entries::join(self, delta);
         self.settle(delta);
         workload_entries::join(self, delta);
         if self.converted.is_stale(delta) {
             let fresh = ConvertedConfig::build(self);
             delta.objects.extend(fresh.changed(&self.converted));
-            self.tell("converted", &fresh.problems);
+            self.set_problems("converted", &fresh.problems);
             self.converted = Arc::new(fresh);
-            restate = true;
+            statuses_changed = true;
         }
-        if restate {
+        if statuses_changed {
             let statuses = &mut Arc::make_mut(&mut self.converted).statuses;
             statuses.retain(|key, _| key.kind != Kind::ServiceEntry);
             statuses.extend(self.auto_addresses.statuses());
         }
-        let sight = AllObjects { written: &self.objects, converted: &self.converted.objects };
+        let all = AllObjects { written: &self.objects, converted: &self.converted.objects };
         if delta.settings || delta.touches(Kind::VirtualService) || delta.touches(Kind::DestinationRule) {
-            self.routing = Arc::new(Routing::build(&sight, &self.settings, &self.routing));
+            self.routing = Arc::new(Routing::build(&all, &self.settings, &self.routing));
         }
         if [Kind::PeerAuthentication, Kind::RequestAuthentication, Kind::AuthorizationPolicy]
             .iter()
             .any(|k| delta.touches(*k))
         {
-            self.policy = Arc::new(SecurityPolicies::build(&sight));
+            self.policy = Arc::new(SecurityPolicies::build(&all));
         }
         if delta.touches(Kind::Gateway) {
-            self.gateways = Arc::new(Gateways::build(&sight));
+            self.gateways = Arc::new(Gateways::build(&all));
         }
         if delta.touches(Kind::Sidecar) {
             self.sidecars = Arc::new(Sidecars::build(&self.objects));
@@ -302,11 +300,11 @@ impl Snapshot {
             self.extensions = Arc::new(Extensions::build(&self.objects, &self.extensions, knobs));
         }
         let (routing, extensions) = (self.routing.clone(), self.extensions.clone());
-        self.tell("delegates", &routing.problems);
-        self.tell("patches", &extensions.problems);
+        self.set_problems("delegates", &routing.problems);
+        self.set_problems("patches", &extensions.problems);
     }
 
-    /// Settles what several registries have, and indexes services once for all that was told of them.
+    /// Resolves conflicts between registries and indexes the services, once for all changes of a batch.
     fn settle(&mut self, delta: &mut Delta) {
         if !self.services.is_unsettled() {
             return;
@@ -318,14 +316,14 @@ impl Snapshot {
         let moved = Arc::make_mut(&mut self.endpoints).place(&settled.placements);
         delta.services.extend(moved.iter().cloned().chain(shown));
         delta.endpoints.extend(moved);
-        self.tell("conflicts", &settled.problems);
+        self.set_problems("conflicts", &settled.problems);
     }
 
-    /// Takes over what a join found wrong.
-    fn tell(&mut self, speaker: &str, problems: &[Problem]) {
-        let speaker = SourceId(speaker.into());
-        if self.problems.get(&speaker).map_or(&[][..], |known| known) != problems {
-            Arc::make_mut(&mut self.problems).insert(speaker, problems.to_vec());
+    /// Replaces the problems of a step of `rebuild`.
+    fn set_problems(&mut self, step: &str, problems: &[Problem]) {
+        let step = SourceId(step.into());
+        if self.problems.get(&step).map_or(&[][..], |known| known) != problems {
+            Arc::make_mut(&mut self.problems).insert(step, problems.to_vec());
         }
     }
 }

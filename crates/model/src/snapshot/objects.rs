@@ -1,4 +1,4 @@
-//! All config objects, and the sections that are no more than the objects of some kinds in order of age.
+//! All config objects, and the sections that are only objects of some kinds, ordered by age.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -16,17 +16,17 @@ use crate::config::{Config, Key, Kind, Object, Spec};
 use crate::names::{Namespace, Str};
 use crate::settings::Knobs;
 
-/// Every config object by key; where several stores have it, that of the first one. `stores` settles that.
+/// All config objects. If several stores have a key, the one of the first store is used; see `stores`.
 #[derive(Clone, Debug, Default)]
 pub struct Objects {
-    pub(super) counting: imbl::OrdMap<Key, StoredObject>,
-    /// What other stores have under the same keys.
-    pub(super) behind: imbl::OrdMap<(Key, SourceId), Object>,
-    /// `behind` changed since the last look at it.
-    pub(super) is_contested_anew: bool,
+    pub(super) used: imbl::OrdMap<Key, StoredObject>,
+    /// Objects of other stores with the same keys.
+    pub(super) shadowed: imbl::OrdMap<(Key, SourceId), Object>,
+    /// `shadowed` changed since the last call of `contested`.
+    pub(super) contested_changed: bool,
 }
 
-/// An object, and the store that told it, if one did.
+/// An object and its store; objects without a store were set by `Snapshot::with`.
 #[derive(Clone, Debug)]
 pub(super) struct StoredObject {
     pub(super) object: Object,
@@ -35,45 +35,45 @@ pub(super) struct StoredObject {
 
 impl Objects {
     pub fn get(&self, key: &Key) -> Option<&Object> {
-        self.counting.get(key).map(|told| &told.object)
+        self.used.get(key).map(|stored| &stored.object)
     }
 
     pub fn iter(&self) -> impl Iterator<Item = (&Key, &Object)> {
-        self.counting.iter().map(|(key, told)| (key, &told.object))
+        self.used.iter().map(|(key, stored)| (key, &stored.object))
     }
 
     /// Objects of one kind, by namespace and name.
     pub fn of(&self, kind: Kind) -> impl Iterator<Item = &Object> + use<'_> {
         let first = Key { kind, namespace: Namespace::default(), name: Str::from("") };
-        self.counting.range(first..).map(|(_, told)| &told.object).take_while(move |o| o.spec.kind() == kind)
+        self.used.range(first..).map(|(_, stored)| &stored.object).take_while(move |o| o.spec.kind() == kind)
     }
 
     /// Objects of one kind in one namespace, by name.
     pub fn of_namespace<'a>(&'a self, kind: Kind, namespace: &'a Namespace) -> impl Iterator<Item = &'a Object> {
         let first = Key { kind, namespace: namespace.clone(), name: Str::from("") };
-        let objects = self.counting.range(first..).map(|(_, told)| &told.object);
+        let objects = self.used.range(first..).map(|(_, stored)| &stored.object);
         objects.take_while(move |o| o.spec.kind() == kind && o.meta.namespace == *namespace)
     }
 
     pub fn len(&self) -> usize {
-        self.counting.len()
+        self.used.len()
     }
 
     pub fn is_empty(&self) -> bool {
-        self.counting.is_empty()
+        self.used.is_empty()
     }
 
-    /// Puts an object there whoever else has it. Gives the one that was there.
+    /// Sets an object, whatever store has it. Returns the previous one.
     pub(super) fn insert(&mut self, object: Object) -> Option<Object> {
-        self.counting.insert(object.key(), StoredObject { object, by: None }).map(|told| told.object)
+        self.used.insert(object.key(), StoredObject { object, by: None }).map(|stored| stored.object)
     }
 
     pub(super) fn remove(&mut self, key: &Key) -> Option<Object> {
-        self.counting.remove(key).map(|told| told.object)
+        self.used.remove(key).map(|stored| stored.object)
     }
 }
 
-/// Objects that users wrote, and those that foreign ones were converted to.
+/// Objects of users and converted objects.
 pub(super) struct AllObjects<'a> {
     pub(super) written: &'a Objects,
     pub(super) converted: &'a Objects,
@@ -101,7 +101,7 @@ macro_rules! by_age {
 }
 pub(super) use by_age;
 
-/// Oldest first; names decide between objects of the same second.
+/// Sorts by age, oldest first, then by name and namespace.
 pub(super) fn sort_by_age<T>(configs: &mut [Config<T>]) {
     configs.sort_by(|a, b| {
         let key = |c: &Config<T>| (c.meta.created, c.meta.name.clone(), c.meta.namespace.clone());
@@ -109,7 +109,7 @@ pub(super) fn sort_by_age<T>(configs: &mut [Config<T>]) {
     });
 }
 
-/// Who may talk to whom.
+/// Authentication and authorization policies, oldest first.
 #[derive(Clone, Debug, Default)]
 pub struct SecurityPolicies {
     pub peer_authentications: Vec<Config<PeerAuthentication>>,
@@ -127,7 +127,7 @@ impl SecurityPolicies {
         }
     }
 
-    /// Only PeerAuthentications, oldest first.
+    /// Policies from a list of PeerAuthentications, oldest first.
     pub fn of_peers(peer_authentications: Vec<Config<PeerAuthentication>>) -> SecurityPolicies {
         let mut peers_by_namespace: BTreeMap<Namespace, Vec<_>> = BTreeMap::new();
         for config in &peer_authentications {
@@ -166,15 +166,14 @@ impl Sidecars {
     }
 }
 
-/// What changes or adds to generated config: filters, plugins, telemetry.
+/// Objects that extend the generated config: filters, plugins, telemetry.
 #[derive(Clone, Debug, Default)]
 pub struct Extensions {
     pub envoy_filters: Vec<PatchSet>,
-    /// WasmPlugins among them.
+    /// Includes WasmPlugins, converted.
     pub traffic_extensions: Vec<Config<TrafficExtension>>,
     pub telemetries: Vec<Config<Telemetry>>,
     pub proxy_configs: Vec<Config<ProxyConfig>>,
-    /// What is said of patches that are left out.
     pub(super) problems: Vec<Problem>,
 }
 

@@ -1,4 +1,4 @@
-//! WasmPlugins as the TrafficExtensions that they mean, so that nothing after this knows the older kind.
+//! Converts WasmPlugins to TrafficExtensions, so that other code handles only one kind.
 
 use std::sync::Arc;
 
@@ -8,13 +8,12 @@ use api::istio::extensions::v1alpha1::{TrafficExtension, TrafficSelector, WasmCo
 use crate::config::{Config, Meta};
 use crate::hashed::Hashed;
 
-/// Ends the name of what was a plugin. No object can have such a name, so none is hidden.
+/// Name suffix of converted plugins. `~` is not valid in object names, so no object is shadowed.
 const MARK: &str = "~istio-translated-wasmplugin";
 
-/// The extension that a plugin means.
 pub(super) fn extension(plugin: &Config<WasmPlugin>) -> Config<TrafficExtension> {
     let spec = &plugin.spec;
-    // The single reference is the older spelling; the list goes before it.
+    // `targetRef` is deprecated; `targetRefs` takes precedence.
     let target_refs = match spec.target_refs.as_slice() {
         [] => spec.target_ref.iter().cloned().collect(),
         list => list.to_vec(),

@@ -1,4 +1,4 @@
-//! ServiceEntry and WorkloadEntry as a registry: entries become services, workloads become endpoints.
+//! Services and endpoints from ServiceEntries and the WorkloadEntries and pods that they select.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -23,8 +23,7 @@ const LOCALITY_LABEL: &str = "istio-locality";
 const UNIX_PREFIX: &str = "unix://";
 const HEALTH_CHECKS: &str = "proxy.istio.io/health-checks-enabled";
 
-/// Brings services and endpoints up to date with the entries that changed.
-/// Gives whether addresses were given or taken.
+/// Updates services and endpoints for changed entries. True if automatic addresses changed.
 pub(super) fn join(snapshot: &mut Snapshot, delta: &mut Delta) -> bool {
     let entries = affected_entries(snapshot, delta);
     if entries.is_empty() {
@@ -33,9 +32,9 @@ pub(super) fn join(snapshot: &mut Snapshot, delta: &mut Delta) -> bool {
     let reallocated = allocate(snapshot, &entries);
     let mut changed = Vec::new();
     for key in entries {
-        let told = snapshot.objects.get(&key).and_then(OpenedEntry::of);
-        let services = told.as_ref().map(|told| services_of(told, &snapshot.auto_addresses)).unwrap_or_default();
-        replace_endpoints(snapshot, &key, told.as_ref(), &services, delta);
+        let opened = snapshot.objects.get(&key).and_then(OpenedEntry::of);
+        let services = opened.as_ref().map(|opened| services_of(opened, &snapshot.auto_addresses)).unwrap_or_default();
+        replace_endpoints(snapshot, &key, opened.as_ref(), &services, delta);
         let before = snapshot.services.of_entry(&key);
         if before.is_none_or(|known| **known != *services) {
             let known = before.iter().flat_map(|list| list.iter());
@@ -49,21 +48,21 @@ pub(super) fn join(snapshot: &mut Snapshot, delta: &mut Delta) -> bool {
     reallocated
 }
 
-/// Settles the addresses of hosts that have none.
+/// Updates the automatic addresses of these entries. True if any changed.
 fn allocate(snapshot: &mut Snapshot, entries: &BTreeSet<Key>) -> bool {
     let keeps_status = |key: &Key| snapshot.objects.get(key).is_some_and(|object| object.meta.keeps_status);
     let concerns = |key: &Key| snapshot.auto_addresses.has(key) || keeps_status(key);
     if !snapshot.settings.knobs.ip_auto_allocate || !entries.iter().any(concerns) {
         return false;
     }
-    let told: Vec<(&Key, Option<OpenedEntry>)> =
+    let opened: Vec<(&Key, Option<OpenedEntry>)> =
         entries.iter().map(|key| (key, snapshot.objects.get(key).and_then(OpenedEntry::of))).collect();
     let entries: Vec<_> =
-        told.iter().map(|(key, told)| ((*key).clone(), told.as_ref().map(|t| (&*t.meta, &t.spec)))).collect();
+        opened.iter().map(|(key, opened)| ((*key).clone(), opened.as_ref().map(|t| (&*t.meta, &t.spec)))).collect();
     Arc::make_mut(&mut snapshot.auto_addresses).settle(&entries)
 }
 
-/// Entries that changed themselves, or whose selector may see a workload that changed.
+/// Entries that changed, and entries with a selector in namespaces with changed workloads.
 fn affected_entries(snapshot: &Snapshot, delta: &Delta) -> BTreeSet<Key> {
     if delta.settings {
         return snapshot.objects.of(Kind::ServiceEntry).map(Object::key).collect();
@@ -73,13 +72,13 @@ fn affected_entries(snapshot: &Snapshot, delta: &Delta) -> BTreeSet<Key> {
     let namespaces: BTreeSet<&Namespace> = entries.chain(delta.workloads.iter().map(|k| &k.namespace)).collect();
     for namespace in namespaces {
         let selecting = snapshot.objects.of_namespace(Kind::ServiceEntry, namespace);
-        let selects = |o: &&Object| OpenedEntry::of(o).is_some_and(|told| told.spec.workload_selector.is_some());
+        let selects = |o: &&Object| OpenedEntry::of(o).is_some_and(|opened| opened.spec.workload_selector.is_some());
         found.extend(selecting.filter(selects).map(Object::key));
     }
     found
 }
 
-/// A ServiceEntry while it is read.
+/// A decoded ServiceEntry.
 struct OpenedEntry {
     meta: Arc<Meta>,
     spec: ServiceEntry,
@@ -95,8 +94,8 @@ impl OpenedEntry {
 }
 
 /// One service per host and address.
-fn services_of(told: &OpenedEntry, allocated: &AutoAddresses) -> Vec<Arc<Service>> {
-    let OpenedEntry { meta, spec } = told;
+fn services_of(opened: &OpenedEntry, allocated: &AutoAddresses) -> Vec<Arc<Service>> {
+    let OpenedEntry { meta, spec } = opened;
     let resolution = match spec.resolution() {
         EntryResolution::None => Resolution::Passthrough,
         EntryResolution::Static => Resolution::ClientSide,
@@ -153,7 +152,7 @@ fn services_of(told: &OpenedEntry, allocated: &AutoAddresses) -> Vec<Arc<Service
     spec.hosts.iter().flat_map(of_host).collect()
 }
 
-/// The entry's addresses, single-address blocks written as plain addresses. Text that is neither is left out.
+/// The entry's addresses. Single-address CIDR blocks become plain addresses; invalid text is left out.
 fn addresses_of(spec: &ServiceEntry) -> Vec<Str> {
     if spec.addresses.is_empty() {
         return vec![UNSPECIFIED.into()];
@@ -184,11 +183,11 @@ fn distribution_of(meta: &Meta) -> TrafficDistribution {
     }
 }
 
-/// Replaces the endpoints that this entry gives to each of its hosts.
+/// Replaces the endpoints of this entry, for each of its hosts.
 fn replace_endpoints(
     snapshot: &mut Snapshot,
     key: &Key,
-    told: Option<&OpenedEntry>,
+    opened: Option<&OpenedEntry>,
     services: &[Arc<Service>],
     delta: &mut Delta,
 ) {
@@ -198,9 +197,9 @@ fn replace_endpoints(
         by_host.insert(known.key(), Vec::new());
     }
     for service in services {
-        if let Some(told) = told {
-            // Every address of a host is a service of its own, and lists the endpoints again.
-            by_host.entry(service.key()).or_default().extend(endpoints_of(snapshot, told, service));
+        if let Some(opened) = opened {
+            // Each address of a host is a separate service, with the same endpoints.
+            by_host.entry(service.key()).or_default().extend(endpoints_of(snapshot, opened, service));
         }
     }
     for (service, list) in by_host {
@@ -210,9 +209,9 @@ fn replace_endpoints(
     }
 }
 
-fn endpoints_of(snapshot: &Snapshot, told: &OpenedEntry, service: &Service) -> Vec<Endpoint> {
-    let mut list = told_endpoints(snapshot, told, service);
-    // Endpoints of one service are alike but for the address: equal parts of neighbours are kept once.
+fn endpoints_of(snapshot: &Snapshot, opened: &OpenedEntry, service: &Service) -> Vec<Endpoint> {
+    let mut list = unshared_endpoints(snapshot, opened, service);
+    // Endpoints of a service differ mostly by address only: equal fields of neighbours share memory.
     for i in 1..list.len() {
         let (before, rest) = list.split_at_mut(i);
         if let (Some(known), Some(next)) = (before.last(), rest.first_mut()) {
@@ -241,14 +240,14 @@ fn share(known: &Endpoint, next: &mut Endpoint) {
     same(&known.sub_domain, &mut next.sub_domain);
 }
 
-fn told_endpoints(snapshot: &Snapshot, told: &OpenedEntry, service: &Service) -> Vec<Endpoint> {
-    let OpenedEntry { meta, spec } = told;
+fn unshared_endpoints(snapshot: &Snapshot, opened: &OpenedEntry, service: &Service) -> Vec<Endpoint> {
+    let OpenedEntry { meta, spec } = opened;
     let settings = &*snapshot.settings;
     if let Some(selector) = &spec.workload_selector {
         let workloads = snapshot.objects.of_namespace(Kind::WorkloadEntry, &meta.namespace);
         let selected = workloads.filter_map(|w| Some((w, labelled(w)?))).filter(|(w, workload)| {
             let chosen = selector.labels.iter().all(|(key, value)| workload.labels.get(key) == Some(value));
-            // Only Envoy itself can resolve a name, and only a DNS service makes it do so.
+            // Only Envoy can resolve a host name, and only in a DNS cluster.
             chosen && !awaits_probes(&w.meta) && (service.resolution.is_dns() || is_ip_or_unknown(&workload.address))
         });
         let entries = selected.flat_map(|(w, workload)| {
@@ -267,7 +266,7 @@ fn told_endpoints(snapshot: &Snapshot, told: &OpenedEntry, service: &Service) ->
     listed.collect()
 }
 
-/// Ready pods of the namespace that the entry selects, on its ports. A named port of the pod goes first.
+/// Ready pods that the entry selects, on its ports. A container port of the same name overrides the target port.
 fn pods<'a>(
     snapshot: &'a Snapshot,
     spec: &'a ServiceEntry,
@@ -287,7 +286,7 @@ fn is_ip_or_unknown(address: &str) -> bool {
     address.is_empty() || address.parse::<IpAddr>().is_ok()
 }
 
-/// The workload with the labels of its object beside those of its spec; the object's win.
+/// The workload with the labels of its spec and of its object; those of the object win.
 pub(super) fn labelled(object: &Object) -> Option<WorkloadEntry> {
     let Spec::WorkloadEntry(workload) = &object.spec else { return None };
     let mut merged = workload.open();
@@ -295,18 +294,19 @@ pub(super) fn labelled(object: &Object) -> Option<WorkloadEntry> {
     Some(merged)
 }
 
-/// Whether an agent probes the workload. It is not used before a probe succeeds, which no source tells us yet.
+/// Whether the workload has health checks by its agent. It is not used before a check succeeds, and we do not receive
+/// the results yet.
 pub(super) fn awaits_probes(meta: &Meta) -> bool {
     matches!(meta.annotations.get(HEALTH_CHECKS).map(|v| &**v), Some("true" | "1" | "t" | "T" | "TRUE" | "True"))
 }
 
-/// The group that registered the workload, or the name it is labelled with, or its own.
+/// The group that registered the workload, else its workload-name label, else its own name.
 pub(super) fn workload_name(meta: &Meta) -> Str {
     let group = meta.annotations.get("istio.io/autoRegistrationGroup");
     group.or_else(|| meta.labels.get("service.istio.io/workload-name")).unwrap_or(&meta.name).clone()
 }
 
-/// A DNS service without endpoints is its own endpoint.
+/// The endpoint of a DNS service without listed endpoints: the host name itself.
 fn own_name(meta: &Meta, service: &Service, port: &ServicePort, settings: &Settings) -> Endpoint {
     Endpoint {
         port: if port.target_port > 0 { port.target_port } else { port.number },
@@ -319,7 +319,7 @@ fn own_name(meta: &Meta, service: &Service, port: &ServicePort, settings: &Setti
     }
 }
 
-/// The workload as an endpoint of no port yet.
+/// The workload as an endpoint whose port is still to be set.
 pub(super) fn workload_endpoint(
     workload: &WorkloadEntry,
     name: &Str,
@@ -358,7 +358,7 @@ fn spiffe(workload: &WorkloadEntry, namespace: &Namespace, settings: &Settings) 
     format!("spiffe://{}/ns/{namespace}/sa/{}", settings.mesh.trust_domain, workload.service_account).into()
 }
 
-/// The workload's labels, and where it stands as labels, so that subsets and failover can select by place.
+/// The workload's labels plus topology labels, for subsets and failover.
 fn topology_labels(workload: &WorkloadEntry, locality: &Locality, network: &NetworkId, settings: &Settings) -> Labels {
     let place = [
         ("topology.kubernetes.io/region", locality.region()),
@@ -374,7 +374,7 @@ fn topology_labels(workload: &WorkloadEntry, locality: &Locality, network: &Netw
     labels.into_iter().collect()
 }
 
-/// The workload on every port of the entry. A port map of its own goes before the entry's target port.
+/// The workload on every port of the entry. Its own `ports` override the target port of the entry.
 fn on_ports<'a>(
     spec: &'a ServiceEntry,
     workload: &Endpoint,
@@ -416,7 +416,7 @@ mod tests {
     }
 
     #[test]
-    fn labels_of_the_object_go_before_those_of_the_spec() {
+    fn labels_of_the_object_override_those_of_the_spec() {
         let labels = [("app", "spec"), ("tier", "gold")].map(|(k, v)| (k.to_owned(), v.to_owned()));
         let workload = WorkloadEntry { labels: labels.into_iter().collect(), ..WorkloadEntry::default() };
         let spec = Spec::WorkloadEntry(Packed::from_message(workload));

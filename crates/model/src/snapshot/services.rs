@@ -1,5 +1,5 @@
-//! All services of all registries, joined: what ServiceEntries say stands beside what registries found, and a
-//! service that several clusters have is one.
+//! All services: those of registries and those of ServiceEntries. A Kubernetes service in several clusters is merged
+//! into one.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -13,24 +13,24 @@ use crate::service::{KubernetesService, Registry, Resolution, Service};
 use super::auto_address;
 use super::conflicts::{self, RegistryServices, SettledServices};
 
-/// Every service, oldest first, with an index by host name.
+/// All services, oldest first, with indexes.
 #[derive(Clone, Debug, Default)]
 pub struct Services {
     registered: RegistryServices,
-    /// Services of each ServiceEntry, in the order of its hosts and addresses.
+    /// Services by ServiceEntry, in the order of its hosts and addresses.
     entries: imbl::OrdMap<Key, Arc<[Arc<Service>]>>,
     all: Arc<[Arc<Service>]>,
     by_key: BTreeMap<ServiceKey, Arc<Service>>,
-    /// Services of Kubernetes that select pods, oldest first.
+    /// Kubernetes services with a selector, oldest first.
     selecting: BTreeMap<Namespace, Vec<Arc<Service>>>,
-    /// Services that answer from outside the mesh, at load balancers or nodes.
+    /// Services with addresses of load balancers or nodes.
     external: Vec<Arc<Service>>,
-    /// Something was told since the last `settle`.
+    /// Something changed since the last `settle`.
     is_unsettled: bool,
 }
 
 impl Services {
-    /// Every service, oldest first.
+    /// All services, oldest first.
     pub fn iter(&self) -> impl Iterator<Item = &Arc<Service>> {
         self.all.iter()
     }
@@ -43,7 +43,7 @@ impl Services {
         self.all.is_empty()
     }
 
-    /// The owner of a host name in each namespace that has one, by namespace.
+    /// The services of a host name, one per namespace, by namespace.
     pub fn owners<'a>(&'a self, host: &str) -> impl Iterator<Item = &'a Arc<Service>> + use<'a> {
         let first = ServiceKey { hostname: host.into(), namespace: Namespace::default() };
         let hostname = first.hostname.clone();
@@ -55,17 +55,17 @@ impl Services {
         self.by_key.get(key)
     }
 
-    /// Services of Kubernetes in a namespace that select pods by labels, oldest first.
+    /// Kubernetes services of a namespace with a selector, oldest first.
     pub fn selecting(&self, namespace: &str) -> &[Arc<Service>] {
         self.selecting.get(namespace).map_or(&[], |list| list)
     }
 
-    /// Services that answer from outside the mesh, oldest first.
+    /// Services with addresses of load balancers or nodes, oldest first.
     pub fn external(&self) -> &[Arc<Service>] {
         &self.external
     }
 
-    /// Services that a ServiceEntry gave.
+    /// Services of a ServiceEntry.
     pub(super) fn of_entry(&self, entry: &Key) -> Option<&Arc<[Arc<Service>]>> {
         self.entries.get(entry)
     }
@@ -87,7 +87,7 @@ impl Services {
         known
     }
 
-    /// Replaces what some ServiceEntries give; an empty list removes one.
+    /// Replaces the services of some ServiceEntries; an empty list removes an entry.
     pub(super) fn replace_entries(&mut self, changed: Vec<(Key, Vec<Arc<Service>>)>) {
         for (entry, services) in changed {
             if services.is_empty() {
@@ -99,7 +99,7 @@ impl Services {
         self.is_unsettled = true;
     }
 
-    /// Indexes what was told since the last time. `None` where nothing was.
+    /// Resolves conflicts and rebuilds the indexes. `None` if nothing changed since the last call.
     pub(super) fn settle(&mut self, conflicts: &ConflictSettings) -> Option<SettledServices> {
         if !std::mem::take(&mut self.is_unsettled) {
             return None;
@@ -109,7 +109,7 @@ impl Services {
         Some(settled)
     }
 
-    /// Has everything settled again, because the rules changed.
+    /// Forces the next `settle`, after the conflict settings changed.
     pub(super) fn unsettle(&mut self) {
         self.is_unsettled = true;
     }
@@ -142,8 +142,8 @@ impl Services {
     }
 }
 
-/// Services of Kubernetes clusters that have the same host name are one service: of the first cluster by name
-/// of its source, with the addresses and accounts of all.
+/// Merges Kubernetes services of the same host name. The result is that of the first cluster, by the name of its
+/// source, with the addresses and accounts of all clusters.
 fn merged(registered: Vec<Arc<Service>>) -> Vec<Arc<Service>> {
     let mut found: Vec<Arc<Service>> = Vec::new();
     let mut by_host: BTreeMap<Hostname, usize> = BTreeMap::new();
@@ -163,7 +163,7 @@ fn merged(registered: Vec<Arc<Service>>) -> Vec<Arc<Service>> {
     found
 }
 
-/// Adds what another cluster says of the same service.
+/// Adds the addresses and accounts of another cluster.
 fn add(service: &mut Service, other: &Service) {
     for (cluster, addresses) in &other.cluster_addresses {
         if !service.cluster_addresses.iter().any(|(known, _)| known == cluster) {
@@ -181,7 +181,7 @@ fn add(service: &mut Service, other: &Service) {
     }
 }
 
-/// Tells each service by which other names it is known. A chain of names ends at its last; a ring has no end.
+/// Sets the aliases of each service. A chain of aliases ends at its last name; a cycle is ignored.
 fn name_aliases(all: &mut [Arc<Service>]) {
     let target = |s: &Service| s.kubernetes.as_ref().and_then(|k: &Arc<KubernetesService>| k.alias_of.clone());
     let aliases = all.iter().filter(|s| s.resolution == Resolution::Alias);
@@ -205,7 +205,7 @@ fn name_aliases(all: &mut [Arc<Service>]) {
     }
 }
 
-/// The oldest service owns a host name, but Kubernetes' own services go before all others.
+/// The oldest service owns a host name, but Kubernetes services take precedence.
 fn yields(owner: &Service, newcomer: &Service) -> bool {
     owner.registry != Registry::Kubernetes && newcomer.registry == Registry::Kubernetes
 }

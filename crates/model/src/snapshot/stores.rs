@@ -1,5 +1,5 @@
-//! Several config stores that have an object of one key: the first store's counts, in the order in which the stores
-//! were given, and when that one has it no more, the next one's does.
+//! Objects of the same key in several config stores: the one of the first store is used, in the configured order of the
+//! stores. When it is deleted there, the one of the next store is used.
 
 use super::objects::{Objects, StoredObject};
 use crate::change::SourceId;
@@ -8,28 +8,28 @@ use crate::config::{Key, Object};
 use crate::names::Str;
 
 impl Objects {
-    /// Takes what a store has under a key now. True where another object counts than before.
-    pub(super) fn tell(&mut self, store: &SourceId, key: &Key, object: Option<Object>, order: &[Str]) -> bool {
-        match (object, self.counting.get(key).and_then(|told| told.by.clone())) {
+    /// Sets or removes an object of a store. True if the used object changed.
+    pub(super) fn put(&mut self, store: &SourceId, key: &Key, object: Option<Object>, order: &[Str]) -> bool {
+        match (object, self.used.get(key).and_then(|stored| stored.by.clone())) {
             (Some(object), Some(holder)) if holder != *store => self.contest(store, &holder, object, order),
             (Some(object), _) => self.hold(store, key, object),
             (None, Some(holder)) if holder == *store => self.release(key, order),
             (None, _) => {
-                self.is_contested_anew |= self.behind.remove(&(key.clone(), store.clone())).is_some();
+                self.contested_changed |= self.shadowed.remove(&(key.clone(), store.clone())).is_some();
                 false
             }
         }
     }
 
-    /// What is wrong with objects that several stores have; `None` where that did not change.
+    /// Problems for keys that several stores have; `None` if nothing changed since the last call.
     pub(super) fn contested(&mut self) -> Option<Vec<Problem>> {
-        if !std::mem::take(&mut self.is_contested_anew) {
+        if !std::mem::take(&mut self.contested_changed) {
             return None;
         }
         let problem = |((key, store), object): (&(Key, SourceId), &Object)| {
-            let StoredObject { object: counting, by } = self.counting.get(key)?;
+            let StoredObject { object: used, by } = self.used.get(key)?;
             let holder = by.as_ref().map_or("", |holder| &*holder.0);
-            let is_same = object.means_the_same_as(counting);
+            let is_same = object.means_the_same_as(used);
             let message = match is_same {
                 true => format!("stores {holder} and {} have the same: that of {holder} is used", store.0),
                 false => format!("stores {holder} and {} both have it: only that of {holder} is used", store.0),
@@ -38,47 +38,47 @@ impl Objects {
             let about = key.clone().into();
             Some(Problem { severity, about, location: object.meta.location.clone(), message: message.into() })
         };
-        Some(self.behind.iter().filter_map(problem).collect())
+        Some(self.shadowed.iter().filter_map(problem).collect())
     }
 
     fn contest(&mut self, store: &SourceId, holder: &SourceId, object: Object, order: &[Str]) -> bool {
         let key = object.key();
-        self.is_contested_anew = true;
+        self.contested_changed = true;
         if rank(order, holder) < rank(order, store) {
-            self.behind.insert((key, store.clone()), object);
+            self.shadowed.insert((key, store.clone()), object);
             return false;
         }
-        self.behind.remove(&(key.clone(), store.clone()));
-        if let Some(told) = self.counting.get(&key) {
-            self.behind.insert((key.clone(), holder.clone()), told.object.clone());
+        self.shadowed.remove(&(key.clone(), store.clone()));
+        if let Some(stored) = self.used.get(&key) {
+            self.shadowed.insert((key.clone(), holder.clone()), stored.object.clone());
         }
         self.hold(store, &key, object)
     }
 
     fn hold(&mut self, store: &SourceId, key: &Key, object: Object) -> bool {
         let is_new = self.get(key).is_none_or(|known| !known.means_the_same_as(&object));
-        // Whether two stores say the same may have changed.
-        self.is_contested_anew |= is_new && self.others(key).next().is_some();
-        self.counting.insert(key.clone(), StoredObject { object, by: Some(store.clone()) });
+        // The copies of two stores may have become equal or different.
+        self.contested_changed |= is_new && self.others(key).next().is_some();
+        self.used.insert(key.clone(), StoredObject { object, by: Some(store.clone()) });
         is_new
     }
 
     fn release(&mut self, key: &Key, order: &[Str]) -> bool {
         let next = self.others(key).min_by_key(|store| rank(order, store)).cloned();
-        let next = next.and_then(|store| Some((self.behind.remove(&(key.clone(), store.clone()))?, store)));
+        let next = next.and_then(|store| Some((self.shadowed.remove(&(key.clone(), store.clone()))?, store)));
         match next {
             Some((object, store)) => {
-                self.is_contested_anew = true;
+                self.contested_changed = true;
                 self.hold(&store, key, object)
             }
-            None => self.counting.remove(key).is_some(),
+            None => self.used.remove(key).is_some(),
         }
     }
 
-    /// Stores that have the object too.
+    /// Other stores that have the object.
     fn others<'a>(&'a self, key: &'a Key) -> impl Iterator<Item = &'a SourceId> {
         let first = (key.clone(), SourceId(Str::from("")));
-        self.behind
+        self.shadowed
             .range(first..)
             .map(|((of, store), _)| (of, store))
             .take_while(move |(of, _)| *of == key)
@@ -86,7 +86,7 @@ impl Objects {
     }
 }
 
-/// Stores that were not given by name come last.
+/// Stores that are not in the configured order come last.
 fn rank<'a>(order: &[Str], store: &'a SourceId) -> (usize, &'a SourceId) {
     (order.iter().position(|name| *name == store.0).unwrap_or(order.len()), store)
 }
@@ -119,11 +119,11 @@ mod tests {
         parsed.objects.remove(0)
     }
 
-    fn told(snapshot: &Snapshot, store: &str, change: Change) -> (Snapshot, Delta) {
+    fn applied(snapshot: &Snapshot, store: &str, change: Change) -> (Snapshot, Delta) {
         snapshot.apply(vec![Batch { source: SourceId(store.into()), changes: vec![change] }])
     }
 
-    /// The port that counts, the messages about it, and whether the last change was one.
+    /// The port of the used object, the messages about it, and whether the last batch changed an object.
     fn shown((snapshot, delta): &(Snapshot, Delta)) -> (Option<u32>, Vec<String>, bool) {
         let port = snapshot.gateways.gateways.first().and_then(|g| Some(g.spec.servers.first()?.port.as_ref()?.number));
         let problems = snapshot.problems.values().flatten().map(|p| p.message.to_string()).collect();
@@ -135,7 +135,7 @@ mod tests {
         let mut last = (snapshot(), Delta::default());
         for (store, port) in steps {
             let change = port.map_or(Change::Deleted(key.clone()), |port| Change::Applied(gateway(port)));
-            last = told(&last.0, store, change);
+            last = applied(&last.0, store, change);
         }
         let problems = problems.iter().map(|p| (*p).to_owned()).collect();
         assert_eq!(shown(&last), (port, problems, is_change), "{steps:?}");
@@ -144,7 +144,7 @@ mod tests {
     const BOTH: &str = "stores xds and files both have it: only that of xds is used";
 
     #[test]
-    fn the_first_store_counts_whoever_comes_first() {
+    fn first_store_wins_in_any_order_of_arrival() {
         check(&[("files", Some(1)), ("xds", Some(2))], Some(2), &[BOTH], true);
         check(&[("xds", Some(2)), ("files", Some(1))], Some(2), &[BOTH], false);
         check(&[("xds", Some(2)), ("files", Some(1)), ("files", Some(3))], Some(2), &[BOTH], false);
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn another_takes_over_when_the_first_has_it_no_more() {
+    fn next_store_takes_over_when_the_first_deletes_the_object() {
         let both = [("files", Some(1)), ("xds", Some(2))];
         check(&[both[0], both[1], ("xds", None)], Some(1), &[], true);
         check(&[both[0], both[1], ("files", None)], Some(2), &[], false);
@@ -175,8 +175,8 @@ mod tests {
     }
 
     #[test]
-    fn an_object_that_is_replaced_for_one_reader_is_replaced_whoever_told_it() {
-        let (snapshot, _) = told(&snapshot(), "files", Change::Applied(gateway(1)));
+    fn with_replaces_an_object_of_any_store() {
+        let (snapshot, _) = applied(&snapshot(), "files", Change::Applied(gateway(1)));
         let key = gateway(1).key();
         let port = |snapshot: &Snapshot| shown(&(snapshot.clone(), Delta::default())).0;
         assert_eq!(port(&snapshot.with([(key.clone(), Some(gateway(2)))])), Some(2));

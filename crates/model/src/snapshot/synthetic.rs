@@ -1,5 +1,5 @@
-//! Services of registries as the ServiceEntries that would say the same, for control planes that read ours.
-//! Upstream tells such entries without endpoints; with them a reader needs no registry of its own.
+//! ServiceEntries generated from services of registries, for control planes that read our config.
+//! Upstream sends such entries without endpoints; with endpoints the reader needs no access to the registry.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::service::{Registry, Resolution, Service, UNSPECIFIED, Visibility};
 use super::Snapshot;
 
 const TLS_MODE_LABEL: &str = "security.istio.io/tlsMode";
-/// Labels that whoever reads an entry makes from its other fields and from its own settings.
+/// Labels that the reader of an entry derives from other fields and its own settings.
 const TOPOLOGY: [&str; 5] = [
     "topology.kubernetes.io/region",
     "topology.kubernetes.io/zone",
@@ -27,19 +27,19 @@ const TOPOLOGY: [&str; 5] = [
     "topology.istio.io/network",
 ];
 
-/// What tells workloads apart, but for their ports: address, labels, place, network, weight, account.
+/// Identity of a workload without ports: address, labels, locality, network, weight, account.
 type WorkloadIdentity = (Str, BTreeMap<String, String>, Locality, NetworkId, u32, String);
 
-/// Services that are told as entries: those of registries that readers are unlikely to have. ServiceEntries are told
-/// as they are, and services of Kubernetes are for those who watch it.
+/// Services for which entries are generated: those of registries other than Kubernetes. ServiceEntries are sent as they
+/// are.
 pub fn services(snapshot: &Snapshot) -> impl Iterator<Item = &Arc<Service>> {
-    snapshot.services.iter().filter(|service| is_told(service))
+    snapshot.services.iter().filter(|service| is_generated(service))
 }
 
-/// The entries of one service. Mostly one; but as every endpoint of an entry serves every port of it, a service whose
-/// endpoints differ in that has an entry for each port, which readers put together again.
+/// The entries of one service. Usually one. Every endpoint of an entry serves all its ports, so a service whose endpoints
+/// serve different ports gets an entry per port; the reader joins them.
 pub fn entries(snapshot: &Snapshot, key: &ServiceKey) -> Vec<Object> {
-    let Some(service) = snapshot.services.get(key).filter(|service| is_told(service)) else { return Vec::new() };
+    let Some(service) = snapshot.services.get(key).filter(|service| is_generated(service)) else { return Vec::new() };
     let workloads = workloads(snapshot.endpoints.of(key), &service.namespace);
     if workloads.iter().all(|workload| workload.ports.len() == service.ports.len()) {
         return vec![object(service, &service.hostname, &service.ports, workloads)];
@@ -58,7 +58,7 @@ pub fn entries(snapshot: &Snapshot, key: &ServiceKey) -> Vec<Object> {
 fn object(service: &Service, name: &str, ports: &[Port], workloads: Vec<WorkloadEntry>) -> Object {
     let spec = Packed::from_message(spec(service, ports, workloads));
     let meta = Meta {
-        // Short names are a registry's own; hosts are told apart in all of them.
+        // Host names are unique across registries; short names are not.
         name: format!("synthetic-{name}").into(),
         namespace: service.namespace.clone(),
         labels: service.labels.clone(),
@@ -69,7 +69,7 @@ fn object(service: &Service, name: &str, ports: &[Port], workloads: Vec<Workload
     Object { meta: Arc::new(meta), spec: Spec::ServiceEntry(spec) }
 }
 
-fn is_told(service: &Service) -> bool {
+fn is_generated(service: &Service) -> bool {
     let is_known_elsewhere = matches!(service.registry, Registry::Kubernetes | Registry::External);
     !is_known_elsewhere && service.resolution != Resolution::Alias
 }
@@ -105,13 +105,14 @@ fn spec(service: &Service, ports: &[Port], workloads: Vec<WorkloadEntry>) -> Ser
     entry
 }
 
-/// Endpoints that serve, each address once for all its ports. Entries tell of no health, so the others are left out.
+/// Healthy endpoints as workloads, one per address with all its ports. Entries have no health, so unhealthy endpoints
+/// are left out.
 fn workloads<'a>(endpoints: impl Iterator<Item = &'a Endpoint>, namespace: &Namespace) -> Vec<WorkloadEntry> {
     let mut seen: BTreeMap<(WorkloadIdentity, &Str), usize> = BTreeMap::new();
     let mut found: BTreeMap<(WorkloadIdentity, usize), BTreeMap<String, u32>> = BTreeMap::new();
     for endpoint in endpoints.filter(|e| matches!(e.health, Health::Healthy | Health::Unknown)) {
         let workload = workload(endpoint, namespace);
-        // Several instances may stand behind one address, each at a port of its own.
+        // Several instances may share an address, each on its own port.
         let number = seen.entry((workload.clone(), &endpoint.service_port)).or_default();
         found.entry((workload, *number)).or_default().insert(endpoint.service_port.to_string(), endpoint.port);
         *number += 1;
@@ -132,7 +133,7 @@ fn workload(endpoint: &Endpoint, namespace: &Namespace) -> WorkloadIdentity {
     let labels = endpoint.labels.iter().filter(|(key, _)| !TOPOLOGY.contains(&&***key));
     let mut labels: BTreeMap<String, String> = labels.map(|(k, v)| (k.to_string(), v.to_string())).collect();
     let account = account(&endpoint.service_account, namespace).to_owned();
-    // Readers take a workload with an account for one that speaks mesh TLS, and one without for one that does not.
+    // By default a workload with a service account uses mesh TLS, and one without does not.
     let is_implied = (endpoint.tls == TlsMode::Istio) != account.is_empty();
     if !is_implied && !labels.contains_key(TLS_MODE_LABEL) {
         let mode = if endpoint.tls == TlsMode::Istio { "istio" } else { "disabled" };
@@ -142,7 +143,7 @@ fn workload(endpoint: &Endpoint, namespace: &Namespace) -> WorkloadIdentity {
     (address, labels, endpoint.locality.clone(), endpoint.network.clone(), endpoint.weight, account)
 }
 
-/// The account of an identity in this namespace; entries have no form for another's.
+/// The service account of an identity of this namespace; entries cannot express one of another namespace.
 fn account<'a>(identity: &'a str, namespace: &Namespace) -> &'a str {
     let path = identity.strip_prefix("spiffe://").and_then(|rest| rest.split_once('/')).map(|(_, path)| path);
     let account =

@@ -1,4 +1,4 @@
-//! WorkloadEntries behind Kubernetes services: a service's selector chooses them beside pods.
+//! WorkloadEntries that Kubernetes services select, in addition to pods.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use crate::service::{Resolution, Service, Target};
 
 const SHARD: &str = "WorkloadEntry";
 
-/// Brings the endpoints of services that may select a changed WorkloadEntry up to date.
+/// Updates the endpoints of services that may select a changed WorkloadEntry.
 pub(super) fn join(snapshot: &mut Snapshot, delta: &mut Delta) {
     let entries = delta.objects.iter().filter(|key| key.kind == Kind::WorkloadEntry);
     let mut namespaces: BTreeSet<Namespace> = entries.map(|key| key.namespace.clone()).collect();
@@ -56,7 +56,7 @@ fn of_entry(snapshot: &Snapshot, service: &Service, object: &Object) -> Vec<Endp
     let Some(kubernetes) = &service.kubernetes else { return Vec::new() };
     let ports = service.ports.iter().zip(&kubernetes.targets).filter_map(|(port, target)| {
         let own = |name: &str| workload.ports.get(name).copied().filter(|number| *number > 0);
-        // A target by number may still have another number where the workload names the port.
+        // The workload may map the port name to another number.
         let number = match &target.target {
             Target::Number(number) => own(&port.name).unwrap_or(u32::from(*number)),
             Target::Name(name) => own(name)?,

@@ -1,4 +1,4 @@
-//! Workloads and namespaces of all clusters, as far as other objects select them by labels.
+//! Workloads, namespaces and credentials of all clusters.
 
 use std::borrow::Borrow;
 use std::cmp::Ordering;
@@ -9,11 +9,11 @@ use crate::labels::Labels;
 use crate::names::{ClusterId, CredentialKey, Namespace};
 use crate::workload::{Workload, WorkloadKey};
 
-/// Every workload that a platform told of.
+/// All workloads.
 #[derive(Clone, Debug, Default)]
 pub struct Workloads(imbl::OrdSet<KeyedWorkload>);
 
-/// A workload in the order of its key, which stands in the workload and nowhere else.
+/// A workload ordered by its key. A set saves the memory that a map would need for a copy of the key.
 #[derive(Clone, Debug)]
 struct KeyedWorkload(Arc<Workload>);
 
@@ -48,7 +48,7 @@ impl Workloads {
         self.0.get(key).map(|known| &known.0)
     }
 
-    /// The workload of this name: of the given cluster, or of any where none is given.
+    /// The workload of this name in the given cluster, or in any cluster if `cluster` is empty.
     pub fn named(&self, namespace: &Namespace, name: &str, cluster: &ClusterId) -> Option<&Arc<Workload>> {
         let key = WorkloadKey { namespace: namespace.clone(), name: name.into(), cluster: cluster.clone() };
         if !cluster.is_empty() {
@@ -72,7 +72,7 @@ impl Workloads {
         self.0.is_empty()
     }
 
-    /// False if it was told like this before.
+    /// False if unchanged.
     pub(super) fn insert(&mut self, workload: Arc<Workload>) -> bool {
         if self.get(&workload.key) == Some(&workload) {
             return false;
@@ -86,7 +86,7 @@ impl Workloads {
     }
 }
 
-/// The labels of every namespace that a platform told of.
+/// The labels of all namespaces.
 #[derive(Clone, Debug, Default)]
 pub struct Namespaces(imbl::OrdMap<Namespace, Labels>);
 
@@ -99,7 +99,7 @@ impl Namespaces {
         self.0.iter()
     }
 
-    /// False if it was told like this before.
+    /// False if unchanged.
     pub(super) fn put(&mut self, namespace: &Namespace, labels: Option<Labels>) -> bool {
         if self.0.get(namespace) == labels.as_ref() {
             return false;
@@ -112,7 +112,7 @@ impl Namespaces {
     }
 }
 
-/// What is known of Secrets and ConfigMaps: of their content only certificates, and keys that go with them.
+/// The credentials of Secrets and ConfigMaps.
 #[derive(Clone, Debug, Default)]
 pub struct Credentials(imbl::OrdMap<CredentialKey, Arc<Credential>>);
 
@@ -125,7 +125,7 @@ impl Credentials {
         self.0.iter()
     }
 
-    /// False if it was told like this before.
+    /// False if unchanged.
     pub(super) fn put(&mut self, key: &CredentialKey, credential: Option<Arc<Credential>>) -> bool {
         if self.0.get(key) == credential.as_ref() {
             return false;

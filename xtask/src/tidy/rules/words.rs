@@ -45,7 +45,6 @@ const ALLOWED: &[(&str, usize)] = &[
     ("api", 4),
     ("cli", 7),
     ("discovery", 191),
-    ("model", 176),
     ("pilotctl", 11),
     ("root", 67),
     ("scope", 17),

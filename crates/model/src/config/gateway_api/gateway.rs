@@ -1,4 +1,4 @@
-//! Where traffic enters: classes, gateways and the listeners that others add to them.
+//! GatewayClass, Gateway and ListenerSet.
 
 use std::collections::BTreeMap;
 
@@ -6,14 +6,12 @@ use serde::{Deserialize, Serialize};
 
 use super::{LabelSelector, ParentReference, gateway_group};
 
-/// Which controller serves a class of gateways.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct GatewayClass {
     pub controller_name: String,
 }
 
-/// A gateway and its listeners.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Gateway {
@@ -25,7 +23,7 @@ pub struct Gateway {
     pub tls: GatewayTls,
 }
 
-/// Listeners that another object adds to a gateway.
+/// Listeners that are added to a Gateway.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ListenerSet {
@@ -34,13 +32,12 @@ pub struct ListenerSet {
     pub listeners: Vec<Listener>,
 }
 
-/// One port, protocol and host name.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Listener {
     pub name: String,
     pub hostname: Option<String>,
-    /// 0 where a ListenerSet leaves it to the protocol.
+    /// 0 if a ListenerSet uses the default of the protocol.
     pub port: u16,
     pub protocol: String,
     pub tls: Option<ListenerTls>,
@@ -50,13 +47,13 @@ pub struct Listener {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ListenerTls {
-    /// `Terminate` where nothing is said.
+    /// `Terminate` if unset.
     pub mode: Option<String>,
     pub certificate_refs: Vec<SecretReference>,
     pub options: BTreeMap<String, String>,
 }
 
-/// A Secret, or what stands in its place.
+/// A reference to a Secret or ConfigMap.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct SecretReference {
     #[serde(default)]
@@ -75,7 +72,6 @@ pub struct AllowedRoutes {
     pub kinds: Vec<RouteKind>,
 }
 
-/// A kind of route.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct RouteKind {
     #[serde(default = "gateway_group")]
@@ -90,7 +86,7 @@ pub struct AllowedListeners {
     pub namespaces: NamespaceRule,
 }
 
-/// Namespaces by a word (`All`, `Same`, `None`, `Selector`) and a selector.
+/// Allowed namespaces: `All`, `Same`, `None`, or `Selector` with a selector.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(default)]
 pub struct NamespaceRule {
@@ -120,7 +116,7 @@ pub struct ParametersReference {
     pub name: String,
 }
 
-/// TLS that holds for the whole gateway.
+/// TLS settings of the whole gateway.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(default)]
 pub struct GatewayTls {
@@ -128,7 +124,7 @@ pub struct GatewayTls {
     pub backend: GatewayBackendTls,
 }
 
-/// What is asked of clients: everywhere, and on single ports instead.
+/// Client validation: the default, and overrides by port.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Frontend {
@@ -149,7 +145,7 @@ pub struct FrontendTls {
     pub validation: Option<ClientValidation>,
 }
 
-/// How the certificates of clients are checked.
+/// How client certificates are verified.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ClientValidation {
@@ -164,14 +160,14 @@ pub struct GatewayBackendTls {
 }
 
 impl GatewayTls {
-    /// What is asked of clients on this port.
+    /// Client validation on this port.
     pub fn frontend(&self, port: u16) -> Option<&ClientValidation> {
         let frontend = self.frontend.as_ref()?;
         let own = frontend.per_port.iter().find(|p| p.port == port).map(|p| &p.tls);
         own.unwrap_or(&frontend.default).validation.as_ref()
     }
 
-    /// Every way in which clients are checked on some port.
+    /// All client validations, of any port.
     pub fn validations(&self) -> impl Iterator<Item = &ClientValidation> {
         let tls =
             self.frontend.iter().flat_map(|f| std::iter::once(&f.default).chain(f.per_port.iter().map(|p| &p.tls)));

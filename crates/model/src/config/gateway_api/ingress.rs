@@ -1,8 +1,7 @@
-//! Kubernetes' first API for traffic from outside.
+//! Ingress and IngressClass.
 
 use serde::{Deserialize, Serialize};
 
-/// Rules and certificates for hosts.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Ingress {
@@ -21,7 +20,7 @@ pub struct IngressTls {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(default)]
 pub struct IngressRule {
-    /// Every host where empty.
+    /// Empty matches all hosts.
     pub host: String,
     pub http: Option<IngressPaths>,
 }
@@ -60,7 +59,6 @@ pub struct IngressPort {
     pub number: u16,
 }
 
-/// Which controller serves a class.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(default)]
 pub struct IngressClass {

@@ -1,5 +1,5 @@
-//! Kinds of the Kubernetes Gateway API and Ingress, reduced to the fields that are read. Their schemas are in no
-//! descriptor, so they are read by serde; what an API server would fill in is filled in while reading.
+//! Kinds of the Kubernetes Gateway API and Ingress, reduced to the fields that are used. They have no descriptor, so serde
+//! parses them, with the defaults that an API server would set.
 
 mod gateway;
 mod ingress;
@@ -30,7 +30,7 @@ pub use route::{
 /// The API group of the Gateway API.
 pub const GROUP: &str = "gateway.networking.k8s.io";
 
-/// What a route or policy hangs on.
+/// A reference to the parent of a route or ListenerSet.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ParentReference {
@@ -47,7 +47,7 @@ pub struct ParentReference {
     pub port: Option<u16>,
 }
 
-/// A selector over labels, as Kubernetes writes it.
+/// A Kubernetes label selector.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct LabelSelector {
@@ -64,7 +64,7 @@ pub struct LabelExpression {
     pub values: Vec<String>,
 }
 
-/// Reads the spec of a document. A null means the same as nothing, as in an API server.
+/// Parses the spec of a document. Null counts as missing, as in an API server.
 pub(super) fn read<T: DeserializeOwned>(spec: &Value) -> Result<T, String> {
     serde_json::from_value(without_nulls(spec)).map_err(|error| error.to_string())
 }

@@ -1,10 +1,10 @@
-//! Policies on backends, and grants across namespaces.
+//! Backend policies and ReferenceGrant.
 
 use serde::{Deserialize, Serialize};
 
 use super::gateway::SecretReference;
 
-/// Lets objects of other namespaces name objects of this one.
+/// Allows references from other namespaces.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ReferenceGrant {
@@ -25,11 +25,11 @@ pub struct GrantFrom {
 pub struct GrantTo {
     pub group: String,
     pub kind: String,
-    /// Every object of the kind where unset.
+    /// All objects of the kind if unset.
     pub name: Option<String>,
 }
 
-/// How gateways and sidecars speak TLS to a backend.
+/// TLS settings for connections to a backend.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct BackendTlsPolicy {
@@ -37,7 +37,7 @@ pub struct BackendTlsPolicy {
     pub validation: BackendValidation,
 }
 
-/// An object of the policy's own namespace.
+/// An object in the namespace of the policy.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PolicyTarget {
@@ -66,13 +66,13 @@ pub struct SubjectAltName {
     pub uri: String,
 }
 
-/// How much retrying a backend bears; experimental.
+/// The retry budget of a backend; experimental.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct BackendTrafficPolicy {
     pub target_refs: Vec<PolicyTarget>,
     pub retry_constraint: Option<RetryConstraint>,
-    /// Only whether it is there: it has no effect.
+    /// Not supported; only its presence is reported.
     pub session_persistence: Option<Unread>,
 }
 
@@ -96,7 +96,7 @@ pub struct RetryRate {
     pub count: u32,
 }
 
-/// Something of which nothing is read.
+/// An object whose content is ignored.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Unread {}
 

@@ -1,10 +1,9 @@
-//! Routes: what is matched, what is done to it, where it goes.
+//! HTTPRoute, GRPCRoute, TCPRoute and TLSRoute.
 
 use serde::{Deserialize, Serialize};
 
 use super::{ParentReference, service_kind};
 
-/// Routes of HTTP requests.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct HttpRoute {
@@ -43,7 +42,7 @@ pub struct PathMatch {
     pub value: String,
 }
 
-/// A header or query parameter.
+/// A match on a header or query parameter.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct ValueMatch {
     #[serde(rename = "type", default = "exact")]
@@ -68,7 +67,6 @@ pub struct RouteRetry {
     pub backoff: Option<String>,
 }
 
-/// Routes of gRPC requests.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct GrpcRoute {
@@ -101,7 +99,7 @@ pub struct GrpcMethod {
     pub method: Option<String>,
 }
 
-/// Routes of connections: a TCPRoute, or a TLSRoute, which alone has host names.
+/// A TCPRoute or TLSRoute. Only TLSRoutes have host names.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct StreamRoute {
@@ -116,7 +114,7 @@ pub struct StreamRule {
     pub backend_refs: Vec<BackendRef>,
 }
 
-/// Where requests go, with their share.
+/// A backend with its weight.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct BackendRef {
     #[serde(default)]
@@ -132,7 +130,7 @@ pub struct BackendRef {
     pub filters: Vec<Filter>,
 }
 
-/// What is done to a request or its answer.
+/// A filter on requests or responses.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Filter {
@@ -234,7 +232,7 @@ impl Default for Cors {
     }
 }
 
-/// A rule without conditions still matches, by the path that all requests have.
+/// The default match: all paths.
 fn every_path() -> Vec<HttpMatch> {
     vec![HttpMatch::default()]
 }

@@ -1,4 +1,4 @@
-//! What an API server would fill in is filled in.
+//! Defaults that an API server would set.
 
 use serde_json::{Value, json};
 
@@ -25,12 +25,12 @@ fn an_empty_list_of_matches_stays_empty() {
 }
 
 #[test]
-fn a_spec_of_null_is_an_empty_one() {
+fn null_spec_is_an_empty_spec() {
     assert_eq!(read(&Value::Null), Ok(GatewayClass::default()));
 }
 
 #[test]
-fn a_listener_takes_certificates_from_secrets() {
+fn certificate_references_default_to_secrets() {
     let spec = json!({"listeners": [{"name": "a", "port": 443, "tls": {"certificateRefs": [{"name": "c"}]}}]});
     let gateway: Gateway = read(&spec).expect("a good gateway");
     let tls = gateway.listeners[0].tls.as_ref().expect("tls");
@@ -38,13 +38,13 @@ fn a_listener_takes_certificates_from_secrets() {
 }
 
 #[test]
-fn what_must_be_there_is_missed_by_name() {
+fn missing_required_field_is_named() {
     let error = read::<ListenerSet>(&json!({"listeners": []})).expect_err("no parent");
     assert!(error.contains("parentRef"), "{error}");
 }
 
 #[test]
-fn retries_have_a_budget_unless_it_is_written() {
+fn retry_budget_has_a_default() {
     let policy: BackendTrafficPolicy = read(&json!({"retryConstraint": {"budget": {"percent": 5}}})).expect("good");
     let constraint = policy.retry_constraint.expect("constraint");
     assert_eq!((constraint.budget.percent, &*constraint.budget.interval), (5, "10s"));

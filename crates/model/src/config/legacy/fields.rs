@@ -1,5 +1,4 @@
-//! Reading fields of old objects by hand: their schemas are in no descriptor. Every field that is
-//! not asked for is told by its path.
+//! Reads fields of legacy objects, which have no descriptor. Fields that are never read are reported by path.
 
 use std::collections::BTreeSet;
 
@@ -7,16 +6,16 @@ use serde_json::{Map, Value};
 
 use super::LegacyError;
 
-/// The fields of one message of an old object.
+/// The fields of one message of a legacy object.
 pub(super) struct LegacyFields<'a> {
     path: String,
     entries: &'a Map<String, Value>,
-    asked: BTreeSet<&'static str>,
+    read: BTreeSet<&'static str>,
 }
 
 impl<'a> LegacyFields<'a> {
     pub(super) fn new(path: impl Into<String>, entries: &'a Map<String, Value>) -> LegacyFields<'a> {
-        LegacyFields { path: path.into(), entries, asked: BTreeSet::new() }
+        LegacyFields { path: path.into(), entries, read: BTreeSet::new() }
     }
 
     /// The path of a field of this message.
@@ -24,15 +23,15 @@ impl<'a> LegacyFields<'a> {
         format!("{}.{name}", self.path)
     }
 
-    /// The field as it stands; `None` where it is missing or null.
+    /// The raw value; `None` if missing or null.
     pub(super) fn value(&mut self, name: &'static str) -> Option<&'a Value> {
-        self.asked.insert(name);
+        self.read.insert(name);
         let snake = snake_case(name);
         let found = self.entries.get(name).or_else(|| self.entries.get(&snake));
         found.filter(|value| !value.is_null())
     }
 
-    /// Whether the field is written at all, if only as null.
+    /// Whether the field is present, even if null.
     pub(super) fn has(&self, name: &str) -> bool {
         self.entries.contains_key(name)
     }
@@ -60,7 +59,7 @@ impl<'a> LegacyFields<'a> {
         }
     }
 
-    /// A string; empty where it is missing.
+    /// A string; empty if missing.
     pub(super) fn text(&mut self, name: &'static str) -> Result<&'a str, LegacyError> {
         match self.value(name) {
             None => Ok(""),
@@ -77,9 +76,9 @@ impl<'a> LegacyFields<'a> {
         }
     }
 
-    /// Tells fields that nobody asked for.
+    /// Reports fields that were never read.
     pub(super) fn finish(self, notes: &mut Vec<String>) {
-        let known: BTreeSet<String> = self.asked.iter().flat_map(|n| [(*n).to_owned(), snake_case(n)]).collect();
+        let known: BTreeSet<String> = self.read.iter().flat_map(|n| [(*n).to_owned(), snake_case(n)]).collect();
         let unknown = self.entries.keys().filter(|key| !known.contains(*key)).take(20);
         notes.extend(
             unknown.map(|key| format!("{:?} has no effect: today's kinds have nothing like it", self.path(key))),

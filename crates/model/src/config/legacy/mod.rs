@@ -1,5 +1,5 @@
-//! Kinds that Istio once had, rewritten as documents of today's kinds. What has no equivalent is said, and
-//! an object that would mean more than it did is refused: a rule for some callers never becomes one for all.
+//! Converts kinds of Istio 0.8 to documents of current kinds. Parts without an equivalent are reported. An object whose
+//! effect would become wider is rejected: a rule for some callers never becomes one for all.
 
 mod fields;
 mod v1alpha2;
@@ -17,12 +17,12 @@ pub(crate) enum LegacyKind {
     IngressRule,
     Policy,
     MeshPolicy,
-    /// Mixer's kinds: there is no Mixer any more.
+    /// Kinds of Mixer, which Istio dropped.
     Mixer,
 }
 
 impl LegacyKind {
-    /// What to know of the kind beside its modern equivalent.
+    /// A hint for users, in addition to the current equivalent.
     pub(crate) fn hint(self) -> &'static str {
         match self {
             LegacyKind::RouteRule => " (rules for one destination are joined by precedence only within a file)",
@@ -31,27 +31,27 @@ impl LegacyKind {
     }
 }
 
-/// An old object while it is rewritten.
+/// A legacy object.
 struct LegacyObject<'a> {
     name: &'a str,
     metadata: Map<String, Value>,
     spec: &'a Map<String, Value>,
 }
 
-/// What became of an old object.
+/// The result of a conversion.
 #[derive(Debug, Default)]
 pub(crate) struct LegacyConversion {
-    /// Documents of today's kinds.
+    /// Documents of current kinds.
     pub(crate) documents: Vec<Value>,
-    /// Parts of it that have no effect.
+    /// Parts of the object that have no effect.
     pub(crate) notes: Vec<String>,
 }
 
-/// Why an old object cannot be used at all.
+/// Why a legacy object cannot be converted.
 #[derive(Debug)]
 pub(crate) struct LegacyError(pub(crate) String);
 
-/// Rewrites a document of an old kind.
+/// Converts a document of a legacy kind.
 pub(crate) fn convert(old: LegacyKind, entries: &Map<String, Value>) -> Result<LegacyConversion, LegacyError> {
     let metadata = entries.get("metadata").and_then(Value::as_object).cloned().unwrap_or_default();
     let name = metadata.get("name").and_then(Value::as_str).unwrap_or_default();
@@ -65,14 +65,14 @@ pub(crate) fn convert(old: LegacyKind, entries: &Map<String, Value>) -> Result<L
     v1alpha2::convert(old, &source)
 }
 
-/// The documents as text, to take the place of the old one.
+/// The documents as YAML, for users to replace the legacy one.
 pub(crate) fn print(documents: &[Value]) -> String {
     let texts = documents.iter().filter_map(|document| serde_saphyr::to_string(&v1alpha2::shown(document)).ok());
     texts.map(|text| text.trim_end().to_owned()).collect::<Vec<_>>().join("\n---\n")
 }
 
 impl LegacyObject<'_> {
-    /// A document of today beside this object, in its namespace.
+    /// A document of a current kind, with the metadata of this object.
     fn document(&self, api_version: &str, kind: &str, name: &str, spec: Value) -> Value {
         let mut metadata = self.metadata.clone();
         metadata.insert("name".to_owned(), json!(name));

@@ -1,4 +1,4 @@
-//! Mesh config where nobody says otherwise: upstream's defaults of a standard install.
+//! Default mesh config: upstream's defaults of a standard install.
 
 use api::Duration;
 use api::istio::mesh::v1alpha1::mesh_config::extension_provider::{
@@ -18,7 +18,6 @@ use crate::service::Registry;
 use crate::settings::{Knobs, Settings};
 
 impl Default for Settings {
-    /// A mesh of which nobody said anything.
     fn default() -> Settings {
         Settings {
             mesh: Hashed::from_message(default_mesh()),
@@ -66,7 +65,7 @@ pub fn default_mesh() -> MeshConfig {
     }
 }
 
-/// A proxy's own settings where neither mesh nor proxy says otherwise.
+/// The default ProxyConfig.
 pub fn default_proxy_config() -> ProxyConfig {
     ProxyConfig {
         config_path: "./etc/istio/proxy".to_owned(),
@@ -83,7 +82,7 @@ pub fn default_proxy_config() -> ProxyConfig {
     }
 }
 
-/// Providers that can be named without declaring them.
+/// Built-in extension providers.
 fn extension_providers() -> Vec<ExtensionProvider> {
     let stdout = EnvoyFileAccessLogProvider { path: "/dev/stdout".to_owned(), ..EnvoyFileAccessLogProvider::default() };
     [

@@ -1,5 +1,5 @@
-//! Mesh config and mesh networks from text, merged over upstream's defaults the way upstream merges:
-//! a given field replaces the default whole, except proxy config, providers and trust domain aliases.
+//! Parses mesh config and mesh networks, merged over the defaults as upstream does: a given field replaces the default
+//! completely, except for proxy config, providers and trust domain aliases, which are merged.
 
 mod defaults;
 
@@ -22,8 +22,8 @@ use crate::hashed::Hashed;
 use crate::names::Str;
 use crate::settings::{Mesh, Networks};
 
-/// Reads a MeshConfig document over the defaults. With an error among the problems the value is the
-/// defaults alone, and a caller that has an earlier value should keep that.
+/// Parses a MeshConfig document over the defaults. If there is an error among the problems, the value is the defaults;
+/// the caller should keep its previous value.
 pub fn parse_mesh(text: &str, file: &str) -> (Mesh, Vec<Problem>) {
     let (json, location, source, mut problems) = single_document(text, file);
     let about = Subject::Setting("MeshConfig".into());
@@ -33,7 +33,7 @@ pub fn parse_mesh(text: &str, file: &str) -> (Mesh, Vec<Problem>) {
     usable(mesh, default_mesh, problems)
 }
 
-/// Reads a ProxyConfig document over a base. With an error among the problems the value is the base alone.
+/// Parses a ProxyConfig document over a base. If there is an error among the problems, the value is the base.
 pub fn parse_proxy_config(base: &ProxyConfig, text: &str, file: &str) -> (ProxyConfig, Vec<Problem>) {
     let (json, location, source, mut problems) = single_document(text, file);
     let about = Subject::Setting("ProxyConfig".into());
@@ -44,11 +44,11 @@ pub fn parse_proxy_config(base: &ProxyConfig, text: &str, file: &str) -> (ProxyC
     (if refused { base.clone() } else { config }, problems)
 }
 
-/// Reads a MeshNetworks document. With an error among the problems there are no networks in the value.
+/// Parses a MeshNetworks document. If there is an error among the problems, the value is empty.
 pub fn parse_networks(text: &str, file: &str) -> (Networks, Vec<Problem>) {
     let (json, location, source, mut problems) = single_document(text, file);
     let about = Subject::Setting("MeshNetworks".into());
-    // How charts write that there are none.
+    // Helm charts write this for no networks.
     let given = if json == json!({"networks": {}}) { &Value::Null } else { &json };
     let (networks, findings) = over(&MeshNetworks::default(), given, "");
     problems.extend(parse::located(parse::problems(findings, &about, &location), source));
@@ -56,8 +56,8 @@ pub fn parse_networks(text: &str, file: &str) -> (Networks, Vec<Problem>) {
     usable(networks, MeshNetworks::default, problems)
 }
 
-/// The settings that hold for one proxy: those it sent (JSON text, empty if none), else the mesh's.
-/// They are not merged: the proxy's agent merged the mesh's settings into what it sends.
+/// The ProxyConfig of one proxy: the one that it sent as JSON, else that of the mesh. They are not merged: the agent
+/// already merged the mesh's settings.
 pub fn effective_proxy_config(mesh: &MeshConfig, sent: &str) -> ProxyConfig {
     let json = serde_json::from_str(sent).ok().filter(Value::is_object);
     match json {
@@ -72,7 +72,7 @@ fn mesh_over(base: MeshConfig, json: &Value) -> (MeshConfig, Vec<FieldFinding>) 
     mesh.default_config = base.default_config;
     if let Some(given) = given("defaultConfig") {
         let before = mesh.default_config.unwrap_or_default();
-        // Its findings are those of the first reading.
+        // The findings are already known from the first pass.
         mesh.default_config = Some(proxy_config_over(&before, given, "defaultConfig").0);
     }
     mesh.default_providers = base.default_providers;
@@ -97,7 +97,7 @@ fn proxy_config_over(base: &ProxyConfig, json: &Value, root: &str) -> (ProxyConf
     (config, findings)
 }
 
-/// Upstream keeps these five of the header settings when others are given.
+/// As in upstream, these five header settings are kept if not given.
 fn keep_headers(given: &mut ProxyHeaders, before: &ProxyHeaders) {
     if given.forwarded_client_cert == 0 {
         given.forwarded_client_cert = before.forwarded_client_cert;
@@ -108,7 +108,7 @@ fn keep_headers(given: &mut ProxyHeaders, before: &ProxyHeaders) {
     given.envoy_debug_headers = given.envoy_debug_headers.or(before.envoy_debug_headers);
 }
 
-/// Providers of the same name are replaced in their place, others follow.
+/// Replaces providers of the same name in place and appends the others.
 fn joined_providers(base: Vec<ExtensionProvider>, read: Vec<ExtensionProvider>) -> Vec<ExtensionProvider> {
     let mut joined = base;
     for provider in read {
@@ -120,9 +120,9 @@ fn joined_providers(base: Vec<ExtensionProvider>, read: Vec<ExtensionProvider>) 
     joined
 }
 
-/// Reads fields over a message that has content.
+/// Parses fields over an existing message.
 fn over<M: Message + Name + Default + Clone>(base: &M, json: &Value, root: &str) -> (M, Vec<FieldFinding>) {
-    // Reading nothing must not cost the descriptor pool, which is megabytes.
+    // Empty input must not load the descriptor pool, which takes megabytes.
     if json.is_null() || json.as_object().is_some_and(Map::is_empty) {
         return (base.clone(), Vec::new());
     }
@@ -143,7 +143,7 @@ fn failure(message: &str) -> FieldFinding {
     FieldFinding { severity: Severity::Error, path: String::new(), steps: Vec::new(), message: message.to_owned() }
 }
 
-/// The text's only document, null if it is empty.
+/// The single document of a text; null if it is empty.
 fn single_document<'a>(text: &'a str, file: &str) -> (Value, FileLocation, Option<Chunk<'a>>, Vec<Problem>) {
     let file: Str = file.into();
     let mut documents = text::read(text);
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_given_is_the_defaults() {
+    fn empty_document_is_the_defaults() {
         for text in ["", "---\n", "# none\n", "{}", "enableTracing: null\ndefaultConfig:\n"] {
             assert_eq!(mesh(text), default_mesh(), "{text}");
         }
@@ -230,12 +230,12 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_mesh_leaves_the_defaults() {
+    fn invalid_mesh_config_leaves_the_defaults() {
         let (read, problems) = parse_mesh("\nconnectTimeout: 3\nrootNamespace: x\n", "m");
         assert_eq!(*read, default_mesh());
-        let told: Vec<String> = problems.iter().map(ToString::to_string).collect();
+        let shown: Vec<String> = problems.iter().map(ToString::to_string).collect();
         assert_eq!(
-            told,
+            shown,
             ["m:2: MeshConfig: could not read connectTimeout: expected a duration such as 1m30s, found the number 3"]
         );
     }
@@ -244,8 +244,8 @@ mod tests {
     fn unknown_settings_are_named() {
         let (read, problems) = parse_mesh("rootNamespace: x\ndefaultConfig: {concurency: 1}\n", "m");
         assert_eq!(read.root_namespace, "x");
-        let told: Vec<String> = problems.iter().map(ToString::to_string).collect();
-        assert_eq!(told, ["m:2: MeshConfig: unknown field \"defaultConfig.concurency\""]);
+        let shown: Vec<String> = problems.iter().map(ToString::to_string).collect();
+        assert_eq!(shown, ["m:2: MeshConfig: unknown field \"defaultConfig.concurency\""]);
     }
 
     #[test]
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_proxy_sends_is_taken_as_it_is() {
+    fn proxy_config_of_a_proxy_is_not_merged() {
         let mesh = default_mesh();
         assert_eq!(effective_proxy_config(&mesh, ""), default_proxy_config());
         let sent = effective_proxy_config(&mesh, r#"{"concurrency": 2, "drainDuration": "45s"}"#);

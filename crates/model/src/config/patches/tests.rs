@@ -1,4 +1,4 @@
-//! Which patches of an EnvoyFilter can be used, and for whom.
+//! Which patches of an EnvoyFilter are valid, and which proxies they match.
 
 use super::{ApplyTo, EnvoyFilter, Operation, Patch, PatchSet};
 use crate::config::parse::documents;
@@ -36,7 +36,7 @@ fn patches(patches: &str, metadata: &[(&str, &str)]) -> Vec<Patch> {
 }
 
 #[test]
-fn a_patch_that_cannot_be_read_leaves_its_siblings() {
+fn invalid_patch_leaves_its_siblings() {
     let bad = "{applyTo: CLUSTER, patch: {operation: MERGE, value: {connect_timeout: [1]}}}";
     let untyped = "{applyTo: HTTP_FILTER, patch: {operation: ADD, value: {typed_config: {'@type': no.such.Type}}}}";
     let empty = "{applyTo: CLUSTER, patch: {operation: ADD}}";
@@ -47,7 +47,7 @@ fn a_patch_that_cannot_be_read_leaves_its_siblings() {
 }
 
 #[test]
-fn inserting_where_no_order_counts_is_adding() {
+fn insert_without_order_is_add() {
     let found = patches(
         "{applyTo: CLUSTER, patch: {operation: INSERT_FIRST, value: {name: x}}}, \
          {applyTo: HTTP_ROUTE, patch: {operation: INSERT_FIRST, value: {name: x}}}",
@@ -58,7 +58,7 @@ fn inserting_where_no_order_counts_is_adding() {
 }
 
 #[test]
-fn patches_choose_proxies_by_version_and_metadata() {
+fn patches_match_proxies_by_version_and_metadata() {
     let of = |matching: &str, metadata: &[(&str, &str)]| {
         let patch = format!(
             "{{applyTo: CLUSTER, match: {{proxy: {matching}}}, patch: {{operation: ADD, value: {{name: x}}}}}}"
@@ -76,7 +76,7 @@ fn patches_choose_proxies_by_version_and_metadata() {
 }
 
 #[test]
-fn an_unchanged_filter_is_not_read_again() {
+fn unchanged_filter_is_not_parsed_again() {
     let patch = "{applyTo: CLUSTER, patch: {operation: ADD, value: {name: x}}}";
     let before = PatchSet::new(filter(patch), None, &Knobs::default());
     let after = PatchSet::new(filter(patch), Some(&before), &Knobs::default());

@@ -47,7 +47,7 @@ fn jwks_uri(uri: &str) -> Rule {
     Ok(())
 }
 
-/// A key set, or one key, which upstream lets pass. Keys that Envoy cannot use are said to have no effect.
+/// A key set, or a single key, which upstream accepts. Warns about keys that Envoy cannot use.
 fn key_set(text: &str, report: &mut Report) {
     let keys = match serde_json::from_str::<Value>(text) {
         Err(error) => return report.error(format_args!("jwks parse error: {error}")),

@@ -30,7 +30,7 @@ pub(super) fn check(policy: &AuthorizationPolicy, report: &mut Report) {
     report.each("rules", &policy.rules, |report, one| rule(one, action, report));
 }
 
-/// An external authorizer is asked before anything about the client is known.
+/// External authorization runs before the client is authenticated, so its rules cannot use the client's identity.
 fn custom_rule(report: &mut Report, rule: &PolicyRule) {
     let mut refuse = |given: bool, name: &str| {
         report.error_if(given, format_args!("{name} is currently not supported with CUSTOM action"));
@@ -71,7 +71,7 @@ fn rule(rule: &PolicyRule, action: Action, report: &mut Report) {
     );
 }
 
-/// Whether the rule speaks of HTTP only: for TCP such conditions are left out, and what is left denies all.
+/// Whether the rule has only HTTP conditions: they are ignored for TCP, so the rest would deny everything.
 fn denies_all_tcp(rule: &PolicyRule) -> bool {
     let mut sources = rule.from.iter().filter_map(|from| from.source.as_ref()).peekable();
     let mut operations = rule.to.iter().filter_map(|to| to.operation.as_ref()).peekable();
@@ -165,7 +165,7 @@ fn condition(report: &mut Report, condition: &Condition) {
     }
 }
 
-/// An attribute that conditions know, with values that fit it.
+/// A known attribute with valid values.
 fn attribute(key: &str, values: &[String]) -> Rule {
     no_empty_value(key, values)?;
     match key {
@@ -233,7 +233,7 @@ fn no_empty_value(key: &str, values: &[String]) -> Rule {
     }
 }
 
-/// A wildcard may stand at one end of a value.
+/// A wildcard is allowed at one end of a value.
 fn wildcards(key: &str, values: &[String]) -> Rule {
     no_empty_value(key, values)?;
     for value in values {
@@ -278,7 +278,7 @@ fn service_accounts(key: &str, values: &[String]) -> Rule {
     Ok(())
 }
 
-/// Paths may hold `{*}` for one segment and, behind all others, `{**}` for the rest.
+/// Paths may contain `{*}` for one segment and, after all others, `{**}` for the rest.
 fn path_templates(key: &str, paths: &[String]) -> Rule {
     for path in paths {
         let is_template = path.contains("{*}") || path.contains("{**}");

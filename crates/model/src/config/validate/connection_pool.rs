@@ -45,7 +45,7 @@ fn tcp(report: &mut Report, tcp: &TcpSettings) {
     report.error_if(tcp.max_connections < 0, "max connections must be non-negative");
     duration_if_given(tcp.connect_timeout.as_ref(), "connectTimeout", report);
     duration_if_given(tcp.max_connection_duration.as_ref(), "maxConnectionDuration", report);
-    // 0s switches the timeout off.
+    // 0s disables the timeout.
     let idle = tcp.idle_timeout.as_ref().filter(|timeout| nanoseconds(timeout) / 1_000_000 != 0);
     duration_if_given(idle, "idleTimeout", report);
     report.given("tcpKeepalive", tcp.tcp_keepalive.as_ref(), |report, keepalive| {

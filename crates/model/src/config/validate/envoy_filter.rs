@@ -16,7 +16,7 @@ use crate::config::problem::Severity;
 
 const CONNECTION_MANAGER: &str = "envoy.filters.network.http_connection_manager";
 
-/// Filter names of old and what they are called now.
+/// Deprecated filter names and their current names.
 const OLD_NAMES: &[(&str, &str)] = &[
     ("envoy.buffer", "envoy.filters.http.buffer"),
     ("envoy.cors", "envoy.filters.http.cors"),
@@ -50,7 +50,7 @@ const OLD_NAMES: &[(&str, &str)] = &[
 pub(super) fn check(filter: &EnvoyFilter, report: &mut Report) {
     selector::networking(filter.workload_selector.as_ref().map(|selector| &selector.labels), "Envoy filter", report);
     report.each("configPatches", &filter.config_patches, |report, patch| {
-        // Upstream checks nothing that a waypoint reads.
+        // Upstream does not check patches for waypoints.
         let context = patch.r#match.as_ref().map(EnvoyConfigObjectMatch::context);
         if context != Some(PatchContext::Waypoint) {
             report.check(config_patch(patch).map_err(|message| format!("Envoy filter: {message}")));
@@ -59,7 +59,7 @@ pub(super) fn check(filter: &EnvoyFilter, report: &mut Report) {
     });
 }
 
-/// The first thing that makes a patch meaningless.
+/// The first error of a patch.
 fn config_patch(it: &EnvoyConfigObjectPatch) -> Rule {
     let broken = |text: &str| Err(text.to_owned());
     if it.apply_to() == ApplyTo::Invalid {
@@ -127,7 +127,7 @@ fn filter_of(one: &EnvoyConfigObjectMatch) -> Option<&FilterMatch> {
     }
 }
 
-/// What leaves the object in use: parts without effect and old names.
+/// Parts without effect and deprecated names.
 fn warnings(it: &EnvoyConfigObjectPatch, report: &mut Report) {
     if let Some(one) = &it.r#match {
         let version = one.proxy.as_ref().map_or(0, |proxy| proxy.proxy_version.len());
@@ -154,7 +154,7 @@ fn old_name(name: &str, report: &mut Report) {
     }
 }
 
-/// A value that is not the message it should be leaves only its own patch without effect.
+/// An invalid value disables only its own patch.
 fn patch_value(apply_to: ApplyTo, value: &Struct, report: &mut Report) {
     let Some((_, findings)) = patches::read_value(apply_to, value) else {
         return;

@@ -1,4 +1,4 @@
-//! Rules of extension providers in MeshConfig. A wrong one is only warned about, since nobody may use it.
+//! Rules of extension providers in MeshConfig. An invalid provider is only a warning, since it may be unused.
 
 use std::collections::BTreeSet;
 
@@ -8,7 +8,7 @@ use api::istio::mesh::v1alpha1::mesh_config::extension_provider::Provider;
 use super::names::{self, HostOf};
 use super::report::{Report, Rule};
 
-/// Where a provider is reached.
+/// The service of a provider.
 struct ProviderService<'a> {
     name: &'a str,
     port: u32,

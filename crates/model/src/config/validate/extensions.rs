@@ -58,7 +58,7 @@ fn ports(ports: &[PortSelector], report: &mut Report) {
     });
 }
 
-/// A WebAssembly module, as both kinds describe it.
+/// A WebAssembly module of either kind.
 struct WasmModule<'a> {
     url: &'a str,
     sha256: &'a str,
@@ -77,7 +77,7 @@ impl WasmModule<'_> {
     }
 }
 
-/// Where a module comes from: a scheme that is known, or an image without one.
+/// The URL of a module: a known scheme, or an image without a scheme.
 fn url(text: &str) -> Rule {
     if text.is_empty() {
         return Err("url field needs to be set".to_owned());
@@ -85,7 +85,7 @@ fn url(text: &str) -> Rule {
     if text.chars().any(char::is_control) {
         return Err("failed to parse url: invalid control character in URL".to_owned());
     }
-    // Without `//` it is a host with port or an image with tag.
+    // Without `//` it is a host and port, or an image and tag.
     let scheme = text.split_once("://").map_or("", |(scheme, _)| scheme);
     match scheme.to_ascii_lowercase().as_str() {
         "" | "file" | "http" | "https" | "oci" => Ok(()),

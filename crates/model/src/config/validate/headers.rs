@@ -1,4 +1,4 @@
-//! Rules about HTTP headers: names that may be matched or changed, and values with Envoy's variables.
+//! Rules of HTTP headers: names that may be matched or changed, and values with Envoy's command operators.
 
 use api::istio::networking::v1alpha3::Headers;
 use api::istio::networking::v1alpha3::headers::HeaderOperations;
@@ -7,7 +7,7 @@ use super::report::{Report, Rule};
 
 const PSEUDO_HEADERS: &[&str] = &[":method", ":scheme", ":authority", ":path", ":status"];
 
-/// Whether a header match means a claim of a token: `@request.auth.claims.x` or `@request.auth.claims[x]`.
+/// Whether a header match is for a JWT claim: `@request.auth.claims.x` or `@request.auth.claims[x]`.
 pub(super) fn is_jwt_claim(name: &str) -> bool {
     const PREFIX: &str = "@request.auth.claims";
     let Some((head, rest)) = name.split_at_checked(PREFIX.len()) else {
@@ -18,7 +18,7 @@ pub(super) fn is_jwt_claim(name: &str) -> bool {
             || (rest.starts_with('[') && rest.ends_with(']') && rest.len() > 2))
 }
 
-/// A name of RFC 7230.
+/// A token of RFC 7230.
 fn is_token(name: &str) -> bool {
     !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b))
 }
@@ -42,12 +42,12 @@ pub(super) fn cors_name(name: &str) -> Rule {
     valid(name, name == "*" || is_token(name))
 }
 
-/// A header that claims are written to; stricter than HTTP for compatibility.
+/// A header for JWT claims; stricter than HTTP for compatibility.
 pub(super) fn strict_name(name: &str) -> Rule {
     valid(name, name.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_".contains(&b)))
 }
 
-/// A header of a probe, as Kubernetes allows it.
+/// A header of a probe, by the rules of Kubernetes.
 pub(super) fn probe_name(name: &str) -> Rule {
     valid(name, name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-'))
 }
@@ -63,7 +63,7 @@ fn no_colon(name: &str) -> Rule {
     }
 }
 
-/// A request header that is set or added: the host may be, other internal ones may not.
+/// A request header that is set or added: `host` is allowed, other pseudo-headers are not.
 fn request_operation(name: &str) -> Rule {
     not_empty(name)?;
     if is_authority(name) { Ok(()) } else { no_colon(name) }
@@ -94,8 +94,7 @@ fn operations(changes: &HeaderOperations, written: fn(&str) -> Rule, report: &mu
     }
 }
 
-/// A value without control characters, whose `%VARIABLES(...)%` are complete.
-/// What stands inside is left to Envoy.
+/// A value without control characters, whose `%OPERATORS(...)%` are complete. Envoy checks their content.
 fn value(text: &str) -> Rule {
     if text.chars().any(|c| (c < ' ' && c != '\t') || c == '\u{7f}') {
         return Err(format!("header value configuration {text} is invalid"));
@@ -103,7 +102,7 @@ fn value(text: &str) -> Rule {
     variables(text).map_err(|why| format!("header value configuration: invalid header configuration. {why}"))
 }
 
-/// Where a reader of a header value is.
+/// Parser state within a header value.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum HeaderState {
     Literal,
@@ -116,7 +115,7 @@ enum HeaderState {
     ExpectPercent,
 }
 
-/// Follows Envoy's own reading of header values.
+/// Parses command operators as Envoy does.
 fn variables(text: &str) -> Rule {
     let mut state = HeaderState::Literal;
     let mut bytes = text.bytes().peekable();

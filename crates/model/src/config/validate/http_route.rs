@@ -75,12 +75,12 @@ fn conflicts(route: &HttpRoute, in_delegate: bool, report: &mut Report) {
         (None, None) => None,
     };
     if let Some(answer) = answer {
-        let beside = [
+        let exclusive = [
             (!route.route.is_empty(), "HTTP route cannot contain both route"),
             (route.fault.is_some(), "HTTP route cannot contain both fault"),
             (route.rewrite.is_some(), "HTTP route rule cannot contain both rewrite"),
         ];
-        for (given, text) in beside {
+        for (given, text) in exclusive {
             report.error_if(given, format_args!("{text} and {answer}"));
         }
         let both = route.redirect.is_some() && route.direct_response.is_some();
@@ -99,7 +99,7 @@ fn request_match(report: &mut Report, one: &HttpMatchRequest) {
     }
     for (name, value) in &one.without_headers {
         report.check(headers::matched_name(name));
-        // `*` is no expression here: it asks whether the header is present.
+        // `*` is not a regular expression here: it matches any present header.
         if value.match_type != Some(MatchType::Regex("*".to_owned())) {
             report.check(string_match(Some(value), "withoutHeaders"));
         }
@@ -310,7 +310,7 @@ fn rewrite(rewrite: &HttpRewrite) -> Rule {
     pattern::check(&regex.r#match, "HTTPRewrite.UriRegexRewrite.Match")
 }
 
-/// The authority may be rewritten in one place only.
+/// The authority may be rewritten in only one place.
 fn single_authority(rewrite: Option<&HttpRewrite>, headers: Option<&Headers>) -> Rule {
     let mut current = rewrite.map_or("", |rewrite| rewrite.authority.as_str());
     let Some(request) = headers.and_then(|headers| headers.request.as_ref()) else {

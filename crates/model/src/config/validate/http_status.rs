@@ -1,6 +1,6 @@
-//! HTTP status codes that have a name (those of Go's `net/http`, which upstream asks).
+//! HTTP status codes that have a name in Go's `net/http`, which upstream uses.
 
-/// Whether the text is a number that names a status; anything else counts as 0.
+/// Whether the text is the number of a named status.
 pub(super) fn is_named(text: &str) -> bool {
     let Ok(code) = text.parse::<u16>() else {
         return false;

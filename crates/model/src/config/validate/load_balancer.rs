@@ -1,4 +1,4 @@
-//! Rules about load balancing: hashing, locality, zones and warm-up.
+//! Rules of load balancing: hashing, locality, zones and warm-up.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,7 +18,7 @@ const TOPOLOGY_LABELS: &[&str] =
     &["topology.kubernetes.io/region", "topology.kubernetes.io/zone", "topology.istio.io/subzone"];
 const NO_OUTLIER_DETECTION: &str = "outlier detection policy must be provided for failover";
 
-/// `outlier` tells whether outlier detection stands beside the settings: failover needs it.
+/// `outlier` is whether outlier detection is set, which failover needs.
 pub(super) fn check(settings: &LoadBalancerSettings, outlier: bool, report: &mut Report) {
     if let Some(LbPolicy::ConsistentHash(hash)) = &settings.lb_policy {
         report.within("consistentHash", |report| consistent_hash(hash, report));
@@ -69,7 +69,7 @@ fn http_cookie(cookie: &HttpCookie, report: &mut Report) {
     }
 }
 
-/// As Envoy decides it: 1 counts.
+/// As in Envoy, 1 is prime.
 fn is_prime(number: u64) -> bool {
     if (1..4).contains(&number) {
         return true;
@@ -143,7 +143,7 @@ fn weights(distribute: &Distribute) -> Rule {
     if total == 100 { Ok(()) } else { Err(format!("total locality weight {total} != 100")) }
 }
 
-/// Localities, none of which may cover another that came before it.
+/// Localities must not overlap.
 fn localities<'a>(localities: impl Iterator<Item = &'a str>) -> Rule {
     let mut seen = CoveredLocalities::default();
     for locality in localities {
@@ -163,7 +163,7 @@ fn localities<'a>(localities: impl Iterator<Item = &'a str>) -> Rule {
     Ok(())
 }
 
-/// Regions, their zones and subzones that were named; `*` stands for all below.
+/// Regions, zones and subzones seen so far; `*` means all below.
 #[derive(Default)]
 struct CoveredLocalities<'a> {
     regions: BTreeMap<&'a str, BTreeMap<&'a str, BTreeSet<&'a str>>>,

@@ -26,7 +26,7 @@ pub(super) fn config(mesh: &MeshConfig, report: &mut Report) {
         None => report.error("missing default config"),
         Some(config) => report.within("defaultConfig", |report| proxy_config(config, report)),
     }
-    // Outlier detection comes from each service's rule, so it is taken to be there.
+    // Outlier detection is set per DestinationRule, so it is assumed here.
     report.given("localityLbSetting", mesh.locality_lb_setting.as_ref(), |report, setting| {
         load_balancer::locality(setting, true, report);
     });
@@ -68,8 +68,8 @@ fn tls_settings(mesh: &MeshConfig, report: &mut Report) {
     report.error_if(curves, "mesh TLS does not support ECDH curves configuration");
     report.given("tlsDefaults", mesh.tls_defaults.as_ref(), |report, defaults| {
         let known = |curve: &str| curve.is_empty() || ECDH_CURVES.contains(&curve);
-        let told = ["detected unrecognized ECDH curves", "detected duplicate ECDH curves"];
-        tls::listed(&defaults.ecdh_curves, known, told, report);
+        let messages = ["detected unrecognized ECDH curves", "detected duplicate ECDH curves"];
+        tls::listed(&defaults.ecdh_curves, known, messages, report);
     });
 }
 
@@ -122,7 +122,7 @@ fn drain_duration(config: &ProxyConfig) -> Rule {
     }
 }
 
-/// Addresses of services that a proxy reports to, where any is given.
+/// Addresses of services that proxies report to, if given.
 fn addresses(config: &ProxyConfig, report: &mut Report) {
     let of = |service: Option<&api::istio::mesh::v1alpha1::RemoteService>| {
         service.map_or("", |it| it.address.as_str()).to_owned()
@@ -225,7 +225,7 @@ fn network(network: &Network, report: &mut Report) {
     report.each("gateways", &network.gateways, |report, gateway| {
         match &gateway.gw {
             Some(Gw::RegistryServiceName(name)) => report.check(names::fqdn(name)),
-            // Host names are resolved, as upstream does by default.
+            // Host names are allowed, as by default in upstream.
             Some(Gw::Address(address)) => report.error_if(
                 !names::is_ip(address) && names::fqdn(address).is_err(),
                 format_args!("{address} is not a valid IP address or DNS name"),

@@ -1,6 +1,6 @@
-//! Whether an object makes sense, by upstream's rules and in its words where users know them.
-//! An error means that upstream's admission and file store refuse the object. Upstream uses what a
-//! Kubernetes API server already stores whatever these rules say, so sources decide what to do with it.
+//! Validates objects by upstream's rules, with upstream's messages where users know them. An error means that upstream's
+//! admission webhook and file store reject the object. Upstream uses objects that a Kubernetes API server already stores
+//! without these checks, so sources decide what to do with invalid objects.
 
 mod authentication;
 mod authorization_policy;
@@ -34,28 +34,28 @@ use self::report::{Report, Rule};
 use super::{Object, Spec};
 use crate::config::problem::{FileLocation, Problem, Subject};
 
-/// All that is wrong with mesh config; with an error upstream keeps what it had.
+/// Problems of a mesh config. If there is an error, upstream keeps its previous config.
 pub fn validate_mesh(mesh: &MeshConfig, location: Option<FileLocation>) -> Vec<Problem> {
     let mut report = Report::default();
     mesh::config(mesh, &mut report);
     problems(report, &Subject::Setting("MeshConfig".into()), location.as_ref())
 }
 
-/// All that is wrong with the settings of one proxy.
+/// Problems of a ProxyConfig.
 pub fn validate_proxy_config(config: &ProxyConfig, location: Option<FileLocation>) -> Vec<Problem> {
     let mut report = Report::default();
     mesh::proxy_config(config, &mut report);
     problems(report, &Subject::Setting("ProxyConfig".into()), location.as_ref())
 }
 
-/// All that is wrong with mesh networks.
+/// Problems of mesh networks.
 pub fn validate_networks(networks: &MeshNetworks, location: Option<FileLocation>) -> Vec<Problem> {
     let mut report = Report::default();
     mesh::networks(networks, &mut report);
     problems(report, &Subject::Setting("MeshNetworks".into()), location.as_ref())
 }
 
-/// All that is wrong with the object: errors if it cannot be used, warnings if part of it has no effect.
+/// Problems of an object: errors if it cannot be used, warnings if part of it has no effect.
 pub fn validate(object: &Object) -> Vec<Problem> {
     let mut report = Report::default();
     match annotations(object) {
@@ -93,7 +93,7 @@ fn spec(object: &Object, report: &mut Report) {
         Spec::Telemetry(it) => telemetry::check(it, report),
         Spec::WasmPlugin(it) => extensions::wasm_plugin(it, report),
         Spec::TrafficExtension(it) => extensions::traffic_extension(it, report),
-        // What is wrong with these is told by what lowers them.
+        // Their conversion reports problems in their status.
         Spec::GatewayClass(_)
         | Spec::KubernetesGateway(_)
         | Spec::ListenerSet(_)
@@ -113,7 +113,7 @@ fn spec(object: &Object, report: &mut Report) {
     }
 }
 
-/// Annotations that a user may not set, and the one for trying out a policy.
+/// Reserved annotations, and the value of the dry-run annotation.
 fn annotations(object: &Object) -> Rule {
     let meta = &object.meta;
     const ALWAYS_REJECT: &str = "internal.istio.io/webhook-always-reject";

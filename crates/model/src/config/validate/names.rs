@@ -1,4 +1,4 @@
-//! Rules about names, addresses, ports and durations that many kinds share.
+//! Rules of names, addresses, ports and durations, for many kinds.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -10,10 +10,10 @@ use ipnet::IpNet;
 use super::report::{Report, Rule};
 
 const LONGEST_LABEL: usize = 63;
-/// How an address begins that is the path of a socket.
+/// Prefix of a Unix socket address.
 pub(super) const UNIX: &str = "unix://";
 
-/// Whether the text is one label of a DNS name (RFC 1123), in either case.
+/// Whether the text is a DNS label (RFC 1123), ignoring case.
 pub(super) fn is_dns_label(text: &str) -> bool {
     let inner = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
     text.len() <= LONGEST_LABEL
@@ -22,7 +22,7 @@ pub(super) fn is_dns_label(text: &str) -> bool {
         && text.ends_with(|c: char| c.is_ascii_alphanumeric())
 }
 
-/// A DNS label, `*`, or a label behind `*` or `*-`.
+/// A DNS label, `*`, or a label after `*` or `*-`.
 fn is_wildcard_label(text: &str) -> bool {
     if text == "*" {
         return true;
@@ -39,7 +39,7 @@ fn domain_length(name: &str) -> Rule {
     }
 }
 
-/// A name for messages, not longer than a reader wants.
+/// The beginning of a name, for messages.
 fn head(name: &str) -> &str {
     let end = name.char_indices().nth(80).map_or(name.len(), |(i, _)| i);
     &name[..end]
@@ -53,7 +53,7 @@ fn dns_labels(domain: &str) -> Rule {
         return Err(format!("domain name {domain:?} invalid (top level domain {top:?} cannot be all-numeric)"));
     }
     for (index, label) in parts.iter().enumerate() {
-        // The last part may be empty: `istio.io.` is unambiguous.
+        // The last label may be empty: `istio.io.` is valid.
         if index == last && label.is_empty() {
             return Ok(());
         }
@@ -80,7 +80,7 @@ pub(super) fn wildcard_domain(name: &str) -> Rule {
     rest.map_or(Ok(()), dns_labels)
 }
 
-/// A host of a VirtualService on a gateway: with SNI routes also the names that AUTO_PASSTHROUGH makes up.
+/// A host of a VirtualService on a gateway. With SNI routes also the names that AUTO_PASSTHROUGH generates.
 pub(super) fn gateway_domain(sni: bool, name: &str) -> Rule {
     domain_length(name)?;
     if !(sni && name.starts_with("outbound_")) {
@@ -111,14 +111,14 @@ pub(super) fn no_partial_wildcard(host: &str) -> Rule {
     }
 }
 
-/// Whose `namespace/host` entries are checked.
+/// The kind whose `namespace/host` entries are checked.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum HostOf {
     Sidecar,
     Gateway,
 }
 
-/// An entry such as `ns/*.example.com`; a gateway's may lack the namespace.
+/// An entry such as `ns/*.example.com`; optional namespace for a Gateway.
 pub(super) fn namespaced_host(entry: &str, of: HostOf, report: &mut Report) {
     let Some((namespace, host)) = entry.split_once('/') else {
         match of {
@@ -132,7 +132,7 @@ pub(super) fn namespaced_host(entry: &str, of: HostOf, report: &mut Report) {
     );
     match of {
         HostOf::Sidecar => {
-            // A leading ~ takes the namespace out.
+            // A leading ~ excludes the namespace.
             let name = namespace.strip_prefix('~').unwrap_or(namespace);
             let fits = matches!(name, "" | "*" | ".") || is_dns_label(name);
             report.error_if(!fits, format_args!("invalid namespace value {namespace:?} in sidecar"));
@@ -153,7 +153,7 @@ fn listener_host(host: &str, of: HostOf, report: &mut Report) {
     report.check(no_partial_wildcard(host));
 }
 
-/// An IP address; IPv6 may name a zone.
+/// An IP address; IPv6 may have a zone.
 pub(super) fn is_ip(text: &str) -> bool {
     match text.split_once('%') {
         Some((address, zone)) => !zone.is_empty() && address.contains(':') && IpAddr::from_str(address).is_ok(),
@@ -177,7 +177,7 @@ pub(super) fn subnet(text: &str) -> Rule {
     if is_cidr(text) { Ok(()) } else { Err(format!("{} is not a valid CIDR block", head(text))) }
 }
 
-/// The path of a Unix socket, or an abstract one.
+/// The path of a Unix socket, or an abstract name.
 pub(super) fn unix_path(path: &str) -> Rule {
     if path.is_empty() {
         return Err("unix address must not be empty".to_owned());
@@ -200,7 +200,7 @@ pub(super) fn port_name(name: &str) -> Rule {
     if is_dns_label(name) { Ok(()) } else { Err(format!("invalid port name: {name}")) }
 }
 
-/// `host:port`, as settings of proxies name services.
+/// `host:port`.
 pub(super) fn proxy_address(address: &str) -> Rule {
     let (host, number) = host_and_port(address).ok_or_else(|| format!("unable to split {address:?}"))?;
     let number: i64 = number.parse().map_err(|_| format!("port ({number}) is not a number"))?;
@@ -221,7 +221,7 @@ pub(super) fn host_and_port(address: &str) -> Option<(&str, &str)> {
     (!host.contains(':')).then_some((host, port))
 }
 
-/// A duration of whole milliseconds, at least one.
+/// A positive duration in whole milliseconds.
 pub(super) fn duration(duration: &Duration) -> Rule {
     let nanos = nanoseconds(duration);
     if nanos < 1_000_000 {

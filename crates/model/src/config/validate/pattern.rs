@@ -1,30 +1,30 @@
-//! Regular expressions in RE2's syntax, as Envoy will compile them. Checked with the `regex` crate
-//! under a size limit, after rewriting the few spellings that only RE2 knows.
+//! Regular expressions in RE2 syntax, which Envoy uses. They are checked with the `regex` crate under a size limit, after
+//! rewriting syntax that only RE2 has.
 
 use regex::bytes::{Regex, RegexBuilder};
 
 use super::report::Rule;
 
-/// RE2's program size cannot be known here; upstream bounds the length of the text instead.
+/// Like upstream, limits the length of the text instead of RE2's program size.
 pub(super) const LONGEST: usize = 1024;
-/// Memory a compiled expression may take: stops `((a{1000}){1000})`.
+/// Memory limit of a compiled expression, against `((a{1000}){1000})`.
 const SIZE_LIMIT: usize = 4 << 20;
-/// As deep as RE2 itself goes.
+/// The nesting limit of RE2.
 const NEST_LIMIT: u32 = 1000;
 
-/// Whether an expression compiles; `place` names the field.
-pub(super) fn check(pattern: &str, place: &str) -> Rule {
+/// Whether an expression compiles.
+pub(super) fn check(pattern: &str, field: &str) -> Rule {
     if pattern.len() > LONGEST {
-        return Err(format!("{place:?}: regex is too large, max length allowed is 1024"));
+        return Err(format!("{field:?}: regex is too large, max length allowed is 1024"));
     }
     compiles(pattern).map_err(|error| {
         format!(
-            "{place:?}: {error}; Istio uses RE2 style regex-based match (https://github.com/google/re2/wiki/Syntax)"
+            "{field:?}: {error}; Istio uses RE2 style regex-based match (https://github.com/google/re2/wiki/Syntax)"
         )
     })
 }
 
-/// Compiles the expression and says in a line why it does not.
+/// Whether the expression compiles; the error is one line.
 pub(super) fn compiles(pattern: &str) -> Rule {
     build(pattern).map(|_| ()).map_err(|error| match error {
         regex::Error::CompiledTooBig(_) => "expression too large".to_owned(),
@@ -36,7 +36,7 @@ pub(super) fn compiles(pattern: &str) -> Rule {
     })
 }
 
-/// The expression, unless it is too long or does not compile.
+/// The compiled expression, unless it is too long or invalid.
 pub(in crate::config) fn compiled(pattern: &str) -> Option<Regex> {
     if pattern.len() > LONGEST {
         return None;
@@ -48,8 +48,8 @@ fn build(pattern: &str) -> Result<Regex, regex::Error> {
     RegexBuilder::new(&translated(pattern)).size_limit(SIZE_LIMIT).nest_limit(NEST_LIMIT).octal(true).build()
 }
 
-/// RE2 takes a brace that opens no repetition, and a bracket inside a class, as itself; knows `\Q…\E`;
-/// and means ASCII by `\w`, `\d` and `\s`.
+/// Rewrites what differs in RE2: a brace without repetition and a bracket inside a class are literals, `\Q…\E` quotes,
+/// and `\w`, `\d` and `\s` are ASCII.
 fn translated(pattern: &str) -> String {
     let mut out = String::with_capacity(pattern.len() + 16);
     let mut rest = pattern;
@@ -78,7 +78,7 @@ enum PatternContext {
     InClass,
 }
 
-/// Copies what follows a backslash.
+/// Copies an escape sequence.
 fn escape<'a>(rest: &'a str, place: PatternContext, out: &mut String) -> &'a str {
     let Some(c) = rest.chars().next() else {
         out.push('\\');
@@ -99,7 +99,7 @@ fn escape<'a>(rest: &'a str, place: PatternContext, out: &mut String) -> &'a str
             out.push_str(set);
             out.push(']');
         }
-        // RE2 takes these as themselves, the `regex` crate as edges of words.
+        // Literals in RE2, word boundaries in the `regex` crate.
         ('<' | '>', _, _) => out.push(c),
         ('p' | 'P' | 'x', _, _) if after.starts_with('{') => {
             let end = after.find('}').map_or(after.len(), |end| end + 1);
@@ -123,7 +123,7 @@ fn quoted<'a>(rest: &'a str, out: &mut String) -> &'a str {
     after
 }
 
-/// A class from behind its `[` to its `]`.
+/// A character class, after its `[` up to its `]`.
 fn class<'a>(rest: &'a str, out: &mut String) -> &'a str {
     out.push('[');
     let mut rest = rest;
@@ -146,7 +146,7 @@ fn class<'a>(rest: &'a str, out: &mut String) -> &'a str {
                 out.push_str(&after[..end]);
                 &after[end..]
             }
-            // Nested classes and set operations of the `regex` crate, plain characters to RE2.
+            // Literals in RE2, nested classes and set operations in the `regex` crate.
             '[' | ']' | '&' | '~' => {
                 out.push('\\');
                 out.push(c);
@@ -166,7 +166,7 @@ fn class<'a>(rest: &'a str, out: &mut String) -> &'a str {
     rest
 }
 
-/// A repetition such as `{2,5}` stays; any other brace is a character.
+/// Keeps a repetition such as `{2,5}`; any other brace is a literal.
 fn brace<'a>(rest: &'a str, out: &mut String) -> &'a str {
     let inside = rest.split_once('}').map(|(inside, _)| inside);
     let is_count = inside.is_some_and(|inside| {
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn programs_that_would_be_huge_are_refused() {
+    fn huge_expressions_are_rejected() {
         assert_eq!(compiles("((a{1000}){1000}){1000}"), Err("expression too large".to_owned()));
         assert!(check(&"a".repeat(1025), "uri").is_err());
         let nested = |depth| format!("{}a{}", "(".repeat(depth), ")".repeat(depth));

@@ -1,4 +1,4 @@
-//! What validation finds in one object, with the path to it.
+//! Findings of validation, with the path of their field.
 
 use std::fmt::{Display, Write as _};
 
@@ -7,7 +7,7 @@ use crate::config::problem::Severity;
 /// A rule that a value keeps, or the sentence that says how it does not.
 pub(super) type Rule = Result<(), String>;
 
-/// Findings told of one object; a hostile object must not make endless messages.
+/// Maximum number of findings per object.
 const MOST_FINDINGS: usize = 50;
 
 /// Findings of one object, in the order of the rules.
@@ -40,14 +40,14 @@ impl Report {
         }
     }
 
-    /// Adds what a rule has to say.
+    /// Adds the error of a rule.
     pub(super) fn check(&mut self, rule: Rule) {
         if let Err(message) = rule {
             self.error(message);
         }
     }
 
-    /// Runs checks on a part of the object; their findings carry its path.
+    /// Runs checks on a part of the object; its path is added to their findings.
     pub(super) fn within(&mut self, part: impl Display, checks: impl FnOnce(&mut Report)) {
         let before = self.path.len();
         let _ = match before {
@@ -58,14 +58,14 @@ impl Report {
         self.path.truncate(before);
     }
 
-    /// Runs checks on every item of a list.
+    /// Runs checks on each item of a list.
     pub(super) fn each<T>(&mut self, name: &str, items: &[T], mut checks: impl FnMut(&mut Report, &T)) {
         for (index, item) in items.iter().enumerate() {
             self.within(format_args!("{name}[{index}]"), |report| checks(report, item));
         }
     }
 
-    /// Runs checks on a message that may be absent.
+    /// Runs checks on an optional message.
     pub(super) fn given<T>(&mut self, name: &str, part: Option<&T>, checks: impl FnOnce(&mut Report, &T)) {
         if let Some(part) = part {
             self.within(name, |report| checks(report, part));
@@ -77,7 +77,7 @@ impl Report {
     }
 
     fn add(&mut self, severity: Severity, message: impl Display) {
-        // An error decides about the object, so it is never left out for many warnings.
+        // The first error is always kept: it decides whether the object is used.
         let room = self.found.len() < MOST_FINDINGS;
         if !room && (severity < Severity::Error || self.found.iter().any(|(known, _)| *known == Severity::Error)) {
             return;

@@ -1,4 +1,4 @@
-//! Rules about what an object applies to: selectors, target references and exportTo.
+//! Rules of selectors, target references and exportTo.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,10 +7,10 @@ use api::istio::r#type::v1beta1::{PolicyTargetReference, WorkloadSelector};
 use super::names::is_dns_label;
 use super::report::{Report, Rule};
 
-/// A selector without labels is taken for a mistake, though it works.
+/// A selector without labels is valid, but likely a mistake.
 const NO_LABELS: &str = "workload selector specified without labels";
 
-/// Kinds that a policy may be attached to, by group.
+/// Group and kind of allowed targets.
 const TARGETS: &[(&str, &str)] = &[
     ("", "Service"),
     ("networking.istio.io", "ServiceEntry"),
@@ -26,7 +26,7 @@ pub(super) fn workload(selector: Option<&WorkloadSelector>, report: &mut Report)
     });
 }
 
-/// A selector of Sidecar, ServiceEntry and EnvoyFilter, which `kind` names in the warning.
+/// A selector of Sidecar, ServiceEntry or EnvoyFilter; `kind` is for the message.
 pub(super) fn networking(selector: Option<&BTreeMap<String, String>>, kind: &str, report: &mut Report) {
     report.given("workloadSelector", selector, |report, labels| {
         selected_labels(labels, report);
@@ -43,7 +43,7 @@ fn selected_labels(labels: &BTreeMap<String, String>, report: &mut Report) {
     }
 }
 
-/// A policy has a selector or targets, not both, and targets of kinds that exist.
+/// A policy has either a selector or targets of allowed kinds.
 pub(super) fn policy(
     selector: Option<&WorkloadSelector>,
     target: Option<&PolicyTargetReference>,
@@ -76,13 +76,13 @@ fn target_reference(report: &mut Report, target: &PolicyTargetReference) {
     }
 }
 
-/// Whose exportTo is checked.
+/// The kind whose exportTo is checked.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum ExportOf {
     Rules,
-    /// A service may be hidden from everyone (`~`).
+    /// May be hidden from all namespaces (`~`).
     ServiceEntry,
-    /// A rule for selected workloads stays in its namespace.
+    /// A rule with a workload selector cannot be exported.
     SelectingDestinationRule,
 }
 
@@ -114,7 +114,7 @@ fn visible_to(entry: &str, of: ExportOf) -> Rule {
         "*" => Ok(()),
         "~" if of == ExportOf::ServiceEntry => Ok(()),
         "~" => Err("exportTo ~ (none) is not allowed for Istio configuration objects".to_owned()),
-        // A document without namespace exports `.` to the empty one.
+        // `.` in a document without namespace is the empty namespace.
         "" => Ok(()),
         label if is_dns_label(label) => Ok(()),
         _ => Err("only .,*, or a valid DNS 1123 label is allowed as exportTo entry".to_owned()),

@@ -33,7 +33,7 @@ pub(super) fn check(meta: &Meta, entry: &ServiceEntry, report: &mut Report) {
         Ok(Resolution::DynamicDns) => resolution_dynamic(meta, entry, report),
         Err(_) => report.error(format_args!("unsupported resolution type {}", entry.resolution)),
     }
-    // Plain TCP cannot tell hosts apart; without resolution they are not looked at.
+    // Plain TCP cannot distinguish hosts; without resolution they do not matter.
     let several = entry.resolution() != Resolution::None && entry.hosts.len() > 1;
     let blind = |protocol: Protocol| !protocol.is_http() && !protocol.is_tls();
     report.error_if(several && protocols(entry).any(blind), "multiple hosts provided with non-HTTP, non-TLS ports");
@@ -95,7 +95,7 @@ fn ports(meta: &Meta, entry: &ServiceEntry, report: &mut Report) {
     });
 }
 
-/// Whether the control plane gives the service an address of its own.
+/// Whether the service gets an automatic address.
 fn allocates_address(meta: &Meta, entry: &ServiceEntry) -> bool {
     let refused = meta
         .labels
@@ -104,7 +104,7 @@ fn allocates_address(meta: &Meta, entry: &ServiceEntry) -> bool {
     entry.resolution() != Resolution::None && !refused
 }
 
-/// An empty protocol is detected by the proxy.
+/// An empty protocol is valid: the proxy detects it.
 pub(super) fn known_protocol(protocol: &str) -> Rule {
     match protocol.is_empty() || !Protocol::parse(protocol).is_unknown() {
         true => Ok(()),

@@ -17,7 +17,7 @@ use super::{connection_pool, selector, tls};
 use crate::config::Meta;
 use crate::port::Protocol;
 
-/// The number of MeshConfig's ALLOW_ANY_DYNAMIC_DNS, which a Sidecar does not have.
+/// MeshConfig's ALLOW_ANY_DYNAMIC_DNS, which is not valid in a Sidecar.
 const DYNAMIC_DNS: i32 = 3;
 const PORTS_NOT_UNIQUE: &str = "sidecar: ports on IP bound listeners must be unique";
 
@@ -96,7 +96,7 @@ fn ports_in_general(port: &SidecarPort, report: &mut Report) {
     report.check(known_protocol(&port.protocol));
 }
 
-/// The application's own address: `127.0.0.1:port`, `[::1]:port`, `:port` or a socket.
+/// The address of the application: `127.0.0.1:port`, `[::1]:port`, `:port` or a Unix socket.
 fn default_endpoint(endpoint: &str) -> Rule {
     if let Some(path) = endpoint.strip_prefix(UNIX) {
         return names::unix_path(path);
@@ -149,7 +149,7 @@ fn egress_port(listener: &IstioEgressListener, port: &SidecarPort, report: &mut 
     );
 }
 
-/// Hosts as `namespace/host`; warns of those that others cover.
+/// Hosts as `namespace/host`; warns if another entry covers one.
 fn egress_hosts(namespace: &str, hosts: &[String], report: &mut Report) {
     report.error_if(hosts.is_empty(), "sidecar: egress listener must contain at least one host");
     let mut seen: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();

@@ -1,4 +1,4 @@
-//! Rules of Telemetry and ProxyConfig. Filter expressions (CEL) are left to Envoy.
+//! Rules of Telemetry and ProxyConfig. Envoy checks filter expressions (CEL).
 
 use api::istio::networking::v1beta1::ProxyConfig;
 use api::istio::telemetry::v1alpha1::metric_selector::MetricMatch;

@@ -1,4 +1,4 @@
-//! Rules about TLS settings: what a server shows, and how a client connects.
+//! Rules of TLS settings of servers and clients.
 
 use std::collections::BTreeSet;
 
@@ -42,7 +42,7 @@ pub(super) fn server(report: &mut Report, tls: &ServerTlsSettings) {
     }
 }
 
-/// The suites that Envoy understands, each once; one that it does not would make it refuse the listener.
+/// The suites that Envoy knows, without duplicates. Envoy rejects a listener with an unknown suite.
 pub fn usable_cipher_suites(suites: &[String]) -> Vec<&str> {
     let mut usable: Vec<&str> = Vec::new();
     for suite in suites.iter().map(String::as_str).filter(|suite| is_cipher_suite(suite)) {
@@ -54,13 +54,13 @@ pub fn usable_cipher_suites(suites: &[String]) -> Vec<&str> {
 }
 
 fn is_cipher_suite(suite: &str) -> bool {
-    // Operators such as `-` and `+` are left to Envoy.
+    // Envoy checks operators such as `-` and `+`.
     let is_expression = !suite.starts_with(char::is_alphanumeric);
     suite == "ALL" || is_expression || CIPHER_SUITES.contains(&suite)
 }
 
-/// Warns of entries that are not known or stand twice.
-pub(super) fn listed(entries: &[String], known: impl Fn(&str) -> bool, told: [&str; 2], report: &mut Report) {
+/// Warns of unknown and duplicate entries.
+pub(super) fn listed(entries: &[String], known: impl Fn(&str) -> bool, messages: [&str; 2], report: &mut Report) {
     let (mut seen, mut twice, mut strange) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
     for entry in entries {
         if !known(entry) {
@@ -69,13 +69,13 @@ pub(super) fn listed(entries: &[String], known: impl Fn(&str) -> bool, told: [&s
             twice.insert(entry.as_str());
         }
     }
-    for (set, told) in [strange, twice].into_iter().zip(told) {
+    for (set, message) in [strange, twice].into_iter().zip(messages) {
         let names: Vec<&str> = set.into_iter().collect();
-        report.warn_if(!names.is_empty(), format_args!("{told}: [{}]", names.join(" ")));
+        report.warn_if(!names.is_empty(), format_args!("{message}: [{}]", names.join(" ")));
     }
 }
 
-/// The mesh's own certificates are used, so no others may be given.
+/// Mesh certificates are used, so no others may be set.
 fn istio_mutual(tls: &ServerTlsSettings, report: &mut Report) {
     let given = [
         (!tls.server_certificate.is_empty(), "server certificate"),
@@ -119,7 +119,7 @@ fn certificates(tls: &ServerTlsSettings, mode: ServerMode, report: &mut Report) 
     report.error_if(!tls.ca_crl.is_empty() && mode == ServerMode::Simple, "CRL is not supported with SIMPLE TLS");
 }
 
-/// A server that terminates TLS by files needs them all.
+/// A server that terminates TLS with files needs all of them.
 fn own_certificates(tls: &ServerTlsSettings, mode: ServerMode, report: &mut Report) {
     let prefix = if mode == ServerMode::Simple { "SIMPLE TLS" } else { "MUTUAL TLS" };
     let needs_ca = mode != ServerMode::Simple && tls.ca_certificates.is_empty();
@@ -139,7 +139,7 @@ fn own_certificates(tls: &ServerTlsSettings, mode: ServerMode, report: &mut Repo
     }
 }
 
-/// Settings of a client, in the namespace of the object that holds them.
+/// Client settings; `namespace` is that of the object.
 pub(super) fn client(namespace: &str, tls: &ClientTlsSettings, report: &mut Report) {
     if let Some(name) = tls.credential_name.strip_prefix("configmap://") {
         config_map(name, namespace, report);

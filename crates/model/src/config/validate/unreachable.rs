@@ -1,4 +1,4 @@
-//! Warnings about rules of a VirtualService that no request can reach.
+//! Warnings for unreachable rules of a VirtualService.
 
 use std::collections::HashMap;
 
@@ -8,7 +8,7 @@ use prost::Message;
 
 use super::report::Report;
 
-/// Prefix matches that are compared with each other; the work grows with their square.
+/// Maximum number of compared prefix matches; the work is quadratic.
 const MOST_PREFIXES: usize = 1000;
 
 pub(super) fn check(service: &VirtualService, report: &mut Report) {
@@ -28,7 +28,7 @@ pub(super) fn check(service: &VirtualService, report: &mut Report) {
     never_used(&tls, report);
 }
 
-/// A route of any kind: its name and its matches, named and in comparable form.
+/// A route of any protocol: its name, and the names and comparable forms of its matches.
 struct RouteMatches {
     name: String,
     matches: Vec<(String, Vec<u8>)>,
@@ -52,7 +52,7 @@ fn key<M: Message>(one: &M) -> (String, Vec<u8>) {
     (String::new(), one.encode_to_vec())
 }
 
-/// A match's own name says nothing about what it matches.
+/// The match without its name, which does not affect matching.
 fn http_key(one: &HttpMatchRequest) -> (String, Vec<u8>) {
     let mut unnamed = one.clone();
     let name = std::mem::take(&mut unnamed.name);
@@ -94,7 +94,7 @@ fn ineffective(rule: &str, one: &str, earlier: &str, report: &mut Report) {
     ));
 }
 
-/// A match by URI prefix with everything else that it asks for.
+/// A match by URI prefix.
 struct PrefixMatch<'a> {
     rule: String,
     name: String,
@@ -102,7 +102,7 @@ struct PrefixMatch<'a> {
     of: &'a HttpMatchRequest,
 }
 
-/// Warns where an earlier prefix covers a later one and the rest is no narrower.
+/// Warns if an earlier prefix covers a later one and its other conditions are not narrower.
 fn overlapping_prefixes(service: &VirtualService, report: &mut Report) {
     let mut prefixes: Vec<PrefixMatch<'_>> = Vec::new();
     for (at, route) in service.http.iter().enumerate() {
@@ -157,7 +157,7 @@ fn all_start_with(
             .all(|(key, value)| b.get(key).is_some_and(|other| text(Some(value)).starts_with(&text(Some(other)))))
 }
 
-/// Comparable form of a match; expressions are not compared.
+/// Comparable form of a match; regular expressions are not compared.
 fn text(value: Option<&StringMatch>) -> String {
     match value.and_then(|value| value.match_type.as_ref()) {
         Some(MatchType::Exact(text)) if !text.is_empty() => format!("exact:{text}"),

@@ -1,5 +1,5 @@
-//! Rules of VirtualService: hosts, gateways, TLS and TCP routes. HTTP routes stand in `http_route`,
-//! rules that can never be reached in `unreachable`.
+//! Rules of VirtualService: hosts, gateways, TLS and TCP routes. HTTP routes are in `http_route`, warnings for unreachable
+//! rules in `unreachable`.
 
 use std::collections::BTreeSet;
 
@@ -36,12 +36,12 @@ pub(super) fn check(meta: &Meta, service: &VirtualService, report: &mut Report) 
     unreachable::check(service, report);
 }
 
-/// Whether gateways are named and none of them is the mesh.
+/// Whether it has gateways and none of them is `mesh`.
 fn is_bound_to_gateway(service: &VirtualService) -> bool {
     !service.gateways.is_empty() && !service.gateways.iter().any(|name| name == "mesh")
 }
 
-/// Without hosts it can only be delegated to.
+/// A VirtualService without hosts can only be a delegate.
 fn delegate(service: &VirtualService, report: &mut Report) {
     let given = [
         (!service.gateways.is_empty(), "gateways"),
@@ -64,7 +64,7 @@ fn no_claim_routes(service: &VirtualService, report: &mut Report) {
     }
 }
 
-/// Whether every host is a name that can be compared with the others.
+/// Checks hosts. True if all are valid, so that they can be compared.
 fn hosts(service: &VirtualService, report: &mut Report) -> bool {
     let on_gateway = is_bound_to_gateway(service);
     let sni = service.tls.iter().flat_map(|route| &route.r#match).any(|one| !one.sni_hosts.is_empty());
@@ -84,7 +84,7 @@ fn hosts(service: &VirtualService, report: &mut Report) -> bool {
     all_valid
 }
 
-/// `*.foo.com` and `*.com` in one object are duplicates, too.
+/// `*.foo.com` and `*.com` in one object also count as duplicates.
 fn no_duplicate_hosts(hosts: &[String], report: &mut Report) {
     let mut seen = BTreeSet::new();
     let wildcards: Vec<(usize, Hostname)> = hosts
@@ -107,8 +107,8 @@ fn no_duplicate_hosts(hosts: &[String], report: &mut Report) {
     }
 }
 
-/// `namespace/name`, a bare name, or the old full form. As upstream, the first name without a
-/// namespace ends the list.
+/// `namespace/name`, a bare name, or the old full form. As in upstream, checking stops at the first name without a
+/// namespace.
 pub(super) fn gateway_names(gateways: &[String], report: &mut Report) {
     for gateway in gateways {
         let Some((namespace, name)) = gateway.split_once('/') else {
@@ -147,7 +147,7 @@ fn tls_match(one: &TlsMatchAttributes, service: &VirtualService, report: &mut Re
 }
 
 fn sni_host(host: &str, service: &VirtualService, report: &mut Report) {
-    // Upstream asks here only whether `mesh` is named, so no gateways at all count as one.
+    // Upstream only checks for `mesh` here, so an empty list counts as a gateway.
     let on_gateway = !service.gateways.iter().any(|name| name == "mesh");
     let rule = if on_gateway { names::gateway_domain(true, host) } else { names::wildcard_domain(host) };
     match rule {
@@ -203,7 +203,7 @@ pub(super) fn weight(weight: i32) -> Rule {
     if weight < 0 { Err(format!("weight {weight} < 0")) } else { Ok(()) }
 }
 
-/// One destination may lack a weight, several may not all.
+/// A single destination needs no weight; several need a positive sum.
 pub(super) fn total_weight(weights: impl ExactSizeIterator<Item = i32>, report: &mut Report) {
     let several = weights.len() > 1;
     let total: i64 = weights.map(i64::from).sum();

@@ -9,12 +9,12 @@ use super::headers;
 use super::names::{self, UNIX};
 use super::report::Report;
 
-/// An entry on its own: its address may be a name, and its ports belong to services unknown here.
+/// A WorkloadEntry object: its address may be a host name, and its service ports are not known here.
 pub(super) fn entry(entry: &WorkloadEntry, report: &mut Report) {
     check(entry, None, report);
 }
 
-/// An endpoint of a ServiceEntry with resolution STATIC, which has these ports.
+/// An endpoint of a ServiceEntry with resolution STATIC.
 pub(super) fn static_endpoint(entry: &WorkloadEntry, service_ports: &BTreeSet<&str>, report: &mut Report) {
     check(entry, Some(service_ports), report);
 }
@@ -45,7 +45,7 @@ pub(super) fn not_an_address(address: &str) -> String {
     format!("endpoint address {address:?} is not a valid FQDN or an IP address")
 }
 
-/// Ports of an endpoint; where the service is known, only its ports.
+/// Ports of an endpoint; must be ports of the service, if it is known.
 pub(super) fn ports(entry: &WorkloadEntry, service_ports: Option<&BTreeSet<&str>>, report: &mut Report) {
     for (name, port) in &entry.ports {
         let known = service_ports.is_none_or(|ports| ports.contains(name.as_str()));
@@ -56,7 +56,7 @@ pub(super) fn ports(entry: &WorkloadEntry, service_ports: Option<&BTreeSet<&str>
 }
 
 pub(super) fn group(group: &WorkloadGroup, report: &mut Report) {
-    // The template's address and such are filled in when a workload registers.
+    // Address and other fields of the template are set when a workload registers.
     report.error_if(group.template.is_none(), "template is required");
     report.given("metadata", group.metadata.as_ref(), |report, meta| names::labels(&meta.labels, report));
     report.given("probe", group.probe.as_ref(), probe);
@@ -84,7 +84,7 @@ fn probe(report: &mut Report, probe: &ReadinessProbe) {
         }
         Some(HealthCheckMethod::TcpSocket(tcp)) => report.check(names::port(tcp.port)),
         Some(HealthCheckMethod::Exec(exec)) => report.error_if(exec.command.is_empty(), "exec.command is required"),
-        // Upstream's rules forget this method, which its agent serves.
+        // Upstream does not check this method, although its agent supports it.
         Some(HealthCheckMethod::Grpc(grpc)) => report.check(names::port(grpc.port)),
         None => report.error("unknown health check method"),
     }

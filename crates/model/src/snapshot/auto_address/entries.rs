@@ -1,6 +1,5 @@
-//! Addresses that the mesh gives to hosts of ServiceEntries that have none, so that proxies that answer DNS can
-//! tell such hosts apart. Only objects in a store that keeps statuses get one: it is written there, and read again
-//! after a restart and by other replicas.
+//! Automatic addresses for hosts of ServiceEntries. Only objects in a store with statuses get one: the address is
+//! written to the status, and read from it after a restart and by other replicas.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -14,16 +13,15 @@ use crate::config::{Key, Meta};
 use crate::host::is_wildcard;
 use crate::names::Str;
 
-/// The blocks that addresses are taken from: 240.240.0.0/16 and 2001:2::/48.
 const FIRST_V4: Ipv4Addr = Ipv4Addr::new(240, 240, 0, 0);
 const FIRST_V6: Ipv6Addr = Ipv6Addr::new(0x2001, 2, 0, 0, 0, 0, 0, 0);
 const MOST: u32 = 0xFFFE;
 const SWITCH: &str = "networking.istio.io/enable-autoallocate-ip";
 
-/// A host's addresses, as an object's status tells them or is to tell them.
+/// Pairs of host and address, as in the status of a ServiceEntry.
 pub type HostAddresses = Vec<(Str, Str)>;
 
-/// All addresses that are given.
+/// All automatic addresses.
 #[derive(Clone, Debug, Default)]
 pub struct AutoAddresses {
     by_entry: BTreeMap<Key, HostAddresses>,
@@ -34,7 +32,7 @@ impl AutoAddresses {
         self.by_entry.contains_key(entry)
     }
 
-    /// The first address of each family that a host of this entry has.
+    /// The first address of each family for a host of this entry.
     pub(in crate::snapshot) fn of(&self, entry: &Key, host: &str) -> (Option<Str>, Option<Str>) {
         let given = self.by_entry.get(entry).map_or(&[][..], |list| list);
         let first = |is_v6: bool| {
@@ -44,7 +42,7 @@ impl AutoAddresses {
         (first(false), first(true))
     }
 
-    /// The statuses that tell what was given.
+    /// The statuses with these addresses.
     pub(in crate::snapshot) fn statuses(&self) -> impl Iterator<Item = (Key, Arc<Value>)> {
         self.by_entry.iter().map(|(key, given)| {
             let address = |(host, value): &(Str, Str)| json!({"host": **host, "value": **value});
@@ -52,16 +50,16 @@ impl AutoAddresses {
         })
     }
 
-    /// Settles entries that changed, the oldest first. What a status tells is kept. False if nothing changed.
+    /// Updates changed entries, oldest first. Addresses in a status are kept. False if nothing changed.
     pub(in crate::snapshot) fn settle(&mut self, changed: &[(Key, Option<(&Meta, &ServiceEntry)>)]) -> bool {
         let before = self.by_entry.clone();
         let mut wanting = Vec::new();
         for (key, entry) in changed {
             let known = self.by_entry.remove(key).unwrap_or_default();
             let Some((meta, spec)) = entry.filter(|(meta, spec)| wants(meta, spec)) else { continue };
-            let told = if meta.auto_addresses.is_empty() { &known } else { &meta.auto_addresses };
+            let previous = if meta.auto_addresses.is_empty() { &known } else { &meta.auto_addresses };
             let kept: HostAddresses =
-                told.iter().filter(|(host, _)| hosts(spec).any(|h| *h == **host)).cloned().collect();
+                previous.iter().filter(|(host, _)| hosts(spec).any(|h| *h == **host)).cloned().collect();
             self.by_entry.insert(key.clone(), kept);
             wanting.push((meta.created, key, spec));
         }
@@ -83,7 +81,7 @@ impl AutoAddresses {
     }
 }
 
-/// Whether the entry is to get addresses.
+/// Whether the entry gets automatic addresses.
 fn wants(meta: &Meta, spec: &ServiceEntry) -> bool {
     let is_off = meta.labels.get(SWITCH).is_some_and(|value| value.eq_ignore_ascii_case("false"));
     meta.keeps_status && !is_off && spec.resolution() != Resolution::None && spec.addresses.is_empty()
@@ -94,7 +92,7 @@ fn hosts(spec: &ServiceEntry) -> impl Iterator<Item = &String> {
     spec.hosts.iter().filter(move |host| any || !is_wildcard(host))
 }
 
-/// The next pair of addresses that nobody has.
+/// The next unused pair of addresses.
 fn free(used: &mut BTreeSet<Str>, next: &mut u32) -> Option<[Str; 2]> {
     while *next <= MOST {
         let number = *next;
@@ -123,11 +121,11 @@ mod tests {
         }
     }
 
-    fn meta(name: &str, told: &[(&str, &str)]) -> Meta {
+    fn meta(name: &str, addresses: &[(&str, &str)]) -> Meta {
         Meta {
             name: name.into(),
             keeps_status: true,
-            auto_addresses: told.iter().map(|(h, a)| ((*h).into(), (*a).into())).collect(),
+            auto_addresses: addresses.iter().map(|(h, a)| ((*h).into(), (*a).into())).collect(),
             ..Meta::default()
         }
     }
@@ -141,22 +139,22 @@ mod tests {
     }
 
     #[test]
-    fn told_addresses_are_kept_and_others_get_the_next_free_ones() {
+    fn addresses_of_a_status_are_kept_and_others_get_the_next_free_ones() {
         let mut allocated = AutoAddresses::default();
         let (a, b) = (entry(&["a.example", "*.example"]), entry(&["b.example"]));
-        let told = meta("a", &[("a.example", "240.240.0.1"), ("a.example", "2001:2::1")]);
+        let with_status = meta("a", &[("a.example", "240.240.0.1"), ("a.example", "2001:2::1")]);
         let plain = meta("b", &[]);
-        assert!(allocated.settle(&[(key("b"), Some((&plain, &b))), (key("a"), Some((&told, &a)))]));
+        assert!(allocated.settle(&[(key("b"), Some((&plain, &b))), (key("a"), Some((&with_status, &a)))]));
         assert_eq!(v4(&allocated, "a", "a.example").as_deref(), Some("240.240.0.1"));
         assert_eq!(v4(&allocated, "b", "b.example").as_deref(), Some("240.240.0.2"));
         assert_eq!(v4(&allocated, "a", "*.example"), None);
-        assert!(!allocated.settle(&[(key("b"), Some((&plain, &b)))]), "a second look changed something");
+        assert!(!allocated.settle(&[(key("b"), Some((&plain, &b)))]), "a second update changed something");
         assert!(allocated.settle(&[(key("a"), None)]));
         assert_eq!(v4(&allocated, "a", "a.example"), None);
     }
 
     #[test]
-    fn objects_of_stores_without_statuses_get_none() {
+    fn entries_of_stores_without_statuses_get_no_address() {
         let mut allocated = AutoAddresses::default();
         let plain = Meta { keeps_status: false, ..meta("a", &[]) };
         assert!(!allocated.settle(&[(key("a"), Some((&plain, &entry(&["a.example"]))))]));

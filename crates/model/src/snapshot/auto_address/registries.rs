@@ -1,7 +1,6 @@
-//! Addresses for services of registries that have names and no address: of 240.240.0.0/16 and 2001:2::/48, as upstream
-//! does it for ServiceEntries. With them the agent's DNS proxy can answer, and each service gets a listener of its own.
-//! `allocated` fills the same blocks for ServiceEntries from below. These take the upper half, and what an entry has
-//! all the same is taken: nobody shares an address, and the first 32,767 hosts of entries move nobody.
+//! Automatic addresses for services of registries without a virtual address. They use the upper half of the blocks;
+//! `entries` fills the same blocks from below. An address of a ServiceEntry is never used here, so no address is shared,
+//! and the first 32,767 hosts of entries change no address of a registry service.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -11,19 +10,18 @@ use crate::host::is_wildcard;
 use crate::names::ServiceKey;
 use crate::service::{Registry, Resolution, Service, UNSPECIFIED};
 
-/// The first third part of an address, of 256.
+/// The lowest third octet.
 const FIRST: u32 = 128;
 /// No address ends in 0 or 255.
 const PER_OCTET: u32 = 254;
 const SLOTS: u32 = (256 - FIRST) * PER_OCTET;
 /// The largest prime below the number of slots.
 const PRIME: u32 = 32_507;
-/// After so many collisions the next free slot is taken.
+/// After this many collisions, linear search.
 const PROBES: u32 = 64;
 
-/// Gives every service that needs one an address that none of `others` has. It depends on names and on what others
-/// have alone, so it is the same on all replicas and after a restart; when these change, only names whose hashes
-/// collide can move.
+/// Assigns addresses that none of `others` has. They depend only on names and the addresses of `others`, so they are the
+/// same on all replicas and after a restart. When services come or go, only names with colliding hashes may move.
 pub(in crate::snapshot) fn allocate<'a>(services: &mut [Arc<Service>], others: impl Iterator<Item = &'a Arc<Service>>) {
     let names: BTreeSet<ServiceKey> = services.iter().filter(|s| needs_address(s)).map(|s| s.key()).collect();
     if names.is_empty() {
@@ -45,7 +43,7 @@ pub(in crate::snapshot) fn allocate<'a>(services: &mut [Arc<Service>], others: i
     }
 }
 
-/// The original destination must be the client's own choice where no endpoints are known, so `Passthrough` has none.
+/// `Passthrough` services get no address: Envoy dials the original destination, which must be a real address.
 fn needs_address(service: &Service) -> bool {
     let is_named_only = !matches!(service.registry, Registry::Kubernetes | Registry::External);
     is_named_only
@@ -77,7 +75,7 @@ fn ipv6(slot: u16) -> Ipv6Addr {
     Ipv6Addr::new(0x2001, 2, 0, 0, 0, 0, 0xf0f0, u16::from_be_bytes(octets(slot)))
 }
 
-/// Slots whose addresses a service has, of either family.
+/// Slots of the IPv4 and IPv6 addresses of a service.
 fn slots_of(service: &Service) -> impl Iterator<Item = u16> {
     let addresses = service.auto_ipv4.iter().chain(&service.auto_ipv6).chain([&service.address]);
     addresses.filter_map(|address| slot_of(address.parse().ok()?))
@@ -95,7 +93,7 @@ fn slot_of(address: IpAddr) -> Option<u16> {
 
 fn octets(slot: u16) -> [u8; 2] {
     let (third, fourth) = (FIRST + u32::from(slot) / PER_OCTET, u32::from(slot) % PER_OCTET + 1);
-    // Both fit: there are 128 times 254 slots.
+    // Both fit in a byte: there are 128 times 254 slots.
     [third.to_be_bytes()[3], fourth.to_be_bytes()[3]]
 }
 
@@ -126,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_lie_in_their_blocks_and_differ() {
+    fn addresses_are_in_their_blocks_and_differ() {
         let last = u16::try_from(SLOTS - 1).unwrap();
         assert_eq!((ipv4(0).to_string(), ipv6(0).to_string()), ("240.240.128.1".into(), "2001:2::f0f0:8001".into()));
         assert_eq!(ipv4(last).to_string(), "240.240.255.254");
@@ -153,7 +151,7 @@ mod tests {
         Service::new(Registry::Consul, host.into(), "default".into(), host, ports)
     }
 
-    /// An entry whose store keeps statuses, with these hosts.
+    /// A ServiceEntry from a store with statuses.
     fn entry(name: &str, hosts: Vec<String>, addresses: Vec<String>) -> Change {
         let port = api::istio::networking::v1alpha3::ServicePort {
             number: 80,
@@ -185,19 +183,19 @@ mod tests {
     }
 
     #[test]
-    fn entries_and_registries_share_no_address_and_entries_move_nobody() {
+    fn entries_and_registries_share_no_address() {
         let batch = |source: &str, changes| Batch { source: SourceId(source.into()), changes };
         let registered = (0..2_000).map(|n| Change::ServiceApplied(Arc::new(service(&format!("s{n}.consul")))));
         let (snapshot, _) = Snapshot::empty(Settings::default()).apply(vec![batch("Consul", registered.collect())]);
         let alone = addresses(&snapshot, Registry::Consul);
         let hosts = (0..2_000).map(|n| format!("h{n}.example")).collect();
         let (snapshot, _) = snapshot.apply(vec![batch("Kubernetes", vec![entry("many", hosts, Vec::new())])]);
-        assert_eq!(addresses(&snapshot, Registry::Consul), alone, "somebody moved");
+        assert_eq!(addresses(&snapshot, Registry::Consul), alone, "an address moved");
         let entries = addresses(&snapshot, Registry::External);
         let all: BTreeSet<&String> = alone.values().chain(entries.values()).flatten().collect();
         assert_eq!(all.len(), 8_000, "two addresses of each family for each of 4,000 names");
 
-        // What a user writes down is the user's: whoever had it gets another one.
+        // An address that a user sets in an entry is taken from the registry service.
         let (moved, had) = alone.first_key_value().unwrap();
         let (snapshot, _) = snapshot
             .apply(vec![batch("Kubernetes", vec![entry("own", vec!["own.example".into()], vec![had[0].clone()])])]);

@@ -27,7 +27,7 @@ fn endpoint(address: &str) -> Endpoint {
     }
 }
 
-fn told(source: &str, registry: Registry, address: &str) -> Batch {
+fn batch(source: &str, registry: Registry, address: &str) -> Batch {
     let service = service(registry, 80);
     let endpoints = Change::Endpoints(service.key(), vec![endpoint(address)]);
     Batch { source: SourceId(source.into()), changes: vec![Change::ServiceApplied(Arc::new(service)), endpoints] }
@@ -58,8 +58,8 @@ fn shown(snapshot: &Snapshot) -> (Vec<String>, usize) {
 }
 
 fn check(policy: ConflictPolicy, expected: &[&str]) {
-    let consul = || told("Consul", Registry::Consul, "10.0.0.1");
-    let eureka = || told("Eureka/a", Registry::Eureka, "10.0.0.2");
+    let consul = || batch("Consul", Registry::Consul, "10.0.0.1");
+    let eureka = || batch("Eureka/a", Registry::Eureka, "10.0.0.2");
     let arrivals = [
         vec![vec![consul(), eureka()]],
         vec![vec![eureka(), consul()]],
@@ -79,7 +79,7 @@ fn check(policy: ConflictPolicy, expected: &[&str]) {
 }
 
 #[test]
-fn each_policy_gives_one_answer_whoever_comes_first() {
+fn policies_do_not_depend_on_the_order_of_arrival() {
     check(ConflictPolicy::Merge, &["default Eureka: 10.0.0.1 10.0.0.2"]);
     check(ConflictPolicy::Order, &["default Eureka: 10.0.0.2"]);
     check(ConflictPolicy::Isolate, &["consul Consul: 10.0.0.1", "default Eureka: 10.0.0.2"]);
@@ -87,8 +87,8 @@ fn each_policy_gives_one_answer_whoever_comes_first() {
 }
 
 #[test]
-fn changes_of_a_registry_that_lost_show_where_it_was_put() {
-    let batches = || vec![told("Consul", Registry::Consul, "10.0.0.1"), told("Eureka", Registry::Eureka, "10.0.0.2")];
+fn changes_of_a_shadowed_registry_show_at_its_new_key() {
+    let batches = || vec![batch("Consul", Registry::Consul, "10.0.0.1"), batch("Eureka", Registry::Eureka, "10.0.0.2")];
     let key = service(Registry::Consul, 80).key();
     let moved = Change::Endpoints(key.clone(), vec![endpoint("10.0.0.9")]);
     let edit = || vec![Batch { source: SourceId("Consul".into()), changes: vec![moved.clone()] }];
@@ -103,11 +103,11 @@ fn changes_of_a_registry_that_lost_show_where_it_was_put() {
 }
 
 #[test]
-fn a_merged_port_that_nobody_describes_is_told() {
-    let mut other = told("Consul", Registry::Consul, "10.0.0.1");
+fn merged_port_that_the_first_registry_lacks_is_reported() {
+    let mut other = batch("Consul", Registry::Consul, "10.0.0.1");
     other.changes[0] = Change::ServiceApplied(Arc::new(service(Registry::Consul, 81)));
     let (snapshot, _) =
-        snapshot(ConflictPolicy::Merge).apply(vec![other, told("Eureka", Registry::Eureka, "10.0.0.2")]);
+        snapshot(ConflictPolicy::Merge).apply(vec![other, batch("Eureka", Registry::Eureka, "10.0.0.2")]);
     let messages: Vec<String> = snapshot.problems.values().flatten().map(ToString::to_string).collect();
     assert_eq!(
         messages,
@@ -117,14 +117,14 @@ fn a_merged_port_that_nobody_describes_is_told() {
 }
 
 #[test]
-fn clusters_of_kubernetes_share_a_service_without_conflict() {
-    let batches = ["a", "b"].map(|c| told(c, Registry::Kubernetes, "10.0.0.1")).to_vec();
+fn kubernetes_clusters_share_a_service_without_conflict() {
+    let batches = ["a", "b"].map(|c| batch(c, Registry::Kubernetes, "10.0.0.1")).to_vec();
     let (snapshot, _) = snapshot(ConflictPolicy::Reject).apply(batches);
     assert_eq!((snapshot.services.len(), snapshot.problems.values().flatten().count()), (1, 0));
 }
 
 #[test]
-fn the_first_pattern_that_covers_a_host_decides() {
+fn first_matching_host_pattern_decides() {
     let hosts = vec![("*.mesh".into(), ConflictPolicy::Order), ("*".into(), ConflictPolicy::Reject)];
     let conflicts = ConflictSettings { hosts, ..ConflictSettings::default() };
     assert_eq!(conflicts.policy_of(&"cart.mesh".into()), ConflictPolicy::Order);

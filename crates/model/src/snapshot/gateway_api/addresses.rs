@@ -1,4 +1,4 @@
-//! Where a gateway can be reached: the ports of its Services that have endpoints, and their addresses.
+//! Addresses of a gateway: the ports of its Services that have endpoints, and the addresses of these Services.
 
 use std::collections::BTreeSet;
 
@@ -6,7 +6,7 @@ use super::conditions::{ConditionFault, StatusConditions};
 use super::tracked::TrackedSnapshot;
 use crate::service::Service;
 
-/// What became of the ports of a gateway.
+/// Addresses of a gateway, and ports that could not be resolved.
 #[derive(Debug, Default)]
 pub(super) struct GatewayAddresses {
     /// `host:port` of each port with endpoints.
@@ -22,7 +22,7 @@ pub(super) struct GatewayAddresses {
 }
 
 impl GatewayAddresses {
-    /// Looks up the ports of these services, which must stand in this namespace.
+    /// Looks up the ports of these services, which must be in this namespace.
     pub(super) fn resolve(
         snapshot: &TrackedSnapshot<'_>,
         namespace: &str,
@@ -62,7 +62,7 @@ impl GatewayAddresses {
             self.unusable = true;
             return;
         }
-        // Endpoints of a managed gateway only lag behind.
+        // Endpoints of a managed gateway will follow.
         let managed = service.labels.get("gateway.istio.io/managed").is_some();
         if !managed || !service.ports.iter().any(|p| u32::from(p.number) == port) {
             self.warnings.push(format!("port {port} not found for hostname {host:?}"));
@@ -90,7 +90,7 @@ impl GatewayAddresses {
         }
     }
 
-    /// States whether the gateway is programmed.
+    /// Sets the `Programmed` condition.
     pub(super) fn report(&self, hosts: &[String], conditions: &mut StatusConditions) {
         let internal: Vec<&str> = self.internal.iter().map(String::as_str).collect();
         let assigned = joined(&internal);

@@ -1,4 +1,4 @@
-//! Where the references of a route lead.
+//! Resolves the backend references of a route.
 
 use api::istio::networking::v1alpha3::{Destination, PortSelector};
 
@@ -10,19 +10,19 @@ use crate::config::{Kind, Meta};
 
 const INVALID: &str = "InvalidDestination";
 
-/// Who refers: a route, used by gateways or by sidecars.
+/// The route that refers to backends, and whether gateways or sidecars use it.
 #[derive(Clone, Copy)]
 pub(super) struct Referrer<'a> {
     pub(super) snapshot: &'a TrackedSnapshot<'a>,
     pub(super) kind: Kind,
     pub(super) meta: &'a Meta,
-    /// Sidecars need no grant: they could call the backend themselves.
+    /// Sidecars need no ReferenceGrant: they may call the backend directly.
     pub(super) is_mesh: bool,
 }
 
 impl Referrer<'_> {
-    /// The destination of a backend, and what is wrong with it. A destination without a host takes its share of
-    /// requests and fails them. An error means that the whole route cannot be used.
+    /// The destination of a backend, and its fault if any. Requests to a destination without a host fail, with the weight
+    /// of the backend. An error means that the whole route cannot be used.
     pub(super) fn destination(&self, to: &BackendRef) -> Result<(Destination, Option<ConditionFault>), ConditionFault> {
         let nowhere = |reason, message| Ok((Destination::default(), Some(ConditionFault::new(reason, message))));
         let own = self.meta.namespace.as_str();
@@ -73,7 +73,7 @@ impl Referrer<'_> {
     }
 }
 
-/// Backends that get a share, with their weights; a single one needs none.
+/// Backends with a weight above 0. A single backend needs no weight.
 pub(super) fn shares(backends: &[BackendRef]) -> Vec<(&BackendRef, i32)> {
     let mut shares: Vec<(&BackendRef, i32)> = backends.iter().map(|b| (b, b.weight)).filter(|(_, w)| *w != 0).collect();
     if let [(_, weight)] = shares.as_mut_slice() {
@@ -82,7 +82,7 @@ pub(super) fn shares(backends: &[BackendRef]) -> Vec<(&BackendRef, i32)> {
     shares
 }
 
-/// Whether no backend gets any share.
+/// Whether no backend has a weight.
 pub(super) fn is_empty(backends: &[BackendRef]) -> bool {
     backends.iter().map(|b| i64::from(b.weight)).sum::<i64>() == 0
 }

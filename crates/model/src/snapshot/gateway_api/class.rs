@@ -1,4 +1,4 @@
-//! Which gateways are ours: classes by the controller that they name.
+//! Gateway classes: which gateways are ours, by the controller of their class.
 
 use serde_json::json;
 
@@ -17,16 +17,16 @@ const USE_WAYPOINT: &str = "istio.io/use-waypoint";
 const USE_WAYPOINT_NAMESPACE: &str = "istio.io/use-waypoint-namespace";
 const REMOTE_CLASS: &str = "istio-remote";
 
-/// What we do for a class.
+/// How a class is supported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ClassSupport {
-    /// Routes and listeners.
+    /// Listeners and routes are served.
     Served,
-    /// Nothing: the gateway stands in another cluster, and only its address counts.
+    /// The gateway runs in another cluster; only its address is used.
     Remote,
 }
 
-/// The class of a gateway; `None` if it is another controller's. Our own classes need no object.
+/// Support for a class; `None` if another controller owns it. Our default classes need no GatewayClass object.
 pub(super) fn of(snapshot: &TrackedSnapshot<'_>, name: &str) -> Option<ClassSupport> {
     let key = Key { kind: Kind::GatewayClass, namespace: Namespace::default(), name: name.into() };
     let written = snapshot.objects().get(&key).and_then(|object| match &object.spec {
@@ -48,8 +48,8 @@ fn by_controller(snapshot: &TrackedSnapshot<'_>, controller: &str) -> Option<Cla
     }
 }
 
-/// Whether the waypoint that a Service or ServiceEntry uses, by its label or its namespace's, is another controller's.
-/// Routes for it are that controller's too.
+/// Whether another controller owns the waypoint of a Service or ServiceEntry, by its own label or that of its namespace.
+/// That controller then also handles its routes.
 pub(super) fn has_foreign_waypoint(snapshot: &TrackedSnapshot<'_>, namespace: &str, labels: &Labels) -> bool {
     let labels = match labels.get(USE_WAYPOINT) {
         Some(_) => labels,
@@ -78,7 +78,7 @@ pub(super) fn has_foreign_waypoint(snapshot: &TrackedSnapshot<'_>, namespace: &s
     }
 }
 
-/// States that classes of our controllers are served.
+/// Sets the status of classes of our controllers.
 pub(super) fn convert(snapshot: &TrackedSnapshot<'_>, out: &mut Output) {
     for class in all!(snapshot, GatewayClass) {
         if by_controller(snapshot, &class.spec.controller_name).is_some() {
@@ -90,7 +90,7 @@ pub(super) fn convert(snapshot: &TrackedSnapshot<'_>, out: &mut Output) {
     }
 }
 
-/// Whether the gateway's Service is ours to name, and not one that its addresses name.
+/// Whether we name the gateway's Service, instead of its `addresses`.
 pub(super) fn is_managed(snapshot: &TrackedSnapshot<'_>, gateway: &Gateway) -> bool {
     if !snapshot.settings().knobs.manual_gateways {
         return true;

@@ -1,10 +1,10 @@
-//! Conditions of a status, as Kubernetes words them.
+//! Status conditions.
 
 use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-/// Why something does not hold.
+/// Why a condition is false.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct ConditionFault {
     pub(super) reason: &'static str,
@@ -16,7 +16,7 @@ impl ConditionFault {
         ConditionFault { reason, message: message.into() }
     }
 
-    /// Both faults as one; the first keeps its reason.
+    /// Joins two faults; the reason of the first is kept.
     pub(super) fn joined(first: Option<ConditionFault>, second: Option<ConditionFault>) -> Option<ConditionFault> {
         match (first, second) {
             (Some(first), Some(second)) => {
@@ -39,12 +39,12 @@ struct Condition {
 }
 
 impl StatusConditions {
-    /// States that a condition holds.
+    /// Sets a condition to true.
     pub(super) fn hold(&mut self, kind: &'static str, reason: &'static str, message: impl Into<String>) {
         self.0.insert(kind, Condition { status: "True", reason, message: message.into() });
     }
 
-    /// States that a condition does not hold; the newest statement counts.
+    /// Sets a condition to false. The last call wins.
     pub(super) fn fail(&mut self, kind: &'static str, fault: ConditionFault) {
         self.0.insert(kind, Condition { status: "False", reason: fault.reason, message: fault.message });
     }
@@ -55,7 +55,7 @@ impl StatusConditions {
         }
     }
 
-    /// As a status holds them, made for this generation of the object.
+    /// As JSON, with `observedGeneration`.
     pub(super) fn json(&self, generation: i64) -> Value {
         let condition = |(kind, condition): (&&str, &Condition)| {
             let mut out = json!({

@@ -1,4 +1,4 @@
-//! Listeners of one gateway that cannot stand side by side; the first in order of precedence wins.
+//! Conflicting listeners of a gateway; the first in order of precedence wins.
 
 use std::collections::BTreeMap;
 
@@ -6,15 +6,15 @@ use crate::config::gateway_api::{Gateway, Listener, ListenerSet};
 use crate::config::{Config, Kind, Meta};
 use crate::names::{Namespace, Str};
 
-/// Whose listener: a Gateway's or a ListenerSet's.
+/// The Gateway or ListenerSet of a listener.
 type OwnerKey = (Kind, Namespace, Str);
 
-/// Listeners that lose, with the reason, by owner and name.
+/// Rejected listeners by owner and name, with the reason.
 #[derive(Debug, Default)]
 pub(super) struct ListenerConflicts(BTreeMap<(OwnerKey, String), &'static str>);
 
 impl ListenerConflicts {
-    /// The conflicts of a gateway and the ListenerSets that it admits.
+    /// The conflicts of a gateway and the ListenerSets that it allows.
     pub(super) fn new(gateway: &Config<Gateway>, sets: &[&Config<ListenerSet>]) -> ListenerConflicts {
         let mut sets = sets.to_vec();
         sets.sort_by_key(|set| (set.meta.created, format!("{}/{}", set.meta.namespace, set.meta.name)));
@@ -36,7 +36,7 @@ impl ListenerConflicts {
         ListenerConflicts(lost)
     }
 
-    /// Why this listener of this owner loses, if it does.
+    /// Why this listener is rejected, if it is.
     pub(super) fn of(&self, kind: Kind, meta: &Meta, listener: &str) -> Option<&'static str> {
         self.0.get(&(owner(kind, meta), listener.to_owned())).copied()
     }

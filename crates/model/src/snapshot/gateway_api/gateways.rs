@@ -1,4 +1,5 @@
-//! Gateways and ListenerSets: each listener becomes a Gateway of ours, to which routes can bind one by one.
+//! Converts Gateways and ListenerSets: each listener becomes an Istio Gateway, so that routes can attach to single
+//! listeners.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -25,18 +26,18 @@ const SEMANTICS_NOTE: &str = "internal.istio.io/gateway-semantics";
 const ACCOUNT_NOTE: &str = "internal.istio.io/service-account-name";
 const PARENT_NAMESPACE_NOTE: &str = "internal.istio.io/parent-namespace";
 
-/// How many routes each listener has: by its owner's kind, namespace and name, and its own name.
+/// Number of attached routes by listener: kind, namespace and name of the owner, and name of the listener.
 pub(super) type AttachedRoutes = BTreeMap<(Kind, String, String, String), usize>;
 
-/// All gateways that are ours, with what routes can attach to.
+/// Our gateways, and the listeners that routes can attach to.
 #[derive(Default)]
 pub(super) struct ConvertedGateways {
-    /// Every listener that stands, also of those that cannot be served.
+    /// All listeners without conflict, including invalid ones.
     pub(super) listening: Vec<AttachableListener>,
     unfinished: Vec<PendingStatus>,
 }
 
-/// A status that lacks only the numbers of routes.
+/// A status that still lacks the numbers of attached routes.
 struct PendingStatus {
     kind: Kind,
     meta: Arc<Meta>,
@@ -44,20 +45,20 @@ struct PendingStatus {
     listeners: Vec<ListenerStatus>,
 }
 
-/// What is known of a gateway before its listeners.
+/// A gateway while its listeners are converted.
 struct GatewayContext<'a> {
     gateway: &'a Config<Gateway>,
-    /// Hosts of the Services that its proxies stand behind.
+    /// Hosts of the Services of its proxies.
     services: Vec<String>,
     fault: Option<ConditionFault>,
     conflicts: ListenerConflicts,
 }
 
-/// What the listeners of one Gateway or ListenerSet came to.
+/// The converted listeners of one Gateway or ListenerSet.
 #[derive(Default)]
 struct BuiltListeners {
     statuses: Vec<ListenerStatus>,
-    /// Ports of all listeners that stand.
+    /// Ports of all listeners without conflict.
     ports: BTreeSet<u32>,
     valid: usize,
     listening: Vec<AttachableListener>,
@@ -132,7 +133,7 @@ impl ConvertedGateways {
         self.listening.extend(built.listening);
     }
 
-    /// A gateway that names no Service at all.
+    /// Reports a gateway without a Service.
     fn add_unreachable(
         &mut self,
         snapshot: &TrackedSnapshot<'_>,
@@ -173,7 +174,7 @@ impl ConvertedGateways {
         self.unfinished.push(PendingStatus { kind, meta: meta.clone(), status, listeners });
     }
 
-    /// Writes the statuses, now that it is known how many routes each listener has.
+    /// Writes the statuses with the numbers of attached routes.
     pub(super) fn finish(self, out: &mut Output, attached: &AttachedRoutes) {
         for PendingStatus { kind, meta, mut status, listeners } in self.unfinished {
             let mut names = BTreeSet::new();
@@ -216,7 +217,7 @@ impl GatewayContext<'_> {
             let validation = self.gateway.spec.tls.frontend(port);
             let one = listener::build(snapshot, owner, listener, validation, port_fault);
             built.statuses.push(one.status);
-            // A ListenerSet's listener without a server does not count, a Gateway's does.
+            // A listener without a server counts for a Gateway, but not for a ListenerSet, as in upstream.
             if one.is_valid && (one.server.is_some() || owner.kind == Kind::KubernetesGateway) {
                 built.valid += 1;
             }
@@ -251,7 +252,7 @@ impl GatewayContext<'_> {
         out.add(owner.meta, internal_name(owner.meta, listener), &notes, Spec::Gateway(Hashed::from_message(spec)));
     }
 
-    /// The account that the gateway's proxies run as; unknown where the user runs them.
+    /// The service account of the gateway's proxies; empty if the user deploys them.
     fn account(&self, snapshot: &TrackedSnapshot<'_>) -> String {
         let (meta, spec) = (&self.gateway.meta, &self.gateway.spec);
         if !class::is_managed(snapshot, spec) {
@@ -262,7 +263,7 @@ impl GatewayContext<'_> {
     }
 }
 
-/// The name of the Gateway that a listener becomes.
+/// The name of the Istio Gateway of a listener.
 pub(super) fn internal_name(owner: &Meta, listener: &str) -> String {
     format!("{}~{KUBERNETES_GATEWAY}~{listener}", owner.name)
 }
@@ -273,7 +274,7 @@ fn is_child(set: &Config<ListenerSet>, gateway: &Meta) -> bool {
     parent.group == GROUP && parent.kind == "Gateway" && *parent.name == *gateway.name && gateway.namespace == namespace
 }
 
-/// Whether a gateway takes listeners from this namespace; without a word it takes none.
+/// Whether a gateway allows ListenerSets of this namespace; by default it allows none.
 fn admits(snapshot: &TrackedSnapshot<'_>, gateway: &Config<Gateway>, set: &Meta) -> bool {
     let Some(allowed) = &gateway.spec.allowed_listeners else { return false };
     match allowed.namespaces.from.as_deref() {
@@ -286,7 +287,7 @@ fn admits(snapshot: &TrackedSnapshot<'_>, gateway: &Config<Gateway>, set: &Meta)
     }
 }
 
-/// Hosts of the Services that a gateway's proxies stand behind, and what is wrong with its addresses.
+/// Hosts of the Services of a gateway's proxies, and the fault of its addresses if any.
 fn services(snapshot: &TrackedSnapshot<'_>, gateway: &Config<Gateway>) -> (Vec<String>, Option<ConditionFault>) {
     let (meta, spec) = (&gateway.meta, &gateway.spec);
     if class::is_managed(snapshot, spec) {
@@ -327,7 +328,7 @@ fn parameters_fault(snapshot: &TrackedSnapshot<'_>, gateway: &Config<Gateway>) -
     (!found).then(|| ConditionFault::new(INVALID, message()))
 }
 
-/// The status of a gateway that is ours, but for its listeners.
+/// The status of a gateway without its listeners.
 fn gateway_status(
     snapshot: &TrackedSnapshot<'_>,
     front: &GatewayContext<'_>,
@@ -367,7 +368,7 @@ fn gateway_status(
     status
 }
 
-/// Outside addresses, or else host names of the Services, or their addresses where the user asks for those.
+/// External addresses, else host names of the Services, or their cluster IPs if an annotation asks for them.
 fn reported_addresses(meta: &Meta, instances: &GatewayAddresses) -> Vec<String> {
     if !instances.external.is_empty() {
         return instances.external.iter().cloned().collect();
@@ -403,7 +404,7 @@ fn remote_status(gateway: &Config<Gateway>) -> Value {
     status
 }
 
-/// Of a ListenerSet that its Gateway does not take.
+/// The status of a ListenerSet that its Gateway does not allow.
 fn refused(meta: &Meta, message: &str) -> Value {
     let mut conditions = StatusConditions::default();
     conditions.fail("Accepted", ConditionFault::new("NotAllowed", message));

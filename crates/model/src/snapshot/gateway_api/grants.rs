@@ -1,4 +1,4 @@
-//! Who may name objects of another namespace.
+//! ReferenceGrants: references across namespaces.
 
 use std::collections::BTreeSet;
 
@@ -6,12 +6,12 @@ use crate::config::gateway_api::GROUP;
 use crate::config::{Kind, Spec};
 use crate::snapshot::objects::Objects;
 
-/// An entry of a grant: from a kind in a namespace to a kind (and a name) in another.
+/// One permission: from a kind in a namespace to a kind, and perhaps a name, in another namespace.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Grant {
     from: (String, String),
     to: (String, String),
-    /// Every object of the kind where unset.
+    /// All objects of the kind if unset.
     name: Option<String>,
 }
 
@@ -43,7 +43,7 @@ impl Grants {
         Grants(grants)
     }
 
-    /// Whether objects of kind `from` in one namespace may name this object of another.
+    /// Whether objects of kind and namespace `from` may refer to this object.
     pub(super) fn admit(&self, from: (Kind, &str), to: (&str, &str), name: &str) -> bool {
         let grant = |name: Option<&str>| Grant {
             from: (from.0.as_str().to_owned(), from.1.to_owned()),
@@ -54,7 +54,7 @@ impl Grants {
     }
 }
 
-/// Whether a grant to this kind can be used.
+/// Whether grants to this kind are supported.
 pub(super) fn is_known(group: &str, kind: &str) -> bool {
     TO.contains(&(group, kind))
 }

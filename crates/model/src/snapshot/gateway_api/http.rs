@@ -1,4 +1,4 @@
-//! Rules of HTTPRoutes and GRPCRoutes as routes of a VirtualService, one for each condition.
+//! Converts rules of HTTPRoutes and GRPCRoutes to routes of a VirtualService, one per match.
 
 use std::collections::BTreeMap;
 
@@ -22,9 +22,9 @@ use crate::config::gateway_api::{
 };
 use crate::duration;
 
-/// Retried where a rule asks for retries at all.
+/// Retry conditions of every rule with retries.
 const ALWAYS_RETRIED: &str = "connect-failure,refused-stream,unavailable,cancelled";
-/// Any origin, but only what is one: a scheme, a host and perhaps a port.
+/// Any valid origin: a scheme, a host and optionally a port.
 const ANY_ORIGIN: &str = r"^[a-zA-Z][a-zA-Z0-9+.-]*://[^/\s?#]+$";
 
 /// The rules of an HTTPRoute.
@@ -48,7 +48,7 @@ pub(super) fn grpc_rules(referrer: Referrer<'_>, rules: &[GrpcRule]) -> RouteCon
     }))
 }
 
-/// Each condition on its own; one that is absent where there are none.
+/// The matches of a rule; a single `None` if there are none.
 fn each_match<M>(
     written: &[M],
     convert: fn(&M) -> Result<HttpMatchRequest, ConditionFault>,
@@ -92,7 +92,7 @@ fn http_rule(
     Ok((out, ConditionFault::joined(fault, mirror_fault)))
 }
 
-/// Sends requests to the backends; where none has a share they fail.
+/// Routes to the backends; without any weight requests fail.
 fn send(
     referrer: Referrer<'_>,
     backends: &[BackendRef],
@@ -117,7 +117,7 @@ fn send(
     Ok(newest)
 }
 
-/// Applies the filters of a rule. A mirror of an HTTPRoute that leads nowhere is left out and told.
+/// Applies the filters of a rule. A mirror without a valid backend is left out and reported.
 fn apply(
     referrer: Referrer<'_>,
     filters: &[Filter],
@@ -148,7 +148,7 @@ fn unsupported(filter: &Filter) -> ConditionFault {
     ConditionFault::new("InvalidFilter", format!("unsupported filter type {:?}", filter.kind))
 }
 
-/// Applies a filter on headers; false if it is another one.
+/// Applies a header filter; false for other filters.
 fn set_headers(filter: &Filter, headers: &mut Option<Headers>) -> Result<bool, ConditionFault> {
     match filter.kind.as_str() {
         "RequestHeaderModifier" => {
@@ -177,7 +177,7 @@ fn operations(filter: &HeaderFilter) -> Result<HeaderOperations, ConditionFault>
     Ok(HeaderOperations { set: header_map(&filter.set), add: header_map(&filter.add), remove: filter.remove.clone() })
 }
 
-/// Of several headers with one name the first counts.
+/// The first of several headers with one name wins.
 fn header_map(headers: &[HeaderValue]) -> BTreeMap<String, String> {
     let mut map = BTreeMap::new();
     for header in headers {
@@ -197,7 +197,7 @@ fn mirror(referrer: Referrer<'_>, mirror: &Mirror) -> Result<HttpMirrorPolicy, C
 }
 
 fn redirect(redirect: &Redirect) -> HttpRedirect {
-    // Without a port the one of the request stays, unless another scheme brings its own.
+    // Without a port, that of the request is kept unless the scheme changes.
     let derived = match redirect.scheme {
         Some(_) => RedirectPortSelection::FromProtocolDefault,
         None => RedirectPortSelection::FromRequestPort,
@@ -226,7 +226,7 @@ fn rewrite(rewrite: &Rewrite) -> Option<HttpRewrite> {
         match path.kind.as_str() {
             "ReplacePrefixMatch" => {
                 let prefix = path.replace_prefix_match.strip_suffix('/').unwrap_or(&path.replace_prefix_match);
-                // The root means that the prefix goes away.
+                // `/` removes the prefix.
                 out.uri = if prefix.is_empty() { "/".to_owned() } else { prefix.to_owned() };
             }
             "ReplaceFullPath" => {
@@ -262,7 +262,7 @@ fn origin(origin: &str) -> StringMatch {
     StringMatch { match_type: Some(matching) }
 }
 
-/// The text as a regular expression that matches only itself.
+/// Escapes text for a regular expression.
 fn quoted(text: &str) -> String {
     let mut out = String::with_capacity(text.len() + 8);
     for c in text.chars() {
@@ -286,7 +286,7 @@ fn retries(retry: &RouteRetry) -> HttpRetry {
     }
 }
 
-/// A limit that is one: zero means none.
+/// A timeout; zero means none.
 fn timeout(text: &str) -> Option<Duration> {
     duration::parse(text).filter(|limit| *limit != Duration::default())
 }

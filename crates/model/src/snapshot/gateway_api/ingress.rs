@@ -1,4 +1,4 @@
-//! Ingress: each becomes a Gateway on ports 80 and 443, the rules of one host a VirtualService.
+//! Converts Ingress: each becomes a Gateway on ports 80 and 443; the rules of one host become a VirtualService.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -53,7 +53,7 @@ struct HostRule {
     rule: IngressRule,
 }
 
-/// Whether an Ingress is for us: by its annotation, its class, or the mesh's readiness to take any.
+/// Whether an Ingress is ours: by its annotation, its class, or because the mesh accepts all.
 fn is_ours(snapshot: &TrackedSnapshot<'_>, ingress: &Config<Ingress>) -> bool {
     let mesh = &snapshot.settings().mesh;
     let mode = mesh.ingress_controller_mode();
@@ -97,7 +97,7 @@ fn add_gateway(snapshot: &TrackedSnapshot<'_>, out: &mut Output, ingress: &Confi
     }
     servers.push(server(80, "HTTP", format!("http-80-ingress-{}-{}", meta.name, meta.namespace)));
     let spec = Gateway { servers, selector: selector(snapshot) };
-    // The gateway is as old as none: upstream gives it no age.
+    // Upstream gives the generated gateway no creation time.
     let source = Meta { namespace: ingress_namespace(snapshot).into(), ..Meta::default() };
     out.add(&source, gateway_name(meta), &[], Spec::Gateway(Hashed::from_message(spec)));
 }
@@ -107,7 +107,7 @@ fn server(number: u32, protocol: &str, name: String) -> Server {
     Server { port: Some(port), hosts: vec!["*".to_owned()], ..Server::default() }
 }
 
-/// The proxies that serve Ingress, by their label.
+/// The selector of the proxies that serve Ingress.
 fn selector(snapshot: &TrackedSnapshot<'_>) -> BTreeMap<String, String> {
     let mesh = &snapshot.settings().mesh;
     let value = match (mesh.ingress_selector.as_str(), mesh.ingress_service.as_str()) {
@@ -118,7 +118,7 @@ fn selector(snapshot: &TrackedSnapshot<'_>) -> BTreeMap<String, String> {
     BTreeMap::from([("istio".to_owned(), value.to_owned())])
 }
 
-/// The rules of one host, bound to the gateway of the oldest Ingress.
+/// Adds the rules of one host, bound to the gateway of the oldest Ingress.
 fn add_host(snapshot: &TrackedSnapshot<'_>, out: &mut Output, host: &str, mut rules: Vec<HostRule>) {
     rules.sort_by(|a, b| {
         let age = |r: &HostRule| (r.meta.created, r.meta.name.clone(), r.meta.namespace.clone(), r.index);
@@ -140,7 +140,7 @@ fn add_host(snapshot: &TrackedSnapshot<'_>, out: &mut Output, host: &str, mut ru
     out.add(&source, name, &notes, Spec::VirtualService(Hashed::from_message(spec)));
 }
 
-/// Long paths first, exact ones before others of their length. A route for every path counts as an empty one.
+/// Longer paths first, exact paths before others of the same length. A route for all paths counts as an empty path.
 fn precedence(route: &HttpRoute) -> (Reverse<usize>, bool) {
     let uri = route.r#match.first().and_then(|m| m.uri.as_ref()).and_then(|uri| uri.match_type.as_ref());
     match uri {
@@ -162,7 +162,7 @@ fn routes_of(snapshot: &TrackedSnapshot<'_>, rule: &HostRule) -> Vec<HttpRoute> 
     routes.collect()
 }
 
-/// The condition of a path; none where it takes every request.
+/// The match of a path; `None` if it matches every request.
 fn path_match(path: &IngressPath) -> Option<MatchType> {
     let text = path.path.as_str();
     match path.path_type.as_deref() {
@@ -176,7 +176,7 @@ fn path_match(path: &IngressPath) -> Option<MatchType> {
     }
 }
 
-/// Where a path leads; nowhere for a backend that is no Service, or whose named port is not known.
+/// The destination of a backend; `None` if it is not a Service, or if its named port is unknown.
 fn destination(snapshot: &TrackedSnapshot<'_>, namespace: &str, backend: &IngressBackend) -> Option<Destination> {
     let service = backend.service.as_ref()?;
     let number = match service.port.number {
@@ -187,7 +187,7 @@ fn destination(snapshot: &TrackedSnapshot<'_>, namespace: &str, backend: &Ingres
     Some(Destination { host: snapshot.host_of(namespace, &service.name), port, ..Destination::default() })
 }
 
-/// Where the Service of the ingress gateway answers from outside.
+/// External addresses of the ingress gateway's Service.
 fn running_addresses(snapshot: &TrackedSnapshot<'_>) -> Vec<String> {
     let name = &snapshot.settings().mesh.ingress_service;
     let Some(service) = snapshot.service(ingress_namespace(snapshot), name).filter(|_| !name.is_empty()) else {
@@ -201,7 +201,7 @@ fn running_addresses(snapshot: &TrackedSnapshot<'_>) -> Vec<String> {
     own.flat_map(|(_, addresses)| addresses.iter().map(ToString::to_string)).collect()
 }
 
-/// Addresses as a status holds them: host names behind addresses, each sorted.
+/// Addresses for a status: IP addresses, then host names, each sorted.
 fn addresses_json(addresses: &[String]) -> Vec<Value> {
     let is_address = |text: &&String| text.parse::<IpAddr>().is_ok();
     let (plain, names): (BTreeSet<&String>, BTreeSet<&String>) = addresses.iter().partition(is_address);

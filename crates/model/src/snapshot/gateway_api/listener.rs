@@ -1,4 +1,4 @@
-//! One listener: the server that it becomes, and what its author is told.
+//! Converts one listener to a server, and sets its status.
 
 use api::istio::networking::v1alpha3::{Port, Server};
 use serde_json::{Value, json};
@@ -9,16 +9,15 @@ use super::tracked::TrackedSnapshot;
 use crate::config::Kind;
 use crate::config::gateway_api::{AllowedRoutes, ClientValidation, GROUP, Listener, RouteKind};
 
-/// A listener, built as far as it can be.
+/// The converted listener.
 pub(super) struct ListenerServer {
-    /// Also there for a listener that cannot be served, as its port still counts.
+    /// Also set for an invalid listener, because its port still counts.
     pub(super) server: Option<Server>,
-    /// Whether it can be served.
     pub(super) is_valid: bool,
     pub(super) status: ListenerStatus,
 }
 
-/// What a status says of one listener, but for the number of its routes.
+/// The status of one listener without the number of attached routes.
 #[derive(Clone)]
 pub(super) struct ListenerStatus {
     pub(super) name: String,
@@ -35,7 +34,7 @@ impl ListenerStatus {
         ListenerStatus { name: listener.name.clone(), supported, conditions }
     }
 
-    /// Of a listener that lost against another.
+    /// The status of a listener that conflicts with another.
     pub(super) fn conflicted(listener: &Listener, reason: &'static str) -> ListenerStatus {
         let message = "Listener has a conflict with another listener attached to the same Gateway";
         let mut conditions = StatusConditions::default();
@@ -51,7 +50,7 @@ impl ListenerStatus {
             "attachedRoutes": attached_routes,
             "conditions": self.conditions.json(generation),
         });
-        // A ListenerSet says nothing where a Gateway says that there are none.
+        // Without supported kinds a Gateway reports an empty list, a ListenerSet nothing.
         if owner != Kind::ListenerSet || !self.supported.is_empty() {
             out["supportedKinds"] = json!(self.supported);
         }
@@ -59,7 +58,7 @@ impl ListenerStatus {
     }
 }
 
-/// Builds a listener of a Gateway or ListenerSet. `port_fault` tells why it has no port.
+/// Converts a listener of a Gateway or ListenerSet. `port_fault` is why it has no port.
 pub(super) fn build(
     snapshot: &TrackedSnapshot<'_>,
     owner: ListenerOwner<'_>,
@@ -125,11 +124,11 @@ fn protocol_fault(protocol: &str) -> Option<String> {
     Some(format!("protocol {protocol:?} is unsupported"))
 }
 
-/// Hosts as a Gateway writes them, one for each namespace whose routes may attach.
+/// Hosts of the server, one for each namespace whose routes may attach.
 fn hosts(snapshot: &TrackedSnapshot<'_>, owner: ListenerOwner<'_>, listener: &Listener) -> Vec<String> {
     let host = listener.hostname.as_deref().unwrap_or("*");
     let namespaces = namespaces(snapshot, owner, &listener.allowed_routes);
-    // A Gateway needs a host; this one is for nobody.
+    // A Gateway needs a host; this one matches no route.
     if namespaces.is_empty() {
         return vec![format!("~/{host}")];
     }
@@ -144,7 +143,7 @@ fn namespaces(snapshot: &TrackedSnapshot<'_>, owner: ListenerOwner<'_>, allowed:
     }
 }
 
-/// Kinds of routes that a listener takes, and whether all that it names are known.
+/// Kinds of routes that a listener allows, and whether all listed kinds are known.
 pub(super) fn route_kinds(listener: &Listener) -> (Vec<RouteKind>, bool) {
     let terminates = listener.tls.as_ref().is_some_and(|tls| tls.mode.as_deref().unwrap_or("Terminate") == "Terminate");
     let served: &[Kind] = match listener.protocol.as_str() {

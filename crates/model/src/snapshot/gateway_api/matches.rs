@@ -1,4 +1,4 @@
-//! Conditions of HTTP and gRPC routes, and the order of precedence that they give.
+//! Matches of HTTP and gRPC routes, and their order of precedence.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -77,7 +77,7 @@ fn text(matching: MatchType) -> StringMatch {
     StringMatch { match_type: Some(matching) }
 }
 
-/// Puts routes in the order that the Gateway API asks for; equal ones keep theirs.
+/// Sorts routes by the precedence of the Gateway API; the sort is stable.
 pub(super) fn sort(routes: &mut [HttpRoute]) {
     routes.sort_by_cached_key(|route| {
         let Some(first) = route.r#match.first() else {
@@ -88,7 +88,7 @@ pub(super) fn sort(routes: &mut [HttpRoute]) {
     });
 }
 
-/// Exact paths before prefixes before regular expressions, then long ones before short ones.
+/// Exact paths, then prefixes, then regular expressions; longer before shorter.
 fn rank(uri: Option<&StringMatch>) -> (u8, usize) {
     match uri.and_then(|uri| uri.match_type.as_ref()) {
         None => (0, 0),

@@ -1,4 +1,4 @@
-//! What routes hang on: listeners, and Services for calls within the mesh.
+//! Parents of routes: listeners, and Services for calls within the mesh.
 
 use std::collections::BTreeSet;
 
@@ -13,7 +13,7 @@ use crate::config::{Kind, Meta};
 use crate::host::is_wildcard;
 use crate::names::Hostname;
 
-/// A listener that routes can name.
+/// A listener that routes can attach to.
 pub(super) struct AttachableListener {
     pub(super) owner: Kind,
     pub(super) namespace: String,
@@ -21,12 +21,12 @@ pub(super) struct AttachableListener {
     pub(super) section: String,
     pub(super) port: u16,
     protocol: String,
-    /// As written; empty for every host.
+    /// As written; empty matches all hosts.
     hostname: String,
-    /// `namespace/host`, as its server has them.
+    /// `namespace/host` entries of its server.
     hosts: Vec<String>,
     kinds: Vec<RouteKind>,
-    /// `namespace/name` of the Gateway that it became.
+    /// `namespace/name` of its Istio Gateway.
     internal: String,
     pub(super) is_valid: bool,
 }
@@ -54,7 +54,7 @@ impl AttachableListener {
     }
 }
 
-/// Why a route may not attach, from the nearest miss to the farthest.
+/// Why a route may not attach, the nearest miss first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum AttachmentDenial {
     NotAllowed,
@@ -72,18 +72,18 @@ impl AttachmentDenial {
     }
 }
 
-/// A route and one thing that one of its references means.
+/// A parent reference of a route, resolved to one parent. A reference may resolve to several.
 pub(super) struct Attachment<'a> {
-    /// Which of the route's references.
+    /// The index of the reference.
     pub(super) index: usize,
     pub(super) reference: &'a ParentReference,
     pub(super) parent: Parent<'a>,
     pub(super) denied: Option<(AttachmentDenial, String)>,
-    /// Hosts of other listeners on the port, which may be more specific.
+    /// Hosts of other listeners on the same port, which may be more specific.
     others: BTreeSet<&'a str>,
 }
 
-/// What a reference leads to.
+/// A resolved parent.
 #[derive(Clone, Copy)]
 pub(super) enum Parent<'a> {
     Listener(&'a AttachableListener),
@@ -98,7 +98,7 @@ impl Attachment<'_> {
         matches!(self.parent, Parent::Service | Parent::Entry)
     }
 
-    /// The gateway that routes bind to.
+    /// The Istio Gateway that the route is bound to, or `mesh`.
     pub(super) fn internal(&self) -> &str {
         match self.parent {
             Parent::Listener(listening) => &listening.internal,
@@ -106,7 +106,7 @@ impl Attachment<'_> {
         }
     }
 
-    /// The host of the listener; empty for every host.
+    /// The host of the listener; empty matches all hosts.
     pub(super) fn hostname(&self) -> &str {
         match self.parent {
             Parent::Listener(listening) => &listening.hostname,
@@ -114,7 +114,7 @@ impl Attachment<'_> {
         }
     }
 
-    /// Whether no other listener on the port serves this host more specifically.
+    /// Whether no other listener on the port matches this host more specifically.
     pub(super) fn serves(&self, host: &str) -> bool {
         let (host, ours) = (Hostname::from(host), self.hostname());
         if !ours.is_empty() && !is_wildcard(ours) {
@@ -127,7 +127,7 @@ impl Attachment<'_> {
     }
 }
 
-/// All that the references of a route lead to, in the order in which statuses and names count them.
+/// The resolved parents of a route, in the order of statuses and generated names.
 pub(super) fn attachments<'a>(
     snapshot: &TrackedSnapshot<'_>,
     listening: &'a [AttachableListener],
@@ -156,7 +156,7 @@ pub(super) fn attachments<'a>(
                 }
                 continue;
             }
-            // Another controller may know it.
+            // Possibly another controller's.
             _ => continue,
         };
         let siblings: Vec<&AttachableListener> = listening
@@ -185,7 +185,7 @@ fn mesh<'a>(index: usize, reference: &'a ParentReference, parent: Parent<'a>, mi
     Attachment { index, reference, parent, denied, others: BTreeSet::new() }
 }
 
-/// Why a route may not attach to this listener, if it may not.
+/// Why a route may not attach to this listener; `None` if it may.
 fn denied(
     listening: &AttachableListener,
     reference: &ParentReference,
@@ -206,7 +206,7 @@ fn denied(
     (!allowed).then(|| (AttachmentDenial::NotAllowed, format!("kind {GROUP}/v1/{kind} is not allowed")))
 }
 
-/// One host name that fits is enough; the others are left out where routes are made.
+/// One matching host name is enough; the others are left out later.
 fn host_denied(
     listening: &AttachableListener,
     namespace: &str,
@@ -240,7 +240,7 @@ fn host_denied(
     })
 }
 
-/// The text by which upstream orders references.
+/// Upstream's sort key of references.
 pub(super) fn sort_key(reference: &ParentReference, namespace: &str) -> String {
     format!(
         "{}/{}/{}/{}/{}.{}",

@@ -1,4 +1,4 @@
-//! Policies on backends as DestinationRules: how to speak TLS to them, and how much retrying they bear.
+//! Converts backend policies to DestinationRules: TLS settings and retry budgets.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,10 +21,10 @@ use crate::names::CredentialKind;
 
 const MESH_CONTROLLER: &str = "istio.io/mesh-controller";
 const IGNORE: &str = "istio.io/ignore-policy-attachment";
-/// Kubernetes bears no more ancestors in a status.
+/// Kubernetes allows at most this many ancestors in a status.
 const MOST_ANCESTORS: usize = 16;
 
-/// A policy as it holds for one host of one target.
+/// The effect of a policy on one host of a target.
 struct PolicyEffect {
     source: String,
     age: (i64, String, String),
@@ -34,14 +34,13 @@ struct PolicyEffect {
     is_traffic: bool,
 }
 
-/// What a policy can target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum TargetKind {
     Service,
     ServiceEntry,
 }
 
-/// What a policy targets: namespace and name of the object, and one of its hosts.
+/// Kind, namespace and name of a target, and one of its hosts.
 type TargetHost = (TargetKind, String, String, String);
 type PolicyEffects = BTreeMap<TargetHost, Vec<PolicyEffect>>;
 
@@ -107,7 +106,7 @@ fn tls(
                 gateways.extend(ancestors.get(&key).into_iter().flatten().cloned());
             }
         }
-        // A fault of one target shows on all that follow, as upstream does it.
+        // As in upstream, a fault of one target shows on all following ones.
         entries.push(ancestor(target_json(target), MESH_CONTROLLER, &conditions, meta));
     }
     for (_, gateway) in gateways {
@@ -118,7 +117,7 @@ fn tls(
     out.status(Kind::BackendTlsPolicy, meta, json!({"ancestors": entries}));
 }
 
-/// Has the hosts of a target called with these settings.
+/// Applies TLS settings to the hosts of a target.
 fn secure(
     meta: &Meta,
     (kind, target, hosts): (TargetKind, &PolicyTarget, Vec<String>),
@@ -193,7 +192,7 @@ fn effect(kind: Kind, meta: &Meta) -> PolicyEffect {
     }
 }
 
-/// What a target is and its hosts, or why there is no such target.
+/// The kind and hosts of a target, or why there is none.
 fn find(
     snapshot: &TrackedSnapshot<'_>,
     meta: &Meta,
@@ -226,7 +225,7 @@ fn find(
     Ok((kind, hosts))
 }
 
-/// The name of an older policy on the very same target.
+/// The name of an older policy for the same target.
 fn stronger<'a>(
     policy: &Config<BackendTlsPolicy>,
     target: &PolicyTarget,
@@ -251,7 +250,7 @@ fn subject_alt_names(spec: &BackendTlsPolicy) -> Vec<String> {
     names.collect()
 }
 
-/// The name under which the authority's certificate is asked for; empty for those of the system.
+/// The SDS name of the CA certificate; empty for the system's.
 fn authority(
     snapshot: &TrackedSnapshot<'_>,
     policy: &Config<BackendTlsPolicy>,
@@ -277,18 +276,18 @@ fn authority(
     conditions.fail("ResolvedRefs", ConditionFault::new(reason, message));
     let message = format!("Certificate reference invalid: {why}");
     conditions.fail("Accepted", ConditionFault::new("NoValidCACertificate", message));
-    // A name that nobody answers for: traffic is blocked rather than sent unverified.
+    // This name is never served, so traffic is blocked rather than sent unverified.
     "invalid://".to_owned()
 }
 
-/// Why a reference leads to no certificate: the condition's reason and message, and the cause alone.
+/// Why a CA reference is invalid: reason and message of the condition, and the bare cause.
 struct CaReferenceError {
     reason: &'static str,
     message: String,
     why: String,
 }
 
-/// The name under which a referenced certificate is asked for.
+/// The SDS name of a referenced certificate.
 fn credential(
     snapshot: &TrackedSnapshot<'_>,
     meta: &Meta,
@@ -310,7 +309,7 @@ fn credential(
             Some(why) => Err(unusable(INVALID, "Certificate invalid", why.to_string())),
         };
     }
-    // Whatever else it is: what is there is of the wrong kind, what is not is missing.
+    // Any other existing object has the wrong kind.
     let target = PolicyTarget { group: group.clone(), kind: kind.clone(), name: name.clone(), section_name: None };
     Err(match find(snapshot, meta, &target) {
         Ok(_) => unusable(KIND, "Certificate reference invalid", format!("unsupported reference kind: {kind}")),
@@ -322,7 +321,7 @@ fn credential(
     })
 }
 
-/// The DestinationRule of one host; of several policies the oldest counts.
+/// Adds the DestinationRule of one host; the oldest policy wins.
 fn add_rule(snapshot: &TrackedSnapshot<'_>, out: &mut Output, target: &TargetHost, mut effects: Vec<PolicyEffect>) {
     effects.sort_by(|a, b| a.age.cmp(&b.age));
     let (kind, namespace, name, host) = target;
@@ -378,7 +377,7 @@ fn port_number(snapshot: &TrackedSnapshot<'_>, (kind, namespace, name, _): &Targ
     }
 }
 
-/// The status of a policy that its author turned off.
+/// The status of a policy that is disabled by annotation.
 fn ignored(meta: &Meta, targets: &[PolicyTarget]) -> Value {
     let mut conditions = StatusConditions::default();
     let message = format!("Ignored by Istio due to annotation {IGNORE}=true");

@@ -1,6 +1,6 @@
-//! Istio 0.8's access control as AuthorizationPolicies. The switch gives policies that allow nothing, or all where
-//! something is left out; each binding gives policies that allow what its role says. What cannot be rewritten
-//! allows nothing and is told.
+//! Converts RBAC v1alpha1 of Istio 0.8 to AuthorizationPolicies. The RbacConfig becomes policies that deny everything, or
+//! allow everything where it excludes something. Each binding becomes policies that allow what its role allows. A part
+//! that cannot be converted allows nothing and is reported.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -24,12 +24,12 @@ use crate::service::Service;
 
 const DRY_RUN: &str = "istio.io/dry-run";
 
-/// Workloads of a namespace by labels; all of them where empty.
+/// Labels that select workloads of a namespace; empty selects all.
 type WorkloadLabels = BTreeMap<String, String>;
 
 pub(super) fn convert(snapshot: &TrackedSnapshot<'_>, out: &mut Output) {
     let (roles, bindings) = (all!(snapshot, ServiceRole), all!(snapshot, ServiceRoleBinding));
-    // The switch of the whole cluster is the newer kind.
+    // ClusterRbacConfig is the newer kind and wins.
     let mut switches: Vec<(Kind, Config<RbacConfig>)> =
         all!(snapshot, ClusterRbacConfig).into_iter().map(|c| (Kind::ClusterRbacConfig, c)).collect();
     switches.extend(all!(snapshot, RbacConfig).into_iter().map(|c| (Kind::RbacConfig, c)));
@@ -65,7 +65,7 @@ fn warning(kind: Kind, meta: &Meta, message: &str) -> Problem {
     Problem::warning(meta.key(kind), message).at(meta.location.clone())
 }
 
-/// Policies in the place of one old object.
+/// Writes the policies that replace one RBAC object.
 struct PolicyWriter<'o> {
     out: &'o mut Output,
     source: Arc<Meta>,
@@ -93,7 +93,7 @@ impl PolicyWriter<'_> {
         self.out.problems.push(Problem::error(self.source.key(kind), message).at(self.source.location.clone()));
     }
 
-    /// Says what to write today.
+    /// Reports the equivalent policies.
     fn report(self, kind: Kind) {
         if self.made.is_empty() {
             return;
@@ -114,7 +114,7 @@ struct RbacConverter<'a> {
 }
 
 impl RbacConverter<'_> {
-    /// What holds where no binding says otherwise.
+    /// The policies of the RbacConfig, without bindings.
     fn defaults(&self, written: &mut PolicyWriter<'_>) {
         let everyone = || vec![Rule::default()];
         match self.switch.mode {
@@ -199,8 +199,8 @@ impl RbacConverter<'_> {
         }
     }
 
-    /// The workloads of services that a rule names. Policies are made only where the switch holds: one that allows
-    /// something would turn everybody else away.
+    /// The workloads of services that a rule matches. Policies are made only where RBAC is enabled: elsewhere an ALLOW policy
+    /// would deny all other requests.
     fn workloads(&self, patterns: &[String], namespace: &Namespace) -> Vec<WorkloadLabels> {
         if has(patterns, "*") && self.holds_for_namespace(namespace) {
             return vec![WorkloadLabels::new()];
@@ -224,7 +224,7 @@ fn matches(pattern: &str, host: &str) -> bool {
     }
 }
 
-/// The labels that choose a service's workloads; by custom their `app` where the service does not say.
+/// The selector of a service's workloads; by convention the `app` label if it has none.
 fn labels(service: &Service) -> WorkloadLabels {
     if service.selector.is_empty() {
         let name = service.hostname.split('.').next().unwrap_or_default();
@@ -233,7 +233,7 @@ fn labels(service: &Service) -> WorkloadLabels {
     service.selector.iter().map(|(key, value)| (key.to_string(), value.to_string())).collect()
 }
 
-/// What one subject may do; the error names what cannot be said today.
+/// What one subject may do. The error names the part that AuthorizationPolicy cannot express.
 fn rule(access: &AccessRule, subject: &RoleSubject) -> Result<Rule, String> {
     let (mut source, mut when) = (Source::default(), Vec::new());
     if !["", "*"].contains(&subject.user.as_str()) {
@@ -284,7 +284,7 @@ fn constrained(constraint: &Constraint) -> Result<Condition, String> {
 }
 
 fn operation(access: &AccessRule) -> Operation {
-    // Today `*` asks for a value to be there; then it meant anything.
+    // In AuthorizationPolicy `*` requires a value; in RBAC it matched anything.
     let any_or = |list: &[String]| if has(list, "*") { Vec::new() } else { list.to_vec() };
     let ports = |list: &[u16]| list.iter().map(u16::to_string).collect();
     Operation {

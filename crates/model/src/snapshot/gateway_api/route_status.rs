@@ -1,4 +1,4 @@
-//! What the author of a route is told, one entry for each of its references that is ours.
+//! The status of a route, with one entry per parent reference that is ours.
 
 use std::collections::BTreeMap;
 
@@ -9,13 +9,13 @@ use super::parents::{Attachment, AttachmentDenial, sort_key};
 use super::tracked::TrackedSnapshot;
 use crate::config::Meta;
 
-/// Faults of the rules of a route, which may differ by who is to use them.
+/// Faults of the rules of a route; they may differ for sidecars and gateways.
 pub(super) struct RouteFaults<'a> {
     pub(super) mesh: Option<&'a ConditionFault>,
     pub(super) gateway: Option<&'a ConditionFault>,
 }
 
-/// The status of a route. A reference that leads to several listeners is told of once: attaching to one is enough.
+/// The status of a route. A reference to several listeners has one entry: attaching to one listener is enough.
 pub(super) fn status(
     snapshot: &TrackedSnapshot<'_>,
     meta: &Meta,
@@ -65,7 +65,7 @@ fn parent(
     })
 }
 
-/// The denial that is nearest to success, with the words of all of its kind.
+/// The denial that is nearest to success, with the messages of all denials of its kind.
 fn nearest_miss(same: &[&Attachment<'_>]) -> Option<ConditionFault> {
     let denials = || same.iter().filter_map(|a| a.denied.as_ref());
     let nearest: AttachmentDenial = denials().map(|(denial, _)| *denial).min()?;

@@ -1,5 +1,5 @@
-//! The whole of the Gateway API: routes bound to their parents become VirtualServices, those of one listener and
-//! host joined into one.
+//! Converts the Gateway API: routes become VirtualServices of their parents. HTTP routes of the same listener and host are
+//! joined into one VirtualService.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use crate::config::gateway_api::{BackendRef, GROUP, ParentReference, StreamRoute
 use crate::config::{Config, Kind, Meta, Spec};
 use crate::hashed::Hashed;
 
-/// Rules that were converted, and the newest thing that is wrong with them.
+/// Converted rules, and their last fault.
 pub(super) struct RouteConversion<R> {
     routes: Vec<R>,
     fault: Option<ConditionFault>,
@@ -30,7 +30,7 @@ impl<R> RouteConversion<R> {
         RouteConversion { routes: Vec::new(), fault: None }
     }
 
-    /// All rules; one that cannot be used at all costs the others.
+    /// Collects the rules. An error in one rule drops all.
     pub(super) fn collect(
         rules: impl Iterator<Item = Result<(R, Option<ConditionFault>), ConditionFault>>,
     ) -> RouteConversion<R> {
@@ -48,10 +48,9 @@ impl<R> RouteConversion<R> {
     }
 }
 
-/// Gateways in front of each backend, for policies on it: by kind, namespace and name.
+/// Gateways that route to each backend, by kind, namespace and name of the backend; for the status of policies.
 pub(super) type Ancestors = BTreeMap<(String, String, String), BTreeSet<(String, String)>>;
 
-/// Lowers everything.
 pub(super) fn convert(snapshot: &TrackedSnapshot<'_>, out: &mut Output) {
     class::convert(snapshot, out);
     let gateways = ConvertedGateways::convert(snapshot, out);
@@ -80,18 +79,18 @@ pub(super) fn convert(snapshot: &TrackedSnapshot<'_>, out: &mut Output) {
     gateways.finish(out, &counts);
 }
 
-/// Routes of one HTTPRoute or GRPCRoute for one parent and host.
+/// The routes of an HTTPRoute or GRPCRoute for one parent and host.
 struct HostRoutes {
     kind: Kind,
     meta: Arc<Meta>,
-    /// The name that it would have alone; it decides between parts of the same age.
+    /// The name of the VirtualService if it were alone; orders parts of the same age.
     name: String,
     gateway: String,
     host: String,
     routes: Arc<Vec<Route>>,
 }
 
-/// What names a route: its kind, namespace and name.
+/// Kind, namespace and name of a route.
 type RouteKey = (Kind, String, String);
 type ListenerKey = (Kind, String, String, String);
 
@@ -111,7 +110,7 @@ struct BoundRoute<'a, R> {
 }
 
 impl<'a, R> BoundRoute<'a, R> {
-    /// What the route may really attach to, in the order that names generated objects.
+    /// Allowed attachments, in the order of the names of generated objects.
     fn admitted(&self) -> Vec<&Attachment<'a>> {
         let mut admitted: Vec<_> = self.attachments.iter().filter(|a| a.denied.is_none()).collect();
         admitted.sort_by(|a, b| a.internal().cmp(b.internal()));
@@ -195,7 +194,7 @@ impl<'a> RouteConverter<'a> {
         }
     }
 
-    /// Attaches a route to its parents, converts its rules for those that it has, and tells its author.
+    /// Attaches a route to its parents, converts its rules and sets its status.
     fn bind<'r, R>(
         &mut self,
         out: &mut Output,
@@ -227,7 +226,7 @@ impl<'a> RouteConverter<'a> {
         BoundRoute { attachments, mesh, gateway }
     }
 
-    /// The routes of an HTTPRoute or GRPCRoute for each parent and host, under the key that joins them with others.
+    /// The routes of an HTTPRoute or GRPCRoute by parent and host; equal keys are joined.
     fn parts(
         &self,
         kind: Kind,
@@ -273,7 +272,7 @@ impl<'a> RouteConverter<'a> {
         }
     }
 
-    /// Hosts of the Service or ServiceEntry that a route hangs on; `None` for a listener.
+    /// Hosts of the parent Service or ServiceEntry; `None` for a listener.
     fn mesh_hosts(&self, parent: &Attachment<'_>, meta: &Meta) -> Option<Vec<String>> {
         let reference = parent.reference;
         let namespace = reference.namespace.as_deref().unwrap_or(meta.namespace.as_str());
@@ -320,7 +319,7 @@ fn add(out: &mut Output, kind: Kind, meta: &Meta, name: String, spec: VirtualSer
     out.add(meta, name, &notes, Spec::VirtualService(Hashed::from_message(spec)));
 }
 
-/// Joins the parts of one key: the oldest gives the VirtualService its namespace and age.
+/// Joins the parts of one key. The VirtualService has the namespace and age of the oldest.
 fn join(out: &mut Output, key: &str, mut parts: Vec<HostRoutes>) {
     let age = |part: &HostRoutes| (part.meta.created, part.meta.namespace.clone(), part.name.clone());
     parts.sort_by_cached_key(age);

@@ -1,4 +1,4 @@
-//! Rules of TCPRoutes and TLSRoutes as routes of a VirtualService.
+//! Converts rules of TCPRoutes and TLSRoutes to routes of a VirtualService.
 
 use api::istio::networking::v1alpha3::{
     Destination, L4MatchAttributes, PortSelector, RouteDestination, TcpRoute, TlsMatchAttributes, TlsRoute,
@@ -18,7 +18,7 @@ pub(super) fn tcp_rules(referrer: Referrer<'_>, rules: &[StreamRule]) -> RouteCo
     }))
 }
 
-/// The rules of a TLSRoute. One without any share has no condition either: nothing reaches it.
+/// The rules of a TLSRoute. A rule without a weighted backend gets no match, so no connection reaches it.
 pub(super) fn tls_rules(referrer: Referrer<'_>, written: &StreamRoute) -> RouteConversion<TlsRoute> {
     RouteConversion::collect(written.rules.iter().map(|rule| {
         let (route, fault) = destinations(referrer, rule)?;
@@ -45,7 +45,7 @@ fn destinations(
     Ok((routes, newest))
 }
 
-/// A cluster that does not exist, so that connections are refused.
+/// A cluster that does not exist, so that Envoy closes the connection.
 fn nowhere() -> RouteDestination {
     let destination = Destination {
         host: "internal.cluster.local".to_owned(),
@@ -55,7 +55,7 @@ fn nowhere() -> RouteDestination {
     RouteDestination { destination: Some(destination), weight: 0 }
 }
 
-/// Host names of a route; without any it is for all.
+/// The host names of a route, or `*`.
 pub(super) fn or_every(hostnames: &[String]) -> Vec<String> {
     if hostnames.is_empty() { vec!["*".to_owned()] } else { hostnames.to_vec() }
 }
@@ -69,7 +69,7 @@ pub(super) fn tcp_on_port(routes: &[TcpRoute], port: u16) -> Vec<TcpRoute> {
     routes.iter().map(on_port).collect()
 }
 
-/// The routes for a Service, whose own hosts stand in where the route names none.
+/// The routes for a Service; its own hosts are used if the route has none.
 pub(super) fn tls_in_mesh(routes: &[TlsRoute], port: Option<u16>, hosts: &[String]) -> Vec<TlsRoute> {
     let mut routes = routes.to_vec();
     for route in &mut routes {
@@ -85,7 +85,7 @@ pub(super) fn tls_in_mesh(routes: &[TlsRoute], port: Option<u16>, hosts: &[Strin
     routes
 }
 
-/// The routes with only those server names that this host of a Service has.
+/// The routes with only the server names that match this host.
 pub(super) fn tls_for_host(routes: &[TlsRoute], host: &str) -> Vec<TlsRoute> {
     let mut routes = routes.to_vec();
     for route in &mut routes {
@@ -98,7 +98,7 @@ pub(super) fn tls_for_host(routes: &[TlsRoute], host: &str) -> Vec<TlsRoute> {
     routes
 }
 
-/// The routes as far as a listener's host covers them.
+/// The routes restricted to the host of a listener.
 pub(super) fn tls_within(routes: &[TlsRoute], listener: &str) -> Vec<TlsRoute> {
     let mut routes = routes.to_vec();
     for route in &mut routes {
@@ -110,7 +110,7 @@ pub(super) fn tls_within(routes: &[TlsRoute], listener: &str) -> Vec<TlsRoute> {
     routes
 }
 
-/// Hosts that a listener's host shares, in the narrower of the two spellings.
+/// The intersection of the hosts with the host of a listener.
 pub(super) fn within(hosts: &[String], listener: &str) -> Vec<String> {
     let mut found: Vec<String> = Vec::new();
     let ours = Hostname::from(listener);

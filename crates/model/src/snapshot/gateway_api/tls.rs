@@ -1,4 +1,4 @@
-//! TLS of a listener: its certificates, and what is asked of clients.
+//! TLS settings of a listener: server certificates and client validation.
 
 use api::istio::networking::v1alpha3::ServerTlsSettings;
 use api::istio::networking::v1alpha3::server_tls_settings::TlSmode;
@@ -21,14 +21,14 @@ pub(super) const INVALID_CA: &str = "InvalidCACertificateRef";
 pub(super) const INVALID_CA_KIND: &str = "InvalidCACertificateKind";
 pub(super) const NOT_PERMITTED: &str = "RefNotPermitted";
 
-/// Who owns a listener.
+/// The Gateway or ListenerSet of a listener.
 #[derive(Clone, Copy)]
 pub(super) struct ListenerOwner<'a> {
     pub(super) kind: Kind,
     pub(super) meta: &'a Meta,
 }
 
-/// The settings of a listener, if it has any, and what is wrong with them.
+/// The TLS settings of a listener, and their fault if any.
 pub(super) fn settings(
     snapshot: &TrackedSnapshot<'_>,
     owner: ListenerOwner<'_>,
@@ -54,7 +54,7 @@ pub(super) fn settings(
     (Some(out), None)
 }
 
-/// Whether options beyond the mode count.
+/// Whether options other than the mode are applied.
 enum ExtraOptions {
     Apply,
     Skip,
@@ -103,7 +103,7 @@ fn terminate(
     Ok(ExtraOptions::Apply)
 }
 
-/// Asks clients for certificates of one authority.
+/// Requires client certificates of one CA.
 fn ask_clients(
     snapshot: &TrackedSnapshot<'_>,
     owner: ListenerOwner<'_>,
@@ -127,7 +127,7 @@ fn ask_clients(
     Ok(())
 }
 
-/// The name under which a server certificate is asked for.
+/// The SDS name of a server certificate.
 fn certificate(
     snapshot: &TrackedSnapshot<'_>,
     owner: ListenerOwner<'_>,
@@ -146,7 +146,7 @@ fn certificate(
     Ok(format!("kubernetes-gateway://{}/{}", namespace(owner, reference), reference.name))
 }
 
-/// Why a Secret cannot be used by its referrer.
+/// Why a certificate reference cannot be used.
 enum CertificateError {
     Kind,
     Secret(String),
@@ -174,7 +174,7 @@ fn usable_certificate(
     Ok(())
 }
 
-/// The name under which the certificate of an authority is asked for.
+/// The SDS name of a CA certificate.
 fn authority(
     snapshot: &TrackedSnapshot<'_>,
     owner: ListenerOwner<'_>,
@@ -200,7 +200,7 @@ fn authority(
         return fault(why);
     }
     if !granted(snapshot, owner, reference) {
-        // Upstream spells this reference the other way round.
+        // Upstream swaps namespace and name here.
         let message = format!(
             "caCertificateRef {namespace}/{} not accessible to a Gateway in namespace {:?} (missing a ReferenceGrant?)",
             reference.name,
@@ -211,7 +211,7 @@ fn authority(
     Ok(format!("{scheme}://{namespace}/{}-cacert", reference.name))
 }
 
-/// What is wrong with the certificate that a gateway is to show to backends.
+/// The fault of the client certificate of a gateway, if any.
 pub(super) fn client_certificate(
     snapshot: &TrackedSnapshot<'_>,
     meta: &Meta,
@@ -259,7 +259,7 @@ fn shown(reference: &SecretReference) -> String {
     format!("{}/{}/{}.{namespace}", reference.group, reference.kind, reference.name)
 }
 
-/// Whether every service is reachable by its server name: by an option, or by the port of a network's gateway.
+/// Whether the listener passes TLS through to any service by SNI: by an option, or by the port of a network gateway.
 fn is_auto_passthrough(meta: &Meta, listener: &Listener, tls: &ListenerTls) -> bool {
     if tls.options.get(LISTENER_MODE).is_some_and(|mode| mode == "auto-passthrough") {
         return true;

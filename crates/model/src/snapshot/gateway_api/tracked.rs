@@ -1,4 +1,4 @@
-//! What lowering may look at. Every look is noted, so that a change of anything else costs nothing.
+//! A view of the snapshot that records what the conversion reads, so that other changes convert nothing again.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -21,7 +21,7 @@ use crate::snapshot::objects::Objects;
 
 const NAMESPACE_NAME: &str = "kubernetes.io/metadata.name";
 
-/// What was looked at.
+/// The recorded reads.
 #[derive(Clone, Debug, Default)]
 pub(super) struct SnapshotReads {
     pub(super) hosts: BTreeSet<Hostname>,
@@ -29,18 +29,18 @@ pub(super) struct SnapshotReads {
     pub(super) credentials: BTreeSet<CredentialKey>,
     entries: BTreeSet<Key>,
     pub(super) namespaces: bool,
-    /// Every service was looked at.
+    /// All services were read.
     pub(super) services: bool,
 }
 
 impl SnapshotReads {
-    /// Whether this ServiceEntry was looked for.
+    /// Whether this ServiceEntry was read.
     pub(super) fn has_entry(&self, key: &Key) -> bool {
         self.entries.contains(key)
     }
 }
 
-/// The mesh as lowering sees it.
+/// The snapshot, with recorded reads.
 pub(super) struct TrackedSnapshot<'a> {
     snapshot: &'a Snapshot,
     pub(super) grants: Grants,
@@ -69,7 +69,7 @@ impl<'a> TrackedSnapshot<'a> {
         format!("{name}.{namespace}.svc.{}", self.settings().domain)
     }
 
-    /// Every service, oldest first.
+    /// All services, oldest first.
     pub(super) fn services(&self) -> impl Iterator<Item = &'a Arc<Service>> + use<'a> {
         self.reads.borrow_mut().services = true;
         self.snapshot.services.iter()
@@ -80,13 +80,13 @@ impl<'a> TrackedSnapshot<'a> {
         self.host(&self.host_of(namespace, name), namespace)
     }
 
-    /// The service of a host that this namespace owns.
+    /// The service of a host in a namespace.
     pub(super) fn host(&self, host: &str, namespace: &str) -> Option<&'a Arc<Service>> {
         self.reads.borrow_mut().hosts.insert(host.into());
         self.snapshot.services.get(&ServiceKey { hostname: host.into(), namespace: namespace.into() })
     }
 
-    /// The service of a host in each namespace that has one.
+    /// The services of a host in all namespaces.
     pub(super) fn owners(&self, host: &str) -> impl Iterator<Item = &'a Arc<Service>> + use<'a> {
         self.reads.borrow_mut().hosts.insert(host.into());
         self.snapshot.services.owners(host)
@@ -130,14 +130,14 @@ impl<'a> TrackedSnapshot<'a> {
         found
     }
 
-    /// Whether a selector takes this namespace. A namespace that nobody told of is taken by none.
+    /// Whether a selector matches this namespace. Unknown namespaces never match.
     pub(super) fn selects_namespace(&self, selector: &LabelSelector, namespace: &str) -> bool {
         self.reads.borrow_mut().namespaces = true;
         let labels = self.snapshot.namespaces.labels(namespace);
         labels.is_some_and(|labels| selects(selector, &named(labels, namespace)))
     }
 
-    /// Namespaces that a selector takes, sorted.
+    /// Namespaces that a selector matches, sorted.
     pub(super) fn selected_namespaces(&self, selector: &LabelSelector) -> Vec<&'a Namespace> {
         self.reads.borrow_mut().namespaces = true;
         let all = self.snapshot.namespaces.iter();
@@ -154,7 +154,7 @@ impl<'a> TrackedSnapshot<'a> {
     }
 }
 
-/// Every object of one kind: `all!(snapshot, HttpRoute)`.
+/// All objects of one kind: `all!(snapshot, HttpRoute)`.
 macro_rules! all {
     ($snapshot:expr, $kind:ident) => {
         $snapshot.all($crate::config::Kind::$kind, |spec| match spec {
@@ -165,7 +165,7 @@ macro_rules! all {
 }
 pub(super) use all;
 
-/// The labels of a namespace, its name among them as newer clusters set it.
+/// The labels of a namespace with its name, which newer clusters set themselves.
 fn named(labels: &Labels, namespace: &str) -> Labels {
     match labels.get(NAMESPACE_NAME) {
         Some(name) if **name == *namespace => labels.clone(),
@@ -173,7 +173,7 @@ fn named(labels: &Labels, namespace: &str) -> Labels {
     }
 }
 
-/// Kubernetes' rule of selectors. One that is not well formed selects nothing.
+/// Whether a Kubernetes label selector matches. A malformed one matches nothing.
 fn selects(selector: &LabelSelector, labels: &Labels) -> bool {
     let equal = selector.match_labels.iter().all(|(key, value)| labels.get(key).is_some_and(|l| **l == **value));
     equal

@@ -1,17 +1,17 @@
-//! A rule that a policy of the Gateway API became, under one that a user wrote: the user's fields win, the policy
-//! fills the gaps.
+//! Merges DestinationRules that were converted from Gateway API policies into those of users: the user's fields win, the
+//! policy fills the gaps.
 
 use api::istio::networking::v1alpha3::TrafficPolicy;
 use api::istio::networking::v1alpha3::traffic_policy::PortTrafficPolicy;
 
 use crate::config::Meta;
 
-/// Whether a rule was converted from a policy: users may not write this note.
+/// Whether a rule was converted from a policy; users may not set this annotation.
 pub(super) fn is_converted(meta: &Meta) -> bool {
     meta.annotations.contains_key("internal.istio.io/parents")
 }
 
-/// The user's policy with what the other says beside it.
+/// The user's traffic policy, with unset fields filled from the other.
 pub(super) fn filled(user: Option<&TrafficPolicy>, other: Option<&TrafficPolicy>) -> Option<TrafficPolicy> {
     let (Some(user), Some(other)) = (user, other) else { return user.or(other).cloned() };
     let (user, other) = (user.clone(), other.clone());

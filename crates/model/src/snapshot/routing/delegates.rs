@@ -1,5 +1,5 @@
-//! How a route of a root VirtualService is merged with the routes of the VirtualService it delegates to, and how
-//! much may come of it: a thousand routes that delegate to a thousand routes would be a million.
+//! Merges routes of a root VirtualService with the routes of its delegates, within a budget: a thousand routes that
+//! delegate to a thousand routes would be a million.
 
 use std::collections::BTreeMap;
 
@@ -9,43 +9,43 @@ use prost::Message;
 
 use crate::settings::Knobs;
 
-/// Comparisons of two conditions per merged route that is allowed. Most are conflicts that give no route, but cost
-/// time on the one thread that writes the snapshot.
+/// Allowed comparisons of matches per allowed route. Most find a conflict and produce no route, but cost time on the one
+/// thread that writes the snapshot.
 const PAIRS_PER_ROUTE: usize = 20;
-/// How many VirtualServices' worth of merged routes one namespace may have.
+/// The budget of a namespace, in multiples of that of one VirtualService.
 const NAMESPACE_FACTOR: usize = 4;
 
-/// How much merging may still produce.
+/// What merging may still produce.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct DelegateBudget {
-    /// Conditions, and routes without any: Envoy has one route for each.
+    /// Matches, and routes without a match: Envoy has one route for each.
     routes: usize,
-    /// Encoded.
+    /// Encoded size.
     bytes: usize,
-    /// Conditions compared.
+    /// Comparisons of two matches.
     pairs: usize,
 }
 
-/// The budget does not suffice.
+/// The budget is exceeded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct BudgetExceeded;
 
 impl DelegateBudget {
-    /// What one VirtualService may take.
+    /// The budget of one VirtualService.
     pub(super) fn of_object(knobs: &Knobs) -> DelegateBudget {
         let routes = knobs.delegated_routes as usize;
         let pairs = routes.saturating_mul(PAIRS_PER_ROUTE);
         DelegateBudget { routes, bytes: knobs.delegated_bytes as usize, pairs }
     }
 
-    /// What all VirtualServices of one namespace may take together.
+    /// The budget of all VirtualServices of one namespace.
     pub(super) fn of_namespace(knobs: &Knobs) -> DelegateBudget {
         let DelegateBudget { routes, bytes, pairs } = DelegateBudget::of_object(knobs);
         let times = |count: usize| count.saturating_mul(NAMESPACE_FACTOR);
         DelegateBudget { routes: times(routes), bytes: times(bytes), pairs: times(pairs) }
     }
 
-    /// Takes from both budgets what `make` takes. What it makes is free if it fails; its comparisons were made.
+    /// Runs `make` and charges both budgets. If it fails, only its comparisons are charged.
     pub(super) fn spend<T>(
         &mut self,
         other: &mut DelegateBudget,
@@ -84,8 +84,8 @@ impl DelegateBudget {
     }
 }
 
-/// The delegate's routes with the root's conditions and settings added. Routes that can never match under
-/// the root's conditions are left out.
+/// The delegate's routes with the root's matches and settings added. Routes that can never match together with the
+/// root's are left out.
 pub(super) fn merged(
     root: &HttpRoute,
     delegate: &[HttpRoute],
@@ -102,7 +102,7 @@ pub(super) fn merged(
     Ok(out)
 }
 
-/// The merged route without its conditions.
+/// The merged route without its matches.
 fn merged_settings(root: &HttpRoute, delegate: &HttpRoute) -> HttpRoute {
     let mut route = HttpRoute { r#match: Vec::new(), ..delegate.clone() };
     route.name = joined(&root.name, &delegate.name);
@@ -136,8 +136,7 @@ fn joined(root: &str, own: &str) -> String {
     }
 }
 
-/// Every pair of conditions that can hold together. `None` if some condition of the delegate fits none of
-/// the root's.
+/// All pairs of matches that can match together. `None` if a match of the delegate fits none of the root's.
 fn merged_matches(
     root: &[HttpMatchRequest],
     delegate: &[HttpMatchRequest],
@@ -227,8 +226,8 @@ fn gateway_conflict(root: &[String], own: &[String]) -> bool {
     !root.is_empty() && (own.len() > root.len() || own.iter().any(|gateway| !root.contains(gateway)))
 }
 
-/// Whether the delegate's condition is not certainly narrower than the root's. Regular expressions cannot
-/// be compared, so one of them beside any other condition is a conflict.
+/// Whether the delegate's match is not certainly narrower than the root's. Regular expressions cannot be compared, so
+/// one together with any other match is a conflict.
 fn text_conflict(root: Option<&StringMatch>, own: Option<&StringMatch>) -> bool {
     let (Some(root), Some(own)) = (root, own) else { return false };
     match (root.match_type.as_ref(), own.match_type.as_ref()) {
@@ -263,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn narrower_condition_of_the_delegate_is_kept() {
+    fn narrower_match_of_the_delegate_is_kept() {
         let root = route("root", &[prefix("/a")]);
         let out = merged(&root, &[route("own", &[MatchType::Exact("/a/b".into())])]);
         assert_eq!(out.len(), 1);
@@ -272,19 +271,19 @@ mod tests {
     }
 
     #[test]
-    fn wider_condition_of_the_delegate_drops_its_route() {
+    fn wider_match_of_the_delegate_drops_its_route() {
         let root = route("root", &[prefix("/a/b")]);
         assert!(merged(&root, &[route("own", &[prefix("/a")])]).is_empty());
         assert!(merged(&root, &[route("own", &[MatchType::Regex(".*".into())])]).is_empty());
     }
 
     #[test]
-    fn delegate_without_conditions_takes_the_roots() {
+    fn delegate_without_matches_gets_those_of_the_root() {
         let root = route("root", &[prefix("/a"), prefix("/b")]);
         assert_eq!(merged(&root, &[route("", &[])])[0], root);
     }
     #[test]
-    fn what_is_merged_is_taken_from_both_budgets() {
+    fn merging_charges_both_budgets() {
         let knobs = Knobs { delegated_routes: 10, ..Knobs::default() };
         let (mut own, mut shared) = (DelegateBudget::of_object(&knobs), DelegateBudget::of_namespace(&knobs));
         let (root, own_routes) = (route("", &[prefix("/a"), prefix("/b")]), vec![route("", &[]); 4]);
@@ -314,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn comparisons_are_bounded_even_if_nothing_comes_of_them() {
+    fn comparisons_are_bounded_even_without_result() {
         let knobs = Knobs { delegated_routes: 10, ..Knobs::default() };
         let mut budget = DelegateBudget::of_object(&knobs);
         let roots = route("", &vec![prefix("/a"); 150]);

@@ -1,5 +1,5 @@
-//! DestinationRules consolidated: rules for one host in one namespace act as one, and the look-up
-//! order is the client's namespace, the service's, the root namespace.
+//! Consolidated DestinationRules: rules for one host in one namespace are merged. Lookup order: the client's namespace,
+//! the service's namespace, the root namespace.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,25 +15,25 @@ use crate::service::{ExportTo, Service, Visibility};
 use crate::settings::Settings;
 use crate::snapshot::objects::{AllObjects, by_age, sort_by_age};
 
-/// DestinationRules for one host that act as one.
+/// DestinationRules for one host, merged.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ConsolidatedRule {
-    /// The first rule's meta and the merged spec.
+    /// The metadata of the first rule and the merged spec.
     pub rule: Config<DestinationRule>,
     pub export_to: ExportTo,
-    /// Every rule that went in, as namespace and name.
+    /// Namespace and name of all merged rules.
     pub from: Vec<(Namespace, Str)>,
 }
 
 /// Rules of one namespace by host.
 type ByHost = BTreeMap<Hostname, Vec<Arc<ConsolidatedRule>>>;
 
-/// All rules, indexed by who may use them.
+/// All rules, indexed by visibility.
 #[derive(Clone, Debug, Default)]
 pub(super) struct DestinationRules {
     /// For clients of the rule's own namespace.
     local: BTreeMap<Namespace, ByHost>,
-    /// For clients elsewhere.
+    /// For clients of other namespaces.
     exported: BTreeMap<Namespace, ByHost>,
     /// Private rules of the root namespace.
     root_private: ByHost,
@@ -73,7 +73,7 @@ impl DestinationRules {
         root: &Namespace,
     ) -> Vec<Arc<ConsolidatedRule>> {
         let host = &service.hostname;
-        // A root namespace often holds catch-all rules; its own proxies must not prefer them to the service's.
+        // A root namespace often has catch-all rules; its own proxies must not prefer them to those of the service.
         let own = if client == root { Some(&self.root_private) } else { self.local.get(client) };
         if let Some(rules) = own.and_then(|by_host| most_specific(by_host, host)) {
             return rules.clone();
@@ -94,7 +94,7 @@ fn exported_to(export_to: &ExportTo, client: &Namespace) -> bool {
     export_to.is_public() || export_to.iter().any(|v| matches!(v, Visibility::Namespace(ns) if ns == client))
 }
 
-/// Rules with a workload selector first, then by age: the first one wins where two disagree.
+/// Rules with a workload selector first, then by age. The first rule wins a conflict.
 fn by_selector_and_age(objects: &AllObjects<'_>) -> Vec<Config<DestinationRule>> {
     let mut found: Vec<Config<DestinationRule>> = by_age!(objects, DestinationRule);
     found.sort_by_key(|c| c.spec.workload_selector.is_none());
@@ -110,7 +110,7 @@ fn with_resolved_host(config: Config<DestinationRule>, settings: &Settings) -> C
     Config { meta: config.meta, spec: Hashed::from_message(spec) }
 }
 
-/// A rule with a workload selector never leaves its namespace.
+/// A rule with a workload selector is never exported.
 fn export_of(config: &Config<DestinationRule>) -> ExportTo {
     if config.spec.workload_selector.is_some() {
         return ExportTo::parse(["."]);
@@ -118,8 +118,8 @@ fn export_of(config: &Config<DestinationRule>) -> ExportTo {
     ExportTo::parse(&config.spec.export_to)
 }
 
-/// Adds a rule to those of its host: merged into every rule it may be merged with, and on its own
-/// where some client would otherwise not see it.
+/// Merges a rule into the known rules of its host where possible, and adds it separately if some client would otherwise
+/// not see it.
 fn merge(by_host: &mut ByHost, config: &Config<DestinationRule>, export_to: &ExportTo, settings: &Settings) {
     let rules = by_host.entry(config.spec.host.as_str().into()).or_default();
     let mut apart = true;
@@ -152,7 +152,7 @@ fn merge(by_host: &mut ByHost, config: &Config<DestinationRule>, export_to: &Exp
     }
 }
 
-/// The known rule with the subsets it lacks, and with a traffic policy if it had none.
+/// The known rule with missing subsets added, and the traffic policy if it has none.
 fn merged(known: &ConsolidatedRule, addition: &Config<DestinationRule>) -> ConsolidatedRule {
     let mut spec = DestinationRule::clone(&known.rule.spec);
     for subset in &addition.spec.subsets {
@@ -176,7 +176,7 @@ fn merged(known: &ConsolidatedRule, addition: &Config<DestinationRule>) -> Conso
     }
 }
 
-/// The rules of the exact host, or of the longest wildcard that covers it.
+/// The rules of the exact host, or of the longest matching wildcard.
 fn most_specific<'a>(by_host: &'a ByHost, host: &Hostname) -> Option<&'a Vec<Arc<ConsolidatedRule>>> {
     if let Some(rules) = by_host.get(host) {
         return Some(rules);

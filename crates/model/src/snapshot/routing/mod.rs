@@ -1,4 +1,4 @@
-//! Routing rules made ready for look-up: names resolved, delegates merged, rules for one host consolidated.
+//! VirtualServices and DestinationRules, prepared for lookup: names resolved, delegates merged, rules consolidated.
 
 mod backend_policies;
 mod delegates;
@@ -27,7 +27,7 @@ pub struct Routing {
     pub virtual_services: Vec<Arc<VirtualServiceRule>>,
     rules: DestinationRules,
     merges: Arc<MergeCache>,
-    /// What is left out of VirtualServices because it is too much.
+    /// Routes that were left out because of limits.
     pub(super) problems: Vec<Problem>,
 }
 
@@ -35,11 +35,11 @@ pub struct Routing {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct VirtualServiceRule {
     pub config: Config<VirtualService>,
-    /// As written; the mesh's default applies where it is unset.
+    /// As written; unset means the default of the mesh.
     pub export_to: ExportTo,
 }
 
-/// How a route's conditions are read. Routes from other APIs keep some of their own meaning.
+/// The API that defines the meaning of a route's matches.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Semantics {
     #[default]
@@ -50,7 +50,7 @@ pub enum Semantics {
 }
 
 impl Semantics {
-    /// What the translation into a VirtualService noted on the object.
+    /// From the annotation that the conversion sets.
     pub(crate) fn of(meta: &Meta) -> Semantics {
         match meta.annotations.get("internal.istio.io/route-semantics").map(|s| &**s) {
             Some("ingress") => Semantics::Ingress,
@@ -67,7 +67,7 @@ impl VirtualServiceRule {
 }
 
 impl Routing {
-    /// The section for these objects; `before` spares merging again what has not changed.
+    /// Builds the section. Unchanged merges are taken from `before`.
     pub(super) fn build(objects: &AllObjects<'_>, settings: &Settings, before: &Routing) -> Routing {
         let ResolvedServices { rules: virtual_services, merges, problems } =
             virtual_services::resolved(objects, settings, &before.merges);
@@ -75,8 +75,8 @@ impl Routing {
         Routing { virtual_services, rules, merges: Arc::new(merges), problems }
     }
 
-    /// The DestinationRules for a client's calls to a service: its own namespace's before those of the
-    /// service's namespace before those of the root namespace, and the most specific host only.
+    /// The DestinationRules for calls of a client to a service: of the client's namespace, else of the service's namespace,
+    /// else of the root namespace, and only for the most specific host.
     pub fn destination_rules(
         &self,
         client: &Namespace,

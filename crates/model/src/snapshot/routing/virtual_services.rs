@@ -1,5 +1,5 @@
 //! VirtualServices in order of age, with short names resolved and delegates merged in.
-//! How one route is merged with its delegate stands in `delegates`.
+//! The merge of one route with its delegate is in `delegates`.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -17,34 +17,33 @@ use crate::service::ExportTo;
 use crate::settings::{Knobs, Settings};
 use crate::snapshot::objects::{AllObjects, by_age, sort_by_age};
 
-/// The gateway name that means every sidecar.
+/// The gateway name of all sidecars.
 const MESH: &str = "mesh";
 
-/// VirtualServices without hosts of their own, which others delegate to.
+/// VirtualServices without hosts, which others delegate to.
 type Delegates = BTreeMap<(Namespace, Str), Config<VirtualService>>;
 
-/// Every VirtualService that has hosts of its own.
+/// All VirtualServices with hosts.
 pub(super) struct ResolvedServices {
     pub(super) rules: Vec<Arc<VirtualServiceRule>>,
     pub(super) merges: MergeCache,
-    /// Routes that are left out because their delegates are too much.
+    /// Delegating routes that were left out because of limits.
     pub(super) problems: Vec<Problem>,
 }
 
-/// VirtualServices with their delegates merged in, by the fingerprint of all that this depends on: others change far
-/// more often than these.
+/// Cache of merged VirtualServices by the fingerprint of all inputs.
 pub(super) type MergeCache = HashMap<u128, Arc<MergedService>>;
 
-/// What merging the delegates of one VirtualService gave.
+/// A VirtualService with its delegates merged in.
 #[derive(Debug)]
 pub(super) struct MergedService {
     spec: Hashed<VirtualService>,
-    /// What it left of its namespace's budget.
+    /// The remaining budget of its namespace.
     left: DelegateBudget,
     problems: Vec<Problem>,
 }
 
-/// Resolves VirtualServices. Merges that `before` has are taken from there.
+/// Resolves names and merges delegates. Unchanged merges are taken from `before`.
 pub(super) fn resolved(objects: &AllObjects<'_>, settings: &Settings, before: &MergeCache) -> ResolvedServices {
     let found: Vec<Config<VirtualService>> = by_age!(objects, VirtualService);
     let (roots, delegates): (Vec<_>, Vec<_>) = found.into_iter().partition(|c| !c.spec.hosts.is_empty());
@@ -64,7 +63,7 @@ pub(super) fn resolved(objects: &AllObjects<'_>, settings: &Settings, before: &M
     ResolvedServices { rules, merges: merging.merges, problems: merging.problems }
 }
 
-/// Merges delegates into VirtualServices, the oldest first, as long as the budgets last.
+/// Merges delegates into VirtualServices, oldest first, within the budgets.
 struct DelegateMerger<'a> {
     delegates: Delegates,
     settings: &'a Settings,
@@ -78,7 +77,7 @@ impl DelegateMerger<'_> {
     fn rule(&mut self, config: Config<VirtualService>) -> VirtualServiceRule {
         let export_to = ExportTo::parse(&config.spec.export_to);
         let config = match Semantics::of(&config.meta) {
-            // Names from the Gateway API are full already.
+            // Names from the Gateway API are already fully qualified.
             Semantics::Gateway => config,
             Semantics::Ingress => with_full_names(config, self.settings),
             Semantics::VirtualService => self.with_delegates(with_full_names(config, self.settings)),
@@ -86,8 +85,8 @@ impl DelegateMerger<'_> {
         VirtualServiceRule { config, export_to }
     }
 
-    /// Replaces each route that delegates by the routes of its delegate. A delegate that is missing, or not
-    /// visible from the root's namespace, costs only that route.
+    /// Replaces each delegating route by the merged routes of its delegate. If the delegate is missing or not visible from
+    /// the root's namespace, only that route is dropped.
     fn with_delegates(&mut self, config: Config<VirtualService>) -> Config<VirtualService> {
         if config.spec.http.iter().all(|route| route.delegate.is_none()) {
             return config;
@@ -111,7 +110,7 @@ impl DelegateMerger<'_> {
         Config { meta: config.meta, spec }
     }
 
-    /// What a route delegates to.
+    /// The delegate of a route.
     fn delegate(&self, root: &Meta, route: &HttpRoute) -> Option<&Config<VirtualService>> {
         let (namespace, name) = delegate_name(root, route)?;
         self.delegates.get(&(namespace, name)).filter(|found| is_visible(found, root, self.settings))
@@ -125,7 +124,7 @@ fn delegate_name(root: &Meta, route: &HttpRoute) -> Option<(Namespace, Str)> {
     Some((namespace, name.name.as_str().into()))
 }
 
-/// Merges the delegate of each route into it. One that is too much costs only its route.
+/// Merges the delegate of each route. If one exceeds the budget, only its route is dropped.
 fn merge(
     config: &Config<VirtualService>,
     delegates: &[Option<&Config<VirtualService>>],
@@ -167,7 +166,7 @@ fn is_visible(delegate: &Config<VirtualService>, root: &Meta, settings: &Setting
     written.or(&default).admits(&delegate.meta.namespace, &root.namespace)
 }
 
-/// The same VirtualService with every host and gateway name in full.
+/// The VirtualService with fully qualified host and gateway names.
 fn with_full_names(config: Config<VirtualService>, settings: &Settings) -> Config<VirtualService> {
     let mut names = NameResolver { meta: &config.meta, domain: &settings.domain, changed: false };
     let mut spec = VirtualService::clone(&config.spec);
@@ -188,7 +187,7 @@ fn with_full_names(config: Config<VirtualService>, settings: &Settings) -> Confi
     Config { meta: config.meta, spec }
 }
 
-/// Resolves names as the namespace of one object sees them.
+/// Resolves short names relative to the namespace of one object.
 struct NameResolver<'a> {
     meta: &'a Meta,
     domain: &'a str,
@@ -232,8 +231,7 @@ impl NameResolver<'_> {
     }
 }
 
-/// A gateway as `namespace/name`. A name with dots is the host name that gateways had before namespaces
-/// could be written: `name.namespace.svc.cluster.local`.
+/// A gateway as `namespace/name`. A name with dots is the old form `name.namespace.svc.cluster.local`.
 fn gateway_name(name: &str, namespace: &str) -> String {
     match name.split_once('/') {
         Some((".", rest)) => format!("{namespace}/{rest}"),

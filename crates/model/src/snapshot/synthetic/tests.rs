@@ -1,4 +1,4 @@
-//! A control plane that reads an entry knows the service as the one that wrote it, but for what entries cannot tell.
+//! A reader of the generated entries gets the same service, except for fields that entries cannot express.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -52,7 +52,7 @@ fn endpoints(has_other_port: impl Fn(&str) -> bool) -> Vec<Endpoint> {
     let http = |address: &str, port| endpoint(address, port, ("http", 80));
     let plain = [
         Endpoint { locality: Locality::parse("eu/a"), weight: 3, ..http("10.0.0.1", 8080) },
-        // Two instances of one machine.
+        // Two instances on one machine.
         http("10.0.0.2", 61001),
         http("10.0.0.2", 61002),
         Endpoint { service_account: identity.clone(), tls: TlsMode::Istio, ..http("10.0.0.3", 80) },
@@ -68,21 +68,21 @@ fn endpoints(has_other_port: impl Fn(&str) -> bool) -> Vec<Endpoint> {
     plain.into_iter().chain(others).collect()
 }
 
-/// What entries carry of an endpoint.
-fn told(endpoint: &Endpoint) -> String {
+/// The endpoint fields that entries can express.
+fn fields(endpoint: &Endpoint) -> String {
     let Endpoint { port, service_port, locality, weight, tls, .. } = endpoint;
     let version = endpoint.labels.get("version");
     format!("{}:{port} {service_port} {locality} {weight} {tls:?} {version:?}", endpoint.address())
 }
 
-fn all_told(snapshot: &Snapshot, key: &ServiceKey) -> Vec<String> {
+fn all_fields(snapshot: &Snapshot, key: &ServiceKey) -> Vec<String> {
     let serving = snapshot.endpoints.of(key).filter(|e| e.health != Health::Unhealthy);
-    let mut all: Vec<String> = serving.map(told).collect();
+    let mut all: Vec<String> = serving.map(fields).collect();
     all.sort();
     all
 }
 
-/// Tells a service to one snapshot and its entries to another, which gives the number of entries.
+/// Applies a service to one snapshot and its entries to another. Returns the number of entries.
 fn check(address: &str, endpoints: Vec<Endpoint>) -> usize {
     let written = service(Registry::Consul, address);
     let (key, serving) = (written.key(), endpoints.iter().filter(|e| e.health == Health::Healthy).count());
@@ -105,29 +105,29 @@ fn check(address: &str, endpoints: Vec<Endpoint>) -> usize {
         };
         assert_eq!(essence(service), essence(&written));
     }
-    assert_eq!(all_told(&second, &key), all_told(&first, &key));
-    assert_eq!(all_told(&second, &key).len(), serving, "what does not serve is not told");
+    assert_eq!(all_fields(&second, &key), all_fields(&first, &key));
+    assert_eq!(all_fields(&second, &key).len(), serving, "unhealthy endpoints are left out");
     let accounts: BTreeSet<&str> = second.endpoints.of(&key).map(|e| &*e.service_account).collect();
     assert_eq!(accounts, BTreeSet::from(["", "spiffe://cluster.local/ns/shop/sa/web"]));
-    assert_eq!(services(&second).count(), 0, "an entry is told as it is");
+    assert_eq!(services(&second).count(), 0, "no entry is generated from an entry");
     count
 }
 
 #[test]
-fn a_reader_knows_the_service_as_the_writer_did() {
+fn reader_gets_the_same_service() {
     for address in ["10.9.0.1", UNSPECIFIED] {
         assert_eq!(check(address, endpoints(|_| true)), 1);
     }
 }
 
 #[test]
-fn endpoints_that_serve_different_ports_are_in_different_entries() {
+fn endpoints_with_different_ports_get_different_entries() {
     assert_eq!(check("10.9.0.1", endpoints(|address| address == "10.0.0.2" || address == "10.0.0.3")), 2);
 }
 
 #[test]
-fn only_services_of_registries_that_readers_lack_are_told() {
-    for (registry, told) in [
+fn entries_are_generated_only_for_other_registries() {
+    for (registry, expected) in [
         (Registry::Kubernetes, 0),
         (Registry::Consul, 1),
         (Registry::Eureka, 1),
@@ -137,6 +137,6 @@ fn only_services_of_registries_that_readers_lack_are_told() {
         let written = service(registry, UNSPECIFIED);
         let key = written.key();
         let snapshot = snapshot(vec![Change::ServiceApplied(Arc::new(written))]);
-        assert_eq!((services(&snapshot).count(), entries(&snapshot, &key).len()), (told, told), "{registry:?}");
+        assert_eq!((services(&snapshot).count(), entries(&snapshot, &key).len()), (expected, expected), "{registry:?}");
     }
 }

@@ -1,5 +1,5 @@
-//! Policy and MeshPolicy: a PeerAuthentication for connections, and where end users must show a token a
-//! RequestAuthentication with an AuthorizationPolicy that turns away requests without one.
+//! Policy and MeshPolicy become a PeerAuthentication. If end users need a token, also a RequestAuthentication and an
+//! AuthorizationPolicy that denies requests without one.
 
 use serde_json::{Map, Value, json};
 
@@ -7,7 +7,7 @@ use super::super::fields::LegacyFields;
 use super::super::{LegacyConversion, LegacyError, LegacyObject};
 use super::service;
 
-/// Where objects for the whole mesh stand unless mesh config says otherwise.
+/// The default root namespace.
 const ROOT: &str = "istio-system";
 
 pub(super) fn mesh_policy(source: &LegacyObject<'_>) -> Result<LegacyConversion, LegacyError> {
@@ -38,7 +38,7 @@ pub(super) fn policy(source: &LegacyObject<'_>) -> Result<LegacyConversion, Lega
     Ok(LegacyConversion { documents, notes })
 }
 
-/// Workloads that a policy is for, and their ports; all of the namespace and all ports where empty.
+/// Labels and ports of the workloads that a policy applies to; empty means all.
 #[derive(Default)]
 struct PolicyScope {
     labels: Map<String, Value>,
@@ -93,7 +93,7 @@ fn targets(fields: &mut LegacyFields<'_>, notes: &mut Vec<String>) -> Result<Vec
         for mut port in item.messages("ports")? {
             let path = port.path("number");
             let number = port.value("number").and_then(Value::as_u64);
-            // Without its port the policy would hold for the whole workload.
+            // Without its port the policy would apply to the whole workload.
             let number =
                 number.ok_or_else(|| LegacyError(format!("could not convert {path}: ports go by number today")))?;
             ports.push(number.to_string());
@@ -105,11 +105,11 @@ fn targets(fields: &mut LegacyFields<'_>, notes: &mut Vec<String>) -> Result<Vec
     Ok(if targets.is_empty() { vec![PolicyScope::default()] } else { targets })
 }
 
-/// A policy without peers asked for plain text.
+/// A policy without peers meant plain text.
 fn peer_mode(fields: &mut LegacyFields<'_>, notes: &mut Vec<String>) -> Result<&'static str, LegacyError> {
     let optional = fields.flag("peerIsOptional")?;
     let mut mode = "DISABLE";
-    // `- mtls:` is written without a value too, so the key alone counts.
+    // `- mtls:` is valid without a value, so only the key counts.
     for mut peer in fields.messages("peers")? {
         if !peer.has("mtls") {
             return Err(LegacyError(format!("could not convert {}: only mtls is read", peer.path("mtls"))));

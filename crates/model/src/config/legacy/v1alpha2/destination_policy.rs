@@ -1,4 +1,4 @@
-//! DestinationPolicy: a DestinationRule, for a subset where it names labels.
+//! DestinationPolicy becomes a DestinationRule, with a subset if it has labels.
 
 use serde_json::{Map, Value, json};
 

@@ -1,4 +1,4 @@
-//! EgressRule: a ServiceEntry for a host, or for addresses, outside of the mesh.
+//! EgressRule becomes a ServiceEntry for an external host or for addresses.
 
 use serde_json::json;
 
@@ -20,7 +20,7 @@ pub(super) fn convert(source: &LegacyObject<'_>) -> Result<LegacyConversion, Leg
     fields.finish(&mut notes);
     let mut spec = json!({"location": "MESH_EXTERNAL", "resolution": "NONE", "ports": ports});
     if is_address(&destination) {
-        // A ServiceEntry needs a name even where only its addresses count.
+        // A ServiceEntry needs a host, even if only its addresses are used.
         spec["hosts"] = json!([format!("{}.egress.internal", source.name)]);
         spec["addresses"] = json!([destination]);
     } else {

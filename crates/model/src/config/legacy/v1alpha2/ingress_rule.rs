@@ -1,4 +1,4 @@
-//! IngressRule: a Gateway at the old ingress controller's pods, and a VirtualService bound to it.
+//! IngressRule becomes a Gateway on the pods of the old ingress controller, and a VirtualService bound to it.
 
 use serde_json::{Value, json};
 

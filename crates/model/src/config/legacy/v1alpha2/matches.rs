@@ -1,4 +1,4 @@
-//! The conditions of RouteRules and IngressRules.
+//! The match conditions of RouteRules and IngressRules.
 
 use serde_json::{Map, Value, json};
 
@@ -6,10 +6,10 @@ use super::super::LegacyError;
 use super::super::fields::LegacyFields;
 use super::service::ServiceRef;
 
-/// Header names that stood for parts of the request.
+/// Header names that meant other parts of the request.
 const PARTS: &[&str] = &["uri", "scheme", "method", "authority"];
 
-/// Today's match of HTTP requests; empty where there is no condition.
+/// The HTTP match of a VirtualService; empty without conditions.
 pub(super) fn http(mut fields: LegacyFields<'_>, notes: &mut Vec<String>) -> Result<Map<String, Value>, LegacyError> {
     let mut condition = Map::new();
     for layer in ["tcp", "udp"] {
@@ -41,7 +41,7 @@ pub(super) fn http(mut fields: LegacyFields<'_>, notes: &mut Vec<String>) -> Res
     Ok(condition)
 }
 
-/// Callers are known by labels and namespace today, and no longer by the service that they are of.
+/// Callers are now matched by labels and namespace, no longer by service.
 fn callers(source: ServiceRef, path: &str) -> Result<Map<String, Value>, LegacyError> {
     if source.labels.is_empty() {
         return Err(LegacyError(format!(

@@ -16,7 +16,7 @@ pub(super) use route_rule::shown;
 const CONFIG: &str = "config.istio.io/v1alpha2";
 const AUTHENTICATION: &str = "authentication.istio.io/v1alpha1";
 
-/// The old kind of a document, by its `apiVersion` and `kind`.
+/// The legacy kind of a document, by its `apiVersion` and `kind`.
 pub(crate) fn kind(api_version: &str, kind: &str) -> Option<LegacyKind> {
     let old = match (api_version, kind) {
         (CONFIG, "RouteRule") => LegacyKind::RouteRule,

@@ -1,4 +1,4 @@
-//! RouteRule: one route of a VirtualService, and a DestinationRule with the subsets that its labels stand for.
+//! RouteRule becomes one route of a VirtualService, and a DestinationRule with subsets for its labels.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::config::{Meta, Object, Spec};
 use crate::hashed::Hashed;
 use crate::names::Str;
 
-/// Notes a rule's precedence on its VirtualService until rules for one destination are joined.
+/// Annotation of a rule's precedence, until rules for one destination are joined.
 const PRECEDENCE: &str = "internal.istio.io/route-rule-precedence";
 
 pub(super) fn convert(source: &LegacyObject<'_>) -> Result<LegacyConversion, LegacyError> {
@@ -31,7 +31,7 @@ pub(super) fn convert(source: &LegacyObject<'_>) -> Result<LegacyConversion, Leg
     }
     action(&mut fields, &destination, &mut route, &mut named, &mut notes)?;
     treatment(&mut fields, &mut route, &mut named, &mut notes)?;
-    // Envoy lets every route be upgraded today.
+    // WebSocket upgrades are now allowed on every route.
     fields.flag("websocketUpgrade")?;
     fields.finish(&mut notes);
     let spec = json!({"hosts": [destination.host], "http": [route]});
@@ -40,7 +40,7 @@ pub(super) fn convert(source: &LegacyObject<'_>) -> Result<LegacyConversion, Leg
     Ok(LegacyConversion { documents, notes })
 }
 
-/// The document with the rule's precedence noted on it.
+/// The document with the annotation of the rule's precedence.
 fn noted(mut document: Value, precedence: i64) -> Value {
     let annotations = &mut document["metadata"]["annotations"];
     if !annotations.is_object() {
@@ -50,7 +50,7 @@ fn noted(mut document: Value, precedence: i64) -> Value {
     document
 }
 
-/// The document without what is only noted on it for `join`.
+/// The document without the annotation for `join`.
 pub(in crate::config::legacy) fn shown(document: &Value) -> Value {
     let mut document = document.clone();
     if let Some(metadata) = document["metadata"].as_object_mut() {
@@ -65,7 +65,7 @@ pub(in crate::config::legacy) fn shown(document: &Value) -> Value {
     document
 }
 
-/// Where requests go: to weighted destinations, or elsewhere by a redirect.
+/// The weighted destinations, or the redirect.
 fn action(
     fields: &mut LegacyFields<'_>,
     whole: &ServiceRef,
@@ -99,7 +99,7 @@ fn action(
     Ok(())
 }
 
-/// What is done to requests on their way.
+/// Timeouts, retries, rewrites, faults and other settings of the route.
 fn treatment(
     fields: &mut LegacyFields<'_>,
     route: &mut Map<String, Value>,
@@ -125,7 +125,7 @@ fn treatment(
     Ok(())
 }
 
-/// Settings that were either simple or custom; only simple ones could ever be used.
+/// The simple form of a setting; the custom form was never implemented.
 fn simple(
     fields: &mut LegacyFields<'_>,
     name: &'static str,
@@ -177,7 +177,7 @@ fn cors_policy(mut cors: Map<String, Value>) -> Value {
     cors.into()
 }
 
-/// A DestinationRule for each host whose subsets the rule uses.
+/// DestinationRules with the subsets that the rule uses, one per host.
 fn subsets(source: &LegacyObject<'_>, named: &[ServiceRef]) -> Vec<Value> {
     let mut by_host: BTreeMap<&str, BTreeMap<String, Value>> = BTreeMap::new();
     for service in named {
@@ -194,8 +194,8 @@ fn subsets(source: &LegacyObject<'_>, named: &[ServiceRef]) -> Vec<Value> {
     rules.collect()
 }
 
-/// Joins the VirtualServices that RouteRules of one text gave for the same destination: of several
-/// only one would hold. The highest precedence comes first, then names decide, as in 0.8.
+/// Joins VirtualServices of RouteRules in one text that have the same destination, because only one would be used.
+/// Ordered by precedence, then by name, as in 0.8.
 pub(crate) fn join(objects: &mut Vec<Object>) {
     let mut rules: BTreeMap<(Str, Vec<String>), Vec<usize>> = BTreeMap::new();
     for (index, object) in objects.iter().enumerate() {

@@ -1,14 +1,14 @@
-//! How old objects name a service: by parts, or by its whole name, with labels that choose some of its workloads.
+//! `IstioService`: a reference to a service, by parts or by full name, with labels that select a subset.
 
 use serde_json::{Map, Value, json};
 
 use super::super::LegacyError;
 use super::super::fields::LegacyFields;
 
-/// The domain of services that are named by namespace; 0.8 knew no other without being told.
+/// The default domain of services.
 const DOMAIN: &str = "svc.cluster.local";
 
-/// A service, or the workloads of one that have some labels.
+/// A service, or its workloads with some labels.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct ServiceRef {
     pub(super) host: String,
@@ -17,7 +17,7 @@ pub(super) struct ServiceRef {
 }
 
 impl ServiceRef {
-    /// Reads an `IstioService`. A host without dots is of the object's own namespace, as today.
+    /// Reads an `IstioService`. A host without dots is relative to the namespace of the object.
     pub(super) fn read(mut fields: LegacyFields<'_>, notes: &mut Vec<String>) -> Result<ServiceRef, LegacyError> {
         let (name, namespace) = (fields.text("name")?, fields.text("namespace")?);
         let (domain, service) = (fields.text("domain")?, fields.text("service")?);
@@ -33,7 +33,7 @@ impl ServiceRef {
         Ok(ServiceRef { host, namespace: namespace.to_owned(), labels })
     }
 
-    /// Today's destination: host and subset.
+    /// The `destination` of a route: host and subset.
     pub(super) fn destination(&self) -> Value {
         match self.subset() {
             Some(subset) => json!({"host": self.host, "subset": subset}),
@@ -41,7 +41,7 @@ impl ServiceRef {
         }
     }
 
-    /// The subset that stands for the labels, the same for equal labels.
+    /// The name of the subset, generated from the labels.
     pub(super) fn subset(&self) -> Option<String> {
         if self.labels.is_empty() {
             return None;
@@ -64,7 +64,7 @@ pub(super) fn labels(fields: &mut LegacyFields<'_>) -> Result<Map<String, Value>
     }
 }
 
-/// The service that an object is for.
+/// A required service reference.
 pub(super) fn required(
     fields: &mut LegacyFields<'_>,
     name: &'static str,
@@ -72,5 +72,5 @@ pub(super) fn required(
 ) -> Result<ServiceRef, LegacyError> {
     let named = fields.message(name)?.map(|found| ServiceRef::read(found, notes)).transpose()?;
     let named = named.filter(|named| !named.host.is_empty());
-    named.ok_or_else(|| LegacyError(format!("could not read {}: it names no service", fields.path(name))))
+    named.ok_or_else(|| LegacyError(format!("could not read {}: it has no service name", fields.path(name))))
 }

@@ -1,4 +1,4 @@
-//! Small documents of each old kind: the objects that they become and what is said about them.
+//! Small documents of each legacy kind: the converted objects and the problems.
 
 use serde_json::{Value, json};
 
@@ -30,10 +30,10 @@ fn check(parsed: &Parsed, expected: &[(&str, &str, Value)]) {
     assert_eq!(objects(parsed), expected);
 }
 
-/// Everything but the modern equivalent.
+/// All problems but the printed equivalent.
 fn complaints(parsed: &Parsed) -> Vec<String> {
-    let told = parsed.problems.iter().filter(|p| p.severity != Severity::Info);
-    told.map(|p| format!("{:?} {p}", p.severity)).collect()
+    let shown = parsed.problems.iter().filter(|p| p.severity != Severity::Info);
+    shown.map(|p| format!("{:?} {p}", p.severity)).collect()
 }
 
 #[test]
@@ -90,7 +90,7 @@ fn rules_for_one_destination_are_joined_by_precedence() {
 }
 
 #[test]
-fn the_modern_equivalent_is_printed_and_reads_the_same() {
+fn printed_equivalent_parses_to_the_same_objects() {
     let parsed =
         config("DestinationPolicy", "{destination: {name: r, labels: {on: 'yes'}}, loadBalancing: {name: RANDOM}}");
     let [problem] = &parsed.problems[..] else { panic!("{:?}", parsed.problems) };
@@ -127,10 +127,10 @@ fn rule_for_some_callers_never_becomes_one_for_all() {
 #[test]
 fn fields_that_cannot_be_read_are_named() {
     let complaint = |kind: &str, spec: &str| complaints(&config(kind, spec)).join("\n");
-    let told =
+    let shown =
         complaint("RouteRule", "{destination: {name: r, x: 1}, httpFault: {abort: {grpcStatus: 'y'}}, l4Fault: {}}");
     for path in ["spec.destination.x", "spec.httpFault.abort.grpcStatus", "spec.l4Fault"] {
-        assert!(told.contains(&format!("Warning old.yaml:1: RouteRule shop/a: {path:?} has no effect")), "{told}");
+        assert!(shown.contains(&format!("Warning old.yaml:1: RouteRule shop/a: {path:?} has no effect")), "{shown}");
     }
     assert!(complaint("EgressRule", "{ports: 1}").contains("could not read spec.destination: it names no service"));
     assert!(
@@ -145,7 +145,7 @@ fn fields_that_cannot_be_read_are_named() {
 #[test]
 fn egress_rule_becomes_a_service_entry() {
     let parsed = config("EgressRule", "{destination: {service: '*.foo.com'}, ports: [{port: 80, protocol: http}]}");
-    // MESH_EXTERNAL and NONE are their types' zeros, which are not printed.
+    // MESH_EXTERNAL and NONE are zero values, which are not printed.
     let ports = json!([{"number": 80, "name": "http-80", "protocol": "HTTP"}]);
     check(&parsed, &[("ServiceEntry", "shop/a", json!({"hosts": ["*.foo.com"], "ports": ports}))]);
     let parsed = config("EgressRule", "{destination: {service: 10.1.0.0/16}, ports: [{port: 9, protocol: tcp}]}");
@@ -192,7 +192,7 @@ fn ingress_rule_becomes_a_gateway_and_a_route() {
 }
 
 #[test]
-fn policy_asks_for_certificates_and_tokens() {
+fn policy_requires_certificates_and_tokens() {
     let version = "authentication.istio.io/v1alpha1";
     let parsed = of(
         version,
@@ -218,8 +218,8 @@ fn policy_asks_for_certificates_and_tokens() {
             ("AuthorizationPolicy", "shop/a", json!({"selector": selector, "action": "DENY", "rules": [denied]})),
         ],
     );
-    let told = complaints(&parsed);
-    assert!(told.len() == 1 && told[0].contains("spec.targets[0].name names a service"), "{told:?}");
+    let shown = complaints(&parsed);
+    assert!(shown.len() == 1 && shown[0].contains("spec.targets[0].name names a service"), "{shown:?}");
 }
 
 #[test]

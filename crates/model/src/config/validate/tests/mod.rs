@@ -1,5 +1,5 @@
-//! The rules, each by the smallest object that breaks it: kind, spec, and what is said about it.
-//! An empty third column means that nothing may be said.
+//! Validation rules, each with the smallest object that violates it: kind, spec, and expected findings.
+//! An empty third column means no findings.
 
 mod networking;
 mod security;
@@ -8,8 +8,8 @@ mod virtual_service;
 use crate::config::problem::Severity;
 use crate::config::{Kind, parse};
 
-/// What is said about an object of this kind, one line a finding.
-fn told(kind: Kind, name: &str, annotation: &str, spec: &str) -> Vec<String> {
+/// The findings of an object, one per line.
+fn findings(kind: Kind, name: &str, annotation: &str, spec: &str) -> Vec<String> {
     let text = format!(
         "apiVersion: {}/{}\nkind: {kind}\nmetadata: {{name: {name}, namespace: shop, annotations: {{{annotation}}}}}\nspec: {spec}\n",
         kind.group(),
@@ -23,7 +23,7 @@ fn told(kind: Kind, name: &str, annotation: &str, spec: &str) -> Vec<String> {
 
 fn check(kind: Kind, table: &[(&str, &str)]) {
     for (spec, expected) in table {
-        let found = told(kind, "a", "", spec);
+        let found = findings(kind, "a", "", spec);
         match *expected {
             "" => assert_eq!(found, Vec::<String>::new(), "{kind} {spec}"),
             text => assert!(found.iter().any(|line| line.contains(text)), "{kind} {spec}: {found:#?}"),
@@ -76,15 +76,15 @@ fn telemetry_proxy_config_and_extensions() {
 
 #[test]
 fn annotations_that_decide() {
-    let policy = |annotation: &str, spec: &str| told(Kind::AuthorizationPolicy, "a", annotation, spec);
+    let policy = |annotation: &str, spec: &str| findings(Kind::AuthorizationPolicy, "a", annotation, spec);
     assert_eq!(policy("istio.io/dry-run: 'true'", "{}"), Vec::<String>::new());
     assert_eq!(
         policy("istio.io/dry-run: maybe", "{}"),
         ["error: shop/a has annotation istio.io/dry-run with invalid value (maybe)"]
     );
-    let entry = told(Kind::WorkloadEntry, "a", "istio.io/dry-run: 'true'", "{address: 10.0.0.1}");
+    let entry = findings(Kind::WorkloadEntry, "a", "istio.io/dry-run: 'true'", "{address: 10.0.0.1}");
     assert_eq!(entry, ["error: shop/a has unsupported annotation istio.io/dry-run, please remove the annotation"]);
-    let internal = told(Kind::WorkloadEntry, "a", "internal.istio.io/parents: x", "{address: 10.0.0.1}");
+    let internal = findings(Kind::WorkloadEntry, "a", "internal.istio.io/parents: x", "{address: 10.0.0.1}");
     assert_eq!(internal, ["error: \"internal.istio.io/parents\" annotation found, this may not be set by users"]);
 }
 
@@ -92,7 +92,7 @@ fn annotations_that_decide() {
 fn findings_are_bounded_but_errors_are_kept() {
     let hosts = vec!["'*x.com'"; 500].join(", ");
     let found =
-        told(Kind::ServiceEntry, "a", "", &format!("{{hosts: [{hosts}], addresses: [bad], resolution: STATIC}}"));
+        findings(Kind::ServiceEntry, "a", "", &format!("{{hosts: [{hosts}], addresses: [bad], resolution: STATIC}}"));
     assert!(found.len() <= 51, "{}", found.len());
     assert!(found.iter().any(|line| line.starts_with("error: ")));
 }

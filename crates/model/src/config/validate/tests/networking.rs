@@ -1,6 +1,6 @@
-//! The rules of kinds that say what runs where and how it is called, but for VirtualService.
+//! Rules of the networking kinds, except VirtualService.
 
-use super::{check, told};
+use super::{check, findings};
 use crate::config::Kind;
 
 #[test]
@@ -114,9 +114,9 @@ fn gateways() {
         ("{servers: [{hosts: ['*x.com'], port: {number: 80, name: a, protocol: HTTP}}]}".into(), "partial wildcard \"*x.com\" not allowed"),
         ("{servers: [{hosts: ['*'], port: {number: 80, name: a, protocol: HTTP}}, {hosts: ['*'], port: {number: 81, name: a, protocol: HTTP}}]}".into(), "port names in servers must be unique: duplicate name a"),
     ];
-    check(Kind::Gateway, &table.iter().map(|(spec, told)| (spec.as_str(), *told)).collect::<Vec<_>>());
+    check(Kind::Gateway, &table.iter().map(|(spec, expected)| (spec.as_str(), *expected)).collect::<Vec<_>>());
     let spec = server("port: {number: 80, name: http, protocol: HTTP}");
-    assert_eq!(told(Kind::Gateway, "a.b", "", &spec), ["error: invalid gateway name: \"a.b\""]);
+    assert_eq!(findings(Kind::Gateway, "a.b", "", &spec), ["error: invalid gateway name: \"a.b\""]);
 }
 
 #[test]
@@ -325,5 +325,5 @@ fn envoy_filters() {
         ),
         (patch("applyTo: CLUSTER, match: {context: WAYPOINT}"), ""),
     ];
-    check(Kind::EnvoyFilter, &table.iter().map(|(spec, told)| (spec.as_str(), *told)).collect::<Vec<_>>());
+    check(Kind::EnvoyFilter, &table.iter().map(|(spec, expected)| (spec.as_str(), *expected)).collect::<Vec<_>>());
 }

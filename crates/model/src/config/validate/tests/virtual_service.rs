@@ -16,7 +16,7 @@ fn http(rest: &str) -> String {
 }
 
 fn check_all(table: &[(String, &str)]) {
-    check(Kind::VirtualService, &table.iter().map(|(spec, told)| (spec.as_str(), *told)).collect::<Vec<_>>());
+    check(Kind::VirtualService, &table.iter().map(|(spec, expected)| (spec.as_str(), *expected)).collect::<Vec<_>>());
 }
 
 #[test]

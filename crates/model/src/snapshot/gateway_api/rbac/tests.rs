@@ -1,4 +1,4 @@
-//! Old documents and the policies that they become.
+//! RBAC documents and the policies that they are converted to.
 
 use serde_json::{Value, json};
 
@@ -62,13 +62,13 @@ fn policies(snapshot: &Snapshot) -> Vec<(String, String, Value)> {
     shown
 }
 
-fn told(snapshot: &Snapshot, severity: Severity) -> Vec<String> {
+fn messages(snapshot: &Snapshot, severity: Severity) -> Vec<String> {
     let all = snapshot.problems.values().flatten().filter(|problem| problem.severity == severity);
     all.map(|problem| problem.message.to_string()).collect()
 }
 
 #[test]
-fn a_binding_allows_what_its_role_says_and_the_switch_denies_the_rest() {
+fn binding_allows_what_its_role_allows_and_the_rest_is_denied() {
     let snapshot = snapshot(&[SERVICES, ROLE, &switch("{mode: 'ON'}")]);
     let rules = json!([
         {"from": [{"source": {"principals": ["cluster.local/ns/shop/sa/web"]}}],
@@ -81,16 +81,19 @@ fn a_binding_allows_what_its_role_says_and_the_switch_denies_the_rest() {
         policies(&snapshot),
         [("istio-system".into(), "rbac-default-1".into(), json!({})), ("shop".into(), "rbac-readers-1".into(), cart),]
     );
-    let told = told(&snapshot, Severity::Info);
-    assert!(told.iter().any(|text| text.contains("kind: AuthorizationPolicy") && text.contains("/items*")), "{told:?}");
+    let messages = messages(&snapshot, Severity::Info);
+    assert!(
+        messages.iter().any(|text| text.contains("kind: AuthorizationPolicy") && text.contains("/items*")),
+        "{messages:?}"
+    );
 }
 
 #[test]
-fn without_the_switch_nothing_is_denied() {
+fn without_rbac_config_nothing_is_denied() {
     for texts in [&[SERVICES, ROLE][..], &[SERVICES, ROLE, &switch("{mode: 'OFF'}")]] {
         let snapshot = snapshot(texts);
         assert_eq!(policies(&snapshot), []);
-        assert_eq!(told(&snapshot, Severity::Warning), ["has no effect: no RbacConfig switches access control on"]);
+        assert_eq!(messages(&snapshot, Severity::Warning), ["has no effect: no RbacConfig switches access control on"]);
     }
 }
 
@@ -112,13 +115,13 @@ fn inclusion_and_exclusion_are_kept() {
 }
 
 #[test]
-fn what_cannot_be_said_today_allows_nothing() {
+fn parts_without_equivalent_allow_nothing() {
     let role = ROLE
         .replace("source.namespace: ops", "source.labels: ops")
         .replace("paths: [/items*]", "constraints: [{key: version, values: [v1]}]");
     let snapshot = snapshot(&[SERVICES, &role, &switch("{mode: 'ON'}")]);
     assert_eq!(policies(&snapshot), [("istio-system".into(), "rbac-default-1".into(), json!({}))]);
-    let told = told(&snapshot, Severity::Error);
-    assert_eq!(told.len(), 2, "{told:?}");
-    assert!(told.iter().all(|text| text.ends_with("this part of role reader allows nothing")), "{told:?}");
+    let messages = messages(&snapshot, Severity::Error);
+    assert_eq!(messages.len(), 2, "{messages:?}");
+    assert!(messages.iter().all(|text| text.ends_with("this part of role reader allows nothing")), "{messages:?}");
 }
