@@ -4,10 +4,13 @@ use api::Any;
 use api::envoy::extensions::filters::network::http_connection_manager::v3::HttpFilter as EnvoyFilter;
 use prost::Message;
 
-use super::{HttpFilter, HttpFilterInput, named};
+use super::{FilterPlan, HttpFilter, HttpFilterInput, named};
 use crate::listener_side::ListenerSide;
 
 const NAME: &str = "istio.alpn";
+
+#[derive(Debug, Hash)]
+struct AlpnFilter;
 
 pub(super) fn add(input: &HttpFilterInput<'_>, filters: &mut Vec<HttpFilter>) {
     let view = input.view;
@@ -15,7 +18,7 @@ pub(super) fn add(input: &HttpFilterInput<'_>, filters: &mut Vec<HttpFilter>) {
         && input.side != ListenerSide::SidecarInbound
         && view.proxy.extensions.contains(NAME)
     {
-        filters.push(HttpFilter::Alpn);
+        filters.push(HttpFilter::new(AlpnFilter));
     }
 }
 
@@ -35,17 +38,19 @@ struct AlpnOverride {
     alpn_override: Vec<String>,
 }
 
-pub(super) fn render() -> EnvoyFilter {
-    let versions = [
-        (0, ["istio-http/1.0", "istio", "http/1.0"]),
-        (1, ["istio-http/1.1", "istio", "http/1.1"]),
-        (2, ["istio-h2", "istio", "h2"]),
-    ];
-    let overrides = versions.into_iter().map(|(upstream_protocol, alpn)| AlpnOverride {
-        upstream_protocol,
-        alpn_override: alpn.iter().map(|a| (*a).into()).collect(),
-    });
-    let config = AlpnFilterConfig { alpn_override: overrides.collect() };
-    let type_url = "type.googleapis.com/istio.envoy.config.filter.http.alpn.v2alpha1.FilterConfig";
-    named(NAME, Any { type_url: type_url.into(), value: config.encode_to_vec() })
+impl FilterPlan for AlpnFilter {
+    fn render(&self) -> EnvoyFilter {
+        let versions = [
+            (0, ["istio-http/1.0", "istio", "http/1.0"]),
+            (1, ["istio-http/1.1", "istio", "http/1.1"]),
+            (2, ["istio-h2", "istio", "h2"]),
+        ];
+        let overrides = versions.into_iter().map(|(upstream_protocol, alpn)| AlpnOverride {
+            upstream_protocol,
+            alpn_override: alpn.iter().map(|a| (*a).into()).collect(),
+        });
+        let config = AlpnFilterConfig { alpn_override: overrides.collect() };
+        let type_url = "type.googleapis.com/istio.envoy.config.filter.http.alpn.v2alpha1.FilterConfig";
+        named(NAME, Any { type_url: type_url.into(), value: config.encode_to_vec() })
+    }
 }

@@ -4,12 +4,17 @@ use api::any;
 use api::envoy::extensions::filters::http::fault::v3::HttpFault;
 use api::envoy::extensions::filters::network::http_connection_manager::v3::HttpFilter as EnvoyFilter;
 
-use super::{HttpFilter, HttpFilterInput, named};
+use super::{FilterPlan, HttpFilter, HttpFilterInput, named};
+
+#[derive(Debug, Hash)]
+struct FaultFilter;
 
 pub(super) fn add(_input: &HttpFilterInput<'_>, filters: &mut Vec<HttpFilter>) {
-    filters.push(HttpFilter::Fault);
+    filters.push(HttpFilter::new(FaultFilter));
 }
 
-pub(super) fn render() -> EnvoyFilter {
-    named("envoy.filters.http.fault", any(&HttpFault::default()))
+impl FilterPlan for FaultFilter {
+    fn render(&self) -> EnvoyFilter {
+        named("envoy.filters.http.fault", any(&HttpFault::default()))
+    }
 }

@@ -5,14 +5,19 @@ use api::envoy::extensions::filters::http::grpc_web::v3::GrpcWeb;
 use api::envoy::extensions::filters::network::http_connection_manager::v3::HttpFilter as EnvoyFilter;
 use model::port::Protocol;
 
-use super::{HttpFilter, HttpFilterInput, named};
+use super::{FilterPlan, HttpFilter, HttpFilterInput, named};
+
+#[derive(Debug, Hash)]
+struct GrpcWebFilter;
 
 pub(super) fn add(input: &HttpFilterInput<'_>, filters: &mut Vec<HttpFilter>) {
     if input.protocol == Protocol::GrpcWeb {
-        filters.push(HttpFilter::GrpcWeb);
+        filters.push(HttpFilter::new(GrpcWebFilter));
     }
 }
 
-pub(super) fn render() -> EnvoyFilter {
-    named("envoy.filters.http.grpc_web", any(&GrpcWeb {}))
+impl FilterPlan for GrpcWebFilter {
+    fn render(&self) -> EnvoyFilter {
+        named("envoy.filters.http.grpc_web", any(&GrpcWeb {}))
+    }
 }

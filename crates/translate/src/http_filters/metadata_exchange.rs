@@ -4,12 +4,12 @@
 use api::envoy::extensions::filters::network::http_connection_manager::v3::HttpFilter as EnvoyFilter;
 use serde_json::json;
 
-use super::{HttpFilter, HttpFilterInput, named};
+use super::{FilterPlan, HttpFilter, HttpFilterInput, named};
 use crate::listener_side::ListenerSide;
 use crate::proto_struct::typed_struct;
 
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum MetadataExchange {
+#[derive(Debug, Hash)]
+enum MetadataExchange {
     Inbound,
     Outbound,
     /// Outbound; no headers are sent to destinations outside the mesh.
@@ -21,7 +21,7 @@ pub(super) fn add(input: &HttpFilterInput<'_>, filters: &mut Vec<HttpFilter>) {
     if !view.settings.knobs.metadata_exchange || !view.proxy.extensions.contains("envoy.filters.http.peer_metadata") {
         return;
     }
-    filters.push(HttpFilter::MetadataExchange(match input.side {
+    filters.push(HttpFilter::new(match input.side {
         ListenerSide::SidecarInbound => MetadataExchange::Inbound,
         ListenerSide::SidecarOutbound | ListenerSide::Gateway if input.hide_metadata => {
             MetadataExchange::OutboundInMesh
@@ -30,21 +30,26 @@ pub(super) fn add(input: &HttpFilterInput<'_>, filters: &mut Vec<HttpFilter>) {
     }));
 }
 
-pub(super) fn render(plan: &MetadataExchange) -> EnvoyFilter {
-    let discovery = json!([{"istio_headers": {}}, {"workload_discovery": {}}]);
-    let config = match plan {
-        MetadataExchange::Inbound => json!({
-            "downstream_discovery": discovery,
-            "downstream_propagation": [{"istio_headers": {}}],
-        }),
-        MetadataExchange::Outbound => json!({
-            "upstream_discovery": discovery,
-            "upstream_propagation": [{"istio_headers": {}}],
-        }),
-        MetadataExchange::OutboundInMesh => json!({
-            "upstream_discovery": discovery,
-            "upstream_propagation": [{"istio_headers": {"skip_external_clusters": true}}],
-        }),
-    };
-    named("istio.metadata_exchange", typed_struct("type.googleapis.com/io.istio.http.peer_metadata.Config", &config))
+impl FilterPlan for MetadataExchange {
+    fn render(&self) -> EnvoyFilter {
+        let discovery = json!([{"istio_headers": {}}, {"workload_discovery": {}}]);
+        let config = match self {
+            MetadataExchange::Inbound => json!({
+                "downstream_discovery": discovery,
+                "downstream_propagation": [{"istio_headers": {}}],
+            }),
+            MetadataExchange::Outbound => json!({
+                "upstream_discovery": discovery,
+                "upstream_propagation": [{"istio_headers": {}}],
+            }),
+            MetadataExchange::OutboundInMesh => json!({
+                "upstream_discovery": discovery,
+                "upstream_propagation": [{"istio_headers": {"skip_external_clusters": true}}],
+            }),
+        };
+        named(
+            "istio.metadata_exchange",
+            typed_struct("type.googleapis.com/io.istio.http.peer_metadata.Config", &config),
+        )
+    }
 }

@@ -1,5 +1,5 @@
 //! HTTP filters, one file each: when the filter is added, what its plan holds, and how it is rendered.
-//! To add a filter: a file, a variant of `HttpFilter`, and a row in `ORDER` where Envoy runs it.
+//! To add a filter: a file with its plan and `add`, and a row in `ORDER` where Envoy runs it.
 
 mod alpn;
 mod authorization;
@@ -15,36 +15,62 @@ mod router;
 mod stateful_session;
 mod stats;
 
+use std::any::type_name;
+use std::fmt;
+use std::hash::{Hash, Hasher};
+use std::sync::Arc;
+
 use api::Any;
 use api::envoy::extensions::filters::network::http_connection_manager::v3::{HttpFilter as EnvoyFilter, http_filter};
-use model::hashed::Hashed;
+use model::hashed::{Hashed, fingerprint};
 use model::port::Protocol;
 use scope::View;
 
 use crate::dns_cache::DnsCache;
-use crate::extension::Extension;
 use crate::listener_side::ListenerSide;
-use crate::security::authorization::AuthorizationFilter;
 use crate::security::policies::WorkloadPolicies;
-use crate::security::request_authentication::RequestAuthentication;
 use crate::telemetry::metrics::StatsFilter;
 
-/// One filter of a connection manager.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum HttpFilter {
-    MetadataExchange(metadata_exchange::MetadataExchange),
-    Authorization(Hashed<AuthorizationFilter>),
-    JwtAuthn(Hashed<RequestAuthentication>),
-    Extension(Extension),
-    GrpcWeb,
-    GrpcStats,
-    Alpn,
-    Fault,
-    Cors,
-    Stats(Hashed<StatsFilter>),
-    StatefulSession,
-    DynamicForwardProxy(DnsCache),
-    Router(router::Router),
+/// One filter of a connection manager: its plan, and the fingerprint that identifies it.
+#[derive(Clone)]
+pub struct HttpFilter {
+    fingerprint: u128,
+    plan: Arc<dyn FilterPlan>,
+}
+
+/// The plan of one kind of filter.
+trait FilterPlan: fmt::Debug + Send + Sync {
+    fn render(&self) -> EnvoyFilter;
+}
+
+impl HttpFilter {
+    fn new<P: FilterPlan + Hash + 'static>(plan: P) -> HttpFilter {
+        HttpFilter { fingerprint: fingerprint(&(type_name::<P>(), &plan)), plan: Arc::new(plan) }
+    }
+
+    pub(crate) fn render(&self) -> EnvoyFilter {
+        self.plan.render()
+    }
+}
+
+impl PartialEq for HttpFilter {
+    fn eq(&self, other: &HttpFilter) -> bool {
+        self.fingerprint == other.fingerprint
+    }
+}
+
+impl Eq for HttpFilter {}
+
+impl Hash for HttpFilter {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.fingerprint.hash(state);
+    }
+}
+
+impl fmt::Debug for HttpFilter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.plan.fmt(f)
+    }
 }
 
 /// What a filter's `add` function may look at.
@@ -95,24 +121,6 @@ pub(crate) fn chain(input: &HttpFilterInput<'_>) -> Vec<HttpFilter> {
         add(input, &mut filters);
     }
     filters
-}
-
-pub(crate) fn render(filter: &HttpFilter) -> EnvoyFilter {
-    match filter {
-        HttpFilter::MetadataExchange(plan) => metadata_exchange::render(plan),
-        HttpFilter::Authorization(check) => authorization::render(check),
-        HttpFilter::JwtAuthn(plan) => jwt_authn::render(plan),
-        HttpFilter::Extension(extension) => extension::render(extension),
-        HttpFilter::GrpcWeb => grpc_web::render(),
-        HttpFilter::GrpcStats => grpc_stats::render(),
-        HttpFilter::Alpn => alpn::render(),
-        HttpFilter::Fault => fault::render(),
-        HttpFilter::Cors => cors::render(),
-        HttpFilter::Stats(plan) => stats::render(plan),
-        HttpFilter::StatefulSession => stateful_session::render(),
-        HttpFilter::DynamicForwardProxy(cache) => dynamic_forward_proxy::render(cache),
-        HttpFilter::Router(plan) => router::render(plan),
-    }
 }
 
 fn named(name: &str, config: Any) -> EnvoyFilter {

@@ -16,7 +16,7 @@ use super::{
     CertDetails, ForwardClientCert, Http1, HttpConnectionManager, HttpSettings, PathNormalization, Routes,
     ServerHeader, any_name_route, inbound_route,
 };
-use crate::http_filters;
+use crate::http_filters::HttpFilter;
 use crate::network_filters::named;
 use crate::telemetry::{access_log, tracing};
 
@@ -26,7 +26,7 @@ pub(in crate::network_filters) fn render(plan: &HttpConnectionManager) -> Filter
     let mut manager = from_settings(&plan.settings);
     manager.stat_prefix = plan.stat_prefix.to_string();
     manager.route_specifier = Some(routes(&plan.routes));
-    manager.http_filters = plan.filters.iter().map(http_filters::render).collect();
+    manager.http_filters = plan.filters.iter().map(HttpFilter::render).collect();
     if plan.http2 {
         manager.http2_protocol_options = Some(Http2ProtocolOptions::default());
     }
