@@ -1,4 +1,4 @@
-//! What an agent weighs while its Envoy has nothing to do, and how long Envoy takes to be ready.
+//! Memory of an idle agent, and the time until Envoy is ready.
 //! `cargo bench -p agent --bench idle`
 
 use std::net::{Ipv4Addr, SocketAddr};
@@ -10,7 +10,7 @@ use testkit::process::Process;
 use testkit::{client, ports, programs, servers, wait};
 
 const STARTS: usize = 5;
-/// Long enough for what a start leaves behind to be gone.
+/// Long enough for memory used at start to be released.
 const REST: Duration = Duration::from_secs(3);
 
 #[tokio::main]
@@ -26,15 +26,15 @@ async fn main() {
         times.push(took);
         if times.len() == STARTS {
             tokio::time::sleep(REST).await;
-            println!("idle agent: {}", weight(&agent));
+            println!("idle agent: {}", memory(&agent));
         }
         agent.terminate().await;
     }
     times.sort();
-    println!("ready after {} ms at best, {} ms in the middle", times[0].as_millis(), times[STARTS / 2].as_millis());
+    println!("ready after {} ms (minimum), {} ms (median)", times[0].as_millis(), times[STARTS / 2].as_millis());
 }
 
-/// An agent by a line of Pilot 0.8, and the time until it says that Envoy is ready.
+/// Starts an agent with Pilot 0.8 flags and measures the time until Envoy is ready.
 async fn started(discovery: SocketAddr) -> (Process, Duration) {
     let folder = tempfile::tempdir().expect("a folder").keep();
     let status = ports::free();
@@ -65,10 +65,10 @@ async fn started(discovery: SocketAddr) -> (Process, Duration) {
     (process, began.elapsed())
 }
 
-/// Resident memory as the kernel tells it: all, its own, and pages of files that agents share.
-fn weight(process: &Process) -> String {
+/// Resident memory of the process: total, anonymous and file-backed.
+fn memory(process: &Process) -> String {
     let status = std::fs::read_to_string(format!("/proc/{}/status", process.id())).unwrap_or_default();
-    let wanted = ["VmRSS", "RssAnon", "RssFile", "Threads"];
-    let lines = status.lines().filter(|line| wanted.iter().any(|name| line.starts_with(name)));
+    let names = ["VmRSS", "RssAnon", "RssFile", "Threads"];
+    let lines = status.lines().filter(|line| names.iter().any(|name| line.starts_with(name)));
     lines.map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect::<Vec<_>>().join(", ")
 }

@@ -1,14 +1,14 @@
-//! Which addresses stand for "this machine" and "everywhere", by the families that a proxy's addresses have.
+//! Loopback and wildcard addresses by the IP families of the proxy.
 
 use std::net::IpAddr;
 
-/// Addresses to listen on and how names are looked up.
+/// Addresses to listen on, and the DNS lookup family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Families {
     pub localhost: &'static str,
     pub wildcard: &'static str,
     pub dns_lookup: &'static str,
-    /// Localhost and wildcard of the second family, where both are wanted.
+    /// Loopback and wildcard of the second family with dual stack.
     pub additional: Option<(&'static str, &'static str)>,
 }
 
@@ -34,7 +34,7 @@ mod tests {
     use super::Families;
 
     #[test]
-    fn families_follow_the_proxys_addresses() {
+    fn families_depend_on_the_proxys_addresses() {
         let of = |ips: &[&str], dual| {
             let ips: Vec<_> = ips.iter().map(|ip| ip.parse().unwrap()).collect();
             let families = Families::of(&ips, dual);

@@ -1,6 +1,6 @@
-//! What Envoy starts with, in one of three ways: a file as it is, a template that is rendered, or generated.
-//! To add a setting: a field in `BootstrapInput` (filled in `wire`), its JSON in the file of `generate/` it belongs to,
-//! and a row in `tests/bootstrap.rs`, which shows every setting to a real Envoy.
+//! Envoy's bootstrap: a custom file, a rendered template, or generated. To add a setting: a field in `BootstrapInput`
+//! (filled in `plan`), its JSON in `generate/`, and a case in `tests/bootstrap`, which checks every setting with a real
+//! Envoy.
 
 mod encoded;
 mod families;
@@ -24,21 +24,21 @@ use crate::identity::metadata::ProxyNode;
 pub use generate::generate;
 pub use template::render;
 
-/// All that a bootstrap is made of.
+/// Input for the bootstrap.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct BootstrapInput {
     pub node: ProxyNode,
     #[serde(with = "encoded")]
     pub config: ProxyConfig,
-    /// Addresses of this proxy; they decide which families are listened on.
+    /// Addresses of this proxy; they determine the IP families to listen on.
     pub ips: Vec<IpAddr>,
     pub ports: StaticPorts,
     pub xds: Xds,
-    /// Which of the two xDS protocols Envoy speaks.
+    /// Delta or SotW xDS.
     pub api_type: AdsApiType,
     /// Socket of the agent's SDS server.
     pub sds_socket: String,
-    /// Socket of an SDS server for files, where a custom SDS server takes the other one.
+    /// Socket of a separate SDS server for files, if another SDS server uses `sds_socket`.
     pub sds_files_socket: Option<String>,
     pub log_as_json: bool,
     pub outlier_log_path: String,
@@ -47,25 +47,25 @@ pub struct BootstrapInput {
     pub features: FeatureFlags,
 }
 
-/// Ports of static listeners; 0 for none.
+/// Ports of static listeners; 0 disables a listener.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct StaticPorts {
     /// Readiness, answered by the agent.
     pub status: u16,
-    /// Envoy's own counters.
+    /// Envoy's metrics.
     pub prometheus: u16,
-    /// The same over mTLS.
+    /// Envoy's metrics over mTLS.
     pub secure_metrics: u16,
-    /// Counters of Envoy, agent and application over mTLS.
+    /// Merged metrics of Envoy, agent and application over mTLS.
     pub secure_merged_metrics: u16,
 }
 
-/// Where Envoy gets its configuration.
+/// How Envoy connects to the control plane.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Xds {
-    /// From the agent, through this socket.
+    /// Through the agent's relay on this socket.
     Relay(String),
-    /// From the control plane itself.
+    /// Directly.
     Direct(XdsSecurity),
 }
 
@@ -81,7 +81,7 @@ pub enum AdsApiType {
     Sotw,
 }
 
-/// Settings that are on or off, by upstream's environment names.
+/// Boolean settings, by the names of upstream's environment variables.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct FeatureFlags {
     /// ISTIO_DUAL_STACK
@@ -98,7 +98,7 @@ pub struct FeatureFlags {
     pub keep_path_fragment: bool,
 }
 
-/// How a bootstrap comes about.
+/// Where the bootstrap comes from.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum BootstrapSource {
     Custom(PathBuf),
@@ -107,7 +107,7 @@ pub enum BootstrapSource {
 }
 
 impl BootstrapSource {
-    /// `$ISTIO_BOOTSTRAP` before a custom file before a template by flag or setting.
+    /// In order of precedence: `$ISTIO_BOOTSTRAP`, custom file, template from flag or ProxyConfig, generated.
     pub fn choose(config: &ProxyConfig, template_flag: &str, override_path: Option<&str>) -> BootstrapSource {
         let named = |path: &str| (!path.is_empty()).then(|| PathBuf::from(path));
         if let Some(path) = override_path.and_then(named) {
@@ -125,23 +125,23 @@ impl BootstrapSource {
 #[derive(Debug, PartialEq, Eq)]
 pub struct BootstrapFile {
     pub path: PathBuf,
-    /// It was made for this epoch and goes with it.
+    /// Created for this epoch and removed with it.
     pub is_ours: bool,
 }
 
-/// Makes the bootstrap of an epoch: `envoy-rev0.json` and so on, below the config path.
+/// Writes the bootstrap of an epoch to the config path: `envoy-rev0.json` and so on.
 pub fn write(source: &BootstrapSource, input: &BootstrapInput, epoch: u32) -> Result<BootstrapFile> {
     let (text, extension) = match source {
         BootstrapSource::Generated => (generate(input)?.to_string(), "json"),
         BootstrapSource::Custom(path) => match read(path)? {
-            // Upstream renders custom files too; one that has nothing to render is used where it lies.
+            // Upstream renders custom files too. A file without template actions is used in place.
             text if text.contains("{{") => (rendered(path, &text, input)?, extension(path)),
             _ => return Ok(BootstrapFile { path: path.clone(), is_ours: false }),
         },
         BootstrapSource::Template(path) => (rendered(path, &read(path)?, input)?, extension(path)),
     };
     let folder = Path::new(&input.config.config_path);
-    fs::create_dir_all(folder).with_context(|| format!("could not make the folder {}", folder.display()))?;
+    fs::create_dir_all(folder).with_context(|| format!("could not create the directory {}", folder.display()))?;
     let path = folder.join(format!("envoy-rev{epoch}.{extension}"));
     put(&path, &text).with_context(|| format!("could not write {}", path.display()))?;
     Ok(BootstrapFile { path, is_ours: true })
@@ -155,14 +155,14 @@ fn rendered(path: &Path, text: &str, input: &BootstrapInput) -> Result<String> {
     render(text, input).with_context(|| format!("could not render {}", path.display()))
 }
 
-/// Envoy goes by the name's end.
+/// Envoy detects the format by the file extension.
 fn extension(path: &Path) -> &'static str {
     let name = path.to_string_lossy();
     let is_yaml = [".yaml", ".yaml.tmpl", ".yml", ".yml.tmpl"].iter().any(|end| name.ends_with(end));
     if is_yaml { "yaml" } else { "json" }
 }
 
-/// A tracer's token may stand in it, so others do not read it.
+/// Readable by the owner only: the bootstrap may contain a tracer's access token.
 fn put(path: &Path, text: &str) -> std::io::Result<()> {
     use std::io::Write;
     let mut options = fs::OpenOptions::new();
@@ -173,7 +173,8 @@ fn put(path: &Path, text: &str) -> std::io::Result<()> {
 /// `host:port` as Envoy's socket address. `$(HOST_IP)` is replaced.
 fn socket_address(what: &str, address: &str, host_ip: Option<&str>) -> Result<serde_json::Value> {
     let parsed = address.rsplit_once(':').and_then(|(host, port)| Some((host, port.parse::<u16>().ok()?)));
-    let (host, port) = parsed.with_context(|| format!("could not read the {what} address {address:?}"))?;
+    let (host, port) =
+        parsed.with_context(|| format!("could not parse the {what} address {address:?}: expected HOST:PORT"))?;
     let host = match (host, host_ip) {
         ("$(HOST_IP)", Some(ip)) => ip,
         (host, _) => host.trim_start_matches('[').trim_end_matches(']'),
@@ -189,7 +190,7 @@ mod tests {
     use super::{BootstrapSource, extension, socket_address};
 
     #[test]
-    fn the_way_is_chosen_as_upstream_does() {
+    fn source_is_chosen_as_upstream_does() {
         let mut config = default_proxy_config();
         let choose = |config: &_, flag, over| BootstrapSource::choose(config, flag, over);
         assert_eq!(choose(&config, "", None), BootstrapSource::Generated);
@@ -201,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_are_split_and_filled_in() {
+    fn socket_addresses_are_parsed() {
         let of = |text| socket_address("test", text, Some("10.1.1.1")).ok();
         assert_eq!(of("zipkin.istio-system:9411"), Some(json!({"address": "zipkin.istio-system", "port_value": 9411})));
         assert_eq!(of("[fd00::1]:80"), Some(json!({"address": "fd00::1", "port_value": 80})));

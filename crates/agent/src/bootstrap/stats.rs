@@ -1,5 +1,4 @@
-//! Envoy's counters: which exist, and how names become tags. Lists and patterns are upstream's; Istio's metrics
-//! cannot be read without them.
+//! Envoy's stats: inclusion lists and tag extraction. Lists and patterns are upstream's; Istio's metrics depend on them.
 
 use std::time::Duration;
 
@@ -8,7 +7,7 @@ use tracing::warn;
 
 use super::BootstrapInput;
 
-/// Tag and the pattern that finds it, before and after those of the user.
+/// Tags and their patterns, before and after the user's tags.
 const TAGS_BEFORE: &[(&str, &str)] = &[
     ("cluster_name", r"^cluster(\.(.+);)"),
     ("http_conn_manager_prefix", r"^http\.(((?:[_.[:digit:]\w]*|[_\[\]aAbBcCdDeEfF[:digit:]\w\:]*));\.)"),
@@ -33,12 +32,12 @@ const TAGS_AFTER: &[(&str, &str)] = &[
     ("authz_dry_run_result", r"(\.shadow_(allowed|denied))"),
 ];
 
-/// Counters that readiness checks read.
+/// Stats that readiness checks need.
 const PREFIXES: &[&str] = &["cluster_manager", "listener_manager", "server", "cluster.xds-grpc", "wasm"];
 const SUFFIXES: &[&str] = &["rbac.allowed", "rbac.denied", "shadow_allowed", "shadow_denied"];
-/// Counter that draining reads.
+/// Stat that draining needs.
 const ACTIVE: &str = "downstream_cx_active";
-/// Counters of routes that a VirtualService names.
+/// Stats of named VirtualService routes.
 const REGEXES: &[&str] = &[r"vhost\..*\.route\..*"];
 
 const PREFIX_ANNOTATION: &str = "sidecar.istio.io/statsInclusionPrefixes";
@@ -49,7 +48,7 @@ const BUCKET_ANNOTATION: &str = "sidecar.istio.io/statsHistogramBuckets";
 const FLUSH_ANNOTATION: &str = "sidecar.istio.io/statsFlushInterval";
 const EVICTION_ANNOTATION: &str = "sidecar.istio.io/statsEvictionInterval";
 
-/// What users may say about counters, joined with what is always there.
+/// Stats settings: the user's, merged with the required ones.
 pub(super) struct StatsSettings {
     pub prefixes: Vec<String>,
     pub suffixes: Vec<String>,
@@ -106,7 +105,7 @@ impl StatsSettings {
     }
 }
 
-/// The annotation's list, else that of ProxyConfig; then what is required. `{pod_ip}` is written once per address.
+/// The annotation's list, else that of ProxyConfig, then the required entries. `{pod_ip}` is expanded to every address.
 fn list(input: &BootstrapInput, annotation: &str, config: &[String], required: &[&str]) -> Vec<String> {
     let by_annotation = input.node.annotations.get(annotation).filter(|text| !text.is_empty());
     let chosen: Vec<&str> = match by_annotation {
@@ -132,7 +131,7 @@ fn extra_tags(input: &BootstrapInput) -> Vec<String> {
     tags
 }
 
-/// Histogram buckets by prefix of the counter, from a JSON object.
+/// Histogram buckets by stat prefix, from a JSON object.
 fn buckets(input: &BootstrapInput) -> Vec<Value> {
     let Some(text) = input.node.annotations.get(BUCKET_ANNOTATION) else { return Vec::new() };
     match serde_json::from_str::<Map<String, Value>>(text) {
@@ -142,7 +141,7 @@ fn buckets(input: &BootstrapInput) -> Vec<Value> {
             object.into_iter().map(setting).collect()
         }
         Err(error) => {
-            warn!("annotation {BUCKET_ANNOTATION} is no JSON object and was ignored: {error}");
+            warn!(%error, "ignoring annotation {BUCKET_ANNOTATION}: not a JSON object");
             Vec::new()
         }
     }
@@ -152,17 +151,17 @@ fn interval(input: &BootstrapInput, annotation: &str) -> Option<Duration> {
     let text = input.node.annotations.get(annotation)?;
     let read = model::duration::parse(text).and_then(|duration| Duration::try_from(duration).ok());
     if read.is_none() {
-        warn!("annotation {annotation}={text:?} is no duration and was ignored");
+        warn!(value = text, "ignoring annotation {annotation}: not a duration");
     }
     read
 }
 
-/// Envoy looks for counters to forget only when it flushes.
+/// Envoy evicts stats only when it flushes, so the interval must be a multiple of the flush interval.
 fn eviction(input: &BootstrapInput, flush: Duration) -> Option<Duration> {
     let eviction = interval(input, EVICTION_ANNOTATION)?;
     let fits = !flush.is_zero() && eviction.as_nanos().is_multiple_of(flush.as_nanos());
     if !fits {
-        warn!("annotation {EVICTION_ANNOTATION} is no multiple of {flush:?} and was ignored");
+        warn!("ignoring annotation {EVICTION_ANNOTATION}: not a multiple of the flush interval {flush:?}");
     }
     fits.then_some(eviction)
 }

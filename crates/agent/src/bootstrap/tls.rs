@@ -1,4 +1,4 @@
-//! TLS towards collectors: certificates come from the agent's SDS server, by upstream's resource names.
+//! TLS contexts of static clusters and listeners. Certificates come from the agent's SDS server, with upstream's names.
 
 use api::istio::networking::v1alpha3::ClientTlsSettings;
 use api::istio::networking::v1alpha3::client_tls_settings::TlSmode as TlsMode;
@@ -6,14 +6,14 @@ use serde_json::{Map, Value, json};
 
 const CONTEXT: &str = "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.UpstreamTlsContext";
 
-/// What a cluster speaks inside its TLS.
+/// The HTTP version of a cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum HttpVersion {
     Http2,
     Http1,
 }
 
-/// The transport socket of a cluster; `None` without TLS. Metadata may name the files in place of the settings.
+/// The transport socket of a cluster; `None` without TLS. Certificate paths in node metadata override the settings.
 pub(super) fn transport_socket(
     settings: &ClientTlsSettings,
     default_sni: &str,
@@ -53,7 +53,7 @@ pub(super) fn transport_socket(
     Some(socket(json!({"@type": CONTEXT, "common_tls_context": context, "sni": sni})))
 }
 
-/// TLS with this workload's own certificate.
+/// TLS with the workload's certificate.
 pub(super) fn own(sni: &str) -> Value {
     let context = json!({
         "alpn_protocols": ["h2"],
@@ -66,7 +66,7 @@ pub(super) fn own(sni: &str) -> Value {
     socket(json!({"@type": CONTEXT, "common_tls_context": context, "sni": sni}))
 }
 
-/// TLS of a listener whose clients must show a certificate of the mesh.
+/// TLS of a listener that requires a client certificate of the mesh.
 pub(super) fn required_of_clients() -> Value {
     socket(json!({
         "@type": "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.DownstreamTlsContext",

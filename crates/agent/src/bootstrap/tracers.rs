@@ -1,5 +1,5 @@
-//! Tracing by ProxyConfig. Lightstep and OpenCensus are gone from Envoy; both take OpenTelemetry's protocol today,
-//! so that is what is spoken to them.
+//! Tracing from ProxyConfig. Envoy removed its Lightstep and OpenCensus tracers; both collectors accept OTLP, so the
+//! OpenTelemetry tracer is used for them.
 
 use anyhow::Result;
 use api::istio::mesh::v1alpha1::tracing::Tracer;
@@ -9,7 +9,7 @@ use tracing::warn;
 use super::tls::{HttpVersion, transport_socket};
 use super::{BootstrapInput, socket_address};
 
-/// A collector and what Envoy is told to do with it.
+/// A trace collector.
 pub(super) struct Collector {
     /// Name of its cluster.
     pub name: &'static str,
@@ -20,11 +20,11 @@ pub(super) struct Collector {
     pub tracing: Value,
 }
 
-/// The collector asked for; `None` where there is none or Envoy cannot speak to it.
+/// The configured collector; `None` if there is none or Envoy does not support it.
 pub(super) fn collector(input: &BootstrapInput) -> Result<Option<Collector>> {
-    let Some(asked) = &input.config.tracing else { return Ok(None) };
+    let Some(tracing) = &input.config.tracing else { return Ok(None) };
     let service = &input.node.cluster;
-    let (name, address, http, provider) = match &asked.tracer {
+    let (name, address, http, provider) = match &tracing.tracer {
         Some(Tracer::Zipkin(it)) => ("zipkin", &it.address, HttpVersion::Http1, zipkin()),
         Some(Tracer::Datadog(it)) => ("datadog_agent", &it.address, HttpVersion::Http1, datadog(service)),
         Some(Tracer::Lightstep(it)) => {
@@ -35,7 +35,7 @@ pub(super) fn collector(input: &BootstrapInput) -> Result<Option<Collector>> {
             ("opentelemetry", &it.address, HttpVersion::Http2, opentelemetry("opentelemetry", service, &[]))
         }
         Some(Tracer::Stackdriver(_)) => {
-            warn!("tracing to Stackdriver has no effect: Envoy has no such tracer any more");
+            warn!("ignoring Stackdriver tracing: Envoy no longer supports it");
             return Ok(None);
         }
         None => return Ok(None),
@@ -43,7 +43,7 @@ pub(super) fn collector(input: &BootstrapInput) -> Result<Option<Collector>> {
     if address.is_empty() {
         return Ok(None);
     }
-    let tls = asked.tls_settings.as_ref();
+    let tls = tracing.tls_settings.as_ref();
     let transport_socket = tls.and_then(|tls| transport_socket(tls, "tracer", &input.node.metadata, http));
     let address = socket_address("tracing", address, input.host_ip.as_deref())?;
     Ok(Some(Collector { name, address, http, transport_socket, tracing: json!({"http": provider}) }))

@@ -1,4 +1,4 @@
-//! Puts rules into the kernel and takes them out again, through iptables, iptables-restore and ip.
+//! Installs and removes rules with iptables, iptables-restore and ip.
 
 use std::io::Write;
 use std::process::{Command, Stdio};
@@ -12,10 +12,10 @@ use super::options::{InterceptionMode, IptablesOptions};
 use super::rule::{self, IptablesArgs, IptablesRule};
 use super::rules::{IpFamily, rules};
 
-/// How long legacy iptables waits for others that hold its lock.
+/// How long legacy iptables waits for its lock.
 const WAIT: &str = "--wait=30";
 
-/// Brings the kernel's rules to what the options say.
+/// Makes the installed rules match the options.
 pub(super) fn apply(options: &IptablesOptions) -> Result<()> {
     if let Some(namespace) = &options.action.namespace {
         enter(namespace)?;
@@ -24,11 +24,11 @@ pub(super) fn apply(options: &IptablesOptions) -> Result<()> {
     if options.ipv6 {
         tables.push(FamilyTables::find(IpFamily::V6, options)?);
     } else if options.action.cleanup_only {
-        // An earlier run may have captured both.
+        // An earlier run may have installed rules for both families.
         tables.extend(FamilyTables::find(IpFamily::V6, options).ok());
     }
-    let residue = tables.iter().any(|t| !t.found.is_clean());
-    let wanting = tables.iter().any(|t| !t.is_in_place());
+    let has_old_rules = tables.iter().any(|t| !t.found.is_clean());
+    let is_incomplete = tables.iter().any(|t| !t.is_in_place());
     if options.action.cleanup_only {
         tables.iter().for_each(FamilyTables::remove);
         if options.mode == InterceptionMode::Tproxy {
@@ -36,15 +36,18 @@ pub(super) fn apply(options: &IptablesOptions) -> Result<()> {
         }
         return Ok(());
     }
-    if !wanting && !options.action.force_apply {
-        info!("rules are in place already");
+    if !is_incomplete && !options.action.force_apply {
+        info!("iptables rules are already installed");
         return route(options);
     }
-    if residue && wanting && !options.action.reconcile {
-        warn!("rules of an earlier run are there and differ; --reconcile would replace them");
+    if has_old_rules && is_incomplete && !options.action.reconcile {
+        warn!("different iptables rules of an earlier run are installed; use --reconcile to replace them");
     }
-    let guarded =
-        if residue && wanting && options.action.reconcile { Some(TrafficBlock::raise(&tables)?) } else { None };
+    let guarded = if has_old_rules && is_incomplete && options.action.reconcile {
+        Some(TrafficBlock::start(&tables)?)
+    } else {
+        None
+    };
     if guarded.is_some() {
         tables.iter().for_each(FamilyTables::remove);
     }
@@ -55,14 +58,14 @@ pub(super) fn apply(options: &IptablesOptions) -> Result<()> {
     route(options)
 }
 
-/// Works in another network namespace from here on: this thread and what it starts.
+/// Moves this thread, and processes it starts, to another network namespace.
 fn enter(namespace: &str) -> Result<()> {
     let file =
         std::fs::File::open(namespace).with_context(|| format!("could not open network namespace {namespace}"))?;
     setns(file, CloneFlags::CLONE_NEWNET).with_context(|| format!("could not enter network namespace {namespace}"))
 }
 
-/// The rules of one family and the tools that manage them.
+/// The rules of one IP family and the tool that manages them.
 struct FamilyTables {
     family: IpFamily,
     binary: String,
@@ -84,11 +87,11 @@ impl FamilyTables {
 
     fn restore(&self) -> Result<()> {
         let text = rule::restore(&self.rules);
-        info!(family = ?self.family, "applying rules\n{}", text.trim_end());
+        info!(family = ?self.family, "installing iptables rules\n{}", text.trim_end());
         run(&format!("{}-restore", self.binary), &["--noflush", WAIT], Some(&text)).map(|_| ())
     }
 
-    /// Best effort: of an earlier run, not all rules need be there, and others, made by other flags, may be.
+    /// Best effort: an earlier run may have used other flags, so some rules may be missing and others installed.
     fn remove(&self) {
         let attempt = |command: &IptablesArgs| {
             if let Err(error) = self.iptables(command) {
@@ -106,20 +109,20 @@ impl FamilyTables {
     }
 }
 
-/// What is there now.
+/// The rules that are installed now.
 fn saved(binary: &str) -> InstalledRules {
     let saved = run(&format!("{binary}-save"), &[], None).unwrap_or_else(|error| {
-        warn!("{error:#}; taken for no rules");
+        warn!("{error:#}; assuming that no rules are installed");
         String::new()
     });
     InstalledRules::read(&saved)
 }
 
-/// Stops all traffic of the pod while it exists.
+/// Blocks all traffic of the pod until dropped.
 struct TrafficBlock<'a>(&'a [FamilyTables]);
 
 impl<'a> TrafficBlock<'a> {
-    fn raise(tables: &'a [FamilyTables]) -> Result<TrafficBlock<'a>> {
+    fn start(tables: &'a [FamilyTables]) -> Result<TrafficBlock<'a>> {
         let guard = TrafficBlock(tables);
         for table in tables {
             for command in rule::insertions(&rule::guardrails()) {
@@ -142,7 +145,7 @@ impl Drop for TrafficBlock<'_> {
     }
 }
 
-/// Where rules are defined already, the same kind of tables is used: legacy if it has any, else nft.
+/// The iptables variant: legacy if it has rules already, else nft.
 fn binary(family: IpFamily, wanted: Option<&str>) -> Result<String> {
     let plain = match family {
         IpFamily::V4 => "iptables",
@@ -165,7 +168,7 @@ fn exists(program: &str) -> bool {
     run(program, &["--version"], None).is_ok()
 }
 
-/// In TPROXY mode marked packets come back in through loopback; IPv6 needs Envoy's source address on it.
+/// In TPROXY mode marked packets are routed to loopback. IPv6 needs Envoy's source address on loopback.
 fn route(options: &IptablesOptions) -> Result<()> {
     if options.ipv6 {
         ip(&["-6", "addr", "add", "::6/128", "dev", "lo"])?;
@@ -197,15 +200,15 @@ fn families(options: &IptablesOptions) -> &'static [&'static str] {
 }
 
 fn ip(arguments: &[&str]) -> Result<()> {
-    let is_there = |said: &str| said.contains("File exists") || said.contains("already assigned");
+    let is_there = |text: &str| text.contains("File exists") || text.contains("already assigned");
     match run("ip", arguments, None) {
-        // Of an earlier run.
+        // Left by an earlier run.
         Err(error) if is_there(&format!("{error:#}")) => Ok(()),
         other => other.map(|_| ()),
     }
 }
 
-/// Runs a tool to its end and gives what it printed; its complaint is the error.
+/// Runs a command and returns its standard output. On failure the error contains its standard error.
 fn run(program: &str, arguments: &[&str], input: Option<&str>) -> Result<String> {
     let could_not = || format!("could not run {program} {}", arguments.join(" "));
     let mut child = Command::new(program)
@@ -220,8 +223,8 @@ fn run(program: &str, arguments: &[&str], input: Option<&str>) -> Result<String>
     }
     let output = child.wait_with_output().with_context(could_not)?;
     if !output.status.success() {
-        let complaint = String::from_utf8_lossy(&output.stderr);
-        bail!("{}: {}", could_not(), complaint.trim());
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        bail!("{}: {}", could_not(), stderr.trim());
     }
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }

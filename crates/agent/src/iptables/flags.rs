@@ -1,5 +1,5 @@
-//! The flags of `istio-iptables` and their environment names, as one table, and how they become `IptablesOptions`.
-//! A flag wins over the environment, the environment over the default.
+//! The flags of `istio-iptables` and their environment variables as a table, and their conversion to `IptablesOptions`.
+//! A flag overrides the environment, the environment overrides the default.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -14,7 +14,7 @@ struct IptablesFlag {
     name: &'static str,
     short: Option<char>,
     default: &'static str,
-    /// Names in the environment beside the flag's own in capitals.
+    /// Further environment variables, in addition to the flag's name in upper case.
     env: &'static [&'static str],
     help: &'static str,
 }
@@ -39,52 +39,62 @@ impl IptablesFlag {
 }
 
 const FLAGS: &[IptablesFlag] = &[
-    flag("envoy-port", Some('p'), "15001", "port of Envoy that takes outbound connections"),
-    flag("inbound-capture-port", Some('z'), "15006", "port of Envoy that takes inbound connections"),
-    flag("inbound-tunnel-port", Some('e'), "15008", "port of tunnels, never captured"),
-    flag("proxy-uid", Some('u'), "", "users whose calls are not captured; else that of $ENVOY_USER, else 1337"),
-    flag("proxy-gid", Some('g'), "", "groups whose calls are not captured; else the users"),
-    flag("istio-inbound-interception-mode", Some('m'), "", "REDIRECT or TPROXY"),
-    flag("istio-inbound-ports", Some('b'), "", "inbound ports to capture, * for all"),
-    flag("istio-local-exclude-ports", Some('d'), "", "inbound ports not to capture when all are"),
-    flag("istio-exclude-interfaces", Some('c'), "", "interfaces left alone in both directions"),
-    flag("istio-service-cidr", Some('i'), "", "IP ranges whose calls are captured, * for all"),
-    flag("istio-service-exclude-cidr", Some('x'), "", "IP ranges not captured when all are"),
-    flag("istio-outbound-ports", Some('q'), "", "outbound ports captured in any case"),
-    flag("istio-local-outbound-ports-exclude", Some('o'), "", "outbound ports not captured"),
-    flag("kube-virt-interfaces", Some('k'), "", "virtual interfaces whose inbound traffic counts as outbound"),
+    flag("envoy-port", Some('p'), "15001", "Envoy's port for outbound connections"),
+    flag("inbound-capture-port", Some('z'), "15006", "Envoy's port for inbound connections"),
+    flag("inbound-tunnel-port", Some('e'), "15008", "HBONE tunnel port, never redirected"),
+    flag(
+        "proxy-uid",
+        Some('u'),
+        "",
+        "user ids whose traffic is not redirected; default the user $ENVOY_USER, else 1337",
+    ),
+    flag("proxy-gid", Some('g'), "", "group ids whose traffic is not redirected; default the value of --proxy-uid"),
+    flag(
+        "istio-inbound-interception-mode",
+        Some('m'),
+        "",
+        "how inbound connections are redirected: REDIRECT or TPROXY",
+    ),
+    flag("istio-inbound-ports", Some('b'), "", "inbound ports to redirect, * for all"),
+    flag("istio-local-exclude-ports", Some('d'), "", "inbound ports to exclude if all are redirected"),
+    flag("istio-exclude-interfaces", Some('c'), "", "interfaces to exclude, inbound and outbound"),
+    flag("istio-service-cidr", Some('i'), "", "outbound IP ranges to redirect, * for all"),
+    flag("istio-service-exclude-cidr", Some('x'), "", "outbound IP ranges to exclude if all are redirected"),
+    flag("istio-outbound-ports", Some('q'), "", "outbound ports that are always redirected"),
+    flag("istio-local-outbound-ports-exclude", Some('o'), "", "outbound ports to exclude"),
+    flag("kube-virt-interfaces", Some('k'), "", "virtual interfaces whose inbound traffic is treated as outbound"),
     flag("istio-inbound-tproxy-mark", Some('t'), "1337", "mark of TPROXY packets"),
     flag("istio-inbound-tproxy-route-table", Some('r'), "133", "routing table of TPROXY packets"),
-    IptablesFlag { short: Some('n'), ..switch("dry-run", "print what would be applied") },
+    IptablesFlag { short: Some('n'), ..switch("dry-run", "print the rules without installing them") },
     flag("iptables-probe-port", None, "15002", "accepted, without effect"),
     flag("probe-timeout", None, "5s", "accepted, without effect"),
-    switch("skip-rule-apply", "apply nothing"),
+    switch("skip-rule-apply", "do not install rules"),
     switch("run-validation", "not supported"),
-    switch("redirect-dns", "lead DNS queries to the agent").or_env(&["ISTIO_META_DNS_CAPTURE"]),
-    switch("drop-invalid", "drop packets that connection tracking calls invalid").or_env(&["INVALID_DROP"]),
-    switch("dual-stack", "capture both families").or_env(&["ISTIO_DUAL_STACK"]),
-    switch("capture-all-dns", "lead all queries to port 53 to the agent, not only those of resolv.conf's servers"),
-    flag("network-namespace", None, "", "network namespace to work in, as a path"),
+    switch("redirect-dns", "redirect DNS queries to the agent").or_env(&["ISTIO_META_DNS_CAPTURE"]),
+    switch("drop-invalid", "drop packets in conntrack state INVALID").or_env(&["INVALID_DROP"]),
+    switch("dual-stack", "redirect both IPv4 and IPv6").or_env(&["ISTIO_DUAL_STACK"]),
+    switch("capture-all-dns", "redirect all DNS queries, not only those to the servers in resolv.conf"),
+    flag("network-namespace", None, "", "path of the network namespace to use"),
     switch("cni-mode", "accepted, without effect"),
-    switch("reconcile", "replace rules of an earlier run that differ"),
-    switch("cleanup-only", "take all rules away"),
-    switch("cleanup", "the same"),
-    switch("force-apply", "apply even when the rules seem to be there"),
-    switch("native-nftables", "not supported: iptables-nft is used where it is the system's"),
-    flag("force-iptables-binary", None, "", "legacy or nft"),
+    switch("reconcile", "replace different rules of an earlier run"),
+    switch("cleanup-only", "remove all rules"),
+    switch("cleanup", "same as --cleanup-only"),
+    switch("force-apply", "install the rules even if they seem to be installed"),
+    switch("native-nftables", "not supported; iptables-nft is used where it is the system's variant"),
+    flag("force-iptables-binary", None, "", "iptables variant: legacy or nft"),
 ];
 
-/// What is asked of the machine besides flags and environment.
+/// Properties of the machine that the options depend on.
 pub(super) trait Machine {
-    /// The user's number, when the name is known.
+    /// The id of a user; `None` if it does not exist.
     fn uid(&self, user: &str) -> Option<u32>;
     /// Addresses of all interfaces, in the kernel's order.
     fn addresses(&self) -> Vec<IpAddr>;
-    /// The servers of resolv.conf.
+    /// The name servers in resolv.conf.
     fn nameservers(&self) -> Result<Vec<IpAddr>>;
 }
 
-/// Every flag with its help, for `--help`.
+/// The text of `--help`.
 pub(super) fn help() -> String {
     let line = |flag: &IptablesFlag| {
         let short = flag.short.map_or("    ".to_owned(), |short| format!("-{short}, "));
@@ -97,11 +107,11 @@ pub(super) fn help() -> String {
     };
     let lines: String = FLAGS.iter().map(line).collect();
     format!(
-        "Sets up iptables rules that lead a pod's traffic through Envoy.\n\nusage: pilot-agent istio-iptables [flags]\n\n{lines}"
+        "Installs iptables rules that redirect a pod's traffic to Envoy.\n\nusage: pilot-agent istio-iptables [flags]\n\n{lines}"
     )
 }
 
-/// Reads arguments and environment.
+/// Builds the options from arguments and environment.
 pub(super) fn options(
     arguments: &[String],
     environment: &dyn Fn(&str) -> Option<String>,
@@ -112,10 +122,10 @@ pub(super) fn options(
     let list = |name: &'static str| listed(&text(name));
     let on = |name: &'static str| truth(name, &text(name));
     if on("native-nftables")? {
-        bail!("could not use native nftables: not supported, leave it out to use iptables");
+        bail!("--native-nftables is not supported; omit it to use iptables");
     }
     if on("run-validation")? {
-        bail!("could not validate rules: not supported");
+        bail!("--run-validation is not supported");
     }
     let env_or = |name: &str, default: &str| environment(name).unwrap_or_else(|| default.to_owned());
     let mut proxy_uids = list("proxy-uid");
@@ -172,11 +182,11 @@ fn parse(arguments: &[String]) -> Result<FlagValues> {
     while let Some(argument) = rest.next() {
         let (name, attached) = split(argument);
         let found = FLAGS.iter().find(|flag| name == format!("--{}", flag.name) || is_short(flag, name));
-        let Some(flag) = found else { bail!("could not read {argument:?}: no such flag") };
+        let Some(flag) = found else { bail!("unknown flag {argument:?}") };
         let value = match attached {
             Some(value) => value.to_owned(),
             None if flag.is_switch() => "true".to_owned(),
-            None => rest.next().with_context(|| format!("could not read {argument}: no value follows"))?.clone(),
+            None => rest.next().with_context(|| format!("flag {argument} has no value"))?.clone(),
         };
         given.insert(flag.name, value);
     }
@@ -210,19 +220,19 @@ fn value(name: &'static str, given: &FlagValues, environment: &dyn Fn(&str) -> O
     let own = name.to_uppercase().replace('-', "_");
     let flag = FLAGS.iter().find(|flag| flag.name == name);
     let more = flag.map_or(&[][..], |flag| flag.env);
-    // Of several names the last wins, as upstream binds them one after the other.
+    // The last variable wins, as in upstream.
     let set = more.iter().rev().find_map(|name| environment(name));
-    // Upstream reads the port of Envoy from its flag only.
+    // Upstream does not read --envoy-port from the environment.
     let set = set.or_else(|| (name != "envoy-port").then(|| environment(&own)).flatten());
     set.unwrap_or_else(|| flag.map_or("", |flag| flag.default).to_owned())
 }
 
-/// Truth as Go reads it.
+/// Parses a boolean as Go's `strconv.ParseBool` does.
 fn truth(name: &str, text: &str) -> Result<bool> {
     match text {
         "1" | "t" | "T" | "true" | "TRUE" | "True" => Ok(true),
         "0" | "f" | "F" | "false" | "FALSE" | "False" | "" => Ok(false),
-        _ => bail!("could not read {text:?} of {name} as true or false"),
+        _ => bail!("could not parse --{name}={text:?}: expected true or false"),
     }
 }
 
@@ -240,7 +250,7 @@ fn selection<T>(text: &str, parse: impl Fn(&str) -> Result<T>) -> Result<Selecti
 fn excluded_ranges(text: &str) -> Result<Vec<IpRange>> {
     match selection(text, IpRange::parse)? {
         Selection::Only(ranges) => Ok(ranges),
-        Selection::All => bail!("could not exclude all IP ranges: leave out --istio-service-cidr instead"),
+        Selection::All => bail!("could not exclude all IP ranges: omit --istio-service-cidr instead"),
     }
 }
 
@@ -248,7 +258,7 @@ fn mode(text: &str) -> Result<InterceptionMode> {
     match text {
         "" | "REDIRECT" => Ok(InterceptionMode::Redirect),
         "TPROXY" => Ok(InterceptionMode::Tproxy),
-        _ => bail!("could not capture by {text:?}: wanted REDIRECT or TPROXY"),
+        _ => bail!("could not use interception mode {text:?}: expected REDIRECT or TPROXY"),
     }
 }
 
@@ -262,7 +272,7 @@ fn dns(redirect: bool, all: bool, machine: &dyn Machine) -> Result<DnsCapture> {
         (true, true) => Ok(DnsCapture::All),
         (true, false) => match machine.nameservers()? {
             none if none.is_empty() => {
-                tracing::warn!("DNS is not captured: resolv.conf names no server");
+                tracing::warn!("DNS queries are not redirected: resolv.conf has no name server");
                 Ok(DnsCapture::Off)
             }
             servers => Ok(DnsCapture::Servers(servers)),
@@ -270,7 +280,7 @@ fn dns(redirect: bool, all: bool, machine: &dyn Machine) -> Result<DnsCapture> {
     }
 }
 
-/// The first address that others can reach decides; in dual stack any IPv6 one does.
+/// True if the first non-local address is IPv6; with dual stack, if any is.
 fn has_ipv6(addresses: &[IpAddr], dual_stack: bool) -> bool {
     let mut reachable = addresses.iter().map(IpAddr::to_canonical).filter(|address| !is_local(address));
     if dual_stack { reachable.any(|address| address.is_ipv6()) } else { reachable.next().is_some_and(|a| a.is_ipv6()) }

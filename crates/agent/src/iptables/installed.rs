@@ -1,6 +1,5 @@
-//! What iptables-save says is there, and whether it is what we want.
-//! Rules come back from the kernel reworded, so only chains and counts are compared here; each rule
-//! is then asked for with `iptables -C`.
+//! Parses the installed rules from iptables-save. The kernel rewords rules, so only chains and rule counts are compared
+//! here; `iptables -C` then checks each rule.
 
 use std::collections::BTreeMap;
 
@@ -8,16 +7,16 @@ use super::rule::{IptablesArgs, PREFIX};
 
 const TABLES: [&str; 4] = ["filter", "nat", "mangle", "raw"];
 
-/// How many rules each of our chains has, by table, and which rules lead into them from others' chains.
+/// The number of rules in each of the agent's chains, and the rules in other chains that jump to them.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct InstalledRules {
     chains: BTreeMap<(String, String), usize>,
-    /// Table, and the chain with the rule.
+    /// Table, then chain and rule.
     jumps: Vec<(String, Vec<String>)>,
 }
 
 impl InstalledRules {
-    /// Reads the output of iptables-save or the input of iptables-restore.
+    /// Parses output of iptables-save or input of iptables-restore.
     pub(super) fn read(text: &str) -> InstalledRules {
         let mut state = InstalledRules::default();
         let mut table = "";
@@ -49,19 +48,19 @@ impl InstalledRules {
         }
     }
 
-    /// Nothing of ours is there.
+    /// True if no rule of the agent is installed.
     pub(super) fn is_clean(&self) -> bool {
         self.chains.is_empty() && self.jumps.is_empty()
     }
 
-    /// Commands that take all of it away, whatever flags it was made by.
+    /// Commands that remove all of the agent's rules and chains, whatever flags created them.
     pub(super) fn removals(&self) -> Vec<IptablesArgs> {
         let jump = |(table, rule): &(String, Vec<String>)| {
             let head = ["-t", table, "-D"].map(str::to_owned);
             head.into_iter().chain(rule.iter().cloned()).collect()
         };
         let mut commands: Vec<IptablesArgs> = self.jumps.iter().map(jump).collect();
-        // Chains lead into each other: all are emptied before the first is removed.
+        // Chains refer to each other, so all are flushed before the first is deleted.
         for operation in ["-F", "-X"] {
             let of = |(table, chain): &(String, String)| ["-t", table, operation, chain].map(str::to_owned).into();
             commands.extend(self.chains.keys().map(of));
@@ -69,7 +68,7 @@ impl InstalledRules {
         commands
     }
 
-    /// Our chains are the same, with as many rules each.
+    /// True if both have the same chains with the same number of rules.
     pub(super) fn has_chains_of(&self, other: &InstalledRules) -> bool {
         self.chains == other.chains
     }
@@ -89,13 +88,13 @@ mod tests {
     }
 
     #[test]
-    fn rules_of_others_do_not_count() {
+    fn rules_of_other_programs_are_ignored() {
         let saved = "*nat\n:OUTPUT ACCEPT [0:0]\n-A OUTPUT -j KUBE_SERVICES\n-A OUTPUT -j RETURN\nCOMMIT\n";
         assert!(InstalledRules::read(saved).is_clean());
     }
 
     #[test]
-    fn whatever_is_found_can_be_removed() {
+    fn all_installed_rules_can_be_removed() {
         let saved = "*nat\n:ISTIO_A - [0:0]\n:ISTIO_B - [0:0]\n-A OUTPUT -p tcp -j ISTIO_A\n-A ISTIO_A -j ISTIO_B\n\
                      -A OUTPUT -j RETURN\nCOMMIT\n";
         let commands: Vec<String> =
@@ -106,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn missing_rule_or_further_chain_is_a_difference() {
+    fn missing_rule_or_extra_chain_is_a_difference() {
         let wanted = InstalledRules::read(WANTED);
         assert!(!wanted.is_clean());
         assert!(!InstalledRules::read("*nat\n:ISTIO_OUTPUT - [0:0]\n").has_chains_of(&wanted));

@@ -1,4 +1,4 @@
-//! What rules depend on besides flags: this machine's users, addresses and DNS servers.
+//! Users, addresses and name servers of this machine.
 
 use std::net::IpAddr;
 
@@ -8,10 +8,9 @@ use nix::unistd::User;
 
 use super::flags::Machine;
 
-/// Where name servers are listed.
 const RESOLV_CONF: &str = "/etc/resolv.conf";
 
-/// The machine this runs on.
+/// The machine that this process runs on.
 pub(super) struct LocalMachine;
 
 impl Machine for LocalMachine {

@@ -1,5 +1,5 @@
-//! `pilot-agent istio-iptables`: iptables rules that lead a pod's traffic through Envoy.
-//! `flags` reads what shall be captured, `rules` says it as rules, `apply` puts them into the kernel.
+//! `pilot-agent istio-iptables`: iptables rules that redirect a pod's traffic to Envoy. `flags` parses the options, `rules`
+//! builds the rules, `apply` installs them.
 
 mod apply;
 mod flags;
@@ -14,7 +14,7 @@ use anyhow::Result;
 use self::options::IptablesOptions;
 use self::rules::IpFamily;
 
-/// Runs the command with what follows its name; what it prints goes to standard output.
+/// Runs the command with the arguments after its name.
 pub fn run(arguments: &[String]) -> Result<()> {
     if arguments.iter().any(|argument| argument == "--help" || argument == "-h") {
         print!("{}", flags::help());
@@ -31,7 +31,7 @@ pub fn run(arguments: &[String]) -> Result<()> {
     apply::apply(&options)
 }
 
-/// The input of iptables-restore, and of ip6tables-restore where it is used.
+/// The input of iptables-restore and, with IPv6, of ip6tables-restore.
 fn text(options: &IptablesOptions) -> String {
     let of = |tool, family| format!("# {tool} --noflush\n{}", rule::restore(&rules::rules(options, family)));
     let v4 = of("iptables-restore", IpFamily::V4);

@@ -1,21 +1,20 @@
-//! What shall be captured: the finished settings, checked. How they are written as flags and
-//! environment stands in `flags`.
+//! The validated options of `istio-iptables`. `flags` parses them.
 
 use std::net::IpAddr;
 
 use anyhow::{Result, bail};
 
-/// A comma separated list; empty entries do not count.
+/// Entries of a comma-separated list, without empty ones.
 pub(super) type CommaList = Vec<String>;
 
-/// How inbound connections reach Envoy.
+/// How inbound connections are redirected to Envoy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum InterceptionMode {
     Redirect,
     Tproxy,
 }
 
-/// All, or those listed.
+/// All entries, or a list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Selection<T> {
     All,
@@ -28,7 +27,7 @@ impl<T> Selection<T> {
     }
 }
 
-/// An address range as the user wrote it, its address in canonical form.
+/// An IP range in CIDR notation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct IpRange {
     pub(super) address: IpAddr,
@@ -44,7 +43,7 @@ impl IpRange {
         });
         match parsed {
             Some(range) => Ok(range),
-            None => bail!("could not read {text:?} as an IP range ADDRESS/BITS"),
+            None => bail!("could not parse {text:?} as an IP range ADDRESS/BITS"),
         }
     }
 }
@@ -55,24 +54,24 @@ impl std::fmt::Display for IpRange {
     }
 }
 
-/// Groups of users whose calls are captured.
+/// Groups whose outbound traffic is redirected.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum OwnerGroups {
     AllBut(CommaList),
     Only(CommaList),
 }
 
-/// Which DNS queries go to the agent.
+/// Which DNS queries are redirected to the agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum DnsCapture {
     Off,
     /// Every query to port 53.
     All,
-    /// Queries to the servers of resolv.conf: a resolver of the pod's own may still ask others.
+    /// Queries to the servers in resolv.conf; a resolver in the pod can still query others.
     Servers(Vec<IpAddr>),
 }
 
-/// What the rules are made of.
+/// All options.
 #[derive(Clone, Debug)]
 pub(super) struct IptablesOptions {
     pub(super) envoy_port: String,
@@ -95,12 +94,12 @@ pub(super) struct IptablesOptions {
     pub(super) dns: DnsCapture,
     pub(super) drop_invalid: bool,
     pub(super) ipv6: bool,
-    /// IPv4 addresses that count as the pod's own loopback.
+    /// IPv4 range that is treated as loopback.
     pub(super) loopback: String,
     pub(super) action: ApplyOptions,
 }
 
-/// What to do with the rules.
+/// How the rules are applied.
 #[derive(Clone, Debug)]
 pub(super) struct ApplyOptions {
     pub(super) dry_run: bool,
@@ -109,41 +108,41 @@ pub(super) struct ApplyOptions {
     pub(super) cleanup_only: bool,
     pub(super) force_apply: bool,
     pub(super) namespace: Option<String>,
-    /// `legacy` or `nft`, when the user insists.
+    /// `legacy` or `nft`; `None` to detect it.
     pub(super) binary: Option<String>,
 }
 
-/// One match expression a group in a single rule; kernels take 128 and more.
+/// Each group is a match expression in one rule; kernels accept at least 128.
 const MAX_GROUPS: usize = 64;
 
 impl IptablesOptions {
-    /// An error for what no rule could say.
+    /// Fails if the options cannot be expressed as rules.
     pub(super) fn check(&self) -> Result<()> {
         if let OwnerGroups::Only(groups) = &self.groups
             && groups.len() > MAX_GROUPS
         {
-            bail!("could not capture for {} owner groups: at most {MAX_GROUPS}", groups.len());
+            bail!("could not use {} owner groups: the maximum is {MAX_GROUPS}", groups.len());
         }
         let loopback = IpRange::parse(&self.loopback)?;
         if !loopback.address.is_ipv4() || !loopback.address.is_loopback() || loopback.bits < 8 {
-            bail!("could not use {} as IPv4 loopback range: wanted 127.x.y.z/8 to /32", self.loopback);
+            bail!("could not use {} as IPv4 loopback range: expected 127.x.y.z/8 to /32", self.loopback);
         }
         if let Some(binary) = &self.action.binary
             && !["legacy", "nft"].contains(&binary.as_str())
         {
-            bail!("could not use iptables binary {binary:?}: wanted legacy or nft");
+            bail!("could not use iptables binary {binary:?}: expected legacy or nft");
         }
         for number in [&self.envoy_port, &self.inbound_capture_port, &self.inbound_tunnel_port] {
             if number.parse::<u16>().is_err() {
-                bail!("could not read {number:?} as a port");
+                bail!("could not parse {number:?} as a port");
             }
         }
         for number in [&self.tproxy_mark, &self.tproxy_table] {
             if number.parse::<u32>().is_err() {
-                bail!("could not read {number:?} as a mark or routing table");
+                bail!("could not parse {number:?} as a mark or routing table");
             }
         }
-        // Rules travel as lines of text: a blank inside a word would be another argument.
+        // Rules are lines of text: whitespace inside a value would start another argument.
         let words = [&self.proxy_uids, &self.proxy_gids, &self.inbound_ports_excluded, &self.outbound_ports];
         let words = words.into_iter().chain([&self.outbound_ports_excluded, &self.virtual_interfaces]);
         let groups = match &self.groups {
@@ -155,7 +154,7 @@ impl IptablesOptions {
         };
         let words = words.chain([&self.excluded_interfaces, groups]).flatten().chain(listed);
         match words.into_iter().find(|word| word.contains(char::is_whitespace)) {
-            Some(word) => bail!("could not use {word:?}: it contains a blank"),
+            Some(word) => bail!("could not use {word:?}: it contains whitespace"),
             None => Ok(()),
         }
     }

@@ -1,20 +1,20 @@
-//! One iptables rule as a value, and the texts made of rules: input of iptables-restore, and the
-//! commands that check for rules or take them away. What the rules say stands in `rules`.
+//! An iptables rule as a value, and its conversion to iptables-restore input and to iptables commands that check or
+//! remove it. `rules` builds the rules.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Chains and targets that every kernel has; all others are made and removed by us.
+/// Built-in chains and targets; all others are created and removed by the agent.
 const BUILT_IN: [&str; 8] = ["INPUT", "OUTPUT", "FORWARD", "PREROUTING", "POSTROUTING", "ACCEPT", "RETURN", "DROP"];
 
-/// What all chains of ours, and nobody else's, begin with.
+/// Prefix of the chains that the agent creates.
 pub(super) const PREFIX: &str = "ISTIO_";
 
-/// A rule of a chain. The spec is everything after the chain's name, without quoting.
+/// A rule of a chain. The spec is everything after the chain name, unquoted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct IptablesRule {
     pub(super) table: &'static str,
     pub(super) chain: &'static str,
-    /// Inserted there; None appends.
+    /// Insert position; `None` appends.
     pub(super) position: Option<u8>,
     pub(super) spec: String,
 }
@@ -27,7 +27,7 @@ impl IptablesRule {
         }
     }
 
-    /// The chain that a plain jump leads to; targets with arguments of their own are none.
+    /// The target chain of a plain jump; `None` for targets with arguments.
     fn jump(&self) -> Option<&str> {
         let (before, target) = self.spec.rsplit_once(' ')?;
         (before == "-j" || before.ends_with(" -j")).then_some(target)
@@ -39,10 +39,10 @@ impl IptablesRule {
     }
 }
 
-/// Arguments of one call of iptables.
+/// Arguments of one iptables command.
 pub(super) type IptablesArgs = Vec<String>;
 
-/// The rules as input for `iptables-restore --noflush`: tables by name, chains before their rules.
+/// The input of `iptables-restore --noflush`: tables by name, chains before their rules.
 pub(super) fn restore(rules: &[IptablesRule]) -> String {
     let mut tables: BTreeMap<&str, Vec<String>> = BTreeMap::new();
     for (table, chain) in chains(rules) {
@@ -54,7 +54,7 @@ pub(super) fn restore(rules: &[IptablesRule]) -> String {
     tables.iter().map(|(table, lines)| format!("* {table}\n{}\nCOMMIT\n", lines.join("\n"))).collect()
 }
 
-/// Chains of ours in the order of their first rule, then those only jumped to.
+/// The agent's chains in the order of their first rule, then chains that are only jump targets.
 fn chains(rules: &[IptablesRule]) -> Vec<(&'static str, String)> {
     let own = rules.iter().map(|r| (r.table, r.chain.to_owned()));
     let targets = rules.iter().filter_map(|r| Some((r.table, r.jump()?.to_owned())));
@@ -68,12 +68,12 @@ fn chains(rules: &[IptablesRule]) -> Vec<(&'static str, String)> {
     all
 }
 
-/// Commands that succeed when each rule is there.
+/// Commands that succeed if the rules are installed.
 pub(super) fn checks(rules: &[IptablesRule]) -> Vec<IptablesArgs> {
     rules.iter().map(|rule| rule.command("-C")).collect()
 }
 
-/// Commands that take the rules away, last rule first; then our chains, emptied and removed.
+/// Commands that remove the rules, last one first, then flush and delete the agent's chains.
 pub(super) fn removals(rules: &[IptablesRule]) -> Vec<IptablesArgs> {
     let leads_to_us =
         |r: &&IptablesRule| !r.chain.starts_with(PREFIX) || r.jump().is_some_and(|t| t.starts_with(PREFIX));
@@ -86,7 +86,7 @@ pub(super) fn removals(rules: &[IptablesRule]) -> Vec<IptablesArgs> {
     commands
 }
 
-/// Rules that stop all traffic while old rules make way for new ones: better none than traffic around Envoy.
+/// Rules that block all traffic while old rules are replaced, so that no traffic bypasses Envoy.
 pub(super) fn guardrails() -> Vec<IptablesRule> {
     let drop = |chain, protocol| IptablesRule {
         table: "filter",
@@ -97,7 +97,7 @@ pub(super) fn guardrails() -> Vec<IptablesRule> {
     ["INPUT", "FORWARD", "OUTPUT"].into_iter().flat_map(|chain| [drop(chain, "tcp"), drop(chain, "udp")]).collect()
 }
 
-/// Commands that put rules in one by one.
+/// Commands that install the rules one by one.
 pub(super) fn insertions(rules: &[IptablesRule]) -> Vec<IptablesArgs> {
     let insertion = |rule: &IptablesRule| {
         let mut command: IptablesArgs = ["-t", rule.table].map(str::to_owned).into();
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn tables_come_by_name_and_chains_before_their_rules() {
+    fn tables_are_sorted_and_chains_precede_rules() {
         assert_eq!(
             restore(&small()),
             "* mangle\n-I PREROUTING 1 -p tcp -j MARK --set-mark 7\nCOMMIT\n\
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn removal_undoes_jumps_and_then_drops_chains() {
+    fn removal_deletes_jumps_before_chains() {
         let commands: Vec<String> = removals(&small()).iter().map(|c| c.join(" ")).collect();
         assert_eq!(
             commands,
@@ -152,12 +152,12 @@ mod tests {
     }
 
     #[test]
-    fn checks_name_no_position() {
+    fn checks_have_no_position() {
         assert_eq!(checks(&small())[3].join(" "), "-t mangle -C PREROUTING -p tcp -j MARK --set-mark 7");
     }
 
     #[test]
-    fn guardrails_stop_all_traffic() {
+    fn guardrails_block_all_traffic() {
         let commands = insertions(&guardrails());
         assert_eq!(commands.len(), 6);
         assert_eq!(commands[5].join(" "), "-t filter -I OUTPUT 1 -p udp -j DROP");

@@ -1,6 +1,5 @@
-//! The rules that lead traffic through Envoy, one family of addresses at a time.
-//! Order matters within a chain: what is said first wins. Chains and their texts are upstream's,
-//! since other tools (CNI plugins, support scripts) look for them.
+//! Builds the iptables rules of one IP family. Order matters within a chain: the first match wins. Chain names and rules
+//! are upstream's, because other tools (CNI plugins, support scripts) look for them.
 
 use std::net::IpAddr;
 
@@ -16,13 +15,13 @@ const REDIRECT: &str = "ISTIO_REDIRECT";
 const IN_REDIRECT: &str = "ISTIO_IN_REDIRECT";
 const DROP: &str = "ISTIO_DROP";
 
-/// Marks what Envoy sends to the application by the pod's own address, in TPROXY mode.
+/// In TPROXY mode, marks packets that Envoy sends to the application through the pod's own address.
 const OUTBOUND_MARK: &str = "1338";
 
-/// Where the agent answers DNS.
+/// Port of the agent's DNS proxy.
 const DNS_PORT: &str = "15053";
 
-/// A family of addresses.
+/// An IP family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum IpFamily {
     V4,
@@ -34,7 +33,7 @@ impl IpFamily {
         address.is_ipv4() == (self == IpFamily::V4)
     }
 
-    /// Envoy calls the application from here, so that those calls are told from others.
+    /// Source address of Envoy's inbound connections to the application, which distinguishes them from others.
     fn inbound_source(self) -> &'static str {
         match self {
             IpFamily::V4 => "127.0.0.6/32",
@@ -43,7 +42,7 @@ impl IpFamily {
     }
 }
 
-/// All rules of one family.
+/// All rules of one IP family.
 pub(super) fn rules(options: &IptablesOptions, family: IpFamily) -> Vec<IptablesRule> {
     let loopback = match family {
         IpFamily::V4 => options.loopback.clone(),
@@ -62,7 +61,7 @@ pub(super) fn rules(options: &IptablesOptions, family: IpFamily) -> Vec<Iptables
     builder.rules
 }
 
-/// Whose packets a rule of the `owner` match speaks of.
+/// The argument of an `owner` match.
 #[derive(Clone, Copy)]
 enum PacketOwner<'a> {
     User(&'a str),
@@ -120,7 +119,7 @@ impl<'a> RulesBuilder<'a> {
         }
     }
 
-    /// Out-of-window packets are dropped; left alone they make the kernel reset the connection.
+    /// Drops out-of-window packets, which would otherwise make the kernel reset the connection.
     fn invalid_packets(&mut self) {
         if self.options.drop_invalid {
             self.append("mangle", "PREROUTING", format!("-m conntrack --ctstate INVALID -j {DROP}"));
@@ -197,14 +196,13 @@ impl<'a> RulesBuilder<'a> {
         self.outbound_ranges();
     }
 
-    /// What Envoy and the agent send themselves. An application that calls its own service's address goes
-    /// out through Envoy and comes back in through Envoy; calls to its own pod by loopback pass by;
-    /// everything else of Envoy's goes straight out, or it would come back for ever.
+    /// Traffic of Envoy and the agent. Connections of Envoy to the pod's own address are redirected to Envoy's inbound
+    /// port. Loopback connections of other users are excluded. All other traffic of Envoy is excluded, to avoid a loop.
     fn own_traffic(&mut self, owner: PacketOwner<'_>) {
         let options = self.options;
         let (loopback, tunnel) = (&self.loopback, &options.inbound_tunnel_port);
         let dns = options.dns != DnsCapture::Off;
-        // The agent's own queries of a server on this machine are not Envoy's to serve.
+        // DNS queries of the agent to a local server are not redirected to Envoy.
         let ports = match owner {
             PacketOwner::User(_) if dns => format!("-m multiport ! --dports 53,{tunnel}"),
             _ => format!("! --dport {tunnel}"),
@@ -212,14 +210,14 @@ impl<'a> RulesBuilder<'a> {
         let own = format!("-o lo ! -d {loopback} -p tcp {ports} -m owner {owner} -j {IN_REDIRECT}");
         self.append("nat", OUTPUT, own);
         if !self.captures_loopback() {
-            // A DNS server on localhost is still to be captured.
+            // Queries to a DNS server on localhost must still be redirected.
             let other = if dns { "-o lo -p tcp ! --dport 53" } else { "-o lo" };
             self.append("nat", OUTPUT, format!("{other} -m owner ! {owner} -j RETURN"));
         }
         self.append("nat", OUTPUT, format!("-m owner {owner} -j RETURN"));
     }
 
-    /// The user asked for a range of loopback addresses.
+    /// True if the options include a loopback range.
     fn captures_loopback(&self) -> bool {
         matches!(&self.options.ranges, Selection::Only(ranges) if ranges.iter().any(|r| r.address.is_loopback()))
     }
@@ -277,8 +275,8 @@ impl<'a> RulesBuilder<'a> {
         self.dns_zones(&servers);
     }
 
-    /// Two zones of connection tracking: 1 between the agent and servers, 2 between clients and the agent.
-    /// In one zone, equal ports of a client and of the agent would collide.
+    /// Conntrack zones: 1 between the agent and DNS servers, 2 between clients and the agent. In a single zone, equal
+    /// source ports of a client and the agent would collide.
     fn dns_zones(&mut self, servers: &[DnsDestination]) {
         for owner in self.owners() {
             let query = format!("-p udp --dport 53 -m owner {owner} -j CT --zone 1");
@@ -323,14 +321,14 @@ impl<'a> RulesBuilder<'a> {
     }
 }
 
-/// A DNS server whose queries are captured.
+/// The destination of redirected DNS queries.
 enum DnsDestination {
     Any,
     At(IpAddr),
 }
 
 impl DnsDestination {
-    /// The match of this server as destination or source.
+    /// The match of this address as destination (`-d`) or source (`-s`).
     fn after(&self, flag: &str) -> String {
         match self {
             DnsDestination::Any => String::new(),

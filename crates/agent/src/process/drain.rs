@@ -33,7 +33,7 @@ pub struct Drain {
 }
 
 impl Drain {
-    /// Tells Envoy to drain its listeners.
+    /// Starts draining Envoy's listeners.
     pub(super) async fn begin(&self, after: AfterDrain) {
         let mut query = "graceful".to_owned();
         if self.inbound_only {

@@ -1,5 +1,5 @@
-//! What comes down: the control plane's responses as they come, but for those meant for the agent.
-//! However the stream above ends, Envoy gets a status: then it connects anew and says what it holds.
+//! The response body for Envoy: the control plane's responses without those for the agent. However the upstream stream
+//! ends, Envoy gets a gRPC status, so that it reconnects and resubscribes.
 
 use std::collections::VecDeque;
 use std::pin::Pin;

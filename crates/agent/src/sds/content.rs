@@ -1,5 +1,6 @@
 //! Builds Envoy's Secret messages from the workload's certificates and from files.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -15,9 +16,11 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::sign::CertifiedKey;
 
-use super::files::FileContents;
 use super::names::SecretSource;
 use crate::certificates::CurrentMaterial;
+
+/// Last good file contents by path.
+pub(super) type FileContents = BTreeMap<PathBuf, Bytes>;
 
 /// False if the key does not match the certificate. Content that cannot be parsed is left to Envoy.
 pub(super) fn belong_together(texts: &[&Bytes]) -> bool {

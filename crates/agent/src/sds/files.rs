@@ -13,7 +13,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 use tracing::warn;
 
-use super::content::{belong_together, is_pem};
+use super::content::{FileContents, belong_together, is_pem};
 use super::names::SecretSource;
 use crate::file_secrets::access::{FileAccess, FileStamp};
 
@@ -28,9 +28,6 @@ const MAX_READS: usize = 16;
 
 /// Maximum size of all cached files of all streams. A file counts once per secret name.
 const MAX_BYTES: usize = 32 << 20;
-
-/// Last good contents by path.
-pub(super) type FileContents = BTreeMap<PathBuf, Bytes>;
 
 type ReadOutcome = Result<Option<(Bytes, FileStamp)>, String>;
 

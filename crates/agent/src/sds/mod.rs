@@ -21,8 +21,8 @@ use tonic::Status;
 use tracing::{debug, info, warn};
 use xds::{Client, Control, Event, Peer, ResourceSet};
 
-use self::content::resource;
-use self::files::{FileContents, SecretReader, poll_files};
+use self::content::{FileContents, resource};
+use self::files::{SecretReader, poll_files};
 use self::names::SecretSource;
 pub use self::names::{ROOT, WORKLOAD};
 use crate::certificates::{CertificateStore, CurrentMaterial};

@@ -1,4 +1,4 @@
-//! A workload that asks too much: names of the mesh are answered all the while.
+//! DNS floods by a workload: mesh names are still answered.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -18,11 +18,11 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-/// How long the dead server is waited for: longer than the whole test, so that what waits for it never comes.
+/// Timeout of the dead server: longer than the test, so that queries to it never complete.
 const DEAD: Duration = Duration::from_secs(60);
 
-/// What an honest client waits at most. Answers take less than a millisecond on a quiet machine.
-const HONEST: Duration = Duration::from_secs(5);
+/// Maximum wait of a well-behaved client. Responses take less than a millisecond on an idle machine.
+const MAX_WAIT: Duration = Duration::from_secs(5);
 
 struct Fixture {
     address: SocketAddr,
@@ -68,7 +68,7 @@ fn framed(message: &[u8]) -> Vec<u8> {
     [&u16::try_from(message.len()).unwrap().to_be_bytes(), message].concat()
 }
 
-/// Asks for the mesh's name once; None when the query or its answer was lost.
+/// Queries the mesh name once; `None` if the query or the response was lost.
 async fn over_udp(to: SocketAddr) -> Option<Message> {
     let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
     socket.send_to(&query("cart.example."), to).await.unwrap();
@@ -88,14 +88,14 @@ async fn over_tcp(to: SocketAddr) -> Result<usize, std::io::Error> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn hole_10_queries_for_a_dead_server_do_not_starve_names_of_the_mesh() {
+async fn hole_10_queries_to_a_dead_server_do_not_starve_mesh_names() {
     let fixture = start(1).await;
     let attacker = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
     attacker.connect(fixture.address).await.unwrap();
     let sent: u64 = 1100;
     for n in 0..sent {
         attacker.send(&query(&format!("n{n}.nowhere.example."))).await.unwrap();
-        // Sent no faster than they are taken from the socket, so that none is lost there.
+        // Not faster than the server reads them, so that none is lost in the socket buffer.
         wait::until("a query to be taken", async || {
             let metrics = &fixture.metrics;
             let taken = metrics.dns_upstream_requests.get() + metrics.dns_upstream_refused.get();
@@ -103,14 +103,14 @@ async fn hole_10_queries_for_a_dead_server_do_not_starve_names_of_the_mesh() {
         })
         .await;
     }
-    let begun = Instant::now();
+    let start_time = Instant::now();
     let answer = over_udp(fixture.address).await;
-    let waited = begun.elapsed();
+    let waited = start_time.elapsed();
     let (forwarded, refused) =
         (fixture.metrics.dns_upstream_requests.get(), fixture.metrics.dns_upstream_refused.get());
-    eprintln!("{forwarded} queries wait, {refused} were refused; a name of the mesh took {waited:?}");
-    assert!(answer.is_some_and(|answer| answer.answers.len() == 1) && waited < HONEST, "{waited:?}");
-    // A query beyond the limit is refused at once.
+    eprintln!("{forwarded} queries waiting, {refused} refused; a mesh name took {waited:?}");
+    assert!(answer.is_some_and(|answer| answer.answers.len() == 1) && waited < MAX_WAIT, "{waited:?}");
+    // A query above the limit is refused at once.
     let mut buffer = [0; 4096];
     let length = timeout(wait::PATIENCE, attacker.recv(&mut buffer)).await.expect("a refusal").unwrap();
     assert_eq!(Message::from_vec(&buffer[..length]).unwrap().metadata.response_code, ResponseCode::ServFail);
@@ -120,24 +120,24 @@ async fn hole_10_queries_for_a_dead_server_do_not_starve_names_of_the_mesh() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn hole_10_clients_that_do_not_read_do_not_stop_dns_over_tcp() {
     let fixture = start(1000).await;
-    let questions = framed(&query("cart.example.")).repeat(100);
+    let queries = framed(&query("cart.example.")).repeat(100);
     let mut attackers = Vec::new();
     for _ in 0..300 {
         let socket = TcpSocket::new_v4().unwrap();
-        // Small segments and buffers: a few answers fill what the kernel holds for a client that does not read.
+        // Small segments and buffers: a few responses fill the kernel's buffers for a client that does not read.
         socket.set_recv_buffer_size(4096).unwrap();
         setsockopt(&socket, TcpMaxSeg, &536).unwrap();
         let mut stream = socket.connect(fixture.address).await.unwrap();
-        // One that had to make room is closed already.
-        let _ = stream.write_all(&questions).await;
+        // The server may have closed the connection already.
+        let _ = stream.write_all(&queries).await;
         attackers.push(stream);
     }
-    // Others connect and say nothing.
+    // Others connect and send nothing.
     for _ in 0..300 {
         attackers.push(TcpStream::connect(fixture.address).await.unwrap());
     }
-    let begun = Instant::now();
-    let answer = timeout(HONEST, over_tcp(fixture.address)).await;
-    eprintln!("{} connections that do not read; an honest one took {:?}", attackers.len(), begun.elapsed());
+    let start_time = Instant::now();
+    let answer = timeout(MAX_WAIT, over_tcp(fixture.address)).await;
+    eprintln!("{} connections that do not read; a well-behaved one took {:?}", attackers.len(), start_time.elapsed());
     assert_eq!(answer.expect("an answer in time").expect("an answer"), 1000);
 }

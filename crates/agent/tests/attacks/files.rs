@@ -1,4 +1,4 @@
-//! Paths that authors of configuration choose: devices, pipes, huge files, keys, and files of other folders.
+//! Hostile paths in configuration: devices, pipes, huge files, keys, and files in other directories.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,17 +12,17 @@ use xds::client::SotwClient;
 
 use crate::fixture::Agent;
 
-/// What may be left of reading all of them, in a debug build.
+/// Maximum memory growth from reading all of them, in a debug build.
 const LEFT_BEHIND_KIB: u64 = 24 * 1024;
 
-/// Kubernetes' own limit for a probe is a second; a busy machine gets more.
+/// Maximum probe time. Kubernetes' default timeout is 1 s; a busy machine needs more.
 const PROBE: Duration = Duration::from_secs(5);
 
 fn root(path: &Path) -> String {
     format!("file-root:{}", path.display())
 }
 
-/// A file below `certs` with this content.
+/// Writes a file below `certs`.
 fn file(folder: &Path, name: &str, text: &str) -> PathBuf {
     let path = folder.join("certs").join(name);
     fs::create_dir_all(folder.join("certs")).unwrap();
@@ -75,7 +75,7 @@ async fn hole_10_a_path_in_configuration_cannot_harm_the_agent() {
         agent.logs(&format!("file={}", path.display())).await;
     }
     is_served(&mut agent.secret(&root(&good)).await, &good_text).await;
-    // A file of authorities that is a key gives nothing away.
+    // A CA path that points to a key serves nothing.
     let mut of_key = agent.secret(&root(&key)).await;
     is_served(&mut agent.secret(&root(&good)).await, &good_text).await;
     is_silent(&mut of_key).await;
@@ -96,7 +96,7 @@ async fn hole_10_only_files_that_configuration_names_are_served() {
     let text = certificate();
     let [named, other] = ["named.pem", "other.pem"].map(|name| file(folder.path(), name, &text));
     let agent = Agent::start(folder, &[root(&named)]).await;
-    // Before the configuration is there, no file is named.
+    // Before the configuration arrives, no file is named.
     let mut early = agent.secret(&root(&named)).await;
     agent.logs("refused a file secret that Envoy's configuration does not name").await;
     is_silent(&mut early).await;

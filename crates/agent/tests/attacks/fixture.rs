@@ -1,5 +1,5 @@
-//! The stage: a control plane whose listeners name secrets in files, and pilot-agent as a process of its own. The test
-//! is Envoy, and asks on the agent's sockets.
+//! Fixture: a control plane whose listeners name file secrets, and a pilot-agent process. The test acts as Envoy and
+//! connects to the agent's sockets.
 
 use std::future::pending;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -65,14 +65,14 @@ impl Agent {
         self.folder.path().join("proxy").join(name)
     }
 
-    /// Gets the listeners through the relay, as Envoy does before it asks for their secrets.
+    /// Gets the listeners through the relay, as Envoy does before it requests their secrets.
     pub(crate) async fn configure(&self) {
         let channel = channel(self.socket("XDS")).await;
         let mut stream = SotwClient::open(channel, node(), &TypeUrl::LISTENER, &[]).await.unwrap();
         stream.next().await.unwrap().expect("listeners");
     }
 
-    /// Asks for one secret on a stream of its own.
+    /// Requests one secret on a new stream.
     pub(crate) async fn secret(&self, name: &str) -> SotwClient {
         let channel = channel(self.socket("SDS")).await;
         SotwClient::open(channel, node(), &TypeUrl::SECRET, &[name]).await.unwrap()
@@ -86,15 +86,15 @@ impl Agent {
         .await;
     }
 
-    /// Asks for readiness again and again, until the handle's task is stopped; gives the longest wait.
+    /// Polls readiness until cancelled; returns the longest response time.
     pub(crate) fn probe(&self, stop: CancellationToken) -> JoinHandle<Duration> {
         let status = self.status;
         tokio::spawn(async move {
             let mut longest = Duration::ZERO;
             while !stop.is_cancelled() {
-                let begun = Instant::now();
+                let start_time = Instant::now();
                 client::get(status, "localhost", "/healthz/ready").await.expect("an answer to a probe");
-                longest = longest.max(begun.elapsed());
+                longest = longest.max(start_time.elapsed());
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
             longest

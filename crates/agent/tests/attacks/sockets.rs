@@ -1,4 +1,4 @@
-//! Other users of the machine, and web pages in its browser.
+//! Attacks by other local users and by web pages in a local browser.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -10,8 +10,8 @@ use testkit::client;
 
 use crate::fixture::Agent;
 
-/// Connects as another user, says the first words of HTTP/2 and prints how many bytes come back, or the error.
-const ASK: &str = "
+/// Connects, sends the HTTP/2 preface and prints the number of received bytes, or the error.
+const CONNECT: &str = "
 import socket, sys
 s = socket.socket(socket.AF_UNIX)
 s.settimeout(20)
@@ -27,9 +27,9 @@ fn mode(path: &Path) -> u32 {
     fs::metadata(path).unwrap().permissions().mode() & 0o777
 }
 
-fn ask_as(user: u32, socket: &Path) -> String {
+fn connect_as(user: u32, socket: &Path) -> String {
     let mut command = Command::new("python3");
-    let output = command.args(["-c", ASK]).arg(socket).uid(user).gid(user).current_dir("/").output().unwrap();
+    let output = command.args(["-c", CONNECT]).arg(socket).uid(user).gid(user).current_dir("/").output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).unwrap().trim().to_owned()
 }
@@ -48,14 +48,14 @@ async fn hole_10_another_user_gets_neither_keys_nor_configuration() {
         eprintln!("skipped: to connect as another user needs root");
         return;
     }
-    // As in a folder that a pod's containers share: permissions are no help, the kernel's word on the caller is.
+    // As in a directory shared by a pod's containers: permissions do not help, peer credentials do.
     for (path, mode) in [(&path, 0o755), (&path.join("proxy"), 0o755), (&sockets[0], 0o666), (&sockets[1], 0o666)] {
         fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
     }
     for socket in &sockets {
-        let own = ask_as(0, socket);
+        let own = connect_as(0, socket);
         assert!(own.parse::<u32>().is_ok_and(|bytes| bytes > 0), "the agent's own user gets {own}");
-        let other = ask_as(4711, socket);
+        let other = connect_as(4711, socket);
         assert!(
             ["0", "BrokenPipeError", "ConnectionResetError"].contains(&other.as_str()),
             "another user gets {other}"

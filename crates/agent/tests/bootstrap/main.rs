@@ -1,4 +1,4 @@
-//! Every bootstrap setting, from flags and environment to a real Envoy that accepts it.
+//! Every bootstrap setting, from flags and environment to validation by a real Envoy.
 
 #![allow(clippy::unwrap_used, reason = "a test has no better answer than a panic")]
 
@@ -14,7 +14,7 @@ use testkit::servers;
 
 mod bootstrap_sources;
 
-/// One setting: what asks for it, and where in the bootstrap it shows.
+/// One setting: its source, and where it appears in the bootstrap.
 struct Case {
     name: &'static str,
     flags: &'static str,
@@ -36,7 +36,7 @@ fn proxy(flags: &str) -> ProxyArgs {
     }
 }
 
-fn planned(case: &Case) -> (BootstrapSource, BootstrapInput) {
+fn plan_of(case: &Case) -> (BootstrapSource, BootstrapInput) {
     let config = [("PROXY_CONFIG", case.config)];
     let environment: Environment = case.env.iter().chain(&config).copied().collect();
     let plan = plan(&proxy(case.flags), &environment).unwrap_or_else(|e| panic!("{}: {e:#}", case.name));
@@ -45,30 +45,30 @@ fn planned(case: &Case) -> (BootstrapSource, BootstrapInput) {
     (plan.bootstrap_source, bootstrap_input)
 }
 
-/// Envoy's opinion of a bootstrap: nothing, or what is wrong with it.
-fn refusal(text: &str, extension: &str) -> Option<String> {
+/// Validates a bootstrap with Envoy; returns the error.
+fn validation_error(text: &str, extension: &str) -> Option<String> {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join(format!("bootstrap.{extension}"));
     fs::write(&path, text).unwrap();
     let mut envoy = Command::new(servers::binary("envoy"));
-    // Stricter than the agent, which lets Envoy pass over fields that it does not know.
+    // Stricter than the agent, which allows unknown fields.
     envoy.args(["--mode", "validate", "--disable-hot-restart", "-l", "error", "-c"]);
-    let said = envoy.arg(&path).output().unwrap();
-    (!said.status.success()).then(|| String::from_utf8_lossy(&said.stderr).into_owned())
+    let output = envoy.arg(&path).output().unwrap();
+    (!output.status.success()).then(|| String::from_utf8_lossy(&output.stderr).into_owned())
 }
 
 fn check(case: &Case) {
-    let (bootstrap_source, bootstrap_input) = planned(case);
+    let (bootstrap_source, bootstrap_input) = plan_of(case);
     assert_eq!(bootstrap_source, BootstrapSource::Generated, "{}", case.name);
-    let made = bootstrap::generate(&bootstrap_input).unwrap();
+    let generated = bootstrap::generate(&bootstrap_input).unwrap();
     let (pointer, expected) = &case.shows;
-    let shown = made.pointer(pointer).unwrap_or(&Value::Null);
-    assert_eq!(shown, expected, "{}: {pointer} of {made:#}", case.name);
-    assert_eq!(refusal(&made.to_string(), "json"), None, "{}", case.name);
+    let actual = generated.pointer(pointer).unwrap_or(&Value::Null);
+    assert_eq!(actual, expected, "{}: {pointer} of {generated:#}", case.name);
+    assert_eq!(validation_error(&generated.to_string(), "json"), None, "{}", case.name);
 }
 
 #[test]
-fn envoy_accepts_settings_of_identity_and_xds() {
+fn envoy_accepts_identity_and_xds_settings() {
     if servers::without("envoy") {
         return;
     }
@@ -104,14 +104,14 @@ fn envoy_accepts_settings_of_identity_and_xds() {
         },
         Case {
             env: &[("ISTIO_META_ENABLE_SELF_DISCOVERY", "true")],
-            ..case("zones of its own replicas", "/cluster_manager/local_cluster_name", json!("local_cluster"))
+            ..case("zones of the replicas", "/cluster_manager/local_cluster_name", json!("local_cluster"))
         },
     ];
     cases.iter().for_each(check);
 }
 
 #[test]
-fn envoy_accepts_settings_of_counters() {
+fn envoy_accepts_stats_settings() {
     if servers::without("envoy") {
         return;
     }
@@ -157,7 +157,7 @@ fn envoy_accepts_settings_of_counters() {
 }
 
 #[test]
-fn envoy_accepts_settings_of_tracing() {
+fn envoy_accepts_tracing_settings() {
     if servers::without("envoy") {
         return;
     }
@@ -186,7 +186,7 @@ fn envoy_accepts_settings_of_tracing() {
 }
 
 #[test]
-fn envoy_accepts_settings_of_listeners_and_limits() {
+fn envoy_accepts_listener_and_limit_settings() {
     if servers::without("envoy") {
         return;
     }
@@ -239,12 +239,12 @@ fn envoy_accepts_settings_of_listeners_and_limits() {
 }
 
 #[test]
-fn a_wrong_bootstrap_is_refused_by_this_very_check() {
+fn invalid_bootstrap_is_rejected() {
     if servers::without("envoy") {
         return;
     }
-    let (_, bootstrap_input) = planned(&case("broken", "", Value::Null));
-    let mut made = bootstrap::generate(&bootstrap_input).unwrap();
-    made["static_resources"]["clusters"][0]["lb_policy"] = "NO_SUCH".into();
-    assert!(refusal(&made.to_string(), "json").is_some_and(|why| why.contains("NO_SUCH")));
+    let (_, bootstrap_input) = plan_of(&case("broken", "", Value::Null));
+    let mut generated = bootstrap::generate(&bootstrap_input).unwrap();
+    generated["static_resources"]["clusters"][0]["lb_policy"] = "NO_SUCH".into();
+    assert!(validation_error(&generated.to_string(), "json").is_some_and(|why| why.contains("NO_SUCH")));
 }

@@ -1,5 +1,5 @@
-//! Services of a registry that have names and no address: a real Consul, whose services the mesh gives addresses, the
-//! agent that answers for the names, and Envoy that knows two services of one port apart by address alone.
+//! Consul services without their own address: the control plane allocates addresses, the agent resolves the names, and
+//! Envoy distinguishes two TCP services on one port by address.
 
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -14,7 +14,7 @@ use testkit::{client, servers, wait};
 use crate::WORLD;
 use crate::pod::Pod;
 
-/// Both services have it, and speak nothing that Envoy could tell them apart by.
+/// Port of both services; plain TCP, so Envoy can distinguish them only by address.
 const PORT: u16 = 7000;
 
 pub(crate) struct ConsulServices {
@@ -47,7 +47,7 @@ impl ConsulServices {
         format!("--registryConfig={}", self.folder.path().join("registries.yaml").display())
     }
 
-    /// From a name to an answer, as a program does it: by DNS, then by the address. The same after a restart.
+    /// Resolves names and connects to the addresses, as a program does. The addresses survive a restart.
     pub(crate) async fn are_reached_by_name(&self, pod: &Pod, discovery: &mut DiscoveryProcess) {
         let [stock, prices] = [address_of(pod, "stock").await, address_of(pod, "prices").await];
         assert_ne!(stock, prices);
@@ -64,7 +64,7 @@ impl ConsulServices {
     }
 }
 
-/// What the agent says, asked at the address of a server that does not exist.
+/// The address that the agent returns for a query to a server that does not exist.
 async fn address_of(pod: &Pod, service: &str) -> Ipv4Addr {
     wait::until(&format!("the address of {service}"), async || {
         match pod.resolve((WORLD, 53).into(), &format!("{service}.service.consul.")).await?[..] {
@@ -77,7 +77,7 @@ async fn address_of(pod: &Pod, service: &str) -> Ipv4Addr {
 
 async fn answers(pod: &Pod, address: Ipv4Addr, service: &str) {
     wait::until(&format!("an answer of {service}"), async || {
-        let reply = pod.get(SocketAddr::from((address, PORT)), "whoever").await?;
+        let reply = pod.get(SocketAddr::from((address, PORT)), "any").await?;
         if reply.contains(&format!("x-backend: {service}")) { Ok(()) } else { Err(reply) }
     })
     .await;

@@ -1,8 +1,7 @@
-//! Transparent capture in network namespaces of the test's own: a pod with pilot-agent, its Envoy and the rules
-//! of istio-iptables, and the world outside with pilot-discovery and backends. Nothing is left behind: the namespaces
-//! live as long as the threads that stand in them.
+//! Transparent capture in temporary network namespaces: a pod with pilot-agent, its Envoy and the rules of
+//! istio-iptables, and the outside world with pilot-discovery and backends. Each namespace lives as long as its thread.
 //!
-//! One test only: whatever this program starts, it starts inside the world's namespace.
+//! A single test, because all processes are started inside the namespace of the outside world.
 
 mod consul_services;
 mod namespace;
@@ -19,14 +18,14 @@ use crate::consul_services::ConsulServices;
 use crate::namespace::Namespace;
 use crate::pod::Pod;
 
-/// The world's end of the cable.
+/// Address of the outside world on the link to the pod.
 const WORLD: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
-/// The pod's.
+/// Address of the pod.
 const POD: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
-/// An address that no machine has: only Envoy can make something of it.
+/// A service address that no machine has: only Envoy can route it.
 const SERVICE: Ipv4Addr = Ipv4Addr::new(10, 96, 0, 10);
 
-/// What a pod's init container is given, and DNS.
+/// The flags of a pod's init container, with DNS capture.
 const FLAGS: &str = "-p 15001 -z 15006 -u 1337 -g 1337 -m REDIRECT -i * -b * -d 15090,15021,15020 --redirect-dns \
                      --capture-all-dns";
 
@@ -89,34 +88,34 @@ async fn in_the_world() {
     let mut discovery = DiscoveryProcess::start(&binary.to_string_lossy(), setup).await;
 
     let uncaptured = pod.get((SERVICE, 80).into(), HOST).await;
-    assert!(uncaptured.is_err(), "somebody answers without capture: {uncaptured:?}");
+    assert!(uncaptured.is_err(), "unexpected response without capture: {uncaptured:?}");
     pod.iptables(FLAGS);
     let saved = pod.saved_rules("iptables-save");
     assert!(saved.contains("-A OUTPUT -j ISTIO_OUTPUT"), "{saved}");
     pod.iptables(FLAGS);
     assert_eq!(pod.saved_rules("iptables-save"), saved, "a second run changes nothing");
 
-    // As in a real pod, rules come first: a connection from before them would be taken for one from outside.
+    // As in a real pod, rules come first: conntrack would treat an older connection as inbound.
     pod.start_agent(grpc).await;
-    outbound_obeys_the_route(&pod, &discovery).await;
-    inbound_passes_envoy(app).await;
-    names_of_the_mesh_are_resolved(&pod).await;
+    outbound_follows_the_route(&pod, &discovery).await;
+    inbound_goes_through_envoy(app).await;
+    mesh_names_are_resolved(&pod).await;
     if let Some(consul) = &consul {
         consul.are_reached_by_name(&pod, &mut discovery).await;
     }
 
     pod.iptables(&format!("{FLAGS} --cleanup-only"));
     assert!(!pod.saved_rules("iptables-save").contains("ISTIO"));
-    every_kind_of_rule_is_taken_by_the_kernel(&pod);
+    kernel_accepts_every_kind_of_rule(&pod);
 
     pod.iptables("-b * -i * -m TPROXY --redirect-dns --capture-all-dns --dual-stack");
     pod.iptables("--cleanup-only");
     for tool in ["iptables-save", "ip6tables-save"] {
-        assert!(!pod.saved_rules(tool).contains("ISTIO"), "chains go whatever flags made them");
+        assert!(!pod.saved_rules(tool).contains("ISTIO"), "chains are removed whatever flags created them");
     }
 }
 
-async fn outbound_obeys_the_route(pod: &Pod, discovery: &DiscoveryProcess) {
+async fn outbound_follows_the_route(pod: &Pod, discovery: &DiscoveryProcess) {
     let answered_by = async |name: &str| {
         wait::until(&format!("an answer of {name}"), async || {
             let reply = pod.get((SERVICE, 80).into(), HOST).await?;
@@ -139,8 +138,8 @@ async fn outbound_obeys_the_route(pod: &Pod, discovery: &DiscoveryProcess) {
     .await;
 }
 
-/// A call from outside to the application's own port meets Envoy first.
-async fn inbound_passes_envoy(app: u16) {
+/// A request from outside to the application's port goes through Envoy.
+async fn inbound_goes_through_envoy(app: u16) {
     wait::until("an answer through Envoy", async || {
         let reply = client::get((POD, app).into(), "app.shop.svc.cluster.local", "/").await?;
         let passed = reply.backend() == "app" && !reply.header("x-envoy-upstream-service-time").is_empty();
@@ -149,8 +148,8 @@ async fn inbound_passes_envoy(app: u16) {
     .await;
 }
 
-/// A query to a server that does not exist is answered by the agent.
-async fn names_of_the_mesh_are_resolved(pod: &Pod) {
+/// The agent answers a query to a server that does not exist.
+async fn mesh_names_are_resolved(pod: &Pod) {
     wait::until("an answer of the agent", async || {
         match pod.resolve((WORLD, 53).into(), &format!("{HOST}.")).await? {
             found if found == [IpAddr::V4(SERVICE)] => Ok(()),
@@ -160,7 +159,7 @@ async fn names_of_the_mesh_are_resolved(pod: &Pod) {
     .await;
 }
 
-fn every_kind_of_rule_is_taken_by_the_kernel(pod: &Pod) {
+fn kernel_accepts_every_kind_of_rule(pod: &Pod) {
     for flags in [
         "-b * -i * -m TPROXY -d 22",
         "-b 80,443 -m TPROXY -c eth9 --drop-invalid",
@@ -174,7 +173,7 @@ fn every_kind_of_rule_is_taken_by_the_kernel(pod: &Pod) {
         for tool in tools {
             assert!(pod.saved_rules(tool).contains("ISTIO_OUTPUT"), "{flags}: {}", pod.saved_rules(tool));
         }
-        // What was there before must give way, whatever it was.
+        // Reconciling replaces whatever was installed.
         pod.iptables(&format!("{flags} -d 7 --reconcile"));
         pod.iptables(&format!("{flags} -d 7 --cleanup-only"));
         for tool in tools {

@@ -1,4 +1,4 @@
-//! A network namespace that lasts as long as its thread.
+//! A network namespace that lives as long as its thread.
 
 use std::future::Future;
 use std::path::{Path, PathBuf};
@@ -20,11 +20,11 @@ impl Namespace {
     /// A fresh namespace with loopback up.
     pub(crate) fn new(name: &str) -> Namespace {
         let (born, birth) = mpsc::channel();
-        let (work, orders) = mpsc::channel::<Box<dyn FnOnce() + Send>>();
+        let (work, jobs) = mpsc::channel::<Box<dyn FnOnce() + Send>>();
         let owner = thread::Builder::new().name(name.to_owned()).spawn(move || {
-            unshare(CloneFlags::CLONE_NEWNET).expect("a network namespace: root may make one");
-            born.send(gettid().as_raw()).expect("somebody waits");
-            orders.into_iter().for_each(|order| order());
+            unshare(CloneFlags::CLONE_NEWNET).expect("a network namespace (needs root)");
+            born.send(gettid().as_raw()).expect("the constructor waits");
+            jobs.into_iter().for_each(|job| job());
         });
         let owner = owner.expect("a thread");
         let thread = birth.recv().expect("a namespace");
@@ -38,22 +38,22 @@ impl Namespace {
         &self.path
     }
 
-    /// The thread that stands in it; the kernel takes it for the namespace.
+    /// The thread that owns the namespace; `ip` accepts its id as the namespace.
     pub(crate) fn thread(&self) -> i32 {
         self.thread
     }
 
-    /// Does something inside, on the thread whose children and threads are inside too.
+    /// Runs a function inside, on the thread that owns the namespace.
     pub(crate) fn enter<T: Send + 'static>(&self, act: impl FnOnce() -> T + Send + 'static) -> T {
         let (done, result) = mpsc::channel();
-        let order: Box<dyn FnOnce() + Send> = Box::new(move || {
+        let job: Box<dyn FnOnce() + Send> = Box::new(move || {
             let _ = done.send(act());
         });
-        self.work.as_ref().expect("it lives").send(order).expect("its thread lives");
+        self.work.as_ref().expect("it lives").send(job).expect("its thread lives");
         result.recv().expect("it went well inside")
     }
 
-    /// Runs a command inside and gives what it printed.
+    /// Runs a command inside and returns its output.
     pub(crate) fn run(&self, command: &str) -> String {
         let words: Vec<String> = command.split_whitespace().map(str::to_owned).collect();
         let output = self.enter(move || Command::new(&words[0]).args(&words[1..]).output());
@@ -62,7 +62,7 @@ impl Namespace {
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
 
-    /// Awaits something inside, and gives its result to the caller's own runtime.
+    /// Runs a future inside on a new thread and returns its result.
     pub(crate) async fn inside<T, F>(&self, make: impl FnOnce() -> F + Send + 'static) -> T
     where
         T: Send + 'static,
@@ -74,14 +74,14 @@ impl Namespace {
         result.await.expect("it went well inside")
     }
 
-    /// Lets something run inside for as long as the test does.
-    pub(crate) fn beside(&self, task: impl Future<Output = ()> + Send + 'static) {
+    /// Runs a future inside in the background until the test ends.
+    pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
         let path = self.path.clone();
         thread::spawn(move || block_on(&path, task));
     }
 }
 
-/// Runs a future on this thread, which then stands inside.
+/// Moves this thread into the namespace and runs a future on it.
 fn block_on<T>(namespace: &Path, future: impl Future<Output = T>) -> T {
     let file = std::fs::File::open(namespace).expect("the namespace");
     setns(file, CloneFlags::CLONE_NEWNET).expect("inside");

@@ -1,5 +1,5 @@
-//! A pod: its namespace, a cable to the world, an application, and a pilot-agent with its Envoy, both run as
-//! Envoy's user.
+//! A pod: its namespace, a veth link to the outside world, an application, and a pilot-agent with Envoy, both running as
+//! user 1337.
 
 use std::cell::RefCell;
 use std::fs::{self, Permissions};
@@ -23,11 +23,11 @@ use tokio::time::timeout;
 use crate::namespace::Namespace;
 use crate::{POD, WORLD};
 
-/// The agent's status port. Ports may be fixed here: the pod's are its own.
+/// The agent's status port. It can be fixed, because the pod has its own namespace.
 const STATUS: u16 = 15020;
 
-/// How long a call out of the pod may take.
-const PATIENCE: Duration = Duration::from_secs(3);
+/// Timeout of a request from the pod.
+const TIMEOUT: Duration = Duration::from_secs(3);
 
 pub(crate) struct Pod {
     namespace: Namespace,
@@ -36,7 +36,7 @@ pub(crate) struct Pod {
 }
 
 impl Pod {
-    /// Called inside the world: lays a cable from there.
+    /// Must be called in the namespace of the outside world: creates a link from there.
     pub(crate) fn new() -> Pod {
         let namespace = Namespace::new("the pod");
         let thread = namespace.thread();
@@ -58,20 +58,20 @@ impl Pod {
         Pod { namespace, agent: RefCell::new(None), folder }
     }
 
-    /// Starts the application and gives its port.
+    /// Starts the application and returns its port.
     pub(crate) fn app(&self) -> u16 {
-        let (port, told) = std::sync::mpsc::channel();
-        self.namespace.beside(async move {
+        let (port, received) = std::sync::mpsc::channel();
+        self.namespace.spawn(async move {
             let app = HttpBackend::start_at("app", (Ipv4Addr::UNSPECIFIED, 0).into()).await;
-            port.send(app.port()).expect("somebody waits");
+            port.send(app.port()).expect("the caller waits");
             std::future::pending::<()>().await;
         });
-        told.recv().expect("an application")
+        received.recv().expect("an application")
     }
 
-    /// Starts pilot-agent as user 1337 and waits until it says that its Envoy is ready.
+    /// Starts pilot-agent as user 1337 and waits until Envoy is ready.
     pub(crate) async fn start_agent(&self, discovery: SocketAddr) {
-        // What was built may lie where only its owner can look.
+        // Copied, because the build directory may not be accessible to that user.
         let [agent, envoy] = [Path::new(env!("CARGO_BIN_EXE_pilot-agent")), &servers::binary("envoy")].map(|program| {
             let copy = self.folder.path().join(program.file_name().expect("a name"));
             fs::copy(program, &copy).expect("a copy");
@@ -102,7 +102,7 @@ impl Pod {
         .await;
     }
 
-    /// Envoy wants a certificate before it takes calls, even if none of them is encrypted.
+    /// Envoy needs a certificate before it accepts connections, even without TLS.
     fn certificates(&self) -> Vec<(String, String)> {
         let key = KeyPair::generate().expect("a key");
         let params = CertificateParams::new(vec!["app.shop".to_owned()]).expect("a name");
@@ -121,17 +121,17 @@ impl Pod {
         written.into()
     }
 
-    /// Runs the product's own command inside the pod, where the addresses that decide on IPv6 are.
+    /// Runs istio-iptables in the pod's namespace, whose addresses determine IPv6 support.
     pub(crate) fn iptables(&self, flags: &str) {
         let mut arguments = vec!["istio-iptables"];
         arguments.extend(flags.split_whitespace());
         let (program, net) = (env!("CARGO_BIN_EXE_pilot-agent"), format!("--net={}", self.namespace.path().display()));
         let done = Command::new("nsenter").arg(net).arg("--").arg(program).args(&arguments).output().expect("nsenter");
-        let said = format!("{}{}", String::from_utf8_lossy(&done.stdout), String::from_utf8_lossy(&done.stderr));
-        assert!(done.status.success(), "{flags}: {said}");
+        let output = format!("{}{}", String::from_utf8_lossy(&done.stdout), String::from_utf8_lossy(&done.stderr));
+        assert!(done.status.success(), "{flags}: {output}");
     }
 
-    /// The rules that are there, without comments, which tell the time, and counters.
+    /// The installed rules without comments (timestamps) and counters.
     pub(crate) fn saved_rules(&self, tool: &str) -> String {
         let saved = self.namespace.run(tool);
         let uncounted = |line: &str| match line.strip_prefix(':') {
@@ -141,33 +141,33 @@ impl Pod {
         saved.lines().filter(|l| !l.starts_with('#')).map(|l| uncounted(l) + "\n").collect()
     }
 
-    /// A plain call out of the pod, as any program would make it: the whole answer as text.
+    /// Sends a plain HTTP request from the pod; returns the whole response as text.
     pub(crate) async fn get(&self, to: SocketAddr, host: &str) -> Result<String, String> {
         self.request(to, host, "/").await
     }
 
     async fn request(&self, to: SocketAddr, host: &str, path: &str) -> Result<String, String> {
         let text = format!("GET {path} HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n\r\n");
-        let asked = self.namespace.inside(move || async move {
-            let asked = async {
+        let result = self.namespace.inside(move || async move {
+            let exchange = async {
                 let mut stream = TcpStream::connect(to).await?;
                 stream.write_all(text.as_bytes()).await?;
                 let mut answer = String::new();
                 stream.read_to_string(&mut answer).await?;
                 std::io::Result::Ok(answer)
             };
-            timeout(PATIENCE, asked).await
+            timeout(TIMEOUT, exchange).await
         });
-        flat(asked.await)
+        flat(result.await)
     }
 
-    /// Asks a DNS server for the address of a name, over UDP.
+    /// Resolves a name with a DNS server over UDP.
     pub(crate) async fn resolve(&self, server: SocketAddr, name: &str) -> Result<Vec<IpAddr>, String> {
         let mut query = Message::query();
         query.add_query(Query::query(Name::from_ascii(name).expect("a name"), RecordType::A));
         let bytes = query.to_vec().expect("a query");
-        let asked = self.namespace.inside(move || async move {
-            let asked = async {
+        let result = self.namespace.inside(move || async move {
+            let exchange = async {
                 let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).await?;
                 socket.connect(server).await?;
                 socket.send(&bytes).await?;
@@ -176,9 +176,9 @@ impl Pod {
                 buffer.truncate(length);
                 std::io::Result::Ok(buffer)
             };
-            timeout(PATIENCE, asked).await
+            timeout(TIMEOUT, exchange).await
         });
-        let answer = Message::from_vec(&flat(asked.await)?).map_err(|e| e.to_string())?;
+        let answer = Message::from_vec(&flat(result.await)?).map_err(|e| e.to_string())?;
         let address = |data: &RData| match data {
             RData::A(a) => Some(IpAddr::V4(a.0)),
             _ => None,
@@ -187,10 +187,10 @@ impl Pod {
     }
 }
 
-fn flat<T>(asked: Result<std::io::Result<T>, tokio::time::error::Elapsed>) -> Result<T, String> {
-    match asked {
+fn flat<T>(result: Result<std::io::Result<T>, tokio::time::error::Elapsed>) -> Result<T, String> {
+    match result {
         Ok(Ok(answer)) => Ok(answer),
         Ok(Err(error)) => Err(error.to_string()),
-        Err(_) => Err("no answer".to_owned()),
+        Err(_) => Err("no response".to_owned()),
     }
 }

@@ -1,4 +1,4 @@
-//! Envoys that die, cannot start or cannot be started.
+//! Envoys that crash or cannot be started.
 
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ use tokio::sync::watch;
 
 use crate::fixture::{AGENT, Agent, AgentSetup, alive_with, envoy, signal, stub};
 
-/// The first delay here; upstream's is 200 times as long.
+/// First restart delay in these tests; upstream's is 200 times as long.
 const FIRST: Duration = Duration::from_millis(1);
 const BUDGET: u32 = 10;
 
@@ -32,7 +32,7 @@ fn launch(binary: PathBuf) -> (Launch, Drain) {
     (launch, drain)
 }
 
-/// Keeps a binary until the agent would end; the cause, and when each Envoy was started.
+/// Supervises a binary until the agent would exit; returns the cause and the start time of each Envoy.
 async fn supervised(binary: PathBuf, bootstrap: &Path) -> (ExitCause, Vec<Instant>) {
     let (launch, drain) = launch(binary);
     let mut starts = Vec::new();
@@ -41,8 +41,8 @@ async fn supervised(binary: PathBuf, bootstrap: &Path) -> (ExitCause, Vec<Instan
         Ok(EpochBootstrap { path: bootstrap.to_owned(), remove: false })
     };
     let supervisor = Supervisor::new(launch, drain, BackOff::new(FIRST, BUDGET), configure);
-    let (orders, setup) = (LifecycleSender::default(), watch::Sender::new(0));
-    let cause = supervisor.run(orders.subscribe(), setup.subscribe()).await;
+    let (requests, changes) = (LifecycleSender::default(), watch::Sender::new(0));
+    let cause = supervisor.run(requests.subscribe(), changes.subscribe()).await;
     (cause, starts)
 }
 
@@ -57,7 +57,7 @@ fn check_delays(starts: &[Instant]) {
 }
 
 #[tokio::test]
-async fn a_stub_that_dies_eleven_times_is_given_up() {
+async fn agent_gives_up_after_eleven_crashes_of_a_stub() {
     let folder = tempfile::tempdir().unwrap();
     let (cause, starts) = supervised(stub(folder.path(), "exit 3"), folder.path()).await;
     assert_eq!((cause, cause.code()), (ExitCause::GaveUp, 255));
@@ -65,14 +65,14 @@ async fn a_stub_that_dies_eleven_times_is_given_up() {
 }
 
 #[tokio::test]
-async fn a_binary_that_is_not_there_is_given_up_too() {
+async fn agent_gives_up_if_the_binary_is_missing() {
     let folder = tempfile::tempdir().unwrap();
     let (cause, starts) = supervised(folder.path().join("no-envoy"), folder.path()).await;
     assert_eq!((cause, starts.len()), (ExitCause::GaveUp, 11));
 }
 
 #[tokio::test]
-async fn a_real_envoy_killed_eleven_times_is_given_up() {
+async fn agent_gives_up_after_eleven_kills_of_a_real_envoy() {
     if servers::without("envoy") {
         return;
     }
@@ -97,7 +97,7 @@ async fn a_real_envoy_killed_eleven_times_is_given_up() {
 }
 
 #[tokio::test]
-async fn a_killed_envoy_comes_back_with_upstreams_delays() {
+async fn killed_envoy_is_restarted_with_upstreams_delays() {
     if servers::without("envoy") {
         return;
     }
@@ -113,25 +113,25 @@ async fn a_killed_envoy_comes_back_with_upstreams_delays() {
         println!("back after {delay:?}, at least {least} ms");
         assert!(delay >= Duration::from_millis(least), "{delay:?}");
     }
-    agent.says("Envoy was killed by SIGKILL", 3).await;
+    agent.logs("Envoy was killed by SIGKILL", 3).await;
 }
 
 #[tokio::test]
-async fn a_port_that_is_taken_is_tried_again() {
+async fn envoy_is_restarted_until_its_port_is_free() {
     if servers::without("envoy") {
         return;
     }
     let taken = TcpListener::bind((Ipv4Addr::LOCALHOST, ports::free())).unwrap();
     let admin = taken.local_addr().unwrap().port();
     let agent = Agent::start(&AgentSetup { binary: envoy(), admin, ..AgentSetup::default() });
-    agent.says("Envoy exited with code 1", 2).await;
+    agent.logs("Envoy exited with code 1", 2).await;
     drop(taken);
     let admin = (Ipv4Addr::LOCALHOST, admin).into();
     wait::until("envoy's admin port", async || testkit::client::get(admin, "admin", "/stats").await.map(|_| ())).await;
 }
 
 #[tokio::test]
-async fn a_bad_bootstrap_is_told_and_the_agent_can_be_stopped_meanwhile() {
+async fn agent_can_be_stopped_while_envoy_rejects_its_bootstrap() {
     if servers::without("envoy") {
         return;
     }
@@ -140,7 +140,7 @@ async fn a_bad_bootstrap_is_told_and_the_agent_can_be_stopped_meanwhile() {
     std::fs::write(&custom, r#"{"admin": {"address": 7}}"#).unwrap();
     let flags = ["--customConfigFile", custom.to_str().unwrap()];
     let mut agent = Agent::start(&AgentSetup { binary: envoy(), flags: &flags, ..AgentSetup::default() });
-    agent.says("Envoy exited with code 1", 3).await;
+    agent.logs("Envoy exited with code 1", 3).await;
     let at = Instant::now();
     let status = agent.process.terminate().await;
     assert!(status.success(), "{status}");

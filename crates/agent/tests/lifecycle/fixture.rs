@@ -1,4 +1,4 @@
-//! The stage: pilot-agent as a process of its own, with a folder, ports and processes that a test can look at.
+//! Fixture: a pilot-agent process with its directory, ports and child processes.
 
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -13,7 +13,7 @@ use testkit::{ports, programs, servers, wait};
 
 pub(crate) const AGENT: &str = env!("CARGO_BIN_EXE_pilot-agent");
 
-/// Nothing hands out certificates here, so sidecars talk plain text.
+/// There is no CA, so sidecars use plain text.
 const MESH: &str = "enableAutoMtls: false\n";
 
 /// A running agent.
@@ -24,9 +24,9 @@ pub(crate) struct Agent {
     pub(crate) folder: TempDir,
 }
 
-/// What an agent is started with beside its identity and ports.
+/// How an agent is started, in addition to its identity and ports.
 pub(crate) struct AgentSetup<'a> {
-    /// The control plane; a port where nobody listens will do for some tests.
+    /// Address of the control plane; an unused port suffices for some tests.
     pub(crate) discovery: SocketAddr,
     pub(crate) binary: PathBuf,
     pub(crate) flags: &'a [&'a str],
@@ -36,7 +36,7 @@ pub(crate) struct AgentSetup<'a> {
     pub(crate) configured_by: ConfiguredBy,
 }
 
-/// Who tells an agent what to do.
+/// Source of the agent's settings.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ConfiguredBy {
     /// Pilot 0.8: flags.
@@ -47,9 +47,9 @@ pub(crate) enum ConfiguredBy {
 
 impl Default for AgentSetup<'_> {
     fn default() -> Self {
-        let nobody = (Ipv4Addr::LOCALHOST, ports::free()).into();
+        let unused = (Ipv4Addr::LOCALHOST, ports::free()).into();
         AgentSetup {
-            discovery: nobody,
+            discovery: unused,
             binary: "no-envoy".into(),
             flags: &[],
             env: &[],
@@ -60,7 +60,7 @@ impl Default for AgentSetup<'_> {
 }
 
 impl Agent {
-    /// Starts an agent and does not wait for anything.
+    /// Starts an agent without waiting.
     pub(crate) fn start(setup: &AgentSetup<'_>) -> Agent {
         let folder = tempfile::tempdir().unwrap();
         let admin = if setup.admin == 0 { ports::free() } else { setup.admin };
@@ -73,7 +73,7 @@ impl Agent {
         };
         let mut args: Vec<&str> = line.split_whitespace().collect();
         args.extend(setup.flags);
-        // No capture here, and no listeners whose ports two agents would share.
+        // No capture, and no static listeners, whose ports two agents would share.
         let own =
             [("ISTIO_META_INTERCEPTION_MODE", "NONE"), ("ENVOY_STATUS_PORT", "0"), ("ENVOY_PROMETHEUS_PORT", "0")];
         let config = config.as_deref().map(|text| ("PROXY_CONFIG", text));
@@ -83,12 +83,12 @@ impl Agent {
         Agent { process, admin, status, folder }
     }
 
-    /// Where generated files and sockets lie.
+    /// Directory of generated files and sockets.
     pub(crate) fn config_path(&self) -> PathBuf {
         self.folder.path().join("proxy")
     }
 
-    /// Waits until the agent says that Envoy serves.
+    /// Waits until Envoy is ready.
     pub(crate) async fn ready(&mut self) {
         let status = SocketAddr::from((Ipv4Addr::LOCALHOST, self.status));
         wait::until("a ready envoy", async || {
@@ -105,7 +105,7 @@ impl Agent {
     }
 
     /// Waits until the log has this many lines with the text.
-    pub(crate) async fn says(&self, text: &str, times: usize) {
+    pub(crate) async fn logs(&self, text: &str, times: usize) {
         wait::until(&format!("{times} lines with {text:?}"), async || {
             let output = self.process.output();
             if output.matches(text).count() >= times { Ok(()) } else { Err(output) }
@@ -113,12 +113,12 @@ impl Agent {
         .await;
     }
 
-    /// Envoys, or stubs of it, that this agent started and that live.
+    /// Running Envoys or stubs of this agent.
     pub(crate) fn envoys(&self) -> Vec<u32> {
         alive_with(&self.config_path().to_string_lossy())
     }
 
-    /// Waits for exactly one Envoy whose process is none of the old ones.
+    /// Waits for exactly one Envoy that is not one of the old processes.
     pub(crate) async fn new_envoy(&self, old: &[u32]) -> u32 {
         wait::until("a new envoy", async || match self.envoys()[..] {
             [one] if !old.contains(&one) => Ok(one),
@@ -149,7 +149,7 @@ fn config(setup: &AgentSetup<'_>, folder: &Path, admin: u16, status: u16) -> Str
     )
 }
 
-/// Processes, but the agent and its first step of becoming Envoy, with this text among their arguments.
+/// Processes with this text in their arguments, except the agent and `exec-child`.
 pub(crate) fn alive_with(text: &str) -> Vec<u32> {
     let ids = fs::read_dir("/proc").unwrap().filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
     let is_ours = |id: &u32| {
@@ -163,19 +163,16 @@ pub(crate) fn alive_with(text: &str) -> Vec<u32> {
     ids.filter(|id| is_ours(id) && is_alive(*id)).collect()
 }
 
-/// A process that ended but was not waited for does not count.
+/// False for zombies.
 pub(crate) fn is_alive(id: u32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{id}/stat")).unwrap_or_default();
     stat.rsplit_once(')').is_some_and(|(_, rest)| !rest.trim_start().starts_with('Z'))
 }
 
 pub(crate) async fn gone(id: u32) {
-    wait::until(
-        &format!("the end of process {id}"),
-        async || {
-            if is_alive(id) { Err("it lives".to_owned()) } else { Ok(()) }
-        },
-    )
+    wait::until(&format!("the end of process {id}"), async || {
+        if is_alive(id) { Err("still running".to_owned()) } else { Ok(()) }
+    })
     .await;
 }
 
@@ -188,7 +185,7 @@ pub(crate) fn envoy() -> PathBuf {
     servers::binary("envoy")
 }
 
-/// A stub in place of Envoy: a shell script.
+/// A shell script in place of Envoy.
 pub(crate) fn stub(folder: &Path, script: &str) -> PathBuf {
     use std::os::unix::fs::PermissionsExt;
     let path = folder.join("stub");
@@ -197,7 +194,7 @@ pub(crate) fn stub(folder: &Path, script: &str) -> PathBuf {
     path
 }
 
-/// A control plane that knows `cart.shop` on this port, answered by the backend.
+/// A control plane with the service `cart.shop` on this port, served by the backend.
 pub(crate) async fn discovery(port: u16, backend: &HttpBackend) -> DiscoveryProcess {
     let entry = format!(
         "apiVersion: networking.istio.io/v1\nkind: ServiceEntry\nmetadata: {{name: cart, namespace: shop}}\n\
@@ -215,12 +212,12 @@ pub(crate) async fn discovery(port: u16, backend: &HttpBackend) -> DiscoveryProc
     DiscoveryProcess::start(&binary.to_string_lossy(), setup).await
 }
 
-/// GET of `cart.shop` through the sidecar.
+/// Sends a request to `cart.shop` through the sidecar.
 pub(crate) async fn get(port: u16) -> Result<client::Reply, String> {
     client::get((Ipv4Addr::LOCALHOST, port).into(), &format!("cart.shop.svc.cluster.local:{port}"), "/").await
 }
 
-/// Waits until the backend answers through the sidecar.
+/// Waits until the backend responds through the sidecar.
 pub(crate) async fn answered(port: u16) {
     wait::until("an answer of cart", async || {
         let reply = get(port).await?;

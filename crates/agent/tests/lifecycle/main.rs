@@ -1,4 +1,4 @@
-//! Envoy's life under the agent: starts, crashes, certificates, ends. Real Envoy and stubs, real processes and time.
+//! Envoy's lifecycle under the agent: startup, crashes, certificate rotation, shutdown. With real Envoy and stubs.
 
 #![allow(clippy::unwrap_used, reason = "a test has no better answer than a panic")]
 

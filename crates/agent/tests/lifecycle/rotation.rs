@@ -1,4 +1,4 @@
-//! Certificates change: Pilot 0.8's way is a new Envoy that takes over, and no request may be lost by it.
+//! Certificate rotation: by hot restart as in Pilot 0.8, without losing requests, or pushed over SDS.
 
 use std::fs;
 use std::path::Path;
@@ -21,7 +21,7 @@ fn write_certificates(folder: &Path) {
     fs::write(folder.join("key.pem"), key.serialize_pem()).unwrap();
 }
 
-/// Requests that never stop, counted.
+/// Continuous requests, counted.
 struct Load {
     stop: Arc<AtomicBool>,
     sent: Arc<AtomicU64>,
@@ -61,12 +61,12 @@ impl Load {
 }
 
 #[tokio::test]
-async fn a_new_epoch_takes_over_and_no_request_is_lost() {
+async fn hot_restart_loses_no_request() {
     if servers::without("envoy") {
         return;
     }
     let (port, backend) = (ports::free(), HttpBackend::start("cart").await);
-    // Some requests are under way at any time.
+    // Some requests are in flight at any time.
     backend.answer_after(Duration::from_millis(20));
     let discovery = discovery(port, &backend).await;
     let folder = tempfile::tempdir().unwrap();
@@ -91,7 +91,7 @@ async fn a_new_epoch_takes_over_and_no_request_is_lost() {
     let first = agent.new_envoy(&[]).await;
     let load = Load::start(port);
     write_certificates(folder.path());
-    agent.says("--restart-epoch\", \"1\"", 1).await;
+    agent.logs("--restart-epoch\", \"1\"", 1).await;
     wait::until("the new epoch alone", async || match agent.envoys()[..] {
         [one] if one != first => Ok(()),
         ref others => Err(format!("{others:?}")),
@@ -102,13 +102,13 @@ async fn a_new_epoch_takes_over_and_no_request_is_lost() {
     println!("{sent} requests over the change of epochs, {} lost", failures.len());
     assert!(sent > 50, "{sent}");
     assert_eq!(failures, Vec::<String>::new());
-    agent.says("Envoy exited with code 0", 1).await;
+    agent.logs("Envoy exited with code 0", 1).await;
     assert!(agent.config_path().join("envoy-rev1.json").exists());
     assert!(!agent.config_path().join("envoy-rev0.json").exists());
-    // After a failure nothing is taken over: epochs begin anew.
+    // After a failure epochs restart at 0.
     let second = agent.new_envoy(&[first]).await;
     signal(second, "KILL");
-    agent.says("--restart-epoch\", \"0\"", 2).await;
+    agent.logs("--restart-epoch\", \"0\"", 2).await;
     agent.ready().await;
     answered(port).await;
     let id = fs::read_to_string(agent.config_path().join("envoy-base-id")).unwrap();
@@ -119,7 +119,7 @@ async fn a_new_epoch_takes_over_and_no_request_is_lost() {
 }
 
 #[tokio::test]
-async fn by_default_the_same_envoy_gets_them_pushed() {
+async fn new_certificates_are_pushed_by_default() {
     if servers::without("envoy") {
         return;
     }

@@ -1,4 +1,4 @@
-//! How an agent ends, and that no Envoy is left behind.
+//! Shutdown of the agent; no Envoy is left running.
 
 use std::time::{Duration, Instant};
 
@@ -7,11 +7,11 @@ use testkit::{ports, servers};
 
 use crate::fixture::{Agent, AgentSetup, answered, discovery, envoy, get, gone, signal, stub};
 
-/// PROXY_CONFIG with a short time for clients to go.
+/// PROXY_CONFIG with a short drain time.
 const SHORT: (&str, &str) = ("PROXY_CONFIG", "terminationDrainDuration: 1s");
 
 #[tokio::test]
-async fn an_agent_killed_outright_leaves_no_envoy() {
+async fn killed_agent_leaves_no_envoy() {
     if servers::without("envoy") {
         return;
     }
@@ -25,7 +25,7 @@ async fn an_agent_killed_outright_leaves_no_envoy() {
 }
 
 #[tokio::test]
-async fn a_request_in_flight_ends_before_envoy_does() {
+async fn request_in_flight_completes_before_envoy_exits() {
     if servers::without("envoy") {
         return;
     }
@@ -53,7 +53,7 @@ async fn a_request_in_flight_ends_before_envoy_does() {
 }
 
 #[tokio::test]
-async fn an_envoy_that_hangs_is_ended_all_the_same() {
+async fn hanging_envoy_is_terminated() {
     if servers::without("envoy") {
         return;
     }
@@ -73,7 +73,7 @@ async fn an_envoy_that_hangs_is_ended_all_the_same() {
 }
 
 #[tokio::test]
-async fn a_stub_that_refuses_to_end_is_killed() {
+async fn stub_that_ignores_sigterm_is_killed() {
     let folder = tempfile::tempdir().unwrap();
     let stubborn = stub(folder.path(), "trap '' TERM INT\nwhile :; do sleep 0.05; done");
     let mut agent = Agent::start(&AgentSetup { binary: stubborn, env: &[SHORT], ..AgentSetup::default() });
@@ -88,7 +88,7 @@ async fn a_stub_that_refuses_to_end_is_killed() {
 }
 
 #[tokio::test]
-async fn asked_on_its_status_port_the_agent_quits_at_once() {
+async fn quitquitquit_ends_the_agent_at_once() {
     if servers::without("envoy") {
         return;
     }
@@ -107,10 +107,10 @@ async fn asked_on_its_status_port_the_agent_quits_at_once() {
 }
 
 #[tokio::test]
-async fn an_envoy_that_ends_well_ends_the_agent() {
+async fn agent_exits_when_envoy_exits_successfully() {
     let folder = tempfile::tempdir().unwrap();
     let done = stub(folder.path(), "exit 0");
     let agent = Agent::start(&AgentSetup { binary: done, ..AgentSetup::default() });
-    agent.says("Envoy exited by itself with code 0", 1).await;
+    agent.logs("Envoy exited by itself with code 0", 1).await;
     gone(agent.process.id()).await;
 }

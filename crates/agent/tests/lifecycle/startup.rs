@@ -1,4 +1,4 @@
-//! From nothing to a ready Envoy, against a real pilot-discovery.
+//! Startup until Envoy is ready, with a real pilot-discovery.
 
 use std::time::Instant;
 
@@ -35,7 +35,7 @@ async fn envoy_is_ready_and_serves() {
 }
 
 #[tokio::test]
-async fn todays_form_by_environment_works_too() {
+async fn agent_can_be_configured_by_environment() {
     if servers::without("envoy") {
         return;
     }
@@ -78,12 +78,12 @@ async fn wait_returns_when_envoy_is_ready_and_fails_when_it_is_not() {
 }
 
 #[tokio::test]
-async fn without_envoy_applications_find_a_bootstrap_of_their_own() {
+async fn without_envoy_a_grpc_bootstrap_is_written() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("grpc.json");
     let env = [("DISABLE_ENVOY", "true"), ("GRPC_XDS_BOOTSTRAP", file.to_str().unwrap())];
     let mut agent = Agent::start(&AgentSetup { env: &env, ..AgentSetup::default() });
-    agent.says("relaying xDS", 1).await;
+    agent.logs("relaying xDS", 1).await;
     wait::until("the file", async || std::fs::read_to_string(&file).map(|_| ()).map_err(|e| e.to_string())).await;
     let text = std::fs::read_to_string(&file).unwrap();
     assert!(text.contains("/XDS") && text.contains("client-1.outside") && text.contains("GENERATOR"), "{text}");

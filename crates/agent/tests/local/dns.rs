@@ -1,4 +1,4 @@
-//! The DNS proxy over its sockets: names of the mesh from the table, all else from another server.
+//! The DNS proxy over its sockets: mesh names from the table, other names from another server.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -76,11 +76,11 @@ async fn over_tcp(to: SocketAddr, query: &Message) -> Message {
     Message::from_vec(&answer).unwrap()
 }
 
-fn told(message: &Message) -> (ResponseCode, Vec<String>) {
+fn summary(message: &Message) -> (ResponseCode, Vec<String>) {
     (message.metadata.response_code, message.answers.iter().map(|record| record.data.to_string()).collect())
 }
 
-/// A server that knows one name and says NXDOMAIN to others; over UDP and TCP on one port.
+/// A server that knows one name and returns NXDOMAIN for others; over UDP and TCP on one port.
 async fn other_server() -> SocketAddr {
     let tcp = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
     let address = tcp.local_addr().unwrap();
@@ -117,35 +117,35 @@ fn reply(query: &[u8]) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn mesh_names_from_the_table_and_others_from_their_server() {
+async fn mesh_names_come_from_the_table_and_others_are_forwarded() {
     let fixture = start(vec![other_server().await], false).await;
-    assert_eq!(told(&over_udp(fixture.address, &query("cart.")).await).0, ResponseCode::ServFail, "no table yet");
+    assert_eq!(summary(&over_udp(fixture.address, &query("cart.")).await).0, ResponseCode::ServFail, "no table yet");
     fixture.names.send_replace(table());
-    wait::until("the table", async || match told(&over_udp(fixture.address, &query("cart.")).await) {
+    wait::until("the table", async || match summary(&over_udp(fixture.address, &query("cart.")).await) {
         (ResponseCode::NoError, addresses) if addresses == ["10.0.0.1"] => Ok(()),
         other => Err(format!("{other:?}")),
     })
     .await;
     for name in ["cart.shop.svc.cluster.local.", "CART.shop."] {
-        assert_eq!(told(&over_tcp(fixture.address, &query(name)).await).1, ["10.0.0.1"], "{name}");
+        assert_eq!(summary(&over_tcp(fixture.address, &query(name)).await).1, ["10.0.0.1"], "{name}");
     }
     let known = (ResponseCode::NoError, vec!["192.0.2.7".to_owned()]);
-    assert_eq!(told(&over_udp(fixture.address, &query("www.example.com.")).await), known);
-    assert_eq!(told(&over_tcp(fixture.address, &query("www.example.com.")).await), known);
-    let unknown = told(&over_udp(fixture.address, &query("none.example.com.")).await);
+    assert_eq!(summary(&over_udp(fixture.address, &query("www.example.com.")).await), known);
+    assert_eq!(summary(&over_tcp(fixture.address, &query("www.example.com.")).await), known);
+    let unknown = summary(&over_udp(fixture.address, &query("none.example.com.")).await);
     assert_eq!(unknown, (ResponseCode::NXDomain, vec![]));
     assert_eq!(fixture.metrics.dns_upstream_requests.get(), 3);
 }
 
 #[tokio::test]
-async fn dead_server_costs_its_patience_and_no_more() {
+async fn dead_server_costs_only_its_timeout() {
     let silent = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
     let dead = silent.local_addr().unwrap();
     for (parallel, servers) in [(false, vec![dead, other_server().await]), (true, vec![dead, other_server().await])] {
         let fixture = start(servers, parallel).await;
         fixture.names.send_replace(table());
         wait::until("the other server's answer", async || {
-            match told(&over_udp(fixture.address, &query("www.example.com.")).await) {
+            match summary(&over_udp(fixture.address, &query("www.example.com.")).await) {
                 (ResponseCode::NoError, addresses) if addresses == ["192.0.2.7"] => Ok(()),
                 other => Err(format!("{other:?}")),
             }
@@ -154,7 +154,7 @@ async fn dead_server_costs_its_patience_and_no_more() {
     }
     let fixture = start(vec![dead], false).await;
     fixture.names.send_replace(table());
-    assert_eq!(told(&over_udp(fixture.address, &query("www.example.com.")).await).0, ResponseCode::ServFail);
+    assert_eq!(summary(&over_udp(fixture.address, &query("www.example.com.")).await).0, ResponseCode::ServFail);
     wait::until("the failure counted", async || match fixture.metrics.dns_upstream_failures.get() {
         0 => Err("none".to_owned()),
         _ => Ok(()),

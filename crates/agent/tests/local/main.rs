@@ -1,5 +1,4 @@
-//! What the agent serves on its own machine: secrets to a real Envoy, status to kubelet and Prometheus,
-//! DNS to the workload.
+//! Local services of the agent: secrets for a real Envoy, status for kubelet and Prometheus, DNS for the workload.
 
 // clippy knows tests by their attribute, and not the functions that they share.
 #![allow(clippy::unwrap_used)]

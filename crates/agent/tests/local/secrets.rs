@@ -1,5 +1,5 @@
-//! SDS to a real Envoy: it shows the workload's certificate, checks clients against the roots, uses pairs in
-//! files, and takes new ones without a restart.
+//! SDS with a real Envoy: it presents the workload's certificate, verifies clients, uses certificates in files, and
+//! switches to new ones without a restart.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -20,7 +20,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_util::sync::CancellationToken;
 
-/// A CA of the test's own.
+/// A test CA.
 struct Authority(CertifiedIssuer<'static, KeyPair>);
 
 /// A certificate and its key, as PEM.
@@ -33,7 +33,7 @@ impl Authority {
     fn new() -> Authority {
         let mut params = CertificateParams::new(Vec::<String>::new()).unwrap();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        // Unlike the names of its certificates, which would otherwise pass for self-signed.
+        // Different from the names of its certificates, which would otherwise look self-signed.
         params.distinguished_name.push(DnType::CommonName, "test CA");
         Authority(CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap())
     }
@@ -60,8 +60,12 @@ impl Issued {
     }
 }
 
-/// The certificate that a port shows. With `client`, that one is shown to it, and must be accepted.
-async fn shown(address: SocketAddr, trusted: &str, client: Option<&Issued>) -> Result<CertificateDer<'static>, String> {
+/// The server certificate of a port. With `client`, that client certificate is presented and must be accepted.
+async fn served_certificate(
+    address: SocketAddr,
+    trusted: &str,
+    client: Option<&Issued>,
+) -> Result<CertificateDer<'static>, String> {
     let mut roots = RootCertStore::empty();
     roots.add(CertificateDer::from_pem_slice(trusted.as_bytes()).unwrap()).unwrap();
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
@@ -79,7 +83,7 @@ async fn shown(address: SocketAddr, trusted: &str, client: Option<&Issued>) -> R
     let stream = TlsConnector::from(Arc::new(config)).connect(name, stream).await;
     let mut stream = stream.map_err(|e| e.to_string())?;
     let shown = stream.get_ref().1.peer_certificates().map(|chain| chain[0].clone().into_owned());
-    // A refusal of the client's certificate comes after the handshake.
+    // With TLS 1.3 a rejected client certificate shows after the handshake.
     stream.write_all(b"GET / HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n").await.map_err(|e| e.to_string())?;
     let mut answer = String::new();
     stream.read_to_string(&mut answer).await.map_err(|e| e.to_string())?;
@@ -144,7 +148,7 @@ fn bootstrap(socket: &Path, listeners: &[Value]) -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn envoy_is_given_secrets_and_their_successors() {
+async fn envoy_receives_secrets_and_their_updates() {
     if servers::without("envoy") {
         return;
     }
@@ -162,7 +166,7 @@ async fn envoy_is_given_secrets_and_their_successors() {
         listener(file_port, sds(&pair, "DELTA_GRPC"), Some(sds(&roots, "GRPC"))),
     ];
     let envoy = Envoy::start_with(bootstrap(&socket, &listeners)).await;
-    // Envoy asked before there was anything; it is told once there is.
+    // Envoy subscribed before there was a secret; it is pushed once there is one.
     let first = authority.issue();
     store.publish(authority.material(&first));
     let own = authority.issue();
@@ -171,29 +175,29 @@ async fn envoy_is_given_secrets_and_their_successors() {
     let client = authority.issue();
     let shows = async |port: u16, wanted: &Issued| {
         wait::until(&format!("the right certificate on {port}"), async || {
-            let got = shown(([127, 0, 0, 1], port).into(), &authority.0.pem(), Some(&client)).await?;
+            let got = served_certificate(([127, 0, 0, 1], port).into(), &authority.0.pem(), Some(&client)).await?;
             if got == wanted.der() { Ok(()) } else { Err("another certificate".to_owned()) }
         })
         .await;
     };
     shows(workload_port, &first).await;
     shows(file_port, &own).await;
-    // A client of another CA, or without a certificate, is refused.
+    // A client of another CA, or without a certificate, is rejected.
     let stranger = Authority::new().issue();
     for refused in [Some(&stranger), None] {
-        let got = shown(([127, 0, 0, 1], workload_port).into(), &authority.0.pem(), refused).await;
+        let got = served_certificate(([127, 0, 0, 1], workload_port).into(), &authority.0.pem(), refused).await;
         assert!(got.is_err(), "{got:?}");
     }
     let second = authority.issue();
     store.publish(authority.material(&second));
     shows(workload_port, &second).await;
-    // One file at a time, and garbage in between: the old pair serves until the new one is whole.
+    // Files change one by one, with garbage in between: the old pair is served until the new one is complete.
     let next = authority.issue();
     std::fs::write(folder.path().join("key.pem"), "half writ").unwrap();
     std::fs::write(folder.path().join("cert.pem"), &next.chain).unwrap();
     shows(file_port, &own).await;
     next.write(folder.path());
     shows(file_port, &next).await;
-    assert_eq!(envoy.admin().rejected().await, Ok(0), "secrets that Envoy refused");
+    assert_eq!(envoy.admin().rejected().await, Ok(0), "secrets that Envoy rejected");
     stop.cancel();
 }

@@ -1,4 +1,4 @@
-//! The status port as kubelet, Prometheus and people use it.
+//! The status port as used by kubelet, Prometheus and operators.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::stub_server::{Pages, StubServer};
 
 struct Status {
     address: SocketAddr,
-    orders: mpsc::UnboundedReceiver<StatusCommand>,
+    commands: mpsc::UnboundedReceiver<StatusCommand>,
     metrics: Arc<Metrics>,
     _stop: DropGuard,
 }
@@ -38,12 +38,12 @@ fn options() -> StatusOptions {
 
 impl Status {
     async fn start(options: StatusOptions) -> Status {
-        let (orders, received) = mpsc::unbounded_channel();
+        let (commands, received) = mpsc::unbounded_channel();
         let metrics = Arc::new(Metrics::default());
-        let server = StatusServer::bind(options, Arc::clone(&metrics), orders).await.unwrap();
+        let server = StatusServer::bind(options, Arc::clone(&metrics), commands).await.unwrap();
         let (address, stop) = (server.address().unwrap(), CancellationToken::new());
         tokio::spawn(server.serve(stop.clone()));
-        Status { address, orders: received, metrics, _stop: stop.drop_guard() }
+        Status { address, commands: received, metrics, _stop: stop.drop_guard() }
     }
 
     async fn get(&self, path: &str) -> Reply {
@@ -64,7 +64,7 @@ const CONFIGURED: &str = "cluster_manager.cds.update_success: 1\nlistener_manage
                           listener_manager.workers_started: 1\nserver.state: 0\n";
 
 #[tokio::test]
-async fn readiness_follows_envoy_and_is_not_remembered_beyond_its_life() {
+async fn readiness_is_checked_again_for_a_new_envoy() {
     let envoy = StubServer::start(Pages::new()).await;
     let status = Status::start(StatusOptions { admin: Some(envoy.address), ..options() }).await;
     let ready = async || status.get("/healthz/ready").await.status.as_u16();
@@ -76,7 +76,7 @@ async fn readiness_follows_envoy_and_is_not_remembered_beyond_its_life() {
     envoy.put("/stats", 200, CONFIGURED);
     assert_eq!(ready().await, 200);
     assert!(status.metrics.startup_seconds.get() > 0.0);
-    // The same Envoy need not tell again; a new one must.
+    // The stats of a live Envoy are not checked again; those of a new one are.
     envoy.put("/stats", 200, "server.state: 0\n");
     assert_eq!(ready().await, 200);
     envoy.put("/ready", 503, "PRE_INITIALIZING\n");
@@ -86,7 +86,7 @@ async fn readiness_follows_envoy_and_is_not_remembered_beyond_its_life() {
 }
 
 #[tokio::test]
-async fn captured_dns_must_have_names_before_it_is_ready() {
+async fn captured_dns_is_not_ready_without_a_name_table() {
     let (names, latest) = watch::channel(None);
     let status = Status::start(StatusOptions { names: Some(latest), ..options() }).await;
     assert_eq!(status.get("/healthz/ready").await.status, 503);
@@ -99,7 +99,7 @@ async fn captured_dns_must_have_names_before_it_is_ready() {
 }
 
 #[tokio::test]
-async fn metrics_are_joined_and_one_source_may_fail() {
+async fn metrics_are_merged_and_one_source_may_fail() {
     let envoy = StubServer::start(Pages::new()).await;
     envoy.put("/stats/prometheus", 200, "envoy_up 1\n");
     let application = StubServer::start(Pages::new()).await;
@@ -119,10 +119,10 @@ async fn metrics_are_joined_and_one_source_may_fail() {
     let (agent, rest) = merged.body.split_once("envoy_up 1\n").expect("Envoy's metrics");
     assert!(agent.contains("istio_agent_scrapes_total 1"));
     assert_eq!(rest, "app_up 1\n# EOF\n");
-    assert_eq!(envoy.asked.lock().unwrap()[0].0, "/stats/prometheus?usedonly");
-    let accepted = envoy.asked.lock().unwrap()[0].1["accept"].clone();
+    assert_eq!(envoy.requests.lock().unwrap()[0].0, "/stats/prometheus?usedonly");
+    let accepted = envoy.requests.lock().unwrap()[0].1["accept"].clone();
     assert_eq!(accepted, "text/plain;version=0.0.4;q=0.1");
-    // The application breaks: the others' metrics still come.
+    // The application fails: the other metrics are still served.
     application.put("/own", 500, "");
     let merged = status.get("/metrics").await;
     assert!(merged.body.contains("envoy_up 1") && !merged.body.contains("# EOF"), "{}", merged.body);
@@ -131,7 +131,7 @@ async fn metrics_are_joined_and_one_source_may_fail() {
 }
 
 #[tokio::test]
-async fn probes_are_made_as_kubelet_would() {
+async fn probes_behave_like_kubelets() {
     let application = StubServer::start(Pages::new()).await;
     application.put("/live", 200, "fine");
     let port = application.address.port();
@@ -167,12 +167,12 @@ async fn probes_are_made_as_kubelet_would() {
         assert_eq!(status.get(path).await.status.as_u16(), expected, "{path}");
     }
     assert_eq!(status.get("/app-health/a/livez").await.body, "fine");
-    let asked = application.asked.lock().unwrap().clone();
-    assert_eq!(asked[0].1["host"], format!("127.0.0.1:{port}"), "our own port must not be told");
+    let requests = application.requests.lock().unwrap().clone();
+    assert_eq!(requests[0].1["host"], format!("127.0.0.1:{port}"), "the status port must not be sent");
 }
 
 #[tokio::test]
-async fn grpc_probe_asks_for_health() {
+async fn grpc_probe_checks_health() {
     use tonic::transport::Server;
     let (reporter, service) = tonic_health::server::health_reporter();
     let listener = tokio::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
@@ -196,21 +196,21 @@ async fn grpc_probe_asks_for_health() {
 }
 
 #[tokio::test]
-async fn orders_are_posted() {
+async fn commands_require_post() {
     let mut status = Status::start(options()).await;
     assert_eq!(status.get("/quitquitquit").await.status, 405);
     assert_eq!(status.post("/drain").await.body, "OK");
     assert_eq!(status.post("/quitquitquit").await.status, 200);
     assert_eq!(
-        (status.orders.recv().await, status.orders.recv().await),
+        (status.commands.recv().await, status.commands.recv().await),
         (Some(StatusCommand::Drain), Some(StatusCommand::Quit))
     );
     assert_eq!(status.get("/nothing").await.status, 404);
 }
 
-/// Only where the machine has an address that is not loopback.
+/// Skipped on a machine without a non-loopback address.
 #[tokio::test]
-async fn orders_come_from_this_machine_only() {
+async fn commands_are_local_only() {
     let outside = std::net::UdpSocket::bind("0.0.0.0:0").and_then(|socket| {
         socket.connect("192.0.2.1:9")?;
         socket.local_addr()
@@ -223,5 +223,5 @@ async fn orders_come_from_this_machine_only() {
     assert_eq!(status.post("/quitquitquit").await.status, 403);
     assert_eq!(status.get("/debug/ndsz").await.status, 403);
     assert_eq!(status.get("/metrics").await.status, 403);
-    assert!(status.orders.try_recv().is_err());
+    assert!(status.commands.try_recv().is_err());
 }

@@ -1,4 +1,4 @@
-//! A server of fixed pages: stands for Envoy's admin port or an application.
+//! An HTTP server with fixed pages, in place of Envoy's admin port or an application.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -21,7 +21,7 @@ pub(crate) struct StubServer {
     pub(crate) address: SocketAddr,
     pub(crate) pages: Arc<Mutex<Pages>>,
     /// Path with query, and headers, of every request.
-    pub(crate) asked: Arc<Mutex<Vec<(String, http::HeaderMap)>>>,
+    pub(crate) requests: Arc<Mutex<Vec<(String, http::HeaderMap)>>>,
 }
 
 impl StubServer {
@@ -30,7 +30,7 @@ impl StubServer {
         let stub = StubServer {
             address: listener.local_addr().unwrap(),
             pages: Arc::new(Mutex::new(pages)),
-            asked: Arc::default(),
+            requests: Arc::default(),
         };
         tokio::spawn({
             let stub = stub.clone();
@@ -55,7 +55,7 @@ impl StubServer {
     }
 
     fn answer(&self, request: &Request<Incoming>) -> Response<Full<Bytes>> {
-        self.asked.lock().unwrap().push((request.uri().to_string(), request.headers().clone()));
+        self.requests.lock().unwrap().push((request.uri().to_string(), request.headers().clone()));
         let pages = self.pages.lock().unwrap();
         let Some((status, headers, text)) = pages.get(request.uri().path()) else {
             return Response::builder().status(404).body(Full::default()).unwrap();

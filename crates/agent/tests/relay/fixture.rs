@@ -1,4 +1,4 @@
-//! The stage: pilot-discovery, a wire that can be cut, the relay, an Envoy behind it, and traffic.
+//! Fixture: pilot-discovery, a TCP link that can go dead, the relay, an Envoy behind it, and traffic.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::tcp_link::TcpLink;
 
-/// Short, so that a dead connection is found while a test waits.
+/// Short, so that a dead connection is detected quickly.
 pub(crate) const PINGS: Pings = Pings { interval: Duration::from_millis(500), timeout: Duration::from_millis(1500) };
 
 pub(crate) struct Fixture {
@@ -46,7 +46,7 @@ pub(crate) fn service(port: u16, backends: &[&HttpBackend]) -> String {
 pub(crate) const HOST: &str = "cart.shop.svc.cluster.local";
 
 impl Fixture {
-    /// Starts everything and waits until a request through Envoy is answered.
+    /// Starts everything and waits until a request through Envoy succeeds.
     pub(crate) async fn start(transport: XdsTransport, backend: &HttpBackend) -> Fixture {
         let port = ports::free();
         let setup = DiscoveryOptions {
@@ -82,7 +82,7 @@ impl Fixture {
         .await;
     }
 
-    /// A change made now arrives: the way from the control plane to Envoy works.
+    /// Checks that a configuration change reaches Envoy.
     pub(crate) async fn change_arrives(&self, old: &HttpBackend, name: &str) {
         let new = HttpBackend::start(name).await;
         self.discovery.write("mesh.yaml", &service(self.port, &[&new]));
@@ -110,7 +110,7 @@ impl Drop for Fixture {
     }
 }
 
-/// Requests one after the other until stopped.
+/// Sequential requests until stopped.
 pub(crate) struct Traffic {
     stop: Arc<AtomicBool>,
     sent: Arc<AtomicU64>,
@@ -135,7 +135,7 @@ impl Traffic {
         Traffic { stop, sent, failed, task }
     }
 
-    /// How many were sent and how many failed.
+    /// The number of sent and failed requests.
     pub(crate) async fn end(self) -> (u64, u64) {
         self.stop.store(true, Ordering::Relaxed);
         self.task.await.expect("the traffic task ends");

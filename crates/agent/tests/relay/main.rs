@@ -1,5 +1,5 @@
-//! The xDS relay between a real Envoy and a real pilot-discovery, with faults in between, and against a
-//! small control plane of the tests' own where what is sent must be seen.
+//! The xDS relay between a real Envoy and a real pilot-discovery with faults, and with a fake control plane where
+//! requests must be inspected.
 
 // clippy knows tests by their attribute, and not the functions that they share.
 #![allow(clippy::unwrap_used)]

@@ -1,4 +1,4 @@
-//! The name table travels inside Envoy's stream, and Envoy never sees it: against a control plane that serves it.
+//! The name table in Envoy's xDS stream, with a fake control plane: the agent consumes it and Envoy never sees it.
 
 use std::future::pending;
 use std::net::Ipv4Addr;
@@ -19,7 +19,7 @@ use tonic::transport::{Channel, Endpoint, Server};
 use xds::client::{DeltaClient, Held, SotwClient};
 use xds::{Client, Control, Event, Peer, ResourceSet};
 
-/// A control plane with one listener and a name table; notes what it was told.
+/// A control plane with one listener and a name table; records ACKs, NACKs and tokens.
 struct FakeControlPlane {
     table: watch::Receiver<Resource>,
     acknowledged: Arc<Mutex<Vec<String>>>,
@@ -154,7 +154,7 @@ fn node() -> Node {
 const NAMES_ACK: &str = "ACK type.googleapis.com/istio.networking.nds.v1.NameTable";
 
 #[tokio::test]
-async fn name_table_is_kept_by_the_agent_over_sotw() {
+async fn agent_consumes_the_name_table_over_sotw() {
     let mut fixture = Fixture::start().await;
     let mut client = SotwClient::open(fixture.channel.clone(), node(), &TypeUrl::LISTENER, &[]).await.unwrap();
     let response = client.next().await.unwrap().unwrap();
@@ -168,7 +168,7 @@ async fn name_table_is_kept_by_the_agent_over_sotw() {
 }
 
 #[tokio::test]
-async fn name_table_is_kept_by_the_agent_over_delta() {
+async fn agent_consumes_the_name_table_over_delta() {
     let mut fixture = Fixture::start().await;
     let mut client =
         DeltaClient::open(fixture.channel.clone(), node(), Held::new(), &TypeUrl::LISTENER, &[]).await.unwrap();
@@ -182,7 +182,7 @@ async fn name_table_is_kept_by_the_agent_over_delta() {
 }
 
 #[tokio::test]
-async fn unreadable_table_is_rejected_and_the_last_one_stays() {
+async fn invalid_table_is_rejected_and_the_last_one_stays() {
     let mut fixture = Fixture::start().await;
     let _client = SotwClient::open(fixture.channel.clone(), node(), &TypeUrl::LISTENER, &[]).await.unwrap();
     fixture.knows(&["a.example.com"]).await;
@@ -192,7 +192,7 @@ async fn unreadable_table_is_rejected_and_the_last_one_stays() {
 }
 
 #[tokio::test]
-async fn token_is_read_anew_for_every_stream() {
+async fn token_is_read_for_every_stream() {
     let fixture = Fixture::start().await;
     let _first = SotwClient::open(fixture.channel.clone(), node(), &TypeUrl::LISTENER, &[]).await.unwrap();
     std::fs::write(&fixture.token, "second").unwrap();
@@ -215,7 +215,7 @@ async fn other_services_are_not_relayed() {
     assert_eq!(refused.code(), tonic::Code::Unimplemented);
 }
 
-/// A codec of empty messages.
+/// A gRPC codec for empty messages.
 mod tonic_prost_codec {
     use tonic::Status;
     use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};

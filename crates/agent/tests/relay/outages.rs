@@ -1,5 +1,4 @@
-//! The control plane goes away in several ways under traffic: Envoy keeps serving, the relay comes back by
-//! itself, and it is counted.
+//! Outages of the control plane under traffic: Envoy keeps serving, and the relay reconnects and counts it.
 
 use std::time::{Duration, Instant};
 
@@ -9,7 +8,7 @@ use testkit::{servers, wait};
 
 use crate::fixture::{Fixture, Traffic};
 
-/// How long the control plane stays away; a full minute when asked for.
+/// Duration of the outage; PILOTAGE_OUTAGE_SECONDS overrides it.
 fn outage() -> Duration {
     let seconds = std::env::var("PILOTAGE_OUTAGE_SECONDS").ok().and_then(|text| text.parse().ok());
     Duration::from_secs(seconds.unwrap_or(4))
@@ -17,7 +16,7 @@ fn outage() -> Duration {
 
 testkit::over_both!(restarted_stopped_and_half_open);
 
-/// One stage for all three: starting it costs more than the faults.
+/// One fixture for all three: starting it takes longer than the faults.
 async fn restarted_stopped_and_half_open(transport: XdsTransport) {
     if servers::without("envoy") {
         return;
@@ -41,7 +40,7 @@ async fn restarted(fixture: &mut Fixture, backend: &HttpBackend) {
     fixture.discovery.restart().await;
     let ready = Instant::now();
     fixture.reconnected(before).await;
-    println!("restarted: stream again {:?} after it was ready", ready.elapsed());
+    println!("restarted: reconnected {:?} after it was ready", ready.elapsed());
     fixture.change_arrives(backend, "after-restart").await;
 }
 
@@ -50,17 +49,17 @@ async fn stopped_for_a_while(fixture: &mut Fixture, backend: &HttpBackend) {
     fixture.discovery.process().kill();
     wait::until("the loss to be noticed", async || match fixture.metrics.pilot_connected.get() {
         0 => Ok(()),
-        standing => Err(format!("{standing} streams stand")),
+        open => Err(format!("{open} open streams")),
     })
     .await;
     let outage = outage();
     tokio::time::sleep(outage).await;
     let tried = fixture.metrics.pilot_connection_failures.get();
-    assert!(tried > 0, "nobody tried");
+    assert!(tried > 0, "no connection attempt");
     fixture.discovery.restart().await;
     let ready = Instant::now();
     fixture.reconnected(before).await;
-    println!("stopped for {outage:?}: {tried} attempts failed, stream again {:?} after ready", ready.elapsed());
+    println!("stopped for {outage:?}: {tried} attempts failed, reconnected {:?} after it was ready", ready.elapsed());
     fixture.change_arrives(backend, "after-outage").await;
 }
 
@@ -69,6 +68,6 @@ async fn half_open(fixture: &mut Fixture, backend: &HttpBackend) {
     fixture.link.go_dead();
     let dead = Instant::now();
     fixture.reconnected(before).await;
-    println!("half-open: found and replaced in {:?} with pings of {:?}", dead.elapsed(), crate::fixture::PINGS);
+    println!("half-open: detected and replaced in {:?} with pings of {:?}", dead.elapsed(), crate::fixture::PINGS);
     fixture.change_arrives(backend, "after-half-open").await;
 }

@@ -1,4 +1,4 @@
-//! A wire between two programs that can go dead without either being told, as a half-open connection does.
+//! A TCP proxy whose connections can go dead silently, like half-open connections.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use tokio::task::JoinHandle;
 
 pub(crate) struct TcpLink {
     address: SocketAddr,
-    /// Connections made before the current cut are dead: nothing passes, nothing is closed.
+    /// Number of cuts. Connections opened before the last cut are dead: no data passes, nothing is closed.
     cuts: Arc<watch::Sender<u64>>,
     task: JoinHandle<()>,
 }
@@ -40,7 +40,7 @@ impl TcpLink {
         self.address
     }
 
-    /// All connections that stand go dead; new ones work.
+    /// Open connections go dead; new ones work.
     pub(crate) fn go_dead(&self) {
         self.cuts.send_modify(|cuts| *cuts += 1);
     }
@@ -63,7 +63,7 @@ async fn carry(near: TcpStream, far: TcpStream, mut cuts: watch::Receiver<u64>) 
     tokio::select! {
         () = both => {}
         cut = cuts.changed() => if cut.is_ok() {
-            // Both sockets stay open and silent for as long as the test runs.
+            // Both sockets stay open and silent until the test ends.
             std::future::pending::<()>().await;
         }
     }

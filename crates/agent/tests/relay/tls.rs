@@ -1,4 +1,4 @@
-//! TLS to the control plane: its name is checked, a client certificate is shown, and new files take effect.
+//! TLS to the control plane: server verification, client certificate, and reload of changed files.
 
 use std::net::Ipv4Addr;
 use std::path::Path;
@@ -34,7 +34,7 @@ fn issue(authority: &Authority, folder: &Path, name: &str) {
     std::fs::write(folder.join(format!("{name}-key.pem")), key.serialize_pem()).unwrap();
 }
 
-/// A server that notes of each handshake whether a client certificate was shown, or why it failed.
+/// A server that records for each handshake whether a client certificate was presented, or the error.
 async fn server(authority: &Authority, folder: &Path) -> (u16, Arc<Mutex<Vec<String>>>) {
     let mut roots = RootCertStore::empty();
     roots.add(CertificateDer::from_pem_slice(authority.pem().as_bytes()).unwrap()).unwrap();
@@ -70,12 +70,12 @@ async fn server(authority: &Authority, folder: &Path) -> (u16, Arc<Mutex<Vec<Str
 }
 
 #[tokio::test]
-async fn server_is_checked_and_client_certificate_shown_once_there() {
+async fn server_is_verified_and_client_certificate_presented() {
     let (authority, folder) = (authority(), tempfile::tempdir().unwrap());
     issue(&authority, folder.path(), "istiod.test");
     let (port, noted) = server(&authority, folder.path()).await;
     let roots = folder.path().join("root.pem");
-    // Another CA at first: the server must be refused.
+    // Another CA at first: the server must be rejected.
     std::fs::write(&roots, self::authority().pem()).unwrap();
     let client = (folder.path().join("agent.pem"), folder.path().join("agent-key.pem"));
     let tls = UpstreamTls { roots: roots.clone(), server_name: Some("istiod.test".into()), client: Some(client) };
@@ -102,7 +102,7 @@ async fn server_is_checked_and_client_certificate_shown_once_there() {
     stop.cancel();
 }
 
-/// Opens a stream as Envoy would and leaves it open.
+/// Opens a stream like Envoy and leaves it open.
 async fn open(socket: std::path::PathBuf) {
     let stream = UnixStream::connect(socket).await.unwrap();
     let io = hyper_util::rt::TokioIo::new(stream);

@@ -1,5 +1,5 @@
-//! Static clusters: Envoy itself, the agent, its SDS and xDS sockets, and collectors. Grafana and istioctl know
-//! `xds-grpc`, `agent` and `prometheus_stats` by name.
+//! Static clusters: Envoy's admin port, the agent, its SDS and xDS sockets, and collectors. Grafana and istioctl use the
+//! names `xds-grpc`, `agent` and `prometheus_stats`.
 
 use anyhow::{Context, Result};
 use api::istio::mesh::v1alpha1::RemoteService;
@@ -40,18 +40,18 @@ pub(super) fn all(input: &BootstrapInput, families: Families, collector: Option<
     Ok(clusters)
 }
 
-/// Address of the metrics service, by its new or its old field; empty for none.
+/// Address of the metrics service from the new or the deprecated field; empty if unset.
 pub(super) fn metrics_service(input: &BootstrapInput) -> &str {
     let config = &input.config;
     let new = config.envoy_metrics_service.as_ref().map_or("", |service| service.address.as_str());
     if new.is_empty() { &config.envoy_metrics_service_address } else { new }
 }
 
-/// Fields in `more` come on top of what every cluster has.
+/// A cluster with the common fields and those in `more`.
 fn cluster(name: &str, kind: &str, timeout: &str, endpoint: Value, more: Value) -> Value {
     let mut cluster = json!({
         "name": name,
-        // The semicolon ends the name for the tag pattern.
+        // The semicolon marks the end of the name for tag extraction.
         "alt_stat_name": format!("{name};"),
         "type": kind,
         "connect_timeout": timeout,
@@ -109,13 +109,13 @@ fn xds(input: &BootstrapInput, families: Families) -> Result<Value> {
         Xds::Direct(security) => *security,
     };
     let target = socket_address("discovery", &input.config.discovery_address, None)?;
-    // Without the relay Envoy itself must notice a control plane that is gone without a word.
+    // Without the relay Envoy itself must detect a dead connection.
     let ping = json!({"connection_keepalive": {"interval": "30s", "timeout": "10s"}});
     more["typed_extension_protocol_options"] = protocol(ping);
     more["dns_lookup_family"] = families.dns_lookup.into();
     more["respect_dns_ttl"] = true.into();
     if security == XdsSecurity::MutualTls {
-        let host = target["address"].as_str().context("a socket address has a host")?;
+        let host = target["address"].as_str().context("could not find the host of the discovery address")?;
         more["transport_socket"] = tls::own(host);
     }
     Ok(cluster("xds-grpc", "STRICT_DNS", "10s", json!({"socket_address": target}), more))
@@ -171,7 +171,7 @@ fn tcp_keepalive(keepalive: &TcpKeepalive) -> Value {
     json!({"tcp_keepalive": fields})
 }
 
-/// Where Envoy finds out in which zone its own replicas are.
+/// The cluster of the proxy's own service, for zone-aware routing.
 fn own_endpoints() -> Value {
     let policy = json!({
         "name": "envoy.load_balancing_policies.least_request",

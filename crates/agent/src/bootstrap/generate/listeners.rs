@@ -1,4 +1,4 @@
-//! Static listeners: counters for Prometheus and readiness for the kubelet. They answer even when Envoy sheds load.
+//! Static listeners for Prometheus and for readiness probes. They bypass overload protection.
 
 use serde_json::{Value, json};
 
@@ -7,7 +7,7 @@ use super::super::tls;
 use super::super::{BootstrapInput, FeatureFlags};
 use super::address;
 
-/// Path and the cluster that answers it.
+/// Path prefixes and their clusters.
 type PathRoutes<'a> = &'a [(&'a str, &'a str)];
 
 pub(super) fn all(input: &BootstrapInput, families: Families) -> Vec<Value> {
@@ -109,7 +109,7 @@ fn http(stat_prefix: &str, routes: PathRoutes<'_>, mut filters: Vec<Value>) -> V
     })
 }
 
-/// Counters are long texts that compress well; the client chooses how.
+/// Compression of metrics, negotiated with the client.
 fn compressors() -> Vec<Value> {
     let compressor = |(name, message): (&str, &str)| {
         json!({

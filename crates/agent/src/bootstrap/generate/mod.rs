@@ -1,4 +1,4 @@
-//! The generated bootstrap: upstream's, as JSON values. Clusters and listeners have files of their own.
+//! Generates the bootstrap, equivalent to upstream's, as JSON. `clusters` and `listeners` generate the static resources.
 
 mod clusters;
 mod listeners;
@@ -13,7 +13,7 @@ use super::stats::StatsSettings;
 use super::tracers::{Collector, collector};
 use super::{AdsApiType, BootstrapInput, Xds, socket_address};
 
-/// Flags of Envoy that upstream sets, which ProxyConfig may change or take out.
+/// Runtime flags that upstream sets. ProxyConfig may override or remove them.
 const RUNTIME: &[(&str, RuntimeFlag)] = &[
     ("re2.max_program_size.error_level", RuntimeFlag::Text("32768")),
     (
@@ -33,7 +33,7 @@ enum RuntimeFlag {
     On(bool),
 }
 
-/// The bootstrap that these ingredients make.
+/// Generates the bootstrap.
 pub fn generate(input: &BootstrapInput) -> Result<Value> {
     let families = Families::of(&input.ips, input.features.dual_stack);
     let collector = collector(input)?;
@@ -85,7 +85,7 @@ fn node(input: &BootstrapInput) -> Value {
     json!({"id": node.id, "cluster": node.cluster, "locality": locality, "metadata": node.metadata})
 }
 
-/// Envoy takes booleans as such and everything else as text; an empty text takes a flag of ours out.
+/// Runtime values: booleans as such, everything else as text. An empty value removes a default flag.
 pub(super) fn runtime(input: &BootstrapInput) -> Map<String, Value> {
     let own = RUNTIME.iter().map(|(name, flag)| match flag {
         RuntimeFlag::Text(text) => ((*name).to_owned(), Value::from(*text)),
@@ -142,7 +142,7 @@ fn admin(input: &BootstrapInput, families: Families) -> Value {
     })
 }
 
-/// No time limit on the first answer: an Envoy that serves without its configuration is worse than one that waits.
+/// No initial fetch timeout: Envoy must not start serving without its configuration.
 fn dynamic_resources(api_type: AdsApiType, xds: &Xds) -> Value {
     let from_ads = json!({"ads": {}, "initial_fetch_timeout": "0s", "resource_api_version": "V3"});
     let api_type = match api_type {
@@ -161,8 +161,8 @@ fn dynamic_resources(api_type: AdsApiType, xds: &Xds) -> Value {
     })
 }
 
-/// Envoy waits up to 30 s between attempts unless told otherwise. The relay paces attempts to reach the control
-/// plane itself, so that Envoy need not: it is back as soon as the control plane is.
+/// With the relay Envoy retries quickly instead of every 30 s: the relay itself backs off from the control plane, so
+/// Envoy reconnects as soon as the control plane is back.
 fn ads_service(xds: &Xds) -> Value {
     let mut service = json!({"cluster_name": "xds-grpc"});
     if let Xds::Relay(_) = xds {
@@ -181,7 +181,7 @@ fn overload_manager(input: &BootstrapInput) -> Value {
     }]})
 }
 
-/// By metadata, else by the runtime value that was used for it once, else as many as can be.
+/// From metadata, else from the deprecated runtime value, else unlimited.
 pub(super) fn max_connections(input: &BootstrapInput) -> i64 {
     let config = &input.config;
     let metadata = config.proxy_metadata.get(MAX_CONNECTIONS_METADATA);
@@ -245,7 +245,7 @@ fn cluster_manager(input: &BootstrapInput) -> Option<Value> {
     Some(manager)
 }
 
-/// A duration as protobuf's JSON has it.
+/// A duration in protobuf JSON format.
 fn seconds(duration: Duration) -> String {
     match duration.subsec_nanos() {
         0 => format!("{}s", duration.as_secs()),
@@ -258,7 +258,7 @@ fn address(ip: &str, port: impl Into<i64>) -> Value {
 }
 
 impl Xds {
-    /// The socket of the relay, if that is whom Envoy asks.
+    /// The socket of the relay, if Envoy uses it.
     pub(super) fn socket(&self) -> Option<&str> {
         match self {
             Xds::Relay(path) => Some(path),

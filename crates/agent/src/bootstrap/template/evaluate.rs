@@ -1,4 +1,4 @@
-//! A template's tree and its values as text, by the rules of Go's text/template.
+//! Evaluates a parsed template by the rules of Go's text/template.
 
 use std::fmt::Write;
 
@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::parse::{Loop, Operand, Pipeline, TemplateNode};
 
-/// The text that the nodes make of the values.
+/// Renders the nodes with these values.
 pub(super) fn evaluate(nodes: &[TemplateNode], values: &Value) -> Result<String> {
     let mut out = String::new();
     let mut scope = Scope { root: values, dot: values.clone(), variables: Vec::new() };
@@ -18,7 +18,7 @@ pub(super) fn evaluate(nodes: &[TemplateNode], values: &Value) -> Result<String>
 struct Scope<'a> {
     root: &'a Value,
     dot: Value,
-    /// Innermost last.
+    /// Innermost scope last.
     variables: Vec<(String, Value)>,
 }
 
@@ -67,7 +67,7 @@ impl Scope<'_> {
                 map.into_iter().map(|(key, value)| (key.into(), value)).collect()
             }
             Value::Null => Vec::new(),
-            other => bail!("line {}: cannot range over {other}", range.over.line),
+            other => bail!("line {}: could not range over {other}", range.over.line),
         };
         if items.is_empty() {
             return self.show(&range.otherwise, out);
@@ -132,7 +132,7 @@ fn follow(value: &Value, path: &[String]) -> Value {
     path.iter().try_fold(value, |value, name| value.get(name)).cloned().unwrap_or_default()
 }
 
-/// Functions of Go and of sprig that bootstraps use.
+/// The functions of Go and sprig that bootstraps use.
 fn call(name: &str, arguments: &[Value], line: usize) -> Result<Value> {
     Ok(match (name, arguments) {
         ("eq", [first, others @ ..]) if !others.is_empty() => others.iter().any(|other| other == first).into(),
@@ -153,7 +153,7 @@ fn call(name: &str, arguments: &[Value], line: usize) -> Result<Value> {
         ("default", [default, value]) => if is_true(value) { value } else { default }.clone(),
         ("toJSON" | "toJson", [value]) => value.to_string().into(),
         ("quote", [value]) => Value::from(text(value)).to_string().into(),
-        // Inside JSON's quotes what Go's js escapes must be escaped too; JSON's own escapes do.
+        // JSON escapes cover what Go's `js` escapes inside a JSON string.
         ("js", [value]) => Value::from(text(value)).to_string().trim_matches('"').into(),
         ("print", values) => values.iter().map(text).collect::<String>().into(),
         (
@@ -166,7 +166,7 @@ fn call(name: &str, arguments: &[Value], line: usize) -> Result<Value> {
     })
 }
 
-/// Neither nothing, zero, false nor empty.
+/// Go's truth: not null, zero, false or empty.
 fn is_true(value: &Value) -> bool {
     match value {
         Value::Null => false,
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn values_are_filled_in() {
+    fn values_are_inserted() {
         check("{\"id\": \"{{ .name }}\", \"port\": {{.port}}}", "{\"id\": \"a\", \"port\": 15000}");
         check("{{ .config.Path }} {{ $.config.Policy }} {{ .missing }}", "/p 1 <no value>");
         check("{{ .json }}{{/* a note */}}", "{\"address\": \"z\"}");
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn space_beside_a_dash_goes() {
+    fn dashes_trim_whitespace() {
         check("a  {{- if .name }}\n  b\n  {{- end }}  c", "a\n  b  c");
         check("a {{ .name -}}\n\n b", "a ab");
     }
@@ -256,13 +256,13 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_name_the_line() {
-        check("a\n{{ if .name }}\nb", "line 2: if is not ended");
+    fn errors_name_the_line() {
+        check("a\n{{ if .name }}\nb", "line 2: unclosed if");
         check("a\n\n{{ shuffle .list }}", "line 3: the function shuffle is not supported");
         check("{{ template \"x\" }}", "line 1: template is not supported");
-        check("{{ .name", "line 1: {{ is not closed");
-        check("x{{ end }}", "line 1: nothing is open that could be ended here");
+        check("{{ .name", "line 1: unclosed {{");
+        check("x{{ end }}", "line 1: unexpected end or else");
         check("{{ $no }}", "line 1: $no is not set");
-        check("{{ (len .list }}", "line 1: a bracket is not closed");
+        check("{{ (len .list }}", "line 1: unclosed parenthesis");
     }
 }

@@ -1,6 +1,6 @@
-//! Bootstrap templates in the form of Go's text/template, with upstream's names for the values.
-//! Known: fields and variables, `if`, `else`, `range`, `with`, pipes, and the functions in `evaluate`.
-//! Not known, and refused with the line: `define`, `template`, `block`, methods, other functions.
+//! Renders bootstrap templates in Go text/template syntax, with upstream's parameter names.
+//! Supported: fields and variables, `if`, `else`, `range`, `with`, pipes, and the functions in `evaluate`.
+//! Rejected with the line number: `define`, `template`, `block`, methods, other functions.
 
 mod evaluate;
 mod parse;
@@ -20,7 +20,7 @@ pub fn render(text: &str, input: &BootstrapInput) -> Result<String> {
     evaluate::evaluate(&nodes, &Value::Object(parameters(input)?))
 }
 
-/// The values that a template may name: those of upstream's template of today, and those of 0.8's.
+/// The parameters of upstream's current template and of Pilot 0.8's.
 fn parameters(input: &BootstrapInput) -> Result<Map<String, Value>> {
     let parts = [identity(input), places(input)?, collectors(input)?, counters(input), features(input)];
     let objects = parts.into_iter().filter_map(|part| match part {
@@ -106,7 +106,7 @@ fn counters(input: &BootstrapInput) -> Value {
     })
 }
 
-/// Switches, and what else Envoy is told.
+/// Boolean settings, runtime flags and limits.
 fn features(input: &BootstrapInput) -> Value {
     let api_type = match input.api_type {
         AdsApiType::Delta => "DELTA_GRPC",
@@ -120,13 +120,13 @@ fn features(input: &BootstrapInput) -> Value {
         "metadata_discovery": input.features.metadata_discovery,
         "enable_self_discovery": input.features.self_discovery,
         "envoy_status_port_enable_proxy_protocol": input.features.status_proxy_protocol,
-        // Pilot 0.8's; nothing sets them any more.
+        // Pilot 0.8's parameters, now constant.
         "connect_timeout": "1s",
         "refresh_delay": "1s",
     })
 }
 
-/// A socket address as JSON text; nothing for no address.
+/// A socket address as JSON text; null if empty.
 fn address(what: &str, text: &str, input: &BootstrapInput) -> Result<Value> {
     match text {
         "" => Ok(Value::Null),
@@ -134,7 +134,7 @@ fn address(what: &str, text: &str, input: &BootstrapInput) -> Result<Value> {
     }
 }
 
-/// ProxyConfig by the names of Go's fields.
+/// ProxyConfig with Go's field names.
 fn go_config(input: &BootstrapInput) -> Value {
     let config = &input.config;
     json!({

@@ -1,4 +1,4 @@
-//! A template's text as a tree. Errors name the line.
+//! Parses a template into a tree. Errors name the line.
 
 use std::iter::{Cloned, Peekable};
 use std::slice::Iter;
@@ -11,7 +11,7 @@ use serde_json::Value;
 pub(super) enum TemplateNode {
     Text(String),
     Print(Pipeline),
-    /// Conditions with what they show, and what is shown when none holds.
+    /// Conditions with their bodies, and the else body.
     If(Vec<(Pipeline, Vec<TemplateNode>)>, Vec<TemplateNode>),
     Range(Loop),
     With(Pipeline, Vec<TemplateNode>, Vec<TemplateNode>),
@@ -38,20 +38,20 @@ pub(super) struct Pipeline {
 pub(super) enum Operand {
     /// `.a.b`, or `.` alone.
     Field(Vec<String>),
-    /// `$x.a`, or `$` for the whole of the values.
+    /// `$x.a`, or `$` for the root value.
     Variable(String, Vec<String>),
     Literal(Value),
     Function(String),
     Group(Pipeline),
 }
 
-/// Reads a whole template.
+/// Parses a template.
 pub(super) fn parse(text: &str) -> Result<Vec<TemplateNode>> {
     let mut parser = Parser { segments: split(text)?.into_iter().peekable() };
     let nodes = parser.nodes()?;
     match parser.segments.next() {
         None => Ok(nodes),
-        Some(segment) => bail!("line {}: nothing is open that could be ended here", segment.line()),
+        Some(segment) => bail!("line {}: unexpected end or else", segment.line()),
     }
 }
 
@@ -69,7 +69,7 @@ impl Segment {
         }
     }
 
-    /// The keyword that an action begins with.
+    /// The first name of an action, or empty.
     fn keyword(&self) -> &str {
         match self {
             Segment::Action { tokens, .. } => match tokens.first() {
@@ -81,14 +81,14 @@ impl Segment {
     }
 }
 
-/// Splits into text and actions; `{{-` and `-}}` take the space beside them away.
+/// Splits a template into text and actions. `{{-` and `-}}` trim adjacent whitespace.
 fn split(text: &str) -> Result<Vec<Segment>> {
     let mut segments = Vec::new();
     let (mut rest, mut line, mut trim) = (text, 1, false);
     while let Some(at) = rest.find("{{") {
         let (before, after) = (&rest[..at], &rest[at + 2..]);
         line += before.matches('\n').count();
-        let end = action_end(after).ok_or_else(|| anyhow!("line {line}: {{{{ is not closed"))?;
+        let end = action_end(after).ok_or_else(|| anyhow!("line {line}: unclosed {{{{"))?;
         let mut inside = &after[..end];
         let mut shown = if trim { before.trim_start() } else { before };
         if let Some(trimmed) = inside.strip_prefix("- ").or_else(|| inside.strip_prefix("-\n")) {
@@ -108,7 +108,7 @@ fn split(text: &str) -> Result<Vec<Segment>> {
     Ok(segments)
 }
 
-/// Where `}}` stands, outside of quotes.
+/// The position of `}}` outside of quotes.
 fn action_end(text: &str) -> Option<usize> {
     let (mut quote, mut escaped) = (None, false);
     for (at, c) in text.char_indices() {
@@ -148,7 +148,7 @@ fn tokens(text: &str, line: usize) -> Result<Vec<Token>> {
             tokens.push(Token::Symbol(symbol));
             symbol.len()
         } else if first == '"' || first == '`' {
-            let length = quoted_length(rest).ok_or_else(|| anyhow!("line {line}: a quote is not closed"))?;
+            let length = quoted_length(rest).ok_or_else(|| anyhow!("line {line}: unclosed quote"))?;
             tokens.push(Token::Literal(unquote(&rest[..length], line)?));
             length
         } else {
@@ -179,7 +179,7 @@ fn quoted_length(text: &str) -> Option<usize> {
 fn unquote(text: &str, line: usize) -> Result<Value> {
     match text.strip_prefix('`') {
         Some(raw) => Ok(raw.trim_end_matches('`').into()),
-        None => serde_json::from_str(text).map_err(|error| anyhow!("line {line}: could not read {text}: {error}")),
+        None => serde_json::from_str(text).map_err(|error| anyhow!("line {line}: could not parse {text}: {error}")),
     }
 }
 
@@ -199,10 +199,10 @@ fn token(text: &str, line: usize) -> Result<Token> {
         })),
         _ if text.starts_with(|c: char| c.is_ascii_digit() || c == '-' || c == '+') => {
             let number = text.parse::<i64>().map(Value::from).or_else(|_| text.parse::<f64>().map(Value::from));
-            Ok(Token::Literal(number.map_err(|_| anyhow!("line {line}: {text:?} is no number"))?))
+            Ok(Token::Literal(number.map_err(|_| anyhow!("line {line}: could not parse {text:?} as a number"))?))
         }
         _ if text.chars().all(|c| c.is_alphanumeric() || c == '_') => Ok(Token::Name(text.to_owned())),
-        _ => bail!("line {line}: could not read {text:?}"),
+        _ => bail!("line {line}: could not parse {text:?}"),
     }
 }
 
@@ -211,7 +211,7 @@ struct Parser {
 }
 
 impl Parser {
-    /// Everything up to an `else`, an `end` or the end.
+    /// All nodes up to `else`, `end` or the end of the template.
     fn nodes(&mut self) -> Result<Vec<TemplateNode>> {
         let mut nodes = Vec::new();
         while self.segments.peek().is_some_and(|segment| !["else", "end"].contains(&segment.keyword())) {
@@ -247,7 +247,7 @@ impl Parser {
         }
     }
 
-    /// `if`, any `else if`, `else` and the `end` of them all.
+    /// `if`, `else if`, `else` and `end`.
     fn conditions(&mut self, line: usize, tokens: &[Token]) -> Result<TemplateNode> {
         let mut branches = vec![(pipeline(tokens, line)?, self.nodes()?)];
         loop {
@@ -263,12 +263,12 @@ impl Parser {
                     }
                     _ => return Ok(TemplateNode::If(branches, Vec::new())),
                 },
-                _ => bail!("line {line}: if is not ended"),
+                _ => bail!("line {line}: unclosed if"),
             }
         }
     }
 
-    /// The body of a loop or `with`, and what stands after its `else`.
+    /// The body of `range` or `with`, and its else body.
     fn block(&mut self, line: usize) -> Result<(Vec<TemplateNode>, Vec<TemplateNode>)> {
         let body = self.nodes()?;
         let mut otherwise = Vec::new();
@@ -283,7 +283,7 @@ impl Parser {
     fn end(&mut self, line: usize) -> Result<()> {
         match self.segments.next() {
             Some(segment) if segment.keyword() == "end" => Ok(()),
-            _ => bail!("line {line}: what is opened here is not ended"),
+            _ => bail!("line {line}: unclosed block"),
         }
     }
 }
@@ -304,7 +304,7 @@ fn pipeline(tokens: &[Token], line: usize) -> Result<Pipeline> {
     let mut rest = tokens.iter().cloned().peekable();
     let pipeline = commands(&mut rest, line)?;
     if rest.next().is_some() {
-        bail!("line {line}: a bracket is closed that was not opened");
+        bail!("line {line}: unexpected closing parenthesis");
     }
     Ok(pipeline)
 }
@@ -320,11 +320,11 @@ fn commands(tokens: &mut Peekable<Cloned<Iter<'_, Token>>>, line: usize) -> Resu
             Token::Symbol("(") => {
                 let inside = self::commands(tokens, line)?;
                 if tokens.next() != Some(Token::Symbol(")")) {
-                    bail!("line {line}: a bracket is not closed");
+                    bail!("line {line}: unclosed parenthesis");
                 }
                 Operand::Group(inside)
             }
-            Token::Symbol(symbol) => bail!("line {line}: {symbol:?} has no place here"),
+            Token::Symbol(symbol) => bail!("line {line}: unexpected {symbol:?}"),
             Token::Name(name) => Operand::Function(name),
             Token::Field(path) => Operand::Field(path),
             Token::Variable(name, path) => Operand::Variable(name, path),
@@ -335,7 +335,7 @@ fn commands(tokens: &mut Peekable<Cloned<Iter<'_, Token>>>, line: usize) -> Resu
         }
     }
     if commands.iter().any(Vec::is_empty) {
-        bail!("line {line}: a value is missing");
+        bail!("line {line}: expected a value");
     }
     Ok(Pipeline { line, commands })
 }

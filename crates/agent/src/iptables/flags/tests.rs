@@ -1,4 +1,4 @@
-//! Flags and environment against the options and the rules that come of them.
+//! Options and rules from flags and environment.
 
 use std::net::IpAddr;
 
@@ -74,16 +74,16 @@ fn all_spellings_of_a_flag_mean_the_same() {
 }
 
 #[test]
-fn further_environment_names_count() {
+fn additional_environment_variables_are_read() {
     let options = read("", &[("ISTIO_META_DNS_CAPTURE", "true"), ("INVALID_DROP", "1")]).unwrap();
     assert!(options.drop_invalid);
     assert!(!chain(&options, IpFamily::V4, "nat", "ISTIO_OUTPUT_DNS").is_empty());
 }
 
 #[test]
-fn bad_values_are_named() {
-    let complaint = |arguments: &str, environment: &[(&str, &str)]| {
-        read(arguments, environment).err().map(|error| format!("{error:#}")).unwrap_or_default()
+fn errors_name_the_invalid_value() {
+    let error = |arguments: &str, environment: &[(&str, &str)]| {
+        read(arguments, environment).err().map(|e| format!("{e:#}")).unwrap_or_default()
     };
     for (arguments, named) in [
         ("--no-such-flag", "no-such-flag"),
@@ -97,16 +97,16 @@ fn bad_values_are_named() {
         ("--force-iptables-binary=bsd", "bsd"),
         ("--run-validation", "not supported"),
     ] {
-        assert!(complaint(arguments, &[]).contains(named), "{arguments}: {}", complaint(arguments, &[]));
+        assert!(error(arguments, &[]).contains(named), "{arguments}: {}", error(arguments, &[]));
     }
     let many: Vec<String> = (0..65).map(|n| n.to_string()).collect();
-    assert!(complaint("", &[("ISTIO_OUTBOUND_OWNER_GROUPS", &many.join(","))]).contains("65"));
-    assert!(complaint("", &[("ISTIO_OUTBOUND_IPV4_LOOPBACK_CIDR", "10.0.0.1/32")]).contains("10.0.0.1/32"));
-    assert!(complaint("", &[("PROXY_UID", "1 -j ACCEPT")]).contains("blank"));
+    assert!(error("", &[("ISTIO_OUTBOUND_OWNER_GROUPS", &many.join(","))]).contains("65"));
+    assert!(error("", &[("ISTIO_OUTBOUND_IPV4_LOOPBACK_CIDR", "10.0.0.1/32")]).contains("10.0.0.1/32"));
+    assert!(error("", &[("PROXY_UID", "1 -j ACCEPT")]).contains("whitespace"));
 }
 
 #[test]
-fn user_of_envoy_is_looked_up() {
+fn envoy_user_is_looked_up() {
     assert_eq!(read("", &[("ENVOY_USER", "envoy")]).unwrap().proxy_uids, ["101"]);
     assert_eq!(read("", &[]).unwrap().proxy_uids, ["1337"]);
 }
@@ -124,7 +124,7 @@ fn first_reachable_address_decides_on_ipv6() {
 }
 
 #[test]
-fn outbound_rules_stand_in_the_order_that_lets_envoy_out() {
+fn outbound_rules_are_in_the_order_that_excludes_envoy() {
     let options = read("-i * -x 10.9.0.0/16 -o 9000 -q 80", &[]).unwrap();
     assert_eq!(
         chain(&options, IpFamily::V4, "nat", "ISTIO_OUTPUT"),
@@ -149,7 +149,7 @@ fn outbound_rules_stand_in_the_order_that_lets_envoy_out() {
 }
 
 #[test]
-fn inbound_ports_are_redirected_but_for_those_excluded() {
+fn inbound_ports_are_redirected_except_excluded_ones() {
     let options = read("-b * -d 22,15020", &[]).unwrap();
     let inbound = chain(&options, IpFamily::V4, "nat", "ISTIO_INBOUND");
     let expected =
@@ -160,7 +160,7 @@ fn inbound_ports_are_redirected_but_for_those_excluded() {
 }
 
 #[test]
-fn tproxy_marks_and_spares_what_came_through_already() {
+fn tproxy_marks_packets_and_excludes_marked_ones() {
     let options = read("-b * -m TPROXY -c eth9", &[]).unwrap();
     assert_eq!(options.mode, InterceptionMode::Tproxy);
     let text = rule::restore(&rules(&options, IpFamily::V6));
@@ -178,7 +178,7 @@ fn tproxy_marks_and_spares_what_came_through_already() {
 }
 
 #[test]
-fn dns_goes_to_the_agent_for_servers_of_the_family_only() {
+fn dns_is_redirected_for_servers_of_the_ip_family() {
     let options = read("--redirect-dns", &[]).unwrap();
     let dns = chain(&options, IpFamily::V4, "nat", "ISTIO_OUTPUT_DNS");
     let expected = [
@@ -195,7 +195,7 @@ fn dns_goes_to_the_agent_for_servers_of_the_family_only() {
 }
 
 #[test]
-fn owner_groups_are_one_rule_when_listed() {
+fn listed_owner_groups_are_one_rule() {
     let only = read("", &[("ISTIO_OUTBOUND_OWNER_GROUPS", "java,202")]).unwrap();
     assert_eq!(only.groups, OwnerGroups::Only(vec!["java".into(), "202".into()]));
     let output = chain(&only, IpFamily::V4, "nat", "ISTIO_OUTPUT");
