@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::fs::{self, Metadata};
+use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
@@ -10,6 +11,7 @@ use std::time::{Duration, SystemTime};
 use bytes::Bytes;
 use nix::unistd::geteuid;
 use serde::{Deserialize, Serialize};
+use thiserror::Error;
 
 use crate::regular_file::RegularFile;
 
@@ -21,6 +23,17 @@ const NEVER: [&str; 3] = ["/dev", "/proc", "/sys"];
 
 /// A file changed this recently may change again with the same timestamp.
 const UNSETTLED: Duration = Duration::from_secs(2);
+
+/// Why a file is not read.
+#[derive(Debug, Error)]
+pub(crate) enum AccessError {
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    #[error("{} is not in an allowed directory; PILOTAGE_SECRET_FOLDERS adds directories", .0.display())]
+    NotAllowed(PathBuf),
+    #[error("the file is private to user {0}")]
+    Private(u32),
+}
 
 /// The files that SDS may read.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -41,29 +54,28 @@ impl FileAccess {
     }
 
     /// Reads a file; `None` if it is unchanged since `last`.
-    pub(crate) fn look(&self, path: &Path, last: Option<FileStamp>) -> Result<Option<(Bytes, FileStamp)>, String> {
+    pub(crate) fn read(&self, path: &Path, last: Option<FileStamp>) -> Result<Option<(Bytes, FileStamp)>, AccessError> {
         // Symbolic links are resolved first: the target is checked.
-        let real = fs::canonicalize(path).map_err(|error| error.to_string())?;
-        self.check_place(&real)?;
-        let file = RegularFile::open(&real).map_err(|error| error.to_string())?;
+        let real = fs::canonicalize(path)?;
+        self.check_directory(&real)?;
+        let file = RegularFile::open(&real)?;
         let is_own = self.own.iter().any(|own| own == path);
         if !is_own && geteuid().is_root() && is_private_of_another(&file.about) {
-            return Err(format!("it is private to user {}", file.about.uid()));
+            return Err(AccessError::Private(file.about.uid()));
         }
         let mark = FileStamp::of(&file.about);
         if last == Some(mark) && mark.is_settled() {
             return Ok(None);
         }
-        let content = file.read().map_err(|error| error.to_string())?;
+        let content = file.read()?;
         Ok(Some((content.into(), mark)))
     }
 
-    fn check_place(&self, real: &Path) -> Result<(), String> {
+    fn check_directory(&self, real: &Path) -> Result<(), AccessError> {
         let is_below = |folder: &Path| fs::canonicalize(folder).is_ok_and(|folder| real.starts_with(folder));
         let is_never = NEVER.iter().any(|folder| real.starts_with(folder));
         if is_never || !self.folders.iter().any(|folder| is_below(folder)) {
-            let real = real.display();
-            return Err(format!("{real} is not in a folder for certificates; PILOTAGE_SECRET_FOLDERS adds folders"));
+            return Err(AccessError::NotAllowed(real.to_owned()));
         }
         Ok(())
     }
@@ -104,10 +116,10 @@ mod tests {
     use super::FileAccess;
 
     fn look(access: &FileAccess, path: &Path) -> String {
-        match access.look(path, None) {
+        match access.read(path, None) {
             Ok(Some((content, _))) => String::from_utf8_lossy(&content).into_owned(),
             Ok(None) => "unchanged".to_owned(),
-            Err(error) => error,
+            Err(error) => error.to_string(),
         }
     }
 
@@ -121,8 +133,8 @@ mod tests {
         symlink("/dev/zero", inside.path().join("zero.pem")).unwrap();
         symlink(inside.path().join("ca.pem"), outside.path().join("back.pem")).unwrap();
         let access = FileAccess::new([], [inside.path().to_owned(), "/".into()]);
-        assert!(look(&access, Path::new("/dev/zero")).contains("not in a folder for certificates"));
-        assert!(look(&access, Path::new("/proc/self/environ")).contains("not in a folder"));
+        assert!(look(&access, Path::new("/dev/zero")).contains("not in an allowed directory"));
+        assert!(look(&access, Path::new("/proc/self/environ")).contains("not in an allowed directory"));
         let access = FileAccess::new([PathBuf::from("/top.pem")], [inside.path().to_owned()]);
         let up = inside.path().join("..").join(outside.path().file_name().unwrap()).join("secret.pem");
         for path in [secret.as_path(), &inside.path().join("link.pem"), &inside.path().join("zero.pem"), &up] {
@@ -152,7 +164,7 @@ mod tests {
             std::fs::set_permissions(&file, PermissionsExt::from_mode(mode)).unwrap();
         };
         owned(4711, 0o640);
-        assert_eq!(look(&access, &file), "it is private to user 4711");
+        assert_eq!(look(&access, &file), "the file is private to user 4711");
         assert_eq!(look(&FileAccess::new([file.clone()], []), &file), "key");
         owned(4711, 0o644);
         assert_eq!(look(&access, &file), "key");

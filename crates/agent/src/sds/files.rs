@@ -8,14 +8,15 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
+use thiserror::Error;
 use tokio::sync::{Semaphore, watch};
-use tokio::task::JoinHandle;
+use tokio::task::{JoinError, JoinHandle};
 use tokio::time::{sleep, timeout};
 use tracing::warn;
 
 use super::content::{FileContents, belong_together, is_pem};
 use super::names::SecretSource;
-use crate::file_secrets::access::{FileAccess, FileStamp};
+use crate::file_secrets::access::{AccessError, FileAccess, FileStamp};
 
 /// Polling interval.
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
@@ -29,38 +30,55 @@ const MAX_READS: usize = 16;
 /// Maximum size of all cached files of all streams. A file counts once per secret name.
 const MAX_BYTES: usize = 32 << 20;
 
-type ReadOutcome = Result<Option<(Bytes, FileStamp)>, String>;
+/// Why the content of a file is not used.
+#[derive(Debug, Error)]
+enum ReadError {
+    #[error(transparent)]
+    Access(#[from] AccessError),
+    #[error("the file contains no PEM block")]
+    NoPem,
+    #[error("the file could not be read within {READ_TIMEOUT:?}")]
+    Timeout,
+    #[error("{MAX_READS} other files are still being read")]
+    TooManyReads,
+    #[error("all files together would exceed {MAX_BYTES} bytes")]
+    CacheFull,
+    #[error("the reading thread failed: {0}")]
+    Thread(#[from] JoinError),
+}
+
+type ReadOutcome = Result<Option<(Bytes, FileStamp)>, ReadError>;
 
 /// Reads files for all streams.
 #[derive(Debug)]
 pub(super) struct SecretReader {
     access: FileAccess,
     reads: Arc<Semaphore>,
-    kept: AtomicUsize,
+    cached: AtomicUsize,
 }
 
 impl SecretReader {
     pub(super) fn new(access: FileAccess) -> SecretReader {
-        SecretReader { access, reads: Arc::new(Semaphore::new(MAX_READS)), kept: AtomicUsize::new(0) }
+        SecretReader { access, reads: Arc::new(Semaphore::new(MAX_READS)), cached: AtomicUsize::new(0) }
     }
 
     /// Starts a read on a blocking thread. Fails if too many reads are pending.
-    async fn start(&self, path: PathBuf, last: Option<FileStamp>) -> Result<JoinHandle<ReadOutcome>, String> {
+    async fn start(&self, path: PathBuf, last: Option<FileStamp>) -> Result<JoinHandle<ReadOutcome>, ReadError> {
         let permit = timeout(READ_TIMEOUT, Arc::clone(&self.reads).acquire_owned()).await;
-        let Ok(Ok(permit)) = permit else { return Err(format!("{MAX_READS} other files are still being read")) };
+        let Ok(Ok(permit)) = permit else { return Err(ReadError::TooManyReads) };
         let access = self.access.clone();
         Ok(tokio::task::spawn_blocking(move || {
-            let outcome = access.look(&path, last);
+            let outcome = access.read(&path, last).map_err(ReadError::from);
             drop(permit);
             outcome
         }))
     }
 
     /// Reserves memory for a content that replaces another.
-    fn replace(&self, old: usize, new: usize) -> Result<(), String> {
-        let fits = |kept: usize| Some(kept - old + new).filter(|total| *total <= MAX_BYTES);
-        let replaced = self.kept.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits);
-        replaced.map(|_| ()).map_err(|_| format!("all files together would be larger than {MAX_BYTES} bytes"))
+    fn replace(&self, old: usize, new: usize) -> Result<(), ReadError> {
+        let fits = |cached: usize| Some(cached - old + new).filter(|total| *total <= MAX_BYTES);
+        let replaced = self.cached.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits);
+        replaced.map(|_| ()).map_err(|_| ReadError::CacheFull)
     }
 }
 
@@ -128,7 +146,7 @@ impl SecretFiles {
     /// The PEM content of a file; `None` if it is not available.
     async fn read_pem(&mut self, file: &PathBuf) -> Option<(Bytes, FileStamp)> {
         let outcome = match self.outcome(file).await {
-            Ok(Some((text, _))) if !is_pem(&text) => Err("it holds no PEM".to_owned()),
+            Ok(Some((text, _))) if !is_pem(&text) => Err(ReadError::NoPem),
             Ok(None) => Ok(self.good.get(file).cloned()),
             other => other,
         };
@@ -137,8 +155,8 @@ impl SecretFiles {
                 self.logged.remove(file);
                 found
             }
-            Err(reason) => {
-                self.log_once(file, reason);
+            Err(error) => {
+                self.log_once(file, &error);
                 None
             }
         }
@@ -149,17 +167,17 @@ impl SecretFiles {
             // It exceeded the timeout before, so do not wait again.
             Some(reading) if !reading.is_finished() => {
                 self.reading.insert(file.clone(), reading);
-                return Err(too_slow());
+                return Err(ReadError::Timeout);
             }
             Some(reading) => Ok(reading),
             None => self.reader.start(file.clone(), self.good.get(file).map(|good| good.1)).await,
         };
         let mut reading = started?;
         match timeout(READ_TIMEOUT, &mut reading).await {
-            Ok(outcome) => outcome.unwrap_or_else(|error| Err(error.to_string())),
+            Ok(outcome) => outcome.unwrap_or_else(|error| Err(error.into())),
             Err(_) => {
                 self.reading.insert(file.clone(), reading);
-                Err(too_slow())
+                Err(ReadError::Timeout)
             }
         }
     }
@@ -171,8 +189,8 @@ impl SecretFiles {
                 Ok(()) => {
                     self.good.insert(file, (text, mark));
                 }
-                Err(reason) => {
-                    self.log_once(&file, reason);
+                Err(error) => {
+                    self.log_once(&file, &error);
                     return false;
                 }
             }
@@ -180,7 +198,8 @@ impl SecretFiles {
         true
     }
 
-    fn log_once(&mut self, file: &PathBuf, reason: String) {
+    fn log_once(&mut self, file: &PathBuf, error: &ReadError) {
+        let reason = error.to_string();
         if self.logged.get(file) != Some(&reason) {
             warn!(file = %file.display(), %reason, "could not use a secret's file; keeping its last good content");
             self.logged.insert(file.clone(), reason);
@@ -194,7 +213,7 @@ impl SecretFiles {
         self.good.retain(|path, _| is_used(path));
         self.reading.retain(|path, _| is_used(path));
         self.logged.retain(|path, _| is_used(path));
-        self.reader.kept.fetch_sub(before - self.bytes(), Ordering::Relaxed);
+        self.reader.cached.fetch_sub(before - self.bytes(), Ordering::Relaxed);
     }
 
     fn bytes(&self) -> usize {
@@ -204,10 +223,6 @@ impl SecretFiles {
 
 impl Drop for SecretFiles {
     fn drop(&mut self) {
-        self.reader.kept.fetch_sub(self.bytes(), Ordering::Relaxed);
+        self.reader.cached.fetch_sub(self.bytes(), Ordering::Relaxed);
     }
-}
-
-fn too_slow() -> String {
-    format!("it could not be read in {READ_TIMEOUT:?}")
 }
