@@ -72,7 +72,7 @@ mod tests {
         let [pipe, large, link, good] = ["pipe", "large", "link", "good"].map(|name| folder.path().join(name));
         nix::unistd::mkfifo(&pipe, Mode::S_IRWXU).unwrap();
         std::os::unix::fs::symlink(&pipe, &link).unwrap();
-        // Sparse: it takes no room.
+        // A sparse file: it needs no disk space.
         std::fs::File::create(&large).unwrap().set_len(1 << 40).unwrap();
         std::fs::write(&good, vec![b'x'; usize::try_from(LIMIT).unwrap()]).unwrap();
         for unusable in [&pipe, &link, Path::new("/dev/zero"), folder.path()] {

@@ -71,7 +71,7 @@ impl DnsServer {
         let tcp = TcpListener::bind(options.address).await?;
         let address = tcp.local_addr()?;
         let udp = Arc::new(UdpSocket::bind(address).await?);
-        info!(%address, servers = ?options.servers, "answering DNS");
+        info!(%address, servers = ?options.servers, "serving DNS");
         let (table, latest) = watch::channel(None);
         let shared = DnsState {
             table: latest,

@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result};
 use serde_json::{Map, Value};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tracing::info;
@@ -19,7 +19,7 @@ use crate::certificates::CertificateStore;
 use crate::file_secrets::FileSecretNames;
 use crate::metrics::Metrics;
 use crate::plan::Plan;
-use crate::process::lifecycle::{LifecycleRequest, LifecycleSender};
+use crate::process::lifecycle::LifecycleSender;
 use crate::relay::{self, Relay};
 use crate::{dns, proxyless, sds, status};
 
@@ -52,10 +52,8 @@ pub(super) async fn open(
     let metrics = Arc::new(Metrics::default());
     let names = watch::Sender::new(None);
     if let Some(options) = status_options(plan, &names) {
-        let (sender, receiver) = mpsc::unbounded_channel();
-        let server = status::StatusServer::bind(options, Arc::clone(&metrics), sender).await?;
+        let server = status::StatusServer::bind(options, Arc::clone(&metrics), requests.clone()).await?;
         services.spawn(server.serve(services.stop.clone()));
-        services.spawn(forward_commands(receiver, requests.clone()));
     }
     if let Some(address) = plan.dns.address {
         let server = dns::DnsServer::bind(dns_options(plan, address), names.subscribe(), Arc::clone(&metrics)).await;
@@ -80,16 +78,6 @@ pub(super) async fn open(
         services.spawn(Relay::bind(options, names, metrics)?.serve(services.stop.clone()));
     }
     plan.grpc_bootstrap.as_ref().map_or(Ok(()), |path| grpc_bootstrap(plan).write(path))
-}
-
-/// Forwards commands from the status port to the supervisor.
-async fn forward_commands(mut receiver: mpsc::UnboundedReceiver<status::StatusCommand>, requests: LifecycleSender) {
-    while let Some(command) = receiver.recv().await {
-        requests.send(match command {
-            status::StatusCommand::Drain => LifecycleRequest::Drain,
-            status::StatusCommand::Quit => LifecycleRequest::Quit,
-        });
-    }
 }
 
 fn status_options(plan: &Plan, names: &relay::NameTableSender) -> Option<status::StatusOptions> {

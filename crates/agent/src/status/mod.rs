@@ -22,7 +22,6 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use serde_json::{Map, Value, json};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
@@ -34,15 +33,7 @@ use self::probes::AppProbes;
 use self::readiness::ReadinessCheck;
 use crate::dns::NameTableReceiver;
 use crate::metrics::Metrics;
-
-/// What someone on this machine asked of the agent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum StatusCommand {
-    /// End without draining.
-    Quit,
-    /// Let requests finish and take no new ones.
-    Drain,
-}
+use crate::process::lifecycle::{LifecycleRequest, LifecycleSender};
 
 /// Options of the status server.
 #[derive(Debug)]
@@ -79,7 +70,7 @@ struct StatusState {
     probes: AppProbes,
     was_ready: AtomicBool,
     metrics: Arc<Metrics>,
-    orders: mpsc::UnboundedSender<StatusCommand>,
+    lifecycle: LifecycleSender,
 }
 
 impl StatusServer {
@@ -87,7 +78,7 @@ impl StatusServer {
     pub async fn bind(
         options: StatusOptions,
         metrics: Arc<Metrics>,
-        orders: mpsc::UnboundedSender<StatusCommand>,
+        lifecycle: LifecycleSender,
     ) -> Result<StatusServer> {
         let listener = TcpListener::bind(options.address).await;
         let listener = listener.with_context(|| format!("could not listen on status port {}", options.address))?;
@@ -100,7 +91,7 @@ impl StatusServer {
             was_ready: AtomicBool::new(false),
             options,
             metrics,
-            orders,
+            lifecycle,
         };
         Ok(StatusServer { listener, shared: Arc::new(shared) })
     }
@@ -154,8 +145,8 @@ impl StatusState {
                 typed(format.content_type(), page)
             }
             "/quitquitquit" | "/drain" | "/debug/ndsz" if foreign => forbidden(),
-            "/quitquitquit" => self.order(request.method(), StatusCommand::Quit),
-            "/drain" => self.order(request.method(), StatusCommand::Drain),
+            "/quitquitquit" => self.command(request.method(), LifecycleRequest::Quit),
+            "/drain" => self.command(request.method(), LifecycleRequest::Drain),
             "/debug/ndsz" => self.names(),
             _ if path.starts_with("/app-health/") || path.starts_with("/app-lifecycle/") => {
                 self.probes.handle(path, request.headers()).await
@@ -194,13 +185,12 @@ impl StatusState {
         Ok(())
     }
 
-    fn order(&self, method: &Method, order: StatusCommand) -> Response<StatusBody> {
+    fn command(&self, method: &Method, command: LifecycleRequest) -> Response<StatusBody> {
         if method != Method::POST {
             return plain(StatusCode::METHOD_NOT_ALLOWED, "Method Not Allowed\n");
         }
-        info!(?order, "ordered");
-        // An agent that is ending already needs no order.
-        let _ = self.orders.send(order);
+        info!(?command, "received a command on the status port");
+        self.lifecycle.send(command);
         plain(StatusCode::OK, "OK")
     }
 

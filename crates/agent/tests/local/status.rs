@@ -5,19 +5,20 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use agent::metrics::Metrics;
-use agent::status::{StatusCommand, StatusOptions, StatusServer};
+use agent::process::lifecycle::{LifecycleRequest, LifecycleSender};
+use agent::status::{StatusOptions, StatusServer};
 use api::nds::{NameInfo, NameTable};
 use serde_json::json;
 use testkit::backend::TcpBackend;
 use testkit::client::{self, Reply};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::watch;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::stub_server::{Pages, StubServer};
 
 struct Status {
     address: SocketAddr,
-    commands: mpsc::UnboundedReceiver<StatusCommand>,
+    requests: watch::Receiver<LifecycleRequest>,
     metrics: Arc<Metrics>,
     _stop: DropGuard,
 }
@@ -38,12 +39,13 @@ fn options() -> StatusOptions {
 
 impl Status {
     async fn start(options: StatusOptions) -> Status {
-        let (commands, received) = mpsc::unbounded_channel();
+        let lifecycle = LifecycleSender::default();
+        let requests = lifecycle.subscribe();
         let metrics = Arc::new(Metrics::default());
-        let server = StatusServer::bind(options, Arc::clone(&metrics), commands).await.unwrap();
+        let server = StatusServer::bind(options, Arc::clone(&metrics), lifecycle).await.unwrap();
         let (address, stop) = (server.address().unwrap(), CancellationToken::new());
         tokio::spawn(server.serve(stop.clone()));
-        Status { address, commands: received, metrics, _stop: stop.drop_guard() }
+        Status { address, requests, metrics, _stop: stop.drop_guard() }
     }
 
     async fn get(&self, path: &str) -> Reply {
@@ -197,14 +199,13 @@ async fn grpc_probe_checks_health() {
 
 #[tokio::test]
 async fn commands_require_post() {
-    let mut status = Status::start(options()).await;
+    let status = Status::start(options()).await;
     assert_eq!(status.get("/quitquitquit").await.status, 405);
+    assert_eq!(*status.requests.borrow(), LifecycleRequest::Run);
     assert_eq!(status.post("/drain").await.body, "OK");
+    assert_eq!(*status.requests.borrow(), LifecycleRequest::Drain);
     assert_eq!(status.post("/quitquitquit").await.status, 200);
-    assert_eq!(
-        (status.commands.recv().await, status.commands.recv().await),
-        (Some(StatusCommand::Drain), Some(StatusCommand::Quit))
-    );
+    assert_eq!(*status.requests.borrow(), LifecycleRequest::Quit);
     assert_eq!(status.get("/nothing").await.status, 404);
 }
 
@@ -223,5 +224,5 @@ async fn commands_are_local_only() {
     assert_eq!(status.post("/quitquitquit").await.status, 403);
     assert_eq!(status.get("/debug/ndsz").await.status, 403);
     assert_eq!(status.get("/metrics").await.status, 403);
-    assert!(status.commands.try_recv().is_err());
+    assert_eq!(*status.requests.borrow(), LifecycleRequest::Run);
 }
