@@ -1,12 +1,15 @@
 //! The command line: every flag of upstream's, from Pilot 0.8 to today, as plain values.
 //! `flags` sets aside what cannot be understood before clap sees it; `wire` gives the values their meaning.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{ArgAction, Args, CommandFactory, FromArgMatches, Parser, Subcommand};
+use clap::{Arg, ArgAction, ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use cli::args::{Logging, Version, duration};
 use cli::flags;
+use sources::registry::flags::{FlagKind, RegistryFlag};
+use sources::registry::table;
 
 use crate::flags::WITHOUT_EFFECT;
 
@@ -161,29 +164,47 @@ pub struct RegistryFlags {
     #[arg(long = "registryConfig")]
     pub config: Option<PathBuf>,
 
-    /// URLs of Consul's agents, separated by commas
-    #[arg(long = "consulserverURL", default_value = "")]
-    pub consul_url: String,
-
-    /// Least time between two readings of one of Consul's lists while it keeps changing
-    #[arg(long = "consulserverInterval", default_value = "2s", value_parser = duration)]
-    pub consul_interval: Duration,
-
-    /// URLs of Eureka's peers, separated by commas
-    #[arg(long = "eurekaserverURL", default_value = "")]
-    pub eureka_url: String,
-
-    /// How often Eureka is asked for changes
-    #[arg(long = "eurekaserverInterval", default_value = "2s", value_parser = duration)]
-    pub eureka_interval: Duration,
-
-    /// File that says where Cloud Foundry's Copilot is, and with which certificates it is asked
-    #[arg(long = "cfConfig")]
-    pub cloud_foundry_config: Option<PathBuf>,
+    #[command(flatten)]
+    pub adapters: AdapterFlags,
 
     /// Servers of configuration over MCP, as mcp://HOST:PORT, separated by commas
     #[arg(long = "mcpServerAddrs", value_delimiter = ',')]
     pub mcp_servers: Vec<String>,
+}
+
+/// Values of the flags that registries declare in `sources::registry`, by flag name.
+#[derive(Clone, Debug, Default)]
+pub struct AdapterFlags(pub BTreeMap<&'static str, String>);
+
+impl Args for AdapterFlags {
+    fn augment_args(command: clap::Command) -> clap::Command {
+        command.args(table::flags().map(adapter_flag))
+    }
+
+    fn augment_args_for_update(command: clap::Command) -> clap::Command {
+        AdapterFlags::augment_args(command)
+    }
+}
+
+impl FromArgMatches for AdapterFlags {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<AdapterFlags, clap::Error> {
+        let value = |flag: &RegistryFlag| Some((flag.name, matches.get_one::<String>(flag.name)?.clone()));
+        Ok(AdapterFlags(table::flags().filter_map(value).collect()))
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        *self = AdapterFlags::from_arg_matches(matches)?;
+        Ok(())
+    }
+}
+
+fn adapter_flag(flag: &RegistryFlag) -> Arg {
+    let arg = Arg::new(flag.name).long(flag.name).value_name(flag.value_name).help(flag.help);
+    let arg = arg.default_value(flag.default).hide_default_value(flag.default.is_empty());
+    match flag.kind {
+        FlagKind::Text => arg,
+        FlagKind::Duration => arg.value_parser(|text: &str| duration(text).map(|_| text.to_owned())),
+    }
 }
 
 /// Certificates of the TLS port. All of them are read again when they change.

@@ -1,73 +1,58 @@
-//! Registries other than Kubernetes: those that flags describe, and those of `--registryConfig`, which may change while
-//! the server runs.
+//! The registries to watch other than Kubernetes: those that flags describe, and those of `--registryConfig`, which may
+//! change while the server runs.
 
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::{Context, Result, anyhow, bail};
 use model::conflict::ConflictSettings;
 use model::service::Registry;
 use sources::disk;
-use sources::registry::config::{Adapter, RegistryConfig, RegistryEntry};
-use sources::registry::{cloudfoundry, consul, eureka};
+use sources::registry::config::{RegistryConfig, RegistryEntry};
+use sources::registry::flags::FlagValues;
+use sources::registry::table::RegistryChoice;
 
 use crate::args::DiscoveryFlags;
 
-/// Descriptions of the registries to watch.
+/// Registries with their options, and how conflicts between them are settled.
 #[derive(Debug, Default)]
 pub(crate) struct Registries {
-    /// Registries described by flags.
+    /// Those that flags describe.
     pub(crate) entries: Vec<RegistryEntry>,
-    /// The file of `--registryConfig` with its content.
+    /// The file of `--registryConfig` and its content at startup.
     pub(crate) file: Option<(PathBuf, RegistryConfig)>,
     pub(crate) conflicts: ConflictSettings,
 }
 
-/// Reads the file and the flags. A registry in the file is watched even if `--registries` does not name its kind. A kind
-/// in `--registries` that the file does not describe must be described by flags.
-pub(crate) fn read(args: &DiscoveryFlags, named: &[Registry]) -> Result<Registries> {
+/// Reads the file and the flags. Registries that the file describes are watched even if `--registries` does not name
+/// them. A registry that is named and not in the file is described by its flags.
+pub(crate) fn read(args: &DiscoveryFlags, chosen: &[RegistryChoice]) -> Result<Registries> {
     let config = config(args)?;
-    let of_kind = |entry: &RegistryEntry| Some(entry.adapter().ok()?.registry());
-    let described: BTreeSet<Registry> = config.registries.iter().filter_map(of_kind).collect();
-    let mut found = Registries { conflicts: config.conflicts(), ..Registries::default() };
-    found.file = args.registry_flags.config.clone().map(|file| (file, config));
-    for registry in named.iter().filter(|registry| !described.contains(registry)) {
-        let flags = &args.registry_flags;
-        let adapter = match registry {
-            Registry::Consul if flags.consul_url.is_empty() => bail!(missing("Consul", "consulserverURL")),
-            Registry::Consul => {
-                Adapter::Consul(consul::ConsulOptions::of_flags(&flags.consul_url, flags.consul_interval))
+    let described: BTreeSet<Registry> = config.registries.iter().map(|entry| entry.options.registry()).collect();
+    let flags = FlagValues { domain: args.domain.clone(), values: args.registry_flags.adapters.0.clone() };
+    let mut entries = Vec::new();
+    for choice in chosen {
+        let row = match choice {
+            RegistryChoice::Adapter(row) => row,
+            RegistryChoice::Mcp if args.registry_flags.mcp_servers.is_empty() => {
+                bail!("could not watch MCP: give --mcpServerAddrs=mcp://HOST:PORT")
             }
-            Registry::Eureka if flags.eureka_url.is_empty() => bail!(missing("Eureka", "eurekaserverURL")),
-            Registry::Eureka => {
-                Adapter::Eureka(eureka::EurekaOptions::of_flags(&flags.eureka_url, flags.eureka_interval))
-            }
-            Registry::CloudFoundry => match &flags.cloud_foundry_config {
-                Some(file) => Adapter::CloudFoundry(cloud_foundry(file)?),
-                None => bail!(
-                    "could not watch CloudFoundry: give --cfConfig=FILE, or describe it in the file of --registryConfig"
-                ),
-            },
-            Registry::Dns => bail!("could not watch DNS: describe its names in the file of --registryConfig"),
-            _ => continue,
+            // The stages of Kubernetes and of config stores start them.
+            RegistryChoice::Kubernetes | RegistryChoice::Mcp => continue,
         };
-        found.entries.push(RegistryEntry::of(adapter));
+        if described.contains(&row.registry) {
+            continue;
+        }
+        let options = row.from_flags(&flags).map_err(|error| anyhow!("could not watch {}: {error}", choice.name()))?;
+        entries.push(RegistryEntry::of(options));
     }
-    Ok(found)
+    let conflicts = config.conflicts();
+    let file = args.registry_flags.config.clone().map(|file| (file, config));
+    Ok(Registries { entries, file, conflicts })
 }
 
 fn config(args: &DiscoveryFlags) -> Result<RegistryConfig> {
     let Some(file) = &args.registry_flags.config else { return Ok(RegistryConfig::default()) };
     let text = disk::text(file).with_context(|| format!("could not read {}", file.display()))?;
-    RegistryConfig::parse(&text).map_err(|reason| anyhow!("could not use {}: {reason}", file.display()))
-}
-
-fn cloud_foundry(file: &Path) -> Result<cloudfoundry::CloudFoundryOptions> {
-    let text = disk::text(file).with_context(|| format!("could not read {}", file.display()))?;
-    cloudfoundry::CloudFoundryOptions::of_file(&text)
-        .map_err(|reason| anyhow!("could not use {}: {reason}", file.display()))
-}
-
-fn missing(registry: &str, flag: &str) -> String {
-    format!("could not watch {registry}: give --{flag}=URL, or describe it in the file of --registryConfig")
+    RegistryConfig::parse(&text).map_err(|error| anyhow!("could not use {}: {error}", file.display()))
 }

@@ -146,13 +146,11 @@ pub enum Registry {
     Kubernetes,
     /// ServiceEntry.
     External,
-    Consul,
-    Eureka,
-    CloudFoundry,
-    Mcp,
-    /// DNS names; not in upstream.
-    Dns,
-    Mock,
+    /// A registry with an adapter in `sources::registry`. Lower ranks come first where several registries have one host.
+    Adapter {
+        rank: u8,
+        name: &'static str,
+    },
 }
 
 impl Registry {
@@ -161,12 +159,7 @@ impl Registry {
         match self {
             Registry::Kubernetes => "Kubernetes",
             Registry::External => "External",
-            Registry::Consul => "Consul",
-            Registry::Eureka => "Eureka",
-            Registry::CloudFoundry => "CloudFoundry",
-            Registry::Mcp => "MCP",
-            Registry::Dns => "DNS",
-            Registry::Mock => "Mock",
+            Registry::Adapter { name, .. } => name,
         }
     }
 }

@@ -1,5 +1,5 @@
-//! How much the Consul registry asks of a real Consul: requests a second and connections, with 1,000 services idle
-//! and at 10 changes a second, beside what Pilot's own adapters would have asked for the same set.
+//! The load of the Consul registry on a real Consul: requests per second and connections, with 1,000 idle services and
+//! at 10 changes per second, next to the requests of Pilot's adapters for the same services.
 //! `cargo run -p sources --example consul_load [SERVICES [SECONDS]]`
 
 use std::collections::BTreeMap;
@@ -11,6 +11,7 @@ use futures_util::stream::FuturesUnordered;
 use model::change::{Batch, Change, SourceId};
 use serde_json::{Value, json};
 use sources::health::SourceHealth;
+use sources::registry::adapter::SourcePlace;
 use sources::registry::consul::{ConsulOptions, ConsulRegistry};
 use sources::registry::diff::MassLossGuard;
 use sources::source::spawn;
@@ -30,7 +31,8 @@ async fn main() {
     register(&server, services).await;
 
     let options = ConsulOptions { addresses: vec![server.url()], ..ConsulOptions::default() };
-    let source = ConsulRegistry::new(SourceId("Consul".into()), options, "c1".into(), MassLossGuard::default());
+    let place = SourcePlace { id: SourceId("Consul".into()), cluster: "c1".into(), guard: MassLossGuard::default() };
+    let source = ConsulRegistry::new(options, place);
     let (batches, mut changes) = mpsc::channel(64);
     let begun = Instant::now();
     let running = spawn(source, batches, CancellationToken::new());
@@ -55,13 +57,13 @@ async fn main() {
         (n + 2.0) / 2.0
     );
     println!("Pilot 1.4-1.7, computed: (n+1)/2s     {:15.2}   {:26.1}   one a request", 1.0 / 600.0, (n + 1.0) / 2.0);
-    // Two questions wait for five minutes at most, which is longer than anybody measures.
+    // Blocking queries wait for up to five minutes, longer than the measurement.
     let rate = idle.0.max(2.0 / 300.0);
     println!("idle: at most {rate:.4} requests/s, {:.0} times fewer than Pilot 0.8-1.3", (n + 2.0) / 2.0 / rate);
     println!("{} changes seen, half of them within {:?}, 99% within {:?}", delays.len(), at(50), at(99));
 }
 
-/// Requests a second and the most connections seen while something goes on.
+/// Requests per second and the maximum number of connections while `work` runs.
 async fn measured(
     health: &SourceHealth,
     server: &Server,
@@ -108,8 +110,8 @@ async fn register(server: &Server, services: usize) {
     }
 }
 
-/// Half of the changes move an instance, half let a check fail; each is timed from when Consul took it until it is
-/// told. Changes are made on time however long Consul takes for one.
+/// Half of the changes move an instance, half fail a check. Each is timed from its acceptance by Consul to its
+/// publication. Changes are made at a fixed rate, however long Consul takes for one.
 async fn change(
     server: &Server,
     services: usize,
@@ -139,7 +141,7 @@ async fn change(
     }
 }
 
-/// The host name of the service that was changed.
+/// The host name of the changed service.
 async fn change_one(server: &Server, number: usize, services: usize) -> String {
     let target = number * 7 % services;
     let (port, status) =

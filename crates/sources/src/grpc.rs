@@ -1,4 +1,4 @@
-//! Connections of sources that speak gRPC: plain, or over TLS with the same files as the HTTP client.
+//! gRPC connections of sources: plain text, or TLS with the same settings as the HTTP client.
 
 use std::io;
 use std::sync::Arc;
@@ -7,36 +7,35 @@ use std::time::Duration;
 
 use http::Uri;
 use hyper_util::rt::TokioIo;
-use rustls::pki_types::ServerName;
+use rustls::pki_types::{InvalidDnsNameError, ServerName};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tonic::transport::{Channel, Endpoint};
 use tower::service_fn;
 
-use crate::http::{ClientIdentity, TrustRoots, tls_config};
+use crate::http::{ClientIdentity, HttpError, TrustRoots, tls_config};
 
 const CONNECT: Duration = Duration::from_secs(5);
-/// A server that vanished without a word is noticed after about this time.
+/// Interval and timeout of keepalive pings, which detect a dead server.
 const PING: Duration = Duration::from_secs(15);
 
-/// Larger messages are errors: the whole configuration of one kind is smaller, and a server that sends endlessly must
-/// not fill memory.
+/// Larger messages are errors, so that an endless message does not fill memory. All objects of one kind are smaller.
 pub(crate) const LARGEST_MESSAGE: usize = 128 << 20;
 
-/// How a server is reached over TLS.
+/// TLS settings of a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GrpcTls {
     pub roots: TrustRoots,
     pub identity: Option<ClientIdentity>,
-    /// The name that the server's certificate must bear, where it is not that of the address.
+    /// The expected name in the server certificate; the host of the address by default.
     pub server_name: Option<String>,
 }
 
-/// Connects to `host:port`. Files are read each time, so they can be replaced; so a connection over TLS that is lost
-/// stays lost until the caller connects again.
-pub(crate) async fn connect(address: &str, tls: Option<&GrpcTls>) -> Result<Channel, String> {
-    let failed = |reason: &dyn std::fmt::Display| format!("could not connect to {address}: {reason}");
-    let endpoint = Endpoint::from_shared(format!("http://{address}")).map_err(|e| failed(&e))?;
+/// Connects to `host:port`. Certificate files are read here, so a lost TLS connection is not re-established by itself:
+/// the caller connects again and gets replaced certificates.
+pub(crate) async fn connect(address: &str, tls: Option<&GrpcTls>) -> Result<Channel, ConnectError> {
+    let failed = |cause: ConnectCause| ConnectError { address: address.to_owned(), cause };
+    let endpoint = Endpoint::from_shared(format!("http://{address}")).map_err(|e| failed(e.into()))?;
     let endpoint = endpoint
         .connect_timeout(CONNECT)
         .http2_keep_alive_interval(PING)
@@ -45,11 +44,29 @@ pub(crate) async fn connect(address: &str, tls: Option<&GrpcTls>) -> Result<Chan
     let connected = match tls {
         None => endpoint.connect().await,
         Some(tls) => {
-            let handshake = Handshake::new(address, tls).map_err(|e| failed(&e))?;
+            let handshake = Handshake::new(address, tls).map_err(failed)?;
             endpoint.connect_with_connector(service_fn(move |_: Uri| handshake.clone().open())).await
         }
     };
-    connected.map_err(|e| failed(&deepest(&e)))
+    connected.map_err(|e| failed(e.into()))
+}
+
+/// A connection that could not be made.
+#[derive(Debug, thiserror::Error)]
+#[error("could not connect to {address}: {cause}")]
+pub(crate) struct ConnectError {
+    address: String,
+    cause: ConnectCause,
+}
+
+#[derive(Debug, thiserror::Error)]
+enum ConnectCause {
+    #[error(transparent)]
+    Tls(#[from] HttpError),
+    #[error("{name:?} is not a server name: {error}")]
+    ServerName { name: String, error: InvalidDnsNameError },
+    #[error("{}", root_cause(.0))]
+    Transport(#[from] tonic::transport::Error),
 }
 
 #[derive(Clone)]
@@ -61,12 +78,12 @@ struct Handshake {
 }
 
 impl Handshake {
-    fn new(address: &str, tls: &GrpcTls) -> Result<Handshake, String> {
-        let mut config = tls_config(&tls.roots, tls.identity.as_ref()).map_err(|e| e.to_string())?;
+    fn new(address: &str, tls: &GrpcTls) -> Result<Handshake, ConnectCause> {
+        let mut config = tls_config(&tls.roots, tls.identity.as_ref())?;
         config.alpn_protocols = vec![b"h2".to_vec()];
         let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
         let name = tls.server_name.as_deref().unwrap_or(host).trim_matches(['[', ']']).to_owned();
-        let name = ServerName::try_from(name.clone()).map_err(|e| format!("{name}: {e}"))?;
+        let name = ServerName::try_from(name.clone()).map_err(|error| ConnectCause::ServerName { name, error })?;
         let connector = TlsConnector::from(Arc::new(config));
         Ok(Handshake { address: address.to_owned(), name, connector, is_used: Arc::default() })
     }
@@ -81,11 +98,11 @@ impl Handshake {
     }
 }
 
-/// The deepest cause says the most.
-fn deepest(error: &(dyn std::error::Error + 'static)) -> String {
-    let mut deepest = error;
-    while let Some(source) = deepest.source() {
-        deepest = source;
+/// The innermost error is the most specific one.
+fn root_cause(error: &(dyn std::error::Error + 'static)) -> String {
+    let mut innermost = error;
+    while let Some(source) = innermost.source() {
+        innermost = source;
     }
-    deepest.to_string()
+    innermost.to_string()
 }

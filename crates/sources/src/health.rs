@@ -1,5 +1,5 @@
-//! How a source is doing, for debug pages and metrics. Written by the source and its supervisor,
-//! read by anyone at any time; no reader ever waits for the source.
+//! The health of a source, for debug pages and metrics. The source and its supervisor write it; readers never wait for
+//! the source.
 
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -7,40 +7,40 @@ use std::time::{Duration, SystemTime};
 
 use model::change::{Change, SourceId};
 
-/// Whether what a source told is what is out there.
+/// Whether the published state of a source is current.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SourceState {
-    /// It has not told everything yet.
+    /// The source has not published its initial state yet.
     Syncing,
-    /// It told everything and follows changes.
+    /// The source is in sync and follows changes.
     Live,
-    /// It told everything once, but cannot see the outside any more: the last good state is served.
+    /// The source was in sync and cannot be read now: its last known state is served.
     Stale { since: SystemTime, reason: String },
 }
 
-/// A source's last failure and when it happened.
+/// A failure of a source.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SourceFailure {
     pub at: SystemTime,
     pub message: String,
 }
 
-/// What a source did so far.
+/// Counters of a source.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SourceCounts {
     pub batches: u64,
-    /// Objects, services, endpoint lists and settings told, repeats included.
+    /// Objects, services, endpoint lists and settings published, repeats included.
     pub changes: u64,
-    /// Problems in the source's input now.
+    /// Current problems in the source's input.
     pub problems: usize,
-    /// How often the source failed and was started again.
+    /// How often the source failed and was restarted.
     pub restarts: u64,
-    /// Services and endpoints of a registry that are told now.
+    /// Current services and endpoints of a registry.
     pub services: usize,
     pub endpoints: usize,
-    /// Questions to the outside that are waiting for a change now.
+    /// Requests that wait for a change now, such as blocking queries.
     pub watches: usize,
-    /// Questions asked so far.
+    /// Requests made so far.
     pub requests: u64,
 }
 
@@ -50,12 +50,12 @@ pub struct SourceReport {
     pub source: SourceId,
     pub state: SourceState,
     pub last_failure: Option<SourceFailure>,
-    /// When the outside was last seen to be as told. Its age is how old the told state may be.
+    /// When the published state was last known to be current.
     pub last_seen: Option<SystemTime>,
     pub counts: SourceCounts,
 }
 
-/// A shared handle on one source's health.
+/// A shared handle on the health of one source.
 #[derive(Clone, Debug)]
 pub struct SourceHealth(Arc<Mutex<SourceReport>>);
 
@@ -75,7 +75,7 @@ impl SourceHealth {
         self.lock().clone()
     }
 
-    /// Notes that the outside cannot be seen. A source that never was in sync stays `Syncing`.
+    /// Records that the source cannot be read now. One that was never in sync stays `Syncing`.
     pub fn mark_unreachable(&self, reason: impl Into<String>) {
         let (now, reason) = (SystemTime::now(), reason.into());
         let mut report = self.lock();
@@ -87,7 +87,7 @@ impl SourceHealth {
         };
     }
 
-    /// Notes that the outside is seen, again or still.
+    /// Records that the source was read successfully.
     pub fn mark_reachable(&self) {
         let mut report = self.lock();
         report.last_seen = Some(SystemTime::now());
@@ -96,7 +96,7 @@ impl SourceHealth {
         }
     }
 
-    /// Waits for work that should be quick, and notes that the outside cannot be seen where it takes longer than this.
+    /// Waits for `work`. Marks the source as unreachable while it takes longer than `limit`.
     pub(crate) async fn while_waiting<T>(&self, limit: Duration, reason: &str, work: impl Future<Output = T>) -> T {
         let mut work = pin!(work);
         tokio::select! {
@@ -108,18 +108,18 @@ impl SourceHealth {
         work.await
     }
 
-    /// Notes how much a registry tells now.
+    /// Sets the current services and endpoints of a registry.
     pub fn set_size(&self, services: usize, endpoints: usize) {
         let mut report = self.lock();
         (report.counts.services, report.counts.endpoints) = (services, endpoints);
     }
 
-    /// Notes how many questions wait for a change.
+    /// Sets the number of requests that wait for a change.
     pub fn set_watches(&self, watches: usize) {
         self.lock().counts.watches = watches;
     }
 
-    /// Notes a question to the outside.
+    /// Counts a request.
     pub fn count_request(&self) {
         self.lock().counts.requests += 1;
     }
@@ -144,7 +144,7 @@ impl SourceHealth {
     }
 
     fn lock(&self) -> MutexGuard<'_, SourceReport> {
-        // Every write above leaves the report whole, so a poisoned lock still guards a good value.
+        // No write above can panic half-way, so a poisoned lock still guards a complete report.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -157,7 +157,7 @@ mod tests {
     use model::change::{Change, SourceId};
 
     #[test]
-    fn a_source_that_never_was_in_sync_does_not_become_stale() {
+    fn a_source_that_was_never_in_sync_does_not_become_stale() {
         let health = SourceHealth::new(SourceId("files".into()));
         health.mark_unreachable("no folder");
         assert_eq!(health.report().state, SourceState::Syncing);

@@ -3,14 +3,14 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use anyhow::{Result, bail};
+use anyhow::{Result, anyhow, bail};
 use model::conflict::ConflictSettings;
 use model::names::Str;
 use model::service::Registry;
 use model::settings::{Knobs, Settings};
 use sources::kubernetes::access::Access;
-use sources::registry;
 use sources::registry::config::{RegistryConfig, RegistryEntry};
+use sources::registry::table::{self, RegistryChoice};
 use tracing::{info, warn};
 
 use crate::args::DiscoveryFlags;
@@ -25,7 +25,7 @@ pub(super) struct StartupInputs {
     pub(super) api_server: Option<Access>,
     pub(super) stores: Vec<ConfigStore>,
     /// Registries of `--registries`.
-    pub(super) registries: Vec<Registry>,
+    pub(super) registries: Vec<RegistryChoice>,
     /// Those of them that other flags describe.
     pub(super) flag_registries: Vec<RegistryEntry>,
     /// The file of `--registryConfig` with its content.
@@ -59,9 +59,13 @@ impl StartupInputs {
         })
     }
 
+    pub(super) fn watches_kubernetes(&self) -> bool {
+        self.registries.iter().any(|choice| matches!(choice, RegistryChoice::Kubernetes))
+    }
+
     /// The API server if Kubernetes is one of the registries.
     pub(super) fn kubernetes_registry(&self) -> Option<Access> {
-        self.api_server.clone().filter(|_| self.registries.contains(&Registry::Kubernetes))
+        self.api_server.clone().filter(|_| self.watches_kubernetes())
     }
 }
 
@@ -90,24 +94,22 @@ fn settings(args: &DiscoveryFlags, environment: Environment<'_>) -> Settings {
 
 /// The registries of `--registries`. Kubernetes is upstream's default, so without an API server it is dropped if there is
 /// another source.
-fn registries(args: &DiscoveryFlags, has_api_server: bool, has_stores: bool) -> Result<Vec<Registry>> {
+fn registries(args: &DiscoveryFlags, has_api_server: bool, has_stores: bool) -> Result<Vec<RegistryChoice>> {
     let is_default = args.registries == [Registry::Kubernetes.as_str()] && !has_api_server;
     let has_other = has_stores || args.registry_flags.config.is_some();
     if is_default && has_other {
         info!("no API server is configured; not watching Kubernetes");
         return Ok(Vec::new());
     }
-    let (chosen, problems) = registry::chosen(args.registries.iter().map(String::as_str));
-    if let Some(problem) = problems.first() {
-        let names: Vec<&str> = registry::ALL.iter().map(|registry| registry.as_str()).collect();
-        bail!(
-            "could not use --registries={}: {}; known registries: {}; for services and configuration from files use \
-             --registries= with --configDir=FOLDER",
+    let chosen = table::chosen(args.registries.iter().map(String::as_str)).map_err(|error| {
+        let names: Vec<&str> = table::choices().map(|choice| choice.name()).collect();
+        anyhow!(
+            "could not use --registries={}: {error}; known registries: {}; for services and configuration from files \
+             use --registries= with --configDir=FOLDER",
             args.registries.join(","),
-            problem.message,
             names.join(", "),
-        );
-    }
+        )
+    })?;
     if is_default || chosen.is_empty() && !has_other {
         bail!("could not find anything to serve: give --kubeconfig=FILE, --configDir=FOLDER or --registries=NAME");
     }

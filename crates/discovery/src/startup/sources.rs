@@ -4,18 +4,16 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::Duration;
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Result};
 use model::change::{Batch, SourceId};
 use model::fetch_requests::FetchRequests;
 use model::names::ClusterId;
-use model::service::Registry;
 use model::settings::Knobs;
 use sources::fetch::jwks::Jwks;
 use sources::http::AddressPolicy;
 use sources::mesh;
 use sources::registry::config::{RegistryConfig, RegistryEntry};
-use sources::registry::config_file::{self, RegistryConfigFile};
-use sources::registry::mock::MockRegistry;
+use sources::registry::config_file::RegistryConfigFile;
 use sources::source::{Source, SourceTask, spawn};
 use sources::source_set::{SourceSet, StartupWait};
 use sources::store::files::FileStore;
@@ -52,9 +50,9 @@ pub(super) fn start(
     let (cluster, knobs) = (&inputs.settings.cluster, &inputs.settings.knobs);
     let (request_sender, fetch_requests) = watch::channel(None);
 
-    let settings = settings_files(&spawner, args, &inputs.registries);
+    let settings = settings_files(&spawner, args, inputs.watches_kubernetes());
     let stores = stores(&spawner, &inputs.stores);
-    let kubernetes = match inputs.registries.contains(&Registry::Kubernetes) {
+    let kubernetes = match inputs.watches_kubernetes() {
         true => {
             let access = inputs.api_server.clone();
             let access = access.context("could not find an API server: give --kubeconfig=FILE")?;
@@ -63,9 +61,8 @@ pub(super) fn start(
         }
         false => SourceGroup::default(),
     };
-    let registries = registries(&spawner, args, &inputs.registries, cluster)?;
-    let flag_registries = flag_registries(&spawner, &inputs.flag_registries, cluster)?;
-    let first = SourceGroup::merge([settings, stores, kubernetes, registries, flag_registries]);
+    let flag_registries = flag_registries(&spawner, &inputs.flag_registries, cluster);
+    let first = SourceGroup::merge([settings, stores, kubernetes, flag_registries]);
     let registry_file = match &inputs.registry_file {
         Some((file, config)) => {
             let config = config.clone();
@@ -81,8 +78,8 @@ pub(super) fn start(
 }
 
 /// Mesh config and mesh networks, unless they come from the cluster.
-fn settings_files(spawner: &Spawner, args: &DiscoveryFlags, registries: &[Registry]) -> SourceGroup {
-    if registries.contains(&Registry::Kubernetes) && kubernetes::holds_mesh_config(args) {
+fn settings_files(spawner: &Spawner, args: &DiscoveryFlags, watches_kubernetes: bool) -> SourceGroup {
+    if watches_kubernetes && kubernetes::holds_mesh_config(args) {
         return SourceGroup::default();
     }
     let (mesh, networks) = (mesh::mesh_config(&args.mesh_config), mesh::networks(&args.networks_config));
@@ -100,40 +97,12 @@ fn stores(spawner: &Spawner, stores: &[ConfigStore]) -> SourceGroup {
     SourceGroup::merge(stores.iter().enumerate().map(group))
 }
 
-/// Registries of `--registries` that need no description.
-fn registries(
-    spawner: &Spawner,
-    args: &DiscoveryFlags,
-    registries: &[Registry],
-    cluster: &ClusterId,
-) -> Result<SourceGroup> {
-    let mut groups = Vec::new();
-    for registry in registries {
-        match registry {
-            Registry::Mock => groups.push(spawner.one(MockRegistry::new(args.domain.as_str(), cluster.clone()))),
-            Registry::Mcp if args.registry_flags.mcp_servers.is_empty() => {
-                bail!("could not watch MCP: give --mcpServerAddrs=mcp://HOST:PORT")
-            }
-            // A config store: its ServiceEntries are services.
-            Registry::Mcp => {}
-            // Started by the stages before and after this one.
-            Registry::Kubernetes | Registry::Consul | Registry::Eureka | Registry::CloudFoundry | Registry::Dns => {}
-            other => bail!("could not start registry {}: it is not supported", other.as_str()),
-        }
-    }
-    Ok(SourceGroup::merge(groups))
-}
-
-/// Registries that flags describe. A bad description stops the start.
-fn flag_registries(spawner: &Spawner, entries: &[RegistryEntry], cluster: &ClusterId) -> Result<SourceGroup> {
-    let mut groups = Vec::new();
-    for entry in entries {
-        let failed = |reason| anyhow!("could not watch a registry: {reason}");
-        let id = entry.id().map_err(failed)?;
-        let task = config_file::watch(entry, cluster, spawner.changes.clone(), spawner.stop.clone());
-        groups.push(spawner.register(id, task.map_err(failed)?));
-    }
-    Ok(SourceGroup::merge(groups))
+/// Registries that flags describe.
+fn flag_registries(spawner: &Spawner, entries: &[RegistryEntry], cluster: &ClusterId) -> SourceGroup {
+    SourceGroup::merge(entries.iter().map(|entry| {
+        let task = entry.options.start(entry.place(cluster), spawner.changes.clone(), spawner.stop.clone());
+        spawner.register(entry.id(), task)
+    }))
 }
 
 /// The source that follows the registry file and runs its registries. They must not use the names of `others`.
@@ -146,7 +115,7 @@ fn registry_file(
     others: BTreeSet<SourceId>,
 ) -> SourceGroup {
     let source = RegistryConfigFile::new(file, config, cluster.clone(), spawner.set.clone());
-    spawner.one(source.beside(others).with_stores(stores.to_vec()))
+    spawner.one(source.with_reserved(others).with_stores(stores.to_vec()))
 }
 
 /// Fetches the JSON Web Key Sets that configuration names.

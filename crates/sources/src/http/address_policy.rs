@@ -1,5 +1,5 @@
-//! Where the client may connect to. Names are checked after they are resolved and the checked address is
-//! the one dialled, so a name that resolves to an inner address now and then gets nobody in.
+//! The addresses that the client may connect to. A name is checked after its resolution, and the checked address is
+//! the one that is dialled, so DNS rebinding does not get around the policy.
 
 use std::fmt;
 use std::future::Future;
@@ -12,47 +12,47 @@ use hyper_util::client::legacy::connect::dns::Name;
 use model::settings::IpBlocks;
 use tower::Service;
 
-/// Which addresses may be connected to.
+/// Addresses that may be connected to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum AddressPolicy {
-    /// What an operator wrote down: every address.
+    /// For URLs of an operator: every address.
     #[default]
     Anywhere,
-    /// What a user of the mesh wrote down: not this machine, not the link (where clouds serve their
-    /// credentials), not an address that stands for many or for none.
+    /// For URLs of a mesh user: neither loopback, link-local (where clouds serve credentials), multicast, broadcast
+    /// nor unspecified addresses.
     Remote,
-    /// As `Remote`, and no private network either.
+    /// As `Remote`, without private networks.
     Public,
-    /// As `Remote`, with blocks that may be reached all the same, and blocks that may never be.
+    /// As `Remote`, with blocks that are allowed in addition and blocks that are always forbidden.
     Except { allowed: IpBlocks, blocked: IpBlocks },
 }
 
 impl AddressPolicy {
-    /// Whether an address may be connected to. An IPv6 address that carries an IPv4 address is also judged by that
-    /// one: a translator or a tunnel on the way would deliver the packets there.
-    pub fn admits(&self, address: IpAddr) -> bool {
+    /// Whether an address may be connected to. An IPv6 address that embeds an IPv4 address must be allowed in both
+    /// forms: a translator or a tunnel would deliver its packets to the embedded address.
+    pub fn allows(&self, address: IpAddr) -> bool {
         let address = address.to_canonical();
-        let carried = carried(address).into_iter().flatten().map(IpAddr::V4);
-        std::iter::once(address).chain(carried).all(|form| self.admits_form(address, form))
+        let embedded = embedded(address).into_iter().flatten().map(IpAddr::V4);
+        std::iter::once(address).chain(embedded).all(|form| self.allows_form(address, form))
     }
 
-    /// Judges one form of the address. An operator may allow the address as written, or what it carries.
-    fn admits_form(&self, address: IpAddr, form: IpAddr) -> bool {
+    /// Checks one form of the address. An operator may allow the written form or the embedded one.
+    fn allows_form(&self, address: IpAddr, form: IpAddr) -> bool {
         match self {
             AddressPolicy::Anywhere => true,
-            AddressPolicy::Remote => !is_own(form),
-            AddressPolicy::Public => !is_own(form) && !is_private(form),
+            AddressPolicy::Remote => !is_reserved(form),
+            AddressPolicy::Public => !is_reserved(form) && !is_private(form),
             AddressPolicy::Except { allowed, blocked } => {
                 let is_allowed = allowed.contains(form) || allowed.contains(address);
-                !blocked.contains(form) && (is_allowed || !is_own(form))
+                !blocked.contains(form) && (is_allowed || !is_reserved(form))
             }
         }
     }
 }
 
-/// IPv4 addresses inside an IPv6 address, by the standards that define where they are. Addresses whose IPv4 part
-/// cannot be located reliably are refused as a whole by [`is_own`].
-fn carried(address: IpAddr) -> [Option<Ipv4Addr>; 2] {
+/// IPv4 addresses embedded in an IPv6 address by known standards. Blocks in which the embedded address cannot be
+/// located reliably are forbidden as a whole by [`is_reserved`].
+fn embedded(address: IpAddr) -> [Option<Ipv4Addr>; 2] {
     let IpAddr::V6(v6) = address else { return [None, None] };
     let [a, b, c, d, e, f, g, h] = v6.segments();
     let joined = |high: u16, low: u16| Ipv4Addr::from(u32::from(high) << 16 | u32::from(low));
@@ -64,7 +64,7 @@ fn carried(address: IpAddr) -> [Option<Ipv4Addr>; 2] {
         (0x2002, ..) => Some(joined(b, c)),
         _ => None,
     };
-    // ISATAP (RFC 5214) puts it into the interface identifier, below any prefix.
+    // ISATAP (RFC 5214) embeds it in the interface identifier, below any prefix.
     let interface = matches!((e, f), (0 | 0x200, 0x5efe)).then(|| joined(g, h));
     [prefix, interface]
 }
@@ -78,7 +78,7 @@ const METADATA: [IpAddr; 5] = [
     IpAddr::V6(Ipv6Addr::new(0xfd00, 0x42, 0, 0, 0, 0, 0, 0x42)),
 ];
 
-fn is_own(address: IpAddr) -> bool {
+fn is_reserved(address: IpAddr) -> bool {
     let by_family = match address {
         IpAddr::V4(v4) => {
             // 192.0.0.0/24 is reserved for protocols; a cloud serves its metadata there.
@@ -94,10 +94,10 @@ fn is_own(address: IpAddr) -> bool {
         || METADATA.contains(&address)
 }
 
-/// IpBlocks in which no server of a user is.
+/// Blocks without servers of mesh users.
 fn is_special(address: Ipv6Addr) -> bool {
     match address.segments() {
-        // NAT64 with a prefix of the operator's choice: which of five layouts is in use cannot be seen.
+        // NAT64 with a local prefix: the address does not show which of five layouts is in use.
         [0x64, 0xff9b, 1, ..] => true,
         // Protocol assignments, Teredo tunnels among them.
         [0x2001, second, ..] => second < 0x200,
@@ -109,14 +109,14 @@ fn is_special(address: Ipv6Addr) -> bool {
 
 fn is_private(address: IpAddr) -> bool {
     match address {
-        // 100.64.0.0/10 is what providers share among customers.
+        // 100.64.0.0/10 is shared address space (RFC 6598).
         IpAddr::V4(v4) => v4.is_private() || (v4.octets()[0] == 100 && v4.octets()[1] & 0xc0 == 64),
-        // fec0::/10 are the site-local addresses that unique local ones replaced.
+        // fec0::/10 is the deprecated site-local block.
         IpAddr::V6(v6) => v6.is_unique_local() || v6.segments()[0] & 0xffc0 == 0xfec0,
     }
 }
 
-/// The address that was found and may not be used.
+/// A name resolved to an address that is not allowed.
 #[derive(Debug)]
 pub(super) struct ForbiddenAddress(pub(super) IpAddr);
 
@@ -128,7 +128,7 @@ impl fmt::Display for ForbiddenAddress {
 
 impl std::error::Error for ForbiddenAddress {}
 
-/// The system's resolver, with what may not be reached left out.
+/// The system's resolver without the addresses that the policy forbids.
 #[derive(Clone, Debug)]
 pub(super) struct CheckedResolver(AddressPolicy);
 
@@ -153,10 +153,10 @@ impl Service<Name> for CheckedResolver {
         let policy = self.0.clone();
         Box::pin(async move {
             let found: Vec<SocketAddr> = tokio::net::lookup_host((name.as_str(), 0)).await?.collect();
-            let (admitted, refused): (Vec<_>, Vec<_>) = found.into_iter().partition(|a| policy.admits(a.ip()));
-            match refused.first() {
-                Some(first) if admitted.is_empty() => Err(ForbiddenAddress(first.ip()).into()),
-                _ => Ok(admitted.into_iter()),
+            let (allowed, forbidden): (Vec<_>, Vec<_>) = found.into_iter().partition(|a| policy.allows(a.ip()));
+            match forbidden.first() {
+                Some(first) if allowed.is_empty() => Err(ForbiddenAddress(first.ip()).into()),
+                _ => Ok(allowed.into_iter()),
             }
         })
     }
@@ -175,7 +175,7 @@ mod tests {
             allowed: blocks(&["127.0.0.0/8"]),
             blocked: blocks(&["10.0.0.0/8", "127.0.0.2/32"]),
         };
-        for (address, admitted) in [
+        for (address, is_allowed) in [
             ("127.0.0.1", true),
             ("::ffff:127.0.0.1", true),
             ("192.168.0.1", true),
@@ -185,12 +185,12 @@ mod tests {
             ("::1", false),
             ("169.254.169.254", false),
         ] {
-            assert_eq!(policy.admits(address.parse().unwrap()), admitted, "{address}");
+            assert_eq!(policy.allows(address.parse().unwrap()), is_allowed, "{address}");
         }
     }
 
     #[test]
-    fn addresses_are_admitted_by_what_they_stand_for() {
+    fn addresses_are_allowed_by_their_kind() {
         for (address, remote, public) in [
             ("8.8.8.8", true, true),
             ("10.0.0.1", true, false),
@@ -211,15 +211,15 @@ mod tests {
         ] {
             let address = address.parse().unwrap();
             assert_eq!(
-                (AddressPolicy::Remote.admits(address), AddressPolicy::Public.admits(address)),
+                (AddressPolicy::Remote.allows(address), AddressPolicy::Public.allows(address)),
                 (remote, public),
                 "{address}"
             );
-            assert!(AddressPolicy::Anywhere.admits(address));
+            assert!(AddressPolicy::Anywhere.allows(address));
         }
     }
 
-    /// Every way to write an IPv4 address into an IPv6 address, as the kernel or a translator on the way reads it.
+    /// All IPv6 forms of an IPv4 address that the kernel or a translator understands.
     fn forms(v4: &str) -> Vec<String> {
         let [a, b, c, d] = v4.parse::<std::net::Ipv4Addr>().unwrap().octets();
         let (high, low) = (format!("{a:02x}{b:02x}"), format!("{c:02x}{d:02x}"));
@@ -243,29 +243,29 @@ mod tests {
         let own = ["127.0.0.1", "169.254.169.254", "192.0.0.192", "168.63.129.16", "100.100.100.200", "0.0.0.0"];
         for v4 in own.into_iter().chain(["255.255.255.255", "224.0.0.1", "0.1.2.3"]) {
             for form in [v4.to_owned()].into_iter().chain(forms(v4)) {
-                assert!(!AddressPolicy::Remote.admits(form.parse().unwrap()), "{form} leads to {v4}");
+                assert!(!AddressPolicy::Remote.allows(form.parse().unwrap()), "{form} leads to {v4}");
             }
         }
         for form in forms("10.1.2.3") {
-            assert!(!AddressPolicy::Public.admits(form.parse().unwrap()), "{form} leads to 10.1.2.3");
+            assert!(!AddressPolicy::Public.allows(form.parse().unwrap()), "{form} leads to 10.1.2.3");
         }
         for own in ["fd00:ec2::23", "fd20:ce::254", "fd00:c1::a9fe:a9fe", "ff02::1", "2001:20::1", "fe80::a9fe:a9fe"] {
-            assert!(!AddressPolicy::Remote.admits(own.parse().unwrap()), "{own}");
+            assert!(!AddressPolicy::Remote.allows(own.parse().unwrap()), "{own}");
         }
     }
 
     #[test]
-    fn hole_15_blocks_of_the_operator_count_for_carried_addresses() {
+    fn hole_15_blocks_of_the_operator_apply_to_embedded_addresses() {
         let blocks = |texts: &[&str]| IpBlocks(texts.iter().map(|text| text.parse().unwrap()).collect());
         let policy = AddressPolicy::Except { allowed: blocks(&["64:ff9b:1::/48"]), blocked: blocks(&["10.0.0.0/8"]) };
-        for (address, admitted) in [
+        for (address, is_allowed) in [
             ("64:ff9b::a01:203", false),
             ("2002:a01:203::1", false),
             ("2a00:1450::5efe:a01:203", false),
             ("64:ff9b::c0a8:1", true),
             ("64:ff9b:1::808:808", true),
         ] {
-            assert_eq!(policy.admits(address.parse().unwrap()), admitted, "{address}");
+            assert_eq!(policy.allows(address.parse().unwrap()), is_allowed, "{address}");
         }
     }
 }

@@ -1,17 +1,17 @@
-//! What all answers to one client may take of memory at a time, half-read and decoded ones included. A server that
-//! answers endlessly to many requests at once costs its own registry an error, and the process nothing.
+//! The memory budget of all response bodies of one client, partly read and decoded ones included. A server that sends
+//! endless responses to many requests causes errors of its own registry only.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// A body is copied once when it is whole, and there must be room for what it becomes: a byte of it counts as this many.
+/// Each byte of a body counts as this many: a complete body is copied once, and its decoded value needs room too.
 const PER_BODY_BYTE: usize = 4;
-/// What a JSON object or list takes at least once it is decoded: the smallest is two bytes long.
+/// Minimum memory of a decoded JSON object or list; the shortest is two bytes of text.
 const PER_CONTAINER: usize = 256;
-/// What a further entry of an object or list takes once it is decoded.
+/// Memory of one more entry of a decoded object or list.
 const PER_ENTRY: usize = 48;
 
-/// Memory for answers.
+/// Memory for response bodies.
 #[derive(Debug)]
 pub(super) struct BodyBudget {
     limit: usize,
@@ -19,18 +19,18 @@ pub(super) struct BodyBudget {
 }
 
 impl BodyBudget {
-    /// Enough for bodies of this many bytes in all.
+    /// A budget for bodies of this many bytes in total.
     pub(super) fn of_bodies(bytes: usize) -> Arc<BodyBudget> {
         Arc::new(BodyBudget { limit: bytes.saturating_mul(PER_BODY_BYTE), used: AtomicUsize::new(0) })
     }
 
-    /// Bytes of bodies that fit in when nothing else is held.
+    /// Bytes of bodies that fit in an unused budget.
     pub(super) fn bodies(&self) -> usize {
         self.limit / PER_BODY_BYTE
     }
 }
 
-/// What one answer has of the budget, until it is dropped.
+/// The part of the budget that one response uses. Dropping it releases that part.
 #[derive(Debug, Default)]
 pub struct BudgetShare {
     budget: Option<Arc<BodyBudget>>,
@@ -42,13 +42,13 @@ impl BudgetShare {
         BudgetShare { budget: Some(budget.clone()), held: 0 }
     }
 
-    /// Takes room for more bytes of a body; false where there is none.
-    pub(super) fn read(&mut self, bytes: usize) -> bool {
+    /// Reserves memory for more bytes of a body. Returns false where the budget is exhausted.
+    pub(super) fn reserve_body(&mut self, bytes: usize) -> bool {
         self.grow(bytes.saturating_mul(PER_BODY_BYTE))
     }
 
-    /// Takes room for what a body becomes when it is decoded, to be called before that; false where there is none.
-    pub(super) fn decode(&mut self, json: &[u8]) -> bool {
+    /// Reserves memory for the decoded value of a body, before decoding. Returns false where the budget is exhausted.
+    pub(super) fn reserve_decoded(&mut self, json: &[u8]) -> bool {
         let cost = |byte: &u8| match byte {
             b'{' | b'[' => PER_CONTAINER,
             b',' => PER_ENTRY,
@@ -57,22 +57,22 @@ impl BudgetShare {
         self.grow(json.iter().map(cost).sum())
     }
 
-    /// Gives back what a body took that is gone.
-    pub(super) fn decoded(&mut self, bytes: usize) {
+    /// Releases the memory of a body that was dropped.
+    pub(super) fn release_body(&mut self, bytes: usize) {
         let returned = bytes.saturating_mul(PER_BODY_BYTE).min(self.held);
         self.held -= returned;
-        self.give(returned);
+        self.release(returned);
     }
 
     fn grow(&mut self, by: usize) -> bool {
         let Some(budget) = &self.budget else { return true };
         let fits = |used: usize| used.checked_add(by).filter(|sum| *sum <= budget.limit);
-        let is_taken = budget.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits).is_ok();
-        self.held += if is_taken { by } else { 0 };
-        is_taken
+        let is_reserved = budget.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits).is_ok();
+        self.held += if is_reserved { by } else { 0 };
+        is_reserved
     }
 
-    fn give(&self, bytes: usize) {
+    fn release(&self, bytes: usize) {
         if let Some(budget) = &self.budget {
             budget.used.fetch_sub(bytes, Ordering::Relaxed);
         }
@@ -81,7 +81,7 @@ impl BudgetShare {
 
 impl Drop for BudgetShare {
     fn drop(&mut self) {
-        self.give(self.held);
+        self.release(self.held);
     }
 }
 
@@ -92,24 +92,24 @@ mod tests {
     use super::{BodyBudget, BudgetShare};
 
     #[test]
-    fn what_is_dropped_or_decoded_is_given_back() {
+    fn dropped_and_decoded_bodies_release_their_memory() {
         let budget = BodyBudget::of_bodies(1000);
         let (mut one, mut two) = (BudgetShare::new(&budget), BudgetShare::new(&budget));
-        assert!(one.read(600) && two.read(400) && !two.read(1));
+        assert!(one.reserve_body(600) && two.reserve_body(400) && !two.reserve_body(1));
         drop(one);
-        assert!(two.read(100) && two.decode(b"[{}]"));
-        two.decoded(500);
+        assert!(two.reserve_body(100) && two.reserve_decoded(b"[{}]"));
+        two.release_body(500);
         assert_eq!(budget.used.load(Ordering::Relaxed), 512);
         drop(two);
         assert_eq!(budget.used.load(Ordering::Relaxed), 0);
     }
 
     #[test]
-    fn small_objects_cost_what_they_become() {
+    fn small_objects_cost_their_decoded_size() {
         let budget = BodyBudget::of_bodies(10_000);
         let many = format!("[{}{{}}]", "{},".repeat(1000));
         let mut share = BudgetShare::new(&budget);
-        assert!(share.read(many.len()));
-        assert!(!share.decode(many.as_bytes()), "three kilobytes that become half a megabyte");
+        assert!(share.reserve_body(many.len()));
+        assert!(!share.reserve_decoded(many.as_bytes()), "3 kB of JSON that decode to 0.5 MB");
     }
 }

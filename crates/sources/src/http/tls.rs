@@ -1,4 +1,4 @@
-//! What the client believes and what it shows of itself, and what TLS says when that was not enough.
+//! TLS settings of clients: trusted CA certificates, the client certificate, and TLS errors inside I/O errors.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -12,14 +12,14 @@ use rustls::{ClientConfig, RootCertStore};
 use super::HttpError;
 use crate::disk;
 
-/// Whose certificates are believed.
+/// CA certificates to trust.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TrustRoots {
     /// Those of the operating system.
     System,
     /// Those of a PEM file, and no others.
     File(PathBuf),
-    /// Nobody's: TLS always fails, plain text works.
+    /// None: TLS always fails, plain text works.
     None,
 }
 
@@ -30,15 +30,16 @@ pub struct ClientIdentity {
     pub key: PathBuf,
 }
 
-/// What TLS says of a failure, where it has to do with it.
+/// The TLS error that caused a failure, if one did.
 pub(super) fn failure<'a>(cause: &'a (dyn std::error::Error + 'static)) -> Option<&'a rustls::Error> {
     match cause.downcast_ref::<std::io::Error>() {
-        // Connections carry errors of TLS inside those of the system, which do not show them as their sources.
+        // An I/O error wraps a TLS error without returning it as its source.
         Some(outer) => failure(outer.get_ref()?),
         None => cause.downcast_ref(),
     }
 }
 
+/// The TLS configuration of a client. Reads the files.
 pub(crate) fn config(roots: &TrustRoots, identity: Option<&ClientIdentity>) -> Result<ClientConfig, HttpError> {
     let builder = ClientConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
         .with_safe_default_protocol_versions()
@@ -60,7 +61,7 @@ fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, HttpError> 
     let all: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&content).collect();
     let all = all.map_err(|e| unreadable(file, &e))?;
     if all.is_empty() {
-        return Err(HttpError::Tls(format!("there is no certificate in {}", file.display())));
+        return Err(HttpError::Tls(format!("{} has no certificate", file.display())));
     }
     Ok(all)
 }

@@ -1,80 +1,68 @@
-//! The registries of the file of `--registryConfig` while the process runs: an entry that is added is watched, one
-//! that is changed is watched anew and keeps what was told until the new one is in sync, one that is removed takes
-//! back what it told. A file that cannot be used changes nothing.
+//! Follows the file of `--registryConfig` and runs the registries that it describes. A changed entry restarts its
+//! registry; the old services are kept until the new source is in sync. A removed entry deletes its services. A file
+//! that cannot be used changes nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::time::Instant;
 
 use model::change::{Batch, Change, SourceId};
-use model::config::Key;
 use model::conflict::ConflictSettings;
-use model::names::{ClusterId, ServiceKey, Str};
+use model::names::{ClusterId, Str};
 use model::problem::{FileLocation, Problem, Subject};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tracing::info;
 
-use super::cloudfoundry::CloudFoundryRegistry;
-use super::config::{Adapter, RegistryConfig, RegistryEntry};
-use super::consul::ConsulRegistry;
-use super::dns::DnsRegistry;
-use super::eureka::EurekaRegistry;
-use crate::source::{ChangeSender, Source, SourceError, SourceTask, spawn};
+use crate::registry::config::{RegistryConfig, RegistryConfigError, RegistryEntry};
+use crate::registry::published_keys::{PublishedKeys, forward};
+use crate::source::{ChangeSender, Source, SourceError};
 use crate::source_set::{SourceSet, StartupWait};
 use crate::watched_file::{FileState, WatchedFile};
-
-const KEEPING: &str = "; the registries are watched as before";
-
-/// What a registry told that is still there.
-#[derive(Clone, Debug, Default)]
-struct PublishedKeys {
-    services: BTreeSet<ServiceKey>,
-    objects: BTreeSet<Key>,
-}
 
 /// All registries of a file.
 pub struct RegistryConfigFile {
     file: WatchedFile,
     config: RegistryConfig,
-    /// The bytes that were looked at last.
+    /// The file's content when it was last parsed.
     bytes: Option<Vec<u8>>,
     source_set: SourceSet,
     cluster: ClusterId,
-    /// Sources that are not of the file, whose names cannot be used in it.
-    others: BTreeSet<SourceId>,
-    /// RegistryConfig stores in their order, which is no part of the file.
+    /// Sources that flags describe; the file cannot use their names.
+    reserved: BTreeSet<SourceId>,
+    /// Config stores in their order of precedence; they are no part of the file.
     stores: Vec<Str>,
-    watched: BTreeMap<SourceId, RunningRegistry>,
-    is_begun: bool,
+    running: BTreeMap<SourceId, RunningRegistry>,
+    is_started: bool,
 }
 
-/// One registry at work.
+/// A registry whose source runs.
 struct RunningRegistry {
     entry: RegistryEntry,
     stop: CancellationToken,
     forwarding: JoinHandle<PublishedKeys>,
 }
 
-/// Starts what watches a registry.
-pub fn watch(
-    entry: &RegistryEntry,
-    cluster: &ClusterId,
-    batches: mpsc::Sender<Batch>,
-    end: CancellationToken,
-) -> Result<SourceTask, String> {
-    let (id, cluster, guard) = (entry.id()?, cluster.clone(), entry.guard());
-    Ok(match entry.adapter()? {
-        Adapter::Consul(options) => spawn(ConsulRegistry::new(id, options, cluster, guard), batches, end),
-        Adapter::Eureka(options) => spawn(EurekaRegistry::new(id, options, cluster, guard), batches, end),
-        Adapter::CloudFoundry(options) => spawn(CloudFoundryRegistry::new(id, options, cluster, guard), batches, end),
-        Adapter::Dns(options) => spawn(DnsRegistry::new(id, options, cluster, guard), batches, end),
-    })
+/// Why the file cannot be used.
+#[derive(Debug, thiserror::Error)]
+enum ConfigFileError {
+    #[error("the file does not exist")]
+    Absent,
+    #[error("could not read the file: {0}")]
+    Unreadable(String),
+    #[error("could not parse the file: not UTF-8")]
+    NotUtf8,
+    #[error("the file is empty: write `registries: []` for no registries")]
+    Empty,
+    #[error("could not use the file: {0}")]
+    Invalid(#[from] RegistryConfigError),
+    #[error("could not use the file: flags describe {0} too, give this one a name")]
+    Reserved(Str),
 }
 
 impl RegistryConfigFile {
-    /// The file with what it said at the start.
+    /// A file whose content was parsed to `config` at startup.
     pub fn new(file: &Path, config: RegistryConfig, cluster: ClusterId, source_set: SourceSet) -> RegistryConfigFile {
         RegistryConfigFile {
             file: WatchedFile::new(file),
@@ -82,129 +70,124 @@ impl RegistryConfigFile {
             bytes: None,
             source_set,
             cluster,
-            others: BTreeSet::new(),
+            reserved: BTreeSet::new(),
             stores: Vec::new(),
-            watched: BTreeMap::new(),
-            is_begun: false,
+            running: BTreeMap::new(),
+            is_started: false,
         }
     }
 
-    /// Names that the file cannot use, because other sources have them.
+    /// Reserves the names of sources that the file does not describe.
     #[must_use]
-    pub fn beside(self, others: BTreeSet<SourceId>) -> RegistryConfigFile {
-        RegistryConfigFile { others, ..self }
+    pub fn with_reserved(self, reserved: BTreeSet<SourceId>) -> RegistryConfigFile {
+        RegistryConfigFile { reserved, ..self }
     }
 
-    /// RegistryConfig stores in the order in which they were given.
+    /// Config stores, in their order of precedence.
     #[must_use]
     pub fn with_stores(self, stores: Vec<Str>) -> RegistryConfigFile {
         RegistryConfigFile { stores, ..self }
     }
 
-    /// Watches what the config describes and nothing else.
-    async fn follow(&mut self, sender: &ChangeSender) -> Result<(), SourceError> {
-        let mut wanted = BTreeMap::new();
-        for entry in &self.config.registries {
-            // The file was checked: every entry has a name and a kind.
-            wanted.insert(entry.id().map_err(SourceError::Failed)?, entry.clone());
-        }
-        let gone: Vec<SourceId> = self.watched.keys().filter(|id| !wanted.contains_key(*id)).cloned().collect();
+    /// Starts, restarts and stops registries so that exactly those of the config run.
+    async fn reconcile(&mut self, sender: &ChangeSender) -> Result<(), SourceError> {
+        let described: BTreeMap<SourceId, RegistryEntry> =
+            self.config.registries.iter().map(|entry| (entry.id(), entry.clone())).collect();
+        let gone: Vec<SourceId> = self.running.keys().filter(|id| !described.contains_key(*id)).cloned().collect();
         for id in gone {
             self.remove(&id, sender).await?;
         }
-        for (id, entry) in wanted {
-            if self.watched.get(&id).is_some_and(|watched| watched.entry == entry) {
+        for (id, entry) in described {
+            if self.running.get(&id).is_some_and(|running| running.entry == entry) {
                 continue;
             }
-            let known = self.watched.remove(&id);
-            let awaited = match (&known, self.is_begun) {
+            let before = self.running.remove(&id);
+            let wait = match (&before, self.is_started) {
                 (None, true) => StartupWait::Never,
                 _ if entry.required => StartupWait::Always,
-                _ => StartupWait::Until(Instant::now() + entry.startup_deadline.0),
+                _ => StartupWait::Until(Instant::now() + entry.startup_deadline),
             };
-            let told = match known {
-                Some(known) => known.stopped().await,
+            let published = match before {
+                Some(before) => before.stopped().await,
                 None => PublishedKeys::default(),
             };
             info!(registry = &*id.0, "registry added or changed");
-            let started = self.start(entry, awaited, told, sender).map_err(SourceError::Failed)?;
-            self.watched.insert(id, started);
+            let started = self.start(entry, wait, published, sender);
+            self.running.insert(id, started);
         }
-        self.is_begun = true;
+        self.is_started = true;
         Ok(())
     }
 
     fn start(
         &self,
         entry: RegistryEntry,
-        awaited: StartupWait,
-        told: PublishedKeys,
+        wait: StartupWait,
+        published: PublishedKeys,
         sender: &ChangeSender,
-    ) -> Result<RunningRegistry, String> {
+    ) -> RunningRegistry {
         let (batches, end) = sender.shared();
         let stop = end.child_token();
-        let (sender, inbox) = mpsc::channel(16);
-        let running = watch(&entry, &self.cluster, sender, stop.clone())?;
-        self.source_set.insert(entry.id()?, running.health.clone(), awaited);
-        Ok(RunningRegistry { entry, stop, forwarding: tokio::spawn(forward(inbox, batches, told)) })
+        let (inbox_sender, inbox) = mpsc::channel(16);
+        let task = entry.options.start(entry.place(&self.cluster), inbox_sender, stop.clone());
+        self.source_set.insert(entry.id(), task.health.clone(), wait);
+        RunningRegistry { entry, stop, forwarding: tokio::spawn(forward(inbox, batches, published)) }
     }
 
-    /// Ends a registry and takes back what it told, at once.
+    /// Stops a registry and deletes what it has published.
     async fn remove(&mut self, id: &SourceId, sender: &ChangeSender) -> Result<(), SourceError> {
-        let Some(watched) = self.watched.remove(id) else { return Ok(()) };
-        let told = watched.stopped().await;
-        info!(registry = &*id.0, services = told.services.len(), "registry removed");
+        let Some(running) = self.running.remove(id) else { return Ok(()) };
+        let published = running.stopped().await;
+        info!(registry = &*id.0, services = published.services.len(), "registry removed");
         self.source_set.remove(id);
-        let mut changes = told.taken_back();
+        let mut changes = published.deletions();
         changes.push(Change::Problems(Vec::new()));
         let (batches, _) = sender.shared();
         batches.send(Batch { source: id.clone(), changes }).await.map_err(|_| SourceError::Closed)
     }
 
-    /// What is new in the file; an error where it cannot be used. `None` where it should be looked at again.
-    fn read(&mut self, state: FileState) -> Option<Result<RegistryConfig, String>> {
+    /// The config of the file. `None` where it may still be written and should be read again soon.
+    fn read(&mut self, state: FileState) -> Option<Result<RegistryConfig, ConfigFileError>> {
         let (bytes, is_young) = match state {
             FileState::Unsettled => return None,
-            FileState::Absent => return Some(Err("the file is gone".to_owned())),
-            FileState::Unreadable(reason) => return Some(Err(format!("could not read the file: {reason}"))),
+            FileState::Absent => return Some(Err(ConfigFileError::Absent)),
+            FileState::Unreadable(reason) => return Some(Err(ConfigFileError::Unreadable(reason))),
             FileState::Bytes { bytes, is_young } => (bytes, is_young),
         };
         if self.bytes.as_ref() == Some(&bytes) {
             return Some(Ok(self.config.clone()));
         }
-        let read = self.parsed(&bytes);
-        if read.is_err() && is_young {
+        let parsed = self.parse(&bytes);
+        if parsed.is_err() && is_young {
             return None;
         }
-        if read.is_ok() {
+        if parsed.is_ok() {
             self.bytes = Some(bytes);
         }
-        Some(read)
+        Some(parsed)
     }
 
-    fn parsed(&self, bytes: &[u8]) -> Result<RegistryConfig, String> {
-        let text = std::str::from_utf8(bytes).map_err(|_| "could not parse the file: not UTF-8".to_owned())?;
+    fn parse(&self, bytes: &[u8]) -> Result<RegistryConfig, ConfigFileError> {
+        let text = std::str::from_utf8(bytes).map_err(|_| ConfigFileError::NotUtf8)?;
         if text.trim().is_empty() {
-            return Err("the file is empty: no registry at all is `registries: []`".to_owned());
+            return Err(ConfigFileError::Empty);
         }
-        let config = RegistryConfig::parse(text).map_err(|reason| format!("could not use the file: {reason}"))?;
-        let mut ids = config.registries.iter().filter_map(|entry| entry.id().ok());
-        match ids.find(|id| self.others.contains(id)) {
-            Some(taken) => {
-                Err(format!("could not use the file: {} is watched by flags, give this one a name", taken.0))
-            }
+        let config = RegistryConfig::parse(text)?;
+        match config.registries.iter().map(RegistryEntry::id).find(|id| self.reserved.contains(id)) {
+            Some(taken) => Err(ConfigFileError::Reserved(taken.0)),
             None => Ok(config),
         }
     }
 
-    /// What holds between the registries, and what is wrong with the file.
-    fn said(&self, fault: Option<String>) -> Vec<Change> {
+    /// The conflict rules of the file, and its error if it cannot be used.
+    fn changes(&self, error: Option<&str>) -> Vec<Change> {
         let conflicts = ConflictSettings { stores: self.stores.clone(), ..self.config.conflicts() };
-        let problem = |reason: String| {
+        let problem = |error: &str| {
             let location = FileLocation { file: self.file.name().into(), line: 0 };
-            Problem::error(Subject::File(location.file.clone()), format!("{reason}{KEEPING}")).at(Some(location))
+            let message = format!("{error}; the registries are watched as before");
+            Problem::error(Subject::File(location.file.clone()), message).at(Some(location))
         };
-        vec![Change::ConflictSettings(Box::new(conflicts)), Change::Problems(fault.map(problem).into_iter().collect())]
+        vec![Change::ConflictSettings(Box::new(conflicts)), Change::Problems(error.map(problem).into_iter().collect())]
     }
 }
 
@@ -214,90 +197,38 @@ impl Source for RegistryConfigFile {
     }
 
     async fn run(&mut self, sender: ChangeSender) -> Result<(), SourceError> {
-        self.follow(&sender).await?;
+        self.reconcile(&sender).await?;
         sender.send(vec![Change::Synced]).await?;
-        let mut told = None;
+        let mut sent = None;
         loop {
             let state = self.file.read(sender.health()).await?;
             let read = self.read(state);
-            let was_taken_in = read.is_some();
+            let was_read = read.is_some();
             if let Some(read) = read {
-                let fault = match read {
+                let error = match read {
                     Ok(config) => {
                         self.config = config;
-                        self.follow(&sender).await?;
+                        self.reconcile(&sender).await?;
                         None
                     }
-                    Err(reason) => Some(reason),
+                    Err(error) => Some(error.to_string()),
                 };
-                let now = (self.config.conflicts(), fault.clone());
-                if told.as_ref() != Some(&now) {
-                    sender.send(self.said(fault)).await?;
-                    told = Some(now);
+                let now = (self.config.conflicts(), error);
+                if sent.as_ref() != Some(&now) {
+                    sender.send(self.changes(now.1.as_deref())).await?;
+                    sent = Some(now);
                 }
             }
-            self.file.changed(was_taken_in).await;
+            self.file.changed(was_read).await;
         }
     }
 }
 
 impl RunningRegistry {
-    /// Ends it; gives what it told, all of which has been passed on.
+    /// Stops it and returns what it has published, all of which was forwarded.
     async fn stopped(self) -> PublishedKeys {
         self.stop.cancel();
-        // The task is not aborted and does not panic: what it gives is all that was told.
+        // The task is neither aborted nor does it panic.
         self.forwarding.await.unwrap_or_default()
     }
-}
-
-impl PublishedKeys {
-    /// Notes one change.
-    fn note(&mut self, change: &Change) {
-        match change {
-            Change::ServiceApplied(service) => _ = self.services.insert(service.key()),
-            Change::ServiceDeleted(key) => _ = self.services.remove(key),
-            Change::Applied(object) => _ = self.objects.insert(object.key()),
-            Change::Deleted(key) => _ = self.objects.remove(key),
-            _ => {}
-        }
-    }
-
-    /// What the other told and this one did not.
-    fn missing_from(&self, other: &PublishedKeys) -> PublishedKeys {
-        PublishedKeys {
-            services: other.services.difference(&self.services).cloned().collect(),
-            objects: other.objects.difference(&self.objects).cloned().collect(),
-        }
-    }
-
-    fn taken_back(self) -> Vec<Change> {
-        let both = |key: ServiceKey| [Change::Endpoints(key.clone(), Vec::new()), Change::ServiceDeleted(key)];
-        let services = self.services.into_iter().flat_map(both);
-        services.chain(self.objects.into_iter().map(Change::Deleted)).collect()
-    }
-}
-
-/// Passes on what a registry tells and remembers it. What one before it told under the same name is taken back when
-/// this one is in sync and has not told it.
-async fn forward(
-    mut inbox: mpsc::Receiver<Batch>,
-    batches: mpsc::Sender<Batch>,
-    before: PublishedKeys,
-) -> PublishedKeys {
-    let (mut before, mut told) = (Some(before), PublishedKeys::default());
-    while let Some(mut batch) = inbox.recv().await {
-        batch.changes.iter().for_each(|change| told.note(change));
-        if batch.changes.iter().any(|change| matches!(change, Change::Synced)) {
-            let old = before.take().map(|before| told.missing_from(&before)).unwrap_or_default();
-            batch.changes.splice(0..0, old.taken_back());
-        }
-        if batches.send(batch).await.is_err() {
-            break;
-        }
-    }
-    // One that never was in sync leaves what was there.
-    let PublishedKeys { services, objects } = before.unwrap_or_default();
-    told.services.extend(services);
-    told.objects.extend(objects);
-    told
 }

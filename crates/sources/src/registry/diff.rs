@@ -1,5 +1,5 @@
-//! What a registry has told so far: adapters say what they see, and only differences go out.
-//! It also holds back what looks like an accident of the registry rather than a wish of its users.
+//! The last published state of a registry. Adapters put in what they read, and only differences are sent. A sudden
+//! loss of most endpoints is held back, because it is more likely a fault of the registry than intended.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -14,22 +14,22 @@ use tokio::time::Instant;
 
 use crate::source::{ChangeSender, SourceError};
 
-/// One service as a registry has it now. Endpoints that are not well are listed too, with their health:
-/// a service with none at all is another thing than one whose endpoints all fail.
+/// A service as the registry has it now. Unhealthy endpoints are included with their health: a service whose endpoints
+/// all fail differs from one without endpoints.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServiceListing {
     pub service: Arc<Service>,
     pub endpoints: Arc<[Endpoint]>,
 }
 
-/// When the sudden loss of most of a registry is not believed at once.
+/// When the loss of most endpoints of a registry is held back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MassLossGuard {
-    /// A loss of this share of all endpoints at one moment is held back; 0 for none ever.
+    /// A loss of this share of all endpoints at once is held back; 0 disables the guard.
     pub lost_percent: u8,
     /// Registries with fewer endpoints may lose them all.
     pub at_least: usize,
-    /// A loss that lasts this long is believed.
+    /// A loss that lasts this long is published.
     pub hold_for: Duration,
 }
 
@@ -39,24 +39,23 @@ impl Default for MassLossGuard {
     }
 }
 
-/// Services and endpoints that one registry may have, together: some hundred bytes each. A registry that invents more
-/// costs what is beyond, and no other source notices.
+/// Services plus endpoints that one registry may have, at some hundred bytes each. Services beyond it are left out.
 pub(crate) const MOST_HELD: usize = 1_000_000;
 
-/// Services by the name that they have in the registry.
+/// The services of one registry by their name there.
 #[derive(Debug)]
 pub struct RegistryDiff {
     guard: MassLossGuard,
-    /// Services and endpoints that may be listed, together.
-    most: usize,
-    /// Services that are not listed as they are now, because there would be too many.
-    refused: BTreeSet<Str>,
+    /// Limit of services plus endpoints.
+    limit: usize,
+    /// Services whose current state exceeds the limit.
+    excess: BTreeSet<Str>,
     listed: BTreeMap<Str, ServiceListing>,
-    /// Which of the registry's names stand for a host. More than one is a mistake; the first is told.
-    claims: BTreeMap<ServiceKey, BTreeSet<Str>>,
+    /// Names in the registry that map to one host. Of several, the first is published.
+    by_host: BTreeMap<ServiceKey, BTreeSet<Str>>,
     endpoints: usize,
     pending: Vec<Change>,
-    /// Since when a loss is held back, and what was lost.
+    /// Since when a loss is held back, and the problem that reports it.
     held: Option<(Instant, Problem)>,
     problems: Vec<Problem>,
     is_synced: bool,
@@ -66,10 +65,10 @@ impl RegistryDiff {
     pub fn new(guard: MassLossGuard) -> RegistryDiff {
         RegistryDiff {
             guard,
-            most: MOST_HELD,
-            refused: BTreeSet::new(),
+            limit: MOST_HELD,
+            excess: BTreeSet::new(),
             listed: BTreeMap::new(),
-            claims: BTreeMap::new(),
+            by_host: BTreeMap::new(),
             endpoints: 0,
             pending: Vec::new(),
             held: None,
@@ -78,7 +77,7 @@ impl RegistryDiff {
         }
     }
 
-    /// Names that are listed.
+    /// Names of all services.
     pub fn names(&self) -> impl Iterator<Item = &Str> {
         self.listed.keys()
     }
@@ -87,34 +86,34 @@ impl RegistryDiff {
         self.listed.get(name)
     }
 
-    /// Lists a service, new or changed. `None` where the registry has it but it cannot be told.
+    /// Adds or changes a service. `None` removes it, as for one that cannot be published.
     pub fn put(&mut self, name: &Str, listing: Option<ServiceListing>) {
         if !self.fits(name, listing.as_ref()) {
-            self.refused.insert(name.clone());
+            self.excess.insert(name.clone());
             return;
         }
-        self.refused.remove(name);
+        self.excess.remove(name);
         if self.listed.get(name) == listing.as_ref() {
             return;
         }
         let before = self.listed.get(name).map(|listing| listing.service.key());
         let after = listing.as_ref().map(|listing| listing.service.key());
         let keys: BTreeSet<ServiceKey> = before.iter().chain(&after).cloned().collect();
-        let told: Vec<_> = keys.into_iter().map(|key| (self.told(&key).cloned(), key)).collect();
-        self.exchange(name, before, listing);
-        for (before, key) in told {
-            let after = self.told(&key).cloned();
+        let published: Vec<_> = keys.into_iter().map(|key| (self.published(&key).cloned(), key)).collect();
+        self.store(name, before, listing);
+        for (before, key) in published {
+            let after = self.published(&key).cloned();
             difference(&key, before.as_ref(), after.as_ref(), &mut self.pending);
         }
     }
 
-    /// Takes the whole list of a registry: what is not in it is gone. False where the loss is held back.
+    /// Replaces all services. Returns false where the loss is held back and nothing changed.
     pub fn replace(&mut self, all: BTreeMap<Str, ServiceListing>, now: Instant) -> bool {
         let left = all.values().map(|listing| listing.endpoints.len()).sum();
-        if !self.believes(left, now) {
+        if !self.allows_loss(left, now) {
             return false;
         }
-        self.refused.retain(|name| all.contains_key(name));
+        self.excess.retain(|name| all.contains_key(name));
         let gone: Vec<Str> = self.listed.keys().filter(|name| !all.contains_key(*name)).cloned().collect();
         for name in gone {
             self.put(&name, None);
@@ -125,14 +124,14 @@ impl RegistryDiff {
         true
     }
 
-    /// Takes the whole list of names: what is not in it is gone. False where the loss is held back.
+    /// Removes the services that `names` lacks. Returns false where the loss is held back and nothing changed.
     pub fn retain(&mut self, names: &BTreeSet<Str>, now: Instant) -> bool {
         let kept = self.listed.iter().filter(|(name, _)| names.contains(*name));
         let left = kept.map(|(_, listing)| listing.endpoints.len()).sum();
-        if !self.believes(left, now) {
+        if !self.allows_loss(left, now) {
             return false;
         }
-        self.refused.retain(|name| names.contains(name));
+        self.excess.retain(|name| names.contains(name));
         let gone: Vec<Str> = self.listed.keys().filter(|name| !names.contains(*name)).cloned().collect();
         for name in gone {
             self.put(&name, None);
@@ -140,38 +139,38 @@ impl RegistryDiff {
         true
     }
 
-    /// Lets a change that is no service's go out with the services that belong to it.
-    pub fn tell(&mut self, change: Change) {
+    /// Adds a change of another kind, to be sent in the same batch as the services that it belongs to.
+    pub fn add_change(&mut self, change: Change) {
         self.pending.push(change);
     }
 
-    /// When a loss that is held back will be believed.
+    /// When a loss that is held back will be published.
     pub fn held_until(&self) -> Option<Instant> {
         self.held.as_ref().map(|(since, _)| *since + self.guard.hold_for)
     }
 
-    /// Sends what is new, with the problems of the adapter and of the list itself.
+    /// Sends the differences since the last call, and the problems of the adapter and of the services.
     pub async fn send(&mut self, sender: &ChangeSender, problems: Vec<Problem>) -> Result<(), SourceError> {
-        self.note(problems);
-        sender.health().set_size(self.claims.len(), self.endpoints);
+        self.set_problems(problems);
+        sender.health().set_size(self.by_host.len(), self.endpoints);
         sender.send(std::mem::take(&mut self.pending)).await
     }
 
-    /// As `send`, and tells that everything was told. Once is enough, whatever happens later.
+    /// As `send`, and marks the source as in sync at the first call.
     pub async fn send_synced(&mut self, sender: &ChangeSender, problems: Vec<Problem>) -> Result<(), SourceError> {
         if !std::mem::replace(&mut self.is_synced, true) {
-            self.note(problems.clone());
+            self.set_problems(problems.clone());
             self.pending.push(Change::Synced);
         }
         self.send(sender, problems).await
     }
 
-    fn note(&mut self, mut problems: Vec<Problem>) {
+    fn set_problems(&mut self, mut problems: Vec<Problem>) {
         problems.extend(self.held.iter().map(|(_, problem)| problem.clone()));
         problems.extend(self.too_many());
-        problems.extend(self.claims.iter().filter(|(_, names)| names.len() > 1).map(|(key, names)| {
+        problems.extend(self.by_host.iter().filter(|(_, names)| names.len() > 1).map(|(key, names)| {
             let names: Vec<&str> = names.iter().map(|name| &**name).collect();
-            let message = format!("{} all give this host: only {} is used", names.join(", "), names[0]);
+            let message = format!("{} all have this host name: only {} is used", names.join(", "), names[0]);
             Problem::error(key.clone(), message)
         }));
         if problems != self.problems {
@@ -184,35 +183,35 @@ impl RegistryDiff {
         let Some(listing) = listing else { return true };
         let size = |listing: &ServiceListing| listing.endpoints.len() + 1;
         let others = self.listed.len() + self.endpoints - self.listed.get(name).map_or(0, size);
-        others + size(listing) <= self.most
+        others + size(listing) <= self.limit
     }
 
-    /// What is wrong where there is more than fits in.
+    /// The problem that reports services beyond the limit.
     fn too_many(&self) -> Option<Problem> {
-        let first = self.refused.first()?;
+        let first = self.excess.first()?;
         let message = format!(
-            "has more than {} services and endpoints: {} services, such as {first}, are left out or kept as they were",
-            self.most,
-            self.refused.len(),
+            "more than {} services and endpoints: {} services, such as {first}, are left out or not updated",
+            self.limit,
+            self.excess.len(),
         );
         Some(Problem::error(Subject::Source("registry".into()), message))
     }
 
-    fn told(&self, key: &ServiceKey) -> Option<&ServiceListing> {
-        self.listed.get(self.claims.get(key)?.first()?)
+    fn published(&self, key: &ServiceKey) -> Option<&ServiceListing> {
+        self.listed.get(self.by_host.get(key)?.first()?)
     }
 
-    fn exchange(&mut self, name: &Str, before: Option<ServiceKey>, listing: Option<ServiceListing>) {
+    fn store(&mut self, name: &Str, before: Option<ServiceKey>, listing: Option<ServiceListing>) {
         if let Some(key) = before {
-            let of_key = self.claims.entry(key.clone()).or_default();
+            let of_key = self.by_host.entry(key.clone()).or_default();
             of_key.remove(name);
             if of_key.is_empty() {
-                self.claims.remove(&key);
+                self.by_host.remove(&key);
             }
         }
         let removed = match listing {
             Some(listing) => {
-                self.claims.entry(listing.service.key()).or_default().insert(name.clone());
+                self.by_host.entry(listing.service.key()).or_default().insert(name.clone());
                 self.endpoints += listing.endpoints.len();
                 self.listed.insert(name.clone(), listing)
             }
@@ -221,7 +220,7 @@ impl RegistryDiff {
         self.endpoints -= removed.map_or(0, |listing| listing.endpoints.len());
     }
 
-    fn believes(&mut self, left: usize, now: Instant) -> bool {
+    fn allows_loss(&mut self, left: usize, now: Instant) -> bool {
         let MassLossGuard { lost_percent, at_least, hold_for } = self.guard;
         let lost = self.endpoints.saturating_sub(left);
         let is_sudden = lost_percent > 0
@@ -237,7 +236,7 @@ impl RegistryDiff {
             return true;
         }
         let message = format!(
-            "{lost} of {} endpoints vanished at once: all are kept until the registry says so for {hold_for:?}",
+            "{lost} of {} endpoints vanished at once: they are kept unless the loss lasts {hold_for:?}",
             self.endpoints
         );
         self.held = Some((since, Problem::warning(Subject::Source("registry".into()), message)));

@@ -1,5 +1,5 @@
-//! The Mock registry: two services with known endpoints, the same as upstream had until 1.13.
-//! Good for a first look and for tests; it never changes.
+//! The Mock registry: two services with fixed endpoints, the same that upstream had until 1.13. For first steps and
+//! tests.
 
 use std::net::Ipv4Addr;
 use std::sync::Arc;
@@ -9,11 +9,17 @@ use model::endpoint::{Endpoint, Locality};
 use model::names::{ClusterId, Hostname, Namespace, Str};
 use model::port::{Port, Protocol};
 use model::service::{Registry, Service};
+use serde::Deserialize;
 
-use super::normalize;
+use crate::registry::adapter::{Adapter, SourcePlace};
+use crate::registry::flags::{FlagValues, RegistryFlag};
+use crate::registry::normalize;
+use crate::registry::options_error::OptionsError;
 use crate::source::{ChangeSender, Source, SourceError};
 
-/// Name and virtual address; endpoints stand at the address with 1 and the version as last two parts.
+const REGISTRY: Registry = Registry::Adapter { rank: 60, name: "Mock" };
+
+/// Name and virtual address. The last two octets of endpoint addresses are 1 and the version.
 const SERVICES: [(&str, Ipv4Addr); 2] = [("hello", Ipv4Addr::new(10, 1, 0, 0)), ("world", Ipv4Addr::new(10, 2, 0, 0))];
 const NAMESPACE: &str = "default";
 const VERSIONS: u8 = 2;
@@ -26,16 +32,41 @@ const PORTS: [(&str, u16, Protocol); 6] = [
     ("mysql", 120, Protocol::MySql),
 ];
 
-/// The registry, for a mesh with this DNS suffix.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+pub struct MockOptions {
+    /// The DNS suffix of the host names.
+    pub domain: String,
+}
+
+impl Adapter for MockOptions {
+    const REGISTRY: Registry = REGISTRY;
+    const SECTION: Option<&'static str> = None;
+    const FLAGS: &'static [RegistryFlag] = &[];
+
+    fn from_flags(flags: &FlagValues) -> Result<MockOptions, OptionsError> {
+        Ok(MockOptions { domain: flags.domain.clone() })
+    }
+
+    fn check(&self) -> Result<(), OptionsError> {
+        Ok(())
+    }
+
+    fn source(self, place: SourcePlace) -> impl Source {
+        MockRegistry::new(self, place)
+    }
+}
+
+/// The source.
 #[derive(Clone, Debug)]
 pub struct MockRegistry {
-    domain: Str,
+    id: SourceId,
+    domain: String,
     cluster: ClusterId,
 }
 
 impl MockRegistry {
-    pub fn new(domain: impl Into<Str>, cluster: ClusterId) -> MockRegistry {
-        MockRegistry { domain: domain.into(), cluster }
+    pub fn new(options: MockOptions, place: SourcePlace) -> MockRegistry {
+        MockRegistry { id: place.id, domain: options.domain, cluster: place.cluster }
     }
 
     fn changes(&self) -> Vec<Change> {
@@ -56,7 +87,7 @@ impl MockRegistry {
         Service {
             cluster_addresses: vec![(self.cluster.clone(), vec![address.clone()])],
             address,
-            ..Service::new(Registry::Mock, hostname, NAMESPACE.into(), name, ports)
+            ..Service::new(REGISTRY, hostname, NAMESPACE.into(), name, ports)
         }
     }
 
@@ -66,32 +97,31 @@ impl MockRegistry {
         (0..VERSIONS)
             .flat_map(ports)
             .map(|(version, port, number)| Endpoint {
-                port: target(number),
+                port: target_port(number),
                 service_port: port.into(),
                 service_port_number: number,
                 labels: [("version", format!("v{version}"))].into_iter().collect(),
                 locality: Locality::parse("region/zone"),
                 workload_name: format!("{name}-v{version}").into(),
-                ..normalize::endpoint(&instance(address, version).to_string(), &namespace, &self.cluster)
+                ..normalize::endpoint(&instance_address(address, version).to_string(), &namespace, &self.cluster)
             })
             .collect()
     }
 }
 
-/// Where a version of a service stands.
-fn instance(service: Ipv4Addr, version: u8) -> Ipv4Addr {
+fn instance_address(service: Ipv4Addr, version: u8) -> Ipv4Addr {
     let [a, b, _, _] = service.octets();
     Ipv4Addr::new(a, b, 1, version)
 }
 
-/// Port 80 is served on 80; the others a thousand higher, so that nobody mixes up the two.
-fn target(port: u16) -> u32 {
+/// Service port 80 targets port 80; the others target a port 1000 higher, so that tests notice a mix-up.
+fn target_port(port: u16) -> u32 {
     if port == 80 { 80 } else { u32::from(port) + 1000 }
 }
 
 impl Source for MockRegistry {
     fn id(&self) -> SourceId {
-        SourceId(Registry::Mock.as_str().into())
+        self.id.clone()
     }
 
     async fn run(&mut self, sender: ChangeSender) -> Result<(), SourceError> {

@@ -1,5 +1,5 @@
-//! What adapters share when they normalize a service: host names, labels, places, identities.
-//! A registry of names and tags has looser rules than the mesh; what does not fit is bent or refused here.
+//! Host names, labels and endpoints of registries in the syntax of the mesh. Registries have looser rules; names that
+//! do not fit are adapted or rejected here.
 
 use std::collections::BTreeMap;
 
@@ -7,10 +7,12 @@ use model::endpoint::{Endpoint, Health, Locality, TlsMode};
 use model::labels::Labels;
 use model::names::{ClusterId, Hostname, Namespace};
 
+use crate::registry::options_error::OptionsError;
+
 const TLS_MODE_LABEL: &str = "security.istio.io/tlsMode";
 
-/// A host name from a template: `{name}` stands for the value of that name. Lower case, underscores become
-/// hyphens, empty parts go. `None` where the result is no name that DNS could carry.
+/// A host name from a template, in which `{name}` is replaced by the value of that name. Letters become lower case,
+/// underscores hyphens, and empty labels are dropped. `None` where the result is not a valid DNS name.
 pub fn hostname(template: &str, values: &[(&str, &str)]) -> Option<Hostname> {
     let mut text = template.to_owned();
     for (name, value) in values {
@@ -23,17 +25,15 @@ pub fn hostname(template: &str, values: &[(&str, &str)]) -> Option<Hostname> {
     fits.then(|| Hostname::new(text))
 }
 
-/// Whether a template makes host names: it must tell services apart by the first of these values.
-pub fn check_host(template: &str, values: &[(&str, &str)]) -> Result<(), String> {
-    if let Some((name, _)) = values.first().filter(|(name, _)| !template.contains(&format!("{{{name}}}"))) {
-        return Err(format!("the host {template:?} does not contain {{{name}}}"));
+/// Checks a template of host names: it must contain the placeholder of the first value, which distinguishes services.
+pub fn check_host(template: &str, values: &[(&str, &str)]) -> Result<(), OptionsError> {
+    let missing = values.first().filter(|(name, _)| !template.contains(&format!("{{{name}}}")));
+    if let Some((name, _)) = missing {
+        let (template, placeholder) = (template.to_owned(), (*name).to_owned());
+        return Err(OptionsError::HostWithoutPlaceholder { template, placeholder });
     }
-    hostname(template, values).map(|_| ()).ok_or(format!("{template:?} makes no host name"))
-}
-
-/// The items of a flag that are separated by commas.
-pub fn listed(flag: &str) -> Vec<String> {
-    flag.split(',').map(str::trim).filter(|item| !item.is_empty()).map(str::to_owned).collect()
+    let invalid = || OptionsError::Invalid { field: "host", value: template.to_owned(), expected: "a host name" };
+    hostname(template, values).map(|_| ()).ok_or_else(invalid)
 }
 
 fn is_dns_label(part: &str) -> bool {
@@ -41,7 +41,7 @@ fn is_dns_label(part: &str) -> bool {
     part.len() <= 63 && part.chars().all(inner) && !part.starts_with('-') && !part.ends_with('-')
 }
 
-/// Labels in Kubernetes' syntax: what does not fit is bent, and left out where nothing is left.
+/// Labels in the syntax of Kubernetes. Other characters become hyphens; a label without a usable name is left out.
 pub fn labels<'a>(pairs: impl IntoIterator<Item = (&'a str, &'a str)>) -> BTreeMap<String, String> {
     let fitting = |(key, value): (&str, &str)| {
         let (prefix, name) = key.rsplit_once('/').map_or(("", key), |(prefix, name)| (prefix, name));
@@ -60,7 +60,7 @@ fn label_text(text: &str) -> String {
     text.trim_matches(|c: char| !c.is_ascii_alphanumeric()).to_owned()
 }
 
-/// Labels with the place and cluster beside them, so that subsets and failover can select by place.
+/// Labels with those of the locality and cluster, so that subsets and failover can select by them.
 pub fn topology(mut labels: BTreeMap<String, String>, locality: &Locality, cluster: &ClusterId) -> Labels {
     let place = [
         ("topology.kubernetes.io/region", locality.region()),
@@ -74,7 +74,7 @@ pub fn topology(mut labels: BTreeMap<String, String>, locality: &Locality, clust
     Labels::from(&labels)
 }
 
-/// Whether the endpoint's side speaks mesh TLS: as labelled, else where it has an identity.
+/// Whether the endpoint accepts mesh TLS: by its label, else where it has a service account.
 pub fn tls_mode(labels: &BTreeMap<String, String>, has_account: bool) -> TlsMode {
     match labels.get(TLS_MODE_LABEL).map(String::as_str) {
         Some("istio") => TlsMode::Istio,
@@ -84,7 +84,7 @@ pub fn tls_mode(labels: &BTreeMap<String, String>, has_account: bool) -> TlsMode
     }
 }
 
-/// An endpoint of a service of the mesh, with nothing said about its port, place and labels.
+/// A healthy endpoint without port, locality and labels.
 pub fn endpoint(address: &str, namespace: &Namespace, cluster: &ClusterId) -> Endpoint {
     Endpoint {
         cluster: cluster.clone(),
@@ -94,7 +94,7 @@ pub fn endpoint(address: &str, namespace: &Namespace, cluster: &ClusterId) -> En
     }
 }
 
-/// Endpoints in an order that does not depend on the registry's, with what neighbours share kept once.
+/// Endpoints in an order independent of the registry's, without duplicates, sharing equal labels and localities.
 pub fn in_order(mut endpoints: Vec<Endpoint>) -> Vec<Endpoint> {
     endpoints.sort_by(|a, b| {
         let key = |e: &Endpoint| (e.service_port_number, e.addresses.clone(), e.port, e.workload_name.clone());
@@ -120,7 +120,7 @@ mod tests {
     use super::{hostname, labels};
 
     #[test]
-    fn host_names_come_out_as_dns_can_carry_them() {
+    fn host_names_are_valid_in_dns() {
         let name = |service| hostname("{service}.service.{dc}.consul", &[("service", service), ("dc", "")]);
         assert_eq!(name("Web_API").as_deref(), Some("web-api.service.consul"));
         assert_eq!(name("a.b").as_deref(), Some("a.b.service.consul"));
@@ -131,9 +131,9 @@ mod tests {
     }
 
     #[test]
-    fn labels_are_bent_to_kubernetes_syntax() {
-        let bent = labels([("version", "v 1"), ("a b", "-x-"), ("Example.com/tier", "gold"), ("!", "x"), ("e", "")]);
+    fn labels_are_adapted_to_the_syntax_of_kubernetes() {
+        let adapted = labels([("version", "v 1"), ("a b", "-x-"), ("Example.com/tier", "gold"), ("!", "x"), ("e", "")]);
         let expected = [("a-b", "x"), ("e", ""), ("example.com/tier", "gold"), ("version", "v-1")];
-        assert_eq!(bent.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect::<Vec<_>>(), expected);
+        assert_eq!(adapted.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect::<Vec<_>>(), expected);
     }
 }

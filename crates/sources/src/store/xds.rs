@@ -166,8 +166,9 @@ fn decode(any: &Any) -> Result<Resource, ResourceError> {
 impl StreamSource for XdsStore {
     async fn follow(&mut self, sender: &ChangeSender, backoff: &mut Backoff) -> Result<(), SourceError> {
         sender.health().count_request();
-        let channel =
-            grpc::connect(&self.options.address, self.options.tls.as_ref()).await.map_err(SourceError::Failed)?;
+        let channel = grpc::connect(&self.options.address, self.options.tls.as_ref())
+            .await
+            .map_err(|e| SourceError::Failed(e.to_string()))?;
         match self.options.variant {
             XdsVariant::StateOfTheWorld => self.follow_sotw(channel, sender, backoff).await,
             XdsVariant::Delta => self.follow_delta(channel, sender, backoff).await,

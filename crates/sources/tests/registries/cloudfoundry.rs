@@ -1,25 +1,28 @@
-//! Cloud Foundry against a Copilot written for tests: the suite, and what a real one does on bad days.
+//! Cloud Foundry with a Copilot of these tests: the suite, outages and faults.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use model::change::SourceId;
-use model::names::ClusterId;
 use sources::health::SourceState;
+use sources::registry::adapter::Adapter;
 use sources::registry::cloudfoundry::{CloudFoundryOptions, CloudFoundryRegistry};
-use sources::registry::config::GoDuration;
-use sources::registry::diff::MassLossGuard;
+use sources::registry::flags::FlagValues;
+use sources::registry::shared_options::GoDuration;
 use sources::source::Source;
 use testkit::copilot::{Copilot, CopilotInternalRoute, CopilotRoute, UNIMPLEMENTED};
 
-use crate::conformance::{Edit, Instances, Stage, conforms};
+use crate::conformance::{Edit, Instances, RegistryServer, conforms, place};
 use crate::follower::Follower;
 
 const HOST: &str = "web.example.com";
 
 fn options(copilot: &Copilot) -> CloudFoundryOptions {
-    let options = CloudFoundryOptions::of_file(&copilot.config("20ms", 8080)).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("cf.yaml");
+    std::fs::write(&file, copilot.config("20ms", 8080)).unwrap();
+    let values = BTreeMap::from([("cfConfig", file.display().to_string())]);
+    let options = CloudFoundryOptions::from_flags(&FlagValues { values, ..FlagValues::default() }).unwrap();
     CloudFoundryOptions {
         timeout: GoDuration(Duration::from_secs(5)),
         resync: GoDuration(Duration::from_secs(1)),
@@ -28,15 +31,15 @@ fn options(copilot: &Copilot) -> CloudFoundryOptions {
 }
 
 fn adapter(options: CloudFoundryOptions) -> CloudFoundryRegistry {
-    CloudFoundryRegistry::new(SourceId("CloudFoundry".into()), options, ClusterId::from("c1"), MassLossGuard::default())
+    CloudFoundryRegistry::new(options, place("CloudFoundry"))
 }
 
-/// A route of `web` to backends with these last numbers.
+/// A route of `web` to backends with these last octets.
 fn web(backends: &[u8]) -> CopilotRoute {
     CopilotRoute::new(HOST, "web", backends.iter().map(|n| (format!("10.0.0.{n}"), 61000)))
 }
 
-/// A Copilot with one route, and what follows it.
+/// A Copilot with one route, and a follower that is in sync.
 async fn followed(backends: &[u8]) -> (Copilot, Follower) {
     let copilot = Copilot::start().await;
     copilot.edit(|state| state.routes = vec![web(backends)]);
@@ -46,12 +49,12 @@ async fn followed(backends: &[u8]) -> (Copilot, Follower) {
 
 struct Platform {
     copilot: Copilot,
-    /// Copilot knows of no health, it does not list what does not run.
+    /// Copilot has no health, so it lists healthy instances only.
     instances: Instances,
 }
 
 impl Platform {
-    fn tell(&self) {
+    fn publish(&self) {
         let route = |(service, addresses): (&str, Vec<&str>)| {
             CopilotRoute::new(&self.host(service), service, addresses.iter().map(|address| (address.to_string(), 8080)))
         };
@@ -60,7 +63,7 @@ impl Platform {
     }
 }
 
-impl Stage for Platform {
+impl RegistryServer for Platform {
     fn source(&self) -> impl Source {
         adapter(options(&self.copilot))
     }
@@ -81,7 +84,7 @@ impl Stage for Platform {
 
     async fn edit(&mut self, edit: Edit<'_>) {
         self.instances.take(edit);
-        self.tell();
+        self.publish();
     }
 
     async fn stop(&mut self) {
@@ -99,7 +102,7 @@ async fn copilot_conforms() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_read_is_kept() {
+async fn failures_keep_routes() {
     let copilot = Copilot::start().await;
     copilot.edit(|state| {
         state.routes = vec![web(&[1, 2])];
@@ -116,13 +119,13 @@ async fn what_cannot_be_read_is_kept() {
         seen.until_state("a live source", |r| r.state == SourceState::Live).await;
         (seen.serving(HOST).len(), seen.serving("db.apps.internal").len(), seen.lost)
     };
-    for method in ["Routes", "InternalRoutes", "SourceHealth"] {
+    for method in ["Routes", "InternalRoutes", "Health"] {
         assert_eq!(check(method, &|state| _ = state.failing.insert(method, 13)).await, (2, 1, 0), "{method}");
     }
     let gone = check("no Routes", &|state| _ = state.failing.insert("Routes", UNIMPLEMENTED)).await;
-    assert_eq!(gone, (2, 1, 0), "a server without routes is another server");
+    assert_eq!(gone, (2, 1, 0), "a server without Routes is a fault");
     let gone = check("no InternalRoutes", &|state| _ = state.failing.insert("InternalRoutes", UNIMPLEMENTED)).await;
-    assert_eq!(gone, (2, 1, 0), "a server that had internal routes has them");
+    assert_eq!(gone, (2, 1, 0), "a server that had InternalRoutes keeps them");
     let ill = check("ill", &|state| {
         state.is_unhealthy = true;
         state.routes.clear();
@@ -132,38 +135,38 @@ async fn what_cannot_be_read_is_kept() {
 }
 
 #[tokio::test]
-async fn a_copilot_of_the_first_days_is_read() {
+async fn a_copilot_of_the_first_releases_is_read() {
     let copilot = Copilot::start().await;
     copilot.edit(|state| {
         state.routes = vec![web(&[1])];
-        state.failing = BTreeMap::from([("InternalRoutes", UNIMPLEMENTED), ("SourceHealth", UNIMPLEMENTED)]);
+        state.failing = BTreeMap::from([("InternalRoutes", UNIMPLEMENTED), ("Health", UNIMPLEMENTED)]);
     });
     let seen = Follower::synced(adapter(options(&copilot))).await;
     assert_eq!(seen.serving(HOST), ["10.0.0.1"]);
 }
 
 #[tokio::test]
-async fn a_copilot_that_comes_back_with_nothing_takes_nothing_away_at_once() {
+async fn a_copilot_without_routes_after_an_outage_does_not_remove_them_at_once() {
     let (mut copilot, mut seen) = followed(&[1, 2]).await;
     copilot.kill();
     seen.until_state("a stale source", |r| matches!(r.state, SourceState::Stale { .. })).await;
     copilot.edit(|state| state.routes.clear());
     copilot.restart().await;
-    seen.until("a word about it", |f| f.has_problem(&["does not list 1 routes", "kept"])).await;
+    seen.until("the problem", |f| f.has_problem(&["does not list 1 routes", "keeping them"])).await;
     assert_eq!((seen.serving(HOST).len(), seen.lost), (2, 0));
     copilot.edit(|state| state.routes = vec![web(&[2, 3])]);
-    seen.until("what it learnt", |f| f.serving(HOST) == ["10.0.0.2", "10.0.0.3"]).await;
+    seen.until("the new routes", |f| f.serving(HOST) == ["10.0.0.2", "10.0.0.3"]).await;
     copilot.edit(|state| state.routes.clear());
-    seen.until("the end of patience", |f| !f.has_service(HOST)).await;
+    seen.until("the end of the resync period", |f| !f.has_service(HOST)).await;
 }
 
 #[tokio::test]
-async fn a_restart_between_two_questions_is_noticed() {
+async fn a_restart_between_two_polls_is_noticed() {
     let (mut copilot, mut seen) = followed(&[1, 2]).await;
     copilot.kill();
     copilot.edit(|state| state.routes.clear());
     copilot.restart().await;
-    seen.until("a word about it", |f| f.has_problem(&["does not list 1 routes"])).await;
+    seen.until("the problem", |f| f.has_problem(&["does not list 1 routes"])).await;
     assert_eq!((seen.serving(HOST).len(), seen.lost), (2, 0));
 }
 
@@ -177,11 +180,11 @@ async fn replaced_certificates_are_used_as_soon_as_they_work() {
     })
     .await;
     copilot.put("cert.pem", "nonsense");
-    seen.until("a word about it", |f| f.has_problem(&["cert.pem", "former certificates is kept"])).await;
+    seen.until("the problem", |f| f.has_problem(&["cert.pem", "previous certificates"])).await;
     copilot.edit(|state| state.routes = vec![web(&[1, 2])]);
-    seen.until("a change all the same", |f| f.serving(HOST).len() == 2).await;
+    seen.until("a change with the previous certificates", |f| f.serving(HOST).len() == 2).await;
     copilot.renew_client();
-    seen.until("no more complaint", |f| f.problems.is_empty()).await;
+    seen.until("no problem", |f| f.problems.is_empty()).await;
     assert_eq!(seen.lost, 0);
 }
 
@@ -202,12 +205,12 @@ async fn rules_come_and_go_with_paths_and_weights() {
     seen.until("rules", |f| f.objects.len() == 2).await;
     assert!(names().iter().all(|name| seen.objects.contains_key(name)), "{:?}", seen.objects.keys());
     copilot.edit(|state| state.routes.truncate(1));
-    seen.until("their end", |f| f.objects.is_empty()).await;
+    seen.until("no rules", |f| f.objects.is_empty()).await;
     assert_eq!(seen.serving(HOST), ["10.0.0.1"]);
 }
 
 #[tokio::test]
-async fn hole_13_answers_that_take_longer_than_interval_and_time_out_are_read() {
+async fn hole_13_responses_slower_than_interval_and_timeout_are_read() {
     let copilot = Copilot::start().await;
     copilot.edit(|state| {
         state.routes = vec![web(&[1, 2])];

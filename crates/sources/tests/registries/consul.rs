@@ -1,18 +1,16 @@
-//! Consul against real servers: the suite in both ways of watching, the loss of a leader, tokens that see less.
+//! Real Consul servers: the suite in both watch modes, the loss of a leader, and ACL tokens that lose rights.
 
 use http::Method;
-use model::names::ClusterId;
 use serde_json::{Value, json};
 use sources::health::SourceState;
-use sources::registry::config::GoDuration;
 use sources::registry::consul::{ConsulOptions, ConsulRegistry};
-use sources::registry::diff::MassLossGuard;
+use sources::registry::shared_options::GoDuration;
 use sources::source::Source;
 use std::time::Duration;
 use testkit::consul::Consul;
 use testkit::servers;
 
-use crate::conformance::{Edit, Instance, Stage, conforms};
+use crate::conformance::{Edit, Instance, RegistryServer, conforms, place};
 use crate::follower::Follower;
 
 pub(crate) const NODE: &str = "outside";
@@ -22,8 +20,7 @@ pub(crate) fn options(addresses: Vec<String>) -> ConsulOptions {
 }
 
 pub(crate) fn adapter(options: ConsulOptions) -> ConsulRegistry {
-    let id = model::change::SourceId("Consul".into());
-    ConsulRegistry::new(id, options, ClusterId::from("c1"), MassLossGuard::default())
+    ConsulRegistry::new(options, place("Consul"))
 }
 
 struct RealConsul {
@@ -37,8 +34,8 @@ pub(crate) fn service(instance: &Instance) -> Value {
 }
 
 impl RealConsul {
-    /// Many instances in one transaction: Consul takes 128 operations at a time. A node with thousands of checks
-    /// makes it slow, so each node of a crowd is without any.
+    /// Registers many instances in transactions of 100; Consul accepts 128 operations. They have no checks, because a
+    /// node with thousands of checks makes Consul slow.
     async fn add(&mut self, instances: &[Instance]) {
         self.server.put("/v1/catalog/register", json!({"Node": NODE, "Address": "127.0.0.1"})).await;
         if instances.len() <= 10 {
@@ -54,7 +51,7 @@ impl RealConsul {
     }
 }
 
-impl Stage for RealConsul {
+impl RegistryServer for RealConsul {
     fn source(&self) -> impl Source {
         adapter(ConsulOptions { watches: self.watches, ..options(vec![self.server.url()]) })
     }
@@ -97,7 +94,7 @@ async fn watching_each_service_conforms() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn watching_lists_conforms() {
+async fn watching_the_catalog_conforms() {
     if servers::without("consul") {
         return;
     }
@@ -115,7 +112,7 @@ async fn the_loss_of_a_leader_loses_no_endpoint() {
     let addresses = servers.iter().map(Consul::url).collect();
     let mut seen = Follower::synced(adapter(options(addresses))).await;
     let host = "web.service.consul";
-    // The server asked may not have heard yet what another one took.
+    // The queried server may not have replicated the registration yet.
     seen.until("the instance", |f| f.serving(host) == ["10.0.0.1"]).await;
 
     let mut leader = 0;
@@ -138,7 +135,7 @@ async fn the_loss_of_a_leader_loses_no_endpoint() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_token_that_sees_less_removes_nothing() {
+async fn a_token_that_loses_rights_removes_nothing() {
     if servers::without("consul") {
         return;
     }
@@ -147,8 +144,7 @@ async fn a_token_that_sees_less_removes_nothing() {
     }});
     let mut server = Consul::start_with(acl).await;
     server.use_token("root");
-    testkit::wait::until("a token that counts", async || server.call(Method::GET, "/v1/acl/token/self", None).await)
-        .await;
+    testkit::wait::until("a valid token", async || server.call(Method::GET, "/v1/acl/token/self", None).await).await;
     server.register(NODE, &service(&Instance::new("web", 1)), "passing").await;
     let readable = r#"service_prefix "" { policy = "read" } node_prefix "" { policy = "read" }"#;
     let policy: Value =
@@ -164,14 +160,14 @@ async fn a_token_that_sees_less_removes_nothing() {
     let token_file = folder.path().join("token");
     std::fs::write(&token_file, format!("{first}\n")).unwrap();
 
-    // A question that already waits is answered by the rights it was asked with: the next one meets the new ones.
+    // A blocking query keeps the rights that it started with; the next one has the new rights.
     let wait = GoDuration(Duration::from_secs(1));
     let options = ConsulOptions { token_file: Some(token_file.clone()), wait, ..options(vec![server.url()]) };
     let mut seen = Follower::synced(adapter(options)).await;
     let host = "web.service.consul";
     assert_eq!(seen.serving(host), ["10.0.0.1"]);
 
-    // A policy that is narrowed makes Consul answer with less, and not with an error.
+    // With a narrower policy Consul returns fewer entries, and no error.
     let id = policy["ID"].as_str().unwrap();
     let narrow = json!({"ID": id, "Name": "mesh", "Rules": r#"node_prefix "" { policy = "read" }"#});
     server.put(&format!("/v1/acl/policy/{id}"), narrow).await;
@@ -179,15 +175,15 @@ async fn a_token_that_sees_less_removes_nothing() {
     seen.until_state("a stale source", |r| matches!(r.state, SourceState::Stale { .. })).await;
     let wide = json!({"ID": id, "Name": "mesh", "Rules": readable});
     server.put(&format!("/v1/acl/policy/{id}"), wide).await;
-    seen.until("what was registered meanwhile", |f| f.serving(host).len() == 2).await;
+    seen.until("the instance registered in between", |f| f.serving(host).len() == 2).await;
 
-    // A token that is revoked is an error, and a new one in the file is used without a restart.
+    // A revoked token is an error; a new one in the file is used without a restart.
     server.call(Method::DELETE, &format!("/v1/acl/token/{accessor}"), None).await.unwrap();
     server.register(NODE, &service(&Instance::new("web", 3)), "passing").await;
     seen.until_state("a stale source", |r| matches!(r.state, SourceState::Stale { .. })).await;
     new_token(&second).await;
     std::fs::write(&token_file, &second).unwrap();
-    seen.until("what was registered meanwhile", |f| f.serving(host).len() == 3).await;
+    seen.until("the instance registered in between", |f| f.serving(host).len() == 3).await;
     println!("a policy narrowed and a token revoked: {} endpoints lost", seen.lost);
     assert_eq!(seen.lost, 0);
 }

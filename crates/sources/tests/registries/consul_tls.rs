@@ -1,13 +1,13 @@
-//! Consul over HTTPS that wants a certificate of its clients: without one, with the wrong authority, and with
-//! certificates that are replaced on disk while we run.
+//! Consul with mutual TLS: clients without a certificate, with the wrong CA, and with certificates that are replaced at
+//! run time.
 
 use std::fs;
 use std::path::Path;
 
 use serde_json::json;
 use sources::health::SourceState;
-use sources::registry::config::TlsOptions;
 use sources::registry::consul::ConsulOptions;
+use sources::registry::shared_options::TlsOptions;
 use tempfile::TempDir;
 use testkit::certificates::Authority;
 use testkit::consul::Consul;
@@ -19,7 +19,7 @@ use crate::follower::Follower;
 
 const HOST: &str = "web.service.consul";
 
-/// Writes what a server or a client needs: the authority that it believes, its certificate and its key.
+/// Writes the trusted CA, certificate and key of a server or a client.
 fn put(folder: &Path, name: &str, authority: &Authority) {
     let own = authority.workload(&format!("spiffe://test/{name}"));
     fs::write(folder.join(format!("{name}-ca.pem")), authority.root()).unwrap();
@@ -38,7 +38,7 @@ fn client(folder: &TempDir, https: u16) -> ConsulOptions {
     ConsulOptions { tls, ..options(vec![format!("https://127.0.0.1:{https}")]) }
 }
 
-/// Waits until a source that has nothing yet says why. The server's reason may come after the connection's end.
+/// Waits until the failure of a source contains these parts. The TLS alert may arrive after the end of the connection.
 async fn refused(options: ConsulOptions, parts: &[&str]) {
     let mut seen = Follower::new(adapter(options));
     let says = |text: &str| parts.iter().all(|part| text.contains(part));
@@ -53,7 +53,7 @@ async fn certificates_are_checked_on_both_sides_and_replaced_while_running() {
         return;
     }
     let (folder, https) = (tempfile::tempdir().unwrap(), ports::free());
-    let [first, second, nobody] = [(); 3].map(|()| Authority::new());
+    let [first, second, third] = [(); 3].map(|()| Authority::new());
     put(folder.path(), "server", &first);
     put(folder.path(), "client", &first);
     let file = |name: &str| folder.path().join(name).display().to_string();
@@ -67,21 +67,21 @@ async fn certificates_are_checked_on_both_sides_and_replaced_while_running() {
     let mut server = Consul::start_with(settings).await;
     server.register(NODE, &service(&Instance::new("web", 1)), "passing").await;
 
-    // A client that shows nothing, one that believes others, one whose file is not there: each is told why.
+    // No client certificate, the wrong CA, and a missing file: each failure says why.
     let mut bare = client(&folder, https);
     (bare.tls.cert_file, bare.tls.key_file) = (None, None);
-    refused(bare, &["does not accept us, who show no certificate"]).await;
-    put(folder.path(), "stranger", &nobody);
+    refused(bare, &["no client certificate is configured"]).await;
+    put(folder.path(), "stranger", &third);
     let mut other = client(&folder, https);
     other.tls.ca_file = Some(folder.path().join("stranger-ca.pem"));
-    refused(other.clone(), &["signed by none of those in", "stranger-ca.pem"]).await;
+    refused(other.clone(), &["not signed by a CA in", "stranger-ca.pem"]).await;
     other.tls.ca_file = Some(folder.path().join("absent.pem"));
     refused(other, &["could not read", "absent.pem"]).await;
 
     let mut seen = Follower::synced(adapter(client(&folder, https))).await;
     assert_eq!(seen.serving(HOST), ["10.0.0.1"]);
 
-    // The server moves to another authority: it is not believed, and what it told stays.
+    // The server moves to another CA, which is not trusted: its services stay.
     server.kill();
     put(folder.path(), "server", &second);
     server.restart().await;
@@ -93,12 +93,12 @@ async fn certificates_are_checked_on_both_sides_and_replaced_while_running() {
     server.register(NODE, &service(&Instance::new("web", 2)), "passing").await;
     assert_eq!((seen.serving(HOST).len(), seen.lost), (1, 0));
 
-    // Certificates that do not go together change nothing; whole ones are used without a restart.
+    // A certificate and a key that do not match are ignored; matching ones are used without a restart.
     fs::write(folder.path().join("client.key"), "half a key").unwrap();
     put(folder.path(), "client", &second);
-    seen.until("what was registered meanwhile", |f| f.serving(HOST).len() == 2).await;
+    seen.until("the instance registered in between", |f| f.serving(HOST).len() == 2).await;
     seen.until_state("a live source", |r| r.state == SourceState::Live).await;
     server.register(NODE, &service(&Instance::new("web", 3)), "passing").await;
-    seen.until("a change after it", |f| f.serving(HOST).len() == 3).await;
+    seen.until("a change after the replacement", |f| f.serving(HOST).len() == 3).await;
     assert_eq!((seen.lost, seen.report().counts.restarts), (0, 0), "endpoints lost, restarts of the source");
 }

@@ -1,17 +1,13 @@
-//! DNS against a small server of these tests: an instance is an address record.
+//! The DNS registry with a DNS server of these tests. An instance is an address record.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
 use hickory_proto::rr::RecordType;
-use model::change::SourceId;
-use model::names::ClusterId;
-use sources::registry::config::{Adapter, RegistryConfig};
-use sources::registry::diff::MassLossGuard;
-use sources::registry::dns::DnsRegistry;
+use sources::registry::dns::{DnsOptions, DnsRegistry};
 use sources::source::Source;
 
-use crate::conformance::{Edit, Emptied, Instances, Stage, conforms};
+use crate::conformance::{Edit, Instances, RegistryServer, WithoutInstances, conforms, place};
 use crate::name_server::{NameServer, address};
 
 struct Zone {
@@ -21,7 +17,7 @@ struct Zone {
 }
 
 impl Zone {
-    /// Records do not tell who is ill: what does not serve has none.
+    /// Publishes the records. DNS has no health, so unhealthy instances have no record.
     fn write(&self) {
         let mut records: BTreeMap<(String, RecordType), Vec<_>> = BTreeMap::new();
         for (instance, _) in self.instances.all().filter(|(_, serves)| *serves) {
@@ -31,29 +27,26 @@ impl Zone {
         self.server.edit(|zone| zone.records = records);
     }
 
-    /// The registry as a file describes it.
+    /// The options of the registry.
     fn text(&self, namespace: &str) -> String {
         let names = ["web".to_owned(), "other".to_owned()].into_iter().chain((0..20).map(|n| format!("many-{n}")));
         let services: Vec<String> = names.map(|name| format!("{{host: {name}.zone, port: 8080}}")).collect();
         format!(
-            "dns: {{servers: ['{}'], namespace: {namespace}, shortest: 20ms, longest: 20ms, services: [{}]}}",
+            "{{servers: ['{}'], namespace: {namespace}, shortest: 20ms, longest: 20ms, services: [{}]}}",
             self.address,
             services.join(", ")
         )
     }
 }
 
-impl Stage for Zone {
+impl RegistryServer for Zone {
     fn source(&self) -> impl Source {
-        let text = format!("registries:\n- {}\n", self.text("default"));
-        let Adapter::Dns(options) = RegistryConfig::parse(&text).unwrap().registries[0].adapter().unwrap() else {
-            panic!("{text}")
-        };
-        DnsRegistry::new(SourceId("DNS".into()), options, ClusterId::from("c1"), MassLossGuard::default())
+        let options: DnsOptions = serde_saphyr::from_str(&self.text("default")).unwrap();
+        DnsRegistry::new(options, place("DNS"))
     }
 
     fn described(&self, namespace: &str) -> Option<String> {
-        Some(self.text(namespace))
+        Some(format!("dns: {}", self.text(namespace)))
     }
 
     fn host(&self, service: &str) -> String {
@@ -73,8 +66,8 @@ impl Stage for Zone {
         self.server.start_at(self.address).await;
     }
 
-    fn emptied(&self) -> Emptied {
-        Emptied::Empty
+    fn without_instances(&self) -> WithoutInstances {
+        WithoutInstances::Empty
     }
 
     fn held(&self) -> (usize, usize) {

@@ -1,20 +1,17 @@
-//! Eureka against a real server.
+//! A real Eureka server.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use futures_util::{StreamExt, stream};
-use model::change::SourceId;
-use model::names::ClusterId;
 use serde_json::json;
-use sources::registry::config::GoDuration;
-use sources::registry::diff::MassLossGuard;
 use sources::registry::eureka::{EurekaOptions, EurekaRegistry};
+use sources::registry::shared_options::GoDuration;
 use sources::source::Source;
 use testkit::eureka::{self, Eureka};
 use testkit::servers;
 
-use crate::conformance::{Edit, Instance, Stage, conforms};
+use crate::conformance::{Edit, Instance, RegistryServer, conforms, place};
 use crate::follower::Follower;
 
 pub(crate) fn options(addresses: Vec<String>) -> EurekaOptions {
@@ -23,12 +20,12 @@ pub(crate) fn options(addresses: Vec<String>) -> EurekaOptions {
 }
 
 pub(crate) fn adapter(options: EurekaOptions) -> EurekaRegistry {
-    EurekaRegistry::new(SourceId("Eureka".into()), options, ClusterId::from("c1"), MassLossGuard::default())
+    EurekaRegistry::new(options, place("Eureka"))
 }
 
 struct RealEureka {
     server: Eureka,
-    /// What its clients would register again after a restart.
+    /// Instances that their clients would register again after a restart.
     registered: BTreeMap<String, Instance>,
 }
 
@@ -42,14 +39,14 @@ impl RealEureka {
     async fn register(&self, instances: &[Instance]) {
         let all = stream::iter(instances).map(|i| async { self.server.register(&registration(i)).await });
         all.buffer_unordered(8).collect::<Vec<()>>().await;
-        // Asking for a list of thousands again and again would be the whole load.
+        // Polling a list of thousands would dominate the load.
         if let Some(instance) = instances.last().filter(|_| instances.len() <= 10) {
             self.server.lists(&instance.id).await;
         }
     }
 }
 
-impl Stage for RealEureka {
+impl RegistryServer for RealEureka {
     fn source(&self) -> impl Source {
         adapter(options(vec![self.server.url()]))
     }
@@ -91,7 +88,7 @@ impl Stage for RealEureka {
     }
 }
 
-/// One server for all: it takes a quarter of a minute to start.
+/// One server for all checks: it takes 15 s to start.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_real_server_conforms_under_every_layout_of_its_paths() {
     if servers::without("eureka.jar") {

@@ -1,12 +1,12 @@
-//! Two real Eureka servers that copy each other: one that dies, and a split in which each knows what the other does
-//! not. The wires between the two can be cut while we reach both.
+//! Two real Eureka peers: the death of one, and a network partition in which each has an instance that the other lacks.
+//! The connection between them can be cut while both stay reachable.
 
 use std::time::Duration;
 
 use serde_json::json;
 use sources::health::SourceState;
-use sources::registry::config::GoDuration;
 use sources::registry::eureka::EurekaOptions;
+use sources::registry::shared_options::GoDuration;
 use testkit::eureka::{Eureka, Instance};
 use testkit::forwarder::TcpForwarder;
 use testkit::servers;
@@ -27,14 +27,14 @@ fn instance(number: usize) -> Instance {
     }
 }
 
-/// Takes in what comes until the source has asked this many questions more.
-async fn after_questions(seen: &mut Follower, more: u64) {
+/// Follows the source until it has made this many more requests.
+async fn after_requests(seen: &mut Follower, more: u64) {
     let enough = seen.report().counts.requests + more;
-    seen.until_state("more questions", |report| report.counts.requests >= enough).await;
+    seen.until_state("more requests", |report| report.counts.requests >= enough).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_split_and_a_dead_peer_lose_no_endpoint() {
+async fn a_partition_and_a_dead_peer_lose_no_endpoint() {
     if servers::without("eureka.jar") {
         return;
     }
@@ -46,33 +46,37 @@ async fn a_split_and_a_dead_peer_lose_no_endpoint() {
     a.register(&instance(1)).await;
     b.lists("web-1").await;
 
-    // Longer than the test, however slow the machine.
+    // Longer than the test.
     let lease = GoDuration(Duration::from_secs(600));
     let options = EurekaOptions { lease, ..options(vec![a.url(), b.url()]) };
     let mut seen = Follower::synced(adapter(options)).await;
     assert_eq!(seen.serving(HOST), ["10.0.0.1"]);
     b.register(&instance(2)).await;
-    seen.until("what one peer copies to the other", |f| f.serving(HOST) == ["10.0.0.1", "10.0.0.2"]).await;
+    seen.until("the replicated instance", |f| f.serving(HOST) == ["10.0.0.1", "10.0.0.2"]).await;
 
-    // A split: each takes a registration that the other never hears of.
+    // A partition: each peer gets a registration that is not replicated.
     to_a.cut();
     to_b.cut();
     a.register(&instance(3)).await;
     b.register(&instance(4)).await;
     b.lists("web-4").await;
-    seen.until("the half of the peer that is asked", |f| f.serving(HOST).len() == 3).await;
+    seen.until("the instance of the current peer", |f| f.serving(HOST).len() == 3).await;
     let batches = seen.report().counts.batches;
-    after_questions(&mut seen, 20).await;
-    assert_eq!(seen.serving(HOST), ["10.0.0.1", "10.0.0.2", "10.0.0.3"], "one peer is asked as long as it answers");
-    assert_eq!((seen.lost, seen.report().counts.batches - batches), (0, 0), "endpoints lost, changes told in a split");
+    after_requests(&mut seen, 20).await;
+    assert_eq!(seen.serving(HOST), ["10.0.0.1", "10.0.0.2", "10.0.0.3"], "one peer is used until it fails");
+    assert_eq!(
+        (seen.lost, seen.report().counts.batches - batches),
+        (0, 0),
+        "endpoints lost, changes sent in a partition"
+    );
 
-    // The peer that was asked dies: the other one is asked, and what only the dead one knew stays for a lease.
-    let begun = std::time::Instant::now();
+    // The current peer dies: the other one is used, and the instance that it lacks is kept for a lease.
+    let started = std::time::Instant::now();
     a.kill();
-    seen.until("both halves", |f| f.serving(HOST).len() == 4).await;
-    println!("the other peer was asked {:?} after one died", begun.elapsed());
-    after_questions(&mut seen, 20).await;
-    assert_eq!((seen.serving(HOST).len(), seen.lost), (4, 0), "endpoints that serve, endpoints lost");
+    seen.until("the instances of both", |f| f.serving(HOST).len() == 4).await;
+    println!("the other peer was used {:?} after one died", started.elapsed());
+    after_requests(&mut seen, 20).await;
+    assert_eq!((seen.serving(HOST).len(), seen.lost), (4, 0), "healthy endpoints, endpoints lost");
     assert_eq!(seen.report().state, SourceState::Live);
-    println!("split and death of a peer: 0 endpoints lost of {}", seen.serving(HOST).len());
+    println!("partition and death of a peer: 0 endpoints lost of {}", seen.serving(HOST).len());
 }

@@ -1,5 +1,5 @@
-//! Registries against real servers, and against scripted ones for what a real server cannot be made to do.
-//! Every adapter passes the same conformance suite, and so do stores whose ServiceEntries are services.
+//! Registries with real servers, and with scripted ones for behaviour that a real server does not show on demand.
+//! Every adapter passes the same conformance suite, and so do config stores whose ServiceEntries are services.
 
 #![allow(clippy::unwrap_used, reason = "a test has no better answer than a panic")]
 

@@ -1,4 +1,4 @@
-//! The reference: a server that is a map in memory, and the smallest adapter that there can be.
+//! The reference implementation: a server in memory, and a minimal source for it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,14 +14,14 @@ use sources::source::{ChangeSender, Source, SourceError};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use crate::conformance::{Edit, Instances, Stage, conforms};
+use crate::conformance::{Edit, Instances, RegistryServer, conforms};
 
-/// `None` while the server is away.
+/// `None` while the server is stopped.
 type Content = Option<Instances>;
 
 struct Memory {
     content: watch::Sender<Content>,
-    away: Content,
+    stopped: Content,
 }
 
 struct Reader {
@@ -38,7 +38,7 @@ impl Source for Reader {
         loop {
             let content = self.content.borrow_and_update().clone();
             match content {
-                None => sender.health().mark_unreachable("the server is away"),
+                None => sender.health().mark_unreachable("the server is stopped"),
                 Some(instances) => {
                     sender.health().mark_reachable();
                     self.diff.replace(listings(&instances), Instant::now());
@@ -61,7 +61,7 @@ fn listings(instances: &Instances) -> BTreeMap<Str, ServiceListing> {
     }
     let ports = vec![Port { name: "http".into(), number: 8080, protocol: Protocol::Http }];
     let listing = |(name, endpoints): (&str, Vec<_>)| {
-        let service = Service::new(Registry::Mock, host(name).into(), namespace.clone(), name, ports.clone());
+        let service = Service::new(Registry::External, host(name).into(), namespace.clone(), name, ports.clone());
         (
             Str::from(name),
             ServiceListing { service: Arc::new(service), endpoints: normalize::in_order(endpoints).into() },
@@ -74,7 +74,7 @@ fn host(service: &str) -> String {
     format!("{service}.memory")
 }
 
-impl Stage for Memory {
+impl RegistryServer for Memory {
     fn source(&self) -> impl Source {
         Reader { content: self.content.subscribe(), diff: RegistryDiff::new(MassLossGuard::default()) }
     }
@@ -84,20 +84,20 @@ impl Stage for Memory {
     }
 
     async fn edit(&mut self, edit: Edit<'_>) {
-        self.content.send_modify(|content| content.as_mut().expect("the server is there").take(edit));
+        self.content.send_modify(|content| content.as_mut().expect("the server runs").take(edit));
     }
 
     async fn stop(&mut self) {
-        self.away = self.content.send_replace(None);
+        self.stopped = self.content.send_replace(None);
     }
 
     async fn start_again(&mut self) {
-        self.content.send_replace(self.away.take());
+        self.content.send_replace(self.stopped.take());
     }
 }
 
 #[tokio::test]
 async fn the_reference_conforms() {
-    let mut memory = Memory { content: watch::channel(Some(Instances::default())).0, away: None };
+    let mut memory = Memory { content: watch::channel(Some(Instances::default())).0, stopped: None };
     conforms(&mut memory).await;
 }

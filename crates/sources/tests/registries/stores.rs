@@ -1,4 +1,4 @@
-//! Servers of configuration whose ServiceEntries are services: MCP v1alpha1 and MCP over xDS, each in both variants.
+//! Config stores whose ServiceEntries are services: MCP v1alpha1 and MCP over xDS, each in both variants.
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::Status;
 use xds::{Client, Control, Event, Options, Peer, ResourceSet};
 
-use crate::conformance::{Edit, Instances, Stage, conforms};
+use crate::conformance::{Edit, Instances, RegistryServer, conforms};
 use crate::mcp_server::{Conversation, Server, answer};
 use crate::serving::Serving;
 
@@ -28,14 +28,14 @@ const COLLECTION: &str = "istio/networking/v1alpha3/serviceentries";
 /// Envelopes by name.
 type World = Arc<BTreeMap<String, Envelope>>;
 
-/// What is spoken.
+/// The protocol and its variant.
 #[derive(Clone, Copy, Debug)]
 enum Protocol {
     Mcp { incremental: bool },
     Xds(store::XdsVariant),
 }
 
-/// A server at work; it ends when dropped.
+/// A running server; it stops when dropped.
 enum Running {
     Mcp { talking: AbortHandle },
     Xds { _serving: Serving },
@@ -44,8 +44,8 @@ enum Running {
 struct Store {
     protocol: Protocol,
     instances: Instances,
-    /// Counts what was told, for versions.
-    told: u64,
+    /// The version of the last update.
+    version: u64,
     world: watch::Sender<World>,
     address: SocketAddr,
     running: Option<Running>,
@@ -54,17 +54,17 @@ struct Store {
 impl Store {
     async fn start(protocol: Protocol) -> Store {
         let (world, address) = (watch::Sender::new(World::default()), (Ipv4Addr::LOCALHOST, 0).into());
-        let mut store = Store { protocol, instances: Instances::default(), told: 0, world, address, running: None };
+        let mut store = Store { protocol, instances: Instances::default(), version: 0, world, address, running: None };
         store.start_again().await;
         store
     }
 
-    /// An entry for each service. What does not serve is in none: entries tell of no health.
-    fn tell(&mut self) {
-        self.told += 1;
+    /// Publishes an entry for each service. Entries have no health, so they contain healthy instances only.
+    fn publish(&mut self) {
+        self.version += 1;
         let before = self.world.borrow().clone();
         let entry = |(service, addresses): (&str, Vec<&str>)| {
-            let fresh = sealed(service, &addresses, self.told);
+            let fresh = sealed(service, &addresses, self.version);
             let same = before.get(&format!("shop/{service}")).filter(|known| known.body == fresh.body);
             (format!("shop/{service}"), same.cloned().unwrap_or(fresh))
         };
@@ -88,7 +88,7 @@ fn sealed(service: &str, addresses: &[&str], version: u64) -> Envelope {
     Envelope { metadata: Some(Metadata { name, version, ..Metadata::default() }), body: Some(api::any(&entry)) }
 }
 
-impl Stage for Store {
+impl RegistryServer for Store {
     fn source(&self) -> impl Source {
         match self.protocol {
             Protocol::Mcp { incremental } => {
@@ -111,7 +111,7 @@ impl Stage for Store {
 
     async fn edit(&mut self, edit: Edit<'_>) {
         self.instances.take(edit);
-        self.tell();
+        self.publish();
     }
 
     async fn stop(&mut self) {
@@ -136,7 +136,7 @@ impl Stage for Store {
         });
     }
 
-    /// A store counts objects, and not what they stand for.
+    /// A store counts neither services nor endpoints.
     fn held(&self) -> (usize, usize) {
         (0, 0)
     }
@@ -172,17 +172,17 @@ impl Source for Either {
     }
 }
 
-/// Serves MCP v1alpha1 to whoever comes.
+/// Serves MCP v1alpha1 to all clients.
 async fn converse(mut server: Server, world: watch::Receiver<World>) {
     let mut streams = JoinSet::new();
     loop {
-        streams.spawn(tell(server.stream().await, world.clone()));
+        streams.spawn(serve(server.stream().await, world.clone()));
     }
 }
 
-/// Answers first requests, then tells what changes.
-async fn tell(mut stream: Conversation, mut world: watch::Receiver<World>) {
-    let (mut told, mut is_asked, mut incremental) = (BTreeMap::new(), false, false);
+/// Responds to the first requests, then sends changes.
+async fn serve(mut stream: Conversation, mut world: watch::Receiver<World>) {
+    let (mut sent, mut is_requested, mut incremental) = (BTreeMap::new(), false, false);
     let mut number = 0;
     loop {
         tokio::select! {
@@ -196,8 +196,8 @@ async fn tell(mut stream: Conversation, mut world: watch::Receiver<World>) {
                     stream.answer(answer(&request.collection, "none"));
                     continue;
                 }
-                (is_asked, incremental) = (true, request.incremental);
-                told = request.initial_resource_versions;
+                (is_requested, incremental) = (true, request.incremental);
+                sent = request.initial_resource_versions;
             }
             changed = world.changed() => {
                 if changed.is_err() {
@@ -205,18 +205,18 @@ async fn tell(mut stream: Conversation, mut world: watch::Receiver<World>) {
                 }
             }
         }
-        if !is_asked {
+        if !is_requested {
             continue;
         }
         let now = world.borrow_and_update().clone();
         let versions = versions(&now);
-        let fresh = now.iter().filter(|(name, _)| !incremental || told.get(*name) != versions.get(*name));
+        let fresh = now.iter().filter(|(name, _)| !incremental || sent.get(*name) != versions.get(*name));
         let resources = fresh.map(|(_, envelope)| envelope.clone()).collect();
-        let removed_resources = told.keys().filter(|name| incremental && !now.contains_key(*name)).cloned().collect();
+        let removed_resources = sent.keys().filter(|name| incremental && !now.contains_key(*name)).cloned().collect();
         number += 1;
         let nonce = number.to_string();
         stream.answer(schema::Resources { resources, removed_resources, incremental, ..answer(COLLECTION, &nonce) });
-        told = versions;
+        sent = versions;
     }
 }
 
@@ -266,7 +266,7 @@ async fn mcp_conforms() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn mcp_told_in_changes_conforms() {
+async fn incremental_mcp_conforms() {
     conforms(&mut Store::start(Protocol::Mcp { incremental: true }).await).await;
 }
 
@@ -276,6 +276,6 @@ async fn mcp_over_xds_conforms() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn mcp_over_xds_told_in_changes_conforms() {
+async fn mcp_over_delta_xds_conforms() {
     conforms(&mut Store::start(Protocol::Xds(store::XdsVariant::Delta)).await).await;
 }

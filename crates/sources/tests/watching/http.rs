@@ -1,4 +1,4 @@
-//! The HTTP client against a server that answers as the test says.
+//! The HTTP client with a scripted server.
 
 use std::time::Duration;
 
@@ -38,7 +38,7 @@ async fn one_connection_serves_many_requests() {
 }
 
 #[tokio::test]
-async fn answers_are_bounded_in_size_and_time() {
+async fn responses_are_limited_in_size_and_time() {
     let (server, client) = (server().await, client());
     let long = client.get(&format!("{}/long", server.url()), &HeaderMap::new(), LIMITS).await.unwrap_err();
     assert!(matches!(long, HttpError::TooLong { limit: 100, .. }), "{long}");
@@ -48,7 +48,7 @@ async fn answers_are_bounded_in_size_and_time() {
 }
 
 #[tokio::test]
-async fn a_redirect_is_told_and_not_followed() {
+async fn a_redirect_is_returned_and_not_followed() {
     let (server, client) = (server().await, client());
     let reply = client.get(&format!("{}/elsewhere", server.url()), &HeaderMap::new(), LIMITS).await.unwrap();
     assert_eq!((reply.status, reply.header("location")), (StatusCode::FOUND, Some("http://127.0.0.1:1/")));
@@ -56,7 +56,7 @@ async fn a_redirect_is_told_and_not_followed() {
 }
 
 #[tokio::test]
-async fn headers_are_sent_and_an_absent_server_is_named() {
+async fn headers_are_sent_and_an_unreachable_server_is_reported() {
     let (server, client) = (server().await, client());
     let mut headers = HeaderMap::new();
     headers.insert("x-consul-token", HeaderValue::from_static("t"));

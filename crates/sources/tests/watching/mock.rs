@@ -1,7 +1,10 @@
-//! The Mock registry tells exactly upstream's two services.
+//! The Mock registry publishes exactly the two services of upstream.
 
+use model::change::SourceId;
 use model::endpoint::Endpoint;
-use sources::registry::mock::MockRegistry;
+use sources::registry::adapter::SourcePlace;
+use sources::registry::diff::MassLossGuard;
+use sources::registry::mock::{MockOptions, MockRegistry};
 
 use crate::follower::Follower;
 
@@ -11,8 +14,11 @@ fn line(endpoint: &Endpoint) -> String {
 }
 
 #[tokio::test]
-async fn hello_and_world_are_there_with_two_versions_each() {
-    let follower = Follower::synced(MockRegistry::new("cluster.local", "Kubernetes".into())).await;
+async fn hello_and_world_have_two_versions_each() {
+    let place =
+        SourcePlace { id: SourceId("Mock".into()), cluster: "Kubernetes".into(), guard: MassLossGuard::default() };
+    let options = MockOptions { domain: "cluster.local".to_owned() };
+    let follower = Follower::synced(MockRegistry::new(options, place)).await;
     let services: Vec<(&str, &str)> = follower.services.values().map(|s| (s.hostname.as_str(), &*s.address)).collect();
     assert_eq!(
         services,

@@ -1,26 +1,26 @@
-//! A DNS server of these tests: records of one zone over UDP and TCP.
+//! A DNS server for tests: records of one zone over UDP and TCP.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex};
 
 use hickory_proto::op::{Message, ResponseCode};
-use hickory_proto::rr::rdata::{A, AAAA, SRV};
+use hickory_proto::rr::rdata::{A, AAAA, CNAME, SRV};
 use hickory_proto::rr::{Name, RData, Record, RecordType};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, UdpSocket};
 use tokio::task::JoinSet;
 
-/// What clients say that they can take over UDP.
+/// The UDP payload size that the client advertises.
 const MOST_UDP: usize = 1232;
 
-/// Records by name and type, and how the server answers at all.
+/// Records by name and type, and faults of the server.
 #[derive(Default)]
 pub(crate) struct Zone {
     pub(crate) records: BTreeMap<(String, RecordType), Vec<RData>>,
     pub(crate) fails: bool,
-    /// Answers over UDP are cut, so that clients come again over TCP.
-    pub(crate) cuts: bool,
+    /// Responses over UDP are truncated, so that clients retry over TCP.
+    pub(crate) truncates: bool,
     pub(crate) over_tcp: usize,
 }
 
@@ -35,9 +35,9 @@ impl NameServer {
         self.start_at((Ipv4Addr::LOCALHOST, 0).into()).await
     }
 
-    /// Serves at an address; port 0 is any.
+    /// Serves at an address; port 0 for a free one.
     pub(crate) async fn start_at(&self, address: SocketAddr) -> SocketAddr {
-        // A server that was here before may take a moment to go; and a free TCP port need not be a free UDP port.
+        // A stopped server may still have the port, and a free TCP port need not be a free UDP port.
         let (tcp, udp) = testkit::wait::until("a free port", async || {
             let tcp = TcpListener::bind(address).await.map_err(|error| error.to_string())?;
             let udp = UdpSocket::bind(tcp.local_addr().unwrap()).await.map_err(|error| error.to_string())?;
@@ -51,7 +51,7 @@ impl NameServer {
         address
     }
 
-    /// Ends it without a word.
+    /// Kills it.
     pub(crate) fn stop(&self) {
         self.tasks.lock().unwrap().abort_all();
     }
@@ -64,7 +64,7 @@ impl NameServer {
         edit(&mut self.zone.lock().unwrap());
     }
 
-    pub(crate) fn asked_over_tcp(&self) -> usize {
+    pub(crate) fn tcp_queries(&self) -> usize {
         self.zone.lock().unwrap().over_tcp
     }
 }
@@ -72,10 +72,10 @@ impl NameServer {
 async fn over_udp(zone: Arc<Mutex<Zone>>, socket: UdpSocket) {
     let mut buffer = [0; 4096];
     while let Ok((length, from)) = socket.recv_from(&mut buffer).await {
-        let cuts = zone.lock().unwrap().cuts;
-        let mut reply = answer(&zone, &buffer[..length], cuts);
+        let truncates = zone.lock().unwrap().truncates;
+        let mut reply = respond(&zone, &buffer[..length], truncates);
         if reply.len() > MOST_UDP {
-            reply = answer(&zone, &buffer[..length], true);
+            reply = respond(&zone, &buffer[..length], true);
         }
         let _ = socket.send_to(&reply, from).await;
     }
@@ -86,32 +86,43 @@ async fn over_tcp(zone: Arc<Mutex<Zone>>, listener: TcpListener) {
         let mut query = vec![0; usize::from(stream.read_u16().await.unwrap())];
         stream.read_exact(&mut query).await.unwrap();
         zone.lock().unwrap().over_tcp += 1;
-        let answer = answer(&zone, &query, false);
-        let length = u16::try_from(answer.len()).unwrap().to_be_bytes();
-        stream.write_all(&[&length[..], &answer].concat()).await.unwrap();
+        let response = respond(&zone, &query, false);
+        let length = u16::try_from(response.len()).unwrap().to_be_bytes();
+        stream.write_all(&[&length[..], &response].concat()).await.unwrap();
     }
 }
 
-fn answer(zone: &Mutex<Zone>, query: &[u8], cut: bool) -> Vec<u8> {
+fn respond(zone: &Mutex<Zone>, query: &[u8], truncate: bool) -> Vec<u8> {
     let query = Message::from_vec(query).unwrap();
     let question = query.queries[0].clone();
-    let mut answer = Message::response(query.metadata.id, query.metadata.op_code);
-    answer.add_query(question.clone());
+    let mut response = Message::response(query.metadata.id, query.metadata.op_code);
+    response.add_query(question.clone());
     let zone = zone.lock().unwrap();
-    let name = question.name().to_lowercase().to_ascii();
-    let known = zone.records.keys().any(|(known, _)| *known == name);
     if zone.fails {
-        answer.metadata.response_code = ResponseCode::ServFail;
-    } else if cut {
-        answer.metadata.truncation = true;
-    } else if !known {
-        answer.metadata.response_code = ResponseCode::NXDomain;
+        response.metadata.response_code = ResponseCode::ServFail;
+    } else if truncate {
+        response.metadata.truncation = true;
+    } else {
+        zone.answer(question.name(), question.query_type(), &mut response);
     }
-    if !zone.fails && !cut {
-        let found = zone.records.get(&(name, question.query_type())).into_iter().flatten();
-        answer.add_answers(found.map(|data| Record::from_rdata(question.name().clone(), 1, data.clone())));
+    response.to_vec().unwrap()
+}
+
+impl Zone {
+    /// Adds the records of a name, after the CNAME record that leads to them.
+    fn answer(&self, name: &Name, kind: RecordType, response: &mut Message) {
+        let key = name.to_lowercase().to_ascii();
+        if !self.records.keys().any(|(known, _)| *known == key) {
+            response.metadata.response_code = ResponseCode::NXDomain;
+        }
+        let records = |kind| self.records.get(&(key.clone(), kind)).into_iter().flatten();
+        for data in records(RecordType::CNAME).chain(records(kind)) {
+            response.add_answer(Record::from_rdata(name.clone(), 1, data.clone()));
+            if let RData::CNAME(CNAME(target)) = data {
+                self.answer(target, kind, response);
+            }
+        }
     }
-    answer.to_vec().unwrap()
 }
 
 pub(crate) fn address(text: &str) -> RData {
@@ -123,4 +134,8 @@ pub(crate) fn address(text: &str) -> RData {
 
 pub(crate) fn srv(priority: u16, weight: u16, port: u16, target: &str) -> RData {
     RData::SRV(SRV::new(priority, weight, port, Name::from_ascii(target).unwrap()))
+}
+
+pub(crate) fn cname(target: &str) -> RData {
+    RData::CNAME(CNAME(Name::from_ascii(target).unwrap()))
 }

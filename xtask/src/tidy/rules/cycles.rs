@@ -18,7 +18,6 @@ const KNOWN: &[(&str, &[&str])] = &[
     ("crates/model/src/snapshot/gateway_api", &["http", "policies", "routes", "stream"]),
     ("crates/scope/src", &["patches", "select", "view"]),
     ("crates/sources/src/kubernetes", &["remote", "source"]),
-    ("crates/sources/src/registry", &["cloudfoundry", "config", "consul", "dns", "eureka"]),
     ("crates/sources/src/store/files", &["large", "read_file"]),
     ("crates/testkit/src/cases", &["check", "report", "update"]),
 ];

@@ -114,6 +114,8 @@ mod tests {
     use crate::settings::Settings;
     use crate::snapshot::Snapshot;
 
+    const CONSUL: Registry = Registry::Adapter { rank: 10, name: "Consul" };
+
     fn name(host: &str) -> ServiceKey {
         ServiceKey { hostname: host.into(), namespace: "default".into() }
     }
@@ -148,7 +150,7 @@ mod tests {
 
     fn service(host: &str) -> Service {
         let ports = vec![Port { name: "http".into(), number: 80, protocol: Protocol::Http }];
-        Service::new(Registry::Consul, host.into(), "default".into(), host, ports)
+        Service::new(CONSUL, host.into(), "default".into(), host, ports)
     }
 
     /// A ServiceEntry from a store with statuses.
@@ -187,10 +189,10 @@ mod tests {
         let batch = |source: &str, changes| Batch { source: SourceId(source.into()), changes };
         let registered = (0..2_000).map(|n| Change::ServiceApplied(Arc::new(service(&format!("s{n}.consul")))));
         let (snapshot, _) = Snapshot::empty(Settings::default()).apply(vec![batch("Consul", registered.collect())]);
-        let alone = addresses(&snapshot, Registry::Consul);
+        let alone = addresses(&snapshot, CONSUL);
         let hosts = (0..2_000).map(|n| format!("h{n}.example")).collect();
         let (snapshot, _) = snapshot.apply(vec![batch("Kubernetes", vec![entry("many", hosts, Vec::new())])]);
-        assert_eq!(addresses(&snapshot, Registry::Consul), alone, "an address moved");
+        assert_eq!(addresses(&snapshot, CONSUL), alone, "an address moved");
         let entries = addresses(&snapshot, Registry::External);
         let all: BTreeSet<&String> = alone.values().chain(entries.values()).flatten().collect();
         assert_eq!(all.len(), 8_000, "two addresses of each family for each of 4,000 names");
@@ -199,7 +201,7 @@ mod tests {
         let (moved, had) = alone.first_key_value().unwrap();
         let (snapshot, _) = snapshot
             .apply(vec![batch("Kubernetes", vec![entry("own", vec!["own.example".into()], vec![had[0].clone()])])]);
-        let now = addresses(&snapshot, Registry::Consul);
+        let now = addresses(&snapshot, CONSUL);
         assert_ne!(now[moved], alone[moved]);
         let all: BTreeSet<&String> = now.values().map(|pair| &pair[0]).collect();
         assert!(all.len() == 2_000 && !all.contains(&had[0]));

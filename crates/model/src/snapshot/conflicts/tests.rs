@@ -11,6 +11,9 @@ use crate::port::{Port, Protocol};
 use crate::service::{Registry, Service};
 use crate::settings::Settings;
 
+const CONSUL: Registry = Registry::Adapter { rank: 10, name: "Consul" };
+const EUREKA: Registry = Registry::Adapter { rank: 20, name: "Eureka" };
+
 fn service(registry: Registry, port: u16) -> Service {
     let ports = vec![Port { name: "http".into(), number: port, protocol: Protocol::Http }];
     Service::new(registry, "cart.mesh".into(), "default".into(), "cart", ports)
@@ -34,7 +37,7 @@ fn batch(source: &str, registry: Registry, address: &str) -> Batch {
 }
 
 fn gone(source: &str) -> Batch {
-    let key = service(Registry::Mock, 80).key();
+    let key = service(CONSUL, 80).key();
     let changes = vec![Change::Endpoints(key.clone(), Vec::new()), Change::ServiceDeleted(key)];
     Batch { source: SourceId(source.into()), changes }
 }
@@ -58,8 +61,8 @@ fn shown(snapshot: &Snapshot) -> (Vec<String>, usize) {
 }
 
 fn check(policy: ConflictPolicy, expected: &[&str]) {
-    let consul = || batch("Consul", Registry::Consul, "10.0.0.1");
-    let eureka = || batch("Eureka/a", Registry::Eureka, "10.0.0.2");
+    let consul = || batch("Consul", CONSUL, "10.0.0.1");
+    let eureka = || batch("Eureka/a", EUREKA, "10.0.0.2");
     let arrivals = [
         vec![vec![consul(), eureka()]],
         vec![vec![eureka(), consul()]],
@@ -71,7 +74,7 @@ fn check(policy: ConflictPolicy, expected: &[&str]) {
         assert_eq!(shown(&both), (expected.iter().map(|l| (*l).to_owned()).collect(), 1), "{policy:?}");
         let (alone, delta) = both.apply(vec![gone("Eureka/a")]);
         assert_eq!(shown(&alone), (vec!["default Consul: 10.0.0.1".to_owned()], 0), "{policy:?}");
-        let key = service(Registry::Consul, 80).key();
+        let key = service(CONSUL, 80).key();
         assert!(delta.services.contains(&key) && delta.endpoints.contains(&key), "{policy:?}: {delta:?}");
         let (none, _) = alone.apply(vec![gone("Consul")]);
         assert_eq!(shown(&none), (Vec::new(), 0), "{policy:?}");
@@ -88,8 +91,8 @@ fn policies_do_not_depend_on_the_order_of_arrival() {
 
 #[test]
 fn changes_of_a_shadowed_registry_show_at_its_new_key() {
-    let batches = || vec![batch("Consul", Registry::Consul, "10.0.0.1"), batch("Eureka", Registry::Eureka, "10.0.0.2")];
-    let key = service(Registry::Consul, 80).key();
+    let batches = || vec![batch("Consul", CONSUL, "10.0.0.1"), batch("Eureka", EUREKA, "10.0.0.2")];
+    let key = service(CONSUL, 80).key();
     let moved = Change::Endpoints(key.clone(), vec![endpoint("10.0.0.9")]);
     let edit = || vec![Batch { source: SourceId("Consul".into()), changes: vec![moved.clone()] }];
 
@@ -104,10 +107,9 @@ fn changes_of_a_shadowed_registry_show_at_its_new_key() {
 
 #[test]
 fn merged_port_that_the_first_registry_lacks_is_reported() {
-    let mut other = batch("Consul", Registry::Consul, "10.0.0.1");
-    other.changes[0] = Change::ServiceApplied(Arc::new(service(Registry::Consul, 81)));
-    let (snapshot, _) =
-        snapshot(ConflictPolicy::Merge).apply(vec![other, batch("Eureka", Registry::Eureka, "10.0.0.2")]);
+    let mut other = batch("Consul", CONSUL, "10.0.0.1");
+    other.changes[0] = Change::ServiceApplied(Arc::new(service(CONSUL, 81)));
+    let (snapshot, _) = snapshot(ConflictPolicy::Merge).apply(vec![other, batch("Eureka", EUREKA, "10.0.0.2")]);
     let messages: Vec<String> = snapshot.problems.values().flatten().map(ToString::to_string).collect();
     assert_eq!(
         messages,

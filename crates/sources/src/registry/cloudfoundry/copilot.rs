@@ -1,5 +1,7 @@
-//! Questions to Copilot over one connection, which is made anew when it fails and when the files of its certificates
-//! are replaced.
+//! Requests to Copilot over one connection, which is re-established after a failure and when its certificate files are
+//! replaced.
+
+use std::time::Duration;
 
 use http::uri::PathAndQuery;
 use prost::Message;
@@ -13,15 +15,15 @@ use super::options::CloudFoundryOptions;
 use super::route_table::RouteTable;
 use super::schema::{self, HealthResponse, InternalRoutesResponse, RoutesResponse};
 use crate::disk::{self, FileStamp};
-use crate::grpc::{self, GrpcTls};
+use crate::grpc::{self, ConnectError, GrpcTls};
 use crate::health::SourceHealth;
 use crate::http::{ClientIdentity, TrustRoots};
 use crate::registry::adaptive_timeout::AdaptiveTimeout;
 
-/// Some hundred thousand backends. Two bytes of an answer may become a message of a hundred.
-const LARGEST: usize = 16 << 20;
+/// Enough for some hundred thousand backends. Two bytes of a message may decode to a hundred.
+const LARGEST_MESSAGE: usize = 16 << 20;
 
-/// The other end.
+/// A client of Copilot.
 #[derive(Debug)]
 pub(super) struct CopilotClient {
     address: String,
@@ -29,11 +31,11 @@ pub(super) struct CopilotClient {
     timeout: AdaptiveTimeout,
     health: SourceHealth,
     open: Option<OpenChannel>,
-    /// Why replaced certificates are not used, if they are not.
-    complaint: Option<String>,
+    /// Why replaced certificates could not be used.
+    certificate_error: Option<String>,
 }
 
-/// A connection, with what the files were like when it was made.
+/// A connection, and the state of the certificate files when it was made.
 #[derive(Debug)]
 struct OpenChannel {
     channel: Channel,
@@ -41,62 +43,65 @@ struct OpenChannel {
 }
 
 impl CopilotClient {
-    pub(super) fn new(options: &CloudFoundryOptions, health: SourceHealth) -> Result<CopilotClient, String> {
+    pub(super) fn new(options: &CloudFoundryOptions, health: SourceHealth) -> Result<CopilotClient, CopilotError> {
         let files = (&options.tls.ca_file, &options.tls.cert_file, &options.tls.key_file);
-        let (Some(ca), Some(chain), Some(key)) = files else { return Err("a file of tls is missing".to_owned()) };
+        let (Some(ca), Some(chain), Some(key)) = files else { return Err(CopilotError::NoTlsFiles) };
         let tls = GrpcTls {
             roots: TrustRoots::File(ca.clone()),
             identity: Some(ClientIdentity { chain: chain.clone(), key: key.clone() }),
             server_name: options.tls.server_name.clone(),
         };
         let (address, timeout) = (options.address.clone(), AdaptiveTimeout::new(options.timeout.0));
-        Ok(CopilotClient { address, tls, timeout, health, open: None, complaint: None })
+        Ok(CopilotClient { address, tls, timeout, health, open: None, certificate_error: None })
     }
 
-    pub(super) fn complaint(&self) -> Option<&str> {
-        self.complaint.as_deref()
+    pub(super) fn certificate_error(&self) -> Option<&str> {
+        self.certificate_error.as_deref()
     }
 
-    /// All routes as they are now. After an error the next question makes a new connection.
-    pub(super) async fn route_table(&mut self, knows_internal: bool) -> Result<RouteTable, String> {
+    /// All current routes. After an error the next call connects again. `has_internal` says that this Copilot served
+    /// internal routes before.
+    pub(super) async fn routes(&mut self, has_internal: bool) -> Result<RouteTable, CopilotError> {
         let channel = self.channel().await?;
         self.health.count_request();
-        let (timeout, begun) = (self.timeout.current(), Instant::now());
-        let answer = match tokio::time::timeout(timeout, all(&channel, knows_internal)).await {
-            Ok(answer) => {
-                self.timeout.answered(begun.elapsed());
-                answer.map_err(|reason| format!("could not ask Copilot at {}: {reason}", self.address))
+        let (timeout, started) = (self.timeout.current(), Instant::now());
+        let address = || self.address.clone();
+        let routes = match tokio::time::timeout(timeout, all(&channel, has_internal)).await {
+            Ok(routes) => {
+                self.timeout.answered(started.elapsed());
+                routes.map_err(|error| CopilotError::Call { address: address(), error })
             }
             Err(_) => {
                 self.timeout.timed_out(timeout);
-                Err(format!("Copilot at {} did not answer within {timeout:?}", self.address))
+                Err(CopilotError::Timeout { address: address(), limit: timeout })
             }
         };
-        if answer.is_err() {
+        if routes.is_err() {
             self.open = None;
         }
-        answer
+        routes
     }
 
-    /// The connection in use. One with replaced certificates takes its place as soon as they work.
-    async fn channel(&mut self) -> Result<Channel, String> {
+    /// The current connection. It is replaced when its certificate files were and the new ones work.
+    async fn channel(&mut self) -> Result<Channel, CopilotError> {
         let files = self.files();
         let in_use = self.open.as_ref().map(|open| (open.channel.clone(), open.files == files));
         if let Some((channel, true)) = in_use {
-            self.complaint = None;
+            self.certificate_error = None;
             return Ok(channel);
         }
         match (grpc::connect(&self.address, Some(&self.tls)).await, in_use) {
             (Ok(channel), _) => {
-                self.complaint = None;
+                self.certificate_error = None;
                 self.open = Some(OpenChannel { channel: channel.clone(), files });
                 Ok(channel)
             }
-            (Err(reason), Some((channel, _))) => {
-                self.complaint = Some(format!("{reason}; the connection with the former certificates is kept"));
+            (Err(error), Some((channel, _))) => {
+                self.certificate_error =
+                    Some(format!("{error}; keeping the connection with the previous certificates"));
                 Ok(channel)
             }
-            (Err(reason), None) => Err(reason),
+            (Err(error), None) => Err(error.into()),
         }
     }
 
@@ -107,34 +112,55 @@ impl CopilotClient {
     }
 }
 
-async fn all(channel: &Channel, knows_internal: bool) -> Result<RouteTable, String> {
+/// Why routes could not be read.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum CopilotError {
+    #[error("caFile, certFile and keyFile of tls are required")]
+    NoTlsFiles,
+    #[error(transparent)]
+    Connect(#[from] ConnectError),
+    #[error("could not read routes of Copilot at {address}: {error}")]
+    Call { address: String, error: CallError },
+    #[error("could not read routes of Copilot at {address}: no response within {limit:?}")]
+    Timeout { address: String, limit: Duration },
+}
+
+#[derive(Debug, thiserror::Error)]
+pub(super) enum CallError {
+    #[error("Copilot reports that it is not healthy")]
+    Unhealthy,
+    #[error("{method}: {}: {}", status.code(), status.message())]
+    Status { method: &'static str, status: Box<Status> },
+}
+
+async fn all(channel: &Channel, has_internal: bool) -> Result<RouteTable, CallError> {
     let (health, routes, internal) = tokio::join!(
-        ask::<HealthResponse>(channel, schema::HEALTH),
-        ask::<RoutesResponse>(channel, schema::ROUTES),
-        ask::<InternalRoutesResponse>(channel, schema::INTERNAL_ROUTES),
+        call::<HealthResponse>(channel, schema::HEALTH),
+        call::<RoutesResponse>(channel, schema::ROUTES),
+        call::<InternalRoutesResponse>(channel, schema::INTERNAL_ROUTES),
     );
     match health {
         Ok(HealthResponse { healthy: true }) => {}
-        Ok(_) => return Err("it says that it is not healthy".to_owned()),
+        Ok(_) => return Err(CallError::Unhealthy),
         Err(status) if status.code() == Code::Unimplemented => {}
-        Err(status) => return Err(told("SourceHealth", &status)),
+        Err(status) => return Err(failed("Health")(status)),
     }
-    let routes = routes.map_err(|status| told("Routes", &status))?;
+    let routes = routes.map_err(failed("Routes"))?;
     let internal = match internal {
         Ok(internal) => internal,
         // The first releases had no internal routes.
-        Err(status) if status.code() == Code::Unimplemented && !knows_internal => InternalRoutesResponse::default(),
-        Err(status) => return Err(told("InternalRoutes", &status)),
+        Err(status) if status.code() == Code::Unimplemented && !has_internal => InternalRoutesResponse::default(),
+        Err(status) => return Err(failed("InternalRoutes")(status)),
     };
     Ok(RouteTable::new(routes, internal))
 }
 
-fn told(question: &str, status: &Status) -> String {
-    format!("{question}: {}: {}", status.code(), status.message())
+fn failed(method: &'static str) -> impl Fn(Status) -> CallError {
+    move |status| CallError::Status { method, status: Box::new(status) }
 }
 
-async fn ask<T: Message + Default + 'static>(channel: &Channel, path: &'static str) -> Result<T, Status> {
-    let mut client = Grpc::new(channel.clone()).max_decoding_message_size(LARGEST);
+async fn call<T: Message + Default + 'static>(channel: &Channel, path: &'static str) -> Result<T, Status> {
+    let mut client = Grpc::new(channel.clone()).max_decoding_message_size(LARGEST_MESSAGE);
     client.ready().await.map_err(|e| Status::unavailable(e.to_string()))?;
     let codec = ProstCodec::<(), T>::default();
     Ok(client.unary(Request::new(()), PathAndQuery::from_static(path), codec).await?.into_inner())

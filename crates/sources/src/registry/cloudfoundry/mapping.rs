@@ -1,5 +1,4 @@
-//! From routes in Cloud Foundry to services of the mesh. Pure: the same routes give the same.
-//! What a host's paths and weights mean is `rules`' business.
+//! Maps routes of Cloud Foundry to services of the mesh. Pure functions. Paths and weights are mapped by `rules`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -18,17 +17,20 @@ use super::schema::RouteBackend;
 use crate::registry::diff::ServiceListing;
 use crate::registry::normalize;
 
-/// The label that tells processes apart, as in Pilot.
+/// The name and merge rank of the registry.
+pub(super) const REGISTRY: Registry = Registry::Adapter { rank: 30, name: "CloudFoundry" };
+
+/// The label of the process of an endpoint, as in Pilot.
 const PROCESS: &str = "cfapp";
 
-/// Where services stand and what they are called by.
+/// Builds services with common settings.
 struct ServiceBuilder<'a> {
     options: &'a CloudFoundryOptions,
     namespace: Namespace,
     cluster: &'a ClusterId,
 }
 
-/// All services of these routes by their name in Cloud Foundry, and what is wrong with them.
+/// All services of these routes by their name in Cloud Foundry, and their problems.
 pub(super) fn listings(
     route_table: &RouteTable,
     options: &CloudFoundryOptions,
@@ -62,7 +64,7 @@ pub(super) fn by_host(route_table: &RouteTable) -> BTreeMap<&str, Vec<(&RouteKey
     hosts
 }
 
-/// The labels of a process; none where Copilot does not tell it.
+/// The labels of a process; empty where Copilot does not report the process.
 pub(super) fn labels(process: &str) -> BTreeMap<String, String> {
     normalize::labels(Some((PROCESS, process)).filter(|_| !process.is_empty()))
 }
@@ -96,7 +98,7 @@ impl ServiceBuilder<'_> {
         let endpoints = self.endpoints(&route.backends, &port, about, problems).collect();
         let vip = route.vip.parse::<IpAddr>();
         if vip.is_err() && !route.vip.is_empty() {
-            let message = format!("its address {:?} is none: it has no address of its own", route.vip);
+            let message = format!("{:?} is not an IP address; the service has no VIP", route.vip);
             problems.push(Problem::warning(Subject::Route(about.into()), message));
         }
         self.listing(host, port, endpoints, vip.ok())
@@ -104,7 +106,7 @@ impl ServiceBuilder<'_> {
 
     fn port(&self, usual: &str, protocol: &str) -> Port {
         let protocol = Protocol::parse(protocol);
-        // Pilot's names for its protocols; another protocol is named by itself.
+        // As in Pilot, the port is named after its protocol.
         let name = match protocol {
             Protocol::Unknown => usual.to_owned(),
             known => known.as_str().to_ascii_lowercase(),
@@ -112,7 +114,7 @@ impl ServiceBuilder<'_> {
         Port { name: name.into(), number: self.options.service_port, protocol }
     }
 
-    /// Endpoints of the backends that can be reached at all.
+    /// Endpoints of the backends with a valid address and port.
     fn endpoints<'a>(
         &'a self,
         backends: &'a BTreeSet<RouteBackend>,
@@ -123,7 +125,10 @@ impl ServiceBuilder<'_> {
         backends.iter().filter_map(move |backend| {
             let target = u16::try_from(backend.port).ok().filter(|port| *port > 0);
             if backend.address.is_empty() || target.is_none() {
-                let message = format!("the backend {:?} port {} is left out", backend.address, backend.port);
+                let message = format!(
+                    "backend {:?} port {} has no valid address and port; left out",
+                    backend.address, backend.port
+                );
                 problems.push(Problem::error(Subject::Route(about.into()), message));
                 return None;
             }
@@ -138,7 +143,7 @@ impl ServiceBuilder<'_> {
 
     fn listing(&self, host: &str, port: Port, endpoints: Vec<Endpoint>, vip: Option<IpAddr>) -> Option<ServiceListing> {
         let hostname = normalize::hostname(host, &[])?;
-        let mut service = Service::new(Registry::CloudFoundry, hostname, self.namespace.clone(), host, vec![port]);
+        let mut service = Service::new(REGISTRY, hostname, self.namespace.clone(), host, vec![port]);
         if let Some(vip) = vip {
             service.address = vip.to_string().into();
         }
@@ -150,7 +155,7 @@ impl ServiceBuilder<'_> {
 }
 
 fn nameless(name: &str) -> Problem {
-    Problem::error(Subject::Route(name.into()), "its name makes no host name: it is left out")
+    Problem::error(Subject::Route(name.into()), "the name cannot be used as a host name; the service is left out")
 }
 
 #[cfg(test)]

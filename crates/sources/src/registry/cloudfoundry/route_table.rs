@@ -1,4 +1,4 @@
-//! All routes of one moment, in an order of their own: what is equal compares equal however Copilot lists it.
+//! All routes of one poll, in a form that compares equal however Copilot orders them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -34,36 +34,36 @@ pub(super) struct InternalRoute {
 
 impl RouteTable {
     pub(super) fn new(routes: RoutesResponse, internal: InternalRoutesResponse) -> RouteTable {
-        let mut route_table = RouteTable::default();
-        let of_old = routes.backends.into_iter().map(|(hostname, backends)| RouteWithBackends {
+        let mut table = RouteTable::default();
+        let legacy = routes.backends.into_iter().map(|(hostname, backends)| RouteWithBackends {
             hostname,
             backends: Some(backends),
             ..RouteWithBackends::default()
         });
-        for route in of_old.chain(routes.routes) {
+        for route in legacy.chain(routes.routes) {
             let key = RouteKey {
                 host: route.hostname.to_ascii_lowercase(),
                 path: plain_path(&route.path),
                 process: route.capi_process_guid,
             };
-            let known = route_table.routes.entry(key).or_default();
+            let known = table.routes.entry(key).or_default();
             known.weight = known.weight.max(u32::try_from(route.route_weight).unwrap_or_default());
             known.backends.extend(listed(route.backends));
         }
         for route in internal.internal_routes {
-            let known = route_table.internal.entry(route.hostname.to_ascii_lowercase()).or_default();
+            let known = table.internal.entry(route.hostname.to_ascii_lowercase()).or_default();
             known.vip = route.vip;
             known.backends.extend(listed(route.backends));
         }
-        route_table
+        table
     }
 
     pub(super) fn is_empty(&self) -> bool {
         self.routes.is_empty() && self.internal.is_empty()
     }
 
-    /// Adds what `before` had and this has not: whole routes, and backends of routes without any. Gives the number of
-    /// routes that are more than what was listed.
+    /// Adds routes of `before` that are missing, and backends to routes without any. Returns the number of routes that
+    /// were changed.
     pub(super) fn keep(&mut self, before: &RouteTable) -> usize {
         let mut kept = 0;
         for (key, had) in &before.routes {

@@ -1,5 +1,5 @@
-//! What paths and weights of routes mean, as Pilot said it: a VirtualService per host, whose destinations are the
-//! subsets of a DestinationRule, one for each process. A host that needs no rules gets none.
+//! Maps paths and weights of routes to Istio objects, as Pilot did: a VirtualService per host, whose destinations are
+//! the subsets of a DestinationRule, one for each process. Hosts without paths and weights need no rules.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -18,12 +18,12 @@ use super::options::CloudFoundryOptions;
 use super::route_table::{Route, RouteKey, RouteTable};
 use crate::registry::normalize;
 
-/// Stands for all sidecars.
+/// The gateway name for all sidecars.
 const MESH: &str = "mesh";
 
 type HostRoutes<'a> = [(&'a RouteKey, &'a Route)];
 
-/// All rules, and why a host has none that needs some.
+/// All rules, and problems of hosts whose rules are not valid.
 pub(super) fn rules(route_table: &RouteTable, options: &CloudFoundryOptions) -> (BTreeMap<Key, Object>, Vec<Problem>) {
     let (mut rules, mut problems) = (BTreeMap::new(), Vec::new());
     for (host, routes) in by_host(route_table) {
@@ -38,14 +38,15 @@ pub(super) fn rules(route_table: &RouteTable, options: &CloudFoundryOptions) -> 
             rules.extend(objects.map(|object| (object.key(), object)));
         } else {
             let reasons: Vec<&str> = faults.iter().map(|problem| &*problem.message).collect();
-            let message = format!("its paths and weights are not heeded: {}", reasons.join("; "));
+            let message =
+                format!("could not map its paths and weights, requests go to all processes: {}", reasons.join("; "));
             problems.push(Problem::error(Subject::Route(format!("route {host}").into()), message));
         }
     }
     (rules, problems)
 }
 
-/// Whether requests to a host differ in where they go.
+/// Whether requests to a host are distributed by path or weight.
 fn is_divided(routes: &HostRoutes<'_>) -> bool {
     let has_paths = routes.iter().any(|(key, _)| !key.path.is_empty());
     has_paths || routes.len() > 1 && routes.iter().any(|(_, route)| route.weight > 0)
@@ -65,7 +66,7 @@ fn virtual_service(host: &str, routes: &HostRoutes<'_>, options: &CloudFoundryOp
         by_path.entry(&key.path).or_default().push((key, route));
     }
     let mut paths: Vec<_> = by_path.into_iter().collect();
-    // The longest path that fits counts.
+    // The longest matching path wins.
     paths.sort_by_key(|(path, _)| (std::cmp::Reverse(path.len()), *path));
     let http = paths.iter().map(|(path, routes)| HttpRoute {
         r#match: matches(path),
@@ -81,7 +82,7 @@ fn virtual_service(host: &str, routes: &HostRoutes<'_>, options: &CloudFoundryOp
     object(format!("virtual-service-for-{host}"), Spec::VirtualService(Hashed::from_message(spec)), options)
 }
 
-/// Paths of routes end where a segment ends: `/a` is not `/ab`.
+/// Matches whole path segments: `/a` does not match `/ab`.
 fn matches(path: &str) -> Vec<HttpMatchRequest> {
     if path.is_empty() {
         return Vec::new();
@@ -96,7 +97,7 @@ fn matches(path: &str) -> Vec<HttpMatchRequest> {
 fn destinations(host: &str, routes: &HostRoutes<'_>, port: u16) -> Vec<HttpRouteDestination> {
     let is_weighted = routes.iter().any(|(_, route)| route.weight > 0);
     let destination = |(key, route): &(&RouteKey, &Route)| {
-        // Without weights every instance gets as much as any other.
+        // Without weights all backends get the same share.
         let weight = if is_weighted { route.weight as usize } else { route.backends.len().max(1) };
         HttpRouteDestination {
             destination: Some(Destination {
@@ -111,7 +112,7 @@ fn destinations(host: &str, routes: &HostRoutes<'_>, port: u16) -> Vec<HttpRoute
     routes.iter().map(destination).collect()
 }
 
-/// The name of a process's subset; none where Copilot does not tell the process.
+/// The subset name of a process; empty where Copilot does not report the process.
 fn subset(process: &str) -> String {
     process.to_ascii_lowercase().replace(['_', '.'], "-")
 }

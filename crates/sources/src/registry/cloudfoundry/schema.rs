@@ -1,5 +1,4 @@
-//! Messages of Cloud Foundry's Copilot, the package `api` of its protocol, as Pilot 0.8 to 1.0 asked for them.
-//! Requests are empty.
+//! Messages of the Copilot API (package `api`), as Pilot 0.8 to 1.0 used them. Requests are empty.
 
 use std::collections::BTreeMap;
 
@@ -15,14 +14,14 @@ pub struct HealthResponse {
 
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct RoutesResponse {
-    /// By host: all that the Copilot of Pilot 0.8 told.
+    /// By host; the only field of the Copilot of Pilot 0.8.
     #[prost(btree_map = "string, message", tag = "1")]
     pub backends: BTreeMap<String, BackendSet>,
     #[prost(message, repeated, tag = "2")]
     pub routes: Vec<RouteWithBackends>,
 }
 
-/// One mapping of a route to a process of an application.
+/// A mapping of a route to a process of an application.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct RouteWithBackends {
     #[prost(string, tag = "1")]
@@ -33,7 +32,7 @@ pub struct RouteWithBackends {
     pub backends: Option<BackendSet>,
     #[prost(string, tag = "4")]
     pub capi_process_guid: String,
-    /// The share of requests among the processes of a route, in percent; 0 where Copilot knows of no shares.
+    /// Percentage of the requests of a route; 0 where Copilot reports no weights.
     #[prost(int32, tag = "5")]
     pub route_weight: i32,
 }

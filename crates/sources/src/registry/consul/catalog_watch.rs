@@ -1,6 +1,6 @@
-//! Many services through few connections: the list of names wakes us when anything is registered, the list of
-//! checks that do not pass when anyone's health changes. Both together say which services to read again;
-//! nodes tell which of their services changed by the index that each bears.
+//! Watches many services over few connections. A blocking query for the service names returns when an instance is
+//! registered or removed, one for the failing checks when the health of an instance changes. The services to read again
+//! follow from the changed checks and from the `ModifyIndex` of the services on each node.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -12,24 +12,25 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
 use super::agents::{Agents, CatalogQuery, IndexProgress, IndexStep, QueryResponse, escaped};
+use super::catalog_event::{CatalogEvent, instances_query};
+use super::error::ConsulError;
 use super::options::ConsulOptions;
 use super::schema::{CatalogServices, ConsulInstances, HealthCheck, NodeName, NodeServices};
-use super::{CatalogEvent, instances_of};
 use crate::backoff::Backoff;
 use crate::registry::diff::MOST_HELD;
 use crate::registry::poll_interval::PollInterval;
 
-/// Connections used at the same time to read what changed.
+/// Concurrent queries for changed services and nodes.
 const AT_ONCE: usize = 16;
 const CHECKS: &str = "/v1/health/state/any";
 const NODES: &str = "/v1/catalog/nodes";
 
-/// The names there are now, with their tags.
+/// Current services with their tags.
 type TagsByService = Arc<BTreeMap<Str, Vec<String>>>;
 /// Checks by node and id.
 type Checks = BTreeMap<(String, String), HealthCheck>;
 
-/// The task that follows the lists; it ends with this.
+/// The watch of the whole catalog. Dropping it stops its tasks.
 pub(super) struct CatalogWatch {
     names: watch::Sender<TagsByService>,
     _tasks: JoinSet<()>,
@@ -60,7 +61,7 @@ impl CatalogWatch {
         CatalogWatch { names, _tasks: tasks }
     }
 
-    /// Called for every answer about names, changed or not: the answer itself says that something was registered.
+    /// Takes each response about service names. Even one with equal names means that instances were registered.
     pub(super) fn follow(&self, names: CatalogServices, selected: &BTreeSet<Str>) {
         let known = selected.iter().map(|name| (name.clone(), names.get(&**name).cloned().unwrap_or_default()));
         self.names.send_replace(Arc::new(known.collect()));
@@ -78,47 +79,48 @@ async fn watch_checks(
         (IndexProgress::default(), Backoff::default(), PollInterval::new(options.interval.0));
     loop {
         poll.ready().await;
-        let question = CatalogQuery { path: CHECKS, parameters: &parameters, index: progress.index };
-        let event = match agents.ask::<Vec<HealthCheck>>(question).await {
-            Ok(answer) => {
+        let query = CatalogQuery { path: CHECKS, parameters: &parameters, index: progress.index };
+        let event = match agents.query::<Vec<HealthCheck>>(query).await {
+            Ok(response) => {
                 backoff.reset();
-                if progress.step(&answer) == IndexStep::Anew {
+                if progress.step(&response) == IndexStep::Restart {
                     continue;
                 }
-                let by_id = answer.value.into_iter().map(|check| ((check.node.clone(), check.check_id.clone()), check));
+                let by_id =
+                    response.value.into_iter().map(|check| ((check.node.clone(), check.check_id.clone()), check));
                 failing.send_replace(Some(by_id.collect()));
-                CatalogEvent::Same(CHECKS.into())
+                CatalogEvent::Unchanged(CHECKS.into())
             }
-            Err(reason) => {
+            Err(error) => {
                 progress = IndexProgress::default();
-                CatalogEvent::Unread(CHECKS.into(), reason)
+                CatalogEvent::Failed(CHECKS.into(), error)
             }
         };
-        let is_unread = matches!(event, CatalogEvent::Unread(..));
+        let has_failed = matches!(event, CatalogEvent::Failed(..));
         if events.send(event).await.is_err() {
             return;
         }
-        if is_unread {
+        if has_failed {
             backoff.wait().await;
         }
     }
 }
 
-/// Finds out what changed and reads it.
+/// Determines the changed services and reads their instances.
 struct CatalogReader {
     agents: Arc<Agents>,
     events: mpsc::Sender<CatalogEvent>,
     options: ConsulOptions,
     names: TagsByService,
-    /// Of every node: its instances by id, each with its service and the index of its last change.
+    /// Instances of each node by id, with their service and `ModifyIndex`.
     by_node: BTreeMap<String, BTreeMap<String, (Str, u64)>>,
     checks: Checks,
     /// Services to read.
     due: BTreeSet<Str>,
-    /// ConsulInstances, by node and id, of services that were read after the last look at nodes. One may have come between
-    /// the two and be gone before the next look, which then finds no difference.
+    /// Instances, by node and id, of services read after the last sweep of the nodes. One that was registered after the
+    /// sweep and is removed before the next one would be missed by comparing sweeps.
     read: BTreeMap<Str, Vec<(String, String)>>,
-    /// Something was registered somewhere.
+    /// Whether the nodes must be compared with the last sweep.
     sweep: bool,
 }
 
@@ -134,10 +136,10 @@ impl CatalogReader {
             }
             poll.ready().await;
             let now = names.borrow_and_update().clone();
-            self.renamed(now);
+            self.update_names(now);
             let failing = checks.borrow_and_update().clone();
-            self.rechecked(failing.unwrap_or_default());
-            if self.work().await.is_err() {
+            self.update_checks(failing.unwrap_or_default());
+            if self.read_due().await.is_err() {
                 return;
             }
             if self.due.is_empty() && !self.sweep {
@@ -146,7 +148,7 @@ impl CatalogReader {
         }
     }
 
-    fn renamed(&mut self, now: TagsByService) {
+    fn update_names(&mut self, now: TagsByService) {
         if Arc::ptr_eq(&self.names, &now) {
             return;
         }
@@ -156,8 +158,8 @@ impl CatalogReader {
         self.names = now;
     }
 
-    /// A check that appeared, went or changed makes its service due; one of a node, all services there.
-    fn rechecked(&mut self, now: Checks) {
+    /// Marks the services of added, removed and changed checks as due; for a check of a node, all services on it.
+    fn update_checks(&mut self, now: Checks) {
         let before = std::mem::replace(&mut self.checks, now);
         let changed = self.checks.iter().filter(|(id, check)| before.get(*id) != Some(*check)).map(|(_, check)| check);
         let gone = before.iter().filter(|(id, _)| !self.checks.contains_key(*id)).map(|(_, check)| check);
@@ -171,55 +173,55 @@ impl CatalogReader {
         }
     }
 
-    async fn work(&mut self) -> Result<(), ()> {
+    async fn read_due(&mut self) -> Result<(), ()> {
         if self.sweep {
-            match self.swept().await {
+            match self.sweep_nodes().await {
                 Ok(()) => {
                     self.sweep = false;
-                    self.tell(CatalogEvent::Same(NODES.into())).await?;
+                    self.publish(CatalogEvent::Unchanged(NODES.into())).await?;
                 }
-                Err(reason) => self.tell(CatalogEvent::Unread(NODES.into(), reason)).await?,
+                Err(error) => self.publish(CatalogEvent::Failed(NODES.into(), error)).await?,
             }
         }
         let due: Vec<Str> = std::mem::take(&mut self.due).into_iter().filter(|n| self.names.contains_key(n)).collect();
         let (agents, options) = (&self.agents, &self.options);
         let mut reading = stream::iter(due)
             .map(async |name| {
-                let (path, parameters) = instances_of(&name, options);
-                let question = CatalogQuery { path: &path, parameters: &parameters, index: 0 };
-                let answer: Result<QueryResponse<ConsulInstances>, String> = agents.ask(question).await;
-                (name, answer)
+                let (path, parameters) = instances_query(&name, options);
+                let query = CatalogQuery { path: &path, parameters: &parameters, index: 0 };
+                let response: Result<QueryResponse<ConsulInstances>, ConsulError> = agents.query(query).await;
+                (name, response)
             })
             .buffer_unordered(AT_ONCE);
-        let mut unread = BTreeSet::new();
-        while let Some((name, answer)) = reading.next().await {
-            let event = match answer {
-                Ok(answer) => {
-                    let ids = answer.value.0.iter().map(|i| (i.node.node.clone(), i.service.id.clone()));
+        let mut failed = BTreeSet::new();
+        while let Some((name, response)) = reading.next().await {
+            let event = match response {
+                Ok(response) => {
+                    let ids = response.value.0.iter().map(|i| (i.node.node.clone(), i.service.id.clone()));
                     self.read.insert(name.clone(), ids.collect());
-                    CatalogEvent::Instances(name, answer)
+                    CatalogEvent::Instances(name, response)
                 }
-                Err(reason) => {
-                    unread.insert(name.clone());
-                    CatalogEvent::Unread(name, reason)
+                Err(error) => {
+                    failed.insert(name.clone());
+                    CatalogEvent::Failed(name, error)
                 }
             };
             self.events.send(event).await.map_err(|_| ())?;
         }
         drop(reading);
-        self.due.extend(unread);
+        self.due.extend(failed);
         Ok(())
     }
 
-    async fn tell(&self, event: CatalogEvent) -> Result<(), ()> {
+    async fn publish(&self, event: CatalogEvent) -> Result<(), ()> {
         self.events.send(event).await.map_err(|_| ())
     }
 
-    /// Makes due every service of which an instance came, went or changed since the last time.
-    async fn swept(&mut self) -> Result<(), String> {
-        let question = CatalogQuery { path: NODES, parameters: "", index: 0 };
-        let nodes: QueryResponse<Vec<NodeName>> = self.agents.ask(question).await?;
-        // Where nodes outnumber services it is cheaper to read the services.
+    /// Marks services as due whose instances were added, removed or changed since the last sweep of the nodes.
+    async fn sweep_nodes(&mut self) -> Result<(), ConsulError> {
+        let query = CatalogQuery { path: NODES, parameters: "", index: 0 };
+        let nodes: QueryResponse<Vec<NodeName>> = self.agents.query(query).await?;
+        // Reading all services is cheaper than reading a larger number of nodes.
         if nodes.value.len() > self.names.len() {
             self.due.extend(self.names.keys().cloned());
             self.read.clear();
@@ -229,9 +231,9 @@ impl CatalogReader {
         let mut reading = stream::iter(nodes.value)
             .map(async |NodeName { node }| {
                 let path = format!("/v1/catalog/node-services/{}", escaped(&node));
-                let answer =
-                    agents.ask::<Option<NodeServices>>(CatalogQuery { path: &path, parameters: "", index: 0 }).await;
-                answer.map(|answer| (node, answer.value.unwrap_or_default()))
+                let response =
+                    agents.query::<Option<NodeServices>>(CatalogQuery { path: &path, parameters: "", index: 0 }).await;
+                response.map(|response| (node, response.value.unwrap_or_default()))
             })
             .buffer_unordered(AT_ONCE);
         let (mut by_node, mut count) = (BTreeMap::new(), 0);
@@ -239,7 +241,7 @@ impl CatalogReader {
             let (node, NodeServices { services }) = read?;
             count += services.len();
             if count > MOST_HELD {
-                return Err(format!("nodes have more than {MOST_HELD} services in all"));
+                return Err(ConsulError::TooManyServices(MOST_HELD));
             }
             let ids = services.into_iter().map(|s| (s.id, (Str::from(s.service), s.modify_index)));
             by_node.insert(node, ids.collect::<BTreeMap<_, _>>());
@@ -255,7 +257,7 @@ impl CatalogReader {
     }
 }
 
-/// Services of instances in `one` that are not the same in `other`.
+/// Adds the services of instances in `one` that are missing or different in `other` to `due`.
 fn differing(
     one: &BTreeMap<String, BTreeMap<String, (Str, u64)>>,
     other: &BTreeMap<String, BTreeMap<String, (Str, u64)>>,

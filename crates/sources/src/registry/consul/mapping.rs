@@ -1,4 +1,4 @@
-//! From instances in Consul to a service of the mesh with its endpoints. Pure: the same instances give the same.
+//! Maps the instances of a Consul service to a service of the mesh with its endpoints. Pure functions.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -15,19 +15,23 @@ use super::schema::{ConsulInstance, HealthCheck};
 use crate::registry::diff::ServiceListing;
 use crate::registry::normalize;
 
-/// Consul registers its own servers under this name.
+/// The name and merge rank of the registry.
+pub(super) const REGISTRY: Registry = Registry::Adapter { rank: 10, name: "Consul" };
+
+/// The service of the Consul servers themselves.
 pub(super) const OWN_SERVICE: &str = "consul";
 const MAINTENANCE: [&str; 2] = ["_node_maintenance", "_service_maintenance"];
 const NETWORK_LABEL: &str = "topology.istio.io/network";
 
-/// A service as the mesh should see it, and what is wrong with it. `None` where there is nothing to tell.
+/// The service with its endpoints, and a problem with it. `None` where no instance is selected or the name cannot be
+/// used.
 pub(super) fn listing(
     name: &str,
     mut instances: Vec<ConsulInstance>,
     options: &ConsulOptions,
     cluster: &ClusterId,
 ) -> (Option<ServiceListing>, Option<Problem>) {
-    instances.retain(|i| is_wanted(i, options));
+    instances.retain(|i| is_selected(i, options));
     instances.sort_by(|a, b| (&a.node.node, &a.service.id).cmp(&(&b.node.node, &b.service.id)));
     let Some(first) = instances.first() else { return (None, None) };
     let values = [
@@ -38,8 +42,8 @@ pub(super) fn listing(
     ];
     let Some(hostname) = normalize::hostname(&options.host, &values) else {
         let problem = Problem::error(
-            Subject::registry_service(Registry::Consul, name),
-            "its name makes no host name: it is left out",
+            Subject::registry_service(REGISTRY, name),
+            "the name cannot be used as a host name; the service is left out",
         );
         return (None, Some(problem));
     };
@@ -49,23 +53,23 @@ pub(super) fn listing(
     for instance in &instances {
         let Some(template) = endpoint(instance, options, &namespace, cluster) else { continue };
         for target in targets(instance, options) {
-            let (service_port, number) = ports.place(&target, options);
+            let (service_port, number) = ports.add(&target, options);
             let port = u32::from(target.port);
             endpoints.push(Endpoint { service_port, service_port_number: number, port, ..template.clone() });
         }
     }
-    let mut service = Service::new(Registry::Consul, hostname, namespace.clone(), name, ports.list());
+    let mut service = Service::new(REGISTRY, hostname, namespace.clone(), name, ports.list());
     service.mesh_external = instances.iter().any(|i| i.service.meta.contains_key("external"));
     if endpoints.iter().any(|e| e.address().parse::<IpAddr>().is_err()) {
         service.resolution = Resolution::Dns;
     }
     let accounts: BTreeSet<Str> = endpoints.iter().map(|e| e.service_account.clone()).collect();
     service.service_accounts = accounts.into_iter().filter(|account| !account.is_empty()).collect();
-    let problem = ports.clash.map(|clash| Problem::warning(Subject::registry_service(Registry::Consul, name), clash));
+    let problem = ports.clash.map(|clash| Problem::warning(Subject::registry_service(REGISTRY, name), clash));
     (Some(ServiceListing { service: Arc::new(service), endpoints: normalize::in_order(endpoints).into() }), problem)
 }
 
-fn is_wanted(instance: &ConsulInstance, options: &ConsulOptions) -> bool {
+fn is_selected(instance: &ConsulInstance, options: &ConsulOptions) -> bool {
     let is_application = instance.service.kind.is_empty() || options.proxies;
     is_application && (options.tag.is_empty() || instance.service.tags.contains(&options.tag))
 }
@@ -79,16 +83,16 @@ struct InstancePort {
 
 fn targets(instance: &ConsulInstance, options: &ConsulOptions) -> Vec<InstancePort> {
     let service = &instance.service;
-    let said = service.meta.get("istio.protocol").or_else(|| service.meta.get("protocol"));
-    // Pilot before 1.1 read it from the node.
-    let said = said.or_else(|| instance.node.meta.get("protocol")).cloned();
-    let protocol = said.or_else(|| (!options.protocol.is_empty()).then(|| options.protocol.clone()));
+    let protocol = service.meta.get("istio.protocol").or_else(|| service.meta.get("protocol"));
+    // Pilot before 1.1 read the protocol from the node.
+    let protocol = protocol.or_else(|| instance.node.meta.get("protocol")).cloned();
+    let protocol = protocol.or_else(|| (!options.protocol.is_empty()).then(|| options.protocol.clone()));
     if service.ports.is_empty() {
         let tagged = service.tagged_addresses.get(&options.tagged_address).map(|a| a.port).filter(|p| *p > 0);
         let port = tagged.unwrap_or(service.port);
         return Vec::from_iter((port > 0).then_some(InstancePort { name: String::new(), port, protocol }));
     }
-    // The name of a port says what it speaks, as in Kubernetes.
+    // Port names begin with their protocol, as in Kubernetes.
     let of_name = |name: &str| {
         let word = name.split('-').next().unwrap_or_default();
         Some(word.to_owned()).filter(|word| Protocol::parse(word) != Protocol::Unknown)
@@ -101,7 +105,7 @@ fn targets(instance: &ConsulInstance, options: &ConsulOptions) -> Vec<InstancePo
     named.collect()
 }
 
-/// ServicePorts of a service as they turn up on instances.
+/// The ports of a service, collected from its instances.
 #[derive(Default)]
 struct ServicePorts {
     by_number: BTreeMap<u16, Port>,
@@ -109,8 +113,8 @@ struct ServicePorts {
 }
 
 impl ServicePorts {
-    /// The service port that a target serves, by name and number.
-    fn place(&mut self, target: &InstancePort, options: &ConsulOptions) -> (Str, u16) {
+    /// Adds the port of an instance. Returns name and number of the service port for it.
+    fn add(&mut self, target: &InstancePort, options: &ConsulOptions) -> (Str, u16) {
         let number = if target.name.is_empty() { options.service_port.unwrap_or(target.port) } else { target.port };
         let fallback = if options.profile == Profile::Compat { "tcp" } else { "" };
         let word = target.protocol.as_deref().unwrap_or(fallback);
@@ -119,7 +123,7 @@ impl ServicePorts {
             if known.protocol != protocol && self.clash.is_none() {
                 let (one, other) = (known.protocol.as_str(), protocol.as_str());
                 self.clash =
-                    Some(format!("port {number} is {one} on one instance and {other} on another: {one} is used"));
+                    Some(format!("port {number} is {one} on one instance and {other} on another; using {one}"));
             }
             return (known.name.clone(), number);
         }
@@ -142,7 +146,7 @@ impl ServicePorts {
     }
 }
 
-/// The instance as an endpoint of no port yet; `None` where it has no address.
+/// The instance as an endpoint without a port; `None` where it has no address.
 fn endpoint(
     instance: &ConsulInstance,
     options: &ConsulOptions,
@@ -189,9 +193,9 @@ fn locality(instance: &ConsulInstance, profile: Profile) -> Locality {
     if let Some(known) = service.locality.as_ref().or(node.locality.as_ref()) {
         return Locality::parse(&format!("{}/{}", known.region, known.zone));
     }
-    let said = |key: &str| service.meta.get(key).or_else(|| node.meta.get(key)).map(String::as_str);
-    let region = said("region").unwrap_or(&node.datacenter);
-    Locality::parse(&format!("{region}/{}", said("zone").unwrap_or_default()))
+    let value = |key: &str| service.meta.get(key).or_else(|| node.meta.get(key)).map(String::as_str);
+    let region = value("region").unwrap_or(&node.datacenter);
+    Locality::parse(&format!("{region}/{}", value("zone").unwrap_or_default()))
 }
 
 fn labels(instance: &ConsulInstance, profile: Profile) -> BTreeMap<String, String> {
@@ -217,15 +221,16 @@ fn account(instance: &ConsulInstance, options: &ConsulOptions) -> Option<String>
     Some(format!("spiffe://{}/ns/{namespace}/sa/{account}", options.trust_domain))
 }
 
-/// Maintenance and a critical check, of the node or of the instance, take it out. The weight is 0 for "nothing said".
+/// Health and weight of an instance. Maintenance mode or a critical check, of the node or of the instance, makes it
+/// unhealthy. The weight is 0 where none is set.
 fn health(checks: &[HealthCheck], instance: &ConsulInstance, warning_serves: bool) -> (Health, u32) {
     let weights = instance.service.weights;
     let weight = |of: fn(&super::schema::Weights) -> u32| weights.as_ref().map(of).filter(|w| *w != 1).unwrap_or(0);
-    let is_out = |check: &HealthCheck| {
+    let is_failing = |check: &HealthCheck| {
         let id = check.check_id.split(':').next().unwrap_or_default();
         MAINTENANCE.contains(&id) || !matches!(check.status.as_str(), "passing" | "warning")
     };
-    if checks.iter().any(is_out) {
+    if checks.iter().any(is_failing) {
         return (Health::Unhealthy, 0);
     }
     if checks.iter().any(|check| check.status == "warning") {

@@ -1,4 +1,4 @@
-//! What a Consul registry can be told.
+//! Options of a Consul registry in the file of `--registryConfig`.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -6,71 +6,70 @@ use std::time::Duration;
 use serde::Deserialize;
 
 use crate::http::HELD_BYTES;
-use crate::registry::config::{GoDuration, TlsOptions};
-use crate::registry::normalize;
+use crate::registry::shared_options::{GoDuration, TlsOptions};
 
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase", default)]
 pub struct ConsulOptions {
-    /// URLs of agents. One is asked at a time; the next one when it fails.
+    /// URLs of agents. One is used at a time, the next one after a failure.
     pub addresses: Vec<String>,
-    /// Holds the ACL token; read again for every question, so it can be replaced.
+    /// File with the ACL token; read for each query, so that it can be replaced.
     pub token_file: Option<PathBuf>,
     pub tls: TlsOptions,
     pub datacenter: String,
-    /// Consul's namespace and partition, which only its enterprise edition has.
+    /// Namespace and partition of Consul Enterprise.
     pub consul_namespace: String,
     pub partition: String,
-    /// The peer whose imported services are read.
+    /// The cluster peer whose imported services are read.
     pub peer: String,
-    /// A filter expression on instances, in Consul's language.
+    /// A Consul filter expression on instances.
     pub filter: String,
     /// Read only services that have this tag.
     pub tag: String,
-    /// Let any server answer, not only the leader.
+    /// Allow responses of followers (stale consistency).
     pub stale: bool,
-    /// Ask the leader when the answer of another server is older than this.
+    /// Query the leader when a follower's response is older than this.
     pub max_stale: GoDuration,
-    /// How long Consul may hold a question back while nothing changes; at most ten minutes.
+    /// The wait of blocking queries; at most ten minutes.
     pub wait: GoDuration,
-    /// The least time between two readings of one list while it keeps changing.
+    /// The minimum interval between two queries for one list while it keeps changing.
     pub interval: GoDuration,
-    /// How long an answer is waited for at first beyond the time that Consul may hold it back, and each further piece of
-    /// it; twice as long after each time that was not enough.
+    /// The timeout of a response, beyond the wait of a blocking query, and of each further piece of its body. It doubles
+    /// after each timeout.
     pub timeout: GoDuration,
-    /// Services that are watched one by one. An agent takes 200 connections from one address unless
-    /// told otherwise; with more services than this, lists of all of them are watched instead.
+    /// Each service is watched with its own blocking query. Above this number of services, two catalog-wide blocking
+    /// queries are used instead, because an agent accepts 200 connections from one address by default.
     pub watches: usize,
-    /// Bytes of answers to all questions together that may be held at a time, and four times what one may have. One that
-    /// does not fit is an error, and what is known is kept.
+    /// Limit of response bodies in memory, of all queries together; a single one may have a quarter. A response beyond
+    /// the limit is an error, and the known services are kept.
     pub max_bytes: usize,
-    /// ConsulInstances with a check that warns serve too, with their weight for that.
+    /// Whether instances with a warning check are healthy, with their weight for that state.
     pub warning_serves: bool,
     pub profile: Profile,
-    /// The host name of a service: `{service}`, `{datacenter}`, `{namespace}` and `{partition}` are filled in.
+    /// Template of host names: `{service}`, `{datacenter}`, `{namespace}` and `{partition}` are replaced.
     pub host: String,
-    /// The mesh's namespace of its services.
+    /// The mesh namespace of the services.
     pub namespace: String,
-    /// One port for all instances of a service, whatever port each really has.
+    /// The service port, in place of the port of the instances.
     pub service_port: Option<u16>,
-    /// What ports speak that say nothing; empty to find out from the traffic.
+    /// Protocol of ports without one in their metadata; empty for protocol detection.
     pub protocol: String,
-    /// The tagged address to use, such as `wan`, where an instance has it.
+    /// The tagged address to use, such as `wan`, where an instance has one.
     pub tagged_address: String,
-    /// Take in sidecar proxies and gateways of Consul's own mesh.
+    /// Include sidecar proxies and gateways of Consul's service mesh.
     pub proxies: bool,
-    /// The first part of identities.
+    /// The trust domain of SPIFFE identities.
     pub trust_domain: String,
 }
 
-/// How instances become services of the mesh.
+/// How instances are mapped to services of the mesh.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Profile {
     #[default]
     Standard,
-    /// As Pilot 1.1 to 1.7 did it: labels from `key|value` tags alone, ports named after their protocol,
-    /// TCP unless said otherwise, the datacenter as region. Health is still heeded.
+    /// As Pilot 1.1 to 1.7: labels from `key|value` tags only, ports named after their protocol, TCP by default, the
+    /// datacenter as region. Health checks are honoured all the same.
     Compat,
 }
 
@@ -103,24 +102,5 @@ impl Default for ConsulOptions {
             proxies: false,
             trust_domain: "cluster.local".to_owned(),
         }
-    }
-}
-
-impl ConsulOptions {
-    /// What the flags of Pilot say: addresses, separated by commas, and an interval.
-    pub fn of_flags(addresses: &str, interval: Duration) -> ConsulOptions {
-        ConsulOptions {
-            addresses: normalize::listed(addresses),
-            interval: GoDuration(interval),
-            ..ConsulOptions::default()
-        }
-    }
-
-    pub(crate) fn check(&self) -> Result<(), String> {
-        if self.addresses.is_empty() {
-            return Err("there is no address".to_owned());
-        }
-        let values = [("service", "a"), ("datacenter", "a"), ("namespace", "a"), ("partition", "a")];
-        normalize::check_host(&self.host, &values)
     }
 }

@@ -1,4 +1,4 @@
-//! Consul's JSON, reduced to what is read. Go writes absent lists and maps as null.
+//! JSON of Consul's API, reduced to the fields that are read. Absent lists and maps are null.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -6,10 +6,10 @@ use std::fmt;
 use serde::de::{Error as _, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
-/// CatalogServices of services with all tags of their instances.
+/// Service names with the tags of all their instances.
 pub(super) type CatalogServices = BTreeMap<String, Vec<String>>;
 
-/// ConsulInstances that one service may have: what is known of each is kept by several lists.
+/// Limit of the instances of one service.
 const MOST_INSTANCES: usize = 100_000;
 
 /// All instances of a service.
@@ -43,7 +43,7 @@ impl<'de> Visitor<'de> for InstancesVisitor {
     }
 }
 
-/// One instance of a service with the checks of its node and of itself.
+/// An instance with its own checks and those of its node.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub(super) struct ConsulInstance {
@@ -81,7 +81,7 @@ pub(super) struct ConsulService {
     #[serde(deserialize_with = "or_default")]
     pub(super) meta: BTreeMap<String, String>,
     pub(super) port: u16,
-    /// Since 1.22: several ports of one instance.
+    /// Several ports of one instance, since Consul 1.22.
     #[serde(deserialize_with = "or_default")]
     pub(super) ports: Vec<ConsulPort>,
     pub(super) weights: Option<Weights>,
@@ -132,7 +132,7 @@ pub(super) struct HealthCheck {
     pub(super) modify_index: u64,
 }
 
-/// One row of the list of nodes.
+/// An entry of the list of nodes.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub(super) struct NodeName {

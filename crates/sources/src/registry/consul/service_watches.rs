@@ -1,4 +1,4 @@
-//! One waiting question per service: a change costs one answer about that service and nothing else.
+//! One blocking query per service: a change costs one response about that service.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -8,17 +8,17 @@ use tokio::sync::{Semaphore, mpsc};
 use tokio::task::AbortHandle;
 
 use super::agents::{Agents, CatalogQuery, IndexProgress, IndexStep};
+use super::catalog_event::{CatalogEvent, instances_query};
 use super::options::ConsulOptions;
 use super::schema::{ConsulInstance, ConsulInstances};
-use super::{CatalogEvent, instances_of};
 use crate::backoff::Backoff;
 use crate::registry::poll_interval::PollInterval;
 
-/// Services read at the same time where nothing is waited for: at the start and after a failure.
+/// Concurrent non-blocking queries, which are made at the start and after a failure.
 const AT_ONCE: usize = 16;
 
-/// Watchers by service. A service that is gone must not be asked for: Consul answers such a question on every
-/// change of anything.
+/// Watchers by service. A removed service must not be watched: Consul answers a blocking query for an unknown service
+/// on every change of the catalog.
 #[derive(Debug)]
 pub(super) struct ServiceWatches {
     watchers: BTreeMap<Str, Watcher>,
@@ -65,30 +65,30 @@ async fn watch(
     turns: Arc<Semaphore>,
     options: ConsulOptions,
 ) {
-    let (path, parameters) = instances_of(&name, &options);
+    let (path, parameters) = instances_query(&name, &options);
     let (mut progress, mut backoff, mut poll) =
         (IndexProgress::default(), Backoff::default(), PollInterval::new(options.interval.0));
-    let mut there = BTreeSet::new();
+    let mut known = BTreeSet::new();
     loop {
         poll.ready().await;
-        // A question that waits needs no turn: the agent answers it when there is something to say.
+        // A blocking query costs the agent nothing until there is a change, so it needs no turn.
         let turn = if progress.index == 0 { turns.acquire().await.ok() } else { None };
-        let question = CatalogQuery { path: &path, parameters: &parameters, index: progress.index };
+        let query = CatalogQuery { path: &path, parameters: &parameters, index: progress.index };
         let outcome =
-            agents.ask_whole(question, &mut there, |all: &ConsulInstances| all.0.iter().map(id).collect()).await;
+            agents.query_complete(query, &mut known, |all: &ConsulInstances| all.0.iter().map(id).collect()).await;
         drop(turn);
         let event = match outcome {
-            Ok(answer) => {
+            Ok(response) => {
                 backoff.reset();
-                match progress.step(&answer) {
-                    IndexStep::Anew => continue,
-                    IndexStep::Same => CatalogEvent::Same(name.clone()),
-                    IndexStep::New => CatalogEvent::Instances(name.clone(), answer),
+                match progress.step(&response) {
+                    IndexStep::Restart => continue,
+                    IndexStep::Unchanged => CatalogEvent::Unchanged(name.clone()),
+                    IndexStep::New => CatalogEvent::Instances(name.clone(), response),
                 }
             }
-            Err(reason) => {
+            Err(error) => {
                 progress = IndexProgress::default();
-                if events.send(CatalogEvent::Unread(name.clone(), reason)).await.is_err() {
+                if events.send(CatalogEvent::Failed(name.clone(), error)).await.is_err() {
                     return;
                 }
                 backoff.wait().await;
@@ -101,7 +101,7 @@ async fn watch(
     }
 }
 
-/// An instance is known by its node and its id there.
+/// Instance ids are unique on their node only.
 fn id(instance: &ConsulInstance) -> String {
     format!("{}/{}", instance.node.node, instance.service.id)
 }

@@ -1,24 +1,23 @@
-//! What the DNS registry can be told: which names are services.
+//! Options of a DNS registry in the file of `--registryConfig`.
 
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use serde::Deserialize;
 
-use crate::registry::config::GoDuration;
-use crate::registry::normalize;
+use crate::registry::shared_options::GoDuration;
 
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase", default)]
 pub struct DnsOptions {
-    /// Servers as `address:port`, asked in turn until one answers; empty for those of the system.
+    /// Name servers as `address:port`, queried in turn until one responds; those of resolv.conf by default.
     pub servers: Vec<SocketAddr>,
-    /// How long one server may take.
+    /// The timeout of a query to one server.
     pub timeout: GoDuration,
-    /// A name is asked for again when its records expire, but not sooner than this and not later than that.
+    /// Bounds of the interval between two lookups of a name, which is the TTL of its records.
     pub shortest: GoDuration,
     pub longest: GoDuration,
-    /// The mesh's namespace of its services.
+    /// The mesh namespace of the services.
     pub namespace: String,
     pub services: Vec<DnsService>,
 }
@@ -27,17 +26,17 @@ pub struct DnsOptions {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct DnsService {
-    /// Its host name in the mesh.
+    /// The host name in the mesh.
     pub host: String,
-    /// The name of its SRV records, which tell targets, ports and weights. Of several priorities the first is used.
+    /// The name of SRV records with targets, ports and weights. Only the records with the lowest priority value are used.
     #[serde(default)]
     pub srv: String,
-    /// The name of its A and AAAA records, where it has no SRV records; else the host itself.
+    /// The name of A and AAAA records, for a service without `srv`; the host by default.
     #[serde(default)]
     pub name: String,
-    /// The port of the service, and of its endpoints where no SRV record says otherwise.
+    /// The service port, and the port of endpoints without an SRV record.
     pub port: u16,
-    /// What it speaks; empty to find out from the traffic.
+    /// The protocol; empty for protocol detection.
     #[serde(default)]
     pub protocol: String,
 }
@@ -52,22 +51,5 @@ impl Default for DnsOptions {
             namespace: "default".to_owned(),
             services: Vec::new(),
         }
-    }
-}
-
-impl DnsOptions {
-    pub(crate) fn check(&self) -> Result<(), String> {
-        if self.services.is_empty() {
-            return Err("there is no service".to_owned());
-        }
-        for service in &self.services {
-            if normalize::hostname(&service.host, &[]).is_none() {
-                return Err(format!("{:?} is no host name", service.host));
-            }
-            if !service.srv.is_empty() && !service.name.is_empty() {
-                return Err(format!("service {:?} has both srv and name: give one", service.host));
-            }
-        }
-        Ok(())
     }
 }

@@ -1,4 +1,4 @@
-//! From instances in Eureka to services of the mesh. Pure: the same instances give the same.
+//! Maps Eureka instances to services of the mesh. Pure functions.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -15,9 +15,12 @@ use super::schema::EurekaInstance;
 use crate::registry::diff::ServiceListing;
 use crate::registry::normalize;
 
+/// The name and merge rank of the registry.
+pub(super) const REGISTRY: Registry = Registry::Adapter { rank: 20, name: "Eureka" };
+
 const NETWORK_LABEL: &str = "topology.istio.io/network";
 
-/// All services of these instances by their name in Eureka, and what is wrong with them.
+/// All services of these instances by their name in Eureka, and their problems.
 pub(super) fn listings<'a>(
     instances: impl Iterator<Item = &'a EurekaInstance>,
     options: &EurekaOptions,
@@ -33,8 +36,8 @@ pub(super) fn listings<'a>(
     let listed = by_name.into_iter().filter_map(|(name, instances)| {
         let listing = listing(&name, &instances, options, cluster);
         if listing.is_none() {
-            let about = Subject::registry_service(Registry::Eureka, name.as_str());
-            problems.push(Problem::error(about, "its name makes no host name: it is left out"));
+            let about = Subject::registry_service(REGISTRY, name.as_str());
+            problems.push(Problem::error(about, "the name cannot be used as a host name; the service is left out"));
         }
         Some((name, listing?))
     });
@@ -48,7 +51,7 @@ fn names(instance: &EurekaInstance, per: ServicePer) -> Vec<Str> {
         ServicePer::VipAddress => &instance.vip_address,
         ServicePer::HostName => &instance.host_name,
     };
-    // An instance may stand behind several virtual addresses; they carry a port now and then.
+    // An instance may have several VIP addresses, some with a port.
     let plain = |name: &str| name.trim().split(':').next().unwrap_or_default().to_ascii_lowercase();
     text.split(',').map(plain).filter(|name| !name.is_empty()).map(Str::from).collect()
 }
@@ -74,7 +77,7 @@ fn listing(
         }
     }
     let ports = ports.into_values().collect();
-    let mut service = Service::new(Registry::Eureka, hostname, namespace.clone(), name, ports);
+    let mut service = Service::new(REGISTRY, hostname, namespace.clone(), name, ports);
     if endpoints.iter().any(|e| e.address().parse::<IpAddr>().is_err()) {
         service.resolution = Resolution::Dns;
     }
@@ -86,10 +89,10 @@ fn listing(
     Some(ServiceListing { service: Arc::new(service), endpoints: normalize::in_order(endpoints).into() })
 }
 
-/// Service port, port of the instance and protocol of each port that is switched on.
+/// Service port, instance port and protocol of each enabled port.
 fn targets(instance: &EurekaInstance, options: &EurekaOptions) -> Vec<(u16, u16, Protocol)> {
-    let said = instance.metadata.get("istio.protocol").or_else(|| instance.metadata.get("protocol"));
-    let protocol = Protocol::parse(said.map_or(options.protocol.as_str(), String::as_str));
+    let protocol = instance.metadata.get("istio.protocol").or_else(|| instance.metadata.get("protocol"));
+    let protocol = Protocol::parse(protocol.map_or(options.protocol.as_str(), String::as_str));
     let number = |field: &Option<super::schema::PortField>| field.as_ref().and_then(super::schema::PortField::number);
     let plain = number(&instance.port).map(|port| (options.service_port.unwrap_or(port), port, protocol));
     let secure = number(&instance.secure_port).map(|port| (port, port, Protocol::Https));
@@ -104,7 +107,7 @@ fn port_name(protocol: Protocol, number: u16) -> Str {
     format!("{word}-{number}").into()
 }
 
-/// The instance as an endpoint of no port yet; `None` where it has no address.
+/// The instance as an endpoint without a port; `None` where it has no address.
 fn endpoint(
     instance: &EurekaInstance,
     options: &EurekaOptions,
@@ -132,13 +135,13 @@ fn endpoint(
     })
 }
 
-/// What the instance says of its place, else where Amazon says it runs.
+/// Region and zone from the instance metadata, else from the Amazon data center info.
 fn locality(instance: &EurekaInstance) -> Locality {
-    let zone_of_amazon = instance.data_center_info.metadata.get("availability-zone").map(String::as_str);
-    let zone = instance.metadata.get("zone").map(String::as_str).or(zone_of_amazon).unwrap_or_default();
-    // Zone eu-west-1a is one of region eu-west-1.
-    let region_of_amazon = zone_of_amazon.map(|zone| zone.trim_end_matches(|c: char| c.is_ascii_lowercase()));
-    let region = instance.metadata.get("region").map(String::as_str).or(region_of_amazon).unwrap_or_default();
+    let amazon_zone = instance.data_center_info.metadata.get("availability-zone").map(String::as_str);
+    let zone = instance.metadata.get("zone").map(String::as_str).or(amazon_zone).unwrap_or_default();
+    // Zone eu-west-1a belongs to region eu-west-1.
+    let amazon_region = amazon_zone.map(|zone| zone.trim_end_matches(|c: char| c.is_ascii_lowercase()));
+    let region = instance.metadata.get("region").map(String::as_str).or(amazon_region).unwrap_or_default();
     Locality::parse(&format!("{region}/{zone}"))
 }
 

@@ -1,4 +1,4 @@
-//! What a Eureka registry can be told.
+//! Options of a Eureka registry in the file of `--registryConfig`.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -6,54 +6,52 @@ use std::time::Duration;
 use serde::Deserialize;
 
 use crate::http::HELD_BYTES;
-use crate::registry::config::{GoDuration, TlsOptions};
-use crate::registry::normalize;
+use crate::registry::shared_options::{GoDuration, TlsOptions};
 
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase", default)]
 pub struct EurekaOptions {
-    /// URLs of peers that copy each other, with or without `/eureka` and `/v2`. One is asked as long as it answers.
-    /// A user and a password may stand in each: `http://USER:PASSWORD@HOST/eureka`.
+    /// URLs of peers that replicate each other, with or without `/eureka` and `/v2`. One is used until it fails. A URL
+    /// may contain credentials: `http://USER:PASSWORD@HOST/eureka`.
     pub addresses: Vec<String>,
     pub username: String,
-    /// Holds the password; read again for every question, so it can be replaced.
+    /// File with the password; read for each request, so that it can be replaced.
     pub password_file: Option<PathBuf>,
     pub tls: TlsOptions,
-    /// How often changes are asked for.
+    /// The polling interval.
     pub interval: GoDuration,
-    /// How long an answer, and each further piece of it, is waited for at first; twice as long after each time that was
-    /// not enough.
+    /// The timeout of a response and of each further piece of its body. It doubles after each timeout.
     pub timeout: GoDuration,
-    /// What makes a service.
+    /// How instances are grouped into services.
     pub service_per: ServicePer,
-    /// The host name of a service: `{name}` is filled in.
+    /// Template of host names: `{name}` is replaced.
     pub host: String,
-    /// The mesh's namespace of its services.
+    /// The mesh namespace of the services.
     pub namespace: String,
-    /// One port for all instances of a service, whatever plain port each really has.
+    /// The service port, in place of the non-secure port of the instances.
     pub service_port: Option<u16>,
-    /// What plain ports speak that say nothing; empty to find out from the traffic.
+    /// Protocol of non-secure ports without one in their metadata; empty for protocol detection.
     pub protocol: String,
-    /// The first part of identities.
+    /// The trust domain of SPIFFE identities.
     pub trust_domain: String,
-    /// How soon the whole list is read after a delta changed something. A server that rebuilds its answer while instances
-    /// register may serve it without the last of them, under a matching hash code, until its cache expires (three
-    /// minutes by default). The answers for lists and deltas are rebuilt in turn, so one of them has all.
+    /// How soon the full registry is read after a delta changed it. A server that rebuilds a cached response while
+    /// instances register may serve it without the last ones, with a matching hash code, until the cache expires (three
+    /// minutes by default). Lists and deltas are cached separately, so one of them is complete.
     pub recheck: GoDuration,
-    /// Bytes of answers that may be held at a time; an answer that does not fit is an error, and what is known is kept.
+    /// Limit of response bodies in memory. A response beyond it is an error, and the known instances are kept.
     pub max_bytes: usize,
-    /// An instance that another peer, or a restarted one, does not know is kept this long: as long as leases last.
+    /// How long an instance is kept that a new or restarted peer does not list; the duration of a lease.
     pub lease: GoDuration,
 }
 
-/// Which instances are one service.
+/// The field by which instances are grouped into services.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum ServicePer {
     #[default]
     App,
     VipAddress,
-    /// As Pilot 0.8 did it: the host name of an instance is the service, as it is.
+    /// As Pilot 0.8: the host name of an instance is the host name of the service.
     HostName,
 }
 
@@ -76,23 +74,5 @@ impl Default for EurekaOptions {
             max_bytes: HELD_BYTES,
             lease: GoDuration(Duration::from_secs(90)),
         }
-    }
-}
-
-impl EurekaOptions {
-    /// What the flags of Pilot say: addresses, separated by commas, and an interval.
-    pub fn of_flags(addresses: &str, interval: Duration) -> EurekaOptions {
-        EurekaOptions {
-            addresses: normalize::listed(addresses),
-            interval: GoDuration(interval),
-            ..EurekaOptions::default()
-        }
-    }
-
-    pub(crate) fn check(&self) -> Result<(), String> {
-        if self.addresses.is_empty() {
-            return Err("there is no address".to_owned());
-        }
-        normalize::check_host(&self.host, &[("name", "a")])
     }
 }

@@ -1,5 +1,5 @@
-//! Eureka's JSON, reduced to what is read. It comes from XML: a list of one may be written without its list,
-//! numbers and booleans may be text, and attributes begin with `@`.
+//! JSON of Eureka's API, reduced to the fields that are read. It is converted from XML: a list with one item may be
+//! written as the item, numbers and booleans as text, and attributes begin with `@`.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Write};
@@ -18,7 +18,7 @@ pub(super) struct Envelope {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct Applications {
-    /// Counts of instances by status, to see whether a delta led to the same state.
+    /// Number of instances by status; verifies the result of a delta.
     #[serde(rename = "apps__hashcode")]
     pub(super) hash_code: String,
     #[serde(deserialize_with = "one_or_many")]
@@ -49,7 +49,7 @@ pub(super) struct EurekaInstance {
     pub(super) metadata: BTreeMap<String, String>,
     pub(super) data_center_info: DataCenter,
     pub(super) vip_address: String,
-    /// In a delta: what happened to it.
+    /// In a delta: what happened to the instance.
     pub(super) action_type: String,
 }
 
@@ -69,7 +69,7 @@ pub(super) struct PortField {
 }
 
 impl PortField {
-    /// The number of a port that is switched on.
+    /// The number of an enabled port.
     pub(super) fn number(&self) -> Option<u16> {
         let number: u16 = self.number.parse().ok()?;
         Some(number).filter(|number| self.enabled == "true" && *number > 0)
@@ -77,12 +77,12 @@ impl PortField {
 }
 
 impl EurekaInstance {
-    /// Old servers give no id: the host name was it.
+    /// The instance id; old servers have the host name instead.
     pub(super) fn id(&self) -> &str {
         if self.instance_id.is_empty() { &self.host_name } else { &self.instance_id }
     }
 
-    /// The status that counts: what an operator set goes before what the instance says.
+    /// The status set by an operator, else the one that the instance reports.
     pub(super) fn effective_status(&self) -> &str {
         match self.overridden_status.as_str() {
             "" | "UNKNOWN" => &self.status,
@@ -91,7 +91,7 @@ impl EurekaInstance {
     }
 }
 
-/// The hash code that a server would give to these instances.
+/// The server's hash code of these instances.
 pub(super) fn hash_code<'a>(instances: impl Iterator<Item = &'a EurekaInstance>) -> String {
     let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
     for instance in instances {
@@ -105,7 +105,7 @@ pub(super) fn hash_code<'a>(instances: impl Iterator<Item = &'a EurekaInstance>)
     code
 }
 
-/// A list, a list of one without its list, or nothing. Read as it comes: a whole registry is not held twice.
+/// A list, a single item or null. Items are decoded one by one, so that a registry is not in memory twice.
 fn one_or_many<'de, T: Deserialize<'de>, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<T>, D::Error> {
     struct OneOrMany<T>(PhantomData<T>);
     impl<'de, T: Deserialize<'de>> Visitor<'de> for OneOrMany<T> {
@@ -134,70 +134,70 @@ fn one_or_many<'de, T: Deserialize<'de>, D: Deserializer<'de>>(deserializer: D) 
     deserializer.deserialize_any(OneOrMany(PhantomData))
 }
 
-/// A value of any simple type as text; `None` for null, lists and objects.
-struct Simple(Option<String>);
+/// A scalar value as text; `None` for null, lists and objects.
+struct ScalarText(Option<String>);
 
-impl<'de> Deserialize<'de> for Simple {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Simple, D::Error> {
-        deserializer.deserialize_any(SimpleVisitor)
+impl<'de> Deserialize<'de> for ScalarText {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<ScalarText, D::Error> {
+        deserializer.deserialize_any(ScalarVisitor)
     }
 }
 
-struct SimpleVisitor;
+struct ScalarVisitor;
 
-impl<'de> Visitor<'de> for SimpleVisitor {
-    type Value = Simple;
+impl<'de> Visitor<'de> for ScalarVisitor {
+    type Value = ScalarText;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("any value")
     }
 
-    fn visit_unit<E>(self) -> Result<Simple, E> {
-        Ok(Simple(None))
+    fn visit_unit<E>(self) -> Result<ScalarText, E> {
+        Ok(ScalarText(None))
     }
 
-    fn visit_bool<E>(self, value: bool) -> Result<Simple, E> {
-        Ok(Simple(Some(value.to_string())))
+    fn visit_bool<E>(self, value: bool) -> Result<ScalarText, E> {
+        Ok(ScalarText(Some(value.to_string())))
     }
 
-    fn visit_i64<E>(self, value: i64) -> Result<Simple, E> {
-        Ok(Simple(Some(value.to_string())))
+    fn visit_i64<E>(self, value: i64) -> Result<ScalarText, E> {
+        Ok(ScalarText(Some(value.to_string())))
     }
 
-    fn visit_u64<E>(self, value: u64) -> Result<Simple, E> {
-        Ok(Simple(Some(value.to_string())))
+    fn visit_u64<E>(self, value: u64) -> Result<ScalarText, E> {
+        Ok(ScalarText(Some(value.to_string())))
     }
 
-    fn visit_f64<E>(self, value: f64) -> Result<Simple, E> {
-        Ok(Simple(serde_json::Number::from_f64(value).map(|number| number.to_string())))
+    fn visit_f64<E>(self, value: f64) -> Result<ScalarText, E> {
+        Ok(ScalarText(serde_json::Number::from_f64(value).map(|number| number.to_string())))
     }
 
-    fn visit_str<E>(self, value: &str) -> Result<Simple, E> {
-        Ok(Simple(Some(value.to_owned())))
+    fn visit_str<E>(self, value: &str) -> Result<ScalarText, E> {
+        Ok(ScalarText(Some(value.to_owned())))
     }
 
-    fn visit_string<E>(self, value: String) -> Result<Simple, E> {
-        Ok(Simple(Some(value)))
+    fn visit_string<E>(self, value: String) -> Result<ScalarText, E> {
+        Ok(ScalarText(Some(value)))
     }
 
-    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Simple, A::Error> {
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<ScalarText, A::Error> {
         while items.next_element::<IgnoredAny>()?.is_some() {}
-        Ok(Simple(None))
+        Ok(ScalarText(None))
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Simple, A::Error> {
+    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<ScalarText, A::Error> {
         while entries.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
-        Ok(Simple(None))
+        Ok(ScalarText(None))
     }
 }
 
 fn text<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
-    Ok(Simple::deserialize(deserializer)?.0.unwrap_or_default())
+    Ok(ScalarText::deserialize(deserializer)?.0.unwrap_or_default())
 }
 
-/// Values of any simple type as text; attributes, which name Java classes, are left out.
+/// Scalar values as text, without attributes, which name Java classes.
 fn texts<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeMap<String, String>, D::Error> {
-    let all = Option::<BTreeMap<String, Simple>>::deserialize(deserializer)?.unwrap_or_default();
+    let all = Option::<BTreeMap<String, ScalarText>>::deserialize(deserializer)?.unwrap_or_default();
     Ok(all.into_iter().filter(|(key, _)| !key.starts_with('@')).filter_map(|(k, v)| Some((k, v.0?))).collect())
 }
 

@@ -150,8 +150,9 @@ impl McpSink {
     }
 
     async fn open(&self) -> Result<McpStream, SourceError> {
-        let channel =
-            grpc::connect(&self.options.address, self.options.tls.as_ref()).await.map_err(SourceError::Failed)?;
+        let channel = grpc::connect(&self.options.address, self.options.tls.as_ref())
+            .await
+            .map_err(|e| SourceError::Failed(e.to_string()))?;
         let mut client = Grpc::new(channel).max_decoding_message_size(grpc::LARGEST_MESSAGE);
         client.ready().await.map_err(|e| SourceError::Failed(e.to_string()))?;
         let (requests, queue) = mpsc::channel(UNREAD);

@@ -54,7 +54,7 @@ fn ruled(route_table: &RouteTable, gateways: &[&str]) -> BTreeMap<String, serde_
 }
 
 #[test]
-fn a_route_is_an_http_service_whose_endpoints_know_their_process() {
+fn a_route_is_an_http_service_with_endpoints_labelled_by_process() {
     let route_table = route_table(vec![
         route("Shop.example.com", "", "guid-a", 0, &[("10.0.0.2", 61002), ("10.0.0.1", 61001)]),
         route("shop.example.com", "/cart", "guid-b", 0, &[("10.0.0.3", 61003)]),
@@ -91,11 +91,11 @@ fn routes_of_the_first_copilot_have_hosts_and_backends_alone() {
     assert_eq!((listed["route old.example.com"].endpoints.len(), problems.len()), (1, 0));
     assert!(listed["route old.example.com"].endpoints[0].labels.is_empty());
     assert_eq!(ruled(&route_table, &[]).len(), 0);
-    assert_eq!(ruled(&route_table, &["istio-system/edge"]).len(), 2, "a gateway needs to be told");
+    assert_eq!(ruled(&route_table, &["istio-system/edge"]).len(), 2, "a gateway needs rules");
 }
 
 #[test]
-fn what_cannot_be_used_is_named_and_the_rest_stays() {
+fn unusable_backends_and_routes_are_reported_and_the_rest_is_used() {
     let route_table = route_table(vec![
         route("a b.example.com", "", "guid-a", 0, &[("10.0.0.1", 61001)]),
         route(
@@ -164,9 +164,9 @@ fn paths_and_weights_become_rules() {
 }
 
 #[test]
-fn a_process_that_makes_no_subset_is_named() {
+fn a_process_without_a_valid_subset_name_is_reported() {
     let route_table = route_table(vec![route("a.example.com", "/x", "guid x", 0, &[("10.0.0.1", 61001)])]);
     let (rules, problems) = rules(&route_table, &CloudFoundryOptions::default());
     assert_eq!((rules.len(), problems.len()), (0, 1));
-    assert!(problems[0].message.contains("not heeded"), "{problems:?}");
+    assert!(problems[0].message.contains("could not map its paths"), "{problems:?}");
 }

@@ -1,4 +1,4 @@
-//! Instances as Consul writes them, and what the mesh sees of them.
+//! Instances in Consul's JSON, and the services and endpoints that they are mapped to.
 
 use model::endpoint::Endpoint;
 use model::service::Resolution;
@@ -55,7 +55,7 @@ fn old_mapping_names_ports_after_their_protocol_and_reads_pipe_tags() {
 }
 
 #[test]
-fn standard_mapping_reads_metadata_places_and_weights() {
+fn standard_mapping_reads_metadata_localities_and_weights() {
     let more = json!({
         "Tags": ["tier=gold"], "Meta": {"istio.protocol": "grpc", "service-account": "web", "namespace": "shop"},
         "Address": "10.9.9.9", "Weights": {"Passing": 7, "Warning": 2}, "Locality": {"Region": "eu", "Zone": "a"},
@@ -137,7 +137,7 @@ fn proxies_and_untagged_instances_are_left_out() {
 }
 
 #[test]
-fn contradictions_and_impossible_names_are_told() {
+fn contradictions_and_impossible_names_are_reported() {
     let http = instance("a", 80, json!({"Meta": {"protocol": "http"}}));
     let tcp = instance("b", 80, json!({"Meta": {"protocol": "tcp"}}));
     let instances = serde_json::from_value(json!([http, tcp])).unwrap();
@@ -146,5 +146,5 @@ fn contradictions_and_impossible_names_are_told() {
     assert!(problem.unwrap().message.contains("port 80 is HTTP on one instance and TCP on another"));
     let instances = serde_json::from_value(json!([instance("a", 80, json!({}))])).unwrap();
     let (seen, problem) = listing("no such host", instances, &ConsulOptions::default(), &"".into());
-    assert!(seen.is_none() && problem.unwrap().message.contains("makes no host name"));
+    assert!(seen.is_none() && problem.unwrap().message.contains("cannot be used as a host name"));
 }

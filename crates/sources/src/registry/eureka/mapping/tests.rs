@@ -1,4 +1,4 @@
-//! Instances as Eureka writes them, and what the mesh sees of them.
+//! Instances in Eureka's JSON, and the services and endpoints that they are mapped to.
 
 use model::service::Resolution;
 use serde_json::{Value, json};
@@ -48,7 +48,7 @@ fn both_ports_and_a_protocol_from_metadata() {
 }
 
 #[test]
-fn what_an_operator_set_goes_before_what_the_instance_says() {
+fn a_status_set_by_an_operator_overrides_that_of_the_instance() {
     for (status, overridden, health) in [
         ("UP", "UNKNOWN", "Healthy"),
         ("UP", "", "Healthy"),
@@ -64,7 +64,7 @@ fn what_an_operator_set_goes_before_what_the_instance_says() {
 }
 
 #[test]
-fn places_come_from_metadata_then_from_amazon() {
+fn localities_come_from_metadata_then_from_amazon() {
     let amazon = json!({"name": "Amazon", "metadata": {"availability-zone": "eu-west-1a"}});
     let place = |more: Value| {
         let (listed, _) = listings([instance("a", more)].iter(), &EurekaOptions::default(), &"".into());
