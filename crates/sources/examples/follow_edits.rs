@@ -1,5 +1,5 @@
-//! Measures how fast a watched folder is followed: a cold start on many files, then edits at a fixed
-//! rate, each timed from the end of the write to the batch that tells it.
+//! Measures how fast changes of a watched folder are read: a cold start on many files, then edits at a fixed
+//! rate, each timed from the end of the write to the batch that contains it.
 //!
 //! `cargo run --release -p sources --example follow_edits [files] [edits a second] [seconds]`
 
@@ -35,8 +35,8 @@ async fn main() {
     let mut arrived = vec![None; edits as usize + 1];
     while arrived[edits as usize].is_none() {
         let batch = batches.recv().await.expect("the source runs");
-        if let Some(told) = version(&batch) {
-            arrived[told] = Some(Instant::now());
+        if let Some(version) = version(&batch) {
+            arrived[version] = Some(Instant::now());
         }
     }
     let written = writer.await.expect("the writer");
@@ -45,7 +45,7 @@ async fn main() {
     running.stopped().await;
 }
 
-/// Rewrites the file in place; gives when each version was complete, version 0 being the one there before.
+/// Rewrites the file in place. Returns when each version was complete; version 0 is the initial one.
 fn edit(path: &Path, edits: u64, pause: Duration) -> Vec<Instant> {
     let began = Instant::now();
     let mut written = vec![began];
@@ -57,7 +57,7 @@ fn edit(path: &Path, edits: u64, pause: Duration) -> Vec<Instant> {
     written
 }
 
-/// A version counts as followed when it, or a later one, was told.
+/// A version counts as read when it, or a later one, was sent.
 fn report(written: &[Instant], arrived: &[Option<Instant>]) {
     let mut next = None;
     let mut behind: Vec<Duration> = Vec::new();
@@ -66,10 +66,10 @@ fn report(written: &[Instant], arrived: &[Option<Instant>]) {
         behind.extend(next.map(|next| next.saturating_duration_since(*written)));
     }
     behind.sort();
-    let told = arrived.iter().flatten().count();
+    let sent = arrived.iter().flatten().count();
     let at = |share: f64| behind[((behind.len() - 1) as f64 * share) as usize];
     println!(
-        "{} edits, {told} told; behind: median {:?}, 99 % {:?}, most {:?}",
+        "{} edits, {sent} sent; delay: median {:?}, 99 % {:?}, most {:?}",
         behind.len(),
         at(0.5),
         at(0.99),

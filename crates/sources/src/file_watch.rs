@@ -3,11 +3,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use notify::event::{AccessKind, AccessMode, CreateKind, ModifyKind};
 use notify::{Event, EventKind, RecommendedWatcher, RecursiveMode, Watcher};
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Notify;
 
 /// A writer that has written nothing for this long is no longer waited for.
@@ -165,8 +166,7 @@ impl Waiter {
 
 impl WatchShared {
     fn lock(&self) -> MutexGuard<'_, PendingEvents> {
-        // Every write leaves the sets whole.
-        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
+        self.pending.lock()
     }
 
     fn take_in(&self, event: notify::Result<Event>) {

@@ -10,10 +10,10 @@ use futures_util::FutureExt;
 use model::change::{Batch, Change, SourceId};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
-use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
+use crate::backoff::Backoff;
 use crate::health::SourceHealth;
 
 /// A config store, a registry or a settings file.
@@ -116,17 +116,14 @@ const GOOD_RUN: Duration = Duration::from_secs(60);
 
 async fn supervise<S: Source>(mut source: S, sender: ChangeSender) {
     let name = sender.source.0.clone();
-    let mut wait = FIRST_WAIT;
+    let mut backoff = Backoff::new(FIRST_WAIT, LONGEST_WAIT).resetting_after(GOOD_RUN);
     info!(source = %name, "source started");
     loop {
-        let started = Instant::now();
         let failure = match run_once(&mut source, &sender).await {
             Err(SourceError::Failed(message)) => message,
             Ok(()) | Err(SourceError::Closed) => return,
         };
-        if started.elapsed() >= GOOD_RUN {
-            wait = FIRST_WAIT;
-        }
+        let wait = backoff.next_wait();
         sender.health.mark_unreachable(failure.as_str());
         warn!(source = %name, error = %failure, retry_in = ?wait, "source failed; restarting");
         tokio::select! {
@@ -134,7 +131,6 @@ async fn supervise<S: Source>(mut source: S, sender: ChangeSender) {
             () = tokio::time::sleep(wait) => {}
         }
         sender.health.restarted();
-        wait = (wait * 2).min(LONGEST_WAIT);
     }
 }
 

@@ -1,10 +1,11 @@
 //! The sources that run now, for debug pages, metrics and readiness. Sources are added and removed at run time.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Instant;
 
 use model::change::SourceId;
+use parking_lot::Mutex;
 
 use crate::health::SourceHealth;
 
@@ -31,16 +32,16 @@ pub enum StartupWait {
 impl SourceSet {
     /// Adds a source, or replaces the one with the same id.
     pub fn insert(&self, source: SourceId, health: SourceHealth, awaited: StartupWait) {
-        self.lock().insert(source, SourceEntry { health, awaited });
+        self.0.lock().insert(source, SourceEntry { health, awaited });
     }
 
     pub fn remove(&self, source: &SourceId) {
-        self.lock().remove(source);
+        self.0.lock().remove(source);
     }
 
     /// The health of every source, ordered by id.
     pub fn healths(&self) -> Vec<SourceHealth> {
-        self.lock().values().map(|entry| entry.health.clone()).collect()
+        self.0.lock().values().map(|entry| entry.health.clone()).collect()
     }
 
     /// Sources that serving still waits for: those not in `synced`.
@@ -51,14 +52,9 @@ impl SourceSet {
             StartupWait::Until(deadline) => deadline > now,
             StartupWait::Never => false,
         };
-        let all = self.lock();
+        let all = self.0.lock();
         let missing = all.iter().filter(|(source, entry)| !synced.contains(*source) && is_awaited(entry));
         missing.map(|(source, _)| source.clone()).collect()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<SourceId, SourceEntry>> {
-        // Every write is one call on the map, which leaves it whole.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

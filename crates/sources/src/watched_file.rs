@@ -1,8 +1,10 @@
 //! One file that is read again after each kernel event, and at intervals in case an event was lost.
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
 
 use crate::disk::{self, YOUNG};
 use crate::file_watch::{FileWatch, Interest, Waiter};
@@ -57,7 +59,7 @@ impl WatchedFile {
     pub(crate) async fn read(&mut self, health: &SourceHealth) -> Result<FileState, SourceError> {
         let (path, watch) = (self.path.clone(), self.watch.clone());
         let read = tokio::task::spawn_blocking(move || {
-            let mut watch = watch.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut watch = watch.lock();
             let interest = interest(&path);
             let can_watch = !interest.paths.is_empty();
             let (_, failure) = watch.follow(interest);

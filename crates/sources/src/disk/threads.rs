@@ -5,9 +5,11 @@ use std::collections::BTreeSet;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
-use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, LazyLock};
 use std::thread;
 use std::time::Duration;
+
+use parking_lot::Mutex;
 
 /// How long one operation may take. A disk that spins up takes seconds.
 const DEADLINE: Duration = Duration::from_secs(5);
@@ -54,7 +56,7 @@ impl DiskThreads {
         thread.send(job).map_err(|_| io::Error::other("the disk thread has ended"))?;
         match outcome.recv_timeout(self.deadline) {
             Ok(value) => {
-                let mut shared = lock(&self.shared);
+                let mut shared = self.shared.lock();
                 if shared.idle.len() < MOST_IDLE {
                     shared.idle.push(thread);
                 }
@@ -62,7 +64,7 @@ impl DiskThreads {
             }
             Err(RecvTimeoutError::Disconnected) => Err(io::Error::other("could not read the file: reading panicked")),
             Err(RecvTimeoutError::Timeout) => {
-                let mut shared = lock(&self.shared);
+                let mut shared = self.shared.lock();
                 // The work may have ended since the timeout; then nothing would remove the path from `hanging`.
                 if let Ok(value) = outcome.try_recv() {
                     return Ok(value);
@@ -75,7 +77,7 @@ impl DiskThreads {
 
     /// An idle thread, or a new one.
     fn thread(&self, path: &Path) -> io::Result<Sender<DiskJob>> {
-        let mut shared = lock(&self.shared);
+        let mut shared = self.shared.lock();
         if shared.hanging.contains(path) {
             return Err(self.late());
         }
@@ -104,13 +106,8 @@ struct JobGuard {
 
 impl Drop for JobGuard {
     fn drop(&mut self) {
-        lock(&self.shared).hanging.remove(&self.path);
+        self.shared.lock().hanging.remove(&self.path);
     }
-}
-
-fn lock(shared: &Mutex<ThreadsState>) -> MutexGuard<'_, ThreadsState> {
-    // Every write is one call on a collection, which leaves it whole.
-    shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

@@ -1,3 +1,3 @@
-//! Sources that answer what the model asks for by name (`model::fetch_requests`).
+//! Sources of things that the model requests by name (`model::fetch_requests`).
 
 pub mod jwks;

@@ -4,7 +4,7 @@
 use std::borrow::Cow;
 use std::fmt;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -15,6 +15,7 @@ use hyper::body::Frame;
 use kube::Client;
 use kube::client::Body;
 use kube::core::ApiResource;
+use parking_lot::Mutex;
 use serde::Deserialize;
 use serde::de::{Deserializer, IgnoredAny, SeqAccess, Visitor};
 use tokio::sync::watch;
@@ -70,11 +71,6 @@ fn bad(response: BadResponse) -> kube::Error {
 }
 
 impl CollectionClient {
-    fn state(&self) -> MutexGuard<'_, ListState> {
-        // Every write leaves it whole.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     async fn watch(
         self: Arc<Self>,
         client: &Client,
@@ -91,7 +87,7 @@ impl CollectionClient {
 
     /// Fails once for each watch that ended early, so that the caller backs off.
     fn report_early_end(&self) -> Result<(), kube::Error> {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         match std::mem::take(&mut state.is_unreported) {
             true => Err(bad(BadResponse::WatchesEndEarly { count: state.early_ends, within: EARLY })),
             false => Ok(()),
@@ -99,7 +95,7 @@ impl CollectionClient {
     }
 
     fn end_watch(&self, lasted: Duration) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.early_ends = if lasted < EARLY { state.early_ends.saturating_add(1) } else { 0 };
         state.is_unreported = state.early_ends > TOLERATED_EARLY_ENDS;
     }
@@ -118,7 +114,7 @@ impl CollectionClient {
     }
 
     fn turn_page(&self, continues: bool, next_page: Option<String>) -> Result<(), BadResponse> {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let (pages, before) = if continues { (state.pages, state.next_page.take()) } else { (0, None) };
         if next_page.is_some() && next_page == before {
             return Err(BadResponse::RepeatedPage);
@@ -234,8 +230,7 @@ fn shortened(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Mutex;
-
+    use parking_lot::Mutex;
     use tokio::sync::watch;
 
     use super::{CollectionClient, EARLY, MAX_PAGES, check};

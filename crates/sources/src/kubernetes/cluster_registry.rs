@@ -196,7 +196,7 @@ mod tests {
         assert_eq!(cluster_registry.secrets().into_iter().collect::<Vec<_>>(), [creds()]);
         assert!(
             cluster_registry.kubeconfigs().is_empty() && cluster_registry.problems().is_empty(),
-            "nobody looked yet"
+            "the Secret was not listed yet"
         );
         cluster_registry.put_secret(&creds(), Some(map(&[("file.yaml", "one".to_owned())])));
         assert_eq!(kubeconfigs(&cluster_registry), map(&[("east", "one".to_owned())]));

@@ -8,10 +8,9 @@ use tokio::sync::mpsc;
 use tokio::time::sleep;
 use tracing::debug;
 
-use super::backoff::Backoff;
 use super::join::Collection;
 use super::schema::{self, ClusterObject};
-use super::watch::{NamedObject, ObjectContent, WatchEvent, WatchMessage, resource};
+use super::watch::{NamedObject, ObjectContent, WatchEvent, WatchMessage, resource, watch_backoff};
 
 /// Retries until there is a response. If the object is gone, the watch reports its deletion.
 pub(super) async fn fetch(client: Client, key: CredentialKey, session: u64, messages: mpsc::Sender<WatchMessage>) {
@@ -21,7 +20,7 @@ pub(super) async fn fetch(client: Client, key: CredentialKey, session: u64, mess
     };
     let api: Api<schema::DataObject> = Api::namespaced_with(client, &key.namespace, &resource);
     let by_name = ListParams::default().fields(&format!("metadata.name={}", key.name));
-    let mut backoff = Backoff::default();
+    let mut backoff = watch_backoff();
     let found = loop {
         match api.list(&by_name).await {
             Ok(found) => break found,

@@ -3,7 +3,6 @@
 //! feeds them from watches (`session`, `watch`). `definitions` installs the CustomResourceDefinitions of our kinds.
 
 pub mod access;
-mod backoff;
 mod checked_client;
 pub(crate) mod client;
 mod cluster_registry;

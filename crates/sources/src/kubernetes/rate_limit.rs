@@ -1,10 +1,11 @@
 //! The request rate limit for an API server: a token bucket in front of a client. A watch counts as one request.
 
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::time::{Instant, Sleep, sleep};
 use tower::{Layer, Service};
 
@@ -59,7 +60,7 @@ impl TokenBucket {
     /// Takes a token and returns how long to wait for it.
     fn take(&self) -> Duration {
         let Some(rate_limit) = self.rate_limit else { return Duration::ZERO };
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state.lock();
         let now = Instant::now();
         let earned = now.duration_since(state.at).as_secs_f64() * rate_limit.per_second;
         state.tokens = (state.tokens + earned).min(rate_limit.burst) - 1.0;

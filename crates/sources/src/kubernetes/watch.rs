@@ -17,11 +17,11 @@ use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tracing::debug;
 
-use super::backoff::Backoff;
 use super::client;
 use super::join::Collection;
 use super::response_limits::BadResponse;
 use super::schema::{self, ClusterObject};
+use crate::backoff::Backoff;
 
 /// The least wait after status 429.
 const BUSY_WAIT: Duration = Duration::from_secs(1);
@@ -33,6 +33,11 @@ const STREAMING_TIMEOUT: Duration = Duration::from_secs(20);
 const RECOVERY: Duration = Duration::from_secs(3);
 /// How long the last check of a CustomResourceDefinition counts.
 const DEFINITION_CHECK: Duration = Duration::from_millis(500);
+
+/// The backoff for requests of one collection.
+pub(super) fn watch_backoff() -> Backoff {
+    Backoff::new(Duration::from_millis(100), Duration::from_secs(5)).resetting_after(Duration::from_secs(10))
+}
 
 /// An event with its collection.
 #[derive(Debug)]
@@ -139,7 +144,7 @@ impl<K: WatchableKind> CollectionWatch<K> {
     /// Watches until the receiver is closed or the kind is deleted.
     pub(super) async fn run(self, messages: mpsc::Sender<WatchMessage>) {
         let mut streaming = true;
-        let mut backoff = Backoff::default();
+        let mut backoff = watch_backoff();
         loop {
             match self.watch(&messages, streaming, &mut backoff).await {
                 WatchEnd::Over => return,
@@ -242,7 +247,7 @@ impl<K: WatchableKind> CollectionWatch<K> {
     async fn is_undefined(&self) -> bool {
         let Some((client, name)) = &self.definition else { return false };
         let definitions: Api<schema::CustomResourceDefinition> = Api::all_with(client.clone(), &definitions());
-        let mut backoff = Backoff::default();
+        let mut backoff = watch_backoff();
         loop {
             match definitions.get_opt(name).await {
                 Ok(Some(definition)) => return definition.metadata.deletion_timestamp.is_some(),

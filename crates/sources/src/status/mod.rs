@@ -19,6 +19,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
+use crate::backoff::Backoff;
 use crate::kubernetes::access::Access;
 
 pub use lease::Election;
@@ -30,8 +31,8 @@ const GATEWAY_API: &str = "gateway.networking.k8s.io";
 const AT_ONCE: usize = 8;
 /// How often a write is tried after conflicts with other writers.
 const TRIES: usize = 4;
-const FIRST_PAUSE: Duration = Duration::from_secs(1);
-const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+const FIRST_WAIT: Duration = Duration::from_secs(1);
+const LONGEST_WAIT: Duration = Duration::from_secs(60);
 /// How often the GatewayClasses are checked.
 const CLASS_INTERVAL: Duration = Duration::from_secs(15);
 
@@ -76,7 +77,7 @@ impl StatusWriter {
     }
 
     async fn client(&mut self, stop: &CancellationToken) -> Option<Client> {
-        let mut pause = FIRST_PAUSE;
+        let mut backoff = Backoff::new(FIRST_WAIT, LONGEST_WAIT);
         loop {
             match self.access.client().await {
                 Ok(client) => return Some(client),
@@ -84,7 +85,7 @@ impl StatusWriter {
             }
             tokio::select! {
                 () = stop.cancelled() => return None,
-                () = tokio::time::sleep(pause) => pause = (pause * 2).min(LONGEST_PAUSE),
+                () = backoff.wait() => {}
             }
         }
     }
@@ -100,7 +101,7 @@ async fn write(
     stop: CancellationToken,
 ) {
     let mut sync = StatusSync { client, controllers, written: StatusMap::new(), refused: BTreeSet::new() };
-    let mut pause = FIRST_PAUSE;
+    let mut backoff = Backoff::new(FIRST_WAIT, LONGEST_WAIT);
     loop {
         let now = wanted.borrow_and_update().clone();
         let leading = *leads.borrow_and_update();
@@ -111,19 +112,15 @@ async fn write(
             // Another leader may write; everything is compared again when we lead.
             sync.written.clear();
         }
-        let again = async {
-            match failed {
-                true => tokio::time::sleep(pause).await,
-                false => std::future::pending().await,
-            }
-        };
+        if !failed {
+            backoff.reset();
+        }
         tokio::select! {
             () = stop.cancelled() => return,
             changed = wanted.changed() => if changed.is_err() { return },
             changed = leads.changed() => if changed.is_err() { return },
-            () = again => {}
+            () = backoff.wait(), if failed => {}
         }
-        pause = if failed { (pause * 2).min(LONGEST_PAUSE) } else { FIRST_PAUSE };
     }
 }
 

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use model::change::{Change, SourceId};
@@ -11,6 +11,7 @@ use model::config::validate::validate;
 use model::config::{Key, Kind, Meta, Object};
 use model::names::{Namespace, Str};
 use model::problem::{Problem, Severity};
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Notify;
 use tracing::error;
 
@@ -177,7 +178,7 @@ impl MemoryStore {
     }
 
     fn state(&self) -> MutexGuard<'_, MemoryStoreState> {
-        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.state.lock()
     }
 
     /// Releases the lock, wakes the source and calls the handlers.

@@ -186,7 +186,7 @@ async fn serve(mut stream: Conversation, mut world: watch::Receiver<World>) {
     let mut number = 0;
     loop {
         tokio::select! {
-            request = stream.heard() => {
+            request = stream.try_request() => {
                 let Some(request) = request else { return };
                 assert_eq!(request.error_detail, None);
                 if !request.response_nonce.is_empty() {

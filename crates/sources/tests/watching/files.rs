@@ -1,4 +1,4 @@
-//! `--configDir`: every way a folder changes, and every way it breaks.
+//! `--configDir`: changes and failures of a watched folder.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -11,7 +11,7 @@ use tempfile::TempDir;
 
 use crate::follower::Follower;
 
-/// A config folder inside a folder of our own, so that it can go away.
+/// A config folder inside a temporary folder, so that it can be removed.
 struct Folder {
     _outer: TempDir,
     root: PathBuf,
@@ -59,7 +59,7 @@ fn service(name: &str, host: &str) -> String {
     )
 }
 
-/// An object that is wrong in its spec; its name can be read.
+/// An object with an invalid spec and a valid name.
 fn broken(name: &str) -> String {
     service(name, "h").replace("hosts: [h]", "hosts: 7")
 }
@@ -79,7 +79,7 @@ async fn yaml_files_of_the_whole_tree_are_read_before_sync() {
 }
 
 #[tokio::test]
-async fn edits_new_files_and_deletions_are_followed() {
+async fn edits_new_files_and_deletions_are_sent() {
     let folder = Folder::with(&[("a.yaml", &service("a", "one"))]);
     let mut follower = folder.followed().await;
     folder.write("a.yaml", &service("a", "two"));
@@ -95,7 +95,7 @@ async fn edits_new_files_and_deletions_are_followed() {
 }
 
 #[tokio::test]
-async fn an_object_written_anew_with_the_same_meaning_is_not_told() {
+async fn an_object_rewritten_with_the_same_meaning_is_not_sent() {
     let folder = Folder::with(&[("a.yaml", &service("a", "a"))]);
     let mut follower = folder.followed().await;
     folder.write("a.yaml", &format!("# a comment\n---\n{}", service("a", "\"a\"")));
@@ -137,7 +137,7 @@ async fn a_file_that_moves_keeps_its_object() {
 }
 
 #[tokio::test]
-async fn one_bad_document_is_told_with_its_place_and_the_rest_is_served() {
+async fn one_bad_document_is_reported_with_its_line_and_the_others_are_used() {
     let text = format!("{}---\na: [\n---\n{}", service("a", "a"), service("b", "b"));
     let folder = Folder::with(&[("a.yaml", &text), ("c.yaml", &service("c", "c"))]);
     let follower = folder.followed().await;
@@ -147,7 +147,7 @@ async fn one_bad_document_is_told_with_its_place_and_the_rest_is_served() {
 }
 
 #[tokio::test]
-async fn an_object_that_breaks_keeps_its_last_good_version() {
+async fn an_object_that_becomes_invalid_keeps_its_last_valid_version() {
     let both = |a: String| format!("{a}---\n{}", service("b", "b"));
     let folder = Folder::with(&[("a.yaml", &both(service("a", "one")))]);
     let mut follower = folder.followed().await;
@@ -161,7 +161,7 @@ async fn an_object_that_breaks_keeps_its_last_good_version() {
 }
 
 #[tokio::test]
-async fn an_object_that_is_not_valid_is_told_and_left_out() {
+async fn an_invalid_object_is_reported_and_left_out() {
     let invalid = service("a", "h").replace("route: [{destination: {host: h}}]", "retries: {attempts: -1}");
     let folder = Folder::with(&[("a.yaml", &format!("{invalid}---\n{}", service("b", "b")))]);
     let mut follower = folder.followed().await;
@@ -175,7 +175,7 @@ async fn an_object_that_is_not_valid_is_told_and_left_out() {
 }
 
 #[tokio::test]
-async fn a_new_broken_object_does_not_keep_others_that_left_the_file() {
+async fn a_new_invalid_object_does_not_keep_others_that_were_removed() {
     let folder = Folder::with(&[("a.yaml", &service("a", "a"))]);
     let mut follower = folder.followed().await;
     folder.write("a.yaml", &broken("other"));
@@ -220,7 +220,7 @@ async fn a_half_written_file_is_not_read() {
 }
 
 #[tokio::test]
-async fn a_file_moved_away_is_not_gone_while_the_new_one_is_written() {
+async fn objects_of_a_file_moved_away_stay_while_the_new_one_is_written() {
     let folder = Folder::with(&[("a.yaml", &service("a", "one")), ("b.yaml", &service("b", "b"))]);
     let mut follower = folder.followed().await;
     fs::rename(folder.path("a.yaml"), folder.path("a.yaml~")).expect("move away");
@@ -234,7 +234,7 @@ async fn a_file_moved_away_is_not_gone_while_the_new_one_is_written() {
 }
 
 #[tokio::test]
-async fn a_link_to_a_folder_takes_its_files_with_it() {
+async fn files_of_a_linked_folder_are_removed_with_the_link() {
     let folder = Folder::new();
     let outside = tempfile::tempdir().expect("a temporary folder");
     fs::write(outside.path().join("a.yaml"), service("a", "one")).expect("write");
@@ -247,7 +247,7 @@ async fn a_link_to_a_folder_takes_its_files_with_it() {
 }
 
 #[tokio::test]
-async fn a_writer_that_never_closes_is_read_in_the_end() {
+async fn a_file_whose_writer_never_closes_it_is_read_after_a_while() {
     let folder = Folder::with(&[("a.yaml", &service("a", "one"))]);
     let mut follower = folder.followed().await;
     let mut file = File::create(folder.path("a.yaml")).expect("truncate the file");
@@ -255,7 +255,7 @@ async fn a_writer_that_never_closes_is_read_in_the_end() {
     follower.until("the open file", |f| f.host("a") == Some("two")).await;
 }
 
-/// What kubelet does to a mounted ConfigMap: files are links into `..data`, itself a link that is swapped.
+/// Updates a mounted ConfigMap like kubelet: files are symlinks into `..data`, a symlink that is replaced.
 fn publish_generation(root: &Path, generation: &str, files: &[(&str, String)]) {
     let folder = root.join(generation);
     fs::create_dir(&folder).expect("create a generation");
@@ -272,7 +272,7 @@ fn publish_generation(root: &Path, generation: &str, files: &[(&str, String)]) {
 }
 
 #[tokio::test]
-async fn a_config_map_swap_is_followed() {
+async fn a_new_version_of_a_mounted_config_map_is_read() {
     let folder = Folder::new();
     publish_generation(&folder.root, "..1", &[("a.yaml", service("a", "one")), ("b.yaml", service("b", "one"))]);
     let mut follower = folder.followed().await;
@@ -286,7 +286,7 @@ async fn a_config_map_swap_is_followed() {
 }
 
 #[tokio::test]
-async fn a_folder_behind_a_swapped_link_is_followed() {
+async fn a_folder_behind_a_replaced_symlink_is_watched() {
     let folder = Folder::new();
     for generation in ["one", "two"] {
         folder.write(&format!("{generation}/a.yaml"), &service("a", generation));
@@ -303,7 +303,7 @@ async fn a_folder_behind_a_swapped_link_is_followed() {
 }
 
 #[tokio::test]
-async fn a_file_behind_a_link_out_of_the_folder_is_followed() {
+async fn a_symlinked_file_outside_of_the_folder_is_watched() {
     let folder = Folder::new();
     let outside = tempfile::tempdir().expect("a temporary folder");
     let target = outside.path().join("real.txt");
@@ -315,7 +315,7 @@ async fn a_file_behind_a_link_out_of_the_folder_is_followed() {
 }
 
 #[tokio::test]
-async fn links_in_a_circle_do_no_harm() {
+async fn a_cycle_of_symlinks_is_listed_once() {
     let folder = Folder::with(&[("sub/a.yaml", &service("a", "a"))]);
     symlink("..", folder.path("sub/up")).expect("link");
     symlink("sub", folder.path("again")).expect("link");
@@ -366,7 +366,7 @@ async fn a_folder_emptied_file_by_file_is_empty() {
 }
 
 #[tokio::test]
-async fn a_folder_that_is_not_there_is_not_in_sync_until_it_is() {
+async fn a_missing_folder_is_in_sync_when_it_exists() {
     let folder = Folder::new();
     let root = folder.path("later");
     let mut follower = Follower::new(FileStore::new(&root));
@@ -413,7 +413,7 @@ async fn of_two_files_with_one_object_the_first_by_name_wins() {
 }
 
 #[tokio::test]
-async fn a_good_duplicate_beats_the_kept_version_of_a_broken_one() {
+async fn a_valid_duplicate_wins_over_the_kept_version_of_an_invalid_one() {
     let folder = Folder::with(&[("a.yaml", &service("x", "old"))]);
     let mut follower = folder.followed().await;
     folder.write("a.yaml", &broken("x"));
@@ -436,7 +436,7 @@ async fn ten_thousand_files_are_read_and_one_edit_parses_one_file() {
 }
 
 #[tokio::test]
-async fn the_last_of_many_fast_edits_arrives_and_none_reads_as_a_loss() {
+async fn the_last_of_many_fast_edits_is_read_and_no_object_is_lost() {
     let folder = Folder::with(&[("a.yaml", &service("a", "h0"))]);
     let mut follower = folder.followed().await;
     let path = folder.path("a.yaml");
@@ -451,7 +451,7 @@ async fn the_last_of_many_fast_edits_arrives_and_none_reads_as_a_loss() {
     assert_eq!(follower.problems, Vec::<String>::new());
 }
 
-/// A small generator of our own: the same story each time a seed is used.
+/// A random number generator with a fixed seed.
 struct Dice(u64);
 
 impl Dice {
@@ -463,7 +463,7 @@ impl Dice {
     }
 }
 
-/// One random change of the folder: written in place or renamed over, moved, deleted, whole folders removed.
+/// Makes one random change: writes a file in place or by rename, moves or deletes one, or removes a folder.
 fn disturb(folder: &Folder, dice: &mut Dice, step: u64) {
     let n = dice.roll(8);
     let name = format!("{}/{n}.yaml", ["a", "b", "a/c"][dice.roll(3) as usize]);
@@ -485,7 +485,7 @@ fn disturb(folder: &Folder, dice: &mut Dice, step: u64) {
 }
 
 #[tokio::test]
-async fn after_any_story_the_state_is_that_of_a_fresh_start() {
+async fn after_random_changes_the_state_is_that_of_a_fresh_start() {
     for seed in 1..=5 {
         let folder = Folder::new();
         let mut follower = folder.followed().await;

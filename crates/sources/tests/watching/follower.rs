@@ -1,4 +1,4 @@
-//! A reader of one source that knows what the source told so far and waits for conditions.
+//! Runs one source, applies its changes, and waits for conditions on the result.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use sources::source::{Source, SourceTask, spawn};
 use tokio::sync::mpsc;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-/// Only a hang takes this long.
+/// A wait this long is a failure.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 pub(crate) struct Follower {
@@ -26,14 +26,14 @@ pub(crate) struct Follower {
     pub(crate) objects: BTreeMap<String, Object>,
     pub(crate) services: BTreeMap<ServiceKey, Arc<Service>>,
     pub(crate) endpoints: BTreeMap<ServiceKey, Vec<Endpoint>>,
-    /// Services that ServiceEntries stand for, by the objects' keys.
+    /// Services of ServiceEntries, by the key of the object.
     entries: BTreeMap<String, ServiceKey>,
     pub(crate) mesh: Option<Mesh>,
     pub(crate) networks: Option<Networks>,
     pub(crate) keys: KeySets,
     pub(crate) problems: Vec<String>,
     pub(crate) synced: usize,
-    /// Endpoints that served and then did not, since the start.
+    /// How many endpoints stopped serving since the start.
     pub(crate) lost: usize,
     /// Keys applied and deleted, in order, since the start.
     pub(crate) log: Vec<String>,
@@ -69,7 +69,7 @@ impl Follower {
         follower
     }
 
-    /// Takes in batches until the condition holds.
+    /// Applies batches until the condition holds.
     pub(crate) async fn until(&mut self, what: &str, holds: impl Fn(&Follower) -> bool) {
         while !holds(self) {
             match tokio::time::timeout(PATIENCE, self.batches.recv()).await {
@@ -80,12 +80,12 @@ impl Follower {
         }
     }
 
-    /// How many batches were told and not taken in.
+    /// How many batches were sent and not applied.
     pub(crate) fn waiting(&self) -> usize {
         self.batches.len()
     }
 
-    /// Addresses that serve a host, in order, each once.
+    /// The distinct addresses that serve a host, in order.
     pub(crate) fn serving(&self, host: &str) -> Vec<String> {
         let of_host = self.endpoints.iter().filter(|(key, _)| key.hostname == *host);
         let all: BTreeSet<_> = of_host.flat_map(|(_, list)| serving(list)).collect();
@@ -108,7 +108,7 @@ impl Follower {
         }
     }
 
-    /// Takes in what comes until the source's health is as wanted.
+    /// Applies batches until the condition on the source's health holds.
     pub(crate) async fn until_state(&mut self, what: &str, holds: impl Fn(&SourceReport) -> bool) {
         let begun = tokio::time::Instant::now();
         while !holds(&self.report()) {

@@ -25,7 +25,7 @@ type Pages = Arc<Mutex<BTreeMap<&'static str, (u16, String)>>>;
 async fn server(pages: &Pages) -> ScriptedServer {
     let pages = pages.clone();
     ScriptedServer::start(move |asked| {
-        let found = pages.lock().expect("nobody panicked").get(asked.path.as_str()).cloned();
+        let found = pages.lock().expect("no test panicked").get(asked.path.as_str()).cloned();
         let (status, text) = found.unwrap_or((404, "nothing here".to_owned()));
         let reply = Response::builder().status(status);
         let reply = if status == 302 { reply.header("location", &text) } else { reply };
@@ -63,27 +63,27 @@ async fn keys_are_fetched_by_address_and_by_issuer_before_the_source_is_in_sync(
         ("/moved", (200, SECOND.to_owned())),
     ]);
     let issuer = KeySource::Issuer(format!("{}/issuer/", server.url()).into());
-    let (tell, receiver) = watch::channel(None);
+    let (requests, receiver) = watch::channel(None);
     let mut follower = Follower::new(Jwks::new(receiver, Duration::from_secs(3600), loopback()));
-    tell.send_replace(wanted(&[uri(&server, "/keys"), issuer.clone()]));
+    requests.send_replace(wanted(&[uri(&server, "/keys"), issuer.clone()]));
     follower.until("in sync", |f| f.synced > 0).await;
     assert_eq!(follower.keys.get(&uri(&server, "/keys")).map(|k| &**k), Some(FIRST));
     assert_eq!(follower.keys.get(&issuer).map(|k| &**k), Some(SECOND));
-    tell.send_replace(wanted(&[]));
-    follower.until("nothing is kept that nobody wants", |f| f.keys.is_empty()).await;
+    requests.send_replace(wanted(&[]));
+    follower.until("no keys without a request", |f| f.keys.is_empty()).await;
 }
 
 #[tokio::test]
-async fn new_keys_come_and_good_ones_outlive_failures() {
+async fn new_keys_replace_old_ones_and_failures_keep_the_last() {
     let pages = Pages::default();
     let server = server(&pages).await;
     let set = |status: u16, text: &str| _ = pages.lock().unwrap().insert("/keys", (status, text.to_owned()));
     let source = uri(&server, "/keys");
-    let (_tell, receiver) = watch::channel(wanted(std::slice::from_ref(&source)));
+    let (_requests, receiver) = watch::channel(wanted(std::slice::from_ref(&source)));
     set(503, "not yet");
     let mut follower = Follower::synced(Jwks::new(receiver, Duration::from_millis(20), loopback())).await;
-    let told = ["RequestAuthentication shop/tokens", "status 503: not yet", "its tokens are refused"];
-    assert!(follower.keys.is_empty() && follower.has_problem(&told), "{:?}", follower.problems);
+    let expected = ["RequestAuthentication shop/tokens", "status 503: not yet", "its tokens are rejected"];
+    assert!(follower.keys.is_empty() && follower.has_problem(&expected), "{:?}", follower.problems);
     set(200, FIRST);
     follower.until("the first keys", |f| f.problems.is_empty() && f.keys.len() == 1).await;
     for (status, text) in [(200, "no JSON"), (200, r#"{"keys":[]}"#), (500, "")] {
@@ -99,7 +99,7 @@ async fn new_keys_come_and_good_ones_outlive_failures() {
 }
 
 #[tokio::test]
-async fn what_may_not_be_reached_is_not_reached_by_a_redirect_either() {
+async fn a_redirect_to_a_forbidden_address_is_not_followed() {
     let pages = Pages::default();
     let server = server(&pages).await;
     pages.lock().unwrap().extend([
@@ -108,19 +108,19 @@ async fn what_may_not_be_reached_is_not_reached_by_a_redirect_either() {
         ("/long", (200, "x".repeat(2 << 20))),
     ]);
     let sources = ["/metadata", "/loop", "/long"].map(|path| uri(&server, path));
-    let (_tell, receiver) = watch::channel(wanted(&sources));
+    let (_requests, receiver) = watch::channel(wanted(&sources));
     let follower = Follower::synced(Jwks::new(receiver, Duration::from_secs(3600), loopback())).await;
     assert!(follower.keys.is_empty());
-    for told in [
+    for expected in [
         &["/metadata", "169.254.169.254", "not allowed"][..],
         &["/loop", "redirects"],
         &["/long", "longer than 1048576 bytes"],
     ] {
-        assert!(follower.has_problem(told), "{told:?}: {:?}", follower.problems);
+        assert!(follower.has_problem(expected), "{expected:?}: {:?}", follower.problems);
     }
     let asked = server.requests().len();
-    let (_tell, receiver) = watch::channel(wanted(&[uri(&server, "/keys")]));
+    let (_requests, receiver) = watch::channel(wanted(&[uri(&server, "/keys")]));
     let follower = Follower::synced(Jwks::new(receiver, Duration::from_secs(3600), AddressPolicy::Remote)).await;
     assert!(follower.has_problem(&["127.0.0.1", "not allowed"]), "{:?}", follower.problems);
-    assert_eq!(server.requests().len(), asked, "nobody called the machine itself");
+    assert_eq!(server.requests().len(), asked, "no request to loopback");
 }

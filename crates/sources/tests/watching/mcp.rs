@@ -1,4 +1,4 @@
-//! The sink of MCP v1alpha1 against a server of these tests.
+//! The MCP v1alpha1 sink against a scripted server.
 
 use api::istio::mcp::v1alpha1::Resource;
 use model::config::{envelope, parse};
@@ -15,7 +15,7 @@ fn sink_of(server: &Server, query: &str) -> McpSink {
     McpSink::new(McpOptions::parse(&format!("mcp://{}{query}", server.address), "pilot").unwrap())
 }
 
-/// Answers every first request, with these rules and nothing else. Gives the request for rules.
+/// Responds to every first request: these rules, and no other objects. Returns the request for rules.
 async fn begin(stream: &mut Conversation, rules: Vec<Resource>, collections: usize) -> RequestResources {
     let mut of_rules = None;
     for number in 0..collections {
@@ -65,7 +65,7 @@ async fn whole_collections_replace_each_other_and_outlive_the_stream() {
 
     drop(stream);
     let mut stream = server.stream().await;
-    assert_eq!(sink.names().len(), 1, "what was told stays");
+    assert_eq!(sink.names().len(), 1, "known objects are kept");
     begin(&mut stream, vec![rule("c", "1")], ALL).await;
     sink.until("the rule of the new stream", |sink| sink.objects.keys().any(|key| key.contains("/c"))).await;
     sink.until("the old rule to go", |sink| sink.objects.len() == 1).await;
@@ -73,7 +73,7 @@ async fn whole_collections_replace_each_other_and_outlive_the_stream() {
 }
 
 #[tokio::test]
-async fn changes_are_applied_and_a_new_stream_begins_with_what_is_held() {
+async fn changes_are_applied_and_a_new_stream_starts_with_the_known_versions() {
     let mut server = Server::start().await;
     let mut sink = Follower::new(sink_of(&server, "?incremental=true"));
     let mut stream = server.stream().await;
@@ -102,7 +102,7 @@ async fn changes_are_applied_and_a_new_stream_begins_with_what_is_held() {
 }
 
 #[tokio::test]
-async fn an_object_that_is_no_good_is_named_and_the_last_good_one_stays() {
+async fn an_invalid_object_is_reported_and_the_last_valid_one_stays() {
     let mut server = Server::start().await;
     let mut sink = Follower::new(sink_of(&server, ""));
     let mut stream = server.stream().await;

@@ -1,4 +1,4 @@
-//! A server of MCP v1alpha1 written from the protocol: whoever starts it says what it answers.
+//! An MCP v1alpha1 server, written from the protocol description, whose responses the test sends.
 
 use std::convert::Infallible;
 use std::future::{Ready, ready};
@@ -19,14 +19,14 @@ use tower::Service;
 
 use crate::serving::Serving;
 
-/// A server whose streams are handed to the test.
+/// A server that passes its streams to the test.
 pub(crate) struct Server {
     pub(crate) address: SocketAddr,
     streams: UnboundedReceiver<Conversation>,
     _serving: Serving,
 }
 
-/// One stream: what the sink says, and what is answered. The stream ends with it.
+/// One stream: requests of the sink, and responses. Dropping it ends the stream.
 pub(crate) struct Conversation {
     requests: UnboundedReceiver<RequestResources>,
     answers: UnboundedSender<Result<Resources, Status>>,
@@ -49,18 +49,18 @@ impl Server {
 }
 
 impl Conversation {
-    /// What the sink says next.
+    /// The next request.
     pub(crate) async fn request(&mut self) -> RequestResources {
-        self.heard().await.unwrap()
+        self.try_request().await.unwrap()
     }
 
-    /// The same, or nothing where the stream has ended.
-    pub(crate) async fn heard(&mut self) -> Option<RequestResources> {
+    /// The next request; `None` if the stream has ended.
+    pub(crate) async fn try_request(&mut self) -> Option<RequestResources> {
         self.requests.recv().await
     }
 
     pub(crate) fn answer(&self, answer: Resources) {
-        // A sink that is gone hears nothing; whoever waits for its verdict will notice.
+        // If the sink is gone, waiting for its acknowledgement fails.
         let _ = self.answers.send(Ok(answer));
     }
 }
@@ -103,16 +103,16 @@ impl StreamingService<RequestResources> for Establish {
 
     fn call(&mut self, request: Request<Streaming<RequestResources>>) -> Self::Future {
         let mut incoming = request.into_inner();
-        let (tell, requests) = unbounded_channel();
+        let (sender, requests) = unbounded_channel();
         let (answers, outgoing) = unbounded_channel();
         tokio::spawn(async move {
             while let Ok(Some(request)) = incoming.message().await {
-                if tell.send(request).is_err() {
+                if sender.send(request).is_err() {
                     return;
                 }
             }
         });
-        // A test that has ended wants no more streams.
+        // The test may have ended.
         let _ = self.0.send(Conversation { requests, answers });
         ready(Ok(Response::new(UnboundedReceiverStream::new(outgoing))))
     }

@@ -1,4 +1,4 @@
-//! The contract of the in-memory store.
+//! The interface of the in-memory store.
 
 use std::sync::{Arc, Mutex};
 
@@ -29,7 +29,7 @@ fn store() -> MemoryStore {
 }
 
 #[test]
-fn what_is_created_can_be_read_and_listed() {
+fn created_objects_can_be_read_and_listed() {
     let store = store();
     for (namespace, name) in [("b", "1"), ("a", "2"), ("a", "1")] {
         store.create(service(namespace, name, "h")).expect("create");
@@ -49,7 +49,7 @@ fn what_is_created_can_be_read_and_listed() {
 }
 
 #[test]
-fn refusals_are_typed_and_change_nothing() {
+fn failed_operations_return_typed_errors_and_change_nothing() {
     let store = store();
     let first = store.create(service("a", "1", "one")).expect("create");
     let here = key("a", "1");
@@ -65,7 +65,7 @@ fn refusals_are_typed_and_change_nothing() {
 }
 
 #[test]
-fn an_object_that_is_not_valid_is_refused() {
+fn an_invalid_object_is_rejected() {
     let mut object = service("a", "1", "h");
     object.spec = service("a", "1", "''").spec;
     assert!(matches!(store().create(object), Err(MemoryStoreError::Invalid { problems, .. }) if !problems.is_empty()));
@@ -118,7 +118,7 @@ fn a_handler_that_panics_does_not_stop_the_store() {
 }
 
 #[tokio::test]
-async fn its_changes_flow_like_those_of_any_source() {
+async fn changes_of_the_store_are_sent() {
     let store = store();
     store.create(service("shop", "a", "one")).expect("create");
     store.create(service("shop", "gone", "one")).expect("create");

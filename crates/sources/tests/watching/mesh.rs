@@ -1,4 +1,4 @@
-//! Mesh config and networks in files.
+//! MeshConfig and MeshNetworks in files.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -21,7 +21,7 @@ fn root(follower: &Follower) -> Option<&str> {
 }
 
 #[tokio::test]
-async fn without_a_file_defaults_hold_until_it_comes() {
+async fn defaults_are_used_until_the_file_exists() {
     let (_folder, path) = file();
     let mut follower = Follower::synced(mesh_config(&path)).await;
     assert_eq!(root(&follower), Some("istio-system"));
@@ -31,7 +31,7 @@ async fn without_a_file_defaults_hold_until_it_comes() {
 }
 
 #[tokio::test]
-async fn a_folder_that_comes_later_is_found() {
+async fn a_folder_that_is_created_later_is_found() {
     let (folder, _) = file();
     let path = folder.path().join("later/mesh");
     let mut follower = Follower::synced(mesh_config(&path)).await;
@@ -71,7 +71,7 @@ async fn bad_content_at_the_start_means_defaults_and_a_problem() {
 }
 
 #[tokio::test]
-async fn a_swapped_config_map_is_followed() {
+async fn a_new_version_of_a_mounted_config_map_is_read() {
     let (folder, path) = file();
     for generation in ["one", "two"] {
         let inner = folder.path().join(format!("..{generation}"));
@@ -88,7 +88,7 @@ async fn a_swapped_config_map_is_followed() {
 }
 
 #[tokio::test]
-async fn networks_are_followed_too() {
+async fn changes_of_networks_are_read() {
     let (_folder, path) = file();
     let mut follower = Follower::synced(networks(&path)).await;
     let text = "networks: {east: {endpoints: [{fromRegistry: a}], gateways: [{address: 1.2.3.4, port: 15443}]}}";

@@ -1,4 +1,4 @@
-//! An API server whose watches tell nothing: what changed is found by listing anew, and only what changed is told.
+//! An API server whose watches send no events: changes are found by listing again, and only changes are sent.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};
@@ -19,7 +19,7 @@ use crate::follower::Follower;
 
 const SERVICES: &str = "/api/v1/services";
 
-/// A server of one Service with this port. It refuses streaming lists, as old ones do.
+/// An API server with one Service on this port. It rejects streaming lists, as old versions do.
 async fn silent(port: Arc<AtomicU16>) -> ScriptedServer {
     ScriptedServer::start(move |asked: ScriptedRequest| {
         let port = port.load(Ordering::Relaxed);
@@ -58,23 +58,23 @@ fn source(server: &ScriptedServer, folder: &tempfile::TempDir, resync: Duration)
     let settings = Settings::default();
     let options = ClusterOptions::own(&settings);
     let watch_options = WatchOptions { resync: Some(resync), ..WatchOptions::default() };
-    let (tell, told) = watch::channel(Some(settings.clone()));
-    // The settings stay as they are for as long as anybody reads them.
-    tokio::spawn(async move { tell.closed().await });
-    Kubernetes::primary(Access::kubeconfig(file, None), watch_options, options, told, settings)
+    let (sender, receiver) = watch::channel(Some(settings.clone()));
+    // The channel must stay open.
+    tokio::spawn(async move { sender.closed().await });
+    Kubernetes::primary(Access::kubeconfig(file, None), watch_options, options, receiver, settings)
 }
 
 #[tokio::test]
-async fn listing_anew_finds_what_no_event_told_and_tells_nothing_else() {
+async fn a_resync_finds_changes_without_events_and_sends_nothing_else() {
     let port = Arc::new(AtomicU16::new(80));
     let server = silent(port.clone()).await;
     let folder = tempfile::tempdir().unwrap();
     let mut follower = Follower::synced(source(&server, &folder, Duration::from_millis(200))).await;
-    let told = follower.services.clone();
-    assert_eq!(told.len(), 1);
+    let services = follower.services.clone();
+    assert_eq!(services.len(), 1);
     let lists = || server.requests().iter().filter(|a| a.path == SERVICES && a.parameter("watch").is_none()).count();
     wait::until("lists without a change", async || if lists() >= 4 { Ok(()) } else { Err(lists().to_string()) }).await;
-    assert_eq!(follower.waiting(), 0, "nothing changed, and something was told");
+    assert_eq!(follower.waiting(), 0, "sent although nothing changed");
 
     port.store(8080, Ordering::Relaxed);
     follower

@@ -1,4 +1,4 @@
-//! A gRPC server of a test: it ends with all its connections, as a server does that crashes.
+//! A gRPC server for tests. Dropping it closes all connections, like a crash.
 
 use std::net::SocketAddr;
 
@@ -9,16 +9,16 @@ use tokio::net::TcpListener;
 use tokio::task::{AbortHandle, JoinSet};
 use tonic::service::Routes;
 
-/// A server at work, until dropped.
+/// A running server.
 pub(crate) struct Serving {
     pub(crate) address: SocketAddr,
     accepting: AbortHandle,
 }
 
 impl Serving {
-    /// Serves at an address; port 0 is any.
+    /// Listens on an address; port 0 is any.
     pub(crate) async fn start(address: SocketAddr, routes: Routes) -> Serving {
-        // A server that was here before may take a moment to go.
+        // The port of a stopped server may not be free at once.
         let listener = testkit::wait::until("a free port", async || {
             TcpListener::bind(address).await.map_err(|error| error.to_string())
         })
@@ -38,7 +38,7 @@ impl Serving {
 
 impl Drop for Serving {
     fn drop(&mut self) {
-        // Its connections are in the same task's set, and end with it.
+        // The connections belong to this task and end with it.
         self.accepting.abort();
     }
 }

@@ -3,8 +3,10 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::thread;
+
+use parking_lot::Mutex;
 
 use super::read_file::{ParsedFile, RawFile};
 use crate::file_watch::Waker;
@@ -33,12 +35,12 @@ impl LargeFileParser {
 
     /// Whether any file is not parsed yet.
     pub(super) fn is_busy(&self) -> bool {
-        !self.lock().pending.is_empty()
+        !self.shared.lock().pending.is_empty()
     }
 
     /// Queues a file; replaces its older content in the queue.
     pub(super) fn put(&self, path: PathBuf, bytes: RawFile) {
-        let mut shared = self.lock();
+        let mut shared = self.shared.lock();
         if shared.pending.get(&path) == Some(&bytes.hash) {
             return;
         }
@@ -56,14 +58,14 @@ impl LargeFileParser {
 
     /// Removes a deleted file from the queue.
     pub(super) fn forget(&self, path: &Path) {
-        let mut shared = self.lock();
+        let mut shared = self.shared.lock();
         shared.waiting.remove(path);
         shared.pending.remove(path);
     }
 
     /// Files parsed since the last call whose content is still the newest.
     pub(super) fn parsed(&self) -> Vec<(PathBuf, ParsedFile)> {
-        let mut shared = self.lock();
+        let mut shared = self.shared.lock();
         let mut parsed = std::mem::take(&mut shared.parsed);
         parsed.retain(|(path, content)| shared.pending.get(path) == Some(&content.hash));
         for (path, _) in &parsed {
@@ -71,29 +73,20 @@ impl LargeFileParser {
         }
         parsed
     }
-
-    fn lock(&self) -> MutexGuard<'_, ParserQueue> {
-        lock(&self.shared)
-    }
-}
-
-fn lock(shared: &Mutex<ParserQueue>) -> MutexGuard<'_, ParserQueue> {
-    // Every write is one call on a collection, which leaves it whole.
-    shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn work(shared: &Mutex<ParserQueue>, waker: &Waker) {
     while let Some((path, bytes)) = next(shared) {
         // Parsing catches its own panics.
         let content = bytes.parsed(&path);
-        lock(shared).parsed.push((path.clone(), content));
+        shared.lock().parsed.push((path.clone(), content));
         waker.wake(path);
     }
 }
 
 /// The smallest waiting file; without one the thread ends.
 fn next(shared: &Mutex<ParserQueue>) -> Option<(PathBuf, RawFile)> {
-    let mut shared = lock(shared);
+    let mut shared = shared.lock();
     let smallest = shared.waiting.iter().min_by_key(|(_, bytes)| bytes.bytes.len()).map(|(path, _)| path.clone());
     let next = smallest.and_then(|path| shared.waiting.remove_entry(&path));
     shared.is_running = next.is_some();

@@ -8,10 +8,11 @@ mod read_file;
 mod walk;
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use model::change::{Change, SourceId};
+use parking_lot::Mutex;
 
 use self::config_dir::{ConfigDir, Scan};
 use crate::file_watch::{FileEvents, Waiter};
@@ -59,7 +60,7 @@ impl FileStore {
         let publish_again = std::mem::replace(&mut self.interrupted, true);
         let scan = tokio::task::spawn_blocking(move || {
             // After a panic everything is sent again, which completes a half-applied change.
-            let mut folder = folder.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut folder = folder.lock();
             if publish_again {
                 folder.publish_again();
             }
