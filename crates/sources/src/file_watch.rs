@@ -51,7 +51,7 @@ impl Interest {
 
 /// A set of watched directories and the events that are not yet delivered.
 pub(crate) struct FileWatch {
-    watcher: Result<RecommendedWatcher, String>,
+    watcher: notify::Result<RecommendedWatcher>,
     watched: BTreeSet<PathBuf>,
     shared: Arc<WatchShared>,
 }
@@ -85,7 +85,7 @@ impl FileWatch {
     pub(crate) fn new() -> FileWatch {
         let shared = Arc::new(WatchShared::default());
         let events = shared.clone();
-        let watcher = notify::recommended_watcher(move |event| events.take_in(event)).map_err(|e| e.to_string());
+        let watcher = notify::recommended_watcher(move |event| events.take_in(event));
         FileWatch { watcher, watched: BTreeSet::new(), shared }
     }
 
@@ -96,7 +96,7 @@ impl FileWatch {
         self.shared.lock().interest = interest;
         let watcher = match &mut self.watcher {
             Ok(watcher) => watcher,
-            Err(reason) => return (BTreeSet::new(), Some(reason.clone())),
+            Err(error) => return (BTreeSet::new(), Some(error.to_string())),
         };
         for gone in self.watched.difference(&wanted) {
             // Fails if the directory is gone: the kernel has already dropped its watch.

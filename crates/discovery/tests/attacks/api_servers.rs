@@ -142,7 +142,7 @@ async fn hole_07_a_malformed_list_takes_nothing_away() {
     check_wrong_lists(&[
         ("a list without items", r#""kind": "KINDList""#),
         ("a list without items", r#""kind": "KINDList", "items": null"#),
-        ("an answer of the wrong kind", r#""kind": "PodList", "items": []"#),
+        ("a response of the wrong kind", r#""kind": "PodList", "items": []"#),
     ])
     .await;
 }

@@ -57,7 +57,7 @@ type FetchTasks = JoinSet<(KeySource, Result<Str, KeyFetchError>)>;
 /// Why a key set could not be fetched.
 #[derive(Debug, thiserror::Error)]
 enum KeyFetchError {
-    #[error("no answer within {0:?}")]
+    #[error("no response within {0:?}")]
     Timeout(Duration),
     #[error("{0}")]
     Http(String),

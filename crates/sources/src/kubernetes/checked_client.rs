@@ -40,8 +40,8 @@ pub(super) fn checked_client(client: &Client, resource: &ApiResource) -> (Client
         let (inner, collection) = (inner.clone(), collection.clone());
         async move {
             match is_watch(&request) {
-                true => collection.watch(&inner, request).await.map(|answer| answer.map(Either::Left)),
-                false => collection.list(&inner, request).await.map(|answer| answer.map(Either::Right)),
+                true => collection.watch(&inner, request).await.map(|response| response.map(Either::Left)),
+                false => collection.list(&inner, request).await.map(|response| response.map(Either::Right)),
             }
         }
     });
@@ -77,12 +77,12 @@ impl CollectionClient {
         request: Request<Body>,
     ) -> Result<Response<WatchBody>, kube::Error> {
         self.report_early_end()?;
-        let answer = client.send(request).await?;
-        let since = answer.status().is_success().then(Instant::now);
+        let response = client.send(request).await?;
+        let since = response.status().is_success().then(Instant::now);
         if since.is_some() {
             self.opened.send_modify(|count| *count += 1);
         }
-        Ok(answer.map(|inner| WatchBody { inner, since, collection: self }))
+        Ok(response.map(|inner| WatchBody { inner, since, collection: self }))
     }
 
     /// Fails once for each watch that ended early, so that the caller backs off.
@@ -102,11 +102,11 @@ impl CollectionClient {
 
     async fn list(&self, client: &Client, request: Request<Body>) -> Result<Response<Body>, kube::Error> {
         let continues = request.uri().query().is_some_and(|query| query.split('&').any(|p| p.starts_with("continue=")));
-        let answer = client.send(request).await?;
-        if answer.status().is_client_error() || answer.status().is_server_error() {
-            return Ok(answer);
+        let response = client.send(request).await?;
+        if response.status().is_client_error() || response.status().is_server_error() {
+            return Ok(response);
         }
-        let (head, body) = answer.into_parts();
+        let (head, body) = response.into_parts();
         let bytes = body.collect_bytes().await?;
         let next_page = check(&bytes, &self.kind).map_err(bad)?;
         self.turn_page(continues, next_page).map_err(bad)?;
@@ -265,28 +265,28 @@ mod tests {
         assert_eq!(check(page, "Service"), Ok(Some("next".to_owned())));
     }
 
-    fn answers() -> CollectionClient {
+    fn client() -> CollectionClient {
         CollectionClient { kind: "Service".to_owned(), opened: watch::Sender::new(0), state: Mutex::default() }
     }
 
     #[test]
     fn hole_07_pages_without_end_are_given_up() {
-        let answers = answers();
+        let client = client();
         for page in 0..MAX_PAGES {
-            assert_eq!(answers.turn_page(page > 0, Some(page.to_string())), Ok(()));
+            assert_eq!(client.turn_page(page > 0, Some(page.to_string())), Ok(()));
         }
-        assert!(answers.turn_page(true, Some("more".to_owned())).is_err());
-        assert_eq!(answers.turn_page(false, Some("a".to_owned())), Ok(()), "a new list");
-        assert!(answers.turn_page(true, Some("a".to_owned())).is_err(), "the same page again");
-        assert_eq!(answers.turn_page(false, None), Ok(()));
+        assert!(client.turn_page(true, Some("more".to_owned())).is_err());
+        assert_eq!(client.turn_page(false, Some("a".to_owned())), Ok(()), "a new list");
+        assert!(client.turn_page(true, Some("a".to_owned())).is_err(), "the same page again");
+        assert_eq!(client.turn_page(false, None), Ok(()));
     }
 
     #[test]
     fn hole_07_watches_that_end_at_once_are_reported_each_but_the_first() {
-        let answers = answers();
+        let client = client();
         let end = |lasted| {
-            answers.end_watch(lasted);
-            (answers.report_early_end().is_err(), answers.report_early_end().is_err())
+            client.end_watch(lasted);
+            (client.report_early_end().is_err(), client.report_early_end().is_err())
         };
         let early = EARLY / 2;
         assert_eq!([end(early), end(early), end(early)], [(false, false), (true, false), (true, false)]);

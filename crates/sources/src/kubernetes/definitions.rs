@@ -55,7 +55,7 @@ async fn apply(
     loop {
         left -= 1;
         match api.patch(name, parameters, &Patch::Apply(definition)).await {
-            Err(kube::Error::Api(answer)) if left > 0 && (answer.code == 429 || answer.code >= 500) => {
+            Err(kube::Error::Api(status)) if left > 0 && (status.code == 429 || status.code >= 500) => {
                 sleep(RETRY_WAIT).await;
             }
             other => return other.map(drop),

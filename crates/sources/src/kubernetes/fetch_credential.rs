@@ -8,7 +8,7 @@ use tokio::sync::mpsc;
 use tokio::time::sleep;
 use tracing::debug;
 
-use super::join::Collection;
+use super::collection::Collection;
 use super::schema::{self, ClusterObject};
 use super::watch::{NamedObject, ObjectContent, WatchEvent, WatchMessage, resource, watch_backoff};
 

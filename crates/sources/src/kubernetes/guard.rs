@@ -8,7 +8,7 @@ use std::time::Duration;
 use model::problem::{Problem, Subject};
 use tokio::time::Instant;
 
-use super::join::Collection;
+use super::collection::Collection;
 
 /// A list that lacks this share of the known objects is held back, as for registries.
 const LOST_PERCENT: usize = 90;
@@ -109,7 +109,7 @@ mod tests {
     use tokio::time::sleep;
 
     use super::{ListGuard, RELIST, SHORT_HOLD};
-    use crate::kubernetes::join::Collection::{EndpointSlice, Pod, Remote, Service};
+    use crate::kubernetes::collection::Collection::{EndpointSlice, Pod, Remote, Service};
 
     const HOLD: Duration = Duration::from_secs(60);
 

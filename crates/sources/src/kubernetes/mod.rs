@@ -6,6 +6,7 @@ pub mod access;
 mod checked_client;
 pub(crate) mod client;
 mod cluster_registry;
+pub mod collection;
 mod config;
 mod credentials;
 pub mod definitions;

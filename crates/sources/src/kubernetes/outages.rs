@@ -8,7 +8,7 @@ use model::problem::{Problem, Subject};
 use tokio::time::Instant;
 use tracing::{info, warn};
 
-use super::join::Collection;
+use super::collection::Collection;
 
 /// The current outages of one cluster.
 #[derive(Debug, Default)]

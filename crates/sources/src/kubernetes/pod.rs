@@ -152,7 +152,7 @@ fn addresses(status: &schema::PodStatus) -> Arc<[Str]> {
     found.into()
 }
 
-/// CredentialRefs ports of containers and of sidecar init containers; the first of a name wins.
+/// Named ports of containers and of sidecar init containers; the first of a name wins.
 fn named_ports(spec: &schema::PodSpec, interner: &mut Interner) -> Arc<[ContainerPort]> {
     let sidecars = spec.init_containers.iter().filter(|c| c.restart_policy.as_deref() == Some("Always"));
     let ports = spec.containers.iter().chain(sidecars).flat_map(|c| &c.ports).filter(|p| !p.name.is_empty());

@@ -28,15 +28,15 @@ const MAX_EVENT_BYTES: usize = 8 << 20;
 /// A response that a working API server does not send.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum BadResponse {
-    #[error("no answer within {DEADLINE:?}")]
+    #[error("no response within {DEADLINE:?}")]
     NotStarted,
-    #[error("an answer that does not end within {DEADLINE:?}")]
+    #[error("a response that does not end within {DEADLINE:?}")]
     NotEnded,
-    #[error("an answer of more than {} MiB", MAX_BODY_BYTES >> 20)]
+    #[error("a response of more than {} MiB", MAX_BODY_BYTES >> 20)]
     BodyTooLarge,
     #[error("a watch event of more than {} MiB", MAX_EVENT_BYTES >> 20)]
     EventTooLarge,
-    #[error("answers of more than {} MiB at the same time", MAX_BYTES_IN_FLIGHT >> 20)]
+    #[error("responses of more than {} MiB at the same time", MAX_BYTES_IN_FLIGHT >> 20)]
     TooManyBytesInFlight,
     #[error("{count} watches in a row ended within {within:?}")]
     WatchesEndEarly { count: u32, within: Duration },
@@ -44,11 +44,11 @@ pub(super) enum BadResponse {
     RepeatedPage,
     #[error("a list of more than {0} pages")]
     TooManyPages(u32),
-    #[error("an answer that is not JSON (line {line}, column {column})")]
+    #[error("a response that is not JSON (line {line}, column {column})")]
     NotJson { line: usize, column: usize },
-    #[error("an answer that is not a list (line {line}, column {column})")]
+    #[error("a response that is not a list (line {line}, column {column})")]
     NotAList { line: usize, column: usize },
-    #[error("an answer of the wrong kind: {found:?} instead of {expected}List")]
+    #[error("a response of the wrong kind: {found:?} instead of {expected}List")]
     WrongKind { found: String, expected: String },
     #[error("a list without items")]
     NoItems,
@@ -112,12 +112,12 @@ where
 
     fn call(&mut self, request: Request<Q>) -> Self::Future {
         let (is_watch, limits) = (is_watch(&request), self.limits.clone());
-        let answer = self.inner.call(request);
+        let response = self.inner.call(request);
         Box::pin(async move {
-            let Ok(answer) = timeout(DEADLINE, answer).await else {
+            let Ok(response) = timeout(DEADLINE, response).await else {
                 return Err(BadResponse::NotStarted.into());
             };
-            answer.map(|answer| answer.map(|body| LimitedBody::new(body, is_watch, limits)))
+            response.map(|response| response.map(|body| LimitedBody::new(body, is_watch, limits)))
         })
     }
 }
@@ -244,9 +244,9 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn hole_07_an_endless_answer_is_cut() {
+    async fn hole_07_an_endless_response_is_cut() {
         let (read, error) = endless(vec![b' '; MIB].into(), false, MAX_BODY_BYTES * 2).await;
-        assert_eq!((read, error.as_deref()), (MAX_BODY_BYTES, Some("an answer of more than 128 MiB")));
+        assert_eq!((read, error.as_deref()), (MAX_BODY_BYTES, Some("a response of more than 128 MiB")));
     }
 
     #[tokio::test]
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn hole_07_answers_of_one_api_server_are_bounded_together() {
+    async fn hole_07_responses_of_one_api_server_are_bounded_together() {
         let limits = ResponseLimits::default();
         let chunk = Bytes::from(vec![b' '; MIB]);
         let body = || {
@@ -279,18 +279,21 @@ mod tests {
         };
         assert_eq!(
             (read, error.to_string().as_str()),
-            (MAX_BYTES_IN_FLIGHT, "answers of more than 256 MiB at the same time")
+            (MAX_BYTES_IN_FLIGHT, "responses of more than 256 MiB at the same time")
         );
         drop(bodies);
         assert_eq!(limits.bytes_in_flight.load(std::sync::atomic::Ordering::Relaxed), 0);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn hole_07_an_answer_that_never_ends_has_a_deadline_and_a_watch_has_none() {
+    async fn hole_07_a_response_that_never_ends_has_a_deadline_and_a_watch_has_none() {
         let silent = || StreamBody::new(stream::pending::<Result<Frame<Bytes>, Infallible>>());
         let begun = Instant::now();
         let error = LimitedBody::new(silent(), false, ResponseLimits::default()).frame().await.unwrap().unwrap_err();
-        assert_eq!((error.to_string().as_str(), begun.elapsed()), ("an answer that does not end within 75s", DEADLINE));
+        assert_eq!(
+            (error.to_string().as_str(), begun.elapsed()),
+            ("a response that does not end within 75s", DEADLINE)
+        );
         let mut watch = LimitedBody::new(silent(), true, ResponseLimits::default());
         assert!(tokio::time::timeout(Duration::from_secs(3600), watch.frame()).await.is_err());
     }

@@ -19,14 +19,15 @@ use tracing::warn;
 
 use super::checked_client::checked_client;
 use super::cluster_registry::SecretName;
+use super::collection::Collection;
 use super::fetch_credential;
 use super::guard::ListGuard;
-use super::join::{ClusterState, Collection};
+use super::join::ClusterState;
 use super::outages::Outages;
 use super::schema::{self, ClusterObject};
 use super::watch::{CollectionWatch, ObjectContent, WatchMessage, WatchableKind, definitions, document, resource};
 
-/// Secrets that a proxy can use. Helm releases and service account tokens are left out: clusters hold many of them.
+/// Secrets that a proxy can use: no Helm releases, and no service account tokens, although these contain a CA certificate.
 const USABLE_SECRETS: &str = "type!=helm.sh/release.v1,type!=kubernetes.io/service-account-token";
 
 /// What is watched and how often it is listed.

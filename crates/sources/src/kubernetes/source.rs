@@ -17,7 +17,8 @@ use tracing::{info, warn};
 
 use super::access::Access;
 use super::cluster_registry::ClusterRegistry;
-use super::join::{ClusterOptions, ClusterState, Collection};
+use super::collection::Collection;
+use super::join::{ClusterOptions, ClusterState};
 use super::kubeconfig::{CheckedKubeconfig, KubeconfigEntry};
 use super::kubeconfig_dir::KubeconfigDir;
 use super::outages::OutageCause;

@@ -18,7 +18,7 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tracing::debug;
 
 use super::client;
-use super::join::Collection;
+use super::collection::Collection;
 use super::response_limits::BadResponse;
 use super::schema::{self, ClusterObject};
 use crate::backoff::Backoff;
@@ -252,7 +252,7 @@ impl<K: WatchableKind> CollectionWatch<K> {
             match definitions.get_opt(name).await {
                 Ok(Some(definition)) => return definition.metadata.deletion_timestamp.is_some(),
                 Ok(None) => return true,
-                Err(kube::Error::Api(answer)) if answer.code == 403 => return false,
+                Err(kube::Error::Api(status)) if status.code == 403 => return false,
                 // No deletion is sent until this is known.
                 Err(_) => sleep(backoff.next_wait()).await,
             }

@@ -119,7 +119,7 @@ async fn attempt(
 fn taken(result: Result<DynamicObject, kube::Error>) -> Result<bool, kube::Error> {
     match result {
         Ok(_) => Ok(true),
-        Err(kube::Error::Api(answer)) if answer.is_conflict() || answer.is_already_exists() => Ok(false),
+        Err(kube::Error::Api(status)) if status.is_conflict() || status.is_already_exists() => Ok(false),
         Err(error) => Err(error),
     }
 }

@@ -165,7 +165,7 @@ impl StatusSync {
 /// A missing permission concerns all objects of the kind, so it is logged once per kind.
 fn log_failure(key: &Key, error: &kube::Error, refused: &mut BTreeSet<Kind>) {
     match error {
-        kube::Error::Api(answer) if answer.code == 403 => {
+        kube::Error::Api(status) if status.code == 403 => {
             if refused.insert(key.kind) {
                 let needs = format!("update of {}/status in {}", key.kind.plural(), key.kind.group());
                 warn!(needs, %error, "could not write statuses: permission is missing; retrying");
@@ -189,8 +189,8 @@ async fn write_one(client: &Client, controllers: &Controllers, key: &Key, status
         let parameters = PostParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PostParams::default() };
         match api.replace_status(&key.name, &parameters, &object).await {
             Ok(_) => return Ok(()),
-            Err(kube::Error::Api(answer)) if answer.is_not_found() => return Ok(()),
-            Err(kube::Error::Api(answer)) if answer.is_conflict() && left > 0 => {}
+            Err(kube::Error::Api(status)) if status.is_not_found() => return Ok(()),
+            Err(kube::Error::Api(status)) if status.is_conflict() && left > 0 => {}
             Err(error) => return Err(error),
         }
     }
@@ -260,7 +260,7 @@ async fn create_classes(client: &Client, class: &str, controller: &str) -> Resul
         let object = DynamicObject::new(name, &resource).data(serde_json::json!({"spec": spec}));
         match api.create(&PostParams::default(), &object).await {
             Ok(_) => info!(class = name, "created GatewayClass"),
-            Err(kube::Error::Api(answer)) if answer.is_already_exists() => {}
+            Err(kube::Error::Api(status)) if status.is_already_exists() => {}
             Err(error) => return Err(error),
         }
     }

@@ -16,7 +16,7 @@ use tokio::time::Instant;
 use crate::backoff::Backoff;
 use crate::source::{ChangeSender, SourceError};
 
-/// Servers may not answer for collections that they do not know. These are waited for this long after the first
+/// Servers may not respond for collections that they do not know. These are waited for this long after the first
 /// response.
 const GRACE: Duration = Duration::from_secs(10);
 const KEEPING: &str = "; keeping the last good version";
@@ -68,17 +68,17 @@ impl Collections {
     /// collections that have none.
     pub(super) async fn next<T>(
         &mut self,
-        answer: impl Future<Output = T>,
+        response: impl Future<Output = T>,
         sender: &ChangeSender,
     ) -> Result<T, SourceError> {
-        let mut answer = pin!(answer);
+        let mut response = pin!(response);
         if let Some(until) = self.grace.filter(|_| !self.is_synced) {
-            match tokio::time::timeout_at(until, &mut answer).await {
-                Ok(answer) => return Ok(answer),
+            match tokio::time::timeout_at(until, &mut response).await {
+                Ok(response) => return Ok(response),
                 Err(_) => self.publish(Vec::new(), sender).await?,
             }
         }
-        Ok(answer.await)
+        Ok(response.await)
     }
 
     /// Records that the server responded.

@@ -73,6 +73,10 @@ impl XdsStore {
         Node { id, metadata: Some(Struct { fields }), ..Node::default() }
     }
 
+    fn log_rejection(&self, kind: &str, error: &ResourceError) {
+        warn!(source = &*self.id.0, kind, %error, "rejected a response; keeping known objects");
+    }
+
     fn kinds(&self) -> Vec<TypeUrl> {
         self.collections.names().map(|name| TypeUrl::from(name.to_string())).collect()
     }
@@ -98,7 +102,7 @@ impl XdsStore {
                     self.collections.publish(changes, sender).await?;
                 }
                 Err(error) => {
-                    warn!(source = &*self.id.0, kind = response.type_url, %error, "rejected a response; keeping known objects");
+                    self.log_rejection(&response.type_url, &error);
                     stream.nack(&response, &error.to_string());
                 }
             }
@@ -133,7 +137,7 @@ impl XdsStore {
                     self.collections.publish(changes, sender).await?;
                 }
                 Err(error) => {
-                    warn!(source = &*self.id.0, kind = response.type_url, %error, "rejected a response; keeping known objects");
+                    self.log_rejection(&response.type_url, &error);
                     stream.nack(&response, &error.to_string());
                 }
             }

@@ -4,7 +4,8 @@ use std::collections::HashSet;
 
 use model::names::{CredentialKey, CredentialKind, Namespace, Str};
 
-use super::{ClusterState, Collection, NamespacedName};
+use super::{ClusterState, NamespacedName};
+use crate::kubernetes::collection::Collection;
 use crate::kubernetes::config::{DocumentId, kind_id};
 
 impl ClusterState {
