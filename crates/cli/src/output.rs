@@ -2,12 +2,13 @@
 //! reader of the log: when the queue is full, lines are dropped and counted, and the count is logged later.
 
 use std::io::{self, Write};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use parking_lot::{Condvar, Mutex};
 use tracing::warn;
 
 /// Size limit of the queue: about 5,000 lines, more than a burst of connections logs. The batch that the thread is
@@ -58,7 +59,7 @@ impl Queue {
 
     /// Queues a line, or drops it if the queue is full.
     fn push(&self, line: &[u8]) {
-        let mut state = self.lock();
+        let mut state = self.0.state.lock();
         if state.waiting.len() + line.len() > MOST_BYTES {
             state.dropped += 1;
             DROPPED.fetch_add(1, Ordering::Relaxed);
@@ -72,7 +73,7 @@ impl Queue {
     /// Waits until every line is written, at most this long.
     pub(crate) fn flush(&self, at_most: Duration) {
         let is_busy = |state: &mut QueueState| state.is_writing || !state.waiting.is_empty();
-        let _ = self.0.emptied.wait_timeout_while(self.lock(), at_most, is_busy);
+        let _ = self.0.emptied.wait_while_for(&mut self.0.state.lock(), is_busy, at_most);
     }
 
     fn drain(&self, mut out: impl Write) {
@@ -92,7 +93,8 @@ impl Queue {
     /// Waits for lines; returns them with the number of lines dropped since the last call.
     fn take(&self) -> (Vec<u8>, u64) {
         let idle = |state: &mut QueueState| state.waiting.is_empty();
-        let mut state = self.0.filled.wait_while(self.lock(), idle).unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.0.state.lock();
+        self.0.filled.wait_while(&mut state, idle);
         state.is_writing = true;
         (std::mem::take(&mut state.waiting), std::mem::take(&mut state.dropped))
     }
@@ -101,17 +103,13 @@ impl Queue {
     fn recycle(&self, mut batch: Vec<u8>) {
         batch.clear();
         batch.shrink_to(KEPT_BYTES);
-        let mut state = self.lock();
+        let mut state = self.0.state.lock();
         state.is_writing = false;
         if state.waiting.is_empty() {
             state.waiting = batch;
             drop(state);
             self.0.emptied.notify_all();
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, QueueState> {
-        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -170,7 +168,7 @@ mod tests {
         queue.flush(PATIENCE);
         let written: usize = batches.try_iter().map(|batch| batch.len()).sum();
         assert!((MOST_BYTES - line.len()..=2 * MOST_BYTES).contains(&written), "{written} bytes");
-        assert!(queue.lock().waiting.capacity() < MOST_BYTES);
+        assert!(queue.0.state.lock().waiting.capacity() < MOST_BYTES);
     }
 
     #[test]

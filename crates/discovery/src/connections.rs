@@ -1,41 +1,42 @@
-//! How many connections a port may have, and how long one may stay without being of use. A port that is full makes room
-//! by closing a connection that serves no request, the oldest of the address that has most: silent connections never
-//! keep others out. Where answers end by themselves, slow readers of them do not either.
+//! Limits the number of connections of a port and how long one may be idle. A full port closes an idle connection, the
+//! oldest of the address that has most, so idle connections never keep others out. An HTTP port also closes connections
+//! of slow readers.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use http_body::{Body, Frame, SizeHint};
+use parking_lot::Mutex;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
-/// How often a full port is logged.
-const REPORT: Duration = Duration::from_secs(60);
+/// Interval at which a full port is logged.
+const LOG_INTERVAL: Duration = Duration::from_secs(60);
 
-/// How long connections may take.
+/// Time limits of connections.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Deadlines {
-    /// From the connection to its first whole request, a TLS handshake included.
+    /// From accept to the first complete request, including the TLS handshake.
     pub(crate) first_request: Duration,
     /// Between two requests.
     pub(crate) idle: Duration,
-    /// With requests in flight all the time; None for streams, which last.
+    /// With a request always in flight; `None` for streams.
     pub(crate) busy: Option<Duration>,
 }
 
-/// The connections of a port, or of several that share a limit.
+/// The connections of one port, or of several ports that share a limit.
 #[derive(Debug)]
 pub(crate) struct Connections {
     name: &'static str,
     limit: usize,
-    /// Whether a connection may be closed that serves a request, if none is idle.
+    /// Whether a busy connection may be closed if none is idle.
     closes_busy: bool,
     next: AtomicU64,
     open: Mutex<BTreeMap<u64, Arc<TcpConnection>>>,
@@ -47,7 +48,7 @@ pub(crate) struct Connections {
 pub(crate) struct TcpConnection {
     peer: IpAddr,
     state: Mutex<ConnectionState>,
-    /// Asks it to go at once, to make room.
+    /// Closes the connection to make room for another.
     close: CancellationToken,
 }
 
@@ -55,11 +56,11 @@ pub(crate) struct TcpConnection {
 struct ConnectionState {
     requests: usize,
     served_before: bool,
-    /// Since when it has been busy, or idle.
+    /// Start of the current busy or idle period.
     since: Instant,
 }
 
-/// A place among the open connections, given back when dropped.
+/// A slot among the open connections; dropping it frees the slot.
 #[derive(Debug)]
 pub(crate) struct ConnectionSlot {
     connections: Arc<Connections>,
@@ -67,17 +68,17 @@ pub(crate) struct ConnectionSlot {
     connection: Arc<TcpConnection>,
 }
 
-/// A request in flight.
+/// Counts a request as in flight until dropped.
 #[derive(Debug)]
 pub(crate) struct RequestInFlight(Arc<TcpConnection>);
 
 impl Connections {
-    /// Connections whose streams last.
+    /// Connections with long-lived streams.
     pub(crate) fn of_streams(name: &'static str, limit: usize) -> Arc<Connections> {
         Connections::new(name, limit, false)
     }
 
-    /// Connections for pages. A probe of readiness counts for more than the reader of a page that takes its time.
+    /// Connections for pages. A readiness probe is more important than a slow reader of a page.
     pub(crate) fn of_pages(name: &'static str, limit: usize) -> Arc<Connections> {
         Connections::new(name, limit, true)
     }
@@ -87,9 +88,9 @@ impl Connections {
         Arc::new(Connections { name, limit: limit.max(1), closes_busy, next: AtomicU64::new(0), open, reported })
     }
 
-    /// A place for a new connection; None if all are taken by connections that serve requests.
+    /// A slot for a new connection; `None` if all connections are busy.
     pub(crate) fn enter(self: &Arc<Self>, peer: IpAddr) -> Option<ConnectionSlot> {
-        let mut open = lock(&self.open);
+        let mut open = self.open.lock();
         if open.len() >= self.limit {
             let busy = || if self.closes_busy { oldest_of_most(open.iter()) } else { None };
             let closed = oldest_of_most(open.iter().filter(|(_, connection)| connection.is_idle())).or_else(busy);
@@ -104,21 +105,21 @@ impl Connections {
     }
 
     fn report(&self, peer: IpAddr, made_room: bool) {
-        let mut reported = lock(&self.reported);
-        if reported.is_some_and(|at| at.elapsed() < REPORT) {
+        let mut reported = self.reported.lock();
+        if reported.is_some_and(|at| at.elapsed() < LOG_INTERVAL) {
             return;
         }
         *reported = Some(Instant::now());
         let (port, limit) = (self.name, self.limit);
         if made_room {
-            warn!(port, limit, %peer, "too many connections; closing the least useful");
+            warn!(port, limit, %peer, "connection limit reached; closing the oldest idle connection");
         } else {
-            warn!(port, limit, %peer, "too many connections; refusing new ones (raise the limit of open files for more)");
+            warn!(port, limit, %peer, "connection limit reached; refusing new connections (the limit follows from the limit of open files)");
         }
     }
 }
 
-/// The oldest of these connections from the address that has most of them.
+/// The oldest connection of the address with the most connections.
 fn oldest_of_most<'a>(connections: impl Iterator<Item = (&'a u64, &'a Arc<TcpConnection>)>) -> Option<u64> {
     let mut by_address: HashMap<IpAddr, (usize, Reverse<u64>)> = HashMap::new();
     for (number, connection) in connections {
@@ -128,9 +129,9 @@ fn oldest_of_most<'a>(connections: impl Iterator<Item = (&'a u64, &'a Arc<TcpCon
 }
 
 impl TcpConnection {
-    /// Counts a request until the answer is sent.
+    /// Counts a request until the result is dropped.
     pub(crate) fn request(self: &Arc<Self>) -> RequestInFlight {
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         state.requests += 1;
         if state.requests == 1 {
             state.since = Instant::now();
@@ -140,9 +141,9 @@ impl TcpConnection {
         RequestInFlight(self.clone())
     }
 
-    /// Resolves when the connection has to go.
-    pub(crate) async fn over(&self, deadlines: &Deadlines) {
-        let expired = async {
+    /// Resolves when the connection must be closed: a time limit passed, or its slot is needed.
+    pub(crate) async fn expired(&self, deadlines: &Deadlines) {
+        let timed_out = async {
             loop {
                 let due = self.due(deadlines);
                 if due <= Instant::now() {
@@ -152,24 +153,24 @@ impl TcpConnection {
             }
         };
         tokio::select! {
-            () = expired => {}
+            () = timed_out => {}
             () = self.close.cancelled() => {}
         }
     }
 
     fn due(&self, deadlines: &Deadlines) -> Instant {
-        let state = lock(&self.state);
+        let state = self.state.lock();
         match (state.requests, deadlines.busy) {
             (0, _) if state.served_before => state.since + deadlines.idle,
             (0, _) => state.since + deadlines.first_request,
             (_, Some(busy)) => state.since + busy,
-            // It may become idle at any time from now on.
+            // It may become idle at any time.
             (_, None) => Instant::now() + deadlines.idle,
         }
     }
 
     fn is_idle(&self) -> bool {
-        lock(&self.state).requests == 0
+        self.state.lock().requests == 0
     }
 }
 
@@ -181,13 +182,13 @@ impl ConnectionSlot {
 
 impl Drop for ConnectionSlot {
     fn drop(&mut self) {
-        lock(&self.connections.open).remove(&self.number);
+        self.connections.open.lock().remove(&self.number);
     }
 }
 
 impl Drop for RequestInFlight {
     fn drop(&mut self) {
-        let mut state = lock(&self.0.state);
+        let mut state = self.0.state.lock();
         state.requests -= 1;
         if state.requests == 0 {
             state.since = Instant::now();
@@ -195,7 +196,7 @@ impl Drop for RequestInFlight {
     }
 }
 
-/// An answer's body, whose request is in flight until it is sent or given up.
+/// A response body that keeps its request counted as in flight until it is sent or dropped.
 #[derive(Debug)]
 pub(crate) struct CountedBody<B> {
     body: B,
@@ -225,11 +226,6 @@ impl<B: Body + Unpin> Body for CountedBody<B> {
     }
 }
 
-/// A panic elsewhere leaves these values whole.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
@@ -245,7 +241,7 @@ mod tests {
     };
 
     #[tokio::test]
-    async fn hole_05_silent_connections_make_room_and_busy_ones_stay() {
+    async fn hole_05_idle_connections_make_room_and_busy_ones_stay() {
         let connections = Connections::of_streams("test", 2);
         let (first, second) = (connections.enter(PEER).unwrap(), connections.enter(PEER).unwrap());
         let request = first.connection().request();
@@ -256,11 +252,11 @@ mod tests {
         drop((request, other));
         assert!(connections.enter(PEER).is_some());
         drop((first, second, third));
-        assert!(connections.open.lock().unwrap().is_empty());
+        assert!(connections.open.lock().is_empty());
     }
 
     #[tokio::test]
-    async fn hole_05_room_is_made_by_the_address_that_has_most() {
+    async fn hole_05_the_address_with_most_connections_makes_room() {
         let connections = Connections::of_streams("test", 4);
         let other = IpAddr::from([10, 0, 0, 2]);
         let modest = connections.enter(other).unwrap();
@@ -270,7 +266,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn hole_05_slow_readers_of_pages_keep_no_probe_out() {
+    async fn hole_05_slow_readers_of_pages_do_not_keep_probes_out() {
         let connections = Connections::of_pages("test", 2);
         let slow = [(); 2].map(|()| connections.enter(PEER).unwrap());
         let _requests = [slow[0].connection().request(), slow[1].connection().request()];
@@ -279,12 +275,12 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn hole_05_connections_end_by_what_they_wait_for() {
+    async fn hole_05_each_state_of_a_connection_has_its_time_limit() {
         let connections = Connections::of_streams("test", 10);
-        let elapsed = async |place: &super::ConnectionSlot, deadlines: &Deadlines| {
-            let begun = Instant::now();
-            place.connection().over(deadlines).await;
-            begun.elapsed()
+        let elapsed = async |slot: &super::ConnectionSlot, deadlines: &Deadlines| {
+            let start = Instant::now();
+            slot.connection().expired(deadlines).await;
+            start.elapsed()
         };
         let silent = connections.enter(PEER).unwrap();
         assert!(elapsed(&silent, &DEADLINES).await < DEADLINES.idle);
@@ -295,6 +291,6 @@ mod tests {
         let _request = busy.connection().request();
         assert!(elapsed(&busy, &DEADLINES).await >= Duration::from_millis(90));
         let streams = Deadlines { busy: None, idle: Duration::from_millis(5), ..DEADLINES };
-        assert!(tokio::time::timeout(Duration::from_millis(50), busy.connection().over(&streams)).await.is_err());
+        assert!(tokio::time::timeout(Duration::from_millis(50), busy.connection().expired(&streams)).await.is_err());
     }
 }

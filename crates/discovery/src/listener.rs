@@ -1,6 +1,5 @@
-//! Listening sockets and the connections on them, for gRPC and for pages alike: small segments are sent
-//! at once, dead clients are noticed, old connections are asked to go, and stopping waits for the last. How many there
-//! may be and how long they may be silent is in `connections`.
+//! Listening sockets and their connections, for gRPC and HTTP pages: TCP_NODELAY, keepalive pings, maximum age, graceful
+//! shutdown. `connections` limits their number and idle time.
 
 use std::io;
 use std::net::SocketAddr;
@@ -31,25 +30,25 @@ use crate::tls::{Certificates, ClientCertificates};
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
-/// Clients that do not finish a handshake or a request's head in this time are dropped.
-const PATIENCE: Duration = Duration::from_secs(10);
-/// After it was asked to go, a connection may end its streams for this long, as in upstream.
+/// Time limit for the TLS handshake and the first request.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+/// Time for a connection to end its streams after a graceful shutdown started, as in upstream.
 const GRACE: Duration = Duration::from_secs(10);
-/// A client that takes none of what is sent to it for this long is dropped.
+/// TCP user timeout: a connection whose sent data is not acknowledged for this long is closed.
 const UNREAD: Duration = Duration::from_secs(30);
-/// Between two requests for pages.
+/// Idle timeout of HTTP connections.
 const IDLE: Duration = Duration::from_secs(60);
-/// A client of the gRPC ports without a stream. Envoys and agents always have one.
+/// Idle timeout of gRPC connections without a stream. Envoys and agents always have one.
 const IDLE_GRPC: Duration = Duration::from_secs(300);
-/// For a page and its reader. The largest are some hundred megabytes.
-const LONGEST_PAGE: Duration = Duration::from_secs(300);
-/// What the kernel keeps of a page that its reader is slow to take.
+/// Time limit for sending a page. The largest have some hundred megabytes.
+const PAGE_TIMEOUT: Duration = Duration::from_secs(300);
+/// Kernel send buffer for pages: a slow reader holds this much.
 const PAGE_BUFFER: usize = 128 * 1024;
-/// What a client may send of a request before it is read: of one stream, and of all streams of a connection.
+/// HTTP/2 flow-control windows for data that is not read yet: of one stream, and of a connection.
 const STREAM_WINDOW: u32 = 64 * 1024;
 const CONNECTION_WINDOW: u32 = 256 * 1024;
-/// After an accept failed for want of descriptors or memory.
-const PAUSE: Duration = Duration::from_millis(50);
+/// Pause after `accept` failed for lack of descriptors or memory.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// A bound socket.
 pub(crate) struct BoundSocket {
@@ -58,22 +57,22 @@ pub(crate) struct BoundSocket {
     address: SocketAddr,
 }
 
-/// How connections are treated.
+/// Options of the connections of a port.
 #[derive(Clone, Debug)]
 pub(crate) struct ConnectionOptions {
     pub(crate) protocol: PortProtocol,
-    /// Ping a client that was silent this long, and drop it if it does not answer in that long.
+    /// Keepalive: ping interval and timeout.
     pub(crate) ping: Option<(Duration, Duration)>,
-    /// Ask a client to connect anew after about this time.
+    /// Clients are asked to reconnect after about this time.
     pub(crate) age: Option<Duration>,
-    /// Where connections count.
+    /// Limits the number of connections.
     pub(crate) connections: Arc<Connections>,
 }
 
-/// What is spoken on a port.
+/// Protocol of a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PortProtocol {
-    /// HTTP/2 with as many streams as upstream allows.
+    /// HTTP/2, with upstream's limit of streams.
     Grpc,
     /// HTTP/1.1, or HTTP/2 by prior knowledge.
     Pages,
@@ -86,17 +85,17 @@ impl ConnectionOptions {
 
     fn deadlines(&self) -> Deadlines {
         match self.protocol {
-            PortProtocol::Grpc => Deadlines { first_request: PATIENCE, idle: IDLE_GRPC, busy: None },
-            PortProtocol::Pages => Deadlines { first_request: PATIENCE, idle: IDLE, busy: Some(LONGEST_PAGE) },
+            PortProtocol::Grpc => Deadlines { first_request: HANDSHAKE_TIMEOUT, idle: IDLE_GRPC, busy: None },
+            PortProtocol::Pages => Deadlines { first_request: HANDSHAKE_TIMEOUT, idle: IDLE, busy: Some(PAGE_TIMEOUT) },
         }
     }
 }
 
 impl BoundSocket {
-    /// Binds an address as Go writes it: `:8080` is every address of the machine, port 0 any free port.
+    /// Binds an address in Go's notation: `:8080` means all interfaces; port 0 means any free port.
     pub(crate) async fn bind(name: &'static str, address: &str) -> Result<BoundSocket> {
         let socket = open(address).await.with_context(|| format!("could not listen on {address} for {name}"))?;
-        let address = socket.local_addr().with_context(|| format!("could not tell the address of {name}"))?;
+        let address = socket.local_addr().with_context(|| format!("could not read the bound address of {name}"))?;
         info!(port = name, %address, "listening");
         Ok(BoundSocket { name, socket, address })
     }
@@ -106,11 +105,11 @@ impl BoundSocket {
         self.address
     }
 
-    /// Serves until cancelled; then ends once every connection did.
+    /// Serves until cancelled. Returns once all connections have ended.
     pub(crate) async fn serve<S, B>(
         self,
         service: S,
-        terms: ConnectionOptions,
+        options: ConnectionOptions,
         certificates: Option<Arc<Certificates>>,
         stop: CancellationToken,
     ) where
@@ -122,31 +121,31 @@ impl BoundSocket {
         B::Error: Into<BoxError>,
     {
         let connections = TaskTracker::new();
-        // It was bound elsewhere; from here on the threads that serve it are woken for new connections.
+        // Registers the socket, which another runtime bound, with the runtime of this task.
         let socket = match self.socket.into_std().and_then(TcpListener::from_std) {
             Ok(socket) => socket,
-            Err(error) => return error!(port = self.name, %error, "could not listen"),
+            Err(error) => return error!(port = self.name, %error, "could not serve port"),
         };
         while let Some(accepted) = stop.run_until_cancelled(socket.accept()).await {
             let (stream, peer) = match accepted {
                 Ok(accepted) => accepted,
                 Err(error) => {
-                    debug!(port = self.name, %error, "could not accept");
-                    tokio::time::sleep(PAUSE).await;
+                    debug!(port = self.name, %error, "could not accept a connection");
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
                     continue;
                 }
             };
             // Dropping the stream closes it.
-            let Some(place) = terms.connections.enter(plain(peer).ip()) else { continue };
-            let (service, terms, certificates, stop) =
-                (service.clone(), terms.clone(), certificates.clone(), stop.clone());
+            let Some(slot) = options.connections.enter(unmapped(peer).ip()) else { continue };
+            let (service, options, certificates, stop) =
+                (service.clone(), options.clone(), certificates.clone(), stop.clone());
             let name = self.name;
             connections.spawn(async move {
-                if let Err(error) = connection(stream, place, service, terms, certificates, stop).await {
+                if let Err(error) = connection(stream, slot, service, options, certificates, stop).await {
                     debug!(port = name, %peer, error = %error, "connection ended");
                 }
             });
-            // Connections that had to go for this one give their descriptors back before the next is accepted.
+            // Lets connections that were closed for this one release their descriptors first.
             yield_now().await;
         }
         drop(socket);
@@ -167,9 +166,9 @@ async fn open(address: &str) -> io::Result<TcpListener> {
 
 async fn connection<S, B>(
     stream: TcpStream,
-    place: ConnectionSlot,
+    slot: ConnectionSlot,
     service: S,
-    terms: ConnectionOptions,
+    options: ConnectionOptions,
     certificates: Option<Arc<Certificates>>,
     stop: CancellationToken,
 ) -> Result<(), BoxError>
@@ -181,31 +180,31 @@ where
     B::Data: Send,
     B::Error: Into<BoxError>,
 {
-    prepare(&stream, terms.protocol)?;
+    prepare(&stream, options.protocol)?;
     let peer = TcpConnectInfo {
-        local_addr: stream.local_addr().ok().map(plain),
-        remote_addr: stream.peer_addr().ok().map(plain),
+        local_addr: stream.local_addr().ok().map(unmapped),
+        remote_addr: stream.peer_addr().ok().map(unmapped),
     };
-    let open = place.connection();
+    let open = slot.connection();
     let Some(certificates) = certificates else {
-        return converse(stream, known(service, peer, None, open.clone()), &terms, open, &stop).await;
+        return serve_http(stream, with_peer(service, peer, None, open.clone()), &options, open, &stop).await;
     };
-    let deadlines = terms.deadlines();
+    let deadlines = options.deadlines();
     let stream = tokio::select! {
         stream = certificates.acceptor().accept(stream) => stream?,
-        () = open.over(&deadlines) => return Ok(()),
+        () = open.expired(&deadlines) => return Ok(()),
     };
     let shown = stream.get_ref().1.peer_certificates().map(|chain| {
         let chain = chain.iter().map(|certificate| certificate.clone().into_owned());
         ClientCertificates(chain.collect())
     });
-    converse(stream, known(service, peer, shown, open.clone()), &terms, open, &stop).await
+    serve_http(stream, with_peer(service, peer, shown, open.clone()), &options, open, &stop).await
 }
 
 fn prepare(stream: &TcpStream, protocol: PortProtocol) -> Result<(), BoxError> {
-    // A push is many small writes; waiting for acknowledgements would cost 40 ms each.
+    // A push consists of many small writes; Nagle's algorithm would delay each by up to 40 ms.
     stream.set_nodelay(true)?;
-    // Where the kernel knows neither of these, the deadlines of connections are left.
+    // If the kernel does not support these options, the timeouts of `connections` still apply.
     let unread = u32::try_from(UNREAD.as_millis()).unwrap_or(u32::MAX);
     let _ = setsockopt(stream, sockopt::TcpUserTimeout, &unread);
     if protocol == PortProtocol::Pages {
@@ -214,8 +213,8 @@ fn prepare(stream: &TcpStream, protocol: PortProtocol) -> Result<(), BoxError> {
     Ok(())
 }
 
-/// The service for one connection: requests say where they come from, and count until they are answered.
-fn known<S, B>(
+/// The service for one connection: adds the peer to each request, and counts the request until its response is sent.
+fn with_peer<S, B>(
     service: S,
     peer: TcpConnectInfo,
     shown: Option<ClientCertificates>,
@@ -235,20 +234,20 @@ where
         if let Some(shown) = &shown {
             request.extensions_mut().insert(shown.clone());
         }
-        let (in_flight, answer) = (open.request(), service.clone().oneshot(request));
-        async move { Ok(answer.await?.map(|body| CountedBody::new(body, in_flight))) }
+        let (in_flight, response) = (open.request(), service.clone().oneshot(request));
+        async move { Ok(response.await?.map(|body| CountedBody::new(body, in_flight))) }
     })
 }
 
-/// An IPv4 client of a socket for both families appears as what it is.
-fn plain(address: SocketAddr) -> SocketAddr {
+/// Converts an IPv4-mapped IPv6 address to IPv4.
+fn unmapped(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(address.ip().to_canonical(), address.port())
 }
 
-async fn converse<I, S, B>(
+async fn serve_http<I, S, B>(
     stream: I,
     service: S,
-    terms: &ConnectionOptions,
+    options: &ConnectionOptions,
     open: &TcpConnection,
     stop: &CancellationToken,
 ) -> Result<(), BoxError>
@@ -261,9 +260,9 @@ where
     B::Data: Send,
     B::Error: Into<BoxError>,
 {
-    let (builder, deadlines) = (builder(terms), terms.deadlines());
+    let (builder, deadlines) = (builder(options), options.deadlines());
     let mut connection = pin!(builder.serve_connection(TokioIo::new(stream), TowerToHyperService::new(service)));
-    let end = terms.age.map(|age| Instant::now() + jittered(age));
+    let end = options.age.map(|age| Instant::now() + jittered(age));
     let is_old = async {
         match end {
             Some(end) => sleep_until(end).await,
@@ -272,7 +271,7 @@ where
     };
     tokio::select! {
         ended = connection.as_mut() => return ended,
-        () = open.over(&deadlines) => return Ok(()),
+        () = open.expired(&deadlines) => return Ok(()),
         () = is_old => {}
         () = stop.cancelled() => {}
     }
@@ -283,33 +282,31 @@ where
     }
 }
 
-fn builder(terms: &ConnectionOptions) -> auto::Builder<TokioExecutor> {
+fn builder(options: &ConnectionOptions) -> auto::Builder<TokioExecutor> {
     let mut builder = auto::Builder::new(TokioExecutor::new());
-    builder.http1().timer(TokioTimer::new()).header_read_timeout(PATIENCE);
+    builder.http1().timer(TokioTimer::new()).header_read_timeout(HANDSHAKE_TIMEOUT);
     let mut http2 = builder.http2();
-    let streams = if terms.protocol == PortProtocol::Grpc { MAX_STREAMS } else { MAX_PAGES };
+    let streams = if options.protocol == PortProtocol::Grpc { MAX_STREAMS } else { MAX_PAGES };
     http2.timer(TokioTimer::new()).max_concurrent_streams(streams);
     http2.initial_stream_window_size(STREAM_WINDOW).initial_connection_window_size(CONNECTION_WINDOW);
-    if let Some((interval, patience)) = terms.ping {
+    if let Some((interval, patience)) = options.ping {
         builder.http2().keep_alive_interval(interval).keep_alive_timeout(patience);
     }
-    match terms.protocol {
+    match options.protocol {
         PortProtocol::Grpc => builder.http2_only(),
         PortProtocol::Pages => builder,
     }
 }
 
-/// Upstream's limit; one Envoy opens a single stream, a fleet behind a proxy many.
+/// Upstream's limit. One Envoy opens a single stream; a gRPC proxy opens many.
 const MAX_STREAMS: u32 = 100_000;
 
-/// Pages at the same time on one connection.
+/// Concurrent requests for pages on one HTTP/2 connection.
 const MAX_PAGES: u32 = 8;
 
-/// A tenth more or less, so that clients that came together do not come back together.
+/// Adds up to 10 % jitter in both directions, so that clients do not reconnect at the same time.
 fn jittered(age: Duration) -> Duration {
-    use std::hash::{BuildHasher, RandomState};
-    let random = RandomState::new().hash_one(age) as f64 / u64::MAX as f64;
-    age.mul_f64(0.9 + 0.2 * random)
+    age.mul_f64(0.9 + 0.2 * fastrand::f64())
 }
 
 #[cfg(test)]
@@ -319,7 +316,7 @@ mod tests {
     use super::jittered;
 
     #[test]
-    fn ages_differ_by_a_tenth_at_most() {
+    fn ages_differ_by_at_most_10_percent() {
         let ages: Vec<Duration> = (0..100).map(|_| jittered(Duration::from_secs(100))).collect();
         assert!(ages.iter().all(|age| (90..=110).contains(&age.as_secs())));
         assert!(ages.iter().any(|age| *age != ages[0]));

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{BufMut, Bytes, BytesMut};
@@ -16,6 +16,7 @@ use hyper::body::Incoming;
 use hyper::server::conn::http2;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
+use parking_lot::Mutex;
 use prost::Message;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -199,11 +200,11 @@ impl Copilot {
     }
 
     pub fn edit(&self, edit: impl FnOnce(&mut CopilotState)) {
-        edit(&mut lock(&self.state));
+        edit(&mut self.state.lock());
     }
 
     pub fn state(&self) -> CopilotState {
-        lock(&self.state).clone()
+        self.state.lock().clone()
     }
 
     /// Ends it with all its connections. What it would answer stays.
@@ -259,16 +260,12 @@ fn certificate(pem: &str) -> CertificateDer<'static> {
     CertificateDer::from_pem_slice(pem.as_bytes()).unwrap_or_else(|e| panic!("no certificate: {e}"))
 }
 
-fn lock(state: &Mutex<CopilotState>) -> MutexGuard<'_, CopilotState> {
-    state.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 async fn serve(stream: TcpStream, acceptor: TlsAcceptor, state: Arc<Mutex<CopilotState>>) {
     let Ok(stream) = acceptor.accept(stream).await else { return };
     let shown = stream.get_ref().1.peer_certificates().and_then(|chain| chain.first());
-    lock(&state).shown.extend(shown.map(|certificate| certificate.to_vec()));
+    state.lock().shown.extend(shown.map(|certificate| certificate.to_vec()));
     let service = service_fn(move |request: Request<Incoming>| {
-        let now = lock(&state).clone();
+        let now = state.lock().clone();
         async move { Ok::<_, std::convert::Infallible>(answer(request, now).await) }
     });
     // A client that hangs up is none of a test's business.

@@ -5,13 +5,14 @@
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use http::{Response, StatusCode};
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full, StreamBody};
 use hyper::body::Frame;
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::sync::{mpsc, watch};
@@ -67,7 +68,7 @@ impl FakeApi {
 
     /// Sets all objects of a kind, by its plural. No event tells of it: watches must be made to list again.
     pub fn set(&self, plural: &str, objects: Vec<Value>) {
-        self.objects.lock().unwrap_or_else(PoisonError::into_inner).insert(plural.to_owned(), objects);
+        self.objects.lock().insert(plural.to_owned(), objects);
     }
 
     /// Ends all watches with the word that their history is gone, which makes clients list again.
@@ -136,7 +137,7 @@ fn answer(asked: &ScriptedRequest, objects: &FakeObjects, expiry: watch::Receive
     if asked.parameter("watch").is_some() {
         return expiring(expiry);
     }
-    let known = objects.lock().unwrap_or_else(PoisonError::into_inner);
+    let known = objects.lock();
     let items: &[Value] = known.get(plural(asked)).map_or(&[], Vec::as_slice);
     let namespace = asked.path.split("/namespaces/").nth(1).and_then(|rest| rest.split_once('/')).map(|(name, _)| name);
     let name = asked.parameter("fieldSelector").and_then(|s| s.strip_prefix("metadata.name%3D"));

@@ -6,8 +6,8 @@ use std::convert::Infallible;
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HOST, HeaderValue, RETRY_AFTER};
@@ -18,6 +18,7 @@ use hyper::body::{Frame, Incoming};
 use hyper::service::service_fn;
 use hyper::{client, server};
 use hyper_util::rt::TokioIo;
+use parking_lot::Mutex;
 use serde_json::json;
 use tempfile::TempDir;
 use tokio::net::TcpListener;
@@ -98,7 +99,7 @@ impl FaultyProxy {
 
     /// From now on `refused` of `of` requests get these statuses in turn; watches that stand go on.
     pub fn refuse(&self, refused: usize, of: usize, statuses: &[u16]) {
-        *lock(&self.state.refusal) = Some(RefusalPlan { refused, of, statuses: statuses.to_vec(), seen: 0, given: 0 });
+        *self.state.refusal.lock() = Some(RefusalPlan { refused, of, statuses: statuses.to_vec(), seen: 0, given: 0 });
     }
 
     /// From now on watches cannot go on from where they were: all that ask for a version are told that it is gone.
@@ -113,17 +114,17 @@ impl FaultyProxy {
 
     /// Passes everything on again.
     pub fn heal(&self) {
-        *lock(&self.state.refusal) = None;
+        *self.state.refusal.lock() = None;
         self.state.forgets.store(false, Ordering::SeqCst);
     }
 
     /// All requests so far, as `METHOD PATH?QUERY`.
     pub fn requests(&self) -> Vec<String> {
-        lock(&self.state.requests).clone()
+        self.state.requests.lock().clone()
     }
 
     pub fn figures(&self) -> Figures {
-        lock(&self.state.figures).clone()
+        self.state.figures.lock().clone()
     }
 }
 
@@ -132,10 +133,6 @@ impl Drop for FaultyProxy {
         // Its connections are in the same task's set, and end with it.
         self.accepting.abort();
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn text(address: SocketAddr, token: &str) -> String {
@@ -165,10 +162,10 @@ type AnyError = Box<dyn std::error::Error + Send + Sync>;
 type ProxyResponse = Response<BoxBody<Bytes, AnyError>>;
 
 async fn answer(state: Arc<FaultyState>, request: Request<Incoming>) -> ProxyResponse {
-    lock(&state.requests).push(format!("{} {}", request.method(), request.uri()));
-    lock(&state.figures).requests += 1;
+    state.requests.lock().push(format!("{} {}", request.method(), request.uri()));
+    state.figures.lock().requests += 1;
     if let Some(status) = state.refusal(request.uri()) {
-        *lock(&state.figures).refused.entry(status).or_default() += 1;
+        *state.figures.lock().refused.entry(status).or_default() += 1;
         return refused(status);
     }
     match pass(&state, request).await {
@@ -186,7 +183,7 @@ impl FaultyState {
         if resumes && self.forgets.load(Ordering::SeqCst) {
             return Some(410);
         }
-        let mut refusal = lock(&self.refusal);
+        let mut refusal = self.refusal.lock();
         let refusal = refusal.as_mut()?;
         refusal.seen += 1;
         if (refusal.seen - 1) % refusal.of >= refusal.refused {
@@ -260,13 +257,13 @@ async fn copy(state: &FaultyState, mut body: Incoming, forward: &Frames, cuts: O
         };
         let data = frame.data_ref().cloned().unwrap_or_default();
         if data.windows(EXPIRED.len()).any(|window| window == EXPIRED) {
-            lock(&state.figures).expired += 1;
+            state.figures.lock().expired += 1;
         }
         if !cuts.has_changed().unwrap_or(false) || data.len() < 2 {
             _ = forward.send(Ok(frame)).await;
             continue;
         }
-        lock(&state.figures).cut += 1;
+        state.figures.lock().cut += 1;
         _ = forward.send(Ok(Frame::data(data.slice(..data.len() / 2)))).await;
         _ = forward.send(Err("cut".into())).await;
         return;

@@ -6,9 +6,11 @@ use std::ffi::OsStr;
 use std::io::{self, BufRead, BufReader, Read};
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::{Arc, LazyLock, Mutex, PoisonError, mpsc};
+use std::sync::{Arc, LazyLock, mpsc};
 use std::thread;
 use std::time::Duration;
+
+use parking_lot::Mutex;
 
 use crate::wait;
 
@@ -49,7 +51,7 @@ impl Process {
 
     /// What it has written so far, both streams in the order of their lines.
     pub fn output(&self) -> String {
-        self.output.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.output.lock().clone()
     }
 
     /// Panics with the end of its output when the process is gone.
@@ -123,7 +125,7 @@ fn collect(stream: impl Read + Send + 'static, output: &Arc<Mutex<String>>) {
     let output = Arc::clone(output);
     thread::spawn(move || {
         for line in BufReader::new(stream).split(b'\n').map_while(Result::ok) {
-            let mut text = output.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut text = output.lock();
             text.push_str(&String::from_utf8_lossy(&line));
             text.push('\n');
         }

@@ -5,8 +5,9 @@ use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::Mutex;
 use std::time::SystemTime;
+
+use parking_lot::Mutex;
 
 /// Crates whose sources a program may be made of.
 const CRATES: &str = "crates";
@@ -15,7 +16,7 @@ const CRATES: &str = "crates";
 pub fn binary(package: &str, name: &str) -> PathBuf {
     // One build at a time: the tests of a program run side by side.
     static BUILDING: Mutex<()> = Mutex::new(());
-    let _one = BUILDING.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let _one = BUILDING.lock();
     let path = folder().join(name);
     if is_fresh(&path, &root().join(CRATES)) {
         return path;

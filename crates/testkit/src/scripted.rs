@@ -3,8 +3,8 @@
 
 use std::convert::Infallible;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -15,6 +15,7 @@ use hyper::body::{Body, Frame, Incoming};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
+use parking_lot::Mutex;
 use tokio::net::TcpListener;
 use tokio::task::{AbortHandle, JoinSet};
 use tokio_stream::StreamExt;
@@ -68,7 +69,7 @@ impl ScriptedServer {
                         query: request.uri().query().unwrap_or_default().to_owned(),
                         headers: request.headers().clone(),
                     };
-                    seen.lock().unwrap_or_else(PoisonError::into_inner).push(request.clone());
+                    seen.lock().push(request.clone());
                     let answer = script(request);
                     async move { Ok::<_, std::convert::Infallible>(answer.await) }
                 });
@@ -147,7 +148,7 @@ impl ScriptedServer {
 
     /// All requests so far.
     pub fn requests(&self) -> Vec<ScriptedRequest> {
-        self.requests.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.requests.lock().clone()
     }
 }
 

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -14,6 +14,7 @@ use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::server::conn::auto;
+use parking_lot::Mutex;
 use serde_json::json;
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
@@ -72,7 +73,7 @@ impl HttpBackend {
 
     /// From now on it waits before each answer.
     pub fn answer_after(&self, delay: Duration) {
-        *self.state.delay.lock().unwrap_or_else(PoisonError::into_inner) = delay;
+        *self.state.delay.lock() = delay;
     }
 }
 
@@ -92,7 +93,7 @@ async fn serve(listener: TcpListener, state: Arc<HttpBackendState>) {
 /// `{backend, method, path, authority, headers, body}`; the name is in `x-backend` too.
 async fn answer(state: Arc<HttpBackendState>, request: Request<Incoming>) -> Result<Response<Full<Bytes>>, Infallible> {
     state.requests.fetch_add(1, Ordering::SeqCst);
-    let delay = *state.delay.lock().unwrap_or_else(PoisonError::into_inner);
+    let delay = *state.delay.lock();
     if !delay.is_zero() {
         tokio::time::sleep(delay).await;
     }

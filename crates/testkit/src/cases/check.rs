@@ -4,10 +4,11 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{self, AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::{env, fs, thread};
 
+use parking_lot::Mutex;
 use serde_json::Value;
 
 use super::fetch::{CanonicalForms, FetchedResources, ResourceLookup, fetch, fetch_recorded};
@@ -178,12 +179,12 @@ pub(super) fn on_all_cores<T: Send>(cases: &[Case], run: impl Fn(&Case) -> T + S
             scope.spawn(|| {
                 while let Some(case) = cases.get(next.fetch_add(1, Ordering::Relaxed)) {
                     let result = run(case);
-                    done.lock().unwrap_or_else(PoisonError::into_inner).push(result);
+                    done.lock().push(result);
                 }
             });
         }
     });
-    done.into_inner().unwrap_or_else(PoisonError::into_inner)
+    done.into_inner()
 }
 
 fn outcome(case: &Case, load: &impl Fn(&Case) -> CaseServer, selection: &Selection, forms: &CanonicalForms) -> Outcome {

@@ -1,9 +1,10 @@
 //! Asks a server for everything that an Envoy with this node would ask for.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use api::{Resource, TypeUrl};
+use parking_lot::Mutex;
 use serde_json::Value;
 
 use super::{Case, CaseProxy, KINDS};
@@ -20,16 +21,12 @@ pub(super) struct CanonicalForms(Mutex<BTreeMap<(TypeUrl, api::Version), Arc<Val
 impl CanonicalForms {
     pub(super) fn of(&self, kind: &TypeUrl, resource: &Resource) -> Arc<Value> {
         let key = (kind.clone(), resource.version);
-        if let Some(known) = self.lock().get(&key) {
+        if let Some(known) = self.0.lock().get(&key) {
             return Arc::clone(known);
         }
         let form = Arc::new(canonical::json(kind.as_str(), &resource.body));
-        self.lock().insert(key, Arc::clone(&form));
+        self.0.lock().insert(key, Arc::clone(&form));
         form
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<(TypeUrl, api::Version), Arc<Value>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -1,12 +1,13 @@
-//! Debug pages as xDS resources, which istioctl asks for: a page by its name with its query, or the sync status of
-//! every proxy as Envoy's own messages. For callers of the same machine alone, as the pages themselves are.
+//! Debug pages as xDS resources for istioctl: a page by its name and query, or the sync status of every proxy as Envoy's
+//! `ClientConfig`. Allowed for loopback callers only, like the pages themselves.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use api::{Resource, TypeUrl};
 use axum::extract::Query;
 use http::Uri;
+use parking_lot::Mutex;
 use prost::Message;
 use prost_reflect::DynamicMessage;
 use serde_json::{Value, json};
@@ -16,7 +17,7 @@ use super::{PAGES, PageQuery, Pages, time};
 use crate::http::unread::NoRoom;
 use crate::serve::clients::{Connection, Watched};
 
-/// What answers requests for one of the debug types.
+/// The resources of a debug type; `None` for other types.
 pub(super) fn set(pages: &Pages, kind: &TypeUrl) -> Option<ResourceSet> {
     match kind {
         k if *k == TypeUrl::DEBUG_SYNCZ => {
@@ -25,10 +26,10 @@ pub(super) fn set(pages: &Pages, kind: &TypeUrl) -> Option<ResourceSet> {
         }
         k if *k == TypeUrl::DEBUG => {
             let pages = pages.downgrade();
-            // A set is asked for each page more than once.
+            // A page is looked up more than once per request; it is made once.
             let made: Mutex<BTreeMap<String, Resource>> = Mutex::default();
             let page = move |name: &str| {
-                let mut made = made.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut made = made.lock();
                 if let Some(known) = made.get(name) {
                     return Some(known.clone());
                 }
@@ -42,11 +43,11 @@ pub(super) fn set(pages: &Pages, kind: &TypeUrl) -> Option<ResourceSet> {
     }
 }
 
-/// A page, as long as there is room for what is not read yet.
+/// A page, or an error if too many pages are not read yet.
 fn resource(pages: &Pages, name: &str) -> Resource {
     let text = page(pages, name).into();
     let body = pages.0.outgoing.try_hold(text).unwrap_or_else(|NoRoom| {
-        let reason = "could not answer: pages that were asked for before are not read yet; ask for fewer at once";
+        let reason = "could not serve this page: too many pages are not read yet; request fewer at once";
         json!({"error": reason}).to_string().into()
     });
     Resource::encoded(name, body)
@@ -59,11 +60,11 @@ fn page(pages: &Pages, name: &str) -> String {
     let plain = name.split('?').next().unwrap_or_default();
     match (PAGES.iter().find(|page| page.name == plain), query) {
         (Some(page), Some(Query(query))) => (page.make)(pages, &PageQuery(query)).render().text,
-        _ => json!({"error": "there is no such page; list names those there are"}).to_string(),
+        _ => json!({"error": "no such page; `list` names all pages"}).to_string(),
     }
 }
 
-/// A proxy's state as `envoy.service.status.v3.ClientConfig`; `None` for one that only looks at debug pages.
+/// A proxy's state as `envoy.service.status.v3.ClientConfig`; `None` for a client that only reads debug pages.
 fn sync_status(connection: &Arc<Connection>) -> Option<Resource> {
     let (proxy, watched) = (&connection.proxy, connection.watched());
     let served: Vec<_> = watched.iter().filter(|(kind, _)| !kind.is_debug()).collect();
