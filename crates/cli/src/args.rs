@@ -50,7 +50,16 @@ impl Version {
 }
 
 /// Parses a duration in Go's notation.
-pub fn duration(text: &str) -> Result<Duration, String> {
-    let parsed = model::duration::parse(text).ok_or("not a duration such as 30s or 1h30m")?;
-    Duration::try_from(parsed).map_err(|_| "a duration must not be negative".to_owned())
+pub fn duration(text: &str) -> Result<Duration, DurationError> {
+    let parsed = model::duration::parse(text).ok_or(DurationError::Syntax)?;
+    Duration::try_from(parsed).map_err(|_| DurationError::Negative)
+}
+
+/// Why a flag value is not a duration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DurationError {
+    #[error("expected a duration, such as 30s or 1h30m")]
+    Syntax,
+    #[error("a duration must not be negative")]
+    Negative,
 }

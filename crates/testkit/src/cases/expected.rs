@@ -1,5 +1,5 @@
-//! `expected.yaml` of a case: for each proxy and type, the resources by name. A resource that only few cases have is
-//! written out; one that many cases share is a hash that refers to `resources/TYPE.yaml`.
+//! `expected.yaml` of a case: the resources of each proxy by type and name. A resource of only a few cases is written
+//! out; a resource that many cases share is a hash that refers to `resources/TYPE.yaml`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -11,14 +11,15 @@ use serde_json::Value;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::KINDS;
+use super::error::CaseError;
 use crate::canonical;
 
-/// File name of the answers of a case.
+/// File name of the expected resources of a case.
 pub(super) const FILE: &str = "expected.yaml";
 /// Folder of the shared resources.
 pub(super) const FOLDER: &str = "resources";
 
-/// One resource that a proxy is answered.
+/// One resource that a proxy gets.
 #[derive(Clone, Debug)]
 pub(super) struct ExpectedResource {
     pub(super) proxy: String,
@@ -32,7 +33,7 @@ pub(super) struct SharedResources(BTreeMap<String, Arc<Value>>);
 
 impl SharedResources {
     /// Reads `resources/TYPE.yaml` of all types.
-    pub(super) fn read(cases: &Path) -> Result<SharedResources, String> {
+    pub(super) fn read(cases: &Path) -> Result<SharedResources, CaseError> {
         let mut all = BTreeMap::new();
         for (kind, _) in KINDS {
             let file = cases.join(format!("{FOLDER}/{kind}.yaml"));
@@ -47,8 +48,8 @@ impl SharedResources {
         self.0.contains_key(hash)
     }
 
-    /// Rewrites the files with the resources that some case still refers to.
-    pub(super) fn write(&self, cases: &Path, referred: &BTreeSet<String>) -> Result<(), String> {
+    /// Rewrites the files with the resources that a case still refers to.
+    pub(super) fn write(&self, cases: &Path, referred: &BTreeSet<String>) -> Result<(), CaseError> {
         for (kind, url) in KINDS {
             let of_kind = |(hash, resource): &(&String, &Arc<Value>)| {
                 resource["@type"] == url.as_str() && referred.contains(*hash)
@@ -69,7 +70,7 @@ impl SharedResources {
 type ExpectedTable = BTreeMap<String, BTreeMap<String, BTreeMap<String, Value>>>;
 
 /// Reads `expected.yaml`.
-pub(super) fn read(text: &str, file: &Path, shared: &SharedResources) -> Result<Vec<ExpectedResource>, String> {
+pub(super) fn read(text: &str, file: &Path, shared: &SharedResources) -> Result<Vec<ExpectedResource>, CaseError> {
     let answers: ExpectedTable = parse(text, file)?;
     let mut expected = Vec::new();
     for (proxy, kinds) in answers {
@@ -77,7 +78,8 @@ pub(super) fn read(text: &str, file: &Path, shared: &SharedResources) -> Result<
             for (name, resource) in resources {
                 let resource = match resource {
                     Value::String(hash) => shared.0.get(&hash).cloned().ok_or_else(|| {
-                        format!("{}: {FOLDER}/{kind}.yaml has no resource {hash} ({name})", file.display())
+                        let path = file.to_owned();
+                        CaseError::UnknownHash { path, kind: kind.clone(), hash: hash.clone(), name: name.clone() }
                     })?,
                     written => Arc::new(written),
                 };
@@ -89,7 +91,7 @@ pub(super) fn read(text: &str, file: &Path, shared: &SharedResources) -> Result<
 }
 
 /// The text of `expected.yaml`.
-pub(super) fn text(expected: &[ExpectedResource], shared: &SharedResources) -> Result<String, String> {
+pub(super) fn text(expected: &[ExpectedResource], shared: &SharedResources) -> Result<String, CaseError> {
     let mut answers = ExpectedTable::new();
     for ExpectedResource { proxy, kind, resource } in expected {
         let resources = answers.entry(proxy.clone()).or_default().entry(kind.clone()).or_default();
@@ -122,19 +124,19 @@ fn key(resource: &Value, taken: &BTreeMap<String, Value>) -> String {
     names.find(|name| !taken.contains_key(name)).unwrap_or_default()
 }
 
-pub(super) fn parse<T: serde::de::DeserializeOwned>(text: &str, file: &Path) -> Result<T, String> {
-    serde_saphyr::from_str(text).map_err(|e| format!("{}: {e}", file.display()))
+pub(super) fn parse<T: serde::de::DeserializeOwned>(text: &str, file: &Path) -> Result<T, CaseError> {
+    serde_saphyr::from_str(text).map_err(CaseError::parse(file))
 }
 
-/// Block style; only texts of several lines are block scalars.
-pub(super) fn yaml(value: &impl Serialize) -> Result<String, String> {
+/// Block style; only multi-line strings are block scalars.
+pub(super) fn yaml(value: &impl Serialize) -> Result<String, CaseError> {
     let options = serde_saphyr::ser_options! { folded_wrap_chars: usize::MAX };
-    serde_saphyr::to_string_with_options(value, options).map_err(|e| e.to_string())
+    Ok(serde_saphyr::to_string_with_options(value, options)?)
 }
 
-pub(super) fn write(file: &Path, text: &str) -> Result<(), String> {
+pub(super) fn write(file: &Path, text: &str) -> Result<(), CaseError> {
     if let Some(folder) = file.parent() {
-        fs::create_dir_all(folder).map_err(|e| format!("{}: {e}", folder.display()))?;
+        fs::create_dir_all(folder).map_err(CaseError::io(folder))?;
     }
-    fs::write(file, text).map_err(|e| format!("{}: {e}", file.display()))
+    fs::write(file, text).map_err(CaseError::io(file))
 }

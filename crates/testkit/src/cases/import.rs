@@ -1,4 +1,4 @@
-//! Takes cases from the recorder's folders, whose answers are lists of resources in JSON, into `tests/cases`.
+//! Copies cases from the recorder's folders, which have resources as JSON lists, into `tests/cases`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -7,17 +7,18 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
+use super::error::CaseError;
 use super::expected::{self, ExpectedResource, SharedResources};
-use super::store::{self, STATUSES, folders, name};
+use super::store::{self, STATUSES, folders, name, text};
 use super::{CaseProxy, proxies, statuses};
 use crate::canonical;
 
-/// Copied as they are where a case has them.
+/// Files that are copied unchanged.
 const INPUTS: &[&str] = &["config.yaml", "kube.yaml", "mesh.yaml", "networks.yaml", "env.yaml", "no_envoy"];
 
-/// Copies the cases below `from`: those of the named topics, or all that are made of files. A topic that is copied
-/// replaces the one of that name. Returns how many cases were copied.
-pub fn import(from: &Path, topics: &[String]) -> Result<usize, String> {
+/// Copies the cases below `from`: those of the named topics, or all cases with a `config.yaml`. A copied topic replaces
+/// the one of the same name. Returns the number of copied cases.
+pub fn import(from: &Path, topics: &[String]) -> Result<usize, CaseError> {
     let into = store::folder();
     let shared = SharedResources::read(&into)?;
     let (mut copied, mut count) = (BTreeSet::new(), 0);
@@ -30,23 +31,23 @@ pub fn import(from: &Path, topics: &[String]) -> Result<usize, String> {
             }
             let target = into.join(&topic);
             if copied.insert(topic) && target.exists() {
-                fs::remove_dir_all(&target).map_err(|e| format!("{}: {e}", target.display()))?;
+                fs::remove_dir_all(&target).map_err(CaseError::io(&target))?;
             }
-            copy(&case, &target.join(name(&case)), &shared).map_err(|e| format!("{}: {e}", case.display()))?;
+            copy(&case, &target.join(name(&case)), &shared)?;
             count += 1;
         }
     }
     Ok(count)
 }
 
-fn copy(case: &Path, target: &Path, shared: &SharedResources) -> Result<(), String> {
+fn copy(case: &Path, target: &Path, shared: &SharedResources) -> Result<(), CaseError> {
     for file in INPUTS {
         if let Ok(text) = fs::read_to_string(case.join(file)) {
             expected::write(&target.join(file), &text)?;
         }
     }
     let file = case.join("proxies.yaml");
-    let proxies: Vec<CaseProxy> = expected::parse(&read(&file)?, &file)?;
+    let proxies: Vec<CaseProxy> = expected::parse(&text(&file)?, &file)?;
     expected::write(&target.join("proxies.yaml"), &proxies::text(&proxies)?)?;
     let answers = answers(&case.join("expected"))?;
     expected::write(&target.join(expected::FILE), &expected::text(&answers, shared)?)?;
@@ -62,10 +63,11 @@ fn copy(case: &Path, target: &Path, shared: &SharedResources) -> Result<(), Stri
 }
 
 /// `PROXY/TYPE.json` files as expectations.
-fn answers(folder: &Path) -> Result<Vec<ExpectedResource>, String> {
+fn answers(folder: &Path) -> Result<Vec<ExpectedResource>, CaseError> {
     let mut found = Vec::new();
     for proxy in folders(folder)? {
-        let mut files: Vec<_> = fs::read_dir(&proxy).map_err(|e| e.to_string())?.flatten().map(|e| e.path()).collect();
+        let mut files: Vec<_> =
+            fs::read_dir(&proxy).map_err(CaseError::io(&proxy))?.flatten().map(|e| e.path()).collect();
         files.sort();
         for file in files {
             let kind = file.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default();
@@ -80,10 +82,6 @@ fn answers(folder: &Path) -> Result<Vec<ExpectedResource>, String> {
     Ok(found)
 }
 
-fn json<T: serde::de::DeserializeOwned>(file: &Path) -> Result<T, String> {
-    serde_json::from_str(&read(file)?).map_err(|e| format!("{}: {e}", file.display()))
-}
-
-fn read(file: &Path) -> Result<String, String> {
-    fs::read_to_string(file).map_err(|e| format!("{}: {e}", file.display()))
+fn json<T: serde::de::DeserializeOwned>(file: &Path) -> Result<T, CaseError> {
+    serde_json::from_str(&text(file)?).map_err(CaseError::parse(file))
 }

@@ -6,6 +6,7 @@
 
 mod check;
 mod dump;
+mod error;
 mod expected;
 mod fetch;
 mod import;
@@ -20,6 +21,7 @@ mod update;
 
 pub use check::{disagreements, run};
 pub use dump::{Comparison, Dump};
+pub use error::CaseError;
 pub use fetch::ResourceLookup;
 pub use import::import;
 pub use objects::objects;

@@ -1,21 +1,24 @@
-//! `proxies.yaml` of a case: who asks. Metadata that follows from a proxy's id and workload is left out there; this
-//! file holds the defaults.
+//! `proxies.yaml` of a case: the proxies that subscribe. Metadata that follows from a proxy's id and workload is omitted
+//! there; this file has the defaults.
+
+use std::path::Path;
 
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use super::{CaseLocality, CaseProxy};
+use super::error::CaseError;
+use super::{CaseLocality, CaseProxy, expected};
 
-/// The release of most recorded proxies.
+/// Istio version of most recorded proxies.
 const VERSION: &str = "1.31.0";
 
-/// A proxy as it is written.
+/// A proxy as `proxies.yaml` has it.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ProxyYaml {
     name: String,
     id: String,
-    /// Metadata that differs from the defaults; null takes a default away.
+    /// Metadata that differs from the defaults; null removes a default.
     #[serde(default)]
     metadata: Map<String, Value>,
     #[serde(default)]
@@ -23,12 +26,12 @@ struct ProxyYaml {
 }
 
 /// Reads `proxies.yaml`.
-pub(super) fn read(text: &str) -> Result<Vec<CaseProxy>, String> {
-    let written: Vec<ProxyYaml> = serde_saphyr::from_str(text).map_err(|e| e.to_string())?;
+pub(super) fn read(text: &str, file: &Path) -> Result<Vec<CaseProxy>, CaseError> {
+    let written: Vec<ProxyYaml> = expected::parse(text, file)?;
     written.into_iter().map(complete).collect()
 }
 
-fn complete(written: ProxyYaml) -> Result<CaseProxy, String> {
+fn complete(written: ProxyYaml) -> Result<CaseProxy, CaseError> {
     let ProxyYaml { name, id, metadata: own, locality } = written;
     let mut metadata = defaults(&id, own.get("WORKLOAD_NAME").and_then(Value::as_str))?;
     metadata.extend(own);
@@ -36,37 +39,37 @@ fn complete(written: ProxyYaml) -> Result<CaseProxy, String> {
     Ok(CaseProxy { name, id, metadata: Value::Object(metadata), locality })
 }
 
-/// Metadata of a proxy of this id. The workload of pod `cart-1` is `cart` where none is given.
-fn defaults(id: &str, workload: Option<&str>) -> Result<Map<String, Value>, String> {
+/// Default metadata of a proxy with this id. The workload of pod `cart-1` is `cart` unless given.
+fn defaults(id: &str, workload: Option<&str>) -> Result<Map<String, Value>, CaseError> {
     let parts: Vec<&str> = id.split('~').collect();
-    let [role, ip, pod, _] = parts[..] else { return Err(format!("the id {id:?} has not four parts")) };
-    let (pod, namespace) = pod.rsplit_once('.').ok_or_else(|| format!("the id {id:?} has no namespace"))?;
+    let [role, ip, pod, _] = parts[..] else { return Err(CaseError::ProxyId(id.to_owned())) };
+    let (pod, namespace) = pod.rsplit_once('.').ok_or_else(|| CaseError::ProxyId(id.to_owned()))?;
     let workload = workload.unwrap_or_else(|| pod.rsplit_once('-').map_or(pod, |(workload, _)| workload));
     let owner = format!("kubernetes://apis/apps/v1/namespaces/{namespace}/deployments/{workload}");
-    let metadata = json!({
-        "NAMESPACE": namespace,
-        "CLUSTER_ID": "Kubernetes",
-        "ISTIO_VERSION": VERSION,
-        "INSTANCE_IPS": ip,
-        "LABELS": {"app": workload},
-        "INTERCEPTION_MODE": if role == "sidecar" { json!("REDIRECT") } else { Value::Null },
-        "MESH_ID": "cluster.local",
-        "SERVICE_ACCOUNT": workload,
-        "NAME": pod,
-        "OWNER": owner,
-        "WORKLOAD_NAME": workload,
-    });
-    let Value::Object(metadata) = metadata else { return Err("metadata is no object".to_owned()) };
-    Ok(metadata)
+    let interception = if role == "sidecar" { json!("REDIRECT") } else { Value::Null };
+    let defaults = [
+        ("NAMESPACE", json!(namespace)),
+        ("CLUSTER_ID", json!("Kubernetes")),
+        ("ISTIO_VERSION", json!(VERSION)),
+        ("INSTANCE_IPS", json!(ip)),
+        ("LABELS", json!({"app": workload})),
+        ("INTERCEPTION_MODE", interception),
+        ("MESH_ID", json!("cluster.local")),
+        ("SERVICE_ACCOUNT", json!(workload)),
+        ("NAME", json!(pod)),
+        ("OWNER", json!(owner)),
+        ("WORKLOAD_NAME", json!(workload)),
+    ];
+    Ok(defaults.into_iter().map(|(key, value)| (key.to_owned(), value)).collect())
 }
 
-/// The text of `proxies.yaml`: what cannot be left out of these proxies.
-pub(super) fn text(proxies: &[CaseProxy]) -> Result<String, String> {
-    let written = proxies.iter().map(written).collect::<Result<Vec<Value>, String>>()?;
-    super::expected::yaml(&written)
+/// The text of `proxies.yaml` without defaults.
+pub(super) fn text(proxies: &[CaseProxy]) -> Result<String, CaseError> {
+    let written = proxies.iter().map(written).collect::<Result<Vec<Value>, CaseError>>()?;
+    expected::yaml(&written)
 }
 
-fn written(proxy: &CaseProxy) -> Result<Value, String> {
+fn written(proxy: &CaseProxy) -> Result<Value, CaseError> {
     let own = proxy.metadata.as_object().cloned().unwrap_or_default();
     let workload = own.get("WORKLOAD_NAME").and_then(Value::as_str);
     let is_default_workload = defaults(&proxy.id, None)?.get("WORKLOAD_NAME").and_then(Value::as_str) == workload;
@@ -102,9 +105,12 @@ mod tests {
 
     use super::{read, text};
 
+    const FILE: &str = "proxies.yaml";
+
     #[test]
     fn metadata_follows_from_the_id() {
-        let proxies = read("- name: cart\n  id: sidecar~10.0.0.1~cart-1.shop~shop.svc.cluster.local\n").unwrap();
+        let proxies =
+            read("- name: cart\n  id: sidecar~10.0.0.1~cart-1.shop~shop.svc.cluster.local\n", FILE.as_ref()).unwrap();
         let metadata = &proxies[0].metadata;
         assert_eq!(metadata["NAMESPACE"], "shop");
         assert_eq!(metadata["LABELS"], json!({"app": "cart"}));
@@ -112,10 +118,10 @@ mod tests {
     }
 
     #[test]
-    fn what_differs_from_the_defaults_survives_writing() {
+    fn metadata_that_differs_from_the_defaults_is_written() {
         let written = "- name: web\n  id: router~10.0.0.2~front-x1.shop~shop.svc.cluster.local\n  metadata:\n    \
                        WORKLOAD_NAME: front-istio\n    MESH_ID: null\n    LABELS:\n      app: web\n";
-        let proxies = read(written).unwrap();
+        let proxies = read(written, FILE.as_ref()).unwrap();
         assert_eq!(proxies[0].metadata.get("MESH_ID"), None);
         assert_eq!(text(&proxies).unwrap(), written);
     }

@@ -1,4 +1,4 @@
-//! Reads `tests/cases`: the cases, and the resources that many of them share.
+//! Reads `tests/cases`: the cases and their shared resources.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
+use super::error::CaseError;
 use super::expected::{self, FOLDER, SharedResources};
 use super::{Case, CaseInput, RECORDED_ENV, proxies};
 
@@ -19,19 +20,18 @@ pub struct CaseStore {
 }
 
 impl CaseStore {
-    /// The cases of this project whose label `wanted` accepts.
+    /// Reads the cases whose label `wanted` accepts. Panics if a file cannot be read.
     pub fn read(wanted: impl Fn(&str) -> bool) -> CaseStore {
         Self::read_from(&folder(), wanted).unwrap_or_else(|e| panic!("could not read the recorded cases: {e}"))
     }
 
-    pub(super) fn read_from(folder: &Path, wanted: impl Fn(&str) -> bool) -> Result<CaseStore, String> {
+    pub(super) fn read_from(folder: &Path, wanted: impl Fn(&str) -> bool) -> Result<CaseStore, CaseError> {
         let shared = SharedResources::read(folder)?;
         let mut cases = Vec::new();
         for topic in folders(folder)?.iter().filter(|t| !t.ends_with(FOLDER)) {
             for case in folders(topic)? {
                 if wanted(&format!("{}/{}", name(topic), name(&case))) {
-                    let read = read_case(&name(topic), &case, &shared);
-                    cases.push(read.map_err(|e| format!("{}: {e}", case.display()))?);
+                    cases.push(read_case(&name(topic), &case, &shared)?);
                 }
             }
         }
@@ -44,7 +44,7 @@ pub(super) fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/cases")
 }
 
-fn read_case(topic: &str, folder: &Path, shared: &SharedResources) -> Result<Case, String> {
+fn read_case(topic: &str, folder: &Path, shared: &SharedResources) -> Result<Case, CaseError> {
     let optional = |file: &str| fs::read_to_string(folder.join(file)).ok();
     let needed = |file: &str| text(&folder.join(file));
     let world = match optional("kube.yaml") {
@@ -53,7 +53,7 @@ fn read_case(topic: &str, folder: &Path, shared: &SharedResources) -> Result<Cas
     };
     let mut env: BTreeMap<String, String> = RECORDED_ENV.iter().map(|(k, v)| (k.to_string(), v.to_string())).collect();
     if let Some(text) = optional("env.yaml") {
-        let own: BTreeMap<String, Value> = serde_saphyr::from_str(&text).map_err(|e| format!("env.yaml: {e}"))?;
+        let own: BTreeMap<String, Value> = expected::parse(&text, &folder.join("env.yaml"))?;
         env.extend(own.into_iter().map(|(k, v)| (k, v.as_str().map_or_else(|| v.to_string(), str::to_owned))));
     }
     Ok(Case {
@@ -64,7 +64,7 @@ fn read_case(topic: &str, folder: &Path, shared: &SharedResources) -> Result<Cas
         mesh: optional("mesh.yaml"),
         networks: optional("networks.yaml"),
         env,
-        proxies: proxies::read(&needed("proxies.yaml")?).map_err(|e| format!("proxies.yaml: {e}"))?,
+        proxies: proxies::read(&needed("proxies.yaml")?, &folder.join("proxies.yaml"))?,
         statuses: match optional(STATUSES) {
             Some(text) => expected::parse(&text, &folder.join(STATUSES))?,
             None => BTreeMap::new(),
@@ -73,12 +73,12 @@ fn read_case(topic: &str, folder: &Path, shared: &SharedResources) -> Result<Cas
     })
 }
 
-fn text(path: &Path) -> Result<String, String> {
-    fs::read_to_string(path).map_err(|e| format!("{}: {e}", path.display()))
+pub(super) fn text(path: &Path) -> Result<String, CaseError> {
+    fs::read_to_string(path).map_err(CaseError::io(path))
 }
 
-pub(super) fn folders(path: &Path) -> Result<Vec<PathBuf>, String> {
-    let entries = fs::read_dir(path).map_err(|e| format!("{}: {e}", path.display()))?;
+pub(super) fn folders(path: &Path) -> Result<Vec<PathBuf>, CaseError> {
+    let entries = fs::read_dir(path).map_err(CaseError::io(path))?;
     let mut found: Vec<PathBuf> = entries.filter_map(|e| Some(e.ok()?.path())).filter(|p| p.is_dir()).collect();
     found.sort();
     Ok(found)

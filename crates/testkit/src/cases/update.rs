@@ -1,8 +1,9 @@
-//! `UPDATE=1`: rewrites what cases expect with what the server under test answers, for review as a diff.
+//! `UPDATE=1`: rewrites the expected resources of cases with those of the server under test, for review as a diff.
 
 use std::collections::BTreeSet;
 
 use super::check::on_all_cores;
+use super::error::CaseError;
 use super::expected::{self, ExpectedResource, SharedResources};
 use super::fetch::{CanonicalForms, fetch};
 use super::report::Selection;
@@ -10,16 +11,16 @@ use super::statuses::{self, CaseServer};
 use super::store::STATUSES;
 use super::{Case, CaseStore, KINDS, index};
 
-/// Rewrites the files of the selected cases, and when all are selected the shared resources and the index too.
+/// Rewrites the files of the selected cases. If all are selected, also the shared resources and the index.
 pub(super) fn update(
     store: &CaseStore,
     load: &(impl Fn(&Case) -> CaseServer + Sync),
     selection: &Selection,
-) -> Result<(), String> {
+) -> Result<(), CaseError> {
     let forms = CanonicalForms::default();
     let rewritten = on_all_cores(&store.cases, |case| rewrite(case, load, &forms, &store.shared));
     let referred: BTreeSet<String> =
-        rewritten.into_iter().collect::<Result<Vec<_>, String>>()?.into_iter().flatten().collect();
+        rewritten.into_iter().collect::<Result<Vec<_>, CaseError>>()?.into_iter().flatten().collect();
     println!("{} cases rewritten", store.cases.len());
     if !selection.has_cases() {
         store.shared.write(&store.folder, &referred)?;
@@ -34,7 +35,7 @@ fn rewrite(
     load: &impl Fn(&Case) -> CaseServer,
     forms: &CanonicalForms,
     shared: &SharedResources,
-) -> Result<BTreeSet<String>, String> {
+) -> Result<BTreeSet<String>, CaseError> {
     let server = load(case);
     let mut answers = Vec::new();
     for proxy in &case.proxies {

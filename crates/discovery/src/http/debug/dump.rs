@@ -1,5 +1,5 @@
-//! What one proxy is served, in the form of Envoy's own `config_dump`: made from the same shared resources
-//! that the proxy's stream is fed from, so that it can be compared with what Envoy says it has.
+//! Resources of one proxy in the format of Envoy's `config_dump`, made from the same shared resources as its stream, so
+//! that it can be compared with Envoy's own dump.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use serde_json::{Map, Value, json};
 use super::{PageQuery, PageResponse, Pages, clients};
 use crate::serve::clients::Connection;
 
-/// Everything the proxy watches, or with `types=cds,lds` only some of it.
+/// All resources that the proxy subscribes to, or only some types with `types=cds,lds`.
 pub(super) fn config_dump(pages: &Pages, query: &PageQuery) -> PageResponse {
     let connection = match clients::connection_for(pages, query) {
         Ok(connection) => connection,
@@ -53,7 +53,7 @@ fn of_types(connection: &Connection, kinds: impl IntoIterator<Item = TypeUrl>) -
     PageResponse::json(if configs.is_empty() { json!({}) } else { json!({"configs": configs}) })
 }
 
-/// Upstream's short names of types, and whole ones.
+/// Parses upstream's short name of a type, or a type URL.
 fn type_of(name: &str) -> Option<TypeUrl> {
     let known = [
         ("cds", TypeUrl::CLUSTER),
@@ -68,14 +68,14 @@ fn type_of(name: &str) -> Option<TypeUrl> {
     known.into_iter().find(|(short, url)| short.eq_ignore_ascii_case(name) || url.as_str() == name).map(|(_, url)| url)
 }
 
-/// What a client gets of one type.
+/// Resources of one type for a client.
 #[derive(Default)]
 struct ServedResources {
     version: String,
     resources: Vec<Resource>,
 }
 
-/// Resources that the client watches: all, or the names it asked for. Nothing of a type it does not watch.
+/// Resources that the client subscribes to. Empty for a type without subscription.
 fn served(connection: &Connection, kind: &TypeUrl) -> ServedResources {
     let watched = connection.watched().remove(kind);
     let set = connection.cut().and_then(|cut| cut.set(kind));
@@ -87,7 +87,7 @@ fn served(connection: &Connection, kind: &TypeUrl) -> ServedResources {
     ServedResources { version: set.version().to_string(), resources }
 }
 
-/// The sections of Envoy's dump, in its order.
+/// The sections of Envoy's dump, in Envoy's order.
 fn whole(connection: &Arc<Connection>, include_endpoints: bool) -> Value {
     let mut configs = vec![section("BootstrapConfigDump", Map::new()), clusters(connection)];
     if include_endpoints {
@@ -127,7 +127,7 @@ fn listeners(connection: &Connection) -> Value {
     section("ListenersConfigDump", fields)
 }
 
-/// A section that is one list of versioned resources.
+/// A section with one list of versioned resources.
 fn listed(connection: &Connection, kind: &TypeUrl, message: &str, list: &str, item: &str) -> Value {
     let served = served(connection, kind);
     let items = served.resources.iter().map(|resource| {
@@ -141,11 +141,11 @@ fn listed(connection: &Connection, kind: &TypeUrl, message: &str, list: &str, it
 }
 
 fn version_info(version: &str) -> Map<String, Value> {
-    let told = (!version.is_empty()).then(|| ("versionInfo".to_owned(), json!(version)));
-    told.into_iter().collect()
+    let field = (!version.is_empty()).then(|| ("versionInfo".to_owned(), json!(version)));
+    field.into_iter().collect()
 }
 
-/// Protobuf's JSON leaves empty lists out.
+/// Protobuf's JSON omits empty lists.
 fn put_list(fields: &mut Map<String, Value>, name: &str, list: Vec<Value>) {
     if !list.is_empty() {
         fields.insert(name.to_owned(), Value::Array(list));
@@ -157,7 +157,7 @@ fn section(message: &str, mut fields: Map<String, Value>) -> Value {
     Value::Object(fields)
 }
 
-/// A resource as protobuf's JSON writes an `Any`. What cannot be shown says so instead of hiding the rest.
+/// A resource as protobuf's JSON of an `Any`. A resource that cannot be decoded shows the error.
 fn any(kind: &TypeUrl, resource: &Resource) -> Value {
     let shown = match kind {
         kind if *kind == TypeUrl::NAME_TABLE => name_table(&resource.body),
@@ -167,25 +167,36 @@ fn any(kind: &TypeUrl, resource: &Resource) -> Value {
     let mut fields = match shown {
         Ok(Value::Object(fields)) => fields,
         Ok(_) => Map::new(),
-        Err(error) => {
-            [("name".to_owned(), json!(&*resource.name)), ("error".to_owned(), json!(error))].into_iter().collect()
-        }
+        Err(error) => [("name".to_owned(), json!(&*resource.name)), ("error".to_owned(), json!(error.to_string()))]
+            .into_iter()
+            .collect(),
     };
     fields.shift_insert(0, "@type".to_owned(), json!(kind.as_str()));
     Value::Object(fields)
 }
 
-fn message(kind: &TypeUrl, body: &[u8]) -> Result<Value, String> {
-    let name = kind.as_str().rsplit('/').next().unwrap_or_default();
-    let descriptor =
-        api::reflect::envoy().get_message_by_name(name).ok_or_else(|| format!("no type {name} is known"))?;
-    let message = DynamicMessage::decode(descriptor, body).map_err(|error| error.to_string())?;
-    serde_json::to_value(&message).map_err(|error| error.to_string())
+/// Why a resource cannot be shown.
+#[derive(Debug, thiserror::Error)]
+enum ShowError {
+    #[error("unknown message type {0}")]
+    UnknownType(String),
+    #[error("could not decode: {0}")]
+    Decode(#[from] prost::DecodeError),
+    #[error("could not convert to JSON: {0}")]
+    Json(#[from] serde_json::Error),
 }
 
-/// A secret as Envoy shows it: with its certificates, but not with its key.
-fn without_key(body: &[u8]) -> Result<Vec<u8>, String> {
-    let mut secret = Secret::decode(body).map_err(|error| error.to_string())?;
+fn message(kind: &TypeUrl, body: &[u8]) -> Result<Value, ShowError> {
+    let name = kind.as_str().rsplit('/').next().unwrap_or_default();
+    let descriptor =
+        api::reflect::envoy().get_message_by_name(name).ok_or_else(|| ShowError::UnknownType(name.to_owned()))?;
+    let message = DynamicMessage::decode(descriptor, body)?;
+    Ok(serde_json::to_value(&message)?)
+}
+
+/// The secret without its private key, as Envoy shows it.
+fn without_key(body: &[u8]) -> Result<Vec<u8>, ShowError> {
+    let mut secret = Secret::decode(body)?;
     if let Some(Type::TlsCertificate(pair)) = &mut secret.r#type {
         let shown = Specifier::InlineBytes(b"[redacted]".to_vec());
         pair.private_key = Some(DataSource { specifier: Some(shown), ..DataSource::default() });
@@ -193,9 +204,9 @@ fn without_key(body: &[u8]) -> Result<Vec<u8>, String> {
     Ok(secret.encode_to_vec())
 }
 
-/// The name table is in no descriptor set; upstream's JSON of it is this.
-fn name_table(body: &[u8]) -> Result<Value, String> {
-    let table = NameTable::decode(body).map_err(|error| error.to_string())?;
+/// Upstream's JSON of a name table, which is in no descriptor set.
+fn name_table(body: &[u8]) -> Result<Value, ShowError> {
+    let table = NameTable::decode(body)?;
     let names = table.table.into_iter().map(|(name, info)| {
         let mut fields = Map::new();
         put_list(&mut fields, "ips", info.ips.into_iter().map(Value::from).collect());
