@@ -1,5 +1,5 @@
-//! The command line: every flag of upstream's, from Pilot 0.8 to today, as plain values.
-//! `flags` sets aside what cannot be understood before clap sees it; `wire` gives the values their meaning.
+//! The command line: upstream's flags from Pilot 0.8 to today, as plain values. `flags` lists those without effect;
+//! `startup` interprets the values.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -25,7 +25,7 @@ pub struct Cli {
 pub enum DiscoveryCommand {
     /// Start the discovery service
     Discovery(Box<DiscoveryFlags>),
-    /// Print the definitions of Istio's kinds for an API server
+    /// Print the CustomResourceDefinitions of Istio's kinds
     Crds,
     /// Make an HTTP request to a running discovery service's debug port
     Request(RequestFlags),
@@ -53,11 +53,11 @@ pub struct DiscoveryFlags {
     #[arg(long = "networksConfig", default_value = "./etc/istio/config/meshNetworks")]
     pub networks_config: PathBuf,
 
-    /// Kubernetes client configuration; inside a cluster not needed
+    /// Kubeconfig file; not needed inside a cluster
     #[arg(long, default_value = "")]
     pub kubeconfig: String,
 
-    /// Install the definitions of Istio's kinds in the API server before anything is watched
+    /// Install the CustomResourceDefinitions of Istio's kinds in the API server before watching it
     #[arg(long = "registerCRDs")]
     pub register_crds: bool,
 
@@ -65,40 +65,40 @@ pub struct DiscoveryFlags {
     #[arg(long, default_value = "cluster.local")]
     pub domain: String,
 
-    /// Name of the cluster this instance stands in; else $CLUSTER_ID, else Kubernetes
+    /// Name of this instance's cluster; default: $CLUSTER_ID, else Kubernetes
     #[arg(long = "clusterID", default_value = "")]
     pub cluster_id: String,
 
-    /// Namespace this instance stands in; else $POD_NAMESPACE, else istio-system
+    /// Namespace of this instance; default: $POD_NAMESPACE, else istio-system
     #[arg(long, short = 'n', default_value = "")]
     pub namespace: String,
 
-    /// Where to serve readiness and debug pages; empty for nowhere
+    /// Address for readiness and debug pages; empty turns it off
     #[arg(long = "httpAddr", default_value = ":8080")]
     pub http_addr: String,
 
-    /// Where to serve webhooks; empty for nowhere
+    /// Address for webhooks; empty turns it off
     #[arg(long = "httpsAddr", default_value = ":15017")]
     pub https_addr: String,
 
-    /// Where to serve xDS in plain text; empty for nowhere
+    /// Address for xDS in plain text; empty turns it off
     #[arg(long = "grpcAddr", default_value = ":15010")]
     pub grpc_addr: String,
 
-    /// Where to serve xDS with TLS; empty for nowhere
+    /// Address for xDS over TLS; empty turns it off
     #[arg(long = "secureGRPCAddr", alias = "secureGrpcAddr", default_value = ":15012")]
     pub secure_grpc_addr: String,
 
-    /// Where to serve metrics, the version and debug pages; empty for nowhere
+    /// Address for metrics, the version and debug pages; empty turns it off
     #[arg(long = "monitoringAddr", default_value = ":15014")]
     pub monitoring_addr: String,
 
-    /// Further host names under which debug pages are served, separated by commas; IP addresses, localhost and Services
-    /// of this instance's namespace always are
+    /// Additional host names under which debug pages are served, separated by commas; IP addresses, localhost and
+    /// Services of this instance's namespace are always allowed
     #[arg(long = "debugHosts", value_delimiter = ',')]
     pub debug_hosts: Vec<String>,
 
-    /// How long clients may take to go elsewhere when the server is asked to stop
+    /// How long a stopping server waits for clients to disconnect
     #[arg(long = "shutdownDuration", default_value = "10s", value_parser = duration)]
     pub shutdown_duration: Duration,
 
@@ -120,44 +120,44 @@ pub struct DiscoveryFlags {
     #[command(flatten)]
     pub logging: Logging,
 
-    /// Flags that were set aside; told once the log is there.
+    /// Flags that were removed before parsing; logged once the log is started.
     #[arg(skip)]
     pub ignored_flags: flags::IgnoredFlags,
 }
 
-/// How Kubernetes is watched.
+/// Flags of the Kubernetes registry.
 #[derive(Clone, Debug, Args)]
 pub struct KubernetesFlags {
-    /// Requests a second to each API server in the long run; negative for no bound
+    /// Requests per second to each API server, on average; negative for no limit
     #[arg(long = "kubernetesApiQPS", default_value = "80", allow_negative_numbers = true)]
     pub queries_per_second: f64,
 
-    /// Requests to each API server at once
+    /// Burst of requests to each API server
     #[arg(long = "kubernetesApiBurst", default_value = "160", allow_negative_numbers = true)]
     pub burst: i64,
 
-    /// List everything anew this often, to find changes that no event told; 0 for never
+    /// List everything again at this interval, to find changes without a watch event; 0 for never
     #[arg(long, default_value = "0s", value_parser = duration)]
     pub resync: Duration,
 
-    /// Namespace of what names further clusters: labelled Secrets and the ConfigMap; else this instance's
+    /// Namespace of the Secrets and the ConfigMap that name remote clusters; default: this instance's
     #[arg(long = "clusterRegistriesNamespace", default_value = "")]
     pub registries_namespace: String,
 
-    /// ConfigMap that names further clusters, in the form of Pilot 0.8
+    /// ConfigMap that names remote clusters, in the format of Pilot 0.8
     #[arg(long = "clusterRegistriesConfigMap", default_value = "")]
     pub registries_config_map: String,
 
-    /// Folder of files that name further clusters: kubeconfigs, or Clusters that lead to one
+    /// Folder of files that name remote clusters: kubeconfigs, or Cluster objects that refer to one
     #[arg(long = "clusterRegistriesDir")]
     pub registries_folder: Option<PathBuf>,
 
-    /// The only namespaces to look at, separated by commas; else all
+    /// Namespaces to watch, separated by commas; default: all
     #[arg(long = "appNamespace", short = 'a', value_delimiter = ',')]
     pub namespaces: Vec<String>,
 }
 
-/// Where registries are.
+/// Flags of the other registries.
 #[derive(Clone, Debug, Default, Args)]
 pub struct RegistryFlags {
     /// File that describes registries with all their options
@@ -167,7 +167,7 @@ pub struct RegistryFlags {
     #[command(flatten)]
     pub adapters: AdapterFlags,
 
-    /// Servers of configuration over MCP, as mcp://HOST:PORT, separated by commas
+    /// MCP servers to read configuration from, as mcp://HOST:PORT, separated by commas
     #[arg(long = "mcpServerAddrs", value_delimiter = ',')]
     pub mcp_servers: Vec<String>,
 }
@@ -218,35 +218,35 @@ pub struct TlsFlags {
     #[arg(long = "tlsKeyFile", default_value = "")]
     pub key_file: String,
 
-    /// Certificates that client certificates are checked against
+    /// CA certificates that verify client certificates
     #[arg(long = "caCertFile", default_value = "")]
     pub ca_file: String,
 }
 
-/// How long connections live and how their other end is watched.
+/// Keepalive and maximum age of connections.
 #[derive(Clone, Debug, Args)]
 pub struct KeepaliveFlags {
-    /// Ping a client that was silent this long
+    /// Send a ping after this time without data from a client
     #[arg(long = "keepaliveInterval", default_value = "30s", value_parser = duration)]
     pub interval: Duration,
 
-    /// Hang up on a client that does not answer a ping in this time
+    /// Close a connection whose ping is not answered within this time
     #[arg(long = "keepaliveTimeout", default_value = "10s", value_parser = duration)]
     pub timeout: Duration,
 
-    /// Ask a client to connect anew after this time; without it, never
+    /// Ask clients to reconnect after this time; default: never
     #[arg(long = "keepaliveMaxServerConnectionAge", value_parser = duration)]
     pub max_connection_age: Option<Duration>,
 }
 
-/// What clients may make the server hold: names that do not exist, unfinished requests, and the streams themselves.
+/// Memory limits for state that clients cause: subscribed names that do not exist, unfinished requests, streams.
 #[derive(Clone, Copy, Debug, Args)]
 pub struct ClientFlags {
-    /// Megabytes that all clients together may make the server hold
+    /// Memory limit for the state of all clients together, in megabytes
     #[arg(long = "maxClientMemory", default_value = "2048")]
     pub memory: usize,
 
-    /// Megabytes that clients of one address may make the server hold; each stream counts 32 kilobytes
+    /// Memory limit for the state of clients from one address, in megabytes; each stream counts 32 kilobytes
     #[arg(long = "maxClientMemoryPerAddress", default_value = "256")]
     pub memory_per_address: usize,
 }
@@ -267,20 +267,20 @@ impl ClientFlags {
 pub struct RequestFlags {
     /// GET, POST, PUT or DELETE
     pub method: String,
-    /// Such as /debug/syncz
+    /// Path, such as /debug/syncz
     pub path: String,
-    /// Sent with the request
+    /// Request body
     pub body: Option<String>,
-    /// Where the debug port is
+    /// Address of the debug port
     #[arg(long, default_value = "127.0.0.1:15014")]
     pub address: String,
-    /// How long to wait for the answer
+    /// How long to wait for the response
     #[arg(long, default_value = "60s", value_parser = duration)]
     pub timeout: Duration,
 }
 
 impl Cli {
-    /// Reads a command line. Flags of `discovery` that nobody knows are set aside, as upstream does.
+    /// Parses a command line. Unknown flags of `discovery` are ignored, as in upstream.
     pub fn read(args: impl IntoIterator<Item = String>) -> Result<Cli, clap::Error> {
         let command = Cli::command();
         let (args, ignored_flags) = flags::split_ignored(&command, "discovery", WITHOUT_EFFECT, args);
@@ -320,14 +320,14 @@ mod tests {
     }
 
     #[test]
-    fn both_spellings_of_a_value_and_of_an_era_are_read() {
+    fn values_with_and_without_equals_sign_and_old_aliases_are_parsed() {
         let args = discovery(&["--secureGrpcAddr", ":1", "--grpcAddr=:2", "-n", "mesh", "--meshConfig", "m.yaml"]);
         assert_eq!((&*args.secure_grpc_addr, &*args.grpc_addr, &*args.namespace), (":1", ":2", "mesh"));
         assert_eq!(args.mesh_config.to_str(), Some("m.yaml"));
     }
 
     #[test]
-    fn empty_values_count_and_the_last_of_several_wins() {
+    fn empty_values_count_and_the_last_value_wins() {
         let args = discovery(&["--registries=", "--secureGRPCAddr=", "--grpcAddr=:1", "--grpcAddr=:2"]);
         assert!(args.registries.is_empty() && args.secure_grpc_addr.is_empty());
         assert_eq!(args.grpc_addr, ":2");
@@ -346,18 +346,18 @@ mod tests {
     }
 
     #[test]
-    fn numbers_may_be_negative_and_broken() {
-        let pace = |args: &[&str]| {
+    fn numbers_may_be_negative_and_fractional() {
+        let rate = |args: &[&str]| {
             let flags = discovery(args).kubernetes;
             (flags.queries_per_second, flags.burst)
         };
-        assert_eq!(pace(&[]), (80.0, 160));
-        assert_eq!(pace(&["--kubernetesApiQPS=0.5", "--kubernetesApiBurst", "3"]), (0.5, 3));
-        assert_eq!(pace(&["--kubernetesApiQPS", "-1"]), (-1.0, 160));
+        assert_eq!(rate(&[]), (80.0, 160));
+        assert_eq!(rate(&["--kubernetesApiQPS=0.5", "--kubernetesApiBurst", "3"]), (0.5, 3));
+        assert_eq!(rate(&["--kubernetesApiQPS", "-1"]), (-1.0, 160));
     }
 
     #[test]
-    fn a_switch_needs_no_value_and_takes_one() {
+    fn a_switch_works_with_and_without_a_value() {
         assert!(discovery(&["--log_as_json"]).logging.as_json);
         assert!(!discovery(&["--log_as_json=false"]).logging.as_json);
     }

@@ -1,39 +1,38 @@
-//! File descriptors: the soft limit is raised to the hard one at start, and what there is is divided so that
-//! connections to one port never use up those of another, or those that files and registries need.
+//! File descriptors: raises the soft limit to the hard limit, and divides the descriptors so that connections to one
+//! port never use up those of another port or those that files and registries need.
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use tracing::{info, warn};
 
-/// What is assumed where the kernel does not say.
-const USUAL: usize = 1024;
+/// Assumed if the kernel does not report a limit.
+const DEFAULT_LIMIT: usize = 1024;
 
-/// Raises the soft limit as far as the hard one allows.
+/// Raises the soft limit to the hard limit.
 pub fn raise_limit() {
     let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE) else { return };
     match setrlimit(Resource::RLIMIT_NOFILE, hard, hard) {
-        Ok(()) => info!(limit = hard, before = soft, "limit of open files"),
+        Ok(()) => info!(limit = hard, before = soft, "raised the limit of open files"),
         Err(error) => warn!(limit = soft, wanted = hard, %error, "could not raise the limit of open files"),
     }
 }
 
-/// How many connections each kind of port may have.
+/// Maximum number of connections by kind of port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ConnectionLimits {
     /// Both xDS ports together.
     pub(crate) xds: usize,
-    /// Each port of pages.
+    /// Each HTTP port.
     pub(crate) pages: usize,
 }
 
 impl ConnectionLimits {
     pub(crate) fn now() -> ConnectionLimits {
-        let limit =
-            getrlimit(Resource::RLIMIT_NOFILE).map_or(USUAL, |(soft, _)| usize::try_from(soft).unwrap_or(usize::MAX));
+        let limit = getrlimit(Resource::RLIMIT_NOFILE)
+            .map_or(DEFAULT_LIMIT, |(soft, _)| usize::try_from(soft).unwrap_or(usize::MAX));
         ConnectionLimits::of(limit)
     }
 
-    /// An eighth for everything that is no connection of a client, a sixteenth for each port of pages, up to what
-    /// these can use; the rest is for xDS.
+    /// One eighth for files and registries, one sixteenth for each HTTP port, both with an upper bound; the rest for xDS.
     fn of(limit: usize) -> ConnectionLimits {
         let others = (limit / 8).clamp(64, 2048);
         let pages = (limit / 16).clamp(16, 1024);

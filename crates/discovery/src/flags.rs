@@ -1,6 +1,6 @@
-//! Flags of upstream that have nothing to act on here.
+//! Flags of upstream that are accepted without effect.
 
-/// Flags of upstream that are accepted, with their value, and change nothing.
+/// Flags that are accepted, with their value, and ignored.
 pub(crate) const WITHOUT_EFFECT: &[&str] = &[
     "clusterAliases",
     "cniNamespace",

@@ -1,4 +1,4 @@
-//! What is served over gRPC on the plain and on the TLS port: xDS, health and reflection.
+//! gRPC services of the plain-text and the TLS port: xDS, health and reflection.
 
 use std::convert::Infallible;
 use std::future::{Future, ready};
@@ -24,7 +24,7 @@ use xds::{Budget, Charge, Options};
 
 use crate::serve::session::ControlPlane;
 
-/// Files of the services of the protocol: the aggregated one and those of a single type.
+/// Proto files of the xDS services: ADS and the services of single types.
 const FILES: &[&str] = &[
     "envoy/service/discovery/v3/ads.proto",
     "envoy/service/cluster/v3/cds.proto",
@@ -50,8 +50,7 @@ const SERVED: &[&str] = &[
 const COMPLETE: &str = "the committed descriptor set is complete; a test decodes it";
 const ADS: &str = "envoy.service.discovery.v3.AggregatedDiscoveryService";
 
-/// All gRPC services. Cancelling ends every stream, so that clients go elsewhere.
-/// Streams are served on the given threads.
+/// All gRPC services. Cancelling `stop` ends every stream, so that clients reconnect elsewhere. Streams run on `threads`.
 pub(crate) fn routes(
     pilot: Arc<ControlPlane>,
     identifier: String,
@@ -62,17 +61,17 @@ pub(crate) fn routes(
     let (reporter, health) = tonic_health::server::health_reporter();
     tokio::spawn(report(reporter, pilot.clone(), stop.clone()));
     let newer = LazyService::new(|| reflection().build_v1().expect(COMPLETE));
-    // Tools of before 2023, grpcurl among them, ask for this one.
+    // For tools from before 2023, such as old versions of grpcurl.
     let older = LazyService::new(|| reflection().build_v1alpha().expect(COMPLETE));
     let options = Options { budget: budget.clone(), runtime: Some(threads), identifier, stop, ..Options::default() };
     let routes = xds::routes(pilot, options).add_service(health).add_service(newer).add_service(older);
     ChargedRoutes { routes, budget }
 }
 
-/// What the transport holds for a request in flight, whatever it asks for.
+/// Memory that the transport holds for a request in flight.
 const REQUEST_BYTES: usize = 4 * 1024;
 
-/// The services, each of whose requests is charged to the budget of its client until it is answered.
+/// The services. Each request is charged to the budget of its client until its response is sent.
 #[derive(Clone, Debug)]
 pub(crate) struct ChargedRoutes {
     routes: Routes,
@@ -84,7 +83,7 @@ impl Service<Request<Incoming>> for ChargedRoutes {
     type Error = Infallible;
     type Future = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
 
-    /// Services of tonic are always ready.
+    /// Tonic services are always ready.
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
         Poll::Ready(Ok(()))
     }
@@ -101,7 +100,7 @@ impl Service<Request<Incoming>> for ChargedRoutes {
     }
 }
 
-/// The body with its charge.
+/// Keeps the charge until the body is dropped.
 fn charged(body: Body, charge: Charge) -> impl http_body::Body<Data = Bytes, Error = Status> {
     body.map_frame(move |frame| {
         let _ = &charge;
@@ -109,8 +108,7 @@ fn charged(body: Body, charge: Charge) -> impl http_body::Body<Data = Bytes, Err
     })
 }
 
-/// A service that is made when somebody first asks for it: reflection holds megabytes that most servers are
-/// never asked for.
+/// A service that is built on its first request: reflection needs megabytes and is rarely used.
 #[derive(Clone)]
 struct LazyService<S> {
     make: fn() -> S,
@@ -132,7 +130,7 @@ impl<S: Service<Request<Body>> + Clone> Service<Request<Body>> for LazyService<S
     type Error = S::Error;
     type Future = S::Future;
 
-    /// Services of tonic are always ready.
+    /// Tonic services are always ready.
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
         Poll::Ready(Ok(()))
     }
@@ -142,7 +140,7 @@ impl<S: Service<Request<Body>> + Clone> Service<Request<Body>> for LazyService<S
     }
 }
 
-/// The description of all services, as far as their files are at hand.
+/// Reflection for all services whose proto files are in the descriptor set.
 fn reflection() -> tonic_reflection::server::Builder<'static> {
     let mut builder = tonic_reflection::server::Builder::configure()
         .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET);
@@ -152,7 +150,7 @@ fn reflection() -> tonic_reflection::server::Builder<'static> {
     SERVED.iter().fold(builder, |builder, service| builder.with_service_name(*service))
 }
 
-/// Keeps the health service at what readiness says.
+/// Reports readiness through the gRPC health service.
 async fn report(reporter: HealthReporter, pilot: Arc<ControlPlane>, stop: CancellationToken) {
     let mut epochs = pilot.world().epochs();
     loop {

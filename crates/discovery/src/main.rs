@@ -1,4 +1,4 @@
-//! The pilot-discovery binary: reads the command line and runs one command.
+//! The pilot-discovery binary: parses the command line and runs one command.
 
 #![forbid(unsafe_code)]
 
@@ -35,7 +35,7 @@ fn main() -> ExitCode {
     let done = match cli.command {
         DiscoveryCommand::Discovery(args) => discovery(&args),
         DiscoveryCommand::Crds => print(&definitions()),
-        DiscoveryCommand::Request(request) => ask(&request),
+        DiscoveryCommand::Request(request) => send_request(&request),
         DiscoveryCommand::Version(args) => print(&args.text()),
     };
     match done {
@@ -53,18 +53,18 @@ fn discovery(args: &DiscoveryFlags) -> Result<()> {
     file_descriptors::raise_limit();
     let runtime = runtime()?;
     let run = runtime.block_on(startup::run(args, &environment));
-    // A thread that hangs on a dead disk must not keep the process: all that has to be done was waited for.
+    // All tasks that must finish have finished. A thread that hangs on a dead mount must not block the exit.
     runtime.shutdown_background();
-    // Told in the log too: who reads a server's end reads its log.
+    // Printed to standard error too, but operators read the log.
     run.inspect_err(|failure| error!("{failure:#}"))
 }
 
-fn ask(args: &discovery::args::RequestFlags) -> Result<()> {
+fn send_request(args: &discovery::args::RequestFlags) -> Result<()> {
     let body = runtime()?.block_on(request::send(args))?;
-    std::io::stdout().write_all(&body).context("could not write the answer")
+    std::io::stdout().write_all(&body).context("could not write to standard output")
 }
 
-/// The definitions as one YAML text.
+/// The CustomResourceDefinitions as YAML documents.
 fn definitions() -> String {
     let documents = model::config::definition::definitions();
     let texts = documents.filter_map(|document| serde_saphyr::to_string(&document).ok());
@@ -72,9 +72,9 @@ fn definitions() -> String {
 }
 
 fn print(text: &str) -> Result<()> {
-    writeln!(std::io::stdout(), "{text}").context("could not write the answer")
+    writeln!(std::io::stdout(), "{text}").context("could not write to standard output")
 }
 
 fn runtime() -> Result<tokio::runtime::Runtime> {
-    tokio::runtime::Builder::new_multi_thread().enable_all().build().context("could not start threads")
+    tokio::runtime::Builder::new_multi_thread().enable_all().build().context("could not start the runtime")
 }

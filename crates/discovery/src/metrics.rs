@@ -1,5 +1,5 @@
-//! What is counted and timed while serving, under upstream's names, labels and bucket edges, so that its
-//! dashboards and Kiali work unchanged. Values that can be read at any time are in `http::metrics`.
+//! Counters and histograms recorded while serving, with upstream's names, labels and buckets, so that its dashboards and
+//! Kiali work unchanged. Values that can be read at any time are in `http::metrics`.
 
 use std::fmt;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
-/// A count that only grows. Upstream's counters have no `_total` at their end, which the library would add.
+/// A counter without the suffix `_total`, which the library would add and upstream's counters do not have.
 #[derive(Clone, Debug, Default)]
 pub struct PlainCounter(Arc<AtomicU64>);
 
@@ -60,7 +60,7 @@ const PROXY_SECONDS: [f64; 8] = [0.1, 0.5, 1.0, 3.0, 5.0, 10.0, 20.0, 30.0];
 const INIT_SECONDS: [f64; 6] = [0.01, 0.1, 0.5, 1.0, 3.0, 5.0];
 const SIZES: [f64; 6] = [1.0, 10e3, 1e6, 4e6, 10e6, 40e6];
 
-/// All that is recorded.
+/// All recorded metrics.
 #[derive(Debug)]
 pub struct Metrics {
     registry: Registry,
@@ -109,30 +109,30 @@ impl Metrics {
         all.register("pilot_xds_pushes", "Responses sent to clients, by type", self.pushes.clone());
         all.register("pilot_xds_push_time", "Seconds to make and send a response", self.push_time.clone());
         all.register("pilot_xds_config_size_bytes", "Bytes of responses", self.send_size.clone());
-        all.register("pilot_proxy_queue_time", "Seconds until a client takes up a change", self.queue_time.clone());
-        let help = "Seconds between a change and its being sent to a client";
+        all.register(
+            "pilot_proxy_queue_time",
+            "Seconds until a change is processed for a client",
+            self.queue_time.clone(),
+        );
+        let help = "Seconds from a change until it is sent to a client";
         all.register("pilot_proxy_convergence_time", help, self.convergence_time.clone());
         all.register("pilot_debounce_time", "Seconds to gather and apply changes", self.debounce_time.clone());
         all.register("pilot_pushcontext_init_seconds", "Seconds to apply changes", self.init_time.clone());
         all.register("pilot_push_triggers", "Changes that were pushed, by reason", self.triggers.clone());
         all.register("pilot_inbound_updates", "Updates received from sources", self.inbound_updates.clone());
         all.register("pilot_k8s_cfg_events", "Changes of configuration objects", self.config_events.clone());
-        all.register("pilot_total_xds_rejects", "Responses that clients refused", self.rejects.clone());
-        all.register(
-            "pilot_xds_expired_nonce",
-            "Answers to responses that are not the last",
-            self.expired_nonces.clone(),
-        );
-        let help = "Streams that were ended because of what their clients sent or held, by status";
+        all.register("pilot_total_xds_rejects", "Responses rejected by clients (NACK)", self.rejects.clone());
+        all.register("pilot_xds_expired_nonce", "Requests with an outdated nonce", self.expired_nonces.clone());
+        let help = "Streams ended because of their client, by gRPC status";
         all.register("pilotage_refused_streams", help, self.refused_streams.clone());
     }
 
-    /// All of it, in the order of registration.
+    /// The metrics in order of registration.
     pub fn registry(&self) -> &Registry {
         &self.registry
     }
 
-    /// A response went out that took this long to make.
+    /// Records a response that was sent, and how long it took to make.
     pub fn sent(&self, kind: &TypeUrl, bytes: usize, took: Option<Duration>) {
         self.pushes.get_or_create(&of_type(kind)).add(1);
         let whole = if is_known(kind) { kind.as_str() } else { OTHER };
@@ -142,32 +142,32 @@ impl Metrics {
         }
     }
 
-    /// A client refused a response.
+    /// Records a NACK.
     pub fn refused(&self, kind: &TypeUrl) {
         self.rejects.get_or_create(&of_type(kind)).add(1);
     }
 
-    /// A client answered a response that is not the last.
+    /// Records an ACK or NACK of a response that is not the last.
     pub fn expired(&self, kind: &TypeUrl) {
         self.expired_nonces.get_or_create(&of_type(kind)).add(1);
     }
 
-    /// A stream was ended because of its client.
+    /// Records a stream that was ended because of its client.
     pub fn refused_stream(&self, code: tonic::Code) {
         self.refused_streams.get_or_create(&TypeLabel { r#type: format!("{code:?}") }).add(1);
     }
 
-    /// A client takes up a change this long after it was published.
+    /// Records how long after its publication a change is processed for a client.
     pub fn taken_up(&self, after: Duration) {
         self.queue_time.observe(after.as_secs_f64());
     }
 
-    /// A client was sent all of a change this long after it was published.
+    /// Records how long after its publication a change is completely sent to a client.
     pub fn converged(&self, after: Duration) {
         self.convergence_time.observe(after.as_secs_f64());
     }
 
-    /// These batches came from sources.
+    /// Records batches received from sources.
     pub fn received(&self, batches: &[Batch]) {
         let (mut config, mut eds, mut svc, mut svcdelete) = (0, 0, 0, 0);
         for change in batches.iter().flat_map(|batch| &batch.changes) {
@@ -189,7 +189,7 @@ impl Metrics {
         add(&self.inbound_updates, &[("config", config), ("eds", eds), ("svc", svc), ("svcdelete", svcdelete)]);
     }
 
-    /// Batches were applied.
+    /// Records the application of batches.
     pub fn applied(&self, before: &Snapshot, after: &Snapshot, delta: &Delta, took: Duration) {
         self.debounce_time.observe(took.as_secs_f64());
         self.init_time.observe(took.as_secs_f64());
@@ -222,7 +222,7 @@ fn of_type(kind: &TypeUrl) -> TypeLabel {
     TypeLabel { r#type: short(kind) }
 }
 
-/// The label of types that a client made up: series must not grow with what clients ask for.
+/// Label of unknown types: clients must not be able to create time series.
 const OTHER: &str = "other";
 
 /// `cds`, the whole name of a config kind, or `other`.
@@ -235,7 +235,7 @@ pub(crate) fn short(kind: &TypeUrl) -> String {
     }
 }
 
-/// Types of Envoy and kinds of configuration; of these there are so many and no more.
+/// Whether it is a type of Envoy or a config kind. Their number is fixed.
 fn is_known(kind: &TypeUrl) -> bool {
     let of_envoy = kind.short() != kind.as_str();
     let of_config = || kind.as_str().rsplit_once('/').is_some_and(|(version, kind)| Kind::of(version, kind).is_some());
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn names_and_labels_are_upstreams_to_the_letter() {
+    fn names_and_labels_equal_upstreams() {
         let metrics = Metrics::default();
         metrics.sent(&TypeUrl::CLUSTER, 12_000, Some(Duration::from_millis(50)));
         metrics.refused(&TypeUrl::LISTENER);
@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn hole_06_types_that_clients_make_up_share_one_series() {
+    fn hole_06_unknown_types_share_one_series() {
         let metrics = Metrics::default();
         let kind = |url: String| TypeUrl::from(url);
         let before = text(&metrics).lines().count();

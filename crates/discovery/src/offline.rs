@@ -1,4 +1,4 @@
-//! The answers that clients would get, without a server: the same apply, cut and render as when serving.
+//! Resources that a proxy would get, computed without a server: the same functions as when serving.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use scope::{identity, inbound};
 use crate::serve::renderings::Renderings;
 use crate::serve::views::RenderedView;
 
-/// A mesh made of a fixed set of objects.
+/// A mesh with a fixed configuration.
 #[derive(Debug)]
 pub struct Offline {
     world: Snapshot,
@@ -27,7 +27,7 @@ impl Offline {
         Offline::from_changes(settings, objects.into_iter().map(Change::Applied).collect())
     }
 
-    /// A mesh made of what a source told.
+    /// A mesh from the changes that a source would send.
     pub fn from_changes(settings: Settings, changes: Vec<Change>) -> Offline {
         let batch = Batch { source: SourceId("offline".into()), changes };
         let (world, _) = Snapshot::empty(settings).apply(vec![batch]);
@@ -38,7 +38,7 @@ impl Offline {
         &self.world
     }
 
-    /// What a client with this node is served.
+    /// The view of a proxy with this node.
     pub fn cut(&self, node: &Node) -> Result<RenderedView, InvalidNode> {
         let proxy = Proxy::from_node(node)?;
         let proxy = Arc::new(identity::resolved(&self.world, &proxy).into_owned());
@@ -46,7 +46,7 @@ impl Offline {
         Ok(RenderedView::new(0, View::new(&self.world, &proxy, inbound), self.renderings.clone(), None))
     }
 
-    /// Resources of one kind that a client with this node is served: those named, or all where none is named.
+    /// Resources of one type for a proxy with this node: those named, or all if `names` is empty.
     pub fn resources(&self, node: &Node, kind: &TypeUrl, names: &[String]) -> Result<Vec<Resource>, InvalidNode> {
         let Some(set) = self.cut(node)?.set(kind) else { return Ok(Vec::new()) };
         Ok(match names {

@@ -1,5 +1,5 @@
-//! `pilot-discovery request`: one HTTP request to a running server's debug port, the answer on stdout.
-//! istioctl runs this inside the server's container.
+//! `pilot-discovery request`: sends one HTTP request to the debug port of a running server and prints the response.
+//! istioctl runs it inside the server's container.
 
 use anyhow::{Context, Result, bail};
 use bytes::Bytes;
@@ -11,18 +11,24 @@ use tokio::net::TcpStream;
 
 use crate::args::RequestFlags;
 
-/// Sends the request and gives the body. An answer that is no success is an error with its body.
+/// Sends the request and returns the body. A status other than 2xx is an error that contains the body.
 pub async fn send(request: &RequestFlags) -> Result<Bytes> {
-    tokio::time::timeout(request.timeout, exchange(request)).await.context("could not get an answer in time")?
+    tokio::time::timeout(request.timeout, exchange(request))
+        .await
+        .with_context(|| format!("could not get a response from {} within {:?}", request.address, request.timeout))?
 }
 
 async fn exchange(request: &RequestFlags) -> Result<Bytes> {
-    let method: Method = request.method.to_uppercase().parse().context("could not read the method")?;
-    // istioctl leaves the first slash out.
+    let method: Method = request
+        .method
+        .to_uppercase()
+        .parse()
+        .with_context(|| format!("could not use the HTTP method {:?}", request.method))?;
+    // istioctl omits the leading slash.
     let path = format!("/{}", request.path.trim_start_matches('/'));
     let body = Full::new(Bytes::from(request.body.clone().unwrap_or_default()));
     let message = HttpRequest::builder().method(method).uri(&path).header("host", &request.address).body(body);
-    let message = message.with_context(|| format!("could not read the path {path:?}"))?;
+    let message = message.with_context(|| format!("could not use the path {path:?}"))?;
     let stream = TcpStream::connect(&request.address).await;
     let stream = stream.with_context(|| format!("could not connect to {}", request.address))?;
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;

@@ -1,13 +1,13 @@
-//! Threads apart from those of sources: some for connections and pages, which never compute for long, so that accepting,
-//! handshakes and readiness never wait; and some for streams, which do.
+//! Tokio runtimes for clients, separate from the one that sources run on: one for connections and pages, which never
+//! compute for long, so that accepting, handshakes and readiness probes never wait; and one for streams, which do.
 
 use anyhow::{Context, Result};
 use tokio::runtime::{Builder, Handle, Runtime};
 
-/// Threads of connections. They only move bytes.
+/// Threads for connections. They only move bytes.
 const FOR_CONNECTIONS: usize = 2;
 
-/// Two runtimes beside the one that everything else is on.
+/// The two runtimes for clients.
 #[derive(Debug)]
 pub(crate) struct Runtimes {
     connections: Option<Runtime>,
@@ -16,7 +16,7 @@ pub(crate) struct Runtimes {
 
 impl Runtimes {
     pub(crate) fn start() -> Result<Runtimes> {
-        // Costly work takes turns, at most one for each core; one thread more is for all that is not costly.
+        // Expensive work takes turns, at most one per core. One more thread does the rest.
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         Ok(Runtimes {
             connections: Some(runtime("connections", FOR_CONNECTIONS)?),
@@ -36,11 +36,11 @@ impl Runtimes {
 fn runtime(name: &str, threads: usize) -> Result<Runtime> {
     let mut builder = Builder::new_multi_thread();
     builder.worker_threads(threads).thread_name(name).enable_all();
-    builder.build().with_context(|| format!("could not start threads for {name}"))
+    builder.build().with_context(|| format!("could not start the runtime for {name}"))
 }
 
 impl Drop for Runtimes {
-    /// A runtime must not be waited for where others run.
+    /// Dropping a runtime blocks, which is not allowed inside another runtime.
     fn drop(&mut self) {
         for runtime in [self.connections.take(), self.streams.take()].into_iter().flatten() {
             runtime.shutdown_background();

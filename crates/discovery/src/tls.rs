@@ -1,5 +1,5 @@
-//! Certificates of the TLS port, read from files and read again when they change: connections that
-//! stand keep what they began with, new ones get the new. A bad file keeps the last good certificates.
+//! Certificates of the TLS port, reloaded when their files change. Open connections keep the old certificates. If a file
+//! cannot be used, the last good certificates stay in use.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -21,22 +21,22 @@ use xxhash_rust::xxh3::xxh3_128;
 
 use crate::args::TlsFlags;
 
-/// How often files are looked at. Certificates are replaced hours before the old ones end.
-const LOOK: Duration = Duration::from_millis(500);
+/// Interval at which files are checked. Certificates are replaced hours before the old ones expire.
+const CHECK_INTERVAL: Duration = Duration::from_millis(500);
 
-/// Certificates a client showed, checked against the CA; an extension of each of its requests.
+/// Verified certificate chain of a client; an extension of each of its requests.
 #[derive(Clone, Debug)]
 pub struct ClientCertificates(pub Arc<[CertificateDer<'static>]>);
 
-/// Where certificates are read, and what was read last.
+/// Certificate files and the TLS configuration made from them.
 pub struct Certificates {
     files: TlsFiles,
     config: ArcSwap<ServerConfig>,
-    /// What was in the files when they were read for the first time.
+    /// Digest of the files when they were first read.
     first: Digest,
 }
 
-/// The content of each file, so that links, copies and renames all count alike.
+/// Hash of each file's content: symlink swaps, copies and renames are all detected.
 type Digest = Vec<Option<u128>>;
 
 #[derive(Clone, Debug)]
@@ -47,45 +47,49 @@ struct TlsFiles {
 }
 
 impl Certificates {
-    /// Reads the files for the first time; `None` where none are named.
+    /// Reads the files; `None` if the flags name none.
     pub fn load(tls: &TlsFlags) -> Result<Option<Arc<Certificates>>> {
         let files = match (&*tls.cert_file, &*tls.key_file) {
             ("", "") => return Ok(None),
-            ("", _) | (_, "") => bail!("could not use one of --tlsCertFile and --tlsKeyFile without the other"),
+            ("", _) | (_, "") => {
+                bail!("could not configure TLS: --tlsCertFile and --tlsKeyFile must be given together")
+            }
             (chain, key) => TlsFiles {
                 chain: chain.into(),
                 key: key.into(),
                 authorities: (!tls.ca_file.is_empty()).then(|| PathBuf::from(&tls.ca_file)),
             },
         };
-        // Taken before reading: a change in between is then seen as one.
+        // Taken before reading, so that a change in between is noticed.
         let first = digest(&files);
         let config = ArcSwap::from(config(&files)?);
         Ok(Some(Arc::new(Certificates { files, config, first })))
     }
 
-    /// Makes handshakes with the newest certificates.
+    /// An acceptor with the newest certificates.
     pub fn acceptor(&self) -> TlsAcceptor {
         TlsAcceptor::from(self.config.load_full())
     }
 
-    /// Follows the files until cancelled.
+    /// Reloads changed files until cancelled.
     pub async fn watch(self: Arc<Self>, cancel: CancellationToken) {
         let mut seen = self.first.clone();
-        while cancel.run_until_cancelled(tokio::time::sleep(LOOK)).await.is_some() {
+        while cancel.run_until_cancelled(tokio::time::sleep(CHECK_INTERVAL)).await.is_some() {
             let files = self.files.clone();
-            // Fails only where the process ends.
+            // Fails only at shutdown.
             let Ok(now) = tokio::task::spawn_blocking(move || digest(&files)).await else { return };
             if now == seen {
                 continue;
             }
-            // Of a pair that is replaced one by one, the first makes a bad pair and the second a good one.
+            // Between the replacement of the certificate and of its key the pair does not match; that is an error once.
             match config(&self.files) {
                 Ok(config) => {
                     self.config.store(config);
-                    info!(file = %self.files.chain.display(), "certificates replaced");
+                    info!(file = %self.files.chain.display(), "reloaded TLS certificates");
                 }
-                Err(error) => warn!("{error:#}; the last good certificates stay"),
+                Err(error) => {
+                    warn!(error = format!("{error:#}"), "could not reload TLS certificates; keeping the last good ones")
+                }
             }
             seen = now;
         }
@@ -114,9 +118,11 @@ fn config(files: &TlsFiles) -> Result<Arc<ServerConfig>> {
         Some(file) => {
             let mut roots = RootCertStore::empty();
             for certificate in certificates(file)? {
-                roots.add(certificate).with_context(|| format!("could not use a CA of {}", file.display()))?;
+                roots
+                    .add(certificate)
+                    .with_context(|| format!("could not use a CA certificate of {}", file.display()))?;
             }
-            // Agents show a certificate only once they have one; until then they show a token.
+            // Optional: agents authenticate with a token until they have a certificate.
             let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
             builder.with_client_cert_verifier(verifier.allow_unauthenticated().build()?)
         }

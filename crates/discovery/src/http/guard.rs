@@ -1,5 +1,5 @@
-//! Which requests for debug pages are answered: those that no web page of somebody else can have made. A browser on the
-//! same machine sends such requests from loopback, so that the address alone says too little.
+//! Protects debug pages against web sites that make a browser send requests: such a request comes from loopback, so the
+//! peer address is not enough. Checks the host name (DNS rebinding) and the origin (cross-site requests).
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -19,27 +19,28 @@ use super::PageResponse;
 const FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 const RESOURCE_POLICY: HeaderName = HeaderName::from_static("cross-origin-resource-policy");
 
-/// Names under which this server may be asked for its pages.
+/// Host names under which pages are served.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct AllowedHosts(Arc<HostNames>);
 
 #[derive(Debug, Default)]
 struct HostNames {
-    /// Ends of names of Services in our own namespace: `.istio-system.svc`.
+    /// Suffixes of Service names in this instance's namespace: `.istio-system.svc`.
     suffixes: Vec<String>,
-    named: Vec<String>,
+    configured: Vec<String>,
 }
 
 impl AllowedHosts {
-    /// Services of this namespace, and what the operator names.
-    pub(crate) fn new(namespace: &str, domain: &str, named: &[String]) -> AllowedHosts {
+    /// Services of this namespace, and names of `--debugHosts`.
+    pub(crate) fn new(namespace: &str, domain: &str, configured: &[String]) -> AllowedHosts {
         let suffixes = ["", ".svc", &format!(".svc.{domain}")].map(|end| format!(".{namespace}{end}").to_lowercase());
-        let named = named.iter().map(|name| name.trim().to_lowercase()).filter(|name| !name.is_empty()).collect();
-        AllowedHosts(Arc::new(HostNames { suffixes: suffixes.to_vec(), named }))
+        let configured =
+            configured.iter().map(|name| name.trim().to_lowercase()).filter(|name| !name.is_empty()).collect();
+        AllowedHosts(Arc::new(HostNames { suffixes: suffixes.to_vec(), configured }))
     }
 
-    /// Whether a name cannot have been made to lead here by somebody else. Addresses are not resolved, names without a
-    /// dot are in no public zone, and those of Services are the cluster's.
+    /// Whether no outsider can make this name resolve to us: IP addresses are not resolved, names without a dot are in no
+    /// public zone, and names of Services belong to the cluster.
     fn contains(&self, host: &str) -> bool {
         let host = host.trim_end_matches('.').to_ascii_lowercase();
         let address = host.trim_start_matches('[').trim_end_matches(']');
@@ -48,7 +49,7 @@ impl AllowedHosts {
             || is_label(&host)
             || host.ends_with(".localhost")
             || self.0.suffixes.iter().any(is_service)
-            || self.0.named.contains(&host)
+            || self.0.configured.contains(&host)
     }
 }
 
@@ -56,17 +57,17 @@ fn is_label(name: &str) -> bool {
     !name.is_empty() && !name.contains('.')
 }
 
-/// Refuses requests under foreign names and those that a browser makes for another site.
+/// Rejects requests with a foreign host name and cross-site requests of browsers.
 pub(super) async fn own_site_only(State(hosts): State<AllowedHosts>, request: Request, next: Next) -> Response {
-    match reason_to_refuse(&hosts, request.uri(), request.headers()) {
+    match rejection_reason(&hosts, request.uri(), request.headers()) {
         None => next.run(request).await,
         Some(reason) => PageResponse::refused(StatusCode::FORBIDDEN, reason).into_response(),
     }
 }
 
-fn reason_to_refuse(hosts: &AllowedHosts, uri: &Uri, headers: &HeaderMap) -> Option<&'static str> {
+fn rejection_reason(hosts: &AllowedHosts, uri: &Uri, headers: &HeaderMap) -> Option<&'static str> {
     const NAME: &str = "could not serve pages under this host name: use an IP address, localhost or the name of the \
-                        Service, or allow the name by --debugHosts";
+                        Service, or add the name to --debugHosts";
     const SITE: &str = "could not serve pages to another site";
     let authority = match (uri.authority(), headers.get(HOST)) {
         (Some(authority), _) => Some(authority.clone()),
@@ -74,7 +75,7 @@ fn reason_to_refuse(hosts: &AllowedHosts, uri: &Uri, headers: &HeaderMap) -> Opt
             Ok(authority) => Some(authority),
             Err(_) => return Some(NAME),
         },
-        // Every browser sends it.
+        // Not a browser: every browser sends a host.
         (None, None) => None,
     };
     let is_foreign = |authority: &Authority| authority.as_str().contains('@') || !hosts.contains(authority.host());
@@ -92,8 +93,8 @@ fn reason_to_refuse(hosts: &AllowedHosts, uri: &Uri, headers: &HeaderMap) -> Opt
     headers.get(ORIGIN).is_some_and(|origin| !is_same(origin)).then_some(SITE)
 }
 
-/// Headers by which browsers keep a page to itself.
-pub(super) async fn kept_to_itself(mut response: Response) -> Response {
+/// Adds headers that keep browsers from sharing, caching or embedding a page.
+pub(super) async fn security_headers(mut response: Response) -> Response {
     let headers = response.headers_mut();
     for (name, value) in [
         (X_CONTENT_TYPE_OPTIONS, "nosniff"),
@@ -109,17 +110,17 @@ pub(super) async fn kept_to_itself(mut response: Response) -> Response {
 
 #[cfg(test)]
 mod tests {
-    use super::{AllowedHosts, HeaderMap, HeaderName, Uri, reason_to_refuse};
+    use super::{AllowedHosts, HeaderMap, HeaderName, Uri, rejection_reason};
 
-    fn is_answered(headers: &[(&'static str, &str)]) -> bool {
+    fn is_allowed(headers: &[(&'static str, &str)]) -> bool {
         let hosts = AllowedHosts::new("istio-system", "cluster.local", &["Pilot.Example.com".to_owned()]);
         let headers: HeaderMap =
             headers.iter().map(|(name, value)| (HeaderName::from_static(name), value.parse().unwrap())).collect();
-        reason_to_refuse(&hosts, &Uri::from_static("/debug/syncz"), &headers).is_none()
+        rejection_reason(&hosts, &Uri::from_static("/debug/syncz"), &headers).is_none()
     }
 
     #[test]
-    fn hole_12_only_names_that_cannot_be_rebound_are_answered() {
+    fn hole_12_only_names_that_cannot_be_rebound_are_allowed() {
         for good in [
             "127.0.0.1:8080",
             "10.0.0.7:15014",
@@ -133,7 +134,7 @@ mod tests {
             "istiod-canary.istio-system.svc.cluster.local.",
             "pilot.example.com",
         ] {
-            assert!(is_answered(&[("host", good)]), "{good}");
+            assert!(is_allowed(&[("host", good)]), "{good}");
         }
         for bad in [
             "rebound.example.com:8080",
@@ -145,16 +146,16 @@ mod tests {
             "user@127.0.0.1@x",
             "",
         ] {
-            assert!(!is_answered(&[("host", bad)]), "{bad}");
+            assert!(!is_allowed(&[("host", bad)]), "{bad}");
         }
-        assert!(is_answered(&[]), "no browser");
+        assert!(is_allowed(&[]), "not a browser");
     }
 
     #[test]
-    fn hole_12_requests_of_other_sites_are_refused() {
+    fn hole_12_cross_site_requests_are_rejected() {
         let host = ("host", "127.0.0.1:8080");
         for (site, expected) in [("none", true), ("same-origin", true), ("cross-site", false), ("same-site", false)] {
-            assert_eq!(is_answered(&[host, ("sec-fetch-site", site)]), expected, "{site}");
+            assert_eq!(is_allowed(&[host, ("sec-fetch-site", site)]), expected, "{site}");
         }
         for (origin, expected) in [
             ("http://127.0.0.1:8080", true),
@@ -162,8 +163,8 @@ mod tests {
             ("https://evil.example", false),
             ("null", false),
         ] {
-            assert_eq!(is_answered(&[host, ("origin", origin)]), expected, "{origin}");
+            assert_eq!(is_allowed(&[host, ("origin", origin)]), expected, "{origin}");
         }
-        assert!(!is_answered(&[("origin", "http://127.0.0.1:8080")]), "an origin without a host");
+        assert!(!is_allowed(&[("origin", "http://127.0.0.1:8080")]), "an origin without a host");
     }
 }

@@ -1,4 +1,4 @@
-//! `/metrics` in Prometheus' text format: what was recorded while serving, and what can be read now.
+//! `/metrics` in Prometheus' text format: recorded metrics, and values that are read on request.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -25,10 +25,10 @@ use crate::metrics::short;
 use crate::serve::clients::Connection;
 use crate::serve::session::ControlPlane;
 
-/// Counters without `_total` are allowed here, and not in OpenMetrics.
+/// Not OpenMetrics, which does not allow counters without `_total`.
 pub(super) const FORMAT: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// Callers within this time get the same text, if the first still reads it.
+/// Readers within this interval share one text.
 const EDITION: Duration = Duration::from_millis(100);
 
 pub(super) async fn page(State(pages): State<Pages>) -> Response {
@@ -45,7 +45,7 @@ fn text(pages: &Pages) -> Result<String, fmt::Error> {
     Ok(text)
 }
 
-/// A registry of what can be read at any time.
+/// Metrics that are read on request.
 pub(super) fn current(pilot: Arc<ControlPlane>) -> Registry {
     let mut registry = Registry::default();
     registry.register_collector(Box::new(CurrentValues { pilot, started: Instant::now() }));
@@ -77,8 +77,7 @@ impl Collector for CurrentValues {
         labelled(&mut encoder, "istio_build", "Version of a component", &[(build, 1.0)])?;
         let (held, known): (Vec<_>, Vec<_>) =
             world.credentials.iter().partition(|(_, credential)| credential.has_content());
-        let help =
-            "Secrets and ConfigMaps, by whether their certificates and keys are held or only what they are good for";
+        let help = "Secrets and ConfigMaps, by whether their certificates and keys are kept in memory";
         let yes: &[(&str, &str)] = &[("held", "true")];
         let no: &[(&str, &str)] = &[("held", "false")];
         labelled(&mut encoder, "pilotage_credentials", help, &[(yes, held.len() as f64), (no, known.len() as f64)])?;
@@ -89,10 +88,10 @@ impl Collector for CurrentValues {
         let objects: &[(&str, &str)] = &[("what", "object")];
         let resources: &[(&str, &str)] = &[("what", "resource")];
         let (many, few) = (register.objects(&world).len() as f64, register.resources().len() as f64);
-        let help = "What is kept from clients that refused it";
+        let help = "Objects and resources withheld from clients that rejected them";
         labelled(&mut encoder, "pilotage_quarantined", help, &[(objects, many), (resources, few)])?;
         self.sources(&mut encoder)?;
-        let help = "Log lines that were not written because the log was not read fast enough";
+        let help = "Log lines dropped because the log was not read fast enough";
         let name = "pilotage_log_lines_dropped_total";
         let mut dropped = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
         dropped.encode_gauge(&(output::dropped() as f64))?;
@@ -100,20 +99,18 @@ impl Collector for CurrentValues {
     }
 }
 
-/// A number of each source.
+/// Name, help and value of a metric of each source.
 type OfSource = (&'static str, &'static str, fn(&SourceReport) -> f64);
 
 const OF_SOURCES: [OfSource; 8] = [
-    ("pilotage_source_synced", "Whether a source told all it had", |r| {
-        number_of(r.state != health::SourceState::Syncing)
-    }),
+    ("pilotage_source_synced", "Whether a source is synced", |r| number_of(r.state != health::SourceState::Syncing)),
     ("pilotage_source_stale", "Whether the last good state is served", |r| number_of(is_stale(r))),
-    ("pilotage_source_age_seconds", "Seconds since a source was last seen to be as told", age),
-    ("pilotage_source_services", "Services that a registry tells", |r| r.counts.services as f64),
-    ("pilotage_source_endpoints", "Endpoints that a registry tells", |r| r.counts.endpoints as f64),
-    ("pilotage_source_watches", "Questions that wait for a change", |r| r.counts.watches as f64),
-    ("pilotage_source_requests", "Questions asked so far", |r| r.counts.requests as f64),
-    ("pilotage_source_restarts", "Failures so far that started a source again", |r| r.counts.restarts as f64),
+    ("pilotage_source_age_seconds", "Seconds since the state of a source was last confirmed", age),
+    ("pilotage_source_services", "Services of a registry", |r| r.counts.services as f64),
+    ("pilotage_source_endpoints", "Endpoints of a registry", |r| r.counts.endpoints as f64),
+    ("pilotage_source_watches", "Open watches and blocking queries", |r| r.counts.watches as f64),
+    ("pilotage_source_requests", "Requests sent", |r| r.counts.requests as f64),
+    ("pilotage_source_restarts", "Restarts of a source after a failure", |r| r.counts.restarts as f64),
 ];
 
 fn number_of(holds: bool) -> f64 {
@@ -154,16 +151,16 @@ impl CurrentValues {
     }
 }
 
-/// Types whose refusals are counted by client, as upstream does.
+/// Types whose rejections are counted by client, as in upstream.
 const OF_REFUSALS: [TypeUrl; 4] = [TypeUrl::CLUSTER, TypeUrl::ENDPOINT, TypeUrl::LISTENER, TypeUrl::ROUTE];
-/// Clients that have series of their own; more have one together.
+/// Number of clients with their own time series; further clients share one.
 const MOST_NODES: usize = 1000;
-/// Versions of clients that have series of their own.
+/// Number of client versions with their own time series.
 const MOST_VERSIONS: usize = 50;
 const LONGEST_VERSION: usize = 64;
 const OTHER: &str = "other";
 
-/// Refusals of connected clients. Series end with their client: upstream's stay for ever.
+/// Rejections by connected clients. A series ends with its client; upstream's stay forever.
 fn refusals(encoder: &mut DescriptorEncoder<'_>, kind: &TypeUrl, connections: &[Arc<Connection>]) -> fmt::Result {
     let mut nodes: BTreeMap<&str, BTreeMap<i32, u64>> = BTreeMap::new();
     for connection in connections {
@@ -182,12 +179,12 @@ fn refusals(encoder: &mut DescriptorEncoder<'_>, kind: &TypeUrl, connections: &[
     labelled(encoder, &name, &help, &values)
 }
 
-/// The label itself while there are few, else `other`.
+/// The label if fewer than `most` are known, else `other`.
 fn at_most<'a, V>(most: usize, known: &BTreeMap<&'a str, V>, label: &'a str) -> &'a str {
     if known.len() < most || known.contains_key(label) { label } else { OTHER }
 }
 
-/// What a client says of its version, if it looks like one.
+/// The version that a client reports, if it looks like one.
 fn version_label(version: Option<&str>) -> &str {
     let is_version = |text: &str| text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b".-_+".contains(&byte));
     match version {
@@ -197,7 +194,7 @@ fn version_label(version: Option<&str>) -> &str {
     }
 }
 
-/// Labels and the value they stand for.
+/// Labels and value of a sample.
 type Labelled<'a> = (&'a [(&'a str, &'a str)], f64);
 
 fn gauge(encoder: &mut DescriptorEncoder<'_>, name: &str, help: &str, value: f64) -> fmt::Result {
@@ -213,16 +210,16 @@ fn labelled(encoder: &mut DescriptorEncoder<'_>, name: &str, help: &str, values:
     Ok(())
 }
 
-/// Kernel clock ticks per second: 100 on every Linux there is, whatever the kernel's own rate.
+/// Clock ticks per second in `/proc`: 100 on every Linux architecture.
 const TICKS: f64 = 100.0;
 const PAGE: f64 = 4096.0;
 
-/// What the kernel tells of this process; nothing where it tells nothing.
+/// Standard process metrics from `/proc`; none if it cannot be read.
 fn process(encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
     let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
-    // The name of the process stands in parentheses and may hold spaces.
+    // The process name is in parentheses and may contain spaces.
     let fields: Vec<f64> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().skip(1).map(number).collect();
-    // Counted from the field after the state: user and system time, start, virtual and resident size.
+    // Indexes count from the field after the state: user and system time, start time, virtual and resident size.
     if let [user, system, .., start, virtual_size, resident] = fields.get(10..=20).unwrap_or_default() {
         let (name, help) = ("process_cpu_seconds_total", "CPU time in seconds");
         let mut cpu = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
@@ -239,7 +236,7 @@ fn number(text: &str) -> f64 {
     text.parse().unwrap_or_default()
 }
 
-/// The kernel counts the start from its own.
+/// Start time since the epoch; `/proc` has it in ticks since boot.
 fn started(ticks: f64) -> f64 {
     let uptime = fs::read_to_string("/proc/uptime").unwrap_or_default();
     let since_boot = uptime.split_whitespace().next().map_or(0.0, number);

@@ -1,6 +1,6 @@
-//! What is served as pages: readiness, the version, metrics, debug pages and the old REST list of services.
-//! Reading never waits for serving and never holds it up: pages are made off the async threads. Whose requests are
-//! answered is in `guard`, how much may be on its way to slow readers in `outgoing`.
+//! HTTP pages: readiness, version, metrics, debug pages and the REST list of services of Pilot 0.8. Pages are made on
+//! blocking threads, so they never delay xDS. `guard` decides which requests are allowed, `unread` bounds the memory of
+//! pages that are not read yet.
 
 mod debug;
 mod guard;
@@ -34,16 +34,16 @@ use response::{Layout, PageResponse, RenderedPage};
 use shared::SharedPage;
 use unread::{NoRoom, UnreadPages};
 
-/// Pages made at the same time. A dump of a large mesh takes memory while it is made.
+/// Pages made at the same time. A dump of a large mesh needs memory.
 const AT_ONCE: usize = 4;
-/// Debug pages that are made, but not read yet, over HTTP and over xDS together. One of a large mesh has some megabytes.
+/// Memory limit for debug pages that are not read yet, over HTTP and xDS together. One of a large mesh has some megabytes.
 const DEBUG_BYTES: usize = 64 << 20;
-/// Metrics that are written, but not read yet. They are some hundred kilobytes.
+/// Memory limit for metrics pages that are not read yet. One has some hundred kilobytes.
 const METRICS_BYTES: usize = 32 << 20;
-/// Lists of services that are written, but not read yet: one for each epoch in which somebody asked.
+/// Memory limit for lists of services that are not read yet: one for each requested snapshot.
 const REGISTRATION_BYTES: usize = 64 << 20;
 
-/// What pages are made from.
+/// Everything that pages are made from.
 #[derive(Clone)]
 pub(crate) struct Pages(Arc<PagesInner>);
 
@@ -55,7 +55,7 @@ struct PagesInner {
     registration: SharedPage,
     metrics: SharedPage,
     hosts: AllowedHosts,
-    /// Metrics that are read when they are asked for.
+    /// Metrics that are computed on request.
     current: Registry,
 }
 
@@ -74,7 +74,7 @@ impl Pages {
         }))
     }
 
-    /// Lets the pilot answer debug pages over xDS, too.
+    /// Serves debug pages over xDS as well.
     pub(crate) fn serve_over_xds(&self) {
         let pages = self.downgrade();
         self.0.pilot.answer_debug(move |kind| {
@@ -91,7 +91,7 @@ impl Pages {
         &self.0.pilot
     }
 
-    /// The health of every source that is watched now.
+    /// The health of every source.
     fn sources(&self) -> Vec<SourceHealth> {
         self.0.pilot.sources().healths()
     }
@@ -104,9 +104,9 @@ impl Pages {
         self.0.stop.is_cancelled()
     }
 
-    /// Makes a page off the async threads. A mistake in making it costs that page alone.
+    /// Makes a page on a blocking thread. A panic fails this page only.
     async fn make(&self, layout: Layout, page: impl FnOnce(&Pages) -> PageResponse + Send + 'static) -> Response {
-        // Held until there is room for what was made, so that few pages wait for it.
+        // Held until the page has room, so that only few finished pages wait.
         let Ok(_turn) = self.0.turns.acquire().await else {
             return PageResponse::failed("the server is stopping").into_response();
         };
@@ -116,22 +116,22 @@ impl Pages {
             return PageResponse::failed("could not make this page").into_response();
         };
         match self.0.outgoing.hold(text.into()).await {
-            Ok(body) => answered(status, content, body),
+            Ok(body) => page_response(status, content, body),
             Err(NoRoom) => too_many_readers(),
         }
     }
 }
 
-fn answered(status: StatusCode, content: &'static str, body: Bytes) -> Response {
+fn page_response(status: StatusCode, content: &'static str, body: Bytes) -> Response {
     (status, [(CONTENT_TYPE, content)], body).into_response()
 }
 
 fn too_many_readers() -> Response {
-    let reason = "could not answer: pages that others asked for are not read yet; try again later";
+    let reason = "could not serve this page: too many pages are not read yet; try again later";
     PageResponse::refused(StatusCode::SERVICE_UNAVAILABLE, reason).into_response()
 }
 
-/// Pages that do not keep the pilot alive.
+/// A weak reference, so that the control plane, which serves these pages, does not keep itself alive.
 #[derive(Clone)]
 struct WeakPages(Weak<PagesInner>);
 
@@ -141,18 +141,18 @@ impl WeakPages {
     }
 }
 
-/// Port 8080: readiness, debug pages, the old REST interface.
+/// Port 8080: readiness, debug pages, the REST interface of Pilot 0.8.
 pub(crate) fn discovery_router(pages: &Pages) -> Router {
     Router::new()
         .route("/ready", get(ready::page))
         .merge(guarded(Router::new().route("/v1/registration", get(registration::page)), pages))
         .merge(guarded(debug::router(), pages))
         .fallback(nothing_here)
-        .layer(middleware::map_response(guard::kept_to_itself))
+        .layer(middleware::map_response(guard::security_headers))
         .with_state(pages.clone())
 }
 
-/// Pages that no other site may have a browser ask for.
+/// Rejects requests that a browser makes for another site.
 fn guarded(router: Router<Pages>, pages: &Pages) -> Router<Pages> {
     router.layer(middleware::from_fn_with_state(pages.0.hosts.clone(), guard::own_site_only))
 }
@@ -165,10 +165,10 @@ pub(crate) fn monitoring_router(pages: &Pages) -> Router {
         .route("/ready", get(ready::page))
         .merge(guarded(debug::router(), pages))
         .fallback(nothing_here)
-        .layer(middleware::map_response(guard::kept_to_itself))
+        .layer(middleware::map_response(guard::security_headers))
         .with_state(pages.clone())
 }
 
 async fn nothing_here(State(_): State<Pages>) -> (StatusCode, Json<serde_json::Value>) {
-    (StatusCode::NOT_FOUND, Json(json!({"error": "there is no such page; /debug lists those there are"})))
+    (StatusCode::NOT_FOUND, Json(json!({"error": "no such page; /debug lists all pages"})))
 }

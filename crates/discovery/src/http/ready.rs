@@ -1,5 +1,5 @@
-//! `/ready`: whether this instance should get clients. It should when every source has told all it had,
-//! the writer of the world still lives, and nobody asked the server to stop.
+//! `/ready`: whether this instance should get clients: every source is synced, the snapshot writer is alive, and the
+//! server is not stopping.
 
 use axum::extract::State;
 use http::StatusCode;
@@ -8,20 +8,20 @@ use super::Pages;
 
 /// 200, or 503 with the reason.
 pub(super) async fn page(State(pages): State<Pages>) -> (StatusCode, String) {
-    match reason_not_to_be(&pages) {
+    match not_ready_reason(&pages) {
         None => (StatusCode::OK, String::new()),
         Some(reason) => (StatusCode::SERVICE_UNAVAILABLE, format!("not ready: {reason}\n")),
     }
 }
 
-fn reason_not_to_be(pages: &Pages) -> Option<String> {
+fn not_ready_reason(pages: &Pages) -> Option<String> {
     if pages.is_stopping() {
         return Some("the server is stopping".to_owned());
     }
     if pages.pilot().world().changes().is_closed() {
-        return Some("the world is not followed any more".to_owned());
+        return Some("the snapshot writer has stopped".to_owned());
     }
     let missing = pages.pilot().missing_sources();
     let names: Vec<&str> = missing.iter().map(|source| &*source.0).collect();
-    (!names.is_empty()).then(|| format!("waiting for {} to be in sync", names.join(", ")))
+    (!names.is_empty()).then(|| format!("waiting for {} to sync", names.join(", ")))
 }

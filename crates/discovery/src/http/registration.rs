@@ -1,5 +1,5 @@
-//! `/v1/registration`: every service inside the mesh with its endpoints, in the shape of Pilot 0.8's REST
-//! interface. Upstream dropped it in 1.5; scripts of that time still read it.
+//! `/v1/registration`: every service inside the mesh with its endpoints, in the format of Pilot 0.8's REST interface.
+//! Upstream removed it in 1.5; old scripts still read it.
 
 use axum::extract::State;
 use axum::response::Response;
@@ -20,7 +20,7 @@ fn registration_of(world: &Snapshot) -> Value {
     let inside = world.services.iter().filter(|service| !service.mesh_external);
     let mut found: Vec<(String, Value)> = inside.flat_map(|service| ports(world, service)).collect();
     found.sort_by(|(one, _), (other, _)| one.cmp(other));
-    // Two addresses of one host are two services here and were one there.
+    // A host with two addresses is two services here and was one in Pilot 0.8.
     found.dedup_by(|(one, _), (other, _)| one == other);
     found.into_iter().map(|(key, hosts)| json!({"service-key": key, "hosts": hosts})).collect()
 }

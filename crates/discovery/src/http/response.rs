@@ -1,11 +1,11 @@
-//! What a page answers: JSON, indented on demand, or text where tools look for upstream's sentence.
+//! The response of a page: JSON, indented on request, or text where tools look for upstream's wording.
 
 use axum::response::{IntoResponse, Response};
 use http::StatusCode;
 use http::header::CONTENT_TYPE;
 use serde_json::{Value, json};
 
-/// One answer.
+/// One response.
 pub(super) enum PageResponse {
     Json(StatusCode, Value, Layout),
     Text(StatusCode, String),
@@ -24,7 +24,7 @@ impl PageResponse {
         PageResponse::Json(StatusCode::OK, value, Layout::Compact)
     }
 
-    /// A request that makes no sense.
+    /// A rejected request.
     pub(super) fn refused(status: StatusCode, reason: &str) -> PageResponse {
         PageResponse::Json(status, json!({"error": reason}), Layout::Compact)
     }
@@ -41,7 +41,7 @@ impl PageResponse {
     }
 }
 
-/// An answer as it goes out.
+/// A response as it is sent.
 #[derive(Debug)]
 pub(super) struct RenderedPage {
     pub(super) status: StatusCode,
@@ -50,7 +50,7 @@ pub(super) struct RenderedPage {
 }
 
 impl PageResponse {
-    /// Its text, which takes a while to write for a large page.
+    /// Renders the text. Takes a while for a large page.
     pub(super) fn render(self) -> RenderedPage {
         match self {
             PageResponse::Json(status, value, layout) => {

@@ -1,5 +1,4 @@
-//! Pages that anybody may ask for: made once for all who ask at the same time, so that neither many nor slow readers
-//! cost more than one.
+//! Pages without access control: made once for all concurrent readers, so that many or slow readers cost no more than one.
 
 use std::sync::{Arc, Weak};
 
@@ -9,17 +8,17 @@ use http::StatusCode;
 use tokio::sync::Mutex;
 
 use super::unread::{NoRoom, UnreadPages};
-use super::{PageResponse, answered, too_many_readers};
+use super::{PageResponse, page_response, too_many_readers};
 
-/// A page as it was last made, as long as somebody reads it.
+/// A page whose last text is shared as long as it is being read.
 pub(super) struct SharedPage {
     content: &'static str,
-    /// What it was made from, and its text.
+    /// The last edition and its text.
     last: Mutex<(u64, Weak<Bytes>)>,
     outgoing: UnreadPages,
 }
 
-/// One reader's hold on a page.
+/// Keeps the shared text alive for one reader.
 struct PageReader(Arc<Bytes>);
 
 impl AsRef<[u8]> for PageReader {
@@ -29,13 +28,13 @@ impl AsRef<[u8]> for PageReader {
 }
 
 impl SharedPage {
-    /// A page of this content type. Its editions that are not read yet have this much room.
+    /// A page of this content type. `bytes` limits the memory of editions that are not read yet.
     pub(super) fn new(content: &'static str, bytes: usize) -> SharedPage {
         SharedPage { content, last: Mutex::default(), outgoing: UnreadPages::new(bytes) }
     }
 
-    /// The page of this edition, made off the async threads by the first who asks for it. Where there is no room for a
-    /// new one, readers get the one before.
+    /// The page of this edition, made on a blocking thread for its first reader. If there is no room for a new edition,
+    /// readers get the previous one.
     pub(super) async fn read(&self, edition: u64, make: impl FnOnce() -> Option<String> + Send + 'static) -> Response {
         let mut last = self.last.lock().await;
         let known = last.1.upgrade();
@@ -57,7 +56,7 @@ impl SharedPage {
     }
 
     fn answer(&self, text: Arc<Bytes>) -> Response {
-        answered(StatusCode::OK, self.content, Bytes::from_owner(PageReader(text)))
+        page_response(StatusCode::OK, self.content, Bytes::from_owner(PageReader(text)))
     }
 }
 
@@ -72,7 +71,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn hole_12_readers_of_one_edition_share_it_and_a_full_house_gets_the_last() {
+    async fn hole_12_readers_of_one_edition_share_it_and_without_room_get_the_last() {
         let page = SharedPage::new("text/plain", 1024);
         let first = page.read(1, || Some("one".to_owned())).await;
         let second = page.read(1, || panic!("made again")).await;

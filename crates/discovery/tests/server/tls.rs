@@ -80,7 +80,7 @@ async fn bad_file_keeps_the_last_good_certificate() {
     let mut server = start(folder);
     let address = server.port("secureGRPC").await;
     std::fs::write(server.path("chain.pem"), "not a certificate").unwrap();
-    server.says("the last good certificates stay").await;
+    server.says("keeping the last good ones").await;
     assert_eq!(authority.shown_by(address).await, Ok(good));
 }
 

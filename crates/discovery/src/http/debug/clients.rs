@@ -1,4 +1,4 @@
-//! Pages on connected clients: who they are, what they watch, what they were sent and accepted.
+//! Pages about connected clients: node, subscriptions, sent and acknowledged versions.
 
 use std::sync::Arc;
 
@@ -12,8 +12,7 @@ use serde_json::{Map, Value, json};
 use super::{PageQuery, PageResponse, Pages, objects, time};
 use crate::serve::clients::{Connection, Watched};
 
-/// The client that `proxyID` names, or upstream's sentence that it is not here: istioctl looks for it
-/// and asks the next replica.
+/// The client named by `proxyID`. The error is upstream's wording: istioctl looks for it and tries the next replica.
 pub(super) fn connection_for(pages: &Pages, query: &PageQuery) -> Result<Arc<Connection>, PageResponse> {
     match query.get("proxyID").filter(|id| !id.is_empty()) {
         None => Err(PageResponse::Text(
@@ -27,14 +26,14 @@ pub(super) fn connection_for(pages: &Pages, query: &PageQuery) -> Result<Arc<Con
     }
 }
 
-/// Whether each proxy has what it was sent: equal nonces mean that it has.
+/// Sync status of each proxy. Equal nonces mean that it acknowledged the last response.
 pub(super) fn syncz(pages: &Pages, query: &PageQuery) -> PageResponse {
     let namespace = query.get("namespace").unwrap_or_default();
     let is_asked_for = |c: &&Arc<Connection>| namespace.is_empty() || c.proxy.namespace.as_str() == namespace;
     PageResponse::json(sorted(pages).iter().filter(is_asked_for).map(|c| sync_status(c)).collect())
 }
 
-/// Upstream's names of the types that have fields of their own beside `resources`.
+/// Types with separate fields in upstream's format, in addition to `resources`.
 const SYNCED: &[(TypeUrl, &str)] = &[
     (TypeUrl::CLUSTER, "cluster"),
     (TypeUrl::LISTENER, "listener"),
@@ -80,9 +79,9 @@ fn resource_status(watched: &Watched) -> Value {
     Value::Object(fields)
 }
 
-/// Who is connected and what each client watches.
+/// Connected clients with their subscriptions.
 pub(super) fn adsz(pages: &Pages, query: &PageQuery) -> PageResponse {
-    if query.acts() {
+    if query.is_push() {
         return push(pages);
     }
     let connections = match query.get("proxyID").filter(|id| !id.is_empty()) {
@@ -105,18 +104,18 @@ pub(super) fn adsz(pages: &Pages, query: &PageQuery) -> PageResponse {
     }))
 }
 
-/// Makes everything again for everybody. Clients are sent what turns out to differ from what they have.
+/// Recomputes everything for all clients. Clients get resources that differ from what they have.
 fn push(pages: &Pages) -> PageResponse {
     let batch = Batch { source: SourceId("debug".into()), changes: vec![Change::Renew] };
     match pages.pilot().world().changes().try_send(batch) {
         Ok(()) => {
             PageResponse::Text(StatusCode::OK, format!("Pushed to {} servers\n", pages.pilot().clients().all().len()))
         }
-        Err(_) => PageResponse::failed("could not push: too many changes wait, or the server is stopping"),
+        Err(_) => PageResponse::failed("could not push: too many changes are queued, or the server is stopping"),
     }
 }
 
-/// Who is connected.
+/// Connected clients.
 pub(super) fn connections(pages: &Pages, _: &PageQuery) -> PageResponse {
     PageResponse::json(clients(&sorted(pages), |connection| Value::Object(connection_fields(connection))))
 }
@@ -155,13 +154,13 @@ fn locality(locality: &Locality) -> Value {
     known.map(|(name, part)| (name.to_owned(), json!(part))).collect::<Map<_, _>>().into()
 }
 
-/// Names by type; all of a type appear as an empty list, as in upstream.
+/// Subscribed names by type; a wildcard subscription is an empty list, as in upstream.
 fn watches(connection: &Connection) -> Map<String, Value> {
     let names = |watched: &Watched| watched.names.iter().map(|name| json!(&**name)).collect::<Value>();
     connection.watched().iter().map(|(url, watched)| (url.to_string(), names(watched))).collect()
 }
 
-/// The services that each proxy is an endpoint of.
+/// The services of which each proxy is an endpoint.
 pub(super) fn instancesz(pages: &Pages, _: &PageQuery) -> PageResponse {
     let shown = |connection: &Arc<Connection>| {
         let targets = connection.cut().map(|cut| {

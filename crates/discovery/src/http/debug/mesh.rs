@@ -1,4 +1,4 @@
-//! Pages on the mesh as a whole: objects, services, endpoints, mesh config.
+//! Pages about the mesh: objects, services, endpoints, mesh config.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ pub(super) fn resourcesz(_: &Pages, _: &PageQuery) -> PageResponse {
     PageResponse::json(Kind::ALL.iter().map(shown).collect())
 }
 
-/// All services; with `?health`, how each registry and other source is doing.
+/// All services; with `?health`, the health of each source.
 pub(super) fn registryz(pages: &Pages, query: &PageQuery) -> PageResponse {
     if query.get("health").is_some() {
         return pilotage::sources(pages, query);
@@ -34,7 +34,7 @@ pub(super) fn registryz(pages: &Pages, query: &PageQuery) -> PageResponse {
     PageResponse::json(world(pages).services.iter().map(|service| objects::service(service)).collect())
 }
 
-/// Endpoints by host name, namespace and `registry/cluster` or whoever told them.
+/// Endpoints by host name, namespace and source (`registry/cluster`).
 pub(super) fn endpoint_shards(pages: &Pages, _: &PageQuery) -> PageResponse {
     let world = world(pages);
     let mut hosts: BTreeMap<&str, Map<String, Value>> = BTreeMap::new();
@@ -59,7 +59,7 @@ fn shards(world: &Snapshot, key: &ServiceKey) -> Value {
     })
 }
 
-/// Mesh config with its defaults.
+/// Mesh config including defaults.
 pub(super) fn mesh(pages: &Pages, _: &PageQuery) -> PageResponse {
     let mesh = world(pages).settings.mesh.encode_to_vec();
     PageResponse::json(message_to_json("istio.mesh.v1alpha1.MeshConfig", &mesh))
@@ -70,7 +70,7 @@ pub(super) fn authorizationz(pages: &Pages, _: &PageQuery) -> PageResponse {
     PageResponse::json(json!({"authorization_policies": authorization_policies(&world(pages))}))
 }
 
-/// What upstream shows of its push context.
+/// The part of the push context that upstream shows.
 pub(super) fn pushcontext(pages: &Pages, _: &PageQuery) -> PageResponse {
     PageResponse::json(json!({
         "AuthorizationPolicies": authorization_policies(&world(pages)),

@@ -1,5 +1,5 @@
-//! The `/debug` pages: one table of pages, each a function of what is known now.
-//! Shapes are upstream's, so that istioctl, Kiali and scripts read them unchanged.
+//! The `/debug` pages: a table of pages, each a function of the current state. Formats are upstream's, so that istioctl,
+//! Kiali and scripts work unchanged.
 
 mod clients;
 mod dump;
@@ -33,62 +33,58 @@ struct DebugPage {
     make: fn(&Pages, &PageQuery) -> PageResponse,
 }
 
-/// Every page, by name. `bug-report` of istioctl reads most of them and takes a missing one for a fault.
+/// Every page, by name. `istioctl bug-report` reads most of them and reports a missing page as an error.
 const PAGES: &[DebugPage] = &[
     DebugPage {
         name: "adsz",
-        help: "Connected clients and what each watches; POST with ?push=true makes everything again",
+        help: "Connected clients and their subscriptions; POST with ?push=true recomputes everything",
         make: clients::adsz,
     },
-    DebugPage { name: "ambientz", help: "Workloads of ambient mode, which is not served", make: nothing_of_ambient },
-    DebugPage { name: "analyze", help: "What is likely wrong, as istioctl analyze tells it", make: pilotage::analyze },
+    DebugPage { name: "ambientz", help: "Workloads of ambient mode, which is not supported", make: empty_ambient },
+    DebugPage { name: "analyze", help: "Likely mistakes, in the format of istioctl analyze", make: pilotage::analyze },
     DebugPage { name: "authorizationz", help: "Authorization policies by namespace", make: mesh::authorizationz },
-    DebugPage { name: "cachez", help: "How many rendered resources are shared", make: pilotage::cachez },
+    DebugPage { name: "cachez", help: "Number of cached resources and views", make: pilotage::cachez },
     DebugPage { name: "clusterz", help: "Remote clusters", make: empty_list },
     DebugPage {
         name: "config_dump",
-        help: "What a proxy is served, as Envoy would dump it: ?proxyID=",
+        help: "Resources of a proxy in the format of Envoy's config_dump: ?proxyID=",
         make: dump::config_dump,
     },
     DebugPage { name: "configz", help: "Configuration objects", make: mesh::configz },
     DebugPage { name: "connections", help: "Connected clients", make: clients::connections },
     DebugPage { name: "ecdsz", help: "Extension configuration of a proxy: ?proxyID=", make: dump::ecdsz },
     DebugPage { name: "edsz", help: "Endpoints of a proxy: ?proxyID=", make: dump::edsz },
-    DebugPage {
-        name: "endpointShardz",
-        help: "Endpoints by service and by who told them",
-        make: mesh::endpoint_shards,
-    },
+    DebugPage { name: "endpointShardz", help: "Endpoints by service and source", make: mesh::endpoint_shards },
     DebugPage { name: "endpointz", help: "The same under its old name", make: mesh::endpoint_shards },
-    DebugPage { name: "inject", help: "Injection templates, of which there are none", make: empty_map },
-    DebugPage { name: "instancesz", help: "Services that each connected proxy serves", make: clients::instancesz },
-    DebugPage { name: "krtz", help: "Internal state of upstream, of which there is none", make: empty_list },
+    DebugPage { name: "inject", help: "Injection templates; always empty", make: empty_map },
+    DebugPage { name: "instancesz", help: "Services of each connected proxy", make: clients::instancesz },
+    DebugPage { name: "krtz", help: "Internal state of upstream; always empty", make: empty_list },
     DebugPage { name: "list", help: "All debug pages by name", make: list },
     DebugPage { name: "mcsz", help: "Multi-cluster services", make: empty_list },
     DebugPage { name: "mesh", help: "Mesh configuration", make: mesh::mesh },
     DebugPage { name: "ndsz", help: "DNS names of a proxy: ?proxyID=", make: dump::ndsz },
     DebugPage { name: "networkz", help: "Gateways between networks", make: empty_list },
+    DebugPage { name: "problems", help: "Mistakes in the configuration, with file and line", make: pilotage::problems },
+    DebugPage { name: "push_status", help: "Conflicts and gaps found in the last push", make: status::push_status },
+    DebugPage { name: "pushcontext", help: "Inputs of the current push", make: mesh::pushcontext },
     DebugPage {
-        name: "problems",
-        help: "What is wrong with the configuration, with file and line",
-        make: pilotage::problems,
+        name: "quarantinez",
+        help: "Objects and resources withheld from clients that rejected them",
+        make: pilotage::quarantinez,
     },
-    DebugPage { name: "push_status", help: "What was odd about the last push", make: status::push_status },
-    DebugPage { name: "pushcontext", help: "What the current push is made from", make: mesh::pushcontext },
-    DebugPage { name: "quarantinez", help: "What is kept from clients that refused it", make: pilotage::quarantinez },
     DebugPage {
         name: "registryz",
-        help: "Services of all registries; ?health: how each registry is doing",
+        help: "Services of all registries; ?health: the health of each registry",
         make: mesh::registryz,
     },
     DebugPage { name: "resourcesz", help: "Kinds of configuration objects that are watched", make: mesh::resourcesz },
-    DebugPage { name: "sidecarz", help: "What a proxy may see: ?proxyID=", make: scope::sidecarz },
     DebugPage {
-        name: "sources",
-        help: "How each source of configuration and services is doing",
-        make: pilotage::sources,
+        name: "sidecarz",
+        help: "Services and configuration visible to a proxy: ?proxyID=",
+        make: scope::sidecarz,
     },
-    DebugPage { name: "syncz", help: "What each proxy was sent and accepted", make: clients::syncz },
+    DebugPage { name: "sources", help: "Health of each source of configuration and services", make: pilotage::sources },
+    DebugPage { name: "syncz", help: "Sent and acknowledged versions of each proxy", make: clients::syncz },
     DebugPage { name: "telemetryz", help: "Telemetry objects by namespace", make: mesh::telemetryz },
 ];
 
@@ -96,14 +92,14 @@ const PAGES: &[DebugPage] = &[
 struct PageQuery(Vec<(String, String)>);
 
 impl PageQuery {
-    /// The value of a parameter; empty where it has none.
+    /// The value of a parameter; an empty string if it has none.
     fn get(&self, name: &str) -> Option<&str> {
         self.0.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
     }
 
-    /// Whether the request changes something. Any web page can make a browser on this machine send a GET, so over HTTP
-    /// such requests need POST. Upstream acts on either.
-    fn acts(&self) -> bool {
+    /// Whether the request triggers a push. Over HTTP that needs POST, because any web page can make a browser on this
+    /// machine send a GET. Upstream accepts both.
+    fn is_push(&self) -> bool {
         self.get("push") == Some("true")
     }
 
@@ -112,7 +108,7 @@ impl PageQuery {
     }
 }
 
-/// What answers xDS requests for debug pages.
+/// Resources for xDS requests of debug types.
 pub(super) fn resources(pages: &Pages, kind: &TypeUrl) -> Option<ResourceSet> {
     over_xds::set(pages, kind)
 }
@@ -125,14 +121,15 @@ pub(super) fn router() -> Router<Pages> {
         .layer(middleware::from_fn(loopback_only))
 }
 
-/// As in upstream, only the machine itself may look without showing who it is: `kubectl port-forward`
-/// and `kubectl exec` arrive from there, and the cluster's own rules say who may use them.
+/// As in upstream, only callers on loopback need no authentication: `kubectl port-forward` and `kubectl exec` connect
+/// from there, and RBAC of the cluster decides who may use them.
 async fn loopback_only(request: Request, next: Next) -> Response {
     let peer = request.extensions().get::<TcpConnectInfo>().and_then(TcpConnectInfo::remote_addr);
     if peer.is_some_and(|peer| peer.ip().is_loopback()) {
         return next.run(request).await;
     }
-    PageResponse::refused(StatusCode::UNAUTHORIZED, "debug pages are for callers from the same machine").into_response()
+    PageResponse::refused(StatusCode::UNAUTHORIZED, "debug pages are served to callers on loopback only")
+        .into_response()
 }
 
 async fn page(
@@ -142,14 +139,14 @@ async fn page(
     query: Result<Query<Vec<(String, String)>>, QueryRejection>,
 ) -> Response {
     let Some(page) = PAGES.iter().find(|page| page.name == name) else {
-        let reason = "there is no such page; /debug/list names those there are";
+        let reason = "no such page; /debug/list names all pages";
         return PageResponse::refused(StatusCode::NOT_FOUND, reason).into_response();
     };
     let query = match query {
         Ok(Query(query)) => PageQuery(query),
-        Err(_) => return PageResponse::refused(StatusCode::BAD_REQUEST, "could not read the query").into_response(),
+        Err(_) => return PageResponse::refused(StatusCode::BAD_REQUEST, "could not parse the query").into_response(),
     };
-    if query.acts() && method != Method::POST {
+    if query.is_push() && method != Method::POST {
         let refused = PageResponse::refused(StatusCode::METHOD_NOT_ALLOWED, "could not push by GET; use POST");
         return ([(ALLOW, "POST")], refused).into_response();
     }
@@ -182,11 +179,11 @@ fn empty_map(_: &Pages, _: &PageQuery) -> PageResponse {
     PageResponse::json(json!({}))
 }
 
-fn nothing_of_ambient(_: &Pages, _: &PageQuery) -> PageResponse {
+fn empty_ambient(_: &Pages, _: &PageQuery) -> PageResponse {
     PageResponse::json(json!({"workloads": null, "services": null, "policies": null}))
 }
 
-/// A time as upstream prints it.
+/// A time in upstream's format.
 fn time(at: std::time::SystemTime) -> Value {
     let seconds = at.duration_since(std::time::UNIX_EPOCH).map_or(0, |since| since.as_secs());
     json!(model::config::timestamp::format(i64::try_from(seconds).unwrap_or_default()))
@@ -229,7 +226,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn only_callers_of_the_same_machine_may_look() {
+    async fn only_loopback_callers_are_allowed() {
         for (caller, expected) in [
             (Some("127.0.0.1:1000"), StatusCode::OK),
             (Some("[::1]:1000"), StatusCode::OK),
@@ -242,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_are_listed_by_name_and_each_once() {
+    fn pages_are_sorted_and_unique() {
         assert!(PAGES.is_sorted_by(|one, next| one.name < next.name));
     }
 }

@@ -1,4 +1,4 @@
-//! Services and endpoints as JSON in the shape of upstream's Go structs; the capital letters are theirs.
+//! Services and endpoints as JSON in the format of upstream's Go structs, including their capital letters.
 
 use model::endpoint::{Endpoint, Health, TlsMode};
 use model::labels::Labels;
@@ -43,7 +43,7 @@ pub(super) fn service(service: &Service) -> Value {
     shown
 }
 
-/// Go's zero time where nobody told one.
+/// The creation time; Go's zero time if unknown.
 fn created(seconds: i64) -> String {
     match seconds {
         0 => "0001-01-01T00:00:00Z".to_owned(),
@@ -88,7 +88,7 @@ pub(super) fn endpoint(endpoint: &Endpoint) -> Value {
     })
 }
 
-/// Labels, null where there are none, as Go prints a map that was never made.
+/// Labels; null if there are none, as Go prints a nil map.
 pub(super) fn labels(labels: &Labels) -> Value {
     if labels.is_empty() {
         return Value::Null;
@@ -96,7 +96,7 @@ pub(super) fn labels(labels: &Labels) -> Value {
     labels.iter().map(|(key, value)| (key.to_string(), json!(&**value))).collect::<Map<_, _>>().into()
 }
 
-/// A set, which upstream prints as a map to nothing.
+/// A set, which upstream prints as a map to empty objects.
 fn export_to(service: &Service) -> Value {
     if service.export_to.is_unset() {
         return Value::Null;
@@ -120,7 +120,7 @@ fn cluster_addresses(service: &Service) -> Value {
     of_cluster.collect::<Map<_, _>>().into()
 }
 
-/// Upstream's numbers.
+/// Upstream's enum values.
 fn resolution(resolution: Resolution) -> u8 {
     match resolution {
         Resolution::ClientSide => 0,

@@ -1,4 +1,4 @@
-//! Pages that upstream does not have, or has in a shape of its own insides.
+//! Pages that upstream does not have or has in a format of its internals.
 
 use model::analysis;
 use model::problem::Severity;
@@ -8,7 +8,7 @@ use sources::health::{SourceReport, SourceState};
 use super::{PageQuery, PageResponse, Pages, time};
 use crate::serve::quarantine::Affected;
 
-/// Everything that is wrong with what sources read.
+/// All problems in configuration that sources read.
 pub(super) fn problems(pages: &Pages, _: &PageQuery) -> PageResponse {
     let epoch = pages.pilot().world().now();
     let of_all = epoch.snapshot.problems.iter().flat_map(|(source, list)| list.iter().map(move |p| (source, p)));
@@ -29,7 +29,7 @@ pub(super) fn problems(pages: &Pages, _: &PageQuery) -> PageResponse {
     PageResponse::json(found.collect())
 }
 
-/// What is likely wrong although each object is good by itself.
+/// Findings of the analysis: mistakes between objects that are valid on their own.
 pub(super) fn analyze(pages: &Pages, _: &PageQuery) -> PageResponse {
     let epoch = pages.pilot().world().now();
     PageResponse::json(analysis::analyze(&epoch.snapshot).iter().map(analysis::Finding::to_json).collect())
@@ -65,13 +65,13 @@ fn shown(report: SourceReport) -> Value {
     })
 }
 
-/// How much is shared between clients.
+/// Number of cached resources and views.
 pub(super) fn cachez(pages: &Pages, _: &PageQuery) -> PageResponse {
     let views = pages.pilot().views();
     PageResponse::json(json!({"renderings": views.renderings().len(), "views": views.len()}))
 }
 
-/// Objects and resources whose current version some client refused.
+/// Objects and resources whose current version a client rejected.
 pub(super) fn quarantinez(pages: &Pages, _: &PageQuery) -> PageResponse {
     let (register, epoch) = (pages.pilot().register(), pages.pilot().world().now());
     let objects = register.objects(&epoch.snapshot).into_iter().map(|(key, pin, affected)| {

@@ -1,4 +1,4 @@
-//! `sidecarz`: what one proxy may see, in the shape of upstream's sidecar scope.
+//! `sidecarz`: services and configuration visible to one proxy, in the format of upstream's sidecar scope.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -37,7 +37,7 @@ pub(super) fn sidecarz(pages: &Pages, query: &PageQuery) -> PageResponse {
     }))
 }
 
-/// The rules that apply to calls of this proxy, by host.
+/// The DestinationRules that apply to calls of this proxy, by host.
 fn destination_rules(view: &::scope::View) -> Value {
     let rules = view.services.iter().filter_map(|service| {
         let rule = view.destination_rule(service.hostname.as_str())?;

@@ -1,5 +1,4 @@
-//! What was odd about the last push, in upstream's shape: by the name of the metric that counts it, then by what it
-//! is about.
+//! `push_status`: conflicts and gaps in the current configuration, in upstream's format: by metric name, then by object.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -23,12 +22,12 @@ pub(super) fn push_status(pages: &Pages, _: &PageQuery) -> PageResponse {
         ("pilot_no_ip", without_service(pages)),
         ("pilot_vservice_dup_domain", duplicate_domains(world)),
     ];
-    let told = sections.into_iter().filter(|(_, section)| !section.is_empty());
-    let shown = told.map(|(name, section)| (name.to_owned(), section.into_iter().collect::<Map<_, _>>().into()));
+    let filled = sections.into_iter().filter(|(_, section)| !section.is_empty());
+    let shown = filled.map(|(name, section)| (name.to_owned(), section.into_iter().collect::<Map<_, _>>().into()));
     PageResponse::json(shown.collect::<Map<_, _>>().into())
 }
 
-/// Sidecars that no service has as its endpoint.
+/// Sidecars that are no endpoint of any service.
 fn without_service(pages: &Pages) -> Section {
     let clients = pages.pilot().clients().all();
     let alone = clients.iter().filter(|client| {
@@ -38,7 +37,7 @@ fn without_service(pages: &Pages) -> Section {
     alone.map(|client| (client.proxy.id.to_string(), json!({"proxy": &*client.proxy.id}))).collect()
 }
 
-/// Clusters of services that have no endpoint at all.
+/// Clusters of services without endpoints.
 fn without_endpoints(world: &Snapshot) -> Section {
     let discovered = world.services.iter().filter(|service| service.resolution == Resolution::ClientSide);
     let empty = discovered.filter(|service| world.endpoints.of(&service.key()).next().is_none());
@@ -48,7 +47,7 @@ fn without_endpoints(world: &Snapshot) -> Section {
     clusters.map(|cluster| (cluster, json!({}))).collect()
 }
 
-/// Hosts of several VirtualServices for calls inside the mesh: only the first one's routes count.
+/// Mesh-internal hosts of several VirtualServices: only the routes of the first apply.
 fn duplicate_domains(world: &Snapshot) -> Section {
     let mut found = Section::new();
     let mut known: BTreeMap<String, String> = BTreeMap::new();
@@ -60,7 +59,8 @@ fn duplicate_domains(world: &Snapshot) -> Section {
         for host in &spec.hosts {
             let name = format!("{}/{}", meta.namespace, meta.name);
             if let Some(first) = known.get(host) {
-                let message = format!("duplicate domain from virtual service: {host} of {name} is {first}'s already");
+                let message =
+                    format!("duplicate domain from virtual service: {host} of {name} already belongs to {first}");
                 found.insert(host.clone(), json!({"message": message}));
             } else {
                 known.insert(host.clone(), name);
@@ -70,7 +70,7 @@ fn duplicate_domains(world: &Snapshot) -> Section {
     found
 }
 
-/// Subsets that several DestinationRules of a namespace define for one host.
+/// Subsets that several DestinationRules of a namespace define for the same host.
 fn duplicate_subsets(world: &Snapshot) -> Section {
     let (mut found, mut known) = (Section::new(), BTreeSet::new());
     for object in world.objects.of(Kind::DestinationRule) {
