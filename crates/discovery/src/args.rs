@@ -207,7 +207,7 @@ fn adapter_flag(flag: &RegistryFlag) -> Arg {
     }
 }
 
-/// Certificates of the TLS port. All of them are read again when they change.
+/// Certificates of the TLS port. Changed files are reloaded.
 #[derive(Clone, Debug, Default, Args)]
 pub struct TlsFlags {
     /// Certificate chain of the server
