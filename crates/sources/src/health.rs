@@ -2,10 +2,11 @@
 //! the source.
 
 use std::pin::pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use model::change::{Change, SourceId};
+use parking_lot::{Mutex, MutexGuard};
 
 /// Whether the published state of a source is current.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -144,8 +145,7 @@ impl SourceHealth {
     }
 
     fn lock(&self) -> MutexGuard<'_, SourceReport> {
-        // No write above can panic half-way, so a poisoned lock still guards a complete report.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 

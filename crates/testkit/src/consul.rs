@@ -1,4 +1,5 @@
-//! A real Consul: one server with its data on disk, or several that elect a leader. Uses loopback only.
+//! A real Consul: one server with its data on disk, or several that elect a leader.
+//! Nothing but loopback is used.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
@@ -10,7 +11,7 @@ use tempfile::TempDir;
 use crate::process::Process;
 use crate::{client, ports, servers, wait};
 
-/// One server. Its state survives a kill.
+/// One server. Its state outlives a kill.
 pub struct Consul {
     process: Process,
     args: Vec<String>,
@@ -28,19 +29,19 @@ struct ConsulPorts {
 }
 
 impl Consul {
-    /// Starts one server and waits until it is the leader.
+    /// Starts one server and waits until it leads.
     pub async fn start() -> Consul {
         Self::start_with(json!({})).await
     }
 
-    /// Starts one server with additional settings.
+    /// Starts one server with further settings.
     pub async fn start_with(settings: Value) -> Consul {
         let mut consul = Self::spawn("consul", fresh_ports(), &[], 1, settings);
         consul.ready().await;
         consul
     }
 
-    /// Starts a cluster and waits until it has a leader.
+    /// Starts servers that know each other, and waits until one leads.
     pub async fn cluster(size: usize) -> Vec<Consul> {
         let ports: Vec<ConsulPorts> = (0..size).map(|_| fresh_ports()).collect();
         let mut servers: Vec<Consul> = ports
@@ -73,7 +74,7 @@ impl Consul {
             "retry_interval": "250ms",
             "disable_update_check": true,
             "leave_on_terminate": false,
-            // Fast elections and failure detection.
+            // Elections and failure detection as quick as a developer's server has them.
             "performance": {"raft_multiplier": 1},
             "log_level": "warn",
         });
@@ -94,17 +95,17 @@ impl Consul {
         &mut self.process
     }
 
-    /// Sends this token with further requests.
+    /// Shows this token from now on.
     pub fn use_token(&mut self, token: &str) {
         self.token = Some(token.to_owned());
     }
 
-    /// Kills it, like a crash.
+    /// Kills it as a crash would.
     pub fn kill(&mut self) {
         self.process.kill();
     }
 
-    /// Restarts it with its state.
+    /// Starts it again with the state it had.
     pub async fn restart(&mut self) {
         self.process = Process::start("consul", &servers::binary("consul"), &self.args, &[]);
         self.ready().await;
@@ -120,7 +121,7 @@ impl Consul {
         .await;
     }
 
-    /// Whether this server is the leader.
+    /// Whether this server leads now.
     pub async fn leads(&self) -> bool {
         let own = self.call(Method::GET, "/v1/agent/self", None).await;
         own.is_ok_and(|text| {
@@ -128,7 +129,7 @@ impl Consul {
         })
     }
 
-    /// Sends a request; returns the body, or an error for a status other than 2xx.
+    /// One request that must succeed; gives the body.
     pub async fn call(&self, method: Method, path: &str, body: Option<Value>) -> Result<String, String> {
         let mut request = Request::builder().method(method).uri(path).header("host", "consul");
         if let Some(token) = &self.token {
@@ -144,7 +145,7 @@ impl Consul {
         self.call(Method::PUT, path, Some(body)).await.unwrap_or_else(|e| panic!("{e}"))
     }
 
-    /// Registers an instance with its check in the catalog, as an external node.
+    /// Registers an instance with a check of its own in the catalog, as an outside node would.
     pub async fn register(&self, node: &str, service: &Value, status: &str) {
         let (id, name) = (&service["ID"], &service["Service"]);
         let check = json!({
@@ -157,13 +158,13 @@ impl Consul {
         self.put("/v1/catalog/register", body).await;
     }
 
-    /// Removes an instance from the catalog.
+    /// Takes an instance out of the catalog.
     pub async fn deregister(&self, node: &str, id: &str) {
         self.put("/v1/catalog/deregister", json!({"Node": node, "ServiceID": id})).await;
     }
 }
 
-/// Merges settings recursively.
+/// Puts settings over others, inside objects too.
 fn merge(config: &mut Value, more: Value) {
     match (config, more) {
         (Value::Object(config), Value::Object(more)) => {

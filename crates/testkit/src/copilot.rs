@@ -1,5 +1,5 @@
-//! A fake of Cloud Foundry's Copilot, written from its protocol: gRPC over mutual TLS, routes in memory. The real one
-//! needs a complete platform.
+//! Cloud Foundry's Copilot as Pilot asked it, written from its protocol: gRPC over mutual TLS, routes in memory.
+//! The real one needs a whole platform behind it.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -29,23 +29,23 @@ use tokio_rustls::TlsAcceptor;
 
 use crate::certificates::{Authority, Certificate};
 
-/// gRPC status UNIMPLEMENTED.
+/// gRPC's code of a method that a server does not have.
 pub const UNIMPLEMENTED: u32 = 12;
 const CLIENT: &str = "spiffe://platform/ns/istio/sa/pilot";
 
-/// State of the server, from which it responds.
+/// What it answers.
 #[derive(Clone, Debug, Default)]
 pub struct CopilotState {
     pub routes: Vec<CopilotRoute>,
     pub internal: Vec<CopilotInternalRoute>,
-    /// gRPC status of methods that fail, by name.
+    /// The status of methods that fail, by name.
     pub failing: BTreeMap<&'static str, u32>,
     pub is_unhealthy: bool,
-    /// Requests never get a response.
+    /// Requests are taken and never answered.
     pub stalls: bool,
-    /// Delay of every response.
+    /// How long every answer takes.
     pub delay: Duration,
-    /// Client certificate of each connection so far.
+    /// The certificate that each connection so far showed.
     pub shown: Vec<Vec<u8>>,
 }
 
@@ -111,17 +111,17 @@ impl CopilotRoute {
         CopilotRoute { hostname, process, backends: Some(set(backends)), ..CopilotRoute::default() }
     }
 
-    /// Number of backends.
+    /// How many backends it has.
     pub fn backends(&self) -> usize {
         self.backends.as_ref().map_or(0, |set| set.backends.len())
     }
 
-    /// Restricts the route to a path.
+    /// For this path of the host alone.
     pub fn below(self, path: &str) -> CopilotRoute {
         CopilotRoute { path: path.to_owned(), ..self }
     }
 
-    /// Sets the share of requests, in percent.
+    /// With this share of requests, in percent.
     pub fn weighing(self, weight: i32) -> CopilotRoute {
         CopilotRoute { weight, ..self }
     }
@@ -142,14 +142,14 @@ pub struct Copilot {
     address: SocketAddr,
     authority: Authority,
     own: Certificate,
-    /// Certificate files for the client.
+    /// Of the certificates that a client needs.
     folder: TempDir,
     state: Arc<Mutex<CopilotState>>,
     serving: Option<AbortHandle>,
 }
 
 impl Copilot {
-    /// Starts it on a free port and creates certificates for one client.
+    /// Serves on a free port, and has certificates for one client.
     pub async fn start() -> Copilot {
         let folder = tempfile::tempdir().unwrap_or_else(|e| panic!("could not make a folder: {e}"));
         let authority = Authority::new();
@@ -171,14 +171,14 @@ impl Copilot {
         self.folder.path().join(name)
     }
 
-    /// Replaces a file of the client atomically, as certificate rotation does.
+    /// Replaces a file of the client at once, as rotation does.
     pub fn put(&self, name: &str, text: &str) {
         let fresh = self.file(&format!(".{name}"));
         let written = fs::write(&fresh, text).and_then(|()| fs::rename(&fresh, self.file(name)));
         written.unwrap_or_else(|e| panic!("could not write {name}: {e}"));
     }
 
-    /// Creates a new client certificate and returns it in DER.
+    /// Gives the client a new certificate, and returns it as the server will see it.
     pub fn renew_client(&self) -> Vec<u8> {
         let Certificate { chain, key } = self.authority.workload(CLIENT);
         self.put("key.pem", &key);
@@ -207,7 +207,7 @@ impl Copilot {
         self.state.lock().clone()
     }
 
-    /// Stops it and all its connections. The state is kept.
+    /// Ends it with all its connections. What it would answer stays.
     pub fn kill(&mut self) {
         if let Some(serving) = self.serving.take() {
             serving.abort();
@@ -218,7 +218,7 @@ impl Copilot {
     pub async fn restart(&mut self) {
         self.kill();
         let address = self.address;
-        // The port is free once the old task has ended.
+        // The port is free as soon as the task is really gone.
         let listener =
             crate::wait::until("a free port", async || TcpListener::bind(address).await.map_err(|e| e.to_string()))
                 .await;
@@ -268,7 +268,7 @@ async fn serve(stream: TcpStream, acceptor: TlsAcceptor, state: Arc<Mutex<Copilo
         let now = state.lock().clone();
         async move { Ok::<_, std::convert::Infallible>(answer(request, now).await) }
     });
-    // A client that disconnects is not an error.
+    // A client that hangs up is none of a test's business.
     let _ = http2::Builder::new(TokioExecutor::new()).serve_connection(TokioIo::new(stream), service).await;
 }
 

@@ -1,5 +1,5 @@
-//! A child process that cannot outlive its test: killed on drop, and by the kernel when the test binary dies. Its output
-//! is printed when a test fails.
+//! A child process that cannot outlive its test: killed on drop, and by the kernel when the
+//! test program itself dies. Its output is kept for the reader of a failure.
 
 use std::env;
 use std::ffi::OsStr;
@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 
 use crate::wait;
 
-/// Environment variables that a child inherits.
+/// All that a child sees of the caller's environment.
 const INHERITED: &[&str] = &["PATH", "HOME", "TMPDIR", "RUST_LOG", "RUST_BACKTRACE"];
 
 pub struct Process {
@@ -24,7 +24,7 @@ pub struct Process {
 }
 
 impl Process {
-    /// Starts a program with these arguments, these environment variables and `INHERITED`.
+    /// Starts a program with these arguments and environment variables and nothing else.
     pub fn start<A: AsRef<OsStr>>(name: &str, program: &Path, args: &[A], env: &[(String, String)]) -> Process {
         let mut process = Self::start_unread(name, program, args, env);
         if let (Some(out), Some(err)) = (process.child.stdout.take(), process.child.stderr.take()) {
@@ -34,7 +34,7 @@ impl Process {
         process
     }
 
-    /// Like `start`, but its output goes to pipes that are never read.
+    /// The same with both outputs connected to pipes that are never read.
     pub fn start_unread<A: AsRef<OsStr>>(name: &str, program: &Path, args: &[A], env: &[(String, String)]) -> Process {
         let mut command = dying_with_us(program);
         command.args(args).env_clear();
@@ -49,21 +49,21 @@ impl Process {
         self.child.id()
     }
 
-    /// Its output so far: lines of both streams in order.
+    /// What it has written so far, both streams in the order of their lines.
     pub fn output(&self) -> String {
         self.output.lock().clone()
     }
 
-    /// Panics with the last lines of output if the process has exited.
+    /// Panics with the end of its output when the process is gone.
     pub fn check_alive(&mut self) {
         if let Ok(Some(status)) = self.child.try_wait() {
             panic!("{} ended with {status}:\n{}", self.name, tail(&self.output()));
         }
     }
 
-    /// Sends SIGTERM, as a container runtime does, and returns the exit status.
+    /// Asks it to stop, as a container runtime does, and gives its status.
     pub async fn terminate(&mut self) -> ExitStatus {
-        // The shell's built-in `kill`: the program is not installed everywhere.
+        // The shell's own kill: the command of that name is not everywhere.
         let pid = self.id().to_string();
         let sent = Command::new("sh").args(["-c", "kill -TERM \"$0\"", &pid]).status();
         assert!(sent.is_ok_and(|s| s.success()), "could not signal {}", self.name);
@@ -72,18 +72,18 @@ impl Process {
         wait::until(&what, async || child.try_wait().ok().flatten().ok_or("it still runs".to_owned())).await
     }
 
-    /// Kills it, like a crash.
+    /// Kills it at once, as a crash would.
     pub fn kill(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 
-    /// Resident memory in KiB, if the kernel reports it.
+    /// Resident memory in KiB, where the kernel tells it.
     pub fn memory_kib(&self) -> Option<u64> {
         self.status_kib("VmRSS:")
     }
 
-    /// Peak resident memory in KiB.
+    /// The most resident memory that it ever had, in KiB.
     pub fn peak_memory_kib(&self) -> Option<u64> {
         self.status_kib("VmHWM:")
     }
@@ -94,12 +94,12 @@ impl Process {
         line.split_whitespace().next()?.parse().ok()
     }
 
-    /// CPU time of all threads so far, user and system.
+    /// CPU time of all its threads so far, user and system.
     pub fn cpu(&self) -> Option<Duration> {
         /// Ticks a second in `/proc`, on every Linux architecture.
         const TICKS: u64 = 100;
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.id())).ok()?;
-        // The program name, in parentheses, may contain spaces.
+        // The name of the program, in brackets, may hold spaces.
         let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
         let ticks = |at: usize| fields.get(at)?.parse::<u64>().ok();
         Some(Duration::from_millis((ticks(11)? + ticks(12)?) * 1000 / TICKS))
@@ -115,7 +115,7 @@ impl Drop for Process {
     }
 }
 
-/// The last 30 lines.
+/// The last lines, enough to see why.
 fn tail(text: &str) -> String {
     let lines: Vec<&str> = text.lines().collect();
     lines[lines.len().saturating_sub(30)..].join("\n")
@@ -132,7 +132,7 @@ fn collect(stream: impl Read + Send + 'static, output: &Arc<Mutex<String>>) {
     });
 }
 
-/// A command whose process the kernel kills when the spawning thread ends.
+/// A command whose process the kernel kills when the thread that spawned it ends.
 fn dying_with_us(program: &Path) -> Command {
     let setpriv = Path::new("/usr/bin/setpriv");
     if !setpriv.exists() {
@@ -145,8 +145,8 @@ fn dying_with_us(program: &Path) -> Command {
 
 type SpawnRequest = (Command, mpsc::SyncSender<io::Result<Child>>);
 
-/// Spawns all processes on one thread that lives as long as the test binary: the kernel kills a child when its spawning
-/// thread ends, and the thread of a test may end before the `Process` is dropped.
+/// The kernel watches the spawning thread, and a test's own thread may end before its guard
+/// is dropped; so one thread that lives as long as the program spawns everything.
 static SPAWNER: LazyLock<mpsc::Sender<SpawnRequest>> = LazyLock::new(|| {
     let (orders, inbox) = mpsc::channel::<SpawnRequest>();
     thread::spawn(move || {

@@ -1,4 +1,4 @@
-//! An SDS server that serves keys and certificates by name, like the agent of a sidecar.
+//! What an agent beside Envoy does for it: hands out keys and certificates by name over SDS.
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -17,18 +17,18 @@ use xds::{Client, Control, Event, Options, Peer, ResourceSet};
 
 use crate::certificates::{Authority, Certificate};
 
-/// A running SDS server; stopped on drop.
+/// A running agent; gone on drop.
 pub struct SdsServer {
     address: SocketAddr,
     task: JoinHandle<()>,
 }
 
-/// Secrets by name.
+/// What an agent has, by name.
 #[derive(Clone, Debug, Default)]
 pub struct SdsSecrets(BTreeMap<String, Type>);
 
 impl SdsSecrets {
-    /// A workload certificate and its trusted roots, under the names that sidecars use.
+    /// The certificate of a workload and the roots it trusts, under the names that sidecars ask for.
     pub fn of_workload(own: &Certificate, trusted: &Authority) -> SdsSecrets {
         SdsSecrets::default().with_certificate("default", own).with_roots("ROOTCA", trusted)
     }
@@ -90,7 +90,7 @@ impl Drop for SdsServer {
     }
 }
 
-/// A fixed set of secrets.
+/// Secrets that never change.
 #[derive(Clone)]
 struct FixedSecrets(Arc<ResourceSet>);
 

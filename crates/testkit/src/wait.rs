@@ -1,25 +1,25 @@
-//! Waits for a condition instead of sleeping.
+//! Waiting for a condition instead of sleeping.
 
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 
-/// Long enough for a busy machine; a test that passes never waits this long.
+/// Long enough for a loaded machine; a test that works never waits this long.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// Repeats `check` until it returns `Ok`. Panics with `what` and the last error after `PATIENCE`.
+/// The first `Ok` of `check`. Panics with `what` and the last error when patience ends.
 pub async fn until<T>(what: &str, check: impl AsyncFnMut() -> Result<T, String>) -> T {
     until_within(PATIENCE, what, check).await
 }
 
-/// Like `until`, with another time limit.
+/// Like `until`, with a limit of its own.
 pub async fn until_within<T>(limit: Duration, what: &str, mut check: impl AsyncFnMut() -> Result<T, String>) -> T {
     let start = Instant::now();
     loop {
         match check().await {
             Ok(value) => return value,
-            Err(last) if start.elapsed() > limit => panic!("timed out after {limit:?} waiting for {what}: {last}"),
+            Err(last) if start.elapsed() > limit => panic!("{what} did not come in {limit:?}: {last}"),
             Err(_) => sleep(PAUSE).await,
         }
     }

@@ -1,6 +1,6 @@
-//! The pilot-discovery binary: flags, ports, pages, certificates, signals.
+//! The binary as its users meet it: flags, ports, pages, certificates, signals.
 
-// Clippy recognizes tests by their attribute, but not the helper functions.
+// clippy knows tests by their attribute, and not the functions that they share.
 #![allow(clippy::unwrap_used)]
 
 mod clients;

@@ -3,7 +3,7 @@
 //! connections; unusable ones are ignored.
 
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -14,6 +14,7 @@ use hyper_rustls::{FixedServerNameResolver, HttpsConnector};
 use hyper_util::client::legacy;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
+use parking_lot::Mutex;
 use rustls::pki_types::ServerName;
 use tracing::{info, warn};
 
@@ -146,8 +147,7 @@ impl HttpClient {
 
     /// The pool for the next request, with the certificates now on disk.
     fn pool(&self) -> ConnectionPool {
-        // A panic cannot leave the value half-written.
-        let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut current = self.current.lock();
         let files = stamps(&self.options);
         if files != current.files {
             match pool(&self.options) {

@@ -1,8 +1,9 @@
 //! Timeouts that follow how long a server takes, so that a large registry on a busy machine is read in the end and a
 //! dead server is still noticed soon.
 
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
+
+use parking_lot::Mutex;
 
 /// A timeout grows to at most 2^5 times its minimum: a server that needs longer is taken for dead.
 const MOST_DOUBLINGS: u32 = 5;
@@ -22,7 +23,7 @@ impl AdaptiveTimeout {
 
     /// The timeout of the next request.
     pub fn current(&self) -> Duration {
-        *self.current.lock().unwrap_or_else(PoisonError::into_inner)
+        *self.current.lock()
     }
 
     /// Records a request that was answered after `took`.
@@ -36,8 +37,7 @@ impl AdaptiveTimeout {
     }
 
     fn set(&self, to: Duration) {
-        *self.current.lock().unwrap_or_else(PoisonError::into_inner) =
-            to.min(self.least.saturating_mul(1 << MOST_DOUBLINGS));
+        *self.current.lock() = to.min(self.least.saturating_mul(1 << MOST_DOUBLINGS));
     }
 }
 

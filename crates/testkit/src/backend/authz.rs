@@ -1,4 +1,5 @@
-//! An authorization server for Envoy's ext_authz filter, over gRPC and HTTP. Requests with `x-let-me: in` are allowed.
+//! A server that is asked whether a request may pass, over gRPC (ext_authz) or as a request of its own:
+//! those that carry `x-let-me: in` may.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -20,13 +21,13 @@ use tokio::task::JoinSet;
 
 use super::{ServeTask, listen};
 
-/// The header that allows a request, and its value.
+/// The header that is looked at, and what it must say.
 pub const ALLOW_HEADER: (&str, &str) = ("x-let-me", "in");
 
 const CHECK: &str = "/envoy.service.auth.v3.Authorization/Check";
 const PERMISSION_DENIED: i32 = 7;
 
-/// A running server; stopped on drop.
+/// Gone on drop.
 pub struct AuthzBackend {
     address: SocketAddr,
     checks: Arc<AtomicU64>,
@@ -45,7 +46,7 @@ impl AuthzBackend {
         self.address.port()
     }
 
-    /// Number of checks so far.
+    /// How often it was asked.
     pub fn checks(&self) -> u64 {
         self.checks.load(Ordering::SeqCst)
     }
@@ -96,7 +97,7 @@ fn grpc(message: &impl Message) -> AuthzResponse {
     response
 }
 
-/// The fields of Envoy's messages that are used here.
+/// The parts of Envoy's messages that are read and written here.
 #[derive(Clone, PartialEq, Message)]
 struct CheckRequest {
     #[prost(message, optional, tag = "1")]

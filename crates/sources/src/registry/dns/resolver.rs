@@ -2,7 +2,6 @@
 //! distinguishes "no records" from "lookup failed" and returns how long either is valid.
 
 use std::fmt;
-use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
@@ -103,9 +102,7 @@ fn system_servers() -> Result<Vec<SocketAddr>, LookupError> {
 }
 
 async fn query(server: SocketAddr, name: &Name, kind: RecordType) -> io::Result<Message> {
-    // Each RandomState has its own random keys, so its hash of anything is a random number.
-    let [first, second, ..] = RandomState::new().hash_one(()).to_be_bytes();
-    let mut query = Message::new(u16::from_be_bytes([first, second]), MessageType::Query, OpCode::Query);
+    let mut query = Message::new(fastrand::u16(..), MessageType::Query, OpCode::Query);
     query.metadata.recursion_desired = true;
     query.add_query(Query::query(name.clone(), kind));
     let mut edns = Edns::new();

@@ -1,4 +1,4 @@
-//! pilot-discovery with registries, and the sidecar of one client.
+//! pilot-discovery on registries, and one Envoy that calls out for a client.
 
 use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -9,21 +9,21 @@ use testkit::discovery::{DiscoveryOptions, DiscoveryProcess};
 use testkit::envoy::{Bootstrap, Envoy, XdsTransport};
 use testkit::{client, ports, wait};
 
-/// There is no SDS server here, so sidecars use plain text.
+/// Nothing hands out certificates here, so sidecars talk plain text.
 const MESH: &str = "enableAutoMtls: false\n";
 
-pub(crate) struct MeshFixture {
+pub(crate) struct Stage {
     pub(crate) discovery: DiscoveryProcess,
     pub(crate) envoy: Envoy,
 }
 
-impl MeshFixture {
-    pub(crate) async fn start(args: &[String], documents: &str) -> MeshFixture {
-        MeshFixture::start_on("", args, documents).await
+impl Stage {
+    pub(crate) async fn start(args: &[String], documents: &str) -> Stage {
+        Stage::start_on("", args, documents).await
     }
 
-    /// The same with additional mesh config.
-    pub(crate) async fn start_on(mesh: &str, args: &[String], documents: &str) -> MeshFixture {
+    /// The same with further lines of mesh config.
+    pub(crate) async fn start_on(mesh: &str, args: &[String], documents: &str) -> Stage {
         let files = vec![("mesh.yaml".to_owned(), documents.to_owned())];
         let env = vec![("ENABLE_XDS_API_GENERATOR_AUTH".to_owned(), "false".to_owned())];
         let setup = DiscoveryOptions {
@@ -43,14 +43,14 @@ impl MeshFixture {
         );
         let mut envoy = Envoy::start(&bootstrap).await;
         envoy.ready().await;
-        MeshFixture { discovery, envoy }
+        Stage { discovery, envoy }
     }
 
-    /// Waits until requests to a host on this port reach exactly these backends; an empty list means none.
+    /// Waits until a host is answered by exactly these backends, on this port; by nobody where there are none.
     pub(crate) async fn answered_by(&self, host: &str, port: u16, backends: &[&str]) {
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
         let wanted: BTreeSet<String> = backends.iter().map(|name| (*name).to_owned()).collect();
-        wait::until(&format!("responses of {backends:?}"), async || {
+        wait::until(&format!("answers of {backends:?}"), async || {
             let mut found = BTreeSet::new();
             for _ in 0..backends.len().max(1) * 4 {
                 let reply = client::get(address, host, "/").await?;
@@ -65,7 +65,7 @@ impl MeshFixture {
         .await;
     }
 
-    /// Health of a source, from the debug page.
+    /// How a source is doing, as the debug page tells it.
     pub(crate) async fn source(&self, name: &str) -> Result<Value, String> {
         let reply = client::get(self.discovery.http(), "discovery", "/debug/registryz?health").await?;
         let all = reply.json();
@@ -73,7 +73,7 @@ impl MeshFixture {
         found.ok_or(format!("no {name} in {all}"))
     }
 
-    /// Addresses of a host's endpoints, from the debug page.
+    /// Addresses of a host's endpoints, as the debug page tells them.
     pub(crate) async fn endpoints_of(&self, host: &str) -> Result<BTreeSet<String>, String> {
         let all = client::get(self.discovery.http(), "discovery", "/debug/endpointz").await?.json();
         let text = all[host].to_string();
@@ -90,8 +90,8 @@ impl MeshFixture {
     }
 }
 
-/// Backends that share a port on different loopback addresses: the service port of a registry is the port of its
-/// instances, and Envoy listens on the same port of another address.
+/// Backends that share a port: the registries' service port is the port of its instances, and Envoy listens on it
+/// for the client, on another address of this machine.
 pub(crate) async fn backends<const N: usize>(names: [&str; N]) -> (u16, Vec<HttpBackend>) {
     let port = ports::free();
     let mut all = Vec::new();
