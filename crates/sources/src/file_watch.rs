@@ -85,7 +85,7 @@ impl FileWatch {
     pub(crate) fn new() -> FileWatch {
         let shared = Arc::new(WatchShared::default());
         let events = shared.clone();
-        let watcher = notify::recommended_watcher(move |event| events.take_in(event));
+        let watcher = notify::recommended_watcher(move |event| events.record(event));
         FileWatch { watcher, watched: BTreeSet::new(), shared }
     }
 
@@ -169,8 +169,8 @@ impl WatchShared {
         self.pending.lock()
     }
 
-    fn take_in(&self, event: notify::Result<Event>) {
-        if self.lock().take_in(event) {
+    fn record(&self, event: notify::Result<Event>) {
+        if self.lock().record(event) {
             self.wake.notify_one();
         }
     }
@@ -178,7 +178,7 @@ impl WatchShared {
 
 impl PendingEvents {
     /// Records an event. Returns whether the waiter must wake.
-    fn take_in(&mut self, event: notify::Result<Event>) -> bool {
+    fn record(&mut self, event: notify::Result<Event>) -> bool {
         let Ok(event) = event else {
             self.events.everything = true;
             return true;
@@ -268,7 +268,7 @@ mod tests {
         let interest = Interest { folders: ["/c".into()].into(), paths: ["/p/c".into()].into() };
         let mut pending = PendingEvents { interest, ..PendingEvents::default() };
         for (kind, path) in events {
-            pending.take_in(Ok(Event::new(*kind).add_path(PathBuf::from(path))));
+            pending.record(Ok(Event::new(*kind).add_path(PathBuf::from(path))));
         }
         pending
     }
@@ -308,7 +308,7 @@ mod tests {
     fn many_paths_become_a_full_scan() {
         let mut pending = after(&[]);
         for i in 0..5000 {
-            pending.take_in(Ok(Event::new(CLOSE).add_path(format!("/c/{i}").into())));
+            pending.record(Ok(Event::new(CLOSE).add_path(format!("/c/{i}").into())));
         }
         let (events, _) = pending.take(Instant::now());
         assert!(events.everything && events.paths.len() <= super::MANY_PATHS);

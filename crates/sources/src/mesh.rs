@@ -61,13 +61,13 @@ impl<T> SettingsFile<T> {
     }
 
     /// The changes that a read causes; `None` if the file should be read again soon.
-    fn take_in(&mut self, state: FileState) -> Option<Vec<Change>> {
+    fn apply(&mut self, state: FileState) -> Option<Vec<Change>> {
         match state {
             FileState::Unsettled => None,
             FileState::Bytes { bytes, .. } if self.bytes.as_ref() == Some(&bytes) && self.published.is_some() => {
                 Some(Vec::new())
             }
-            FileState::Bytes { bytes, is_young } => self.take_in_bytes(bytes, is_young),
+            FileState::Bytes { bytes, is_young } => self.apply_bytes(bytes, is_young),
             FileState::Absent if self.published.is_none() => {
                 let (value, _) = (self.parse)("", &self.name());
                 Some(self.publish(Some(value), Vec::new()))
@@ -79,7 +79,7 @@ impl<T> SettingsFile<T> {
         }
     }
 
-    fn take_in_bytes(&mut self, bytes: Vec<u8>, is_young: bool) -> Option<Vec<Change>> {
+    fn apply_bytes(&mut self, bytes: Vec<u8>, is_young: bool) -> Option<Vec<Change>> {
         let (value, problems) = match std::str::from_utf8(&bytes) {
             Ok("") if self.published.is_some() => (None, vec![self.problem("the file is empty")]),
             Ok(text) => self.parsed(text),
@@ -150,7 +150,7 @@ impl<T: Send + Sync + 'static> Source for SettingsFile<T> {
         let mut is_synced = false;
         loop {
             let state = self.file.read(sender.health()).await?;
-            let found = self.take_in(state);
+            let found = self.apply(state);
             let was_used = found.is_some();
             if let Some(mut changes) = found {
                 if !std::mem::replace(&mut is_synced, true) {
@@ -175,13 +175,11 @@ mod tests {
     #[test]
     fn only_a_file_that_existed_is_reported_as_missing() {
         let mut file = mesh_config(Path::new("/nowhere/mesh.yaml"));
-        assert!(matches!(file.take_in(FileState::Absent).as_deref(), Some([Change::Mesh(_)])));
-        assert!(file.take_in(FileState::Absent).is_some_and(|changes| changes.is_empty()));
+        assert!(matches!(file.apply(FileState::Absent).as_deref(), Some([Change::Mesh(_)])));
+        assert!(file.apply(FileState::Absent).is_some_and(|changes| changes.is_empty()));
         let bytes = b"rootNamespace: mesh".to_vec();
-        assert!(file.take_in(FileState::Bytes { bytes, is_young: false }).is_some_and(|changes| changes.len() == 1));
-        assert!(
-            matches!(file.take_in(FileState::Absent).as_deref(), Some([Change::Problems(list)]) if list.len() == 1)
-        );
-        assert!(file.take_in(FileState::Absent).is_some_and(|changes| changes.is_empty()));
+        assert!(file.apply(FileState::Bytes { bytes, is_young: false }).is_some_and(|changes| changes.len() == 1));
+        assert!(matches!(file.apply(FileState::Absent).as_deref(), Some([Change::Problems(list)]) if list.len() == 1));
+        assert!(file.apply(FileState::Absent).is_some_and(|changes| changes.is_empty()));
     }
 }

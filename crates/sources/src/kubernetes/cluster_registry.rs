@@ -21,14 +21,14 @@ pub(super) type SecretName = (String, String);
 #[derive(Debug, Default)]
 pub(super) struct ClusterRegistry {
     /// By their key in the ConfigMap.
-    entries: BTreeMap<String, RegistryEntry>,
+    entries: BTreeMap<String, ClusterEntry>,
     faults: Vec<Problem>,
     /// Secrets that were listed; `None` for one that does not exist.
     secrets: BTreeMap<SecretName, Option<BTreeMap<String, String>>>,
 }
 
 #[derive(Debug)]
-struct RegistryEntry {
+struct ClusterEntry {
     cluster: String,
     secret: SecretName,
     /// The last kubeconfig of the Secret, in base64. A cluster is removed with its entry, not with its Secret.
@@ -37,7 +37,7 @@ struct RegistryEntry {
 
 /// Why an entry is not used.
 #[derive(Debug, thiserror::Error)]
-enum EntryError {
+enum ClusterEntryError {
     #[error("could not parse the entry: {0}")]
     Yaml(serde_saphyr::Error),
     #[error("the entry is not a Cluster but {0:?}")]
@@ -58,14 +58,14 @@ impl ClusterRegistry {
         for (key, text) in data {
             match read(key, text) {
                 Ok(entry) if self.entries.values().any(|known| known.cluster == entry.cluster) => {
-                    self.faults.push(fault(key, EntryError::Duplicate(entry.cluster).to_string()));
+                    self.faults.push(fault(key, ClusterEntryError::Duplicate(entry.cluster).to_string()));
                 }
                 Ok(entry) => {
                     let same =
-                        |known: &RegistryEntry| (&known.cluster, &known.secret) == (&entry.cluster, &entry.secret);
+                        |known: &ClusterEntry| (&known.cluster, &known.secret) == (&entry.cluster, &entry.secret);
                     let known = before.remove(key).filter(same).and_then(|known| known.kubeconfig);
-                    let kubeconfig = self.held(&entry.secret, key).or(known);
-                    self.entries.insert(key.clone(), RegistryEntry { kubeconfig, ..entry });
+                    let kubeconfig = self.kubeconfig_in(&entry.secret, key).or(known);
+                    self.entries.insert(key.clone(), ClusterEntry { kubeconfig, ..entry });
                 }
                 Err(error) => self.faults.push(fault(key, error.to_string())),
             }
@@ -79,7 +79,7 @@ impl ClusterRegistry {
         self.secrets.insert(name.clone(), data);
         let secrets = &self.secrets;
         for (key, entry) in self.entries.iter_mut().filter(|(_, entry)| entry.secret == *name) {
-            if let Some(text) = held(secrets, name, key) {
+            if let Some(text) = kubeconfig_in(secrets, name, key) {
                 entry.kubeconfig = Some(text);
             }
         }
@@ -108,7 +108,7 @@ impl ClusterRegistry {
     pub(super) fn problems(&self) -> Vec<Problem> {
         let lacking = self.entries.iter().filter_map(|(key, entry)| {
             let is_listed = self.secrets.contains_key(&entry.secret);
-            if !is_listed || self.held(&entry.secret, key).is_some() {
+            if !is_listed || self.kubeconfig_in(&entry.secret, key).is_some() {
                 return None;
             }
             let (namespace, name) = &entry.secret;
@@ -122,12 +122,12 @@ impl ClusterRegistry {
         self.faults.iter().cloned().chain(lacking).collect()
     }
 
-    fn held(&self, secret: &SecretName, key: &str) -> Option<String> {
-        held(&self.secrets, secret, key)
+    fn kubeconfig_in(&self, secret: &SecretName, key: &str) -> Option<String> {
+        kubeconfig_in(&self.secrets, secret, key)
     }
 }
 
-fn held(
+fn kubeconfig_in(
     secrets: &BTreeMap<SecretName, Option<BTreeMap<String, String>>>,
     secret: &SecretName,
     key: &str,
@@ -140,8 +140,8 @@ fn fault(key: &str, message: String) -> Problem {
 }
 
 /// Reads one entry. Annotations that are not strings count as missing.
-fn read(key: &str, text: &str) -> Result<RegistryEntry, EntryError> {
-    let document: Value = serde_saphyr::from_str(text).map_err(EntryError::Yaml)?;
+fn read(key: &str, text: &str) -> Result<ClusterEntry, ClusterEntryError> {
+    let document: Value = serde_saphyr::from_str(text).map_err(ClusterEntryError::Yaml)?;
     let word = |pointer: &str| document.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
     let annotation = |name: &str| {
         let all = document.pointer("/metadata/annotations");
@@ -149,16 +149,16 @@ fn read(key: &str, text: &str) -> Result<RegistryEntry, EntryError> {
     };
     let (kind, platform, secret) = (word("/kind"), annotation(PLATFORM), annotation(SECRET));
     if kind != "Cluster" {
-        return Err(EntryError::Kind(kind.to_owned()));
+        return Err(ClusterEntryError::Kind(kind.to_owned()));
     }
     if !platform.is_empty() && platform != "Kubernetes" {
-        return Err(EntryError::Platform(platform.to_owned()));
+        return Err(ClusterEntryError::Platform(platform.to_owned()));
     }
     if secret.is_empty() {
-        return Err(EntryError::NoSecret);
+        return Err(ClusterEntryError::NoSecret);
     }
     let or = |text: &str, default: &str| if text.is_empty() { default.to_owned() } else { text.to_owned() };
-    Ok(RegistryEntry {
+    Ok(ClusterEntry {
         cluster: or(word("/metadata/name"), key),
         secret: (or(annotation(SECRET_NAMESPACE), DEFAULT_NAMESPACE), secret.to_owned()),
         kubeconfig: None,

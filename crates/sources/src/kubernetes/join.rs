@@ -250,7 +250,7 @@ impl ClusterState {
     }
 
     fn known(&self, collection: &Collection) -> Vec<NamespacedName> {
-        let held = |kind: CredentialKind| {
+        let names = |kind: CredentialKind| {
             let of = self.credentials.keys().filter(move |key| key.kind == kind);
             of.map(|key| (key.namespace.clone(), key.name.clone())).collect()
         };
@@ -260,8 +260,8 @@ impl ClusterState {
             Collection::Pod => self.pods.keys().cloned().collect(),
             Collection::Node => self.nodes.keys().map(|name| (Namespace::default(), name.clone())).collect(),
             Collection::Namespace => self.namespaces.keys().map(|n| (Namespace::default(), n.text().clone())).collect(),
-            Collection::Secret => held(CredentialKind::Secret),
-            Collection::ConfigMap => held(CredentialKind::ConfigMap),
+            Collection::Secret => names(CredentialKind::Secret),
+            Collection::ConfigMap => names(CredentialKind::ConfigMap),
             Collection::Config(api_version, kind) => {
                 let kind = kind_id(api_version, kind);
                 self.documents.of_kind(&kind).map(|id| (id.namespace.clone(), id.name.clone())).collect()

@@ -54,7 +54,7 @@ impl fmt::Display for KubeconfigOrigin {
 
 /// Why a kubeconfig entry is not used.
 #[derive(Debug, thiserror::Error)]
-enum EntryError {
+enum KubeconfigEntryError {
     #[error("this is the name of the primary cluster")]
     OwnName,
     #[error("{0} already names this cluster")]
@@ -119,12 +119,12 @@ impl RemoteClusters {
         cluster: &str,
         entry: &KubeconfigEntry,
         sender: &ChangeSender,
-    ) -> Result<(), EntryError> {
+    ) -> Result<(), KubeconfigEntryError> {
         if *cluster == *self.own_name {
-            return Err(EntryError::OwnName);
+            return Err(KubeconfigEntryError::OwnName);
         }
         if let Some((other, _)) = self.clusters.iter().find(|(_, clusters)| clusters.contains_key(cluster)) {
-            return Err(EntryError::Duplicate(other.clone()));
+            return Err(KubeconfigEntryError::Duplicate(other.clone()));
         }
         let text = entry.text()?;
         let is_known = known.get(cluster).is_some_and(|remote| remote.kubeconfig.borrow().is(&text));

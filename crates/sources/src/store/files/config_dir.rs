@@ -193,8 +193,8 @@ impl ConfigDir {
                 Some(FileStatus::Unreadable(reason)) => self.unreadable(&path, &reason),
                 Some(FileStatus::File { target, .. }) => {
                     self.note_target(&path, target);
-                    let reading = read_file::read(&path, self.objects.hash(&path));
-                    self.take_in(path, reading);
+                    let outcome = read_file::read(&path, self.objects.hash(&path));
+                    self.apply_read(path, outcome);
                 }
             }
         }
@@ -221,8 +221,8 @@ impl ConfigDir {
                 FileStatus::File { stamp, .. } => self.read_or_recheck(path, &stamp, &mut due),
             }
         }
-        for (path, reading) in read_all(&self.objects, due) {
-            self.take_in(path, reading);
+        for (path, outcome) in read_all(&self.objects, due) {
+            self.apply_read(path, outcome);
         }
     }
 
@@ -304,8 +304,8 @@ impl ConfigDir {
         absent.map(Path::to_path_buf).collect()
     }
 
-    fn take_in(&mut self, path: PathBuf, reading: ReadOutcome) {
-        match reading {
+    fn apply_read(&mut self, path: PathBuf, outcome: ReadOutcome) {
+        match outcome {
             ReadOutcome::Gone => self.note_missing(path),
             ReadOutcome::Unreadable(reason) => self.unreadable(&path, &reason),
             ReadOutcome::Unsettled => _ = self.recheck_soon(&path),
