@@ -97,7 +97,35 @@ impl CredentialRefs {
                 Spec::Gateway(gateway) => named.add_gateway(gateway),
                 Spec::DestinationRule(rule) => named.add_rule(rule),
                 Spec::EnvoyFilter(filter) => named.add_filter(filter),
-                _ => {}
+                Spec::VirtualService(_)
+                | Spec::ServiceEntry(_)
+                | Spec::WorkloadEntry(_)
+                | Spec::WorkloadGroup(_)
+                | Spec::Sidecar(_)
+                | Spec::ProxyConfig(_)
+                | Spec::PeerAuthentication(_)
+                | Spec::RequestAuthentication(_)
+                | Spec::AuthorizationPolicy(_)
+                | Spec::Telemetry(_)
+                | Spec::WasmPlugin(_)
+                | Spec::TrafficExtension(_) => {}
+                // Their references are those of the objects that they are converted to.
+                Spec::GatewayClass(_)
+                | Spec::KubernetesGateway(_)
+                | Spec::ListenerSet(_)
+                | Spec::HttpRoute(_)
+                | Spec::GrpcRoute(_)
+                | Spec::TcpRoute(_)
+                | Spec::TlsRoute(_)
+                | Spec::ReferenceGrant(_)
+                | Spec::BackendTlsPolicy(_)
+                | Spec::BackendTrafficPolicy(_)
+                | Spec::Ingress(_)
+                | Spec::IngressClass(_)
+                | Spec::ServiceRole(_)
+                | Spec::ServiceRoleBinding(_)
+                | Spec::RbacConfig(_)
+                | Spec::ClusterRbacConfig(_) => {}
             }
         }
         named

@@ -35,7 +35,7 @@ pub fn definition(kind: Kind) -> Option<Value> {
     };
     let versions: Vec<Value> = kind.versions().iter().enumerate().map(version).collect();
     let (group, plural) = (kind.group(), kind.plural());
-    let short_names: Vec<&str> = short_name(kind).into_iter().collect();
+    let short_names: Vec<&str> = kind.traits().short_name.into_iter().collect();
     Some(json!({
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
@@ -63,40 +63,11 @@ pub fn definitions() -> impl Iterator<Item = Value> {
 
 /// Printer columns for kubectl, as in upstream's definitions. Without any, kubectl shows name and age.
 fn columns(kind: Kind) -> Vec<Value> {
-    const AGE: (&str, &str) = ("Age", ".metadata.creationTimestamp");
-    let columns: &[(&str, &str)] = match kind {
-        Kind::VirtualService => &[("Gateways", ".spec.gateways"), ("Hosts", ".spec.hosts"), AGE],
-        Kind::DestinationRule => &[("Host", ".spec.host"), AGE],
-        Kind::ServiceEntry => {
-            &[("Hosts", ".spec.hosts"), ("Location", ".spec.location"), ("Resolution", ".spec.resolution"), AGE]
-        }
-        Kind::WorkloadEntry => &[AGE, ("Address", ".spec.address")],
-        Kind::AuthorizationPolicy => &[("Action", ".spec.action"), AGE],
-        Kind::PeerAuthentication => &[("Mode", ".spec.mtls.mode"), AGE],
-        _ => &[],
-    };
     let column = |(name, path): &(&str, &str)| {
-        let kind = if (*name, *path) == AGE { "date" } else { "string" };
+        let kind = if *name == "Age" { "date" } else { "string" };
         json!({"name": name, "type": kind, "jsonPath": path})
     };
-    columns.iter().map(column).collect()
-}
-
-/// The short name for kubectl.
-fn short_name(kind: Kind) -> Option<&'static str> {
-    Some(match kind {
-        Kind::VirtualService => "vs",
-        Kind::DestinationRule => "dr",
-        Kind::Gateway => "gw",
-        Kind::ServiceEntry => "se",
-        Kind::WorkloadEntry => "we",
-        Kind::WorkloadGroup => "wg",
-        Kind::AuthorizationPolicy => "ap",
-        Kind::PeerAuthentication => "pa",
-        Kind::RequestAuthentication => "ra",
-        Kind::Telemetry => "telemetry",
-        _ => return None,
-    })
+    kind.traits().columns.iter().map(column).collect()
 }
 
 /// The category of a group for kubectl, such as `networking-istio-io`.

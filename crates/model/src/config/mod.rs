@@ -17,6 +17,7 @@ pub mod problem;
 pub mod rbac;
 mod text;
 pub mod timestamp;
+pub mod traits;
 pub mod validate;
 
 use std::collections::BTreeMap;
@@ -31,6 +32,7 @@ use crate::labels::Labels;
 use crate::names::{Namespace, Str};
 use crate::packed::Packed;
 use problem::FileLocation;
+use traits::Section;
 
 macro_rules! kinds {
     (
@@ -193,17 +195,12 @@ impl Kind {
 impl Kind {
     /// Whether objects of this kind are converted to other kinds before use. Their status contains the generation.
     pub fn is_converted(self) -> bool {
-        self.message().is_none()
+        self.traits().section == Section::Converted
     }
 
     /// Whether objects of this kind have no namespace.
     pub fn is_cluster_wide(self) -> bool {
-        matches!(self, Kind::GatewayClass | Kind::IngressClass | Kind::ClusterRbacConfig)
-    }
-
-    /// Whether the generated config contains the resource version.
-    fn has_version(self) -> bool {
-        matches!(self, Kind::WasmPlugin | Kind::TrafficExtension)
+        self.traits().is_cluster_wide
     }
 }
 
@@ -275,7 +272,7 @@ impl Object {
             && self.meta.created == other.meta.created
             && self.meta.auto_addresses == other.meta.auto_addresses
             && (!self.spec.kind().is_converted() || self.meta.generation == other.meta.generation)
-            && (!self.spec.kind().has_version() || self.meta.resource_version == other.meta.resource_version)
+            && (!self.spec.kind().traits().has_version || self.meta.resource_version == other.meta.resource_version)
             && meaningful(&self.meta.annotations).eq(meaningful(&other.meta.annotations))
     }
 }

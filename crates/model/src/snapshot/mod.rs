@@ -20,6 +20,7 @@ use std::sync::Arc;
 
 use crate::change::{Batch, Change, SourceId};
 use crate::config::problem::Problem;
+use crate::config::traits::Section;
 use crate::config::{Key, Kind, Object};
 use crate::credential_refs::CredentialRefs;
 use crate::fetch_requests::{FetchRequests, KeySets};
@@ -86,9 +87,15 @@ impl Delta {
         self.objects.len() + names + self.workloads.len() + places + self.credentials.len()
     }
 
-    /// Whether any object of this kind changed.
+    /// Whether an object of this kind changed.
     pub fn touches(&self, kind: Kind) -> bool {
         self.objects.iter().any(|key| key.kind == kind)
+    }
+
+    /// Sections that have to be rebuilt. Routing also depends on settings.
+    fn sections(&self) -> BTreeSet<Section> {
+        let changed = self.objects.iter().map(|key| key.kind.traits().section);
+        changed.chain(self.settings.then_some(Section::Routing)).collect()
     }
 
     pub fn merge(&mut self, other: Delta) {
@@ -129,9 +136,9 @@ impl Snapshot {
 
     /// Key sets and credentials that the mesh refers to.
     pub fn fetch_requests(&self) -> FetchRequests {
-        let naming = [Kind::Gateway, Kind::DestinationRule, Kind::EnvoyFilter];
+        let kinds = Kind::ALL.iter().filter(|kind| kind.traits().has_credentials);
         let all = AllObjects { written: &self.objects, converted: &self.converted.objects };
-        let credentials = CredentialRefs::of(naming.into_iter().flat_map(|kind| all.of(kind)));
+        let credentials = CredentialRefs::of(kinds.flat_map(|kind| all.of(*kind)));
         FetchRequests::of(&self.policy.request_authentications, credentials)
     }
 
@@ -277,31 +284,29 @@ impl Snapshot {
             statuses.retain(|key, _| key.kind != Kind::ServiceEntry);
             statuses.extend(self.auto_addresses.statuses());
         }
-        let all = AllObjects { written: &self.objects, converted: &self.converted.objects };
-        if delta.settings || delta.touches(Kind::VirtualService) || delta.touches(Kind::DestinationRule) {
-            self.routing = Arc::new(Routing::build(&all, &self.settings, &self.routing));
-        }
-        if [Kind::PeerAuthentication, Kind::RequestAuthentication, Kind::AuthorizationPolicy]
-            .iter()
-            .any(|k| delta.touches(*k))
-        {
-            self.policy = Arc::new(SecurityPolicies::build(&all));
-        }
-        if delta.touches(Kind::Gateway) {
-            self.gateways = Arc::new(Gateways::build(&all));
-        }
-        if delta.touches(Kind::Sidecar) {
-            self.sidecars = Arc::new(Sidecars::build(&self.objects));
-        }
-        let extensions =
-            [Kind::EnvoyFilter, Kind::WasmPlugin, Kind::TrafficExtension, Kind::Telemetry, Kind::ProxyConfig];
-        if extensions.iter().any(|k| delta.touches(*k)) {
-            let knobs = &self.settings.knobs;
-            self.extensions = Arc::new(Extensions::build(&self.objects, &self.extensions, knobs));
+        for section in delta.sections() {
+            self.rebuild_section(section);
         }
         let (routing, extensions) = (self.routing.clone(), self.extensions.clone());
         self.set_problems("delegates", &routing.problems);
         self.set_problems("patches", &extensions.problems);
+    }
+
+    fn rebuild_section(&mut self, section: Section) {
+        let all = AllObjects { written: &self.objects, converted: &self.converted.objects };
+        match section {
+            Section::Routing => self.routing = Arc::new(Routing::build(&all, &self.settings, &self.routing)),
+            Section::Security => self.policy = Arc::new(SecurityPolicies::build(&all)),
+            Section::Gateways => self.gateways = Arc::new(Gateways::build(&all)),
+            Section::Sidecars => self.sidecars = Arc::new(Sidecars::build(&self.objects)),
+            Section::Extensions => {
+                let knobs = &self.settings.knobs;
+                self.extensions = Arc::new(Extensions::build(&self.objects, &self.extensions, knobs));
+            }
+            // `rebuild` has updated these before.
+            Section::Services | Section::Converted => {}
+            Section::None => {}
+        }
     }
 
     /// Resolves conflicts between registries and indexes the services, once for all changes of a batch.

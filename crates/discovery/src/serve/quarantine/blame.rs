@@ -7,6 +7,7 @@
 use std::time::Instant;
 
 use api::{Resource, TypeUrl};
+use model::config::traits::Role;
 use model::config::{Key, Kind, Object};
 use model::proxy::{Proxy, ProxyKind};
 use translate::security::guards::Guards;
@@ -120,17 +121,13 @@ impl Scene<'_> {
 
 /// Kinds that say how traffic is treated, rather than what exists.
 fn is_rule(kind: Kind) -> bool {
-    let places = [Kind::Sidecar, Kind::Gateway, Kind::KubernetesGateway, Kind::GatewayClass, Kind::ListenerSet];
-    let workloads = [Kind::ServiceEntry, Kind::WorkloadEntry, Kind::WorkloadGroup];
-    !places.contains(&kind) && !workloads.contains(&kind)
+    kind.traits().role != Role::Definition
 }
 
 /// Kinds that keep somebody away. Whatever a client refuses, it is served these as they are or not at all: an older
 /// version, or none, would let in who was let in before.
 fn is_guard(kind: Kind) -> bool {
-    let guards =
-        [Kind::AuthorizationPolicy, Kind::RequestAuthentication, Kind::PeerAuthentication, Kind::BackendTlsPolicy];
-    guards.contains(&kind)
+    kind.traits().role == Role::Guard
 }
 
 /// An attempt to find what the refused resources depend on.

@@ -132,7 +132,7 @@ fn fields_that_cannot_be_read_are_named() {
     for path in ["spec.destination.x", "spec.httpFault.abort.grpcStatus", "spec.l4Fault"] {
         assert!(shown.contains(&format!("Warning old.yaml:1: RouteRule shop/a: {path:?} has no effect")), "{shown}");
     }
-    assert!(complaint("EgressRule", "{ports: 1}").contains("could not read spec.destination: it names no service"));
+    assert!(complaint("EgressRule", "{ports: 1}").contains("could not read spec.destination: it has no service name"));
     assert!(
         complaint("RouteRule", "{destination: {name: 7}}")
             .contains("could not read spec.destination.name: expected a string")
