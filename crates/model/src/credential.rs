@@ -18,6 +18,51 @@ const CRL_KEYS: [&str; 2] = ["crl", "ca.crl"];
 /// Maximum number of data keys in a message.
 const MOST_NAMED: usize = 3;
 
+/// Why a Secret or ConfigMap has no usable certificate.
+#[derive(Debug, thiserror::Error)]
+enum CredentialError {
+    #[error("the certificate is malformed: {0}")]
+    Malformed(#[from] PemError),
+    #[error("found keys {0:?} and {1:?}, but they were empty")]
+    EmptyPair(&'static str, &'static str),
+    #[error("found secret, but didn't have expected keys (cert and key) or (tls.crt and tls.key); found: {0}")]
+    NoPair(String),
+    #[error("found key {0:?}, but it was empty")]
+    EmptyCa(&'static str),
+    #[error("found secret, but didn't have expected keys cacert or ca.crt; found: {0}")]
+    NoCa(String),
+}
+
+/// The errors of Go's `tls.X509KeyPair`, with its messages.
+#[derive(Debug, thiserror::Error)]
+enum PemError {
+    #[error("x509: malformed certificate")]
+    MalformedCertificate,
+    #[error("tls: failed to find any PEM data in certificate input")]
+    NoCertificateData,
+    #[error(
+        "tls: failed to find certificate PEM data in certificate input, but did find a private key; PEM inputs may \
+         have been switched"
+    )]
+    Switched,
+    #[error(
+        "tls: failed to find \"CERTIFICATE\" PEM block in certificate input after skipping PEM blocks of the following \
+         types: [{0}]"
+    )]
+    NoCertificate(String),
+    #[error("tls: failed to parse private key")]
+    MalformedKey,
+    #[error("tls: failed to find any PEM data in key input")]
+    NoKeyData,
+    #[error("tls: found a certificate rather than a key in the PEM for the private key")]
+    CertificateAsKey,
+    #[error(
+        "tls: failed to find PEM block with type ending in \"PRIVATE KEY\" in key input after skipping PEM blocks of the \
+         following types: [{0}]"
+    )]
+    NoKey(String),
+}
+
 /// Decoded data by key.
 type CredentialEntries<'a> = BTreeMap<&'a str, &'a [u8]>;
 
@@ -33,9 +78,9 @@ impl Credential {
         };
         Credential {
             entries: entries.iter().filter(|(_, v)| !v.is_empty()).map(|(name, _)| Str::from(*name)).collect(),
-            key_pair_error: pair.as_ref().err().map(|why| Str::from(why.as_str())),
+            key_pair_error: pair.as_ref().err().map(|error| error.to_string().into()),
             ca_bundle_error,
-            ca_error: ca.err().map(Str::from),
+            ca_error: ca.err().map(|error| error.to_string().into()),
             key_pair: pair.ok(),
             ca: readable,
         }
@@ -64,37 +109,33 @@ fn value(entries: &CredentialEntries<'_>, name: &str) -> Option<SecretBytes> {
 }
 
 /// The certificate and key, or why there are none.
-fn key_pair(entries: &CredentialEntries<'_>) -> Result<KeyPair, String> {
+fn key_pair(entries: &CredentialEntries<'_>) -> Result<KeyPair, CredentialError> {
     for (certificate, key) in PAIRS {
         if let (Some(chain), Some(secret)) = (value(entries, certificate), value(entries, key)) {
-            check(chain.bytes(), secret.bytes()).map_err(|why| format!("the certificate is malformed: {why}"))?;
+            check(chain.bytes(), secret.bytes())?;
             let ocsp_staple = if key == "tls.key" { value(entries, OCSP_STAPLE) } else { None };
             return Ok(KeyPair { certificate: chain, key: secret, ocsp_staple });
         }
     }
     for (certificate, key) in PAIRS {
         if entries.contains_key(certificate) && entries.contains_key(key) {
-            return Err(format!("found keys {certificate:?} and {key:?}, but they were empty"));
+            return Err(CredentialError::EmptyPair(certificate, key));
         }
     }
-    Err(format!(
-        "found secret, but didn't have expected keys (cert and key) or (tls.crt and tls.key); found: {}",
-        names(entries)
-    ))
+    Err(CredentialError::NoPair(names(entries)))
 }
 
 /// The CA certificates, or why there are none.
-fn ca_certificates(entries: &CredentialEntries<'_>) -> Result<CaCertificates, String> {
+fn ca_certificates(entries: &CredentialEntries<'_>) -> Result<CaCertificates, CredentialError> {
     for (name, crl) in CA_KEYS.into_iter().zip(CRL_KEYS) {
         if let Some(certificates) = value(entries, name) {
             return Ok(CaCertificates { certificates, crl: value(entries, crl) });
         }
     }
     if let Some(name) = CA_KEYS.into_iter().find(|name| entries.contains_key(name)) {
-        return Err(format!("found key {name:?}, but it was empty"));
+        return Err(CredentialError::EmptyCa(name));
     }
-    let found = names(entries);
-    Err(format!("found secret, but didn't have expected keys cacert or ca.crt; found: {found}"))
+    Err(CredentialError::NoCa(names(entries)))
 }
 
 fn names(entries: &CredentialEntries<'_>) -> String {
@@ -110,46 +151,32 @@ struct PemBlock {
     content: Vec<u8>,
 }
 
-/// Checks that a certificate and a key can be parsed. The error messages are those of Go's `tls.X509KeyPair`.
-fn check(certificate: &[u8], key: &[u8]) -> Result<(), String> {
+/// Checks that a certificate and a key can be parsed.
+fn check(certificate: &[u8], key: &[u8]) -> Result<(), PemError> {
     let blocks = blocks(certificate);
     let labels: Vec<&str> = blocks.iter().map(|block| block.label.as_str()).collect();
     match blocks.iter().find(|block| block.label == "CERTIFICATE") {
         Some(block) if is_sequence(&block.content) => {}
-        Some(_) => return Err("x509: malformed certificate".to_owned()),
-        None if labels.is_empty() => return Err("tls: failed to find any PEM data in certificate input".to_owned()),
+        Some(_) => return Err(PemError::MalformedCertificate),
+        None if labels.is_empty() => return Err(PemError::NoCertificateData),
         None if labels.len() == 1 && labels[0].ends_with("PRIVATE KEY") => {
-            return Err("tls: failed to find certificate PEM data in certificate input, but did find a private key; \
-                        PEM inputs may have been switched"
-                .to_owned());
+            return Err(PemError::Switched);
         }
-        None => {
-            return Err(format!(
-                "tls: failed to find \"CERTIFICATE\" PEM block in certificate input after skipping PEM blocks of the \
-                 following types: [{}]",
-                labels.join(" ")
-            ));
-        }
+        None => return Err(PemError::NoCertificate(labels.join(" "))),
     }
     check_key(key)
 }
 
-fn check_key(key: &[u8]) -> Result<(), String> {
+fn check_key(key: &[u8]) -> Result<(), PemError> {
     let blocks = blocks(key);
     let labels: Vec<&str> = blocks.iter().map(|block| block.label.as_str()).collect();
     let is_key = |block: &&PemBlock| block.label == "PRIVATE KEY" || block.label.ends_with(" PRIVATE KEY");
     match blocks.iter().find(is_key) {
         Some(block) if is_sequence(&block.content) => Ok(()),
-        Some(_) => Err("tls: failed to parse private key".to_owned()),
-        None if labels.is_empty() => Err("tls: failed to find any PEM data in key input".to_owned()),
-        None if labels == ["CERTIFICATE"] => {
-            Err("tls: found a certificate rather than a key in the PEM for the private key".to_owned())
-        }
-        None => Err(format!(
-            "tls: failed to find PEM block with type ending in \"PRIVATE KEY\" in key input after skipping PEM blocks \
-             of the following types: [{}]",
-            labels.join(" ")
-        )),
+        Some(_) => Err(PemError::MalformedKey),
+        None if labels.is_empty() => Err(PemError::NoKeyData),
+        None if labels == ["CERTIFICATE"] => Err(PemError::CertificateAsKey),
+        None => Err(PemError::NoKey(labels.join(" "))),
     }
 }
 

@@ -34,20 +34,35 @@ fn seconds(seconds: i64) -> prost_types::Timestamp {
     prost_types::Timestamp { seconds, nanos: 0 }
 }
 
+/// Why a resource contains no object.
+#[derive(Debug, thiserror::Error)]
+pub enum EnvelopeError {
+    #[error("it has no metadata")]
+    NoMetadata,
+    #[error("{0:?} is not a name such as namespace/name")]
+    InvalidName(String),
+    #[error("it has no body")]
+    NoBody,
+    #[error("its body is a {message:?} and not a {kind}")]
+    WrongType { message: String, kind: Kind },
+    #[error("its body is no {kind}: {error}")]
+    Malformed { kind: Kind, error: prost::DecodeError },
+}
+
 /// The object in a resource. `from` becomes its location. The object is not validated: see `validate`.
-pub fn open(kind: Kind, resource: &Resource, from: &Str) -> Result<Object, String> {
-    let metadata = resource.metadata.as_ref().ok_or("it has no metadata")?;
+pub fn open(kind: Kind, resource: &Resource, from: &Str) -> Result<Object, EnvelopeError> {
+    let metadata = resource.metadata.as_ref().ok_or(EnvelopeError::NoMetadata)?;
     let (namespace, name) = metadata.name.split_once('/').unwrap_or(("", &metadata.name));
     if name.is_empty() || name.contains('/') {
-        return Err(format!("{:?} is not a name such as namespace/name", metadata.name));
+        return Err(EnvelopeError::InvalidName(metadata.name.clone()));
     }
-    let body = resource.body.as_ref().ok_or("it has no body")?;
+    let body = resource.body.as_ref().ok_or(EnvelopeError::NoBody)?;
     let message = body.type_url.rsplit('/').next().unwrap_or_default();
     // All versions of a kind have the same encoding, so any version is accepted.
     if message.rsplit('.').next() != Some(kind.as_str()) {
-        return Err(format!("its body is a {message:?} and not a {kind}"));
+        return Err(EnvelopeError::WrongType { message: message.to_owned(), kind });
     }
-    let spec = kind.decode(&body.value).map_err(|e| format!("its body is no {kind}: {e}"))?;
+    let spec = kind.decode(&body.value).map_err(|error| EnvelopeError::Malformed { kind, error })?;
     let meta = Meta {
         name: name.into(),
         namespace: namespace.into(),
@@ -87,7 +102,7 @@ mod tests {
         let check = |edit: fn(&mut Resource), expected: &str| {
             let mut resource = sealed();
             edit(&mut resource);
-            let error = open(Kind::DestinationRule, &resource, &"".into()).unwrap_err();
+            let error = open(Kind::DestinationRule, &resource, &"".into()).unwrap_err().to_string();
             assert!(error.contains(expected), "{error}");
         };
         check(|r| r.metadata = None, "no metadata");

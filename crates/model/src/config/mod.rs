@@ -12,6 +12,7 @@ pub mod message;
 mod meta;
 pub mod parse;
 pub mod patches;
+mod pattern;
 pub mod print;
 pub mod problem;
 pub mod rbac;
@@ -106,10 +107,10 @@ macro_rules! kinds {
             }
 
             /// Parses the spec of a kind without a message.
-            fn read(self, spec: &serde_json::Value) -> Result<Spec, String> {
+            fn read(self, spec: &serde_json::Value) -> Result<Spec, SpecError> {
                 match self {
-                    $(Kind::$plain => gateway_api::read(spec).map(|it| Spec::$plain(Hashed::new(it))),)*
-                    $(Kind::$kind => Err(format!("{} is a message", $message)),)*
+                    $(Kind::$plain => Ok(Spec::$plain(Hashed::new(gateway_api::read(spec)?))),)*
+                    $(Kind::$kind => Err(SpecError::Message($message)),)*
                 }
             }
         }
@@ -208,6 +209,15 @@ impl fmt::Display for Kind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.as_str())
     }
+}
+
+/// Why a spec cannot be parsed as a document.
+#[derive(Debug, thiserror::Error)]
+enum SpecError {
+    #[error("{0} is a message")]
+    Message(&'static str),
+    #[error(transparent)]
+    Document(#[from] serde_json::Error),
 }
 
 /// Identifies an object.

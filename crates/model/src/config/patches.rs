@@ -16,7 +16,7 @@ use regex::bytes::Regex;
 use serde_json::{Map, Number};
 
 use super::message::{self, FieldFinding};
-use super::validate::pattern;
+use super::pattern;
 use super::{Config, Kind, encode};
 use crate::config::problem::{Problem, Severity};
 use crate::hashed::Hashed;
@@ -166,7 +166,7 @@ fn candidate(spec: &EnvoyConfigObjectPatch) -> Option<Candidate> {
     let expression = matching.proxy.as_ref().map_or("", |proxy| proxy.proxy_version.as_str());
     let version = match expression {
         "" => None,
-        expression => Some(pattern::compiled(expression)?),
+        expression => Some(pattern::compile(expression).ok()?),
     };
     let matching = Hashed::from_message(matching);
     Some(Candidate {

@@ -9,13 +9,13 @@ use serde_json::{Map, Value};
 const DEEPEST: usize = 100;
 
 /// Parses a document that must be an object.
-pub(super) fn read(text: &str) -> Result<Map<String, Value>, String> {
+pub(super) fn read(text: &str) -> serde_json::Result<Map<String, Value>> {
     let mut parser = serde_json::Deserializer::from_str(text);
-    let value = NestingLimit(DEEPEST).deserialize(&mut parser).map_err(|error| error.to_string())?;
-    parser.end().map_err(|error| error.to_string())?;
+    let value = NestingLimit(DEEPEST).deserialize(&mut parser)?;
+    parser.end()?;
     match value {
         Value::Object(map) => Ok(map),
-        _ => Err("not an object".to_owned()),
+        _ => Err(serde_json::Error::custom("not an object")),
     }
 }
 

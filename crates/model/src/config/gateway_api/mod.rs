@@ -65,8 +65,8 @@ pub struct LabelExpression {
 }
 
 /// Parses the spec of a document. Null counts as missing, as in an API server.
-pub(super) fn read<T: DeserializeOwned>(spec: &Value) -> Result<T, String> {
-    serde_json::from_value(without_nulls(spec)).map_err(|error| error.to_string())
+pub(super) fn read<T: DeserializeOwned>(spec: &Value) -> serde_json::Result<T> {
+    serde_json::from_value(without_nulls(spec))
 }
 
 fn without_nulls(value: &Value) -> Value {

@@ -3,7 +3,7 @@
 use api::istio::security::v1beta1::{JwtRule, PeerAuthentication, RequestAuthentication};
 use serde_json::Value;
 
-use super::report::{Report, Rule};
+use super::report::{Report, Rule, Violation};
 use super::{headers, names, selector};
 use crate::jwks;
 
@@ -39,10 +39,10 @@ fn jwt_rule(report: &mut Report, rule: &JwtRule) {
 fn jwks_uri(uri: &str) -> Rule {
     let scheme = uri.split_once(':').map_or("", |(scheme, _)| scheme);
     if !["http", "https"].iter().any(|known| scheme.eq_ignore_ascii_case(known)) {
-        return Err(format!("URI scheme {scheme:?} is not supported"));
+        return Err(Violation::from(format!("URI scheme {scheme:?} is not supported")));
     }
     if uri.chars().any(|c| c.is_control() || c == ' ') {
-        return Err(format!("parse {uri:?}: invalid character in URL"));
+        return Err(Violation::from(format!("parse {uri:?}: invalid character in URL")));
     }
     Ok(())
 }

@@ -3,7 +3,7 @@
 use api::istio::security::v1beta1::authorization_policy::{Action, ActionDetail};
 use api::istio::security::v1beta1::{AuthorizationPolicy, Condition, Operation, Rule as PolicyRule, Source};
 
-use super::report::{Report, Rule};
+use super::report::{Report, Rule, Violation};
 use super::{names, selector};
 
 const NEVER_TRIGGERED: &str = "is meaningless as it will never be triggered, add an empty rule `{}` if you want it be triggered for every request";
@@ -175,12 +175,14 @@ fn attribute(key: &str, values: &[String]) -> Rule {
         "source.trustDomain" => wildcards(key, values),
         "source.namespace" | "source.principal" | "connection.sni" => Ok(()),
         "request.auth.principal" | "request.auth.audiences" | "request.auth.presenter" => Ok(()),
-        "destination.namespace" => Err(format!("attribute {key} is replaced by the metadata.namespace")),
+        "destination.namespace" => {
+            Err(Violation::from(format!("attribute {key} is replaced by the metadata.namespace")))
+        }
         "destination.name" | "destination.user" => {
-            Err(format!("deprecated attribute {key}: only supported in v1alpha1"))
+            Err(Violation::from(format!("deprecated attribute {key}: only supported in v1alpha1")))
         }
         _ if key.starts_with("destination.labels") => {
-            Err(format!("attribute {key} is replaced by the workload selector"))
+            Err(Violation::from(format!("attribute {key} is replaced by the workload selector")))
         }
         _ if ["request.headers", "request.auth.claims", "experimental.envoy.filters."]
             .iter()
@@ -188,13 +190,13 @@ fn attribute(key: &str, values: &[String]) -> Rule {
         {
             map_key(key)
         }
-        _ => Err(format!("unknown attribute: {key}")),
+        _ => Err(Violation::from(format!("unknown attribute: {key}"))),
     }
 }
 
 fn map_key(key: &str) -> Rule {
     let fits = key.ends_with(']') && key.find('[').is_some_and(|open| open > 0 && open + 2 < key.len());
-    if fits { Ok(()) } else { Err(format!("bad key ({key}): should have format a[b]")) }
+    if fits { Ok(()) } else { Err(Violation::from(format!("bad key ({key}): should have format a[b]"))) }
 }
 
 fn ips(values: &[String], report: &mut Report) {
@@ -206,9 +208,9 @@ fn ips(values: &[String], report: &mut Report) {
 fn ip_or_block(value: &str) -> Rule {
     match value.contains('/') {
         true if names::is_cidr(value) => Ok(()),
-        true => Err(format!("bad CIDR range ({value})")),
+        true => Err(Violation::from(format!("bad CIDR range ({value})"))),
         false if names::is_ip(value) => Ok(()),
-        false => Err(format!("bad IP address ({value})")),
+        false => Err(Violation::from(format!("bad IP address ({value})"))),
     }
 }
 
@@ -222,13 +224,13 @@ fn port_text(value: &str) -> Rule {
     let digits = value.bytes().all(|byte| byte.is_ascii_digit());
     match value.parse::<u32>() {
         Ok(0..=65535) if digits => Ok(()),
-        _ => Err(format!("bad port ({value})")),
+        _ => Err(Violation::from(format!("bad port ({value})"))),
     }
 }
 
 fn no_empty_value(key: &str, values: &[String]) -> Rule {
     match values.iter().any(String::is_empty) {
-        true => Err(format!("empty value not allowed, found in {key}")),
+        true => Err(Violation::from(format!("empty value not allowed, found in {key}"))),
         false => Ok(()),
     }
 }
@@ -240,8 +242,12 @@ fn wildcards(key: &str, values: &[String]) -> Rule {
         match value.matches('*').count() {
             0 => {}
             1 if value.starts_with('*') || value.ends_with('*') => {}
-            1 => return Err(format!("wildcard is only allowed at the start or end, found in {key}: {value:?}")),
-            _ => return Err(format!("at most one wildcard is allowed, found in {key}: {value:?}")),
+            1 => {
+                return Err(Violation::from(format!(
+                    "wildcard is only allowed at the start or end, found in {key}: {value:?}"
+                )));
+            }
+            _ => return Err(Violation::from(format!("at most one wildcard is allowed, found in {key}: {value:?}"))),
         }
     }
     Ok(())
@@ -250,7 +256,7 @@ fn wildcards(key: &str, values: &[String]) -> Rule {
 fn trust_domains(key: &str, values: &[String]) -> Rule {
     wildcards(key, values)?;
     match values.iter().find(|value| value.contains('/')) {
-        Some(value) => Err(format!("trust domain must not contain '/', found in {key}: {value:?}")),
+        Some(value) => Err(Violation::from(format!("trust domain must not contain '/', found in {key}: {value:?}"))),
         None => Ok(()),
     }
 }
@@ -258,21 +264,21 @@ fn trust_domains(key: &str, values: &[String]) -> Rule {
 /// `account` or `namespace/account`.
 fn service_accounts(key: &str, values: &[String]) -> Rule {
     if values.len() > 16 {
-        return Err("may not have more than 16 values".to_owned());
+        return Err(Violation::from("may not have more than 16 values".to_owned()));
     }
     no_empty_value(key, values)?;
     for value in values {
         if value.contains('*') {
-            return Err(format!("wildcard not allowed, found in {key}"));
+            return Err(Violation::from(format!("wildcard not allowed, found in {key}")));
         }
         if value.len() > 320 {
-            return Err(format!("value cannot exceed 320 characters, found {value:?} in {key}"));
+            return Err(Violation::from(format!("value cannot exceed 320 characters, found {value:?} in {key}")));
         }
         let parts: Vec<&str> = value.split('/').collect();
         if parts.len() > 2 || parts.iter().any(|part| part.is_empty()) {
-            return Err(format!(
+            return Err(Violation::from(format!(
                 "expected format 'serviceAccount' or 'namespace/serviceAccount', found {value:?} in {key}"
-            ));
+            )));
         }
     }
     Ok(())
@@ -283,7 +289,8 @@ fn path_templates(key: &str, paths: &[String]) -> Rule {
     for path in paths {
         let is_template = path.contains("{*}") || path.contains("{**}");
         let path = path.trim_matches('/');
-        let broken = |why: String| Err(format!("invalid or unsupported path {path}, found in {key}. {why}"));
+        let broken =
+            |why: String| Err(Violation::from(format!("invalid or unsupported path {path}, found in {key}. {why}")));
         let mut ended = false;
         for segment in path.split('/') {
             match segment {

@@ -5,7 +5,7 @@ use api::istio::networking::v1alpha3::connection_pool_settings::{HttpSettings, T
 use api::istio::networking::v1alpha3::{ConnectionPoolSettings, OutlierDetection};
 
 use super::names::{self, duration_if_given, nanoseconds};
-use super::report::{Report, Rule};
+use super::report::{Report, Rule, Violation};
 
 pub(super) fn check(report: &mut Report, settings: &ConnectionPoolSettings) {
     if settings.http.is_none() && settings.tcp.is_none() {
@@ -72,6 +72,6 @@ pub(super) fn outlier_detection(report: &mut Report, outlier: &OutlierDetection)
 fn percent(value: i32) -> Rule {
     match value {
         0..=100 => Ok(()),
-        _ => Err(format!("percentage {value} is not in range 0..100")),
+        _ => Err(Violation::from(format!("percentage {value} is not in range 0..100"))),
     }
 }

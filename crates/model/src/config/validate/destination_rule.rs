@@ -6,7 +6,7 @@ use api::istio::networking::v1alpha3::traffic_policy::{PortTrafficPolicy, Tunnel
 use api::istio::networking::v1alpha3::{DestinationRule, TrafficPolicy};
 
 use super::names::{self, is_dns_label};
-use super::report::{Report, Rule};
+use super::report::{Report, Rule, Violation};
 use super::selector::{self, ExportOf};
 use super::{connection_pool, load_balancer, tls};
 use crate::config::Meta;
@@ -36,9 +36,9 @@ pub(super) fn check(meta: &Meta, rule: &DestinationRule, report: &mut Report) {
 
 pub(super) fn subset_name(name: &str) -> Rule {
     match name {
-        "" => Err("subset name cannot be empty".to_owned()),
+        "" => Err(Violation::from("subset name cannot be empty".to_owned())),
         name if is_dns_label(name) => Ok(()),
-        name => Err(format!("subset name is invalid: {name}")),
+        name => Err(Violation::from(format!("subset name is invalid: {name}"))),
     }
 }
 

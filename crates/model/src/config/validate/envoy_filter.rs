@@ -9,10 +9,10 @@ use api::istio::networking::v1alpha3::envoy_filter::{
     ApplyTo, EnvoyConfigObjectMatch, EnvoyConfigObjectPatch, PatchContext,
 };
 
-use super::report::{Report, Rule};
-use super::{pattern, selector};
-use crate::config::patches;
+use super::report::{Report, Rule, Violation};
+use super::selector;
 use crate::config::problem::Severity;
+use crate::config::{patches, pattern};
 
 const CONNECTION_MANAGER: &str = "envoy.filters.network.http_connection_manager";
 
@@ -53,7 +53,7 @@ pub(super) fn check(filter: &EnvoyFilter, report: &mut Report) {
         // Upstream does not check patches for waypoints.
         let context = patch.r#match.as_ref().map(EnvoyConfigObjectMatch::context);
         if context != Some(PatchContext::Waypoint) {
-            report.check(config_patch(patch).map_err(|message| format!("Envoy filter: {message}")));
+            report.check(config_patch(patch).map_err(|message| Violation::from(format!("Envoy filter: {message}"))));
             warnings(patch, report);
         }
     });
@@ -61,7 +61,7 @@ pub(super) fn check(filter: &EnvoyFilter, report: &mut Report) {
 
 /// The first error of a patch.
 fn config_patch(it: &EnvoyConfigObjectPatch) -> Rule {
-    let broken = |text: &str| Err(text.to_owned());
+    let broken = |text: &str| Err(Violation::from(text));
     if it.apply_to() == ApplyTo::Invalid {
         return broken("missing applyTo");
     }
@@ -79,7 +79,8 @@ fn config_patch(it: &EnvoyConfigObjectPatch) -> Rule {
     };
     let version = one.proxy.as_ref().map_or("", |proxy| proxy.proxy_version.as_str());
     if version.len() <= pattern::LONGEST {
-        pattern::compiles(version).map_err(|error| format!("invalid regex for proxy version, [{error}]"))?;
+        pattern::compile(version)
+            .map_err(|error| Violation::from(format!("invalid regex for proxy version, [{error}]")))?;
     }
     match it.apply_to() {
         ApplyTo::Listener | ApplyTo::FilterChain | ApplyTo::NetworkFilter | ApplyTo::HttpFilter => {
@@ -98,7 +99,7 @@ fn config_patch(it: &EnvoyConfigObjectPatch) -> Rule {
 }
 
 fn listener_match(apply_to: ApplyTo, one: &EnvoyConfigObjectMatch) -> Rule {
-    let broken = |text: &str| Err(text.to_owned());
+    let broken = |text: &str| Err(Violation::from(text));
     if !matches!(one.object_types, None | Some(ObjectTypes::Listener(_))) {
         return broken("applyTo for listener class objects cannot have non listener match");
     }
@@ -115,7 +116,7 @@ fn listener_match(apply_to: ApplyTo, one: &EnvoyConfigObjectMatch) -> Rule {
         return broken("subfilter match can be used with applyTo HTTP_FILTER only");
     }
     if filter.name != CONNECTION_MANAGER && filter.name != "envoy.http_connection_manager" {
-        return Err(format!("subfilter match requires filter match with {CONNECTION_MANAGER}"));
+        return Err(Violation::from(format!("subfilter match requires filter match with {CONNECTION_MANAGER}")));
     }
     if inner.name.is_empty() { broken("subfilter match has no name to match on") } else { Ok(()) }
 }

@@ -6,7 +6,7 @@ use api::istio::mesh::v1alpha1::mesh_config::ExtensionProvider;
 use api::istio::mesh::v1alpha1::mesh_config::extension_provider::Provider;
 
 use super::names::{self, HostOf};
-use super::report::{Report, Rule};
+use super::report::{Report, Rule, Violation};
 
 /// The service of a provider.
 struct ProviderService<'a> {
@@ -26,13 +26,13 @@ pub(super) fn check(providers: &[ExtensionProvider], report: &mut Report) {
 
 fn one(provider: &ExtensionProvider, duplicate: bool) -> Rule {
     if provider.name.is_empty() {
-        return Err("empty extension provider name".to_owned());
+        return Err(Violation::from("empty extension provider name".to_owned()));
     }
     if duplicate {
-        return Err(format!("duplicate extension provider name {}", provider.name));
+        return Err(Violation::from(format!("duplicate extension provider name {}", provider.name)));
     }
     if let Some(service) = service_of(provider.provider.as_ref().ok_or("unsupported provider")?) {
-        names::port(service.port).map_err(|message| format!("invalid service port: {message}"))?;
+        names::port(service.port).map_err(|message| Violation::from(format!("invalid service port: {message}")))?;
         service_name(service.name)?;
     }
     particulars(provider.provider.as_ref())
@@ -59,17 +59,17 @@ fn service_of(provider: &Provider) -> Option<ProviderService<'_>> {
 /// `service` or `namespace/service`.
 fn service_name(service: &str) -> Rule {
     if service.is_empty() {
-        return Err("service must not be empty".to_owned());
+        return Err(Violation::from("service must not be empty".to_owned()));
     }
     if !service.contains('/') {
         return match names::fqdn(service).is_err() && !names::is_ip(service) {
-            true => Err(format!("invalid service fmt {service}")),
+            true => Err(Violation::from(format!("invalid service fmt {service}"))),
             false => Ok(()),
         };
     }
     let mut report = Report::default();
     names::namespaced_host(service, HostOf::Sidecar, &mut report);
-    report.into_findings().into_iter().next().map_or(Ok(()), |(_, message)| Err(message))
+    report.into_findings().into_iter().next().map_or(Ok(()), |(_, message)| Err(Violation::from(message)))
 }
 
 fn particulars(provider: Option<&Provider>) -> Rule {
@@ -78,11 +78,15 @@ fn particulars(provider: Option<&Provider>) -> Rule {
             status_on_error(&it.status_on_error)?;
             match it.path_prefix.is_empty() || it.path_prefix.starts_with('/') {
                 true => Ok(()),
-                false => Err(format!("pathPrefix should begin with `/` but found {:?}", it.path_prefix)),
+                false => {
+                    Err(Violation::from(format!("pathPrefix should begin with `/` but found {:?}", it.path_prefix)))
+                }
             }
         }
         Some(Provider::EnvoyExtAuthzGrpc(it)) => status_on_error(&it.status_on_error),
-        Some(Provider::Lightstep(it)) if it.access_token.is_empty() => Err("access token is required".to_owned()),
+        Some(Provider::Lightstep(it)) if it.access_token.is_empty() => {
+            Err(Violation::from("access token is required".to_owned()))
+        }
         _ => Ok(()),
     }
 }
@@ -94,6 +98,6 @@ fn status_on_error(status: &str) -> Rule {
     }
     match status.parse::<i32>().ok().and_then(|code| StatusCode::try_from(code).ok()) {
         Some(_) => Ok(()),
-        None => Err(format!("unsupported statusOnError value {status}")),
+        None => Err(Violation::from(format!("unsupported statusOnError value {status}"))),
     }
 }

@@ -6,7 +6,7 @@ use api::istio::extensions::v1alpha1::traffic_extension::FilterConfig;
 use api::istio::extensions::v1alpha1::{EnvValueSource, LuaConfig, TrafficExtension, VmConfig, WasmPlugin};
 use api::istio::r#type::v1beta1::PortSelector;
 
-use super::report::{Report, Rule};
+use super::report::{Report, Rule, Violation};
 use super::selector;
 
 const LONGEST_CODE: usize = 65_536;
@@ -45,9 +45,9 @@ pub(super) fn traffic_extension(extension: &TrafficExtension, report: &mut Repor
 
 fn lua_code(lua: &LuaConfig) -> Rule {
     match lua.inline_code.len() {
-        0 => Err("lua.inlineCode cannot be empty".to_owned()),
+        0 => Err(Violation::from("lua.inlineCode cannot be empty".to_owned())),
         1..=LONGEST_CODE => Ok(()),
-        _ => Err("lua.inlineCode exceeds maximum size of 64KB".to_owned()),
+        _ => Err(Violation::from("lua.inlineCode exceeds maximum size of 64KB".to_owned())),
     }
 }
 
@@ -80,16 +80,16 @@ impl WasmModule<'_> {
 /// The URL of a module: a known scheme, or an image without a scheme.
 fn url(text: &str) -> Rule {
     if text.is_empty() {
-        return Err("url field needs to be set".to_owned());
+        return Err(Violation::from("url field needs to be set".to_owned()));
     }
     if text.chars().any(char::is_control) {
-        return Err("failed to parse url: invalid control character in URL".to_owned());
+        return Err(Violation::from("failed to parse url: invalid control character in URL".to_owned()));
     }
     // Without `//` it is a host and port, or an image and tag.
     let scheme = text.split_once("://").map_or("", |(scheme, _)| scheme);
     match scheme.to_ascii_lowercase().as_str() {
         "" | "file" | "http" | "https" | "oci" => Ok(()),
-        other => Err(format!("url contains unsupported scheme: {other}")),
+        other => Err(Violation::from(format!("url contains unsupported scheme: {other}"))),
     }
 }
 
@@ -98,11 +98,11 @@ fn sha256(text: &str) -> Rule {
         return Ok(());
     }
     if text.len() != 64 {
-        return Err("sha256 field must be 64 characters long".to_owned());
+        return Err(Violation::from("sha256 field must be 64 characters long".to_owned()));
     }
     match text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f')) {
         true => Ok(()),
-        false => Err("sha256 field must match [a-f0-9]{64} pattern".to_owned()),
+        false => Err(Violation::from("sha256 field must match [a-f0-9]{64} pattern".to_owned())),
     }
 }
 
@@ -110,16 +110,16 @@ fn environment(vm: &VmConfig) -> Rule {
     let mut names = BTreeSet::new();
     for variable in &vm.env {
         if variable.name.is_empty() {
-            return Err("spec.vmConfig.env invalid".to_owned());
+            return Err(Violation::from("spec.vmConfig.env invalid".to_owned()));
         }
         if variable.name.len() > 256 {
-            return Err("env.name field must be less than 255 characters long".to_owned());
+            return Err(Violation::from("env.name field must be less than 255 characters long".to_owned()));
         }
         if !names.insert(&variable.name) {
-            return Err("duplicate env".to_owned());
+            return Err(Violation::from("duplicate env".to_owned()));
         }
         if variable.value_from() != EnvValueSource::Inline && !variable.value.is_empty() {
-            return Err("value may only be set when valueFrom is INLINE".to_owned());
+            return Err(Violation::from("value may only be set when valueFrom is INLINE".to_owned()));
         }
     }
     Ok(())

@@ -3,7 +3,7 @@
 use api::istio::networking::v1alpha3::Headers;
 use api::istio::networking::v1alpha3::headers::HeaderOperations;
 
-use super::report::{Report, Rule};
+use super::report::{Report, Rule, Violation};
 
 const PSEUDO_HEADERS: &[&str] = &[":method", ":scheme", ":authority", ":path", ":status"];
 
@@ -24,12 +24,12 @@ fn is_token(name: &str) -> bool {
 }
 
 fn not_empty(name: &str) -> Rule {
-    if name.is_empty() { Err("header name cannot be empty".to_owned()) } else { Ok(()) }
+    if name.is_empty() { Err(Violation::from("header name cannot be empty".to_owned())) } else { Ok(()) }
 }
 
 fn valid(name: &str, fits: bool) -> Rule {
     not_empty(name)?;
-    if fits { Ok(()) } else { Err(format!("header name {name} is not a valid header name")) }
+    if fits { Ok(()) } else { Err(Violation::from(format!("header name {name} is not a valid header name"))) }
 }
 
 /// A header that a route matches on.
@@ -58,7 +58,7 @@ pub(super) fn is_authority(name: &str) -> bool {
 
 fn no_colon(name: &str) -> Rule {
     match name.starts_with(':') {
-        true => Err(format!("invalid header {name:?}: header cannot have \":\" prefix")),
+        true => Err(Violation::from(format!("invalid header {name:?}: header cannot have \":\" prefix"))),
         false => Ok(()),
     }
 }
@@ -73,7 +73,7 @@ fn request_operation(name: &str) -> Rule {
 fn operation(name: &str) -> Rule {
     not_empty(name)?;
     if name.eq_ignore_ascii_case("host") {
-        return Err(format!("invalid header {name:?}: cannot set Host header"));
+        return Err(Violation::from(format!("invalid header {name:?}: cannot set Host header")));
     }
     no_colon(name)
 }
@@ -97,9 +97,10 @@ fn operations(changes: &HeaderOperations, written: fn(&str) -> Rule, report: &mu
 /// A value without control characters, whose `%OPERATORS(...)%` are complete. Envoy checks their content.
 fn value(text: &str) -> Rule {
     if text.chars().any(|c| (c < ' ' && c != '\t') || c == '\u{7f}') {
-        return Err(format!("header value configuration {text} is invalid"));
+        return Err(Violation::from(format!("header value configuration {text} is invalid")));
     }
-    variables(text).map_err(|why| format!("header value configuration: invalid header configuration. {why}"))
+    variables(text)
+        .map_err(|why| Violation::from(format!("header value configuration: invalid header configuration. {why}")))
 }
 
 /// Parser state within a header value.
@@ -122,7 +123,7 @@ fn variables(text: &str) -> Rule {
     while let Some(byte) = bytes.next() {
         state = match (state, byte) {
             (HeaderState::Literal, b'%') => match bytes.peek() {
-                None => return Err("Un-escaped %".to_owned()),
+                None => return Err(Violation::from("Un-escaped %".to_owned())),
                 Some(b'%') => {
                     bytes.next();
                     HeaderState::Literal
@@ -130,18 +131,18 @@ fn variables(text: &str) -> Rule {
                 Some(_) => HeaderState::Name,
             },
             (HeaderState::Text, b'\\') if bytes.next().is_none() => {
-                return Err("Un-terminated backslash in JSON string".to_owned());
+                return Err(Violation::from("Un-terminated backslash in JSON string".to_owned()));
             }
             (state, byte) => following(state, byte)?,
         };
     }
     match state {
         HeaderState::Literal => Ok(()),
-        _ => Err(format!("Un-terminated variable expression '{text}'")),
+        _ => Err(Violation::from(format!("Un-terminated variable expression '{text}'"))),
     }
 }
 
-fn following(state: HeaderState, byte: u8) -> Result<HeaderState, String> {
+fn following(state: HeaderState, byte: u8) -> Result<HeaderState, Violation> {
     Ok(match (state, byte) {
         (HeaderState::Name | HeaderState::ExpectPercent, b'%') => HeaderState::Literal,
         (HeaderState::Name, b'(') => HeaderState::ExpectArray,
@@ -152,10 +153,12 @@ fn following(state: HeaderState, byte: u8) -> Result<HeaderState, String> {
         (HeaderState::Text, b'"') => HeaderState::ExpectDelimiter,
         (HeaderState::Literal | HeaderState::Name | HeaderState::Text, _) | (_, b' ') => state,
         (HeaderState::ExpectArray, _) => HeaderState::Text,
-        (HeaderState::ExpectDelimiter, _) => return Err("Expecting ',', ']', or whitespace".to_owned()),
-        (HeaderState::ExpectText, _) => return Err("Expecting '\"'".to_owned()),
-        (HeaderState::ExpectParenthesis, _) => return Err("Expecting ')' or whitespace".to_owned()),
-        (HeaderState::ExpectPercent, _) => return Err("Expecting '%' or whitespace after".to_owned()),
+        (HeaderState::ExpectDelimiter, _) => {
+            return Err(Violation::from("Expecting ',', ']', or whitespace".to_owned()));
+        }
+        (HeaderState::ExpectText, _) => return Err(Violation::from("Expecting '\"'".to_owned())),
+        (HeaderState::ExpectParenthesis, _) => return Err(Violation::from("Expecting ')' or whitespace".to_owned())),
+        (HeaderState::ExpectPercent, _) => return Err(Violation::from("Expecting '%' or whitespace after".to_owned())),
     })
 }
 

@@ -12,9 +12,10 @@ use api::istio::networking::v1alpha3::{
 };
 
 use super::names::{self, is_dns_label};
-use super::report::{Report, Rule};
-use super::virtual_service::{destination, gateway_names, match_port, total_weight, weight};
-use super::{headers, http_status, pattern};
+use super::report::{Report, Rule, Violation};
+use super::route_parts::{destination, gateway_names, match_port, total_weight, weight};
+use super::{headers, http_status};
+use crate::config::pattern::{self, PatternError};
 use crate::grpc;
 
 const RETRY_POLICIES: &[&str] = &[
@@ -122,21 +123,21 @@ fn request_match(report: &mut Report, one: &HttpMatchRequest) {
     );
 }
 
-fn string_match(value: Option<&StringMatch>, place: &str) -> Rule {
+fn string_match(value: Option<&StringMatch>, field: &str) -> Rule {
     match value.and_then(|value| value.match_type.as_ref()) {
         Some(MatchType::Prefix(prefix)) if prefix.is_empty() => {
-            Err(format!("{place:?}: prefix string match should not be empty"))
+            Err(Violation::from(format!("{field:?}: prefix string match should not be empty")))
         }
-        _ => expression(value, place),
+        _ => expression(value, field),
     }
 }
 
-fn expression(value: Option<&StringMatch>, place: &str) -> Rule {
+fn expression(value: Option<&StringMatch>, field: &str) -> Rule {
     match value.and_then(|value| value.match_type.as_ref()) {
         Some(MatchType::Regex(regex)) if regex.is_empty() => {
-            Err(format!("{place:?}: regex string match should not be empty"))
+            Err(Violation::from(format!("{field:?}: regex string match should not be empty")))
         }
-        Some(MatchType::Regex(regex)) => pattern::check(regex, place),
+        Some(MatchType::Regex(regex)) => regular_expression(regex, field),
         _ => Ok(()),
     }
 }
@@ -200,14 +201,14 @@ fn delay(report: &mut Report, delay: &Delay) {
 fn status_code(status: i64) -> Rule {
     match status {
         200..=600 => Ok(()),
-        _ => Err(format!("HTTP status {status} is not in range 200-599")),
+        _ => Err(Violation::from(format!("HTTP status {status} is not in range 200-599"))),
     }
 }
 
 fn percentage(percent: Option<&Percent>) -> Rule {
     match percent.map(|percent| percent.value) {
         Some(value) if !(0.0..=100.0).contains(&value) || (value > 0.0 && value < 0.0001) => {
-            Err(format!("percentage {value} is neither 0.0, nor in range [0.0001, 100.0]"))
+            Err(Violation::from(format!("percentage {value} is neither 0.0, nor in range [0.0001, 100.0]")))
         }
         _ => Ok(()),
     }
@@ -234,7 +235,7 @@ fn mirror_percentage(percent: Option<&Percent>, name: &str, report: &mut Report)
 }
 
 fn redirect(redirect: &HttpRedirect, matches: &[HttpMatchRequest]) -> Rule {
-    let broken = |text: &str| Err(text.to_owned());
+    let broken = |text: &str| Err(Violation::from(text));
     if !redirect.uri.is_empty() && !redirect.prefix_rewrite.is_empty() {
         return broken("redirect may only specify one of uri or prefix_rewrite");
     }
@@ -249,7 +250,7 @@ fn redirect(redirect: &HttpRedirect, matches: &[HttpMatchRequest]) -> Rule {
         return broken("redirect must specify URI, authority, scheme, or port");
     }
     if !matches!(redirect.redirect_code, 0 | 300..=399) {
-        return Err(format!("{} is not a valid redirect code, must be 3xx", redirect.redirect_code));
+        return Err(Violation::from(format!("{} is not a valid redirect code, must be 3xx", redirect.redirect_code)));
     }
     if !matches!(redirect.scheme.as_str(), "" | "http" | "https") {
         return broken("invalid redirect scheme, must be \"http\" or \"https\"");
@@ -294,20 +295,34 @@ fn retries(report: &mut Report, retries: &HttpRetry) {
 fn rewrite(rewrite: &HttpRewrite) -> Rule {
     let regex = rewrite.uri_regex_rewrite.as_ref();
     if !rewrite.uri.is_empty() && regex.is_some() {
-        return Err("rewrite may only contain one of URI or UriRegexRewrite".to_owned());
+        return Err(Violation::from("rewrite may only contain one of URI or UriRegexRewrite".to_owned()));
     }
     let Some(regex) = regex else {
         return match rewrite.uri.is_empty() && rewrite.authority.is_empty() {
-            true => Err("rewrite must specify at least one of URI, UriRegexRewrite, or authority. \
+            true => Err(Violation::from(
+                "rewrite must specify at least one of URI, UriRegexRewrite, or authority. \
                          Only one of URI or UriRegexRewrite may be specified"
-                .to_owned()),
+                    .to_owned(),
+            )),
             false => Ok(()),
         };
     };
     if regex.r#match.is_empty() || regex.rewrite.is_empty() {
-        return Err("UriRegexRewrite requires both Rewrite and Match fields to be specified".to_owned());
+        return Err(Violation::from(
+            "UriRegexRewrite requires both Rewrite and Match fields to be specified".to_owned(),
+        ));
     }
-    pattern::check(&regex.r#match, "HTTPRewrite.UriRegexRewrite.Match")
+    regular_expression(&regex.r#match, "HTTPRewrite.UriRegexRewrite.Match")
+}
+
+fn regular_expression(text: &str, field: &str) -> Rule {
+    match pattern::compile(text) {
+        Ok(_) => Ok(()),
+        Err(error @ PatternError::TooLong) => Err(Violation::from(format!("{field:?}: {error}"))),
+        Err(error) => Err(Violation::from(format!(
+            "{field:?}: {error}; Istio uses RE2 style regex-based match (https://github.com/google/re2/wiki/Syntax)"
+        ))),
+    }
 }
 
 /// The authority may be rewritten in only one place.
@@ -318,9 +333,9 @@ fn single_authority(rewrite: Option<&HttpRewrite>, headers: Option<&Headers>) ->
     };
     for (_, value) in request.set.iter().chain(&request.add).filter(|(name, _)| headers::is_authority(name)) {
         if !current.is_empty() {
-            return Err(format!(
+            return Err(Violation::from(format!(
                 "authority header cannot be set multiple times: have {current:?}, attempting to set {value:?}"
-            ));
+            )));
         }
         current = value;
     }

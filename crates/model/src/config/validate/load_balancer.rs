@@ -12,7 +12,7 @@ use api::istio::networking::v1alpha3::{
 };
 
 use super::names;
-use super::report::{Report, Rule};
+use super::report::{Report, Rule, Violation};
 
 const TOPOLOGY_LABELS: &[&str] =
     &["topology.kubernetes.io/region", "topology.kubernetes.io/zone", "topology.istio.io/subzone"];
@@ -137,10 +137,10 @@ fn regions(from: &str, to: &str, kind: &str, only: &str, report: &mut Report) {
 
 fn weights(distribute: &Distribute) -> Rule {
     if distribute.to.values().any(|weight| !(1..=100).contains(weight)) {
-        return Err("locality weight must be in range [1, 100]".to_owned());
+        return Err(Violation::from("locality weight must be in range [1, 100]".to_owned()));
     }
     let total: u64 = distribute.to.values().map(|weight| u64::from(*weight)).sum();
-    if total == 100 { Ok(()) } else { Err(format!("total locality weight {total} != 100")) }
+    if total == 100 { Ok(()) } else { Err(Violation::from(format!("total locality weight {total} != 100"))) }
 }
 
 /// Localities must not overlap.
@@ -149,15 +149,19 @@ fn localities<'a>(localities: impl Iterator<Item = &'a str>) -> Rule {
     for locality in localities {
         let stars = locality.matches('*').count();
         if stars > 1 || (stars == 1 && !locality.ends_with('*')) {
-            return Err(format!("locality {locality} wildcard '*' number can not exceed 1 and must be in the end"));
+            return Err(Violation::from(format!(
+                "locality {locality} wildcard '*' number can not exceed 1 and must be in the end"
+            )));
         }
         let parts: Vec<&str> = locality.splitn(3, '/').collect();
         let everything = seen.regions.contains_key("*");
         if !everything && parts.iter().any(|part| part.is_empty()) {
-            return Err(format!("locality {locality} must not contain empty region/zone/subzone info"));
+            return Err(Violation::from(format!(
+                "locality {locality} must not contain empty region/zone/subzone info"
+            )));
         }
         if everything || !seen.add(&parts) {
-            return Err(format!("locality {locality} overlap with previous specified ones"));
+            return Err(Violation::from(format!("locality {locality} overlap with previous specified ones")));
         }
     }
     Ok(())

@@ -9,7 +9,7 @@ use api::istio::mesh::v1alpha1::{MeshConfig, MeshNetworks, Network, PrivateKeyPr
 use api::istio::networking::v1alpha3::OutlierDetection;
 
 use super::names::{self, is_dns_label, nanoseconds};
-use super::report::{Report, Rule};
+use super::report::{Report, Rule, Violation};
 use super::{connection_pool, extension_provider, load_balancer, tls};
 
 const ECDH_CURVES: &[&str] = &["P-224", "P-256", "P-521", "P-384", "X25519", "X25519Kyber768Draft00", "X25519MLKEM768"];
@@ -49,7 +49,7 @@ fn connect_timeout(mesh: &MeshConfig) -> Rule {
     let timeout = mesh.connect_timeout.unwrap_or_default();
     names::duration(&timeout)?;
     match nanoseconds(&timeout) > HOUR {
-        true => Err("time must be >1ms and <1h".to_owned()),
+        true => Err(Violation::from("time must be >1ms and <1h".to_owned())),
         false => Ok(()),
     }
 }
@@ -57,9 +57,9 @@ fn connect_timeout(mesh: &MeshConfig) -> Rule {
 fn trust_domain(domain: &str) -> Rule {
     let labels = domain.strip_suffix('.').unwrap_or(domain);
     match domain {
-        "" => Err("empty domain name not allowed".to_owned()),
+        "" => Err(Violation::from("empty domain name not allowed".to_owned())),
         _ if labels.split('.').all(is_dns_label) => Ok(()),
-        _ => Err(format!("trust domain name {domain:?} invalid")),
+        _ => Err(Violation::from(format!("trust domain name {domain:?} invalid"))),
     }
 }
 
@@ -118,7 +118,7 @@ fn drain_duration(config: &ProxyConfig) -> Rule {
     names::duration(&drain)?;
     match drain.nanos {
         0 => Ok(()),
-        _ => Err("drain time only supports durations to seconds precision".to_owned()),
+        _ => Err(Violation::from("drain time only supports durations to seconds precision".to_owned())),
     }
 }
 

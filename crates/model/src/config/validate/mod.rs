@@ -16,8 +16,8 @@ mod http_status;
 mod load_balancer;
 mod mesh;
 mod names;
-pub(super) mod pattern;
 mod report;
+mod route_parts;
 mod selector;
 mod service_entry;
 mod sidecar;
@@ -30,7 +30,7 @@ mod workload;
 use api::istio::mesh::v1alpha1::{MeshConfig, MeshNetworks, ProxyConfig};
 use api::istio::security::v1beta1::authorization_policy::Action;
 
-use self::report::{Report, Rule};
+use self::report::{Report, Rule, Violation};
 use super::{Object, Spec};
 use crate::config::problem::{FileLocation, Problem, Subject};
 
@@ -121,11 +121,11 @@ fn annotations(object: &Object) -> Rule {
         dry_run(object, value)?;
     }
     if meta.annotations.contains_key(ALWAYS_REJECT) {
-        return Err(format!("{ALWAYS_REJECT:?} annotation found, rejecting"));
+        return Err(Violation::from(format!("{ALWAYS_REJECT:?} annotation found, rejecting")));
     }
     for internal in ["internal.istio.io/parent-namespace", "internal.istio.io/parents"] {
         if meta.annotations.contains_key(internal) {
-            return Err(format!("{internal:?} annotation found, this may not be set by users"));
+            return Err(Violation::from(format!("{internal:?} annotation found, this may not be set by users")));
         }
     }
     Ok(())
@@ -135,18 +135,18 @@ fn dry_run(object: &Object, value: &str) -> Rule {
     const NAME: &str = "istio.io/dry-run";
     let name = format!("{}/{}", object.meta.namespace, object.meta.name);
     let Spec::AuthorizationPolicy(policy) = &object.spec else {
-        return Err(format!("{name} has unsupported annotation {NAME}, please remove the annotation"));
+        return Err(Violation::from(format!("{name} has unsupported annotation {NAME}, please remove the annotation")));
     };
     let action = policy.action();
     if !matches!(action, Action::Allow | Action::Deny) {
         let found = action.as_str_name();
-        return Err(format!(
+        return Err(Violation::from(format!(
             "the annotation {NAME} currently only supports action ALLOW/DENY, found action {found} in {name}"
-        ));
+        )));
     }
     match value {
         "1" | "t" | "T" | "TRUE" | "true" | "True" | "0" | "f" | "F" | "FALSE" | "false" | "False" => Ok(()),
-        _ => Err(format!("{name} has annotation {NAME} with invalid value ({value})")),
+        _ => Err(Violation::from(format!("{name} has annotation {NAME} with invalid value ({value})"))),
     }
 }
 

@@ -7,7 +7,7 @@ use std::str::FromStr;
 use api::Duration;
 use ipnet::IpNet;
 
-use super::report::{Report, Rule};
+use super::report::{Report, Rule, Violation};
 
 const LONGEST_LABEL: usize = 63;
 /// Prefix of a Unix socket address.
@@ -33,9 +33,9 @@ fn is_wildcard_label(text: &str) -> bool {
 
 fn domain_length(name: &str) -> Rule {
     match name.len() {
-        0 => Err("empty domain name not allowed".to_owned()),
+        0 => Err(Violation::from("empty domain name not allowed".to_owned())),
         1..=255 => Ok(()),
-        _ => Err(format!("domain name {:?} too long (max 255)", head(name))),
+        _ => Err(Violation::from(format!("domain name {:?} too long (max 255)", head(name)))),
     }
 }
 
@@ -50,7 +50,9 @@ fn dns_labels(domain: &str) -> Rule {
     let last = parts.len() - 1;
     if parts[last].parse::<i64>().is_ok() {
         let top = parts[last];
-        return Err(format!("domain name {domain:?} invalid (top level domain {top:?} cannot be all-numeric)"));
+        return Err(Violation::from(format!(
+            "domain name {domain:?} invalid (top level domain {top:?} cannot be all-numeric)"
+        )));
     }
     for (index, label) in parts.iter().enumerate() {
         // The last label may be empty: `istio.io.` is valid.
@@ -58,7 +60,7 @@ fn dns_labels(domain: &str) -> Rule {
             return Ok(());
         }
         if !is_dns_label(label) {
-            return Err(format!("domain name {domain:?} invalid (label {label:?} invalid)"));
+            return Err(Violation::from(format!("domain name {domain:?} invalid (label {label:?} invalid)")));
         }
     }
     Ok(())
@@ -75,7 +77,7 @@ pub(super) fn wildcard_domain(name: &str) -> Rule {
     domain_length(name)?;
     let (first, rest) = name.split_once('.').map_or((name, None), |(first, rest)| (first, Some(rest)));
     if !is_wildcard_label(first) {
-        return Err(format!("domain name {name:?} invalid (label {first:?} invalid)"));
+        return Err(Violation::from(format!("domain name {name:?} invalid (label {first:?} invalid)")));
     }
     rest.map_or(Ok(()), dns_labels)
 }
@@ -89,16 +91,16 @@ pub(super) fn gateway_domain(sni: bool, name: &str) -> Rule {
     const FORMAT: &str = "outbound_.<PORT>_._.<HOSTNAME>";
     let parts: Vec<&str> = name.split('_').collect();
     if parts.len() < 4 {
-        return Err(format!("domain name {name} invalid, should follow '{FORMAT}' format"));
+        return Err(Violation::from(format!("domain name {name} invalid, should follow '{FORMAT}' format")));
     }
     let (port, host) = (parts[1].trim_matches('.'), parts[3].trim_matches('.'));
     for (label, fits) in
         [(port, port.contains(|c: char| c.is_ascii_digit())), (host, host.contains(|c: char| c.is_ascii_alphabetic()))]
     {
         if !fits {
-            return Err(format!(
+            return Err(Violation::from(format!(
                 "domain name {name:?} invalid (label {label:?} invalid). should follow {FORMAT} format"
-            ));
+            )));
         }
     }
     Ok(())
@@ -106,7 +108,7 @@ pub(super) fn gateway_domain(sni: bool, name: &str) -> Rule {
 
 pub(super) fn no_partial_wildcard(host: &str) -> Rule {
     match host.contains('*') && host.len() != 1 && !host.starts_with("*.") {
-        true => Err(format!("partial wildcard {host:?} not allowed")),
+        true => Err(Violation::from(format!("partial wildcard {host:?} not allowed"))),
         false => Ok(()),
     }
 }
@@ -162,7 +164,7 @@ pub(super) fn is_ip(text: &str) -> bool {
 }
 
 pub(super) fn ip(text: &str) -> Rule {
-    if is_ip(text) { Ok(()) } else { Err(format!("{} is not a valid IP", head(text))) }
+    if is_ip(text) { Ok(()) } else { Err(Violation::from(format!("{} is not a valid IP", head(text)))) }
 }
 
 pub(super) fn is_cidr(text: &str) -> bool {
@@ -174,39 +176,39 @@ pub(super) fn subnet(text: &str) -> Rule {
     if text.matches('/').count() != 1 {
         return ip(text);
     }
-    if is_cidr(text) { Ok(()) } else { Err(format!("{} is not a valid CIDR block", head(text))) }
+    if is_cidr(text) { Ok(()) } else { Err(Violation::from(format!("{} is not a valid CIDR block", head(text)))) }
 }
 
 /// The path of a Unix socket, or an abstract name.
 pub(super) fn unix_path(path: &str) -> Rule {
     if path.is_empty() {
-        return Err("unix address must not be empty".to_owned());
+        return Err(Violation::from("unix address must not be empty".to_owned()));
     }
     if path.starts_with('@') || (path.starts_with('/') && !path.ends_with('/')) {
         return Ok(());
     }
-    Err(format!("{path} is not an absolute path to a file"))
+    Err(Violation::from(format!("{path} is not an absolute path to a file")))
 }
 
 pub(super) fn port(number: impl Into<i64>) -> Rule {
     let number = number.into();
     match number {
         1..=65535 => Ok(()),
-        _ => Err(format!("port number {number} must be in the range 1..65535")),
+        _ => Err(Violation::from(format!("port number {number} must be in the range 1..65535"))),
     }
 }
 
 pub(super) fn port_name(name: &str) -> Rule {
-    if is_dns_label(name) { Ok(()) } else { Err(format!("invalid port name: {name}")) }
+    if is_dns_label(name) { Ok(()) } else { Err(Violation::from(format!("invalid port name: {name}"))) }
 }
 
 /// `host:port`.
 pub(super) fn proxy_address(address: &str) -> Rule {
     let (host, number) = host_and_port(address).ok_or_else(|| format!("unable to split {address:?}"))?;
-    let number: i64 = number.parse().map_err(|_| format!("port ({number}) is not a number"))?;
+    let number: i64 = number.parse().map_err(|_| Violation::from(format!("port ({number}) is not a number")))?;
     port(number)?;
     if fqdn(host).is_err() && !is_ip(host) {
-        return Err(format!("{host:?} is not a valid hostname or an IP address"));
+        return Err(Violation::from(format!("{host:?} is not a valid hostname or an IP address")));
     }
     Ok(())
 }
@@ -225,10 +227,10 @@ pub(super) fn host_and_port(address: &str) -> Option<(&str, &str)> {
 pub(super) fn duration(duration: &Duration) -> Rule {
     let nanos = nanoseconds(duration);
     if nanos < 1_000_000 {
-        return Err("duration must be greater than 1ms".to_owned());
+        return Err(Violation::from("duration must be greater than 1ms".to_owned()));
     }
     if nanos % 1_000_000 != 0 {
-        return Err("only durations to ms precision are supported".to_owned());
+        return Err(Violation::from("only durations to ms precision are supported".to_owned()));
     }
     Ok(())
 }
@@ -253,13 +255,13 @@ pub(super) fn labels(labels: &BTreeMap<String, String>, report: &mut Report) {
 fn label_key(key: &str) -> Rule {
     let (prefix, name) = key.split_once('/').map_or((None, key), |(prefix, name)| (Some(prefix), name));
     if prefix.is_some_and(|prefix| !prefix.split('.').all(is_prefix_label)) || !is_qualified_name(name) {
-        return Err(format!("invalid tag key: {key:?}"));
+        return Err(Violation::from(format!("invalid tag key: {key:?}")));
     }
     if prefix.is_some_and(|prefix| prefix.len() > 253) {
-        return Err(format!("invalid tag key: {key:?} (DNS prefix is too long)"));
+        return Err(Violation::from(format!("invalid tag key: {key:?} (DNS prefix is too long)")));
     }
     if name.len() > LONGEST_LABEL {
-        return Err(format!("invalid tag key: {key:?} (name is too long)"));
+        return Err(Violation::from(format!("invalid tag key: {key:?} (name is too long)")));
     }
     Ok(())
 }

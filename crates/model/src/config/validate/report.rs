@@ -1,11 +1,33 @@
 //! Findings of validation, with the path of their field.
 
-use std::fmt::{Display, Write as _};
+use std::fmt::{self, Display, Write as _};
 
 use crate::config::problem::Severity;
 
-/// A rule that a value keeps, or the sentence that says how it does not.
-pub(super) type Rule = Result<(), String>;
+/// The result of checking a rule.
+pub(super) type Rule = Result<(), Violation>;
+
+/// How a value violates a rule, for users.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Violation(String);
+
+impl From<String> for Violation {
+    fn from(message: String) -> Violation {
+        Violation(message)
+    }
+}
+
+impl From<&str> for Violation {
+    fn from(message: &str) -> Violation {
+        Violation(message.to_owned())
+    }
+}
+
+impl Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
 
 /// Maximum number of findings per object.
 const MOST_FINDINGS: usize = 50;

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use api::istio::r#type::v1beta1::{PolicyTargetReference, WorkloadSelector};
 
 use super::names::is_dns_label;
-use super::report::{Report, Rule};
+use super::report::{Report, Rule, Violation};
 
 /// A selector without labels is valid, but likely a mistake.
 const NO_LABELS: &str = "workload selector specified without labels";
@@ -113,11 +113,11 @@ fn visible_to(entry: &str, of: ExportOf) -> Rule {
     match entry {
         "*" => Ok(()),
         "~" if of == ExportOf::ServiceEntry => Ok(()),
-        "~" => Err("exportTo ~ (none) is not allowed for Istio configuration objects".to_owned()),
+        "~" => Err(Violation::from("exportTo ~ (none) is not allowed for Istio configuration objects".to_owned())),
         // `.` in a document without namespace is the empty namespace.
         "" => Ok(()),
         label if is_dns_label(label) => Ok(()),
-        _ => Err("only .,*, or a valid DNS 1123 label is allowed as exportTo entry".to_owned()),
+        _ => Err(Violation::from("only .,*, or a valid DNS 1123 label is allowed as exportTo entry".to_owned())),
     }
 }
 

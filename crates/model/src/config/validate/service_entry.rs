@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use api::istio::networking::v1alpha3::ServiceEntry;
 use api::istio::networking::v1alpha3::service_entry::{Location, Resolution};
 
-use super::report::{Report, Rule};
+use super::report::{Report, Rule, Violation};
 use super::selector::{self, ExportOf};
 use super::{names, workload};
 use crate::config::Meta;
@@ -108,7 +108,7 @@ fn allocates_address(meta: &Meta, entry: &ServiceEntry) -> bool {
 pub(super) fn known_protocol(protocol: &str) -> Rule {
     match protocol.is_empty() || !Protocol::parse(protocol).is_unknown() {
         true => Ok(()),
-        false => Err(format!("unsupported protocol: {protocol}")),
+        false => Err(Violation::from(format!("unsupported protocol: {protocol}"))),
     }
 }
 

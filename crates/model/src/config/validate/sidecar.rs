@@ -10,9 +10,9 @@ use api::istio::networking::v1alpha3::{
 };
 
 use super::names::{self, HostOf, UNIX};
-use super::report::{Report, Rule};
+use super::report::{Report, Rule, Violation};
+use super::route_parts::destination;
 use super::service_entry::known_protocol;
-use super::virtual_service::destination;
 use super::{connection_pool, selector, tls};
 use crate::config::Meta;
 use crate::port::Protocol;
@@ -104,11 +104,11 @@ fn default_endpoint(endpoint: &str) -> Rule {
     let (host, port) =
         names::host_and_port(endpoint).ok_or_else(|| format!("address {endpoint}: missing port in address"))?;
     if !matches!(host, "" | "127.0.0.1" | "0.0.0.0" | "::1" | "::") {
-        return Err("sidecar: defaultEndpoint must be of form 127.0.0.1:<port>,0.0.0.0:<port>,[::1]:port,[::]:port,unix://filepath or unset".to_owned());
+        return Err(Violation::from("sidecar: defaultEndpoint must be of form 127.0.0.1:<port>,0.0.0.0:<port>,[::1]:port,[::]:port,unix://filepath or unset".to_owned()));
     }
     match port.parse::<i64>() {
         Ok(number) => names::port(number),
-        Err(error) => Err(format!("sidecar: defaultEndpoint port ({port}) is not a number: {error}")),
+        Err(error) => Err(Violation::from(format!("sidecar: defaultEndpoint port ({port}) is not a number: {error}"))),
     }
 }
 

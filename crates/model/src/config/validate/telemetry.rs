@@ -6,7 +6,7 @@ use api::istio::telemetry::v1alpha1::metrics_overrides::tag_override::Operation;
 use api::istio::telemetry::v1alpha1::tracing::custom_tag::Type;
 use api::istio::telemetry::v1alpha1::{MetricsOverrides, ProviderRef, Telemetry, Tracing};
 
-use super::report::{Report, Rule};
+use super::report::{Report, Rule, Violation};
 use super::selector;
 
 pub(super) fn check(telemetry: &Telemetry, report: &mut Report) {
@@ -30,7 +30,7 @@ pub(super) fn proxy_config(config: &ProxyConfig, report: &mut Report) {
 
 fn providers(providers: &[ProviderRef]) -> Rule {
     match providers.iter().any(|provider| provider.name.is_empty()) {
-        true => Err("providers.name may not be empty".to_owned()),
+        true => Err(Violation::from("providers.name may not be empty".to_owned())),
         false => Ok(()),
     }
 }

@@ -42,12 +42,19 @@ impl ListenerConflicts {
     }
 }
 
-/// The port of a listener; a ListenerSet may leave it to the protocol.
-pub(super) fn port_of(listener: &Listener) -> Result<u16, String> {
+/// A listener without a port, whose protocol has no default port.
+#[derive(Debug, thiserror::Error)]
+#[error("protocol {protocol} requires a port to be set")]
+pub(super) struct PortRequired {
+    protocol: String,
+}
+
+/// The port of a listener, or the default of its protocol.
+pub(super) fn port_of(listener: &Listener) -> Result<u16, PortRequired> {
     match (listener.port, listener.protocol.as_str()) {
         (0, "HTTP") => Ok(80),
         (0, "HTTPS") => Ok(443),
-        (0, protocol) => Err(format!("protocol {protocol} requires a port to be set")),
+        (0, protocol) => Err(PortRequired { protocol: protocol.to_owned() }),
         (port, _) => Ok(port),
     }
 }

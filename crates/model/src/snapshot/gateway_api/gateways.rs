@@ -12,10 +12,10 @@ use super::class::{self, ClassSupport};
 use super::conditions::{ConditionFault, StatusConditions};
 use super::conflicts::{self, ListenerConflicts};
 use super::listener::{self, ListenerStatus};
-use super::parents::AttachableListener;
+use super::parents::{AttachableListener, internal_name};
 use super::tls::{self, ListenerOwner};
 use super::tracked::{TrackedSnapshot, all};
-use super::{KUBERNETES_GATEWAY, Output, PARENTS, parent_note};
+use super::{Output, PARENTS, parent_note};
 use crate::config::gateway_api::{GROUP, Gateway, Listener, ListenerSet};
 use crate::config::{Config, Kind, Meta, Spec};
 use crate::hashed::Hashed;
@@ -206,7 +206,7 @@ impl GatewayContext<'_> {
         for written in listeners {
             let (port, port_fault) = match (owner.kind, conflicts::port_of(written)) {
                 (Kind::ListenerSet, Ok(port)) => (port, None),
-                (Kind::ListenerSet, Err(fault)) => (written.port, Some(fault)),
+                (Kind::ListenerSet, Err(error)) => (written.port, Some(error.to_string())),
                 _ => (written.port, None),
             };
             let listener = &Listener { port, ..written.clone() };
@@ -261,11 +261,6 @@ impl GatewayContext<'_> {
         let written = meta.annotations.get("gateway.istio.io/service-account");
         written.map_or_else(|| class::default_name(meta, spec), ToString::to_string)
     }
-}
-
-/// The name of the Istio Gateway of a listener.
-pub(super) fn internal_name(owner: &Meta, listener: &str) -> String {
-    format!("{}~{KUBERNETES_GATEWAY}~{listener}", owner.name)
 }
 
 fn is_child(set: &Config<ListenerSet>, gateway: &Meta) -> bool {

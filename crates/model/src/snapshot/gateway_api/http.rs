@@ -14,8 +14,8 @@ use prost_types::Duration;
 
 use super::backends::{self, Referrer};
 use super::conditions::ConditionFault;
+use super::conversion::RouteConversion;
 use super::matches;
-use super::routes::RouteConversion;
 use crate::config::Kind;
 use crate::config::gateway_api::{
     BackendRef, Cors, Filter, GrpcRule, HeaderFilter, HeaderValue, HttpRule, Mirror, Redirect, Rewrite, RouteRetry,

@@ -6,6 +6,7 @@ mod backends;
 mod class;
 mod conditions;
 mod conflicts;
+mod conversion;
 mod gateways;
 mod grants;
 mod http;

@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 
 use api::istio::networking::v1alpha3::Server;
 
+use super::KUBERNETES_GATEWAY;
 use super::class::has_foreign_waypoint;
-use super::gateways::internal_name;
 use super::tls::ListenerOwner;
 use super::tracked::TrackedSnapshot;
 use crate::config::gateway_api::{GROUP, Listener, ParentReference, RouteKind};
@@ -238,6 +238,11 @@ fn host_denied(
     } else {
         (AttachmentDenial::NoHostname, format!("no hostnames matched parent hostname {hostname:?}"))
     })
+}
+
+/// The name of the Istio Gateway of a listener.
+pub(super) fn internal_name(owner: &Meta, listener: &str) -> String {
+    format!("{}~{KUBERNETES_GATEWAY}~{listener}", owner.name)
 }
 
 /// Upstream's sort key of references.

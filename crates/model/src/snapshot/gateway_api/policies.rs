@@ -10,7 +10,7 @@ use api::istio::networking::v1alpha3::{
 use serde_json::{Value, json};
 
 use super::conditions::{ConditionFault, StatusConditions};
-use super::routes::Ancestors;
+use super::conversion::Ancestors;
 use super::tracked::{TrackedSnapshot, all};
 use super::{KUBERNETES_GATEWAY, Output, PARENTS};
 use crate::config::gateway_api::{BackendTlsPolicy, BackendTrafficPolicy, GROUP, PolicyTarget, SecretReference};
@@ -159,7 +159,7 @@ fn traffic(
     for target in &spec.target_refs {
         let found = find(snapshot, meta, target).and_then(|(kind, hosts)| match kind {
             TargetKind::Service => Ok(hosts),
-            TargetKind::ServiceEntry => Err(format!("unsupported reference kind: {}", target.kind)),
+            TargetKind::ServiceEntry => Err(TargetError::UnsupportedReference(target.kind.clone())),
         });
         match found {
             Err(why) => {
@@ -192,14 +192,30 @@ fn effect(kind: Kind, meta: &Meta) -> PolicyEffect {
     }
 }
 
-/// The kind and hosts of a target, or why there is none.
+/// Why a target is invalid.
+#[derive(Debug, thiserror::Error)]
+enum TargetError {
+    #[error("reference {namespace}/{name} (of kind {kind}) not found")]
+    NotFound { namespace: String, name: String, kind: String },
+    /// The object exists, but policies do not apply to it.
+    #[error("unsupported reference kind: {0}")]
+    UnsupportedReference(String),
+    #[error("unsupported kind {0}")]
+    UnknownKind(String),
+    #[error("sectionName {section:?} does not exist in {kind} {namespace}/{name}")]
+    NoSection { section: String, kind: String, namespace: String, name: String },
+}
+
+/// The kind and hosts of a target.
 fn find(
     snapshot: &TrackedSnapshot<'_>,
     meta: &Meta,
     target: &PolicyTarget,
-) -> Result<(TargetKind, Vec<String>), String> {
+) -> Result<(TargetKind, Vec<String>), TargetError> {
     let namespace = meta.namespace.as_str();
-    let missing = || format!("reference {namespace}/{} (of kind {}) not found", target.name, target.kind);
+    let PolicyTarget { name, kind: target_kind, .. } = target;
+    let missing =
+        || TargetError::NotFound { namespace: namespace.to_owned(), name: name.clone(), kind: target_kind.clone() };
     let (kind, hosts, ports) = match (target.group.as_str(), target.kind.as_str()) {
         ("", "Service") => {
             let service = snapshot.service(namespace, &target.name).ok_or_else(missing)?;
@@ -214,13 +230,13 @@ fn find(
         ("", "ConfigMap" | "Secret") => {
             let kind = if target.kind == "Secret" { CredentialKind::Secret } else { CredentialKind::ConfigMap };
             snapshot.credential(kind, namespace, &target.name).ok_or_else(missing)?;
-            return Err(format!("unsupported reference kind: {}", target.kind));
+            return Err(TargetError::UnsupportedReference(target_kind.clone()));
         }
-        _ => return Err(format!("unsupported kind {}", target.kind)),
+        _ => return Err(TargetError::UnknownKind(target_kind.clone())),
     };
     if let Some(section) = target.section_name.as_ref().filter(|s| !s.is_empty() && !ports.contains(s)) {
-        let (kind, name) = (&target.kind, &target.name);
-        return Err(format!("sectionName {section:?} does not exist in {kind} {namespace}/{name}"));
+        let (section, kind, name) = (section.clone(), target_kind.clone(), name.clone());
+        return Err(TargetError::NoSection { section, kind, namespace: namespace.to_owned(), name });
     }
     Ok((kind, hosts))
 }
@@ -311,14 +327,13 @@ fn credential(
     }
     // Any other existing object has the wrong kind.
     let target = PolicyTarget { group: group.clone(), kind: kind.clone(), name: name.clone(), section_name: None };
-    Err(match find(snapshot, meta, &target) {
-        Ok(_) => unusable(KIND, "Certificate reference invalid", format!("unsupported reference kind: {kind}")),
-        Err(why) if why.starts_with("unsupported reference kind") => {
-            unusable(KIND, "Certificate reference invalid", why)
-        }
-        Err(why) if why.starts_with("unsupported kind") => unusable(KIND, "Certificate reference not supported", why),
-        Err(why) => unusable(INVALID, "Certificate reference not found", why),
-    })
+    let error = find(snapshot, meta, &target).err().unwrap_or(TargetError::UnsupportedReference(kind.clone()));
+    let (reason, what) = match error {
+        TargetError::UnsupportedReference(_) => (KIND, "Certificate reference invalid"),
+        TargetError::UnknownKind(_) => (KIND, "Certificate reference not supported"),
+        TargetError::NotFound { .. } | TargetError::NoSection { .. } => (INVALID, "Certificate reference not found"),
+    };
+    Err(unusable(reason, what, error.to_string()))
 }
 
 /// Adds the DestinationRule of one host; the oldest policy wins.

@@ -233,8 +233,17 @@ fn labels(service: &Service) -> WorkloadLabels {
     service.selector.iter().map(|(key, value)| (key.to_string(), value.to_string())).collect()
 }
 
-/// What one subject may do. The error names the part that AuthorizationPolicy cannot express.
-fn rule(access: &AccessRule, subject: &RoleSubject) -> Result<Rule, String> {
+/// A part of a role or binding that AuthorizationPolicy cannot express.
+#[derive(Debug, thiserror::Error)]
+enum NotExpressible {
+    #[error("the property {0:?}")]
+    Property(String),
+    #[error("the constraint {0:?}")]
+    Constraint(String),
+}
+
+/// What one subject may do.
+fn rule(access: &AccessRule, subject: &RoleSubject) -> Result<Rule, NotExpressible> {
     let (mut source, mut when) = (Source::default(), Vec::new());
     if !["", "*"].contains(&subject.user.as_str()) {
         source.principals.push(principal(&subject.user));
@@ -251,7 +260,7 @@ fn rule(access: &AccessRule, subject: &RoleSubject) -> Result<Rule, String> {
             key if key.starts_with("request.auth.") || key.starts_with("request.headers[") => {
                 when.push(condition(key, std::slice::from_ref(value)));
             }
-            key => return Err(format!("the property {key:?}")),
+            key => return Err(NotExpressible::Property(key.to_owned())),
         }
     }
     for constraint in &access.constraints {
@@ -272,7 +281,7 @@ fn condition(key: &str, values: &[String]) -> Condition {
     Condition { key: key.to_owned(), values: values.to_vec(), ..Condition::default() }
 }
 
-fn constrained(constraint: &Constraint) -> Result<Condition, String> {
+fn constrained(constraint: &Constraint) -> Result<Condition, NotExpressible> {
     let key = constraint.key.as_str();
     let is_known = ["destination.ip", "destination.port", "connection.sni"].contains(&key)
         || key.starts_with("request.headers[")
@@ -280,7 +289,7 @@ fn constrained(constraint: &Constraint) -> Result<Condition, String> {
     if is_known && !constraint.values.is_empty() {
         return Ok(condition(key, &constraint.values));
     }
-    Err(format!("the constraint {key:?}"))
+    Err(NotExpressible::Constraint(key.to_owned()))
 }
 
 fn operation(access: &AccessRule) -> Operation {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use api::istio::networking::v1alpha3::{HttpMatchRequest, HttpRoute as Route, VirtualService};
 
 use super::backends::Referrer;
-use super::conditions::ConditionFault;
+use super::conversion::{Ancestors, RouteConversion};
 use super::gateways::{AttachedRoutes, ConvertedGateways};
 use super::parents::{AttachableListener, Attachment, Parent, attachments};
 use super::route_status::{self, RouteFaults};
@@ -18,38 +18,6 @@ use super::{
 use crate::config::gateway_api::{BackendRef, GROUP, ParentReference, StreamRoute};
 use crate::config::{Config, Kind, Meta, Spec};
 use crate::hashed::Hashed;
-
-/// Converted rules, and their last fault.
-pub(super) struct RouteConversion<R> {
-    routes: Vec<R>,
-    fault: Option<ConditionFault>,
-}
-
-impl<R> RouteConversion<R> {
-    fn none() -> RouteConversion<R> {
-        RouteConversion { routes: Vec::new(), fault: None }
-    }
-
-    /// Collects the rules. An error in one rule drops all.
-    pub(super) fn collect(
-        rules: impl Iterator<Item = Result<(R, Option<ConditionFault>), ConditionFault>>,
-    ) -> RouteConversion<R> {
-        let mut all = RouteConversion::none();
-        for rule in rules {
-            match rule {
-                Ok((route, fault)) => {
-                    all.routes.push(route);
-                    all.fault = fault.or(all.fault);
-                }
-                Err(fault) => return RouteConversion { routes: Vec::new(), fault: Some(fault) },
-            }
-        }
-        all
-    }
-}
-
-/// Gateways that route to each backend, by kind, namespace and name of the backend; for the status of policies.
-pub(super) type Ancestors = BTreeMap<(String, String, String), BTreeSet<(String, String)>>;
 
 pub(super) fn convert(snapshot: &TrackedSnapshot<'_>, out: &mut Output) {
     class::convert(snapshot, out);

@@ -6,7 +6,7 @@ use api::istio::networking::v1alpha3::{
 
 use super::backends::{self, Referrer};
 use super::conditions::ConditionFault;
-use super::routes::RouteConversion;
+use super::conversion::RouteConversion;
 use crate::config::gateway_api::{StreamRoute, StreamRule};
 use crate::names::Hostname;
 

@@ -3,8 +3,6 @@
 
 use regex::bytes::{Regex, RegexBuilder};
 
-use super::report::Rule;
-
 /// Like upstream, limits the length of the text instead of RE2's program size.
 pub(super) const LONGEST: usize = 1024;
 /// Memory limit of a compiled expression, against `((a{1000}){1000})`.
@@ -12,36 +10,31 @@ const SIZE_LIMIT: usize = 4 << 20;
 /// The nesting limit of RE2.
 const NEST_LIMIT: u32 = 1000;
 
-/// Whether an expression compiles.
-pub(super) fn check(pattern: &str, field: &str) -> Rule {
-    if pattern.len() > LONGEST {
-        return Err(format!("{field:?}: regex is too large, max length allowed is 1024"));
-    }
-    compiles(pattern).map_err(|error| {
-        format!(
-            "{field:?}: {error}; Istio uses RE2 style regex-based match (https://github.com/google/re2/wiki/Syntax)"
-        )
-    })
+/// Why an expression is invalid.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum PatternError {
+    #[error("regex is too large, max length allowed is 1024")]
+    TooLong,
+    #[error("expression too large")]
+    TooLarge,
+    /// One line.
+    #[error("error parsing regexp: {0}")]
+    Syntax(String),
 }
 
-/// Whether the expression compiles; the error is one line.
-pub(super) fn compiles(pattern: &str) -> Rule {
-    build(pattern).map(|_| ()).map_err(|error| match error {
-        regex::Error::CompiledTooBig(_) => "expression too large".to_owned(),
+/// Compiles an expression.
+pub(super) fn compile(pattern: &str) -> Result<Regex, PatternError> {
+    if pattern.len() > LONGEST {
+        return Err(PatternError::TooLong);
+    }
+    build(pattern).map_err(|error| match error {
+        regex::Error::CompiledTooBig(_) => PatternError::TooLarge,
         other => {
             let text = other.to_string();
             let reason = text.lines().rev().find_map(|line| line.trim().strip_prefix("error: "));
-            format!("error parsing regexp: {}", reason.unwrap_or("syntax error"))
+            PatternError::Syntax(reason.unwrap_or("syntax error").to_owned())
         }
     })
-}
-
-/// The compiled expression, unless it is too long or invalid.
-pub(in crate::config) fn compiled(pattern: &str) -> Option<Regex> {
-    if pattern.len() > LONGEST {
-        return None;
-    }
-    build(pattern).ok()
 }
 
 fn build(pattern: &str) -> Result<Regex, regex::Error> {
@@ -192,10 +185,10 @@ fn brace<'a>(rest: &'a str, out: &mut String) -> &'a str {
 mod tests {
     use proptest::prelude::{ProptestConfig, proptest};
 
-    use super::{check, compiles};
+    use super::{PatternError, build, compile};
 
     #[test]
-    fn what_re2_knows_is_accepted() {
+    fn re2_syntax_is_accepted() {
         for pattern in [
             ".*",
             "^/api/v[0-9]+$",
@@ -222,24 +215,24 @@ mod tests {
             "[--/]",
             "(a|b|)",
         ] {
-            assert_eq!(compiles(pattern), Ok(()), "{pattern}");
+            assert!(compile(pattern).is_ok(), "{pattern}");
         }
     }
 
     #[test]
-    fn what_re2_refuses_is_refused() {
+    fn invalid_re2_syntax_is_rejected() {
         for pattern in ["(", "a)", "[a", r"\8", "(?=a)", "(?<!a)", "*a", r"[b-a]", "\\", r"a(?Qb)"] {
-            assert!(compiles(pattern).is_err(), "{pattern}");
+            assert!(compile(pattern).is_err(), "{pattern}");
         }
     }
 
     #[test]
     fn huge_expressions_are_rejected() {
-        assert_eq!(compiles("((a{1000}){1000}){1000}"), Err("expression too large".to_owned()));
-        assert!(check(&"a".repeat(1025), "uri").is_err());
+        assert_eq!(compile("((a{1000}){1000}){1000}").err(), Some(PatternError::TooLarge));
+        assert_eq!(compile(&"a".repeat(1025)).err(), Some(PatternError::TooLong));
         let nested = |depth| format!("{}a{}", "(".repeat(depth), ")".repeat(depth));
-        assert_eq!(check(&nested(500), "uri"), Ok(()));
-        assert!(compiles(&nested(100_000)).is_err());
+        assert!(compile(&nested(500)).is_ok());
+        assert!(build(&nested(100_000)).is_err());
     }
 
     proptest! {
@@ -247,8 +240,8 @@ mod tests {
 
         #[test]
         fn any_text_is_judged(pattern in ".{0,60}", marks in r"[\\\[\]{}(),0-9a-zQEpx:^&~|*+?-]{0,40}") {
-            let _ = compiles(&pattern);
-            let _ = compiles(&marks);
+            let _ = compile(&pattern);
+            let _ = compile(&marks);
         }
     }
 }
