@@ -33,7 +33,7 @@ use crate::labels::Labels;
 use crate::names::{Namespace, Str};
 use crate::packed::Packed;
 use problem::FileLocation;
-use traits::Section;
+use traits::SnapshotSection;
 
 macro_rules! kinds {
     (
@@ -196,7 +196,7 @@ impl Kind {
 impl Kind {
     /// Whether objects of this kind are converted to other kinds before use. Their status contains the generation.
     pub fn is_converted(self) -> bool {
-        self.traits().section == Section::Converted
+        self.traits().section == SnapshotSection::Converted
     }
 
     /// Whether objects of this kind have no namespace.

@@ -7,7 +7,7 @@ const AGE: (&str, &str) = ("Age", ".metadata.creationTimestamp");
 /// The properties of a kind.
 #[derive(Clone, Copy, Debug)]
 pub struct KindTraits {
-    pub section: Section,
+    pub section: SnapshotSection,
     pub role: Role,
     /// Objects have no namespace.
     pub is_cluster_wide: bool,
@@ -23,7 +23,7 @@ pub struct KindTraits {
 
 /// The section of the snapshot that is rebuilt when an object of the kind changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Section {
+pub enum SnapshotSection {
     Routing,
     Security,
     Gateways,
@@ -51,7 +51,7 @@ pub enum Role {
 impl Kind {
     pub fn traits(self) -> KindTraits {
         use Role::{Definition, Guard, Rule};
-        use Section::{Converted, Extensions, Gateways, Routing, Security, Services, Sidecars};
+        use SnapshotSection::{Converted, Extensions, Gateways, Routing, Security, Services, Sidecars};
         match self {
             Kind::VirtualService => {
                 row(Routing, Rule).short("vs").columns(&[("Gateways", ".spec.gateways"), ("Hosts", ".spec.hosts"), AGE])
@@ -67,7 +67,7 @@ impl Kind {
                 AGE,
             ]),
             Kind::WorkloadEntry => row(Services, Definition).short("we").columns(&[AGE, ("Address", ".spec.address")]),
-            Kind::WorkloadGroup => row(Section::None, Definition).short("wg"),
+            Kind::WorkloadGroup => row(SnapshotSection::None, Definition).short("wg"),
             Kind::Sidecar => row(Sidecars, Definition),
             Kind::EnvoyFilter => row(Extensions, Rule).credentials(),
             Kind::ProxyConfig => row(Extensions, Rule),
@@ -87,7 +87,7 @@ impl Kind {
     }
 }
 
-fn row(section: Section, role: Role) -> KindTraits {
+fn row(section: SnapshotSection, role: Role) -> KindTraits {
     KindTraits {
         section,
         role,
@@ -123,12 +123,12 @@ impl KindTraits {
 
 #[cfg(test)]
 mod tests {
-    use super::{Kind, Section};
+    use super::{Kind, SnapshotSection};
 
     #[test]
     fn kinds_without_a_message_are_converted() {
         for kind in Kind::ALL {
-            assert_eq!(kind.traits().section == Section::Converted, kind.message().is_none(), "{kind}");
+            assert_eq!(kind.traits().section == SnapshotSection::Converted, kind.message().is_none(), "{kind}");
         }
     }
 }

@@ -20,7 +20,7 @@ use std::sync::Arc;
 
 use crate::change::{Batch, Change, SourceId};
 use crate::config::problem::Problem;
-use crate::config::traits::Section;
+use crate::config::traits::SnapshotSection;
 use crate::config::{Key, Kind, Object};
 use crate::credential_refs::CredentialRefs;
 use crate::fetch_requests::{FetchRequests, KeySets};
@@ -93,9 +93,9 @@ impl Delta {
     }
 
     /// Sections that have to be rebuilt. Routing also depends on settings.
-    fn sections(&self) -> BTreeSet<Section> {
+    fn sections(&self) -> BTreeSet<SnapshotSection> {
         let changed = self.objects.iter().map(|key| key.kind.traits().section);
-        changed.chain(self.settings.then_some(Section::Routing)).collect()
+        changed.chain(self.settings.then_some(SnapshotSection::Routing)).collect()
     }
 
     pub fn merge(&mut self, other: Delta) {
@@ -292,20 +292,20 @@ impl Snapshot {
         self.set_problems("patches", &extensions.problems);
     }
 
-    fn rebuild_section(&mut self, section: Section) {
+    fn rebuild_section(&mut self, section: SnapshotSection) {
         let all = AllObjects { written: &self.objects, converted: &self.converted.objects };
         match section {
-            Section::Routing => self.routing = Arc::new(Routing::build(&all, &self.settings, &self.routing)),
-            Section::Security => self.policy = Arc::new(SecurityPolicies::build(&all)),
-            Section::Gateways => self.gateways = Arc::new(Gateways::build(&all)),
-            Section::Sidecars => self.sidecars = Arc::new(Sidecars::build(&self.objects)),
-            Section::Extensions => {
+            SnapshotSection::Routing => self.routing = Arc::new(Routing::build(&all, &self.settings, &self.routing)),
+            SnapshotSection::Security => self.policy = Arc::new(SecurityPolicies::build(&all)),
+            SnapshotSection::Gateways => self.gateways = Arc::new(Gateways::build(&all)),
+            SnapshotSection::Sidecars => self.sidecars = Arc::new(Sidecars::build(&self.objects)),
+            SnapshotSection::Extensions => {
                 let knobs = &self.settings.knobs;
                 self.extensions = Arc::new(Extensions::build(&self.objects, &self.extensions, knobs));
             }
             // `rebuild` has updated these before.
-            Section::Services | Section::Converted => {}
-            Section::None => {}
+            SnapshotSection::Services | SnapshotSection::Converted => {}
+            SnapshotSection::None => {}
         }
     }
 
