@@ -101,14 +101,14 @@ pub async fn watch(paths: Vec<PathBuf>, polling: FilePolling, mut look: impl FnM
     let mut ticks = interval(polling.period);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let paths = Arc::new(paths);
-    let mut seen = FileStats::new();
+    let mut previous = FileStats::new();
     loop {
         ticks.tick().await;
         let mut now = file_stats_of(&paths).await;
-        if now == seen {
+        if now == previous {
             continue;
         }
-        while !seen.is_empty() {
+        while !previous.is_empty() {
             sleep(polling.settle).await;
             let later = file_stats_of(&paths).await;
             if later == now {
@@ -116,7 +116,7 @@ pub async fn watch(paths: Vec<PathBuf>, polling: FilePolling, mut look: impl FnM
             }
             now = later;
         }
-        seen = now;
+        previous = now;
         let looked = spawn_blocking(move || {
             look();
             look

@@ -36,8 +36,8 @@ pub(super) fn resolve(bytes: &[u8], table: Option<&DnsTable>, limit: Option<usiz
         (RecordType::AAAA, DNSClass::IN, OpCode::Query) => AddressRecord::Aaaa,
         _ => return QueryOutcome::Forward,
     };
-    let asked = dotted(&question.name().to_lowercase().to_ascii());
-    match table.find(&asked, kind) {
+    let queried = dotted(&question.name().to_lowercase().to_ascii());
+    match table.find(&queried, kind) {
         Some(found) => encoded(known(&query, question.name(), found), &query, limit),
         None => QueryOutcome::Forward,
     }
@@ -87,7 +87,7 @@ fn failure(query: &Message) -> Message {
 
 /// The authoritative response for a name in the table. Without addresses of the requested type it is empty, not
 /// NXDOMAIN: NXDOMAIN for AAAA would make clients give up on A.
-fn known(query: &Message, asked: &Name, found: LookupResult) -> Message {
+fn known(query: &Message, queried: &Name, found: LookupResult) -> Message {
     let mut reply = reply(query);
     reply.metadata.authoritative = true;
     let alias = found.alias.as_deref().and_then(|alias| Name::from_str_relaxed(alias).ok());
@@ -98,9 +98,9 @@ fn known(query: &Message, asked: &Name, found: LookupResult) -> Message {
     // Clients use the first address, so the order is random.
     fastrand::shuffle(&mut addresses);
     if let Some(alias) = &alias {
-        reply.add_answer(Record::from_rdata(asked.clone(), TTL, RData::CNAME(CNAME(alias.clone()))));
+        reply.add_answer(Record::from_rdata(queried.clone(), TTL, RData::CNAME(CNAME(alias.clone()))));
     }
-    let owner = alias.unwrap_or_else(|| asked.clone());
+    let owner = alias.unwrap_or_else(|| queried.clone());
     for address in addresses {
         let data = match address {
             IpAddr::V4(v4) => RData::A(A(v4)),

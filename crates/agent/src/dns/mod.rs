@@ -185,9 +185,9 @@ impl DnsState {
             self.was_full.store(false, Ordering::Relaxed);
         }
         self.metrics.dns_upstream_requests.add();
-        let began = Instant::now();
+        let start_time = Instant::now();
         let answer = self.forwarder.query(query, transport).await;
-        self.metrics.dns_upstream_duration.observe(began.elapsed());
+        self.metrics.dns_upstream_duration.observe(start_time.elapsed());
         if answer.is_none() {
             self.metrics.dns_upstream_failures.add();
         }

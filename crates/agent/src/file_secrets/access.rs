@@ -48,8 +48,8 @@ impl FileAccess {
     pub fn new(own: impl IntoIterator<Item = PathBuf>, further: impl IntoIterator<Item = PathBuf>) -> FileAccess {
         let own: BTreeSet<PathBuf> = own.into_iter().collect();
         // A file in `/` must not allow the whole file system.
-        let beside = own.iter().filter_map(|file| file.parent()).filter(|folder| folder.file_name().is_some());
-        let folders = USUAL.iter().map(PathBuf::from).chain(beside.map(Path::to_owned)).chain(further).collect();
+        let parents = own.iter().filter_map(|file| file.parent()).filter(|folder| folder.file_name().is_some());
+        let folders = USUAL.iter().map(PathBuf::from).chain(parents.map(Path::to_owned)).chain(further).collect();
         FileAccess { own, folders }
     }
 
@@ -63,12 +63,12 @@ impl FileAccess {
         if !is_own && geteuid().is_root() && is_private_of_another(&file.about) {
             return Err(AccessError::Private(file.about.uid()));
         }
-        let mark = FileStamp::of(&file.about);
-        if last == Some(mark) && mark.is_settled() {
+        let stamp = FileStamp::of(&file.about);
+        if last == Some(stamp) && stamp.is_settled() {
             return Ok(None);
         }
         let content = file.read()?;
-        Ok(Some((content.into(), mark)))
+        Ok(Some((content.into(), stamp)))
     }
 
     fn check_directory(&self, real: &Path) -> Result<(), AccessError> {

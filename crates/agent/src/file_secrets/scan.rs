@@ -47,8 +47,8 @@ enum NameMatch<'a> {
 
 fn name_at(bytes: &[u8], at: usize) -> NameMatch<'_> {
     let begins = |kind: &str| {
-        let there = &bytes[at..bytes.len().min(at + kind.len())];
-        kind.as_bytes().starts_with(there)
+        let available = &bytes[at..bytes.len().min(at + kind.len())];
+        kind.as_bytes().starts_with(available)
     };
     let length = match length_before(&bytes[..at]) {
         Some(length) if begins(ROOT) || begins(PAIR) => length,

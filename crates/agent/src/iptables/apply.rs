@@ -81,8 +81,8 @@ impl FamilyTables {
     }
 
     fn is_in_place(&self) -> bool {
-        let wanted = InstalledRules::read(&rule::restore(&self.rules));
-        self.found.has_chains_of(&wanted) && rule::checks(&self.rules).iter().all(|c| self.iptables(c).is_ok())
+        let expected = InstalledRules::read(&rule::restore(&self.rules));
+        self.found.has_chains_of(&expected) && rule::checks(&self.rules).iter().all(|c| self.iptables(c).is_ok())
     }
 
     fn restore(&self) -> Result<()> {
@@ -146,13 +146,13 @@ impl Drop for TrafficBlock<'_> {
 }
 
 /// The iptables variant: legacy if it has rules already, else nft.
-fn binary(family: IpFamily, wanted: Option<&str>) -> Result<String> {
+fn binary(family: IpFamily, variant: Option<&str>) -> Result<String> {
     let plain = match family {
         IpFamily::V4 => "iptables",
         IpFamily::V6 => "ip6tables",
     };
-    if let Some(wanted) = wanted {
-        let name = format!("{plain}-{wanted}");
+    if let Some(variant) = variant {
+        let name = format!("{plain}-{variant}");
         return if exists(&name) { Ok(name) } else { bail!("could not run {name}: not found") };
     }
     let legacy = format!("{plain}-legacy");

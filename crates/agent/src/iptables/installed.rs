@@ -78,13 +78,13 @@ impl InstalledRules {
 mod tests {
     use super::InstalledRules;
 
-    const WANTED: &str = "* nat\n-N ISTIO_OUTPUT\n-A OUTPUT -j ISTIO_OUTPUT\n-A ISTIO_OUTPUT -j RETURN\nCOMMIT\n";
+    const EXPECTED: &str = "* nat\n-N ISTIO_OUTPUT\n-A OUTPUT -j ISTIO_OUTPUT\n-A ISTIO_OUTPUT -j RETURN\nCOMMIT\n";
 
     #[test]
     fn kernel_wording_compares_equal() {
         let saved = "# Generated\n*nat\n:OUTPUT ACCEPT [0:0]\n:ISTIO_OUTPUT - [0:0]\n-A OUTPUT -j ISTIO_OUTPUT\n\
                      -A ISTIO_OUTPUT -j RETURN\nCOMMIT\n";
-        assert_eq!(InstalledRules::read(saved), InstalledRules::read(WANTED));
+        assert_eq!(InstalledRules::read(saved), InstalledRules::read(EXPECTED));
     }
 
     #[test]
@@ -106,9 +106,9 @@ mod tests {
 
     #[test]
     fn missing_rule_or_extra_chain_is_a_difference() {
-        let wanted = InstalledRules::read(WANTED);
-        assert!(!wanted.is_clean());
-        assert!(!InstalledRules::read("*nat\n:ISTIO_OUTPUT - [0:0]\n").has_chains_of(&wanted));
-        assert!(!InstalledRules::read(&format!("{WANTED}*nat\n-N ISTIO_MORE\n")).has_chains_of(&wanted));
+        let expected = InstalledRules::read(EXPECTED);
+        assert!(!expected.is_clean());
+        assert!(!InstalledRules::read("*nat\n:ISTIO_OUTPUT - [0:0]\n").has_chains_of(&expected));
+        assert!(!InstalledRules::read(&format!("{EXPECTED}*nat\n-N ISTIO_MORE\n")).has_chains_of(&expected));
     }
 }

@@ -138,7 +138,7 @@ impl Launch {
 
 impl Launch {
     /// Removes the shared memory and the base id file, which Envoy leaves behind. Called when no epoch is running.
-    pub(super) fn forget(&self) {
+    pub(super) fn remove_shared_state(&self) {
         let Takeover::HotRestart { base_id, .. } = &self.takeover else { return };
         let Ok(id) = read_id(base_id) else { return };
         // Envoy multiplies the base id by ten.

@@ -40,12 +40,12 @@ mod tests {
     #[test]
     fn requests_only_escalate() {
         let requests = LifecycleSender::default();
-        let seen = requests.subscribe();
+        let receiver = requests.subscribe();
         requests.send(LifecycleRequest::Drain);
         requests.send(LifecycleRequest::Run);
-        assert_eq!(*seen.borrow(), LifecycleRequest::Drain);
+        assert_eq!(*receiver.borrow(), LifecycleRequest::Drain);
         requests.send(LifecycleRequest::Quit);
         requests.send(LifecycleRequest::Stop);
-        assert_eq!(*seen.borrow(), LifecycleRequest::Quit);
+        assert_eq!(*receiver.borrow(), LifecycleRequest::Quit);
     }
 }

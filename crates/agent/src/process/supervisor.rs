@@ -53,7 +53,7 @@ impl<F: FnMut(u32) -> Result<EpochBootstrap>> Supervisor<F> {
         config_changes: watch::Receiver<u128>,
     ) -> ExitCause {
         let cause = self.supervise(requests, config_changes).await;
-        self.launch.forget();
+        self.launch.remove_shared_state();
         cause
     }
 
@@ -96,7 +96,7 @@ impl<F: FnMut(u32) -> Result<EpochBootstrap>> Supervisor<F> {
         self.restart = None;
         let number = self.epochs.last_key_value().map_or(0, |(latest, _)| latest + 1);
         if number == 0 {
-            self.launch.forget();
+            self.launch.remove_shared_state();
         }
         let abort = CancellationToken::new();
         let bootstrap = match self.launch_epoch(number, &abort) {

@@ -27,9 +27,9 @@ impl BoundaryTracker {
             if bytes.is_empty() {
                 return started;
             }
-            let wanted = (HEAD - self.head.len()).min(bytes.len());
-            self.head.extend_from_slice(&bytes[..wanted]);
-            bytes = &bytes[wanted..];
+            let missing = (HEAD - self.head.len()).min(bytes.len());
+            self.head.extend_from_slice(&bytes[..missing]);
+            bytes = &bytes[missing..];
             if self.head.len() < HEAD {
                 return started;
             }
@@ -82,7 +82,7 @@ impl FrameSplitter {
     /// Processes the next bytes and returns the messages that are complete.
     pub(super) fn feed(&mut self, bytes: &[u8]) -> Result<Vec<GrpcFrame>, FramingError> {
         self.pending.extend_from_slice(bytes);
-        let mut whole = Vec::new();
+        let mut frames = Vec::new();
         while self.pending.len() >= HEAD {
             let length = length(&self.pending);
             if length > MAX {
@@ -91,13 +91,13 @@ impl FrameSplitter {
             if self.pending.len() < HEAD + length {
                 break;
             }
-            whole.push(GrpcFrame(self.pending.split_to(HEAD + length).freeze()));
+            frames.push(GrpcFrame(self.pending.split_to(HEAD + length).freeze()));
         }
         if self.pending.is_empty() {
             // Releases the buffer of a large message.
             self.pending = BytesMut::new();
         }
-        Ok(whole)
+        Ok(frames)
     }
 }
 
@@ -170,12 +170,12 @@ mod tests {
         let stream = messages.concat();
         for piece in [1, 2, 5, 7, 64, stream.len()] {
             let (mut boundaries, mut splitter) = (BoundaryTracker::default(), FrameSplitter::default());
-            let (mut started, mut whole) = (0, Vec::new());
+            let (mut started, mut frames) = (0, Vec::new());
             for bytes in stream.chunks(piece) {
                 started += boundaries.advance(bytes);
-                whole.extend(splitter.feed(bytes).unwrap().into_iter().map(|message| message.bytes()));
+                frames.extend(splitter.feed(bytes).unwrap().into_iter().map(|message| message.bytes()));
             }
-            assert_eq!((started, &whole), (3, &messages), "{piece} bytes at a time");
+            assert_eq!((started, &frames), (3, &messages), "{piece} bytes at a time");
             assert!(boundaries.at_boundary());
         }
     }

@@ -69,12 +69,12 @@ impl NameTableTrigger {
         let listeners = |message: &super::frames::GrpcFrame| {
             message.body().and_then(kind).is_some_and(|kind| kind == TypeUrl::LISTENER.as_str())
         };
-        let seen = messages.iter().any(listeners);
-        if seen {
+        let found = messages.iter().any(listeners);
+        if found {
             // Cannot fail: the receiver is this stream.
             let _ = self.insert.send(self.protocol.subscription());
         }
-        seen
+        found
     }
 }
 

@@ -61,20 +61,20 @@ pub(super) fn resource(
 fn without_keys(text: &Bytes) -> Bytes {
     let is_key_line =
         |line: &[u8], word: &[u8]| line.starts_with(word) && line.windows(11).any(|at| at == b"PRIVATE KEY");
-    let mut kept = Vec::with_capacity(text.len());
+    let mut remaining = Vec::with_capacity(text.len());
     let mut inside = false;
     for line in text.split_inclusive(|byte| *byte == b'\n') {
         inside |= is_key_line(line.trim_ascii_start(), b"-----BEGIN ");
         if !inside {
-            kept.extend_from_slice(line);
+            remaining.extend_from_slice(line);
         }
         inside &= !is_key_line(line.trim_ascii_start(), b"-----END ");
     }
     // Unchanged if there are no keys; empty if there are only keys.
-    if kept.len() == text.len() {
+    if remaining.len() == text.len() {
         text.clone()
-    } else if is_pem(&kept) {
-        kept.into()
+    } else if is_pem(&remaining) {
+        remaining.into()
     } else {
         Bytes::new()
     }

@@ -183,11 +183,11 @@ impl SecretFiles {
     }
 
     fn store(&mut self, read: Vec<(PathBuf, (Bytes, FileStamp))>) -> bool {
-        for (file, (text, mark)) in read {
+        for (file, (text, stamp)) in read {
             let old = self.good.get(&file).map_or(0, |(text, _)| text.len());
             match self.reader.replace(old, text.len()) {
                 Ok(()) => {
-                    self.good.insert(file, (text, mark));
+                    self.good.insert(file, (text, stamp));
                 }
                 Err(error) => {
                     self.log_once(&file, &error);

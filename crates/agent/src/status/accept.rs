@@ -41,26 +41,26 @@ impl MetricsFormat {
 
 /// The scraper's Accept header reduced to the allowed types, in the same order.
 pub(super) fn allowed(accept: &str, types: &[&str]) -> String {
-    let mut kept: Vec<String> = Vec::new();
+    let mut accepted: Vec<String> = Vec::new();
     for entry in accept.split(',') {
         let Some((media, parameters)) = media(entry) else { continue };
         let parameters: Vec<&str> = parameters.into_iter().filter(|p| !p.starts_with("q=")).collect();
         // A wildcard becomes the simplest format that it covers.
-        let wanted = match media {
+        let media_type = match media {
             "*" | "*/*" => format!("{TEXT};version=0.0.4"),
             "application/*" => format!("{OPEN_METRICS};version=0.0.1"),
             _ => [&[media], &parameters[..]].concat().join(";"),
         };
-        let name = wanted.split(';').next().unwrap_or_default();
-        if types.contains(&name) && !kept.contains(&wanted) {
-            kept.push(wanted);
+        let name = media_type.split(';').next().unwrap_or_default();
+        if types.contains(&name) && !accepted.contains(&media_type) {
+            accepted.push(media_type);
         }
     }
-    if kept.is_empty() {
+    if accepted.is_empty() {
         return format!("{TEXT};version=0.0.4");
     }
-    let last = kept.len();
-    kept.iter().enumerate().map(|(at, entry)| format!("{entry};q=0.{}", last - at)).collect::<Vec<_>>().join(",")
+    let last = accepted.len();
+    accepted.iter().enumerate().map(|(at, entry)| format!("{entry};q=0.{}", last - at)).collect::<Vec<_>>().join(",")
 }
 
 /// A media type and its parameters.

@@ -62,7 +62,7 @@ pub(super) async fn call(stream: TcpStream, request: Request<Full<Bytes>>) -> Re
 
 /// Sends a GET request and returns the whole body, with a timeout and a size limit.
 pub(super) async fn get(to: SocketAddr, path: &str, time_limit: Duration, limit: usize) -> Result<String> {
-    let asked = async {
+    let exchange = async {
         let request = Request::get(path).header("host", to.to_string()).body(Empty::<Bytes>::new())?;
         let response = send(connect(to, None).await?, request).await?;
         if !response.status().is_success() {
@@ -71,7 +71,7 @@ pub(super) async fn get(to: SocketAddr, path: &str, time_limit: Duration, limit:
         let body = collect(response.into_body(), limit).await?;
         Ok(String::from_utf8_lossy(&body).into_owned())
     };
-    timeout(time_limit, asked).await.with_context(|| format!("no response from {to} within {time_limit:?}"))?
+    timeout(time_limit, exchange).await.with_context(|| format!("no response from {to} within {time_limit:?}"))?
 }
 
 /// Reads the whole body; fails if it exceeds the limit.
