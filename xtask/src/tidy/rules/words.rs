@@ -41,7 +41,7 @@ const EXCEPTIONS: &[&str] = &["no more than"];
 
 /// How many places a crate, or the root with its documents, may still have.
 const ALLOWED: &[(&str, usize)] =
-    &[("api", 4), ("discovery", 186), ("scope", 17), ("sources", 26), ("testkit", 44), ("xds", 32)];
+    &[("api", 4), ("discovery", 148), ("scope", 17), ("sources", 3), ("testkit", 43), ("xds", 32)];
 
 /// Texts that quote the phrases, are not ours, or are generated from strings that are checked.
 const SKIPPED: &[&str] = &["xtask/src/tidy/rules/words.rs", "STYLE.md", "LICENSE", "Cargo.lock", "docs/reference/"];
