@@ -1,7 +1,7 @@
-//! The recorded cases over real streams: a server on a folder of files answers, in either protocol, what
-//! the same objects give in process. Whether that equals the recording is the business of translate's test.
+//! The recorded cases over real streams: a server on a folder of files sends, in both variants, the same resources as the
+//! same objects give in process. Translate's test compares those with the recording.
 
-// clippy knows tests by their attribute, and not the functions that they share.
+// Clippy recognizes tests by their attribute, but not the helper functions.
 #![allow(clippy::unwrap_used)]
 
 use std::fs;
@@ -27,12 +27,12 @@ fn check(transport: XdsTransport) {
 }
 
 #[test]
-fn state_of_the_world_streams_bring_what_the_objects_give() {
+fn state_of_the_world_streams_equal_the_in_process_result() {
     check(XdsTransport::Sotw);
 }
 
 #[test]
-fn delta_streams_bring_what_the_objects_give() {
+fn delta_streams_equal_the_in_process_result() {
     check(XdsTransport::Delta);
 }
 
@@ -54,7 +54,7 @@ fn in_process(case: &Case) -> ResourceLookup {
     Box::new(move |proxy, kind, names| mesh.resources(&proxy.node(), kind, names).unwrap())
 }
 
-/// A server of its own for the case. It is told to end when the last answer was given.
+/// A separate server for the case, stopped after the last response.
 fn served(case: &Case, runtime: &Handle, transport: XdsTransport) -> ResourceLookup {
     let folder = folder(case);
     let path = |name: &str| folder.path().join(name).display().to_string();

@@ -1,10 +1,10 @@
-//! Certificates of workloads and hosts, signed by an authority of the test's own.
+//! Certificates of workloads and hosts, signed by a test CA.
 
 use std::net::{IpAddr, Ipv4Addr};
 
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair, SanType};
 
-/// A root of trust.
+/// A certificate authority.
 pub struct Authority(CertifiedIssuer<'static, KeyPair>);
 
 /// A certificate with its key, both in PEM.
@@ -29,19 +29,19 @@ impl Authority {
         Authority(CertifiedIssuer::self_signed(params, key).unwrap_or_else(|e| panic!("could not make a root: {e}")))
     }
 
-    /// Its own certificate in PEM.
+    /// The root certificate in PEM.
     pub fn root(&self) -> String {
         self.0.pem()
     }
 
-    /// A workload's: `spiffe://TRUST-DOMAIN/ns/NAMESPACE/sa/ACCOUNT`. It holds for 127.0.0.1 too, so that plain TLS
-    /// clients can verify it.
+    /// A workload certificate for `spiffe://TRUST-DOMAIN/ns/NAMESPACE/sa/ACCOUNT`. Also valid for 127.0.0.1, so that plain
+    /// TLS clients can verify it.
     pub fn workload(&self, identity: &str) -> Certificate {
         let uri = identity.try_into().unwrap_or_else(|e| panic!("{identity} is no URI: {e}"));
         self.issue(vec![SanType::URI(uri), SanType::IpAddress(IpAddr::V4(Ipv4Addr::LOCALHOST))])
     }
 
-    /// A host's.
+    /// A certificate for a host name.
     pub fn host(&self, name: &str) -> Certificate {
         self.issue(vec![SanType::DnsName(name.try_into().unwrap_or_else(|e| panic!("{name} is no name: {e}")))])
     }

@@ -11,7 +11,7 @@ use serde_json::Value;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 
-/// A whole answer.
+/// A complete response.
 #[derive(Debug)]
 pub struct Reply {
     pub status: StatusCode,
@@ -20,28 +20,28 @@ pub struct Reply {
 }
 
 impl Reply {
-    /// The body as JSON; null when it is none.
+    /// The body as JSON; null if it is not JSON.
     pub fn json(&self) -> Value {
         serde_json::from_str(&self.body).unwrap_or_default()
     }
 
-    /// The name of the testkit backend that answered; empty when none did.
+    /// The name of the testkit backend that responded; empty if none did.
     pub fn backend(&self) -> &str {
         self.header("x-backend")
     }
 
-    /// The text of a header; empty when absent.
+    /// The value of a header; empty if absent.
     pub fn header(&self, name: &str) -> &str {
         self.headers.get(name).and_then(|v| v.to_str().ok()).unwrap_or_default()
     }
 }
 
-/// GET of a path with this Host header.
+/// GET with this Host header.
 pub async fn get(address: SocketAddr, host: &str, path: &str) -> Result<Reply, String> {
     get_with(address, host, path, &[]).await
 }
 
-/// GET with further headers.
+/// GET with additional headers.
 pub async fn get_with(address: SocketAddr, host: &str, path: &str, headers: &[(&str, &str)]) -> Result<Reply, String> {
     let mut request = Request::get(path).header("host", host);
     for (name, value) in headers {
@@ -50,9 +50,9 @@ pub async fn get_with(address: SocketAddr, host: &str, path: &str, headers: &[(&
     send(address, request.body(String::new()).map_err(|e| e.to_string())?).await
 }
 
-/// Sends a request as it is; the error says what the connection did.
+/// Sends a request; the error describes what happened to the connection.
 pub async fn send(address: SocketAddr, request: Request<String>) -> Result<Reply, String> {
-    exchange(address, request).await.map_err(|e| format!("no answer from {address}: {e}"))
+    exchange(address, request).await.map_err(|e| format!("no response from {address}: {e}"))
 }
 
 type AnyError = Box<dyn std::error::Error + Send + Sync>;
@@ -61,7 +61,7 @@ async fn exchange(address: SocketAddr, request: Request<String>) -> Result<Reply
     send_over(TcpStream::connect(address).await?, request).await
 }
 
-/// Sends a request over an open connection, which ends with it.
+/// Sends a request over an open connection and closes it.
 pub(crate) async fn send_over(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     request: Request<String>,

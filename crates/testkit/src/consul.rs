@@ -1,5 +1,4 @@
-//! A real Consul: one server with its data on disk, or several that elect a leader.
-//! Nothing but loopback is used.
+//! A real Consul: one server with its data on disk, or several that elect a leader. Uses loopback only.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
@@ -11,7 +10,7 @@ use tempfile::TempDir;
 use crate::process::Process;
 use crate::{client, ports, servers, wait};
 
-/// One server. Its state outlives a kill.
+/// One server. Its state survives a kill.
 pub struct Consul {
     process: Process,
     args: Vec<String>,
@@ -29,19 +28,19 @@ struct ConsulPorts {
 }
 
 impl Consul {
-    /// Starts one server and waits until it leads.
+    /// Starts one server and waits until it is the leader.
     pub async fn start() -> Consul {
         Self::start_with(json!({})).await
     }
 
-    /// Starts one server with further settings.
+    /// Starts one server with additional settings.
     pub async fn start_with(settings: Value) -> Consul {
         let mut consul = Self::spawn("consul", fresh_ports(), &[], 1, settings);
         consul.ready().await;
         consul
     }
 
-    /// Starts servers that know each other, and waits until one leads.
+    /// Starts a cluster and waits until it has a leader.
     pub async fn cluster(size: usize) -> Vec<Consul> {
         let ports: Vec<ConsulPorts> = (0..size).map(|_| fresh_ports()).collect();
         let mut servers: Vec<Consul> = ports
@@ -74,7 +73,7 @@ impl Consul {
             "retry_interval": "250ms",
             "disable_update_check": true,
             "leave_on_terminate": false,
-            // Elections and failure detection as quick as a developer's server has them.
+            // Fast elections and failure detection.
             "performance": {"raft_multiplier": 1},
             "log_level": "warn",
         });
@@ -95,17 +94,17 @@ impl Consul {
         &mut self.process
     }
 
-    /// Shows this token from now on.
+    /// Sends this token with further requests.
     pub fn use_token(&mut self, token: &str) {
         self.token = Some(token.to_owned());
     }
 
-    /// Kills it as a crash would.
+    /// Kills it, like a crash.
     pub fn kill(&mut self) {
         self.process.kill();
     }
 
-    /// Starts it again with the state it had.
+    /// Restarts it with its state.
     pub async fn restart(&mut self) {
         self.process = Process::start("consul", &servers::binary("consul"), &self.args, &[]);
         self.ready().await;
@@ -121,7 +120,7 @@ impl Consul {
         .await;
     }
 
-    /// Whether this server leads now.
+    /// Whether this server is the leader.
     pub async fn leads(&self) -> bool {
         let own = self.call(Method::GET, "/v1/agent/self", None).await;
         own.is_ok_and(|text| {
@@ -129,7 +128,7 @@ impl Consul {
         })
     }
 
-    /// One request that must succeed; gives the body.
+    /// Sends a request; returns the body, or an error for a status other than 2xx.
     pub async fn call(&self, method: Method, path: &str, body: Option<Value>) -> Result<String, String> {
         let mut request = Request::builder().method(method).uri(path).header("host", "consul");
         if let Some(token) = &self.token {
@@ -145,7 +144,7 @@ impl Consul {
         self.call(Method::PUT, path, Some(body)).await.unwrap_or_else(|e| panic!("{e}"))
     }
 
-    /// Registers an instance with a check of its own in the catalog, as an outside node would.
+    /// Registers an instance with its check in the catalog, as an external node.
     pub async fn register(&self, node: &str, service: &Value, status: &str) {
         let (id, name) = (&service["ID"], &service["Service"]);
         let check = json!({
@@ -158,13 +157,13 @@ impl Consul {
         self.put("/v1/catalog/register", body).await;
     }
 
-    /// Takes an instance out of the catalog.
+    /// Removes an instance from the catalog.
     pub async fn deregister(&self, node: &str, id: &str) {
         self.put("/v1/catalog/deregister", json!({"Node": node, "ServiceID": id})).await;
     }
 }
 
-/// Puts settings over others, inside objects too.
+/// Merges settings recursively.
 fn merge(config: &mut Value, more: Value) {
     match (config, more) {
         (Value::Object(config), Value::Object(more)) => {

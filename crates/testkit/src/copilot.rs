@@ -1,5 +1,5 @@
-//! Cloud Foundry's Copilot as Pilot asked it, written from its protocol: gRPC over mutual TLS, routes in memory.
-//! The real one needs a whole platform behind it.
+//! A fake of Cloud Foundry's Copilot, written from its protocol: gRPC over mutual TLS, routes in memory. The real one
+//! needs a complete platform.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -29,23 +29,23 @@ use tokio_rustls::TlsAcceptor;
 
 use crate::certificates::{Authority, Certificate};
 
-/// gRPC's code of a method that a server does not have.
+/// gRPC status UNIMPLEMENTED.
 pub const UNIMPLEMENTED: u32 = 12;
 const CLIENT: &str = "spiffe://platform/ns/istio/sa/pilot";
 
-/// What it answers.
+/// State of the server, from which it responds.
 #[derive(Clone, Debug, Default)]
 pub struct CopilotState {
     pub routes: Vec<CopilotRoute>,
     pub internal: Vec<CopilotInternalRoute>,
-    /// The status of methods that fail, by name.
+    /// gRPC status of methods that fail, by name.
     pub failing: BTreeMap<&'static str, u32>,
     pub is_unhealthy: bool,
-    /// Requests are taken and never answered.
+    /// Requests never get a response.
     pub stalls: bool,
-    /// How long every answer takes.
+    /// Delay of every response.
     pub delay: Duration,
-    /// The certificate that each connection so far showed.
+    /// Client certificate of each connection so far.
     pub shown: Vec<Vec<u8>>,
 }
 
@@ -111,17 +111,17 @@ impl CopilotRoute {
         CopilotRoute { hostname, process, backends: Some(set(backends)), ..CopilotRoute::default() }
     }
 
-    /// How many backends it has.
+    /// Number of backends.
     pub fn backends(&self) -> usize {
         self.backends.as_ref().map_or(0, |set| set.backends.len())
     }
 
-    /// For this path of the host alone.
+    /// Restricts the route to a path.
     pub fn below(self, path: &str) -> CopilotRoute {
         CopilotRoute { path: path.to_owned(), ..self }
     }
 
-    /// With this share of requests, in percent.
+    /// Sets the share of requests, in percent.
     pub fn weighing(self, weight: i32) -> CopilotRoute {
         CopilotRoute { weight, ..self }
     }
@@ -142,14 +142,14 @@ pub struct Copilot {
     address: SocketAddr,
     authority: Authority,
     own: Certificate,
-    /// Of the certificates that a client needs.
+    /// Certificate files for the client.
     folder: TempDir,
     state: Arc<Mutex<CopilotState>>,
     serving: Option<AbortHandle>,
 }
 
 impl Copilot {
-    /// Serves on a free port, and has certificates for one client.
+    /// Starts it on a free port and creates certificates for one client.
     pub async fn start() -> Copilot {
         let folder = tempfile::tempdir().unwrap_or_else(|e| panic!("could not make a folder: {e}"));
         let authority = Authority::new();
@@ -171,14 +171,14 @@ impl Copilot {
         self.folder.path().join(name)
     }
 
-    /// Replaces a file of the client at once, as rotation does.
+    /// Replaces a file of the client atomically, as certificate rotation does.
     pub fn put(&self, name: &str, text: &str) {
         let fresh = self.file(&format!(".{name}"));
         let written = fs::write(&fresh, text).and_then(|()| fs::rename(&fresh, self.file(name)));
         written.unwrap_or_else(|e| panic!("could not write {name}: {e}"));
     }
 
-    /// Gives the client a new certificate, and returns it as the server will see it.
+    /// Creates a new client certificate and returns it in DER.
     pub fn renew_client(&self) -> Vec<u8> {
         let Certificate { chain, key } = self.authority.workload(CLIENT);
         self.put("key.pem", &key);
@@ -207,7 +207,7 @@ impl Copilot {
         self.state.lock().clone()
     }
 
-    /// Ends it with all its connections. What it would answer stays.
+    /// Stops it and all its connections. The state is kept.
     pub fn kill(&mut self) {
         if let Some(serving) = self.serving.take() {
             serving.abort();
@@ -218,7 +218,7 @@ impl Copilot {
     pub async fn restart(&mut self) {
         self.kill();
         let address = self.address;
-        // The port is free as soon as the task is really gone.
+        // The port is free once the old task has ended.
         let listener =
             crate::wait::until("a free port", async || TcpListener::bind(address).await.map_err(|e| e.to_string()))
                 .await;
@@ -268,7 +268,7 @@ async fn serve(stream: TcpStream, acceptor: TlsAcceptor, state: Arc<Mutex<Copilo
         let now = state.lock().clone();
         async move { Ok::<_, std::convert::Infallible>(answer(request, now).await) }
     });
-    // A client that hangs up is none of a test's business.
+    // A client that disconnects is not an error.
     let _ = http2::Builder::new(TokioExecutor::new()).serve_connection(TokioIo::new(stream), service).await;
 }
 

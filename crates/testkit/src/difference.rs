@@ -1,5 +1,5 @@
-//! Where two canonical forms differ, in words: the smallest differing parts with their paths.
-//! Items of a list are aligned by name, by chain match or by route match where that is unique.
+//! Differences between two canonical forms: the smallest differing parts with their paths. List items are aligned by
+//! name, filter chain match or route match if that is unique.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -20,7 +20,7 @@ impl fmt::Display for Difference {
     }
 }
 
-/// All places, in the order of the paths. Empty when the forms are equal.
+/// All differences in order of their paths. Empty if the forms are equal.
 pub fn differences(expected: &Value, got: &Value) -> Vec<Difference> {
     let mut out = Vec::new();
     walk(Some(expected), Some(got), String::new(), &mut out);
@@ -93,7 +93,7 @@ fn walk_labelled(
     }
 }
 
-/// Labels for both lists: all present and none twice; otherwise items go by number.
+/// Labels of the items of both lists; `None` if a label is missing or not unique, then items are compared by index.
 fn labels(a: &[Value], b: &[Value]) -> Option<(Vec<String>, Vec<String>)> {
     [by_name, by_chain, by_match].iter().find_map(|label| Some((unique(a, *label)?, unique(b, *label)?)))
 }
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn other_lists_go_by_number() {
+    fn other_lists_are_compared_by_index() {
         check(
             json!({"l": [1, 2]}),
             json!({"l": [1]}),

@@ -1,5 +1,5 @@
-//! pilot-discovery as a process of its own, on a folder of configuration files.
-//! The caller passes the binary: `env!("CARGO_BIN_EXE_pilot-discovery")`.
+//! pilot-discovery as a child process on a folder of configuration files. The caller passes the binary:
+//! `env!("CARGO_BIN_EXE_pilot-discovery")`.
 
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -10,19 +10,19 @@ use tempfile::TempDir;
 use crate::process::Process;
 use crate::{client, ports, wait};
 
-/// What the server is started with.
+/// Options of the server.
 #[derive(Clone, Debug, Default)]
 pub struct DiscoveryOptions {
-    /// File name and text, below the watched folder.
+    /// Files in the watched folder: name and text.
     pub files: Vec<(String, String)>,
     /// MeshConfig; empty means defaults.
     pub mesh: String,
     /// MeshNetworks; empty means none.
     pub networks: String,
     pub env: Vec<(String, String)>,
-    /// Further arguments, at the end.
+    /// Additional arguments.
     pub args: Vec<String>,
-    /// Whether the pipes of its log are never read.
+    /// Whether its log goes to pipes that are never read.
     pub unread: bool,
 }
 
@@ -38,14 +38,14 @@ pub struct DiscoveryProcess {
 }
 
 impl DiscoveryProcess {
-    /// Starts the server and waits until it says that it is ready.
+    /// Starts the server and waits until it is ready.
     pub async fn start(binary: &str, setup: DiscoveryOptions) -> DiscoveryProcess {
         let mut server = Self::start_unready(binary, setup).await;
         server.ready().await;
         server
     }
 
-    /// Starts the server and waits until it answers, ready or not.
+    /// Starts the server and waits until it responds, ready or not.
     pub async fn start_unready(binary: &str, setup: DiscoveryOptions) -> DiscoveryProcess {
         let folder = tempfile::tempdir().unwrap_or_else(|e| panic!("could not make a folder: {e}"));
         let config = folder.path().join("config");
@@ -70,7 +70,7 @@ impl DiscoveryProcess {
         let start = if setup.unread { Process::start_unread } else { Process::start };
         let process = start("pilot-discovery", &binary, &args, &setup.env);
         let mut server = DiscoveryProcess { binary, args, env: setup.env, grpc, http, monitoring, folder, process };
-        wait::until("a pilot-discovery that answers", async || {
+        wait::until("a response of pilot-discovery", async || {
             server.process.check_alive();
             client::get(server.http, "discovery", "/ready").await
         })
@@ -99,25 +99,25 @@ impl DiscoveryProcess {
         &mut self.process
     }
 
-    /// Puts a file into the watched folder; the server never sees a half of it.
+    /// Writes a file into the watched folder atomically.
     pub fn write(&self, name: &str, text: &str) {
         let part = put(self.folder.path(), "part", text);
         fs::rename(part, self.config().join(name)).unwrap_or_else(|e| panic!("could not move {name} in: {e}"));
     }
 
-    /// Takes a file out of the watched folder.
+    /// Removes a file from the watched folder.
     pub fn remove(&self, name: &str) {
         fs::remove_file(self.config().join(name)).unwrap_or_else(|e| panic!("could not remove {name}: {e}"));
     }
 
-    /// Kills it and starts it again with the same arguments and ports.
+    /// Kills it and restarts it with the same arguments and ports.
     pub async fn restart(&mut self) {
         self.process.kill();
         self.process = Process::start("pilot-discovery", &self.binary, &self.args, &self.env);
         self.ready().await;
     }
 
-    /// Waits until it says that it is ready.
+    /// Waits until it is ready.
     pub async fn ready(&mut self) {
         wait::until("a ready pilot-discovery", async || {
             self.process.check_alive();
@@ -128,7 +128,7 @@ impl DiscoveryProcess {
     }
 }
 
-/// Flags of a control plane's ports, of both makes; those of TLS and of inspection are off.
+/// Flags for the ports of pilot-discovery or istiod; TLS and introspection ports are off.
 pub(crate) fn addresses(grpc: SocketAddr, http: SocketAddr, monitoring: SocketAddr) -> [String; 6] {
     [
         format!("--grpcAddr={grpc}"),

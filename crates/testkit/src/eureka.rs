@@ -1,4 +1,4 @@
-//! A real Eureka server, with caches and evictions quick enough for tests. It forgets everything when killed.
+//! A real Eureka server with short cache and eviction times. It loses all state when killed.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crate::process::Process;
 use crate::{client, ports, servers, wait};
 
-/// A Java server on a busy machine takes this long to start.
+/// Start-up timeout of a Java server on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(180);
 
 pub struct Eureka {
@@ -34,16 +34,16 @@ impl Eureka {
     /// Starts a server that has no peers.
     pub async fn start() -> Eureka {
         let http = free_address();
-        // Without a word it copies everything to port 8761 of this machine, whoever is there, and logs that it cannot.
+        // By default it would replicate to port 8761 of this machine.
         Self::start_at(http, &http.ip().to_string(), &format!("http://{http}")).await
     }
 
-    /// Starts a server of this name that copies what it takes to a peer at a URL.
+    /// Starts a server of this name that replicates to a peer.
     pub async fn start_beside(name: &str, peer: &str) -> Eureka {
         Self::start_at(free_address(), name, peer).await
     }
 
-    /// A URL whose host has the server's own name is not a peer.
+    /// A peer URL with the server's own name is ignored by Eureka.
     async fn start_at(http: SocketAddr, name: &str, peer: &str) -> Eureka {
         let settings = [
             format!("--server.port={}", http.port()),
@@ -77,7 +77,7 @@ impl Eureka {
         self.process.kill();
     }
 
-    /// Starts it again; it knows nothing then.
+    /// Restarts it without state.
     pub async fn restart(&mut self) {
         self.process = Process::start("eureka", Path::new("java"), &self.args, &[]);
         self.ready().await;
@@ -98,14 +98,14 @@ impl Eureka {
             "instanceId": id, "hostName": address, "app": app.to_uppercase(), "ipAddr": address, "status": status,
             "vipAddress": app, "port": {"$": port, "@enabled": "true"}, "securePort": {"$": 443, "@enabled": "false"},
             "dataCenterInfo": {"@class": "com.netflix.appinfo.InstanceInfo$DefaultDataCenterInfo", "name": "MyOwn"},
-            // No test renews leases, and none waits for one to end.
+            // Tests neither renew leases nor wait for their expiry.
             "leaseInfo": {"renewalIntervalInSecs": 3600, "durationInSecs": 7200},
             "metadata": metadata,
         }});
         self.call(Method::POST, &format!("/eureka/apps/{app}"), &body.to_string()).await;
     }
 
-    /// Waits until the server's own list, which it makes a few times a second, has this instance.
+    /// Waits until the server's cached list has this instance.
     pub async fn lists(&self, id: &str) {
         let id = format!("\"{id}\"");
         wait::until(&format!("{id} in the list"), async || {
@@ -121,7 +121,7 @@ impl Eureka {
         self.call(Method::DELETE, &format!("/eureka/apps/{app}/{id}"), "").await;
     }
 
-    /// Sets the status that goes before what the instance says, as an operator does.
+    /// Overrides the status of an instance, as an operator does.
     pub async fn set_status(&self, app: &str, id: &str, status: &str) {
         self.call(Method::PUT, &format!("/eureka/apps/{app}/{id}/status?value={status}"), "").await;
     }

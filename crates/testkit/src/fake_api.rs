@@ -1,6 +1,6 @@
-//! An API server of objects in memory, for answers that a real one cannot be made to give. It refuses streaming lists, as
-//! old ones do, lists all there is in one page, and keeps watches open without an event. Whatever a test's script answers
-//! comes before that.
+//! A fake API server with objects in memory, for responses that a real one cannot be made to give. It rejects streaming
+//! lists, as old servers do, lists everything in one page, and keeps watches open without events. A test's script can
+//! override any response.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -20,7 +20,7 @@ use tokio_stream::wrappers::ReceiverStream;
 
 use crate::scripted::{ScriptedRequest, ScriptedServer};
 
-/// What a script answers.
+/// Response of a script.
 pub type FakeResponse = Response<UnsyncBoxBody<Bytes, Infallible>>;
 
 /// Objects by the plural of their kind.
@@ -29,14 +29,14 @@ type FakeObjects = Arc<Mutex<BTreeMap<String, Vec<Value>>>>;
 pub struct FakeApi {
     server: ScriptedServer,
     objects: FakeObjects,
-    /// How often all watches were to expire.
+    /// Incremented to expire all watches.
     expiries: watch::Sender<u64>,
     kubeconfig: PathBuf,
     _folder: TempDir,
 }
 
 impl FakeApi {
-    /// Serves on a free port until dropped. The script may answer any request itself.
+    /// Serves on a free port until dropped. `None` from the script means the default response.
     pub async fn start(script: impl Fn(&ScriptedRequest) -> Option<FakeResponse> + Send + Sync + 'static) -> FakeApi {
         let (objects, expiries) = (FakeObjects::default(), watch::Sender::new(0));
         let (known, expiry) = (objects.clone(), expiries.subscribe());
@@ -52,7 +52,7 @@ impl FakeApi {
         FakeApi { server, objects, expiries, kubeconfig, _folder: folder }
     }
 
-    /// The file that lets a client in.
+    /// Kubeconfig for clients.
     pub fn kubeconfig(&self) -> &Path {
         &self.kubeconfig
     }
@@ -66,12 +66,12 @@ impl FakeApi {
         self.server.requests()
     }
 
-    /// Sets all objects of a kind, by its plural. No event tells of it: watches must be made to list again.
+    /// Replaces all objects of a kind, given by its plural. Sends no watch events; see `expire_watches`.
     pub fn set(&self, plural: &str, objects: Vec<Value>) {
         self.objects.lock().insert(plural.to_owned(), objects);
     }
 
-    /// Ends all watches with the word that their history is gone, which makes clients list again.
+    /// Ends all watches with status 410, which makes clients list again.
     pub fn expire_watches(&self) {
         self.expiries.send_modify(|count| *count += 1);
     }
@@ -85,17 +85,17 @@ pub fn text(server: &str, user: &Value) -> String {
     .to_string()
 }
 
-/// The plural of the kind that a request is about.
+/// The plural of the requested kind.
 pub fn plural(asked: &ScriptedRequest) -> &str {
     asked.path.rsplit('/').next().unwrap_or_default()
 }
 
-/// A complete answer.
+/// A complete response.
 pub fn full(text: impl Into<Bytes>) -> FakeResponse {
     Response::new(Full::new(text.into()).boxed_unsync())
 }
 
-/// A list with these items, as an API server gives it.
+/// A list object with these items.
 pub fn list(plural: &str, items: &[Value]) -> Value {
     let kind = match plural {
         "customresourcedefinitions" => "CustomResourceDefinition",
@@ -114,7 +114,7 @@ fn capitalised(word: &str) -> String {
     letters.next().map(|first| first.to_uppercase().chain(letters).collect()).unwrap_or_default()
 }
 
-/// An answer whose body is this piece again and again, until `end` or for as long as somebody reads it.
+/// A response whose body repeats a piece `times` times, or until the client disconnects.
 pub fn repeated(piece: Bytes, times: Option<usize>) -> FakeResponse {
     let (frames, body) = mpsc::channel(4);
     tokio::spawn(async move {
@@ -149,7 +149,7 @@ fn answer(asked: &ScriptedRequest, objects: &FakeObjects, expiry: watch::Receive
     full(list(plural(asked), &items).to_string())
 }
 
-/// A watch without an event until it expires.
+/// A watch without events that ends with status 410 on expiry.
 fn expiring(mut expiry: watch::Receiver<u64>) -> FakeResponse {
     expiry.mark_unchanged();
     let (frames, body) = mpsc::channel(1);
@@ -161,7 +161,7 @@ fn expiring(mut expiry: watch::Receiver<u64>) -> FakeResponse {
         let status = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 410,
             "reason": "Expired", "message": "too old resource version"});
         let event = format!("{}\n", json!({"type": "ERROR", "object": status}));
-        // A client that is gone needs no word.
+        // The client may have disconnected.
         let _ = frames.send(Ok::<_, Infallible>(Frame::data(Bytes::from(event)))).await;
     });
     Response::new(StreamBody::new(ReceiverStream::new(body)).boxed_unsync())

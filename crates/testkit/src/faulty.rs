@@ -1,5 +1,5 @@
-//! A reverse proxy before an API server that fails on demand: it refuses requests, and cuts watches in the middle of a
-//! line. It keeps what it was asked and counts what it did.
+//! A reverse proxy for an API server that fails on demand: it rejects requests and cuts watches in the middle of a line.
+//! It records requests and counts failures.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -28,7 +28,7 @@ use tokio_stream::wrappers::ReceiverStream;
 
 use crate::tls::TlsClient;
 
-/// A proxy, gone on drop.
+/// A running proxy; stopped on drop.
 pub struct FaultyProxy {
     state: Arc<FaultyState>,
     kubeconfig: PathBuf,
@@ -40,15 +40,15 @@ struct FaultyState {
     upstream: SocketAddr,
     tls: TlsClient,
     refusal: Mutex<Option<RefusalPlan>>,
-    /// Whether watches cannot be resumed.
+    /// Whether resuming a watch fails with status 410.
     forgets: AtomicBool,
-    /// How often watches were to be cut: each is cut that began before the last time.
+    /// Incremented to cut all watches that started earlier.
     cuts: watch::Sender<u64>,
     requests: Mutex<Vec<String>>,
     figures: Mutex<Figures>,
 }
 
-/// So many of so many requests get these statuses in turn.
+/// `refused` of every `of` requests get these statuses in turn.
 #[derive(Clone)]
 struct RefusalPlan {
     refused: usize,
@@ -58,7 +58,7 @@ struct RefusalPlan {
     given: usize,
 }
 
-/// What the proxy did so far.
+/// Counters of the proxy.
 #[derive(Clone, Debug, Default)]
 pub struct Figures {
     pub requests: usize,
@@ -71,7 +71,7 @@ pub struct Figures {
 }
 
 impl FaultyProxy {
-    /// Passes everything on until told otherwise.
+    /// Starts the proxy. It forwards everything at first.
     pub(crate) async fn start(upstream: SocketAddr, tls: TlsClient, token: &str) -> FaultyProxy {
         let bound = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await;
         let listener = bound.unwrap_or_else(|e| panic!("could not listen: {e}"));
@@ -92,27 +92,27 @@ impl FaultyProxy {
         FaultyProxy { state, kubeconfig, _folder: folder, accepting }
     }
 
-    /// The file that leads a client here.
+    /// Kubeconfig for clients of the proxy.
     pub fn kubeconfig(&self) -> &Path {
         &self.kubeconfig
     }
 
-    /// From now on `refused` of `of` requests get these statuses in turn; watches that stand go on.
+    /// Rejects `refused` of every `of` requests with these statuses in turn. Open watches continue.
     pub fn refuse(&self, refused: usize, of: usize, statuses: &[u16]) {
         *self.state.refusal.lock() = Some(RefusalPlan { refused, of, statuses: statuses.to_vec(), seen: 0, given: 0 });
     }
 
-    /// From now on watches cannot go on from where they were: all that ask for a version are told that it is gone.
+    /// Rejects watches that resume from a resource version with status 410.
     pub fn refuse_to_resume(&self) {
         self.state.forgets.store(true, Ordering::SeqCst);
     }
 
-    /// Cuts every watch that stands: the next line that it brings ends in its middle.
+    /// Cuts every open watch in the middle of its next line.
     pub fn cut_watches(&self) {
         self.state.cuts.send_modify(|cuts| *cuts += 1);
     }
 
-    /// Passes everything on again.
+    /// Forwards everything again.
     pub fn heal(&self) {
         *self.state.refusal.lock() = None;
         self.state.forgets.store(false, Ordering::SeqCst);
@@ -130,7 +130,7 @@ impl FaultyProxy {
 
 impl Drop for FaultyProxy {
     fn drop(&mut self) {
-        // Its connections are in the same task's set, and end with it.
+        // Its connections run in the same task and end with it.
         self.accepting.abort();
     }
 }
@@ -170,13 +170,13 @@ async fn answer(state: Arc<FaultyState>, request: Request<Incoming>) -> ProxyRes
     }
     match pass(&state, request).await {
         Ok(answer) => answer,
-        // As a load balancer says it that finds nobody behind it.
+        // Like a load balancer without a healthy backend.
         Err(_) => refused(503),
     }
 }
 
 impl FaultyState {
-    /// The status that this request is refused with.
+    /// The status with which this request is rejected.
     fn refusal(&self, uri: &Uri) -> Option<u16> {
         let query = uri.query().unwrap_or_default();
         let resumes = is_watch(uri) && query.contains("resourceVersion=") && !query.contains("sendInitialEvents");
@@ -198,7 +198,7 @@ fn is_watch(uri: &Uri) -> bool {
     uri.query().is_some_and(|query| query.contains("watch=true"))
 }
 
-/// What an API server says that does not want to, or cannot.
+/// An error response of an API server.
 fn refused(status: u16) -> ProxyResponse {
     let body = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "message": "a fault", "code": status});
     let mut answer = Response::new(full(body.to_string()));
@@ -225,7 +225,7 @@ async fn pass(state: &Arc<FaultyState>, mut request: Request<Incoming>) -> Resul
     let cuts = state.cuts.subscribe();
     let state = state.clone();
     tokio::spawn(async move {
-        // Held until the answer is complete: a connection ends with its sender.
+        // Dropping the sender would close the connection before the response is complete.
         let _sender = sender;
         let cuts = is_watch.then_some(cuts);
         copy(&state, body, &forward, cuts).await;
@@ -236,7 +236,7 @@ async fn pass(state: &Arc<FaultyState>, mut request: Request<Incoming>) -> Resul
 
 type Frames = mpsc::Sender<Result<Frame<Bytes>, AnyError>>;
 
-/// Copies an answer until it ends, nobody reads it, or it is cut.
+/// Copies a response until it ends, the client disconnects, or it is cut.
 async fn copy(state: &FaultyState, mut body: Incoming, forward: &Frames, cuts: Option<watch::Receiver<u64>>) {
     loop {
         let frame = tokio::select! {
@@ -270,5 +270,5 @@ async fn copy(state: &FaultyState, mut body: Incoming, forward: &Frames, cuts: O
     }
 }
 
-/// Of the event that tells a watch that its history is gone.
+/// Part of the event that ends an expired watch.
 const EXPIRED: &[u8] = b"\"code\":410";

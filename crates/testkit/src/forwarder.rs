@@ -1,4 +1,4 @@
-//! A wire between two servers that a test can cut: what comes in on its end goes out to where it leads.
+//! A TCP forwarder that a test can redirect or cut.
 
 use std::net::{Ipv4Addr, SocketAddr};
 
@@ -7,7 +7,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::{AbortHandle, JoinSet};
 
-/// The address that it leads to; `None` while it is cut or leads nowhere yet.
+/// The target address; `None` while connections are refused.
 type ForwardTarget = Option<SocketAddr>;
 
 pub struct TcpForwarder {
@@ -17,7 +17,7 @@ pub struct TcpForwarder {
 }
 
 impl TcpForwarder {
-    /// A cable that leads nowhere yet: whoever comes is sent away.
+    /// Starts a forwarder without a target: connections are closed at once.
     pub async fn start() -> TcpForwarder {
         let bound = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await;
         let listener = bound.unwrap_or_else(|e| panic!("could not listen: {e}"));
@@ -40,7 +40,7 @@ impl TcpForwarder {
         self.target.send_replace(Some(address));
     }
 
-    /// Ends its connections and lets none in.
+    /// Closes all connections and refuses new ones.
     pub fn cut(&self) {
         self.target.send_replace(None);
     }
@@ -57,7 +57,7 @@ async fn forward(mut inner: TcpStream, mut targets: watch::Receiver<ForwardTarge
 
 impl Drop for TcpForwarder {
     fn drop(&mut self) {
-        // Its connections are in the same task's set, and end with it.
+        // Its connections run in the same task and end with it.
         self.accepting.abort();
     }
 }

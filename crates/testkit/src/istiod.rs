@@ -1,4 +1,4 @@
-//! istiod, upstream's control plane, as a process of its own on a real API server. `cargo xtask setup istiod` builds it.
+//! istiod, upstream's control plane, as a child process on a real API server. `cargo xtask setup istiod` builds it.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
@@ -8,10 +8,10 @@ use crate::kubernetes::ApiServer;
 use crate::process::Process;
 use crate::{client, discovery, ports, servers, wait};
 
-/// It lists everything first, and the machine may be busy.
+/// Start-up timeout on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(180);
 
-/// What keeps it from writing webhooks and deployments, and from waiting for others.
+/// Turns off webhooks, deployments and leader election.
 const ALONE: &[(&str, &str)] = &[
     ("ENABLE_LEADER_ELECTION", "false"),
     ("INJECT_ENABLED", "false"),
@@ -26,7 +26,7 @@ pub struct Istiod {
 }
 
 impl Istiod {
-    /// Starts it with files of MeshConfig and MeshNetworks and waits until it says that it is ready.
+    /// Starts it with files of MeshConfig and MeshNetworks and waits until it is ready.
     pub async fn start(api_server: &ApiServer, files: (&Path, &Path), env: &[(String, String)]) -> Istiod {
         let [grpc, http, monitoring] = [(); 3].map(|()| SocketAddr::from((Ipv4Addr::LOCALHOST, ports::free())));
         let mut args = vec![

@@ -1,4 +1,4 @@
-//! The real kubectl, as a user runs it.
+//! Runs the real kubectl.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -9,11 +9,11 @@ use tempfile::TempDir;
 use crate::kubernetes::ApiServer;
 use crate::servers;
 
-/// kubectl before one API server.
+/// kubectl for one API server.
 pub struct Kubectl {
     program: PathBuf,
     kubeconfig: PathBuf,
-    /// Where it keeps what it learnt of the server's kinds.
+    /// Its cache of the server's kinds.
     home: TempDir,
 }
 
@@ -23,7 +23,7 @@ impl Kubectl {
         Kubectl { program: servers::binary("kubectl"), kubeconfig: server.kubeconfig().to_owned(), home }
     }
 
-    /// What it prints; panics with what it complains about.
+    /// Runs kubectl and returns its output. Panics with its error output.
     pub async fn run(&self, args: &[&str]) -> String {
         self.run_with(args, "").await
     }
@@ -33,20 +33,20 @@ impl Kubectl {
         self.run_with(&["apply", "-f", "-"], documents).await
     }
 
-    /// The same with text on its standard input.
+    /// Like `run`, with text on standard input.
     pub async fn run_with(&self, args: &[&str], input: &str) -> String {
         let mut command = Command::new(&self.program);
         command.arg("--kubeconfig").arg(&self.kubeconfig).args(args).env_clear().env("HOME", self.home.path());
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let input = input.to_owned();
         let ran = tokio::task::spawn_blocking(move || output(command, &input)).await;
-        let said = match ran {
+        let error = match ran {
             Ok(Ok(output)) if output.status.success() => return String::from_utf8_lossy(&output.stdout).into_owned(),
             Ok(Ok(output)) => String::from_utf8_lossy(&output.stderr).into_owned(),
             Ok(Err(error)) => error.to_string(),
             Err(error) => error.to_string(),
         };
-        panic!("kubectl {}: {said}", args.join(" "));
+        panic!("kubectl {}: {error}", args.join(" "));
     }
 }
 

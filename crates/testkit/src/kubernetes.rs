@@ -1,5 +1,5 @@
-//! A real API server on a real etcd, without controllers: tests bring slices and statuses themselves.
-//! Nothing but loopback is used.
+//! A real API server with a real etcd, without controllers: tests create EndpointSlices and statuses themselves.
+//! Uses loopback only.
 
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -21,9 +21,9 @@ use crate::{client, ports, servers, wait};
 
 const TOKEN: &str = "let-me-in";
 const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
-/// Connections that fill the store at the same time.
+/// Parallel connections to etcd.
 const LANES: usize = 8;
-/// A cold start on a busy machine.
+/// Start-up timeout on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// One API server.
@@ -34,12 +34,12 @@ pub struct ApiServer {
     tls: TlsClient,
     kubeconfig: PathBuf,
     folder: TempDir,
-    /// Where its store takes requests.
+    /// Address of etcd.
     store: SocketAddr,
     _etcd: Process,
 }
 
-/// A kind to define: group, versions (the first one stored), kind, plural, and whether it stands in namespaces.
+/// A custom kind: group, versions (the first is stored), kind, plural, and whether it is namespaced.
 pub type CrdSpec<'a> = (&'a str, &'a [&'a str], &'a str, &'a str, bool);
 
 impl ApiServer {
@@ -96,12 +96,12 @@ impl ApiServer {
         server
     }
 
-    /// The file that lets a client in.
+    /// Kubeconfig of an administrator.
     pub fn kubeconfig(&self) -> &Path {
         &self.kubeconfig
     }
 
-    /// A file that lets a ServiceAccount in, with a token of the kind that its pods have.
+    /// Kubeconfig of a ServiceAccount, with a token like its pods have.
     pub async fn account(&self, namespace: &str, name: &str) -> PathBuf {
         let path = format!("/api/v1/namespaces/{namespace}/serviceaccounts/{name}/token");
         let request = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}});
@@ -111,10 +111,10 @@ impl ApiServer {
         put(self.folder.path(), &format!("{namespace}-{name}"), &own.replace(TOKEN, token))
     }
 
-    /// What ServiceAccounts asked for so far: verb and path of each request, and whether it was refused.
+    /// Requests of ServiceAccounts so far: verb and path, and whether it was forbidden.
     pub fn requests_by_accounts(&self) -> Vec<(String, bool)> {
         let log = fs::read_to_string(self.folder.path().join("audit.log")).unwrap_or_default();
-        // The last line may be written just now.
+        // The last line may be incomplete.
         let events = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
         let asked = events.map(|event| {
             let (verb, path) = (event["verb"].as_str(), event["requestURI"].as_str());
@@ -124,18 +124,18 @@ impl ApiServer {
         asked.collect()
     }
 
-    /// Kills the API server; what it stored stays.
+    /// Kills the API server; etcd keeps running.
     pub fn stop(&mut self) {
         self.process = None;
     }
 
-    /// Starts it again where it was.
+    /// Restarts it at the same address.
     pub async fn resume(&mut self) {
         self.process = Some(Process::start("kube-apiserver", &servers::binary("kube-apiserver"), &self.args, &[]));
         self.ready().await;
     }
 
-    /// Another API server on the same store.
+    /// Starts another API server with the same etcd.
     pub async fn second(&self) -> SecondApiServer {
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, ports::free()));
         let mut args = self.args.clone();
@@ -150,13 +150,12 @@ impl ApiServer {
         second
     }
 
-    /// A proxy before it that fails on demand.
+    /// A proxy for this server that fails on demand.
     pub async fn faulty(&self) -> FaultyProxy {
         FaultyProxy::start(self.address, self.tls.clone(), TOKEN).await
     }
 
-    /// Throws away all history of the store, so that watches cannot go on from where they were. Gives the revision up to
-    /// which it is gone.
+    /// Compacts etcd, so that watches cannot resume. Returns the compacted revision.
     pub async fn compact(&self) -> u64 {
         let any = ask_store(self.store, "/v3/kv/range", json!({"key": BASE64_STANDARD.encode("any")})).await;
         let revision = any["header"]["revision"].as_str().and_then(|text| text.parse().ok());
@@ -165,9 +164,9 @@ impl ApiServer {
         revision
     }
 
-    /// Puts objects into the store behind the API server's back, hundreds in a second: it reads JSON there as well.
-    /// They come with their places in the store, and with all that the API server would have filled in. Each is a change
-    /// of its own, as watches that begin again take all objects of one change for seen.
+    /// Writes objects to etcd directly, hundreds per second. Keys are relative to `/registry/`; objects must have all
+    /// fields that the API server would fill in. Each is a separate transaction, because a resumed watch skips all objects
+    /// of a revision that it has seen.
     pub async fn put(&self, objects: &[(String, Value)]) {
         let mut lanes = JoinSet::new();
         for lane in 0..LANES {
@@ -232,13 +231,13 @@ impl ApiServer {
         .await;
     }
 
-    /// A place for files that live as long as the server.
+    /// A folder for files that live as long as the server.
     pub fn folder(&self) -> &Path {
         self.folder.path()
     }
 }
 
-/// A second API server; it ends with its guard.
+/// A second API server; stopped on drop.
 pub struct SecondApiServer {
     address: SocketAddr,
     tls: TlsClient,
@@ -289,7 +288,7 @@ async fn send(
     Ok(reply.json())
 }
 
-/// What is noted of requests: that ServiceAccounts made them.
+/// Audit policy: log requests of ServiceAccounts.
 fn audited() -> String {
     json!({
         "apiVersion": "audit.k8s.io/v1", "kind": "Policy", "omitStages": ["RequestReceived"],

@@ -1,5 +1,5 @@
-//! What tests share: guards for processes, real-server starters, small backends and a client.
-//! A dev-dependency only. Its functions panic with a readable reason: a test has no better answer.
+//! Helpers for tests: child processes, real servers, small backends, clients, recorded cases.
+//! A dev-dependency only. Functions panic with a readable message, because a test cannot handle an error.
 
 #![forbid(unsafe_code)]
 

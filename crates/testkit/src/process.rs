@@ -1,5 +1,5 @@
-//! A child process that cannot outlive its test: killed on drop, and by the kernel when the
-//! test program itself dies. Its output is kept for the reader of a failure.
+//! A child process that cannot outlive its test: killed on drop, and by the kernel when the test binary dies. Its output
+//! is printed when a test fails.
 
 use std::env;
 use std::ffi::OsStr;
@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 
 use crate::wait;
 
-/// All that a child sees of the caller's environment.
+/// Environment variables that a child inherits.
 const INHERITED: &[&str] = &["PATH", "HOME", "TMPDIR", "RUST_LOG", "RUST_BACKTRACE"];
 
 pub struct Process {
@@ -24,7 +24,7 @@ pub struct Process {
 }
 
 impl Process {
-    /// Starts a program with these arguments and environment variables and nothing else.
+    /// Starts a program with these arguments, these environment variables and `INHERITED`.
     pub fn start<A: AsRef<OsStr>>(name: &str, program: &Path, args: &[A], env: &[(String, String)]) -> Process {
         let mut process = Self::start_unread(name, program, args, env);
         if let (Some(out), Some(err)) = (process.child.stdout.take(), process.child.stderr.take()) {
@@ -34,7 +34,7 @@ impl Process {
         process
     }
 
-    /// The same with both outputs connected to pipes that are never read.
+    /// Like `start`, but its output goes to pipes that are never read.
     pub fn start_unread<A: AsRef<OsStr>>(name: &str, program: &Path, args: &[A], env: &[(String, String)]) -> Process {
         let mut command = dying_with_us(program);
         command.args(args).env_clear();
@@ -49,21 +49,21 @@ impl Process {
         self.child.id()
     }
 
-    /// What it has written so far, both streams in the order of their lines.
+    /// Its output so far: lines of both streams in order.
     pub fn output(&self) -> String {
         self.output.lock().clone()
     }
 
-    /// Panics with the end of its output when the process is gone.
+    /// Panics with the last lines of output if the process has exited.
     pub fn check_alive(&mut self) {
         if let Ok(Some(status)) = self.child.try_wait() {
             panic!("{} ended with {status}:\n{}", self.name, tail(&self.output()));
         }
     }
 
-    /// Asks it to stop, as a container runtime does, and gives its status.
+    /// Sends SIGTERM, as a container runtime does, and returns the exit status.
     pub async fn terminate(&mut self) -> ExitStatus {
-        // The shell's own kill: the command of that name is not everywhere.
+        // The shell's built-in `kill`: the program is not installed everywhere.
         let pid = self.id().to_string();
         let sent = Command::new("sh").args(["-c", "kill -TERM \"$0\"", &pid]).status();
         assert!(sent.is_ok_and(|s| s.success()), "could not signal {}", self.name);
@@ -72,18 +72,18 @@ impl Process {
         wait::until(&what, async || child.try_wait().ok().flatten().ok_or("it still runs".to_owned())).await
     }
 
-    /// Kills it at once, as a crash would.
+    /// Kills it, like a crash.
     pub fn kill(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 
-    /// Resident memory in KiB, where the kernel tells it.
+    /// Resident memory in KiB, if the kernel reports it.
     pub fn memory_kib(&self) -> Option<u64> {
         self.status_kib("VmRSS:")
     }
 
-    /// The most resident memory that it ever had, in KiB.
+    /// Peak resident memory in KiB.
     pub fn peak_memory_kib(&self) -> Option<u64> {
         self.status_kib("VmHWM:")
     }
@@ -94,12 +94,12 @@ impl Process {
         line.split_whitespace().next()?.parse().ok()
     }
 
-    /// CPU time of all its threads so far, user and system.
+    /// CPU time of all threads so far, user and system.
     pub fn cpu(&self) -> Option<Duration> {
         /// Ticks a second in `/proc`, on every Linux architecture.
         const TICKS: u64 = 100;
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.id())).ok()?;
-        // The name of the program, in brackets, may hold spaces.
+        // The program name, in parentheses, may contain spaces.
         let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
         let ticks = |at: usize| fields.get(at)?.parse::<u64>().ok();
         Some(Duration::from_millis((ticks(11)? + ticks(12)?) * 1000 / TICKS))
@@ -115,7 +115,7 @@ impl Drop for Process {
     }
 }
 
-/// The last lines, enough to see why.
+/// The last 30 lines.
 fn tail(text: &str) -> String {
     let lines: Vec<&str> = text.lines().collect();
     lines[lines.len().saturating_sub(30)..].join("\n")
@@ -132,7 +132,7 @@ fn collect(stream: impl Read + Send + 'static, output: &Arc<Mutex<String>>) {
     });
 }
 
-/// A command whose process the kernel kills when the thread that spawned it ends.
+/// A command whose process the kernel kills when the spawning thread ends.
 fn dying_with_us(program: &Path) -> Command {
     let setpriv = Path::new("/usr/bin/setpriv");
     if !setpriv.exists() {
@@ -145,8 +145,8 @@ fn dying_with_us(program: &Path) -> Command {
 
 type SpawnRequest = (Command, mpsc::SyncSender<io::Result<Child>>);
 
-/// The kernel watches the spawning thread, and a test's own thread may end before its guard
-/// is dropped; so one thread that lives as long as the program spawns everything.
+/// Spawns all processes on one thread that lives as long as the test binary: the kernel kills a child when its spawning
+/// thread ends, and the thread of a test may end before the `Process` is dropped.
 static SPAWNER: LazyLock<mpsc::Sender<SpawnRequest>> = LazyLock::new(|| {
     let (orders, inbox) = mpsc::channel::<SpawnRequest>();
     thread::spawn(move || {

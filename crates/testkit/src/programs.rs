@@ -1,5 +1,5 @@
-//! Programs of this workspace for tests of other crates; a crate's own tests have `CARGO_BIN_EXE_NAME`.
-//! `cargo test --workspace` has built them by then; a test of one crate alone may find them missing or old.
+//! Binaries of this workspace for tests of other crates; a crate's own tests use `CARGO_BIN_EXE_NAME`.
+//! `cargo test --workspace` has built them; a test of one crate alone may have to build them.
 
 use std::env;
 use std::fs;
@@ -9,12 +9,12 @@ use std::time::SystemTime;
 
 use parking_lot::Mutex;
 
-/// Crates whose sources a program may be made of.
+/// Folder with the sources of the binaries.
 const CRATES: &str = "crates";
 
-/// The binary of a crate, built now if it is missing or older than the sources.
+/// The binary of a crate; builds it if it is missing or older than the sources.
 pub fn binary(package: &str, name: &str) -> PathBuf {
-    // One build at a time: the tests of a program run side by side.
+    // One build at a time: tests run in parallel.
     static BUILDING: Mutex<()> = Mutex::new(());
     let _one = BUILDING.lock();
     let path = folder().join(name);
@@ -31,8 +31,7 @@ pub fn binary(package: &str, name: &str) -> PathBuf {
     path
 }
 
-/// Where programs are built: two above a test program in `deps`. What a benchmark needs beside the program that it
-/// measures is not measured, so the build for tests will do.
+/// The folder of binaries. Release benchmarks use the debug build of binaries that they do not measure.
 fn folder() -> PathBuf {
     let folder = own_folder();
     if folder.ends_with("release") { folder.with_file_name("debug") } else { folder }
@@ -48,7 +47,7 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// A library that the program is not made of may count too; then cargo finds nothing to do.
+/// Whether a binary is newer than all sources. Sources of other binaries count too; then cargo finds nothing to do.
 fn is_fresh(program: &Path, sources: &Path) -> bool {
     let changed = |path: &Path| fs::metadata(path).and_then(|m| m.modified()).ok();
     match (changed(program), newest(sources)) {
@@ -57,7 +56,7 @@ fn is_fresh(program: &Path, sources: &Path) -> bool {
     }
 }
 
-/// When the newest Rust source of a product crate was changed.
+/// Modification time of the newest Rust source.
 fn newest(folder: &Path) -> Option<SystemTime> {
     let skipped = ["target", "tests", "benches", "testkit", "agent", "pilotctl"];
     let entries = fs::read_dir(folder).ok()?.flatten();

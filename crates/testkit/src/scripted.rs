@@ -1,5 +1,5 @@
-//! An HTTP server that answers what a test tells it to, for what a real server cannot be made to do.
-//! It counts connections and keeps the requests it saw.
+//! An HTTP server whose responses come from a test's closure, for behaviour that a real server cannot be made to show.
+//! It counts connections and records requests.
 
 use std::convert::Infallible;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -22,17 +22,17 @@ use tokio_stream::StreamExt;
 
 type AnyError = Box<dyn std::error::Error + Send + Sync>;
 
-/// One request as a script sees it.
+/// One request.
 #[derive(Clone, Debug)]
 pub struct ScriptedRequest {
     pub path: String,
-    /// Without the question mark; empty where there is none.
+    /// Without the question mark; empty if there is none.
     pub query: String,
     pub headers: HeaderMap,
 }
 
 impl ScriptedRequest {
-    /// The value of a query parameter as it was written.
+    /// The value of a query parameter, not decoded.
     pub fn parameter(&self, name: &str) -> Option<&str> {
         let pairs = self.query.split('&').map(|pair| pair.split_once('=').unwrap_or((pair, "")));
         pairs.into_iter().find(|(key, _)| *key == name).map(|(_, value)| value)
@@ -47,7 +47,7 @@ pub struct ScriptedServer {
 }
 
 impl ScriptedServer {
-    /// Serves on a free port until dropped. The script may wait as long as it likes.
+    /// Serves on a free port until dropped. The script may wait.
     pub async fn start<F, B>(script: impl Fn(ScriptedRequest) -> F + Send + Sync + 'static) -> ScriptedServer
     where
         F: Future<Output = Response<B>> + Send + 'static,
@@ -79,7 +79,7 @@ impl ScriptedServer {
         ScriptedServer { address, connections, requests, accepting: accepting.abort_handle() }
     }
 
-    /// As `start`, with bodies that come in pieces of ten bytes, with a pause before each.
+    /// Like `start`, but sends bodies in pieces of ten bytes with a pause before each.
     pub async fn start_in_pieces<F>(
         pause: Duration,
         script: impl Fn(ScriptedRequest) -> F + Send + Sync + 'static,
@@ -94,7 +94,7 @@ impl ScriptedServer {
         .await
     }
 
-    /// Answers below a path repeat their text and never end.
+    /// Responses below a path repeat their text forever.
     pub async fn start_endless<F>(
         below: &'static str,
         script: impl Fn(ScriptedRequest) -> F + Send + Sync + 'static,
@@ -105,7 +105,7 @@ impl ScriptedServer {
         Self::start_unending(below, script, endless).await
     }
 
-    /// Answers below a path are sent once and never end.
+    /// Responses below a path send their text once and never end.
     pub async fn start_stalled<F>(
         below: &'static str,
         script: impl Fn(ScriptedRequest) -> F + Send + Sync + 'static,
@@ -141,7 +141,7 @@ impl ScriptedServer {
         format!("http://{}", self.address)
     }
 
-    /// How many connections were opened so far.
+    /// Number of connections so far.
     pub fn connections(&self) -> usize {
         self.connections.load(Ordering::Relaxed)
     }
@@ -174,7 +174,7 @@ fn stalled(text: String) -> UnsyncBoxBody<Bytes, Infallible> {
 
 impl Drop for ScriptedServer {
     fn drop(&mut self) {
-        // Its connections are in the same task's set, and end with it.
+        // Its connections run in the same task and end with it.
         self.accepting.abort();
     }
 }

@@ -1,4 +1,4 @@
-//! What an agent beside Envoy does for it: hands out keys and certificates by name over SDS.
+//! An SDS server that serves keys and certificates by name, like the agent of a sidecar.
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -17,18 +17,18 @@ use xds::{Client, Control, Event, Options, Peer, ResourceSet};
 
 use crate::certificates::{Authority, Certificate};
 
-/// A running agent; gone on drop.
+/// A running SDS server; stopped on drop.
 pub struct SdsServer {
     address: SocketAddr,
     task: JoinHandle<()>,
 }
 
-/// What an agent has, by name.
+/// Secrets by name.
 #[derive(Clone, Debug, Default)]
 pub struct SdsSecrets(BTreeMap<String, Type>);
 
 impl SdsSecrets {
-    /// The certificate of a workload and the roots it trusts, under the names that sidecars ask for.
+    /// A workload certificate and its trusted roots, under the names that sidecars use.
     pub fn of_workload(own: &Certificate, trusted: &Authority) -> SdsSecrets {
         SdsSecrets::default().with_certificate("default", own).with_roots("ROOTCA", trusted)
     }
@@ -90,7 +90,7 @@ impl Drop for SdsServer {
     }
 }
 
-/// Secrets that never change.
+/// A fixed set of secrets.
 #[derive(Clone)]
 struct FixedSecrets(Arc<ResourceSet>);
 

@@ -1,15 +1,15 @@
-//! Where the real servers lie that `make setup` obtained.
+//! Paths of the real servers that `make setup` downloaded or built.
 
 use std::env;
 use std::path::PathBuf;
 
-/// Was this part given up by `make test` because the machine cannot obtain it?
-/// A test that needs it returns at once then. Without that word a missing part fails the test.
+/// Whether `make test` runs without this server because it is not available on this machine. Tests that need it return
+/// at once. Otherwise a missing server fails the test.
 pub fn without(part: &str) -> bool {
     env::var("PILOTAGE_WITHOUT").is_ok_and(|parts| parts.split(',').any(|p| p == part))
 }
 
-/// The binary of a part: `$PILOTAGE_NAME`, else `bin/NAME` in the cache folder.
+/// The binary of a server: `$PILOTAGE_NAME`, else `bin/NAME` in the cache folder.
 pub fn binary(part: &str) -> PathBuf {
     let own = env::var_os(format!("PILOTAGE_{}", part.to_uppercase())).map(PathBuf::from);
     let path = own.or_else(|| cache().map(|c| c.join("bin").join(part)));

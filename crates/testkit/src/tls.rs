@@ -1,4 +1,4 @@
-//! A TLS client: whom it trusts, who it is, and HTTP over it.
+//! A TLS client with optional client certificate, and HTTP over it.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use tokio_rustls::client::TlsStream;
 use crate::certificates::{Authority, Certificate};
 use crate::client::{self, Reply};
 
-/// What sidecars say that they speak inside TLS, by which servers tell them from others.
+/// ALPN protocols of sidecars, by which servers recognize them.
 pub const MESH_HTTP: &[&str] = &["istio-http/1.1", "http/1.1"];
 pub const MESH_BYTES: &[&str] = &["istio"];
 
@@ -43,7 +43,7 @@ impl TlsClient {
         TlsClient(TlsConnector::from(Arc::new(config)))
     }
 
-    /// A connection to a verified host; an empty name stands for the address itself, and sends no SNI.
+    /// Connects and verifies the host name; an empty name means the IP address, without SNI.
     pub async fn connect(&self, address: SocketAddr, name: &str) -> Result<TlsStream<TcpStream>, String> {
         let name = match name {
             "" => ServerName::from(IpAddr::V4(Ipv4Addr::LOCALHOST)),
@@ -53,7 +53,7 @@ impl TlsClient {
         self.0.connect(name, stream).await.map_err(|e| e.to_string())
     }
 
-    /// GET of a path over a new connection to a verified host.
+    /// GET over a new connection to a verified host.
     pub async fn get(&self, address: SocketAddr, name: &str, host: &str, path: &str) -> Result<Reply, String> {
         let stream = self.connect(address, name).await?;
         let request = Request::get(path).header("host", host).body(String::new()).map_err(|e| e.to_string())?;

@@ -32,7 +32,7 @@ pub struct Recipe {
 enum ResourcePlan {
     Cluster(PatchedPlan<ClusterPlan>),
     Endpoints(EndpointsPlan),
-    Listener(PatchedPlan<ListenerPlan>),
+    Listener(Box<PatchedPlan<ListenerPlan>>),
     Route(PatchedPlan<RoutePlan>),
     Extension(PatchedPlan<WasmPlan>),
     NameTable(NameTablePlan),
@@ -111,7 +111,7 @@ impl Recipe {
 
     fn listener(plan: PatchedPlan<ListenerPlan>) -> Recipe {
         let name = plan.name(|plan| &plan.name);
-        Recipe { name, fingerprint: Some(fingerprint(&plan)), plan: ResourcePlan::Listener(plan) }
+        Recipe { name, fingerprint: Some(fingerprint(&plan)), plan: ResourcePlan::Listener(Box::new(plan)) }
     }
 
     fn route_table(plan: PatchedPlan<RoutePlan>) -> Recipe {

@@ -47,10 +47,10 @@ fn main() -> ExitCode {
     let mut ours = rounds("pilot-discovery", runtime.handle(), ours, &mesh.proxies);
     let ours = match &ours[..] {
         [.., before, last] if before == last => ours.pop().unwrap_or_default(),
-        [.., before, last] => panic!("pilot-discovery does not answer the same twice: {:?}", before.unlike(last)),
+        [.., before, last] => panic!("pilot-discovery does not answer the same twice: {:?}", before.differing(last)),
         _ => panic!("pilot-discovery does not answer"),
     };
-    let restless: BTreeSet<String> = theirs.windows(2).flat_map(|pair| pair[0].unlike(&pair[1])).collect();
+    let restless: BTreeSet<String> = theirs.windows(2).flat_map(|pair| pair[0].differing(&pair[1])).collect();
     for resource in &restless {
         println!("istiod answers this or that: {resource}");
     }

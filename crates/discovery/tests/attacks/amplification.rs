@@ -1,5 +1,5 @@
-//! Configuration of one namespace that would become thousands of times its size, or take a minute to translate: bounds
-//! on output and work hold, the object that hit them is named, and clients of other namespaces are served meanwhile.
+//! Configuration of one namespace that would grow by a factor of thousands or take a minute to translate: output and work
+//! are bounded, a problem names the object, and clients of other namespaces are served meanwhile.
 
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};
@@ -12,7 +12,7 @@ use xds::client::SotwClient;
 
 use crate::honest::{CART, CART_CLUSTER, Honest, ask, channel, server};
 
-/// The namespace whose configuration is too much.
+/// The namespace with the excessive configuration.
 const GREEDY: &str = "sidecar~10.0.0.2~client.greedy~greedy.svc.cluster.local";
 /// Ports, and so listeners and clusters, of the greedy namespace's own service.
 const PORTS: usize = 100;
@@ -68,8 +68,8 @@ fn virtual_service(name: &str, hosts: &[String], routes: usize, route: impl Fn(u
     text
 }
 
-/// The attack, with an honest client all the while: the greedy namespace's client asks for what it is about, the
-/// problem names the object, and the next good file reaches everybody else.
+/// Runs the attack while an honest client connects: the client of the greedy namespace subscribes, the problem names the
+/// object, and the next good file reaches clients of other namespaces.
 async fn attack(mut server: DiscoveryProcess, files: &[(&str, String)], asked: &TypeUrl, names: &[&str], object: &str) {
     ask(channel(&server).await).await.expect("the cart");
     let (honest, cpu) = (Honest::start(&server), server.process().cpu().unwrap_or_default());
@@ -125,7 +125,7 @@ async fn next_is_served(server: &DiscoveryProcess) -> Result<(), String> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn hole_04_delegates_are_not_multiplied_out() {
+async fn hole_04_delegates_are_not_multiplied() {
     let hosts = ["wide.greedy.svc.cluster.local".to_owned()];
     let root = virtual_service("root", &hosts, 400, |i| {
         format!("name: r{i}, match: [{{headers: {{x: {{exact: r{i}}}}}}}], delegate: {{name: leaf}}")
@@ -149,7 +149,7 @@ async fn hole_04_a_script_is_not_copied_into_a_hundred_listeners() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn hole_04_thousands_of_merges_into_every_cluster_end() {
+async fn hole_04_thousands_of_merges_into_every_cluster_are_bounded() {
     let merge = |i| {
         let value = format!("{{metadata: {{filter_metadata: {{f{i}: {{x: 1}}}}}}}}");
         filter(&format!("m{i:04}"), &format!("{{applyTo: CLUSTER, patch: {{operation: MERGE, value: {value}}}}}"))

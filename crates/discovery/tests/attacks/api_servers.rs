@@ -1,6 +1,6 @@
-//! An API server that answers wrongly: lists that are empty, malformed or without end, watches that end at once, bodies
-//! that never end. What is known stays served, each wrong answer is a problem that names cluster and collection, and
-//! memory, CPU and requests stay bounded.
+//! An API server with wrong responses: empty, malformed or endless lists, watches that end at once, endless bodies. Known
+//! objects stay served, each wrong response is a problem with cluster and collection, and memory, CPU and requests stay
+//! bounded.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -20,20 +20,20 @@ const SERVICES: usize = 20;
 
 type Script = Box<dyn Fn(&ScriptedRequest) -> Option<FakeResponse> + Send>;
 
-/// An API server with some services, and what it answers instead of the truth.
-struct Wrong {
+/// An API server with some services, whose responses a script can falsify.
+struct FalsifiedApi {
     api: FakeApi,
     script: Arc<Mutex<Option<Script>>>,
 }
 
-impl Wrong {
-    async fn start() -> Wrong {
+impl FalsifiedApi {
+    async fn start() -> FalsifiedApi {
         let script = Arc::new(Mutex::new(None::<Script>));
         let asked_of = script.clone();
         let api = FakeApi::start(move |asked| asked_of.lock().unwrap().as_ref().and_then(|script| script(asked))).await;
         api.set("services", (0..SERVICES).map(service).collect());
         api.set("endpointslices", (0..SERVICES).map(slice).collect());
-        Wrong { api, script }
+        FalsifiedApi { api, script }
     }
 
     async fn server(&self, env: &[(&str, &str)]) -> DiscoveryProcess {
@@ -47,7 +47,7 @@ impl Wrong {
         server
     }
 
-    /// Answers by this script from now on, and makes clients list again.
+    /// Sets the script and makes clients list again.
     fn turn(&self, script: impl Fn(&ScriptedRequest) -> Option<FakeResponse> + Send + 'static) {
         *self.script.lock().unwrap() = Some(Box::new(script));
         self.api.expire_watches();
@@ -79,7 +79,7 @@ fn is_list(asked: &ScriptedRequest) -> bool {
     asked.parameter("watch").is_none() && ["services", "endpointslices"].contains(&plural(asked))
 }
 
-/// How many clusters of services a new client gets, made up or not.
+/// Number of service clusters that a new client gets, including invented ones.
 async fn all_clusters(server: &DiscoveryProcess) -> usize {
     let bytes = fetch(channel(server).await, &TypeUrl::CLUSTER, &[]).await.expect("clusters");
     let text = String::from_utf8_lossy(&bytes);
@@ -87,7 +87,7 @@ async fn all_clusters(server: &DiscoveryProcess) -> usize {
     names.filter(|name| name.parse::<usize>().is_ok()).collect::<BTreeSet<_>>().len()
 }
 
-/// How many of the services a new client gets a cluster for.
+/// Number of real services for which a new client gets a cluster.
 async fn clusters(server: &DiscoveryProcess) -> usize {
     clusters_of(server, 0..SERVICES).await
 }
@@ -110,14 +110,14 @@ async fn until_no_problem(server: &DiscoveryProcess, part: &str) {
     .await;
 }
 
-/// Gives each of these wrong lists once, and the truth after it: a problem is seen meanwhile, and no service is lost.
+/// Serves each wrong list once and then the real one: a problem is reported and no service is lost.
 async fn check_wrong_lists(answers: &[(&str, &str)]) {
-    let wrong = Wrong::start().await;
-    let server = wrong.server(&[]).await;
+    let api = FalsifiedApi::start().await;
+    let server = api.server(&[]).await;
     let honest = Honest::start(&server);
     for (problem, answer) in answers {
         let text = format!("{{\"metadata\": {{\"resourceVersion\": \"8\"}}, {answer}}}");
-        wrong.turn(move |asked| {
+        api.turn(move |asked| {
             let (kind, first) = match plural(asked) {
                 "services" => ("Service", service(0)),
                 _ => ("EndpointSlice", slice(0)),
@@ -129,7 +129,7 @@ async fn check_wrong_lists(answers: &[(&str, &str)]) {
             until_problem(&server, &["cluster Kubernetes", collection, problem]).await;
         }
         assert_eq!(clusters(&server).await, SERVICES, "{problem}");
-        wrong.heal();
+        api.heal();
         until_no_problem(&server, problem).await;
         assert_eq!(clusters(&server).await, SERVICES, "{problem}, and then all was well");
     }
@@ -138,7 +138,7 @@ async fn check_wrong_lists(answers: &[(&str, &str)]) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn hole_07_a_malformed_list_takes_nothing_away() {
+async fn hole_07_a_malformed_list_removes_nothing() {
     check_wrong_lists(&[
         ("a list without items", r#""kind": "KINDList""#),
         ("a list without items", r#""kind": "KINDList", "items": null"#),
@@ -148,7 +148,7 @@ async fn hole_07_a_malformed_list_takes_nothing_away() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn hole_07_one_empty_list_takes_nothing_away() {
+async fn hole_07_one_empty_list_removes_nothing() {
     check_wrong_lists(&[
         ("lacks 20 of 20 known objects", r#""kind": "KINDList", "items": []"#),
         ("lacks 19 of 20 known objects", r#""kind": "KINDList", "items": [FIRST]"#),
@@ -157,11 +157,11 @@ async fn hole_07_one_empty_list_takes_nothing_away() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn hole_07_a_loss_that_lasts_is_believed() {
-    let wrong = Wrong::start().await;
-    let server = wrong.server(&[("PILOTAGE_KUBERNETES_HOLD_LOSSES", "3s")]).await;
+async fn hole_07_a_lasting_loss_is_applied() {
+    let api = FalsifiedApi::start().await;
+    let server = api.server(&[("PILOTAGE_KUBERNETES_HOLD_LOSSES", "3s")]).await;
     let begun = Instant::now();
-    wrong.turn(|asked| is_list(asked).then(|| full(list(plural(asked), &[]).to_string())));
+    api.turn(|asked| is_list(asked).then(|| full(list(plural(asked), &[]).to_string())));
     until_problem(&server, &["cluster Kubernetes", " Service", "lacks 20 of 20"]).await;
     wait::until("the loss", async || match clusters(&server).await {
         0 => Ok(()),
@@ -173,13 +173,13 @@ async fn hole_07_a_loss_that_lasts_is_believed() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn hole_07_deletions_of_a_watch_are_believed_at_once() {
-    let wrong = Wrong::start().await;
-    let server = wrong.server(&[]).await;
+async fn hole_07_deletions_of_a_watch_are_applied_at_once() {
+    let api = FalsifiedApi::start().await;
+    let server = api.server(&[]).await;
     let events: String =
         (0..SERVICES).map(|number| format!("{}\n", json!({"type": "DELETED", "object": service(number)}))).collect();
     let begun = Instant::now();
-    wrong.turn(move |asked| {
+    api.turn(move |asked| {
         let is_watch = asked.parameter("watch").is_some() && asked.parameter("sendInitialEvents").is_none();
         (is_watch && plural(asked) == "services").then(|| full(events.clone()))
     });
@@ -194,36 +194,36 @@ async fn hole_07_deletions_of_a_watch_are_believed_at_once() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn hole_07_watches_that_end_at_once_are_retried_later_each_time() {
-    let wrong = Wrong::start().await;
-    let mut server = wrong.server(&[]).await;
+    let api = FalsifiedApi::start().await;
+    let mut server = api.server(&[]).await;
     let honest = Honest::start(&server);
     let cpu = server.process().cpu().unwrap_or_default();
-    let (begun, before) = (Instant::now(), wrong.requests());
-    wrong.turn(|asked| {
+    let (begun, before) = (Instant::now(), api.requests());
+    api.turn(|asked| {
         let is_watch = asked.parameter("watch").is_some() && asked.parameter("sendInitialEvents").is_none();
         is_watch.then(|| full(""))
     });
     until_problem(&server, &["cluster Kubernetes", "could not watch Service", "watches in a row ended"]).await;
-    // No condition but the time itself tells the rate.
+    // A rate can only be measured over time.
     tokio::time::sleep(Duration::from_secs(5)).await;
-    let (asked, took) = (wrong.requests() - before, begun.elapsed());
+    let (asked, took) = (api.requests() - before, begun.elapsed());
     let cpu = server.process().cpu().unwrap_or_default().saturating_sub(cpu);
     let rate = asked as f64 / took.as_secs_f64();
     let longest = honest.waits().await.last().copied();
     eprintln!("{asked} requests for services in {took:?} ({rate:.1}/s), CPU {cpu:?}, longest wait {longest:?}");
     assert!(asked < 20, "{asked} requests in {took:?}");
     assert_eq!(clusters(&server).await, SERVICES);
-    wrong.heal();
+    api.heal();
     until_no_problem(&server, "watches in a row ended").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn hole_07_lists_without_end_are_given_up() {
-    let wrong = Wrong::start().await;
+async fn hole_07_endless_lists_are_aborted() {
+    let api = FalsifiedApi::start().await;
     let env = [("PILOTAGE_KUBERNETES_MAX_OBJECTS", "2000"), ("PILOTAGE_KUBERNETES_HOLD_LOSSES", "3s")];
-    let server = wrong.server(&env).await;
+    let server = api.server(&env).await;
     let page = Mutex::new(0_usize);
-    wrong.turn(move |asked| {
+    api.turn(move |asked| {
         let mut page = page.lock().unwrap();
         *page += 1;
         let (token, items): (String, Vec<Value>) = match plural(asked) {
@@ -236,13 +236,13 @@ async fn hole_07_lists_without_end_are_given_up() {
     });
     until_problem(&server, &["cluster Kubernetes", "could not watch Service", "more than 2000 objects"]).await;
     until_problem(&server, &["cluster Kubernetes", "could not watch EndpointSlice", "pages repeat"]).await;
-    // Objects of lists that are given up are known too, up to the limit.
+    // Objects of aborted lists are known too, up to the limit.
     until_problem(&server, &["cluster Kubernetes", "2000 objects of Service: further ones are ignored"]).await;
     assert_eq!(clusters(&server).await, SERVICES);
 
-    // What was made up goes, and a service that found no room comes.
-    wrong.api.set("services", (0..=SERVICES).map(service).collect());
-    wrong.heal();
+    // Invented services are removed, and a service that did not fit is added.
+    api.api.set("services", (0..=SERVICES).map(service).collect());
+    api.heal();
     wait::until("the truth", async || {
         let (true_ones, all) = (clusters_of(&server, 0..SERVICES + 1).await, all_clusters(&server).await);
         if (true_ones, all) == (SERVICES + 1, SERVICES + 1) { Ok(()) } else { Err(format!("{true_ones} of {all}")) }
@@ -252,12 +252,12 @@ async fn hole_07_lists_without_end_are_given_up() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn hole_07_bodies_without_end_are_cut() {
-    let wrong = Wrong::start().await;
-    let mut server = wrong.server(&[]).await;
+async fn hole_07_endless_bodies_are_cut() {
+    let api = FalsifiedApi::start().await;
+    let mut server = api.server(&[]).await;
     let before = server.process().memory_kib().expect("a running process");
     let honest = Honest::start(&server);
-    wrong.turn(|asked| {
+    api.turn(|asked| {
         if asked.parameter("sendInitialEvents").is_some() {
             return None;
         }
@@ -275,11 +275,11 @@ async fn hole_07_bodies_without_end_are_cut() {
     let peak = peak_kib(server.process().id());
     eprintln!("RSS before {} MiB, at most {} MiB; longest wait {longest:?}", before >> 10, peak >> 10);
     assert!(peak < before + (600 << 10), "{before} KiB before, {peak} KiB at most");
-    wrong.heal();
+    api.heal();
     until_no_problem(&server, "could not watch Service").await;
 }
 
-/// The most memory that a process ever had.
+/// Peak memory of a process.
 fn peak_kib(id: u32) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{id}/status")).unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();

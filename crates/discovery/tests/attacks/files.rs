@@ -1,5 +1,5 @@
-//! Files that mean harm: pipes and devices in place of files, files that are huge once they are read, and tens of
-//! thousands of problems. Other files are followed all the while, and the process ends when it is asked to.
+//! Hostile files: pipes and devices instead of files, files that need much memory when parsed, and tens of thousands of
+//! problems. Other files are still watched, and the process exits on SIGTERM.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -16,10 +16,10 @@ use xds::client::SotwClient;
 
 use crate::honest::{CART, Honest, ask, channel, server};
 
-/// A debug build on a busy machine.
+/// Timeout for a debug build on a busy machine.
 const SOON: Duration = Duration::from_secs(10);
 
-/// Waits until a new client is served the cluster of this host; returns how long that took.
+/// Waits until a new client gets the cluster of this host; returns the elapsed time.
 async fn served(server: &DiscoveryProcess, host: &str) -> Duration {
     let begun = Instant::now();
     let name = format!("outbound|80||{host}.shop.svc.cluster.local");
@@ -40,7 +40,7 @@ fn named(host: &str) -> String {
     CART.replace("cart", host)
 }
 
-/// The state of the source of files, and its reason.
+/// State of the file source, and the reason.
 async fn state(server: &DiscoveryProcess) -> Result<(String, String), String> {
     let page = client::get(server.http(), "discovery", "/debug/sources").await?.json();
     let of_files = page.as_array().and_then(|all| all.iter().find(|one| one["source"] == "files")).cloned();
@@ -53,7 +53,7 @@ fn make_pipe(path: &Path) {
     assert!(made.success());
 }
 
-/// Changes between a file and a pipe so often that one is looked at and the other one opened.
+/// Swaps a file and a pipe so often that one is checked and the other one opened.
 fn race(server: &DiscoveryProcess) {
     let (cart, aside) = (server.config().join("cart.yaml"), server.config().with_file_name("aside"));
     for _ in 0..300 {
@@ -69,7 +69,7 @@ fn race(server: &DiscoveryProcess) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn hole_08_a_pipe_in_place_of_a_file_freezes_nothing() {
+async fn hole_08_a_pipe_instead_of_a_file_blocks_nothing() {
     let mut server = server(&["--shutdownDuration=1s"], &[]).await;
     ask(channel(&server).await).await.expect("the cart");
     let honest = Honest::start(&server);
@@ -100,7 +100,7 @@ async fn hole_08_a_pipe_in_place_of_a_file_freezes_nothing() {
     eprintln!("ended {:?} after SIGTERM", begun.elapsed());
 }
 
-/// The most memory that the process ever had, in KiB.
+/// Peak memory of the process in KiB.
 fn peak_kib(server: &mut DiscoveryProcess) -> u64 {
     let status = fs::read_to_string(format!("/proc/{}/status", server.process().id())).unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
@@ -108,12 +108,12 @@ fn peak_kib(server: &mut DiscoveryProcess) -> u64 {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn hole_15_a_huge_file_holds_no_other_back_and_takes_little_memory() {
+async fn hole_15_a_huge_file_delays_no_other_and_needs_little_memory() {
     let mut server = server(&[], &[]).await;
     ask(channel(&server).await).await.expect("the cart");
     let before = peak_kib(&mut server);
     let honest = Honest::start(&server);
-    // Each mapping takes hundreds of bytes once it is a value.
+    // Each mapping needs hundreds of bytes once parsed.
     server.write("huge.yaml", &"- {a: 1}\n".repeat(60_000_000 / 9));
     let mut longest = Duration::ZERO;
     for n in 0..5 {

@@ -1,4 +1,4 @@
-//! Refusals as a weapon: a client that goes by another's name, or refuses what keeps it away.
+//! Forged NACKs: a client that uses another client's name, or that rejects a policy that restricts it.
 
 use std::fs;
 use std::io;
@@ -31,7 +31,7 @@ fn node() -> Node {
     Node { id: NODE.to_owned(), ..Node::default() }
 }
 
-/// A policy for all workloads of the shop, known by the path that it speaks of.
+/// A policy for all workloads of the shop, recognized by its path.
 fn policy(action: &str, path: &str) -> String {
     format!(
         "apiVersion: security.istio.io/v1\nkind: AuthorizationPolicy\nmetadata: {{name: door, namespace: shop}}\nspec:\n  \
@@ -39,7 +39,7 @@ fn policy(action: &str, path: &str) -> String {
     )
 }
 
-/// A filter on every inbound listener of the shop, known by its script.
+/// A filter on every inbound listener of the shop, recognized by its script.
 fn filter(script: &str) -> String {
     format!(
         "apiVersion: networking.istio.io/v1alpha3\nkind: EnvoyFilter\nmetadata: {{name: script, namespace: shop}}\nspec:\n  \
@@ -65,13 +65,13 @@ async fn next(stream: &mut SotwClient) -> DiscoveryResponse {
     next.await.expect("a response in time").expect("a response").expect("a response")
 }
 
-/// The listener for what reaches the proxy, as text of a kind.
+/// The inbound listener as text.
 fn inbound(response: &DiscoveryResponse) -> Option<String> {
     let found = response.resources.iter().map(|any| String::from_utf8_lossy(&any.value).into_owned());
     found.into_iter().find(|listener| listener.contains("virtualInbound"))
 }
 
-/// Refuses whatever comes until nothing more comes of it; gives the last that was sent.
+/// Rejects every response until no more is sent; returns the last one.
 async fn refuse_all(stream: &mut SotwClient, first: DiscoveryResponse, reason: &str) -> Vec<DiscoveryResponse> {
     let mut all = vec![first];
     while all.last().is_some_and(|last| inbound(last).is_some()) {
@@ -83,7 +83,7 @@ async fn refuse_all(stream: &mut SotwClient, first: DiscoveryResponse, reason: &
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn hole_02_a_forged_refusal_does_not_bring_a_policy_back() {
+async fn hole_02_a_forged_nack_does_not_restore_an_old_policy() {
     let server = start(&[("policy.yaml", &policy("ALLOW", "/former"))], vec![]).await;
     let mut victim = listeners(channel(&server).await).await;
     let mut forger = listeners(channel(&server).await).await;
@@ -104,7 +104,7 @@ async fn hole_02_a_forged_refusal_does_not_bring_a_policy_back() {
     assert!(inbound(&changed).is_some_and(|listener| listener.contains("/newest") && !listener.contains("/former")));
     victim.ack(&changed);
     drop(victim);
-    // The real proxy comes back while the forger is still there.
+    // The real proxy reconnects while the forger is still connected.
     let back = next(&mut listeners(channel(&server).await).await).await;
     assert!(inbound(&back).is_some_and(|listener| listener.contains("/newest") && !listener.contains("/former")));
     let page = client::get(server.monitoring(), "pilot", "/debug/quarantinez").await.expect("a page").json();
@@ -119,7 +119,7 @@ async fn hole_02_a_forged_refusal_does_not_bring_a_policy_back() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn hole_02_a_listener_without_its_newest_policy_is_closed() {
-    // Nothing says which object it is, nor is there another to blame.
+    // The message names no object, and no other object changed.
     for reason in ["no reason", "Error adding/updating listener(s) virtualInbound: no reason", "'/newest'"] {
         let server = start(&[("policy.yaml", &policy("ALLOW", "/former"))], vec![]).await;
         let mut stream = listeners(channel(&server).await).await;
@@ -139,13 +139,13 @@ async fn hole_02_a_listener_without_its_newest_policy_is_closed() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn hole_02_an_unchanged_policy_leaves_the_former_listener_in_place() {
+async fn hole_02_with_unchanged_policies_the_previous_listener_stays() {
     let server = start(&[("policy.yaml", &policy("DENY", "/former"))], vec![]).await;
     let mut stream = listeners(channel(&server).await).await;
     let first = next(&mut stream).await;
     stream.ack(&first);
     let before = inbound(&first).expect("a listener");
-    // Another port of the workload: no rule to blame, and the same policies.
+    // Another port of the workload: no object to blame, and the same policies.
     server.write("cart.yaml", &CART.replace("ports: [", "ports: [{name: tcp, number: 81, protocol: TCP}, "));
     let changed = loop {
         let changed = next(&mut stream).await;
@@ -160,7 +160,7 @@ async fn hole_02_an_unchanged_policy_leaves_the_former_listener_in_place() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn hole_02_a_new_policy_takes_effect_beside_a_refused_filter() {
+async fn hole_02_a_new_policy_takes_effect_despite_a_rejected_filter() {
     for reason in ["script load error: '-- broken'", "no reason"] {
         let rules = |policy: String, script: &str| [policy, filter(script)].join("---\n");
         let server = start(&[("rules.yaml", &rules(policy("ALLOW", "/former"), "-- sound"))], vec![]).await;
@@ -168,7 +168,7 @@ async fn hole_02_a_new_policy_takes_effect_beside_a_refused_filter() {
         let first = next(&mut stream).await;
         assert!(inbound(&first).is_some_and(|listener| listener.contains("-- sound")), "the filter is there");
         stream.ack(&first);
-        // Both change in one step.
+        // Both change at the same time.
         server.write("rules.yaml", &rules(policy("DENY", "/newest"), "-- broken"));
         let pushed = next(&mut stream).await;
         assert!(inbound(&pushed).is_some_and(|listener| listener.contains("-- broken")), "{reason}");
@@ -206,7 +206,7 @@ async fn secure(address: std::net::SocketAddr, authority: &Authority, own: Optio
     Endpoint::from_static("http://istiod.test").connect_with_connector(dial).await.expect("a connection")
 }
 
-/// A route, known by a header.
+/// A route, recognized by a header.
 fn route(header: &str) -> String {
     format!(
         "apiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {{name: cart, namespace: shop}}\nspec:\n  \
@@ -227,7 +227,7 @@ fn has(response: &DiscoveryResponse) -> bool {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn hole_02_refusals_outlive_a_stream_only_with_a_certificate() {
+async fn hole_02_nacks_outlive_a_stream_only_with_a_certificate() {
     let (authority, folder) = (Authority::new(), tempfile::tempdir().unwrap());
     let own = authority.host("istiod.test");
     let flag = |flag: &str, text: &str| {
@@ -250,7 +250,7 @@ async fn hole_02_refusals_outlive_a_stream_only_with_a_certificate() {
     let refused = routes(secure(address, &authority, Some(&stranger)).await).await.map(|_| ());
     assert_eq!(refused.expect_err("a certificate of another namespace").code(), Code::PermissionDenied);
 
-    // Without a certificate: what it refuses is kept from this stream, and from no other.
+    // Without a certificate a NACK affects this stream only.
     for plain in [true, false] {
         let open = async || if plain { channel(&server).await } else { secure(address, &authority, None).await };
         let (mut stream, first, marked) = routes(open().await).await.unwrap();
@@ -272,12 +272,12 @@ async fn hole_02_refusals_outlive_a_stream_only_with_a_certificate() {
     assert!(routes(channel(&server).await).await.unwrap().2, "words alone");
 }
 
-/// Objects that the message of a refusal may come from.
+/// Number of objects that may have caused a NACK.
 const SUSPECTS: usize = 400;
 const REFUSALS: usize = 40;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn hole_02_refusals_do_not_keep_the_server_busy() {
+async fn hole_02_nacks_do_not_keep_the_server_busy() {
     let filters: Vec<String> = (0..SUSPECTS)
         .map(|n| filter(&format!("-- {n}")).replace("name: script", &format!("name: script-{n}")))
         .collect();

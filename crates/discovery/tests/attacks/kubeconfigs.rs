@@ -1,5 +1,5 @@
-//! Kubeconfigs of further clusters whose authors mean harm: commands that would run as the server, and files of the
-//! server that would be sent to the author. The Secrets and files come from an API server and a folder that work well.
+//! Hostile kubeconfigs of remote clusters: commands that would run as the server, and files of the server that would be
+//! sent to the author.
 
 use std::fs;
 use std::path::Path;
@@ -62,25 +62,26 @@ async fn until_endpoints(server: &DiscoveryProcess, addresses: &[&str]) {
     .await;
 }
 
-/// All that an attack has: files that commands would make, a token that would be sent, and where it would be sent.
-struct Bait {
+/// Detects a successful attack: a file that commands would create, a token that would be sent, and its receiver.
+struct AttackProbe {
     folder: tempfile::TempDir,
     collector: ScriptedServer,
     registries: tempfile::TempDir,
     primary: FakeApi,
 }
 
-impl Bait {
-    async fn set(east: &FakeApi) -> Bait {
+impl AttackProbe {
+    async fn set(east: &FakeApi) -> AttackProbe {
         let folder = tempfile::tempdir().unwrap();
         fs::write(folder.path().join("token"), TOKEN).unwrap();
         let collector = ScriptedServer::start(async |_| Response::new(String::new())).await;
-        let bait = Bait { folder, collector, registries: tempfile::tempdir().unwrap(), primary: web("10.4.0.1").await };
-        let [exec, provider] = runs(&bait.folder.path().join("ran-from-secret"));
-        let [exec_of_file, _] = runs(&bait.folder.path().join("ran-from-file"));
-        let url = bait.collector.url();
-        let sends = json!({"tokenFile": bait.folder.path().join("token")});
-        bait.primary.set(
+        let probe =
+            AttackProbe { folder, collector, registries: tempfile::tempdir().unwrap(), primary: web("10.4.0.1").await };
+        let [exec, provider] = runs(&probe.folder.path().join("ran-from-secret"));
+        let [exec_of_file, _] = runs(&probe.folder.path().join("ran-from-file"));
+        let url = probe.collector.url();
+        let sends = json!({"tokenFile": probe.folder.path().join("token")});
+        probe.primary.set(
             "secrets",
             vec![
                 secret("good", &[("east", text(&east.url(), &json!({"token": "of-east"})))]),
@@ -90,8 +91,8 @@ impl Bait {
                 ),
             ],
         );
-        fs::write(bait.registries.path().join("filed"), text(&url, &exec_of_file)).unwrap();
-        bait
+        fs::write(probe.registries.path().join("filed"), text(&url, &exec_of_file)).unwrap();
+        probe
     }
 
     async fn server(&self, env: &[(&str, &str)]) -> DiscoveryProcess {
@@ -115,8 +116,8 @@ impl Bait {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn hole_01_kubeconfigs_run_nothing_and_send_no_file() {
     let east = web("10.5.0.1").await;
-    let bait = Bait::set(&east).await;
-    let server = bait.server(&[]).await;
+    let probe = AttackProbe::set(&east).await;
+    let server = probe.server(&[]).await;
     let place = "Secret istio-system/evil, key ";
     for (key, field, option) in [
         ("runs", "users[0].user.exec", "exec"),
@@ -128,24 +129,24 @@ async fn hole_01_kubeconfigs_run_nothing_and_send_no_file() {
     until_problem(&server, &["/filed", "users[0].user.exec"]).await;
     until_endpoints(&server, &["10.4.0.1", "10.5.0.1"]).await;
 
-    // A good kubeconfig that is replaced by one that is refused costs nothing that is known.
-    let [exec, _] = runs(&bait.folder.path().join("ran-from-secret"));
-    bait.primary.set("secrets", vec![secret("good", &[("east", text(&bait.collector.url(), &exec))])]);
-    bait.primary.expire_watches();
+    // Replacing a good kubeconfig by a rejected one removes nothing.
+    let [exec, _] = runs(&probe.folder.path().join("ran-from-secret"));
+    probe.primary.set("secrets", vec![secret("good", &[("east", text(&probe.collector.url(), &exec))])]);
+    probe.primary.expire_watches();
     until_problem(&server, &["Secret istio-system/good, key east", "exec", "keeping its last credentials"]).await;
     until_endpoints(&server, &["10.4.0.1", "10.5.0.1"]).await;
     ask(channel(&server).await).await.expect("the cart");
-    assert!(!bait.has_run("ran-from-secret") && !bait.has_run("ran-from-file"), "a command was run");
-    assert_eq!(bait.collector.requests().len(), 0, "the author's server was asked");
+    assert!(!probe.has_run("ran-from-secret") && !probe.has_run("ran-from-file"), "a command was run");
+    assert_eq!(probe.collector.requests().len(), 0, "the author's server was asked");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn hole_01_kubeconfigs_run_what_the_operator_allows() {
+async fn hole_01_kubeconfigs_run_commands_that_the_operator_allows() {
     let east = web("10.5.0.1").await;
-    let bait = Bait::set(&east).await;
-    let server = bait.server(&[(SETTING, "exec,tokenFile")]).await;
+    let probe = AttackProbe::set(&east).await;
+    let server = probe.server(&[(SETTING, "exec,tokenFile")]).await;
     wait::until("commands and a token that are allowed", async || {
-        let seen = (bait.has_run("ran-from-secret"), bait.has_run("ran-from-file"), bait.was_sent());
+        let seen = (probe.has_run("ran-from-secret"), probe.has_run("ran-from-file"), probe.was_sent());
         if seen == (true, true, true) { Ok(()) } else { Err(format!("{seen:?}")) }
     })
     .await;

@@ -1,5 +1,5 @@
-//! Load on a running server: a folder of services, proxies that read and answer as an Envoy does, and edits that are
-//! known to have been applied.
+//! Load on a running server: a folder of services, proxies that acknowledge like an Envoy, and edits whose application is
+//! verified.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -41,7 +41,7 @@ pub(crate) fn service(number: usize, bytes: usize, revision: usize) -> String {
     text
 }
 
-/// Replaces a file that holds a VirtualService, and waits until the server has applied it.
+/// Replaces a file with a VirtualService, and waits until the server has applied it.
 pub(crate) async fn edit(server: &DiscoveryProcess, file: &str, text: &str) {
     let before = edits(server).await.expect("metrics");
     server.write(file, text);
@@ -53,7 +53,7 @@ pub(crate) async fn edit(server: &DiscoveryProcess, file: &str, text: &str) {
     .await;
 }
 
-/// How many changed VirtualServices the server has applied.
+/// Number of VirtualService changes that the server has applied.
 async fn edits(server: &DiscoveryProcess) -> Result<u64, String> {
     const SERIES: &str = r#"pilot_k8s_cfg_events{type="VirtualService",event="update"} "#;
     let page = client::get(server.monitoring(), "pilot", "/metrics").await?;
@@ -61,14 +61,14 @@ async fn edits(server: &DiscoveryProcess) -> Result<u64, String> {
     Ok(line.and_then(|count| count.parse().ok()).unwrap_or_default())
 }
 
-/// Whether a proxy acknowledges what it gets.
+/// Whether a proxy acknowledges responses.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Answers {
     Always,
     Never,
 }
 
-/// A proxy that asks for clusters, endpoints, listeners and the routes of port 80, until it is dropped.
+/// A proxy that subscribes to clusters, endpoints, listeners and the routes of port 80 until it is dropped.
 pub(crate) struct Proxy {
     /// Responses with routes so far.
     routes: watch::Receiver<u64>,

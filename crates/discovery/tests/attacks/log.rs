@@ -1,4 +1,4 @@
-//! A log that is not read: it costs lines, never service, and a program still ends.
+//! A log that is not read: lines are dropped, serving continues, and the process still exits.
 
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -10,7 +10,7 @@ use testkit::wait;
 use crate::honest::{CART, ask, channel};
 
 const BINARY: &str = env!("CARGO_BIN_EXE_pilot-discovery");
-/// Two lines each; a pipe takes those of some 250.
+/// Each logs two lines; a pipe holds those of about 250.
 const CONNECTS: usize = 500;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -34,7 +34,7 @@ async fn hole_09_an_unread_log_does_not_stop_the_server() {
 }
 
 #[test]
-fn hole_09_the_reason_of_a_failed_start_is_in_the_log_and_on_standard_error() {
+fn hole_09_the_error_of_a_failed_start_is_in_the_log_and_on_standard_error() {
     for _ in 0..5 {
         let run = Command::new(BINARY).args(["discovery", "--registries=Nonsense"]).output().unwrap();
         assert_eq!(run.status.code(), Some(1));

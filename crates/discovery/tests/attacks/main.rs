@@ -1,7 +1,7 @@
 //! Attacks on a running server by clients, config authors, registries and API servers. Each test named `hole_NN_…` keeps
-//! one hole closed; `honest` measures what the attack costs everybody else.
+//! one hole closed; `honest` measures the effect of an attack on other clients.
 
-// clippy knows tests by their attribute, and not the functions that they share.
+// Clippy recognizes tests by their attribute, but not the helper functions.
 #![allow(clippy::unwrap_used)]
 
 mod amplification;

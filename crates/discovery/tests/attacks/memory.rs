@@ -1,14 +1,14 @@
-//! Memory stays where it was: neither edits nor clients that have left leave anything behind.
+//! Memory does not grow with edits or with clients that disconnected.
 
 use testkit::discovery::{DiscoveryOptions, DiscoveryProcess};
 use testkit::wait;
 
 use crate::load::{Answers, Proxy, edit, service};
 
-/// Edits, and the size of the edited object. Parsed, each of its versions takes about 1.5 MB.
+/// Number of edits, and size of the edited object. Parsed, each version needs about 1.5 MB.
 const EDITS: usize = 40;
 const LARGE: usize = 60_000;
-/// What edits may leave behind: renderings and former objects up to their limits, and fragments of a debug build.
+/// Allowed growth: caches and previous objects up to their limits, and fragmentation of a debug build.
 const LEFT_BEHIND_KIB: u64 = 24 * 1024;
 
 async fn start(files: impl Iterator<Item = (String, String)>) -> DiscoveryProcess {
@@ -21,7 +21,7 @@ fn memory_kib(server: &mut DiscoveryProcess) -> u64 {
     server.process().memory_kib().expect("a running process")
 }
 
-/// Memory once it is below a limit.
+/// Waits until memory is below a limit.
 async fn settled_kib(server: &mut DiscoveryProcess, limit: u64) -> u64 {
     wait::until("memory to come back", async || {
         let now = memory_kib(server);
@@ -30,7 +30,7 @@ async fn settled_kib(server: &mut DiscoveryProcess, limit: u64) -> u64 {
     .await
 }
 
-/// Edits one object again and again: memory has to come back to what it was after the first edits.
+/// Edits one object repeatedly: memory must return to its size after the first edits.
 async fn check_edits(client: Option<Answers>) {
     let file = |revision| ("s1.yaml".to_owned(), service(1, LARGE, revision));
     let mut server = start([file(0)].into_iter()).await;
@@ -71,11 +71,11 @@ const SERVICES: usize = 20;
 const PROXIES: usize = 8;
 const CHURN: usize = 40;
 const SMALL: usize = 20_000;
-/// Fragments of a debug build, beyond a fifth of what a fresh server takes.
+/// Allowed growth in a debug build, beyond a fifth of a fresh server's memory.
 const FRAGMENTS_KIB: u64 = 4 * 1024;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn hole_16_memory_of_clients_that_left_is_given_back() {
+async fn hole_16_memory_of_disconnected_clients_is_freed() {
     let file = |number: usize, revision| (format!("s{number}.yaml"), service(number, SMALL, revision));
     let mut fresh = start((0..SERVICES).map(|number| file(number, 1))).await;
     let mut server = start((0..SERVICES).map(|number| file(number, 0))).await;

@@ -1,5 +1,5 @@
-//! Readers of pages that mean harm: web pages that have a browser ask for them, readers that do not read, and more
-//! debug pages at once than memory holds.
+//! Hostile readers of pages: cross-site requests of browsers, slow readers, and more debug pages at once than fit into
+//! memory.
 
 use std::fmt::Write as _;
 use std::net::SocketAddr;
@@ -26,7 +26,7 @@ async fn ask_for(port: SocketAddr, method: &str, path: &str, headers: &[(&str, &
 }
 
 #[tokio::test]
-async fn hole_12_no_web_page_of_another_site_reaches_debug_pages() {
+async fn hole_12_other_web_sites_cannot_read_debug_pages() {
     let server = server(&["--debugHosts=pilot.example.com"], &[]).await;
     let own = format!("127.0.0.1:{}", server.http().port());
     for port in [server.http(), server.monitoring()] {
@@ -38,7 +38,7 @@ async fn hole_12_no_web_page_of_another_site_reaches_debug_pages() {
         assert_eq!(status(&[("host", "rebound.example.com")]).await, 403);
         assert_eq!(status(&[("host", &own), ("sec-fetch-site", "cross-site")]).await, 403);
         assert_eq!(status(&[("host", &own), ("origin", "https://evil.example")]).await, 403);
-        // Probes come under any name.
+        // Probes may use any host name.
         assert_eq!(ask_for(port, "GET", "/ready", &[("host", "rebound.example.com")]).await.status, 200);
     }
     let foreign = [("host", "rebound.example.com")];
@@ -50,7 +50,7 @@ async fn hole_12_no_web_page_of_another_site_reaches_debug_pages() {
 }
 
 #[tokio::test]
-async fn hole_12_acting_needs_a_post_of_the_same_site() {
+async fn hole_12_a_push_needs_a_post_of_the_same_site() {
     let server = server(&[], &[]).await;
     let own = format!("127.0.0.1:{}", server.http().port());
     let push = async |method: &str, more: &[(&str, &str)]| {
@@ -96,7 +96,7 @@ async fn hole_12_a_hundred_slow_readers_share_one_page() {
     for _ in 0..100 {
         let mut socket = TcpStream::connect(server.http()).await.unwrap();
         socket.write_all(b"GET /v1/registration HTTP/1.1\r\nhost: discovery\r\n\r\n").await.unwrap();
-        // The answer has begun.
+        // The response has started.
         socket.read_exact(&mut [0; 8]).await.unwrap();
         readers.push(socket);
     }

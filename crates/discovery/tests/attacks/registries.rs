@@ -1,4 +1,4 @@
-//! Registries that mean harm to the process that asks them.
+//! Hostile registries.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use testkit::{client, wait};
 
 use crate::honest::{Honest, ask, channel, server};
 
-/// A Consul with twenty services, whose answers about instances never end.
+/// A Consul with twenty services, whose responses about instances never end.
 async fn endless_consul() -> ScriptedServer {
     ScriptedServer::start_endless("/v1/health", |asked| async move {
         let names: Map<String, Value> = (0..20).map(|n| (format!("web-{n}"), json!([]))).collect();
@@ -21,7 +21,7 @@ async fn endless_consul() -> ScriptedServer {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn hole_11_endless_answers_of_consul_take_bounded_memory() {
+async fn hole_11_endless_responses_of_consul_need_bounded_memory() {
     let consul = endless_consul().await;
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("registries.yaml");
@@ -37,7 +37,7 @@ async fn hole_11_endless_answers_of_consul_take_bounded_memory() {
     let mut failures = 0;
     wait::until_within(Duration::from_secs(60), "an error for every service", async || {
         peak = peak.max(server.process().memory_kib().unwrap_or_default());
-        // Each of twenty questions is asked again only after it failed.
+        // Each of the twenty queries is repeated only after it failed.
         failures = consul.requests().iter().filter(|asked| asked.path.starts_with("/v1/health")).count();
         if failures > 40 { Ok(()) } else { Err(failures.to_string()) }
     })

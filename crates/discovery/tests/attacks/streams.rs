@@ -1,5 +1,4 @@
-//! Clients that try to keep all others from being served: by costly requests, by requests that never end, by more names
-//! than there can be, and by connections on which nothing happens.
+//! Clients that try to block others: expensive requests, endless requests, millions of names, and idle connections.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -27,8 +26,8 @@ use xds::client::{DeltaClient, SotwClient};
 use crate::honest::{CART, Honest, ask, channel, server};
 
 const ID: &str = "sidecar~10.0.0.1~attacker.other~other.svc.cluster.local";
-/// The longest wait of an honest client. Without an attack it is some 10 ms on a quiet machine, and these tests run on
-/// busy ones; the attacks made it minutes.
+/// Maximum wait of an honest client. Without an attack it is about 10 ms on a quiet machine, but tests run on busy ones;
+/// the attacks made it minutes.
 const LONGEST_WAIT: Duration = Duration::from_secs(10);
 
 fn node() -> Node {
@@ -43,7 +42,7 @@ fn memory_mib(server: &mut DiscoveryProcess) -> u64 {
     server.process().memory_kib().expect("a running process") / 1024
 }
 
-/// Ends the honest client, which must have been answered in time all the while.
+/// Stops the honest client and checks its waits.
 async fn assert_served(honest: Honest, attack: &str) {
     let waits = honest.waits().await;
     let longest = waits.last().copied().unwrap_or_default();
@@ -51,7 +50,7 @@ async fn assert_served(honest: Honest, attack: &str) {
     assert!(!waits.is_empty() && longest < LONGEST_WAIT, "{attack}: {longest:?}");
 }
 
-/// How the server ends a delta stream that sends this after it began.
+/// The status with which the server ends a delta stream that sends this.
 async fn end_of(server: &DiscoveryProcess, requests: Vec<DeltaDiscoveryRequest>) -> Option<Status> {
     let mut stream =
         DeltaClient::open(channel(server).await, node(), Default::default(), &TypeUrl::CLUSTER, &[]).await.unwrap();
@@ -70,7 +69,7 @@ async fn end_of(server: &DiscoveryProcess, requests: Vec<DeltaDiscoveryRequest>)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn hole_05_a_request_of_two_million_names_keeps_no_client_waiting() {
+async fn hole_05_a_request_with_two_million_names_delays_no_client() {
     let mut server = server(&[], &[]).await;
     ask(channel(&server).await).await.unwrap();
     let (honest, before) = (Honest::start(&server), cpu(&mut server));
@@ -98,7 +97,7 @@ async fn hole_05_a_nack_of_four_megabytes_is_cut_before_it_is_searched() {
     let response = stream.next().await.unwrap().unwrap();
     let before = cpu(&mut server);
     stream.nack(&response, &"'10.0.0.9', \"cart.shop\", ".repeat(150_000));
-    // The answer to a further request comes after the rejection was dealt with.
+    // The response to another request comes after the NACK was processed.
     stream.subscribe(&TypeUrl::LISTENER, &[]);
     let listeners = async {
         while let Some(response) = stream.next().await.unwrap() {
@@ -135,7 +134,7 @@ async fn hole_05_names_are_bounded_over_all_types() {
     assert_served(honest, "names of many types").await;
 }
 
-/// Opens streams over one connection that each send a part of a large message and stay.
+/// Opens streams over one connection that each send a part of a large message and stay open.
 async fn unfinished(address: SocketAddr, streams: usize, bytes: usize) -> Vec<tokio::task::JoinHandle<()>> {
     let socket = TcpStream::connect(address).await.unwrap();
     let (sender, connection) = http2::handshake(TokioExecutor::new(), TokioIo::new(socket)).await.unwrap();
@@ -163,7 +162,7 @@ async fn unfinished(address: SocketAddr, streams: usize, bytes: usize) -> Vec<to
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn hole_05_messages_that_never_end_hold_little() {
+async fn hole_05_unfinished_messages_need_bounded_memory() {
     let mut server = server(&["--maxClientMemoryPerAddress=32"], &[]).await;
     ask(channel(&server).await).await.unwrap();
     let before = memory_mib(&mut server);
@@ -183,7 +182,7 @@ async fn hole_05_messages_that_never_end_hold_little() {
     eprintln!("100 unfinished messages of 4 MiB: {before} MiB before, {after} MiB after");
     assert!(after < before + 150, "{before} MiB before, {after} MiB after");
     tasks.iter().for_each(tokio::task::JoinHandle::abort);
-    // What they held is free again for the next client of this address.
+    // Their memory is free again for the next client of this address.
     wait::until("an answer", async || ask(channel(&server).await).await).await;
 }
 
@@ -202,7 +201,7 @@ async fn limited(limit: &str) -> (DiscoveryProcess, tempfile::TempDir) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn hole_05_silent_connections_to_pages_leave_descriptors_to_xds() {
+async fn hole_05_idle_connections_to_pages_leave_descriptors_for_xds() {
     let (mut server, _folder) = limited("-n 256").await;
     ask(channel(&server).await).await.unwrap();
     let mut silent = Vec::new();
@@ -235,7 +234,7 @@ async fn hole_05_the_limit_of_open_files_is_raised_at_start() {
     assert!(server.process().output().contains("limit of open files"), "it is logged");
 }
 
-/// How long a connection lives that sends this and nothing more.
+/// Lifetime of a connection that sends only this.
 async fn lifetime(port: SocketAddr, bytes: &[u8]) -> Duration {
     let begun = Instant::now();
     let mut socket = TcpStream::connect(port).await.unwrap();
@@ -247,7 +246,7 @@ async fn lifetime(port: SocketAddr, bytes: &[u8]) -> Duration {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn hole_05_connections_without_a_whole_request_are_closed_on_every_port() {
+async fn hole_05_connections_without_a_complete_request_are_closed_on_every_port() {
     let certificates = tempfile::tempdir().unwrap();
     let secure = SocketAddr::from(([127, 0, 0, 1], testkit::ports::free()));
     let made = testkit::certificates::Authority::new().workload("spiffe://cluster.local/ns/istio-system/sa/istiod");

@@ -1,4 +1,4 @@
-//! Texts of clients where others read them: series of metrics, lines of the log.
+//! Texts sent by clients in places that others read: metrics and logs.
 
 use api::TypeUrl;
 use api::envoy::config::core::v3::Node;
@@ -25,13 +25,13 @@ async fn nacked(server: &DiscoveryProcess, name: &str, reason: &str) -> (SotwCli
         SotwClient::open(channel(server).await, node(name), &TypeUrl::CLUSTER, &[]).await.expect("a stream");
     let response = stream.next().await.expect("a response").expect("a response");
     stream.nack(&response, reason);
-    // The answer to the refusal: it was read.
+    // The response shows that the NACK was processed.
     let after = stream.next().await.expect("a response").expect("a response");
     (stream, after)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn hole_06_series_do_not_grow_with_what_clients_say() {
+async fn hole_06_clients_cannot_create_time_series() {
     let server = server(&[], &[]).await;
     ask(channel(&server).await).await.expect("the cart");
     drop(nacked(&server, "first", "no").await);
@@ -62,7 +62,7 @@ async fn hole_06_series_do_not_grow_with_what_clients_say() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn hole_06_long_texts_end_at_the_door() {
+async fn hole_06_long_texts_are_rejected() {
     let server = server(&[], &[]).await;
     let opened = async |node: Node, kind: &str| {
         let kind = TypeUrl::from(kind.to_owned());
@@ -80,14 +80,14 @@ async fn hole_06_long_texts_end_at_the_door() {
     assert_eq!(forged.code(), Code::InvalidArgument);
     let made_up = opened(node("web"), &"x".repeat(1 << 20)).await.expect_err("a type of 1 MB");
     assert_eq!(made_up.code(), Code::InvalidArgument);
-    // The longest names that Kubernetes takes for a pod and a namespace.
+    // The longest valid names of a pod and a namespace.
     let (pod, namespace) = ("p".repeat(253), "n".repeat(63));
     let longest = format!("sidecar~{}~{pod}.{namespace}~{namespace}.svc.{}", "1".repeat(4) + "::2", "d".repeat(180));
     opened(Node { id: longest, ..Node::default() }, clusters).await.expect("a node of real names");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn hole_06_a_refusal_is_one_line_of_the_log() {
+async fn hole_06_a_nack_is_one_log_line() {
     let mut server = server(&[], &[]).await;
     let forged = "2026-01-01T00:00:00.000000Z\terror\tads\tall is lost";
     let reason = format!("bad\n{forged}\r\n{forged}\u{1b}[2J{}", "x".repeat(1 << 20));
@@ -104,7 +104,7 @@ async fn hole_06_a_refusal_is_one_line_of_the_log() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn hole_06_lines_in_json_have_each_key_once() {
+async fn hole_06_json_log_lines_have_unique_keys() {
     let mut server = server(&["--log_as_json"], &[]).await;
     let (_stream, _) = nacked(&server, "web", "taste\nless").await;
     wait::until("the refusal in the log", async || {

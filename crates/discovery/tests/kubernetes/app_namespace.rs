@@ -1,4 +1,4 @@
-//! Flags of early Pilots: only some namespaces are looked at, by rights in these alone, and a folder names further
+//! `--appNamespace` watches only some namespaces, with permissions in those only; `--clusterRegistriesDir` names remote
 //! clusters.
 
 use std::fs;
@@ -23,7 +23,7 @@ fn objects(namespace: &str) -> Vec<Value> {
     ]
 }
 
-/// Namespaces of services and rules that the server knows.
+/// Namespaces of known services and DestinationRules.
 fn seen(server: &Server) -> (Vec<String>, Vec<String>) {
     let world = server.pilot.world().now().snapshot.clone();
     let mut services: Vec<String> = world.services.iter().map(|service| service.namespace.to_string()).collect();
@@ -34,7 +34,7 @@ fn seen(server: &Server) -> (Vec<String>, Vec<String>) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn only_the_named_namespaces_are_looked_at() {
+async fn only_the_named_namespaces_are_watched() {
     if is_left_out(&[]) {
         return;
     }

@@ -1,5 +1,5 @@
-//! An API server that refuses most requests and loses watches in the middle of a line: what is known stays, what changes
-//! comes, and nobody is served half of the world.
+//! An API server that rejects most requests and cuts watches in the middle of a line: known objects stay, changes arrive,
+//! and no client gets an incomplete mesh.
 
 use std::time::{Duration, Instant};
 
@@ -7,39 +7,38 @@ use testkit::faulty::FaultyProxy;
 use testkit::kubernetes::ApiServer;
 
 use crate::cluster::{cluster, create, is_left_out};
-use crate::push_recorder::Witness;
+use crate::push_recorder::PushRecorder;
 use crate::serving::{CLUSTER, SLICE, endpoints, serve, web};
 
-/// Every kind of refusal that an API server or what stands before it gives. 410 is the end of a watch's history, told
-/// where client-go expects it in the stream.
+/// Error statuses of an API server or its load balancer. 410 is sent in the watch stream, where client-go expects it.
 const STATUSES: &[u16] = &[429, 500, 503, 410, 504];
 const EDITS: u8 = 40;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn refused_requests_and_cut_watches_lose_nothing() {
+async fn rejected_requests_and_cut_watches_lose_nothing() {
     if is_left_out(&[]) {
         return;
     }
     let api_server = cluster().await;
     create(&api_server, &web(&["10.4.0.0", "10.4.0.1"])).await;
     let proxy = api_server.faulty().await;
-    // The first lists meet a burst already.
+    // The first lists already fail.
     proxy.refuse(1, 2, &[500, 429]);
     let begun = Instant::now();
     let server = serve(proxy.kubeconfig(), None, &[]).await;
     let started = begun.elapsed();
     let at_start = proxy.figures();
-    let witness = Witness::of(server.addresses.grpc.unwrap(), &[CLUSTER]).await;
-    witness.until_addresses(CLUSTER, &["10.4.0.0", "10.4.0.1"]).await;
+    let recorder = PushRecorder::of(server.addresses.grpc.unwrap(), &[CLUSTER]).await;
+    recorder.until_addresses(CLUSTER, &["10.4.0.0", "10.4.0.1"]).await;
 
-    let slowest = edit_in_faults(&api_server, &proxy, &witness).await;
-    // What stands before an API server may say that history is gone without opening a stream.
+    let slowest = edit_in_faults(&api_server, &proxy, &recorder).await;
+    // A load balancer may respond 410 without opening a stream.
     proxy.refuse_to_resume();
     proxy.cut_watches();
     for edit in 0..2 {
         let new = format!("10.4.2.{edit}");
         api_server.patch(SLICE, &endpoints(&[&new])).await.unwrap();
-        witness.until_addresses(CLUSTER, &[&new]).await;
+        recorder.until_addresses(CLUSTER, &[&new]).await;
     }
     proxy.heal();
     let figures = proxy.figures();
@@ -50,10 +49,10 @@ async fn refused_requests_and_cut_watches_lose_nothing() {
         figures.cut,
         figures.refused,
         figures.requests,
-        witness.emptied().len(),
-        witness.flapped().len(),
+        recorder.emptied().len(),
+        recorder.flapped().len(),
     );
-    witness.assert_calm();
+    recorder.assert_calm();
     for status in STATUSES {
         assert!(figures.refused.contains_key(status), "no {status} was given: {figures:?}");
     }
@@ -64,9 +63,9 @@ async fn refused_requests_and_cut_watches_lose_nothing() {
     server.stop(Duration::ZERO).await;
 }
 
-/// Rolls the endpoints on, while two of three requests are refused and watches are cut again and again. Gives how long
-/// the slowest edit took to be told.
-async fn edit_in_faults(api_server: &ApiServer, proxy: &FaultyProxy, witness: &Witness) -> Duration {
+/// Edits endpoints while two of three requests are rejected and watches are cut. Returns the longest time from an edit to
+/// its push.
+async fn edit_in_faults(api_server: &ApiServer, proxy: &FaultyProxy, recorder: &PushRecorder) -> Duration {
     proxy.refuse(2, 3, STATUSES);
     let mut slowest = Duration::ZERO;
     for edit in 2..=EDITS + 1 {
@@ -76,7 +75,7 @@ async fn edit_in_faults(api_server: &ApiServer, proxy: &FaultyProxy, witness: &W
         let (kept, new) = (format!("10.4.0.{}", edit - 1), format!("10.4.0.{edit}"));
         let at = Instant::now();
         api_server.patch(SLICE, &endpoints(&[&kept, &new])).await.unwrap();
-        witness.until_addresses(CLUSTER, &[&kept, &new]).await;
+        recorder.until_addresses(CLUSTER, &[&kept, &new]).await;
         slowest = slowest.max(at.elapsed());
     }
     proxy.heal();

@@ -1,5 +1,5 @@
-//! Recorded cases over a real API server: what is served equals what the same objects give in process, which
-//! translate's test compares with the recording.
+//! Recorded cases over a real API server: the served resources equal the in-process result, which translate's test
+//! compares with the recording.
 
 use std::fs;
 use std::time::Duration;
@@ -19,17 +19,17 @@ use tokio::sync::MutexGuard;
 use crate::cluster::{cluster, create, is_left_out};
 use crate::serving::serve;
 
-/// Cases of objects that are all of one age; others would need a second between two objects.
+/// Cases whose objects all have the same creation time; others would need a second between two objects.
 fn is_wanted(case: &Case) -> bool {
     let topics = ["kube-services", "kube-endpoints"];
     let CaseInput::Kubernetes(text) = &case.world else { return false };
-    // Two of three: each takes a second or two.
+    // Two of three cases: each takes a second or two.
     let chosen = case.name.bytes().map(usize::from).sum::<usize>() % 3 != 0;
     topics.contains(&case.topic.as_str()) && chosen && !text.contains("later")
 }
 
 #[test]
-fn real_objects_give_what_the_same_objects_give_in_process() {
+fn a_real_api_server_gives_the_in_process_result() {
     if is_left_out(&[]) {
         return;
     }
@@ -68,7 +68,7 @@ fn live(case: &Case, runtime: &Handle) -> ResourceLookup {
     let CaseInput::Kubernetes(text) = &case.world else { panic!("{} is no Kubernetes case", case.label()) };
     let (api_server, server) = runtime.block_on(async {
         let mut api_server = cluster().await;
-        // Age decides conflicts, so all objects must be of one second.
+        // Creation time decides conflicts, so all objects must be created in the same second.
         for tries in 1.. {
             let made = create(&api_server, &objects(text)).await;
             if made.windows(2).all(|pair| pair[0] == pair[1]) {

@@ -1,4 +1,4 @@
-//! The API server that the tests share, and objects in it.
+//! The API server that the tests share, and helpers to create objects.
 
 use futures_util::future;
 use model::config::Kind;
@@ -8,15 +8,15 @@ use testkit::servers;
 use tokio::sync::{Mutex, MutexGuard, OnceCell};
 
 static SHARED: OnceCell<Mutex<ApiServer>> = OnceCell::const_new();
-/// Paths of what was made in it.
+/// Paths of created objects.
 static MADE: std::sync::Mutex<Vec<String>> = std::sync::Mutex::new(Vec::new());
 
-/// Whether this machine can have no API server, or not what a test needs beside it.
+/// Whether the API server or another server that a test needs is not available on this machine.
 pub(crate) fn is_left_out(beside: &[&str]) -> bool {
     ["etcd", "kube-apiserver"].iter().chain(beside).any(|part| servers::without(part))
 }
 
-/// The API server with every kind defined and nothing in it. Nobody else has it meanwhile.
+/// The API server with every kind defined and no objects. The guard keeps other tests out.
 pub(crate) async fn cluster() -> MutexGuard<'static, ApiServer> {
     let shared = SHARED
         .get_or_init(|| async {
@@ -30,7 +30,7 @@ pub(crate) async fn cluster() -> MutexGuard<'static, ApiServer> {
     server
 }
 
-/// The kinds of the model that API servers must be taught.
+/// CustomResourceDefinitions of the model's kinds.
 pub(crate) fn definitions() -> Vec<CrdSpec<'static>> {
     let custom = Kind::ALL.iter().filter(|kind| kind.group() != "networking.k8s.io");
     custom.map(|k| (k.group(), k.versions(), k.as_str(), k.plural(), *k != Kind::GatewayClass)).collect()
@@ -47,7 +47,7 @@ const BUILT_IN: &[(&str, &str, &str)] = &[
     ("networking.k8s.io/v1", "IngressClass", "ingressclasses"),
 ];
 
-/// Where an object is made, and its own path.
+/// Collection path and object path of an object.
 pub(crate) fn path(object: &Value) -> (String, String) {
     let (version, kind) = (object["apiVersion"].as_str().unwrap(), object["kind"].as_str().unwrap());
     let known = BUILT_IN.iter().find(|(v, k, _)| *v == version && *k == kind).map(|(_, _, plural)| *plural);
@@ -62,8 +62,8 @@ pub(crate) fn path(object: &Value) -> (String, String) {
     (collection, own)
 }
 
-/// Makes objects with their statuses, namespaces too. Gives the moments in which they were made: all at once, so that
-/// they are of one age where the machine is fast enough.
+/// Creates objects with their statuses, and their namespaces. Returns their creation times; they are created in parallel,
+/// so on a fast machine all are equal.
 pub(crate) async fn create(server: &ApiServer, objects: &[Value]) -> Vec<String> {
     let (namespaces, others): (Vec<Value>, Vec<Value>) =
         objects.iter().map(bare).partition(|object| object["kind"] == "Namespace");
@@ -76,7 +76,7 @@ pub(crate) async fn create(server: &ApiServer, objects: &[Value]) -> Vec<String>
     made
 }
 
-/// An object without what only an API server writes.
+/// An object without fields that only an API server sets.
 fn bare(object: &Value) -> Value {
     let mut object = object.clone();
     for drawn in ["creationTimestamp", "resourceVersion"] {
@@ -99,7 +99,7 @@ async fn set_status(server: &ApiServer, object: &Value) {
     server.patch(&format!("{own}/status"), &json!({"status": object["status"]})).await.unwrap();
 }
 
-/// Notes an object that was made by other ways, to be taken away like the others.
+/// Registers an object that was created otherwise for removal.
 pub(crate) fn made(path: &str) {
     MADE.lock().unwrap().push(path.to_owned());
 }
@@ -107,7 +107,7 @@ pub(crate) fn made(path: &str) {
 async fn namespace(server: &ApiServer, object: &Value) {
     let name = object["metadata"]["name"].as_str().unwrap();
     let bare = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}});
-    // Others may have made it before.
+    // A previous test may have created it.
     let _ = server.create("/api/v1/namespaces", &bare).await;
     let meta =
         json!({"metadata": {"labels": object["metadata"]["labels"], "annotations": object["metadata"]["annotations"]}});
@@ -116,7 +116,7 @@ async fn namespace(server: &ApiServer, object: &Value) {
     MADE.lock().unwrap().push(format!("labels of {path}"));
 }
 
-/// Takes away what the tests before made. Namespaces stay, since nobody would finish their deletion.
+/// Removes the objects of previous tests. Namespaces stay, because no controller would finish their deletion.
 async fn wipe(server: &ApiServer) {
     let made = std::mem::take(&mut *MADE.lock().unwrap());
     for path in made.iter().rev() {
@@ -125,7 +125,7 @@ async fn wipe(server: &ApiServer) {
                 let bare = json!({"metadata": {"labels": null, "annotations": null}});
                 server.patch(namespace, &bare).await.unwrap();
             }
-            // Some went with their definition.
+            // Some were deleted with their CustomResourceDefinition.
             None => _ = server.delete(&format!("{path}?gracePeriodSeconds=0")).await,
         }
     }

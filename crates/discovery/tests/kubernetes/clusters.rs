@@ -1,4 +1,4 @@
-//! Two clusters: endpoints of both, new credentials, one that is dead at the start, one that is removed.
+//! Two clusters: endpoints of both, new credentials, one that is down at the start, one that is removed.
 
 use std::fs;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use crate::serving::{CLUSTER, SLICE, endpoints, follow, serve, serve_with, web};
 
 const SECRET: &str = "/api/v1/namespaces/istio-system/secrets/east";
 
-/// The second cluster, with `web` at these addresses. Tests have it one at a time, as they have the first.
+/// The second cluster, with `web` at these addresses. Tests use it one at a time.
 async fn east(addresses: &[&str]) -> &'static ApiServer {
     static EAST: OnceCell<ApiServer> = OnceCell::const_new();
     let east = EAST.get_or_init(async || {
@@ -34,7 +34,7 @@ fn secret(kubeconfig: &str) -> Value {
         "data": {"east": BASE64_STANDARD.encode(kubeconfig)}})
 }
 
-/// Has `web` in the first cluster, and the Secret that names the second one.
+/// Creates `web` in the first cluster, and the Secret that names the second one.
 async fn begin(api_server: &ApiServer, kubeconfig: &str) {
     create(api_server, &web(&["10.4.0.1"])).await;
     let system = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "istio-system"}});
@@ -49,10 +49,10 @@ async fn clusters_are_added_renewed_and_removed() {
     let api_server = cluster().await;
     let east = east(&["10.5.0.1"]).await;
     let kubeconfig = fs::read_to_string(east.kubeconfig()).unwrap();
-    // Nobody listens there.
+    // No server listens there.
     begin(&api_server, &kubeconfig.replace("127.0.0.1:", "127.0.0.2:")).await;
 
-    // A cluster that is dead at the start is waited for, but not for ever.
+    // A cluster that is down at the start is waited for until a timeout.
     let begun = std::time::Instant::now();
     let patience = [("PILOT_REMOTE_CLUSTER_TIMEOUT".to_owned(), "3s".to_owned())];
     let server = serve(api_server.kubeconfig(), None, &patience).await;
@@ -66,7 +66,7 @@ async fn clusters_are_added_renewed_and_removed() {
     east.patch(SLICE, &endpoints(&["10.5.0.2"])).await.unwrap();
     told.until(&["10.4.0.1", "10.5.0.2"]).await;
 
-    // Rotation: the same cluster by other words; nothing is taken away meanwhile.
+    // Rotation: a new kubeconfig for the same cluster; no endpoint is removed meanwhile.
     let seen = told.all().len();
     let renewed = kubeconfig.replace("\"test\"", "\"renewed\"");
     api_server.patch(SECRET, &json!({"data": secret(&renewed)["data"]})).await.unwrap();
@@ -80,7 +80,7 @@ async fn clusters_are_added_renewed_and_removed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_cluster_of_unusable_credentials_is_not_waited_for() {
+async fn a_cluster_with_invalid_credentials_is_not_waited_for() {
     if is_left_out(&[]) {
         return;
     }
@@ -91,7 +91,7 @@ async fn a_cluster_of_unusable_credentials_is_not_waited_for() {
     assert_ne!(unusable, kubeconfig);
     begin(&api_server, &unusable).await;
 
-    // It would never be ready if it waited.
+    // If it waited, it would never be ready.
     let patience = [("PILOT_REMOTE_CLUSTER_TIMEOUT".to_owned(), "1h".to_owned())];
     let server = serve(api_server.kubeconfig(), None, &patience).await;
     let told = follow(server.addresses.grpc.unwrap(), CLUSTER).await;
@@ -104,7 +104,7 @@ async fn a_cluster_of_unusable_credentials_is_not_waited_for() {
 const MAP: &str = "/api/v1/namespaces/istio-system/configmaps/clusters";
 const CREDENTIALS: &str = "/api/v1/namespaces/vault/secrets/kubeconfigs";
 
-/// Clusters as Pilot 0.8 was told of them; the second one's Secret is not there.
+/// Clusters in Pilot 0.8's ConfigMap; the Secret of the second one is missing.
 fn clusters() -> Vec<Value> {
     let entry = |name: &str, secret: &str| {
         let annotations = json!({"config.istio.io/platform": "Kubernetes", "config.istio.io/accessConfigSecret": secret,
@@ -139,14 +139,14 @@ async fn clusters_of_a_config_map_are_added_renewed_and_removed() {
     let told = follow(server.addresses.grpc.unwrap(), CLUSTER).await;
     told.until(&["10.4.0.1"]).await;
     let lacking = "the Secret vault/nowhere has no kubeconfig under \"west.yaml\"";
-    wait::until("a word on the Secret that is not there", async || {
+    wait::until("a problem about the missing Secret", async || {
         let world = server.pilot.world().now();
         let mut problems = world.snapshot.problems.values().flatten();
         if problems.any(|p| *p.message == *lacking) { Ok(()) } else { Err(format!("{:?}", world.snapshot.problems)) }
     })
     .await;
 
-    // The Secret comes after the entry that names it.
+    // The Secret is created after the entry that names it.
     let kubeconfig = fs::read_to_string(east.kubeconfig()).unwrap();
     create(&api_server, &[kubeconfigs(&kubeconfig)]).await;
     told.until(&["10.4.0.1", "10.5.0.1"]).await;
@@ -155,7 +155,7 @@ async fn clusters_of_a_config_map_are_added_renewed_and_removed() {
     api_server.patch(CREDENTIALS, &json!({"data": kubeconfigs(&renewed)["data"]})).await.unwrap();
     east.patch(SLICE, &endpoints(&["10.5.0.2"])).await.unwrap();
     told.until(&["10.4.0.1", "10.5.0.2"]).await;
-    // A cluster goes with its entry, not with its Secret.
+    // A cluster is removed with its entry, not with its Secret.
     api_server.delete(CREDENTIALS).await.unwrap();
     east.patch(SLICE, &endpoints(&["10.5.0.3"])).await.unwrap();
     told.until(&["10.4.0.1", "10.5.0.3"]).await;

@@ -1,4 +1,5 @@
-//! Kinds whose definition is missing, comes later, and goes again: clients hear of the first, and not of the second.
+//! A kind whose CustomResourceDefinition is created later and deleted again: its objects take effect, and stay known
+//! after the deletion.
 
 use std::time::Duration;
 
@@ -8,7 +9,7 @@ use testkit::kubernetes::ApiServer;
 use testkit::wait;
 
 use crate::cluster::{cluster, create, definitions, is_left_out};
-use crate::push_recorder::{CLUSTERS, Witness};
+use crate::push_recorder::{CLUSTERS, PushRecorder};
 use crate::serving::{CLUSTER, SLICE, endpoints, serve, web};
 
 const DEFINITION: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/destinationrules.networking.istio.io";
@@ -20,7 +21,7 @@ fn rule(name: &str) -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_kind_is_watched_once_it_is_defined_and_kept_when_it_goes() {
+async fn a_kind_is_watched_once_defined_and_kept_after_its_definition_is_deleted() {
     if is_left_out(&[]) {
         return;
     }
@@ -29,7 +30,7 @@ async fn a_kind_is_watched_once_it_is_defined_and_kept_when_it_goes() {
     gone(&api_server).await;
     create(&api_server, &web(&["10.4.0.1"])).await;
     let server = serve(api_server.kubeconfig(), None, &[]).await;
-    let witness = Witness::of(server.addresses.grpc.unwrap(), &[CLUSTER]).await;
+    let recorder = PushRecorder::of(server.addresses.grpc.unwrap(), &[CLUSTER]).await;
     assert_eq!(rules(&server), 0);
 
     let known = definitions();
@@ -37,30 +38,30 @@ async fn a_kind_is_watched_once_it_is_defined_and_kept_when_it_goes() {
     api_server.define(&[*definition]).await;
     create(&api_server, &[rule("v1"), rule("v2")]).await;
     let has = |subset: &str| format!("outbound|80|{subset}|web.shop.svc.cluster.local");
-    witness.until(CLUSTERS, |told| told.contains(&has("v1")) && told.contains(&has("v2"))).await;
+    recorder.until(CLUSTERS, |told| told.contains(&has("v1")) && told.contains(&has("v2"))).await;
     wait::until("both rules", async || if rules(&server) == 2 { Ok(()) } else { Err("not both".to_owned()) }).await;
-    // Other types of the same step may still be on their way; they say nothing new.
-    let (before, epoch) = (witness.changed().len(), server.pilot.world().now().number);
+    // Responses of other types for the same change may still arrive.
+    let (before, epoch) = (recorder.changed().len(), server.pilot.world().now().number);
 
     api_server.delete(DEFINITION).await.unwrap();
     gone(&api_server).await;
-    // Its objects are gone from the API server by now; what comes after that is heard, and is the only thing heard.
+    // The API server has deleted its objects by now. The next change arrives, and only that.
     api_server.patch(SLICE, &endpoints(&["10.4.0.1", "10.4.0.2"])).await.unwrap();
-    witness.until_addresses(CLUSTER, &["10.4.0.1", "10.4.0.2"]).await;
+    recorder.until_addresses(CLUSTER, &["10.4.0.1", "10.4.0.2"]).await;
     let epochs = server.pilot.world().now().number - epoch;
     assert_eq!((rules(&server), epochs), (2, 1), "the definition took its objects with it");
-    assert_eq!(witness.changed()[before..], [CLUSTER], "something else was told");
+    assert_eq!(recorder.changed()[before..], [CLUSTER], "something else was told");
 
     api_server.define(&[*definition]).await;
-    witness.until(CLUSTERS, |told| !told.contains(&has("v1")) && !told.contains(&has("v2"))).await;
+    recorder.until(CLUSTERS, |told| !told.contains(&has("v1")) && !told.contains(&has("v2"))).await;
     println!(
         "a definition that went with 2 objects: 2 kept, {} steps beside an endpoint's; {} sets emptied, {} names that \
          went and came back",
         epochs - 1,
-        witness.emptied().len(),
-        witness.flapped().len(),
+        recorder.emptied().len(),
+        recorder.flapped().len(),
     );
-    witness.assert_calm();
+    recorder.assert_calm();
     server.stop(Duration::ZERO).await;
 }
 

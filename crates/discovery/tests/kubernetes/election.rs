@@ -1,4 +1,4 @@
-//! Two replicas: one writes statuses, and the other does when it is gone, by a crash or by being asked to stop.
+//! Two replicas: one writes statuses; the other takes over after a crash or a shutdown.
 
 use std::time::{Duration, Instant};
 
@@ -31,7 +31,7 @@ impl Replica {
         Replica { name, proxy, discovery }
     }
 
-    /// Everything that it wrote but the Lease.
+    /// All its write requests except those of the Lease.
     fn written(&self) -> Vec<String> {
         let is_write = |asked: &&String| !asked.starts_with("GET ") && !asked.contains("/leases");
         self.proxy.requests().iter().filter(is_write).cloned().collect()
@@ -69,7 +69,7 @@ async fn create(api_server: &ApiServer, object: &Value) {
     api_server.create(&collection, object).await.unwrap();
 }
 
-/// Waits until a route was accepted, and gives it.
+/// Waits until a route is accepted, and returns it.
 async fn accepted(api_server: &ApiServer, name: &str) -> Value {
     wait::until_within(Duration::from_secs(60), "an accepted route", async || {
         let object = api_server.get(&path(&route(name)).1).await?;
@@ -82,7 +82,7 @@ async fn accepted(api_server: &ApiServer, name: &str) -> Value {
     .await
 }
 
-/// The name of the replica that leads, and how often leaders changed.
+/// Name of the leader, and the number of leader transitions.
 async fn leader(api_server: &ApiServer) -> (String, i64) {
     let spec = api_server.get(LEASE).await.unwrap()["spec"].clone();
     let holder = spec["holderIdentity"].as_str().unwrap_or_default();
@@ -118,7 +118,7 @@ async fn one_replica_writes_statuses_and_another_takes_over() {
     let kept = accepted(&api_server, "first").await;
     assert_eq!(version(&kept), version(&first), "what is as wanted is not written again");
 
-    // The first comes back, and the other is asked to stop: it gives the Lease up.
+    // The first replica restarts and the other is stopped, which releases the Lease.
     leads.discovery.restart().await;
     follows.discovery.process().terminate().await;
     let stopped = Instant::now();

@@ -1,5 +1,5 @@
-//! A user with kubectl, and two real Envoys: what is applied is what happens to requests. Every kind that is read is
-//! in `shop.yaml`; what requests cannot show, the configuration of the Envoys does.
+//! A user with kubectl and two real Envoys: applied objects take effect on requests. `shop.yaml` has every kind that is
+//! read; effects that requests cannot show are checked in the Envoys' configuration.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use std::process::Command;
@@ -24,12 +24,12 @@ use crate::serving::serve;
 const WEB: &str = "web.shop.svc.cluster.local";
 const DOCUMENTS: &str = include_str!("shop.yaml");
 
-/// The least that Envoy takes for a plugin: a memory, the version of its interface, and a way to ask for memory.
+/// The smallest Wasm module that Envoy accepts: memory, ABI version and an allocator.
 const MODULE: &[u8] = b"\0asm\x01\0\0\0\x01\x09\x02\x60\0\0\x60\x01\x7f\x01\x7f\x03\x03\x02\0\x01\
     \x05\x03\x01\0\x01\x07\x3f\x03\x06memory\x02\0\x17proxy_abi_version_0_2_1\0\0\x18proxy_on_memory_allocate\0\x01\
     \x0a\x09\x02\x02\0\x0b\x04\0\x41\0\x0b";
 
-/// A user's part of `shop.yaml`, with the addresses of this test.
+/// Parts of `shop.yaml` with the addresses of this test.
 struct Documents(Vec<(&'static str, String)>);
 
 impl Documents {
@@ -37,18 +37,18 @@ impl Documents {
         let begin = format!("# part: {name}\n");
         let (_, rest) = DOCUMENTS.split_once(&begin).unwrap_or_else(|| panic!("no part {name}"));
         let part = rest.split("# part: ").next().unwrap_or_default();
-        // Longer words first: some begin with others.
+        // Longer placeholders first: some are prefixes of others.
         self.0.iter().fold(part.to_owned(), |text, (word, value)| text.replace(&format!("${word}"), value))
     }
 }
 
-/// The parts in the order of a user's day.
+/// The parts in the order in which they are applied.
 const PARTS: &[&str] = &["settings", "services", "routing", "policies", "gateways", "grant"];
 
-/// The machine's own address: an API server takes no slice of loopback addresses.
+/// A non-loopback address of this machine: an API server rejects loopback addresses in slices.
 fn own_address() -> IpAddr {
     let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).unwrap();
-    // Nothing is sent; the kernel only says from where it would be.
+    // Nothing is sent: `connect` on UDP only selects the source address.
     let found = socket.connect((Ipv4Addr::new(198, 51, 100, 1), 9)).and_then(|()| socket.local_addr());
     found.unwrap_or_else(|e| panic!("this machine has no address but loopback: {e}")).ip()
 }
@@ -59,14 +59,14 @@ struct Stage {
     server: Server,
     sidecar: Envoy,
     gateway: Envoy,
-    /// By the word in the documents.
+    /// By placeholder in the documents.
     ports: Vec<(&'static str, u16)>,
     _backends: (HttpBackend, HttpBackend, HttpBackend, TcpBackend),
     _api_server: ApiServer,
 }
 
 impl Stage {
-    /// An API server that learnt our kinds from us, a control plane and two Envoys.
+    /// An API server with our CustomResourceDefinitions, a control plane and two Envoys.
     async fn start() -> Stage {
         let api_server = ApiServer::start().await;
         let kubectl = Kubectl::new(&api_server);
@@ -108,7 +108,7 @@ impl Stage {
         self.kubectl.apply(&self.documents.part(part)).await;
     }
 
-    /// Changes a slice of the shop.
+    /// Patches a slice of the shop.
     async fn patch(&self, slice: &str, part: &Value) {
         let patch = ["patch", "endpointslice", slice, "-n", "shop", "--type=json", "-p", &part.to_string()];
         self.kubectl.run(&patch).await;
@@ -119,7 +119,7 @@ impl Stage {
         (Ipv4Addr::LOCALHOST, *port).into()
     }
 
-    /// Waits until a request to the port of this word is answered so.
+    /// Waits until a request to the port of this placeholder gets this response.
     async fn until(
         &self,
         word: &str,
@@ -169,7 +169,7 @@ fn every_kind_is_among_the_documents() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_kubectl_applies_happens_to_requests() {
+async fn objects_applied_with_kubectl_take_effect_on_requests() {
     if is_left_out(&["envoy", "kubectl"]) {
         return;
     }
@@ -193,7 +193,7 @@ async fn services(stage: &Stage) {
     stage.answered("WEB", WEB, "/", "v1").await;
     let locality = json!({"region": "north", "zone": "north-1"});
     until_hosts(stage, "||web", |hosts| hosts.len() == 1 && hosts[0]["locality"] == locality).await;
-    // The application moves to another port, and back.
+    // The application moves to another port and back.
     for backend in ["V2", "V1"] {
         let part = json!([{"op": "replace", "path": "/ports/0/port", "value": stage.address(backend).port()}]);
         stage.patch("web-v1", &part).await;
@@ -201,12 +201,12 @@ async fn services(stage: &Stage) {
     }
 }
 
-/// Istio's routing, and pods, whose labels tell subsets apart.
+/// Istio's routing, and pods, whose labels select subsets.
 async fn routing(stage: &Stage) {
     stage.apply("routing").await;
     let beta = [("x-beta", "on")];
     stage.until("WEB", WEB, "/", &beta, |reply| reply.backend() == "v2").await;
-    // Nobody answers at the other pod, to which only the other subset leads.
+    // The other pod, which only the other subset selects, does not respond.
     stage.patch("web-v2", &json!([{"op": "replace", "path": "/endpoints/0/conditions/ready", "value": true}])).await;
     until_hosts(stage, "||web", |hosts| hosts.len() == 2).await;
     let is_at = |hosts: &[Value], ip: &str| hosts.len() == 1 && hosts[0]["address"].to_string().contains(ip);
@@ -220,7 +220,7 @@ async fn routing(stage: &Stage) {
     stage.answered("EDGE", "shop.example", "/", "v1").await;
     stage.answered("ENTRY", "api.example", "/", "v1").await;
     stage.answered("ENTRY", "fleet.example", "/", "v2").await;
-    // The Sidecar takes in calls for the workload, and its own calls go to its namespace only.
+    // The Sidecar accepts calls for the workload and limits egress to its namespace.
     stage.answered("IN", "client", "/", "app").await;
     until_dump(&stage.sidecar, "the Sidecar", |dump| !dump.contains("unseen.hidden")).await;
     until_dump(&stage.gateway, "a service of another namespace", |dump| dump.contains("unseen.hidden")).await;
@@ -258,7 +258,7 @@ async fn gateways(stage: &Stage) {
     stage.answered("FRONT", "more.example", "/", "v1").await;
     stage.answered("FRONT", "grpc.front.example", "/shop.Cart/Add", "v1").await;
     stage.answered("INGRESS", "old.example", "/", "v1").await;
-    // What stands in another namespace is not for this route until it is granted.
+    // A backend in another namespace needs a ReferenceGrant.
     stage.until("FRONT", "web.front.example", "/", &[], |reply| reply.status == 500).await;
     stage.apply("grant").await;
     stage.answered("FRONT", "web.front.example", "/", "v1").await;
@@ -277,7 +277,7 @@ async fn gateways(stage: &Stage) {
     }
 }
 
-/// What authors read with kubectl.
+/// Statuses that users read with kubectl.
 async fn statuses(stage: &Stage) {
     let waits = [
         ["gatewayclass/ours", "condition=Accepted", "default"],
@@ -318,7 +318,7 @@ async fn statuses(stage: &Stage) {
     assert_eq!(kinds, ["Service", "Gateway"], "{policy}");
 }
 
-/// Kinds that change nothing for these Envoys have at least been read.
+/// Kinds without effect on these Envoys must at least be known to the server.
 fn held(stage: &Stage) {
     let epoch = stage.server.pilot.world().now();
     let objects = &epoch.snapshot.objects;

@@ -1,8 +1,8 @@
-//! A server on a real API server: the recorded cases, outages, refusals, kinds that come and go, noise, two clusters,
-//! certificates of gateways, a user with kubectl, two replicas. One API server serves the tests, one test at a time,
-//! but for those that start their own.
+//! A server with a real API server: recorded cases, outages, denied requests, CustomResourceDefinitions that come and go,
+//! irrelevant events, two clusters, certificates of gateways, kubectl, two replicas. The tests share one API server, one
+//! test at a time, except those that start their own.
 
-// clippy knows tests by their attribute, and not the functions that they share.
+// Clippy recognizes tests by their attribute, but not the helper functions.
 #![allow(clippy::unwrap_used)]
 
 mod app_namespace;

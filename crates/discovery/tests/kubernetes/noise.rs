@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use testkit::kubernetes::ApiServer;
 
 use crate::cluster::{cluster, create, is_left_out};
-use crate::push_recorder::Witness;
+use crate::push_recorder::PushRecorder;
 use crate::serving::{CLUSTER, SLICE, endpoints, seconds, serve, web};
 
 /// How long the noise lasts; 20 seconds are worth a look now and then.
@@ -69,9 +69,9 @@ async fn annotations_and_leases_push_nothing() {
     api_server.create(LEASES, &lease).await.unwrap();
     crate::cluster::made(&format!("{LEASES}/noise"));
     let server = serve(api_server.kubeconfig(), None, &[]).await;
-    let witness = Witness::of(server.addresses.grpc.unwrap(), &[CLUSTER]).await;
-    witness.until_addresses(CLUSTER, &["10.4.0.1"]).await;
-    let (before, pushes) = (server.pilot.world().now().number, witness.pushes());
+    let recorder = PushRecorder::of(server.addresses.grpc.unwrap(), &[CLUSTER]).await;
+    recorder.until_addresses(CLUSTER, &["10.4.0.1"]).await;
+    let (before, pushes) = (server.pilot.world().now().number, recorder.pushes());
 
     let edits = seconds(LENGTH, 4).as_secs() * A_SECOND;
     let mut pace = tokio::time::interval(Duration::from_secs(1) / A_SECOND as u32);
@@ -85,11 +85,11 @@ async fn annotations_and_leases_push_nothing() {
     let took = begun.elapsed();
     // A change that counts comes after all the noise.
     api_server.patch(SLICE, &endpoints(&["10.4.0.1", "10.4.0.2"])).await.unwrap();
-    witness.until_addresses(CLUSTER, &["10.4.0.1", "10.4.0.2"]).await;
+    recorder.until_addresses(CLUSTER, &["10.4.0.1", "10.4.0.2"]).await;
     let epochs = server.pilot.world().now().number - before;
-    let pushes = witness.pushes() - pushes - 1;
+    let pushes = recorder.pushes() - pushes - 1;
     println!("{edits} edits without meaning in {took:?}: {pushes} pushes, {} epochs", epochs - 1);
     assert_eq!((pushes, epochs), (0, 1), "noise reached the model");
-    witness.assert_calm();
+    recorder.assert_calm();
     server.stop(Duration::ZERO).await;
 }

@@ -1,5 +1,5 @@
-//! What an operator is told when the API server goes away or refuses: one line for each collection when it begins and
-//! one when it is over, and a page that says so, in a mesh where nothing happens meanwhile.
+//! Log lines and debug page for an operator when the API server is down or denies access: one line per collection at the
+//! start of the outage and one at its end, even if no object changes meanwhile.
 
 use std::path::Path;
 use std::time::Duration;
@@ -23,7 +23,7 @@ async fn server(kubeconfig: &Path) -> DiscoveryProcess {
     .await
 }
 
-/// Waits until the page says this of the cluster.
+/// Waits until the debug page shows this state of the cluster.
 async fn until_state(server: &DiscoveryProcess, state: &str) {
     wait::until_within(PATIENCE, state, async || {
         let page = client::get(server.monitoring(), "discovery", "/debug/sources").await?.json();
@@ -33,7 +33,7 @@ async fn until_state(server: &DiscoveryProcess, state: &str) {
     .await;
 }
 
-/// Collections of the lines that say this, in order.
+/// Collections of the log lines with this text, sorted.
 fn collections(output: &str, said: &str) -> Vec<String> {
     let lines = output.lines().filter(|line| line.contains(said));
     let named = |line: &str| line.split("collection=").nth(1)?.split_whitespace().next().map(str::to_owned);
@@ -46,16 +46,16 @@ fn collections(output: &str, said: &str) -> Vec<String> {
 fn assert_each_once(collections: &[String], output: &str) {
     let twice = collections.windows(2).find(|pair| pair[0] == pair[1]).map(|pair| pair[0].clone());
     let lines = |name: String| output.lines().filter(|line| line.contains(&name)).collect::<Vec<_>>().join("\n");
-    assert!(twice.is_none(), "said twice:\n{}", twice.map(lines).unwrap_or_default());
+    assert!(twice.is_none(), "logged twice:\n{}", twice.map(lines).unwrap_or_default());
 }
 
-/// Lines of the library, which tells codes.
+/// Log lines of the Kubernetes library, which contain status codes.
 fn foreign(output: &str) -> Vec<&str> {
     output.lines().filter(|line| line.contains("403") || line.contains("failed with")).collect()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_quiet_cluster_is_fresh_again_once_it_is_watched_again() {
+async fn a_cluster_without_events_is_live_again_once_it_is_watched_again() {
     if is_left_out(&[]) {
         return;
     }
@@ -81,7 +81,7 @@ async fn a_quiet_cluster_is_fresh_again_once_it_is_watched_again() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn refused_watches_are_told_once_and_begin_when_they_are_allowed() {
+async fn forbidden_watches_are_logged_once_and_start_when_allowed() {
     if is_left_out(&[]) {
         return;
     }
@@ -89,7 +89,7 @@ async fn refused_watches_are_told_once_and_begin_when_they_are_allowed() {
     create(&api_server, &web(&["10.4.0.1"])).await;
     let account = json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "poor"}});
     let accounts = "/api/v1/namespaces/shop/serviceaccounts";
-    // Left by a run before, where the API server is shared.
+    // May exist from a previous test.
     let _ = api_server.create(accounts, &account).await;
     let kubeconfig = api_server.account("shop", "poor").await;
     let mut server = server(&kubeconfig).await;
@@ -103,7 +103,7 @@ async fn refused_watches_are_told_once_and_begin_when_they_are_allowed() {
     let not_watched = collections(&output, "not watched");
     assert!(not_watched.iter().any(|collection| collection == "Pod"), "{output}");
     assert_each_once(&not_watched, &output);
-    assert_eq!(foreign(&output), [""; 0], "the library speaks too");
+    assert_eq!(foreign(&output), [""; 0], "the library logs too");
 
     let binding = json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding",
         "metadata": {"name": "poor"}, "subjects": [{"kind": "ServiceAccount", "name": "poor", "namespace": "shop"}],
@@ -112,7 +112,7 @@ async fn refused_watches_are_told_once_and_begin_when_they_are_allowed() {
     answer.unwrap();
     made(&format!("{BINDING}/poor"));
     follow(server.grpc(), CLUSTER).await.until(&["10.4.0.1"]).await;
-    wait::until_within(PATIENCE, "a word that it is over", async || {
+    wait::until_within(PATIENCE, "a log line at the end", async || {
         let output = server.process().output();
         let over = collections(&output, "watched again");
         if not_watched.iter().all(|one| over.contains(one)) { Ok(()) } else { Err(output) }

@@ -1,22 +1,22 @@
-//! The API server goes away and things change meanwhile, and then the history of the store is gone too: nothing is
-//! emptied, nothing is lost, nothing goes and comes back.
+//! Objects change while the API server is down, and etcd is compacted: no resource set becomes empty, no change is lost,
+//! nothing flaps.
 
 use std::time::{Duration, Instant};
 
 use serde_json::json;
 
 use crate::cluster::{cluster, create, is_left_out, made};
-use crate::push_recorder::{CLUSTERS, HOSTS, Witness};
+use crate::push_recorder::{CLUSTERS, HOSTS, PushRecorder};
 use crate::serving::{CLUSTER, SLICE, endpoints, seconds, serve, web};
 
-/// How long the API server is gone; a minute is worth a look now and then.
+/// Duration of the outage; a minute is worth trying now and then.
 const LENGTH: &str = "PILOTAGE_OUTAGE_SECONDS";
 
 const SERVICES: &str = "/api/v1/namespaces/shop/services";
 const RULES: &str = "/apis/networking.istio.io/v1/namespaces/shop/destinationrules";
 
 #[tokio::test(flavor = "multi_thread")]
-async fn changes_during_an_outage_come_and_nothing_is_emptied() {
+async fn changes_during_an_outage_arrive_and_nothing_is_emptied() {
     if is_left_out(&[]) {
         return;
     }
@@ -25,9 +25,9 @@ async fn changes_during_an_outage_come_and_nothing_is_emptied() {
     create(&api_server, &[service("doomed")]).await;
     let proxy = api_server.faulty().await;
     let server = serve(proxy.kubeconfig(), None, &[]).await;
-    let witness = Witness::of(server.addresses.grpc.unwrap(), &[CLUSTER]).await;
-    witness.until_addresses(CLUSTER, &["10.4.0.1", "10.4.0.2"]).await;
-    let before = witness.pushes();
+    let recorder = PushRecorder::of(server.addresses.grpc.unwrap(), &[CLUSTER]).await;
+    recorder.until_addresses(CLUSTER, &["10.4.0.1", "10.4.0.2"]).await;
+    let before = recorder.pushes();
 
     let second = api_server.second().await;
     api_server.stop();
@@ -39,29 +39,29 @@ async fn changes_during_an_outage_come_and_nothing_is_emptied() {
     second.create(RULES, &rule()).await.unwrap();
     made(&format!("{RULES}/web"));
     let compacted = api_server.compact().await;
-    // An outage that every watch notices and retries in.
+    // Long enough for every watch to notice and retry.
     let length = seconds(LENGTH, 3);
     tokio::time::sleep(length).await;
-    let meanwhile = witness.pushes() - before;
+    let meanwhile = recorder.pushes() - before;
     assert_eq!(meanwhile, 0, "something was told while nothing could be seen");
 
     api_server.resume().await;
     let back = Instant::now();
-    witness.until_addresses(CLUSTER, &["10.4.0.2", "10.4.0.3"]).await;
+    recorder.until_addresses(CLUSTER, &["10.4.0.2", "10.4.0.3"]).await;
     let has = |told: &std::collections::BTreeSet<String>, name: &str| told.iter().any(|n| n.contains(name));
-    witness.until(CLUSTERS, |told| has(told, "late.shop") && has(told, "|v1|web") && !has(told, "doomed.shop")).await;
-    witness.until(HOSTS, |told| has(told, "late.shop") && !has(told, "doomed.shop")).await;
+    recorder.until(CLUSTERS, |told| has(told, "late.shop") && has(told, "|v1|web") && !has(told, "doomed.shop")).await;
+    recorder.until(HOSTS, |told| has(told, "late.shop") && !has(told, "doomed.shop")).await;
     let caught_up = back.elapsed();
-    let (pushes, figures) = (witness.pushes() - before, proxy.figures());
+    let (pushes, figures) = (recorder.pushes() - before, proxy.figures());
     println!(
         "API server gone for {length:?}, store compacted at revision {compacted}: 5 changes meanwhile, {meanwhile} \
          pushes meanwhile, {} watches expired; all changes told {caught_up:?} after it was back, in {pushes} pushes; \
          {} sets emptied, {} endpoints or names that went and came back",
         figures.expired,
-        witness.emptied().len(),
-        witness.flapped().len(),
+        recorder.emptied().len(),
+        recorder.flapped().len(),
     );
-    witness.assert_calm();
+    recorder.assert_calm();
     assert!(figures.expired > 0, "no watch expired: {figures:?}");
     assert!(caught_up < Duration::from_secs(20), "late after {caught_up:?}");
     server.stop(Duration::ZERO).await;

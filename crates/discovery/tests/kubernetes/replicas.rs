@@ -1,4 +1,4 @@
-//! Replicas side by side: a client may go from one to the other and finds that it holds everything already.
+//! Two replicas give resources the same versions: a client that moves to the other replica already has everything.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -16,7 +16,7 @@ use crate::serving::{CLUSTER, SLICE, endpoints, serve, web};
 const KINDS: [(TypeUrl, &[&str]); 4] =
     [(TypeUrl::CLUSTER, &[]), (TypeUrl::ENDPOINT, &[CLUSTER]), (TypeUrl::LISTENER, &[]), (TypeUrl::ROUTE, &["80"])];
 
-/// A stream that holds this already and asks for everything.
+/// A delta stream that already has these versions and subscribes to everything.
 async fn open(server: SocketAddr, held: Held) -> DeltaClient {
     let node = Node { id: "sidecar~10.9.9.9~client.shop~shop.svc.cluster.local".to_owned(), ..Node::default() };
     let channel = Endpoint::from_shared(format!("http://{server}")).unwrap().connect_lazy();
@@ -26,7 +26,7 @@ async fn open(server: SocketAddr, held: Held) -> DeltaClient {
     client
 }
 
-/// Takes answers in until `holds`; gives the names of what was sent.
+/// Receives responses until `holds`; returns the names of sent resources.
 async fn until(client: &mut DeltaClient, holds: impl Fn(&Held) -> bool) -> Vec<String> {
     let mut sent = Vec::new();
     while !holds(&client.held) {
@@ -65,7 +65,7 @@ async fn replicas_give_the_same_versions() {
     assert_eq!(versions(&client.held), versions(&other_client.held));
     assert!(sent.len() > 6 && sent.len() == other_sent.len(), "{sent:?} and {other_sent:?}");
 
-    // With all that in hand the client goes to the other replica: only what changes then is sent.
+    // The client moves to the other replica: only later changes are sent.
     let held = client.held.clone();
     let before = held[&TypeUrl::ENDPOINT][CLUSTER].version.clone();
     let mut moved = open(other_grpc, held).await;

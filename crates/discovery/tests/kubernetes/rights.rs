@@ -1,5 +1,5 @@
-//! The rights that `deploy/manifest.yaml` grants are enough, as the API server itself sees it: everything works with the
-//! token of its ServiceAccount and nothing is refused. Without the right to write statuses all else works.
+//! The permissions in `deploy/manifest.yaml` are sufficient: with the token of its ServiceAccount everything works and the
+//! API server denies nothing. Without permission to write statuses everything else works.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -27,7 +27,7 @@ pub(crate) fn deploy() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy")
 }
 
-/// Of what is read and written: Gateways of both kinds with a certificate, a route, a rule.
+/// Objects that are read and written: Gateways of both kinds with a certificate, a route, a rule.
 fn objects() -> Vec<Json> {
     let certificate = Authority::new().host("a.example");
     let listener = json!({"name": "https", "port": 443, "protocol": "HTTPS", "hostname": "a.example",
@@ -53,9 +53,9 @@ fn objects() -> Vec<Json> {
     objects
 }
 
-/// A replica as the chart starts it, with these credentials.
+/// A replica with the chart's flags and these credentials.
 async fn replica(kubeconfig: &Path, name: &str) -> DiscoveryProcess {
-    // Without a file the mesh's settings are those of the ConfigMap.
+    // Without a file the mesh config comes from the ConfigMap.
     let mut args = ["--registries=Kubernetes", "--meshConfig=none", "--networksConfig=none"].map(String::from).to_vec();
     args.push(format!("--kubeconfig={}", kubeconfig.display()));
     let env = [("POD_NAME", name), ("POD_NAMESPACE", "istio-system"), ("PILOTAGE_TRUST_PLAINTEXT", "true")];
@@ -79,7 +79,7 @@ fn refused(api_server: &ApiServer) -> Vec<String> {
     all.into_iter().filter(|(_, is_refused)| *is_refused).map(|(what, _)| what).collect()
 }
 
-/// Asks for the certificate as a proxy of the Gateway does.
+/// Subscribes to the certificate as a proxy of the Gateway does.
 async fn has_certificate(server: &DiscoveryProcess) {
     let text = |text: &str| Value { kind: Some(value::Kind::StringValue(text.to_owned())) };
     let of = |fields: [(&str, Value); 1]| Struct { fields: fields.map(|(key, value)| (key.to_owned(), value)).into() };
@@ -97,7 +97,7 @@ async fn has_certificate(server: &DiscoveryProcess) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_manifest_grants_what_is_needed() {
+async fn the_manifest_grants_all_needed_permissions() {
     if is_left_out(&["kubectl"]) {
         return;
     }
@@ -105,7 +105,7 @@ async fn the_manifest_grants_what_is_needed() {
     let kubectl = Kubectl::new(&api_server);
     let manifest = deploy().join("manifest.yaml").display().to_string();
     kubectl.run(&["apply", "--server-side", "-f", &manifest]).await;
-    // What other tests would see of it.
+    // Removed afterwards, because other tests share the API server.
     made("/api/v1/namespaces/istio-system/services/istiod");
     made("/api/v1/namespaces/istio-system/configmaps/istio");
     create(&api_server, &objects()).await;
@@ -127,7 +127,7 @@ async fn the_manifest_grants_what_is_needed() {
     assert_eq!(refused(&api_server), [""; 0], "rights are missing");
     server.process().terminate().await;
 
-    // The right to write statuses goes, and with it a status.
+    // Without permission to write statuses a new status is not written.
     api_server.delete(BINDING).await.unwrap();
     api_server.patch(&format!("{GATEWAY}/status"), &json!({"status": null})).await.unwrap();
     let mut server = replica(&account, "istiod-2").await;

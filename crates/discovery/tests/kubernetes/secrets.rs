@@ -1,5 +1,5 @@
-//! A gateway that ends TLS with a Secret of the cluster: from the API server to a handshake, and again after the Secret
-//! was replaced. Of Secrets that no object names nothing is held that would have to be kept secret.
+//! A gateway that terminates TLS with a Secret of the cluster, before and after the Secret is replaced. The content of
+//! Secrets that no object refers to is not kept in memory.
 
 use std::time::Duration;
 
@@ -45,7 +45,7 @@ fn objects(port: u16, certificate: &Certificate) -> Vec<Value> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_gateway_shows_the_certificate_of_a_secret_and_its_successor() {
+async fn a_gateway_presents_the_certificate_of_a_secret_and_its_replacement() {
     if is_left_out(&["envoy"]) {
         return;
     }
@@ -111,14 +111,14 @@ async fn until_held(server: &Server, names: &[&str]) {
     .await;
 }
 
-/// What a proxy of the gateway is told of a Secret.
+/// A stream of the gateway's proxy that subscribes to a Secret.
 async fn follow(server: &Server, name: &str) -> SotwClient {
     let node = Node { id: "router~10.4.9.9~edge.edge~edge.svc.cluster.local".to_owned(), ..Node::default() };
     let channel = Endpoint::from_shared(format!("http://{}", server.addresses.grpc.unwrap())).unwrap().connect_lazy();
     SotwClient::open(channel, node, &TypeUrl::SECRET, &[&format!("kubernetes://{name}")]).await.unwrap()
 }
 
-/// The next certificate that the proxy is told.
+/// The next certificate that the proxy gets.
 async fn certificate(client: &mut SotwClient) -> String {
     let response = tokio::time::timeout(Duration::from_secs(60), client.next()).await.expect("no answer");
     let response = response.unwrap().unwrap();
@@ -135,7 +135,7 @@ async fn certificate(client: &mut SotwClient) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn only_secrets_that_an_object_names_are_held() {
+async fn only_secrets_that_an_object_refers_to_are_kept() {
     if is_left_out(&[]) {
         return;
     }
@@ -153,11 +153,11 @@ async fn only_secrets_that_an_object_names_are_held() {
     println!("{known} Secrets and ConfigMaps known, content held of {:?}", held(&server));
     assert!(known >= MANY, "{known}");
 
-    // What a reference that comes later names is asked for.
+    // A Secret that is referred to later is fetched.
     let mut proxy = follow(&server, "s1").await;
     api_server.patch(GATEWAY, &gateway(&["s0", "s1"])).await.unwrap();
     assert_eq!(certificate(&mut proxy).await, old.chain);
-    // What changes while it is named comes by the watch; what changes unnamed is let go.
+    // Changes of a Secret with a reference arrive by the watch; content without a reference is dropped.
     for name in ["s1", "s2"] {
         let path = format!("/api/v1/namespaces/edge/secrets/{name}");
         api_server.patch(&path, &json!({"data": entries(&new)})).await.unwrap();

@@ -1,4 +1,4 @@
-//! A server that watches an API server, and a client that remembers all it was told.
+//! A server that watches an API server, and a client that records endpoints.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -16,12 +16,12 @@ use testkit::wait;
 use tonic::transport::Endpoint;
 use xds::client::SotwClient;
 
-/// Starts a server and waits until it is in sync.
+/// Starts a server and waits until it is synced.
 pub(crate) async fn serve(kubeconfig: &Path, mesh: Option<(&Path, &Path)>, env: &[(String, String)]) -> Server {
     serve_with(kubeconfig, mesh, env, &[]).await
 }
 
-/// The same with further flags.
+/// The same with additional flags.
 pub(crate) async fn serve_with(
     kubeconfig: &Path,
     mesh: Option<(&Path, &Path)>,
@@ -48,22 +48,22 @@ pub(crate) async fn serve_with(
     server
 }
 
-/// A length of time that a variable of the environment may set, in seconds.
+/// A duration in seconds that an environment variable can override.
 pub(crate) fn seconds(variable: &str, usual: u64) -> Duration {
-    let told = std::env::var(variable).ok().map(|text| text.parse().unwrap_or_else(|_| panic!("{variable}={text}")));
-    Duration::from_secs(told.unwrap_or(usual))
+    let pushed = std::env::var(variable).ok().map(|text| text.parse().unwrap_or_else(|_| panic!("{variable}={text}")));
+    Duration::from_secs(pushed.unwrap_or(usual))
 }
 
-/// What a client was told of one service's endpoints, in order.
+/// Endpoints of one service as a client received them, in order.
 #[derive(Clone, Default)]
-pub(crate) struct Told(Arc<Mutex<Vec<Vec<String>>>>);
+pub(crate) struct EndpointPushes(Arc<Mutex<Vec<Vec<String>>>>);
 
-impl Told {
+impl EndpointPushes {
     pub(crate) fn all(&self) -> Vec<Vec<String>> {
         self.0.lock().unwrap().clone()
     }
 
-    /// Waits until the last word is this.
+    /// Waits until the last received endpoints equal these.
     pub(crate) async fn until(&self, addresses: &[&str]) {
         wait::until_within(Duration::from_secs(60), "the endpoints", async || {
             let last = self.all().last().cloned().unwrap_or_default();
@@ -73,13 +73,13 @@ impl Told {
     }
 }
 
-/// Follows the endpoints of a cluster by its name.
-pub(crate) async fn follow(server: SocketAddr, cluster: &str) -> Told {
-    let told = Told::default();
+/// Subscribes to the endpoints of a cluster.
+pub(crate) async fn follow(server: SocketAddr, cluster: &str) -> EndpointPushes {
+    let pushed = EndpointPushes::default();
     let node = Node { id: "sidecar~10.9.9.9~client.shop~shop.svc.cluster.local".to_owned(), ..Node::default() };
     let channel = Endpoint::from_shared(format!("http://{server}")).unwrap().connect_lazy();
     let mut client = SotwClient::open(channel, node, &TypeUrl::ENDPOINT, &[cluster]).await.unwrap();
-    let (remembered, cluster) = (told.clone(), cluster.to_owned());
+    let (remembered, cluster) = (pushed.clone(), cluster.to_owned());
     tokio::spawn(async move {
         while let Ok(Some(response)) = client.next().await {
             client.ack(&response);
@@ -91,7 +91,7 @@ pub(crate) async fn follow(server: SocketAddr, cluster: &str) -> Told {
             }
         }
     });
-    told
+    pushed
 }
 
 /// All addresses of an assignment, in order.
@@ -134,7 +134,7 @@ pub(crate) fn slice(name: &str, addresses: &[&str]) -> Value {
 
 pub(crate) const SLICE: &str = "/apis/discovery.k8s.io/v1/namespaces/shop/endpointslices/web-1";
 
-/// The part of the slice that has these addresses.
+/// The endpoints part of a slice with these addresses.
 pub(crate) fn endpoints(addresses: &[&str]) -> Value {
     json!({"endpoints": slice("web-1", addresses)["endpoints"]})
 }

@@ -1,4 +1,4 @@
-//! Cloud Foundry: mapped, scaled, divided by path and weight, inside the platform, unreadable.
+//! Cloud Foundry: mapped routes, scaling, paths and weights, internal routes, outage.
 
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -9,15 +9,15 @@ use testkit::{client, ports, wait};
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
 
-use crate::stage::{Stage, backends};
+use crate::fixture::{MeshFixture, backends};
 
 const HOST: &str = "cart.example.com";
 
-async fn start(copilot: &Copilot, service_port: u16) -> Stage {
+async fn start(copilot: &Copilot, service_port: u16) -> MeshFixture {
     let file = copilot.file("cf.yaml");
     fs::write(&file, copilot.config("100ms", service_port)).expect("a file");
     let args = ["--registries=CloudFoundry".to_owned(), format!("--cfConfig={}", file.display())];
-    Stage::start(&args, "").await
+    MeshFixture::start(&args, "").await
 }
 
 fn route(process: &str, backends: &[&HttpBackend]) -> CopilotRoute {
@@ -25,33 +25,33 @@ fn route(process: &str, backends: &[&HttpBackend]) -> CopilotRoute {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn requests_reach_what_copilot_says_is_mapped() {
+async fn requests_reach_the_backends_of_copilots_routes() {
     let mut copilot = Copilot::start().await;
     let (port, all) = backends(["one", "two"]).await;
     copilot.edit(|state| state.routes = vec![route("first", &[&all[0]])]);
-    let stage = start(&copilot, port).await;
-    stage.answered_by(HOST, port, &["one"]).await;
+    let fixture = start(&copilot, port).await;
+    fixture.answered_by(HOST, port, &["one"]).await;
 
-    // One application, scaled out; then all of it away.
+    // One application, scaled out, then unmapped.
     copilot.edit(|state| state.routes = vec![route("first", &[&all[0], &all[1]])]);
-    stage.answered_by(HOST, port, &["one", "two"]).await;
+    fixture.answered_by(HOST, port, &["one", "two"]).await;
     copilot.edit(|state| state.routes = vec![route("first", &[])]);
-    stage.answered_by(HOST, port, &[]).await;
+    fixture.answered_by(HOST, port, &[]).await;
 
-    // Two applications share a host by weight, and one has a path alone.
+    // Two applications share a host by weight, and one has its own path.
     copilot.edit(|state| {
         let (first, second) = (route("first", &[&all[0]]), route("second", &[&all[1]]));
         state.routes = vec![first.weighing(100), second.clone().weighing(0), second.below("/two")];
     });
-    stage.answered_by(HOST, port, &["one"]).await;
+    fixture.answered_by(HOST, port, &["one"]).await;
     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
     for (path, backend) in [("/two", "two"), ("/two/more", "two"), ("/twofold", "one")] {
         assert_eq!(client::get(address, HOST, path).await.unwrap().backend(), backend, "{path}");
     }
 
-    // Another control plane needs no registry of its own to know the same.
-    let source = format!("configSources: [{{address: 'xds://{}?protocol=delta'}}]\n", stage.discovery.grpc());
-    let other = Stage::start_on(&source, &[], "").await;
+    // Another control plane gets the same services over xDS, without a registry.
+    let source = format!("configSources: [{{address: 'xds://{}?protocol=delta'}}]\n", fixture.discovery.grpc());
+    let other = MeshFixture::start_on(&source, &[], "").await;
     for routes in [vec![route("first", &[&all[0], &all[1]])], vec![route("first", &[&all[0]])]] {
         let count = routes[0].backends();
         copilot.edit(|state| state.routes = routes);
@@ -62,20 +62,20 @@ async fn requests_reach_what_copilot_says_is_mapped() {
         .await;
     }
 
-    // Nobody can be asked: what was known last is served.
+    // The registry is down: the last known endpoints are served.
     copilot.kill();
-    stage.until_state("CloudFoundry", "stale").await;
-    stage.answered_by(HOST, port, &["one"]).await;
-    assert_eq!(stage.envoy.admin().rejected().await, Ok(0), "updates that Envoy refused");
+    fixture.until_state("CloudFoundry", "stale").await;
+    fixture.answered_by(HOST, port, &["one"]).await;
+    assert_eq!(fixture.envoy.admin().rejected().await, Ok(0), "updates that Envoy refused");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_internal_route_carries_bytes() {
+async fn an_internal_route_carries_tcp() {
     let (copilot, database, port) = (Copilot::start().await, TcpBackend::start("database").await, ports::free());
     let backend = (database.address().ip().to_string(), database.port());
     let route = CopilotInternalRoute::new("db.apps.internal", "127.128.0.7", [backend]);
     copilot.edit(|state| state.internal = vec![route]);
-    let stage = start(&copilot, port).await;
+    let fixture = start(&copilot, port).await;
     let greeting = wait::until("the database", async || {
         let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await.map_err(|e| e.to_string())?;
         let mut greeting = [0; 8];
@@ -84,5 +84,5 @@ async fn an_internal_route_carries_bytes() {
     })
     .await;
     assert_eq!(&greeting, b"database");
-    assert_eq!(stage.envoy.admin().rejected().await, Ok(0), "updates that Envoy refused");
+    assert_eq!(fixture.envoy.admin().rejected().await, Ok(0), "updates that Envoy refused");
 }

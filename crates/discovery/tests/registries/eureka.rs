@@ -1,11 +1,11 @@
-//! Eureka: registered, taken out by an operator, all down, unreadable.
+//! Eureka: registration, status override, all instances down, outage.
 
 use serde_json::json;
 use testkit::backend::HttpBackend;
 use testkit::eureka::{Eureka, Instance};
 use testkit::servers;
 
-use crate::stage::{Stage, backends};
+use crate::fixture::{MeshFixture, backends};
 
 fn instance(name: &str, backend: &HttpBackend) -> Instance {
     Instance {
@@ -19,7 +19,7 @@ fn instance(name: &str, backend: &HttpBackend) -> Instance {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn requests_reach_what_eureka_says_is_up() {
+async fn requests_reach_eureka_instances_that_are_up() {
     if servers::without("eureka.jar") {
         return;
     }
@@ -27,21 +27,21 @@ async fn requests_reach_what_eureka_says_is_up() {
     let (port, all) = backends(["one", "two"]).await;
     eureka.register(&instance("one", &all[0])).await;
     let args = ["--registries=Eureka", "--eurekaserverInterval=500ms", &format!("--eurekaserverURL={}", eureka.url())];
-    let stage = Stage::start(&args.map(str::to_owned), "").await;
+    let fixture = MeshFixture::start(&args.map(str::to_owned), "").await;
     let host = "cart.eureka";
-    stage.answered_by(host, port, &["one"]).await;
+    fixture.answered_by(host, port, &["one"]).await;
 
     eureka.register(&instance("two", &all[1])).await;
-    stage.answered_by(host, port, &["one", "two"]).await;
+    fixture.answered_by(host, port, &["one", "two"]).await;
     eureka.set_status("cart", "one", "OUT_OF_SERVICE").await;
-    stage.answered_by(host, port, &["two"]).await;
+    fixture.answered_by(host, port, &["two"]).await;
     eureka.set_status("cart", "two", "DOWN").await;
-    stage.answered_by(host, port, &[]).await;
+    fixture.answered_by(host, port, &[]).await;
     eureka.set_status("cart", "two", "UP").await;
-    stage.answered_by(host, port, &["two"]).await;
+    fixture.answered_by(host, port, &["two"]).await;
 
     eureka.kill();
-    stage.until_state("Eureka", "stale").await;
-    stage.answered_by(host, port, &["two"]).await;
-    assert_eq!(stage.envoy.admin().rejected().await, Ok(0), "updates that Envoy refused");
+    fixture.until_state("Eureka", "stale").await;
+    fixture.answered_by(host, port, &["two"]).await;
+    assert_eq!(fixture.envoy.admin().rejected().await, Ok(0), "updates that Envoy refused");
 }

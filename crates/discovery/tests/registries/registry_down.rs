@@ -1,4 +1,4 @@
-//! Registries that do not answer at the start: one that is required holds back readiness, others do not for long.
+//! Registries that are down at the start: a required one blocks readiness, others only until their deadline.
 
 use std::fs;
 use std::time::Duration;
@@ -9,9 +9,9 @@ use testkit::{client, ports, wait};
 async fn start(required: bool) -> DiscoveryProcess {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("registries.yaml");
-    let nobody = format!("http://127.0.0.1:{}", ports::free());
+    let unused = format!("http://127.0.0.1:{}", ports::free());
     let text = format!(
-        "registries:\n- name: away\n  required: {required}\n  startupDeadline: 300ms\n  consul: {{addresses: ['{nobody}']}}\n"
+        "registries:\n- name: away\n  required: {required}\n  startupDeadline: 300ms\n  consul: {{addresses: ['{unused}']}}\n"
     );
     fs::write(&file, text).expect("a file");
     let args = vec![format!("--registryConfig={}", file.display())];
@@ -23,7 +23,7 @@ async fn start(required: bool) -> DiscoveryProcess {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_registry_that_need_not_be_there_is_waited_for_until_its_deadline() {
+async fn an_optional_registry_is_waited_for_until_its_deadline() {
     let mut server = start(false).await;
     server.ready().await;
     let health = client::get(server.http(), "discovery", "/debug/registryz?health").await.unwrap().json();
@@ -33,7 +33,7 @@ async fn a_registry_that_need_not_be_there_is_waited_for_until_its_deadline() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_registry_that_is_required_holds_back_readiness() {
+async fn a_required_registry_blocks_readiness() {
     let server = start(true).await;
     let begun = std::time::Instant::now();
     wait::until("many failures past the deadline", async || {

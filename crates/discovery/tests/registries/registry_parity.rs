@@ -1,5 +1,5 @@
-//! One mesh told by files, by Consul, by Eureka and by Kubernetes gives an Envoy the same configuration but for names,
-//! and several registries at once serve side by side.
+//! The same mesh from files, Consul, Eureka and Kubernetes gives an Envoy the same configuration except for names, and
+//! several registries work together.
 
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, UdpSocket};
@@ -11,10 +11,10 @@ use testkit::eureka::{Eureka, Instance};
 use testkit::kubernetes::ApiServer;
 use testkit::{ports, servers, wait};
 
-use crate::stage::Stage;
+use crate::fixture::MeshFixture;
 
 const HOST: &str = "cart.shop.mesh";
-/// What Kubernetes calls it.
+/// Its name in Kubernetes.
 const OWN_HOST: &str = "cart.shop.svc.cluster.local";
 
 const RULES: &str = "\
@@ -36,13 +36,13 @@ spec:
   - route: [{destination: {host: cart.shop.mesh, subset: v1}}]
 ";
 
-/// What Envoy has, without what differs from run to run, and without what a ServiceEntry does not say: the health
-/// of endpoints and the short name of a service. Further names of the host, which only Kubernetes knows, are left out.
-async fn configuration(stage: &Stage) -> Value {
+/// Envoy's configuration without values that differ between runs, and without what a ServiceEntry cannot express: the
+/// health of endpoints, the short name of a service, and further host names that only Kubernetes has.
+async fn configuration(fixture: &MeshFixture) -> Value {
     let dump = wait::until("a warm Envoy", async || {
-        let warming = stage.envoy.admin().warming().await?;
+        let warming = fixture.envoy.admin().warming().await?;
         if warming.is_empty() {
-            stage.envoy.admin().json("/config_dump?include_eds").await
+            fixture.envoy.admin().json("/config_dump?include_eds").await
         } else {
             Err("warming".into())
         }
@@ -75,21 +75,21 @@ fn strip(value: &mut Value) {
     }
 }
 
-/// An address of this machine that others could call: an API server takes no loopback addresses.
+/// A non-loopback address of this machine: an API server rejects loopback addresses in slices.
 fn own_address() -> Option<IpAddr> {
     let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).ok()?;
-    // Nothing is sent: the kernel only says which address it would send from.
+    // Nothing is sent: `connect` on UDP only selects the source address.
     socket.connect((Ipv4Addr::new(192, 0, 2, 1), 9)).ok()?;
     Some(socket.local_addr().ok()?.ip()).filter(|address| !address.is_loopback() && !address.is_unspecified())
 }
 
-/// Where the second instance would be. Kubernetes knows instances by address alone, and this machine may have only one
-/// that an API server takes.
+/// Address of the second instance, which does not exist. Kubernetes identifies instances by address, and this machine may
+/// have only one usable address.
 const ELSEWHERE: IpAddr = IpAddr::V4(Ipv4Addr::new(203, 0, 113, 2));
 
-/// One service with two instances, told to everybody who can be asked.
+/// One service with two instances, registered in every registry.
 struct Mesh {
-    /// The port of the service; instances have others.
+    /// Port of the service; instances have other ports.
     port: u16,
     /// Name, address, port and version of each.
     instances: [(&'static str, IpAddr, u16, &'static str); 2],
@@ -119,7 +119,7 @@ impl Mesh {
         )
     }
 
-    async fn tell_consul(&self, consul: &Consul) {
+    async fn register_in_consul(&self, consul: &Consul) {
         for (name, address, own, version) in &self.instances {
             let meta = json!({"version": version, "protocol": "http"});
             let service = json!({
@@ -129,7 +129,7 @@ impl Mesh {
         }
     }
 
-    async fn tell_eureka(&self, eureka: &Eureka) {
+    async fn register_in_eureka(&self, eureka: &Eureka) {
         for (name, address, own, version) in &self.instances {
             let metadata = json!({"version": version, "protocol": "http", "region": "dc1"});
             let (app, id, status) = ("cart".to_owned(), (*name).to_owned(), "UP".to_owned());
@@ -139,7 +139,7 @@ impl Mesh {
         eureka.lists("cart-1").await;
     }
 
-    async fn tell_kubernetes(&self, server: &ApiServer) {
+    async fn create_in_kubernetes(&self, server: &ApiServer) {
         let port = format!("http-{}", self.port);
         let create = async |collection: &str, object: Value| {
             server.create(collection, &object).await.unwrap_or_else(|e| panic!("{e}"))
@@ -182,8 +182,8 @@ async fn files_consul_eureka_and_kubernetes_give_the_same_configuration() {
     let api_server = async { if has_kubernetes { Some(ApiServer::start().await) } else { None } };
     let (consul, eureka, api_server) = tokio::join!(Consul::start(), Eureka::start(), api_server);
     let mesh = Mesh::start().await;
-    mesh.tell_consul(&consul).await;
-    mesh.tell_eureka(&eureka).await;
+    mesh.register_in_consul(&consul).await;
+    mesh.register_in_eureka(&eureka).await;
     let folder = tempfile::tempdir().unwrap();
     let described = |name: &str, text: String| {
         let file = folder.path().join(name);
@@ -205,7 +205,7 @@ async fn files_consul_eureka_and_kubernetes_give_the_same_configuration() {
     ];
     match &api_server {
         Some(server) => {
-            mesh.tell_kubernetes(server).await;
+            mesh.create_in_kubernetes(server).await;
             let kubeconfig = format!("--kubeconfig={}", server.kubeconfig().display());
             let args = vec!["--registries=Kubernetes".to_owned(), kubeconfig];
             worlds.push(("Kubernetes", OWN_HOST, args, RULES.replace(HOST, OWN_HOST)));
@@ -215,9 +215,9 @@ async fn files_consul_eureka_and_kubernetes_give_the_same_configuration() {
 
     let mut found = Vec::new();
     for (name, host, args, documents) in &worlds {
-        let stage = Stage::start(args, documents).await;
-        stage.answered_by(host, port, &["v1"]).await;
-        found.push((name, configuration(&stage).await));
+        let fixture = MeshFixture::start(args, documents).await;
+        fixture.answered_by(host, port, &["v1"]).await;
+        found.push((name, configuration(&fixture).await));
     }
     assert!(found[0].1.to_string().contains("outbound|"), "{}", found[0].1);
     for (name, other) in &found[1..] {
@@ -226,10 +226,10 @@ async fn files_consul_eureka_and_kubernetes_give_the_same_configuration() {
     }
     println!("the same configuration from {} worlds", found.len());
 
-    // Both at once: one host, endpoints of both, and the page of problems says so.
+    // Both registries: one host with endpoints of both, and a problem that says so.
     let both = described("both.yaml", format!("conflicts: {{order: [Eureka]}}\nregistries:\n{of_consul}{of_eureka}"));
-    let stage = Stage::start(&both, RULES).await;
-    stage.answered_by(HOST, port, &["v1"]).await;
-    let problems = testkit::client::get(stage.discovery.http(), "discovery", "/debug/problems").await.unwrap();
+    let fixture = MeshFixture::start(&both, RULES).await;
+    fixture.answered_by(HOST, port, &["v1"]).await;
+    let problems = testkit::client::get(fixture.discovery.http(), "discovery", "/debug/problems").await.unwrap();
     assert!(problems.body.contains("registries Eureka, Consul all have it"), "{}", problems.body);
 }

@@ -1,4 +1,4 @@
-//! Registries that are taken out of their file, and put back, while Envoy is served.
+//! Registries that are removed from the registry file, and added again, while Envoy is connected.
 
 use std::fs;
 use std::path::Path;
@@ -7,9 +7,9 @@ use serde_json::json;
 use testkit::consul::Consul;
 use testkit::{client, servers, wait};
 
-use crate::stage::{Stage, backends};
+use crate::fixture::{MeshFixture, backends};
 
-/// Writes a file that describes one Consul once for each name, with hosts below that name.
+/// Writes a registry file with one entry per name, all for the same Consul, with hosts below that name.
 fn describe(file: &Path, url: &str, names: &[&str]) {
     let entry = |name: &&str| {
         format!(
@@ -24,7 +24,7 @@ fn describe(file: &Path, url: &str, names: &[&str]) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_registry_leaves_with_its_services_and_nobody_elses() {
+async fn removing_a_registry_removes_only_its_services() {
     if servers::without("consul") {
         return;
     }
@@ -36,29 +36,29 @@ async fn a_registry_leaves_with_its_services_and_nobody_elses() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("registries.yaml");
     describe(&file, &consul.url(), &["east", "west"]);
-    let stage = Stage::start(&[format!("--registryConfig={}", file.display())], "").await;
-    stage.answered_by("cart.east", port, &["one"]).await;
-    stage.answered_by("cart.west", port, &["one"]).await;
+    let fixture = MeshFixture::start(&[format!("--registryConfig={}", file.display())], "").await;
+    fixture.answered_by("cart.east", port, &["one"]).await;
+    fixture.answered_by("cart.west", port, &["one"]).await;
 
     describe(&file, &consul.url(), &["west"]);
-    unknown(&stage, "cart.east", port).await;
-    assert!(stage.source("Consul/east").await.is_err(), "a registry that left is still listed");
-    stage.answered_by("cart.west", port, &["one"]).await;
-    let ready = client::get(stage.discovery.http(), "discovery", "/ready").await.unwrap();
+    unknown(&fixture, "cart.east", port).await;
+    assert!(fixture.source("Consul/east").await.is_err(), "a registry that left is still listed");
+    fixture.answered_by("cart.west", port, &["one"]).await;
+    let ready = client::get(fixture.discovery.http(), "discovery", "/ready").await.unwrap();
     assert_eq!(ready.status.as_u16(), 200, "{}", ready.body);
 
     describe(&file, &consul.url(), &["east", "west"]);
-    stage.answered_by("cart.east", port, &["one"]).await;
+    fixture.answered_by("cart.east", port, &["one"]).await;
     describe(&file, &consul.url(), &[]);
-    unknown(&stage, "cart.east", port).await;
-    unknown(&stage, "cart.west", port).await;
-    assert_eq!(stage.envoy.admin().rejected().await, Ok(0), "updates that Envoy refused");
+    unknown(&fixture, "cart.east", port).await;
+    unknown(&fixture, "cart.west", port).await;
+    assert_eq!(fixture.envoy.admin().rejected().await, Ok(0), "updates that Envoy refused");
 }
 
-/// Waits until Envoy knows nothing of a host: no route leads there, or there is no listener any more.
-async fn unknown(stage: &Stage, host: &str, port: u16) {
+/// Waits until Envoy has no route or no listener for a host.
+async fn unknown(fixture: &MeshFixture, host: &str, port: u16) {
     wait::until(&format!("no {host}"), async || {
-        let clusters = stage.envoy.admin().get("/clusters").await?;
+        let clusters = fixture.envoy.admin().get("/clusters").await?;
         if clusters.contains(&format!("outbound|{port}||{host}::")) { Err(format!("{host} is there")) } else { Ok(()) }
     })
     .await;

@@ -1,4 +1,4 @@
-//! What is shown of a connected client.
+//! Debug pages about connected clients.
 
 use std::net::SocketAddr;
 
@@ -24,7 +24,7 @@ fn node() -> Node {
     Node { id: NODE.to_owned(), metadata: Some(Struct { fields }), ..Node::default() }
 }
 
-/// A stream of the web proxy that has all clusters and endpoints of the web service.
+/// A stream of the web proxy, subscribed to all clusters and the endpoints of the web service.
 pub(crate) async fn connect(grpc: SocketAddr) -> SotwClient {
     let channel = Endpoint::from_shared(format!("http://{grpc}")).unwrap().connect().await.unwrap();
     let mut stream = SotwClient::open(channel, node(), &TypeUrl::CLUSTER, &[]).await.unwrap();
@@ -38,7 +38,7 @@ pub(crate) async fn connect(grpc: SocketAddr) -> SotwClient {
 }
 
 #[tokio::test]
-async fn a_client_is_shown_with_what_it_has_and_watches() {
+async fn a_client_is_shown_with_its_versions_and_subscriptions() {
     let mut server = Started::new(&["--registries="]);
     server.ready().await;
     let http = server.port("http").await;
@@ -70,7 +70,7 @@ async fn a_client_is_shown_with_what_it_has_and_watches() {
 }
 
 #[tokio::test]
-async fn a_dump_is_in_envoys_form_and_holds_what_the_client_watches() {
+async fn a_dump_has_envoys_format_and_the_subscribed_resources() {
     let mut server = Started::new(&["--registries="]);
     server.ready().await;
     let mut stream = connect(server.port("grpc").await).await;
@@ -101,7 +101,7 @@ async fn a_dump_is_in_envoys_form_and_holds_what_the_client_watches() {
 }
 
 #[tokio::test]
-async fn a_refusal_is_shown_and_counted() {
+async fn a_nack_is_shown_and_counted() {
     let mut server = Started::new(&["--registries="]);
     server.ready().await;
     let (http, monitoring) = (server.port("http").await, server.port("monitoring").await);
@@ -138,7 +138,7 @@ spec:
   http: [{route: [{destination: {host: web.shop.example}}], headers: {request: {set: {x-marked: 'yes'}}}}]
 ";
 
-/// Whether the route table that a stream is sent next is made with the marked VirtualService.
+/// Whether the next route configuration of a stream contains the marked VirtualService.
 async fn is_marked(stream: &mut SotwClient) -> (bool, DiscoveryResponse) {
     let answer = stream.next().await.unwrap().unwrap();
     let table = answer.resources.first().expect("one table is asked for");
@@ -146,7 +146,7 @@ async fn is_marked(stream: &mut SotwClient) -> (bool, DiscoveryResponse) {
 }
 
 #[tokio::test]
-async fn a_refused_object_is_kept_from_its_client_for_as_long_as_it_stays() {
+async fn a_rejected_object_is_withheld_from_its_client_until_it_changes() {
     let mut server = Started::new(&["--registries="]);
     server.ready().await;
     let file = server.folder.path().join("config/routes.yaml");
@@ -188,7 +188,7 @@ async fn a_refused_object_is_kept_from_its_client_for_as_long_as_it_stays() {
 }
 
 #[tokio::test]
-async fn health_says_serving_once_ready() {
+async fn grpc_health_is_serving_once_ready() {
     let mut server = Started::new(&["--registries="]);
     server.ready().await;
     let channel = Endpoint::from_shared(format!("http://{}", server.port("grpc").await)).unwrap();
@@ -204,14 +204,14 @@ async fn health_says_serving_once_ready() {
 }
 
 #[tokio::test]
-async fn a_client_that_refuses_everything_is_left_in_peace() {
+async fn a_client_that_rejects_everything_gets_a_bounded_number_of_responses() {
     let mut server = Started::new(&["--registries="]);
     server.ready().await;
     let grpc = server.port("grpc").await;
     let channel = Endpoint::from_shared(format!("http://{grpc}")).unwrap().connect().await.unwrap();
     let mut stream = SotwClient::open(channel, node(), &TypeUrl::CLUSTER, &[]).await.unwrap();
     let mut refused = 0;
-    // What it is told about listeners comes after all that there is to say about clusters.
+    // Listeners are sent after all responses about clusters.
     loop {
         let answer = stream.next().await.unwrap().unwrap();
         if answer.type_url == TypeUrl::LISTENER.as_str() {
@@ -233,7 +233,7 @@ async fn a_client_that_refuses_everything_is_left_in_peace() {
 }
 
 #[tokio::test]
-async fn reflection_of_both_ages_lists_every_service() {
+async fn both_reflection_versions_list_every_service() {
     use tonic_reflection::pb::{v1, v1alpha};
     let mut server = Started::new(&["--registries="]);
     server.ready().await;
@@ -267,7 +267,7 @@ async fn reflection_of_both_ages_lists_every_service() {
     }
 }
 
-/// The answer to one request of istioctl, which opens a stream for each.
+/// The response to one request of istioctl, which opens a stream for each request.
 async fn looked_at(grpc: SocketAddr, kind: &TypeUrl, names: &[&str]) -> Vec<api::Any> {
     let istioctl = Node { id: "debug~0.0.0.0~istioctl~cluster.local".to_owned(), ..Node::default() };
     let channel = Endpoint::from_shared(format!("http://{grpc}")).unwrap().connect().await.unwrap();
@@ -277,7 +277,7 @@ async fn looked_at(grpc: SocketAddr, kind: &TypeUrl, names: &[&str]) -> Vec<api:
 }
 
 #[tokio::test]
-async fn debug_pages_are_served_over_xds_to_the_same_machine() {
+async fn debug_pages_are_served_over_xds_to_loopback_callers() {
     let mut server = Started::new(&["--registries="]);
     server.ready().await;
     let grpc = server.port("grpc").await;

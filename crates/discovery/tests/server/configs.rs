@@ -1,4 +1,4 @@
-//! Configuration over xDS as a foreign control plane asks for it: by `group/version/Kind`, in both variants.
+//! Configuration over xDS for another control plane: by `group/version/Kind`, in both variants.
 
 use api::envoy::config::core::v3::Node;
 use api::istio::mcp::v1alpha1::Resource;
@@ -48,7 +48,7 @@ fn opened(any: &api::Any) -> (String, ServiceEntry) {
 }
 
 #[tokio::test]
-async fn objects_are_listed_by_kind_and_listed_anew_after_a_change() {
+async fn objects_are_listed_by_kind_and_again_after_a_change() {
     let (server, channel) = open_to_all().await;
     let mut stream = SotwClient::open(channel, node(), &kind(ENTRIES), &[]).await.unwrap();
     let first = stream.next().await.unwrap().unwrap();
@@ -76,7 +76,7 @@ async fn objects_are_listed_by_kind_and_listed_anew_after_a_change() {
 }
 
 #[tokio::test]
-async fn a_delta_client_is_told_what_changed() {
+async fn a_delta_client_gets_only_changes() {
     let (server, channel) = open_to_all().await;
     let mut stream = DeltaClient::open(channel.clone(), node(), Held::new(), &kind(ENTRIES), &[]).await.unwrap();
     let first = stream.next().await.unwrap().unwrap();
@@ -90,7 +90,7 @@ async fn a_delta_client_is_told_what_changed() {
     assert_eq!(second.resources.len(), 1);
     assert_eq!(opened(second.resources[0].resource.as_ref().unwrap()).1.hosts, ["pay2.example"]);
 
-    // A client that comes back tells what it has and is told only what it has not.
+    // A reconnecting client sends what it has and gets only the rest.
     let held = stream.held.clone();
     drop(stream);
     std::fs::write(server.path("config/shop.yaml"), SHOP.split("---").next().unwrap()).unwrap();
@@ -106,7 +106,7 @@ async fn a_delta_client_is_told_what_changed() {
 }
 
 #[tokio::test]
-async fn without_a_certificate_configuration_is_refused() {
+async fn without_a_certificate_configuration_is_denied() {
     let mut server = Started::new(&["--registries="]);
     server.ready().await;
     let channel = channel(&mut server).await;
@@ -118,7 +118,7 @@ async fn without_a_certificate_configuration_is_refused() {
 }
 
 #[tokio::test]
-async fn services_of_registries_are_told_as_entries() {
+async fn services_of_registries_are_served_as_service_entries() {
     let env = [("ENABLE_XDS_API_GENERATOR_AUTH", "false")];
     let mut server = Started::with(folder(), &["--registries=Mock"], &env);
     server.ready().await;
@@ -130,7 +130,7 @@ async fn services_of_registries_are_told_as_entries() {
     let expected = ["hello", "world"].map(|name| (format!("default/synthetic-{name}.default.svc.cluster.local"), 2));
     assert_eq!(found, expected);
 
-    // What somebody writes stands beside them.
+    // Written ServiceEntries are served together with them.
     std::fs::write(server.path("config/shop.yaml"), SHOP).unwrap();
     let second = stream.next().await.unwrap().unwrap();
     assert_eq!(second.resources.len(), 4);

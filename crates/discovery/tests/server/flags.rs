@@ -1,4 +1,4 @@
-//! The command line: what is accepted, what is refused and how that is told.
+//! The command line: accepted and rejected flags, and their messages.
 
 use std::process::{Command, Output};
 
@@ -15,7 +15,7 @@ fn stdout(output: &Output) -> String {
 }
 
 #[tokio::test]
-async fn unknown_flag_is_told_and_not_fatal() {
+async fn an_unknown_flag_is_logged_and_not_fatal() {
     let mut server = Started::new(&["--registries=", "--brandNew=1", "--alsoNew", "x", "--ctrlz_port=0"]);
     server.ready().await;
     for flag in ["brandNew", "alsoNew"] {
@@ -25,14 +25,14 @@ async fn unknown_flag_is_told_and_not_fatal() {
 }
 
 #[tokio::test]
-async fn files_are_served_where_upstreams_default_registry_is_not() {
+async fn files_are_served_without_an_api_server() {
     let mut server = Started::new(&[]);
     server.ready().await;
     server.says("no API server is configured").await;
 }
 
 #[test]
-fn registry_that_cannot_be_watched_is_refused_with_what_can() {
+fn an_unknown_registry_is_rejected_with_the_known_ones() {
     for args in [&["--registries=Zookeeper,Mock"][..], &["--registries=Nonsense"]] {
         let folder = folder();
         let config = format!("--configDir={}", folder.path().display());
@@ -44,14 +44,14 @@ fn registry_that_cannot_be_watched_is_refused_with_what_can() {
 }
 
 #[test]
-fn kubeconfig_that_is_not_there_is_refused() {
+fn a_missing_kubeconfig_is_rejected() {
     let output = run(&["discovery", "--kubeconfig=/nowhere/kubeconfig"]);
     assert!(!output.status.success());
     assert!(String::from_utf8_lossy(&output.stderr).contains("could not read kubeconfig /nowhere/kubeconfig"));
 }
 
 #[test]
-fn a_file_about_cloud_foundry_that_is_no_good_is_refused_by_the_name_of_the_field() {
+fn an_invalid_cloud_foundry_file_is_rejected_with_the_name_of_the_field() {
     let folder = folder();
     let file = folder.path().join("cf.yaml");
     std::fs::write(&file, "copilot: {address: 'copilot:9000', poll_interval: 5s}\nservice_port: 8080\n").unwrap();
@@ -68,14 +68,14 @@ fn a_file_about_cloud_foundry_that_is_no_good_is_refused_by_the_name_of_the_fiel
 }
 
 #[test]
-fn nothing_to_serve_is_refused() {
+fn nothing_to_serve_is_an_error() {
     let output = run(&["discovery", "--registries="]);
     assert!(!output.status.success());
     assert!(String::from_utf8_lossy(&output.stderr).contains("could not find anything to serve"));
 }
 
 #[test]
-fn unreadable_value_is_refused() {
+fn an_invalid_flag_value_is_an_error() {
     for bad in ["--shutdownDuration=soon", "--log_output_level=loud"] {
         let output = run(&["discovery", "--registries=Mock", bad]);
         assert!(!output.status.success(), "{bad}");
@@ -83,7 +83,7 @@ fn unreadable_value_is_refused() {
 }
 
 #[tokio::test]
-async fn port_that_is_taken_is_an_error_that_names_it() {
+async fn a_used_port_is_an_error_that_names_it() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = format!("--grpcAddr={}", taken.local_addr().unwrap());
     let output = run(&["discovery", "--registries=Mock", &address]);

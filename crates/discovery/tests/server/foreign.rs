@@ -1,4 +1,4 @@
-//! Configuration over xDS read by a stranger: Envoy's own Go client and stubs, and Istio's own Go types.
+//! Configuration over xDS read by an independent client: Envoy's Go client and stubs with Istio's Go types.
 
 use std::fs;
 
@@ -28,14 +28,14 @@ const ENTRIES: &str = "networking.istio.io/v1/ServiceEntry";
 const KINDS: &str = "networking.istio.io/v1/ServiceEntry,networking.istio.io/v1alpha3/VirtualService,\
                      security.istio.io/v1beta1/AuthorizationPolicy";
 
-/// A server on the shop and its rules, and a stranger that asks for all kinds of it.
-struct Scene {
+/// A server with the shop and its rules, and a Go client that subscribes to all kinds.
+struct GoClient {
     server: Started,
     stranger: Process,
 }
 
-impl Scene {
-    async fn start(args: &[&str]) -> Scene {
+impl GoClient {
+    async fn start(args: &[&str]) -> GoClient {
         let folder = folder();
         fs::write(folder.path().join("config/shop.yaml"), SHOP).unwrap();
         fs::write(folder.path().join("config/rules.yaml"), RULES).unwrap();
@@ -44,10 +44,10 @@ impl Scene {
         let [address, kinds] = [format!("--address={}", server.port("grpc").await), format!("--kinds={KINDS}")];
         let args = [&[address.as_str(), &kinds], args].concat();
         let stranger = Process::start("mcp-client", &servers::binary("mcp-client"), &args, &[]);
-        Scene { server, stranger }
+        GoClient { server, stranger }
     }
 
-    /// The answer of a kind with this number, counted from 1, once it came.
+    /// Waits for the response of a kind with this number, counted from 1.
     async fn answer(&mut self, kind: &str, number: usize) -> Value {
         wait::until(&format!("answer {number} of {kind}"), async || {
             self.stranger.check_alive();
@@ -63,7 +63,7 @@ impl Scene {
     }
 }
 
-/// Objects of one kind in these documents as the stranger should tell them: names with specs.
+/// Objects of one kind as the Go client should print them: names with specs.
 fn written(texts: &[&str], kind: &str) -> Vec<(String, Value)> {
     let kind = kind.rsplit('/').next().unwrap();
     let objects = texts.iter().flat_map(|text| parse::documents(text, "").objects);
@@ -80,7 +80,7 @@ fn told(answer: &Value) -> Vec<(String, Value)> {
     objects.iter().map(|object| (object["name"].as_str().unwrap().to_owned(), object["spec"].clone())).collect()
 }
 
-async fn reads_everything(scene: &mut Scene) {
+async fn reads_everything(scene: &mut GoClient) {
     for kind in KINDS.split(',') {
         let answer = scene.answer(kind, 1).await;
         let expected = written(&[SHOP, RULES], kind);
@@ -90,12 +90,12 @@ async fn reads_everything(scene: &mut Scene) {
 }
 
 #[tokio::test]
-async fn a_stranger_reads_the_files_and_their_changes() {
+async fn a_go_client_reads_the_files_and_their_changes() {
     if servers::without("mcp-client") {
         return;
     }
-    // The second answer of each kind is refused: what comes after it is told all the same.
-    let mut scene = Scene::start(&["--refuse=2"]).await;
+    // The client rejects the second response of each kind; later changes are sent anyway.
+    let mut scene = GoClient::start(&["--refuse=2"]).await;
     reads_everything(&mut scene).await;
 
     let changed = SHOP.replace("10.0.0.2", "10.0.0.3");
@@ -110,11 +110,11 @@ async fn a_stranger_reads_the_files_and_their_changes() {
 }
 
 #[tokio::test]
-async fn a_stranger_is_told_what_changed_alone() {
+async fn a_delta_go_client_gets_only_changes() {
     if servers::without("mcp-client") {
         return;
     }
-    let mut scene = Scene::start(&["--delta", "--refuse=2"]).await;
+    let mut scene = GoClient::start(&["--delta", "--refuse=2"]).await;
     reads_everything(&mut scene).await;
 
     let changed = SHOP.replace("10.0.0.2", "10.0.0.3");

@@ -1,6 +1,6 @@
-//! The binary as its users meet it: flags, ports, pages, certificates, signals.
+//! The pilot-discovery binary: flags, ports, pages, certificates, signals.
 
-// clippy knows tests by their attribute, and not the functions that they share.
+// Clippy recognizes tests by their attribute, but not the helper functions.
 #![allow(clippy::unwrap_used)]
 
 mod clients;

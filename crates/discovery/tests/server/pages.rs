@@ -1,4 +1,4 @@
-//! Readiness, version, metrics and debug pages, and callers that mean no good.
+//! Readiness, version, metrics and debug pages, and hostile requests.
 
 use http::Request;
 use serde_json::{Value, json};
@@ -7,7 +7,7 @@ use testkit::{client, wait};
 use crate::started::{Started, folder};
 
 #[tokio::test]
-async fn every_port_is_told_and_an_empty_address_opens_none() {
+async fn every_port_is_logged_and_an_empty_address_turns_it_off() {
     let mut server = Started::new(&["--registries=", "--grpcAddr=", "--monitoringAddr="]);
     server.ready().await;
     let log = server.process.output();
@@ -16,7 +16,7 @@ async fn every_port_is_told_and_an_empty_address_opens_none() {
 }
 
 #[tokio::test]
-async fn not_ready_until_every_source_is_in_sync() {
+async fn not_ready_until_every_source_is_synced() {
     let folder = folder();
     std::fs::remove_dir(folder.path().join("config")).unwrap();
     let mut server = Started::on(folder, &["--registries="]);
@@ -66,7 +66,7 @@ async fn metrics_are_prometheus_text_with_upstreams_names() {
 }
 
 #[tokio::test]
-async fn every_listed_page_answers_json() {
+async fn every_listed_page_returns_json() {
     let mut server = Started::new(&["--registries="]);
     server.ready().await;
     let list = server.get("/debug/list").await.json();
@@ -82,7 +82,7 @@ async fn every_listed_page_answers_json() {
 }
 
 #[tokio::test]
-async fn pages_on_the_mesh_have_upstreams_shapes() {
+async fn pages_about_the_mesh_have_upstreams_format() {
     let mut server = Started::new(&["--registries="]);
     server.ready().await;
     let objects = server.get("/debug/configz").await.json();
@@ -110,7 +110,7 @@ async fn pages_on_the_mesh_have_upstreams_shapes() {
 }
 
 #[tokio::test]
-async fn problems_tell_file_and_line() {
+async fn problems_name_file_and_line() {
     let mut server = Started::new(&["--registries="]);
     let bad = "apiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {name: v, namespace: shop}\nspec:\n  hosts: 7\n";
     std::fs::write(server.path("config/bad.yaml"), bad).unwrap();
@@ -135,7 +135,7 @@ async fn registration_is_the_list_of_pilot_0_8() {
 }
 
 #[tokio::test]
-async fn hostile_requests_are_refused_and_harm_nobody() {
+async fn hostile_requests_are_rejected_without_harm() {
     let mut server = Started::new(&["--registries="]);
     server.ready().await;
     let http = server.port("http").await;
@@ -156,7 +156,7 @@ async fn hostile_requests_are_refused_and_harm_nobody() {
         let reply = client::get(http, "discovery", &path).await.unwrap();
         assert_eq!(reply.status, status, "{} {}", &path[..path.len().min(80)], reply.body);
     }
-    // Too long for the head of a request: whatever happens on that connection, the server lives.
+    // Too long for a request head: the connection may fail, the server must not.
     let huge = client::get(http, "discovery", &format!("/debug/config_dump?proxyID={long}")).await;
     assert!(huge.is_err() || huge.is_ok_and(|reply| reply.status.is_client_error()));
     server.ready().await;
@@ -164,7 +164,7 @@ async fn hostile_requests_are_refused_and_harm_nobody() {
 }
 
 #[tokio::test]
-async fn unknown_proxy_gets_the_sentence_that_istioctl_looks_for() {
+async fn an_unknown_proxy_gets_the_text_that_istioctl_looks_for() {
     let mut server = Started::new(&["--registries="]);
     let reply = server.get("/debug/config_dump?proxyID=nobody.nowhere").await;
     let sentence = "Proxy not connected to this Pilot instance. It may be connected to another instance.\n";
@@ -172,7 +172,7 @@ async fn unknown_proxy_gets_the_sentence_that_istioctl_looks_for() {
 }
 
 #[tokio::test]
-async fn findings_and_the_state_of_the_last_push_are_shown_and_a_push_can_be_asked_for() {
+async fn findings_and_push_status_are_shown_and_a_push_can_be_triggered() {
     let folder = folder();
     let route = |name: &str| {
         format!(

@@ -1,4 +1,4 @@
-//! A server of these tests: started on any free ports, which it tells in its log.
+//! A server for these tests, started on free ports that are read from its log.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -46,19 +46,19 @@ pub(crate) fn folder() -> TempDir {
 }
 
 impl Started {
-    /// Starts the server on files of the shop with these further arguments.
+    /// Starts the server with the shop's files and additional arguments.
     pub(crate) fn new(args: &[&str]) -> Started {
         let folder = folder();
         std::fs::write(folder.path().join("config/shop.yaml"), SHOP).unwrap();
         Started::on(folder, args)
     }
 
-    /// Starts the server on a folder; all ports are free ones, and those of TLS are off.
+    /// Starts the server on a folder, with free ports and without TLS.
     pub(crate) fn on(folder: TempDir, args: &[&str]) -> Started {
         Started::with(folder, args, &[])
     }
 
-    /// The same with variables in its environment.
+    /// The same with environment variables.
     pub(crate) fn with(folder: TempDir, args: &[&str], env: &[(&str, &str)]) -> Started {
         let config = format!("--configDir={}", folder.path().join("config").display());
         let mesh = format!("--meshConfig={}", folder.path().join("mesh.yaml").display());
@@ -76,11 +76,11 @@ impl Started {
         self.folder.path().join(name)
     }
 
-    /// Where a port really is, once the server has told.
+    /// The bound address of a port, once it is logged.
     pub(crate) async fn port(&mut self, name: &str) -> SocketAddr {
         wait::until(&format!("the address of {name}"), async || {
             self.process.check_alive();
-            told_address(&self.process.output(), name).ok_or_else(|| self.process.output())
+            logged_address(&self.process.output(), name).ok_or_else(|| self.process.output())
         })
         .await
     }
@@ -91,7 +91,7 @@ impl Started {
         client::get(address, "discovery", path).await.unwrap()
     }
 
-    /// Waits until it says that it is ready.
+    /// Waits until it is ready.
     pub(crate) async fn ready(&mut self) {
         let address = self.port("http").await;
         wait::until("a ready server", async || {
@@ -101,7 +101,7 @@ impl Started {
         .await;
     }
 
-    /// Waits for a piece of its log.
+    /// Waits for a text in its log.
     pub(crate) async fn says(&mut self, text: &str) {
         wait::until(&format!("a log line with {text:?}"), async || {
             let output = self.process.output();
@@ -111,7 +111,7 @@ impl Started {
     }
 }
 
-fn told_address(log: &str, port: &str) -> Option<SocketAddr> {
+fn logged_address(log: &str, port: &str) -> Option<SocketAddr> {
     let line = log.lines().find(|line| line.contains(&format!("listening port=\"{port}\"")))?;
     line.split("address=").nth(1)?.trim().parse().ok()
 }

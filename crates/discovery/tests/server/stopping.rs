@@ -1,4 +1,4 @@
-//! How the server goes, and how it asks clients to go.
+//! Shutdown of the server and of connections.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use crate::clients::connect;
 use crate::started::Started;
 
 #[tokio::test]
-async fn asked_to_stop_it_ends_streams_and_goes_in_time() {
+async fn sigterm_ends_streams_and_the_process_exits_in_time() {
     let mut server = Started::new(&["--registries=", "--shutdownDuration=8s"]);
     server.ready().await;
     let mut stream = connect(server.port("grpc").await).await;
@@ -27,10 +27,10 @@ async fn asked_to_stop_it_ends_streams_and_goes_in_time() {
 }
 
 #[tokio::test]
-async fn client_that_will_not_go_does_not_hold_it_up_for_ever() {
+async fn a_client_that_stays_delays_the_exit_until_the_timeout() {
     let mut server = Started::new(&["--registries=", "--shutdownDuration=200ms"]);
     server.ready().await;
-    // Half a request: the server waits for the rest.
+    // An incomplete request: the server waits for the rest.
     let stuck = TcpStream::connect(server.port("http").await).await.unwrap();
     stuck.writable().await.unwrap();
     stuck.try_write(b"GET /ready HTTP/1.1\r\nhost:").unwrap();
@@ -38,7 +38,7 @@ async fn client_that_will_not_go_does_not_hold_it_up_for_ever() {
 }
 
 #[tokio::test]
-async fn old_connection_is_asked_to_go() {
+async fn an_old_connection_is_asked_to_reconnect() {
     let mut server = Started::new(&["--registries=", "--keepaliveMaxServerConnectionAge=100ms"]);
     server.ready().await;
     let stream = TcpStream::connect(server.port("grpc").await).await.unwrap();

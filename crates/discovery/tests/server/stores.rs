@@ -1,4 +1,4 @@
-//! Two config stores that have the same object: the first one's counts, and the other's when that goes.
+//! Two config stores with the same object: the first store's object wins; when it is deleted, the second store's applies.
 
 use testkit::{client, wait};
 
@@ -15,7 +15,7 @@ async fn shown(server: &mut Started) -> (Vec<String>, String) {
 }
 
 #[tokio::test]
-async fn the_first_store_that_was_given_counts() {
+async fn the_first_store_has_precedence() {
     let folder = folder();
     let [first, second] = ["first", "second"].map(|name| folder.path().join(name));
     for (store, host) in [(&first, "one.example"), (&second, "two.example")] {

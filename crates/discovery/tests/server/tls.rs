@@ -14,7 +14,7 @@ use tokio_rustls::TlsConnector;
 
 use crate::started::{Started, folder};
 
-/// A CA of the test's own.
+/// A test CA.
 struct Authority(CertifiedIssuer<'static, KeyPair>);
 
 impl Authority {
@@ -24,7 +24,7 @@ impl Authority {
         Authority(CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap())
     }
 
-    /// Writes a new certificate for `istiod.test` and its key; gives the certificate.
+    /// Writes a new certificate for `istiod.test` and its key; returns the certificate.
     fn issue(&self, folder: &Path) -> CertificateDer<'static> {
         let key = KeyPair::generate().unwrap();
         let params = CertificateParams::new(vec!["istiod.test".to_owned()]).unwrap();
@@ -34,7 +34,7 @@ impl Authority {
         certificate.der().clone()
     }
 
-    /// The certificate that a server shows to a client that trusts this CA.
+    /// The certificate that a server presents to a client that trusts this CA.
     async fn shown_by(&self, address: SocketAddr) -> Result<CertificateDer<'static>, String> {
         let mut roots = RootCertStore::empty();
         roots.add(CertificateDer::from_pem_slice(self.0.pem().as_bytes()).unwrap()).unwrap();
@@ -58,7 +58,7 @@ fn start(folder: tempfile::TempDir) -> Started {
 }
 
 #[tokio::test]
-async fn replaced_certificates_are_shown_to_new_connections() {
+async fn replaced_certificates_are_presented_to_new_connections() {
     let (folder, authority) = (folder(), Authority::new());
     let first = authority.issue(folder.path());
     let mut server = start(folder);
@@ -85,7 +85,7 @@ async fn bad_file_keeps_the_last_good_certificate() {
 }
 
 #[tokio::test]
-async fn without_certificates_the_port_is_off_and_it_says_so() {
+async fn without_certificates_the_port_is_off_and_a_log_line_says_so() {
     let mut server = Started::on(folder(), &["--registries=", "--secureGRPCAddr=127.0.0.1:0"]);
     server.ready().await;
     server.says("secure gRPC port is off").await;

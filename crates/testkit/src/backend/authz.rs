@@ -1,5 +1,4 @@
-//! A server that is asked whether a request may pass, over gRPC (ext_authz) or as a request of its own:
-//! those that carry `x-let-me: in` may.
+//! An authorization server for Envoy's ext_authz filter, over gRPC and HTTP. Requests with `x-let-me: in` are allowed.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -21,13 +20,13 @@ use tokio::task::JoinSet;
 
 use super::{ServeTask, listen};
 
-/// The header that is looked at, and what it must say.
+/// The header that allows a request, and its value.
 pub const ALLOW_HEADER: (&str, &str) = ("x-let-me", "in");
 
 const CHECK: &str = "/envoy.service.auth.v3.Authorization/Check";
 const PERMISSION_DENIED: i32 = 7;
 
-/// Gone on drop.
+/// A running server; stopped on drop.
 pub struct AuthzBackend {
     address: SocketAddr,
     checks: Arc<AtomicU64>,
@@ -46,7 +45,7 @@ impl AuthzBackend {
         self.address.port()
     }
 
-    /// How often it was asked.
+    /// Number of checks so far.
     pub fn checks(&self) -> u64 {
         self.checks.load(Ordering::SeqCst)
     }
@@ -97,7 +96,7 @@ fn grpc(message: &impl Message) -> AuthzResponse {
     response
 }
 
-/// The parts of Envoy's messages that are read and written here.
+/// The fields of Envoy's messages that are used here.
 #[derive(Clone, PartialEq, Message)]
 struct CheckRequest {
     #[prost(message, optional, tag = "1")]

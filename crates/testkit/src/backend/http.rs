@@ -1,4 +1,4 @@
-//! An HTTP server (1.1 and 2 without TLS) that answers with its name and what it was asked.
+//! An HTTP server (1.1 and 2 without TLS) that responds with its name and the request.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -40,7 +40,7 @@ impl HttpBackend {
         Self::start_at(name, (Ipv4Addr::LOCALHOST, 0).into()).await
     }
 
-    /// Listens on a given address; all of 127.0.0.0/8 is ours, so endpoints can share a port.
+    /// Listens on an address of 127.0.0.0/8, so that endpoints can share a port.
     pub async fn start_at(name: &str, address: SocketAddr) -> HttpBackend {
         let (listener, address) = listen(address).await;
         let state = Arc::new(HttpBackendState {
@@ -61,17 +61,17 @@ impl HttpBackend {
         self.address.port()
     }
 
-    /// How many requests it has received.
+    /// Number of requests so far.
     pub fn requests(&self) -> u64 {
         self.state.requests.load(Ordering::SeqCst)
     }
 
-    /// From now on it answers with this status.
+    /// Sets the status of further responses.
     pub fn answer_with(&self, status: u16) {
         self.state.status.store(status, Ordering::SeqCst);
     }
 
-    /// From now on it waits before each answer.
+    /// Sets a delay before each response.
     pub fn answer_after(&self, delay: Duration) {
         *self.state.delay.lock() = delay;
     }

@@ -1,4 +1,4 @@
-//! Small servers to route traffic to. Each says who it is.
+//! Small servers to route traffic to. Each responds with its name.
 
 mod authz;
 mod http;
@@ -20,7 +20,7 @@ async fn listen(address: SocketAddr) -> (TcpListener, SocketAddr) {
     (listener, bound)
 }
 
-/// A task that ends with its owner.
+/// A task that is aborted on drop.
 struct ServeTask(JoinHandle<()>);
 
 impl Drop for ServeTask {

@@ -1,4 +1,4 @@
-//! A TCP server that says its name on a line and then sends back what it receives.
+//! A TCP server that sends its name on a line and then echoes what it receives.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -38,17 +38,17 @@ impl TcpBackend {
         self.address.port()
     }
 
-    /// How many connections it has accepted.
+    /// Number of accepted connections.
     pub fn connections(&self) -> u64 {
         self.connections.load(Ordering::SeqCst)
     }
 }
 
-/// Reads the name that a backend says first and sees that it sends bytes back.
+/// Reads the name of a backend and checks that it echoes bytes.
 pub async fn greeted(stream: impl AsyncRead + AsyncWrite + Unpin) -> String {
     let mut stream = BufReader::new(stream);
     let mut name = String::new();
-    stream.read_line(&mut name).await.unwrap_or_else(|e| panic!("the backend did not say its name: {e}"));
+    stream.read_line(&mut name).await.unwrap_or_else(|e| panic!("the backend did not send its name: {e}"));
     stream.write_all(b"ping").await.unwrap_or_else(|e| panic!("could not send bytes: {e}"));
     let mut echo = [0; 4];
     stream.read_exact(&mut echo).await.unwrap_or_else(|e| panic!("no bytes came back: {e}"));

@@ -1,8 +1,7 @@
 //! The canonical JSON of an encoded resource, in which two servers can be compared.
 //! ProtoJSON with proto field names; `Any` is opened; nothing is lost: an `Any` of an unknown
 //! type stays `@type` + `@base64`, unknown fields stay under `@unknown`.
-//! `order.rs` says which lists are sorted, `types.rs` which messages are known; `recorded.rs` brings
-//! forms of another writer to ours.
+//! `order` lists the lists that are sorted, `types` the known messages; `recorded` converts forms of the recorder.
 
 mod order;
 mod recorded;
@@ -19,7 +18,7 @@ use prost_reflect::{
 };
 use serde_json::{Map, Value, json};
 
-/// Messages with a JSON form of their own.
+/// Messages with a special JSON form.
 const WELL_KNOWN: &[&str] = &[
     "Duration",
     "Timestamp",
@@ -45,7 +44,7 @@ pub fn json(type_url: &str, body: &[u8]) -> Value {
     any(type_url, body)
 }
 
-/// The bytes of a canonical form; the error names what cannot be read.
+/// Encodes a canonical form.
 pub fn encode(resource: &Value) -> Result<Vec<u8>, String> {
     let any = types::pool().get_message_by_name("google.protobuf.Any").ok_or("the pool has no Any")?;
     let message = DynamicMessage::deserialize(any, resource).map_err(|e| e.to_string())?;
@@ -53,7 +52,7 @@ pub fn encode(resource: &Value) -> Result<Vec<u8>, String> {
     value.and_then(|v| v.as_bytes().cloned()).map(Vec::from).ok_or_else(|| "no value".to_owned())
 }
 
-/// The name under which a resource is known; empty for types that have none.
+/// The name of a resource; empty for types without names.
 pub fn name(resource: &Value) -> &str {
     let named = ["name", "cluster_name"].iter().filter_map(|k| resource[*k].as_str());
     named.into_iter().find(|n| !n.is_empty()).unwrap_or_default()

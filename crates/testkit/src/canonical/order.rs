@@ -1,11 +1,11 @@
-//! Lists whose order means nothing to Envoy, and the order they get here.
+//! Lists whose order has no meaning for Envoy, and the order that they get here.
 
 use std::fmt::Write;
 
 use serde_json::Value;
 
-/// Message, field, and why the order means nothing. All other lists keep their order: routes of
-/// a virtual host, filters of a chain, weighted clusters, access logs, header mutations.
+/// Message, field, and why the order has no meaning. All other lists keep their order: routes of a virtual host, filters
+/// of a chain, weighted clusters, access logs, header mutations.
 const FREE: &[(&str, &str, &str)] = &[
     ("envoy.config.route.v3.RouteConfiguration", "virtual_hosts", "a domain is in one host only"),
     ("envoy.config.route.v3.VirtualHost", "domains", "the most specific domain wins"),

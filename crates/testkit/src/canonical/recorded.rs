@@ -1,5 +1,5 @@
-//! Recorded forms hold what the recorder could not open as `@base64` and `@unknown`; where we
-//! know the message or field, it is opened here, so that both sides read alike.
+//! Decodes the parts of recorded forms that the recorder could not decode (`@base64` and `@unknown`), if we know the
+//! message or field.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 
 use super::{any, is_well_known_name, message, types};
 
-/// The form as we would write it.
+/// The recorded form with known parts decoded.
 pub fn opened(recorded: Value) -> Value {
     match recorded {
         Value::Object(map) if map.contains_key("@type") => opened_any(map),
@@ -62,7 +62,7 @@ fn opened_message(descriptor: &MessageDescriptor, value: Value) -> Value {
     }
 }
 
-/// The fields behind `[number, wire type, value]` entries; none when we do not know one either.
+/// Decodes `[number, wire type, value]` entries; `None` if a field is unknown.
 fn opened_unknown(descriptor: &MessageDescriptor, entries: &Value) -> Option<Map<String, Value>> {
     let mut bytes = Vec::new();
     for entry in entries.as_array()? {

@@ -1,5 +1,5 @@
-//! The messages that the canonical form can open: Envoy's API, and the DNS name table, which
-//! is in no published package.
+//! The messages that the canonical form can decode: Envoy's API, and the DNS name table, which is in no published
+//! package.
 
 use std::sync::LazyLock;
 

@@ -1,69 +1,30 @@
-//! Runs the cases against a server and keeps the list of unequal ones honest: it can only shrink.
+//! Runs the cases against a server. The list of unequal cases may only shrink.
 
 use std::cell::RefCell;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::panic::{self, AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::{env, fs, thread};
-
-use parking_lot::Mutex;
-use serde_json::Value;
+use std::{env, fs};
 
 use super::fetch::{CanonicalForms, FetchedResources, ResourceLookup, fetch, fetch_recorded};
-use super::report::{self, Selection};
+use super::outcome::{Fault, FaultState, ListCheck, Outcome, compare};
+use super::parallel::on_all_cores;
+use super::report;
+use super::selection::Selection;
 use super::statuses::{self, CaseServer};
 use super::update::update;
 use super::{Case, CaseProxy, CaseStore, KINDS, index};
-use crate::canonical;
-use crate::difference::{Difference, differences};
 
 const LIST: &str = "UNEQUAL.txt";
 
 thread_local! {
-    /// What the hook heard of this thread's last panic: place and words, without a backtrace.
+    /// Message of this thread's last panic, without a backtrace.
     static LAST_PANIC: RefCell<String> = const { RefCell::new(String::new()) };
 }
 
-/// How one case went.
-pub(super) struct Outcome {
-    pub(super) topic: String,
-    pub(super) label: String,
-    /// Type to (equal, all) of what was expected or received.
-    pub(super) counts: BTreeMap<&'static str, (usize, usize)>,
-    pub(super) faults: Vec<Fault>,
-}
-
-impl Outcome {
-    fn new(case: &Case) -> Outcome {
-        Outcome::named(&case.topic, &case.label())
-    }
-
-    pub(super) fn named(topic: &str, label: &str) -> Outcome {
-        Outcome { topic: topic.to_owned(), label: label.to_owned(), counts: BTreeMap::new(), faults: Vec::new() }
-    }
-}
-
-/// One resource that is not as recorded.
-pub(super) struct Fault {
-    pub(super) proxy: String,
-    pub(super) kind: &'static str,
-    pub(super) name: String,
-    pub(super) state: FaultState,
-}
-
-pub(super) enum FaultState {
-    Missing,
-    Extra,
-    Different(Vec<Difference>),
-    /// The server panicked.
-    Failed(String),
-}
-
-/// Runs every selected case and prints what a developer wants to know. `load` gives the server
-/// under test with a case loaded. Cases are selected by program arguments or `$PILOTAGE_CASES`:
-/// topics or labels, parted by commas; types by `$PILOTAGE_TYPES`, which leaves the list alone.
+/// Runs the selected cases and prints a report. `load` returns the server under test for a case. Program arguments or
+/// `$PILOTAGE_CASES` select cases: topics or labels, separated by commas. `$PILOTAGE_TYPES` selects types; then the list
+/// of unequal cases is not checked.
 pub fn run<S: Into<CaseServer>>(load: impl Fn(&Case) -> S + Sync) -> ExitCode {
     let selection = Selection::from_caller();
     let store = CaseStore::read(|label| selection.accepts(label));
@@ -93,7 +54,7 @@ pub fn run<S: Into<CaseServer>>(load: impl Fn(&Case) -> S + Sync) -> ExitCode {
     if verdict.holds() && is_indexed { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// Whether the index lists these cases; says how to renew it.
+/// Whether the index is up to date; prints how to update it.
 fn has_fresh_index(store: &CaseStore) -> bool {
     let written = fs::read_to_string(store.folder.join(index::FILE)).unwrap_or_default();
     let is_fresh = written == index::page(&store.cases);
@@ -101,39 +62,6 @@ fn has_fresh_index(store: &CaseStore) -> bool {
         println!("{} is not up to date: run UPDATE=1 cargo test -p translate --test cases", index::FILE);
     }
     is_fresh
-}
-
-/// What the list of unequal cases says about the outcomes.
-#[derive(Debug, Default, PartialEq)]
-pub(super) struct ListCheck {
-    pub(super) listed: BTreeSet<String>,
-    /// Not listed, yet unequal.
-    pub(super) broken: Vec<String>,
-    /// Listed, yet equal.
-    pub(super) became_equal: Vec<String>,
-    /// Listed, but there is no such case.
-    pub(super) unknown: Vec<String>,
-}
-
-impl ListCheck {
-    fn of(outcomes: &[Outcome], list: &str, selection: &Selection) -> ListCheck {
-        let lines = list.lines().map(str::trim).filter(|l| !l.is_empty() && !l.starts_with('#'));
-        let listed: BTreeSet<String> = lines.filter(|l| selection.accepts(l)).map(str::to_owned).collect();
-        let mut verdict = ListCheck { unknown: listed.iter().cloned().collect(), listed, ..ListCheck::default() };
-        for outcome in outcomes {
-            verdict.unknown.retain(|l| *l != outcome.label);
-            match (outcome.faults.is_empty(), verdict.listed.contains(&outcome.label)) {
-                (true, true) => verdict.became_equal.push(outcome.label.clone()),
-                (false, false) => verdict.broken.push(outcome.label.clone()),
-                _ => {}
-            }
-        }
-        verdict
-    }
-
-    pub(super) fn holds(&self) -> bool {
-        self.broken.is_empty() && self.became_equal.is_empty() && self.unknown.is_empty()
-    }
 }
 
 fn without(list: &str, gone: &[String]) -> String {
@@ -147,7 +75,7 @@ fn outcomes(cases: &[Case], load: &(impl Fn(&Case) -> CaseServer + Sync), select
     done
 }
 
-/// Where two servers answer otherwise, as lines to read; over the wanted cases.
+/// Differences between two servers over the selected cases, one line each.
 pub fn disagreements(
     wanted: impl Fn(&Case) -> bool,
     one: impl Fn(&Case) -> ResourceLookup + Sync,
@@ -169,22 +97,6 @@ pub fn disagreements(
         outcome.faults.iter().flat_map(report::lines).map(|l| format!("{} {l}", outcome.label)).collect::<Vec<_>>()
     });
     lines.concat()
-}
-
-/// Spreads the cases over the cores.
-pub(super) fn on_all_cores<T: Send>(cases: &[Case], run: impl Fn(&Case) -> T + Sync) -> Vec<T> {
-    let (next, done) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
-    thread::scope(|scope| {
-        for _ in 0..thread::available_parallelism().map_or(2, usize::from) {
-            scope.spawn(|| {
-                while let Some(case) = cases.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    let result = run(case);
-                    done.lock().push(result);
-                }
-            });
-        }
-    });
-    done.into_inner()
 }
 
 fn outcome(case: &Case, load: &impl Fn(&Case) -> CaseServer, selection: &Selection, forms: &CanonicalForms) -> Outcome {
@@ -218,51 +130,16 @@ fn outcome(case: &Case, load: &impl Fn(&Case) -> CaseServer, selection: &Selecti
     outcome
 }
 
-pub(super) fn compare(
-    outcome: &mut Outcome,
-    proxy: &str,
-    kind: &'static str,
-    expected: &[Arc<Value>],
-    got: &[Arc<Value>],
-) {
-    let (left, right) = (index(expected), index(got));
-    let names: BTreeSet<&String> = left.keys().chain(right.keys()).collect();
-    for name in names {
-        let count = outcome.counts.entry(kind).or_default();
-        count.1 += 1;
-        let state = match (left.get(name), right.get(name)) {
-            (Some(a), Some(b)) if a == b => {
-                count.0 += 1;
-                continue;
-            }
-            (Some(a), Some(b)) => FaultState::Different(differences(a, b)),
-            (Some(_), None) => FaultState::Missing,
-            _ => FaultState::Extra,
-        };
-        outcome.faults.push(Fault { proxy: proxy.to_owned(), kind, name: name.clone(), state });
-    }
-}
-
-/// By name; a repeated name gets a number so that it is not hidden.
-fn index(resources: &[Arc<Value>]) -> BTreeMap<String, &Value> {
-    let mut out = BTreeMap::new();
-    for resource in resources {
-        let name = canonical::name(resource);
-        let fresh = (1..).map(|n| if n == 1 { name.to_owned() } else { format!("{name}#{n}") });
-        if let Some(key) = fresh.into_iter().find(|k| !out.contains_key(k)) {
-            out.insert(key, &**resource);
-        }
-    }
-    out
-}
-
 #[cfg(test)]
 mod tests {
     use api::{Resource, TypeUrl};
 
-    use super::*;
+    use serde_json::Value;
 
-    /// A server that answers what was recorded, after `change`.
+    use super::*;
+    use crate::canonical;
+
+    /// A server that serves the recorded resources, modified by `change`.
     fn replay(case: &Case, change: fn(&mut Value)) -> ResourceLookup {
         let mut recorded: BTreeMap<(String, TypeUrl), Vec<Value>> = BTreeMap::new();
         for (proxy, kind) in case.proxies.iter().flat_map(|p| KINDS.map(|(_, kind)| (p, kind))) {
@@ -284,13 +161,13 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_answers_as_recorded_is_equal() {
+    fn a_server_that_serves_the_recording_is_equal() {
         let found = faults(&["dns", "envoyfilter", "gateway"], |_| {});
         assert!(found.len() > 30 && found.iter().all(|(faults, _)| *faults == 0), "{found:?}");
     }
 
     #[test]
-    fn a_server_that_answers_otherwise_is_not() {
+    fn a_server_that_serves_something_else_is_unequal() {
         let found = faults(&["routing/timeout"], |r| match r.get_mut("connect_timeout") {
             Some(timeout) if *timeout == "10s" => *timeout = "9s".into(),
             _ => {}
@@ -305,9 +182,9 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_panics_lacks_everything() {
+    fn a_server_that_panics_fails_every_resource() {
         let store = CaseStore::read(|label| label == "routing/timeout");
-        let outcomes = outcomes(&store.cases, &|_: &Case| panic!("no answer"), &Selection::default());
+        let outcomes = outcomes(&store.cases, &|_: &Case| panic!("no response"), &Selection::default());
         assert!(outcomes[0].counts.values().all(|(equal, all)| *equal == 0 && *all > 0));
         assert!(matches!(outcomes[0].faults[0].state, FaultState::Failed(_)));
     }

@@ -1,33 +1,33 @@
-//! All that a server tells some proxies, and where two servers tell them otherwise.
+//! All resources of some proxies on one server, and the comparison of two servers.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::check::{Outcome, compare};
 use super::fetch::{CanonicalForms, FetchedResources, ResourceLookup, fetch};
+use super::outcome::{Outcome, compare};
 use super::{CaseProxy, KINDS, report};
 use crate::canonical;
 
-/// What a server told each proxy, in canonical form.
+/// The resources of each proxy, in canonical form.
 #[derive(Debug, Default, PartialEq)]
 pub struct Dump(BTreeMap<String, FetchedResources>);
 
 impl Dump {
-    /// Asks for everything that Envoys with these nodes would ask for.
+    /// Fetches everything that Envoys with these nodes would subscribe to.
     pub fn take(answers: &ResourceLookup, proxies: &[CaseProxy]) -> Dump {
         let forms = CanonicalForms::default();
         Dump(proxies.iter().map(|proxy| (proxy.name.clone(), fetch(answers, proxy, &forms))).collect())
     }
 
-    /// The names of a type that a proxy was told.
+    /// Names of a proxy's resources of a type.
     pub fn names(&self, proxy: &str, kind: &str) -> Vec<&str> {
         self.of(proxy, kind).iter().map(|resource| canonical::name(resource)).collect()
     }
 
-    /// What a server told, where it tells this or that by chance: of several rounds, for each resource what `other`
-    /// says too if it was ever told, else what was told last.
+    /// Combines several rounds of a server whose output is not deterministic: for each resource the version that equals
+    /// `other`'s if it occurred in any round, else the last version.
     pub fn nearest(rounds: Vec<Dump>, other: &Dump) -> Dump {
         let mut rounds = rounds.into_iter().rev();
         let Some(mut last) = rounds.next() else { return Dump::default() };
@@ -35,9 +35,10 @@ impl Dump {
         for (proxy, got) in &mut last.0 {
             for (kind, resources) in got {
                 for resource in resources {
-                    let told = |dump: &Dump| dump.of(proxy, kind).iter().find(|r| is_named_like(r, resource)).cloned();
-                    let wanted = told(other);
-                    if wanted.is_some() && earlier.iter().any(|round| told(round) == wanted) {
+                    let version =
+                        |dump: &Dump| dump.of(proxy, kind).iter().find(|r| is_named_like(r, resource)).cloned();
+                    let wanted = version(other);
+                    if wanted.is_some() && earlier.iter().any(|round| version(round) == wanted) {
                         *resource = wanted.unwrap_or_default();
                     }
                 }
@@ -46,8 +47,8 @@ impl Dump {
         last
     }
 
-    /// Resources that the two tell otherwise, as `proxy type name`.
-    pub fn unlike(&self, other: &Dump) -> Vec<String> {
+    /// Resources that differ, as `proxy type name`.
+    pub fn differing(&self, other: &Dump) -> Vec<String> {
         let Comparison(outcomes) = self.compare(other);
         let faults = outcomes.iter().flat_map(|outcome| &outcome.faults);
         faults.map(|fault| format!("{} {} {}", fault.proxy, fault.kind, fault.name)).collect()
@@ -57,7 +58,7 @@ impl Dump {
         self.0.get(proxy).and_then(|got| got.get(kind)).map_or(&[], Vec::as_slice)
     }
 
-    /// Compares what another server told with this.
+    /// Compares with the resources of another server.
     pub fn compare(&self, other: &Dump) -> Comparison {
         let names: BTreeSet<&String> = self.0.keys().chain(other.0.keys()).collect();
         let outcomes = names.into_iter().map(|name| {
@@ -75,11 +76,11 @@ fn is_named_like(one: &Value, other: &Value) -> bool {
     canonical::name(one) == canonical::name(other)
 }
 
-/// What two servers have in common and what not, by proxy.
+/// Comparison of two servers, by proxy.
 pub struct Comparison(Vec<Outcome>);
 
 impl Comparison {
-    /// Resources that are equal, and all that one of the two told.
+    /// Number of equal resources, and of all resources.
     pub fn figures(&self) -> (usize, usize) {
         let counts = self.0.iter().flat_map(|outcome| outcome.counts.values());
         counts.fold((0, 0), |sum, (equal, all)| (sum.0 + equal, sum.1 + all))
@@ -107,12 +108,12 @@ mod tests {
         let one = dump(&[("a", 1), ("b", 1), ("c", 1)]);
         assert_eq!(one.compare(&dump(&[("a", 1), ("b", 2), ("d", 1)])).figures(), (1, 4));
         assert_eq!(one.compare(&dump(&[("a", 1), ("b", 1), ("c", 1)])).figures(), (3, 3));
-        assert_eq!(one.unlike(&dump(&[("a", 1), ("b", 1)])), ["client clusters c"]);
+        assert_eq!(one.differing(&dump(&[("a", 1), ("b", 1)])), ["client clusters c"]);
         assert_eq!(one.names("client", "clusters"), ["a", "b", "c"]);
     }
 
     #[test]
-    fn what_was_ever_told_counts() {
+    fn a_version_of_any_round_counts() {
         let rounds = || vec![dump(&[("a", 1), ("b", 1)]), dump(&[("a", 2), ("b", 1)])];
         assert_eq!(Dump::nearest(rounds(), &dump(&[("a", 1)])), dump(&[("a", 1), ("b", 1)]));
         assert_eq!(Dump::nearest(rounds(), &dump(&[("a", 3)])), dump(&[("a", 2), ("b", 1)]));

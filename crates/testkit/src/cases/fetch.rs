@@ -1,4 +1,4 @@
-//! Asks a server for everything that an Envoy with this node would ask for.
+//! Fetches everything that an Envoy with this node would subscribe to.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -10,11 +10,10 @@ use serde_json::Value;
 use super::{Case, CaseProxy, KINDS};
 use crate::canonical;
 
-/// The server under test, loaded with one case: what it answers a proxy that subscribes to
-/// these names of a type. No names means all there are.
+/// The server under test for one case: returns the resources of a proxy, by type and names. No names means all.
 pub type ResourceLookup = Box<dyn Fn(&CaseProxy, &TypeUrl, &[String]) -> Vec<Resource>>;
 
-/// Canonical forms by type and content: most resources are the same in many cases.
+/// Cache of canonical forms by type and version: most resources occur in many cases.
 #[derive(Default)]
 pub(super) struct CanonicalForms(Mutex<BTreeMap<(TypeUrl, api::Version), Arc<Value>>>);
 
@@ -30,10 +29,10 @@ impl CanonicalForms {
     }
 }
 
-/// Canonical answers by type.
+/// Canonical resources by type.
 pub(super) type FetchedResources = BTreeMap<&'static str, Vec<Arc<Value>>>;
 
-/// Every answer that Envoy would ask for: names follow from the answers before.
+/// Fetches all types in Envoy's order. Names of endpoints and routes follow from clusters and listeners.
 pub(super) fn fetch(answers: &ResourceLookup, proxy: &CaseProxy, forms: &CanonicalForms) -> FetchedResources {
     let mut got = FetchedResources::new();
     let mut wanted: BTreeMap<TypeUrl, BTreeSet<String>> = BTreeMap::new();
@@ -54,8 +53,8 @@ pub(super) fn fetch(answers: &ResourceLookup, proxy: &CaseProxy, forms: &Canonic
     got
 }
 
-/// Answers of these types alone, asked for by the recorded names: for work on one type while
-/// the one that would name its resources is not written yet.
+/// Fetches only some types, by the recorded names: for work on a type while the type that refers to it is not
+/// implemented yet.
 pub(super) fn fetch_recorded(
     answers: &ResourceLookup,
     case: &Case,
@@ -80,14 +79,14 @@ fn is_wildcard(kind: &TypeUrl) -> bool {
     [TypeUrl::CLUSTER, TypeUrl::LISTENER].contains(kind)
 }
 
-/// The name under which an EDS cluster's endpoints are asked for.
+/// The EDS service name of a cluster.
 fn eds_name(cluster: &Value) -> Option<String> {
     let own = cluster["eds_cluster_config"]["service_name"].as_str().filter(|n| !n.is_empty());
     let name = own.or(cluster["name"].as_str());
     name.filter(|_| cluster["type"] == "EDS").map(str::to_owned)
 }
 
-/// The routes and extension configs that a listener takes from elsewhere.
+/// Names of routes and extension configs that a listener refers to.
 fn references(value: &Value, wanted: &mut BTreeMap<TypeUrl, BTreeSet<String>>) {
     match value {
         Value::Object(map) => {

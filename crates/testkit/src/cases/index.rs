@@ -1,4 +1,4 @@
-//! `INDEX.md`: every case by topic, with the sentence of its first line.
+//! `INDEX.md`: every case by topic, with the description in its first line.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -8,7 +8,7 @@ use super::{Case, CaseInput};
 /// File name of the page.
 pub(super) const FILE: &str = "INDEX.md";
 
-/// The page for these cases.
+/// The text of the index.
 pub(super) fn page(cases: &[Case]) -> String {
     let mut topics: BTreeMap<&str, Vec<&Case>> = BTreeMap::new();
     for case in cases {
@@ -28,7 +28,7 @@ pub(super) fn page(cases: &[Case]) -> String {
     page
 }
 
-/// What a case shows, by its first line.
+/// The description in the first line of a case.
 fn shows(case: &Case) -> &str {
     let (CaseInput::Files(text) | CaseInput::Kubernetes(text)) = &case.world;
     let first = text.lines().next().unwrap_or_default();

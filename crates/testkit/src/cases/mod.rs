@@ -1,8 +1,8 @@
-//! Recorded cases: a piece of configuration, some proxies, and what each of them was answered.
-//! `store.rs` reads them (`proxies.rs` and `expected.rs` its files), `objects.rs` does to objects of a cluster what an
-//! API server would, `statuses.rs` holds what is written back to them, `fetch.rs` asks as an Envoy does (`stream.rs` over
-//! the wire), `check.rs` compares with the recording, `dump.rs` two servers with each other, and `report.rs` prints the
-//! result. `update.rs` rewrites expectations, `import.rs` takes cases from the recorder, `index.rs` lists them all.
+//! Recorded cases: configuration, some proxies, and the resources that each of them got from istiod.
+//! `store` reads them (`proxies` and `expected` are its files), `objects` completes objects as an API server would,
+//! `statuses` has the statuses written to them, `fetch` subscribes as an Envoy does (`stream` over xDS), `check` compares
+//! with the recording (`outcome`), `dump` compares two servers, `report` prints the result. `update` rewrites
+//! expectations, `import` copies cases from the recorder, `index` lists them all.
 
 mod check;
 mod dump;
@@ -12,8 +12,11 @@ mod fetch;
 mod import;
 mod index;
 mod objects;
+mod outcome;
+mod parallel;
 mod proxies;
 mod report;
+mod selection;
 mod statuses;
 mod store;
 mod stream;
@@ -40,7 +43,7 @@ use serde_json::{Map, Value};
 
 use expected::ExpectedResource;
 
-/// The types a proxy asks for, by the names that cases give them, in the order of asking.
+/// The types that a proxy subscribes to, with their names in cases, in order of subscription.
 const KINDS: [(&str, TypeUrl); 6] = [
     ("clusters", TypeUrl::CLUSTER),
     ("endpoints", TypeUrl::ENDPOINT),
@@ -50,7 +53,7 @@ const KINDS: [(&str, TypeUrl); 6] = [
     ("names", TypeUrl::NAME_TABLE),
 ];
 
-/// The environment under which everything was recorded; a case's own variables come on top.
+/// Environment variables of all recordings; variables of a case are added.
 pub const RECORDED_ENV: &[(&str, &str)] = &[
     ("ENABLE_CA_SERVER", "false"),
     ("PILOT_CERT_PROVIDER", "none"),
@@ -66,19 +69,19 @@ pub struct Case {
     pub name: String,
     pub folder: PathBuf,
     pub world: CaseInput,
-    /// MeshConfig, where the case has one.
+    /// MeshConfig, if the case has one.
     pub mesh: Option<String>,
-    /// MeshNetworks, where the case has some.
+    /// MeshNetworks, if the case has some.
     pub networks: Option<String>,
-    /// All variables that the server sees, `RECORDED_ENV` included.
+    /// Environment variables of the server, including `RECORDED_ENV`.
     pub env: BTreeMap<String, String>,
     pub proxies: Vec<CaseProxy>,
-    /// What was written back to the objects of a cluster.
+    /// Statuses written to objects of the cluster.
     statuses: BTreeMap<String, Value>,
     expected: Vec<ExpectedResource>,
 }
 
-/// What the server is fed with.
+/// Input of the server.
 #[derive(Debug)]
 pub enum CaseInput {
     /// Documents of Istio's kinds, as one file.
@@ -87,7 +90,7 @@ pub enum CaseInput {
     Kubernetes(String),
 }
 
-/// Who asks.
+/// A proxy that subscribes.
 #[derive(Debug, Deserialize)]
 pub struct CaseProxy {
     pub name: String,
@@ -112,7 +115,7 @@ impl Case {
         format!("{}/{}", self.topic, self.name)
     }
 
-    /// What this proxy was answered for a type, in the order of names.
+    /// Recorded resources of a proxy and type, in order of names.
     pub fn expected(&self, proxy: &str, kind: &TypeUrl) -> Vec<Arc<Value>> {
         let kind = KINDS.iter().find(|(_, url)| url == kind).map_or("", |(name, _)| name);
         let of_kind = self.expected.iter().filter(|e| e.proxy == proxy && e.kind == kind);
@@ -133,7 +136,7 @@ impl CaseProxy {
         }
     }
 
-    /// Its agent answers DNS, so it asks for the name table.
+    /// Whether its agent resolves DNS names and subscribes to the name table.
     fn wants_names(&self) -> bool {
         match &self.metadata["DNS_CAPTURE"] {
             Value::String(text) => text.eq_ignore_ascii_case("true"),

@@ -1,5 +1,5 @@
-//! The objects of a Kubernetes case as an API server would hand them out: with namespaces, times of creation,
-//! and the addresses and ports that it draws by lot settled as they were in the recording.
+//! The objects of a Kubernetes case as an API server would return them: with namespaces, creation times, and the
+//! allocated addresses and ports of the recording.
 
 use std::collections::BTreeSet;
 
@@ -7,12 +7,12 @@ use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use serde_json::{Map, Value, json};
 
-/// Kinds that stand in no namespace.
+/// Cluster-scoped kinds.
 const CLUSTER_SCOPED: &[&str] =
     &["Namespace", "Node", "GatewayClass", "IngressClass", "ClusterTrustBundle", "CustomResourceDefinition"];
-/// There before any case.
+/// Namespaces that always exist.
 const NAMESPACES: &[&str] = &["default", "istio-system"];
-/// The second in which the first objects are made: 2026-01-01.
+/// Creation time of the first objects: 2026-01-01.
 const FIRST_SECOND: i64 = 1_767_225_600;
 
 /// All objects of a `kube.yaml`, namespaces first.
@@ -62,7 +62,7 @@ pub fn objects(text: &str) -> Vec<Value> {
     namespaces.chain(found).collect()
 }
 
-/// The documents, and whether each is younger than all before it.
+/// The documents, and whether each is created later than those before it.
 fn documents(text: &str) -> Vec<(bool, &str)> {
     let mut found = Vec::new();
     let (mut from, mut at, mut later) = (0, 0, false);
@@ -93,7 +93,7 @@ fn namespace(name: &str, declared: Option<Value>) -> Value {
     object
 }
 
-/// The address and node ports of a Service that names none, and the defaults of its ports.
+/// Fills in the cluster IP, node ports and port defaults of a Service.
 fn settle_service(spec: &mut Value, number: usize) {
     let kind = spec["type"].as_str().unwrap_or("ClusterIP").to_owned();
     spec["type"] = json!(kind);
@@ -106,14 +106,14 @@ fn settle_service(spec: &mut Value, number: usize) {
             spec["clusterIPs"] = json!([spec["clusterIP"]]);
         }
     }
-    let draws = ["NodePort", "LoadBalancer"].contains(&kind.as_str())
+    let has_node_ports = ["NodePort", "LoadBalancer"].contains(&kind.as_str())
         && spec["allocateLoadBalancerNodePorts"] != Value::Bool(false);
     for (index, port) in spec["ports"].as_array_mut().into_iter().flatten().enumerate() {
         let own = port["port"].clone();
         let port = port.as_object_mut().expect("a port is an object");
         port.entry("protocol").or_insert(json!("TCP"));
         port.entry("targetPort").or_insert(own);
-        if draws {
+        if has_node_ports {
             port.entry("nodePort").or_insert(json!(31_000 + 20 * number + index));
         }
     }
@@ -126,7 +126,7 @@ fn encode_secret(object: &mut Value) {
     }
 }
 
-/// `@certificate NAME` and `@key NAME` as PEM text, which only has to look like it: nobody connects.
+/// Replaces `@certificate NAME` and `@key NAME` by PEM blocks with dummy content.
 fn pem(text: &str) -> String {
     const SEQUENCE: &str = "MAMCAQE=";
     let block = |label: &str| format!("-----BEGIN {label}-----\n{SEQUENCE}\n-----END {label}-----\n");
@@ -142,7 +142,7 @@ mod tests {
     use super::objects;
 
     #[test]
-    fn objects_are_settled_as_an_api_server_would() {
+    fn objects_get_the_defaults_of_an_api_server() {
         let text = "# shows: x\napiVersion: v1\nkind: Service\nmetadata: {name: a, namespace: shop}\n\
                     spec: {type: NodePort, ports: [{port: 80}]}\n--- # later\napiVersion: v1\nkind: Pod\n\
                     metadata: {name: p}\n";

@@ -1,63 +1,26 @@
-//! What a run over the cases prints: a table per topic and type, and the differences that the
-//! reader asked for. Short by default, whole for a single case.
+//! Report of a run over the cases: a table by topic and type, and differences. Differences are shortened unless a single
+//! case is selected.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::env;
 
 use super::KINDS;
-use super::check::{Fault, FaultState, ListCheck, Outcome};
+use super::outcome::{Fault, FaultState, ListCheck, Outcome};
+use super::selection::Selection;
 
-/// Lines of differences per case when more than one case is shown.
+/// Maximum lines of differences per case if several cases are shown.
 const LINES: usize = 6;
-/// Cases whose differences are shown.
+/// Maximum number of cases whose differences are shown.
 const CASES: usize = 20;
 /// Rows of the list of most frequent differences.
 const CAUSES: usize = 15;
 
-/// The cases and types a developer asked for; empty means all of them.
-#[derive(Debug, Default)]
-pub(super) struct Selection {
-    cases: Vec<String>,
-    types: Vec<String>,
-}
-
-impl Selection {
-    /// From the program's arguments (options belong to the standard test runner) and the environment.
-    pub(super) fn from_caller() -> Selection {
-        let arguments = env::args().skip(1).filter(|a| !a.starts_with('-'));
-        let cases = arguments.chain(env::var("PILOTAGE_CASES").ok()).flat_map(|w| words(&w)).collect();
-        Selection { cases, types: env::var("PILOTAGE_TYPES").map(|w| words(&w)).unwrap_or_default() }
-    }
-
-    pub(super) fn accepts(&self, label: &str) -> bool {
-        let matches = |wanted: &String| label == wanted || label.split('/').next() == Some(wanted) || wanted == "all";
-        self.cases.is_empty() || self.cases.iter().any(matches)
-    }
-
-    pub(super) fn has_types(&self) -> bool {
-        !self.types.is_empty()
-    }
-
-    pub(super) fn has_type(&self, kind: &str) -> bool {
-        self.types.is_empty() || self.types.iter().any(|t| t == kind)
-    }
-
-    pub(super) fn has_cases(&self) -> bool {
-        !self.cases.is_empty()
-    }
-}
-
-fn words(text: &str) -> Vec<String> {
-    text.split(',').map(|w| w.trim().to_owned()).filter(|w| !w.is_empty()).collect()
-}
-
-/// The differences of selected and broken cases, the table, and what the list says.
+/// Prints differences of selected and broken cases, the table, and deviations from the list.
 pub(super) fn print(outcomes: &[Outcome], verdict: &ListCheck, selection: &Selection) {
     let wanted = |o: &&Outcome| selection.has_cases() || verdict.broken.contains(&o.label);
     print_differences(&outcomes.iter().filter(wanted).collect::<Vec<_>>());
     print_table(outcomes);
     for label in &verdict.became_equal {
-        println!("EQUAL NOW, take it out of UNEQUAL.txt (or run with PILOTAGE_SHRINK=1): {label}");
+        println!("EQUAL NOW, remove it from UNEQUAL.txt (or run with PILOTAGE_SHRINK=1): {label}");
     }
     for label in &verdict.unknown {
         println!("UNEQUAL.txt names a case that does not exist: {label}");
@@ -70,7 +33,7 @@ pub(super) fn print(outcomes: &[Outcome], verdict: &ListCheck, selection: &Selec
     println!("test result: {word}. {equal} passed; {failed} failed; {} ignored", all - equal - broken);
 }
 
-/// A comparison of two servers: every difference, what most of them have in common, and the table.
+/// Prints a comparison of two servers: every difference, the most frequent causes, and the table.
 pub(super) fn print_all(outcomes: &[Outcome]) {
     let unequal: Vec<&Outcome> = outcomes.iter().filter(|o| !o.faults.is_empty()).collect();
     unequal.iter().for_each(|outcome| print_faults(outcome, usize::MAX));
@@ -80,7 +43,7 @@ pub(super) fn print_all(outcomes: &[Outcome]) {
     print_table(outcomes);
 }
 
-/// A run over some types only: differences and table.
+/// Prints a run over some types: differences and table.
 pub(super) fn print_types(outcomes: &[Outcome]) {
     print_differences(&outcomes.iter().collect::<Vec<_>>());
     print_table(outcomes);
@@ -89,7 +52,7 @@ pub(super) fn print_types(outcomes: &[Outcome]) {
 fn print_differences(outcomes: &[&Outcome]) {
     let limit = if outcomes.len() == 1 { usize::MAX } else { LINES };
     let mut unequal: Vec<&Outcome> = outcomes.iter().copied().filter(|o| !o.faults.is_empty()).collect();
-    // Those that lack least come last, beside the table.
+    // Cases with the fewest differences come last, next to the table.
     unequal.sort_by_key(|o| std::cmp::Reverse(o.faults.len()));
     let hidden = unequal.len().saturating_sub(CASES);
     if hidden > 0 {
@@ -115,7 +78,7 @@ fn print_faults(outcome: &Outcome, limit: usize) {
     }
 }
 
-/// A fault as lines to read.
+/// The lines that describe a fault.
 pub(super) fn lines(fault: &Fault) -> Vec<String> {
     let Fault { proxy, kind, name, .. } = fault;
     match &fault.state {
@@ -126,7 +89,7 @@ pub(super) fn lines(fault: &Fault) -> Vec<String> {
     }
 }
 
-/// The differing fields that most resources share: what to look at first.
+/// Prints the most frequent differing fields.
 fn print_causes(outcomes: &[&Outcome]) {
     let mut causes: BTreeMap<String, (usize, BTreeSet<&str>)> = BTreeMap::new();
     for outcome in outcomes {
@@ -155,7 +118,7 @@ fn causes_of(fault: &Fault) -> BTreeSet<String> {
     }
 }
 
-/// A path without what stands in its outer brackets.
+/// A path without the labels in its outer brackets.
 fn unlabelled(path: &str) -> String {
     let mut depth = 0;
     let mut out = String::new();
@@ -202,17 +165,10 @@ fn row(outcomes: &[&Outcome]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{Selection, unlabelled, words};
+    use super::unlabelled;
 
     #[test]
-    fn labels_are_taken_out_of_paths() {
+    fn labels_are_removed_from_paths() {
         assert_eq!(unlabelled(r#"hosts[a:80].routes[{"x":["y"]}].timeout"#), "hosts[].routes[].timeout");
-    }
-
-    #[test]
-    fn topics_and_labels_select() {
-        let selection = Selection { cases: words("routing, dns/a"), types: vec![] };
-        let accepted = ["routing/x", "dns/a", "dns/ab", "routing2/x"].map(|l| selection.accepts(l));
-        assert_eq!(accepted, [true, true, false, false]);
     }
 }

@@ -1,5 +1,5 @@
-//! Statuses that a server writes back: one for every object of the Gateway API, which an API server gives a first
-//! one, and for every other whose status changes. Times do not count, nor does the order of entries.
+//! Statuses that a server writes: one for every object of the Gateway API, and for every other object whose status
+//! changes. Times and the order of entries are ignored.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,13 +9,13 @@ use serde_json::{Value, json};
 use super::objects::objects;
 use super::{Case, CaseInput, ResourceLookup};
 
-/// The status that the server leaves on an object that had the given one; `None` if it writes none.
+/// Returns the status that the server writes to an object; `None` if it writes none.
 pub type StatusLookup = Box<dyn Fn(&Value) -> Option<Value>>;
 
-/// The server under test, loaded with one case.
+/// The server under test for one case.
 pub struct CaseServer {
     pub answers: ResourceLookup,
-    /// Only of a server that writes statuses.
+    /// `None` for a server that does not write statuses.
     pub statuses: Option<StatusLookup>,
 }
 
@@ -25,7 +25,7 @@ impl From<ResourceLookup> for CaseServer {
     }
 }
 
-/// Lists whose order means nothing.
+/// Lists whose order has no meaning.
 const UNORDERED: &[&str] = &["conditions", "parents", "ancestors", "listeners"];
 
 /// The recorded statuses of a case.
@@ -33,7 +33,7 @@ pub(super) fn expected(recorded: &BTreeMap<String, Value>) -> Vec<Arc<Value>> {
     recorded.iter().map(|(name, status)| Arc::new(json!({"name": name, "status": canonical(status.clone())}))).collect()
 }
 
-/// Statuses by the names of their objects with keys in order, as `status.yaml` has them.
+/// Statuses by object name with sorted keys, as in `status.yaml`.
 pub(super) fn by_name(statuses: &[Arc<Value>]) -> BTreeMap<String, Value> {
     let mut by_name = BTreeMap::new();
     for named in statuses {
@@ -44,7 +44,7 @@ pub(super) fn by_name(statuses: &[Arc<Value>]) -> BTreeMap<String, Value> {
     by_name
 }
 
-/// What the server leaves on the objects of a case.
+/// Statuses of the objects of a case after the server ran.
 pub(super) fn got(case: &Case, statuses: &StatusLookup) -> Vec<Arc<Value>> {
     let CaseInput::Kubernetes(text) = &case.world else { return Vec::new() };
     let mut found = Vec::new();
@@ -63,7 +63,7 @@ pub(super) fn got(case: &Case, statuses: &StatusLookup) -> Vec<Arc<Value>> {
     found
 }
 
-/// The status that an API server gives a new object.
+/// The default status of a new object.
 fn first(object: &Value) -> Value {
     let waiting = |kinds: &[&str]| {
         let condition = |kind: &&str| json!({"type": kind, "status": "Unknown", "reason": "Pending", "message": "Waiting for controller"});

@@ -1,4 +1,4 @@
-//! Answers of a running server, asked over one xDS stream per proxy.
+//! Fetches resources of a running server over one xDS stream per proxy.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -16,7 +16,7 @@ use xds::client::{DeltaClient, Held, SotwClient};
 use super::ResourceLookup;
 use crate::envoy::XdsTransport;
 
-/// A server may keep silent on names it does not know.
+/// A server may send no response for unknown names.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 enum CaseStream {
@@ -24,7 +24,7 @@ enum CaseStream {
     Delta(DeltaClient),
 }
 
-/// The answers of the server at this address. Not to be called from a task of the runtime.
+/// Resources of the server at this address. Must not be called from a task of the runtime.
 pub fn over_stream(runtime: Handle, address: SocketAddr, transport: XdsTransport) -> ResourceLookup {
     let streams: RefCell<BTreeMap<String, CaseStream>> = RefCell::default();
     Box::new(move |proxy, kind, names| {
@@ -71,7 +71,7 @@ impl CaseStream {
         }
     }
 
-    /// The next answer of this type; those of other types on the way are accepted too.
+    /// The next response of this type. Responses of other types are acknowledged.
     async fn answer(&mut self, kind: &TypeUrl) -> Result<Vec<Any>, Status> {
         loop {
             let (url, resources) = match self {

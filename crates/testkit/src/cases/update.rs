@@ -2,11 +2,11 @@
 
 use std::collections::BTreeSet;
 
-use super::check::on_all_cores;
 use super::error::CaseError;
 use super::expected::{self, ExpectedResource, SharedResources};
 use super::fetch::{CanonicalForms, fetch};
-use super::report::Selection;
+use super::parallel::on_all_cores;
+use super::selection::Selection;
 use super::statuses::{self, CaseServer};
 use super::store::STATUSES;
 use super::{Case, CaseStore, KINDS, index};

@@ -1,4 +1,4 @@
-//! Questions to Envoy's admin port.
+//! Client of Envoy's admin port.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -33,12 +33,12 @@ impl Admin {
         serde_json::from_str(&text).map_err(|e| format!("{path} is no JSON: {e}"))
     }
 
-    /// All configuration, endpoints too.
+    /// All configuration, including endpoints.
     pub async fn config_dump(&self) -> Result<Value, String> {
         self.json("/config_dump?include_eds").await
     }
 
-    /// Names of the clusters it has, with the addresses of their endpoints and their health flags.
+    /// Clusters with the addresses and health flags of their endpoints.
     pub async fn clusters(&self) -> Result<Value, String> {
         self.json("/clusters?format=json").await
     }
@@ -50,29 +50,29 @@ impl Admin {
         Ok(text.lines().filter_map(pair).collect())
     }
 
-    /// What it still waits for: empty once everything is warm.
+    /// Resources that it still waits for; empty once everything is warm.
     pub async fn warming(&self) -> Result<Vec<Value>, String> {
         let dump = self.json("/init_dump").await?;
         Ok(dump["unready_targets_dumps"].as_array().cloned().unwrap_or_default())
     }
 
-    /// How many updates of any type it has refused.
+    /// Number of rejected updates of all types.
     pub async fn rejected(&self) -> Result<u64, String> {
         Ok(self.stats("update_rejected").await?.values().sum())
     }
 
-    /// Waits until it waits for nothing, and sees that it refused nothing.
+    /// Waits until everything is warm, and checks that no update was rejected.
     pub async fn assert_settled(&self) {
         wait::until("nothing warming", async || {
             let warming = self.warming().await?;
             if warming.is_empty() { Ok(()) } else { Err(format!("{warming:?}")) }
         })
         .await;
-        assert_eq!(self.rejected().await, Ok(0), "updates that Envoy refused");
+        assert_eq!(self.rejected().await, Ok(0), "updates that Envoy rejected");
     }
 }
 
-/// A regular expression as part of a URL.
+/// Percent-encodes a regular expression for a URL.
 fn escaped(text: &str) -> String {
     let plain = |b: u8| b.is_ascii_alphanumeric() || b"._-".contains(&b);
     text.bytes().map(|b| if plain(b) { char::from(b).to_string() } else { format!("%{b:02X}") }).collect()

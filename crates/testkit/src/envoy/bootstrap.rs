@@ -1,17 +1,17 @@
-//! The bootstrap of an Envoy that takes everything from one ADS server.
+//! Bootstrap of an Envoy that gets everything from one ADS server.
 
 use std::path::Path;
 
 use serde_json::{Value, json};
 
-/// Which of the two xDS protocols Envoy speaks.
+/// Variant of the xDS transport protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum XdsTransport {
     Sotw,
     Delta,
 }
 
-/// Who this Envoy is and whom it asks.
+/// Node and servers of an Envoy.
 pub struct Bootstrap {
     /// Port of the ADS server on 127.0.0.1.
     pub ads_port: u16,
@@ -22,17 +22,17 @@ pub struct Bootstrap {
     pub metadata: Value,
     /// `{region, zone, sub_zone}`, or null.
     pub locality: Value,
-    /// Port of its agent on 127.0.0.1, which hands out certificates; without one it has none.
+    /// Port of the SDS server on 127.0.0.1; without it Envoy has no certificates.
     pub sds_port: Option<u16>,
 }
 
 impl Bootstrap {
-    /// A sidecar of one namespace with the metadata that its injector would write.
+    /// A sidecar with the metadata of the injector.
     pub fn sidecar(ads_port: u16, transport: XdsTransport, name: &str, namespace: &str, labels: Value) -> Bootstrap {
         Self::node("sidecar", ads_port, transport, name, namespace, labels)
     }
 
-    /// A gateway; the labels are what Gateway selectors look at.
+    /// A gateway. Gateway selectors match its labels.
     pub fn router(ads_port: u16, transport: XdsTransport, name: &str, namespace: &str, labels: Value) -> Bootstrap {
         Self::node("router", ads_port, transport, name, namespace, labels)
     }
@@ -64,13 +64,13 @@ impl Bootstrap {
         }
     }
 
-    /// The bootstrap of an Envoy that asks on a Unix socket instead of a port.
+    /// The bootstrap with a Unix socket instead of the ADS port.
     pub fn over_socket(&self, socket: &Path) -> Value {
         let mut bootstrap = self.json();
         let endpoint = "/static_resources/clusters/0/load_assignment/endpoints/0/lb_endpoints/0/endpoint/address";
         match bootstrap.pointer_mut(endpoint) {
             Some(address) => *address = json!({"pipe": {"path": socket}}),
-            None => panic!("the bootstrap has no endpoint to ask"),
+            None => panic!("the bootstrap has no ADS endpoint"),
         }
         bootstrap
     }
@@ -84,7 +84,7 @@ impl Bootstrap {
             XdsTransport::Sotw => "GRPC",
             XdsTransport::Delta => "DELTA_GRPC",
         };
-        // Envoy waits up to 30 s between attempts unless told otherwise.
+        // Envoy's default waits up to 30 s between attempts.
         let back_off = json!({"base_interval": "0.05s", "max_interval": "0.2s"});
         let grpc = json!({"cluster_name": "xds-grpc", "retry_policy": {"retry_back_off": back_off}});
         let ads = json!({"ads": {}, "initial_fetch_timeout": "0s", "resource_api_version": "V3"});
@@ -127,7 +127,7 @@ fn grpc_cluster(name: &str, port: u16) -> Value {
     })
 }
 
-/// A socket address as Envoy writes it.
+/// A socket address in Envoy's format.
 pub(super) fn address(ip: &str, port: u16) -> Value {
     json!({"socket_address": {"address": ip, "port_value": port}})
 }

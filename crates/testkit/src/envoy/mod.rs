@@ -1,4 +1,4 @@
-//! A real Envoy for a test: started from a bootstrap, asked through its admin port, gone on drop.
+//! A real Envoy for a test: started from a bootstrap, inspected through its admin port, stopped on drop.
 
 mod admin;
 mod bootstrap;
@@ -15,8 +15,8 @@ use tempfile::TempDir;
 use crate::process::Process;
 use crate::{servers, wait};
 
-/// The same tests over state-of-the-world and over delta xDS: modules `sotw` and `delta` that call each function
-/// named here with the `XdsTransport`.
+/// Runs the same tests over state-of-the-world and delta xDS: declares modules `sotw` and `delta` that call each named
+/// function with the `XdsTransport`.
 #[macro_export]
 macro_rules! over_both {
     ($($name:ident),* $(,)?) => {
@@ -43,18 +43,18 @@ pub struct Envoy {
 }
 
 impl Envoy {
-    /// Starts Envoy and waits for its admin port, not for its first configuration.
+    /// Starts Envoy and waits for its admin port, but not for its first configuration.
     pub async fn start(bootstrap: &Bootstrap) -> Envoy {
         Self::start_with(bootstrap.json()).await
     }
 
-    /// Starts with any bootstrap; its admin address is filled in.
+    /// Starts with any bootstrap; the admin address is filled in.
     pub async fn start_with(mut bootstrap: Value) -> Envoy {
         bootstrap["admin"] = json!({"address": bootstrap::address("127.0.0.1", 0)});
         let folder = tempfile::tempdir().unwrap_or_else(|e| panic!("could not make a folder: {e}"));
         let (config, admin) = (folder.path().join("bootstrap.json"), folder.path().join("admin"));
         fs::write(&config, bootstrap.to_string()).unwrap_or_else(|e| panic!("could not write the bootstrap: {e}"));
-        // No shared memory with other Envoys, so nothing stays behind and no id can clash.
+        // Without hot restart there is no shared memory that could stay behind or clash.
         let args = [
             "--config-path",
             &config.to_string_lossy(),
@@ -84,7 +84,7 @@ impl Envoy {
         &mut self.process
     }
 
-    /// Waits until it serves: all that it was told to load has come.
+    /// Waits until it is live: its initial configuration is loaded.
     pub async fn ready(&mut self) {
         wait::until("a ready envoy", async || {
             self.process.check_alive();
@@ -96,7 +96,7 @@ impl Envoy {
         .await;
     }
 
-    /// Waits for a listener of this name and gives the address it listens on.
+    /// Waits for a listener of this name and returns its address.
     pub async fn listener(&mut self, name: &str) -> SocketAddr {
         wait::until(&format!("listener {name}"), async || {
             self.process.check_alive();

@@ -51,13 +51,13 @@ impl<'a> ClusterSubject<'a> {
         ClusterSubject { plan, context: context(view, inbound), subset, port }
     }
 
-    fn matches(&self, wanted: &ClusterMatch) -> bool {
-        if !wanted.name.is_empty() {
-            return *wanted.name == *self.plan.name;
+    fn matches(&self, conditions: &ClusterMatch) -> bool {
+        if !conditions.name.is_empty() {
+            return *conditions.name == *self.plan.name;
         }
-        (wanted.subset.is_empty() || wanted.subset == self.subset)
-            && (wanted.service.is_empty() || self.is_of(&wanted.service))
-            && (wanted.port_number == 0 || wanted.port_number == self.port)
+        (conditions.subset.is_empty() || conditions.subset == self.subset)
+            && (conditions.service.is_empty() || self.is_of(&conditions.service))
+            && (conditions.port_number == 0 || conditions.port_number == self.port)
     }
 
     fn is_of(&self, service: &str) -> bool {
@@ -74,7 +74,7 @@ fn effect(patch: &Patch, subject: &ClusterSubject<'_>) -> PatchEffect {
     if subject.plan.kind == ClusterKind::ExternalSds || !applies_in(patch, subject.context) {
         return PatchEffect::Nothing;
     }
-    if !cluster_match(patch).is_none_or(|wanted| subject.matches(wanted)) {
+    if !cluster_match(patch).is_none_or(|conditions| subject.matches(conditions)) {
         return PatchEffect::Nothing;
     }
     match patch.operation {
@@ -85,8 +85,8 @@ fn effect(patch: &Patch, subject: &ClusterSubject<'_>) -> PatchEffect {
 }
 
 /// The encoded cluster.
-pub fn resource(wanted: &PatchedPlan<ClusterPlan>) -> Resource {
-    match wanted {
+pub fn resource(patched: &PatchedPlan<ClusterPlan>) -> Resource {
+    match patched {
         PatchedPlan::Planned { plan, patches } => {
             let mut cluster = render::cluster::cluster(plan);
             apply(&mut cluster, patches);

@@ -65,7 +65,7 @@ fn apply_to_chain(chain: &mut FilterChain, captures: bool, patches: &[Hashed<Pat
     let patches: Vec<Hashed<Patch>> = patches.iter().filter(matching).cloned().collect();
     for patch in of(&patches, ApplyTo::NetworkFilter) {
         let named = filter_match(patch);
-        let matches = |filter: &Filter| named.is_some_and(|wanted| wanted.name == filter.name);
+        let matches = |filter: &Filter| named.is_some_and(|conditions| conditions.name == filter.name);
         let matches: Option<&dyn Fn(&Filter) -> bool> = if named.is_some() { Some(&matches) } else { None };
         list::edit(&mut chain.filters, patch.operation, value(patch), matches);
     }
@@ -110,11 +110,11 @@ fn matches(patch: &Patch, captures: bool, chain: &FilterChain) -> bool {
     if captures && listener.port_number > 0 && listener.port_number != port {
         return false;
     }
-    let Some(wanted) = &listener.filter_chain else { return true };
-    let alpn = |wanted: &str| found.application_protocols.iter().any(|protocol| protocol == wanted);
-    unset_or_equal(&wanted.name, &chain.name)
-        && (wanted.sni.is_empty() || found.server_names.contains(&wanted.sni))
-        && unset_or_equal(&wanted.transport_protocol, &found.transport_protocol)
-        && (wanted.application_protocols.is_empty() || wanted.application_protocols.split(',').all(alpn))
-        && (wanted.destination_port == 0 || wanted.destination_port == port)
+    let Some(conditions) = &listener.filter_chain else { return true };
+    let alpn = |value: &str| found.application_protocols.iter().any(|protocol| protocol == value);
+    unset_or_equal(&conditions.name, &chain.name)
+        && (conditions.sni.is_empty() || found.server_names.contains(&conditions.sni))
+        && unset_or_equal(&conditions.transport_protocol, &found.transport_protocol)
+        && (conditions.application_protocols.is_empty() || conditions.application_protocols.split(',').all(alpn))
+        && (conditions.destination_port == 0 || conditions.destination_port == port)
 }

@@ -65,8 +65,8 @@ fn effect(patch: &Patch, subject: &ListenerSubject<'_>) -> PatchEffect {
 }
 
 fn matches(patch: &Patch, plan: &ListenerPlan) -> bool {
-    let Some(wanted) = listener_match(patch) else { return true };
-    if !unset_or_equal(&wanted.name, &plan.name) {
+    let Some(conditions) = listener_match(patch) else { return true };
+    if !unset_or_equal(&conditions.name, &plan.name) {
         return false;
     }
     // A capturing listener has chains for single ports; their ports are matched instead.
@@ -77,12 +77,12 @@ fn matches(patch: &Patch, plan: &ListenerPlan) -> bool {
         ListenerAddress::Socket { port, .. } => Some(*port),
         ListenerAddress::Pipe(_) => None,
     };
-    wanted.port_number == 0 || port == Some(wanted.port_number)
+    conditions.port_number == 0 || port == Some(conditions.port_number)
 }
 
 /// The encoded listener.
-pub fn resource(wanted: &PatchedPlan<ListenerPlan>) -> Resource {
-    match wanted {
+pub fn resource(patched: &PatchedPlan<ListenerPlan>) -> Resource {
+    match patched {
         PatchedPlan::Planned { plan, patches } => {
             let mut listener = render::listener::listener(plan);
             if !patches.is_empty() {
@@ -107,7 +107,8 @@ pub(super) fn apply(listener: &mut Listener, patches: &[Hashed<Patch>]) {
 }
 
 fn apply_to_filters(filters: &mut Vec<ListenerFilter>, patch: &Patch) {
-    let named = listener_match(patch).map(|wanted| wanted.listener_filter.as_str()).filter(|name| !name.is_empty());
+    let named =
+        listener_match(patch).map(|conditions| conditions.listener_filter.as_str()).filter(|name| !name.is_empty());
     let matches = |filter: &ListenerFilter| named == Some(&*filter.name);
     if patch.operation == Operation::Merge {
         let found = filters.iter_mut().filter(|filter| matches(filter));

@@ -40,13 +40,13 @@ pub(super) fn route_match(patch: &Patch) -> Option<&RouteConfigurationMatch> {
 }
 
 /// Whether an optional condition is unset or equal.
-pub(super) fn unset_or_equal(wanted: &str, found: &str) -> bool {
-    wanted.is_empty() || wanted == found
+pub(super) fn unset_or_equal(condition: &str, found: &str) -> bool {
+    condition.is_empty() || condition == found
 }
 
 /// Whether the patch matches this filter.
 pub(super) fn names_filter(patch: &Patch, filter: &Filter) -> bool {
-    filter_match(patch).is_none_or(|wanted| wanted.name == filter.name)
+    filter_match(patch).is_none_or(|conditions| conditions.name == filter.name)
 }
 
 /// The network filter that a patch matches.

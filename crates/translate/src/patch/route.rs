@@ -7,7 +7,7 @@ use api::envoy::config::route::v3::route::Action;
 use api::envoy::config::route::v3::{Route, RouteConfiguration, VirtualHost};
 use api::istio::networking::v1alpha3::envoy_filter::patch::Operation;
 use api::istio::networking::v1alpha3::envoy_filter::route_configuration_match::{
-    RouteMatch, VirtualHostMatch, route_match as wanted_action,
+    RouteMatch, VirtualHostMatch, route_match as route_action,
 };
 use api::istio::networking::v1alpha3::envoy_filter::{ApplyTo, PatchContext};
 use model::config::patches::Patch;
@@ -49,8 +49,8 @@ pub(crate) fn patched(view: &View, plan: RoutePlan, problems: &mut Vec<Problem>)
 }
 
 /// The encoded route table; `plain` encodes one without patches.
-pub fn resource(wanted: &PatchedPlan<RoutePlan>, plain: impl FnOnce(&RoutePlan) -> Resource) -> Resource {
-    match wanted {
+pub fn resource(patched: &PatchedPlan<RoutePlan>, plain: impl FnOnce(&RoutePlan) -> Resource) -> Resource {
+    match patched {
         PatchedPlan::Planned { plan, patches } if patches.is_empty() => plain(plan),
         PatchedPlan::Planned { plan, patches } => {
             let mut table = render::route::route(plan);
@@ -63,16 +63,16 @@ pub fn resource(wanted: &PatchedPlan<RoutePlan>, plain: impl FnOnce(&RoutePlan) 
 
 /// Whether a patch matches a sidecar's table, such as `80` or `inbound|8080||`.
 pub(super) fn matches_sidecar(patch: &Patch, table: &str) -> bool {
-    let Some(wanted) = route_match(patch) else { return true };
+    let Some(conditions) = route_match(patch) else { return true };
     let port = if table.starts_with("inbound|") { table.split('|').nth(1) } else { Some(table) };
     let port: u32 = port.and_then(|port| port.parse().ok()).unwrap_or(0);
-    unset_or_equal(&wanted.name, table) && (wanted.port_number == 0 || wanted.port_number == port)
+    unset_or_equal(&conditions.name, table) && (conditions.port_number == 0 || conditions.port_number == port)
 }
 
 /// Whether a patch matches a gateway's table. Patches match the Gateway's port; the table's name has the target port
 /// that a Service may map it to.
 fn matches_gateway(patch: &Patch, table: &str, gateway: Option<&MergedGateway>) -> bool {
-    let Some(wanted) = route_match(patch) else { return true };
+    let Some(conditions) = route_match(patch) else { return true };
     let name = GatewayTable::parse(table);
     let ports = || -> BTreeSet<u32> {
         let tables = gateway.into_iter().flat_map(|gateway| gateway.servers_by_route.iter());
@@ -83,10 +83,10 @@ fn matches_gateway(patch: &Patch, table: &str, gateway: Option<&MergedGateway>) 
         let ports = ports();
         if ports.is_empty() { number == name.port } else { ports.contains(&number) }
     };
-    unset_or_equal(&wanted.name, table)
-        && unset_or_equal(&wanted.port_name, name.port_name)
-        && unset_or_equal(&wanted.gateway, &name.gateway)
-        && (wanted.port_number == 0 || is_port(wanted.port_number))
+    unset_or_equal(&conditions.name, table)
+        && unset_or_equal(&conditions.port_name, name.port_name)
+        && unset_or_equal(&conditions.gateway, &name.gateway)
+        && (conditions.port_number == 0 || is_port(conditions.port_number))
 }
 
 /// A parsed name of a gateway's table: `http.80`, or `https.443.port.gateway.namespace`.
@@ -132,7 +132,7 @@ pub(super) fn apply(table: &mut RouteConfiguration, patches: &[Hashed<Patch>]) {
 fn apply_to_host(host: &mut VirtualHost, patches: &[Hashed<Patch>]) -> bool {
     let mut open = MessageMerge::new(&mut *host);
     for patch in of(patches, ApplyTo::VirtualHost) {
-        if wanted_host(patch).is_some() && !matches_host(patch, open.message()) {
+        if virtual_host_match(patch).is_some() && !matches_host(patch, open.message()) {
             continue;
         }
         match patch.operation {
@@ -159,7 +159,7 @@ fn apply_to_host(host: &mut VirtualHost, patches: &[Hashed<Patch>]) -> bool {
 fn apply_to_route(route: &mut Route, patches: &[Hashed<Patch>]) -> bool {
     let mut open = MessageMerge::new(route);
     for patch in of(patches, ApplyTo::HttpRoute) {
-        if wanted_route(patch).is_some_and(|wanted| !matches_route(wanted, open.message())) {
+        if http_route_match(patch).is_some_and(|conditions| !matches_route(conditions, open.message())) {
             continue;
         }
         if patch.operation == Operation::Remove {
@@ -171,43 +171,43 @@ fn apply_to_route(route: &mut Route, patches: &[Hashed<Patch>]) -> bool {
 }
 
 fn insert(routes: &mut Vec<Route>, patch: &Patch) {
-    let wanted = wanted_route(patch);
-    let matches = |route: &Route| wanted.is_some_and(|wanted| matches_route(wanted, route));
+    let conditions = http_route_match(patch);
+    let matches = |route: &Route| conditions.is_some_and(|conditions| matches_route(conditions, route));
     match patch.operation {
         Operation::Add | Operation::InsertAfter | Operation::InsertBefore => {}
         // With a route match, inserted only if a route matches.
-        Operation::InsertFirst if wanted.is_none() || routes.iter().any(matches) => {}
+        Operation::InsertFirst if conditions.is_none() || routes.iter().any(matches) => {}
         _ => return,
     }
-    let matches: Option<&dyn Fn(&Route) -> bool> = if wanted.is_some() { Some(&matches) } else { None };
+    let matches: Option<&dyn Fn(&Route) -> bool> = if conditions.is_some() { Some(&matches) } else { None };
     list::edit(routes, patch.operation, value(patch), matches);
 }
 
-fn wanted_host(patch: &Patch) -> Option<&VirtualHostMatch> {
+fn virtual_host_match(patch: &Patch) -> Option<&VirtualHostMatch> {
     route_match(patch)?.vhost.as_ref()
 }
 
-fn wanted_route(patch: &Patch) -> Option<&RouteMatch> {
-    wanted_host(patch)?.route.as_ref()
+fn http_route_match(patch: &Patch) -> Option<&RouteMatch> {
+    virtual_host_match(patch)?.route.as_ref()
 }
 
 fn matches_host(patch: &Patch, host: &VirtualHost) -> bool {
-    wanted_host(patch).is_none_or(|wanted| {
-        unset_or_equal(&wanted.name, &host.name)
-            && (wanted.domain_name.is_empty() || host.domains.contains(&wanted.domain_name))
+    virtual_host_match(patch).is_none_or(|conditions| {
+        unset_or_equal(&conditions.name, &host.name)
+            && (conditions.domain_name.is_empty() || host.domains.contains(&conditions.domain_name))
     })
 }
 
-fn matches_route(wanted: &RouteMatch, route: &Route) -> bool {
-    use wanted_action::Action as Kind;
+fn matches_route(conditions: &RouteMatch, route: &Route) -> bool {
+    use route_action::Action as Kind;
     let kind = match &route.action {
         Some(Action::Route(_)) => Kind::Route,
         Some(Action::Redirect(_)) => Kind::Redirect,
         Some(Action::DirectResponse(_)) => Kind::DirectResponse,
         // As upstream: other actions match any.
-        _ => wanted.action(),
+        _ => conditions.action(),
     };
-    unset_or_equal(&wanted.name, &route.name) && [Kind::Any, kind].contains(&wanted.action())
+    unset_or_equal(&conditions.name, &route.name) && [Kind::Any, kind].contains(&conditions.action())
 }
 
 #[cfg(test)]

@@ -30,8 +30,8 @@ pub(in crate::network_filters) fn render(plan: &HttpConnectionManager) -> Filter
     if plan.http2 {
         manager.http2_protocol_options = Some(Http2ProtocolOptions::default());
     }
-    if let Some(wanted) = &plan.settings.connection {
-        apply_limits(&mut manager, wanted);
+    if let Some(configured) = &plan.settings.connection {
+        apply_limits(&mut manager, configured);
     }
     named("envoy.filters.network.http_connection_manager", any(&manager))
 }
@@ -97,9 +97,9 @@ struct PathOptions {
     escaped: hcm::PathWithEscapedSlashesAction,
 }
 
-fn path(wanted: PathNormalization) -> PathOptions {
+fn path(configured: PathNormalization) -> PathOptions {
     use hcm::PathWithEscapedSlashesAction::{KeepUnchanged, UnescapeAndForward};
-    match wanted {
+    match configured {
         PathNormalization::None => PathOptions { normalize: false, merge_slashes: false, escaped: KeepUnchanged },
         PathNormalization::Base => PathOptions { normalize: true, merge_slashes: false, escaped: KeepUnchanged },
         PathNormalization::MergeSlashes => PathOptions { normalize: true, merge_slashes: true, escaped: KeepUnchanged },
@@ -130,7 +130,7 @@ fn cert_details(details: CertDetails) -> hcm::SetCurrentClientCertDetails {
     }
 }
 
-fn http1(wanted: Http1) -> Http1ProtocolOptions {
+fn http1(configured: Http1) -> Http1ProtocolOptions {
     use http1_protocol_options::{HeaderKeyFormat, header_key_format::HeaderFormat};
     let preserve = || HeaderKeyFormat {
         header_format: Some(HeaderFormat::StatefulFormatter(TypedExtensionConfig {
@@ -140,9 +140,9 @@ fn http1(wanted: Http1) -> Http1ProtocolOptions {
         })),
     };
     Http1ProtocolOptions {
-        accept_http_10: wanted.accept_http_10,
-        allow_absolute_url: wanted.allow_absolute_url.then_some(true),
-        header_key_format: wanted.preserve_header_case.then(preserve),
+        accept_http_10: configured.accept_http_10,
+        allow_absolute_url: configured.allow_absolute_url.then_some(true),
+        header_key_format: configured.preserve_header_case.then(preserve),
         ..Http1ProtocolOptions::default()
     }
 }
@@ -161,24 +161,25 @@ fn internal_addresses(settings: &HttpSettings) -> Option<hcm::InternalAddressCon
 }
 
 /// Applies the proxy's connection settings over the defaults.
-fn apply_limits(manager: &mut EnvoyManager, wanted: &ConnectionSettings) {
-    let underscores = underscores(wanted.http_headers_with_underscores_action());
-    let durations = [wanted.http_idle_timeout, wanted.http_max_connection_duration, wanted.http_max_stream_duration];
+fn apply_limits(manager: &mut EnvoyManager, configured: &ConnectionSettings) {
+    let underscores = underscores(configured.http_headers_with_underscores_action());
+    let durations =
+        [configured.http_idle_timeout, configured.http_max_connection_duration, configured.http_max_stream_duration];
     if underscores.is_some() || durations.iter().any(Option::is_some) {
         let options = manager.common_http_protocol_options.get_or_insert_default();
-        options.idle_timeout = wanted.http_idle_timeout.or(options.idle_timeout);
-        options.max_connection_duration = wanted.http_max_connection_duration;
-        options.max_stream_duration = wanted.http_max_stream_duration;
+        options.idle_timeout = configured.http_idle_timeout.or(options.idle_timeout);
+        options.max_connection_duration = configured.http_max_connection_duration;
+        options.max_stream_duration = configured.http_max_stream_duration;
         options.headers_with_underscores_action = underscores.unwrap_or_default().into();
     }
-    manager.stream_idle_timeout = wanted.http_stream_idle_timeout.or(manager.stream_idle_timeout);
-    manager.request_timeout = wanted.http_request_timeout;
-    manager.request_headers_timeout = wanted.http_request_headers_timeout;
-    manager.drain_timeout = wanted.http_drain_timeout;
+    manager.stream_idle_timeout = configured.http_stream_idle_timeout.or(manager.stream_idle_timeout);
+    manager.request_timeout = configured.http_request_timeout;
+    manager.request_headers_timeout = configured.http_request_headers_timeout;
+    manager.drain_timeout = configured.http_drain_timeout;
     let streams = [
-        wanted.http_max_concurrent_streams,
-        wanted.http2_initial_stream_window_size,
-        wanted.http2_initial_connection_window_size,
+        configured.http_max_concurrent_streams,
+        configured.http2_initial_stream_window_size,
+        configured.http2_initial_connection_window_size,
     ];
     if streams.iter().any(Option::is_some) {
         let [streams, stream_window, connection_window] = streams.map(|n| n.and_then(|n| u32::try_from(n).ok()));
@@ -187,35 +188,35 @@ fn apply_limits(manager: &mut EnvoyManager, wanted: &ConnectionSettings) {
         options.initial_stream_window_size = stream_window;
         options.initial_connection_window_size = connection_window;
     }
-    if let Some(merge) = wanted.http_merge_slashes {
+    if let Some(merge) = configured.http_merge_slashes {
         manager.merge_slashes = merge;
     }
-    if let Some(action) = escaped_slashes(wanted.http_path_with_escaped_slashes_action()) {
+    if let Some(action) = escaped_slashes(configured.http_path_with_escaped_slashes_action()) {
         manager.path_with_escaped_slashes_action = action.into();
     }
 }
 
 fn underscores(
-    wanted: limits::HeadersWithUnderscoresAction,
+    configured: limits::HeadersWithUnderscoresAction,
 ) -> Option<http_protocol_options::HeadersWithUnderscoresAction> {
     use http_protocol_options::HeadersWithUnderscoresAction as Envoy;
-    use limits::HeadersWithUnderscoresAction as Wanted;
-    match wanted {
-        Wanted::HeadersWithUnderscoresUnspecified => None,
-        Wanted::HeadersWithUnderscoresAllow => Some(Envoy::Allow),
-        Wanted::HeadersWithUnderscoresRejectRequest => Some(Envoy::RejectRequest),
-        Wanted::HeadersWithUnderscoresDropHeader => Some(Envoy::DropHeader),
+    use limits::HeadersWithUnderscoresAction as Istio;
+    match configured {
+        Istio::HeadersWithUnderscoresUnspecified => None,
+        Istio::HeadersWithUnderscoresAllow => Some(Envoy::Allow),
+        Istio::HeadersWithUnderscoresRejectRequest => Some(Envoy::RejectRequest),
+        Istio::HeadersWithUnderscoresDropHeader => Some(Envoy::DropHeader),
     }
 }
 
-fn escaped_slashes(wanted: limits::PathWithEscapedSlashesAction) -> Option<hcm::PathWithEscapedSlashesAction> {
+fn escaped_slashes(configured: limits::PathWithEscapedSlashesAction) -> Option<hcm::PathWithEscapedSlashesAction> {
     use hcm::PathWithEscapedSlashesAction as Envoy;
-    use limits::PathWithEscapedSlashesAction as Wanted;
-    match wanted {
-        Wanted::PathWithEscapedSlashesUnspecified => None,
-        Wanted::KeepUnchanged => Some(Envoy::KeepUnchanged),
-        Wanted::RejectRequest => Some(Envoy::RejectRequest),
-        Wanted::UnescapeAndRedirect => Some(Envoy::UnescapeAndRedirect),
-        Wanted::UnescapeAndForward => Some(Envoy::UnescapeAndForward),
+    use limits::PathWithEscapedSlashesAction as Istio;
+    match configured {
+        Istio::PathWithEscapedSlashesUnspecified => None,
+        Istio::KeepUnchanged => Some(Envoy::KeepUnchanged),
+        Istio::RejectRequest => Some(Envoy::RejectRequest),
+        Istio::UnescapeAndRedirect => Some(Envoy::UnescapeAndRedirect),
+        Istio::UnescapeAndForward => Some(Envoy::UnescapeAndForward),
     }
 }

@@ -112,8 +112,8 @@ pub(crate) fn inbound(view: &View, config: &ProxyConfig) -> HttpSettings {
 /// Settings for requests to a gateway. Clients are untrusted, so their x-forwarded-client-cert is overwritten.
 pub(crate) fn gateway(view: &View, config: &ProxyConfig) -> HttpSettings {
     let topology = config.gateway_topology.as_ref();
-    let wanted = topology.and_then(|t| forward_client_cert(t.forward_client_cert_details()));
-    let forward = wanted.unwrap_or(ForwardClientCert::SanitizeSet);
+    let configured = topology.and_then(|t| forward_client_cert(t.forward_client_cert_details()));
+    let forward = configured.unwrap_or(ForwardClientCert::SanitizeSet);
     let details = CertDetails { subject: true, cert: true, chain: false, dns: true, uri: true };
     let mut settings = base(view, config, ListenerSide::Gateway);
     settings.http1 = Some(settings.http1.unwrap_or_default());
@@ -161,8 +161,8 @@ fn server_header(headers: &ProxyHeaders, side: ListenerSide) -> ServerHeader {
 fn http1(view: &View, headers: &ProxyHeaders) -> Option<Http1> {
     let accept_http_10 = view.settings.knobs.http10 || view.proxy.meta("HTTP10") == Some("1");
     let preserve_header_case = headers.preserve_http1_header_case.unwrap_or(false);
-    let wanted = Http1 { accept_http_10, preserve_header_case, allow_absolute_url: false };
-    (wanted != Http1::default()).then_some(wanted)
+    let configured = Http1 { accept_http_10, preserve_header_case, allow_absolute_url: false };
+    (configured != Http1::default()).then_some(configured)
 }
 
 fn path_normalization(view: &View) -> PathNormalization {
@@ -201,8 +201,8 @@ fn parse_prefix(text: &str) -> Option<IpNet> {
     text.parse().ok().or_else(|| text.parse().ok().map(|ip: std::net::IpAddr| ip.into()))
 }
 
-fn forward_client_cert(wanted: ForwardClientCertDetails) -> Option<ForwardClientCert> {
-    match wanted {
+fn forward_client_cert(configured: ForwardClientCertDetails) -> Option<ForwardClientCert> {
+    match configured {
         ForwardClientCertDetails::Undefined => None,
         ForwardClientCertDetails::Sanitize => Some(ForwardClientCert::Sanitize),
         ForwardClientCertDetails::ForwardOnly => Some(ForwardClientCert::ForwardOnly),
@@ -212,13 +212,13 @@ fn forward_client_cert(wanted: ForwardClientCertDetails) -> Option<ForwardClient
     }
 }
 
-fn cert_details(wanted: Option<&SetCurrentClientCertDetails>) -> CertDetails {
-    let wanted = wanted.copied().unwrap_or_default();
+fn cert_details(configured: Option<&SetCurrentClientCertDetails>) -> CertDetails {
+    let configured = configured.copied().unwrap_or_default();
     CertDetails {
-        subject: wanted.subject.unwrap_or(true),
-        uri: wanted.uri.unwrap_or(true),
-        dns: wanted.dns.unwrap_or(true),
-        cert: wanted.cert.unwrap_or(false),
-        chain: wanted.chain.unwrap_or(false),
+        subject: configured.subject.unwrap_or(true),
+        uri: configured.uri.unwrap_or(true),
+        dns: configured.dns.unwrap_or(true),
+        cert: configured.cert.unwrap_or(false),
+        chain: configured.chain.unwrap_or(false),
     }
 }

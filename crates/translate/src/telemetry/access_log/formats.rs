@@ -8,8 +8,8 @@ use model::names::Str;
 use crate::proto_struct::struct_of;
 
 /// The text format with a trailing newline; Istio's default if empty.
-pub(super) fn text_format(wanted: &str) -> Str {
-    match wanted {
+pub(super) fn text_format(configured: &str) -> Str {
+    match configured {
         "" => DEFAULT_TEXT.into(),
         ended if ended.ends_with('\n') => ended.into(),
         open => format!("{open}\n").into(),
@@ -17,8 +17,8 @@ pub(super) fn text_format(wanted: &str) -> Str {
 }
 
 /// The JSON format; Istio's default if empty or invalid.
-pub(super) fn json_format(wanted: &str) -> Struct {
-    let given = serde_json::from_str::<serde_json::Map<String, serde_json::Value>>(wanted).ok();
+pub(super) fn json_format(configured: &str) -> Struct {
+    let given = serde_json::from_str::<serde_json::Map<String, serde_json::Value>>(configured).ok();
     match given {
         Some(fields) => struct_of(&fields),
         None => default_json(),
