@@ -1,5 +1,5 @@
-//! What edits and clients leave behind: 1,000 edits of a file of 0.9 MB (without a client, with one, with one that never
-//! answers), and ten minutes of edits in a mesh of 300 services and 50 proxies, which then leave.
+//! Memory after edits and clients: 1,000 edits of a file of 0.9 MB (without a client, with one, with one that never
+//! acknowledges), and ten minutes of edits in a mesh of 300 services and 50 proxies, which then disconnect.
 //! `cargo bench -p discovery --bench churn`, with `-- SECONDS EDITS` for less.
 
 use std::time::{Duration, Instant};
@@ -16,7 +16,7 @@ const FILE_BYTES: usize = 900_000;
 const SERVICES: usize = 300;
 const SMALL_BYTES: usize = 3000;
 const PROXIES: usize = 50;
-/// Within it all memory of clients that left has to be given back.
+/// Time limit for freeing the memory of disconnected clients.
 const REST: Duration = Duration::from_secs(30);
 
 #[tokio::main]

@@ -1,5 +1,5 @@
-//! What a cluster of 20,000 pods and 2,000 services costs a server on a real API server: resident memory per pod above
-//! a server on the empty cluster, and the time from a patched EndpointSlice to a client.
+//! Cost of a cluster of 20,000 pods and 2,000 services on a real API server: resident memory per pod above a server on the
+//! empty cluster, and the time from a patched EndpointSlice to a client.
 //! `cargo bench -p discovery --bench kubernetes`; `PILOTAGE_DISCOVERY=PATH` measures another binary.
 
 use std::net::{Ipv4Addr, SocketAddr};
@@ -23,9 +23,9 @@ const NODES: usize = 500;
 const NAMESPACES: usize = 50;
 const PATCHES: usize = 300;
 const PATIENCE: Duration = Duration::from_secs(180);
-/// Memory that comes and goes without meaning.
+/// Fluctuation of memory that is ignored.
 const STEADY_KIB: u64 = 128;
-/// Above the ports that slices have at first; the number of a patch on top of it tells that it came.
+/// Above the initial ports of slices; adding the number of a patch identifies its push.
 const FIRST_PORT: usize = 10_000;
 
 #[tokio::main]
@@ -40,24 +40,24 @@ async fn main() {
     api_server.put(&(0..SERVICES).flat_map(objects).collect::<Vec<_>>()).await;
     println!("{} pods and {SERVICES} services put in {:.1?}", SERVICES * PODS_EACH, begun.elapsed());
     early.knows_services().await;
-    tell("told by watches", empty, early.weight().await);
+    print_memory("received by watches", empty, early.weight().await);
     early.client().await;
     drop(early);
     let begun = Instant::now();
     let mut server = Server::start(api_server.kubeconfig());
     server.ready().await;
     println!("a new server is ready after {:.1?}", begun.elapsed());
-    tell("told by lists", empty, server.weight().await);
+    print_memory("received by lists", empty, server.weight().await);
     react(&api_server, &server).await;
     println!("with a client that holds all load assignments: {} KiB", server.weight().await);
 }
 
-fn tell(how: &str, empty: u64, full: u64) {
+fn print_memory(how: &str, empty: u64, full: u64) {
     let bytes = (full - empty) * 1024 / (SERVICES * PODS_EACH) as u64;
     println!("{how}: {full} KiB, {bytes} bytes of resident memory per pod above the empty cluster");
 }
 
-/// Patches slices one after the other and prints how long after the answer a client has the change.
+/// Patches slices one by one and prints the time from the API server's response to the push.
 async fn react(api_server: &ApiServer, server: &Server) {
     let mut client = server.client().await;
     let mut lags = Vec::new();
@@ -66,7 +66,7 @@ async fn react(api_server: &ApiServer, server: &Server) {
         let cluster = cluster(number);
         let path = format!("/apis/discovery.k8s.io/v1/namespaces/{}/endpointslices/app-{number}-x", namespace(number));
         let part = json!({"ports": [{"name": "http", "port": port, "protocol": "TCP"}]});
-        // The client listens meanwhile: a push may come before the API server has answered.
+        // The client reads meanwhile: the push may arrive before the API server's response.
         let (patched, came) = tokio::join!(
             async {
                 api_server.patch(&path, &part).await.expect("a patched slice");
@@ -86,7 +86,7 @@ async fn react(api_server: &ApiServer, server: &Server) {
     );
 }
 
-/// When the client is told that the cluster's endpoints have this port.
+/// Time at which the client gets endpoints with this port.
 async fn arrival(client: &mut DeltaClient, cluster: &str, port: usize) -> Instant {
     loop {
         let answer = client.next().await.expect("an answer").expect("an open stream");
@@ -111,7 +111,7 @@ fn has_port(assignment: &ClusterLoadAssignment, port: usize) -> bool {
     socket.port_specifier == Some(PortSpecifier::PortValue(port as u32))
 }
 
-/// pilot-discovery as a process of its own.
+/// pilot-discovery as a child process.
 struct Server {
     process: Process,
     grpc: SocketAddr,
@@ -158,7 +158,7 @@ impl Server {
         .await;
     }
 
-    /// Resident memory in KiB, once it stays for a while: what was needed for a moment is given back within seconds.
+    /// Resident memory in KiB, once it is stable: temporary memory is freed within seconds.
     async fn weight(&self) -> u64 {
         let (mut before, mut steady) = (0, 0);
         loop {
@@ -172,7 +172,7 @@ impl Server {
         }
     }
 
-    /// A client that holds the load assignments of all services, each with all its endpoints.
+    /// A client with the load assignments of all services, each with all its endpoints.
     async fn client(&self) -> DeltaClient {
         let names: Vec<String> = (0..SERVICES).map(cluster).collect();
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
@@ -207,7 +207,7 @@ fn address(number: usize, pod: usize) -> String {
     format!("10.100.{}.{}", index / 250, index % 250 + 1)
 }
 
-/// What an API server notes of every object.
+/// Metadata that an API server sets.
 fn metadata(namespace: Option<String>, name: &str) -> Value {
     let uid = format!("00000000-0000-4000-8000-{:012x}", xxhash_rust::xxh3::xxh3_64(name.as_bytes()) >> 16);
     let mut metadata = json!({"name": name, "uid": uid, "creationTimestamp": "2026-01-01T00:00:00Z", "generation": 1});

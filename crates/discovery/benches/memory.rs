@@ -1,5 +1,5 @@
-//! What a server weighs: empty, and with 1000 services of 10 endpoints each, before and after a client
-//! has read all of it. `cargo bench -p discovery --bench memory`
+//! Memory of a server: empty, and with 1000 services of 10 endpoints each, before and after a client has read
+//! everything. `cargo bench -p discovery --bench memory`
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use xds::client::{DeltaClient, Held};
 
 const SERVICES: usize = 1000;
 const ENDPOINTS: usize = 10;
-/// Long enough for what a start or a client leaves behind to be gone.
+/// Long enough for temporary memory of a start or a client to be freed.
 const REST: Duration = Duration::from_secs(2);
 
 #[tokio::main]
@@ -60,7 +60,7 @@ fn services() -> String {
     text
 }
 
-/// Everything that an Envoy would ask for.
+/// Everything that an Envoy would subscribe to.
 async fn read_all(server: &DiscoveryProcess) -> (usize, usize) {
     let node = Node { id: "sidecar~10.0.0.1~client.n1~n1.svc.cluster.local".to_owned(), ..Node::default() };
     let endpoint = Endpoint::from_shared(format!("http://{}", server.grpc())).expect("an address");

@@ -1,4 +1,4 @@
-//! How far a client lags behind a file that changes 100 times a second for 10 seconds.
+//! Delay of a client behind a file that changes 100 times a second for 10 seconds.
 //! `cargo bench -p discovery --bench reaction`
 
 use std::sync::{Arc, Mutex};
@@ -29,7 +29,7 @@ async fn main() {
     let channel = endpoint.connect().await.expect("a connection");
     let mut client =
         DeltaClient::open(channel, node, Held::default(), &TypeUrl::ENDPOINT, &[CLUSTER]).await.expect("a stream");
-    // When each edit was made; the edit's number is the endpoint's port.
+    // Time of each edit; the number of the edit is the endpoint's port.
     let written = Arc::new(Mutex::new(vec![Instant::now()]));
     let writer = tokio::spawn({
         let written = written.clone();
@@ -52,7 +52,7 @@ async fn main() {
             let assignment = resource.resource.as_ref().expect("a resource");
             let edit = port(&ClusterLoadAssignment::decode(&*assignment.value).expect("a load assignment"));
             let times = written.lock().expect("no panic elsewhere");
-            // The client was behind since the first edit that it had not seen.
+            // The delay counts from the first edit that the client had not seen.
             if edit > seen {
                 lags.push(now - times[seen as usize + 1]);
             }

@@ -1,8 +1,8 @@
-//! istiod and pilot-discovery side by side on one API server with the same objects: both are asked what the same
-//! proxies would ask, and every difference is printed. Ends with 1 where there is one.
-//! `cargo xtask compare [--services N] [--seed N]` obtains the servers and runs this.
+//! Compares istiod and pilot-discovery on one API server with the same objects: fetches the resources of the same proxies
+//! from both and prints every difference. Exits with 1 if there is one.
+//! `cargo xtask compare [--services N] [--seed N]` provides the servers and runs this.
 
-// The functions stand in no test, yet belong to one.
+// These functions belong to a test, but have no test attribute.
 #![allow(clippy::unwrap_used)]
 
 #[allow(dead_code, reason = "the tests use the rest")]
@@ -27,11 +27,11 @@ use tokio::runtime::{Handle, Runtime};
 
 use crate::mesh::Mesh;
 
-/// A server that needs longer than this to come to rest has lost something.
+/// Timeout for a server to process all objects.
 const PATIENCE: Duration = Duration::from_secs(300);
-/// How often each server is asked for everything: istiod says some things one way or another.
+/// Number of rounds: istiod's output is not deterministic.
 const ROUNDS: usize = 3;
-/// Both write to the same objects, so neither may.
+/// Neither server may write statuses, because both would write the same objects.
 const SILENT: (&str, &str) = ("PILOT_ENABLE_GATEWAY_API_STATUS", "false");
 
 fn main() -> ExitCode {
@@ -40,7 +40,7 @@ fn main() -> ExitCode {
     println!("seed {seed}: {}", mesh.summary());
     let runtime = Runtime::new().expect("a runtime");
     let (api_server, peer, ours) = runtime.block_on(start(&mesh));
-    let ours = ours.addresses.grpc.expect("it was told to serve gRPC");
+    let ours = ours.addresses.grpc.expect("the gRPC port is on");
     touch_slices(&runtime, &api_server, &mesh);
     println!("both serve; waiting until they have said all");
     let theirs = rounds("istiod", runtime.handle(), peer.grpc(), &mesh.proxies);
@@ -61,7 +61,7 @@ fn main() -> ExitCode {
     if equal == all { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// How many services to make, and from which seed.
+/// Number of services, and seed.
 fn wanted(mut args: impl Iterator<Item = String>) -> (usize, u64) {
     let (mut services, mut seed) = (200, 1);
     while let Some(name) = args.next() {
@@ -97,8 +97,8 @@ async fn start(mesh: &Mesh) -> (ApiServer, Istiod, discovery::startup::Server) {
     (api_server, peer, ours)
 }
 
-/// Writes every slice anew: istiod judges an endpoint by the Service and Pod that it knows when the slice comes,
-/// and of a first list it may know neither.
+/// Updates every slice: istiod evaluates an endpoint with the Service and Pod known when the slice arrives, and during the
+/// first list it may know neither.
 fn touch_slices(runtime: &Runtime, api_server: &ApiServer, mesh: &Mesh) {
     let mark = json!({"metadata": {"annotations": {"example.com/seen": "again"}}});
     let slices = mesh.objects.iter().filter(|object: &&Value| object["kind"] == "EndpointSlice");
@@ -110,7 +110,7 @@ fn touch_slices(runtime: &Runtime, api_server: &ApiServer, mesh: &Mesh) {
     });
 }
 
-/// What a server says when asked again and again, once it has the last object.
+/// Fetches everything several times, once the server has the last object.
 fn rounds(name: &str, runtime: &Handle, address: SocketAddr, proxies: &[CaseProxy]) -> Vec<Dump> {
     let take = |proxies: &[CaseProxy]| Dump::take(&over_stream(runtime.clone(), address, XdsTransport::Sotw), proxies);
     let begun = Instant::now();
@@ -118,7 +118,7 @@ fn rounds(name: &str, runtime: &Handle, address: SocketAddr, proxies: &[CaseProx
     while !has_last() {
         assert!(begun.elapsed() < PATIENCE, "{name} does not get to the last object");
     }
-    // A change may be under way to some types and not yet to others, so the first round does not count.
+    // The last change may have reached only some types, so the first round does not count.
     let rounds: Vec<Dump> = (0..=ROUNDS).map(|_| take(proxies)).skip(1).collect();
     println!("{name} asked {ROUNDS} times in {:.1?}", begun.elapsed());
     rounds

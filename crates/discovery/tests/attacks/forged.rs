@@ -71,7 +71,7 @@ fn inbound(response: &DiscoveryResponse) -> Option<String> {
     found.into_iter().find(|listener| listener.contains("virtualInbound"))
 }
 
-/// Rejects every response until no more is sent; returns the last one.
+/// Rejects every response until none follows; returns the last one.
 async fn refuse_all(stream: &mut SotwClient, first: DiscoveryResponse, reason: &str) -> Vec<DiscoveryResponse> {
     let mut all = vec![first];
     while all.last().is_some_and(|last| inbound(last).is_some()) {

@@ -1,4 +1,4 @@
-//! The server under attack, and an honest client that asks all the while and measures its longest wait.
+//! The server under attack, and an honest client that connects repeatedly and measures its longest wait.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -18,12 +18,12 @@ pub(crate) const CART: &str = "apiVersion: networking.istio.io/v1\nkind: Service
     hosts: [cart.shop.svc.cluster.local]\n  addresses: [10.96.0.1]\n  location: MESH_INTERNAL\n  resolution: STATIC\n  \
     ports: [{name: http, number: 80, protocol: HTTP}]\n  endpoints: [{address: 10.0.0.9}]\n";
 
-/// The cluster that every client of [`CART`] is served.
+/// The cluster that every client of [`CART`] gets.
 pub(crate) const CART_CLUSTER: &[u8] = b"outbound|80||cart.shop.svc.cluster.local";
 
 const NODE_ID: &str = "sidecar~10.0.0.1~client.other~other.svc.cluster.local";
 
-/// Starts the server on a folder with [`CART`] in it, with these further arguments and variables.
+/// Starts the server on a folder with [`CART`], with additional arguments and environment variables.
 pub(crate) async fn server(args: &[&str], env: &[(&str, &str)]) -> DiscoveryProcess {
     let setup = DiscoveryOptions {
         files: vec![("cart.yaml".to_owned(), CART.to_owned())],
@@ -40,7 +40,7 @@ pub(crate) async fn channel(server: &DiscoveryProcess) -> Channel {
     endpoint.connect().await.expect("a connection")
 }
 
-/// A new client connects, asks for clusters and gets [`CART_CLUSTER`]; returns how long that took.
+/// Connects a new client and waits for [`CART_CLUSTER`]; returns the elapsed time.
 pub(crate) async fn ask(channel: Channel) -> Result<Duration, String> {
     let begun = Instant::now();
     let node = Node { id: NODE_ID.to_owned(), ..Node::default() };
@@ -65,7 +65,7 @@ pub(crate) async fn until_problem(server: &DiscoveryProcess, parts: &[&str]) {
     .await;
 }
 
-/// The resources that a new client gets, one after the other.
+/// The resources of each response that a new client gets.
 pub(crate) async fn fetch(channel: Channel, kind: &TypeUrl, names: &[&str]) -> Result<Vec<u8>, String> {
     let node = Node { id: NODE_ID.to_owned(), ..Node::default() };
     let mut stream = SotwClient::open(channel, node, kind, names).await.map_err(|status| status.to_string())?;
@@ -73,7 +73,7 @@ pub(crate) async fn fetch(channel: Channel, kind: &TypeUrl, names: &[&str]) -> R
     Ok(response.resources.into_iter().flat_map(|resource| resource.value).collect())
 }
 
-/// An honest client that asks again and again, each time over a new connection.
+/// An honest client that connects again and again.
 pub(crate) struct Honest {
     stop: CancellationToken,
     task: JoinHandle<Vec<Duration>>,
@@ -99,7 +99,7 @@ impl Honest {
         Honest { stop, task }
     }
 
-    /// Ends the client and returns its waits, the longest last.
+    /// Stops the client and returns its waits in ascending order.
     pub(crate) async fn waits(self) -> Vec<Duration> {
         self.stop.cancel();
         let mut waits = self.task.await.expect("an honest client that was always answered");

@@ -1,5 +1,5 @@
-//! Input that means harm, to a running server: every piece gets a typed error, the good file beside it is
-//! served all the while, and memory comes back.
+//! Hostile input to a running server: every input gets a typed error, the good file next to it stays served, and memory
+//! is freed.
 
 use std::fmt::Write as _;
 use std::net::SocketAddr;
@@ -16,7 +16,7 @@ use xds::client::SotwClient;
 use crate::honest::{CART, Honest, ask, channel, server};
 
 const ID: &str = "sidecar~10.0.0.1~client.other~other.svc.cluster.local";
-/// What a burst of bad input may leave behind in a debug build, whose allocator keeps more than a release's.
+/// Allowed growth after a burst of bad input in a debug build.
 const LEFT_BEHIND_KIB: u64 = 48 * 1024;
 
 fn bomb() -> String {
@@ -36,7 +36,7 @@ fn route(matching: &str) -> String {
     )
 }
 
-/// Each file that cannot be used, by name.
+/// Invalid files by name.
 fn bad_files() -> Vec<(&'static str, String)> {
     vec![
         ("bomb.yaml", bomb()),
@@ -53,7 +53,7 @@ fn bad_files() -> Vec<(&'static str, String)> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn hostile_files_are_named_and_harm_nobody() {
+async fn hostile_files_are_reported_without_harm() {
     let mut server = server(&[], &[]).await;
     ask(channel(&server).await).await.expect("the cart");
     let before = server.process().memory_kib().expect("a running process");
@@ -81,7 +81,7 @@ async fn assert_memory_returns(server: &mut DiscoveryProcess, before: u64) {
     .await;
 }
 
-/// How the server ends a stream that begins like this.
+/// The status with which the server ends a stream that starts with this.
 async fn refusal(server: &DiscoveryProcess, node: Node, names: &[&str]) -> Code {
     match SotwClient::open(channel(server).await, node, &TypeUrl::ENDPOINT, names).await {
         Err(status) => status.code(),
@@ -98,7 +98,7 @@ fn metadata(value: &str) -> Option<Struct> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn hostile_clients_get_a_status_and_harm_nobody() {
+async fn hostile_clients_get_a_status_without_harm() {
     let mut server = server(&[], &[]).await;
     ask(channel(&server).await).await.expect("the cart");
     let before = server.process().memory_kib().expect("a running process");
@@ -125,7 +125,7 @@ async fn hostile_clients_get_a_status_and_harm_nobody() {
     assert_memory_returns(&mut server, before).await;
 }
 
-/// Bytes that are no protocol at all; the server may close the connection, and that is all it may do.
+/// Random bytes: the server may close the connection and must do nothing else.
 async fn garbage(address: SocketAddr) {
     let preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
     let frames = [preface, vec![0xff; 4096]].concat();

@@ -55,7 +55,7 @@ async fn only_the_named_namespaces_are_watched() {
         ["/api/v1/services?", "/api/v1/secrets?", "/v1/destinationrules?"].iter().any(|w| asked.contains(w))
     };
     assert_eq!(proxy.requests().into_iter().filter(wide).collect::<Vec<_>>(), [""; 0], "looked beyond");
-    // A part that is listed anew takes nothing from the others.
+    // Listing one namespace again removes nothing of the others.
     api_server.delete("/api/v1/namespaces/two/services/web").await.unwrap();
     wait::until_within(Duration::from_secs(60), "the deletion", async || match seen(&server).0 {
         services if services == ["one"] => Ok(()),
@@ -66,7 +66,7 @@ async fn only_the_named_namespaces_are_watched() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_folder_names_further_clusters() {
+async fn a_folder_names_remote_clusters() {
     if is_left_out(&[]) {
         return;
     }

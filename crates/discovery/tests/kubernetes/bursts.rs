@@ -44,7 +44,7 @@ async fn rejected_requests_and_cut_watches_lose_nothing() {
     let figures = proxy.figures();
     println!(
         "in sync after {started:?} with {:?} refusals; {EDITS} edits with {} watches cut and {:?} refusals of {} \
-         requests: slowest told after {slowest:?}; {} sets emptied, {} endpoints or names that went and came back",
+         requests: slowest pushed after {slowest:?}; {} sets emptied, {} endpoints or names that flapped",
         at_start.refused,
         figures.cut,
         figures.refused,

@@ -1,5 +1,5 @@
-//! The Helm chart, rendered by Helm itself: with its defaults it says what the plain manifest says, and the API server
-//! accepts it with other values too.
+//! The Helm chart, rendered by Helm: with default values it equals the plain manifest, and the API server accepts it with
+//! other values too.
 
 use std::collections::BTreeMap;
 use std::process::Command;
@@ -11,7 +11,7 @@ use testkit::servers;
 use crate::cluster::{cluster, create, is_left_out};
 use crate::rights::deploy;
 
-/// Helm notes itself in this label, which the manifest has no use for.
+/// A label of Helm that the manifest does not have.
 const MANAGER: &str = "app.kubernetes.io/managed-by";
 
 /// The chart with these values, as YAML.
@@ -52,7 +52,7 @@ fn the_manifest_is_the_chart_with_its_defaults() {
     }
     let (chart, mut manifest) =
         (objects(&rendered(&[])), objects(&std::fs::read_to_string(deploy().join("manifest.yaml")).unwrap()));
-    // Helm is told to make it.
+    // Helm creates it.
     assert!(manifest.remove("Namespace istio-system").is_some());
     assert_eq!(chart.keys().collect::<Vec<_>>(), manifest.keys().collect::<Vec<_>>());
     for (name, object) in &chart {
@@ -61,7 +61,7 @@ fn the_manifest_is_the_chart_with_its_defaults() {
 }
 
 #[test]
-fn rights_that_are_not_wanted_are_not_asked_for() {
+fn permissions_of_disabled_features_are_not_requested() {
     if servers::without("helm") {
         return;
     }

@@ -50,12 +50,12 @@ async fn a_kind_is_watched_once_defined_and_kept_after_its_definition_is_deleted
     recorder.until_addresses(CLUSTER, &["10.4.0.1", "10.4.0.2"]).await;
     let epochs = server.pilot.world().now().number - epoch;
     assert_eq!((rules(&server), epochs), (2, 1), "the definition took its objects with it");
-    assert_eq!(recorder.changed()[before..], [CLUSTER], "something else was told");
+    assert_eq!(recorder.changed()[before..], [CLUSTER], "something else was pushed");
 
     api_server.define(&[*definition]).await;
     recorder.until(CLUSTERS, |told| !told.contains(&has("v1")) && !told.contains(&has("v2"))).await;
     println!(
-        "a definition that went with 2 objects: 2 kept, {} steps beside an endpoint's; {} sets emptied, {} names that \
+        "a definition that went with 2 objects: 2 kept, {} pushes in addition to an endpoint's; {} sets emptied, {} names that \
          went and came back",
         epochs - 1,
         recorder.emptied().len(),

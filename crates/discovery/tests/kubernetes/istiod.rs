@@ -1,5 +1,5 @@
-//! The peer fed by us: istiod reads its configuration from our server and serves it. On demand: with
-//! `PILOTAGE_ISTIOD` naming the binary, which `cargo xtask setup istiod` builds.
+//! istiod reads its configuration from our server over xDS and serves it. Runs only if `PILOTAGE_ISTIOD` names the
+//! binary, which `cargo xtask setup istiod` builds.
 
 use std::fs;
 
@@ -26,7 +26,7 @@ spec:
   endpoints: [{address: 10.0.0.1}]
 ";
 
-/// It serves configuration and signs nothing.
+/// istiod without its CA.
 const SERVING_ALONE: [(&str, &str); 3] =
     [("ENABLE_CA_SERVER", "false"), ("PILOT_CERT_PROVIDER", "none"), ("XDS_AUTH", "false")];
 
@@ -38,7 +38,7 @@ async fn istiod_serves_what_it_reads_from_us() {
     let api_server = cluster().await;
     let env = vec![("ENABLE_XDS_API_GENERATOR_AUTH".to_owned(), "false".to_owned())];
     let files = vec![("shop.yaml".to_owned(), ENTRY.to_owned())];
-    // Mock stands for any registry: istiod has none of them.
+    // Mock is an example of a registry that istiod does not have.
     let setup =
         DiscoveryOptions { files, env, args: vec!["--registries=Mock".to_owned()], ..DiscoveryOptions::default() };
     let mut ours = DiscoveryProcess::start(env!("CARGO_BIN_EXE_pilot-discovery"), setup).await;
@@ -70,7 +70,7 @@ async fn istiod_serves_what_it_reads_from_us() {
     let channel = Endpoint::from_shared(format!("http://{grpc}")).unwrap().connect().await.unwrap();
     let node = Node { id: "sidecar~127.0.0.1~a-1.shop~shop.svc.cluster.local".to_owned(), ..Node::default() };
     let mut stream = SotwClient::open(channel, node, &TypeUrl::CLUSTER, &[]).await.unwrap();
-    // A peer that has just started may tell in several steps.
+    // An istiod that has just started may push in several steps.
     let names = ["outbound|80||web.shop.example", "outbound|90||hello.default.svc.cluster.local"];
     loop {
         let clusters = tokio::time::timeout(wait::PATIENCE, stream.next()).await.unwrap().unwrap().unwrap();

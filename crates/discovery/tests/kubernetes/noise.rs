@@ -1,4 +1,4 @@
-//! Edits that mean nothing to the mesh: nobody is told anything.
+//! Edits without meaning for the mesh cause no push.
 
 use std::time::{Duration, Instant};
 
@@ -10,7 +10,7 @@ use crate::cluster::{cluster, create, is_left_out};
 use crate::push_recorder::PushRecorder;
 use crate::serving::{CLUSTER, SLICE, endpoints, seconds, serve, web};
 
-/// How long the noise lasts; 20 seconds are worth a look now and then.
+/// Duration of the edits; 20 seconds are worth trying now and then.
 const LENGTH: &str = "PILOTAGE_NOISE_SECONDS";
 const A_SECOND: u64 = 50;
 /// Edits of different objects, or of different fields.
@@ -36,7 +36,7 @@ fn objects() -> Vec<Value> {
     objects
 }
 
-/// One edit of many kinds, each as some controller makes it.
+/// One edit of each kind, as controllers make them.
 async fn edit(server: &ApiServer, number: usize) {
     let annotated = json!({"metadata": {"annotations": {"example.com/noise": number.to_string()}}});
     let seconds = format!("2026-01-01T00:{:02}:{:02}Z", number / 60 % 60, number % 60);
@@ -51,7 +51,7 @@ async fn edit(server: &ApiServer, number: usize) {
         6 => ("/api/v1/nodes/n1/status".to_owned(), json!({"status": {"conditions": ready}})),
         7 => (format!("{SHOP}/configmaps/leader"), json!({"data": {"holder": number.to_string()}})),
         8 => (format!("{SHOP}/secrets/password"), json!({"stringData": {"password": number.to_string()}})),
-        // Nothing but the record of who wrote which field changes.
+        // Only managedFields change.
         _ => (format!("{SLICE}?fieldManager=noise-{}", number % 50), json!({"metadata": {"labels": {"noise": "no"}}})),
     };
     server.patch(&path, &part).await.unwrap();
@@ -83,7 +83,7 @@ async fn annotations_and_leases_push_nothing() {
         future::join_all((first..first + AT_ONCE).map(|number| edit(&api_server, number))).await;
     }
     let took = begun.elapsed();
-    // A change that counts comes after all the noise.
+    // A relevant change arrives after all other edits.
     api_server.patch(SLICE, &endpoints(&["10.4.0.1", "10.4.0.2"])).await.unwrap();
     recorder.until_addresses(CLUSTER, &["10.4.0.1", "10.4.0.2"]).await;
     let epochs = server.pilot.world().now().number - before;

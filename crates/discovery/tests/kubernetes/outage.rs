@@ -43,7 +43,7 @@ async fn changes_during_an_outage_arrive_and_nothing_is_emptied() {
     let length = seconds(LENGTH, 3);
     tokio::time::sleep(length).await;
     let meanwhile = recorder.pushes() - before;
-    assert_eq!(meanwhile, 0, "something was told while nothing could be seen");
+    assert_eq!(meanwhile, 0, "pushes while the API server is down");
 
     api_server.resume().await;
     let back = Instant::now();
@@ -55,7 +55,7 @@ async fn changes_during_an_outage_arrive_and_nothing_is_emptied() {
     let (pushes, figures) = (recorder.pushes() - before, proxy.figures());
     println!(
         "API server gone for {length:?}, store compacted at revision {compacted}: 5 changes meanwhile, {meanwhile} \
-         pushes meanwhile, {} watches expired; all changes told {caught_up:?} after it was back, in {pushes} pushes; \
+         pushes meanwhile, {} watches expired; all changes pushed {caught_up:?} after it was back, in {pushes} pushes; \
          {} sets emptied, {} endpoints or names that went and came back",
         figures.expired,
         recorder.emptied().len(),

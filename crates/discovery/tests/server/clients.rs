@@ -226,7 +226,7 @@ async fn a_client_that_rejects_everything_gets_a_bounded_number_of_responses() {
     }
     assert!((1..=3).contains(&refused), "{refused} refusals");
     let page = server.get("/debug/quarantinez").await.json();
-    assert_eq!(page["objects"], json!([]), "nothing tells which object is to blame");
+    assert_eq!(page["objects"], json!([]), "no object can be blamed");
     assert!(page["resources"].as_array().is_some_and(|list| !list.is_empty()), "{page}");
     let status = server.get("/debug/syncz").await.json();
     assert_eq!(status[0]["resources"][TypeUrl::CLUSTER.as_str()]["lastError"], "no reason", "{status}");
@@ -287,7 +287,7 @@ async fn debug_pages_are_served_over_xds_to_loopback_callers() {
     let shown: serde_json::Value = serde_json::from_slice(&page[0].value).unwrap();
     assert_eq!(shown[0]["proxy"], "web.shop", "{shown:#}");
 
-    let page = looked_at(grpc, &TypeUrl::DEBUG, &["ndsz?proxyID=nobody.shop"]).await;
+    let page = looked_at(grpc, &TypeUrl::DEBUG, &["ndsz?proxyID=missing.shop"]).await;
     assert!(String::from_utf8_lossy(&page[0].value).contains("not connected to this Pilot"));
 
     let status = looked_at(grpc, &TypeUrl::DEBUG_SYNCZ, &[]).await;

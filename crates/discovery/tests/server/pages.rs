@@ -143,7 +143,7 @@ async fn hostile_requests_are_rejected_without_harm() {
     for (path, status) in [
         ("/debug/config_dump".to_owned(), 400),
         ("/debug/config_dump?proxyID=".to_owned(), 400),
-        ("/debug/config_dump?proxyID=nobody.nowhere".to_owned(), 404),
+        ("/debug/config_dump?proxyID=missing.nowhere".to_owned(), 404),
         ("/debug/sidecarz?proxyID=%00%ff%fe".to_owned(), 404),
         ("/debug/edsz?proxyID=..%2f..%2fetc".to_owned(), 404),
         ("/debug/nothing".to_owned(), 404),
@@ -166,7 +166,7 @@ async fn hostile_requests_are_rejected_without_harm() {
 #[tokio::test]
 async fn an_unknown_proxy_gets_the_text_that_istioctl_looks_for() {
     let mut server = Started::new(&["--registries="]);
-    let reply = server.get("/debug/config_dump?proxyID=nobody.nowhere").await;
+    let reply = server.get("/debug/config_dump?proxyID=missing.nowhere").await;
     let sentence = "Proxy not connected to this Pilot instance. It may be connected to another instance.\n";
     assert_eq!((reply.status.as_u16(), reply.body.as_str()), (404, sentence));
 }
@@ -177,7 +177,7 @@ async fn findings_and_push_status_are_shown_and_a_push_can_be_triggered() {
     let route = |name: &str| {
         format!(
             "apiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {{name: {name}, namespace: shop}}\n\
-             spec: {{hosts: [same.example], http: [{{route: [{{destination: {{host: nobody.example}}}}]}}]}}\n"
+             spec: {{hosts: [same.example], http: [{{route: [{{destination: {{host: missing.example}}}}]}}]}}\n"
         )
     };
     std::fs::write(folder.path().join("config/routes.yaml"), format!("{}---\n{}", route("a"), route("b"))).unwrap();

@@ -1,4 +1,4 @@
-//! One control plane feeds another over `xds://`: what is written for the first reaches an Envoy of the second.
+//! One control plane reads configuration from another over `xds://`: objects of the first reach an Envoy of the second.
 
 use testkit::backend::HttpBackend;
 use testkit::client;
@@ -16,7 +16,7 @@ async fn first(document: String) -> DiscoveryProcess {
     DiscoveryProcess::start(BINARY, DiscoveryOptions { files, env, ..DiscoveryOptions::default() }).await
 }
 
-/// A whole life: start, change, loss of the first, its return. The first's objects stay with the second throughout.
+/// Start, change, outage and return of the first control plane. The second keeps its objects throughout.
 async fn follows(query: &str) {
     let (old, new) = (HttpBackend::start("old").await, HttpBackend::start("new").await);
     let port = service_port();
@@ -49,6 +49,6 @@ async fn configuration_of_one_reaches_an_envoy_of_the_other() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn configuration_follows_as_changes_too() {
+async fn configuration_arrives_over_delta_too() {
     follows("?protocol=delta").await;
 }

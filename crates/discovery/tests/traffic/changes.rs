@@ -1,4 +1,4 @@
-//! Edits under way: endpoints come and go, rules change, a bad file harms nobody.
+//! Edits under traffic: endpoints come and go, rules change, a bad file has no effect on others.
 
 use testkit::backend::HttpBackend;
 use testkit::envoy::XdsTransport;

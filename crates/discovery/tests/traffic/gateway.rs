@@ -1,5 +1,4 @@
-//! Requests from outside through an Envoy that is a gateway. Sidecars are in `routes.rs`.
-//! Gateways that terminate TLS are in `tls/gateway.rs`.
+//! Requests through a gateway. Sidecars are in `routes.rs`, gateways that terminate TLS in `tls/gateway.rs`.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -22,7 +21,7 @@ testkit::over_both!(
     plain_requests_are_sent_to_https,
     tcp_port_reaches_its_service,
     server_name_chooses_the_tls_backend,
-    weights_and_rewrites_hold_at_the_edge,
+    weights_and_rewrites_apply_at_a_gateway,
     virtual_service_comes_and_goes,
 );
 
@@ -78,9 +77,9 @@ async fn two_hosts_share_one_port(transport: XdsTransport) {
         (&format!("cart.example:{edge}"), 200, "cart"),
         ("new.reviews.example", 200, "reviews"),
         ("reviews.example", 404, ""),
-        // A host that the Gateway does not open stays shut, though a VirtualService names it.
+        // A host that the Gateway does not list is not served, even if a VirtualService names it.
         ("elsewhere.example", 404, ""),
-        // So does a service's own name.
+        // Nor is the service's own name.
         (&host("cart"), 404, ""),
     ];
     for (host, status, backend) in expected {
@@ -146,7 +145,7 @@ async fn server_name_chooses_the_tls_backend(transport: XdsTransport) {
     let mesh = Mesh::edge(transport, edge, &documents).await;
     let client = ClientConfig::builder().with_root_certificates(roots).with_no_client_auth();
     let client = TlsConnector::from(Arc::new(client));
-    // The certificate is the backend's own, so nobody between has ended the connection.
+    // The certificate is the backend's, so TLS was not terminated on the way.
     for sni in ["one.example", "two.example"] {
         assert_eq!(greeting(&client, mesh.address, sni).await.as_deref(), Ok(sni));
     }
@@ -155,7 +154,7 @@ async fn server_name_chooses_the_tls_backend(transport: XdsTransport) {
     mesh.assert_settled().await;
 }
 
-/// A TLS server with a certificate of its own that says its name and hangs up.
+/// A TLS server that sends its name and closes the connection.
 async fn tls_backend(tasks: &mut JoinSet<()>, name: &str, roots: &mut RootCertStore) -> SocketAddr {
     let made = rcgen::generate_simple_self_signed([name.to_owned()]).expect("a certificate can be made");
     let certificate = CertificateDer::from(made.cert.der().to_vec());
@@ -177,7 +176,7 @@ async fn tls_backend(tasks: &mut JoinSet<()>, name: &str, roots: &mut RootCertSt
     address
 }
 
-/// All that the server of this name says after a verified handshake.
+/// Everything that the server of this name sends after a verified handshake.
 async fn greeting(client: &TlsConnector, address: SocketAddr, sni: &str) -> Result<String, String> {
     let stream = TcpStream::connect(address).await.map_err(|e| e.to_string())?;
     let name = ServerName::try_from(sni.to_owned()).map_err(|e| e.to_string())?;
@@ -187,7 +186,7 @@ async fn greeting(client: &TlsConnector, address: SocketAddr, sni: &str) -> Resu
     Ok(text)
 }
 
-async fn weights_and_rewrites_hold_at_the_edge(transport: XdsTransport) {
+async fn weights_and_rewrites_apply_at_a_gateway(transport: XdsTransport) {
     let (v1, v2) = (HttpBackend::start("v1").await, HttpBackend::start("v2").await);
     let (edge, port) = (service_port(), service_port());
     let to = |subset: &str, weight: u32| {

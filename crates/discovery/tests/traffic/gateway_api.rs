@@ -1,4 +1,4 @@
-//! Requests along routes of the Kubernetes Gateway API, read from files: no cluster is needed.
+//! Requests on routes of the Kubernetes Gateway API, read from files without a cluster.
 
 use testkit::backend::HttpBackend;
 use testkit::client;
@@ -7,9 +7,9 @@ use testkit::wait;
 
 use crate::mesh::{Mesh, host, http_service, service_port};
 
-testkit::over_both!(listener_and_routes_serve_a_host, route_with_a_service_as_parent_leads_callers,);
+testkit::over_both!(listener_and_routes_serve_a_host, a_route_with_a_service_as_parent_applies_to_callers,);
 
-/// A Gateway on this port for routes of every namespace, and the service that its Envoy stands behind.
+/// A Gateway on this port for routes of every namespace, and the service of its Envoy.
 fn gateway(port: u16) -> String {
     format!(
         "apiVersion: networking.istio.io/v1\nkind: ServiceEntry\nmetadata: {{name: edge, namespace: istio-system}}\n\
@@ -51,7 +51,7 @@ async fn listener_and_routes_serve_a_host(transport: XdsTransport) {
     let expected = [
         ("shop.example", "/", 200, "cart"),
         ("shop.example", "/reviews/7", 200, "reviews"),
-        // A prefix means whole elements of the path.
+        // A prefix matches whole path elements.
         ("shop.example", "/reviewsx", 200, "cart"),
         ("shop.example", "/old", 302, ""),
         ("shop.example", "/nowhere", 500, ""),
@@ -65,7 +65,7 @@ async fn listener_and_routes_serve_a_host(transport: XdsTransport) {
     mesh.assert_settled().await;
 }
 
-async fn route_with_a_service_as_parent_leads_callers(transport: XdsTransport) {
+async fn a_route_with_a_service_as_parent_applies_to_callers(transport: XdsTransport) {
     let (cart, reviews) = (HttpBackend::start("cart").await, HttpBackend::start("reviews").await);
     let port = service_port();
     let routes = format!(

@@ -1,5 +1,5 @@
 //! Requests through a real Envoy that pilot-discovery configures, over both variants of the protocol.
-//! Each test starts its own server, Envoy and backends on loopback. `mesh.rs` is the stage.
+//! Each test starts its own server, Envoy and backends on loopback. `mesh.rs` starts them.
 
 mod chained;
 mod changes;

@@ -1,4 +1,4 @@
-//! The stage: pilot-discovery, one Envoy that calls out for a client, and backends it may reach.
+//! Test mesh: pilot-discovery, the sidecar of one client, and backends.
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -11,25 +11,25 @@ use testkit::envoy::{Bootstrap, Envoy, XdsTransport};
 use testkit::sds::{SdsSecrets, SdsServer};
 use testkit::{ports, wait};
 
-/// Where nothing hands out certificates, sidecars talk plain text.
+/// Without an SDS server sidecars use plain text.
 pub(crate) const MESH: &str = "enableAutoMtls: false\n";
 
-/// A running mesh. The client stands in a namespace of its own, so it is no endpoint of what it calls.
+/// A running mesh. The client has its own namespace, so it is no endpoint of the services it calls.
 pub(crate) struct Mesh {
     pub(crate) discovery: DiscoveryProcess,
     pub(crate) envoy: Envoy,
-    /// Where the client's Envoy takes calls to port `port` of any service.
+    /// Address of the client's Envoy for calls to port `port` of any service.
     pub(crate) address: SocketAddr,
-    /// Hands out the Envoy's certificates, if it has any.
+    /// The SDS server of the Envoy, if it has certificates.
     _agent: Option<SdsServer>,
 }
 
-/// The port that services of a test have: free when the test begins.
+/// A free port for the services of a test.
 pub(crate) fn service_port() -> u16 {
     ports::free()
 }
 
-/// A service `NAME.shop` whose endpoints are backends, each with a version label of its own name's tail.
+/// A service `NAME.shop` with backends as endpoints; the version label is the last part of the backend's name.
 pub(crate) fn http_service(name: &str, port: u16, backends: &[&HttpBackend], versions: &[&str]) -> String {
     let endpoints: Vec<String> = backends
         .iter()
@@ -80,7 +80,7 @@ impl Mesh {
         Self::of(discovery, bootstrap, port, None).await
     }
 
-    /// The same without documents of its own; `mesh` is the whole MeshConfig.
+    /// The same with a complete MeshConfig.
     pub(crate) async fn fed(transport: XdsTransport, port: u16, mesh: &str) -> Mesh {
         let discovery = discovery(&[], mesh, &[]).await;
         let bootstrap = caller(&discovery, transport);
@@ -105,12 +105,12 @@ impl Mesh {
         Self::of(discovery, bootstrap, port, secrets).await
     }
 
-    /// The Envoy stands before `cart.shop` and takes its calls on this port; `settings` are lines of MeshConfig.
+    /// The Envoy is the sidecar of `cart.shop` and accepts calls on this port; `settings` are lines of MeshConfig.
     pub(crate) async fn server(transport: XdsTransport, port: u16, documents: &[String], settings: &str) -> Mesh {
         Self::server_with(transport, port, documents, settings, &[]).await
     }
 
-    /// The same with variables in the environment of the control plane.
+    /// The same with environment variables of the control plane.
     pub(crate) async fn server_with(
         transport: XdsTransport,
         port: u16,
@@ -123,7 +123,7 @@ impl Mesh {
         Self::of(discovery, bootstrap, port, None).await
     }
 
-    /// The same with certificates; `mesh` is the whole MeshConfig.
+    /// The same with certificates and a complete MeshConfig.
     pub(crate) async fn secured(
         transport: XdsTransport,
         port: u16,
@@ -141,7 +141,7 @@ impl Mesh {
         Mesh { discovery, envoy, address: (Ipv4Addr::LOCALHOST, port).into(), _agent: agent }
     }
 
-    /// GET of a path of a service, by its short name.
+    /// GET of a service by its short name.
     pub(crate) async fn get(&self, service: &str, path: &str) -> Reply {
         self.get_with(service, path, &[]).await
     }
@@ -151,7 +151,7 @@ impl Mesh {
         client::get_with(self.address, &host, path, headers).await.unwrap_or_else(|e| panic!("{service}{path}: {e}"))
     }
 
-    /// Waits until this backend answers for the service.
+    /// Waits until this backend responds for the service.
     pub(crate) async fn answered_by(&self, service: &str, backend: &str) {
         wait::until(&format!("an answer of {backend}"), async || {
             let reply = client::get(self.address, &host(service), "/").await?;
@@ -160,7 +160,7 @@ impl Mesh {
         .await;
     }
 
-    /// How many of so many requests each backend answered.
+    /// Sends requests and counts the responses of each backend.
     pub(crate) async fn counted(&self, service: &str, requests: usize) -> BTreeMap<String, usize> {
         let mut counts = BTreeMap::new();
         for _ in 0..requests {
@@ -170,7 +170,7 @@ impl Mesh {
         counts
     }
 
-    /// The end of every test: Envoy refused nothing and waits for nothing.
+    /// End of every test: Envoy rejected nothing and waits for nothing.
     pub(crate) async fn assert_settled(&self) {
         self.envoy.admin().assert_settled().await;
     }
@@ -181,12 +181,12 @@ pub(crate) fn caller(discovery: &DiscoveryProcess, transport: XdsTransport) -> B
     Bootstrap::sidecar(discovery.grpc().port(), transport, "client", "outside", json!({"app": "client"}))
 }
 
-/// The Envoy before `cart.shop`.
+/// The sidecar of `cart.shop`.
 fn callee(discovery: &DiscoveryProcess, transport: XdsTransport) -> Bootstrap {
     Bootstrap::sidecar(discovery.grpc().port(), transport, "cart", "shop", json!({"app": "cart"}))
 }
 
-/// An Envoy that is ready, with its agent if there are secrets for it.
+/// A ready Envoy, with an SDS server if there are secrets.
 pub(crate) async fn envoy(mut bootstrap: Bootstrap, secrets: Option<SdsSecrets>) -> (Envoy, Option<SdsServer>) {
     let agent = match secrets {
         Some(secrets) => Some(SdsServer::start(secrets).await),

@@ -1,4 +1,4 @@
-//! EnvoyFilters at work: filters that run, beside others that are broken.
+//! EnvoyFilters: working patches next to broken ones.
 
 use testkit::backend::HttpBackend;
 use testkit::envoy::XdsTransport;
@@ -6,7 +6,7 @@ use testkit::{client, wait};
 
 use crate::mesh::{Mesh, host, http_service, service_port};
 
-testkit::over_both!(lua_filter_runs_beside_broken_patches);
+testkit::over_both!(a_lua_filter_runs_next_to_broken_patches);
 
 /// An EnvoyFilter of the client's namespace.
 pub(crate) fn filter(name: &str, patches: &[String]) -> String {
@@ -17,7 +17,7 @@ pub(crate) fn filter(name: &str, patches: &[String]) -> String {
     )
 }
 
-/// A patch that puts an HTTP filter before the router of calls that leave.
+/// A patch that inserts an HTTP filter before the router of outbound listeners.
 pub(crate) fn before_router(value: &str) -> String {
     format!(
         "  - applyTo: HTTP_FILTER\n    match:\n      context: SIDECAR_OUTBOUND\n      listener:\n        filterChain:\n          \
@@ -26,7 +26,7 @@ pub(crate) fn before_router(value: &str) -> String {
     )
 }
 
-/// The settings of a Lua filter that adds a header to answers.
+/// Settings of a Lua filter that adds a response header.
 pub(crate) fn lua(header: &str) -> String {
     format!(
         "{{'@type': type.googleapis.com/envoy.extensions.filters.http.lua.v3.Lua, default_source_code: \
@@ -34,7 +34,7 @@ pub(crate) fn lua(header: &str) -> String {
     )
 }
 
-async fn lua_filter_runs_beside_broken_patches(transport: XdsTransport) {
+async fn a_lua_filter_runs_next_to_broken_patches(transport: XdsTransport) {
     let backend = HttpBackend::start("v1").await;
     let port = service_port();
     let inline = before_router(&format!("{{name: lua.inline, typed_config: {}}}", lua("x-inline")));

@@ -1,5 +1,5 @@
-//! Configuration that passes every check here and that Envoy refuses: its object is kept from that Envoy, named,
-//! and everything else goes on.
+//! Configuration that passes validation but that Envoy rejects: its object is withheld from that Envoy and reported, and
+//! everything else is served.
 
 use serde_json::Value;
 use testkit::backend::HttpBackend;
@@ -10,20 +10,20 @@ use crate::mesh::{Mesh, host, http_service, service_port, virtual_service};
 use crate::patches::{before_router, filter, lua};
 
 testkit::over_both!(
-    refused_virtual_service_keeps_its_version_before,
-    virtual_service_refused_at_the_start_is_left_out,
-    refused_filter_leaves_the_one_beside_it,
-    filter_refused_at_the_start_is_left_out,
-    refused_clusters_reach_the_client_without_the_culprit,
-    clusters_refused_at_the_start_without_a_word_are_served_unpatched,
-    policy_refused_at_the_start_keeps_its_listener_shut,
-    hole_02_policy_refused_later_closes_its_listener,
+    a_rejected_virtual_service_keeps_its_previous_version,
+    a_virtual_service_rejected_at_the_start_is_omitted,
+    a_rejected_filter_does_not_affect_another_filter,
+    a_filter_rejected_at_the_start_is_omitted,
+    rejected_clusters_are_sent_again_without_the_cause,
+    clusters_rejected_at_the_start_without_a_hint_are_served_unpatched,
+    a_policy_rejected_at_the_start_keeps_its_listener_closed,
+    hole_02_a_policy_rejected_later_closes_its_listener,
 );
 
-/// Compiles, but to more instructions than a stock Envoy takes.
+/// A valid regular expression whose program is larger than Envoy's limit.
 const TOO_LARGE: &str = "/(basket|order|payment|delivery)/[a-z]{1,40}/[0-9]{1,40}/(open|closed)";
 
-/// A VirtualService whose answers carry this version.
+/// A VirtualService that adds this version to responses.
 fn versioned(name: &str, version: &str) -> String {
     let routes = format!(
         "  http:\n  - route: [{{destination: {{host: {}}}}}]\n    headers: {{response: {{set: {{x-version: '{version}'}}}}}}",
@@ -32,7 +32,7 @@ fn versioned(name: &str, version: &str) -> String {
     virtual_service(name, &routes)
 }
 
-/// The same with a match that Envoy refuses.
+/// The same with a match that Envoy rejects.
 fn refused(name: &str, version: &str) -> String {
     let to = format!("route: [{{destination: {{host: {}}}}}]", host(name));
     let header = format!("headers: {{response: {{set: {{x-version: '{version}'}}}}}}");
@@ -50,7 +50,7 @@ async fn metric(mesh: &Mesh, series: &str) -> u64 {
     value.map_or(0, |value| value as u64)
 }
 
-/// Responses of a type that were sent, and refused.
+/// Number of sent and of rejected responses of a type.
 async fn pushes(mesh: &Mesh, kind: &str) -> (u64, u64) {
     let sent = metric(mesh, &format!("pilot_xds_pushes{{type=\"{kind}\"}}")).await;
     (sent, metric(mesh, &format!("pilot_total_xds_rejects{{type=\"{kind}\"}}")).await)
@@ -73,7 +73,7 @@ async fn version(mesh: &Mesh, service: &str, wanted: &str) {
     .await;
 }
 
-async fn refused_virtual_service_keeps_its_version_before(transport: XdsTransport) {
+async fn a_rejected_virtual_service_keeps_its_previous_version(transport: XdsTransport) {
     let (cart, reviews) = (HttpBackend::start("cart").await, HttpBackend::start("reviews").await);
     let port = service_port();
     let services = [http_service("cart", port, &[&cart], &["v1"]), http_service("reviews", port, &[&reviews], &["v1"])];
@@ -84,7 +84,7 @@ async fn refused_virtual_service_keeps_its_version_before(transport: XdsTranspor
     let (before, none) = pushes(&mesh, "rds").await;
     assert_eq!(none, 0);
 
-    // Both are in one route table and change in one step.
+    // Both are in the same route configuration and change together.
     mesh.discovery.write("routes.yaml", &[refused("cart", "two"), versioned("reviews", "two")].join("---\n"));
     version(&mesh, "reviews", "two").await;
     version(&mesh, "cart", "one").await;
@@ -99,13 +99,13 @@ async fn refused_virtual_service_keeps_its_version_before(transport: XdsTranspor
     let problems = page(&mesh, "/debug/problems").await;
     assert!(problems.contains("VirtualService shop/cart") && problems.contains("routes.yaml"), "{problems}");
 
-    // Others go on, with no more refusals.
+    // Other changes are applied without further NACKs.
     mesh.discovery.write("routes.yaml", &[refused("cart", "two"), versioned("reviews", "three")].join("---\n"));
     version(&mesh, "reviews", "three").await;
     version(&mesh, "cart", "one").await;
     assert_eq!(pushes(&mesh, "rds").await.1, 1);
 
-    // Another bad version is refused once more, and what was good stays.
+    // Another bad version is rejected once; the good version stays.
     mesh.discovery.write("routes.yaml", &[refused("cart", "three"), versioned("reviews", "four")].join("---\n"));
     version(&mesh, "reviews", "four").await;
     version(&mesh, "cart", "one").await;
@@ -122,7 +122,7 @@ async fn refused_virtual_service_keeps_its_version_before(transport: XdsTranspor
     assert_eq!(pushes(&mesh, "rds").await.1, 2);
 }
 
-async fn virtual_service_refused_at_the_start_is_left_out(transport: XdsTransport) {
+async fn a_virtual_service_rejected_at_the_start_is_omitted(transport: XdsTransport) {
     let (cart, reviews) = (HttpBackend::start("cart").await, HttpBackend::start("reviews").await);
     let port = service_port();
     let documents = [
@@ -155,14 +155,14 @@ fn good_filter(header: &str) -> String {
     filter("good", &[before_router(&format!("{{name: lua.good, typed_config: {}}}", lua(header)))])
 }
 
-/// Its settings are well-formed; only Envoy's own compiler finds that the script is none.
+/// Well-formed settings; only Envoy's Lua compiler finds the error.
 fn bad_filter() -> String {
     let script = "{'@type': type.googleapis.com/envoy.extensions.filters.http.lua.v3.Lua, default_source_code: \
                   {inline_string: \"function envoy_on_response(h) end end\"}}";
     filter("bad", &[before_router(&format!("{{name: lua.bad, typed_config: {script}}}"))])
 }
 
-async fn refused_filter_leaves_the_one_beside_it(transport: XdsTransport) {
+async fn a_rejected_filter_does_not_affect_another_filter(transport: XdsTransport) {
     let cart = HttpBackend::start("cart").await;
     let port = service_port();
     let mesh = Mesh::start(transport, port, &[http_service("cart", port, &[&cart], &["v1"])]).await;
@@ -180,11 +180,11 @@ async fn refused_filter_leaves_the_one_beside_it(transport: XdsTransport) {
     answers_with(&mesh, "x-two").await;
     let (after, rejects) = pushes(&mesh, "lds").await;
     assert_eq!(rejects, 1);
-    // The refused one, at most two that follow, and the edit after it.
+    // The rejected response, at most two that follow, and the edit after it.
     assert!(after - before <= 1 + 2 + 1, "{} pushes", after - before);
 }
 
-async fn filter_refused_at_the_start_is_left_out(transport: XdsTransport) {
+async fn a_filter_rejected_at_the_start_is_omitted(transport: XdsTransport) {
     let cart = HttpBackend::start("cart").await;
     let port = service_port();
     let documents = [http_service("cart", port, &[&cart], &["v1"]), good_filter("x-one"), bad_filter()];
@@ -203,8 +203,8 @@ fn never_connects() -> String {
     filter("bad", &[patch.to_owned()])
 }
 
-/// Envoy checks constraints before it takes anything, so one cluster costs a whole response, and none is named.
-async fn refused_clusters_reach_the_client_without_the_culprit(transport: XdsTransport) {
+/// Envoy checks constraints before it applies anything, so one cluster fails the whole response, and none is named.
+async fn rejected_clusters_are_sent_again_without_the_cause(transport: XdsTransport) {
     let (cart, reviews) = (HttpBackend::start("cart").await, HttpBackend::start("reviews").await);
     let port = service_port();
     let first = http_service("cart", port, &[&cart], &["v1"]);
@@ -222,7 +222,7 @@ async fn refused_clusters_reach_the_client_without_the_culprit(transport: XdsTra
 }
 
 /// Nothing was accepted before, and the message names neither a cluster nor anything of the filter.
-async fn clusters_refused_at_the_start_without_a_word_are_served_unpatched(transport: XdsTransport) {
+async fn clusters_rejected_at_the_start_without_a_hint_are_served_unpatched(transport: XdsTransport) {
     let cart = HttpBackend::start("cart").await;
     let port = service_port();
     let documents = [http_service("cart", port, &[&cart], &["v1"]), never_connects()];
@@ -234,7 +234,7 @@ async fn clusters_refused_at_the_start_without_a_word_are_served_unpatched(trans
     assert_eq!(objects(&shown), ["EnvoyFilter outside/bad"], "{shown}");
 }
 
-/// A policy that keeps callers of a namespace away.
+/// A policy that denies callers of a namespace.
 fn denied(namespace: &str) -> String {
     format!(
         "apiVersion: security.istio.io/v1\nkind: AuthorizationPolicy\nmetadata: {{name: bad, namespace: shop}}\n\
@@ -242,18 +242,18 @@ fn denied(namespace: &str) -> String {
     )
 }
 
-/// Namespaces become regular expressions, and of this one Envoy says that it is too large.
+/// Namespaces become regular expressions, and this one exceeds Envoy's limit.
 fn too_large() -> String {
     "n".repeat(120)
 }
 
-/// To leave a policy out would let in whom it keeps away.
-async fn policy_refused_at_the_start_keeps_its_listener_shut(transport: XdsTransport) {
+/// Omitting the policy would allow callers that it denies.
+async fn a_policy_rejected_at_the_start_keeps_its_listener_closed(transport: XdsTransport) {
     let cart = HttpBackend::start("cart").await;
     let port = service_port();
     let sidecar = crate::policies::workload(port, cart.port());
     let mesh = Mesh::server(transport, port, &[sidecar.clone(), denied(&too_large())], "").await;
-    // Envoy may say that it is ready before its refusal arrives.
+    // Envoy may be ready before its NACK arrives.
     wait::until("a withheld listener", async || {
         let shown = quarantined(&mesh).await;
         let is_withheld = objects(&shown).is_empty() && shown["resources"][0]["type"] == "LDS";
@@ -267,8 +267,8 @@ async fn policy_refused_at_the_start_keeps_its_listener_shut(transport: XdsTrans
     assert_eq!(cart.requests(), 1);
 }
 
-/// To keep the version before would let in whom the new one keeps away.
-async fn hole_02_policy_refused_later_closes_its_listener(transport: XdsTransport) {
+/// Keeping the previous version would allow callers that the new one denies.
+async fn hole_02_a_policy_rejected_later_closes_its_listener(transport: XdsTransport) {
     let cart = HttpBackend::start("cart").await;
     let port = service_port();
     let sidecar = crate::policies::workload(port, cart.port());

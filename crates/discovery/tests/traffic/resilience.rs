@@ -1,4 +1,4 @@
-//! What happens when things go wrong: injected faults, timeouts, retries, subset policies, ejection.
+//! Injected faults, timeouts, retries, subset policies, outlier ejection.
 
 use std::time::{Duration, Instant};
 
@@ -86,7 +86,7 @@ async fn subset_policy_limits_only_its_subset(transport: XdsTransport) {
         virtual_service("cart", &routes),
     ];
     let mesh = Mesh::start(transport, port, &documents).await;
-    // One call is under way, one may wait, the others are turned away at once.
+    // One call is active, one may wait, the others are rejected at once.
     let (a, b, c, d) = tokio::join!(
         mesh.get("cart", "/v2"),
         mesh.get("cart", "/v2"),

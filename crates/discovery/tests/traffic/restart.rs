@@ -1,4 +1,4 @@
-//! The control plane dies and comes back under traffic: nobody notices, and nothing unchanged is sent again.
+//! The control plane restarts under traffic: no request fails, and unchanged resources are not sent again.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -13,7 +13,7 @@ use crate::mesh::{Mesh, host, http_service, service_port};
 testkit::over_both!(killed_and_restarted_under_traffic);
 
 #[tokio::test]
-async fn reconnecting_envoy_is_sent_only_what_changed() {
+async fn a_reconnecting_envoy_gets_only_changes() {
     const SERVICES: usize = 200;
     let backend = HttpBackend::start("v1").await;
     let port = service_port();

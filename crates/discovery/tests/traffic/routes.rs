@@ -1,4 +1,4 @@
-//! Where requests go: weights, matches, rewrites, redirects, direct answers, mirrors.
+//! Routing of requests: weights, matches, rewrites, redirects, direct responses, mirrors.
 
 use testkit::backend::HttpBackend;
 use testkit::envoy::XdsTransport;

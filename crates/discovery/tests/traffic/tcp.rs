@@ -1,4 +1,4 @@
-//! Bytes instead of requests.
+//! TCP traffic.
 
 use testkit::backend::{TcpBackend, greeted};
 use testkit::envoy::XdsTransport;

@@ -1,8 +1,8 @@
-//! Chance that falls the same way for the same seed, on every machine.
+//! Deterministic random numbers from a seed.
 
 use serde_json::Value;
 
-/// A row of numbers (splitmix64).
+/// A generator (splitmix64).
 pub(super) struct Dice(u64);
 
 impl Dice {
@@ -19,7 +19,7 @@ impl Dice {
         ((bits ^ (bits >> 31)) % sides.max(1) as u64) as usize
     }
 
-    /// True in so many cases of a hundred.
+    /// True with this probability in percent.
     pub(super) fn chance(&mut self, percent: usize) -> bool {
         self.roll(100) < percent
     }
@@ -29,7 +29,7 @@ impl Dice {
     }
 }
 
-/// Adds some of these members to an object, each by its chance of a hundred.
+/// Adds some of these members to an object, each with its probability in percent.
 pub(super) fn sprinkle(object: &mut Value, members: &[(usize, &str, Value)], dice: &mut Dice) {
     for (percent, key, value) in members {
         if dice.chance(*percent) {

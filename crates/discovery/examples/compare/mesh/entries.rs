@@ -1,4 +1,4 @@
-//! Names of the world outside, and machines that are no pods.
+//! ServiceEntries and WorkloadEntries.
 
 use serde_json::{Value, json};
 
@@ -27,7 +27,7 @@ pub(super) fn generate(count: usize, dice: &mut Dice, objects: &mut Vec<Value>) 
 fn entry(number: usize, dice: &mut Dice, objects: &mut Vec<Value>) {
     let namespace = *dice.pick(NAMESPACES);
     let name = format!("out{number}");
-    // Some hosts are told of twice.
+    // Some hosts occur twice.
     let host = format!("out{}.example.com", if dice.chance(12) { number / 2 } else { number });
     let ports: Vec<&(&str, u16, &str)> = PORTS.iter().skip(dice.roll(PORTS.len())).take(1 + dice.roll(2)).collect();
     let mut told: Vec<Value> = ports
@@ -64,7 +64,7 @@ fn entry(number: usize, dice: &mut Dice, objects: &mut Vec<Value>) {
         }
         _ => selecting(number, &name, namespace, &mut spec, dice, objects),
     }
-    // One host with one address: of several, istiod gives a virtual host this or that.
+    // One host with one address: with several, istiod's virtual host is not deterministic.
     let address = match dice.roll(5) {
         0 => json!([format!("10.78.{number}.0/24")]),
         2 => json!([format!("fd00:77::{number}")]),
@@ -115,7 +115,7 @@ fn endpoint(number: usize, place: usize, port: &str, dice: &mut Dice) -> Value {
 fn selecting(number: usize, name: &str, namespace: &str, spec: &mut Value, dice: &mut Dice, objects: &mut Vec<Value>) {
     spec["resolution"] = json!("STATIC");
     spec["location"] = json!("MESH_INTERNAL");
-    // Some choose pods.
+    // Some select pods.
     let chosen = if dice.chance(25) { json!({"version": "v2"}) } else { json!({"machine": name}) };
     spec["workloadSelector"] = json!({"labels": chosen});
     for place in 0..dice.roll(3) {

@@ -150,7 +150,7 @@ fn other_routes(town: &[Service], dice: &mut Dice, objects: &mut Vec<Value>) {
     ));
 }
 
-/// How gateways and sidecars call some backends.
+/// BackendTLSPolicies of some backends.
 fn policies(town: &[Service], dice: &mut Dice, objects: &mut Vec<Value>) {
     for number in 0..(town.len() / 30).max(4) {
         let target = dice.pick(town);

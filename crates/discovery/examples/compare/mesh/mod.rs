@@ -1,6 +1,6 @@
-//! A mesh made by chance: services of every shape with their pods, and rules about them. The same seed gives the
-//! same objects. `services.rs` and `entries.rs` say what there is, `proxies.rs` who asks, `settings.rs` what holds for
-//! all, and every other file one family of rules.
+//! A random mesh: services of every kind with their pods, and rules about them. The same seed gives the same objects.
+//! `services.rs` and `entries.rs` make services, `proxies.rs` proxies, `settings.rs` mesh config, and every other file one
+//! family of rules.
 
 mod destinations;
 mod dice;
@@ -24,16 +24,16 @@ use testkit::cases::CaseProxy;
 use self::dice::Dice;
 
 const NAMESPACES: &[&str] = &["alpha", "beta", "gamma", "delta", "epsilon", "zeta"];
-/// Where objects for the whole mesh stand, and gateways.
+/// The root namespace, which also has the gateways.
 const ROOT: &str = "istio-system";
 
-/// The cluster of the last object that is made.
+/// The cluster of the object that is created last.
 pub(crate) const LAST_CLUSTER: &str = "outbound|80||last.alpha.svc.cluster.local";
 
-/// What is to be made, and who asks.
+/// Objects to create, and proxies that subscribe.
 pub(crate) struct Mesh {
     pub(crate) objects: Vec<Value>,
-    /// Made when everything else is there and known.
+    /// Created after everything else is known.
     pub(crate) last: Vec<Value>,
     pub(crate) proxies: Vec<CaseProxy>,
     /// Mesh config and networks, as files have them.
@@ -42,7 +42,7 @@ pub(crate) struct Mesh {
 }
 
 impl Mesh {
-    /// How many objects there are of each kind.
+    /// Number of objects of each kind.
     pub(crate) fn summary(&self) -> String {
         let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
         for object in &self.objects {
@@ -52,7 +52,7 @@ impl Mesh {
     }
 }
 
-/// A mesh with so many services.
+/// A mesh with this many services.
 pub(crate) fn generate(services: usize, seed: u64) -> Mesh {
     let mut dice = Dice::new(seed);
     let mut objects = namespaces();

@@ -1,4 +1,4 @@
-//! Who may talk to whom, and how both prove who they are.
+//! AuthorizationPolicies, PeerAuthentications and RequestAuthentications.
 
 use serde_json::{Value, json};
 
@@ -9,7 +9,7 @@ use super::{NAMESPACES, ROOT, istio};
 pub(super) fn generate(town: &[Service], dice: &mut Dice, objects: &mut Vec<Value>) {
     let count = town.len() / 6;
     for number in 0..count {
-        // Those whose proxies ask get more than their share.
+        // Services with proxies get more policies.
         let about = if dice.chance(40) { &town[dice.roll(NAMESPACES.len())] } else { dice.pick(town) };
         let (name, namespace) = (format!("who{number}"), if dice.chance(5) { ROOT } else { about.namespace });
         let mut spec = json!({"action": dice.pick(&["ALLOW", "ALLOW", "DENY", "AUDIT"]),

@@ -1,4 +1,5 @@
-//! Who asks: two sidecars in each namespace, of every mode and age, one that serves nothing, and a gateway of each kind.
+//! Proxies that subscribe: two sidecars in each namespace, of every mode and version, one without a service, and a gateway
+//! of each kind.
 
 use serde_json::{Value, json};
 use testkit::cases::CaseProxy;
@@ -8,7 +9,7 @@ use super::{NAMESPACES, ROOT, gateways};
 
 type Metadata = &'static [(&'static str, &'static str)];
 
-/// What sets some proxies apart.
+/// Metadata of special proxies.
 const VARIANTS: &[(&str, Metadata)] = &[
     ("uncaptured", &[("INTERCEPTION_MODE", "NONE")]),
     ("transparent", &[("INTERCEPTION_MODE", "TPROXY"), ("HTTP10", "1")]),

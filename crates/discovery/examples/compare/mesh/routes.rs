@@ -40,7 +40,7 @@ pub(super) fn generate(town: &[Service], count: usize, dice: &mut Dice, objects:
     }
 }
 
-/// A root whose routes stand elsewhere, and the routes.
+/// A root VirtualService with delegates, and the delegates.
 fn delegating(number: usize, target: &Service, town: &[Service], dice: &mut Dice, objects: &mut Vec<Value>) {
     let name = format!("part{number}");
     let routes: Vec<Value> = (0..=dice.roll(2)).map(|_| http_route(target, "beta", town, dice)).collect();

@@ -7,7 +7,7 @@ use super::dice::Dice;
 
 const NODES: usize = 6;
 
-/// A service that others can say something about.
+/// A service that other objects refer to.
 pub(super) struct Service {
     pub(super) name: String,
     pub(super) namespace: &'static str,
@@ -20,7 +20,7 @@ pub(super) struct Pod {
     pub(super) name: String,
     pub(super) address: String,
     pub(super) labels: Value,
-    /// Where it runs; the number tells the zone too.
+    /// Number of its node, which also determines the zone.
     pub(super) node: usize,
 }
 
@@ -29,7 +29,7 @@ impl Service {
         format!("{}.{}.svc.cluster.local", self.name, self.namespace)
     }
 
-    /// As an object of this namespace may write it.
+    /// Its host as an object of this namespace may write it.
     pub(super) fn host_from(&self, namespace: &str, dice: &mut Dice) -> String {
         if namespace == self.namespace && dice.chance(50) { self.name.clone() } else { self.host() }
     }
@@ -39,7 +39,7 @@ impl Service {
     }
 }
 
-/// Name, number, target and transport; an appProtocol where one stands.
+/// Name, number, target port and transport of a port, and an optional appProtocol.
 type Shape = (&'static str, u16, u16, &'static str, Option<&'static str>);
 
 const SHAPES: &[&[Shape]] = &[
@@ -90,7 +90,7 @@ pub(super) fn generate(count: usize, dice: &mut Dice, objects: &mut Vec<Value>) 
 
 fn service(number: usize, dice: &mut Dice, objects: &mut Vec<Value>) -> Service {
     let (name, namespace) = (format!("s{number}"), NAMESPACES[number % NAMESPACES.len()]);
-    // The first ones are plain: clients and most rules stand there.
+    // The first services are plain; clients and most rules belong to them.
     let shape = if number < NAMESPACES.len() { SHAPES[0] } else { *dice.pick(SHAPES) };
     let mut spec = json!({"selector": {"app": name}, "ports": shape.iter().map(port).collect::<Vec<_>>()});
     let is_external = number >= 12 && dice.chance(4);

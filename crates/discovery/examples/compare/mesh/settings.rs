@@ -1,4 +1,4 @@
-//! The mesh's own settings: one set for each seed, and none for the first.
+//! Mesh config: one variant for each seed, and the default for the first.
 
 use serde_json::{Value, json};
 
@@ -25,7 +25,7 @@ fn chosen(dice: &mut Dice) -> Value {
 
 type Put<'a> = &'a mut dyn FnMut(&mut Dice, usize, &str, &[Value]);
 
-/// How connections are made and told of.
+/// Settings of connections and access logs.
 fn connections(dice: &mut Dice, put: Put<'_>) {
     put(dice, 30, "outboundTrafficPolicy", &[json!({"mode": "REGISTRY_ONLY"}), json!({"mode": "ALLOW_ANY"})]);
     put(dice, 20, "inboundTrafficPolicy", &[json!({"mode": "LOCALHOST"}), json!({"mode": "PASSTHROUGH"})]);
@@ -51,7 +51,7 @@ fn connections(dice: &mut Dice, put: Put<'_>) {
     put(dice, 20, "inboundClusterStatName", &[json!("%SERVICE%_%SERVICE_PORT%_%SERVICE_PORT_NAME%")]);
 }
 
-/// What holds where nobody says otherwise.
+/// Defaults of the mesh.
 fn defaults(dice: &mut Dice, put: Put<'_>) {
     put(dice, 15, "defaultServiceExportTo", &[json!(["."]), json!(["*"])]);
     put(dice, 15, "defaultVirtualServiceExportTo", &[json!(["."])]);
@@ -126,7 +126,7 @@ fn defaults(dice: &mut Dice, put: Put<'_>) {
     );
 }
 
-/// What Telemetry and AuthorizationPolicy may name.
+/// Extension providers for Telemetry and AuthorizationPolicy.
 fn providers() -> Value {
     let backend = |port: u16| json!({"service": "s0.alpha.svc.cluster.local", "port": port});
     let with = |more: Value| {

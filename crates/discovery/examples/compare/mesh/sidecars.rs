@@ -1,4 +1,4 @@
-//! What a client may see, and where it listens.
+//! Sidecars.
 
 use serde_json::{Value, json};
 
@@ -22,7 +22,7 @@ pub(super) fn generate(town: &[Service], dice: &mut Dice, objects: &mut Vec<Valu
             json!({"egress": [{"hosts": ["*/*"]}]}),
         ));
     }
-    // Services 6 to 11 are those of further proxies.
+    // Services 6 to 11 belong to further proxies.
     for service in town.iter().skip(NAMESPACES.len()).take(6) {
         if dice.chance(60) {
             let mut spec =

@@ -1,4 +1,4 @@
-//! What is logged, counted and traced, extensions, patches, and settings of single proxies.
+//! Telemetry, extensions, EnvoyFilters and ProxyConfigs.
 
 use serde_json::{Value, json};
 
@@ -13,7 +13,7 @@ pub(super) fn generate(town: &[Service], dice: &mut Dice, objects: &mut Vec<Valu
         if number > 0 && dice.chance(50) {
             spec["selector"] = json!({"matchLabels": {"app": dice.pick(&town[..12]).name}});
         }
-        objects.push(istio("Telemetry", "telemetry.istio.io", namespace, &format!("told{number}"), spec));
+        objects.push(istio("Telemetry", "telemetry.istio.io", namespace, &format!("telemetry{number}"), spec));
     }
     for number in 0..5 {
         let namespace = *dice.pick(NAMESPACES);

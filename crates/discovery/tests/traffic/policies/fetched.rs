@@ -1,4 +1,4 @@
-//! Tokens whose keys the control plane fetches: good ones pass, new keys take over, and without keys nobody passes.
+//! Tokens whose keys the control plane fetches: valid tokens pass, new keys apply, and without keys all are denied.
 
 use std::sync::{Arc, Mutex};
 
@@ -11,11 +11,11 @@ use testkit::wait;
 use super::jwt::{Issuer, seconds};
 use super::{Guarded, policy, raw_request};
 
-testkit::over_both!(fetched_keys_decide_and_follow_their_server);
+testkit::over_both!(fetched_keys_verify_tokens_and_are_refreshed);
 
 const ISSUER: &str = "https://first.example";
 
-async fn fetched_keys_decide_and_follow_their_server(transport: XdsTransport) {
+async fn fetched_keys_verify_tokens_and_are_refreshed(transport: XdsTransport) {
     let (old, new) = (Issuer::new(), Issuer::new());
     let served = Arc::new(Mutex::new((200, old.key_set())));
     let answers = served.clone();
@@ -38,7 +38,7 @@ async fn fetched_keys_decide_and_follow_their_server(transport: XdsTransport) {
     let claims = json!({"iss": ISSUER, "sub": "alice", "exp": seconds(3600)});
     let [of_old, of_new] = [&old, &new].map(|issuer| format!("authorization: Bearer {}", issuer.token(&claims)));
 
-    // The server was not ready before it had the keys, so the very first request passes.
+    // The server is ready only with keys, so the first request passes.
     guarded.check(&[(200, "GET /", &[&of_old]), (401, "GET /", &[&of_new]), (403, "GET /", &[])]).await;
 
     *served.lock().expect("no test panics in between") = (503, String::new());

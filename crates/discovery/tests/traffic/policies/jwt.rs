@@ -9,7 +9,7 @@ use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde_json::{Value, json};
 
-/// Whoever hands out tokens.
+/// A token issuer.
 pub(super) struct Issuer {
     key: EcdsaKeyPair,
 }
@@ -22,7 +22,7 @@ impl Issuer {
 
     /// The public half as a JSON Web Key Set.
     pub(super) fn key_set(&self) -> String {
-        // A point is one byte for its form and then its two coordinates.
+        // An uncompressed point: one byte for the form, then two coordinates.
         let (x, y) = self.key.public_key().as_ref()[1..].split_at(32);
         let key = json!({"kty": "EC", "crv": "P-256", "alg": "ES256", "kid": "first", "x": text(x), "y": text(y)});
         json!({"keys": [key]}).to_string()
@@ -47,12 +47,12 @@ impl Issuer {
     }
 }
 
-/// A token that says it needs no signature.
+/// A token with `alg: none`.
 pub(super) fn token_without_signature(claims: &Value) -> String {
     format!("{}.", unsigned(&json!({"alg": "none", "typ": "JWT"}), claims))
 }
 
-/// A token whose signature holds for every key of small order: R is the neutral point and S is zero.
+/// A token whose signature is valid for every key of small order: R is the neutral point and S is zero.
 pub(super) fn token_of_weak_key(claims: &Value) -> String {
     let mut signature = [0; 64];
     signature[0] = 1;
@@ -67,7 +67,7 @@ pub(super) fn with_claims(token: &str, claims: &Value) -> String {
     parts.join(".")
 }
 
-/// Seconds since 1970, so many from now.
+/// Unix time in this many seconds.
 pub(super) fn seconds(from_now: i64) -> i64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("the clock is past 1970");
     i64::try_from(now.as_secs()).expect("not that far in the future") + from_now

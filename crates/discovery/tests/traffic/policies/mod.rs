@@ -1,5 +1,5 @@
-//! Policies in force: an Envoy before a workload lets exactly the right requests through.
-//! This file is the stage; tables of requests are in its neighbours.
+//! Policies: the sidecar of a workload allows exactly the right requests. This file has the helpers; the other files have
+//! tables of requests.
 
 mod fetched;
 mod jwt;
@@ -18,11 +18,10 @@ use tokio::net::TcpStream;
 
 use crate::mesh::{Mesh, service_port};
 
-/// The status wanted, method and target as they go over the wire, and header lines.
-/// The host is `cart.example` unless a header says otherwise.
+/// Expected status, method and target as sent, and header lines. The host is `cart.example` unless a header sets it.
 type Row<'a> = (u16, &'a str, &'a [&'a str]);
 
-/// A sidecar before a backend, with these policies.
+/// A backend whose sidecar has these policies.
 struct Guarded {
     mesh: Mesh,
     backend: HttpBackend,
@@ -33,7 +32,7 @@ impl Guarded {
         Self::start_with(transport, policies, settings, &[]).await
     }
 
-    /// The same with variables in the environment of the control plane.
+    /// The same with environment variables of the control plane.
     async fn start_with(transport: XdsTransport, policies: &[String], settings: &str, env: &[(&str, &str)]) -> Guarded {
         let backend = HttpBackend::start("cart").await;
         let port = service_port();
@@ -42,7 +41,7 @@ impl Guarded {
         Guarded { mesh: Mesh::server_with(transport, port, &documents, settings, env).await, backend }
     }
 
-    /// Waits until the control plane says that something is wrong.
+    /// Waits until the control plane reports a problem.
     async fn has_problem(&self, part: &str) {
         wait::until(part, async || {
             let page = client::get(self.mesh.discovery.http(), "discovery", "/debug/problems").await?;
@@ -51,7 +50,7 @@ impl Guarded {
         .await;
     }
 
-    /// Sends every row and fails with all that were answered otherwise.
+    /// Sends every row and fails with all unexpected statuses.
     async fn check(&self, rows: &[Row<'_>]) {
         let (mut wrong, reached) = (Vec::new(), self.backend.requests());
         for (number, (wanted, line, headers)) in rows.iter().enumerate() {
@@ -66,7 +65,7 @@ impl Guarded {
     }
 }
 
-/// The listener that takes calls in, in plain text: nobody hands out certificates here.
+/// The inbound listener in plain text, because there is no SDS server.
 pub(crate) fn workload(port: u16, backend: u16) -> String {
     format!(
         "apiVersion: security.istio.io/v1\nkind: PeerAuthentication\n\
@@ -91,7 +90,7 @@ fn annotated_policy(name: &str, action: &str, annotations: &str, rules: &str) ->
     )
 }
 
-/// The status of the answer to a request that nobody has tidied up on its way.
+/// Sends a raw request and returns the status.
 async fn raw_request(address: SocketAddr, line: &str, headers: &[&str]) -> Result<u16, String> {
     let names_host = headers.iter().any(|h| h.to_ascii_lowercase().starts_with("host:"));
     let host = if names_host { "" } else { "host: cart.example\r\n" };
@@ -99,7 +98,7 @@ async fn raw_request(address: SocketAddr, line: &str, headers: &[&str]) -> Resul
     let request = format!("{line} HTTP/1.1\r\n{host}{headers}connection: close\r\n\r\n");
     let mut stream = TcpStream::connect(address).await.map_err(|e| e.to_string())?;
     stream.write_all(request.as_bytes()).await.map_err(|e| e.to_string())?;
-    // The end of the connection comes late, so the first line is all that is read.
+    // The connection closes late, so only the first line is read.
     let mut first = String::new();
     BufReader::new(stream).read_line(&mut first).await.map_err(|e| e.to_string())?;
     first.split(' ').nth(1).and_then(|code| code.parse().ok()).ok_or(format!("no status in {first:?}"))

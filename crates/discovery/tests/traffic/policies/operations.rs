@@ -6,12 +6,12 @@ use testkit::{client, wait};
 use super::{Guarded, Row, annotated_policy, policy};
 
 testkit::over_both!(
-    spelling_of_a_request_does_not_open_it,
+    no_spelling_of_a_denied_request_is_allowed,
     slashes_are_decoded_and_merged_on_request,
-    sources_without_identity_are_told_apart,
+    sources_without_identity_are_distinguished,
     policy_takes_effect_and_is_withdrawn,
-    hole_14_denied_paths_and_hosts_hold_in_every_spelling_in_strict_mode,
-    hole_14_an_analysis_names_what_other_spellings_pass_by_default,
+    hole_14_strict_mode_denies_paths_and_hosts_in_every_spelling,
+    hole_14_the_analysis_reports_spellings_that_pass_by_default,
 );
 
 const ALLOWED: &str = "
@@ -28,7 +28,7 @@ const DENIED: &str = "
   - when:
     - {key: 'request.headers[x-blocked]', values: ['*']}";
 
-/// Paths are normalised as by default: dot segments and back slashes, but no escaped or double slashes.
+/// Default path normalization: dot segments and backslashes, but no escaped or double slashes.
 const SPELLINGS: &[Row<'_>] = &[
     // Methods and simple paths.
     (200, "GET /api/", &[]),
@@ -48,13 +48,13 @@ const SPELLINGS: &[Row<'_>] = &[
     (200, "GET /x/end", &[]),
     (403, "GET /x/end/", &[]),
     (403, "GET /x/endless", &[]),
-    // A query is no part of the path.
+    // The query is not part of the path.
     (200, "GET /api/x?y=/api/private", &[]),
     (200, "GET /exact?x", &[]),
     (403, "GET /other?p=/exact", &[]),
     (403, "GET /other?x/end", &[]),
     (403, "GET /api/private?x=1", &[]),
-    // What is denied stays denied in every spelling of the same path.
+    // A denied path is denied in every spelling.
     (403, "GET /api/private", &[]),
     (403, "GET /api/private/", &[]),
     (403, "GET /api/private/key", &[]),
@@ -65,7 +65,7 @@ const SPELLINGS: &[Row<'_>] = &[
     (403, "GET /api\\private", &[]),
     (403, "GET /api/x/..\\private", &[]),
     (403, "GET http://cart.example/api/private", &[]),
-    // Other paths, in our eyes as in the workload's.
+    // Different paths, for Envoy and for the workload.
     (200, "GET /api/Private", &[]),
     (200, "GET /api/private;v=1", &[]),
     (200, "GET /api/private.", &[]),
@@ -76,7 +76,7 @@ const SPELLINGS: &[Row<'_>] = &[
     (403, "GET /x/../../exact/..", &[]),
     (200, "GET /../exact", &[]),
     (400, "GET /api/x#fragment", &[]),
-    // Templates: one segment, or any number.
+    // Path templates: one segment, or any number.
     (200, "POST /orders/7/items", &[]),
     (200, "POST /orders/7/items?x=1", &[]),
     (403, "POST /orders/7/8/items", &[]),
@@ -115,7 +115,7 @@ const SPELLINGS: &[Row<'_>] = &[
     (403, "GET /api/x", &["X-Blocked:  1", "x-blocked: 2"]),
 ];
 
-async fn spelling_of_a_request_does_not_open_it(transport: XdsTransport) {
+async fn no_spelling_of_a_denied_request_is_allowed(transport: XdsTransport) {
     let watched = "  - to: [{operation: {paths: ['*']}}]";
     let policies = [
         policy("allowed", "ALLOW", ALLOWED),
@@ -125,7 +125,7 @@ async fn spelling_of_a_request_does_not_open_it(transport: XdsTransport) {
     ];
     let guarded = Guarded::start(transport, &policies, "").await;
     guarded.check(SPELLINGS).await;
-    // The rehearsal denied nothing, but says what it would have denied.
+    // The dry run denies nothing, but counts what it would deny.
     let counters = guarded.mesh.envoy.admin().stats("rbac.*shadow_denied").await.expect("counters");
     assert!(counters.values().sum::<u64>() > 0, "{counters:?}");
     guarded.mesh.assert_settled().await;
@@ -134,7 +134,7 @@ async fn spelling_of_a_request_does_not_open_it(transport: XdsTransport) {
 async fn slashes_are_decoded_and_merged_on_request(transport: XdsTransport) {
     let settings = "pathNormalization: {normalization: DECODE_AND_MERGE_SLASHES}\n";
     let denied = "  - to: [{operation: {paths: [/admin, /admin/*]}}]";
-    // With no way in but /public, whatever its spelling.
+    // Only /public is allowed, in every spelling.
     let closed = "  - to: [{operation: {methods: [POST], notPaths: [/public/*]}}]";
     let policies = [policy("denied", "DENY", denied), policy("closed", "DENY", closed)];
     let guarded = Guarded::start(transport, &policies, settings).await;
@@ -165,8 +165,8 @@ async fn slashes_are_decoded_and_merged_on_request(transport: XdsTransport) {
     guarded.mesh.assert_settled().await;
 }
 
-/// Callers in plain text have an address but no identity, so no rule about identities holds for them.
-async fn sources_without_identity_are_told_apart(transport: XdsTransport) {
+/// Plain-text callers have an address but no identity, so rules about identities do not match them.
+async fn sources_without_identity_are_distinguished(transport: XdsTransport) {
     let allowed = "
   - from: [{source: {ipBlocks: [127.0.0.0/8]}}]
     to: [{operation: {paths: [/near]}}]
@@ -235,7 +235,7 @@ const DENIED_ADMIN: &str = "
   - to: [{operation: {hosts: [admin.example, '*.ops.example']}}]
   - when: [{key: 'request.headers[:authority]', values: [old.example]}]";
 
-/// Spellings that pass by default, as upstream's do, and that an analysis names.
+/// Spellings that pass by default, as in upstream, and that the analysis reports.
 const OTHER_SPELLINGS: &[(&str, &[&str])] = &[
     ("GET //admin", &[]),
     ("GET //admin/x", &[]),
@@ -250,13 +250,13 @@ const OTHER_SPELLINGS: &[(&str, &[&str])] = &[
     ("GET /x", &["host: old.example:1"]),
 ];
 
-async fn hole_14_denied_paths_and_hosts_hold_in_every_spelling_in_strict_mode(transport: XdsTransport) {
+async fn hole_14_strict_mode_denies_paths_and_hosts_in_every_spelling(transport: XdsTransport) {
     let policies = [policy("denied", "DENY", DENIED_ADMIN)];
     let strict = [("PILOTAGE_STRICT_AUTHORIZATION", "true")];
     let guarded = Guarded::start_with(transport, &policies, "", &strict).await;
     let rows: Vec<Row<'_>> = OTHER_SPELLINGS.iter().map(|(line, headers)| (403, *line, *headers)).collect();
     guarded.check(&rows).await;
-    // What is written is denied as before, and nothing else.
+    // The written path is denied as before, and nothing else.
     let rows: &[Row<'_>] = &[
         (403, "GET /admin", &[]),
         (403, "GET /x", &["host: Admin.Example"]),
@@ -272,7 +272,7 @@ async fn hole_14_denied_paths_and_hosts_hold_in_every_spelling_in_strict_mode(tr
     assert!(!page.body.contains("PIL000"), "{}", page.body);
 }
 
-async fn hole_14_an_analysis_names_what_other_spellings_pass_by_default(transport: XdsTransport) {
+async fn hole_14_the_analysis_reports_spellings_that_pass_by_default(transport: XdsTransport) {
     let guarded = Guarded::start(transport, &[policy("denied", "DENY", DENIED_ADMIN)], "").await;
     let rows: Vec<Row<'_>> = OTHER_SPELLINGS.iter().map(|(line, headers)| (200, *line, *headers)).collect();
     guarded.check(&rows).await;

@@ -1,11 +1,11 @@
-//! Istio 0.8's roles in force, as the policies that they become.
+//! Istio 0.8's ServiceRoles, converted to AuthorizationPolicies.
 
 use testkit::envoy::XdsTransport;
 
 use super::Guarded;
 use crate::mesh::service;
 
-testkit::over_both!(roles_of_old_allow_what_they_say_and_no_more);
+testkit::over_both!(service_roles_allow_exactly_what_they_list);
 
 const OLD: &str = "
 apiVersion: rbac.istio.io/v1alpha1
@@ -32,7 +32,7 @@ metadata: {name: writers, namespace: shop}
 spec: {subjects: [{user: '*'}], roleRef: {kind: ServiceRole, name: writer}}
 ";
 
-async fn roles_of_old_allow_what_they_say_and_no_more(transport: XdsTransport) {
+async fn service_roles_allow_exactly_what_they_list(transport: XdsTransport) {
     let documents = [OLD.to_owned(), service("cart", 80, "HTTP", "http", "")];
     let guarded = Guarded::start(transport, &documents, "").await;
     guarded.has_problem("there is no ServiceRole shop/writer").await;

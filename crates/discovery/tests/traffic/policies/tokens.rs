@@ -1,4 +1,4 @@
-//! Requests with tokens: good, missing, stale, forged, and the claims in them.
+//! Requests with valid, missing, expired and forged tokens, and their claims.
 
 use std::collections::BTreeMap;
 
@@ -9,9 +9,9 @@ use super::jwt::{Issuer, seconds, token_of_weak_key, token_without_signature, wi
 use super::{Guarded, Row, policy};
 
 testkit::over_both!(
-    tokens_open_only_what_their_claims_allow,
+    tokens_allow_only_what_their_claims_permit,
     keys_not_fetched_verify_nothing,
-    keys_that_envoy_would_refuse_verify_nothing,
+    keys_that_envoy_would_reject_verify_nothing,
 );
 
 const FIRST: &str = "https://first.example";
@@ -49,7 +49,7 @@ const DENIED: &str = "
     to: [{operation: {paths: [/locked]}}]
   - when: [{key: 'request.auth.claims[groups]', values: [banned]}]";
 
-/// The status wanted, the request, and the name of the header that it carries (see `headers`).
+/// Expected status, request, and the name of its header (see `headers`).
 const TABLE: &[(u16, &str, &str)] = &[
     // No token.
     (200, "GET /open", ""),
@@ -88,13 +88,13 @@ const TABLE: &[(u16, &str, &str)] = &[
     (200, "GET /audience", "bob"),
     (403, "GET /open", "banned"),
     (403, "GET /not-banned", "banned"),
-    // Another issuer, with a header and a parameter of its own.
+    // Another issuer, with its own header and parameter.
     (200, "GET /second", "second"),
     (200, "GET /any", "second"),
     (403, "GET /alice", "second"),
     (403, "GET /audience", "second"),
     (401, "GET /second", "second as bearer"),
-    // Tokens that do not hold: refused even where none is needed.
+    // Invalid tokens: rejected even where none is needed.
     (401, "GET /open", "expired"),
     (401, "GET /open", "not yet"),
     (401, "GET /any", "expired"),
@@ -165,7 +165,7 @@ fn authentication(rules: &str) -> String {
     )
 }
 
-async fn tokens_open_only_what_their_claims_allow(transport: XdsTransport) {
+async fn tokens_allow_only_what_their_claims_permit(transport: XdsTransport) {
     let (first, second) = (Issuer::new(), Issuer::new());
     let rules = format!(
         "  - {{issuer: '{FIRST}', audiences: [cart], jwks: '{}'}}\n  \
@@ -197,7 +197,7 @@ async fn tokens_open_only_what_their_claims_allow(transport: XdsTransport) {
     guarded.mesh.assert_settled().await;
 }
 
-/// An issuer whose keys nobody has must not be believed, whoever signs.
+/// Tokens of an issuer without keys must not be accepted.
 async fn keys_not_fetched_verify_nothing(transport: XdsTransport) {
     let (first, second) = (Issuer::new(), Issuer::new());
     let rules = format!("  - {{issuer: '{FIRST}', jwksUri: 'http://127.0.0.1:1/keys'}}");
@@ -219,8 +219,8 @@ async fn keys_not_fetched_verify_nothing(transport: XdsTransport) {
     guarded.mesh.assert_settled().await;
 }
 
-/// Envoy refuses a listener for such a set; it must cost the tokens of its issuer and nothing else.
-async fn keys_that_envoy_would_refuse_verify_nothing(transport: XdsTransport) {
+/// Envoy rejects a listener with such a key set; only tokens of its issuer may be affected.
+async fn keys_that_envoy_would_reject_verify_nothing(transport: XdsTransport) {
     let (first, second) = (Issuer::new(), Issuer::new());
     let no_point = json!({"kty": "EC", "crv": "P-256", "kid": "first", "x": "AQ", "y": "AQ"});
     let useless = json!({"keys": [no_point, {"kty": "RSA", "n": "AQAB", "e": "AQAB"}]});

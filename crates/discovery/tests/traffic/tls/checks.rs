@@ -1,4 +1,4 @@
-//! Policies that ask a server of the mesh whether a request may pass.
+//! CUSTOM policies: an authorization server of the mesh decides.
 
 use testkit::backend::{ALLOW_HEADER, AuthzBackend, HttpBackend};
 use testkit::client;
@@ -8,12 +8,16 @@ use testkit::wait;
 use super::mode;
 use crate::mesh::{Mesh, service_port};
 
-testkit::over_both!(grpc_server_is_asked, http_server_is_asked, unreachable_server_lets_nobody_in_unless_told);
+testkit::over_both!(
+    grpc_authorization_server_decides,
+    http_authorization_server_decides,
+    an_unreachable_server_denies_unless_fail_open
+);
 
-/// The status wanted, the path and headers.
+/// Expected status, path and headers.
 type Row<'a> = (u16, &'a str, &'a [(&'a str, &'a str)]);
 
-/// A workload whose policy asks `checker.shop` through a provider of this name.
+/// A workload with a CUSTOM policy that calls `checker.shop` through a provider of this name.
 struct Checked {
     mesh: Mesh,
     backend: HttpBackend,
@@ -36,7 +40,7 @@ impl Checked {
     }
 }
 
-/// Takes calls in, and may call the checker.
+/// A Sidecar that accepts calls and may call the authorization server.
 fn workload(port: u16, backend: u16) -> String {
     super::inbound(port, "HTTP", backend).replace("'~/*'", "shop/checker.shop.svc.cluster.local")
 }
@@ -73,19 +77,21 @@ fn policy(provider: &str) -> String {
     )
 }
 
-async fn grpc_server_is_asked(transport: XdsTransport) {
+async fn grpc_authorization_server_decides(transport: XdsTransport) {
     is_asked(transport, "by-grpc").await;
 }
 
-async fn http_server_is_asked(transport: XdsTransport) {
+async fn http_authorization_server_decides(transport: XdsTransport) {
     is_asked(transport, "by-http").await;
 }
 
 async fn is_asked(transport: XdsTransport, provider: &str) {
     let checked = Checked::start(transport, provider).await;
-    wait::until("the checker to be reached", async || match checked.status("/asked", &[ALLOW_HEADER]).await {
-        200 => Ok(()),
-        other => Err(other.to_string()),
+    wait::until("the authorization server to be reached", async || {
+        match checked.status("/asked", &[ALLOW_HEADER]).await {
+            200 => Ok(()),
+            other => Err(other.to_string()),
+        }
     })
     .await;
     let (asked, reached) = (checked.checker.checks(), checked.backend.requests());
@@ -97,19 +103,19 @@ async fn is_asked(transport: XdsTransport, provider: &str) {
         (403, "/asked/more", &[]),
         (200, "/free", &[]),
         (200, "/free", &[ALLOW_HEADER]),
-        // A yes does not overrule a DENY policy.
+        // The server's approval does not override a DENY policy.
         (403, "/asked/never", &[ALLOW_HEADER]),
         (403, "/asked/never", &[]),
     ];
     for (wanted, path, headers) in rows {
         assert_eq!(checked.status(path, headers).await, *wanted, "{path} {headers:?}");
     }
-    assert_eq!(checked.checker.checks() - asked, 7, "only what the policy is about is asked");
+    assert_eq!(checked.checker.checks() - asked, 7, "only requests that the policy matches are checked");
     assert_eq!(checked.backend.requests() - reached, 4);
     checked.mesh.assert_settled().await;
 }
 
-async fn unreachable_server_lets_nobody_in_unless_told(transport: XdsTransport) {
+async fn an_unreachable_server_denies_unless_fail_open(transport: XdsTransport) {
     for (provider, wanted) in [("by-http", 403), ("careless", 200)] {
         let Checked { mesh, backend, checker } = Checked::start(transport, provider).await;
         drop(checker);

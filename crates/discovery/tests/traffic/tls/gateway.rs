@@ -1,4 +1,4 @@
-//! Gateways that terminate TLS, with and without certificates of clients.
+//! Gateways that terminate TLS, with and without client certificates.
 
 use testkit::backend::{HttpBackend, TcpBackend, greeted};
 use testkit::certificates::Authority;
@@ -10,7 +10,11 @@ use testkit::wait;
 use crate::gateway::{all_to, bound};
 use crate::mesh::{Mesh, host, http_service, service, service_port};
 
-testkit::over_both!(each_host_has_its_own_certificate, mutual_tls_wants_a_known_client, tls_is_taken_off_bytes_too,);
+testkit::over_both!(
+    each_host_has_its_own_certificate,
+    mutual_tls_needs_a_trusted_client_certificate,
+    tls_is_terminated_for_tcp_too,
+);
 
 /// A Gateway document; `servers` are port and rest of each.
 fn gateway(servers: &[String]) -> String {
@@ -29,7 +33,7 @@ fn files(name: &str) -> String {
     format!("serverCertificate: /certs/{name}.pem, privateKey: /certs/{name}.key")
 }
 
-/// What the agent calls these files.
+/// SDS names of these files.
 fn secret(name: &str) -> String {
     format!("file-cert:/certs/{name}.pem~/certs/{name}.key")
 }
@@ -59,10 +63,10 @@ async fn each_host_has_its_own_certificate(transport: XdsTransport) {
         Ok::<_, String>((reply.status.as_u16(), reply.backend().to_owned()))
     };
     wait::until("certificates", async || get("one.example", "one.example").await.map(drop)).await;
-    // The client verifies the certificate against the name it asks for.
+    // The client verifies the certificate against the requested name.
     assert_eq!(get("one.example", "one.example").await, Ok((200, "one".to_owned())));
     assert_eq!(get("two.example", "two.example").await, Ok((200, "two".to_owned())));
-    // One host's certificate does not open another host.
+    // A connection with one host's certificate does not reach another host.
     assert_eq!(get("one.example", "two.example").await, Ok((404, String::new())));
     assert!(get("three.example", "one.example").await.is_err(), "no server has this name");
     let plain = testkit::client::get(mesh.address, "one.example", "/").await;
@@ -70,7 +74,7 @@ async fn each_host_has_its_own_certificate(transport: XdsTransport) {
     mesh.assert_settled().await;
 }
 
-async fn mutual_tls_wants_a_known_client(transport: XdsTransport) {
+async fn mutual_tls_needs_a_trusted_client_certificate(transport: XdsTransport) {
     let (authority, clients, strangers) = (Authority::new(), Authority::new(), Authority::new());
     let (edge, port) = (service_port(), service_port());
     let cart = HttpBackend::start("cart").await;
@@ -92,9 +96,10 @@ async fn mutual_tls_wants_a_known_client(transport: XdsTransport) {
     wait::until("certificates", async || get(Some(&known)).await.map(drop)).await;
     assert_eq!(get(Some(&known)).await, Ok(200));
     let reached = cart.requests();
-    for (who, refused) in
-        [("nobody", None), ("a stranger", Some(strangers.workload("spiffe://partner/ns/shop/sa/buyer")))]
-    {
+    for (who, refused) in [
+        ("a client without a certificate", None),
+        ("a stranger", Some(strangers.workload("spiffe://partner/ns/shop/sa/buyer"))),
+    ] {
         let got = get(refused.as_ref()).await;
         assert!(got.is_err(), "{who} got {got:?}");
     }
@@ -102,7 +107,7 @@ async fn mutual_tls_wants_a_known_client(transport: XdsTransport) {
     mesh.assert_settled().await;
 }
 
-async fn tls_is_taken_off_bytes_too(transport: XdsTransport) {
+async fn tls_is_terminated_for_tcp_too(transport: XdsTransport) {
     let authority = Authority::new();
     let (edge, port) = (service_port(), service_port());
     let store = TcpBackend::start("store").await;

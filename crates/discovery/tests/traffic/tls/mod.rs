@@ -1,12 +1,11 @@
-//! TLS with real certificates, which a small agent hands to each Envoy over SDS: at gateways, between sidecars,
-//! and what policies say of who is on the other side.
+//! TLS with real certificates from an SDS server: at gateways, between sidecars, and in policies on the peer.
 
 mod checks;
 mod gateway;
 mod principals;
 mod sidecars;
 
-/// A Sidecar document that takes calls of `cart.shop` in on this port.
+/// A Sidecar document with an ingress listener of `cart.shop` on this port.
 fn inbound(port: u16, protocol: &str, backend: u16) -> String {
     format!(
         "apiVersion: networking.istio.io/v1\nkind: Sidecar\nmetadata: {{name: cart, namespace: shop}}\nspec:\n  \

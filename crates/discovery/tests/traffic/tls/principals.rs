@@ -1,4 +1,4 @@
-//! Policies on who calls, by the certificates that callers show.
+//! Policies on callers, by client certificate.
 
 use testkit::backend::{HttpBackend, TcpBackend};
 use testkit::certificates::Authority;
@@ -12,9 +12,9 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use super::{inbound, mode};
 use crate::mesh::{Mesh, service_port};
 
-testkit::over_both!(callers_are_told_apart_by_certificate, connections_are_told_apart_by_certificate);
+testkit::over_both!(callers_are_distinguished_by_certificate, connections_are_distinguished_by_certificate);
 
-/// Namespace and service account under a trust domain; the last is nobody, in plain text.
+/// Namespace and service account under a trust domain; the last caller uses plain text without an identity.
 const CALLERS: [&str; 5] = [
     "cluster.local/ns/shop/sa/front",
     "cluster.local/ns/shop/sa/other",
@@ -23,11 +23,11 @@ const CALLERS: [&str; 5] = [
     "",
 ];
 
-/// A path, who may call it, and whether each of the callers may.
+/// A path, its allowed principals, and whether each of the callers is allowed.
 const RULES: &[(&str, &str, [u16; 5])] = &[
     ("/exact", "{principals: [cluster.local/ns/shop/sa/front]}", [200, 403, 403, 200, 403]),
     ("/suffix", "{principals: ['*/sa/front']}", [200, 403, 200, 200, 403]),
-    // As in upstream, aliases stand for the trust domain of whole identities only.
+    // As in upstream, trust domain aliases apply to complete identities only.
     ("/prefix", "{principals: ['cluster.local/ns/shop/*']}", [200, 200, 403, 403, 403]),
     ("/whole", "{principals: ['cluster.local/ns/shop/sa/*']}", [200, 200, 403, 200, 403]),
     ("/any", "{principals: ['*']}", [200, 200, 200, 200, 403]),
@@ -49,7 +49,7 @@ fn policy(rules: &str) -> String {
 
 const MESH: &str = "trustDomain: cluster.local\ntrustDomainAliases: [old-td]\n";
 
-async fn callers_are_told_apart_by_certificate(transport: XdsTransport) {
+async fn callers_are_distinguished_by_certificate(transport: XdsTransport) {
     let (backend, authority) = (HttpBackend::start("cart").await, Authority::new());
     let port = service_port();
     let rules: Vec<String> = RULES
@@ -79,13 +79,13 @@ async fn callers_are_told_apart_by_certificate(transport: XdsTransport) {
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
-    // Our own authority signed it, but the mesh knows no such trust domain.
+    // Signed by our CA, but the trust domain is unknown.
     let foreign = caller("evil-td/ns/shop/sa/front").get(mesh.address, "", "cart.example", "/any").await;
     assert!(foreign.is_err(), "{foreign:?}");
     mesh.assert_settled().await;
 }
 
-async fn connections_are_told_apart_by_certificate(transport: XdsTransport) {
+async fn connections_are_distinguished_by_certificate(transport: XdsTransport) {
     let (backend, authority) = (TcpBackend::start("store").await, Authority::new());
     let port = service_port();
     let rules = format!(
@@ -106,7 +106,7 @@ async fn connections_are_told_apart_by_certificate(transport: XdsTransport) {
             return false;
         }
         let mut bytes = [0; 64];
-        // The backend says its name first; who is refused sees the end of the connection.
+        // The backend sends its name first; a denied caller sees the end of the connection.
         while let Ok(read @ 1..) = stream.read(&mut bytes).await {
             all.extend_from_slice(&bytes[..read]);
             if all.ends_with(b"ping") {

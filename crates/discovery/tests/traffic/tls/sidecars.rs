@@ -11,14 +11,14 @@ use testkit::wait;
 use super::{inbound, mode};
 use crate::mesh::{Mesh, caller, envoy, host, service, service_port};
 
-testkit::over_both!(modes_say_who_may_call_and_how, server_with_another_identity_is_not_trusted);
+testkit::over_both!(peer_authentication_modes_decide_who_may_call, server_with_another_identity_is_not_trusted);
 
 const CALLER: &str = "spiffe://cluster.local/ns/outside/sa/client";
 
-/// A sidecar that calls, and one that takes the calls.
+/// A calling sidecar and a called sidecar.
 struct Pair {
     server: Mesh,
-    /// Where the caller's sidecar takes calls to `cart.shop`.
+    /// Address of the caller's sidecar for calls to `cart.shop`.
     outbound: std::net::SocketAddr,
     backend: HttpBackend,
     authority: Authority,
@@ -26,7 +26,7 @@ struct Pair {
 }
 
 impl Pair {
-    /// The server shows the certificate of this service account of `shop`; the mesh expects `cart`.
+    /// The server presents the certificate of this service account of `shop`; the mesh expects `cart`.
     async fn start(transport: XdsTransport, account: &str, first: &str) -> Pair {
         let (backend, authority) = (HttpBackend::start("cart").await, Authority::new());
         let (port, inside) = (service_port(), service_port());
@@ -38,7 +38,7 @@ impl Pair {
         let own = authority.workload(&format!("spiffe://cluster.local/ns/shop/sa/{account}"));
         let secrets = SdsSecrets::of_workload(&own, &authority);
         let server = Mesh::secured(transport, inside, &documents, "{}\n", secrets).await;
-        // It changes later, so it has a file of its own.
+        // A separate file, because it changes later.
         server.discovery.write("mode.yaml", &mode(first));
         let secrets = SdsSecrets::of_workload(&authority.workload(CALLER), &authority);
         let caller = envoy(caller(&server.discovery, transport), Some(secrets)).await;
@@ -46,7 +46,7 @@ impl Pair {
         Pair { server, outbound, backend, authority, _caller: caller }
     }
 
-    /// The status through the caller's sidecar, and whom the workload was told to be calling.
+    /// Status through the caller's sidecar, and the caller identity that the workload received.
     async fn call(&self) -> Result<(u16, String), String> {
         let reply = client::get(self.outbound, &host("cart"), "/").await?;
         let seen = reply.json()["headers"]["x-forwarded-client-cert"].as_str().unwrap_or_default().to_owned();
@@ -62,7 +62,7 @@ impl Pair {
         .await;
     }
 
-    /// What a caller without a sidecar gets in plain text, and one with a certificate of the mesh.
+    /// Results of a caller without a sidecar: in plain text, and with a certificate of the mesh.
     async fn direct(&self) -> (Option<u16>, Option<u16>) {
         let plain = client::get(self.server.address, &host("cart"), "/").await;
         let own = self.authority.workload(CALLER);
@@ -81,7 +81,7 @@ impl Pair {
     }
 }
 
-async fn modes_say_who_may_call_and_how(transport: XdsTransport) {
+async fn peer_authentication_modes_decide_who_may_call(transport: XdsTransport) {
     let pair = Pair::start(transport, "cart", "STRICT").await;
     pair.calls_as(CALLER).await;
     pair.takes((None, Some(200))).await;
@@ -102,7 +102,7 @@ async fn modes_say_who_may_call_and_how(transport: XdsTransport) {
 
 async fn server_with_another_identity_is_not_trusted(transport: XdsTransport) {
     let pair = Pair::start(transport, "impostor", "STRICT").await;
-    // The server itself is up, and takes calls of those who do not ask who it is.
+    // The server is up and serves callers that do not verify its identity.
     pair.takes((None, Some(200))).await;
     let reached = pair.backend.requests();
     wait::until("an answer of the sidecar", async || {
