@@ -110,7 +110,7 @@ fn one_port_for_all_instances_keeps_their_own_as_targets() {
 
 #[test]
 fn named_ports_of_one_instance_are_ports_of_the_service() {
-    let more = json!({"ServicePorts": [{"Name": "http-web", "Port": 80}, {"Name": "admin", "Port": 81}]});
+    let more = json!({"Ports": [{"Name": "http-web", "Port": 80}, {"Name": "admin", "Port": 81}]});
     let seen = listed(&ConsulOptions::default(), json!([instance("a", 0, more)]));
     assert_eq!(ports(&seen), ["http-web 80 HTTP", "admin 81 UnsupportedProtocol"]);
 }
