@@ -228,7 +228,7 @@ impl ConfigDir {
 
     /// A file that changed without an event may be incomplete.
     fn read_or_recheck(&mut self, path: PathBuf, stamp: &FileStamp, due: &mut Vec<PathBuf>) {
-        let is_first_scan = self.objects.len() == 0 && !self.objects.holds(&path);
+        let is_first_scan = self.objects.published_count() == 0 && !self.objects.holds(&path);
         if is_first_scan || !self.needs_recheck(&path, stamp) {
             due.push(path);
         }

@@ -67,7 +67,7 @@ impl FileObjects {
         self.files.contains_key(path)
     }
 
-    pub(crate) fn len(&self) -> usize {
+    pub(crate) fn published_count(&self) -> usize {
         self.published.len()
     }
 
