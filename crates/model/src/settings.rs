@@ -101,48 +101,77 @@ knobs! {
     alpn_filter: bool = true, "PILOT_ENABLE_ALPN_FILTER";
     /// Send Istio's metadata exchange filters.
     metadata_exchange: bool = true, "PILOT_ENABLE_METADATA_EXCHANGE";
+    /// Leave the ALPN name of metadata exchange out of TLS handshakes.
     disable_mx_alpn: bool = false, "PILOT_DISABLE_MX_ALPN";
+    /// Add metadata for telemetry filters to clusters and endpoints.
     telemetry_label: bool = true, "PILOT_ENABLE_TELEMETRY_LABEL";
+    /// Merge virtual hosts that have the same routes.
     route_collapse: bool = true, "PILOT_ENABLE_ROUTE_COLLAPSE_OPTIMIZATION";
+    /// Add host names with a trailing dot to the domains of virtual hosts.
     absolute_fqdn_domain: bool = true, "PILOT_ENABLE_ABSOLUTE_FQDN_VHOST_DOMAIN";
+    /// Send unhealthy endpoints too, unless outlier detection sets `minHealthPercent`.
     auto_send_unhealthy: bool = true, "PILOT_AUTO_SEND_UNHEALTHY_ENDPOINTS";
+    /// Send unhealthy endpoints too; Envoy does not use them unless it panics.
     send_unhealthy: bool = false, "PILOT_SEND_UNHEALTHY_ENDPOINTS";
+    /// Send the endpoints of headless services by EDS, so that Envoy balances between them.
     eds_for_headless: bool = false, "PILOT_ENABLE_EDS_FOR_HEADLESS_SERVICES";
+    /// Send gateways only the clusters that their routes refer to.
     filter_gateway_clusters: bool = false, "PILOT_FILTER_GATEWAY_CLUSTER_CONFIG";
+    /// A Gateway selects only workloads of its own namespace.
     scope_gateway_to_namespace: bool = false, "PILOT_SCOPE_GATEWAY_TO_NAMESPACE";
+    /// Gateways of other namespaces are not merged into managed gateways.
     strict_gateway_merging: bool = true, "PILOT_ENABLE_STRICT_GATEWAY_MERGING";
+    /// Accept HTTP/1.0.
     http10: bool = false, "PILOT_HTTP10";
+    /// Set `use_remote_address` in outbound listeners of sidecars.
     sidecar_use_remote_address: bool = false, "PILOT_SIDECAR_USE_REMOTE_ADDRESS";
+    /// Pass `100-continue` headers through.
     continue_100_headers: bool = true, "ENABLE_100_CONTINUE_HEADERS";
+    /// TLS settings of DestinationRules take precedence for external services.
     prefer_rule_tls_for_external: bool = true, "PREFER_DESTINATIONRULE_TLS_FOR_EXTERNAL_SERVICES";
+    /// Apply the TLS settings of a Sidecar's ingress listeners.
     tls_on_sidecar_ingress: bool = false, "ENABLE_TLS_ON_SIDECAR_INGRESS";
+    /// Serve both address families.
     dual_stack: bool = false, "ISTIO_DUAL_STACK";
     /// HTTP/3 at gateways. Not supported: only a problem is reported.
     quic_listeners: bool = false, "PILOT_ENABLE_QUIC_LISTENERS";
+    /// Add Envoy's Mongo filter to ports of that protocol.
     mongo_filter: bool = true, "PILOT_ENABLE_MONGO_FILTER";
+    /// Add Envoy's MySQL filter to ports of that protocol.
     mysql_filter: bool = false, "PILOT_ENABLE_MYSQL_FILTER";
+    /// Add Envoy's Redis filter to ports of that protocol.
     redis_filter: bool = false, "PILOT_ENABLE_REDIS_FILTER";
     /// Percentage of requests to trace.
     trace_sampling: Percent = Percent(100), "PILOT_TRACE_SAMPLING";
+    /// Jitter of Envoy's periodic DNS resolution.
     dns_jitter_ms: Milliseconds = Milliseconds(100), "PILOT_DNS_JITTER_DURATION";
+    /// `udp_max_queries` of Envoy's c-ares resolver.
     dns_cares_udp_max_queries: u32 = 100, "PILOT_DNS_CARES_UDP_MAX_QUERIES";
+    /// Weight localities in every cluster, not only where a DestinationRule asks for it.
     locality_weighted_lb: bool = false, "ENABLE_LOCALITY_WEIGHTED_LB_CONFIG";
+    /// Apply the persistent session labels of services.
     persistent_session: bool = false, "PILOT_ENABLE_PERSISTENT_SESSION_FILTER";
+    /// Do not add `-shadow` to the host of mirrored requests.
     disable_shadow_host_suffix: bool = true, "DISABLE_SHADOW_HOST_SUFFIX";
     /// ServiceEntries may select pods by labels.
     entries_select_pods: bool = true, "PILOT_ENABLE_SERVICEENTRY_SELECT_PODS";
     /// Kubernetes Services may select WorkloadEntries by labels.
     services_select_entries: bool = true, "PILOT_ENABLE_K8S_SELECT_WORKLOAD_ENTRIES";
+    /// Allocate addresses for hosts of ServiceEntries that have none.
     ip_auto_allocate: bool = true, "PILOT_ENABLE_IP_AUTOALLOCATE";
+    /// Consider `exportTo` when DestinationRules of one host are merged.
     enhanced_rule_merge: bool = true, "ENABLE_ENHANCED_DESTINATIONRULE_MERGE";
     /// In addition to a Sidecar's ingress listeners, serve the ports of the proxy's services.
     auto_inbound_ports: bool = false, "PILOT_ALLOW_SIDECAR_SERVICE_INBOUND_LISTENER_MERGE";
     /// Connections that a listener accepts per event loop; 0 means all pending ones.
     connections_per_event: u32 = 1, "MAX_CONNECTIONS_PER_SOCKET_EVENT_LOOP";
+    /// Time for a TLS handshake with a gateway.
     handshake_timeout: Milliseconds = Milliseconds(15_000), "PILOT_GATEWAY_TRANSPORT_SOCKET_CONNECT_TIMEOUT";
+    /// Accept mutual TLS peers of any trust domain.
     skip_validate_trust_domain: bool = false, "PILOT_SKIP_VALIDATE_TRUST_DOMAIN";
     /// Treat addresses of mesh networks as internal in every HTTP connection manager.
     internal_networks: bool = false, "ENABLE_HCM_INTERNAL_NETWORKS";
+    /// Add an IPv4 outbound listener in IPv6 clusters.
     ipv4_outbound_on_ipv6: bool = false, "ISTIO_ENABLE_IPV4_OUTBOUND_LISTENER_FOR_IPV6_CLUSTERS";
     /// Allow several external authorization providers for one workload.
     several_custom_providers: bool = false, "PILOT_ENABLE_MULTIPLE_CUSTOM_AUTHZ_PROVIDERS";
@@ -155,6 +184,7 @@ knobs! {
     strict_authorization: bool = false, "PILOTAGE_STRICT_AUTHORIZATION";
     /// Read the Kubernetes Gateway API.
     gateway_api: bool = true, "PILOT_ENABLE_GATEWAY_API";
+    /// Apply XBackendTrafficPolicy objects.
     alpha_gateway_api: bool = false, "PILOT_ENABLE_ALPHA_GATEWAY_API";
     /// Write the status of Gateway API objects.
     gateway_api_status: bool = true, "PILOT_ENABLE_GATEWAY_API_STATUS";
@@ -164,7 +194,9 @@ knobs! {
     leader_election: bool = true, "ENABLE_LEADER_ELECTION";
     /// The addresses of a Gateway may name a Service that the user deployed for it.
     manual_gateways: bool = true, "ENABLE_GATEWAY_API_MANUAL_DEPLOYMENT";
+    /// Name of the GatewayClass that is served.
     gateway_class: Str = "istio".into(), "PILOT_GATEWAY_API_DEFAULT_GATEWAYCLASS_NAME";
+    /// Controller name of the GatewayClasses that are handled.
     gateway_controller: Str = "istio.io/gateway-controller".into(), "PILOT_GATEWAY_API_CONTROLLER_NAME";
     /// Policies with a label selector also apply to Gateway API proxies.
     selectors_reach_gateways: bool = true, "ENABLE_SELECTOR_BASED_K8S_GATEWAY_POLICY";
@@ -187,7 +219,9 @@ knobs! {
     insecure_kubeconfig_options: NameList = NameList::default(), "PILOT_INSECURE_MULTICLUSTER_KUBECONFIG_OPTIONS";
     /// Serve config objects over xDS only to clients with a certificate of the root namespace.
     api_generator_auth: bool = true, "ENABLE_XDS_API_GENERATOR_AUTH";
+    /// How long changes are gathered at most before they are applied together; `PILOT_DEBOUNCE_MAX` may lower it.
     debounce_after: Milliseconds = Milliseconds(100), "PILOT_DEBOUNCE_AFTER";
+    /// See `PILOT_DEBOUNCE_AFTER`.
     debounce_max: Milliseconds = Milliseconds(10_000), "PILOT_DEBOUNCE_MAX";
     /// Maximum number of routes from delegates in one VirtualService; four times as many in one namespace.
     delegated_routes: u32 = 10_000, "PILOTAGE_DELEGATED_ROUTES";

@@ -38,13 +38,15 @@ pub(super) fn body(root: &Path) -> Result<String> {
     let mut settings = BTreeMap::new();
     for table_row in &rows {
         let (name, default) = setting(table_row).with_context(|| format!("could not read {:?}", table_row.text))?;
+        if table_row.doc.is_empty() {
+            bail!("{name} has no doc comment in {TABLE}");
+        }
         settings.insert(name, (default, table_row.doc.clone()));
     }
     let cells = settings.iter().map(|(name, (default, doc))| row(&[&format!("`{name}`"), default, doc]));
     let mut text = format!(
         "Names and defaults are upstream's, but for those that begin with `PILOTAGE_`. A value that cannot be read is \
-         logged and the default is used.\nVariables without a meaning here are described in Istio's reference of \
-         `pilot-discovery`.\n\n## Settings of the mesh\n\nRead by `pilot-discovery`; they change what proxies are \
+         logged and the default is used.\n\n## Settings of the mesh\n\nRead by `pilot-discovery`; they change what proxies are \
          served.\n\n{}{}",
         head(&["variable", "default", "meaning"]),
         cells.collect::<String>()
