@@ -117,7 +117,7 @@ knobs! {
     eds_for_headless: bool = false, "PILOT_ENABLE_EDS_FOR_HEADLESS_SERVICES";
     /// Send gateways only the clusters that their routes refer to.
     filter_gateway_clusters: bool = false, "PILOT_FILTER_GATEWAY_CLUSTER_CONFIG";
-    /// A Gateway selects only workloads of its own namespace.
+    /// A Gateway selects only workloads of the same namespace.
     scope_gateway_to_namespace: bool = false, "PILOT_SCOPE_GATEWAY_TO_NAMESPACE";
     /// Gateways of other namespaces are not merged into managed gateways.
     strict_gateway_merging: bool = true, "PILOT_ENABLE_STRICT_GATEWAY_MERGING";
