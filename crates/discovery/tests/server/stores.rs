@@ -28,7 +28,7 @@ async fn the_first_store_has_precedence() {
     server.ready().await;
     let (hosts, problems) = shown(&mut server).await;
     assert_eq!(hosts, ["one.example"]);
-    let name = format!("stores files and files/{} both have it: only that of files is used", second.display());
+    let name = format!("stores files and files/{} both have this object; only that of files is used", second.display());
     assert!(problems.contains(&name) && problems.contains("ServiceEntry shop/pay"), "{problems}");
 
     std::fs::remove_file(first.join("shop.yaml")).unwrap();
@@ -40,5 +40,5 @@ async fn the_first_store_has_precedence() {
     .await;
     let (hosts, problems) = shown(&mut server).await;
     assert_eq!(hosts, ["two.example"]);
-    assert!(!problems.contains("both have it"), "{problems}");
+    assert!(!problems.contains("both have this object"), "{problems}");
 }

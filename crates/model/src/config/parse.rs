@@ -262,7 +262,7 @@ fn not_known(api_version: &str, kind: &str, entries: &Map<String, Value>) -> Pro
         severity,
         about: Subject::Document { kind: kind.into(), namespace: None, name: name.into() },
         location: None,
-        message: format!("kind {:?} of apiVersion {:?} is not read here", clip(kind), clip(api_version)).into(),
+        message: format!("kind {:?} of apiVersion {:?} is not supported", clip(kind), clip(api_version)).into(),
     }
 }
 
@@ -387,7 +387,7 @@ mod tests {
         let item = "{apiVersion: networking.istio.io/v1beta1, kind: VirtualService, metadata: {name: a}}";
         let parsed = documents(&format!("apiVersion: v1\nkind: List\nitems: [{item}, {{kind: Pod}}]"), "f");
         assert_eq!(parsed.objects.len(), 1);
-        assert_eq!(shown(&parsed), ["Info f:3: Pod: kind \"Pod\" of apiVersion \"\" is not read here"]);
+        assert_eq!(shown(&parsed), ["Info f:3: Pod: kind \"Pod\" of apiVersion \"\" is not supported"]);
     }
 
     #[test]
@@ -414,7 +414,7 @@ mod tests {
     #[test]
     fn unknown_kinds_are_reported_as_info() {
         let parsed = documents("apiVersion: v1\nkind: Service\nmetadata: {name: s}\n", "f");
-        assert_eq!(shown(&parsed), ["Info f:1: Service s: kind \"Service\" of apiVersion \"v1\" is not read here"]);
+        assert_eq!(shown(&parsed), ["Info f:1: Service s: kind \"Service\" of apiVersion \"v1\" is not supported"]);
         let parsed = documents("apiVersion: networking.istio.io/v9\nkind: Sidecar\nmetadata: {name: s}\n", "f");
         assert_eq!(parsed.problems[0].severity, Severity::Warning);
     }

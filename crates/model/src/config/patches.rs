@@ -116,7 +116,7 @@ impl PatchSet {
         self.too_large.iter().map(|(index, bytes)| {
             let about = meta.key(Kind::EnvoyFilter);
             let message = format!(
-                "configPatches[{index}] is not applied: its value has {bytes} bytes, at most {} are taken \
+                "configPatches[{index}] is not applied: its value has {bytes} bytes, at most {} are allowed \
                  (PILOTAGE_PATCH_BYTES); keep scripts and modules in files of the proxy or behind ExtensionConfig",
                 knobs.patch_bytes
             );

@@ -94,11 +94,11 @@ fn problem(
     let winner = names.first().copied().unwrap_or_default();
     let (severity, outcome) = match policy {
         ConflictPolicy::Merge => match foreign_port(first, others) {
-            None => (Severity::Info, format!("endpoints of all serve it as {winner} describes it")),
+            None => (Severity::Info, format!("it is served with endpoints of all, as defined by {winner}")),
             Some((source, port)) => (
                 Severity::Warning,
                 format!(
-                    "endpoints of all serve it as {winner} describes it, which has no port {} ({} {}) of {}",
+                    "it is served with endpoints of all, as defined by {winner}, which has no port {} ({} {}) of {}",
                     port.number,
                     port.name,
                     port.protocol.as_str(),
@@ -106,7 +106,7 @@ fn problem(
                 ),
             ),
         },
-        ConflictPolicy::Order => (Severity::Warning, format!("{winner} serves it and the others do not")),
+        ConflictPolicy::Order => (Severity::Warning, format!("only {winner} serves it")),
         ConflictPolicy::Isolate => {
             let spaces: Vec<String> = others.iter().map(|(source, _)| own_namespace(source).to_string()).collect();
             (Severity::Warning, format!("{winner} keeps namespace {}, others get {}", key.namespace, spaces.join(", ")))

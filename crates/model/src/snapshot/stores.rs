@@ -31,8 +31,13 @@ impl Objects {
             let holder = by.as_ref().map_or("", |holder| &*holder.0);
             let is_same = object.means_the_same_as(used);
             let message = match is_same {
-                true => format!("stores {holder} and {} have the same: that of {holder} is used", store.0),
-                false => format!("stores {holder} and {} both have it: only that of {holder} is used", store.0),
+                true => format!(
+                    "stores {holder} and {} both have this object with the same content; that of {holder} is used",
+                    store.0
+                ),
+                false => {
+                    format!("stores {holder} and {} both have this object; only that of {holder} is used", store.0)
+                }
             };
             let severity = if is_same { Severity::Info } else { Severity::Error };
             let about = key.clone().into();
@@ -141,7 +146,7 @@ mod tests {
         assert_eq!(shown(&last), (port, problems, is_change), "{steps:?}");
     }
 
-    const BOTH: &str = "stores xds and files both have it: only that of xds is used";
+    const BOTH: &str = "stores xds and files both have this object; only that of xds is used";
 
     #[test]
     fn first_store_wins_in_any_order_of_arrival() {
@@ -151,10 +156,10 @@ mod tests {
         check(
             &[("other", Some(9)), ("files", Some(1))],
             Some(1),
-            &["stores files and other both have it: only that of files is used"],
+            &["stores files and other both have this object; only that of files is used"],
             true,
         );
-        let same = "stores xds and files have the same: that of xds is used";
+        let same = "stores xds and files both have this object with the same content; that of xds is used";
         check(&[("files", Some(2)), ("xds", Some(2))], Some(2), &[same], false);
         check(&[("files", Some(2)), ("xds", Some(2)), ("xds", Some(3))], Some(3), &[BOTH], true);
     }
@@ -169,7 +174,7 @@ mod tests {
         check(
             &[both[0], both[1], ("other", Some(3)), ("xds", None)],
             Some(1),
-            &["stores files and other both have it: only that of files is used"],
+            &["stores files and other both have this object; only that of files is used"],
             true,
         );
     }

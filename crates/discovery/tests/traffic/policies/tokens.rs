@@ -234,7 +234,7 @@ async fn keys_that_envoy_would_reject_verify_nothing(transport: XdsTransport) {
     guarded.check(&[(401, "GET /", &[&refused]), (200, "GET /", &[&accepted]), (200, "GET /", &[])]).await;
     let problems = testkit::client::get(guarded.mesh.discovery.http(), "pilot", "/debug/problems").await;
     let problems = problems.expect("a page").body;
-    assert!(problems.contains("every token of this issuer is refused"), "{problems}");
+    assert!(problems.contains("all tokens of this issuer are rejected"), "{problems}");
     assert!(problems.contains("no point of P-256"), "{problems}");
     guarded.mesh.assert_settled().await;
 }

@@ -80,9 +80,8 @@ impl<'a> LegacyFields<'a> {
     pub(super) fn finish(self, notes: &mut Vec<String>) {
         let known: BTreeSet<String> = self.read.iter().flat_map(|n| [(*n).to_owned(), snake_case(n)]).collect();
         let unknown = self.entries.keys().filter(|key| !known.contains(*key)).take(20);
-        notes.extend(
-            unknown.map(|key| format!("{:?} has no effect: today's kinds have nothing like it", self.path(key))),
-        );
+        notes
+            .extend(unknown.map(|key| format!("{:?} has no effect: current kinds have no equivalent", self.path(key))));
     }
 
     fn wrong(&self, name: &str, expected: &str) -> LegacyError {

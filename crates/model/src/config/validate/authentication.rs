@@ -70,8 +70,8 @@ fn key_set(text: &str, report: &mut Report) {
         );
     }
     match jwks::check(text) {
-        Ok(mistakes) => mistakes.iter().for_each(|mistake| report.warn(format_args!("jwks: not used is {mistake}"))),
-        Err(error) => report.warn(format_args!("jwks: every token of this issuer is refused, as {error}")),
+        Ok(mistakes) => mistakes.iter().for_each(|mistake| report.warn(format_args!("jwks: Envoy ignores {mistake}"))),
+        Err(error) => report.warn(format_args!("jwks: all tokens of this issuer are rejected: {error}")),
     }
 }
 

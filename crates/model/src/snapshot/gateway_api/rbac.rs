@@ -36,7 +36,7 @@ pub(super) fn convert(snapshot: &TrackedSnapshot<'_>, out: &mut Output) {
     let Some((kind, switch)) = switches.into_iter().next().filter(|(_, s)| s.spec.mode != RbacMode::Off) else {
         let idle = bindings.iter().map(|b| (Kind::ServiceRoleBinding, &b.meta));
         for (kind, meta) in idle {
-            out.problems.push(warning(kind, meta, "has no effect: no RbacConfig switches access control on"));
+            out.problems.push(warning(kind, meta, "has no effect: no RbacConfig enables access control"));
         }
         return;
     };

@@ -16,7 +16,7 @@ pub(super) fn convert(source: &LegacyObject<'_>) -> Result<LegacyConversion, Leg
         if callers.labels.is_empty() {
             let path = fields.path("source");
             return Err(LegacyError(format!(
-                "could not convert {path}: callers are chosen by labels today, and without any the policy would hold for all"
+                "could not convert {path}: callers are selected by labels in current kinds; without labels the policy would apply to all"
             )));
         }
         spec["workloadSelector"] = json!({"matchLabels": callers.labels});

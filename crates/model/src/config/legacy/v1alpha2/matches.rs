@@ -45,7 +45,7 @@ pub(super) fn http(mut fields: LegacyFields<'_>, notes: &mut Vec<String>) -> Res
 fn callers(source: ServiceRef, path: &str) -> Result<Map<String, Value>, LegacyError> {
     if source.labels.is_empty() {
         return Err(LegacyError(format!(
-            "could not convert {path}: callers are chosen by labels today, and without any the rule would hold for all"
+            "could not convert {path}: callers are selected by labels in current kinds; without labels the rule would apply to all"
         )));
     }
     let mut condition = Map::from_iter([("sourceLabels".to_owned(), source.labels.into())]);

@@ -110,8 +110,8 @@ fn printed_equivalent_parses_to_the_same_objects() {
 #[test]
 fn rule_for_some_callers_never_becomes_one_for_all() {
     let without_labels = "{destination: {name: r}, match: {source: {name: page}}}";
-    let expected = "Error old.yaml:1: RouteRule shop/a: could not convert spec.match.source: callers are chosen by labels \
-                    today, and without any the rule would hold for all";
+    let expected = "Error old.yaml:1: RouteRule shop/a: could not convert spec.match.source: callers are selected \
+                    by labels in current kinds; without labels the rule would apply to all";
     let parsed = config("RouteRule", without_labels);
     assert_eq!(complaints(&parsed), [expected]);
     check(&parsed, &[]);

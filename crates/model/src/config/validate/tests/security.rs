@@ -80,7 +80,7 @@ fn authentication() {
             ),
             (
                 "{jwtRules: [{issuer: a, jwks: '{\"keys\":[{\"kty\":\"RSA\",\"e\":\"AQAB\",\"n\":\"x\"}]}'}]}",
-                "warning: jwtRules[0]: jwks: every token of this issuer is refused",
+                "warning: jwtRules[0]: jwks: all tokens of this issuer are rejected",
             ),
             (
                 "{jwtRules: [{issuer: a, jwks: '{\"keys\":[{\"kty\":\"oct\",\"k\":\"x\"}]}'}]}",

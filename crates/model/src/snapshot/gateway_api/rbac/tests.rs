@@ -93,7 +93,7 @@ fn without_rbac_config_nothing_is_denied() {
     for texts in [&[SERVICES, ROLE][..], &[SERVICES, ROLE, &switch("{mode: 'OFF'}")]] {
         let snapshot = snapshot(texts);
         assert_eq!(policies(&snapshot), []);
-        assert_eq!(messages(&snapshot, Severity::Warning), ["has no effect: no RbacConfig switches access control on"]);
+        assert_eq!(messages(&snapshot, Severity::Warning), ["has no effect: no RbacConfig enables access control"]);
     }
 }
 
