@@ -8,8 +8,8 @@ use std::{env, fs, io};
 use prost::Message;
 use prost_types::{FileDescriptorProto, FileDescriptorSet};
 
-/// Envoy files whose messages the code names; their imports come along.
-/// Everything else of Envoy's API is reachable through reflection only.
+/// Envoy packages with generated types, in addition to their imports. The rest of Envoy's API is available through
+/// reflection only.
 const ENVOY_ROOTS: &[&str] = &[
     "envoy/config/accesslog/v3/",
     "envoy/config/cluster/v3/",
@@ -88,7 +88,7 @@ fn read(path: &str) -> io::Result<FileDescriptorSet> {
     FileDescriptorSet::decode(bytes.as_slice()).map_err(io::Error::other)
 }
 
-/// The files whose path starts with one of `roots`, and all they import, in the set's order.
+/// The files whose path starts with one of `roots` and their transitive imports, in the set's order.
 fn closure(set: FileDescriptorSet, roots: &[&str]) -> FileDescriptorSet {
     let by_name: BTreeMap<&str, &FileDescriptorProto> = set.file.iter().map(|f| (f.name(), f)).collect();
     let mut wanted: HashSet<&str> = HashSet::new();
@@ -102,7 +102,7 @@ fn closure(set: FileDescriptorSet, roots: &[&str]) -> FileDescriptorSet {
     FileDescriptorSet { file: set.file.iter().filter(|f| wanted.contains(f.name())).cloned().collect() }
 }
 
-/// Maps become BTreeMaps so that encoding the same message twice gives the same bytes.
+/// Maps become BTreeMaps, so that encoding is deterministic.
 fn generate(set: FileDescriptorSet, include: &str) -> io::Result<()> {
     let out = Path::new(&env::var("OUT_DIR").map_err(io::Error::other)?).join(include.trim_end_matches(".rs"));
     fs::create_dir_all(&out)?;

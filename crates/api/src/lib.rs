@@ -1,5 +1,5 @@
-//! Wire formats only: Envoy's v3 API and Istio's API, generated from descriptor sets,
-//! and the few messages that neither set holds. No behaviour lives here.
+//! Wire formats only: Envoy's v3 API and Istio's API, generated from descriptor sets, and the few messages that are in
+//! neither set. No behaviour.
 
 #![forbid(unsafe_code)]
 
@@ -26,7 +26,7 @@ pub use wire::envoy;
 use prost::{Message, Name};
 pub use prost_types::{Any, Duration, Struct, Value, value};
 
-/// The message as an `Any`. prost's own conversion returns an error that cannot happen.
+/// The message as an `Any`. Unlike prost's conversion, it returns no error, because encoding to a Vec cannot fail.
 pub fn any<M: Message + Name>(message: &M) -> Any {
     Any { type_url: M::type_url(), value: message.encode_to_vec() }
 }

@@ -1,9 +1,9 @@
-//! The DNS name table that pilot-agent answers from (`istio.networking.nds.v1`).
-//! It is in no published API package, so it is written here by its field numbers.
+//! The DNS name table of pilot-agent (`istio.networking.nds.v1`). It is in no published API package, so it is defined
+//! here by field numbers.
 
 use std::collections::BTreeMap;
 
-/// All names one proxy can resolve.
+/// All names that one proxy can resolve.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct NameTable {
     /// Host name to addresses.

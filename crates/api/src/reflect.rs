@@ -1,5 +1,4 @@
-//! Descriptor pools for reading and writing messages as JSON.
-//! Each pool costs memory, so it is built on first use.
+//! Descriptor pools for reading and writing messages as JSON. Each is built on first use, to save memory.
 
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
@@ -24,8 +23,8 @@ pub fn envoy() -> &'static DescriptorPool {
     &ENVOY
 }
 
-/// One file of Envoy's API with all that it imports, for gRPC reflection. Nothing of it is kept, and files that
-/// are not wanted are not decoded: the whole set would cost megabytes for a moment.
+/// One file of Envoy's API and its transitive imports, for gRPC reflection. Other files are not decoded, because the
+/// whole set would take megabytes.
 pub fn envoy_files(root: &str) -> FileDescriptorSet {
     const COMPLETE: &str = "the committed descriptor set is complete; a test decodes it";
     let all = RawFileSet::decode(Bytes::from_static(ENVOY_SET)).expect(COMPLETE);
@@ -35,7 +34,7 @@ pub fn envoy_files(root: &str) -> FileDescriptorSet {
     let mut wanted = vec![root.to_owned()];
     let mut set = FileDescriptorSet::default();
     while let Some(name) = wanted.pop() {
-        // A file that others imported before is there already.
+        // Already in the set.
         let Some((imports, file)) = by_name.remove(&name) else { continue };
         wanted.extend(imports);
         set.file.push(FileDescriptorProto::decode(file).expect(COMPLETE));
@@ -43,14 +42,14 @@ pub fn envoy_files(root: &str) -> FileDescriptorSet {
     set
 }
 
-/// A descriptor set whose files are left as they lie.
+/// A FileDescriptorSet with undecoded files.
 #[derive(Clone, PartialEq, Message)]
 struct RawFileSet {
     #[prost(bytes = "bytes", repeated, tag = "1")]
     file: Vec<Bytes>,
 }
 
-/// What must be known of a file to find it and what it imports.
+/// A file's name and imports.
 #[derive(Clone, PartialEq, Message)]
 struct FileOutline {
     #[prost(string, tag = "1")]
@@ -72,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn files_come_with_all_they_import() {
+    fn files_include_their_imports() {
         let set = super::envoy_files("envoy/service/discovery/v3/ads.proto");
         let pool = prost_reflect::DescriptorPool::from_file_descriptor_set(set).unwrap();
         assert!(pool.get_service_by_name("envoy.service.discovery.v3.AggregatedDiscoveryService").is_some());

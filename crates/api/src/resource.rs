@@ -1,5 +1,5 @@
-//! One encoded resource and the name of its type: all that serving and the xDS protocol ever handle.
-//! Whoever renders a message encodes it here once; nobody decodes it again.
+//! An encoded resource and its type URL: all that serving and the xDS protocol handle. A message is encoded once and
+//! never decoded again.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -19,12 +19,12 @@ pub struct Resource {
 }
 
 impl Resource {
-    /// The message under a name; its version is the hash of its bytes.
+    /// Encodes a message; the version is the hash of its bytes.
     pub fn new(name: impl Into<Arc<str>>, message: &impl Message) -> Self {
         Self::encoded(name, message.encode_to_vec().into())
     }
 
-    /// Like [`Resource::new`] for a message that is encoded already.
+    /// Like [`Resource::new`], for an encoded message.
     pub fn encoded(name: impl Into<Arc<str>>, body: Bytes) -> Self {
         Self { name: name.into(), version: Version::of(&body), body }
     }
@@ -36,7 +36,7 @@ impl fmt::Debug for Resource {
     }
 }
 
-/// A version made of content: equal bytes have equal versions on every replica and after every restart.
+/// A content hash: equal bytes have equal versions on every replica and after every restart.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Version(u64);
 
@@ -46,13 +46,13 @@ impl Version {
         Self(xxh3_64(bytes))
     }
 
-    /// Reads what `Display` wrote. None for text that no server of this kind has sent.
+    /// Parses the format of `Display`; `None` for versions of other control planes.
     pub fn parse(text: &str) -> Option<Self> {
         let hex = text.len() == 16 && text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
         hex.then(|| u64::from_str_radix(text, 16).ok().map(Self))?
     }
 
-    /// The hash as bytes, for hashing a whole of several versions.
+    /// The hash as bytes, for combined hashes.
     pub fn to_bytes(self) -> [u8; 8] {
         self.0.to_be_bytes()
     }
@@ -64,7 +64,7 @@ impl fmt::Display for Version {
     }
 }
 
-/// The type of a resource as it stands in requests and in `Any`.
+/// The type URL of a resource, as in requests and in `Any`.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TypeUrl(Cow<'static, str>);
 
@@ -77,7 +77,7 @@ impl TypeUrl {
     pub const EXTENSION: Self = Self::constant("type.googleapis.com/envoy.config.core.v3.TypedExtensionConfig");
     pub const NAME_TABLE: Self = Self::constant("type.googleapis.com/istio.networking.nds.v1.NameTable");
     pub const PROXY_CONFIG: Self = Self::constant("type.googleapis.com/istio.mesh.v1alpha1.ProxyConfig");
-    /// Sent by agents to report their workload's health; never answered.
+    /// Sent by agents to report their workload's health; has no response.
     pub const HEALTH: Self = Self::constant("type.googleapis.com/istio.v1.HealthInformation");
     /// Debug pages over xDS; the page is the resource name or the rest of the type.
     pub const DEBUG: Self = Self::constant("istio.io/debug");
@@ -97,7 +97,7 @@ impl TypeUrl {
         self.0.strip_prefix("istio.io/debug").is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
     }
 
-    /// The abbreviation people use ("CDS"), or the whole type where there is none.
+    /// The usual abbreviation (`CDS`), or the whole type URL without one.
     pub fn short(&self) -> &str {
         ABBREVIATIONS.iter().find(|(url, _)| url == self).map_or(self.as_str(), |(_, short)| short)
     }
@@ -150,7 +150,7 @@ mod tests {
     use crate::nds::NameTable;
 
     #[test]
-    fn constants_are_the_types_of_the_messages() {
+    fn constants_equal_the_type_urls_of_the_messages() {
         assert_eq!(TypeUrl::CLUSTER.as_str(), Cluster::type_url());
         assert_eq!(TypeUrl::ENDPOINT.as_str(), ClusterLoadAssignment::type_url());
         assert_eq!(TypeUrl::LISTENER.as_str(), Listener::type_url());
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn foreign_version_text_is_refused() {
+    fn versions_of_other_control_planes_do_not_parse() {
         for text in ["", "1", "2024-01-01T00:00:00Z/7", "+00000000000000f", "0123456789ABCDEF"] {
             assert_eq!(Version::parse(text), None, "{text}");
         }
