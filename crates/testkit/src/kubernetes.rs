@@ -111,17 +111,18 @@ impl ApiServer {
         put(self.folder.path(), &format!("{namespace}-{name}"), &own.replace(TOKEN, token))
     }
 
-    /// Requests of ServiceAccounts so far: verb and path, and whether it was forbidden.
-    pub fn requests_by_accounts(&self) -> Vec<(String, bool)> {
+    /// Requests of one ServiceAccount so far: verb and path, and whether it was forbidden.
+    pub fn requests_by(&self, namespace: &str, name: &str) -> Vec<(String, bool)> {
+        let user = format!("system:serviceaccount:{namespace}:{name}");
         let log = fs::read_to_string(self.folder.path().join("audit.log")).unwrap_or_default();
         // The last line may be incomplete.
         let events = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
-        let asked = events.map(|event| {
+        let requests = events.filter(|event| event["user"]["username"] == user.as_str()).map(|event| {
             let (verb, path) = (event["verb"].as_str(), event["requestURI"].as_str());
             let path = path.unwrap_or_default().split('?').next().unwrap_or_default();
             (format!("{} {path}", verb.unwrap_or_default()), event["responseStatus"]["code"] == 403)
         });
-        asked.collect()
+        requests.collect()
     }
 
     /// Kills the API server; etcd keeps running.

@@ -94,7 +94,7 @@ async fn forbidden_watches_are_logged_once_and_start_when_allowed() {
     let kubeconfig = api_server.account("shop", "poor").await;
     let mut server = server(&kubeconfig).await;
     let refused = |asked: &[(String, bool)]| asked.iter().filter(|(what, no)| *no && what.ends_with("v1/pods")).count();
-    wait::until_within(PATIENCE, "several refusals", async || match refused(&api_server.requests_by_accounts()) {
+    wait::until_within(PATIENCE, "several refusals", async || match refused(&api_server.requests_by("shop", "poor")) {
         0..4 => Err("only few".to_owned()),
         _ => Ok(()),
     })
