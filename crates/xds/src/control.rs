@@ -34,6 +34,17 @@ pub trait Client: Send + 'static {
     /// all types agree.
     fn adopt(&mut self) {}
 
+    /// Adopts the newest world if that is a matter of microseconds; else returns false, and `adopt` is called where the
+    /// client's work is done.
+    fn adopt_quickly(&mut self) -> bool {
+        false
+    }
+
+    /// Whether `current` has this type at hand, so that it need not be called where the client's work is done.
+    fn is_quick(&mut self, _kind: &TypeUrl) -> bool {
+        false
+    }
+
     /// Where `adopt`, `current`, `observe` and `rejected` are called.
     fn executor(&self) -> Executor {
         Executor::default()

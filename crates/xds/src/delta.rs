@@ -9,7 +9,9 @@ use api::{TypeUrl, Version};
 use tonic::Status;
 
 use crate::control::{Client, Event};
-use crate::session::Session;
+use crate::layer::Sum;
+use crate::session::{Session, Warming};
+use crate::set::ResourceSet;
 use crate::subscription::Subscription;
 use crate::watch::{Held, Watch};
 
@@ -54,15 +56,20 @@ impl<C: Client> Session<C> {
         }
         let mut watch = Watch::new(kind.clone());
         let (subscription, added) = Subscription::begin(&kind, subscribe, unsubscribe);
-        let held_names = self.interned(&kind, held.keys().cloned().collect())?;
-        for (name, version) in held_names.into_iter().zip(held.values()) {
-            if subscription.covers(&name) && !self.must_resend(&kind, &name) {
-                watch.holding.except.insert(name, Version::parse(version).map_or(Held::Unknown, Held::Version));
-            }
-        }
         // A client that knows nothing waits for the first answer even if there is nothing to list.
         watch.owed = added.wildcard;
-        watch.forced = added.names.into_iter().filter(|name| !watch.holding.except.contains_key(name)).collect();
+        if let Some(current) = self.held_in_full(&kind, &subscription, &held) {
+            watch.holding.base = Some(current);
+        } else {
+            let held_names = self.interned(&kind, held.keys().cloned().collect())?;
+            for (name, version) in held_names.into_iter().zip(held.values()) {
+                if subscription.covers(&name) && !self.must_resend(&kind, &name) {
+                    watch.holding.except.insert(name, Version::parse(version).map_or(Held::Unknown, Held::Version));
+                }
+            }
+            let is_held = |name: &Arc<str>| watch.holding.except.contains_key(name);
+            watch.forced = added.names.into_iter().filter(|name| !is_held(name)).collect();
+        }
         watch.subscription = subscription;
         if kind == TypeUrl::ENDPOINT {
             self.warming = Default::default();
@@ -71,6 +78,32 @@ impl<C: Client> Session<C> {
         self.account()?;
         self.report_subscription(&kind);
         Ok(())
+    }
+
+    /// The current set, if the client holds exactly what it lists: one comparison of sums for all resources.
+    fn held_in_full(
+        &mut self,
+        kind: &TypeUrl,
+        subscription: &Subscription,
+        held: &BTreeMap<String, String>,
+    ) -> Option<Arc<ResourceSet>> {
+        if held.is_empty() || *kind == TypeUrl::ENDPOINT && self.must_resend_any() {
+            return None;
+        }
+        let current = self.client.current(kind)?;
+        let names = &subscription.names;
+        let is_wanted = subscription.wildcard && names.is_empty()
+            || names.len() == current.len() && names.iter().all(|name| current.listed(name).is_some());
+        let sum = held
+            .iter()
+            .try_fold(Sum::default(), |sum, (name, version)| Some(sum.plus(Sum::of(name, Version::parse(version)?))));
+        (is_wanted && held.len() == current.len() && sum == Some(current.sum())).then_some(current)
+    }
+
+    /// Whether any load assignment goes out although the client holds it.
+    fn must_resend_any(&self) -> bool {
+        let clusters_asked = self.watches.iter().any(|watch| watch.kind == TypeUrl::CLUSTER);
+        self.terms.only.is_none() && (!clusters_asked || !matches!(self.warming, Warming::Nothing))
     }
 
     /// Whether a load assignment goes out although the client holds it. Either its cluster was sent on this stream,

@@ -5,7 +5,7 @@
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use api::{Resource, TypeUrl};
+use api::{Resource, TypeUrl, Version};
 use imbl::OrdMap;
 use imbl::ordmap::DiffItem;
 use xxhash_rust::xxh3::Xxh3;
@@ -35,11 +35,16 @@ struct Encoded {
 pub(crate) struct Sum(u128);
 
 impl Sum {
-    fn of(resource: &Resource) -> Sum {
+    /// The part of one resource.
+    pub(crate) fn of(name: &str, version: Version) -> Sum {
         let mut hash = Xxh3::new();
-        hash.update(resource.name.as_bytes());
-        hash.update(&resource.version.to_bytes());
+        hash.update(name.as_bytes());
+        hash.update(&version.to_bytes());
         Sum(hash.digest128())
+    }
+
+    fn of_resource(resource: &Resource) -> Sum {
+        Sum::of(&resource.name, resource.version)
     }
 
     pub(crate) fn plus(self, other: Sum) -> Sum {
@@ -61,7 +66,7 @@ impl Layer {
         let mut sorted: Vec<Resource> = resources.into_iter().collect();
         sorted.sort_by(|a, b| a.name.cmp(&b.name));
         sorted.dedup_by(|later, first| later.name == first.name);
-        let sum = sorted.iter().fold(Sum::default(), |sum, resource| sum.plus(Sum::of(resource)));
+        let sum = sorted.iter().fold(Sum::default(), |sum, resource| sum.plus(Sum::of_resource(resource)));
         let resources = sorted.into_iter().map(|resource| (Arc::clone(&resource.name), resource)).collect();
         Layer { resources, sum, encoded: Mutex::default() }
     }
@@ -74,12 +79,12 @@ impl Layer {
             let before = match change {
                 Some(resource) if resources.get(&name).is_some_and(|held| held.version == resource.version) => continue,
                 Some(resource) => {
-                    sum = sum.plus(Sum::of(&resource));
+                    sum = sum.plus(Sum::of_resource(&resource));
                     resources.insert(name, resource)
                 }
                 None => resources.remove(&name),
             };
-            sum = before.iter().fold(sum, |sum, before| sum.minus(Sum::of(before)));
+            sum = before.iter().fold(sum, |sum, before| sum.minus(Sum::of_resource(before)));
         }
         Layer { resources, sum, encoded: Mutex::default() }
     }

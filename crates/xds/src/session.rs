@@ -133,6 +133,17 @@ impl<C: Client> Session<C> {
         })
     }
 
+    /// Whether `next` takes next to no time: all types are at hand, and little can differ from what the client holds.
+    pub(crate) fn is_quick(&mut self) -> bool {
+        let Self { watches, client, .. } = self;
+        watches.iter().all(|watch| watch.is_small() && client.is_quick(&watch.kind))
+    }
+
+    /// Whether a type is watched, so that a request for it is an answer.
+    pub(crate) fn watches(&self, kind: &str) -> bool {
+        self.watches.iter().any(|watch| watch.kind.as_str() == kind)
+    }
+
     /// When `next` may have something to say although nothing happened.
     pub(crate) fn wakes_at(&self) -> Option<Instant> {
         self.watches.iter().filter_map(|watch| watch.waits_until).chain(self.clusters_by).chain(self.users_by).min()

@@ -24,11 +24,16 @@ use crate::session::{Session, Terms};
 /// Requests from here on wait for a turn before they are decoded: they take milliseconds.
 const LARGE: usize = 64 * 1024;
 
+/// Names of an answer that are compared on the spot.
+const FEW_NAMES: usize = 64;
+
 /// The request message of a protocol.
 pub(crate) trait Request: Fields + Send + 'static {
     fn kind(&self) -> &str;
     fn take_node(&mut self) -> Option<Node>;
     fn is_rejection(&self) -> bool;
+    /// Whether it only acknowledges a response, which takes no time.
+    fn is_plain_answer(&self) -> bool;
     fn apply<C: Client>(self, session: &mut Session<C>) -> Result<(), Status>;
 }
 
@@ -43,6 +48,11 @@ impl Request for DiscoveryRequest {
 
     fn is_rejection(&self) -> bool {
         self.error_detail.is_some()
+    }
+
+    fn is_plain_answer(&self) -> bool {
+        let is_short = self.resource_names.len() <= FEW_NAMES;
+        is_short && !self.is_rejection() && !self.response_nonce.is_empty()
     }
 
     fn apply<C: Client>(self, session: &mut Session<C>) -> Result<(), Status> {
@@ -61,6 +71,11 @@ impl Request for DeltaDiscoveryRequest {
 
     fn is_rejection(&self) -> bool {
         self.error_detail.is_some()
+    }
+
+    fn is_plain_answer(&self) -> bool {
+        let names = self.resource_names_subscribe.is_empty() && self.resource_names_unsubscribe.is_empty();
+        names && self.initial_resource_versions.is_empty() && !self.is_rejection() && !self.response_nonce.is_empty()
     }
 
     fn apply<C: Client>(self, session: &mut Session<C>) -> Result<(), Status> {
@@ -177,12 +192,16 @@ async fn exchange<C: Client, R: Request>(
                 }
             }
             () = session.client.changed() => {
-                session = work(session, |session| {
-                    session.client.adopt();
+                if session.client.adopt_quickly() {
                     session.world_moved();
-                    Ok(())
-                })
-                .await?;
+                } else {
+                    session = work(session, |session| {
+                        session.client.adopt();
+                        session.world_moved();
+                        Ok(())
+                    })
+                    .await?;
+                }
                 due = true;
             }
             () = wake => due = true,
@@ -208,6 +227,10 @@ async fn next<C: Client>(mut session: Session<C>) -> Result<(Session<C>, Option<
     let now = Instant::now().into_std();
     if !session.is_due(now) {
         return Ok((session, None));
+    }
+    if session.is_quick() {
+        let response = session.next(now);
+        return Ok((session, response));
     }
     let _turn = if session.is_heavy() { Some(session.terms.share.turn().await) } else { None };
     let executor = session.client.executor();
@@ -240,14 +263,20 @@ async fn accept<C: Client, R: Request>(
     message: Bytes,
 ) -> Result<Session<C>, Status> {
     let share = session.terms.share.clone();
-    let is_heavy = message.len() > LARGE || session.is_heavy();
-    let _turn = if is_heavy { Some(share.turn().await) } else { None };
+    let is_large = message.len() > LARGE;
+    let _turn_to_decode = if is_large { Some(share.turn().await) } else { None };
     let mut request: R = decode(&message, &session.terms.limits)?;
+    let is_heavy = is_large || session.is_heavy() && !request.is_plain_answer();
+    let _turn = if is_heavy && !is_large { Some(share.turn().await) } else { None };
     // What is to blame for a rejection is looked for in all of the configuration.
     let _turn_for_blame = if request.is_rejection() && !is_heavy { Some(share.turn().await) } else { None };
     match request.take_node() {
         Some(node) if !node.id.is_empty() && node.id != node_id => {
             Err(Status::invalid_argument(format!("node changed in mid-stream; it was {node_id}")))
+        }
+        _ if request.is_plain_answer() && session.watches(request.kind()) => {
+            let mut session = session;
+            request.apply(&mut session).map(|()| session)
         }
         _ => work(session, move |session| request.apply(session)).await,
     }

@@ -269,6 +269,12 @@ impl Watch {
         self.owed || self.seen < now || !self.forced.is_empty() || self.holding.except.values().any(may_remove)
     }
 
+    /// Whether `plan` has few names to look at.
+    pub(crate) fn is_small(&self) -> bool {
+        const FEW: usize = 64;
+        self.holding.base.is_some() && self.holding.except.len() + self.forced.len() <= FEW
+    }
+
     /// Compares what the client wants and holds with the current set.
     /// Removals noticed after world `released` are put off.
     pub(crate) fn plan(&self, target: &ResourceSet, now: Epoch, released: Epoch) -> Plan {
